@@ -1,0 +1,50 @@
+// Looking inside, as text: one command in, one answer out. Sockets are elsewhere.
+//
+// An answer is lines and then an empty one, so that a program can find its end and a person can read it in netcat. With
+// "json " before the command it is one line of JSON instead. protocol/admin.md lists the commands.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "admin/snapshot.h"
+#include "base/time.h"
+#include "config/settings.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+// How a reload ended: problems with the new settings, and whether they are in force.
+struct ReloadOutcome {
+  bool in_force = false;
+  std::vector<std::string> problems;    // a line each; warnings also when in force
+};
+
+// What commands need from the daemon around the limiter.
+class AdminHost {
+ public:
+  virtual Limiter& limiter() = 0;
+  virtual const Settings& settings() const = 0;    // without rules and overrides, which the limiter has
+  virtual ProcessCounts Counts() const = 0;
+  // Starts a reload. `done` is called once, perhaps before this returns.
+  virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;
+
+ protected:
+  ~AdminHost() = default;
+};
+
+// The longest command line, without LF. A longer one is answered with an error.
+inline constexpr std::size_t kCommandBytesMax = 64 * 1024;
+
+using AdminReply = std::function<void(std::string)>;
+
+// Runs one command line, without its LF, and calls `reply` once with the whole answer, its empty line included; only
+// `reload` may do so later.
+void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now);
+
+// The answer to a line that is too long to be one.
+std::string CommandTooLong();
+
+}  // namespace dthrottle

@@ -1,0 +1,17 @@
+// Tags are strangers' bytes. Wherever a person or a program reads them, they are printable ASCII: every other byte,
+// and the backslash itself, is written \xNN or \\. What is shown can be typed back.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace dthrottle {
+
+std::string EscapeTag(std::string_view bytes);
+
+// Fails on a backslash that begins neither \xNN nor \\. Bytes that would have been escaped may also stand raw.
+Result<std::string> UnescapeTag(std::string_view text);
+
+}  // namespace dthrottle

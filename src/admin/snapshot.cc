@@ -1,0 +1,90 @@
+#include "admin/snapshot.h"
+
+#include <fmt/format.h>
+
+namespace dthrottle {
+
+namespace {
+
+template <class T>
+double D(T value) {
+  return static_cast<double>(value);
+}
+
+constexpr Count kCounts[] = {
+    {"uptime", "seconds", "Since the daemon started.", [](const Snapshot& s) { return Seconds(s.process.uptime); }},
+    {"queries", "", "Queries answered.",
+     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shadowed + s.unmatched); }},
+    {"served", "", "Answered OK within a limit: hits.", [](const Snapshot& s) { return D(s.all.served); }},
+    {"throttled", "", "Answered NO.", [](const Snapshot& s) { return D(s.all.throttled); }},
+    {"shadowed", "", "Answered OK by a rule in shadow mode that would have said NO.",
+     [](const Snapshot& s) { return D(s.all.shadowed); }},
+    {"unmatched", "", "Answered OK because no rule fits the tag.", [](const Snapshot& s) { return D(s.unmatched); }},
+    {"over_long_tags", "", "Queries whose tag was longer than query.max_tag_bytes and went by its digest.",
+     [](const Snapshot& s) { return D(s.process.over_long); }},
+    {"rules", "", "Rules in force.", [](const Snapshot& s) { return D(s.rules); }},
+    {"overrides", "", "Overrides in force.", [](const Snapshot& s) { return D(s.overrides); }},
+    {"table_memory", "bytes", "The size of the table, all of it taken at start.",
+     [](const Snapshot& s) { return D(s.table_bytes); }},
+    {"table_tags", "", "Tags whose bucket is recorded.", [](const Snapshot& s) { return D(s.table.tags); }},
+    {"table_fill", "ratio", "Used cells of the table; it may stay near 1, where full buckets make room for new ones.",
+     [](const Snapshot& s) { return D(s.table.cells_used) / D(s.table_cells); }},
+    {"table_reclaimed", "", "Full buckets forgotten to make room, which changes no answer.",
+     [](const Snapshot& s) { return D(s.table.reclaimed); }},
+    {"table_evicted", "", "Buckets forgotten before they were full, which forgave what had been spent: raise table.memory.",
+     [](const Snapshot& s) { return D(s.table.evicted); }},
+    {"table_moved", "", "Buckets moved within the table to make room.",
+     [](const Snapshot& s) { return D(s.table.moved); }},
+    {"table_unrecorded", "", "Queries served without a bucket because everything in reach was in debt.",
+     [](const Snapshot& s) { return D(s.table.unrecorded); }},
+    {"table_dropped", "", "Entries of the file that were torn or impossible when the daemon started.",
+     [](const Snapshot& s) { return D(s.table_dropped); }},
+    {"table_reshaping", "", "1 while buckets are being rewritten for other rules.",
+     [](const Snapshot& s) { return D(s.reshaping); }},
+    {"connections", "", "Applications connected now.", [](const Snapshot& s) { return D(s.process.connections); }},
+    {"connections_accepted", "", "Applications that have connected.",
+     [](const Snapshot& s) { return D(s.process.accepted); }},
+    {"connections_rejected", "", "Closed at once because query.max_connections were open.",
+     [](const Snapshot& s) { return D(s.process.rejected_full); }},
+    {"accept_failures", "", "Connections that the system could not give us, mostly for want of file descriptors.",
+     [](const Snapshot& s) { return D(s.process.accept_failures); }},
+    {"connections_idle_closed", "", "Closed after query.idle_timeout.",
+     [](const Snapshot& s) { return D(s.process.idle_closed); }},
+    {"connections_stalled", "", "Times that an application was not read from because it did not read its answers.",
+     [](const Snapshot& s) { return D(s.process.stalled); }},
+    {"reloads", "", "Settings put in force by a reload.", [](const Snapshot& s) { return D(s.process.reloads); }},
+    {"reload_failures", "", "Reloads refused because the settings were bad.",
+     [](const Snapshot& s) { return D(s.process.reload_failures); }},
+    {"log_suppressed", "", "Log messages held back because they came too fast.",
+     [](const Snapshot& s) { return D(s.process.log_suppressed); }},
+};
+
+}  // namespace
+
+Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
+  Snapshot s;
+  s.process = process;
+  s.table = limiter.table().counts();
+  s.table_bytes = limiter.table().region_bytes();
+  s.table_cells = limiter.table().cells();
+  s.table_dropped = limiter.dropped();
+  s.rules = limiter.rules().rules().size();
+  s.overrides = limiter.rules().overrides().size();
+  s.reshaping = limiter.reshaping();
+  s.all = limiter.GrandTotals();
+  s.unmatched = limiter.Totals(Lane::kUnmatched).served;
+  return s;
+}
+
+std::span<const Count> Counts() { return kCounts; }
+
+std::string RenderCountsManual() {
+  std::string out = ".Bl -tag -width Ds\n";
+  for (const Count& count : kCounts) {
+    out += fmt::format(".It Ic {}\n{}\n", count.name, count.meaning);
+    if (!count.unit.empty()) out += fmt::format("Unit: {}.\n", count.unit);
+  }
+  return out + ".El\n";
+}
+
+}  // namespace dthrottle

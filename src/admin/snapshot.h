@@ -1,0 +1,56 @@
+// What the daemon counts, at one instant, and what each count means. The table below is the one place that names a
+// count: `stats`, its JSON and the manual follow it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/time.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+// What only the skin of the daemon can count.
+struct ProcessCounts {
+  Duration uptime{};
+  std::uint64_t connections = 0;                // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t rejected_full = 0;              // max_connections
+  std::uint64_t accept_failures = 0;            // EMFILE and the like
+  std::uint64_t idle_closed = 0;
+  std::uint64_t stalled = 0;                    // reads suspended because answers were not read
+  std::uint64_t over_long = 0;                  // tags longer than max_tag_bytes
+  std::uint64_t reloads = 0;
+  std::uint64_t reload_failures = 0;
+  std::uint64_t log_suppressed = 0;
+};
+
+struct Snapshot {
+  ProcessCounts process;
+  TableCounts table;
+  std::uint64_t table_bytes = 0;
+  std::uint64_t table_cells = 0;
+  std::uint64_t table_dropped = 0;
+  RuleTotals all;          // over all rules
+  std::uint64_t unmatched = 0;
+  std::uint64_t rules = 0;
+  std::uint64_t overrides = 0;
+  bool reshaping = false;
+};
+
+Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process);
+
+struct Count {
+  std::string_view name;
+  std::string_view unit;    // empty for a plain number
+  std::string_view meaning;
+  double (*value)(const Snapshot&);
+};
+
+std::span<const Count> Counts();
+
+// The counts as a list for the manual, in mdoc.
+std::string RenderCountsManual();
+
+}  // namespace dthrottle

@@ -1,0 +1,28 @@
+// Time as the core knows it: instants of a monotonic clock that somebody else reads.
+//
+// The clock type below has no now(). That is the point: only src/io and the programs may ask what time it is,
+// and they pass the answer in, so every decision can be repeated exactly from a seed and a list of instants.
+#pragma once
+
+#include <chrono>
+
+namespace dthrottle {
+
+// Nanoseconds; may be negative.
+using Duration = std::chrono::nanoseconds;
+
+struct MonotonicClock {
+  using duration = Duration;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::time_point<MonotonicClock, Duration>;
+  static constexpr bool is_steady = true;
+};
+
+// Nanoseconds since an origin that is the same for all processes of one boot (CLOCK_MONOTONIC in the daemon).
+using Instant = MonotonicClock::time_point;
+
+constexpr Instant FromNanoseconds(Duration::rep ns) { return Instant(Duration(ns)); }
+constexpr double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+
+}  // namespace dthrottle

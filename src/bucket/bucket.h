@@ -1,0 +1,140 @@
+// One leaky bucket in one 64-bit value.
+//
+// A bucket holds at most *burst* tokens and gains *rate* tokens a second. Serving takes tokens; a peer's report
+// debits what the peer served, without asking, so the level may go below zero (debt), down to a floor that only a
+// wrong peer can reach. The class knows neither tags nor peers nor clocks.
+//
+// The value is the instant at which the bucket will be full: level = burst - (full_at - now) * rate. That is the
+// virtual scheduling form of GCRA (ITU-T I.371), which is the leaky bucket exactly: nothing has to be updated while
+// time passes, a bucket that is full needs no memory at all, and two debits commute. Compare DThrottle README
+// "Textbook Leaky Bucket Algorithm".
+//
+// Instants and intervals are kept in ticks of 1/16 ns, so that the interval between tokens of a fast rule keeps four
+// more bits; 63 bits of ticks last 18 years after boot. The interval is rounded down, so a bucket is never slower
+// than its rule says and faster by less than one tick a token.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "base/check.h"
+#include "base/time.h"
+#include "base/tokens.h"
+
+namespace dthrottle {
+
+using Ticks = std::int64_t;
+inline constexpr Ticks kTicksPerNanosecond = 16;
+
+// What settings may ask for; together they keep every sum of ticks far from overflow.
+inline constexpr double kBurstMin = 1, kBurstMax = 1e9;        // tokens
+inline constexpr double kRateMin = 1e-6, kRateMax = 1e9;       // tokens/s
+inline constexpr double kRefillSecondsMax = 366.0 * 86400;     // burst / rate
+
+// Which limit a bucket is under: an index into the rulebook in force.
+using LimitIndex = std::uint32_t;
+
+// Burst and rate, as a bucket computes with them.
+struct Shape {
+  Ticks interval;    // between two tokens of refill
+  Ticks depth;       // from empty to full: burst x interval
+
+  // REQUIRES: burst, rate and burst / rate within the bounds above.
+  static Shape From(Tokens burst, double rate_per_second) {
+    CHECK(burst >= kBurstMin && burst <= kBurstMax && rate_per_second >= kRateMin && rate_per_second <= kRateMax);
+    CHECK(burst / rate_per_second <= kRefillSecondsMax);
+    const auto interval = static_cast<Ticks>(std::floor(1e9 * kTicksPerNanosecond / rate_per_second));
+    const auto whole = static_cast<Ticks>(burst);
+    const double part = burst - static_cast<double>(whole);
+    return {interval, whole * interval + std::llround(part * static_cast<double>(interval))};
+  }
+
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+class Bucket {
+ public:
+  constexpr Bucket() = default;    // full, since before anybody can ask
+
+  // Serves if the level is at least `cost`, and then spends it. A cost of 0 spends nothing: it asks for debt.
+  [[nodiscard]] bool Take(const Shape& shape, Cost cost, Instant now) {
+    const Ticks at = ToTicks(now), price = Price(shape, cost);
+    const Ticks spent = std::max<Ticks>(full_at_ - at, 0);    // refill beyond full is lost
+    if (spent > shape.depth - price) return false;
+    if (price != 0) full_at_ = at + spent + price;
+    return true;
+  }
+
+  // Subtracts `hits` that were served elsewhere at `when`. They are charged as of then: refill that the cap has thrown
+  // away since is not charged a second time (DESIGN section 7). The debt ends up at most `debt_max` tokens.
+  void Debit(const Shape& shape, Cost hits, Instant when, Tokens debt_max, Instant now) {
+    const Ticks charged = std::max(full_at_, ToTicks(when)) + Price(shape, hits);
+    const double floor = std::min(debt_max * static_cast<double>(shape.interval), static_cast<double>(kFarTicks));
+    full_at_ = std::min(charged, std::max(full_at_, ToTicks(now) + shape.depth + static_cast<Ticks>(floor)));
+  }
+
+  // Gives back `tokens`; beyond full they are lost.
+  void Credit(const Shape& shape, Cost tokens) { full_at_ = std::max(full_at_ - Price(shape, tokens), kLongAgo); }
+
+  // Tokens now; negative means debt.
+  [[nodiscard]] Tokens Level(const Shape& shape, Instant now) const {
+    return static_cast<double>(shape.depth - Spent(now)) / static_cast<double>(shape.interval);
+  }
+
+  // The first instant at which a query of `cost` would be served if nothing else happens; `now` if it would be now.
+  // REQUIRES: cost <= burst.
+  [[nodiscard]] Instant ServesAt(const Shape& shape, Cost cost, Instant now) const {
+    const Ticks wait = Spent(now) - (shape.depth - Price(shape, cost));
+    return now + Duration((std::max<Ticks>(wait, 0) + kTicksPerNanosecond - 1) / kTicksPerNanosecond);
+  }
+
+  // How empty: 0 and less is full, 1 is a level of zero, above 1 is debt. Comparable between shapes.
+  [[nodiscard]] double Drained(const Shape& shape, Instant now) const {
+    return static_cast<double>(full_at_ - ToTicks(now)) / static_cast<double>(shape.depth);
+  }
+
+  [[nodiscard]] bool IsFull(Instant now) const { return full_at_ <= ToTicks(now); }
+
+  // Time until full; zero when it is.
+  [[nodiscard]] Duration UntilFull(Instant now) const {
+    return Duration((Spent(now) + kTicksPerNanosecond - 1) / kTicksPerNanosecond);
+  }
+
+  // The same tokens spent, under another shape: what a reload does to a bucket.
+  [[nodiscard]] Bucket Reshaped(const Shape& from, const Shape& to, Instant now) const {
+    Bucket result;
+    const double tokens = static_cast<double>(Spent(now)) / static_cast<double>(from.interval);
+    const double spent = std::min(tokens * static_cast<double>(to.interval), static_cast<double>(kFarTicks));
+    result.full_at_ = ToTicks(now) + static_cast<Ticks>(std::ceil(spent));
+    return result;
+  }
+
+  // As drained as it is, but with no debt: for a bucket whose former shape is unknown.
+  [[nodiscard]] Bucket WithoutDebt(const Shape& shape, Instant now) const {
+    Bucket result;
+    result.full_at_ = ToTicks(now) + std::min(Spent(now), shape.depth);
+    return result;
+  }
+
+ private:
+  static constexpr Ticks kFarTicks = std::numeric_limits<Ticks>::max() / 4;
+  static constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 4;
+
+  static constexpr Ticks ToTicks(Instant t) { return t.time_since_epoch().count() * kTicksPerNanosecond; }
+
+  Ticks Spent(Instant now) const { return std::max<Ticks>(full_at_ - ToTicks(now), 0); }
+
+  // Saturates, so that an absurd cost is refused and an absurd debit ends at the floor.
+  static Ticks Price(const Shape& shape, Cost cost) {
+    Ticks price;
+    return __builtin_mul_overflow(shape.interval, Ticks{cost}, &price) ? kFarTicks : std::min(price, kFarTicks);
+  }
+
+  Ticks full_at_ = kLongAgo;
+};
+
+static_assert(sizeof(Bucket) == 8);
+
+}  // namespace dthrottle

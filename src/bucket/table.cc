@@ -1,0 +1,496 @@
+#include "bucket/table.h"
+
+#include <emmintrin.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <thread>
+
+#include "base/check.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kCellsPerGroup = 30;
+constexpr std::size_t kInlineTagBytes = 16;
+constexpr std::size_t kShardsMax = 64;
+constexpr std::size_t kGroupsPerShardMin = 16;
+constexpr std::size_t kMoveTries = 8;
+
+// How drained a bucket may be that is forgotten to make room.
+constexpr double kNothing = -std::numeric_limits<double>::infinity();    // free cells only
+constexpr double kEmpty = 1;                                             // anything but debt
+
+// Values of the directory. Fingerprints start above them.
+constexpr std::uint16_t kFree = 0;
+constexpr std::uint16_t kContinued = 1;    // belongs to the tag that starts in an earlier cell
+constexpr std::uint16_t kFingerprintMin = 2;
+
+// Stops counting, and decrementing, there: the second group is then always visited.
+constexpr std::uint8_t kSpilledMax = 255;
+
+std::uint16_t Fingerprint(std::uint64_t hash) {
+  const auto bits = static_cast<std::uint16_t>(hash >> 32);
+  return bits < kFingerprintMin ? static_cast<std::uint16_t>(bits + kFingerprintMin) : bits;
+}
+
+// Maps 32 uniform bits to [0, n).
+std::size_t Scale(std::uint32_t bits, std::size_t n) { return (std::uint64_t{bits} * n) >> 32; }
+
+// Keeps stores before it from being moved behind stores after it: a kill -9 then finds them in this order.
+void StoreBarrier() { std::atomic_signal_fence(std::memory_order_acq_rel); }
+
+}  // namespace
+
+struct Table::Header {
+  static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
+  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::size_t kBytes = 4096;
+
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t generation;
+  std::uint64_t region_bytes;
+  TableIdentity identity;
+  TableKeys keys;
+};
+
+struct Table::Cell {
+  Slot slot;
+  char tag[kInlineTagBytes];    // continues into the next cells
+};
+
+struct alignas(64) Table::Group {
+  std::uint16_t directory[kCellsPerGroup];
+  std::uint8_t generation;
+  std::uint8_t spilled;    // tags that would live here and live in their second group
+  std::uint16_t unused;
+  Cell cells[kCellsPerGroup];
+
+  Tag TagAt(std::size_t first) const {
+    const Cell& cell = cells[first];
+    return {std::string_view(cell.tag, cell.slot.tag_bytes), cell.slot.is_digest != 0};
+  }
+};
+
+// Cells that one tag of `first` occupies, or would.
+static std::size_t CellsFor(std::size_t tag_bytes) {
+  return tag_bytes <= kInlineTagBytes ? 1 : 1 + (tag_bytes - kInlineTagBytes + sizeof(Table::Cell) - 1) / sizeof(Table::Cell);
+}
+
+struct alignas(64) Table::ShardState {
+  std::atomic<bool> locked{false};
+  TableCounts counts;
+};
+
+// Consecutive cells of one group and the most drained bucket among them: what it would cost to have them.
+struct Table::Window {
+  Group* group = nullptr;
+  std::size_t first = 0;
+  std::size_t cells = 0;
+  double drained = std::numeric_limits<double>::infinity();
+};
+
+// One bit for each cell whose directory entry is `value`.
+static inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t value) {
+  const auto* line = reinterpret_cast<const __m128i*>(directory);
+  const __m128i wanted = _mm_set1_epi16(static_cast<short>(value));
+  const auto compare = [&](int i) { return _mm_cmpeq_epi16(_mm_load_si128(line + i), wanted); };
+  const auto low = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(0), compare(1))));
+  const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), compare(3))));
+  return (low | high << 16) & ((1u << kCellsPerGroup) - 1);
+}
+
+// The first of `cells` consecutive free cells, or kCellsPerGroup.
+static std::size_t FreeRun(const std::uint16_t* directory, std::size_t cells) {
+  std::uint32_t starts = Match(directory, kFree);
+  for (std::size_t i = 1; i < cells && starts != 0; ++i) starts &= starts >> 1;
+  return starts == 0 ? kCellsPerGroup : static_cast<std::size_t>(std::countr_zero(starts));
+}
+
+// ---- Geometry ----
+
+Table::Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy)
+    : region_(region), shared_(shared), policy_(&policy) {
+  static_assert(sizeof(Group) == 1024 && sizeof(Cell) == 32 && sizeof(Slot) == 16 && sizeof(Header) <= Header::kBytes);
+  CHECK(region.size() >= kRegionBytesMin && reinterpret_cast<std::uintptr_t>(region.data()) % alignof(Group) == 0);
+  const std::size_t groups = (region.size() - Header::kBytes) / sizeof(Group);
+  const std::size_t shards = std::min(kShardsMax, std::bit_floor(groups / kGroupsPerShardMin));
+  groups_per_shard_ = groups / shards;
+  groups_ = groups_per_shard_ * shards;
+  shard_shift_ = 64u - static_cast<unsigned>(std::countr_zero(shards));
+  reshape_next_ = groups_;
+  shards_ = std::make_unique<ShardState[]>(shards);
+}
+
+Table::~Table() = default;
+
+std::size_t Table::cells() const { return groups_ * kCellsPerGroup; }
+
+inline Table::Header& Table::header() const { return *reinterpret_cast<Header*>(region_.data()); }
+
+inline Table::Group& Table::group(std::size_t index) const {
+  return *reinterpret_cast<Group*>(region_.data() + Header::kBytes + index * sizeof(Group));
+}
+
+const TableKeys& Table::keys() const { return header().keys; }
+
+inline std::size_t Table::Primary(std::uint64_t hash) const {
+  return ShardOf(hash) * groups_per_shard_ + Scale(static_cast<std::uint32_t>(hash), groups_per_shard_);
+}
+
+inline std::size_t Table::Secondary(std::uint64_t hash) const {
+  const auto bits = static_cast<std::uint32_t>((hash * 0x9e3779b97f4a7c15) >> 32);
+  const std::size_t second = ShardOf(hash) * groups_per_shard_ + Scale(bits, groups_per_shard_);
+  if (second != Primary(hash)) return second;
+  return (second + 1) % groups_per_shard_ + ShardOf(hash) * groups_per_shard_;
+}
+
+// ---- Opening ----
+
+Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
+                          bool shared, const SlotPolicy& policy, Instant now) {
+  Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}, 0};
+  Table& table = *opened.table;
+  const Header& found = table.header();
+  if (found.magic == 0) {
+    opened.discarded = "it was empty";
+  } else if (found.magic != Header::kMagic || found.version != Header::kVersion) {
+    opened.discarded = "its format is another version's";
+  } else if (found.region_bytes != region.size()) {
+    opened.discarded = "its size was another";
+  } else if (found.identity.boot_id != identity.boot_id) {
+    opened.discarded = "the host has booted since";
+  } else if (found.identity.rules != identity.rules) {
+    opened.discarded = "it was made under other rules";
+  }
+  if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
+  table.tag_hash_key_ = table.header().keys.tag_hash;
+  table.generation_ = static_cast<std::uint8_t>(table.header().generation);
+  if (opened.discarded.empty()) opened.dropped = table.Recover(now);
+  return opened;
+}
+
+void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {
+  header().magic = 0;    // until the rest is in place
+  StoreBarrier();
+  // Writes every page, so that no query has to wait for the kernel to find one.
+  std::memset(region_.data() + Header::kBytes, 0, region_.size() - Header::kBytes);
+  Header& h = header();
+  h.version = Header::kVersion;
+  h.generation = 0;
+  h.region_bytes = region_.size();
+  h.identity = identity;
+  h.keys = keys;
+  StoreBarrier();
+  h.magic = Header::kMagic;
+}
+
+// Believes nothing: the region may have been cut off between any two stores, or be somebody's idea of a joke.
+std::uint64_t Table::Recover(Instant now) {
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < groups_; ++i) dropped += DropTorn(group(i));
+  for (std::size_t i = 0; i < groups_; ++i) dropped += DropImpossible(i, now);
+  return dropped;
+}
+
+// Frees cells that do not form whole tags, so that everything the directory names can be read.
+std::uint64_t Table::DropTorn(Group& g) const {
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < kCellsPerGroup;) {
+    const std::size_t cells = CellsFor(g.cells[i].slot.tag_bytes);
+    bool whole = g.directory[i] >= kFingerprintMin && i + cells <= kCellsPerGroup;
+    for (std::size_t k = 1; whole && k < cells; ++k) whole = g.directory[i + k] == kContinued;
+    if (whole) {
+      i += cells;
+    } else {
+      dropped += g.directory[i] >= kFingerprintMin;
+      g.directory[i++] = kFree;    // what it continued into is freed as the loop meets it
+    }
+  }
+  g.spilled = 0;
+  return dropped;
+}
+
+std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
+  Group& g = group(index);
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
+    const std::uint16_t value = g.directory[i];
+    if (value < kFingerprintMin) continue;
+    Slot& slot = g.cells[i].slot;
+    const Tag tag = g.TagAt(i);
+    const std::uint64_t hash = Hash(tag);
+    Group& primary = group(Primary(hash));
+    const bool spilled = &primary != &g;
+    const bool at_home = !spilled || (Secondary(hash) == index && FindIn(primary, value, tag) == nullptr);
+    const std::size_t cells = CellsFor(tag.bytes.size());
+    if (Fingerprint(hash) == value && at_home && (g.generation == generation_ || policy_->Reshape(tag, slot, now)) &&
+        policy_->Plausible(slot, now)) {
+      if (spilled && primary.spilled < kSpilledMax) ++primary.spilled;
+      ShardState& shard = shards_[ShardOf(hash)];
+      ++shard.counts.tags;
+      shard.counts.cells_used += cells;
+    } else {
+      for (std::size_t k = 0; k < cells; ++k) g.directory[i + k] = kFree;
+      ++dropped;
+    }
+  }
+  g.generation = generation_;
+  return dropped;
+}
+
+// ---- Locking ----
+
+// With one thread there is nobody to lock out, and an atomic exchange would keep look-ups from overlapping.
+inline void Table::Lock(std::size_t shard) {
+  if (!shared_) return;
+  for (int spins = 0; shards_[shard].locked.exchange(true, std::memory_order_acquire); ++spins) {
+    if (spins < 256) {
+      _mm_pause();
+    } else {
+      std::this_thread::yield();    // whoever holds it may need this core
+    }
+  }
+}
+
+inline void Table::Unlock(std::size_t shard) {
+  if (shared_) shards_[shard].locked.store(false, std::memory_order_release);
+}
+
+// ---- Looking up ----
+
+void Table::Near(std::uint64_t hash) const { __builtin_prefetch(group(Primary(hash)).directory); }
+
+// Reads the directory without the lock. What it reads may be changing; it is only a hint where to look soon.
+__attribute__((no_sanitize("thread"))) void Table::Nearer(std::uint64_t hash) const {
+  const Group& g = group(Primary(hash));
+  const std::uint32_t matches = Match(g.directory, Fingerprint(hash));
+  if (matches != 0) {
+    __builtin_prefetch(&g.cells[std::countr_zero(matches)]);
+  } else if (g.spilled != 0) {
+    __builtin_prefetch(group(Secondary(hash)).directory);
+  }
+}
+
+inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) const {
+  for (std::uint32_t matches = Match(g.directory, fingerprint); matches != 0; matches &= matches - 1) {
+    const auto i = static_cast<std::size_t>(std::countr_zero(matches));
+    if (g.TagAt(i) == tag) return &g.cells[i].slot;
+  }
+  return nullptr;
+}
+
+inline void Table::Refresh(Group& g, std::size_t shard, Instant now) {
+  if (g.generation != generation_) [[unlikely]] RewriteGroup(g, shard, now);
+}
+
+Table::Shard::Shard(Table& table, std::uint64_t hash) : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {
+  table_.Lock(shard_);
+}
+
+Table::Shard::~Shard() { table_.Unlock(shard_); }
+
+Slot* Table::Shard::Find(const Tag& tag, Instant now) {
+  Group& first = table_.group(table_.Primary(hash_));
+  table_.Refresh(first, shard_, now);
+  const std::uint16_t fingerprint = Fingerprint(hash_);
+  Slot* slot = table_.FindIn(first, fingerprint, tag);
+  if (slot != nullptr || first.spilled == 0) return slot;
+  Group& second = table_.group(table_.Secondary(hash_));
+  table_.Refresh(second, shard_, now);
+  return table_.FindIn(second, fingerprint, tag);
+}
+
+// ---- Recording and forgetting ----
+
+Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Instant now) {
+  ShardState& shard = table_.shards_[shard_];
+  const std::size_t cells = CellsFor(tag.bytes.size());
+  Slot slot;
+  slot.bucket = bucket;
+  slot.limit = limit & kLimitIndexMax;
+
+  const std::array<Group*, 2> choices = {&table_.group(table_.Primary(hash_)), &table_.group(table_.Secondary(hash_))};
+  for (Group* g : choices) {
+    table_.Refresh(*g, shard_, now);
+    const std::size_t free = FreeRun(g->directory, cells);
+    if (free < kCellsPerGroup) return table_.Place(*g, free, tag, hash_, slot, shard);
+  }
+
+  // Two full groups in a shard that has room are bad luck, which moving one tag to its other group mends.
+  const bool has_room = shard.counts.cells_used * 16 < table_.groups_per_shard_ * kCellsPerGroup * 15;
+  if (has_room) {
+    if (const auto room = table_.MoveAway(choices, cells, kNothing, shard, now)) {
+      return table_.Place(*room->group, room->first, tag, hash_, slot, shard);
+    }
+  }
+
+  const Window windows[] = {table_.Cheapest(*choices[0], cells, now), table_.Cheapest(*choices[1], cells, now)};
+  const Window& cheaper = windows[1].drained < windows[0].drained ? windows[1] : windows[0];
+  if (cheaper.drained <= kEmpty) {
+    table_.Vacate(cheaper, shard, now);
+    return table_.Place(*cheaper.group, cheaper.first, tag, hash_, slot, shard);
+  }
+
+  // Everything in reach is in debt. Somebody may have an emptier place to go.
+  if (const auto room = table_.MoveAway(choices, cells, kEmpty, shard, now)) {
+    return table_.Place(*room->group, room->first, tag, hash_, slot, shard);
+  }
+  ++shard.counts.unrecorded;
+  return nullptr;
+}
+
+void Table::Shard::Erase(Slot* slot) {
+  const std::size_t offset = reinterpret_cast<std::byte*>(slot) - (table_.region_.data() + Header::kBytes);
+  Group& g = table_.group(offset / sizeof(Group));
+  table_.Remove(g, static_cast<std::size_t>(reinterpret_cast<Cell*>(slot) - g.cells), table_.shards_[shard_]);
+}
+
+// The directory entry comes last: until then the cells are free whatever they hold.
+Slot* Table::Place(Group& g, std::size_t first, const Tag& tag, std::uint64_t hash, const Slot& slot,
+                   ShardState& shard) {
+  Cell& cell = g.cells[first];
+  cell.slot = slot;
+  cell.slot.is_digest = tag.is_digest ? 1 : 0;
+  cell.slot.tag_bytes = static_cast<std::uint8_t>(tag.bytes.size());
+  // A tag runs on into the cells behind, which is one object only to the bytes.
+  if (!tag.bytes.empty()) std::memcpy(reinterpret_cast<char*>(&cell) + offsetof(Cell, tag), tag.bytes.data(), tag.bytes.size());
+  const std::size_t cells = CellsFor(tag.bytes.size());
+  StoreBarrier();
+  for (std::size_t k = 1; k < cells; ++k) g.directory[first + k] = kContinued;
+  Group& primary = group(Primary(hash));
+  if (&primary != &g && primary.spilled < kSpilledMax) ++primary.spilled;
+  StoreBarrier();
+  g.directory[first] = Fingerprint(hash);
+  ++shard.counts.tags;
+  shard.counts.cells_used += cells;
+  return &cell.slot;
+}
+
+void Table::Remove(Group& g, std::size_t first, ShardState& shard) {
+  const Tag tag = g.TagAt(first);
+  Group& primary = group(Primary(Hash(tag)));
+  const std::size_t cells = CellsFor(tag.bytes.size());
+  g.directory[first] = kFree;
+  StoreBarrier();
+  for (std::size_t k = 1; k < cells; ++k) g.directory[first + k] = kFree;
+  if (&primary != &g && primary.spilled < kSpilledMax) --primary.spilled;
+  --shard.counts.tags;
+  shard.counts.cells_used -= cells;
+}
+
+Table::Window Table::Cheapest(Group& g, std::size_t cells, Instant now) const {
+  std::array<double, kCellsPerGroup> drained;
+  for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
+    const std::uint16_t value = g.directory[i];
+    drained[i] = value == kFree         ? kNothing
+                 : value == kContinued ? drained[i - 1]
+                                       : policy_->Drained(g.cells[i].slot, now);
+  }
+  Window best;
+  for (std::size_t first = 0; first + cells <= kCellsPerGroup; ++first) {
+    const double cost = *std::max_element(&drained[first], &drained[first] + cells);
+    if (cost < best.drained) best = {&g, first, cells, cost};
+  }
+  return best;
+}
+
+void Table::Vacate(const Window& window, ShardState& shard, Instant now) {
+  Group& g = *window.group;
+  for (std::size_t i = window.first; i < window.first + window.cells; ++i) {
+    if (g.directory[i] == kFree) continue;
+    std::size_t first = i;
+    while (g.directory[first] == kContinued) --first;
+    ++(g.cells[first].slot.bucket.IsFull(now) ? shard.counts.reclaimed : shard.counts.evicted);
+    Remove(g, first, shard);
+  }
+}
+
+// Makes room for `cells` by moving one tag to its other group. Nothing more drained than `drained_max` is forgotten
+// there for it.
+std::optional<Table::Window> Table::MoveAway(std::array<Group*, 2> groups, std::size_t cells, double drained_max,
+                                             ShardState& shard, Instant now) {
+  std::size_t tries = kMoveTries;
+  for (Group* g : groups) {
+    for (std::size_t i = 0; i < kCellsPerGroup && tries > 0; ++i) {
+      if (g->directory[i] < kFingerprintMin || CellsFor(g->cells[i].slot.tag_bytes) < cells) continue;
+      --tries;
+      if (Move(*g, i, drained_max, shard, now)) return Window{g, i, cells, 0};
+    }
+  }
+  return std::nullopt;
+}
+
+// The copy is complete before the original goes, so a kill in between leaves the tag twice, which Recover mends.
+bool Table::Move(Group& g, std::size_t first, double drained_max, ShardState& shard, Instant now) {
+  const Tag tag = g.TagAt(first);
+  const std::uint64_t hash = Hash(tag);
+  Group& primary = group(Primary(hash));
+  Group& other = &primary == &g ? group(Secondary(hash)) : primary;
+  Refresh(other, ShardOf(hash), now);
+  const Window window = Cheapest(other, CellsFor(tag.bytes.size()), now);
+  if (window.drained > drained_max) return false;
+  Vacate(window, shard, now);
+  Place(other, window.first, tag, hash, g.cells[first].slot, shard);
+  Remove(g, first, shard);
+  ++shard.counts.moved;
+  return true;
+}
+
+// ---- Generations ----
+
+void Table::RewriteGroup(Group& g, std::size_t shard, Instant now) {
+  for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
+    if (g.directory[i] < kFingerprintMin) continue;
+    if (!policy_->Reshape(g.TagAt(i), g.cells[i].slot, now)) Remove(g, i, shards_[shard]);
+  }
+  g.generation = generation_;
+}
+
+void Table::LockAll() {
+  for (std::size_t i = 0; i < shard_count(); ++i) Lock(i);
+}
+
+void Table::UnlockAll() {
+  for (std::size_t i = shard_count(); i-- > 0;) Unlock(i);
+}
+
+void Table::StartGeneration(std::uint64_t rules_fingerprint) {
+  CHECK(!reshaping());
+  header().generation = ++generation_;
+  StoreBarrier();
+  header().identity.rules = rules_fingerprint;
+  reshape_next_ = 0;
+}
+
+bool Table::ReshapeSome(std::size_t groups, Instant now) {
+  for (; groups > 0 && reshaping(); --groups, ++reshape_next_) {
+    const std::size_t shard = reshape_next_ / groups_per_shard_;
+    Lock(shard);
+    Refresh(group(reshape_next_), shard, now);
+    Unlock(shard);
+  }
+  return reshaping();
+}
+
+TableCounts Table::counts() {
+  TableCounts sum;
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    Lock(i);
+    const TableCounts c = shards_[i].counts;
+    Unlock(i);
+    sum.tags += c.tags;
+    sum.cells_used += c.cells_used;
+    sum.reclaimed += c.reclaimed;
+    sum.evicted += c.evicted;
+    sum.moved += c.moved;
+    sum.unrecorded += c.unrecorded;
+  }
+  return sum;
+}
+
+}  // namespace dthrottle

@@ -1,0 +1,210 @@
+// The table of buckets: one flat region of fixed size, without pointers, so that it can be a file that outlives us.
+//
+// The region is a header and then groups of 1 KiB. A group is a directory of one cache line and 30 cells of 32 bytes:
+//
+//     +-----------------------------------------------+--------+--------+-- - --+---------+
+//     | 30 x 16-bit fingerprint, generation, spilled  | cell 0 | cell 1 |       | cell 29 |
+//     +-----------------------------------------------+--------+--------+-- - --+---------+
+//
+// A tag of up to 16 bytes takes one cell (bucket, limit, tag), a longer one the cells that follow as well, so a tag
+// pays for its own length only. The keyed hash of a tag names two groups. It lives in the first unless that was full
+// when it came; the group then remembers that something spilled, and only then a look-up visits the second. A look-up
+// therefore touches one line of directory and one of cell, in one page; a batch prefetches both and waits for neither.
+//
+// When both groups are full, though the shard has room, a tag moves to its other group. When it has none, whoever is
+// nearest to full is forgotten: a full bucket is the same as no bucket, and one
+// that is nearly full forgives least. How full is measured as a share of the burst, not as time, or a flood under a
+// slow rule would push out every bucket of a fast one. A bucket in debt is never forgotten: if all sixty cells are in
+// debt, one of them moves to its other group if that has room, and failing that the newcomer goes unrecorded.
+//
+// Threads: the region is cut into shards by the hash. All access is through a Shard guard, which holds that shard's
+// lock; locks live outside the region, so a killed process leaves none behind. Stores are ordered so that a process
+// killed between any two of them leaves a region that Open() can put right without inventing a token.
+//
+// What this class does not know: rules, shapes, peers, files. A SlotPolicy answers what depends on them.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/siphash.h"
+#include "base/tag.h"
+#include "base/time.h"
+#include "bucket/bucket.h"
+
+namespace dthrottle {
+
+inline constexpr LimitIndex kLimitIndexMax = (1u << 23) - 1;    // what a slot has room for
+
+// What the table keeps for a tag.
+struct Slot {
+  Bucket bucket;
+  LimitIndex limit : 23 = 0;
+  std::uint32_t is_digest : 1 = 0;    // maintained by the table
+  std::uint32_t tag_bytes : 8 = 0;    // maintained by the table
+  std::uint32_t unreported = 0;       // hits that no report has carried yet
+};
+
+// The secrets of a table. They live in its header, because a table read under another key is noise.
+struct TableKeys {
+  SipKey tag_hash;
+  std::array<std::byte, 32> digest;    // for over-long tags
+};
+
+// Identifies what a region's contents depend on. A region whose identity differs is started afresh.
+struct TableIdentity {
+  std::array<std::byte, 16> boot_id;    // instants mean nothing after a reboot
+  std::uint64_t rules;                  // fingerprint of the rules; limits are numbered by them
+};
+
+struct TableCounts {
+  std::uint64_t tags = 0;          // recorded now
+  std::uint64_t cells_used = 0;    // of 32 bytes
+  std::uint64_t reclaimed = 0;     // full buckets forgotten to make room: costs nobody anything
+  std::uint64_t evicted = 0;       // buckets forgotten before they were full: forgave what they had spent
+  std::uint64_t moved = 0;         // moved to their other group to make room
+  std::uint64_t unrecorded = 0;    // newcomers without room: everything in reach was in debt
+};
+
+// What the table has to ask about a slot. Called with the shard's lock held.
+class SlotPolicy {
+ public:
+  // As Bucket::Drained.
+  virtual double Drained(const Slot&, Instant now) const = 0;
+  // Rewrites a slot of an earlier generation for the rules in force. False: forget it.
+  virtual bool Reshape(const Tag&, Slot&, Instant now) const = 0;
+  // False if the slot cannot be what we wrote.
+  virtual bool Plausible(const Slot&, Instant now) const = 0;
+
+ protected:
+  ~SlotPolicy() = default;
+};
+
+class Table {
+ public:
+  static constexpr std::size_t kRegionBytesMin = std::size_t{1} << 20;
+
+  struct Opened;
+
+  // Takes over what the region holds if it has our format and the given identity, dropping entries that are torn or
+  // impossible; otherwise clears it and starts with `fresh_keys`. The region stays the caller's and must outlive the
+  // table, as must the policy. Only a `shared` table may be used by several threads. REQUIRES: the region is aligned to 64 bytes and has at least kRegionBytesMin.
+  static Opened Open(std::span<std::byte> region, const TableIdentity&, const TableKeys& fresh_keys, bool shared,
+                     const SlotPolicy&, Instant now);
+
+  ~Table();
+
+  const TableKeys& keys() const;
+  std::size_t region_bytes() const { return region_.size(); }
+  std::size_t cells() const;
+
+  std::uint64_t Hash(const Tag& tag) const { return SipHash<1, 3>(tag_hash_key_, tag.bytes); }
+
+  // Hints for a look-up soon to come; Nearer() once the line that Near() asked for has had time to arrive. No lock.
+  void Near(std::uint64_t hash) const;
+  void Nearer(std::uint64_t hash) const;
+
+  // Exclusive access to the shard of one hash, for the guard's lifetime. Slots stay valid as long, or until Insert.
+  class Shard {
+   public:
+    Shard(Table& table, std::uint64_t hash);
+    ~Shard();
+    Shard(const Shard&) = delete;
+    Shard& operator=(const Shard&) = delete;
+
+    // The slot of `tag`, brought up to the current generation, or null. REQUIRES: hash is Hash(tag).
+    Slot* Find(const Tag& tag, Instant now);
+
+    // Records a tag that Find did not find; null if there is no room that would not forgive a debt.
+    Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Instant now);
+
+    // REQUIRES: the slot came from this guard.
+    void Erase(Slot* slot);
+
+   private:
+    Table& table_;
+    std::uint64_t hash_;
+    std::size_t shard_;
+  };
+
+  // Runs `change` while every shard is locked: the one place where the policy may change its mind.
+  template <class Change>
+  void Exclusively(Change&& change) {
+    LockAll();
+    change();
+    UnlockAll();
+  }
+
+  // Begins a new generation under other rules: until ReshapeSome has visited every group, slots are rewritten by the
+  // policy when they are touched. REQUIRES: called within Exclusively; !reshaping().
+  void StartGeneration(std::uint64_t rules_fingerprint);
+
+  // Visits up to `groups` groups; returns whether there are more to come.
+  bool ReshapeSome(std::size_t groups, Instant now);
+  bool reshaping() const { return reshape_next_ < groups_; }
+
+  TableCounts counts();
+
+  struct Header;
+  struct Group;
+  struct Cell;
+
+ private:
+  struct Window;
+  struct ShardState;
+
+  Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy);
+
+  void Clear(const TableIdentity&, const TableKeys&);
+  std::uint64_t Recover(Instant now);
+  std::uint64_t DropTorn(Group&) const;
+  std::uint64_t DropImpossible(std::size_t group, Instant now);
+
+  Header& header() const;
+  Group& group(std::size_t index) const;
+  std::size_t ShardOf(std::uint64_t hash) const { return hash >> shard_shift_; }
+  std::size_t Primary(std::uint64_t hash) const;
+  std::size_t Secondary(std::uint64_t hash) const;
+
+  Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;
+  void Refresh(Group&, std::size_t shard, Instant now);
+  void RewriteGroup(Group&, std::size_t shard, Instant now);
+  Slot* Place(Group&, std::size_t first, const Tag&, std::uint64_t hash, const Slot&, ShardState&);
+  void Remove(Group&, std::size_t first, ShardState&);
+  Window Cheapest(Group&, std::size_t cells, Instant now) const;
+  void Vacate(const Window&, ShardState&, Instant now);
+  std::optional<Window> MoveAway(std::array<Group*, 2>, std::size_t cells, double drained_max, ShardState&, Instant now);
+  bool Move(Group&, std::size_t first, double drained_max, ShardState&, Instant now);
+
+  std::size_t shard_count() const { return groups_ / groups_per_shard_; }
+  void Lock(std::size_t shard);
+  void Unlock(std::size_t shard);
+  void LockAll();
+  void UnlockAll();
+
+  std::span<std::byte> region_;
+  bool shared_;
+  const SlotPolicy* policy_;
+  std::size_t groups_;
+  std::size_t groups_per_shard_;
+  unsigned shard_shift_;
+  SipKey tag_hash_key_{};
+  std::uint8_t generation_ = 0;
+  std::size_t reshape_next_;
+  std::unique_ptr<ShardState[]> shards_;
+};
+
+struct Table::Opened {
+  std::unique_ptr<Table> table;
+  std::string_view discarded;     // why the former contents were discarded; empty if they were kept
+  std::uint64_t dropped = 0;      // entries that were torn or impossible
+};
+
+}  // namespace dthrottle

@@ -1,0 +1,71 @@
+// Every setting, declared once: this table drives the parser, the checks, the error messages, `config` on the admin
+// socket, conf/dthrottled.toml and the manual page.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "config/settings.h"
+
+namespace dthrottle {
+
+// A value as it stands in the file. monostate: of a kind that no setting has.
+using Value = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::vector<std::string>>;
+
+// As TOML would write it, cut to a length fit for a message.
+std::string Quote(const Value& value);
+
+// One key of a table of type T.
+template <class T>
+struct Key {
+  std::string_view name;
+  std::string_view default_text;    // as in TOML; empty: the key has to be given
+  std::string allowed;              // continues the sentence "must be ..."
+  std::string_view meaning;         // sentences for the manual; *word* is a placeholder
+  std::function<bool(T&, const Value&)> set;    // false: not allowed; T is then unchanged
+  std::function<Value(const T&)> get;
+  bool at_start = false;    // a reload does not change it
+};
+
+struct Section {
+  std::string_view name;
+  std::string_view meaning;
+  std::vector<Key<Settings>> keys;
+};
+
+const std::vector<Section>& Sections();
+const std::vector<Key<Rule>>& RuleKeys();
+const std::vector<Key<Override>>& OverrideKeys();
+
+inline constexpr std::string_view kRuleMeaning =
+    "One limit. Rules are tried in the order of the file and the first whose *match* fits the tag applies; the rule "
+    "without *match*, of which there may be one, applies to tags that no other rule fits, wherever it stands. A tag "
+    "that no rule fits is served.";
+inline constexpr std::string_view kOverrideMeaning =
+    "Another burst and rate for one exact tag, found before any rule is tried. Sharing, mode and counters are those of "
+    "the rule that the tag matches. There may be a million of them; they cost a query nothing.";
+
+// Settings with every default in place and no rules. Paths under /run move to $XDG_RUNTIME_DIR where `runtime_dir`
+// says so (DESIGN section 9).
+Settings DefaultSettings(std::string_view runtime_dir = "/run/dthrottle");
+
+// Gives `loaded` the values of `running` for keys that only a start can change, and names those that differed.
+std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded);
+
+// The settings in force, as a TOML file that would produce them. Of the overrides only the first kOverridesRendered.
+inline constexpr std::size_t kOverridesRendered = 100;
+std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides);
+
+// conf/dthrottled.toml: every key with its meaning and default.
+std::string RenderExample();
+
+// The part of dthrottled.toml(5) that describes the keys, in mdoc.
+std::string RenderManual();
+
+}  // namespace dthrottle

@@ -1,0 +1,214 @@
+// Settings as text again: for `config`, for the example file and for the manual, from the one table of keys.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "config/keys.h"
+#include "config/values.h"
+
+namespace dthrottle {
+
+namespace {
+
+std::string QuoteText(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += fmt::format("\\u{:04X}", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+std::string ToToml(const Value& value) {
+  struct Visitor {
+    std::string operator()(std::monostate) const { return ""; }
+    std::string operator()(bool b) const { return b ? "true" : "false"; }
+    std::string operator()(std::int64_t i) const { return std::to_string(i); }
+    std::string operator()(double d) const { return FormatNumber(d); }
+    std::string operator()(const std::string& s) const { return QuoteText(s); }
+    std::string operator()(const std::vector<std::string>& list) const {
+      std::string out = "[";
+      for (const auto& s : list) out += (out.size() > 1 ? ", " : "") + QuoteText(s);
+      return out + "]";
+    }
+  };
+  return std::visit(Visitor(), value);
+}
+
+template <class T>
+void RenderKeys(std::string& out, const std::vector<Key<T>>& keys, const T& target) {
+  for (const auto& key : keys) {
+    const Value value = key.get(target);
+    if (!std::holds_alternative<std::monostate>(value)) out += fmt::format("{} = {}\n", key.name, ToToml(value));
+  }
+}
+
+// Wraps `text` into comment lines.
+std::string Comment(std::string_view text) {
+  std::string out, line = "#";
+  std::size_t start = 0;
+  while (start < text.size()) {
+    const std::size_t end = std::min(text.find(' ', start), text.size());
+    const std::string word(text.substr(start, end - start));
+    if (line.size() + 1 + word.size() > 100) {
+      out += line + "\n";
+      line = "#";
+    }
+    line += " " + word;
+    start = end + 1;
+  }
+  return out + line + "\n";
+}
+
+// "*words*" are emphasized; a star followed or preceded by a blank stands for itself.
+template <class Emphasize>
+std::string Marked(std::string_view text, Emphasize&& emphasize) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::size_t end = text[i] == '*' ? text.find('*', i + 1) : std::string_view::npos;
+    const bool opens = end != std::string_view::npos && i + 1 < text.size() && text[i + 1] != ' ' && text[end - 1] != ' ';
+    if (opens) {
+      out += emphasize(text.substr(i + 1, end - i - 1));
+      i = end;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+std::string Plain(std::string_view text) {
+  return Marked(text, [](std::string_view word) { return std::string(word); });
+}
+
+std::string Sentence(std::string_view allowed) { return fmt::format("Must be {}.", allowed); }
+
+template <class T>
+void RenderExampleKeys(std::string& out, const std::vector<Key<T>>& keys) {
+  for (const auto& key : keys) {
+    out += "\n" + Comment(Plain(key.meaning)) + Comment(Sentence(key.allowed));
+    if (key.at_start) out += "# Read at start only.\n";
+    out += fmt::format("{} = {}\n", key.name, key.default_text);
+  }
+}
+
+template <class T>
+void RenderExampleItem(std::string& out, const std::vector<Key<T>>& keys, const T& item) {
+  for (const auto& key : keys) {
+    const Value value = key.get(item);
+    out += "\n" + Comment(Plain(key.meaning)) + Comment(Sentence(key.allowed));
+    out += std::holds_alternative<std::monostate>(value) ? fmt::format("# {} = \"...\"\n", key.name)
+                                                          : fmt::format("{} = {}\n", key.name, ToToml(value));
+  }
+}
+
+// ---- mdoc ----
+
+std::string Roff(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\') {
+      out += "\\e";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+// One sentence a line, as mdoc wants it.
+std::string Paragraph(std::string_view text) {
+  std::string out = Marked(Roff(text), [](std::string_view word) { return fmt::format("\\fI{}\\fR", word); });
+  for (std::size_t i = out.find(". "); i != std::string::npos; i = out.find(". ", i)) out.replace(i, 2, ".\n");
+  return out + "\n";
+}
+
+template <class T>
+void RenderManualKeys(std::string& out, const std::vector<Key<T>>& keys, bool item) {
+  out += ".Bl -tag -width Ds\n";
+  for (const auto& key : keys) {
+    out += fmt::format(".It Ic {}\n", key.name) + Paragraph(key.meaning) + Paragraph(Sentence(key.allowed));
+    if (key.at_start) out += "Read at start only.\n";
+    if (key.default_text.empty()) {
+      out += "Required.\n";
+    } else if (!item || key.default_text != "\"\"") {
+      out += fmt::format("Default: {}.\n", Roff(key.default_text));
+    }
+  }
+  out += ".El\n";
+}
+
+Rule ExampleRule() {
+  Rule rule;
+  rule.name = "login";
+  rule.match = "login:*";
+  return rule;
+}
+
+}  // namespace
+
+std::string Quote(const Value& value) {
+  constexpr std::size_t kShown = 80;
+  std::string text = ToToml(value);
+  if (text.size() > kShown) text = text.substr(0, kShown) + "...";
+  return text;
+}
+
+std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides) {
+  std::string out;
+  for (const Section& section : Sections()) {
+    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section.name);
+    RenderKeys(out, section.keys, settings);
+  }
+  for (const Rule& rule : rules) {
+    out += "\n[[rule]]\n";
+    RenderKeys(out, RuleKeys(), rule);
+  }
+  for (const Override& o : overrides.first(std::min(overrides.size(), kOverridesRendered))) {
+    out += "\n[[override]]\n";
+    RenderKeys(out, OverrideKeys(), o);
+  }
+  if (overrides.size() > kOverridesRendered) {
+    out += fmt::format("\n# and {} more [[override]]\n", overrides.size() - kOverridesRendered);
+  }
+  return out;
+}
+
+std::string RenderExample() {
+  std::string out =
+      "# Settings of dthrottled(8): every key with its meaning, what is allowed, and its default.\n"
+      "# Check a file with: dthrottled --check FILE\n"
+      "# Put it in force with: systemctl reload dthrottled, or SIGHUP.\n";
+  for (const Section& section : Sections()) {
+    out += "\n" + Comment(Plain(section.meaning)) + fmt::format("[{}]\n", section.name);
+    RenderExampleKeys(out, section.keys);
+  }
+  out += "\n" + Comment(Plain(kRuleMeaning)) + "[[rule]]\n";
+  RenderExampleItem(out, RuleKeys(), ExampleRule());
+  out += "\n# The default rule: everybody else.\n[[rule]]\nname = \"default\"\nburst = 10\nrate = 1.0\n";
+  out += "\n" + Comment(Plain(kOverrideMeaning)) + "[[override]]\n";
+  RenderExampleItem(out, OverrideKeys(), Override{"login:partner-7", 100, 20, {}});
+  return out;
+}
+
+std::string RenderManual() {
+  std::string out;
+  for (const Section& section : Sections()) {
+    out += fmt::format(".Ss [{}]\n", section.name) + Paragraph(section.meaning);
+    RenderManualKeys(out, section.keys, false);
+  }
+  out += ".Ss [[rule]]\n" + Paragraph(kRuleMeaning);
+  RenderManualKeys(out, RuleKeys(), true);
+  out += ".Ss [[override]]\n" + Paragraph(kOverrideMeaning);
+  RenderManualKeys(out, OverrideKeys(), true);
+  return out;
+}
+
+}  // namespace dthrottle

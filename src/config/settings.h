@@ -1,0 +1,59 @@
+// The settings as data (DESIGN section 9). What each one means, allows and defaults to stands in keys.cc, once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "rule/rule.h"
+
+namespace dthrottle {
+
+// A numeric address to listen on. An empty host means: do not.
+struct Endpoint {
+  std::string host;
+  std::uint16_t port = 0;
+
+  bool enabled() const { return !host.empty(); }
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+struct Settings {
+  struct {
+    std::string unix_path;    // empty: no Unix socket
+    std::uint32_t unix_mode = 0;
+    Endpoint tcp;
+    std::uint32_t threads = 0;
+    std::uint32_t max_tag_bytes = 0;
+    std::uint32_t max_connections = 0;
+    Duration idle_timeout{};
+  } query;
+  struct {
+    std::string unix_path;
+    std::uint32_t unix_mode = 0;
+    Endpoint tcp;
+    Endpoint http;
+  } admin;
+  struct {
+    std::uint64_t memory = 0;    // bytes
+    std::string file;            // empty: memory of the process
+  } table;
+  struct {
+    std::string name;
+    std::string bind;
+    std::vector<std::string> connect;
+    Duration period{};
+    std::string key_file;
+    std::string authorized_keys;
+  } peers;
+  struct {
+    std::uint64_t low = 0;     // bytes; 0: no shedding
+    std::uint64_t high = 0;    // bytes
+    std::string signal;
+  } shed;
+  std::vector<Rule> rules;
+  std::vector<Override> overrides;
+};
+
+}  // namespace dthrottle

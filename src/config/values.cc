@@ -1,0 +1,111 @@
+#include "config/values.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <span>
+
+namespace dthrottle {
+
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+
+constexpr Unit kDurations[] = {{"ns", 1},     {"us", 1e3},    {"ms", 1e6},     {"s", 1e9},
+                               {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9}};
+constexpr Unit kSizes[] = {{"", 1},           {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                           {"TiB", 0x1p40}, {"kB", 1e3},  {"MB", 1e6},     {"GB", 1e9}};
+constexpr Unit kRates[] = {{"/s", 1}, {"/m", 1.0 / 60}, {"/h", 1.0 / 3600}, {"/d", 1.0 / 86400}};
+
+// A non-negative decimal number and one of the units.
+Result<double> ParseWithUnit(std::string_view text, std::span<const Unit> units) {
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (error != std::errc() || !(number >= 0)) return Fail("not a number with a unit");
+  const std::string_view name(rest, static_cast<std::size_t>(end - rest));
+  for (const Unit& unit : units) {
+    if (unit.name == name) return number * unit.factor;
+  }
+  return Fail(fmt::format("unknown unit \"{}\"", name));
+}
+
+// The largest unit that leaves a whole number.
+std::string FormatWithUnit(std::uint64_t value, std::span<const Unit> units) {
+  const Unit* best = &units[0];
+  for (const Unit& unit : units) {
+    const auto factor = static_cast<std::uint64_t>(unit.factor);
+    if (value != 0 && value % factor == 0 && unit.factor > best->factor) best = &unit;
+  }
+  return fmt::format("{}{}", value / static_cast<std::uint64_t>(best->factor), best->name);
+}
+
+}  // namespace
+
+Result<Duration> ParseDuration(std::string_view text) {
+  const Result<double> ns = ParseWithUnit(text, kDurations);
+  if (!ns) return tl::unexpected(ns.error());
+  if (*ns > 1e18) return Fail("too long");
+  return Duration(std::llround(*ns));
+}
+
+std::string FormatDuration(Duration d) {
+  if (d == Duration::zero()) return "0s";
+  return FormatWithUnit(static_cast<std::uint64_t>(d.count()), kDurations);
+}
+
+Result<std::uint64_t> ParseBytes(std::string_view text) {
+  const Result<double> bytes = ParseWithUnit(text, kSizes);
+  if (!bytes) return tl::unexpected(bytes.error());
+  if (*bytes > 0x1p60) return Fail("too large");
+  return static_cast<std::uint64_t>(std::llround(*bytes));
+}
+
+std::string FormatBytes(std::uint64_t bytes) { return FormatWithUnit(bytes, std::span(kSizes).subspan(1, 5)); }
+
+Result<double> ParseRate(std::string_view text) { return ParseWithUnit(text, kRates); }
+
+Result<Endpoint> ParseEndpoint(std::string_view text) {
+  if (text.empty()) return Endpoint{};
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos) return Fail("no port");
+  std::string_view host = text.substr(0, colon), port_text = text.substr(colon + 1);
+  Endpoint endpoint;
+  const auto [rest, error] = std::from_chars(port_text.data(), port_text.data() + port_text.size(), endpoint.port);
+  if (error != std::errc() || rest != port_text.data() + port_text.size()) return Fail("port is not 0 to 65535");
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (bracketed) host = host.substr(1, host.size() - 2);
+  endpoint.host = host;
+  unsigned char address[sizeof(in6_addr)];
+  if (inet_pton(bracketed ? AF_INET6 : AF_INET, endpoint.host.c_str(), address) != 1) {
+    return Fail("host is not a numeric address (IPv6 in brackets)");
+  }
+  return endpoint;
+}
+
+std::string FormatEndpoint(const Endpoint& e) {
+  if (!e.enabled()) return "";
+  const bool v6 = e.host.find(':') != std::string::npos;
+  return v6 ? fmt::format("[{}]:{}", e.host, e.port) : fmt::format("{}:{}", e.host, e.port);
+}
+
+bool IsLoopback(const Endpoint& e) { return e.host.starts_with("127.") || e.host == "::1"; }
+
+Result<std::uint32_t> ParseFileMode(std::string_view text) {
+  std::uint32_t mode = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, mode, 8);
+  if (error != std::errc() || rest != end || mode > 0777) return Fail("not permission bits");
+  return mode;
+}
+
+std::string FormatFileMode(std::uint32_t mode) { return fmt::format("{:04o}", mode); }
+
+std::string FormatNumber(double number) { return fmt::format("{}", number); }
+
+}  // namespace dthrottle

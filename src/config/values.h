@@ -1,0 +1,37 @@
+// How settings are written: durations, sizes, rates, addresses. Text to value and back, without TOML.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "config/settings.h"
+
+namespace dthrottle {
+
+// "250ms", "5s", "1.5m", "2h", "1d".
+Result<Duration> ParseDuration(std::string_view text);
+std::string FormatDuration(Duration);
+
+// "512", "64KiB", "2.8GiB", "1GB": bytes.
+Result<std::uint64_t> ParseBytes(std::string_view text);
+std::string FormatBytes(std::uint64_t);
+
+// "60/m": tokens a second. Units s, m, h, d.
+Result<double> ParseRate(std::string_view text);
+
+// "127.0.0.1:7311", "[::1]:7311"; empty means none. Names are not looked up.
+Result<Endpoint> ParseEndpoint(std::string_view text);
+std::string FormatEndpoint(const Endpoint&);
+bool IsLoopback(const Endpoint&);
+
+// "0660": permission bits in octal.
+Result<std::uint32_t> ParseFileMode(std::string_view text);
+std::string FormatFileMode(std::uint32_t);
+
+// The shortest text that reads back as the same number.
+std::string FormatNumber(double);
+
+}  // namespace dthrottle

@@ -1,0 +1,446 @@
+#include "daemon/daemon.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <thread>
+#include <utility>
+
+#include "base/check.h"
+#include "config/keys.h"
+#include "config/values.h"
+#include "io/clock.h"
+
+namespace dthrottle {
+
+namespace {
+
+// Descriptors beside those of applications: admin connections, files, libuv.
+constexpr rlim_t kOtherDescriptors = 256;
+
+int ExitCode(int code) {
+  switch (code) {
+    case EADDRINUSE:
+    case EEXIST:
+    case EWOULDBLOCK:
+      return EX_UNAVAILABLE;
+    case EACCES:
+    case EPERM:
+      return EX_NOPERM;
+    default:
+      return EX_OSERR;
+  }
+}
+
+TableKeys FreshKeys() {
+  TableKeys keys;
+  FillRandom(std::as_writable_bytes(std::span(keys.tag_hash)));
+  FillRandom(keys.digest);
+  return keys;
+}
+
+Prng FreshPrng() {
+  std::uint64_t seed;
+  FillRandom(std::as_writable_bytes(std::span(&seed, 1)));
+  return Prng(seed);
+}
+
+template <class Handle>
+void CloseHandle(Handle& handle) {
+  uv_close(reinterpret_cast<uv_handle_t*>(&handle), nullptr);
+}
+
+// A query thread must never be the one that a signal picks.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+// One query thread. The first is the main thread and uses its loop.
+struct Daemon::Worker {
+  uv_loop_t* loop = nullptr;
+  std::unique_ptr<uv_loop_t> own_loop;
+  std::unique_ptr<QueryServer> server;
+  std::unique_ptr<TaskQueue> tasks;    // null for the main thread
+  std::thread thread;
+  std::uint64_t given = 0;    // connections, by the main thread
+  std::uint64_t beats_seen = 0;
+  std::atomic<std::uint64_t> beats{0};
+
+  std::uint64_t connections() const { return given - server->counters().closed.Read(); }
+
+  // Runs on this worker's loop, now or soon.
+  void Do(std::function<void()> task) {
+    if (tasks == nullptr) {
+      task();
+    } else {
+      tasks->Post(std::move(task));
+    }
+  }
+};
+
+// What the thread pool does for a reload: everything that takes time.
+struct Daemon::ReloadWork {
+  Daemon* daemon;
+  uv_work_t request;
+  std::optional<FileError> unreadable;
+  LoadedSettings loaded;
+  std::shared_ptr<const Rulebook> rules;
+};
+
+// ---- Start ----
+
+Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Log& log)
+    : path_(std::move(path)),
+      runtime_dir_(std::move(runtime_dir)),
+      settings_(std::move(settings)),
+      log_(log),
+      started_(Now()) {
+  CHECK(uv_loop_init(&loop_) == 0);
+  CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
+        uv_signal_init(&loop_, &on_hup_) == 0 && uv_timer_init(&loop_, &watchdog_) == 0 &&
+        uv_idle_init(&loop_, &background_) == 0);
+  on_term_.data = on_int_.data = on_hup_.data = watchdog_.data = background_.data = this;
+  tasks_ = std::make_unique<TaskQueue>(&loop_);
+
+  auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
+  if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
+  region_.emplace(std::move(*region));
+  auto rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
+  if (rules->rules().empty() && rules->overrides().empty()) {
+    log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
+  }
+  limiter_ = std::make_unique<Limiter>(region_->bytes(), ReadBootId(), FreshKeys(), std::move(rules),
+                                       settings_.query.threads, started_);
+  if (settings_.table.file.empty()) {
+    log_.Notice("table: {} of memory, lost when this process ends", FormatBytes(settings_.table.memory));
+  } else if (limiter_->discarded().empty()) {
+    log_.Notice("table: {} in {}, {} tags kept, {} torn entries dropped", FormatBytes(settings_.table.memory),
+                settings_.table.file, limiter_->table().counts().tags, limiter_->dropped());
+  } else {
+    log_.Notice("table: {} in {}, new because {}", FormatBytes(settings_.table.memory), settings_.table.file,
+                limiter_->discarded());
+  }
+
+  RaiseDescriptorLimit();
+  MakeWorkers();
+  admin_ = std::make_unique<AdminServer>(&loop_, static_cast<AdminHost&>(*this));
+  Listen();
+  WatchSignals();
+  StartWatchdog();
+}
+
+void Daemon::MakeWorkers() {
+  const FramerLimits limits{settings_.query.max_tag_bytes, limiter_->keys().digest};
+  const SignalsBlocked blocked;
+  for (std::uint32_t i = 0; i < settings_.query.threads; ++i) {
+    auto worker = std::make_unique<Worker>();
+    if (i > 0) {
+      worker->own_loop = std::make_unique<uv_loop_t>();
+      CHECK(uv_loop_init(worker->own_loop.get()) == 0);
+      worker->tasks = std::make_unique<TaskQueue>(worker->own_loop.get());
+    }
+    worker->loop = i > 0 ? worker->own_loop.get() : &loop_;
+    worker->server = std::make_unique<QueryServer>(worker->loop, *limiter_, i, limits, FreshPrng(),
+                                                   settings_.query.idle_timeout);
+    if (i > 0) worker->thread = std::thread([loop = worker->loop] { uv_run(loop, UV_RUN_DEFAULT); });
+    workers_.push_back(std::move(worker));
+  }
+}
+
+// Sockets that the service manager opened take the place of those in the settings, kind by kind.
+void Daemon::Listen() {
+  bool have_query[2] = {false, false}, have_admin[2] = {false, false};    // Unix, TCP
+  for (const Service::Socket& socket : service_.TakeSockets()) {
+    const bool for_admin = socket.name.find("admin") != std::string::npos;
+    ::fcntl(socket.fd, F_SETFL, ::fcntl(socket.fd, F_GETFL) | O_NONBLOCK);
+    ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
+    const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
+    (for_admin ? have_admin : have_query)[is_tcp] = true;
+    ListenOn(socket.fd, for_admin);
+  }
+  if (!have_query[0]) AddUnix(settings_.query.unix_path, settings_.query.unix_mode, false);
+  if (!have_query[1]) AddTcp(settings_.query.tcp, false);
+  if (!have_admin[0]) AddUnix(settings_.admin.unix_path, settings_.admin.unix_mode, true);
+  if (!have_admin[1]) AddTcp(settings_.admin.tcp, true);
+}
+
+void Daemon::AddUnix(const std::string& path, std::uint32_t mode, bool for_admin) {
+  if (path.empty()) return;
+  const auto fd = ListenUnix(path, mode);
+  if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
+  socket_files_.push_back(path);
+  ListenOn(*fd, for_admin);
+}
+
+void Daemon::AddTcp(const Endpoint& endpoint, bool for_admin) {
+  if (!endpoint.enabled()) return;
+  const auto fd = ListenTcp(endpoint);
+  if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
+  ListenOn(*fd, for_admin);
+}
+
+void Daemon::ListenOn(int fd, bool for_admin) {
+  const std::string place = DescribeSocket(fd);
+  log_.Notice("{} on {}", for_admin ? "taking commands" : "answering queries", place);
+  if (!for_admin) places_.push_back(place);
+  const auto take = [this, for_admin](int accepted) {
+    if (for_admin) {
+      admin_->Take(accepted);
+    } else {
+      OnQueryConnection(accepted);
+    }
+  };
+  const auto failed = [this, place](int code) {
+    ++counts_.accept_failures;
+    log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
+  };
+  listeners_.push_back(std::make_unique<Listener>(&loop_, fd, take, failed));
+}
+
+void Daemon::RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < settings_.query.max_connections + kOtherDescriptors) {
+    log_.Warning("the limit of open files, {}, is too low for query.max_connections = {}: raise LimitNOFILE",
+                 limit.rlim_cur, settings_.query.max_connections);
+  }
+}
+
+void Daemon::WatchSignals() {
+  const auto stop = [](uv_signal_t* s, int number) { static_cast<Daemon*>(s->data)->Stop(number); };
+  const auto reload = [](uv_signal_t* s, int) { static_cast<Daemon*>(s->data)->Reload([](const ReloadOutcome&) {}); };
+  CHECK(uv_signal_start(&on_term_, stop, SIGTERM) == 0 && uv_signal_start(&on_int_, stop, SIGINT) == 0 &&
+        uv_signal_start(&on_hup_, reload, SIGHUP) == 0);
+}
+
+// Every loop has to turn, not only this one, for the watchdog to be fed.
+void Daemon::StartWatchdog() {
+  const auto interval = service_.watchdog();
+  if (!interval.has_value()) return;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(*interval / 4).count();
+  const auto tick = static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 1));
+  uv_timer_start(&watchdog_, [](uv_timer_t* t) { static_cast<Daemon*>(t->data)->OnWatchdogTick(); }, 0, tick);
+}
+
+void Daemon::OnWatchdogTick() {
+  bool all_alive = true;
+  for (const auto& worker : workers_) {
+    const std::uint64_t beats = worker->beats.load(std::memory_order_relaxed);
+    all_alive = all_alive && (beats != worker->beats_seen || beats == 0);
+    worker->beats_seen = beats;
+    worker->Do([w = worker.get()] { w->beats.fetch_add(1, std::memory_order_relaxed); });
+  }
+  if (all_alive) service_.Alive();
+}
+
+// ---- Running ----
+
+void Daemon::Run() {
+  service_.Ready(fmt::format("Answering on {}", fmt::join(places_, ", ")));
+  log_.Notice("dthrottled {} ready: {} rules, {} overrides, {} query threads", DTHROTTLE_VERSION,
+              limiter_->rules().rules().size(), limiter_->rules().overrides().size(), workers_.size());
+  StartBackground();
+  uv_run(&loop_, UV_RUN_DEFAULT);
+}
+
+void Daemon::OnQueryConnection(int fd) {
+  Worker* least = nullptr;
+  std::uint64_t open = 0;
+  for (const auto& worker : workers_) {
+    open += worker->connections();
+    if (least == nullptr || worker->connections() < least->connections()) least = worker.get();
+  }
+  if (open >= settings_.query.max_connections) {
+    ++counts_.rejected_full;
+    log_.Warning("query.max_connections = {} are open: one more turned away", settings_.query.max_connections);
+    ::close(fd);
+    return;
+  }
+  ++counts_.accepted;
+  ++least->given;
+  least->Do([server = least->server.get(), fd] { server->Take(fd); });
+}
+
+ProcessCounts Daemon::Counts() const {
+  ProcessCounts counts = counts_;
+  counts.uptime = Now() - started_;
+  counts.log_suppressed = log_.suppressed();
+  for (const auto& worker : workers_) {
+    const QueryCounters& c = worker->server->counters();
+    counts.connections += worker->connections();
+    counts.idle_closed += c.idle_closed.Read();
+    counts.stalled += c.stalled.Read();
+    counts.over_long += c.over_long.Read();
+  }
+  return counts;
+}
+
+// ---- Reload ----
+
+void Daemon::Reload(std::function<void(const ReloadOutcome&)> done) {
+  if (stopping_) return done({false, {"the daemon is stopping"}});
+  asked_.push_back(std::move(done));
+  if (!reloading_) StartReload();
+}
+
+void Daemon::StartReload() {
+  reloading_ = true;
+  answering_ = std::exchange(asked_, {});
+  service_.Reloading(Now());
+  auto work = std::make_unique<ReloadWork>();
+  work->daemon = this;
+  work->request.data = work.get();
+  const auto read = [](uv_work_t* request) {
+    auto& w = *static_cast<ReloadWork*>(request->data);
+    auto text = ReadFile(w.daemon->path_, kSettingsBytesMax);
+    if (!text) {
+      w.unreadable = text.error();
+      return;
+    }
+    w.loaded = ParseSettings(*text, w.daemon->path_, w.daemon->runtime_dir_);
+    if (!w.loaded.ok()) return;
+    Settings& s = w.loaded.settings;
+    w.rules = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
+  };
+  const auto done = [](uv_work_t* request, int) {
+    std::unique_ptr<ReloadWork> w(static_cast<ReloadWork*>(request->data));
+    Daemon& daemon = *w->daemon;
+    daemon.FinishReload(std::move(w));
+  };
+  CHECK(uv_queue_work(&loop_, &work->request, read, done) == 0);
+  work.release();    // `done` has it
+}
+
+void Daemon::FinishReload(std::unique_ptr<ReloadWork> work) {
+  // The table can be rewritten for one set of rules at a time.
+  if (work->rules != nullptr && limiter_->reshaping()) {
+    pending_ = std::move(work);
+    return;
+  }
+  PutInForce(std::move(work));
+}
+
+void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
+  ReloadOutcome outcome;
+  if (work->unreadable.has_value()) outcome.problems.push_back(work->unreadable->message);
+  for (const Problem& problem : work->loaded.problems) outcome.problems.push_back(Format(problem));
+  if (work->rules != nullptr) {
+    outcome.in_force = true;
+    for (const std::string& key : KeepStartKeys(settings_, work->loaded.settings)) {
+      outcome.problems.push_back(fmt::format("{}: warning: {} changes at the next start", path_, key));
+    }
+    settings_ = std::move(work->loaded.settings);
+    limiter_->Adopt(std::move(work->rules));
+    for (const auto& worker : workers_) {
+      worker->Do([server = worker->server.get(), timeout = settings_.query.idle_timeout] {
+        server->set_idle_timeout(timeout);
+      });
+    }
+    StartBackground();
+  }
+  ++(outcome.in_force ? counts_.reloads : counts_.reload_failures);
+  for (const std::string& problem : outcome.problems) log_.Warning("reload: {}", problem);
+  if (outcome.in_force) {
+    log_.Notice("reloaded {}: {} rules, {} overrides", path_, limiter_->rules().rules().size(),
+                limiter_->rules().overrides().size());
+  } else {
+    log_.Error("{} is not put in force: the settings have not changed", path_);
+  }
+  service_.Ready(outcome.in_force ? fmt::format("Answering on {}", fmt::join(places_, ", "))
+                                  : "The last reload was refused: bad settings");
+  reloading_ = false;
+  for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
+  if (!asked_.empty() && !reloading_) StartReload();
+}
+
+void Daemon::StartBackground() {
+  uv_idle_start(&background_, [](uv_idle_t* idle) { static_cast<Daemon*>(idle->data)->OnBackground(); });
+}
+
+void Daemon::OnBackground() {
+  if (limiter_->Tick(Now())) return;
+  uv_idle_stop(&background_);
+  if (auto retired = limiter_->TakeRetired()) FreeElsewhere(std::move(retired));
+  if (pending_ != nullptr) PutInForce(std::move(pending_));
+}
+
+// Freeing 10^5 overrides takes milliseconds that no query should wait.
+void Daemon::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
+  struct Work {
+    uv_work_t request;
+    std::shared_ptr<const Rulebook> rules;
+  };
+  auto* work = new Work{{}, std::move(rules)};
+  work->request.data = work;
+  CHECK(uv_queue_work(
+            &loop_, &work->request, [](uv_work_t* r) { static_cast<Work*>(r->data)->rules.reset(); },
+            [](uv_work_t* r, int) { delete static_cast<Work*>(r->data); }) == 0);
+}
+
+// ---- Stop ----
+
+void Daemon::Stop(int signal) {
+  if (stopping_) return;
+  stopping_ = true;
+  service_.Stopping();
+  log_.Notice("{}: answering what has been asked, then leaving", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  // Whoever connected before the signal may have asked already.
+  for (const auto& listener : listeners_) listener->AcceptAll();
+  listeners_.clear();
+  for (const std::string& path : socket_files_) ::unlink(path.c_str());
+  draining_ = workers_.size();
+  for (const auto& worker : workers_) {
+    worker->Do([this, w = worker.get()] {
+      w->server->Drain([this, w] {
+        w->server->Close();
+        if (w->tasks != nullptr) w->tasks->Close();
+        tasks_->Post([this] { OnDrained(); });
+      });
+    });
+  }
+}
+
+void Daemon::OnDrained() {
+  if (--draining_ > 0) return;
+  for (const auto& worker : workers_) {
+    if (!worker->thread.joinable()) continue;
+    worker->thread.join();
+    CHECK(uv_loop_close(worker->own_loop.get()) == 0);
+  }
+  admin_->Close();
+  tasks_->Close();
+  CloseHandle(on_term_);
+  CloseHandle(on_int_);
+  CloseHandle(on_hup_);
+  CloseHandle(watchdog_);
+  CloseHandle(background_);
+  log_.Notice("left");
+}
+
+Daemon::~Daemon() {
+  // After Run() there is nothing left to close. A start that failed half-way leaves its loops to the end of the process.
+  uv_loop_close(&loop_);
+}
+
+}  // namespace dthrottle

@@ -1,0 +1,105 @@
+// The list of parts: settings, table, limiter, query threads, listeners, admin socket, signals. Everything is made in
+// the constructor's order and goes in the reverse one; nothing is reachable from anywhere else.
+#pragma once
+
+#include <uv.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admin/admin.h"
+#include "config/load.h"
+#include "config/settings.h"
+#include "io/admin_server.h"
+#include "io/files.h"
+#include "io/listener.h"
+#include "io/log.h"
+#include "io/query_server.h"
+#include "io/service.h"
+#include "io/task_queue.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+// A reason not to start, with the exit code that says so (sysexits.h).
+struct StartFailure {
+  int exit_code;
+  std::string message;
+};
+
+class Daemon final : private AdminHost {
+ public:
+  // `path` is the settings file, read again at each reload; defaults under /run/dthrottle go to `runtime_dir`. Throws
+  // StartFailure.
+  Daemon(std::string path, std::string runtime_dir, Settings settings, Log& log);
+  ~Daemon();
+
+  // Answers until SIGTERM or SIGINT.
+  void Run();
+
+ private:
+  struct Worker;
+  struct ReloadWork;
+
+  // Start
+  void MakeWorkers();
+  void Listen();
+  void ListenOn(int fd, bool for_admin);
+  void AddUnix(const std::string& path, std::uint32_t mode, bool for_admin);
+  void AddTcp(const Endpoint& endpoint, bool for_admin);
+  void RaiseDescriptorLimit();
+  void WatchSignals();
+  void StartWatchdog();
+
+  // Running
+  void OnQueryConnection(int fd);
+  void OnWatchdogTick();
+  void StartReload();
+  void FinishReload(std::unique_ptr<ReloadWork> work);
+  void PutInForce(std::unique_ptr<ReloadWork> work);
+  void StartBackground();
+  void OnBackground();
+  void FreeElsewhere(std::shared_ptr<const Rulebook> rules);
+  void Stop(int signal);
+  void OnDrained();
+
+  // AdminHost
+  Limiter& limiter() override { return *limiter_; }
+  const Settings& settings() const override { return settings_; }
+  ProcessCounts Counts() const override;
+  void Reload(std::function<void(const ReloadOutcome&)> done) override;
+
+  const std::string path_;
+  const std::string runtime_dir_;
+  Settings settings_;    // without rules and overrides
+  Log& log_;
+  Service service_;
+  const Instant started_;
+
+  uv_loop_t loop_;
+  uv_signal_t on_term_, on_int_, on_hup_;
+  uv_timer_t watchdog_;
+  uv_idle_t background_;
+
+  std::optional<MappedRegion> region_;
+  std::unique_ptr<Limiter> limiter_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::unique_ptr<TaskQueue> tasks_;    // for this thread
+  std::unique_ptr<AdminServer> admin_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::string> socket_files_;    // that we made and remove
+  std::vector<std::string> places_;          // where queries are answered, for people
+
+  ProcessCounts counts_;    // what this thread counts
+  bool stopping_ = false;
+  std::size_t draining_ = 0;
+
+  bool reloading_ = false;
+  std::unique_ptr<ReloadWork> pending_;    // read, and waiting for the table to finish with the reload before
+  std::vector<std::function<void(const ReloadOutcome&)>> asked_, answering_;
+};
+
+}  // namespace dthrottle

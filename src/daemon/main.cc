@@ -1,0 +1,99 @@
+// dthrottled: see man/dthrottled.8.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <sodium/core.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+
+#include "base/check.h"
+#include "config/load.h"
+#include "daemon/daemon.h"
+#include "io/files.h"
+#include "io/log.h"
+
+namespace dthrottle {
+namespace {
+
+constexpr const char* kDefaultPath = "/etc/dthrottle/dthrottled.toml";
+
+bool IsUsableDirectory(const std::string& path) {
+  if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) return false;
+  return ::access(path.c_str(), W_OK | X_OK) == 0;
+}
+
+// /run/dthrottle, or the same under $XDG_RUNTIME_DIR for whoever may not write there.
+std::string RuntimeDir() {
+  const std::string system = "/run/dthrottle";
+  const char* xdg = std::getenv("XDG_RUNTIME_DIR");
+  if (IsUsableDirectory(system) || xdg == nullptr) return system;
+  const std::string own = std::string(xdg) + "/dthrottle";
+  return IsUsableDirectory(own) ? own : system;
+}
+
+int CheckOnly(const std::string& path) {
+  const auto text = ReadFile(path, kSettingsBytesMax);
+  if (!text) {
+    fmt::print("{}\n", text.error().message);
+    return EX_NOINPUT;
+  }
+  const LoadedSettings loaded = ParseSettings(*text, path);
+  for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
+  if (!loaded.ok()) return EX_CONFIG;
+  fmt::print("{}: ok, {} rules, {} overrides\n", path, loaded.settings.rules.size(), loaded.settings.overrides.size());
+  return EX_OK;
+}
+
+int Serve(const std::string& path) {
+  Log log(LogLevel::kInfo);
+  auto text = ReadFile(path, kSettingsBytesMax);
+  if (!text) {
+    log.Error("{}", text.error().message);
+    return EX_NOINPUT;
+  }
+  const std::string runtime_dir = RuntimeDir();
+  LoadedSettings loaded = ParseSettings(*text, path, runtime_dir);
+  for (const Problem& problem : loaded.problems) {
+    if (problem.severity == Problem::Severity::kError) {
+      log.Error("{}", Format(problem));
+    } else {
+      log.Warning("{}", Format(problem));
+    }
+  }
+  if (!loaded.ok()) return EX_CONFIG;
+  text->clear();
+  try {
+    Daemon daemon(path, runtime_dir, std::move(loaded.settings), log);
+    daemon.Run();
+  } catch (const StartFailure& failure) {
+    log.Error("{}", failure.message);
+    std::_Exit(failure.exit_code);    // threads may run that nothing will stop
+  }
+  return EX_OK;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Answers whether a client's request should be served or throttled.", "dthrottled");
+  std::string config = kDefaultPath, check;
+  app.add_option("--config,-c", config, "The settings file")->envname("DTHROTTLED_CONFIG")->capture_default_str();
+  app.add_option("--check,-t", check, "Check a settings file, say everything that is wrong with it, and exit");
+  app.set_version_flag("--version,-V", "dthrottled " DTHROTTLE_VERSION);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
+  }
+  if (app.count("--check") > 0) return CheckOnly(check);
+  std::signal(SIGPIPE, SIG_IGN);
+  CHECK(sodium_init() >= 0);
+  return Serve(config);
+}
+
+}  // namespace
+}  // namespace dthrottle
+
+int main(int argc, char** argv) { return dthrottle::Main(argc, argv); }

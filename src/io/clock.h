@@ -1,0 +1,11 @@
+// The one place where the program asks what time it is.
+#pragma once
+
+#include "base/time.h"
+
+namespace dthrottle {
+
+// CLOCK_MONOTONIC: the same for every process since boot, so that a table outlives the process that wrote it.
+Instant Now();
+
+}  // namespace dthrottle

@@ -1,0 +1,110 @@
+#include "io/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sodium/randombytes.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace dthrottle {
+
+namespace {
+
+tl::unexpected<FileError> Failed(const std::string& path, const char* what) {
+  const int code = errno;
+  return tl::unexpected(FileError{code, fmt::format("{}: {}: {}", path, what, std::strerror(code))});
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+  int Release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  if (file.get() < 0) return Failed(path, "cannot open");
+  std::string text;
+  while (text.size() <= bytes_max) {
+    char chunk[64 * 1024];
+    const ssize_t n = ::read(file.get(), chunk, sizeof chunk);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Failed(path, "cannot read");
+    if (n == 0) break;
+    text.append(chunk, static_cast<std::size_t>(n));
+  }
+  return text;
+}
+
+std::array<std::byte, 16> ReadBootId() {
+  std::array<std::byte, 16> id{};
+  const auto text = ReadFile("/proc/sys/kernel/random/boot_id", 64);    // a UUID: 32 hexadecimal digits and 4 dashes
+  if (!text) return id;
+  std::size_t digits = 0;
+  for (const char c : *text) {
+    const int value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (value < 0 || digits >= 32) continue;
+    id[digits / 2] |= static_cast<std::byte>(value << (digits % 2 == 0 ? 4 : 0));
+    ++digits;
+  }
+  return id;
+}
+
+void FillRandom(std::span<std::byte> out) { randombytes_buf(out.data(), out.size()); }
+
+FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes) {
+  const bool in_file = !path.empty();
+  Descriptor file(in_file ? ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1);
+  if (in_file) {
+    if (file.get() < 0) return Failed(path, "cannot open");
+    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Failed(path, "another daemon holds it");
+    struct stat status{};
+    if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
+    if (!S_ISREG(status.st_mode)) {
+      errno = EINVAL;
+      return Failed(path, "is not a regular file");
+    }
+    if (status.st_size != static_cast<off_t>(bytes)) {
+      // Another size means another layout. Whatever the old one held, nothing of it may be taken for the new one.
+      if (::ftruncate(file.get(), 0) != 0) return Failed(path, "cannot truncate");
+    }
+    // Claims the space now: running out of it later would be a SIGBUS in the middle of a query.
+    if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); error != 0) {
+      errno = error;
+      return Failed(path, "cannot claim its space");
+    }
+  }
+  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                               in_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, file.get(), 0);
+  if (address == MAP_FAILED) return Failed(path, "cannot map");
+  ::madvise(address, bytes, MADV_HUGEPAGE);     // a wish: fewer translations to miss
+  ::madvise(address, bytes, MADV_DONTDUMP);     // it holds the hash key, and is large
+  return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release());
+}
+
+MappedRegion::MappedRegion(MappedRegion&& other) noexcept
+    : bytes_(std::exchange(other.bytes_, {})), fd_(std::exchange(other.fd_, -1)) {}
+
+MappedRegion::~MappedRegion() {
+  if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
+  if (fd_ >= 0) ::close(fd_);
+}
+
+}  // namespace dthrottle

@@ -1,0 +1,207 @@
+#include "io/listener.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "config/values.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr int kBacklog = 4096;    // the kernel cuts it to net.core.somaxconn
+constexpr int kAcceptsPerTurn = 64;
+constexpr std::uint64_t kPauseMs = 50;
+
+tl::unexpected<SocketError> Failed(const std::string& where, const char* what, int fd = -1) {
+  const int code = errno;
+  if (fd >= 0) ::close(fd);
+  return tl::unexpected(SocketError{code, fmt::format("{}: {}: {}", where, what, std::strerror(code))});
+}
+
+int OpenSpare() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+
+// Whether somebody answers at a Unix socket. A full backlog is an answer too.
+bool IsAlive(const sockaddr_un& address) {
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  const bool alive = connected || errno == EAGAIN;
+  ::close(fd);
+  return alive;
+}
+
+}  // namespace
+
+SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  CHECK(path.size() < sizeof address.sun_path);
+  std::memcpy(address.sun_path, path.data(), path.size());
+  struct stat status{};
+  if (::lstat(path.c_str(), &status) == 0) {
+    if (!S_ISSOCK(status.st_mode)) {
+      errno = EEXIST;
+      return Failed(path, "is there and is not a socket");
+    }
+    if (IsAlive(address)) {
+      errno = EADDRINUSE;
+      return Failed(path, "another process listens there");
+    }
+    ::unlink(path.c_str());
+  }
+  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return Failed(path, "cannot make a socket");
+  // The socket is born with its permissions: there is no moment at which somebody else may connect.
+  const mode_t before = ::umask(static_cast<mode_t>(~mode & 0777));
+  const int bound = ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  ::umask(before);
+  if (bound != 0) return Failed(path, "cannot bind", fd);
+  if (::listen(fd, kBacklog) != 0) return Failed(path, "cannot listen", fd);
+  return fd;
+}
+
+SocketResult<int> ListenTcp(const Endpoint& endpoint) {
+  const std::string where = FormatEndpoint(endpoint);
+  sockaddr_storage storage{};
+  socklen_t size;
+  if (endpoint.host.find(':') == std::string::npos) {
+    auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(endpoint.port);
+    CHECK(::inet_pton(AF_INET, endpoint.host.c_str(), &v4->sin_addr) == 1);
+    size = sizeof *v4;
+  } else {
+    auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(endpoint.port);
+    CHECK(::inet_pton(AF_INET6, endpoint.host.c_str(), &v6->sin6_addr) == 1);
+    size = sizeof *v6;
+  }
+  const int fd = ::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return Failed(where, "cannot make a socket");
+  const int yes = 1;
+  ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (storage.ss_family == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&storage), size) != 0) return Failed(where, "cannot bind", fd);
+  if (::listen(fd, kBacklog) != 0) return Failed(where, "cannot listen", fd);
+  return fd;
+}
+
+std::string DescribeSocket(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof storage;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return "unknown";
+  char text[INET6_ADDRSTRLEN] = "";
+  if (storage.ss_family == AF_UNIX) {
+    return fmt::format("unix:{}", reinterpret_cast<const sockaddr_un*>(&storage)->sun_path);
+  }
+  if (storage.ss_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(&storage);
+    return fmt::format("tcp:[{}]:{}", ::inet_ntop(AF_INET6, &v6->sin6_addr, text, sizeof text), ntohs(v6->sin6_port));
+  }
+  const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage);
+  return fmt::format("tcp:{}:{}", ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text), ntohs(v4->sin_port));
+}
+
+// The handles outlive the listener until libuv has let go of both.
+struct Listener::Handles {
+  uv_poll_t poll;
+  uv_timer_t retry;
+  int open = 2;
+
+  static void OnClosed(uv_handle_t* handle) {
+    auto* handles = static_cast<Handles*>(handle->data);
+    if (--handles->open == 0) delete handles;
+  }
+};
+
+Listener::Listener(uv_loop_t* loop, int fd, OnAccept on_accept, OnFailure on_failure)
+    : loop_(loop),
+      fd_(fd),
+      spare_fd_(OpenSpare()),
+      on_accept_(std::move(on_accept)),
+      on_failure_(std::move(on_failure)),
+      handles_(new Handles) {
+  CHECK(uv_poll_init(loop_, &handles_->poll, fd_) == 0 && uv_timer_init(loop_, &handles_->retry) == 0);
+  handles_->poll.data = this;
+  handles_->retry.data = this;
+  Poll();
+}
+
+void Listener::Poll() {
+  const auto on_readable = [](uv_poll_t* poll, int, int) {
+    auto* self = static_cast<Listener*>(poll->data);
+    for (int i = 0; i < kAcceptsPerTurn && self->AcceptOne(); ++i) {
+    }
+  };
+  CHECK(uv_poll_start(&handles_->poll, UV_READABLE, on_readable) == 0);
+}
+
+Listener::~Listener() {
+  uv_poll_stop(&handles_->poll);
+  handles_->poll.data = handles_->retry.data = handles_;
+  uv_close(reinterpret_cast<uv_handle_t*>(&handles_->poll), Handles::OnClosed);
+  uv_close(reinterpret_cast<uv_handle_t*>(&handles_->retry), Handles::OnClosed);
+  ::close(fd_);
+  if (spare_fd_ >= 0) ::close(spare_fd_);
+}
+
+void Listener::AcceptAll() {
+  for (int i = 0; i < kBacklog && AcceptOne(); ++i) {
+  }
+}
+
+// Returns whether there may be another.
+bool Listener::AcceptOne() {
+  const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) {
+    on_accept_(fd);
+    return true;
+  }
+  switch (errno) {
+    case EAGAIN:
+      return false;
+    case EINTR:
+      return true;
+    case ECONNABORTED:
+    case EPROTO:
+      on_failure_(errno);    // it went before we came
+      return true;
+    case EMFILE:
+    case ENFILE:
+      TurnOneAway(errno);
+      return true;
+    default:
+      on_failure_(errno);
+      Pause();
+      return false;
+  }
+}
+
+void Listener::TurnOneAway(int code) {
+  on_failure_(code);
+  if (spare_fd_ >= 0) ::close(spare_fd_);
+  const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd >= 0) ::close(fd);
+  spare_fd_ = OpenSpare();
+  if (fd < 0 && errno != EAGAIN) Pause();    // somebody else took the descriptor: come back when there may be one
+}
+
+// The socket stays readable, so without a pause the loop would turn as fast as it can for nothing.
+void Listener::Pause() {
+  uv_poll_stop(&handles_->poll);
+  const auto resume = [](uv_timer_t* timer) { static_cast<Listener*>(timer->data)->Poll(); };
+  uv_timer_start(&handles_->retry, resume, kPauseMs, 0);
+}
+
+}  // namespace dthrottle

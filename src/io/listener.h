@@ -1,0 +1,71 @@
+// Listening sockets, and accepting from them through every shortage.
+//
+// libuv's own listener stops accepting for good when one uv_accept fails, so this one polls the socket and accepts by
+// itself, a bounded number a turn. When descriptors run out it gives up a spare one to accept and close what waits:
+// an application that is turned away at once carries on, one that is left waiting does not.
+#pragma once
+
+#include <uv.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "config/settings.h"
+
+namespace dthrottle {
+
+struct SocketError {
+  int code;    // errno
+  std::string message;
+};
+
+template <class T>
+using SocketResult = tl::expected<T, SocketError>;
+
+// A listening Unix socket with these permissions. Replaces a socket that nobody listens on any more; EADDRINUSE if
+// somebody does.
+SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode);
+
+// A listening TCP socket.
+SocketResult<int> ListenTcp(const Endpoint& endpoint);
+
+// "unix:/path" or "tcp:address:port", as it is bound.
+std::string DescribeSocket(int fd);
+
+class Listener {
+ public:
+  // Takes what was accepted: a non-blocking descriptor that is now the callee's.
+  using OnAccept = std::function<void(int fd)>;
+  // Told the errno of a connection that could not be accepted.
+  using OnFailure = std::function<void(int code)>;
+
+  // Listens on `fd`, which becomes this object's.
+  Listener(uv_loop_t* loop, int fd, OnAccept on_accept, OnFailure on_failure);
+  // Stops listening. The loop must run once more before it is closed.
+  ~Listener();
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  // Accepts everything that waits, without bound but the backlog's.
+  void AcceptAll();
+
+ private:
+  struct Handles;
+
+  void Poll();
+  bool AcceptOne();
+  void TurnOneAway(int code);
+  void Pause();
+
+  uv_loop_t* loop_;
+  int fd_;
+  int spare_fd_;
+  OnAccept on_accept_;
+  OnFailure on_failure_;
+  Handles* handles_;    // freed when libuv has closed them
+};
+
+}  // namespace dthrottle

@@ -1,0 +1,116 @@
+// Answers queries on the connections of one loop.
+//
+// Queries that arrive in one turn of the loop are decided together, at one instant, and every connection gets all its
+// answers in one write: memory is waited for once a batch, and a pipelining application costs two system calls for as
+// many queries as it likes. Reads land in one arena, where tags stay in place until the turn's answers are out.
+//
+// An application that does not read its answers is not read from either: at most one read of kReadBytes can be waiting
+// for it in answers, which is the bound on what one connection costs.
+#pragma once
+
+#include <uv.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/counter.h"
+#include "base/prng.h"
+#include "limiter/limiter.h"
+#include "query/framer.h"
+
+namespace dthrottle {
+
+struct QueryCounters {
+  Counter closed;         // connections that have ended
+  Counter idle_closed;    // of which by us, after the idle timeout
+  Counter stalled;        // times that a connection was not read from because its answers were not read
+  Counter over_long;      // tags longer than the limit
+};
+
+class QueryServer {
+ public:
+  static constexpr std::size_t kReadBytes = 4096;
+
+  // Uses `lane` of the limiter, which nobody else may. The limiter must outlive this object.
+  QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, const FramerLimits& limits, Prng prng,
+              Duration idle_timeout);
+
+  // REQUIRES: it is drained, Close() was called, and the loop has run since.
+  ~QueryServer();
+
+  // Serves a connected socket, which becomes this object's.
+  void Take(int fd);
+
+  void set_idle_timeout(Duration timeout);
+
+  // Answers what has arrived, closes every connection once all are silent, then calls `on_drained`; within 2 s or so
+  // even if they are not. REQUIRES: Take is not called any more.
+  void Drain(std::function<void()> on_drained);
+
+  // Closes the handles of the server itself.
+  void Close();
+
+  std::size_t connections() const { return connections_.size(); }
+  const QueryCounters& counters() const { return counters_; }
+
+ private:
+  struct Connection;
+
+  static constexpr std::size_t kArenaBytes = 64 * 1024;
+  static constexpr std::size_t kQueriesPerFlush = 256;
+
+  void OnRead(Connection& connection, ssize_t n, const char* data);
+  void Flush();
+  void StartReading(Connection& connection);
+  void Write(Connection& connection, std::span<const char> answers);
+  void SendUnsent(Connection& connection);
+  void OnWritten(Connection& connection, int status);
+  void End(Connection& connection);
+  void OnIdleTick();
+  void OnDrainTick();
+  void StartIdleTimer();
+
+  // Receives the tags of one read from the framer.
+  void OnTag(std::string_view tag);
+  void OnOverLongTag(std::unique_ptr<OverLongReader> reader);
+  friend class Framer;
+
+  uv_loop_t* loop_;
+  Limiter& limiter_;
+  const std::size_t lane_;
+  const FramerLimits limits_;
+  Prng prng_;
+  Duration idle_timeout_;
+
+  uv_check_t turn_end_;
+  uv_timer_t idle_timer_;
+  uv_timer_t drain_timer_;
+
+  std::vector<Connection*> connections_;
+  QueryCounters counters_;
+
+  // The turn: what has been read and not yet answered.
+  struct Segment {
+    Connection* connection;
+    std::size_t queries;
+  };
+  std::vector<char> arena_ = std::vector<char>(kArenaBytes);
+  std::size_t arena_used_ = 0;
+  std::vector<Query> queries_;
+  std::vector<Segment> segments_;
+  std::vector<std::unique_ptr<OverLongReader>> over_long_readers_;
+  std::vector<std::unique_ptr<OverLongTag>> over_long_tags_;
+  std::vector<Verdict> verdicts_;
+  std::vector<char> answers_;
+
+  std::uint32_t idle_ticks_ = 0;    // of an eighth of the idle timeout
+  std::function<void()> on_drained_;
+  bool heard_ = false;    // since the last drain tick
+  unsigned drain_ticks_ = 0;
+};
+
+}  // namespace dthrottle

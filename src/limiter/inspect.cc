@@ -1,0 +1,43 @@
+// Looking inside.
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+Inspection Limiter::Inspect(const Query& query, Instant now) {
+  Table::Shard shard(*table_, table_->Hash(query.tag));
+  const Slot* slot = shard.Find(query.tag, now);
+  if (slot == nullptr) return {FindLimit(query), false, Bucket()};
+  return {slot->limit, true, slot->bucket};
+}
+
+bool Limiter::Forgive(const Query& query, Instant now) {
+  Table::Shard shard(*table_, table_->Hash(query.tag));
+  Slot* slot = shard.Find(query.tag, now);
+  if (slot == nullptr) return false;
+  shard.Erase(slot);
+  return true;
+}
+
+RuleTotals Limiter::CounterTotals(std::size_t counter) const {
+  RuleTotals sum;
+  for (const auto& lane : lanes_) {
+    const RuleCounters& counters = lane->counters(counter);
+    sum += {counters.served.Read(), counters.throttled.Read(), counters.shadowed.Read()};
+  }
+  return sum;
+}
+
+RuleTotals Limiter::Totals(std::size_t rule) const {
+  if (rule >= rules_->rules().size()) return CounterTotals(rule);
+  const std::size_t counter = counter_of_rule_[rule];
+  RuleTotals sum = CounterTotals(counter);
+  return sum -= counter_bases_[counter];
+}
+
+RuleTotals Limiter::GrandTotals() const {
+  RuleTotals sum = CounterTotals(Lane::kNoRule);
+  for (std::size_t i = 0; i < counter_names_.size(); ++i) sum += CounterTotals(i);
+  return sum;
+}
+
+}  // namespace dthrottle

@@ -1,0 +1,65 @@
+#include "limiter/limiter.h"
+
+#include "base/check.h"
+
+namespace dthrottle {
+
+NamedTag::NamedTag(std::string bytes, std::size_t tag_bytes_max, const DigestKey& key) : bytes_(std::move(bytes)) {
+  query_.cost = 1;
+  if (bytes_.size() <= tag_bytes_max) {
+    query_.tag = {bytes_};
+    return;
+  }
+  reader_ = std::make_unique<OverLongReader>(key);
+  reader_->Read(bytes_);
+  over_long_ = reader_->Finish();
+  query_.tag = {std::string_view(over_long_.digest.data(), over_long_.digest.size()), true};
+  query_.over_long = &over_long_;
+}
+
+Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
+                 std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now)
+    : rules_(std::move(rules)) {
+  CHECK(rules_ != nullptr && lanes > 0);
+  for (std::size_t i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
+  counter_of_rule_ = AssignCounters(*rules_);
+  Table::Opened opened = Table::Open(region, {boot_id, rules_->fingerprint()}, fresh_keys, lanes > 1, *this, now);
+  table_ = std::move(opened.table);
+  discarded_ = opened.discarded;
+  dropped_ = opened.dropped;
+}
+
+// ---- What the table asks ----
+
+double Limiter::Drained(const Slot& slot, Instant now) const {
+  return slot.bucket.Drained(rules_->limit(slot.limit).shape, now);
+}
+
+bool Limiter::Plausible(const Slot& slot, Instant now) const {
+  // Debt has a floor far above this; beyond it, the bytes are not ours.
+  constexpr double kDrainedMax = 1e4;
+  return slot.limit < rules_->limits() && Drained(slot, now) <= kDrainedMax;
+}
+
+bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {
+  const Limit* before = previous_ != nullptr ? &previous_->limit(slot.limit) : nullptr;
+  std::optional<LimitIndex> found;
+  if (!tag.is_digest) {
+    found = rules_->Find(tag.bytes);
+  } else if (before != nullptr && before->rule < previous_->rules().size()) {
+    // Of an over-long tag only the digest is left: it stays with the rule of the same name.
+    found = rules_->Named(previous_->rules()[before->rule].name);
+  }
+  if (!found.has_value()) return false;
+  const Limit& after = rules_->limit(*found);
+  if (after.mode == Mode::kOff) return false;
+  if (before == nullptr) {    // the process that knew was killed before it had rewritten this slot
+    slot.bucket = slot.bucket.WithoutDebt(after.shape, now);
+  } else if (before->shape != after.shape) {
+    slot.bucket = slot.bucket.Reshaped(before->shape, after.shape, now);
+  }
+  slot.limit = *found & kLimitIndexMax;
+  return true;
+}
+
+}  // namespace dthrottle

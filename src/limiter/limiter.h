@@ -1,0 +1,129 @@
+// The decision core of one host: the daemon without its input and output.
+//
+// A tag finds its rule, the rule shapes a bucket, the bucket gives a verdict. Everything else is arranged around that
+// path: no allocation, no clock, no lock but the table's, held for one decision. The files beside this one are the
+// things a limiter does: answer.cc queries, tick.cc the work between them, inspect.cc looking inside.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/tag.h"
+#include "base/time.h"
+#include "bucket/table.h"
+#include "limiter/lane.h"
+#include "query/over_long.h"
+#include "query/verdict.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+// A tag as somebody typed it, whatever its length. Holds what its query points to.
+class NamedTag {
+ public:
+  NamedTag(std::string bytes, std::size_t tag_bytes_max, const DigestKey& key);
+  const Query& query() const { return query_; }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  std::string bytes_;
+  std::unique_ptr<OverLongReader> reader_;
+  OverLongTag over_long_;
+  Query query_;
+};
+
+// What the limiter knows of one tag.
+struct Inspection {
+  std::optional<LimitIndex> limit;    // none: no rule matches, every query is served
+  bool recorded = false;              // false: the bucket is full and takes no memory
+  Bucket bucket;
+};
+
+struct RuleTotals {
+  std::uint64_t served = 0, throttled = 0, shadowed = 0;
+
+  RuleTotals& operator+=(const RuleTotals& o) {
+    served += o.served, throttled += o.throttled, shadowed += o.shadowed;
+    return *this;
+  }
+  RuleTotals& operator-=(const RuleTotals& o) {
+    served -= o.served, throttled -= o.throttled, shadowed -= o.shadowed;
+    return *this;
+  }
+};
+
+class Limiter final : private SlotPolicy {
+ public:
+  // Takes over or clears the table in `region` (see Table::Open), which must outlive the limiter. `boot_id` tells
+  // boots apart. REQUIRES: rules is not null, lanes > 0.
+  Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
+          std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now);
+
+  // Decides queries in order, as if each came alone: verdicts[i] answers queries[i]. Any thread, each with its own lane
+  // and prng. REQUIRES: verdicts.size() == queries.size(), lane < lanes(), now never runs backwards in one thread.
+  void Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane, Prng& prng, Instant now);
+
+  // ---- The rest is for one thread, the owner's ----
+
+  // Puts other rules in force at once; buckets keep the tokens they have spent and are rewritten one by one, by Tick or
+  // when they are asked for. REQUIRES: !reshaping().
+  void Adopt(std::shared_ptr<const Rulebook> rules);
+  bool reshaping() const { return table_->reshaping(); }
+
+  // A slice of background work of some 100 us; returns whether there is more to do.
+  bool Tick(Instant now);
+
+  // Rules that no slot needs any more, if there are any. Freeing 10^5 overrides takes time; choose where.
+  std::shared_ptr<const Rulebook> TakeRetired() { return std::move(retired_); }
+
+  const Rulebook& rules() const { return *rules_; }
+  const TableKeys& keys() const { return table_->keys(); }
+  Table& table() { return *table_; }
+  std::size_t lanes() const { return lanes_.size(); }
+  const Lane& lane(std::size_t i) const { return *lanes_[i]; }
+
+  // Why the table found in the region was discarded, or empty; and how many of its entries were dropped if not.
+  const std::string& discarded() const { return discarded_; }
+  std::uint64_t dropped() const { return dropped_; }
+
+  Inspection Inspect(const Query& query, Instant now);
+
+  // Forgets what the tag has spent or owes. False if there was nothing.
+  bool Forgive(const Query& query, Instant now);
+
+  // Sums over lanes. `rule` may also be Lane::kUnmatched or Lane::kNoRule.
+  RuleTotals Totals(std::size_t rule) const;
+
+  // Sums over lanes and everything that has a limit, since the start.
+  RuleTotals GrandTotals() const;
+
+ private:
+  double Drained(const Slot&, Instant now) const override;
+  bool Reshape(const Tag&, Slot&, Instant now) const override;
+  bool Plausible(const Slot&, Instant now) const override;
+
+  Verdict Decide(const Query& query, std::uint64_t hash, Lane& lane, Instant now);
+  std::optional<LimitIndex> FindLimit(const Query& query) const;
+  RuleTotals CounterTotals(std::size_t counter) const;
+  std::vector<std::size_t> AssignCounters(const Rulebook& rules);
+
+  // Changed only while every shard of the table is locked, read while one is.
+  std::shared_ptr<const Rulebook> rules_;
+  std::shared_ptr<const Rulebook> previous_;    // while reshaping: what older slots mean
+  std::vector<std::size_t> counter_of_rule_;    // index into a lane's counters; one more entry, for kNoRule
+
+  std::shared_ptr<const Rulebook> retired_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::string> counter_names_;    // the rule that each of the lanes' counters counts for
+  std::vector<RuleTotals> counter_bases_;     // what it had counted for another rule before
+  std::string discarded_;
+  std::uint64_t dropped_ = 0;
+  std::unique_ptr<Table> table_;
+};
+
+}  // namespace dthrottle

@@ -1,0 +1,40 @@
+// Reads a tag that is longer than the limit without keeping it: a keyed digest of all its bytes, computed as they
+// arrive, and its two ends. However long the tag, this is all the memory it gets, and it still has a bucket of its
+// own: a limit can neither be exhausted nor evaded by padding.
+#pragma once
+
+#include <sodium/crypto_generichash.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/tag.h"
+
+namespace dthrottle {
+
+using DigestKey = std::array<std::byte, 32>;
+
+class OverLongReader {
+ public:
+  explicit OverLongReader(const DigestKey& key);
+
+  // The next bytes of the tag, without its LF. A CR at the very end is not part of it, wherever the bytes were cut.
+  void Read(std::string_view bytes);
+
+  // Ends the tag. The views of the result live as long as this object. Call once.
+  OverLongTag Finish();
+
+ private:
+  void Absorb(std::string_view bytes);
+
+  crypto_generichash_state state_;    // BLAKE2b
+  std::size_t size_ = 0;
+  std::string head_;
+  std::string tail_;
+  bool holds_cr_ = false;    // a CR that is part of the tag only if something follows
+};
+
+}  // namespace dthrottle

@@ -1,0 +1,74 @@
+#include "rule/glob.h"
+
+namespace dthrottle {
+
+Result<Glob> Glob::Compile(std::string_view pattern) {
+  Glob glob;
+  glob.pieces_.emplace_back();
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(pattern[at]); };
+    if (pattern[i] == '*') {
+      if (glob.pieces_.size() == 1 || !glob.pieces_.back().empty()) glob.pieces_.emplace_back();
+      continue;
+    }
+    Byte accepts;
+    if (pattern[i] == '?') {
+      accepts.set();
+    } else if (pattern[i] == '[') {
+      const bool negated = i + 1 < pattern.size() && pattern[i + 1] == '!';
+      std::size_t at = i + 1 + (negated ? 1 : 0);
+      const std::size_t first = at;
+      for (; at < pattern.size() && (pattern[at] != ']' || at == first); ++at) {
+        unsigned low = byte(at), high = low;
+        if (at + 2 < pattern.size() && pattern[at + 1] == '-' && pattern[at + 2] != ']') {
+          high = byte(at + 2);
+          at += 2;
+        }
+        if (high < low) return Fail("a range in [...] runs backwards");
+        for (unsigned b = low; b <= high; ++b) accepts.set(b);
+      }
+      if (at >= pattern.size()) return Fail("'[' without its ']'");
+      if (negated) accepts.flip();
+      i = at;
+    } else {
+      if (pattern[i] == '\\' && ++i == pattern.size()) return Fail("a '\\' at the end takes nothing");
+      accepts.set(byte(i));
+    }
+    glob.pieces_.back().push_back(accepts);
+  }
+  return glob;
+}
+
+bool Glob::PieceAt(const Piece& piece, std::string_view tag, std::size_t at) {
+  for (std::size_t i = 0; i < piece.size(); ++i) {
+    if (!piece[i][static_cast<unsigned char>(tag[at + i])]) return false;
+  }
+  return true;
+}
+
+// Between the anchored ends, the leftmost place for each piece is never worse than a later one.
+bool Glob::Matches(std::string_view tag) const {
+  const Piece& first = pieces_.front();
+  const Piece& last = pieces_.back();
+  if (pieces_.size() == 1) return tag.size() == first.size() && PieceAt(first, tag, 0);
+  if (tag.size() < first.size() + last.size()) return false;
+  const std::size_t end = tag.size() - last.size();
+  if (!PieceAt(first, tag, 0) || !PieceAt(last, tag, end)) return false;
+  std::size_t at = first.size();
+  for (std::size_t i = 1; i + 1 < pieces_.size(); ++i) {
+    const Piece& piece = pieces_[i];
+    while (at + piece.size() <= end && !PieceAt(piece, tag, at)) ++at;
+    if (at + piece.size() > end) return false;
+    at += piece.size();
+  }
+  return true;
+}
+
+bool Glob::MatchesEnds(std::string_view head, std::string_view tail) const {
+  const Piece& first = pieces_.front();
+  const Piece& last = pieces_.back();
+  if (pieces_.size() == 1 || first.size() > head.size() || last.size() > tail.size()) return false;
+  return PieceAt(first, head, 0) && PieceAt(last, tail, tail.size() - last.size());
+}
+
+}  // namespace dthrottle

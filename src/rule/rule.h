@@ -1,0 +1,47 @@
+// What an operator writes about a limit. Plain data, checked by config/ before it gets here.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/tokens.h"
+
+namespace dthrottle {
+
+// How hosts share a limit (DESIGN section 8). Until hosts hear each other all of them limit this host alone.
+enum class Share { kLocal, kDebit, kForecast, kCapacity };
+
+enum class Mode {
+  kEnforce,
+  kShadow,    // decide and count, but always answer OK
+  kOff,       // answer OK and keep nothing
+};
+
+struct Rule {
+  std::string name;                    // unique
+  std::optional<std::string> match;    // glob; a rule without one is the default
+  Tokens burst = 10;
+  double rate = 1;    // tokens/s
+  Share share = Share::kDebit;
+  Mode mode = Mode::kEnforce;
+};
+
+// Another burst and rate for one exact tag; everything else comes from the rule that the tag matches.
+struct Override {
+  std::string tag;
+  Tokens burst;
+  double rate;                 // tokens/s
+  std::optional<Mode> mode;    // the rule's, if absent
+};
+
+inline constexpr std::string_view Name(Share share) {
+  constexpr std::string_view kNames[] = {"local", "debit", "forecast", "capacity"};
+  return kNames[static_cast<int>(share)];
+}
+
+inline constexpr std::string_view Name(Mode mode) {
+  constexpr std::string_view kNames[] = {"enforce", "shadow", "off"};
+  return kNames[static_cast<int>(mode)];
+}
+
+}  // namespace dthrottle

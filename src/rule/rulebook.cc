@@ -1,0 +1,95 @@
+#include "rule/rulebook.h"
+
+#include <bit>
+
+#include "base/check.h"
+#include "base/siphash.h"
+
+namespace dthrottle {
+
+namespace {
+
+// Chains hashes of everything that decides what a bucket means. Not a secret: it tells rules apart, not enemies.
+class Fingerprint {
+ public:
+  void Add(std::string_view text) { value_ = SipHash<1, 3>({value_, text.size()}, text); }
+  void Add(double number) { value_ = SipHash<1, 3>({value_, std::bit_cast<std::uint64_t>(number)}, "number"); }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 1;
+};
+
+}  // namespace
+
+Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
+    : rules_(std::move(rules)), overrides_(std::move(overrides)) {
+  CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
+  Fingerprint fingerprint;
+  limits_.reserve(rules_.size() + overrides_.size());
+  for (std::uint32_t i = 0; i < rules_.size(); ++i) {
+    const Rule& rule = rules_[i];
+    if (rule.match.has_value()) {
+      patterns_.push_back({Glob::Compile(*rule.match).value(), i});
+    } else {
+      CHECK(!default_rule_.has_value());
+      default_rule_ = i;
+    }
+    limits_.push_back({Shape::From(rule.burst, rule.rate), i, rule.mode});
+    fingerprint.Add(rule.name);
+    fingerprint.Add(rule.match.has_value() ? "match" : "default");
+    fingerprint.Add(rule.match.value_or(""));
+    fingerprint.Add(rule.burst);
+    fingerprint.Add(rule.rate);
+    fingerprint.Add(Name(rule.mode));
+  }
+  by_tag_.reserve(overrides_.size());
+  for (const Override& o : overrides_) {
+    const auto found = FirstRule([&](const Glob& glob) { return glob.Matches(o.tag); });
+    const std::uint32_t rule = found.value_or(static_cast<std::uint32_t>(rules_.size()));
+    const Mode mode = o.mode.value_or(found.has_value() ? rules_[rule].mode : Mode::kEnforce);
+    CHECK(by_tag_.emplace(o.tag, static_cast<LimitIndex>(limits_.size())).second);
+    limits_.push_back({Shape::From(o.burst, o.rate), rule, mode});
+    fingerprint.Add(o.tag);
+    fingerprint.Add(o.burst);
+    fingerprint.Add(o.rate);
+    fingerprint.Add(Name(mode));
+  }
+  fingerprint_ = fingerprint.value();
+}
+
+template <class Matcher>
+std::optional<LimitIndex> Rulebook::FirstRule(Matcher&& matches) const {
+  for (const Pattern& pattern : patterns_) {
+    if (matches(pattern.glob)) return pattern.rule;
+  }
+  return default_rule_;
+}
+
+std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
+  if (const auto it = by_tag_.find(tag); it != by_tag_.end()) return it->second;
+  return FirstRule([&](const Glob& glob) { return glob.Matches(tag); });
+}
+
+std::optional<LimitIndex> Rulebook::Find(const OverLongTag& tag) const {
+  const bool whole = tag.size <= tag.head.size();
+  return FirstRule([&](const Glob& glob) {
+    return whole ? glob.Matches(tag.head) : glob.MatchesEnds(tag.head, tag.tail);
+  });
+}
+
+bool Rulebook::Matches(std::size_t rule, std::string_view tag) const {
+  for (const Pattern& pattern : patterns_) {
+    if (pattern.rule == rule) return pattern.glob.Matches(tag);
+  }
+  return true;
+}
+
+std::optional<LimitIndex> Rulebook::Named(std::string_view name) const {
+  for (std::uint32_t i = 0; i < rules_.size(); ++i) {
+    if (rules_[i].name == name) return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace dthrottle

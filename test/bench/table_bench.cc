@@ -1,0 +1,122 @@
+// What a decision costs in process, without sockets: hash, look-up, bucket; and how many bytes a tag takes.
+//
+//   table_bench [TAGS]     default 10 million tags of 15 bytes
+//
+// The reference, timed in the same run, is a std::unordered_map from tag to bucket: the table anybody would write.
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <unordered_map>
+#include <vector>
+
+#include "limiter/limiter.h"
+
+using namespace dthrottle;
+
+namespace {
+
+constexpr std::size_t kTagBytes = 15;
+constexpr std::size_t kBatch = 64;
+
+double CpuSeconds() {
+  timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+std::span<std::byte> Map(std::size_t bytes) {
+  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(p != MAP_FAILED);
+  return {static_cast<std::byte*>(p), bytes};
+}
+
+// Distinct tags, one behind the other as they lie in a read buffer. Where their buckets lie is up to the hash.
+class Tags {
+ public:
+  explicit Tags(std::size_t n) : text_(n * kTagBytes, '\0') {
+    for (std::size_t i = 0; i < n; ++i) {
+      std::uint64_t x = i;
+      for (std::size_t k = 0; k < kTagBytes; ++k) {
+        text_[i * kTagBytes + k] = static_cast<char>('a' + x % 26);
+        x = k < 6 ? x / 26 : x * 0x9e3779b97f4a7c15 + i;
+      }
+    }
+  }
+  std::string_view operator[](std::size_t i) const { return {text_.data() + i * kTagBytes, kTagBytes}; }
+
+ private:
+  std::string text_;
+};
+
+std::shared_ptr<const Rulebook> OneRule() {
+  std::vector<Rule> rules(1);
+  rules[0].name = "default";
+  return std::make_shared<Rulebook>(std::move(rules), std::vector<Override>());
+}
+
+// The load at which the first bucket that is not full has to go.
+void ReportBytesPerTag() {
+  constexpr std::size_t kBytes = 64 << 20;
+  const auto region = Map(kBytes);
+  Prng prng(1);
+  Limiter limiter(region, {}, {{1, 2}, {}}, OneRule(), 1, Instant());
+  std::size_t n = 0;
+  std::string tag(kTagBytes, 'x');
+  Verdict verdict;
+  while (limiter.table().counts().evicted == 0) {
+    for (std::size_t k = 0; k < 100; ++k, ++n) {
+      std::snprintf(tag.data(), tag.size() + 1, "tag-%011zu", n);
+      const Query query{{tag}};
+      limiter.Answer({&query, 1}, {&verdict, 1}, 0, prng, Instant());
+    }
+  }
+  std::printf("bytes per 15-byte tag where eviction begins  %.1f (goal: at most 64), %zu tags in %zu MiB\n",
+              static_cast<double>(kBytes) / static_cast<double>(n), n, kBytes >> 20);
+  munmap(region.data(), region.size());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::size_t n = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 10'000'000;
+  const Tags tags(n);
+  Prng prng(1);
+  ReportBytesPerTag();
+
+  // The daemon's region is a file, where huge pages are the operator's choice; here both are shown.
+  for (const bool huge : {false, true}) {
+    const auto region = Map(n * 64);
+    madvise(region.data(), region.size(), huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    Limiter limiter(region, {}, {{1, 2}, {}}, OneRule(), 1, Instant());
+    std::vector<Query> queries(kBatch);
+    std::vector<Verdict> verdicts(kBatch);
+    for (int round = 0; round < 4; ++round) {
+      const double start = CpuSeconds();
+      std::size_t served = 0;
+      for (std::size_t i = 0; i + kBatch <= n; i += kBatch) {
+        for (std::size_t k = 0; k < kBatch; ++k) queries[k].tag = {tags[i + k]};
+        limiter.Answer(queries, verdicts, 0, prng, FromNanoseconds(1 + static_cast<std::int64_t>(i)));
+        for (const Verdict v : verdicts) served += v == Verdict::kServe;
+      }
+      const double ns = (CpuSeconds() - start) * 1e9 / static_cast<double>(n);
+      std::printf("table, %zu tags, random, batches of %zu, %s pages, round %d%s  %.1f ns a decision (%zu served)\n", n,
+                  kBatch, huge ? "huge" : "4 KiB", round, round == 0 ? " (new tags)" : "", ns, served);
+    }
+    munmap(region.data(), region.size());
+  }
+
+  std::unordered_map<std::string, Bucket> map;
+  const Shape shape = Shape::From(10, 1);
+  for (int round = 0; round < 2; ++round) {
+    const double start = CpuSeconds();
+    std::size_t served = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      served += map[std::string(tags[i])].Take(shape, 1, FromNanoseconds(1 + static_cast<std::int64_t>(i)));
+    }
+    const double ns = (CpuSeconds() - start) * 1e9 / static_cast<double>(n);
+    std::printf("std::unordered_map, the same, one by one, round %d%s  %.1f ns a decision (%zu served)\n", round,
+                round == 0 ? " (new tags)" : "", ns, served);
+  }
+}
