@@ -22,24 +22,25 @@ inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
   static_assert(std::endian::native == std::endian::little);
   std::uint64_t v0 = key[0] ^ 0x736f6d6570736575, v1 = key[1] ^ 0x646f72616e646f6d;
   std::uint64_t v2 = key[0] ^ 0x6c7967656e657261, v3 = key[1] ^ 0x7465646279746573;
-  const auto rounds = [&](int n) {
-    while (n-- > 0) {
-      v0 += v1, v2 += v3;
-      v1 = std::rotl(v1, 13) ^ v0, v3 = std::rotl(v3, 16) ^ v2;
-      v0 = std::rotl(v0, 32);
-      v2 += v1, v0 += v3;
-      v1 = std::rotl(v1, 17) ^ v2, v3 = std::rotl(v3, 21) ^ v0;
-      v2 = std::rotl(v2, 32);
-    }
+  const auto round = [&] {
+    v0 += v1, v2 += v3;
+    v1 = std::rotl(v1, 13) ^ v0, v3 = std::rotl(v3, 16) ^ v2;
+    v0 = std::rotl(v0, 32);
+    v2 += v1, v0 += v3;
+    v1 = std::rotl(v1, 17) ^ v2, v3 = std::rotl(v3, 21) ^ v0;
+    v2 = std::rotl(v2, 32);
+  };
+  const auto compress = [&](std::uint64_t word) {
+    v3 ^= word;
+    for (int i = 0; i < kCompress; ++i) round();
+    v0 ^= word;
   };
   const char* p = bytes.data();
   std::size_t left = bytes.size();
   for (; left >= 8; p += 8, left -= 8) {
     std::uint64_t word;
     std::memcpy(&word, p, 8);
-    v3 ^= word;
-    rounds(kCompress);
-    v0 ^= word;
+    compress(word);
   }
   std::uint64_t last = std::uint64_t{bytes.size()} << 56;
   // The tail of at most 7 bytes, without a loop over bytes.
@@ -50,11 +51,9 @@ inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
   } else {
     for (std::size_t i = 0; i < left; ++i) last |= std::uint64_t{static_cast<unsigned char>(p[i])} << (8 * i);
   }
-  v3 ^= last;
-  rounds(kCompress);
-  v0 ^= last;
+  compress(last);
   v2 ^= 0xff;
-  rounds(kFinalize);
+  for (int i = 0; i < kFinalize; ++i) round();
   return v0 ^ v1 ^ v2 ^ v3;
 }
 

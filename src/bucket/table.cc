@@ -17,8 +17,7 @@ namespace {
 constexpr std::size_t kCellsPerGroup = 30;
 constexpr std::size_t kInlineTagBytes = 16;
 constexpr std::size_t kShardsMax = 64;
-constexpr std::size_t kGroupsPerShardMin = 16;
-constexpr std::size_t kMoveTries = 8;
+constexpr std::size_t kGroupsPerShardMin = 128;    // fewer would fill too unevenly
 
 // How drained a bucket may be that is forgotten to make room.
 constexpr double kNothing = -std::numeric_limits<double>::infinity();    // free cells only
@@ -109,6 +108,17 @@ static std::size_t FreeRun(const std::uint16_t* directory, std::size_t cells) {
   std::uint32_t starts = Match(directory, kFree);
   for (std::size_t i = 1; i < cells && starts != 0; ++i) starts &= starts >> 1;
   return starts == 0 ? kCellsPerGroup : static_cast<std::size_t>(std::countr_zero(starts));
+}
+
+// Most tags have 8 to 16 bytes: two words, which may overlap, without a call.
+static inline bool SameBytes(const char* a, const char* b, std::size_t n) {
+  if (n < 8 || n > 16) return std::memcmp(a, b, n) == 0;
+  std::uint64_t a0, a1, b0, b1;
+  std::memcpy(&a0, a, 8);
+  std::memcpy(&b0, b, 8);
+  std::memcpy(&a1, a + n - 8, 8);
+  std::memcpy(&b1, b + n - 8, 8);
+  return ((a0 ^ b0) | (a1 ^ b1)) == 0;
 }
 
 // ---- Geometry ----
@@ -279,7 +289,11 @@ __attribute__((no_sanitize("thread"))) void Table::Nearer(std::uint64_t hash) co
 inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) const {
   for (std::uint32_t matches = Match(g.directory, fingerprint); matches != 0; matches &= matches - 1) {
     const auto i = static_cast<std::size_t>(std::countr_zero(matches));
-    if (g.TagAt(i) == tag) return &g.cells[i].slot;
+    Cell& cell = g.cells[i];
+    if (cell.slot.tag_bytes == tag.bytes.size() && (cell.slot.is_digest != 0) == tag.is_digest &&
+        SameBytes(cell.tag, tag.bytes.data(), tag.bytes.size())) {
+      return &cell.slot;
+    }
   }
   return nullptr;
 }
@@ -414,11 +428,9 @@ void Table::Vacate(const Window& window, ShardState& shard, Instant now) {
 // there for it.
 std::optional<Table::Window> Table::MoveAway(std::array<Group*, 2> groups, std::size_t cells, double drained_max,
                                              ShardState& shard, Instant now) {
-  std::size_t tries = kMoveTries;
   for (Group* g : groups) {
-    for (std::size_t i = 0; i < kCellsPerGroup && tries > 0; ++i) {
+    for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
       if (g->directory[i] < kFingerprintMin || CellsFor(g->cells[i].slot.tag_bytes) < cells) continue;
-      --tries;
       if (Move(*g, i, drained_max, shard, now)) return Window{g, i, cells, 0};
     }
   }
@@ -432,10 +444,16 @@ bool Table::Move(Group& g, std::size_t first, double drained_max, ShardState& sh
   Group& primary = group(Primary(hash));
   Group& other = &primary == &g ? group(Secondary(hash)) : primary;
   Refresh(other, ShardOf(hash), now);
-  const Window window = Cheapest(other, CellsFor(tag.bytes.size()), now);
-  if (window.drained > drained_max) return false;
-  Vacate(window, shard, now);
-  Place(other, window.first, tag, hash, g.cells[first].slot, shard);
+  const std::size_t cells = CellsFor(tag.bytes.size());
+  std::size_t to = FreeRun(other.directory, cells);
+  if (to == kCellsPerGroup) {
+    if (drained_max == kNothing) return false;
+    const Window window = Cheapest(other, cells, now);
+    if (window.drained > drained_max) return false;
+    Vacate(window, shard, now);
+    to = window.first;
+  }
+  Place(other, to, tag, hash, g.cells[first].slot, shard);
   Remove(g, first, shard);
   ++shard.counts.moved;
   return true;

@@ -1,0 +1,412 @@
+#include "bucket/table.h"
+
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/prng.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Instant kNow = FromNanoseconds(1'000'000'000);
+constexpr TableKeys kKeys{{1, 2}, {}};
+const Shape kShape = Shape::From(10, 1);
+
+class OneShape final : public SlotPolicy {
+ public:
+  double Drained(const Slot& slot, Instant now) const override { return slot.bucket.Drained(kShape, now); }
+  bool Reshape(const Tag&, Slot& slot, Instant) const override {
+    slot.limit = new_limit & kLimitIndexMax;
+    return !forget;
+  }
+  bool Plausible(const Slot& slot, Instant now) const override { return Drained(slot, now) < 100 && slot.limit < 8; }
+
+  LimitIndex new_limit = 0;
+  bool forget = false;
+};
+
+Bucket Spent(Cost tokens, Instant now = kNow) {
+  Bucket bucket;
+  bucket.Debit(kShape, tokens, now, 1e6, now);
+  return bucket;
+}
+
+class Fixture {
+ public:
+  explicit Fixture(std::size_t bytes = Table::kRegionBytesMin, bool shared = false)
+      : shared_(shared), memory_(bytes + 64), region_(Aligned()) {
+    Reopen();
+  }
+
+  Table::Opened Reopen(TableIdentity identity = {}, Instant now = kNow) {
+    table_.reset();
+    Table::Opened opened = Table::Open(region_, identity, kKeys, shared_, policy_, now);
+    Table::Opened result{nullptr, opened.discarded, opened.dropped};
+    table_ = std::move(opened.table);
+    return result;
+  }
+
+  Slot* Find(const Tag& tag, Instant now = kNow) {
+    Table::Shard shard(*table_, table_->Hash(tag));
+    return shard.Find(tag, now);
+  }
+  Slot* Find(std::string_view tag, Instant now = kNow) { return Find(Tag{tag, false}, now); }
+
+  bool Insert(const Tag& tag, Bucket bucket, Instant now = kNow, LimitIndex limit = 0) {
+    Table::Shard shard(*table_, table_->Hash(tag));
+    REQUIRE(shard.Find(tag, now) == nullptr);
+    return shard.Insert(tag, bucket, limit, now) != nullptr;
+  }
+  bool Insert(std::string_view tag, Bucket bucket, Instant now = kNow) { return Insert(Tag{tag, false}, bucket, now); }
+
+  void Erase(std::string_view tag) {
+    Table::Shard shard(*table_, table_->Hash({tag, false}));
+    shard.Erase(shard.Find({tag, false}, kNow));
+  }
+
+  Table& table() { return *table_; }
+  std::span<std::byte> region() { return region_; }
+  OneShape& policy() { return policy_; }
+
+ private:
+  std::span<std::byte> Aligned() {
+    const auto at = (reinterpret_cast<std::uintptr_t>(memory_.data()) + 63) / 64 * 64;
+    return {reinterpret_cast<std::byte*>(at), memory_.size() - 64};
+  }
+
+  bool shared_;
+  OneShape policy_;
+  std::vector<std::byte> memory_;
+  std::span<std::byte> region_;
+  std::unique_ptr<Table> table_;
+};
+
+std::string Name(std::size_t i) { return "tag-" + std::to_string(i); }
+
+TEST_CASE("what was recorded is found, and nothing else") {
+  Fixture f;
+  CHECK(f.Find("C") == nullptr);
+  REQUIRE(f.Insert("C", Spent(3)));
+  REQUIRE(f.Find("C") != nullptr);
+  CHECK(f.Find("C")->bucket.Level(kShape, kNow) == 7);
+  CHECK(f.Find("c") == nullptr);
+  CHECK(f.Find("C ") == nullptr);
+  CHECK(f.Find("") == nullptr);
+  f.Erase("C");
+  CHECK(f.Find("C") == nullptr);
+  CHECK(f.table().counts().tags == 0);
+  CHECK(f.table().counts().cells_used == 0);
+}
+
+TEST_CASE("tags of every length are kept byte by byte") {
+  Fixture f;
+  for (std::size_t n = 0; n <= kTagBytesMax; ++n) {
+    REQUIRE(f.Insert(std::string(n, static_cast<char>(n)), Spent(1 + static_cast<Cost>(n % 9))));
+  }
+  for (std::size_t n = 0; n <= kTagBytesMax; ++n) {
+    std::string tag(n, static_cast<char>(n));
+    CAPTURE(n);
+    REQUIRE(f.Find(tag) != nullptr);
+    CHECK(f.Find(tag)->bucket.Level(kShape, kNow) == 9 - static_cast<double>(n % 9));
+    if (n == 0) continue;
+    tag.back() = static_cast<char>(tag.back() ^ 1);
+    CHECK(f.Find(tag) == nullptr);
+  }
+}
+
+TEST_CASE("a digest and a tag of the same bytes are different") {
+  Fixture f;
+  const std::string bytes(16, 'd');
+  REQUIRE(f.Insert(Tag{bytes, true}, Spent(1)));
+  CHECK(f.Find(Tag{bytes, false}) == nullptr);
+  REQUIRE(f.Insert(Tag{bytes, false}, Spent(2)));
+  CHECK(f.Find(Tag{bytes, true})->bucket.Level(kShape, kNow) == 9);
+  CHECK(f.Find(Tag{bytes, false})->bucket.Level(kShape, kNow) == 8);
+}
+
+TEST_CASE("a tag of 15 bytes takes at most 64 bytes of table before anything that is not full is forgotten") {
+  Fixture f(16 << 20);
+  std::size_t n = 0;
+  char tag[16];
+  while (f.table().counts().evicted == 0) {
+    std::snprintf(tag, sizeof tag, "tag-%011zu", n++);
+    REQUIRE(f.Insert(std::string_view(tag, 15), Spent(1)));
+  }
+  CHECK(static_cast<double>(f.region().size()) / static_cast<double>(n) <= 64);
+}
+
+TEST_CASE("a full bucket makes room before any other") {
+  Fixture f;
+  const std::size_t cells = f.table().cells();
+  std::size_t n = 0;
+  for (; n < cells; ++n) REQUIRE(f.Insert(Name(n), Spent(n % 2 == 0 ? 1 : 9)));    // half will be full after 1 s
+  const auto before = f.table().counts();
+  std::size_t kept = 0, drained = 0;
+  for (std::size_t i = 0; i < cells / 8; ++i) REQUIRE(f.Insert(Name(n + i), Spent(2, kNow + 2s), kNow + 2s));
+  CHECK(f.table().counts().evicted == before.evicted);
+  for (std::size_t i = 1; i < cells; i += 2) {
+    ++drained;
+    kept += f.Find(Name(i), kNow + 2s) != nullptr;
+  }
+  CHECK(drained - kept <= before.evicted);    // what filling it to the brim had cost already
+}
+
+TEST_CASE("a flood of fresh tags does not wash out the buckets of tags in debt") {
+  Fixture f;
+  constexpr std::size_t kDebtors = 500;
+  for (std::size_t i = 0; i < kDebtors; ++i) REQUIRE(f.Insert("debtor-" + Name(i), Spent(15)));
+  for (std::size_t i = 0; i < 20 * f.table().cells(); ++i) REQUIRE(f.Insert(Name(i), Spent(1)));
+  for (std::size_t i = 0; i < kDebtors; ++i) {
+    REQUIRE(f.Find("debtor-" + Name(i)) != nullptr);
+    CHECK(f.Find("debtor-" + Name(i))->bucket.Level(kShape, kNow) == -5);
+  }
+  CHECK(f.table().counts().evicted > 0);
+}
+
+TEST_CASE("debt is never forgotten, however much of the table it takes") {
+  Fixture f;
+  std::size_t recorded = 0;
+  for (std::size_t i = 0; i < 2 * f.table().cells(); ++i) recorded += f.Insert(Name(i), Spent(11));
+  const TableCounts counts = f.table().counts();
+  CHECK(counts.evicted == 0);
+  CHECK(counts.reclaimed == 0);
+  CHECK(counts.tags == recorded);
+  CHECK(counts.unrecorded == 2 * f.table().cells() - recorded);
+  CHECK(counts.moved > 0);
+  // Two groups of thirty cells and moves between them fill the table nearly to the last cell.
+  CHECK(static_cast<double>(recorded) > 0.97 * static_cast<double>(f.table().cells()));
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < 2 * f.table().cells(); ++i) found += f.Find(Name(i)) != nullptr;
+  CHECK(found == recorded);
+}
+
+TEST_CASE("a newcomer finds room in a table that is nearly all debt while anything else is there") {
+  Fixture f(8 << 20);
+  const std::size_t cells = f.table().cells();
+  for (std::size_t i = 0; i < cells * 9 / 10; ++i) REQUIRE(f.Insert("debtor-" + Name(i), Spent(11)));
+  for (std::size_t i = 0; i < cells; ++i) f.Insert(Name(i), Spent(1));
+  const TableCounts counts = f.table().counts();
+  // Every one of them found a place, by forgetting one of its own kind.
+  CHECK(counts.unrecorded <= cells / 1000);
+  for (std::size_t i = 0; i < cells * 9 / 10; ++i) REQUIRE(f.Find("debtor-" + Name(i)) != nullptr);
+}
+
+TEST_CASE("the table agrees with a map through any history of insertions and removals") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    Prng prng(seed);
+    Fixture f;
+    std::map<std::string, Cost> map;
+    CAPTURE(seed);
+    for (int step = 0; step < 60'000; ++step) {
+      const std::string tag = Name(prng.Below(15'000)) + std::string(prng.Below(4) * 20, 'x');
+      if (const auto it = map.find(tag); it != map.end()) {
+        REQUIRE(f.Find(tag) != nullptr);
+        REQUIRE(f.Find(tag)->bucket.Level(kShape, kNow) == 10 - static_cast<double>(it->second));
+        if (prng.Below(2) == 0) {
+          f.Erase(tag);
+          map.erase(it);
+        }
+      } else {
+        REQUIRE(f.Find(tag) == nullptr);
+        if (map.size() < 9000) {
+          const auto spent = static_cast<Cost>(11 + prng.Below(20));    // in debt: nothing may go
+          if (f.Insert(tag, Spent(spent))) map[tag] = spent;
+        }
+      }
+      REQUIRE(f.table().counts().tags == map.size());
+    }
+  }
+}
+
+// ---- The region as a file that outlives us ----
+
+TEST_CASE("a region that is opened again has every bucket as it was") {
+  Fixture f;
+  for (std::size_t i = 0; i < 20'000; ++i) REQUIRE(f.Insert(Name(i), Spent(1 + static_cast<Cost>(i % 9))));
+  const TableCounts before = f.table().counts();
+  const auto opened = f.Reopen();
+  CHECK(opened.discarded.empty());
+  CHECK(opened.dropped == 0);
+  CHECK(f.table().counts().tags == before.tags);
+  CHECK(f.table().counts().cells_used == before.cells_used);
+  for (std::size_t i = 0; i < 20'000; ++i) {
+    REQUIRE(f.Find(Name(i)) != nullptr);
+    CHECK(f.Find(Name(i))->bucket.Level(kShape, kNow) == 9 - static_cast<double>(i % 9));
+  }
+}
+
+TEST_CASE("a region of another boot, other rules, another size or another version is started afresh") {
+  Fixture f;
+  const auto discarded = [&](TableIdentity identity) {
+    f.Reopen();
+    REQUIRE((f.Find("C") != nullptr || f.Insert("C", Spent(1))));
+    const auto opened = f.Reopen(identity);
+    CHECK((f.Find("C") == nullptr) == !opened.discarded.empty());
+    return std::string(opened.discarded);
+  };
+  TableIdentity other_boot{}, other_rules{};
+  other_boot.boot_id[3] = std::byte{1};
+  other_rules.rules = 1;
+  CHECK(discarded({}) == "");
+  CHECK(discarded(other_boot) == "the host has booted since");
+  CHECK(discarded(other_rules) == "it was made under other rules");
+  f.Reopen();
+  f.region()[8] = std::byte{99};
+  CHECK(discarded({}) == "");    // Reopen within has cleared it already
+  f.region()[8] = std::byte{99};
+  CHECK(std::string(f.Reopen().discarded) == "its format is another version's");
+  f.region()[17] = std::byte{99};
+  CHECK(std::string(f.Reopen().discarded) == "its size was another");
+}
+
+TEST_CASE("entries that are torn or impossible are dropped and the rest is kept") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Prng prng(seed);
+    Fixture f;
+    for (std::size_t i = 0; i < 10'000; ++i) REQUIRE(f.Insert(Name(i) + std::string(i % 70, 'x'), Spent(1)));
+    const std::size_t tags = f.table().counts().tags;
+    const std::size_t hits = 1 + prng.Below(500);
+    for (std::size_t i = 0; i < hits; ++i) {    // behind the header, which has tests of its own
+      f.region()[4096 + prng.Below(f.region().size() - 4096)] = static_cast<std::byte>(prng.Next());
+    }
+    CAPTURE(seed, hits);
+    const auto opened = f.Reopen();
+    CHECK(opened.discarded.empty());
+    CHECK(f.table().counts().tags + 3 * hits >= tags);
+    // The table is sound again: it takes and finds tags as ever.
+    for (std::size_t i = 0; i < 3000; ++i) {
+      const std::string tag = "new-" + Name(i);
+      REQUIRE(f.Insert(tag, Spent(12)));
+      REQUIRE(f.Find(tag) != nullptr);
+    }
+  }
+}
+
+TEST_CASE("garbage behind a good header is survived") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Prng prng(seed);
+    Fixture f;
+    for (std::size_t i = 4096; i + 8 <= f.region().size(); i += 8) {
+      const std::uint64_t word = prng.Next();
+      std::memcpy(&f.region()[i], &word, 8);
+    }
+    CAPTURE(seed);
+    CHECK(f.Reopen().discarded.empty());
+    CHECK(f.table().counts().tags < 10);
+    for (std::size_t i = 0; i < 3000; ++i) REQUIRE(f.Insert(Name(i), Spent(1)));
+  }
+}
+
+TEST_CASE("a tag that was being moved when the process died is there once") {
+  Fixture f;
+  REQUIRE(f.Insert("C", Spent(4)));
+  // The one group in use holds "C" in its first cell. A move would have left a copy in its other group; here every
+  // group gets one.
+  const std::vector<std::byte> before(f.region().begin(), f.region().end());
+  std::size_t copies = 0;
+  for (std::size_t group = 4096; group < 4096 + f.table().cells() / 30 * 1024; group += 1024) {
+    if (std::memcmp(&before[group], std::vector<std::byte>(60).data(), 60) != 0) continue;
+    for (std::size_t from = 4096; from + 1024 <= before.size(); from += 1024) {
+      std::uint16_t fingerprint;
+      std::memcpy(&fingerprint, &before[from], 2);
+      if (fingerprint == 0) continue;
+      std::memcpy(&f.region()[group], &before[from], 2);
+      std::memcpy(&f.region()[group + 64], &before[from + 64], 32);
+      ++copies;
+    }
+  }
+  REQUIRE(copies > 500);
+  REQUIRE(copies == f.table().cells() / 30 - 1);
+  const auto opened = f.Reopen();
+  CHECK(opened.dropped == copies);
+  CHECK(f.table().counts().tags == 1);
+  CHECK(f.Find("C")->bucket.Level(kShape, kNow) == 6);
+}
+
+// ---- Generations ----
+
+TEST_CASE("a new generation rewrites slots when they are touched or visited") {
+  Fixture f;
+  for (std::size_t i = 0; i < 5000; ++i) REQUIRE(f.Insert(Name(i), Spent(1)));
+  f.table().Exclusively([&] {
+    f.policy().new_limit = 5;
+    f.table().StartGeneration(7);
+  });
+  CHECK(f.table().reshaping());
+  CHECK(f.Find(Name(17))->limit == 5);
+  std::size_t slices = 1;
+  while (f.table().ReshapeSome(10, kNow)) ++slices;
+  CHECK(slices > 50);
+  CHECK_FALSE(f.table().reshaping());
+  for (std::size_t i = 0; i < 5000; ++i) CHECK(f.Find(Name(i))->limit == 5);
+  CHECK(f.Reopen({{}, 7}).discarded.empty());
+  CHECK_FALSE(f.Reopen({{}, 8}).discarded.empty());
+}
+
+TEST_CASE("a generation that was cut off is finished when the region is opened") {
+  Fixture f;
+  for (std::size_t i = 0; i < 5000; ++i) REQUIRE(f.Insert(Name(i), Spent(1)));
+  f.table().Exclusively([&] {
+    f.policy().new_limit = 5;
+    f.table().StartGeneration(7);
+  });
+  f.table().ReshapeSome(100, kNow);
+  f.policy().new_limit = 6;    // tells what Open has rewritten
+  const auto opened = f.Reopen({{}, 7});
+  CHECK(opened.discarded.empty());
+  CHECK(opened.dropped == 0);
+  std::map<LimitIndex, int> limits;
+  for (std::size_t i = 0; i < 5000; ++i) ++limits[f.Find(Name(i))->limit];
+  CHECK(limits.size() == 2);
+  CHECK(limits[5] > 0);
+  CHECK(limits[6] > 0);
+}
+
+TEST_CASE("slots that the new rules do not know are forgotten") {
+  Fixture f;
+  for (std::size_t i = 0; i < 5000; ++i) REQUIRE(f.Insert(Name(i), Spent(1)));
+  f.table().Exclusively([&] {
+    f.policy().forget = true;
+    f.table().StartGeneration(7);
+  });
+  CHECK(f.Find(Name(1)) == nullptr);
+  while (f.table().ReshapeSome(100, kNow)) {
+  }
+  CHECK(f.table().counts().tags == 0);
+  CHECK(f.table().counts().cells_used == 0);
+}
+
+TEST_CASE("threads that share a table lose no update") {
+  Fixture f(1 << 20, true);
+  constexpr int kThreads = 4, kRounds = 2000, kTags = 50;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        const std::string name = Name(static_cast<std::size_t>(i % kTags));
+        const Tag tag{name, false};
+        const std::uint64_t hash = f.table().Hash(tag);
+        f.table().Near(hash);
+        f.table().Nearer(hash);
+        Table::Shard shard(f.table(), hash);
+        Slot* slot = shard.Find(tag, kNow);
+        if (slot == nullptr) slot = shard.Insert(tag, Bucket(), 0, kNow);
+        slot->bucket.Debit(kShape, 1, kNow, 1e9, kNow);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (int i = 0; i < kTags; ++i) {
+    CHECK(f.Find(Name(static_cast<std::size_t>(i)))->bucket.Level(kShape, kNow) == 10 - kThreads * kRounds / kTags);
+  }
+}
+
+}  // namespace
+}  // namespace dthrottle
