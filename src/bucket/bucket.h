@@ -43,8 +43,8 @@ struct Shape {
 
   // REQUIRES: burst, rate and burst / rate within the bounds above.
   static Shape From(Tokens burst, double rate_per_second) {
-    CHECK(burst >= kBurstMin && burst <= kBurstMax && rate_per_second >= kRateMin && rate_per_second <= kRateMax);
-    CHECK(burst / rate_per_second <= kRefillSecondsMax);
+    DT_CHECK(burst >= kBurstMin && burst <= kBurstMax && rate_per_second >= kRateMin && rate_per_second <= kRateMax);
+    DT_CHECK(burst / rate_per_second <= kRefillSecondsMax);
     const auto interval = static_cast<Ticks>(std::floor(1e9 * kTicksPerNanosecond / rate_per_second));
     const auto whole = static_cast<Ticks>(burst);
     const double part = burst - static_cast<double>(whole);

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,6 +17,7 @@ namespace {
 
 constexpr std::size_t kCellsPerGroup = 30;
 constexpr std::size_t kInlineTagBytes = 16;
+constexpr int kFreeCellsAtEase = 6;
 constexpr std::size_t kShardsMax = 64;
 constexpr std::size_t kGroupsPerShardMin = 128;    // fewer would fill too unevenly
 
@@ -126,7 +128,7 @@ static inline bool SameBytes(const char* a, const char* b, std::size_t n) {
 Table::Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy)
     : region_(region), shared_(shared), policy_(&policy) {
   static_assert(sizeof(Group) == 1024 && sizeof(Cell) == 32 && sizeof(Slot) == 16 && sizeof(Header) <= Header::kBytes);
-  CHECK(region.size() >= kRegionBytesMin && reinterpret_cast<std::uintptr_t>(region.data()) % alignof(Group) == 0);
+  DT_CHECK(region.size() >= kRegionBytesMin && reinterpret_cast<std::uintptr_t>(region.data()) % alignof(Group) == 0);
   const std::size_t groups = (region.size() - Header::kBytes) / sizeof(Group);
   const std::size_t shards = std::min(kShardsMax, std::bit_floor(groups / kGroupsPerShardMin));
   groups_per_shard_ = groups / shards;
@@ -328,15 +330,20 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   slot.bucket = bucket;
   slot.limit = limit & kLimitIndexMax;
 
-  const std::array<Group*, 2> choices = {&table_.group(table_.Primary(hash_)), &table_.group(table_.Secondary(hash_))};
+  std::array<Group*, 2> choices = {&table_.group(table_.Primary(hash_)), &table_.group(table_.Secondary(hash_))};
+  for (Group* g : choices) table_.Refresh(*g, shard_, now);
+  // A first group that is getting full shares with the second while there is something to share.
+  const auto free_cells = [](const Group* g) { return std::popcount(Match(g->directory, kFree)); };
+  if (free_cells(choices[0]) < kFreeCellsAtEase && free_cells(choices[1]) > free_cells(choices[0])) {
+    std::swap(choices[0], choices[1]);
+  }
   for (Group* g : choices) {
-    table_.Refresh(*g, shard_, now);
     const std::size_t free = FreeRun(g->directory, cells);
     if (free < kCellsPerGroup) return table_.Place(*g, free, tag, hash_, slot, shard);
   }
 
   // Two full groups in a shard that has room are bad luck, which moving one tag to its other group mends.
-  const bool has_room = shard.counts.cells_used * 16 < table_.groups_per_shard_ * kCellsPerGroup * 15;
+  const bool has_room = shard.counts.cells_used * 64 < table_.groups_per_shard_ * kCellsPerGroup * 63;
   if (has_room) {
     if (const auto room = table_.MoveAway(choices, cells, kNothing, shard, now)) {
       return table_.Place(*room->group, room->first, tag, hash_, slot, shard);
@@ -478,7 +485,7 @@ void Table::UnlockAll() {
 }
 
 void Table::StartGeneration(std::uint64_t rules_fingerprint) {
-  CHECK(!reshaping());
+  DT_CHECK(!reshaping());
   header().generation = ++generation_;
   StoreBarrier();
   header().identity.rules = rules_fingerprint;

@@ -7,8 +7,8 @@
 //     +-----------------------------------------------+--------+--------+-- - --+---------+
 //
 // A tag of up to 16 bytes takes one cell (bucket, limit, tag), a longer one the cells that follow as well, so a tag
-// pays for its own length only. The keyed hash of a tag names two groups. It lives in the first unless that was full
-// when it came; the group then remembers that something spilled, and only then a look-up visits the second. A look-up
+// pays for its own length only. The keyed hash of a tag names two groups. It lives in the first unless that was nearly
+// full when it came; the group then remembers that something spilled, and only then a look-up visits the second. A look-up
 // therefore touches one line of directory and one of cell, in one page; a batch prefetches both and waits for neither.
 //
 // When both groups are full, though the shard has room, a tag moves to its other group. When it has none, whoever is

@@ -419,7 +419,7 @@ std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded
     for (const auto& key : section.keys) {
       if (!key.at_start || key.get(running) == key.get(loaded)) continue;
       differed.push_back(fmt::format("{}.{}", section.name, key.name));
-      CHECK(key.set(loaded, key.get(running)));
+      DT_CHECK(key.set(loaded, key.get(running)));
     }
   }
   return differed;

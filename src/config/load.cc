@@ -93,7 +93,13 @@ class Loader {
   }
 
   void Top(std::string_view name, const toml::node& node) {
-    if (name == "rule") return List(name, node, RuleKeys(), loaded_.settings.rules, rule_places_, Rulebook::kRulesMax);
+    if (name == "rule") {
+      List(name, node, RuleKeys(), loaded_.settings.rules, rule_places_, Rulebook::kRulesMax);
+      for (std::size_t i = 0; i < rule_places_.size(); ++i) {
+        has_match_.push_back(node.as_array()->get(i)->as_table()->contains("match"));
+      }
+      return;
+    }
     if (name == "override") {
       return List(name, node, OverrideKeys(), loaded_.settings.overrides, override_places_, Rulebook::kOverridesMax);
     }
@@ -199,7 +205,7 @@ class Loader {
         Error(rule_places_[i], fmt::format("rule.name = \"{}\": must be unique, and line {} has it", rule.name,
                                            rule_places_[other->second].line));
       }
-      if (!rule.match.has_value()) {
+      if (!has_match_[i]) {    // a match that is wrong is still one
         if (default_rule.has_value()) {
           Error(rule_places_[i], fmt::format("rule \"{}\" without match; must be one rule at most, and that of line {} is",
                                              rule.name, rule_places_[*default_rule].line));
@@ -262,6 +268,7 @@ class Loader {
   LoadedSettings loaded_;
   std::size_t dropped_ = 0;
   std::vector<toml::source_position> rule_places_, override_places_;
+  std::vector<bool> has_match_;    // of each rule
 };
 
 }  // namespace

@@ -114,8 +114,8 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Log
       settings_(std::move(settings)),
       log_(log),
       started_(Now()) {
-  CHECK(uv_loop_init(&loop_) == 0);
-  CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
+  DT_CHECK(uv_loop_init(&loop_) == 0);
+  DT_CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
         uv_signal_init(&loop_, &on_hup_) == 0 && uv_timer_init(&loop_, &watchdog_) == 0 &&
         uv_idle_init(&loop_, &background_) == 0);
   on_term_.data = on_int_.data = on_hup_.data = watchdog_.data = background_.data = this;
@@ -155,7 +155,7 @@ void Daemon::MakeWorkers() {
     auto worker = std::make_unique<Worker>();
     if (i > 0) {
       worker->own_loop = std::make_unique<uv_loop_t>();
-      CHECK(uv_loop_init(worker->own_loop.get()) == 0);
+      DT_CHECK(uv_loop_init(worker->own_loop.get()) == 0);
       worker->tasks = std::make_unique<TaskQueue>(worker->own_loop.get());
     }
     worker->loop = i > 0 ? worker->own_loop.get() : &loop_;
@@ -230,7 +230,7 @@ void Daemon::RaiseDescriptorLimit() {
 void Daemon::WatchSignals() {
   const auto stop = [](uv_signal_t* s, int number) { static_cast<Daemon*>(s->data)->Stop(number); };
   const auto reload = [](uv_signal_t* s, int) { static_cast<Daemon*>(s->data)->Reload([](const ReloadOutcome&) {}); };
-  CHECK(uv_signal_start(&on_term_, stop, SIGTERM) == 0 && uv_signal_start(&on_int_, stop, SIGINT) == 0 &&
+  DT_CHECK(uv_signal_start(&on_term_, stop, SIGTERM) == 0 && uv_signal_start(&on_int_, stop, SIGINT) == 0 &&
         uv_signal_start(&on_hup_, reload, SIGHUP) == 0);
 }
 
@@ -328,7 +328,7 @@ void Daemon::StartReload() {
     Daemon& daemon = *w->daemon;
     daemon.FinishReload(std::move(w));
   };
-  CHECK(uv_queue_work(&loop_, &work->request, read, done) == 0);
+  DT_CHECK(uv_queue_work(&loop_, &work->request, read, done) == 0);
   work.release();    // `done` has it
 }
 
@@ -393,7 +393,7 @@ void Daemon::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
   };
   auto* work = new Work{{}, std::move(rules)};
   work->request.data = work;
-  CHECK(uv_queue_work(
+  DT_CHECK(uv_queue_work(
             &loop_, &work->request, [](uv_work_t* r) { static_cast<Work*>(r->data)->rules.reset(); },
             [](uv_work_t* r, int) { delete static_cast<Work*>(r->data); }) == 0);
 }
@@ -426,7 +426,7 @@ void Daemon::OnDrained() {
   for (const auto& worker : workers_) {
     if (!worker->thread.joinable()) continue;
     worker->thread.join();
-    CHECK(uv_loop_close(worker->own_loop.get()) == 0);
+    DT_CHECK(uv_loop_close(worker->own_loop.get()) == 0);
   }
   admin_->Close();
   tasks_->Close();

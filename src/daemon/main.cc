@@ -89,7 +89,7 @@ int Main(int argc, char** argv) {
   }
   if (app.count("--check") > 0) return CheckOnly(check);
   std::signal(SIGPIPE, SIG_IGN);
-  CHECK(sodium_init() >= 0);
+  DT_CHECK(sodium_init() >= 0);
   return Serve(config);
 }
 

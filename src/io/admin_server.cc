@@ -30,7 +30,7 @@ struct AdminServer::Connection : std::enable_shared_from_this<Connection> {
 
 AdminServer::AdminServer(uv_loop_t* loop, AdminHost& host) : loop_(loop), host_(host) {}
 
-AdminServer::~AdminServer() { CHECK(connections_.empty()); }
+AdminServer::~AdminServer() { DT_CHECK(connections_.empty()); }
 
 void AdminServer::Take(int fd) {
   if (connections_.size() >= kConnectionsMax) {
@@ -45,10 +45,10 @@ void AdminServer::Take(int fd) {
   c->self = c;
   int opened;
   if (domain == AF_UNIX) {
-    CHECK(uv_pipe_init(loop_, &c->uv.pipe, 0) == 0);
+    DT_CHECK(uv_pipe_init(loop_, &c->uv.pipe, 0) == 0);
     opened = uv_pipe_open(&c->uv.pipe, fd);
   } else {
-    CHECK(uv_tcp_init(loop_, &c->uv.tcp) == 0);
+    DT_CHECK(uv_tcp_init(loop_, &c->uv.tcp) == 0);
     opened = uv_tcp_open(&c->uv.tcp, fd);
   }
   c->uv.handle.data = c.get();

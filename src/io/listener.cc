@@ -45,7 +45,7 @@ bool IsAlive(const sockaddr_un& address) {
 SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  CHECK(path.size() < sizeof address.sun_path);
+  DT_CHECK(path.size() < sizeof address.sun_path);
   std::memcpy(address.sun_path, path.data(), path.size());
   struct stat status{};
   if (::lstat(path.c_str(), &status) == 0) {
@@ -78,13 +78,13 @@ SocketResult<int> ListenTcp(const Endpoint& endpoint) {
     auto* v4 = reinterpret_cast<sockaddr_in*>(&storage);
     v4->sin_family = AF_INET;
     v4->sin_port = htons(endpoint.port);
-    CHECK(::inet_pton(AF_INET, endpoint.host.c_str(), &v4->sin_addr) == 1);
+    DT_CHECK(::inet_pton(AF_INET, endpoint.host.c_str(), &v4->sin_addr) == 1);
     size = sizeof *v4;
   } else {
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&storage);
     v6->sin6_family = AF_INET6;
     v6->sin6_port = htons(endpoint.port);
-    CHECK(::inet_pton(AF_INET6, endpoint.host.c_str(), &v6->sin6_addr) == 1);
+    DT_CHECK(::inet_pton(AF_INET6, endpoint.host.c_str(), &v6->sin6_addr) == 1);
     size = sizeof *v6;
   }
   const int fd = ::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -132,7 +132,7 @@ Listener::Listener(uv_loop_t* loop, int fd, OnAccept on_accept, OnFailure on_fai
       on_accept_(std::move(on_accept)),
       on_failure_(std::move(on_failure)),
       handles_(new Handles) {
-  CHECK(uv_poll_init(loop_, &handles_->poll, fd_) == 0 && uv_timer_init(loop_, &handles_->retry) == 0);
+  DT_CHECK(uv_poll_init(loop_, &handles_->poll, fd_) == 0 && uv_timer_init(loop_, &handles_->retry) == 0);
   handles_->poll.data = this;
   handles_->retry.data = this;
   Poll();
@@ -144,7 +144,7 @@ void Listener::Poll() {
     for (int i = 0; i < kAcceptsPerTurn && self->AcceptOne(); ++i) {
     }
   };
-  CHECK(uv_poll_start(&handles_->poll, UV_READABLE, on_readable) == 0);
+  DT_CHECK(uv_poll_start(&handles_->poll, UV_READABLE, on_readable) == 0);
 }
 
 Listener::~Listener() {

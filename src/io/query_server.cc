@@ -48,14 +48,14 @@ struct QueryServer::Connection {
 QueryServer::QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, const FramerLimits& limits, Prng prng,
                          Duration idle_timeout)
     : loop_(loop), limiter_(limiter), lane_(lane), limits_(limits), prng_(prng), idle_timeout_(idle_timeout) {
-  CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_timer_init(loop_, &idle_timer_) == 0 &&
+  DT_CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_timer_init(loop_, &idle_timer_) == 0 &&
         uv_timer_init(loop_, &drain_timer_) == 0);
   turn_end_.data = idle_timer_.data = drain_timer_.data = this;
-  CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<QueryServer>(h)->Flush(); }) == 0);
+  DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<QueryServer>(h)->Flush(); }) == 0);
   StartIdleTimer();
 }
 
-QueryServer::~QueryServer() { CHECK(connections_.empty()); }
+QueryServer::~QueryServer() { DT_CHECK(connections_.empty()); }
 
 void QueryServer::Close() {
   for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&idle_timer_),
@@ -74,10 +74,10 @@ void QueryServer::Take(int fd) {
   c->heard_at = idle_ticks_;
   int opened;
   if (domain == AF_UNIX) {
-    CHECK(uv_pipe_init(loop_, &c->uv.pipe, 0) == 0);
+    DT_CHECK(uv_pipe_init(loop_, &c->uv.pipe, 0) == 0);
     opened = uv_pipe_open(&c->uv.pipe, fd);
   } else {
-    CHECK(uv_tcp_init(loop_, &c->uv.tcp) == 0);
+    DT_CHECK(uv_tcp_init(loop_, &c->uv.tcp) == 0);
     opened = uv_tcp_open(&c->uv.tcp, fd);
     uv_tcp_nodelay(&c->uv.tcp, 1);    // a failure costs speed only
   }
@@ -224,7 +224,7 @@ void QueryServer::set_idle_timeout(Duration timeout) {
 void QueryServer::StartIdleTimer() {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle_timeout_ / kIdleTicks).count();
   const auto tick = static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 1));
-  CHECK(uv_timer_start(&idle_timer_, [](uv_timer_t* t) { Owner<QueryServer>(t)->OnIdleTick(); }, tick, tick) == 0);
+  DT_CHECK(uv_timer_start(&idle_timer_, [](uv_timer_t* t) { Owner<QueryServer>(t)->OnIdleTick(); }, tick, tick) == 0);
 }
 
 void QueryServer::OnIdleTick() {
@@ -242,7 +242,7 @@ void QueryServer::Drain(std::function<void()> on_drained) {
   on_drained_ = std::move(on_drained);
   heard_ = true;
   const auto on_tick = [](uv_timer_t* t) { Owner<QueryServer>(t)->OnDrainTick(); };
-  CHECK(uv_timer_start(&drain_timer_, on_tick, kDrainTickMs, kDrainTickMs) == 0);
+  DT_CHECK(uv_timer_start(&drain_timer_, on_tick, kDrainTickMs, kDrainTickMs) == 0);
 }
 
 // What was in a socket when draining began is read in the turn after, so a tick in which nobody was heard means that

@@ -7,7 +7,7 @@
 namespace dthrottle {
 
 TaskQueue::TaskQueue(uv_loop_t* loop) {
-  CHECK(uv_async_init(loop, &wake_, [](uv_async_t* wake) { static_cast<TaskQueue*>(wake->data)->Run(); }) == 0);
+  DT_CHECK(uv_async_init(loop, &wake_, [](uv_async_t* wake) { static_cast<TaskQueue*>(wake->data)->Run(); }) == 0);
   wake_.data = this;
 }
 

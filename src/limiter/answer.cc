@@ -10,7 +10,7 @@ namespace dthrottle {
 // once the directories are there, and only then one decision after the other.
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_index, Prng& prng,
                      Instant now) {
-  CHECK(verdicts.size() == queries.size());
+  DT_CHECK(verdicts.size() == queries.size());
   constexpr std::size_t kBatch = 64;
   std::array<std::uint64_t, kBatch> hashes;
   Lane& lane = *lanes_[lane_index];

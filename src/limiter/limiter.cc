@@ -20,7 +20,7 @@ NamedTag::NamedTag(std::string bytes, std::size_t tag_bytes_max, const DigestKey
 Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
                  std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now)
     : rules_(std::move(rules)) {
-  CHECK(rules_ != nullptr && lanes > 0);
+  DT_CHECK(rules_ != nullptr && lanes > 0);
   for (std::size_t i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
   counter_of_rule_ = AssignCounters(*rules_);
   Table::Opened opened = Table::Open(region, {boot_id, rules_->fingerprint()}, fresh_keys, lanes > 1, *this, now);

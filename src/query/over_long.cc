@@ -6,7 +6,7 @@ namespace dthrottle {
 
 OverLongReader::OverLongReader(const DigestKey& key) {
   static_assert(kDigestBytes == crypto_generichash_BYTES_MIN);
-  CHECK(crypto_generichash_init(&state_, reinterpret_cast<const unsigned char*>(key.data()), key.size(),
+  DT_CHECK(crypto_generichash_init(&state_, reinterpret_cast<const unsigned char*>(key.data()), key.size(),
                                 kDigestBytes) == 0);
 }
 

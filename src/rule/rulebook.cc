@@ -24,7 +24,7 @@ class Fingerprint {
 
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
-  CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
+  DT_CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
   Fingerprint fingerprint;
   limits_.reserve(rules_.size() + overrides_.size());
   for (std::uint32_t i = 0; i < rules_.size(); ++i) {
@@ -32,7 +32,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     if (rule.match.has_value()) {
       patterns_.push_back({Glob::Compile(*rule.match).value(), i});
     } else {
-      CHECK(!default_rule_.has_value());
+      DT_CHECK(!default_rule_.has_value());
       default_rule_ = i;
     }
     limits_.push_back({Shape::From(rule.burst, rule.rate), i, rule.mode});
@@ -48,7 +48,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     const auto found = FirstRule([&](const Glob& glob) { return glob.Matches(o.tag); });
     const std::uint32_t rule = found.value_or(static_cast<std::uint32_t>(rules_.size()));
     const Mode mode = o.mode.value_or(found.has_value() ? rules_[rule].mode : Mode::kEnforce);
-    CHECK(by_tag_.emplace(o.tag, static_cast<LimitIndex>(limits_.size())).second);
+    DT_CHECK(by_tag_.emplace(o.tag, static_cast<LimitIndex>(limits_.size())).second);
     limits_.push_back({Shape::From(o.burst, o.rate), rule, mode});
     fingerprint.Add(o.tag);
     fingerprint.Add(o.burst);

@@ -28,7 +28,7 @@ double CpuSeconds() {
 
 std::span<std::byte> Map(std::size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  CHECK(p != MAP_FAILED);
+  DT_CHECK(p != MAP_FAILED);
   return {static_cast<std::byte*>(p), bytes};
 }
 

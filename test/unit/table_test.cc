@@ -161,11 +161,11 @@ TEST_CASE("a full bucket makes room before any other") {
 TEST_CASE("a flood of fresh tags does not wash out the buckets of tags in debt") {
   Fixture f;
   constexpr std::size_t kDebtors = 500;
-  for (std::size_t i = 0; i < kDebtors; ++i) REQUIRE(f.Insert("debtor-" + Name(i), Spent(15)));
+  for (std::size_t i = 0; i < kDebtors; ++i) REQUIRE(f.Insert("d-" + Name(i), Spent(15)));
   for (std::size_t i = 0; i < 20 * f.table().cells(); ++i) REQUIRE(f.Insert(Name(i), Spent(1)));
   for (std::size_t i = 0; i < kDebtors; ++i) {
-    REQUIRE(f.Find("debtor-" + Name(i)) != nullptr);
-    CHECK(f.Find("debtor-" + Name(i))->bucket.Level(kShape, kNow) == -5);
+    REQUIRE(f.Find("d-" + Name(i)) != nullptr);
+    CHECK(f.Find("d-" + Name(i))->bucket.Level(kShape, kNow) == -5);
   }
   CHECK(f.table().counts().evicted > 0);
 }
@@ -190,12 +190,12 @@ TEST_CASE("debt is never forgotten, however much of the table it takes") {
 TEST_CASE("a newcomer finds room in a table that is nearly all debt while anything else is there") {
   Fixture f(8 << 20);
   const std::size_t cells = f.table().cells();
-  for (std::size_t i = 0; i < cells * 9 / 10; ++i) REQUIRE(f.Insert("debtor-" + Name(i), Spent(11)));
+  for (std::size_t i = 0; i < cells * 9 / 10; ++i) REQUIRE(f.Insert("d-" + Name(i), Spent(11)));
   for (std::size_t i = 0; i < cells; ++i) f.Insert(Name(i), Spent(1));
   const TableCounts counts = f.table().counts();
   // Every one of them found a place, by forgetting one of its own kind.
   CHECK(counts.unrecorded <= cells / 1000);
-  for (std::size_t i = 0; i < cells * 9 / 10; ++i) REQUIRE(f.Find("debtor-" + Name(i)) != nullptr);
+  for (std::size_t i = 0; i < cells * 9 / 10; ++i) REQUIRE(f.Find("d-" + Name(i)) != nullptr);
 }
 
 TEST_CASE("the table agrees with a map through any history of insertions and removals") {

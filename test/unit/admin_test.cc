@@ -1,0 +1,168 @@
+#include "admin/admin.h"
+
+#include <catch2/catch.hpp>
+
+#include "admin/escape.h"
+#include "base/prng.h"
+#include "config/keys.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+
+constexpr Instant kNow = FromNanoseconds(5'000'000'000);
+
+class FakeDaemon final : public AdminHost {
+ public:
+  FakeDaemon() : host_("[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=3\nrate=0.5\n"
+                       "[[rule]]\nname=\"default\"\nburst=10\nrate=1\n"
+                       "[[override]]\ntag=\"vip\"\nburst=100\nrate=50\n") {}
+
+  Limiter& limiter() override { return *host_.limiter; }
+  const Settings& settings() const override { return settings_; }
+  ProcessCounts Counts() const override { return {}; }
+  void Reload(std::function<void(const ReloadOutcome&)> done) override { done(outcome); }
+
+  std::string Ask(std::string_view line) {
+    std::string answer;
+    int answers = 0;
+    RunCommand(line, *this, [&](std::string text) { answer = std::move(text), ++answers; }, kNow);
+    CHECK(answers == 1);
+    // The empty line ends an answer and is nowhere else.
+    CHECK(answer.find("\n\n") == answer.size() - 2);
+    return answer;
+  }
+
+  Host& host() { return host_; }
+  ReloadOutcome outcome{true, {}};
+
+ private:
+  Host host_;
+  Settings settings_ = DefaultSettings();
+};
+
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_CASE("tags are shown as printable ASCII and read back") {
+  CHECK(EscapeTag("plain tag") == "plain tag");
+  CHECK(EscapeTag(std::string("\x1b[2J\\\0\xff", 7)) == "\\x1b[2J\\\\\\x00\\xff");
+  Prng prng(1);
+  for (int i = 0; i < 1000; ++i) {
+    std::string bytes(prng.Below(40), '\0');
+    for (char& c : bytes) c = static_cast<char>(prng.Next());
+    CHECK(UnescapeTag(EscapeTag(bytes)).value() == bytes);
+  }
+  for (const char* bad : {"\\", "\\x", "\\x1", "\\xg0", "\\n", "a\\"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(UnescapeTag(bad).has_value());
+  }
+}
+
+TEST_CASE("help comes first and names every command") {
+  FakeDaemon daemon;
+  const std::string help = daemon.Ask("help");
+  for (const char* c : {"help", "stats", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG", "reload", "json"}) {
+    CHECK(Has(help, c));
+  }
+}
+
+TEST_CASE("show tells rule, level, debt and when the tag is served again") {
+  FakeDaemon daemon;
+  for (int i = 0; i < 5; ++i) daemon.host().Serves("login:x", kNow);
+  const std::string answer = daemon.Ask("show login:x");
+  CHECK(Has(answer, "rule               login\n"));
+  CHECK(Has(answer, "level              0\n"));
+  CHECK(Has(answer, "debt               0\n"));
+  CHECK(Has(answer, "verdict            NO\n"));
+  CHECK(Has(answer, "served_again_in_s  2\n"));
+  CHECK(Has(answer, "full_in_s          6\n"));
+  CHECK(Has(daemon.Ask("show vip"), "override           true\n"));
+  CHECK(Has(daemon.Ask("show nobody"), "recorded           false\n"));
+}
+
+TEST_CASE("why explains a verdict rule by rule") {
+  FakeDaemon daemon;
+  for (int i = 0; i < 11; ++i) daemon.host().Serves("web", kNow);
+  const std::string answer = daemon.Ask("why web");
+  CHECK(Has(answer, "No override names the tag."));
+  CHECK(Has(answer, "Rule \"login\" (match \"login:*\"): does not match."));
+  CHECK(Has(answer, "Rule \"default\" (default): applies."));
+  CHECK(Has(answer, "The level is 0.000 tokens, less than one: the limit says NO for another 1.000 s."));
+  CHECK(Has(daemon.Ask("why " + std::string(300, 'x')), "it goes by its digest"));
+}
+
+TEST_CASE("top lists the most throttled and the most served") {
+  FakeDaemon daemon;
+  for (int i = 0; i < 30; ++i) daemon.host().Serves("noisy\x1b", kNow);
+  for (int i = 0; i < 4; ++i) daemon.host().Serves("login:x", kNow);
+  const std::string answer = daemon.Ask("top");
+  CHECK(Has(answer, "throttled:\ncount  error  rule     tag\n20     0      default  noisy\\x1b\n"));
+  CHECK(Has(answer, "served:\ncount  error  rule     tag\n10     0      default  noisy\\x1b\n3      0      login    login:x\n"));
+  CHECK_FALSE(Has(daemon.Ask("top 1"), "login:x\nserved"));
+  for (const char* bad : {"top 0", "top x", "top 1x", "top -1", "top 257"}) CHECK(daemon.Ask(bad).starts_with("error: "));
+}
+
+TEST_CASE("rules count what they served and throttled") {
+  FakeDaemon daemon;
+  for (int i = 0; i < 5; ++i) daemon.host().Serves("login:x", kNow);
+  CHECK(Has(daemon.Ask("rules"), "login    login:*  3      0.5   debit  enforce  3       2          0\n"));
+}
+
+TEST_CASE("forgive fills a bucket and says whether there was anything to forgive") {
+  FakeDaemon daemon;
+  for (int i = 0; i < 5; ++i) daemon.host().Serves("login:x", kNow);
+  CHECK(Has(daemon.Ask("forgive login:x"), "forgiven  true\n"));
+  CHECK(Has(daemon.Ask("forgive login:x"), "forgiven  false\n"));
+  CHECK(daemon.host().Serves("login:x", kNow));
+}
+
+TEST_CASE("a tag may have blanks, bytes that are escaped, or no bytes at all") {
+  FakeDaemon daemon;
+  daemon.host().Serves(" a  b ", kNow);
+  CHECK(Has(daemon.Ask("show  a  b "), "recorded           true\n"));
+  daemon.host().Serves(std::string("\0\n", 2), kNow);
+  CHECK(Has(daemon.Ask("show \\x00\\x0a"), "recorded           true\n"));
+  daemon.host().Serves("", kNow);
+  CHECK(Has(daemon.Ask("show "), "recorded           true\n"));
+  CHECK(daemon.Ask("show") == "error: show needs a TAG\n\n");
+  CHECK(daemon.Ask("show \\q") == "error: TAG: a backslash must begin \\\\ or \\xNN\n\n");
+}
+
+TEST_CASE("what is not a command is an error that helps") {
+  FakeDaemon daemon;
+  CHECK(daemon.Ask("bogus") == "error: unknown command \"bogus\"; try help\n\n");
+  CHECK(daemon.Ask("") == "error: unknown command \"\"; try help\n\n");
+  CHECK(daemon.Ask("stats now") == "error: stats takes nothing after it\n\n");
+  CHECK(Has(daemon.Ask("json bogus"), "{\"error\":"));
+}
+
+TEST_CASE("reload tells how it ended") {
+  FakeDaemon daemon;
+  CHECK(Has(daemon.Ask("reload"), "reloaded  true\n"));
+  daemon.outcome = {false, {"f:1:2: error: bad"}};
+  const std::string answer = daemon.Ask("reload");
+  CHECK(answer.starts_with("reloaded  false\n"));
+  CHECK(Has(answer, "f:1:2: error: bad\n"));
+}
+
+TEST_CASE("stats names everything that is counted") {
+  FakeDaemon daemon;
+  for (int i = 0; i < 12; ++i) daemon.host().Serves("web", kNow);
+  const std::string answer = daemon.Ask("stats");
+  for (const Count& count : Counts()) CHECK(Has(answer, "\n" + std::string(count.name) + " "));
+  CHECK(Has(daemon.Ask("json stats"), "\"queries\":12,\"served\":10,\"throttled\":2"));
+}
+
+TEST_CASE("config is the settings file in force") {
+  FakeDaemon daemon;
+  std::string text = daemon.Ask("config");
+  text.pop_back();
+  CHECK(ParseSettings(text, "f").ok());
+  CHECK(Has(text, "tag = \"vip\""));
+}
+
+}  // namespace
+}  // namespace dthrottle

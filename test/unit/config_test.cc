@@ -1,0 +1,267 @@
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "config/keys.h"
+#include "config/load.h"
+#include "config/values.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<std::string> Problems(std::string_view toml) {
+  std::vector<std::string> lines;
+  for (const Problem& p : ParseSettings(toml, "f").problems) lines.push_back(Format(p));
+  return lines;
+}
+
+TEST_CASE("values are read with their units and written back") {
+  CHECK(ParseDuration("250ms").value() == 250ms);
+  CHECK(ParseDuration("1.5m").value() == 90s);
+  CHECK(FormatDuration(5s) == "5s");
+  CHECK(FormatDuration(90s) == "90s");
+  CHECK(FormatDuration(300s) == "5m");
+  CHECK(ParseBytes("2.8GiB").value() == 3006477107u);
+  CHECK(ParseBytes("64MiB").value() == 64u << 20);
+  CHECK(FormatBytes(64u << 20) == "64MiB");
+  CHECK(ParseRate("60/m").value() == Approx(1));
+  CHECK(ParseRate("86400/d").value() == Approx(1));
+  CHECK(ParseEndpoint("127.0.0.1:7311").value() == Endpoint{"127.0.0.1", 7311});
+  CHECK(FormatEndpoint(ParseEndpoint("[::1]:80").value()) == "[::1]:80");
+  CHECK(ParseFileMode("0660").value() == 0660);
+}
+
+TEST_CASE("values that are not are refused") {
+  for (const char* bad : {"", "5", "s", "-5s", "5 s", "5x", "1e5s", "nan", "infs"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(ParseDuration(bad).has_value());
+  }
+  for (const char* bad : {"60/w", "/s", "60", "-1/s"}) CHECK_FALSE(ParseRate(bad).has_value());
+  for (const char* bad : {"localhost:1", "1.2.3.4", "1.2.3.4:", "1.2.3.4:65536", "::1:80", "[1.2.3.4]:80"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(ParseEndpoint(bad).has_value());
+  }
+  for (const char* bad : {"", "8", "01000", "rw"}) CHECK_FALSE(ParseFileMode(bad).has_value());
+}
+
+TEST_CASE("an empty file has every default") {
+  const LoadedSettings loaded = ParseSettings("", "f");
+  REQUIRE(loaded.ok());
+  const Settings& s = loaded.settings;
+  CHECK(s.query.unix_path == "/run/dthrottle/query.sock");
+  CHECK(s.query.unix_mode == 0660);
+  CHECK(s.query.tcp == Endpoint{"127.0.0.1", 7311});
+  CHECK(s.query.threads == 1);
+  CHECK(s.query.max_tag_bytes == 255);
+  CHECK(s.query.max_connections == 16384);
+  CHECK(s.query.idle_timeout == 5min);
+  CHECK(s.admin.unix_path == "/run/dthrottle/admin.sock");
+  CHECK_FALSE(s.admin.tcp.enabled());
+  CHECK(s.admin.http == Endpoint{"127.0.0.1", 7313});
+  CHECK(s.table.memory == 64u << 20);
+  CHECK(s.table.file == "/run/dthrottle/table");
+  CHECK(s.peers.bind == "tcp://127.0.0.1:7314");
+  CHECK(s.peers.period == 5s);
+  CHECK(s.rules.empty());
+}
+
+TEST_CASE("default paths move to the runtime directory, given ones do not") {
+  const LoadedSettings loaded = ParseSettings("[admin]\nunix=\"/run/dthrottle/a.sock\"\n", "f", "/home/u/run");
+  CHECK(loaded.settings.query.unix_path == "/home/u/run/query.sock");
+  CHECK(loaded.settings.table.file == "/home/u/run/table");
+  CHECK(loaded.settings.admin.unix_path == "/run/dthrottle/a.sock");
+}
+
+// DESIGN section 9, as it is printed there.
+TEST_CASE("the settings of the design are read") {
+  const LoadedSettings loaded = ParseSettings(R"(
+[query]   
+unix="/run/dthrottle/query.sock"
+unix_mode="0660"
+tcp="127.0.0.1:7311"
+threads=1
+max_tag_bytes=255
+max_connections=16384
+idle_timeout="5m"
+[admin]
+unix="/run/dthrottle/admin.sock"
+tcp=""
+http="127.0.0.1:7313"
+[table]
+memory="64MiB"
+file="/run/dthrottle/table"
+[peers]
+name=""
+bind="tcp://127.0.0.1:7314"
+connect=["tcp://10.0.0.2:7314"]
+period="5s"
+key_file=""
+authorized_keys=""
+[shed]
+low="2.8GiB"
+high="3GiB"
+signal="cgroup"
+[[rule]]
+name="login"
+match="login:*"
+burst=10
+rate=1.0
+share="debit"
+mode="enforce"
+[[override]]
+tag="login:partner-7"
+burst=100
+rate=20.0
+)",
+                                              "f");
+  for (const Problem& p : loaded.problems) CHECK(p.severity == Problem::Severity::kWarning);
+  REQUIRE(loaded.settings.rules.size() == 1);
+  CHECK(loaded.settings.rules[0].match == "login:*");
+  CHECK(loaded.settings.overrides.at(0).tag == "login:partner-7");
+  CHECK(loaded.settings.peers.connect == std::vector<std::string>{"tcp://10.0.0.2:7314"});
+  CHECK(loaded.settings.shed.high == 3ull << 30);
+}
+
+TEST_CASE("everything wrong is said at once, with its place, value and what is allowed") {
+  const auto problems = Problems(
+      "[query]\n"
+      "threads = 0\n"
+      "tcp = \"localhost:1\"\n"
+      "thread = 2\n"
+      "[[rule]]\n"
+      "burst = \"many\"\n"
+      "rate = \"60/w\"\n"
+      "[[rule]]\n"
+      "name = \"b\"\n"
+      "match = \"[\"\n"
+      "rate = 1\n"
+      "[shed]\n"
+      "low = 5\n"
+      "[tabel]\n");
+  REQUIRE(problems.size() == 9);
+  CHECK(problems[0] == "f:2:11: error: query.threads = 0: must be a whole number from 1 to 64");
+  CHECK(problems[1] ==
+        "f:3:7: error: query.tcp = \"localhost:1\": must be a numeric address and port such as \"127.0.0.1:7311\" or "
+        "\"[::1]:7311\", or \"\" for none");
+  CHECK(problems[2] ==
+        "f:4:1: error: unknown key query.thread; must be one of unix, unix_mode, tcp, threads, max_tag_bytes, "
+        "max_connections, idle_timeout");
+  CHECK(problems[3] == "f:6:9: error: rule.burst = \"many\": must be a number of tokens from 1 to 1e+09");
+  CHECK(problems[4].starts_with("f:7:8: error: rule.rate = \"60/w\": must be tokens a second from 1e-06 to 1e+09"));
+  CHECK(problems[5].starts_with("f:8:1: error: rule without burst; must be"));
+  CHECK(problems[6].starts_with("f:10:9: error: rule.match = \"[\": must be a glob"));
+  CHECK(problems[7].starts_with("f:13:7: error: shed.low = 5: must be a size"));
+  CHECK(problems[8].starts_with("f:14:1: error: unknown key tabel; must be one of"));
+}
+
+TEST_CASE("a section that is unknown is an error") {
+  const auto problems = Problems("[tabel]\nmemory = \"1MiB\"\n");
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0] ==
+        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [shed], [[rule]], "
+        "[[override]]");
+}
+
+TEST_CASE("names, defaults and override tags are unique, and the earlier line is named") {
+  const auto problems = Problems(
+      "[[rule]]\nname=\"a\"\nburst=10\nrate=1\n"
+      "[[rule]]\nname=\"a\"\nmatch=\"x\"\nburst=10\nrate=1\n"
+      "[[rule]]\nburst=10\nrate=1\n"
+      "[[override]]\ntag=\"t\"\nburst=10\nrate=1\n"
+      "[[override]]\ntag=\"t\"\nburst=10\nrate=1\n");
+  REQUIRE(problems.size() == 3);
+  CHECK(problems[0] == "f:5:1: error: rule.name = \"a\": must be unique, and line 1 has it");
+  CHECK(problems[1] == "f:10:1: error: rule \"rule-3\" without match; must be one rule at most, and that of line 1 is");
+  CHECK(problems[2] == "f:17:1: error: override.tag = \"t\": must be unique, and line 13 has it");
+}
+
+TEST_CASE("settings that contradict each other are refused") {
+  CHECK(Problems("[query]\nunix=\"\"\ntcp=\"\"\n").size() == 1);
+  CHECK(Problems("[query]\nunix=\"/a\"\n[admin]\nunix=\"/a\"\n").size() == 1);
+  CHECK(Problems("[shed]\nlow=\"2GiB\"\nhigh=\"1GiB\"\n").at(0).find("shed.low") != std::string::npos);
+  CHECK(Problems("[[rule]]\nburst=1000000000\nrate=\"1/d\"\nshare=\"local\"\n").size() == 1);
+  CHECK(Problems("[query]\nmax_tag_bytes=3\n[[override]]\ntag=\"four\"\nburst=1\nrate=1\n").size() == 1);
+  CHECK(Problems("[admin]\ntcp=\"0.0.0.0:1\"\n").size() == 1);
+}
+
+TEST_CASE("what the physics does not allow is a warning") {
+  const LoadedSettings loaded = ParseSettings("[[rule]]\nname=\"r\"\nburst=10\nrate=3\n", "f");
+  CHECK(loaded.ok());
+  REQUIRE(loaded.problems.size() == 1);
+  CHECK(loaded.problems[0].message.starts_with("rule \"r\": burst = 10 is less than rate x peers.period = 15"));
+  CHECK(ParseSettings("[[rule]]\nburst=10\nrate=3\nshare=\"local\"\n", "f").problems.empty());
+}
+
+TEST_CASE("text that is not TOML is one error with its place") {
+  const auto problems = Problems("[query]\nthreads = \n");
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].starts_with("f:2:"));
+  CHECK(problems[0].find("not TOML") != std::string::npos);
+}
+
+TEST_CASE("what would crash the parser never reaches it") {
+  std::string deep = "a";
+  for (int i = 0; i < 200'000; ++i) deep += ".b";
+  const auto problems = Problems("x = 1\n" + deep + " = 1\n");
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].find("f:2:1: error: a line of 400005 bytes; must be at most 4096") != std::string::npos);
+}
+
+TEST_CASE("a hundred problems are enough") {
+  std::string toml;
+  for (int i = 0; i < 500; ++i) toml += fmt::format("[[override]]\ntag=\"{}\"\nburst=0\nrate=1\n", i);
+  const auto problems = Problems(toml);
+  CHECK(problems.size() == 101);
+  CHECK(problems.back() == "f: error: and 400 more problems");
+}
+
+TEST_CASE("a hundred thousand overrides are read") {
+  std::string toml;
+  for (int i = 0; i < 100'000; ++i) toml += fmt::format("[[override]]\ntag=\"p-{}\"\nburst={}\nrate=2.5\n", i, i + 1);
+  const LoadedSettings loaded = ParseSettings(toml, "f");
+  REQUIRE(loaded.ok());
+  CHECK(loaded.settings.overrides.size() == 100'000);
+  CHECK(loaded.settings.overrides[777].tag == "p-777");
+  CHECK(loaded.settings.overrides[777].burst == 778);
+}
+
+TEST_CASE("rendered settings read back as themselves") {
+  const LoadedSettings loaded = ParseSettings(
+      "[query]\nthreads=3\n[peers]\nconnect=[\"tcp://10.0.0.2:7314\"]\n[[rule]]\nname=\"r\"\nmatch=\"a\\\"b*\"\nburst=1.5\nrate=\"10/m\"\n"
+      "[[override]]\ntag=\"\\u0001\\\\x\"\nburst=100\nrate=20.0\nmode=\"off\"\n",
+      "f");
+  REQUIRE(loaded.ok());
+  const Settings& s = loaded.settings;
+  const std::string text = RenderSettings(s, s.rules, s.overrides);
+  const LoadedSettings again = ParseSettings(text, "g");
+  REQUIRE(again.ok());
+  CHECK(RenderSettings(again.settings, again.settings.rules, again.settings.overrides) == text);
+  CHECK(again.settings.overrides.at(0).tag == s.overrides.at(0).tag);
+  CHECK(again.settings.rules.at(0).rate == s.rules.at(0).rate);
+}
+
+TEST_CASE("the example shows every key at its default") {
+  const LoadedSettings loaded = ParseSettings(RenderExample(), "example");
+  for (const Problem& p : loaded.problems) FAIL(Format(p));
+  const Settings defaults = DefaultSettings();
+  CHECK(RenderSettings(loaded.settings, {}, {}) == RenderSettings(defaults, {}, {}));
+  const std::string example = RenderExample();
+  for (const Section& section : Sections()) {
+    for (const auto& key : section.keys) CHECK(example.find(fmt::format("\n{} = ", key.name)) != std::string::npos);
+  }
+}
+
+TEST_CASE("keys that only a start can change are kept and named") {
+  const Settings running = ParseSettings("[query]\nthreads=2\nmax_connections=5\n", "f").settings;
+  Settings loaded = ParseSettings("[query]\nthreads=4\nmax_connections=7\n", "f").settings;
+  CHECK(KeepStartKeys(running, loaded) == std::vector<std::string>{"query.threads"});
+  CHECK(loaded.query.threads == 2);
+  CHECK(loaded.query.max_connections == 7);
+}
+
+}  // namespace
+}  // namespace dthrottle
