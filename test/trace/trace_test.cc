@@ -1,0 +1,165 @@
+// Golden traces: a story in commands, and everything that happened. Each file opens with a paragraph of situation; a
+// block is commands, a line "----" and what came of them. Set DTHROTTLE_UPDATE_TRACES to write what comes of them now;
+// read the difference and commit it only if you understand it.
+//
+//   rules                     the lines that follow, up to an empty one, are TOML
+//   at 500ms                  the time since the start
+//   ask TAG N [cost C]        N queries
+//   debit TAG N late 2s       hits that a peer served 2 s ago
+//   look TAG                  level, and when the tag is served again
+//   kill                      kill -9 and start again on the same table
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "config/values.h"
+#include "test/support/host.h"
+
+namespace dthrottle::testing {
+namespace {
+
+class Story {
+ public:
+  std::string Run(const std::string& line) {
+    std::istringstream words(line);
+    std::string command, tag;
+    words >> command;
+    if (command == "at") {
+      words >> tag;
+      now_ = FromNanoseconds(0) + ParseDuration(tag).value();
+      return "";
+    }
+    if (command == "kill") {
+      host_->Start(Rules(toml_), now_);
+      return fmt::format("{} {} tags kept, {} dropped\n", Clock(), host_->limiter->table().counts().tags,
+                         host_->limiter->dropped());
+    }
+    words >> tag;
+    if (command == "ask") return Ask(tag, words);
+    if (command == "debit") return Debit(tag, words);
+    if (command == "look") return Look(tag);
+    return "unknown command: " + line + "\n";
+  }
+
+  void SetRules(const std::string& toml) {
+    toml_ = toml;
+    if (host_ == nullptr) {
+      host_ = std::make_unique<Host>(toml);
+    } else {
+      host_->limiter->Adopt(Rules(toml));
+      while (host_->limiter->Tick(now_)) {
+      }
+    }
+  }
+
+ private:
+  std::string Clock() const { return fmt::format("{:>8.3f}", Seconds(now_.time_since_epoch())); }
+
+  std::string Ask(const std::string& tag, std::istringstream& words) {
+    int n = 1;
+    Cost cost = 1;
+    std::string word;
+    words >> n;
+    if (words >> word && word == "cost") words >> cost;
+    std::string verdicts;
+    int run = 0;
+    bool last = false;
+    const auto end_run = [&] {
+      if (run > 0) verdicts += fmt::format(" {}x{}", last ? "OK" : "NO", run);
+      run = 0;
+    };
+    for (int i = 0; i < n; ++i) {
+      const bool served = host_->Serves(tag, now_, cost);
+      if (run > 0 && served != last) end_run();
+      last = served;
+      ++run;
+    }
+    end_run();
+    return fmt::format("{} {}:{}, level {:.3f}\n", Clock(), tag, verdicts, host_->Level(tag, now_));
+  }
+
+  std::string Debit(const std::string& tag, std::istringstream& words) {
+    Cost hits = 0;
+    std::string word, late = "0s";
+    words >> hits >> word >> late;
+    Table& table = host_->limiter->table();
+    {
+      const Tag t{tag, false};
+      Table::Shard shard(table, table.Hash(t));
+      Slot* slot = shard.Find(t, now_);
+      const LimitIndex limit = host_->limiter->rules().Find(tag).value();
+      if (slot == nullptr) slot = shard.Insert(t, Bucket(), limit, now_);
+      slot->bucket.Debit(host_->limiter->rules().limit(limit).shape, hits, now_ - ParseDuration(late).value(), 1000, now_);
+    }
+    return fmt::format("{} {}: debited {}, {} late, level {:.3f}\n", Clock(), tag, hits, late, host_->Level(tag, now_));
+  }
+
+  std::string Look(const std::string& tag) {
+    const std::string bytes = tag;
+    const Inspection seen = host_->limiter->Inspect({{bytes, false}}, now_);
+    const Shape& shape = host_->limiter->rules().limit(seen.limit.value()).shape;
+    return fmt::format("{} {}: level {:.3f}, served at {:.3f}, full at {:.3f}\n", Clock(), tag,
+                       seen.bucket.Level(shape, now_),
+                       Seconds(seen.bucket.ServesAt(shape, 1, now_).time_since_epoch()),
+                       Seconds((now_ + seen.bucket.UntilFull(now_)).time_since_epoch()));
+  }
+
+  Instant now_{};
+  std::string toml_;
+  std::unique_ptr<Host> host_;
+};
+
+// Runs the commands of `text` and returns it with what came of them now.
+std::string Replay(const std::string& text) {
+  std::istringstream in(text);
+  std::string out, line;
+  Story story;
+  while (std::getline(in, line)) {
+    if (line.empty() || line[0] == '#') {
+      out += line + '\n';
+      continue;
+    }
+    std::string happened;
+    if (line == "rules") {
+      out += line + '\n';
+      std::string toml;
+      while (std::getline(in, line) && !line.empty()) toml += line + '\n';
+      story.SetRules(toml);
+      out += toml + '\n';
+      continue;
+    }
+    do {
+      happened += story.Run(line);
+      out += line + '\n';
+    } while (std::getline(in, line) && line != "----");
+    while (std::getline(in, line) && !line.empty()) {
+    }
+    out += "----\n" + happened + '\n';
+  }
+  while (out.ends_with("\n\n")) out.pop_back();
+  return out;
+}
+
+TEST_CASE("golden traces") {
+  int traces = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(DTHROTTLE_SOURCE "/test/trace")) {
+    if (entry.path().extension() != ".txt") continue;
+    ++traces;
+    DYNAMIC_SECTION(entry.path().stem().string()) {
+      std::ifstream in(entry.path());
+      const std::string golden{std::istreambuf_iterator<char>(in), {}};
+      const std::string now = Replay(golden);
+      if (std::getenv("DTHROTTLE_UPDATE_TRACES") != nullptr) std::ofstream(entry.path()) << now;
+      CHECK(now == golden);
+    }
+  }
+  CHECK(traces >= 3);
+}
+
+}  // namespace
+}  // namespace dthrottle::testing

@@ -1,0 +1,22 @@
+// Transcripts of the query protocol: what an application sends and exactly what it gets back. The files stand beside
+// the page that states the rules, in protocol/query/; their format is described there.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace dthrottle::testing {
+
+struct Transcript {
+  std::string settings;    // TOML: the rules and max_tag_bytes
+  std::size_t tag_bytes_max = 255;
+  std::string sent;        // all bytes of the application, in order
+  std::string expected;    // all bytes of the answers, in order
+};
+
+Result<Transcript> ParseTranscript(std::string_view text);
+
+}  // namespace dthrottle::testing
