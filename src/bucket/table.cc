@@ -366,8 +366,8 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
 }
 
 void Table::Shard::Erase(Slot* slot) {
-  const std::size_t offset = reinterpret_cast<std::byte*>(slot) - (table_.region_.data() + Header::kBytes);
-  Group& g = table_.group(offset / sizeof(Group));
+  const auto offset = reinterpret_cast<std::byte*>(slot) - (table_.region_.data() + Header::kBytes);
+  Group& g = table_.group(static_cast<std::size_t>(offset) / sizeof(Group));
   table_.Remove(g, static_cast<std::size_t>(reinterpret_cast<Cell*>(slot) - g.cells), table_.shards_[shard_]);
 }
 

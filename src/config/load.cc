@@ -120,14 +120,14 @@ class Loader {
 
   template <class T>
   void Keys(std::string_view section, const toml::table& table, const std::vector<Key<T>>& keys, T& target) {
-    for (const auto& [name, node] : table) {
-      const auto key = std::find_if(keys.begin(), keys.end(), [&](const auto& k) { return k.name == name.str(); });
+    for (const auto& [toml_key, node] : table) {
+      const std::string_view name = toml_key.str();
+      const auto key = std::find_if(keys.begin(), keys.end(), [name](const auto& k) { return k.name == name; });
       if (key == keys.end()) {
-        Error(name.source().begin,
-              fmt::format("unknown key {}.{}; must be one of {}", section, name.str(), KeyNames(keys)));
+        Error(toml_key.source().begin,
+              fmt::format("unknown key {}.{}; must be one of {}", section, name, KeyNames(keys)));
       } else if (!key->set(target, FromToml(node))) {
-        Error(node.source().begin,
-              fmt::format("{}.{} = {}: must be {}", section, name.str(), QuoteNode(node), key->allowed));
+        Error(node.source().begin, fmt::format("{}.{} = {}: must be {}", section, name, QuoteNode(node), key->allowed));
       }
     }
   }

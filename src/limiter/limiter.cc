@@ -12,6 +12,7 @@ NamedTag::NamedTag(std::string bytes, std::size_t tag_bytes_max, const DigestKey
   }
   reader_ = std::make_unique<OverLongReader>(key);
   reader_->Read(bytes_);
+  reader_->Read("\r");    // as a line's end has it, so that a CR before it is part of the tag
   over_long_ = reader_->Finish();
   query_.tag = {std::string_view(over_long_.digest.data(), over_long_.digest.size()), true};
   query_.over_long = &over_long_;

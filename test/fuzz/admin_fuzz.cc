@@ -1,0 +1,53 @@
+// Lines of the admin socket: never a crash, one answer each, printable, ended by the only empty line in it.
+#include <sodium/core.h>
+
+#include <cstdint>
+#include <cstdlib>
+
+#include "admin/admin.h"
+#include "config/keys.h"
+#include "test/support/host.h"
+
+using namespace dthrottle;
+
+namespace {
+
+class FuzzedDaemon final : public AdminHost {
+ public:
+  Limiter& limiter() override { return *host_.limiter; }
+  const Settings& settings() const override { return settings_; }
+  ProcessCounts Counts() const override { return {}; }
+  void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }
+  void Ask(std::string_view tag) { (void)host_.Serves(tag, FromNanoseconds(1)); }
+
+ private:
+  testing::Host host_{"[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=2\nrate=1\n[[rule]]\nburst=10\nrate=1\n"};
+  Settings settings_ = DefaultSettings();
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (sodium_init() < 0) std::abort();
+  static FuzzedDaemon daemon;
+  std::string_view rest(reinterpret_cast<const char*>(data), size);
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    daemon.Ask(line);
+    int answers = 0;
+    RunCommand(
+        line, daemon,
+        [&](const std::string& text) {
+          ++answers;
+          if (text.size() < 2 || text.find("\n\n") != text.size() - 2) std::abort();
+          for (const char c : text) {
+            if (c != '\n' && (c < 0x20 || c > 0x7e)) std::abort();
+          }
+        },
+        FromNanoseconds(1));
+    if (answers != 1) std::abort();
+  }
+  return 0;
+}

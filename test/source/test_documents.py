@@ -1,0 +1,64 @@
+"""What people read is true: generated pages match the code, manuals are well formed, links lead somewhere."""
+
+import os
+import re
+import shutil
+import subprocess
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("DTHROTTLE_BUILD", ROOT / "build"))
+UNIT = ROOT / "conf/dthrottled.service"
+EXPOSURE_MAX = 20    # of systemd-analyze, in tenths
+
+
+def run(*command):
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+class Documents(unittest.TestCase):
+    def test_example_and_manual_say_what_the_code_says(self):
+        done = run("scripts/docs", "--check", str(BUILD))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_the_settings_that_we_ship_are_accepted_without_a_warning(self):
+        for path in ("conf/dthrottled.toml", "conf/minimal.toml"):
+            done = run(str(BUILD / "dthrottled"), "--check", path)
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertRegex(done.stdout, r"\A\S+: ok, \d+ rules, \d+ overrides\n\Z")
+
+    def test_manual_pages_are_clean(self):
+        self.assertIsNotNone(shutil.which("mandoc"), "mandoc is not installed")
+        pages = sorted(p for p in (ROOT / "man").iterdir() if re.fullmatch(r"\.\d", p.suffix))
+        self.assertEqual({p.name for p in pages} >= {"dthrottled.8", "dthrottled.toml.5", "dthrottlectl.1",
+                                                      "dthrottle-protocol.7"}, True)
+        for page in pages:
+            done = run("mandoc", "-Tlint", "-W", "warning", str(page))
+            self.assertEqual((done.returncode, done.stdout), (0, ""), page.name)
+
+    def test_manual_pages_name_every_option(self):
+        for program, page in (("dthrottled", "dthrottled.8"), ("dthrottlectl", "dthrottlectl.1")):
+            manual = (ROOT / "man" / page).read_text().replace("\\-", "-").replace("Fl -", "--")
+            for option in re.findall(r"--[a-z]+", run(str(BUILD / program), "--help").stdout):
+                self.assertIn(option, manual, page)
+
+    def test_the_unit_is_hardened(self):
+        if shutil.which("systemd-analyze") is None:
+            self.skipTest("systemd-analyze is not installed")
+        done = run("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(UNIT))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_links_lead_somewhere(self):
+        for page in [*ROOT.glob("*.md"), *(ROOT / "protocol").glob("*.md")]:
+            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+                self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
+
+    def test_versions_agree(self):
+        version = re.search(r"version: '([^']+)'", (ROOT / "meson.build").read_text()).group(1)
+        self.assertIn(f"dthrottled {version}", run(str(BUILD / "dthrottled"), "--version").stdout)
+        self.assertIn(f"## {version}", (ROOT / "CHANGELOG.md").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
