@@ -223,9 +223,9 @@ Json Why(const Context& c) {
   return answer;
 }
 
-Json TopList(const Context& c, const std::vector<TopTags::Entry>& entries, std::size_t n) {
+Json TopList(const Context& c, const TopSums& sums, std::size_t n) {
   Json rows = Json::array();
-  for (const TopTags::Entry& e : Largest(entries, n)) {
+  for (const TopEntry& e : Largest(sums, n)) {
     const auto limit = e.is_digest ? std::nullopt : c.rules().Find(e.tag);
     rows.push_back({{"count", e.count},
                     {"error", e.error},
@@ -244,7 +244,7 @@ Json Top(const Context& c) {
       return ErrorAnswer(fmt::format("N must be a whole number from 1 to {}", TopTags::kEntries));
     }
   }
-  std::vector<TopTags::Entry> served, throttled;
+  TopSums served, throttled;
   for (std::size_t i = 0; i < c.limiter().lanes(); ++i) c.limiter().lane(i).AddTop(served, throttled, c.now);
   return {{"throttled", TopList(c, throttled, n)}, {"served", TopList(c, served, n)}};
 }

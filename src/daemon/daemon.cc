@@ -120,7 +120,10 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Log
         uv_idle_init(&loop_, &background_) == 0);
   on_term_.data = on_int_.data = on_hup_.data = watchdog_.data = background_.data = this;
   tasks_ = std::make_unique<TaskQueue>(&loop_);
+  admin_ = std::make_unique<AdminServer>(&loop_, static_cast<AdminHost&>(*this));
+}
 
+void Daemon::Start() {
   auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
   if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
   region_.emplace(std::move(*region));
@@ -141,9 +144,8 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Log
   }
 
   RaiseDescriptorLimit();
-  MakeWorkers();
-  admin_ = std::make_unique<AdminServer>(&loop_, static_cast<AdminHost&>(*this));
   Listen();
+  MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   WatchSignals();
   StartWatchdog();
 }
@@ -342,6 +344,10 @@ void Daemon::FinishReload(std::unique_ptr<ReloadWork> work) {
 }
 
 void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
+  if (stopping_) {
+    for (const auto& answer : std::exchange(answering_, {})) answer({false, {"the daemon is stopping"}});
+    return;
+  }
   ReloadOutcome outcome;
   if (work->unreadable.has_value()) outcome.problems.push_back(work->unreadable->message);
   for (const Problem& problem : work->loaded.problems) outcome.problems.push_back(Format(problem));
@@ -404,6 +410,7 @@ void Daemon::Stop(int signal) {
   if (stopping_) return;
   stopping_ = true;
   service_.Stopping();
+  uv_timer_stop(&watchdog_);
   log_.Notice("{}: answering what has been asked, then leaving", signal == SIGINT ? "SIGINT" : "SIGTERM");
   // Whoever connected before the signal may have asked already.
   for (const auto& listener : listeners_) listener->AcceptAll();
@@ -428,6 +435,12 @@ void Daemon::OnDrained() {
     worker->thread.join();
     DT_CHECK(uv_loop_close(worker->own_loop.get()) == 0);
   }
+  CloseHandles();
+  log_.Notice("left");
+}
+
+void Daemon::CloseHandles() {
+  listeners_.clear();
   admin_->Close();
   tasks_->Close();
   CloseHandle(on_term_);
@@ -435,12 +448,12 @@ void Daemon::OnDrained() {
   CloseHandle(on_hup_);
   CloseHandle(watchdog_);
   CloseHandle(background_);
-  log_.Notice("left");
 }
 
 Daemon::~Daemon() {
-  // After Run() there is nothing left to close. A start that failed half-way leaves its loops to the end of the process.
-  uv_loop_close(&loop_);
+  if (!stopping_) CloseHandles();    // it never ran
+  uv_run(&loop_, UV_RUN_DEFAULT);
+  DT_CHECK(uv_loop_close(&loop_) == 0);
 }
 
 }  // namespace dthrottle

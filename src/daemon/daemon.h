@@ -1,5 +1,5 @@
-// The list of parts: settings, table, limiter, query threads, listeners, admin socket, signals. Everything is made in
-// the constructor's order and goes in the reverse one; nothing is reachable from anywhere else.
+// The list of parts: settings, table, limiter, query threads, listeners, admin socket, signals. Nothing is reachable
+// from anywhere else.
 #pragma once
 
 #include <uv.h>
@@ -32,19 +32,22 @@ struct StartFailure {
 
 class Daemon final : private AdminHost {
  public:
-  // `path` is the settings file, read again at each reload; defaults under /run/dthrottle go to `runtime_dir`. Throws
-  // StartFailure.
+  // `path` is the settings file, read again at each reload; defaults under /run/dthrottle go to `runtime_dir`.
   Daemon(std::string path, std::string runtime_dir, Settings settings, Log& log);
   ~Daemon();
 
-  // Answers until SIGTERM or SIGINT.
+  // Opens the table and the sockets and starts the threads. Throws StartFailure, with nothing started.
+  void Start();
+
+  // Answers until SIGTERM or SIGINT. REQUIRES: Start() has returned. Call once.
   void Run();
 
  private:
   struct Worker;
   struct ReloadWork;
 
-  // Start
+  // Start, and the opposite
+  void CloseHandles();
   void MakeWorkers();
   void Listen();
   void ListenOn(int fd, bool for_admin);

@@ -68,10 +68,11 @@ int Serve(const std::string& path) {
   text->clear();
   try {
     Daemon daemon(path, runtime_dir, std::move(loaded.settings), log);
+    daemon.Start();
     daemon.Run();
   } catch (const StartFailure& failure) {
     log.Error("{}", failure.message);
-    std::_Exit(failure.exit_code);    // threads may run that nothing will stop
+    return failure.exit_code;
   }
   return EX_OK;
 }

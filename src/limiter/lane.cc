@@ -21,7 +21,7 @@ void Lane::Tick(std::uint64_t queries, Instant now) {
   tick_ends_ = now + kTick;
 }
 
-void Lane::AddTop(std::vector<TopTags::Entry>& served, std::vector<TopTags::Entry>& throttled, Instant now) const {
+void Lane::AddTop(TopSums& served, TopSums& throttled, Instant now) const {
   const std::lock_guard lock(top_mutex_);
   served_.AddTo(served, now);
   throttled_.AddTo(throttled, now);

@@ -30,7 +30,7 @@ class Lane {
   const RuleCounters& counters(std::size_t index) const { return counters_[index]; }
 
   // Adds what this lane saw most of. Any thread.
-  void AddTop(std::vector<TopTags::Entry>& served, std::vector<TopTags::Entry>& throttled, Instant now) const;
+  void AddTop(TopSums& served, TopSums& throttled, Instant now) const;
 
  private:
   friend class Limiter;

@@ -1,9 +1,13 @@
 #include "limiter/top_tags.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace dthrottle {
+
+TopTags::TopTags() {
+  current_.reserve(kEntries);
+  previous_.reserve(kEntries);
+}
 
 void TopTags::Turn(Instant now) {
   if (now < ends_) return;
@@ -13,41 +17,49 @@ void TopTags::Turn(Instant now) {
   ends_ = now + kWindow;
 }
 
+// A tag that is not there takes the place of the least frequent one and inherits its count, as an error. Entries keep
+// the room that their tags once needed, so this stops allocating soon.
 void TopTags::Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Instant now) {
   Turn(now);
-  Merge(current_, {hash, weight, 0, std::string(tag.bytes), tag.is_digest}, kEntries);
-}
-
-// A tag that is not there takes the place of the least frequent one and inherits its count, as an error.
-void TopTags::Merge(Window& window, const Entry& entry, std::size_t entries_max) {
   std::size_t least = 0;
-  for (std::size_t i = 0; i < window.size(); ++i) {
-    Entry& e = window[i];
-    if (e.hash == entry.hash && e.is_digest == entry.is_digest && e.tag == entry.tag) {
-      e.count += entry.count;
-      e.error += entry.error;
+  for (std::size_t i = 0; i < current_.size(); ++i) {
+    Entry& e = current_[i];
+    if (e.hash == hash && e.is_digest == tag.is_digest && e.tag == tag.bytes) {
+      e.count += weight;
       return;
     }
-    if (e.count < window[least].count) least = i;
+    if (e.count < current_[least].count) least = i;
   }
-  if (window.size() < entries_max) {
-    window.push_back(entry);
+  if (current_.size() < kEntries) {
+    current_.push_back({std::string(tag.bytes), tag.is_digest, hash, weight, 0});
     return;
   }
-  const std::uint64_t inherited = window[least].count;
-  window[least] = entry;
-  window[least].count += inherited;
-  window[least].error += inherited;
+  Entry& e = current_[least];
+  e.tag.assign(tag.bytes);
+  e.is_digest = tag.is_digest;
+  e.hash = hash;
+  e.error = e.count;
+  e.count += weight;
 }
 
-void TopTags::AddTo(std::vector<Entry>& sums, Instant now) const {
+void TopTags::AddTo(TopSums& sums, Instant now) const {
+  const auto add = [&sums](const Window& window) {
+    for (const Entry& e : window) {
+      TopEntry& sum = sums[e.tag + (e.is_digest ? '\1' : '\0')];
+      sum.tag = e.tag;
+      sum.is_digest = e.is_digest;
+      sum.count += e.count;
+      sum.error += e.error;
+    }
+  };
   if (now >= ends_ + kWindow) return;
-  for (const Entry& e : current_) Merge(sums, e, std::numeric_limits<std::size_t>::max());
-  if (now >= ends_) return;
-  for (const Entry& e : previous_) Merge(sums, e, std::numeric_limits<std::size_t>::max());
+  add(current_);
+  if (now < ends_) add(previous_);
 }
 
-std::vector<TopTags::Entry> Largest(std::vector<TopTags::Entry> entries, std::size_t n) {
+std::vector<TopEntry> Largest(const TopSums& sums, std::size_t n) {
+  std::vector<TopEntry> entries;
+  for (const auto& [key, entry] : sums) entries.push_back(entry);
   const std::size_t keep = std::min(n, entries.size());
   std::partial_sort(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(keep), entries.end(),
                     [](const auto& a, const auto& b) {

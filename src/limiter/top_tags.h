@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/tag.h"
@@ -14,35 +15,42 @@
 
 namespace dthrottle {
 
+// How often one tag was seen.
+struct TopEntry {
+  std::string tag;
+  bool is_digest = false;
+  std::uint64_t hash = 0;
+  std::uint64_t count = 0;
+  std::uint64_t error = 0;    // how much too high the count may be
+};
+
+// Counts of several sketches, by tag; digests are told from tags by a byte behind them.
+using TopSums = std::unordered_map<std::string, TopEntry>;
+
+// Most frequent first, at most n.
+std::vector<TopEntry> Largest(const TopSums& sums, std::size_t n);
+
 class TopTags {
  public:
+  using Entry = TopEntry;
+
   static constexpr std::size_t kEntries = 256;
   static constexpr Duration kWindow = std::chrono::minutes(1);
 
-  struct Entry {
-    std::uint64_t hash;
-    std::uint64_t count;
-    std::uint64_t error;    // how much too high the count may be
-    std::string tag;
-    bool is_digest;
-  };
+  TopTags();
 
   void Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Instant now);
 
   // Adds what both windows hold to `sums`, tag by tag.
-  void AddTo(std::vector<Entry>& sums, Instant now) const;
+  void AddTo(TopSums& sums, Instant now) const;
 
  private:
   using Window = std::vector<Entry>;
 
-  static void Merge(Window& window, const Entry& entry, std::size_t entries_max);
   void Turn(Instant now);
 
   Window current_, previous_;
   Instant ends_{};    // of the current window
 };
-
-// Most frequent first, at most n.
-std::vector<TopTags::Entry> Largest(std::vector<TopTags::Entry> entries, std::size_t n);
 
 }  // namespace dthrottle

@@ -214,8 +214,8 @@ TEST_CASE("lanes share the table and nothing else") {
 
 // ---- Frequent tags ----
 
-std::vector<TopTags::Entry> Sums(const TopTags& top, Instant now) {
-  std::vector<TopTags::Entry> sums;
+std::vector<TopEntry> Sums(const TopTags& top, Instant now) {
+  TopSums sums;
   top.AddTo(sums, now);
   return Largest(sums, 3);
 }
@@ -266,9 +266,9 @@ TEST_CASE("a busy lane samples, and its counts stay right on average") {
   for (int i = 0; i < 1000; ++i) queries.push_back({{tags[static_cast<std::size_t>(i) % 4], false}});
   std::vector<Verdict> verdicts(queries.size());
   for (int i = 0; i < 400; ++i) host.limiter->Answer(queries, verdicts, 0, host.prng, kNow + i * 1ms);
-  std::vector<TopTags::Entry> served, throttled;
-  host.limiter->lane(0).AddTop(served, throttled, kNow + 1s);
-  served = Largest(served, 3);
+  TopSums sums, throttled;
+  host.limiter->lane(0).AddTop(sums, throttled, kNow + 1s);
+  const std::vector<TopEntry> served = Largest(sums, 3);
   REQUIRE(served.size() == 3);
   CHECK(served[0].tag == "half");
   CHECK(static_cast<double>(served[0].count) == Approx(200'000).epsilon(0.1));
