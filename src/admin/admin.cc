@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "admin/escape.h"
@@ -72,7 +73,8 @@ std::string Text(const Json& answer) {
 Json ErrorAnswer(std::string_view message) { return {{"error", message}}; }
 
 std::string Finish(const Json& answer, bool as_json) {
-  if (as_json) return answer.dump() + "\n\n";
+  // Patterns and paths may hold bytes that are not UTF-8; they must not keep anybody from an answer.
+  if (as_json) return answer.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n\n";
   if (answer.is_object() && answer.contains("error")) {
     return fmt::format("error: {}\n\n", answer["error"].get<std::string>());
   }
@@ -86,11 +88,14 @@ std::string Finish(const Json& answer, bool as_json) {
 
 double Rounded(double x) { return std::round(x * 1e6) / 1e6; }
 
+std::string Hex(std::string_view bytes) {
+  std::string out;
+  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  return out;
+}
+
 std::string ShowTag(const Tag& tag) {
-  if (!tag.is_digest) return EscapeTag(tag.bytes);
-  std::string out = "(over-long, digest ";
-  for (const char c : tag.bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
-  return out + ")";
+  return tag.is_digest ? fmt::format("(over-long, digest {})", Hex(tag.bytes)) : EscapeTag(tag.bytes);
 }
 
 std::string RuleName(const Rulebook& rules, const Limit& limit) {
@@ -179,7 +184,7 @@ Json Why(const Context& c) {
 
   if (tag->query().over_long != nullptr) {
     say(fmt::format("The tag has {} bytes, more than query.max_tag_bytes = {}: it goes by its digest {}.",
-                    tag->bytes().size(), c.host.settings().query.max_tag_bytes, ShowTag(tag->query().tag)));
+                    tag->bytes().size(), c.host.settings().query.max_tag_bytes, Hex(tag->query().tag.bytes)));
   }
   const bool overridden = seen.limit.has_value() && rules.is_override(*seen.limit);
   say(overridden ? "An override names the tag." : "No override names the tag.");
@@ -307,7 +312,9 @@ constexpr Command kCommands[] = {
 Json Help(const Context&) {
   Json rows = Json::array();
   for (const Command& command : kCommands) {
-    rows.push_back({{"command", fmt::format("{} {}", command.name, command.argument)}, {"meaning", command.meaning}});
+    const std::string_view blank = command.argument.empty() ? "" : " ";
+    rows.push_back({{"command", fmt::format("{}{}{}", command.name, blank, command.argument)},
+                    {"meaning", command.meaning}});
   }
   rows.push_back({{"command", "json COMMAND"}, {"meaning", "the answer as one line of JSON"}});
   return rows;

@@ -216,8 +216,8 @@ class Loader {
       const double between_reports = rule.rate * Seconds(s.peers.period);
       if (rule.share != Share::kLocal && rule.mode != Mode::kOff && rule.burst < between_reports) {
         Warn(rule_places_[i],
-             fmt::format("rule \"{}\": burst = {} is less than rate x peers.period = {}: with several hosts, a client that "
-                         "keeps its rate may be refused; raise burst, shorten the period, or share = \"local\"",
+             fmt::format("rule \"{}\": burst = {} is less than rate x peers.period = {}: several hosts can serve more than "
+                         "a burst between two reports; raise burst, shorten the period, or share = \"local\"",
                          rule.name, FormatNumber(rule.burst), FormatNumber(between_reports)));
       }
     }

@@ -157,8 +157,10 @@ Rule ExampleRule() {
 std::string Quote(const Value& value) {
   constexpr std::size_t kShown = 80;
   std::string text = ToToml(value);
-  if (text.size() > kShown) text = text.substr(0, kShown) + "...";
-  return text;
+  if (text.size() <= kShown) return text;
+  std::size_t end = kShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;    // not inside a character
+  return text.substr(0, end) + "...";
 }
 
 std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides) {

@@ -116,7 +116,6 @@ int Main(int argc, char** argv) {
   std::string socket = DefaultSocket();
   bool as_json = false;
   double timeout_s = 5;
-  std::vector<std::string> words;
   app.add_option("--socket,-s", socket, "The daemon's admin socket")
       ->envname("DTHROTTLECTL_SOCKET")
       ->capture_default_str();
@@ -124,14 +123,18 @@ int Main(int argc, char** argv) {
   app.add_option("--timeout", timeout_s, "Seconds to wait for the answer")
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
-  app.add_option("command", words, "help, stats, show TAG, why TAG, top [N], rules, config, forgive TAG, reload")
-      ->required();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
-  app.positionals_at_end();
+  app.footer("Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, config, forgive TAG, reload");
+  app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
+  }
+  const std::vector<std::string> words = app.remaining();
+  if (words.empty()) {
+    fmt::print(stderr, "{}", app.help());
+    return EX_USAGE;
   }
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   const Result<std::string> answer = Ask(socket, Line(words, as_json), patience);

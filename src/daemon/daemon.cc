@@ -366,7 +366,13 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
     StartBackground();
   }
   ++(outcome.in_force ? counts_.reloads : counts_.reload_failures);
-  for (const std::string& problem : outcome.problems) log_.Warning("reload: {}", problem);
+  for (const std::string& problem : outcome.problems) {
+    if (outcome.in_force) {
+      log_.Warning("reload: {}", problem);
+    } else {
+      log_.Error("reload: {}", problem);
+    }
+  }
   if (outcome.in_force) {
     log_.Notice("reloaded {}: {} rules, {} overrides", path_, limiter_->rules().rules().size(),
                 limiter_->rules().overrides().size());

@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "io/clock.h"
 
@@ -81,22 +83,21 @@ void AdminServer::OnRead(const std::shared_ptr<Connection>& c, ssize_t n, const 
     return;
   }
   c->input.append(data, static_cast<std::size_t>(n));
-  if (c->input.find('\n') == std::string::npos && c->input.size() > kCommandBytesMax) {
-    c->at_end = true;
-    c->input.clear();
-    uv_read_stop(&c->uv.stream);
-    if (!c->busy) Answer(c, CommandTooLong());
-    return;
-  }
-  if (c->input.size() > 2 * kCommandBytesMax) {
+  if (!c->busy) RunNext(c);
+  if (c->input.size() > kCommandBytesMax && !c->closing) {    // until the lines that wait have run
     c->paused = true;
     uv_read_stop(&c->uv.stream);
   }
-  if (!c->busy) RunNext(c);
 }
 
 void AdminServer::RunNext(const std::shared_ptr<Connection>& c) {
   const std::size_t lf = c->input.find('\n');
+  if (std::min(lf, c->input.size()) > kCommandBytesMax) {    // whatever follows, nobody knows where it begins
+    c->at_end = true;
+    c->input.clear();
+    uv_read_stop(&c->uv.stream);
+    return Answer(c, CommandTooLong());
+  }
   if (lf == std::string::npos) {
     c->busy = false;
     if (c->at_end) {

@@ -22,7 +22,8 @@ using FileResult = tl::expected<T, FileError>;
 // The whole file. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
-// 16 bytes that tell this boot from any other; zeros where the kernel does not say.
+// 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
+// nothing of before is trusted.
 std::array<std::byte, 16> ReadBootId();
 
 // Bytes from the system's source of randomness.

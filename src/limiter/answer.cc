@@ -6,27 +6,29 @@
 
 namespace dthrottle {
 
-// Memory is the cost of a decision, so a batch asks for all its memory first: directory lines while hashing, cells
-// once the directories are there, and only then one decision after the other.
+// Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it are
+// on their way, and the directory lines of those behind them.
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_index, Prng& prng,
                      Instant now) {
   DT_CHECK(verdicts.size() == queries.size());
-  constexpr std::size_t kBatch = 64;
-  std::array<std::uint64_t, kBatch> hashes;
+  constexpr std::size_t kAheadMax = 16, kRing = 64;
+  static_assert(kRing > 2 * kAheadMax);
+  std::array<std::uint64_t, kRing> hashes;
   Lane& lane = *lanes_[lane_index];
   lane.Tick(queries.size(), now);
-  for (std::size_t done = 0; done < queries.size(); done += kBatch) {
-    const std::size_t n = std::min(kBatch, queries.size() - done);
-    for (std::size_t i = 0; i < n; ++i) {
-      hashes[i] = table_->Hash(queries[done + i].tag);
-      table_->Near(hashes[i]);
+  const std::size_t n = queries.size(), ahead = std::min(kAheadMax, n / 2);
+  for (std::size_t i = 0; i < n + 2 * ahead; ++i) {
+    if (i < n) {
+      const std::uint64_t hash = table_->Hash(queries[i].tag);
+      hashes[i % kRing] = hash;
+      table_->Near(hash);
     }
-    for (std::size_t i = 0; i < n; ++i) table_->Nearer(hashes[i]);
-    for (std::size_t i = 0; i < n; ++i) {
-      const Query& query = queries[done + i];
-      const Verdict verdict = Decide(query, hashes[i], lane, now);
-      verdicts[done + i] = verdict;
-      if (lane.Sampled()) lane.Sample(query.tag, hashes[i], verdict == Verdict::kServe, prng, now);
+    if (i >= ahead && i < n + ahead) table_->Nearer(hashes[(i - ahead) % kRing]);
+    if (i >= 2 * ahead) {
+      const std::size_t k = i - 2 * ahead;
+      const std::uint64_t hash = hashes[k % kRing];
+      verdicts[k] = Decide(queries[k], hash, lane, now);
+      if (lane.Sampled()) lane.Sample(queries[k].tag, hash, verdicts[k] == Verdict::kServe, prng, now);
     }
   }
 }

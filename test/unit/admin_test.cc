@@ -142,6 +142,8 @@ TEST_CASE("what is not a command is an error that helps") {
 TEST_CASE("reload tells how it ended") {
   FakeDaemon daemon;
   CHECK(Has(daemon.Ask("reload"), "reloaded  true\n"));
+  daemon.outcome = {false, {"f:1:2: error: not UTF-8: \xc3"}};
+  CHECK(Has(daemon.Ask("json reload"), "\"reloaded\":false"));
   daemon.outcome = {false, {"f:1:2: error: bad"}};
   const std::string answer = daemon.Ask("reload");
   CHECK(answer.starts_with("reloaded  false\n"));

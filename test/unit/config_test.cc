@@ -179,6 +179,13 @@ TEST_CASE("names, defaults and override tags are unique, and the earlier line is
   CHECK(problems[2] == "f:17:1: error: override.tag = \"t\": must be unique, and line 13 has it");
 }
 
+TEST_CASE("a long value is cut between characters") {
+  std::string toml = "[query]\nunix = \"";
+  for (int i = 0; i < 60; ++i) toml += "\xc3\xa9";
+  const std::string problem = Problems(toml + "\"\n").at(0);
+  CHECK(problem.find("\xc3\xa9...: must be an absolute path") != std::string::npos);
+}
+
 TEST_CASE("settings that contradict each other are refused") {
   CHECK(Problems("[query]\nunix=\"\"\ntcp=\"\"\n").size() == 1);
   CHECK(Problems("[query]\nunix=\"/a\"\n[admin]\nunix=\"/a\"\n").size() == 1);

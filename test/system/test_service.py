@@ -1,0 +1,128 @@
+"""What the daemon tells the service manager, and what it says on standard error."""
+
+import contextlib
+import shutil
+import signal
+import socket
+import time
+
+from common import SystemTest
+from daemon import SANITIZED, Daemon, fresh_directory, override, rule, wait_until
+
+class Manager:
+    """Stands in for systemd: receives what is sent to NOTIFY_SOCKET."""
+
+    def __init__(self):
+        self.directory = fresh_directory()
+        self.path = f"{self.directory}/notify"
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sock.bind(self.path)
+        self._sock.setblocking(False)
+        self.messages = []    # a dictionary each
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._sock.close()
+        shutil.rmtree(self.directory)
+
+    def receive(self):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                lines = self._sock.recv(4096).decode().splitlines()
+                self.messages.append(dict(line.split("=", 1) for line in lines))
+        return self.messages
+
+    def wait_for(self, **fields):
+        """Waits for a message with these fields, forgets what came before it, and returns it."""
+        def found():
+            for i, message in enumerate(self.receive()):
+                if fields.items() <= message.items():
+                    self.messages = self.messages[i + 1:]
+                    return message
+            return None
+        return wait_until(found, f"the service manager is told {fields}")
+
+
+class Notification(SystemTest):
+    def test_the_service_manager_hears_of_start_reload_and_stop(self):
+        with Manager() as manager, Daemon(rule(), env={"NOTIFY_SOCKET": manager.path}) as daemon:
+            ready = manager.wait_for(READY="1")
+            self.assertIn(daemon.query_path, ready["STATUS"])
+
+            before = time.monotonic_ns() // 1000
+            daemon.signal(signal.SIGHUP)
+            reloading = manager.wait_for(RELOADING="1")
+            self.assertTrue(before <= int(reloading["MONOTONIC_USEC"]) <= time.monotonic_ns() // 1000, reloading)
+            manager.wait_for(READY="1")
+
+            daemon.settings_path.write_text("nonsense")
+            daemon.signal(signal.SIGHUP)
+            manager.wait_for(RELOADING="1")
+            self.assertIn("refused", manager.wait_for(READY="1")["STATUS"])
+
+            daemon.signal(signal.SIGTERM)
+            manager.wait_for(STOPPING="1")
+            daemon.wait_exit(0)
+            self.assertEqual(manager.receive(), [], "something came after STOPPING")
+
+    def test_ready_means_that_a_query_is_answered(self):
+        with Manager() as manager, Daemon(rule(), env={"NOTIFY_SOCKET": manager.path}) as daemon:
+            manager.wait_for(READY="1")
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+
+    def test_the_watchdog_is_fed_while_the_daemon_answers_and_reloads(self):
+        environment = {"WATCHDOG_USEC": "400000"}
+        with Manager() as manager, \
+                Daemon(rule(), env={"NOTIFY_SOCKET": manager.path, **environment}, query={"threads": 2}) as daemon:
+            # Twice the interval that the watchdog allows must pass without a gap of that length.
+            last, end = time.monotonic(), time.monotonic() + 1.2
+            daemon.write_settings(rule(), *(override(f"o{i}") for i in range(1000 if SANITIZED else 30_000)))
+            daemon.signal(signal.SIGHUP)
+            fed, longest = 0, 0.0
+            while time.monotonic() < end:
+                daemon.ask(["C"] * 100)
+                now = sum(message.get("WATCHDOG") == "1" for message in manager.receive())
+                longest = max(longest, time.monotonic() - last)
+                if now > fed:
+                    fed, last = now, time.monotonic()
+            self.assertGreaterEqual(fed, 3)
+            if not SANITIZED:
+                self.assertLess(longest, 0.4)
+
+    def test_without_a_watchdog_nothing_is_fed(self):
+        with Manager() as manager, Daemon(rule(), env={"NOTIFY_SOCKET": manager.path}) as daemon:
+            manager.wait_for(READY="1")
+            daemon.ask(["C"])
+            time.sleep(0.1)
+            self.assertEqual(manager.receive(), [])
+
+
+class Log(SystemTest):
+    def test_every_line_has_a_time_or_in_the_journal_a_priority(self):
+        with Daemon(rule(), peers={"connect": ["tcp://10.0.0.2:7314"]}) as daemon:
+            for line in daemon.log.splitlines():
+                self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} (error|warning|notice): \S")
+            self.assertIn(" warning: ", daemon.log)
+        with Daemon(rule(), env={"JOURNAL_STREAM": "1:1"}, peers={"connect": ["tcp://10.0.0.2:7314"]}) as daemon:
+            for line in daemon.log.splitlines():
+                self.assertRegex(line, r"^<[345]>\S")
+            self.assertIn("<4>", daemon.log)
+
+    def test_a_storm_of_the_same_message_is_held_back_and_counted(self):
+        with Daemon(rule(burst=1000), query={"max_connections": 1}) as daemon, daemon.connect():
+            self.assertEqual(wait_until(lambda: daemon.stats()["connections"], "one is connected"), 1)
+            for _ in range(200):
+                daemon.connect().close()
+            stats = wait_until(lambda: (s := daemon.stats())["connections_rejected"] == 200 and s, "all turned away")
+            said = daemon.log.count("one more turned away")
+            self.assertGreaterEqual(said, 10)
+            self.assertLess(said, 20)
+            self.assertEqual(stats["log_suppressed"], 200 - said)
+
+    def test_queries_write_nothing_to_the_log(self):
+        with Daemon(rule(burst=10)) as daemon:
+            before = daemon.log
+            daemon.ask(["C", "", "x" * 100_000] * 100)
+            self.assertEqual(daemon.log, before)
