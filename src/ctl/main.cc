@@ -132,7 +132,7 @@ int Main(int argc, char** argv) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
   }
   const std::vector<std::string> words = app.remaining();
-  if (words.empty()) {
+  if (words.empty() || words.front().starts_with('-')) {    // no command, or an option that there is not
     fmt::print(stderr, "{}", app.help());
     return EX_USAGE;
   }

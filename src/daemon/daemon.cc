@@ -367,11 +367,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
   }
   ++(outcome.in_force ? counts_.reloads : counts_.reload_failures);
   for (const std::string& problem : outcome.problems) {
-    if (outcome.in_force) {
-      log_.Warning("reload: {}", problem);
-    } else {
-      log_.Error("reload: {}", problem);
-    }
+    log_.Say(outcome.in_force ? LogLevel::kWarning : LogLevel::kError, "reload: " + problem);
   }
   if (outcome.in_force) {
     log_.Notice("reloaded {}: {} rules, {} overrides", path_, limiter_->rules().rules().size(),
@@ -420,8 +416,7 @@ void Daemon::Stop(int signal) {
   log_.Notice("{}: answering what has been asked, then leaving", signal == SIGINT ? "SIGINT" : "SIGTERM");
   // Whoever connected before the signal may have asked already.
   for (const auto& listener : listeners_) listener->AcceptAll();
-  listeners_.clear();
-  for (const std::string& path : socket_files_) ::unlink(path.c_str());
+  StopListening();
   draining_ = workers_.size();
   for (const auto& worker : workers_) {
     worker->Do([this, w = worker.get()] {
@@ -445,8 +440,13 @@ void Daemon::OnDrained() {
   log_.Notice("left");
 }
 
-void Daemon::CloseHandles() {
+void Daemon::StopListening() {
   listeners_.clear();
+  for (const std::string& path : std::exchange(socket_files_, {})) ::unlink(path.c_str());
+}
+
+void Daemon::CloseHandles() {
+  StopListening();
   admin_->Close();
   tasks_->Close();
   CloseHandle(on_term_);

@@ -47,6 +47,7 @@ class Daemon final : private AdminHost {
   struct ReloadWork;
 
   // Start, and the opposite
+  void StopListening();
   void CloseHandles();
   void MakeWorkers();
   void Listen();

@@ -58,11 +58,8 @@ int Serve(const std::string& path) {
   const std::string runtime_dir = RuntimeDir();
   LoadedSettings loaded = ParseSettings(*text, path, runtime_dir);
   for (const Problem& problem : loaded.problems) {
-    if (problem.severity == Problem::Severity::kError) {
-      log.Error("{}", Format(problem));
-    } else {
-      log.Warning("{}", Format(problem));
-    }
+    const bool is_error = problem.severity == Problem::Severity::kError;
+    log.Say(is_error ? LogLevel::kError : LogLevel::kWarning, Format(problem));
   }
   if (!loaded.ok()) return EX_CONFIG;
   text->clear();

@@ -179,8 +179,7 @@ bool Listener::AcceptOne() {
       return true;
     case EMFILE:
     case ENFILE:
-      TurnOneAway(errno);
-      return true;
+      return TurnOneAway(errno);
     default:
       on_failure_(errno);
       Pause();
@@ -188,13 +187,18 @@ bool Listener::AcceptOne() {
   }
 }
 
-void Listener::TurnOneAway(int code) {
-  on_failure_(code);
+// Returns whether there may be another.
+bool Listener::TurnOneAway(int code) {
   if (spare_fd_ >= 0) ::close(spare_fd_);
   const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int error = errno;
   if (fd >= 0) ::close(fd);
   spare_fd_ = OpenSpare();
-  if (fd < 0 && errno != EAGAIN) Pause();    // somebody else took the descriptor: come back when there may be one
+  if (fd < 0 && error == EAGAIN) return false;    // the system says "no descriptor" also where nobody waits
+  on_failure_(code);
+  if (fd >= 0) return true;
+  Pause();    // somebody else took the descriptor: come back when there may be one
+  return false;
 }
 
 // The socket stays readable, so without a pause the loop would turn as fast as it can for nothing.

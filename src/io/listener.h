@@ -57,7 +57,7 @@ class Listener {
 
   void Poll();
   bool AcceptOne();
-  void TurnOneAway(int code);
+  bool TurnOneAway(int code);
   void Pause();
 
   uv_loop_t* loop_;

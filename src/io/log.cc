@@ -27,6 +27,13 @@ std::string Prefix(LogLevel level, bool for_journal) {
 
 Log::Log(LogLevel level) : level_(level), for_journal_(std::getenv("JOURNAL_STREAM") != nullptr) {}
 
+void Log::Say(LogLevel level, std::string_view text) const {
+  if (level > level_) return;
+  const std::string line = fmt::format("{}{}\n", Prefix(level, for_journal_), text);
+  // Whoever reads may be gone or slow; a log that cannot be written is no reason to stop.
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+}
+
 std::uint64_t Log::suppressed() const {
   const std::lock_guard lock(mutex_);
   return suppressed_;
@@ -35,7 +42,7 @@ std::uint64_t Log::suppressed() const {
 void Log::Write(LogLevel level, fmt::string_view format, fmt::format_args args) {
   static const Shape kPace = Shape::From(10, 1);
   if (level > level_) return;
-  std::string line = Prefix(level, for_journal_);
+  std::string text;
   {
     const std::lock_guard lock(mutex_);
     Pace& pace = paces_[format.data()];
@@ -44,13 +51,11 @@ void Log::Write(LogLevel level, fmt::string_view format, fmt::format_args args) 
       ++suppressed_;
       return;
     }
-    line += fmt::vformat(format, args);
-    if (pace.held_back > 0) line += fmt::format(" ({} more like this held back)", pace.held_back);
+    text = fmt::vformat(format, args);
+    if (pace.held_back > 0) text += fmt::format(" ({} more like this held back)", pace.held_back);
     pace.held_back = 0;
   }
-  line += '\n';
-  // Whoever reads may be gone or slow; a log that cannot be written is no reason to stop.
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  Say(level, text);
 }
 
 }  // namespace dthrottle

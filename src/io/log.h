@@ -38,6 +38,9 @@ class Log {
     Write(LogLevel::kInfo, format, fmt::make_format_args(args...));
   }
 
+  // One line that is never held back: for lists that are bounded and asked for.
+  void Say(LogLevel level, std::string_view text) const;
+
   std::uint64_t suppressed() const;
 
  private:

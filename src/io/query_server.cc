@@ -246,13 +246,12 @@ void QueryServer::Drain(std::function<void()> on_drained) {
 }
 
 // What was in a socket when draining began is read in the turn after, so a tick in which nobody was heard means that
-// nothing is left to answer.
+// nothing is left to answer, but on connections that are not read from because they still have answers to take.
 void QueryServer::OnDrainTick() {
   const bool late = ++drain_ticks_ > kDrainTicksMax;
   const bool silent = !std::exchange(heard_, false);
   for (std::size_t i = connections_.size(); i-- > 0;) {
     Connection& c = *connections_[i];
-    if (silent) c.at_end = true;
     if (late || (silent && !c.writing)) End(c);
   }
   if (!connections_.empty()) return;

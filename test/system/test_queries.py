@@ -6,13 +6,14 @@ import pathlib
 import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
 import unittest
 
 from common import SystemTest
-from daemon import PATIENCE, Daemon, await_read, lines_of, pump, receive_all, rule, verdicts
+from daemon import PATIENCE, SANITIZED, Daemon, await_read, lines_of, pump, receive_all, rule, verdicts
 
 
 class Newcomer(SystemTest):
@@ -198,6 +199,30 @@ class Sharing(SystemTest):
             self.assertEqual(served, {tag: burst for tag in tags})
             stats = daemon.stats()
             self.assertEqual((stats["served"], stats["queries"]), (burst * len(tags), 32 * len(queries)))
+
+    def test_query_threads_limit_together_while_tags_come_and_rules_change(self):
+        burst, chance = 5, random.Random(23)
+        pool = [b"%d-" % i + b"x" * chance.choice([0, 0, 0, 30, 100, 300]) for i in range(2000)]
+        with Daemon(rule(burst=burst), query={"threads": 2}) as daemon, contextlib.ExitStack() as stack:
+            streams = [stack.enter_context(daemon.stream(tcp=i % 2 == 0)) for i in range(16)]
+            for stream in streams:
+                stream.queries = chance.choices(pool, k=3_000 if SANITIZED else 10_000)
+                stream.send(lines_of(stream.queries))
+
+            def answered():
+                return all(stream.answers() >= len(stream.queries) for stream in streams)
+            for i in range(5):
+                # Slower each time, so that every bucket is rewritten; nobody has more tokens for it.
+                daemon.write_settings(rule(burst=burst, rate=(10 - i) * 1e-6))
+                daemon.signal(signal.SIGHUP)
+                pump(streams, answered, 0.01)
+            self.assertTrue(pump(streams, answered))
+            asked, served = collections.Counter(), collections.Counter()
+            for stream in streams:
+                asked.update(stream.queries)
+                given = zip(stream.queries, verdicts(stream.received), strict=True)
+                served.update(tag for tag, verdict in given if verdict == "OK")
+            self.assertEqual(served, {tag: min(burst, count) for tag, count in asked.items()})
 
     def test_connections_are_spread_over_the_query_threads(self):
         with Daemon(rule(burst=10), query={"threads": 2}) as daemon, contextlib.ExitStack() as stack:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import signal
 import socket
 import stat
 import subprocess
@@ -216,7 +217,7 @@ class Stop(SystemTest):
                 while data:
                     data = data[sock.send(data):]
             written = (2 * count - len(data)) // 2
-            daemon.signal(15)
+            daemon.signal(signal.SIGTERM)
             sock.settimeout(PATIENCE)
             if late_reader:
                 wait_until(lambda: "answering what has been asked" in daemon.log, "it has noticed")
@@ -243,12 +244,12 @@ class Stop(SystemTest):
 
     def test_one_who_connected_and_asked_just_before_sigterm_is_answered(self):
         with Daemon(rule(burst=100)) as daemon, contextlib.ExitStack() as stack:
-            daemon.signal(19)    # SIGSTOP: all of it happens before the daemon looks
+            daemon.signal(signal.SIGSTOP)    # all of it happens before the daemon looks
             socks = [stack.enter_context(daemon.connect(tcp=i % 2 == 0)) for i in range(50)]
             for sock in socks:
                 sock.sendall(b"C\n")
-            daemon.signal(15)
-            daemon.signal(18)
+            daemon.signal(signal.SIGTERM)
+            daemon.signal(signal.SIGCONT)
             self.assertEqual([receive_all(sock) for sock in socks], [b"OK\n"] * 50)
             daemon.wait_exit(0)
 
@@ -258,7 +259,7 @@ class Stop(SystemTest):
             with contextlib.suppress(BlockingIOError):
                 while True:
                     sock.send(b"C\n" * 10_000)
-            daemon.signal(15)
+            daemon.signal(signal.SIGTERM)
             try:
                 self.assertEqual(daemon.process.wait(6), 0)
             except subprocess.TimeoutExpired:
@@ -266,6 +267,6 @@ class Stop(SystemTest):
 
     def test_open_connections_that_ask_nothing_do_not_delay_the_end(self):
         with Daemon(rule()) as daemon, daemon.connect(), daemon.connect(tcp=True), daemon.admin_session():
-            daemon.signal(2)    # SIGINT is as good
+            daemon.signal(signal.SIGINT)    # is as good
             self.assertEqual(daemon.process.wait(1.5 if PATIENCE < 20 else PATIENCE), 0)
             self.assertIn("SIGINT", daemon.log)
