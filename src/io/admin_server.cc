@@ -1,23 +1,18 @@
 #include "io/admin_server.h"
 
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "io/clock.h"
+#include "io/stream.h"
 
 namespace dthrottle {
 
 // Kept alive by the list while it is open, by its handle until that is closed, and by a command that answers later.
 struct AdminServer::Connection : std::enable_shared_from_this<Connection> {
-  union {
-    uv_handle_t handle;
-    uv_stream_t stream;
-    uv_tcp_t tcp;
-    uv_pipe_t pipe;
-  } uv;
+  StreamHandle uv;
   AdminServer* server;
   std::shared_ptr<Connection> self;    // until the handle is closed
   char read_buffer[4096];
@@ -39,26 +34,13 @@ void AdminServer::Take(int fd) {
     ::close(fd);
     return;
   }
-  int domain = 0;
-  socklen_t size = sizeof domain;
-  ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
   auto c = std::make_shared<Connection>();
   c->server = this;
   c->self = c;
-  int opened;
-  if (domain == AF_UNIX) {
-    DT_CHECK(uv_pipe_init(loop_, &c->uv.pipe, 0) == 0);
-    opened = uv_pipe_open(&c->uv.pipe, fd);
-  } else {
-    DT_CHECK(uv_tcp_init(loop_, &c->uv.tcp) == 0);
-    opened = uv_tcp_open(&c->uv.tcp, fd);
-  }
+  const bool opened = OpenStream(loop_, fd, c->uv);
   c->uv.handle.data = c.get();
   connections_.push_back(c);
-  if (opened != 0) {
-    ::close(fd);
-    return End(c);
-  }
+  if (!opened) return End(c);
   StartReading(c);
 }
 

@@ -1,15 +1,12 @@
 #include "io/query_server.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "base/check.h"
 #include "io/clock.h"
+#include "io/stream.h"
 
 namespace dthrottle {
 
@@ -27,12 +24,7 @@ T* Owner(const void* handle) {
 }  // namespace
 
 struct QueryServer::Connection {
-  union {
-    uv_handle_t handle;
-    uv_stream_t stream;
-    uv_tcp_t tcp;
-    uv_pipe_t pipe;
-  } uv;
+  StreamHandle uv;
   QueryServer* server;
   std::size_t index;    // in connections_
   Framer framer;
@@ -65,29 +57,14 @@ void QueryServer::Close() {
 }
 
 void QueryServer::Take(int fd) {
-  int domain = 0;
-  socklen_t size = sizeof domain;
-  ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
   auto* c = new Connection{};
   c->server = this;
   c->index = connections_.size();
   c->heard_at = idle_ticks_;
-  int opened;
-  if (domain == AF_UNIX) {
-    DT_CHECK(uv_pipe_init(loop_, &c->uv.pipe, 0) == 0);
-    opened = uv_pipe_open(&c->uv.pipe, fd);
-  } else {
-    DT_CHECK(uv_tcp_init(loop_, &c->uv.tcp) == 0);
-    opened = uv_tcp_open(&c->uv.tcp, fd);
-    uv_tcp_nodelay(&c->uv.tcp, 1);    // a failure costs speed only
-  }
+  const bool opened = OpenStream(loop_, fd, c->uv);
   c->uv.handle.data = c;
   connections_.push_back(c);
-  if (opened != 0) {
-    ::close(fd);
-    End(*c);
-    return;
-  }
+  if (!opened) return End(*c);
   StartReading(*c);
 }
 

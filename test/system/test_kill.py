@@ -40,8 +40,8 @@ class Kill(SystemTest):
             self.assertEqual({tag: n for tag, n in served.items() if n > self.BURST}, {})
             self.assertEqual(daemon.stats()["table_evicted"], 0)
             spent = sum(served.values())
-            report(f"{kills} kills, {in_the_middle} while queries waited: {spent} of {self.BURST * len(everyone)} tokens "
-                   f"were served, {in_last_life} of them in the last life; {torn} torn entries dropped")
+            report(f"{kills} kills, {in_the_middle} while queries waited: {spent} of {self.BURST * len(everyone)} "
+                   f"tokens were served, {in_last_life} of them in the last life; {torn} torn entries dropped")
             # Tokens may be lost with answers that were on their way, but not by the thousand.
             self.assertGreater(spent, 0.9 * self.BURST * len(everyone))
             self.assertLess(in_last_life, spent, "nothing was spent before a kill")
