@@ -70,7 +70,9 @@ std::string Text(const Json& answer) {
   return out;
 }
 
-Json ErrorAnswer(std::string_view message) { return {{"error", message}}; }
+Json ErrorAnswer(std::string_view message) {
+  return {{"error", message}};
+}
 
 std::string Finish(const Json& answer, bool as_json) {
   // Patterns and paths may hold bytes that are not UTF-8; they must not keep anybody from an answer.
@@ -86,7 +88,9 @@ std::string Finish(const Json& answer, bool as_json) {
 
 // ---- Commands ----
 
-double Rounded(double x) { return std::round(x * 1e6) / 1e6; }
+double Rounded(double x) {
+  return std::round(x * 1e6) / 1e6;
+}
 
 std::string Hex(std::string_view bytes) {
   std::string out;
@@ -258,8 +262,15 @@ Json Rules(const Context& c) {
   Json rows = Json::array();
   const auto add = [&](const Json& name, const Json& match, const Json& burst, const Json& rate, const Json& share,
                        const Json& mode, const RuleTotals& t) {
-    rows.push_back({{"rule", name}, {"match", match}, {"burst", burst}, {"rate", rate}, {"share", share}, {"mode", mode},
-                    {"served", t.served}, {"throttled", t.throttled}, {"shadowed", t.shadowed}});
+    rows.push_back({{"rule", name},
+                    {"match", match},
+                    {"burst", burst},
+                    {"rate", rate},
+                    {"share", share},
+                    {"mode", mode},
+                    {"served", t.served},
+                    {"throttled", t.throttled},
+                    {"shadowed", t.shadowed}});
   };
   const auto& rules = c.rules().rules();
   for (std::size_t i = 0; i < rules.size(); ++i) {
@@ -313,8 +324,8 @@ Json Help(const Context&) {
   Json rows = Json::array();
   for (const Command& command : kCommands) {
     const std::string_view blank = command.argument.empty() ? "" : " ";
-    rows.push_back({{"command", fmt::format("{}{}{}", command.name, blank, command.argument)},
-                    {"meaning", command.meaning}});
+    rows.push_back(
+        {{"command", fmt::format("{}{}{}", command.name, blank, command.argument)}, {"meaning", command.meaning}});
   }
   rows.push_back({{"command", "json COMMAND"}, {"meaning", "the answer as one line of JSON"}});
   return rows;
@@ -327,7 +338,7 @@ Json ReloadAnswer(const ReloadOutcome& outcome) {
   return answer;
 }
 
-}  // namespace
+}    // namespace
 
 void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now) {
   if (line.ends_with('\r')) line.remove_suffix(1);
@@ -356,4 +367,4 @@ std::string CommandTooLong() {
   return Finish(ErrorAnswer(fmt::format("a command has at most {} bytes", kCommandBytesMax)), false);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

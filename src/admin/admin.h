@@ -47,4 +47,4 @@ void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply,
 // The answer to a line that is too long to be one.
 std::string CommandTooLong();
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -43,4 +43,4 @@ Result<std::string> UnescapeTag(std::string_view text) {
   return out;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

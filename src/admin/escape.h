@@ -14,4 +14,4 @@ std::string EscapeTag(std::string_view bytes);
 // Fails on a backslash that begins neither \xNN nor \\. Bytes that would have been escaped may also stand raw.
 Result<std::string> UnescapeTag(std::string_view text);
 
-}  // namespace dthrottle
+}    // namespace dthrottle

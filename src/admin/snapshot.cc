@@ -31,7 +31,8 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return D(s.table.cells_used) / D(s.table_cells); }},
     {"table_reclaimed", "", "Full buckets forgotten to make room, which changes no answer.",
      [](const Snapshot& s) { return D(s.table.reclaimed); }},
-    {"table_evicted", "", "Buckets forgotten before they were full, which forgave what had been spent: raise table.memory.",
+    {"table_evicted", "",
+     "Buckets forgotten before they were full, which forgave what had been spent: raise table.memory.",
      [](const Snapshot& s) { return D(s.table.evicted); }},
     {"table_moved", "", "Buckets moved within the table to make room.",
      [](const Snapshot& s) { return D(s.table.moved); }},
@@ -59,7 +60,7 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return D(s.process.log_suppressed); }},
 };
 
-}  // namespace
+}    // namespace
 
 Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   Snapshot s;
@@ -76,7 +77,9 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   return s;
 }
 
-std::span<const Count> Counts() { return kCounts; }
+std::span<const Count> Counts() {
+  return kCounts;
+}
 
 std::string RenderCountsManual() {
   std::string out = ".Bl -tag -width Ds\n";
@@ -87,4 +90,4 @@ std::string RenderCountsManual() {
   return out + ".El\n";
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

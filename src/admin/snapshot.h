@@ -14,13 +14,13 @@ namespace dthrottle {
 // What only the skin of the daemon can count.
 struct ProcessCounts {
   Duration uptime{};
-  std::uint64_t connections = 0;                // open now
+  std::uint64_t connections = 0;    // open now
   std::uint64_t accepted = 0;
-  std::uint64_t rejected_full = 0;              // max_connections
-  std::uint64_t accept_failures = 0;            // EMFILE and the like
+  std::uint64_t rejected_full = 0;      // max_connections
+  std::uint64_t accept_failures = 0;    // EMFILE and the like
   std::uint64_t idle_closed = 0;
-  std::uint64_t stalled = 0;                    // reads suspended because answers were not read
-  std::uint64_t over_long = 0;                  // tags longer than max_tag_bytes
+  std::uint64_t stalled = 0;      // reads suspended because answers were not read
+  std::uint64_t over_long = 0;    // tags longer than max_tag_bytes
   std::uint64_t reloads = 0;
   std::uint64_t reload_failures = 0;
   std::uint64_t log_suppressed = 0;
@@ -32,7 +32,7 @@ struct Snapshot {
   std::uint64_t table_bytes = 0;
   std::uint64_t table_cells = 0;
   std::uint64_t table_dropped = 0;
-  RuleTotals all;          // over all rules
+  RuleTotals all;    // over all rules
   std::uint64_t unmatched = 0;
   std::uint64_t rules = 0;
   std::uint64_t overrides = 0;
@@ -53,4 +53,4 @@ std::span<const Count> Counts();
 // The counts as a list for the manual, in mdoc.
 std::string RenderCountsManual();
 
-}  // namespace dthrottle
+}    // namespace dthrottle

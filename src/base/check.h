@@ -11,7 +11,8 @@ namespace dthrottle {
   std::abort();
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle
 
-#define DT_CHECK(condition) \
-  (__builtin_expect(static_cast<bool>(condition), 1) ? void() : ::dthrottle::CheckFailed(#condition, __FILE__, __LINE__))
+#define DT_CHECK(condition)                                   \
+  (__builtin_expect(static_cast<bool>(condition), 1) ? void() \
+                                                     : ::dthrottle::CheckFailed(#condition, __FILE__, __LINE__))

@@ -16,4 +16,4 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -42,4 +42,4 @@ class Prng {
   std::uint64_t state_[4];
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -57,4 +57,4 @@ inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
   return v0 ^ v1 ^ v2 ^ v3;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -38,4 +38,4 @@ struct Query {
   const OverLongTag* over_long = nullptr;    // set exactly when tag.is_digest
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -22,7 +22,11 @@ struct MonotonicClock {
 // Nanoseconds since an origin that is the same for all processes of one boot (CLOCK_MONOTONIC in the daemon).
 using Instant = MonotonicClock::time_point;
 
-constexpr Instant FromNanoseconds(Duration::rep ns) { return Instant(Duration(ns)); }
-constexpr double Seconds(Duration d) { return std::chrono::duration<double>(d).count(); }
+constexpr Instant FromNanoseconds(Duration::rep ns) {
+  return Instant(Duration(ns));
+}
+constexpr double Seconds(Duration d) {
+  return std::chrono::duration<double>(d).count();
+}
 
-}  // namespace dthrottle
+}    // namespace dthrottle

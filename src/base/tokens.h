@@ -11,4 +11,4 @@ using Tokens = double;
 // Tokens that one query spends. 0 asks without spending (peek).
 using Cost = std::uint32_t;
 
-}  // namespace dthrottle
+}    // namespace dthrottle

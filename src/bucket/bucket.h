@@ -29,9 +29,9 @@ using Ticks = std::int64_t;
 inline constexpr Ticks kTicksPerNanosecond = 16;
 
 // What settings may ask for; together they keep every sum of ticks far from overflow.
-inline constexpr double kBurstMin = 1, kBurstMax = 1e9;        // tokens
-inline constexpr double kRateMin = 1e-6, kRateMax = 1e9;       // tokens/s
-inline constexpr double kRefillSecondsMax = 366.0 * 86400;     // burst / rate
+inline constexpr double kBurstMin = 1, kBurstMax = 1e9;       // tokens
+inline constexpr double kRateMin = 1e-6, kRateMax = 1e9;      // tokens/s
+inline constexpr double kRefillSecondsMax = 366.0 * 86400;    // burst / rate
 
 // Which limit a bucket is under: an index into the rulebook in force.
 using LimitIndex = std::uint32_t;
@@ -137,4 +137,4 @@ class Bucket {
 
 static_assert(sizeof(Bucket) == 8);
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -39,12 +39,16 @@ std::uint16_t Fingerprint(std::uint64_t hash) {
 }
 
 // Maps 32 uniform bits to [0, n).
-std::size_t Scale(std::uint32_t bits, std::size_t n) { return (std::uint64_t{bits} * n) >> 32; }
+std::size_t Scale(std::uint32_t bits, std::size_t n) {
+  return (std::uint64_t{bits} * n) >> 32;
+}
 
 // Keeps stores before it from being moved behind stores after it: a kill -9 then finds them in this order.
-void StoreBarrier() { std::atomic_signal_fence(std::memory_order_acq_rel); }
+void StoreBarrier() {
+  std::atomic_signal_fence(std::memory_order_acq_rel);
+}
 
-}  // namespace
+}    // namespace
 
 struct Table::Header {
   static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
@@ -79,7 +83,9 @@ struct alignas(64) Table::Group {
 
 // Cells that one tag of `first` occupies, or would.
 static std::size_t CellsFor(std::size_t tag_bytes) {
-  return tag_bytes <= kInlineTagBytes ? 1 : 1 + (tag_bytes - kInlineTagBytes + sizeof(Table::Cell) - 1) / sizeof(Table::Cell);
+  return tag_bytes <= kInlineTagBytes
+             ? 1
+             : 1 + (tag_bytes - kInlineTagBytes + sizeof(Table::Cell) - 1) / sizeof(Table::Cell);
 }
 
 struct alignas(64) Table::ShardState {
@@ -140,15 +146,21 @@ Table::Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy)
 
 Table::~Table() = default;
 
-std::size_t Table::cells() const { return groups_ * kCellsPerGroup; }
+std::size_t Table::cells() const {
+  return groups_ * kCellsPerGroup;
+}
 
-inline Table::Header& Table::header() const { return *reinterpret_cast<Header*>(region_.data()); }
+inline Table::Header& Table::header() const {
+  return *reinterpret_cast<Header*>(region_.data());
+}
 
 inline Table::Group& Table::group(std::size_t index) const {
   return *reinterpret_cast<Group*>(region_.data() + Header::kBytes + index * sizeof(Group));
 }
 
-const TableKeys& Table::keys() const { return header().keys; }
+const TableKeys& Table::keys() const {
+  return header().keys;
+}
 
 inline std::size_t Table::Primary(std::uint64_t hash) const {
   return ShardOf(hash) * groups_per_shard_ + Scale(static_cast<std::uint32_t>(hash), groups_per_shard_);
@@ -275,7 +287,9 @@ inline void Table::Unlock(std::size_t shard) {
 
 // ---- Looking up ----
 
-void Table::Near(std::uint64_t hash) const { __builtin_prefetch(group(Primary(hash)).directory); }
+void Table::Near(std::uint64_t hash) const {
+  __builtin_prefetch(group(Primary(hash)).directory);
+}
 
 // Reads the directory without the lock. What it reads may be changing; it is only a hint where to look soon.
 __attribute__((no_sanitize("thread"))) void Table::Nearer(std::uint64_t hash) const {
@@ -301,14 +315,17 @@ inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) 
 }
 
 inline void Table::Refresh(Group& g, std::size_t shard, Instant now) {
-  if (g.generation != generation_) [[unlikely]] RewriteGroup(g, shard, now);
+  if (g.generation != generation_) [[unlikely]]
+    RewriteGroup(g, shard, now);
 }
 
 Table::Shard::Shard(Table& table, std::uint64_t hash) : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {
   table_.Lock(shard_);
 }
 
-Table::Shard::~Shard() { table_.Unlock(shard_); }
+Table::Shard::~Shard() {
+  table_.Unlock(shard_);
+}
 
 Slot* Table::Shard::Find(const Tag& tag, Instant now) {
   Group& first = table_.group(table_.Primary(hash_));
@@ -379,7 +396,8 @@ Slot* Table::Place(Group& g, std::size_t first, const Tag& tag, std::uint64_t ha
   cell.slot.is_digest = tag.is_digest ? 1 : 0;
   cell.slot.tag_bytes = static_cast<std::uint8_t>(tag.bytes.size());
   // A tag runs on into the cells behind, which is one object only to the bytes.
-  if (!tag.bytes.empty()) std::memcpy(reinterpret_cast<char*>(&cell) + offsetof(Cell, tag), tag.bytes.data(), tag.bytes.size());
+  if (!tag.bytes.empty())
+    std::memcpy(reinterpret_cast<char*>(&cell) + offsetof(Cell, tag), tag.bytes.data(), tag.bytes.size());
   const std::size_t cells = CellsFor(tag.bytes.size());
   StoreBarrier();
   for (std::size_t k = 1; k < cells; ++k) g.directory[first + k] = kContinued;
@@ -408,7 +426,7 @@ Table::Window Table::Cheapest(Group& g, std::size_t cells, Instant now) const {
   std::array<double, kCellsPerGroup> drained;
   for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
     const std::uint16_t value = g.directory[i];
-    drained[i] = value == kFree         ? kNothing
+    drained[i] = value == kFree        ? kNothing
                  : value == kContinued ? drained[i - 1]
                                        : policy_->Drained(g.cells[i].slot, now);
   }
@@ -518,4 +536,4 @@ TableCounts Table::counts() {
   return sum;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -8,8 +8,9 @@
 //
 // A tag of up to 16 bytes takes one cell (bucket, limit, tag), a longer one the cells that follow as well, so a tag
 // pays for its own length only. The keyed hash of a tag names two groups. It lives in the first unless that was nearly
-// full when it came; the group then remembers that something spilled, and only then a look-up visits the second. A look-up
-// therefore touches one line of directory and one of cell, in one page; a batch prefetches both and waits for neither.
+// full when it came; the group then remembers that something spilled, and only then a look-up visits the second. A
+// look-up therefore touches one line of directory and one of cell, in one page; a batch prefetches both and waits for
+// neither.
 //
 // When both groups are full, though the shard has room, a tag moves to its other group. When it has none, whoever is
 // nearest to full is forgotten: a full bucket is the same as no bucket, and one
@@ -95,7 +96,8 @@ class Table {
 
   // Takes over what the region holds if it has our format and the given identity, dropping entries that are torn or
   // impossible; otherwise clears it and starts with `fresh_keys`. The region stays the caller's and must outlive the
-  // table, as must the policy. Only a `shared` table may be used by several threads. REQUIRES: the region is aligned to 64 bytes and has at least kRegionBytesMin.
+  // table, as must the policy. Only a `shared` table may be used by several threads. REQUIRES: the region is aligned to
+  // 64 bytes and has at least kRegionBytesMin.
   static Opened Open(std::span<std::byte> region, const TableIdentity&, const TableKeys& fresh_keys, bool shared,
                      const SlotPolicy&, Instant now);
 
@@ -180,7 +182,8 @@ class Table {
   void Remove(Group&, std::size_t first, ShardState&);
   Window Cheapest(Group&, std::size_t cells, Instant now) const;
   void Vacate(const Window&, ShardState&, Instant now);
-  std::optional<Window> MoveAway(std::array<Group*, 2>, std::size_t cells, double drained_max, ShardState&, Instant now);
+  std::optional<Window> MoveAway(std::array<Group*, 2>, std::size_t cells, double drained_max, ShardState&,
+                                 Instant now);
   bool Move(Group&, std::size_t first, double drained_max, ShardState&, Instant now);
 
   std::size_t shard_count() const { return groups_ / groups_per_shard_; }
@@ -203,8 +206,8 @@ class Table {
 
 struct Table::Opened {
   std::unique_ptr<Table> table;
-  std::string_view discarded;     // why the former contents were discarded; empty if they were kept
-  std::uint64_t dropped = 0;      // entries that were torn or impossible
+  std::string_view discarded;    // why the former contents were discarded; empty if they were kept
+  std::uint64_t dropped = 0;     // entries that were torn or impossible
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -57,9 +57,13 @@ bool NoControls(const std::string& text) {
   return std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
 }
 
-bool IsPath(const std::string& text) { return text.empty() || (text.front() == '/' && NoControls(text)); }
+bool IsPath(const std::string& text) {
+  return text.empty() || (text.front() == '/' && NoControls(text));
+}
 
-bool IsSocketPath(const std::string& text) { return IsPath(text) && text.size() < 108; }
+bool IsSocketPath(const std::string& text) {
+  return IsPath(text) && text.size() < 108;
+}
 
 bool IsName(const std::string& text) {
   return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -73,9 +77,9 @@ bool IsPeerAddress(const std::string& text) {
   const std::size_t colon = text.rfind(':');
   if (colon <= 6) return false;
   const std::string port = text.substr(colon + 1);
-  return !port.empty() && port.size() <= 5 && std::all_of(port.begin(), port.end(), [](char c) {
-    return c >= '0' && c <= '9';
-  }) && std::stoi(port) >= 1 && std::stoi(port) <= 65535;
+  return !port.empty() && port.size() <= 5 &&
+         std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }) && std::stoi(port) >= 1 &&
+         std::stoi(port) <= 65535;
 }
 
 template <class T>
@@ -95,9 +99,13 @@ Key<T> Integer(std::string_view name, std::string_view default_text, std::int64_
 template <class T>
 Key<T> DurationKey(std::string_view name, std::string_view default_text, Duration min, Duration max,
                    Member<T, Duration> member, std::string_view meaning) {
-  Key<T> key{name, default_text,
-             fmt::format("a duration such as \"5s\" or \"250ms\" from {} to {}", FormatDuration(min), FormatDuration(max)),
-             meaning, {}, {}};
+  Key<T> key{
+      name,
+      default_text,
+      fmt::format("a duration such as \"5s\" or \"250ms\" from {} to {}", FormatDuration(min), FormatDuration(max)),
+      meaning,
+      {},
+      {}};
   Parsed<T, Duration>(
       key, member,
       [=](const std::string& text) -> Result<Duration> {
@@ -112,8 +120,9 @@ Key<T> DurationKey(std::string_view name, std::string_view default_text, Duratio
 template <class T>
 Key<T> BytesKey(std::string_view name, std::string_view default_text, std::uint64_t min, std::uint64_t max,
                 Member<T, std::uint64_t> member, std::string_view meaning) {
-  Key<T> key{name, default_text,
-             fmt::format("a size such as \"64MiB\" from {} to {}", FormatBytes(min), FormatBytes(max)), meaning, {}, {}};
+  Key<T> key{
+      name,    default_text, fmt::format("a size such as \"64MiB\" from {} to {}", FormatBytes(min), FormatBytes(max)),
+      meaning, {},           {}};
   Parsed<T, std::uint64_t>(
       key, member,
       [=](const std::string& text) -> Result<std::uint64_t> {
@@ -136,10 +145,14 @@ Key<T> FileMode(std::string_view name, std::string_view default_text, Member<T, 
 template <class T>
 Key<T> Address(std::string_view name, std::string_view default_text, bool loopback_only, Member<T, Endpoint> member,
                std::string_view meaning) {
-  Key<T> key{name, default_text,
-             loopback_only ? "a loopback address and port such as \"127.0.0.1:7312\", or \"\" for none"
-                           : "a numeric address and port such as \"127.0.0.1:7311\" or \"[::1]:7311\", or \"\" for none",
-             meaning, {}, {}};
+  Key<T> key{name,
+             default_text,
+             loopback_only
+                 ? "a loopback address and port such as \"127.0.0.1:7312\", or \"\" for none"
+                 : "a numeric address and port such as \"127.0.0.1:7311\" or \"[::1]:7311\", or \"\" for none",
+             meaning,
+             {},
+             {}};
   Parsed<T, Endpoint>(
       key, member,
       [=](const std::string& text) -> Result<Endpoint> {
@@ -172,8 +185,12 @@ Key<T> Choice(std::string_view name, std::string_view default_text, std::vector<
 
 template <class T>
 Key<T> Burst(Member<T, Tokens> member) {
-  Key<T> key{"burst", "", fmt::format("a number of tokens from {:g} to {:g}", kBurstMin, kBurstMax),
-             "The most tokens a bucket holds: how many queries in a row a tag may make after a rest.", {}, {}};
+  Key<T> key{"burst",
+             "",
+             fmt::format("a number of tokens from {:g} to {:g}", kBurstMin, kBurstMax),
+             "The most tokens a bucket holds: how many queries in a row a tag may make after a rest.",
+             {},
+             {}};
   key.set = [=](T& target, const Value& value) {
     const auto* whole = std::get_if<std::int64_t>(&value);
     const auto* number = std::get_if<double>(&value);
@@ -188,12 +205,15 @@ Key<T> Burst(Member<T, Tokens> member) {
 
 template <class T>
 Key<T> Rate(Member<T, double> member) {
-  Key<T> key{"rate", "",
-             fmt::format("tokens a second from {:g} to {:g}, as a number or as text such as \"60/m\" (s, m, h, d)",
-                         kRateMin, kRateMax),
-             "How fast a bucket refills, in tokens a second, or in text with a unit, such as \"60/m\". No tag is served "
-             "faster than this in the long run.",
-             {}, {}};
+  Key<T> key{
+      "rate",
+      "",
+      fmt::format("tokens a second from {:g} to {:g}, as a number or as text such as \"60/m\" (s, m, h, d)", kRateMin,
+                  kRateMax),
+      "How fast a bucket refills, in tokens a second, or in text with a unit, such as \"60/m\". No tag is served "
+      "faster than this in the long run.",
+      {},
+      {}};
   key.set = [=](T& target, const Value& value) {
     double rate = 0;
     if (const auto* whole = std::get_if<std::int64_t>(&value)) rate = static_cast<double>(*whole);
@@ -208,10 +228,14 @@ Key<T> Rate(Member<T, double> member) {
 }
 
 Key<Settings> PeerList() {
-  Key<Settings> key{"connect", "[]", "a list of addresses such as \"tcp://10.0.0.2:7314\"",
-                    "Where the other hosts' daemons listen. A host's own address may be in the list and is passed over, "
-                    "so one file serves a fleet. *Not in force yet: this version limits each host alone.*",
-                    {}, {}};
+  Key<Settings> key{
+      "connect",
+      "[]",
+      "a list of addresses such as \"tcp://10.0.0.2:7314\"",
+      "Where the other hosts' daemons listen. A host's own address may be in the list and is passed over, "
+      "so one file serves a fleet. *Not in force yet: this version limits each host alone.*",
+      {},
+      {}};
   key.set = [](Settings& s, const Value& value) {
     const auto* list = std::get_if<std::vector<std::string>>(&value);
     if (list == nullptr || !std::all_of(list->begin(), list->end(), IsPeerAddress)) return false;
@@ -224,7 +248,10 @@ Key<Settings> PeerList() {
 
 constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
 
-#define MEMBER(path) [](Settings & s) -> auto& { return s.path; }
+#define MEMBER(path)          \
+  [](Settings & s) -> auto& { \
+    return s.path;            \
+  }
 
 // What a reload can change; everything else in a section takes a start.
 constexpr std::string_view kReloadable[] = {"query.max_connections", "query.idle_timeout"};
@@ -241,19 +268,24 @@ std::vector<Section> MakeSections() {
                    MEMBER(query.unix_path), "The Unix stream socket that answers queries.", IsSocketPath),
            FileMode<S>("unix_mode", "\"0660\"", MEMBER(query.unix_mode),
                        "The permissions of that socket. Who may write to it may ask."),
-           Address<S>("tcp", "\"127.0.0.1:7311\"", false, MEMBER(query.tcp),
-                      "The TCP address that answers queries. Port 0 takes any free port and logs it. Whoever reaches it may "
-                      "spend tokens: keep it on loopback unless the network is trusted."),
-           Integer<S>("threads", "1", 1, 64, MEMBER(query.threads),
-                      "Threads that answer queries. One is enough for several hundred thousand queries a second; more share "
-                      "many connections among processors."),
+           Address<S>(
+               "tcp", "\"127.0.0.1:7311\"", false, MEMBER(query.tcp),
+               "The TCP address that answers queries. Port 0 takes any free port and logs it. Whoever reaches it may "
+               "spend tokens: keep it on loopback unless the network is trusted."),
+           Integer<S>(
+               "threads", "1", 1, 64, MEMBER(query.threads),
+               "Threads that answer queries. One is enough for several hundred thousand queries a second; more share "
+               "many connections among processors."),
            Integer<S>("max_tag_bytes", "255", 1, static_cast<std::int64_t>(kTagBytesMax), MEMBER(query.max_tag_bytes),
-                      "The longest tag that is kept as it is. A longer one is throttled under a keyed 128-bit digest of all its "
+                      "The longest tag that is kept as it is. A longer one is throttled under a keyed 128-bit digest "
+                      "of all its "
                       "bytes."),
-           Integer<S>("max_connections", "16384", 1, 1'000'000, MEMBER(query.max_connections),
-                      "The most applications connected at once, over all query sockets. One more is closed at once, so that it "
-                      "can carry on without an answer; it is counted. Each takes about 0.5 KiB, and 12 KiB more while it does "
-                      "not read its answers."),
+           Integer<S>(
+               "max_connections", "16384", 1, 1'000'000, MEMBER(query.max_connections),
+               "The most applications connected at once, over all query sockets. One more is closed at once, so that "
+               "it "
+               "can carry on without an answer; it is counted. Each takes about 0.5 KiB, and 12 KiB more while it does "
+               "not read its answers."),
            DurationKey<S>("idle_timeout", "\"5m\"", 1s, 24h * 365, MEMBER(query.idle_timeout),
                           "A connection on which nothing arrives for as long is closed."),
        }},
@@ -271,14 +303,17 @@ std::vector<Section> MakeSections() {
                       "The address for metrics and the live page. *Not in force yet.*"),
        }},
       {"table",
-       "The memory of the limiter. It takes what is given here and never more; when it is full, buckets nearest to full are "
+       "The memory of the limiter. It takes what is given here and never more; when it is full, buckets nearest to "
+       "full are "
        "forgotten first.",
        {
-           BytesKey<S>("memory", "\"64MiB\"", Table::kRegionBytesMin, kSizeMax, MEMBER(table.memory),
-                       "The size of the table, all of it taken at start: about 40 bytes for a tag of up to 16 bytes, 32 more "
-                       "for each further 32."),
+           BytesKey<S>(
+               "memory", "\"64MiB\"", Table::kRegionBytesMin, kSizeMax, MEMBER(table.memory),
+               "The size of the table, all of it taken at start: about 40 bytes for a tag of up to 16 bytes, 32 more "
+               "for each further 32."),
            Text<S>("file", "\"/run/dthrottle/table\"", "an absolute path, or \"\" for none", MEMBER(table.file),
-                   "The file that holds the table, best on a tmpfs. A daemon that is killed and starts again finds every bucket "
+                   "The file that holds the table, best on a tmpfs. A daemon that is killed and starts again finds "
+                   "every bucket "
                    "as it left it. With \"\" buckets live and die with the process.",
                    IsPath),
        }},
@@ -291,8 +326,9 @@ std::vector<Section> MakeSections() {
            Text<S>("bind", "\"tcp://127.0.0.1:7314\"", "an address such as \"tcp://127.0.0.1:7314\", or \"\" for none",
                    MEMBER(peers.bind), "Where this host listens for the others.", peer_or_empty),
            PeerList(),
-           DurationKey<S>("period", "\"5s\"", 100ms, 5min, MEMBER(peers.period),
-                          "The time between two reports. What a host serves is unknown to the others for at most so long."),
+           DurationKey<S>(
+               "period", "\"5s\"", 100ms, 5min, MEMBER(peers.period),
+               "The time between two reports. What a host serves is unknown to the others for at most so long."),
            Text<S>("key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(peers.key_file),
                    "The secret key of this host. Required unless every address is loopback.", IsPath),
            Text<S>("authorized_keys", "\"\"", "an absolute path, or \"\" for none", MEMBER(peers.authorized_keys),
@@ -303,10 +339,11 @@ std::vector<Section> MakeSections() {
        {
            BytesKey<S>("low", "\"0B\"", 0, kSizeMax, MEMBER(shed.low),
                        "Memory use at which shedding begins. With 0 nothing is shed."),
-           BytesKey<S>("high", "\"0B\"", 0, kSizeMax, MEMBER(shed.high),
-                       "Memory use at which everything is shed."),
-           Text<S>("signal", "\"cgroup\"", "one of \"cgroup\", \"host\", \"pressure\", \"reported\"", MEMBER(shed.signal),
-                   "What is measured: this control group's memory, the host's, its memory pressure, or a value reported over "
+           BytesKey<S>("high", "\"0B\"", 0, kSizeMax, MEMBER(shed.high), "Memory use at which everything is shed."),
+           Text<S>("signal", "\"cgroup\"", "one of \"cgroup\", \"host\", \"pressure\", \"reported\"",
+                   MEMBER(shed.signal),
+                   "What is measured: this control group's memory, the host's, its memory pressure, or a value "
+                   "reported over "
                    "the admin socket.",
                    [](const std::string& text) {
                      return text == "cgroup" || text == "host" || text == "pressure" || text == "reported";
@@ -320,12 +357,18 @@ std::vector<Section> MakeSections() {
 std::vector<Key<Rule>> MakeRuleKeys() {
   std::vector<Key<Rule>> keys;
   keys.push_back(Text<Rule>(
-      "name", "\"\"", "a name of up to 64 letters, digits and \"_-.\"", [](Rule& r) -> auto& { return r.name; },
-      "What the rule is called in answers, counters and logs. Without one it is called rule-*N*, by its place.", IsName));
-  Key<Rule> match{"match", "\"\"", "a glob of at most 255 bytes: * ? [a-z] [!a-z] \\x",
-                  "The tags that the rule is for, as a glob over the whole tag: * stands for any bytes, ? for one, [a-z] for one of "
-                  "a set, [!a-z] for one not of it, and \\ takes the next byte as it is. Without *match* the rule is the default.",
-                  {}, {}};
+      "name", "\"\"", "a name of up to 64 letters, digits and \"_-.\"", [](Rule & r) -> auto& { return r.name; },
+      "What the rule is called in answers, counters and logs. Without one it is called rule-*N*, by its place.",
+      IsName));
+  Key<Rule> match{
+      "match",
+      "\"\"",
+      "a glob of at most 255 bytes: * ? [a-z] [!a-z] \\x",
+      "The tags that the rule is for, as a glob over the whole tag: * stands for any bytes, ? for one, [a-z] for one "
+      "of "
+      "a set, [!a-z] for one not of it, and \\ takes the next byte as it is. Without *match* the rule is the default.",
+      {},
+      {}};
   match.set = [](Rule& rule, const Value& value) {
     const auto* text = std::get_if<std::string>(&value);
     if (text == nullptr || text->size() > kTagBytesMax || !Glob::Compile(*text)) return false;
@@ -336,17 +379,20 @@ std::vector<Key<Rule>> MakeRuleKeys() {
     return rule.match.has_value() ? Value(*rule.match) : Value(std::monostate());
   };
   keys.push_back(std::move(match));
-  keys.push_back(Burst<Rule>([](Rule& r) -> auto& { return r.burst; }));
-  keys.push_back(Rate<Rule>([](Rule& r) -> auto& { return r.rate; }));
+  keys.push_back(Burst<Rule>([](Rule & r) -> auto& { return r.burst; }));
+  keys.push_back(Rate<Rule>([](Rule & r) -> auto& { return r.rate; }));
   keys.push_back(Choice<Rule, Share>(
       "share", "\"debit\"", {Share::kLocal, Share::kDebit, Share::kForecast, Share::kCapacity},
-      [](Rule& r) -> auto& { return r.share; },
-      "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; \"forecast\", the same, "
-      "with hosts predicting each other between reports; \"capacity\", each host has a part of the rate, and parts move to where the "
+      [](Rule & r) -> auto& { return r.share; },
+      "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; "
+      "\"forecast\", the same, "
+      "with hosts predicting each other between reports; \"capacity\", each host has a part of the rate, and parts "
+      "move to where the "
       "demand is. *This version limits each host alone, whatever stands here.*"));
   keys.push_back(Choice<Rule, Mode>(
-      "mode", "\"enforce\"", {Mode::kEnforce, Mode::kShadow, Mode::kOff}, [](Rule& r) -> auto& { return r.mode; },
-      "\"enforce\" throttles; \"shadow\" decides and counts but answers OK, to try a rule before it hurts; \"off\" answers OK and keeps "
+      "mode", "\"enforce\"", {Mode::kEnforce, Mode::kShadow, Mode::kOff}, [](Rule & r) -> auto& { return r.mode; },
+      "\"enforce\" throttles; \"shadow\" decides and counts but answers OK, to try a rule before it hurts; \"off\" "
+      "answers OK and keeps "
       "nothing."));
   return keys;
 }
@@ -355,13 +401,18 @@ std::vector<Key<Override>> MakeOverrideKeys() {
   std::vector<Key<Override>> keys;
   keys.push_back(Text<Override>(
       "tag", "", "text of at most 255 bytes and query.max_tag_bytes, without LF and without CR at its end",
-      [](Override& o) -> auto& { return o.tag; }, "The tag, byte by byte.", [](const std::string& text) {
+      [](Override & o) -> auto& { return o.tag; }, "The tag, byte by byte.",
+      [](const std::string& text) {
         return text.size() <= kTagBytesMax && text.find('\n') == std::string::npos && !text.ends_with('\r');
       }));
-  keys.push_back(Burst<Override>([](Override& o) -> auto& { return o.burst; }));
-  keys.push_back(Rate<Override>([](Override& o) -> auto& { return o.rate; }));
-  Key<Override> mode{"mode", "\"\"", "one of \"enforce\", \"shadow\", \"off\"",
-                     "As the key of a rule; without it, the mode of the rule. \"off\" exempts the tag.", {}, {}};
+  keys.push_back(Burst<Override>([](Override & o) -> auto& { return o.burst; }));
+  keys.push_back(Rate<Override>([](Override & o) -> auto& { return o.rate; }));
+  Key<Override> mode{"mode",
+                     "\"\"",
+                     "one of \"enforce\", \"shadow\", \"off\"",
+                     "As the key of a rule; without it, the mode of the rule. \"off\" exempts the tag.",
+                     {},
+                     {}};
   mode.set = [](Override& o, const Value& value) {
     const auto* text = std::get_if<std::string>(&value);
     for (const Mode m : {Mode::kEnforce, Mode::kShadow, Mode::kOff}) {
@@ -387,7 +438,7 @@ Value DefaultValue(std::string_view text) {
 
 constexpr std::string_view kRuntimeDir = "/run/dthrottle";
 
-}  // namespace
+}    // namespace
 
 const std::vector<Section>& Sections() {
   static const std::vector<Section> sections = [] {
@@ -439,4 +490,4 @@ Settings DefaultSettings(std::string_view runtime_dir) {
   return settings;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -25,9 +25,9 @@ std::string Quote(const Value& value);
 template <class T>
 struct Key {
   std::string_view name;
-  std::string_view default_text;    // as in TOML; empty: the key has to be given
-  std::string allowed;              // continues the sentence "must be ..."
-  std::string_view meaning;         // sentences for the manual; *word* is a placeholder
+  std::string_view default_text;                // as in TOML; empty: the key has to be given
+  std::string allowed;                          // continues the sentence "must be ..."
+  std::string_view meaning;                     // sentences for the manual; *word* is a placeholder
   std::function<bool(T&, const Value&)> set;    // false: not allowed; T is then unchanged
   std::function<Value(const T&)> get;
   bool at_start = false;    // a reload does not change it
@@ -68,4 +68,4 @@ std::string RenderExample();
 // The part of dthrottled.toml(5) that describes the keys, in mdoc.
 std::string RenderManual();
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -207,8 +207,9 @@ class Loader {
       }
       if (!has_match_[i]) {    // a match that is wrong is still one
         if (default_rule.has_value()) {
-          Error(rule_places_[i], fmt::format("rule \"{}\" without match; must be one rule at most, and that of line {} is",
-                                             rule.name, rule_places_[*default_rule].line));
+          Error(rule_places_[i],
+                fmt::format("rule \"{}\" without match; must be one rule at most, and that of line {} is", rule.name,
+                            rule_places_[*default_rule].line));
         }
         default_rule = default_rule.value_or(i);
       }
@@ -216,9 +217,10 @@ class Loader {
       const double between_reports = rule.rate * Seconds(s.peers.period);
       if (rule.share != Share::kLocal && rule.mode != Mode::kOff && rule.burst < between_reports) {
         Warn(rule_places_[i],
-             fmt::format("rule \"{}\": burst = {} is less than rate x peers.period = {}: several hosts can serve more than "
-                         "a burst between two reports; raise burst, shorten the period, or share = \"local\"",
-                         rule.name, FormatNumber(rule.burst), FormatNumber(between_reports)));
+             fmt::format(
+                 "rule \"{}\": burst = {} is less than rate x peers.period = {}: several hosts can serve more than "
+                 "a burst between two reports; raise burst, shorten the period, or share = \"local\"",
+                 rule.name, FormatNumber(rule.burst), FormatNumber(between_reports)));
       }
     }
   }
@@ -271,7 +273,7 @@ class Loader {
   std::vector<bool> has_match_;    // of each rule
 };
 
-}  // namespace
+}    // namespace
 
 bool LoadedSettings::ok() const {
   return std::none_of(problems.begin(), problems.end(),
@@ -287,4 +289,4 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file, std::
   return Loader(file, runtime_dir).Load(text);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

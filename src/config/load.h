@@ -36,4 +36,4 @@ inline constexpr std::size_t kSettingsLineBytesMax = 4096;
 LoadedSettings ParseSettings(std::string_view text, std::string_view file,
                              std::string_view runtime_dir = "/run/dthrottle");
 
-}  // namespace dthrottle
+}    // namespace dthrottle

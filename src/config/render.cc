@@ -73,7 +73,8 @@ std::string Marked(std::string_view text, Emphasize&& emphasize) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const std::size_t end = text[i] == '*' ? text.find('*', i + 1) : std::string_view::npos;
-    const bool opens = end != std::string_view::npos && i + 1 < text.size() && text[i + 1] != ' ' && text[end - 1] != ' ';
+    const bool opens =
+        end != std::string_view::npos && i + 1 < text.size() && text[i + 1] != ' ' && text[end - 1] != ' ';
     if (opens) {
       out += emphasize(text.substr(i + 1, end - i - 1));
       i = end;
@@ -88,7 +89,9 @@ std::string Plain(std::string_view text) {
   return Marked(text, [](std::string_view word) { return std::string(word); });
 }
 
-std::string Sentence(std::string_view allowed) { return fmt::format("Must be {}.", allowed); }
+std::string Sentence(std::string_view allowed) {
+  return fmt::format("Must be {}.", allowed);
+}
 
 template <class T>
 void RenderExampleKeys(std::string& out, const std::vector<Key<T>>& keys) {
@@ -105,7 +108,7 @@ void RenderExampleItem(std::string& out, const std::vector<Key<T>>& keys, const 
     const Value value = key.get(item);
     out += "\n" + Comment(Plain(key.meaning)) + Comment(Sentence(key.allowed));
     out += std::holds_alternative<std::monostate>(value) ? fmt::format("# {} = \"...\"\n", key.name)
-                                                          : fmt::format("{} = {}\n", key.name, ToToml(value));
+                                                         : fmt::format("{} = {}\n", key.name, ToToml(value));
   }
 }
 
@@ -152,7 +155,7 @@ Rule ExampleRule() {
   return rule;
 }
 
-}  // namespace
+}    // namespace
 
 std::string Quote(const Value& value) {
   constexpr std::size_t kShown = 80;
@@ -213,4 +216,4 @@ std::string RenderManual() {
   return out;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

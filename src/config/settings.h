@@ -56,4 +56,4 @@ struct Settings {
   std::vector<Override> overrides;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

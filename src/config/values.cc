@@ -16,10 +16,10 @@ struct Unit {
   double factor;
 };
 
-constexpr Unit kDurations[] = {{"ns", 1},     {"us", 1e3},    {"ms", 1e6},     {"s", 1e9},
+constexpr Unit kDurations[] = {{"ns", 1},   {"us", 1e3},   {"ms", 1e6},   {"s", 1e9},
                                {"m", 60e9}, {"h", 3600e9}, {"d", 86400e9}};
-constexpr Unit kSizes[] = {{"", 1},           {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                           {"TiB", 0x1p40}, {"kB", 1e3},  {"MB", 1e6},     {"GB", 1e9}};
+constexpr Unit kSizes[] = {{"", 1},         {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                           {"TiB", 0x1p40}, {"kB", 1e3}, {"MB", 1e6},     {"GB", 1e9}};
 constexpr Unit kRates[] = {{"/s", 1}, {"/m", 1.0 / 60}, {"/h", 1.0 / 3600}, {"/d", 1.0 / 86400}};
 
 // A non-negative decimal number and one of the units.
@@ -45,7 +45,7 @@ std::string FormatWithUnit(std::uint64_t value, std::span<const Unit> units) {
   return fmt::format("{}{}", value / static_cast<std::uint64_t>(best->factor), best->name);
 }
 
-}  // namespace
+}    // namespace
 
 Result<Duration> ParseDuration(std::string_view text) {
   const Result<double> ns = ParseWithUnit(text, kDurations);
@@ -66,9 +66,13 @@ Result<std::uint64_t> ParseBytes(std::string_view text) {
   return static_cast<std::uint64_t>(std::llround(*bytes));
 }
 
-std::string FormatBytes(std::uint64_t bytes) { return FormatWithUnit(bytes, std::span(kSizes).subspan(1, 5)); }
+std::string FormatBytes(std::uint64_t bytes) {
+  return FormatWithUnit(bytes, std::span(kSizes).subspan(1, 5));
+}
 
-Result<double> ParseRate(std::string_view text) { return ParseWithUnit(text, kRates); }
+Result<double> ParseRate(std::string_view text) {
+  return ParseWithUnit(text, kRates);
+}
 
 Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (text.empty()) return Endpoint{};
@@ -94,7 +98,9 @@ std::string FormatEndpoint(const Endpoint& e) {
   return v6 ? fmt::format("[{}]:{}", e.host, e.port) : fmt::format("{}:{}", e.host, e.port);
 }
 
-bool IsLoopback(const Endpoint& e) { return e.host.starts_with("127.") || e.host == "::1"; }
+bool IsLoopback(const Endpoint& e) {
+  return e.host.starts_with("127.") || e.host == "::1";
+}
 
 Result<std::uint32_t> ParseFileMode(std::string_view text) {
   std::uint32_t mode = 0;
@@ -104,8 +110,12 @@ Result<std::uint32_t> ParseFileMode(std::string_view text) {
   return mode;
 }
 
-std::string FormatFileMode(std::uint32_t mode) { return fmt::format("{:04o}", mode); }
+std::string FormatFileMode(std::uint32_t mode) {
+  return fmt::format("{:04o}", mode);
+}
 
-std::string FormatNumber(double number) { return fmt::format("{}", number); }
+std::string FormatNumber(double number) {
+  return fmt::format("{}", number);
+}
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -34,4 +34,4 @@ std::string FormatFileMode(std::uint32_t);
 // The shortest text that reads back as the same number.
 std::string FormatNumber(double);
 
-}  // namespace dthrottle
+}    // namespace dthrottle

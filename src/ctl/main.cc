@@ -1,11 +1,11 @@
 // dthrottlectl: one command to the admin socket, its answer to standard output. See man/dthrottlectl.1.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sysexits.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdlib>
@@ -81,7 +81,8 @@ class Conversation {
   Result<void> Await(short events) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
     pollfd poll_fd{fd_, events, 0};
-    if (left <= 0 || ::poll(&poll_fd, 1, static_cast<int>(left)) == 0) return Fail("the daemon does not answer in time");
+    if (left <= 0 || ::poll(&poll_fd, 1, static_cast<int>(left)) == 0)
+      return Fail("the daemon does not answer in time");
     return {};
   }
 
@@ -124,7 +125,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(0.001, 3600.0))
       ->capture_default_str();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
-  app.footer("Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, config, forgive TAG, reload");
+  app.footer(
+      "Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, config, forgive TAG, reload");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
     app.parse(argc, argv);
@@ -147,7 +149,9 @@ int Main(int argc, char** argv) {
   return refused ? kRefused : EX_OK;
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle
 
-int main(int argc, char** argv) { return dthrottle::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return dthrottle::Main(argc, argv);
+}

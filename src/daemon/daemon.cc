@@ -72,7 +72,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-}  // namespace
+}    // namespace
 
 // One query thread. The first is the main thread and uses its loop.
 struct Daemon::Worker {
@@ -116,8 +116,8 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Log
       started_(Now()) {
   DT_CHECK(uv_loop_init(&loop_) == 0);
   DT_CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
-        uv_signal_init(&loop_, &on_hup_) == 0 && uv_timer_init(&loop_, &watchdog_) == 0 &&
-        uv_idle_init(&loop_, &background_) == 0);
+           uv_signal_init(&loop_, &on_hup_) == 0 && uv_timer_init(&loop_, &watchdog_) == 0 &&
+           uv_idle_init(&loop_, &background_) == 0);
   on_term_.data = on_int_.data = on_hup_.data = watchdog_.data = background_.data = this;
   tasks_ = std::make_unique<TaskQueue>(&loop_);
   admin_ = std::make_unique<AdminServer>(&loop_, static_cast<AdminHost&>(*this));
@@ -161,8 +161,8 @@ void Daemon::MakeWorkers() {
       worker->tasks = std::make_unique<TaskQueue>(worker->own_loop.get());
     }
     worker->loop = i > 0 ? worker->own_loop.get() : &loop_;
-    worker->server = std::make_unique<QueryServer>(worker->loop, *limiter_, i, limits, FreshPrng(),
-                                                   settings_.query.idle_timeout);
+    worker->server =
+        std::make_unique<QueryServer>(worker->loop, *limiter_, i, limits, FreshPrng(), settings_.query.idle_timeout);
     if (i > 0) worker->thread = std::thread([loop = worker->loop] { uv_run(loop, UV_RUN_DEFAULT); });
     workers_.push_back(std::move(worker));
   }
@@ -233,7 +233,7 @@ void Daemon::WatchSignals() {
   const auto stop = [](uv_signal_t* s, int number) { static_cast<Daemon*>(s->data)->Stop(number); };
   const auto reload = [](uv_signal_t* s, int) { static_cast<Daemon*>(s->data)->Reload([](const ReloadOutcome&) {}); };
   DT_CHECK(uv_signal_start(&on_term_, stop, SIGTERM) == 0 && uv_signal_start(&on_int_, stop, SIGINT) == 0 &&
-        uv_signal_start(&on_hup_, reload, SIGHUP) == 0);
+           uv_signal_start(&on_hup_, reload, SIGHUP) == 0);
 }
 
 // Every loop has to turn, not only this one, for the watchdog to be fed.
@@ -242,7 +242,8 @@ void Daemon::StartWatchdog() {
   if (!interval.has_value()) return;
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(*interval / 4).count();
   const auto tick = static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 1));
-  uv_timer_start(&watchdog_, [](uv_timer_t* t) { static_cast<Daemon*>(t->data)->OnWatchdogTick(); }, 0, tick);
+  uv_timer_start(
+      &watchdog_, [](uv_timer_t* t) { static_cast<Daemon*>(t->data)->OnWatchdogTick(); }, 0, tick);
 }
 
 void Daemon::OnWatchdogTick() {
@@ -402,8 +403,8 @@ void Daemon::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
   auto* work = new Work{{}, std::move(rules)};
   work->request.data = work;
   DT_CHECK(uv_queue_work(
-            &loop_, &work->request, [](uv_work_t* r) { static_cast<Work*>(r->data)->rules.reset(); },
-            [](uv_work_t* r, int) { delete static_cast<Work*>(r->data); }) == 0);
+               &loop_, &work->request, [](uv_work_t* r) { static_cast<Work*>(r->data)->rules.reset(); },
+               [](uv_work_t* r, int) { delete static_cast<Work*>(r->data); }) == 0);
 }
 
 // ---- Stop ----
@@ -462,4 +463,4 @@ Daemon::~Daemon() {
   DT_CHECK(uv_loop_close(&loop_) == 0);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

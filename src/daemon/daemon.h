@@ -106,4 +106,4 @@ class Daemon final : private AdminHost {
   std::vector<std::function<void(const ReloadOutcome&)>> asked_, answering_;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -17,7 +17,7 @@ void Fill(std::string& page, const std::string& placeholder, const std::string& 
   if (at != std::string::npos) page.replace(at, placeholder.size() + 1, text);    // and its line's end
 }
 
-}  // namespace
+}    // namespace
 
 int main(int argc, char** argv) {
   const std::string what = argc == 2 ? argv[1] : "";

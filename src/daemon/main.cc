@@ -1,10 +1,10 @@
 // dthrottled: see man/dthrottled.8.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <sodium/core.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <cerrno>
 #include <csignal>
@@ -91,7 +91,9 @@ int Main(int argc, char** argv) {
   return Serve(config);
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle
 
-int main(int argc, char** argv) { return dthrottle::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return dthrottle::Main(argc, argv);
+}

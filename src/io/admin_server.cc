@@ -16,8 +16,8 @@ struct AdminServer::Connection : std::enable_shared_from_this<Connection> {
   AdminServer* server;
   std::shared_ptr<Connection> self;    // until the handle is closed
   char read_buffer[4096];
-  std::string input;      // bytes that are not a whole line yet, or lines that wait their turn
-  std::string output;     // being written
+  std::string input;     // bytes that are not a whole line yet, or lines that wait their turn
+  std::string output;    // being written
   uv_write_t write;
   bool busy = false;      // a command is running or its answer is being written
   bool paused = false;    // not read from until lines that wait have run
@@ -27,7 +27,9 @@ struct AdminServer::Connection : std::enable_shared_from_this<Connection> {
 
 AdminServer::AdminServer(uv_loop_t* loop, AdminHost& host) : loop_(loop), host_(host) {}
 
-AdminServer::~AdminServer() { DT_CHECK(connections_.empty()); }
+AdminServer::~AdminServer() {
+  DT_CHECK(connections_.empty());
+}
 
 void AdminServer::Take(int fd) {
   if (connections_.size() >= kConnectionsMax) {
@@ -127,4 +129,4 @@ void AdminServer::Close() {
   while (!connections_.empty()) End(std::shared_ptr(connections_.front()));
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

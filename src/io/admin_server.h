@@ -40,4 +40,4 @@ class AdminServer {
   std::list<std::shared_ptr<Connection>> connections_;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -10,4 +10,4 @@ Instant Now() {
   return Instant(std::chrono::seconds(t.tv_sec) + Duration(t.tv_nsec));
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -8,4 +8,4 @@ namespace dthrottle {
 // CLOCK_MONOTONIC: the same for every process since boot, so that a table outlives the process that wrote it.
 Instant Now();
 
-}  // namespace dthrottle
+}    // namespace dthrottle

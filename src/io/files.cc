@@ -36,7 +36,7 @@ class Descriptor {
   int fd_;
 };
 
-}  // namespace
+}    // namespace
 
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
@@ -70,7 +70,9 @@ std::array<std::byte, 16> ReadBootId() {
   return id;
 }
 
-void FillRandom(std::span<std::byte> out) { randombytes_buf(out.data(), out.size()); }
+void FillRandom(std::span<std::byte> out) {
+  randombytes_buf(out.data(), out.size());
+}
 
 FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes) {
   const bool in_file = !path.empty();
@@ -78,7 +80,7 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
   if (in_file) {
     if (file.get() < 0) return Failed(path, "cannot open");
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Failed(path, "another daemon holds it");
-    struct stat status{};
+    struct stat status {};
     if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
     if (!S_ISREG(status.st_mode)) {
       errno = EINVAL;
@@ -94,11 +96,11 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
       return Failed(path, "cannot claim its space");
     }
   }
-  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                               in_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, file.get(), 0);
+  void* const address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, in_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, file.get(), 0);
   if (address == MAP_FAILED) return Failed(path, "cannot map");
-  ::madvise(address, bytes, MADV_HUGEPAGE);     // a wish: fewer translations to miss
-  ::madvise(address, bytes, MADV_DONTDUMP);     // it holds the hash key, and is large
+  ::madvise(address, bytes, MADV_HUGEPAGE);    // a wish: fewer translations to miss
+  ::madvise(address, bytes, MADV_DONTDUMP);    // it holds the hash key, and is large
   return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release());
 }
 
@@ -110,4 +112,4 @@ MappedRegion::~MappedRegion() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

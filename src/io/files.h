@@ -49,4 +49,4 @@ class MappedRegion {
   int fd_;    // holds the lock; -1: none
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -29,7 +29,9 @@ tl::unexpected<SocketError> Failed(const std::string& where, const char* what, i
   return tl::unexpected(SocketError{code, fmt::format("{}: {}: {}", where, what, std::strerror(code))});
 }
 
-int OpenSpare() { return ::open("/dev/null", O_RDONLY | O_CLOEXEC); }
+int OpenSpare() {
+  return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
 
 // Whether somebody answers at a Unix socket. A full backlog is an answer too.
 bool IsAlive(const sockaddr_un& address) {
@@ -40,14 +42,14 @@ bool IsAlive(const sockaddr_un& address) {
   return alive;
 }
 
-}  // namespace
+}    // namespace
 
 SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   DT_CHECK(path.size() < sizeof address.sun_path);
   std::memcpy(address.sun_path, path.data(), path.size());
-  struct stat status{};
+  struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode)) {
       errno = EEXIST;
@@ -208,4 +210,4 @@ void Listener::Pause() {
   uv_timer_start(&handles_->retry, resume, kPauseMs, 0);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -68,4 +68,4 @@ class Listener {
   Handles* handles_;    // freed when libuv has closed them
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -23,7 +23,7 @@ std::string Prefix(LogLevel level, bool for_journal) {
   return fmt::format("{} {}: ", stamp, kNames[static_cast<int>(level)]);
 }
 
-}  // namespace
+}    // namespace
 
 Log::Log(LogLevel level) : level_(level), for_journal_(std::getenv("JOURNAL_STREAM") != nullptr) {}
 
@@ -58,4 +58,4 @@ void Log::Write(LogLevel level, fmt::string_view format, fmt::format_args args) 
   Say(level, text);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -59,4 +59,4 @@ class Log {
   std::uint64_t suppressed_ = 0;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

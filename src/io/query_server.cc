@@ -21,7 +21,7 @@ T* Owner(const void* handle) {
   return static_cast<T*>(static_cast<const uv_handle_t*>(handle)->data);
 }
 
-}  // namespace
+}    // namespace
 
 struct QueryServer::Connection {
   StreamHandle uv;
@@ -31,9 +31,9 @@ struct QueryServer::Connection {
   std::vector<char> sending;    // answers that the socket had no room for, with libuv
   std::vector<char> unsent;     // answers behind them
   uv_write_t write;
-  std::uint32_t heard_at;       // idle_ticks_
+  std::uint32_t heard_at;    // idle_ticks_
   bool writing = false;
-  bool at_end = false;         // nothing more will come
+  bool at_end = false;    // nothing more will come
   bool closing = false;
 };
 
@@ -41,13 +41,15 @@ QueryServer::QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, co
                          Duration idle_timeout)
     : loop_(loop), limiter_(limiter), lane_(lane), limits_(limits), prng_(prng), idle_timeout_(idle_timeout) {
   DT_CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_timer_init(loop_, &idle_timer_) == 0 &&
-        uv_timer_init(loop_, &drain_timer_) == 0);
+           uv_timer_init(loop_, &drain_timer_) == 0);
   turn_end_.data = idle_timer_.data = drain_timer_.data = this;
   DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<QueryServer>(h)->Flush(); }) == 0);
   StartIdleTimer();
 }
 
-QueryServer::~QueryServer() { DT_CHECK(connections_.empty()); }
+QueryServer::~QueryServer() {
+  DT_CHECK(connections_.empty());
+}
 
 void QueryServer::Close() {
   for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&idle_timer_),
@@ -113,7 +115,9 @@ void QueryServer::OnRead(Connection& c, ssize_t n, const char* data) {
   if (queries_.size() >= kQueriesPerFlush || n == kReadBytes || arena_used_ + next_read > kArenaBytes) Flush();
 }
 
-void QueryServer::OnTag(std::string_view tag) { queries_.push_back({{tag, false}, 1, nullptr}); }
+void QueryServer::OnTag(std::string_view tag) {
+  queries_.push_back({{tag, false}, 1, nullptr});
+}
 
 void QueryServer::OnOverLongTag(std::unique_ptr<OverLongReader> reader) {
   counters_.over_long.Add();
@@ -201,7 +205,8 @@ void QueryServer::set_idle_timeout(Duration timeout) {
 void QueryServer::StartIdleTimer() {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle_timeout_ / kIdleTicks).count();
   const auto tick = static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 1));
-  DT_CHECK(uv_timer_start(&idle_timer_, [](uv_timer_t* t) { Owner<QueryServer>(t)->OnIdleTick(); }, tick, tick) == 0);
+  DT_CHECK(uv_timer_start(
+               &idle_timer_, [](uv_timer_t* t) { Owner<QueryServer>(t)->OnIdleTick(); }, tick, tick) == 0);
 }
 
 void QueryServer::OnIdleTick() {
@@ -236,4 +241,4 @@ void QueryServer::OnDrainTick() {
   on_drained_();
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

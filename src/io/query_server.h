@@ -113,4 +113,4 @@ class QueryServer {
   unsigned drain_ticks_ = 0;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

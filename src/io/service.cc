@@ -16,9 +16,13 @@ void Service::Reloading(Instant now) const {
   sd_notify(0, fmt::format("RELOADING=1\nMONOTONIC_USEC={}", us).c_str());
 }
 
-void Service::Stopping() const { sd_notify(0, "STOPPING=1\nSTATUS=Answering what has been asked"); }
+void Service::Stopping() const {
+  sd_notify(0, "STOPPING=1\nSTATUS=Answering what has been asked");
+}
 
-void Service::Alive() const { sd_notify(0, "WATCHDOG=1"); }
+void Service::Alive() const {
+  sd_notify(0, "WATCHDOG=1");
+}
 
 std::optional<Duration> Service::watchdog() const {
   std::uint64_t us = 0;
@@ -39,4 +43,4 @@ std::vector<Service::Socket> Service::TakeSockets() const {
   return sockets;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -28,4 +28,4 @@ class Service {
   std::vector<Socket> TakeSockets() const;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -24,4 +24,4 @@ bool OpenStream(uv_loop_t* loop, int fd, StreamHandle& handle) {
   return opened == 0;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

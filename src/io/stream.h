@@ -16,4 +16,4 @@ union StreamHandle {
 // has to be closed in either case.
 bool OpenStream(uv_loop_t* loop, int fd, StreamHandle& handle);
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -28,6 +28,8 @@ void TaskQueue::Run() {
   for (const auto& task : tasks) task();
 }
 
-void TaskQueue::Close() { uv_close(reinterpret_cast<uv_handle_t*>(&wake_), nullptr); }
+void TaskQueue::Close() {
+  uv_close(reinterpret_cast<uv_handle_t*>(&wake_), nullptr);
+}
 
-}  // namespace dthrottle
+}    // namespace dthrottle

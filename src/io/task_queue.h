@@ -30,4 +30,4 @@ class TaskQueue {
   std::vector<std::function<void()>> tasks_;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -6,8 +6,8 @@
 
 namespace dthrottle {
 
-// Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it are
-// on their way, and the directory lines of those behind them.
+// Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it
+// are on their way, and the directory lines of those behind them.
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_index, Prng& prng,
                      Instant now) {
   DT_CHECK(verdicts.size() == queries.size());
@@ -67,4 +67,4 @@ std::optional<LimitIndex> Limiter::FindLimit(const Query& query) const {
   return query.over_long != nullptr ? rules_->Find(*query.over_long) : rules_->Find(query.tag.bytes);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

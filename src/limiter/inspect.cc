@@ -40,4 +40,4 @@ RuleTotals Limiter::GrandTotals() const {
   return sum;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

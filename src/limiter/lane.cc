@@ -27,4 +27,4 @@ void Lane::AddTop(TopSums& served, TopSums& throttled, Instant now) const {
   throttled_.AddTo(throttled, now);
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

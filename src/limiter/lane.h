@@ -48,9 +48,9 @@ class Lane {
   mutable std::mutex top_mutex_;
   TopTags served_, throttled_;
   std::uint64_t until_sample_ = 1;
-  std::uint64_t stride_ = 1;            // queries that one sample stands for; a power of two
+  std::uint64_t stride_ = 1;    // queries that one sample stands for; a power of two
   std::uint64_t queries_in_tick_ = 0;
   Instant tick_ends_{};
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -63,4 +63,4 @@ bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {
   return true;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -126,4 +126,4 @@ class Limiter final : private SlotPolicy {
   std::unique_ptr<Table> table_;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -57,4 +57,4 @@ std::vector<std::size_t> Limiter::AssignCounters(const Rulebook& rules) {
   return counters;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

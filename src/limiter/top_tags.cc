@@ -61,12 +61,11 @@ std::vector<TopEntry> Largest(const TopSums& sums, std::size_t n) {
   std::vector<TopEntry> entries;
   for (const auto& [key, entry] : sums) entries.push_back(entry);
   const std::size_t keep = std::min(n, entries.size());
-  std::partial_sort(entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(keep), entries.end(),
-                    [](const auto& a, const auto& b) {
-                      return a.count != b.count ? a.count > b.count : a.tag < b.tag;
-                    });
+  std::partial_sort(
+      entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(keep), entries.end(),
+      [](const auto& a, const auto& b) { return a.count != b.count ? a.count > b.count : a.tag < b.tag; });
   entries.resize(keep);
   return entries;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -53,4 +53,4 @@ class TopTags {
   Instant ends_{};    // of the current window
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -56,7 +56,8 @@ class Framer {
   }
 
   void KeepRest(std::string_view rest, const FramerLimits& limits) {
-    const bool may_fit = rest.size() <= limits.tag_bytes_max || (rest.size() == limits.tag_bytes_max + 1 && rest.back() == '\r');
+    const bool may_fit =
+        rest.size() <= limits.tag_bytes_max || (rest.size() == limits.tag_bytes_max + 1 && rest.back() == '\r');
     if (over_long_ == nullptr && may_fit) {
       rest_.assign(rest);
     } else {
@@ -69,4 +70,4 @@ class Framer {
   std::unique_ptr<OverLongReader> over_long_;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

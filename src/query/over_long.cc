@@ -7,7 +7,7 @@ namespace dthrottle {
 OverLongReader::OverLongReader(const DigestKey& key) {
   static_assert(kDigestBytes == crypto_generichash_BYTES_MIN);
   DT_CHECK(crypto_generichash_init(&state_, reinterpret_cast<const unsigned char*>(key.data()), key.size(),
-                                kDigestBytes) == 0);
+                                   kDigestBytes) == 0);
 }
 
 void OverLongReader::Read(std::string_view bytes) {
@@ -36,4 +36,4 @@ OverLongTag OverLongReader::Finish() {
   return result;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -37,4 +37,4 @@ class OverLongReader {
   bool holds_cr_ = false;    // a CR that is part of the tag only if something follows
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -21,4 +21,4 @@ inline void WriteAnswers(std::span<const Verdict> verdicts, std::span<char> out)
   }
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

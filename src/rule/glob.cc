@@ -71,4 +71,4 @@ bool Glob::MatchesEnds(std::string_view head, std::string_view tail) const {
   return PieceAt(first, head, 0) && PieceAt(last, tail, tail.size() - last.size());
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -25,8 +25,8 @@ class Glob {
   bool MatchesEnds(std::string_view head, std::string_view tail) const;
 
  private:
-  using Byte = std::bitset<256>;    // the bytes that one place of the pattern accepts
-  using Piece = std::vector<Byte>;  // consecutive places
+  using Byte = std::bitset<256>;      // the bytes that one place of the pattern accepts
+  using Piece = std::vector<Byte>;    // consecutive places
 
   static bool PieceAt(const Piece& piece, std::string_view tag, std::size_t at);
 
@@ -34,4 +34,4 @@ class Glob {
   std::vector<Piece> pieces_;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

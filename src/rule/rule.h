@@ -44,4 +44,4 @@ inline constexpr std::string_view Name(Mode mode) {
   return kNames[static_cast<int>(mode)];
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -20,7 +20,7 @@ class Fingerprint {
   std::uint64_t value_ = 1;
 };
 
-}  // namespace
+}    // namespace
 
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
@@ -73,9 +73,8 @@ std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
 
 std::optional<LimitIndex> Rulebook::Find(const OverLongTag& tag) const {
   const bool whole = tag.size <= tag.head.size();
-  return FirstRule([&](const Glob& glob) {
-    return whole ? glob.Matches(tag.head) : glob.MatchesEnds(tag.head, tag.tail);
-  });
+  return FirstRule(
+      [&](const Glob& glob) { return whole ? glob.Matches(tag.head) : glob.MatchesEnds(tag.head, tag.tail); });
 }
 
 bool Rulebook::Matches(std::size_t rule, std::string_view tag) const {
@@ -92,4 +91,4 @@ std::optional<LimitIndex> Rulebook::Named(std::string_view name) const {
   return std::nullopt;
 }
 
-}  // namespace dthrottle
+}    // namespace dthrottle

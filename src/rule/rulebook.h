@@ -1,7 +1,8 @@
 // All rules and overrides of one set of settings, ready to be asked which limit applies to a tag.
 //
-// The answer is an index (rules first, in order, then overrides), which the table keeps with the tag's bucket: rules and overrides are searched once for a tag
-// that is new, never again while its bucket lives. A rulebook never changes; a reload makes another one.
+// The answer is an index (rules first, in order, then overrides), which the table keeps with the tag's bucket: rules
+// and overrides are searched once for a tag that is new, never again while its bucket lives. A rulebook never changes;
+// a reload makes another one.
 #pragma once
 
 #include <cstdint>
@@ -79,4 +80,4 @@ class Rulebook {
   std::uint64_t fingerprint_ = 0;
 };
 
-}  // namespace dthrottle
+}    // namespace dthrottle

@@ -41,7 +41,7 @@ struct Options {
   bool preload = false;
   double warmup_s = 0.5;
   double seconds = 3;
-  pid_t server_pid = 0;  // 0: no CPU time of a server is measured
+  pid_t server_pid = 0;    // 0: no CPU time of a server is measured
 };
 
 template <class Number>
@@ -87,7 +87,7 @@ std::string LoadScript(const std::string& target) {
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   const std::string command = LoadScriptCommand();
-  std::array<char, 47> reply{};  // "$40\r\n", the name, "\r\n"
+  std::array<char, 47> reply{};    // "$40\r\n", the name, "\r\n"
   const bool sent = send(fd, command.data(), command.size(), MSG_NOSIGNAL) == std::ssize(command);
   const bool answered = sent && recv(fd, reply.data(), reply.size(), MSG_WAITALL) == std::ssize(reply);
   close(fd);
@@ -117,22 +117,17 @@ void Print(const Options& o, const Snapshot& begin, const Snapshot& end, const L
   const auto server_ns = static_cast<double>(end.server_cpu_ns - begin.server_cpu_ns);
   const auto generator_ns = static_cast<double>(end.generator_cpu_ns - begin.generator_cpu_ns);
   const bool known = o.server_pid != 0 && decisions > 0;
-  const auto per_decision =
-      known ? fmt::format("{:.1f}", server_ns / static_cast<double>(decisions)) : "null";
+  const auto per_decision = known ? fmt::format("{:.1f}", server_ns / static_cast<double>(decisions)) : "null";
   const auto server_cores = known ? fmt::format("{:.3f}", server_ns / wall_ns) : "null";
 
-  fmt::print(R"({{"protocol":"{}","connections":{},"depth":{},"tags":{},)", o.protocol, o.connections,
-             o.depth, o.tags);
-  fmt::print(R"("decisions":{},"decisions_per_s":{:.0f},)", decisions,
-             static_cast<double>(decisions) * 1e9 / wall_ns);
-  fmt::print(R"("allowed":{},"denied":{},"created":{},"errors":{},)",
-             end.counts.allowed - begin.counts.allowed, end.counts.denied - begin.counts.denied,
-             end.counts.created - begin.counts.created, errors);
+  fmt::print(R"({{"protocol":"{}","connections":{},"depth":{},"tags":{},)", o.protocol, o.connections, o.depth, o.tags);
+  fmt::print(R"("decisions":{},"decisions_per_s":{:.0f},)", decisions, static_cast<double>(decisions) * 1e9 / wall_ns);
+  fmt::print(R"("allowed":{},"denied":{},"created":{},"errors":{},)", end.counts.allowed - begin.counts.allowed,
+             end.counts.denied - begin.counts.denied, end.counts.created - begin.counts.created, errors);
   fmt::print(R"("cpu_ns_per_decision":{},)", per_decision);
   fmt::print(R"("p50_us":{:.1f},"p99_us":{:.1f},"p999_us":{:.1f},"max_us":{:.1f},)", latency.QuantileUs(0.5),
              latency.QuantileUs(0.99), latency.QuantileUs(0.999), latency.MaxUs());
-  fmt::print("\"server_cores_used\":{},\"generator_cores_used\":{:.3f}}}\n", server_cores,
-             generator_ns / wall_ns);
+  fmt::print("\"server_cores_used\":{},\"generator_cores_used\":{:.3f}}}\n", server_cores, generator_ns / wall_ns);
 }
 
 int Main(int argc, char** argv) {
@@ -163,8 +158,8 @@ int Main(int argc, char** argv) {
   return errors == 0 && end.counts.decisions() > begin.counts.decisions() ? 0 : 1;
 }
 
-}  // namespace
-}  // namespace dthrottle::bench
+}    // namespace
+}    // namespace dthrottle::bench
 
 int main(int argc, char** argv) {
   return dthrottle::bench::Main(argc, argv);

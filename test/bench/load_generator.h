@@ -25,7 +25,7 @@ namespace dthrottle::bench {
 
 inline constexpr std::uint64_t kSecondNs = 1'000'000'000;
 inline constexpr std::uint64_t kPreloadLimitNs = 120 * kSecondNs;
-inline constexpr std::uint64_t kLastRepliesLimitNs = 5 * kSecondNs;  // once no more is asked
+inline constexpr std::uint64_t kLastRepliesLimitNs = 5 * kSecondNs;    // once no more is asked
 inline constexpr std::size_t kPreloadDepth = 64;
 inline constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
@@ -34,24 +34,24 @@ inline std::uint64_t ToNs(double seconds) {
 }
 
 struct Connection {
-  int fd = -1;  // negative once given up
+  int fd = -1;    // negative once given up
   bool at_work = false;
   Requests::Slice batch{};
-  std::size_t awaited = 0;  // replies still to come
+  std::size_t awaited = 0;    // replies still to come
   std::uint64_t asked_at_ns = 0;
-  std::string_view unsent;  // what the socket did not take yet
-  std::string creates;      // second requests, for tags that were absent
+  std::string_view unsent;    // what the socket did not take yet
+  std::string creates;        // second requests, for tags that were absent
   std::size_t creates_count = 0;
-  bool creating = false;           // the replies awaited are to `creates`
-  std::size_t received_bytes = 0;  // of an unfinished reply line, at the front of `received`
+  bool creating = false;             // the replies awaited are to `creates`
+  std::size_t received_bytes = 0;    // of an unfinished reply line, at the front of `received`
   std::array<char, 4096> received;
 };
 
 struct Counts {
   std::uint64_t allowed = 0;
   std::uint64_t denied = 0;
-  std::uint64_t created = 0;  // decisions that took a second request
-  std::uint64_t errors = 0;   // replies that were wrong, missing or not asked for
+  std::uint64_t created = 0;    // decisions that took a second request
+  std::uint64_t errors = 0;     // replies that were wrong, missing or not asked for
 
   std::uint64_t decisions() const { return allowed + denied; }
 };
@@ -121,7 +121,7 @@ class Generator {
     }
   }
 
-  const Counts& counts() const { return counts_; }  // since the start
+  const Counts& counts() const { return counts_; }    // since the start
 
  private:
   void BeginBatch(Connection& c) {
@@ -146,8 +146,7 @@ class Generator {
   }
 
   void Receive(Connection& c) {
-    const ssize_t got =
-        recv(c.fd, c.received.data() + c.received_bytes, c.received.size() - c.received_bytes, 0);
+    const ssize_t got = recv(c.fd, c.received.data() + c.received_bytes, c.received.size() - c.received_bytes, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) return Abandon(c);
     std::string_view bytes(c.received.data(), c.received_bytes + static_cast<std::size_t>(got));
@@ -156,14 +155,13 @@ class Generator {
       if (c.awaited == 0) return Abandon(c);
       const auto decision = Judge(c, bytes.substr(0, lf));
       if (!decision) {
-        if (counts_.errors == 0)
-          fmt::print(stderr, "dthrottle-load: wrong reply: '{}'\n", bytes.substr(0, lf));
+        if (counts_.errors == 0) fmt::print(stderr, "dthrottle-load: wrong reply: '{}'\n", bytes.substr(0, lf));
         return Abandon(c);
       }
       decided += *decision;
       bytes.remove_prefix(lf + 1);
     }
-    if (bytes.size() == c.received.size()) return Abandon(c);  // no reply is that long
+    if (bytes.size() == c.received.size()) return Abandon(c);    // no reply is that long
     std::copy(bytes.begin(), bytes.end(), c.received.begin());
     c.received_bytes = bytes.size();
     if (decided > 0) latency_.Record(NowNs() - c.asked_at_ns, decided);
@@ -227,12 +225,12 @@ class Generator {
   const Protocol protocol_;
   Requests requests_;
   const int epoll_;
-  std::deque<Connection> connections_;  // addresses must hold: epoll keeps them
-  std::size_t busy_ = 0;                // connections at work
-  std::uint64_t budget_ = 0;            // requests still to be asked
+  std::deque<Connection> connections_;    // addresses must hold: epoll keeps them
+  std::size_t busy_ = 0;                  // connections at work
+  std::uint64_t budget_ = 0;              // requests still to be asked
   std::size_t depth_ = 1;
   Counts counts_;
   LatencyHistogram latency_;
 };
 
-}  // namespace dthrottle::bench
+}    // namespace dthrottle::bench

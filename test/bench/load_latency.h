@@ -35,7 +35,7 @@ class LatencyHistogram {
  private:
   static constexpr unsigned kStepBits = 6;
   static constexpr std::uint64_t kSteps = 1 << kStepBits;
-  static constexpr unsigned kLongestBits = 40;  // 18 minutes
+  static constexpr unsigned kLongestBits = 40;    // 18 minutes
   static constexpr std::uint64_t kLongestNs = (std::uint64_t{1} << kLongestBits) - 1;
   static constexpr std::size_t kSlots = (kLongestBits - kStepBits + 1) * kSteps;
 
@@ -59,4 +59,4 @@ class LatencyHistogram {
   std::uint64_t max_ns_ = 0;
 };
 
-}  // namespace dthrottle::bench
+}    // namespace dthrottle::bench

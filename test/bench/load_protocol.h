@@ -20,24 +20,24 @@ inline constexpr std::size_t kTagBytes = 15;
 // The limit where the asker or the generator has to know it; the daemon has its own in its settings.
 inline constexpr std::uint64_t kBurst = 10;
 inline constexpr std::string_view kBurstText = "10";
-inline constexpr std::string_view kRateText = "1";  // tokens/s
+inline constexpr std::string_view kRateText = "1";    // tokens/s
 
 enum class Reply {
   kAllowed,
   kDenied,
-  kAbsent,  // no counter for this tag yet: ask once more, with the create request
+  kAbsent,    // no counter for this tag yet: ask once more, with the create request
   kWrong,
 };
 
 struct Request {
   std::string before_tag;
   std::string after_tag;
-  Reply (*judge)(std::string_view line) = nullptr;  // the line without its LF
+  Reply (*judge)(std::string_view line) = nullptr;    // the line without its LF
 };
 
 struct Protocol {
   Request ask;
-  Request create;  // only where a reply may be kAbsent
+  Request create;    // only where a reply may be kAbsent
 };
 
 inline Reply JudgeLine(std::string_view line) {
@@ -116,10 +116,9 @@ inline std::optional<Protocol> MakeProtocol(std::string_view name, std::string_v
                     .create = {}};
   }
   if (name == "redis-bucket") {
-    return Protocol{
-        .ask = {fmt::format("*6\r\n{}{}{}{}", Bulk("EVALSHA"), Bulk(script_name), Bulk("1"), tag_size),
-                fmt::format("\r\n{}{}", Bulk(kBurstText), Bulk(kRateText)), JudgeRedisBucket},
-        .create = {}};
+    return Protocol{.ask = {fmt::format("*6\r\n{}{}{}{}", Bulk("EVALSHA"), Bulk(script_name), Bulk("1"), tag_size),
+                            fmt::format("\r\n{}{}", Bulk(kBurstText), Bulk(kRateText)), JudgeRedisBucket},
+                    .create = {}};
   }
   if (name == "memcached") {
     return Protocol{.ask = {"incr ", " 1\r\n", JudgeMemcached},
@@ -128,4 +127,4 @@ inline std::optional<Protocol> MakeProtocol(std::string_view name, std::string_v
   return std::nullopt;
 }
 
-}  // namespace dthrottle::bench
+}    // namespace dthrottle::bench

@@ -30,7 +30,7 @@ class Requests {
 
   // A service must not meet the tags in the order in which it laid them out when they were new.
   void Shuffle() {
-    std::mt19937_64 random(1);  // always the same, so that runs compare
+    std::mt19937_64 random(1);    // always the same, so that runs compare
     for (std::uint64_t i = count(); i > 1; --i) {
       const std::uint64_t j = random() % i;
       std::swap_ranges(At(i - 1), At(i - 1) + request_bytes_, At(j));
@@ -76,4 +76,4 @@ class Requests {
   std::size_t next_ = 0;
 };
 
-}  // namespace dthrottle::bench
+}    // namespace dthrottle::bench

@@ -76,4 +76,4 @@ inline int Connect(const std::string& target) {
   Die(fmt::format("cannot connect to {}: {}", target, std::strerror(errno)));
 }
 
-}  // namespace dthrottle::bench
+}    // namespace dthrottle::bench

@@ -77,7 +77,7 @@ void ReportBytesPerTag() {
   munmap(region.data(), region.size());
 }
 
-}  // namespace
+}    // namespace
 
 int main(int argc, char** argv) {
   const std::size_t n = argc > 1 ? std::strtoul(argv[1], nullptr, 10) : 10'000'000;

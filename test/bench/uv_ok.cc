@@ -60,11 +60,10 @@ void Accept(uv_stream_t* listener, int status) {
   auto* const connection = new uv_pipe_t;
   uv_pipe_init(listener->loop, connection, 0);
   auto* const stream = reinterpret_cast<uv_stream_t*>(connection);
-  if (uv_accept(listener, stream) != 0 || uv_read_start(stream, LendBuffer, Answer) != 0)
-    CloseConnection(stream);
+  if (uv_accept(listener, stream) != 0 || uv_read_start(stream, LendBuffer, Answer) != 0) CloseConnection(stream);
 }
 
-}  // namespace
+}    // namespace
 
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], "--version") == 0) {

@@ -25,7 +25,7 @@ class FuzzedDaemon final : public AdminHost {
   Settings settings_ = DefaultSettings();
 };
 
-}  // namespace
+}    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (sodium_init() < 0) std::abort();

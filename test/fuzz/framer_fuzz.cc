@@ -33,7 +33,7 @@ std::string Read(std::string_view bytes, std::size_t first, std::size_t second, 
   return sink.seen;
 }
 
-}  // namespace
+}    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (sodium_init() < 0) std::abort();

@@ -23,7 +23,7 @@ bool Serves(Limiter& limiter, Prng& prng, std::string_view tag, Instant now) {
   return verdict == Verdict::kServe;
 }
 
-}  // namespace
+}    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const auto rules = testing::Rules("[[rule]]\nburst=3\nrate=1\n");
@@ -38,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (pristine.empty()) {
     auto limiter = open();
     for (int i = 0; i < 2000; ++i) {
-      (void)Serves(*limiter, prng, std::string(static_cast<std::size_t>(i % 250), 'x') + std::to_string(i), FromNanoseconds(1));
+      (void)Serves(*limiter, prng, std::string(static_cast<std::size_t>(i % 250), 'x') + std::to_string(i),
+                   FromNanoseconds(1));
     }
     limiter.reset();
     pristine = memory;

@@ -1,6 +1,6 @@
 #define CATCH_CONFIG_RUNNER
-#include <catch2/catch.hpp>
 #include <sodium/core.h>
+#include <catch2/catch.hpp>
 
 int main(int argc, char** argv) {
   if (sodium_init() < 0) return 1;

@@ -62,4 +62,4 @@ class Host {
   std::size_t lanes_;
 };
 
-}  // namespace dthrottle::testing
+}    // namespace dthrottle::testing

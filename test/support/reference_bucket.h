@@ -56,4 +56,4 @@ class ReferenceBucket {
   std::vector<Hit> hits_;
 };
 
-}  // namespace dthrottle::testing
+}    // namespace dthrottle::testing

@@ -8,8 +8,8 @@
 //   debit TAG N late 2s       hits that a peer served 2 s ago
 //   look TAG                  level, and when the tag is served again
 //   kill                      kill -9 and start again on the same table
-#include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <catch2/catch.hpp>
 
 #include <cstdlib>
 #include <filesystem>
@@ -94,7 +94,8 @@ class Story {
       Slot* slot = shard.Find(t, now_);
       const LimitIndex limit = host_->limiter->rules().Find(tag).value();
       if (slot == nullptr) slot = shard.Insert(t, Bucket(), limit, now_);
-      slot->bucket.Debit(host_->limiter->rules().limit(limit).shape, hits, now_ - ParseDuration(late).value(), 1000, now_);
+      slot->bucket.Debit(host_->limiter->rules().limit(limit).shape, hits, now_ - ParseDuration(late).value(), 1000,
+                         now_);
     }
     return fmt::format("{} {}: debited {}, {} late, level {:.3f}\n", Clock(), tag, hits, late, host_->Level(tag, now_));
   }
@@ -104,8 +105,7 @@ class Story {
     const Inspection seen = host_->limiter->Inspect({{bytes, false}}, now_);
     const Shape& shape = host_->limiter->rules().limit(seen.limit.value()).shape;
     return fmt::format("{} {}: level {:.3f}, served at {:.3f}, full at {:.3f}\n", Clock(), tag,
-                       seen.bucket.Level(shape, now_),
-                       Seconds(seen.bucket.ServesAt(shape, 1, now_).time_since_epoch()),
+                       seen.bucket.Level(shape, now_), Seconds(seen.bucket.ServesAt(shape, 1, now_).time_since_epoch()),
                        Seconds((now_ + seen.bucket.UntilFull(now_)).time_since_epoch()));
   }
 
@@ -161,5 +161,5 @@ TEST_CASE("golden traces") {
   CHECK(traces >= 3);
 }
 
-}  // namespace
-}  // namespace dthrottle::testing
+}    // namespace
+}    // namespace dthrottle::testing

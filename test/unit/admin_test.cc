@@ -17,9 +17,11 @@ constexpr Instant kNow = FromNanoseconds(5'000'000'000);
 
 class FakeDaemon final : public AdminHost {
  public:
-  FakeDaemon() : host_("[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=3\nrate=0.5\n"
-                       "[[rule]]\nname=\"default\"\nburst=10\nrate=1\n"
-                       "[[override]]\ntag=\"vip\"\nburst=100\nrate=50\n") {}
+  FakeDaemon()
+      : host_(
+            "[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=3\nrate=0.5\n"
+            "[[rule]]\nname=\"default\"\nburst=10\nrate=1\n"
+            "[[override]]\ntag=\"vip\"\nburst=100\nrate=50\n") {}
 
   Limiter& limiter() override { return *host_.limiter; }
   const Settings& settings() const override { return settings_; }
@@ -29,7 +31,8 @@ class FakeDaemon final : public AdminHost {
   std::string Ask(std::string_view line) {
     std::string answer;
     int answers = 0;
-    RunCommand(line, *this, [&](std::string text) { answer = std::move(text), ++answers; }, kNow);
+    RunCommand(
+        line, *this, [&](std::string text) { answer = std::move(text), ++answers; }, kNow);
     CHECK(answers == 1);
     // The empty line ends an answer and is nowhere else.
     CHECK(answer.find("\n\n") == answer.size() - 2);
@@ -44,7 +47,9 @@ class FakeDaemon final : public AdminHost {
   Settings settings_ = DefaultSettings();
 };
 
-bool Has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool Has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 TEST_CASE("tags are shown as printable ASCII and read back") {
   CHECK(EscapeTag("plain tag") == "plain tag");
@@ -64,7 +69,8 @@ TEST_CASE("tags are shown as printable ASCII and read back") {
 TEST_CASE("help comes first and names every command") {
   FakeDaemon daemon;
   const std::string help = daemon.Ask("help");
-  for (const char* c : {"help", "stats", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG", "reload", "json"}) {
+  for (const char* c :
+       {"help", "stats", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG", "reload", "json"}) {
     CHECK(Has(help, c));
   }
 }
@@ -100,9 +106,12 @@ TEST_CASE("top lists the most throttled and the most served") {
   for (int i = 0; i < 4; ++i) daemon.host().Serves("login:x", kNow);
   const std::string answer = daemon.Ask("top");
   CHECK(Has(answer, "throttled:\ncount  error  rule     tag\n20     0      default  noisy\\x1b\n"));
-  CHECK(Has(answer, "served:\ncount  error  rule     tag\n10     0      default  noisy\\x1b\n3      0      login    login:x\n"));
+  CHECK(
+      Has(answer,
+          "served:\ncount  error  rule     tag\n10     0      default  noisy\\x1b\n3      0      login    login:x\n"));
   CHECK_FALSE(Has(daemon.Ask("top 1"), "login:x\nserved"));
-  for (const char* bad : {"top 0", "top x", "top 1x", "top -1", "top 257"}) CHECK(daemon.Ask(bad).starts_with("error: "));
+  for (const char* bad : {"top 0", "top x", "top 1x", "top -1", "top 257"})
+    CHECK(daemon.Ask(bad).starts_with("error: "));
 }
 
 TEST_CASE("rules count what they served and throttled") {
@@ -166,5 +175,5 @@ TEST_CASE("config is the settings file in force") {
   CHECK(Has(text, "tag = \"vip\""));
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

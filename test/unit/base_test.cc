@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <sodium/crypto_shorthash_siphash24.h>
+#include <catch2/catch.hpp>
 
 #include <string>
 
@@ -47,5 +47,5 @@ TEST_CASE("numbers below a bound are evenly spread") {
   for (const int n : seen) CHECK(std::abs(n - 10'000) < 500);    // five standard deviations
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

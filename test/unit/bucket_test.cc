@@ -84,8 +84,8 @@ TEST_CASE("a peer's hits can push a bucket into debt") {
   CHECK(bucket.Take(kTenOne, 1, kStart + 9s));
 }
 
-// DThrottle README "DThrottle's Leaky Bucket". Its table is rounded to whole tokens at t = 9: with continuous refill the
-// level is 0.9 there and the next query is served at 9.1.
+// DThrottle README "DThrottle's Leaky Bucket". Its table is rounded to whole tokens at t = 9: with continuous refill
+// the level is 0.9 there and the next query is served at 9.1.
 TEST_CASE("the worked example of the DThrottle README") {
   const auto t = [](double s) { return kStart + Duration(static_cast<std::int64_t>(s * 1e9)); };
   Bucket a, b;
@@ -177,8 +177,8 @@ TEST_CASE("the interval is rounded so that a bucket is never slower than its rul
 TEST_CASE("levels and verdicts equal those of a bucket that replays every hit") {
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
     Prng prng(seed);
-    const double burst = prng.Below(2) == 0 ? static_cast<double>(1 + prng.Below(50))
-                                            : 1 + static_cast<double>(prng.Below(1000)) / 16;
+    const double burst =
+        prng.Below(2) == 0 ? static_cast<double>(1 + prng.Below(50)) : 1 + static_cast<double>(prng.Below(1000)) / 16;
     const double rates[] = {0.01, 0.3, 1, 3, 7.5, 1000, 123456.789};
     const double rate = rates[prng.Below(std::size(rates))];
     const Shape shape = Shape::From(burst, rate);
@@ -230,5 +230,5 @@ TEST_CASE("late debits never forgive, and are exact for a bucket that rested sin
   }
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

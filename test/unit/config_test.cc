@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <catch2/catch.hpp>
 
 #include <fstream>
 #include <iterator>
@@ -238,7 +238,8 @@ TEST_CASE("a hundred thousand overrides are read") {
 
 TEST_CASE("rendered settings read back as themselves") {
   const LoadedSettings loaded = ParseSettings(
-      "[query]\nthreads=3\n[peers]\nconnect=[\"tcp://10.0.0.2:7314\"]\n[[rule]]\nname=\"r\"\nmatch=\"a\\\"b*\"\nburst=1.5\nrate=\"10/m\"\n"
+      "[query]\nthreads=3\n[peers]\nconnect=[\"tcp://"
+      "10.0.0.2:7314\"]\n[[rule]]\nname=\"r\"\nmatch=\"a\\\"b*\"\nburst=1.5\nrate=\"10/m\"\n"
       "[[override]]\ntag=\"\\u0001\\\\x\"\nburst=100\nrate=20.0\nmode=\"off\"\n",
       "f");
   REQUIRE(loaded.ok());
@@ -270,5 +271,5 @@ TEST_CASE("keys that only a start can change are kept and named") {
   CHECK(loaded.query.max_connections == 7);
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

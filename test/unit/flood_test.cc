@@ -1,7 +1,7 @@
 // A flood at full size: fifty million distinct tags through a table of 64 MiB while a hundred are in debt.
-#include <catch2/catch.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <fstream>
 
@@ -65,5 +65,5 @@ TEST_CASE("fifty million fresh tags forgive nobody who is in debt, and take no m
   }
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

@@ -148,7 +148,8 @@ TEST_CASE("an over-long tag stays with the rule of the same name through a reloa
   Host host(kDefault);
   const std::string tag(1000, 'x');
   Served(host, tag, 8, kNow);
-  host.limiter->Adopt(Rules("[[rule]]\nname=\"new\"\nmatch=\"n*\"\nburst=5\nrate=1\n[[rule]]\nname=\"default\"\nburst=20\nrate=1\n"));
+  host.limiter->Adopt(
+      Rules("[[rule]]\nname=\"new\"\nmatch=\"n*\"\nburst=5\nrate=1\n[[rule]]\nname=\"default\"\nburst=20\nrate=1\n"));
   CHECK(host.Level(tag, kNow) == Approx(12).margin(1e-6));
 }
 
@@ -274,5 +275,5 @@ TEST_CASE("a busy lane samples, and its counts stay right on average") {
   CHECK(static_cast<double>(served[0].count) == Approx(200'000).epsilon(0.1));
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

@@ -123,5 +123,5 @@ TEST_CASE("answers are three bytes each") {
   CHECK(std::string(out, 9) == "OK\nNO\nOK\n");
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

@@ -6,7 +6,9 @@
 namespace dthrottle {
 namespace {
 
-bool Matches(std::string_view pattern, std::string_view tag) { return Glob::Compile(pattern).value().Matches(tag); }
+bool Matches(std::string_view pattern, std::string_view tag) {
+  return Glob::Compile(pattern).value().Matches(tag);
+}
 
 TEST_CASE("a pattern covers the whole tag") {
   CHECK(Matches("login", "login"));
@@ -126,5 +128,5 @@ TEST_CASE("the fingerprint changes with whatever changes a bucket's meaning") {
   CHECK(fingerprint({MakeRule("a", "a*"), MakeRule("b", {})}, {{"x", 1, 1, {}}}) != base);
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

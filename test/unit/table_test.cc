@@ -88,7 +88,9 @@ class Fixture {
   std::unique_ptr<Table> table_;
 };
 
-std::string Name(std::size_t i) { return "tag-" + std::to_string(i); }
+std::string Name(std::size_t i) {
+  return "tag-" + std::to_string(i);
+}
 
 TEST_CASE("what was recorded is found, and nothing else") {
   Fixture f;
@@ -408,5 +410,5 @@ TEST_CASE("threads that share a table lose no update") {
   }
 }
 
-}  // namespace
-}  // namespace dthrottle
+}    // namespace
+}    // namespace dthrottle

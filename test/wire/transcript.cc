@@ -63,7 +63,7 @@ Result<std::string> Keys(std::istringstream& words) {
   return out;
 }
 
-}  // namespace
+}    // namespace
 
 Result<Transcript> ParseTranscript(std::string_view text) {
   Transcript t;
@@ -94,4 +94,4 @@ Result<Transcript> ParseTranscript(std::string_view text) {
   return t;
 }
 
-}  // namespace dthrottle::testing
+}    // namespace dthrottle::testing

@@ -19,4 +19,4 @@ struct Transcript {
 
 Result<Transcript> ParseTranscript(std::string_view text);
 
-}  // namespace dthrottle::testing
+}    // namespace dthrottle::testing

@@ -16,7 +16,8 @@ namespace {
 
 class Application {
  public:
-  explicit Application(const Transcript& t) : host_(t.settings), limits_{t.tag_bytes_max, host_.limiter->keys().digest} {}
+  explicit Application(const Transcript& t)
+      : host_(t.settings), limits_{t.tag_bytes_max, host_.limiter->keys().digest} {}
 
   // What the daemon would answer to these bytes, now.
   std::string Send(std::string_view bytes) {
@@ -104,5 +105,5 @@ TEST_CASE("every transcript is answered the same byte by byte") {
   }
 }
 
-}  // namespace
-}  // namespace dthrottle::testing
+}    // namespace
+}    // namespace dthrottle::testing
