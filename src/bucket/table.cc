@@ -21,6 +21,8 @@ constexpr int kFreeCellsAtEase = 6;
 constexpr std::size_t kShardsMax = 64;
 constexpr std::size_t kGroupsPerShardMin = 128;    // fewer would fill too unevenly
 
+constexpr std::size_t kMoveTries = 64;    // at some 100 ns each
+
 // How drained a bucket may be that is forgotten to make room.
 constexpr double kNothing = -std::numeric_limits<double>::infinity();    // free cells only
 constexpr double kEmpty = 1;                                             // anything but debt
@@ -111,11 +113,14 @@ static inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t 
   return (low | high << 16) & ((1u << kCellsPerGroup) - 1);
 }
 
-// The first of `cells` consecutive free cells, or kCellsPerGroup.
+// The first of `cells` consecutive cells that are in the mask, or kCellsPerGroup.
+static std::size_t FirstRun(std::uint32_t mask, std::size_t cells) {
+  for (std::size_t i = 1; i < cells && mask != 0; ++i) mask &= mask >> 1;
+  return mask == 0 ? kCellsPerGroup : static_cast<std::size_t>(std::countr_zero(mask));
+}
+
 static std::size_t FreeRun(const std::uint16_t* directory, std::size_t cells) {
-  std::uint32_t starts = Match(directory, kFree);
-  for (std::size_t i = 1; i < cells && starts != 0; ++i) starts &= starts >> 1;
-  return starts == 0 ? kCellsPerGroup : static_cast<std::size_t>(std::countr_zero(starts));
+  return FirstRun(Match(directory, kFree), cells);
 }
 
 // Most tags have 8 to 16 bytes: two words, which may overlap, without a call.
@@ -250,7 +255,9 @@ std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
     const std::uint64_t hash = Hash(tag);
     Group& primary = group(Primary(hash));
     const bool spilled = &primary != &g;
-    const bool at_home = !spilled || (Secondary(hash) == index && FindIn(primary, value, tag) == nullptr);
+    // A tag that was being moved when the process died is there twice: the one that a look-up finds stays.
+    const bool is_first = FindIn(g, value, tag) == &slot && (!spilled || FindIn(primary, value, tag) == nullptr);
+    const bool at_home = is_first && (!spilled || Secondary(hash) == index);
     const std::size_t cells = CellsFor(tag.bytes.size());
     if (Fingerprint(hash) == value && at_home && (g.generation == generation_ || policy_->Reshape(tag, slot, now)) &&
         policy_->Plausible(slot, now)) {
@@ -359,7 +366,7 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
     if (free < kCellsPerGroup) return table_.Place(*g, free, tag, hash_, slot, shard);
   }
 
-  // Two full groups in a shard that has room are bad luck, which moving one tag to its other group mends.
+  // Two full groups in a shard that has room are bad luck, which moving a tag to its other group mends.
   const bool has_room = shard.counts.cells_used * 64 < table_.groups_per_shard_ * kCellsPerGroup * 63;
   if (has_room) {
     if (const auto room = table_.MoveAway(choices, cells, kNothing, shard, now)) {
@@ -449,36 +456,55 @@ void Table::Vacate(const Window& window, ShardState& shard, Instant now) {
   }
 }
 
-// Makes room for `cells` by moving one tag to its other group. Nothing more drained than `drained_max` is forgotten
-// there for it.
+// Makes room for `cells` by moving the tags that are in their way, where fewest are. Nothing more drained than
+// `drained_max` is forgotten for it. Long tags fragment a group, so it may take several; a bounded number is tried.
 std::optional<Table::Window> Table::MoveAway(std::array<Group*, 2> groups, std::size_t cells, double drained_max,
                                              ShardState& shard, Instant now) {
-  for (Group* g : groups) {
-    for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
-      if (g->directory[i] < kFingerprintMin || CellsFor(g->cells[i].slot.tag_bytes) < cells) continue;
-      if (Move(*g, i, drained_max, shard, now)) return Window{g, i, cells, 0};
+  std::size_t tries = kMoveTries;
+  for (std::size_t used = 1; used <= cells; ++used) {
+    for (Group* g : groups) {
+      for (std::size_t first = 0; first + cells <= kCellsPerGroup; ++first) {
+        const std::uint32_t window = ((1u << cells) - 1) << first;
+        const std::uint32_t in_the_way = window & ~Match(g->directory, kFree);
+        if (static_cast<std::size_t>(std::popcount(in_the_way)) != used || g->directory[first] == kContinued) continue;
+        bool free = true;
+        for (std::size_t i = first; free && i < first + cells; ++i) {
+          if (g->directory[i] == kFree) continue;    // also what a tag just moved away has left
+          if (tries-- == 0) return std::nullopt;
+          free = Move(*g, i, window, drained_max, shard, now);
+        }
+        if (free) return Window{g, first, cells, 0};
+      }
     }
   }
   return std::nullopt;
 }
 
-// The copy is complete before the original goes, so a kill in between leaves the tag twice, which Recover mends.
-bool Table::Move(Group& g, std::size_t first, double drained_max, ShardState& shard, Instant now) {
+// Moves a tag to its other group, or out of the window within its own. The copy is complete before the original goes,
+// so a kill in between leaves the tag twice, which Recover mends.
+bool Table::Move(Group& g, std::size_t first, std::uint32_t window, double drained_max, ShardState& shard,
+                 Instant now) {
   const Tag tag = g.TagAt(first);
   const std::uint64_t hash = Hash(tag);
+  const std::size_t cells = CellsFor(tag.bytes.size());
   Group& primary = group(Primary(hash));
   Group& other = &primary == &g ? group(Secondary(hash)) : primary;
   Refresh(other, ShardOf(hash), now);
-  const std::size_t cells = CellsFor(tag.bytes.size());
-  std::size_t to = FreeRun(other.directory, cells);
-  if (to == kCellsPerGroup) {
-    if (drained_max == kNothing) return false;
-    const Window window = Cheapest(other, cells, now);
-    if (window.drained > drained_max) return false;
-    Vacate(window, shard, now);
-    to = window.first;
+  Group* to = &other;
+  std::size_t at = FreeRun(other.directory, cells);
+  if (at == kCellsPerGroup) {
+    to = &g;
+    at = FirstRun(Match(g.directory, kFree) & ~window, cells);
   }
-  Place(other, to, tag, hash, g.cells[first].slot, shard);
+  if (at == kCellsPerGroup) {
+    if (drained_max == kNothing) return false;
+    const Window cheapest = Cheapest(other, cells, now);
+    if (cheapest.drained > drained_max) return false;
+    Vacate(cheapest, shard, now);
+    to = &other;
+    at = cheapest.first;
+  }
+  Place(*to, at, tag, hash, g.cells[first].slot, shard);
   Remove(g, first, shard);
   ++shard.counts.moved;
   return true;

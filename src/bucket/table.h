@@ -12,11 +12,11 @@
 // look-up therefore touches one line of directory and one of cell, in one page; a batch prefetches both and waits for
 // neither.
 //
-// When both groups are full, though the shard has room, a tag moves to its other group. When it has none, whoever is
-// nearest to full is forgotten: a full bucket is the same as no bucket, and one
+// When neither group has the cells, though the shard has room, tags that are in the way move to their other groups.
+// When the shard has none, whoever is nearest to full is forgotten: a full bucket is the same as no bucket, and one
 // that is nearly full forgives least. How full is measured as a share of the burst, not as time, or a flood under a
 // slow rule would push out every bucket of a fast one. A bucket in debt is never forgotten: if all sixty cells are in
-// debt, one of them moves to its other group if that has room, and failing that the newcomer goes unrecorded.
+// debt, one of them moves to where something else may go, and failing that the newcomer goes unrecorded.
 //
 // Threads: the region is cut into shards by the hash. All access is through a Shard guard, which holds that shard's
 // lock; locks live outside the region, so a killed process leaves none behind. Stores are ordered so that a process
@@ -184,7 +184,7 @@ class Table {
   void Vacate(const Window&, ShardState&, Instant now);
   std::optional<Window> MoveAway(std::array<Group*, 2>, std::size_t cells, double drained_max, ShardState&,
                                  Instant now);
-  bool Move(Group&, std::size_t first, double drained_max, ShardState&, Instant now);
+  bool Move(Group&, std::size_t first, std::uint32_t window, double drained_max, ShardState&, Instant now);
 
   std::size_t shard_count() const { return groups_ / groups_per_shard_; }
   void Lock(std::size_t shard);

@@ -144,6 +144,22 @@ TEST_CASE("a tag of 15 bytes takes at most 64 bytes of table before anything tha
   CHECK(static_cast<double>(f.region().size()) / static_cast<double>(n) <= 64);
 }
 
+TEST_CASE("tags of all lengths together fill nearly half of the table before anything is forgotten") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    Prng prng(seed);
+    Fixture f(8 << 20);
+    constexpr std::size_t kLengths[] = {12, 12, 12, 40, 120, 250, 16};
+    for (std::size_t i = 0; f.table().counts().evicted == 0; ++i) {
+      std::string tag = Name(i);
+      tag.resize(kLengths[prng.Below(std::size(kLengths))], 't');
+      REQUIRE(f.Insert(tag, Spent(1)));
+    }
+    CAPTURE(seed);
+    const double fill = static_cast<double>(f.table().counts().cells_used) / static_cast<double>(f.table().cells());
+    CHECK(fill > 0.45);    // thirty cells hold three of the longest and no more
+  }
+}
+
 TEST_CASE("a full bucket makes room before any other") {
   Fixture f;
   const std::size_t cells = f.table().cells();
