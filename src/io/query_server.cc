@@ -182,6 +182,7 @@ void QueryServer::OnWritten(Connection& c, int status) {
   c.writing = false;
   c.sending = {};
   if (c.at_end) return End(c);
+  heard_ = true;    // it will be, if it has asked more meanwhile
   StartReading(c);
 }
 
