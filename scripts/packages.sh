@@ -24,7 +24,7 @@ build() {
   local dir=$1
   shift
   if [ -f "$dir/build.ninja" ]; then
-    meson configure "$dir" "$@"
+    [ $# -eq 0 ] || meson configure "$dir" "$@" >/dev/null
   else
     meson setup "$dir" "$@" >/dev/null
   fi

@@ -1,8 +1,11 @@
 #include "bucket/table.h"
 
+#ifdef __SSE2__
 #include <emmintrin.h>
+#endif
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -26,6 +29,8 @@ constexpr bool kPeeks = false;    // a race by intent, which the thread sanitize
 #else
 constexpr bool kPeeks = true;
 #endif
+
+constexpr int kSpins = 1000;    // longer than any shard is held by a thread that runs
 
 constexpr std::size_t kMoveTries = 64;    // at some 100 ns each
 
@@ -111,12 +116,18 @@ struct Table::Window {
 
 // One bit for each cell whose directory entry is `value`.
 static inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t value) {
+#ifdef __SSE2__
   const auto* line = reinterpret_cast<const __m128i*>(directory);
   const __m128i wanted = _mm_set1_epi16(static_cast<short>(value));
   const auto compare = [&](int i) { return _mm_cmpeq_epi16(_mm_load_si128(line + i), wanted); };
   const auto low = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(0), compare(1))));
   const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), compare(3))));
   return (low | high << 16) & ((1u << kCellsPerGroup) - 1);
+#else
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < kCellsPerGroup; ++i) bits |= std::uint32_t{directory[i] == value} << i;
+  return bits;
+#endif
 }
 
 // The first of `cells` consecutive cells that are in the mask, or kCellsPerGroup.
@@ -286,11 +297,7 @@ std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
 inline void Table::Lock(std::size_t shard) {
   if (!shared_) return;
   for (int spins = 0; shards_[shard].locked.exchange(true, std::memory_order_acquire); ++spins) {
-    if (spins < 256) {
-      _mm_pause();
-    } else {
-      std::this_thread::yield();    // whoever holds it may need this core
-    }
+    if (spins >= kSpins) std::this_thread::yield();    // whoever holds it may need this core
   }
 }
 

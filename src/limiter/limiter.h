@@ -5,7 +5,6 @@
 // things a limiter does: answer.cc queries, tick.cc the work between them, inspect.cc looking inside.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
