@@ -3,17 +3,13 @@
 test/wire replays the same files without sockets; the format is described in protocol/query.md.
 """
 
-import fcntl
 import pathlib
 import re
 import socket
-import struct
-import termios
-import time
 import unittest
 
 from common import SystemTest
-from daemon import PATIENCE, SANITIZED, AdminSession, Daemon, override, receive_all, rule
+from daemon import PATIENCE, SANITIZED, AdminSession, Daemon, await_read, override, receive_all, rule
 
 TRANSCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "protocol/query"
 EVERY = 23 if SANITIZED else 1    # cuts tried: each so many bytes
@@ -58,14 +54,6 @@ class Transcript:
 
 def escaped(tag):
     return "".join(chr(b) if 0x20 <= b < 0x7f and b != 0x5c else f"\\x{b:02x}" for b in tag)
-
-
-def await_read(sock):
-    """Until the other end has taken everything that was sent: only then is the next byte another read."""
-    deadline = time.monotonic() + PATIENCE
-    while struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0] > 0:
-        if time.monotonic() > deadline:
-            raise AssertionError("the daemon does not read")
 
 
 class Transcripts(SystemTest):
