@@ -10,7 +10,6 @@
 
 #include <uv.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>

@@ -23,7 +23,7 @@ void TopTags::Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Inst
   Turn(now);
   std::size_t least = 0;
   for (std::size_t i = 0; i < current_.size(); ++i) {
-    Entry& e = current_[i];
+    TopEntry& e = current_[i];
     if (e.hash == hash && e.is_digest == tag.is_digest && e.tag == tag.bytes) {
       e.count += weight;
       return;
@@ -34,7 +34,7 @@ void TopTags::Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Inst
     current_.push_back({std::string(tag.bytes), tag.is_digest, hash, weight, 0});
     return;
   }
-  Entry& e = current_[least];
+  TopEntry& e = current_[least];
   e.tag.assign(tag.bytes);
   e.is_digest = tag.is_digest;
   e.hash = hash;
@@ -44,7 +44,7 @@ void TopTags::Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Inst
 
 void TopTags::AddTo(TopSums& sums, Instant now) const {
   const auto add = [&sums](const Window& window) {
-    for (const Entry& e : window) {
+    for (const TopEntry& e : window) {
       TopEntry& sum = sums[e.tag + (e.is_digest ? '\1' : '\0')];
       sum.tag = e.tag;
       sum.is_digest = e.is_digest;

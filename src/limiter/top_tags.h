@@ -32,8 +32,6 @@ std::vector<TopEntry> Largest(const TopSums& sums, std::size_t n);
 
 class TopTags {
  public:
-  using Entry = TopEntry;
-
   static constexpr std::size_t kEntries = 256;
   static constexpr Duration kWindow = std::chrono::minutes(1);
 
@@ -45,7 +43,7 @@ class TopTags {
   void AddTo(TopSums& sums, Instant now) const;
 
  private:
-  using Window = std::vector<Entry>;
+  using Window = std::vector<TopEntry>;
 
   void Turn(Instant now);
 
