@@ -1,0 +1,41 @@
+// Messages to bytes and back. Frames are at most kFrameBytesMax; nothing that comes in makes it allocate more than a
+// small multiple of that, or crash.
+//
+// protocol/report.md has the format with worked bytes. In short: prefix, kind, fields (key, length, value), the
+// entries as three columns (tags, values, phases), compressed with zstd where that helps, and XXH3-64 of it all.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "report/message.h"
+
+namespace dthrottle {
+
+enum class DecodeFault {
+  kNone,
+  kJunk,        // not a frame of ours, or cut off
+  kVersion,     // a frame of another major version
+  kChecksum,    // damaged
+  kContent,     // well-formed, but says what no host says: bad lengths, counts, values
+};
+
+// Keeps the compressor's memory between messages. One thread.
+class Codec {
+ public:
+  Codec();
+  ~Codec();
+
+  // Replaces `frame`. The result has at most kFrameBytesMax bytes.
+  void Encode(const Message& message, std::string& frame);
+
+  // `message` is unspecified unless kNone is returned.
+  DecodeFault Decode(std::string_view frame, Message& message);
+
+ private:
+  struct Contexts;
+  std::unique_ptr<Contexts> contexts_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,177 @@
+// The protocol between hosts, without sockets: numbers what this host publishes and keeps it in a ring, follows what
+// the peers publish, asks for what is missing, and gives and takes snapshots (DESIGN section 7, protocol/report.md).
+//
+// One side of it faces the wire: frames come in through On...(), frames go out through a Transport. The other faces
+// the limiter, which may live in another thread: two rings carry hits out and debits in. Whoever owns an Exchange
+// calls Tick() often and at least at the instants that it returns.
+//
+//     limiter thread                               peer thread
+//     Sharing ── ToPeers ring ──> Exchange ── Transport ──> wire
+//     Sharing <─ FromPeers ring ─ Exchange <── On...() ───── wire
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/spsc_ring.h"
+#include "base/time.h"
+#include "report/codec.h"
+#include "report/message.h"
+
+namespace dthrottle {
+
+// What the limiter hands over.
+struct ToPeers {
+  enum class Kind {
+    kNone,
+    kHits,             // entries: hits served in (from, to]
+    kPeriodEnd,        // all hits until `to` have been handed over: a report goes out even if there were none
+    kSnapshotBegin,    // from now on no debit is merged and no hit handed over until kSnapshotEnd; `snapshot` says whose
+    kSnapshotPart,     // entries: bucket states as of `to`
+    kSnapshotEnd,
+  };
+  Kind kind = Kind::kNone;
+  Instant from{}, to{};
+  std::uint64_t snapshot = 0;    // as in the FromPeers that asked
+  Entries entries;
+};
+
+// What the limiter gets.
+struct FromPeers {
+  enum class Kind {
+    kNone,
+    kDebits,            // entries: hits that a peer served in (from, to], by this host's clock
+    kSnapshotWanted,    // somebody wants the table: answer with kSnapshotBegin .. kSnapshotEnd under `snapshot`
+    kBuckets,           // entries: bucket states of a peer as of `to`, by this host's clock; the larger debt wins
+  };
+  Kind kind = Kind::kNone;
+  Instant from{}, to{};
+  std::uint64_t snapshot = 0;
+  Entries entries;
+};
+
+using ToPeersRing = SpscRing<ToPeers>;
+using FromPeersRing = SpscRing<FromPeers>;
+
+// A frame that several may hold: the ring here, subscribers' queues in the transport.
+using Frame = std::shared_ptr<const std::string>;
+
+// Names a peer's address to which this host connects.
+using LinkId = std::uint32_t;
+
+// Says where an answer goes; whatever the transport needs.
+using Route = std::string;
+
+class Transport {
+ public:
+  virtual void Publish(const Frame& frame) = 0;
+  virtual void Ask(LinkId link, const Frame& frame) = 0;               // may be lost
+  virtual void Answer(const Route& route, const Frame& frame) = 0;    // may be lost
+
+ protected:
+  ~Transport() = default;
+};
+
+enum class PeerState {
+  kConnecting,    // no answer to a hello yet, or none any more
+  kUp,            // reports arrive
+  kSilent,        // it answered once, but no report for three of its periods
+  kSelf,          // the address turned out to be this host's own
+  kRefused,       // it refused us or we refuse it; `reason` says why
+};
+
+// One configured address, for people.
+struct PeerStatus {
+  LinkId link = 0;
+  std::string address;
+  std::string name;       // empty until known
+  std::string version;    // of its program
+  PeerState state{};
+  std::string reason;     // of kRefused
+  Duration last_heard{};     // ago; negative: never
+  Duration age{};            // of the newest hits heard when they came: delay of the wire and its queues
+  std::uint64_t incarnation = 0, sequence = 0;    // last heard
+  std::uint64_t reports = 0;       // frames taken
+  std::uint64_t entries = 0;       // in them
+  std::uint64_t missed = 0;        // frames that did not come by themselves
+  std::uint64_t repaired = 0;      // of them, came when asked for
+  std::uint64_t lost = 0;          // of them, are gone for good
+  std::uint64_t duplicates = 0;    // frames dropped because they had come before
+};
+
+struct ExchangeCounts {
+  std::uint64_t published = 0;          // frames
+  std::uint64_t published_bytes = 0;
+  std::uint64_t published_entries = 0;
+  std::uint64_t repeated = 0;           // frames sent again because a peer asked
+  std::uint64_t gone = 0;               // frames that a peer asked for and the ring no longer had
+  std::uint64_t received = 0;           // frames taken from peers, repeats included
+  std::uint64_t received_bytes = 0;
+  std::uint64_t received_entries = 0;
+  std::uint64_t duplicates = 0;
+  std::uint64_t missed = 0, repaired = 0, lost = 0;
+  std::uint64_t junk = 0;               // not decodable, any DecodeFault but kVersion
+  std::uint64_t other_version = 0;
+  std::uint64_t strangers = 0;          // well-formed, but from nobody that is configured, or under a name not its own
+  std::uint64_t excess = 0;             // requests turned down because they came too fast
+  std::uint64_t snapshots_given = 0, snapshots_taken = 0;
+  std::uint64_t ring_frames = 0, ring_bytes = 0;    // kept now
+};
+
+class Exchange {
+ public:
+  struct Options {
+    std::string name;                // of this host, unique among its peers
+    std::uint64_t incarnation = 1;    // greater at each start
+    std::string version;
+    Duration period{};
+    std::size_t ring_bytes = 64 << 20;    // of frames kept to be sent again
+    std::size_t held_bytes = 32 << 20;    // of frames held back while a snapshot is awaited
+    bool identities_proven = false;    // requests come with an identity that must equal the sender's name
+    bool fresh_table = true;           // false: the table was kept over a restart and holds what earlier reports said
+  };
+
+  // The rings and the transport must outlive it. `now` is the owner's clock, everywhere.
+  Exchange(Options options, ToPeersRing& from_limiter, FromPeersRing& to_limiter, Transport& transport, Prng prng,
+           Instant now);
+  ~Exchange();
+
+  // ---- Membership. Links may come and go at any time; an address keeps its counters while it has its link. ----
+
+  void AddLink(LinkId link, std::string address, Instant now);
+  void RemoveLink(LinkId link, Instant now);
+
+  // ---- From the wire. Frames may be anything. ----
+
+  // On the subscription: nobody knows who sent it.
+  void OnPublished(std::string_view frame, Instant now);
+  // On a link that this host opened.
+  void OnAnswer(LinkId link, std::string_view frame, Instant now);
+  // On a connection that somebody else opened. `identity` is proven, or empty where nothing proves it.
+  void OnRequest(const Route& route, std::string_view identity, std::string_view frame, Instant now);
+
+  // True while the limiter is behind: take no more frames off the wire until a Tick has changed that.
+  bool backlogged() const;
+
+  // Moves what waits: hits to the wire, debits to the limiter, requests that are due. Returns when it wants to be
+  // called next if nothing else happens.
+  Instant Tick(Instant now);
+
+  // ---- For people ----
+
+  std::vector<PeerStatus> Peers(Instant now) const;
+  ExchangeCounts Counts() const;
+  bool joining() const;    // waits for a snapshot; reports are held back
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,67 @@
+// Everything that hosts say to each other (protocol/report.md). One structure for all kinds: a kind leaves out the
+// fields that it has no use for, a reader passes over fields that it does not know.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "report/entries.h"
+
+namespace dthrottle {
+
+inline constexpr std::size_t kFrameBytesMax = 64 * 1024;
+inline constexpr std::size_t kHostNameBytesMax = 64;
+inline constexpr std::size_t kRangesMax = 64;       // in one request to repeat
+inline constexpr std::size_t kPositionsMax = 1024;    // peers in one snapshot
+
+// Frames begin with these bytes, the last of which is the major version: what a subscriber subscribes to.
+inline constexpr std::string_view kFramePrefix = "DTR\1";
+
+enum class MessageKind : std::uint8_t {
+  kReport = 1,         // hits of an interval; published to all, and sent again to who asks
+  kHello = 2,          // who are you? I am ...
+  kWelcome = 3,        // the answer
+  kRefusal = 4,        // the other answer to anything: text says why
+  kRepeat = 5,         // please send these sequences again; answered by reports and perhaps kGone
+  kGone = 6,           // what is before ring_low cannot be sent again
+  kSnapshotWanted = 7,
+  kSnapshot = 8,       // bucket states
+  kSnapshotEnd = 9,    // and how far reports are contained in them
+};
+
+// Sequences from `first` to `last`, both included.
+struct SequenceRange {
+  std::uint64_t first, last;
+  friend bool operator==(const SequenceRange&, const SequenceRange&) = default;
+};
+
+// How far somebody has heard a sender: every sequence below `next`.
+struct Position {
+  std::string sender;
+  std::uint64_t incarnation;
+  std::uint64_t next;
+  friend bool operator==(const Position&, const Position&) = default;
+};
+
+struct Message {
+  MessageKind kind{};
+  std::string sender;               // always
+  std::uint64_t incarnation = 0;    // always: of the sender, except kRepeat: of whom it asks
+  std::uint64_t sequence = 0;       // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part
+  std::uint64_t ring_low = 0;       // report, welcome, gone: the oldest sequence that can be sent again
+  Instant from{}, to{};             // report: interval of the hits; others: `to` is when it was sent. Sender's clock
+  Duration period{};                // report, hello, welcome: the sender's
+  bool last = false;                // report: no more frames for this interval
+  std::uint64_t snapshot = 0;       // number of a snapshot, chosen by who wants it
+  std::string text;                 // hello, welcome: the program's version; refusal: why
+  std::vector<SequenceRange> ranges;       // repeat
+  std::vector<Position> positions;         // snapshot end
+  Entries entries;                  // report, snapshot
+
+  void Clear();    // as new, but keeps its memory
+};
+
+}    // namespace dthrottle
