@@ -9,9 +9,8 @@
 // time passes, a bucket that is full needs no memory at all, and two debits commute. Compare DThrottle README
 // "Textbook Leaky Bucket Algorithm".
 //
-// Instants and intervals are kept in ticks of 1/16 ns, so that the interval between tokens of a fast rule keeps four
-// more bits; 63 bits of ticks last 18 years after boot. The interval is rounded down, so a bucket is never slower
-// than its rule says and faster by less than one tick a token.
+// The interval between tokens is rounded down to ticks of 1/16 ns, so a bucket is never slower than its rule says and
+// faster by less than one tick a token.
 #pragma once
 
 #include <algorithm>
@@ -22,11 +21,10 @@
 #include "base/check.h"
 #include "base/time.h"
 #include "base/tokens.h"
+#include "bucket/ticks.h"
+#include "bucket/waste.h"
 
 namespace dthrottle {
-
-using Ticks = std::int64_t;
-inline constexpr Ticks kTicksPerNanosecond = 16;
 
 // What settings may ask for; together they keep every sum of ticks far from overflow.
 inline constexpr double kBurstMin = 1, kBurstMax = 1e9;       // tokens
@@ -67,12 +65,33 @@ class Bucket {
     return true;
   }
 
-  // Subtracts `hits` that were served elsewhere at `when`. They are charged as of then: refill that the cap has thrown
-  // away since is not charged a second time (DESIGN section 7). The debt ends up at most `debt_max` tokens.
-  void Debit(const Shape& shape, Cost hits, Instant when, Tokens debt_max, Instant now) {
-    const Ticks charged = std::max(full_at_, ToTicks(when)) + Price(shape, hits);
-    const double floor = std::min(debt_max * static_cast<double>(shape.interval), static_cast<double>(kFarTicks));
-    full_at_ = std::min(charged, std::max(full_at_, ToTicks(now) + shape.depth + static_cast<Ticks>(floor)));
+  // The same where late debits may follow: keeps the account of wasted refill. `window` as in Waste::Rested.
+  [[nodiscard]] bool Take(const Shape& shape, Cost cost, Instant now, Waste& waste, Ticks window) {
+    const Ticks full_at = full_at_;
+    if (!Take(shape, cost, now)) return false;
+    if (cost != 0 && full_at < ToTicks(now)) waste.Rested(full_at, ToTicks(now), window);
+    return true;
+  }
+
+  // Subtracts `hits` that were served elsewhere at `when`, as if they had been charged then: refill wasted since pays
+  // for them first (waste.h). The debt ends up at most `debt_max`, in ticks: tokens x shape.interval.
+  void Debit(const Shape& shape, std::uint64_t hits, Instant when, Ticks debt_max, Instant now, Waste& waste,
+             Ticks window) {
+    const Ticks at = ToTicks(when), price = Price(shape, hits);
+    Ticks charged = std::max(full_at_, at) + price;
+    if (full_at_ <= at) {
+      waste.Rested(full_at_, at, window);
+    } else {
+      charged -= waste.Pay(price, at, std::min(full_at_, ToTicks(now)), window);
+    }
+    SetWithFloor(shape, charged, debt_max, now);
+  }
+
+  // Takes over a peer's bucket that will be full at `full_at`, if it is emptier, after `hits` that the peer has not
+  // heard of yet. The debt is bounded as above.
+  void Merge(const Shape& shape, Instant full_at, std::uint64_t hits, Ticks debt_max, Instant now) {
+    const Ticks theirs = std::max(ToTicks(full_at), ToTicks(now)) + Price(shape, hits);
+    if (theirs > full_at_) SetWithFloor(shape, theirs, debt_max, now);
   }
 
   // Gives back `tokens`; beyond full they are lost.
@@ -111,6 +130,9 @@ class Bucket {
     return result;
   }
 
+  // When it will be full, were nothing else to happen. Long ago if it always was.
+  [[nodiscard]] Ticks full_at() const { return full_at_; }
+
   // As drained as it is, but with no debt: for a bucket whose former shape is unknown.
   [[nodiscard]] Bucket WithoutDebt(const Shape& shape, Instant now) const {
     Bucket result;
@@ -122,14 +144,18 @@ class Bucket {
   static constexpr Ticks kFarTicks = std::numeric_limits<Ticks>::max() / 4;
   static constexpr Ticks kLongAgo = std::numeric_limits<Ticks>::min() / 4;
 
-  static constexpr Ticks ToTicks(Instant t) { return t.time_since_epoch().count() * kTicksPerNanosecond; }
-
   Ticks Spent(Instant now) const { return std::max<Ticks>(full_at_ - ToTicks(now), 0); }
 
   // Saturates, so that an absurd cost is refused and an absurd debit ends at the floor.
-  static Ticks Price(const Shape& shape, Cost cost) {
+  static Ticks Price(const Shape& shape, std::uint64_t cost) {
     Ticks price;
-    return __builtin_mul_overflow(shape.interval, Ticks{cost}, &price) ? kFarTicks : std::min(price, kFarTicks);
+    return __builtin_mul_overflow(shape.interval, cost, &price) ? kFarTicks : std::min(price, kFarTicks);
+  }
+
+  // Debt never falls below the floor, nor rises because of it.
+  void SetWithFloor(const Shape& shape, Ticks full_at, Ticks debt_max, Instant now) {
+    const Ticks floor = ToTicks(now) + shape.depth + std::min(debt_max, kFarTicks);
+    full_at_ = std::min(full_at, std::max(full_at_, floor));
   }
 
   Ticks full_at_ = kLongAgo;

@@ -18,7 +18,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kCellsPerGroup = 30;
+constexpr std::size_t kCellsPerGroup = 24;
 constexpr std::size_t kInlineTagBytes = 16;
 constexpr int kFreeCellsAtEase = 6;
 constexpr std::size_t kShardsMax = 64;
@@ -65,7 +65,7 @@ void StoreBarrier() {
 
 struct Table::Header {
   static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   static constexpr std::size_t kBytes = 4096;
 
   std::uint64_t magic;
@@ -83,10 +83,12 @@ struct Table::Cell {
 
 struct alignas(64) Table::Group {
   std::uint16_t directory[kCellsPerGroup];
+  std::uint32_t dirty;    // a bit for each cell whose slot has unreported hits
   std::uint8_t generation;
   std::uint8_t spilled;    // tags that would live here and live in their second group
-  std::uint16_t unused;
+  std::uint8_t unused[10];
   Cell cells[kCellsPerGroup];
+  Waste waste[kCellsPerGroup];    // of the slots
 
   Tag TagAt(std::size_t first) const {
     const Cell& cell = cells[first];
@@ -120,9 +122,10 @@ static inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t 
   const auto* line = reinterpret_cast<const __m128i*>(directory);
   const __m128i wanted = _mm_set1_epi16(static_cast<short>(value));
   const auto compare = [&](int i) { return _mm_cmpeq_epi16(_mm_load_si128(line + i), wanted); };
+  static_assert(kCellsPerGroup == 24);
   const auto low = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(0), compare(1))));
-  const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), compare(3))));
-  return (low | high << 16) & ((1u << kCellsPerGroup) - 1);
+  const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), _mm_setzero_si128())));
+  return low | high << 16;
 #else
   std::uint32_t bits = 0;
   for (std::size_t i = 0; i < kCellsPerGroup; ++i) bits |= std::uint32_t{directory[i] == value} << i;
@@ -163,6 +166,8 @@ Table::Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy)
   groups_ = groups_per_shard_ * shards;
   shard_shift_ = 64u - static_cast<unsigned>(std::countr_zero(shards));
   reshape_next_ = groups_;
+  words_per_shard_ = (groups_per_shard_ + 63) / 64;
+  dirty_groups_.resize(words_per_shard_ * shards);
   shards_ = std::make_unique<ShardState[]>(shards);
 }
 
@@ -180,8 +185,17 @@ inline Table::Group& Table::group(std::size_t index) const {
   return *reinterpret_cast<Group*>(region_.data() + Header::kBytes + index * sizeof(Group));
 }
 
+inline std::size_t Table::IndexOf(const void* within_group) const {
+  const auto offset = static_cast<const std::byte*>(within_group) - (region_.data() + Header::kBytes);
+  return static_cast<std::size_t>(offset) / sizeof(Group);
+}
+
 const TableKeys& Table::keys() const {
   return header().keys;
+}
+
+void Table::SetDigestKey(const std::array<std::byte, 32>& key) {
+  header().keys.digest = key;
 }
 
 inline std::size_t Table::Primary(std::uint64_t hash) const {
@@ -258,6 +272,7 @@ std::uint64_t Table::DropTorn(Group& g) const {
     }
   }
   g.spilled = 0;
+  g.dirty = 0;
   return dropped;
 }
 
@@ -282,6 +297,7 @@ std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
       ShardState& shard = shards_[ShardOf(hash)];
       ++shard.counts.tags;
       shard.counts.cells_used += cells;
+      if (slot.unreported != 0) MarkDirty(g, i);
     } else {
       for (std::size_t k = 0; k < cells; ++k) g.directory[i + k] = kFree;
       ++dropped;
@@ -367,6 +383,7 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   Slot slot;
   slot.bucket = bucket;
   slot.limit = limit & kLimitIndexMax;
+  const Waste waste = Waste::From(ToTicks(now));
 
   std::array<Group*, 2> choices = {&table_.group(table_.Primary(hash_)), &table_.group(table_.Secondary(hash_))};
   for (Group* g : choices) table_.Refresh(*g, shard_, now);
@@ -377,14 +394,14 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   }
   for (Group* g : choices) {
     const std::size_t free = FreeRun(g->directory, cells);
-    if (free < kCellsPerGroup) return table_.Place(*g, free, tag, hash_, slot, shard);
+    if (free < kCellsPerGroup) return table_.Place(*g, free, tag, hash_, slot, waste, shard);
   }
 
   // Two full groups in a shard that has room are bad luck, which moving a tag to its other group mends.
   const bool has_room = shard.counts.cells_used * 64 < table_.groups_per_shard_ * kCellsPerGroup * 63;
   if (has_room) {
     if (const auto room = table_.MoveAway(choices, cells, kNothing, shard, now)) {
-      return table_.Place(*room->group, room->first, tag, hash_, slot, shard);
+      return table_.Place(*room->group, room->first, tag, hash_, slot, waste, shard);
     }
   }
 
@@ -392,28 +409,48 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   const Window& cheaper = windows[1].drained < windows[0].drained ? windows[1] : windows[0];
   if (cheaper.drained <= kEmpty) {
     table_.Vacate(cheaper, shard, now);
-    return table_.Place(*cheaper.group, cheaper.first, tag, hash_, slot, shard);
+    return table_.Place(*cheaper.group, cheaper.first, tag, hash_, slot, waste, shard);
   }
 
   // Everything in reach is in debt. Somebody may have an emptier place to go.
   if (const auto room = table_.MoveAway(choices, cells, kEmpty, shard, now)) {
-    return table_.Place(*room->group, room->first, tag, hash_, slot, shard);
+    return table_.Place(*room->group, room->first, tag, hash_, slot, waste, shard);
   }
   ++shard.counts.unrecorded;
   return nullptr;
 }
 
 void Table::Shard::Erase(Slot* slot) {
-  const auto offset = reinterpret_cast<std::byte*>(slot) - (table_.region_.data() + Header::kBytes);
-  Group& g = table_.group(static_cast<std::size_t>(offset) / sizeof(Group));
+  Group& g = table_.group(table_.IndexOf(slot));
   table_.Remove(g, static_cast<std::size_t>(reinterpret_cast<Cell*>(slot) - g.cells), table_.shards_[shard_]);
+}
+
+Waste& Table::Shard::waste(Slot* slot) {
+  Group& g = table_.group(table_.IndexOf(slot));
+  return g.waste[reinterpret_cast<Cell*>(slot) - g.cells];
+}
+
+void Table::Shard::AddUnreported(Slot* slot, Cost hits) {
+  if (hits == 0) return;
+  if (slot->unreported == 0) {
+    Group& g = table_.group(table_.IndexOf(slot));
+    table_.MarkDirty(g, static_cast<std::size_t>(reinterpret_cast<Cell*>(slot) - g.cells));
+  }
+  slot->unreported = std::max(slot->unreported + hits, slot->unreported);    // or stays at the most there can be
+}
+
+void Table::MarkDirty(Group& g, std::size_t cell) {
+  g.dirty |= 1u << cell;
+  const std::size_t index = IndexOf(&g), shard = index / groups_per_shard_, in_shard = index % groups_per_shard_;
+  dirty_groups_[shard * words_per_shard_ + in_shard / 64] |= std::uint64_t{1} << (in_shard % 64);
 }
 
 // The directory entry comes last: until then the cells are free whatever they hold.
 Slot* Table::Place(Group& g, std::size_t first, const Tag& tag, std::uint64_t hash, const Slot& slot,
-                   ShardState& shard) {
+                   const Waste& waste, ShardState& shard) {
   Cell& cell = g.cells[first];
   cell.slot = slot;
+  g.waste[first] = waste;
   cell.slot.is_digest = tag.is_digest ? 1 : 0;
   cell.slot.tag_bytes = static_cast<std::uint8_t>(tag.bytes.size());
   // A tag runs on into the cells behind, which is one object only to the bytes.
@@ -426,6 +463,7 @@ Slot* Table::Place(Group& g, std::size_t first, const Tag& tag, std::uint64_t ha
   if (&primary != &g && primary.spilled < kSpilledMax) ++primary.spilled;
   StoreBarrier();
   g.directory[first] = Fingerprint(hash);
+  if (slot.unreported != 0) MarkDirty(g, first);
   ++shard.counts.tags;
   shard.counts.cells_used += cells;
   return &cell.slot;
@@ -438,6 +476,7 @@ void Table::Remove(Group& g, std::size_t first, ShardState& shard) {
   g.directory[first] = kFree;
   StoreBarrier();
   for (std::size_t k = 1; k < cells; ++k) g.directory[first + k] = kFree;
+  g.dirty &= ~(1u << first);
   if (&primary != &g && primary.spilled < kSpilledMax) --primary.spilled;
   --shard.counts.tags;
   shard.counts.cells_used -= cells;
@@ -465,7 +504,9 @@ void Table::Vacate(const Window& window, ShardState& shard, Instant now) {
     if (g.directory[i] == kFree) continue;
     std::size_t first = i;
     while (g.directory[first] == kContinued) --first;
-    ++(g.cells[first].slot.bucket.IsFull(now) ? shard.counts.reclaimed : shard.counts.evicted);
+    const Slot& slot = g.cells[first].slot;
+    ++(slot.bucket.IsFull(now) ? shard.counts.reclaimed : shard.counts.evicted);
+    shard.counts.unreported += slot.unreported;
     Remove(g, first, shard);
   }
 }
@@ -518,7 +559,7 @@ bool Table::Move(Group& g, std::size_t first, std::uint32_t window, double drain
     to = &other;
     at = cheapest.first;
   }
-  Place(*to, at, tag, hash, g.cells[first].slot, shard);
+  Place(*to, at, tag, hash, g.cells[first].slot, g.waste[first], shard);
   Remove(g, first, shard);
   ++shard.counts.moved;
   return true;
@@ -560,6 +601,51 @@ bool Table::ReshapeSome(std::size_t groups, Instant now) {
   return reshaping();
 }
 
+// ---- Going through ----
+
+bool Table::TakeUnreported(std::size_t groups, SlotVisitor& visitor) {
+  for (; take_next_ < dirty_groups_.size(); ++take_next_) {
+    const std::size_t shard = take_next_ / words_per_shard_;
+    const std::size_t base = shard * groups_per_shard_ + take_next_ % words_per_shard_ * 64;
+    for (;;) {
+      Lock(shard);
+      std::uint64_t& word = dirty_groups_[take_next_];
+      if (word == 0) break;
+      const std::uint64_t lowest = word & (~word + 1);
+      Group& g = group(base + static_cast<std::size_t>(std::countr_zero(word)));
+      bool taken = groups-- > 0;
+      while (taken && g.dirty != 0) {
+        const auto i = static_cast<std::size_t>(std::countr_zero(g.dirty));
+        Slot& slot = g.cells[i].slot;
+        taken = visitor.Visit(g.TagAt(i), slot, g.waste[i]);
+        if (!taken) break;
+        slot.unreported = 0;
+        g.dirty &= g.dirty - 1;
+      }
+      if (taken) word &= ~lowest;
+      Unlock(shard);
+      if (!taken) return true;
+    }
+    Unlock(shard);
+  }
+  take_next_ = 0;
+  return false;
+}
+
+bool Table::VisitSome(std::size_t& cell, std::size_t cells, SlotVisitor& visitor, Instant now) {
+  for (; cells > 0 && cell < groups_ * kCellsPerGroup; --cells, ++cell) {
+    const std::size_t index = cell / kCellsPerGroup, i = cell % kCellsPerGroup, shard = index / groups_per_shard_;
+    Lock(shard);
+    Group& g = group(index);
+    Refresh(g, shard, now);
+    const bool goes_on =
+        g.directory[i] < kFingerprintMin || visitor.Visit(g.TagAt(i), g.cells[i].slot, g.waste[i]);
+    Unlock(shard);
+    if (!goes_on) return true;
+  }
+  return cell < groups_ * kCellsPerGroup;
+}
+
 TableCounts Table::counts() {
   TableCounts sum;
   for (std::size_t i = 0; i < shard_count(); ++i) {
@@ -572,6 +658,7 @@ TableCounts Table::counts() {
     sum.evicted += c.evicted;
     sum.moved += c.moved;
     sum.unrecorded += c.unrecorded;
+    sum.unreported += c.unreported;
   }
   return sum;
 }

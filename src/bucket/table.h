@@ -1,10 +1,11 @@
 // The table of buckets: one flat region of fixed size, without pointers, so that it can be a file that outlives us.
 //
-// The region is a header and then groups of 1 KiB. A group is a directory of one cache line and 30 cells of 32 bytes:
+// The region is a header and then groups of 1 KiB. A group is a directory of one cache line, 24 cells of 32 bytes, and
+// beside each cell the account of its bucket's waste, which only hosts with peers read:
 //
-//     +-----------------------------------------------+--------+--------+-- - --+---------+
-//     | 30 x 16-bit fingerprint, generation, spilled  | cell 0 | cell 1 |       | cell 29 |
-//     +-----------------------------------------------+--------+--------+-- - --+---------+
+//     +------------------------------------------------------+--------+-- - --+---------+---------------+
+//     | 24 x 16-bit fingerprint, dirty, generation, spilled  | cell 0 |       | cell 23 | 24 x waste    |
+//     +------------------------------------------------------+--------+-- - --+---------+---------------+
 //
 // A tag of up to 16 bytes takes one cell (bucket, limit, tag), a longer one the cells that follow as well, so a tag
 // pays for its own length only. The keyed hash of a tag names two groups. It lives in the first unless that was nearly
@@ -15,12 +16,15 @@
 // When neither group has the cells, though the shard has room, tags that are in the way move to their other groups.
 // When the shard has none, whoever is nearest to full is forgotten: a full bucket is the same as no bucket, and one
 // that is nearly full forgives least. How full is measured as a share of the burst, not as time, or a flood under a
-// slow rule would push out every bucket of a fast one. A bucket in debt is never forgotten: if all sixty cells are in
+// slow rule would push out every bucket of a fast one. A bucket in debt is never forgotten: if all 48 cells are in
 // debt, one of them moves to where something else may go, and failing that the newcomer goes unrecorded.
 //
 // Threads: the region is cut into shards by the hash. All access is through a Shard guard, which holds that shard's
 // lock; locks live outside the region, so a killed process leaves none behind. Stores are ordered so that a process
 // killed between any two of them leaves a region that Open() can put right without inventing a token.
+//
+// A slot with hits that no report has carried is dirty. Directories say which of their cells are, and a bitmap beside
+// the region which groups have any, so that collecting them costs nothing for the rest of the table.
 //
 // What this class does not know: rules, shapes, peers, files. A SlotPolicy answers what depends on them.
 #pragma once
@@ -32,6 +36,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "base/siphash.h"
@@ -49,7 +54,7 @@ struct Slot {
   LimitIndex limit : 23 = 0;
   std::uint32_t is_digest : 1 = 0;    // maintained by the table
   std::uint32_t tag_bytes : 8 = 0;    // maintained by the table
-  std::uint32_t unreported = 0;       // hits that no report has carried yet
+  std::uint32_t unreported = 0;       // hits that no report has carried yet; changed by Shard::AddUnreported
 };
 
 // The secrets of a table. They live in its header, because a table read under another key is noise.
@@ -71,6 +76,7 @@ struct TableCounts {
   std::uint64_t evicted = 0;       // buckets forgotten before they were full: forgave what they had spent
   std::uint64_t moved = 0;         // moved to their other group to make room
   std::uint64_t unrecorded = 0;    // newcomers without room: everything in reach was in debt
+  std::uint64_t unreported = 0;    // hits forgotten with their bucket before a report could carry them
 };
 
 // What the table has to ask about a slot. Called with the shard's lock held.
@@ -85,6 +91,16 @@ class SlotPolicy {
 
  protected:
   ~SlotPolicy() = default;
+};
+
+// Is shown slots. Called with the shard's lock held.
+class SlotVisitor {
+ public:
+  // False: no more for now; the same slot comes first the next time.
+  virtual bool Visit(const Tag&, const Slot&, const Waste&) = 0;
+
+ protected:
+  ~SlotVisitor() = default;
 };
 
 class Table {
@@ -126,8 +142,10 @@ class Table {
     // Records a tag that Find did not find; null if there is no room that would not forgive a debt.
     Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Instant now);
 
-    // REQUIRES: the slot came from this guard.
+    // REQUIRES of all three: the slot came from this guard.
     void Erase(Slot* slot);
+    Waste& waste(Slot* slot);
+    void AddUnreported(Slot* slot, Cost hits);
 
    private:
     Table& table_;
@@ -151,6 +169,18 @@ class Table {
   bool ReshapeSome(std::size_t groups, Instant now);
   bool reshaping() const { return reshape_next_ < groups_; }
 
+  // Shows every dirty slot, which is then clean. Goes through at most `groups` dirty groups; returns whether there are
+  // more. A slot that gets dirty again behind the place where this stands waits for the next round, which begins when
+  // it has returned false.
+  bool TakeUnreported(std::size_t groups, SlotVisitor& visitor);
+
+  // Shows every slot, `cells` cells at most from `cell` on, which is moved along; returns whether there are more. Tags
+  // that move meanwhile may be shown twice or not at all.
+  bool VisitSome(std::size_t& cell, std::size_t cells, SlotVisitor& visitor, Instant now);
+
+  // Over-long tags recorded under another key are not found any more.
+  void SetDigestKey(const std::array<std::byte, 32>& key);
+
   TableCounts counts();
 
   struct Header;
@@ -170,6 +200,7 @@ class Table {
 
   Header& header() const;
   Group& group(std::size_t index) const;
+  std::size_t IndexOf(const void* within_group) const;
   std::size_t ShardOf(std::uint64_t hash) const { return hash >> shard_shift_; }
   std::size_t Primary(std::uint64_t hash) const;
   std::size_t Secondary(std::uint64_t hash) const;
@@ -177,7 +208,8 @@ class Table {
   Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;
   void Refresh(Group&, std::size_t shard, Instant now);
   void RewriteGroup(Group&, std::size_t shard, Instant now);
-  Slot* Place(Group&, std::size_t first, const Tag&, std::uint64_t hash, const Slot&, ShardState&);
+  Slot* Place(Group&, std::size_t first, const Tag&, std::uint64_t hash, const Slot&, const Waste&, ShardState&);
+  void MarkDirty(Group&, std::size_t cell);
   void Remove(Group&, std::size_t first, ShardState&);
   Window Cheapest(Group&, std::size_t cells, Instant now) const;
   void Vacate(const Window&, ShardState&, Instant now);
@@ -200,6 +232,9 @@ class Table {
   SipKey tag_hash_key_{};
   std::uint8_t generation_ = 0;
   std::size_t reshape_next_;
+  std::size_t words_per_shard_;          // of dirty_groups_
+  std::size_t take_next_ = 0;            // word of dirty_groups_ where TakeUnreported goes on
+  std::vector<std::uint64_t> dirty_groups_;    // a bit for each group; a shard's words are under its lock
   std::unique_ptr<ShardState[]> shards_;
 };
 

@@ -1,5 +1,7 @@
 #include "limiter/limiter.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace dthrottle {
@@ -33,7 +35,8 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
 // ---- What the table asks ----
 
 double Limiter::Drained(const Slot& slot, Instant now) const {
-  return slot.bucket.Drained(rules_->limit(slot.limit).shape, now);
+  const double drained = slot.bucket.Drained(rules_->limit(slot.limit).shape, now);
+  return slot.unreported == 0 ? drained : std::max(drained, 0.0);    // hits that wait for a report are worth keeping
 }
 
 bool Limiter::Plausible(const Slot& slot, Instant now) const {

@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "config/values.h"
+#include "test/support/debit.h"
 #include "test/support/host.h"
 
 namespace dthrottle::testing {
@@ -94,8 +95,8 @@ class Story {
       Slot* slot = shard.Find(t, now_);
       const LimitIndex limit = host_->limiter->rules().Find(tag).value();
       if (slot == nullptr) slot = shard.Insert(t, Bucket(), limit, now_);
-      slot->bucket.Debit(host_->limiter->rules().limit(limit).shape, hits, now_ - ParseDuration(late).value(), 1000,
-                         now_);
+      testing::Debit(slot->bucket, host_->limiter->rules().limit(limit).shape, hits, now_ - ParseDuration(late).value(),
+                     1000, now_);
     }
     return fmt::format("{} {}: debited {}, {} late, level {:.3f}\n", Clock(), tag, hits, late, host_->Level(tag, now_));
   }

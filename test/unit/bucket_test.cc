@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/prng.h"
+#include "test/support/debit.h"
 #include "test/support/reference_bucket.h"
 
 namespace dthrottle {
@@ -71,14 +72,14 @@ TEST_CASE("a cost of zero peeks: it spends nothing and is served unless the buck
   REQUIRE(bucket.Take(kTenOne, 10, kStart));
   CHECK(bucket.Take(kTenOne, 0, kStart));
   CHECK(bucket.Level(kTenOne, kStart) == 0);
-  bucket.Debit(kTenOne, 1, kStart, 100, kStart);
+  testing::Debit(bucket, kTenOne, 1, kStart, 100, kStart);
   CHECK_FALSE(bucket.Take(kTenOne, 0, kStart));
 }
 
 TEST_CASE("a peer's hits can push a bucket into debt") {
   Bucket bucket;
   REQUIRE(bucket.Take(kTenOne, 10, kStart));
-  bucket.Debit(kTenOne, 8, kStart + 5s, 100, kStart + 5s);
+  testing::Debit(bucket, kTenOne, 8, kStart + 5s, 100, kStart + 5s);
   CHECK(bucket.Level(kTenOne, kStart + 5s) == -3);
   CHECK_FALSE(bucket.Take(kTenOne, 1, kStart + 8s));
   CHECK(bucket.Take(kTenOne, 1, kStart + 9s));
@@ -95,8 +96,8 @@ TEST_CASE("the worked example of the DThrottle README") {
   CHECK(b.Level(kTenOne, t(0.1)) == 2);
   CHECK(a.Take(kTenOne, 1, t(0.2)));
   CHECK_FALSE(a.Take(kTenOne, 1, t(0.2)));
-  a.Debit(kTenOne, 8, t(5.1), 100, t(5.1));
-  b.Debit(kTenOne, 10, t(5.1), 100, t(5.1));
+  testing::Debit(a, kTenOne, 8, t(5.1), 100, t(5.1));
+  testing::Debit(b, kTenOne, 10, t(5.1), 100, t(5.1));
   CHECK(a.Level(kTenOne, t(5.1)) == -3.0);
   CHECK(b.Level(kTenOne, t(5.1)) == -3.0);
   CHECK_FALSE(a.Take(kTenOne, 1, t(5.2)));
@@ -107,33 +108,33 @@ TEST_CASE("the worked example of the DThrottle README") {
 
 TEST_CASE("debits commute") {
   Bucket a, b;
-  a.Debit(kTenOne, 3, kStart, 100, kStart);
-  a.Debit(kTenOne, 9, kStart, 100, kStart);
-  b.Debit(kTenOne, 9, kStart, 100, kStart);
-  b.Debit(kTenOne, 3, kStart, 100, kStart);
+  testing::Debit(a, kTenOne, 3, kStart, 100, kStart);
+  testing::Debit(a, kTenOne, 9, kStart, 100, kStart);
+  testing::Debit(b, kTenOne, 9, kStart, 100, kStart);
+  testing::Debit(b, kTenOne, 3, kStart, 100, kStart);
   CHECK(a.Level(kTenOne, kStart) == b.Level(kTenOne, kStart));
 }
 
 TEST_CASE("a late debit is not charged for refill that the cap threw away") {
   Bucket bucket;    // full and idle since the hits happened 20 s ago
-  bucket.Debit(kTenOne, 5, kStart, 100, kStart + 20s);
+  testing::Debit(bucket, kTenOne, 5, kStart, 100, kStart + 20s);
   CHECK(bucket.Level(kTenOne, kStart + 20s) == 10);
-  bucket.Debit(kTenOne, 5, kStart + 18s, 100, kStart + 20s);
+  testing::Debit(bucket, kTenOne, 5, kStart + 18s, 100, kStart + 20s);
   CHECK(bucket.Level(kTenOne, kStart + 20s) == 7);
 }
 
 TEST_CASE("debt has a floor") {
   Bucket bucket;
-  bucket.Debit(kTenOne, 1'000'000, kStart, 30, kStart);
+  testing::Debit(bucket, kTenOne, 1'000'000, kStart, 30, kStart);
   CHECK(bucket.Level(kTenOne, kStart) == -30);
-  bucket.Debit(kTenOne, std::numeric_limits<Cost>::max(), kStart, 30, kStart);
+  testing::Debit(bucket, kTenOne, std::numeric_limits<Cost>::max(), kStart, 30, kStart);
   CHECK(bucket.Level(kTenOne, kStart) == -30);
 }
 
 TEST_CASE("a floor that is lowered later does not forgive") {
   Bucket bucket;
-  bucket.Debit(kTenOne, 50, kStart, 40, kStart);
-  bucket.Debit(kTenOne, 1, kStart, 5, kStart);
+  testing::Debit(bucket, kTenOne, 50, kStart, 40, kStart);
+  testing::Debit(bucket, kTenOne, 1, kStart, 5, kStart);
   CHECK(bucket.Level(kTenOne, kStart) == -40);
 }
 
@@ -192,7 +193,7 @@ TEST_CASE("levels and verdicts equal those of a bucket that replays every hit") 
       if (prng.Below(10) < 8) {
         REQUIRE(bucket.Take(shape, n, now) == reference.Take(n, now));
       } else {
-        bucket.Debit(shape, n, now, 1e9, now);
+        testing::Debit(bucket, shape, n, now, 1e9, now);
         reference.Debit(n, now);
       }
       REQUIRE(bucket.Level(shape, now) == reference.Level(now));
@@ -220,7 +221,7 @@ TEST_CASE("late debits never forgive, and are exact for a bucket that rested sin
         const Instant when = now - Duration(static_cast<std::int64_t>(prng.Below(6'000'000'000)));
         const bool rested = when >= last;
         const bool equal_before = bucket.Level(shape, when) == reference.Level(when);
-        bucket.Debit(shape, 1, when, 1e9, now);
+        testing::Debit(bucket, shape, 1, when, 1e9, now);
         reference.Debit(1, when);
         last = std::max(last, when);
         if (rested && equal_before) REQUIRE(bucket.Level(shape, now) == Approx(reference.Level(now)).margin(1e-9));

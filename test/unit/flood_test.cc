@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "test/support/debit.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -38,7 +39,7 @@ TEST_CASE("fifty million fresh tags forgive nobody who is in debt, and take no m
     const Tag tag{name, false};
     REQUIRE(host.Serves(name, kNow));
     Table::Shard shard(limiter.table(), limiter.table().Hash(tag));
-    shard.Find(tag, kNow)->bucket.Debit(shape, 14, kNow, 1000, kNow);
+    testing::Debit(shard.Find(tag, kNow)->bucket, shape, 14, kNow, 1000, kNow);
   }
 
   constexpr std::size_t kBatch = 64, kTagBytes = 15;

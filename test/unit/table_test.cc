@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "test/support/debit.h"
 
 namespace dthrottle {
 namespace {
@@ -34,7 +35,7 @@ class OneShape final : public SlotPolicy {
 
 Bucket Spent(Cost tokens, Instant now = kNow) {
   Bucket bucket;
-  bucket.Debit(kShape, tokens, now, 1e6, now);
+  testing::Debit(bucket, kShape, tokens, now, 1e6, now);
   return bucket;
 }
 
@@ -144,7 +145,7 @@ TEST_CASE("a tag of 15 bytes takes at most 64 bytes of table before anything tha
   CHECK(static_cast<double>(f.region().size()) / static_cast<double>(n) <= 64);
 }
 
-TEST_CASE("tags of all lengths together fill nearly half of the table before anything is forgotten") {
+TEST_CASE("tags of all lengths together fill two fifths of the table before anything is forgotten") {
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
     Prng prng(seed);
     Fixture f(8 << 20);
@@ -156,7 +157,7 @@ TEST_CASE("tags of all lengths together fill nearly half of the table before any
     }
     CAPTURE(seed);
     const double fill = static_cast<double>(f.table().counts().cells_used) / static_cast<double>(f.table().cells());
-    CHECK(fill > 0.45);    // thirty cells hold three of the longest and no more
+    CHECK(fill > 0.42);    // thirty cells hold three of the longest and no more
   }
 }
 
@@ -329,7 +330,7 @@ TEST_CASE("a tag that was being moved when the process died is there once") {
   // group gets one.
   const std::vector<std::byte> before(f.region().begin(), f.region().end());
   std::size_t copies = 0;
-  for (std::size_t group = 4096; group < 4096 + f.table().cells() / 30 * 1024; group += 1024) {
+  for (std::size_t group = 4096; group < 4096 + f.table().cells() / 24 * 1024; group += 1024) {
     if (std::memcmp(&before[group], std::vector<std::byte>(60).data(), 60) != 0) continue;
     for (std::size_t from = 4096; from + 1024 <= before.size(); from += 1024) {
       std::uint16_t fingerprint;
@@ -341,7 +342,7 @@ TEST_CASE("a tag that was being moved when the process died is there once") {
     }
   }
   REQUIRE(copies > 500);
-  REQUIRE(copies == f.table().cells() / 30 - 1);
+  REQUIRE(copies == f.table().cells() / 24 - 1);
   const auto opened = f.Reopen();
   CHECK(opened.dropped == copies);
   CHECK(f.table().counts().tags == 1);
@@ -416,7 +417,7 @@ TEST_CASE("threads that share a table lose no update") {
         Table::Shard shard(f.table(), hash);
         Slot* slot = shard.Find(tag, kNow);
         if (slot == nullptr) slot = shard.Insert(tag, Bucket(), 0, kNow);
-        slot->bucket.Debit(kShape, 1, kNow, 1e9, kNow);
+        testing::Debit(slot->bucket, kShape, 1, kNow, 1e9, kNow);
       }
     });
   }
