@@ -106,7 +106,7 @@ class Limiter final : private SlotPolicy {
   bool Reshape(const Tag&, Slot&, Instant now) const override;
   bool Plausible(const Slot&, Instant now) const override;
 
-  Verdict Decide(const Query& query, std::uint64_t hash, Lane& lane, Instant now);
+  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now);
   std::optional<LimitIndex> FindLimit(const Query& query) const;
   RuleTotals CounterTotals(std::size_t counter) const;
   std::vector<std::size_t> AssignCounters(const Rulebook& rules);

@@ -13,11 +13,11 @@
 namespace dthrottle {
 
 struct SharingCounts {
-  std::uint64_t collected = 0;    // entries handed over for reports
-  std::uint64_t merged = 0;       // entries of peers that were debited
-  std::uint64_t unmatched = 0;    // entries that no rule of this host shares: other rules, or share = "local"
-  std::uint64_t expired = 0;      // hits dropped because they were older than the horizon
-  std::uint64_t unrecorded = 0;   // entries without room in the table
+  std::uint64_t collected = 0;     // entries handed over for reports
+  std::uint64_t merged = 0;        // entries of peers that were debited
+  std::uint64_t unmatched = 0;     // entries that no rule of this host shares: other rules, or share = "local"
+  std::uint64_t expired = 0;       // hits dropped because they were older than the horizon
+  std::uint64_t unrecorded = 0;    // entries without room in the table
 };
 
 class Sharing {

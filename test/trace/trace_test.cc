@@ -18,6 +18,7 @@
 #include <sstream>
 
 #include "config/values.h"
+#include "bucket/table_lookup.h"
 #include "test/support/debit.h"
 #include "test/support/host.h"
 
