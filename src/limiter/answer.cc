@@ -45,10 +45,18 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
 
   const Limit& limit = rules_->limit(index);
   RuleCounters& counters = lane.counters_[counter_of_rule_[limit.rule]];
+  if (limit.mode == Mode::kOff) {
+    counters.served.Add();
+    return Verdict::kServe;
+  }
+  const bool shared = limit.shared && window_ != 0;
   Bucket fresh;
-  Bucket& bucket = slot != nullptr ? slot->bucket : fresh;
-  if (limit.mode == Mode::kOff || bucket.Take(limit.shape, query.cost, now)) {
-    if (slot == nullptr && !fresh.IsFull(now)) shard.Insert(query.tag, fresh, index, now);
+  const bool within = slot == nullptr ? fresh.Take(limit.shape, query.cost, now)
+                      : shared        ? slot->bucket.Take(limit.shape, query.cost, now, shard.waste(slot), window_)
+                                      : slot->bucket.Take(limit.shape, query.cost, now);
+  if (within) {
+    if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, now);
+    if (shared && slot != nullptr) shard.AddUnreported(slot, query.cost);
     counters.served.Add();
     return Verdict::kServe;
   }
