@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host_name.h"
 #include "base/time.h"
 #include "report/entries.h"
 
 namespace dthrottle {
 
 inline constexpr std::size_t kFrameBytesMax = 64 * 1024;
-inline constexpr std::size_t kHostNameBytesMax = 64;
 inline constexpr std::size_t kRangesMax = 64;       // in one request to repeat
 inline constexpr std::size_t kPositionsMax = 512;    // peers in one snapshot; a frame of the longest names holds 700
 inline constexpr std::size_t kTextBytesMax = 256;
@@ -62,7 +62,7 @@ struct Message {
   Instant from{}, to{};             // report: interval of the hits; others: `to` is when it was sent. Sender's clock
   Duration period{};                // report, hello, welcome: the sender's
   bool last = false;                // report: no more frames for this interval
-  std::uint64_t snapshot = 0;       // number of a snapshot, chosen by who wants it
+  std::uint64_t snapshot = 0;       // number of a snapshot, chosen by who wants it; in a refusal: of which one
   std::string text;                 // hello, welcome: the program's version; refusal: why
   std::vector<SequenceRange> ranges;       // repeat
   std::vector<Position> positions;         // snapshot end
