@@ -526,11 +526,12 @@ void PeerThread::Impl::OnZapRequest() {
       zmq_z85_encode(key, parts[6].data<std::uint8_t>(), parts[6].size());
       name = options.authorized.NameOf(key);
     }
+    const std::string_view user = name != nullptr ? std::string_view(*name) : "";
     const std::string_view reply[] = {"1.0",
                                       parts[1].to_string_view(),
                                       name != nullptr ? "200" : "400",
                                       name != nullptr ? "OK" : "not authorized",
-                                      name != nullptr ? *name : "",
+                                      user,
                                       ""};
     for (std::size_t k = 0; k < std::size(reply); ++k) {
       zmq::message_t part(reply[k].data(), reply[k].size());
