@@ -317,8 +317,7 @@ TEST_CASE("junk on both ports hurts nobody") {
   REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
   Prng prng(pair.a.port);
   CAPTURE(pair.a.port);
-  const std::string greeting(
-      "\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 64);
+  const std::string greeting = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16) + std::string(48, '\0');
   const std::string ready("\4\x19\5READY\x0bSocket-Type\0\0\0\3SUB", 27), dealer(
                                                                               "\4\x1c\5READY\x0bSocket-Type\0\0\0\6"
                                                                               "DEALER",
