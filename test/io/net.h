@@ -96,7 +96,6 @@ class Node {
     options.connect = std::move(connect);
     options.exchange.name = std::move(name);
     options.exchange.period = kPeriod;
-    options.exchange.incarnation = static_cast<std::uint64_t>(Now().time_since_epoch().count());
     options.exchange.version = "test";
     options.seed = p;
     options.log = [this](LogLevel, std::string text) {
@@ -112,6 +111,7 @@ class Node {
   }
 
   Result<void> Start() {
+    options.exchange.incarnation = static_cast<std::uint64_t>(Now().time_since_epoch().count());
     thread = std::make_unique<PeerThread>(options);
     from_ = Now();
     return thread->Start();
