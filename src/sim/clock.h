@@ -29,25 +29,26 @@ class HostClock {
   // `drift_ppb`: nanoseconds gained in a second.
   HostClock(Duration offset, std::int64_t drift_ppb) : offset_(offset), drift_ppb_(drift_ppb) {}
 
-  Instant Local(WorldTime t) const {
-    const Wide since = t.time_since_epoch().count(), drifted = since * drift_ppb_;
-    // Rounded toward the past on both sides of zero, so that the clock never stands still around it.
-    const Wide gained = drifted >= 0 ? drifted / kBillion : -((-drifted + kBillion - 1) / kBillion);
-    return Instant(offset_ + Duration(static_cast<Duration::rep>(since + gained)));
-  }
+  Instant Local(WorldTime t) const { return Instant(offset_ + t.time_since_epoch() + Gained(t.time_since_epoch())); }
 
   // The first moment at which the clock shows `local` or more.
   WorldTime When(Instant local) const {
-    const Wide shown = (local.time_since_epoch() - offset_).count();
-    WorldTime t(Duration(static_cast<Duration::rep>(shown * kBillion / (kBillion + drift_ppb_))));
+    const Duration shown = local.time_since_epoch() - offset_;
+    Duration since = shown;
+    for (int i = 0; i < 4; ++i) since = shown - Gained(since);    // each step is 10'000 times closer
+    WorldTime t(since);
     while (Local(t) < local) t += Duration(1);
     while (Local(t - Duration(1)) >= local) t -= Duration(1);
     return t;
   }
 
  private:
-  __extension__ using Wide = __int128;
-  static constexpr Wide kBillion = 1'000'000'000;
+  // In whole seconds and their rest, because the product would need more than 64 bits.
+  Duration Gained(Duration since) const {
+    constexpr std::int64_t kBillion = 1'000'000'000;
+    const std::int64_t seconds = since.count() / kBillion, rest = since.count() % kBillion;
+    return Duration(seconds * drift_ppb_ + rest * drift_ppb_ / kBillion);
+  }
 
   Duration offset_{};
   std::int64_t drift_ppb_ = 0;

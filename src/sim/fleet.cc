@@ -37,18 +37,20 @@ FleetOptions InPhase(FleetOptions options, std::uint64_t seed) {
   return options;
 }
 
-std::vector<Fault> RandomFaults(std::size_t count, std::size_t hosts, WorldTime from, WorldTime until,
-                                Duration lasts_max, Prng& prng) {
+std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng) {
   constexpr std::uint64_t kKinds = 6;
   std::vector<Fault> faults;
-  for (std::size_t i = 0; i < count; ++i) {
+  WorldTime from = options.from;
+  for (std::size_t i = 0; i < options.count && from < options.until; ++i) {
     Fault fault;
     fault.kind = static_cast<Fault::Kind>(prng.Below(kKinds));
-    fault.at = from + Uniform(until - from - Duration(1), prng);
-    fault.lasts = Uniform(lasts_max, prng);
-    fault.host = static_cast<std::uint32_t>(prng.Below(hosts));
-    fault.size = 1 + static_cast<std::uint32_t>(prng.Below(std::max<std::size_t>(hosts / 2, 1)));
+    const auto left = static_cast<Duration::rep>(options.one_by_one ? options.count - i : 1);
+    fault.at = from + Uniform((options.until - from) / left - Duration(1), prng);
+    fault.lasts = Uniform(options.lasts_max, prng);
+    fault.host = static_cast<std::uint32_t>(prng.Below(options.hosts));
+    fault.size = 1 + static_cast<std::uint32_t>(prng.Below(std::max<std::size_t>(options.hosts / 2, 1)));
     faults.push_back(fault);
+    if (options.one_by_one) from = fault.at + fault.lasts + options.healed;
   }
   return faults;
 }
@@ -131,7 +133,10 @@ void Fleet::CutOff(const Fault& fault, bool mend) {
 }
 
 void Fleet::Start(std::uint32_t host, bool keep_table) {
-  if (hosts_[host]->lives() > 0 && !keep_table) rebased_[host] = true;
+  if (hosts_[host]->lives() > 0 && !keep_table) {
+    rebased_[host] = true;
+    ledger_.Wiped(host);
+  }
   network_.Reconnect(host, now_);
   hosts_[host]->Start(keep_table, now_);
   if (hosts_[host]->answers()) Work(host);
@@ -255,6 +260,10 @@ void Fleet::Send(const Parcel& parcel) {
   for (std::uint32_t to = 0; to < size(); ++to) {
     if (to != parcel.from) send(to);
   }
+}
+
+void Fleet::Reported(std::uint32_t host, const Entries& entries) {
+  ledger_.Reported(host, entries);
 }
 
 void Fleet::Debited(std::uint32_t host, const Entries& entries) {

@@ -32,8 +32,8 @@ struct FleetOptions {
   Duration clock_offset_max = std::chrono::hours(28);
   std::uint32_t drift_ppm_max = 100;    // either way
   Duration started_within{};            // hosts start at random moments of it,
-  std::vector<WorldTime> starts;        // or at these
-  HostOptions host;                     // for what is not said above
+  std::vector<WorldTime> starts{};      // or at these
+  HostOptions host{};                   // for what is not said above
   Duration sample{};                    // width of the samples in Fleet::samples(); zero: none
 };
 
@@ -57,9 +57,17 @@ struct Fault {
   std::uint32_t size = 1;
 };
 
-// `count` faults of all kinds that begin within [from, until) and last up to `lasts_max`.
-std::vector<Fault> RandomFaults(std::size_t count, std::size_t hosts, WorldTime from, WorldTime until,
-                                Duration lasts_max, Prng& prng);
+// Faults of all kinds that begin within [from, until) and last up to `lasts_max`. They overlap as chance will have it
+// (together), or each has healed for `healed` before the next begins (one by one), as far as there is time.
+struct FaultOptions {
+  std::size_t count = 1;
+  std::size_t hosts = 2;
+  WorldTime from{}, until{};
+  Duration lasts_max{};
+  bool one_by_one = false;
+  Duration healed{};
+};
+std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng);
 
 struct FleetCounts {
   std::uint64_t events = 0;
@@ -91,9 +99,7 @@ class Fleet final : private Surroundings {
   void Add(const Workload& workload);
   void Inject(const std::vector<Fault>& faults);
   void At(WorldTime at, std::function<void()> call);
-  void SetLane(std::uint32_t from, std::uint32_t to, const LaneOptions& options) {
-    network_.SetLane(from, to, options);
-  }
+  Network& network() { return network_; }
 
   // One query now, to that host.
   bool Ask(std::uint32_t host, std::string_view tag, Cost cost = 1);
@@ -136,6 +142,7 @@ class Fleet final : private Surroundings {
   };
 
   void Send(const Parcel& parcel) override;
+  void Reported(std::uint32_t host, const Entries& entries) override;
   void Debited(std::uint32_t host, const Entries& entries) override;
   void Merged(std::uint32_t host, const Entries& entries) override;
 

@@ -87,15 +87,18 @@ WorldTime SimHost::Work(WorldTime now) {
 bool SimHost::HandOver() {
   Life& life = *life_;
   bool moved = false;
-  FromPeers debits;
-  while (!life.to_limiter.full() && life.from_exchange.TryPop(debits)) {
+  while (!life.from_exchange.empty() && !life.to_limiter.full()) {
+    FromPeers debits;
+    life.from_exchange.TryPop(debits);
     if (debits.kind == FromPeers::Kind::kDebits) surroundings_.Debited(number_, debits.entries);
     if (debits.kind == FromPeers::Kind::kBuckets) surroundings_.Merged(number_, debits.entries);
     life.to_limiter.TryPush(std::move(debits));
     moved = true;
   }
-  ToPeers hits;
-  while (!life.to_exchange.full() && life.from_limiter.TryPop(hits)) {
+  while (!life.from_limiter.empty() && !life.to_exchange.full()) {
+    ToPeers hits;
+    life.from_limiter.TryPop(hits);
+    if (hits.kind == ToPeers::Kind::kHits) surroundings_.Reported(number_, hits.entries);
     life.to_exchange.TryPush(std::move(hits));
     moved = true;
   }

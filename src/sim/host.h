@@ -35,6 +35,8 @@ class Surroundings {
  public:
   // To `parcel.to`, or to everybody else if it is published.
   virtual void Send(const Parcel& parcel) = 0;
+  // Hits are on their way into a report.
+  virtual void Reported(std::uint32_t host, const Entries& entries) = 0;
   // Hits of peers are about to be debited.
   virtual void Debited(std::uint32_t host, const Entries& entries) = 0;
   // States of a peer's buckets are about to be merged.

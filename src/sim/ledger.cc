@@ -27,7 +27,7 @@ Duration Account::Busy(WorldTime now) const {
 }
 
 std::int64_t Account::Missing(std::uint32_t host) const {
-  return static_cast<std::int64_t>(served - served_on[host] - debited_on[host]);
+  return static_cast<std::int64_t>(served - gone - served_on[host] - debited_on[host]);
 }
 
 TagNumber Ledger::Open(std::string_view tag) {
@@ -41,6 +41,7 @@ TagNumber Ledger::Open(std::string_view tag) {
   account.shape = limit.shape;
   account.shared = limit.rule < rules_->rules().size() && rules_->rules()[limit.rule].share != Share::kLocal;
   account.served_on.resize(hosts_);
+  account.reported_by.resize(hosts_);
   account.debited_on.resize(hosts_);
   account.full_at_ = ToTicks(WorldTime{}) - account.shape.depth;
   numbers_.emplace(account.tag, number);
@@ -64,16 +65,37 @@ void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now)
   account.full_at_ += account.shape.interval * Ticks{cost};
 }
 
+Account* Ledger::Find(std::string_view tag) {
+  const auto it = numbers_.find(tag);
+  if (it == numbers_.end()) {
+    ++invented_;
+    return nullptr;
+  }
+  return &accounts_[it->second];
+}
+
+void Ledger::Reported(std::uint32_t host, const Entries& entries) {
+  for (const Entry& entry : entries.list()) {
+    if (Account* account = Find(entries.tag(entry).bytes)) account->reported_by[host] += entry.value;
+  }
+}
+
 void Ledger::Debited(std::uint32_t host, const Entries& entries) {
   for (const Entry& entry : entries.list()) {
-    const auto it = numbers_.find(entries.tag(entry).bytes);
-    if (it == numbers_.end()) {
-      ++invented_;
-      continue;
-    }
-    Account& account = accounts_[it->second];
-    account.debited_on[host] += entry.value;
-    if (account.Missing(host) < 0) ++told_twice_;
+    Account* account = Find(entries.tag(entry).bytes);
+    if (account == nullptr) continue;
+    account->debited_on[host] += entry.value;
+    if (account->Missing(host) < 0) ++told_twice_;
+  }
+}
+
+void Ledger::Wiped(std::uint32_t host) {
+  for (Account& account : accounts_) {
+    if (!account.shared) continue;
+    const std::uint64_t gone = account.served_on[host] - account.reported_by[host];
+    account.gone += gone;
+    account.served_on[host] -= gone;
+    account.full_at_ -= account.shape.interval * static_cast<Ticks>(gone);
   }
 }
 

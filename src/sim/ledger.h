@@ -27,17 +27,19 @@ struct Account {
   std::string tag;
   Shape shape{};
   bool shared = false;
-  std::uint64_t asked = 0, served = 0;      // tokens
-  std::uint64_t ideal = 0;                  // tokens that one bucket for all would have served
-  std::vector<std::uint64_t> served_on;     // by host
-  std::vector<std::uint64_t> debited_on;    // by host, for what others served
+  std::uint64_t asked = 0, served = 0;       // tokens
+  std::uint64_t gone = 0;                    // of them, with a table before a report could carry them
+  std::uint64_t ideal = 0;                   // tokens that one bucket for all would have served
+  std::vector<std::uint64_t> served_on;      // by host
+  std::vector<std::uint64_t> reported_by;    // by host
+  std::vector<std::uint64_t> debited_on;     // by host, for what others served
 
   Tokens Level(WorldTime now) const;
 
   // How long the bucket has been short of full, or had been when it was full again: what clocks that drift disagree on.
   Duration Busy(WorldTime now) const;
 
-  // Tokens served elsewhere that `host` has not been told of; negative if it was told twice.
+  // Tokens served elsewhere, and not gone, that `host` has not been told of; negative if it was told twice.
   std::int64_t Missing(std::uint32_t host) const;
 
  private:
@@ -56,7 +58,11 @@ class Ledger {
 
   void Asked(TagNumber tag, Cost cost, WorldTime now);
   void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now);
+  void Reported(std::uint32_t host, const Entries& entries);
   void Debited(std::uint32_t host, const Entries& entries);
+
+  // The table of a host is gone, and with it what it had not reported: nobody can know of that any more.
+  void Wiped(std::uint32_t host);
 
   const Account& account(TagNumber tag) const { return accounts_[tag]; }
   const std::deque<Account>& accounts() const { return accounts_; }
@@ -66,6 +72,8 @@ class Ledger {
   std::uint64_t told_twice() const { return told_twice_; }
 
  private:
+  Account* Find(std::string_view tag);
+
   std::shared_ptr<const Rulebook> rules_;
   std::size_t hosts_;
   std::deque<Account> accounts_;
