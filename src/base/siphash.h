@@ -32,6 +32,7 @@ inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
   };
   const auto compress = [&](std::uint64_t word) {
     v3 ^= word;
+#pragma GCC unroll 4
     for (int i = 0; i < kCompress; ++i) round();
     v0 ^= word;
   };
@@ -53,6 +54,7 @@ inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
   }
   compress(last);
   v2 ^= 0xff;
+#pragma GCC unroll 4
   for (int i = 0; i < kFinalize; ++i) round();
   return v0 ^ v1 ^ v2 ^ v3;
 }

@@ -52,6 +52,11 @@ struct Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
+// How long `tokens` take to refill, or as good as for ever.
+inline Ticks TicksOf(Tokens tokens, const Shape& shape) {
+  return static_cast<Ticks>(std::min(tokens * static_cast<double>(shape.interval), 0x1p61));
+}
+
 class Bucket {
  public:
   constexpr Bucket() = default;    // full, since before anybody can ask

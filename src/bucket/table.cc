@@ -1,36 +1,17 @@
-#include "bucket/table.h"
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cstring>
 #include <limits>
-#include <thread>
 #include <utility>
 
 #include "base/check.h"
+#include "bucket/table_lookup.h"
 
 namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kCellsPerGroup = 24;
-constexpr std::size_t kInlineTagBytes = 16;
 constexpr int kFreeCellsAtEase = 6;
 constexpr std::size_t kShardsMax = 64;
 constexpr std::size_t kGroupsPerShardMin = 128;    // fewer would fill too unevenly
-
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kPeeks = false;    // a race by intent, which the thread sanitizer cannot be told to pass over
-#else
-constexpr bool kPeeks = true;
-#endif
-
-constexpr int kSpins = 1000;    // longer than any shard is held by a thread that runs
 
 constexpr std::size_t kMoveTries = 64;    // at some 100 ns each
 
@@ -38,23 +19,8 @@ constexpr std::size_t kMoveTries = 64;    // at some 100 ns each
 constexpr double kNothing = -std::numeric_limits<double>::infinity();    // free cells only
 constexpr double kEmpty = 1;                                             // anything but debt
 
-// Values of the directory. Fingerprints start above them.
-constexpr std::uint16_t kFree = 0;
-constexpr std::uint16_t kContinued = 1;    // belongs to the tag that starts in an earlier cell
-constexpr std::uint16_t kFingerprintMin = 2;
-
 // Stops counting, and decrementing, there: the second group is then always visited.
 constexpr std::uint8_t kSpilledMax = 255;
-
-std::uint16_t Fingerprint(std::uint64_t hash) {
-  const auto bits = static_cast<std::uint16_t>(hash >> 32);
-  return bits < kFingerprintMin ? static_cast<std::uint16_t>(bits + kFingerprintMin) : bits;
-}
-
-// Maps 32 uniform bits to [0, n).
-std::size_t Scale(std::uint32_t bits, std::size_t n) {
-  return (std::uint64_t{bits} * n) >> 32;
-}
 
 // Keeps stores before it from being moved behind stores after it: a kill -9 then finds them in this order.
 void StoreBarrier() {
@@ -63,50 +29,12 @@ void StoreBarrier() {
 
 }    // namespace
 
-struct Table::Header {
-  static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
-  static constexpr std::uint32_t kVersion = 2;
-  static constexpr std::size_t kBytes = 4096;
-
-  std::uint64_t magic;
-  std::uint32_t version;
-  std::uint32_t generation;
-  std::uint64_t region_bytes;
-  TableIdentity identity;
-  TableKeys keys;
-};
-
-struct Table::Cell {
-  Slot slot;
-  char tag[kInlineTagBytes];    // continues into the next cells
-};
-
-struct alignas(64) Table::Group {
-  std::uint16_t directory[kCellsPerGroup];
-  std::uint32_t dirty;    // a bit for each cell whose slot has unreported hits
-  std::uint8_t generation;
-  std::uint8_t spilled;    // tags that would live here and live in their second group
-  std::uint8_t unused[10];
-  Cell cells[kCellsPerGroup];
-  Waste waste[kCellsPerGroup];    // of the slots
-
-  Tag TagAt(std::size_t first) const {
-    const Cell& cell = cells[first];
-    return {std::string_view(cell.tag, cell.slot.tag_bytes), cell.slot.is_digest != 0};
-  }
-};
-
 // Cells that one tag of `first` occupies, or would.
 static std::size_t CellsFor(std::size_t tag_bytes) {
   return tag_bytes <= kInlineTagBytes
              ? 1
              : 1 + (tag_bytes - kInlineTagBytes + sizeof(Table::Cell) - 1) / sizeof(Table::Cell);
 }
-
-struct alignas(64) Table::ShardState {
-  std::atomic<bool> locked{false};
-  TableCounts counts;
-};
 
 // Consecutive cells of one group and the most drained bucket among them: what it would cost to have them.
 struct Table::Window {
@@ -116,23 +44,6 @@ struct Table::Window {
   double drained = std::numeric_limits<double>::infinity();
 };
 
-// One bit for each cell whose directory entry is `value`.
-static inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t value) {
-#ifdef __SSE2__
-  const auto* line = reinterpret_cast<const __m128i*>(directory);
-  const __m128i wanted = _mm_set1_epi16(static_cast<short>(value));
-  const auto compare = [&](int i) { return _mm_cmpeq_epi16(_mm_load_si128(line + i), wanted); };
-  static_assert(kCellsPerGroup == 24);
-  const auto low = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(0), compare(1))));
-  const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), _mm_setzero_si128())));
-  return low | high << 16;
-#else
-  std::uint32_t bits = 0;
-  for (std::size_t i = 0; i < kCellsPerGroup; ++i) bits |= std::uint32_t{directory[i] == value} << i;
-  return bits;
-#endif
-}
-
 // The first of `cells` consecutive cells that are in the mask, or kCellsPerGroup.
 static std::size_t FirstRun(std::uint32_t mask, std::size_t cells) {
   for (std::size_t i = 1; i < cells && mask != 0; ++i) mask &= mask >> 1;
@@ -141,17 +52,6 @@ static std::size_t FirstRun(std::uint32_t mask, std::size_t cells) {
 
 static std::size_t FreeRun(const std::uint16_t* directory, std::size_t cells) {
   return FirstRun(Match(directory, kFree), cells);
-}
-
-// Most tags have 8 to 16 bytes: two words, which may overlap, without a call.
-static inline bool SameBytes(const char* a, const char* b, std::size_t n) {
-  if (n < 8 || n > 16) return std::memcmp(a, b, n) == 0;
-  std::uint64_t a0, a1, b0, b1;
-  std::memcpy(&a0, a, 8);
-  std::memcpy(&b0, b, 8);
-  std::memcpy(&a1, a + n - 8, 8);
-  std::memcpy(&b1, b + n - 8, 8);
-  return ((a0 ^ b0) | (a1 ^ b1)) == 0;
 }
 
 // ---- Geometry ----
@@ -177,14 +77,6 @@ std::size_t Table::cells() const {
   return groups_ * kCellsPerGroup;
 }
 
-inline Table::Header& Table::header() const {
-  return *reinterpret_cast<Header*>(region_.data());
-}
-
-inline Table::Group& Table::group(std::size_t index) const {
-  return *reinterpret_cast<Group*>(region_.data() + Header::kBytes + index * sizeof(Group));
-}
-
 inline std::size_t Table::IndexOf(const void* within_group) const {
   const auto offset = static_cast<const std::byte*>(within_group) - (region_.data() + Header::kBytes);
   return static_cast<std::size_t>(offset) / sizeof(Group);
@@ -196,17 +88,6 @@ const TableKeys& Table::keys() const {
 
 void Table::SetDigestKey(const std::array<std::byte, 32>& key) {
   header().keys.digest = key;
-}
-
-inline std::size_t Table::Primary(std::uint64_t hash) const {
-  return ShardOf(hash) * groups_per_shard_ + Scale(static_cast<std::uint32_t>(hash), groups_per_shard_);
-}
-
-inline std::size_t Table::Secondary(std::uint64_t hash) const {
-  const auto bits = static_cast<std::uint32_t>((hash * 0x9e3779b97f4a7c15) >> 32);
-  const std::size_t second = ShardOf(hash) * groups_per_shard_ + Scale(bits, groups_per_shard_);
-  if (second != Primary(hash)) return second;
-  return (second + 1) % groups_per_shard_ + ShardOf(hash) * groups_per_shard_;
 }
 
 // ---- Opening ----
@@ -305,63 +186,6 @@ std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
   }
   g.generation = generation_;
   return dropped;
-}
-
-// ---- Locking ----
-
-// With one thread there is nobody to lock out, and an atomic exchange would keep look-ups from overlapping.
-inline void Table::Lock(std::size_t shard) {
-  if (!shared_) return;
-  for (int spins = 0; shards_[shard].locked.exchange(true, std::memory_order_acquire); ++spins) {
-    if (spins >= kSpins) std::this_thread::yield();    // whoever holds it may need this core
-  }
-}
-
-inline void Table::Unlock(std::size_t shard) {
-  if (shared_) shards_[shard].locked.store(false, std::memory_order_release);
-}
-
-// ---- Looking up ----
-
-void Table::Near(std::uint64_t hash) const {
-  __builtin_prefetch(group(Primary(hash)).directory);
-}
-
-// Reads the directory without the lock. What it reads may be changing; it is only a hint where to look soon.
-void Table::Nearer(std::uint64_t hash) const {
-  if (!kPeeks) return;
-  const Group& g = group(Primary(hash));
-  const std::uint32_t matches = Match(g.directory, Fingerprint(hash));
-  if (matches != 0) {
-    __builtin_prefetch(&g.cells[std::countr_zero(matches)]);
-  } else if (g.spilled != 0) {
-    __builtin_prefetch(group(Secondary(hash)).directory);
-  }
-}
-
-inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) const {
-  for (std::uint32_t matches = Match(g.directory, fingerprint); matches != 0; matches &= matches - 1) {
-    const auto i = static_cast<std::size_t>(std::countr_zero(matches));
-    Cell& cell = g.cells[i];
-    if (cell.slot.tag_bytes == tag.bytes.size() && (cell.slot.is_digest != 0) == tag.is_digest &&
-        SameBytes(cell.tag, tag.bytes.data(), tag.bytes.size())) {
-      return &cell.slot;
-    }
-  }
-  return nullptr;
-}
-
-inline void Table::Refresh(Group& g, std::size_t shard, Instant now) {
-  if (g.generation != generation_) [[unlikely]]
-    RewriteGroup(g, shard, now);
-}
-
-Table::Shard::Shard(Table& table, std::uint64_t hash) : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {
-  table_.Lock(shard_);
-}
-
-Table::Shard::~Shard() {
-  table_.Unlock(shard_);
 }
 
 Slot* Table::Shard::Find(const Tag& tag, Instant now) {
@@ -638,8 +462,7 @@ bool Table::VisitSome(std::size_t& cell, std::size_t cells, SlotVisitor& visitor
     Lock(shard);
     Group& g = group(index);
     Refresh(g, shard, now);
-    const bool goes_on =
-        g.directory[i] < kFingerprintMin || visitor.Visit(g.TagAt(i), g.cells[i].slot, g.waste[i]);
+    const bool goes_on = g.directory[i] < kFingerprintMin || visitor.Visit(g.TagAt(i), g.cells[i].slot, g.waste[i]);
     Unlock(shard);
     if (!goes_on) return true;
   }

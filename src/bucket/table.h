@@ -124,9 +124,19 @@ class Table {
 
   std::uint64_t Hash(const Tag& tag) const { return SipHash<1, 3>(tag_hash_key_, tag.bytes); }
 
-  // Hints for a look-up soon to come; Nearer() once the line that Near() asked for has had time to arrive. No lock.
-  void Near(std::uint64_t hash) const;
-  void Nearer(std::uint64_t hash) const;
+  struct Header;
+  struct Group;
+  struct Cell;
+
+  // A look-up under way. Aim() asks for the memory of the directory; Approach(), once that has had time to arrive, for
+  // the memory of the cell. Neither locks. Defined in table_lookup.h, as are the guard's first three functions.
+  struct Probe {
+    std::uint64_t hash = 0;
+    Group* first = nullptr;
+    int cell = -1;    // where the tag seems to be
+  };
+  Probe Aim(const Tag& tag) const;
+  void Approach(Probe& probe) const;
 
   // Exclusive access to the shard of one hash, for the guard's lifetime. Slots stay valid as long, or until Insert.
   class Shard {
@@ -136,7 +146,8 @@ class Table {
     Shard(const Shard&) = delete;
     Shard& operator=(const Shard&) = delete;
 
-    // The slot of `tag`, brought up to the current generation, or null. REQUIRES: hash is Hash(tag).
+    // The slot of `tag`, brought up to the current generation, or null. REQUIRES: hash is Hash(tag); the probe is its.
+    Slot* Find(const Tag& tag, const Probe& probe, Instant now);
     Slot* Find(const Tag& tag, Instant now);
 
     // Records a tag that Find did not find; null if there is no room that would not forgive a debt.
@@ -183,10 +194,6 @@ class Table {
 
   TableCounts counts();
 
-  struct Header;
-  struct Group;
-  struct Cell;
-
  private:
   struct Window;
   struct ShardState;
@@ -205,6 +212,7 @@ class Table {
   std::size_t Primary(std::uint64_t hash) const;
   std::size_t Secondary(std::uint64_t hash) const;
 
+  static bool Holds(const Group&, std::size_t cell, const Tag&);
   Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;
   void Refresh(Group&, std::size_t shard, Instant now);
   void RewriteGroup(Group&, std::size_t shard, Instant now);
@@ -232,8 +240,8 @@ class Table {
   SipKey tag_hash_key_{};
   std::uint8_t generation_ = 0;
   std::size_t reshape_next_;
-  std::size_t words_per_shard_;          // of dirty_groups_
-  std::size_t take_next_ = 0;            // word of dirty_groups_ where TakeUnreported goes on
+  std::size_t words_per_shard_;                // of dirty_groups_
+  std::size_t take_next_ = 0;                  // word of dirty_groups_ where TakeUnreported goes on
   std::vector<std::uint64_t> dirty_groups_;    // a bit for each group; a shard's words are under its lock
   std::unique_ptr<ShardState[]> shards_;
 };

@@ -1,5 +1,5 @@
-// What a bucket computes in: 1/16 ns, so that the interval between tokens of a fast rule keeps four more bits. 63 bits of
-// ticks last 18 years after boot.
+// What a bucket computes in: 1/16 ns, so that the interval between tokens of a fast rule keeps four more bits. 63 bits
+// of ticks last 18 years after boot.
 #pragma once
 
 #include <cstdint>

@@ -6,9 +6,11 @@
 // within its rate would be refused whenever burst < rate x period: its bucket is full most of the time, and then a
 // period's worth of hits arrives at once.
 //
-// Kept in eight bytes: since when, and how much. Where within that time the waste lay is not kept; it is taken to be
-// spread evenly, except that a bucket which has rested for a whole window starts over, so that a burst after a rest has
-// its exact beginning. The beginning is also what a host reports as the time of the burst.
+// Kept in eight bytes: how much, and since when. Where within that time the waste lay is not kept: a debit may use all
+// that is left of the last two windows, up to the time since it happened. That errs in the client's favour, by two
+// windows of refill at most, once after each change from little use to too much. A bucket that has rested for a whole
+// window starts over, so that a burst after a rest has its exact beginning and its exact price; the beginning is also
+// what a host reports as the time of the burst.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +28,7 @@ class Waste {
   // Of a bucket that was full before `at`.
   static Waste From(Ticks at) {
     Waste waste;
-    waste.since_ = static_cast<std::uint32_t>((at + kSinceUnit - 1) / kSinceUnit);
+    waste.since_ = ToSince(at + kSinceUnit - 1);
     return waste;
   }
 
@@ -37,25 +39,20 @@ class Waste {
       *this = From(at);
       return;
     }
-    Add(at - full_at);
-    const Ticks span = at - Since(at);
-    if (span > 4 * window) {    // forget the older half, and as much of the waste
-      amount_ = Scaled(2 * window, span);
-      since_ = static_cast<std::uint32_t>((at - 2 * window) / kSinceUnit);
-    }
+    Add(at - full_at, window);
+    if (at - Since(at) > 4 * window) since_ = ToSince(at - 2 * window);    // before the counter wraps
   }
 
   // How much of `price`, charged for something that happened at `when`, wasted refill pays for. It is then spent.
   // `until` is the end of what is known: now, or when the bucket will be full if that is earlier.
   Ticks Pay(Ticks price, Ticks when, Ticks until, Ticks window) {
-    Ticks since = Since(until);
+    const Ticks since = Since(until);
     if (when < since && until - since < 2 * window) {    // it started over at `since`, so it had been full before
-      Add(since - when);
-      since_ = static_cast<std::uint32_t>(when / kSinceUnit);
-      since = Since(until);
+      Add(since - when, window);
+      since_ = ToSince(when);
     }
-    const std::uint32_t available = when > since ? Scaled(until - when, until - since) : amount_;
-    const Ticks paid = std::min(price, Ticks{available} * kAmountUnit);
+    const Ticks paid = std::min({price, until - when, Ticks{amount_} * kAmountUnit});
+    if (paid <= 0) return 0;
     amount_ -= static_cast<std::uint32_t>((paid + kAmountUnit - 1) / kAmountUnit);
     return paid;
   }
@@ -70,18 +67,13 @@ class Waste {
  private:
   static constexpr Ticks kSinceUnit = 1 << 20;     // 65 us; wraps after 78 hours
   static constexpr Ticks kAmountUnit = 1 << 12;    // 256 ns; at most 18 minutes
+  static constexpr Ticks kAmountMax = std::numeric_limits<std::uint32_t>::max();
 
-  void Add(Ticks rested) {
+  static std::uint32_t ToSince(Ticks t) { return static_cast<std::uint32_t>(t / kSinceUnit); }
+
+  void Add(Ticks rested, Ticks window) {
     const Ticks sum = amount_ + (rested + kAmountUnit / 2) / kAmountUnit;
-    amount_ = static_cast<std::uint32_t>(std::min<Ticks>(sum, std::numeric_limits<std::uint32_t>::max()));
-  }
-
-  // The part of the amount that falls on `part` of `whole`, both from the same end.
-  std::uint32_t Scaled(Ticks part, Ticks whole) const {
-    if (part <= 0) return 0;
-    if (part >= whole) return amount_;
-    return static_cast<std::uint32_t>(static_cast<double>(amount_) * static_cast<double>(part) /
-                                      static_cast<double>(whole));
+    amount_ = static_cast<std::uint32_t>(std::min({sum, 2 * window / kAmountUnit, kAmountMax}));
   }
 
   std::uint32_t since_ = 0;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "bucket/table_lookup.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -11,31 +12,27 @@ namespace dthrottle {
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_index, Prng& prng,
                      Instant now) {
   DT_CHECK(verdicts.size() == queries.size());
-  constexpr std::size_t kAheadMax = 16, kRing = 64;
+  constexpr std::size_t kAheadMax = 32, kRing = 128;
   static_assert(kRing > 2 * kAheadMax);
-  std::array<std::uint64_t, kRing> hashes;
+  std::array<Table::Probe, kRing> probes;
   Lane& lane = *lanes_[lane_index];
   lane.Tick(queries.size(), now);
   const std::size_t n = queries.size(), ahead = std::min(kAheadMax, n / 2);
   for (std::size_t i = 0; i < n + 2 * ahead; ++i) {
-    if (i < n) {
-      const std::uint64_t hash = table_->Hash(queries[i].tag);
-      hashes[i % kRing] = hash;
-      table_->Near(hash);
-    }
-    if (i >= ahead && i < n + ahead) table_->Nearer(hashes[(i - ahead) % kRing]);
+    if (i < n) probes[i % kRing] = table_->Aim(queries[i].tag);
+    if (i >= ahead && i < n + ahead) table_->Approach(probes[(i - ahead) % kRing]);
     if (i >= 2 * ahead) {
       const std::size_t k = i - 2 * ahead;
-      const std::uint64_t hash = hashes[k % kRing];
-      verdicts[k] = Decide(queries[k], hash, lane, now);
-      if (lane.Sampled()) lane.Sample(queries[k].tag, hash, verdicts[k] == Verdict::kServe, prng, now);
+      const Table::Probe& probe = probes[k % kRing];
+      verdicts[k] = Decide(queries[k], probe, lane, now);
+      if (lane.Sampled()) lane.Sample(queries[k].tag, probe.hash, verdicts[k] == Verdict::kServe, prng, now);
     }
   }
 }
 
-Verdict Limiter::Decide(const Query& query, std::uint64_t hash, Lane& lane, Instant now) {
-  Table::Shard shard(*table_, hash);
-  Slot* slot = shard.Find(query.tag, now);
+inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now) {
+  Table::Shard shard(*table_, probe.hash);
+  Slot* slot = shard.Find(query.tag, probe, now);
   LimitIndex index;
   if (slot != nullptr) {
     index = slot->limit;
@@ -48,10 +45,18 @@ Verdict Limiter::Decide(const Query& query, std::uint64_t hash, Lane& lane, Inst
 
   const Limit& limit = rules_->limit(index);
   RuleCounters& counters = lane.counters_[counter_of_rule_[limit.rule]];
+  if (limit.mode == Mode::kOff) {
+    counters.served.Add();
+    return Verdict::kServe;
+  }
+  const bool shared = limit.shared && window_ != 0;
   Bucket fresh;
-  Bucket& bucket = slot != nullptr ? slot->bucket : fresh;
-  if (limit.mode == Mode::kOff || bucket.Take(limit.shape, query.cost, now)) {
-    if (slot == nullptr && !fresh.IsFull(now)) shard.Insert(query.tag, fresh, index, now);
+  const bool within = slot == nullptr ? fresh.Take(limit.shape, query.cost, now)
+                      : shared        ? slot->bucket.Take(limit.shape, query.cost, now, shard.waste(slot), window_)
+                                      : slot->bucket.Take(limit.shape, query.cost, now);
+  if (within) {
+    if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, now);
+    if (shared && slot != nullptr) shard.AddUnreported(slot, query.cost);
     counters.served.Add();
     return Verdict::kServe;
   }

@@ -1,4 +1,5 @@
 // Looking inside.
+#include "bucket/table_lookup.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {

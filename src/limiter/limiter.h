@@ -2,7 +2,8 @@
 //
 // A tag finds its rule, the rule shapes a bucket, the bucket gives a verdict. Everything else is arranged around that
 // path: no allocation, no clock, no lock but the table's, held for one decision. The files beside this one are the
-// things a limiter does: answer.cc queries, tick.cc the work between them, inspect.cc looking inside.
+// things a limiter does: answer.cc queries, merge.cc what peers say, tick.cc the work between them, inspect.cc looking
+// inside.
 #pragma once
 
 #include <memory>
@@ -18,6 +19,7 @@
 #include "limiter/lane.h"
 #include "query/over_long.h"
 #include "query/verdict.h"
+#include "report/entries.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -56,6 +58,14 @@ struct RuleTotals {
   }
 };
 
+// What became of entries that peers sent.
+struct MergeCounts {
+  std::uint64_t entries = 0;       // all of them
+  std::uint64_t unmatched = 0;     // of them, under no rule here, or under one that is not shared
+  std::uint64_t unrecorded = 0;    // of them, without room in the table
+  std::uint64_t expired = 0;       // hits dropped because they were older than the horizon
+};
+
 class Limiter final : private SlotPolicy {
  public:
   // Takes over or clears the table in `region` (see Table::Open), which must outlive the limiter. `boot_id` tells
@@ -90,6 +100,26 @@ class Limiter final : private SlotPolicy {
   const std::string& discarded() const { return discarded_; }
   std::uint64_t dropped() const { return dropped_; }
 
+  // ---- Sharing with peers (sharing.h drives it) ----
+
+  // From now on hits under shared limits are kept until a report takes them. `period` is the time between reports,
+  // `peers` how many other hosts there are: what debt and the age of hits are bounded by, unless a rule says otherwise.
+  // A period of zero ends it.
+  void ShareWith(std::size_t peers, Duration period);
+
+  // Debits entries [first, first + n) of what a peer served in (from, to].
+  void Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now);
+
+  // Takes over entries [first, first + n) of a peer's buckets, as of `at`, where they are emptier than ours.
+  void Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
+
+  // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
+  // is no room. A limit that is not shared counts as handed over.
+  bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Entries& out) const;
+  bool AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
+
+  const MergeCounts& merge_counts() const { return merge_counts_; }
+
   Inspection Inspect(const Query& query, Instant now);
 
   // Forgets what the tag has spent or owes. False if there was nothing.
@@ -106,8 +136,13 @@ class Limiter final : private SlotPolicy {
   bool Reshape(const Tag&, Slot&, Instant now) const override;
   bool Plausible(const Slot&, Instant now) const override;
 
-  Verdict Decide(const Query& query, std::uint64_t hash, Lane& lane, Instant now);
+  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now);
   std::optional<LimitIndex> FindLimit(const Query& query) const;
+  template <class Change>
+  void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
+  bool AddEntry(const Tag& tag, const Slot& slot, std::uint64_t value, std::uint8_t phase, Entries& out) const;
+  Ticks MaxDebt(const Limit& limit) const;
+  Duration Horizon(const Limit& limit) const;
   RuleTotals CounterTotals(std::size_t counter) const;
   std::vector<std::size_t> AssignCounters(const Rulebook& rules);
 
@@ -116,6 +151,10 @@ class Limiter final : private SlotPolicy {
   std::shared_ptr<const Rulebook> previous_;    // while reshaping: what older slots mean
   std::vector<std::size_t> counter_of_rule_;    // index into a lane's counters; one more entry, for kNoRule
 
+  std::size_t peers_ = 0;
+  Ticks window_ = 0;    // the period of reports; 0: nothing is shared
+
+  MergeCounts merge_counts_;
   std::shared_ptr<const Rulebook> retired_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> counter_names_;    // the rule that each of the lanes' counters counts for

@@ -3,7 +3,8 @@
 // million tags. The other half, which knows peers and frames, is report/exchange.h.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <optional>
 
 #include "base/prng.h"
 #include "base/time.h"
@@ -12,33 +13,27 @@
 
 namespace dthrottle {
 
-struct SharingCounts {
-  std::uint64_t collected = 0;    // entries handed over for reports
-  std::uint64_t merged = 0;       // entries of peers that were debited
-  std::uint64_t unmatched = 0;    // entries that no rule of this host shares: other rules, or share = "local"
-  std::uint64_t expired = 0;      // hits dropped because they were older than the horizon
-  std::uint64_t unrecorded = 0;   // entries without room in the table
-};
-
 class Sharing {
  public:
-  // All must outlive it. Reports go out every `period`, the first after a random part of one.
-  Sharing(Limiter& limiter, ToPeersRing& to_peers, FromPeersRing& from_peers, Duration period, Prng& prng, Instant now);
+  // All must outlive it. Reports go out every `period`, the first after a random part of one, so that hosts that start
+  // together do not report together. `peers` as in Limiter::ShareWith.
+  Sharing(Limiter& limiter, ToPeersRing& to_peers, FromPeersRing& from_peers, std::size_t peers, Duration period,
+          Prng& prng, Instant now);
 
-  // Does one slice of whatever is due; returns whether there is more to do at once. Call it when a peer's data has
-  // arrived and at next(). The limiter's owner thread.
+  // Does one slice of whatever is due; returns whether there is more to do at once. To be called at next(), and when
+  // the peers' side has pushed or popped something. The limiter's owner thread.
   bool Work(Instant now);
 
-  // When the next report is due.
-  Instant next() const { return next_; }
+  // When there is something to do even if nothing arrives.
+  Instant next() const;
 
-  void SetPeriod(Duration period, Instant now);
-
-  const SharingCounts& counts() const { return counts_; }
+  void SetTerms(std::size_t peers, Duration period, Instant now);
 
  private:
-  enum class Walk { kNone, kFlush, kTable, kEnd };
+  enum class Walk { kNone, kTable, kEnd };
 
+  bool Push(ToPeers::Kind kind, Instant now);
+  bool PushHits(Instant now);
   bool Collect(Instant now);
   bool MergeSome(Instant now);
   bool WalkSome(Instant now);
@@ -47,8 +42,23 @@ class Sharing {
   ToPeersRing& to_peers_;
   FromPeersRing& from_peers_;
   Duration period_;
-  Instant next_;
-  SharingCounts counts_;
+  Instant report_at_;
+  std::optional<Instant> retry_at_;    // the other side had no room
+
+  // Hits: of (from_, to_], going through the table while collecting_
+  bool collecting_ = false;
+  Instant from_, to_;
+  ToPeers outgoing_;
+
+  // Debits and buckets: the first merged_ entries of incoming_ are done
+  FromPeers incoming_;
+  std::size_t merged_ = 0;
+
+  // A snapshot, while incoming_ asks for one
+  Walk walk_ = Walk::kNone;
+  std::size_t walk_cell_ = 0;
+  bool part_waits_ = false, part_more_ = false;
+  Instant part_at_;
 };
 
 }    // namespace dthrottle

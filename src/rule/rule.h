@@ -4,12 +4,18 @@
 #include <optional>
 #include <string>
 
+#include "base/time.h"
 #include "base/tokens.h"
 
 namespace dthrottle {
 
-// How hosts share a limit (DESIGN section 8). Until hosts hear each other all of them limit this host alone.
-enum class Share { kLocal, kDebit, kForecast, kCapacity };
+// How hosts share a limit (DESIGN section 8).
+enum class Share {
+  kLocal,       // this host alone
+  kDebit,       // every host debits what the others served
+  kForecast,    // for now as kDebit
+  kCapacity,    // for now as kDebit
+};
 
 enum class Mode {
   kEnforce,
@@ -24,6 +30,8 @@ struct Rule {
   double rate = 1;    // tokens/s
   Share share = Share::kDebit;
   Mode mode = Mode::kEnforce;
+  std::optional<Tokens> max_debt;     // most that peers' hits may take a bucket below zero
+  std::optional<Duration> horizon;    // peers' hits older than this are dropped
 };
 
 // Another burst and rate for one exact tag; everything else comes from the rule that the tag matches.

@@ -20,6 +20,18 @@ class Fingerprint {
   std::uint64_t value_ = 1;
 };
 
+// What an override shares, and how far, is its rule's to say; without one it is shared like any rule that says nothing.
+Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
+  Limit limit{shape, index, mode, true, 0, Duration::zero()};
+  if (rule != nullptr) {
+    limit.shared = rule->share != Share::kLocal;
+    if (rule->max_debt.has_value()) limit.max_debt = TicksOf(*rule->max_debt, shape);
+    limit.horizon = rule->horizon.value_or(Duration::zero());
+  }
+  limit.shared = limit.shared && mode != Mode::kOff;
+  return limit;
+}
+
 }    // namespace
 
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
@@ -35,7 +47,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
       DT_CHECK(!default_rule_.has_value());
       default_rule_ = i;
     }
-    limits_.push_back({Shape::From(rule.burst, rule.rate), i, rule.mode});
+    limits_.push_back(MakeLimit(Shape::From(rule.burst, rule.rate), i, &rule, rule.mode));
     fingerprint.Add(rule.name);
     fingerprint.Add(rule.match.has_value() ? "match" : "default");
     fingerprint.Add(rule.match.value_or(""));
@@ -49,7 +61,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     const std::uint32_t rule = found.value_or(static_cast<std::uint32_t>(rules_.size()));
     const Mode mode = o.mode.value_or(found.has_value() ? rules_[rule].mode : Mode::kEnforce);
     DT_CHECK(by_tag_.emplace(o.tag, static_cast<LimitIndex>(limits_.size())).second);
-    limits_.push_back({Shape::From(o.burst, o.rate), rule, mode});
+    limits_.push_back(MakeLimit(Shape::From(o.burst, o.rate), rule, found.has_value() ? &rules_[rule] : nullptr, mode));
     fingerprint.Add(o.tag);
     fingerprint.Add(o.burst);
     fingerprint.Add(o.rate);

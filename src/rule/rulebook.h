@@ -24,6 +24,9 @@ struct Limit {
   Shape shape;
   std::uint32_t rule;    // index into rules(), also for an override; rules().size() if no rule matches its tag
   Mode mode;
+  bool shared;         // with other hosts
+  Ticks max_debt;      // of Bucket::Debit; 0: the limiter's
+  Duration horizon;    // 0: the limiter's
 };
 
 class Rulebook {

@@ -18,7 +18,6 @@
 #include <sstream>
 
 #include "config/values.h"
-#include "test/support/debit.h"
 #include "test/support/host.h"
 
 namespace dthrottle::testing {
@@ -37,6 +36,7 @@ class Story {
     }
     if (command == "kill") {
       host_->Start(Rules(toml_), now_);
+      host_->limiter->ShareWith(1, std::chrono::seconds(5));
       return fmt::format("{} {} tags kept, {} dropped\n", Clock(), host_->limiter->table().counts().tags,
                          host_->limiter->dropped());
     }
@@ -51,6 +51,7 @@ class Story {
     toml_ = toml;
     if (host_ == nullptr) {
       host_ = std::make_unique<Host>(toml);
+      host_->limiter->ShareWith(1, std::chrono::seconds(5));
     } else {
       host_->limiter->Adopt(Rules(toml));
       while (host_->limiter->Tick(now_)) {
@@ -88,16 +89,10 @@ class Story {
     Cost hits = 0;
     std::string word, late = "0s";
     words >> hits >> word >> late;
-    Table& table = host_->limiter->table();
-    {
-      const Tag t{tag, false};
-      Table::Shard shard(table, table.Hash(t));
-      Slot* slot = shard.Find(t, now_);
-      const LimitIndex limit = host_->limiter->rules().Find(tag).value();
-      if (slot == nullptr) slot = shard.Insert(t, Bucket(), limit, now_);
-      testing::Debit(slot->bucket, host_->limiter->rules().limit(limit).shape, hits, now_ - ParseDuration(late).value(),
-                     1000, now_);
-    }
+    Entries entries;
+    entries.Add({tag, false}, hits, 0);
+    const Instant when = now_ - ParseDuration(late).value();
+    host_->limiter->Debit(entries, 0, 1, when, now_, now_);
     return fmt::format("{} {}: debited {}, {} late, level {:.3f}\n", Clock(), tag, hits, late, host_->Level(tag, now_));
   }
 

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "bucket/table_lookup.h"
 #include "test/support/debit.h"
 #include "test/support/host.h"
 

@@ -1,4 +1,4 @@
-#include "bucket/table.h"
+#include "bucket/table_lookup.h"
 
 #include <catch2/catch.hpp>
 
@@ -411,11 +411,10 @@ TEST_CASE("threads that share a table lose no update") {
       for (int i = 0; i < kRounds; ++i) {
         const std::string name = Name(static_cast<std::size_t>(i % kTags));
         const Tag tag{name, false};
-        const std::uint64_t hash = f.table().Hash(tag);
-        f.table().Near(hash);
-        f.table().Nearer(hash);
-        Table::Shard shard(f.table(), hash);
-        Slot* slot = shard.Find(tag, kNow);
+        Table::Probe probe = f.table().Aim(tag);
+        f.table().Approach(probe);
+        Table::Shard shard(f.table(), probe.hash);
+        Slot* slot = shard.Find(tag, probe, kNow);
         if (slot == nullptr) slot = shard.Insert(tag, Bucket(), 0, kNow);
         testing::Debit(slot->bucket, kShape, 1, kNow, 1e9, kNow);
       }

@@ -1,0 +1,193 @@
+// The half of the table that every decision goes through: what a group looks like, and looking up. Apart from table.h,
+// for the few that cannot afford a call.
+#pragma once
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <thread>
+
+#include "bucket/table.h"
+
+namespace dthrottle {
+
+inline constexpr std::size_t kCellsPerGroup = 24;
+inline constexpr std::size_t kInlineTagBytes = 16;
+
+// Values of a directory. Fingerprints start above them.
+inline constexpr std::uint16_t kFree = 0;
+inline constexpr std::uint16_t kContinued = 1;    // belongs to the tag that starts in an earlier cell
+inline constexpr std::uint16_t kFingerprintMin = 2;
+
+struct Table::Header {
+  static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
+  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::size_t kBytes = 4096;
+
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t generation;
+  std::uint64_t region_bytes;
+  TableIdentity identity;
+  TableKeys keys;
+};
+
+struct Table::Cell {
+  Slot slot;
+  char tag[kInlineTagBytes];    // continues into the next cells
+};
+
+struct alignas(64) Table::Group {
+  std::uint16_t directory[kCellsPerGroup];
+  std::uint32_t dirty;    // a bit for each cell whose slot has unreported hits
+  std::uint8_t generation;
+  std::uint8_t spilled;    // tags that would live here and live in their second group
+  std::uint8_t unused[10];
+  Cell cells[kCellsPerGroup];
+  Waste waste[kCellsPerGroup];    // of the slots
+
+  Tag TagAt(std::size_t first) const {
+    const Cell& cell = cells[first];
+    return {std::string_view(cell.tag, cell.slot.tag_bytes), cell.slot.is_digest != 0};
+  }
+};
+
+struct alignas(64) Table::ShardState {
+  std::atomic<bool> locked{false};
+  TableCounts counts;
+};
+
+inline std::uint16_t Fingerprint(std::uint64_t hash) {
+  const auto bits = static_cast<std::uint16_t>(hash >> 32);
+  return bits < kFingerprintMin ? static_cast<std::uint16_t>(bits + kFingerprintMin) : bits;
+}
+
+// Maps 32 uniform bits to [0, n).
+inline std::size_t Scale(std::uint32_t bits, std::size_t n) {
+  return (std::uint64_t{bits} * n) >> 32;
+}
+
+// One bit for each cell whose directory entry is `value`.
+inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t value) {
+#ifdef __SSE2__
+  const auto* line = reinterpret_cast<const __m128i*>(directory);
+  const __m128i wanted = _mm_set1_epi16(static_cast<short>(value));
+  const auto compare = [&](int i) { return _mm_cmpeq_epi16(_mm_load_si128(line + i), wanted); };
+  static_assert(kCellsPerGroup == 24);
+  const auto low = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(0), compare(1))));
+  const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), _mm_setzero_si128())));
+  return low | high << 16;
+#else
+  std::uint32_t bits = 0;
+  for (std::size_t i = 0; i < kCellsPerGroup; ++i) bits |= std::uint32_t{directory[i] == value} << i;
+  return bits;
+#endif
+}
+
+// Most tags have 8 to 16 bytes: two words, which may overlap, without a call.
+inline bool SameBytes(const char* a, const char* b, std::size_t n) {
+  if (n < 8 || n > 16) return std::memcmp(a, b, n) == 0;
+  std::uint64_t a0, a1, b0, b1;
+  std::memcpy(&a0, a, 8);
+  std::memcpy(&b0, b, 8);
+  std::memcpy(&a1, a + n - 8, 8);
+  std::memcpy(&b1, b + n - 8, 8);
+  return ((a0 ^ b0) | (a1 ^ b1)) == 0;
+}
+
+inline Table::Header& Table::header() const {
+  return *reinterpret_cast<Header*>(region_.data());
+}
+
+inline Table::Group& Table::group(std::size_t index) const {
+  return *reinterpret_cast<Group*>(region_.data() + Header::kBytes + index * sizeof(Group));
+}
+
+inline std::size_t Table::Primary(std::uint64_t hash) const {
+  return ShardOf(hash) * groups_per_shard_ + Scale(static_cast<std::uint32_t>(hash), groups_per_shard_);
+}
+
+inline std::size_t Table::Secondary(std::uint64_t hash) const {
+  const auto bits = static_cast<std::uint32_t>((hash * 0x9e3779b97f4a7c15) >> 32);
+  const std::size_t second = ShardOf(hash) * groups_per_shard_ + Scale(bits, groups_per_shard_);
+  if (second != Primary(hash)) return second;
+  return (second + 1) % groups_per_shard_ + ShardOf(hash) * groups_per_shard_;
+}
+
+// With one thread there is nobody to lock out, and an atomic exchange would keep look-ups from overlapping.
+inline void Table::Lock(std::size_t shard) {
+  constexpr int kSpins = 1000;    // longer than any shard is held by a thread that runs
+  if (!shared_) return;
+  for (int spins = 0; shards_[shard].locked.exchange(true, std::memory_order_acquire); ++spins) {
+    if (spins >= kSpins) std::this_thread::yield();    // whoever holds it may need this core
+  }
+}
+
+inline void Table::Unlock(std::size_t shard) {
+  if (shared_) shards_[shard].locked.store(false, std::memory_order_release);
+}
+
+// ---- Looking up ----
+
+// Reads the directory without the lock. What it reads may be changing; it is only a hint where to look soon.
+inline Table::Probe Table::Aim(const Tag& tag) const {
+  Probe probe{Hash(tag)};
+  probe.first = &group(Primary(probe.hash));
+  __builtin_prefetch(probe.first->directory);
+  return probe;
+}
+
+inline void Table::Approach(Probe& probe) const {
+#if defined(__SANITIZE_THREAD__)
+  return;    // a race by intent, which the thread sanitizer cannot be told to pass over
+#endif
+  const std::uint32_t matches = Match(probe.first->directory, Fingerprint(probe.hash));
+  if (matches != 0) {
+    probe.cell = std::countr_zero(matches);
+    __builtin_prefetch(&probe.first->cells[probe.cell]);
+  } else if (probe.first->spilled != 0) {
+    __builtin_prefetch(group(Secondary(probe.hash)).directory);
+  }
+}
+
+inline bool Table::Holds(const Group& g, std::size_t i, const Tag& tag) {
+  const Cell& cell = g.cells[i];
+  return cell.slot.tag_bytes == tag.bytes.size() && (cell.slot.is_digest != 0) == tag.is_digest &&
+         SameBytes(cell.tag, tag.bytes.data(), tag.bytes.size());
+}
+
+inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) const {
+  for (std::uint32_t matches = Match(g.directory, fingerprint); matches != 0; matches &= matches - 1) {
+    const auto i = static_cast<std::size_t>(std::countr_zero(matches));
+    if (Holds(g, i, tag)) return &g.cells[i].slot;
+  }
+  return nullptr;
+}
+
+inline void Table::Refresh(Group& g, std::size_t shard, Instant now) {
+  if (g.generation != generation_) [[unlikely]]
+    RewriteGroup(g, shard, now);
+}
+
+inline Table::Shard::Shard(Table& table, std::uint64_t hash) : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {
+  table_.Lock(shard_);
+}
+
+inline Table::Shard::~Shard() {
+  table_.Unlock(shard_);
+}
+
+inline Slot* Table::Shard::Find(const Tag& tag, const Probe& probe, Instant now) {
+  Group& g = *probe.first;
+  if (probe.cell >= 0 && g.generation == table_.generation_) {
+    const auto i = static_cast<std::size_t>(probe.cell);
+    if (g.directory[i] == Fingerprint(hash_) && table_.Holds(g, i, tag)) return &g.cells[i].slot;
+  }
+  return Find(tag, now);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,155 @@
+#include "limiter/sharing.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kGroupsPerSlice = 128;
+constexpr std::size_t kEntriesPerSlice = 512;
+constexpr std::size_t kCellsPerSlice = 2048;
+
+// How soon to try again when the other side has no room.
+constexpr Duration kRetry = std::chrono::milliseconds(5);
+
+template <class Add>
+class Visitor final : public SlotVisitor {
+ public:
+  explicit Visitor(Add add) : add_(std::move(add)) {}
+  bool Visit(const Tag& tag, const Slot& slot, const Waste& waste) override { return add_(tag, slot, waste); }
+
+ private:
+  Add add_;
+};
+
+}    // namespace
+
+Sharing::Sharing(Limiter& limiter, ToPeersRing& to_peers, FromPeersRing& from_peers, std::size_t peers, Duration period,
+                 Prng& prng, Instant now)
+    : limiter_(limiter), to_peers_(to_peers), from_peers_(from_peers), period_(period), from_(now) {
+  limiter_.ShareWith(peers, period);
+  report_at_ = now + Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(period.count()))));
+}
+
+void Sharing::SetTerms(std::size_t peers, Duration period, Instant now) {
+  limiter_.ShareWith(peers, period);
+  period_ = period;
+  report_at_ = std::min(report_at_, now + period);
+}
+
+Instant Sharing::next() const {
+  return retry_at_.value_or(report_at_);
+}
+
+bool Sharing::Work(Instant now) {
+  retry_at_.reset();
+  if (now >= report_at_ && !collecting_) {
+    collecting_ = true;
+    to_ = now;
+    report_at_ += period_ * ((now - report_at_) / period_ + 1);    // a period that was slept through is not made up for
+  }
+  bool more = false;
+  if (walk_ != Walk::kNone) {
+    more = WalkSome(now);
+  } else {
+    if (collecting_) more = Collect(now);
+    more = MergeSome(now) || more;
+  }
+  return more && !retry_at_.has_value();
+}
+
+// Hands `outgoing_` over under `kind`; false if there is no room now.
+bool Sharing::Push(ToPeers::Kind kind, Instant now) {
+  outgoing_.kind = kind;
+  if (!to_peers_.TryPush(std::move(outgoing_))) {
+    retry_at_ = now + kRetry;
+    return false;
+  }
+  outgoing_ = ToPeers();
+  return true;
+}
+
+bool Sharing::PushHits(Instant now) {
+  if (outgoing_.entries.empty()) return true;
+  outgoing_.from = from_;
+  outgoing_.to = to_;
+  return Push(ToPeers::Kind::kHits, now);
+}
+
+bool Sharing::Collect(Instant now) {
+  bool full = false;
+  Visitor visitor([&](const Tag& tag, const Slot& slot, const Waste& waste) {
+    full = !limiter_.AddHits(tag, slot, waste, from_, to_, outgoing_.entries);
+    return !full;
+  });
+  const bool more = limiter_.table().TakeUnreported(kGroupsPerSlice, visitor);
+  if (full || !more) {
+    if (!PushHits(now)) return true;
+  }
+  if (more) return true;
+  outgoing_.to = to_;
+  if (!Push(ToPeers::Kind::kPeriodEnd, now)) return true;
+  from_ = to_;
+  collecting_ = false;
+  return false;
+}
+
+bool Sharing::MergeSome(Instant now) {
+  if (incoming_.kind == FromPeers::Kind::kNone) {
+    if (!from_peers_.TryPop(incoming_)) return false;
+    merged_ = 0;
+  }
+  if (incoming_.kind == FromPeers::Kind::kSnapshotWanted) {
+    // What has been collected already is in the buckets, so it has to be in a report that is out before the snapshot.
+    if (!PushHits(now)) return true;
+    outgoing_.snapshot = incoming_.snapshot;
+    if (!Push(ToPeers::Kind::kSnapshotBegin, now)) return true;
+    walk_ = Walk::kTable;
+    walk_cell_ = 0;
+    return true;
+  }
+  const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);
+  if (incoming_.kind == FromPeers::Kind::kDebits) {
+    limiter_.Debit(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now);
+  } else {
+    limiter_.Merge(incoming_.entries, merged_, n, incoming_.to, now);
+  }
+  merged_ += n;
+  if (merged_ == incoming_.entries.size()) incoming_ = FromPeers();
+  return incoming_.kind != FromPeers::Kind::kNone || !from_peers_.empty();
+}
+
+// While this goes on nothing is merged and nothing collected: a peer that is told where in our reports the snapshot
+// stands must find in it exactly what they said until then.
+bool Sharing::WalkSome(Instant now) {
+  outgoing_.snapshot = incoming_.snapshot;
+  outgoing_.to = now;
+  if (walk_ == Walk::kTable) {
+    // A part has one instant for all of its buckets, so it is handed over as it is after each slice.
+    bool full = false;
+    Visitor visitor([&](const Tag& tag, const Slot& slot, const Waste&) {
+      full = !limiter_.AddBucket(tag, slot, now, outgoing_.entries);
+      return !full;
+    });
+    if (part_waits_) {
+      outgoing_.to = part_at_;
+    } else {
+      part_more_ = limiter_.table().VisitSome(walk_cell_, kCellsPerSlice, visitor, now);
+      part_at_ = now;
+    }
+    part_waits_ = !outgoing_.entries.empty() && !Push(ToPeers::Kind::kSnapshotPart, now);
+    if (part_waits_) return true;
+    if (part_more_) return true;
+    walk_ = Walk::kEnd;
+    outgoing_.snapshot = incoming_.snapshot;
+    outgoing_.to = now;
+  }
+  if (!Push(ToPeers::Kind::kSnapshotEnd, now)) return true;
+  walk_ = Walk::kNone;
+  incoming_ = FromPeers();
+  return true;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,228 @@
+#include "limiter/sharing.h"
+
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Instant At(double seconds) {
+  return FromNanoseconds(static_cast<Duration::rep>(seconds * 1e9));
+}
+
+std::string Rule(double burst, double rate, std::string_view more = "") {
+  return fmt::format("[[rule]]\nname = \"r\"\nburst = {}\nrate = {}\n{}", burst, rate, more);
+}
+
+// A host whose peers are whoever the test hands its reports to: what the exchange does, without loss or delay.
+class Sharer {
+ public:
+  // The first report is due `phase` of a period after 0.
+  Sharer(const std::string& toml, std::size_t peers, Duration period, double phase = 0) : host_(toml) {
+    Prng draw(1), again(1);
+    const auto drawn = Duration(static_cast<Duration::rep>(draw.Below(static_cast<std::uint64_t>(period.count()))));
+    const auto first = At(phase * Seconds(period));
+    sharing_ = std::make_unique<Sharing>(*host_.limiter, out_, in_, peers, period, again, first - drawn);
+    REQUIRE(sharing_->next() == first);
+  }
+
+  void RunAt(Instant now) {
+    while (sharing_->Work(now)) {
+    }
+  }
+
+  // Everything handed over so far, reports only.
+  std::vector<ToPeers> Drain() {
+    std::vector<ToPeers> items;
+    for (ToPeers item; out_.TryPop(item);) items.push_back(std::move(item));
+    return items;
+  }
+
+  void Hear(const ToPeers& hits, Instant now) {
+    FromPeers debits;
+    debits.kind = FromPeers::Kind::kDebits;
+    debits.from = hits.from;
+    debits.to = std::min(hits.to, now);
+    debits.entries = hits.entries;
+    REQUIRE(in_.TryPush(std::move(debits)));
+    RunAt(now);
+  }
+
+  void Push(FromPeers item, Instant now) {
+    REQUIRE(in_.TryPush(std::move(item)));
+    RunAt(now);
+  }
+
+  bool Serves(std::string_view tag, Instant now) { return host_.Serves(tag, now); }
+  double Level(std::string_view tag, Instant now) { return host_.Level(tag, now); }
+  Instant next() const { return sharing_->next(); }
+  Limiter& limiter() { return *host_.limiter; }
+  testing::Host& host() { return host_; }
+
+ private:
+  testing::Host host_;
+  ToPeersRing out_{256};
+  FromPeersRing in_{256};
+  std::unique_ptr<Sharing> sharing_;
+};
+
+// Everything of `items` that is a report's.
+std::vector<ToPeers> Hits(std::vector<ToPeers> items) {
+  std::erase_if(items, [](const ToPeers& item) { return item.kind != ToPeers::Kind::kHits; });
+  return items;
+}
+
+TEST_CASE("a report goes out each period, empty or not, and carries a hit once") {
+  Sharer a(Rule(10, 1), 1, 5s);
+  a.RunAt(At(0));
+  auto items = a.Drain();
+  REQUIRE(items.size() == 1);
+  CHECK(items[0].kind == ToPeers::Kind::kPeriodEnd);
+  CHECK(a.next() == At(5));
+
+  REQUIRE(a.Serves("C", At(1)));
+  REQUIRE(a.Serves("C", At(2)));
+  REQUIRE(a.Serves("D", At(3)));
+  a.RunAt(At(5));
+  items = a.Drain();
+  REQUIRE(items.size() == 2);
+  REQUIRE(items[0].kind == ToPeers::Kind::kHits);
+  CHECK(items[0].from == At(0));
+  CHECK(items[0].to == At(5));
+  std::map<std::string, std::pair<std::uint64_t, int>> said;
+  for (const Entry& e : items[0].entries.list()) {
+    said[std::string(items[0].entries.tag(e).bytes)] = {e.value, e.phase};
+  }
+  CHECK(said == std::map<std::string, std::pair<std::uint64_t, int>>{{"C", {2, 26}}, {"D", {1, 77}}});
+  CHECK(items[1].kind == ToPeers::Kind::kPeriodEnd);
+
+  a.RunAt(At(10));
+  CHECK(a.Drain().size() == 1);
+}
+
+TEST_CASE("refused queries and rules that are not shared stay at home") {
+  Sharer a(Rule(2, 1, "match = \"s*\"\n") + "[[rule]]\nname = \"l\"\nburst = 2\nrate = 1\nshare = \"local\"\n", 1, 5s);
+  a.RunAt(At(0));
+  a.Drain();
+  for (int i = 0; i < 5; ++i) a.Serves("shared", At(1));
+  for (int i = 0; i < 5; ++i) a.Serves("local", At(1));
+  a.RunAt(At(5));
+  const auto hits = Hits(a.Drain());
+  REQUIRE(hits.size() == 1);
+  REQUIRE(hits[0].entries.size() == 1);
+  CHECK(hits[0].entries.list()[0].value == 2);
+
+  FromPeers debits;
+  debits.kind = FromPeers::Kind::kDebits;
+  debits.from = debits.to = At(5);
+  debits.entries.Add({"local", false}, 1, 0);
+  a.Push(std::move(debits), At(5));
+  CHECK(a.limiter().merge_counts().unmatched == 1);
+}
+
+TEST_CASE("the README's two hosts") {
+  Sharer a(Rule(10, 1), 1, 5s), b(Rule(10, 1), 1, 5s);
+  for (Sharer* host : {&a, &b}) {
+    host->RunAt(At(0));
+    host->Drain();
+  }
+  for (int i = 0; i < 10; ++i) REQUIRE(a.Serves("C", At(0.1)));
+  for (int i = 0; i < 8; ++i) REQUIRE(b.Serves("C", At(0.1)));
+  a.RunAt(At(5));
+  b.RunAt(At(5));
+  const auto from_a = Hits(a.Drain()), from_b = Hits(b.Drain());
+  REQUIRE(from_a.size() == 1);
+  REQUIRE(from_b.size() == 1);
+  a.Hear(from_b[0], At(5.1));
+  b.Hear(from_a[0], At(5.1));
+  for (Sharer* host : {&a, &b}) {
+    CHECK(host->Level("C", At(5.1)) == Approx(-3.0).margin(1e-9));
+    CHECK_FALSE(host->Serves("C", At(5.2)));
+    CHECK_FALSE(host->Serves("C", At(9)));
+    CHECK(host->Level("C", At(9)) == Approx(0.9).margin(1e-9));
+  }
+  CHECK(a.Serves("C", At(9.1)));
+}
+
+// One client over several hosts, evenly spaced, each query to a host drawn by lot; reports take 10 ms.
+double ServedShare(std::size_t hosts, double burst, double rate, Duration period, bool in_phase, double load,
+                   std::uint64_t seed) {
+  Prng prng(seed);
+  std::vector<std::unique_ptr<Sharer>> fleet;
+  for (std::size_t i = 0; i < hosts; ++i) {
+    const double phase = in_phase ? 0 : static_cast<double>(prng.Below(1000)) / 1000;
+    fleet.push_back(std::make_unique<Sharer>(Rule(burst, rate), hosts - 1, period, phase));
+  }
+  struct Report {
+    Instant at;
+    std::size_t from;
+    ToPeers hits;
+  };
+  std::deque<Report> wire;
+  std::size_t asked = 0, served = 0;
+  const Duration gap(static_cast<Duration::rep>(1e9 / (rate * load)));
+  const Instant end = At(0) + std::max<Duration>(60 * period, 300 * gap);
+  for (Instant query = At(0.2); query < end; query += gap) {
+    for (;;) {    // what happens before it, in order
+      std::size_t next = 0;
+      for (std::size_t i = 1; i < hosts; ++i) {
+        if (fleet[i]->next() < fleet[next]->next()) next = i;
+      }
+      const Instant report = fleet[next]->next(), arrival = wire.empty() ? Instant::max() : wire.front().at;
+      if (std::min(report, arrival) > query) break;
+      if (report < arrival) {
+        fleet[next]->RunAt(report);
+        for (ToPeers& item : Hits(fleet[next]->Drain())) wire.push_back({report + 10ms, next, std::move(item)});
+      } else {
+        const Report due = std::move(wire.front());
+        wire.pop_front();
+        for (std::size_t i = 0; i < hosts; ++i) {
+          if (i != due.from) fleet[i]->Hear(due.hits, due.at);
+        }
+      }
+    }
+    ++asked;
+    served += fleet[prng.Below(hosts)]->Serves("client", query);
+  }
+  return static_cast<double>(served) / static_cast<double>(asked);
+}
+
+TEST_CASE("a client within its rate is served, however late reports are") {
+  for (const bool in_phase : {true, false}) {
+    for (const std::size_t hosts : {2, 10, 50}) {
+      for (const double burst : {2.0, 5.0, 20.0, 100.0}) {
+        for (const Duration period : {Duration(1s), Duration(5s)}) {
+          for (const double rate : {1.0, 20.0}) {
+            const double share = ServedShare(hosts, burst, rate, period, in_phase, 0.9, 7);
+            INFO(hosts << " hosts, burst " << burst << ", rate " << rate << ", period " << Seconds(period) << " s, "
+                       << (in_phase ? "in phase" : "not in phase"));
+            CHECK(share >= 0.995);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a client beyond its rate gets its rate") {
+  for (const bool in_phase : {true, false}) {
+    for (const std::size_t hosts : {2, 10}) {
+      const double share = ServedShare(hosts, 10, 10, 1s, in_phase, 3, 7);
+      INFO(hosts << " hosts, " << (in_phase ? "in phase" : "not in phase") << ": " << share);
+      CHECK(share * 3 < 1.35);
+      CHECK(share * 3 > 0.75);
+    }
+  }
+}
+
+}    // namespace
+}    // namespace dthrottle
