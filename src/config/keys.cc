@@ -65,23 +65,6 @@ bool IsSocketPath(const std::string& text) {
   return IsPath(text) && text.size() < 108;
 }
 
-bool IsName(const std::string& text) {
-  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
-  });
-}
-
-// "tcp://HOST:PORT", where HOST may be a name.
-bool IsPeerAddress(const std::string& text) {
-  if (!text.starts_with("tcp://") || !NoControls(text)) return false;
-  const std::size_t colon = text.rfind(':');
-  if (colon <= 6) return false;
-  const std::string port = text.substr(colon + 1);
-  return !port.empty() && port.size() <= 5 &&
-         std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }) && std::stoi(port) >= 1 &&
-         std::stoi(port) <= 65535;
-}
-
 template <class T>
 Key<T> Integer(std::string_view name, std::string_view default_text, std::int64_t min, std::int64_t max,
                Member<T, std::uint32_t> member, std::string_view meaning) {
@@ -231,18 +214,37 @@ Key<Settings> PeerList() {
   Key<Settings> key{
       "connect",
       "[]",
-      "a list of addresses such as \"tcp://10.0.0.2:7314\"",
-      "Where the other hosts' daemons listen. A host's own address may be in the list and is passed over, "
-      "so one file serves a fleet. *Not in force yet: this version limits each host alone.*",
+      "a list of addresses such as \"tcp://10.0.0.2:7314\", \"tcp://web2.example.org:7314#web2\" or "
+      "\"srv://_dthrottle._tcp.example.org\"",
+      "Where the other hosts' daemons listen. Names are looked up again and again, all their addresses count, and the "
+      "last good answer holds. A host's own address may be in the list and is passed over, so one file serves a fleet. "
+      "With keys, each address needs the name of its key: after a # here, or in its .pub file. Without entries this "
+      "host limits alone.",
       {},
       {}};
   key.set = [](Settings& s, const Value& value) {
     const auto* list = std::get_if<std::vector<std::string>>(&value);
-    if (list == nullptr || !std::all_of(list->begin(), list->end(), IsPeerAddress)) return false;
+    if (list == nullptr) return false;
+    if (!std::all_of(list->begin(), list->end(), [](const auto& e) { return ParsePeerEntry(e).has_value(); })) {
+      return false;
+    }
     s.peers.connect = *list;
     return true;
   };
   key.get = [](const Settings& s) -> Value { return s.peers.connect; };
+  return key;
+}
+
+Key<Settings> Bind() {
+  Key<Settings> key{"bind",
+                    "\"tcp://127.0.0.1:7314\"",
+                    "a numeric address such as \"tcp://127.0.0.1:7314\", or \"\" for none",
+                    "Where this host listens for the others, once there are any in *connect*: reports on this port, "
+                    "requests on the one above it. Anything but loopback needs keys.",
+                    {},
+                    {}};
+  Parsed<Settings, Endpoint>(
+      key, [](Settings& s) -> Endpoint& { return s.peers.bind; }, ParseBind, FormatBind);
   return key;
 }
 
@@ -254,12 +256,12 @@ constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
   }
 
 // What a reload can change; everything else in a section takes a start.
-constexpr std::string_view kReloadable[] = {"query.max_connections", "query.idle_timeout"};
+constexpr std::string_view kReloadable[] = {"query.max_connections", "query.idle_timeout", "peers.connect",
+                                            "peers.authorized_keys"};
 
 std::vector<Section> MakeSections() {
   using S = Settings;
   using namespace std::chrono_literals;
-  const auto peer_or_empty = [](const std::string& text) { return text.empty() || IsPeerAddress(text); };
   return {
       {"query",
        "Where applications ask, and how much they may take.",
@@ -318,21 +320,33 @@ std::vector<Section> MakeSections() {
                    IsPath),
        }},
       {"peers",
-       "The other hosts. *Not in force yet: this version checks these settings and limits each host alone.*",
+       "The other hosts, with which limits are shared. Every host tells all others each period what it served, and "
+       "they "
+       "debit it.",
        {
            Text<S>("name", "\"\"", "a name of up to 64 letters, digits and \"_-.\", or \"\" for the host's",
-                   MEMBER(peers.name), "What the other hosts call this one.",
-                   [](const std::string& text) { return text.empty() || IsName(text); }),
-           Text<S>("bind", "\"tcp://127.0.0.1:7314\"", "an address such as \"tcp://127.0.0.1:7314\", or \"\" for none",
-                   MEMBER(peers.bind), "Where this host listens for the others.", peer_or_empty),
+                   MEMBER(peers.name), "What the other hosts call this one. With keys, its .pub file has that name.",
+                   [](const std::string& text) { return text.empty() || IsHostName(text); }),
+           Bind(),
            PeerList(),
            DurationKey<S>(
                "period", "\"5s\"", 100ms, 5min, MEMBER(peers.period),
                "The time between two reports. What a host serves is unknown to the others for at most so long."),
            Text<S>("key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(peers.key_file),
-                   "The secret key of this host. Required unless every address is loopback.", IsPath),
+                   "The key pair of this host, which nobody else may read; dthrottlectl keygen makes one. Required "
+                   "unless every address is loopback.",
+                   IsPath),
            Text<S>("authorized_keys", "\"\"", "an absolute path, or \"\" for none", MEMBER(peers.authorized_keys),
-                   "The directory of public keys of the hosts that are heard.", IsPath),
+                   "The directory with the public key of every host that is heard, NAME.pub. A reload reads it again.",
+                   IsPath),
+           BytesKey<S>("history", "\"64MiB\"", std::uint64_t{1} << 20, kSizeMax, MEMBER(peers.history),
+                       "Reports that are kept to be sent again to a host that missed them; the oldest go first. What "
+                       "is no longer there is lost for that host, and counted."),
+           DurationKey<S>("resolve_interval", "\"30s\"", 1s, 24h, MEMBER(peers.resolve_interval),
+                          "How often names in *connect* are looked up again."),
+           Text<S>("name_servers", "\"\"",
+                   "addresses such as \"127.0.0.1:8600\", with commas between, or \"\" for the system's",
+                   MEMBER(peers.name_servers), "Who is asked for them.", NoControls),
        }},
       {"shed",
        "Refusing some queries when the host runs out of memory. *Not in force yet.*",
@@ -359,7 +373,7 @@ std::vector<Key<Rule>> MakeRuleKeys() {
   keys.push_back(Text<Rule>(
       "name", "\"\"", "a name of up to 64 letters, digits and \"_-.\"", [](Rule & r) -> auto& { return r.name; },
       "What the rule is called in answers, counters and logs. Without one it is called rule-*N*, by its place.",
-      IsName));
+      IsHostName));
   Key<Rule> match{
       "match",
       "\"\"",
@@ -385,15 +399,56 @@ std::vector<Key<Rule>> MakeRuleKeys() {
       "share", "\"debit\"", {Share::kLocal, Share::kDebit, Share::kForecast, Share::kCapacity},
       [](Rule & r) -> auto& { return r.share; },
       "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; "
-      "\"forecast\", the same, "
-      "with hosts predicting each other between reports; \"capacity\", each host has a part of the rate, and parts "
-      "move to where the "
-      "demand is. *This version limits each host alone, whatever stands here.*"));
+      "\"forecast\", the same, with hosts predicting each other between reports; \"capacity\", each host has a part of "
+      "the rate, and parts move to where the demand is. *In this version the last two do what \"debit\" does.*"));
   keys.push_back(Choice<Rule, Mode>(
       "mode", "\"enforce\"", {Mode::kEnforce, Mode::kShadow, Mode::kOff}, [](Rule & r) -> auto& { return r.mode; },
       "\"enforce\" throttles; \"shadow\" decides and counts but answers OK, to try a rule before it hurts; \"off\" "
       "answers OK and keeps "
       "nothing."));
+  Key<Rule> max_debt{
+      "max_debt",
+      "\"\"",
+      fmt::format("a number of tokens from 0 to {:g}", kBurstMax),
+      "How far below zero other hosts' hits may take a bucket. Without it as far as all hosts together can serve "
+      "within a period and a burst: (peers + 1) x (burst + rate x peers.period). More than that only a host that is "
+      "wrong can say.",
+      {},
+      {}};
+  max_debt.set = [](Rule& rule, const Value& value) {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    const auto* number = std::get_if<double>(&value);
+    const double tokens = whole != nullptr ? static_cast<double>(*whole) : number != nullptr ? *number : -1;
+    if (!(tokens >= 0 && tokens <= kBurstMax)) return false;
+    rule.max_debt = tokens;
+    return true;
+  };
+  max_debt.get = [](const Rule& rule) -> Value {
+    return rule.max_debt.has_value() ? Value(*rule.max_debt) : Value(std::monostate());
+  };
+  keys.push_back(std::move(max_debt));
+  Key<Rule> horizon{
+      "horizon",
+      "\"\"",
+      "a duration such as \"60s\" from 1s to 24h",
+      "Other hosts' hits that are older than this when they are heard of are dropped, and counted: a client is not "
+      "made "
+      "to pay for a network that was down for long. Without it three periods or the time in which a bucket refills "
+      "twice, whichever is longer, but at least 10 s and at most 300 s.",
+      {},
+      {}};
+  horizon.set = [](Rule& rule, const Value& value) {
+    using namespace std::chrono_literals;
+    const auto* text = std::get_if<std::string>(&value);
+    const auto parsed = text != nullptr ? ParseDuration(*text) : Result<Duration>(Fail(""));
+    if (!parsed || *parsed < 1s || *parsed > 24h) return false;
+    rule.horizon = *parsed;
+    return true;
+  };
+  horizon.get = [](const Rule& rule) -> Value {
+    return rule.horizon.has_value() ? Value(FormatDuration(*rule.horizon)) : Value(std::monostate());
+  };
+  keys.push_back(std::move(horizon));
   return keys;
 }
 

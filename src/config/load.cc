@@ -187,11 +187,30 @@ class Loader {
                            FormatEndpoint(s.query.tcp)));
     }
     if (s.shed.high > 0) Warn({}, "[shed] is checked but not in force in this version");
-    if (!s.peers.connect.empty()) {
-      Warn({}, "[peers] is checked but not in force in this version: each host limits alone");
-    }
+    CheckPeers();
     CheckRules();
     CheckOverrides();
+  }
+
+  void CheckPeers() {
+    const auto& peers = loaded_.settings.peers;
+    if (!peers.enabled()) return;
+    if (!peers.bind.enabled())
+      Error({}, "peers.bind is \"\": must be an address, since peers.connect names other hosts");
+    if (peers.key_file.empty() != peers.authorized_keys.empty()) {
+      Error({}, "one of peers.key_file and peers.authorized_keys is \"\": must be both or neither");
+    }
+    if (!peers.key_file.empty()) return;
+    const auto complain = [&](std::string_view key, const std::string& address) {
+      Error({},
+            fmt::format("peers.{} = \"{}\" is not loopback: must have peers.key_file and peers.authorized_keys with "
+                        "it, or anybody could speak for a peer",
+                        key, address));
+    };
+    if (peers.bind.enabled() && !IsLoopback(peers.bind)) complain("bind", FormatBind(peers.bind));
+    for (const std::string& entry : peers.connect) {
+      if (!ParsePeerEntry(entry)->is_loopback()) complain("connect", entry);
+    }
   }
 
   void CheckRules() {

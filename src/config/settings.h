@@ -40,12 +40,17 @@ struct Settings {
     std::string file;            // empty: memory of the process
   } table;
   struct {
-    std::string name;
-    std::string bind;
-    std::vector<std::string> connect;
+    std::string name;    // empty: the host's
+    Endpoint bind;
+    std::vector<std::string> connect;    // as PeerEntry
     Duration period{};
     std::string key_file;
-    std::string authorized_keys;
+    std::string authorized_keys;    // a directory
+    std::uint64_t history = 0;      // bytes
+    Duration resolve_interval{};
+    std::string name_servers;
+
+    bool enabled() const { return !connect.empty(); }
   } peers;
   struct {
     std::uint64_t low = 0;     // bytes; 0: no shedding

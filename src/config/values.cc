@@ -3,6 +3,8 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <span>
@@ -100,6 +102,62 @@ std::string FormatEndpoint(const Endpoint& e) {
 
 bool IsLoopback(const Endpoint& e) {
   return e.host.starts_with("127.") || e.host == "::1";
+}
+
+// A name that could be looked up; one of only digits and dots is an address gone wrong.
+static bool IsDnsName(std::string_view name) {
+  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
+  return !name.empty() && name.size() <= 253 && std::all_of(name.begin(), name.end(), fits) &&
+         name.find_first_not_of("0123456789.") != std::string_view::npos;
+}
+
+bool IsHostName(std::string_view text) {
+  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
+  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), fits);
+}
+
+Result<PeerEntry> ParsePeerEntry(std::string_view text) {
+  PeerEntry entry;
+  if (const auto hash = text.find('#'); hash != std::string_view::npos) {
+    entry.key_name = text.substr(hash + 1);
+    text = text.substr(0, hash);
+    if (!IsHostName(entry.key_name)) return Fail("what follows # is not the name of a host");
+  }
+  if (text.starts_with("srv://")) {
+    entry.kind = PeerEntry::Kind::kService;
+    entry.host = text.substr(6);
+    if (!IsDnsName(entry.host) || !entry.host.starts_with('_')) return Fail("not of the form srv://_service._tcp.name");
+    return entry;
+  }
+  if (!text.starts_with("tcp://")) return Fail("begins with neither tcp:// nor srv://");
+  text.remove_prefix(6);
+  const auto colon = text.rfind(':');
+  if (colon == std::string_view::npos) return Fail("has no port");
+  // The parser of numeric addresses knows ports; a name is put aside for it.
+  const auto numeric = ParseEndpoint(text);
+  const auto port = ParseEndpoint("0.0.0.0" + std::string(text.substr(colon)));
+  if (!port || port->port == 0 || port->port == 65535) return Fail("the port is not 1 to 65534");
+  entry.port = port->port;
+  entry.kind = numeric ? PeerEntry::Kind::kNumeric : PeerEntry::Kind::kName;
+  entry.host = numeric ? numeric->host : std::string(text.substr(0, colon));
+  if (!numeric && !IsDnsName(entry.host)) return Fail("the host is neither an address nor a name");
+  return entry;
+}
+
+bool PeerEntry::is_loopback() const {
+  return kind == Kind::kNumeric ? IsLoopback(Endpoint{host, port}) : kind == Kind::kName && host == "localhost";
+}
+
+Result<Endpoint> ParseBind(std::string_view text) {
+  if (text.empty()) return Endpoint{};
+  if (!text.starts_with("tcp://")) return Fail("does not begin with tcp://");
+  auto endpoint = ParseEndpoint(text.substr(6));
+  if (endpoint && (endpoint->port == 0 || endpoint->port == 65535)) return Fail("the port is not 1 to 65534");
+  return endpoint;
+}
+
+std::string FormatBind(const Endpoint& e) {
+  return e.enabled() ? "tcp://" + FormatEndpoint(e) : "";
 }
 
 Result<std::uint32_t> ParseFileMode(std::string_view text) {

@@ -27,6 +27,27 @@ Result<Endpoint> ParseEndpoint(std::string_view text);
 std::string FormatEndpoint(const Endpoint&);
 bool IsLoopback(const Endpoint&);
 
+// Where other hosts listen: "tcp://HOST:PORT" or "srv://_service._proto.name", with "#NAME" behind it where the name of
+// the peer's key has to be told.
+struct PeerEntry {
+  enum class Kind { kNumeric, kName, kService };
+  Kind kind{};
+  std::string host;          // or the name of the service
+  std::uint16_t port = 0;    // none for a service
+  std::string key_name;      // empty: not said
+
+  // Whether it can lead off this host.
+  bool is_loopback() const;
+};
+Result<PeerEntry> ParsePeerEntry(std::string_view text);
+
+// What a host may be called: 1 to 64 letters, digits and "_-.".
+bool IsHostName(std::string_view text);
+
+// "tcp://127.0.0.1:7314": an endpoint with a port that leaves room for the one above it.
+Result<Endpoint> ParseBind(std::string_view text);
+std::string FormatBind(const Endpoint&);
+
 // "0660": permission bits in octal.
 Result<std::uint32_t> ParseFileMode(std::string_view text);
 std::string FormatFileMode(std::uint32_t);

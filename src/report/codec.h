@@ -2,7 +2,7 @@
 // small multiple of that, or crash.
 //
 // protocol/report.md has the format with worked bytes. In short: prefix, kind, fields (key, length, value), the
-// entries as three columns (tags, values, phases), compressed with zstd where that helps, and XXH3-64 of it all.
+// entries as columns (lengths, phases, tags, values), compressed with zstd where that helps, and XXH3-64 of it all.
 #pragma once
 
 #include <memory>
@@ -27,7 +27,9 @@ class Codec {
   Codec();
   ~Codec();
 
-  // Replaces `frame`. The result has at most kFrameBytesMax bytes.
+  // Replaces `frame`. The result has at most kFrameBytesMax bytes, and the same message is always the same bytes.
+  // REQUIRES: the message keeps the bounds of message.h: names of hosts are 1 to 64 bytes of A-Z a-z 0-9 . _ -, and
+  // ranges, positions and entries are empty in kinds that have none. `from` is only sent in reports.
   void Encode(const Message& message, std::string& frame);
 
   // `message` is unspecified unless kNone is returned.

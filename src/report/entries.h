@@ -1,6 +1,7 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,14 +26,15 @@ inline constexpr std::size_t kEntriesBytesMax = 60 * 1024;
 
 class Entries {
  public:
-  // False, and unchanged, if there is no room for it. REQUIRES: tag.bytes.size() <= 255, phase < kPhases.
+  // False, and unchanged, if there is no room for it. REQUIRES: tag.bytes.size() <= 255, at least 16 of a digest,
+  // phase < kPhases.
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase) {
-    const std::size_t encoded = tag.bytes.size() + kOverheadMax;
-    if (list_.size() >= kEntriesMax || encoded_max_ + encoded > kEntriesBytesMax) return false;
+    const std::size_t encoded = tag.bytes.size() + Overhead(value);
+    if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded > kEntriesBytesMax) return false;
     list_.push_back({value, static_cast<std::uint32_t>(tags_.size()), static_cast<std::uint8_t>(tag.bytes.size()),
                      tag.is_digest, phase});
     tags_.append(tag.bytes);
-    encoded_max_ += encoded - kOverheadMax + Overhead(value);
+    encoded_bytes_ += encoded;
     return true;
   }
 
@@ -45,23 +47,22 @@ class Entries {
   void Clear() {
     tags_.clear();
     list_.clear();
-    encoded_max_ = 0;
+    encoded_bytes_ = 0;
   }
 
  private:
   friend class Codec;    // writes what it has decoded in place
 
-  // Two bytes of length and kind, one of phase, and the value as a varint.
-  static constexpr std::size_t kOverheadMax = 2 + 1 + 10;
+  // One byte of length, one of phase and kind, and the value as a varint.
   static std::size_t Overhead(std::uint64_t value) {
-    std::size_t bytes = 4;
+    std::size_t bytes = 3;
     for (; value >= 0x80; value >>= 7) ++bytes;
     return bytes;
   }
 
-  std::string tags_;
+  std::string tags_;    // one behind the other, in the order of the list
   std::vector<Entry> list_;
-  std::size_t encoded_max_ = 0;
+  std::size_t encoded_bytes_ = 0;    // without compression
 };
 
 }    // namespace dthrottle

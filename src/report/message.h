@@ -15,7 +15,14 @@ namespace dthrottle {
 inline constexpr std::size_t kFrameBytesMax = 64 * 1024;
 inline constexpr std::size_t kHostNameBytesMax = 64;
 inline constexpr std::size_t kRangesMax = 64;       // in one request to repeat
-inline constexpr std::size_t kPositionsMax = 1024;    // peers in one snapshot
+inline constexpr std::size_t kPositionsMax = 512;    // peers in one snapshot; a frame of the longest names holds 700
+inline constexpr std::size_t kTextBytesMax = 256;
+
+// More than any host has to say. Encode requires it, Decode refuses what is beyond.
+inline constexpr std::uint64_t kHitsMax = std::uint64_t{1} << 40;            // of one entry of a report; at least 1
+inline constexpr std::uint64_t kMicrosecondsMax = std::uint64_t{1} << 52;    // of one entry of a snapshot
+inline constexpr Duration kSinceOriginMax{std::int64_t{1} << 62};            // of an instant, before or after
+inline constexpr Duration kPeriodMax = std::chrono::hours(24);
 
 // Frames begin with these bytes, the last of which is the major version: what a subscriber subscribes to.
 inline constexpr std::string_view kFramePrefix = "DTR\1";

@@ -64,7 +64,7 @@ TEST_CASE("an empty file has every default") {
   CHECK(s.admin.http == Endpoint{"127.0.0.1", 7313});
   CHECK(s.table.memory == 64u << 20);
   CHECK(s.table.file == "/run/dthrottle/table");
-  CHECK(s.peers.bind == "tcp://127.0.0.1:7314");
+  CHECK(FormatBind(s.peers.bind) == "tcp://127.0.0.1:7314");
   CHECK(s.peers.period == 5s);
   CHECK(s.rules.empty());
 }
@@ -118,7 +118,13 @@ burst=100
 rate=20.0
 )",
                                               "f");
-  for (const Problem& p : loaded.problems) CHECK(p.severity == Problem::Severity::kWarning);
+  // The one thing wrong with it: a peer that is not on this host, and no keys.
+  for (const Problem& p : loaded.problems) {
+    if (p.severity == Problem::Severity::kError) {
+      CHECK(p.message.starts_with("peers.connect = \"tcp://10.0.0.2:7314\" is not loopback: must have"));
+    }
+  }
+  CHECK_FALSE(loaded.ok());
   REQUIRE(loaded.settings.rules.size() == 1);
   CHECK(loaded.settings.rules[0].match == "login:*");
   CHECK(loaded.settings.overrides.at(0).tag == "login:partner-7");
@@ -238,8 +244,8 @@ TEST_CASE("a hundred thousand overrides are read") {
 
 TEST_CASE("rendered settings read back as themselves") {
   const LoadedSettings loaded = ParseSettings(
-      "[query]\nthreads=3\n[peers]\nconnect=[\"tcp://"
-      "10.0.0.2:7314\"]\n[[rule]]\nname=\"r\"\nmatch=\"a\\\"b*\"\nburst=1.5\nrate=\"10/m\"\n"
+      "[query]\nthreads=3\n[peers]\nbind=\"tcp://127.0.0.1:1\"\nconnect=[\"tcp://127.0.0.1:7314#b\"]\n"
+      "[[rule]]\nname=\"r\"\nmatch=\"a\\\"b*\"\nburst=1.5\nrate=\"10/m\"\nmax_debt=7\nhorizon=\"2m\"\n"
       "[[override]]\ntag=\"\\u0001\\\\x\"\nburst=100\nrate=20.0\nmode=\"off\"\n",
       "f");
   REQUIRE(loaded.ok());
@@ -250,6 +256,29 @@ TEST_CASE("rendered settings read back as themselves") {
   CHECK(RenderSettings(again.settings, again.settings.rules, again.settings.overrides) == text);
   CHECK(again.settings.overrides.at(0).tag == s.overrides.at(0).tag);
   CHECK(again.settings.rules.at(0).rate == s.rules.at(0).rate);
+  CHECK(again.settings.rules.at(0).max_debt == 7);
+  CHECK(again.settings.rules.at(0).horizon == 2min);
+  CHECK(FormatBind(again.settings.peers.bind) == "tcp://127.0.0.1:1");
+}
+
+TEST_CASE("peers beyond this host need keys") {
+  const auto errors = [](const std::string& peers) {
+    std::vector<std::string> texts;
+    for (const Problem& p : ParseSettings("[peers]\n" + peers, "f").problems) texts.push_back(p.message);
+    return texts;
+  };
+  CHECK(errors("connect=[\"tcp://127.0.0.1:1\", \"tcp://[::1]:2\", \"tcp://localhost:3\"]").empty());
+  CHECK(errors("bind=\"tcp://0.0.0.0:7314\"").empty());    // nobody to share with: nothing is opened
+  CHECK(errors("bind=\"tcp://0.0.0.0:7314\"\nconnect=[\"tcp://web2:7314\", \"srv://_d._tcp.x\"]").size() == 3);
+  CHECK(errors("key_file=\"/k\"\nauthorized_keys=\"/a\"\nconnect=[\"tcp://web2:7314\"]").empty());
+  CHECK(errors("key_file=\"/k\"\nconnect=[\"tcp://127.0.0.1:7314\"]").size() == 1);
+  CHECK(errors("bind=\"\"\nconnect=[\"tcp://127.0.0.1:7314\"]").size() == 1);
+  for (const char* bad :
+       {"10.0.0.2:7314", "tcp://10.0.0.2", "tcp://10.0.0.2:0", "tcp://10.0.0.2:65535", "tcp://1.2.3:4", "tcp://h:7314#",
+        "tcp://h:7314#a b", "srv://x", "pgm://h:1", "tcp://:1", ""}) {
+    CAPTURE(bad);
+    CHECK_FALSE(ParsePeerEntry(bad).has_value());
+  }
 }
 
 TEST_CASE("the example shows every key at its default") {

@@ -1,0 +1,18 @@
+#include "report/message.h"
+
+namespace dthrottle {
+
+void Message::Clear() {
+  kind = {};
+  sender.clear();
+  incarnation = sequence = ring_low = snapshot = 0;
+  from = to = {};
+  period = {};
+  last = false;
+  text.clear();
+  ranges.clear();
+  positions.clear();
+  entries.Clear();
+}
+
+}    // namespace dthrottle

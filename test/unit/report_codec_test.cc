@@ -1,0 +1,593 @@
+#include <fmt/format.h>
+#include <zstd.h>
+#include <catch2/catch.hpp>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+
+#include "test/support/messages.h"
+
+namespace dthrottle {
+
+// For messages of Catch.
+std::ostream& operator<<(std::ostream& out, DecodeFault fault) {
+  constexpr const char* kNames[] = {"none", "junk", "version", "checksum", "content"};
+  return out << kNames[static_cast<int>(fault)];
+}
+
+namespace {
+
+using testing::AddRandomEntries;
+using testing::IsSound;
+using testing::RandomMessage;
+using testing::Same;
+using testing::WithChecksum;
+
+constexpr std::size_t kChecksumBytes = 8;
+
+std::string Encoded(const Message& m) {
+  Codec codec;
+  std::string frame;
+  codec.Encode(m, frame);
+  return frame;
+}
+
+DecodeFault FaultOf(std::string_view frame) {
+  Codec codec;
+  Message m;
+  return codec.Decode(frame, m);
+}
+
+// A frame from what stands between prefix and checksum.
+std::string FrameOf(std::string_view kind_and_rest) {
+  return WithChecksum("DTR\1" + std::string(kind_and_rest));
+}
+
+// A hello of host "a" with these fields behind its name.
+std::string HelloWith(std::string_view fields, std::string_view body = {}) {
+  return FrameOf("\2\1\1a" + std::string(fields) + '\0' + std::string(body));
+}
+
+// A report of host "a" with this many entries, laid out like this.
+std::string ReportOf(char entries, std::string_view columns) {
+  return FrameOf("\1\1\1a\15\1" + std::string(1, entries) + '\0' + std::string(columns));
+}
+
+std::string Field(char key, std::string_view value) {
+  REQUIRE(value.size() < 128);
+  return key + std::string(1, static_cast<char>(value.size())) + std::string(value);
+}
+
+std::string Varint(std::uint64_t v) {
+  std::string bytes;
+  for (; v >= 128; v >>= 7) bytes += static_cast<char>(v | 128);
+  return bytes + static_cast<char>(v);
+}
+
+Message Report() {
+  Message m;
+  m.kind = MessageKind::kReport;
+  m.sender = "web-1.example";
+  m.incarnation = 1'700'000'000'000'000;
+  m.sequence = 42;
+  m.ring_low = 7;
+  m.from = FromNanoseconds(1'000'000'000);
+  m.to = FromNanoseconds(2'000'000'000);
+  m.period = std::chrono::seconds(1);
+  m.last = true;
+  return m;
+}
+
+TEST_CASE("a message of any kind comes back as it was") {
+  Codec codec;
+  std::string frame;
+  Message back;
+  for (std::uint64_t seed = 1; seed <= 700; ++seed) {
+    Prng prng(seed);
+    const auto kind = MessageKind{static_cast<std::uint8_t>(1 + seed % 9)};
+    const Message m = RandomMessage(kind, prng);
+    CAPTURE(seed);
+    codec.Encode(m, frame);
+    REQUIRE(frame.size() <= kFrameBytesMax);
+    REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+    REQUIRE(Same(m, back));
+    REQUIRE(IsSound(back));
+  }
+}
+
+TEST_CASE("the same message is the same bytes, whatever the codec did before") {
+  Codec used;
+  std::string frame;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    Prng prng(seed);
+    const Message m = RandomMessage(MessageKind::kReport, prng);
+    CAPTURE(seed);
+    used.Encode(m, frame);
+    REQUIRE(frame == Encoded(m));
+  }
+}
+
+TEST_CASE("a message that is read into again keeps its memory and nothing of what it said") {
+  Codec codec;
+  std::string frame;
+  Message m, back;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Prng prng(seed);
+    back = RandomMessage(MessageKind{static_cast<std::uint8_t>(1 + seed % 9)}, prng);
+    back.Clear();
+    CAPTURE(seed);
+    REQUIRE(Same(back, Message()));
+    back = RandomMessage(MessageKind{static_cast<std::uint8_t>(1 + seed % 9)}, prng);
+    m = RandomMessage(MessageKind{static_cast<std::uint8_t>(1 + prng.Below(9))}, prng);
+    codec.Encode(m, frame);
+    REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+    REQUIRE(Same(m, back));
+  }
+  back.ranges.assign(kRangesMax, {1, 2});
+  back.Clear();
+  CHECK(back.ranges.capacity() >= kRangesMax);
+
+  m = Report();
+  while (m.entries.Add({"tag"}, 1, 0)) continue;
+  codec.Encode(m, frame);
+  REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+  const Entry* const entries = back.entries.list().data();
+  const char* const tags = back.entries.tag(back.entries.list()[0]).bytes.data();
+  REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+  CHECK(back.entries.list().data() == entries);
+  CHECK(back.entries.tag(back.entries.list()[0]).bytes.data() == tags);
+}
+
+TEST_CASE("a frame that is cut off anywhere is refused") {
+  Message m = Report();
+  Prng prng(1);
+  AddRandomEntries(m.kind, 40, m.entries, prng);
+  const std::string frame = Encoded(m);
+  REQUIRE(frame.size() > 1000);
+  for (std::size_t n = 0; n < frame.size(); ++n) {
+    CAPTURE(n);
+    const DecodeFault fault = FaultOf(std::string_view(frame).substr(0, n));
+    REQUIRE((fault == DecodeFault::kJunk || fault == DecodeFault::kChecksum));
+  }
+}
+
+TEST_CASE("a body that is cut off anywhere is refused even with the right checksum") {
+  for (const std::size_t entries : {3u, 300u}) {    // as it is, and compressed
+    Message m = Report();
+    for (std::size_t i = 0; i < entries; ++i) REQUIRE(m.entries.Add({"tag-" + std::to_string(i)}, i + 1, 5));
+    std::string frame = Encoded(m);
+    frame.resize(frame.size() - kChecksumBytes);
+    for (std::size_t n = 5; n < frame.size(); ++n) {
+      CAPTURE(entries, n);
+      const DecodeFault fault = FaultOf(WithChecksum(std::string_view(frame).substr(0, n)));
+      REQUIRE((fault == DecodeFault::kContent || fault == DecodeFault::kJunk));
+    }
+  }
+}
+
+TEST_CASE("a flipped bit anywhere is refused") {
+  Message m = Report();
+  REQUIRE(m.entries.Add({"10.0.0.1"}, 3, 64));
+  std::string frame = Encoded(m);
+  Codec codec;
+  Message back;
+  for (std::size_t bit = 0; bit < 8 * frame.size(); ++bit) {
+    const auto flip = [&] { frame[bit / 8] = static_cast<char>(frame[bit / 8] ^ 1 << bit % 8); };
+    flip();
+    CAPTURE(bit);
+    REQUIRE(codec.Decode(frame, back) != DecodeFault::kNone);
+    flip();
+  }
+  CHECK(codec.Decode(frame, back) == DecodeFault::kNone);
+}
+
+TEST_CASE("whatever bytes come under a right checksum, the message is sound or refused") {
+  Codec codec;
+  Message back, again;
+  std::string frame;
+  int accepted = 0, refused = 0;
+  for (std::uint64_t seed = 1; seed <= 30'000; ++seed) {
+    Prng prng(seed);
+    Message m = Report();
+    m.kind = MessageKind{static_cast<std::uint8_t>(1 + seed % 9)};
+    if (m.kind == MessageKind::kRepeat) m.ranges = {{1, 2}, {300, 70'000}};
+    if (m.kind == MessageKind::kSnapshotEnd) m.positions = {{"b", 1, 2}, {"c.d", 3, 1u << 30}};
+    if (m.kind == MessageKind::kReport || m.kind == MessageKind::kSnapshot) {
+      AddRandomEntries(m.kind, prng.Below(12), m.entries, prng);
+    }
+    codec.Encode(m, frame);
+    frame.resize(frame.size() - kChecksumBytes);
+    for (std::uint64_t n = 1 + prng.Below(3); n > 0; --n) {
+      const std::size_t at = 4 + prng.Below(frame.size() - 4);
+      switch (prng.Below(4)) {
+        case 0:
+          frame[at] = static_cast<char>(prng.Next());
+          break;
+        case 1:
+          frame[at] = static_cast<char>(frame[at] + (prng.Below(2) == 0 ? 1 : -1));
+          break;
+        case 2:
+          frame.insert(at, 1, static_cast<char>(prng.Next()));
+          break;
+        default:
+          frame.erase(at, 1 + prng.Below(2));
+      }
+      if (frame.size() < 6) break;
+    }
+    CAPTURE(seed);
+    if (codec.Decode(WithChecksum(frame), back) != DecodeFault::kNone) {
+      ++refused;
+      continue;
+    }
+    ++accepted;
+    REQUIRE(IsSound(back));
+    codec.Encode(back, frame);
+    REQUIRE(codec.Decode(frame, again) == DecodeFault::kNone);
+    REQUIRE(Same(back, again));
+  }
+  CHECK(accepted > 1000);
+  CHECK(refused > 1000);
+}
+
+TEST_CASE("what is not ours, what is of another version and what is damaged are told apart") {
+  const std::string frame = Encoded(Report());
+  CHECK(FaultOf(frame) == DecodeFault::kNone);
+  CHECK(FaultOf("") == DecodeFault::kJunk);
+  CHECK(FaultOf("DTR") == DecodeFault::kJunk);
+  CHECK(FaultOf("DTR\1") == DecodeFault::kJunk);
+  CHECK(FaultOf("DTX\1" + frame.substr(4)) == DecodeFault::kJunk);
+  CHECK(FaultOf("DTR\2") == DecodeFault::kVersion);
+  CHECK(FaultOf("DTR\2" + frame.substr(4)) == DecodeFault::kVersion);
+  CHECK(FaultOf(frame + '\0') == DecodeFault::kChecksum);
+  CHECK(FaultOf("DTR\1" + std::string(10, 'x')) == DecodeFault::kChecksum);
+  std::string longest(kFrameBytesMax - kChecksumBytes, 'x');
+  longest.replace(0, 4, "DTR\1");
+  CHECK(FaultOf(WithChecksum(longest)) == DecodeFault::kContent);
+  CHECK(FaultOf(WithChecksum(longest + "x")) == DecodeFault::kJunk);
+}
+
+TEST_CASE("a field that is not known is passed over, be it behind or between the others") {
+  Codec codec;
+  Message m;
+  REQUIRE(codec.Decode(HelloWith(Field(3, "\5") + Field(100, "later") + Field('\xff', "")), m) == DecodeFault::kNone);
+  CHECK(m.sequence == 5);
+  CHECK(m.sender == "a");
+}
+
+TEST_CASE("fields are refused that no host sends") {
+  CHECK(FaultOf(HelloWith("")) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith(Field(3, "\5") + Field(3, "\5"))) == DecodeFault::kContent);    // twice
+  CHECK(FaultOf(HelloWith(Field(3, "\5") + Field(2, "\5"))) == DecodeFault::kContent);    // out of order
+  CHECK(FaultOf(HelloWith("\3\7\1")) == DecodeFault::kContent);                           // leaves the frame
+  CHECK(FaultOf(HelloWith("\144\377\377\377\377\377\377\377\377\377\1")) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(3, ""))) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(3, "\5\5"))) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith("", "body")) == DecodeFault::kContent);
+  CHECK(FaultOf(FrameOf("\2\1\1a")) == DecodeFault::kContent);                       // no end
+  CHECK(FaultOf(FrameOf(std::string("\2\3\1\5\0", 5))) == DecodeFault::kContent);    // no sender
+  CHECK(FaultOf(FrameOf(std::string("\0\1\1a\0", 5))) == DecodeFault::kContent);     // no such kind
+  CHECK(FaultOf(FrameOf(std::string("\12\1\1a\0", 5))) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(6, "\1"))) == DecodeFault::kContent);    // interval of a hello
+  CHECK(FaultOf(HelloWith(Field(8, "\1"))) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith(Field(8, "\2"))) == DecodeFault::kContent);
+}
+
+TEST_CASE("a number has one spelling") {
+  const auto fault_of = [](std::string_view number) { return FaultOf(HelloWith(Field(3, number))); };
+  CHECK(fault_of(std::string(9, '\xff') + "\1") == DecodeFault::kNone);    // 2^64 - 1
+  CHECK(fault_of(std::string(9, '\xff') + "\2") == DecodeFault::kContent);
+  CHECK(fault_of(std::string(10, '\xff') + "\1") == DecodeFault::kContent);
+  CHECK(fault_of(std::string("\x85\0", 2)) == DecodeFault::kContent);
+  CHECK(fault_of("\x85") == DecodeFault::kContent);
+  CHECK(fault_of(std::string("\0", 1)) == DecodeFault::kNone);
+}
+
+TEST_CASE("names, texts, times and periods have bounds") {
+  const auto named = [](std::string_view name) { return FaultOf(FrameOf("\2" + Field(1, name) + '\0')); };
+  CHECK(named(std::string(64, 'x')) == DecodeFault::kNone);
+  CHECK(named(std::string(65, 'x')) == DecodeFault::kContent);
+  CHECK(named("") == DecodeFault::kContent);
+  CHECK(named("AZaz09._-") == DecodeFault::kNone);
+  for (int c = 0; c < 256; ++c) {
+    const bool allowed = c < 128 && (std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-');
+    CHECK(named(std::string(1, static_cast<char>(c))) == (allowed ? DecodeFault::kNone : DecodeFault::kContent));
+  }
+
+  const auto texted = [](std::size_t n) { return FaultOf(HelloWith('\12' + Varint(n) + std::string(n, 't'))); };
+  CHECK(texted(256) == DecodeFault::kNone);
+  CHECK(texted(257) == DecodeFault::kContent);
+
+  constexpr std::uint64_t kFarthest = std::uint64_t{1} << 63;    // 2^62 with its sign below it
+  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest)))) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest - 1)))) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest + 1)))) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest + 2)))) == DecodeFault::kContent);
+
+  constexpr std::uint64_t kDay = 86'400'000'000'000;
+  CHECK(FaultOf(HelloWith(Field(7, Varint(kDay)))) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith(Field(7, Varint(kDay + 1)))) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(7, Varint(~std::uint64_t{0})))) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(7, Varint(0)))) == DecodeFault::kContent);
+}
+
+TEST_CASE("an interval cannot begin before the origin of time or end before it began") {
+  const auto fault_of = [](std::uint64_t to, std::uint64_t interval) {
+    return FaultOf(FrameOf("\1\1\1a" + Field(5, Varint(to)) + Field(6, Varint(interval)) + '\0'));
+  };
+  constexpr std::uint64_t kLast = std::uint64_t{1} << 63;    // 2^62 with its sign below it
+  constexpr std::uint64_t kSecond = kLast - 3;               // 1 - 2^62
+  constexpr std::uint64_t kAll = std::uint64_t{1} << 63;     // from -2^62 to 2^62
+  CHECK(fault_of(kLast, kAll) == DecodeFault::kNone);
+  CHECK(fault_of(kLast, kAll + 1) == DecodeFault::kContent);
+  CHECK(fault_of(kSecond, 0) == DecodeFault::kNone);
+  CHECK(fault_of(kSecond, 1) == DecodeFault::kNone);
+  CHECK(fault_of(kSecond, 2) == DecodeFault::kContent);
+  CHECK(fault_of(kSecond, ~std::uint64_t{0}) == DecodeFault::kContent);    // would begin 1 ns behind its end
+  for (unsigned shift = 0; shift < 63; ++shift) {
+    CHECK(fault_of(kSecond, (std::uint64_t{1} << shift) + 1) == DecodeFault::kContent);
+    CHECK(fault_of(kLast, kAll + (std::uint64_t{1} << shift)) == DecodeFault::kContent);
+    CHECK(fault_of(kLast, ~std::uint64_t{0} >> shift) == (shift == 0 ? DecodeFault::kContent : DecodeFault::kNone));
+  }
+}
+
+TEST_CASE("ranges and positions are refused where they do not belong, run backwards or are too many") {
+  const auto repeat = [](std::string_view ranges) {
+    return FaultOf(FrameOf("\5\1\1a\13" + Varint(ranges.size()) + std::string(ranges) + '\0'));
+  };
+  const auto times = [](std::size_t n, std::string_view piece) {
+    std::string all;
+    for (; n > 0; --n) all += piece;
+    return all;
+  };
+  CHECK(repeat(times(kRangesMax, "\1\1")) == DecodeFault::kNone);
+  CHECK(repeat(times(kRangesMax + 1, "\1\1")) == DecodeFault::kContent);
+  CHECK(repeat("\1") == DecodeFault::kContent);
+  CHECK(repeat("\1" + Varint(~std::uint64_t{0} - 1)) == DecodeFault::kNone);
+  CHECK(repeat("\1" + Varint(~std::uint64_t{0})) == DecodeFault::kContent);    // beyond 2^64
+  CHECK(FaultOf(HelloWith(Field(11, "\1\1"))) == DecodeFault::kContent);
+
+  const auto snapshot_end = [](std::string_view positions) {
+    return FaultOf(FrameOf("\11\1\1a\14" + Varint(positions.size()) + std::string(positions) + '\0'));
+  };
+  CHECK(snapshot_end(times(kPositionsMax, "\1b\3\4")) == DecodeFault::kNone);
+  CHECK(snapshot_end(times(kPositionsMax + 1, "\1b\3\4")) == DecodeFault::kContent);
+  CHECK(snapshot_end("\1 \3\4") == DecodeFault::kContent);
+  CHECK(snapshot_end(std::string("\0\3\4", 3)) == DecodeFault::kContent);
+  CHECK(snapshot_end("\5b\3\4") == DecodeFault::kContent);
+  CHECK(snapshot_end("\1b\3") == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(12, "\1b\3\4"))) == DecodeFault::kContent);
+}
+
+TEST_CASE("entries are refused that no host sends") {
+  using namespace std::string_literals;
+  CHECK(FaultOf(ReportOf(1, "\3\5abc\7")) == DecodeFault::kNone);
+  CHECK(FaultOf(ReportOf(1, "\4\5abc\7")) == DecodeFault::kContent);    // a tag longer than what is there
+  CHECK(FaultOf(ReportOf(1, "\2\5abc\7")) == DecodeFault::kContent);    // and shorter
+  CHECK(FaultOf(ReportOf(2, "\3\5abc\7")) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOf(0, "\3\5abc\7")) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOf(0, "")) == DecodeFault::kNone);
+  CHECK(FaultOf(ReportOf(1, "")) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOf(1, "\3\5abc\0"s)) == DecodeFault::kContent);    // no hit
+  CHECK(FaultOf(ReportOf(1, "\3\5abc" + Varint(kHitsMax))) == DecodeFault::kNone);
+  CHECK(FaultOf(ReportOf(1, "\3\5abc" + Varint(kHitsMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOf(1, "\20\205" + std::string(16, 'd') + "\1")) == DecodeFault::kNone);
+  CHECK(FaultOf(ReportOf(1, "\17\205" + std::string(15, 'd') + "\1")) == DecodeFault::kContent);    // half a digest
+  const auto snapshot = [](std::uint64_t value) { return FaultOf(FrameOf("\10\1\1a\15\1\1\0\1\0x"s + Varint(value))); };
+  CHECK(snapshot(0) == DecodeFault::kNone);
+  CHECK(snapshot(kMicrosecondsMax) == DecodeFault::kNone);
+  CHECK(snapshot(kMicrosecondsMax + 1) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith(Field(13, "\1"), "\3\5abc\7")) == DecodeFault::kContent);    // a hello has none
+
+  const auto many = [](std::size_t n) {
+    return FaultOf(FrameOf("\1\1\1a" + Field(13, Varint(n)) + '\0' + std::string(2 * n, '\0') + std::string(n, '\1')));
+  };
+  CHECK(many(kEntriesMax) == DecodeFault::kNone);
+  CHECK(many(kEntriesMax + 1) == DecodeFault::kContent);
+}
+
+std::string Packed(std::string_view columns) {
+  std::string out(ZSTD_compressBound(columns.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), columns.data(), columns.size(), 1));
+  return out;
+}
+
+std::string PackedReport(std::size_t entries, std::uint64_t unpacked, std::string_view body) {
+  return FrameOf("\1\1\1a" + Field(13, Varint(entries)) + Field(14, Varint(unpacked)) + '\0' + std::string(body));
+}
+
+TEST_CASE("a compressed body is one zstd frame of exactly the bytes that it says") {
+  const std::string columns = std::string(200, '\0') + std::string(100, '\1');    // 100 empty tags, one hit each
+  const std::string body = Packed(columns);
+  CHECK(FaultOf(PackedReport(100, 300, body)) == DecodeFault::kNone);
+  CHECK(FaultOf(PackedReport(100, 299, body)) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 301, body)) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 0, body)) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 300, body + body)) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 300, body + Packed(""))) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 300, body + "x")) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 300, "")) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 300, columns)) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(0, 300, body)) == DecodeFault::kContent);
+}
+
+TEST_CASE("a body that would unpack to more than entries may have is refused") {
+  for (const std::size_t bytes : {kEntriesBytesMax + 1, kFrameBytesMax, std::size_t{100} << 20}) {
+    const std::string bomb = Packed(std::string(bytes, '\0'));
+    REQUIRE(bomb.size() < kFrameBytesMax);
+    CAPTURE(bytes);
+    CHECK(FaultOf(PackedReport(kEntriesMax, bytes, bomb)) == DecodeFault::kContent);
+    CHECK(FaultOf(PackedReport(kEntriesMax, kEntriesBytesMax, bomb)) == DecodeFault::kContent);
+  }
+}
+
+// All fields at their longest, and as many entries as Add takes.
+std::string LongestReport(std::uint64_t hits, const std::function<std::string()>& tag) {
+  Message m = Report();
+  m.sender = std::string(kHostNameBytesMax, 'x');
+  m.incarnation = m.sequence = m.ring_low = m.snapshot = ~std::uint64_t{0};
+  m.from = Instant() - kSinceOriginMax;
+  m.to = Instant() + kSinceOriginMax;
+  m.period = kPeriodMax;
+  m.text = std::string(kTextBytesMax, 'x');
+  while (m.entries.Add({tag()}, hits, kPhases - 1)) continue;
+  Codec codec;
+  std::string frame;
+  Message back;
+  codec.Encode(m, frame);
+  CHECK(codec.Decode(frame, back) == DecodeFault::kNone);
+  CHECK(Same(m, back));
+  return frame;
+}
+
+TEST_CASE("what Add takes fits into a frame") {
+  Prng prng(1);
+  CHECK(LongestReport(kHitsMax, [&] { return testing::RandomBytes(255, prng); }).size() <= kFrameBytesMax);
+  CHECK(LongestReport(kHitsMax, [&] { return testing::RandomBytes(12, prng); }).size() <= kFrameBytesMax);
+  CHECK(LongestReport(kHitsMax, [&] { return testing::RandomBytes(1, prng); }).size() <= kFrameBytesMax);
+  CHECK(LongestReport(kHitsMax, [] { return std::string(); }).size() <= kFrameBytesMax);
+  CHECK(LongestReport(1, [] { return std::string(255, 'x'); }).size() < 2000);
+
+  Message m = Report();
+  for (std::size_t i = 0; i < kEntriesMax; ++i) REQUIRE(m.entries.Add({std::string(1, static_cast<char>(i))}, 1, 0));
+  CHECK(!m.entries.Add({"x"}, 1, 0));
+}
+
+TEST_CASE("what does not get smaller is sent as it is") {
+  Prng prng(1);
+  const auto overhead = [&](std::size_t tag_bytes) {
+    Message m = Report();
+    REQUIRE(m.entries.Add({testing::RandomBytes(tag_bytes, prng)}, 1, 0));
+    REQUIRE(m.entries.Add({testing::RandomBytes(tag_bytes, prng)}, 1, 0));
+    const std::size_t with = Encoded(m).size();
+    m.entries.Clear();
+    return with - Encoded(m).size() - 2 * tag_bytes;
+  };
+  CHECK(overhead(10) == 3 + 6);
+  CHECK(overhead(255) == 3 + 6);
+}
+
+TEST_CASE("what is short is sent as it is, even if it would get smaller") {
+  Message m = Report();
+  const std::size_t without = Encoded(m).size();
+  while (m.entries.size() < 85) REQUIRE(m.entries.Add({""}, 1, 0));
+  CHECK(Encoded(m).size() == without + 3 + 255);
+  REQUIRE(m.entries.Add({""}, 1, 0));
+  CHECK(Encoded(m).size() < without + 100);
+}
+
+TEST_CASE("the most positions and ranges fit into a frame") {
+  Message m = Report();
+  m.sender = std::string(kHostNameBytesMax, 'x');
+  m.incarnation = m.sequence = m.ring_low = m.snapshot = ~std::uint64_t{0};
+  m.text = std::string(kTextBytesMax, 'x');
+  m.kind = MessageKind::kSnapshotEnd;
+  m.from = {};
+  m.positions.assign(kPositionsMax, {m.sender, ~std::uint64_t{0}, ~std::uint64_t{0}});
+  Codec codec;
+  Message back;
+  std::string frame;
+  codec.Encode(m, frame);
+  REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+  CHECK(Same(m, back));
+
+  m.positions.clear();
+  m.kind = MessageKind::kRepeat;
+  m.ranges.assign(kRangesMax, {std::uint64_t{1} << 63, ~std::uint64_t{0}});
+  codec.Encode(m, frame);
+  REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+  CHECK(Same(m, back));
+}
+
+TEST_CASE("a million addresses cost less than eight bytes each") {
+  for (const bool with_phases : {false, true}) {
+    Prng prng(1);
+    Codec codec;
+    std::string frame;
+    std::size_t bytes = 0, entries = 0;
+    for (int frames = 0; frames < 10; ++frames) {
+      Message m = Report();
+      for (bool room = true; room; entries += room) {
+        const std::uint64_t a = prng.Next();
+        const auto hits = std::min<std::uint64_t>(1'000'000, ~std::uint64_t{0} / (prng.Next() | 1));    // Zipf
+        room = m.entries.Add({fmt::format("{}.{}.{}.{}", a & 255, a >> 8 & 255, a >> 16 & 255, a >> 24 & 255)}, hits,
+                             static_cast<std::uint8_t>(with_phases ? prng.Below(kPhases) : 0));
+      }
+      codec.Encode(m, frame);
+      bytes += frame.size();
+    }
+    CHECK(static_cast<double>(bytes) / static_cast<double>(entries) <= (with_phases ? 7.6 : 6.7));
+  }
+}
+
+// ---- The examples of protocol/report.md ----
+
+// The bytes of the page's examples by heading: a line of an example is indented, hex in pairs, then two blanks and what
+// it means.
+std::map<std::string, std::string> Examples() {
+  std::ifstream in(DTHROTTLE_SOURCE "/protocol/report.md");
+  std::map<std::string, std::string> examples;
+  std::string line, section, heading;
+  while (std::getline(in, line)) {
+    if (line.starts_with("## ")) section = line.substr(3);
+    if (line.starts_with("### ")) heading = line.substr(4);
+    if (!line.starts_with("    ") || section != "Examples") continue;
+    std::istringstream hex(line.substr(0, line.find("  ", 4)));
+    for (unsigned byte; hex >> std::hex >> byte;) examples[heading] += static_cast<char>(byte);
+  }
+  return examples;
+}
+
+std::string Hex(std::string_view bytes) {
+  std::string text;
+  for (const char c : bytes) text += fmt::format("{:02x} ", static_cast<unsigned char>(c));
+  return text;
+}
+
+TEST_CASE("the examples of the page are what is sent") {
+  std::map<std::string, Message> messages;
+  Message& report = messages["A report"];
+  report.kind = MessageKind::kReport;
+  report.sender = "web-1";
+  report.incarnation = 3;
+  report.sequence = 300;
+  report.ring_low = 17;
+  report.from = FromNanoseconds(1'000'000);
+  report.to = FromNanoseconds(3'000'000);
+  report.period = std::chrono::milliseconds(2);
+  report.last = true;
+  REQUIRE(report.entries.Add({"192.0.2.1"}, 1, 0));
+  REQUIRE(report.entries.Add({"alice"}, 200, 127));
+
+  Message& hello = messages["A hello"];
+  hello.kind = MessageKind::kHello;
+  hello.sender = "web-1";
+  hello.incarnation = 3;
+  hello.sequence = 300;
+  hello.to = FromNanoseconds(3'000'000);
+  hello.period = std::chrono::milliseconds(2);
+  hello.text = "0.1.0";
+
+  Message& repeat = messages["A request to repeat"];
+  repeat.kind = MessageKind::kRepeat;
+  repeat.sender = "web-2";
+  repeat.incarnation = 3;
+  repeat.to = FromNanoseconds(-1);
+  repeat.ranges = {{290, 290}, {295, 299}};
+
+  const auto examples = Examples();
+  REQUIRE(examples.size() == messages.size());
+  for (const auto& [heading, message] : messages) {
+    CAPTURE(heading);
+    REQUIRE(examples.contains(heading));
+    CHECK(Hex(examples.at(heading)) == Hex(Encoded(message)));
+    Codec codec;
+    Message back;
+    REQUIRE(codec.Decode(examples.at(heading), back) == DecodeFault::kNone);
+    CHECK(Same(message, back));
+  }
+}
+
+}    // namespace
+}    // namespace dthrottle
