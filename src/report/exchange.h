@@ -68,6 +68,7 @@ using LinkId = std::uint32_t;
 // Says where an answer goes; whatever the transport needs.
 using Route = std::string;
 
+// REQUIRES: an implementation does not call the Exchange back from within.
 class Transport {
  public:
   virtual void Publish(const Frame& frame) = 0;
@@ -79,7 +80,7 @@ class Transport {
 };
 
 enum class PeerState {
-  kConnecting,    // no answer to a hello yet, or none any more
+  kConnecting,    // no answer to a hello yet
   kUp,            // reports arrive
   kSilent,        // it answered once, but no report for three of its periods
   kSelf,          // the address turned out to be this host's own
@@ -99,8 +100,8 @@ struct PeerStatus {
   std::uint64_t incarnation = 0, sequence = 0;    // last heard
   std::uint64_t reports = 0;       // frames taken
   std::uint64_t entries = 0;       // in them
-  std::uint64_t missed = 0;        // frames that did not come by themselves
-  std::uint64_t repaired = 0;      // of them, came when asked for
+  std::uint64_t missed = 0;        // frames that a later one came before
+  std::uint64_t repaired = 0;      // of them, came after all, as a rule because they were asked for
   std::uint64_t lost = 0;          // of them, are gone for good
   std::uint64_t duplicates = 0;    // frames dropped because they had come before
 };
@@ -116,7 +117,8 @@ struct ExchangeCounts {
   std::uint64_t received_entries = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t missed = 0, repaired = 0, lost = 0;
-  std::uint64_t junk = 0;               // not decodable, any DecodeFault but kVersion
+  std::uint64_t overflow = 0;           // frames dropped because the limiter is too far behind; asked for again later
+  std::uint64_t junk = 0;               // not decodable, any DecodeFault but kVersion, or without sense
   std::uint64_t other_version = 0;
   std::uint64_t strangers = 0;          // well-formed, but from nobody that is configured, or under a name not its own
   std::uint64_t excess = 0;             // requests turned down because they came too fast

@@ -18,7 +18,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
       to_limiter(options.hand_over_max),
       limiter(host.region(), std::array<std::byte, 16>{}, TableKeys{{host.number_, 1}, {}}, options.rules, 1, now),
       fresh_table(!limiter.discarded().empty() || host.lives_ == 1),
-      sharing(limiter, from_limiter, to_limiter, options.period, host.prng_, now),
+      sharing(limiter, from_limiter, to_limiter, options.hosts - 1, options.period, host.prng_, now),
       exchange({.name = HostName(host.number_),
                 .incarnation = host.lives_,
                 .version = "simulated",

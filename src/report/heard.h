@@ -1,0 +1,88 @@
+// Which sequences of one sender have come: everything below `next` but for a short list of ranges. Whatever a sender
+// claims, a step costs no more than that list is long.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "base/time.h"
+
+namespace dthrottle {
+
+class Heard {
+ public:
+  static constexpr std::size_t kMissingMax = 256;    // ranges; the oldest is given up when there would be more
+
+  struct Missing {
+    std::uint64_t first, last;    // both included
+    Instant since;                // when a later sequence came
+  };
+
+  // What one sequence changed, as numbers of sequences.
+  struct Change {
+    bool fresh = false;    // it had not come before
+    std::uint64_t missed = 0, repaired = 0, lost = 0;
+  };
+
+  // Nothing below `next` is of interest.
+  explicit Heard(std::uint64_t next) : next_(next) {}
+
+  // REQUIRES: 0 < sequence < 2^64 - 1.
+  Change Note(std::uint64_t sequence, Instant now) {
+    Change change;
+    if (sequence >= next_) {
+      if (sequence > next_) missing_.push_back({next_, sequence - 1, now});
+      change.missed = sequence - next_;
+      next_ = sequence + 1;
+    } else {
+      const auto it = std::lower_bound(missing_.begin(), missing_.end(), sequence,
+                                       [](const Missing& range, std::uint64_t s) { return range.last < s; });
+      if (it == missing_.end() || it->first > sequence) return change;
+      change.repaired = 1;
+      const Missing rest{sequence + 1, it->last, it->since};
+      it->last = sequence - 1;
+      const bool none_before = it->first == sequence, none_after = rest.first > rest.last;
+      if (none_before && none_after) {
+        missing_.erase(it);
+      } else if (none_before) {
+        *it = rest;
+      } else if (!none_after) {
+        missing_.insert(it + 1, rest);
+      }
+    }
+    change.fresh = true;
+    if (missing_.size() > kMissingMax) change.lost = GiveUpBelow(missing_.front().last + 1);
+    return change;
+  }
+
+  // Waits no longer for what is missing below `low`; returns how many that were.
+  std::uint64_t GiveUpBelow(std::uint64_t low) {
+    std::uint64_t lost = 0;
+    auto it = missing_.begin();
+    for (; it != missing_.end() && it->last < low; ++it) lost += it->last - it->first + 1;
+    if (it != missing_.end() && it->first < low) {
+      lost += low - it->first;
+      it->first = low;
+    }
+    missing_.erase(missing_.begin(), it);
+    return lost;
+  }
+  std::uint64_t GiveUp() { return GiveUpBelow(std::numeric_limits<std::uint64_t>::max()); }
+
+  std::uint64_t next() const { return next_; }
+
+  // In order of sequence, and so of age.
+  const std::vector<Missing>& missing() const { return missing_; }
+
+  // The first that has not come.
+  std::uint64_t lowest() const { return missing_.empty() ? next_ : missing_.front().first; }
+
+ private:
+  std::uint64_t next_;
+  std::vector<Missing> missing_;
+};
+
+}    // namespace dthrottle

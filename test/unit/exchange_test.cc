@@ -1,0 +1,995 @@
+#include "report/exchange.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <limits>
+
+#include "report/clock_offset.h"
+#include "report/heard.h"
+#include "test/support/network.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+using testing::Network;
+using testing::Packet;
+using testing::Way;
+
+using Table = std::map<std::string, std::uint64_t>;
+
+// "a" and "b", which know each other.
+struct Two : Network {
+  explicit Two(std::uint64_t seed = 1) : Network(seed) {
+    Add("a");
+    Add("b");
+  }
+  Host& a() { return *hosts[0]; }
+  Host& b() { return *hosts[1]; }
+  PeerStatus a_at_b() { return b().Peer("a", now + b().skew); }
+
+  Message Report(std::uint64_t sequence, const char* sender = "a", std::uint64_t incarnation = 1) {
+    Message m;
+    m.kind = MessageKind::kReport;
+    m.sender = sender;
+    m.incarnation = incarnation;
+    m.sequence = sequence;
+    m.ring_low = 1;
+    m.from = m.to = now;
+    m.period = 1s;
+    m.entries.Add({"forged", false}, 1, 0);
+    return m;
+  }
+};
+
+bool Carries(const Packet& packet, const std::string& tag) {
+  const Entries& entries = packet.message.entries;
+  return std::any_of(entries.list().begin(), entries.list().end(),
+                     [&](const Entry& e) { return entries.tag(e).bytes == tag; });
+}
+
+// Loses what `a` publishes from now on while `lose` says so; counts what is asked again.
+auto LosePublished(int from, const bool& lose) {
+  return [from, &lose](const Packet& p) { return !(lose && p.from == from && p.way == Way::kPublished); };
+}
+
+TEST_CASE("sequences that were skipped are missing until they come or are given up") {
+  Heard heard(1);
+  const Instant now{};
+  CHECK(heard.Note(1, now).fresh);
+  CHECK_FALSE(heard.Note(1, now).fresh);
+  CHECK(heard.Note(10, now).missed == 8);
+  CHECK(heard.Note(5, now).repaired == 1);
+  CHECK(heard.missing().size() == 2);
+  CHECK(heard.Note(2, now).repaired == 1);
+  CHECK(heard.Note(9, now).repaired == 1);
+  CHECK_FALSE(heard.Note(5, now).fresh);
+  CHECK(heard.lowest() == 3);
+  CHECK(heard.GiveUpBelow(7) == 3);
+  CHECK(heard.lowest() == 7);
+  CHECK(heard.GiveUp() == 2);
+  CHECK(heard.lowest() == 11);
+}
+
+TEST_CASE("whatever a sender skips, what is kept about it is bounded and adds up") {
+  Prng prng(7);
+  Heard heard(1);
+  std::uint64_t missed = 0, repaired = 0, lost = 0, taken = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t spread = prng.Below(4) == 0 ? 1 << 20 : 2000;
+    const auto change = heard.Note(1 + prng.Below(spread), {});
+    missed += change.missed, repaired += change.repaired, lost += change.lost, taken += change.fresh;
+    REQUIRE(heard.missing().size() <= Heard::kMissingMax);
+  }
+  std::uint64_t missing = 0;
+  for (const auto& range : heard.missing()) missing += range.last - range.first + 1;
+  CHECK(lost > 0);
+  CHECK(missed == repaired + lost + missing);
+  CHECK(heard.next() - 1 == taken + lost + missing);
+}
+
+TEST_CASE("a peer's clock is read by the frames that came quickest, and forgotten after a while") {
+  ClockOffset clock;
+  const Instant ours = FromNanoseconds(0) + 1000s, theirs = FromNanoseconds(0) + 10s;
+  CHECK(clock.ToOurs(theirs, ours) == ours);
+  clock.Note(theirs, ours + 3ms);
+  clock.Note(theirs, ours + 1ms);
+  clock.Note(theirs, ours + 5ms);
+  CHECK(clock.ToOurs(theirs - 1s, ours + 1s) == ours - 1s + 1ms);
+  CHECK(clock.ToOurs(theirs + 60s, ours) == ours);
+  // Their clock is slow: what was the quickest once would now make everything old.
+  for (Duration t{}; t < 11min; t += 1s) clock.Note(theirs + t - 1ms, ours + t + 4ms);
+  CHECK(clock.ToOurs(theirs, ours + 1s) == ours + 5ms);
+  clock.Note(Instant::max(), ours);
+  clock.Note(Instant::min(), ours);
+  CHECK(clock.ToOurs(Instant::max(), ours) <= ours);
+  CHECK(clock.ToOurs(Instant::min(), ours) == ours - 24h);
+}
+
+TEST_CASE("hosts greet each other and are up as long as reports arrive") {
+  Two net;
+  net.Add("c").sharing = false;
+  net.a().Start(net.now);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  CHECK(net.a_at_b().state == PeerState::kConnecting);
+  CHECK(net.a_at_b().last_heard < 0s);
+  net.Run(100ms);
+  CHECK(net.a_at_b().state == PeerState::kUp);
+  CHECK(net.a_at_b().name == "a");
+  CHECK(net.a_at_b().version == "1.0");
+  net.Run(10s);
+  CHECK(net.a_at_b().state == PeerState::kUp);
+  CHECK(net.a_at_b().sequence == 10);
+  CHECK(net.a_at_b().last_heard <= 1s);
+  net.a().sharing = false;
+  net.Run(4s);
+  CHECK(net.a_at_b().state == PeerState::kSilent);
+  net.a().sharing = true;
+  net.Run(2s);
+  CHECK(net.a_at_b().state == PeerState::kUp);
+}
+
+TEST_CASE("a hello is repeated every second until answered, and then seldom") {
+  Two net;
+  int hellos = 0;
+  bool answer = false;
+  net.filter = [&](const Packet& p) {
+    hellos += p.message.kind == MessageKind::kHello;
+    return answer || p.message.kind != MessageKind::kHello;
+  };
+  net.a().Start(net.now);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  CHECK(hellos == 1);
+  net.Run(10s);
+  CHECK(hellos >= 8);
+  CHECK(hellos <= 11);
+  answer = true;
+  net.Run(2s);
+  hellos = 0;
+  net.Run(28s);
+  CHECK(hellos == 0);
+  net.Run(62s);
+  CHECK(hellos >= 2);
+  CHECK(hellos <= 3);
+  net.a().running = false;
+  net.Run(3s);
+  hellos = 0;
+  net.Run(10s);
+  CHECK(hellos >= 8);
+}
+
+TEST_CASE("hits cross, by the clock of who hears of them") {
+  Two net;
+  net.b().skew = 5000s;
+  net.delay = 10ms;
+  net.step = 1ms;
+  net.Mesh();
+  net.a().Hit("t", 3);
+  net.b().Hit("u", 4);
+  net.Run(5s);
+  CHECK(net.a().table == Table{{"t", 3}, {"u", 4}});
+  CHECK(net.b().table == Table{{"t", 3}, {"u", 4}});
+  const FromPeers& debits = *std::find_if(net.b().received.begin(), net.b().received.end(),
+                                          [](const FromPeers& f) { return f.kind == FromPeers::Kind::kDebits; });
+  const Instant served = net.a().reported + net.b().skew - 4s;    // the first of five reports
+  CHECK(debits.to >= served);
+  CHECK(debits.to <= served + 12ms);
+  CHECK(debits.to - debits.from == 1s);
+  CHECK(net.a_at_b().age <= 2ms);
+}
+
+TEST_CASE("every period ends with one frame that says so, empty if there were no hits") {
+  Two net;
+  std::vector<std::pair<std::size_t, bool>> seen;
+  net.filter = [&](const Packet& p) {
+    if (p.from == 0 && p.way == Way::kPublished) seen.push_back({p.message.entries.size(), p.message.last});
+    return true;
+  };
+  net.a().entries_per_frame = 2;
+  net.Mesh();
+  for (const char* tag : {"1", "2", "3", "4", "5"}) net.a().Hit(tag);
+  net.Run(2s);
+  CHECK(seen == std::vector<std::pair<std::size_t, bool>>{{2, false}, {2, false}, {1, true}, {0, true}});
+  CHECK(net.a().Counts().published == 4);
+  CHECK(net.a().Counts().published_entries == 5);
+  CHECK(net.a().Counts().ring_frames == 4);
+}
+
+TEST_CASE("a lost frame is asked for and comes exactly once") {
+  Two net;
+  int asked = 0;
+  bool lose = true;
+  net.filter = [&](const Packet& p) {
+    asked += p.message.kind == MessageKind::kRepeat;
+    return !(lose && p.way == Way::kPublished && Carries(p, "lost"));
+  };
+  net.Mesh();
+  net.a().Hit("lost", 7);
+  net.Run(1s);
+  CHECK(net.b().table == Table{});
+  net.a().Hit("next");
+  net.Run(400ms);
+  CHECK(net.b().table == Table{{"next", 1}});
+  CHECK(asked == 0);    // it might still be on its way
+  net.Run(400ms);
+  CHECK(asked == 1);
+  CHECK(net.b().table == Table{{"lost", 7}, {"next", 1}});
+  net.Run(5s);
+  CHECK(asked == 1);
+  CHECK(net.a_at_b().missed == 1);
+  CHECK(net.a_at_b().repaired == 1);
+  CHECK(net.a_at_b().lost == 0);
+  CHECK(net.a().Counts().repeated == 1);
+  CHECK(net.b().table == net.a().table);
+}
+
+TEST_CASE("a request to repeat is made again until it is answered") {
+  Two net;
+  int asked = 0;
+  bool answering = false;
+  net.filter = [&](const Packet& p) {
+    asked += p.message.kind == MessageKind::kRepeat;
+    return !(p.way == Way::kPublished && Carries(p, "lost")) && (answering || p.message.kind != MessageKind::kRepeat);
+  };
+  net.Mesh();
+  net.a().Hit("lost");
+  net.Run(12s);
+  CHECK(asked >= 19);    // every half second
+  CHECK(asked <= 21);
+  answering = true;
+  net.Run(1s);
+  CHECK(net.b().table == net.a().table);
+}
+
+TEST_CASE("frames that come twice or in another order are debited once") {
+  Two net;
+  net.doubled = 100;
+  net.jitter = 3s;
+  net.Add("c");
+  net.Mesh();
+  for (int i = 0; i < 30; ++i) {
+    net.a().Hit("t" + std::to_string(i), i + 1);
+    net.Run(1s);
+  }
+  net.Run(20s);
+  CHECK(net.b().table == net.a().table);
+  CHECK(net[2].table == net.a().table);
+  CHECK(net.a_at_b().duplicates > 30);
+  CHECK(net.a_at_b().repaired > 0);
+  CHECK(net.a_at_b().lost == 0);
+}
+
+TEST_CASE("what the ring no longer has is lost, counted exactly, and made up for by a snapshot") {
+  Two net;
+  bool lose = false;
+  net.filter = LosePublished(0, lose);
+  net.a().Hit("x");
+  Message like = net.Report(1);
+  net.a().options.ring_bytes = 4 * net.Encode(like).size() + net.Encode(like).size() / 2;
+  net.Mesh();
+  net.Run(2s);
+  lose = true;
+  for (int i = 0; i < 10; ++i) {
+    net.a().Hit("forge" + std::to_string(i));    // as long as the tag that the ring was measured with
+    net.Run(1s);
+  }
+  const std::uint64_t before = net.a_at_b().reports;
+  lose = false;
+  const std::uint64_t published = net.a().Counts().published;
+  net.Run(4s);
+  const PeerStatus status = net.a_at_b();
+  CHECK(status.missed == 10);
+  CHECK(status.lost + status.repaired == 10);
+  CHECK(status.lost >= 6);
+  CHECK(net.a().Counts().gone == status.lost);
+  CHECK(status.reports - before == status.repaired + net.a().Counts().published - published);
+  CHECK(net.b().Counts().snapshots_taken == 2);    // one to join
+  CHECK(net.b().table == net.a().table);
+}
+
+TEST_CASE("lost frames are made up for by one snapshot a minute") {
+  Two net;
+  bool lose = false;
+  int wanted = 0;
+  net.filter = [&](const Packet& p) {
+    wanted += p.message.kind == MessageKind::kSnapshotWanted && p.from == 1;
+    return !(lose && p.from == 0 && p.way == Way::kPublished);
+  };
+  net.a().options.ring_bytes = 1;
+  net.Mesh();
+  wanted = 0;
+  for (int i = 0; i < 60; ++i) {
+    lose = i % 3 == 1;
+    net.Run(1s);
+  }
+  CHECK(net.a_at_b().lost >= 19);
+  CHECK(wanted == 1);
+  net.Run(10s);
+  CHECK(wanted == 2);
+}
+
+TEST_CASE("after a restart of the sender what it published unheard is repaired") {
+  Two net;
+  bool lose = false;
+  net.filter = LosePublished(0, lose);
+  net.Mesh();
+  net.a().Hit("first life", 2);
+  net.Run(3s);
+  lose = true;
+  net.a().options.incarnation = 2;
+  net.a().Start(net.now);
+  net.a().Link("b", net.now);
+  for (int i = 0; i < 4; ++i) {
+    net.Run(1s);
+    net.a().Hit("second life");
+  }
+  lose = false;
+  net.Run(4s);
+  CHECK(net.b().debits == Table{{"first life", 2}, {"second life", 4}});
+  CHECK(net.a_at_b().incarnation == 2);
+  CHECK(net.a_at_b().missed >= 4);
+  CHECK(net.a_at_b().missed == net.a_at_b().repaired);
+}
+
+TEST_CASE("what was missing of an earlier life is lost with it") {
+  Two net;
+  net.Mesh();
+  net.Run(1s);
+  net.a().running = false;
+  net.b().exchange->OnPublished(net.Encode(net.Report(11)), net.now);
+  CHECK(net.a_at_b().missed == 9);
+  net.b().exchange->OnPublished(net.Encode(net.Report(1, "a", 2)), net.now);
+  CHECK(net.a_at_b().lost == 9);
+  net.b().exchange->OnPublished(net.Encode(net.Report(12)), net.now);
+  CHECK(net.a_at_b().duplicates == 1);
+}
+
+TEST_CASE("a host whose clock went back is heard again after three periods of silence") {
+  Two net;
+  net.a().options.incarnation = 1000;
+  net.Mesh();
+  net.a().Hit("before");
+  net.Run(3s);
+  net.a().options.incarnation = 5;
+  net.a().Start(net.now);
+  net.a().Link("b", net.now);
+  net.Run(500ms);
+  net.a().Hit("after");
+  net.Run(1s);
+  CHECK(net.b().debits == Table{{"before", 1}});
+  CHECK(net.a_at_b().incarnation == 1000);
+  net.Run(6s);
+  CHECK(net.a_at_b().incarnation == 5);
+  CHECK(net.b().debits == Table{{"before", 1}, {"after", 1}});
+  // A frame of the former life that was under way all the time changes nothing.
+  net.b().exchange->OnPublished(net.Encode(net.Report(500, "a", 1000)), net.now);
+  net.Run(2s);
+  CHECK(net.a_at_b().incarnation == 5);
+  CHECK(net.b().debits.count("forged") == 0);
+}
+
+TEST_CASE("an old frame of a silent host is not taken for a new life") {
+  Two net;
+  net.a().options.incarnation = 1000;
+  net.Mesh();
+  net.Run(3s);
+  net.a().sharing = false;
+  net.Run(10s);
+  net.b().exchange->OnPublished(net.Encode(net.Report(500, "a", 999)), net.now);
+  CHECK(net.a_at_b().incarnation == 1000);
+  CHECK(net.a_at_b().duplicates == 1);
+}
+
+TEST_CASE("who is not a peer is not heard, nor answered but to a hello") {
+  Two net;
+  net.Mesh();
+  Exchange& b = *net.b().exchange;
+  b.OnPublished(net.Encode(net.Report(1, "mallory")), net.now);
+  b.OnPublished(net.Encode(net.Report(1, "")), net.now);
+  b.OnPublished(net.Encode(net.Report(1, "b", 77)), net.now);    // our name, but not us
+  CHECK(net.b().Counts().strangers == 3);
+  b.OnPublished(net.Encode(net.Report(1, "b", 1)), net.now);    // ourselves
+  CHECK(net.b().Counts().strangers == 3);
+  std::vector<MessageKind> answers;
+  net.filter = [&](const Packet& p) {
+    answers.push_back(p.message.kind);
+    return false;
+  };
+  for (const auto kind : {MessageKind::kHello, MessageKind::kRepeat, MessageKind::kSnapshotWanted}) {
+    Message m = net.Report(0, "mallory");
+    m.kind = kind;
+    m.snapshot = 9;
+    m.ranges = {{1, 2}};
+    b.OnRequest("0 0", "", net.Encode(m), net.now);
+  }
+  CHECK(answers == std::vector{MessageKind::kWelcome, MessageKind::kRefusal, MessageKind::kRefusal});
+  CHECK(net.b().Counts().strangers == 5);
+  net.filter = nullptr;
+  net.Run(2s);
+  CHECK(net.b().table.empty());
+}
+
+TEST_CASE("a link speaks for one name") {
+  Two net;
+  net.Add("c");
+  net.Mesh();
+  net[2].running = false;
+  Exchange& b = *net.b().exchange;
+  Message m = net.Report(1, "c");
+  b.OnAnswer(0, net.Encode(m), net.now);    // over the link to a
+  m.kind = MessageKind::kGone;
+  m.ring_low = 1000;
+  b.OnAnswer(0, net.Encode(m), net.now);
+  b.OnAnswer(12345, net.Encode(m), net.now);    // no link of ours
+  CHECK(net.b().Counts().strangers == 3);
+  net.Run(2s);
+  CHECK(net.b().table.empty());
+}
+
+TEST_CASE("where identities are proven, a name that is not one's own is refused") {
+  Two net;
+  net.b().options.identities_proven = true;
+  net.Mesh();
+  CHECK(net.a().Peer("b", net.now).state == PeerState::kUp);
+  net.identity = "somebody else";
+  net.a().options.incarnation = 2;
+  net.a().Start(net.now);
+  net.a().Link("b", net.now);
+  net.Run(1s);
+  CHECK(net.a().Peer("b", net.now).state == PeerState::kRefused);
+  CHECK(net.a().Peer("b", net.now).reason == "your key belongs to another name");
+  CHECK(net.b().Counts().strangers == 1);
+}
+
+TEST_CASE("an address that is one's own is noticed and left alone") {
+  Two net;
+  net.a().Start(net.now);
+  net.a().Link("a", net.now);
+  CHECK(net.a().exchange->joining());
+  int hellos = 0;
+  net.filter = [&](const Packet& p) { return hellos += p.message.kind == MessageKind::kHello, true; };
+  net.Run(100ms);
+  CHECK(net.a().Peer("a", net.now).state == PeerState::kSelf);
+  CHECK_FALSE(net.a().exchange->joining());    // from whom?
+  net.a().Hit("t");
+  net.Run(100s);
+  CHECK(hellos == 0);
+  CHECK(net.a().debits.empty());
+  CHECK(net.a().Counts().strangers == 0);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(1s);
+  net.a().Link("b", net.now);
+  CHECK(net.a().exchange->joining());
+  net.Run(1s);
+  CHECK_FALSE(net.a().exchange->joining());
+}
+
+TEST_CASE("two hosts of one name refuse each other") {
+  Two net;
+  net.b().options.name = "a";
+  net.b().options.incarnation = 2;
+  net.Mesh();
+  CHECK(net.a_at_b().state == PeerState::kRefused);
+  CHECK(net.a_at_b().reason == "your name is also mine");
+}
+
+TEST_CASE("of two addresses of one host the second is refused, and takes over when the first goes") {
+  Two net;
+  net.a().Start(net.now);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(50ms);
+  net.b().Link("a#2", net.now);
+  net.a().Link("b", net.now);
+  net.Run(1s);
+  CHECK(net.b().Peer("a#2", net.now).state == PeerState::kRefused);
+  CHECK(net.b().Peer("a#2", net.now).reason == "the same host as a");
+  net.a().Hit("t", 2);
+  net.Run(3s);
+  CHECK(net.b().debits == Table{{"t", 2}});
+  net.b().exchange->RemoveLink(0, net.now);
+  net.b().links.erase(0);
+  net.Run(1s);
+  CHECK(net.b().Peer("a#2", net.now).state == PeerState::kUp);
+  net.a().Hit("t", 2);
+  net.Run(3s);
+  CHECK(net.b().debits == Table{{"t", 4}});    // and nothing from before once more
+  CHECK(net.b().exchange->Peers(net.now).size() == 1);
+}
+
+TEST_CASE("an address that becomes another host's is that host's") {
+  Two net;
+  net.Add("c");
+  for (auto& host : net.hosts) host->Start(net.now);
+  net.b().Link("a", net.now);
+  net[2].Link("b", net.now);
+  net.Run(2s);
+  net.b().links[0] = 2;
+  net.a().running = false;
+  net[2].Hit("of c");
+  net.Run(40s);
+  CHECK(net.a_at_b().name == "c");
+  CHECK(net.a_at_b().state == PeerState::kUp);
+  CHECK(net.b().table.at("of c") == 1);
+}
+
+TEST_CASE("a host of another major version is refused and counted") {
+  Two net;
+  net.Mesh();
+  std::string frame = net.Encode(net.Report(1));
+  frame[kFramePrefix.size() - 1] = 2;
+  net.b().exchange->OnPublished(frame, net.now);
+  CHECK(net.a_at_b().state == PeerState::kUp);
+  net.b().exchange->OnAnswer(0, frame, net.now);
+  CHECK(net.a_at_b().state == PeerState::kRefused);
+  CHECK(net.a_at_b().reason == "it speaks another version of the protocol");
+  CHECK(net.b().Counts().other_version == 2);
+  MessageKind answer{};
+  net.filter = [&](const Packet& p) { return answer = p.message.kind, true; };
+  net.b().exchange->OnRequest("0 0", "", frame, net.now);
+  CHECK(answer == MessageKind::kRefusal);
+  net.Run(80s);    // it has been upgraded, it seems
+  CHECK(net.a_at_b().state == PeerState::kUp);
+}
+
+TEST_CASE("noise is counted and changes nothing") {
+  Two net;
+  net.Mesh();
+  Prng prng(3);
+  std::string good = net.Encode(net.Report(1));
+  for (int i = 0; i < 3000; ++i) {
+    std::string frame = good.substr(0, prng.Below(good.size()));
+    if (i % 2 == 0 && !frame.empty()) frame[prng.Below(frame.size())] ^= static_cast<char>(1 + prng.Below(255));
+    net.b().exchange->OnPublished(frame, net.now);
+    net.b().exchange->OnAnswer(0, frame, net.now);
+    net.b().exchange->OnRequest("0 0", "a", frame, net.now);
+  }
+  CHECK(net.b().Counts().junk + net.b().Counts().other_version == 9000);
+  CHECK(net.b().Counts().received == 0);
+}
+
+TEST_CASE("whatever messages say, they neither crash nor stop the exchange") {
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    Two net(seed);
+    net.Mesh();
+    Prng& prng = net.prng;
+    const std::uint64_t numbers[] = {
+        0, 1, 2, 3, 255, 256, 1u << 20, std::uint64_t{1} << 63, ~std::uint64_t{0} - 1, ~std::uint64_t{0}};
+    const auto number = [&] { return numbers[prng.Below(std::size(numbers))]; };
+    const auto instant = [&] { return FromNanoseconds(static_cast<Duration::rep>(number() ^ (number() << 1))); };
+    for (int i = 0; i < 200; ++i) {
+      Message m = net.Report(number(), prng.Below(4) == 0 ? "b" : "a", number());
+      m.kind = static_cast<MessageKind>(prng.Below(11));
+      m.ring_low = number();
+      m.from = instant(), m.to = instant();
+      m.period = instant().time_since_epoch();
+      m.snapshot = number();
+      for (std::uint64_t n = prng.Below(5); n > 0; --n) m.ranges.push_back({number(), number()});
+      for (std::uint64_t n = prng.Below(3); n > 0; --n) m.positions.push_back({std::to_string(n), number(), number()});
+      const std::string frame = net.Encode(m);
+      if (i % 3 == 0) net.b().exchange->OnPublished(frame, net.now);
+      if (i % 3 == 1) net.b().exchange->OnAnswer(0, frame, net.now);
+      if (i % 3 == 2) net.b().exchange->OnRequest("0 1", "a", frame, net.now);
+      net.Run(prng.Below(10) == 0 ? 500ms : 5ms);
+    }
+    for (const FromPeers& item : net.b().received) REQUIRE((item.from <= item.to && item.to <= net.now));
+  }
+}
+
+TEST_CASE("a jump of sequences is one gap, however far") {
+  Two net;
+  std::size_t asked = 0;
+  net.filter = [&](const Packet& p) {
+    for (const auto& range : p.message.ranges) asked = std::max<std::size_t>(asked, range.last - range.first + 1);
+    return true;
+  };
+  net.Mesh();
+  net.b().exchange->OnPublished(net.Encode(net.Report(std::uint64_t{1} << 63)), net.now);
+  CHECK(net.a_at_b().missed == (std::uint64_t{1} << 63) - 1);
+  net.a().Hit("t");
+  net.Run(5s);
+  CHECK(asked == 256);
+  CHECK(net.b().debits == Table{{"forged", 1}, {"t", 1}});    // a's own frames fill the gap
+  net.b().exchange->OnPublished(net.Encode(net.Report(~std::uint64_t{0})), net.now);
+  net.b().exchange->OnPublished(net.Encode(net.Report(0)), net.now);
+  CHECK(net.b().Counts().junk == 2);
+}
+
+TEST_CASE("a flood of requests to repeat is limited, for each requester") {
+  Two net;
+  net.Add("c");
+  net.Mesh();
+  net.Run(3s);
+  Message m = net.Report(0, "b", 1);
+  m.kind = MessageKind::kRepeat;
+  m.ranges = {{1, 1}, {5, 2}, {2, 2}};
+  for (int i = 0; i < 100; ++i) net.a().exchange->OnRequest("1 0", "b", net.Encode(m), net.now);
+  CHECK(net.a().Counts().repeated == 32);
+  CHECK(net.a().Counts().excess == 84);
+  m.sender = "c";
+  net.a().exchange->OnRequest("2 0", "c", net.Encode(m), net.now);
+  CHECK(net.a().Counts().repeated == 34);
+  m.sender = "b";
+  for (int i = 0; i < 100; ++i) net.a().exchange->OnRequest("1 0", "b", net.Encode(m), net.now + 1s);
+  CHECK(net.a().Counts().repeated == 42);    // four a second
+}
+
+TEST_CASE("one request is answered by a bounded number of frames") {
+  Two net;
+  net.a().options.period = 10ms;
+  net.Mesh();
+  net.Run(3s);
+  Message m = net.Report(0, "b", 1);
+  m.kind = MessageKind::kRepeat;
+  for (int i = 0; i < 100; ++i) m.ranges.push_back({0, ~std::uint64_t{0}});
+  net.a().exchange->OnRequest("1 0", "b", net.Encode(m), net.now);
+  CHECK(net.a().Counts().repeated == 64);
+  MessageKind answer{};
+  net.filter = [&](const Packet& p) { return answer = p.message.kind, true; };
+  m.incarnation = 99;    // not this life
+  net.a().exchange->OnRequest("1 0", "b", net.Encode(m), net.now);
+  CHECK(net.a().Counts().repeated == 64);
+  CHECK(answer == MessageKind::kGone);
+}
+
+// "a" has hits that "c" reported, and its own, when "b" joins.
+struct Joining : Two {
+  Joining() {
+    Add("c");
+    a().Start(now);
+    hosts[2]->Start(now);
+    a().Link("c", now);
+    a().Link("b", now);
+    hosts[2]->Link("a", now);
+    hosts[2]->Link("b", now);
+    for (int i = 0; i < 5; ++i) {
+      a().Hit("a" + std::to_string(i), 10);
+      hosts[2]->Hit("c" + std::to_string(i), 20);
+    }
+    Run(12300ms);
+  }
+  Host& c() { return *hosts[2]; }
+  void Join() {
+    b().Start(now);
+    b().Link("a", now);
+    b().Link("c", now);
+  }
+};
+
+TEST_CASE("a host that joins has what its peers know, and each hit once") {
+  const int slow = GENERATE(0, 1, 2);    // snapshots come quickly, or reports go out while they are under way
+  Joining net;
+  net.filter = [&](const Packet& p) { return !(p.from == 0 && p.way == Way::kPublished && Carries(p, "lost")); };
+  net.Join();
+  CHECK(net.b().exchange->joining());
+  net.Run(5ms * slow);
+  // Served after the snapshot began, or before: it must not matter.
+  net.a().Hit("lost", 2);
+  net.a().Report(net.now);
+  net.Run(5ms);
+  net.c().Hit("new", 3);
+  net.c().Report(net.now);
+  net.Run(5s);
+  CHECK_FALSE(net.b().exchange->joining());
+  CHECK(net.b().Counts().snapshots_taken == 1);
+  CHECK(net.a().Counts().snapshots_given + net.c().Counts().snapshots_given >= 1);
+  CHECK(net.b().table == net.a().table);
+  CHECK(net.b().table == net.c().table);
+}
+
+TEST_CASE("frames that a snapshot contains are dropped, later ones taken, and gaps between repaired") {
+  Joining net;
+  Message end;
+  net.filter = [&](const Packet& p) {
+    if (p.to == 1 && p.message.kind == MessageKind::kSnapshotEnd) {
+      end = p.message;
+      return false;    // instead, the end below
+    }
+    return p.way != Way::kPublished;
+  };
+  net.Join();
+  net.b().exchange->RemoveLink(2, net.now);
+  net.Run(500ms);
+  REQUIRE(end.snapshot != 0);
+  const Position own =
+      *std::find_if(end.positions.begin(), end.positions.end(), [](const Position& p) { return p.sender == "a"; });
+  CHECK(own.next == net.a().Counts().published + 1);
+  // As if `a` had published three more meanwhile: one that the snapshot contains, one that is lost, one that comes.
+  for (const std::uint64_t sequence : {own.next - 1, own.next + 1}) {
+    net.b().exchange->OnPublished(net.Encode(net.Report(sequence)), net.now);
+  }
+  CHECK(net.b().debits.empty());
+  net.b().exchange->OnAnswer(0, net.Encode(end), net.now);
+  CHECK(net.b().exchange->backlogged());
+  net.Run(10ms);
+  CHECK_FALSE(net.b().exchange->backlogged());
+  CHECK(net.b().debits == Table{{"forged", 1}});
+  CHECK(net.a_at_b().duplicates == 1);
+  CHECK(net.a_at_b().missed == 1);
+  net.a().Hit("gap", 5);
+  net.a().Report(net.now);
+  net.Run(2s);
+  CHECK(net.b().debits == Table{{"forged", 1}, {"gap", 5}});
+}
+
+TEST_CASE("positions are of the moment when the snapshot is asked for, though debits wait before it") {
+  Joining net;
+  net.a().paused = true;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    Message m = net.Report(net.c().Counts().published + 1 + i, "c");
+    net.a().exchange->OnPublished(net.Encode(m), net.now);
+  }
+  CHECK(net.a().exchange->backlogged());
+  const std::uint64_t next = net.c().Counts().published + 101;
+  std::vector<Position> positions;
+  net.filter = [&](const Packet& p) {
+    if (p.from == 0 && p.message.kind == MessageKind::kSnapshotEnd) positions = p.message.positions;
+    return true;
+  };
+  Message m = net.Report(0, "b");
+  m.kind = MessageKind::kSnapshotWanted;
+  m.snapshot = 5;
+  net.Join();
+  net.Run(300ms);    // a knows b by now
+  net.a().exchange->OnRequest("1 0", "b", net.Encode(m), net.now);
+  net.a().exchange->OnPublished(net.Encode(net.Report(next, "c")), net.now);    // after the marker
+  net.a().paused = false;
+  net.Run(100ms);
+  const auto of_c = std::find_if(positions.begin(), positions.end(), [](const Position& p) { return p.sender == "c"; });
+  REQUIRE(of_c != positions.end());
+  CHECK(of_c->next == next);
+  CHECK(net.a().debits.at("forged") == 101);
+}
+
+TEST_CASE("a donor that is busy refuses, and is asked again later") {
+  Joining net;
+  net.Add("d");
+  for (Host* donor : {&net.a(), &net.c()}) donor->Link("d", net.now);
+  net.c().running = false;
+  net.a().paused = true;    // begins no snapshot
+  int refusals = 0;
+  net.filter = [&](const Packet& p) {
+    refusals += p.message.kind == MessageKind::kRefusal;
+    return true;
+  };
+  net.Join();
+  net[3].Start(net.now);
+  net[3].Link("a", net.now);
+  net.Run(1500ms);
+  CHECK(refusals >= 2);
+  net.a().paused = false;
+  net.Run(5s);
+  CHECK(net.a().Counts().snapshots_given == 3);    // c had one
+  for (const int joiner : {1, 3}) {
+    CHECK(net[joiner].Counts().snapshots_taken == 1);
+    CHECK(net[joiner].table == net.a().table);
+  }
+}
+
+TEST_CASE("when the donor dies within a snapshot another is asked") {
+  Joining net;
+  int donor = -1;
+  net.filter = [&](const Packet& p) {
+    if (p.message.kind == MessageKind::kSnapshotEnd && donor < 0) {
+      donor = p.from;
+      net[donor].running = false;
+    }
+    return p.from != donor;
+  };
+  net.Join();
+  net.Run(1s);
+  CHECK(donor >= 0);
+  CHECK(net.b().exchange->joining());
+  net.Run(3s);
+  CHECK_FALSE(net.b().exchange->joining());
+  CHECK(net.b().Counts().snapshots_taken == 1);
+  CHECK(net.b().table == net[donor == 0 ? 2 : 0].table);
+}
+
+TEST_CASE("a snapshot with parts missing is asked for again, up to three times in all") {
+  Joining net;
+  const int good_after = GENERATE(1, 2, 100);
+  int wanted = 0;
+  net.filter = [&](const Packet& p) {
+    wanted += p.message.kind == MessageKind::kSnapshotWanted;
+    wanted -= p.message.kind == MessageKind::kRefusal;    // by who has not heard of b yet
+    return !(p.message.kind == MessageKind::kSnapshot && p.message.sequence == 2 && wanted <= good_after);
+  };
+  net.Join();
+  net.Run(3s);
+  CHECK_FALSE(net.b().exchange->joining());
+  CHECK(wanted == std::min(good_after + 1, 3));
+  CHECK(net.b().Counts().snapshots_taken == (good_after < 3 ? 1 : 0));
+  if (good_after < 3) CHECK(net.b().table == net.a().table);
+  CHECK(net.b().table.size() == net.a().table.size());    // without one, the rings still have everything
+}
+
+TEST_CASE("parts of a snapshot that nobody asked for are not taken") {
+  Joining net;
+  net.Join();
+  net.Run(1s);
+  net.b().received.clear();
+  Message m = net.Report(1);
+  m.kind = MessageKind::kSnapshot;
+  for (const std::uint64_t id : {0, 1, 2}) {
+    m.snapshot = id;
+    net.b().exchange->OnAnswer(0, net.Encode(m), net.now);
+  }
+  net.Run(100ms);
+  CHECK(net.b().table.count("forged") == 0);
+}
+
+TEST_CASE("without anybody to ask a host begins by itself after ten seconds") {
+  Two net;
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(9900ms);
+  CHECK(net.b().exchange->joining());
+  net.Run(200ms);
+  CHECK_FALSE(net.b().exchange->joining());
+}
+
+TEST_CASE("when more is held back than may be, it is released and nothing is lost") {
+  Two net;
+  net.a().options.period = 20ms;
+  net.a().gives_snapshots = false;
+  net.a().Start(net.now);
+  net.a().Link("b", net.now);
+  net.b().options.held_bytes = 2000;
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  for (int i = 0; i < 100 && net.b().exchange->joining(); ++i) {
+    net.a().Hit("t");
+    net.Run(20ms);
+  }
+  CHECK_FALSE(net.b().exchange->joining());
+  CHECK(net.now < FromNanoseconds(0) + 101s);
+  net.Run(2s);
+  CHECK(net.b().debits == net.a().table);
+}
+
+TEST_CASE("a table that was kept over a restart is not told again what it holds") {
+  Two net;
+  const bool fresh = GENERATE(false, true);
+  net.a().gives_snapshots = false;
+  net.a().Start(net.now);
+  net.a().Link("b", net.now);
+  net.a().Hit("before");
+  net.Run(3s);
+  net.b().options.fresh_table = fresh;
+  bool lose = true;
+  net.filter = LosePublished(0, lose);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(500ms);
+  net.a().Hit("after");    // the first after the welcome, and lost
+  net.Run(1500ms);
+  lose = false;
+  net.Run(15s);
+  CHECK(net.b().debits == (fresh ? Table{{"before", 1}, {"after", 1}} : Table{{"after", 1}}));
+}
+
+TEST_CASE("a limiter that is behind loses nothing") {
+  Two net;
+  net.b().to_limiter_items = 1;
+  net.a().entries_per_frame = 1;
+  net.patient = GENERATE(true, false);
+  net.Mesh();
+  net.b().paused = true;
+  for (int i = 0; i < 600; ++i) net.a().Hit("t" + std::to_string(i));
+  net.Run(3s);
+  CHECK(net.b().exchange->backlogged());
+  net.b().paused = false;
+  net.Run(60s);
+  CHECK_FALSE(net.b().exchange->backlogged());
+  CHECK(net.b().debits == net.a().table);
+  CHECK(net.a_at_b().lost == 0);
+  CHECK((net.b().Counts().overflow > 0) == !net.patient);
+}
+
+// Hosts under random trouble: hits, loss, doubling, reordering and partitions, all of which end.
+void Trouble(Network& net, int hosts, std::size_t ring_bytes) {
+  net.step = 20ms;
+  for (int i = 0; i < hosts; ++i) {
+    Host& host = net.Add(std::string(1, static_cast<char>('a' + i)));
+    host.options.ring_bytes = ring_bytes;
+    host.options.period = Duration(200ms) * (1 + net.prng.Below(6));
+    host.skew = Duration(1s) * net.prng.Below(1000);
+    host.entries_per_frame = 1 + net.prng.Below(3);
+  }
+  for (auto& host : net.hosts) host->sharing = false;
+  net.Mesh();
+  net.Run(3s);
+  for (auto& host : net.hosts) {
+    REQUIRE_FALSE(host->exchange->joining());
+    host->sharing = true;
+  }
+  net.lost = net.doubled = 20;
+  net.jitter = Duration(1ms) * (1 + net.prng.Below(2000));
+  for (int round = 0; round < 60; ++round) {
+    for (auto& host : net.hosts) {
+      for (std::uint64_t n = net.prng.Below(4); n > 0; --n) {
+        host->Hit(host->name + std::to_string(round) + "." + std::to_string(n), n);
+      }
+    }
+    if (round % 10 == 0) {
+      net.cut.clear();
+      for (int i = 0; i < hosts; ++i) {
+        for (int j = i + 1; j < hosts; ++j) {
+          if (net.Happens(30)) net.cut.insert({i, j});
+        }
+      }
+    }
+    net.Run(Duration(1ms) * net.prng.Below(1000));
+  }
+  net.cut.clear();
+  net.lost = net.doubled = 0;
+  net.jitter = 1ms;
+  net.Run(40s);
+  for (auto& host : net.hosts) host->sharing = false;
+  net.Run(1s);
+}
+
+TEST_CASE("whatever the network does, every hit is debited exactly once at every other host") {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    Network net(seed);
+    Trouble(net, 2 + static_cast<int>(seed % 3), 64 << 20);
+    std::uint64_t missed = 0;
+    for (auto& host : net.hosts) {
+      REQUIRE(host->table == net[0].table);
+      REQUIRE(host->Counts().lost == 0);
+      missed += host->Counts().missed;
+    }
+    REQUIRE(missed > 0);
+  }
+}
+
+TEST_CASE("with rings too small for the trouble, what was heard and what was lost add up") {
+  std::uint64_t lost = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    INFO("seed " << seed);
+    Network net(seed);
+    Trouble(net, 2 + static_cast<int>(seed % 3), 600);
+    for (auto& host : net.hosts) {
+      for (auto& other : net.hosts) {
+        if (host == other) continue;
+        const PeerStatus status = host->Peer(other->name, net.now + host->skew);
+        REQUIRE(status.sequence == other->Counts().published);
+        REQUIRE(status.reports + status.lost == status.sequence);
+        REQUIRE(status.missed == status.repaired + status.lost);
+        lost += status.lost;
+      }
+    }
+  }
+  CHECK(lost > 0);
+}
+
+TEST_CASE("a thousand peers are followed") {
+  Two net;
+  net.b().Start(net.now);
+  Exchange& b = *net.b().exchange;
+  for (LinkId i = 0; i < 1000; ++i) b.AddLink(i, "address", net.now);
+  for (LinkId i = 0; i < 1000; ++i) {
+    Message m = net.Report(0, ("host" + std::to_string(i)).c_str());
+    m.kind = MessageKind::kWelcome;
+    m.entries.Clear();
+    b.OnAnswer(i, net.Encode(m), net.now);
+  }
+  net.now += 11s;
+  b.Tick(net.now);
+  for (LinkId i = 0; i < 1000; ++i) {
+    b.OnPublished(net.Encode(net.Report(1, ("host" + std::to_string(i)).c_str())), net.now);
+    net.b().Work(net.now);
+  }
+  CHECK(b.Counts().received == 1000);
+  CHECK(net.b().debits.at("forged") == 1000);
+}
+
+}    // namespace
+}    // namespace dthrottle
