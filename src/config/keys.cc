@@ -6,6 +6,7 @@
 #include <cctype>
 
 #include "base/check.h"
+#include "base/host_name.h"
 #include "base/tag.h"
 #include "bucket/table.h"
 #include "config/values.h"

@@ -9,6 +9,8 @@
 #include <cmath>
 #include <span>
 
+#include "base/host_name.h"
+
 namespace dthrottle {
 
 namespace {
@@ -109,11 +111,6 @@ static bool IsDnsName(std::string_view name) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
   return !name.empty() && name.size() <= 253 && std::all_of(name.begin(), name.end(), fits) &&
          name.find_first_not_of("0123456789.") != std::string_view::npos;
-}
-
-bool IsHostName(std::string_view text) {
-  const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
-  return !text.empty() && text.size() <= 64 && std::all_of(text.begin(), text.end(), fits);
 }
 
 Result<PeerEntry> ParsePeerEntry(std::string_view text) {

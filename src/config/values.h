@@ -41,9 +41,6 @@ struct PeerEntry {
 };
 Result<PeerEntry> ParsePeerEntry(std::string_view text);
 
-// What a host may be called: 1 to 64 letters, digits and "_-.".
-bool IsHostName(std::string_view text);
-
 // "tcp://127.0.0.1:7314": an endpoint with a port that leaves room for the one above it.
 Result<Endpoint> ParseBind(std::string_view text);
 std::string FormatBind(const Endpoint&);

@@ -60,13 +60,6 @@ bool HasEntries(MessageKind kind) {
   return kind == MessageKind::kReport || kind == MessageKind::kSnapshot;
 }
 
-bool IsHostName(std::string_view name) {
-  return !name.empty() && name.size() <= kHostNameBytesMax && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '-';
-  });
-}
-
 bool IsInstant(Instant t) {
   return t.time_since_epoch() >= -kSinceOriginMax && t.time_since_epoch() <= kSinceOriginMax;
 }

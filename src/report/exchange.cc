@@ -21,7 +21,7 @@ constexpr Duration kHelloEvery = 1s;     // to a peer that is not heard
 constexpr Duration kHelloHastened = 200ms;
 constexpr Duration kHelloAgain = 30s;    // to one that is, or that refuses
 constexpr Duration kBackloggedTick = 1ms;
-constexpr Duration kPeriodMin = 10ms, kPeriodBelieved = 1h;    // of a peer
+constexpr Duration kBelievedPeriodMin = 10ms, kBelievedPeriodMax = 1h;    // believed of a peer
 constexpr int kSilentPeriods = 3;
 constexpr std::uint64_t kAskedMax = 256;    // sequences in one request to repeat
 constexpr std::size_t kRepeatedMax = 64;    // frames in answer to one
@@ -75,7 +75,7 @@ struct Link {
 struct Peer {
   std::string name;
   Link* link = nullptr;
-  Duration period = kPeriodMin;
+  Duration period = kBelievedPeriodMin;
   ClockOffset clock;
 
   std::uint64_t incarnation = 0;
@@ -372,7 +372,7 @@ struct Exchange::State {
     next_pass = last_pass;
   }
 
-  void SetPeriod(Peer& peer) { peer.period = std::clamp(in.period, kPeriodMin, kPeriodBelieved); }
+  void SetPeriod(Peer& peer) { peer.period = std::clamp(in.period, kBelievedPeriodMin, kBelievedPeriodMax); }
 
   // A table that begins empty wants all that the peer ever published, if the peer still has it. One that was kept over
   // a restart, or that has part of a snapshot, has most of it and would debit it twice.

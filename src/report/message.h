@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/host_name.h"
 #include "base/time.h"
 #include "report/entries.h"
 
 namespace dthrottle {
 
 inline constexpr std::size_t kFrameBytesMax = 64 * 1024;
-inline constexpr std::size_t kHostNameBytesMax = 64;
 inline constexpr std::size_t kRangesMax = 64;       // in one request to repeat
 inline constexpr std::size_t kPositionsMax = 512;    // peers in one snapshot; a frame of the longest names holds 700
 inline constexpr std::size_t kTextBytesMax = 256;

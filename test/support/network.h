@@ -144,8 +144,23 @@ class Network {
     }
   }
 
-  std::string Encode(const Message& message) {
+  // What can be said of `message` at all: the codec refuses to write the rest, and nobody could read it.
+  static void Permit(Message& message) {
+    const auto kind = std::clamp(static_cast<int>(message.kind), 1, static_cast<int>(MessageKind::kSnapshotEnd));
+    message.kind = static_cast<MessageKind>(kind);
+    const auto near = [](Instant t) { return std::clamp(t, Instant(-kSinceOriginMax), Instant(kSinceOriginMax)); };
+    message.to = near(message.to);
+    message.from = std::min(near(message.from), message.to);
+    message.period = std::clamp(message.period, Duration(), kPeriodMax);
+    if (message.kind != MessageKind::kRepeat) message.ranges.clear();
+    for (SequenceRange& r : message.ranges) r.last = std::max(r.first, r.last);
+    if (message.kind != MessageKind::kSnapshotEnd) message.positions.clear();
+    if (message.kind != MessageKind::kReport && message.kind != MessageKind::kSnapshot) message.entries.Clear();
+  }
+
+  std::string Encode(Message message) {
     std::string frame;
+    Permit(message);
     codec.Encode(message, frame);
     return frame;
   }
