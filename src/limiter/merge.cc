@@ -90,7 +90,6 @@ void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, In
             Bucket bucket;
             Waste waste;
             bucket.Debit(limit.shape, entry.value, when, MaxDebt(limit), now, waste, window_);
-            if (bucket.IsFull(now)) return;
             slot = shard.Insert(tag, bucket, index, now);
             if (slot != nullptr) {
               shard.waste(slot) = waste;
