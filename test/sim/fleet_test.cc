@@ -276,7 +276,7 @@ Soak Endure(std::uint32_t hosts, Duration length, std::uint64_t seed) {
   const auto period = std::chrono::seconds(20 + prng.Below(11));
   const bool lossy = prng.Below(2) == 0;
   const Tokens burst = 300;
-  const double rate = 0.2;
+  const double rate = 0.05;
   CAPTURE(seed, hosts, period.count(), lossy);
   Fleet fleet({.hosts = hosts,
                .rules = OneRule(burst, rate),
@@ -285,7 +285,7 @@ Soak Endure(std::uint32_t hosts, Duration length, std::uint64_t seed) {
                .started_within = period},
               seed);
   const Duration round = 2h, busy = 100min, calm = 10min;
-  fleet.Add({.rate = 6,
+  fleet.Add({.rate = 1.5,
              .poisson = true,
              .on = busy,
              .off = round - busy,
