@@ -90,7 +90,6 @@ void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, In
             Bucket bucket;
             Waste waste;
             bucket.Debit(limit.shape, entry.value, when, MaxDebt(limit), now, waste, window_);
-            if (bucket.IsFull(now)) return;
             slot = shard.Insert(tag, bucket, index, now);
             if (slot != nullptr) {
               shard.waste(slot) = waste;
@@ -107,11 +106,19 @@ void Limiter::Merge(const Entries& entries, std::size_t first, std::size_t n, In
             constexpr std::uint64_t kFarMicroseconds = std::uint64_t{1} << 50;
             const Instant full_at =
                 at + std::chrono::microseconds(static_cast<std::int64_t>(std::min(entry.value, kFarMicroseconds)));
-            Bucket bucket = slot != nullptr ? slot->bucket : Bucket();
+            const Bucket before = slot != nullptr ? slot->bucket : Bucket();
+            Bucket bucket = before;
             bucket.Merge(limit.shape, full_at, slot != nullptr ? slot->unreported : 0, MaxDebt(limit), now);
+            if (bucket.UntilFull(now) == before.UntilFull(now)) return;
             if (slot != nullptr) {
               slot->bucket = bucket;
-            } else if (!bucket.IsFull(now) && shard.Insert(tag, bucket, index, now) == nullptr) {
+            } else {
+              slot = shard.Insert(tag, bucket, index, now);
+            }
+            if (slot != nullptr) {
+              // It was not full lately, as far as we know, so there is no refill that late debits could be paid from.
+              shard.waste(slot) = Waste::From(ToTicks(now) - 3 * window_);
+            } else {
               ++merge_counts_.unrecorded;
             }
           });

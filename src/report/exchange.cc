@@ -82,7 +82,8 @@ struct Peer {
   std::optional<Heard> heard;               // in that incarnation; none: not known where to start
   std::uint64_t renounced = 0;              // an incarnation that was replaced by a smaller one
   std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
-  std::uint64_t welcome_next = 1;           // where to start in it if nothing better is known
+  std::uint64_t welcome_sequence = 0;       // published when it said so
+  bool has_all = false;                     // of that, still
 
   Instant alive{};       // when a report or the first welcome came
   Instant next_ask{};    // to repeat
@@ -127,6 +128,7 @@ struct Exchange::State {
   bool joining = false, joined = false;
   Instant join_began{}, next_donor{};
   int join_failures = 0;
+  bool part_merged = false;    // of a snapshot, complete or not
   std::optional<LinkId> failed_donor;
   struct HeldFrame {
     std::string bytes;
@@ -141,6 +143,8 @@ struct Exchange::State {
     std::uint64_t id;
     Instant deadline;
     Heard parts{1};
+    std::optional<std::uint64_t> count{};    // of parts; known when its end has come
+    std::vector<Position> positions{};
   };
   std::optional<Taking> taking;
 
@@ -360,10 +364,8 @@ struct Exchange::State {
     SetPeriod(peer);
     if (peer.welcome_incarnation != in.incarnation) {
       peer.welcome_incarnation = in.incarnation;
-      // A table that begins empty wants all that the peer ever published, if the peer still has it. One that was kept
-      // over a restart has most of it and would debit it twice.
-      const bool all = options.fresh_table && in.ring_low == 1;
-      peer.welcome_next = all || in.sequence == std::numeric_limits<std::uint64_t>::max() ? 1 : in.sequence + 1;
+      peer.welcome_sequence = in.sequence;
+      peer.has_all = in.ring_low == 1;
     }
     if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Note(in.to, now);
     if (!joining) Start(peer);
@@ -372,10 +374,14 @@ struct Exchange::State {
 
   void SetPeriod(Peer& peer) { peer.period = std::clamp(in.period, kBelievedPeriodMin, kBelievedPeriodMax); }
 
-  static void Start(Peer& peer) {
+  // A table that begins empty wants all that the peer ever published, if the peer still has it. One that was kept over
+  // a restart, or that has part of a snapshot, has most of it and would debit it twice.
+  void Start(Peer& peer) {
     if (peer.heard) return;
+    const bool all = options.fresh_table && !part_merged && peer.has_all;
+    const bool unlikely = peer.welcome_sequence == std::numeric_limits<std::uint64_t>::max();
     peer.incarnation = peer.welcome_incarnation;
-    peer.heard.emplace(peer.welcome_next);
+    peer.heard.emplace(all || unlikely ? 1 : peer.welcome_sequence + 1);
   }
 
   // ---- Reports ----
@@ -599,20 +605,27 @@ struct Exchange::State {
       taking->deadline = now + kDonorPatience;
       const Instant to = donor.clock.ToOurs(in.to, now);
       Push({FromPeers::Kind::kBuckets, to, to, 0, std::move(in.entries)});
+      part_merged = true;
+      FinishSnapshot();
     }
   }
 
   void OnSnapshotEnd(LinkId link, Instant now) {
-    if (!Taken(link)) return;
-    if (!taking->parts.missing().empty() || taking->parts.next() - 1 != in.sequence) {
-      ++join_failures;
-      return SnapshotFailed(now);
-    }
+    if (!Taken(link) || taking->count) return;
+    taking->count = in.sequence;
+    taking->positions = std::move(in.positions);
+    taking->deadline = now + kDonorPatience;    // for parts that the end has overtaken
+    FinishSnapshot();
+  }
+
+  void FinishSnapshot() {
+    if (!taking->count || !taking->parts.missing().empty() || taking->parts.next() - 1 != *taking->count) return;
+    const std::vector<Position> positions = std::move(taking->positions);
     ++counts.snapshots_taken;
     taking.reset();
     next_pass = last_pass;
     if (!joining) return;    // reports were taken meanwhile, as they came
-    for (const Position& p : in.positions) {
+    for (const Position& p : positions) {
       if (p.sender == options.name || p.incarnation == 0) continue;
       Peer& peer = FindOrAdd(p.sender);
       if (peer.heard) continue;

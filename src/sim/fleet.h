@@ -1,0 +1,180 @@
+// A fleet of hosts in one process, on one thread and in one order of events: the same options and seed give the same
+// run, bit for bit, which digest() shows.
+//
+//     Fleet fleet({.hosts = 16, .rules = rules}, seed);
+//     fleet.Add(Workload{.rate = 20, .poisson = true, .tags = 100});
+//     fleet.Inject({{.kind = Fault::Kind::kKill, .at = After(10min), .lasts = 3s, .host = 7}});
+//     fleet.Run(After(1h));
+//     ... fleet.ledger(), fleet.LevelErrors(), fleet.counts() ...
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "sim/clock.h"
+#include "sim/events.h"
+#include "sim/host.h"
+#include "sim/ledger.h"
+#include "sim/network.h"
+#include "sim/workload.h"
+
+namespace dthrottle::sim {
+
+struct FleetOptions {
+  std::size_t hosts = 2;
+  std::shared_ptr<const Rulebook> rules;
+  Duration period = std::chrono::seconds(5);
+  LaneOptions lanes;
+  Duration clock_offset_max = std::chrono::hours(28);
+  std::uint32_t drift_ppm_max = 100;    // either way
+  Duration started_within{};            // hosts start at random moments of it,
+  std::vector<WorldTime> starts{};      // or at these
+  HostOptions host{};                   // for what is not said above
+  Duration sample{};                    // width of the samples in Fleet::samples(); zero: none
+};
+
+// The same fleet, but all of its hosts report at the same moments: every period, from one period on.
+FleetOptions InPhase(FleetOptions options, std::uint64_t seed);
+
+// What happens to hosts and wires, from `at` on, for as long as it `lasts`.
+struct Fault {
+  enum class Kind {
+    kKill,     // kill -9 of `host`, which starts again on its old table
+    kWipe,     // the same, and the table is gone
+    kPause,    // `host` gets no time, but its clock goes on
+    kSplit,    // `size` hosts from `host` on hear nothing of the rest, nor the other way
+    kDeaf,     // those hosts do not hear the rest, which hears them
+    kMute,     // the other way round
+  };
+  Kind kind{};
+  WorldTime at{};
+  Duration lasts{};
+  std::uint32_t host = 0;
+  std::uint32_t size = 1;
+};
+
+// Faults of all kinds that begin within [from, until) and last up to `lasts_max`. They overlap as chance will have it
+// (together), or each has healed for `healed` before the next begins (one by one), as far as there is time.
+struct FaultOptions {
+  std::size_t count = 1;
+  std::size_t hosts = 2;
+  WorldTime from{}, until{};
+  Duration lasts_max{};
+  bool one_by_one = false;
+  Duration healed{};
+};
+std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng);
+
+struct FleetCounts {
+  std::uint64_t events = 0;
+  std::uint64_t queries = 0;
+  std::uint64_t homeless = 0;    // queries that found no host answering
+  NetworkCounts network;
+};
+
+// Tokens asked for, served, and served by one bucket for all, of every tag together.
+struct Sample {
+  WorldTime from{};
+  std::uint64_t asked = 0, served = 0, ideal = 0;
+};
+
+// A host whose level of a tag is not what all hits together make of it.
+struct LevelError {
+  std::string tag;
+  std::uint32_t host;
+  Tokens level, truth;
+  Tokens allowed;    // max(1 token, 2 % of burst), and what drifting clocks may have made of the time since it was full
+};
+
+class Fleet final : private Surroundings {
+ public:
+  Fleet(const FleetOptions& options, std::uint64_t seed);
+
+  // ---- Before and while it runs ----
+
+  void Add(const Workload& workload);
+  void Inject(const std::vector<Fault>& faults);
+  void At(WorldTime at, std::function<void()> call);
+  Network& network() { return network_; }
+
+  // One query now, to that host.
+  bool Ask(std::uint32_t host, std::string_view tag, Cost cost = 1);
+
+  // Runs everything that happens until then.
+  void Run(WorldTime until);
+
+  // ---- Looking ----
+
+  WorldTime now() const { return now_; }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(hosts_.size()); }
+  SimHost& host(std::uint32_t number) { return *hosts_[number]; }
+  const Ledger& ledger() const { return ledger_; }
+  FleetCounts counts() const;
+  const std::vector<Sample>& samples() const { return samples_; }
+
+  // Of everything that was ever sent and every verdict.
+  std::uint64_t digest() const { return digest_; }
+
+  // Running hosts and shared tags with more of an error than allowed; all of them if `all`. Worth asking when reports
+  // of everything have had time to arrive.
+  std::vector<LevelError> LevelErrors(bool all = false);
+
+  // Tokens served elsewhere that running hosts have not been told of in reports, and those told twice.
+  struct Untold {
+    std::uint64_t lost = 0, twice = 0;
+  };
+  Untold CountUntold() const;
+
+  // Took part in a snapshot or lost its table: what it was told in reports is then not all that it knows.
+  bool rebased(std::uint32_t host) const { return rebased_[host]; }
+
+ private:
+  struct Running {
+    Running(const Workload& workload, std::size_t hosts, Prng prng) : arrivals(workload, hosts, prng) {}
+    ArrivalStream arrivals;
+    Arrival next{};
+    Cost cost = 1;
+    std::vector<TagNumber> tags;
+  };
+
+  void Send(const Parcel& parcel) override;
+  void Reported(std::uint32_t host, const Entries& entries) override;
+  void Debited(std::uint32_t host, const Entries& entries) override;
+  void Merged(std::uint32_t host, const Entries& entries) override;
+
+  void Handle(Event event);
+  void Deliver(Parcel parcel);
+  void Arrive(std::uint32_t workload);
+  void Await(std::uint32_t workload);
+  bool Decide(std::uint32_t host, TagNumber tag, Cost cost);
+  void Work(std::uint32_t host);
+  void Start(std::uint32_t host, bool keep_table);
+  void Kill(std::uint32_t host);
+  void CutOff(const Fault& fault, bool mend);
+  void Mix(std::uint64_t word);
+
+  FleetOptions options_;
+  Prng prng_;
+  WorldTime now_{};
+  EventQueue events_;
+  Network network_;
+  Ledger ledger_;
+  std::vector<std::unique_ptr<SimHost>> hosts_;
+  struct Wish {
+    WorldTime at = WorldTime::max();
+    std::uint32_t number = 0;
+  };
+  std::vector<Wish> wishes_;    // to be woken, by host
+  std::vector<bool> rebased_;
+  std::deque<Running> workloads_;
+  std::deque<std::function<void()>> calls_;
+  std::vector<Sample> samples_;
+  FleetCounts counts_;
+  std::uint64_t digest_ = 0;
+};
+
+}    // namespace dthrottle::sim
