@@ -312,7 +312,7 @@ std::vector<Section> MakeSections() {
        {
            BytesKey<S>(
                "memory", "\"64MiB\"", Table::kRegionBytesMin, kSizeMax, MEMBER(table.memory),
-               "The size of the table, all of it taken at start: about 40 bytes for a tag of up to 16 bytes, 32 more "
+               "The size of the table, all of it taken at start: about 44 bytes for a tag of up to 16 bytes, 32 more "
                "for each further 32."),
            Text<S>("file", "\"/run/dthrottle/table\"", "an absolute path, or \"\" for none", MEMBER(table.file),
                    "The file that holds the table, best on a tmpfs. A daemon that is killed and starts again finds "

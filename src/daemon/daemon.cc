@@ -18,6 +18,7 @@
 #include "base/check.h"
 #include "config/keys.h"
 #include "config/values.h"
+#include "daemon/elsewhere.h"
 #include "io/clock.h"
 
 namespace dthrottle {
@@ -128,7 +129,10 @@ void Daemon::Start() {
   auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
   if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
   region_.emplace(std::move(*region));
-  auto rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
+  std::shared_ptr<const Rulebook> rules;
+  Elsewhere([&] {
+    rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
+  });
   if (rules->rules().empty() && rules->overrides().empty()) {
     log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
   }
@@ -335,6 +339,7 @@ void Daemon::StartReload() {
   work->daemon = this;
   work->request.data = work.get();
   const auto read = [](uv_work_t* request) {
+    YieldToQueries();
     auto& w = *static_cast<ReloadWork*>(request->data);
     auto text = ReadFile(w.daemon->path_, kSettingsBytesMax);
     if (!text) {
@@ -432,7 +437,11 @@ void Daemon::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
   auto* work = new Work{{}, std::move(rules)};
   work->request.data = work;
   DT_CHECK(uv_queue_work(
-               &loop_, &work->request, [](uv_work_t* r) { static_cast<Work*>(r->data)->rules.reset(); },
+               &loop_, &work->request,
+               [](uv_work_t* r) {
+                 YieldToQueries();
+                 static_cast<Work*>(r->data)->rules.reset();
+               },
                [](uv_work_t* r, int) { delete static_cast<Work*>(r->data); }) == 0);
 }
 

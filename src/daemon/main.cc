@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "config/load.h"
 #include "daemon/daemon.h"
+#include "daemon/elsewhere.h"
 #include "io/files.h"
 #include "io/log.h"
 
@@ -56,7 +57,8 @@ int Serve(const std::string& path) {
     return EX_NOINPUT;
   }
   const std::string runtime_dir = RuntimeDir();
-  LoadedSettings loaded = ParseSettings(*text, path, runtime_dir);
+  LoadedSettings loaded;
+  Elsewhere([&] { loaded = ParseSettings(*text, path, runtime_dir); });
   for (const Problem& problem : loaded.problems) {
     const bool is_error = problem.severity == Problem::Severity::kError;
     log.Say(is_error ? LogLevel::kError : LogLevel::kWarning, Format(problem));

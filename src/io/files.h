@@ -23,11 +23,11 @@ using FileResult = tl::expected<T, FileError>;
 // The whole file. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
-// 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
-// nothing of before is trusted.
 // Writes the file anew, so that whoever reads it finds either the old text or the whole new one. Permissions 0600.
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text);
 
+// 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
+// nothing of before is trusted.
 std::array<std::byte, 16> ReadBootId();
 
 // Bytes from the system's source of randomness.

@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "base/check.h"
+#include "base/host_name.h"
 #include "config/values.h"
 #include "io/files.h"
 
@@ -30,13 +31,6 @@ bool IsKey(std::string_view text) {
   // The decoder does not look at the length of what it is given, nor at characters outside ASCII.
   return text.size() == kKeyChars && std::all_of(text.begin(), text.end(), [](char c) { return c > ' ' && c < 127; }) &&
          zmq_z85_decode(raw, std::string(text).c_str()) != nullptr;
-}
-
-bool IsPeerName(std::string_view name) {
-  return !name.empty() && name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
-           c == '-';
-  });
 }
 
 std::string_view Trim(std::string_view text) {
@@ -173,7 +167,8 @@ Result<AuthorizedKeys> ReadAuthorizedKeys(const std::string& directory) {
     const std::string path = directory + "/" + file;
     const std::string name = file.ends_with(".pub") ? file.substr(0, file.size() - 4) : "";
     const auto complain = [&](std::string why) { result.complaints.push_back(std::move(why)); };
-    if (!IsPeerName(name)) {
+    if (file.ends_with(".key")) continue;    // a host's own, made where its .pub was made
+    if (!IsHostName(name)) {
       complain(fmt::format("{}: is not NAME.pub with a NAME of 1 to 64 letters, digits, '.', '_', '-'", path));
       continue;
     }

@@ -29,7 +29,7 @@ void Limiter::ShareWith(std::size_t peers, Duration period) {
 // A peer can take a bucket into debt by what it may itself have served; so much, for all of them, is the most that is
 // ever owed (DESIGN section 7).
 Ticks Limiter::MaxDebt(const Limit& limit) const {
-  if (limit.max_debt != 0) return limit.max_debt;
+  if (limit.max_debt >= 0) return limit.max_debt;
   return static_cast<Ticks>(peers_ + 1) * (limit.shape.depth + window_);
 }
 

@@ -652,6 +652,13 @@ struct Exchange::State {
       return;
     }
     if (giving) return Refuse(route, "busy with another snapshot", in.snapshot, now);
+    // A position cannot say that something before it is missing; soon it will have come.
+    for (const auto& [name, other] : peers) {
+      const bool repairing = other.link != nullptr && now < other.silent_at() && other.heard;
+      if (repairing && !other.heard->missing().empty()) {
+        return Refuse(route, "busy with repairs", in.snapshot, now);
+      }
+    }
     if (!peer.snapshots.Take(now)) {
       ++counts.excess;
       return Refuse(route, "too often", in.snapshot, now);
@@ -664,7 +671,7 @@ struct Exchange::State {
       if (!other.heard) continue;
       bytes += name.size() + 24;
       if (bytes > kPositionsBytesMax || giving->positions.size() + 1 >= kPositionsMax) break;
-      giving->positions.push_back({name, other.incarnation, other.heard->lowest()});
+      giving->positions.push_back({name, other.incarnation, other.heard->next()});
     }
     Push({FromPeers::Kind::kSnapshotWanted, {}, {}, giving->number, {}});
   }

@@ -77,8 +77,6 @@ class Heard {
   // In order of sequence, and so of age.
   const std::vector<Missing>& missing() const { return missing_; }
 
-  // The first that has not come.
-  std::uint64_t lowest() const { return missing_.empty() ? next_ : missing_.front().first; }
 
  private:
   std::uint64_t next_;

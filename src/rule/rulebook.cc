@@ -22,7 +22,7 @@ class Fingerprint {
 
 // What an override shares, and how far, is its rule's to say; without one it is shared like any rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
-  Limit limit{shape, index, mode, true, 0, Duration::zero()};
+  Limit limit{shape, index, mode, true, -1, Duration::zero()};
   if (rule != nullptr) {
     limit.shared = rule->share != Share::kLocal;
     if (rule->max_debt.has_value()) limit.max_debt = TicksOf(*rule->max_debt, shape);

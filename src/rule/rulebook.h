@@ -25,7 +25,7 @@ struct Limit {
   std::uint32_t rule;    // index into rules(), also for an override; rules().size() if no rule matches its tag
   Mode mode;
   bool shared;         // with other hosts
-  Ticks max_debt;      // of Bucket::Debit; 0: the limiter's
+  Ticks max_debt;      // of Bucket::Debit; negative: the limiter's
   Duration horizon;    // 0: the limiter's
 };
 

@@ -1,0 +1,23 @@
+// Work that must not hold up queries: what 10^5 overrides take is milliseconds, wherever the time is spent.
+#pragma once
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <thread>
+
+namespace dthrottle {
+
+// Runs `work` to its end in a thread of its own. What it allocates is then in another heap than what this thread uses,
+// so that freeing it later does not lock this thread out while the heap shrinks.
+template <class Work>
+void Elsewhere(Work&& work) {
+  std::thread(work).join();
+}
+
+// Lets query threads have the processor first, from now on. For threads that do nothing else.
+inline void YieldToQueries() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+}
+
+}    // namespace dthrottle
