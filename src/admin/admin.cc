@@ -287,6 +287,30 @@ Json Rules(const Context& c) {
   return rows;
 }
 
+std::string_view Name(PeerState state) {
+  constexpr std::string_view kNames[] = {"connecting", "up", "silent", "self", "refused"};
+  return kNames[static_cast<int>(state)];
+}
+
+// Everything in it that a peer or a name server wrote is escaped.
+Json Peers(const Context& c) {
+  Json rows = Json::array();
+  for (const PeerStatus& p : c.host.Peers()) {
+    const bool heard = p.last_heard >= Duration::zero();
+    rows.push_back({{"address", EscapeTag(p.address)},
+                    {"name", p.name.empty() ? Json() : Json(EscapeTag(p.name))},
+                    {"state", Name(p.state)},
+                    {"heard_s_ago", heard ? Json(Rounded(Seconds(p.last_heard))) : Json()},
+                    {"age_s", heard ? Json(Rounded(Seconds(p.age))) : Json()},
+                    {"reports", p.reports},
+                    {"missed", p.missed},
+                    {"lost", p.lost},
+                    {"version", p.version.empty() ? Json() : Json(EscapeTag(p.version))},
+                    {"note", p.reason.empty() ? Json() : Json(EscapeTag(p.reason))}});
+  }
+  return rows;
+}
+
 Json Config(const Context& c) {
   return RenderSettings(c.host.settings(), c.rules().rules(), c.rules().overrides());
 }
@@ -315,6 +339,7 @@ constexpr Command kCommands[] = {
     {"why", "TAG", "how the next verdict on a tag comes about, step by step", Why},
     {"top", "[N]", "the N most throttled and most served tags of the last minute or two", Top},
     {"rules", "", "rules in order, with what they served and throttled", Rules},
+    {"peers", "", "the other hosts: where, heard how long ago, how old their news was, what was missed", Peers},
     {"config", "", "the settings in force, as TOML", Config},
     {"forgive", "TAG", "forget what a tag has spent or owes", ForgiveTag},
     {"reload", "", "read the settings file again and put it in force, if it is good", nullptr},

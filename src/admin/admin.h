@@ -28,6 +28,7 @@ class AdminHost {
   virtual Limiter& limiter() = 0;
   virtual const Settings& settings() const = 0;    // without rules and overrides, which the limiter has
   virtual ProcessCounts Counts() const = 0;
+  virtual std::vector<PeerStatus> Peers() const = 0;    // none where limits are not shared
   // Starts a reload. `done` is called once, perhaps before this returns.
   virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;
 

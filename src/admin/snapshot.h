@@ -8,8 +8,19 @@
 
 #include "base/time.h"
 #include "limiter/limiter.h"
+#include "report/exchange.h"
 
 namespace dthrottle {
+
+// What the exchange with other hosts counts.
+struct PeerCounts {
+  ExchangeCounts exchange;
+  std::uint64_t configured = 0, up = 0;
+  std::uint64_t keys_denied = 0;    // connections with a key that is not authorized
+  std::uint64_t hung_up = 0;        // connections ended because they subscribed to what nobody publishes
+  std::uint64_t malformed = 0;      // messages of more parts than any has
+  std::uint64_t lookups_failed = 0;
+};
 
 // What only the skin of the daemon can count.
 struct ProcessCounts {
@@ -24,6 +35,7 @@ struct ProcessCounts {
   std::uint64_t reloads = 0;
   std::uint64_t reload_failures = 0;
   std::uint64_t log_suppressed = 0;
+  PeerCounts peers;
 };
 
 struct Snapshot {
@@ -34,6 +46,7 @@ struct Snapshot {
   std::uint64_t table_dropped = 0;
   RuleTotals all;    // over all rules
   std::uint64_t unmatched = 0;
+  MergeCounts merged;
   std::uint64_t rules = 0;
   std::uint64_t overrides = 0;
   bool reshaping = false;

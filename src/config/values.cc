@@ -106,8 +106,7 @@ bool IsLoopback(const Endpoint& e) {
   return e.host.starts_with("127.") || e.host == "::1";
 }
 
-// A name that could be looked up; one of only digits and dots is an address gone wrong.
-static bool IsDnsName(std::string_view name) {
+bool IsDnsName(std::string_view name) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
   return !name.empty() && name.size() <= 253 && std::all_of(name.begin(), name.end(), fits) &&
          name.find_first_not_of("0123456789.") != std::string_view::npos;

@@ -7,12 +7,16 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 
 #include "admin/escape.h"
+#include "base/host_name.h"
 #include "base/result.h"
+#include "config/values.h"
+#include "io/keys.h"
 
 namespace dthrottle {
 namespace {
@@ -112,6 +116,47 @@ bool IsRefusal(const std::string& answer) {
          answer.starts_with("{\"reloaded\":false");
 }
 
+// Makes the keys of one host: NAME.key, which stays there, and NAME.pub, for the others' authorized_keys.
+int Keygen(std::vector<std::string> words) {
+  CLI::App app("Makes a key pair for a host that shares limits.", "dthrottlectl keygen");
+  std::string name, directory = ".", address;
+  app.add_option("NAME", name, "The host's name, as in its peers.name")->required();
+  app.add_option("--directory,-d", directory, "Where the two files go")->capture_default_str();
+  app.add_option("--address,-a", address, "Where the host listens, such as tcp://10.0.0.2:7314, for its .pub file");
+  std::reverse(words.begin(), words.end());    // as the library wants them
+  words.pop_back();
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
+  }
+  const auto complain = [](const std::string& message) { fmt::print(stderr, "dthrottlectl: {}\n", message); };
+  if (!IsHostName(name)) {
+    complain(fmt::format("\"{}\": must be a name of up to 64 letters, digits and \"_-.\"", EscapeTag(name)));
+    return EX_USAGE;
+  }
+  if (const auto bound = ParseBind(address); !bound) {
+    complain(fmt::format("\"{}\": must be a numeric address such as tcp://10.0.0.2:7314", EscapeTag(address)));
+    return EX_USAGE;
+  }
+  const KeyPair keys = GenerateKeyPair();
+  const std::string path = directory + "/" + name;
+  // The public half first, and gone again if the secret cannot be written: never two halves that do not fit.
+  auto written = WritePublicKeyFile(path + ".pub", keys.public_key, address);
+  if (written) {
+    written = WriteKeyFile(path + ".key", keys);
+    if (!written) ::unlink((path + ".pub").c_str());
+  }
+  if (!written) {
+    complain(written.error().message);
+    return EX_CANTCREAT;
+  }
+  fmt::print(
+      "{0}.key  for this host alone: peers.key_file\n{0}.pub  for the others: into their peers.authorized_keys\n",
+      path);
+  return EX_OK;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Looks inside a running dthrottled.", "dthrottlectl");
   std::string socket = DefaultSocket();
@@ -126,7 +171,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
   app.footer(
-      "Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, config, forgive TAG, reload");
+      "Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, peers, config, forgive TAG, "
+      "reload; "
+      "or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
     app.parse(argc, argv);
@@ -138,6 +185,7 @@ int Main(int argc, char** argv) {
     fmt::print(stderr, "{}", app.help());
     return EX_USAGE;
   }
+  if (words.front() == "keygen") return Keygen(words);
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   const Result<std::string> answer = Ask(socket, Line(words, as_json), patience);
   if (!answer) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -144,10 +145,24 @@ void Daemon::Start() {
   }
 
   RaiseDescriptorLimit();
+  StartPeering();
   Listen();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   WatchSignals();
   StartWatchdog();
+}
+
+// Over-long tags go by a digest, which all hosts have to make in the same way. That everybody can make it costs little:
+// who finds two tags with one digest of 128 bits has found two tags that share a bucket.
+void Daemon::StartPeering() {
+  if (!settings_.peers.enabled()) return;
+  constexpr std::string_view kKey = "dthrottle: tags that are shared.";
+  TableKeys keys;
+  static_assert(kKey.size() == sizeof keys.digest);
+  std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
+  limiter_->table().SetDigestKey(keys.digest);
+  peering_ = std::make_unique<Peering>(&loop_, *limiter_, settings_, log_, *tasks_);
+  if (auto started = peering_->Start(); !started) throw StartFailure{EX_UNAVAILABLE, started.error().message};
 }
 
 void Daemon::MakeWorkers() {
@@ -296,7 +311,12 @@ ProcessCounts Daemon::Counts() const {
     counts.stalled += c.stalled.Read();
     counts.over_long += c.over_long.Read();
   }
+  if (peering_ != nullptr) counts.peers = peering_->Counts();
   return counts;
+}
+
+std::vector<PeerStatus> Daemon::Peers() const {
+  return peering_ != nullptr ? peering_->Peers() : std::vector<PeerStatus>();
 }
 
 // ---- Reload ----
@@ -359,6 +379,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
     }
     settings_ = std::move(work->loaded.settings);
     limiter_->Adopt(std::move(work->rules));
+    ReloadPeering(outcome.problems);
     for (const auto& worker : workers_) {
       worker->Do([server = worker->server.get(), timeout = settings_.query.idle_timeout] {
         server->set_idle_timeout(timeout);
@@ -381,6 +402,14 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
   reloading_ = false;
   for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
   if (!asked_.empty() && !reloading_) StartReload();
+}
+
+void Daemon::ReloadPeering(std::vector<std::string>& problems) {
+  if (peering_ != nullptr) {
+    peering_->Reload(settings_, problems);
+  } else if (settings_.peers.enabled()) {
+    problems.push_back(fmt::format("{}: warning: peers.connect: sharing begins at the next start", path_));
+  }
 }
 
 void Daemon::StartBackground() {
@@ -448,6 +477,7 @@ void Daemon::StopListening() {
 
 void Daemon::CloseHandles() {
   StopListening();
+  if (peering_ != nullptr) peering_->Stop();
   admin_->Close();
   tasks_->Close();
   CloseHandle(on_term_);

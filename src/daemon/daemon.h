@@ -13,6 +13,7 @@
 #include "admin/admin.h"
 #include "config/load.h"
 #include "config/settings.h"
+#include "daemon/peering.h"
 #include "io/admin_server.h"
 #include "io/files.h"
 #include "io/listener.h"
@@ -49,6 +50,7 @@ class Daemon final : private AdminHost {
   // Start, and the opposite
   void StopListening();
   void CloseHandles();
+  void StartPeering();
   void MakeWorkers();
   void Listen();
   void ListenOn(int fd, bool for_admin);
@@ -64,6 +66,7 @@ class Daemon final : private AdminHost {
   void StartReload();
   void FinishReload(std::unique_ptr<ReloadWork> work);
   void PutInForce(std::unique_ptr<ReloadWork> work);
+  void ReloadPeering(std::vector<std::string>& problems);
   void StartBackground();
   void OnBackground();
   void FreeElsewhere(std::shared_ptr<const Rulebook> rules);
@@ -74,6 +77,7 @@ class Daemon final : private AdminHost {
   Limiter& limiter() override { return *limiter_; }
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override;
+  std::vector<PeerStatus> Peers() const override;
   void Reload(std::function<void(const ReloadOutcome&)> done) override;
 
   const std::string path_;
@@ -92,6 +96,7 @@ class Daemon final : private AdminHost {
   std::unique_ptr<Limiter> limiter_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
+  std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<AdminServer> admin_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::string> socket_files_;    // that we made and remove

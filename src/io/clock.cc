@@ -4,10 +4,18 @@
 
 namespace dthrottle {
 
-Instant Now() {
+static Duration Read(clockid_t clock) {
   timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return Instant(std::chrono::seconds(t.tv_sec) + Duration(t.tv_nsec));
+  clock_gettime(clock, &t);
+  return std::chrono::seconds(t.tv_sec) + Duration(t.tv_nsec);
+}
+
+Instant Now() {
+  return Instant(Read(CLOCK_MONOTONIC));
+}
+
+Duration WallClock() {
+  return Read(CLOCK_REALTIME);
 }
 
 }    // namespace dthrottle

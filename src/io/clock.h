@@ -8,4 +8,7 @@ namespace dthrottle {
 // CLOCK_MONOTONIC: the same for every process since boot, so that a table outlives the process that wrote it.
 Instant Now();
 
+// Since 1970, by a clock that may be set. Only for numbers that should grow from one start to the next.
+Duration WallClock();
+
 }    // namespace dthrottle

@@ -53,6 +53,17 @@ FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max)
   return text;
 }
 
+FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
+  const std::string fresh = path + ".new";
+  const Descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (file.get() < 0) return Failed(fresh, "cannot open");
+  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
+    return Failed(fresh, "cannot write");
+  }
+  if (::rename(fresh.c_str(), path.c_str()) != 0) return Failed(path, "cannot replace");
+  return {};
+}
+
 std::array<std::byte, 16> ReadBootId() {
   std::array<std::byte, 16> id{};
   const auto text = ReadFile("/proc/sys/kernel/random/boot_id", 64);    // a UUID: 32 hexadecimal digits and 4 dashes

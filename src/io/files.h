@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 
@@ -24,6 +25,9 @@ FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max)
 
 // 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
 // nothing of before is trusted.
+// Writes the file anew, so that whoever reads it finds either the old text or the whole new one. Permissions 0600.
+FileResult<void> ReplaceFile(const std::string& path, std::string_view text);
+
 std::array<std::byte, 16> ReadBootId();
 
 // Bytes from the system's source of randomness.

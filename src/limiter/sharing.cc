@@ -28,15 +28,15 @@ class Visitor final : public SlotVisitor {
 
 Sharing::Sharing(Limiter& limiter, ToPeersRing& to_peers, FromPeersRing& from_peers, std::size_t peers, Duration period,
                  Prng& prng, Instant now)
-    : limiter_(limiter), to_peers_(to_peers), from_peers_(from_peers), period_(period), from_(now) {
+    : limiter_(limiter), to_peers_(to_peers), from_peers_(from_peers), peers_(peers), period_(period), from_(now) {
   limiter_.ShareWith(peers, period);
   report_at_ = now + Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(period.count()))));
 }
 
-void Sharing::SetTerms(std::size_t peers, Duration period, Instant now) {
-  limiter_.ShareWith(peers, period);
-  period_ = period;
-  report_at_ = std::min(report_at_, now + period);
+void Sharing::SetPeers(std::size_t peers) {
+  if (peers == peers_) return;
+  peers_ = peers;
+  limiter_.ShareWith(peers, period_);
 }
 
 Instant Sharing::next() const {

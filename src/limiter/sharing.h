@@ -24,10 +24,15 @@ class Sharing {
   // the peers' side has pushed or popped something. The limiter's owner thread.
   bool Work(Instant now);
 
+  // Makes the next report due now. For a host that leaves.
+  void ReportNow(Instant now) { report_at_ = now; }
+  bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
+
   // When there is something to do even if nothing arrives.
   Instant next() const;
 
-  void SetTerms(std::size_t peers, Duration period, Instant now);
+  // How many other hosts there are.
+  void SetPeers(std::size_t peers);
 
  private:
   enum class Walk { kNone, kTable, kEnd };
@@ -41,6 +46,7 @@ class Sharing {
   Limiter& limiter_;
   ToPeersRing& to_peers_;
   FromPeersRing& from_peers_;
+  std::size_t peers_;
   Duration period_;
   Instant report_at_;
   std::optional<Instant> retry_at_;    // the other side had no room

@@ -17,6 +17,7 @@ class FuzzedDaemon final : public AdminHost {
   Limiter& limiter() override { return *host_.limiter; }
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override { return {}; }
+  std::vector<PeerStatus> Peers() const override { return {}; }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }
   void Ask(std::string_view tag) { (void)host_.Serves(tag, FromNanoseconds(1)); }
 

@@ -26,6 +26,7 @@ class FakeDaemon final : public AdminHost {
   Limiter& limiter() override { return *host_.limiter; }
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override { return {}; }
+  std::vector<PeerStatus> Peers() const override { return {}; }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done(outcome); }
 
   std::string Ask(std::string_view line) {

@@ -1,0 +1,213 @@
+#include "daemon/peering.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/check.h"
+#include "base/host_name.h"
+#include "io/clock.h"
+#include "io/files.h"
+
+namespace dthrottle {
+
+namespace {
+
+// What a turn of the loop spends on peers before it looks at its applications again.
+constexpr Duration kBudget = std::chrono::microseconds(100);
+
+// For the last report, of a table however large.
+constexpr Duration kFarewell = std::chrono::milliseconds(500);
+
+// How often the peers are counted.
+constexpr Duration kCountEvery = std::chrono::seconds(1);
+
+std::uint64_t Random() {
+  std::uint64_t value;
+  FillRandom(std::as_writable_bytes(std::span(&value, 1)));
+  return value;
+}
+
+// What the machine is called, with whatever no peer may be called left out.
+std::string NameOfMachine() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "host";
+  std::string fit;
+  for (const char c : std::string_view(name)) {
+    if (IsHostName({&c, 1}) && fit.size() < kHostNameBytesMax) fit += c;
+  }
+  return fit.empty() ? "host" : fit;
+}
+
+// Greater at each start, also if the clock has been set back meanwhile, as long as the file beside the table is there.
+std::uint64_t NextIncarnation(const std::string& table_file) {
+  const auto wall = std::chrono::duration_cast<std::chrono::microseconds>(WallClock()).count();
+  std::uint64_t incarnation = static_cast<std::uint64_t>(std::max<std::int64_t>(wall, 1));
+  if (table_file.empty()) return incarnation;
+  const std::string path = table_file + ".incarnation";
+  if (const auto text = ReadFile(path, 32)) {
+    const std::uint64_t last = std::strtoull(text->c_str(), nullptr, 10);
+    if (last < std::uint64_t{1} << 62) incarnation = std::max(incarnation, last + 1);
+  }
+  ReplaceFile(path, std::to_string(incarnation) + "\n");    // the clock alone will do if this fails
+  return incarnation;
+}
+
+}    // namespace
+
+Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks)
+    : loop_(loop), limiter_(limiter), settings_(settings), log_(log), tasks_(tasks), prng_(Random()) {
+  const auto on_wake = [](uv_async_t* h) { static_cast<Peering*>(h->data)->StartWork(); };
+  DT_CHECK(uv_async_init(loop_, &wake_, on_wake) == 0 && uv_timer_init(loop_, &timer_) == 0 &&
+           uv_idle_init(loop_, &working_) == 0);
+  wake_.data = timer_.data = working_.data = this;
+}
+
+Peering::~Peering() {
+  DT_CHECK(stopped_);
+}
+
+Result<std::optional<KeyPair>> Peering::ReadKeys(AuthorizedKeys& authorized) {
+  if (settings_.peers.key_file.empty()) return std::nullopt;
+  auto keys = ReadKeyFile(settings_.peers.key_file);
+  if (!keys) return Fail("peers.key_file: " + keys.error().message);
+  auto others = ReadAuthorizedKeys(settings_.peers.authorized_keys);
+  if (!others) return Fail("peers.authorized_keys: " + others.error().message);
+  authorized = std::move(*others);
+  for (const std::string& complaint : authorized.complaints) {
+    log_.Say(LogLevel::kWarning, "peers.authorized_keys: " + complaint);
+  }
+  return std::move(*keys);
+}
+
+Result<void> Peering::Start() {
+  const auto& peers = settings_.peers;
+  PeerThread::Options options;
+  auto keys = ReadKeys(options.authorized);
+  if (!keys) return Fail(keys.error().message);
+  options.keys = std::move(*keys);
+  options.bind = peers.bind;
+  options.connect = peers.connect;
+  options.resolver.every = peers.resolve_interval;
+  options.resolver.servers = peers.name_servers;
+  options.seed = Random();
+  options.exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
+  options.exchange.incarnation = NextIncarnation(settings_.table.file);
+  options.exchange.version = DTHROTTLE_VERSION;
+  options.exchange.period = peers.period;
+  options.exchange.ring_bytes = peers.history;
+  options.exchange.identities_proven = options.keys.has_value();
+  options.exchange.fresh_table = !limiter_.discarded().empty();
+  options.log = [this](LogLevel level, std::string text) {
+    tasks_.Post([this, level, text = std::move(text)] {
+      if (level <= LogLevel::kWarning) {
+        log_.Warning("peers: {}", text);
+      } else {
+        log_.Notice("peers: {}", text);
+      }
+    });
+  };
+  options.wake = [this] { uv_async_send(&wake_); };
+  const std::string name = options.exchange.name;
+  auto thread = std::make_unique<PeerThread>(std::move(options));
+  if (auto started = thread->Start(); !started) return Fail("peers.bind: " + started.error().message);
+  thread_ = std::move(thread);
+  sharing_ = std::make_unique<Sharing>(limiter_, thread_->to_peers(), thread_->from_peers(), peers.connect.size(),
+                                       peers.period, prng_, Now());
+  counted_at_ = Now();
+  log_.Notice("sharing limits as \"{}\" on {}, {}", name, FormatBind(peers.bind),
+              peers.key_file.empty() ? "on this host only: no keys" : "with keys");
+  SetTimer();
+  return {};
+}
+
+void Peering::Reload(const Settings& settings, std::vector<std::string>& problems) {
+  if (!settings.peers.enabled()) {
+    problems.push_back("peers.connect = []: warning: sharing ends at the next start");
+    return;
+  }
+  if (!settings.peers.authorized_keys.empty()) {
+    auto others = ReadAuthorizedKeys(settings.peers.authorized_keys);
+    if (others) {
+      for (const std::string& complaint : others->complaints) problems.push_back("peers.authorized_keys: " + complaint);
+      thread_->ReloadKeys(std::move(*others));
+    } else {
+      problems.push_back("peers.authorized_keys: warning: " + others.error().message + "; the keys stay as they were");
+    }
+  }
+  thread_->SetConnect(settings.peers.connect);
+}
+
+// One entry of the settings may be a name with many hosts behind it, and one may be this host itself.
+void Peering::CountPeers(Instant now) {
+  if (now < counted_at_ + kCountEvery) return;
+  counted_at_ = now;
+  std::size_t peers = 0;
+  for (const PeerStatus& peer : thread_->Peers()) {
+    peers += peer.state == PeerState::kUp || peer.state == PeerState::kSilent || peer.state == PeerState::kConnecting;
+  }
+  sharing_->SetPeers(peers);
+}
+
+void Peering::StartWork() {
+  if (stopped_ || uv_is_active(reinterpret_cast<uv_handle_t*>(&working_)) != 0) return;
+  uv_timer_stop(&timer_);
+  uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnWork(); });
+}
+
+void Peering::OnWork() {
+  const Instant end = Now() + kBudget;
+  for (Instant now = Now(); now < end; now = Now()) {
+    if (sharing_->Work(now)) continue;
+    uv_idle_stop(&working_);
+    SetTimer();
+    break;
+  }
+  thread_->Notify();
+}
+
+void Peering::SetTimer() {
+  CountPeers(Now());
+  uv_update_time(loop_);
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(sharing_->next() - Now()).count();
+  uv_timer_start(
+      &timer_, [](uv_timer_t* h) { static_cast<Peering*>(h->data)->StartWork(); },
+      static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 0)), 0);
+}
+
+PeerCounts Peering::Counts() const {
+  PeerCounts counts;
+  const PeerThreadCounts own = thread_->OwnCounts();
+  counts.exchange = thread_->Counts();
+  counts.keys_denied = own.denied;
+  counts.hung_up = own.hung_up;
+  counts.malformed = own.malformed;
+  counts.lookups_failed = own.lookups_failed;
+  for (const PeerStatus& peer : thread_->Peers()) {
+    counts.configured += peer.state != PeerState::kSelf;
+    counts.up += peer.state == PeerState::kUp;
+  }
+  return counts;
+}
+
+void Peering::Stop() {
+  if (std::exchange(stopped_, true)) return;
+  if (sharing_ != nullptr) {
+    sharing_->ReportNow(Now());
+    const Instant end = Now() + kFarewell;
+    for (Instant now = Now(); now < end && sharing_->reporting(now); now = Now()) {
+      sharing_->Work(now);
+      thread_->Notify();
+    }
+  }
+  if (thread_ != nullptr) thread_->Stop();
+  for (auto* handle : {reinterpret_cast<uv_handle_t*>(&wake_), reinterpret_cast<uv_handle_t*>(&timer_),
+                       reinterpret_cast<uv_handle_t*>(&working_)}) {
+    uv_close(handle, nullptr);
+  }
+}
+
+}    // namespace dthrottle

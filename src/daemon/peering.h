@@ -1,0 +1,63 @@
+// The daemon's part in a fleet: the limiter's half of the exchange of reports on the main loop, a slice at a time, and
+// the thread with the other half.
+#pragma once
+
+#include <uv.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "admin/snapshot.h"
+#include "config/settings.h"
+#include "io/log.h"
+#include "io/peer_thread.h"
+#include "io/task_queue.h"
+#include "limiter/limiter.h"
+#include "limiter/sharing.h"
+
+namespace dthrottle {
+
+class Peering {
+ public:
+  // All must outlive it. REQUIRES: settings.peers.enabled().
+  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks);
+  ~Peering();
+
+  // Reads the keys, opens the ports and begins to report. The reason if it cannot, with nothing begun.
+  Result<void> Start();
+
+  // Of settings that a reload may change, and of the directory of keys.
+  void Reload(const Settings& settings, std::vector<std::string>& problems);
+
+  // Tells the peers what they do not know yet, and ends the thread; takes half a second at most. The loop must run once
+  // more.
+  void Stop();
+
+  std::vector<PeerStatus> Peers() const { return thread_->Peers(); }
+  PeerCounts Counts() const;
+
+ private:
+  Result<std::optional<KeyPair>> ReadKeys(AuthorizedKeys& authorized);
+  void StartWork();
+  void OnWork();
+  void SetTimer();
+  void CountPeers(Instant now);
+
+  uv_loop_t* loop_;
+  Limiter& limiter_;
+  const Settings& settings_;
+  Log& log_;
+  TaskQueue& tasks_;
+  uv_async_t wake_;      // the other half has something
+  uv_timer_t timer_;     // a report is due
+  uv_idle_t working_;    // while there are slices to do
+  Prng prng_;
+  std::unique_ptr<PeerThread> thread_;
+  std::unique_ptr<Sharing> sharing_;
+  Instant counted_at_{};
+  bool stopped_ = false;
+};
+
+}    // namespace dthrottle

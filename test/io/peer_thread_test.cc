@@ -1,0 +1,417 @@
+#include "io/peer_thread.h"
+
+#include <sys/wait.h>
+#include <zmq.h>
+
+#include "test/io/net.h"
+
+namespace dthrottle {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::Dial;
+using testing::For;
+using testing::FreePort;
+using testing::Node;
+using testing::Until;
+using testing::Url;
+
+double Ms(std::optional<Duration> d) {
+  return d ? 1000 * Seconds(*d) : -1;
+}
+
+// Two hosts that know each other, "a" and "b".
+struct Pair {
+  Pair() : Pair(FreePort(), FreePort()) {}
+  Pair(std::uint16_t p, std::uint16_t q) : a("a", p, {Url(q)}), b("b", q, {Url(p)}) {}
+
+  void WithKeys() {
+    a.options.connect = {Url(b.port, "#b")};
+    b.options.connect = {Url(a.port, "#a")};
+    a.WithKeys(key_a, Both());
+    b.WithKeys(key_b, Both());
+  }
+  AuthorizedKeys Both() const { return Authorize({{"a", key_a.public_key}, {"b", key_b.public_key}}); }
+  static AuthorizedKeys Authorize(const std::map<std::string, std::string>& keys) {
+    AuthorizedKeys result;
+    result.by_name = keys;
+    for (const auto& [name, key] : keys) result.names[key] = name;
+    return result;
+  }
+  void Start() {
+    REQUIRE(a.Start());
+    REQUIRE(b.Start());
+  }
+  bool AreUp() const { return a.Up() && b.Up(); }
+  std::vector<Node*> nodes() { return {&a, &b}; }
+  bool Exchange(const std::string& tag) {
+    a.Hit(tag + "-a");
+    b.Hit(tag + "-b");
+    return Until(nodes(), [&] { return a.heard.count(tag + "-b") == 1 && b.heard.count(tag + "-a") == 1; }).has_value();
+  }
+
+  Node a, b;
+  KeyPair key_a = GenerateKeyPair(), key_b = GenerateKeyPair();
+};
+
+// A ZeroMQ application that is not ours.
+class Stranger {
+ public:
+  Stranger(int type, unsigned port, const KeyPair* keys = nullptr, const std::string& server_key = "") {
+    socket_ = zmq_socket(context_, type);
+    const int linger = 0;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &linger, sizeof linger);
+    if (keys != nullptr) {
+      zmq_setsockopt(socket_, ZMQ_CURVE_SERVERKEY, server_key.data(), kKeyChars);
+      zmq_setsockopt(socket_, ZMQ_CURVE_PUBLICKEY, keys->public_key.data(), kKeyChars);
+      zmq_setsockopt(socket_, ZMQ_CURVE_SECRETKEY, keys->secret_key.data(), kKeyChars);
+    }
+    if (type == ZMQ_SUB) Subscribe("");
+    REQUIRE(zmq_connect(socket_, Url(port).c_str()) == 0);
+  }
+  ~Stranger() {
+    zmq_close(socket_);
+    zmq_ctx_term(context_);
+  }
+  void Subscribe(const std::string& topic) { zmq_setsockopt(socket_, ZMQ_SUBSCRIBE, topic.data(), topic.size()); }
+  bool Send(const std::string& text, bool more = false) {
+    return zmq_send(socket_, text.data(), text.size(), ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0;
+  }
+  bool Hears() {
+    char bytes[16];
+    return zmq_recv(socket_, bytes, sizeof bytes, ZMQ_DONTWAIT) >= 0;
+  }
+
+ private:
+  void* const context_ = zmq_ctx_new();
+  void* socket_;
+};
+
+TEST_CASE("hits travel both ways, and quickly") {
+  Pair pair;
+  pair.Start();
+  const auto up = Until(pair.nodes(), [&] { return pair.AreUp(); });
+  CHECK(up);
+  CHECK(pair.a.Peer().name == "b");
+  CHECK(pair.Exchange("x"));
+  CHECK(pair.a.thread->Counts().published > 0);
+  WARN("up after " << Ms(up) << " ms");
+}
+
+TEST_CASE("a peer that restarts is heard again within seconds") {
+  Pair pair;
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+  pair.b.thread.reset();
+  For({&pair.a}, seconds(2));
+  CHECK_FALSE(pair.a.Up());
+  REQUIRE(pair.b.Start());
+  const auto resumed = Until(pair.nodes(), [&] { return pair.AreUp(); });
+  CHECK(resumed);
+  // What a returning host is told first is a snapshot; the nodes of this test have nothing to put into one.
+  REQUIRE(Until(pair.nodes(), [&] { return pair.b.thread->Counts().snapshots_taken == 1; }));
+  CHECK(pair.Exchange("y"));
+  WARN("both up " << Ms(resumed) << " ms after the restart");
+}
+
+TEST_CASE("an address in use is told at start, by name") {
+  const std::uint16_t port = FreePort();
+  for (const unsigned taken : {port + 0u, port + 1u}) {
+    const int fd = testing::Listen(static_cast<std::uint16_t>(taken));
+    Node node("a", port, {});
+    const auto started = node.Start();
+    REQUIRE_FALSE(started);
+    CHECK(started.error().message == Url(taken) + ": cannot listen: Address already in use");
+    ::close(fd);
+  }
+  Node last("a", 65535, {});
+  CHECK_FALSE(last.Start());
+}
+
+TEST_CASE("what the limiter handed over before the end still goes out") {
+  Pair pair;
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+  pair.a.Hit("last");
+  pair.a.PushPeriod();
+  pair.a.thread->Stop();
+  CHECK(Until({&pair.b}, [&] { return pair.b.heard.count("last") == 1; }));
+}
+
+TEST_CASE("stopping is quick, whatever the peers do") {
+  const std::uint16_t mute = FreePort(), dead = FreePort();
+  const int mute_a = testing::Listen(mute), mute_b = testing::Listen(static_cast<std::uint16_t>(mute + 1));
+  // A port that takes connections and says nothing, one that refuses, an address that leads nowhere, and a subscriber
+  // that reads nothing.
+  Node node("a", FreePort(), {Url(mute), Url(dead), "tcp://192.0.2.1:7314", "tcp://nowhere.invalid:1"});
+  node.options.resolver.servers = fmt::format("127.0.0.1:{}", mute);
+  REQUIRE(node.Start());
+  const int subscriber = Dial(node.port);
+  For({&node}, milliseconds(500));
+  node.Hit("x");
+  node.PushPeriod();
+  const Instant from = Now();
+  node.thread->Stop();
+  CHECK(Now() - from < seconds(1));
+  WARN("stopped in " << Ms(Now() - from) << " ms");
+  ::close(subscriber);
+  ::close(mute_a);
+  ::close(mute_b);
+}
+
+TEST_CASE("an address that is this host itself is not subscribed to") {
+  const std::uint16_t port = FreePort();
+  Node node("a", port, {Url(port)});
+  REQUIRE(node.Start());
+  REQUIRE(Until({&node}, [&] { return node.Peer().state == PeerState::kSelf; }));
+  For({&node}, milliseconds(300));
+  const auto received = node.thread->Counts().received;
+  node.Hit("own");
+  For({&node}, milliseconds(500));
+  CHECK(node.thread->Counts().received == received);
+  CHECK(node.heard.empty());
+}
+
+TEST_CASE("links come and go with the list, and names are looked up") {
+  Pair pair;
+  pair.a.options.connect = {fmt::format("tcp://localhost:{}", pair.b.port), "tcp://nowhere.invalid:7314"};
+  pair.a.options.resolver.servers = "127.0.0.1:1";    // answers nothing; localhost needs no server
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.b.Up(); }));
+  pair.a.thread->SetConnect({});
+  CHECK(Until(pair.nodes(), [&] { return pair.a.thread->Peers().empty(); }));
+  pair.a.heard.clear();
+  pair.b.Hit("unheard");
+  For(pair.nodes(), milliseconds(500));
+  CHECK(pair.a.heard.count("unheard") == 0);
+  pair.a.thread->SetConnect({Url(pair.b.port)});
+  CHECK(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+}
+
+TEST_CASE("with keys, hits travel and requests come with the name that the key proves") {
+  Pair pair;
+  pair.WithKeys();
+  pair.Start();
+  const auto up = Until(pair.nodes(), [&] { return pair.AreUp(); });
+  CHECK(up);
+  CHECK(pair.Exchange("x"));
+  CHECK(pair.a.thread->OwnCounts().allowed >= 2);
+  CHECK(pair.a.thread->OwnCounts().denied == 0);
+  WARN("up after " << Ms(up) << " ms");
+}
+
+TEST_CASE("a name that the key does not prove is refused") {
+  Pair pair;
+  pair.WithKeys();
+  pair.b.options.exchange.name = "c";
+  pair.Start();
+  CHECK(Until(pair.nodes(), [&] { return pair.b.Peer().state == PeerState::kRefused; }));
+  CHECK_FALSE(pair.b.Up());
+}
+
+TEST_CASE("with keys, whoever has none or another gets nothing and is counted") {
+  Pair pair;
+  pair.WithKeys();
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+  const KeyPair other = GenerateKeyPair();
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (const unsigned plus : {0u, 1u}) {
+    const int type = plus == 0 ? ZMQ_SUB : ZMQ_DEALER;
+    strangers.push_back(std::make_unique<Stranger>(type, pair.a.port + plus));
+    strangers.push_back(
+        std::make_unique<Stranger>(type, pair.a.port + plus, &other, pair.key_a.public_key));    // stranger's key
+    strangers.push_back(
+        std::make_unique<Stranger>(type, pair.a.port + plus, &pair.key_b, other.public_key));    // wrong server
+    if (plus == 1) {
+      for (auto& stranger : strangers) stranger->Send("DTR\1Hb\n");
+    }
+  }
+  const auto junk = pair.a.thread->Counts().junk + pair.a.thread->Counts().strangers;
+  CHECK(pair.Exchange("x"));
+  For(pair.nodes(), seconds(1));
+  for (auto& stranger : strangers) CHECK_FALSE(stranger->Hears());
+  CHECK(pair.a.thread->OwnCounts().denied >= 2);
+  CHECK(pair.a.thread->Counts().junk + pair.a.thread->Counts().strangers == junk);
+  CHECK(pair.a.Log().find("turned away") != std::string::npos);
+  CHECK(pair.AreUp());
+}
+
+TEST_CASE("an address without a known key is shown with what to do") {
+  Pair pair;
+  pair.WithKeys();
+  pair.a.options.connect = {Url(pair.b.port), Url(FreePort(), "#zoe")};
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.a.thread->Peers().size() == 2; }));
+  CHECK(pair.a.Peer(0).state == PeerState::kRefused);
+  CHECK(pair.a.Peer(0).reason ==
+        fmt::format("no key is known for {}: add #NAME or an address line to its .pub file", Url(pair.b.port)));
+  CHECK(pair.a.Peer(1).reason.ends_with("there is no zoe.pub"));
+  AuthorizedKeys keys = pair.Both();
+  keys.by_address[fmt::format("127.0.0.1:{}", pair.b.port)] = "b";
+  pair.a.thread->ReloadKeys(keys);
+  CHECK(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+}
+
+TEST_CASE("a removed key is cut off at once, the others are back in about a second") {
+  Pair pair;
+  pair.WithKeys();
+  const KeyPair key_c = GenerateKeyPair();
+  Node c("c", FreePort(), {Url(pair.a.port, "#a")});
+  const auto all =
+      Pair::Authorize({{"a", pair.key_a.public_key}, {"b", pair.key_b.public_key}, {"c", key_c.public_key}});
+  c.WithKeys(key_c, all);
+  pair.a.options.authorized = pair.b.options.authorized = all;
+  pair.a.options.connect.push_back(Url(c.port, "#c"));
+  pair.Start();
+  REQUIRE(c.Start());
+  const std::vector<Node*> nodes{&pair.a, &pair.b, &c};
+  REQUIRE(Until(nodes, [&] { return pair.AreUp() && pair.a.Up(1) && c.Up(); }));
+
+  pair.a.thread->ReloadKeys(pair.Both());
+  REQUIRE(Until(nodes, [&] { return pair.a.thread->OwnCounts().rebinds == 1; }));
+  const auto back = Until(nodes, [&] {
+    pair.a.Hit("after");
+    return pair.b.heard.count("after") == 1;
+  });
+  CHECK(back);
+  CHECK(Until(nodes, [&] { return pair.AreUp(); }));
+  For(nodes, seconds(1));
+  CHECK(c.heard.count("after") == 0);
+  CHECK_FALSE(c.Up());
+  CHECK(pair.a.Peer(1).reason.ends_with("there is no c.pub"));
+  CHECK(pair.a.thread->OwnCounts().denied >= 1);
+  WARN("heard again " << Ms(back) << " ms after a key was removed");
+
+  // And given back, it comes back.
+  pair.a.thread->ReloadKeys(all);
+  const auto returned = Until(
+      nodes, [&] { return c.Up() && pair.a.Up(1); }, seconds(40));
+  CHECK(returned);
+  CHECK(pair.a.thread->OwnCounts().rebinds == 1);
+  WARN("the removed host is up " << Ms(returned) << " ms after it got its key back");
+}
+
+TEST_CASE("a peer that had no keys for a moment is dialed again") {
+  Pair pair;
+  pair.WithKeys();
+  const auto keys = std::exchange(pair.b.options.keys, std::nullopt);
+  pair.b.options.authorized = {};
+  pair.Start();
+  For(pair.nodes(), seconds(1));
+  CHECK_FALSE(pair.a.Up());
+  pair.b.thread.reset();
+  pair.b.options.keys = keys;
+  pair.b.options.authorized = pair.Both();
+  REQUIRE(pair.b.Start());
+  const auto up = Until(
+      pair.nodes(), [&] { return pair.AreUp(); }, seconds(30));
+  CHECK(up);
+  WARN("up after " << Ms(up) << " ms and " << pair.a.thread->OwnCounts().redials << " redials");
+}
+
+TEST_CASE("junk on both ports hurts nobody") {
+  const bool with_keys = GENERATE(false, true);
+  Pair pair;
+  if (with_keys) pair.WithKeys();
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+  Prng prng(pair.a.port);
+  CAPTURE(pair.a.port);
+  const std::string greeting = std::string("\xff\0\0\0\0\0\0\0\1\x7f\3\0NULL", 16) + std::string(48, '\0');
+  const std::string ready("\4\x19\5READY\x0bSocket-Type\0\0\0\3SUB", 27), dealer(
+                                                                              "\4\x1c\5READY\x0bSocket-Type\0\0\0\6"
+                                                                              "DEALER",
+                                                                              30);
+  std::vector<int> open;
+  for (int i = 0; i < 60; ++i) {
+    for (const unsigned plus : {0u, 1u}) {
+      const int fd = Dial(pair.a.port + plus);
+      std::string bytes;
+      switch (i % 5) {
+        case 0:
+          for (std::uint64_t n = prng.Below(3000); n > 0; --n) bytes += static_cast<char>(prng.Next());
+          break;
+        case 1:
+          bytes = greeting.substr(0, prng.Below(64));
+          break;
+        case 2:
+          bytes = greeting + (plus == 0 ? ready : dealer) + std::string("\2\0\0\1\0\0\0\0\0", 9);
+          break;    // a frame of 2^40 bytes
+        case 3:
+          bytes = greeting + (plus == 0 ? ready : dealer);
+          for (std::uint64_t n = prng.Below(3000); n > 0; --n) bytes += static_cast<char>(prng.Next());
+          break;
+        case 4:
+          break;    // says nothing
+      }
+      [[maybe_unused]] const auto sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      open.push_back(fd);
+    }
+  }
+  if (!with_keys) {
+    For(pair.nodes(), milliseconds(300));
+    const auto malformed = pair.a.thread->OwnCounts().malformed;
+    Stranger dealing(ZMQ_DEALER, pair.a.port + 1u);
+    for (int i = 0; i < 2000; ++i) dealing.Send("part", i % 1000 != 999);
+    dealing.Send("DTR\1");
+    dealing.Send("");
+    dealing.Send(std::string(kFrameBytesMax, 'x'));
+    // Of the random bytes some made messages too.
+    CHECK(Until(pair.nodes(), [&] { return pair.a.thread->OwnCounts().malformed >= malformed + 2; }));
+    CHECK(Until(pair.nodes(), [&] { return pair.a.thread->Counts().junk >= 3; }));
+  }
+  CHECK(pair.Exchange("x"));
+  CHECK(pair.AreUp());
+  for (const int fd : open) ::close(fd);
+  CHECK(pair.Exchange("y"));
+}
+
+// Not a test: the other side of the next one.
+TEST_CASE("a subscriber that floods", "[.]") {
+  void* const context = zmq_ctx_new();
+  void* const socket = zmq_socket(context, ZMQ_SUB);
+  const int unlimited = 0;
+  zmq_setsockopt(socket, ZMQ_SNDHWM, &unlimited, sizeof unlimited);
+  REQUIRE(zmq_connect(socket, Url(static_cast<unsigned>(std::stoi(std::getenv("FLOOD_PORT")))).c_str()) == 0);
+  std::string topic(static_cast<std::size_t>(std::stoi(std::getenv("FLOOD_BYTES"))), '\0');
+  Prng chance(1);
+  for (const Instant from = Now(); Now() - from < seconds(2);) {
+    for (char& c : topic) c = static_cast<char>(chance.Next());
+    zmq_setsockopt(socket, ZMQ_SUBSCRIBE, topic.data(), topic.size());
+  }
+  ::_exit(0);
+}
+
+TEST_CASE("a flood of subscriptions is hung up on before it costs memory") {
+  const std::size_t length = GENERATE(8, 50);
+  Pair pair;
+  pair.Start();
+  REQUIRE(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+  const long before = testing::ResidentKb();
+  // In a process of its own: what it keeps for itself is not our growth.
+  ::setenv("FLOOD_PORT", fmt::format("{}", pair.a.port).c_str(), 1);
+  ::setenv("FLOOD_BYTES", fmt::format("{}", length).c_str(), 1);
+  const pid_t flood = ::fork();
+  if (flood == 0) {
+    ::execl("/proc/self/exe", "io_tests", "a subscriber that floods", nullptr);
+    ::_exit(1);
+  }
+  long most = 0;
+  Until(
+      pair.nodes(),
+      [&] {
+        most = std::max(most, testing::ResidentKb() - before);
+        return ::waitpid(flood, nullptr, WNOHANG) != 0;
+      },
+      seconds(30));
+  CHECK(pair.a.thread->OwnCounts().hung_up > 0);
+  if (std::getenv("DTHROTTLE_SANITIZED") == nullptr) CHECK(most < 64 * 1024);
+  CHECK(Until(pair.nodes(), [&] { return pair.AreUp(); }));
+  CHECK(pair.Exchange("x"));
+  WARN(length << " bytes each: " << most << " kB more, " << pair.a.thread->OwnCounts().hung_up << " hung up");
+}
+
+}    // namespace
+}    // namespace dthrottle
