@@ -264,6 +264,20 @@ TEST_CASE("after any one fault that has healed nothing is lost or counted twice,
   }
 }
 
+TEST_CASE("hosts that no query comes to know what a client spends on all the others") {
+  for (const std::uint64_t seed : Seeds(4)) {
+    CAPTURE(seed);
+    // Each host serves so little in a period that refill would pay for it, if it were all there is.
+    Fleet fleet({.hosts = 16, .rules = OneRule(1000, 0.2), .period = 25s, .lanes = Stream(), .started_within = 25s},
+                seed);
+    fleet.Add({.rate = 6, .poisson = true, .from = After(60s), .until = After(60s + 30min), .tags = 10});
+    fleet.Run(After(60s + 31min));
+    const auto errors = fleet.LevelErrors();
+    INFO(Describe(errors));
+    CHECK(errors.empty());
+  }
+}
+
 // ---- Everything at once ----
 
 struct Soak {
