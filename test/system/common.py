@@ -1,5 +1,6 @@
 """What every system test begins with."""
 
+import concurrent.futures
 import pathlib
 import sys
 import unittest
@@ -18,6 +19,30 @@ class SystemTest(unittest.TestCase):
     def setUpClass(cls):
         if not _support.DTHROTTLED.exists():
             raise AssertionError(f"{_support.DTHROTTLED} is not there: build it, or set DTHROTTLE_BUILD")
+
+
+class ParallelTest(SystemTest):
+    """Its tests run all at once, each in a thread: they mostly wait. So they share nothing, and clean up by `with`."""
+
+    def __init_subclass__(cls, **keys):
+        super().__init_subclass__(**keys)
+        cls._bodies = {name: body for name, body in vars(cls).items() if name.startswith("test_")}
+        for name in cls._bodies:
+            setattr(cls, name, cls._outcome_of(name, cls._bodies[name].__doc__))
+
+    @staticmethod
+    def _outcome_of(name, doc):
+        def outcome(self):
+            self._running[name].result()
+        outcome.__doc__ = doc
+        return outcome
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        pool = concurrent.futures.ThreadPoolExecutor(max_workers=max(1, len(cls._bodies)))
+        cls.addClassCleanup(pool.shutdown)
+        cls._running = {name: pool.submit(body, cls(name)) for name, body in cls._bodies.items()}
 
 
 def report(text):
