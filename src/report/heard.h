@@ -77,7 +77,6 @@ class Heard {
   // In order of sequence, and so of age.
   const std::vector<Missing>& missing() const { return missing_; }
 
-
  private:
   std::uint64_t next_;
   std::vector<Missing> missing_;
