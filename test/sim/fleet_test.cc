@@ -79,7 +79,7 @@ TEST_CASE("the same seed gives the same run, another seed another") {
   }
 }
 
-void HoldThousandsOfHosts(std::uint32_t hosts) {
+void AgreeAmong(std::uint32_t hosts) {
   Fleet fleet({.hosts = hosts, .rules = OneRule(10, 1), .lanes = Stream(), .started_within = 5s}, 1);
   fleet.Add({.rate = 1000, .poisson = true, .from = After(15s), .until = After(16s), .tags = 10});
   fleet.Run(After(30s));
@@ -94,11 +94,11 @@ void HoldThousandsOfHosts(std::uint32_t hosts) {
 }
 
 TEST_CASE("a hundred hosts in one process agree") {
-  HoldThousandsOfHosts(Sanitized() ? 20 : 100);
+  AgreeAmong(Sanitized() ? 20 : 100);
 }
 
 TEST_CASE("a thousand hosts in one process agree", "[.][long]") {
-  HoldThousandsOfHosts(1000);
+  AgreeAmong(1000);
 }
 
 // ---- What a client gets ----
@@ -202,7 +202,7 @@ Debited Compare(Fleet& fleet) {
   return result;
 }
 
-// The setting of reference/transport.md 3.2: six hosts, 300 tags, 400 periods, a restart and a partition of 40 periods.
+// Six hosts, 300 tags, 400 periods, 2 % lost, 2 % repeated, a restart and a partition of 40 periods.
 Debited LoseAndRepair(Fault::Kind restart, std::uint64_t seed) {
   Fleet fleet({.hosts = 6, .rules = DeepBuckets(), .period = 5s, .lanes = Lossy(), .started_within = 5s}, seed);
   fleet.Add({.rate = 60, .poisson = true, .from = After(20s), .until = After(2000s), .tags = 300, .tag_exponent = 1});
