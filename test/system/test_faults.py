@@ -26,6 +26,12 @@ class Faults(ParallelTest):
                f"missed reports {self.sum(hosts, 'reports_missed')}, repaired {self.sum(hosts, 'reports_repaired')}")
         self.assertEqual(self.sum(hosts, "merged_expired"), 0)
 
+    def heal(self, what, network, hosts):
+        network.heal()
+        begin = time.monotonic()
+        wait_all_hear(hosts, RECOVERY)
+        report(f"{what}: all hear each other again {time.monotonic() - begin:.2f} s after it was over")
+
     @staticmethod
     def sum(hosts, count):
         return sum(host.stats()[count] for host in hosts)
@@ -41,8 +47,7 @@ class Faults(ParallelTest):
                 time.sleep(10)
                 self.assertEqual({host.links().popitem()[1]["state"] for host in hosts}, {"silent"})
                 self.assertNotEqual(ledger.missing(hosts), {}, "they know of each other's hits in spite of it")
-                network.heal()
-                wait_all_hear(hosts, RECOVERY)
+                self.heal("partition of 10 s", network, hosts)
             self.settle("partition of 10 s", ledger, hosts)
             self.assertGreater(self.sum(hosts, "reports_repaired"), 10)
             self.assertEqual(self.sum(hosts, "reports_lost"), 0)
@@ -56,8 +61,7 @@ class Faults(ParallelTest):
                 network.part(0, 1)
                 time.sleep(10)
                 self.assertEqual(hosts[1].link_to(hosts[0])["state"], "silent")
-                network.heal()
-                wait_all_hear(hosts, RECOVERY)
+                self.heal("partition of 10 s, one way", network, hosts)
             self.settle("partition of 10 s, one way", ledger, hosts)
             self.assertEqual(self.sum(hosts, "reports_lost"), 0)
 
@@ -161,6 +165,5 @@ class Faults(ParallelTest):
             ledger.serve(hosts[2], "C", 20)
             ledger.serve(hosts[1], "C", 30)
             time.sleep(3)
-            network.heal()
-            wait_all_hear(hosts, RECOVERY)
+            self.heal("a host that comes up behind a partition", network, hosts)
             self.settle("a host that comes up behind a partition", ledger, hosts, PATIENCE)
