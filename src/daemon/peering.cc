@@ -117,6 +117,7 @@ Result<void> Peering::Start() {
   thread_ = std::move(thread);
   sharing_ = std::make_unique<Sharing>(limiter_, thread_->to_peers(), thread_->from_peers(), peers.connect.size(),
                                        peers.period, prng_, Now());
+  sharing_->HoldHits();
   counted_at_ = Now();
   log_.Notice("sharing limits as \"{}\" on {}, {}", name, FormatBind(peers.bind),
               peers.key_file.empty() ? "on this host only: no keys" : "with keys");

@@ -46,8 +46,15 @@ Instant Sharing::next() const {
 bool Sharing::Work(Instant now) {
   retry_at_.reset();
   if (now >= report_at_ && !collecting_) {
-    collecting_ = true;
-    to_ = now;
+    if (holding_) {
+      ToPeers alive;
+      alive.kind = ToPeers::Kind::kPeriodEnd;
+      alive.from = alive.to = now;
+      to_peers_.TryPush(std::move(alive));
+    } else {
+      collecting_ = true;
+      to_ = now;
+    }
     report_at_ += period_ * ((now - report_at_) / period_ + 1);    // a period that was slept through is not made up for
   }
   bool more = false;
@@ -100,6 +107,11 @@ bool Sharing::MergeSome(Instant now) {
   if (incoming_.kind == FromPeers::Kind::kNone) {
     if (!from_peers_.TryPop(incoming_)) return false;
     merged_ = 0;
+  }
+  if (incoming_.kind == FromPeers::Kind::kJoined) {
+    holding_ = false;
+    incoming_ = FromPeers();
+    return !from_peers_.empty();
   }
   if (incoming_.kind == FromPeers::Kind::kSnapshotWanted) {
     // What has been collected already is in the buckets, so it has to be in a report that is out before the snapshot.

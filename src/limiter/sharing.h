@@ -24,8 +24,15 @@ class Sharing {
   // the peers' side has pushed or popped something. The limiter's owner thread.
   bool Work(Instant now);
 
-  // Makes the next report due now. For a host that leaves.
-  void ReportNow(Instant now) { report_at_ = now; }
+  // Reports are empty until kJoined comes. What a host that comes up has served meanwhile must not have been reported
+  // when it takes a snapshot: whoever gives that may not have heard it, and of two debts only the larger is kept.
+  void HoldHits() { holding_ = true; }
+
+  // Makes the next report due now, with all hits. For a host that leaves.
+  void ReportNow(Instant now) {
+    report_at_ = now;
+    holding_ = false;
+  }
   bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
 
   // When there is something to do even if nothing arrives.
@@ -52,7 +59,7 @@ class Sharing {
   std::optional<Instant> retry_at_;    // the other side had no room
 
   // Hits: of (from_, to_], going through the table while collecting_
-  bool collecting_ = false;
+  bool collecting_ = false, holding_ = false;
   Instant from_, to_;
   ToPeers outgoing_;
 

@@ -128,6 +128,8 @@ struct Exchange::State {
   bool joining = false, joined = false;
   Instant join_began{}, next_donor{};
   int join_failures = 0;
+  const Instant born;
+  bool told_joined = false;
   bool part_merged = false;    // of a snapshot, complete or not
   std::optional<LinkId> failed_donor;
   struct HeldFrame {
@@ -166,7 +168,8 @@ struct Exchange::State {
         transport(t),
         prng(p),
         ring(options.ring_bytes),
-        next_pass(now) {}
+        next_pass(now),
+        born(now) {}
 
   // ---- Frames ----
 
@@ -550,14 +553,24 @@ struct Exchange::State {
     next_pass = last_pass;
   }
 
+  Duration JoinMax() const { return std::max<Duration>(kJoinMin, 2 * options.period); }
+
+  void TellJoined() {
+    if (!std::exchange(told_joined, true)) Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
+  }
+
   // Returns when to look again.
   Instant Join(Instant now) {
     if (taking && now >= taking->deadline) {
       ++join_failures;
       SnapshotFailed(now);
     }
-    if (!joining) return taking ? taking->deadline : kNever;
-    const Instant end = join_began + std::max<Duration>(kJoinMin, 2 * options.period);
+    if (!joining) {
+      const Instant alone_until = told_joined ? kNever : born + JoinMax();    // no link yet
+      if (now >= alone_until) TellJoined();
+      return taking ? taking->deadline : told_joined ? kNever : alone_until;
+    }
+    const Instant end = join_began + JoinMax();
     const bool alone = std::all_of(links.begin(), links.end(),
                                    [](const auto& link) { return link.second.status.state == PeerState::kSelf; });
     if (alone || now >= end || join_failures >= kJoinFailuresMax) {
@@ -588,6 +601,7 @@ struct Exchange::State {
   void StopJoining() {
     joining = false;
     joined = true;
+    TellJoined();
     for (auto& [id, link] : links) {
       if (link.peer != nullptr) Start(*link.peer);
     }

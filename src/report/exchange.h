@@ -49,6 +49,7 @@ struct FromPeers {
     kDebits,            // entries: hits that a peer served in (from, to], by this host's clock
     kSnapshotWanted,    // somebody wants the table: answer with kSnapshotBegin .. kSnapshotEnd under `snapshot`
     kBuckets,           // entries: bucket states of a peer as of `to`, by this host's clock; the larger debt wins
+    kJoined,            // once: the buckets to begin with have come, or will not; from now on hits can be reported
   };
   Kind kind = Kind::kNone;
   Instant from{}, to{};

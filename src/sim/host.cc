@@ -27,7 +27,9 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .held_bytes = options.held_bytes,
                 .identities_proven = true,
                 .fresh_table = fresh_table},
-               to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {}
+               to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {
+  sharing.HoldHits();
+}
 
 SimHost::SimHost(std::uint32_t number, const HostOptions& options, HostClock clock, Surroundings& surroundings,
                  Prng prng)

@@ -8,11 +8,10 @@ import contextlib
 import random
 import shutil
 import socket
-import subprocess
 import threading
 import time
 
-from daemon import DTHROTTLECTL, PATIENCE, Daemon, clean_environment, fresh_directory, run, wait_until
+from daemon import DTHROTTLECTL, PATIENCE, Daemon, fresh_directory, run, wait_until
 
 BURST = 20_000    # of the limits whose hits are counted: many, and yet no part of a token comes back within a minute
 

@@ -10,7 +10,6 @@ import fcntl
 import heapq
 import itertools
 import os
-import pathlib
 import random
 import select
 import socket

@@ -823,6 +823,30 @@ TEST_CASE("parts of a snapshot that nobody asked for are not taken") {
   CHECK(net.b().table.count("forged") == 0);
 }
 
+TEST_CASE("the limiter is told once that the snapshot has come, after its last bucket, or that none will") {
+  const auto joined = [](const Host& host) {
+    return std::count_if(host.received.begin(), host.received.end(),
+                         [](const FromPeers& f) { return f.kind == FromPeers::Kind::kJoined; });
+  };
+  Two net;
+  net.a().Start(net.now);
+  net.a().Hit("t", 3);
+  net.Run(9s);
+  CHECK(joined(net.a()) == 0);    // somebody may still be given to it
+  net.Run(2s);
+  CHECK(joined(net.a()) == 1);
+  net.a().Link("b", net.now);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(5s);
+  CHECK(joined(net.a()) == 1);
+  REQUIRE(joined(net.b()) == 1);
+  const auto is = [](FromPeers::Kind kind) { return [kind](const FromPeers& f) { return f.kind == kind; }; };
+  const auto& got = net.b().received;
+  CHECK(std::find_if(got.begin(), got.end(), is(FromPeers::Kind::kBuckets)) <
+        std::find_if(got.begin(), got.end(), is(FromPeers::Kind::kJoined)));
+}
+
 TEST_CASE("without anybody to ask a host begins by itself after ten seconds") {
   Two net;
   net.b().Start(net.now);

@@ -65,6 +65,7 @@ class Sharer {
   bool Serves(std::string_view tag, Instant now) { return host_.Serves(tag, now); }
   double Level(std::string_view tag, Instant now) { return host_.Level(tag, now); }
   Instant next() const { return sharing_->next(); }
+  Sharing& sharing() { return *sharing_; }
   Limiter& limiter() { return *host_.limiter; }
   testing::Host& host() { return host_; }
 
@@ -127,6 +128,45 @@ TEST_CASE("refused queries and rules that are not shared stay at home") {
   debits.entries.Add({"local", false}, 1, 0);
   a.Push(std::move(debits), At(5));
   CHECK(a.limiter().merge_counts().unmatched == 1);
+}
+
+TEST_CASE("hits served before a snapshot has come are debited on top of it, and reported after it") {
+  Sharer a(Rule(1000, 0.01), 1, 5s);
+  a.sharing().HoldHits();
+  a.RunAt(At(0));
+  for (int i = 0; i < 8; ++i) REQUIRE(a.Serves("C", At(1)));
+  a.RunAt(At(5));
+  const auto items = a.Drain();
+  REQUIRE(items.size() == 2);
+  for (const ToPeers& item : items) CHECK(item.kind == ToPeers::Kind::kPeriodEnd);
+
+  FromPeers buckets;    // ten were served elsewhere
+  buckets.kind = FromPeers::Kind::kBuckets;
+  buckets.from = buckets.to = At(6);
+  buckets.entries.Add({"C", false}, 1'000'000'000, 0);
+  a.Push(std::move(buckets), At(6));
+  CHECK(a.Level("C", At(6)) == Approx(982).margin(0.1));
+  a.RunAt(At(10));
+  CHECK(Hits(a.Drain()).empty());
+
+  FromPeers joined;
+  joined.kind = FromPeers::Kind::kJoined;
+  a.Push(std::move(joined), At(11));
+  a.RunAt(At(15));
+  const auto hits = Hits(a.Drain());
+  REQUIRE(hits.size() == 1);
+  CHECK(hits[0].entries.list()[0].value == 8);
+  CHECK(hits[0].from <= At(0));
+  CHECK(hits[0].to == At(15));
+}
+
+TEST_CASE("a host that leaves before a snapshot has come reports what it served") {
+  Sharer a(Rule(10, 1), 1, 5s);
+  a.sharing().HoldHits();
+  REQUIRE(a.Serves("C", At(1)));
+  a.sharing().ReportNow(At(2));
+  a.RunAt(At(2));
+  CHECK(Hits(a.Drain()).size() == 1);
 }
 
 TEST_CASE("the README's two hosts") {

@@ -1,0 +1,537 @@
+"""Daemons on one host that share limits: whatever one of them serves, all of them charge, once."""
+
+import concurrent.futures
+import contextlib
+import random
+import shutil
+import signal
+import socket
+import struct
+import time
+
+from common import ParallelTest, SystemTest, report
+from daemon import (
+    DTHROTTLECTL, DTHROTTLED, PATIENCE, SANITIZED, Daemon, override, rule, run, settings_text, wait_until)
+from fleet import BURST, Fleet, Ledger, all_hear, free_port_pair, make_keys, wait_all_hear
+
+MEBIBYTE = 1 << 20
+EX_USAGE, EX_UNAVAILABLE, EX_CANTCREAT, EX_CONFIG = 64, 69, 73, 78
+SLOW = 10 if SANITIZED else 1
+
+
+def nobody():
+    """An address of loopback where nobody listens."""
+    return f"tcp://127.0.0.1:{free_port_pair()}"
+
+
+class Story(ParallelTest):
+    """Two hosts serve ten and eight queries of a client that may have ten, and both know it."""
+
+    def test_two_hosts_as_in_the_first_description(self):
+        with Fleet(rule(burst=10, rate=1.0), period="5s") as (a, b):
+            asked = time.monotonic()
+            self.assertEqual((a.served("C", 10), b.served("C", 8)), (10, 8))
+            self.assertEqual(a.ask(["C"]), ["NO"])
+
+            def level(host):
+                before = time.monotonic()
+                return host.level("C"), before - asked
+            wait_until(lambda: level(a)[0] < 0 and level(b)[0] < 0, "both are in debt", 7 * SLOW)
+            heard = time.monotonic() - asked
+            for host in (a, b):
+                now, since = level(host)
+                self.assertAlmostEqual(now, 10 - 18 + since, delta=0.1 * SLOW)
+            self.assertEqual((a.ask(["C"]), b.ask(["C"])), (["NO"], ["NO"]))
+            served = {}
+
+            def served_again():
+                for host in (a, b):
+                    if host not in served and host.ask(["C"]) == ["OK"]:
+                        served[host] = time.monotonic() - asked
+                return len(served) == 2
+            wait_until(served_again, "both serve again", 12 * SLOW)
+            report(f"both knew of 18 hits {heard:.2f} s after them; served again {served[a]:.2f} and "
+                   f"{served[b]:.2f} s after them, 9 s foretold")
+            for host in (a, b):
+                self.assertAlmostEqual(served[host], 9, delta=0.2 * SLOW)
+
+    def test_three_hosts_with_tags_of_all_kinds(self):
+        long_tag = "long-" + "x" * 1000
+        limits = (rule(name="here", match="here:*", burst=BURST, share="local"),
+                  rule(name="shadow", match="shadow:*", burst=5, mode="shadow"),
+                  rule(name="off", match="off:*", burst=5, mode="off"),
+                  rule(burst=BURST), override("special", burst=BURST + 1))
+        with Fleet(*limits, hosts=3, query={"max_tag_bytes": 100}) as hosts:
+            wait_all_hear(hosts)
+            ledger = Ledger()
+            for i, host in enumerate(hosts):
+                for tag in ("C", long_tag, "with space", f"own-{i}"):
+                    ledger.serve(host, tag, 10 ** i + len(tag))
+                self.assertEqual(host.served("here:C", 10 + i), 10 + i)
+                self.assertEqual(host.served("shadow:C", 4), 4)
+                self.assertEqual(host.served("off:C", 9), 9)
+                self.assertEqual(host.served("special", 3), 3)
+            ledger.settle(hosts)
+            for i, host in enumerate(hosts):
+                self.assertAlmostEqual(host.level("here:C"), BURST - 10 - i, delta=0.2)
+                self.assertAlmostEqual(host.level("shadow:C"), 5 - 12, delta=0.2)
+                self.assertEqual(host.served("shadow:C", 1), 1)
+                self.assertAlmostEqual(host.level("special"), BURST + 1 - 9, delta=0.2)
+                self.assertEqual(host.level("off:C"), 5)
+                self.assertEqual(host.stats()["reports_lost"], 0)
+
+    def test_hits_of_both_before_either_has_heard_of_the_other(self):
+        for phase in range(3):    # of the first report, which is random
+            with self.subTest(phase), Fleet(rule(burst=BURST), period="250ms") as hosts:
+                ledger = Ledger()
+                for _ in range(4):
+                    for i, host in enumerate(hosts):
+                        ledger.serve(host, "C", 10 + i)
+                    time.sleep(0.1)
+                self.assertFalse(all_hear(hosts))
+                ledger.settle(hosts)
+
+    def test_the_last_hits_before_sigterm_are_heard(self):
+        with Fleet(rule(burst=BURST), period="5s") as (a, b):
+            wait_all_hear((a, b))
+            ledger = Ledger()
+            ledger.serve(a, "C", 17)
+            time.sleep(0.01)
+            a.stop()
+            took = ledger.settle([b], 1.0 * SLOW)
+            report(f"hits of 10 ms before SIGTERM were known {took:.2f} s later; the period is 5 s")
+
+
+class Restarts(ParallelTest):
+    """A host that comes back has what it had, what the others did meanwhile, and nothing twice."""
+
+    def restart(self, end, keep_table):
+        with Fleet(rule(burst=BURST)) as (a, b):
+            wait_all_hear((a, b))
+            ledger = Ledger()
+            ledger.serve(a, "C", 100)
+            ledger.serve(a, "of-a", 11)
+            ledger.serve(b, "C", 50)
+            ledger.settle((a, b), quiet=0.3)
+            for host, other in ((a, b), (b, a)):
+                if keep_table or end == "stop":
+                    ledger.serve(host, "last", 7)    # no report of it has gone out by itself
+                if end == "stop":
+                    host.stop()
+                else:
+                    host.kill()
+                if not keep_table:
+                    host.forget()
+                ledger.serve(other, "C", 30)
+                ledger.serve(other, "meanwhile", 5)
+                host.start()
+                ledger.serve(host, "C", 9)    # at once
+                ledger.settle((a, b))
+                self.assertGreaterEqual(host.stats()["snapshots_taken"], 1)
+                self.assertGreaterEqual(other.stats()["snapshots_given"], 1)
+                ledger.serve(host, "C", 4)
+                ledger.serve(other, "C", 3)
+                ledger.settle((a, b), quiet=0.3)
+
+    def test_sigterm_and_the_table_is_kept(self):
+        self.restart("stop", keep_table=True)
+
+    def test_sigterm_and_the_table_is_lost(self):
+        self.restart("stop", keep_table=False)
+
+    def test_kill_and_the_table_is_kept(self):
+        self.restart("kill", keep_table=True)
+
+    def test_kill_and_the_table_is_lost(self):
+        self.restart("kill", keep_table=False)
+
+    def test_an_incarnation_file_with_anything_in_it(self):
+        # Of two each, the second is that of a clock which has gone back, or of a file that has been mended.
+        pairs = ((b"18446744073709551615\n", b"1\n"), (b"9" * 31, b"no number\n"), (b"-1\n", b""),
+                 (b"\0" * 32, b"x" * 5000), (b"%d\n" % (2 ** 62 - 1), b"1\n"))
+
+        def restart_twice(contents):
+            with Fleet(rule(burst=BURST)) as (a, b):
+                wait_all_hear((a, b))
+                ledger = Ledger()
+                for content in contents:
+                    a.stop()
+                    (a.directory / "table.incarnation").write_bytes(content)
+                    a.start()
+                    ledger.serve(a, "C", 3)
+                    ledger.serve(b, "C", 4)
+                    try:
+                        ledger.settle((a, b), quiet=0.3)
+                    except AssertionError as error:
+                        error.add_note(f"after {content!r} in the file")
+                        raise
+        with concurrent.futures.ThreadPoolExecutor(len(pairs)) as pool:
+            list(pool.map(restart_twice, pairs))
+
+
+class Peers(ParallelTest):
+    """What `peers` says, and who is heard."""
+
+    def state(self, host, address):
+        link = host.links().get(address)
+        return link and link["state"]
+
+    def wait_state(self, host, address, state):
+        wait_until(lambda: self.state(host, address) == state, f"{address} is {state} at {host.name}")
+
+    def test_up_and_silent_and_up_again(self):
+        with Fleet(rule(burst=BURST)) as (a, b):
+            wait_all_hear((a, b))
+            link = a.link_to(b)
+            self.assertEqual((link["name"], link["state"], link["note"]), ("b", "up", None))
+            self.assertRegex(a.admin("peers"), rf"(?m){b.address}.*\bup\b")
+            self.assertLess(link["heard_s_ago"], 1 * SLOW)
+            stats = a.stats()
+            self.assertEqual((stats["peers"], stats["peers_up"]), (1, 1))
+            b.signal(signal.SIGSTOP)
+            self.wait_state(a, b.address, "silent")
+            b.signal(signal.SIGCONT)
+            self.wait_state(a, b.address, "up")
+            b.stop()
+            self.wait_state(a, b.address, "silent")
+            self.assertEqual(a.stats()["peers_up"], 0)
+            b.start()
+            self.wait_state(a, b.address, "up")
+
+    def test_an_address_where_nobody_listens_is_connecting(self):
+        nowhere = nobody()
+        with Fleet(rule(burst=BURST), hosts=1, connect={0: [nowhere]}) as (a,):
+            time.sleep(0.5)
+            self.assertEqual(self.state(a, nowhere), "connecting")
+            self.assertIsNone(a.links()[nowhere]["heard_s_ago"])
+
+    def test_ones_own_address_is_self(self):
+        fleet = Fleet(rule(burst=BURST))
+        a, b = fleet.hosts
+        for host in (a, b):    # one list for all hosts, as in a fleet that is set up by a program
+            host.peers["connect"] = [a.address, b.address]
+            host.write_settings(*host.limits)
+        with fleet:
+            wait_all_hear((a, b))
+            self.wait_state(a, a.address, "self")
+            self.assertEqual(a.stats()["peers"], 1)
+            ledger = Ledger()
+            ledger.serve(a, "C", 10)
+            ledger.settle((a, b))
+
+    def test_two_hosts_of_one_name_refuse_each_other(self):
+        with Fleet(rule(burst=BURST), names=["twin", "twin"]) as (a, b):
+            for host, other in ((a, b), (b, a)):
+                self.wait_state(host, other.address, "refused")
+                self.assertRegex(host.link_to(other)["note"], "name is also (ours|mine)")
+                wait_until(lambda: "name is also" in host.log, "the log says why")
+            a.served("C", 5)
+            time.sleep(1)
+            self.assertAlmostEqual(b.level("C"), BURST, delta=0.1)
+
+    def test_who_is_not_configured_is_not_heard_and_counted(self):
+        with Fleet(rule(burst=BURST), connect={1: [nobody()]}) as (a, b):
+            wait_until(lambda: a.hears(b), "a hears b")
+            wait_until(lambda: b.stats()["peer_strangers"] > 0, "b counts a stranger")
+            a.served("C", 10)
+            b.served("C", 5)
+            wait_until(lambda: abs(a.level("C") - (BURST - 15)) < 0.1, "a charges what b served")
+            time.sleep(1)
+            self.assertAlmostEqual(b.level("C"), BURST - 5, delta=0.1)
+            self.assertIsNone(b.link_to(a))
+
+    def test_a_reload_adds_a_peer_and_removes_one(self):
+        nowhere = nobody()
+        with Fleet(rule(burst=BURST), hosts=3, connect={0: [nowhere], 1: [nowhere], 2: [nowhere]}) as (a, b, c):
+            a.reload(connect=[b.address])
+            b.reload(connect=[a.address])
+            wait_all_hear((a, b))
+            wait_until(lambda: nowhere not in a.links(), "the old address is gone")
+            ledger = Ledger()
+            ledger.serve(a, "C", 10)
+            ledger.settle((a, b), quiet=0)
+            a.reload(connect=[b.address, c.address])
+            b.reload(connect=[a.address, c.address])
+            c.reload(connect=[a.address, b.address])
+            wait_all_hear((a, b, c))
+            ledger.serve(c, "D", 5)
+            ledger.serve(b, "D", 6)
+            ledger.settle((a, b), quiet=0)
+            wait_until(lambda: not Ledger.missing(only(ledger, "D"), (c,)), "c knows of D")
+            a.reload(connect=[c.address])
+            b.reload(connect=[c.address])
+            wait_until(lambda: b.address not in a.links(), "b is gone")
+            before = a.level("E")
+            b.served("E", 9)
+            wait_until(lambda: abs(c.level("E") - (BURST - 9)) < 0.1, "c still hears b")
+            time.sleep(0.6)
+            self.assertEqual(a.level("E"), before, "a hears b although it was told not to")
+
+
+def only(ledger, tag):
+    one = Ledger(ledger.burst)
+    one.hits = {tag: ledger.hits[tag]}
+    return one
+
+
+class Keys(ParallelTest):
+    """With keys, who has none that is known is not heard."""
+
+    def deaf(self, host, other, seconds=1.5):
+        """Nothing that `other` serves gets to `host`."""
+        tag = f"of-{other.name}"
+        self.assertEqual(other.served(tag, 5), 5)
+        time.sleep(seconds)
+        self.assertAlmostEqual(host.level(tag), BURST, delta=0.1)
+
+    def test_hosts_with_keys_share(self):
+        with Fleet(rule(burst=BURST), hosts=3, keys=True) as hosts:
+            wait_all_hear(hosts)
+            ledger = Ledger()
+            for i, host in enumerate(hosts):
+                ledger.serve(host, "C", 5 + i)
+            ledger.settle(hosts)
+            self.assertEqual([host.stats()["peer_keys_denied"] for host in hosts], [0, 0, 0])
+
+    def test_a_stranger_with_a_key_of_its_own_is_denied_and_counted(self):
+        fleet = Fleet(rule(burst=BURST), keys=True)
+        a, b = fleet.hosts
+        (fleet.keys / "authorized-by-b" / "a.pub").unlink()
+        with fleet:
+            wait_until(lambda: b.stats()["peer_keys_denied"] > 0, "the key is denied")
+            self.deaf(b, a)
+            self.assertEqual(a.link_to(b)["state"], "connecting")
+            self.assertEqual(b.link_to(a)["state"], "refused")
+            self.assertIn("no key is known", b.link_to(a)["note"])
+            self.assertIn("not authorized", b.log)
+
+    def test_a_peer_with_another_key_than_the_one_that_is_known_is_not_heard(self):
+        fleet = Fleet(rule(burst=BURST), keys=True)
+        a, b = fleet.hosts
+        known = fleet.keys / "authorized-by-b" / "a.pub"
+        known.unlink()
+        other = fleet.keys / "other"
+        other.mkdir()
+        make_keys(other, "a", a.address)
+        shutil.copy(other / "a.pub", known)
+        with fleet:
+            wait_until(lambda: b.stats()["peer_keys_denied"] > 0, "the key is denied")
+            self.deaf(b, a)
+            self.deaf(a, b)
+
+    def test_a_host_without_keys_is_not_heard_by_one_with(self):
+        fleet = Fleet(rule(burst=BURST), keys=True)
+        a, b = fleet.hosts
+        for name in ("key_file", "authorized_keys"):
+            del a.peers[name]
+        a.write_settings(*a.limits)
+        with fleet:
+            self.deaf(b, a)
+            self.deaf(a, b)
+            self.assertEqual((a.link_to(b)["state"], b.link_to(a)["state"]), ("connecting", "connecting"))
+
+    def test_a_key_that_is_removed_is_not_heard_any_more_after_a_reload(self):
+        fleet = Fleet(rule(burst=BURST), hosts=3, keys=True)
+        with fleet as (a, b, c):
+            wait_all_hear((a, b, c))
+            ledger = Ledger()
+            ledger.serve(c, "before", 5)
+            ledger.settle((a, b, c), quiet=0)
+            for name in "ab":
+                (fleet.keys / f"authorized-by-{name}" / "c.pub").unlink()
+            a.hang_up()
+            b.hang_up()
+            wait_until(lambda: a.link_to(c)["state"] == "refused", "c is refused")
+            self.deaf(a, c)
+            self.deaf(b, c, 0)
+            # Those who stay have not lost anything by it.
+            ledger.serve(a, "after", 3)
+            ledger.serve(b, "after", 4)
+            ledger.settle((a, b))
+            # And back again.
+            for name in "ab":
+                shutil.copy(fleet.keys / "c.pub", fleet.keys / f"authorized-by-{name}")
+            a.hang_up()
+            b.hang_up()
+            wait_until(lambda: a.hears(c) and b.hears(c), "c is heard again")
+            ledger.serve(c, "again", 3)
+            ledger.settle((a, b), quiet=0)
+
+    def test_a_secret_that_others_may_read_is_not_used(self):
+        fleet = Fleet(rule(burst=BURST), keys=True)
+        with contextlib.closing(fleet):
+            a = fleet.hosts[0]
+            self.addCleanup(shutil.rmtree, a.directory, ignore_errors=True)
+            self.addCleanup(shutil.rmtree, fleet.hosts[1].directory, ignore_errors=True)
+            key = fleet.keys / "a.key"
+            self.assertEqual(key.stat().st_mode & 0o777, 0o600)
+            for mode in (0o640, 0o604, 0o660):
+                key.chmod(mode)
+                done = run(DTHROTTLED, "--config", a.settings_path)
+                self.assertEqual(done.returncode, EX_UNAVAILABLE, done.stderr)
+                self.assertRegex(done.stderr, rf"error: peers\.key_file: {key}: .*open to others.*{mode:04o}")
+            key.unlink()
+            done = run(DTHROTTLED, "--config", a.settings_path)
+            self.assertEqual(done.returncode, EX_UNAVAILABLE)
+            self.assertRegex(done.stderr, rf"error: peers\.key_file: {key}: No such file")
+
+    def test_a_port_in_use_is_a_failure_to_start_that_names_it(self):
+        with Fleet(rule(burst=BURST)) as (a, b):
+            a.stop()
+            a.peers["bind"] = b.address
+            a.peers["connect"] = [nobody()]
+            a.write_settings(*a.limits)
+            done = run(DTHROTTLED, "--config", a.settings_path)
+            self.assertEqual(done.returncode, EX_UNAVAILABLE)
+            self.assertRegex(done.stderr, rf"peers\.bind: {b.address}: cannot listen: Address already in use")
+            a.peers.update(bind=a.address, connect=[b.address])
+            a.write_settings(*a.limits)
+            a.start()
+
+
+class WithoutKeys(SystemTest):
+    def test_anything_but_loopback_takes_keys(self):
+        with Daemon(rule(burst=5)) as scratch:
+            path = scratch.directory / "peers.toml"
+            for peers, what in (({"bind": "tcp://0.0.0.0:7314", "connect": ["tcp://127.0.0.1:9000"]}, "peers.bind"),
+                                ({"connect": ["tcp://10.9.9.9:7314"]}, "peers.connect"),
+                                ({"connect": ["tcp://peers.example:7314"]}, "peers.connect")):
+                with self.subTest(what):
+                    path.write_text(settings_text(scratch.directory, rule(burst=5), peers=peers))
+                    for command in (("--check", path), ("--config", path)):
+                        done = run(DTHROTTLED, *command)
+                        self.assertEqual(done.returncode, EX_CONFIG, done.stderr)
+                        self.assertRegex(done.stdout + done.stderr, f"{what}.*must have peers.key_file")
+
+
+class Keygen(SystemTest):
+    def test_it_makes_two_files_and_never_over_others(self):
+        with Daemon(rule(burst=5)) as scratch:
+            keys = scratch.directory / "keys"
+            keys.mkdir()
+            command = (DTHROTTLECTL, "keygen", "web-1", "-d", keys, "-a", "tcp://127.0.0.1:7314")
+            done = run(*command)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(sorted(path.name for path in keys.iterdir()), ["web-1.key", "web-1.pub"])
+            self.assertEqual((keys / "web-1.key").stat().st_mode & 0o777, 0o600)
+            public = (keys / "web-1.pub").read_text()
+            self.assertRegex(public, r"(?m)^public \S{40}$")
+            self.assertIn("address tcp://127.0.0.1:7314", public)
+            self.assertNotIn("secret", public)
+            secret = (keys / "web-1.key").read_text()
+
+            self.assertEqual(run(*command).returncode, EX_CANTCREAT)
+            (keys / "web-1.pub").unlink()
+            done = run(*command)
+            self.assertEqual(done.returncode, EX_CANTCREAT)
+            self.assertIn("web-1.key", done.stderr)
+            self.assertEqual((keys / "web-1.key").read_text(), secret)
+            self.assertFalse((keys / "web-1.pub").exists(), "half of a pair that does not fit")
+
+            for wrong in (("two words",), ("../up",), ("",), (), ("ok", "-a", "nowhere"), ("ok", "--frob"),
+                          ("x" * 65,)):
+                with self.subTest(wrong):
+                    done = run(DTHROTTLECTL, "keygen", *wrong, "-d", keys)
+                    self.assertEqual(done.returncode, EX_USAGE, done.stdout + done.stderr)
+            self.assertEqual(run(DTHROTTLECTL, "keygen", "ok", "-d", keys / "none").returncode, EX_CANTCREAT)
+            self.assertEqual([path.name for path in keys.iterdir()], ["web-1.key"])
+
+
+# What a socket of ZMTP 3.0 without keys sends first, and then says.
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+CURVE_GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+def ready(kind):
+    body = b"\x05READY\x0bSocket-Type" + struct.pack(">I", len(kind)) + kind
+    return b"\x04" + bytes([len(body)]) + body
+
+
+class Hostile(ParallelTest):
+    """Whoever can connect to the ports of the peers can send anything, and changes nothing but counters."""
+
+    MEMORY = (300 if SANITIZED else 12) * MEBIBYTE
+
+    def test_noise_on_both_ports(self):
+        self.attack(keys=False)
+
+    def test_noise_on_both_ports_with_keys(self):
+        self.attack(keys=True)
+
+    def attack(self, keys):
+        noise = random.Random(19)
+        with Fleet(rule(burst=BURST), keys=keys) as (a, b):
+            wait_all_hear((a, b))
+            ledger = Ledger()
+            self.noise(a, noise, 200 // SLOW, keys)
+            before, sent = a.resident_bytes(), a.stats()["reports_sent"]
+            for _ in range(5):
+                self.noise(a, noise, 400 // SLOW, keys)
+                ledger.serve(a, "C", 7)
+                ledger.serve(b, "C", 5)
+            self.subscriptions(a)
+            self.huge(a)
+            self.requests(a, noise)
+            ledger.settle((a, b), quiet=0.3)
+            if not keys:
+                wait_until(lambda: a.stats()["peer_junk"] > 1000, "junk is counted")
+                wait_until(lambda: a.stats()["peer_hung_up"] > 0, "a subscriber was hung up on")
+            stats = a.stats()
+            grown = a.resident_bytes() - before
+            report(f"hostile connections{' with keys' if keys else ''}: resident memory grew by {grown // 1024} KiB, "
+                   f"{stats['peer_junk']} junk frames, {stats['peer_hung_up']} hung up")
+            self.assertLess(grown, self.MEMORY)
+            self.assertGreater(stats["reports_sent"], sent)
+            self.assertEqual((stats["reports_lost"], b.stats()["reports_lost"]), (0, 0))
+            self.assertLess(len(a.log), 100_000, "strangers fill the log")
+
+    @staticmethod
+    def connect(port):
+        return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+
+    def noise(self, host, noise, count, keys):
+        """Connects, says something, leaves."""
+        beginnings = (b"", b"", GREETING[:11], GREETING[:20], GREETING[:64], GREETING, CURVE_GREETING,
+                      GREETING + ready(b"SUB"), GREETING + ready(b"DEALER"), GREETING + ready(b"nonsense"))
+        for i in range(count):
+            with contextlib.suppress(OSError), contextlib.closing(self.connect(host.ports[i % 2])) as sock:
+                sock.sendall(noise.choice(beginnings) + noise.randbytes(noise.choice([0, 1, 9, 100, 5000])))
+                if i % 5 == 0:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def shake_hands(self, port, kind):
+        """A connection of somebody who speaks the protocol, if there are no keys; then who has none is cut off."""
+        sock = self.connect(port)
+        sock.sendall(GREETING + ready(kind))
+        with contextlib.suppress(OSError):
+            said = b""
+            while len(said) < 66 or len(said) < 66 + said[65]:    # a greeting, and a command with its length
+                if not (data := sock.recv(1000)):
+                    break
+                said += data
+        return sock
+
+    def subscriptions(self, host):
+        """A subscriber that wants a thousand other topics."""
+        with contextlib.suppress(OSError), contextlib.closing(self.shake_hands(host.ports[0], b"SUB")) as sock:
+            for i in range(1000):
+                sock.sendall(b"\0\x21\x01" + (b"%d" % i).ljust(32, b"t"))
+            time.sleep(0.2)
+
+    def huge(self, host):
+        """Frames of 2^40 bytes, of which a little comes."""
+        with contextlib.ExitStack() as stack:
+            socks = [stack.enter_context(contextlib.closing(self.connect(host.ports[i % 2]))) for i in range(50)]
+            for i, sock in enumerate(socks):
+                with contextlib.suppress(OSError):
+                    sock.sendall(GREETING + ready((b"SUB", b"DEALER")[i % 2]) + b"\x02" + struct.pack(">Q", 1 << 40))
+                    sock.sendall(bytes(50_000))
+            time.sleep(0.2)
+
+    def requests(self, host, noise):
+        """Requests, in frames, that mean nothing."""
+        with contextlib.suppress(OSError), contextlib.closing(self.shake_hands(host.ports[1], b"DEALER")) as sock:
+            for _ in range(2000):
+                body = noise.choice([b"", b"F\x01\0\0\0", b"F\x01"]) + noise.randbytes(noise.randrange(200))
+                sock.sendall(b"\0" + bytes([len(body)]) + body)
+            time.sleep(0.3)
