@@ -573,7 +573,8 @@ struct Exchange::State {
     const Instant end = join_began + JoinMax();
     const bool alone = std::all_of(links.begin(), links.end(),
                                    [](const auto& link) { return link.second.status.state == PeerState::kSelf; });
-    if (alone || now >= end || join_failures >= kJoinFailuresMax) {
+    // Half of a snapshot is worse than none: what is held back may be in it already.
+    if (alone || now >= end || (join_failures >= kJoinFailuresMax && !part_merged)) {
       StopJoining();
       joined = !alone;    // else the first other host that is added is a reason to join
       return kNever;
