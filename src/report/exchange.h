@@ -31,7 +31,7 @@ struct ToPeers {
   enum class Kind {
     kNone,
     kHits,             // entries: hits served in (from, to]
-    kPeriodEnd,        // all hits until `to` have been handed over: a report goes out even if there were none
+    kPeriodEnd,        // hits until `to` are handed over, or held until kJoined: a report goes out even without any
     kSnapshotBegin,    // from now on no debit is merged and no hit handed over until kSnapshotEnd; `snapshot` says whose
     kSnapshotPart,     // entries: bucket states as of `to`
     kSnapshotEnd,

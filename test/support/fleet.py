@@ -117,6 +117,7 @@ class Fleet(contextlib.ExitStack):
                     peers.update(key_file=f"{self.keys}/{name}.key", authorized_keys=str(self._authorized(name)))
                 self.hosts.append(Host(name, address, *limits, peers=peers,
                                        wrapper=network.wrapper(i) if network else (), **sections))
+                self.callback(shutil.rmtree, self.hosts[-1].directory, ignore_errors=True)    # of one that never ran
         except BaseException:
             self.close()
             raise

@@ -361,8 +361,6 @@ class Keys(ParallelTest):
         fleet = Fleet(rule(burst=BURST), keys=True)
         with contextlib.closing(fleet):
             a = fleet.hosts[0]
-            self.addCleanup(shutil.rmtree, a.directory, ignore_errors=True)
-            self.addCleanup(shutil.rmtree, fleet.hosts[1].directory, ignore_errors=True)
             key = fleet.keys / "a.key"
             self.assertEqual(key.stat().st_mode & 0o777, 0o600)
             for mode in (0o640, 0o604, 0o660):
