@@ -209,10 +209,17 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   slot.limit = limit & kLimitIndexMax;
   const Waste waste = Waste::From(ToTicks(now));
 
-  std::array<Group*, 2> choices = {&table_.group(table_.Primary(hash_)), &table_.group(table_.Secondary(hash_))};
-  for (Group* g : choices) table_.Refresh(*g, shard_, now);
-  // A first group that is getting full shares with the second while there is something to share.
   const auto free_cells = [](const Group* g) { return std::popcount(Match(g->directory, kFree)); };
+  Group& first = table_.group(table_.Primary(hash_));
+  table_.Refresh(first, shard_, now);
+  // Most find room at once; memory of the second group is not waited for then.
+  if (free_cells(&first) >= kFreeCellsAtEase) {
+    const std::size_t free = FreeRun(first.directory, cells);
+    if (free < kCellsPerGroup) return table_.Place(first, free, tag, hash_, slot, waste, shard);
+  }
+  // A first group that is getting full shares with the second while there is something to share.
+  std::array<Group*, 2> choices = {&first, &table_.group(table_.Secondary(hash_))};
+  table_.Refresh(*choices[1], shard_, now);
   if (free_cells(choices[0]) < kFreeCellsAtEase && free_cells(choices[1]) > free_cells(choices[0])) {
     std::swap(choices[0], choices[1]);
   }

@@ -129,14 +129,15 @@ class Table {
   struct Cell;
 
   // A look-up under way. Aim() asks for the memory of the directory; Approach(), once that has had time to arrive, for
-  // the memory of the cell. Neither locks. Defined in table_lookup.h, as are the guard's first three functions.
+  // the memory of the cell, and of its account of waste for whoever wants that too. Neither locks. Defined in
+  // table_lookup.h, as are the guard's first three functions.
   struct Probe {
     std::uint64_t hash = 0;
     Group* first = nullptr;
     int cell = -1;    // where the tag seems to be
   };
   Probe Aim(const Tag& tag) const;
-  void Approach(Probe& probe) const;
+  void Approach(Probe& probe, bool with_waste) const;
 
   // Exclusive access to the shard of one hash, for the guard's lifetime. Slots stay valid as long, or until Insert.
   class Shard {

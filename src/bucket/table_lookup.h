@@ -141,17 +141,20 @@ inline Table::Probe Table::Aim(const Tag& tag) const {
   return probe;
 }
 
-inline void Table::Approach(Probe& probe) const {
+inline void Table::Approach(Probe& probe, bool with_waste) const {
 #if defined(__SANITIZE_THREAD__)
   return;    // a race by intent, which the thread sanitizer cannot be told to pass over
 #endif
-  const std::uint32_t matches = Match(probe.first->directory, Fingerprint(probe.hash));
-  if (matches != 0) {
-    probe.cell = std::countr_zero(matches);
-    __builtin_prefetch(&probe.first->cells[probe.cell]);
-  } else if (probe.first->spilled != 0) {
-    __builtin_prefetch(group(Secondary(probe.hash)).directory);
-  }
+  const Group& g = *probe.first;
+  const std::uint32_t matches = Match(g.directory, Fingerprint(probe.hash));
+  if (matches == 0 && g.spilled != 0) __builtin_prefetch(group(Secondary(probe.hash)).directory);
+  // A tag that is not there is likely to be put into the first free cell.
+  const std::uint32_t cells = matches != 0 ? matches : Match(g.directory, kFree);
+  if (cells == 0) return;
+  const int cell = std::countr_zero(cells);
+  if (matches != 0) probe.cell = cell;
+  __builtin_prefetch(&g.cells[cell]);
+  if (with_waste) __builtin_prefetch(&g.waste[cell]);
 }
 
 inline bool Table::Holds(const Group& g, std::size_t i, const Tag& tag) {

@@ -20,7 +20,7 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
   const std::size_t n = queries.size(), ahead = std::min(kAheadMax, n / 2);
   for (std::size_t i = 0; i < n + 2 * ahead; ++i) {
     if (i < n) probes[i % kRing] = table_->Aim(queries[i].tag);
-    if (i >= ahead && i < n + ahead) table_->Approach(probes[(i - ahead) % kRing]);
+    if (i >= ahead && i < n + ahead) table_->Approach(probes[(i - ahead) % kRing], false);
     if (i >= 2 * ahead) {
       const std::size_t k = i - 2 * ahead;
       const Table::Probe& probe = probes[k % kRing];

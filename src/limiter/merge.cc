@@ -46,24 +46,33 @@ Duration Limiter::Horizon(const Limit& limit) const {
 template <class Change>
 void Limiter::ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change) {
   constexpr std::size_t kAheadMax = 32, kRing = 128;
+  static_assert(kRing > 2 * kAheadMax);
   DT_CHECK(first + n <= entries.size());
-  std::array<Table::Probe, kRing> probes;
+  struct Sought {
+    Tag tag;
+    Table::Probe probe;
+  };
+  std::array<Sought, kRing> ring;
   const Entry* const list = entries.list().data() + first;
   const std::size_t ahead = std::min(kAheadMax, n / 2);
   for (std::size_t i = 0; i < n + 2 * ahead; ++i) {
-    if (i < n) probes[i % kRing] = table_->Aim(TableTag(entries.tag(list[i])));
-    if (i >= ahead && i < n + ahead) table_->Approach(probes[(i - ahead) % kRing]);
+    if (i < n) {
+      Sought& sought = ring[i % kRing];
+      sought.tag = TableTag(entries.tag(list[i]));
+      sought.probe = table_->Aim(sought.tag);
+    }
+    if (i >= ahead && i < n + ahead) table_->Approach(ring[(i - ahead) % kRing].probe, true);
     if (i < 2 * ahead) continue;
     const Entry& entry = list[i - 2 * ahead];
-    const Table::Probe& probe = probes[(i - 2 * ahead) % kRing];
-    const Tag named = entries.tag(entry), tag = TableTag(named);
+    const auto& [tag, probe] = ring[(i - 2 * ahead) % kRing];
     Table::Shard shard(*table_, probe.hash);
     Slot* slot = shard.Find(tag, probe, now);
     std::optional<LimitIndex> index;
     if (slot != nullptr) {
       index = LimitIndex{slot->limit};
     } else {
-      index = tag.is_digest ? rules_->Named(named.bytes.substr(tag.bytes.size())) : rules_->Find(tag.bytes);
+      index =
+          tag.is_digest ? rules_->Named(entries.tag(entry).bytes.substr(tag.bytes.size())) : rules_->Find(tag.bytes);
     }
     ++merge_counts_.entries;
     if (!index.has_value() || !rules_->limit(*index).shared) {

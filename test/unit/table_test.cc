@@ -412,7 +412,7 @@ TEST_CASE("threads that share a table lose no update") {
         const std::string name = Name(static_cast<std::size_t>(i % kTags));
         const Tag tag{name, false};
         Table::Probe probe = f.table().Aim(tag);
-        f.table().Approach(probe);
+        f.table().Approach(probe, true);
         Table::Shard shard(f.table(), probe.hash);
         Slot* slot = shard.Find(tag, probe, kNow);
         if (slot == nullptr) slot = shard.Insert(tag, Bucket(), 0, kNow);
