@@ -54,7 +54,7 @@ class PeerThread {
     std::optional<KeyPair> keys;    // none: no encryption, no proof
     AuthorizedKeys authorized;      // REQUIRES: none if there are no keys
     Resolver::Options resolver;
-    std::size_t ring_items = 256;             // of each ring; an item is at most about 150 KiB
+    std::size_t ring_items = 256;             // of each ring; an item is at most about 125 KiB
     std::size_t send_bytes = 256u << 20;      // waiting for subscribers that are slow; shared among them
     std::size_t receive_bytes = 64u << 20;    // waiting to be read here, from all peers
 

@@ -244,12 +244,12 @@ struct Codec::Contexts {
     entries.list_.resize(count);
     entries.encoded_bytes_ = columns.size();
     bool permitted = true;
-    std::uint32_t tag_at = 0;
+    std::size_t tag_at = 0;
     for (std::size_t i = 0; i < count; ++i) {
       Entry& e = entries.list_[i];
       const auto phase = static_cast<std::uint8_t>(phases[i]);
       e.value = in.Varint();
-      e.tag_at = tag_at;
+      e.tag_at = static_cast<std::uint16_t>(tag_at);
       e.tag_bytes = static_cast<std::uint8_t>(lengths[i]);
       e.is_digest = (phase & kDigestBit) != 0;
       e.phase = static_cast<std::uint8_t>(phase & ~kDigestBit);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,8 @@
 namespace dthrottle {
 
 struct Entry {
-  std::uint64_t value;       // report: hits; snapshot: microseconds until the bucket is full
-  std::uint32_t tag_at;      // into the tags of its Entries
+  std::uint64_t value;     // report: hits; snapshot: microseconds until the bucket is full
+  std::uint16_t tag_at;    // into the tags of its Entries
   std::uint8_t tag_bytes;
   bool is_digest;            // the tag is 16 bytes of digest and then the name of the rule that it is under
   std::uint8_t phase = 0;    // report: when the hits began, in 128ths of the frame's interval, rounded up
@@ -23,6 +24,7 @@ inline constexpr unsigned kPhases = 128;
 // What a frame has room for, encoded without compression; with its header it stays below kFrameBytesMax.
 inline constexpr std::size_t kEntriesMax = 4096;
 inline constexpr std::size_t kEntriesBytesMax = 60 * 1024;
+static_assert(kEntriesBytesMax <= std::numeric_limits<decltype(Entry::tag_at)>::max());
 
 class Entries {
  public:
@@ -31,7 +33,7 @@ class Entries {
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase) {
     const std::size_t encoded = tag.bytes.size() + Overhead(value);
     if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded > kEntriesBytesMax) return false;
-    list_.push_back({value, static_cast<std::uint32_t>(tags_.size()), static_cast<std::uint8_t>(tag.bytes.size()),
+    list_.push_back({value, static_cast<std::uint16_t>(tags_.size()), static_cast<std::uint8_t>(tag.bytes.size()),
                      tag.is_digest, phase});
     tags_.append(tag.bytes);
     encoded_bytes_ += encoded;
