@@ -7,8 +7,8 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kGroupsPerSlice = 128;
-constexpr std::size_t kEntriesPerSlice = 512;
+constexpr std::size_t kGroupsPerSlice = 64;
+constexpr std::size_t kEntriesPerSlice = 256;
 constexpr std::size_t kCellsPerSlice = 2048;
 
 // How soon to try again when the other side has no room.
