@@ -37,9 +37,7 @@ class SpscRing {
   }
 
   // Either thread; what it says may have changed since, but only for the better of the one that asks.
-  bool full() const {
-    return After(tail_.load(std::memory_order_acquire)) == head_.load(std::memory_order_acquire);
-  }
+  bool full() const { return After(tail_.load(std::memory_order_acquire)) == head_.load(std::memory_order_acquire); }
   bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
 
  private:

@@ -45,8 +45,8 @@ QueryServer::QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, co
   turn_end_.data = idle_timer_.data = drain_timer_.data = this;
   DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<QueryServer>(h)->Flush(); }) == 0);
   StartIdleTimer();
-  // A loop opens a descriptor with its first stream and keeps it. Were that an application's, it could take the one that
-  // a listener has just given up to turn somebody away.
+  // A loop opens a descriptor with its first stream and keeps it. Were that an application's, it could take the one
+  // that a listener has just given up to turn somebody away.
   auto* first = new StreamHandle;
   DT_CHECK(uv_pipe_init(loop_, &first->pipe, 0) == 0);
   uv_close(&first->handle, [](uv_handle_t* handle) { delete reinterpret_cast<StreamHandle*>(handle); });

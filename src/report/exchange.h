@@ -32,7 +32,8 @@ struct ToPeers {
     kNone,
     kHits,             // entries: hits served in (from, to]
     kPeriodEnd,        // hits until `to` are handed over, or held until kJoined: a report goes out even without any
-    kSnapshotBegin,    // from now on no debit is merged and no hit handed over until kSnapshotEnd; `snapshot` says whose
+    kSnapshotBegin,    // from now on no debit is merged and no hit handed over until kSnapshotEnd; `snapshot` says
+                       // whose
     kSnapshotPart,     // entries: bucket states as of `to`
     kSnapshotEnd,
   };
@@ -73,7 +74,7 @@ using Route = std::string;
 class Transport {
  public:
   virtual void Publish(const Frame& frame) = 0;
-  virtual void Ask(LinkId link, const Frame& frame) = 0;               // may be lost
+  virtual void Ask(LinkId link, const Frame& frame) = 0;              // may be lost
   virtual void Answer(const Route& route, const Frame& frame) = 0;    // may be lost
 
  protected:
@@ -95,34 +96,34 @@ struct PeerStatus {
   std::string name;       // empty until known
   std::string version;    // of its program
   PeerState state{};
-  std::string reason;     // of kRefused
-  Duration last_heard{};     // ago; negative: never
-  Duration age{};            // of the newest hits heard when they came: delay of the wire and its queues
+  std::string reason;       // of kRefused
+  Duration last_heard{};    // ago; negative: never
+  Duration age{};           // of the newest hits heard when they came: delay of the wire and its queues
   std::uint64_t incarnation = 0, sequence = 0;    // last heard
-  std::uint64_t reports = 0;       // frames taken
-  std::uint64_t entries = 0;       // in them
-  std::uint64_t missed = 0;        // frames that a later one came before
-  std::uint64_t repaired = 0;      // of them, came after all, as a rule because they were asked for
-  std::uint64_t lost = 0;          // of them, are gone for good
-  std::uint64_t duplicates = 0;    // frames dropped because they had come before
+  std::uint64_t reports = 0;                      // frames taken
+  std::uint64_t entries = 0;                      // in them
+  std::uint64_t missed = 0;                       // frames that a later one came before
+  std::uint64_t repaired = 0;                     // of them, came after all, as a rule because they were asked for
+  std::uint64_t lost = 0;                         // of them, are gone for good
+  std::uint64_t duplicates = 0;                   // frames dropped because they had come before
 };
 
 struct ExchangeCounts {
-  std::uint64_t published = 0;          // frames
+  std::uint64_t published = 0;    // frames
   std::uint64_t published_bytes = 0;
   std::uint64_t published_entries = 0;
-  std::uint64_t repeated = 0;           // frames sent again because a peer asked
-  std::uint64_t gone = 0;               // frames that a peer asked for and the ring no longer had
-  std::uint64_t received = 0;           // frames taken from peers, repeats included
+  std::uint64_t repeated = 0;    // frames sent again because a peer asked
+  std::uint64_t gone = 0;        // frames that a peer asked for and the ring no longer had
+  std::uint64_t received = 0;    // frames taken from peers, repeats included
   std::uint64_t received_bytes = 0;
   std::uint64_t received_entries = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t missed = 0, repaired = 0, lost = 0;
-  std::uint64_t overflow = 0;           // frames dropped because the limiter is too far behind; asked for again later
-  std::uint64_t junk = 0;               // not decodable, any DecodeFault but kVersion, or without sense
+  std::uint64_t overflow = 0;    // frames dropped because the limiter is too far behind; asked for again later
+  std::uint64_t junk = 0;        // not decodable, any DecodeFault but kVersion, or without sense
   std::uint64_t other_version = 0;
-  std::uint64_t strangers = 0;          // well-formed, but from nobody that is configured, or under a name not its own
-  std::uint64_t excess = 0;             // requests turned down because they came too fast
+  std::uint64_t strangers = 0;    // well-formed, but from nobody that is configured, or under a name not its own
+  std::uint64_t excess = 0;       // requests turned down because they came too fast
   std::uint64_t snapshots_given = 0, snapshots_taken = 0;
   std::uint64_t ring_frames = 0, ring_bytes = 0;    // kept now
 };
@@ -130,14 +131,14 @@ struct ExchangeCounts {
 class Exchange {
  public:
   struct Options {
-    std::string name;                // of this host, unique among its peers
+    std::string name;                 // of this host, unique among its peers
     std::uint64_t incarnation = 1;    // greater at each start
     std::string version;
     Duration period{};
     std::size_t ring_bytes = 64 << 20;    // of frames kept to be sent again
     std::size_t held_bytes = 32 << 20;    // of frames held back while a snapshot is awaited
-    bool identities_proven = false;    // requests come with an identity that must equal the sender's name
-    bool fresh_table = true;           // false: the table was kept over a restart and holds what earlier reports said
+    bool identities_proven = false;       // requests come with an identity that must equal the sender's name
+    bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
   };
 
   // The rings and the transport must outlive it. `now` is the owner's clock, everywhere.

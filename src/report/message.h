@@ -14,7 +14,7 @@
 namespace dthrottle {
 
 inline constexpr std::size_t kFrameBytesMax = 64 * 1024;
-inline constexpr std::size_t kRangesMax = 64;       // in one request to repeat
+inline constexpr std::size_t kRangesMax = 64;        // in one request to repeat
 inline constexpr std::size_t kPositionsMax = 512;    // peers in one snapshot; a frame of the longest names holds 700
 inline constexpr std::size_t kTextBytesMax = 256;
 
@@ -28,12 +28,12 @@ inline constexpr Duration kPeriodMax = std::chrono::hours(24);
 inline constexpr std::string_view kFramePrefix = "DTR\1";
 
 enum class MessageKind : std::uint8_t {
-  kReport = 1,         // hits of an interval; published to all, and sent again to who asks
-  kHello = 2,          // who are you? I am ...
-  kWelcome = 3,        // the answer
-  kRefusal = 4,        // the other answer to anything: text says why
-  kRepeat = 5,         // please send these sequences again; answered by reports and perhaps kGone
-  kGone = 6,           // what is before ring_low cannot be sent again
+  kReport = 1,     // hits of an interval; published to all, and sent again to who asks
+  kHello = 2,      // who are you? I am ...
+  kWelcome = 3,    // the answer
+  kRefusal = 4,    // the other answer to anything: text says why
+  kRepeat = 5,     // please send these sequences again; answered by reports and perhaps kGone
+  kGone = 6,       // what is before ring_low cannot be sent again
   kSnapshotWanted = 7,
   kSnapshot = 8,       // bucket states
   kSnapshotEnd = 9,    // and how far reports are contained in them
@@ -57,16 +57,17 @@ struct Message {
   MessageKind kind{};
   std::string sender;               // always
   std::uint64_t incarnation = 0;    // always: of the sender, except kRepeat: of whom it asks
-  std::uint64_t sequence = 0;       // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part
-  std::uint64_t ring_low = 0;       // report, welcome, gone: the oldest sequence that can be sent again
-  Instant from{}, to{};             // report: interval of the hits; others: `to` is when it was sent. Sender's clock
-  Duration period{};                // report, hello, welcome: the sender's
-  bool last = false;                // report: no more frames for this interval
-  std::uint64_t snapshot = 0;       // number of a snapshot, chosen by who wants it; in a refusal: of which one
-  std::string text;                 // hello, welcome: the program's version; refusal: why
-  std::vector<SequenceRange> ranges;       // repeat
-  std::vector<Position> positions;         // snapshot end
-  Entries entries;                  // report, snapshot
+  std::uint64_t sequence =
+      0;    // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part
+  std::uint64_t ring_low = 0;    // report, welcome, gone: the oldest sequence that can be sent again
+  Instant from{}, to{};          // report: interval of the hits; others: `to` is when it was sent. Sender's clock
+  Duration period{};             // report, hello, welcome: the sender's
+  bool last = false;             // report: no more frames for this interval
+  std::uint64_t snapshot = 0;    // number of a snapshot, chosen by who wants it; in a refusal: of which one
+  std::string text;              // hello, welcome: the program's version; refusal: why
+  std::vector<SequenceRange> ranges;    // repeat
+  std::vector<Position> positions;      // snapshot end
+  Entries entries;                      // report, snapshot
 
   void Clear();    // as new, but keeps its memory
 };
