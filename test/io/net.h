@@ -104,6 +104,8 @@ class Node {
     };
   }
 
+  ~Node() { thread.reset(); }    // it may log until it has ended
+
   void WithKeys(const KeyPair& keys, AuthorizedKeys authorized) {
     options.keys = keys;
     options.authorized = std::move(authorized);
