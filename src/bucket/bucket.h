@@ -135,9 +135,6 @@ class Bucket {
     return result;
   }
 
-  // When it will be full, were nothing else to happen. Long ago if it always was.
-  [[nodiscard]] Ticks full_at() const { return full_at_; }
-
   // As drained as it is, but with no debt: for a bucket whose former shape is unknown.
   [[nodiscard]] Bucket WithoutDebt(const Shape& shape, Instant now) const {
     Bucket result;

@@ -17,8 +17,5 @@ constexpr Ticks ToTicks(Duration d) {
 constexpr Ticks ToTicks(Instant t) {
   return ToTicks(t.time_since_epoch());
 }
-constexpr Instant ToInstant(Ticks ticks) {
-  return FromNanoseconds(ticks / kTicksPerNanosecond);
-}
 
 }    // namespace dthrottle

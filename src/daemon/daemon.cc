@@ -20,6 +20,7 @@
 #include "config/values.h"
 #include "daemon/elsewhere.h"
 #include "io/clock.h"
+#include "io/signals.h"
 
 namespace dthrottle {
 
@@ -59,20 +60,6 @@ template <class Handle>
 void CloseHandle(Handle& handle) {
   uv_close(reinterpret_cast<uv_handle_t*>(&handle), nullptr);
 }
-
-// A query thread must never be the one that a signal picks.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }    // namespace
 

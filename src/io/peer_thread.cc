@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -21,6 +20,7 @@
 #include "base/check.h"
 #include "config/values.h"
 #include "io/clock.h"
+#include "io/signals.h"
 
 namespace dthrottle {
 
@@ -87,10 +87,6 @@ LinkId LinkOf(const std::string& route) {
   return id;
 }
 
-std::string UrlOf(const Endpoint& endpoint) {
-  return "tcp://" + FormatEndpoint(endpoint);
-}
-
 Endpoint Above(Endpoint endpoint) {
   ++endpoint.port;
   return endpoint;
@@ -114,20 +110,6 @@ bool SendTo(zmq::socket_t& router, std::string_view route, const Frame& frame) {
   zmq::message_t head(route.data(), route.size()), body = MessageOf(frame);
   return Send(router, head, true) && Send(router, body, false);
 }
-
-// Makes signals go to the threads that expect them: a thread inherits the mask of the one that starts it.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 const char* Word(PeerState state) {
   switch (state) {
@@ -276,7 +258,7 @@ void PeerThread::Impl::MakeServers() {
 bool PeerThread::Impl::BindServers(std::string& why) {
   for (; bound < 2; ++bound) {
     zmq::socket_t& socket = bound == 0 ? publisher : requests.socket;
-    const std::string url = UrlOf(bound == 0 ? options.bind : Above(options.bind));
+    const std::string url = FormatBind(bound == 0 ? options.bind : Above(options.bind));
     if (zmq_bind(socket.handle(), url.c_str()) == 0) continue;
     why = fmt::format("{}: cannot listen: {}", url, zmq_strerror(errno));
     return false;
@@ -582,7 +564,7 @@ void PeerThread::Impl::Reconcile() {
     dead_ends.push_back(std::move(status));
   };
   for (const Resolver::Address& address : resolver.Addresses()) {
-    const std::string url = UrlOf(address.endpoint);
+    const std::string url = FormatBind(address.endpoint);
     const bool by_name = !address.entry.starts_with(url);
     std::string shown = by_name ? fmt::format("{} ({})", url, address.entry) : url, why;
     if (const std::string* const key = KeyFor(address, why)) {
@@ -641,7 +623,7 @@ void PeerThread::Impl::Dial(Link& link) {
     socket.set(zmq::sockopt::ipv6, IsV6(link.endpoint));
     // An option of the next connection, not of the socket: every peer has its own.
     if (options.keys) socket.set(zmq::sockopt::curve_serverkey, link.server_key);
-    const std::string url = UrlOf(inbox == &subscriber ? link.endpoint : Above(link.endpoint));
+    const std::string url = FormatBind(inbox == &subscriber ? link.endpoint : Above(link.endpoint));
     if (zmq_connect(socket.handle(), url.c_str()) == 0) continue;
     link.broken = true;    // out of memory or descriptors; it will be tried again
     Say(LogLevel::kWarning, "{}: cannot connect: {}", url, zmq_strerror(errno));
@@ -651,12 +633,13 @@ void PeerThread::Impl::Dial(Link& link) {
 
 void PeerThread::Impl::Unsubscribe(Link& link) {
   // It is no error if libzmq has given the connection up before.
-  if (std::exchange(link.subscribed, false)) zmq_disconnect(subscriber.socket.handle(), UrlOf(link.endpoint).c_str());
+  if (std::exchange(link.subscribed, false))
+    zmq_disconnect(subscriber.socket.handle(), FormatBind(link.endpoint).c_str());
 }
 
 void PeerThread::Impl::HangUp(Link& link) {
   Unsubscribe(link);
-  zmq_disconnect(answers.socket.handle(), UrlOf(Above(link.endpoint)).c_str());
+  zmq_disconnect(answers.socket.handle(), FormatBind(Above(link.endpoint)).c_str());
 }
 
 // Looks at how the links are doing, and copies it for the other threads.
@@ -714,7 +697,7 @@ Result<void> PeerThread::Start() {
   DT_CHECK(!impl_->thread.joinable());
   if (impl_->options.bind.port == 0 || impl_->options.bind.port == 65535) {
     return Fail(
-        fmt::format("{}: the port must be 1 to 65534, the one above it is used too", UrlOf(impl_->options.bind)));
+        fmt::format("{}: the port must be 1 to 65534, the one above it is used too", FormatBind(impl_->options.bind)));
   }
   const SignalsBlocked blocked;
   try {

@@ -22,6 +22,7 @@
 #include "base/prng.h"
 #include "limiter/sharing.h"
 #include "report/codec.h"
+#include "test/bench/measure.h"
 
 using namespace dthrottle;
 using namespace std::chrono_literals;
@@ -33,17 +34,6 @@ constexpr std::size_t kPeers = 99;
 constexpr std::size_t kRingItems = 256;
 constexpr std::size_t kFramesAtOnce = 16;    // of one sender's report, before the limiter's thread looks
 constexpr std::size_t kQueriesAtOnce = 64;
-
-double CpuSeconds() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 std::vector<std::string> Ipv4Tags(std::size_t n) {
   Prng prng(1);

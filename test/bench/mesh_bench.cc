@@ -33,6 +33,7 @@
 #include "io/peer_thread.h"
 #include "limiter/sharing.h"
 #include "report/codec.h"
+#include "test/bench/measure.h"
 
 using namespace dthrottle;
 using namespace std::chrono_literals;
@@ -291,11 +292,6 @@ class Receiver {
   PeerThread thread_;
   Sharing sharing_;
 };
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 int Measure(const Options& options, const std::vector<Introduction>& peers) {
   Receiver receiver(options, peers);

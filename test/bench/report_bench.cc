@@ -15,18 +15,13 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "report/codec.h"
+#include "test/bench/measure.h"
 
 using namespace dthrottle;
 
 namespace {
 
 constexpr int kRounds = 7;
-
-double CpuSeconds() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 template <class... Values>
 std::string Format(const char* format, Values... values) {
@@ -72,11 +67,6 @@ Message Report(std::uint64_t sequence) {
   m.to = m.from + std::chrono::seconds(1);
   m.period = std::chrono::seconds(1);
   return m;
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + kRounds / 2, values.end());
-  return values[kRounds / 2];
 }
 
 void Measure(const char* name, std::size_t n, std::string (*tag)(Prng&), bool with_phases) {

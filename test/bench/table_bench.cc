@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "limiter/limiter.h"
+#include "test/bench/measure.h"
 
 using namespace dthrottle;
 
@@ -19,12 +20,6 @@ namespace {
 
 constexpr std::size_t kTagBytes = 15;
 constexpr std::size_t kBatch = 64;
-
-double CpuSeconds() {
-  timespec t;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
 
 std::span<std::byte> Map(std::size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -13,14 +13,11 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "config/values.h"
 #include "sim/fleet.h"
+#include "test/support/golden.h"
 #include "test/support/host.h"
 
 namespace dthrottle::sim {
@@ -126,19 +123,7 @@ std::string Replay(const std::string& text) {
 }
 
 TEST_CASE("golden traces of fleets") {
-  int traces = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(DTHROTTLE_SOURCE "/test/sim")) {
-    if (entry.path().extension() != ".txt") continue;
-    ++traces;
-    DYNAMIC_SECTION(entry.path().stem().string()) {
-      std::ifstream in(entry.path());
-      const std::string golden{std::istreambuf_iterator<char>(in), {}};
-      const std::string now = Replay(golden);
-      if (std::getenv("DTHROTTLE_UPDATE_TRACES") != nullptr) std::ofstream(entry.path()) << now;
-      CHECK(now == golden);
-    }
-  }
-  CHECK(traces >= 2);
+  CHECK(testing::CheckGoldenTraces(DTHROTTLE_SOURCE "/test/sim", Replay) >= 2);
 }
 
 }    // namespace

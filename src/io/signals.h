@@ -1,0 +1,25 @@
+// Makes signals go to the thread that expects them.
+#pragma once
+
+#include <csignal>
+
+namespace dthrottle {
+
+// Blocks all signals while it lives. A thread inherits the mask of the one that starts it, so threads started meanwhile
+// are never the ones that a signal picks.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}    // namespace dthrottle
