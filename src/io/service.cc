@@ -1,27 +1,56 @@
 #include "io/service.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
+#include <string_view>
 
 namespace dthrottle {
 
+namespace {
+
+// As sd_notify(3), which waits for ever while the manager's queue is full. With flags of send(2).
+void Notify(std::string_view state, int flags) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr || (path[0] != '/' && path[0] != '@')) return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t length = std::strlen(path);
+  if (length >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, path, length);
+  if (path[0] == '@') address.sun_path[0] = '\0';
+  const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return;
+  const timeval patience{0, std::chrono::duration_cast<std::chrono::microseconds>(Service::kPatience).count()};
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  ::sendto(fd, state.data(), state.size(), MSG_NOSIGNAL | flags, reinterpret_cast<const sockaddr*>(&address),
+           static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
+  ::close(fd);
+}
+
+}    // namespace
+
 void Service::Ready(const std::string& status) const {
-  sd_notify(0, fmt::format("READY=1\nSTATUS={}", status).c_str());
+  Notify(fmt::format("READY=1\nSTATUS={}", status), 0);
 }
 
 void Service::Reloading(Instant now) const {
   const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count();
-  sd_notify(0, fmt::format("RELOADING=1\nMONOTONIC_USEC={}", us).c_str());
+  Notify(fmt::format("RELOADING=1\nMONOTONIC_USEC={}", us), 0);
 }
 
 void Service::Stopping() const {
-  sd_notify(0, "STOPPING=1\nSTATUS=Answering what has been asked");
+  Notify("STOPPING=1\nSTATUS=Answering what has been asked", 0);
 }
 
 void Service::Alive() const {
-  sd_notify(0, "WATCHDOG=1");
+  Notify("WATCHDOG=1", MSG_DONTWAIT);    // the next will do
 }
 
 std::optional<Duration> Service::watchdog() const {

@@ -1,5 +1,5 @@
 // The service manager's side of a daemon: readiness, reloads, watchdog, and sockets that were opened for us. Without a
-// service manager all of it does nothing.
+// service manager all of it does nothing; one that does not listen holds nobody up for longer than kPatience.
 #pragma once
 
 #include <optional>
@@ -12,6 +12,8 @@ namespace dthrottle {
 
 class Service {
  public:
+  static constexpr Duration kPatience = std::chrono::milliseconds(100);
+
   void Ready(const std::string& status) const;
   void Reloading(Instant now) const;
   void Stopping() const;
