@@ -30,6 +30,7 @@ constexpr int kItemsPerTick = 64;           // of the limiter, before the wire i
 constexpr std::size_t kPositionsBytesMax = 48 * 1024;
 
 constexpr Duration kJoinMin = 10s;          // or two periods: how long a snapshot may take to begin with
+constexpr int kJoinArrivingMax = 6;         // times that, while parts arrive
 constexpr Duration kBetterDonor = 500ms;    // wait so long for one that has published something
 constexpr Duration kDonorPatience = 2s;     // between two signs of life of a snapshot
 constexpr Duration kDonorBusy = 250ms;      // before the next is asked
@@ -131,6 +132,7 @@ struct Exchange::State {
   const Instant born;
   bool told_joined = false;
   bool part_merged = false;    // of a snapshot, complete or not
+  bool behind = false;         // began without what a peer had published before, and no snapshot has made up for it
   std::optional<LinkId> failed_donor;
   struct HeldFrame {
     std::string bytes;
@@ -149,6 +151,16 @@ struct Exchange::State {
     std::vector<Position> positions{};
   };
   std::optional<Taking> taking;
+  // Parts are kept until the snapshot is complete: those of one that fails would be charged again with the next one,
+  // whose positions are others.
+  struct HeldPart {
+    std::string bytes;
+    Instant at;    // by our clock
+  };
+  std::deque<HeldPart> parts;
+  std::size_t parts_bytes = 0;
+  bool parts_overflow = false;                     // too many to keep: merged as they come
+  std::optional<std::vector<Position>> arrived;    // of a complete snapshot whose parts are being merged
 
   struct Giving {
     Route route;
@@ -256,7 +268,8 @@ struct Exchange::State {
     while (!pending.empty() && to_limiter.TryPush(std::move(pending.front()))) pending.pop_front();
   }
 
-  bool backlogged() const { return !pending.empty() || (!joining && !held.empty()); }
+  bool merging() const { return (arrived || parts_overflow) && !parts.empty(); }
+  bool backlogged() const { return !pending.empty() || merging() || (!joining && !held.empty()); }
 
   // ---- Hosts ----
 
@@ -385,6 +398,7 @@ struct Exchange::State {
     const bool unlikely = peer.welcome_sequence == std::numeric_limits<std::uint64_t>::max();
     peer.incarnation = peer.welcome_incarnation;
     peer.heard.emplace(all || unlikely ? 1 : peer.welcome_sequence + 1);
+    behind |= !all && peer.welcome_sequence > 0 && counts.snapshots_taken == 0;
   }
 
   // ---- Reports ----
@@ -550,6 +564,7 @@ struct Exchange::State {
       it->second.peer->owes_snapshot = true;
     }
     taking.reset();
+    ForgetParts();
     next_pass = last_pass;
   }
 
@@ -562,7 +577,7 @@ struct Exchange::State {
   // Returns when to look again.
   Instant Join(Instant now) {
     if (taking && now >= taking->deadline) {
-      ++join_failures;
+      if (parts.empty()) ++join_failures;
       SnapshotFailed(now);
     }
     if (!joining) {
@@ -570,7 +585,9 @@ struct Exchange::State {
       if (now >= alone_until) TellJoined();
       return taking ? taking->deadline : told_joined ? kNever : alone_until;
     }
-    const Instant end = join_began + JoinMax();
+    if (arrived) return kNever;    // MergeParts goes on
+    const bool arriving = taking && !parts.empty();
+    const Instant end = join_began + (arriving ? kJoinArrivingMax : 1) * JoinMax();
     const bool alone = std::all_of(links.begin(), links.end(),
                                    [](const auto& link) { return link.second.status.state == PeerState::kSelf; });
     // Half of a snapshot is worse than none: what is held back may be in it already.
@@ -610,18 +627,17 @@ struct Exchange::State {
 
   bool Taken(LinkId link) const { return taking && taking->donor == link && taking->id == in.snapshot; }
 
-  void OnSnapshotPart(LinkId link, Peer& donor, Instant now) {
+  void OnSnapshotPart(LinkId link, Peer& donor, std::string_view frame, Instant now) {
     if (!Taken(link)) return;
     if (in.sequence == 0 || in.sequence == std::numeric_limits<std::uint64_t>::max()) {
       ++counts.junk;
-    } else if (pending.size() >= kPendingMax) {
-      ++counts.overflow;
     } else if (taking->parts.Note(in.sequence, now).fresh) {
       taking->deadline = now + kDonorPatience;
-      const Instant to = donor.clock.ToOurs(in.to, now);
-      Push({FromPeers::Kind::kBuckets, to, to, 0, std::move(in.entries)});
-      part_merged = true;
+      parts.push_back({std::string(frame), donor.clock.ToOurs(in.to, now)});
+      parts_bytes += frame.size();
+      parts_overflow |= parts_bytes > options.held_bytes;
       FinishSnapshot();
+      MergeParts();
     }
   }
 
@@ -631,14 +647,37 @@ struct Exchange::State {
     taking->positions = std::move(in.positions);
     taking->deadline = now + kDonorPatience;    // for parts that the end has overtaken
     FinishSnapshot();
+    MergeParts();
   }
 
   void FinishSnapshot() {
     if (!taking->count || !taking->parts.missing().empty() || taking->parts.next() - 1 != *taking->count) return;
-    const std::vector<Position> positions = std::move(taking->positions);
-    ++counts.snapshots_taken;
+    arrived = std::move(taking->positions);
     taking.reset();
     next_pass = last_pass;
+  }
+
+  void ForgetParts() {
+    parts.clear();
+    parts_bytes = 0;
+    parts_overflow = false;
+  }
+
+  // As far as the limiter has room; the next Tick goes on.
+  void MergeParts() {
+    while (merging() && pending.empty()) {
+      const HeldPart part = std::move(parts.front());
+      parts.pop_front();
+      if (codec.Decode(part.bytes, in) != DecodeFault::kNone) continue;
+      Push({FromPeers::Kind::kBuckets, part.at, part.at, 0, std::move(in.entries)});
+      part_merged = true;
+    }
+    if (!arrived || !parts.empty()) return;
+    const std::vector<Position> positions = std::move(*arrived);
+    arrived.reset();
+    ForgetParts();
+    ++counts.snapshots_taken;
+    behind = false;
     if (!joining) return;    // reports were taken meanwhile, as they came
     for (const Position& p : positions) {
       if (p.sender == options.name || p.incarnation == 0) continue;
@@ -720,7 +759,8 @@ struct Exchange::State {
       next = std::min(next, HelloDue(link));
       if (link.peer == nullptr) continue;
       next = std::min(next, AskToRepeat(*link.peer, now));
-      if (!link.peer->owes_snapshot || joining || taking) continue;
+      const bool wanted = link.peer->owes_snapshot || (behind && now < link.peer->silent_at());
+      if (!wanted || joining || taking || arrived) continue;
       if (link.peer->next_snapshot <= now) AskForSnapshot(link, now);
       next = std::min(next, link.peer->next_snapshot);
     }
@@ -796,7 +836,7 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
     case MessageKind::kGone:
       return s.OnGone(*link.peer);
     case MessageKind::kSnapshot:
-      return s.OnSnapshotPart(id, *link.peer, now);
+      return s.OnSnapshotPart(id, *link.peer, frame, now);
     case MessageKind::kSnapshotEnd:
       return s.OnSnapshotEnd(id, now);
     default:
@@ -840,6 +880,7 @@ bool Exchange::joining() const {
 Instant Exchange::Tick(Instant now) {
   State& s = *state_;
   s.MovePending();
+  s.MergeParts();
   s.ReleaseHeld();
   ToPeers item;
   int items = 0;
