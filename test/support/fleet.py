@@ -94,11 +94,12 @@ class Fleet(contextlib.ExitStack):
     """So many hosts, each of which knows all others. Gives the hosts as a list.
 
     `connect` says for the index of a host which addresses it has instead. With `network` every host has a namespace of
-    its own there, and keys, because nothing but loopback goes without.
+    its own there, and keys, because nothing but loopback goes without. `wrappers` are words in front of the command of
+    each host.
     """
 
     def __init__(self, *limits, hosts=2, period="250ms", keys=False, names=None, connect=None, network=None,
-                 **sections):
+                 wrappers=None, **sections):
         super().__init__()
         names = names or [chr(ord("a") + i) for i in range(hosts)]
         addresses = ([f"tcp://{ip}:7314" for ip in network.addresses] if network
@@ -116,7 +117,8 @@ class Fleet(contextlib.ExitStack):
                 if self.keys is not None:
                     peers.update(key_file=f"{self.keys}/{name}.key", authorized_keys=str(self._authorized(name)))
                 self.hosts.append(Host(name, address, *limits, peers=peers,
-                                       wrapper=network.wrapper(i) if network else (), **sections))
+                                       wrapper=network.wrapper(i) if network else (wrappers or {}).get(i, ()),
+                                       **sections))
                 self.callback(shutil.rmtree, self.hosts[-1].directory, ignore_errors=True)    # of one that never ran
         except BaseException:
             self.close()

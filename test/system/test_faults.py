@@ -1,12 +1,16 @@
-"""A network and hosts that fail while limits are shared: afterwards every hit has been counted on every host, once.
+"""A network, hosts and clocks that fail while limits are shared: afterwards every hit has been counted on every host, once.
 
 Every host has a network namespace of its own. The limits are so slow that a level is a count of hits: burst - hits.
 """
 
+import contextlib
+import os
 import signal
 import time
+import unittest
 
 from common import ParallelTest, report
+from clocks import Date, OtherClocks
 from daemon import PATIENCE, SANITIZED, rule, wait_until
 from fleet import BURST, Fleet, Ledger, Traffic, wait_all_hear
 from namespaces import Network
@@ -143,12 +147,12 @@ class Faults(ParallelTest):
                 with traffic.pause(hosts[0]):
                     hosts[0].signal(signal.SIGSTOP)
                     try:
-                        time.sleep(12)
+                        time.sleep(30)
                         self.assertEqual(hosts[1].link_to(hosts[0])["state"], "silent")
                     finally:
                         hosts[0].signal(signal.SIGCONT)
                     wait_all_hear(hosts, RECOVERY)
-            self.settle("SIGSTOP for 12 s", ledger, hosts)
+            self.settle("SIGSTOP for 30 s", ledger, hosts)
             self.assertEqual(self.sum(hosts, "reports_lost"), 0)
 
     def test_a_host_that_comes_up_while_the_others_cannot_hear_it(self):
@@ -167,3 +171,41 @@ class Faults(ParallelTest):
             time.sleep(3)
             self.heal("a host that comes up behind a partition", network, hosts)
             self.settle("a host that comes up behind a partition", ledger, hosts, PATIENCE)
+
+    def serve_and_settle(self, hosts):
+        wait_all_hear(hosts)
+        ledger = Ledger()
+        with Traffic(ledger, hosts):
+            time.sleep(3)
+        ledger.settle(hosts)
+        return ledger
+
+    def test_hosts_that_started_28_hours_apart(self):
+        hours = 28
+        with OtherClocks(hours * 3600) as clocks, \
+                Fleet(rule(burst=BURST), period=PERIOD, wrappers={1: clocks.wrapper()}) as hosts:
+            ledger = self.serve_and_settle(hosts)
+            self.assertNotEqual(*(os.readlink(f"/proc/{host.pid}/ns/time") for host in hosts))
+            hosts[0].restart()
+            hosts[1].restart()
+            ledger.serve(hosts[0], "shared", 5)
+            ledger.serve(hosts[1], "shared", 6)
+            ledger.settle(hosts)
+
+    @unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+    def test_a_wall_clock_that_jumps(self):
+        with contextlib.ExitStack() as stack:
+            dates = [stack.enter_context(Date()) for _ in range(2)]
+            hosts = stack.enter_context(
+                Fleet(rule(burst=BURST), period=PERIOD, wrappers={i: date.wrapper() for i, date in enumerate(dates)}))
+            ledger = self.serve_and_settle(hosts)
+            for jump in ("+400d", "-400d", "+0", "-1h"):
+                dates[0].jump(jump)
+                ledger.serve(hosts[0], "shared", 5)
+                ledger.serve(hosts[1], "shared", 6)
+                ledger.settle(hosts, quiet=0.2)
+                hosts[0].restart()
+                ledger.serve(hosts[0], "shared", 7)
+                ledger.settle(hosts, quiet=0.2)
+                if not jump.endswith("0"):
+                    self.assertNotIn(time.strftime("%Y-%m-%dT%H", time.gmtime()), hosts[0].log.splitlines()[-1])

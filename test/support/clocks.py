@@ -1,0 +1,63 @@
+"""Other times for a daemon: a monotonic clock that began earlier, and a date that jumps while it runs."""
+
+import glob
+import shutil
+import subprocess
+import unittest
+
+from daemon import fresh_directory
+
+
+class OtherClocks:
+    """A namespace where monotonic time began so many seconds earlier, as on a host that has been up for longer."""
+
+    def __init__(self, seconds):
+        offsets = f"--monotonic={seconds}", f"--boottime={seconds}"
+        self._holder = subprocess.Popen(["unshare", "--time", *offsets, "--fork", "--kill-child", "cat"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._holder.stdin.write(b"here\n")
+        self._holder.stdin.flush()
+        if self._holder.stdout.readline() != b"here\n":
+            error = self.close()
+            raise unittest.SkipTest(f"NOT TESTED: no time namespaces here: {error}")
+
+    def wrapper(self):
+        """Words in front of a command that is to run there."""
+        return "nsenter", f"--time=/proc/{self._holder.pid}/ns/time_for_children"
+
+    def close(self):
+        return self._holder.communicate()[1].decode().strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Date:
+    """The date as one daemon sees it; its monotonic clock is not touched."""
+
+    def __init__(self):
+        libraries = glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+        if not libraries:
+            raise unittest.SkipTest("NOT TESTED: no libfaketime here")
+        self._library = libraries[0]
+        self._directory = fresh_directory()
+        self._file = self._directory / "date"
+        self.jump("+0")
+
+    def jump(self, to):
+        """To the true date and so much, such as "-400d"."""
+        self._file.write_text(to)
+
+    def wrapper(self):
+        """Words in front of a command."""
+        return ("env", f"LD_PRELOAD={self._library}", f"FAKETIME_TIMESTAMP_FILE={self._file}", "FAKETIME_NO_CACHE=1",
+                "FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self._directory)
