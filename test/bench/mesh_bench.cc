@@ -1,13 +1,16 @@
 // What hearing a mesh of hosts costs one of them: the peer thread, ZeroMQ's own and the limiter's loop.
 //
 //   mesh_bench [PEERS [SECONDS [TAGS [curve]]]]     default 100 peers, 20 s, 10000 tags a second from each
+//   mesh_bench peers PEERS TAGS                      only the peers: prints their addresses, and runs until killed
 //
 // The receiver is all that the daemon has for it: PeerThread, Limiter, Sharing, driven as a loop drives them. The peers
 // are another process, whose CPU time does not count: each is a socket that publishes and one that answers, and reports
-// the same IPv4 tags once a second, in its own phase; no tag is of two peers. Both processes run on the cores that they
-// are given, so on one core the peers also wash the receiver's caches out. Medians are of the seconds.
+// the same IPv4 tags once a second, in its own phase; no tag is of two peers. They have the last of the cores that this
+// is given, and the receiver the others: on one core they would wash its caches out, which peers elsewhere do not.
+// Medians are of the seconds.
 #include <fmt/format.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -74,7 +77,7 @@ class Peer {
       socket->set(zmq::sockopt::curve_server, 1);
       socket->set(zmq::sockopt::curve_secretkey, keys_.secret_key);
     }
-    publisher_.set(zmq::sockopt::sndhwm, 64);
+    publisher_.set(zmq::sockopt::sndhwm, static_cast<int>(64 + options.tags / 1000));
     base_.sender = NameOf(number);
     base_.incarnation = 1;
     Prng prng(number + 1);
@@ -159,21 +162,35 @@ class Peer {
   std::string encoded_;
 };
 
-// Goes on until it is killed.
-[[noreturn]] void BePeers(const Options& options, int pipe) {
+// Keeps this process to the last of its cores, or away from it, where there are several.
+void KeepTo(bool last_core) {
+  cpu_set_t cores;
+  if (::sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < 2) return;
+  int last = 0;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &cores)) last = core;
+  }
+  if (last_core) CPU_ZERO(&cores);
+  last_core ? CPU_SET(last, &cores) : CPU_CLR(last, &cores);
+  ::sched_setaffinity(0, sizeof cores, &cores);
+}
+
+// Goes on until it is killed. A turn that was slept through is not made up for. `tell` hears of each peer.
+template <class Tell>
+[[noreturn]] void BePeers(const Options& options, Tell&& tell) {
   zmq::context_t context(1);
   context.set(zmq::ctxopt::max_sockets, static_cast<int>(2 * options.peers + 16));
   std::vector<std::unique_ptr<Peer>> peers;
   std::uint16_t port = static_cast<std::uint16_t>(12000 + ::getpid() % 4000 * 2);
   for (std::size_t i = 0; i < options.peers; ++i) {
     peers.push_back(std::make_unique<Peer>(context, i, options));
-    const Introduction introduction = peers.back()->Bind(port);
-    DT_CHECK(::write(pipe, &introduction, sizeof introduction) == sizeof introduction);
+    tell(peers.back()->Bind(port));
   }
   Codec codec;
-  const Instant begun = Now();
+  const Duration every = kPeriod / static_cast<std::int64_t>(peers.size());
+  Instant at = Now();
   for (std::size_t turn = 0;; ++turn) {
-    const Instant at = begun + kPeriod * static_cast<std::int64_t>(turn) / static_cast<std::int64_t>(peers.size());
+    at = std::max(at + every, Now() - kPeriod);
     while (Now() < at) {
       for (const auto& peer : peers) peer->Answer(codec, Now());
       const auto wait = std::clamp<Duration>(at - Now(), 0s, 20ms);
@@ -354,6 +371,14 @@ int Measure(const Options& options, const std::vector<Introduction>& peers) {
 
 int main(int argc, char** argv) {
   Options options;
+  if (argc == 4 && std::string_view(argv[1]) == "peers") {
+    options.peers = std::strtoul(argv[2], nullptr, 10);
+    options.tags = std::strtoul(argv[3], nullptr, 10);
+    BePeers(options, [](const Introduction& peer) {
+      std::printf("tcp://127.0.0.1:%u\n", peer.port);
+      std::fflush(stdout);
+    });
+  }
   if (argc > 1) options.peers = std::strtoul(argv[1], nullptr, 10);
   if (argc > 2) options.seconds = std::atoi(argv[2]);
   if (argc > 3) options.tags = std::strtoul(argv[3], nullptr, 10);
@@ -367,8 +392,10 @@ int main(int argc, char** argv) {
   DT_CHECK(child >= 0);
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    BePeers(options, ends[1]);
+    KeepTo(true);
+    BePeers(options, [&](const Introduction& peer) { DT_CHECK(::write(ends[1], &peer, sizeof peer) == sizeof peer); });
   }
+  KeepTo(false);
   ::close(ends[1]);
   std::vector<Introduction> peers(options.peers);
   for (Introduction& peer : peers) {
