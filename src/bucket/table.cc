@@ -93,7 +93,7 @@ void Table::SetDigestKey(const std::array<std::byte, 32>& key) {
 // ---- Opening ----
 
 Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
-                          bool shared, const SlotPolicy& policy, Instant now) {
+                          bool shared, const SlotPolicy& policy, Instant now, std::string_view notes) {
   Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}, 0};
   Table& table = *opened.table;
   const Header& found = table.header();
@@ -111,8 +111,33 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
   table.tag_hash_key_ = table.header().keys.tag_hash;
   table.generation_ = static_cast<std::uint8_t>(table.header().generation);
-  if (opened.discarded.empty()) opened.dropped = table.Recover(now);
+  if (opened.discarded.empty() && !table.TakeNotes(notes)) opened.dropped = table.Recover(now);
   return opened;
+}
+
+// The hash key tells one table from another. Counts and dirty groups follow it, a shard after the other.
+std::string Table::Notes() const {
+  DT_CHECK(!reshaping());
+  std::string notes;
+  const auto add = [&notes](const void* data, std::size_t bytes) {
+    notes.append(static_cast<const char*>(data), bytes);
+  };
+  add(&tag_hash_key_, sizeof tag_hash_key_);
+  for (std::size_t i = 0; i < shard_count(); ++i) add(&shards_[i].counts, sizeof(TableCounts));
+  add(dirty_groups_.data(), dirty_groups_.size() * sizeof(std::uint64_t));
+  return notes;
+}
+
+bool Table::TakeNotes(std::string_view notes) {
+  const std::size_t dirty_bytes = dirty_groups_.size() * sizeof(std::uint64_t);
+  if (notes.size() != sizeof tag_hash_key_ + shard_count() * sizeof(TableCounts) + dirty_bytes) return false;
+  if (std::memcmp(notes.data(), &tag_hash_key_, sizeof tag_hash_key_) != 0) return false;
+  const char* from = notes.data() + sizeof tag_hash_key_;
+  for (std::size_t i = 0; i < shard_count(); ++i, from += sizeof(TableCounts)) {
+    std::memcpy(&shards_[i].counts, from, sizeof(TableCounts));
+  }
+  std::memcpy(dirty_groups_.data(), from, dirty_bytes);
+  return true;
 }
 
 void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {

@@ -33,6 +33,8 @@ namespace {
 // Descriptors beside those of applications: admin connections, files, libuv.
 constexpr rlim_t kOtherDescriptors = 256;
 
+constexpr std::uint64_t kPeersRetryMs = 1000;
+
 int ExitCode(int code) {
   switch (code) {
     case EADDRINUSE:
@@ -89,8 +91,10 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
   DT_CHECK(uv_loop_init(&loop_) == 0);
   DT_CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
            uv_signal_init(&loop_, &on_hup_) == 0 && uv_signal_init(&loop_, &on_usr2_) == 0 &&
-           uv_timer_init(&loop_, &watchdog_) == 0 && uv_idle_init(&loop_, &background_) == 0);
-  on_term_.data = on_int_.data = on_hup_.data = on_usr2_.data = watchdog_.data = background_.data = this;
+           uv_timer_init(&loop_, &watchdog_) == 0 && uv_timer_init(&loop_, &peers_retry_) == 0 &&
+           uv_idle_init(&loop_, &background_) == 0);
+  on_term_.data = on_int_.data = on_hup_.data = on_usr2_.data = watchdog_.data = peers_retry_.data = background_.data =
+      this;
   tasks_ = std::make_unique<TaskQueue>(&loop_);
   admin_ = std::make_unique<AdminServer>(&loop_, static_cast<AdminHost&>(*this));
 }
@@ -105,7 +109,7 @@ void Daemon::Start() {
     log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
   }
   limiter_ = std::make_unique<Limiter>(region_->bytes(), ReadBootId(), FreshKeys(), std::move(rules),
-                                       settings_.query.threads, started_);
+                                       settings_.query.threads, started_, std::exchange(handed_.table_notes, {}));
   if (settings_.table.file.empty()) {
     log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", FormatBytes(settings_.table.memory),
                 limiter_->table().counts().tags);
@@ -149,7 +153,22 @@ void Daemon::StartPeering() {
   std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
   limiter_->table().SetDigestKey(keys.digest);
   peering_ = std::make_unique<Peering>(&loop_, *limiter_, settings_, log_, *tasks_);
+  if (took_over()) {
+    // Those who wait for answers come first, but what they are served is to be reported.
+    limiter_->ShareWith(settings_.peers.connect.size(), settings_.peers.period);
+    return tasks_->Post([this] { ReturnToPeers(); });
+  }
   if (auto started = peering_->Start(); !started) throw StartFailure{EX_UNAVAILABLE, started.error().message};
+}
+
+// For a daemon that answers already: it does not end because of this.
+void Daemon::ReturnToPeers() {
+  if (stopping_) return;
+  const auto started = peering_->Start();
+  if (started) return;
+  log_.Error("{}; trying again", started.error().message);
+  uv_timer_start(
+      &peers_retry_, [](uv_timer_t* t) { static_cast<Daemon*>(t->data)->ReturnToPeers(); }, kPeersRetryMs, 0);
 }
 
 void Daemon::MakeWorkers() {
@@ -259,7 +278,7 @@ void Daemon::ListenOn(int fd, const std::string& key, const std::string& address
 
 // They were let in before, so no bound turns them away now.
 void Daemon::TakeHandedConnections() {
-  if (handed_.held_at == Instant()) return;
+  if (!took_over()) return;
   const std::vector<HandedConnection> connections = std::exchange(handed_.connections, {});
   for (const HandedConnection& connection : connections) {
     Worker& worker = LeastBusy();
@@ -538,6 +557,7 @@ void Daemon::CloseHandles() {
   CloseHandle(on_hup_);
   CloseHandle(on_usr2_);
   CloseHandle(watchdog_);
+  CloseHandle(peers_retry_);
   CloseHandle(background_);
 }
 

@@ -60,6 +60,7 @@ class Daemon final : private AdminHost {
   void StopListening();
   void CloseHandles();
   void StartPeering();
+  void ReturnToPeers();
   void MakeWorkers();
   void Listen();
   void ListenOn(int fd, const std::string& key, const std::string& address);
@@ -69,6 +70,7 @@ class Daemon final : private AdminHost {
   void CloseHandedListeners();
   void OpenTable();
   void TakeHandedConnections();
+  bool took_over() const { return handed_.held_at != Instant(); }
   void RaiseDescriptorLimit();
   void WatchSignals();
   void StartWatchdog();
@@ -115,7 +117,7 @@ class Daemon final : private AdminHost {
 
   uv_loop_t loop_;
   uv_signal_t on_term_, on_int_, on_hup_, on_usr2_;
-  uv_timer_t watchdog_;
+  uv_timer_t watchdog_, peers_retry_;
   uv_idle_t background_;
 
   std::optional<MappedRegion> region_;

@@ -133,6 +133,7 @@ void Peering::Reload(const Settings& settings, std::vector<std::string>& problem
     problems.push_back("peers.connect = []: warning: sharing ends at the next start");
     return;
   }
+  if (thread_ == nullptr) return;    // reads them when it starts
   if (!settings.peers.authorized_keys.empty()) {
     auto others = ReadAuthorizedKeys(settings.peers.authorized_keys);
     if (others) {
@@ -176,6 +177,7 @@ void Peering::OnWork() {
 }
 
 void Peering::Leave(std::function<void()> left) {
+  if (away_) return left();
   leaving_ = std::move(left);
   leave_by_ = Now() + kFarewell;
   sharing_->ReportNow(Now());
@@ -206,8 +208,13 @@ void Peering::SetTimer() {
       static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 0)), 0);
 }
 
+std::vector<PeerStatus> Peering::Peers() const {
+  return thread_ != nullptr ? thread_->Peers() : std::vector<PeerStatus>();
+}
+
 PeerCounts Peering::Counts() const {
   PeerCounts counts;
+  if (thread_ == nullptr) return counts;
   const PeerThreadCounts own = thread_->OwnCounts();
   counts.exchange = thread_->Counts();
   counts.keys_denied = own.denied;
@@ -224,7 +231,7 @@ PeerCounts Peering::Counts() const {
 void Peering::Stop() {
   if (std::exchange(stopped_, true)) return;
   if (ender_.joinable()) ender_.join();
-  if (sharing_ != nullptr && !away_) {
+  if (!away_) {
     sharing_->ReportNow(Now());
     const Instant end = Now() + kFarewell;
     for (Instant now = Now(); now < end && sharing_->reporting(now); now = Now()) {

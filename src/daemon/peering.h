@@ -42,7 +42,7 @@ class Peering {
   // more.
   void Stop();
 
-  std::vector<PeerStatus> Peers() const { return thread_->Peers(); }
+  std::vector<PeerStatus> Peers() const;
   PeerCounts Counts() const;
 
  private:
@@ -67,7 +67,7 @@ class Peering {
   Instant counted_at_{};
   std::function<void()> leaving_;    // called when it has left
   Instant leave_by_{};
-  bool away_ = false;    // from Leave to Start
+  bool away_ = true;    // until Start, and from Leave to Start
   std::thread ender_;
   bool stopped_ = false;
 };

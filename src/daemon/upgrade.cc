@@ -123,6 +123,7 @@ Handover Daemon::WhatIsLeft(Held& held) {
   handover.held_at = Now();
   for (const Listening& l : listeners_) handover.listeners.push_back({l.listener->fd(), l.key, l.address});
   handover.table_fd = region_->nameless_fd();
+  handover.table_notes = limiter_->table().Notes();
   for (auto& connections : held.connections) {
     for (HandedConnection& c : connections) handover.connections.push_back(std::move(c));
   }
@@ -136,9 +137,7 @@ void Daemon::EndUpgrade(const Result<std::string>& outcome) {
   log_.Error("upgrade: {}; this program carries on", outcome.error().message);
   if (upgrade_asked_ != nullptr) std::exchange(upgrade_asked_, nullptr)(outcome);
   if (stopping_) return;
-  if (std::exchange(left_peers_, false)) {
-    if (auto started = peering_->Start(); !started) log_.Error("peers: {}", started.error().message);
-  }
+  if (std::exchange(left_peers_, false)) ReturnToPeers();
   service_.Ready("The last upgrade was refused: " + outcome.error().message);
 }
 
