@@ -115,28 +115,32 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   return opened;
 }
 
-// The hash key tells one table from another. Counts and dirty groups follow it, a shard after the other.
+// The hash key tells one table from another. Behind it: tags and used cells of each shard, then the dirty groups.
 std::string Table::Notes() const {
   DT_CHECK(!reshaping());
-  std::string notes;
-  const auto add = [&notes](const void* data, std::size_t bytes) {
-    notes.append(static_cast<const char*>(data), bytes);
+  std::vector<std::uint64_t> used;
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    used.insert(used.end(), {shards_[i].counts.tags, shards_[i].counts.cells_used});
+  }
+  const auto bytes = [](const auto& words) {
+    return std::string_view(reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]);
   };
-  add(&tag_hash_key_, sizeof tag_hash_key_);
-  for (std::size_t i = 0; i < shard_count(); ++i) add(&shards_[i].counts, sizeof(TableCounts));
-  add(dirty_groups_.data(), dirty_groups_.size() * sizeof(std::uint64_t));
-  return notes;
+  std::string notes(reinterpret_cast<const char*>(&tag_hash_key_), sizeof tag_hash_key_);
+  return notes.append(bytes(used)).append(bytes(dirty_groups_));
 }
 
 bool Table::TakeNotes(std::string_view notes) {
-  const std::size_t dirty_bytes = dirty_groups_.size() * sizeof(std::uint64_t);
-  if (notes.size() != sizeof tag_hash_key_ + shard_count() * sizeof(TableCounts) + dirty_bytes) return false;
+  std::vector<std::uint64_t> used(2 * shard_count());
+  const std::size_t used_bytes = used.size() * sizeof used[0], dirty_bytes = dirty_groups_.size() * sizeof used[0];
+  if (notes.size() != sizeof tag_hash_key_ + used_bytes + dirty_bytes) return false;
   if (std::memcmp(notes.data(), &tag_hash_key_, sizeof tag_hash_key_) != 0) return false;
-  const char* from = notes.data() + sizeof tag_hash_key_;
-  for (std::size_t i = 0; i < shard_count(); ++i, from += sizeof(TableCounts)) {
-    std::memcpy(&shards_[i].counts, from, sizeof(TableCounts));
+  notes.remove_prefix(sizeof tag_hash_key_);
+  std::memcpy(used.data(), notes.data(), used_bytes);
+  std::memcpy(dirty_groups_.data(), notes.data() + used_bytes, dirty_bytes);
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    shards_[i].counts.tags = used[2 * i];
+    shards_[i].counts.cells_used = used[2 * i + 1];
   }
-  std::memcpy(dirty_groups_.data(), from, dirty_bytes);
   return true;
 }
 
