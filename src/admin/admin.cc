@@ -329,7 +329,7 @@ struct Command {
   std::string_view name;
   std::string_view argument;    // shown in help; "[" in front: may be left out
   std::string_view meaning;
-  Json (*run)(const Context&);    // null for reload, which answers later
+  Json (*run)(const Context&);    // null for those that answer later
 };
 
 constexpr Command kCommands[] = {
@@ -343,6 +343,7 @@ constexpr Command kCommands[] = {
     {"config", "", "the settings in force, as TOML", Config},
     {"forgive", "TAG", "forget what a tag has spent or owes", ForgiveTag},
     {"reload", "", "read the settings file again and put it in force, if it is good", nullptr},
+    {"upgrade", "", "go over to the program as it is installed now, with every socket and connection", nullptr},
 };
 
 Json Help(const Context&) {
@@ -383,6 +384,12 @@ void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply,
       return reply(Finish(ErrorAnswer(fmt::format("{} needs a TAG", name)), as_json));
     }
     if (command.run != nullptr) return reply(Finish(command.run({host, argument, now}), as_json));
+    if (name == "upgrade") {
+      return host.Upgrade([=](const Result<std::string>& program) {
+        reply(Finish(program ? Json{{"upgrading", true}, {"program", *program}} : ErrorAnswer(program.error().message),
+                     as_json));
+      });
+    }
     return host.Reload([=](const ReloadOutcome& outcome) { reply(Finish(ReloadAnswer(outcome), as_json)); });
   }
   reply(Finish(ErrorAnswer(fmt::format("unknown command \"{}\"; try help", EscapeTag(name.substr(0, 64)))), as_json));

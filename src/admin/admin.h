@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "admin/snapshot.h"
+#include "base/result.h"
 #include "base/time.h"
 #include "config/settings.h"
 #include "limiter/limiter.h"
@@ -31,6 +32,9 @@ class AdminHost {
   virtual std::vector<PeerStatus> Peers() const = 0;    // none where limits are not shared
   // Starts a reload. `done` is called once, perhaps before this returns.
   virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;
+  // Starts going over to the program at the daemon's path. `done` is called once, perhaps before this returns: with
+  // that path just before it becomes that program, or with the reason why it does not.
+  virtual void Upgrade(std::function<void(const Result<std::string>&)> done) = 0;
 
  protected:
   ~AdminHost() = default;
@@ -42,7 +46,7 @@ inline constexpr std::size_t kCommandBytesMax = 64 * 1024;
 using AdminReply = std::function<void(std::string)>;
 
 // Runs one command line, without its LF, and calls `reply` once with the whole answer, its empty line included; only
-// `reload` may do so later.
+// `reload` and `upgrade` may do so later.
 void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now);
 
 // The answer to a line that is too long to be one.

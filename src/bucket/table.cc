@@ -93,7 +93,7 @@ void Table::SetDigestKey(const std::array<std::byte, 32>& key) {
 // ---- Opening ----
 
 Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
-                          bool shared, const SlotPolicy& policy, Instant now) {
+                          bool shared, const SlotPolicy& policy, Instant now, std::string_view notes) {
   Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}, 0};
   Table& table = *opened.table;
   const Header& found = table.header();
@@ -111,8 +111,37 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
   table.tag_hash_key_ = table.header().keys.tag_hash;
   table.generation_ = static_cast<std::uint8_t>(table.header().generation);
-  if (opened.discarded.empty()) opened.dropped = table.Recover(now);
+  if (opened.discarded.empty() && !table.TakeNotes(notes)) opened.dropped = table.Recover(now);
   return opened;
+}
+
+// The hash key tells one table from another. Behind it: tags and used cells of each shard, then the dirty groups.
+std::string Table::Notes() const {
+  DT_CHECK(!reshaping());
+  std::vector<std::uint64_t> used;
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    used.insert(used.end(), {shards_[i].counts.tags, shards_[i].counts.cells_used});
+  }
+  const auto bytes = [](const auto& words) {
+    return std::string_view(reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]);
+  };
+  std::string notes(reinterpret_cast<const char*>(&tag_hash_key_), sizeof tag_hash_key_);
+  return notes.append(bytes(used)).append(bytes(dirty_groups_));
+}
+
+bool Table::TakeNotes(std::string_view notes) {
+  std::vector<std::uint64_t> used(2 * shard_count());
+  const std::size_t used_bytes = used.size() * sizeof used[0], dirty_bytes = dirty_groups_.size() * sizeof used[0];
+  if (notes.size() != sizeof tag_hash_key_ + used_bytes + dirty_bytes) return false;
+  if (std::memcmp(notes.data(), &tag_hash_key_, sizeof tag_hash_key_) != 0) return false;
+  notes.remove_prefix(sizeof tag_hash_key_);
+  std::memcpy(used.data(), notes.data(), used_bytes);
+  std::memcpy(dirty_groups_.data(), notes.data() + used_bytes, dirty_bytes);
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    shards_[i].counts.tags = used[2 * i];
+    shards_[i].counts.cells_used = used[2 * i + 1];
+  }
+  return true;
 }
 
 void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {

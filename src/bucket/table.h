@@ -35,6 +35,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -113,8 +114,14 @@ class Table {
   // impossible; otherwise clears it and starts with `fresh_keys`. The region stays the caller's and must outlive the
   // table, as must the policy. Only a `shared` table may be used by several threads. REQUIRES: the region is aligned to
   // 64 bytes and has at least kRegionBytesMin.
+  //
+  // With the notes of the table that was in the region until now, and has not changed since, every entry is as it
+  // should be, and the region is not read through. Notes of another table are ignored.
   static Opened Open(std::span<std::byte> region, const TableIdentity&, const TableKeys& fresh_keys, bool shared,
-                     const SlotPolicy&, Instant now);
+                     const SlotPolicy&, Instant now, std::string_view notes = {});
+
+  // What Open would have to read the region through for. REQUIRES: nobody else uses the table; !reshaping().
+  std::string Notes() const;
 
   ~Table();
 
@@ -202,6 +209,7 @@ class Table {
   Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy);
 
   void Clear(const TableIdentity&, const TableKeys&);
+  bool TakeNotes(std::string_view notes);
   std::uint64_t Recover(Instant now);
   std::uint64_t DropTorn(Group&) const;
   std::uint64_t DropImpossible(std::size_t group, Instant now);

@@ -172,7 +172,7 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
   app.footer(
       "Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, peers, config, forgive TAG, "
-      "reload; "
+      "reload, upgrade; "
       "or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {

@@ -5,13 +5,16 @@
 #include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -19,6 +22,7 @@
 #include "config/keys.h"
 #include "config/values.h"
 #include "daemon/elsewhere.h"
+#include "daemon/worker.h"
 #include "io/clock.h"
 #include "io/signals.h"
 
@@ -28,6 +32,8 @@ namespace {
 
 // Descriptors beside those of applications: admin connections, files, libuv.
 constexpr rlim_t kOtherDescriptors = 256;
+
+constexpr std::uint64_t kPeersRetryMs = 1000;
 
 int ExitCode(int code) {
   switch (code) {
@@ -63,29 +69,6 @@ void CloseHandle(Handle& handle) {
 
 }    // namespace
 
-// One query thread. The first is the main thread and uses its loop.
-struct Daemon::Worker {
-  uv_loop_t* loop = nullptr;
-  std::unique_ptr<uv_loop_t> own_loop;
-  std::unique_ptr<QueryServer> server;
-  std::unique_ptr<TaskQueue> tasks;    // null for the main thread
-  std::thread thread;
-  std::uint64_t given = 0;    // connections, by the main thread
-  std::uint64_t beats_seen = 0;
-  std::atomic<std::uint64_t> beats{0};
-
-  std::uint64_t connections() const { return given - server->counters().closed.Read(); }
-
-  // Runs on this worker's loop, now or soon.
-  void Do(std::function<void()> task) {
-    if (tasks == nullptr) {
-      task();
-    } else {
-      tasks->Post(std::move(task));
-    }
-  }
-};
-
 // What the thread pool does for a reload: everything that takes time.
 struct Daemon::ReloadWork {
   Daemon* daemon;
@@ -97,25 +80,27 @@ struct Daemon::ReloadWork {
 
 // ---- Start ----
 
-Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Log& log)
+Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Launch launch, Handover handed, Log& log)
     : path_(std::move(path)),
       runtime_dir_(std::move(runtime_dir)),
       settings_(std::move(settings)),
+      launch_(std::move(launch)),
+      handed_(std::move(handed)),
       log_(log),
       started_(Now()) {
   DT_CHECK(uv_loop_init(&loop_) == 0);
   DT_CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
-           uv_signal_init(&loop_, &on_hup_) == 0 && uv_timer_init(&loop_, &watchdog_) == 0 &&
+           uv_signal_init(&loop_, &on_hup_) == 0 && uv_signal_init(&loop_, &on_usr2_) == 0 &&
+           uv_timer_init(&loop_, &watchdog_) == 0 && uv_timer_init(&loop_, &peers_retry_) == 0 &&
            uv_idle_init(&loop_, &background_) == 0);
-  on_term_.data = on_int_.data = on_hup_.data = watchdog_.data = background_.data = this;
+  on_term_.data = on_int_.data = on_hup_.data = on_usr2_.data = watchdog_.data = peers_retry_.data = background_.data =
+      this;
   tasks_ = std::make_unique<TaskQueue>(&loop_);
   admin_ = std::make_unique<AdminServer>(&loop_, static_cast<AdminHost&>(*this));
 }
 
 void Daemon::Start() {
-  auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
-  if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
-  region_.emplace(std::move(*region));
+  OpenTable();
   std::shared_ptr<const Rulebook> rules;
   Elsewhere([&] {
     rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
@@ -124,9 +109,10 @@ void Daemon::Start() {
     log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
   }
   limiter_ = std::make_unique<Limiter>(region_->bytes(), ReadBootId(), FreshKeys(), std::move(rules),
-                                       settings_.query.threads, started_);
+                                       settings_.query.threads, started_, std::exchange(handed_.table_notes, {}));
   if (settings_.table.file.empty()) {
-    log_.Notice("table: {} of memory, lost when this process ends", FormatBytes(settings_.table.memory));
+    log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", FormatBytes(settings_.table.memory),
+                limiter_->table().counts().tags);
   } else if (limiter_->discarded().empty()) {
     log_.Notice("table: {} in {}, {} tags kept, {} torn entries dropped", FormatBytes(settings_.table.memory),
                 settings_.table.file, limiter_->table().counts().tags, limiter_->dropped());
@@ -139,8 +125,22 @@ void Daemon::Start() {
   StartPeering();
   Listen();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
+  TakeHandedConnections();
   WatchSignals();
   StartWatchdog();
+}
+
+void Daemon::OpenTable() {
+  const int left = std::exchange(handed_.table_fd, -1);
+  if (left >= 0 && settings_.table.file.empty()) {
+    if (auto region = MappedRegion::Adopt(left, settings_.table.memory))
+      return void(region_.emplace(std::move(*region)));
+  } else if (left >= 0) {
+    ::close(left);
+  }
+  auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
+  if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
+  region_.emplace(std::move(*region));
 }
 
 // Over-long tags go by a digest, which all hosts have to make in the same way. That everybody can make it costs little:
@@ -153,7 +153,22 @@ void Daemon::StartPeering() {
   std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
   limiter_->table().SetDigestKey(keys.digest);
   peering_ = std::make_unique<Peering>(&loop_, *limiter_, settings_, log_, *tasks_);
+  if (took_over()) {
+    // Those who wait for answers come first, but what they are served is to be reported.
+    limiter_->ShareWith(settings_.peers.connect.size(), settings_.peers.period);
+    return tasks_->Post([this] { ReturnToPeers(); });
+  }
   if (auto started = peering_->Start(); !started) throw StartFailure{EX_UNAVAILABLE, started.error().message};
+}
+
+// For a daemon that answers already: it does not end because of this.
+void Daemon::ReturnToPeers() {
+  if (stopping_) return;
+  const auto started = peering_->Start();
+  if (started) return;
+  log_.Error("{}; trying again", started.error().message);
+  uv_timer_start(
+      &peers_retry_, [](uv_timer_t* t) { static_cast<Daemon*>(t->data)->ReturnToPeers(); }, kPeersRetryMs, 0);
 }
 
 void Daemon::MakeWorkers() {
@@ -176,37 +191,74 @@ void Daemon::MakeWorkers() {
 
 // Sockets that the service manager opened take the place of those in the settings, kind by kind.
 void Daemon::Listen() {
-  bool have_query[2] = {false, false}, have_admin[2] = {false, false};    // Unix, TCP
+  std::set<std::string> passed;    // keys
   for (const Service::Socket& socket : service_.TakeSockets()) {
-    const bool for_admin = socket.name.find("admin") != std::string::npos;
     ::fcntl(socket.fd, F_SETFL, ::fcntl(socket.fd, F_GETFL) | O_NONBLOCK);
     ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
+    const bool for_admin = socket.name.find("admin") != std::string::npos;
     const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
-    (for_admin ? have_admin : have_query)[is_tcp] = true;
-    ListenOn(socket.fd, for_admin);
+    const std::string key = fmt::format("{}.{}", for_admin ? "admin" : "query", is_tcp ? "tcp" : "unix");
+    passed.insert(key);
+    ListenOn(socket.fd, key, "");
   }
-  if (!have_query[0]) AddUnix(settings_.query.unix_path, settings_.query.unix_mode, false);
-  if (!have_query[1]) AddTcp(settings_.query.tcp, false);
-  if (!have_admin[0]) AddUnix(settings_.admin.unix_path, settings_.admin.unix_mode, true);
-  if (!have_admin[1]) AddTcp(settings_.admin.tcp, true);
+  for (const std::string key : {"query.unix", "query.tcp", "admin.unix", "admin.tcp"}) {
+    for (int fd; (fd = TakeHandedListener(key, "")) >= 0; passed.insert(key)) ListenOn(fd, key, "");
+  }
+  if (!passed.contains("query.unix")) AddUnix("query.unix", settings_.query.unix_path, settings_.query.unix_mode);
+  if (!passed.contains("query.tcp")) AddTcp("query.tcp", settings_.query.tcp);
+  if (!passed.contains("admin.unix")) AddUnix("admin.unix", settings_.admin.unix_path, settings_.admin.unix_mode);
+  if (!passed.contains("admin.tcp")) AddTcp("admin.tcp", settings_.admin.tcp);
+  CloseHandedListeners();
 }
 
-void Daemon::AddUnix(const std::string& path, std::uint32_t mode, bool for_admin) {
+void Daemon::AddUnix(const std::string& key, const std::string& path, std::uint32_t mode) {
   if (path.empty()) return;
-  const auto fd = ListenUnix(path, mode);
-  if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
+  int fd = TakeHandedListener(key, path);
+  if (fd < 0) {
+    const auto opened = ListenUnix(path, mode);
+    if (!opened) throw StartFailure{ExitCode(opened.error().code), opened.error().message};
+    fd = *opened;
+  } else {
+    ::chmod(path.c_str(), static_cast<mode_t>(mode));
+  }
   socket_files_.push_back(path);
-  ListenOn(*fd, for_admin);
+  ListenOn(fd, key, path);
 }
 
-void Daemon::AddTcp(const Endpoint& endpoint, bool for_admin) {
+void Daemon::AddTcp(const std::string& key, const Endpoint& endpoint) {
   if (!endpoint.enabled()) return;
-  const auto fd = ListenTcp(endpoint);
-  if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
-  ListenOn(*fd, for_admin);
+  int fd = TakeHandedListener(key, FormatEndpoint(endpoint));
+  if (fd < 0) {
+    const auto opened = ListenTcp(endpoint);
+    if (!opened) throw StartFailure{ExitCode(opened.error().code), opened.error().message};
+    fd = *opened;
+  }
+  ListenOn(fd, key, FormatEndpoint(endpoint));
 }
 
-void Daemon::ListenOn(int fd, bool for_admin) {
+// A listening socket that was left for this place, or -1. A Unix socket whose file somebody has removed is none.
+int Daemon::TakeHandedListener(const std::string& key, const std::string& address) {
+  auto& left = handed_.listeners;
+  const auto found =
+      std::find_if(left.begin(), left.end(), [&](const auto& l) { return l.key == key && l.address == address; });
+  if (found == left.end() || (address.starts_with('/') && ::access(address.c_str(), F_OK) != 0)) return -1;
+  const int fd = found->fd;
+  left.erase(found);
+  return fd;
+}
+
+// Those for which the settings have no place any more.
+void Daemon::CloseHandedListeners() {
+  for (const HandedListener& l : std::exchange(handed_.listeners, {})) {
+    log_.Notice("no longer on {}, which was {}", l.address, l.key);
+    const bool in_use = std::find(socket_files_.begin(), socket_files_.end(), l.address) != socket_files_.end();
+    if (l.address.starts_with('/') && !in_use) ::unlink(l.address.c_str());
+    ::close(l.fd);
+  }
+}
+
+void Daemon::ListenOn(int fd, const std::string& key, const std::string& address) {
+  const bool for_admin = key.starts_with("admin.");
   const std::string place = DescribeSocket(fd);
   log_.Notice("{} on {}", for_admin ? "taking commands" : "answering queries", place);
   if (!for_admin) places_.push_back(place);
@@ -221,7 +273,20 @@ void Daemon::ListenOn(int fd, bool for_admin) {
     ++counts_.accept_failures;
     log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
   };
-  listeners_.push_back(std::make_unique<Listener>(&loop_, fd, take, failed));
+  listeners_.push_back({key, address, std::make_unique<Listener>(&loop_, fd, take, failed)});
+}
+
+// They were let in before, so no bound turns them away now.
+void Daemon::TakeHandedConnections() {
+  if (!took_over()) return;
+  const std::vector<HandedConnection> connections = std::exchange(handed_.connections, {});
+  for (const HandedConnection& connection : connections) {
+    Worker& worker = LeastBusy();
+    ++worker.given;
+    worker.Do([server = worker.server.get(), connection] { server->Take(connection); });
+  }
+  log_.Notice("took over {} connections; they waited {:.1f} ms", connections.size(),
+              Seconds(Now() - handed_.held_at) * 1e3);
 }
 
 void Daemon::RaiseDescriptorLimit() {
@@ -238,8 +303,12 @@ void Daemon::RaiseDescriptorLimit() {
 void Daemon::WatchSignals() {
   const auto stop = [](uv_signal_t* s, int number) { static_cast<Daemon*>(s->data)->Stop(number); };
   const auto reload = [](uv_signal_t* s, int) { static_cast<Daemon*>(s->data)->Reload([](const ReloadOutcome&) {}); };
+  const auto upgrade = [](uv_signal_t* s, int) {
+    static_cast<Daemon*>(s->data)->Upgrade([](const Result<std::string>&) {});
+  };
   DT_CHECK(uv_signal_start(&on_term_, stop, SIGTERM) == 0 && uv_signal_start(&on_int_, stop, SIGINT) == 0 &&
-           uv_signal_start(&on_hup_, reload, SIGHUP) == 0);
+           uv_signal_start(&on_hup_, reload, SIGHUP) == 0 && uv_signal_start(&on_usr2_, upgrade, SIGUSR2) == 0);
+  BlockOrders(false);    // a program before this one may have blocked them
 }
 
 // Every loop has to turn, not only this one, for the watchdog to be fed.
@@ -274,12 +343,8 @@ void Daemon::Run() {
 }
 
 void Daemon::OnQueryConnection(int fd) {
-  Worker* least = nullptr;
   std::uint64_t open = 0;
-  for (const auto& worker : workers_) {
-    open += worker->connections();
-    if (least == nullptr || worker->connections() < least->connections()) least = worker.get();
-  }
+  for (const auto& worker : workers_) open += worker->connections();
   if (open >= settings_.query.max_connections) {
     ++counts_.rejected_full;
     log_.Warning("query.max_connections = {} are open: one more turned away", settings_.query.max_connections);
@@ -287,8 +352,14 @@ void Daemon::OnQueryConnection(int fd) {
     return;
   }
   ++counts_.accepted;
-  ++least->given;
-  least->Do([server = least->server.get(), fd] { server->Take(fd); });
+  Worker& worker = LeastBusy();
+  ++worker.given;
+  worker.Do([server = worker.server.get(), fd] { server->Take(fd); });
+}
+
+Daemon::Worker& Daemon::LeastBusy() {
+  return **std::min_element(workers_.begin(), workers_.end(),
+                            [](const auto& a, const auto& b) { return a->connections() < b->connections(); });
 }
 
 ProcessCounts Daemon::Counts() const {
@@ -343,6 +414,7 @@ void Daemon::StartReload() {
     Daemon& daemon = *w->daemon;
     daemon.FinishReload(std::move(w));
   };
+  const SignalsBlocked blocked;    // the pool's threads may begin here
   DT_CHECK(uv_queue_work(&loop_, &work->request, read, done) == 0);
   work.release();    // `done` has it
 }
@@ -394,6 +466,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
   reloading_ = false;
   for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
   if (!asked_.empty() && !reloading_) StartReload();
+  ContinueUpgrade();
 }
 
 void Daemon::ReloadPeering(std::vector<std::string>& problems) {
@@ -413,6 +486,7 @@ void Daemon::OnBackground() {
   uv_idle_stop(&background_);
   if (auto retired = limiter_->TakeRetired()) FreeElsewhere(std::move(retired));
   if (pending_ != nullptr) PutInForce(std::move(pending_));
+  ContinueUpgrade();
 }
 
 // Freeing 10^5 overrides takes milliseconds that no query should wait.
@@ -423,6 +497,7 @@ void Daemon::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
   };
   auto* work = new Work{{}, std::move(rules)};
   work->request.data = work;
+  const SignalsBlocked blocked;
   DT_CHECK(uv_queue_work(
                &loop_, &work->request,
                [](uv_work_t* r) {
@@ -439,9 +514,10 @@ void Daemon::Stop(int signal) {
   stopping_ = true;
   service_.Stopping();
   uv_timer_stop(&watchdog_);
+  if (upgrading_ != Upgrading::kNo) EndUpgrade(Fail("the daemon is stopping"));
   log_.Notice("{}: answering what has been asked, then leaving", signal == SIGINT ? "SIGINT" : "SIGTERM");
   // Whoever connected before the signal may have asked already.
-  for (const auto& listener : listeners_) listener->AcceptAll();
+  for (const Listening& l : listeners_) l.listener->AcceptAll();
   StopListening();
   draining_ = workers_.size();
   for (const auto& worker : workers_) {
@@ -479,7 +555,9 @@ void Daemon::CloseHandles() {
   CloseHandle(on_term_);
   CloseHandle(on_int_);
   CloseHandle(on_hup_);
+  CloseHandle(on_usr2_);
   CloseHandle(watchdog_);
+  CloseHandle(peers_retry_);
   CloseHandle(background_);
 }
 

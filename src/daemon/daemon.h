@@ -15,7 +15,9 @@
 #include "config/settings.h"
 #include "daemon/peering.h"
 #include "io/admin_server.h"
+#include "io/child.h"
 #include "io/files.h"
+#include "io/handover.h"
 #include "io/listener.h"
 #include "io/log.h"
 #include "io/query_server.h"
@@ -31,10 +33,17 @@ struct StartFailure {
   std::string message;
 };
 
+// How this process was started, for it to become the same program again.
+struct Launch {
+  std::string program;              // OwnProgram
+  std::vector<std::string> args;    // without argv[0]
+};
+
 class Daemon final : private AdminHost {
  public:
   // `path` is the settings file, read again at each reload; defaults under /run/dthrottle go to `runtime_dir`.
-  Daemon(std::string path, std::string runtime_dir, Settings settings, Log& log);
+  // `handed` is what a daemon that became this one has left.
+  Daemon(std::string path, std::string runtime_dir, Settings settings, Launch launch, Handover handed, Log& log);
   ~Daemon();
 
   // Opens the table and the sockets and starts the threads. Throws StartFailure, with nothing started.
@@ -51,17 +60,24 @@ class Daemon final : private AdminHost {
   void StopListening();
   void CloseHandles();
   void StartPeering();
+  void ReturnToPeers();
   void MakeWorkers();
   void Listen();
-  void ListenOn(int fd, bool for_admin);
-  void AddUnix(const std::string& path, std::uint32_t mode, bool for_admin);
-  void AddTcp(const Endpoint& endpoint, bool for_admin);
+  void ListenOn(int fd, const std::string& key, const std::string& address);
+  void AddUnix(const std::string& key, const std::string& path, std::uint32_t mode);
+  void AddTcp(const std::string& key, const Endpoint& endpoint);
+  int TakeHandedListener(const std::string& key, const std::string& address);
+  void CloseHandedListeners();
+  void OpenTable();
+  void TakeHandedConnections();
+  bool took_over() const { return handed_.held_at != Instant(); }
   void RaiseDescriptorLimit();
   void WatchSignals();
   void StartWatchdog();
 
   // Running
   void OnQueryConnection(int fd);
+  Worker& LeastBusy();
   void OnWatchdogTick();
   void StartReload();
   void FinishReload(std::unique_ptr<ReloadWork> work);
@@ -73,23 +89,35 @@ class Daemon final : private AdminHost {
   void Stop(int signal);
   void OnDrained();
 
+  // Going over to another program (upgrade.cc)
+  struct Held;
+  void OnUpgradeChecked(const ChildOutcome& outcome);
+  void ContinueUpgrade();
+  void GoOver();
+  std::shared_ptr<Held> HoldQueries();
+  Handover WhatIsLeft(Held& held);
+  void EndUpgrade(const Result<std::string>& outcome);
+
   // AdminHost
   Limiter& limiter() override { return *limiter_; }
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override;
   std::vector<PeerStatus> Peers() const override;
   void Reload(std::function<void(const ReloadOutcome&)> done) override;
+  void Upgrade(std::function<void(const Result<std::string>&)> done) override;
 
   const std::string path_;
   const std::string runtime_dir_;
   Settings settings_;    // without rules and overrides
+  const Launch launch_;
+  Handover handed_;    // what is not in use yet
   Log& log_;
   Service service_;
   const Instant started_;
 
   uv_loop_t loop_;
-  uv_signal_t on_term_, on_int_, on_hup_;
-  uv_timer_t watchdog_;
+  uv_signal_t on_term_, on_int_, on_hup_, on_usr2_;
+  uv_timer_t watchdog_, peers_retry_;
   uv_idle_t background_;
 
   std::optional<MappedRegion> region_;
@@ -98,7 +126,11 @@ class Daemon final : private AdminHost {
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<AdminServer> admin_;
-  std::vector<std::unique_ptr<Listener>> listeners_;
+  struct Listening {
+    std::string key, address;    // as in HandedListener
+    std::unique_ptr<Listener> listener;
+  };
+  std::vector<Listening> listeners_;
   std::vector<std::string> socket_files_;    // that we made and remove
   std::vector<std::string> places_;          // where queries are answered, for people
 
@@ -109,6 +141,12 @@ class Daemon final : private AdminHost {
   bool reloading_ = false;
   std::unique_ptr<ReloadWork> pending_;    // read, and waiting for the table to finish with the reload before
   std::vector<std::function<void(const ReloadOutcome&)>> asked_, answering_;
+
+  enum class Upgrading { kNo, kChecking, kSettling, kLeavingPeers, kGoing };
+  Upgrading upgrading_ = Upgrading::kNo;
+  bool left_peers_ = false;
+  std::unique_ptr<Child> check_;    // the program, asked whether it could take over
+  std::function<void(const Result<std::string>&)> upgrade_asked_;
 };
 
 }    // namespace dthrottle

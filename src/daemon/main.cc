@@ -15,6 +15,7 @@
 #include "daemon/daemon.h"
 #include "daemon/elsewhere.h"
 #include "io/files.h"
+#include "io/handover.h"
 #include "io/log.h"
 
 namespace dthrottle {
@@ -36,7 +37,12 @@ std::string RuntimeDir() {
   return IsUsableDirectory(own) ? own : system;
 }
 
-int CheckOnly(const std::string& path) {
+int CheckOnly(const std::string& path, std::uint32_t handover_version) {
+  if (handover_version != kHandoverVersion) {
+    fmt::print("dthrottled {} takes over in format {}, not {}\n", DTHROTTLE_VERSION, kHandoverVersion,
+               handover_version);
+    return EX_UNAVAILABLE;
+  }
   const auto text = ReadFile(path, kSettingsBytesMax);
   if (!text) {
     fmt::print("{}\n", text.error().message);
@@ -49,8 +55,10 @@ int CheckOnly(const std::string& path) {
   return EX_OK;
 }
 
-int Serve(const std::string& path) {
+int Serve(const std::string& path, const Launch& launch) {
+  Inheritance inheritance = TakeInheritance();
   Log log(LogLevel::kInfo);
+  if (!inheritance.complaint.empty()) log.Warning("what the program before has left: {}", inheritance.complaint);
   auto text = ReadFile(path, kSettingsBytesMax);
   if (!text) {
     log.Error("{}", text.error().message);
@@ -66,7 +74,7 @@ int Serve(const std::string& path) {
   if (!loaded.ok()) return EX_CONFIG;
   text->clear();
   try {
-    Daemon daemon(path, runtime_dir, std::move(loaded.settings), log);
+    Daemon daemon(path, runtime_dir, std::move(loaded.settings), launch, std::move(inheritance.handover), log);
     daemon.Start();
     daemon.Run();
   } catch (const StartFailure& failure) {
@@ -79,18 +87,21 @@ int Serve(const std::string& path) {
 int Main(int argc, char** argv) {
   CLI::App app("Answers whether a client's request should be served or throttled.", "dthrottled");
   std::string config = kDefaultPath, check;
+  std::uint32_t handover = kHandoverVersion;
   app.add_option("--config,-c", config, "The settings file")->envname("DTHROTTLED_CONFIG")->capture_default_str();
   app.add_option("--check,-t", check, "Check a settings file, say everything that is wrong with it, and exit");
+  app.add_option("--handover", handover, "With --check: also check that an upgrade from this format is possible")
+      ->needs("--check");
   app.set_version_flag("--version,-V", "dthrottled " DTHROTTLE_VERSION);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
   }
-  if (app.count("--check") > 0) return CheckOnly(check);
+  if (app.count("--check") > 0) return CheckOnly(check, handover);
   std::signal(SIGPIPE, SIG_IGN);
   DT_CHECK(sodium_init() >= 0);
-  return Serve(config);
+  return Serve(config, {OwnProgram(argv[0]), {argv + 1, argv + argc}});
 }
 
 }    // namespace

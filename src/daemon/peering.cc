@@ -11,6 +11,7 @@
 #include "base/host_name.h"
 #include "io/clock.h"
 #include "io/files.h"
+#include "io/signals.h"
 
 namespace dthrottle {
 
@@ -114,7 +115,9 @@ Result<void> Peering::Start() {
   const std::string name = options.exchange.name;
   auto thread = std::make_unique<PeerThread>(std::move(options));
   if (auto started = thread->Start(); !started) return Fail("peers.bind: " + started.error().message);
+  sharing_.reset();    // it uses the rings of the thread before
   thread_ = std::move(thread);
+  away_ = false;
   sharing_ = std::make_unique<Sharing>(limiter_, thread_->to_peers(), thread_->from_peers(), peers.connect.size(),
                                        peers.period, prng_, Now());
   sharing_->HoldHits();
@@ -130,6 +133,7 @@ void Peering::Reload(const Settings& settings, std::vector<std::string>& problem
     problems.push_back("peers.connect = []: warning: sharing ends at the next start");
     return;
   }
+  if (thread_ == nullptr) return;    // reads them when it starts
   if (!settings.peers.authorized_keys.empty()) {
     auto others = ReadAuthorizedKeys(settings.peers.authorized_keys);
     if (others) {
@@ -154,7 +158,7 @@ void Peering::CountPeers(Instant now) {
 }
 
 void Peering::StartWork() {
-  if (stopped_ || uv_is_active(reinterpret_cast<uv_handle_t*>(&working_)) != 0) return;
+  if (stopped_ || away_ || uv_is_active(reinterpret_cast<uv_handle_t*>(&working_)) != 0) return;
   uv_timer_stop(&timer_);
   uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnWork(); });
 }
@@ -168,6 +172,31 @@ void Peering::OnWork() {
     break;
   }
   thread_->Notify();
+  const Instant now = Now();
+  if (leaving_ != nullptr && (!sharing_->reporting(now) || now >= leave_by_)) EndThread();
+}
+
+void Peering::Leave(std::function<void()> left) {
+  if (away_) return left();
+  leaving_ = std::move(left);
+  leave_by_ = Now() + kFarewell;
+  sharing_->ReportNow(Now());
+  StartWork();
+}
+
+// Ending it takes a while, in which this thread has queries to answer.
+void Peering::EndThread() {
+  away_ = true;
+  uv_idle_stop(&working_);
+  uv_timer_stop(&timer_);
+  const SignalsBlocked blocked;
+  ender_ = std::thread([this] {
+    thread_->Stop();
+    tasks_.Post([this] {
+      if (ender_.joinable()) ender_.join();
+      std::exchange(leaving_, nullptr)();
+    });
+  });
 }
 
 void Peering::SetTimer() {
@@ -179,8 +208,13 @@ void Peering::SetTimer() {
       static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 0)), 0);
 }
 
+std::vector<PeerStatus> Peering::Peers() const {
+  return thread_ != nullptr ? thread_->Peers() : std::vector<PeerStatus>();
+}
+
 PeerCounts Peering::Counts() const {
   PeerCounts counts;
+  if (thread_ == nullptr) return counts;
   const PeerThreadCounts own = thread_->OwnCounts();
   counts.exchange = thread_->Counts();
   counts.keys_denied = own.denied;
@@ -196,7 +230,8 @@ PeerCounts Peering::Counts() const {
 
 void Peering::Stop() {
   if (std::exchange(stopped_, true)) return;
-  if (sharing_ != nullptr) {
+  if (ender_.joinable()) ender_.join();
+  if (!away_) {
     sharing_->ReportNow(Now());
     const Instant end = Now() + kFarewell;
     for (Instant now = Now(); now < end && sharing_->reporting(now); now = Now()) {

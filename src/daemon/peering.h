@@ -4,9 +4,11 @@
 
 #include <uv.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "admin/snapshot.h"
@@ -25,8 +27,13 @@ class Peering {
   Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks);
   ~Peering();
 
-  // Reads the keys, opens the ports and begins to report. The reason if it cannot, with nothing begun.
+  // Reads the keys, opens the ports and begins to report. The reason if it cannot, with nothing begun. May be called
+  // again after Leave.
   Result<void> Start();
+
+  // Tells the peers what they do not know yet and ends the thread, while the loop goes on, and then calls `left` on it:
+  // within a second. What is served from then on waits in the table for the next start.
+  void Leave(std::function<void()> left);
 
   // Of settings that a reload may change, and of the directory of keys.
   void Reload(const Settings& settings, std::vector<std::string>& problems);
@@ -35,7 +42,7 @@ class Peering {
   // more.
   void Stop();
 
-  std::vector<PeerStatus> Peers() const { return thread_->Peers(); }
+  std::vector<PeerStatus> Peers() const;
   PeerCounts Counts() const;
 
  private:
@@ -44,6 +51,7 @@ class Peering {
   void OnWork();
   void SetTimer();
   void CountPeers(Instant now);
+  void EndThread();
 
   uv_loop_t* loop_;
   Limiter& limiter_;
@@ -57,6 +65,10 @@ class Peering {
   std::unique_ptr<PeerThread> thread_;
   std::unique_ptr<Sharing> sharing_;
   Instant counted_at_{};
+  std::function<void()> leaving_;    // called when it has left
+  Instant leave_by_{};
+  bool away_ = true;    // until Start, and from Leave to Start
+  std::thread ender_;
   bool stopped_ = false;
 };
 

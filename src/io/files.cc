@@ -86,37 +86,59 @@ void FillRandom(std::span<std::byte> out) {
 }
 
 FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes) {
-  const bool in_file = !path.empty();
-  Descriptor file(in_file ? ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600) : -1);
-  if (in_file) {
-    if (file.get() < 0) return Failed(path, "cannot open");
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Failed(path, "another daemon holds it");
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
-    if (!S_ISREG(status.st_mode)) {
-      errno = EINVAL;
-      return Failed(path, "is not a regular file");
-    }
-    if (status.st_size != static_cast<off_t>(bytes)) {
-      // Another size means another layout. Whatever the old one held, nothing of it may be taken for the new one.
-      if (::ftruncate(file.get(), 0) != 0) return Failed(path, "cannot truncate");
-    }
-    // Claims the space now: running out of it later would be a SIGBUS in the middle of a query.
-    if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); error != 0) {
+  if (path.empty()) {
+    Descriptor memory(::memfd_create("dthrottle-table", MFD_CLOEXEC));
+    if (memory.get() < 0) return Failed("memory", "cannot get any");
+    if (const int error = ::posix_fallocate(memory.get(), 0, static_cast<off_t>(bytes)); error != 0) {
       errno = error;
-      return Failed(path, "cannot claim its space");
+      return Failed("memory", "cannot claim it");
     }
+    return Map("", memory.Release(), bytes);
   }
-  void* const address =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, in_file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, file.get(), 0);
-  if (address == MAP_FAILED) return Failed(path, "cannot map");
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (file.get() < 0) return Failed(path, "cannot open");
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Failed(path, "another daemon holds it");
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
+  if (!S_ISREG(status.st_mode)) {
+    errno = EINVAL;
+    return Failed(path, "is not a regular file");
+  }
+  if (status.st_size != static_cast<off_t>(bytes)) {
+    // Another size means another layout. Whatever the old one held, nothing of it may be taken for the new one.
+    if (::ftruncate(file.get(), 0) != 0) return Failed(path, "cannot truncate");
+  }
+  // Claims the space now: running out of it later would be a SIGBUS in the middle of a query.
+  if (const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); error != 0) {
+    errno = error;
+    return Failed(path, "cannot claim its space");
+  }
+  return Map(path, file.Release(), bytes);
+}
+
+FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes) {
+  Descriptor memory(fd);
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return Failed("memory", "cannot stat");
+  if (!S_ISREG(status.st_mode) || status.st_size != static_cast<off_t>(bytes)) {
+    errno = EINVAL;
+    return Failed("memory", "has another size");
+  }
+  return Map("", memory.Release(), bytes);
+}
+
+// Takes `fd` over, also if it fails.
+FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std::size_t bytes) {
+  Descriptor file(fd);
+  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (address == MAP_FAILED) return Failed(path.empty() ? "memory" : path, "cannot map");
   ::madvise(address, bytes, MADV_HUGEPAGE);    // a wish: fewer translations to miss
   ::madvise(address, bytes, MADV_DONTDUMP);    // it holds the hash key, and is large
-  return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release());
+  return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release(), path.empty());
 }
 
 MappedRegion::MappedRegion(MappedRegion&& other) noexcept
-    : bytes_(std::exchange(other.bytes_, {})), fd_(std::exchange(other.fd_, -1)) {}
+    : bytes_(std::exchange(other.bytes_, {})), fd_(std::exchange(other.fd_, -1)), nameless_(other.nameless_) {}
 
 MappedRegion::~MappedRegion() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());

@@ -33,12 +33,17 @@ std::array<std::byte, 16> ReadBootId();
 // Bytes from the system's source of randomness.
 void FillRandom(std::span<std::byte> out);
 
-// A region of memory that is a shared mapping of a file, or private memory if there is no file. Unmaps; keeps the file.
+// A region of memory that is a shared mapping of a file, which may be one in memory without a name. Unmaps; keeps a
+// file that has a name.
 class MappedRegion {
  public:
   // Makes or resizes the file to `bytes`, permissions 0600, and holds an exclusive lock on it: two daemons on one table
-  // would both be right and together wrong. EWOULDBLOCK means that another holds it. An empty path: private memory.
+  // would both be right and together wrong. EWOULDBLOCK means that another holds it. An empty path: memory without a
+  // name.
   static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes);
+
+  // Memory without a name that another process left open, which becomes this object's: an error if it has another size.
+  static FileResult<MappedRegion> Adopt(int fd, std::size_t bytes);
 
   MappedRegion(MappedRegion&& other) noexcept;
   MappedRegion& operator=(MappedRegion&&) = delete;
@@ -46,11 +51,16 @@ class MappedRegion {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
+  // Of memory without a name, for Adopt; -1 if it has one.
+  int nameless_fd() const { return nameless_ ? fd_ : -1; }
+
  private:
-  MappedRegion(std::span<std::byte> bytes, int fd) : bytes_(bytes), fd_(fd) {}
+  MappedRegion(std::span<std::byte> bytes, int fd, bool nameless) : bytes_(bytes), fd_(fd), nameless_(nameless) {}
+  static FileResult<MappedRegion> Map(const std::string& path, int fd, std::size_t bytes);
 
   std::span<std::byte> bytes_;
-  int fd_;    // holds the lock; -1: none
+  int fd_;    // holds the lock, where there is a name; -1: moved from
+  bool nameless_;
 };
 
 }    // namespace dthrottle

@@ -51,6 +51,8 @@ class Listener {
   // Accepts everything that waits, without bound but the backlog's.
   void AcceptAll();
 
+  int fd() const { return fd_; }
+
  private:
   struct Handles;
 

@@ -63,7 +63,8 @@ void QueryServer::Close() {
   }
 }
 
-void QueryServer::Take(int fd) {
+// It may be closing already, if the descriptor was no good.
+QueryServer::Connection& QueryServer::Open(int fd) {
   auto* c = new Connection{};
   c->server = this;
   c->index = connections_.size();
@@ -71,8 +72,49 @@ void QueryServer::Take(int fd) {
   const bool opened = OpenStream(loop_, fd, c->uv);
   c->uv.handle.data = c;
   connections_.push_back(c);
-  if (!opened) return End(*c);
-  StartReading(*c);
+  if (!opened) End(*c);
+  return *c;
+}
+
+void QueryServer::Take(int fd) {
+  Connection& c = Open(fd);
+  if (!c.closing) StartReading(c);
+}
+
+void QueryServer::Take(const HandedConnection& handed) {
+  Connection& c = Open(handed.fd);
+  if (c.closing) return;
+  if (!c.framer.Restore(handed.framer, limits_)) return End(c);
+  if (handed.unsent.empty()) {
+    StartReading(c);
+  } else {
+    WriteLater(c, handed.unsent);
+  }
+}
+
+std::vector<HandedConnection> QueryServer::Hold() {
+  Flush();
+  std::vector<HandedConnection> handed;
+  for (Connection* c : connections_) {
+    uv_read_stop(&c->uv.stream);
+    HandedConnection& h = handed.emplace_back();
+    uv_os_fd_t fd = -1;
+    DT_CHECK(uv_fileno(&c->uv.handle, &fd) == 0);
+    h.fd = fd;
+    h.framer = c->framer.Save();
+    if (!c->writing) continue;
+    // What libuv has not written yet is the end of what it was given.
+    const std::size_t left = uv_stream_get_write_queue_size(&c->uv.stream);
+    h.unsent.assign(c->sending.end() - static_cast<std::ptrdiff_t>(left), c->sending.end());
+    h.unsent.append(c->unsent.begin(), c->unsent.end());
+  }
+  return handed;
+}
+
+void QueryServer::Release() {
+  for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
+    if (!connections_[i]->writing) StartReading(*connections_[i]);
+  }
 }
 
 void QueryServer::StartReading(Connection& c) {
@@ -162,10 +204,15 @@ void QueryServer::Write(Connection& c, std::span<const char> answers) {
   if (sent == static_cast<int>(answers.size())) return;
   if (sent < 0 && sent != UV_EAGAIN) return End(c);
   const std::size_t done = sent < 0 ? 0 : static_cast<std::size_t>(sent);
-  c.unsent.assign(answers.begin() + static_cast<std::ptrdiff_t>(done), answers.end());
-  c.writing = true;
   counters_.stalled.Add();
   uv_read_stop(&c.uv.stream);
+  WriteLater(c, answers.subspan(done));
+}
+
+// REQUIRES: it is not read from, and nothing is being written.
+void QueryServer::WriteLater(Connection& c, std::span<const char> answers) {
+  c.unsent.assign(answers.begin(), answers.end());
+  c.writing = true;
   SendUnsent(c);
 }
 

@@ -18,6 +18,7 @@
 
 #include "base/counter.h"
 #include "base/prng.h"
+#include "io/handover.h"
 #include "limiter/limiter.h"
 #include "query/framer.h"
 
@@ -44,6 +45,14 @@ class QueryServer {
   // Serves a connected socket, which becomes this object's.
   void Take(int fd);
 
+  // The same where another process left off.
+  void Take(const HandedConnection& handed);
+
+  // Answers what has been read and stops: until Release nothing is read, and nothing written as long as the loop does
+  // not turn. Returns what another process needs to go on with every connection.
+  std::vector<HandedConnection> Hold();
+  void Release();
+
   void set_idle_timeout(Duration timeout);
 
   // Answers what has arrived, closes every connection once all are silent, then calls `on_drained`; within 2 s or so
@@ -64,7 +73,9 @@ class QueryServer {
 
   void OnRead(Connection& connection, ssize_t n, const char* data);
   void Flush();
+  Connection& Open(int fd);
   void StartReading(Connection& connection);
+  void WriteLater(Connection& connection, std::span<const char> answers);
   void Write(Connection& connection, std::span<const char> answers);
   void SendUnsent(Connection& connection);
   void OnWritten(Connection& connection, int status);

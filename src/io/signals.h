@@ -22,4 +22,13 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// Blocks the signals that a daemon is told by in this thread, or lets them come. Blocked ones outlive execve, whose
+// program would die of them otherwise before it knows better.
+inline void BlockOrders(bool block) {
+  sigset_t orders;
+  sigemptyset(&orders);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) sigaddset(&orders, signal);
+  pthread_sigmask(block ? SIG_BLOCK : SIG_UNBLOCK, &orders, nullptr);
+}
+
 }    // namespace dthrottle

@@ -21,12 +21,13 @@ NamedTag::NamedTag(std::string bytes, std::size_t tag_bytes_max, const DigestKey
 }
 
 Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
-                 std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now)
+                 std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes)
     : rules_(std::move(rules)) {
   DT_CHECK(rules_ != nullptr && lanes > 0);
   for (std::size_t i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
   counter_of_rule_ = AssignCounters(*rules_);
-  Table::Opened opened = Table::Open(region, {boot_id, rules_->fingerprint()}, fresh_keys, lanes > 1, *this, now);
+  Table::Opened opened =
+      Table::Open(region, {boot_id, rules_->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
   table_ = std::move(opened.table);
   discarded_ = opened.discarded;
   dropped_ = opened.dropped;

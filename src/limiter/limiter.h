@@ -69,9 +69,9 @@ struct MergeCounts {
 class Limiter final : private SlotPolicy {
  public:
   // Takes over or clears the table in `region` (see Table::Open), which must outlive the limiter. `boot_id` tells
-  // boots apart. REQUIRES: rules is not null, lanes > 0.
+  // boots apart, `notes` are Table::Notes. REQUIRES: rules is not null, lanes > 0.
   Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
-          std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now);
+          std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes = {});
 
   // Decides queries in order, as if each came alone: verdicts[i] answers queries[i]. Any thread, each with its own lane
   // and prng. REQUIRES: verdicts.size() == queries.size(), lane < lanes(), now never runs backwards in one thread.

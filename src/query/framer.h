@@ -25,6 +25,24 @@ class Framer {
   // Bytes of an unfinished line; they must come again, first, in the next Read. At most tag_bytes_max + 1.
   std::string_view rest() const { return rest_; }
 
+  // What it holds of an unfinished line, for another process to go on with: rest(), and the over-long reader as it
+  // saves itself or nothing.
+  struct State {
+    std::string rest;
+    std::string over_long;
+  };
+  State Save() const { return {rest_, over_long_ != nullptr ? over_long_->Save() : std::string()}; }
+
+  // Goes on where another left off; false if it cannot. REQUIRES: nothing has been read; state.rest has no LF.
+  bool Restore(const State& state, const FramerLimits& limits) {
+    if (!state.over_long.empty()) {
+      over_long_ = OverLongReader::Load(state.over_long);
+      return over_long_ != nullptr && state.rest.empty();
+    }
+    KeepRest(state.rest, limits);    // the limit may be another by now
+    return true;
+  }
+
   // Reads `bytes`, which start with rest(), and calls, in order of arrival,
   //   sink.OnTag(std::string_view tag)                              valid as long as `bytes`
   //   sink.OnOverLongTag(std::unique_ptr<OverLongReader> finished)  for Finish()

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -26,7 +27,14 @@ class OverLongReader {
   // Ends the tag. The views of the result live as long as this object. Call once.
   OverLongTag Finish();
 
+  // All that it knows, for another process to go on with. Load returns null if the bytes are not of Save under the same
+  // version of the library that makes the digest. REQUIRES of Load: nobody has tampered with them, for the library's
+  // part of them cannot be checked.
+  std::string Save() const;
+  static std::unique_ptr<OverLongReader> Load(std::string_view saved);
+
  private:
+  OverLongReader() = default;
   void Absorb(std::string_view bytes);
 
   crypto_generichash_state state_;    // BLAKE2b

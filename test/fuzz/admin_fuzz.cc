@@ -19,6 +19,7 @@ class FuzzedDaemon final : public AdminHost {
   ProcessCounts Counts() const override { return {}; }
   std::vector<PeerStatus> Peers() const override { return {}; }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }
+  void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(Fail("not now")); }
   void Ask(std::string_view tag) { (void)host_.Serves(tag, FromNanoseconds(1)); }
 
  private:

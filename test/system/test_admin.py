@@ -12,7 +12,7 @@ import unittest
 from common import SystemTest
 from daemon import PATIENCE, SANITIZED, Daemon, override, receive_all, rule, wait_until
 
-COMMANDS = ("help", "stats", "show", "why", "top", "rules", "peers", "config", "forgive", "reload")
+COMMANDS = ("help", "stats", "show", "why", "top", "rules", "peers", "config", "forgive", "reload", "upgrade")
 COMMAND_BYTES_MAX = 64 * 1024
 
 
@@ -233,7 +233,7 @@ class Overviews(SystemTest):
         with Daemon(rule(), override("a tag")) as daemon:
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "show C": dict, "why C": dict, "top": dict, "top 5": dict,
-                     "rules": list, "peers": list, "config": str, "forgive C": dict, "reload": dict}
+                     "rules": list, "peers": list, "config": str, "forgive C": dict, "reload": dict, "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS))
             for command, kind in types.items():
                 answer = daemon.admin_json(command)

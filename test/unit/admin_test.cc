@@ -28,6 +28,7 @@ class FakeDaemon final : public AdminHost {
   ProcessCounts Counts() const override { return {}; }
   std::vector<PeerStatus> Peers() const override { return {}; }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done(outcome); }
+  void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(upgraded); }
 
   std::string Ask(std::string_view line) {
     std::string answer;
@@ -42,6 +43,7 @@ class FakeDaemon final : public AdminHost {
 
   Host& host() { return host_; }
   ReloadOutcome outcome{true, {}};
+  Result<std::string> upgraded = "/usr/sbin/dthrottled";
 
  private:
   Host host_;
@@ -70,8 +72,8 @@ TEST_CASE("tags are shown as printable ASCII and read back") {
 TEST_CASE("help comes first and names every command") {
   FakeDaemon daemon;
   const std::string help = daemon.Ask("help");
-  for (const char* c :
-       {"help", "stats", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG", "reload", "json"}) {
+  for (const char* c : {"help", "stats", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG", "reload",
+                        "upgrade", "json"}) {
     CHECK(Has(help, c));
   }
 }
@@ -147,6 +149,14 @@ TEST_CASE("what is not a command is an error that helps") {
   CHECK(daemon.Ask("") == "error: unknown command \"\"; try help\n\n");
   CHECK(daemon.Ask("stats now") == "error: stats takes nothing after it\n\n");
   CHECK(Has(daemon.Ask("json bogus"), "{\"error\":"));
+}
+
+TEST_CASE("upgrade tells which program it becomes, or why it does not") {
+  FakeDaemon daemon;
+  CHECK(daemon.Ask("upgrade") == "upgrading  true\nprogram    /usr/sbin/dthrottled\n\n");
+  daemon.upgraded = Fail("it is not there");
+  CHECK(daemon.Ask("upgrade") == "error: it is not there\n\n");
+  CHECK(daemon.Ask("json upgrade") == "{\"error\":\"it is not there\"}\n\n");
 }
 
 TEST_CASE("reload tells how it ended") {

@@ -123,5 +123,42 @@ TEST_CASE("answers are three bytes each") {
   CHECK(std::string(out, 9) == "OK\nNO\nOK\n");
 }
 
+TEST_CASE("a framer goes on where another left off, wherever the bytes are cut") {
+  const std::string bytes =
+      "one\n" + std::string(700, 'x') + "\r\ntwo\r\n" + std::string(260, 'y') + "\r" + "z\nlast\n";
+  const FramerLimits limits = Limits(255);
+  const std::vector<std::string> expected = Tags(bytes, {}, 255);
+  for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
+    Framer before, after;
+    Sink sink;
+    before.Read(std::string_view(bytes).substr(0, cut), limits, sink);
+    REQUIRE(after.Restore(before.Save(), limits));
+    after.Read(std::string(after.rest()) + bytes.substr(cut), limits, sink);
+    CHECK(sink.tags == expected);
+  }
+}
+
+TEST_CASE("an over-long reader is restored from its own bytes only") {
+  OverLongReader reader(Limits(255).digest_key);
+  reader.Read(std::string(300, 'x'));
+  const std::string saved = reader.Save();
+  CHECK(OverLongReader::Load(saved) != nullptr);
+  for (std::size_t size = 0; size < saved.size(); ++size) CHECK(OverLongReader::Load(saved.substr(0, size)) == nullptr);
+  CHECK(OverLongReader::Load(saved + "x") == nullptr);
+  std::string other_library = saved;
+  ++other_library[0];
+  CHECK(OverLongReader::Load(other_library) == nullptr);
+}
+
+TEST_CASE("an unfinished line that a lower limit has made over-long is over-long") {
+  Framer before, after;
+  Sink sink;
+  before.Read("abcdef", Limits(255), sink);
+  REQUIRE(after.Restore(before.Save(), Limits(3)));
+  CHECK(after.rest().empty());
+  after.Read("g\n", Limits(3), sink);
+  CHECK(sink.tags == Tags("abcdefg\n", {}, 3));
+}
+
 }    // namespace
 }    // namespace dthrottle

@@ -46,9 +46,9 @@ class Fixture {
     Reopen();
   }
 
-  Table::Opened Reopen(TableIdentity identity = {}, Instant now = kNow) {
+  Table::Opened Reopen(TableIdentity identity = {}, Instant now = kNow, std::string_view notes = {}) {
     table_.reset();
-    Table::Opened opened = Table::Open(region_, identity, kKeys, shared_, policy_, now);
+    Table::Opened opened = Table::Open(region_, identity, kKeys, shared_, policy_, now, notes);
     Table::Opened result{nullptr, opened.discarded, opened.dropped};
     table_ = std::move(opened.table);
     return result;
@@ -258,6 +258,42 @@ TEST_CASE("a region that is opened again has every bucket as it was") {
   for (std::size_t i = 0; i < 20'000; ++i) {
     REQUIRE(f.Find(Name(i)) != nullptr);
     CHECK(f.Find(Name(i))->bucket.Level(kShape, kNow) == 9 - static_cast<double>(i % 9));
+  }
+}
+
+TEST_CASE("a region that is opened with the notes of its table is as it was, hits that wait for a report included") {
+  Fixture f;
+  for (std::size_t i = 0; i < 5'000; ++i) {
+    REQUIRE(f.Insert(Name(i), Spent(1)));
+    if (i % 3 != 0) continue;
+    Table::Shard shard(f.table(), f.table().Hash({Name(i), false}));
+    shard.AddUnreported(shard.Find({Name(i), false}, kNow), 1);
+  }
+  const TableCounts before = f.table().counts();
+  const std::string notes = f.table().Notes();
+  const auto opened = f.Reopen({}, kNow, notes);
+  CHECK(opened.discarded.empty());
+  CHECK(f.table().counts().tags == before.tags);
+  CHECK(f.table().counts().cells_used == before.cells_used);
+  CHECK(f.table().Notes() == notes);
+  class Count final : public SlotVisitor {
+   public:
+    bool Visit(const Tag&, const Slot&, const Waste&) override { return ++n > 0; }
+    int n = 0;
+  } dirty;
+  while (f.table().TakeUnreported(100, dirty)) {
+  }
+  CHECK(dirty.n == 1667);
+}
+
+TEST_CASE("notes of another table, or a part of them, are ignored") {
+  Fixture f, other(2 * Table::kRegionBytesMin);
+  REQUIRE(f.Insert("C", Spent(1)));
+  std::string another_key = f.table().Notes();
+  another_key[0] = static_cast<char>(another_key[0] ^ 1);
+  for (const std::string& notes : {another_key, other.table().Notes(), f.table().Notes().substr(1), std::string()}) {
+    CHECK(f.Reopen({}, kNow, notes).dropped == 0);
+    CHECK(f.table().counts().tags == 1);
   }
 }
 

@@ -1,0 +1,283 @@
+#include "io/handover.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "io/files.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kMagic = "dthandov";
+constexpr std::size_t kHeaderBytes = 8 + 4 + 8;
+constexpr const char* kVariable = "DTHROTTLED_HANDOVER";
+
+// Bounds on what is believed. An address is a path of a socket or a number; answers are those of two reads at most.
+constexpr std::size_t kNameBytesMax = 256;
+constexpr std::size_t kOverLongBytesMax = 4096;
+constexpr std::size_t kUnsentBytesMax = 64 * 1024;
+constexpr std::size_t kNotesBytesMax = std::size_t{1} << 30;
+constexpr std::size_t kHandoverBytesMax = std::size_t{1} << 31;
+
+class Writer {
+ public:
+  template <class Int>
+  void Integer(Int value) {
+    for (std::size_t i = 0; i < sizeof value; ++i) bytes_ += static_cast<char>(value >> (8 * i) & 0xff);
+  }
+  void Descriptor(int fd) { Integer(static_cast<std::uint32_t>(fd)); }
+  void Count(std::size_t n) { Integer(static_cast<std::uint32_t>(n)); }
+  void String(std::string_view text) {
+    Count(text.size());
+    bytes_ += text;
+  }
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads nothing any more once something was wrong.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <class Int>
+  Int Integer() {
+    Int value = 0;
+    const std::string_view from = Bytes(sizeof value);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      value = static_cast<Int>(value | static_cast<Int>(static_cast<unsigned char>(from[i])) << (8 * i));
+    }
+    return value;
+  }
+  // Each descriptor is somebody's alone.
+  int Descriptor() {
+    const auto value = Integer<std::uint32_t>();
+    if (value > 0x7fffffff || value <= STDERR_FILENO || !seen_.insert(value).second) ok_ = false;
+    return ok_ ? static_cast<int>(value) : -1;
+  }
+  int MaybeDescriptor() {
+    if (bytes_.substr(0, 4) != std::string_view("\xff\xff\xff\xff", 4)) return Descriptor();
+    Integer<std::uint32_t>();
+    return -1;
+  }
+  std::string String(std::size_t bytes_max) {
+    const auto size = Integer<std::uint32_t>();
+    if (size > bytes_max) ok_ = false;
+    return std::string(Bytes(size));
+  }
+  // No more than there can be: every element has some bytes.
+  std::uint32_t Count() {
+    const auto n = Integer<std::uint32_t>();
+    if (n > bytes_.size()) ok_ = false;
+    return ok_ ? n : 0;
+  }
+  bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  std::string_view Bytes(std::size_t n) {
+    if (n > bytes_.size()) ok_ = false;
+    if (!ok_) return {};
+    const std::string_view taken = bytes_.substr(0, n);
+    bytes_.remove_prefix(n);
+    return taken;
+  }
+
+  std::string_view bytes_;
+  std::set<std::uint32_t> seen_;
+  bool ok_ = true;
+};
+
+HandedConnection ReadConnection(Reader& in, bool& sound) {
+  HandedConnection c;
+  c.fd = in.Descriptor();
+  c.framer.rest = in.String(kTagBytesMax + 1);
+  c.framer.over_long = in.String(kOverLongBytesMax);
+  c.unsent = in.String(kUnsentBytesMax);
+  const bool one_line = c.framer.rest.find('\n') == std::string::npos;
+  sound = sound && one_line && (c.framer.rest.empty() || c.framer.over_long.empty());
+  return c;
+}
+
+}    // namespace
+
+// ---- As bytes ----
+
+std::string EncodeHandover(const Handover& handover) {
+  Writer out;
+  out.Count(handover.listeners.size());
+  for (const HandedListener& l : handover.listeners) {
+    out.Descriptor(l.fd);
+    out.String(l.key);
+    out.String(l.address);
+  }
+  out.Integer(static_cast<std::uint64_t>(handover.held_at.time_since_epoch().count()));
+  out.Descriptor(handover.table_fd);
+  out.String(handover.table_notes);
+  out.Count(handover.connections.size());
+  for (const HandedConnection& c : handover.connections) {
+    out.Descriptor(c.fd);
+    out.String(c.framer.rest);
+    out.String(c.framer.over_long);
+    out.String(c.unsent);
+  }
+  const std::string body = out.Take();
+  Writer head;
+  head.Integer(kHandoverVersion);
+  head.Integer(static_cast<std::uint64_t>(XXH3_64bits(body.data(), body.size())));
+  return std::string(kMagic) + head.Take() + body;
+}
+
+Result<Handover> DecodeHandover(std::string_view bytes) {
+  if (bytes.size() < kHeaderBytes || !bytes.starts_with(kMagic)) return Fail("it is not a handover");
+  Reader head(bytes.substr(kMagic.size(), kHeaderBytes - kMagic.size()));
+  const auto version = head.Integer<std::uint32_t>();
+  const auto checksum = head.Integer<std::uint64_t>();
+  const std::string_view body = bytes.substr(kHeaderBytes);
+  if (XXH3_64bits(body.data(), body.size()) != checksum) return Fail("its checksum is wrong");
+
+  Reader in(body);
+  Handover handover;
+  for (std::uint32_t n = in.Count(); n > 0 && in.ok(); --n) {
+    HandedListener& l = handover.listeners.emplace_back();
+    l.fd = in.Descriptor();
+    l.key = in.String(kNameBytesMax);
+    l.address = in.String(kNameBytesMax);
+  }
+  if (!in.ok()) return Fail("its listeners are malformed");
+  if (version != kHandoverVersion) {
+    handover.whole = false;
+    return handover;
+  }
+  bool sound = true;
+  handover.held_at = Instant(Duration(static_cast<Duration::rep>(in.Integer<std::uint64_t>())));
+  handover.table_fd = in.MaybeDescriptor();
+  handover.table_notes = in.String(kNotesBytesMax);
+  for (std::uint32_t n = in.Count(); n > 0 && in.ok(); --n) {
+    handover.connections.push_back(ReadConnection(in, sound));
+  }
+  if (!in.ok() || !in.at_end() || !sound) return Fail("it is malformed");
+  return handover;
+}
+
+// ---- Across execve ----
+
+namespace {
+
+std::string WorkingDirectory() {
+  char* const path = ::getcwd(nullptr, 0);
+  if (path == nullptr) return "";
+  const std::string result = path;
+  std::free(path);
+  return result;
+}
+
+void SetCloseOnExec(const Handover& handover, bool on) {
+  const auto set = [on](int fd) { ::fcntl(fd, F_SETFD, on ? FD_CLOEXEC : 0); };
+  for (const HandedListener& l : handover.listeners) set(l.fd);
+  for (const HandedConnection& c : handover.connections) set(c.fd);
+  if (handover.table_fd >= 0) set(handover.table_fd);
+}
+
+bool IsStreamSocket(int fd, bool listening) {
+  int type = 0, accepts = 0;
+  socklen_t size = sizeof type;
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
+  size = sizeof accepts;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) == 0 && (accepts != 0) == listening;
+}
+
+// Whoever is at the other end of a descriptor that nobody serves would wait for ever.
+void CloseAllBut(const Handover& handover) {
+  std::set<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, handover.table_fd};
+  for (const HandedListener& l : handover.listeners) kept.insert(l.fd);
+  for (const HandedConnection& c : handover.connections) kept.insert(c.fd);
+  DIR* const open = ::opendir("/proc/self/fd");
+  if (open == nullptr) return;
+  std::vector<int> strangers;
+  while (const dirent* entry = ::readdir(open)) {
+    const int fd = std::atoi(entry->d_name);
+    if (entry->d_name[0] != '.' && fd != ::dirfd(open) && !kept.contains(fd)) strangers.push_back(fd);
+  }
+  ::closedir(open);
+  for (const int fd : strangers) ::close(fd);
+}
+
+}    // namespace
+
+std::string OwnProgram(const char* argv0) {
+  const std::string name = argv0 != nullptr ? argv0 : "";
+  if (name.starts_with('/')) return name;
+  if (name.find('/') != std::string::npos) return WorkingDirectory() + '/' + name;
+  // Found by PATH: the kernel knows where.
+  char path[4096];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  return n > 0 ? std::string(path, static_cast<std::size_t>(n)) : name;
+}
+
+Error BecomeProgram(const std::string& program, const std::vector<std::string>& args, const Handover& handover) {
+  const std::string bytes = EncodeHandover(handover);
+  const int fd = ::memfd_create("dthrottle-handover", MFD_CLOEXEC);
+  if (fd < 0) return {fmt::format("cannot make a file in memory: {}", std::strerror(errno))};
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
+    if (n <= 0) {
+      const int code = errno;
+      ::close(fd);
+      return {fmt::format("cannot write to memory: {}", std::strerror(code))};
+    }
+    done += static_cast<std::size_t>(n);
+  }
+  ::fcntl(fd, F_SETFD, 0);
+  SetCloseOnExec(handover, false);
+  ::setenv(kVariable, std::to_string(fd).c_str(), 1);
+  std::vector<char*> argv;
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  ::execv(program.c_str(), argv.data());
+  const int code = errno;
+  ::unsetenv(kVariable);
+  SetCloseOnExec(handover, true);
+  ::close(fd);
+  return {fmt::format("{}: {}", program, std::strerror(code))};
+}
+
+Inheritance TakeInheritance() {
+  Inheritance taken;
+  const char* const variable = std::getenv(kVariable);
+  if (variable == nullptr) return taken;
+  const int fd = std::atoi(variable);
+  ::unsetenv(kVariable);
+  const auto bytes = ReadFile(fmt::format("/proc/self/fd/{}", fd), kHandoverBytesMax);
+  auto decoded = bytes ? DecodeHandover(*bytes) : Fail(bytes.error().message);
+  if (!decoded) {
+    taken.complaint = decoded.error().message;
+    CloseAllBut({});
+    return taken;
+  }
+  taken.any = true;
+  taken.handover = std::move(*decoded);
+  Handover& handover = taken.handover;
+  if (!handover.whole) taken.complaint = "it is another version's: the connections are closed";
+  std::erase_if(handover.listeners, [](const HandedListener& l) { return !IsStreamSocket(l.fd, true); });
+  std::erase_if(handover.connections, [](const HandedConnection& c) { return !IsStreamSocket(c.fd, false); });
+  CloseAllBut(handover);
+  SetCloseOnExec(handover, true);
+  return taken;
+}
+
+}    // namespace dthrottle

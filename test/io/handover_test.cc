@@ -1,0 +1,98 @@
+#include "io/handover.h"
+
+#include <catch2/catch.hpp>
+
+namespace dthrottle {
+namespace {
+
+Handover Example() {
+  Handover h;
+  h.held_at = FromNanoseconds(1'234'567'890'123);
+  h.listeners = {{5, "query.unix", "/run/dthrottle/query.sock"}, {7, "query.tcp", ""}};
+  h.table_fd = 8;
+  h.table_notes = std::string("notes\0", 6);
+  h.connections = {{9, {"half a li", ""}, "OK\nN"}, {10, {"", "over-long"}, ""}, {3, {"", ""}, ""}};
+  return h;
+}
+
+void CheckSame(const Handover& a, const Handover& b) {
+  CHECK(EncodeHandover(a) == EncodeHandover(b));
+}
+
+// `bytes` under another version, or with a part replaced, and the checksum as it should be: through the encoder's own
+// format, so this fails to decode only for the reason that a case is about.
+std::string WithVersion(std::string bytes, char version) {
+  bytes[8] = version;
+  return bytes;
+}
+
+TEST_CASE("a handover reads back as it was written") {
+  const auto read = DecodeHandover(EncodeHandover(Example()));
+  REQUIRE(read);
+  CHECK(read->whole);
+  CHECK(read->held_at == Example().held_at);
+  CHECK(read->listeners.at(0).key == "query.unix");
+  CHECK(read->listeners.at(0).address == "/run/dthrottle/query.sock");
+  CHECK(read->listeners.at(1).fd == 7);
+  CHECK(read->table_fd == 8);
+  CHECK(read->table_notes == Example().table_notes);
+  CHECK(read->connections.at(0).framer.rest == "half a li");
+  CHECK(read->connections.at(0).unsent == "OK\nN");
+  CHECK(read->connections.at(1).framer.over_long == "over-long");
+  CHECK(read->connections.at(2).fd == 3);
+  CheckSame(*read, Example());
+  Handover nothing;
+  const auto empty = DecodeHandover(EncodeHandover(nothing));
+  REQUIRE(empty);
+  CHECK(empty->table_fd == -1);
+}
+
+TEST_CASE("a handover that is cut off or changed anywhere is refused") {
+  const std::string whole = EncodeHandover(Example());
+  for (std::size_t size = 0; size < whole.size(); ++size) CHECK(!DecodeHandover(whole.substr(0, size)));
+  CHECK(!DecodeHandover(whole + "x"));
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (i >= 8 && i < 12) continue;    // the version
+    std::string changed = whole;
+    changed[i] = static_cast<char>(changed[i] ^ 0x10);
+    CHECK(!DecodeHandover(changed));
+  }
+}
+
+TEST_CASE("a handover of another version has its listeners and nothing else") {
+  const auto read = DecodeHandover(WithVersion(EncodeHandover(Example()), 2));
+  REQUIRE(read);
+  CHECK(!read->whole);
+  CHECK(read->listeners.size() == 2);
+  CHECK(read->connections.empty());
+  CHECK(read->table_fd == -1);
+}
+
+TEST_CASE("what cannot have been meant is refused under any checksum") {
+  const auto refused = [](auto change) {
+    Handover h = Example();
+    change(h);
+    return !DecodeHandover(EncodeHandover(h)).has_value();
+  };
+  CHECK(!refused([](Handover&) {}));
+  CHECK(refused([](Handover& h) { h.connections[0].fd = 5; }));    // a listener's
+  CHECK(refused([](Handover& h) { h.connections[0].fd = 2; }));    // standard error
+  CHECK(refused([](Handover& h) { h.connections[0].fd = -1; }));
+  CHECK(refused([](Handover& h) { h.listeners[0].fd = -1; }));
+  CHECK(refused([](Handover& h) { h.connections[0].framer.rest = "a\nb"; }));
+  CHECK(refused([](Handover& h) { h.connections[0].framer.rest = std::string(kTagBytesMax + 2, 'x'); }));
+  CHECK(refused([](Handover& h) { h.connections[0].framer.over_long = "both"; }));
+  CHECK(refused([](Handover& h) { h.connections[0].unsent = std::string(65 * 1024, 'x'); }));
+  CHECK(refused([](Handover& h) { h.listeners[0].address = std::string(300, 'x'); }));
+}
+
+TEST_CASE("a name with a slash is found from where the process started, links not followed") {
+  CHECK(OwnProgram("/usr/sbin/dthrottled") == "/usr/sbin/dthrottled");
+  const std::string relative = OwnProgram("build/../dthrottled");
+  CHECK(relative.starts_with('/'));
+  CHECK(relative.ends_with("/build/../dthrottled"));
+  CHECK(OwnProgram("dthrottled").starts_with('/'));    // by PATH: this program, whatever it was called
+}
+
+}    // namespace
+}    // namespace dthrottle

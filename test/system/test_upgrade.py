@@ -1,0 +1,400 @@
+"""An upgrade in place: another program takes over, and nobody who asks can tell but by the wait."""
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import stat
+import time
+
+from common import SystemTest, report
+from daemon import (DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, await_read, fresh_directory, lines_of, override,
+                    pump, rule, run, settings_text, verdicts, wait_until)
+from fleet import BURST, Fleet, Ledger, wait_all_hear
+from test_service import Manager
+
+EX_UNAVAILABLE = 69
+REFUSED = "; this program carries on"
+
+
+def lives(daemon):
+    return daemon.log.count(" ready: ")
+
+
+def upgrade(daemon):
+    """By SIGUSR2, to its end; the pid must stay."""
+    before, pid = lives(daemon), daemon.pid
+    daemon.signal(signal.SIGUSR2)
+    wait_until(lambda: lives(daemon) > before, "the program has taken over")
+    assert daemon.pid == pid and daemon.process.poll() is None
+
+
+def waited_ms(daemon):
+    """How long nobody was answered, as the daemon knows it, upgrade by upgrade."""
+    return [float(ms) for ms in re.findall(r"took over \d+ connections; they waited ([\d.]+) ms", daemon.log)]
+
+
+class Load:
+    """Connections that ask all the time, one query after the other or several at once."""
+
+    def __init__(self, daemon, stack, connections=64):
+        self.asked = 0
+        self.depth = {}
+        for i in range(connections):
+            sock = stack.enter_context(contextlib.closing(daemon.connect(tcp=i % 2 == 0)))
+            self.depth[sock] = 20 if i % 4 >= 2 else 1
+
+    def ask_until(self, done):
+        """The longest wait in seconds. Every answer has to be OK, and there has to be one for every query."""
+        longest = 0.0
+        while not done():
+            longest = max(longest, self._round())
+            time.sleep(0.001)
+        return longest
+
+    def _round(self):
+        poll = select.poll()
+        waiting, begin, longest = {}, {}, 0.0
+        for sock, depth in self.depth.items():
+            poll.register(sock, select.POLLIN)
+            begin[sock] = time.monotonic()
+            sock.sendall(b"C\n" * depth)
+            waiting[sock.fileno()] = [sock, b"OK\n" * depth]
+            self.asked += depth
+        while waiting:
+            ready = poll.poll(PATIENCE * 1000)
+            if not ready:
+                raise AssertionError(f"{len(waiting)} connections have had no answer for {PATIENCE:g} s")
+            for fd, _ in ready:
+                sock, owed = waiting[fd]
+                got = sock.recv(len(owed))
+                if not got or not owed.startswith(got):
+                    raise AssertionError(f"{got!r} where {owed!r} was owed")
+                waiting[fd][1] = owed[len(got):]
+                if len(got) == len(owed):
+                    del waiting[fd]
+                    poll.unregister(fd)
+                    longest = max(longest, time.monotonic() - begin[sock])
+        return longest
+
+
+class Warm(SystemTest):
+    def upgrades_under_load(self, **sections):
+        with Daemon(rule(burst=10_000_000), **sections) as daemon, contextlib.ExitStack() as stack:
+            load = Load(daemon, stack)
+            end = time.monotonic() + 1
+            quiet = load.ask_until(lambda: time.monotonic() > end)
+            waits, descriptors = [], set()
+            for _ in range(5):
+                before = lives(daemon)
+                daemon.signal(signal.SIGUSR2)
+                waits.append(load.ask_until(lambda: lives(daemon) > before))
+                descriptors.add(len(os.listdir(f"/proc/{daemon.pid}/fd")))
+            end = time.monotonic() + 0.1
+            load.ask_until(lambda: time.monotonic() > end)
+            bucket = daemon.admin_json("show C")
+            self.assertAlmostEqual(bucket["level"], 10_000_000 - load.asked, delta=0.9)
+            self.assertEqual(len(descriptors), 1, "descriptors pile up")
+            shown = ", ".join(f"{wait * 1e3:.1f}" for wait in waits)
+            report(f"5 upgrades under 64 connections {sections}: {load.asked} queries, each answered; longest waits "
+                   f"{shown} ms, {quiet * 1e3:.1f} ms without; of it nobody was answered for {waited_ms(daemon)} ms")
+            if FIGURES:
+                self.assertLess(max(waits), 0.020)
+            elif not SANITIZED:    # on a machine that does other things as well
+                self.assertLess(min(waits), 0.020 + 2 * quiet)
+
+    def test_five_upgrades_under_64_connections_leave_no_query_unanswered_and_no_bucket_refilled(self):
+        self.upgrades_under_load()
+
+    def test_the_same_with_two_threads_and_a_table_without_a_file(self):
+        self.upgrades_under_load(query={"threads": 2}, table={"file": ""})
+
+    def test_many_tags_and_their_counts_stay(self):
+        tags = [f"t{i}" for i in range(2_000 if SANITIZED else 30_000)]
+        with Daemon(rule(burst=2)) as daemon:
+            daemon.ask(tags)
+            before = daemon.stats()
+            upgrade(daemon)
+            after = daemon.stats()
+            self.assertEqual([after[name] for name in ("table_tags", "table_fill")],
+                             [before[name] for name in ("table_tags", "table_fill")])
+            answers = daemon.ask(tags + tags)
+            self.assertEqual(set(answers[:len(tags)]), {"OK"})
+            self.assertEqual(set(answers[len(tags):]), {"NO"})
+
+
+class Connections(SystemTest):
+    def test_a_line_that_is_half_sent_is_one_line(self):
+        with Daemon(rule(burst=3)) as daemon, daemon.connect() as unix, daemon.connect(tcp=True) as tcp:
+            for sock in (unix, tcp):
+                sock.sendall(b"before\nhal")
+                self.assertEqual(sock.recv(9), b"OK\n")
+            upgrade(daemon)
+            for sock in (unix, tcp):
+                sock.sendall(b"f-sent\n")
+                self.assertEqual(sock.recv(9), b"OK\n")
+            self.assertEqual(round(daemon.admin_json("show half-sent")["level"]), 1)
+            self.assertEqual(round(daemon.admin_json("show f-sent")["level"]), 3)
+
+    def test_an_over_long_tag_that_is_half_sent_is_the_same_tag(self):
+        tag = b"x" * 50_000 + b"y" * 50_001
+        with Daemon(rule(burst=2)) as daemon, daemon.connect() as sock:
+            sock.sendall(tag[:70_000])
+            await_read(sock)
+            upgrade(daemon)
+            sock.sendall(tag[70_000:] + b"\n")
+            self.assertEqual(sock.recv(9), b"OK\n")
+            self.assertEqual(daemon.ask([tag, tag]), ["OK", "NO"])
+
+    def test_one_who_does_not_read_gets_every_answer_in_order(self):
+        for threads in (1, 2):
+            with self.subTest(threads=threads), \
+                    Daemon(rule(burst=1, match="once"), rule(burst=10_000_000), query={"threads": threads}) as daemon, \
+                    daemon.connect() as sock:
+                self.assertEqual(daemon.ask(["once"]), ["OK"])
+                stream = daemon.stream()
+                with stream:
+                    queries = 300_000
+                    stream.reading = False
+                    stream.send(b"C\nonce\nonce\n" * (queries // 3))
+                    pump([stream], lambda: daemon.stats()["connections_stalled"] > 0)
+                    for _ in range(2):
+                        upgrade(daemon)
+                        pump([stream], lambda: False, 0.05)
+                    stream.reading = True
+                    self.assertTrue(pump([stream], lambda: stream.answers() >= queries))
+                    self.assertEqual(bytes(stream.received), b"OK\nNO\nNO\n" * (queries // 3))
+
+    def test_one_who_ended_his_half_still_gets_his_answers(self):
+        with Daemon(rule(burst=10_000_000)) as daemon, daemon.stream() as stream:
+            stream.reading = False
+            stream.send(b"C\n" * 200_000)
+            pump([stream], lambda: daemon.stats()["connections_stalled"] > 0)
+            upgrade(daemon)
+            stream.reading = True
+            self.assertTrue(pump([stream], lambda: not stream.outgoing))
+            stream.sock.shutdown(socket.SHUT_WR)
+            upgrade(daemon)
+            self.assertTrue(pump([stream], lambda: stream.ended))
+            self.assertEqual(stream.answers(), 200_000)
+
+    def test_whoever_connects_meanwhile_is_answered(self):
+        with Daemon(rule(burst=10_000_000)) as daemon:
+            before, answered = lives(daemon), 0
+            daemon.signal(signal.SIGUSR2)
+            while lives(daemon) == before:
+                self.assertEqual(daemon.ask(["C"], tcp=answered % 2 == 0), ["OK"])
+                answered += 1
+            self.assertGreater(answered, 0)
+
+    def test_connections_are_counted_and_bounded_as_before(self):
+        with Daemon(rule(), query={"max_connections": 3}) as daemon, daemon.connect(), daemon.connect() as second:
+            wait_until(lambda: daemon.stats()["connections"] == 2, "two are connected")
+            upgrade(daemon)
+            self.assertEqual(daemon.stats()["connections"], 2)
+            with daemon.connect() as third, daemon.connect() as fourth:
+                third.sendall(b"C\n")
+                self.assertEqual(third.recv(9), b"OK\n")
+                self.assertEqual(fourth.recv(9), b"")
+            second.close()
+            wait_until(lambda: daemon.stats()["connections"] == 1, "two are gone")
+
+
+class Sockets(SystemTest):
+    def test_the_sockets_are_the_same_and_are_removed_at_the_end(self):
+        with Daemon(rule()) as daemon:
+            files = [daemon.query_path, daemon.admin_path]
+            before = [os.stat(file).st_ino for file in files]
+            port = daemon.tcp_port
+            upgrade(daemon)
+            upgrade(daemon)
+            self.assertEqual([os.stat(file).st_ino for file in files], before)
+            self.assertEqual(daemon.log.count(f"answering queries on tcp:127.0.0.1:{port}\n"), 3)
+            daemon.stop()
+            self.assertEqual([os.path.exists(file) for file in files], [False, False])
+
+    def test_a_socket_that_moves_in_the_settings_moves_and_its_connections_stay(self):
+        with Daemon(rule(burst=5)) as daemon, daemon.connect() as sock:
+            moved = f"{daemon.directory}/moved.sock"
+            daemon.settings_path.write_text(settings_text(
+                daemon.directory, rule(burst=5), query={"unix": moved, "tcp": ""}, admin={"unix": daemon.admin_path}))
+            upgrade(daemon)
+            self.assertIn(f"no longer on {daemon.query_path}, which was query.unix", daemon.log)
+            self.assertIn("which was query.tcp", daemon.log)
+            self.assertFalse(os.path.exists(daemon.query_path))
+            sock.sendall(b"C\n")
+            self.assertEqual(sock.recv(9), b"OK\n")
+            daemon.query_path = moved
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+
+    def test_a_socket_file_that_somebody_removed_is_made_anew(self):
+        with Daemon(rule()) as daemon:
+            os.unlink(daemon.query_path)
+            upgrade(daemon)
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+
+    def test_permissions_follow_the_settings(self):
+        with Daemon(rule(), query={"unix_mode": "0600"}) as daemon:
+            daemon._sections["query"]["unix_mode"] = "0666"
+            daemon.write_settings(rule())
+            upgrade(daemon)
+            self.assertEqual(stat.S_IMODE(os.stat(daemon.query_path).st_mode), 0o666)
+
+
+class Refused(SystemTest):
+    """What cannot take over does not."""
+
+    @contextlib.contextmanager
+    def daemon_of(self, *limits, **options):
+        """A daemon whose program may be replaced."""
+        directory = fresh_directory()
+        try:
+            program = directory / "dthrottled"
+            shutil.copy(DTHROTTLED, program)
+            with Daemon(*limits, program=program, **options) as daemon:
+                daemon.program = program
+                yield daemon
+        finally:
+            shutil.rmtree(directory)
+
+    def replace(self, daemon, text):
+        daemon.program.unlink()
+        if text is not None:
+            daemon.program.write_text(text)
+            daemon.program.chmod(0o755)
+
+    def refuses(self, daemon, why):
+        with daemon.connect() as sock:
+            answer = daemon.admin("upgrade")
+            self.assertTrue(answer.startswith("error: "), answer)
+            self.assertIn(why, answer)
+            self.assertIn(REFUSED, daemon.log)
+            sock.sendall(b"C\n")
+            self.assertEqual(sock.recv(9), b"OK\n")
+        self.assertEqual(lives(daemon), 1)
+
+    def test_bad_settings(self):
+        with Daemon(rule()) as daemon:
+            daemon.settings_path.write_text("[[rule]]\nburst = 0\n")
+            self.refuses(daemon, "rule.burst = 0")
+
+    def test_a_program_that_is_not_there(self):
+        with self.daemon_of(rule()) as daemon:
+            self.replace(daemon, None)
+            self.refuses(daemon, "no such file or directory")
+
+    def test_a_program_that_is_none(self):
+        with self.daemon_of(rule()) as daemon:
+            self.replace(daemon, "\x7fELF nonsense")
+            self.refuses(daemon, daemon.program.name)
+
+    def test_a_program_that_takes_over_from_other_versions_only(self):
+        with self.daemon_of(rule()) as daemon:
+            self.replace(daemon, "#!/bin/sh\necho \"not from $4\"\nexit 69\n")
+            self.refuses(daemon, "not from 1")
+            said = run(DTHROTTLED, "--check", daemon.settings_path, "--handover", "2")
+            self.assertEqual((said.returncode, "format" in said.stdout), (EX_UNAVAILABLE, True))
+
+    def test_a_program_that_is_gone_at_the_last_moment_and_here_it_goes_on(self):
+        with self.daemon_of(rule(burst=10_000_000), query={"threads": 2}) as daemon, contextlib.ExitStack() as stack:
+            load = Load(daemon, stack, connections=8)
+            self.replace(daemon, "#!/bin/sh\nrm \"$0\"\n")
+            half = stack.enter_context(daemon.connect())
+            half.sendall(b"hal")
+            daemon.signal(signal.SIGUSR2)
+            load.ask_until(lambda: REFUSED in daemon.log)
+            load.ask_until(iter([False] * 10 + [True]).__next__)
+            half.sendall(b"f\n")
+            self.assertEqual(half.recv(9), b"OK\n")
+            shutil.copy(DTHROTTLED, daemon.program)
+            upgrade(daemon)
+            load.ask_until(iter([False] * 10 + [True]).__next__)
+            self.assertAlmostEqual(daemon.admin_json("show C")["level"], 10_000_000 - load.asked, delta=0.9)
+
+    def test_a_handover_that_is_none_is_said_and_ignored(self):
+        with Daemon(rule(), env={"DTHROTTLED_HANDOVER": "7"}) as daemon:
+            self.assertIn("what the program before has left: ", daemon.log)
+            upgrade(daemon)
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+
+
+class Orders(SystemTest):
+    """Signals and commands that meet an upgrade."""
+
+    def test_the_command_says_which_program_it_becomes(self):
+        with Daemon(rule()) as daemon:
+            self.assertEqual(daemon.admin_json("upgrade"), {"upgrading": True, "program": str(DTHROTTLED)})
+            wait_until(lambda: lives(daemon) == 2, "it has taken over")
+
+    def test_of_two_at_once_one_comes_about(self):
+        with Daemon(rule()) as daemon, daemon.admin_session() as one, daemon.admin_session() as two:
+            one.send(b"upgrade\n")
+            two.send(b"upgrade\n")
+            answers = sorted([one.answer(), two.answer()])
+            self.assertEqual(answers[0], "error: an upgrade is under way\n")
+            self.assertIn("upgrading  true", answers[1])
+            wait_until(lambda: lives(daemon) == 2, "it has taken over")
+            for _ in range(5):
+                daemon.signal(signal.SIGUSR2)
+            wait_until(lambda: lives(daemon) == 3, "it has taken over again")
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+
+    def test_rules_that_have_changed_are_in_force_and_buckets_are_kept(self):
+        with Daemon(rule(burst=10)) as daemon:
+            daemon.ask(["C"] * 7)
+            daemon.write_settings(rule(burst=20))
+            upgrade(daemon)
+            self.assertEqual(round(daemon.admin_json("show C")["level"]), 13)
+
+    def test_reloads_and_upgrades_together(self):
+        many = [override(f"o{i}") for i in range(300 if SANITIZED else 5_000)]
+        with Daemon(rule(burst=100), *many) as daemon:
+            daemon.ask(["C"] * 7)
+            for number in (signal.SIGHUP, signal.SIGUSR2, signal.SIGHUP):
+                daemon.signal(number)
+            wait_until(lambda: lives(daemon) == 2, "it has taken over")
+            self.assertEqual(round(daemon.admin_json("show C")["level"]), 93)
+
+    def test_a_stop_right_behind_an_upgrade_is_obeyed(self):
+        for delay in (0, 0.01, 0.03, 0.05):
+            with self.subTest(delay=delay), Daemon(rule()) as daemon, daemon.connect() as sock:
+                sock.sendall(b"C\n")
+                daemon.signal(signal.SIGUSR2)
+                time.sleep(delay)
+                daemon.signal(signal.SIGTERM)
+                self.assertEqual(sock.recv(9), b"OK\n")
+                daemon.wait_exit(0)
+
+    def test_the_service_manager_hears_of_it(self):
+        with Manager() as manager, \
+                Daemon(rule(), env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "400000"}) as daemon:
+            manager.wait_for(READY="1")
+            daemon.signal(signal.SIGUSR2)
+            manager.wait_for(RELOADING="1")
+            manager.wait_for(READY="1")
+            manager.wait_for(RELOADING="1")
+            self.assertIn(daemon.query_path, manager.wait_for(READY="1")["STATUS"])
+            manager.wait_for(WATCHDOG="1")
+            daemon.settings_path.write_text("nonsense")
+            daemon.signal(signal.SIGUSR2)
+            wait_until(lambda: any("upgrade was refused" in message.get("STATUS", "") for message in manager.receive()),
+                       "the service manager is told why not")
+
+
+class Peers(SystemTest):
+    def test_hits_before_during_and_after_an_upgrade_reach_the_peers_once(self):
+        with Fleet(rule(burst=BURST)) as (a, b):
+            wait_all_hear((a, b))
+            ledger = Ledger()
+            ledger.serve(a, "C", 100)
+            before = lives(a)
+            a.signal(signal.SIGUSR2)
+            while lives(a) == before:
+                ledger.serve(a, "C", 1)
+            ledger.serve(a, "C", 10)
+            ledger.serve(b, "C", 5)
+            ledger.settle((a, b))
+            self.assertEqual(a.ask(["C"]), ["OK"])
