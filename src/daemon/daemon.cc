@@ -35,6 +35,21 @@ constexpr rlim_t kOtherDescriptors = 256;
 
 constexpr std::uint64_t kPeersRetryMs = 1000;
 
+// What a listening socket is for. The name occurs in its key, and in the name that a service manager's unit gives it.
+struct FrontEnd {
+  std::string_view name, doing;
+};
+constexpr FrontEnd kFrontEnds[] = {
+    {"http", "answering HTTP"}, {"admin", "taking commands"}, {"query", "answering queries"}};
+
+// Of a name that says nothing: queries.
+const FrontEnd& FrontEndOf(std::string_view key) {
+  for (const FrontEnd& front : kFrontEnds) {
+    if (key.find(front.name) != std::string_view::npos) return front;
+  }
+  return std::end(kFrontEnds)[-1];
+}
+
 int ExitCode(int code) {
   switch (code) {
     case EADDRINUSE:
@@ -195,19 +210,22 @@ void Daemon::Listen() {
   for (const Service::Socket& socket : service_.TakeSockets()) {
     ::fcntl(socket.fd, F_SETFL, ::fcntl(socket.fd, F_GETFL) | O_NONBLOCK);
     ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
-    const bool for_admin = socket.name.find("admin") != std::string::npos;
     const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
-    const std::string key = fmt::format("{}.{}", for_admin ? "admin" : "query", is_tcp ? "tcp" : "unix");
+    const std::string key = fmt::format("{}.{}", FrontEndOf(socket.name).name, is_tcp ? "tcp" : "unix");
     passed.insert(key);
     ListenOn(socket.fd, key, "");
   }
-  for (const std::string key : {"query.unix", "query.tcp", "admin.unix", "admin.tcp"}) {
-    for (int fd; (fd = TakeHandedListener(key, "")) >= 0; passed.insert(key)) ListenOn(fd, key, "");
-  }
-  if (!passed.contains("query.unix")) AddUnix("query.unix", settings_.query.unix_path, settings_.query.unix_mode);
-  if (!passed.contains("query.tcp")) AddTcp("query.tcp", settings_.query.tcp);
-  if (!passed.contains("admin.unix")) AddUnix("admin.unix", settings_.admin.unix_path, settings_.admin.unix_mode);
-  if (!passed.contains("admin.tcp")) AddTcp("admin.tcp", settings_.admin.tcp);
+  const auto listen = [&](const std::string& front, const std::string& path, std::uint32_t mode, const Endpoint& tcp) {
+    const std::string keys[] = {front + ".unix", front + ".tcp"};
+    for (const std::string& key : keys) {
+      for (int fd; (fd = TakeHandedListener(key, "")) >= 0; passed.insert(key)) ListenOn(fd, key, "");
+    }
+    if (!passed.contains(keys[0])) AddUnix(keys[0], path, mode);
+    if (!passed.contains(keys[1])) AddTcp(keys[1], tcp);
+  };
+  listen("query", settings_.query.unix_path, settings_.query.unix_mode, settings_.query.tcp);
+  listen("admin", settings_.admin.unix_path, settings_.admin.unix_mode, settings_.admin.tcp);
+  listen("http", settings_.admin.http_unix_path, settings_.admin.http_unix_mode, settings_.admin.http);
   CloseHandedListeners();
 }
 
@@ -258,22 +276,27 @@ void Daemon::CloseHandedListeners() {
 }
 
 void Daemon::ListenOn(int fd, const std::string& key, const std::string& address) {
-  const bool for_admin = key.starts_with("admin.");
   const std::string place = DescribeSocket(fd);
-  log_.Notice("{} on {}", for_admin ? "taking commands" : "answering queries", place);
-  if (!for_admin) places_.push_back(place);
-  const auto take = [this, for_admin](int accepted) {
-    if (for_admin) {
-      admin_->Take(accepted);
-    } else {
-      OnQueryConnection(accepted);
-    }
-  };
+  const FrontEnd& front = FrontEndOf(key);
+  log_.Notice("{} on {}", front.doing, place);
+  if (front.name == "query") places_.push_back(place);
   const auto failed = [this, place](int code) {
     ++counts_.accept_failures;
     log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
   };
-  listeners_.push_back({key, address, std::make_unique<Listener>(&loop_, fd, take, failed)});
+  listeners_.push_back(
+      {key, address, std::make_unique<Listener>(&loop_, fd, Taker(front.name, place.starts_with("tcp:")), failed)});
+}
+
+// Who takes the connections of a listening socket.
+Listener::OnAccept Daemon::Taker(std::string_view front, bool is_tcp) {
+  if (front == "query") return [this](int fd) { OnQueryConnection(fd); };
+  if (front == "admin") return [this](int fd) { admin_->Take(fd); };
+  if (http_ == nullptr) {
+    const HttpLimits limits{settings_.admin.http_connections, settings_.admin.http_timeout};
+    http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(), limits, Now);
+  }
+  return [this, is_tcp](int fd) { http_->Take(fd, is_tcp); };
 }
 
 // They were let in before, so no bound turns them away now.
@@ -294,7 +317,7 @@ void Daemon::RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur < settings_.query.max_connections + kOtherDescriptors) {
+  if (limit.rlim_cur < settings_.query.max_connections + settings_.admin.http_connections + kOtherDescriptors) {
     log_.Warning("the limit of open files, {}, is too low for query.max_connections = {}: raise LimitNOFILE",
                  limit.rlim_cur, settings_.query.max_connections);
   }
@@ -374,6 +397,8 @@ ProcessCounts Daemon::Counts() const {
     counts.over_long += c.over_long.Read();
   }
   if (peering_ != nullptr) counts.peers = peering_->Counts();
+  if (http_ != nullptr) counts.http = http_->Counts();
+  counts.over_long += counts.http.over_long;
   return counts;
 }
 
@@ -516,6 +541,7 @@ void Daemon::Stop(int signal) {
   uv_timer_stop(&watchdog_);
   if (upgrading_ != Upgrading::kNo) EndUpgrade(Fail("the daemon is stopping"));
   log_.Notice("{}: answering what has been asked, then leaving", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  if (http_ != nullptr) http_->Stop();
   // Whoever connected before the signal may have asked already.
   for (const Listening& l : listeners_) l.listener->AcceptAll();
   StopListening();
@@ -551,6 +577,7 @@ void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
   admin_->Close();
+  if (http_ != nullptr) http_->Close();
   tasks_->Close();
   CloseHandle(on_term_);
   CloseHandle(on_int_);

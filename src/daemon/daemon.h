@@ -14,6 +14,7 @@
 #include "config/load.h"
 #include "config/settings.h"
 #include "daemon/peering.h"
+#include "frontend/http.h"
 #include "io/admin_server.h"
 #include "io/child.h"
 #include "io/files.h"
@@ -66,6 +67,7 @@ class Daemon final : private AdminHost {
   void ListenOn(int fd, const std::string& key, const std::string& address);
   void AddUnix(const std::string& key, const std::string& path, std::uint32_t mode);
   void AddTcp(const std::string& key, const Endpoint& endpoint);
+  Listener::OnAccept Taker(std::string_view front, bool is_tcp);
   int TakeHandedListener(const std::string& key, const std::string& address);
   void CloseHandedListeners();
   void OpenTable();
@@ -126,6 +128,7 @@ class Daemon final : private AdminHost {
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<AdminServer> admin_;
+  std::unique_ptr<HttpServer> http_;    // null where nothing listens for it
   struct Listening {
     std::string key, address;    // as in HandedListener
     std::unique_ptr<Listener> listener;
