@@ -22,6 +22,17 @@ struct PeerCounts {
   std::uint64_t lookups_failed = 0;
 };
 
+// What clients of Redis are counted by.
+struct RespCounts {
+  std::uint64_t connections = 0;    // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t rejected_full = 0;    // resp.max_connections
+  std::uint64_t commands = 0;
+  std::uint64_t limited = 0;    // CL.THROTTLE refused
+  std::uint64_t protocol_errors = 0;
+  TableCounts brought;    // of limits that clients bring
+};
+
 // What only the skin of the daemon can count.
 struct ProcessCounts {
   Duration uptime{};
@@ -36,6 +47,7 @@ struct ProcessCounts {
   std::uint64_t reload_failures = 0;
   std::uint64_t log_suppressed = 0;
   PeerCounts peers;
+  RespCounts resp;
 };
 
 struct Snapshot {

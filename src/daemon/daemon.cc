@@ -138,6 +138,7 @@ void Daemon::Start() {
   RaiseDescriptorLimit();
   StartPeering();
   Listen();
+  ListenForResp();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   WatchSignals();
   StartWatchdog();
@@ -224,6 +225,50 @@ void Daemon::ListenOn(int fd, bool for_admin) {
   listeners_.push_back(std::make_unique<Listener>(&loop_, fd, take, failed));
 }
 
+// On the main loop, however many query threads there are.
+void Daemon::ListenForResp() {
+  if (!settings_.resp.enabled()) return;
+  if (settings_.resp.accept_limits) {
+    const std::string file = settings_.table.file.empty() ? "" : settings_.table.file + ".resp";
+    auto region = MappedRegion::Open(file, settings_.resp.memory);
+    if (!region) throw StartFailure{ExitCode(region.error().code), "resp.memory: " + region.error().message};
+    brought_region_.emplace(std::move(*region));
+    TableKeys keys = FreshKeys();
+    brought_ = std::make_unique<BroughtLimits>(brought_region_->bytes(), ReadBootId(), keys, started_);
+  }
+  if (!settings_.resp.unix_path.empty()) {
+    const auto fd = ListenUnix(settings_.resp.unix_path, settings_.resp.unix_mode);
+    if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
+    socket_files_.push_back(settings_.resp.unix_path);
+    ListenForRespOn(*fd);
+  }
+  if (settings_.resp.tcp.enabled()) {
+    const auto fd = ListenTcp(settings_.resp.tcp);
+    if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
+    ListenForRespOn(*fd);
+  }
+  resp_ = std::make_unique<RespServer>(&loop_, *limiter_, brought_.get(), 0, FreshPrng(), settings_.query.max_tag_bytes,
+                                       settings_.resp.idle_timeout);
+}
+
+void Daemon::ListenForRespOn(int fd) {
+  const std::string place = DescribeSocket(fd);
+  log_.Notice("answering clients of Redis on {}{}", place, brought_ != nullptr ? ", under the limits they bring" : "");
+  const auto failed = [this, place](int code) {
+    ++counts_.accept_failures;
+    log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
+  };
+  const auto take = [this](int accepted) { OnRespConnection(accepted); };
+  listeners_.push_back(std::make_unique<Listener>(&loop_, fd, take, failed));
+}
+
+void Daemon::OnRespConnection(int fd) {
+  if (resp_->connections() < settings_.resp.max_connections) return resp_->Take(fd);
+  ++counts_.resp.rejected_full;
+  log_.Warning("resp.max_connections = {} are open: one more turned away", settings_.resp.max_connections);
+  ::close(fd);
+}
+
 void Daemon::RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -232,6 +277,10 @@ void Daemon::RaiseDescriptorLimit() {
   if (limit.rlim_cur < settings_.query.max_connections + kOtherDescriptors) {
     log_.Warning("the limit of open files, {}, is too low for query.max_connections = {}: raise LimitNOFILE",
                  limit.rlim_cur, settings_.query.max_connections);
+  } else if (settings_.resp.enabled() &&
+             limit.rlim_cur < settings_.query.max_connections + settings_.resp.max_connections + kOtherDescriptors) {
+    log_.Warning("the limit of open files, {}, is too low for resp.max_connections = {} as well: raise LimitNOFILE",
+                 limit.rlim_cur, settings_.resp.max_connections);
   }
 }
 
@@ -303,6 +352,16 @@ ProcessCounts Daemon::Counts() const {
     counts.over_long += c.over_long.Read();
   }
   if (peering_ != nullptr) counts.peers = peering_->Counts();
+  if (resp_ != nullptr) {
+    counts.resp.connections = resp_->connections();
+    counts.resp.accepted = resp_->counts().accepted;
+    counts.resp.commands = resp_->turn().commands();
+    counts.resp.limited = resp_->turn().limited();
+    counts.resp.protocol_errors = resp_->turn().protocol_errors();
+    counts.idle_closed += resp_->counts().idle_closed;
+    counts.stalled += resp_->counts().stalled;
+  }
+  if (brought_ != nullptr) counts.resp.brought = brought_->table().counts();
   return counts;
 }
 
@@ -377,6 +436,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
         server->set_idle_timeout(timeout);
       });
     }
+    if (resp_ != nullptr) resp_->set_idle_timeout(settings_.resp.idle_timeout);
     StartBackground();
   }
   ++(outcome.in_force ? counts_.reloads : counts_.reload_failures);
@@ -444,6 +504,10 @@ void Daemon::Stop(int signal) {
   for (const auto& listener : listeners_) listener->AcceptAll();
   StopListening();
   draining_ = workers_.size();
+  if (resp_ != nullptr) {
+    ++draining_;
+    resp_->Drain([this] { tasks_->Post([this] { OnDrained(); }); });
+  }
   for (const auto& worker : workers_) {
     worker->Do([this, w = worker.get()] {
       w->server->Drain([this, w] {
@@ -475,6 +539,7 @@ void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
   admin_->Close();
+  if (resp_ != nullptr) resp_->Close();
   tasks_->Close();
   CloseHandle(on_term_);
   CloseHandle(on_int_);

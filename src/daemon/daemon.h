@@ -14,6 +14,7 @@
 #include "config/load.h"
 #include "config/settings.h"
 #include "daemon/peering.h"
+#include "frontend/resp_server.h"
 #include "io/admin_server.h"
 #include "io/files.h"
 #include "io/listener.h"
@@ -56,12 +57,15 @@ class Daemon final : private AdminHost {
   void ListenOn(int fd, bool for_admin);
   void AddUnix(const std::string& path, std::uint32_t mode, bool for_admin);
   void AddTcp(const Endpoint& endpoint, bool for_admin);
+  void ListenForResp();
+  void ListenForRespOn(int fd);
   void RaiseDescriptorLimit();
   void WatchSignals();
   void StartWatchdog();
 
   // Running
   void OnQueryConnection(int fd);
+  void OnRespConnection(int fd);
   void OnWatchdogTick();
   void StartReload();
   void FinishReload(std::unique_ptr<ReloadWork> work);
@@ -98,6 +102,9 @@ class Daemon final : private AdminHost {
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<AdminServer> admin_;
+  std::optional<MappedRegion> brought_region_;
+  std::unique_ptr<BroughtLimits> brought_;    // null: rules decide for clients of Redis too
+  std::unique_ptr<RespServer> resp_;          // null where they have no socket
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::string> socket_files_;    // that we made and remove
   std::vector<std::string> places_;          // where queries are answered, for people

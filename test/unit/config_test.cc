@@ -168,7 +168,7 @@ TEST_CASE("a section that is unknown is an error") {
   const auto problems = Problems("[tabel]\nmemory = \"1MiB\"\n");
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
-        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [shed], [[rule]], "
+        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [shed], [resp], [[rule]], "
         "[[override]]");
 }
 
