@@ -53,10 +53,9 @@ Result<ThrottleRequest> ParseThrottle(RespArguments arguments) {
     numbers[i - 2] = *number;
   }
   const auto [max_burst, count, period_s, quantity] = numbers;
-  // redis-cell counts in nanoseconds: a rate of which one token takes less is zero too.
-  if (count == 0 || period_s == 0 || (count > 0 && period_s <= (count - 1) / 1'000'000'000)) {
-    return CellError("Zero rates are not supported");
-  }
+  // redis-cell counts in nanoseconds: a rate at which a token takes less is zero too.
+  const bool too_fast = count > 0 && period_s > 0 && period_s <= (count - 1) / 1'000'000'000;
+  if (count == 0 || period_s == 0 || too_fast) return CellError("Zero rates are not supported");
   if (max_burst < 0 || count < 0 || period_s < 0) return CellError("Negative limits are not supported");
   if (max_burst == std::numeric_limits<std::int64_t>::max()) return CellError(kOutOfBounds);
   return ThrottleRequest{arguments[1], max_burst, count, period_s, quantity};
