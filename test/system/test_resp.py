@@ -113,7 +113,8 @@ class RealClients(SystemTest):
             self.assertEqual(daemon.cli("CL.THROTTLE", "user123", 15, 30, 60).split(), ["0", "16", "15", "-1", "2"])
             self.assertEqual(daemon.cli("-3", "CL.THROTTLE", "u", 15, 30, 60, 16).split(), ["0", "16", "0", "-1", "32"])
             self.assertEqual(daemon.cli(stdin=b"ping\ncl.throttle p 15 30 60\nget x\n").split("\n")[:7],
-                             ["PONG", "0", "16", "15", "-1", "2", "ERR unknown command 'get', with args beginning with: 'x' "])
+                             ["PONG", "0", "16", "15", "-1", "2",
+                              "ERR unknown command 'get', with args beginning with: 'x' "])
             unix = run("redis-cli", "-s", daemon.resp_path, "cl.throttle", "s", 15, 30, 60)
             self.assertEqual(unix.stdout.split(), ["0", "16", "15", "-1", "2"])
             self.assertIn("used_memory:", daemon.cli("info"))
@@ -249,7 +250,8 @@ class Bounds(SystemTest):
     def test_it_shares_buckets_with_the_query_socket(self):
         with RespDaemon(rule(burst=5)) as daemon:
             self.assertEqual(daemon.served("k", 2), 2)
-            self.assertTrue(daemon.tell(command("CL.THROTTLE", "k", "9", "1", "1", "3")).startswith(b"*5\r\n:0\r\n:5\r\n:0\r\n"))
+            reply = daemon.tell(command("CL.THROTTLE", "k", "9", "1", "1", "3"))
+            self.assertTrue(reply.startswith(b"*5\r\n:0\r\n:5\r\n:0\r\n"), reply)
             self.assertEqual(daemon.served("k", 2), 0)
 
     def test_limits_that_clients_bring_survive_kill_and_restart(self):

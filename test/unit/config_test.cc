@@ -292,6 +292,24 @@ TEST_CASE("the example shows every key at its default") {
   }
 }
 
+TEST_CASE("clients of Redis are heard only where the settings say, and on sockets of their own") {
+  const Settings defaults = ParseSettings("", "f").settings;
+  CHECK_FALSE(defaults.resp.enabled());
+  CHECK_FALSE(defaults.resp.accept_limits);
+  CHECK(defaults.resp.max_connections == 1024);
+  CHECK(defaults.resp.memory == 16u << 20);
+  const Settings set = ParseSettings("[resp]\nunix=\"/r\"\naccept_limits=true\nidle_timeout=\"0s\"\n", "f").settings;
+  CHECK(set.resp.enabled());
+  CHECK(set.resp.accept_limits);
+  CHECK(Problems("[resp]\naccept_limits=1\n").at(0).find("accept_limits = 1: must be true or false") !=
+        std::string::npos);
+  CHECK(Problems("[resp]\ntcp=\"10.0.0.1:6379\"\n").at(0).find("must be a loopback address") != std::string::npos);
+  CHECK(Problems("[resp]\ntcp=\"127.0.0.1:7311\"\n").at(0).find("query.tcp and resp.tcp are both") !=
+        std::string::npos);
+  CHECK(Problems("[resp]\nunix=\"/run/dthrottle/admin.sock\"\n").at(0).find("admin.unix and resp.unix are both") !=
+        std::string::npos);
+}
+
 TEST_CASE("keys that only a start can change are kept and named") {
   const Settings running = ParseSettings("[query]\nthreads=2\nmax_connections=5\n", "f").settings;
   Settings loaded = ParseSettings("[query]\nthreads=4\nmax_connections=7\n", "f").settings;
