@@ -15,7 +15,7 @@ namespace dthrottle {
 
 class RespServer final : public StreamServer {
  public:
-  // Uses `lane` of the limiter on its thread; see RespTurn. `now` is the clock.
+  // Uses `lane` of the limiter on its thread; see RespTurn.
   RespServer(uv_loop_t* loop, Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng,
              std::size_t tag_bytes_max, Duration idle_timeout);
 
