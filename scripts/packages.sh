@@ -4,7 +4,8 @@ build_packages=(g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
   cppzmq-dev libc-ares-dev libmicrohttpd-dev catch2)
 run_packages=(netcat-openbsd)
-test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2 libfaketime curl chromium)
+test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2 libfaketime curl chromium
+  redis-tools python3-redis nodejs node-redis)
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
 # Installs those of the given packages that are not there. Asks nothing; needs root only if something is missing.

@@ -33,6 +33,17 @@ struct HttpCounts {
   std::uint64_t over_long = 0;      // tags longer than max_tag_bytes
 };
 
+// What clients of Redis are counted by.
+struct RespCounts {
+  std::uint64_t connections = 0;    // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t rejected_full = 0;    // resp.max_connections
+  std::uint64_t commands = 0;
+  std::uint64_t limited = 0;    // CL.THROTTLE refused
+  std::uint64_t protocol_errors = 0;
+  TableCounts brought;    // of limits that clients bring
+};
+
 // What only the skin of the daemon can count.
 struct ProcessCounts {
   Duration uptime{};
@@ -48,6 +59,7 @@ struct ProcessCounts {
   std::uint64_t log_suppressed = 0;
   PeerCounts peers;
   HttpCounts http;
+  RespCounts resp;
 };
 
 struct Snapshot {

@@ -107,6 +107,11 @@ class Bucket {
     return static_cast<double>(shape.depth - Spent(now)) / static_cast<double>(shape.interval);
   }
 
+  // Whole tokens now; none in debt.
+  [[nodiscard]] std::int64_t WholeTokens(const Shape& shape, Instant now) const {
+    return std::max<Ticks>(shape.depth - Spent(now), 0) / shape.interval;
+  }
+
   // The first instant at which a query of `cost` would be served if nothing else happens; `now` if it would be now.
   // REQUIRES: cost <= burst.
   [[nodiscard]] Instant ServesAt(const Shape& shape, Cost cost, Instant now) const {

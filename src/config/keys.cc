@@ -148,6 +148,18 @@ Key<T> Address(std::string_view name, std::string_view default_text, bool loopba
   return key;
 }
 
+template <class T>
+Key<T> Flag(std::string_view name, std::string_view default_text, Member<T, bool> member, std::string_view meaning) {
+  Key<T> key{name, default_text, "true or false", meaning, {}, {}};
+  key.set = [=](T& target, const Value& value) {
+    const auto* flag = std::get_if<bool>(&value);
+    if (flag != nullptr) member(target) = *flag;
+    return flag != nullptr;
+  };
+  key.get = [=](const T& target) -> Value { return Read(member, target); };
+  return key;
+}
+
 // One of a few words.
 template <class T, class M>
 Key<T> Choice(std::string_view name, std::string_view default_text, std::vector<M> choices, Member<T, M> member,
@@ -257,8 +269,8 @@ constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
   }
 
 // What a reload can change; everything else in a section takes a start.
-constexpr std::string_view kReloadable[] = {"query.max_connections", "query.idle_timeout", "peers.connect",
-                                            "peers.authorized_keys"};
+constexpr std::string_view kReloadable[] = {"query.max_connections", "query.idle_timeout",   "peers.connect",
+                                            "peers.authorized_keys", "resp.max_connections", "resp.idle_timeout"};
 
 std::vector<Section> MakeSections() {
   using S = Settings;
@@ -381,6 +393,36 @@ std::vector<Section> MakeSections() {
                    [](const std::string& text) {
                      return text == "cgroup" || text == "host" || text == "pressure" || text == "reported";
                    }),
+       }},
+      {"resp",
+       "Clients of Redis: CL.THROTTLE as redis-cell answers it; see dthrottle-protocol(7). Nobody listens unless there "
+       "is "
+       "an address.",
+       {
+           Address<S>(
+               "tcp", "\"\"", true, MEMBER(resp.tcp),
+               "The TCP address. Port 0 takes any free port and logs it. There is no password, so it has to be on "
+               "loopback."),
+           Text<S>("unix", "\"\"", "an absolute path of at most 107 bytes, or \"\" for none", MEMBER(resp.unix_path),
+                   "The Unix stream socket for the same.", IsSocketPath),
+           FileMode<S>("unix_mode", "\"0660\"", MEMBER(resp.unix_mode),
+                       "The permissions of that socket. Who may write to it may spend anybody's tokens."),
+           Integer<S>("max_connections", "1024", 1, 1'000'000, MEMBER(resp.max_connections),
+                      "The most clients connected at once. One more is closed at once, and counted. Each takes about 1 "
+                      "KiB, up to 16 KiB more for an unfinished command, and up to 320 KiB while it does not read its "
+                      "replies."),
+           DurationKey<S>("idle_timeout", "\"0s\"", 0s, 24h * 365, MEMBER(resp.idle_timeout),
+                          "A connection on which nothing arrives for as long is closed; with \"0s\" none is, because "
+                          "clients of Redis keep idle connections in pools."),
+           Flag<S>(
+               "accept_limits", "false", MEMBER(resp.accept_limits),
+               "With *true* the burst and rate of a limit are those that each CL.THROTTLE brings along, as in "
+               "redis-cell: no rule is looked at, and no other host hears of it. With *false* rules decide, and the "
+               "numbers that a client sends are not used."),
+           BytesKey<S>(
+               "memory", "\"16MiB\"", Table::kRegionBytesMin, kSizeMax, MEMBER(resp.memory),
+               "The size of the table for limits that clients bring, beside table.memory, where accept_limits is "
+               "true. It lives in table.file with .resp behind it, and is kept as that is."),
        }},
   };
 }
@@ -506,6 +548,7 @@ std::vector<Key<Override>> MakeOverrideKeys() {
 // The default of a key, which is written as TOML but only ever as one of these.
 Value DefaultValue(std::string_view text) {
   if (text == "[]") return std::vector<std::string>();
+  if (text == "false") return false;
   if (text.starts_with('"')) return std::string(text.substr(1, text.size() - 2));
   return static_cast<std::int64_t>(std::stoll(std::string(text)));
 }

@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <tuple>
 #include <unordered_map>
 
 #include "config/keys.h"
@@ -187,6 +188,15 @@ class Loader {
                            FormatEndpoint(s.query.tcp)));
     }
     if (s.shed.high > 0) Warn({}, "[shed] is checked but not in force in this version");
+    for (const auto& [name, path, tcp] :
+         {std::tuple("query", s.query.unix_path, s.query.tcp), std::tuple("admin", s.admin.unix_path, s.admin.tcp)}) {
+      if (!s.resp.unix_path.empty() && s.resp.unix_path == path) {
+        Error({}, fmt::format("{}.unix and resp.unix are both \"{}\": must differ", name, path));
+      }
+      if (s.resp.tcp.enabled() && s.resp.tcp.port != 0 && s.resp.tcp == tcp) {
+        Error({}, fmt::format("{}.tcp and resp.tcp are both \"{}\": must differ", name, FormatEndpoint(tcp)));
+      }
+    }
     CheckPeers();
     CheckRules();
     CheckOverrides();

@@ -70,6 +70,17 @@ struct Settings {
     std::uint64_t high = 0;    // bytes
     std::string signal;
   } shed;
+  struct {
+    Endpoint tcp;
+    std::string unix_path;    // empty: no Unix socket
+    std::uint32_t unix_mode = 0;
+    std::uint32_t max_connections = 0;
+    Duration idle_timeout{};    // zero: none
+    bool accept_limits = false;
+    std::uint64_t memory = 0;    // bytes, for limits that are brought
+
+    bool enabled() const { return tcp.enabled() || !unix_path.empty(); }
+  } resp;
   std::vector<Rule> rules;
   std::vector<Override> overrides;
 };

@@ -39,8 +39,10 @@ constexpr std::uint64_t kPeersRetryMs = 1000;
 struct FrontEnd {
   std::string_view name, doing;
 };
-constexpr FrontEnd kFrontEnds[] = {
-    {"http", "answering HTTP"}, {"admin", "taking commands"}, {"query", "answering queries"}};
+constexpr FrontEnd kFrontEnds[] = {{"http", "answering HTTP"},
+                                   {"resp", "answering clients of Redis"},
+                                   {"admin", "taking commands"},
+                                   {"query", "answering queries"}};
 
 // Of a name that says nothing: queries.
 const FrontEnd& FrontEndOf(std::string_view key) {
@@ -138,6 +140,7 @@ void Daemon::Start() {
 
   RaiseDescriptorLimit();
   StartPeering();
+  OpenBroughtLimits();
   Listen();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   TakeHandedConnections();
@@ -225,6 +228,7 @@ void Daemon::Listen() {
   };
   listen("query", settings_.query.unix_path, settings_.query.unix_mode, settings_.query.tcp);
   listen("admin", settings_.admin.unix_path, settings_.admin.unix_mode, settings_.admin.tcp);
+  listen("resp", settings_.resp.unix_path, settings_.resp.unix_mode, settings_.resp.tcp);
   listen("http", settings_.admin.http_unix_path, settings_.admin.http_unix_mode, settings_.admin.http);
   CloseHandedListeners();
 }
@@ -288,10 +292,17 @@ void Daemon::ListenOn(int fd, const std::string& key, const std::string& address
       {key, address, std::make_unique<Listener>(&loop_, fd, Taker(front.name, place.starts_with("tcp:")), failed)});
 }
 
-// Who takes the connections of a listening socket.
+// Who takes the connections of a listening socket. All but those for queries stay on the main loop.
 Listener::OnAccept Daemon::Taker(std::string_view front, bool is_tcp) {
   if (front == "query") return [this](int fd) { OnQueryConnection(fd); };
   if (front == "admin") return [this](int fd) { admin_->Take(fd); };
+  if (front == "resp") {
+    if (resp_ == nullptr) {
+      resp_ = std::make_unique<RespServer>(&loop_, *limiter_, brought_.get(), 0, FreshPrng(),
+                                           settings_.query.max_tag_bytes, settings_.resp.idle_timeout);
+    }
+    return [this](int fd) { OnRespConnection(fd); };
+  }
   if (http_ == nullptr) {
     const HttpLimits limits{settings_.admin.http_connections, settings_.admin.http_timeout};
     http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(), limits, Now);
@@ -312,6 +323,22 @@ void Daemon::TakeHandedConnections() {
               Seconds(Now() - handed_.held_at) * 1e3);
 }
 
+void Daemon::OpenBroughtLimits() {
+  if (!settings_.resp.enabled() || !settings_.resp.accept_limits) return;
+  const std::string file = settings_.table.file.empty() ? "" : settings_.table.file + ".resp";
+  auto region = MappedRegion::Open(file, settings_.resp.memory);
+  if (!region) throw StartFailure{ExitCode(region.error().code), "resp.memory: " + region.error().message};
+  brought_region_.emplace(std::move(*region));
+  brought_ = std::make_unique<BroughtLimits>(brought_region_->bytes(), ReadBootId(), FreshKeys(), started_);
+}
+
+void Daemon::OnRespConnection(int fd) {
+  if (resp_->connections() < settings_.resp.max_connections) return resp_->Take(fd);
+  ++counts_.resp.rejected_full;
+  log_.Warning("resp.max_connections = {} are open: one more turned away", settings_.resp.max_connections);
+  ::close(fd);
+}
+
 void Daemon::RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -320,6 +347,10 @@ void Daemon::RaiseDescriptorLimit() {
   if (limit.rlim_cur < settings_.query.max_connections + settings_.admin.http_connections + kOtherDescriptors) {
     log_.Warning("the limit of open files, {}, is too low for query.max_connections = {}: raise LimitNOFILE",
                  limit.rlim_cur, settings_.query.max_connections);
+  } else if (settings_.resp.enabled() &&
+             limit.rlim_cur < settings_.query.max_connections + settings_.resp.max_connections + kOtherDescriptors) {
+    log_.Warning("the limit of open files, {}, is too low for resp.max_connections = {} as well: raise LimitNOFILE",
+                 limit.rlim_cur, settings_.resp.max_connections);
   }
 }
 
@@ -399,6 +430,16 @@ ProcessCounts Daemon::Counts() const {
   if (peering_ != nullptr) counts.peers = peering_->Counts();
   if (http_ != nullptr) counts.http = http_->Counts();
   counts.over_long += counts.http.over_long;
+  if (resp_ != nullptr) {
+    counts.resp.connections = resp_->connections();
+    counts.resp.accepted = resp_->counts().accepted;
+    counts.resp.commands = resp_->turn().commands();
+    counts.resp.limited = resp_->turn().limited();
+    counts.resp.protocol_errors = resp_->turn().protocol_errors();
+    counts.idle_closed += resp_->counts().idle_closed;
+    counts.stalled += resp_->counts().stalled;
+  }
+  if (brought_ != nullptr) counts.resp.brought = brought_->table().counts();
   return counts;
 }
 
@@ -474,6 +515,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
         server->set_idle_timeout(timeout);
       });
     }
+    if (resp_ != nullptr) resp_->set_idle_timeout(settings_.resp.idle_timeout);
     StartBackground();
   }
   ++(outcome.in_force ? counts_.reloads : counts_.reload_failures);
@@ -546,6 +588,10 @@ void Daemon::Stop(int signal) {
   for (const Listening& l : listeners_) l.listener->AcceptAll();
   StopListening();
   draining_ = workers_.size();
+  if (resp_ != nullptr) {
+    ++draining_;
+    resp_->Drain([this] { tasks_->Post([this] { OnDrained(); }); });
+  }
   for (const auto& worker : workers_) {
     worker->Do([this, w = worker.get()] {
       w->server->Drain([this, w] {
@@ -578,6 +624,7 @@ void Daemon::CloseHandles() {
   if (peering_ != nullptr) peering_->Stop();
   admin_->Close();
   if (http_ != nullptr) http_->Close();
+  if (resp_ != nullptr) resp_->Close();
   tasks_->Close();
   CloseHandle(on_term_);
   CloseHandle(on_int_);

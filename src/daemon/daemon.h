@@ -15,6 +15,7 @@
 #include "config/settings.h"
 #include "daemon/peering.h"
 #include "frontend/http.h"
+#include "frontend/resp_server.h"
 #include "io/admin_server.h"
 #include "io/child.h"
 #include "io/files.h"
@@ -73,6 +74,7 @@ class Daemon final : private AdminHost {
   void OpenTable();
   void TakeHandedConnections();
   bool took_over() const { return handed_.held_at != Instant(); }
+  void OpenBroughtLimits();
   void RaiseDescriptorLimit();
   void WatchSignals();
   void StartWatchdog();
@@ -80,6 +82,7 @@ class Daemon final : private AdminHost {
   // Running
   void OnQueryConnection(int fd);
   Worker& LeastBusy();
+  void OnRespConnection(int fd);
   void OnWatchdogTick();
   void StartReload();
   void FinishReload(std::unique_ptr<ReloadWork> work);
@@ -129,6 +132,9 @@ class Daemon final : private AdminHost {
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<HttpServer> http_;    // null where nothing listens for it
+  std::optional<MappedRegion> brought_region_;
+  std::unique_ptr<BroughtLimits> brought_;    // null: rules decide for clients of Redis too
+  std::unique_ptr<RespServer> resp_;          // null where they have no socket
   struct Listening {
     std::string key, address;    // as in HandedListener
     std::unique_ptr<Listener> listener;

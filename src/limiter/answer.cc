@@ -10,8 +10,8 @@ namespace dthrottle {
 // Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it
 // are on their way, and the directory lines of those behind them.
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_index, Prng& prng,
-                     Instant now) {
-  DT_CHECK(verdicts.size() == queries.size());
+                     Instant now, std::span<Standing> standings) {
+  DT_CHECK(verdicts.size() == queries.size() && (standings.empty() || standings.size() == queries.size()));
   constexpr std::size_t kAheadMax = 32, kRing = 128;
   static_assert(kRing > 2 * kAheadMax);
   std::array<Table::Probe, kRing> probes;
@@ -24,13 +24,14 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
     if (i >= 2 * ahead) {
       const std::size_t k = i - 2 * ahead;
       const Table::Probe& probe = probes[k % kRing];
-      verdicts[k] = Decide(queries[k], probe, lane, now);
+      verdicts[k] = Decide(queries[k], probe, lane, now, standings.empty() ? nullptr : &standings[k]);
       if (lane.Sampled()) lane.Sample(queries[k].tag, probe.hash, verdicts[k] == Verdict::kServe, prng, now);
     }
   }
 }
 
-inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now) {
+inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now,
+                               Standing* standing) {
   Table::Shard shard(*table_, probe.hash);
   Slot* slot = shard.Find(query.tag, probe, now);
   LimitIndex index;
@@ -54,6 +55,7 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   const bool within = slot == nullptr ? fresh.Take(limit.shape, query.cost, now)
                       : shared        ? slot->bucket.Take(limit.shape, query.cost, now, shard.waste(slot), window_)
                                       : slot->bucket.Take(limit.shape, query.cost, now);
+  if (standing != nullptr) *standing = {limit.shape, slot == nullptr ? fresh : slot->bucket};
   if (within) {
     if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, now);
     if (shared && slot != nullptr) shard.AddUnreported(slot, query.cost);

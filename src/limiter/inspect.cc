@@ -19,6 +19,17 @@ bool Limiter::Forgive(const Query& query, Instant now) {
   return true;
 }
 
+Standing Limiter::GiveBack(const Query& query, Instant now) {
+  Table::Shard shard(*table_, table_->Hash(query.tag));
+  Slot* slot = shard.Find(query.tag, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : FindLimit(query);
+  if (!index.has_value() || rules_->limit(*index).mode == Mode::kOff) return {};
+  const Shape& shape = rules_->limit(*index).shape;
+  if (slot == nullptr) return {shape, Bucket()};
+  slot->bucket.Credit(shape, query.cost);
+  return {shape, slot->bucket};
+}
+
 RuleTotals Limiter::CounterTotals(std::size_t counter) const {
   RuleTotals sum;
   for (const auto& lane : lanes_) {

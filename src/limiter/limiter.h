@@ -45,6 +45,14 @@ struct Inspection {
   Bucket bucket;
 };
 
+// Where a tag stands right after one of its queries was decided.
+struct Standing {
+  Shape shape{};    // interval 0: no limit applies, and there is no bucket
+  Bucket bucket;
+
+  bool limited() const { return shape.interval != 0; }
+};
+
 struct RuleTotals {
   std::uint64_t served = 0, throttled = 0, shadowed = 0;
 
@@ -73,9 +81,15 @@ class Limiter final : private SlotPolicy {
   Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
           std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes = {});
 
-  // Decides queries in order, as if each came alone: verdicts[i] answers queries[i]. Any thread, each with its own lane
-  // and prng. REQUIRES: verdicts.size() == queries.size(), lane < lanes(), now never runs backwards in one thread.
-  void Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane, Prng& prng, Instant now);
+  // Decides queries in order, as if each came alone: verdicts[i] answers queries[i], and standings[i], for whoever asks
+  // for them, is what it left. Any thread, each with its own lane and prng. REQUIRES: verdicts.size() ==
+  // queries.size(), standings.size() too or 0, lane < lanes(), now never runs backwards in one thread.
+  void Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane, Prng& prng, Instant now,
+              std::span<Standing> standings = {});
+
+  // Gives back `query.cost` tokens that the tag has spent, on this host: hits that peers heard of stay charged there.
+  // Any thread.
+  Standing GiveBack(const Query& query, Instant now);
 
   // ---- The rest is for one thread, the owner's ----
 
@@ -136,7 +150,7 @@ class Limiter final : private SlotPolicy {
   bool Reshape(const Tag&, Slot&, Instant now) const override;
   bool Plausible(const Slot&, Instant now) const override;
 
-  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now);
+  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now, Standing* standing);
   std::optional<LimitIndex> FindLimit(const Query& query) const;
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);

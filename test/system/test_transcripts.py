@@ -32,7 +32,7 @@ def unescape(text):
 
 class Transcript:
     def __init__(self, path):
-        self.limits, self.query, self.sent, self.expected = [], {}, b"", b""
+        self.limits, self.query, self.resp, self.sent, self.expected = [], {}, {}, b"", b""
         for line in path.read_text().splitlines():
             what, _, rest = line.partition(" ")
             if what == ">":
@@ -45,6 +45,8 @@ class Transcript:
                 self.limits.append(rule(**keys) if what == "rule" else override(**keys))
             elif what == "max_tag_bytes":
                 self.query["max_tag_bytes"] = int(rest)
+            elif what == "accept_limits":
+                self.resp["accept_limits"] = True
             elif line and what not in ("#", "close", "end") and not line.startswith("#"):
                 raise AssertionError(f"{path.name}: {line}")
 

@@ -168,7 +168,7 @@ TEST_CASE("a section that is unknown is an error") {
   const auto problems = Problems("[tabel]\nmemory = \"1MiB\"\n");
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
-        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [shed], [[rule]], "
+        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [shed], [resp], [[rule]], "
         "[[override]]");
 }
 
@@ -290,6 +290,24 @@ TEST_CASE("the example shows every key at its default") {
   for (const Section& section : Sections()) {
     for (const auto& key : section.keys) CHECK(example.find(fmt::format("\n{} = ", key.name)) != std::string::npos);
   }
+}
+
+TEST_CASE("clients of Redis are heard only where the settings say, and on sockets of their own") {
+  const Settings defaults = ParseSettings("", "f").settings;
+  CHECK_FALSE(defaults.resp.enabled());
+  CHECK_FALSE(defaults.resp.accept_limits);
+  CHECK(defaults.resp.max_connections == 1024);
+  CHECK(defaults.resp.memory == 16u << 20);
+  const Settings set = ParseSettings("[resp]\nunix=\"/r\"\naccept_limits=true\nidle_timeout=\"0s\"\n", "f").settings;
+  CHECK(set.resp.enabled());
+  CHECK(set.resp.accept_limits);
+  CHECK(Problems("[resp]\naccept_limits=1\n").at(0).find("accept_limits = 1: must be true or false") !=
+        std::string::npos);
+  CHECK(Problems("[resp]\ntcp=\"10.0.0.1:6379\"\n").at(0).find("must be a loopback address") != std::string::npos);
+  CHECK(Problems("[resp]\ntcp=\"127.0.0.1:7311\"\n").at(0).find("query.tcp and resp.tcp are both") !=
+        std::string::npos);
+  CHECK(Problems("[resp]\nunix=\"/run/dthrottle/admin.sock\"\n").at(0).find("admin.unix and resp.unix are both") !=
+        std::string::npos);
 }
 
 TEST_CASE("keys that only a start can change are kept and named") {

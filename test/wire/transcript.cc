@@ -85,6 +85,8 @@ Result<Transcript> ParseTranscript(std::string_view text) {
       t.settings += fmt::format("[[{}]]\n{}", what, *keys);
     } else if (what == "max_tag_bytes") {
       words >> t.tag_bytes_max;
+    } else if (what == "accept_limits") {
+      t.accept_limits = true;
     } else if (what == "close" || what == "end") {
       closed = true;
     } else {

@@ -1,5 +1,5 @@
-// Transcripts of the query protocol: what an application sends and exactly what it gets back. The files stand beside
-// the page that states the rules, in protocol/query/; their format is described there.
+// Transcripts of a protocol: what an application sends and exactly what it gets back. The files stand beside the page
+// that states the rules, in protocol/query/ and protocol/resp/; their format is described there.
 #pragma once
 
 #include <string>
@@ -13,8 +13,9 @@ namespace dthrottle::testing {
 struct Transcript {
   std::string settings;    // TOML: the rules and max_tag_bytes
   std::size_t tag_bytes_max = 255;
-  std::string sent;        // all bytes of the application, in order
-  std::string expected;    // all bytes of the answers, in order
+  bool accept_limits = false;    // of protocol/resp only
+  std::string sent;              // all bytes of the application, in order
+  std::string expected;          // all bytes of the answers, in order
 };
 
 Result<Transcript> ParseTranscript(std::string_view text);

@@ -1,0 +1,45 @@
+// What clients of Redis say to a server beside CL.THROTTLE, and what they have to hear to go on: HELLO, PING, INFO,
+// CLIENT, COMMAND, CONFIG GET and the like, as a Redis 7 without password would answer (protocol/resp.md). There are no
+// keys, no transactions and no subscriptions; what is not known is an error in the words of Redis.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "base/time.h"
+#include "frontend/resp_reader.h"
+
+namespace dthrottle {
+
+inline constexpr std::size_t kRespNameBytesMax = 64;    // of CLIENT SETNAME
+
+// What a connection is remembered by.
+struct RespClient {
+  std::uint64_t id = 0;
+  int protocol = 2;    // or 3
+  std::string name;
+  bool leaving = false;    // is closed once everything is answered
+};
+
+// What INFO says of the server.
+struct RespStatus {
+  Duration uptime{};
+  std::uint64_t connections = 0;    // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t commands = 0;
+  std::uint64_t memory = 0;    // bytes, of the tables
+};
+
+// ASCII only, as Redis compares names of commands.
+bool SameWord(std::string_view a, std::string_view b);
+
+// `-text` on a line of its own, whatever bytes `text` has.
+void AppendError(std::string& out, std::string_view text);
+
+// Appends the reply to one command, which is not CL.THROTTLE; what it changes is in `client`.
+void RunRespCommand(RespClient& client, RespArguments arguments, const std::function<RespStatus()>& status,
+                    std::string& out);
+
+}    // namespace dthrottle

@@ -1,0 +1,65 @@
+#include "frontend/resp_server.h"
+
+#include "io/clock.h"
+
+namespace dthrottle {
+
+struct RespServer::RespConnection final : Connection {
+  RespReader reader;
+  RespClient client;
+
+  std::string_view rest() const override { return reader.rest(); }
+};
+
+RespServer::RespServer(uv_loop_t* loop, Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng,
+                       std::size_t tag_bytes_max, Duration idle_timeout)
+    : StreamServer(loop, kReadBytes, RespReader::kRestBytesMax, idle_timeout),
+      limiter_(limiter),
+      brought_(brought),
+      started_(Now()),
+      turn_(limiter, brought, lane, prng, tag_bytes_max, [this] { return Status(); }) {}
+
+RespStatus RespServer::Status() const {
+  const std::uint64_t memory =
+      limiter_.table().region_bytes() + (brought_ != nullptr ? brought_->table().region_bytes() : 0);
+  return {Now() - started_, connections(), counts().accepted, turn_.commands(), memory};
+}
+
+std::unique_ptr<StreamServer::Connection> RespServer::MakeConnection() {
+  auto connection = std::make_unique<RespConnection>();
+  connection->client.id = ++ids_;
+  return connection;
+}
+
+bool RespServer::OnBytes(Connection& connection, std::string_view bytes) {
+  auto& c = static_cast<RespConnection&>(connection);
+  struct Sink {
+    RespTurn& turn;
+    RespClient& client;
+    const std::size_t texts_max;
+
+    bool OnCommand(RespArguments arguments) {
+      turn.Add(client, arguments);
+      if (turn.text_bytes() > texts_max) turn.AddProtocolError(client, {"too many replies are asked for at once"});
+      return !client.leaving;
+    }
+  };
+  const std::size_t before = turn_.size();
+  Sink sink{turn_, c.client, turn_.text_bytes() + RespTurn::kReplyBytesMax};
+  if (const auto read = c.reader.Read(bytes, sink); !read) turn_.AddProtocolError(c.client, read.error());
+  if (turn_.size() > before) segments_.push_back({&connection, turn_.size() - before});
+  return !c.client.leaving;
+}
+
+void RespServer::Answer() {
+  turn_.Answer(Now());
+  std::size_t first = 0;
+  for (const auto& [connection, replies] : segments_) {
+    Write(*connection, turn_.Replies(first, replies));
+    first += replies;
+  }
+  segments_.clear();
+  turn_.Clear();
+}
+
+}    // namespace dthrottle
