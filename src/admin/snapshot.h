@@ -22,6 +22,17 @@ struct PeerCounts {
   std::uint64_t lookups_failed = 0;
 };
 
+// What the HTTP listener counts.
+struct HttpCounts {
+  std::uint64_t connections = 0;    // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t rejected_full = 0;    // admin.http_connections
+  std::uint64_t timed_out = 0;        // admin.http_timeout
+  std::uint64_t requests = 0;
+  std::uint64_t misdirected = 0;    // requests for another host, or from another site
+  std::uint64_t over_long = 0;      // tags longer than max_tag_bytes
+};
+
 // What only the skin of the daemon can count.
 struct ProcessCounts {
   Duration uptime{};
@@ -36,6 +47,7 @@ struct ProcessCounts {
   std::uint64_t reload_failures = 0;
   std::uint64_t log_suppressed = 0;
   PeerCounts peers;
+  HttpCounts http;
 };
 
 struct Snapshot {

@@ -303,7 +303,25 @@ std::vector<Section> MakeSections() {
            Address<S>("tcp", "\"\"", true, MEMBER(admin.tcp),
                       "A TCP address that takes the same commands from anybody on this host."),
            Address<S>("http", "\"127.0.0.1:7313\"", true, MEMBER(admin.http),
-                      "The address for metrics and the live page. *Not in force yet.*"),
+                      "A TCP address that answers HTTP: metrics, health, decisions, and at / a page that shows what "
+                      "is going on. See dthrottle-protocol(7). Everybody on this host may read and ask there."),
+           Text<S>("http_unix", "\"\"", "an absolute path of at most 107 bytes, or \"\" for none",
+                   MEMBER(admin.http_unix_path), "A Unix stream socket that answers HTTP, for a web server in front.",
+                   IsSocketPath),
+           FileMode<S>("http_unix_mode", "\"0660\"", MEMBER(admin.http_unix_mode),
+                       "The permissions of that socket. Who may write to it may ask, and read who is throttled."),
+           Integer<S>("http_connections", "256", 1, 10'000, MEMBER(admin.http_connections),
+                      "The most HTTP connections at once. One more is closed at once, and counted. Each takes about "
+                      "17 KiB."),
+           DurationKey<S>("http_timeout", "\"75s\"", 1s, 1h, MEMBER(admin.http_timeout),
+                          "An HTTP connection on which no request is finished for as long is closed. Longer than "
+                          "what a web server in front keeps unused connections for, which is 60 s in nginx."),
+           Choice<S, HttpHeaders>(
+               "http_headers", "\"draft-10\"",
+               {HttpHeaders::kDraft10, HttpHeaders::kDraft03, HttpHeaders::kBoth, HttpHeaders::kOff},
+               MEMBER(admin.http_headers),
+               "How answers to /check and /auth state the limit: \"draft-10\", in RateLimit-Policy and RateLimit; "
+               "\"draft-03\", in X-RateLimit-Limit, -Remaining and -Reset; \"both\"; or \"off\"."),
        }},
       {"table",
        "The memory of the limiter. It takes what is given here and never more; when it is full, buckets nearest to "

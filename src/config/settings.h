@@ -19,6 +19,14 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
+// The form in which HTTP answers state a limit.
+enum class HttpHeaders { kDraft10, kDraft03, kBoth, kOff };
+
+inline constexpr std::string_view Name(HttpHeaders headers) {
+  constexpr std::string_view kNames[] = {"draft-10", "draft-03", "both", "off"};
+  return kNames[static_cast<int>(headers)];
+}
+
 struct Settings {
   struct {
     std::string unix_path;    // empty: no Unix socket
@@ -34,6 +42,11 @@ struct Settings {
     std::uint32_t unix_mode = 0;
     Endpoint tcp;
     Endpoint http;
+    std::string http_unix_path;
+    std::uint32_t http_unix_mode = 0;
+    std::uint32_t http_connections = 0;
+    Duration http_timeout{};
+    HttpHeaders http_headers{};
   } admin;
   struct {
     std::uint64_t memory = 0;    // bytes

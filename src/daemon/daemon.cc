@@ -176,52 +176,62 @@ void Daemon::MakeWorkers() {
 
 // Sockets that the service manager opened take the place of those in the settings, kind by kind.
 void Daemon::Listen() {
-  bool have_query[2] = {false, false}, have_admin[2] = {false, false};    // Unix, TCP
+  bool have[3][2] = {};    // what for; Unix, TCP
   for (const Service::Socket& socket : service_.TakeSockets()) {
-    const bool for_admin = socket.name.find("admin") != std::string::npos;
+    const auto named = [&](const char* word) { return socket.name.find(word) != std::string::npos; };
+    const Serving what = named("http") ? Serving::kHttp : named("admin") ? Serving::kCommands : Serving::kQueries;
     ::fcntl(socket.fd, F_SETFL, ::fcntl(socket.fd, F_GETFL) | O_NONBLOCK);
     ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
     const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
-    (for_admin ? have_admin : have_query)[is_tcp] = true;
-    ListenOn(socket.fd, for_admin);
+    have[static_cast<int>(what)][is_tcp] = true;
+    ListenOn(socket.fd, what);
   }
-  if (!have_query[0]) AddUnix(settings_.query.unix_path, settings_.query.unix_mode, false);
-  if (!have_query[1]) AddTcp(settings_.query.tcp, false);
-  if (!have_admin[0]) AddUnix(settings_.admin.unix_path, settings_.admin.unix_mode, true);
-  if (!have_admin[1]) AddTcp(settings_.admin.tcp, true);
+  const auto add = [&](Serving what, const std::string& path, std::uint32_t mode, const Endpoint& endpoint) {
+    if (!have[static_cast<int>(what)][0]) AddUnix(path, mode, what);
+    if (!have[static_cast<int>(what)][1]) AddTcp(endpoint, what);
+  };
+  add(Serving::kQueries, settings_.query.unix_path, settings_.query.unix_mode, settings_.query.tcp);
+  add(Serving::kCommands, settings_.admin.unix_path, settings_.admin.unix_mode, settings_.admin.tcp);
+  add(Serving::kHttp, settings_.admin.http_unix_path, settings_.admin.http_unix_mode, settings_.admin.http);
 }
 
-void Daemon::AddUnix(const std::string& path, std::uint32_t mode, bool for_admin) {
+void Daemon::AddUnix(const std::string& path, std::uint32_t mode, Serving what) {
   if (path.empty()) return;
   const auto fd = ListenUnix(path, mode);
   if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
   socket_files_.push_back(path);
-  ListenOn(*fd, for_admin);
+  ListenOn(*fd, what);
 }
 
-void Daemon::AddTcp(const Endpoint& endpoint, bool for_admin) {
+void Daemon::AddTcp(const Endpoint& endpoint, Serving what) {
   if (!endpoint.enabled()) return;
   const auto fd = ListenTcp(endpoint);
   if (!fd) throw StartFailure{ExitCode(fd.error().code), fd.error().message};
-  ListenOn(*fd, for_admin);
+  ListenOn(*fd, what);
 }
 
-void Daemon::ListenOn(int fd, bool for_admin) {
+void Daemon::ListenOn(int fd, Serving what) {
+  constexpr std::string_view kDoing[] = {"answering queries", "taking commands", "answering HTTP"};
   const std::string place = DescribeSocket(fd);
-  log_.Notice("{} on {}", for_admin ? "taking commands" : "answering queries", place);
-  if (!for_admin) places_.push_back(place);
-  const auto take = [this, for_admin](int accepted) {
-    if (for_admin) {
-      admin_->Take(accepted);
-    } else {
-      OnQueryConnection(accepted);
-    }
-  };
+  log_.Notice("{} on {}", kDoing[static_cast<int>(what)], place);
+  if (what == Serving::kQueries) places_.push_back(place);
   const auto failed = [this, place](int code) {
     ++counts_.accept_failures;
     log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
   };
-  listeners_.push_back(std::make_unique<Listener>(&loop_, fd, take, failed));
+  listeners_.push_back(std::make_unique<Listener>(&loop_, fd, Taker(fd, what), failed));
+}
+
+// Who takes the connections of a listening socket.
+Listener::OnAccept Daemon::Taker(int listening_fd, Serving what) {
+  if (what == Serving::kQueries) return [this](int fd) { OnQueryConnection(fd); };
+  if (what == Serving::kCommands) return [this](int fd) { admin_->Take(fd); };
+  if (http_ == nullptr) {
+    const HttpLimits limits{settings_.admin.http_connections, settings_.admin.http_timeout};
+    http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(), limits, Now);
+  }
+  const bool is_tcp = DescribeSocket(listening_fd).starts_with("tcp:");
+  return [this, is_tcp](int fd) { http_->Take(fd, is_tcp); };
 }
 
 void Daemon::RaiseDescriptorLimit() {
@@ -229,7 +239,7 @@ void Daemon::RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur < settings_.query.max_connections + kOtherDescriptors) {
+  if (limit.rlim_cur < settings_.query.max_connections + settings_.admin.http_connections + kOtherDescriptors) {
     log_.Warning("the limit of open files, {}, is too low for query.max_connections = {}: raise LimitNOFILE",
                  limit.rlim_cur, settings_.query.max_connections);
   }
@@ -303,6 +313,8 @@ ProcessCounts Daemon::Counts() const {
     counts.over_long += c.over_long.Read();
   }
   if (peering_ != nullptr) counts.peers = peering_->Counts();
+  if (http_ != nullptr) counts.http = http_->Counts();
+  counts.over_long += counts.http.over_long;
   return counts;
 }
 
@@ -440,6 +452,7 @@ void Daemon::Stop(int signal) {
   service_.Stopping();
   uv_timer_stop(&watchdog_);
   log_.Notice("{}: answering what has been asked, then leaving", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  if (http_ != nullptr) http_->Stop();
   // Whoever connected before the signal may have asked already.
   for (const auto& listener : listeners_) listener->AcceptAll();
   StopListening();
@@ -475,6 +488,7 @@ void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
   admin_->Close();
+  if (http_ != nullptr) http_->Close();
   tasks_->Close();
   CloseHandle(on_term_);
   CloseHandle(on_int_);

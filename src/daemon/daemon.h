@@ -14,6 +14,7 @@
 #include "config/load.h"
 #include "config/settings.h"
 #include "daemon/peering.h"
+#include "frontend/http.h"
 #include "io/admin_server.h"
 #include "io/files.h"
 #include "io/listener.h"
@@ -46,6 +47,7 @@ class Daemon final : private AdminHost {
  private:
   struct Worker;
   struct ReloadWork;
+  enum class Serving { kQueries, kCommands, kHttp };    // what a listening socket is for
 
   // Start, and the opposite
   void StopListening();
@@ -53,9 +55,10 @@ class Daemon final : private AdminHost {
   void StartPeering();
   void MakeWorkers();
   void Listen();
-  void ListenOn(int fd, bool for_admin);
-  void AddUnix(const std::string& path, std::uint32_t mode, bool for_admin);
-  void AddTcp(const Endpoint& endpoint, bool for_admin);
+  void ListenOn(int fd, Serving what);
+  void AddUnix(const std::string& path, std::uint32_t mode, Serving what);
+  void AddTcp(const Endpoint& endpoint, Serving what);
+  Listener::OnAccept Taker(int listening_fd, Serving what);
   void RaiseDescriptorLimit();
   void WatchSignals();
   void StartWatchdog();
@@ -98,6 +101,7 @@ class Daemon final : private AdminHost {
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<AdminServer> admin_;
+  std::unique_ptr<HttpServer> http_;    // null where nothing listens for it
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::string> socket_files_;    // that we made and remove
   std::vector<std::string> places_;          // where queries are answered, for people

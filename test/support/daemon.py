@@ -414,6 +414,11 @@ class Daemon:
     def tcp_port(self):
         return int(re.search(r"answering queries on tcp:\S*:(\d+)", self.log)[1])
 
+    @property
+    def http_port(self):
+        """Of admin.http, which only listens if the test says so."""
+        return int(re.search(r"answering HTTP on tcp:\S*:(\d+)", self.log)[1])
+
     def resident_bytes(self):
         status = pathlib.Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024

@@ -1,0 +1,32 @@
+// What a request's first line and Host field mean: text in, plain data out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace dthrottle {
+
+// "/check?tag=a%20b&cost=2" taken apart. Names and values are any bytes.
+struct HttpTarget {
+  std::string path;         // as it was written, without what is behind the "?"
+  std::string authority;    // of "http://authority/path", which then counts instead of the Host field
+  std::vector<std::pair<std::string, std::string>> parameters;
+
+  // The value of a parameter, or null.
+  const std::string* Find(std::string_view name) const;
+};
+
+// Decodes %XX, and "+" as a blank, as forms write them. Fails on a "%" without two digits and on a name given twice:
+// guessing would let whoever writes part of a target decide what the rest means.
+Result<HttpTarget> ParseTarget(std::string_view target);
+
+// Whether a Host field names this machine in a way that no stranger's DNS can: by an address, as localhost or by
+// `own_name`. Empty does too: there was none.
+bool NamesThisHost(std::string_view host, std::string_view own_name);
+
+}    // namespace dthrottle
