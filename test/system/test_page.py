@@ -1,0 +1,197 @@
+"""The live page in a real browser: what it shows, and what it does with text that was meant to be more than text."""
+
+import contextlib
+import http.server
+import json
+import threading
+
+from browser import Browser
+from common import SystemTest
+from daemon import override, rule, wait_until
+from fleet import free_port_pair
+from test_http import HttpDaemon
+
+HOSTILE = ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "<svg onload=alert(1)>", "</title></style><b>",
+           "javascript:alert(1)", "<img src=http://evil.example/x>", "' onmouseover='alert(1)", "{{7*7}}${7*7}",
+           "&lt;b&gt;&#60;b&#62;", "<!--", "]]>", "a\x1b[2Jb\x00\xff"]
+
+# What the page says, cell by cell.
+CELLS = """[...document.querySelectorAll("#%s tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent))"""
+
+
+@contextlib.contextmanager
+def stub(page, policy, live):
+    """The page with other news than a daemon's: live() is what /live answers."""
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            is_page = self.path == "/"
+            body = page if is_page else json.dumps(live()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html; charset=utf-8" if is_page else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Security-Policy", policy)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class LivePage(SystemTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.browser = cls.enterClassContext(Browser())
+
+    def open(self, origin, **options):
+        page = self.browser.page(f"{origin}/", **options)
+        page.wait('document.getElementById("state")?.textContent === "live"', "the page is live")
+        return page
+
+    def origin(self, daemon):
+        return f"http://127.0.0.1:{daemon.http_port}"
+
+    def assert_harmless(self, page, origin):
+        """No error, no dialog, no element that came from text, and no request to anybody else."""
+        page.look()
+        self.assertEqual(page.complaints, [])
+        self.assertEqual(set(page.requests) - {f"{origin}/", f"{origin}/live"}, set())
+        self.assertGreater(page.requests.count(f"{origin}/live"), 0)
+        counts = page.run('["script", "img", "b", "iframe", "[onload]", "[onerror]", "[onmouseover]", "[style]"]'
+                          '.map((what) => document.querySelectorAll(what).length)')
+        figures = page.run('document.querySelectorAll("#figures b").length')
+        self.assertEqual(counts, [1, 0, figures, 0, 0, 0, 0, 0])
+
+    def test_hostile_tags_and_rules_are_shown_as_text_without_an_error_or_a_request_elsewhere(self):
+        limits = (rule(name="hostile", match="</td><img src=x onerror=alert(1)>*", burst=9), rule(name="all", burst=1),
+                  override("<script>alert(1)</script>", burst=2))
+        with HttpDaemon(*limits) as daemon:
+            for times, tag in enumerate(HOSTILE, 3):
+                daemon.ask([tag.encode("latin-1")] * times)
+            page = self.open(self.origin(daemon))
+            shown = {row[0] for row in page.run(CELLS % "top-throttled")}
+            expected = [tag for tag in HOSTILE[:-1]][-9:] + ["a\\x1b[2Jb\\x00\\xff"]    # ten most throttled
+            self.assertEqual(shown, set(expected))
+            daemon.ask(["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'] * 50)
+            page.wait(f"({CELLS % 'top-throttled'}).some((row) => row[0] === '<script>alert(1)</script>')",
+                      "the script is shown as text")
+            self.assertIn('"><img src=x onerror=alert(1)>', {row[0] for row in page.run(CELLS % "top-throttled")})
+            self.assertEqual(page.run(CELLS % "rules")[0][:2], ["hostile", "</td><img src=x onerror=alert(1)>*"])
+            self.assert_harmless(page, self.origin(daemon))
+
+    def test_it_shows_what_the_daemon_counts(self):
+        limits = (rule(name="strict", match="s*", burst=1), rule(name="try", match="t*", burst=1, mode="shadow"),
+                  rule(name="wide", burst=1e9))
+        with HttpDaemon(*limits, peers={"connect": ["tcp://127.0.0.1:9"], "bind": f"tcp://127.0.0.1:{free_port_pair()}"}) as daemon:
+            page = self.open(self.origin(daemon))
+            stop = threading.Event()
+
+            def ask():
+                while not stop.wait(0.02):
+                    daemon.ask(["s", "s", "t", "wide"])
+            asking = threading.Thread(target=ask)
+            asking.start()
+            try:
+                page.wait('document.querySelectorAll("#chart polygon").length === 3', "the chart has three areas")
+                figures = page.run('[...document.querySelectorAll("#figures b")].map((b) => parseFloat(b.textContent))')
+                self.assertEqual(len(figures), 3)
+                self.assertTrue(all(figure > 0 for figure in figures), figures)
+                self.assertRegex(page.run('document.getElementById("chart").getAttribute("aria-label")'),
+                                 r"now [0-9.,]+ served, [0-9.,]+ throttled, [0-9.,]+ shadowed")
+            finally:
+                stop.set()
+                asking.join()
+            stats = daemon.stats()
+            page.wait(f"({CELLS % 'rules'})[0]?.[9] === new Intl.NumberFormat('en').format({stats['throttled']})",
+                      "the sums have settled")
+            rows = page.run(CELLS % "rules")
+            self.assertEqual([row[:1] + row[5:6] for row in rows],
+                             [["strict", "enforce"], ["try", "shadow"], ["wide", "enforce"]])
+            self.assertEqual([page.run(CELLS % "top-throttled")[0][0], page.run(CELLS % "peers")[0][:2]],
+                             ["s", ["tcp://127.0.0.1:9", "connecting"]])
+            self.assertRegex(page.run('document.getElementById("table-about").textContent'), "^(< )?[0-9.]+ % of 4 MiB used$")
+            self.assertTrue(page.run('document.getElementById("shed").hidden'))
+            self.assert_harmless(page, self.origin(daemon))
+
+    def test_peers_with_hostile_names_and_the_shedding_curve(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            live = daemon.get_json("/live")
+            _, headers, page_text = daemon.get("/")
+        peer = {"address": "tcp://10.0.0.2:7314", "state": "up", "heard_s_ago": 0.4, "age_s": 1.25, "reports": 99,
+                "missed": 7, "lost": 1, "version": "0.1.0", "note": None}
+        live["peers"] = [{**peer, "name": HOSTILE[0]}, {**peer, "name": None, "state": "<b>", "heard_s_ago": None,
+                                                        "age_s": None, "note": HOSTILE[1]}, {**peer, "state": "self"}]
+        live["shed"] = {"signal": HOSTILE[0], "value": 2.9 * 2**30, "low": 2.8 * 2**30, "high": 3 * 2**30,
+                        "levels": [{"priority": 0, "probability": 0.5}, {"priority": HOSTILE[1], "probability": 0.01}]}
+        live["stats"]["uptime"] = 0
+        with stub(page_text, headers["Content-Security-Policy"], lambda: live) as origin:
+            page = self.open(origin)
+            rows = page.run(CELLS % "peers")
+            self.assertEqual(rows, [
+                [f"{HOSTILE[0]}tcp://10.0.0.2:7314", "up", "0.4 s ago", "1.25 s", "99", "7", "1", "1 %", ""],
+                ["tcp://10.0.0.2:7314", "<b>", "never", "–", "99", "7", "1", "1 %", HOSTILE[1]]])
+            self.assertFalse(page.run('document.getElementById("shed").hidden'))
+            self.assertEqual(page.run('document.querySelectorAll("#shed-curve circle").length'), 2)
+            curve, point = page.run("""[document.querySelector("#shed-curve polyline").points,
+                [...document.querySelectorAll("#shed-curve circle")].map((c) => [+c.getAttribute("cx"), +c.getAttribute("cy")])]
+                .map((x, i) => i ? x : [...x].map((p) => [p.x, p.y]))""")
+            nearest = min(curve, key=lambda at: abs(at[0] - point[0][0]))
+            self.assertAlmostEqual(nearest[1], point[0][1], delta=3, msg="the point is not on the curve")
+            self.assertIn(f"{HOSTILE[0]} at 2.9 GiB, 50 % shed", page.run('document.getElementById("shed-about").textContent'))
+            page.look()
+            self.assertEqual((page.complaints, page.run('document.querySelectorAll("script").length')), ([], 1))
+
+            # What the card does not understand hides it, and harms nothing else.
+            for shed in (None, {"error": "unknown command"}, "off", [], {"low": 0, "high": 0, "value": 1}, {"low": "x"}):
+                live["shed"] = shed
+                page.wait('document.getElementById("shed").hidden', f"{shed} hides the card")
+                live["shed"] = {"low": 1, "high": 2}
+                page.wait('!document.getElementById("shed").hidden', "the card is back")
+            page.look()
+            self.assertEqual(page.complaints, [])
+
+    def test_a_lost_connection_is_told_and_mends(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            port = daemon.http_port
+            page = self.open(self.origin(daemon))
+            daemon.stop()
+            page.wait('document.getElementById("state").textContent.startsWith("connection lost")', "the loss is told")
+            self.assertTrue(page.run('document.getElementById("main").classList.contains("stale")'))
+            daemon.settings_path.write_text(
+                daemon.settings_path.read_text().replace("127.0.0.1:0\"\nhttp_unix", f"127.0.0.1:{port}\"\nhttp_unix"))
+            daemon.start()
+            page.wait('document.getElementById("state").textContent === "live"', "it is live again")
+            self.assertFalse(page.run('document.getElementById("main").classList.contains("stale")'))
+
+    def test_the_policy_stops_what_escaping_would_have_missed(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            page = self.open(self.origin(daemon))
+            page.run("""document.body.insertAdjacentHTML("beforeend", '<img src=x onerror="window.hit = 1">')""")
+            page.run("""document.body.append(Object.assign(document.createElement("script"), {text: "window.hit = 2"}))""")
+            page.run("""document.body.append(Object.assign(document.createElement("script"), {src: "/live"}))""")
+            self.assertTrue(page.run('fetch("http://127.0.0.1:9/").then(() => false, () => true)'))
+            self.assertTrue(page.run('fetch("http://evil.example/").then(() => false, () => true)'))
+            wait_until(lambda: (page.look(), len(page.complaints) >= 5)[1], "the browser complains of all five")
+            self.assertTrue(all("Content Security Policy" in text for text in page.complaints), page.complaints)
+            self.assertIsNone(page.run("window.hit ?? null"))
+
+    def test_it_is_readable_on_any_screen(self):
+        with HttpDaemon(rule(name="x" * 64, match="a" * 200, burst=1)) as daemon:
+            daemon.ask(["a" * 200] * 9 + ["W" * 255] * 9)
+            for options in ({"width": 360}, {"width": 800, "dark": True}, {"width": 2500}):
+                page = self.open(self.origin(daemon), **options)
+                page.wait(f"({CELLS % 'top-throttled'}).length + ({CELLS % 'top-served'}).length > 0", "there are tags")
+                self.assertLessEqual(page.run("document.documentElement.scrollWidth"), options["width"],
+                                     "it has to be scrolled sideways")
+                background = page.run("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+                self.assertEqual(max(background) < 128, options.get("dark", False))
+                self.assert_harmless(page, self.origin(daemon))
