@@ -77,13 +77,13 @@ Result<HttpTarget> ParseTarget(std::string_view target) {
 }
 
 bool NamesThisHost(std::string_view host, std::string_view own_name) {
+  if (host.empty()) return true;
   if (host.starts_with('[')) {
     const std::size_t end = host.find(']');
     return end != std::string_view::npos && IsAddress(AF_INET6, host.substr(1, end - 1));
   }
   host = host.substr(0, host.find(':'));
-  return host.empty() || IsAddress(AF_INET, host) || SameName(host, "localhost") ||
-         (!own_name.empty() && SameName(host, own_name));
+  return IsAddress(AF_INET, host) || SameName(host, "localhost") || (!own_name.empty() && SameName(host, own_name));
 }
 
 }    // namespace dthrottle

@@ -1,0 +1,77 @@
+// Requests as a connection hands them on: a target, a Host field and a tag field, a line each. Never a crash, always a
+// status that makes sense, JSON where JSON is said, and no control character in a field of an answer.
+#include <sodium/core.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "config/keys.h"
+#include "frontend/http_service.h"
+#include "test/support/host.h"
+
+using namespace dthrottle;
+
+namespace {
+
+class FuzzedDaemon final : public AdminHost {
+ public:
+  Limiter& limiter() override { return *host_.limiter; }
+  const Settings& settings() const override { return settings_; }
+  ProcessCounts Counts() const override { return {}; }
+  std::vector<PeerStatus> Peers() const override { return {}; }
+  void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {}}); }
+
+ private:
+  testing::Host host_{"[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=2\nrate=1\n[[rule]]\nburst=1.5\nrate=1e-6\n"};
+  Settings settings_ = DefaultSettings();
+};
+
+void Expect(bool good) {
+  if (!good) std::abort();
+}
+
+std::string_view Line(std::string_view& rest) {
+  const std::size_t end = std::min(rest.find('\n'), rest.size());
+  const std::string_view line = rest.substr(0, end);
+  rest.remove_prefix(std::min(end + 1, rest.size()));
+  return line;
+}
+
+}    // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (sodium_init() < 0) std::abort();
+  static FuzzedDaemon daemon;
+  static HttpService service(daemon, Prng(1), "own-name");
+  static std::int64_t now_ns = 1;
+  std::string_view rest(reinterpret_cast<const char*>(data), size);
+  HttpRequest request;
+  request.method = "GET";
+  request.target = Line(rest);
+  request.host = Line(rest);
+  if (!rest.empty()) request.tag = Line(rest);
+  request.through_tcp = rest.empty();
+  const HttpReply reply = service.Answer(request, FromNanoseconds(now_ns += 1'000'000));
+  switch (reply.status) {
+    case 200:
+    case 204:
+    case 400:
+    case 403:
+    case 404:
+    case 421:
+    case 429:
+      break;
+    default:
+      std::abort();
+  }
+  if (reply.content_type.ends_with("json")) {
+    const auto json = nlohmann::json::parse(reply.body, nullptr, false);
+    Expect(!json.is_discarded());
+    if (reply.content_type == "application/problem+json") Expect(json["status"] == reply.status);
+  }
+  for (const auto& [name, value] : reply.fields) {
+    for (const char c : value) Expect(c >= 0x20 && c < 0x7f);
+  }
+  return 0;
+}

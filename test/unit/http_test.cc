@@ -1,0 +1,194 @@
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/prng.h"
+#include "config/keys.h"
+#include "frontend/http_service.h"
+#include "frontend/page.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using Json = nlohmann::json;
+
+constexpr Instant kNow = FromNanoseconds(5'000'000'000);
+
+class FakeDaemon final : public AdminHost {
+ public:
+  explicit FakeDaemon(std::string_view toml) : host_(toml) {}
+
+  Limiter& limiter() override { return *host_.limiter; }
+  const Settings& settings() const override { return settings_; }
+  ProcessCounts Counts() const override { return {}; }
+  std::vector<PeerStatus> Peers() const override { return {}; }
+  void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {}}); }
+
+  HttpReply Get(std::string_view target, Instant now = kNow) {
+    HttpRequest request;
+    request.method = "GET";
+    request.target = target;
+    request.host = "localhost";
+    return service.Answer(request, now);
+  }
+
+ private:
+  testing::Host host_;
+  Settings settings_ = DefaultSettings();
+
+ public:
+  HttpService service{*this, Prng(1), "web-1"};
+};
+
+std::string Field(const HttpReply& reply, std::string_view name) {
+  for (const auto& [key, value] : reply.fields) {
+    if (key == name) return value;
+  }
+  return "(none)";
+}
+
+TEST_CASE("a target is a path and parameters of any bytes") {
+  const HttpTarget t = ParseTarget("/check?tag=a%20b%2Bc+d%00%ff&cost=2&empty=&bare&&=x").value();
+  CHECK(t.path == "/check");
+  CHECK(*t.Find("tag") == std::string("a b+c d\0\xff", 9));
+  CHECK(*t.Find("cost") == "2");
+  CHECK(t.Find("empty")->empty());
+  CHECK(t.Find("bare")->empty());
+  CHECK(*t.Find("") == "x");
+  CHECK(t.Find("nothing") == nullptr);
+  CHECK(*ParseTarget("/check?a=b=c?d#e").value().Find("a") == "b=c?d#e");
+  CHECK(ParseTarget("").value().path == "/");
+  CHECK(ParseTarget("HTTP://Host:80/x?y=z").value().authority == "Host:80");
+  CHECK(ParseTarget("http://host").value().path == "/");
+  for (const char* bad : {"/?%", "/?a=%1", "/?a=%1g", "/?a=%%41", "/?a=1&a=2", "/?a=1&%61=2", "/?a=%+1", "/?a=%-1"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(ParseTarget(bad).has_value());
+  }
+}
+
+TEST_CASE("every byte comes through a target, encoded or, where it has no meaning there, as it is") {
+  Prng prng(2);
+  for (int round = 0; round < 500; ++round) {
+    std::string bytes, target = "/check?tag=";
+    for (std::uint64_t i = prng.Below(60); i > 0; --i) {
+      const auto byte = static_cast<unsigned char>(prng.Next());
+      bytes += static_cast<char>(byte);
+      const bool plain = byte != '%' && byte != '+' && byte != '&' && prng.Below(2) == 0;
+      constexpr std::string_view kDigits = "0123456789abcdef0123456789ABCDEF";
+      const std::size_t upper = 16 * prng.Below(2);
+      target += plain ? std::string(1, static_cast<char>(byte))
+                      : std::string("%") + kDigits[upper + byte / 16] + kDigits[upper + byte % 16];
+    }
+    CHECK(*ParseTarget(target).value().Find("tag") == bytes);
+  }
+}
+
+TEST_CASE("a Host field names this host by an address, as localhost or by its own name") {
+  for (const char* good : {"", "127.0.0.1", "127.0.0.1:7313", "10.1.2.3:80", "[::1]:7313", "[fe80::1]", "localhost",
+                           "LocalHost:7313", "web-1", "WEB-1:80"}) {
+    CAPTURE(good);
+    CHECK(NamesThisHost(good, "web-1"));
+  }
+  for (const char* bad : {"evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "web-1.evil.example",
+                          "[::1", "[evil]", "1.2.3", "0x7f.1", "127.0.0.1@evil.example", "web-2", "::1"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(NamesThisHost(bad, "web-1"));
+  }
+  CHECK_FALSE(NamesThisHost("x", ""));
+}
+
+TEST_CASE("check states the bucket as of the verdict, to the microsecond in the body and in whole seconds above it") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=10\nrate=4\n");
+  HttpReply reply = daemon.Get("/check?tag=C");
+  CHECK(reply.status == 200);
+  CHECK(reply.body == R"({"allowed":true,"limit":10,"remaining":9,"retry_after":0,"reset_after":0.25})"
+                      "\n");
+  CHECK(Field(reply, "RateLimit-Policy") == "\"r\";q=10;w=3");
+  CHECK(Field(reply, "RateLimit") == "\"r\";r=9;t=1");
+
+  reply = daemon.Get("/check?tag=C&cost=9");
+  CHECK(Field(reply, "RateLimit") == "\"r\";r=0;t=1");
+  reply = daemon.Get("/check?tag=C&cost=5", kNow + 100ms);
+  CHECK(reply.status == 429);
+  CHECK(Field(reply, "Retry-After") == "2");    // 5 tokens take 1.25 s, of which 0.1 have passed
+  const Json body = Json::parse(reply.body);
+  CHECK(body["retry_after"] == 1.15);
+  CHECK(body["reset_after"] == 2.4);
+  CHECK(body["violated-policies"] == Json::array({"r"}));
+
+  CHECK(daemon.Get("/check?tag=C&cost=5", kNow + 1250ms).status == 200);
+  CHECK(Field(daemon.Get("/check?tag=full&cost=0"), "RateLimit") == "\"r\";r=10;t=0");
+  CHECK(daemon.limiter().GrandTotals().served == 4);
+}
+
+TEST_CASE("debt is no tokens, and the time until there is one") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=2\nrate=1\n");
+  daemon.limiter().ShareWith(1, 1s);
+  REQUIRE(daemon.Get("/check?tag=C&cost=2").status == 200);
+  Entries theirs;
+  const NamedTag tag("C", 255, daemon.limiter().keys().digest);
+  theirs.Add(tag.query().tag, 3, 0);
+  daemon.limiter().Debit(theirs, 0, 1, kNow - 1s, kNow, kNow);
+  const HttpReply reply = daemon.Get("/check?tag=C");
+  CHECK(reply.status == 429);
+  CHECK(Field(reply, "RateLimit") == "\"r\";r=0;t=3");    // wasted refill has paid for one hit
+  CHECK(Field(reply, "Retry-After") == "3");
+}
+
+TEST_CASE("auth has no other answers than nginx understands") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=1\nrate=1\n");
+  CHECK(daemon.Get("/auth?tag=C").status == 204);
+  const HttpReply refused = daemon.Get("/auth?tag=C");
+  CHECK(refused.status == 403);
+  CHECK(Field(refused, "Retry-After") == "1");
+  // Neither 401 nor 403: nginx would take it for a verdict.
+  CHECK(daemon.Get("/auth").status == 400);
+  CHECK(daemon.Get("/auth?tag=%").status == 400);
+}
+
+TEST_CASE("what is wrong with a request spends nothing") {
+  FakeDaemon daemon("[[rule]]\nburst=1\nrate=1\n");
+  HttpRequest request;
+  request.method = "POST";
+  request.target = "/check?tag=C";
+  request.host = "localhost";
+  CHECK(daemon.service.Answer(request, kNow).status == 405);
+  request.method = "GET";
+  request.has_body = true;
+  CHECK(daemon.service.Answer(request, kNow).status == 413);
+  request.has_body = false;
+  request.host = "evil.example";
+  CHECK(daemon.service.Answer(request, kNow).status == 421);
+  request.through_tcp = false;
+  request.tag = "C";
+  CHECK(daemon.service.Answer(request, kNow).status == 400);
+  request.tag.reset();
+  request.fetch_site = "cross-site";
+  request.through_tcp = true;
+  request.host = "localhost";
+  CHECK(daemon.service.Answer(request, kNow).status == 400);
+  CHECK(daemon.service.misdirected() == 2);
+  CHECK(daemon.limiter().GrandTotals().served == 0);
+  request.fetch_site = "same-origin";
+  CHECK(daemon.service.Answer(request, kNow).status == 200);
+}
+
+TEST_CASE("health follows the daemon") {
+  FakeDaemon daemon("[[rule]]\nburst=1\nrate=1\n");
+  CHECK(daemon.Get("/healthz").status == 200);
+  daemon.service.Stop();
+  CHECK(daemon.Get("/healthz").status == 503);
+}
+
+TEST_CASE("the page allows its own script and style and nothing else") {
+  CHECK(kPage.find("<script>") != std::string_view::npos);
+  CHECK(kPagePolicy.find("default-src 'none'") == 0);
+  CHECK(kPagePolicy.find("unsafe") == std::string_view::npos);
+  CHECK(kPagePolicy.find('*') == std::string_view::npos);
+  CHECK(kPage.find("innerHTML") == std::string_view::npos);
+  CHECK(kPage.find("document.write") == std::string_view::npos);
+}
+
+}    // namespace
+}    // namespace dthrottle
