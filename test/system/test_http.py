@@ -8,15 +8,15 @@ import re
 import shutil
 import socket
 import stat
-import subprocess
+import sys
 import time
 import urllib.parse
 
 from common import SystemTest
-from daemon import (DTHROTTLED, PATIENCE, SANITIZED, Daemon, Stream, override, pump, receive_all, rule, run,
+from daemon import (DTHROTTLED, PATIENCE, ROOT, SANITIZED, Daemon, Stream, override, pump, receive_all, rule, run,
                     settings_text, wait_until)
 from test_shortage import cpu_seconds
-from test_sockets import EX_UNAVAILABLE
+from test_sockets import EX_UNAVAILABLE, PASS_SOCKETS
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 EVERY_BYTE = bytes(range(256))
@@ -523,6 +523,23 @@ class Sockets(SystemTest):
                 self.assertIn(message, left.stderr)
             self.assertEqual(daemon.get("/healthz", tcp=False)[0], 200)
 
+    def test_sockets_of_the_service_manager_take_the_place_of_those_in_the_settings(self):
+        with socket.socket(socket.AF_UNIX) as unix, socket.create_server(("127.0.0.1", 0)) as tcp:
+            unix.bind(f"\0dthrottle-http-{os.getpid()}")
+            unix.listen()
+            fds = [unix.fileno(), tcp.fileno()]
+            what = ",".join(["dthrottled-http.socket:http-tcp", *map(str, fds)])
+            with HttpDaemon(rule(burst=5), wrapper=[sys.executable, "-c", PASS_SOCKETS, what], pass_fds=fds) as daemon:
+                self.assertFalse(os.path.exists(daemon.http_path))
+                self.assertEqual(daemon.http_port, tcp.getsockname()[1])
+                for listener, fields, status in ((tcp, b"Host: evil.example", b"421"), (unix, b"Host: evil.example", b"200"),
+                                                 (tcp, b"Host: localhost", b"200")):
+                    with socket.socket(listener.family) as sock:
+                        sock.settimeout(PATIENCE)
+                        sock.connect(listener.getsockname())
+                        sock.sendall(b"GET /check?tag=C HTTP/1.0\r\n" + fields + b"\r\n\r\n")
+                        self.assertEqual(receive_all(sock).split()[1], status)
+
     def test_what_was_asked_before_sigterm_is_answered(self):
         with HttpDaemon(rule(burst=100)) as daemon, contextlib.ExitStack() as stack:
             daemon.process.send_signal(19)    # SIGSTOP: all of it happens before the daemon looks
@@ -535,3 +552,43 @@ class Sockets(SystemTest):
                 received = receive_all(sock)
                 self.assertTrue(received.startswith(b"HTTP/1.1 200 "), received)
             daemon.wait_exit()
+
+
+class WorkedExample(SystemTest):
+    """protocol/http.md, as it stands there."""
+
+    def test_the_example_of_the_protocol_page_comes_true(self):
+        text = (ROOT / "protocol/http.md").read_text().partition("## Worked example")[2]
+        settings, requests = re.findall(r"```(?:toml)?\n(.*?)```", text, re.S)[:2]
+        exchanges = [exchange.splitlines() for exchange in requests.strip().split("\n\n")]
+        self.assertEqual(len(exchanges), 6)
+        for tcp in (True, False):
+            with HttpDaemon(settings) as daemon, daemon.connect_http(tcp) as sock, sock.makefile("rb") as answers:
+                for lines in exchanges:
+                    sent = [line[2:] for line in lines if line.startswith(">")]
+                    wanted = [line[2:] for line in lines if line.startswith("<")]
+                    sock.sendall("".join(line + "\r\n" for line in sent).encode())
+                    self.assert_alike(self.answer(answers), wanted)
+
+    def answer(self, stream):
+        lines = []
+        while (line := stream.readline().decode().removesuffix("\r\n")) or not lines:
+            if not line.startswith("Date: "):
+                lines.append(line)
+        size = next((int(line.split()[1]) for line in lines if line.startswith("Content-Length: ")), 0)
+        return lines + [""] + stream.read(size).decode().splitlines()
+
+    def assert_alike(self, said, wanted):
+        """Equal but for the moments that have passed, and how many digits it takes to tell."""
+        number = re.compile(r"(?<=_after\":)[\d.]+")
+        for lines in (said, wanted):
+            self.assertNotIn(None, lines)
+        moments = [[float(n) for line in lines for n in number.findall(line)] for lines in (said, wanted)]
+        self.assertEqual(len(moments[0]), len(moments[1]))
+        for a, b in zip(*moments):
+            self.assertTrue(b - PATIENCE < a <= b if b else a == 0, (said, wanted))
+
+        def stable(lines):
+            return [re.sub(r"(Content-Length: 2?)\d+$|(t=|Retry-After: )\d+", r"\1\2N", number.sub("N", line))
+                    for line in lines]
+        self.assertEqual(stable(said), stable(wanted))
