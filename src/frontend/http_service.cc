@@ -203,15 +203,14 @@ Json Numbers(const Decision& d) {
   return body;
 }
 
-// The verdict "no", under a status that the asker understands.
 template <class Decision>
-HttpReply Refusal(unsigned status, const Decision& d) {
+HttpReply Refusal(const Decision& d) {
   Json body = {{"type", kQuotaExceeded},
                {"title", d.retry.has_value() ? "The tag has spent its quota" : "The cost is more than the quota"},
-               {"status", status},
+               {"status", 429},
                {"violated-policies", Json::array({d.policy})}};
   body.update(Numbers(d));
-  return Reply(status, kProblem, body.dump() + "\n");
+  return Reply(429, kProblem, body.dump() + "\n");
 }
 
 }    // namespace
@@ -220,15 +219,16 @@ HttpReply Refusal(unsigned status, const Decision& d) {
 HttpReply HttpService::Check(const HttpRequest& request, const HttpTarget& target, Instant now) {
   const auto decision = Decide(request, target, now);
   if (!decision) return BadRequest(decision.error().message);
-  HttpReply reply = decision->allowed() ? Reply(200, kJson, Numbers(*decision).dump() + "\n") : Refusal(429, *decision);
+  HttpReply reply = decision->allowed() ? Reply(200, kJson, Numbers(*decision).dump() + "\n") : Refusal(*decision);
   AddLimitFields(reply, *decision);
   return reply;
 }
 
+// Without a body: nginx does not read it, and then has to end the connection.
 HttpReply HttpService::Auth(const HttpRequest& request, const HttpTarget& target, Instant now) {
   const auto decision = Decide(request, target, now);
   if (!decision) return BadRequest(decision.error().message);
-  HttpReply reply = decision->allowed() ? Reply(204, {}, {}) : Refusal(403, *decision);
+  HttpReply reply = Reply(decision->allowed() ? 204 : 403, {}, {});
   AddLimitFields(reply, *decision);
   return reply;
 }

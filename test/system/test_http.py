@@ -119,8 +119,7 @@ class Decisions(SystemTest):
                     self.assertIn("RateLimit", headers)
                     self.assertNotIn("Content-Type", headers)
                 status, headers, body = daemon.get(f"/auth?tag={tag}", tcp)
-                self.assertEqual((status, headers["Content-Type"]), (403, "application/problem+json"))
-                self.assertEqual(json.loads(body)["status"], 403)
+                self.assertEqual((status, headers["Content-Type"], body), (403, None, b""))
                 self.assertTrue(900 < int(headers["Retry-After"]) <= 1000)
 
     def test_one_bucket_is_behind_all_protocols(self):
