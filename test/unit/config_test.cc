@@ -62,6 +62,11 @@ TEST_CASE("an empty file has every default") {
   CHECK(s.admin.unix_path == "/run/dthrottle/admin.sock");
   CHECK_FALSE(s.admin.tcp.enabled());
   CHECK(s.admin.http == Endpoint{"127.0.0.1", 7313});
+  CHECK(s.admin.http_unix_path.empty());
+  CHECK(s.admin.http_unix_mode == 0660);
+  CHECK(s.admin.http_connections == 256);
+  CHECK(s.admin.http_timeout == 75s);
+  CHECK(s.admin.http_headers == HttpHeaders::kDraft10);
   CHECK(s.table.memory == 64u << 20);
   CHECK(s.table.file == "/run/dthrottle/table");
   CHECK(FormatBind(s.peers.bind) == "tcp://127.0.0.1:7314");
