@@ -62,11 +62,6 @@ struct RuleTotals {
 struct DebitTotals {
   std::uint64_t hits = 0;     // debited
   Tokens overadmitted = 0;    // of debt that they made: served elsewhere beyond the limit before all hosts knew
-
-  DebitTotals& operator+=(const DebitTotals& o) {
-    hits += o.hits, overadmitted += o.overadmitted;
-    return *this;
-  }
 };
 
 // What became of entries that peers sent.

@@ -84,10 +84,13 @@ void Limiter::ForEach(const Entries& entries, std::size_t first, std::size_t n, 
 }
 
 void Limiter::CountDebit(const Limit& limit, std::uint64_t hits, Ticks debt_made) {
-  DebitTotals change{hits, 0};
-  if (debt_made > 0) change.overadmitted = static_cast<double>(debt_made) / static_cast<double>(limit.shape.interval);
-  debits_[counter_of_rule_[limit.rule]] += change;
-  all_debits_ += change;
+  DebitTotals& of_rule = debits_[counter_of_rule_[limit.rule]];
+  of_rule.hits += hits;
+  all_debits_.hits += hits;
+  if (debt_made <= 0) return;
+  const Tokens tokens = static_cast<double>(debt_made) / static_cast<double>(limit.shape.interval);
+  of_rule.overadmitted += tokens;
+  all_debits_.overadmitted += tokens;
 }
 
 void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now) {
