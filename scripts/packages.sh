@@ -8,17 +8,36 @@ test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2 libfake
   redis-tools python3-redis nodejs node-redis)
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
 # Installs those of the given packages that are not there. Asks nothing; needs root only if something is missing.
 install_missing() {
-  local package missing=() as_root=()
+  local package missing=()
   for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing ${missing[*]}"
-  [ "$(id -u)" = 0 ] || as_root=(sudo)
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
+}
+
+# Puts promtool into the directory. Debian has it only in the package of the Prometheus server, which would run once it
+# is installed; so the one program is taken out of the package.
+get_promtool() {
+  local to=$1 from
+  [ ! -x "$to/promtool" ] && ! command -v promtool >/dev/null || return 0
+  echo "fetching promtool"
+  from=$(mktemp -d)
+  (
+    cd "$from"
+    apt-get -qq download prometheus 2>/dev/null || { as_root apt-get -qq update && apt-get -qq download prometheus; }
+    dpkg-deb --fsys-tarfile prometheus_*.deb | tar -xO ./usr/bin/promtool >promtool
+  )
+  install -m 755 "$from/promtool" "$to/promtool"
+  rm -r "$from"
 }
 
 # Configures a build directory, new or not, with the given meson options, and builds it.

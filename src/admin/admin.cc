@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "admin/escape.h"
+#include "admin/metrics.h"
 #include "config/keys.h"
 #include "config/values.h"
 
@@ -130,10 +131,13 @@ Json Stats(const Context& c) {
   Json out = {{"version", DTHROTTLE_VERSION}};
   for (const Count& count : Counts()) {
     const double value = count.value(snapshot);
-    const bool whole = count.unit.empty() || count.unit == "bytes";
-    out[std::string(count.name)] = whole ? Json(static_cast<std::uint64_t>(value)) : Json(Rounded(value));
+    out[std::string(count.name)] = IsWhole(count) ? Json(static_cast<std::uint64_t>(value)) : Json(Rounded(value));
   }
   return out;
+}
+
+Json Metrics(const Context& c) {
+  return RenderMetrics(c.host, c.now);
 }
 
 // The state of a bucket, for `show` and `why` alike.
@@ -335,6 +339,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"help", "", "this list", Help},
     {"stats", "", "everything that is counted", Stats},
+    {"metrics", "", "the same and more for Prometheus, as text that it scrapes", Metrics},
     {"show", "TAG", "the limit and the bucket of a tag, and when it will be served again", Show},
     {"why", "TAG", "how the next verdict on a tag comes about, step by step", Why},
     {"top", "[N]", "the N most throttled and most served tags of the last minute or two", Top},

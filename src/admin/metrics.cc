@@ -2,15 +2,293 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include "admin/escape.h"
+
 namespace dthrottle {
+
+namespace {
+
+// ---- Text ----
+
+// Exact for whole numbers; 9 digits of others.
+std::string Number(double value) {
+  constexpr double kExactMax = 0x1p53;
+  if (std::trunc(value) == value && std::fabs(value) < kExactMax) {
+    return fmt::format("{}", static_cast<std::int64_t>(value));
+  }
+  return fmt::format("{:.9g}", value);
+}
+
+std::string EscapeLabel(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    out += c == '\n' ? std::string_view("\\n") : std::string_view(&c, 1);
+  }
+  return out;
+}
+
+void AddHeader(std::string& out, std::string_view metric, std::string_view type, std::string_view meaning) {
+  fmt::format_to(std::back_inserter(out), "# HELP {0} {2}\n# TYPE {0} {1}\n", metric, type, meaning);
+}
+
+// Takes the series of one family.
+class Sink {
+ public:
+  Sink(std::string& out, std::string_view metric, std::span<const std::string_view> labels)
+      : out_(out), metric_(metric), labels_(labels) {}
+
+  // `values` are those of the labels, in their order.
+  void Add(std::initializer_list<std::string_view> values, double number) {
+    out_ += metric_;
+    char before = '{';
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      fmt::format_to(std::back_inserter(out_), "{}{}=\"{}\"", before, labels_[i], EscapeLabel(values.begin()[i]));
+      before = ',';
+    }
+    fmt::format_to(std::back_inserter(out_), "}} {}\n", Number(number));
+  }
+
+ private:
+  std::string& out_;
+  std::string_view metric_;
+  std::span<const std::string_view> labels_;
+};
+
+// ---- Families ----
+
+// What a scrape looks at.
+struct Scrape {
+  const Snapshot& counts;
+  const Limiter& limiter;
+  const std::vector<PeerStatus>& peers;    // other hosts, each address once; all text in them is printable ASCII
+};
+
+// Rules by name, then what has none: overrides that no rule fits.
+template <class Add>
+void EachRule(const Scrape& s, Add add) {
+  const auto& rules = s.limiter.rules().rules();
+  for (std::size_t i = 0; i < rules.size(); ++i) add(rules[i].name, i);
+  add(std::string_view(), Lane::kNoRule);
+}
+
+template <class Add>
+void EachPeerHeard(const Scrape& s, Add add) {
+  for (const PeerStatus& peer : s.peers) {
+    if (peer.last_heard >= Duration::zero()) add(peer);
+  }
+}
+
+template <class T>
+double D(T value) {
+  return static_cast<double>(value);
+}
+
+struct Family {
+  std::string_view metric;
+  CountKind kind;
+  std::array<std::string_view, 3> labels;    // empty: none
+  std::string_view meaning;
+  void (*add)(const Scrape&, Sink&);
+
+  std::span<const std::string_view> used_labels() const {
+    return {labels.begin(), std::find(labels.begin(), labels.end(), "")};
+  }
+};
+
+constexpr Family kFamilies[] = {
+    {"dthrottled_build_info",
+     CountKind::kGauge,
+     {"version"},
+     "1, with the daemon's version.",
+     [](const Scrape&, Sink& sink) { sink.Add({DTHROTTLE_VERSION}, 1); }},
+    {"dthrottled_queries_total",
+     CountKind::kCounter,
+     {"rule", "verdict"},
+     "Queries answered: served (OK, a hit), throttled (NO), shadowed (OK where enforcing would have said NO), and "
+     "unmatched (OK because no rule fits). The rule is empty where there is none.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) {
+         const RuleTotals totals = s.limiter.Totals(i);
+         sink.Add({rule, "served"}, D(totals.served));
+         sink.Add({rule, "throttled"}, D(totals.throttled));
+         sink.Add({rule, "shadowed"}, D(totals.shadowed));
+       });
+       sink.Add({"", "unmatched"}, D(s.counts.unmatched));
+     }},
+    {"dthrottled_near_limit_total",
+     CountKind::kCounter,
+     {"rule"},
+     "Queries served that left less than a fifth of the burst.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Totals(i).near_limit)); });
+     }},
+    {"dthrottled_debited_total",
+     CountKind::kCounter,
+     {"rule"},
+     "Hits of other hosts charged to buckets of this one.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Debits(i).hits)); });
+     }},
+    {"dthrottled_overadmitted_tokens_total",
+     CountKind::kCounter,
+     {"rule"},
+     "Debt that such hits made: what was served beyond the limit because hosts did not know of each other yet. Each "
+     "host counts all that it hears of, so compare hosts, do not add them up.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, s.limiter.Debits(i).overadmitted); });
+     }},
+    {"dthrottled_peer_info",
+     CountKind::kGauge,
+     {"peer", "name", "version"},
+     "1 for each peer, by address, with its name and version, which are empty until it has answered.",
+     [](const Scrape& s, Sink& sink) {
+       for (const PeerStatus& p : s.peers) sink.Add({p.address, p.name, p.version}, 1);
+     }},
+    {"dthrottled_peer_up",
+     CountKind::kGauge,
+     {"peer"},
+     "1 if the peer was heard within three of its periods, otherwise 0.",
+     [](const Scrape& s, Sink& sink) {
+       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.state == PeerState::kUp));
+     }},
+    {"dthrottled_peer_heard_ago_seconds",
+     CountKind::kGauge,
+     {"peer"},
+     "Since the peer was last heard; no series until it was.",
+     [](const Scrape& s, Sink& sink) {
+       EachPeerHeard(s, [&](const PeerStatus& p) { sink.Add({p.address}, Seconds(p.last_heard)); });
+     }},
+    {"dthrottled_peer_age_seconds",
+     CountKind::kGauge,
+     {"peer"},
+     "How old the peer's newest hits were when they came: the delay of the network and its queues.",
+     [](const Scrape& s, Sink& sink) {
+       EachPeerHeard(s, [&](const PeerStatus& p) { sink.Add({p.address}, Seconds(p.age)); });
+     }},
+    {"dthrottled_peer_reports_total",
+     CountKind::kCounter,
+     {"peer"},
+     "Frames of reports taken from the peer.",
+     [](const Scrape& s, Sink& sink) {
+       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.reports));
+     }},
+    {"dthrottled_peer_entries_total",
+     CountKind::kCounter,
+     {"peer"},
+     "Tags with hits in these frames.",
+     [](const Scrape& s, Sink& sink) {
+       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.entries));
+     }},
+    {"dthrottled_peer_missed_total",
+     CountKind::kCounter,
+     {"peer"},
+     "Frames of the peer that did not come when it was their turn.",
+     [](const Scrape& s, Sink& sink) {
+       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.missed));
+     }},
+    {"dthrottled_peer_lost_total",
+     CountKind::kCounter,
+     {"peer"},
+     "Of them, are gone for good.",
+     [](const Scrape& s, Sink& sink) {
+       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.lost));
+     }},
+};
+
+struct HistogramFamily {
+  std::string_view metric;
+  std::string_view meaning;
+  const HistogramTotals& (*value)(const Snapshot&);
+};
+
+constexpr HistogramFamily kHistograms[] = {
+    {"dthrottled_query_duration_seconds",
+     "The daemon's own time for a query: from the first read of the turn of the loop that it came in to the last write "
+     "of that turn's answers, so never less than it took. What waited in sockets before is not in it.",
+     [](const Snapshot& s) -> const HistogramTotals& { return s.process.answered_in; }},
+    {"dthrottled_loop_lag_seconds",
+     "How late a timer of 100 ms fires, on the loops of all query threads: how long whatever arrives may have to wait "
+     "for its turn. A lag of 1 ms is nothing.",
+     [](const Snapshot& s) -> const HistogramTotals& { return s.process.loop_lag; }},
+};
+
+void AddHistogram(std::string& out, std::string_view metric, const HistogramTotals& totals) {
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < totals.counts.size(); ++i) {
+    below += totals.counts[i];
+    const std::string bound =
+        i < kHistogramBounds.size() ? fmt::format("{:g}", Seconds(kHistogramBounds[i])) : std::string("+Inf");
+    fmt::format_to(std::back_inserter(out), "{}_bucket{{le=\"{}\"}} {}\n", metric, bound, below);
+  }
+  fmt::format_to(std::back_inserter(out), "{0}_sum {1}\n{0}_count {2}\n", metric, Number(Seconds(totals.sum)), below);
+}
+
+std::string_view TypeOf(CountKind kind) {
+  return kind == CountKind::kGauge ? "gauge" : "counter";
+}
+
+// What labels are made of: no two peers with one address, which would be one series twice, and no bytes that are not
+// UTF-8, for which the whole scrape would be refused.
+std::vector<PeerStatus> OtherHosts(std::vector<PeerStatus> peers) {
+  std::erase_if(peers, [](const PeerStatus& p) { return p.state == PeerState::kSelf; });
+  const auto by_address = [](const PeerStatus& a, const PeerStatus& b) { return a.address < b.address; };
+  std::stable_sort(peers.begin(), peers.end(), by_address);
+  const auto same = [](const PeerStatus& a, const PeerStatus& b) { return a.address == b.address; };
+  peers.erase(std::unique(peers.begin(), peers.end(), same), peers.end());
+  for (PeerStatus& peer : peers) {
+    for (std::string* text : {&peer.address, &peer.name, &peer.version}) *text = EscapeTag(*text);
+  }
+  return peers;
+}
+
+}    // namespace
 
 std::string RenderMetrics(AdminHost& host, Instant) {
   const Snapshot snapshot = TakeSnapshot(host.limiter(), host.Counts());
+  const std::vector<PeerStatus> peers = OtherHosts(host.Peers());
+  const Scrape scrape{snapshot, host.limiter(), peers};
   std::string out;
+  out.reserve(kMetricsBytes);
   for (const Count& count : Counts()) {
-    out += fmt::format("# TYPE dthrottle_{0} gauge\ndthrottle_{0} {1}\n", count.name, count.value(snapshot));
+    if (count.kind == CountKind::kSum) continue;
+    const std::string metric = MetricName(count);
+    AddHeader(out, metric, TypeOf(count.kind), count.meaning);
+    fmt::format_to(std::back_inserter(out), "{} {}\n", metric, Number(count.value(snapshot)));
+  }
+  for (const Family& family : kFamilies) {
+    AddHeader(out, family.metric, TypeOf(family.kind), family.meaning);
+    Sink sink(out, family.metric, family.used_labels());
+    family.add(scrape, sink);
+  }
+  for (const HistogramFamily& family : kHistograms) {
+    AddHeader(out, family.metric, "histogram", family.meaning);
+    AddHistogram(out, family.metric, family.value(snapshot));
   }
   return out;
+}
+
+std::string RenderMetricsManual() {
+  std::string out = ".Bl -tag -width Ds\n";
+  for (const Family& family : kFamilies) {
+    out += fmt::format(".It Li {}\n{}\nLabels:\n.Em", family.metric, SentencesByLine(family.meaning));
+    const auto labels = family.used_labels();
+    for (const std::string_view& label : labels) {
+      out += fmt::format(" {} {}", label, &label == &labels.back() ? "." : ",");
+    }
+    out += fmt::format("\n{}.\n", family.kind == CountKind::kGauge ? "Gauge" : "Counter");
+  }
+  for (const HistogramFamily& family : kHistograms) {
+    out += fmt::format(".It Li {}\n{}\nHistogram.\n", family.metric, SentencesByLine(family.meaning));
+  }
+  return out + ".El\n";
 }
 
 }    // namespace dthrottle

@@ -1,16 +1,34 @@
-// What is counted, for Prometheus.
+// The counts as Prometheus scrapes them: its text format 0.0.4.
+//
+// Every count of snapshot.h is a series. What is counted by rule or by peer, and histograms, are in the table of
+// families in metrics.cc. Labels have only values that settings bound: rules, peers, verdicts; never a tag, of which
+// there may be millions and which strangers choose. So an answer has no more than
+//
+//   kMetricsBytes + rules x kMetricsBytesPerRule + peers x kMetricsBytesPerPeer
+//
+// bytes, whatever the daemon has seen. There are up to 1000 rules, with names of up to 64 bytes.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "admin/admin.h"
+#include "base/time.h"
 
 namespace dthrottle {
 
+// To the letter: Prometheus 3 refuses an answer with another one.
 inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-// Everything in Counts() in the text format.
+inline constexpr std::size_t kMetricsBytes = 32 * 1024;
+inline constexpr std::size_t kMetricsBytesPerRule = 1024;
+inline constexpr std::size_t kMetricsBytesPerPeer = 4096;
+
+// All metrics. The owner's thread.
 std::string RenderMetrics(AdminHost& host, Instant now);
+
+// Those that are by rule or by peer, and the histograms, as a list for the manual, in mdoc.
+std::string RenderMetricsManual();
 
 }    // namespace dthrottle

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace dthrottle {
 
 namespace {
@@ -12,23 +14,39 @@ double D(T value) {
 }
 
 constexpr Count kCounts[] = {
-    {"uptime", "seconds", "Since the daemon started.", [](const Snapshot& s) { return Seconds(s.process.uptime); }},
+    {"uptime", "seconds", "Since the daemon started.", [](const Snapshot& s) { return Seconds(s.process.uptime); },
+     CountKind::kGauge},
+    {"cpu", "seconds", "CPU time of the process, all threads.",
+     [](const Snapshot& s) { return Seconds(s.process.cpu); }, CountKind::kCounter, "process_cpu_seconds_total"},
+    {"resident_memory", "bytes", "Memory that the process holds now, with as much of the table as has been touched.",
+     [](const Snapshot& s) { return D(s.process.resident_bytes); }, CountKind::kGauge, "process_resident_memory_bytes"},
+    {"start_time", "seconds since 1970", "When the daemon started.",
+     [](const Snapshot& s) { return std::floor(Seconds(s.process.started)); }, CountKind::kGauge,
+     "process_start_time_seconds"},
     {"queries", "", "Queries answered.",
-     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shadowed + s.unmatched); }},
-    {"served", "", "Answered OK within a limit: hits.", [](const Snapshot& s) { return D(s.all.served); }},
-    {"throttled", "", "Answered NO.", [](const Snapshot& s) { return D(s.all.throttled); }},
+     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shadowed + s.unmatched); },
+     CountKind::kSum, "dthrottled_queries_total"},
+    {"served", "", "Answered OK within a limit: hits.", [](const Snapshot& s) { return D(s.all.served); },
+     CountKind::kSum, "dthrottled_queries_total{verdict=\"served\"}"},
+    {"throttled", "", "Answered NO.", [](const Snapshot& s) { return D(s.all.throttled); }, CountKind::kSum,
+     "dthrottled_queries_total{verdict=\"throttled\"}"},
     {"shadowed", "", "Answered OK by a rule in shadow mode that would have said NO.",
-     [](const Snapshot& s) { return D(s.all.shadowed); }},
-    {"unmatched", "", "Answered OK because no rule fits the tag.", [](const Snapshot& s) { return D(s.unmatched); }},
+     [](const Snapshot& s) { return D(s.all.shadowed); }, CountKind::kSum,
+     "dthrottled_queries_total{verdict=\"shadowed\"}"},
+    {"near_limit", "", "Of the served, left less than a fifth of the burst.",
+     [](const Snapshot& s) { return D(s.all.near_limit); }, CountKind::kSum, "dthrottled_near_limit_total"},
+    {"unmatched", "", "Answered OK because no rule fits the tag.", [](const Snapshot& s) { return D(s.unmatched); },
+     CountKind::kSum, "dthrottled_queries_total{verdict=\"unmatched\"}"},
     {"over_long_tags", "", "Queries whose tag was longer than query.max_tag_bytes and went by its digest.",
      [](const Snapshot& s) { return D(s.process.over_long); }},
-    {"rules", "", "Rules in force.", [](const Snapshot& s) { return D(s.rules); }},
-    {"overrides", "", "Overrides in force.", [](const Snapshot& s) { return D(s.overrides); }},
+    {"rules", "", "Rules in force.", [](const Snapshot& s) { return D(s.rules); }, CountKind::kGauge},
+    {"overrides", "", "Overrides in force.", [](const Snapshot& s) { return D(s.overrides); }, CountKind::kGauge},
     {"table_memory", "bytes", "The size of the table, all of it taken at start.",
-     [](const Snapshot& s) { return D(s.table_bytes); }},
-    {"table_tags", "", "Tags whose bucket is recorded.", [](const Snapshot& s) { return D(s.table.tags); }},
+     [](const Snapshot& s) { return D(s.table_bytes); }, CountKind::kGauge},
+    {"table_tags", "", "Tags whose bucket is recorded.", [](const Snapshot& s) { return D(s.table.tags); },
+     CountKind::kGauge},
     {"table_fill", "ratio", "Used cells of the table; it may stay near 1, where full buckets make room for new ones.",
-     [](const Snapshot& s) { return D(s.table.cells_used) / D(s.table_cells); }},
+     [](const Snapshot& s) { return D(s.table.cells_used) / D(s.table_cells); }, CountKind::kGauge},
     {"table_reclaimed", "", "Full buckets forgotten to make room, which changes no answer.",
      [](const Snapshot& s) { return D(s.table.reclaimed); }},
     {"table_evicted", "",
@@ -41,8 +59,9 @@ constexpr Count kCounts[] = {
     {"table_dropped", "", "Entries of the file that were torn or impossible when the daemon started.",
      [](const Snapshot& s) { return D(s.table_dropped); }},
     {"table_reshaping", "", "1 while buckets are being rewritten for other rules.",
-     [](const Snapshot& s) { return D(s.reshaping); }},
-    {"connections", "", "Applications connected now.", [](const Snapshot& s) { return D(s.process.connections); }},
+     [](const Snapshot& s) { return D(s.reshaping); }, CountKind::kGauge},
+    {"connections", "", "Applications connected now.", [](const Snapshot& s) { return D(s.process.connections); },
+     CountKind::kGauge},
     {"connections_accepted", "", "Applications that have connected.",
      [](const Snapshot& s) { return D(s.process.accepted); }},
     {"connections_rejected", "", "Closed at once because query.max_connections were open.",
@@ -54,7 +73,7 @@ constexpr Count kCounts[] = {
     {"connections_stalled", "", "Times that an application was not read from because it did not read its answers.",
      [](const Snapshot& s) { return D(s.process.stalled); }},
     {"http_connections", "", "HTTP connections open now.",
-     [](const Snapshot& s) { return D(s.process.http.connections); }},
+     [](const Snapshot& s) { return D(s.process.http.connections); }, CountKind::kGauge},
     {"http_connections_accepted", "", "HTTP connections that have been opened.",
      [](const Snapshot& s) { return D(s.process.http.accepted); }},
     {"http_connections_rejected", "", "Closed at once because admin.http_connections were open.",
@@ -65,9 +84,9 @@ constexpr Count kCounts[] = {
     {"http_misdirected", "", "Of them, turned down for naming another host or coming from another site.",
      [](const Snapshot& s) { return D(s.process.http.misdirected); }},
     {"peers", "", "Other hosts that limits are shared with, as far as their addresses are known.",
-     [](const Snapshot& s) { return D(s.process.peers.configured); }},
+     [](const Snapshot& s) { return D(s.process.peers.configured); }, CountKind::kGauge},
     {"peers_up", "", "Of them, heard within three of their periods.",
-     [](const Snapshot& s) { return D(s.process.peers.up); }},
+     [](const Snapshot& s) { return D(s.process.peers.up); }, CountKind::kGauge},
     {"reports_sent", "", "Frames of reports published.",
      [](const Snapshot& s) { return D(s.process.peers.exchange.published); }},
     {"reports_sent_bytes", "bytes", "The size of these frames.",
@@ -93,7 +112,7 @@ constexpr Count kCounts[] = {
     {"reports_overflow", "", "Frames dropped because merging was too far behind; they are asked for again.",
      [](const Snapshot& s) { return D(s.process.peers.exchange.overflow); }},
     {"history_bytes", "bytes", "Frames kept to be sent again; at most peers.history.",
-     [](const Snapshot& s) { return D(s.process.peers.exchange.ring_bytes); }},
+     [](const Snapshot& s) { return D(s.process.peers.exchange.ring_bytes); }, CountKind::kGauge},
     {"snapshots_given", "", "Copies of the table given to hosts that came up.",
      [](const Snapshot& s) { return D(s.process.peers.exchange.snapshots_given); }},
     {"snapshots_taken", "", "Copies of another host's table taken.",
@@ -106,6 +125,12 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return D(s.merged.unrecorded); }},
     {"merged_expired", "", "Hits of other hosts dropped because they were older than the horizon.",
      [](const Snapshot& s) { return D(s.merged.expired); }},
+    {"debited", "", "Hits of other hosts charged to buckets of this one.",
+     [](const Snapshot& s) { return D(s.debits.hits); }, CountKind::kSum, "dthrottled_debited_total"},
+    {"overadmitted", "tokens",
+     "Debt that such hits made: what was served beyond limits because hosts did not know of each other yet. Each host "
+     "counts all that it hears of.",
+     [](const Snapshot& s) { return s.debits.overadmitted; }, CountKind::kSum, "dthrottled_overadmitted_tokens_total"},
     {"unreported_forgotten", "",
      "Hits forgotten with their bucket before a report could carry them: raise table.memory.",
      [](const Snapshot& s) { return D(s.table.unreported); }},
@@ -124,7 +149,7 @@ constexpr Count kCounts[] = {
     {"peer_lookups_failed", "", "Lookups of peers' names that failed; the last good answer holds.",
      [](const Snapshot& s) { return D(s.process.peers.lookups_failed); }},
     {"resp_connections", "", "Clients of Redis connected now.",
-     [](const Snapshot& s) { return D(s.process.resp.connections); }},
+     [](const Snapshot& s) { return D(s.process.resp.connections); }, CountKind::kGauge},
     {"resp_connections_accepted", "", "Clients of Redis that have connected.",
      [](const Snapshot& s) { return D(s.process.resp.accepted); }},
     {"resp_connections_rejected", "", "Closed at once because resp.max_connections were open.",
@@ -137,12 +162,17 @@ constexpr Count kCounts[] = {
      "Clients of Redis closed because what they sent was no command, or asked for too much.",
      [](const Snapshot& s) { return D(s.process.resp.protocol_errors); }},
     {"resp_tags", "", "Tags whose bucket is recorded under a limit that a client brought.",
-     [](const Snapshot& s) { return D(s.process.resp.brought.tags); }},
+     [](const Snapshot& s) { return D(s.process.resp.brought.tags); }, CountKind::kGauge},
     {"resp_evicted", "", "Such buckets forgotten before they were full: raise resp.memory.",
      [](const Snapshot& s) { return D(s.process.resp.brought.evicted); }},
     {"reloads", "", "Settings put in force by a reload.", [](const Snapshot& s) { return D(s.process.reloads); }},
     {"reload_failures", "", "Reloads refused because the settings were bad.",
      [](const Snapshot& s) { return D(s.process.reload_failures); }},
+    {"last_reload_good", "", "0 while the last reload is one that was refused, otherwise 1.",
+     [](const Snapshot& s) { return D(s.process.last_reload_good); }, CountKind::kGauge,
+     "dthrottled_config_last_reload_success"},
+    {"config_age", "seconds", "For how long these settings have been in force.",
+     [](const Snapshot& s) { return Seconds(s.process.settings_age); }, CountKind::kGauge},
     {"log_suppressed", "", "Log messages held back because they came too fast.",
      [](const Snapshot& s) { return D(s.process.log_suppressed); }},
 };
@@ -160,6 +190,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.overrides = limiter.rules().overrides().size();
   s.reshaping = limiter.reshaping();
   s.all = limiter.GrandTotals();
+  s.debits = limiter.GrandDebits();
   s.merged = limiter.merge_counts();
   s.unmatched = limiter.Totals(Lane::kUnmatched).served;
   return s;
@@ -169,11 +200,30 @@ std::span<const Count> Counts() {
   return kCounts;
 }
 
+std::string MetricName(const Count& count) {
+  if (!count.metric.empty()) return std::string(count.metric);
+  std::string name = fmt::format("dthrottled_{}", count.name);
+  if (!count.unit.empty() && !name.ends_with(count.unit)) name += fmt::format("_{}", count.unit);
+  return count.kind == CountKind::kCounter ? name + "_total" : name;
+}
+
+bool IsWhole(const Count& count) {
+  return count.unit.empty() || count.unit == "bytes" || count.unit == "seconds since 1970";
+}
+
+std::string SentencesByLine(std::string_view text) {
+  std::string out(text);
+  for (std::size_t i = out.find(". "); i != std::string::npos; i = out.find(". ", i)) out[i + 1] = '\n';
+  return out;
+}
+
 std::string RenderCountsManual() {
+  constexpr std::string_view kKinds[] = {"Counter", "Gauge", "Sum of"};
   std::string out = ".Bl -tag -width Ds\n";
   for (const Count& count : kCounts) {
-    out += fmt::format(".It Ic {}\n{}\n", count.name, count.meaning);
+    out += fmt::format(".It Ic {}\n{}\n", count.name, SentencesByLine(count.meaning));
     if (!count.unit.empty()) out += fmt::format("Unit: {}.\n", count.unit);
+    out += fmt::format("{}\n.Li {} .\n", kKinds[static_cast<int>(count.kind)], MetricName(count));
   }
   return out + ".El\n";
 }

@@ -1,11 +1,14 @@
 // What the daemon counts, at one instant, and what each count means. The table below is the one place that names a
-// count: `stats`, its JSON and the manual follow it.
+// count: `stats`, its JSON, the metrics for Prometheus and the manual follow it. Counts by rule and by peer are in
+// metrics.h.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
+#include "base/histogram.h"
 #include "base/time.h"
 #include "limiter/limiter.h"
 #include "report/exchange.h"
@@ -57,6 +60,13 @@ struct ProcessCounts {
   std::uint64_t reloads = 0;
   std::uint64_t reload_failures = 0;
   std::uint64_t log_suppressed = 0;
+  bool last_reload_good = true;
+  Duration settings_age{};    // since they were put in force
+  Duration started{};         // since 1970
+  Duration cpu{};
+  std::uint64_t resident_bytes = 0;
+  HistogramTotals answered_in;    // as in QueryCounters
+  HistogramTotals loop_lag;
   PeerCounts peers;
   HttpCounts http;
   RespCounts resp;
@@ -70,6 +80,7 @@ struct Snapshot {
   std::uint64_t table_dropped = 0;
   RuleTotals all;    // over all rules
   std::uint64_t unmatched = 0;
+  DebitTotals debits;    // over all rules
   MergeCounts merged;
   std::uint64_t rules = 0;
   std::uint64_t overrides = 0;
@@ -78,14 +89,31 @@ struct Snapshot {
 
 Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process);
 
+enum class CountKind {
+  kCounter,    // begins at 0 with the daemon and only grows
+  kGauge,      // how things are now
+  kSum,        // a counter that is no metric by itself, but the sum over series that are
+};
+
 struct Count {
   std::string_view name;
   std::string_view unit;    // empty for a plain number
   std::string_view meaning;
   double (*value)(const Snapshot&);
+  CountKind kind = CountKind::kCounter;
+  std::string_view metric = {};    // the metric's name, or the series that are summed up; empty: as MetricName says
 };
 
+// dthrottled_, the name, the unit, and _total behind a counter.
+std::string MetricName(const Count& count);
+
+// Whether the value is never a fraction.
+bool IsWhole(const Count& count);
+
 std::span<const Count> Counts();
+
+// Text with each sentence on a line of its own, as mdoc wants it.
+std::string SentencesByLine(std::string_view text);
 
 // The counts as a list for the manual, in mdoc.
 std::string RenderCountsManual();

@@ -124,6 +124,16 @@ class Bucket {
     return static_cast<double>(full_at_ - ToTicks(now)) / static_cast<double>(shape.depth);
   }
 
+  // Whether less than a fifth of the burst is left.
+  [[nodiscard]] bool IsNearLimit(const Shape& shape, Instant now) const {
+    return full_at_ - ToTicks(now) > shape.depth - shape.depth / 5;
+  }
+
+  // How far the level is below zero, in ticks: tokens x shape.interval.
+  [[nodiscard]] Ticks Debt(const Shape& shape, Instant now) const {
+    return std::max<Ticks>(Spent(now) - shape.depth, 0);
+  }
+
   [[nodiscard]] bool IsFull(Instant now) const { return full_at_ <= ToTicks(now); }
 
   // Time until full; zero when it is.

@@ -171,8 +171,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
   app.footer(
-      "Then a command and its argument: help, stats, show TAG, why TAG, top [N], rules, peers, config, forgive TAG, "
-      "reload, upgrade; "
+      "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, config, "
+      "forgive TAG, reload, upgrade; "
       "or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {

@@ -24,6 +24,7 @@
 #include "daemon/elsewhere.h"
 #include "daemon/worker.h"
 #include "io/clock.h"
+#include "io/process.h"
 #include "io/signals.h"
 
 namespace dthrottle {
@@ -104,7 +105,9 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
       launch_(std::move(launch)),
       handed_(std::move(handed)),
       log_(log),
-      started_(Now()) {
+      started_(Now()),
+      settings_put_in_force_(started_) {
+  counts_.started = WallClock();
   DT_CHECK(uv_loop_init(&loop_) == 0);
   DT_CHECK(uv_signal_init(&loop_, &on_term_) == 0 && uv_signal_init(&loop_, &on_int_) == 0 &&
            uv_signal_init(&loop_, &on_hup_) == 0 && uv_signal_init(&loop_, &on_usr2_) == 0 &&
@@ -418,7 +421,12 @@ Daemon::Worker& Daemon::LeastBusy() {
 
 ProcessCounts Daemon::Counts() const {
   ProcessCounts counts = counts_;
-  counts.uptime = Now() - started_;
+  const Instant now = Now();
+  counts.uptime = now - started_;
+  counts.settings_age = now - settings_put_in_force_;
+  const ProcessUse use = ReadProcessUse();
+  counts.cpu = use.cpu;
+  counts.resident_bytes = use.resident_bytes;
   counts.log_suppressed = log_.suppressed();
   for (const auto& worker : workers_) {
     const QueryCounters& c = worker->server->counters();
@@ -426,6 +434,8 @@ ProcessCounts Daemon::Counts() const {
     counts.idle_closed += c.idle_closed.Read();
     counts.stalled += c.stalled.Read();
     counts.over_long += c.over_long.Read();
+    counts.answered_in += c.answered_in.Read();
+    counts.loop_lag += c.loop_lag.Read();
   }
   if (peering_ != nullptr) counts.peers = peering_->Counts();
   if (http_ != nullptr) counts.http = http_->Counts();
@@ -519,6 +529,8 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
     StartBackground();
   }
   ++(outcome.in_force ? counts_.reloads : counts_.reload_failures);
+  counts_.last_reload_good = outcome.in_force;
+  if (outcome.in_force) settings_put_in_force_ = Now();
   for (const std::string& problem : outcome.problems) {
     log_.Say(outcome.in_force ? LogLevel::kWarning : LogLevel::kError, "reload: " + problem);
   }

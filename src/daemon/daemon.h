@@ -144,6 +144,7 @@ class Daemon final : private AdminHost {
   std::vector<std::string> places_;          // where queries are answered, for people
 
   ProcessCounts counts_;    // what this thread counts
+  Instant settings_put_in_force_;
   bool stopping_ = false;
   std::size_t draining_ = 0;
 

@@ -2,11 +2,12 @@
 // test compares.
 //
 //   dthrottle-docs example                    conf/dthrottled.toml
-//   dthrottle-docs fill < page.in > page      a manual page with @KEYS@ and @COUNTS@ filled in
+//   dthrottle-docs fill < page.in > page      a manual page with @KEYS@, @COUNTS@, @METRICS@ filled in
 #include <iostream>
 #include <iterator>
 #include <string>
 
+#include "admin/metrics.h"
 #include "admin/snapshot.h"
 #include "config/keys.h"
 
@@ -27,6 +28,7 @@ int main(int argc, char** argv) {
     std::string page{std::istreambuf_iterator<char>(std::cin), {}};
     Fill(page, "@KEYS@", dthrottle::RenderManual());
     Fill(page, "@COUNTS@", dthrottle::RenderCountsManual());
+    Fill(page, "@METRICS@", dthrottle::RenderMetricsManual());
     std::cout << page;
   } else {
     std::cerr << "usage: dthrottle-docs example | dthrottle-docs fill < page.in\n";

@@ -41,10 +41,11 @@ QueryServer::QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, co
                          Duration idle_timeout)
     : loop_(loop), limiter_(limiter), lane_(lane), limits_(limits), prng_(prng), idle_timeout_(idle_timeout) {
   DT_CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_timer_init(loop_, &idle_timer_) == 0 &&
-           uv_timer_init(loop_, &drain_timer_) == 0);
-  turn_end_.data = idle_timer_.data = drain_timer_.data = this;
+           uv_timer_init(loop_, &drain_timer_) == 0 && uv_timer_init(loop_, &lag_timer_) == 0);
+  turn_end_.data = idle_timer_.data = drain_timer_.data = lag_timer_.data = this;
   DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<QueryServer>(h)->Flush(); }) == 0);
   StartIdleTimer();
+  StartLagTimer();
   // A loop opens a descriptor with its first stream and keeps it. Were that an application's, it could take the one
   // that a listener has just given up to turn somebody away.
   auto* first = new StreamHandle;
@@ -58,7 +59,7 @@ QueryServer::~QueryServer() {
 
 void QueryServer::Close() {
   for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&idle_timer_),
-                       reinterpret_cast<uv_handle_t*>(&drain_timer_)}) {
+                       reinterpret_cast<uv_handle_t*>(&drain_timer_), reinterpret_cast<uv_handle_t*>(&lag_timer_)}) {
     if (uv_is_closing(handle) == 0) uv_close(handle, nullptr);
   }
 }
@@ -151,6 +152,7 @@ void QueryServer::OnRead(Connection& c, ssize_t n, const char* data) {
   }
   heard_ = true;
   c.heard_at = idle_ticks_;
+  if (segments_.empty()) turn_began_ = Now();
   const std::size_t before = queries_.size();
   const std::size_t rest = c.framer.rest().size();
   const std::string_view bytes(data - rest, rest + static_cast<std::size_t>(n));
@@ -187,6 +189,7 @@ void QueryServer::Flush() {
     if (!segment.connection->closing) Write(*segment.connection, {next, bytes});
     next += bytes;
   }
+  counters_.answered_in.Add(Now() - turn_began_, queries_.size());
   segments_.clear();
   queries_.clear();
   over_long_tags_.clear();
@@ -270,6 +273,19 @@ void QueryServer::OnIdleTick() {
     counters_.idle_closed.Add();
     End(c);
   }
+}
+
+// The clock of timers goes by milliseconds, so that one of lag means nothing.
+void QueryServer::StartLagTimer() {
+  constexpr auto kTick = static_cast<std::uint64_t>(kLagTick / std::chrono::milliseconds(1));
+  lag_tick_at_ = Now();
+  const auto on_tick = [](uv_timer_t* t) {
+    QueryServer& server = *Owner<QueryServer>(t);
+    const Instant now = Now();
+    server.counters_.loop_lag.Add(now - server.lag_tick_at_ - kLagTick);
+    server.lag_tick_at_ = now;
+  };
+  DT_CHECK(uv_timer_start(&lag_timer_, on_tick, kTick, kTick) == 0);
 }
 
 void QueryServer::Drain(std::function<void()> on_drained) {

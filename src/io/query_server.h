@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/counter.h"
+#include "base/histogram.h"
 #include "base/prng.h"
 #include "io/handover.h"
 #include "limiter/limiter.h"
@@ -25,15 +26,18 @@
 namespace dthrottle {
 
 struct QueryCounters {
-  Counter closed;         // connections that have ended
-  Counter idle_closed;    // of which by us, after the idle timeout
-  Counter stalled;        // times that a connection was not read from because its answers were not read
-  Counter over_long;      // tags longer than the limit
+  Counter closed;           // connections that have ended
+  Counter idle_closed;      // of which by us, after the idle timeout
+  Counter stalled;          // times that a connection was not read from because its answers were not read
+  Counter over_long;        // tags longer than the limit
+  Histogram answered_in;    // of each query: from the first read of its turn to the last write, so at most too much
+  Histogram loop_lag;       // how late a timer of kLagTick fires
 };
 
 class QueryServer {
  public:
   static constexpr std::size_t kReadBytes = 4096;
+  static constexpr Duration kLagTick = std::chrono::milliseconds(100);
 
   // Uses `lane` of the limiter, which nobody else may. The limiter must outlive this object.
   QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, const FramerLimits& limits, Prng prng,
@@ -83,6 +87,7 @@ class QueryServer {
   void OnIdleTick();
   void OnDrainTick();
   void StartIdleTimer();
+  void StartLagTimer();
 
   // Receives the tags of one read from the framer.
   void OnTag(std::string_view tag);
@@ -99,6 +104,7 @@ class QueryServer {
   uv_check_t turn_end_;
   uv_timer_t idle_timer_;
   uv_timer_t drain_timer_;
+  uv_timer_t lag_timer_;
 
   std::vector<Connection*> connections_;
   QueryCounters counters_;
@@ -108,6 +114,7 @@ class QueryServer {
     Connection* connection;
     std::size_t queries;
   };
+  Instant turn_began_;    // with its first read
   std::vector<char> arena_ = std::vector<char>(kArenaBytes);
   std::size_t arena_used_ = 0;
   std::vector<Query> queries_;
@@ -117,6 +124,7 @@ class QueryServer {
   std::vector<Verdict> verdicts_;
   std::vector<char> answers_;
 
+  Instant lag_tick_at_;             // the one before
   std::uint32_t idle_ticks_ = 0;    // of an eighth of the idle timeout
   std::function<void()> on_drained_;
   bool heard_ = false;    // since the last drain tick

@@ -57,6 +57,7 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
                                       : slot->bucket.Take(limit.shape, query.cost, now);
   if (standing != nullptr) *standing = {limit.shape, slot == nullptr ? fresh : slot->bucket};
   if (within) {
+    if ((slot == nullptr ? fresh : slot->bucket).IsNearLimit(limit.shape, now)) counters.near_limit.Add();
     if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, now);
     if (shared && slot != nullptr) shard.AddUnreported(slot, query.cost);
     counters.served.Add();

@@ -34,7 +34,7 @@ RuleTotals Limiter::CounterTotals(std::size_t counter) const {
   RuleTotals sum;
   for (const auto& lane : lanes_) {
     const RuleCounters& counters = lane->counters(counter);
-    sum += {counters.served.Read(), counters.throttled.Read(), counters.shadowed.Read()};
+    sum += {counters.served.Read(), counters.throttled.Read(), counters.shadowed.Read(), counters.near_limit.Read()};
   }
   return sum;
 }
@@ -44,6 +44,10 @@ RuleTotals Limiter::Totals(std::size_t rule) const {
   const std::size_t counter = counter_of_rule_[rule];
   RuleTotals sum = CounterTotals(counter);
   return sum -= counter_bases_[counter];
+}
+
+DebitTotals Limiter::Debits(std::size_t rule) const {
+  return debits_[rule < rules_->rules().size() ? counter_of_rule_[rule] : rule];
 }
 
 RuleTotals Limiter::GrandTotals() const {

@@ -15,9 +15,10 @@
 namespace dthrottle {
 
 struct RuleCounters {
-  Counter served;       // hits: queries answered OK within the limit
-  Counter throttled;    // answered NO
-  Counter shadowed;     // answered OK because of mode shadow; enforcing would have said NO
+  Counter served;        // hits: queries answered OK within the limit
+  Counter throttled;     // answered NO
+  Counter shadowed;      // answered OK because of mode shadow; enforcing would have said NO
+  Counter near_limit;    // of the served, left less than a fifth of the burst
 };
 
 class Lane {

@@ -54,16 +54,22 @@ struct Standing {
 };
 
 struct RuleTotals {
-  std::uint64_t served = 0, throttled = 0, shadowed = 0;
+  std::uint64_t served = 0, throttled = 0, shadowed = 0, near_limit = 0;
 
   RuleTotals& operator+=(const RuleTotals& o) {
-    served += o.served, throttled += o.throttled, shadowed += o.shadowed;
+    served += o.served, throttled += o.throttled, shadowed += o.shadowed, near_limit += o.near_limit;
     return *this;
   }
   RuleTotals& operator-=(const RuleTotals& o) {
-    served -= o.served, throttled -= o.throttled, shadowed -= o.shadowed;
+    served -= o.served, throttled -= o.throttled, shadowed -= o.shadowed, near_limit -= o.near_limit;
     return *this;
   }
+};
+
+// What peers' hits did to the buckets of a rule.
+struct DebitTotals {
+  std::uint64_t hits = 0;     // debited
+  Tokens overadmitted = 0;    // of debt that they made: served elsewhere beyond the limit before all hosts knew
 };
 
 // What became of entries that peers sent.
@@ -145,6 +151,10 @@ class Limiter final : private SlotPolicy {
   // Sums over lanes and everything that has a limit, since the start.
   RuleTotals GrandTotals() const;
 
+  // The same two of what peers' hits did. `rule` may also be Lane::kNoRule.
+  DebitTotals Debits(std::size_t rule) const;
+  DebitTotals GrandDebits() const { return all_debits_; }
+
  private:
   double Drained(const Slot&, Instant now) const override;
   bool Reshape(const Tag&, Slot&, Instant now) const override;
@@ -155,6 +165,7 @@ class Limiter final : private SlotPolicy {
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   bool AddEntry(const Tag& tag, const Slot& slot, std::uint64_t value, std::uint8_t phase, Entries& out) const;
+  void CountDebit(const Limit& limit, std::uint64_t hits, Ticks debt_made);
   Ticks MaxDebt(const Limit& limit) const;
   Duration Horizon(const Limit& limit) const;
   RuleTotals CounterTotals(std::size_t counter) const;
@@ -169,6 +180,8 @@ class Limiter final : private SlotPolicy {
   Ticks window_ = 0;    // the period of reports; 0: nothing is shared
 
   MergeCounts merge_counts_;
+  std::vector<DebitTotals> debits_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter, as in a lane
+  DebitTotals all_debits_;
   std::shared_ptr<const Rulebook> retired_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> counter_names_;    // the rule that each of the lanes' counters counts for

@@ -83,6 +83,16 @@ void Limiter::ForEach(const Entries& entries, std::size_t first, std::size_t n, 
   }
 }
 
+void Limiter::CountDebit(const Limit& limit, std::uint64_t hits, Ticks debt_made) {
+  DebitTotals& of_rule = debits_[counter_of_rule_[limit.rule]];
+  of_rule.hits += hits;
+  all_debits_.hits += hits;
+  if (debt_made <= 0) return;
+  const Tokens tokens = static_cast<double>(debt_made) / static_cast<double>(limit.shape.interval);
+  of_rule.overadmitted += tokens;
+  all_debits_.overadmitted += tokens;
+}
+
 void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now) {
   ForEach(entries, first, n, now,
           [&](const Entry& entry, Table::Shard& shard, const Tag& tag, Slot* slot, LimitIndex index) {
@@ -93,12 +103,15 @@ void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, In
               return;
             }
             if (slot != nullptr) {
+              const Ticks debt = slot->bucket.Debt(limit.shape, now);
               slot->bucket.Debit(limit.shape, entry.value, when, MaxDebt(limit), now, shard.waste(slot), window_);
+              CountDebit(limit, entry.value, slot->bucket.Debt(limit.shape, now) - debt);
               return;
             }
             Bucket bucket;
             Waste waste;
             bucket.Debit(limit.shape, entry.value, when, MaxDebt(limit), now, waste, window_);
+            CountDebit(limit, entry.value, bucket.Debt(limit.shape, now));
             slot = shard.Insert(tag, bucket, index, now);
             if (slot != nullptr) {
               shard.waste(slot) = waste;

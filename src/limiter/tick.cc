@@ -50,6 +50,7 @@ std::vector<std::size_t> Limiter::AssignCounters(const Rulebook& rules) {
       free.pop_back();
       counter_names_[counter] = rule.name;
       counter_bases_[counter] = CounterTotals(counter);
+      debits_[counter] = {};
     }
     counters.push_back(counter);
   }

@@ -72,8 +72,8 @@ TEST_CASE("tags are shown as printable ASCII and read back") {
 TEST_CASE("help comes first and names every command") {
   FakeDaemon daemon;
   const std::string help = daemon.Ask("help");
-  for (const char* c : {"help", "stats", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG", "reload",
-                        "upgrade", "json"}) {
+  for (const char* c : {"help", "stats", "metrics", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG",
+                        "reload", "upgrade", "json"}) {
     CHECK(Has(help, c));
   }
 }

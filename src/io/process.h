@@ -1,0 +1,17 @@
+// What the system has spent on this process.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace dthrottle {
+
+struct ProcessUse {
+  Duration cpu{};                      // of all threads, user and system
+  std::uint64_t resident_bytes = 0;    // 0 where /proc does not say
+};
+
+ProcessUse ReadProcessUse();
+
+}    // namespace dthrottle
