@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace dthrottle {
 
 namespace {
@@ -14,10 +16,12 @@ double D(T value) {
 constexpr Count kCounts[] = {
     {"uptime", "seconds", "Since the daemon started.", [](const Snapshot& s) { return Seconds(s.process.uptime); }},
     {"queries", "", "Queries answered.",
-     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shadowed + s.unmatched); }},
+     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shed + s.all.shadowed + s.unmatched); }},
     {"served", "", "Answered OK within a limit: hits.", [](const Snapshot& s) { return D(s.all.served); }},
-    {"throttled", "", "Answered NO.", [](const Snapshot& s) { return D(s.all.throttled); }},
-    {"shadowed", "", "Answered OK by a rule in shadow mode that would have said NO.",
+    {"throttled", "", "Answered NO by a limit.", [](const Snapshot& s) { return D(s.all.throttled); }},
+    {"shed", "", "Answered NO because the host runs hot, at no cost for the tag.",
+     [](const Snapshot& s) { return D(s.all.shed); }},
+    {"shadowed", "", "Answered OK by a rule in shadow mode; enforced, it would have said NO.",
      [](const Snapshot& s) { return D(s.all.shadowed); }},
     {"unmatched", "", "Answered OK because no rule fits the tag.", [](const Snapshot& s) { return D(s.unmatched); }},
     {"over_long_tags", "", "Queries whose tag was longer than query.max_tag_bytes and went by its digest.",
@@ -112,6 +116,15 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return D(s.process.peers.hung_up); }},
     {"peer_lookups_failed", "", "Lookups of peers' names that failed; the last good answer holds.",
      [](const Snapshot& s) { return D(s.process.peers.lookups_failed); }},
+    {"shed_signal", "ratio", "What shed.signal measures, as a part of shed.high; 0 while it is not known.",
+     [](const Snapshot& s) { return s.process.shed.signal; }},
+    {"shed_probability", "ratio", "With which probability the rules of the lowest priority are refused now.",
+     [](const Snapshot& s) { return s.shed_probability; }},
+    {"shed_samples", "", "Values measured or reported.", [](const Snapshot& s) { return D(s.process.shed.samples); }},
+    {"shed_failures", "", "Measurements that failed, so that nothing was shed.",
+     [](const Snapshot& s) { return D(s.process.shed.failures); }},
+    {"shed_expired", "", "Times that the last value became older than shed.expiry, so that nothing was shed.",
+     [](const Snapshot& s) { return D(s.process.shed.expired); }},
     {"reloads", "", "Settings put in force by a reload.", [](const Snapshot& s) { return D(s.process.reloads); }},
     {"reload_failures", "", "Reloads refused because the settings were bad.",
      [](const Snapshot& s) { return D(s.process.reload_failures); }},
@@ -133,6 +146,9 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.reshaping = limiter.reshaping();
   s.all = limiter.GrandTotals();
   s.merged = limiter.merge_counts();
+  for (std::size_t p = 0; p < kShedPriorities; ++p) {
+    s.shed_probability = std::max(s.shed_probability, limiter.rejection_probability(p));
+  }
   s.unmatched = limiter.Totals(Lane::kUnmatched).served;
   return s;
 }

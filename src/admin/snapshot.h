@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/time.h"
 #include "limiter/limiter.h"
 #include "report/exchange.h"
+#include "shed/logistic.h"
+#include "shed/signal.h"
 
 namespace dthrottle {
 
@@ -20,6 +24,25 @@ struct PeerCounts {
   std::uint64_t hung_up = 0;        // connections ended because they subscribed to what nobody publishes
   std::uint64_t malformed = 0;      // messages of more parts than any has
   std::uint64_t lookups_failed = 0;
+};
+
+// What measuring for load shedding counts.
+struct ShedCounts {
+  std::uint64_t samples = 0;
+  std::uint64_t failures = 0;    // measurements that failed
+  std::uint64_t expired = 0;     // values that became too old
+  double signal = 0;             // as a part of the upper bound; 0 if there is no value
+};
+
+// What load shedding goes by, now.
+struct ShedStatus {
+  ShedSignal signal{};
+  std::string source;                    // a file or directory; empty: none
+  std::optional<double> value;           // none: nothing is shed
+  double maximum = 0;                    // 0: none
+  std::optional<LogisticCurve> curve;    // if there is a value
+  Duration age{};                        // of the value
+  std::string note;                      // why there is no value, or what is special about it; may be empty
 };
 
 // What only the skin of the daemon can count.
@@ -36,6 +59,7 @@ struct ProcessCounts {
   std::uint64_t reload_failures = 0;
   std::uint64_t log_suppressed = 0;
   PeerCounts peers;
+  ShedCounts shed;
 };
 
 struct Snapshot {
@@ -50,6 +74,7 @@ struct Snapshot {
   std::uint64_t rules = 0;
   std::uint64_t overrides = 0;
   bool reshaping = false;
+  double shed_probability = 0;    // of the rules that are shed first
 };
 
 Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process);

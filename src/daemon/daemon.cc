@@ -137,6 +137,8 @@ void Daemon::Start() {
 
   RaiseDescriptorLimit();
   StartPeering();
+  shedding_ = std::make_unique<Shedding>(&loop_, *limiter_, settings_, log_);
+  shedding_->Reload();
   Listen();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   WatchSignals();
@@ -303,6 +305,7 @@ ProcessCounts Daemon::Counts() const {
     counts.over_long += c.over_long.Read();
   }
   if (peering_ != nullptr) counts.peers = peering_->Counts();
+  counts.shed = shedding_->Counts();
   return counts;
 }
 
@@ -372,6 +375,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
     settings_ = std::move(work->loaded.settings);
     limiter_->Adopt(std::move(work->rules));
     ReloadPeering(outcome.problems);
+    shedding_->Reload();
     for (const auto& worker : workers_) {
       worker->Do([server = worker->server.get(), timeout = settings_.query.idle_timeout] {
         server->set_idle_timeout(timeout);
@@ -474,6 +478,7 @@ void Daemon::StopListening() {
 void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
+  if (shedding_ != nullptr) shedding_->Close();
   admin_->Close();
   tasks_->Close();
   CloseHandle(on_term_);

@@ -16,8 +16,9 @@ namespace dthrottle {
 
 struct RuleCounters {
   Counter served;       // hits: queries answered OK within the limit
-  Counter throttled;    // answered NO
+  Counter throttled;    // answered NO by the limit
   Counter shadowed;     // answered OK because of mode shadow; enforcing would have said NO
+  Counter shed;         // answered NO because the host runs hot
 };
 
 class Lane {

@@ -16,8 +16,8 @@ LAYERS = [
     {"daemon", "ctl", "plan", "client", "integration"},
 ]
 
-# Within a layer: what a rule asks of a bucket, and what settings say of both.
-SIDEWAYS = {("rule", "bucket"), ("config", "rule"), ("config", "bucket")}
+# Within a layer: what a rule asks of a bucket, how it is shed, and what settings say of all three.
+SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("config", "rule"), ("config", "bucket"), ("config", "shed")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(
