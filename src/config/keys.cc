@@ -428,7 +428,7 @@ std::vector<Section> MakeSections() {
                "cgroup", "\"\"", "a path below /sys/fs/cgroup or an absolute one, or \"\"", MEMBER(shed.cgroup),
                "The control group that \"cgroup\" and \"pressure\" look at, such as "
                "\"system.slice/nginx.service\" to protect a web server. Without it \"cgroup\" looks at the daemon's "
-               "own and \"pressure\" at the whole host.",
+               "own and \"pressure\" at the whole host. A group of version 1 works by its absolute path.",
                NoControls),
            ShedBoundKey("low", MEMBER(shed.low),
                         "Where refusing begins: for memory a size, or a percentage of the maximum; a percentage for "
