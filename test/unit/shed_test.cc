@@ -223,8 +223,10 @@ TEST_CASE("a priority is shed wholly before the next one is shed at all, and all
   CHECK(host.Ask("admin", kNow) == Verdict::kServe);
 }
 
-TEST_CASE("one priority, whichever it is, has the curve of the source") {
-  Host host("[[rule]]\nname=\"r\"\nburst=10\nrate=1\nshed=true\nshed_priority=6\n");
+TEST_CASE("one priority, whichever it is, has the curve of the source, and what is off does not count") {
+  Host host(
+      "[[rule]]\nname=\"r\"\nburst=10\nrate=1\nshed=true\nshed_priority=6\n"
+      "[[rule]]\nname=\"off\"\nmatch=\"o*\"\nburst=10\nrate=1\nshed=true\nmode=\"off\"\n");
   host.limiter->Shed(kCurve, kLow);
   CHECK(Near(host.limiter->rejection_probability(6), 0.01));
   CHECK(host.limiter->shedding());
