@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -140,6 +141,16 @@ Json Metrics(const Context& c) {
   return RenderMetrics(c.host, c.now);
 }
 
+// Bytes are whole.
+Json SignalNumber(const ShedStatus& status, double value) {
+  return IsMemory(status.signal) ? Json(static_cast<std::uint64_t>(std::clamp(value, 0.0, 0x1p63))) : Json(value);
+}
+
+std::string SignalText(const ShedStatus& status, double value) {
+  const std::string_view unit = IsMemory(status.signal) ? " bytes" : status.signal == ShedSignal::kPressure ? " %" : "";
+  return Scalar(SignalNumber(status, value)) + std::string(unit);
+}
+
 // The state of a bucket, for `show` and `why` alike.
 Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
   const double level = seen.bucket.Level(limit.shape, now);
@@ -151,6 +162,11 @@ Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
           {"served_again_in_s", serves ? 0.0 : Rounded(Seconds(again - now))},
           {"full_in_s", Rounded(Seconds(seen.bucket.UntilFull(now)))},
           {"recorded", seen.recorded}};
+}
+
+// Where everything is shed the bucket has no say.
+Json FinalVerdict(const Json& of_bucket, const Limit& limit, double rejection_probability) {
+  return rejection_probability >= 1 && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
 }
 
 Json LimitFields(const Rulebook& rules, LimitIndex index) {
@@ -177,8 +193,27 @@ Json Show(const Context& c) {
     return answer;
   }
   answer.update(LimitFields(c.rules(), *seen.limit));
-  answer.update(BucketFields(seen, c.rules().limit(*seen.limit), c.now));
+  const Limit& limit = c.rules().limit(*seen.limit);
+  const double shed = c.limiter().rejection_probability(limit.shed_priority);
+  answer.update(BucketFields(seen, limit, c.now));
+  answer["verdict"] = FinalVerdict(answer["verdict"], limit, shed);
+  answer["shed_probability"] = Rounded(shed);
   return answer;
+}
+
+std::string WhyShed(const Context& c, const Limit& limit, double probability) {
+  const ShedStatus status = c.host.Shed();
+  const std::string unknown = status.note.empty() ? "nothing is measured yet" : EscapeTag(status.note);
+  const std::string why = status.value.has_value() ? fmt::format("shed.signal = \"{}\" is at {}", Name(status.signal),
+                                                                 SignalText(status, *status.value))
+                                                   : unknown;
+  const bool all = probability >= 1;
+  return fmt::format(
+      "The rule sheds with priority {}, {}: {}.", limit.shed_priority,
+      probability == 0 ? "but not now"
+      : all            ? "and now every query"
+            : fmt::format("and now a query with probability {:.6g}, before its bucket is asked", probability),
+      why);
 }
 
 Json Why(const Context& c) {
@@ -219,8 +254,13 @@ Json Why(const Context& c) {
   const Json bucket = BucketFields(seen, limit, c.now);
   say(fmt::format("The limit is burst {:g}, rate {:g}/s, mode {}.", limit_fields["burst"].get<double>(),
                   limit_fields["rate"].get<double>(), Name(limit.mode)));
+  const double shed = c.limiter().rejection_probability(limit.shed_priority);
+  if (limit.shed_priority < kShedPriorities) say(WhyShed(c, limit, shed));
+  if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
   const double level = bucket["level"];
-  if (limit.mode == Mode::kOff) {
+  if (shed >= 1 && limit.mode == Mode::kEnforce) {
+    // The bucket is not asked.
+  } else if (limit.mode == Mode::kOff) {
     say("The mode is off: every query is answered OK and nothing is kept.");
   } else if (!seen.recorded) {
     say("No bucket is recorded, which is the same as a full one: the next query is answered OK.");
@@ -231,7 +271,7 @@ Json Why(const Context& c) {
                     bucket["served_again_in_s"].get<double>()));
     if (limit.mode == Mode::kShadow) say("The mode is shadow: the query is counted and answered OK all the same.");
   }
-  answer["verdict"] = bucket["verdict"];
+  answer["verdict"] = FinalVerdict(bucket["verdict"], limit, shed);
   answer["steps"] = steps;
   return answer;
 }
@@ -274,7 +314,8 @@ Json Rules(const Context& c) {
                     {"mode", mode},
                     {"served", t.served},
                     {"throttled", t.throttled},
-                    {"shadowed", t.shadowed}});
+                    {"shadowed", t.shadowed},
+                    {"shed", t.shed}});
   };
   const auto& rules = c.rules().rules();
   for (std::size_t i = 0; i < rules.size(); ++i) {
@@ -315,6 +356,49 @@ Json Peers(const Context& c) {
   return rows;
 }
 
+Json ShedAnswer(const Context& c) {
+  const ShedStatus status = c.host.Shed();
+  const auto number = [&](bool known, double x) { return known ? SignalNumber(status, x) : Json(); };
+  const bool known = status.value.has_value();
+  Json rows = Json::array();
+  const auto& priorities = c.rules().shed_priorities();
+  for (std::size_t p = 0, step = 0; p < kShedPriorities; ++p) {
+    if (!priorities[p]) continue;
+    std::string names;
+    for (const Rule& rule : c.rules().rules()) {
+      if (rule.shed && rule.shed_priority == p) names += (names.empty() ? "" : ", ") + rule.name;
+    }
+    const auto& curve = status.curve;
+    const auto part =
+        curve ? LogisticCurve::Step(curve->low(), curve->high(), step, priorities.count()) : LogisticCurve(0, 0);
+    ++step;
+    rows.push_back({{"priority", p},
+                    {"low", number(known, part.low())},
+                    {"high", number(known, part.high())},
+                    {"probability", Rounded(c.limiter().rejection_probability(p))},
+                    {"rules", names}});
+  }
+  return {{"signal", Name(status.signal)},
+          {"source", status.source.empty() ? Json() : Json(EscapeTag(status.source))},
+          {"value", number(known, status.value.value_or(0))},
+          {"age_s", known ? Json(Rounded(Seconds(status.age))) : Json()},
+          {"maximum", number(status.maximum > 0, status.maximum)},
+          {"low", number(known, known ? status.curve->low() : 0)},
+          {"high", number(known, known ? status.curve->high() : 0)},
+          {"note", status.note.empty() ? Json() : Json(EscapeTag(status.note))},
+          {"priorities", rows}};
+}
+
+Json Shed(const Context& c) {
+  if (c.argument.empty()) return ShedAnswer(c);
+  double value = 0;
+  const char* const end = c.argument.data() + c.argument.size();
+  const auto [rest, error] = std::from_chars(c.argument.data(), end, value);
+  if (error != std::errc() || rest != end || !std::isfinite(value)) return ErrorAnswer("VALUE must be a number");
+  if (const auto taken = c.host.ReportShed(value); !taken) return ErrorAnswer(taken.error().message);
+  return ShedAnswer(c);
+}
+
 Json Config(const Context& c) {
   return RenderSettings(c.host.settings(), c.rules().rules(), c.rules().overrides());
 }
@@ -345,6 +429,7 @@ constexpr Command kCommands[] = {
     {"top", "[N]", "the N most throttled and most served tags of the last minute or two", Top},
     {"rules", "", "rules in order, with what they served and throttled", Rules},
     {"peers", "", "the other hosts: where, heard how long ago, how old their news was, what was missed", Peers},
+    {"shed", "[VALUE]", "what load shedding goes by and how much it refuses; VALUE reports what to go by", Shed},
     {"config", "", "the settings in force, as TOML", Config},
     {"forgive", "TAG", "forget what a tag has spent or owes", ForgiveTag},
     {"reload", "", "read the settings file again and put it in force, if it is good", nullptr},

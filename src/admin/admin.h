@@ -30,6 +30,8 @@ class AdminHost {
   virtual const Settings& settings() const = 0;    // without rules and overrides, which the limiter has
   virtual ProcessCounts Counts() const = 0;
   virtual std::vector<PeerStatus> Peers() const = 0;    // none where limits are not shared
+  virtual ShedStatus Shed() const = 0;
+  virtual Result<void> ReportShed(double value) = 0;    // the reason if it is not wanted
   // Starts a reload. `done` is called once, perhaps before this returns.
   virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;
   // Starts going over to the program at the daemon's path. `done` is called once, perhaps before this returns: with

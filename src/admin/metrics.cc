@@ -112,13 +112,15 @@ constexpr Family kFamilies[] = {
     {"dthrottled_queries_total",
      CountKind::kCounter,
      {"rule", "verdict"},
-     "Queries answered: served (OK, a hit), throttled (NO), shadowed (OK where enforcing would have said NO), and "
+     "Queries answered: served (OK, a hit), throttled (NO), shed (NO because the host runs hot), shadowed (OK where "
+     "enforcing would have said NO), and "
      "unmatched (OK because no rule fits). The rule is empty where there is none.",
      [](const Scrape& s, Sink& sink) {
        EachRule(s, [&](std::string_view rule, std::size_t i) {
          const RuleTotals totals = s.limiter.Totals(i);
          sink.Add({rule, "served"}, D(totals.served));
          sink.Add({rule, "throttled"}, D(totals.throttled));
+         sink.Add({rule, "shed"}, D(totals.shed));
          sink.Add({rule, "shadowed"}, D(totals.shadowed));
        });
        sink.Add({"", "unmatched"}, D(s.counts.unmatched));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace dthrottle {
@@ -24,13 +25,15 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return std::floor(Seconds(s.process.started)); }, CountKind::kGauge,
      "process_start_time_seconds"},
     {"queries", "", "Queries answered.",
-     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shadowed + s.unmatched); },
+     [](const Snapshot& s) { return D(s.all.served + s.all.throttled + s.all.shed + s.all.shadowed + s.unmatched); },
      CountKind::kSum, "dthrottled_queries_total"},
     {"served", "", "Answered OK within a limit: hits.", [](const Snapshot& s) { return D(s.all.served); },
      CountKind::kSum, "dthrottled_queries_total{verdict=\"served\"}"},
-    {"throttled", "", "Answered NO.", [](const Snapshot& s) { return D(s.all.throttled); }, CountKind::kSum,
+    {"throttled", "", "Answered NO by a limit.", [](const Snapshot& s) { return D(s.all.throttled); }, CountKind::kSum,
      "dthrottled_queries_total{verdict=\"throttled\"}"},
-    {"shadowed", "", "Answered OK by a rule in shadow mode that would have said NO.",
+    {"shed", "", "Answered NO because the host runs hot, at no cost for the tag.",
+     [](const Snapshot& s) { return D(s.all.shed); }, CountKind::kSum, "dthrottled_queries_total{verdict=\"shed\"}"},
+    {"shadowed", "", "Answered OK by a rule in shadow mode; enforced, it would have said NO.",
      [](const Snapshot& s) { return D(s.all.shadowed); }, CountKind::kSum,
      "dthrottled_queries_total{verdict=\"shadowed\"}"},
     {"near_limit", "", "Of the served, left less than a fifth of the burst.",
@@ -165,6 +168,15 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return D(s.process.resp.brought.tags); }, CountKind::kGauge},
     {"resp_evicted", "", "Such buckets forgotten before they were full: raise resp.memory.",
      [](const Snapshot& s) { return D(s.process.resp.brought.evicted); }},
+    {"shed_signal", "ratio", "What shed.signal measures, as a part of shed.high; 0 while it is not known.",
+     [](const Snapshot& s) { return s.process.shed.signal; }, CountKind::kGauge},
+    {"shed_probability", "ratio", "With which probability the rules of the lowest priority are refused now.",
+     [](const Snapshot& s) { return s.shed_probability; }, CountKind::kGauge},
+    {"shed_samples", "", "Values measured or reported.", [](const Snapshot& s) { return D(s.process.shed.samples); }},
+    {"shed_failures", "", "Measurements that failed, so that nothing was shed.",
+     [](const Snapshot& s) { return D(s.process.shed.failures); }},
+    {"shed_expired", "", "Times that the last value became older than shed.expiry, so that nothing was shed.",
+     [](const Snapshot& s) { return D(s.process.shed.expired); }},
     {"reloads", "", "Settings put in force by a reload.", [](const Snapshot& s) { return D(s.process.reloads); }},
     {"reload_failures", "", "Reloads refused because the settings were bad.",
      [](const Snapshot& s) { return D(s.process.reload_failures); }},
@@ -192,6 +204,9 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.all = limiter.GrandTotals();
   s.debits = limiter.GrandDebits();
   s.merged = limiter.merge_counts();
+  for (std::size_t p = 0; p < kShedPriorities; ++p) {
+    s.shed_probability = std::max(s.shed_probability, limiter.rejection_probability(p));
+  }
   s.unmatched = limiter.Totals(Lane::kUnmatched).served;
   return s;
 }

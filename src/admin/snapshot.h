@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@
 #include "base/time.h"
 #include "limiter/limiter.h"
 #include "report/exchange.h"
+#include "shed/logistic.h"
+#include "shed/signal.h"
 
 namespace dthrottle {
 
@@ -47,6 +50,25 @@ struct RespCounts {
   TableCounts brought;    // of limits that clients bring
 };
 
+// What measuring for load shedding counts.
+struct ShedCounts {
+  std::uint64_t samples = 0;
+  std::uint64_t failures = 0;    // measurements that failed
+  std::uint64_t expired = 0;     // values that became too old
+  double signal = 0;             // as a part of the upper bound; 0 if there is no value
+};
+
+// What load shedding goes by, now.
+struct ShedStatus {
+  ShedSignal signal{};
+  std::string source;                    // a file or directory; empty: none
+  std::optional<double> value;           // none: nothing is shed
+  double maximum = 0;                    // 0: none
+  std::optional<LogisticCurve> curve;    // if there is a value
+  Duration age{};                        // of the value
+  std::string note;                      // why there is no value, or what is special about it; may be empty
+};
+
 // What only the skin of the daemon can count.
 struct ProcessCounts {
   Duration uptime{};
@@ -70,6 +92,7 @@ struct ProcessCounts {
   PeerCounts peers;
   HttpCounts http;
   RespCounts resp;
+  ShedCounts shed;
 };
 
 struct Snapshot {
@@ -85,6 +108,7 @@ struct Snapshot {
   std::uint64_t rules = 0;
   std::uint64_t overrides = 0;
   bool reshaping = false;
+  double shed_probability = 0;    // of the rules that are shed first
 };
 
 Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process);

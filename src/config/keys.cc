@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 
 #include "base/check.h"
 #include "base/host_name.h"
@@ -77,6 +78,18 @@ Key<T> Integer(std::string_view name, std::string_view default_text, std::int64_
     return true;
   };
   key.get = [=](const T& target) -> Value { return static_cast<std::int64_t>(Read(member, target)); };
+  return key;
+}
+
+template <class T>
+Key<T> Flag(std::string_view name, std::string_view default_text, Member<T, bool> member, std::string_view meaning) {
+  Key<T> key{name, default_text, "true or false", meaning, {}, {}};
+  key.set = [=](T& target, const Value& value) {
+    const auto* flag = std::get_if<bool>(&value);
+    if (flag != nullptr) member(target) = *flag;
+    return flag != nullptr;
+  };
+  key.get = [=](const T& target) -> Value { return Read(member, target); };
   return key;
 }
 
@@ -261,6 +274,48 @@ Key<Settings> Bind() {
   return key;
 }
 
+// A number, or text for what has a unit.
+Key<Settings> ShedBoundKey(std::string_view name, Member<Settings, ShedBound> member, std::string_view meaning) {
+  constexpr double kNumberMax = 1e15;
+  Key<Settings> key{
+      name,
+      "\"\"",
+      fmt::format("a size such as \"2.8GiB\", a percentage such as \"90%\", or a number from {:g} to {:g}", -kNumberMax,
+                  kNumberMax),
+      meaning,
+      {},
+      {}};
+  key.set = [=](Settings& s, const Value& value) {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    const auto* number = std::get_if<double>(&value);
+    if (const auto* text = std::get_if<std::string>(&value)) {
+      const auto parsed = ParseShedBound(*text);
+      if (parsed) member(s) = *parsed;
+      return parsed.has_value();
+    }
+    if (whole == nullptr && number == nullptr) return false;
+    const double x = whole != nullptr ? static_cast<double>(*whole) : *number;
+    if (!(std::abs(x) <= kNumberMax)) return false;
+    member(s) = {ShedBound::Kind::kNumber, x};
+    return true;
+  };
+  key.get = [=](const Settings& s) -> Value {
+    const ShedBound bound = Read(member, s);
+    switch (bound.kind) {
+      case ShedBound::Kind::kUnset:
+        return std::string();
+      case ShedBound::Kind::kNumber:
+        return bound.value;
+      case ShedBound::Kind::kBytes:
+        return FormatBytes(static_cast<std::uint64_t>(bound.value));
+      case ShedBound::Kind::kPercent:
+        return FormatNumber(bound.value) + "%";
+    }
+    return {};
+  };
+  return key;
+}
+
 constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
 
 #define MEMBER(path)          \
@@ -269,8 +324,18 @@ constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
   }
 
 // What a reload can change; everything else in a section takes a start.
-constexpr std::string_view kReloadable[] = {"query.max_connections", "query.idle_timeout",   "peers.connect",
-                                            "peers.authorized_keys", "resp.max_connections", "resp.idle_timeout"};
+constexpr std::string_view kReloadable[] = {"query.max_connections",
+                                            "query.idle_timeout",
+                                            "peers.connect",
+                                            "peers.authorized_keys",
+                                            "resp.max_connections",
+                                            "resp.idle_timeout",
+                                            "shed.signal",
+                                            "shed.cgroup",
+                                            "shed.low",
+                                            "shed.high",
+                                            "shed.interval",
+                                            "shed.expiry"};
 
 std::vector<Section> MakeSections() {
   using S = Settings;
@@ -380,19 +445,44 @@ std::vector<Section> MakeSections() {
                    MEMBER(peers.name_servers), "Who is asked for them.", NoControls),
        }},
       {"shed",
-       "Refusing some queries when the host runs out of memory. *Not in force yet.*",
+       "Refusing some queries when the host runs hot, under rules with *shed* = true. Between *low* and *high* the "
+       "probability of a refusal rises along a logistic curve, from 0.01 over 0.5 in the middle to 0.99; below *low* "
+       "nothing is refused, from *high* on everything. A refusal costs the tag nothing. What cannot be measured "
+       "refuses "
+       "nothing.",
        {
-           BytesKey<S>("low", "\"0B\"", 0, kSizeMax, MEMBER(shed.low),
-                       "Memory use at which shedding begins. With 0 nothing is shed."),
-           BytesKey<S>("high", "\"0B\"", 0, kSizeMax, MEMBER(shed.high), "Memory use at which everything is shed."),
-           Text<S>("signal", "\"cgroup\"", "one of \"cgroup\", \"host\", \"pressure\", \"reported\"",
-                   MEMBER(shed.signal),
-                   "What is measured: this control group's memory, the host's, its memory pressure, or a value "
-                   "reported over "
-                   "the admin socket.",
-                   [](const std::string& text) {
-                     return text == "cgroup" || text == "host" || text == "pressure" || text == "reported";
-                   }),
+           Choice<S, ShedSignal>(
+               "signal", "\"cgroup\"",
+               {ShedSignal::kCgroup, ShedSignal::kHost, ShedSignal::kPressure, ShedSignal::kReported},
+               MEMBER(shed.signal),
+               "What is measured: \"cgroup\", the memory of a control group (version 2) against its memory.max, or the "
+               "host's memory where there is no maximum; \"host\", the memory of the host that is not available for "
+               "new "
+               "work; \"pressure\", the percentage of the last 10 s in which something waited for memory (PSI, avg10 "
+               "of "
+               "\"some\"); \"reported\", a number that an application reports with the admin command shed. File pages "
+               "that nobody has used lately do not count as memory of a group: the kernel drops them before anything "
+               "else."),
+           Text<S>(
+               "cgroup", "\"\"", "a path below /sys/fs/cgroup or an absolute one, or \"\"", MEMBER(shed.cgroup),
+               "The control group that \"cgroup\" and \"pressure\" look at, such as "
+               "\"system.slice/nginx.service\" to protect a web server. Without it \"cgroup\" looks at the daemon's "
+               "own and \"pressure\" at the whole host. A group of version 1 works by its absolute path.",
+               NoControls),
+           ShedBoundKey("low", MEMBER(shed.low),
+                        "Where refusing begins: for memory a size, or a percentage of the maximum; a percentage for "
+                        "\"pressure\"; a number for \"reported\". Without *low* and *high* memory is shed between 90 % "
+                        "and 98 %."),
+           ShedBoundKey(
+               "high", MEMBER(shed.high),
+               "Where everything is refused; of the same kind as *low* and not less. Leave room for what comes "
+               "within an *interval*."),
+           DurationKey<S>("interval", "\"500ms\"", 50ms, 1min, MEMBER(shed.interval),
+                          "The time between two measurements. Queries never measure."),
+           DurationKey<S>(
+               "expiry", "\"10s\"", 100ms, 1h, MEMBER(shed.expiry),
+               "A value that is older than this, because its reporter died or a file cannot be read, refuses "
+               "nothing any more. At least twice the *interval*."),
        }},
       {"resp",
        "Clients of Redis: CL.THROTTLE as redis-cell answers it; see dthrottle-protocol(7). Nobody listens unless there "
@@ -510,6 +600,18 @@ std::vector<Key<Rule>> MakeRuleKeys() {
     return rule.horizon.has_value() ? Value(FormatDuration(*rule.horizon)) : Value(std::monostate());
   };
   keys.push_back(std::move(horizon));
+  keys.push_back(Flag<Rule>(
+      "shed", "false", [](Rule & r) -> auto& { return r.shed; },
+      "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
+      "hot; "
+      "see [shed]. In mode \"shadow\" a refusal is counted and answered OK, in mode \"off\" there is none."));
+  keys.push_back(Integer<Rule>(
+      "shed_priority", "0", 0, kShedPriorities - 1, [](Rule & r) -> auto& { return r.shed_priority; },
+      "Which rules are refused first: those with the lowest number. The interval from shed.low to shed.high is cut "
+      "into "
+      "as many equal parts as there are priorities among rules that shed, and each has the curve over its own part: "
+      "all "
+      "of a priority is refused before any of the next one is."));
   return keys;
 }
 

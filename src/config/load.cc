@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -88,6 +89,7 @@ class Loader {
       Error(e.source().begin, fmt::format("not TOML: {}", e.description()));
       return;
     }
+    root_ = &root;
     for (const auto& [name, node] : root) Top(name.str(), node);
     NameRules();
     CheckTogether();
@@ -129,6 +131,7 @@ class Loader {
               fmt::format("unknown key {}.{}; must be one of {}", section, name, KeyNames(keys)));
       } else if (!key->set(target, FromToml(node))) {
         Error(node.source().begin, fmt::format("{}.{} = {}: must be {}", section, name, QuoteNode(node), key->allowed));
+        wrong_.emplace(section);
       }
     }
   }
@@ -179,15 +182,10 @@ class Loader {
     if (s.query.tcp.enabled() && s.query.tcp.port != 0 && s.query.tcp == s.admin.tcp) {
       Error({}, fmt::format("query.tcp and admin.tcp are both \"{}\": must differ", FormatEndpoint(s.query.tcp)));
     }
-    if (s.shed.low > s.shed.high) {
-      Error({}, fmt::format("shed.low = \"{}\": must be at most shed.high = \"{}\"", FormatBytes(s.shed.low),
-                            FormatBytes(s.shed.high)));
-    }
     if (s.query.tcp.enabled() && !IsLoopback(s.query.tcp)) {
       Warn({}, fmt::format("query.tcp = \"{}\" is not loopback: whoever reaches it may spend tokens",
                            FormatEndpoint(s.query.tcp)));
     }
-    if (s.shed.high > 0) Warn({}, "[shed] is checked but not in force in this version");
     for (const auto& [name, path, tcp] :
          {std::tuple("query", s.query.unix_path, s.query.tcp), std::tuple("admin", s.admin.unix_path, s.admin.tcp)}) {
       if (!s.resp.unix_path.empty() && s.resp.unix_path == path) {
@@ -200,6 +198,7 @@ class Loader {
     CheckPeers();
     CheckRules();
     CheckOverrides();
+    CheckShed();
   }
 
   void CheckPeers() {
@@ -221,6 +220,67 @@ class Loader {
     for (const std::string& entry : peers.connect) {
       if (!ParsePeerEntry(entry)->is_loopback()) complain("connect", entry);
     }
+  }
+
+  void CheckShed() {
+    using Kind = ShedBound::Kind;
+    const auto& shed = loaded_.settings.shed;
+    if (wrong_.contains("shed")) return;    // what stands there instead is not what was meant
+    const auto fits = [&](const ShedBound& bound) {
+      switch (shed.signal) {
+        case ShedSignal::kPressure:
+          return bound.kind == Kind::kPercent;
+        case ShedSignal::kReported:
+          return bound.kind == Kind::kNumber;
+        default:
+          return bound.kind != Kind::kNumber;
+      }
+    };
+    const std::string_view wanted = shed.signal == ShedSignal::kPressure ? "a percentage such as \"20%\""
+                                    : shed.signal == ShedSignal::kReported
+                                        ? "a number such as 250"
+                                        : "a size such as \"2.8GiB\" or a percentage such as \"90%\"";
+    bool all_fit = true;
+    for (const auto& [name, bound] : {std::pair("low", shed.low), std::pair("high", shed.high)}) {
+      if (fits(bound)) continue;
+      all_fit = false;
+      Error(PlaceOf("shed", name), fmt::format("shed.{} = {}: must be {} with shed.signal = \"{}\"", name,
+                                               Shown("shed", name), wanted, Name(shed.signal)));
+    }
+    if (shed.expiry < 2 * shed.interval) {
+      Error(PlaceOf("shed", "expiry"),
+            fmt::format("shed.expiry = \"{}\": must be at least twice shed.interval = \"{}\"",
+                        FormatDuration(shed.expiry), FormatDuration(shed.interval)));
+    }
+    if (!all_fit) return;
+    if (shed.low.kind != shed.high.kind) {
+      Error(PlaceOf("shed", "low"),
+            fmt::format("shed.low = {}: must be of the same kind as shed.high = {}: two sizes or two "
+                        "percentages",
+                        Shown("shed", "low"), Shown("shed", "high")));
+    } else if (shed.low.value > shed.high.value) {
+      Error(PlaceOf("shed", "low"),
+            fmt::format("shed.low = {}: must be at most shed.high = {}", Shown("shed", "low"), Shown("shed", "high")));
+    } else if (shed.signal != ShedSignal::kReported && shed.high.kind != Kind::kUnset && shed.high.value == 0) {
+      Error(PlaceOf("shed", "high"),
+            fmt::format("shed.high = {}: must be more than 0, which is always reached", Shown("shed", "high")));
+    }
+    const auto& rules = loaded_.settings.rules;
+    const bool used = std::any_of(rules.begin(), rules.end(), [](const Rule& rule) { return rule.shed; });
+    if (root_->contains("shed") && shed.high.kind != Kind::kUnset && !used) {
+      Warn(PlaceOf("shed", "high"), "[shed] has bounds but no rule has shed = true: nothing is shed");
+    }
+  }
+
+  toml::source_position PlaceOf(std::string_view section, std::string_view key) const {
+    const auto node = (*root_)[section][key];
+    return node ? node.node()->source().begin : toml::source_position{};
+  }
+
+  // The value of a key as the file has it.
+  std::string Shown(std::string_view section, std::string_view key) const {
+    const auto node = (*root_)[section][key];
+    return node ? QuoteNode(*node.node()) : "\"\"";
   }
 
   void CheckRules() {
@@ -296,6 +356,8 @@ class Loader {
   }
 
   std::string_view file_;
+  const toml::table* root_ = nullptr;           // while parsing
+  std::set<std::string, std::less<>> wrong_;    // sections with a value that is not allowed
   LoadedSettings loaded_;
   std::size_t dropped_ = 0;
   std::vector<toml::source_position> rule_places_, override_places_;

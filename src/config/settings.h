@@ -7,6 +7,7 @@
 
 #include "base/time.h"
 #include "rule/rule.h"
+#include "shed/signal.h"
 
 namespace dthrottle {
 
@@ -66,9 +67,11 @@ struct Settings {
     bool enabled() const { return !connect.empty(); }
   } peers;
   struct {
-    std::uint64_t low = 0;     // bytes; 0: no shedding
-    std::uint64_t high = 0;    // bytes
-    std::string signal;
+    ShedSignal signal{};
+    std::string cgroup;    // below /sys/fs/cgroup, or absolute; empty: the daemon's own, or the host for pressure
+    ShedBound low, high;
+    Duration interval{};
+    Duration expiry{};
   } shed;
   struct {
     Endpoint tcp;

@@ -74,6 +74,18 @@ std::string FormatBytes(std::uint64_t bytes) {
   return FormatWithUnit(bytes, std::span(kSizes).subspan(1, 5));
 }
 
+Result<ShedBound> ParseShedBound(std::string_view text) {
+  constexpr Unit kPercent[] = {{"%", 1}};
+  if (text.empty()) return ShedBound{};
+  if (const auto percent = ParseWithUnit(text, kPercent)) {
+    if (*percent > 100) return Fail("more than 100%");
+    return ShedBound{ShedBound::Kind::kPercent, *percent};
+  }
+  const auto bytes = ParseBytes(text);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return ShedBound{ShedBound::Kind::kBytes, static_cast<double>(*bytes)};
+}
+
 Result<double> ParseRate(std::string_view text) {
   return ParseWithUnit(text, kRates);
 }

@@ -19,6 +19,9 @@ std::string FormatDuration(Duration);
 Result<std::uint64_t> ParseBytes(std::string_view text);
 std::string FormatBytes(std::uint64_t);
 
+// "2.8GiB" or "90%"; empty means unset.
+Result<ShedBound> ParseShedBound(std::string_view text);
+
 // "60/m": tokens a second. Units s, m, h, d.
 Result<double> ParseRate(std::string_view text);
 

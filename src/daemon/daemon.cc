@@ -144,6 +144,8 @@ void Daemon::Start() {
   RaiseDescriptorLimit();
   StartPeering();
   OpenBroughtLimits();
+  shedding_ = std::make_unique<Shedding>(&loop_, *limiter_, settings_, log_);
+  shedding_->Reload();
   Listen();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   TakeHandedConnections();
@@ -450,6 +452,7 @@ ProcessCounts Daemon::Counts() const {
     counts.stalled += resp_->counts().stalled;
   }
   if (brought_ != nullptr) counts.resp.brought = brought_->table().counts();
+  counts.shed = shedding_->Counts();
   return counts;
 }
 
@@ -520,6 +523,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
     settings_ = std::move(work->loaded.settings);
     limiter_->Adopt(std::move(work->rules));
     ReloadPeering(outcome.problems);
+    shedding_->Reload();
     for (const auto& worker : workers_) {
       worker->Do([server = worker->server.get(), timeout = settings_.query.idle_timeout] {
         server->set_idle_timeout(timeout);
@@ -634,6 +638,7 @@ void Daemon::StopListening() {
 void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
+  if (shedding_ != nullptr) shedding_->Close();
   admin_->Close();
   if (http_ != nullptr) http_->Close();
   if (resp_ != nullptr) resp_->Close();

@@ -14,6 +14,7 @@
 #include "config/load.h"
 #include "config/settings.h"
 #include "daemon/peering.h"
+#include "daemon/shedding.h"
 #include "frontend/http.h"
 #include "frontend/resp_server.h"
 #include "io/admin_server.h"
@@ -108,6 +109,8 @@ class Daemon final : private AdminHost {
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override;
   std::vector<PeerStatus> Peers() const override;
+  ShedStatus Shed() const override { return shedding_->Status(); }
+  Result<void> ReportShed(double value) override { return shedding_->Report(value); }
   void Reload(std::function<void(const ReloadOutcome&)> done) override;
   void Upgrade(std::function<void(const Result<std::string>&)> done) override;
 
@@ -130,6 +133,7 @@ class Daemon final : private AdminHost {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
+  std::unique_ptr<Shedding> shedding_;
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<HttpServer> http_;    // null where nothing listens for it
   std::optional<MappedRegion> brought_region_;

@@ -22,6 +22,8 @@ constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kProblem = "application/problem+json";
 
 // Problem types that the draft RateLimit header fields register (draft-ietf-httpapi-ratelimit-headers-10, section 6).
+constexpr std::string_view kReducedCapacity =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 constexpr std::string_view kQuotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 HttpReply Reply(unsigned status, std::string_view content_type, std::string body) {
@@ -205,6 +207,11 @@ Json Numbers(const Decision& d) {
 
 template <class Decision>
 HttpReply Refusal(const Decision& d) {
+  if (d.verdict == Verdict::kShed) {
+    Json body = {{"type", kReducedCapacity}, {"title", "The host sheds load"}, {"status", 503}};
+    body.update(Numbers(d));
+    return Reply(503, kProblem, body.dump() + "\n");
+  }
   Json body = {{"type", kQuotaExceeded},
                {"title", d.retry.has_value() ? "The tag has spent its quota" : "The cost is more than the quota"},
                {"status", 429},
@@ -215,7 +222,6 @@ HttpReply Refusal(const Decision& d) {
 
 }    // namespace
 
-// A verdict of another kind, such as one for want of capacity (503), gets its status here and in Auth.
 HttpReply HttpService::Check(const HttpRequest& request, const HttpTarget& target, Instant now) {
   const auto decision = Decide(request, target, now);
   if (!decision) return BadRequest(decision.error().message);

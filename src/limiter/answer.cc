@@ -24,13 +24,13 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
     if (i >= 2 * ahead) {
       const std::size_t k = i - 2 * ahead;
       const Table::Probe& probe = probes[k % kRing];
-      verdicts[k] = Decide(queries[k], probe, lane, now, standings.empty() ? nullptr : &standings[k]);
+      verdicts[k] = Decide(queries[k], probe, lane, prng, now, standings.empty() ? nullptr : &standings[k]);
       if (lane.Sampled()) lane.Sample(queries[k].tag, probe.hash, verdicts[k] == Verdict::kServe, prng, now);
     }
   }
 }
 
-inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now,
+inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                                Standing* standing) {
   Table::Shard shard(*table_, probe.hash);
   Slot* slot = shard.Find(query.tag, probe, now);
@@ -49,6 +49,15 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   if (limit.mode == Mode::kOff) {
     counters.served.Add();
     return Verdict::kServe;
+  }
+  // Before the bucket is asked, so that a query that both would refuse counts as shed: the host comes first.
+  if (shedding() && Sheds(rejection_probability(limit.shed_priority), prng)) [[unlikely]] {
+    if (limit.mode == Mode::kShadow) {
+      counters.shadowed.Add();
+      return Verdict::kServe;
+    }
+    counters.shed.Add();
+    return Verdict::kShed;
   }
   const bool shared = limit.shared && window_ != 0;
   Bucket fresh;

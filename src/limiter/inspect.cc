@@ -34,7 +34,8 @@ RuleTotals Limiter::CounterTotals(std::size_t counter) const {
   RuleTotals sum;
   for (const auto& lane : lanes_) {
     const RuleCounters& counters = lane->counters(counter);
-    sum += {counters.served.Read(), counters.throttled.Read(), counters.shadowed.Read(), counters.near_limit.Read()};
+    sum += {counters.served.Read(), counters.throttled.Read(), counters.shadowed.Read(), counters.near_limit.Read(),
+            counters.shed.Read()};
   }
   return sum;
 }

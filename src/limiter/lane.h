@@ -16,9 +16,10 @@ namespace dthrottle {
 
 struct RuleCounters {
   Counter served;        // hits: queries answered OK within the limit
-  Counter throttled;     // answered NO
+  Counter throttled;     // answered NO by the limit
   Counter shadowed;      // answered OK because of mode shadow; enforcing would have said NO
   Counter near_limit;    // of the served, left less than a fifth of the burst
+  Counter shed;          // answered NO because the host runs hot
 };
 
 class Lane {

@@ -2,10 +2,12 @@
 //
 // A tag finds its rule, the rule shapes a bucket, the bucket gives a verdict. Everything else is arranged around that
 // path: no allocation, no clock, no lock but the table's, held for one decision. The files beside this one are the
-// things a limiter does: answer.cc queries, merge.cc what peers say, tick.cc the work between them, inspect.cc looking
-// inside.
+// things a limiter does: answer.cc queries, shed.cc how many to refuse, merge.cc what peers say, tick.cc the work
+// between them, inspect.cc looking inside.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +23,8 @@
 #include "query/verdict.h"
 #include "report/entries.h"
 #include "rule/rulebook.h"
+#include "shed/logistic.h"
+#include "shed/signal.h"
 
 namespace dthrottle {
 
@@ -54,14 +58,14 @@ struct Standing {
 };
 
 struct RuleTotals {
-  std::uint64_t served = 0, throttled = 0, shadowed = 0, near_limit = 0;
+  std::uint64_t served = 0, throttled = 0, shadowed = 0, near_limit = 0, shed = 0;
 
   RuleTotals& operator+=(const RuleTotals& o) {
-    served += o.served, throttled += o.throttled, shadowed += o.shadowed, near_limit += o.near_limit;
+    served += o.served, throttled += o.throttled, shadowed += o.shadowed, near_limit += o.near_limit, shed += o.shed;
     return *this;
   }
   RuleTotals& operator-=(const RuleTotals& o) {
-    served -= o.served, throttled -= o.throttled, shadowed -= o.shadowed, near_limit -= o.near_limit;
+    served -= o.served, throttled -= o.throttled, shadowed -= o.shadowed, near_limit -= o.near_limit, shed -= o.shed;
     return *this;
   }
 };
@@ -140,6 +144,20 @@ class Limiter final : private SlotPolicy {
 
   const MergeCounts& merge_counts() const { return merge_counts_; }
 
+  // ---- Shedding (shed/logistic.h) ----
+
+  // From now on some queries are refused under limits that shed, as `curve` has it where the signal is at `x`. The
+  // curve's interval is cut into as many equal steps as there are priorities in the rules, the least important first:
+  // the next one begins to be refused when all of the one before it is. With one priority it is the whole interval.
+  void Shed(const LogisticCurve& curve, double x);
+  void StopShedding();
+
+  // Of limits with that priority; 0 for kShedPriorities, which is those that never shed.
+  double rejection_probability(std::size_t priority) const {
+    return shed_.probability[priority].load(std::memory_order_relaxed);
+  }
+  bool shedding() const { return shed_.any.load(std::memory_order_relaxed); }
+
   Inspection Inspect(const Query& query, Instant now);
 
   // Forgets what the tag has spent or owes. False if there was nothing.
@@ -160,7 +178,8 @@ class Limiter final : private SlotPolicy {
   bool Reshape(const Tag&, Slot&, Instant now) const override;
   bool Plausible(const Slot&, Instant now) const override;
 
-  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Instant now, Standing* standing);
+  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
+                 Standing* standing);
   std::optional<LimitIndex> FindLimit(const Query& query) const;
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
@@ -175,6 +194,12 @@ class Limiter final : private SlotPolicy {
   std::shared_ptr<const Rulebook> rules_;
   std::shared_ptr<const Rulebook> previous_;    // while reshaping: what older slots mean
   std::vector<std::size_t> counter_of_rule_;    // index into a lane's counters; one more entry, for kNoRule
+
+  // Written by the owner's thread when the signal was measured, read with every query: on a line of its own.
+  struct alignas(64) Shedding {
+    std::atomic<bool> any{false};    // whether some probability is not 0
+    std::array<std::atomic<double>, kShedPriorities + 1> probability{};
+  } shed_;
 
   std::size_t peers_ = 0;
   Ticks window_ = 0;    // the period of reports; 0: nothing is shared

@@ -6,7 +6,11 @@
 
 namespace dthrottle {
 
-enum class Verdict : std::uint8_t { kServe, kThrottle };
+enum class Verdict : std::uint8_t {
+  kServe,
+  kThrottle,    // the limit says no
+  kShed,        // the host runs hot; of the tag nothing was taken
+};
 
 inline constexpr std::size_t kAnswerBytes = 3;
 

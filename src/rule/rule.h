@@ -6,6 +6,7 @@
 
 #include "base/time.h"
 #include "base/tokens.h"
+#include "shed/signal.h"
 
 namespace dthrottle {
 
@@ -32,6 +33,8 @@ struct Rule {
   Mode mode = Mode::kEnforce;
   std::optional<Tokens> max_debt;     // most that peers' hits may take a bucket below zero
   std::optional<Duration> horizon;    // peers' hits older than this are dropped
+  bool shed = false;                  // refuse some queries when the host runs hot
+  std::uint32_t shed_priority = 0;    // below kShedPriorities; the lowest are refused first
 };
 
 // Another burst and rate for one exact tag; everything else comes from the rule that the tag matches.

@@ -20,13 +20,15 @@ class Fingerprint {
   std::uint64_t value_ = 1;
 };
 
-// What an override shares, and how far, is its rule's to say; without one it is shared like any rule that says nothing.
+// What an override shares, how far, and whether it is shed, is its rule's to say; without one it is shared like any
+// rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
-  Limit limit{shape, index, mode, true, -1, Duration::zero()};
+  Limit limit{shape, index, mode, true, kShedPriorities, -1, Duration::zero()};
   if (rule != nullptr) {
     limit.shared = rule->share != Share::kLocal;
     if (rule->max_debt.has_value()) limit.max_debt = TicksOf(*rule->max_debt, shape);
     limit.horizon = rule->horizon.value_or(Duration::zero());
+    if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
   }
   limit.shared = limit.shared && mode != Mode::kOff;
   return limit;
@@ -68,6 +70,9 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     fingerprint.Add(Name(mode));
   }
   fingerprint_ = fingerprint.value();
+  for (const Limit& limit : limits_) {
+    if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
+  }
 }
 
 template <class Matcher>

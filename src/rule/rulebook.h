@@ -5,6 +5,7 @@
 // a reload makes another one.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,9 +25,10 @@ struct Limit {
   Shape shape;
   std::uint32_t rule;    // index into rules(), also for an override; rules().size() if no rule matches its tag
   Mode mode;
-  bool shared;         // with other hosts
-  Ticks max_debt;      // of Bucket::Debit; negative: the limiter's
-  Duration horizon;    // 0: the limiter's
+  bool shared;                   // with other hosts
+  std::uint8_t shed_priority;    // kShedPriorities: never sheds
+  Ticks max_debt;                // of Bucket::Debit; negative: the limiter's
+  Duration horizon;              // 0: the limiter's
 };
 
 class Rulebook {
@@ -52,6 +54,9 @@ class Rulebook {
   const Limit& limit(LimitIndex index) const { return limits_[index]; }
   std::size_t limits() const { return limits_.size(); }
   bool is_override(LimitIndex index) const { return index >= rules_.size(); }
+
+  // The priorities of limits that shed.
+  const std::bitset<kShedPriorities>& shed_priorities() const { return shed_priorities_; }
 
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Override>& overrides() const { return overrides_; }
@@ -80,6 +85,7 @@ class Rulebook {
   std::vector<Pattern> patterns_;    // of the rules that have one, in order
   std::optional<std::uint32_t> default_rule_;
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
+  std::bitset<kShedPriorities> shed_priorities_;
   std::uint64_t fingerprint_ = 0;
 };
 

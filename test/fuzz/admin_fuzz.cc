@@ -18,13 +18,22 @@ class FuzzedDaemon final : public AdminHost {
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override { return {}; }
   std::vector<PeerStatus> Peers() const override { return {}; }
+  ShedStatus Shed() const override {
+    return {ShedSignal::kReported, "", reported_, 0, LogisticCurve(-1, 1), Duration(1), "n\xff\n"};
+  }
+  Result<void> ReportShed(double value) override {
+    reported_ = value;
+    host_.limiter->Shed(LogisticCurve(-1, 1), value);
+    return {};
+  }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }
   void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(Fail("not now")); }
   void Ask(std::string_view tag) { (void)host_.Serves(tag, FromNanoseconds(1)); }
 
  private:
-  testing::Host host_{"[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=2\nrate=1\n[[rule]]\nburst=10\nrate=1\n"};
+  testing::Host host_{"[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=2\nrate=1\nshed=true\n[[rule]]\nburst=10\nrate=1\n"};
   Settings settings_ = DefaultSettings();
+  double reported_ = 0;
 };
 
 }    // namespace

@@ -16,8 +16,10 @@ LAYERS = [
     {"daemon", "ctl", "plan", "client", "integration"},
 ]
 
-# Within a layer: what a rule asks of a bucket, what settings say of both, and sockets for other protocols.
-SIDEWAYS = {("rule", "bucket"), ("config", "rule"), ("config", "bucket"), ("frontend", "io")}
+# Within a layer: what a rule asks of a bucket and how it is shed, what settings say of all three, and sockets for other
+# protocols.
+SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("config", "rule"), ("config", "bucket"), ("config", "shed"),
+            ("frontend", "io")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(

@@ -37,12 +37,16 @@ class Host {
   }
 
   bool Serves(std::string_view tag, Instant now, Cost cost = 1, std::size_t lane = 0) {
+    return Ask(tag, now, cost, lane) == Verdict::kServe;
+  }
+
+  Verdict Ask(std::string_view tag, Instant now, Cost cost = 1, std::size_t lane = 0) {
     const NamedTag named(std::string(tag), kTagBytesMax, limiter->keys().digest);
     Query query = named.query();
     query.cost = cost;
     Verdict verdict;
     limiter->Answer({&query, 1}, {&verdict, 1}, lane, prng, now);
-    return verdict == Verdict::kServe;
+    return verdict;
   }
 
   double Level(std::string_view tag, Instant now) {

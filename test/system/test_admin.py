@@ -12,7 +12,7 @@ import unittest
 from common import SystemTest
 from daemon import PATIENCE, SANITIZED, Daemon, override, receive_all, rule, wait_until
 
-COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "rules", "peers", "config", "forgive", "reload",
+COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "rules", "peers", "shed", "config", "forgive", "reload",
             "upgrade")
 COMMAND_BYTES_MAX = 64 * 1024
 
@@ -32,7 +32,7 @@ class Conversation(SystemTest):
 
     def test_every_answer_ends_with_its_only_empty_line(self):
         with Daemon(rule(), override("a tag")) as daemon, daemon.connect_admin() as sock:
-            for command in ("help", "stats", "metrics", "show C", "why C", "top", "rules", "peers", "config", "forgive C",
+            for command in ("help", "stats", "metrics", "show C", "why C", "top", "rules", "peers", "shed", "config", "forgive C",
                             "reload", "nonsense", "json stats", "json nonsense", ""):
                 sock.sendall(command.encode() + b"\n")
                 received = b""
@@ -142,7 +142,8 @@ class Tags(SystemTest):
             shown = daemon.admin_json("show login:x")
             self.assertEqual(shown, {
                 "tag": "login:x", "rule": "login", "override": False, "mode": "enforce", "burst": 4, "rate": 0.01,
-                "level": 4, "debt": 0, "verdict": "OK", "served_again_in_s": 0, "full_in_s": 0, "recorded": False})
+                "level": 4, "debt": 0, "verdict": "OK", "served_again_in_s": 0, "full_in_s": 0, "recorded": False,
+                "shed_probability": 0})
             daemon.ask(["login:x"] * 9)
             shown = daemon.admin_json("show login:x")
             self.assertEqual((shown["verdict"], shown["recorded"], shown["debt"]), ("NO", True, 0))
@@ -234,7 +235,7 @@ class Overviews(SystemTest):
         with Daemon(rule(), override("a tag")) as daemon:
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "metrics": str, "show C": dict, "why C": dict, "top": dict,
-                     "top 5": dict, "rules": list, "peers": list, "config": str, "forgive C": dict, "reload": dict,
+                     "top 5": dict, "rules": list, "peers": list, "shed": dict, "config": str, "forgive C": dict, "reload": dict,
                      "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS))
             for command, kind in types.items():

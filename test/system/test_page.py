@@ -131,7 +131,9 @@ class LivePage(SystemTest):
         live["peers"] = [{**peer, "name": HOSTILE[0]}, {**peer, "name": None, "state": "<b>", "heard_s_ago": None,
                                                         "age_s": None, "note": HOSTILE[1]}, {**peer, "state": "self"}]
         live["shed"] = {"signal": HOSTILE[0], "value": 2.9 * 2**30, "low": 2.8 * 2**30, "high": 3 * 2**30,
-                        "levels": [{"priority": 0, "probability": 0.5}, {"priority": HOSTILE[1], "probability": 0.01}]}
+                        "priorities": [
+                            {"priority": 0, "low": 2.8 * 2**30, "high": 3 * 2**30, "probability": 0.5},
+                            {"priority": HOSTILE[1], "low": 2.9 * 2**30, "high": 3 * 2**30, "probability": 0.01}]}
         live["stats"]["uptime"] = 0
         with stub(page_text, headers["Content-Security-Policy"], lambda: live) as origin:
             page = self.open(origin)
@@ -151,7 +153,7 @@ class LivePage(SystemTest):
             self.assertEqual((page.complaints, page.run('document.querySelectorAll("script").length')), ([], 1))
 
             # What the card does not understand hides it, and harms nothing else.
-            for shed in (None, {"error": "unknown command"}, "off", [], {"low": 0, "high": 0, "value": 1}, {"low": "x"}):
+            for shed in (None, {"error": "unknown command"}, "off", [], {"low": 1, "high": 1, "value": 1}, {"low": "x"}):
                 live["shed"] = shed
                 page.wait('document.getElementById("shed").hidden', f"{shed} hides the card")
                 live["shed"] = {"low": 1, "high": 2}

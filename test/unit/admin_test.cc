@@ -27,6 +27,12 @@ class FakeDaemon final : public AdminHost {
   const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override { return {}; }
   std::vector<PeerStatus> Peers() const override { return {}; }
+  ShedStatus Shed() const override { return shed; }
+  Result<void> ReportShed(double value) override {
+    if (shed.signal != ShedSignal::kReported) return Fail("not wanted");
+    shed.value = value;
+    return {};
+  }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done(outcome); }
   void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(upgraded); }
 
@@ -44,6 +50,7 @@ class FakeDaemon final : public AdminHost {
   Host& host() { return host_; }
   ReloadOutcome outcome{true, {}};
   Result<std::string> upgraded = "/usr/sbin/dthrottled";
+  ShedStatus shed;
 
  private:
   Host host_;
@@ -72,8 +79,8 @@ TEST_CASE("tags are shown as printable ASCII and read back") {
 TEST_CASE("help comes first and names every command") {
   FakeDaemon daemon;
   const std::string help = daemon.Ask("help");
-  for (const char* c : {"help", "stats", "metrics", "show TAG", "why TAG", "top [N]", "rules", "config", "forgive TAG",
-                        "reload", "upgrade", "json"}) {
+  for (const char* c : {"help", "stats", "metrics", "show TAG", "why TAG", "top [N]", "rules", "shed [VALUE]", "config",
+                        "forgive TAG", "reload", "upgrade", "json"}) {
     CHECK(Has(help, c));
   }
 }
@@ -120,7 +127,57 @@ TEST_CASE("top lists the most throttled and the most served") {
 TEST_CASE("rules count what they served and throttled") {
   FakeDaemon daemon;
   for (int i = 0; i < 5; ++i) daemon.host().Serves("login:x", kNow);
-  CHECK(Has(daemon.Ask("rules"), "login    login:*  3      0.5   debit  enforce  3       2          0\n"));
+  CHECK(Has(daemon.Ask("rules"), "login    login:*  3      0.5   debit  enforce  3       2          0         0\n"));
+}
+
+TEST_CASE("shed shows the signal and what it does to each priority, and takes values where they are wanted") {
+  FakeDaemon daemon;
+  daemon.host().limiter->Adopt(
+      testing::Rules("[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=3\nrate=0.5\nshed=true\nshed_priority=3\n"
+                     "[[rule]]\nname=\"quiet\"\nmatch=\"q*\"\nburst=3\nrate=0.5\nshed=true\nmode=\"shadow\"\n"
+                     "[[rule]]\nname=\"default\"\nburst=10\nrate=1\nshed=true\n"));
+  daemon.shed.note = "why not";
+  CHECK(Has(daemon.Ask("shed"), "signal      cgroup\nsource      -\nvalue       -\n"));
+  CHECK(Has(daemon.Ask("shed"), "note        why not\n"));
+  CHECK(Has(daemon.Ask("why web"), "The rule sheds with priority 0, but not now: why not.\n"));
+  CHECK(daemon.Ask("shed 7") == "error: not wanted\n\n");
+
+  const LogisticCurve curve(100, 300);
+  const auto measure = [&](double value) {
+    daemon.shed = {ShedSignal::kReported, "", value, 0, curve, 250ms, ""};
+    daemon.host().limiter->Shed(curve, value);
+  };
+  measure(150);
+  const std::string answer = daemon.Ask("shed");
+  CHECK(Has(answer, "value       150\nage_s       0.25\nmaximum     -\nlow         100\nhigh        300\n"));
+  CHECK(Has(answer,
+            "priority  low  high  probability  rules\n0         100  200   0.5          quiet, default\n"
+            "3         200  300   0            login\n"));
+  CHECK(Has(daemon.Ask("json shed"), "{\"priority\":0,\"low\":100.0,\"high\":200.0,\"probability\":0.5,"));
+  CHECK(Has(daemon.Ask("show web"), "shed_probability   0.5\n"));
+  CHECK(Has(daemon.Ask("show web"), "verdict            OK\n"));
+  CHECK(Has(daemon.Ask("why web"),
+            "and now a query with probability 0.5, before its bucket is asked: shed.signal = "
+            "\"reported\" is at 150.\n"));
+  CHECK(Has(daemon.Ask("why login:x"), "The rule sheds with priority 3, but not now: "));
+  CHECK(Has(daemon.Ask("stats"), "shed_probability         0.5\n"));
+  measure(200);
+  for (int i = 0; i < 7; ++i) daemon.host().Serves("web", kNow);
+  CHECK(Has(daemon.Ask("show web"), "verdict            NO\n"));
+  CHECK(Has(daemon.Ask("why web"), "verdict  NO\n"));
+  CHECK(Has(daemon.Ask("why web"), "and now every query: "));
+  CHECK(Has(daemon.Ask("show quiet"), "verdict            OK\n"));
+  CHECK(Has(daemon.Ask("why quiet"), "The mode is shadow: what is shed is counted and answered OK."));
+  CHECK(Has(daemon.Ask("rules"), "default  -        10     1     debit  enforce  0       0          0         7\n"));
+  CHECK(Has(daemon.Ask("stats"), "queries                  7\n"));
+
+  CHECK(Has(daemon.Ask("shed -2.5"), "value       -2.5\n"));
+  for (const char* bad : {"shed x", "shed 1x", "shed  1", "shed nan", "shed inf", "shed 1e999", "shed 1 "}) {
+    CHECK(daemon.Ask(bad) == "error: VALUE must be a number\n\n");
+  }
+  daemon.shed = {ShedSignal::kHost, "/proc/meminfo", 5e9, 16e9, LogisticCurve(4e9, 6e9), 0s, ""};
+  CHECK(Has(daemon.Ask("shed"),
+            "value       5000000000\nage_s       0\nmaximum     16000000000\nlow         4000000000\n"));
 }
 
 TEST_CASE("forgive fills a bucket and says whether there was anything to forgive") {

@@ -134,7 +134,9 @@ rate=20.0
   CHECK(loaded.settings.rules[0].match == "login:*");
   CHECK(loaded.settings.overrides.at(0).tag == "login:partner-7");
   CHECK(loaded.settings.peers.connect == std::vector<std::string>{"tcp://10.0.0.2:7314"});
-  CHECK(loaded.settings.shed.high == 3ull << 30);
+  CHECK(loaded.settings.shed.low == ShedBound{ShedBound::Kind::kBytes, 3006477107});
+  CHECK(loaded.settings.shed.high == ShedBound{ShedBound::Kind::kBytes, 3221225472});
+  CHECK(loaded.settings.shed.signal == ShedSignal::kCgroup);
 }
 
 TEST_CASE("everything wrong is said at once, with its place, value and what is allowed") {
@@ -204,6 +206,77 @@ TEST_CASE("settings that contradict each other are refused") {
   CHECK(Problems("[[rule]]\nburst=1000000000\nrate=\"1/d\"\nshare=\"local\"\n").size() == 1);
   CHECK(Problems("[query]\nmax_tag_bytes=3\n[[override]]\ntag=\"four\"\nburst=1\nrate=1\n").size() == 1);
   CHECK(Problems("[admin]\ntcp=\"0.0.0.0:1\"\n").size() == 1);
+}
+
+TEST_CASE("bounds of shedding are sizes, percentages or numbers, as the signal has it") {
+  const auto shed = [](const std::string& keys) {
+    return ParseSettings("[[rule]]\nburst=10\nrate=1\nshed=true\nshed_priority=9\n[shed]\n" + keys, "f");
+  };
+  using Kind = ShedBound::Kind;
+  for (const char* good :
+       {"", "low=\"2GiB\"\nhigh=\"3GiB\"", "low=\"80%\"\nhigh=\"90.5%\"", "signal=\"host\"",
+        "low=\"1GiB\"\nhigh=\"1GiB\"", "signal=\"pressure\"\nlow=\"0%\"\nhigh=\"40%\"",
+        "signal=\"reported\"\nlow=-5\nhigh=0.5", "interval=\"50ms\"\nexpiry=\"100ms\"", "cgroup=\"/any/where\""}) {
+    CAPTURE(good);
+    const LoadedSettings loaded = shed(good);
+    CHECK(loaded.problems.empty());
+    CHECK(loaded.settings.rules.at(0).shed);
+    CHECK(loaded.settings.rules[0].shed_priority == 9);
+    // As `config` shows it, it reads the same.
+    const LoadedSettings again = ParseSettings(RenderSettings(loaded.settings, loaded.settings.rules, {}), "f");
+    CHECK(again.problems.empty());
+    CHECK(again.settings.shed.low == loaded.settings.shed.low);
+    CHECK(again.settings.shed.high == loaded.settings.shed.high);
+    CHECK(again.settings.rules.at(0).shed);
+    CHECK(again.settings.rules[0].shed_priority == 9);
+  }
+  CHECK(shed("low=\"80%\"\nhigh=\"90.5%\"").settings.shed.high == ShedBound{Kind::kPercent, 90.5});
+  CHECK(shed("signal=\"reported\"\nlow=-5\nhigh=0.5").settings.shed.low == ShedBound{Kind::kNumber, -5});
+
+  const std::pair<const char*, const char*> bad[] = {
+      {"low=7\nhigh=\"3GiB\"",
+       "f:7:5: error: shed.low = 7: must be a size such as \"2.8GiB\" or a percentage such as "
+       "\"90%\" with shed.signal = \"cgroup\""},
+      {"low=\"101%\"",
+       "f:7:5: error: shed.low = \"101%\": must be a size such as \"2.8GiB\", a percentage such as "
+       "\"90%\", or a number from -1e+15 to 1e+15"},
+      {"low=true", "f:7:5: error: shed.low = true: must be"},
+      {"low=nan", "f:7:5: error: shed.low = nan: must be"},
+      {"low=1e16", "f:7:5: error: shed.low = 1e+16: must be"},
+      {"low=\"2GiB\"", "f:7:5: error: shed.low = \"2GiB\": must be of the same kind as shed.high = \"\""},
+      {"low=\"2GiB\"\nhigh=\"90%\"", "f:7:5: error: shed.low = \"2GiB\": must be of the same kind as"},
+      {"low=\"91%\"\nhigh=\"90%\"", "f:7:5: error: shed.low = \"91%\": must be at most shed.high = \"90%\""},
+      {"low=\"0B\"\nhigh=\"0B\"", "f:8:6: error: shed.high = \"0B\": must be more than 0"},
+      {"signal=\"pressure\"\nlow=\"1GiB\"\nhigh=\"50%\"",
+       "f:8:5: error: shed.low = \"1GiB\": must be a percentage such as \"20%\" with shed.signal = \"pressure\""},
+      {"signal=\"reported\"\nlow=1\nhigh=\"2\"",
+       "f:9:6: error: shed.high = \"2\": must be a number such as 250 with shed.signal = \"reported\""},
+      {"signal=\"heat\"",
+       "f:7:8: error: shed.signal = \"heat\": must be one of \"cgroup\", \"host\", \"pressure\", "
+       "\"reported\""},
+      {"interval=\"10s\"\nexpiry=\"19s\"",
+       "f:8:8: error: shed.expiry = \"19s\": must be at least twice shed.interval = \"10s\""},
+      {"interval=\"1ms\"", "f:7:10: error: shed.interval = \"1ms\": must be a duration"},
+  };
+  for (const auto& [keys, problem] : bad) {
+    CAPTURE(keys);
+    const LoadedSettings loaded = shed(keys);
+    REQUIRE(loaded.problems.size() == 1);
+    CHECK(Format(loaded.problems[0]).substr(0, std::string(problem).size()) == problem);
+  }
+  // Both bounds are missing, and each is told.
+  CHECK(shed("signal=\"reported\"").problems.size() == 2);
+}
+
+TEST_CASE("a rule sheds or not, with a priority from 0 to 9") {
+  const std::string rule = "[[rule]]\nburst=10\nrate=1\n";
+  CHECK(Problems(rule + "shed=1\n").at(0) == "f:4:6: error: rule.shed = 1: must be true or false");
+  CHECK(Problems(rule + "shed_priority=10\n").at(0) ==
+        "f:4:15: error: rule.shed_priority = 10: must be a whole number from 0 to 9");
+  const LoadedSettings idle = ParseSettings(rule + "[shed]\nlow=\"1GiB\"\nhigh=\"2GiB\"\n", "f");
+  CHECK(idle.ok());
+  REQUIRE(idle.problems.size() == 1);
+  CHECK(idle.problems[0].message == "[shed] has bounds but no rule has shed = true: nothing is shed");
 }
 
 TEST_CASE("what the physics does not allow is a warning") {

@@ -130,6 +130,23 @@ TEST_CASE("refused queries and rules that are not shared stay at home") {
   CHECK(a.limiter().merge_counts().unmatched == 1);
 }
 
+TEST_CASE("what is shed is not a hit that peers hear of") {
+  Sharer a(Rule(1000, 0.01, "shed = true\n"), 1, 5s);
+  a.RunAt(At(0));
+  a.Drain();
+  a.limiter().Shed(LogisticCurve(0, 2), 1);
+  std::uint64_t served = 0;
+  for (int i = 0; i < 500; ++i) served += a.Serves("C", At(1));
+  CHECK((served > 150 && served < 350));
+  a.limiter().Shed(LogisticCurve(0, 2), 2);
+  for (int i = 0; i < 500; ++i) REQUIRE_FALSE(a.Serves("D", At(1)));
+  a.RunAt(At(5));
+  const auto hits = Hits(a.Drain());
+  REQUIRE(hits.size() == 1);
+  REQUIRE(hits[0].entries.size() == 1);
+  CHECK(hits[0].entries.list()[0].value == served);
+}
+
 TEST_CASE("hits served before a snapshot has come are debited on top of it, and reported after it") {
   Sharer a(Rule(1000, 0.01), 1, 5s);
   a.sharing().HoldHits();

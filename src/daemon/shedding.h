@@ -1,0 +1,67 @@
+// Load shedding: measures [shed] on a timer and tells the limiter how much to refuse. Files are read in libuv's thread
+// pool, one measurement at a time: some of them take the kernel milliseconds, and no query waits for them.
+//
+// Whatever is not known refuses nothing: no file, no report, a value older than shed.expiry.
+#pragma once
+
+#include <uv.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "admin/snapshot.h"
+#include "config/settings.h"
+#include "io/log.h"
+#include "io/memory_gauge.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+class Shedding {
+ public:
+  // All must outlive it.
+  Shedding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log);
+
+  // At the start, and when other settings and rules are in force.
+  void Reload();
+
+  // A value for ShedSignal::kReported, in force at once. The reason if it is not wanted.
+  Result<void> Report(double value);
+
+  ShedStatus Status() const;
+  ShedCounts Counts() const;
+
+  // Closes the timer. The loop must run once more.
+  void Close();
+
+ private:
+  struct Measurement;
+  struct Sample {
+    GaugeReading reading;
+    Instant at;
+  };
+
+  void OnTimer();
+  void Measure();
+  void OnMeasured(const Measurement& measurement);
+  void Fail(const std::string& why);
+  void Apply(Instant now);
+  LogisticCurve Curve() const { return CurveOf(settings_.shed.low, settings_.shed.high, sample_->reading.maximum); }
+
+  uv_loop_t* loop_;
+  Limiter& limiter_;
+  const Settings& settings_;
+  Log& log_;
+  uv_timer_t timer_;
+  ShedSignal signal_{};
+  std::string cgroup_;
+  std::optional<Sample> sample_;
+  std::string note_;    // why there is no sample, or what is special about it
+  ShedCounts counts_;
+  bool active_ = false;    // some rule sheds
+  bool measuring_ = false;
+  bool failing_ = false;    // and it has been said
+};
+
+}    // namespace dthrottle
