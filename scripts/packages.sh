@@ -1,6 +1,6 @@
 # Sourced by the other scripts: what they need from Debian, and how to get what is missing.
 
-build_packages=(g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
+build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
   cppzmq-dev libc-ares-dev catch2)
 run_packages=(netcat-openbsd)
