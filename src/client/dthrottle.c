@@ -4,7 +4,9 @@
  * else. A connection on which anything went wrong is closed: an answer that is late must not be taken for the next one.
  * The mutex guards who has which connection and when to try again; nobody holds it over a system call.
  */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* ppoll, SOCK_CLOEXEC */
+#endif
 #define DTHROTTLE_API __attribute__((visibility("default")))
 
 #include "dthrottle.h"

@@ -16,8 +16,8 @@ LAYERS = [
     {"daemon", "ctl", "plan", "client", "integration"},
 ]
 
-# Within a layer: what a rule asks of a bucket, and what settings say of both.
-SIDEWAYS = {("rule", "bucket"), ("config", "rule"), ("config", "bucket")}
+# Within a layer: what a rule asks of a bucket, what settings say of both, and whom a web server asks by.
+SIDEWAYS = {("rule", "bucket"), ("config", "rule"), ("config", "bucket"), ("integration", "client")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(
