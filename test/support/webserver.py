@@ -72,10 +72,11 @@ class WebServer:
 
     def __enter__(self):
         try:
+            # Apache ends its whole process group when it leaves, so it needs one of its own.
             with open(self.path("stderr"), "wb") as log:
                 self.process = subprocess.Popen([str(word) for word in self.command()], stdin=subprocess.DEVNULL,
                                                 stdout=log, stderr=log, env=clean_environment(),
-                                                cwd=self.directory)
+                                                cwd=self.directory, start_new_session=True)
             wait_until(self._listens, f"the server listens; it says:\n{self.log}")
         except BaseException as error:
             self._leave(error)
@@ -182,6 +183,58 @@ http {{
         old = self.children()
         self.process.send_signal(signal.SIGHUP)
         wait_until(lambda: self.children() - old, "there are new workers")
+        return old
+
+
+class Apache(WebServer):
+    """`settings` stand at the level of the server. `modules` are loaded besides those that every page needs."""
+
+    MODULES = "/usr/lib/apache2/modules"
+    THREADS = 8    # that serve, whatever the MPM
+
+    def __init__(self, settings, mpm="event", modules=(), processes=1):
+        super().__init__()
+        root = self.path("root")
+        root.mkdir()
+        root.joinpath("index.html").write_text("served\n")
+        loaded = "\n".join(f"LoadModule {name}_module {self.MODULES}/mod_{name}.so"
+                           for name in (f"mpm_{mpm}", "authz_core", "dir", *modules))
+        if mpm == "prefork":
+            workers = f"StartServers {self.THREADS}\nMaxRequestWorkers {self.THREADS}"
+        else:
+            workers = (f"StartServers {processes}\nServerLimit {2 * processes}\nThreadsPerChild {self.THREADS}\n"
+                       f"MaxRequestWorkers {self.THREADS * processes}\nMinSpareThreads 1\n"
+                       f"MaxSpareThreads {self.THREADS * processes}")
+        self.path("apache.conf").write_text(f"""\
+ServerRoot {self.directory}
+ServerName test
+PidFile {self.directory}/pid
+DefaultRuntimeDir {self.directory}
+Listen 127.0.0.1:{self.port}
+{loaded}
+{workers}
+{"User www-data" if os.geteuid() == 0 else ""}
+{"Group www-data" if os.geteuid() == 0 else ""}
+ErrorLog {self.directory}/error.log
+LogLevel info
+LogFormat "%>s %{{DTHROTTLE_STATUS}}e %{{DTHROTTLE_TIME}}e %U" shown
+CustomLog {self.directory}/access.log shown
+DocumentRoot {root}
+DirectoryIndex index.html
+<Directory {root}>
+  Require all granted
+</Directory>
+{settings}
+""")
+
+    def command(self):
+        return ["/usr/sbin/apache2", "-f", self.path("apache.conf"), "-DFOREGROUND"]
+
+    def reload(self):
+        """Asks for new processes and returns the old ones, which may be there for a while."""
+        old = self.children()
+        self.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: self.children() - old, "there are new processes")
         return old
 
 
