@@ -4,20 +4,36 @@ build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcl
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
   cppzmq-dev libc-ares-dev catch2)
 run_packages=(netcat-openbsd)
-test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2)
+test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2
+  nginx nginx-dev libnginx-mod-http-lua apache2 apache2-dev haproxy lua-socket)
+services=(nginx apache2 haproxy)    # of those: the tests start their own
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
-# Installs those of the given packages that are not there. Asks nothing; needs root only if something is missing.
+# Installs those of the given packages that are not there, and starts none of them. Asks nothing; needs root only if
+# something is missing.
 install_missing() {
-  local package missing=() as_root=()
+  local package missing=() as_root=() policy=/usr/sbin/policy-rc.d ours=
   for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing ${missing[*]}"
   [ "$(id -u)" = 0 ] || as_root=(sudo)
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
+  if [ ! -e $policy ]; then    # "do not start it"
+    ours=1
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+    "${as_root[@]}" chmod 755 $policy
+  fi
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" \
+      >/dev/null || missing=(failed)
+  [ -z "$ours" ] || "${as_root[@]}" rm $policy
+  [ "${missing[*]}" != failed ] || return 1
+  for package in "${services[@]}"; do
+    if [ -d /run/systemd/system ] && [[ " ${missing[*]} " = *" $package "* ]]; then
+      "${as_root[@]}" systemctl --quiet disable "$package"
+    fi
+  done
 }
 
 # Configures a build directory, new or not, with the given meson options, and builds it.

@@ -238,6 +238,19 @@ DirectoryIndex index.html
         return old
 
 
+class Haproxy(WebServer):
+    """`text` is a whole file of settings, which has to bind the port."""
+
+    def __init__(self):
+        super().__init__()
+
+    def write_settings(self, text):
+        self.path("haproxy.cfg").write_text(text)
+
+    def command(self):
+        return ["/usr/sbin/haproxy", "-db", "-f", self.path("haproxy.cfg")]
+
+
 class Load:
     """Requests by several threads until the block ends. What they got is in `responses`; `failures` are none."""
 

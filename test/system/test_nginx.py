@@ -61,7 +61,6 @@ class Verdicts(NginxTest):
                               "OFF", "OFF"])
             self.assertEqual(daemon.stats()["served"] + daemon.stats()["throttled"], 6)
             self.assertIn('would be throttled by dthrottle, tag "a"', server.log)
-            self.assertIn('] 1#', server.log.replace(f"{server.process.pid}#", "1#"))
 
     def test_the_tag_is_the_address_unless_it_is_set(self):
         with open_daemon(rule(burst=1)) as daemon:
@@ -138,8 +137,8 @@ class Verdicts(NginxTest):
 
     def test_bad_settings_are_refused(self):
         for wrong in ("dthrottle maybe;", "dthrottle_status 200;", "dthrottle_status 600;", "dthrottle_timeout 0;",
-                      "dthrottle_server;", "dthrottle_server unix:/x conns=3;", "dthrottle_server unix:/x connections=0;",
-                      "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
+                      "dthrottle_server;", "dthrottle_server unix:/x conns=3;",
+                      "dthrottle_server unix:/x connections=0;", "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Nginx(wrong):
                 pass
 
