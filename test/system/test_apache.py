@@ -9,16 +9,16 @@ from common import SystemTest
 from daemon import fresh_directory, rule, wait_until
 from webserver import APACHE_MODULE, SLACK, Apache, Load, open_daemon, stopped
 
-TIMEOUT_S = 0.1
+TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 MPMS = ("event", "worker", "prefork")
 
 
-def module_settings(daemon, more="", path=None):
+def module_settings(daemon, more="", path=None, timeout_ms=30_000):
     return f"""\
 LoadModule dthrottle_module {APACHE_MODULE}
 Dthrottle On
 DthrottleServer unix:{path or daemon.query_path}
-DthrottleTimeout 100ms
+DthrottleTimeout {timeout_ms}ms
 DthrottleTag "%{{QUERY_STRING}}"
 {more}"""
 
@@ -177,8 +177,8 @@ class Failures(ApacheTest):
     def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
         for mpm in ("event", "prefork"):
             with self.subTest(mpm), open_daemon(rule(burst=1)) as daemon:
-                with Apache(module_settings(daemon), mpm) as server:
-                    self.assertEqual(server.statuses(2, "/?a"), [200, 429])
+                with Apache(module_settings(daemon, timeout_ms=100), mpm) as server:
+                    self.wait_throttled(server, "/?a")
                     with stopped(daemon):
                         begin = time.monotonic()
                         responses = [server.get("/?a") for _ in range(300)]
@@ -221,8 +221,8 @@ class Failures(ApacheTest):
 
     def test_a_client_that_leaves_while_it_waits_does_no_harm(self):
         with open_daemon(rule(burst=1, match="no"), rule(burst=1000)) as daemon:
-            with Apache(module_settings(daemon)) as server:
-                server.get("/?no")
+            with Apache(module_settings(daemon, timeout_ms=100)) as server:
+                self.wait_throttled(server, "/?no")
                 with stopped(daemon):
                     for _ in range(5):
                         with server.connect() as client:

@@ -7,7 +7,7 @@ import time
 from common import SystemTest
 from daemon import BUILD, PATIENCE, Daemon, rule, wait_until
 
-DEADLINE_MS = 200
+DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 SLACK_S = 5.0    # that a busy machine may take beyond a deadline
 UNANSWERED = {"timed out", "unreachable", "backing off"}
 
@@ -15,8 +15,8 @@ UNANSWERED = {"timed out", "unreachable", "backing off"}
 class Application:
     """A program that asks over one handle for as long as it lives."""
 
-    def __init__(self, address):
-        self._process = subprocess.Popen([BUILD / "test/ask_lines", address, str(DEADLINE_MS)],
+    def __init__(self, address, deadline_ms=30_000):
+        self._process = subprocess.Popen([BUILD / "test/ask_lines", address, str(deadline_ms)],
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, tag):
@@ -44,8 +44,7 @@ class Client(SystemTest):
     def wait_answered(self, application, expected):
         """Asks until the daemon answers, which it has to do soon."""
         def answered():
-            verdict, took = application.ask(b"C")
-            self.assertLess(took, DEADLINE_MS / 1000 + SLACK_S)
+            verdict, _ = application.ask(b"C")
             if verdict in UNANSWERED:
                 time.sleep(0.005)
                 return None
@@ -78,8 +77,8 @@ class Client(SystemTest):
             self.wait_answered(application, "throttle")
 
     def test_a_daemon_that_hangs_costs_a_few_deadlines_and_is_found_again(self):
-        with Daemon(rule(burst=1)) as daemon, Application(f"unix:{daemon.query_path}") as application:
-            self.assertEqual(application.verdicts(b"C", 2), ["serve", "throttle"])
+        with Daemon(rule(burst=1)) as daemon, Application(f"unix:{daemon.query_path}", DEADLINE_MS) as application:
+            wait_until(lambda: application.ask(b"C")[0] == "throttle", "the limit holds")
             daemon.signal(signal.SIGSTOP)
             try:
                 begin = time.monotonic()

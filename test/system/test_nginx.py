@@ -9,12 +9,12 @@ from common import SystemTest
 from daemon import PATIENCE, fresh_directory, rule, wait_until
 from webserver import NGINX_MODULE, SLACK, Load, Nginx, open_daemon, stopped
 
-TIMEOUT_S = 0.1
+TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 
 
-def module_settings(daemon, more="", path=None):
-    return (f"dthrottle on; dthrottle_server unix:{path or daemon.query_path}; dthrottle_timeout 100ms;"
-            f"dthrottle_tag $arg_tag; {more}")
+def module_settings(daemon, timeout="30s", path=None):
+    return (f"dthrottle on; dthrottle_server unix:{path or daemon.query_path}; dthrottle_timeout {timeout};"
+            "dthrottle_tag $arg_tag;")
 
 
 class NginxTest(SystemTest):
@@ -138,7 +138,8 @@ class Verdicts(NginxTest):
     def test_bad_settings_are_refused(self):
         for wrong in ("dthrottle maybe;", "dthrottle_status 200;", "dthrottle_status 600;", "dthrottle_timeout 0;",
                       "dthrottle_server;", "dthrottle_server unix:/x conns=3;",
-                      "dthrottle_server unix:/x connections=0;", "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
+                      "dthrottle_server unix:/x connections=0;",
+                      "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Nginx(wrong):
                 pass
 
@@ -159,8 +160,9 @@ class Failures(NginxTest):
             self.assertIn("answers again", server.log)
 
     def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
-        with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:
-            self.assertEqual(server.statuses(2, "/?tag=a"), [200, 429])
+        with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon, "100ms")) as server:
+            self.wait_throttled(server, "/?tag=a")
+            before = len(server.access())
             with stopped(daemon):
                 begin = time.monotonic()
                 responses = [server.get("/?tag=a") for _ in range(300)]
@@ -171,13 +173,13 @@ class Failures(NginxTest):
             self.assert_all_served_in_time(responses + load.responses)
             self.assertGreater(max(response.seconds for response in responses), TIMEOUT_S * 0.9)
             self.assertLess(took, 300 * TIMEOUT_S / 2)
-            self.assertLessEqual({line[1] for line in server.access()[2:]}, {"OPEN_TIMEOUT", "OPEN_BACKOFF"})
+            self.assertLessEqual({line[1] for line in server.access()[before:]}, {"OPEN_TIMEOUT", "OPEN_BACKOFF"})
             self.wait_throttled(server, "/?tag=a")
 
     def test_a_late_answer_is_not_the_answer_to_the_next_query(self):
         with open_daemon(rule(burst=1, match="no"), rule(burst=1_000_000)) as daemon:
-            with Nginx(module_settings(daemon)) as server:
-                server.get("/?tag=no")
+            with Nginx(module_settings(daemon, "100ms")) as server:
+                self.wait_throttled(server, "/?tag=no")
                 for _ in range(3):
                     with stopped(daemon):
                         self.assertEqual(server.get("/?tag=no").status, 200)
@@ -233,7 +235,7 @@ class Failures(NginxTest):
 
     def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(self):
         with self.fake() as (path, listener):
-            with Nginx(module_settings(None, path=path).replace("100ms", "60s")) as server:
+            with Nginx(module_settings(None, path=path)) as server:
                 for _ in range(3):
                     with server.connect() as client:
                         client.sendall(b"GET /?tag=left HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -287,15 +289,15 @@ class Reload(NginxTest):
         with open_daemon(rule(burst=10)) as daemon, Nginx(module_settings(daemon)) as server:
             self.assertEqual(server.get("/?tag=a").status, 200)
             old = server.reload()
-            wait_until(lambda: not old & server.children(), "the old worker has left", 10)
+            wait_until(lambda: not old & server.children(), "the old worker has left")
             wait_until(lambda: daemon.stats()["connections"] == 0, "its connection has ended")
             self.assertEqual(server.get("/?tag=a").status, 200)
             self.assertNotIn("open socket", server.log)
 
     def test_workers_leave_although_the_daemon_hangs(self):
-        with open_daemon(rule(burst=10)) as daemon, Nginx(module_settings(daemon)) as server:
+        with open_daemon(rule(burst=10)) as daemon, Nginx(module_settings(daemon, "100ms")) as server:
             self.assertEqual(server.get("/?tag=a").status, 200)
             with stopped(daemon):
                 self.assertEqual(server.get("/?tag=a").status, 200)
                 old = server.reload()
-                wait_until(lambda: not old & server.children(), "the old worker has left", 10)
+                wait_until(lambda: not old & server.children(), "the old worker has left")
