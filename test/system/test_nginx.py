@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import socket
 import time
 
@@ -254,6 +255,22 @@ class Failures(NginxTest):
                     sock.sendall(b"NO\n" * late + b"OK\n")
                     self.assertIn(b" 200 ", client.recv(100))
                 self.assertGreater(late, 0)
+
+    def test_a_client_that_leaves_while_it_tries_again_for_all_is_replaced(self):
+        with self.fake() as (path, listener), Nginx(module_settings(None, "100ms", path)) as server:
+            self.assertEqual(server.get("/?tag=a").status, 200)    # nobody answers
+            sock, _ = listener.accept()
+            with sock:
+                sock.settimeout(PATIENCE)
+                heard = sock.recv(100)
+                while b"left" not in heard:
+                    with server.connect() as client:
+                        client.sendall(b"GET /?tag=left HTTP/1.1\r\nHost: a\r\n\r\n")
+                        if select.select([sock], [], [], 0.02)[0]:
+                            heard += sock.recv(100)
+                wait_until(lambda: server.access()[-1][0] == "499", "nginx has noticed")
+            wait_until(lambda: server.get("/?tag=a").status == 200 and select.select([listener], [], [], 0)[0],
+                       "somebody else tries")
 
     @contextlib.contextmanager
     def fake(self, backlog=10):
