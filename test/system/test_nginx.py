@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import select
 import socket
 import time
@@ -135,6 +136,23 @@ class Verdicts(NginxTest):
                 self.assertEqual({response.status for response in refused.responses}, {429})
                 self.assertEqual({response.status for response in served.responses}, {200})
                 self.assertLessEqual(daemon.stats()["connections"], 4)
+
+    def test_requests_with_bodies_and_pipelined_ones(self):
+        locations = '''
+          location /echo { proxy_pass http://127.0.0.1:$server_port/length; }
+          location /length { dthrottle off; return 200 "got $http_content_length\\n"; }'''
+        with open_daemon(rule(burst=4)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            body = b"x" * 300_000
+            post = b"POST /echo?tag=a HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+            get = b"GET /?tag=a HTTP/1.1\r\nHost: a\r\n\r\n"
+            last = get.replace(b"Host: a", b"Host: a\r\nConnection: close")
+            with server.connect() as client:
+                client.sendall(post + body + get + post + body + get + last)
+                said = b""
+                while piece := client.recv(1 << 16):
+                    said += piece
+            self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", said), [b"200"] * 4 + [b"429"])
+            self.assertEqual(said.count(b"got 300000\n"), 2)
 
     def test_bad_settings_are_refused(self):
         for wrong in ("dthrottle maybe;", "dthrottle_status 200;", "dthrottle_status 600;", "dthrottle_timeout 0;",
@@ -318,3 +336,4 @@ class Reload(NginxTest):
                 self.assertEqual(server.get("/?tag=a").status, 200)
                 old = server.reload()
                 wait_until(lambda: not old & server.children(), "the old worker has left")
+                self.assertNotIn("open socket", server.log)

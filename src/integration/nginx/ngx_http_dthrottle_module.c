@@ -735,6 +735,19 @@ static ngx_int_t dthrottle_init(ngx_conf_t* cf) {
   return NGX_OK;
 }
 
+/* A connection on which nobody waits may still have queries, so it is not idle, and nginx would complain. */
+static void dthrottle_exit_process(ngx_cycle_t* cycle) {
+  dthrottle_main_conf_t* conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_dthrottle_module);
+  dthrottle_server_t** servers = conf != NULL ? conf->servers.elts : NULL;
+  ngx_uint_t i, j;
+  for (i = 0; conf != NULL && i < conf->servers.nelts; i++) {
+    for (j = 0; j < servers[i]->connection_count; j++) {
+      ngx_queue_t left;
+      dthrottle_close(&servers[i]->connections[j], &left);
+    }
+  }
+}
+
 static ngx_conf_enum_t dthrottle_log_levels[] = {
     {ngx_string("debug"), NGX_LOG_DEBUG}, {ngx_string("info"), NGX_LOG_INFO}, {ngx_string("notice"), NGX_LOG_NOTICE},
     {ngx_string("warn"), NGX_LOG_WARN},   {ngx_string("error"), NGX_LOG_ERR}, {ngx_null_string, 0},
@@ -775,6 +788,16 @@ static ngx_http_module_t dthrottle_http_module = {
 };
 
 ngx_module_t ngx_http_dthrottle_module = {
-    NGX_MODULE_V1, &dthrottle_http_module, dthrottle_commands, NGX_HTTP_MODULE, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL,          NGX_MODULE_V1_PADDING,
+    NGX_MODULE_V1,
+    &dthrottle_http_module,
+    dthrottle_commands,
+    NGX_HTTP_MODULE,
+    NULL, /* master */
+    NULL, /* module */
+    NULL, /* process */
+    NULL, /* thread */
+    NULL,
+    dthrottle_exit_process,
+    NULL,
+    NGX_MODULE_V1_PADDING,
 };
