@@ -5,7 +5,7 @@ build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcl
   cppzmq-dev libc-ares-dev catch2)
 run_packages=(netcat-openbsd)
 test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2
-  nginx nginx-dev libnginx-mod-http-lua apache2 apache2-dev haproxy lua-socket)
+  nginx nginx-dev libnginx-mod-http-lua apache2 apache2-dev haproxy lua-socket nghttp2-client)
 services=(nginx apache2 haproxy)    # of those: the tests start their own
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 

@@ -146,7 +146,7 @@ class Nginx(WebServer):
 
     SHOWN = "$status $dthrottle_status $dthrottle_time $uri"
 
-    def __init__(self, server, http="", main=None, workers=1, shown=SHOWN):
+    def __init__(self, server, http="", main=None, workers=1, shown=SHOWN, listen=""):
         super().__init__()
         main = f"load_module {NGINX_MODULE};" if main is None else main
         places = "\n".join(f"{kind}_temp_path {self.directory}/{kind};"
@@ -169,7 +169,7 @@ http {{
   {places}
   {http}
   server {{
-    listen 127.0.0.1:{self.port};
+    listen 127.0.0.1:{self.port} {listen};
     {server}
   }}
 }}

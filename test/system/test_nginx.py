@@ -8,7 +8,7 @@ import socket
 import time
 
 from common import SystemTest
-from daemon import PATIENCE, fresh_directory, rule, wait_until
+from daemon import PATIENCE, fresh_directory, rule, run, wait_until
 from webserver import NGINX_MODULE, SLACK, Load, Nginx, open_daemon, stopped
 
 TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
@@ -153,6 +153,11 @@ class Verdicts(NginxTest):
                     said += piece
             self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", said), [b"200"] * 4 + [b"429"])
             self.assertEqual(said.count(b"got 300000\n"), 2)
+
+    def test_streams_of_http2_are_requests_like_any_other(self):
+        with open_daemon(rule(burst=500)) as daemon, Nginx(module_settings(daemon), listen="http2") as server:
+            done = run("h2load", "-n800", "-c3", "-m20", f"http://127.0.0.1:{server.port}/?tag=a")
+            self.assertIn("status codes: 500 2xx, 0 3xx, 300 4xx, 0 5xx", done.stdout)
 
     def test_bad_settings_are_refused(self):
         for wrong in ("dthrottle maybe;", "dthrottle_status 200;", "dthrottle_status 600;", "dthrottle_timeout 0;",
