@@ -108,21 +108,22 @@ class Verdicts(NginxTest):
 
     def test_one_request_asks_once_whatever_becomes_of_it(self):
         locations = """
-          error_page 429 = /limited;
-          location = /limited { return 418; }
+          error_page 429 /limited.html;
           location /rewritten { rewrite ^ /again last; }
           location /again { try_files /nothing /index.html; }
-          location /included { add_before_body /again; try_files /index.html =404; }
-          location /mirrored { mirror /again; try_files /index.html =404; }
+          location /mirrored { mirror /again; }
           location /missing { error_page 404 /again?tag=a; return 404; }"""
         with open_daemon(rule(burst=20)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            server.path("root").joinpath("mirrored").write_text("served\n")
+            server.path("root").joinpath("limited.html").write_text("limited\n")
             asked = 0
             for path in ("/", "/rewritten", "/again", "/mirrored", "/missing"):
                 asked += 1
-                self.assertIn(server.get(f"{path}?tag=a").status, (200, 404), path)
+                self.assertEqual(server.get(f"{path}?tag=a").body, b"served\n", path)
                 self.assertEqual(daemon.stats()["served"], asked, path)
             server.statuses(20 - asked, "/?tag=a")
-            self.assertEqual(server.get("/?tag=a").status, 418)
+            response = server.get("/?tag=a")
+            self.assertEqual((response.status, response.body), (429, b"limited\n"))
             self.assertEqual(daemon.stats()["throttled"], 1)
             self.assertEqual(server.access()[-1][1], "THROTTLED")
 
@@ -210,6 +211,21 @@ class Failures(NginxTest):
                     for _ in range(50):
                         self.assertEqual(server.get("/?tag=yes").status, 200)
                     self.wait_throttled(server, "/?tag=no")
+
+    def test_answers_stay_in_step_behind_one_that_is_late(self):
+        request = "GET /?tag=%s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        with self.fake() as (path, listener), Nginx(module_settings(None, "500ms", path)) as server:
+            self.assertEqual(server.get("/?tag=late").status, 200)
+            sock, _ = listener.accept()
+            with sock, server.connect() as client:
+                sock.settimeout(PATIENCE)
+                self.assertEqual(sock.recv(5, socket.MSG_WAITALL), b"late\n")
+                time.sleep(0.02)    # more than the first pause
+                client.sendall((request % "here").encode())
+                self.assertEqual(sock.recv(5, socket.MSG_WAITALL), b"here\n")
+                sock.sendall(b"NO\nOK\n")
+                self.assertIn(b" 200 ", client.recv(100))
+                self.assertIn(server.access()[-1][1], ("SERVED", "OPEN_TIMEOUT"))
 
     def test_a_restart_goes_unnoticed(self):
         with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:

@@ -276,7 +276,6 @@ static void dthrottle_append(dthrottle_connection_t* connection, dthrottle_query
   query->connection = connection;
   ngx_queue_insert_tail(&connection->queries, &query->queue);
   connection->query_count++;
-  connection->peer->idle = 0;
   if (!connection->connecting) {
     ngx_post_event(&connection->flush, &ngx_posted_events); /* unless it is */
   }
@@ -381,10 +380,6 @@ static void dthrottle_read(ngx_event_t* event) {
   ngx_connection_t* peer = event->data;
   dthrottle_connection_t* connection = peer->data;
   u_char data[DTHROTTLE_ANSWER_BYTES * 512];
-  if (peer->close) { /* this worker is to leave, and the connection is idle */
-    dthrottle_drop(connection, DTHROTTLE_OPEN_ERROR);
-    return;
-  }
   while (connection->peer == peer) {
     const ssize_t bytes = peer->recv(peer, data, sizeof(data));
     if (bytes == NGX_AGAIN) break;
@@ -399,12 +394,7 @@ static void dthrottle_read(ngx_event_t* event) {
     }
   }
   if (connection->peer != peer) return;
-  if (ngx_handle_read_event(peer->read, 0) != NGX_OK) {
-    dthrottle_disconnected(connection);
-    return;
-  }
-  peer->idle = connection->query_count == 0;
-  if (peer->idle && ngx_exiting) dthrottle_drop(connection, DTHROTTLE_OPEN_ERROR);
+  if (ngx_handle_read_event(peer->read, 0) != NGX_OK) dthrottle_disconnected(connection);
 }
 
 /* ---- Asking ---- */
@@ -735,7 +725,7 @@ static ngx_int_t dthrottle_init(ngx_conf_t* cf) {
   return NGX_OK;
 }
 
-/* A connection on which nobody waits may still have queries, so it is not idle, and nginx would complain. */
+/* A worker leaves when no request is left; nginx complains about connections that are. */
 static void dthrottle_exit_process(ngx_cycle_t* cycle) {
   dthrottle_main_conf_t* conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_dthrottle_module);
   dthrottle_server_t** servers = conf != NULL ? conf->servers.elts : NULL;
