@@ -112,13 +112,15 @@ class Verdicts(NginxTest):
           location /rewritten { rewrite ^ /again last; }
           location /again { try_files /nothing /index.html; }
           location /mirrored { mirror /again; }
+          location /unasked { dthrottle off; mirror /again; }
           location /missing { error_page 404 /again?tag=a; return 404; }"""
         with open_daemon(rule(burst=20)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
-            server.path("root").joinpath("mirrored").write_text("served\n")
+            for name in ("mirrored", "unasked"):
+                server.path("root").joinpath(name).write_text("served\n")
             server.path("root").joinpath("limited.html").write_text("limited\n")
             asked = 0
-            for path in ("/", "/rewritten", "/again", "/mirrored", "/missing"):
-                asked += 1
+            for path in ("/", "/rewritten", "/again", "/mirrored", "/unasked", "/missing"):
+                asked += path != "/unasked"    # its subrequest is none of a client
                 self.assertEqual(server.get(f"{path}?tag=a").body, b"served\n", path)
                 self.assertEqual(daemon.stats()["served"], asked, path)
             server.statuses(20 - asked, "/?tag=a")
