@@ -1,4 +1,5 @@
-/* Asks dthrottled, by libdthrottle, whether a request should be served: early, before anything costly. See ../README.md.
+/* Asks dthrottled, by libdthrottle, whether a request should be served: early, before anything costly. See
+ * ../README.md.
  *
  * Each child process has a handle for each daemon that the settings name, and its threads share it. Everything that has
  * to do with time, failures and connections is the library's.
