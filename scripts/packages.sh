@@ -1,27 +1,43 @@
 # Sourced by the other scripts: what they need from Debian, and how to get what is missing.
 
-build_packages=(g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
+build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
   cppzmq-dev libc-ares-dev libmicrohttpd-dev catch2)
 run_packages=(netcat-openbsd)
 test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2 libfaketime curl chromium
-  redis-tools python3-redis nodejs node-redis)
+  redis-tools python3-redis nodejs node-redis
+  nginx nginx-dev libnginx-mod-http-lua apache2 apache2-dev haproxy caddy lua-socket nghttp2-client)
+services=(nginx apache2 haproxy caddy)    # of those: the tests start their own
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
-# Installs those of the given packages that are not there. Asks nothing; needs root only if something is missing.
+# Installs those of the given packages that are not there, and starts none of them. Asks nothing; needs root only if
+# something is missing.
 install_missing() {
-  local package missing=()
+  local package missing=() policy=/usr/sbin/policy-rc.d ours=
   for package in "$@"; do
     dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing ${missing[*]}"
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" >/dev/null
+  if [ ! -e $policy ]; then    # "do not start it"
+    ours=1
+    printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+    as_root chmod 755 $policy
+  fi
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update &&
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}" \
+      >/dev/null || missing=(failed)
+  [ -z "$ours" ] || as_root rm $policy
+  [ "${missing[*]}" != failed ] || return 1
+  for package in "${services[@]}"; do
+    if [ -d /run/systemd/system ] && [[ " ${missing[*]} " = *" $package "* ]]; then
+      as_root systemctl --quiet disable "$package"
+    fi
+  done
 }
 
 # Puts promtool into the directory. Debian has it only in the package of the Prometheus server, which would run once it

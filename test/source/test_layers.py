@@ -16,10 +16,10 @@ LAYERS = [
     {"daemon", "ctl", "plan", "client", "integration"},
 ]
 
-# Within a layer: what a rule asks of a bucket and how it is shed, what settings say of all three, and sockets for other
-# protocols.
+# Within a layer: what a rule asks of a bucket and how it is shed, what settings say of all three, sockets for other
+# protocols, and whom a web server asks by.
 SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("config", "rule"), ("config", "bucket"), ("config", "shed"),
-            ("frontend", "io")}
+            ("frontend", "io"), ("integration", "client")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(

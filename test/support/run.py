@@ -1,6 +1,6 @@
 """Runs test programs and test modules of one build directory and counts single cases.
 
-    python3 test/support/run.py LABEL BUILD [--only unit,trace,wire,io,sim,fuzz,python,system]
+    python3 test/support/run.py LABEL BUILD [--only unit,trace,wire,io,client,sim,fuzz,python,system]
 
 Prints a line a program and, for each failure, what it said; ends with "LABEL: N passed, N failed, N skipped". A program
 that crashes, hangs or reports no case is a failure. The exit status is 1 if anything failed.
@@ -88,14 +88,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("label")
     parser.add_argument("build", type=Path)
-    parser.add_argument("--only", default="unit,trace,wire,io,sim,fuzz,python,system")
+    parser.add_argument("--only", default="unit,trace,wire,io,client,sim,fuzz,python,system")
     args = parser.parse_args()
     build = args.build.resolve()
     os.environ["DTHROTTLE_BUILD"] = str(build)
     kinds = args.only.split(",")
     totals = Totals()
     print(f"{args.label}:", flush=True)
-    for kind in ("unit", "trace", "wire", "io", "sim"):
+    for kind in ("unit", "trace", "wire", "io", "client", "sim"):
         if kind in kinds:
             catch(totals, build / "test" / f"{kind}_tests")
     if "fuzz" in kinds:

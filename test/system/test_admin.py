@@ -32,8 +32,8 @@ class Conversation(SystemTest):
 
     def test_every_answer_ends_with_its_only_empty_line(self):
         with Daemon(rule(), override("a tag")) as daemon, daemon.connect_admin() as sock:
-            for command in ("help", "stats", "metrics", "show C", "why C", "top", "rules", "peers", "shed", "config", "forgive C",
-                            "reload", "nonsense", "json stats", "json nonsense", ""):
+            for command in ("help", "stats", "metrics", "show C", "why C", "top", "rules", "peers", "shed", "config",
+                            "forgive C", "reload", "nonsense", "json stats", "json nonsense", ""):
                 sock.sendall(command.encode() + b"\n")
                 received = b""
                 while not received.endswith(b"\n\n"):
@@ -235,8 +235,8 @@ class Overviews(SystemTest):
         with Daemon(rule(), override("a tag")) as daemon:
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "metrics": str, "show C": dict, "why C": dict, "top": dict,
-                     "top 5": dict, "rules": list, "peers": list, "shed": dict, "config": str, "forgive C": dict, "reload": dict,
-                     "upgrade": dict}
+                     "top 5": dict, "rules": list, "peers": list, "shed": dict, "config": str,
+                     "forgive C": dict, "reload": dict, "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS))
             for command, kind in types.items():
                 answer = daemon.admin_json(command)

@@ -1,0 +1,514 @@
+/* The client library: a few connections, one deadline over a whole call, and a pause after a failure.
+ *
+ * A call takes a connection of the handle for itself, asks, and gives it back, so answers can never go to somebody
+ * else. A connection on which anything went wrong is closed: an answer that is late must not be taken for the next one.
+ * The mutex guards who has which connection and when to try again; nobody holds it over a system call.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* ppoll, SOCK_CLOEXEC */
+#endif
+#define DTHROTTLE_API __attribute__((visibility("default")))
+
+#include "dthrottle.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+  CONNECTIONS_DEFAULT = 16,
+  CONNECTIONS_MAX = 1024,
+  BACKOFF_MIN_DEFAULT_MS = 10,
+  BACKOFF_MAX_DEFAULT_MS = 5000,
+  ANSWER_BYTES = 3,        /* "OK\n" or "NO\n" */
+  SEND_BYTES = 4096,       /* of queries in one write: as much as the daemon reads at once */
+  RECEIVE_BYTES = 3 * 512, /* of answers in one read */
+};
+
+static const int64_t NS_PER_MS = 1000000;
+static const int64_t NS_PER_S = 1000000000;
+
+struct connection {
+  int fd;    /* -1: none */
+  bool busy; /* some call has it */
+};
+
+struct dthrottle {
+  struct dthrottle *next, *previous; /* all handles, for fork */
+  union {
+    struct sockaddr any;
+    struct sockaddr_un un;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+  } address;
+  socklen_t address_bytes;
+  int64_t backoff_min, backoff_max; /* ns */
+
+  pthread_mutex_t mutex; /* guards what follows */
+  pthread_cond_t freed;  /* a connection is not busy any more, or asking has failed */
+  unsigned failures;     /* in a row */
+  int64_t failed_at;     /* the last of them */
+  int64_t retry_at;      /* nobody asks before, and then one at first */
+  bool probing;          /* that one is under way */
+  uint64_t chance;
+  unsigned connection_count;
+  struct connection connections[];
+};
+
+/* One call: what is asked, how far that has come, and what it holds of the handle. */
+struct call {
+  const char* const* tags;
+  const size_t* tag_bytes;
+  size_t count;
+  enum dthrottle_verdict* verdicts;
+  size_t answered;
+
+  int64_t begin, deadline; /* monotonic, ns */
+  struct connection* connection;
+  bool probe; /* the one that finds out whether the daemon is back */
+};
+
+static int64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
+}
+
+static struct timespec to_timespec(int64_t ns) {
+  const struct timespec t = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
+  return t;
+}
+
+static void close_connection(struct connection* connection) {
+  if (connection->fd >= 0) close(connection->fd);
+  connection->fd = -1;
+}
+
+/* ---- Sockets ---- */
+
+/* Waits until one of `events` or an error. False: it is too late. */
+static bool wait_for(int fd, short events, int64_t deadline) {
+  for (;;) {
+    const int64_t left = deadline - now_ns();
+    if (left <= 0) return false;
+    struct pollfd p = {.fd = fd, .events = events};
+    const struct timespec timeout = to_timespec(left);
+    const int ready = ppoll(&p, 1, &timeout, NULL);
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return true; /* the next call on the socket says what it is */
+  }
+}
+
+/* Connects, which a full backlog of a Unix socket refuses at once with EAGAIN. */
+static enum dthrottle_verdict connect_now(const dthrottle* handle, int* connected, int64_t deadline) {
+  const int family = handle->address.any.sa_family;
+  const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return DTHROTTLE_UNREACHABLE;
+  const int on = 1;
+  if (family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  enum dthrottle_verdict verdict = DTHROTTLE_SERVE;
+  if (connect(fd, &handle->address.any, handle->address_bytes) < 0) {
+    int error = errno;
+    if (error == EINPROGRESS || error == EINTR) {
+      socklen_t bytes = sizeof error;
+      if (!wait_for(fd, POLLOUT, deadline)) {
+        verdict = DTHROTTLE_TIMED_OUT;
+      } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0 || error != 0) {
+        verdict = DTHROTTLE_UNREACHABLE;
+      }
+    } else {
+      verdict = DTHROTTLE_UNREACHABLE;
+    }
+  }
+  if (verdict == DTHROTTLE_SERVE) {
+    *connected = fd;
+  } else {
+    close(fd);
+  }
+  return verdict;
+}
+
+/* Whether a connection that was kept is still there, with nothing on it that nobody has asked for. */
+static bool is_quiet(int fd) {
+  char byte;
+  return recv(fd, &byte, 1, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
+}
+
+/* ---- Queries and answers ---- */
+
+/* Where the next byte of the queries comes from. */
+struct cursor {
+  size_t tag, offset;
+};
+
+/* Writes what fits of the queries that are left, and returns how much that is. A tag is one line whatever is in it. */
+static size_t write_queries(const struct call* call, struct cursor* at, char* out, size_t room) {
+  size_t used = 0;
+  while (at->tag < call->count && used < room) {
+    const char* const tag = call->tags[at->tag];
+    const size_t bytes = call->tag_bytes != NULL ? call->tag_bytes[at->tag] : strlen(tag);
+    if (at->offset == bytes) {
+      out[used++] = '\n';
+      *at = (struct cursor){at->tag + 1, 0};
+      continue;
+    }
+    const char byte = tag[at->offset++];
+    const bool unsendable = byte == '\n' || (byte == '\r' && at->offset == bytes);
+    out[used++] = unsendable ? '_' : byte;
+  }
+  return used;
+}
+
+/* Answers as they come in, cut anywhere. */
+struct answers {
+  char begun[ANSWER_BYTES];
+  size_t begun_bytes;
+};
+
+/* False: these are not the answers to what was asked. */
+static bool read_answers(struct call* call, struct answers* answers, const char* data, size_t bytes) {
+  for (size_t i = 0; i < bytes; i++) {
+    if (call->answered == call->count) return false;
+    answers->begun[answers->begun_bytes++] = data[i];
+    if (answers->begun_bytes < ANSWER_BYTES) continue;
+    const bool ok = memcmp(answers->begun, "OK\n", ANSWER_BYTES) == 0;
+    if (!ok && memcmp(answers->begun, "NO\n", ANSWER_BYTES) != 0) return false;
+    call->verdicts[call->answered++] = ok ? DTHROTTLE_SERVE : DTHROTTLE_THROTTLE;
+    answers->begun_bytes = 0;
+  }
+  return true;
+}
+
+/* Sends all queries and reads all answers, both as far as they go: whoever only writes would wait for a daemon that
+ * waits for him. SERVE: all is answered. `heard` tells whether the daemon has said anything. */
+static enum dthrottle_verdict exchange(int fd, struct call* call, bool* heard) {
+  struct cursor at = {0, 0};
+  struct answers answers = {{0}, 0};
+  char out[SEND_BYTES], in[RECEIVE_BYTES];
+  size_t out_begin = 0, out_end = 0;
+  while (call->answered < call->count) {
+    if (out_begin == out_end) {
+      out_begin = 0;
+      out_end = write_queries(call, &at, out, sizeof out);
+    }
+    if (out_begin < out_end) {
+      const ssize_t sent = send(fd, out + out_begin, out_end - out_begin, MSG_NOSIGNAL);
+      if (sent >= 0) {
+        out_begin += (size_t)sent;
+      } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+        return DTHROTTLE_UNREACHABLE;
+      }
+    }
+    const bool unsent = out_begin < out_end || at.tag < call->count;
+    if (!wait_for(fd, unsent ? POLLIN | POLLOUT : POLLIN, call->deadline)) return DTHROTTLE_TIMED_OUT;
+    const ssize_t received = recv(fd, in, sizeof in, 0);
+    if (received == 0) return DTHROTTLE_UNREACHABLE;
+    if (received < 0) {
+      if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return DTHROTTLE_UNREACHABLE;
+      continue;
+    }
+    *heard = true;
+    if (!read_answers(call, &answers, in, (size_t)received)) return DTHROTTLE_BAD_ANSWER;
+  }
+  return DTHROTTLE_SERVE;
+}
+
+/* Asks on the call's connection, or on a fresh one if it has none. A connection that was kept may have ended meanwhile,
+ * with a daemon that was restarted: then once more, on a fresh one, unless something has been answered. */
+static enum dthrottle_verdict converse(dthrottle* handle, struct call* call) {
+  struct connection* const connection = call->connection;
+  if (connection->fd >= 0 && !is_quiet(connection->fd)) close_connection(connection);
+  bool kept = connection->fd >= 0;
+  for (;;) {
+    enum dthrottle_verdict verdict = DTHROTTLE_SERVE;
+    bool heard = false;
+    if (connection->fd < 0) verdict = connect_now(handle, &connection->fd, call->deadline);
+    if (verdict == DTHROTTLE_SERVE) verdict = exchange(connection->fd, call, &heard);
+    if (verdict == DTHROTTLE_SERVE) return verdict;
+    close_connection(connection);
+    if (!kept || heard || verdict != DTHROTTLE_UNREACHABLE) return verdict;
+    kept = false;
+  }
+}
+
+/* ---- Who may ask now ---- */
+
+/* A number below 1024. */
+static int64_t draw_1024(dthrottle* handle) {
+  uint64_t x = handle->chance;
+  x ^= x << 13;
+  x ^= x >> 7;
+  x ^= x << 17;
+  handle->chance = x;
+  return (int64_t)(x >> 54);
+}
+
+/* How long to wait after the failures so far: doubled each time, and shortened by up to a quarter by chance, so that
+ * the workers of a host do not all come back at once. */
+static int64_t backoff(dthrottle* handle) {
+  int64_t pause = handle->backoff_min;
+  for (unsigned i = 1; i < handle->failures && pause < handle->backoff_max; i++) pause *= 2;
+  if (pause > handle->backoff_max) pause = handle->backoff_max;
+  return pause - pause / 4096 * draw_1024(handle);
+}
+
+/* One that is connected, else one that is not. NULL: all are busy. */
+static struct connection* find_connection(dthrottle* handle) {
+  struct connection* unconnected = NULL;
+  for (unsigned i = 0; i < handle->connection_count; i++) {
+    struct connection* const connection = &handle->connections[i];
+    if (connection->busy) continue;
+    if (connection->fd >= 0) return connection;
+    if (unconnected == NULL) unconnected = connection;
+  }
+  return unconnected;
+}
+
+/* Takes a connection for the call. SERVE: it has one, and must give it back. */
+static enum dthrottle_verdict begin_call(dthrottle* handle, struct call* call) {
+  enum dthrottle_verdict verdict = DTHROTTLE_TIMED_OUT;
+  const struct timespec deadline = to_timespec(call->deadline);
+  pthread_mutex_lock(&handle->mutex);
+  do {
+    if (handle->failures > 0 && (handle->probing || now_ns() < handle->retry_at)) {
+      verdict = DTHROTTLE_BACKING_OFF;
+      break;
+    }
+    call->connection = find_connection(handle);
+    if (call->connection != NULL) {
+      call->connection->busy = true;
+      call->probe = handle->failures > 0;
+      handle->probing = handle->probing || call->probe;
+      verdict = DTHROTTLE_SERVE;
+      break;
+    }
+  } while (pthread_cond_timedwait(&handle->freed, &handle->mutex, &deadline) == 0);
+  pthread_mutex_unlock(&handle->mutex);
+  return verdict;
+}
+
+/* Gives the connection back. Of calls that fail together the first counts, not each. */
+static void end_call(dthrottle* handle, struct call* call, bool good) {
+  pthread_mutex_lock(&handle->mutex);
+  call->connection->busy = false;
+  if (call->probe) handle->probing = false;
+  if (good) {
+    handle->failures = 0;
+  } else if (handle->failures == 0 || call->begin >= handle->failed_at) {
+    handle->failures++;
+    handle->failed_at = now_ns();
+    handle->retry_at = handle->failed_at + backoff(handle);
+  }
+  pthread_mutex_unlock(&handle->mutex);
+  if (good) {
+    pthread_cond_signal(&handle->freed);
+  } else {
+    pthread_cond_broadcast(&handle->freed);
+  }
+}
+
+static enum dthrottle_verdict perform(dthrottle* handle, struct call* call, int deadline_ms) {
+  call->begin = now_ns();
+  call->deadline = call->begin + deadline_ms * NS_PER_MS;
+  if (deadline_ms < 1) return DTHROTTLE_TIMED_OUT;
+  enum dthrottle_verdict verdict = begin_call(handle, call);
+  if (verdict != DTHROTTLE_SERVE) return verdict;
+  verdict = converse(handle, call);
+  end_call(handle, call, verdict == DTHROTTLE_SERVE);
+  return verdict;
+}
+
+/* ---- Fork ----
+ *
+ * A child must not share connections with its parent, and only the thread that forked lives on in it. So nobody holds
+ * a mutex while the process forks, and the child starts without connections. */
+
+static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct dthrottle* handles;
+static pthread_once_t handles_once = PTHREAD_ONCE_INIT;
+static int handles_error;
+
+static void before_fork(void) {
+  pthread_mutex_lock(&handles_mutex);
+  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) pthread_mutex_lock(&handle->mutex);
+}
+
+static void after_fork_in_parent(void) {
+  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) pthread_mutex_unlock(&handle->mutex);
+  pthread_mutex_unlock(&handles_mutex);
+}
+
+static void init_freed(dthrottle* handle) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&handle->freed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+static void after_fork_in_child(void) {
+  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) {
+    for (unsigned i = 0; i < handle->connection_count; i++) {
+      close_connection(&handle->connections[i]);
+      handle->connections[i].busy = false;
+    }
+    handle->probing = false;
+    handle->chance ^= (uint64_t)getpid() << 20; /* other pauses than the parent's */
+    init_freed(handle);                         /* whoever waited has stayed behind */
+    pthread_mutex_unlock(&handle->mutex);
+  }
+  pthread_mutex_unlock(&handles_mutex);
+}
+
+static void watch_forks(void) {
+  handles_error = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+/* ---- Handles ---- */
+
+static bool parse_unix(dthrottle* handle, const char* path) {
+  const size_t bytes = strlen(path);
+  if (bytes == 0) {
+    errno = EINVAL;
+    return false;
+  }
+  if (bytes >= sizeof handle->address.un.sun_path) {
+    errno = ENAMETOOLONG;
+    return false;
+  }
+  handle->address.un.sun_family = AF_UNIX;
+  memcpy(handle->address.un.sun_path, path, bytes + 1);
+  handle->address_bytes = sizeof handle->address.un;
+  return true;
+}
+
+/* "127.0.0.1:7311" or "[::1]:7311". Names would have to be looked up, which takes as long as it takes. */
+static bool parse_tcp(dthrottle* handle, const char* text) {
+  char host[INET6_ADDRSTRLEN + 1];
+  const bool six = *text == '[';
+  const char* const begin = six ? text + 1 : text;
+  const char* const end = strchr(begin, six ? ']' : ':');
+  const char* const colon = end != NULL && six ? end + 1 : end;
+  errno = EINVAL;
+  if (end == NULL || *colon != ':' || (size_t)(end - begin) >= sizeof host) return false;
+  memcpy(host, begin, (size_t)(end - begin));
+  host[end - begin] = '\0';
+  const char* const digits = colon + 1;
+  const size_t digit_count = strspn(digits, "0123456789");
+  if (digit_count == 0 || digit_count > 5 || digits[digit_count] != '\0') return false;
+  const long port = strtol(digits, NULL, 10);
+  if (port < 1 || port > 65535) return false;
+  if (six) {
+    handle->address.in6.sin6_family = AF_INET6;
+    handle->address.in6.sin6_port = htons((uint16_t)port);
+    handle->address_bytes = sizeof handle->address.in6;
+    return inet_pton(AF_INET6, host, &handle->address.in6.sin6_addr) == 1;
+  }
+  handle->address.in.sin_family = AF_INET;
+  handle->address.in.sin_port = htons((uint16_t)port);
+  handle->address_bytes = sizeof handle->address.in;
+  return inet_pton(AF_INET, host, &handle->address.in.sin_addr) == 1;
+}
+
+static bool parse_address(dthrottle* handle, const char* address) {
+  if (strncmp(address, "unix:", 5) == 0) return parse_unix(handle, address + 5);
+  if (strncmp(address, "tcp:", 4) == 0) return parse_tcp(handle, address + 4);
+  errno = EINVAL;
+  return false;
+}
+
+static unsigned or_default(unsigned value, unsigned otherwise) {
+  return value != 0 ? value : otherwise;
+}
+
+dthrottle* dthrottle_open(const char* address, const dthrottle_options* options) {
+  static const dthrottle_options defaults;
+  const dthrottle_options* const given = options != NULL ? options : &defaults;
+  const unsigned connections = or_default(given->connections_max, CONNECTIONS_DEFAULT);
+  if (connections > CONNECTIONS_MAX) {
+    errno = EINVAL;
+    return NULL;
+  }
+  dthrottle* const handle = calloc(1, sizeof *handle + connections * sizeof handle->connections[0]);
+  if (handle == NULL) return NULL;
+  if (!parse_address(handle, address != NULL ? address : DTHROTTLE_DEFAULT_ADDRESS)) {
+    const int error = errno;
+    free(handle);
+    errno = error;
+    return NULL;
+  }
+  handle->backoff_min = or_default(given->backoff_min_ms, BACKOFF_MIN_DEFAULT_MS) * NS_PER_MS;
+  handle->backoff_max = or_default(given->backoff_max_ms, BACKOFF_MAX_DEFAULT_MS) * NS_PER_MS;
+  handle->chance = ((uint64_t)now_ns() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)handle) | 1;
+  handle->connection_count = connections;
+  for (unsigned i = 0; i < connections; i++) handle->connections[i].fd = -1;
+
+  pthread_once(&handles_once, watch_forks);
+  if (handles_error != 0) {
+    free(handle);
+    errno = handles_error;
+    return NULL;
+  }
+  pthread_mutex_init(&handle->mutex, NULL);
+  init_freed(handle);
+  pthread_mutex_lock(&handles_mutex);
+  handle->next = handles;
+  if (handles != NULL) handles->previous = handle;
+  handles = handle;
+  pthread_mutex_unlock(&handles_mutex);
+  return handle;
+}
+
+enum dthrottle_verdict dthrottle_connect(dthrottle* handle, int deadline_ms) {
+  struct call call = {.count = 0};
+  return perform(handle, &call, deadline_ms);
+}
+
+enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t tag_bytes, int deadline_ms) {
+  enum dthrottle_verdict verdict = DTHROTTLE_SERVE;
+  struct call call = {.tags = &tag, .tag_bytes = &tag_bytes, .count = 1, .verdicts = &verdict};
+  const enum dthrottle_verdict failure = perform(handle, &call, deadline_ms);
+  return failure != DTHROTTLE_SERVE ? failure : verdict;
+}
+
+size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes, size_t count,
+                           enum dthrottle_verdict* verdicts, int deadline_ms) {
+  struct call call = {.tags = tags, .tag_bytes = tag_bytes, .count = count, .verdicts = verdicts};
+  if (count == 0) return 0;
+  const enum dthrottle_verdict failure = perform(handle, &call, deadline_ms);
+  for (size_t i = call.answered; i < count; i++) verdicts[i] = failure;
+  return call.answered;
+}
+
+const char* dthrottle_verdict_name(enum dthrottle_verdict verdict) {
+  static const char* const names[] = {"serve", "throttle", "timed out", "unreachable", "bad answer", "backing off"};
+  const size_t index = (size_t)verdict;
+  return index < sizeof names / sizeof names[0] ? names[index] : "unknown";
+}
+
+void dthrottle_close(dthrottle* handle) {
+  if (handle == NULL) return;
+  pthread_mutex_lock(&handles_mutex);
+  if (handle->previous != NULL) {
+    handle->previous->next = handle->next;
+  } else {
+    handles = handle->next;
+  }
+  if (handle->next != NULL) handle->next->previous = handle->previous;
+  pthread_mutex_unlock(&handles_mutex);
+  for (unsigned i = 0; i < handle->connection_count; i++) close_connection(&handle->connections[i]);
+  pthread_cond_destroy(&handle->freed);
+  pthread_mutex_destroy(&handle->mutex);
+  free(handle);
+}

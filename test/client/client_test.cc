@@ -1,0 +1,558 @@
+// libdthrottle against servers that do what no daemon should: the answers stay right, and a call never takes longer
+// than its deadline. How much longer a busy machine lets it take is not ours to promise, hence kSlack.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/dthrottle.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kPatienceMs = 20'000;      // for what has to succeed
+constexpr milliseconds kSlack{5'000};    // a deadline missed by more is not the scheduler's doing
+constexpr int kShortMs = 30;
+
+// A listening socket in a directory of its own.
+class Listener {
+ public:
+  explicit Listener(int backlog = 100) {
+    char name[] = "/tmp/dthrottle-client-XXXXXX";
+    REQUIRE(mkdtemp(name) != nullptr);
+    directory_ = name;
+    fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, path().c_str());
+    REQUIRE(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(listen(fd_, backlog) == 0);
+  }
+  ~Listener() {
+    close(fd_);
+    unlink(path().c_str());
+    rmdir(directory_.c_str());
+  }
+  Listener(const Listener&) = delete;
+
+  int fd() const { return fd_; }
+  std::string path() const { return directory_ + "/s"; }
+  std::string address() const { return "unix:" + path(); }
+
+ private:
+  std::string directory_;
+  int fd_;
+};
+
+// Accepts, and gives every connection to a thread of its own, with its number from 0.
+class Server : public Listener {
+ public:
+  using Script = std::function<void(Server&, int fd, int number)>;
+
+  explicit Server(Script script) : script_(std::move(script)), thread_([this] { Accept(); }) {}
+  ~Server() {
+    ending_ = true;
+    shutdown(fd(), SHUT_RDWR);
+    thread_.join();
+    {
+      const std::lock_guard lock(mutex_);
+      for (const int connection : open_) shutdown(connection, SHUT_RDWR);
+    }
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  bool ending() const { return ending_; }
+  int connections() const { return connections_; }
+
+  std::string heard() {
+    const std::lock_guard lock(mutex_);
+    return heard_;
+  }
+
+  // The next line, with its LF; empty at the end of the stream.
+  std::string ReadLine(int fd) {
+    std::string line;
+    char c = 0;
+    while (c != '\n') {
+      if (read(fd, &c, 1) != 1) return "";
+      line += c;
+    }
+    const std::lock_guard lock(mutex_);
+    heard_ += line;
+    return line;
+  }
+
+  static void Say(int fd, std::string_view text) {
+    // The other end may have left.
+    [[maybe_unused]] const ssize_t sent = send(fd, text.data(), text.size(), MSG_NOSIGNAL);
+  }
+
+ private:
+  void Accept() {
+    for (;;) {
+      const int fd = accept4(this->fd(), nullptr, nullptr, SOCK_CLOEXEC);
+      if (fd < 0) return;
+      const int number = connections_++;
+      const std::lock_guard lock(mutex_);
+      open_.push_back(fd);
+      workers_.emplace_back([this, fd, number] {
+        script_(*this, fd, number);
+        const std::lock_guard end(mutex_);
+        std::erase(open_, fd);
+        close(fd);
+      });
+    }
+  }
+
+  Script script_;
+  std::atomic<bool> ending_ = false;
+  std::atomic<int> connections_ = 0;
+  std::mutex mutex_;
+  std::vector<int> open_;
+  std::string heard_;
+  std::vector<std::thread> workers_;
+  std::thread thread_;
+};
+
+// Refuses tags that begin with n.
+std::string_view Answer(const std::string& line) {
+  return line.starts_with("n") ? "NO\n" : "OK\n";
+}
+
+void Honest(Server& server, int fd, int) {
+  for (std::string line; !(line = server.ReadLine(fd)).empty();) Server::Say(fd, Answer(line));
+}
+
+void Hang(Server& server, int fd, int) {
+  while (!server.ReadLine(fd).empty()) {
+  }
+}
+
+dthrottle_options Pauses(unsigned min_ms, unsigned max_ms) {
+  dthrottle_options options{};
+  options.backoff_min_ms = min_ms;
+  options.backoff_max_ms = max_ms;
+  return options;
+}
+
+dthrottle_options Connections(unsigned most) {
+  dthrottle_options options{};
+  options.connections_max = most;
+  return options;
+}
+
+class Handle {
+ public:
+  explicit Handle(const std::string& address, dthrottle_options options = {})
+      : handle_(dthrottle_open(address.c_str(), &options)) {
+    REQUIRE(handle_ != nullptr);
+  }
+  ~Handle() { dthrottle_close(handle_); }
+  Handle(const Handle&) = delete;
+
+  dthrottle* get() const { return handle_; }
+
+  dthrottle_verdict Ask(const std::string& tag, int deadline_ms = kPatienceMs) const {
+    return dthrottle_ask(handle_, tag.data(), tag.size(), deadline_ms);
+  }
+
+  // Asks until it is not backing off.
+  dthrottle_verdict AskInTheEnd(const std::string& tag, int deadline_ms = kPatienceMs) const {
+    for (;;) {
+      const dthrottle_verdict verdict = Ask(tag, deadline_ms);
+      if (verdict != DTHROTTLE_BACKING_OFF) return verdict;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
+
+ private:
+  dthrottle* handle_;
+};
+
+class Stopwatch {
+ public:
+  milliseconds elapsed() const { return std::chrono::duration_cast<milliseconds>(Clock::now() - begin_); }
+
+ private:
+  Clock::time_point begin_ = Clock::now();
+};
+
+// Opens connections until the backlog takes no more.
+std::vector<int> FillBacklog(const sockaddr* address, socklen_t bytes) {
+  std::vector<int> fds;
+  for (int i = 0; i < 100; ++i) {
+    const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    fds.push_back(fd);
+    if (connect(fd, address, bytes) == 0) continue;
+    if (errno == EAGAIN) return fds;
+    pollfd p{fd, POLLOUT, 0};
+    if (errno == EINPROGRESS && poll(&p, 1, 200) == 0) return fds;
+  }
+  FAIL("the backlog has no end");
+  return fds;
+}
+
+}    // namespace
+
+TEST_CASE("the daemon's answer is the verdict, on one connection") {
+  Server server(Honest);
+  const Handle handle(server.address());
+  CHECK(dthrottle_connect(handle.get(), kPatienceMs) == DTHROTTLE_SERVE);
+  for (int i = 0; i < 100; ++i) {
+    CHECK(handle.Ask("yes") == DTHROTTLE_SERVE);
+    CHECK(handle.Ask("no") == DTHROTTLE_THROTTLE);
+  }
+  CHECK(handle.Ask("") == DTHROTTLE_SERVE);
+  CHECK(handle.Ask("n" + std::string(100'000, 'x')) == DTHROTTLE_THROTTLE);
+  CHECK(server.connections() == 1);
+}
+
+TEST_CASE("a batch has its verdicts in order, however large") {
+  Server server(Honest);
+  const Handle handle(server.address());
+  std::vector<std::string> text;
+  for (int i = 0; i < 50'000; ++i) text.push_back((i % 3 == 0 ? "n" : "y") + std::to_string(i));
+  std::vector<const char*> tags;
+  std::vector<size_t> bytes;
+  for (const std::string& tag : text) {
+    tags.push_back(tag.c_str());
+    bytes.push_back(tag.size());
+  }
+  std::vector<dthrottle_verdict> verdicts(tags.size(), DTHROTTLE_BACKING_OFF);
+  for (const size_t* lengths : {static_cast<const size_t*>(bytes.data()), static_cast<const size_t*>(nullptr)}) {
+    REQUIRE(dthrottle_ask_batch(handle.get(), tags.data(), lengths, tags.size(), verdicts.data(), kPatienceMs) ==
+            tags.size());
+    size_t wrong = 0;
+    for (size_t i = 0; i < tags.size(); ++i) {
+      wrong += verdicts[i] != (i % 3 == 0 ? DTHROTTLE_THROTTLE : DTHROTTLE_SERVE);
+    }
+    CHECK(wrong == 0);
+  }
+  CHECK(dthrottle_ask_batch(handle.get(), tags.data(), nullptr, 0, verdicts.data(), kPatienceMs) == 0);
+}
+
+TEST_CASE("whatever is in a tag, it is one line") {
+  Server server(Honest);
+  const Handle handle(server.address());
+  CHECK(handle.Ask("a\nno\r\n") == DTHROTTLE_SERVE);
+  CHECK(handle.Ask("cr\r") == DTHROTTLE_SERVE);
+  CHECK(handle.Ask(std::string("\r\0\xff", 3)) == DTHROTTLE_SERVE);
+  CHECK(server.heard() == std::string("a_no\r_\ncr_\n\r\0\xff\n", 15));
+}
+
+TEST_CASE("without a daemon one call fails and the next ones do not even try") {
+  const Handle handle("unix:/nonexistent/dthrottle", Pauses(60'000, 60'000));
+  CHECK(handle.Ask("C") == DTHROTTLE_UNREACHABLE);
+  const Stopwatch stopwatch;
+  for (int i = 0; i < 10'000; ++i) REQUIRE(handle.Ask("C") == DTHROTTLE_BACKING_OFF);
+  CHECK(stopwatch.elapsed() < kSlack);
+}
+
+TEST_CASE("a daemon that hangs costs the deadline, and then nothing") {
+  Listener nobody_accepts;
+  Server nobody_answers(Hang);
+  for (const std::string& address : {nobody_accepts.address(), nobody_answers.address()}) {
+    const Handle handle(address, Pauses(60'000, 60'000));
+    const Stopwatch stopwatch;
+    CHECK(handle.Ask("C", kShortMs) == DTHROTTLE_TIMED_OUT);
+    CHECK(stopwatch.elapsed() >= milliseconds(kShortMs));
+    CHECK(handle.Ask("C", kPatienceMs) == DTHROTTLE_BACKING_OFF);
+    CHECK(stopwatch.elapsed() < kSlack);
+  }
+}
+
+TEST_CASE("without time there is no query, and no failure either") {
+  Server server(Honest);
+  const Handle handle(server.address());
+  for (const int deadline : {0, -1, -2'000'000'000}) CHECK(handle.Ask("C", deadline) == DTHROTTLE_TIMED_OUT);
+  CHECK(handle.Ask("C") == DTHROTTLE_SERVE);
+  CHECK(server.heard() == "C\n");
+}
+
+TEST_CASE("a full backlog is a failure at once, or at the deadline") {
+  SECTION("unix") {
+    Listener listener(0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, listener.path().c_str());
+    const std::vector<int> fds = FillBacklog(reinterpret_cast<sockaddr*>(&address), sizeof address);
+    const Stopwatch stopwatch;
+    CHECK(Handle(listener.address()).Ask("C", 60'000) == DTHROTTLE_UNREACHABLE);
+    CHECK(stopwatch.elapsed() < kSlack);
+    for (const int fd : fds) close(fd);
+  }
+  SECTION("tcp") {
+    const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof address;
+    REQUIRE(bind(listener, reinterpret_cast<sockaddr*>(&address), bytes) == 0);
+    REQUIRE(listen(listener, 0) == 0);
+    REQUIRE(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
+    const std::vector<int> fds = FillBacklog(reinterpret_cast<sockaddr*>(&address), sizeof address);
+    const Handle handle("tcp:127.0.0.1:" + std::to_string(ntohs(address.sin_port)));
+    const Stopwatch stopwatch;
+    CHECK(handle.Ask("C", kShortMs) == DTHROTTLE_TIMED_OUT);
+    CHECK(stopwatch.elapsed() < kSlack);
+    for (const int fd : fds) close(fd);
+    close(listener);
+  }
+}
+
+TEST_CASE("the deadline is for the whole batch, not for each byte of it") {
+  Server server([](Server& s, int fd, int) {
+    while (!s.ReadLine(fd).empty() && !s.ending()) {
+      for (const char* byte : {"N", "O", "\n"}) {
+        std::this_thread::sleep_for(milliseconds(3));
+        Server::Say(fd, byte);
+      }
+    }
+  });
+  const Handle handle(server.address());
+  const std::vector<const char*> tags(100'000, "C");
+  std::vector<dthrottle_verdict> verdicts(tags.size());
+  const Stopwatch stopwatch;
+  const size_t answered = dthrottle_ask_batch(handle.get(), tags.data(), nullptr, tags.size(), verdicts.data(), 300);
+  CHECK(stopwatch.elapsed() >= milliseconds(300));
+  CHECK(stopwatch.elapsed() < milliseconds(300) + kSlack);
+  CHECK(answered > 0);
+  CHECK(answered < 50);
+  for (size_t i = 0; i < 100; ++i) CHECK(verdicts[i] == (i < answered ? DTHROTTLE_THROTTLE : DTHROTTLE_TIMED_OUT));
+}
+
+TEST_CASE("an answer that is late is not the answer to the next query") {
+  Server server([](Server& s, int fd, int number) {
+    if (number > 0) return Honest(s, fd, number);
+    s.ReadLine(fd);
+    std::this_thread::sleep_for(milliseconds(2 * kShortMs));
+    Server::Say(fd, "NO\nNO\n");
+  });
+  const Handle handle(server.address(), Pauses(1, 1));
+  CHECK(handle.Ask("no", kShortMs) == DTHROTTLE_TIMED_OUT);
+  std::this_thread::sleep_for(milliseconds(3 * kShortMs));
+  CHECK(handle.AskInTheEnd("yes") == DTHROTTLE_SERVE);
+  CHECK(server.connections() == 2);
+}
+
+TEST_CASE("a connection that has ended meanwhile is replaced without a word") {
+  SECTION("before the query") {
+    Server server([](Server& s, int fd, int) { Server::Say(fd, Answer(s.ReadLine(fd))); });
+    const Handle handle(server.address());
+    for (int i = 0; i < 20; ++i) CHECK(handle.Ask("no") == DTHROTTLE_THROTTLE);
+    CHECK(server.connections() == 20);
+  }
+  SECTION("with the query") {
+    Server server([](Server& s, int fd, int) {
+      Server::Say(fd, Answer(s.ReadLine(fd)));
+      s.ReadLine(fd);
+    });
+    const Handle handle(server.address());
+    for (int i = 0; i < 20; ++i) CHECK(handle.Ask("no") == DTHROTTLE_THROTTLE);
+    CHECK(server.connections() == 20);
+  }
+}
+
+TEST_CASE("a fresh connection that ends is a failure, and is tried once") {
+  Server server([](Server& s, int fd, int) { s.ReadLine(fd); });
+  const Handle handle(server.address());
+  CHECK(handle.Ask("C") == DTHROTTLE_UNREACHABLE);
+  CHECK(server.connections() == 1);
+}
+
+TEST_CASE("what is no answer is not taken for one") {
+  for (const char* said : {"HTTP/1.1 400 Bad Request\r\n\r\n", "OK NO", "OK\nNO\n", "NOOK\n"}) {
+    Server server([said](Server& s, int fd, int) {
+      s.ReadLine(fd);
+      Server::Say(fd, said);
+      s.ReadLine(fd);
+    });
+    CHECK(Handle(server.address()).Ask("C") == DTHROTTLE_BAD_ANSWER);
+  }
+}
+
+TEST_CASE("what a daemon says unasked spoils the connection, not the next verdict") {
+  Server server([](Server& s, int fd, int number) {
+    if (number > 0) return Honest(s, fd, number);
+    s.ReadLine(fd);
+    Server::Say(fd, "OK\n");
+    std::this_thread::sleep_for(milliseconds(kShortMs));
+    Server::Say(fd, "NO\n");
+    s.ReadLine(fd);
+  });
+  const Handle handle(server.address());
+  CHECK(handle.Ask("yes") == DTHROTTLE_SERVE);
+  std::this_thread::sleep_for(milliseconds(4 * kShortMs));
+  CHECK(handle.Ask("yes") == DTHROTTLE_SERVE);
+}
+
+TEST_CASE("pauses double up to the longest") {
+  Server server([](Server& s, int fd, int) { s.ReadLine(fd); });
+  const Handle handle(server.address(), Pauses(20, 160));
+  std::vector<Clock::time_point> tried;
+  while (tried.size() < 7) {
+    REQUIRE(handle.AskInTheEnd("C") == DTHROTTLE_UNREACHABLE);
+    tried.push_back(Clock::now());
+  }
+  for (const size_t i : {1, 2, 3, 4, 5, 6}) {
+    const auto least = milliseconds(std::min(20 << (i - 1), 160)) * 3 / 4;    // less the part that is left to chance
+    INFO("pause " << i);
+    CHECK(tried[i] - tried[i - 1] >= least - milliseconds(1));
+  }
+  CHECK(tried[6] - tried[0] < 6 * milliseconds(160) + kSlack);
+}
+
+TEST_CASE("after a pause one asks, and the others do not wait for him") {
+  Server server(Hang);
+  const Handle handle(server.address(), Pauses(20, 60'000));
+  REQUIRE(handle.Ask("C", 1) == DTHROTTLE_TIMED_OUT);
+  std::this_thread::sleep_for(milliseconds(25));
+  std::atomic<int> timed_out = 0, backing_off = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const dthrottle_verdict verdict = handle.Ask("C", 1500);
+      timed_out += verdict == DTHROTTLE_TIMED_OUT;
+      backing_off += verdict == DTHROTTLE_BACKING_OFF;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(timed_out == 1);
+  CHECK(backing_off == 7);
+}
+
+TEST_CASE("calls that fail together are one failure") {
+  Server server(Hang);
+  const Handle handle(server.address(), Pauses(1, 3'600'000));
+  std::vector<std::thread> threads;
+  std::atomic<int> timed_out = 0;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] { timed_out += handle.Ask("C", 1000) == DTHROTTLE_TIMED_OUT; });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(timed_out > 1);
+  // Were each of them counted, the pause would be 2^15 ms by now.
+  const Stopwatch stopwatch;
+  CHECK(handle.AskInTheEnd("C", 1) == DTHROTTLE_TIMED_OUT);
+  CHECK(stopwatch.elapsed() < milliseconds(15'000));
+}
+
+TEST_CASE("when all connections are taken, a call waits for one until its deadline") {
+  Server server([](Server& s, int fd, int) {
+    for (std::string line; !(line = s.ReadLine(fd)).empty();) {
+      if (line == "slow\n") std::this_thread::sleep_for(milliseconds(500));
+      Server::Say(fd, "OK\n");
+    }
+  });
+  const Handle handle(server.address(), Connections(1));
+  REQUIRE(handle.Ask("C") == DTHROTTLE_SERVE);
+  std::thread slow([&] { handle.Ask("slow"); });
+  while (server.heard() != "C\nslow\n") std::this_thread::sleep_for(milliseconds(1));
+  const Stopwatch stopwatch;
+  CHECK(handle.Ask("C", kShortMs) == DTHROTTLE_TIMED_OUT);
+  CHECK(stopwatch.elapsed() >= milliseconds(kShortMs));
+  CHECK(handle.Ask("C") == DTHROTTLE_SERVE);    // and it was no failure
+  slow.join();
+  CHECK(server.connections() == 1);
+}
+
+TEST_CASE("threads share a handle and each gets its own answers") {
+  Server server(Honest);
+  const Handle handle(server.address(), Connections(3));
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 500; ++i) {
+        const bool refused = (i * 7 + t) % 3 == 0;
+        const std::string tag = (refused ? "n" : "y") + std::to_string(t) + "-" + std::to_string(i);
+        wrong += handle.Ask(tag) != (refused ? DTHROTTLE_THROTTLE : DTHROTTLE_SERVE);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(server.connections() <= 3);
+}
+
+TEST_CASE("a child asks on connections of its own, and the parent keeps his") {
+  Server server(Honest);
+  const Handle handle(server.address());
+  REQUIRE(handle.Ask("yes") == DTHROTTLE_SERVE);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool good = handle.Ask("no") == DTHROTTLE_THROTTLE && handle.Ask("yes") == DTHROTTLE_SERVE;
+    _exit(good ? 0 : 1);
+  }
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(handle.Ask("no") == DTHROTTLE_THROTTLE);
+  CHECK(server.connections() == 2);
+}
+
+TEST_CASE("a signal does not cut a call short") {
+  struct sigaction interrupt {};
+  struct sigaction before {};
+  interrupt.sa_handler = [](int) {};    // and no SA_RESTART
+  sigaction(SIGALRM, &interrupt, &before);
+  Server server([](Server& s, int fd, int) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    while (!s.ReadLine(fd).empty()) {
+      std::this_thread::sleep_for(milliseconds(10));
+      Server::Say(fd, "NO\n");
+    }
+  });
+  const Handle handle(server.address());
+  REQUIRE(handle.Ask("C") == DTHROTTLE_THROTTLE);
+  const itimerval often{{0, 500}, {0, 500}}, never{};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  int wrong = 0;
+  for (int i = 0; i < 10; ++i) wrong += handle.Ask("C") != DTHROTTLE_THROTTLE;
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("an address that cannot be one is refused when the handle is opened") {
+  const std::string long_path = "unix:/" + std::string(200, 'x');
+  for (const char* address : {"", "unix:", "/run/s", "http://x", "tcp:", "tcp:localhost:7311", "tcp:127.0.0.1",
+                              "tcp:127.0.0.1:", "tcp:127.0.0.1:0", "tcp:127.0.0.1:65536", "tcp:127.0.0.1:1x",
+                              "tcp:[::1:7311", "tcp:[::1]7311", "tcp:[::1]", "tcp:1.2.3:4", long_path.c_str()}) {
+    INFO(address);
+    errno = 0;
+    CHECK(dthrottle_open(address, nullptr) == nullptr);
+    CHECK(errno == (address == long_path ? ENAMETOOLONG : EINVAL));
+  }
+  for (const char* address : {"unix:s", "tcp:127.0.0.1:7311", "tcp:[::1]:65535"}) Handle{address};
+  const dthrottle_options options = Connections(1025);
+  CHECK(dthrottle_open(nullptr, &options) == nullptr);
+  dthrottle_close(nullptr);
+}
+
+TEST_CASE("every verdict has a name") {
+  CHECK(std::string(dthrottle_verdict_name(DTHROTTLE_SERVE)) == "serve");
+  CHECK(std::string(dthrottle_verdict_name(DTHROTTLE_BACKING_OFF)) == "backing off");
+  CHECK(std::string(dthrottle_verdict_name(static_cast<dthrottle_verdict>(7))) == "unknown");
+}

@@ -1,0 +1,278 @@
+"""Real web servers for a `with` block: as processes of the test, in a directory and on a port of their own.
+
+Debian's packages bring them; none of them has to run as a service of the machine. As root they serve as another user,
+so that a daemon they shall ask has to be one of open_daemon().
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from daemon import BUILD, PATIENCE, ROOT, Daemon, clean_environment, fresh_directory, wait_until
+from fleet import free_port_pair
+
+NGINX_MODULE = BUILD / "src/integration/ngx_http_dthrottle_module.so"
+APACHE_MODULE = BUILD / "src/integration/mod_dthrottle.so"
+EXAMPLES = ROOT / "conf/examples"
+
+# Seconds that a busy machine may take beyond the timeout of a query.
+SLACK = 3.0
+
+
+@contextlib.contextmanager
+def open_daemon(*limits, program=None, **sections):
+    """A daemon that every user of this machine may ask, for servers that do not stay root."""
+    query = {"unix_mode": "0666", **sections.pop("query", {})}
+    daemon = Daemon(*limits, query=query, **sections)
+    daemon.directory.chmod(0o755)
+    with daemon:
+        yield daemon
+
+
+@contextlib.contextmanager
+def stopped(daemon):
+    """The daemon hangs: connections to it are accepted by the kernel, and nobody answers."""
+    daemon.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        daemon.signal(signal.SIGCONT)
+
+
+class Response:
+    def __init__(self, data, seconds):
+        head, _, self.body = data.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 "):
+            raise AssertionError(f"not a response: {data[:200]!r}")
+        self.status = int(head.split()[1])
+        self.head = head.decode("latin-1")
+        self.seconds = seconds
+
+
+class WebServer:
+    """One server. What differs is how its settings are written and how it is started."""
+
+    def __init__(self):
+        self.port = free_port_pair()
+        self.directory = fresh_directory()
+        self.directory.chmod(0o755)
+        self.process = None
+
+    def command(self):
+        raise NotImplementedError
+
+    def path(self, name):
+        return self.directory / name
+
+    def __enter__(self):
+        try:
+            # Apache ends its whole process group when it leaves, so it needs one of its own.
+            with open(self.path("stderr"), "wb") as log:
+                self.process = subprocess.Popen([str(word) for word in self.command()], stdin=subprocess.DEVNULL,
+                                                stdout=log, stderr=log, env=clean_environment(),
+                                                cwd=self.directory, start_new_session=True)
+            wait_until(self._listens, f"the server listens; it says:\n{self.log}")
+        except BaseException as error:
+            self._leave(error)
+            raise
+        return self
+
+    def __exit__(self, _type, error, _traceback):
+        self._leave(error)
+
+    def _leave(self, error):
+        try:
+            if self.process is not None:
+                self.process.terminate()
+                try:
+                    self.process.wait(PATIENCE)
+                except subprocess.TimeoutExpired:
+                    self.process.kill()
+                    self.process.wait()
+                    raise AssertionError("the server did not leave") from error
+        finally:
+            if error is not None:
+                error.add_note("The server said:\n" + self.log[-4000:])
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _listens(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"the server left with {self.process.returncode}:\n{self.log}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    @property
+    def log(self):
+        texts = [path.read_text(errors="replace") for path in (self.path("stderr"), self.path("error.log"))
+                 if path.exists()]
+        return "".join(texts)
+
+    def access(self):
+        """The lines of the access log, a list of words each."""
+        return [line.split() for line in self.path("access.log").read_text().splitlines()]
+
+    def children(self):
+        pid = self.process.pid
+        return set(pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+    # ---- Asking ----
+
+    def connect(self):
+        return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+
+    def get(self, path="/", host="test"):
+        """One request on a connection of its own."""
+        begin = time.monotonic()
+        with self.connect() as sock:
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            data = b""
+            while piece := sock.recv(1 << 16):
+                data += piece
+        return Response(data, time.monotonic() - begin)
+
+    def statuses(self, count, path="/"):
+        return [self.get(path).status for _ in range(count)]
+
+
+class Nginx(WebServer):
+    """`server` is the inside of a server block; `http` stands in front of it, `main` in front of all."""
+
+    SHOWN = "$status $dthrottle_status $dthrottle_time $uri"
+
+    def __init__(self, server, http="", main=None, workers=1, shown=SHOWN, listen=""):
+        super().__init__()
+        main = f"load_module {NGINX_MODULE};" if main is None else main
+        places = "\n".join(f"{kind}_temp_path {self.directory}/{kind};"
+                           for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+        root = self.path("root")
+        root.mkdir()
+        root.joinpath("index.html").write_text("served\n")
+        self.path("nginx.conf").write_text(f"""\
+{main}
+daemon off;
+worker_processes {workers};
+{"user root;" if os.geteuid() == 0 else ""}
+pid {self.directory}/pid;
+error_log {self.directory}/error.log info;
+events {{ worker_connections 512; }}
+http {{
+  log_format shown '{shown}';
+  access_log {self.directory}/access.log shown;
+  root {root};
+  {places}
+  {http}
+  server {{
+    listen 127.0.0.1:{self.port} {listen};
+    {server}
+  }}
+}}
+""")
+
+    def command(self):
+        return ["/usr/sbin/nginx", "-e", self.path("error.log"), "-c", self.path("nginx.conf")]
+
+    def reload(self):
+        """Asks for new workers and returns the old ones, which may be there for a while."""
+        old = self.children()
+        self.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.children() - old, "there are new workers")
+        return old
+
+
+class Apache(WebServer):
+    """`settings` stand at the level of the server. `modules` are loaded besides those that every page needs."""
+
+    MODULES = "/usr/lib/apache2/modules"
+    THREADS = 8    # that serve, whatever the MPM
+
+    def __init__(self, settings, mpm="event", modules=(), processes=1):
+        super().__init__()
+        root = self.path("root")
+        root.mkdir()
+        root.joinpath("index.html").write_text("served\n")
+        loaded = "\n".join(f"LoadModule {name}_module {self.MODULES}/mod_{name}.so"
+                           for name in (f"mpm_{mpm}", "authz_core", "dir", *modules))
+        if mpm == "prefork":
+            workers = f"StartServers {self.THREADS}\nMaxRequestWorkers {self.THREADS}"
+        else:
+            workers = (f"StartServers {processes}\nServerLimit {2 * processes}\nThreadsPerChild {self.THREADS}\n"
+                       f"MaxRequestWorkers {self.THREADS * processes}\nMinSpareThreads 1\n"
+                       f"MaxSpareThreads {self.THREADS * processes}")
+        self.path("apache.conf").write_text(f"""\
+ServerRoot {self.directory}
+ServerName test
+PidFile {self.directory}/pid
+DefaultRuntimeDir {self.directory}
+Listen 127.0.0.1:{self.port}
+{loaded}
+{workers}
+{"User www-data" if os.geteuid() == 0 else ""}
+{"Group www-data" if os.geteuid() == 0 else ""}
+ErrorLog {self.directory}/error.log
+LogLevel info
+LogFormat "%>s %{{DTHROTTLE_STATUS}}e %{{DTHROTTLE_TIME}}e %U" shown
+CustomLog {self.directory}/access.log shown
+DocumentRoot {root}
+DirectoryIndex index.html
+<Directory {root}>
+  Require all granted
+</Directory>
+{settings}
+""")
+
+    def command(self):
+        return ["/usr/sbin/apache2", "-f", self.path("apache.conf"), "-DFOREGROUND"]
+
+    def reload(self):
+        """Asks for new processes and returns the old ones, which may be there for a while."""
+        old = self.children()
+        self.process.send_signal(signal.SIGUSR1)
+        wait_until(lambda: self.children() - old, "there are new processes")
+        return old
+
+
+class Haproxy(WebServer):
+    """`text` is a whole file of settings, which has to bind the port."""
+
+    def __init__(self):
+        super().__init__()
+
+    def write_settings(self, text):
+        self.path("haproxy.cfg").write_text(text)
+
+    def command(self):
+        return ["/usr/sbin/haproxy", "-db", "-f", self.path("haproxy.cfg")]
+
+
+class Load:
+    """Requests by several threads until the block ends. What they got is in `responses`; `failures` are none."""
+
+    def __init__(self, server, threads=4, path="/"):
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(server, path)) for _ in range(threads)]
+        self.responses = []
+        self.failures = []
+
+    def _ask(self, server, path):
+        while not self._stop.is_set():
+            try:
+                self.responses.append(server.get(path))
+            except (OSError, AssertionError) as failure:
+                self.failures.append(repr(failure))
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()

@@ -1,0 +1,248 @@
+"""The Apache module in Debian's apache2: what the daemon says, and what comes of one that does not say anything."""
+
+import contextlib
+import os
+import socket
+import time
+
+from common import SystemTest
+from daemon import fresh_directory, rule, wait_until
+from webserver import APACHE_MODULE, SLACK, Apache, Load, open_daemon, stopped
+
+TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
+MPMS = ("event", "worker", "prefork")
+
+
+def module_settings(daemon, more="", path=None, timeout_ms=30_000):
+    return f"""\
+LoadModule dthrottle_module {APACHE_MODULE}
+Dthrottle On
+DthrottleServer unix:{path or daemon.query_path}
+DthrottleTimeout {timeout_ms}ms
+DthrottleTag "%{{QUERY_STRING}}"
+{more}"""
+
+
+class ApacheTest(SystemTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not os.path.exists(APACHE_MODULE):
+            raise AssertionError(f"{APACHE_MODULE} is not there: install apache2-dev, and configure and build again")
+
+    def assert_all_served_in_time(self, responses, timeout=TIMEOUT_S):
+        self.assertEqual({response.status for response in responses}, {200})
+        self.assertLess(max(response.seconds for response in responses), timeout + SLACK)
+
+    def wait_throttled(self, server, path):
+        wait_until(lambda: server.get(path).status == 429, "the daemon is asked again")
+
+    def wait_logged(self, server, count):
+        return wait_until(lambda: len(lines := server.access()) >= count and lines, "requests are in the log")
+
+
+class Verdicts(ApacheTest):
+    def test_a_request_is_served_or_refused_as_the_daemon_says(self):
+        for mpm in MPMS:
+            with self.subTest(mpm), open_daemon(rule(burst=2)) as daemon:
+                with Apache(module_settings(daemon), mpm) as server:
+                    self.assertEqual(server.statuses(4, "/?a"), [200, 200, 429, 429])
+                    self.assertEqual(server.statuses(1, "/?b"), [200])
+                    lines = self.wait_logged(server, 5)
+                    self.assertEqual([line[1] for line in lines],
+                                     ["SERVED"] * 2 + ["THROTTLED"] * 2 + ["SERVED"])
+                    for line in lines:
+                        self.assertTrue(0 <= int(line[2]) < SLACK * 1e6, line)
+
+    def test_settings_of_a_location_go_before_those_around_it(self):
+        locations = """
+          Alias /other {root}
+          Alias /off {root}
+          Alias /shadow {root}
+          Alias /empty {root}
+          <Location /other>
+            DthrottleStatus 503
+            DthrottleTag "other:%{{QUERY_STRING}}"
+          </Location>
+          <Location /off>
+            Dthrottle Off
+          </Location>
+          <Location /shadow>
+            DthrottleShadow On
+          </Location>
+          <Location /empty>
+            DthrottleTag "%{{HTTP:X-Nothing}}"
+          </Location>"""
+        with open_daemon(rule(burst=1)) as daemon:
+            root = daemon.directory / "root"
+            root.mkdir()
+            (root / "index.html").write_text("served\n")
+            granted = f"<Directory {root}>\nRequire all granted\n</Directory>\n"
+            settings = module_settings(daemon, granted + locations.format(root=root))
+            with Apache(settings, modules=("alias",)) as server:
+                self.assertEqual(server.statuses(2, "/?a"), [200, 429])
+                self.assertEqual(server.statuses(2, "/other/?a"), [200, 503])
+                self.assertEqual(server.statuses(2, "/off/?a"), [200, 200])
+                self.assertEqual(server.statuses(2, "/shadow/?a"), [200, 200])
+                self.assertEqual(server.statuses(2, "/empty/?a"), [200, 200])
+                self.assertEqual([line[1] for line in self.wait_logged(server, 10)],
+                                 ["SERVED", "THROTTLED", "SERVED", "THROTTLED", "-", "-", "SHADOWED", "SHADOWED",
+                                  "-", "-"])
+                self.assertEqual(daemon.stats()["served"] + daemon.stats()["throttled"], 6)
+                self.assertIn('would be throttled, tag "a"', server.log)
+
+    def test_the_tag_is_the_address_unless_it_is_set(self):
+        with open_daemon(rule(burst=1)) as daemon:
+            settings = "\n".join(line for line in module_settings(daemon).splitlines() if "Tag" not in line)
+            with Apache(settings) as server:
+                self.assertEqual(server.statuses(2), [200, 429])
+            self.assertEqual(daemon.admin_json("show 127.0.0.1")["verdict"], "NO")
+
+    def test_a_newline_in_the_tag_is_no_second_query(self):
+        with open_daemon(rule(burst=2)) as daemon:
+            tag = 'DthrottleTag "%{unescape:%{QUERY_STRING}}"'
+            with Apache(module_settings(daemon, tag)) as server:
+                self.assertEqual(server.statuses(3, "/?a%0ab%0dc%20d%7f"), [200, 200, 429])
+                self.assertEqual(daemon.admin_json("show a_b_c_d_")["verdict"], "NO")
+                self.assertEqual(daemon.stats()["served"], 2)
+                self.assertEqual(server.statuses(3, "/?other"), [200, 200, 429])
+
+    def test_one_request_asks_once_whatever_becomes_of_it(self):
+        more = """
+          ErrorDocument 429 /limited.html
+          ErrorDocument 404 /missing.html
+          RewriteEngine On
+          RewriteRule ^/rewritten$ /index.html [PT]
+          FallbackResource /index.html
+          TypesConfig /dev/null
+          AddType text/html .shtml .html
+          AddOutputFilter INCLUDES .shtml
+          <Directory />
+            Options +Includes
+          </Directory>"""
+        with open_daemon(rule(burst=10)) as daemon:
+            with Apache(module_settings(daemon, more), modules=("rewrite", "include", "mime")) as server:
+                root = server.path("root")
+                (root / "limited.html").write_text("limited\n")
+                (root / "part.html").write_text("part\n")
+                (root / "page.shtml").write_text('<!--#include virtual="/part.html?a" -->\n')
+                asked = 0
+                for path in ("/", "/rewritten", "/nothing", "/page.shtml"):
+                    asked += 1
+                    body = server.get(f"{path}?a").body
+                    self.assertIn(b"part" if path == "/page.shtml" else b"served", body, path)
+                    self.assertEqual(daemon.stats()["served"], asked, path)
+                server.statuses(10 - asked, "/?a")
+                response = server.get("/?a")
+                self.assertEqual((response.status, response.body), (429, b"limited\n"))
+                self.assertEqual(daemon.stats()["throttled"], 1)
+
+    def test_threads_share_connections_and_get_their_own_answers(self):
+        with open_daemon(rule(burst=1, match="no*"), rule(burst=1_000_000)) as daemon:
+            with Apache(module_settings(daemon)) as server:
+                server.get("/?no")
+                with Load(server, 4, "/?no") as refused, Load(server, 4, "/?yes") as served:
+                    time.sleep(1)
+                self.assertEqual(refused.failures + served.failures, [])
+                self.assertEqual({response.status for response in refused.responses}, {429})
+                self.assertEqual({response.status for response in served.responses}, {200})
+                self.assertLessEqual(daemon.stats()["connections"], server.THREADS)
+
+    def test_bad_settings_are_refused(self):
+        load = f"LoadModule dthrottle_module {APACHE_MODULE}\n"
+        for wrong in ("Dthrottle Maybe", "DthrottleStatus 200", "DthrottleStatus 429x", "DthrottleTimeout 0",
+                      "DthrottleTimeout 2s", "DthrottleServer /run/x", "DthrottleServer tcp:localhost:1",
+                      'DthrottleTag "%{NOTHING"'):
+            with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Apache(load + wrong):
+                pass
+
+
+class Failures(ApacheTest):
+    """All of them are served, and none of them waits longer than the timeout."""
+
+    def test_without_a_daemon_everything_is_served_and_the_log_is_short(self):
+        for mpm in ("event", "prefork"):
+            with self.subTest(mpm), open_daemon(rule(burst=1)) as daemon:
+                with Apache(module_settings(daemon), mpm) as server:
+                    self.assertEqual(server.statuses(2, "/?a"), [200, 429])
+                    daemon.kill()
+                    responses = [server.get("/?a") for _ in range(200)]
+                    self.assert_all_served_in_time(responses)
+                    self.assertLessEqual({line[1] for line in self.wait_logged(server, 202)[2:]},
+                                         {"OPEN_ERROR", "OPEN_BACKOFF"})
+                    self.assertLess(server.log.count("unreachable"), 100)
+                    daemon.start()
+                    self.wait_throttled(server, "/?a")
+
+    def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
+        for mpm in ("event", "prefork"):
+            with self.subTest(mpm), open_daemon(rule(burst=1)) as daemon:
+                with Apache(module_settings(daemon, timeout_ms=100), mpm) as server:
+                    self.wait_throttled(server, "/?a")
+                    with stopped(daemon):
+                        begin = time.monotonic()
+                        responses = [server.get("/?a") for _ in range(300)]
+                        took = time.monotonic() - begin
+                        with Load(server, server.THREADS, "/?a") as load:
+                            time.sleep(1)
+                    self.assertEqual(load.failures, [])
+                    self.assert_all_served_in_time(responses + load.responses)
+                    self.assertGreater(max(response.seconds for response in responses), TIMEOUT_S * 0.9)
+                    if mpm == "event":    # each process of prefork has to find out for itself
+                        self.assertLess(took, 300 * TIMEOUT_S / 2)
+                    self.wait_throttled(server, "/?a")
+
+    def test_a_restart_goes_unnoticed(self):
+        with open_daemon(rule(burst=1)) as daemon, Apache(module_settings(daemon)) as server:
+            self.assertEqual(server.statuses(2, "/?a"), [200, 429])
+            for _ in range(3):
+                daemon.restart()
+                self.assertEqual(server.get("/?a").status, 429)
+            self.assertNotIn("served unasked", server.log)
+
+    def test_a_full_backlog_is_like_no_daemon(self):
+        directory = fresh_directory()
+        directory.chmod(0o755)
+        path = f"{directory}/query.sock"
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(path)
+            os.chmod(path, 0o666)
+            listener.listen(0)
+            for _ in range(10):
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    sock.connect(path)
+            with Apache(module_settings(None, path=path)) as server:
+                self.assert_all_served_in_time([server.get("/?a") for _ in range(20)])
+        os.unlink(path)
+        directory.rmdir()
+
+    def test_a_client_that_leaves_while_it_waits_does_no_harm(self):
+        with open_daemon(rule(burst=1, match="no"), rule(burst=1000)) as daemon:
+            with Apache(module_settings(daemon, timeout_ms=100)) as server:
+                self.wait_throttled(server, "/?no")
+                with stopped(daemon):
+                    for _ in range(5):
+                        with server.connect() as client:
+                            client.sendall(b"GET /?no HTTP/1.1\r\nHost: a\r\n\r\n")
+                for _ in range(30):
+                    self.assertEqual(server.get("/?yes").status, 200)
+                self.wait_throttled(server, "/?no")
+
+
+class Reload(ApacheTest):
+    def test_a_reload_under_load_fails_no_request_and_the_old_processes_leave(self):
+        with open_daemon(rule(burst=1_000_000)) as daemon:
+            with Apache(module_settings(daemon), processes=2) as server:
+                with Load(server, 4, "/?a") as load:
+                    for _ in range(2):
+                        before = len(load.responses)
+                        wait_until(lambda: len(load.responses) > before + 50, "there is load")
+                        old = server.reload()
+                        wait_until(lambda: not old & server.children(), "the old processes have left")
+                self.assertEqual(load.failures, [])
+                self.assert_all_served_in_time(load.responses)
+                self.assertEqual({line[1] for line in server.access()}, {"SERVED"})
+                self.assertNotIn("exit signal", server.log)

@@ -1,0 +1,362 @@
+"""The nginx module in Debian's nginx: what the daemon says, and what comes of a daemon that does not say anything."""
+
+import contextlib
+import os
+import re
+import select
+import socket
+import time
+
+from common import SystemTest
+from daemon import PATIENCE, fresh_directory, rule, run, wait_until
+from webserver import NGINX_MODULE, SLACK, Load, Nginx, open_daemon, stopped
+
+TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
+
+
+def module_settings(daemon, timeout="30s", path=None):
+    return (f"dthrottle on; dthrottle_server unix:{path or daemon.query_path}; dthrottle_timeout {timeout};"
+            "dthrottle_tag $arg_tag;")
+
+
+class NginxTest(SystemTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not os.path.exists(NGINX_MODULE):
+            raise AssertionError(f"{NGINX_MODULE} is not there: install nginx-dev, and configure and build again")
+
+    def assert_all_served_in_time(self, responses, timeout=TIMEOUT_S):
+        self.assertEqual({response.status for response in responses}, {200})
+        self.assertLess(max(response.seconds for response in responses), timeout + SLACK)
+
+    def wait_throttled(self, server, path):
+        """Until limits hold again: a few requests may be served unasked before."""
+        wait_until(lambda: server.get(path).status == 429, "the daemon is asked again")
+
+
+class Verdicts(NginxTest):
+    def test_a_request_is_served_or_refused_as_the_daemon_says(self):
+        with open_daemon(rule(burst=2)) as daemon, Nginx(module_settings(daemon)) as server:
+            self.assertEqual(server.statuses(4, "/?tag=a"), [200, 200, 429, 429])
+            self.assertEqual(server.statuses(1, "/?tag=b"), [200])
+            self.assertEqual(daemon.stats()["connections"], 1)
+            lines = server.access()
+            self.assertEqual([line[1] for line in lines], ["SERVED"] * 2 + ["THROTTLED"] * 2 + ["SERVED"])
+            for line in lines:
+                self.assertTrue(0 <= float(line[2]) < SLACK, line)
+
+    def test_settings_of_a_location_go_before_those_around_it(self):
+        locations = """
+          location /other { dthrottle_status 503; dthrottle_tag "other:$arg_tag"; try_files /index.html =404; }
+          location /off { dthrottle off; try_files /index.html =404; }
+          location /shadow { dthrottle_shadow on; try_files /index.html =404; }
+          location /default { dthrottle_tag $arg_nothing; try_files /index.html =404; }"""
+        with open_daemon(rule(burst=1)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            self.assertEqual(server.statuses(2, "/?tag=a"), [200, 429])
+            self.assertEqual(server.statuses(2, "/other?tag=a"), [200, 503])
+            self.assertEqual(server.statuses(2, "/off?tag=a"), [200, 200])
+            self.assertEqual(server.statuses(2, "/shadow?tag=a"), [200, 200])
+            self.assertEqual(server.statuses(2, "/default?tag=a"), [200, 200])
+            self.assertEqual([line[1] for line in server.access()],
+                             ["SERVED", "THROTTLED", "SERVED", "THROTTLED", "OFF", "OFF", "SHADOWED", "SHADOWED",
+                              "OFF", "OFF"])
+            self.assertEqual(daemon.stats()["served"] + daemon.stats()["throttled"], 6)
+            self.assertIn('would be throttled by dthrottle, tag "a"', server.log)
+
+    def test_the_tag_is_the_address_unless_it_is_set(self):
+        with open_daemon(rule(burst=1)) as daemon:
+            with Nginx(f"dthrottle on; dthrottle_server unix:{daemon.query_path};") as server:
+                self.assertEqual(server.statuses(2), [200, 429])
+            self.assertEqual(daemon.admin_json("show 127.0.0.1")["verdict"], "NO")
+
+    def test_over_tcp(self):
+        with open_daemon(rule(burst=1)) as daemon:
+            settings = module_settings(daemon).replace(f"unix:{daemon.query_path}", f"127.0.0.1:{daemon.tcp_port}")
+            with Nginx(settings) as server:
+                self.assertEqual(server.statuses(3, "/?tag=a"), [200, 429, 429])
+                daemon.restart()    # on another port
+                self.assertEqual(server.statuses(3, "/?tag=a"), [200] * 3)
+
+    def test_a_newline_in_the_tag_is_no_second_query(self):
+        with open_daemon(rule(burst=2)) as daemon:
+            # njs and the like could put a real one into a variable; a map does it as well.
+            http = module_settings(daemon) + 'map $arg_tag $evil { default "$arg_tag"; evil "a\\nb\\nc"; }'
+            with Nginx('location /map { dthrottle_tag $evil; try_files /index.html =404; }', http=http) as server:
+                self.assertEqual(server.statuses(3, "/map?tag=evil"), [200, 200, 429])
+                self.assertEqual(daemon.stats()["served"], 2)
+                self.assertEqual(daemon.admin_json("show a_b_c")["verdict"], "NO")
+                # Answers still belong to their queries.
+                self.assertEqual(server.statuses(3, "/?tag=d"), [200, 200, 429])
+                self.assertEqual(server.statuses(1, "/?tag=x%0ay"), [200])
+
+    def test_decoded_newlines_are_mapped(self):
+        with open_daemon(rule(burst=2)) as daemon:
+            with Nginx(module_settings(daemon) + "location / { dthrottle_tag $uri; try_files /index.html =404; }"
+                       ) as server:
+                self.assertEqual(server.statuses(3, "/a%0ab%0dc%20d%7f"), [200, 200, 429])
+                self.assertEqual(daemon.admin_json("show /a_b_c_d_")["verdict"], "NO")
+                self.assertEqual(daemon.stats()["served"], 2)
+
+    def test_a_long_tag_does_not_evade_its_limit(self):
+        with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:
+            for tag_bytes in (255, 256, 4000):
+                self.assertEqual(server.statuses(2, f"/?tag={'x' * tag_bytes}"), [200, 429])
+            # What is longer than 4096 bytes is cut.
+            self.assertEqual(server.statuses(1, f"/?tag={'x' * 7000}"), [200])
+            self.assertEqual(server.statuses(1, f"/?tag={'x' * 7001}"), [429])
+
+    def test_one_request_asks_once_whatever_becomes_of_it(self):
+        locations = """
+          error_page 429 /limited.html;
+          location /rewritten { rewrite ^ /again last; }
+          location /again { try_files /nothing /index.html; }
+          location /mirrored { mirror /again; }
+          location /unasked { dthrottle off; mirror /again; }
+          location /missing { error_page 404 /again?tag=a; return 404; }"""
+        with open_daemon(rule(burst=20)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            for name in ("mirrored", "unasked"):
+                server.path("root").joinpath(name).write_text("served\n")
+            server.path("root").joinpath("limited.html").write_text("limited\n")
+            asked = 0
+            for path in ("/", "/rewritten", "/again", "/mirrored", "/unasked", "/missing"):
+                asked += path != "/unasked"    # its subrequest is none of a client
+                self.assertEqual(server.get(f"{path}?tag=a").body, b"served\n", path)
+                self.assertEqual(daemon.stats()["served"], asked, path)
+            server.statuses(20 - asked, "/?tag=a")
+            response = server.get("/?tag=a")
+            self.assertEqual((response.status, response.body), (429, b"limited\n"))
+            self.assertEqual(daemon.stats()["throttled"], 1)
+            self.assertEqual(server.access()[-1][1], "THROTTLED")
+
+    def test_answers_reach_their_own_requests_under_load(self):
+        with open_daemon(rule(burst=1, match="no*"), rule(burst=1_000_000)) as daemon:
+            with Nginx(module_settings(daemon), workers=2) as server:
+                server.get("/?tag=no")
+                with Load(server, 4, "/?tag=no") as refused, Load(server, 4, "/?tag=yes") as served:
+                    time.sleep(1)
+                self.assertEqual(refused.failures + served.failures, [])
+                self.assertEqual({response.status for response in refused.responses}, {429})
+                self.assertEqual({response.status for response in served.responses}, {200})
+                self.assertLessEqual(daemon.stats()["connections"], 4)
+
+    def test_requests_with_bodies_and_pipelined_ones(self):
+        locations = '''
+          location /echo { proxy_pass http://127.0.0.1:$server_port/length; }
+          location /length { dthrottle off; return 200 "got $http_content_length\\n"; }'''
+        with open_daemon(rule(burst=4)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            body = b"x" * 300_000
+            post = b"POST /echo?tag=a HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+            get = b"GET /?tag=a HTTP/1.1\r\nHost: a\r\n\r\n"
+            last = get.replace(b"Host: a", b"Host: a\r\nConnection: close")
+            with server.connect() as client:
+                client.sendall(post + body + get + post + body + get + last)
+                said = b""
+                while piece := client.recv(1 << 16):
+                    said += piece
+            self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", said), [b"200"] * 4 + [b"429"])
+            self.assertEqual(said.count(b"got 300000\n"), 2)
+
+    def test_streams_of_http2_are_requests_like_any_other(self):
+        with open_daemon(rule(burst=500)) as daemon, Nginx(module_settings(daemon), listen="http2") as server:
+            done = run("h2load", "-n800", "-c3", "-m20", f"http://127.0.0.1:{server.port}/?tag=a")
+            self.assertIn("status codes: 500 2xx, 0 3xx, 300 4xx, 0 5xx", done.stdout)
+
+    def test_bad_settings_are_refused(self):
+        for wrong in ("dthrottle maybe;", "dthrottle_status 200;", "dthrottle_status 600;", "dthrottle_timeout 0;",
+                      "dthrottle_server;", "dthrottle_server unix:/x conns=3;",
+                      "dthrottle_server unix:/x connections=0;",
+                      "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
+            with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Nginx(wrong):
+                pass
+
+
+class Failures(NginxTest):
+    """All of them are served, and none of them waits longer than the timeout."""
+
+    def test_without_a_daemon_everything_is_served_and_the_log_is_short(self):
+        with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:
+            self.assertEqual(server.statuses(2, "/?tag=a"), [200, 429])
+            daemon.kill()
+            responses = [server.get("/?tag=a") for _ in range(300)]
+            self.assert_all_served_in_time(responses)
+            self.assertLessEqual({line[1] for line in server.access()[2:]}, {"OPEN_ERROR", "OPEN_BACKOFF"})
+            self.assertLess(server.log.count("cannot be reached"), 20)
+            daemon.start()
+            self.wait_throttled(server, "/?tag=a")
+            self.assertIn("answers again", server.log)
+
+    def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
+        with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon, "100ms")) as server:
+            self.wait_throttled(server, "/?tag=a")
+            before = len(server.access())
+            with stopped(daemon):
+                begin = time.monotonic()
+                responses = [server.get("/?tag=a") for _ in range(300)]
+                took = time.monotonic() - begin
+                with Load(server, 8, "/?tag=a") as load:
+                    time.sleep(1)
+            self.assertEqual(load.failures, [])
+            self.assert_all_served_in_time(responses + load.responses)
+            self.assertGreater(max(response.seconds for response in responses), TIMEOUT_S * 0.9)
+            self.assertLess(took, 300 * TIMEOUT_S / 2)
+            self.assertLessEqual({line[1] for line in server.access()[before:]}, {"OPEN_TIMEOUT", "OPEN_BACKOFF"})
+            self.wait_throttled(server, "/?tag=a")
+
+    def test_a_late_answer_is_not_the_answer_to_the_next_query(self):
+        with open_daemon(rule(burst=1, match="no"), rule(burst=1_000_000)) as daemon:
+            with Nginx(module_settings(daemon, "100ms")) as server:
+                self.wait_throttled(server, "/?tag=no")
+                for _ in range(3):
+                    with stopped(daemon):
+                        self.assertEqual(server.get("/?tag=no").status, 200)
+                    for _ in range(50):
+                        self.assertEqual(server.get("/?tag=yes").status, 200)
+                    self.wait_throttled(server, "/?tag=no")
+
+    def test_answers_stay_in_step_behind_one_that_is_late(self):
+        request = "GET /?tag=%s HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        with self.fake() as (path, listener), Nginx(module_settings(None, "500ms", path)) as server:
+            self.assertEqual(server.get("/?tag=late").status, 200)
+            sock, _ = listener.accept()
+            with sock, server.connect() as client:
+                sock.settimeout(PATIENCE)
+                self.assertEqual(sock.recv(5, socket.MSG_WAITALL), b"late\n")
+                time.sleep(0.02)    # more than the first pause
+                client.sendall((request % "here").encode())
+                self.assertEqual(sock.recv(5, socket.MSG_WAITALL), b"here\n")
+                sock.sendall(b"NO\nOK\n")
+                self.assertIn(b" 200 ", client.recv(100))
+                self.assertIn(server.access()[-1][1], ("SERVED", "OPEN_TIMEOUT"))
+
+    def test_a_restart_goes_unnoticed(self):
+        with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:
+            self.assertEqual(server.statuses(2, "/?tag=a"), [200, 429])
+            for _ in range(3):
+                daemon.restart()
+                self.assertEqual(server.get("/?tag=a").status, 429)
+            self.assertNotIn("dthrottle:", server.log)
+
+    def test_a_connection_that_ends_with_the_query_is_replaced(self):
+        # A daemon of which each life answers one query and takes the next one with it.
+        with self.fake() as (path, listener), Nginx(module_settings(None, path=path)) as server:
+            sock = None
+            for life in range(3):
+                with contextlib.closing(server.connect()) as client:
+                    client.sendall(b"GET /?tag=a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                    if sock is not None:
+                        self.assertEqual(sock.recv(2, socket.MSG_WAITALL), b"a\n")
+                        sock.close()
+                    sock, _ = listener.accept()
+                    sock.settimeout(PATIENCE)
+                    self.assertEqual(sock.recv(2, socket.MSG_WAITALL), b"a\n", f"life {life}")
+                    sock.sendall(b"NO\n")
+                    self.assertIn(b" 429 ", client.recv(100))
+            sock.close()
+
+    def test_what_is_no_answer_is_not_taken_for_one(self):
+        with self.fake() as (path, listener), Nginx(module_settings(None, path=path)) as server:
+            with contextlib.closing(server.connect()) as client:
+                client.sendall(b"GET /?tag=a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                sock, _ = listener.accept()
+                with sock:
+                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    self.assertIn(b" 200 ", client.recv(100))
+            self.assertIn("does not speak the query protocol", server.log)
+
+    def test_a_full_backlog_is_like_no_daemon(self):
+        with self.fake(backlog=0) as (path, _), contextlib.ExitStack() as stack:
+            for _ in range(10):
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+                sock.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    sock.connect(path)
+            with Nginx(module_settings(None, path=path)) as server:
+                self.assert_all_served_in_time([server.get("/?tag=a") for _ in range(20)])
+                self.assertLessEqual({line[1] for line in server.access()}, {"OPEN_ERROR", "OPEN_BACKOFF"})
+
+    def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(self):
+        with self.fake() as (path, listener):
+            with Nginx(module_settings(None, path=path)) as server:
+                for _ in range(3):
+                    with server.connect() as client:
+                        client.sendall(b"GET /?tag=left HTTP/1.1\r\nHost: a\r\n\r\n")
+                        time.sleep(0.02)
+                    with server.connect() as client:    # at once
+                        client.sendall(b"GET /?tag=left HTTP/1.1\r\nHost: a\r\n\r\n")
+                wait_until(lambda: sum(line[0] == "499" for line in server.access()) == 6, "nginx has noticed")
+                sock, _ = listener.accept()
+                with contextlib.closing(sock), contextlib.closing(server.connect()) as client:
+                    sock.settimeout(PATIENCE)
+                    client.sendall(b"GET /?tag=here HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                    heard = b""
+                    while b"here\n" not in heard:
+                        heard += sock.recv(100)
+                    late = heard.count(b"left\n")
+                    sock.sendall(b"NO\n" * late + b"OK\n")
+                    self.assertIn(b" 200 ", client.recv(100))
+                self.assertGreater(late, 0)
+
+    def test_a_client_that_leaves_while_it_tries_again_for_all_is_replaced(self):
+        with self.fake() as (path, listener), Nginx(module_settings(None, "100ms", path)) as server:
+            self.assertEqual(server.get("/?tag=a").status, 200)    # nobody answers
+            sock, _ = listener.accept()
+            with sock:
+                sock.settimeout(PATIENCE)
+                heard = sock.recv(100)
+                while b"left" not in heard:
+                    with server.connect() as client:
+                        client.sendall(b"GET /?tag=left HTTP/1.1\r\nHost: a\r\n\r\n")
+                        if select.select([sock], [], [], 0.02)[0]:
+                            heard += sock.recv(100)
+                wait_until(lambda: server.access()[-1][0] == "499", "nginx has noticed")
+            wait_until(lambda: server.get("/?tag=a").status == 200 and select.select([listener], [], [], 0)[0],
+                       "somebody else tries")
+
+    @contextlib.contextmanager
+    def fake(self, backlog=10):
+        """A listening socket that is nobody's daemon."""
+        directory = fresh_directory()
+        directory.chmod(0o755)
+        path = f"{directory}/query.sock"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            os.chmod(path, 0o666)
+            listener.listen(backlog)
+            listener.settimeout(PATIENCE)
+            yield path, listener
+        os.unlink(path)
+        directory.rmdir()
+
+
+class Reload(NginxTest):
+    def test_a_reload_under_load_fails_no_request_and_the_old_workers_leave(self):
+        with open_daemon(rule(burst=1_000_000)) as daemon, Nginx(module_settings(daemon), workers=2) as server:
+            with Load(server, 6, "/?tag=a") as load:
+                for _ in range(3):
+                    before = len(load.responses)
+                    wait_until(lambda: len(load.responses) > before + 50, "there is load")
+                    old = server.reload()
+                    wait_until(lambda: not old & server.children(), "the old workers have left")
+            self.assertEqual(load.failures, [])
+            self.assert_all_served_in_time(load.responses)
+            self.assertEqual({line[1] for line in server.access()}, {"SERVED"})
+            self.assertNotIn("open socket", server.log)
+
+    def test_workers_with_idle_connections_leave_at_once(self):
+        with open_daemon(rule(burst=10)) as daemon, Nginx(module_settings(daemon)) as server:
+            self.assertEqual(server.get("/?tag=a").status, 200)
+            old = server.reload()
+            wait_until(lambda: not old & server.children(), "the old worker has left")
+            wait_until(lambda: daemon.stats()["connections"] == 0, "its connection has ended")
+            self.assertEqual(server.get("/?tag=a").status, 200)
+            self.assertNotIn("open socket", server.log)
+
+    def test_workers_leave_although_the_daemon_hangs(self):
+        with open_daemon(rule(burst=10)) as daemon, Nginx(module_settings(daemon, "100ms")) as server:
+            self.assertEqual(server.get("/?tag=a").status, 200)
+            with stopped(daemon):
+                self.assertEqual(server.get("/?tag=a").status, 200)
+                old = server.reload()
+                wait_until(lambda: not old & server.children(), "the old worker has left")
+                self.assertNotIn("open socket", server.log)
