@@ -4,7 +4,8 @@ build_packages=(g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
   cppzmq-dev libc-ares-dev catch2)
 run_packages=(netcat-openbsd)
-test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2)
+package_packages=(debhelper dpkg-dev lintian)
+test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd mandoc systemd util-linux iproute2)
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
 # Installs those of the given packages that are not there. Asks nothing; needs root only if something is missing.
