@@ -99,7 +99,7 @@ def as_version(deb, version, directory):
     control = tree / "DEBIAN/control"
     control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
     made = directory / f"dthrottle_{version}.deb"
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", tree, made], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, made], check=True, stdout=subprocess.DEVNULL)
     shutil.rmtree(tree)
     return made
 
