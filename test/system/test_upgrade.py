@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import select
 import shutil
@@ -101,16 +102,34 @@ class Warm(SystemTest):
             shown = ", ".join(f"{wait * 1e3:.1f}" for wait in waits)
             report(f"5 upgrades under 64 connections {sections}: {load.asked} queries, each answered; longest waits "
                    f"{shown} ms, {quiet * 1e3:.1f} ms without; of it nobody was answered for {waited_ms(daemon)} ms")
-            if FIGURES:
+            if FIGURES:    # on a machine that does nothing else; otherwise see the test of the processor's time
                 self.assertLess(max(waits), 0.020)
-            elif not SANITIZED:    # on a machine that does other things as well
-                self.assertLess(min(waits), 0.020 + 2 * quiet)
 
     def test_five_upgrades_under_64_connections_leave_no_query_unanswered_and_no_bucket_refilled(self):
         self.upgrades_under_load()
 
     def test_the_same_with_two_threads_and_a_table_without_a_file(self):
         self.upgrades_under_load(query={"threads": 2}, table={"file": ""})
+
+    def test_what_queries_wait_for_is_less_than_20_ms_of_processor(self):
+        """As the main thread's account says, so that it does not matter what else the machine does."""
+        def spent():
+            return int(pathlib.Path(f"/proc/{daemon.pid}/schedstat").read_text().split()[0]) / 1e6
+        tags = [f"t{i}" for i in range(2_000 if SANITIZED else 400_000)]
+        with Daemon(rule(burst=10), table={"memory": "64MiB"}) as daemon, contextlib.ExitStack() as stack:
+            daemon.ask(tags)
+            for i in range(64):
+                stack.enter_context(daemon.connect(tcp=i % 2 == 0))
+            took = []
+            for _ in range(5):
+                before = spent()
+                upgrade(daemon)
+                daemon.ask(["C"])
+                took.append(spent() - before)
+            report(f"upgrades with {len(tags)} tags and 64 connections took " +
+                   ", ".join(f"{ms:.1f}" for ms in took) + " ms of processor, the check of the settings not counted")
+            if not SANITIZED:
+                self.assertLess(min(took), 20)
 
     def test_many_tags_and_their_counts_stay(self):
         tags = [f"t{i}" for i in range(2_000 if SANITIZED else 30_000)]
