@@ -33,7 +33,7 @@ namespace {
 // Descriptors beside those of applications: admin connections, files, libuv.
 constexpr rlim_t kOtherDescriptors = 256;
 
-constexpr std::uint64_t kPeersRetryMs = 1000;
+constexpr std::uint64_t kPeersRetryMs = 5000;
 
 int ExitCode(int code) {
   switch (code) {
