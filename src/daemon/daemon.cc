@@ -34,7 +34,7 @@ namespace {
 // Descriptors beside those of applications: admin connections, files, libuv.
 constexpr rlim_t kOtherDescriptors = 256;
 
-constexpr std::uint64_t kPeersRetryMs = 1000;
+constexpr std::uint64_t kPeersRetryMs = 5000;
 
 // What a listening socket is for. The name occurs in its key, and in the name that a service manager's unit gives it.
 struct FrontEnd {

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import re
 import select
 import shutil
@@ -12,11 +13,12 @@ import time
 
 from common import SystemTest, report
 from daemon import (DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, await_read, fresh_directory, lines_of, override,
-                    pump, rule, run, settings_text, verdicts, wait_until)
+                    pump, rule, run, settings_text, slowest_rate, wait_until)
 from fleet import BURST, Fleet, Ledger, wait_all_hear
 from test_service import Manager
 
 EX_UNAVAILABLE = 69
+PLENTY = 10_000_000    # a burst that no test spends
 REFUSED = "; this program carries on"
 
 
@@ -41,11 +43,18 @@ class Load:
     """Connections that ask all the time, one query after the other or several at once."""
 
     def __init__(self, daemon, stack, connections=64):
-        self.asked = 0
+        self.asked, self.began = 0, time.monotonic()
         self.depth = {}
         for i in range(connections):
             sock = stack.enter_context(contextlib.closing(daemon.connect(tcp=i % 2 == 0)))
             self.depth[sock] = 20 if i % 4 >= 2 else 1
+
+    def check_bucket(self, test, daemon):
+        """Every answer took its token, and nothing came back but what the rate gives."""
+        given = slowest_rate(PLENTY) * (time.monotonic() - self.began)
+        level = daemon.admin_json("show C")["level"]
+        test.assertGreaterEqual(level, PLENTY - self.asked - 0.01)
+        test.assertLessEqual(level, PLENTY - self.asked + given + 0.01)
 
     def ask_until(self, done):
         """The longest wait in seconds. Every answer has to be OK, and there has to be one for every query."""
@@ -83,7 +92,7 @@ class Load:
 
 class Warm(SystemTest):
     def upgrades_under_load(self, **sections):
-        with Daemon(rule(burst=10_000_000), **sections) as daemon, contextlib.ExitStack() as stack:
+        with Daemon(rule(burst=PLENTY), **sections) as daemon, contextlib.ExitStack() as stack:
             load = Load(daemon, stack)
             end = time.monotonic() + 1
             quiet = load.ask_until(lambda: time.monotonic() > end)
@@ -95,22 +104,39 @@ class Warm(SystemTest):
                 descriptors.add(len(os.listdir(f"/proc/{daemon.pid}/fd")))
             end = time.monotonic() + 0.1
             load.ask_until(lambda: time.monotonic() > end)
-            bucket = daemon.admin_json("show C")
-            self.assertAlmostEqual(bucket["level"], 10_000_000 - load.asked, delta=0.9)
+            load.check_bucket(self, daemon)
             self.assertEqual(len(descriptors), 1, "descriptors pile up")
             shown = ", ".join(f"{wait * 1e3:.1f}" for wait in waits)
             report(f"5 upgrades under 64 connections {sections}: {load.asked} queries, each answered; longest waits "
                    f"{shown} ms, {quiet * 1e3:.1f} ms without; of it nobody was answered for {waited_ms(daemon)} ms")
-            if FIGURES:
+            if FIGURES:    # on a machine that does nothing else; otherwise see the test of the processor's time
                 self.assertLess(max(waits), 0.020)
-            elif not SANITIZED:    # on a machine that does other things as well
-                self.assertLess(min(waits), 0.020 + 2 * quiet)
 
     def test_five_upgrades_under_64_connections_leave_no_query_unanswered_and_no_bucket_refilled(self):
         self.upgrades_under_load()
 
     def test_the_same_with_two_threads_and_a_table_without_a_file(self):
         self.upgrades_under_load(query={"threads": 2}, table={"file": ""})
+
+    def test_what_queries_wait_for_is_less_than_20_ms_of_processor(self):
+        """As the main thread's account says, so that it does not matter what else the machine does."""
+        def spent():
+            return int(pathlib.Path(f"/proc/{daemon.pid}/schedstat").read_text().split()[0]) / 1e6
+        tags = [f"t{i}" for i in range(2_000 if SANITIZED else 400_000)]
+        with Daemon(rule(burst=10), table={"memory": "64MiB"}) as daemon, contextlib.ExitStack() as stack:
+            daemon.ask(tags)
+            for i in range(64):
+                stack.enter_context(daemon.connect(tcp=i % 2 == 0))
+            took = []
+            for _ in range(5):
+                before = spent()
+                upgrade(daemon)
+                daemon.ask(["C"])
+                took.append(spent() - before)
+            report(f"upgrades with {len(tags)} tags and 64 connections took " +
+                   ", ".join(f"{ms:.1f}" for ms in took) + " ms of processor, the check of the settings not counted")
+            if not SANITIZED:
+                self.assertLess(min(took), 20)
 
     def test_many_tags_and_their_counts_stay(self):
         tags = [f"t{i}" for i in range(2_000 if SANITIZED else 30_000)]
@@ -152,7 +178,7 @@ class Connections(SystemTest):
     def test_one_who_does_not_read_gets_every_answer_in_order(self):
         for threads in (1, 2):
             with self.subTest(threads=threads), \
-                    Daemon(rule(burst=1, match="once"), rule(burst=10_000_000), query={"threads": threads}) as daemon, \
+                    Daemon(rule(burst=1, match="once"), rule(burst=PLENTY), query={"threads": threads}) as daemon, \
                     daemon.connect() as sock:
                 self.assertEqual(daemon.ask(["once"]), ["OK"])
                 stream = daemon.stream()
@@ -169,7 +195,7 @@ class Connections(SystemTest):
                     self.assertEqual(bytes(stream.received), b"OK\nNO\nNO\n" * (queries // 3))
 
     def test_one_who_ended_his_half_still_gets_his_answers(self):
-        with Daemon(rule(burst=10_000_000)) as daemon, daemon.stream() as stream:
+        with Daemon(rule(burst=PLENTY)) as daemon, daemon.stream() as stream:
             stream.reading = False
             stream.send(b"C\n" * 200_000)
             pump([stream], lambda: daemon.stats()["connections_stalled"] > 0)
@@ -182,7 +208,7 @@ class Connections(SystemTest):
             self.assertEqual(stream.answers(), 200_000)
 
     def test_whoever_connects_meanwhile_is_answered(self):
-        with Daemon(rule(burst=10_000_000)) as daemon:
+        with Daemon(rule(burst=PLENTY)) as daemon:
             before, answered = lives(daemon), 0
             daemon.signal(signal.SIGUSR2)
             while lives(daemon) == before:
@@ -299,7 +325,7 @@ class Refused(SystemTest):
             self.assertEqual((said.returncode, "format" in said.stdout), (EX_UNAVAILABLE, True))
 
     def test_a_program_that_is_gone_at_the_last_moment_and_here_it_goes_on(self):
-        with self.daemon_of(rule(burst=10_000_000), query={"threads": 2}) as daemon, contextlib.ExitStack() as stack:
+        with self.daemon_of(rule(burst=PLENTY), query={"threads": 2}) as daemon, contextlib.ExitStack() as stack:
             load = Load(daemon, stack, connections=8)
             self.replace(daemon, "#!/bin/sh\nrm \"$0\"\n")
             half = stack.enter_context(daemon.connect())
@@ -312,7 +338,7 @@ class Refused(SystemTest):
             shutil.copy(DTHROTTLED, daemon.program)
             upgrade(daemon)
             load.ask_until(iter([False] * 10 + [True]).__next__)
-            self.assertAlmostEqual(daemon.admin_json("show C")["level"], 10_000_000 - load.asked, delta=0.9)
+            load.check_bucket(self, daemon)
 
     def test_a_handover_that_is_none_is_said_and_ignored(self):
         with Daemon(rule(), env={"DTHROTTLED_HANDOVER": "7"}) as daemon:

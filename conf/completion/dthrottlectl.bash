@@ -1,0 +1,28 @@
+# bash completion for dthrottlectl(1)
+
+_dthrottlectl() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command= i
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case ${COMP_WORDS[i]} in
+      -s|--socket|--timeout) ((i++)) ;;
+      -*) ;;
+      *) command=${COMP_WORDS[i]}; break ;;
+    esac
+  done
+  case $before in
+    -s|--socket|-d|--directory)
+      compopt -o filenames 2>/dev/null
+      mapfile -t COMPREPLY < <(compgen -f -- "$word")
+      return ;;
+    --timeout|-a|--address)
+      return ;;
+  esac
+  case $command in
+    '')
+      mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
+        help stats show why top rules peers config forgive reload upgrade keygen' -- "$word") ;;
+    keygen)
+      mapfile -t COMPREPLY < <(compgen -W '-d --directory -a --address -h --help' -- "$word") ;;
+  esac
+}
+complete -F _dthrottlectl dthrottlectl

@@ -1,0 +1,207 @@
+"""The Debian package: built from this tree, installed for real in a copy of this machine that nobody else sees."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+import unittest
+
+from common import SystemTest, report
+from daemon import BUILD, ROOT, SANITIZED, clean_environment, fresh_directory, wait_until
+
+SETTINGS = "/etc/dthrottle/dthrottled.toml"
+BUILD_SECONDS_MAX = 1800
+
+# Stands in for the service manager, which the copy has not: knows whether the daemon runs, and sends it signals.
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >>/run/systemctl.log
+pid=$(cat /run/daemon.pid 2>/dev/null)
+case "$*" in
+  *is-active*) [ -n "$pid" ] ;;
+  *"kill --kill-who=main --signal=USR2 dthrottled.service"*) kill -USR2 "$pid" ;;
+esac
+"""
+
+
+class Copy:
+    """This machine as it is, in namespaces: what is written stays in memory, and what runs ends with the `with` block.
+
+    Where the system does not allow that the test is skipped, and says why.
+    """
+
+    def __enter__(self):
+        self.directory = fresh_directory()
+        self.root = self.directory / "root"
+        for name in ("upper", "work", "root"):
+            (self.directory / name).mkdir()
+        mounts = f"""
+          cd {self.directory} &&
+          mount -t overlay overlay -o lowerdir=/,upperdir=upper,workdir=work root &&
+          mount -t proc proc root/proc && mount --bind /dev root/dev && mount -t tmpfs tmpfs root/run &&
+          mount -t tmpfs tmpfs root/tmp && ip link set lo up && echo ready && exec cat
+        """
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation=private", "sh", "-c",
+             mounts], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self._holder.stdout.readline() != "ready\n":
+            why = self._holder.communicate()[1].strip()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise unittest.SkipTest(f"NOT TESTED: the package is not installed, for this system mounts no copy: {why}")
+        children = pathlib.Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        self._inside = ["nsenter", "--target", children[0], "--mount", "--net", "--pid", "chroot", str(self.root)]
+        return self
+
+    def __exit__(self, *_):
+        self._holder.communicate()    # cat ends, and everything with it
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def command(self, *words):
+        return [*self._inside, "env", "-u", "XDG_RUNTIME_DIR", "DEBIAN_FRONTEND=noninteractive", *map(str, words)]
+
+    def run(self, *words, status=0, stdin=""):
+        done = subprocess.run(self.command(*words), input=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, timeout=120, cwd="/", env=clean_environment())
+        if done.returncode != status:
+            raise AssertionError(f"{words} left with {done.returncode}:\n{done.stdout}")
+        return done.stdout
+
+    def write(self, path, text, mode=0o644):
+        self.run("sh", "-c", 'cat >"$1" && chmod "$2" "$1"', "sh", path, f"{mode:o}", stdin=text)
+
+    def put(self, file):
+        """A file of the host, at the root."""
+        subprocess.run(self.command("sh", "-c", 'cat >"$1"', "sh", f"/{file.name}"), input=file.read_bytes(),
+                       check=True, timeout=120)
+
+    def has(self, path):
+        return self.run("sh", "-c", '[ -e "$1" ] && echo yes || echo no', "sh", path) == "yes\n"
+
+
+def build_package():
+    """The .deb of dthrottle. Not optimized: what is tested is the packaging."""
+    begin = time.monotonic()
+    environment = clean_environment(DEB_BUILD_OPTIONS="parallel=2 noopt noautodbgsym",
+                                    DTHROTTLE_PACKAGE_DIR=str(BUILD / "package-test"))
+    done = subprocess.run([ROOT / "scripts/package", "--lint"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=BUILD_SECONDS_MAX, env=environment)
+    if done.returncode != 0:
+        raise AssertionError(f"scripts/package left with {done.returncode}:\n{done.stdout[-4000:]}")
+    report(f"scripts/package took {time.monotonic() - begin:.0f} s")
+    [deb] = [line for line in done.stdout.splitlines() if re.search(r"/dthrottle_[^/]*\.deb$", line)]
+    return ROOT / deb
+
+
+def as_version(deb, version, directory):
+    """The same package as another version, so that there is something to upgrade to."""
+    tree = directory / "tree"
+    subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
+    control = tree / "DEBIAN/control"
+    control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
+    made = directory / f"dthrottle_{version}.deb"
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, made], check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(tree)
+    return made
+
+
+if not SANITIZED:    # what is built does not depend on how the tests are
+
+    class Package(SystemTest):
+        @classmethod
+        def setUpClass(cls):
+            super().setUpClass()
+            cls.deb = build_package()
+
+        def test_everything_is_in_it(self):
+            listed = subprocess.run(["dpkg-deb", "--contents", self.deb], capture_output=True, text=True, check=True)
+            files = {line.split()[5].removeprefix(".") for line in listed.stdout.splitlines()}
+            self.assertLessEqual({
+                SETTINGS, "/usr/sbin/dthrottled", "/usr/bin/dthrottlectl", "/lib/systemd/system/dthrottled.service",
+                "/lib/systemd/system/dthrottled.socket", "/lib/systemd/system/dthrottled-admin.socket",
+                "/usr/lib/sysusers.d/dthrottle.conf", "/usr/lib/tmpfiles.d/dthrottle.conf",
+                "/usr/share/bash-completion/completions/dthrottled",
+                "/usr/share/bash-completion/completions/dthrottlectl", "/usr/share/zsh/vendor-completions/_dthrottled",
+                "/usr/share/zsh/vendor-completions/_dthrottlectl", "/usr/share/man/man8/dthrottled.8.gz",
+                "/usr/share/man/man1/dthrottlectl.1.gz", "/usr/share/man/man5/dthrottled.toml.5.gz",
+                "/usr/share/man/man7/dthrottle-protocol.7.gz"}, files)
+
+        def test_control_names_the_packages_and_the_version_that_the_tree_does(self):
+            script = ". scripts/packages.sh; printf '%s\\n' \"${build_packages[@]}\""
+            packages = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True).stdout.split()
+            control = (ROOT / "conf/debian/control").read_text()
+            needed = set(re.findall(r"^ ([a-z0-9+.-]+)", control.partition("Build-Depends:")[2].partition("\n\n")[0],
+                                    re.M)) - {"debhelper-compat"}
+            self.assertEqual(needed, set(packages) - {"catch2"})    # for tests, which the package does not build
+            version = re.search(r"version: '(.*)'", (ROOT / "meson.build").read_text())[1]
+            self.assertTrue((ROOT / "conf/debian/changelog").read_text().startswith(f"dthrottle ({version}) "))
+
+        def test_it_is_installed_upgraded_under_way_removed_and_purged(self):
+            with Copy() as copy:
+                newer = as_version(self.deb, "99.0", copy.directory)
+                for deb in (self.deb, newer):
+                    copy.put(deb)
+                self.install(copy, self.deb.name)
+                pid = self.start(copy)
+                self.upgrade(copy, newer.name, pid)
+                self.remove(copy, pid)
+
+        def install(self, copy, deb):
+            self.assertEqual(copy.run("sh", "-c", "getent passwd dthrottle || echo nobody"), "nobody\n")
+            copy.run("dpkg", "--install", f"/{deb}")
+            user = copy.run("getent", "passwd", "dthrottle").split(":")
+            self.assertEqual(user[6], "/usr/sbin/nologin\n")
+            self.assertEqual(copy.run("stat", "-c", "%U:%G %a", "/run/dthrottle"), "dthrottle:dthrottle 755\n")
+            self.assertEqual(copy.run("dpkg-query", "-W", "-f", "${Conffiles}", "dthrottle").split()[0], SETTINGS)
+            for unit in ("dthrottled.socket", "dthrottled-admin.socket"):
+                self.assertFalse(copy.has(f"/etc/systemd/system/sockets.target.wants/{unit}"))
+            self.assertTrue(copy.has("/etc/systemd/system/multi-user.target.wants/dthrottled.service"))
+            copy.run("sh", "-c", "man -w dthrottled 2>/dev/null || test -e /usr/share/man/man8/dthrottled.8.gz")
+
+        def start(self, copy):
+            """As the unit does it: as its user, on the settings of the package."""
+            unit = copy.run("cat", "/lib/systemd/system/dthrottled.service")
+            words = re.search(r"(?m)^ExecStart=(.*)", unit)[1].split()
+            self.assertEqual(words, ["/usr/sbin/dthrottled", "--config", SETTINGS])
+            copy.run("dthrottled", "--check", SETTINGS)
+            script = "setsid setpriv --reuid=dthrottle --regid=dthrottle --init-groups \"$@\" >/run/log 2>&1 & echo $!"
+            pid = copy.run("sh", "-c", script, "sh", *words).strip()
+            wait_until(lambda: " ready: " in copy.run("cat", "/run/log"), "the daemon is ready")
+            copy.write("/run/daemon.pid", pid)
+            self.assertEqual(copy.run("nc", "-N", "-U", "/run/dthrottle/query.sock", stdin="C\nC\n"), "OK\nOK\n")
+            self.assertEqual(copy.run("nc", "-N", "127.0.0.1", "7311", stdin="C\n"), "OK\n")
+            return pid
+
+        def level(self, copy):
+            return float(re.search(r"(?m)^level +(\S+)", copy.run("dthrottlectl", "show", "forever"))[1])
+
+        def upgrade(self, copy, deb, pid):
+            copy.write(SETTINGS, "[[rule]]\nburst = 100\nrate = 0.00001\n")
+            copy.run("dthrottlectl", "reload")
+            copy.run("nc", "-N", "-U", "/run/dthrottle/query.sock", stdin="forever\n" * 7)
+            copy.write("/usr/bin/systemctl", SYSTEMCTL, 0o755)
+            copy.run("mkdir", "-p", "/run/systemd/system")
+            with subprocess.Popen(copy.command("nc", "-U", "/run/dthrottle/query.sock"), stdin=subprocess.PIPE,
+                                  stdout=subprocess.PIPE) as asking:
+                asking.stdin.write(b"forever\nfor")
+                asking.stdin.flush()
+                self.assertEqual(asking.stdout.readline(), b"OK\n")
+                copy.run("dpkg", "--install", f"/{deb}")
+                wait_until(lambda: copy.run("cat", "/run/log").count(" ready: ") == 2, "the new program has taken over")
+                asking.stdin.write(b"ever\n")
+                asking.stdin.flush()
+                self.assertEqual(asking.stdout.readline(), b"OK\n")
+                asking.stdin.close()
+            self.assertEqual(copy.run("readlink", f"/proc/{pid}/exe"), "/usr/sbin/dthrottled\n")
+            self.assertAlmostEqual(self.level(copy), 91, delta=0.1)
+            self.assertIn("burst = 100", copy.run("cat", SETTINGS))
+            done = copy.run("cat", "/run/systemctl.log")
+            self.assertNotRegex(done, r"(?m)^(--\S+ )*(stop|restart|try-restart) dthrottled.service")
+
+        def remove(self, copy, pid):
+            copy.run("kill", pid)
+            wait_until(lambda: not copy.has(f"/proc/{pid}/exe"), "the daemon has left")
+            copy.run("dpkg", "--remove", "dthrottle")
+            self.assertFalse(copy.has("/usr/sbin/dthrottled"))
+            self.assertTrue(copy.has(SETTINGS))
+            copy.run("dpkg", "--purge", "dthrottle")
+            self.assertEqual([copy.has(path) for path in ("/etc/dthrottle", "/run/dthrottle")], [False, False])
