@@ -161,18 +161,6 @@ Key<T> Address(std::string_view name, std::string_view default_text, bool loopba
   return key;
 }
 
-template <class T>
-Key<T> Flag(std::string_view name, std::string_view default_text, Member<T, bool> member, std::string_view meaning) {
-  Key<T> key{name, default_text, "true or false", meaning, {}, {}};
-  key.set = [=](T& target, const Value& value) {
-    const auto* flag = std::get_if<bool>(&value);
-    if (flag != nullptr) member(target) = *flag;
-    return flag != nullptr;
-  };
-  key.get = [=](const T& target) -> Value { return Read(member, target); };
-  return key;
-}
-
 // One of a few words.
 template <class T, class M>
 Key<T> Choice(std::string_view name, std::string_view default_text, std::vector<M> choices, Member<T, M> member,

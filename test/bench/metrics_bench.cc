@@ -10,6 +10,7 @@
 #include "admin/metrics.h"
 #include "config/keys.h"
 #include "test/bench/measure.h"
+#include "test/support/quiet_daemon.h"
 
 using namespace dthrottle;
 
@@ -19,7 +20,7 @@ struct alignas(64) Line {
   std::byte bytes[64];
 };
 
-class Subject final : public AdminHost {
+class Subject final : public testing::QuietDaemon {
  public:
   Subject(std::size_t tags, std::size_t peers, std::size_t rules) : memory_(std::max<std::size_t>(tags, 100'000)) {
     std::vector<Rule> list(rules);
@@ -49,16 +50,12 @@ class Subject final : public AdminHost {
   }
 
   Limiter& limiter() override { return *limiter_; }
-  const Settings& settings() const override { return settings_; }
-  ProcessCounts Counts() const override { return {}; }
   std::vector<PeerStatus> Peers() const override { return peers_; }
-  void Reload(std::function<void(const ReloadOutcome&)>) override {}
 
  private:
   std::vector<Line> memory_;
   std::unique_ptr<Limiter> limiter_;
   std::vector<PeerStatus> peers_;
-  Settings settings_ = DefaultSettings();
 };
 
 }    // namespace

@@ -7,17 +7,15 @@
 #include "admin/admin.h"
 #include "config/keys.h"
 #include "test/support/host.h"
+#include "test/support/quiet_daemon.h"
 
 using namespace dthrottle;
 
 namespace {
 
-class FuzzedDaemon final : public AdminHost {
+class FuzzedDaemon final : public testing::QuietDaemon {
  public:
   Limiter& limiter() override { return *host_.limiter; }
-  const Settings& settings() const override { return settings_; }
-  ProcessCounts Counts() const override { return {}; }
-  std::vector<PeerStatus> Peers() const override { return {}; }
   ShedStatus Shed() const override {
     return {ShedSignal::kReported, "", reported_, 0, LogisticCurve(-1, 1), Duration(1), "n\xff\n"};
   }
@@ -27,12 +25,10 @@ class FuzzedDaemon final : public AdminHost {
     return {};
   }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }
-  void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(Fail("not now")); }
   void Ask(std::string_view tag) { (void)host_.Serves(tag, FromNanoseconds(1)); }
 
  private:
   testing::Host host_{"[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=2\nrate=1\nshed=true\n[[rule]]\nburst=10\nrate=1\n"};
-  Settings settings_ = DefaultSettings();
   double reported_ = 0;
 };
 

@@ -9,22 +9,18 @@
 #include "config/keys.h"
 #include "frontend/http_service.h"
 #include "test/support/host.h"
+#include "test/support/quiet_daemon.h"
 
 using namespace dthrottle;
 
 namespace {
 
-class FuzzedDaemon final : public AdminHost {
+class FuzzedDaemon final : public testing::QuietDaemon {
  public:
   Limiter& limiter() override { return *host_.limiter; }
-  const Settings& settings() const override { return settings_; }
-  ProcessCounts Counts() const override { return {}; }
-  std::vector<PeerStatus> Peers() const override { return {}; }
-  void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {}}); }
 
  private:
   testing::Host host_{"[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=2\nrate=1\n[[rule]]\nburst=1.5\nrate=1e-6\n"};
-  Settings settings_ = DefaultSettings();
 };
 
 void Expect(bool good) {

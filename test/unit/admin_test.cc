@@ -6,6 +6,7 @@
 #include "base/prng.h"
 #include "config/keys.h"
 #include "test/support/host.h"
+#include "test/support/quiet_daemon.h"
 
 namespace dthrottle {
 namespace {
@@ -15,7 +16,7 @@ using testing::Host;
 
 constexpr Instant kNow = FromNanoseconds(5'000'000'000);
 
-class FakeDaemon final : public AdminHost {
+class FakeDaemon final : public testing::QuietDaemon {
  public:
   FakeDaemon()
       : host_(
@@ -24,9 +25,6 @@ class FakeDaemon final : public AdminHost {
             "[[override]]\ntag=\"vip\"\nburst=100\nrate=50\n") {}
 
   Limiter& limiter() override { return *host_.limiter; }
-  const Settings& settings() const override { return settings_; }
-  ProcessCounts Counts() const override { return {}; }
-  std::vector<PeerStatus> Peers() const override { return {}; }
   ShedStatus Shed() const override { return shed; }
   Result<void> ReportShed(double value) override {
     if (shed.signal != ShedSignal::kReported) return Fail("not wanted");
@@ -54,7 +52,6 @@ class FakeDaemon final : public AdminHost {
 
  private:
   Host host_;
-  Settings settings_ = DefaultSettings();
 };
 
 bool Has(const std::string& text, const std::string& part) {
@@ -160,7 +157,7 @@ TEST_CASE("shed shows the signal and what it does to each priority, and takes va
             "and now a query with probability 0.5, before its bucket is asked: shed.signal = "
             "\"reported\" is at 150.\n"));
   CHECK(Has(daemon.Ask("why login:x"), "The rule sheds with priority 3, but not now: "));
-  CHECK(Has(daemon.Ask("stats"), "shed_probability         0.5\n"));
+  CHECK(Has(daemon.Ask("json stats"), "\"shed_probability\":0.5,"));
   measure(200);
   for (int i = 0; i < 7; ++i) daemon.host().Serves("web", kNow);
   CHECK(Has(daemon.Ask("show web"), "verdict            NO\n"));
@@ -169,7 +166,7 @@ TEST_CASE("shed shows the signal and what it does to each priority, and takes va
   CHECK(Has(daemon.Ask("show quiet"), "verdict            OK\n"));
   CHECK(Has(daemon.Ask("why quiet"), "The mode is shadow: what is shed is counted and answered OK."));
   CHECK(Has(daemon.Ask("rules"), "default  -        10     1     debit  enforce  0       0          0         7\n"));
-  CHECK(Has(daemon.Ask("stats"), "queries                  7\n"));
+  CHECK(Has(daemon.Ask("json stats"), "\"queries\":7,"));
 
   CHECK(Has(daemon.Ask("shed -2.5"), "value       -2.5\n"));
   for (const char* bad : {"shed x", "shed 1x", "shed  1", "shed nan", "shed inf", "shed 1e999", "shed 1 "}) {

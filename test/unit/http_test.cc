@@ -6,6 +6,7 @@
 #include "frontend/http_service.h"
 #include "frontend/page.h"
 #include "test/support/host.h"
+#include "test/support/quiet_daemon.h"
 
 namespace dthrottle {
 namespace {
@@ -15,15 +16,11 @@ using Json = nlohmann::json;
 
 constexpr Instant kNow = FromNanoseconds(5'000'000'000);
 
-class FakeDaemon final : public AdminHost {
+class FakeDaemon final : public testing::QuietDaemon {
  public:
   explicit FakeDaemon(std::string_view toml) : host_(toml) {}
 
   Limiter& limiter() override { return *host_.limiter; }
-  const Settings& settings() const override { return settings_; }
-  ProcessCounts Counts() const override { return {}; }
-  std::vector<PeerStatus> Peers() const override { return {}; }
-  void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {}}); }
 
   HttpReply Get(std::string_view target, Instant now = kNow) {
     HttpRequest request;
@@ -35,7 +32,6 @@ class FakeDaemon final : public AdminHost {
 
  private:
   testing::Host host_;
-  Settings settings_ = DefaultSettings();
 
  public:
   HttpService service{*this, Prng(1), "web-1"};

@@ -10,6 +10,7 @@
 
 #include "config/keys.h"
 #include "test/support/host.h"
+#include "test/support/quiet_daemon.h"
 
 namespace dthrottle {
 namespace {
@@ -19,15 +20,13 @@ using testing::Host;
 
 constexpr Instant kNow = FromNanoseconds(5'000'000'000);
 
-class FakeDaemon final : public AdminHost {
+class FakeDaemon final : public testing::QuietDaemon {
  public:
   explicit FakeDaemon(const std::string& toml) : host(toml) {}
 
   Limiter& limiter() override { return *host.limiter; }
-  const Settings& settings() const override { return settings_; }
   ProcessCounts Counts() const override { return counts; }
   std::vector<PeerStatus> Peers() const override { return peers; }
-  void Reload(std::function<void(const ReloadOutcome&)> done) override { done({}); }
 
   std::string Metrics() { return RenderMetrics(*this, kNow); }
 
@@ -44,9 +43,6 @@ class FakeDaemon final : public AdminHost {
   Host host;
   ProcessCounts counts;
   std::vector<PeerStatus> peers;
-
- private:
-  Settings settings_ = DefaultSettings();
 };
 
 PeerStatus Peer(std::string address) {
@@ -118,9 +114,11 @@ TEST_CASE("a small daemon as metrics, to the letter") {
   CHECK(daemon.Series("dthrottled_queries_total") ==
         "dthrottled_queries_total{rule=\"login\",verdict=\"served\"} 3\n"
         "dthrottled_queries_total{rule=\"login\",verdict=\"throttled\"} 2\n"
+        "dthrottled_queries_total{rule=\"login\",verdict=\"shed\"} 0\n"
         "dthrottled_queries_total{rule=\"login\",verdict=\"shadowed\"} 0\n"
         "dthrottled_queries_total{rule=\"\",verdict=\"served\"} 1\n"
         "dthrottled_queries_total{rule=\"\",verdict=\"throttled\"} 0\n"
+        "dthrottled_queries_total{rule=\"\",verdict=\"shed\"} 0\n"
         "dthrottled_queries_total{rule=\"\",verdict=\"shadowed\"} 0\n"
         "dthrottled_queries_total{rule=\"\",verdict=\"unmatched\"} 1\n");
   CHECK(daemon.Series("dthrottled_peer_info") ==
@@ -157,8 +155,10 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
   FakeDaemon daemon(
       "[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=5\nrate=1\n"
       "[[rule]]\nname=\"sh\"\nmatch=\"sh*\"\nburst=2\nrate=1\nmode=\"shadow\"\n"
+      "[[rule]]\nname=\"hot\"\nmatch=\"hot*\"\nburst=2\nrate=1\nshed=true\n"
       "[[override]]\ntag=\"x\"\nburst=1\nrate=1\n");
-  for (const char* tag : {"a1", "sh1", "x", "other"}) {
+  daemon.limiter().Shed(LogisticCurve(1, 2), 2);
+  for (const char* tag : {"a1", "sh1", "hot1", "x", "other"}) {
     for (int i = 0; i < 9; ++i) daemon.host.Serves(tag, kNow);
   }
   daemon.limiter().ShareWith(1, 1s);
