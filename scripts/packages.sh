@@ -2,9 +2,9 @@
 
 build_packages=(g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
-  cppzmq-dev libc-ares-dev catch2)
+  cppzmq-dev libc-ares-dev libeigen3-dev catch2)
 run_packages=(netcat-openbsd)
-test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2 libfaketime)
+test_packages=(python3 netcat-openbsd mandoc systemd util-linux iproute2 libfaketime coinor-csdp gnuplot-nox)
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
 # Installs those of the given packages that are not there. Asks nothing; needs root only if something is missing.

@@ -25,7 +25,7 @@ Ends EndsOf(const Link& link, double flow) {
 }
 
 double PartOf(double available, double wanted) {
-  return wanted > available ? std::max(available, 0.0) / wanted : 1;
+  return wanted > std::max(available, 0.0) ? std::max(available, 0.0) / wanted : 1;
 }
 
 bool AtBound(double share, double bound) {

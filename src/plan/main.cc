@@ -116,7 +116,7 @@ int Write(const Plan& plan, const Options& options) {
   fmt::print("{}", options.as_json ? RenderJson(plan) : RenderText(plan));
   if (std::fflush(stdout) != 0) return Complain(EX_IOERR, "the output could not be written");
   if (!options.dot.empty()) {
-    if (const auto written = ReplaceFile(options.dot, RenderDot(plan)); !written) {
+    if (const auto written = WriteOutput(options.dot, RenderDot(plan)); !written) {
       return Complain(EX_CANTCREAT, written.error().message);
     }
   }

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -292,7 +295,14 @@ Result<void> Plot(const Plan& plan, const std::filesystem::path& file, const std
   if (done->status != 0 || !picture || picture->empty()) {
     return Fail(fmt::format("{} ended with status {}: {}", gnuplot, done->status, done->output));
   }
-  if (const auto written = ReplaceFile(file, *picture); !written) return Fail(written.error().message);
+  return WriteOutput(file, *picture);
+}
+
+Result<void> WriteOutput(const std::filesystem::path& file, std::string_view text) {
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  if (!out) return Fail(fmt::format("{}: {}", file.string(), std::strerror(errno)));
   return {};
 }
 

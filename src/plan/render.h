@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "plan/plan.h"
@@ -18,6 +19,9 @@ std::string RenderJson(const Plan& plan);
 // An undirected graph that ParseDot reads back: links with their weight, best weights and resistance as attributes,
 // nodes with their centrality.
 std::string RenderDot(const Plan& plan);
+
+// Writes a file anew, with the permissions that new files have.
+Result<void> WriteOutput(const std::filesystem::path& file, std::string_view text);
 
 // Draws Phi_cr and Phi_ss over gamma, with the best cycles marked, into an .svg or .png file by gnuplot. Fails where
 // gnuplot is missing, for another ending, or if the file cannot be written.
