@@ -87,7 +87,7 @@ class Plan(SystemTest):
 
     def test_the_dot_file_reads_back_as_the_same_graph(self):
         dot = self.directory / "out.dot"
-        before = self.quick("-", "--dot", dot, text='"a b" c 2\nc d 0.5\n')
+        before = self.quick("-", "--dot", dot, text='a"b c 2\nc d 0.5\n')
         after = self.quick(dot)
         for member in ("best", "resistances"):
             self.assertEqual(before[member], after[member])
