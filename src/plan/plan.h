@@ -75,8 +75,8 @@ struct Plan {
 // Fails if the graph is not connected, naming two nodes that do not reach each other. `prng` is for the simulation.
 Result<Plan> MakePlan(NamedGraph graph, std::string source, const Question& question, Prng& prng);
 
-// The links, one after another, that lower the dispersion at the graph's best cycle (31) most. The ten absent links
-// that lower the total effective resistance most (exactly, by a rank-one change of L^+) are tried in full.
+// Links to add, one after another. Of the ten absent links that lower the total effective resistance most (exactly, by a
+// rank-one change of L^+), the one with the smallest dispersion at the new graph's best cycle (31).
 std::vector<Suggestion> SuggestLinks(const Graph& graph, double variance, std::uint32_t count);
 
 }    // namespace dthrottle::plan

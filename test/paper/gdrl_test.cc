@@ -171,7 +171,7 @@ TEST_CASE("GDRL Fig. 6: after demands swap, exact demands take 34 rounds more to
   Setup ring("ring:10", 1 / 0.9, 0.25);
   for (int t = 0; t < 10'000; ++t) ring.Round();
   std::ranges::reverse(ring.demands);    // i / (N + 1) becomes 1 - i / (N + 1)
-  ring.Round();    // the first with the new demands
+  ring.Round();                          // the first with the new demands
   CHECK(ring.Reaches(0.95, 100) == 34);
 }
 
@@ -303,6 +303,33 @@ TEST_CASE("GDRL Theorem 1 (9) is false as printed, and holds with the slope at t
   CHECK(highest > 100);
   CHECK(run(0.999 * corrected, highest) < 1e-3);
   CHECK(highest <= 10);
+}
+
+TEST_CASE("GDRL Theorem 1 (9): one bound for all limiters has every slope at the largest indicator") {
+  const Graph pair = Named("path:2");
+  const std::vector<Load> loads{{10, 10}, {40, 10}};    // q(0) = 0 and ln 4; -g' is the capacity there
+  CHECK(GdrlGainMax(pair, LogRatio(), loads) == Approx(10 / 4.0 / 2));
+}
+
+TEST_CASE("GDRL Assumption 1: every indicator falls with the capacity, is convex, and g and -g' are its own") {
+  for (const Indicator* indicator : Indicators()) {
+    CAPTURE(indicator->name());
+    for (const double capacity : {11.0, 12.0, 15.0, 30.0}) {
+      const auto f = [&](double c) { return indicator->Value({10, c}); };
+      const double q = f(capacity), h = 1e-3;
+      CHECK(indicator->Defined({10, capacity}));
+      CHECK(f(capacity + h) < q);
+      CHECK(f(capacity - h) + f(capacity + h) >= 2 * q - 1e-12);
+      CHECK(indicator->Capacity(10, q) == Approx(capacity));
+      CHECK(indicator->InverseSlope(10, q) == Approx(2 * h / (f(capacity - h) - f(capacity + h))).epsilon(1e-4));
+    }
+    CHECK(FindIndicator(indicator->name()) == indicator);
+  }
+  CHECK(FindIndicator("spare-bandwidth") == &ThrottledAmount());
+  CHECK(FindIndicator("none") == nullptr);
+  CHECK_FALSE(ThrottledRatio().Defined({0, 1}));
+  CHECK_FALSE(LogRatio().Defined({1, 0}));
+  CHECK_FALSE(ResponseTime().Defined({1, 1}));
 }
 
 TEST_CASE("GDRL set-up with response times: the equal split leaves limiters 7 to 10 without a mean") {
