@@ -124,6 +124,15 @@ TEST_CASE("DST (48): case IV concentrates until nodes have their demand or nothi
   CHECK(Spread(nearly) > 4);
 }
 
+// Departure: the paper freezes nodes once. Without node 0, which has its demand, node 1 would gain, and it has its own
+// too; so it may not give to node 3 either.
+TEST_CASE("DST (48): a node that others' freezing would push past its bound is frozen as well") {
+  const Graph graph = *Graph::Make(4, {{0, 1, 10}, {1, 2, 1}, {1, 3, 1}});
+  Values x{10, 8, 0.5, 9};
+  AllowedAmountRound(graph, Values{10, 8, 20, 20}, 0.1, x);
+  CHECK(x == Values{10, 8, 0.5, 9});
+}
+
 TEST_CASE("DST (3) as printed can take a limit below 0; cut flows keep it and the sum") {
   const Graph ring = Named("ring:4");
   const Values r{1, 40, 2, 30};

@@ -402,6 +402,7 @@ TEST_CASE("GDRL section IV: a gift is whole, bounded by what the giver has, and 
   CHECK(Gift(1, infinite, 10, 100) == 100);
   CHECK(Gift(infinite, infinite, 10, 100) == 0);
   CHECK(Gift(1, std::nan(""), 10, 100) == 0);
+  CHECK(Transfer(infinite, infinite, 10) == 0);
 }
 
 TEST_CASE("GDRL section III-A: a filter of alpha forgets to 1/e in 1/alpha slots") {
