@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::size_t kSolutionBytesMax = std::size_t{1} << 30;
 // Columns of an inverse that share a block. More: fewer blocks, but with the square of it as many unknowns each.
-constexpr std::size_t kColumns = 8;
+constexpr std::size_t kColumns = 6;
 
 // A problem in SDPA's sparse format: minimize cost . x subject to sum x_i F_i - F_0 positive semidefinite, block by
 // block. Rows and columns count from 0 here, from 1 in the file.
@@ -82,9 +82,9 @@ class Problem {
   std::string coefficients_;                                                         // as in the file
 };
 
-// csdp's own settings, two digits closer than its defaults. It reads them from the folder it runs in.
+// csdp's own settings, a digit closer than its defaults. It reads them from the folder it runs in.
 constexpr std::string_view kParameters =
-    "axtol=1.0e-10\natytol=1.0e-10\nobjtol=1.0e-10\npinftol=1.0e8\ndinftol=1.0e8\nmaxiter=100\nminstepfrac=0.90\n"
+    "axtol=1.0e-9\natytol=1.0e-9\nobjtol=1.0e-9\npinftol=1.0e8\ndinftol=1.0e8\nmaxiter=100\nminstepfrac=0.90\n"
     "maxstepfrac=0.97\nminstepp=1.0e-8\nminstepd=1.0e-8\nusexzgap=1\ntweakgap=0\naffine=0\nprintlevel=0\n"
     "perturbobj=0\nfastmode=0\n";
 
