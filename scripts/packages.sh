@@ -2,10 +2,11 @@
 
 build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
-  cppzmq-dev libc-ares-dev libmicrohttpd-dev catch2)
+  cppzmq-dev libc-ares-dev libmicrohttpd-dev libeigen3-dev catch2)
 run_packages=(netcat-openbsd)
 package_packages=(debhelper dpkg-dev lintian)
-test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd mandoc systemd util-linux iproute2 libfaketime curl chromium
+test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd mandoc systemd util-linux iproute2
+  libfaketime coinor-csdp gnuplot-nox curl chromium
   redis-tools python3-redis nodejs node-redis
   nginx nginx-dev libnginx-mod-http-lua apache2 apache2-dev haproxy caddy lua-socket nghttp2-client)
 services=(nginx apache2 haproxy caddy)    # of those: the tests start their own

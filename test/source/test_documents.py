@@ -32,13 +32,14 @@ class Documents(unittest.TestCase):
         self.assertIsNotNone(shutil.which("mandoc"), "mandoc is not installed")
         pages = sorted(p for p in (ROOT / "man").iterdir() if re.fullmatch(r"\.\d", p.suffix))
         self.assertEqual({p.name for p in pages} >= {"dthrottled.8", "dthrottled.toml.5", "dthrottlectl.1",
-                                                      "dthrottle-protocol.7", "libdthrottle.3"}, True)
+                                                      "dthrottle-plan.1", "dthrottle-protocol.7", "libdthrottle.3"}, True)
         for page in pages:
             done = run("mandoc", "-Tlint", "-W", "warning", str(page))
             self.assertEqual((done.returncode, done.stdout), (0, ""), page.name)
 
     def test_manual_pages_name_every_option(self):
-        for program, page in (("dthrottled", "dthrottled.8"), ("dthrottlectl", "dthrottlectl.1")):
+        for program, page in (("dthrottled", "dthrottled.8"), ("dthrottlectl", "dthrottlectl.1"),
+                              ("dthrottle-plan", "dthrottle-plan.1")):
             manual = (ROOT / "man" / page).read_text().replace("\\-", "-").replace("Fl -", "--")
             for option in re.findall(r"--[a-z]+", run(str(BUILD / program), "--help").stdout):
                 self.assertIn(option, manual, page)

@@ -1,6 +1,6 @@
 """Runs test programs and test modules of one build directory and counts single cases.
 
-    python3 test/support/run.py LABEL BUILD [--only unit,trace,wire,io,client,sim,fuzz,python,system]
+    python3 test/support/run.py LABEL BUILD [--only unit,trace,wire,io,client,sim,paper,fuzz,python,system]
 
 Prints a line a program and, for each failure, what it said; ends with "LABEL: N passed, N failed, N skipped". A program
 that crashes, hangs or reports no case is a failure. The exit status is 1 if anything failed.
@@ -8,6 +8,7 @@ that crashes, hangs or reports no case is a failure. The exit status is 1 if any
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import unittest
@@ -60,6 +61,16 @@ def catch(totals, program):
     totals.add(program.name, sum(not bad for bad in cases.values()), failed)
 
 
+def needs(totals, tool, package, program):
+    """Runs a program whose every case needs a tool of somebody else's."""
+    if shutil.which(tool):
+        return catch(totals, program)
+    cases = run([program, "--list-test-names-only"])[1].splitlines()
+    for case in cases:
+        print(f"SKIPPED {case}: {tool} is not installed (package {package})")
+    totals.add(program.name, 0, 0 if cases else 1, len(cases))
+
+
 def fuzz(totals, program):
     corpus = ROOT / "test/fuzz/corpus" / program.name.removeprefix("fuzz_")
     expected = len(list(corpus.iterdir()))
@@ -88,16 +99,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("label")
     parser.add_argument("build", type=Path)
-    parser.add_argument("--only", default="unit,trace,wire,io,client,sim,fuzz,python,system")
+    parser.add_argument("--only", default="unit,trace,wire,io,client,sim,paper,fuzz,python,system")
     args = parser.parse_args()
     build = args.build.resolve()
     os.environ["DTHROTTLE_BUILD"] = str(build)
     kinds = args.only.split(",")
     totals = Totals()
     print(f"{args.label}:", flush=True)
-    for kind in ("unit", "trace", "wire", "io", "client", "sim"):
+    for kind in ("unit", "trace", "wire", "io", "client", "sim", "paper"):
         if kind in kinds:
             catch(totals, build / "test" / f"{kind}_tests")
+    if "paper" in kinds:
+        needs(totals, "csdp", "coinor-csdp", build / "test/paper_csdp_tests")
     if "fuzz" in kinds:
         for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir()):
             fuzz(totals, build / "test/fuzz" / f"fuzz_{corpus.name}")

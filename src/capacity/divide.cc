@@ -1,0 +1,48 @@
+#include "capacity/divide.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace dthrottle {
+namespace {
+
+double Sum(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+// Enough for everybody.
+Division Uncut(std::span<const double> requests, double limit) {
+  Division division;
+  division.limits.assign(requests.begin(), requests.end());
+  division.reserve = limit - Sum(requests);
+  return division;
+}
+
+}    // namespace
+
+Division DivideByRatio(std::span<const double> requests, double limit) {
+  DT_CHECK(limit >= 0);
+  const double wanted = Sum(requests);
+  if (wanted <= limit) return Uncut(requests, limit);
+  Division division;
+  for (const double request : requests) division.limits.push_back(limit / wanted * request);
+  return division;
+}
+
+Division DivideByLevel(std::span<const double> requests, double limit) {
+  DT_CHECK(limit >= 0);
+  if (Sum(requests) <= limit) return Uncut(requests, limit);
+  std::vector<double> ascending(requests.begin(), requests.end());
+  std::ranges::sort(ascending);
+  Division division;
+  division.level = limit / static_cast<double>(ascending.size());
+  for (std::size_t j = 0; j + 1 < ascending.size() && ascending[j] < division.level; ++j) {
+    division.level += (division.level - ascending[j]) / static_cast<double>(ascending.size() - 1 - j);
+  }
+  for (const double request : requests) division.limits.push_back(std::min(request, division.level));
+  return division;
+}
+
+}    // namespace dthrottle

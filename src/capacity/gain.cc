@@ -1,0 +1,65 @@
+#include "capacity/gain.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace dthrottle {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}    // namespace
+
+double LocalGainMax(double inverse_slope, double strength) {
+  DT_CHECK(inverse_slope >= 0 && strength >= 0);
+  return strength > 0 ? inverse_slope / (2 * strength) : kInfinity;
+}
+
+double GdrlGainMax(const Graph& graph, std::span<const double> inverse_slopes) {
+  DT_CHECK(inverse_slopes.size() == graph.size());
+  return LocalGainMax(*std::ranges::min_element(inverse_slopes), graph.StrengthMax());
+}
+
+double GdrlGainMax(const Graph& graph, const Indicator& indicator, std::span<const Load> loads) {
+  DT_CHECK(loads.size() == graph.size());
+  double worst = -kInfinity;
+  for (const Load& load : loads) worst = std::max(worst, indicator.Value(load));
+  std::vector<double> slopes;
+  for (const Load& load : loads) slopes.push_back(indicator.InverseSlope(load.demand, worst));
+  return GdrlGainMax(graph, slopes);
+}
+
+double SpareBandwidthGainMax(const Graph& graph) {
+  return LocalGainMax(1, graph.StrengthMax());
+}
+
+double PairwiseGainMax(std::span<const double> inverse_slopes, double weight_max) {
+  DT_CHECK(!inverse_slopes.empty());
+  return LocalGainMax(*std::ranges::min_element(inverse_slopes), weight_max);
+}
+
+bool Stable(double gamma, double lambda_max) {
+  return gamma > 0 && gamma * lambda_max < 2;
+}
+
+double StableGammaWithoutSpectrum(const Graph& graph) {
+  double bound = kInfinity;
+  for (const Link& link : graph.links()) {
+    bound = std::min(bound, 2 / (graph.Strength(link.a) + graph.Strength(link.b)));
+  }
+  return bound;
+}
+
+double StableRatioGammaWithoutSpectrum(const Graph& graph, std::span<const double> demands) {
+  DT_CHECK(demands.size() == graph.size());
+  double bound = kInfinity;
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    DT_CHECK(demands[i] > 0);
+    if (graph.Degree(i) > 0) bound = std::min(bound, demands[i] / graph.Strength(i));
+  }
+  return bound;
+}
+
+}    // namespace dthrottle

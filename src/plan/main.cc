@@ -1,0 +1,166 @@
+// dthrottle-plan: says in advance what a graph of hosts that share capacity will do. See man/dthrottle-plan.1.
+#include <fmt/format.h>
+#include <sysexits.h>
+#include <CLI/CLI.hpp>
+
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "config/load.h"
+#include "io/files.h"
+#include "plan/graph_reader.h"
+#include "plan/plan.h"
+#include "plan/render.h"
+
+namespace dthrottle::plan {
+namespace {
+
+struct Options {
+  std::string graph;
+  std::vector<std::string> settings;
+  std::string dot, plot, csdp = "csdp", gnuplot = "gnuplot";
+  std::uint64_t seed = 1;
+  bool as_json = false, no_weights = false;
+  double gamma = 0, limit = 0, period_s = 0;    // 0: not given
+  std::int64_t rounds = -1;                     // -1: not given
+  Question question;
+};
+
+int Complain(int status, const std::string& message) {
+  fmt::print(stderr, "dthrottle-plan: {}\n", message);
+  return status;
+}
+
+// What was asked for, or the status to exit with, after a word to standard error.
+struct Input {
+  std::optional<NamedGraph> graph;
+  std::string source;
+  int status = EX_OK;
+};
+
+Input Refused(int status, const std::string& message) {
+  return {std::nullopt, "", Complain(status, message)};
+}
+
+Input Take(Result<NamedGraph> graph, const std::string& source, int status) {
+  if (!graph) return Refused(status, graph.error().message);
+  return {*std::move(graph), source, EX_OK};
+}
+
+Input ReadStandardInput() {
+  std::string text(kGraphBytesMax + 1, '\0');
+  std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(std::cin.gcount()));
+  return Take(ParseGraph(text, "standard input"), "standard input", EX_DATAERR);
+}
+
+Input ReadSettings(Options& options) {
+  std::vector<HostSettings> hosts;
+  for (const std::string& path : options.settings) {
+    const auto text = ReadFile(path, kSettingsBytesMax);
+    if (!text) return Refused(EX_NOINPUT, text.error().message);
+    LoadedSettings loaded = ParseSettings(*text, path);
+    if (!loaded.ok()) {
+      for (const Problem& problem : loaded.problems) fmt::print(stderr, "{}\n", Format(problem));
+      return {std::nullopt, "", EX_CONFIG};
+    }
+    // One round a period, unless said otherwise.
+    if (!options.question.period_s) options.question.period_s = Seconds(loaded.settings.peers.period);
+    hosts.push_back({path, std::move(loaded.settings)});
+  }
+  return Take(FleetGraph(hosts), fmt::format("settings of {} hosts", hosts.size()), EX_CONFIG);
+}
+
+Input ReadInput(Options& options) {
+  if (!options.settings.empty()) return ReadSettings(options);
+  if (IsGenerator(options.graph)) return Take(Generate(options.graph), options.graph, EX_USAGE);
+  if (options.graph == "-") return ReadStandardInput();
+  const auto text = ReadFile(options.graph, kGraphBytesMax);
+  if (!text) {
+    return Refused(EX_NOINPUT, fmt::format("{}; without a file: {}", text.error().message, kGenerators));
+  }
+  return Take(ParseGraph(*text, options.graph), options.graph, EX_DATAERR);
+}
+
+void AddOptions(CLI::App& app, Options& options) {
+  Question& question = options.question;
+  app.add_option("GRAPH", options.graph, "A file of links or DOT, \"-\", or a graph by name such as ring:10");
+  app.add_option("--settings", options.settings, "Instead: the settings of each host, dthrottled.toml");
+  app.add_option("--gamma,-g", options.gamma, "The update cycle; by itself the fastest one")
+      ->check(CLI::Range(1e-9, 1e9));
+  app.add_option("--sigma,-s", question.sigma, "Standard deviation of a node's change of requests in a cycle")
+      ->check(CLI::Range(0.0, 1e9))
+      ->capture_default_str();
+  app.add_option("--limit", options.limit, "Sum of all limits, requests a cycle: foretell over-throttling")
+      ->check(CLI::Range(1e-9, 1e18));
+  app.add_option("--period", options.period_s, "Seconds a round takes")->check(CLI::Range(1e-6, 1e6));
+  app.add_option("--rounds", options.rounds, "Rounds to simulate; 0: none; by itself about a second's worth")
+      ->check(CLI::Range(std::int64_t{0}, static_cast<std::int64_t>(kRoundsMax)));
+  app.add_option("--seed", options.seed, "Seed of the simulation")->capture_default_str();
+  app.add_option("--suggest", question.suggestions, "Links to suggest")
+      ->check(CLI::Range(std::uint32_t{0}, kSuggestionsMax))
+      ->capture_default_str();
+  app.add_flag("--no-weights", options.no_weights, "Do not look for the best weights");
+  app.add_flag("--json,-j", options.as_json, "Print JSON");
+  app.add_option("--dot", options.dot, "Write the graph to this file, as DOT");
+  app.add_option("--plot", options.plot, "Draw what gamma does into this .svg or .png file");
+  app.add_option("--csdp", options.csdp, "The program that solves semidefinite programs")->capture_default_str();
+  app.add_option("--gnuplot", options.gnuplot, "The program that draws")->capture_default_str();
+  app.set_version_flag("--version,-V", "dthrottle-plan " DTHROTTLE_VERSION);
+  app.footer(fmt::format("Graphs by name: {}", kGenerators));
+}
+
+int Write(const Plan& plan, const Options& options) {
+  fmt::print("{}", options.as_json ? RenderJson(plan) : RenderText(plan));
+  if (std::fflush(stdout) != 0) return Complain(EX_IOERR, "the output could not be written");
+  if (!options.dot.empty()) {
+    if (const auto written = WriteOutput(options.dot, RenderDot(plan)); !written) {
+      return Complain(EX_CANTCREAT, written.error().message);
+    }
+  }
+  if (!options.plot.empty()) {
+    if (const auto drawn = Plot(plan, options.plot, options.gnuplot); !drawn) {
+      return Complain(EX_UNAVAILABLE, "no plot: " + drawn.error().message);
+    }
+  }
+  return EX_OK;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Says in advance what a graph of hosts that share capacity will do.", "dthrottle-plan");
+  Options options;
+  AddOptions(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
+  }
+  if (options.graph.empty() == options.settings.empty()) {
+    return Complain(EX_USAGE, "one graph is needed: GRAPH, or --settings FILE...");
+  }
+  if (options.gamma > 0) options.question.gamma = options.gamma;
+  if (options.limit > 0) options.question.limit_total = options.limit;
+  if (options.period_s > 0) options.question.period_s = options.period_s;
+  if (options.rounds > 0) options.question.rounds = std::max(static_cast<std::uint64_t>(options.rounds), kRoundsMin);
+  if (options.rounds == 0) options.question.rounds = 0;
+  if (options.no_weights) {
+    options.question.solver = std::nullopt;
+  } else {
+    options.question.solver->program = options.csdp;
+  }
+  Input input = ReadInput(options);
+  if (!input.graph) return input.status;
+  Prng prng(options.seed);
+  const Result<Plan> plan = MakePlan(*std::move(input.graph), input.source, options.question, prng);
+  if (!plan) return Complain(EX_DATAERR, plan.error().message);
+  return Write(*plan, options);
+}
+
+}    // namespace
+}    // namespace dthrottle::plan
+
+int main(int argc, char** argv) {
+  return dthrottle::plan::Main(argc, argv);
+}

@@ -1,0 +1,309 @@
+#include "plan/render.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "io/files.h"
+#include "plan/process.h"
+#include "plan/spectrum.h"
+
+namespace dthrottle::plan {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kRowsMax = 40;
+constexpr std::uint32_t kMatrixNodesMax = 100;    // whose resistances between all pairs are in the JSON
+constexpr int kPlotPoints = 400;
+constexpr auto kPlotPatience = std::chrono::seconds(30);
+constexpr std::size_t kPlotBytesMax = std::size_t{64} << 20;
+
+// "label   text", labels of one width.
+void Line(std::string& out, std::string_view label, std::string_view text) {
+  fmt::format_to(std::back_inserter(out), "{:<18} {}\n", label, text);
+}
+
+std::string Value(double value) {
+  return std::isinf(value) ? "infinite" : fmt::format("{:.6g}", value);
+}
+
+std::string Duration(double seconds) {
+  if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  return seconds < 7200 ? fmt::format("{:.3g} min", seconds / 60) : fmt::format("{:.3g} h", seconds / 3600);
+}
+
+std::size_t Widest(const std::vector<std::string>& names) {
+  std::size_t width = 4;
+  for (std::size_t i = 0; i < std::min(names.size(), kRowsMax); ++i) width = std::max(width, names[i].size());
+  return std::min<std::size_t>(width, 30);
+}
+
+const Design* Have(const std::optional<Result<Design>>& design) {
+  return design && *design ? &**design : nullptr;
+}
+
+void Shape(std::string& out, const Plan& plan) {
+  const Graph& graph = plan.graph.graph;
+  std::uint32_t least = graph.DegreeMax();
+  for (std::uint32_t i = 0; i < graph.size(); ++i) least = std::min(least, graph.Degree(i));
+  Line(out, "graph",
+       fmt::format("{}: {} nodes, {} links, {} to {} links a node", plan.source, graph.size(), graph.links().size(),
+                   least, graph.DegreeMax()));
+  for (const std::string& note : plan.graph.notes) Line(out, "", note);
+  Line(out, "eigenvalues", fmt::format("lambda_2 {:.6g}, lambda_n {:.6g}", plan.best.lambda2, plan.best.lambda_n));
+  Line(out, "stable",
+       fmt::format("gamma below {:.6g} (Lemma 2); below {:.6g} without eigenvalues", plan.stable_below,
+                   plan.stable_below_simple));
+  Line(out, "fastest cycle",
+       fmt::format("gamma {:.6g} (27): Phi_cr {:.6g}", plan.best.fastest_cycle, plan.best.convergence_factor));
+  Line(out, "steadiest cycle",
+       fmt::format("gamma {:.6g} (31): Phi_ss {:.6g}", plan.best.steadiest_cycle, plan.best.dispersion));
+  Line(out, "GDRL gain", fmt::format("at most {:.6g} (GDRL 15)", plan.gdrl_gain_max));
+}
+
+void AtGamma(std::string& out, const Plan& plan) {
+  fmt::format_to(std::back_inserter(out), "\nwith gamma {:.6g}, sigma {:.6g}\n", plan.gamma, plan.sigma);
+  std::string speed = "never settles";
+  if (plan.rounds_to_settle) {
+    speed = fmt::format("differences fall to {:g} % in {} rounds", 100 * kSettled, *plan.rounds_to_settle);
+    if (plan.seconds_to_settle) speed += ", " + Duration(*plan.seconds_to_settle);
+  }
+  Line(out, "Phi_cr", fmt::format("{} (15): {}", Value(plan.convergence_factor), speed));
+  Line(out, "Phi_ss", fmt::format("{} (20), Cov(v) = sigma^2 I", Value(plan.dispersion)));
+  if (plan.simulated) {
+    Line(out, "", fmt::format("{:.6g} +- {:.2g} simulated", plan.simulated->mean, plan.simulated->standard_error));
+  }
+  Line(out, "", fmt::format("{} (24), Cov(v) = gamma sigma^2 I", Value(plan.dispersion_eq24)));
+  Line(out, "", fmt::format("{} (25), that for short cycles", Value(plan.dispersion_eq25)));
+  if (plan.over_throttling) {
+    Line(out, "over-throttling", fmt::format("{:.4g} % while demand sits at the limit", *plan.over_throttling));
+  }
+  Line(out, "resistance", fmt::format("{:.6g} over all pairs of nodes (2)", plan.resistance_total));
+}
+
+void DesignLine(std::string& out, std::string_view label, std::string_view symbol,
+                const std::optional<Result<Design>>& design) {
+  if (!design) return;
+  if (*design) {
+    Line(out, label,
+         fmt::format("{} {:.6g}, within {:.1e} of the best there is", symbol, (*design)->value,
+                     std::max((*design)->gap(), 0.0)));
+  } else {
+    Line(out, label, "not found: " + design->error().message);
+  }
+}
+
+void Links(std::string& out, const Plan& plan) {
+  out += "\nbest weights\n";
+  DesignLine(out, "fastest (33)", "Phi_cr", plan.fastest);
+  DesignLine(out, "most robust (35)", "Phi_ss", plan.robust);
+  if (!plan.fastest) Line(out, "", "not asked for");
+  const auto& names = plan.graph.names;
+  const auto links = plan.graph.graph.links();
+  const std::size_t width = Widest(names), n = names.size();
+  const Design *fastest = Have(plan.fastest), *robust = Have(plan.robust);
+  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:<{}} {:>10} {:>10}{}{}\n", "link", width, "", width, "weight",
+                 "resistance", fastest ? fmt::format(" {:>10}", "fastest") : "",
+                 robust ? fmt::format(" {:>10}", "robust") : "");
+  for (std::size_t e = 0; e < std::min(links.size(), kRowsMax); ++e) {
+    const auto [a, b, weight] = links[e];
+    fmt::format_to(std::back_inserter(out), "{:<{}} {:<{}} {:>10.6g} {:>10.4f}{}{}\n", names[a], width, names[b], width,
+                   weight, plan.resistances[a * n + b], fastest ? fmt::format(" {:>10.6f}", fastest->weights[e]) : "",
+                   robust ? fmt::format(" {:>10.6f}", robust->weights[e]) : "");
+  }
+  if (links.size() > kRowsMax) fmt::format_to(std::back_inserter(out), "and {} more\n", links.size() - kRowsMax);
+}
+
+void Nodes(std::string& out, const Plan& plan) {
+  const auto& names = plan.graph.names;
+  const std::size_t width = Widest(names);
+  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:>6} {:>11}\n", "node", width, "links", "centrality");
+  for (std::uint32_t i = 0; i < std::min(names.size(), kRowsMax); ++i) {
+    fmt::format_to(std::back_inserter(out), "{:<{}} {:>6} {:>11}\n", names[i], width, plan.graph.graph.Degree(i),
+                   std::isinf(plan.centrality[i]) ? "infinite" : fmt::format("{:.4f}", plan.centrality[i]));
+  }
+  if (names.size() > kRowsMax) fmt::format_to(std::back_inserter(out), "and {} more\n", names.size() - kRowsMax);
+}
+
+void Suggestions(std::string& out, const Plan& plan) {
+  if (plan.suggestions.empty()) return;
+  const auto& names = plan.graph.names;
+  const std::size_t width = Widest(names);
+  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:<{}} {:>10} {:>10} {:>10}   each at its best cycle\n",
+                 "link to add", std::max<std::size_t>(width, 5), "", width, "lambda_2", "Phi_cr", "Phi_ss");
+  const auto row = [&](std::string_view a, std::string_view b, const Best& best) {
+    fmt::format_to(std::back_inserter(out), "{:<{}} {:<{}} {:>10.4f} {:>10.4f} {:>10.4f}\n", a,
+                   std::max<std::size_t>(width, 11), b, width, best.lambda2, best.convergence_factor, best.dispersion);
+  };
+  row("none", "", plan.best);
+  for (const Suggestion& suggestion : plan.suggestions) row(names[suggestion.a], names[suggestion.b], suggestion.with);
+}
+
+Json ToJson(const Best& best) {
+  return {{"lambda_2", best.lambda2},
+          {"lambda_n", best.lambda_n},
+          {"fastest_cycle", best.fastest_cycle},
+          {"fastest_phi_cr", best.convergence_factor},
+          {"steadiest_cycle", best.steadiest_cycle},
+          {"steadiest_phi_ss", best.dispersion}};
+}
+
+Json ToJson(const std::optional<Result<Design>>& design) {
+  if (!design) return nullptr;
+  if (!*design) return {{"error", design->error().message}};
+  return {{"value", (*design)->value},
+          {"bound", (*design)->bound},
+          {"gap", (*design)->gap()},
+          {"weights", (*design)->weights}};
+}
+
+template <class T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+// In quotes, as DOT has it.
+std::string Quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"') out += '\\';
+    out += c;
+  }
+  return out + '"';
+}
+
+std::string Script(const Plan& plan, const Spectrum& spectrum, std::string_view terminal) {
+  std::string points;
+  for (int i = 1; i < kPlotPoints; ++i) {
+    const double gamma = plan.stable_below * i / kPlotPoints;
+    fmt::format_to(std::back_inserter(points), "{:.9g} {:.9g} {:.9g}\n", gamma, ConvergenceFactor(spectrum, gamma),
+                   Dispersion(spectrum, gamma, plan.sigma * plan.sigma));
+  }
+  // Nothing of the graph's name or nodes is in here: gnuplot would obey it.
+  return fmt::format(
+      "set terminal {} size 900,420\nset output 'plot'\n$curve << EOD\n{}EOD\n"
+      "set multiplot layout 1,2\nset xlabel 'update cycle gamma'\nset xrange [0:{:.9g}]\nset grid\n"
+      "set ylabel 'Phi_cr (15)'\nset yrange [0:1]\nset key bottom\n"
+      "set arrow 1 from {:.9g},graph 0 to {:.9g},graph 1 nohead dashtype 2\n"
+      "plot $curve using 1:2 with lines linewidth 2 title 'convergence factor, best cycle (27) dashed'\n"
+      "set ylabel 'Phi_ss (20)'\nset autoscale y\nset logscale y\nset key top\n"
+      "set arrow 1 from {:.9g},graph 0 to {:.9g},graph 1 nohead dashtype 2\n"
+      "plot $curve using 1:3 with lines linewidth 2 title 'dispersion, best cycle (31) dashed'\nunset multiplot\n",
+      terminal, points, plan.stable_below, plan.best.fastest_cycle, plan.best.fastest_cycle, plan.best.steadiest_cycle,
+      plan.best.steadiest_cycle);
+}
+
+}    // namespace
+
+std::string RenderText(const Plan& plan) {
+  std::string out;
+  Shape(out, plan);
+  AtGamma(out, plan);
+  Links(out, plan);
+  Nodes(out, plan);
+  Suggestions(out, plan);
+  return out;
+}
+
+std::string RenderJson(const Plan& plan) {
+  const Graph& graph = plan.graph.graph;
+  const auto& names = plan.graph.names;
+  Json out{{"graph", plan.source}, {"notes", plan.graph.notes}, {"gamma", plan.gamma}, {"sigma", plan.sigma}};
+  out["best"] = ToJson(plan.best);
+  out["stable"] = plan.stable;
+  out["stable_below"] = plan.stable_below;
+  out["stable_below_without_eigenvalues"] = plan.stable_below_simple;
+  out["gdrl_gain_max"] = plan.gdrl_gain_max;
+  out["phi_cr"] = plan.convergence_factor;
+  out["rounds_to_settle"] = OrNull(plan.rounds_to_settle);
+  out["seconds_to_settle"] = OrNull(plan.seconds_to_settle);
+  out["phi_ss"] = plan.dispersion;
+  out["phi_ss_eq24"] = plan.dispersion_eq24;
+  out["phi_ss_eq25"] = plan.dispersion_eq25;
+  out["phi_ss_simulated"] =
+      plan.simulated ? Json{{"mean", plan.simulated->mean}, {"standard_error", plan.simulated->standard_error}}
+                     : Json(nullptr);
+  out["over_throttling_percent"] = OrNull(plan.over_throttling);
+  out["resistance_total"] = plan.resistance_total;
+  out["nodes"] = Json::array();
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    out["nodes"].push_back({{"name", names[i]}, {"links", graph.Degree(i)}, {"centrality", plan.centrality[i]}});
+  }
+  out["links"] = Json::array();
+  for (const Link& link : graph.links()) {
+    out["links"].push_back({{"a", names[link.a]},
+                            {"b", names[link.b]},
+                            {"weight", link.weight},
+                            {"resistance", plan.resistances[link.a * graph.size() + link.b]}});
+  }
+  if (graph.size() <= kMatrixNodesMax) {
+    for (std::uint32_t i = 0; i < graph.size(); ++i) {
+      const auto row = plan.resistances.begin() + static_cast<std::ptrdiff_t>(i * graph.size());
+      out["resistances"].push_back(std::vector<double>(row, row + graph.size()));
+    }
+  }
+  out["fastest"] = ToJson(plan.fastest);
+  out["most_robust"] = ToJson(plan.robust);
+  out["suggestions"] = Json::array();
+  for (const Suggestion& suggestion : plan.suggestions) {
+    Json entry{{"a", names[suggestion.a]}, {"b", names[suggestion.b]}};
+    entry.update(ToJson(suggestion.with));
+    out["suggestions"].push_back(std::move(entry));
+  }
+  return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string RenderDot(const Plan& plan) {
+  const Graph& graph = plan.graph.graph;
+  const Design *fastest = Have(plan.fastest), *robust = Have(plan.robust);
+  std::string out = "graph plan {\n";
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    fmt::format_to(std::back_inserter(out), "  {} [centrality=\"{:.6g}\"];\n", Quoted(plan.graph.names[i]),
+                   plan.centrality[i]);
+  }
+  for (std::size_t e = 0; e < graph.links().size(); ++e) {
+    const Link& link = graph.links()[e];
+    fmt::format_to(std::back_inserter(out), "  {} -- {} [weight=\"{}\", resistance=\"{:.6g}\"{}{}];\n",
+                   Quoted(plan.graph.names[link.a]), Quoted(plan.graph.names[link.b]), link.weight,
+                   plan.resistances[link.a * graph.size() + link.b],
+                   fastest ? fmt::format(", fastest=\"{:.6g}\"", fastest->weights[e]) : "",
+                   robust ? fmt::format(", robust=\"{:.6g}\"", robust->weights[e]) : "");
+  }
+  return out + "}\n";
+}
+
+Result<void> Plot(const Plan& plan, const std::filesystem::path& file, const std::string& gnuplot) {
+  const std::string ending = file.extension();
+  if (ending != ".svg" && ending != ".png") return Fail(fmt::format("{}: .svg or .png is drawn", file.string()));
+  const Result<TemporaryFolder> folder = TemporaryFolder::Make();
+  if (!folder) return tl::unexpected(folder.error());
+  const std::string script = Script(plan, Decompose(plan.graph.graph), ending == ".svg" ? "svg" : "png");
+  if (const auto written = ReplaceFile(folder->path() / "script", script); !written) {
+    return Fail(written.error().message);
+  }
+  const Result<Finished> done = Run({gnuplot, "-d", "script"}, folder->path(), kPlotPatience, "gnuplot-nox");
+  if (!done) return tl::unexpected(done.error());
+  const auto picture = ReadFile(folder->path() / "plot", kPlotBytesMax);
+  if (done->status != 0 || !picture || picture->empty()) {
+    return Fail(fmt::format("{} ended with status {}: {}", gnuplot, done->status, done->output));
+  }
+  return WriteOutput(file, *picture);
+}
+
+Result<void> WriteOutput(const std::filesystem::path& file, std::string_view text) {
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  if (!out) return Fail(fmt::format("{}: {}", file.string(), std::strerror(errno)));
+  return {};
+}
+
+}    // namespace dthrottle::plan
