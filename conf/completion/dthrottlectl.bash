@@ -20,7 +20,7 @@ _dthrottlectl() {
   case $command in
     '')
       mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
-        help stats show why top rules peers config forgive reload upgrade keygen' -- "$word") ;;
+        help stats metrics show why top rules peers shed config forgive reload upgrade keygen' -- "$word") ;;
     keygen)
       mapfile -t COMPREPLY < <(compgen -W '-d --directory -a --address -h --help' -- "$word") ;;
   esac

@@ -242,7 +242,7 @@ class Looking(SystemTest):
         with HttpDaemon(rule(burst=1)) as daemon:
             status, headers, body = daemon.get("/metrics")
             self.assertEqual((status, headers["Content-Type"]), (200, "text/plain; version=0.0.4; charset=utf-8"))
-            self.assertRegex(body.decode(), r"(?m)^dthrottle_\w+(\{.*\})? [0-9.e+-]+$")
+            self.assertRegex(body.decode(), r"(?m)^dthrottled_\w+(\{.*\})? [0-9.e+-]+$")
 
     def test_the_page_brings_everything_with_it(self):
         with HttpDaemon(rule(burst=1)) as daemon:

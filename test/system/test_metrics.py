@@ -66,6 +66,7 @@ class Metrics(SystemTest):
                         ("try", "served"): 4, ("try", "throttled"): 0, ("try", "shadowed"): 5,
                         ("off", "served"): 5, ("off", "throttled"): 0, ("off", "shadowed"): 0,
                         ("", "served"): 2, ("", "throttled"): 4, ("", "shadowed"): 0, ("", "unmatched"): 7}
+            expected.update({(name, "shed"): 0 for name in ("login", "try", "off", "")})
             self.assertEqual({name: value for name, value in found.items() if name.startswith("dthrottled_queries_")},
                              {answered(*key): value for key, value in expected.items()})
             near = [found[f'dthrottled_near_limit_total{{rule="{name}"}}'] for name in ("login", "try", "off", "")]

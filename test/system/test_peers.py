@@ -58,7 +58,7 @@ class Story(ParallelTest):
     def test_three_hosts_with_tags_of_all_kinds(self):
         long_tag = "long-" + "x" * 1000
         limits = (rule(name="here", match="here:*", burst=BURST, share="local"),
-                  rule(name="shadow", match="shadow:*", burst=5, mode="shadow"),
+                  rule(name="shadow", match="shadow:*", burst=12, mode="shadow"),
                   rule(name="off", match="off:*", burst=5, mode="off"),
                   rule(burst=BURST), override("special", burst=BURST + 1))
         with Fleet(*limits, hosts=3, query={"max_tag_bytes": 100}) as hosts:
@@ -75,7 +75,7 @@ class Story(ParallelTest):
             wait_until(lambda: all(host.level("special") < BURST + 1 - 8.5 for host in hosts), "the last hits are known")
             for i, host in enumerate(hosts):
                 self.assertAlmostEqual(host.level("here:C"), BURST - 10 - i, delta=0.2)
-                self.assertAlmostEqual(host.level("shadow:C"), 5 - 12, delta=0.2)
+                self.assertAlmostEqual(host.level("shadow:C"), 12 - 12, delta=0.2)
                 self.assertEqual(host.served("shadow:C", 1), 1)
                 self.assertAlmostEqual(host.level("special"), BURST + 1 - 9, delta=0.2)
                 self.assertEqual(host.level("off:C"), 5)
