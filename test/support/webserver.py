@@ -26,10 +26,10 @@ SLACK = 3.0
 
 
 @contextlib.contextmanager
-def open_daemon(*limits, program=None, **sections):
+def open_daemon(*limits, kind=Daemon, **sections):
     """A daemon that every user of this machine may ask, for servers that do not stay root."""
     query = {"unix_mode": "0666", **sections.pop("query", {})}
-    daemon = Daemon(*limits, query=query, **sections)
+    daemon = kind(*limits, query=query, **sections)
     daemon.directory.chmod(0o755)
     with daemon:
         yield daemon
@@ -127,11 +127,11 @@ class WebServer:
     def connect(self):
         return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
 
-    def get(self, path="/", host="test"):
-        """One request on a connection of its own."""
+    def get(self, path="/", host="test", fields=""):
+        """One request on a connection of its own. `fields` are whole lines."""
         begin = time.monotonic()
         with self.connect() as sock:
-            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n".encode())
             data = b""
             while piece := sock.recv(1 << 16):
                 data += piece
@@ -249,6 +249,17 @@ class Haproxy(WebServer):
 
     def command(self):
         return ["/usr/sbin/haproxy", "-db", "-f", self.path("haproxy.cfg")]
+
+
+class Caddy(WebServer):
+    """`text` is a whole Caddyfile, which has to bind the port."""
+
+    def write_settings(self, text):
+        self.path("Caddyfile").write_text(text)
+
+    def command(self):
+        return ["/usr/bin/env", f"HOME={self.directory}", f"XDG_CONFIG_HOME={self.directory}",
+                f"XDG_DATA_HOME={self.directory}", "/usr/bin/caddy", "run", "--config", self.path("Caddyfile")]
 
 
 class Load:

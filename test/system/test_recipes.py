@@ -6,7 +6,9 @@ import time
 
 from common import SystemTest
 from daemon import rule, wait_until
-from webserver import EXAMPLES, SLACK, Apache, Haproxy, Nginx, open_daemon, stopped
+from fleet import free_port_pair
+from test_http import HttpDaemon
+from webserver import EXAMPLES, SLACK, Apache, Caddy, Haproxy, Nginx, open_daemon, stopped
 
 TIMEOUT_S = 0.02    # of the recipes; where the daemon does not hang it has all the time it takes on a busy machine
 TAG = "ip:127.0.0.1"
@@ -80,7 +82,53 @@ def haproxy(daemon, tag=None, patient=True):
         yield server
 
 
-SERVERS = {"nginx with Lua": nginx, "Apache with mod_lua": apache, "HAProxy with Lua": haproxy}
+def without_hurry(text, timeouts):
+    """The text with so many timeouts a thousand times as long."""
+    text, changes = re.subn(r"(_timeout 20)ms", r"\1s", text)
+    if changes != timeouts:
+        raise AssertionError(f"the recipe has {changes} timeouts")
+    return text
+
+
+@contextlib.contextmanager
+def nginx_http(daemon, tag=None, patient=True, replacements=()):
+    settings = (EXAMPLES / "nginx-auth-request/nginx.conf").read_text()
+    settings = adapted(settings, ("/run/dthrottle/http.sock", daemon.http_path), ("  listen 80;\n", ""),
+                       ("proxy_pass http://127.0.0.1:8080;", "try_files /index.html =404;"), *replacements)
+    if tag is not None:
+        settings = adapted(settings, ('"ip:$remote_addr"', "$path"),
+                           ("  location / {", "  location / {\n  set $path $uri;"))
+    if patient:
+        settings = without_hurry(settings, 3)
+    http, server = block(settings, "server")
+    with Nginx(server, http=http, main="", shown="$status $uri") as running:
+        yield running
+
+
+@contextlib.contextmanager
+def caddy(daemon, tag=None, patient=True, replacements=()):
+    server = Caddy()
+    settings = adapted("{\n\tadmin off\n\tauto_https off\n}\n" + (EXAMPLES / "caddy/Caddyfile").read_text(),
+                       ("/run/dthrottle/http.sock", daemon.http_path), (":7319", f":{free_port_pair()}"),
+                       (":80 {\n", f":{server.port} {{\n\tbind 127.0.0.1\n"),
+                       ("reverse_proxy 127.0.0.1:8080", "respond served"), *replacements)
+    if tag is not None:
+        settings = adapted(settings, ("ip:{remote_host}", "{path}"))
+    if patient:
+        settings = without_hurry(settings, 2)
+    server.write_settings(settings)
+    with server:
+        yield server
+
+
+OVER_HTTP = {"nginx with auth_request": nginx_http, "Caddy": caddy}
+# After a failure these do not ask for a while.
+PAUSING = {"nginx with Lua": nginx, "Apache with mod_lua": apache, "HAProxy with Lua": haproxy, "Caddy": caddy}
+SERVERS = {**PAUSING, **OVER_HTTP}
+
+
+def open_http_daemon(*limits):
+    return open_daemon(*limits, kind=HttpDaemon, admin={"http_unix_mode": "0666"})
 
 
 class Recipes(SystemTest):
@@ -89,14 +137,14 @@ class Recipes(SystemTest):
 
     def test_a_request_is_served_or_refused_as_the_daemon_says(self):
         for name, recipe in SERVERS.items():
-            with self.subTest(name), open_daemon(rule(burst=3)) as daemon, recipe(daemon) as server:
+            with self.subTest(name), open_http_daemon(rule(burst=3)) as daemon, recipe(daemon) as server:
                 self.assertEqual(server.statuses(5), [200, 200, 200, 429, 429])
                 self.assertEqual(daemon.stats()["served"], 3)
                 self.assertEqual(daemon.admin_json(f"show {TAG}")["verdict"], "NO")
 
     def test_without_a_daemon_everything_is_served(self):
         for name, recipe in SERVERS.items():
-            with self.subTest(name), open_daemon(rule(burst=1)) as daemon, recipe(daemon) as server:
+            with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, recipe(daemon) as server:
                 self.assertEqual(server.statuses(2), [200, 429])
                 daemon.kill()
                 responses = [server.get() for _ in range(50)]
@@ -106,8 +154,8 @@ class Recipes(SystemTest):
                 self.wait_throttled(server)
 
     def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
-        for name, recipe in SERVERS.items():
-            with self.subTest(name), open_daemon(rule(burst=1)) as daemon, recipe(daemon, patient=False) as server:
+        for name, recipe in PAUSING.items():
+            with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, recipe(daemon, patient=False) as server:
                 self.wait_throttled(server)
                 with stopped(daemon):
                     begin = time.monotonic()
@@ -120,15 +168,82 @@ class Recipes(SystemTest):
 
     def test_a_restart_goes_unnoticed(self):
         for name, recipe in SERVERS.items():
-            with self.subTest(name), open_daemon(rule(burst=1)) as daemon, recipe(daemon) as server:
+            with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, recipe(daemon) as server:
                 self.assertEqual(server.statuses(2), [200, 429])
                 daemon.restart()
                 self.assertEqual(server.statuses(1), [429])
 
     def test_a_newline_in_the_tag_is_no_second_query(self):
         for name, recipe in SERVERS.items():
-            with self.subTest(name), open_daemon(rule(burst=2)) as daemon, recipe(daemon, tag="path") as server:
+            with self.subTest(name), open_http_daemon(rule(burst=2)) as daemon, recipe(daemon, tag="path") as server:
                 self.assertEqual(server.statuses(3, "/a%0ab%0dc%20d%7f"), [200, 200, 429])
-                self.assertEqual(daemon.admin_json("show /a_b_c_d_")["verdict"], "NO")
+                tag = "/a" if recipe is nginx_http else "/a_b_c_d_"    # nginx can only cut it
+                self.assertEqual(daemon.admin_json(f"show {tag}")["verdict"], "NO")
                 self.assertEqual(daemon.stats()["served"], 2)
                 self.assertEqual(server.statuses(3, "/other"), [200, 200, 429])
+
+
+class OverHttp(SystemTest):
+    """What only the recipes that speak HTTP have to get right."""
+
+    def test_without_a_pause_a_daemon_that_hangs_costs_each_request_its_timeout(self):
+        with open_http_daemon(rule(burst=1)) as daemon, nginx_http(daemon, patient=False) as server:
+            wait_until(lambda: server.get().status == 429, "the daemon is asked")
+            with stopped(daemon):
+                for _ in range(20):
+                    response = server.get()
+                    self.assertEqual(response.status, 200)
+                    self.assertLess(response.seconds, TIMEOUT_S + SLACK)
+            wait_until(lambda: server.get().status == 429, "the daemon is asked again")
+
+    def test_the_daemon_gets_no_fields_of_the_client(self):
+        with open_http_daemon(rule(burst=1)) as daemon:
+            for name, recipe in OVER_HTTP.items():
+                with self.subTest(name), recipe(daemon, tag="path") as server:
+                    path = f"/{name.split()[0]}"
+                    many, long = "".join(f"X-{n}:\r\n" for n in range(800)), f"X: {7500 * 'x'}\r\n"
+                    self.assertEqual([server.get(path, fields=fields).status for fields in (many, long)], [200, 429])
+
+    def test_another_forbidden_page_is_not_called_throttled(self):
+        forbids = ("    auth_request /_throttle;", "    auth_request /_throttle;\n    deny all;")
+        with open_http_daemon(rule(burst=1)) as daemon, nginx_http(daemon, replacements=[forbids]) as server:
+            self.assertEqual(server.get().status, 403)
+
+    def test_a_request_with_a_body_is_asked_about_without_it(self):
+        for name, recipe in OVER_HTTP.items():
+            with self.subTest(name), open_http_daemon(rule(burst=2)) as daemon, recipe(daemon) as server:
+                body = "Content-Length: 4\r\nConnection: close\r\n\r\nbody"
+                self.assertEqual([server.get(fields=body).status for _ in range(3)], [200, 200, 429])
+                self.assertEqual(daemon.stats()["served"], 2)
+
+    def test_a_refusal_says_when_to_come_back(self):
+        for name, recipe in OVER_HTTP.items():
+            with self.subTest(name), open_http_daemon(rule(burst=1, rate=0.001)) as daemon, recipe(daemon) as server:
+                self.assertNotIn("Retry-After", server.get().head)
+                refusal = server.get()
+                self.assertEqual(refusal.status, 429)
+                self.assertRegex(refusal.head, r"\r\nRetry-After: (9\d\d|1000)(\r\n|$)")
+
+    def test_what_a_client_writes_changes_neither_cost_nor_tag(self):
+        for name, recipe in OVER_HTTP.items():
+            with self.subTest(name), open_http_daemon(rule(burst=2)) as daemon, recipe(daemon, tag="path") as server:
+                statuses = [server.get("/x&cost=0?cost=0&tag=other", fields="Dthrottle-Tag: other\r\n").status
+                            for _ in range(3)]
+                self.assertEqual(statuses, [200, 200, 429])
+                self.assertEqual(daemon.admin_json("show /x&cost=0")["verdict"], "NO")
+                self.assertEqual(daemon.stats()["table_tags"], 1)
+
+
+    def test_many_requests_share_a_connection(self):
+        for name, recipe in OVER_HTTP.items():
+            with self.subTest(name), open_http_daemon(rule(burst=50)) as daemon, recipe(daemon) as server:
+                self.assertEqual(server.statuses(100), 50 * [200] + 50 * [429])
+                self.assertLessEqual(daemon.stats()["http_connections_accepted"], 3)
+
+    def test_what_is_no_verdict_serves(self):
+        asked = {nginx_http: ("/auth;", "/auth?cost=many;"), caddy: ("cost=1", "cost=many")}
+        for name, recipe in OVER_HTTP.items():
+            with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, \
+                    recipe(daemon, replacements=[asked[recipe]]) as server:
+                self.assertEqual(server.statuses(3), 3 * [200])
+                self.assertGreaterEqual(daemon.stats()["http_connections_accepted"], 1)
