@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cctype>
 #include <map>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -52,12 +53,38 @@ PeerStatus Peer(std::string address) {
   return peer;
 }
 
+bool Skip(std::string_view& text, std::string_view what) {
+  if (!text.starts_with(what)) return false;
+  text.remove_prefix(what.size());
+  return true;
+}
+
+std::string TakeName(std::string_view& text) {
+  const auto end = std::find_if(text.begin(), text.end(), [](unsigned char c) { return !std::isalnum(c) && c != '_'; });
+  const std::string name(text.begin(), end);
+  text.remove_prefix(name.size());
+  return name;
+}
+
+// name="text", in which a backslash is before each backslash, quote and n for a newline, and nowhere else.
+bool TakeLabel(std::string_view& text) {
+  if (TakeName(text).empty() || !Skip(text, "=\"")) return false;
+  while (!text.empty() && text[0] != '"') {
+    if (text.starts_with("\\\\") || text.starts_with("\\\"") || text.starts_with("\\n"))
+      text.remove_prefix(1);
+    else if (text[0] == '\\')
+      return false;
+    else if (text[0] == '\n')
+      return false;
+    if (text.empty()) return false;
+    text.remove_prefix(1);
+  }
+  return Skip(text, "\"");
+}
+
 // Every series with its value. Checks the form of each line, and that each metric has its HELP and TYPE once and its
 // samples behind them.
 std::map<std::string, double> Parse(const std::string& text) {
-  static const std::regex kHelp(R"(# HELP (\w+) ([A-Z0-9][^\\]*\.))"),
-      kType(R"(# TYPE (\w+) (counter|gauge|histogram))"),
-      kSample(R"re(((\w+)(?:\{(?:\w+="(?:[^"\\]|\\["\\n])*",?)+\})?) (\S+))re");
   std::map<std::string, double> series;
   std::set<std::string> described;
   std::string metric, type;
@@ -65,26 +92,36 @@ std::map<std::string, double> Parse(const std::string& text) {
   REQUIRE(text.ends_with('\n'));
   for (std::string line; std::getline(lines, line);) {
     INFO(line);
-    std::smatch m;
+    std::string_view rest = line;
     if (line.starts_with("# HELP")) {
-      REQUIRE(std::regex_match(line, m, kHelp));
-      metric = m[1];
+      REQUIRE(Skip(rest, "# HELP "));
+      metric = TakeName(rest);
+      CHECK(!metric.empty());
       CHECK(described.insert(metric).second);
+      CHECK((rest.size() > 2 && std::isupper(rest[1]) + std::isdigit(rest[1]) > 0 && rest.ends_with('.')));
+      CHECK(rest.find('\\') == std::string_view::npos);
       REQUIRE(std::getline(lines, line));
-      REQUIRE(std::regex_match(line, m, kType));
-      CHECK(m[1] == metric);
-      type = m[2];
+      rest = line;
+      REQUIRE((Skip(rest, "# TYPE ") && Skip(rest, metric + " ")));
+      type = rest;
+      CHECK((type == "counter" || type == "gauge" || type == "histogram"));
       CHECK((type == "counter") == metric.ends_with("_total"));
       continue;
     }
-    REQUIRE(std::regex_match(line, m, kSample));
-    const std::string name = m[2];
+    const std::string name = TakeName(rest);
+    if (Skip(rest, "{")) {
+      do REQUIRE(TakeLabel(rest));
+      while (Skip(rest, ","));
+      REQUIRE(Skip(rest, "}"));
+    }
+    const std::string which = line.substr(0, line.size() - rest.size());
+    REQUIRE((!name.empty() && Skip(rest, " ") && rest.find(' ') == std::string_view::npos));
     if (type == "histogram") {
       CHECK((name == metric + "_bucket" || name == metric + "_sum" || name == metric + "_count"));
     } else {
       CHECK(name == metric);
     }
-    CHECK(series.emplace(m[1], std::stod(m[3])).second);
+    CHECK(series.emplace(which, std::stod(std::string(rest))).second);
   }
   return series;
 }
