@@ -400,7 +400,8 @@ std::vector<Section> MakeSections() {
            Text<S>("file", "\"/run/dthrottle/table\"", "an absolute path, or \"\" for none", MEMBER(table.file),
                    "The file that holds the table, best on a tmpfs. A daemon that is killed and starts again finds "
                    "every bucket "
-                   "as it left it. With \"\" buckets live and die with the process.",
+                   "as it left it. From 16 MiB on it is put into huge pages, where the kernel can. With \"\" buckets "
+                   "live and die with the process.",
                    IsPath),
        }},
       {"peers",

@@ -151,6 +151,7 @@ void Daemon::Start() {
   TakeHandedConnections();
   WatchSignals();
   StartWatchdog();
+  UseHugePages();
 }
 
 void Daemon::OpenTable() {
@@ -164,6 +165,15 @@ void Daemon::OpenTable() {
   auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
   if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
   region_.emplace(std::move(*region));
+}
+
+// In a thread, because a GiB takes a second, and of ordinary priority: who needs a page that it holds waits for it. A
+// small table has few translations to miss.
+void Daemon::UseHugePages() {
+  constexpr std::size_t kFrom = std::size_t{16} << 20;
+  if (region_->bytes().size() < kFrom) return;
+  const SignalsBlocked blocked;
+  huge_pages_ = std::thread([this] { region_->UseHugePages(stop_huge_pages_); });
 }
 
 // Over-long tags go by a digest, which all hosts have to make in the same way. That everybody can make it costs little:
@@ -653,6 +663,8 @@ void Daemon::CloseHandles() {
 }
 
 Daemon::~Daemon() {
+  stop_huge_pages_ = true;
+  if (huge_pages_.joinable()) huge_pages_.join();
   if (!stopping_) CloseHandles();    // it never ran
   uv_run(&loop_, UV_RUN_DEFAULT);
   DT_CHECK(uv_loop_close(&loop_) == 0);

@@ -4,10 +4,12 @@
 
 #include <uv.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "admin/admin.h"
@@ -73,6 +75,7 @@ class Daemon final : private AdminHost {
   int TakeHandedListener(const std::string& key, const std::string& address);
   void CloseHandedListeners();
   void OpenTable();
+  void UseHugePages();
   void TakeHandedConnections();
   bool took_over() const { return handed_.held_at != Instant(); }
   void OpenBroughtLimits();
@@ -129,6 +132,8 @@ class Daemon final : private AdminHost {
   uv_idle_t background_;
 
   std::optional<MappedRegion> region_;
+  std::thread huge_pages_;    // puts the table into them
+  std::atomic<bool> stop_huge_pages_{false};
   std::unique_ptr<Limiter> limiter_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<TaskQueue> tasks_;    // for this thread

@@ -36,6 +36,27 @@ class Descriptor {
   int fd_;
 };
 
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+// A shared mapping that begins where a huge page can, or MAP_FAILED.
+void* MapAligned(int fd, std::size_t bytes) {
+  void* const room = ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return MAP_FAILED;
+  auto* const begin = static_cast<std::byte*>(room);
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(room) % kHugePage;
+  void* const mapped = ::mmap(begin + before, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int why = errno;
+    ::munmap(room, bytes + kHugePage);
+    errno = why;
+    return MAP_FAILED;
+  }
+  if (before != 0) ::munmap(room, before);
+  const std::size_t end = before + (bytes + 4095) / 4096 * 4096;
+  if (end < bytes + kHugePage) ::munmap(begin + end, bytes + kHugePage - end);
+  return mapped;
+}
+
 }    // namespace
 
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max) {
@@ -133,11 +154,22 @@ FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes) {
 // Takes `fd` over, also if it fails.
 FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std::size_t bytes) {
   Descriptor file(fd);
-  void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const address = MapAligned(fd, bytes);
   if (address == MAP_FAILED) return Failed(path.empty() ? "memory" : path, "cannot map");
-  ::madvise(address, bytes, MADV_HUGEPAGE);    // a wish: fewer translations to miss
+  ::madvise(address, bytes, MADV_HUGEPAGE);    // a wish, which few hosts grant to files in memory
   ::madvise(address, bytes, MADV_DONTDUMP);    // it holds the hash key, and is large
   return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release(), path.empty());
+}
+
+bool MappedRegion::UseHugePages(const std::atomic<bool>& stop) const {
+#ifndef MADV_COLLAPSE
+  constexpr int MADV_COLLAPSE = 25;
+#endif
+  for (std::size_t at = 0; at + kHugePage <= bytes_.size(); at += kHugePage) {
+    if (stop.load(std::memory_order_relaxed)) return false;
+    if (::madvise(bytes_.data() + at, kHugePage, MADV_COLLAPSE) != 0 && errno == EINVAL) return false;    // it cannot
+  }
+  return true;
 }
 
 MappedRegion::MappedRegion(MappedRegion&& other) noexcept

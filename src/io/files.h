@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -50,6 +51,11 @@ class MappedRegion {
   ~MappedRegion();
 
   std::span<std::byte> bytes() const { return bytes_; }
+
+  // Puts the region into huge pages where the kernel can (Linux 6.1), whatever its settings for files in memory are: a
+  // decision costs mostly translations of addresses. Takes milliseconds for each 2 MiB, in which who uses them waits;
+  // may run in a thread of its own. Ends early when `stop` is set. Whether it came to the end.
+  bool UseHugePages(const std::atomic<bool>& stop) const;
 
   // Of memory without a name, for Adopt; -1 if it has one.
   int nameless_fd() const { return nameless_ ? fd_ : -1; }

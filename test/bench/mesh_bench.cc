@@ -281,6 +281,7 @@ class Receiver {
     const std::size_t wanted = std::max(Table::kRegionBytesMin, options.peers * options.tags * kBytesPerTag);
     auto region = MappedRegion::Open("", (wanted + 4095) / 4096 * 4096);
     DT_CHECK(region.has_value());
+    region->UseHugePages(false);    // as the daemon does
     return std::move(*region);
   }
 

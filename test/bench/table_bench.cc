@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   Prng prng(1);
   ReportBytesPerTag();
 
-  // The daemon's region is a file, where huge pages are the operator's choice; here both are shown.
+  // The daemon puts its region into huge pages where the kernel can (MappedRegion::UseHugePages); here both are shown.
   for (const bool huge : {false, true}) {
     const auto region = Map(n * 64);
     madvise(region.data(), region.size(), huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
