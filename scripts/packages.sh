@@ -58,7 +58,7 @@ get_promtool() {
   rm -r "$from"
 }
 
-# Configures a build directory, new or not, with the given meson options, and builds it.
+# Configures a build directory, new or not, with the given meson options, and builds it, or of it `targets`.
 build() {
   local dir=$1
   shift
@@ -67,5 +67,5 @@ build() {
   else
     meson setup "$dir" "$@" >/dev/null
   fi
-  ninja -C "$dir" --quiet
+  ninja -C "$dir" --quiet ${targets:-}
 }
