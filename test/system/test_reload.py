@@ -205,8 +205,13 @@ class Asker(threading.Thread):
         own = pathlib.Path("/proc/thread-self/schedstat")
         clocks = self._daemon_clocks + ([os.open(own, os.O_RDONLY)] if self._daemon_clocks else [])
 
+        waited = [0] * len(clocks)    # nanoseconds; of a thread that has ended, what it had last
+
         def lacking_a_core():
-            return sum(int(os.pread(clock, 100, 0).split()[1]) for clock in clocks) / 1e9
+            for i, clock in enumerate(clocks):
+                with contextlib.suppress(ProcessLookupError):
+                    waited[i] = int(os.pread(clock, 100, 0).split()[1])
+            return sum(waited) / 1e9
         try:
             lacked_before = lacking_a_core()
             while not self._stopping:
