@@ -5,8 +5,8 @@ import http.server
 import json
 import threading
 
-from browser import Browser
 from common import SystemTest
+from browser import Browser
 from daemon import override, rule, wait_until
 from fleet import free_port_pair
 from test_http import HttpDaemon
