@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "test/support/resp.h"
 #include "test/wire/transcript.h"
@@ -14,20 +12,7 @@ namespace dthrottle::testing {
 namespace {
 
 std::vector<std::filesystem::path> Files() {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(DTHROTTLE_SOURCE "/protocol/resp")) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-Transcript Load(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto transcript = ParseTranscript(text);
-  if (!transcript) throw std::runtime_error(path.string() + ": " + transcript.error().message);
-  return *transcript;
+  return TranscriptFiles("resp");
 }
 
 // The replies to the pieces of `sent` that end at `cuts`, and at its end.
@@ -46,14 +31,14 @@ TEST_CASE("resp: there are transcripts, and all ask and are answered") {
   CHECK(Files().size() >= 8);
   for (const auto& file : Files()) {
     CAPTURE(file.filename().string());
-    CHECK((!Load(file).sent.empty() && !Load(file).expected.empty()));
+    CHECK((!LoadTranscript(file).sent.empty() && !LoadTranscript(file).expected.empty()));
   }
 }
 
 TEST_CASE("resp: every transcript is answered as written, however it is cut") {
   for (const auto& file : Files()) {
     CAPTURE(file.filename().string());
-    const Transcript t = Load(file);
+    const Transcript t = LoadTranscript(file);
     REQUIRE(Replay(t, {}) == t.expected);
     for (std::size_t cut = 1; cut < t.sent.size(); ++cut) {
       CAPTURE(cut);
@@ -65,7 +50,7 @@ TEST_CASE("resp: every transcript is answered as written, however it is cut") {
 TEST_CASE("resp: every transcript is answered the same byte by byte") {
   for (const auto& file : Files()) {
     CAPTURE(file.filename().string());
-    const Transcript t = Load(file);
+    const Transcript t = LoadTranscript(file);
     RespHost host(t.settings, t.accept_limits, t.tag_bytes_max);
     std::string replies;
     for (const char byte : t.sent) replies += host.Send({&byte, 1});

@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <fstream>
+#include <iterator>
 #include <sstream>
+#include <stdexcept>
 
 namespace dthrottle::testing {
 
@@ -94,6 +98,24 @@ Result<Transcript> ParseTranscript(std::string_view text) {
     }
   }
   return t;
+}
+
+std::vector<std::filesystem::path> TranscriptFiles(std::string_view folder) {
+  std::vector<std::filesystem::path> files;
+  const std::filesystem::path protocol = DTHROTTLE_SOURCE "/protocol";
+  for (const auto& entry : std::filesystem::directory_iterator(protocol / folder)) {
+    if (entry.path().extension() == ".txt") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+Transcript LoadTranscript(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const auto transcript = ParseTranscript(text);
+  if (!transcript) throw std::runtime_error(path.string() + ": " + transcript.error().message);
+  return *transcript;
 }
 
 }    // namespace dthrottle::testing

@@ -2,6 +2,7 @@
 // that states the rules, in protocol/query/ and protocol/resp/; their format is described there.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,5 +20,11 @@ struct Transcript {
 };
 
 Result<Transcript> ParseTranscript(std::string_view text);
+
+// Those of protocol/FOLDER, by name.
+std::vector<std::filesystem::path> TranscriptFiles(std::string_view folder);
+
+// Throws, with the path, what is wrong with it.
+Transcript LoadTranscript(const std::filesystem::path& path);
 
 }    // namespace dthrottle::testing

@@ -4,8 +4,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "query/framer.h"
 #include "test/support/host.h"
@@ -50,32 +48,20 @@ class Application {
 };
 
 std::vector<std::filesystem::path> Files() {
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(DTHROTTLE_SOURCE "/protocol/query")) {
-    if (entry.path().extension() == ".txt") files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  return files;
-}
-
-Transcript Load(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  const auto transcript = ParseTranscript(text);
-  if (!transcript) throw std::runtime_error(path.string() + ": " + transcript.error().message);
-  return *transcript;
+  return TranscriptFiles("query");
 }
 
 TEST_CASE("there are transcripts, and nearly all ask and are answered") {
   std::size_t asked = 0;
-  for (const auto& file : Files()) asked += !Load(file).sent.empty() && !Load(file).expected.empty();
+  for (const auto& file : Files())
+    asked += !LoadTranscript(file).sent.empty() && !LoadTranscript(file).expected.empty();
   CHECK(asked >= 10);
 }
 
 TEST_CASE("every transcript is answered as written") {
   for (const auto& file : Files()) {
     CAPTURE(file.filename().string());
-    const Transcript t = Load(file);
+    const Transcript t = LoadTranscript(file);
     CHECK(Application(t).Send(t.sent) == t.expected);
   }
 }
@@ -83,7 +69,7 @@ TEST_CASE("every transcript is answered as written") {
 TEST_CASE("every transcript is answered the same when it is cut anywhere") {
   for (const auto& file : Files()) {
     CAPTURE(file.filename().string());
-    const Transcript t = Load(file);
+    const Transcript t = LoadTranscript(file);
     for (std::size_t cut = 0; cut <= t.sent.size(); ++cut) {
       Application application(t);
       std::string answers = application.Send(std::string_view(t.sent).substr(0, cut));
@@ -97,7 +83,7 @@ TEST_CASE("every transcript is answered the same when it is cut anywhere") {
 TEST_CASE("every transcript is answered the same byte by byte") {
   for (const auto& file : Files()) {
     CAPTURE(file.filename().string());
-    const Transcript t = Load(file);
+    const Transcript t = LoadTranscript(file);
     Application application(t);
     std::string answers;
     for (const char byte : t.sent) answers += application.Send({&byte, 1});
