@@ -36,19 +36,18 @@ inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
     for (int i = 0; i < kCompress; ++i) round();
     v0 ^= word;
   };
-  const char* p = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 8; p += 8, left -= 8) {
+  const auto load = [](const char* at) {
     std::uint64_t word;
-    std::memcpy(&word, p, 8);
-    compress(word);
-  }
+    std::memcpy(&word, at, 8);
+    return word;
+  };
+  const char* p = bytes.data();
+  const std::size_t left = bytes.size() % 8;
+  for (const char* const end = p + bytes.size() - left; p != end; p += 8) compress(load(p));
   std::uint64_t last = std::uint64_t{bytes.size()} << 56;
   // The tail of at most 7 bytes, without a loop over bytes.
-  if (bytes.size() >= 8 && left != 0) {
-    std::uint64_t word;
-    std::memcpy(&word, p + left - 8, 8);
-    last |= word >> (64 - 8 * left);
+  if (bytes.size() >= 8) {
+    last |= load(p + left - 8) >> 8 >> (56 - 8 * left);
   } else {
     for (std::size_t i = 0; i < left; ++i) last |= std::uint64_t{static_cast<unsigned char>(p[i])} << (8 * i);
   }

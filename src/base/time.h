@@ -1,6 +1,6 @@
 // Time as the core knows it: instants of a monotonic clock that somebody else reads.
 //
-// The clock type below has no now(). That is the point: only src/io and the programs may ask what time it is,
+// The clock types below have no now(). That is the point: only src/io and the programs may ask what time it is,
 // and they pass the answer in, so every decision can be repeated exactly from a seed and a list of instants.
 #pragma once
 
@@ -11,16 +11,25 @@ namespace dthrottle {
 // Nanoseconds; may be negative.
 using Duration = std::chrono::nanoseconds;
 
-struct MonotonicClock {
+// What a clock type is but for now(); `Clock` is the type that derives from it.
+template <class Clock>
+struct ClockBase {
   using duration = Duration;
   using rep = duration::rep;
   using period = duration::period;
-  using time_point = std::chrono::time_point<MonotonicClock, Duration>;
+  using time_point = std::chrono::time_point<Clock, Duration>;
   static constexpr bool is_steady = true;
 };
 
+struct MonotonicClock : ClockBase<MonotonicClock> {};
+
 // Nanoseconds since an origin that is the same for all processes of one boot (CLOCK_MONOTONIC in the daemon).
 using Instant = MonotonicClock::time_point;
+
+// As above, but goes on while the machine is suspended (CLOCK_BOOTTIME in the daemon). Whatever others count on to end,
+// a lease or a mastership, ends on this clock.
+struct BootClock : ClockBase<BootClock> {};
+using BootInstant = BootClock::time_point;
 
 constexpr Instant FromNanoseconds(Duration::rep ns) {
   return Instant(Duration(ns));

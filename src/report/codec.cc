@@ -1,6 +1,5 @@
 #include "report/codec.h"
 
-#include <xxhash.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -9,6 +8,9 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/frame.h"
+#include "base/varint.h"
+#include "report/ipv4_text.h"
 
 namespace dthrottle {
 
@@ -31,16 +33,16 @@ enum class Field : std::uint8_t {
   kText = 10,
   kRanges = 11,
   kPositions = 12,
-  kEntries = 13,     // how many
-  kUnpacked = 14,    // bytes of the entries before compression; absent if there is none
+  kEntries = 13,      // how many
+  kUnpacked = 14,     // bytes of the entries before compression; absent if there is none
+  kDemands = 15,      // of entries of a report
+  kAddresses = 16,    // 1: a length of 0 is that of an IPv4 address, which has four bytes
 };
 
-constexpr std::size_t kVersionAt = kFramePrefix.size() - 1;
-constexpr std::size_t kChecksumBytes = sizeof(XXH64_hash_t);
-constexpr std::size_t kFrameBytesMin = kFramePrefix.size() + 1 + 1 + kChecksumBytes;
-constexpr std::size_t kVarintBytesMax = 10;
 constexpr std::size_t kPackFromBytes = 256;    // less would not pay for the compressor's own headers
-constexpr std::uint8_t kDigestBit = 0x80;      // of the byte that has the phase below it
+// Repetitions of a few digits cost more, to find, to follow and in bytes, than a code for digits does.
+constexpr int kMinMatch = 7, kHashLog = 10;
+constexpr std::uint8_t kDigestBit = 0x80;    // of the byte that has the phase below it
 static_assert(kPhases <= kDigestBit);
 
 // Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
@@ -50,9 +52,9 @@ constexpr std::size_t FieldBytesMax(std::size_t value_bytes) {
 }
 constexpr std::size_t kRangeBytesMax = 2 * kVarintBytesMax;
 constexpr std::size_t kPositionBytesMax = 1 + kHostNameBytesMax + 2 * kVarintBytesMax;
-constexpr std::size_t kHeadBytesMax = kFrameBytesMin + FieldBytesMax(kHostNameBytesMax) + FieldBytesMax(kTextBytesMax) +
-                                      10 * FieldBytesMax(kVarintBytesMax);
-static_assert(kHeadBytesMax + kEntriesBytesMax <= kFrameBytesMax);
+constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + FieldBytesMax(kHostNameBytesMax) +
+                                      FieldBytesMax(kTextBytesMax) + 11 * FieldBytesMax(kVarintBytesMax);
+static_assert(kHeadBytesMax + 4 + kEntriesBytesMax <= kFrameBytesMax);    // 4: around the demands
 static_assert(kHeadBytesMax + FieldBytesMax(kRangesMax * kRangeBytesMax) <= kFrameBytesMax);
 static_assert(kHeadBytesMax + FieldBytesMax(kPositionsMax * kPositionBytesMax) <= kFrameBytesMax);
 
@@ -62,6 +64,15 @@ bool HasEntries(MessageKind kind) {
 
 bool IsInstant(Instant t) {
   return t.time_since_epoch() >= -kSinceOriginMax && t.time_since_epoch() <= kSinceOriginMax;
+}
+
+// Demands are of entries that are there, and every entry without hits has one.
+bool DemandsFit(const Entries& entries) {
+  if (entries.demands().empty()) return true;
+  const auto is_bad = [&](const Demand& d) { return d.entry >= entries.size() || d.per_second > kDemandMax; };
+  if (std::any_of(entries.demands().begin(), entries.demands().end(), is_bad)) return false;
+  return std::all_of(entries.list().begin(), entries.list().end(),
+                     [&](const Entry& e) { return e.value != 0 || entries.demand(e).has_value(); });
 }
 
 // What may be said at all. The values of entries are looked at where they are written and read.
@@ -75,129 +86,94 @@ bool IsPermitted(const Message& m) {
          std::all_of(m.ranges.begin(), m.ranges.end(), [](const SequenceRange& r) { return r.first <= r.last; }) &&
          (m.positions.empty() || m.kind == MessageKind::kSnapshotEnd) && m.positions.size() <= kPositionsMax &&
          std::all_of(m.positions.begin(), m.positions.end(), [](const Position& p) { return IsHostName(p.sender); }) &&
-         (m.entries.empty() || HasEntries(m.kind));
+         (m.entries.empty() || HasEntries(m.kind)) && (m.entries.demands().empty() || is_report) &&
+         DemandsFit(m.entries);
 }
 
-bool IsPermitted(MessageKind kind, const Entry& e) {
-  const std::uint64_t least = kind == MessageKind::kReport ? 1 : 0;
+bool IsPermitted(MessageKind kind, const Entry& e, bool with_demand) {
+  const std::uint64_t least = kind == MessageKind::kReport && !with_demand ? 1 : 0;
   const std::uint64_t most = kind == MessageKind::kReport ? kHitsMax : kMicrosecondsMax;
   return (e.value - least <= most - least) & ((e.tag_bytes >= kDigestBytes) | !e.is_digest);    // hot: one branch
 }
 
-// Signed numbers with the sign in the lowest bit, so that small ones are short either way.
-std::uint64_t ZigZag(std::int64_t v) {
-  return (static_cast<std::uint64_t>(v) << 1) ^ static_cast<std::uint64_t>(v >> 63);
+bool ReadFlag(ByteReader& value, bool& flag) {
+  const std::uint64_t number = value.Varint();
+  flag = number == 1;
+  return number <= 1;
 }
-std::int64_t UnZigZag(std::uint64_t v) {
-  return static_cast<std::int64_t>((v >> 1) ^ (0 - (v & 1)));
-}
-
-char* WriteVarint(char* p, std::uint64_t v) {
-  for (; v >= 0x80; v >>= 7) *p++ = static_cast<char>(v | 0x80);
-  *p++ = static_cast<char>(v);
-  return p;
-}
-
-void AppendVarint(std::string& out, std::uint64_t v) {
-  char bytes[kVarintBytesMax];
-  out.append(bytes, WriteVarint(bytes, v));
-}
-
-void AppendField(std::string& out, Field key, std::string_view value) {
-  out += static_cast<char>(key);
-  AppendVarint(out, value.size());
-  out += value;
-}
-
-// A field that is not there is zero.
-void AppendNumber(std::string& out, Field key, std::uint64_t v) {
-  if (v == 0) return;
-  char bytes[kVarintBytesMax];
-  AppendField(out, key, {bytes, WriteVarint(bytes, v)});
-}
-
-// Takes bytes off the front. Once something is missing or wrong it is not ok, and empty from then on.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
-
-  bool ok() const { return ok_; }
-  bool empty() const { return at_ == end_; }
-
-  std::string_view Bytes(std::uint64_t n) {
-    if (n > static_cast<std::size_t>(end_ - at_)) return Fail(), std::string_view();
-    at_ += n;
-    return {at_ - n, at_};
-  }
-
-  std::string_view Rest() { return Bytes(static_cast<std::size_t>(end_ - at_)); }
-
-  std::uint8_t Byte() {
-    if (empty()) return Fail(), std::uint8_t{0};
-    return static_cast<std::uint8_t>(*at_++);
-  }
-
-  // Refuses more bytes than a number needs, so that it has one spelling.
-  std::uint64_t Varint() {
-    if (!empty() && static_cast<std::uint8_t>(*at_) < 0x80) return static_cast<std::uint8_t>(*at_++);
-    std::uint64_t v = 0;
-    for (unsigned shift = 0; shift < 64 && !empty(); shift += 7) {
-      const std::uint64_t byte = Byte();
-      v |= (byte & 0x7f) << shift;
-      if (byte < 0x80) {
-        if (byte == 0 || (shift == 63 && byte > 1)) break;
-        return v;
-      }
-    }
-    return Fail(), 0;
-  }
-
- private:
-  void Fail() {
-    ok_ = false;
-    at_ = end_;
-  }
-
-  const char* at_;
-  const char* end_;
-  bool ok_ = true;
-};
 
 struct FreeContext {
   void operator()(ZSTD_CCtx* c) const { ZSTD_freeCCtx(c); }
   void operator()(ZSTD_DCtx* d) const { ZSTD_freeDCtx(d); }
 };
 
-std::uint64_t Checksum(std::string_view bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
-}
-
 }    // namespace
 
-// Entries are laid out as columns: lengths of tags, phases and kinds, tags, values.
+// Entries are laid out as columns: lengths of tags, phases and kinds, tags, values. The bounds of entries.h are of tags
+// as text; addresses only make columns shorter.
 struct Codec::Contexts {
   std::unique_ptr<ZSTD_CCtx, FreeContext> compressor{ZSTD_createCCtx()};
   std::unique_ptr<ZSTD_DCtx, FreeContext> decompressor{ZSTD_createDCtx()};
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
-  std::string value;    // of a field that is being put together
+  std::array<char, kEntriesMax> text_lengths;    // of tags
+  std::string value;                             // of a field that is being put together
 
-  // Lays out the columns and returns where each ends. REQUIRES: entries are not empty.
-  std::array<char*, 4> LayOut(MessageKind kind, const Entries& entries) {
-    char* length = columns.data();
-    char* phase = length + entries.size();
-    char* const tags = phase + entries.size();
-    char* value_at = std::copy(entries.tags_.begin(), entries.tags_.end(), tags);
-    const std::array<char*, 3> ends{phase, tags, value_at};
-    bool permitted = true;
+  struct Columns {
+    std::array<char*, 4> ends;
+    bool with_addresses;
+  };
+
+  // REQUIRES: entries are not empty, and no more than Entries::Add takes.
+  Columns LayOut(MessageKind kind, const Entries& entries) {
+    char* const phases = columns.data() + entries.size();
+    char* const tags = phases + entries.size();
+    char *length = columns.data(), *phase = phases, *tag_at = tags;
+    const bool may_shorten =
+        std::none_of(entries.list_.begin(), entries.list_.end(), [](const Entry& e) { return e.tag_bytes == 0; });
+    std::size_t saved = 0;
     for (const Entry& e : entries.list_) {
-      permitted &= IsPermitted(kind, e);
-      *length++ = static_cast<char>(e.tag_bytes);
       *phase++ = static_cast<char>(e.phase | (e.is_digest ? kDigestBit : 0));
+      const std::string_view tag = entries.tag(e).bytes;
+      if (may_shorten && ReadIpv4(tag, tag_at)) {
+        *length++ = 0;
+        tag_at += kIpv4Bytes;
+        saved += tag.size() - kIpv4Bytes;
+      } else {
+        *length++ = static_cast<char>(e.tag_bytes);
+        tag_at = std::copy(tag.begin(), tag.end(), tag_at);
+      }
+    }
+    char* value_at = tag_at;
+    bool permitted = true;
+    const bool with_zero = !entries.demands_.empty();
+    for (const Entry& e : entries.list_) {
+      permitted &= IsPermitted(kind, e, with_zero);
       value_at = WriteVarint(value_at, e.value);
     }
-    DT_CHECK(permitted && value_at == columns.data() + entries.encoded_bytes_);
-    return {ends[0], ends[1], ends[2], value_at};
+    DT_CHECK(permitted && value_at + saved == columns.data() + entries.encoded_bytes_);
+    return {{phases, tags, tag_at, value_at}, saved != 0};
+  }
+
+  // Into `value`: of each, how many entries lie between it and the one before, and the number.
+  void LayOutDemands(const Entries& entries) {
+    value.clear();
+    std::size_t next = 0;
+    for (const Demand& d : entries.demands_) {
+      AppendVarint(value, d.entry - next);
+      AppendVarint(value, d.per_second);
+      next = d.entry + std::size_t{1};
+    }
+  }
+
+  static void ReadDemands(ByteReader& in, Entries& entries) {
+    std::uint64_t next = 0;
+    while (!in.empty() && entries.demands_.size() < kEntriesMax) {
+      const std::uint64_t entry = next + std::min<std::uint64_t>(in.Varint(), kEntriesMax);
+      entries.demands_.push_back(
+          {static_cast<std::uint16_t>(std::min<std::uint64_t>(entry, kEntriesMax)), in.Varint()});
+      next = entry + 1;
+    }
   }
 
   // The columns compressed; empty if they would not be smaller. Flushing behind each column begins a new block, so that
@@ -231,19 +207,49 @@ struct Codec::Contexts {
     return {columns.data(), bytes};
   }
 
+  // Writes the tags as text, behind each other, and returns how long each is.
+  std::string_view Spell(std::string_view short_lengths, std::string_view tags, std::string& text) {
+    const auto addresses = static_cast<std::size_t>(std::count(short_lengths.begin(), short_lengths.end(), '\0'));
+    text.resize(tags.size() + addresses * (kIpv4TextMax + 1 - kIpv4Bytes));
+    char* to = text.data();
+    const char* from = tags.data();
+    for (std::size_t i = 0; i < short_lengths.size(); ++i) {
+      char* const begin = to;
+      if (const auto bytes = static_cast<std::uint8_t>(short_lengths[i]); bytes != 0) {
+        to = std::copy(from, from + bytes, to);
+        from += bytes;
+      } else {
+        to = WriteIpv4(from, to);
+        from += kIpv4Bytes;
+      }
+      text_lengths[i] = static_cast<char>(to - begin);
+    }
+    text.resize(static_cast<std::size_t>(to - text.data()));
+    return {text_lengths.data(), short_lengths.size()};
+  }
+
   // False if the columns are not those of `count` entries.
-  static bool Read(std::string_view columns, std::uint64_t count, MessageKind kind, Entries& entries) {
-    if (count > kEntriesMax || columns.size() > kEntriesBytesMax) return false;
-    Reader in(columns);
-    const std::string_view lengths = in.Bytes(count), phases = in.Bytes(count);
+  bool Read(std::string_view body, std::uint64_t count, bool with_addresses, MessageKind kind, Entries& entries) {
+    if (count > kEntriesMax || body.size() > kEntriesBytesMax) return false;
+    ByteReader in(body);
+    std::string_view lengths = in.Bytes(count);
+    const std::string_view phases = in.Bytes(count);
+    const std::size_t bytes_of_none = with_addresses ? kIpv4Bytes : 0;
     std::size_t tags_bytes = 0;
-    for (const char length : lengths) tags_bytes += static_cast<std::uint8_t>(length);
-    entries.tags_.assign(in.Bytes(tags_bytes));
+    for (const char length : lengths) tags_bytes += length != 0 ? static_cast<std::uint8_t>(length) : bytes_of_none;
+    const std::string_view tags = in.Bytes(tags_bytes);
     if (!in.ok()) return false;    // so all three columns are there
+    if (with_addresses) {
+      lengths = Spell(lengths, tags, entries.tags_);
+    } else {
+      entries.tags_.assign(tags);
+    }
+    entries.encoded_bytes_ = body.size() - tags.size() + entries.tags_.size();
+    if (entries.encoded_bytes_ + entries.demands_.size() * kDemandBytesMax > kEntriesBytesMax) return false;
 
     entries.list_.resize(count);
-    entries.encoded_bytes_ = columns.size();
     bool permitted = true;
+    const bool with_zero = !entries.demands_.empty();
     std::size_t tag_at = 0;
     for (std::size_t i = 0; i < count; ++i) {
       Entry& e = entries.list_[i];
@@ -254,7 +260,7 @@ struct Codec::Contexts {
       e.is_digest = (phase & kDigestBit) != 0;
       e.phase = static_cast<std::uint8_t>(phase & ~kDigestBit);
       tag_at += e.tag_bytes;
-      permitted &= IsPermitted(kind, e);
+      permitted &= IsPermitted(kind, e, with_zero);
     }
     return in.ok() && in.empty() && permitted;
   }
@@ -262,7 +268,12 @@ struct Codec::Contexts {
 
 Codec::Codec() : contexts_(std::make_unique<Contexts>()) {
   DT_CHECK(contexts_->compressor && contexts_->decompressor);
-  ZSTD_CCtx_setParameter(contexts_->compressor.get(), ZSTD_c_compressionLevel, 1);
+  const auto set = [&](ZSTD_cParameter parameter, int value) {
+    ZSTD_CCtx_setParameter(contexts_->compressor.get(), parameter, value);
+  };
+  set(ZSTD_c_compressionLevel, 1);
+  set(ZSTD_c_minMatch, kMinMatch);
+  set(ZSTD_c_hashLog, kHashLog);
 }
 
 Codec::~Codec() = default;
@@ -284,7 +295,7 @@ void Codec::Encode(const Message& m, std::string& frame) {
   AppendNumber(frame, Field::kPeriod, static_cast<std::uint64_t>(m.period.count()));
   AppendNumber(frame, Field::kLast, m.last);
   AppendNumber(frame, Field::kSnapshot, m.snapshot);
-  if (!m.text.empty()) AppendField(frame, Field::kText, m.text);
+  AppendField(frame, Field::kText, m.text);
   if (!m.ranges.empty()) {
     value.clear();
     for (const SequenceRange& r : m.ranges) {
@@ -304,46 +315,52 @@ void Codec::Encode(const Message& m, std::string& frame) {
     AppendField(frame, Field::kPositions, value);
   }
   std::string_view body;
+  bool with_addresses = false;
   if (!m.entries.empty()) {
     AppendNumber(frame, Field::kEntries, m.entries.size());
-    const std::array<char*, 4> ends = contexts_->LayOut(m.kind, m.entries);
-    const std::string_view columns(contexts_->columns.data(), ends.back());
-    if (columns.size() >= kPackFromBytes) body = contexts_->Compress(ends);
+    const Contexts::Columns laid_out = contexts_->LayOut(m.kind, m.entries);
+    with_addresses = laid_out.with_addresses;
+    const std::string_view columns(contexts_->columns.data(), laid_out.ends.back());
+    if (columns.size() >= kPackFromBytes) body = contexts_->Compress(laid_out.ends);
     if (body.empty()) {
       body = columns;
     } else {
       AppendNumber(frame, Field::kUnpacked, columns.size());
     }
   }
+  if (!m.entries.demands().empty()) {
+    contexts_->LayOutDemands(m.entries);
+    AppendField(frame, Field::kDemands, value);
+  }
+  AppendNumber(frame, Field::kAddresses, with_addresses);
   frame += static_cast<char>(Field::kEnd);
   frame += body;
-  const std::uint64_t checksum = Checksum(frame);
-  frame.append(reinterpret_cast<const char*>(&checksum), kChecksumBytes);
+  SealFrame(frame);
   DT_CHECK(frame.size() <= kFrameBytesMax);
 }
 
 DecodeFault Codec::Decode(std::string_view frame, Message& m) {
-  if (frame.size() > kFrameBytesMax || !frame.starts_with(kFramePrefix.substr(0, kVersionAt)) ||
-      frame.size() == kVersionAt) {
-    return DecodeFault::kJunk;
+  switch (OpenFrame(kFramePrefix, kFrameBytesMax, frame)) {
+    case FrameFault::kNone:
+      break;
+    case FrameFault::kJunk:
+      return DecodeFault::kJunk;
+    case FrameFault::kVersion:
+      return DecodeFault::kVersion;
+    case FrameFault::kChecksum:
+      return DecodeFault::kChecksum;
   }
-  if (frame[kVersionAt] != kFramePrefix[kVersionAt]) return DecodeFault::kVersion;
-  if (frame.size() < kFrameBytesMin) return DecodeFault::kJunk;
-  std::uint64_t checksum;
-  std::memcpy(&checksum, frame.data() + frame.size() - kChecksumBytes, kChecksumBytes);
-  frame.remove_suffix(kChecksumBytes);
-  if (checksum != Checksum(frame)) return DecodeFault::kChecksum;
-  frame.remove_prefix(kFramePrefix.size());
 
   m.Clear();
-  Reader in(frame);
+  ByteReader in(frame);
   m.kind = MessageKind{in.Byte()};
   std::uint64_t interval = 0, entries = 0, unpacked = 0;
+  bool with_addresses = false;
   std::uint8_t previous = 0;
   while (const std::uint8_t key = in.Byte()) {
     if (key <= previous) return DecodeFault::kContent;
     previous = key;
-    Reader value(in.Bytes(in.Varint()));
+    ByteReader value(in.Bytes(in.Varint()));
     switch (Field{key}) {
       case Field::kSender:
         m.sender = value.Rest();
@@ -367,12 +384,9 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
         m.period = Duration(static_cast<std::int64_t>(value.Varint()));
         if (m.period == Duration()) return DecodeFault::kContent;
         break;
-      case Field::kLast: {
-        const std::uint64_t last = value.Varint();
-        if (last > 1) return DecodeFault::kContent;
-        m.last = last == 1;
+      case Field::kLast:
+        if (!ReadFlag(value, m.last)) return DecodeFault::kContent;
         break;
-      }
       case Field::kSnapshot:
         m.snapshot = value.Varint();
         break;
@@ -400,6 +414,12 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
         unpacked = value.Varint();
         if (unpacked == 0) return DecodeFault::kContent;
         break;
+      case Field::kDemands:
+        Contexts::ReadDemands(value, m.entries);
+        break;
+      case Field::kAddresses:
+        if (!ReadFlag(value, with_addresses)) return DecodeFault::kContent;
+        break;
       default:
         value.Rest();    // of a later minor version
     }
@@ -418,7 +438,9 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
     columns = contexts_->Decompress(columns, unpacked);
     if (columns.empty()) return DecodeFault::kContent;
   }
-  if (!Contexts::Read(columns, entries, m.kind, m.entries) || !IsPermitted(m)) return DecodeFault::kContent;
+  if (!contexts_->Read(columns, entries, with_addresses, m.kind, m.entries) || !IsPermitted(m)) {
+    return DecodeFault::kContent;
+  }
   return DecodeFault::kNone;
 }
 

@@ -2,7 +2,8 @@
 // small multiple of that, or crash.
 //
 // protocol/report.md has the format with worked bytes. In short: prefix, kind, fields (key, length, value), the
-// entries as columns (lengths, phases, tags, values), compressed with zstd where that helps, and XXH3-64 of it all.
+// entries as columns (lengths, phases, tags, values; an IPv4 address is four bytes), compressed with zstd where that
+// helps, and XXH3-64 of it all.
 #pragma once
 
 #include <memory>

@@ -28,6 +28,8 @@ constexpr std::size_t kRepeatedMax = 64;    // frames in answer to one
 constexpr std::size_t kPendingMax = 256;    // items that wait for room in the limiter's ring
 constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
 constexpr std::size_t kPositionsBytesMax = 48 * 1024;
+constexpr std::size_t kUnknownMax = 64;       // names whose frames are not counted as strangers' yet
+constexpr Duration kIntroductionMax = 10s;    // and for how long
 
 constexpr Duration kJoinMin = 10s;          // or two periods: how long a snapshot may take to begin with
 constexpr int kJoinArrivingMax = 6;         // times that, while parts arrive
@@ -36,6 +38,7 @@ constexpr Duration kDonorPatience = 2s;     // between two signs of life of a sn
 constexpr Duration kDonorBusy = 250ms;      // before the next is asked
 constexpr int kJoinFailuresMax = 3;
 constexpr Duration kLossSnapshotEvery = 1min;
+constexpr Duration kRefusedSnapshot = 5s;    // before it is asked for again, other than to join
 constexpr Duration kLimiterPatience = 10s;
 
 constexpr Instant kNever = Instant::max();
@@ -75,6 +78,7 @@ struct Link {
 // of hosts that no link leads to as yet.
 struct Peer {
   std::string name;
+  std::uint32_t number = 0;    // no other peer has it now
   Link* link = nullptr;
   Duration period = kBelievedPeriodMin;
   ClockOffset clock;
@@ -121,7 +125,14 @@ struct Exchange::State {
 
   std::map<LinkId, Link> links;
   std::unordered_map<std::string, Peer, NameHash, std::equal_to<>> peers;
-  std::size_t unlinked = 0;    // of the peers
+  std::size_t unlinked = 0;                    // of the peers
+  std::optional<std::uint32_t> free_number;    // of one that was forgotten, for the next
+  // Who may turn out to be one of ours when a hello is answered: frames by the sender's name.
+  struct Unknown {
+    Instant since;
+    std::uint64_t frames = 0;
+  };
+  std::map<std::string, Unknown, std::less<>> unknown;
   std::deque<FromPeers> pending;
   Instant last_pass{}, next_pass{};
 
@@ -217,17 +228,49 @@ struct Exchange::State {
     return fault;
   }
 
+  // ---- Strangers ----
+
+  // As long as a hello waits for its first answer nobody knows what the host there is called.
+  bool introducing() const {
+    return std::any_of(links.begin(), links.end(),
+                       [](const auto& link) { return link.second.status.state == PeerState::kConnecting; });
+  }
+
+  // `in` came from nobody we know.
+  void CountUnknown(Instant now) {
+    const auto known = unknown.find(in.sender);
+    if (!introducing() || (known == unknown.end() && unknown.size() >= kUnknownMax)) {
+      ++counts.strangers;
+      return;
+    }
+    Unknown& sender = known != unknown.end() ? known->second : unknown[in.sender] = {now};
+    ++sender.frames;
+    next_pass = std::min(next_pass, sender.since + kIntroductionMax);
+  }
+
+  // Those that have had time enough are strangers. Returns when to look again.
+  Instant CountStrangers(Instant now) {
+    const Instant late = introducing() ? now - kIntroductionMax : kNever;
+    Instant next = kNever;
+    std::erase_if(unknown, [&](const auto& one) {
+      const bool over = one.second.since <= late;
+      if (over) counts.strangers += one.second.frames;
+      if (!over) next = std::min(next, one.second.since + kIntroductionMax);
+      return over;
+    });
+    return next;
+  }
+
   // ---- What this host publishes ----
 
-  void Publish(bool last) {
-    Message& m = Begin(MessageKind::kReport, hits->to);
+  void Publish(ToPeers& item, bool last) {
+    Message& m = Begin(MessageKind::kReport, item.to);
     m.sequence = ring.next();
     m.ring_low = ring.low();
-    m.from = hits->from;
+    m.from = item.from;
     m.period = options.period;
     m.last = last;
-    m.entries = std::move(hits->entries);
-    hits.reset();
+    m.entries = std::move(item.entries);
     counts.published_entries += m.entries.size();
     Frame frame = Encoded();
     ++counts.published;
@@ -236,21 +279,30 @@ struct Exchange::State {
     transport.Publish(frame);
   }
 
+  void PublishHits(bool last) {
+    Publish(*hits, last);
+    hits.reset();
+  }
+
   void FromLimiter(ToPeers& item, Instant now) {
     switch (item.kind) {
       case ToPeers::Kind::kNone:
         return;
       case ToPeers::Kind::kHits:
-        if (hits) Publish(false);
+        if (hits) PublishHits(false);
         hits = std::move(item);
         return;
+      case ToPeers::Kind::kUrgent:
+        ++counts.urgent_frames;
+        counts.urgent_entries += item.entries.size();
+        return Publish(item, false);
       case ToPeers::Kind::kPeriodEnd:
         if (!hits) {
           hits = std::move(item);
           hits->from = hits->to;
           hits->entries.Clear();
         }
-        return Publish(true);
+        return PublishHits(true);
       case ToPeers::Kind::kSnapshotBegin:
       case ToPeers::Kind::kSnapshotPart:
       case ToPeers::Kind::kSnapshotEnd:
@@ -282,11 +334,16 @@ struct Exchange::State {
   Peer& FindOrAdd(const std::string& name) {
     if (const auto it = peers.find(name); it != peers.end()) return it->second;
     if (unlinked >= kPositionsMax) {
-      peers.erase(std::find_if(peers.begin(), peers.end(), [](const auto& p) { return p.second.link == nullptr; }));
+      const auto gone =
+          std::find_if(peers.begin(), peers.end(), [](const auto& p) { return p.second.link == nullptr; });
+      free_number = gone->second.number;
+      peers.erase(gone);
       --unlinked;
     }
     Peer& peer = peers[name];
     peer.name = name;
+    peer.number = free_number.value_or(static_cast<std::uint32_t>(peers.size() - 1));
+    free_number.reset();
     ++unlinked;
     return peer;
   }
@@ -374,6 +431,7 @@ struct Exchange::State {
     }
     Peer& peer = FindOrAdd(in.sender);
     Bind(link, peer, now);
+    unknown.erase(in.sender);
     link.status.name = in.sender;
     link.status.state = PeerState::kUp;
     link.status.reason.clear();
@@ -411,7 +469,7 @@ struct Exchange::State {
     }
     Peer* peer = Linked(in.sender);
     if (peer == nullptr) {
-      ++counts.strangers;
+      CountUnknown(now);
     } else if (in.sequence == 0 || in.sequence == std::numeric_limits<std::uint64_t>::max() || in.incarnation == 0) {
       ++counts.junk;
     } else if (joining || !held.empty()) {
@@ -480,7 +538,7 @@ struct Exchange::State {
     status.missed += change.missed, counts.missed += change.missed;
     status.repaired += change.repaired, counts.repaired += change.repaired;
     CountLost(peer, change.lost);
-    if (!in.entries.empty()) Push({FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries)});
+    if (!in.entries.empty()) Push({FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number});
   }
 
   void CountDuplicate(Peer& peer) { ++peer.link->status.duplicates, ++counts.duplicates; }
@@ -692,7 +750,9 @@ struct Exchange::State {
 
   void OnRefusal(LinkId id, Link& link, Instant now) {
     if (in.snapshot != 0) {
-      if (Taken(id)) SnapshotFailed(now + kDonorBusy);
+      if (!Taken(id)) return;
+      SnapshotFailed(now + kDonorBusy);
+      if (link.peer != nullptr) link.peer->next_snapshot = now + kRefusedSnapshot;
     } else if (link.awaiting) {    // still, because the refusal may be of something else
       RefuseLink(link, in.text);
     }
@@ -732,7 +792,7 @@ struct Exchange::State {
 
   void GiveSnapshot(ToPeers& item, Instant now) {
     const bool begin = item.kind == ToPeers::Kind::kSnapshotBegin;
-    if (begin && hits) Publish(false);    // they are in the table
+    if (begin && hits) PublishHits(false);    // they are in the table
     if (!giving || giving->number != item.snapshot) return;
     giving->deadline = now + kLimiterPatience;
     if (begin) return giving->positions.push_back({options.name, options.incarnation, ring.next()});
@@ -766,7 +826,7 @@ struct Exchange::State {
     }
     if (giving && now >= giving->deadline) giving.reset();
     if (giving) next = std::min(next, giving->deadline);
-    next = std::min(next, Join(now));
+    next = std::min({next, Join(now), CountStrangers(now)});
     next_pass = std::max(std::min(next, next_pass), now + kPassEvery);
   }
 };
@@ -826,7 +886,8 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
     return;
   }
   if (kind == MessageKind::kWelcome) return s.OnWelcome(link, now);
-  if (link.peer == nullptr || link.peer->name != s.in.sender) {
+  if (link.peer == nullptr) return s.CountUnknown(now);
+  if (link.peer->name != s.in.sender) {
     ++s.counts.strangers;
     return;
   }
@@ -862,8 +923,10 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   if (kind == MessageKind::kHello) return s.OnHello(route, now);
   Peer* peer = s.Linked(s.in.sender);
   if (peer == nullptr) {
-    ++s.counts.strangers;
-    return s.Refuse(route, "you are not a peer of mine", s.in.snapshot, now);
+    s.CountUnknown(now);
+    // Of a request to repeat nobody could tell the refusal from that of a hello. It will be made again.
+    if (kind == MessageKind::kSnapshotWanted) s.Refuse(route, "you are not a peer of mine", s.in.snapshot, now);
+    return;
   }
   if (kind == MessageKind::kRepeat) return s.OnRepeat(route, *peer, now);
   s.OnSnapshotWanted(route, *peer, now);

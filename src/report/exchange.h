@@ -31,6 +31,7 @@ struct ToPeers {
   enum class Kind {
     kNone,
     kHits,             // entries: hits served in (from, to]
+    kUrgent,           // the same, not to wait for the end of the period
     kPeriodEnd,        // hits until `to` are handed over, or held until kJoined: a report goes out even without any
     kSnapshotBegin,    // from now on no debit is merged and no hit handed over until kSnapshotEnd; `snapshot` says
                        // whose
@@ -56,6 +57,7 @@ struct FromPeers {
   Instant from{}, to{};
   std::uint64_t snapshot = 0;
   Entries entries;
+  std::uint32_t peer = 0;    // of debits: a number for who served them, as small as can be
 };
 
 using ToPeersRing = SpscRing<ToPeers>;
@@ -112,9 +114,10 @@ struct ExchangeCounts {
   std::uint64_t published = 0;    // frames
   std::uint64_t published_bytes = 0;
   std::uint64_t published_entries = 0;
-  std::uint64_t repeated = 0;    // frames sent again because a peer asked
-  std::uint64_t gone = 0;        // frames that a peer asked for and the ring no longer had
-  std::uint64_t received = 0;    // frames taken from peers, repeats included
+  std::uint64_t urgent_frames = 0, urgent_entries = 0;    // of them, before the period was over
+  std::uint64_t repeated = 0;                             // frames sent again because a peer asked
+  std::uint64_t gone = 0;                                 // frames that a peer asked for and the ring no longer had
+  std::uint64_t received = 0;                             // frames taken from peers, repeats included
   std::uint64_t received_bytes = 0;
   std::uint64_t received_entries = 0;
   std::uint64_t duplicates = 0;

@@ -71,4 +71,14 @@ bool Glob::MatchesEnds(std::string_view head, std::string_view tail) const {
   return PieceAt(first, head, 0) && PieceAt(last, tail, tail.size() - last.size());
 }
 
+bool Glob::MayBegin(unsigned char byte) const {
+  const Piece& first = pieces_.front();
+  return first.empty() ? pieces_.size() > 1 : first.front()[byte];
+}
+
+bool Glob::MayEnd(unsigned char byte) const {
+  const Piece& last = pieces_.back();
+  return last.empty() ? pieces_.size() > 1 : last.back()[byte];
+}
+
 }    // namespace dthrottle

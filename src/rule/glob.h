@@ -24,6 +24,10 @@ class Glob {
   // pattern asks of the middle is assumed to hold. Exact for patterns of the forms a*, *b and a*b.
   bool MatchesEnds(std::string_view head, std::string_view tail) const;
 
+  // False if no tag that begins (ends) with this byte can match.
+  bool MayBegin(unsigned char byte) const;
+  bool MayEnd(unsigned char byte) const;
+
  private:
   using Byte = std::bitset<256>;      // the bytes that one place of the pattern accepts
   using Piece = std::vector<Byte>;    // consecutive places

@@ -14,8 +14,8 @@ namespace dthrottle {
 enum class Share {
   kLocal,       // this host alone
   kDebit,       // every host debits what the others served
-  kForecast,    // for now as kDebit
-  kCapacity,    // for now as kDebit
+  kForecast,    // the same, and between reports they foretell each other's (limiter/forecast.h)
+  kCapacity,    // each has a part of the rate, and gives some of it to who needs it more
 };
 
 enum class Mode {
@@ -31,10 +31,12 @@ struct Rule {
   double rate = 1;    // tokens/s
   Share share = Share::kDebit;
   Mode mode = Mode::kEnforce;
-  std::optional<Tokens> max_debt;     // most that peers' hits may take a bucket below zero
-  std::optional<Duration> horizon;    // peers' hits older than this are dropped
-  bool shed = false;                  // refuse some queries when the host runs hot
-  std::uint32_t shed_priority = 0;    // below kShedPriorities; the lowest are refused first
+  std::optional<Tokens> max_debt;       // most that peers' hits may take a bucket below zero
+  std::optional<Tokens> max_unheard;    // of kForecast: most that a host serves before peers can know
+  std::optional<Duration> horizon;      // peers' hits older than this are dropped
+  double tolerance = 0;                 // % of over-admission that nobody needs to know of; 0: any
+  bool shed = false;                    // refuse some queries when the host runs hot
+  std::uint32_t shed_priority = 0;      // below kShedPriorities; the lowest are refused first
 };
 
 // Another burst and rate for one exact tag; everything else comes from the rule that the tag matches.

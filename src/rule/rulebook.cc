@@ -23,11 +23,14 @@ class Fingerprint {
 // What an override shares, how far, and whether it is shed, is its rule's to say; without one it is shared like any
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
-  Limit limit{shape, index, mode, true, kShedPriorities, -1, Duration::zero()};
+  Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, 0};
   if (rule != nullptr) {
-    limit.shared = rule->share != Share::kLocal;
+    limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
+    limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
     if (rule->max_debt.has_value()) limit.max_debt = TicksOf(*rule->max_debt, shape);
     limit.horizon = rule->horizon.value_or(Duration::zero());
+    limit.forecast = rule->share == Share::kForecast && mode != Mode::kOff;
+    limit.max_unheard = rule->max_unheard.value_or(0);
     if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
   }
   limit.shared = limit.shared && mode != Mode::kOff;
@@ -39,7 +42,8 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
   DT_CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
-  Fingerprint fingerprint;
+  Fingerprint fingerprint, divided;
+  bool any_divided = false;
   limits_.reserve(rules_.size() + overrides_.size());
   for (std::uint32_t i = 0; i < rules_.size(); ++i) {
     const Rule& rule = rules_[i];
@@ -50,6 +54,13 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
       default_rule_ = i;
     }
     limits_.push_back(MakeLimit(Shape::From(rule.burst, rule.rate), i, &rule, rule.mode));
+    numbers_.push_back(SipHash<1, 3>({}, rule.name));
+    if (limits_.back().divided) {
+      any_divided = true;
+      divided.Add(rule.name);
+      divided.Add(rule.match.value_or(""));
+      divided.Add(rule.rate);
+    }
     fingerprint.Add(rule.name);
     fingerprint.Add(rule.match.has_value() ? "match" : "default");
     fingerprint.Add(rule.match.value_or(""));
@@ -57,19 +68,34 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     fingerprint.Add(rule.rate);
     fingerprint.Add(Name(rule.mode));
   }
+  begins_.Reset(patterns_.size());
+  ends_.Reset(patterns_.size());
+  for (std::size_t i = 0; i < patterns_.size(); ++i) {
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (patterns_[i].glob.MayBegin(static_cast<unsigned char>(byte)))
+        begins_.Add(static_cast<unsigned char>(byte), i);
+      if (patterns_[i].glob.MayEnd(static_cast<unsigned char>(byte))) ends_.Add(static_cast<unsigned char>(byte), i);
+    }
+  }
   by_tag_.reserve(overrides_.size());
   for (const Override& o : overrides_) {
-    const auto found = FirstRule([&](const Glob& glob) { return glob.Matches(o.tag); });
+    const auto found = RuleOf(o.tag);
     const std::uint32_t rule = found.value_or(static_cast<std::uint32_t>(rules_.size()));
     const Mode mode = o.mode.value_or(found.has_value() ? rules_[rule].mode : Mode::kEnforce);
     DT_CHECK(by_tag_.emplace(o.tag, static_cast<LimitIndex>(limits_.size())).second);
     limits_.push_back(MakeLimit(Shape::From(o.burst, o.rate), rule, found.has_value() ? &rules_[rule] : nullptr, mode));
+    if (limits_.back().divided) {
+      any_divided = true;
+      divided.Add(o.tag);
+      divided.Add(o.rate);
+    }
     fingerprint.Add(o.tag);
     fingerprint.Add(o.burst);
     fingerprint.Add(o.rate);
     fingerprint.Add(Name(mode));
   }
   fingerprint_ = fingerprint.value();
+  if (any_divided) divided_fingerprint_ = divided.value() | 1;
   for (const Limit& limit : limits_) {
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
   }
@@ -83,9 +109,21 @@ std::optional<LimitIndex> Rulebook::FirstRule(Matcher&& matches) const {
   return default_rule_;
 }
 
+std::optional<LimitIndex> Rulebook::RuleOf(std::string_view tag) const {
+  if (tag.empty()) return FirstRule([&](const Glob& glob) { return glob.Matches(tag); });
+  const auto first = static_cast<unsigned char>(tag.front()), last = static_cast<unsigned char>(tag.back());
+  for (std::size_t word = 0; word < begins_.words(); ++word) {
+    for (std::uint64_t bits = begins_.Word(first, word) & ends_.Word(last, word); bits != 0; bits &= bits - 1) {
+      const Pattern& pattern = patterns_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
+      if (pattern.glob.Matches(tag)) return pattern.rule;
+    }
+  }
+  return default_rule_;
+}
+
 std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
   if (const auto it = by_tag_.find(tag); it != by_tag_.end()) return it->second;
-  return FirstRule([&](const Glob& glob) { return glob.Matches(tag); });
+  return RuleOf(tag);
 }
 
 std::optional<LimitIndex> Rulebook::Find(const OverLongTag& tag) const {

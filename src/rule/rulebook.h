@@ -25,10 +25,13 @@ struct Limit {
   Shape shape;
   std::uint32_t rule;    // index into rules(), also for an override; rules().size() if no rule matches its tag
   Mode mode;
-  bool shared;                   // with other hosts
+  bool shared;                   // with other hosts, which debit what this one serves
+  bool divided;                  // among hosts: this one has a part of the rate
   std::uint8_t shed_priority;    // kShedPriorities: never sheds
   Ticks max_debt;                // of Bucket::Debit; negative: the limiter's
   Duration horizon;              // 0: the limiter's
+  bool forecast;                 // by hosts of each other; then shared
+  Tokens max_unheard;            // of that; 0: the limiter's
 };
 
 class Rulebook {
@@ -58,6 +61,17 @@ class Rulebook {
   // The priorities of limits that shed.
   const std::bitset<kShedPriorities>& shed_priorities() const { return shed_priorities_; }
 
+  // Of a limit, tokens/s.
+  double rate(LimitIndex index) const {
+    return is_override(index) ? overrides_[index - rules_.size()].rate : rules_[index].rate;
+  }
+
+  // A number for a rule that hosts agree on: a hash of its name.
+  std::uint64_t number(std::size_t rule) const { return numbers_[rule]; }
+
+  // Equal on hosts that divide the same rates under the same rules; 0 if no limit is divided.
+  std::uint64_t divided_fingerprint() const { return divided_fingerprint_; }
+
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Override>& overrides() const { return overrides_; }
 
@@ -76,17 +90,37 @@ class Rulebook {
     std::uint32_t rule;
   };
 
+  // For each byte a set of patterns, 64 in a word.
+  class PatternsByByte {
+   public:
+    void Reset(std::size_t patterns) { words_ = (patterns + 63) / 64, bits_.assign(256 * words_, 0); }
+    void Add(unsigned char byte, std::size_t pattern) {
+      bits_[byte * words_ + pattern / 64] |= std::uint64_t{1} << pattern % 64;
+    }
+    std::size_t words() const { return words_; }
+    std::uint64_t Word(unsigned char byte, std::size_t word) const { return bits_[byte * words_ + word]; }
+
+   private:
+    std::size_t words_ = 0;
+    std::vector<std::uint64_t> bits_;
+  };
+
   template <class Matcher>
   std::optional<LimitIndex> FirstRule(Matcher&& matches) const;
+  std::optional<LimitIndex> RuleOf(std::string_view tag) const;
 
   std::vector<Rule> rules_;
   std::vector<Override> overrides_;
   std::vector<Limit> limits_;
   std::vector<Pattern> patterns_;    // of the rules that have one, in order
+  PatternsByByte begins_, ends_;     // patterns that a tag with this first (last) byte may match: one word for all,
+                                     // where trying each would be most of what a new tag costs
   std::optional<std::uint32_t> default_rule_;
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
   std::bitset<kShedPriorities> shed_priorities_;
+  std::vector<std::uint64_t> numbers_;    // by rule
   std::uint64_t fingerprint_ = 0;
+  std::uint64_t divided_fingerprint_ = 0;
 };
 
 }    // namespace dthrottle

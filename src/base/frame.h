@@ -1,0 +1,58 @@
+// What all frames between hosts are made of: a prefix whose last byte is the major version, a kind, fields (key,
+// length, value) in ascending order of their keys, a zero byte, what the kind has besides, and XXH3-64 of all that.
+#pragma once
+
+#include <xxhash.h>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "base/varint.h"
+
+namespace dthrottle {
+
+enum class FrameFault : std::uint8_t { kNone, kJunk, kVersion, kChecksum };
+
+// Of every frame, besides its prefix: kind, end of the fields, checksum.
+inline constexpr std::size_t kFrameRestBytes = 1 + 1 + sizeof(XXH64_hash_t);
+
+// A field that is not there is empty, or zero.
+template <class Key>
+void AppendField(std::string& frame, Key key, std::string_view value) {
+  if (value.empty()) return;
+  frame += static_cast<char>(key);
+  AppendVarint(frame, value.size());
+  frame += value;
+}
+
+template <class Key>
+void AppendNumber(std::string& frame, Key key, std::uint64_t v) {
+  char bytes[kVarintBytesMax];
+  if (v != 0) AppendField(frame, key, {bytes, WriteVarint(bytes, v)});
+}
+
+// The last step of encoding.
+inline void SealFrame(std::string& frame) {
+  const XXH64_hash_t checksum = XXH3_64bits(frame.data(), frame.size());
+  frame.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+}
+
+// The first of decoding: leaves of `frame` what is between the prefix and the checksum.
+inline FrameFault OpenFrame(std::string_view prefix, std::size_t bytes_max, std::string_view& frame) {
+  const std::size_t version_at = prefix.size() - 1;
+  if (frame.size() > bytes_max || frame.size() <= version_at || !frame.starts_with(prefix.substr(0, version_at))) {
+    return FrameFault::kJunk;
+  }
+  if (frame[version_at] != prefix[version_at]) return FrameFault::kVersion;
+  if (frame.size() < prefix.size() + kFrameRestBytes) return FrameFault::kJunk;
+  XXH64_hash_t checksum;
+  std::memcpy(&checksum, frame.data() + frame.size() - sizeof(checksum), sizeof(checksum));
+  frame.remove_suffix(sizeof(checksum));
+  if (checksum != XXH3_64bits(frame.data(), frame.size())) return FrameFault::kChecksum;
+  frame.remove_prefix(prefix.size());
+  return FrameFault::kNone;
+}
+
+}    // namespace dthrottle
