@@ -49,6 +49,9 @@ struct Shape {
     return {interval, whole * interval + std::llround(part * static_cast<double>(interval))};
   }
 
+  Tokens burst() const { return static_cast<double>(depth) / static_cast<double>(interval); }
+  double rate() const { return 1e9 * kTicksPerNanosecond / static_cast<double>(interval); }    // tokens/s
+
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 

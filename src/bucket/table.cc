@@ -50,8 +50,9 @@ static std::size_t FirstRun(std::uint32_t mask, std::size_t cells) {
   return mask == 0 ? kCellsPerGroup : static_cast<std::size_t>(std::countr_zero(mask));
 }
 
-static std::size_t FreeRun(const std::uint16_t* directory, std::size_t cells) {
-  return FirstRun(Match(directory, kFree), cells);
+static bool IsAtEase(std::uint32_t free) {
+  for (int i = 1; i < kFreeCellsAtEase; ++i) free &= free - 1;
+  return free != 0;
 }
 
 // ---- Geometry ----
@@ -75,11 +76,6 @@ Table::~Table() = default;
 
 std::size_t Table::cells() const {
   return groups_ * kCellsPerGroup;
-}
-
-inline std::size_t Table::IndexOf(const void* within_group) const {
-  const auto offset = static_cast<const std::byte*>(within_group) - (region_.data() + Header::kBytes);
-  return static_cast<std::size_t>(offset) / sizeof(Group);
 }
 
 const TableKeys& Table::keys() const {
@@ -238,23 +234,23 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   slot.limit = limit & kLimitIndexMax;
   const Waste waste = Waste::From(ToTicks(now));
 
-  const auto free_cells = [](const Group* g) { return std::popcount(Match(g->directory, kFree)); };
+  const auto free_in = [](const Group* g) { return Match(g->directory, kFree); };
   Group& first = table_.group(table_.Primary(hash_));
   table_.Refresh(first, shard_, now);
   // Most find room at once; memory of the second group is not waited for then.
-  if (free_cells(&first) >= kFreeCellsAtEase) {
-    const std::size_t free = FreeRun(first.directory, cells);
-    if (free < kCellsPerGroup) return table_.Place(first, free, tag, hash_, slot, waste, shard);
+  if (const std::uint32_t free = free_in(&first); IsAtEase(free)) {
+    const std::size_t at = FirstRun(free, cells);
+    if (at < kCellsPerGroup) return table_.Place(first, at, tag, hash_, slot, waste, shard);
   }
   // A first group that is getting full shares with the second while there is something to share.
   std::array<Group*, 2> choices = {&first, &table_.group(table_.Secondary(hash_))};
   table_.Refresh(*choices[1], shard_, now);
-  if (free_cells(choices[0]) < kFreeCellsAtEase && free_cells(choices[1]) > free_cells(choices[0])) {
+  if (!IsAtEase(free_in(choices[0])) && std::popcount(free_in(choices[1])) > std::popcount(free_in(choices[0]))) {
     std::swap(choices[0], choices[1]);
   }
   for (Group* g : choices) {
-    const std::size_t free = FreeRun(g->directory, cells);
-    if (free < kCellsPerGroup) return table_.Place(*g, free, tag, hash_, slot, waste, shard);
+    const std::size_t at = FirstRun(free_in(g), cells);
+    if (at < kCellsPerGroup) return table_.Place(*g, at, tag, hash_, slot, waste, shard);
   }
 
   // Two full groups in a shard that has room are bad luck, which moving a tag to its other group mends.
@@ -285,9 +281,10 @@ void Table::Shard::Erase(Slot* slot) {
   table_.Remove(g, static_cast<std::size_t>(reinterpret_cast<Cell*>(slot) - g.cells), table_.shards_[shard_]);
 }
 
-Waste& Table::Shard::waste(Slot* slot) {
+void Table::Shard::TakeUnreported(Slot* slot) {
   Group& g = table_.group(table_.IndexOf(slot));
-  return g.waste[reinterpret_cast<Cell*>(slot) - g.cells];
+  slot->unreported = 0;
+  g.dirty &= ~(1u << (reinterpret_cast<Cell*>(slot) - g.cells));
 }
 
 void Table::Shard::AddUnreported(Slot* slot, Cost hits) {
@@ -314,8 +311,7 @@ Slot* Table::Place(Group& g, std::size_t first, const Tag& tag, std::uint64_t ha
   cell.slot.is_digest = tag.is_digest ? 1 : 0;
   cell.slot.tag_bytes = static_cast<std::uint8_t>(tag.bytes.size());
   // A tag runs on into the cells behind, which is one object only to the bytes.
-  if (!tag.bytes.empty())
-    std::memcpy(reinterpret_cast<char*>(&cell) + offsetof(Cell, tag), tag.bytes.data(), tag.bytes.size());
+  CopyBytes(reinterpret_cast<char*>(&cell) + offsetof(Cell, tag), tag.bytes.data(), tag.bytes.size());
   const std::size_t cells = CellsFor(tag.bytes.size());
   StoreBarrier();
   for (std::size_t k = 1; k < cells; ++k) g.directory[first + k] = kContinued;
@@ -406,7 +402,7 @@ bool Table::Move(Group& g, std::size_t first, std::uint32_t window, double drain
   Group& other = &primary == &g ? group(Secondary(hash)) : primary;
   Refresh(other, ShardOf(hash), now);
   Group* to = &other;
-  std::size_t at = FreeRun(other.directory, cells);
+  std::size_t at = FirstRun(Match(other.directory, kFree), cells);
   if (at == kCellsPerGroup) {
     to = &g;
     at = FirstRun(Match(g.directory, kFree) & ~window, cells);
@@ -467,22 +463,26 @@ bool Table::TakeUnreported(std::size_t groups, SlotVisitor& visitor) {
   for (; take_next_ < dirty_groups_.size(); ++take_next_) {
     const std::size_t shard = take_next_ / words_per_shard_;
     const std::size_t base = shard * groups_per_shard_ + take_next_ % words_per_shard_ * 64;
+    std::uint64_t waiting = 0;    // groups whose dirty slots can all wait
     for (;;) {
       Lock(shard);
       std::uint64_t& word = dirty_groups_[take_next_];
-      if (word == 0) break;
-      const std::uint64_t lowest = word & (~word + 1);
-      Group& g = group(base + static_cast<std::size_t>(std::countr_zero(word)));
+      const std::uint64_t left = word & ~waiting;
+      if (left == 0) break;
+      const std::uint64_t lowest = left & (~left + 1);
+      Group& g = group(base + static_cast<std::size_t>(std::countr_zero(left)));
       bool taken = groups-- > 0;
-      while (taken && g.dirty != 0) {
-        const auto i = static_cast<std::size_t>(std::countr_zero(g.dirty));
+      for (std::uint32_t dirty = g.dirty; taken && dirty != 0; dirty &= dirty - 1) {
+        const auto i = static_cast<std::size_t>(std::countr_zero(dirty));
         Slot& slot = g.cells[i].slot;
+        if (visitor.CanWait(g.TagAt(i), slot)) continue;
         taken = visitor.Visit(g.TagAt(i), slot, g.waste[i]);
         if (!taken) break;
         slot.unreported = 0;
-        g.dirty &= g.dirty - 1;
+        g.dirty &= ~(1u << i);
       }
-      if (taken) word &= ~lowest;
+      if (taken && g.dirty == 0) word &= ~lowest;
+      if (taken && g.dirty != 0) waiting |= lowest;
       Unlock(shard);
       if (!taken) return true;
     }

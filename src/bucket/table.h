@@ -99,6 +99,8 @@ class SlotVisitor {
  public:
   // False: no more for now; the same slot comes first the next time.
   virtual bool Visit(const Tag&, const Slot&, const Waste&) = 0;
+  // True: TakeUnreported passes over this one, which stays dirty.
+  virtual bool CanWait(const Tag&, const Slot&) { return false; }
 
  protected:
   ~SlotVisitor() = default;
@@ -137,14 +139,19 @@ class Table {
 
   // A look-up under way. Aim() asks for the memory of the directory; Approach(), once that has had time to arrive, for
   // the memory of the cell, and of its account of waste for whoever wants that too. Neither locks. Defined in
-  // table_lookup.h, as are the guard's first three functions.
-  struct Probe {
-    std::uint64_t hash = 0;
-    Group* first = nullptr;
-    int cell = -1;    // where the tag seems to be
+  // table_lookup.h, as are ForEach and what the guard does for each entry of a report.
+  struct Probe {    // nothing by default: an array of them costs nothing
+    std::uint64_t hash;
+    Group* first;
+    int cell;    // where the tag seems to be; -1: nothing is known
   };
   Probe Aim(const Tag& tag) const;
   void Approach(Probe& probe, bool with_waste) const;
+
+  // Calls use(i, probe) for 0 <= i < n in order, of the tag that tag_of(i) is, and waits for as little memory as can
+  // be.
+  template <class TagOf, class Use>
+  void ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const;
 
   // Exclusive access to the shard of one hash, for the guard's lifetime. Slots stay valid as long, or until Insert.
   class Shard {
@@ -161,10 +168,11 @@ class Table {
     // Records a tag that Find did not find; null if there is no room that would not forgive a debt.
     Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Instant now);
 
-    // REQUIRES of all three: the slot came from this guard.
+    // REQUIRES of all four: the slot came from this guard.
     void Erase(Slot* slot);
     Waste& waste(Slot* slot);
     void AddUnreported(Slot* slot, Cost hits);
+    void TakeUnreported(Slot* slot);    // they are in a report
 
    private:
     Table& table_;
@@ -188,9 +196,9 @@ class Table {
   bool ReshapeSome(std::size_t groups, Instant now);
   bool reshaping() const { return reshape_next_ < groups_; }
 
-  // Shows every dirty slot, which is then clean. Goes through at most `groups` dirty groups; returns whether there are
-  // more. A slot that gets dirty again behind the place where this stands waits for the next round, which begins when
-  // it has returned false.
+  // Shows every dirty slot that cannot wait, which is then clean. Goes through at most `groups` dirty groups; returns
+  // whether there are more. A slot that gets dirty again behind the place where this stands waits for the next round,
+  // which begins when it has returned false.
   bool TakeUnreported(std::size_t groups, SlotVisitor& visitor);
 
   // Shows every slot, `cells` cells at most from `cell` on, which is moved along; returns whether there are more. Tags
@@ -220,6 +228,7 @@ class Table {
   std::size_t ShardOf(std::uint64_t hash) const { return hash >> shard_shift_; }
   std::size_t Primary(std::uint64_t hash) const;
   std::size_t Secondary(std::uint64_t hash) const;
+  Probe Seek(const Tag& tag) const;
 
   static bool Holds(const Group&, std::size_t cell, const Tag&);
   Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;

@@ -6,9 +6,12 @@
 #include <emmintrin.h>
 #endif
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <span>
 #include <thread>
 
 #include "bucket/table.h"
@@ -99,12 +102,30 @@ inline bool SameBytes(const char* a, const char* b, std::size_t n) {
   return ((a0 ^ b0) | (a1 ^ b1)) == 0;
 }
 
+// As std::memcpy, for tags.
+inline void CopyBytes(char* to, const char* from, std::size_t n) {
+  if (n < 8 || n > 16) {
+    if (n != 0) std::memcpy(to, from, n);
+    return;
+  }
+  std::uint64_t low, high;
+  std::memcpy(&low, from, 8);
+  std::memcpy(&high, from + n - 8, 8);
+  std::memcpy(to, &low, 8);
+  std::memcpy(to + n - 8, &high, 8);
+}
+
 inline Table::Header& Table::header() const {
   return *reinterpret_cast<Header*>(region_.data());
 }
 
 inline Table::Group& Table::group(std::size_t index) const {
   return *reinterpret_cast<Group*>(region_.data() + Header::kBytes + index * sizeof(Group));
+}
+
+inline std::size_t Table::IndexOf(const void* within_group) const {
+  const auto offset = static_cast<const std::byte*>(within_group) - (region_.data() + Header::kBytes);
+  return static_cast<std::size_t>(offset) / sizeof(Group);
 }
 
 inline std::size_t Table::Primary(std::uint64_t hash) const {
@@ -133,14 +154,18 @@ inline void Table::Unlock(std::size_t shard) {
 
 // ---- Looking up ----
 
-// Reads the directory without the lock. What it reads may be changing; it is only a hint where to look soon.
+inline Table::Probe Table::Seek(const Tag& tag) const {
+  const std::uint64_t hash = Hash(tag);
+  return {hash, &group(Primary(hash)), -1};
+}
+
 inline Table::Probe Table::Aim(const Tag& tag) const {
-  Probe probe{Hash(tag)};
-  probe.first = &group(Primary(probe.hash));
+  const Probe probe = Seek(tag);
   __builtin_prefetch(probe.first->directory);
   return probe;
 }
 
+// Reads the directory without the lock. What it reads may be changing; it is only a hint where to look soon.
 inline void Table::Approach(Probe& probe, bool with_waste) const {
 #if defined(__SANITIZE_THREAD__)
   return;    // a race by intent, which the thread sanitizer cannot be told to pass over
@@ -155,6 +180,30 @@ inline void Table::Approach(Probe& probe, bool with_waste) const {
   if (matches != 0) probe.cell = cell;
   __builtin_prefetch(&g.cells[cell]);
   if (with_waste) __builtin_prefetch(&g.waste[cell]);
+}
+
+// A prefetch waits for its address to be translated, and what a processor has under way meanwhile is less than the work
+// for one tag. So they are issued some at once, and the page walks overlap; too many at once, and they are dropped.
+// Not too far ahead either: directories lie 1 KiB apart, so that few of them fit into a first-level cache.
+template <class TagOf, class Use>
+inline void Table::ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const {
+  constexpr std::size_t kAtOnce = 8, kNear = 2 * kAtOnce, kFar = 4 * kAtOnce, kRing = 64;
+  static_assert(kRing >= kFar + kAtOnce && kRing % kAtOnce == 0);
+  std::array<Probe, kRing> probes;
+  const auto batch = [&](std::size_t begin) {
+    const std::size_t size = begin < n ? std::min(kAtOnce, n - begin) : 0;
+    return std::span(probes).subspan(begin % kRing, size);
+  };
+  for (std::size_t at = 0; at < n + kFar; at += kAtOnce) {
+    std::size_t i = at;
+    for (Probe& probe : batch(at)) probe = Seek(tag_of(i++));
+    for (const Probe& probe : batch(at)) __builtin_prefetch(probe.first->directory);
+    if (at < kFar - kNear) continue;
+    for (Probe& probe : batch(at - (kFar - kNear))) Approach(probe, with_waste);
+    if (at < kFar) continue;
+    i = at - kFar;
+    for (const Probe& probe : batch(at - kFar)) use(i++, probe);
+  }
 }
 
 inline bool Table::Holds(const Group& g, std::size_t i, const Tag& tag) {
@@ -186,11 +235,21 @@ inline Table::Shard::~Shard() {
 
 inline Slot* Table::Shard::Find(const Tag& tag, const Probe& probe, Instant now) {
   Group& g = *probe.first;
-  if (probe.cell >= 0 && g.generation == table_.generation_) {
+  if (g.generation != table_.generation_) [[unlikely]]
+    return Find(tag, now);
+  const std::uint16_t fingerprint = Fingerprint(hash_);
+  if (probe.cell >= 0) {
     const auto i = static_cast<std::size_t>(probe.cell);
-    if (g.directory[i] == Fingerprint(hash_) && table_.Holds(g, i, tag)) return &g.cells[i].slot;
+    if (g.directory[i] == fingerprint && table_.Holds(g, i, tag)) return &g.cells[i].slot;
+  } else if (Match(g.directory, fingerprint) == 0 && g.spilled == 0) {
+    return nullptr;
   }
   return Find(tag, now);
+}
+
+inline Waste& Table::Shard::waste(Slot* slot) {
+  Group& g = table_.group(table_.IndexOf(slot));
+  return g.waste[reinterpret_cast<Cell*>(slot) - g.cells];
 }
 
 }    // namespace dthrottle

@@ -17,5 +17,9 @@ constexpr Ticks ToTicks(Duration d) {
 constexpr Ticks ToTicks(Instant t) {
   return ToTicks(t.time_since_epoch());
 }
+// Rounded towards zero.
+constexpr Duration ToDuration(Ticks t) {
+  return Duration(t / kTicksPerNanosecond);
+}
 
 }    // namespace dthrottle

@@ -12,22 +12,24 @@ namespace dthrottle {
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_index, Prng& prng,
                      Instant now, std::span<Standing> standings) {
   DT_CHECK(verdicts.size() == queries.size() && (standings.empty() || standings.size() == queries.size()));
-  constexpr std::size_t kAheadMax = 32, kRing = 128;
-  static_assert(kRing > 2 * kAheadMax);
-  std::array<Table::Probe, kRing> probes;
   Lane& lane = *lanes_[lane_index];
   lane.Tick(queries.size(), now);
-  const std::size_t n = queries.size(), ahead = std::min(kAheadMax, n / 2);
-  for (std::size_t i = 0; i < n + 2 * ahead; ++i) {
-    if (i < n) probes[i % kRing] = table_->Aim(queries[i].tag);
-    if (i >= ahead && i < n + ahead) table_->Approach(probes[(i - ahead) % kRing], false);
-    if (i >= 2 * ahead) {
-      const std::size_t k = i - 2 * ahead;
-      const Table::Probe& probe = probes[k % kRing];
-      verdicts[k] = Decide(queries[k], probe, lane, prng, now, standings.empty() ? nullptr : &standings[k]);
-      if (lane.Sampled()) lane.Sample(queries[k].tag, probe.hash, verdicts[k] == Verdict::kServe, prng, now);
-    }
+  const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
+  table_->ForEach(queries.size(), false, tag_of, [&](std::size_t i, const Table::Probe& probe) {
+    verdicts[i] = Decide(queries[i], probe, lane, prng, now, standings.empty() ? nullptr : &standings[i]);
+    if (lane.Sampled()) lane.Sample(queries[i].tag, probe.hash, verdicts[i] == Verdict::kServe, prng, now);
+  });
+}
+
+// What the limit refuses.
+inline Verdict Limiter::Refuse(const Query& query, std::uint64_t hash, const Limit& limit, RuleCounters& counters) {
+  if (limit.shared) certificate_.Refused(hash, query.cost);
+  if (limit.mode == Mode::kShadow) {
+    counters.shadowed.Add();
+    return Verdict::kServe;
   }
+  counters.throttled.Add();
+  return Verdict::kThrottle;
 }
 
 inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
@@ -60,24 +62,46 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
     return Verdict::kShed;
   }
   const bool shared = limit.shared && window_ != 0;
+  Shape shape = limit.shape;
+  PartTable::Entry* entry = nullptr;
+  if (limit.divided) [[unlikely]] {
+    entry = EntryOf(query.tag, limit);
+    if (entry != nullptr) entry->CountArrivals(query.cost);
+    if (entry != nullptr && !entry->named) lane.Note(query.tag, probe.hash, index);
+    shape = ShapeHere(limit, entry, now);
+    // What was spent while the part was so small that a token took longer than the depth.
+    if (slot != nullptr) slot->bucket = slot->bucket.WithoutDebt(shape, now);
+  }
   Bucket fresh;
-  const bool within = slot == nullptr ? fresh.Take(limit.shape, query.cost, now)
-                      : shared        ? slot->bucket.Take(limit.shape, query.cost, now, shard.waste(slot), window_)
-                                      : slot->bucket.Take(limit.shape, query.cost, now);
-  if (standing != nullptr) *standing = {limit.shape, slot == nullptr ? fresh : slot->bucket};
+  Bucket& bucket = slot == nullptr ? fresh : slot->bucket;
+  Watch* const watch = shared && Watched(limit) ? watches_->Find(probe.hash) : nullptr;
+  if (watch != nullptr && !Foresees(*watch, bucket, limit, query.cost, now)) {
+    watch->forecast.Missed(query.cost);
+    if (standing != nullptr) *standing = {shape, bucket};
+    return Refuse(query, probe.hash, limit, counters);
+  }
+  const bool within = shared && slot != nullptr ? bucket.Take(shape, query.cost, now, shard.waste(slot), window_)
+                                                : bucket.Take(shape, query.cost, now);
+  if (standing != nullptr) *standing = {shape, bucket};
   if (within) {
-    if ((slot == nullptr ? fresh : slot->bucket).IsNearLimit(limit.shape, now)) counters.near_limit.Add();
+    if (bucket.IsNearLimit(shape, now)) counters.near_limit.Add();
     if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, now);
-    if (shared && slot != nullptr) shard.AddUnreported(slot, query.cost);
+    if (shared && slot != nullptr) {
+      shard.AddUnreported(slot, query.cost);
+      if (watch != nullptr) {
+        if (watch->forecast.Took(query.cost) && !watch->noted) Note(*watch);
+      } else if (Watched(limit)) [[unlikely]] {
+        WatchNew(query, probe.hash, *slot, limit, now);
+      }
+    } else if (watch != nullptr) [[unlikely]] {
+      watch->forecast.Missed(query.cost);
+    }
     counters.served.Add();
     return Verdict::kServe;
   }
-  if (limit.mode == Mode::kShadow) {
-    counters.shadowed.Add();
-    return Verdict::kServe;
-  }
-  counters.throttled.Add();
-  return Verdict::kThrottle;
+  if (watch != nullptr) watch->forecast.Missed(query.cost);
+  if (limit.divided && entry == nullptr) lane.Note(query.tag, probe.hash, index);
+  return Refuse(query, probe.hash, limit, counters);
 }
 
 std::optional<LimitIndex> Limiter::FindLimit(const Query& query) const {

@@ -7,8 +7,33 @@ namespace dthrottle {
 Inspection Limiter::Inspect(const Query& query, Instant now) {
   Table::Shard shard(*table_, table_->Hash(query.tag));
   const Slot* slot = shard.Find(query.tag, now);
-  if (slot == nullptr) return {FindLimit(query), false, Bucket()};
-  return {slot->limit, true, slot->bucket};
+  Inspection seen;
+  if (slot != nullptr) {
+    seen.limit = LimitIndex{slot->limit};
+    seen.recorded = true;
+    seen.bucket = slot->bucket;
+  } else {
+    seen.limit = FindLimit(query);
+  }
+  if (!seen.limit.has_value()) return seen;
+  const Limit& limit = rules_->limit(*seen.limit);
+  const PartTable::Entry* const entry = EntryOf(query.tag, limit);
+  seen.shape = ShapeHere(limit, entry, now);
+  if (limit.divided) {
+    seen.part = parts_.PartNow(entry, now);
+    seen.bucket = seen.bucket.WithoutDebt(seen.shape, now);
+  }
+  const std::uint64_t hash = table_->Hash(query.tag);
+  if (const TagAccuracy* accuracy = certificate_.Find(hash)) seen.accuracy = *accuracy;
+  if (Watch* watch = Watched(limit) ? watches_->Find(hash) : nullptr) {
+    seen.watched = true;
+    if (limit.forecast) {
+      StepWatch(*watch, seen.bucket, limit, now);
+      const Forecast& f = watch->forecast;
+      seen.foretold = {f.level(), f.share(), f.demand(), f.peers_demand(), f.held()};
+    }
+  }
+  return seen;
 }
 
 bool Limiter::Forgive(const Query& query, Instant now) {
@@ -24,7 +49,8 @@ Standing Limiter::GiveBack(const Query& query, Instant now) {
   Slot* slot = shard.Find(query.tag, now);
   const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : FindLimit(query);
   if (!index.has_value() || rules_->limit(*index).mode == Mode::kOff) return {};
-  const Shape& shape = rules_->limit(*index).shape;
+  const Limit& limit = rules_->limit(*index);
+  const Shape shape = ShapeHere(limit, EntryOf(query.tag, limit), now);
   if (slot == nullptr) return {shape, Bucket()};
   slot->bucket.Credit(shape, query.cost);
   return {shape, slot->bucket};

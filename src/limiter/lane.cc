@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace dthrottle {
 
@@ -19,6 +20,19 @@ void Lane::Tick(std::uint64_t queries, Instant now) {
   stride_ = std::bit_floor(std::max<std::uint64_t>(queries_in_tick_ / kSamplesPerTick, 1));
   queries_in_tick_ = 0;
   tick_ends_ = now + kTick;
+  noted_hashes_.fill(0);
+}
+
+void Lane::Note(const Tag& tag, std::uint64_t hash, LimitIndex limit) {
+  std::uint64_t& last = noted_hashes_[hash % kNotedMax];
+  if (last == hash || noted_.full()) return;
+  last = hash;
+  NotedTag noted;
+  std::copy(tag.bytes.begin(), tag.bytes.end(), noted.bytes.begin());
+  noted.size = static_cast<std::uint8_t>(tag.bytes.size());
+  noted.is_digest = tag.is_digest;
+  noted.limit = limit;
+  noted_.TryPush(std::move(noted));
 }
 
 void Lane::AddTop(TopSums& served, TopSums& throttled, Instant now) const {

@@ -8,6 +8,8 @@
 
 #include "base/counter.h"
 #include "base/prng.h"
+#include "base/spsc_ring.h"
+#include "base/tag.h"
 #include "base/time.h"
 #include "limiter/top_tags.h"
 #include "rule/rulebook.h"
@@ -20,6 +22,16 @@ struct RuleCounters {
   Counter shadowed;      // answered OK because of mode shadow; enforcing would have said NO
   Counter near_limit;    // of the served, left less than a fifth of the burst
   Counter shed;          // answered NO because the host runs hot
+};
+
+// A tag that a query thread has something to say about.
+struct NotedTag {
+  std::array<char, kTagBytesMax> bytes;
+  std::uint8_t size = 0;
+  bool is_digest = false;
+  LimitIndex limit = 0;    // under the rules in force
+
+  Tag tag() const { return {{bytes.data(), size}, is_digest}; }
 };
 
 class Lane {
@@ -46,6 +58,9 @@ class Lane {
   void Sample(const Tag& tag, std::uint64_t hash, bool served, Prng& prng, Instant now);
   void Tick(std::uint64_t queries, Instant now);
 
+  // Tells the owner of a tag, if there is room; of one tag hardly more than once a tick.
+  void Note(const Tag& tag, std::uint64_t hash, LimitIndex limit);
+
   std::array<RuleCounters, kCounters> counters_;
   mutable std::mutex top_mutex_;
   TopTags served_, throttled_;
@@ -53,6 +68,10 @@ class Lane {
   std::uint64_t stride_ = 1;    // queries that one sample stands for; a power of two
   std::uint64_t queries_in_tick_ = 0;
   Instant tick_ends_{};
+
+  static constexpr std::size_t kNotedMax = 256;    // a tick
+  SpscRing<NotedTag> noted_{kNotedMax};
+  std::array<std::uint64_t, kNotedMax> noted_hashes_{};    // of this tick
 };
 
 }    // namespace dthrottle

@@ -36,7 +36,9 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
 // ---- What the table asks ----
 
 double Limiter::Drained(const Slot& slot, Instant now) const {
-  const double drained = slot.bucket.Drained(rules_->limit(slot.limit).shape, now);
+  const Limit& limit = rules_->limit(slot.limit);
+  double drained = slot.bucket.Drained(limit.shape, now);
+  if (limit.divided) drained = std::min(drained, 1.0);    // it knows no debt, only parts too small for the whole depth
   return slot.unreported == 0 ? drained : std::max(drained, 0.0);    // hits that wait for a report are worth keeping
 }
 
@@ -65,6 +67,24 @@ bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {
   }
   slot.limit = *found & kLimitIndexMax;
   return true;
+}
+
+// ---- Parts ----
+
+CapacityKey Limiter::KeyOf(const Tag& tag, const Limit& limit) const {
+  return CapacityKeyOf(rules_->number(limit.rule), tag.bytes, tag.is_digest);
+}
+
+PartTable::Entry* Limiter::EntryOf(const Tag& tag, const Limit& limit) {
+  return limit.divided && parts_.size() > 0 ? parts_.Find(KeyOf(tag, limit)) : nullptr;
+}
+
+Shape Limiter::ShapeHere(const Limit& limit, const PartTable::Entry* entry, Instant now) const {
+  return limit.divided ? PartOf(limit.shape, parts_.PartNow(entry, now)) : limit.shape;
+}
+
+bool Limiter::TakeNoted(NotedTag& noted) {
+  return std::any_of(lanes_.begin(), lanes_.end(), [&](auto& lane) { return lane->noted_.TryPop(noted); });
 }
 
 }    // namespace dthrottle

@@ -8,6 +8,8 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,7 +20,10 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "bucket/table.h"
+#include "limiter/certificate.h"
 #include "limiter/lane.h"
+#include "limiter/part_table.h"
+#include "limiter/watches.h"
 #include "query/over_long.h"
 #include "query/verdict.h"
 #include "report/entries.h"
@@ -47,6 +52,17 @@ struct Inspection {
   std::optional<LimitIndex> limit;    // none: no rule matches, every query is served
   bool recorded = false;              // false: the bucket is full and takes no memory
   Bucket bucket;
+  Shape shape{};      // of the bucket, on this host; interval 0: no limit applies
+  double part = 1;    // of the limit's rate that this host has
+  struct Foretold {
+    Tokens level = 0;                       // of the one bucket, as this host believes
+    double share = 1;                       // of its demand that it earns
+    double demand = 0, peers_demand = 0;    // tokens/s, as announced
+    bool held = false;                      // queries wait for the peers to hear
+  };
+  std::optional<Foretold> foretold;       // if it is watched, under a limit that is forecast
+  bool watched = false;                   // its hits are reported early
+  std::optional<TagAccuracy> accuracy;    // if it is looked at
 };
 
 // Where a tag stands right after one of its queries was decided.
@@ -82,6 +98,13 @@ struct MergeCounts {
   std::uint64_t unmatched = 0;     // of them, under no rule here, or under one that is not shared
   std::uint64_t unrecorded = 0;    // of them, without room in the table
   std::uint64_t expired = 0;       // hits dropped because they were older than the horizon
+};
+
+// Of tags that are watched.
+struct WatchCounts {
+  std::uint64_t tags = 0;       // now
+  std::uint64_t crowded = 0;    // times that a tag could not be watched for want of room
+  std::uint64_t held = 0;       // queries refused because peers had not heard of enough
 };
 
 class Limiter final : private SlotPolicy {
@@ -131,18 +154,66 @@ class Limiter final : private SlotPolicy {
   // A period of zero ends it.
   void ShareWith(std::size_t peers, Duration period);
 
-  // Debits entries [first, first + n) of what a peer served in (from, to].
-  void Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now);
+  // Debits entries [first, first + n) of what `peer` served in (from, to].
+  void Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
+             std::uint32_t peer = 0);
 
   // Takes over entries [first, first + n) of a peer's buckets, as of `at`, where they are emptier than ours.
   void Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
 
   // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
   // is no room. A limit that is not shared counts as handed over.
-  bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Entries& out) const;
+  bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Entries& out);
   bool AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
 
   const MergeCounts& merge_counts() const { return merge_counts_; }
+
+  // ---- Limits divided among hosts (part_table.h; dividing.h drives it) ----
+
+  // Lets no query be decided while `change` runs on the parts; keep it short.
+  template <class Change>
+  void ChangeParts(Change&& change) {
+    table_->Exclusively([&] { change(parts_); });
+  }
+  const PartTable& parts() const { return parts_; }
+
+  // A tag under a divided limit that nobody has named yet: it has no entry and was refused, or it has one. Not all are
+  // noted at once.
+  bool TakeNoted(NotedTag& noted);
+
+  // The key of a tag under that limit, for all hosts. REQUIRES: the limit is divided.
+  CapacityKey KeyOf(const Tag& tag, const Limit& limit) const;
+  // ---- Hits that should not wait for the end of the period (watch.cc) ----
+
+  // From now on tags are watched, at most so many (rounded up): those under `forecast`, and with `eager` all that are
+  // shared. `wake` is called by whoever answers when something is urgent, once until ReportUrgent; it may be any
+  // thread.
+  void WatchTags(std::size_t tags, bool eager, std::function<void()> wake);
+
+  // Whether peers can hear of hits now. Until then, and without peers, `forecast` does what `debit` does.
+  void SetHeard(bool heard);
+
+  // Hands over what is urgent, of hits since `from`, as long as there is room; true if not all of it found some. To be
+  // called at least every kUrgentEvery while restless(), and soon after `wake`.
+  bool ReportUrgent(Instant from, Instant now, Entries& out);
+  bool restless() const { return restless_ || noted_.load(std::memory_order_relaxed); }
+  static constexpr Duration kUrgentEvery = std::chrono::milliseconds(5);
+
+  // Whether the hits of this slot can wait for a later report than that of this period. With its shard's lock.
+  bool CanWait(const Tag& tag, const Slot& slot, Instant now) const;
+
+  WatchCounts watch_counts() const;
+
+  // ---- How accurate shared limits are (certificate.h; certify.cc) ----
+
+  // Looks at the tags that peers' hits have drained, if that is due. Once a period.
+  void Certify(Instant now);
+  const Certificate& certificate() const { return certificate_; }
+  std::vector<AccuracyNews> TakeAccuracyNews() { return certificate_.TakeNews(); }
+  // Of a rule.
+  const RuleAccuracy& accuracy(std::size_t rule) const { return certificate_.rule(counter_of_rule_[rule]); }
+  // What the theory says of a limit, other hosts being as old as that.
+  BoundTerms BoundTermsOf(const Limit& limit) const;
 
   // ---- Shedding (shed/logistic.h) ----
 
@@ -180,13 +251,55 @@ class Limiter final : private SlotPolicy {
 
   Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                  Standing* standing);
+  Verdict Refuse(const Query& query, std::uint64_t hash, const Limit& limit, RuleCounters& counters);
+  PartTable::Entry* EntryOf(const Tag& tag, const Limit& limit);
+  Shape ShapeHere(const Limit& limit, const PartTable::Entry* entry, Instant now) const;
   std::optional<LimitIndex> FindLimit(const Query& query) const;
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
-  bool AddEntry(const Tag& tag, const Slot& slot, std::uint64_t value, std::uint8_t phase, Entries& out) const;
-  void CountDebit(const Limit& limit, std::uint64_t hits, Ticks debt_made);
+  struct Said {
+    std::uint64_t value;
+    std::uint8_t phase;
+    std::optional<std::uint64_t> demand;
+  };
+  bool AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const;
+  static std::uint8_t PhaseOf(Ticks began, Instant from, Instant to);
+  // What a debit under a limit is done by.
+  struct DebitTerms {
+    LimitIndex index = std::numeric_limits<LimitIndex>::max();    // of none
+    const Limit* limit = nullptr;
+    Ticks max_debt = 0;
+    Duration horizon{};
+    DebitTotals* totals = nullptr;
+  };
+  DebitTerms TermsOf(LimitIndex index);
+  void NoteDrained(const Tag& tag, std::uint64_t hash, const Bucket& before, const Bucket& bucket,
+                   const DebitTerms& terms, bool unrecorded, Instant now);
   Ticks MaxDebt(const Limit& limit) const;
   Duration Horizon(const Limit& limit) const;
+  bool Watched(const Limit& limit) const { return watches_ != nullptr && (limit.forecast || (eager_ && limit.shared)); }
+  Pace PaceOf(const Limit& limit) const;
+  Tokens UnheardMax(const Limit& limit) const;
+  void StepWatch(Watch& watch, const Bucket& bucket, const Limit& limit, Instant now);
+  bool Foresees(Watch& watch, const Bucket& bucket, const Limit& limit, Cost cost, Instant now) {
+    if (watch.forecast.Stale(now)) StepWatch(watch, bucket, limit, now);
+    return watch.forecast.Admits(cost) || !Withholds(watch, limit, cost);
+  }
+  bool Withholds(Watch& watch, const Limit& limit, Cost cost);
+  void WatchNew(const Query& query, std::uint64_t hash, const Slot& slot, const Limit& limit, Instant now);
+  void Note(Watch& watch);
+  struct Word {
+    Tokens hits;
+    std::optional<std::uint64_t> demand;
+    Instant when, to;    // hits are charged as of, and are all until
+    std::uint32_t peer;
+  };
+  Instant Hear(const Word& word, const Tag& tag, std::uint64_t hash, const Slot* slot, const Limit& limit, Instant now);
+  bool ReportHits(Watch& watch, LimitIndex limit, Tokens hits, const Waste* waste, Instant from, Instant to,
+                  Entries& out);
+  bool LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out);
+  void CertifyTag(std::size_t set, std::size_t way, std::uint64_t hash, Instant now);
+  std::uint64_t HeardOf(std::size_t counter) const;
   RuleTotals CounterTotals(std::size_t counter) const;
   std::vector<std::size_t> AssignCounters(const Rulebook& rules);
 
@@ -201,12 +314,26 @@ class Limiter final : private SlotPolicy {
     std::array<std::atomic<double>, kShedPriorities + 1> probability{};
   } shed_;
 
+  PartTable parts_;
+
   std::size_t peers_ = 0;
   Ticks window_ = 0;    // the period of reports; 0: nothing is shared
+
+  // Watched tags; null: none. Every watch is under the lock of its tag's shard.
+  std::unique_ptr<Watches> watches_;
+  bool eager_ = false, heard_ = false;
+  double root_hosts_ = 1;
+  std::function<void()> wake_;
+  std::atomic<bool> noted_{false};
+  bool restless_ = false;
+  std::size_t next_set_ = 0;    // of ReportUrgent's round
+  bool round_restless_ = false;
+  std::atomic<std::uint64_t> held_{0};
 
   MergeCounts merge_counts_;
   std::vector<DebitTotals> debits_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter, as in a lane
   DebitTotals all_debits_;
+  Certificate certificate_{Lane::kCounters};
   std::shared_ptr<const Rulebook> retired_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> counter_names_;    // the rule that each of the lanes' counters counts for

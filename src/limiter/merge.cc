@@ -1,6 +1,7 @@
 // What peers say: hits that they served, and buckets as they have them.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -23,6 +24,7 @@ void Limiter::ShareWith(std::size_t peers, Duration period) {
   table_->Exclusively([&] {
     peers_ = peers;
     window_ = ToTicks(period);
+    root_hosts_ = std::sqrt(static_cast<double>(peers + 1));
   });
 }
 
@@ -37,93 +39,95 @@ Ticks Limiter::MaxDebt(const Limit& limit) const {
 Duration Limiter::Horizon(const Limit& limit) const {
   using namespace std::chrono_literals;
   if (limit.horizon != Duration::zero()) return limit.horizon;
-  const Duration natural(std::max(3 * window_, 2 * limit.shape.depth) / kTicksPerNanosecond);
+  const Duration natural = ToDuration(std::max(3 * window_, 2 * limit.shape.depth));
   return std::clamp<Duration>(natural, 10s, 300s);
 }
 
-// Calls change(entry, shard, tag, slot or null, limit) for each entry that a shared limit of ours is for. As in
-// Answer(), memory is asked for some entries ahead.
+Limiter::DebitTerms Limiter::TermsOf(LimitIndex index) {
+  const Limit& limit = rules_->limit(index);
+  return {index, &limit, MaxDebt(limit), Horizon(limit), &debits_[counter_of_rule_[limit.rule]]};
+}
+
+// Calls change(entry, shard, tag, hash, slot or null, limit) for each entry that a shared limit of ours is for.
 template <class Change>
 void Limiter::ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change) {
-  constexpr std::size_t kAheadMax = 32, kRing = 128;
-  static_assert(kRing > 2 * kAheadMax);
   DT_CHECK(first + n <= entries.size());
-  struct Sought {
-    Tag tag;
-    Table::Probe probe;
-  };
-  std::array<Sought, kRing> ring;
   const Entry* const list = entries.list().data() + first;
-  const std::size_t ahead = std::min(kAheadMax, n / 2);
-  for (std::size_t i = 0; i < n + 2 * ahead; ++i) {
-    if (i < n) {
-      Sought& sought = ring[i % kRing];
-      sought.tag = TableTag(entries.tag(list[i]));
-      sought.probe = table_->Aim(sought.tag);
-    }
-    if (i >= ahead && i < n + ahead) table_->Approach(ring[(i - ahead) % kRing].probe, true);
-    if (i < 2 * ahead) continue;
-    const Entry& entry = list[i - 2 * ahead];
-    const auto& [tag, probe] = ring[(i - 2 * ahead) % kRing];
+  merge_counts_.entries += n;
+  const auto tag_of = [&](std::size_t i) { return TableTag(entries.tag(list[i])); };
+  table_->ForEach(n, true, tag_of, [&](std::size_t i, const Table::Probe& probe) {
+    const Entry& entry = list[i];
+    const Tag tag = tag_of(i);
     Table::Shard shard(*table_, probe.hash);
-    Slot* slot = shard.Find(tag, probe, now);
-    std::optional<LimitIndex> index;
-    if (slot != nullptr) {
-      index = LimitIndex{slot->limit};
-    } else {
-      index =
-          tag.is_digest ? rules_->Named(entries.tag(entry).bytes.substr(tag.bytes.size())) : rules_->Find(tag.bytes);
-    }
-    ++merge_counts_.entries;
+    Slot* const slot = shard.Find(tag, probe, now);
+    const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
+                       : tag.is_digest ? rules_->Named(entries.tag(entry).bytes.substr(tag.bytes.size()))
+                                       : rules_->Find(tag.bytes);
     if (!index.has_value() || !rules_->limit(*index).shared) {
       ++merge_counts_.unmatched;
-      continue;
+      return;
     }
-    change(entry, shard, tag, slot, *index);
-  }
+    change(entry, shard, tag, probe.hash, slot, *index);
+  });
 }
 
-void Limiter::CountDebit(const Limit& limit, std::uint64_t hits, Ticks debt_made) {
-  DebitTotals& of_rule = debits_[counter_of_rule_[limit.rule]];
-  of_rule.hits += hits;
-  all_debits_.hits += hits;
-  if (debt_made <= 0) return;
-  const Tokens tokens = static_cast<double>(debt_made) / static_cast<double>(limit.shape.interval);
-  of_rule.overadmitted += tokens;
-  all_debits_.overadmitted += tokens;
+// Peers' hits left little in a bucket, which had been `before`; it is that of the tag unless `unrecorded`.
+void Limiter::NoteDrained(const Tag& tag, std::uint64_t hash, const Bucket& before, const Bucket& bucket,
+                          const DebitTerms& terms, bool unrecorded, Instant now) {
+  const Shape& shape = terms.limit->shape;
+  const auto interval = static_cast<double>(shape.interval);
+  const Ticks owed = bucket.Debt(shape, now);
+  const Tokens made = static_cast<double>(std::max<Ticks>(owed - before.Debt(shape, now), 0)) / interval;
+  terms.totals->overadmitted += made;
+  all_debits_.overadmitted += made;
+  if (unrecorded) return;
+  certificate_.Drained(hash, tag, counter_of_rule_[terms.limit->rule], static_cast<double>(owed) / interval, made);
 }
 
-void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now) {
-  ForEach(entries, first, n, now,
-          [&](const Entry& entry, Table::Shard& shard, const Tag& tag, Slot* slot, LimitIndex index) {
-            const Limit& limit = rules_->limit(index);
-            const Instant when = std::min(from + (to - from) / kPhases * entry.phase, now);
-            if (now - when > Horizon(limit)) {
-              merge_counts_.expired += entry.value;
-              return;
-            }
-            if (slot != nullptr) {
-              const Ticks debt = slot->bucket.Debt(limit.shape, now);
-              slot->bucket.Debit(limit.shape, entry.value, when, MaxDebt(limit), now, shard.waste(slot), window_);
-              CountDebit(limit, entry.value, slot->bucket.Debt(limit.shape, now) - debt);
-              return;
-            }
-            Bucket bucket;
-            Waste waste;
-            bucket.Debit(limit.shape, entry.value, when, MaxDebt(limit), now, waste, window_);
-            CountDebit(limit, entry.value, bucket.Debt(limit.shape, now));
-            slot = shard.Insert(tag, bucket, index, now);
-            if (slot != nullptr) {
-              shard.waste(slot) = waste;
-            } else {
-              ++merge_counts_.unrecorded;
-            }
-          });
+void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
+                    std::uint32_t peer) {
+  const Duration phase = (to - from) / kPhases;
+  DebitTerms terms;    // of the entry before: most entries have the same limit
+  ForEach(
+      entries, first, n, now,
+      [&](const Entry& entry, Table::Shard& shard, const Tag& tag, std::uint64_t hash, Slot* slot, LimitIndex index) {
+        if (index != terms.index) terms = TermsOf(index);
+        const Limit& limit = *terms.limit;
+        Instant when = std::min(from + phase * entry.phase, now);
+        if (now - when > terms.horizon) {
+          merge_counts_.expired += entry.value;
+          return;
+        }
+        if (Watched(limit)) {
+          when = Hear({static_cast<double>(entry.value), entries.demand(entry), when, to, peer}, tag, hash, slot, limit,
+                      now);
+        }
+        if (entry.value == 0) return;
+        const Bucket before = slot != nullptr ? slot->bucket : Bucket();
+        Bucket bucket = before;
+        Waste waste = slot != nullptr ? shard.waste(slot) : Waste();
+        bucket.Debit(limit.shape, entry.value, when, terms.max_debt, now, waste, window_);
+        terms.totals->hits += entry.value;
+        all_debits_.hits += entry.value;
+        if (slot != nullptr) {
+          slot->bucket = bucket;
+        } else {
+          slot = shard.Insert(tag, bucket, index, now);
+        }
+        if (slot != nullptr) {
+          shard.waste(slot) = waste;
+        } else {
+          ++merge_counts_.unrecorded;
+        }
+        if (bucket.IsNearLimit(limit.shape, now)) [[unlikely]] {
+          NoteDrained(tag, hash, before, bucket, terms, slot == nullptr, now);
+        }
+      });
 }
 
 void Limiter::Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
   ForEach(entries, first, n, now,
-          [&](const Entry& entry, Table::Shard& shard, const Tag& tag, Slot* slot, LimitIndex index) {
+          [&](const Entry& entry, Table::Shard& shard, const Tag& tag, std::uint64_t, Slot* slot, LimitIndex index) {
             const Limit& limit = rules_->limit(index);
             constexpr std::uint64_t kFarMicroseconds = std::uint64_t{1} << 50;
             const Instant full_at =
@@ -148,23 +152,29 @@ void Limiter::Merge(const Entries& entries, std::size_t first, std::size_t n, In
 
 // ---- The other way ----
 
-bool Limiter::AddEntry(const Tag& tag, const Slot& slot, std::uint64_t value, std::uint8_t phase, Entries& out) const {
-  if (!tag.is_digest) return out.Add(tag, value, phase);
-  const std::size_t rule = rules_->limit(slot.limit).rule;
+// A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
+// Of a tag that is watched its first hit since the latest report is known.
+std::uint8_t Limiter::PhaseOf(Ticks began, Instant from, Instant to) {
+  const Ticks length = ToTicks(to - from), since = began - ToTicks(from);
+  if (since <= 0 || length <= 0) return 0;
+  return static_cast<std::uint8_t>(std::min<Ticks>((since * kPhases + length - 1) / length, kPhases - 1));
+}
+
+bool Limiter::AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const {
+  if (!tag.is_digest) return out.Add(tag, said.value, said.phase, said.demand);
+  const std::size_t rule = rules_->limit(limit).rule;
   if (rule >= rules_->rules().size()) return true;
   std::string named(tag.bytes);
   named += rules_->rules()[rule].name;
-  return out.Add({named, true}, value, phase);
+  return out.Add({named, true}, said.value, said.phase, said.demand);
 }
 
-bool Limiter::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to,
-                      Entries& out) const {
-  if (!rules_->limit(slot.limit).shared) return true;
-  // A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
-  const Ticks start = ToTicks(from), length = ToTicks(to) - start, since = waste.Since(ToTicks(to)) - start;
-  Ticks phase = 0;
-  if (since > 0 && length > 0) phase = std::min<Ticks>((since * kPhases + length - 1) / length, kPhases - 1);
-  return AddEntry(tag, slot, slot.unreported, static_cast<std::uint8_t>(phase), out);
+bool Limiter::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Entries& out) {
+  const Limit& limit = rules_->limit(slot.limit);
+  if (!limit.shared) return true;
+  Watch* watch = Watched(limit) ? watches_->Find(table_->Hash(tag)) : nullptr;
+  if (watch != nullptr) return ReportHits(*watch, slot.limit, slot.unreported, &waste, from, to, out);
+  return AddEntry(tag, slot.limit, {slot.unreported, PhaseOf(waste.Since(ToTicks(to)), from, to), {}}, out);
 }
 
 // As its peers know it: without the hits that no report has carried yet.
@@ -174,7 +184,7 @@ bool Limiter::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& 
   Bucket known = slot.bucket;
   known.Credit(limit.shape, slot.unreported);
   const auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
-  return left == 0 || AddEntry(tag, slot, static_cast<std::uint64_t>(left), 0, out);
+  return left == 0 || AddEntry(tag, slot.limit, {static_cast<std::uint64_t>(left), 0, {}}, out);
 }
 
 }    // namespace dthrottle

@@ -14,14 +14,20 @@ constexpr std::size_t kCellsPerSlice = 2048;
 // How soon to try again when the other side has no room.
 constexpr Duration kRetry = std::chrono::milliseconds(5);
 
-template <class Add>
+struct Never {
+  bool operator()(const Tag&, const Slot&) const { return false; }
+};
+
+template <class Add, class Wait = Never>
 class Visitor final : public SlotVisitor {
  public:
-  explicit Visitor(Add add) : add_(std::move(add)) {}
+  explicit Visitor(Add add, Wait can_wait = {}) : add_(std::move(add)), can_wait_(std::move(can_wait)) {}
   bool Visit(const Tag& tag, const Slot& slot, const Waste& waste) override { return add_(tag, slot, waste); }
+  bool CanWait(const Tag& tag, const Slot& slot) override { return can_wait_(tag, slot); }
 
  private:
   Add add_;
+  Wait can_wait_;
 };
 
 }    // namespace
@@ -30,22 +36,45 @@ Sharing::Sharing(Limiter& limiter, ToPeersRing& to_peers, FromPeersRing& from_pe
                  Prng& prng, Instant now)
     : limiter_(limiter), to_peers_(to_peers), from_peers_(from_peers), peers_(peers), period_(period), from_(now) {
   limiter_.ShareWith(peers, period);
+  Hold(false);
   report_at_ = now + Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(period.count()))));
+}
+
+void Sharing::Hold(bool holding) {
+  holding_ = holding;
+  limiter_.SetHeard(!holding_ && !leaving_ && peers_ > 0);
+}
+
+Sharing::~Sharing() {
+  limiter_.SetHeard(false);
+}
+
+void Sharing::HoldHits() {
+  Hold(true);
+}
+
+void Sharing::ReportNow(Instant now) {
+  report_at_ = now;
+  leaving_ = true;
+  Hold(false);
 }
 
 void Sharing::SetPeers(std::size_t peers) {
   if (peers == peers_) return;
   peers_ = peers;
   limiter_.ShareWith(peers, period_);
+  Hold(holding_);
 }
 
 Instant Sharing::next() const {
-  return retry_at_.value_or(report_at_);
+  if (retry_at_) return *retry_at_;
+  return limiter_.restless() && !holding_ ? std::min(report_at_, urgent_at_) : report_at_;
 }
 
 bool Sharing::Work(Instant now) {
   retry_at_.reset();
   if (now >= report_at_ && !collecting_) {
+    limiter_.Certify(now);
     if (holding_) {
       ToPeers alive;
       alive.kind = ToPeers::Kind::kPeriodEnd;
@@ -61,21 +90,26 @@ bool Sharing::Work(Instant now) {
   if (walk_ != Walk::kNone) {
     more = WalkSome(now);
   } else {
-    if (collecting_) more = Collect(now);
+    if (!holding_ && limiter_.restless() && now >= urgent_at_) more = CollectUrgent(now);
+    if (collecting_) more = Collect(now) || more;
     more = MergeSome(now) || more;
   }
   return more && !retry_at_.has_value();
 }
 
-// Hands `outgoing_` over under `kind`; false if there is no room now.
-bool Sharing::Push(ToPeers::Kind kind, Instant now) {
-  outgoing_.kind = kind;
-  if (!to_peers_.TryPush(std::move(outgoing_))) {
+// Hands `message` over, which is empty then; false if there is no room now.
+bool Sharing::Push(ToPeers& message, Instant now) {
+  if (!to_peers_.TryPush(std::move(message))) {
     retry_at_ = now + kRetry;
     return false;
   }
-  outgoing_ = ToPeers();
+  message = ToPeers();
   return true;
+}
+
+bool Sharing::Push(ToPeers::Kind kind, Instant now) {
+  outgoing_.kind = kind;
+  return Push(outgoing_, now);
 }
 
 bool Sharing::PushHits(Instant now) {
@@ -85,12 +119,29 @@ bool Sharing::PushHits(Instant now) {
   return Push(ToPeers::Kind::kHits, now);
 }
 
+bool Sharing::PushUrgent(Instant now) {
+  return urgent_.entries.empty() || Push(urgent_, now);
+}
+
+// Hits of tags that cannot wait. They happened in the interval that the next report of all will be about.
+bool Sharing::CollectUrgent(Instant now) {
+  if (!PushUrgent(now)) return true;
+  urgent_.kind = ToPeers::Kind::kUrgent;
+  urgent_.from = from_;
+  urgent_.to = now;
+  const bool more = limiter_.ReportUrgent(from_, now, urgent_.entries);
+  urgent_at_ = more ? now : now + Limiter::kUrgentEvery;
+  return !PushUrgent(now) || more;
+}
+
 bool Sharing::Collect(Instant now) {
   bool full = false;
-  Visitor visitor([&](const Tag& tag, const Slot& slot, const Waste& waste) {
-    full = !limiter_.AddHits(tag, slot, waste, from_, to_, outgoing_.entries);
-    return !full;
-  });
+  Visitor visitor(
+      [&](const Tag& tag, const Slot& slot, const Waste& waste) {
+        full = !limiter_.AddHits(tag, slot, waste, from_, to_, outgoing_.entries);
+        return !full;
+      },
+      [&](const Tag& tag, const Slot& slot) { return !leaving_ && limiter_.CanWait(tag, slot, to_); });
   const bool more = limiter_.table().TakeUnreported(kGroupsPerSlice, visitor);
   if (full || !more) {
     if (!PushHits(now)) return true;
@@ -109,13 +160,13 @@ bool Sharing::MergeSome(Instant now) {
     merged_ = 0;
   }
   if (incoming_.kind == FromPeers::Kind::kJoined) {
-    holding_ = false;
+    Hold(false);
     incoming_ = FromPeers();
     return !from_peers_.empty();
   }
   if (incoming_.kind == FromPeers::Kind::kSnapshotWanted) {
     // What has been collected already is in the buckets, so it has to be in a report that is out before the snapshot.
-    if (!PushHits(now)) return true;
+    if (!PushHits(now) || !PushUrgent(now)) return true;
     outgoing_.snapshot = incoming_.snapshot;
     if (!Push(ToPeers::Kind::kSnapshotBegin, now)) return true;
     walk_ = Walk::kTable;
@@ -124,7 +175,7 @@ bool Sharing::MergeSome(Instant now) {
   }
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);
   if (incoming_.kind == FromPeers::Kind::kDebits) {
-    limiter_.Debit(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now);
+    limiter_.Debit(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now, incoming_.peer);
   } else {
     limiter_.Merge(incoming_.entries, merged_, n, incoming_.to, now);
   }

@@ -19,6 +19,7 @@ class Sharing {
   // together do not report together. `peers` as in Limiter::ShareWith.
   Sharing(Limiter& limiter, ToPeersRing& to_peers, FromPeersRing& from_peers, std::size_t peers, Duration period,
           Prng& prng, Instant now);
+  ~Sharing();
 
   // Does one slice of whatever is due; returns whether there is more to do at once. To be called at next(), and when
   // the peers' side has pushed or popped something. The limiter's owner thread.
@@ -26,13 +27,10 @@ class Sharing {
 
   // Reports are empty until kJoined comes. What a host that comes up has served meanwhile must not have been reported
   // when it takes a snapshot: whoever gives that may not have heard it, and of two debts only the larger is kept.
-  void HoldHits() { holding_ = true; }
+  void HoldHits();
 
   // Makes the next report due now, with all hits. For a host that leaves.
-  void ReportNow(Instant now) {
-    report_at_ = now;
-    holding_ = false;
-  }
+  void ReportNow(Instant now);
   bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
 
   // When there is something to do even if nothing arrives.
@@ -44,9 +42,13 @@ class Sharing {
  private:
   enum class Walk { kNone, kTable, kEnd };
 
+  bool Push(ToPeers& message, Instant now);
   bool Push(ToPeers::Kind kind, Instant now);
   bool PushHits(Instant now);
+  void Hold(bool holding);
   bool Collect(Instant now);
+  bool CollectUrgent(Instant now);
+  bool PushUrgent(Instant now);
   bool MergeSome(Instant now);
   bool WalkSome(Instant now);
 
@@ -59,9 +61,11 @@ class Sharing {
   std::optional<Instant> retry_at_;    // the other side had no room
 
   // Hits: of (from_, to_], going through the table while collecting_
-  bool collecting_ = false, holding_ = false;
+  bool collecting_ = false, holding_ = false, leaving_ = false;
   Instant from_, to_;
   ToPeers outgoing_;
+  ToPeers urgent_;
+  Instant urgent_at_{};    // not before
 
   // Debits and buckets: the first merged_ entries of incoming_ are done
   FromPeers incoming_;

@@ -11,6 +11,7 @@ void Limiter::Adopt(std::shared_ptr<const Rulebook> rules) {
   table_->Exclusively([&] {
     previous_ = std::exchange(rules_, std::move(rules));
     counter_of_rule_.swap(counters);
+    for (NotedTag noted; TakeNoted(noted);) continue;    // they name limits by their old numbers
     // Under an equal fingerprint every slot says already what it should.
     if (previous_->fingerprint() != rules_->fingerprint()) table_->StartGeneration(rules_->fingerprint());
   });
@@ -51,6 +52,7 @@ std::vector<std::size_t> Limiter::AssignCounters(const Rulebook& rules) {
       counter_names_[counter] = rule.name;
       counter_bases_[counter] = CounterTotals(counter);
       debits_[counter] = {};
+      certificate_.Reassign(counter, HeardOf(counter));
     }
     counters.push_back(counter);
   }

@@ -1,19 +1,22 @@
 #include "limiter/top_tags.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace dthrottle {
 
 TopTags::TopTags() {
-  current_.reserve(kEntries);
-  previous_.reserve(kEntries);
+  for (Window* window : {&current_, &previous_}) {
+    window->keys.reserve(kEntries);
+    window->entries.reserve(kEntries);
+  }
 }
 
 void TopTags::Turn(Instant now) {
   if (now < ends_) return;
-  previous_.clear();
-  if (now < ends_ + kWindow) previous_.swap(current_);
-  current_.clear();
+  previous_.Clear();
+  if (now < ends_ + kWindow) std::swap(previous_, current_);
+  current_.Clear();
   ends_ = now + kWindow;
 }
 
@@ -21,34 +24,35 @@ void TopTags::Turn(Instant now) {
 // the room that their tags once needed, so this stops allocating soon.
 void TopTags::Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Instant now) {
   Turn(now);
+  auto& [keys, entries] = current_;
   std::size_t least = 0;
-  for (std::size_t i = 0; i < current_.size(); ++i) {
-    TopEntry& e = current_[i];
-    if (e.hash == hash && e.is_digest == tag.is_digest && e.tag == tag.bytes) {
-      e.count += weight;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].hash == hash && entries[i].is_digest == tag.is_digest && entries[i].tag == tag.bytes) {
+      keys[i].count += weight;
       return;
     }
-    if (e.count < current_[least].count) least = i;
+    if (keys[i].count < keys[least].count) least = i;
   }
-  if (current_.size() < kEntries) {
-    current_.push_back({std::string(tag.bytes), tag.is_digest, hash, weight, 0});
+  if (keys.size() < kEntries) {
+    keys.push_back({hash, weight});
+    entries.push_back({std::string(tag.bytes), tag.is_digest, 0, 0});
     return;
   }
-  TopEntry& e = current_[least];
+  TopEntry& e = entries[least];
   e.tag.assign(tag.bytes);
   e.is_digest = tag.is_digest;
-  e.hash = hash;
-  e.error = e.count;
-  e.count += weight;
+  e.error = keys[least].count;
+  keys[least] = {hash, keys[least].count + weight};
 }
 
 void TopTags::AddTo(TopSums& sums, Instant now) const {
   const auto add = [&sums](const Window& window) {
-    for (const TopEntry& e : window) {
+    for (std::size_t i = 0; i < window.keys.size(); ++i) {
+      const TopEntry& e = window.entries[i];
       TopEntry& sum = sums[e.tag + (e.is_digest ? '\1' : '\0')];
       sum.tag = e.tag;
       sum.is_digest = e.is_digest;
-      sum.count += e.count;
+      sum.count += window.keys[i].count;
       sum.error += e.error;
     }
   };

@@ -19,7 +19,6 @@ namespace dthrottle {
 struct TopEntry {
   std::string tag;
   bool is_digest = false;
-  std::uint64_t hash = 0;
   std::uint64_t count = 0;
   std::uint64_t error = 0;    // how much too high the count may be
 };
@@ -43,7 +42,16 @@ class TopTags {
   void AddTo(TopSums& sums, Instant now) const;
 
  private:
-  using Window = std::vector<TopEntry>;
+  // What is looked through for each sample stands apart from the rest, which is four times as long.
+  struct Key {
+    std::uint64_t hash, count;
+  };
+  struct Window {
+    std::vector<Key> keys;
+    std::vector<TopEntry> entries;    // with the same indices; their counts are those of the keys
+
+    void Clear() { keys.clear(), entries.clear(); }
+  };
 
   void Turn(Instant now);
 

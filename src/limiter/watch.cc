@@ -1,0 +1,199 @@
+// Tags whose hits other hosts should hear of early: when they are watched, what of them is urgent, and what their
+// forecasts refuse.
+#include <algorithm>
+#include <cmath>
+
+#include "bucket/table_lookup.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+namespace {
+
+// A tag is watched when half of its burst would be gone if all hosts had served what this one has not reported yet;
+// when half of U has been served; or when half of the burst is gone.
+constexpr double kWatchDrained = 0.5;
+constexpr Tokens kUnbounded = 1e18;
+constexpr int kCanWaitPeriods = 2;     // how long hits below the threshold wait
+constexpr int kBelievedPeriods = 3;    // how long an announced demand counts without being announced again
+constexpr std::size_t kPartsOfRound = 5;
+
+}    // namespace
+
+void Limiter::WatchTags(std::size_t tags, bool eager, std::function<void()> wake) {
+  table_->Exclusively([&] {
+    watches_ = std::make_unique<Watches>(tags);
+    eager_ = eager;
+    wake_ = std::move(wake);
+  });
+}
+
+void Limiter::SetHeard(bool heard) {
+  if (heard != heard_) table_->Exclusively([&] { heard_ = heard; });
+}
+
+// By default a burst on one host, and 2 sqrt(N) of U on all, so that N hosts together may exceed a burst by as much as
+// their chance differences do.
+Tokens Limiter::UnheardMax(const Limit& limit) const {
+  if (!limit.forecast) return kUnbounded;
+  if (limit.max_unheard > 0) return limit.max_unheard;
+  return std::max(2.0, 2 * limit.shape.burst() / root_hosts_);
+}
+
+Pace Limiter::PaceOf(const Limit& limit) const {
+  return {limit.shape.rate(), limit.shape.burst(),          UnheardMax(limit),
+          root_hosts_,        Seconds(ToDuration(window_)), limit.forecast};
+}
+
+BoundTerms Limiter::BoundTermsOf(const Limit& limit) const {
+  const Pace pace = PaceOf(limit);
+  const bool foretold = limit.forecast && Watched(limit);
+  return {pace.burst, pace.rate, foretold ? std::optional(pace.unheard_max) : std::nullopt, ToDuration(window_)};
+}
+
+// ---- Queries ----
+
+void Limiter::StepWatch(Watch& watch, const Bucket& bucket, const Limit& limit, Instant now) {
+  watch.forecast.Step(bucket.Level(limit.shape, now), PaceOf(limit), now);
+  if (watch.forecast.Due()) Note(watch);
+}
+
+// Whether a query that the forecast does not admit is refused.
+bool Limiter::Withholds(Watch& watch, const Limit& limit, Cost cost) {
+  if (!limit.forecast || !heard_ || cost == 0) return false;
+  if (watch.forecast.held()) {
+    held_.fetch_add(1, std::memory_order_relaxed);
+    Note(watch);
+  }
+  return true;
+}
+
+// Watches the tag of a slot from now on, if it has come that far.
+void Limiter::WatchNew(const Query& query, std::uint64_t hash, const Slot& slot, const Limit& limit, Instant now) {
+  const Tokens all = kWatchDrained * limit.shape.burst();
+  if (slot.unreported < std::min(all / (root_hosts_ * root_hosts_), kWatchDrained * UnheardMax(limit)) &&
+      slot.bucket.Drained(limit.shape, now) < kWatchDrained) {
+    return;
+  }
+  Watch* const watch = watches_->Add(hash, query.tag, slot.bucket.Level(limit.shape, now), slot.unreported,
+                                     ToDuration(2 * window_), now);
+  if (watch != nullptr) Note(*watch);
+}
+
+void Limiter::Note(Watch& watch) {
+  if (watch.noted) return;
+  watch.noted = true;
+  watches_->Note(&watch);
+  if (!noted_.exchange(true, std::memory_order_relaxed) && wake_) wake_();
+}
+
+// ---- What peers say ----
+
+// Returns as of when the hits are to be charged.
+Instant Limiter::Hear(const Word& word, const Tag& tag, std::uint64_t hash, const Slot* slot, const Limit& limit,
+                      Instant now) {
+  const double demand = static_cast<double>(word.demand.value_or(0)) / 1000;
+  Watch* watch = watches_->Find(hash);
+  const bool begins = watch == nullptr && demand > 0 && limit.forecast && heard_;
+  if (watch == nullptr && !begins) return word.when;
+  const Tokens level = (slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now);
+  if (begins) {
+    watch = watches_->Add(hash, tag, level, slot != nullptr ? slot->unreported : 0, ToDuration(2 * window_), now);
+    if (watch == nullptr) return word.when;
+  }
+  Forecast& forecast = watch->forecast;
+  const Pace pace = PaceOf(limit);
+  forecast.Step(level, pace, now);
+  if (limit.forecast) {
+    forecast.Heard(word.peer, word.hits, demand, word.to, pace, now);
+    restless_ = restless_ || forecast.Active();
+    // Its bucket has not heard of what is foretold.
+    if (forecast.level() < pace.burst / 5) certificate_.Drained(hash, tag, counter_of_rule_[limit.rule], 0, 0);
+  }
+  return forecast.ChargedAt(word.hits, word.when, pace, now);
+}
+
+// ---- Reports ----
+
+bool Limiter::CanWait(const Tag& tag, const Slot& slot, Instant now) const {
+  if (!Watched(rules_->limit(slot.limit))) return false;
+  const Watch* watch = watches_->Find(table_->Hash(tag));
+  return watch != nullptr && now - watch->forecast.reported_at() < kCanWaitPeriods * ToDuration(window_);
+}
+
+// False, and nothing has changed, if there is no room.
+bool Limiter::ReportHits(Watch& watch, LimitIndex index, Tokens hits, const Waste* waste, Instant from, Instant to,
+                         Entries& out) {
+  const Limit& limit = rules_->limit(index);
+  Ticks began = ToTicks(watch.forecast.began());
+  if (waste != nullptr) began = std::max(began, waste->Since(ToTicks(to)));
+  Said said{static_cast<std::uint64_t>(hits), PhaseOf(began, from, to), {}};
+  if (limit.forecast) said.demand = static_cast<std::uint64_t>(std::llround(1000 * watch.forecast.announces()));
+  if (!AddEntry(watch.tag(), index, said, out)) return false;
+  watch.forecast.Report(PaceOf(limit), limit.forecast, to);
+  return true;
+}
+
+// Reports the hits of one watch if that is urgent. False if there is no room.
+bool Limiter::LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out) {
+  Table::Shard shard(*table_, hash);
+  Watch* const watch = watches_->Find(hash);
+  if (watch == nullptr) return true;
+  watch->noted = false;
+  Slot* const slot = shard.Find(watch->tag(), now);
+  std::optional<LimitIndex> index;
+  if (slot != nullptr) {
+    index = LimitIndex{slot->limit};
+  } else if (!watch->tag().is_digest) {
+    index = rules_->Find(watch->tag().bytes);
+  }
+  if (!index.has_value() || !Watched(rules_->limit(*index))) {
+    watches_->Remove(watch);
+    return true;
+  }
+  const Limit& limit = rules_->limit(*index);
+  Forecast& forecast = watch->forecast;
+  forecast.Step((slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now), PaceOf(limit), now);
+  forecast.ForgetSilent(kBelievedPeriods * ToDuration(window_), now);
+  round_restless_ = round_restless_ || forecast.Active();
+  const std::uint32_t hits = slot != nullptr ? slot->unreported : 0;
+  if (!forecast.Due() || (hits == 0 && !limit.forecast)) return true;
+  if (!forecast.MayReport(now)) {
+    Note(*watch);
+    return true;
+  }
+  if (!ReportHits(*watch, *index, hits, slot != nullptr ? &shard.waste(slot) : nullptr, from, now, out)) {
+    Note(*watch);
+    return false;
+  }
+  if (slot != nullptr) shard.TakeUnreported(slot);
+  return true;
+}
+
+// Those that were noted at once, and the others in turns, because demand may also cease.
+bool Limiter::ReportUrgent(Instant from, Instant now, Entries& out) {
+  if (watches_ == nullptr) return false;
+  noted_.store(false, std::memory_order_relaxed);
+  bool room = true;
+  const std::size_t sets = watches_->sets();
+  const std::size_t end = next_set_ + (sets + kPartsOfRound - 1) / kPartsOfRound;
+  for (std::size_t set = 0; set < sets && room; ++set) {
+    const std::uint8_t due = set >= next_set_ && set < end ? 0xff : watches_->DueOf(set);
+    if (due == 0) continue;
+    watches_->TakeDue(set);
+    for (std::size_t way = 0; way < Watches::kWays && room; ++way) {
+      const std::uint64_t hash = (due >> way & 1) != 0 ? watches_->HashAt(set, way) : 0;
+      if (hash != 0) room = LookAt(hash, from, now, out);
+    }
+  }
+  next_set_ = end < sets ? end : 0;
+  if (next_set_ == 0) restless_ = std::exchange(round_restless_, false);
+  return !room;
+}
+
+WatchCounts Limiter::watch_counts() const {
+  if (watches_ == nullptr) return {};
+  return {watches_->used(), watches_->crowded(), held_.load(std::memory_order_relaxed)};
+}
+
+}    // namespace dthrottle
