@@ -14,8 +14,8 @@
 
 #include "base/check.h"
 #include "io/files.h"
+#include "io/run.h"
 #include "plan/analysis.h"
-#include "plan/process.h"
 #include "plan/spectrum.h"
 
 namespace dthrottle::plan {

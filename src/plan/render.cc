@@ -3,16 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "io/files.h"
-#include "plan/process.h"
+#include "io/picture.h"
 #include "plan/spectrum.h"
 
 namespace dthrottle::plan {
@@ -23,8 +18,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kRowsMax = 40;
 constexpr std::uint32_t kMatrixNodesMax = 100;    // whose resistances between all pairs are in the JSON
 constexpr int kPlotPoints = 400;
-constexpr auto kPlotPatience = std::chrono::seconds(30);
-constexpr std::size_t kPlotBytesMax = std::size_t{64} << 20;
 
 // "label   text", labels of one width.
 void Line(std::string& out, std::string_view label, std::string_view text) {
@@ -180,7 +173,7 @@ std::string Quoted(std::string_view text) {
   return out + '"';
 }
 
-std::string Script(const Plan& plan, const Spectrum& spectrum, std::string_view terminal) {
+std::string Script(const Plan& plan, const Spectrum& spectrum) {
   std::string points;
   for (int i = 1; i < kPlotPoints; ++i) {
     const double gamma = plan.stable_below * i / kPlotPoints;
@@ -189,7 +182,7 @@ std::string Script(const Plan& plan, const Spectrum& spectrum, std::string_view 
   }
   // Nothing of the graph's name or nodes is in here: gnuplot would obey it.
   return fmt::format(
-      "set terminal {} size 900,420\nset output 'plot'\n$curve << EOD\n{}EOD\n"
+      "$curve << EOD\n{}EOD\n"
       "set multiplot layout 1,2\nset xlabel 'update cycle gamma'\nset xrange [0:{:.9g}]\nset grid\n"
       "set ylabel 'Phi_cr (15)'\nset yrange [0:1]\nset key bottom\n"
       "set arrow 1 from {:.9g},graph 0 to {:.9g},graph 1 nohead dashtype 2\n"
@@ -197,7 +190,7 @@ std::string Script(const Plan& plan, const Spectrum& spectrum, std::string_view 
       "set ylabel 'Phi_ss (20)'\nset autoscale y\nset logscale y\nset key top\n"
       "set arrow 1 from {:.9g},graph 0 to {:.9g},graph 1 nohead dashtype 2\n"
       "plot $curve using 1:3 with lines linewidth 2 title 'dispersion, best cycle (31) dashed'\nunset multiplot\n",
-      terminal, points, plan.stable_below, plan.best.fastest_cycle, plan.best.fastest_cycle, plan.best.steadiest_cycle,
+      points, plan.stable_below, plan.best.fastest_cycle, plan.best.fastest_cycle, plan.best.steadiest_cycle,
       plan.best.steadiest_cycle);
 }
 
@@ -281,29 +274,7 @@ std::string RenderDot(const Plan& plan) {
 }
 
 Result<void> Plot(const Plan& plan, const std::filesystem::path& file, const std::string& gnuplot) {
-  const std::string ending = file.extension();
-  if (ending != ".svg" && ending != ".png") return Fail(fmt::format("{}: .svg or .png is drawn", file.string()));
-  const Result<TemporaryFolder> folder = TemporaryFolder::Make();
-  if (!folder) return tl::unexpected(folder.error());
-  const std::string script = Script(plan, Decompose(plan.graph.graph), ending == ".svg" ? "svg" : "png");
-  if (const auto written = ReplaceFile(folder->path() / "script", script); !written) {
-    return Fail(written.error().message);
-  }
-  const Result<Finished> done = Run({gnuplot, "-d", "script"}, folder->path(), kPlotPatience, "gnuplot-nox");
-  if (!done) return tl::unexpected(done.error());
-  const auto picture = ReadFile(folder->path() / "plot", kPlotBytesMax);
-  if (done->status != 0 || !picture || picture->empty()) {
-    return Fail(fmt::format("{} ended with status {}: {}", gnuplot, done->status, done->output));
-  }
-  return WriteOutput(file, *picture);
-}
-
-Result<void> WriteOutput(const std::filesystem::path& file, std::string_view text) {
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  out.close();
-  if (!out) return Fail(fmt::format("{}: {}", file.string(), std::strerror(errno)));
-  return {};
+  return DrawPicture({.width = 900, .height = 420, .script = Script(plan, Decompose(plan.graph.graph))}, file, gnuplot);
 }
 
 }    // namespace dthrottle::plan

@@ -20,9 +20,6 @@ std::string RenderJson(const Plan& plan);
 // nodes with their centrality.
 std::string RenderDot(const Plan& plan);
 
-// Writes a file anew, with the permissions that new files have.
-Result<void> WriteOutput(const std::filesystem::path& file, std::string_view text);
-
 // Draws Phi_cr and Phi_ss over gamma, with the best cycles marked, into an .svg or .png file by gnuplot. Fails where
 // gnuplot is missing, for another ending, or if the file cannot be written.
 Result<void> Plot(const Plan& plan, const std::filesystem::path& file, const std::string& gnuplot);

@@ -1,0 +1,41 @@
+// A generation that a coordinator is trying to begin: who has promised, and whether that is enough.
+//
+// A new generation must not begin while somebody may still use his part of the old one. Who has promised does not; who
+// has not promised must hold no lease, and a majority of the witnesses says so: without it nobody has one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "capacity/capacity_message.h"
+#include "capacity/capacity_settings.h"
+
+namespace dthrottle {
+
+struct Promised {
+  std::uint64_t former = 0;
+  std::vector<std::string> former_witnesses;    // if its settings are others
+  MemberBits lapsed;                            // members without a lease of this witness
+  bool others_lapsed = false;                   // and nobody else has one either
+  Parts aside = 0;
+};
+
+struct Attempt {
+  std::uint64_t generation = 0;
+  Instant since{};
+  std::map<std::string, Promised, std::less<>> promised;    // by host
+
+  // Whether nobody of `members` can use the old generation, nor anybody who was a member in it. `witnesses` are those
+  // of the generation to come. `lenient`, for tests only: a majority of promises is enough.
+  bool Suffices(const std::vector<std::string>& members, const std::vector<std::string>& witnesses, bool lenient) const;
+
+ private:
+  bool NobodyElse(const std::vector<std::string>& members, const std::vector<std::string>& panel, bool of_former,
+                  bool lenient) const;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,57 @@
+// What a best friend keeps of one life of another host: its ledgers, as logged last, for whoever inherits them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "capacity/capacity_message.h"
+#include "capacity/key_index.h"
+
+namespace dthrottle {
+
+class ClientLog {
+ public:
+  struct Record {
+    CapacityKey key;
+    std::int64_t base = 0;
+    std::uint64_t sequence = 0;    // of the frame that said so
+    std::uint32_t lives = 0;       // which of the lists of neighbours' lives holds for it
+  };
+
+  ClientLog(std::string its_host, std::uint64_t its_life, std::uint64_t its_binding, std::size_t degree, Instant now)
+      : host(std::move(its_host)), life(its_life), binding(its_binding), heard(now), degree_(degree) {}
+
+  const std::string host;
+  const std::uint64_t life, binding;
+  Instant heard;                                  // anything from this life
+  std::map<std::string, std::uint64_t> fenced;    // witnesses that say it is over, and the binding they know
+
+  // A log frame. False if there is no room for it, `records_max` records in all; then nothing has changed.
+  bool Take(const CapacityMessage& log, std::size_t records_max);
+
+  const MemberBits& seats() const { return seats_; }
+  bool unsettled() const { return unsettled_; }    // it had something under way with another host that died
+  std::span<const Record> records() const { return records_; }
+  std::span<const EdgeSums> edges(std::size_t record) const { return {edges_.data() + record * degree_, degree_}; }
+  // Of the neighbour at an edge, when the record was written; 0: it knew none.
+  std::uint64_t LifeOf(std::size_t record, std::size_t slot) const { return lives_[records_[record].lives][slot]; }
+  std::optional<std::int64_t> Available(const CapacityKey& key) const;    // none: no record
+  std::int64_t Available(std::size_t record) const;
+
+ private:
+  std::size_t degree_;
+  MemberBits seats_;
+  bool unsettled_ = false;
+  std::uint64_t sequence_ = 0;    // of the frame with these seats
+  std::vector<Record> records_;
+  std::vector<EdgeSums> edges_;
+  std::vector<std::vector<std::uint64_t>> lives_;
+  KeyIndex index_;
+};
+
+}    // namespace dthrottle

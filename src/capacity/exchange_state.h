@@ -1,0 +1,370 @@
+// The inside of a CapacityExchange, for its sources only: exchange_alive.cc, exchange_gifts.cc, exchange_log.cc,
+// exchange_heir.cc, exchange_generation.cc, and capacity_exchange.cc for its face and its clock.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <list>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "capacity/attempt.h"
+#include "capacity/capacity_message.h"
+#include "capacity/client_log.h"
+#include "capacity/gain.h"
+#include "capacity/ledgers.h"
+#include "capacity/settling.h"
+#include "capacity/share_sums.h"
+#include "capacity/witness.h"
+
+namespace dthrottle {
+
+inline constexpr int kGiftShareBits = 12;    // a gift is at least this power of two less than an equal share
+inline constexpr int kSweepPatience = 10;    // times the patience, at least: between generations that make room
+
+// REQUIRES: names ascend.
+inline bool IsIn(const std::vector<std::string>& names, std::string_view name) {
+  return std::ranges::binary_search(names, name);
+}
+
+struct ExchangeState {
+  // Frames under way, with what was said in them.
+  struct Flight {
+    std::uint64_t sequence;
+    Instant sent;
+    std::vector<std::pair<std::uint32_t, Parts>> said;    // ledger, sum of gifts
+  };
+
+  // Another member, of the settings in force or of those to come.
+  struct Peer {
+    explicit Peer(std::string_view its_name) : name(its_name) {}
+
+    const std::string name;
+    std::optional<Instant> heard;
+    std::uint64_t digest = 0, generation = 0, epoch = 0;    // as it said last
+    bool wishes = false;                                    // for a new generation
+    MemberBits seats;
+    // As a witness for us.
+    Instant granted_until = Instant::min();
+    std::uint64_t granted_binding = 0;
+    int slot = -1;    // of the edge, if it is a neighbour
+  };
+
+  // What was on an edge with a life that is over, until its log says what of it arrived.
+  struct Left {
+    EdgeSums sums;
+    bool settled = false;
+  };
+
+  // One edge of every ledger.
+  struct Edge {
+    Peer* peer = nullptr;
+    double weight = 1;
+    std::uint64_t life = 0;      // of the neighbour, that the ledgers' edges are about; 0: not known
+    std::uint64_t former = 0;    // the one before, which is over, and what was on its edges
+    std::map<std::uint32_t, Left> left;
+    Instant left_at{};
+    std::uint64_t settled = 0;             // of the former lives, the last about which all is said
+    std::vector<std::uint32_t> waiting;    // ledgers that have something to say
+    std::deque<Flight> flights;
+  };
+
+  struct Bond {
+    Peer* friend_ = nullptr;
+    std::uint64_t life = 0;      // of the friend
+    std::uint64_t number = 0;    // 0: none
+  };
+
+  // Seats that the best friend is told of as soon as everything about them is logged and settled.
+  struct Estate {
+    MemberBits seats;
+    std::string dead;
+    std::uint64_t life = 0;
+    bool failed = false;    // a neighbour could not be reached
+  };
+
+  // Of a tag, by the limiter: demand as part of C.
+  struct Asked {
+    double demand = 0;
+    Parts pinned = 0;
+    std::uint32_t pin = 0;
+  };
+
+  // REQUIRES: as CapacityExchange.
+  ExchangeState(CapacityExchange::Options o, CapacitySettings s, CapacityTransport& t, Prng p, Instant now);
+
+  Witness::Saved ReadSaved() const {
+    return without.saved ? Witness::Saved() : Witness::Decode(options.saved).value_or(Witness::Saved());
+  }
+
+  void Save() { transport.Save(Witness::Encode(witness.saved())); }
+
+  // ---- Members ----
+
+  Peer* Find(std::string_view name) {
+    const auto at = by_name.find(name);
+    return at == by_name.end() ? nullptr : at->second;
+  }
+
+  bool IsSelf(std::string_view name) const { return name == options.name; }
+  std::uint32_t MemberOf(std::string_view name) const;
+  bool Up(const Peer& peer, Instant now) const { return peer.heard && now - *peer.heard <= patience; }
+  // After other settings, wanted or in force: who is a peer, and whom to tell that this host is alive.
+  void UseSettings();
+
+  // ---- Sending ----
+
+  CapacityMessage& Fresh(CapacityKind kind);
+  void Send(std::string_view to) {
+    EncodeCapacity(out, frame);
+    Send(to, frame);
+  }
+
+  void Send(std::string_view to, const std::string& bytes);
+
+  // ---- Alive ----
+
+  bool joined() const { return generation != 0; }
+  bool frozen() const { return acked > generation; }
+  bool Leased(Instant now) const { return joined() && !frozen() && now < leased_until; }
+  void SendBeats(Instant now);
+  void EncodeBeat(Instant now);
+  std::uint64_t BindingToSay() const { return candidate.number != 0 && complete ? candidate.number : bond.number; }
+  // A host that is a witness itself.
+  void OnSelf(Instant now);
+  void OnBeat(Peer& p, const CapacityMessage& m, Instant now);
+  void OnGrant(Peer& p, const CapacityMessage& m, Instant now);
+  // The lease lasts as long as a majority of witnesses says.
+  void CountGrants();
+  void UpdateStanding();
+  void OnDead(const CapacityMessage& m, Instant now) {
+    if (m.generation == generation && m.to_epoch == epoch && joined() && now >= leased_until) NewLife();
+  }
+
+  // What this host had is another's now: begin with nothing, and earn (rule 6).
+  void NewLife();
+  void BeginLedgers();
+
+  // ---- Ledgers ----
+
+  std::int64_t AvailableElsewhere() const { return static_cast<std::int64_t>(seats.Count() * base); }
+  Parts EqualShare() const { return kWhole / active.members.size(); }
+  Parts GiftMin() const { return std::max<Parts>(EqualShare() >> kGiftShareBits, 1); }
+  // KeyIndex::kNone if there is no room.
+  std::uint32_t AddLedger(const CapacityKey& key);
+  std::uint32_t MakeLedger(const CapacityKey& key, std::int64_t available);
+  // What the limiter wants of a tag. A pin is in force when its number goes back to it.
+  void Want(std::uint32_t id, const Asked& asked);
+  void QueueShare(std::uint32_t id) {
+    if (!std::exchange(ledgers[id].share_queued, true)) share_waiting.push_back(id);
+  }
+
+  void QueueLog(std::uint32_t id) {
+    if (!std::exchange(ledgers[id].log_queued, true)) log_waiting.push_back(id);
+  }
+
+  void QueueGift(std::uint32_t id, std::size_t slot);
+  void Changed(std::uint32_t id) {
+    QueueLog(id);
+    QueueShare(id);
+  }
+
+  Parts ShareOf(const Ledger& ledger) const { return reserve + static_cast<Parts>(ledger.available); }
+  // Of a tag whose capacity is 1.
+  Load LoadOf(double demand, std::int64_t available) const;
+  std::optional<double> IndicatorOf(const Load& load) const {
+    if (!active.indicator->Defined(load)) return std::nullopt;
+    return active.indicator->Value(load);
+  }
+
+  // What to give for a difference of one: GDRL (15), taken at the largest indicator known, and half of it by default.
+  double Gain(double demand, double worst) const {
+    const double most = LocalGainMax(active.indicator->InverseSlope(demand, worst), strength);
+    return active.gain ? std::min(*active.gain, most) : most / 2;
+  }
+
+  // One round of eq (7) for all ledgers: decide gifts, and say what changed.
+  void Round(Instant now);
+  void RoundOf(std::uint32_t id, const std::vector<bool>& there, bool may_give);
+  double Worst(std::uint32_t id, double own) const;
+
+  // ---- Gifts to neighbours ----
+
+  void FlushGifts(Instant now);
+  void FlushGifts(std::size_t slot, Instant now);
+  void OnGifts(Peer& p, const CapacityMessage& m, Instant now);
+  // A tag that nobody asks for here gets a ledger when a neighbour is to be given some of it.
+  std::uint32_t LedgerFor(const CapacityItem& item, const Edge& edge);
+  bool FromNeighbour(Peer& p, const CapacityMessage& m, Instant now);
+  void Acknowledge(Peer& p, const CapacityMessage& m);
+  void OnHave(Peer& p, const CapacityMessage& m, Instant now);
+  static std::optional<Flight> TakeFlight(std::deque<Flight>& flights, std::uint64_t sequence);
+  void OnHaveGifts(Peer& p, const CapacityMessage& m, Instant now);
+  // A neighbour in another life than the one that the edges are about.
+  void SeeLife(Peer& p, std::uint64_t life, Instant now);
+  void EndLife(std::size_t slot, Instant now);
+
+  // ---- The log at the best friend ----
+
+  const Bond& LoggingTo() const { return candidate.number != 0 ? candidate : bond; }
+  bool Fine(const Bond& b, Instant now) const {
+    return b.number != 0 && b.friend_->heard && now - *b.friend_->heard <= active.lease / 2 &&
+           b.friend_->generation == generation && b.friend_->epoch == b.life;
+  }
+
+  // The next member after this one that is there.
+  Peer* FriendToBe(Instant now);
+  void Bind(Instant now);
+  // A majority of witnesses knows the friend that has the whole log: from now on its log counts.
+  void CommitBond();
+  void FlushLogs(Instant now);
+  CapacityMessage& LogFrame(const Bond& to);
+  void Note(std::uint32_t id, CapacityMessage& m);
+  void OnHaveLog(Peer& p, const CapacityMessage& m, Instant now);
+  void Logged(std::uint32_t id);
+  // Frames that got lost, and with them what was said.
+  void SayAgain(Instant now);
+
+  // ---- The best friend's part ----
+
+  void OnLog(Peer& p, const CapacityMessage& m, Instant now);
+  // A log that is of no use any more must not begin anew: it would lack what it had.
+  std::list<ClientLog>::iterator Close(std::list<ClientLog>::iterator log);
+  // Asks the witnesses about clients that are not heard any more, or live again.
+  void WatchClients(Instant now);
+  void AskFence(ClientLog& log, Instant now);
+  std::optional<std::uint64_t> Fence(std::string_view host, std::uint64_t life, Instant now);
+  void OnFence(Peer& p, const CapacityMessage& m, Instant now);
+  void OnFenced(Peer& p, const CapacityMessage& m, Instant now);
+  // True if nothing is to be waited for any more.
+  bool Settle(ClientLog& log, Instant now);
+  void Inherit(const ClientLog& log, Instant now);
+  void TakeOver(std::uint32_t id, std::int64_t available);
+
+  // ---- What was under way when a host died ----
+
+  void SettleEdges(const ClientLog& log, Instant now);
+  void SendSettlings();
+  void SendSettling(const Settling& s, std::size_t i) {
+    s.Write(i, Fresh(CapacityKind::kSettle));
+    Send(s.to);
+  }
+
+  void OnSettle(Peer& p, const CapacityMessage& m, Instant now);
+  // What the log of a dead neighbour says: what it gave has come, and what it did not receive comes back.
+  void SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
+                  std::span<const EdgeSums> sums, bool last, Instant now);
+  void SettleEdge(std::uint32_t id, Left& left, const EdgeSums& theirs);
+  void OnHaveSettle(Peer& p, const CapacityMessage& m);
+  // Inherited seats are written into the log when the loss of this host would not lose anything of them.
+  void SecureEstates();
+
+  // ---- A new generation ----
+
+  bool WishesReset(Instant now) const;
+  // Only a new generation forgets tags that nobody asks for, and who asks, no host knows. So it is tried when a table
+  // gets full, and more and more seldom if it does not help.
+  void JudgeSweep(Instant now);
+  // The first witness that is there begins new generations.
+  bool IsCoordinator(Instant now);
+  std::size_t CountUp(const std::vector<std::string>& names, Instant now);
+  void Coordinate(Instant now);
+  bool HasReason(Instant now);
+  // Everybody who is there has the same settings, and who is not has been silent for long enough.
+  bool AllWantIt(Instant now);
+  void Begin(Instant now);
+  // This host's promise. False if it has given a later one, or an earlier life of it has given the same: what that did
+  // with it is not known.
+  bool Promise(std::uint64_t number, Instant now);
+  Promised MakePromised(Instant now) const;
+  void OnPrepare(Peer& p, const CapacityMessage& m, Instant now);
+  void OnPromise(Peer& p, const CapacityMessage& m, Instant now);
+  void TryCommit(Instant now);
+  void OnCommit(const CapacityMessage& m, Instant now);
+  void Join(const CapacityMessage& m, Instant now);
+  void MakeEdges(std::uint32_t self);
+
+  // ---- For people: the sum of a tag's parts ----
+
+  void AskShares(Instant now);
+  Parts Usable(const CapacityKey& key, Instant now) const;
+  void OnAsk(Peer& p, const CapacityMessage& m, Instant now);
+  void OnShare(Peer& p, const CapacityMessage& m) {
+    if (m.generation != generation || !IsIn(active.members, p.name)) return;
+    for (const CapacityItem& item : m.items) share_sums.Say(p.name, item.key, m.sequence, std::min(item.given, kWhole));
+  }
+
+  // ---- The clock ----
+
+  Instant Tick(Instant now);
+
+  // ---- Fields ----
+
+  const CapacityExchange::Options options;
+  const CapacityAblation without;
+  CapacitySettings wanted, active;    // as said last; of the generation
+  CapacityTransport& transport;
+  Prng prng;
+  const Instant started;
+  Witness witness;
+
+  std::uint64_t wanted_digest = 0, active_digest = 0;
+  std::vector<std::string> wanted_witnesses, witnesses;
+  std::vector<Peer*> panel;    // the witnesses; null: this host
+  Duration patience{};
+  std::map<std::string, Peer, std::less<>> peers;
+  std::unordered_map<std::string_view, Peer*> by_name;    // of the same, for every frame
+
+  std::uint64_t generation = 0;     // in force; 0: none yet
+  std::uint64_t acked = 0;          // promised in this life; above `generation` everything holds still
+  std::uint64_t entitled_to = 0;    // the generation whose share nobody but this life of this host gets
+  Instant acked_at{}, joined_at{}, whole_at{};
+  std::uint64_t refused = 0;                 // somebody has promised this number already
+  Duration sweep_after{};                    // how long a generation lasts at least if a table gets full
+  std::optional<std::size_t> swept;          // ledgers at its beginning
+  std::string commit;                        // the frame that began the generation
+  Parts base = 0, reserve = 0, aside = 0;    // an equal share less reserve; reserves of who takes part, of the others
+  MemberBits participants;
+  std::optional<Attempt> attempt;
+
+  std::uint64_t epoch;          // this life
+  MemberBits seats, secured;    // whose equal shares this host has of tags without a ledger; as logged
+  Instant leased_until = Instant::min(), self_until = Instant::min();
+  std::uint64_t self_binding = 0;
+  bool was_leased = false;
+  CapacityStanding standing;
+
+  std::map<CapacityKey, Asked> demands;    // above 0, as part of C, or with something pinned
+  Ledgers ledgers;
+  std::vector<Edge> edges;
+  double strength = 0;    // sum of the edges' weights
+  std::vector<std::uint32_t> log_waiting, share_waiting;
+  std::deque<Flight> log_flights;
+  Bond bond, candidate;    // the friend whose log counts; the one that is to be it
+  std::uint64_t bindings = 0;
+  std::size_t behind = 0;    // ledgers that the candidate has not got yet
+  bool complete = false;     // it has all of them
+  bool heading = false;      // a log frame is due even if no ledger has changed
+  std::vector<Estate> estates;
+  bool residue = false;               // something is lost that only a new generation brings back
+  std::size_t unlogged_estate = 0;    // ledgers with something inherited that is not logged
+
+  std::list<ClientLog> clients;
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> closed;    // lives and bindings not to be kept again
+  std::vector<Settling> settlings;
+  ShareSums share_sums;
+
+  Instant next_round{};
+  std::uint64_t sequence = 0;
+  CapacityCounts counts;
+  CapacityMessage in, out;
+  std::string frame;
+};
+
+}    // namespace dthrottle

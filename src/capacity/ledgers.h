@@ -1,0 +1,74 @@
+// The ledgers of one host: for each tag what it has, and for each edge what went and came in this life of both ends.
+//
+// Sums of an edge only grow, and each has one writer, so that a message may be lost, repeated or late: the larger sum
+// is the newer one. Who may see which sum when is for the exchange to say: a gift is decided (`given`), written into a
+// log frame (`noted`), known by the best friend (`logged`), and only then told to the neighbour, who acknowledges it
+// (`arrived`).
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "capacity/capacity_exchange.h"
+#include "capacity/key_index.h"
+
+namespace dthrottle {
+
+struct LedgerEdge {
+  Parts given = 0, noted = 0, logged = 0, arrived = 0;    // each at least the next
+  Parts received = 0;
+  float theirs = kUnsaid;    // indicator of the neighbour, as it said last
+  float told = kUnsaid;      // ours, as it was told last
+  bool queued = false;       // for the next gifts frame
+  bool flying = false;       // in one that is not acknowledged
+
+  static constexpr float kUnsaid = std::numeric_limits<float>::quiet_NaN();
+};
+
+struct Ledger {
+  CapacityKey key;
+  double demand = 0;             // as part of C
+  std::int64_t available = 0;    // what it began with, and received, less given; never negative
+  std::int64_t pinned = 0;       // of available, as wanted: not to be given; may be more than it
+  std::int64_t blocked = 0;      // of available: what that kept from being given in the last round
+  std::uint32_t pin = 0;         // number of the pin
+  std::uint64_t bond = 0;        // number of the bond under which it was logged last
+  bool log_queued = false, log_flying = false, share_queued = false;
+  enum class Estate : std::uint8_t { kNone, kTaken, kNoted } estate{};    // inherited, and not known to be logged
+};
+
+class Ledgers {
+ public:
+  // Forgets everything. `degree` edges each.
+  void Clear(std::size_t degree);
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(ledgers_.size()); }
+  std::size_t degree() const { return edges_.size(); }
+  Ledger& operator[](std::uint32_t id) { return ledgers_[id]; }
+  const Ledger& operator[](std::uint32_t id) const { return ledgers_[id]; }
+  LedgerEdge& edge(std::uint32_t id, std::size_t slot) { return edges_[slot][id]; }
+  const LedgerEdge& edge(std::uint32_t id, std::size_t slot) const { return edges_[slot][id]; }
+
+  // KeyIndex::kNone if there is none. Ledgers looked for in the order in which they were made are found at once.
+  std::uint32_t Find(const CapacityKey& key) const;
+  std::uint32_t Add(const CapacityKey& key, std::int64_t available);
+
+  // What an edge's sums do not account for: what the ledger began with, and what came of edges that are over.
+  std::int64_t Base(std::uint32_t id) const;
+
+  void Give(std::uint32_t id, std::size_t slot, Parts parts);
+  // False if it is nothing new.
+  bool Receive(std::uint32_t id, std::size_t slot, Parts received);
+
+  // The neighbour's life is over: its edge begins anew, and what was never told to it comes back. Returns what was.
+  LedgerEdge Renew(std::uint32_t id, std::size_t slot);
+
+ private:
+  std::vector<Ledger> ledgers_;
+  std::vector<std::vector<LedgerEdge>> edges_;    // by slot: a frame of gifts runs through one of them
+  KeyIndex index_;
+  mutable std::uint32_t next_ = 0;    // behind the one found last
+};
+
+}    // namespace dthrottle
