@@ -11,10 +11,7 @@
 
 #include "dthrottle.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -22,9 +19,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "endpoint.h"
 
 enum {
   CONNECTIONS_DEFAULT = 16,
@@ -37,7 +35,6 @@ enum {
 };
 
 static const int64_t NS_PER_MS = 1000000;
-static const int64_t NS_PER_S = 1000000000;
 
 struct connection {
   int fd;    /* -1: none */
@@ -46,13 +43,7 @@ struct connection {
 
 struct dthrottle {
   struct dthrottle *next, *previous; /* all handles, for fork */
-  union {
-    struct sockaddr any;
-    struct sockaddr_un un;
-    struct sockaddr_in in;
-    struct sockaddr_in6 in6;
-  } address;
-  socklen_t address_bytes;
+  struct dthrottle_endpoint endpoint;
   int64_t backoff_min, backoff_max; /* ns */
 
   pthread_mutex_t mutex; /* guards what follows */
@@ -79,17 +70,6 @@ struct call {
   bool probe; /* the one that finds out whether the daemon is back */
 };
 
-static int64_t now_ns(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * NS_PER_S + t.tv_nsec;
-}
-
-static struct timespec to_timespec(int64_t ns) {
-  const struct timespec t = {.tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S)};
-  return t;
-}
-
 static void close_connection(struct connection* connection) {
   if (connection->fd >= 0) close(connection->fd);
   connection->fd = -1;
@@ -97,46 +77,15 @@ static void close_connection(struct connection* connection) {
 
 /* ---- Sockets ---- */
 
-/* Waits until one of `events` or an error. False: it is too late. */
-static bool wait_for(int fd, short events, int64_t deadline) {
-  for (;;) {
-    const int64_t left = deadline - now_ns();
-    if (left <= 0) return false;
-    struct pollfd p = {.fd = fd, .events = events};
-    const struct timespec timeout = to_timespec(left);
-    const int ready = ppoll(&p, 1, &timeout, NULL);
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return true; /* the next call on the socket says what it is */
-  }
-}
-
-/* Connects, which a full backlog of a Unix socket refuses at once with EAGAIN. */
 static enum dthrottle_verdict connect_now(const dthrottle* handle, int* connected, int64_t deadline) {
-  const int family = handle->address.any.sa_family;
-  const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return DTHROTTLE_UNREACHABLE;
-  const int on = 1;
-  if (family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  enum dthrottle_verdict verdict = DTHROTTLE_SERVE;
-  if (connect(fd, &handle->address.any, handle->address_bytes) < 0) {
-    int error = errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      socklen_t bytes = sizeof error;
-      if (!wait_for(fd, POLLOUT, deadline)) {
-        verdict = DTHROTTLE_TIMED_OUT;
-      } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0 || error != 0) {
-        verdict = DTHROTTLE_UNREACHABLE;
-      }
-    } else {
-      verdict = DTHROTTLE_UNREACHABLE;
-    }
+  switch (dthrottle_connect_endpoint(&handle->endpoint, connected, deadline)) {
+    case DTHROTTLE_CONNECTED:
+      return DTHROTTLE_SERVE;
+    case DTHROTTLE_CONNECT_TIMED_OUT:
+      return DTHROTTLE_TIMED_OUT;
+    default:
+      return DTHROTTLE_UNREACHABLE;
   }
-  if (verdict == DTHROTTLE_SERVE) {
-    *connected = fd;
-  } else {
-    close(fd);
-  }
-  return verdict;
 }
 
 /* Whether a connection that was kept is still there, with nothing on it that nobody has asked for. */
@@ -211,7 +160,7 @@ static enum dthrottle_verdict exchange(int fd, struct call* call, bool* heard) {
       }
     }
     const bool unsent = out_begin < out_end || at.tag < call->count;
-    if (!wait_for(fd, unsent ? POLLIN | POLLOUT : POLLIN, call->deadline)) return DTHROTTLE_TIMED_OUT;
+    if (!dthrottle_wait_for(fd, unsent ? POLLIN | POLLOUT : POLLIN, call->deadline)) return DTHROTTLE_TIMED_OUT;
     const ssize_t received = recv(fd, in, sizeof in, 0);
     if (received == 0) return DTHROTTLE_UNREACHABLE;
     if (received < 0) {
@@ -278,10 +227,10 @@ static struct connection* find_connection(dthrottle* handle) {
 /* Takes a connection for the call. SERVE: it has one, and must give it back. */
 static enum dthrottle_verdict begin_call(dthrottle* handle, struct call* call) {
   enum dthrottle_verdict verdict = DTHROTTLE_TIMED_OUT;
-  const struct timespec deadline = to_timespec(call->deadline);
+  const struct timespec deadline = dthrottle_timespec(call->deadline);
   pthread_mutex_lock(&handle->mutex);
   do {
-    if (handle->failures > 0 && (handle->probing || now_ns() < handle->retry_at)) {
+    if (handle->failures > 0 && (handle->probing || dthrottle_now_ns() < handle->retry_at)) {
       verdict = DTHROTTLE_BACKING_OFF;
       break;
     }
@@ -307,7 +256,7 @@ static void end_call(dthrottle* handle, struct call* call, bool good) {
     handle->failures = 0;
   } else if (handle->failures == 0 || call->begin >= handle->failed_at) {
     handle->failures++;
-    handle->failed_at = now_ns();
+    handle->failed_at = dthrottle_now_ns();
     handle->retry_at = handle->failed_at + backoff(handle);
   }
   pthread_mutex_unlock(&handle->mutex);
@@ -319,7 +268,7 @@ static void end_call(dthrottle* handle, struct call* call, bool good) {
 }
 
 static enum dthrottle_verdict perform(dthrottle* handle, struct call* call, int deadline_ms) {
-  call->begin = now_ns();
+  call->begin = dthrottle_now_ns();
   call->deadline = call->begin + deadline_ms * NS_PER_MS;
   if (deadline_ms < 1) return DTHROTTLE_TIMED_OUT;
   enum dthrottle_verdict verdict = begin_call(handle, call);
@@ -377,57 +326,6 @@ static void watch_forks(void) {
 
 /* ---- Handles ---- */
 
-static bool parse_unix(dthrottle* handle, const char* path) {
-  const size_t bytes = strlen(path);
-  if (bytes == 0) {
-    errno = EINVAL;
-    return false;
-  }
-  if (bytes >= sizeof handle->address.un.sun_path) {
-    errno = ENAMETOOLONG;
-    return false;
-  }
-  handle->address.un.sun_family = AF_UNIX;
-  memcpy(handle->address.un.sun_path, path, bytes + 1);
-  handle->address_bytes = sizeof handle->address.un;
-  return true;
-}
-
-/* "127.0.0.1:7311" or "[::1]:7311". Names would have to be looked up, which takes as long as it takes. */
-static bool parse_tcp(dthrottle* handle, const char* text) {
-  char host[INET6_ADDRSTRLEN + 1];
-  const bool six = *text == '[';
-  const char* const begin = six ? text + 1 : text;
-  const char* const end = strchr(begin, six ? ']' : ':');
-  const char* const colon = end != NULL && six ? end + 1 : end;
-  errno = EINVAL;
-  if (end == NULL || *colon != ':' || (size_t)(end - begin) >= sizeof host) return false;
-  memcpy(host, begin, (size_t)(end - begin));
-  host[end - begin] = '\0';
-  const char* const digits = colon + 1;
-  const size_t digit_count = strspn(digits, "0123456789");
-  if (digit_count == 0 || digit_count > 5 || digits[digit_count] != '\0') return false;
-  const long port = strtol(digits, NULL, 10);
-  if (port < 1 || port > 65535) return false;
-  if (six) {
-    handle->address.in6.sin6_family = AF_INET6;
-    handle->address.in6.sin6_port = htons((uint16_t)port);
-    handle->address_bytes = sizeof handle->address.in6;
-    return inet_pton(AF_INET6, host, &handle->address.in6.sin6_addr) == 1;
-  }
-  handle->address.in.sin_family = AF_INET;
-  handle->address.in.sin_port = htons((uint16_t)port);
-  handle->address_bytes = sizeof handle->address.in;
-  return inet_pton(AF_INET, host, &handle->address.in.sin_addr) == 1;
-}
-
-static bool parse_address(dthrottle* handle, const char* address) {
-  if (strncmp(address, "unix:", 5) == 0) return parse_unix(handle, address + 5);
-  if (strncmp(address, "tcp:", 4) == 0) return parse_tcp(handle, address + 4);
-  errno = EINVAL;
-  return false;
-}
-
 static unsigned or_default(unsigned value, unsigned otherwise) {
   return value != 0 ? value : otherwise;
 }
@@ -442,7 +340,7 @@ dthrottle* dthrottle_open(const char* address, const dthrottle_options* options)
   }
   dthrottle* const handle = calloc(1, sizeof *handle + connections * sizeof handle->connections[0]);
   if (handle == NULL) return NULL;
-  if (!parse_address(handle, address != NULL ? address : DTHROTTLE_DEFAULT_ADDRESS)) {
+  if (!dthrottle_parse_endpoint(&handle->endpoint, address != NULL ? address : DTHROTTLE_DEFAULT_ADDRESS)) {
     const int error = errno;
     free(handle);
     errno = error;
@@ -450,7 +348,7 @@ dthrottle* dthrottle_open(const char* address, const dthrottle_options* options)
   }
   handle->backoff_min = or_default(given->backoff_min_ms, BACKOFF_MIN_DEFAULT_MS) * NS_PER_MS;
   handle->backoff_max = or_default(given->backoff_max_ms, BACKOFF_MAX_DEFAULT_MS) * NS_PER_MS;
-  handle->chance = ((uint64_t)now_ns() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)handle) | 1;
+  handle->chance = ((uint64_t)dthrottle_now_ns() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)handle) | 1;
   handle->connection_count = connections;
   for (unsigned i = 0; i < connections; i++) handle->connections[i].fd = -1;
 

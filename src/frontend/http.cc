@@ -1,11 +1,13 @@
 #include "frontend/http.h"
 
+#include <fmt/format.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 
@@ -17,6 +19,7 @@ namespace {
 
 // Turns in which what has arrived is answered at once.
 constexpr int kLastTurnsMax = 1000;
+constexpr std::ptrdiff_t kParametersMax = 64;    // of a target; none that is understood has more than a few
 
 std::string OwnName() {
   char name[HOST_NAME_MAX + 1] = "";
@@ -37,6 +40,25 @@ bool HasBody(MHD_Connection* connection) {
   return Field(connection, "Content-Length").value_or("0") != "0" || Field(connection, "Transfer-Encoding").has_value();
 }
 
+// What a request takes of its connection's memory, and what is then missing for the answer.
+std::size_t RequestBytes(MHD_Connection* connection) {
+  constexpr std::size_t kValueBytes = 64;    // for each field, parameter and cookie, beside its text
+  constexpr auto kKinds = static_cast<MHD_ValueKind>(MHD_HEADER_KIND | MHD_GET_ARGUMENT_KIND | MHD_COOKIE_KIND);
+  const int values = MHD_get_connection_values(connection, kKinds, nullptr, nullptr);
+  const std::size_t text = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE)->header_size;
+  const std::size_t copied = Field(connection, "Cookie").value_or("").size();
+  return text + copied + static_cast<std::size_t>(values) * kValueBytes;
+}
+
+// An answer to a request that has left libmicrohttpd no memory to answer it.
+void SendPast(int fd, const HttpReply& reply) {
+  const std::string text = fmt::format(
+      "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nCache-Control: no-store\r\nConnection: "
+      "close\r\n\r\n{}",
+      reply.status, MHD_get_reason_phrase_for(reply.status), reply.content_type, reply.body.size(), reply.body);
+  ::send(fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);    // it fits into the socket's buffer, or is lost
+}
+
 void AddField(MHD_Response* response, std::string_view name, const char* value) {
   DT_CHECK(MHD_add_response_header(response, name.data(), value) == MHD_YES);    // names are literals
 }
@@ -47,8 +69,9 @@ struct HttpServer::Connection {
   HttpServer* server;
   int fd;
   bool is_tcp;
-  Instant since;         // the last answer was made, or it began
-  std::string target;    // of the request that is being read
+  Instant since;            // the last answer was made, or it began
+  std::string target;       // of the request that is being read
+  bool rejected = false;    // it has been answered, and is the last one
   std::list<Connection>::iterator place{};
 };
 
@@ -66,15 +89,22 @@ struct HttpServer::Callbacks {
       return;
     }
     const int fd = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD)->connect_fd;
-    server.connections_.push_back({&server, fd, server.taking_tcp_, server.clock_(), {}, {}});
+    server.connections_.push_back({&server, fd, server.taking_tcp_, server.clock_(), {}, false, {}});
     Connection& c = server.connections_.back();
     c.place = std::prev(server.connections_.end());
     *context = &c;
   }
 
   // The target as it was sent; libmicrohttpd's own reading of it would lose which bytes were encoded.
+  // It hangs over parameters that it has no memory for, so many of them are the end of the connection.
   static void* OnTarget(void*, const char* target, MHD_Connection* mhd) {
-    Of(mhd).target = target;
+    Connection& c = Of(mhd);
+    c.target = target;
+    if (std::count(c.target.begin(), c.target.end(), '&') >= kParametersMax) {
+      c.rejected = true;
+      SendPast(c.fd, HttpService::TargetTooLong());
+      ::shutdown(c.fd, SHUT_RDWR);
+    }
     return nullptr;
   }
 
@@ -84,6 +114,7 @@ struct HttpServer::Callbacks {
   static MHD_Result OnRequest(void* self, MHD_Connection* mhd, const char*, const char* method, const char*,
                               const char*, std::size_t*, void** seen) {
     Connection& c = Of(mhd);
+    if (c.rejected) return MHD_NO;
     if (*seen == nullptr && !HasBody(mhd)) {
       *seen = &c;
       return MHD_YES;
@@ -154,8 +185,13 @@ int HttpServer::Respond(MHD_Connection* to, Connection& c, const char* method) {
   request.fetch_site = Field(to, "Sec-Fetch-Site").value_or("");
   request.tag = Field(to, "Dthrottle-Tag");
   request.has_body = HasBody(to);
+  request.too_large = RequestBytes(to) > kRequestBytesMax;
   request.through_tcp = c.is_tcp;
   const HttpReply reply = service_.Answer(request, clock_());
+  if (request.too_large) {
+    SendPast(c.fd, reply);
+    return MHD_NO;    // the end of the connection
+  }
 
   MHD_Response* const response =
       MHD_create_response_from_buffer(reply.body.size(), const_cast<char*>(reply.body.data()), MHD_RESPMEM_MUST_COPY);

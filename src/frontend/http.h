@@ -27,8 +27,10 @@ struct HttpLimits {
 
 class HttpServer {
  public:
-  // What one connection takes: a request's line and fields have to fit, most of it, or are answered 414 or 431.
+  // What one connection takes: a request and the fields of its answer have to fit, or it ends.
   static constexpr std::size_t kConnectionBytes = 16 * 1024;
+  // A request's line and fields, with what is remembered of them, or it is answered 431.
+  static constexpr std::size_t kRequestBytesMax = kConnectionBytes - 2 * 1024;
 
   // `clock` tells the time, monotonic.
   HttpServer(uv_loop_t* loop, AdminHost& host, Prng prng, const HttpLimits& limits, Instant (*clock)());

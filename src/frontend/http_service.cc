@@ -86,6 +86,9 @@ HttpService::HttpService(AdminHost& host, Prng prng, std::string own_name)
     : host_(host), prng_(prng), own_name_(std::move(own_name)) {}
 
 HttpReply HttpService::Answer(const HttpRequest& request, Instant now) {
+  if (request.too_large) {
+    return Problem(431, "Request Header Fields Too Large", "the fields are too long, or too many");
+  }
   if (request.method != "GET" && request.method != "HEAD") {
     HttpReply reply = Problem(405, "Method Not Allowed", "only GET and HEAD are understood");
     reply.fields.emplace_back("Allow", "GET, HEAD");
@@ -110,6 +113,10 @@ HttpReply HttpService::Answer(const HttpRequest& request, Instant now) {
     return BadRequest("a browser may not ask on behalf of another site");
   }
   return (this->*route->answer)(request, *target, now);
+}
+
+HttpReply HttpService::TargetTooLong() {
+  return Problem(414, "URI Too Long", "the target has too many parameters");
 }
 
 // ---- Deciding ----
@@ -154,12 +161,12 @@ Result<HttpService::Decision> HttpService::Decide(const HttpRequest& request, co
   const Limit& limit = limiter.rules().limit(*seen.limit);
   if (limit.mode == Mode::kOff) return decision;
   const auto& rules = limiter.rules().rules();
-  const Shape& shape = limit.shape;
+  const Shape& shape = seen.shape;
   decision.limited = true;
   decision.policy = limit.rule < rules.size() ? rules[limit.rule].name : "override";
-  decision.burst = static_cast<double>(shape.depth) / static_cast<double>(shape.interval);
+  decision.burst = shape.burst();
   decision.remaining = static_cast<std::uint64_t>(std::max(0.0, seen.bucket.Level(shape, now)));
-  decision.window = Duration(shape.depth / kTicksPerNanosecond);
+  decision.window = ToDuration(shape.depth);
   decision.until_full = seen.bucket.UntilFull(now);
   const auto next = static_cast<Cost>(decision.remaining + 1);
   decision.until_next = next <= decision.burst ? seen.bucket.ServesAt(shape, next, now) - now : decision.until_full;
@@ -286,7 +293,7 @@ HttpReply HttpService::Stats(const HttpRequest&, const HttpTarget&, Instant now)
 // All that the page shows, in one answer. A command that there is not says {"error":...} in its place.
 HttpReply HttpService::Live(const HttpRequest&, const HttpTarget&, Instant now) {
   std::string body;
-  for (const std::string_view command : {"stats", "rules", "top", "peers", "shed"}) {
+  for (const std::string_view command : {"stats", "rules", "top", "peers", "shed", "capacity", "leases"}) {
     body += fmt::format("{}\"{}\":{}", body.empty() ? '{' : ',', command, Ask(command, now));
   }
   return Reply(200, kJson, body + "}\n");

@@ -26,6 +26,7 @@ struct HttpRequest {
   std::string_view fetch_site;            // Sec-Fetch-Site, which only browsers send
   std::optional<std::string_view> tag;    // Dthrottle-Tag: a tag that needs no encoding
   bool has_body = false;
+  bool too_large = false;    // its line and fields
   bool through_tcp = true;
 };
 
@@ -45,6 +46,8 @@ class HttpService {
   HttpService(AdminHost& host, Prng prng, std::string own_name);
 
   HttpReply Answer(const HttpRequest& request, Instant now);
+  // To a target that is too long to be looked at.
+  static HttpReply TargetTooLong();
 
   // From now on /healthz says that the daemon is leaving.
   void Stop() { stopping_ = true; }

@@ -14,6 +14,10 @@ Instant Now() {
   return Instant(Read(CLOCK_MONOTONIC));
 }
 
+BootInstant BootNow() {
+  return BootInstant(Read(CLOCK_BOOTTIME));
+}
+
 Duration WallClock() {
   return Read(CLOCK_REALTIME);
 }

@@ -8,9 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <utility>
+
+#include "io/clock.h"
 
 namespace dthrottle {
 
@@ -37,6 +42,7 @@ class Descriptor {
 };
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kNumberBytesMax = 32;    // of a file with one number in it
 
 // A shared mapping that begins where a huge page can, or MAP_FAILED.
 void* MapAligned(int fd, std::size_t bytes) {
@@ -81,8 +87,29 @@ FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
   if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     return Failed(fresh, "cannot write");
   }
+  if (::fsync(file.get()) != 0) return Failed(fresh, "cannot write");
   if (::rename(fresh.c_str(), path.c_str()) != 0) return Failed(path, "cannot replace");
   return {};
+}
+
+Result<void> WriteOutput(const std::string& path, std::string_view text) {
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  out.close();
+  if (!out) return Fail(fmt::format("{}: {}", path, std::strerror(errno)));
+  return {};
+}
+
+std::uint64_t NextIncarnation(const std::string& stem, Duration unit, std::uint64_t below) {
+  auto incarnation = static_cast<std::uint64_t>(std::max<std::int64_t>(WallClock() / unit, 1));
+  if (stem.empty()) return incarnation;
+  const std::string path = stem + ".incarnation";
+  if (const auto text = ReadFile(path, kNumberBytesMax)) {
+    const std::uint64_t last = std::strtoull(text->c_str(), nullptr, 10);
+    if (last < below) incarnation = std::max(incarnation, last + 1);
+  }
+  ReplaceFile(path, std::to_string(incarnation) + "\n");    // the clock alone will do if this fails
+  return incarnation;
 }
 
 std::array<std::byte, 16> ReadBootId() {

@@ -4,11 +4,13 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/result.h"
+#include "base/time.h"
 
 namespace dthrottle {
 
@@ -24,8 +26,17 @@ using FileResult = tl::expected<T, FileError>;
 // The whole file. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
-// Writes the file anew, so that whoever reads it finds either the old text or the whole new one. Permissions 0600.
+// Writes the file anew, so that whoever reads it finds either the old text or the whole new one, also
+// after the power has failed. Permissions 0600.
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text);
+
+// Writes a file anew, with the permissions that new files have: for output that somebody asked for.
+Result<void> WriteOutput(const std::string& path, std::string_view text);
+
+// The number of a start: greater than at any start before, also if the clock was set back, as long as the file `stem`
+// + ".incarnation" is there. As a rule the wall clock in `unit`; a number in the file from `below` on is not believed.
+// An empty stem, or a file that cannot be written: the clock alone. Waits for the disk.
+std::uint64_t NextIncarnation(const std::string& stem, Duration unit, std::uint64_t below);
 
 // 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
 // nothing of before is trusted.

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "config/values.h"
 #include "io/clock.h"
+#include "io/files.h"
 #include "io/signals.h"
 
 namespace dthrottle {
@@ -39,11 +40,26 @@ constexpr Duration kCopyEvery = milliseconds(100);
 constexpr Duration kTurnEvery = milliseconds(250);    // at least, so that the copy is never old
 constexpr Duration kBackloggedTurn = milliseconds(5);
 constexpr Duration kBindRetry = milliseconds(5), kBindSlow = seconds(1);
+
+// Reports that come in fast are heard some at a time: caches that have grown cold between two frames are half of what a
+// frame costs. Not when they are few, nor for longer than a part of the period.
+constexpr double kGatherFromBytes = 1 << 20;    // a second
+constexpr Duration kGatherMax = milliseconds(50);
+constexpr int kGatherPart = 50;
+
 constexpr Duration kPatienceMin = seconds(1), kSilenceMin = seconds(5), kPatienceMax = seconds(15);
 constexpr Duration kSayEvery = seconds(10);
 
+// Frames of the CapacityExchange have the name of their sender behind them, and a byte that says how long it is.
+constexpr std::size_t kSignedBytesMax = kHostNameBytesMax + 1;
 // Frames grow by a nonce and a code when they are encrypted.
-constexpr std::int64_t kWireBytesMax = static_cast<std::int64_t>(kFrameBytesMax) + 64;
+constexpr std::int64_t kWireBytesMax =
+    static_cast<std::int64_t>(std::max(kFrameBytesMax, kCapacityFrameBytesMax + kSignedBytesMax)) + 64;
+constexpr std::size_t kCapacityRingItems = 64;
+constexpr Duration kLookPatience = milliseconds(20), kLookAgain = std::chrono::microseconds(200);
+constexpr std::string_view kCapacityStem = kCapacityFramePrefix.substr(0, 3);    // of any version
+constexpr std::uint64_t kCapacityIncarnationsMax = std::uint64_t{1} << 47;       // the exchange has 48 bits for them
+constexpr std::size_t kStateFileBytesMax = kCapacityStateBytesMax + 64;
 // What a subscriber sends: its handshake and subscriptions to a few bytes. CURVE's handshake is longer.
 constexpr std::int64_t kSubscriberBytesMax = 64, kCurveSubscriberBytesMax = 512;
 
@@ -60,7 +76,7 @@ struct Inbox {
 };
 
 // A connection to a peer: the same address on SUB and ROUTER out.
-struct Link {
+struct PeerLink {
   LinkId id = 0;
   Endpoint endpoint;
   std::uint32_t dials = 0;
@@ -74,7 +90,7 @@ struct Link {
 
 // The name of a link on ROUTER out. Every dial has a name of its own: libzmq aborts if a name comes back before the
 // connection that had it is quite gone.
-std::string RouteOf(const Link& link) {
+std::string RouteOf(const PeerLink& link) {
   std::string route(1 + 2 * sizeof(std::uint32_t), 'L');
   std::memcpy(route.data() + 1, &link.id, sizeof link.id);
   std::memcpy(route.data() + 1 + sizeof link.id, &link.dials, sizeof link.dials);
@@ -102,13 +118,13 @@ zmq::message_t MessageOf(const Frame& frame) {
           new Frame(frame)};
 }
 
-bool Send(zmq::socket_t& socket, zmq::message_t& part, bool more) {
+bool SendPart(zmq::socket_t& socket, zmq::message_t& part, bool more) {
   return zmq_msg_send(part.handle(), socket.handle(), ZMQ_DONTWAIT | (more ? ZMQ_SNDMORE : 0)) >= 0;
 }
 
 bool SendTo(zmq::socket_t& router, std::string_view route, const Frame& frame) {
   zmq::message_t head(route.data(), route.size()), body = MessageOf(frame);
-  return Send(router, head, true) && Send(router, body, false);
+  return SendPart(router, head, true) && SendPart(router, body, false);
 }
 
 const char* Word(PeerState state) {
@@ -129,7 +145,7 @@ const char* Word(PeerState state) {
 
 }    // namespace
 
-struct PeerThread::Impl final : Transport {
+struct PeerThread::Impl final : Transport, CapacityTransport {
   explicit Impl(Options o)
       : options(std::move(o)),
         to_peers(options.ring_items),
@@ -155,13 +171,22 @@ struct PeerThread::Impl final : Transport {
   void Ask(LinkId link, const Frame& frame) override;
   void Answer(const Route& route, const Frame& frame) override;
 
+  // CapacityTransport
+  void Send(std::string_view peer, std::string_view frame) override;
+  void Save(std::string_view state) override;
+
+  // Capacity
+  void StartCapacity();
+  Instant TickCapacity();
+  void OnCapacityFrame(std::string_view proven, std::string_view frame);
+
   // The thread
   void Run();
   void Close();
   void Poll(Instant until);
   void TakeMail();
   template <class Deliver>
-  void Drain(Inbox& inbox, Deliver deliver);
+  bool Drain(Inbox& inbox, Deliver deliver);
   void OnSubscription(zmq::message_t& message);
   void OnZapRequest();
   void Rebind();
@@ -169,9 +194,9 @@ struct PeerThread::Impl final : Transport {
   // Links
   const std::string* KeyFor(const Resolver::Address& address, std::string& why) const;
   void Reconcile();
-  void Dial(Link& link);
-  void HangUp(Link& link);
-  void Unsubscribe(Link& link);
+  void Dial(PeerLink& link);
+  void HangUp(PeerLink& link);
+  void Unsubscribe(PeerLink& link);
   void Watch();
 
   template <class... Args>
@@ -192,10 +217,17 @@ struct PeerThread::Impl final : Transport {
 
   Resolver resolver;
   Exchange exchange;
-  std::map<std::string, Link> links;    // by "10.0.0.2:7314"
+  mutable std::mutex capacity_mutex;    // others only look
+  std::unique_ptr<CapacityExchange> capacity;
+  DividingRings rings{kCapacityRingItems};
+  std::map<std::string, LinkId, std::less<>> by_name;    // links, by what their hosts are called
+  std::map<std::string, PeerLink> links;                 // by "10.0.0.2:7314"
   LinkId last_link = 0;
   std::vector<PeerStatus> dead_ends;    // addresses and entries that lead to no link
   Instant now{}, copied{}, said{}, bind_complaint{};
+  Instant hear_at{};                   // when to take the next reports off the wire
+  Duration gather{};                   // how long to let them gather
+  std::uint64_t gathered_bytes = 0;    // of ExchangeCounts::received_bytes, when `gather` was decided on
   std::uint64_t unsaid = 0;
   PeerThreadCounts counts;
 
@@ -207,9 +239,11 @@ struct PeerThread::Impl final : Transport {
   std::mutex mutex;
   std::optional<AuthorizedKeys> new_authorized;
   std::optional<std::vector<std::string>> new_connect;
+  std::optional<std::optional<CapacityOptions>> new_capacity;
   std::vector<PeerStatus> peers_copy;
   ExchangeCounts exchange_copy;
   PeerThreadCounts counts_copy;
+  CapacityCounts capacity_copy;
 };
 
 // ---- Sockets ----
@@ -244,6 +278,10 @@ void PeerThread::Impl::MakeServers() {
   // XPUB rather than PUB, to see what is subscribed to; verbose, to see it each time and not only the first.
   publisher = Make(zmq::socket_type::xpub, options.keys ? kCurveSubscriberBytesMax : kSubscriberBytesMax);
   publisher.set(zmq::sockopt::xpub_verbose, 1);
+  // libzmq takes subscriptions in until there are none left for the moment, and keeps each. From one that sends them as
+  // fast it would never come back. One at a time, it does after each. With keys a connection begins with a message that
+  // says whose it is, and libzmq never counts that as read.
+  publisher.set(zmq::sockopt::rcvhwm, options.keys ? 2 : 1);
   publisher.set(zmq::sockopt::sndhwm,
                 static_cast<int>(std::clamp<std::size_t>(options.send_bytes / kFrameBytesMax, 16, 65536)));
   requests = Inbox(Make(zmq::socket_type::router, kWireBytesMax), 1);
@@ -300,7 +338,7 @@ void PeerThread::Impl::Open() {
 void PeerThread::Impl::Publish(const Frame& frame) {
   if (publisher.handle() == nullptr) return;    // between two bindings; whoever misses it will ask for it
   zmq::message_t message = MessageOf(frame);
-  if (!Send(publisher, message, false)) ++counts.unsent;
+  if (!SendPart(publisher, message, false)) ++counts.unsent;
 }
 
 void PeerThread::Impl::Ask(LinkId id, const Frame& frame) {
@@ -315,10 +353,62 @@ void PeerThread::Impl::Answer(const Route& route, const Frame& frame) {
   if (requests.socket.handle() == nullptr || !SendTo(requests.socket, route, frame)) ++counts.unsent;
 }
 
+// ---- Capacity ----
+
+void PeerThread::Impl::StartCapacity() {
+  if (!options.capacity) return capacity.reset();
+  if (capacity) return capacity->SetSettings(options.capacity->settings, now);
+  CapacityExchange::Options start;
+  start.name = options.exchange.name;
+  start.incarnation = NextIncarnation(options.capacity->state_file, milliseconds(1), kCapacityIncarnationsMax);
+  if (const std::string& path = options.capacity->state_file; !path.empty()) {
+    if (const auto saved = ReadFile(path, kStateFileBytesMax)) start.saved = *saved;
+  }
+  capacity = std::make_unique<CapacityExchange>(std::move(start), options.capacity->settings, *this,
+                                                Prng(options.seed ^ 0x6361706163697479), now);
+  rings.told = {};
+}
+
+void PeerThread::Impl::Send(std::string_view peer, std::string_view frame) {
+  const auto link = by_name.find(peer);
+  if (link == by_name.end()) return;
+  const std::string& name = options.exchange.name;
+  auto signed_frame = std::make_shared<std::string>(frame);
+  *signed_frame += name;
+  *signed_frame += static_cast<char>(name.size());
+  Ask(link->second, signed_frame);
+}
+
+void PeerThread::Impl::Save(std::string_view state) {
+  const std::string& path = options.capacity->state_file;
+  if (!path.empty() && ReplaceFile(path, state)) return;
+  if (counts.unsaved++ == 0) Say(LogLevel::kWarning, "capacity: cannot write {}", path);
+}
+
+// Without keys anybody who can connect is believed, as with reports.
+void PeerThread::Impl::OnCapacityFrame(std::string_view proven, std::string_view frame) {
+  const std::lock_guard lock(capacity_mutex);
+  if (!capacity) return;
+  const std::size_t bytes = static_cast<unsigned char>(frame.back());
+  if (bytes == 0 || frame.size() < bytes + 1) return void(++counts.malformed);
+  const std::string_view name = frame.substr(frame.size() - 1 - bytes, bytes);
+  if (options.keys && name != proven) return void(++counts.malformed);
+  capacity->OnMessage(name, frame.substr(0, frame.size() - 1 - bytes), now);
+}
+
+Instant PeerThread::Impl::TickCapacity() {
+  const std::lock_guard lock(capacity_mutex);
+  return rings.Turn(capacity.get(), now);
+}
+
 // ---- The thread ----
 
 void PeerThread::Impl::Run() {
   now = Now();
+  {
+    const std::lock_guard lock(capacity_mutex);
+    StartCapacity();
+  }
   resolver.SetEntries(options.connect, now);
   while (!stopping.load(std::memory_order_acquire)) {
     now = Now();
@@ -327,7 +417,8 @@ void PeerThread::Impl::Run() {
     if (resolver.TakeChanged()) Reconcile();
     if (now >= bind_at) Rebind();
     next = std::min({next, bind_at, exchange.Tick(now), now + (exchange.backlogged() ? kBackloggedTurn : kTurnEvery)});
-    if (!from_peers.empty() && options.wake) options.wake();
+    next = std::min(next, TickCapacity());
+    if ((!from_peers.empty() || !rings.from_capacity.empty()) && options.wake) options.wake();
     if (now - copied >= kCopyEvery) Watch();
     Poll(next);
   }
@@ -355,11 +446,12 @@ void PeerThread::Impl::Poll(Instant until) {
     items[place] = wanted && socket.handle() != nullptr ? zmq::pollitem_t{socket.handle(), 0, ZMQ_POLLIN, 0}
                                                         : zmq::pollitem_t{nullptr, wake_fd, 0, 0};
   };
-  const bool hear = !exchange.backlogged();
+  const bool answer = !exchange.backlogged();
+  const bool hear = answer && now >= hear_at;
   watch(kPublisher, publisher, true);
   watch(kRequests, requests.socket, true);
   watch(kSubscriber, subscriber.socket, hear);
-  watch(kAnswers, answers.socket, hear);
+  watch(kAnswers, answers.socket, answer);
   watch(kZap, zap, true);
   for (std::size_t i = 0; i < lookups.size(); ++i) {
     items[kFixed + i] = {nullptr, lookups[i].fd,
@@ -367,6 +459,7 @@ void PeerThread::Impl::Poll(Instant until) {
                                             ((lookups[i].events & POLLOUT) != 0 ? ZMQ_POLLOUT : 0)),
                          0};
   }
+  if (answer && !hear) until = std::min(until, hear_at);
   const auto wait = std::chrono::ceil<milliseconds>(std::max(until - Now(), Duration(0)));
   if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait.count())) <= 0) return;
   now = Now();
@@ -394,6 +487,9 @@ void PeerThread::Impl::Poll(Instant until) {
   if (items[kRequests].revents != 0) {
     Drain(requests, [&](zmq::message_t& body) {
       const char* const identity = options.keys ? zmq_msg_gets(body.handle(), "User-Id") : nullptr;
+      if (body.to_string_view().starts_with(kCapacityStem)) {
+        return OnCapacityFrame(identity != nullptr ? identity : "", body.to_string_view());
+      }
       exchange.OnRequest(requests.route, identity != nullptr ? identity : "", body.to_string_view(), now);
     });
   }
@@ -405,17 +501,25 @@ void PeerThread::Impl::Poll(Instant until) {
     });
   }
   if (items[kSubscriber].revents != 0) {
-    Drain(subscriber, [&](zmq::message_t& body) { exchange.OnPublished(body.to_string_view(), now); });
+    const bool all = Drain(subscriber, [&](zmq::message_t& body) { exchange.OnPublished(body.to_string_view(), now); });
+    if (all) hear_at = now + gather;
   }
 }
 
 void PeerThread::Impl::TakeMail() {
   std::optional<AuthorizedKeys> authorized;
   std::optional<std::vector<std::string>> connect;
+  std::optional<std::optional<CapacityOptions>> divide;
   {
     const std::lock_guard lock(mutex);
     authorized.swap(new_authorized);
     connect.swap(new_connect);
+    divide.swap(new_capacity);
+  }
+  if (divide) {
+    const std::lock_guard lock(capacity_mutex);
+    options.capacity = std::move(*divide);
+    StartCapacity();
   }
   if (connect) resolver.SetEntries(*connect, now);
   if (!authorized || !options.keys) return;
@@ -453,12 +557,13 @@ void PeerThread::Impl::Rebind() {
   Say(LogLevel::kWarning, "{}; trying again", why);
 }
 
-// Reads whole messages, at most a turn's worth. A message of more parts than ours have is read and dropped.
+// Reads whole messages, at most a turn's worth; true if that was all. A message of more parts than ours have is read
+// and dropped.
 template <class Deliver>
-void PeerThread::Impl::Drain(Inbox& inbox, Deliver deliver) {
+bool PeerThread::Impl::Drain(Inbox& inbox, Deliver deliver) {
   for (int i = 0; i < kPartsPerTurn; ++i) {
     zmq::message_t part;
-    if (zmq_msg_recv(part.handle(), inbox.socket.handle(), ZMQ_DONTWAIT) < 0) return;
+    if (zmq_msg_recv(part.handle(), inbox.socket.handle(), ZMQ_DONTWAIT) < 0) return true;
     const bool more = part.more();
     if (inbox.part < inbox.envelope) inbox.route = part.to_string_view();
     if (inbox.part == inbox.envelope) inbox.body = std::move(part);
@@ -470,8 +575,9 @@ void PeerThread::Impl::Drain(Inbox& inbox, Deliver deliver) {
       ++counts.malformed;
     }
     inbox.part = 0;
-    if (exchange.backlogged() && &inbox != &requests) return;
+    if (exchange.backlogged() && &inbox != &requests) return false;
   }
+  return false;
 }
 
 // A subscription to another topic than that of a protocol's version is nobody's who means well; there are 256 of those.
@@ -517,7 +623,7 @@ void PeerThread::Impl::OnZapRequest() {
                                       ""};
     for (std::size_t k = 0; k < std::size(reply); ++k) {
       zmq::message_t part(reply[k].data(), reply[k].size());
-      Send(zap, part, k + 1 < std::size(reply));
+      SendPart(zap, part, k + 1 < std::size(reply));
     }
     ++(name != nullptr ? counts.allowed : counts.denied);
     if (name != nullptr) continue;
@@ -565,8 +671,8 @@ void PeerThread::Impl::Reconcile() {
   };
   for (const Resolver::Address& address : resolver.Addresses()) {
     const std::string url = FormatBind(address.endpoint);
-    const bool by_name = !address.entry.starts_with(url);
-    std::string shown = by_name ? fmt::format("{} ({})", url, address.entry) : url, why;
+    const bool named = !address.entry.starts_with(url);
+    std::string shown = named ? fmt::format("{} ({})", url, address.entry) : url, why;
     if (const std::string* const key = KeyFor(address, why)) {
       wanted[FormatEndpoint(address.endpoint)] = {address.endpoint, *key, std::move(shown)};
     } else {
@@ -604,7 +710,7 @@ void PeerThread::Impl::Reconcile() {
   }
   for (auto& [text, one] : wanted) {
     if (links.count(text) != 0) continue;
-    Link& link = links[text];
+    PeerLink& link = links[text];
     link.id = ++last_link;
     link.endpoint = one.endpoint;
     link.server_key = one.key;
@@ -613,7 +719,7 @@ void PeerThread::Impl::Reconcile() {
   }
 }
 
-void PeerThread::Impl::Dial(Link& link) {
+void PeerThread::Impl::Dial(PeerLink& link) {
   ++link.dials;
   link.dialed = now;
   link.broken = false;
@@ -631,13 +737,13 @@ void PeerThread::Impl::Dial(Link& link) {
   link.subscribed = true;
 }
 
-void PeerThread::Impl::Unsubscribe(Link& link) {
+void PeerThread::Impl::Unsubscribe(PeerLink& link) {
   // It is no error if libzmq has given the connection up before.
   if (std::exchange(link.subscribed, false))
     zmq_disconnect(subscriber.socket.handle(), FormatBind(link.endpoint).c_str());
 }
 
-void PeerThread::Impl::HangUp(Link& link) {
+void PeerThread::Impl::HangUp(PeerLink& link) {
   Unsubscribe(link);
   zmq_disconnect(answers.socket.handle(), FormatBind(Above(link.endpoint)).c_str());
 }
@@ -647,10 +753,20 @@ void PeerThread::Impl::HangUp(Link& link) {
 // libzmq connects anew by itself when a connection breaks, but gives up for good when a handshake fails: the other side
 // had other keys for a moment, or something else listened on its port. So a link that does not come up is dialed again.
 void PeerThread::Impl::Watch() {
+  const ExchangeCounts exchange_counts = exchange.Counts();
+  const double bytes = static_cast<double>(exchange_counts.received_bytes - gathered_bytes);
+  gather = bytes >= kGatherFromBytes * Seconds(now - copied)
+               ? std::min(kGatherMax, options.exchange.period / kGatherPart)
+               : Duration();
+  gathered_bytes = exchange_counts.received_bytes;
   copied = now;
   std::vector<PeerStatus> peers = exchange.Peers(now);
   std::map<LinkId, const PeerStatus*> by_id;
-  for (const PeerStatus& peer : peers) by_id[peer.link] = &peer;
+  by_name.clear();
+  for (const PeerStatus& peer : peers) {
+    by_id[peer.link] = &peer;
+    if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
+  }
   for (auto& [text, link] : links) {
     const auto found = by_id.find(link.id);
     DT_CHECK(found != by_id.end());
@@ -678,11 +794,12 @@ void PeerThread::Impl::Watch() {
   peers.insert(peers.end(), dead_ends.begin(), dead_ends.end());
   counts.lookups = resolver.counts().lookups;
   counts.lookups_failed = resolver.counts().failed;
-  const ExchangeCounts exchange_counts = exchange.Counts();
+  const CapacityCounts capacity_counts = capacity ? capacity->Counts(now) : CapacityCounts();
   const std::lock_guard lock(mutex);
   peers_copy = std::move(peers);
   exchange_copy = exchange_counts;
   counts_copy = counts;
+  capacity_copy = capacity_counts;
 }
 
 // ---- The other side ----
@@ -749,6 +866,38 @@ void PeerThread::SetConnect(std::vector<std::string> connect) {
     impl_->new_connect = std::move(connect);
   }
   Notify();
+}
+
+void PeerThread::SetCapacity(std::optional<CapacityOptions> capacity) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->new_capacity = std::move(capacity);
+  }
+  Notify();
+}
+
+ToCapacityRing& PeerThread::to_capacity() {
+  return impl_->rings.to_capacity;
+}
+
+FromCapacityRing& PeerThread::from_capacity() {
+  return impl_->rings.from_capacity;
+}
+
+bool PeerThread::LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const {
+  // Tried and not waited for: the thread sanitizer of g++ 12 does not see the lock of a std::timed_mutex.
+  std::unique_lock lock(impl_->capacity_mutex, std::try_to_lock);
+  for (const Instant end = Now() + kLookPatience; !lock.owns_lock() && Now() < end; lock.try_lock()) {
+    std::this_thread::sleep_for(kLookAgain);
+  }
+  if (!lock.owns_lock() || !impl_->capacity) return false;
+  look(*impl_->capacity);
+  return true;
+}
+
+CapacityCounts PeerThread::CapacityCountsNow() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->capacity_copy;
 }
 
 std::vector<PeerStatus> PeerThread::Peers() const {

@@ -1,10 +1,11 @@
-// The wire between hosts: one thread of its own that owns every ZeroMQ socket, the name resolver and the Exchange.
+// The wire between hosts: one thread of its own that owns every ZeroMQ socket, the name resolver, the Exchange and,
+// where limits are divided, the CapacityExchange.
 // Query threads make no call into ZeroMQ; the main thread talks to this one through two rings and a mailbox.
 //
 //   XPUB        bound to port p       this host's reports, to whoever subscribes
 //   SUB         connected             the peers' reports
 //   ROUTER in   bound to port p + 1   the peers' requests, and our answers
-//   ROUTER out  connected             our requests, and the peers' answers
+//   ROUTER out  connected             our requests, and the peers' answers; all that the CapacityExchange says
 //   REP         inproc                with keys: says who may connect (ZAP)
 //
 // Without keys anybody who can connect is heard, so that is for loopback only. With keys every connection is CURVE,
@@ -24,10 +25,12 @@
 
 #include "base/prng.h"
 #include "base/result.h"
+#include "capacity/capacity_exchange.h"
 #include "config/settings.h"
 #include "io/keys.h"
 #include "io/log.h"
 #include "io/resolver.h"
+#include "limiter/dividing.h"
 #include "report/exchange.h"
 
 namespace dthrottle {
@@ -42,6 +45,13 @@ struct PeerThreadCounts {
   std::uint64_t rebinds = 0;      // times the ports were closed and opened to cut off a removed key
   std::uint64_t lookups = 0;      // of names
   std::uint64_t lookups_failed = 0;
+  std::uint64_t unsaved = 0;    // times that the state of the CapacityExchange could not be written
+};
+
+// What the CapacityExchange needs from outside.
+struct CapacityOptions {
+  CapacitySettings settings;    // REQUIRES: CheckCapacitySettings
+  std::string state_file;       // empty: none
 };
 
 class PeerThread {
@@ -50,6 +60,7 @@ class PeerThread {
     Endpoint bind;                       // numeric; the port above it is used too
     std::vector<std::string> connect;    // ParsePeerEntry
     Exchange::Options exchange;
+    std::optional<CapacityOptions> capacity;    // none: no limit is divided
     std::uint64_t seed = 0;
     std::optional<KeyPair> keys;    // none: no encryption, no proof
     AuthorizedKeys authorized;      // REQUIRES: none if there are no keys
@@ -86,11 +97,20 @@ class PeerThread {
   void ReloadKeys(AuthorizedKeys authorized);
   void SetConnect(std::vector<std::string> connect);
 
+  // Begins to divide, goes on with other settings, or ends it.
+  void SetCapacity(std::optional<CapacityOptions> capacity);
+  ToCapacityRing& to_capacity();
+  FromCapacityRing& from_capacity();
+
+  // Looks into the CapacityExchange while its thread waits; false if there is none, or it is busy for some 20 ms.
+  bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const;
+
   // As of at most a quarter of a second ago. Entries of `connect` that lead to no connection are among the peers, with
   // link 0 and the reason.
   std::vector<PeerStatus> Peers() const;
   ExchangeCounts Counts() const;
   PeerThreadCounts OwnCounts() const;
+  CapacityCounts CapacityCountsNow() const;    // all 0 where no limit is divided
 
  private:
   struct Impl;

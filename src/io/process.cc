@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <string_view>
+
+#include "base/host_name.h"
 
 namespace dthrottle {
 
@@ -29,6 +32,16 @@ ProcessUse ReadProcessUse() {
   }
   ::close(fd);
   return use;
+}
+
+std::string NameOfMachine() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0) return "host";
+  std::string fit;
+  for (const char c : std::string_view(name)) {
+    if (IsHostName({&c, 1}) && fit.size() < kHostNameBytesMax) fit += c;
+  }
+  return fit.empty() ? "host" : fit;
 }
 
 }    // namespace dthrottle

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/time.h"
 
@@ -13,5 +14,8 @@ struct ProcessUse {
 };
 
 ProcessUse ReadProcessUse();
+
+// What the machine is called, with whatever no host may be called left out (base/host_name.h).
+std::string NameOfMachine();
 
 }    // namespace dthrottle

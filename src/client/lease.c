@@ -1,0 +1,723 @@
+/* Lease clients: a top half that takes, in the threads of the application, and a bottom half that keeps leases, in a
+ * thread of its own. Between them stands the state of each resource, under one mutex of the handle, which nobody holds
+ * over a system call. Source: Doorman "Client operation", "Client library".
+ *
+ * A lease counts from when it was asked for, on the boot-time clock, so that an answer that was long on its way makes
+ * it no longer. An answer with a smaller token than that of a lease that still holds comes from a master of the past.
+ *
+ * Each exchange has a connection of its own: they are seconds apart, and a server holds more clients than connections.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* SOCK_CLOEXEC */
+#endif
+#define DTHROTTLE_API __attribute__((visibility("default")))
+
+#include "dthrottle_lease.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "endpoint.h"
+
+enum {
+  NAME_BYTES_MAX = 255,
+  ADDRESSES_MAX = 16,
+  REDIRECTS_MAX = 3, /* of one exchange */
+  BATCH_MAX = 32,    /* requests of one exchange */
+  LINE_BYTES_MAX = 700,
+  ANSWER_BYTES_MAX = 512,
+  TIMEOUT_DEFAULT_MS = 1000,
+  RETRY_DEFAULT_MS = 1000,
+};
+
+static const int64_t NS_PER_MS = 1000000;
+static const double NS_PER_S = 1e9;
+static const double AMOUNT_MAX = 1e15;          /* of anything, as at the server */
+static const double BURST_S = 0.1;              /* units that may come at once, as the time they are due in */
+static const int64_t EARLY_NS = 1100000000;     /* no more than one request within this, if not for a refresh */
+static const int64_t WINDOW_MIN_NS = 100000000; /* use over less than this says nothing */
+static const int64_t FOREVER = INT64_MAX;
+
+struct dthrottle_resource {
+  struct dthrottle_resource* next;
+  dthrottle_leases* leases;
+  char name[NAME_BYTES_MAX + 1];
+  bool gauge;
+  enum dthrottle_lease_mode mode;
+  long long priority;
+  double wants_fixed, wants_max; /* 0: none */
+  unsigned references;           /* 0: to be released and freed */
+  pthread_cond_t changed;        /* a lease, or a place of a gauge */
+
+  /* What the bottom half has brought. */
+  bool granted; /* ever */
+  double capacity, safe;
+  int64_t expiry; /* boot-time; 0: released */
+  int64_t refresh;
+  uint64_t token;
+  char trouble[128];
+
+  /* What it is to do. */
+  double wants;
+  int64_t asked_at, ask_at; /* monotonic */
+
+  /* What the top half does. */
+  double level; /* of a rate: units that may be taken now, at `level_at`, boot-time */
+  int64_t level_at;
+  unsigned outstanding; /* of a gauge */
+  unsigned waiting;     /* calls */
+
+  /* How it was used since `window_at`, monotonic. */
+  int64_t window_at, waiting_since, waited;
+  uint64_t taken, missed; /* missed: not taken by the deadline */
+  unsigned peak;          /* of a gauge: outstanding and wanted at once */
+};
+
+struct dthrottle_leases {
+  struct dthrottle_endpoint endpoints[ADDRESSES_MAX];
+  unsigned endpoint_count;
+  char client[NAME_BYTES_MAX + 1];
+  int64_t timeout, retry;
+
+  pthread_mutex_t mutex; /* guards what follows, and the resources */
+  pthread_cond_t work;   /* for the bottom half */
+  pthread_t thread;
+  bool closing;
+  struct dthrottle_resource* resources;
+
+  /* Of the bottom half alone. */
+  struct dthrottle_endpoint master; /* as far as it is known; bytes 0: not */
+  uint64_t chance;
+};
+
+static int64_t boot_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_BOOTTIME, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void init_condition(pthread_cond_t* condition) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(condition, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+/* Until a monotonic instant, or for ever. */
+static void wait_on(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t until) {
+  if (until == FOREVER) {
+    pthread_cond_wait(condition, mutex);
+  } else {
+    const struct timespec at = dthrottle_timespec(until > 0 ? until : 0);
+    pthread_cond_timedwait(condition, mutex, &at);
+  }
+}
+
+static double larger(double a, double b) {
+  return a > b ? a : b;
+}
+
+/* ---- The state between: what may be used at an instant ---- */
+
+/* Capacity at `now`, boot-time, INFINITY if it is unlimited, and until when that is so. */
+static double capacity_at(const dthrottle_resource* r, int64_t now, int64_t* until) {
+  if (now < r->expiry) {
+    *until = r->expiry;
+    return r->capacity;
+  }
+  *until = FOREVER;
+  switch (r->mode) {
+    case DTHROTTLE_OPTIMISTIC:
+      return larger(r->wants, 1);
+    case DTHROTTLE_SAFE:
+      return !r->granted ? 0 : r->safe < 0 ? INFINITY : r->safe;
+    default:
+      return 0;
+  }
+}
+
+/* Fills the level up to `now`, over the end of the lease if that lies between. */
+static void advance(dthrottle_resource* r, int64_t now) {
+  while (r->level_at < now) {
+    int64_t until;
+    const double capacity = capacity_at(r, r->level_at, &until);
+    const int64_t end = until < now ? until : now;
+    const double burst = isinf(capacity) ? 1 : larger(1, capacity * BURST_S);
+    r->level = isinf(capacity) ? 1 : r->level + capacity * (double)(end - r->level_at) / NS_PER_S;
+    if (r->level > burst) r->level = burst;
+    r->level_at = end;
+  }
+}
+
+/* Takes a unit at `now` if there is one. Else says when there may be one, if nothing changes. */
+static bool take_now(dthrottle_resource* r, int64_t now, int64_t* next) {
+  const double capacity = capacity_at(r, now, next);
+  if (r->gauge) {
+    if ((double)r->outstanding + 1 > capacity + 1e-9) return false;
+    r->outstanding++;
+    return true;
+  }
+  advance(r, now);
+  if (capacity <= 0) return false;
+  if (r->level >= 1) {
+    r->level -= isinf(capacity) ? 0 : 1;
+    return true;
+  }
+  const double due = (1 - r->level) / capacity * NS_PER_S + 1;
+  if (due < 1e18 && now + (int64_t)due < *next) *next = now + (int64_t)due;
+  return false;
+}
+
+static void forget_use(dthrottle_resource* r, int64_t now) {
+  r->window_at = now;
+  r->waiting_since = now;
+  r->waited = 0;
+  r->taken = r->missed = 0;
+  r->peak = r->outstanding + r->waiting;
+}
+
+/* What to ask for: what was fixed, or what use since the last request suggests. Who had to wait for a rate may need
+ * more than he got, but nobody knows how much: twice as much. Less is asked for by half at a time. */
+static void estimate_wants(dthrottle_resource* r, int64_t now) {
+  const int64_t window = now - r->window_at;
+  if (r->wants_fixed > 0) {
+    r->wants = r->wants_fixed;
+  } else if (r->gauge) {
+    r->wants = larger(r->peak, r->wants / 2 < 0.5 ? 0 : r->wants / 2);
+  } else if (window < WINDOW_MIN_NS) {
+    r->wants = larger(r->wants, r->waiting);
+  } else {
+    if (r->waiting > 0) r->waited += now - r->waiting_since;
+    const double used = (double)(r->taken + r->missed) / ((double)window / NS_PER_S);
+    const bool starved = r->waited > window / 10;
+    r->wants = larger(starved ? larger(2 * used, r->waiting) : 1.1 * used, r->wants / 2);
+    if (r->wants < 1e-3) r->wants = 0;
+  }
+  if (r->wants_fixed == 0 && r->wants_max > 0 && r->wants > r->wants_max) r->wants = r->wants_max;
+  if (r->wants > AMOUNT_MAX) r->wants = AMOUNT_MAX;
+  forget_use(r, now);
+}
+
+/* Whether asking now could bring more: there is nothing, or all that was wanted was granted. */
+static bool more_may_come(const dthrottle_resource* r, double capacity) {
+  if (capacity <= 0) return true;
+  return r->wants_fixed == 0 && capacity >= r->wants * 0.999 && (r->wants_max == 0 || r->wants < r->wants_max);
+}
+
+/* ---- The top half ---- */
+
+int dthrottle_resource_take(dthrottle_resource* r, int deadline_ms) {
+  dthrottle_leases* const leases = r->leases;
+  const int64_t begin = dthrottle_now_ns();
+  const int64_t deadline = deadline_ms < 0 ? FOREVER : begin + deadline_ms * NS_PER_MS;
+  bool taken = false;
+  pthread_mutex_lock(&leases->mutex);
+  if (r->waiting++ == 0) r->waiting_since = begin;
+  if (r->outstanding + r->waiting > r->peak) r->peak = r->outstanding + r->waiting;
+  for (;;) {
+    const int64_t now = dthrottle_now_ns(), boot = boot_now();
+    int64_t next;
+    taken = take_now(r, boot, &next);
+    if (taken) break;
+    int64_t until = next == FOREVER ? FOREVER : now + (next - boot);
+    int64_t unused;
+    if (more_may_come(r, capacity_at(r, boot, &unused)) && r->ask_at > r->asked_at + EARLY_NS) {
+      if (now >= r->asked_at + EARLY_NS) {
+        r->ask_at = now;
+        pthread_cond_signal(&leases->work);
+      } else if (r->asked_at + EARLY_NS < until) {
+        until = r->asked_at + EARLY_NS;
+      }
+    }
+    if (now >= deadline) break;
+    wait_on(&r->changed, &leases->mutex, until < deadline ? until : deadline);
+  }
+  if (--r->waiting == 0) r->waited += dthrottle_now_ns() - r->waiting_since;
+  r->taken += taken;
+  r->missed += !taken;
+  pthread_mutex_unlock(&leases->mutex);
+  return taken;
+}
+
+void dthrottle_resource_release(dthrottle_resource* r) {
+  pthread_mutex_lock(&r->leases->mutex);
+  if (r->gauge && r->outstanding > 0) r->outstanding--;
+  pthread_cond_signal(&r->changed);
+  pthread_mutex_unlock(&r->leases->mutex);
+}
+
+void dthrottle_resource_set_wants(dthrottle_resource* r, double wants) {
+  if (!(wants >= 0)) return;
+  pthread_mutex_lock(&r->leases->mutex);
+  r->wants_fixed = wants < AMOUNT_MAX ? wants : AMOUNT_MAX;
+  const int64_t early = r->asked_at + EARLY_NS;
+  if (early < r->ask_at) r->ask_at = early;
+  pthread_cond_signal(&r->leases->work);
+  pthread_mutex_unlock(&r->leases->mutex);
+}
+
+void dthrottle_resource_status(dthrottle_resource* r, dthrottle_lease_status* status) {
+  pthread_mutex_lock(&r->leases->mutex);
+  const int64_t now = boot_now();
+  int64_t until;
+  const double capacity = capacity_at(r, now, &until);
+  status->leased = now < r->expiry;
+  status->capacity = isinf(capacity) ? -1 : capacity;
+  status->wants = r->wants;
+  status->expires_in_s = status->leased ? (double)(r->expiry - now) / NS_PER_S : -1;
+  status->refresh_s = (double)r->refresh / NS_PER_S;
+  status->safe = r->safe;
+  status->token = r->token;
+  status->outstanding = r->outstanding;
+  memcpy(status->trouble, r->trouble, sizeof status->trouble);
+  pthread_mutex_unlock(&r->leases->mutex);
+}
+
+/* ---- Lines ---- */
+
+/* Numbers without the locale, which may have another point. */
+static int write_number(char* out, size_t room, double number) {
+  if (number >= 1e12) return snprintf(out, room, "%lld", (long long)number);
+  const long long micro = (long long)(number * 1e6);
+  return snprintf(out, room, "%lld.%06lld", micro / 1000000, micro % 1000000);
+}
+
+/* A word that is a number, and what is behind it. */
+static bool read_number(const char** text, double* number) {
+  const char* at = *text;
+  while (*at == ' ') at++;
+  const bool negative = *at == '-';
+  if (negative) at++;
+  double value = 0, unit = 1;
+  bool digits = false, point = false;
+  for (; (*at >= '0' && *at <= '9') || (*at == '.' && !point); at++) {
+    if (*at == '.') {
+      point = true;
+      continue;
+    }
+    digits = true;
+    if (point) {
+      value += (unit /= 10) * (*at - '0');
+    } else {
+      value = value * 10 + (*at - '0');
+    }
+  }
+  if (!digits || (*at != ' ' && *at != '\0') || value > 1e18) return false;
+  *number = negative ? -value : value;
+  *text = at;
+  return true;
+}
+
+/* "lease CAPACITY EXPIRY REFRESH SAFE TOKEN", behind its first word. */
+struct lease_line {
+  double capacity, expiry_s, refresh_s, safe;
+  uint64_t token;
+};
+
+static bool read_lease(const char* text, struct lease_line* lease) {
+  if (!read_number(&text, &lease->capacity) || !read_number(&text, &lease->expiry_s) ||
+      !read_number(&text, &lease->refresh_s) || !read_number(&text, &lease->safe)) {
+    return false;
+  }
+  char* end;
+  lease->token = strtoull(text, &end, 10);
+  return end != text && *end == '\0' && lease->capacity >= 0 && lease->capacity <= AMOUNT_MAX && lease->expiry_s >= 0 &&
+         lease->expiry_s < 1e9 && lease->refresh_s > 0 && lease->refresh_s < 1e9;
+}
+
+/* ---- The bottom half ---- */
+
+/* One exchange: requests for some resources and what came of them. */
+struct batch {
+  dthrottle_resource* resources[BATCH_MAX];
+  bool release[BATCH_MAX];
+  unsigned count;
+  char request[BATCH_MAX * LINE_BYTES_MAX];
+  size_t request_bytes;
+  int64_t sent; /* boot-time: before it went out */
+  char answers[BATCH_MAX * ANSWER_BYTES_MAX + 1];
+  const char* answer[BATCH_MAX];
+  char trouble[128];
+};
+
+/* Between `nominal` and a quarter more or less. */
+static int64_t around(dthrottle_leases* leases, int64_t nominal) {
+  uint64_t x = leases->chance;
+  x ^= x << 13;
+  x ^= x >> 7;
+  x ^= x << 17;
+  leases->chance = x;
+  return nominal - nominal / 4 + (int64_t)((double)(nominal / 2) * (double)(x >> 11) / 9007199254740992.0);
+}
+
+static void add_request(struct batch* batch, const dthrottle_leases* leases, dthrottle_resource* r, int64_t now) {
+  char* const line = batch->request + batch->request_bytes;
+  const size_t room = LINE_BYTES_MAX;
+  const bool release = r->references == 0;
+  int bytes;
+  if (release) {
+    bytes = snprintf(line, room, "release %s %s\n", leases->client, r->name);
+  } else {
+    char wants[40], has[40];
+    estimate_wants(r, now);
+    r->asked_at = now;
+    write_number(wants, sizeof wants, r->wants);
+    const int64_t left = r->expiry - boot_now();
+    write_number(has, sizeof has, left > 0 ? r->capacity : 0);
+    bytes = snprintf(line, room, "get %s %s %s %s %lld %llu %lld.%03lld\n", leases->client, r->name, wants, has,
+                     r->priority, (unsigned long long)r->token, (long long)(left > 0 ? left / 1000000000 : 0),
+                     (long long)(left > 0 ? left / NS_PER_MS % 1000 : 0));
+  }
+  batch->request_bytes += (size_t)bytes;
+  batch->release[batch->count] = release;
+  batch->resources[batch->count++] = r;
+}
+
+/* Sends the requests and reads as many lines. False with batch->trouble. */
+static bool converse(const struct dthrottle_endpoint* endpoint, struct batch* batch, int64_t timeout) {
+  const int64_t deadline = dthrottle_now_ns() + timeout;
+  int fd = -1;
+  size_t sent = 0, received = 0;
+  unsigned lines = 0;
+  batch->sent = boot_now();
+  switch (dthrottle_connect_endpoint(endpoint, &fd, deadline)) {
+    case DTHROTTLE_CONNECTED:
+      break;
+    case DTHROTTLE_CONNECT_TIMED_OUT:
+      snprintf(batch->trouble, sizeof batch->trouble, "the server does not accept in time");
+      return false;
+    default:
+      snprintf(batch->trouble, sizeof batch->trouble, "the server cannot be reached");
+      return false;
+  }
+  snprintf(batch->trouble, sizeof batch->trouble, "the server does not answer in time");
+  char* begin = batch->answers;
+  while (lines < batch->count) {
+    const bool unsent = sent < batch->request_bytes;
+    if (!dthrottle_wait_for(fd, unsent ? POLLIN | POLLOUT : POLLIN, deadline)) break;
+    if (unsent) {
+      const ssize_t n = send(fd, batch->request + sent, batch->request_bytes - sent, MSG_NOSIGNAL);
+      if (n > 0) sent += (size_t)n;
+      if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) break;
+    }
+    const ssize_t n = recv(fd, batch->answers + received, sizeof batch->answers - 1 - received, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
+    if (n <= 0) {
+      snprintf(batch->trouble, sizeof batch->trouble, "the server hangs up");
+      break;
+    }
+    received += (size_t)n;
+    batch->answers[received] = '\0';
+    for (char* end; lines < batch->count && (end = memchr(begin, '\n', received - (size_t)(begin - batch->answers)));) {
+      *end = '\0';
+      batch->answer[lines++] = begin;
+      begin = end + 1;
+    }
+  }
+  close(fd);
+  return lines == batch->count;
+}
+
+/* Where an answer sends us, "-" for nowhere; NULL if it does not. */
+static const char* elsewhere(const struct batch* batch) {
+  for (unsigned i = 0; i < batch->count; i++) {
+    if (strncmp(batch->answer[i], "elsewhere ", 10) == 0) return batch->answer[i] + 10;
+  }
+  return NULL;
+}
+
+/* Asks the master, wherever it is: first where it was, then where the servers say, each of them once. */
+static bool ask_master(dthrottle_leases* leases, struct batch* batch) {
+  unsigned redirects = 0, next = 0;
+  struct dthrottle_endpoint at = leases->master;
+  if (at.bytes == 0) at = leases->endpoints[next++];
+  for (;;) {
+    if (converse(&at, batch, leases->timeout)) {
+      const char* const address = elsewhere(batch);
+      if (address == NULL) {
+        leases->master = at;
+        return true;
+      }
+      snprintf(batch->trouble, sizeof batch->trouble, "no server knows who is master");
+      struct dthrottle_endpoint master;
+      memset(&master, 0, sizeof master);
+      if (redirects < REDIRECTS_MAX && dthrottle_parse_endpoint(&master, address)) {
+        redirects++;
+        at = master;
+        continue;
+      }
+    }
+    if (next == leases->endpoint_count) break;
+    at = leases->endpoints[next++];
+  }
+  memset(&leases->master, 0, sizeof leases->master);
+  return false;
+}
+
+static void complain(dthrottle_resource* r, const char* trouble) {
+  snprintf(r->trouble, sizeof r->trouble, "%s", trouble);
+}
+
+/* A smaller token than that of a lease that holds is a master of the past: whatever it says, the lease stands. */
+static void take_lease(dthrottle_resource* r, const struct lease_line* lease, int64_t sent, int64_t now) {
+  const int64_t boot = boot_now();
+  if (boot < r->expiry && lease->token < r->token) {
+    complain(r, "a server that is master no more has answered");
+    return;
+  }
+  advance(r, boot); /* under the old one */
+  r->granted = true;
+  r->capacity = lease->capacity;
+  r->safe = lease->safe;
+  r->refresh = (int64_t)(lease->refresh_s * NS_PER_S);
+  r->expiry = sent + (int64_t)(lease->expiry_s * NS_PER_S);
+  r->token = lease->token;
+  r->trouble[0] = '\0';
+  r->ask_at = now + r->refresh - (boot - sent);
+}
+
+/* Called with the mutex. */
+static void apply(dthrottle_leases* leases, struct batch* batch, bool answered) {
+  const int64_t now = dthrottle_now_ns();
+  for (unsigned i = 0; i < batch->count; i++) {
+    dthrottle_resource* const r = batch->resources[i];
+    if (batch->release[i]) {
+      r->expiry = 0;
+      r->ask_at = now; /* by whoever has opened it again meanwhile */
+      continue;
+    }
+    const char* const answer = answered ? batch->answer[i] : NULL;
+    struct lease_line lease;
+    r->ask_at = now + around(leases, leases->retry);
+    if (answer == NULL) {
+      complain(r, batch->trouble);
+    } else if (strncmp(answer, "lease ", 6) == 0 && read_lease(answer + 6, &lease)) {
+      take_lease(r, &lease, batch->sent, now);
+    } else {
+      complain(r, strncmp(answer, "error ", 6) == 0 ? answer + 6 : "the answer is none");
+    }
+    pthread_cond_broadcast(&r->changed);
+  }
+}
+
+/* Frees what has been released, and returns when the next one is due. */
+static int64_t collect(dthrottle_leases* leases, struct batch* batch, int64_t now) {
+  int64_t next = FOREVER;
+  for (dthrottle_resource* r = leases->resources; r != NULL; r = r->next) {
+    const bool release = r->references == 0 && r->expiry != 0;
+    if ((release || (r->references > 0 && r->ask_at <= now)) && batch->count < BATCH_MAX) {
+      add_request(batch, leases, r, now);
+    } else if (r->references > 0 && r->ask_at < next) {
+      next = r->ask_at;
+    }
+  }
+  return next;
+}
+
+static void free_unused(dthrottle_leases* leases) {
+  for (dthrottle_resource** at = &leases->resources; *at != NULL;) {
+    dthrottle_resource* const r = *at;
+    if (r->references > 0 || r->expiry != 0) {
+      at = &r->next;
+      continue;
+    }
+    *at = r->next;
+    pthread_cond_destroy(&r->changed);
+    free(r);
+  }
+}
+
+static void* bottom_half(void* handle) {
+  dthrottle_leases* const leases = handle;
+  static const size_t bytes = sizeof(struct batch);
+  struct batch* const batch = malloc(bytes);
+  pthread_mutex_lock(&leases->mutex);
+  while (batch != NULL) {
+    batch->count = 0;
+    batch->request_bytes = 0;
+    free_unused(leases);
+    const int64_t next = collect(leases, batch, dthrottle_now_ns());
+    if (batch->count == 0) {
+      if (leases->closing) break;
+      wait_on(&leases->work, &leases->mutex, next);
+      continue;
+    }
+    pthread_mutex_unlock(&leases->mutex);
+    const bool answered = ask_master(leases, batch);
+    pthread_mutex_lock(&leases->mutex);
+    apply(leases, batch, answered);
+  }
+  pthread_mutex_unlock(&leases->mutex);
+  free(batch);
+  return NULL;
+}
+
+/* ---- Handles ---- */
+
+static bool is_name(const char* text) {
+  const size_t bytes = strlen(text);
+  for (size_t i = 0; i < bytes; i++) {
+    if ((unsigned char)text[i] < 0x21 || text[i] == 0x7f) return false;
+  }
+  return bytes > 0 && bytes <= NAME_BYTES_MAX;
+}
+
+/* HOST:PID:NUMBER, as the document has it. */
+static void name_client(dthrottle_leases* leases) {
+  static unsigned handles;
+  char host[128] = "";
+  if (gethostname(host, sizeof host - 1) != 0 || !is_name(host)) snprintf(host, sizeof host, "localhost");
+  snprintf(leases->client, sizeof leases->client, "%s:%ld:%u", host, (long)getpid(),
+           __atomic_add_fetch(&handles, 1, __ATOMIC_RELAXED));
+}
+
+static bool parse_addresses(dthrottle_leases* leases, const char* addresses) {
+  while (leases->endpoint_count < ADDRESSES_MAX) {
+    char address[160];
+    const size_t bytes = strcspn(addresses, ",");
+    errno = ENAMETOOLONG;
+    if (bytes >= sizeof address) return false;
+    memcpy(address, addresses, bytes);
+    address[bytes] = '\0';
+    if (!dthrottle_parse_endpoint(&leases->endpoints[leases->endpoint_count++], address)) return false;
+    if (addresses[bytes] == '\0') return true;
+    addresses += bytes + 1;
+  }
+  errno = EINVAL;
+  return false;
+}
+
+static int start_thread(dthrottle_leases* leases) {
+  sigset_t all, before; /* signals are the application's */
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(&leases->thread, NULL, bottom_half, leases);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
+}
+
+dthrottle_leases* dthrottle_leases_open(const char* addresses, const dthrottle_leases_options* options) {
+  static const dthrottle_leases_options defaults;
+  const dthrottle_leases_options* const given = options != NULL ? options : &defaults;
+  if (given->client != NULL && !is_name(given->client)) {
+    errno = EINVAL;
+    return NULL;
+  }
+  dthrottle_leases* const leases = calloc(1, sizeof *leases);
+  if (leases == NULL) return NULL;
+  if (!parse_addresses(leases, addresses != NULL ? addresses : DTHROTTLE_DEFAULT_LEASE_ADDRESS)) {
+    const int error = errno;
+    free(leases);
+    errno = error;
+    return NULL;
+  }
+  if (given->client != NULL) {
+    memcpy(leases->client, given->client, strlen(given->client) + 1);
+  } else {
+    name_client(leases);
+  }
+  leases->timeout = (given->timeout_ms != 0 ? given->timeout_ms : TIMEOUT_DEFAULT_MS) * NS_PER_MS;
+  leases->retry = (given->retry_ms != 0 ? given->retry_ms : RETRY_DEFAULT_MS) * NS_PER_MS;
+  leases->chance = ((uint64_t)boot_now() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)leases) | 1;
+  pthread_mutex_init(&leases->mutex, NULL);
+  init_condition(&leases->work);
+  const int error = start_thread(leases);
+  if (error != 0) {
+    pthread_cond_destroy(&leases->work);
+    pthread_mutex_destroy(&leases->mutex);
+    free(leases);
+    errno = error;
+    return NULL;
+  }
+  return leases;
+}
+
+void dthrottle_leases_close(dthrottle_leases* leases) {
+  if (leases == NULL) return;
+  pthread_mutex_lock(&leases->mutex);
+  leases->closing = true;
+  for (dthrottle_resource* r = leases->resources; r != NULL; r = r->next) r->references = 0;
+  pthread_cond_signal(&leases->work);
+  pthread_mutex_unlock(&leases->mutex);
+  pthread_join(leases->thread, NULL);
+  pthread_cond_destroy(&leases->work);
+  pthread_mutex_destroy(&leases->mutex);
+  free(leases);
+}
+
+static dthrottle_resource* make_resource(dthrottle_leases* leases, const char* name, bool gauge,
+                                         const dthrottle_resource_options* options) {
+  dthrottle_resource* const r = calloc(1, sizeof *r);
+  if (r == NULL) return NULL;
+  r->leases = leases;
+  memcpy(r->name, name, strlen(name) + 1);
+  r->gauge = gauge;
+  r->mode = options->mode;
+  r->priority = options->priority;
+  r->wants_fixed = options->wants;
+  r->wants_max = options->wants_max;
+  r->wants = options->wants > 0 ? options->wants : 1;
+  const int64_t now = dthrottle_now_ns();
+  r->asked_at = now - EARLY_NS;
+  r->ask_at = now;
+  r->level_at = boot_now();
+  init_condition(&r->changed);
+  forget_use(r, now);
+  r->next = leases->resources;
+  leases->resources = r;
+  return r;
+}
+
+static dthrottle_resource* open_resource(dthrottle_leases* leases, const char* name, bool gauge,
+                                         const dthrottle_resource_options* options) {
+  static const dthrottle_resource_options defaults;
+  const dthrottle_resource_options* const given = options != NULL ? options : &defaults;
+  const unsigned mode = (unsigned)given->mode;
+  if (!is_name(name) || mode > DTHROTTLE_SAFE || !(given->wants >= 0 && given->wants <= AMOUNT_MAX) ||
+      !(given->wants_max >= 0 && given->wants_max <= AMOUNT_MAX)) {
+    errno = EINVAL;
+    return NULL;
+  }
+  pthread_mutex_lock(&leases->mutex);
+  dthrottle_resource* r = leases->resources;
+  while (r != NULL && strcmp(r->name, name) != 0) r = r->next;
+  const bool other_kind = r != NULL && r->gauge != gauge;
+  if (r == NULL) r = make_resource(leases, name, gauge, given);
+  if (r != NULL && !other_kind) {
+    r->references++;
+    pthread_cond_signal(&leases->work);
+  }
+  pthread_mutex_unlock(&leases->mutex);
+  if (other_kind) errno = EINVAL;
+  return other_kind ? NULL : r;
+}
+
+dthrottle_resource* dthrottle_rate_open(dthrottle_leases* leases, const char* name,
+                                        const dthrottle_resource_options* options) {
+  return open_resource(leases, name, false, options);
+}
+
+dthrottle_resource* dthrottle_gauge_open(dthrottle_leases* leases, const char* name,
+                                         const dthrottle_resource_options* options) {
+  return open_resource(leases, name, true, options);
+}
+
+void dthrottle_resource_close(dthrottle_resource* r) {
+  if (r == NULL) return;
+  dthrottle_leases* const leases = r->leases;
+  pthread_mutex_lock(&leases->mutex);
+  if (r->references > 0) r->references--;
+  pthread_cond_signal(&leases->work);
+  pthread_mutex_unlock(&leases->mutex);
+}

@@ -1,0 +1,10 @@
+#include "frontend/grpc_leases.h"
+
+namespace dthrottle {
+
+Result<std::unique_ptr<GrpcLeases>> GrpcLeases::Make(uv_loop_t*, lease::LeaseServer&, const Options&,
+                                                     std::function<void(BootInstant)>) {
+  return Fail("this dthrottled was built without gRPC");
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,43 @@
+#include "frontend/lease_socket.h"
+
+#include <utility>
+
+#include "io/clock.h"
+
+namespace dthrottle {
+
+struct LeaseSocket::LeaseConnection final : Connection {
+  std::string begun;    // of a line
+
+  std::string_view rest() const override { return begun; }
+};
+
+LeaseSocket::LeaseSocket(uv_loop_t* loop, lease::LeaseServer& server, Duration idle_timeout,
+                         std::function<void(BootInstant)> before_answers)
+    : StreamServer(loop, kReadBytes, kLeaseLineBytesMax + 1, idle_timeout),
+      server_(server),
+      before_answers_(std::move(before_answers)) {}
+
+std::unique_ptr<StreamServer::Connection> LeaseSocket::MakeConnection() {
+  return std::make_unique<LeaseConnection>();
+}
+
+bool LeaseSocket::OnBytes(Connection& connection, std::string_view bytes) {
+  const LeaseLines lines = SplitLeaseLines(bytes);
+  static_cast<LeaseConnection&>(connection).begun = lines.rest;
+  if (!lines.whole.empty() || lines.too_long) segments_.push_back({&connection, lines});
+  return !lines.too_long;
+}
+
+void LeaseSocket::Answer() {
+  const BootInstant now = BootNow();
+  before_answers_(now);
+  for (const auto& [connection, lines] : segments_) {
+    answers_.clear();
+    lines_ += AnswerLeaseLines(lines, server_, now, answers_);
+    Write(*connection, answers_);
+  }
+  segments_.clear();
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,85 @@
+#include "io/etcd_elector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "base/check.h"
+#include "io/clock.h"
+
+namespace dthrottle {
+
+EtcdElector::EtcdElector(uv_loop_t* loop, std::vector<std::string> endpoints, HttpClient::Tls tls,
+                         EtcdElection::Candidate candidate, std::function<void()> on_change)
+    : endpoints_(std::move(endpoints)),
+      http_(loop, std::move(tls)),
+      election_(std::move(candidate)),
+      on_change_(std::move(on_change)) {
+  DT_CHECK(!endpoints_.empty() && uv_timer_init(loop, &timer_) == 0);
+  timer_.data = this;
+}
+
+std::string EtcdElector::trouble() const {
+  if (election_.trouble().empty()) return {};
+  return fmt::format("{}: {}", endpoints_[endpoint_], election_.trouble());
+}
+
+void EtcdElector::Campaign() {
+  campaigning_ = true;
+  if (!asking_) Step();
+}
+
+void EtcdElector::Step() {
+  if (!campaigning_) return;
+  const BootInstant now = BootNow();
+  if (const auto request = election_.Next(now)) return Ask(*request);
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(election_.next_at() - now).count();
+  uv_timer_start(
+      &timer_, [](uv_timer_t* t) { static_cast<EtcdElector*>(t->data)->Step(); }, static_cast<std::uint64_t>(ms), 0);
+}
+
+void EtcdElector::Ask(const EtcdRequest& request) {
+  asking_ = true;
+  const BootInstant sent = BootNow();
+  http_.Post(endpoints_[endpoint_] + request.path, request.body, election_.patience(),
+             [this, sent](const HttpReply& reply) {
+               asking_ = false;
+               if (!campaigning_) return;
+               const BootInstant now = BootNow();
+               const bool answered = reply.status != 0;
+               if (!answered) election_.OnFailure(reply.body, now);
+               const bool good = answered && election_.OnAnswer(reply.status, reply.body, sent, now);
+               TellChanges();
+               if (!good) endpoint_ = (endpoint_ + 1) % endpoints_.size();
+               Step();
+             });
+}
+
+void EtcdElector::TellChanges() {
+  const ElectionState& m = election_.state();
+  const std::string trouble_now = trouble();
+  if (std::tie(m.token, m.address, trouble_now) == std::tie(told_token_, told_address_, told_trouble_)) return;
+  told_token_ = m.token;
+  told_address_ = m.address;
+  told_trouble_ = trouble_now;
+  on_change_();
+}
+
+void EtcdElector::Resign(std::function<void()> done) {
+  campaigning_ = false;
+  uv_timer_stop(&timer_);
+  const auto request = election_.Resign();
+  if (!request) return done();
+  http_.Post(endpoints_[endpoint_] + request->path, request->body, election_.patience(),
+             [done = std::move(done)](const HttpReply&) { done(); });
+}
+
+void EtcdElector::Close() {
+  campaigning_ = false;
+  http_.Close();
+  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,53 @@
+// Posts to web servers from a uv loop, by libcurl, which keeps the connections. No proxy of the environment is used.
+#pragma once
+
+#include <uv.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/time.h"
+
+namespace dthrottle {
+
+struct HttpReply {
+  int status = 0;      // 0: there is no reply
+  std::string body;    // at most HttpClient::kBodyBytesMax; without a reply, why there is none
+};
+
+class HttpClient {
+ public:
+  static constexpr std::size_t kBodyBytesMax = 64 * 1024;
+
+  using OnReply = std::function<void(const HttpReply&)>;
+
+  // What https goes by. Empty: the system's authorities, and no certificate of our own.
+  struct Tls {
+    std::string ca_file, certificate_file, key_file;
+  };
+
+  HttpClient(uv_loop_t* loop, Tls tls);
+  // REQUIRES: Close() was called and the loop has run since.
+  ~HttpClient();
+
+  // Calls `on_reply` once, later, unless Close comes first. Not for the same host in great numbers.
+  void Post(const std::string& url, std::string body, Duration timeout, OnReply on_reply);
+
+  // Forgets what is under way.
+  void Close();
+
+ private:
+  struct Curl;    // keeps libcurl out of here
+  struct Transfer;
+  struct Socket;
+
+  void Collect();
+
+  uv_loop_t* loop_;
+  const Tls tls_;
+  std::unique_ptr<Curl> curl_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,85 @@
+// How a resource is leased out: templates from the settings, and which of them a resource has.
+//
+// Source: Doorman "Root server configuration", "Algorithms". A resource is looked for by its exact name first, then by
+// the globs in their order. Departure: a resource without a template gets no lease, where the document contradicts
+// itself ("honor whatever request" against "not present in the response"): a typing error must not be unlimited.
+// A last template "*" with the algorithm none is the other behaviour.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "lease/lease.h"
+#include "rule/glob.h"
+
+namespace dthrottle::lease {
+
+enum class Algorithm : std::uint8_t { kNone, kStatic, kProportionalShare, kProportionalScaling, kFairShare };
+
+inline constexpr std::string_view Name(Algorithm algorithm) {
+  constexpr std::string_view kNames[] = {"none", "static", "proportional_share", "proportional_scaling", "fair_share"};
+  return kNames[static_cast<int>(algorithm)];
+}
+
+// Where the capacity of a root resource comes from.
+enum class Source : std::uint8_t {
+  kSettings,    // ResourceTemplate::capacity
+  kCapacity,    // this host's share by consensus, told with LeaseServer::SetHeld
+};
+
+inline constexpr std::string_view Name(Source source) {
+  constexpr std::string_view kNames[] = {"settings", "capacity"};
+  return kNames[static_cast<int>(source)];
+}
+
+inline constexpr double kUnlimited = -1;        // a safe capacity
+inline constexpr double kCapacityMax = 1e15;    // of anything; doubles are exact to 1/8 there
+
+struct ResourceTemplate {
+  std::string identifier_glob;
+  double capacity = 0;    // units of the resource; for kStatic: of each client
+  Algorithm algorithm = Algorithm::kFairShare;
+  Source source = Source::kSettings;
+  Duration lease_length = std::chrono::seconds(60);
+  Duration refresh_interval = std::chrono::seconds(16);    // at the root; half of it a level further
+  std::optional<Duration> learning_mode_duration{};        // none: lease_length
+  std::optional<double> safe_capacity{};                   // none: capacity / clients; kUnlimited: unlimited
+  bool strict = false;                                     // capacity moves only after it has come back
+  std::string description{};
+
+  Duration learning() const { return learning_mode_duration.value_or(lease_length); }
+};
+
+// Levels are counted from the root, which is 0.
+inline constexpr std::uint32_t kLevelMax = 8;
+
+// What clients of a server of this level wait between two requests: half for every level.
+Duration RefreshInterval(Duration at_root, std::uint32_t level);
+
+// A new lease: never longer than the server's own, which ends at `own_expiry`, and refreshed at least a second before
+// it ends (or half way, where that is later than a second).
+Lease MakeLease(const ResourceTemplate& how, std::uint32_t level, double capacity,
+                std::optional<BootInstant> own_expiry, BootInstant now);
+
+// Finds the template of a resource.
+class Templates {
+ public:
+  // Fails on a glob that is none.
+  static Result<Templates> Make(std::vector<ResourceTemplate> list);
+
+  // nullptr: there is none. Valid as long as this object.
+  const ResourceTemplate* Find(std::string_view resource) const;
+  const std::vector<ResourceTemplate>& list() const { return list_; }
+
+ private:
+  std::vector<ResourceTemplate> list_;
+  std::vector<Glob> globs_;
+  std::unordered_map<std::string, std::size_t> exact_;    // the first of each
+};
+
+}    // namespace dthrottle::lease

@@ -1,0 +1,416 @@
+#include "lease/server.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace dthrottle::lease {
+
+namespace {
+
+constexpr std::size_t kNameBytesMax = 255;              // of a holder or a resource
+constexpr Duration kSoon = std::chrono::seconds(2);     // twice the default of min_request_interval
+constexpr std::uint64_t kClientsMax = 1'000'000'000;    // behind a server, in one band
+
+bool IsName(std::string_view name) {
+  return !name.empty() && name.size() <= kNameBytesMax;
+}
+
+bool IsAmount(double amount) {
+  return amount >= 0 && amount <= kCapacityMax;    // NaN is neither
+}
+
+bool IsValid(const std::optional<Claim>& claim, std::span<const Band> wants, double outstanding) {
+  return !wants.empty() && wants.size() <= Store::kBandsMax && IsAmount(outstanding) &&
+         (!claim.has_value() || IsAmount(claim->capacity)) &&
+         std::all_of(wants.begin(), wants.end(),
+                     [](const Band& band) { return band.clients <= kClientsMax && IsAmount(band.wants); });
+}
+
+}    // namespace
+
+struct LeaseServer::Resource {
+  std::string name;
+  const ResourceTemplate* how;
+  Store store;
+  std::optional<Lease> held{};    // where capacity does not come from the template
+  double share = 0;               // of it, to divide
+  double safe = 0;                // what to go on with when it has ended
+  Epoch epoch = 0;                // of who granted it
+  BootInstant ask{};              // the parent, next
+};
+
+// What there is to hand out.
+struct LeaseServer::Held {
+  double capacity = 0;
+  double share = 0;                       // to divide; the rest, if any, is to come back
+  std::optional<BootInstant> expiry{};    // none: it does not expire
+  bool any = false;
+  bool safe = false;    // not a lease, but what is left to a server that hears nothing from its parent
+};
+
+struct LeaseServer::Asked {
+  std::string_view resource;
+  std::span<const Band> wants;
+  double outstanding;
+  std::optional<Claim> has;
+  bool learning;    // whoever asks
+};
+
+LeaseServer::LeaseServer(ServerOptions options, Templates templates)
+    : options_(std::move(options)), templates_(std::move(templates)) {}
+
+LeaseServer::~LeaseServer() = default;
+
+// ---- Mastership ----
+
+void LeaseServer::BecomeMaster(const Mastership& mastership) {
+  resources_.clear();
+  holders_ = 0;
+  mastership_ = mastership;
+  former_ = mastership.former;
+  granting_ = true;
+}
+
+void LeaseServer::Resign(std::string address) {
+  resources_.clear();
+  holders_ = 0;
+  granting_ = false;
+  master_ = std::move(address);
+}
+
+// ---- Requests ----
+
+LeaseServer::Resource* LeaseServer::Find(std::string_view name, BootInstant now, Grant::Outcome& why) {
+  if (const auto found = resources_.find(name); found != resources_.end()) return found->second.get();
+  const ResourceTemplate* how = templates_.Find(name);
+  why = how == nullptr ? Grant::Outcome::kNoTemplate : Grant::Outcome::kFull;
+  if (how == nullptr || resources_.size() >= options_.resources_max) return nullptr;
+  auto made = std::make_unique<Resource>(
+      Resource{.name = std::string(name), .how = how, .store = Store(options_.seed), .ask = now});
+  return resources_.emplace(name, std::move(made)).first->second.get();
+}
+
+LeaseServer::Held LeaseServer::HeldBy(const Resource& resource, BootInstant now) const {
+  const ResourceTemplate& how = *resource.how;
+  if (!options_.has_parent && how.source == Source::kSettings) return {how.capacity, how.capacity, {}, true};
+  if (!resource.held.has_value()) return {};
+  if (resource.held->expiry > now) return {resource.held->capacity, resource.share, resource.held->expiry, true};
+  if (!options_.has_parent || !options_.falls_to_safe) return {};
+  const double safe = resource.safe < 0 ? how.capacity : resource.safe;
+  return {safe, safe, {}, true, true};
+}
+
+// The document leaves open whether the last instant belongs to it (its server and its simulation differ): it does.
+bool LeaseServer::IsLearning(const Resource& resource, BootInstant now) const {
+  return now - mastership_.since <= resource.how->learning();
+}
+
+double LeaseServer::SafeCapacity(const Resource& resource, BootInstant now) const {
+  if (resource.how->safe_capacity.has_value()) return *resource.how->safe_capacity;
+  const Held held = HeldBy(resource, now);
+  const double capacity = held.any ? held.share : resource.how->capacity;
+  return capacity / static_cast<double>(std::max<std::uint64_t>(resource.store.clients(), 1));
+}
+
+// Whether the lease was granted by this master or the one before it.
+bool LeaseServer::IsFormer(const Claim& claim) {
+  if (claim.epoch == 0 || claim.epoch > mastership_.epoch) return false;
+  if (claim.epoch == mastership_.epoch) return true;
+  if (mastership_.former == 0) former_ = std::max(former_, claim.epoch);
+  return claim.epoch == former_;
+}
+
+// Doorman "Processing the GetCapacity RPC", steps 1 to 4.
+Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& asked, BootInstant now) {
+  ++counts_.requests;
+  if (!IsName(id) || !IsName(asked.resource) || !IsValid(asked.has, asked.wants, asked.outstanding)) {
+    ++counts_.invalid;
+    return {.outcome = Grant::Outcome::kInvalid};
+  }
+  Grant::Outcome why{};
+  Resource* const resource = Find(asked.resource, now, why);
+  if (resource == nullptr) {
+    ++(why == Grant::Outcome::kFull ? counts_.full : counts_.no_template);
+    return {.outcome = why};
+  }
+  Expire(*resource, now);
+  Store& store = resource->store;
+  const std::optional<Store::Slot> known = store.Find(kind, id);
+  const bool learning = IsLearning(*resource, now);
+  if (!known.has_value() && holders_ >= options_.clients_max) {
+    ++counts_.full;
+    return {.outcome = Grant::Outcome::kFull};
+  }
+  const auto answered = [&](Grant grant) {
+    grant.safe_capacity = SafeCapacity(*resource, now);
+    grant.learning = learning;
+    grant.epoch = mastership_.epoch;
+    return grant;
+  };
+  if (known.has_value() && now - store.holder(*known).asked < options_.min_request_interval) {
+    ++counts_.too_soon;
+    const Lease& has = store.holder(*known).has;
+    return answered({.outcome = Grant::Outcome::kTooSoon, .lease = has, .share = has.capacity});
+  }
+  holders_ += !known.has_value();
+  counts_.unknown_claims += !learning && !known.has_value() && asked.has.has_value();
+  const bool keeps = !learning && asked.learning && known.has_value();
+  const Store::Slot slot = keeps ? *known : store.Put(kind, id, asked.wants);
+  const Grant grant = answered(keeps      ? Kept(*resource, slot, now)
+                               : learning ? Learned(*resource, slot, asked, now)
+                                          : Divided(*resource, slot, asked, now));
+  store.Grant(slot, grant.lease, now);
+  return grant;
+}
+
+// In learning mode everybody keeps what he has, and who has nothing gets nothing. What the document leaves open: a
+// claim may be wrong. One from before the last master counts for no more than the safe capacity. And as long as this
+// server has nothing itself, or less than is claimed, a lease is not prolonged: it ends when the claim does.
+Grant LeaseServer::Learned(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now) {
+  const Held held = HeldBy(resource, now);
+  double capacity = 0;
+  std::optional<BootInstant> expiry = held.expiry;
+  if (asked.has.has_value() && asked.has->expiry > now) {
+    capacity = asked.has->capacity;
+    const double safe = SafeCapacity(resource, now);
+    if (!IsFormer(*asked.has) && safe >= 0 && safe < capacity) {
+      capacity = safe;
+      ++counts_.capped_claims;
+    }
+    // A server that is learning itself claims what it has heard of so far, maybe less than its predecessor did here.
+    if (asked.learning) capacity = std::max(capacity, resource.store.Has(slot));
+    const bool covered = resource.store.HasBut(slot) + capacity <= held.capacity;
+    const bool strict = resource.how->strict || resource.how->source == Source::kCapacity;
+    if (!held.any || (strict && !covered)) expiry = asked.has->expiry;
+  }
+  Lease lease = MakeLease(*resource.how, options_.level, capacity, expiry, now);
+  // Whoever would come back after the end of learning mode comes back in half the time from then on: sooner, but still
+  // not everybody at once.
+  const Duration after = now + lease.refresh_interval - (mastership_.since + resource.how->learning());
+  if (after > Duration::zero()) lease.refresh_interval -= after / 2;
+  return {.lease = lease, .share = capacity};
+}
+
+// A server that is known here and is in learning mode has a new master: it cannot say yet what its clients want or
+// have. Dividing by what it does say would take from them what they are using, so it keeps what it had.
+Grant LeaseServer::Kept(const Resource& resource, Store::Slot slot, BootInstant now) {
+  const Held held = HeldBy(resource, now);
+  const double had = resource.store.Has(slot);
+  const double capacity =
+      resource.how->strict ? had : std::clamp(held.capacity - resource.store.HasBut(slot), 0.0, had);
+  return {.lease = MakeLease(*resource.how, options_.level, capacity, held.expiry, now), .share = capacity};
+}
+
+// What the algorithm gives, as far as it is not leased out to others. Strict: a server that has more leased out than
+// its share keeps that much until it comes back, and is told the share, which is what it then divides.
+Grant LeaseServer::Divided(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now) {
+  const ResourceTemplate& how = *resource.how;
+  const Held held = HeldBy(resource, now);
+  const bool counts = how.algorithm != Algorithm::kNone && how.algorithm != Algorithm::kStatic;
+  const double share = resource.store.Share(how.algorithm, counts ? held.share : how.capacity, slot);
+  const double free = std::max(0.0, held.capacity - resource.store.HasBut(slot));
+  double capacity = counts ? std::min(share, free) : share;
+  if (how.strict && resource.store.holder(slot).kind == HolderKind::kServer) {
+    capacity = std::max(capacity, std::min(asked.outstanding, resource.store.Has(slot)));
+  }
+  Lease lease = MakeLease(how, options_.level, capacity, held.expiry, now);
+  // Whoever comes before this server has anything itself is to come again when it may have.
+  if (!held.any && options_.falls_to_safe) lease.refresh_interval = std::min(lease.refresh_interval, kSoon);
+  return {.lease = lease, .share = std::min(share, capacity)};
+}
+
+std::optional<std::vector<Grant>> LeaseServer::GetCapacity(std::string_view client,
+                                                           std::span<const ResourceRequest> requests, BootInstant now) {
+  if (!IsMaster(now)) {
+    ++counts_.not_master;
+    return {};
+  }
+  std::vector<Grant> grants;
+  grants.reserve(requests.size());
+  for (const ResourceRequest& request : requests) {
+    const std::array band{Band{request.priority, 1, request.wants}};
+    grants.push_back(Answer(HolderKind::kClient, client, {request.resource, band, 0, request.has, false}, now));
+  }
+  return grants;
+}
+
+std::optional<std::vector<Grant>> LeaseServer::GetServerCapacity(std::string_view server,
+                                                                 std::span<const ServerResourceRequest> requests,
+                                                                 BootInstant now) {
+  if (!IsMaster(now)) {
+    ++counts_.not_master;
+    return {};
+  }
+  std::vector<Grant> grants;
+  grants.reserve(requests.size());
+  for (const ServerResourceRequest& request : requests) {
+    const std::array nobody{Band{}};
+    const std::span<const Band> wants = request.wants.empty() ? nobody : request.wants;
+    grants.push_back(Answer(HolderKind::kServer, server,
+                            {request.resource, wants, request.outstanding, request.has, request.learning}, now));
+  }
+  return grants;
+}
+
+bool LeaseServer::ReleaseCapacity(HolderKind kind, std::string_view holder, std::span<const std::string_view> resources,
+                                  BootInstant now) {
+  if (!IsMaster(now)) {
+    ++counts_.not_master;
+    return false;
+  }
+  for (const std::string_view name : resources) {
+    const auto found = resources_.find(name);
+    if (found == resources_.end() || !found->second->store.Erase(kind, holder)) continue;
+    ++counts_.released;
+    --holders_;
+  }
+  return true;
+}
+
+// ---- As a client of the parent ----
+
+BootInstant LeaseServer::NextAsk() const {
+  BootInstant next = BootInstant::max();
+  if (!options_.has_parent || !granting_) return next;
+  for (const auto& [name, resource] : resources_) next = std::min(next, resource->ask);
+  return next;
+}
+
+std::vector<ParentRequest> LeaseServer::AskParent(BootInstant now) {
+  std::vector<ParentRequest> requests;
+  if (!options_.has_parent || !IsMaster(now)) return requests;
+  Expire(now);
+  for (const auto& [name, resource] : resources_) {
+    const Store& store = resource->store;
+    ParentRequest request{.resource = name,
+                          .outstanding = store.has(),
+                          .wants = store.Aggregate(),
+                          .has = {},
+                          .learning = IsLearning(*resource, now)};
+    const Held held = HeldBy(*resource, now);
+    if (held.any && !held.safe) request.has = Claim{held.capacity, *held.expiry, resource->epoch};
+    // What clients have by now is no part of a lease of ours, but they use it.
+    if (held.safe && store.has() > 0) request.has = Claim{store.has(), store.last_expiry(), resource->epoch};
+    // The parent may be new as well: then what clients have claimed here is claimed there.
+    if (request.learning && store.has() > held.capacity) {
+      request.has = Claim{store.has(), store.last_expiry(), resource->epoch};
+    }
+    resource->ask = now + RefreshInterval(resource->how->refresh_interval, options_.level - 1);
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+void LeaseServer::AskParentAgain(BootInstant now) {
+  for (auto& [name, resource] : resources_) resource->ask = now;
+}
+
+void LeaseServer::HearParent(std::string_view name, const Grant& grant, BootInstant now) {
+  const auto found = resources_.find(name);
+  if (found == resources_.end() || !grant.leased()) return;
+  Resource& resource = *found->second;
+  if (grant.epoch < resource.epoch) {
+    ++counts_.stale_grants;
+    return;
+  }
+  Expire(resource, now);
+  resource.held = grant.lease;
+  resource.share = std::min(grant.share, grant.lease.capacity);
+  resource.safe = grant.safe_capacity;
+  resource.epoch = grant.epoch;
+  resource.ask = now + grant.lease.refresh_interval;
+  counts_.shortfalls += grant.lease.capacity < resource.store.has();
+}
+
+void LeaseServer::SetHeld(std::string_view name, double capacity, double share, BootInstant expiry, BootInstant now) {
+  Grant::Outcome why{};
+  Resource* const resource = Find(name, now, why);
+  if (resource == nullptr || resource->how->source != Source::kCapacity) return;
+  Expire(*resource, now);
+  resource->held = Lease{.capacity = capacity, .expiry = expiry};
+  resource->share = std::min(share, capacity);
+  counts_.shortfalls += capacity < resource->store.has();
+}
+
+// ---- Settings and inspection ----
+
+void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
+  templates_ = std::move(templates);
+  for (auto it = resources_.begin(); it != resources_.end();) {
+    Resource& resource = *it->second;
+    resource.how = templates_.Find(resource.name);
+    if (resource.how == nullptr) {
+      holders_ -= resource.store.size();
+      it = resources_.erase(it);
+      continue;
+    }
+    Expire(resource, now);
+    const Held held = HeldBy(resource, now);
+    counts_.shortfalls += !held.expiry.has_value() && held.any && held.capacity < resource.store.has();
+    ++it;
+  }
+}
+
+void LeaseServer::Expire(Resource& resource, BootInstant now) {
+  const std::size_t expired = resource.store.Expire(now);
+  holders_ -= expired;
+  counts_.expired += expired;
+}
+
+void LeaseServer::Expire(BootInstant now) {
+  for (auto it = resources_.begin(); it != resources_.end();) {
+    Resource& resource = *it->second;
+    Expire(resource, now);
+    // Clients' leases end with ours, and they will be back for the safe capacity.
+    const Duration kept = options_.falls_to_safe ? resource.how->lease_length : Duration::zero();
+    const bool holds = resource.held.has_value() && resource.held->expiry + kept > now && resource.held->capacity > 0;
+    const bool idle = resource.store.size() == 0 && !holds;
+    it = idle ? resources_.erase(it) : std::next(it);
+  }
+}
+
+std::vector<ResourceStatus> LeaseServer::Resources(BootInstant now) {
+  Expire(now);
+  std::vector<ResourceStatus> list;
+  for (const auto& [name, resource] : resources_) {
+    const Store& store = resource->store;
+    const Held held = HeldBy(*resource, now);
+    ResourceStatus status{.resource = name,
+                          .how = resource->how,
+                          .capacity = held.capacity,
+                          .capacity_expiry = held.expiry,
+                          .from = held.safe             ? "safe"
+                                  : options_.has_parent ? "parent"
+                                                        : Name(resource->how->source),
+                          .wants = store.wants(),
+                          .has = store.has(),
+                          .shortfall = std::max(0.0, store.has() - held.capacity),
+                          .holders = store.size(),
+                          .clients = store.clients(),
+                          .safe_capacity = SafeCapacity(*resource, now),
+                          .learning_until = {}};
+    if (IsLearning(*resource, now)) status.learning_until = mastership_.since + resource->how->learning();
+    list.push_back(std::move(status));
+  }
+  return list;
+}
+
+std::vector<HolderStatus> LeaseServer::Holders(std::string_view name, std::size_t most) const {
+  std::vector<HolderStatus> list;
+  const auto found = resources_.find(name);
+  if (found == resources_.end()) return list;
+  found->second->store.InOrder([&](const Holder& holder, const Demand& demand) {
+    if (list.size() >= most) return false;
+    list.push_back({.id = holder.id,
+                    .is_server = holder.kind == HolderKind::kServer,
+                    .priority = holder.wants.front().priority,
+                    .clients = static_cast<std::uint64_t>(demand.weight),
+                    .wants = demand.wants,
+                    .has = holder.has});
+    return true;
+  });
+  return list;
+}
+
+}    // namespace dthrottle::lease

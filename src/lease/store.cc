@@ -1,0 +1,104 @@
+#include "lease/store.h"
+
+#include <algorithm>
+#include <map>
+
+namespace dthrottle::lease {
+
+namespace {
+
+Demand Together(std::span<const Band> bands) {
+  Demand demand{0, 0};
+  for (const Band& band : bands) {
+    demand.wants += band.wants;
+    demand.weight += static_cast<double>(band.clients);
+  }
+  demand.weight = std::max(demand.weight, 1.0);    // a server that waits for its first client
+  return demand;
+}
+
+}    // namespace
+
+std::optional<Store::Slot> Store::Find(HolderKind kind, std::string_view id) const {
+  const auto found = index(kind).find(id);
+  return found == index(kind).end() ? std::nullopt : std::optional(found->second);
+}
+
+Store::Slot Store::Put(HolderKind kind, std::string_view id, std::span<const Band> wants) {
+  const auto found = index(kind).find(id);
+  if (found != index(kind).end()) {
+    const Slot slot = found->second;
+    holders_[slot].wants.assign(wants.begin(), wants.end());
+    tree_.SetDemand(slot, Together(wants));
+    return slot;
+  }
+  Slot slot;
+  if (free_.empty()) {
+    slot = static_cast<Slot>(holders_.size());
+    holders_.emplace_back();
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+  }
+  holders_[slot] = {.id = std::string(id), .kind = kind, .wants = {wants.begin(), wants.end()}, .has = {}};
+  index(kind).emplace(id, slot);
+  tree_.Insert(slot, Together(wants));
+  by_expiry_.emplace(BootInstant(), slot);    // until it is granted something
+  return slot;
+}
+
+void Store::Grant(Slot slot, const Lease& lease, BootInstant now) {
+  Holder& holder = holders_[slot];
+  auto node = by_expiry_.extract({holder.has.expiry, slot});
+  node.value().first = lease.expiry;
+  by_expiry_.insert(by_expiry_.end(), std::move(node));    // mostly the last
+  holder.has = lease;
+  holder.asked = now;
+  tree_.SetHas(slot, lease.capacity);
+}
+
+void Store::Drop(Slot slot) {
+  Holder& holder = holders_[slot];
+  by_expiry_.erase({holder.has.expiry, slot});
+  tree_.Erase(slot);
+  index(holder.kind).erase(index(holder.kind).find(std::string_view(holder.id)));
+  holder = {};
+  free_.push_back(slot);
+}
+
+bool Store::Erase(HolderKind kind, std::string_view id) {
+  const auto found = index(kind).find(id);
+  if (found == index(kind).end()) return false;
+  Drop(found->second);
+  return true;
+}
+
+std::size_t Store::Expire(BootInstant now) {
+  std::size_t expired = 0;
+  for (; !by_expiry_.empty() && by_expiry_.begin()->first <= now; ++expired) Drop(by_expiry_.begin()->second);
+  return expired;
+}
+
+std::vector<Band> Store::Aggregate() const {
+  std::map<std::int64_t, Band, std::greater<>> bands;    // by priority, the highest first
+  for (const auto& [expiry, slot] : by_expiry_) {
+    for (const Band& band : holders_[slot].wants) {
+      Band& sum = bands[band.priority];
+      sum.clients += band.clients;
+      sum.wants += band.wants;
+    }
+  }
+  std::vector<Band> result;
+  for (auto& [priority, band] : bands) {
+    band.priority = priority;
+    if (result.size() < kBandsMax) {
+      result.push_back(band);
+    } else {
+      result.back().clients += band.clients;
+      result.back().wants += band.wants;
+    }
+  }
+  return result;
+}
+
+}    // namespace dthrottle::lease

@@ -1,0 +1,94 @@
+// Who holds how much of one resource, and until when.
+//
+// Holders are found by name, in the order in which their leases expire, and, through the DemandTree, by what they want.
+// A lease client and a lease server of one name are two holders.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/siphash.h"
+#include "lease/demand_tree.h"
+#include "lease/lease.h"
+
+namespace dthrottle::lease {
+
+enum class HolderKind : std::uint8_t { kClient, kServer };
+
+struct Holder {
+  std::string id;
+  HolderKind kind{};
+  std::vector<Band> wants;    // one band for a client
+  Lease has;                  // as promised; what of it counts stands in the tree
+  BootInstant asked{};        // when it was last answered
+};
+
+class Store {
+ public:
+  using Slot = DemandTree::Slot;
+
+  explicit Store(std::uint64_t seed) : tree_(seed), slots_{Index(0, Hash{seed}), Index(0, Hash{seed})} {}
+
+  // nullopt: no such holder. A slot is its until it is erased or has expired.
+  std::optional<Slot> Find(HolderKind kind, std::string_view id) const;
+
+  // What it wants from now on; a new holder has nothing.
+  Slot Put(HolderKind kind, std::string_view id, std::span<const Band> wants);
+  void Grant(Slot slot, const Lease& lease, BootInstant now);
+  bool Erase(HolderKind kind, std::string_view id);
+  // Drops every lease that has expired by now. Returns their number.
+  std::size_t Expire(BootInstant now);
+
+  const Holder& holder(Slot slot) const { return holders_[slot]; }
+  // What the algorithm gives this one.
+  double Share(Algorithm algorithm, double capacity, Slot slot) const { return tree_.Share(algorithm, capacity, slot); }
+  double Has(Slot slot) const { return tree_.has(slot); }
+  double HasBut(Slot slot) const { return std::max(0.0, tree_.sums().has - tree_.has(slot)); }
+
+  double wants() const { return tree_.sums().wants; }
+  double has() const { return tree_.sums().has; }
+  std::uint64_t clients() const { return static_cast<std::uint64_t>(tree_.sums().weight); }
+  std::size_t size() const { return by_expiry_.size(); }
+  BootInstant last_expiry() const { return by_expiry_.empty() ? BootInstant() : by_expiry_.rbegin()->first; }
+
+  // What all want together, by priority; the least important are one band where there are more than kBandsMax.
+  static constexpr std::size_t kBandsMax = 64;
+  std::vector<Band> Aggregate() const;
+
+  // Calls `visit` with every holder, the one whose lease expires first at first, until it returns false.
+  template <class Visit>
+  void InOrder(Visit&& visit) const {
+    for (const auto& [expiry, slot] : by_expiry_) {
+      if (!visit(holders_[slot], tree_.demand(slot))) return;
+    }
+  }
+
+ private:
+  // Names are chosen by strangers.
+  struct Hash {
+    using is_transparent = void;
+    std::uint64_t seed = 0;
+    std::size_t operator()(std::string_view id) const { return SipHash<1, 3>(SipKey{seed, ~seed}, id); }
+  };
+  using Index = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
+
+  void Drop(Slot slot);
+  Index& index(HolderKind kind) { return slots_[static_cast<int>(kind)]; }
+  const Index& index(HolderKind kind) const { return slots_[static_cast<int>(kind)]; }
+
+  std::vector<Holder> holders_;
+  std::vector<Slot> free_;
+  DemandTree tree_;
+  Index slots_[2];
+  std::set<std::pair<BootInstant, Slot>> by_expiry_;
+};
+
+}    // namespace dthrottle::lease
