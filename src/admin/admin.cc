@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "admin/accuracy.h"
 #include "admin/escape.h"
 #include "admin/metrics.h"
 #include "config/keys.h"
@@ -127,12 +128,132 @@ std::unique_ptr<NamedTag> TagArgument(const Context& c, Json& answer) {
   return std::make_unique<NamedTag>(*bytes, c.host.settings().query.max_tag_bytes, c.limiter().keys().digest);
 }
 
+// ---- How accurate shared limits are ----
+
+std::string TokensText(double tokens) {
+  return fmt::format("{:.6g}", tokens);
+}
+
+double Hundredths(double x) {
+  return std::round(x * 100) / 100;
+}
+
+Json AccuracyRows(const Context& c, const std::vector<PeerAge>& ages) {
+  Json rows = Json::array();
+  const auto& rules = c.rules().rules();
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const auto index = static_cast<LimitIndex>(i);
+    if (!c.rules().limit(index).shared && !c.rules().limit(index).divided) continue;
+    const std::optional<Tokens> bound = BoundOf(c.limiter(), index, ages);
+    const RuleAccuracy& seen = c.limiter().accuracy(i);
+    rows.push_back({{"rule", rules[i].name},
+                    {"share", Name(rules[i].share)},
+                    {"bound", bound ? Json(Hundredths(*bound)) : Json()},
+                    {"over_percent", Hundredths(seen.over_percent())},
+                    {"under_percent", Hundredths(seen.under_percent())},
+                    {"over", Hundredths(seen.observed.over)},
+                    {"under", Hundredths(seen.observed.under)},
+                    {"served", Hundredths(seen.served)},
+                    {"debt", Hundredths(seen.debt)},
+                    {"ahead", Hundredths(seen.ahead)},
+                    {"tolerance", rules[i].tolerance},
+                    {"alert", seen.alarmed}});
+  }
+  return rows;
+}
+
+Json HottestRows(const Context& c) {
+  constexpr std::size_t kShown = 16;
+  Json rows = Json::array();
+  for (const TagAccuracy& tag : c.limiter().certificate().Hottest(kShown)) {
+    const auto limit = tag.is_digest ? std::nullopt : c.rules().Find(tag.tag().bytes);
+    rows.push_back({{"over", Hundredths(tag.observed.over)},
+                    {"under", Hundredths(tag.observed.under)},
+                    {"debt", Hundredths(tag.debt)},
+                    {"ahead", Hundredths(tag.ahead)},
+                    {"rule", limit.has_value() ? Json(RuleName(c.rules(), c.rules().limit(*limit))) : Json()},
+                    {"tag", ShowTag(tag.tag())}});
+  }
+  return rows;
+}
+
+// Each peer's staleness, the bound, what was seen of the rule and of the tag, and what is foretold.
+template <class Say>
+void WhyShared(const Context& c, const Inspection& seen, Say&& say) {
+  constexpr std::size_t kPeersNamed = 8;
+  const std::vector<PeerStatus> peers = c.host.Peers();
+  if (peers.empty()) return;
+  std::string named;
+  std::size_t others = 0;
+  for (const PeerStatus& p : peers) {
+    if (p.state == PeerState::kSelf || ++others > kPeersNamed) continue;
+    const std::string name = EscapeTag(p.name.empty() ? p.address : p.name);
+    named += named.empty() ? "" : ", ";
+    named += p.last_heard < Duration::zero()
+                 ? fmt::format("{} never", name)
+                 : fmt::format("{} {:.3f} s ago, with hits {:.3f} s old", name, Seconds(p.last_heard), Seconds(p.age));
+  }
+  if (others > kPeersNamed) named += fmt::format(", and {} more: see peers", others - kPeersNamed);
+  const Limit& limit = c.rules().limit(*seen.limit);
+  const std::string_view share = limit.forecast ? Name(Share::kForecast)
+                                 : limit.shared ? Name(Share::kDebit)
+                                                : Name(Share::kLocal);
+  if (!limit.divided) say(fmt::format("Other hosts, with share = \"{}\", heard: {}.", share, named));
+  const std::vector<PeerAge> ages = AgesOf(peers);
+  const std::optional<Tokens> bound = BoundOf(c.limiter(), *seen.limit, ages);
+  say(bound ? fmt::format("In theory {} hosts serve at most {} tokens above burst + rate x time.", ages.size() + 1,
+                          TokensText(*bound))
+            : std::string("Each host limits alone: together they have no bound but as many limits."));
+  if (!limit.shared) return;
+  if (limit.rule < c.rules().rules().size()) {
+    const RuleAccuracy& rule = c.limiter().accuracy(limit.rule);
+    say(
+        fmt::format("Under the rule {:.2f} % was over-admitted and {:.2f} % under-admitted in the last minute or so; "
+                    "the deepest debt is {}.",
+                    rule.over_percent(), rule.under_percent(), TokensText(rule.debt)));
+  }
+  if (seen.accuracy.has_value()) {
+    const TagAccuracy& tag = *seen.accuracy;
+    say(fmt::format("Of this tag {:.1f} tokens were over- and {:.1f} under-admitted; hosts are {:.1f} {} one bucket.",
+                    tag.observed.over, tag.observed.under, std::abs(tag.ahead), tag.ahead < 0 ? "behind" : "ahead of"));
+  }
+  if (seen.foretold.has_value()) {
+    const auto& f = *seen.foretold;
+    say(
+        fmt::format("It is foretold: asked for {:.1f}/s here and {:.1f}/s elsewhere, of which {:.3f} is earned; the "
+                    "bucket of all is taken to be at {:.1f}.",
+                    f.demand, f.peers_demand, f.share, f.level));
+    if (f.held) say("Peers have not heard of max_unheard tokens: what is not served waits for that.");
+  } else if (limit.forecast || seen.watched) {
+    say(seen.watched ? "It is watched: its hits are reported before the period is over."
+                     : "It is not watched: little is asked for, and reports once a period will do.");
+  }
+}
+
+// The same for `show`.
+Json SharedFields(const Context& c, const Inspection& seen) {
+  const std::optional<Tokens> bound = BoundOf(c.limiter(), *seen.limit, AgesOf(c.host.Peers()));
+  Json fields = {{"bound", bound ? Json(Hundredths(*bound)) : Json()}, {"watched", seen.watched}};
+  if (seen.foretold.has_value()) {
+    const auto& f = *seen.foretold;
+    fields.update({{"demand", Rounded(f.demand)},
+                   {"peers_demand", Rounded(f.peers_demand)},
+                   {"earns", Rounded(f.share)},
+                   {"believed_level", Rounded(f.level)}});
+  }
+  return fields;
+}
+
 Json Stats(const Context& c) {
   const Snapshot snapshot = TakeSnapshot(c.limiter(), c.host.Counts());
   Json out = {{"version", DTHROTTLE_VERSION}};
   for (const Count& count : Counts()) {
     const double value = count.value(snapshot);
     out[std::string(count.name)] = IsWhole(count) ? Json(static_cast<std::uint64_t>(value)) : Json(Rounded(value));
+  }
+  if (const std::vector<PeerStatus> peers = c.host.Peers(); !peers.empty()) {
+    out["accuracy"] = AccuracyRows(c, AgesOf(peers));
+    out["accuracy_hottest"] = HottestRows(c);
   }
   return out;
 }
@@ -153,9 +274,9 @@ std::string SignalText(const ShedStatus& status, double value) {
 
 // The state of a bucket, for `show` and `why` alike.
 Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
-  const double level = seen.bucket.Level(limit.shape, now);
+  const double level = seen.bucket.Level(seen.shape, now);
   const bool serves = limit.mode == Mode::kOff || level >= 1;
-  const Instant again = seen.bucket.ServesAt(limit.shape, 1, now);
+  const Instant again = seen.bucket.ServesAt(seen.shape, 1, now);
   return {{"level", Rounded(level)},
           {"debt", Rounded(std::max(0.0, -level))},
           {"verdict", serves || limit.mode == Mode::kShadow ? "OK" : "NO"},
@@ -194,10 +315,12 @@ Json Show(const Context& c) {
   }
   answer.update(LimitFields(c.rules(), *seen.limit));
   const Limit& limit = c.rules().limit(*seen.limit);
+  if (limit.divided) answer["part"] = Rounded(seen.part);
   const double shed = c.limiter().rejection_probability(limit.shed_priority);
   answer.update(BucketFields(seen, limit, c.now));
   answer["verdict"] = FinalVerdict(answer["verdict"], limit, shed);
   answer["shed_probability"] = Rounded(shed);
+  if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
   return answer;
 }
 
@@ -254,6 +377,10 @@ Json Why(const Context& c) {
   const Json bucket = BucketFields(seen, limit, c.now);
   say(fmt::format("The limit is burst {:g}, rate {:g}/s, mode {}.", limit_fields["burst"].get<double>(),
                   limit_fields["rate"].get<double>(), Name(limit.mode)));
+  if (limit.divided) {
+    say(fmt::format("Hosts divide it, and this one has {:.6g} of the rate: {:.6g}/s, burst {:.6g}.", seen.part,
+                    limit_fields["rate"].get<double>() * seen.part, seen.shape.burst()));
+  }
   const double shed = c.limiter().rejection_probability(limit.shed_priority);
   if (limit.shed_priority < kShedPriorities) say(WhyShed(c, limit, shed));
   if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
@@ -271,6 +398,7 @@ Json Why(const Context& c) {
                     bucket["served_again_in_s"].get<double>()));
     if (limit.mode == Mode::kShadow) say("The mode is shadow: the query is counted and answered OK all the same.");
   }
+  if (limit.mode != Mode::kOff) WhyShared(c, seen, say);
   answer["verdict"] = FinalVerdict(bucket["verdict"], limit, shed);
   answer["steps"] = steps;
   return answer;
@@ -399,6 +527,225 @@ Json Shed(const Context& c) {
   return ShedAnswer(c);
 }
 
+std::string_view Name(MemberState state) {
+  constexpr std::string_view kNames[] = {"unknown", "up", "silent"};
+  return kNames[static_cast<int>(state)];
+}
+
+Json MemberRows(const std::vector<CapacityMember>& members) {
+  Json rows = Json::array();
+  for (const CapacityMember& m : members) {
+    rows.push_back({{"name", m.name},
+                    {"state", Name(m.state)},
+                    {"heard_s_ago", m.last_heard < Duration::zero() ? Json() : Json(Rounded(Seconds(m.last_heard)))},
+                    {"weight", m.neighbour ? Json(m.weight) : Json()},
+                    {"witness", m.witness},
+                    {"best_friend", m.best_friend},
+                    {"differs", m.differs}});
+  }
+  return rows;
+}
+
+Json TokensOf(Parts parts, double rate) {
+  return Rounded(PartOfWhole(parts) * rate);
+}
+
+Json EdgeRows(const CapacityTag& tag, double rate) {
+  Json rows = Json::array();
+  for (const CapacityEdge& edge : tag.edges) {
+    rows.push_back({{"neighbour", edge.neighbour},
+                    {"indicator", edge.indicator ? Json(Rounded(*edge.indicator)) : Json()},
+                    {"given", TokensOf(edge.given, rate)},
+                    {"received", TokensOf(edge.received, rate)},
+                    {"under_way", TokensOf(edge.under_way, rate)}});
+  }
+  return rows;
+}
+
+Json IndicatorOf(const std::optional<CapacityTag>& tag) {
+  return tag && tag->indicator ? Json(Rounded(*tag->indicator)) : Json();
+}
+
+// What the exchange has of a tag; to be taken while its thread waits, and shown afterwards.
+struct Exchanged {
+  std::optional<CapacityTag> tag;
+  std::optional<CapacitySum> sum;
+};
+
+Json DividedRow(const Context& c, const Dividing::Participant& p, const Exchanged& exchanged) {
+  const auto& [known, sum] = exchanged;
+  const Tag tag{p.tag, p.is_digest};
+  const double part = c.limiter().Inspect({tag, 1, nullptr}, c.now).part;
+  Parts given = 0, received = 0;
+  if (known) {
+    for (const CapacityEdge& edge : known->edges) {
+      given += edge.given;
+      received += edge.received;
+    }
+  }
+  return {{"rule", p.rule},
+          {"rate", p.capacity},
+          {"part", Rounded(part)},
+          {"share", Rounded(part * p.capacity)},
+          {"demand", Rounded(p.demand.value())},
+          {"indicator", IndicatorOf(known)},
+          {"given", TokensOf(given, p.capacity)},
+          {"received", TokensOf(received, p.capacity)},
+          {"sum", sum ? TokensOf(sum->parts, p.capacity) : Json()},
+          {"sum_hosts", sum ? Json(sum->hosts) : Json()},
+          {"tag", ShowTag(tag)}};
+}
+
+using Divided = std::pair<const CapacityKey, Dividing::Participant>;
+
+// Those with most demand, which have a name here.
+std::vector<const Divided*> MostDivided(const Context& c) {
+  constexpr std::size_t kShown = 100;
+  std::vector<const Divided*> most;
+  if (c.host.dividing() == nullptr) return most;
+  for (const Divided& tag : c.host.dividing()->participants()) {
+    if (tag.second.capacity > 0) most.push_back(&tag);
+  }
+  std::sort(most.begin(), most.end(), [](const Divided* a, const Divided* b) {
+    const double x = a->second.demand.value(), y = b->second.demand.value();
+    return x != y ? x > y : a->second.tag < b->second.tag;
+  });
+  if (most.size() > kShown) most.resize(kShown);
+  return most;
+}
+
+Json CapacityOfAll(const Context& c) {
+  constexpr std::size_t kSummed = 10;    // the other hosts are asked for the sums of so many tags
+  const auto& lent = c.limiter().parts().lent();
+  const bool divides = c.host.dividing() != nullptr;
+  Json answer = {{"divides", divides}};
+  const std::vector<const Divided*> tags = MostDivided(c);
+  std::vector<Exchanged> exchanged;
+  const bool looked = c.host.LookAtCapacity([&](CapacityExchange& exchange) {
+    const CapacityCounts counts = exchange.Counts(c.now);
+    answer["generation"] = counts.generation;
+    answer["leased"] = counts.leased;
+    answer["reserve"] = Rounded(lent.reserve);
+    answer["usual"] = Rounded(lent.usual);
+    answer["rounds"] = counts.rounds;
+    answer["members"] = MemberRows(exchange.Members(c.now));
+    for (const Divided* tag : tags) {
+      Exchanged& one = exchanged.emplace_back();
+      one.tag = exchange.Inspect(tag->first);
+      if (exchanged.size() <= kSummed) one.sum = exchange.Sum(tag->first, c.now);
+    }
+  });
+  if (looked && divides) {
+    Json rows = Json::array();
+    for (std::size_t i = 0; i < tags.size(); ++i) rows.push_back(DividedRow(c, tags[i]->second, exchanged[i]));
+    answer["tags"] = std::move(rows);
+  } else {
+    answer["note"] = divides                                ? "busy; ask again"
+                     : c.rules().divided_fingerprint() == 0 ? "no rule has share = \"capacity\""
+                                                            : "there is no other host: all of each limit is here";
+  }
+  return answer;
+}
+
+Json Capacity(const Context& c) {
+  if (c.argument.empty()) return CapacityOfAll(c);
+  Json answer;
+  const auto named = TagArgument(c, answer);
+  if (named == nullptr) return answer;
+  const Tag& tag = named->query().tag;
+  const Inspection seen = c.limiter().Inspect(named->query(), c.now);
+  if (!seen.limit.has_value() || !c.rules().limit(*seen.limit).divided) {
+    return ErrorAnswer("TAG is under no rule with share = \"capacity\"");
+  }
+  const Limit& limit = c.rules().limit(*seen.limit);
+  const double rate = c.rules().rate(*seen.limit);
+  const CapacityKey key = c.limiter().KeyOf(tag, limit);
+  Exchanged exchanged;
+  std::size_t hosts = 1;
+  c.host.LookAtCapacity([&](CapacityExchange& exchange) {
+    exchanged = {exchange.Inspect(key), exchange.Sum(key, c.now)};
+    hosts += exchange.Members(c.now).size();
+  });
+  const auto& [known, sum] = exchanged;
+  std::optional<double> demand;
+  if (const Dividing* dividing = c.host.dividing()) {
+    const auto found = dividing->participants().find(key);
+    if (found != dividing->participants().end() && found->second.capacity > 0) demand = found->second.demand.value();
+  }
+  answer = {{"tag", EscapeTag(named->bytes())},
+            {"rule", RuleName(c.rules(), limit)},
+            {"rate", rate},
+            {"part", Rounded(seen.part)},
+            {"share", Rounded(seen.part * rate)},
+            {"takes_part", known.has_value()},
+            {"demand", demand ? Json(Rounded(*demand)) : Json()},
+            {"indicator", IndicatorOf(known)}};
+  if (sum) {
+    answer["sum"] = TokensOf(sum->parts, rate);
+    answer["sum_hosts"] = sum->hosts;
+    answer["sum_age_s"] = Rounded(Seconds(sum->age));
+    answer["hosts"] = hosts;
+  }
+  answer["neighbours"] = known ? EdgeRows(*known, rate) : Json::array();
+  return answer;
+}
+
+// Seconds from `now` to `then`, which may be over.
+Json SecondsTo(const std::optional<BootInstant>& then, BootInstant now) {
+  return then.has_value() ? Json(Rounded(Seconds(*then - now))) : Json();
+}
+
+Json LeaseRow(const lease::ResourceStatus& r, BootInstant now) {
+  return {{"resource", EscapeTag(r.resource)},
+          {"algorithm", lease::Name(r.how->algorithm)},
+          {"capacity", Rounded(r.capacity)},
+          {"from", r.from},
+          {"has", Rounded(r.has)},
+          {"wants", Rounded(r.wants)},
+          {"clients", r.clients},
+          {"shortfall", Rounded(r.shortfall)},
+          {"safe", r.safe_capacity < 0 ? Json() : Json(Rounded(r.safe_capacity))},
+          {"expires_in_s", SecondsTo(r.capacity_expiry, now)},
+          {"learning_s", SecondsTo(r.learning_until, now)}};
+}
+
+Json HolderRow(const lease::HolderStatus& h, BootInstant now) {
+  return {{"client", EscapeTag(h.id)},
+          {"has", Rounded(h.has.capacity)},
+          {"wants", Rounded(h.wants)},
+          {"priority", h.priority},
+          {"expires_in_s", SecondsTo(h.has.expiry, now)}};
+}
+
+// Everything in it that a lease client or another host wrote is escaped.
+Json Leases(const Context& c) {
+  const Result<std::string> resource = UnescapeTag(c.argument);
+  if (!resource) return ErrorAnswer("RESOURCE: " + resource.error().message);
+  const LeaseStatus status = c.host.Leases(*resource);
+  const std::string note = status.elector.empty()
+                               ? "lease.unix, lease.tcp and lease.grpc are \"\": this host leases nothing"
+                               : status.trouble;
+  Json rows = Json::array(), holders = Json::array();
+  for (const auto& r : status.resources) {
+    if (resource->empty() || r.resource == *resource) rows.push_back(LeaseRow(r, status.now));
+  }
+  for (const auto& h : status.holders) holders.push_back(HolderRow(h, status.now));
+  Json answer = {{"elector", status.elector.empty() ? Json() : Json(status.elector)},
+                 {"master", status.master.empty() ? Json() : Json(EscapeTag(status.master))},
+                 {"here", status.here},
+                 {"token", status.token},
+                 {"valid_s", status.valid.has_value() ? Json(Rounded(Seconds(*status.valid))) : Json()},
+                 {"node", EscapeTag(status.node)},
+                 {"level", status.level},
+                 {"parent", status.parent.empty() ? Json() : Json(EscapeTag(status.parent))},
+                 {"parent_heard_s", status.parent_heard ? Json(Rounded(Seconds(*status.parent_heard))) : Json()},
+                 {"parent_note", status.parent_trouble.empty() ? Json() : Json(EscapeTag(status.parent_trouble))},
+                 {"note", note.empty() ? Json() : Json(EscapeTag(note))},
+                 {"resources", rows}};
+  if (!resource->empty()) answer["clients"] = holders;
+  return answer;
+}
+
 Json Config(const Context& c) {
   return RenderSettings(c.host.settings(), c.rules().rules(), c.rules().overrides());
 }
@@ -430,6 +777,9 @@ constexpr Command kCommands[] = {
     {"rules", "", "rules in order, with what they served and throttled", Rules},
     {"peers", "", "the other hosts: where, heard how long ago, how old their news was, what was missed", Peers},
     {"shed", "[VALUE]", "what load shedding goes by and how much it refuses; VALUE reports what to go by", Shed},
+    {"capacity", "[TAG]", "how hosts divide limits: members and tags that take part, or one tag's part and neighbours",
+     Capacity},
+    {"leases", "[RESOURCE]", "who grants leases, and what is leased out; of RESOURCE, to whom", Leases},
     {"config", "", "the settings in force, as TOML", Config},
     {"forgive", "TAG", "forget what a tag has spent or owes", ForgiveTag},
     {"reload", "", "read the settings file again and put it in force, if it is good", nullptr},

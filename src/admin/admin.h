@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "config/settings.h"
+#include "limiter/dividing.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -31,7 +32,13 @@ class AdminHost {
   virtual ProcessCounts Counts() const = 0;
   virtual std::vector<PeerStatus> Peers() const = 0;    // none where limits are not shared
   virtual ShedStatus Shed() const = 0;
+  // `resource`: whose clients are wanted too; empty: of none.
+  virtual LeaseStatus Leases(std::string_view resource) = 0;
   virtual Result<void> ReportShed(double value) = 0;    // the reason if it is not wanted
+  // The two halves of dividing limits among hosts: the limiter's, null where none is divided; and the other, which is
+  // looked at while its thread waits. False if there is none, or it has no time.
+  virtual const Dividing* dividing() const { return nullptr; }
+  virtual bool LookAtCapacity(const std::function<void(CapacityExchange&)>&) const { return false; }
   // Starts a reload. `done` is called once, perhaps before this returns.
   virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;
   // Starts going over to the program at the daemon's path. `done` is called once, perhaps before this returns: with

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "admin/accuracy.h"
 #include "admin/escape.h"
 
 namespace dthrottle {
@@ -79,6 +80,19 @@ void EachRule(const Scrape& s, Add add) {
   add(std::string_view(), Lane::kNoRule);
 }
 
+const Deviation& DeviationOf(const Scrape& s, std::size_t rule) {
+  return rule == Lane::kNoRule ? s.limiter.certificate().rule(rule).ever : s.limiter.accuracy(rule).ever;
+}
+
+// Rules that hosts share, by debits.
+template <class Add>
+void EachSharedRule(const Scrape& s, Add add) {
+  const Rulebook& book = s.limiter.rules();
+  for (std::size_t i = 0; i < book.rules().size(); ++i) {
+    if (book.limit(static_cast<LimitIndex>(i)).shared) add(book.rules()[i].name, s.limiter.accuracy(i), i);
+  }
+}
+
 template <class Add>
 void EachPeerHeard(const Scrape& s, Add add) {
   for (const PeerStatus& peer : s.peers) {
@@ -146,6 +160,59 @@ constexpr Family kFamilies[] = {
      "host counts all that it hears of, so compare hosts, do not add them up.",
      [](const Scrape& s, Sink& sink) {
        EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, s.limiter.Debits(i).overadmitted); });
+     }},
+    {"dthrottled_accuracy_bound_tokens",
+     CountKind::kGauge,
+     {"rule"},
+     "The most that all hosts together may serve of a tag above burst + rate x time, by theory, as late as peers are "
+     "now. Only of rules with share debit or forecast.",
+     [](const Scrape& s, Sink& sink) {
+       const std::vector<PeerAge> ages = AgesOf(s.peers);
+       EachSharedRule(s, [&](std::string_view rule, const RuleAccuracy&, std::size_t i) {
+         sink.Add({rule}, BoundOf(s.limiter, static_cast<LimitIndex>(i), ages).value_or(0));
+       });
+     }},
+    {"dthrottled_accuracy_over_ratio",
+     CountKind::kGauge,
+     {"rule"},
+     "What hosts served beyond one bucket in the last minute or so, as a part of what it would have served.",
+     [](const Scrape& s, Sink& sink) {
+       EachSharedRule(s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) {
+         sink.Add({rule}, seen.over_percent() / 100);
+       });
+     }},
+    {"dthrottled_accuracy_under_ratio",
+     CountKind::kGauge,
+     {"rule"},
+     "What hosts refused in the last minute or so though one bucket would have served it, as a part of the same.",
+     [](const Scrape& s, Sink& sink) {
+       EachSharedRule(s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) {
+         sink.Add({rule}, seen.under_percent() / 100);
+       });
+     }},
+    {"dthrottled_accuracy_over_tokens_total",
+     CountKind::kCounter,
+     {"rule"},
+     "What hosts served beyond one bucket. Each host counts what it has heard of all, so compare hosts, do not add "
+     "them "
+     "up.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, DeviationOf(s, i).over); });
+     }},
+    {"dthrottled_accuracy_under_tokens_total",
+     CountKind::kCounter,
+     {"rule"},
+     "What hosts refused though one bucket would have served it.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, DeviationOf(s, i).under); });
+     }},
+    {"dthrottled_accuracy_debt_tokens",
+     CountKind::kGauge,
+     {"rule"},
+     "How far the tag that owes most is below zero.",
+     [](const Scrape& s, Sink& sink) {
+       EachSharedRule(
+           s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) { sink.Add({rule}, seen.debt); });
      }},
     {"dthrottled_peer_info",
      CountKind::kGauge,

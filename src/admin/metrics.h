@@ -22,7 +22,7 @@ namespace dthrottle {
 inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
 inline constexpr std::size_t kMetricsBytes = 32 * 1024;
-inline constexpr std::size_t kMetricsBytesPerRule = 1024;
+inline constexpr std::size_t kMetricsBytesPerRule = 2048;
 inline constexpr std::size_t kMetricsBytesPerPeer = 4096;
 
 // All metrics. The owner's thread.

@@ -8,9 +8,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/histogram.h"
 #include "base/time.h"
+#include "capacity/capacity_exchange.h"
+#include "lease/server.h"
 #include "limiter/limiter.h"
 #include "report/exchange.h"
 #include "shed/logistic.h"
@@ -26,6 +29,10 @@ struct PeerCounts {
   std::uint64_t hung_up = 0;        // connections ended because they subscribed to what nobody publishes
   std::uint64_t malformed = 0;      // messages of more parts than any has
   std::uint64_t lookups_failed = 0;
+  CapacityCounts capacity;
+  std::uint64_t capacity_tags = 0;       // take part, of this host's view
+  std::uint64_t capacity_crowded = 0;    // times that one more could not
+  std::uint64_t capacity_unsaved = 0;    // times that the state file could not be written
 };
 
 // What the HTTP listener counts.
@@ -69,6 +76,42 @@ struct ShedStatus {
   std::string note;                      // why there is no value, or what is special about it; may be empty
 };
 
+// What the lease server and its sockets count.
+struct LeaseCounts {
+  std::uint64_t connections = 0;    // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t rejected_full = 0;    // lease.max_connections
+  std::uint64_t idle_closed = 0;
+  std::uint64_t stalled = 0;
+  std::uint64_t lines = 0;    // answered
+  bool master = false;
+  std::uint64_t terms = 0;               // times that this host became master
+  std::uint64_t grpc_connections = 0;    // of connections
+  std::uint64_t grpc_calls = 0;
+  std::uint64_t grpc_refused = 0;    // lease.grpc_max_calls
+  std::uint64_t grpc_invalid = 0;
+  std::uint64_t parent_asks = 0, parent_failures = 0;
+  lease::ServerCounts server;
+};
+
+// The lease server, now.
+struct LeaseStatus {
+  std::string elector;    // empty: this host leases nothing
+  BootInstant now{};
+  std::string master;    // an address; empty: nobody knows
+  bool here = false;     // this host may grant
+  std::uint64_t token = 0;
+  std::optional<Duration> valid;    // mastership, without further news; none: for good, or not master
+  std::string trouble;              // of the election; may be empty
+  std::string node;                 // of the tree
+  std::uint32_t level = 0;
+  std::string parent;    // who is asked; empty: this is a root
+  std::string parent_trouble;
+  std::optional<Duration> parent_heard;    // ago
+  std::vector<lease::ResourceStatus> resources;
+  std::vector<lease::HolderStatus> holders;    // of the resource that was asked for
+};
+
 // What only the skin of the daemon can count.
 struct ProcessCounts {
   Duration uptime{};
@@ -93,6 +136,7 @@ struct ProcessCounts {
   HttpCounts http;
   RespCounts resp;
   ShedCounts shed;
+  LeaseCounts lease;
 };
 
 struct Snapshot {
@@ -105,6 +149,9 @@ struct Snapshot {
   std::uint64_t unmatched = 0;
   DebitTotals debits;    // over all rules
   MergeCounts merged;
+  WatchCounts watched;
+  Deviation deviated;    // over all rules
+  std::uint64_t accuracy_tags = 0, accuracy_crowded = 0, accuracy_alerts = 0;
   std::uint64_t rules = 0;
   std::uint64_t overrides = 0;
   bool reshaping = false;

@@ -10,7 +10,9 @@
 #include "base/host_name.h"
 #include "base/tag.h"
 #include "bucket/table.h"
+#include "config/kinds.h"
 #include "config/values.h"
+#include "lease/address.h"
 #include "rule/glob.h"
 #include "rule/rulebook.h"
 
@@ -19,41 +21,6 @@ namespace dthrottle {
 namespace {
 
 // ---- Kinds of keys: each returns the two functions of a key for one member ----
-
-template <class T, class M>
-using Member = std::function<M&(T&)>;
-
-template <class T, class M>
-M Read(const Member<T, M>& member, const T& target) {
-  return member(const_cast<T&>(target));    // the member function does not write
-}
-
-// A string that `parse` turns into the member and `format` turns back.
-template <class T, class M, class Parse, class Format>
-void Parsed(Key<T>& key, Member<T, M> member, Parse parse, Format format) {
-  key.set = [=](T& target, const Value& value) {
-    const auto* text = std::get_if<std::string>(&value);
-    if (text == nullptr) return false;
-    const auto parsed = parse(*text);
-    if (parsed) member(target) = *parsed;
-    return parsed.has_value();
-  };
-  key.get = [=](const T& target) -> Value { return std::string(format(Read(member, target))); };
-}
-
-template <class T>
-Key<T> Text(std::string_view name, std::string_view default_text, std::string allowed, Member<T, std::string> member,
-            std::string_view meaning, std::function<bool(const std::string&)> valid) {
-  Key<T> key{name, default_text, std::move(allowed), meaning, {}, {}};
-  Parsed<T, std::string>(
-      key, member,
-      [=](const std::string& text) -> Result<std::string> {
-        if (!valid(text)) return Fail("");
-        return text;
-      },
-      [](const std::string& text) { return text; });
-  return key;
-}
 
 bool NoControls(const std::string& text) {
   return std::none_of(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
@@ -65,53 +32,6 @@ bool IsPath(const std::string& text) {
 
 bool IsSocketPath(const std::string& text) {
   return IsPath(text) && text.size() < 108;
-}
-
-template <class T>
-Key<T> Integer(std::string_view name, std::string_view default_text, std::int64_t min, std::int64_t max,
-               Member<T, std::uint32_t> member, std::string_view meaning) {
-  Key<T> key{name, default_text, fmt::format("a whole number from {} to {}", min, max), meaning, {}, {}};
-  key.set = [=](T& target, const Value& value) {
-    const auto* number = std::get_if<std::int64_t>(&value);
-    if (number == nullptr || *number < min || *number > max) return false;
-    member(target) = static_cast<std::uint32_t>(*number);
-    return true;
-  };
-  key.get = [=](const T& target) -> Value { return static_cast<std::int64_t>(Read(member, target)); };
-  return key;
-}
-
-template <class T>
-Key<T> Flag(std::string_view name, std::string_view default_text, Member<T, bool> member, std::string_view meaning) {
-  Key<T> key{name, default_text, "true or false", meaning, {}, {}};
-  key.set = [=](T& target, const Value& value) {
-    const auto* flag = std::get_if<bool>(&value);
-    if (flag != nullptr) member(target) = *flag;
-    return flag != nullptr;
-  };
-  key.get = [=](const T& target) -> Value { return Read(member, target); };
-  return key;
-}
-
-template <class T>
-Key<T> DurationKey(std::string_view name, std::string_view default_text, Duration min, Duration max,
-                   Member<T, Duration> member, std::string_view meaning) {
-  Key<T> key{
-      name,
-      default_text,
-      fmt::format("a duration such as \"5s\" or \"250ms\" from {} to {}", FormatDuration(min), FormatDuration(max)),
-      meaning,
-      {},
-      {}};
-  Parsed<T, Duration>(
-      key, member,
-      [=](const std::string& text) -> Result<Duration> {
-        const auto parsed = ParseDuration(text);
-        if (parsed && (*parsed < min || *parsed > max)) return Fail("");
-        return parsed;
-      },
-      FormatDuration);
-  return key;
 }
 
 template <class T>
@@ -158,25 +78,6 @@ Key<T> Address(std::string_view name, std::string_view default_text, bool loopba
         return parsed;
       },
       FormatEndpoint);
-  return key;
-}
-
-// One of a few words.
-template <class T, class M>
-Key<T> Choice(std::string_view name, std::string_view default_text, std::vector<M> choices, Member<T, M> member,
-              std::string_view meaning) {
-  std::string allowed = "one of";
-  for (const M& m : choices) allowed += fmt::format("{} \"{}\"", &m == &choices.front() ? "" : ",", Name(m));
-  Key<T> key{name, default_text, allowed, meaning, {}, {}};
-  Parsed<T, M>(
-      key, member,
-      [=](const std::string& text) -> Result<M> {
-        for (const M m : choices) {
-          if (Name(m) == text) return m;
-        }
-        return Fail("");
-      },
-      [](M m) { return Name(m); });
   return key;
 }
 
@@ -304,6 +205,39 @@ Key<Settings> ShedBoundKey(std::string_view name, Member<Settings, ShedBound> me
   return key;
 }
 
+// Texts that are all valid.
+template <class T>
+Key<T> TextList(std::string_view name, std::string allowed, Member<T, std::vector<std::string>> member,
+                std::string_view meaning, std::function<bool(const std::string&)> valid) {
+  Key<T> key{name, "[]", std::move(allowed), meaning, {}, {}};
+  key.set = [=](T& target, const Value& value) {
+    const auto* list = std::get_if<std::vector<std::string>>(&value);
+    if (list == nullptr || !std::all_of(list->begin(), list->end(), valid)) return false;
+    member(target) = *list;
+    return true;
+  };
+  key.get = [=](const T& target) -> Value { return Read(member, target); };
+  return key;
+}
+
+// A number of which 0 is written "auto".
+Key<Settings> Gain(Member<Settings, double> member, std::string_view meaning) {
+  constexpr double kGainMax = 100;
+  Key<Settings> key = Number<Settings>("gain", "\"auto\"", 0, kGainMax, member, meaning);
+  key.allowed = fmt::format("\"auto\", or a number above 0 and at most {:g}", kGainMax);
+  key.set = [=, number = std::move(key.set)](Settings& s, const Value& value) {
+    const auto* text = std::get_if<std::string>(&value);
+    if (text == nullptr) return number(s, value) && member(s) > 0;
+    if (*text == "auto") member(s) = 0;
+    return *text == "auto";
+  };
+  key.get = [=](const Settings& s) -> Value {
+    const double gain = Read(member, s);
+    return gain == 0 ? Value(std::string("auto")) : Value(gain);
+  };
+  return key;
+}
+
 constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
 
 #define MEMBER(path)          \
@@ -312,12 +246,91 @@ constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
   }
 
 // What a reload can change; everything else in a section takes a start.
+constexpr const char* kLeaseAddressAllowed =
+    "an address such as \"tcp:10.0.0.1:7315\" or \"unix:/run/dthrottle/lease.sock\", with \",grpc:10.0.0.1:7316\" "
+    "behind "
+    "it or \"grpc:10.0.0.1:7316\" alone where there is gRPC, or \"\" for none";
+
+bool IsTcpAddress(std::string_view text) {
+  const auto endpoint = ParseEndpoint(text);
+  return endpoint && endpoint->enabled() && endpoint->port != 0;
+}
+
+bool IsLineAddress(std::string_view text) {
+  if (text.starts_with("tcp:")) return IsTcpAddress(text.substr(4));
+  return text.starts_with("unix:/") && IsSocketPath(std::string(text.substr(5))) && text.find(' ') == std::string::npos;
+}
+
+bool IsLeaseAddress(const std::string& text) {
+  const std::string_view line = lease::LineAddress(text), grpc = lease::GrpcAddress(text);
+  return (line.empty() || IsLineAddress(line)) && (grpc.empty() || IsTcpAddress(grpc)) &&
+         lease::JoinAddresses(line, grpc) == text;
+}
+
+Key<Settings> ParentList() {
+  Key<Settings> key{
+      "parent",
+      "[]",
+      "a list of addresses such as \"tcp:10.0.0.1:7315\" or \"unix:/run/dthrottle/lease.sock\"",
+      "Where the lease servers of the next level toward the root listen for lines: every host that may be master "
+      "there. "
+      "This server then gets its capacity from them and hands out what it holds, for no longer than it holds it. Needs "
+      "*level*. Without any it is a root, and capacity is that of [[resource]].",
+      {},
+      {}};
+  key.set = [](Settings& s, const Value& value) {
+    const auto* list = std::get_if<std::vector<std::string>>(&value);
+    if (list == nullptr || !std::all_of(list->begin(), list->end(), IsLineAddress)) return false;
+    s.lease.parent = *list;
+    return true;
+  };
+  key.get = [](const Settings& s) -> Value { return s.lease.parent; };
+  return key;
+}
+
+bool IsEtcdUrl(const std::string& text) {
+  const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
+  return scheme > 0 && text.size() > scheme && text.size() <= 255 && NoControls(text) &&
+         text.find_first_of(" ?#", scheme) == std::string::npos && !text.ends_with('/');
+}
+
+Key<Settings> EtcdList() {
+  Key<Settings> key{
+      "etcd",
+      "[]",
+      "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends",
+      "Members of etcd's cluster, version 3.4 or later, for \"etcd\": the next one is asked where one does "
+      "not answer.",
+      {},
+      {}};
+  key.set = [](Settings& s, const Value& value) {
+    const auto* list = std::get_if<std::vector<std::string>>(&value);
+    if (list == nullptr || !std::all_of(list->begin(), list->end(), IsEtcdUrl)) return false;
+    s.lease.etcd = *list;
+    return true;
+  };
+  key.get = [](const Settings& s) -> Value { return s.lease.etcd; };
+  return key;
+}
+
 constexpr std::string_view kReloadable[] = {"query.max_connections",
                                             "query.idle_timeout",
                                             "peers.connect",
                                             "peers.authorized_keys",
+                                            "capacity.lease",
+                                            "capacity.members",
+                                            "capacity.graph",
+                                            "capacity.degree",
+                                            "capacity.links",
+                                            "capacity.graph_file",
+                                            "capacity.reserve",
+                                            "capacity.indicator",
+                                            "capacity.gain",
+                                            "capacity.on_isolation",
                                             "resp.max_connections",
                                             "resp.idle_timeout",
+                                            "lease.max_connections",
+                                            "lease.idle_timeout",
                                             "shed.signal",
                                             "shed.cgroup",
                                             "shed.low",
@@ -424,6 +437,15 @@ std::vector<Section> MakeSections() {
            Text<S>("authorized_keys", "\"\"", "an absolute path, or \"\" for none", MEMBER(peers.authorized_keys),
                    "The directory with the public key of every host that is heard, NAME.pub. A reload reads it again.",
                    IsPath),
+           Flag<S>(
+               "eager", "false", [](Settings & s) -> auto& { return s.peers.eager; },
+               "Whether hits of tags that are asked for much are reported before the period is over, so that the limit "
+               "is exceeded by less. It costs no more entries of reports: in the long run one for each tag and period, "
+               "and what was reported early is not reported again. Limits under share = \"forecast\" always are."),
+           Integer<S>("watched_tags", "4096", 512, 1'000'000, MEMBER(peers.watched_tags),
+                      "How many tags may be reported early, or foretold, at a time; rounded up to a power of two. "
+                      "Each takes 600 bytes and 32 for every peer. Others are reported once a period, and what is "
+                      "refused room is counted (watches_crowded)."),
            BytesKey<S>("history", "\"64MiB\"", std::uint64_t{1} << 20, kSizeMax, MEMBER(peers.history),
                        "Reports that are kept to be sent again to a host that missed them; the oldest go first. What "
                        "is no longer there is lost for that host, and counted."),
@@ -432,6 +454,74 @@ std::vector<Section> MakeSections() {
            Text<S>("name_servers", "\"\"",
                    "addresses such as \"127.0.0.1:8600\", with commas between, or \"\" for the system's",
                    MEMBER(peers.name_servers), "Who is asked for them.", NoControls),
+       }},
+      {"capacity",
+       "Dividing limits among hosts, under rules with *share* = \"capacity\". Each host has a part of the rate and of "
+       "the "
+       "burst, and neighbours move parts to where more is asked for, round by round. The parts of a tag never sum to "
+       "more than the whole. All hosts need the same of *members*, *graph*, *degree*, *links*, *reserve*, *lease* and "
+       "*indicator*, and the same "
+       "rates under rules that divide.",
+       {
+           DurationKey<S>("interval", "\"1s\"", 50ms, 1min, MEMBER(capacity.interval),
+                          "The time between two rounds, in which neighbours tell each other how they fare and give."),
+           DurationKey<S>("lease", "\"10s\"", 200ms, 10min, MEMBER(capacity.lease),
+                          "A host that nobody hears for so long is taken for dead, and its parts go to others; by then "
+                          "it has gone down to its reserve by itself. At least four times the *interval*."),
+           TextList<S>("members", "a list of hosts' names", MEMBER(capacity.members),
+                       "The names of all hosts that divide limits, this one's too. With keys it may be left out: then "
+                       "they are the hosts whose keys are authorized.",
+                       [](const std::string& text) { return !text.empty() && IsHostName(text); }),
+           Choice<S, CapacityGraph>("graph", "\"regular\"",
+                                    {CapacityGraph::kRing, CapacityGraph::kRegular, CapacityGraph::kComplete,
+                                     CapacityGraph::kList, CapacityGraph::kFile},
+                                    MEMBER(capacity.graph),
+                                    "Who are neighbours: \"ring\"; \"regular\", a random graph in which every host has "
+                                    "*degree* neighbours, the same on all hosts; \"complete\", all; \"list\", those in "
+                                    "*links*; \"file\", those in *graph_file*. All hosts need the same. "
+                                    "dthrottle-plan(1) says how fast each evens out."),
+           Integer<S>("degree", "4", 2, 64, MEMBER(capacity.degree), "Neighbours of a host in a \"regular\" graph."),
+           TextList<S>(
+               "links", "a list of links such as \"web-1 web-2\" or \"web-1 web-2 0.5\"", MEMBER(capacity.links),
+               "For the graph \"list\": two hosts each, and the weight of what moves between them, which is 1 if "
+               "nothing is said.",
+               [](const std::string& text) { return ParseCapacityLink(text).has_value(); }),
+           Text<S>(
+               "graph_file", "\"\"", "an absolute path", MEMBER(capacity.graph_file),
+               "For the graph \"file\": links between members as dthrottle-plan(1) reads them, a line \"web-1 web-2\" "
+               "or \"web-1 web-2 0.5\" each, or DOT. Read at start and at each reload.",
+               IsPath),
+           Number<S>("reserve", "0.1", 0, 1, MEMBER(capacity.reserve),
+                     "The part of its equal share that a host never gives away, and that is left to it when it is cut "
+                     "off."),
+           Text<S>(
+               "indicator", "\"throttled-amount\"",
+               "one of \"throttled-amount\", \"spare-bandwidth\", \"throttled-ratio\", \"log-ratio\"",
+               MEMBER(capacity.indicator),
+               "What neighbours make equal: \"throttled-amount\", how much more is asked for than a host has, which "
+               "is also its spare bandwidth with the other sign; \"throttled-ratio\", the same as a part of what is "
+               "asked for; \"log-ratio\", the logarithm of demand over share.",
+               [](const std::string& text) {
+                 return text == "throttled-amount" || text == "spare-bandwidth" || text == "throttled-ratio" ||
+                        text == "log-ratio";
+               }),
+           Gain(MEMBER(capacity.gain),
+                "The part of the difference between two neighbours' indicators that moves in a round. \"auto\" is half "
+                "of "
+                "what is certain to be stable."),
+           Choice<S, IsolatedShare>("on_isolation", "\"reserve\"", {IsolatedShare::kReserve, IsolatedShare::kKeep},
+                                    MEMBER(capacity.on_isolation),
+                                    "What a host keeps that reaches too few others to know who is dead: its *reserve*, "
+                                    "or all, and then the sum may exceed the limit by what the others hold."),
+           Integer<S>("tags_max", "10000", 1, 1'000'000, MEMBER(capacity.tags_max),
+                      "The most tags that take part at once. One more keeps the equal share, and is counted. Only tags "
+                      "of which some host was asked for more than its part take part."),
+           Text<S>(
+               "state_file", "\"\"", "an absolute path, or \"\" for table.file with .capacity behind it",
+               MEMBER(capacity.state_file),
+               "What a host must not forget about who is dead, some hundred bytes, written when a host dies or members "
+               "change. On a disk it outlives a reboot.",
+               IsPath),
        }},
       {"shed",
        "Refusing some queries when the host runs hot, under rules with *shed* = true. Between *low* and *high* the "
@@ -503,6 +593,82 @@ std::vector<Section> MakeSections() {
                "The size of the table for limits that clients bring, beside table.memory, where accept_limits is "
                "true. It lives in table.file with .resp behind it, and is kept as that is."),
        }},
+      {"lease",
+       "Leases for batch clients, who ask how fast they may go instead of being refused; see dthrottle-protocol(7). "
+       "Nobody is served unless there is an address. What there is to lease says [[resource]].",
+       {
+           Text<S>("unix", "\"\"", "an absolute path of at most 107 bytes, or \"\" for none", MEMBER(lease.unix_path),
+                   "The Unix stream socket for lease clients of this host.", IsSocketPath),
+           FileMode<S>("unix_mode", "\"0660\"", MEMBER(lease.unix_mode),
+                       "The permissions of that socket. Who may write to it may take and release anybody's leases."),
+           Address<S>("tcp", "\"\"", false, MEMBER(lease.tcp),
+                      "The TCP address for those of other hosts. There is no password and nothing is encrypted: the "
+                      "network has to keep strangers away. Port 0 takes any free port and logs it."),
+           Address<S>("grpc", "\"\"", false, MEMBER(lease.grpc),
+                      "The TCP address for clients that ask by gRPC, the interface doorman.Capacity of "
+                      "protocol/doorman.proto, with the field numbers of the public system. Only in a build with gRPC. "
+                      "There is no password and nothing is encrypted here either."),
+           Integer<S>("grpc_max_calls", "1000", 1, 100'000, MEMBER(lease.grpc_max_calls),
+                      "The most gRPC calls that wait for their answers; one more is told RESOURCE_EXHAUSTED, and "
+                      "counted. A call has at most 1 MiB, and a connection 100 calls at once."),
+           Integer<S>("grpc_max_resources", "500", 1, 10'000, MEMBER(lease.grpc_max_resources),
+                      "The most resources that one gRPC call may ask for; a larger one is told INVALID_ARGUMENT, and "
+                      "counted. Each takes some 2 us, in which no query of the main thread is answered."),
+           Integer<S>("max_connections", "2048", 1, 1'000'000, MEMBER(lease.max_connections),
+                      "The most lease clients connected at once. One more is closed at once, and counted. Each takes "
+                      "about 1 KiB, and up to 1 MiB while it does not read its answers."),
+           DurationKey<S>("idle_timeout", "\"5m\"", 0s, 24h * 365, MEMBER(lease.idle_timeout),
+                          "A connection on which nothing arrives for as long is closed; with \"0s\" none is. Leases go "
+                          "on without a connection."),
+           Text<S>("address", "\"\"", kLeaseAddressAllowed, MEMBER(lease.address),
+                   "Where lease clients reach this host, as it stands in the election and in answers of hosts that are "
+                   "not master. Without it *tcp*, or *unix* where there is no *tcp*, and *grpc*.",
+                   IsLeaseAddress),
+           Choice<S, LeaseElector>(
+               "elector", "\"none\"", {LeaseElector::kNone, LeaseElector::kStatic, LeaseElector::kEtcd},
+               MEMBER(lease.elector),
+               "Which of several hosts grants leases: \"none\", each host by itself, for a single one or where hosts "
+               "have parts of the capacity; \"static\", the one whose address is *master*; \"etcd\", whoever etcd "
+               "elects, one at most at any time."),
+           Text<S>("master", "\"\"", kLeaseAddressAllowed, MEMBER(lease.master),
+                   "The address of the master, for \"static\".", IsLeaseAddress),
+           EtcdList(),
+           Text<S>("etcd_key", "\"dthrottle/lease/master\"", "text of 1 to 255 bytes", MEMBER(lease.etcd_key),
+                   "The key that stands for mastership there. Hosts with the same key elect one master among them.",
+                   [](const std::string& text) { return !text.empty() && text.size() <= 255 && NoControls(text); }),
+           DurationKey<S>("etcd_ttl", "\"5s\"", 3s, 1h, MEMBER(lease.etcd_ttl),
+                          "How long mastership lasts without news from the master, in whole seconds. A master that is "
+                          "lost is replaced within this and a second; one that etcd does not answer stops granting a "
+                          "second before it is over."),
+           Text<S>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", MEMBER(lease.etcd_ca_file),
+                   "Certificates of the authorities that etcd's own is checked by, for https.", IsPath),
+           Text<S>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none",
+                   MEMBER(lease.etcd_certificate_file), "The certificate by which etcd knows this host, for https.",
+                   IsPath),
+           Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(lease.etcd_key_file),
+                   "Its private key.", IsPath),
+           Text<S>(
+               "node", "\"\"", "a name of up to 64 letters, digits and \"_-.\", or \"\"", MEMBER(lease.node),
+               "The node of the server tree that this server is of, the same for all that may become its master; the "
+               "parent knows it by that. Without it, the host's name.",
+               [](const std::string& text) { return text.empty() || IsHostName(text); }),
+           ParentList(),
+           Integer<S>(
+               "level", "0", 0, lease::kLevelMax, MEMBER(lease.level),
+               "How far the node is from the root of the tree, which is 0. With every level a refresh interval is "
+               "half as long."),
+           DurationKey<S>(
+               "min_request_interval", "\"1s\"", 0s, 1h, MEMBER(lease.min_request_interval),
+               "A client that asks again for the same resource within this time gets the answer that it has. "
+               "At most half of the shortest refresh interval on this *level*, or punctual clients would be "
+               "turned away."),
+           Integer<S>(
+               "max_clients", "200000", 1, 10'000'000, MEMBER(lease.max_clients),
+               "The most leases at once, of all resources together; whoever comes then gets none, and is counted. "
+               "Each takes some 400 bytes."),
+           Integer<S>("max_resources", "10000", 1, 1'000'000, MEMBER(lease.max_resources),
+                      "The most resources with leases at once."),
+       }},
   };
 }
 
@@ -539,8 +705,9 @@ std::vector<Key<Rule>> MakeRuleKeys() {
       "share", "\"debit\"", {Share::kLocal, Share::kDebit, Share::kForecast, Share::kCapacity},
       [](Rule & r) -> auto& { return r.share; },
       "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; "
-      "\"forecast\", the same, with hosts predicting each other between reports; \"capacity\", each host has a part of "
-      "the rate, and parts move to where the demand is. *In this version the last two do what \"debit\" does.*"));
+      "\"forecast\", the same, but reports go out as soon as a host leaves what the others foretell of it, so that the "
+      "limit holds in every second and not only in the long run; \"capacity\", each host has a part of the rate, and "
+      "parts move to where the demand is; see [capacity]."));
   keys.push_back(Choice<Rule, Mode>(
       "mode", "\"enforce\"", {Mode::kEnforce, Mode::kShadow, Mode::kOff}, [](Rule & r) -> auto& { return r.mode; },
       "\"enforce\" throttles; \"shadow\" decides and counts but answers OK, to try a rule before it hurts; \"off\" "
@@ -567,6 +734,35 @@ std::vector<Key<Rule>> MakeRuleKeys() {
     return rule.max_debt.has_value() ? Value(*rule.max_debt) : Value(std::monostate());
   };
   keys.push_back(std::move(max_debt));
+  Key<Rule> max_unheard{
+      "max_unheard",
+      "\"\"",
+      fmt::format("a number of tokens from 1 to {:g}", kBurstMax),
+      "Under share = \"forecast\": the most that this host serves of a tag that its peers can neither have foretold "
+      "nor "
+      "heard of; a query beyond it is refused until they have heard, some 20 ms. It bounds what a crowd that comes to "
+      "all hosts at once gets: so many tokens from each. A burst on one host alone is served in parts of it. Without "
+      "it "
+      "2 x burst / the square root of the number of hosts, and at least 2.",
+      {},
+      {}};
+  max_unheard.set = [](Rule& rule, const Value& value) {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    const auto* number = std::get_if<double>(&value);
+    const double tokens = whole != nullptr ? static_cast<double>(*whole) : number != nullptr ? *number : -1;
+    if (!(tokens >= 1 && tokens <= kBurstMax)) return false;
+    rule.max_unheard = tokens;
+    return true;
+  };
+  max_unheard.get = [](const Rule& rule) -> Value {
+    return rule.max_unheard.has_value() ? Value(*rule.max_unheard) : Value(std::monostate());
+  };
+  keys.push_back(std::move(max_unheard));
+  keys.push_back(Number<Rule>(
+      "tolerance", "0", 0, 1e6, [](Rule & r) -> auto& { return r.tolerance; },
+      "How much of what hosts serve under the rule may be beyond the limit, in % of what one bucket for all would have "
+      "served in the last minute: when more of it has been seen the log says so, and again when that is over; "
+      "accuracy_alerts counts. With 0 nothing is said. See CHOOSING A SHARE."));
   Key<Rule> horizon{
       "horizon",
       "\"\"",
@@ -636,11 +832,108 @@ std::vector<Key<Override>> MakeOverrideKeys() {
   return keys;
 }
 
+using lease::ResourceTemplate;
+
+// A number of units that may be missing.
+template <class M>
+Key<ResourceTemplate> Amount(std::string_view name, std::string_view default_text, double least, std::string allowed,
+                             M ResourceTemplate::*member, std::string_view meaning) {
+  Key<ResourceTemplate> key{name, default_text, std::move(allowed), meaning, {}, {}};
+  key.set = [=](ResourceTemplate& r, const Value& value) {
+    const auto* whole = std::get_if<std::int64_t>(&value);
+    const auto* number = std::get_if<double>(&value);
+    const double units = whole != nullptr ? static_cast<double>(*whole) : number != nullptr ? *number : std::nan("");
+    if (!((units >= 0 && units <= lease::kCapacityMax) || (units == lease::kUnlimited && least < 0))) return false;
+    r.*member = units;
+    return true;
+  };
+  key.get = [=](const ResourceTemplate& r) -> Value {
+    const std::optional<double> units = r.*member;
+    return units.has_value() ? Value(*units) : Value(std::monostate());
+  };
+  return key;
+}
+
+std::vector<Key<ResourceTemplate>> MakeResourceKeys() {
+  using namespace std::chrono_literals;
+  using lease::Algorithm;
+  using R = ResourceTemplate;
+  constexpr Duration kLongest = 24h;
+  std::vector<Key<R>> keys;
+  keys.push_back(Text<R>(
+      "identifier_glob", "", "a glob of 1 to 255 bytes: * ? [a-z] [!a-z] \\x",
+      [](R & r) -> auto& { return r.identifier_glob; }, "The names of the resources, as a glob over the whole name.",
+      [](const std::string& text) {
+        return !text.empty() && text.size() <= kTagBytesMax && Glob::Compile(text).has_value();
+      }));
+  keys.push_back(
+      Amount("capacity", "", 0, fmt::format("a number from 0 to {:g}", lease::kCapacityMax), &R::capacity,
+             "How much there is, in whatever unit clients and the resource agree on, such as queries a second "
+             "or open transactions. With \"static\", how much there is for each client."));
+  keys.push_back(Choice<R, Algorithm>(
+      "algorithm", "\"fair_share\"",
+      {Algorithm::kNone, Algorithm::kStatic, Algorithm::kProportionalShare, Algorithm::kProportionalScaling,
+       Algorithm::kFairShare},
+      [](R & r) -> auto& { return r.algorithm; },
+      "How it is divided where more is wanted than there is: \"none\", everybody gets what he wants all the same; "
+      "\"static\", everybody gets up to *capacity*; \"proportional_share\", an equal share, and of what others leave "
+      "of "
+      "theirs a part in proportion to what is wanted beyond it; \"proportional_scaling\", the same part of what is "
+      "wanted for everybody; \"fair_share\", an equal share, and equal shares of what others leave until nothing is "
+      "left."));
+  keys.push_back(Choice<R, lease::Source>(
+      "source", "\"settings\"", {lease::Source::kSettings, lease::Source::kCapacity},
+      [](R & r) -> auto& { return r.source; },
+      "Where the capacity of a root server comes from: \"settings\", *capacity*; \"capacity\", this host's part of it, "
+      "as it has that part of the tag with the resource's name under a rule with share = \"capacity\". Then every host "
+      "leases out its own part and needs no master, and parts follow what is wanted."));
+  keys.push_back(DurationKey<R>(
+      "lease_length", "\"60s\"", 2s, kLongest, [](R & r) -> auto& { return r.lease_length; },
+      "How long a lease lasts unless it is refreshed; less where the server's own lease ends before."));
+  keys.push_back(DurationKey<R>(
+      "refresh_interval", "\"16s\"", 1s, kLongest, [](R & r) -> auto& { return r.refresh_interval; },
+      "How often clients of the root are to refresh it. Shorter than *lease_length*."));
+  Key<R> learning{
+      "learning_mode_duration",
+      "\"\"",
+      "a duration such as \"60s\" from 0s to 24h",
+      "How long a new master gives everybody what he has, and nothing to others, because it does not know the leases "
+      "that are out. Without it *lease_length*; a shorter time relies on clients that refresh in time.",
+      {},
+      {}};
+  learning.set = [=](R& r, const Value& value) {
+    const auto* text = std::get_if<std::string>(&value);
+    const auto parsed = text != nullptr ? ParseDuration(*text) : Result<Duration>(Fail(""));
+    if (!parsed || *parsed < 0s || *parsed > kLongest) return false;
+    r.learning_mode_duration = *parsed;
+    return true;
+  };
+  learning.get = [](const R& r) -> Value {
+    return r.learning_mode_duration.has_value() ? Value(FormatDuration(*r.learning_mode_duration))
+                                                : Value(std::monostate());
+  };
+  keys.push_back(std::move(learning));
+  keys.push_back(Amount("safe_capacity", "\"\"", lease::kUnlimited,
+                        fmt::format("a number from 0 to {:g}, or -1", lease::kCapacityMax), &R::safe_capacity,
+                        "What a client in safe mode may use when no server answers; 0 is nothing and -1 everything. "
+                        "Without it an equal part of the capacity for each client that the server knows."));
+  keys.push_back(Flag<R>(
+      "strict", "false", [](R & r) -> auto& { return r.strict; },
+      "With *true* capacity moves from one server to another only after it has come back from the clients of the "
+      "first: "
+      "never is more leased out than there is, and it takes some refresh intervals more to follow the demand."));
+  keys.push_back(Text<R>(
+      "description", "\"\"", "text without control characters", [](R & r) -> auto& { return r.description; },
+      "For people.", NoControls));
+  return keys;
+}
+
 // The default of a key, which is written as TOML but only ever as one of these.
 Value DefaultValue(std::string_view text) {
   if (text == "[]") return std::vector<std::string>();
   if (text == "false") return false;
   if (text.starts_with('"')) return std::string(text.substr(1, text.size() - 2));
+  if (text.find('.') != text.npos) return std::stod(std::string(text));
   return static_cast<std::int64_t>(std::stoll(std::string(text)));
 }
 
@@ -669,6 +962,11 @@ const std::vector<Key<Rule>>& RuleKeys() {
 
 const std::vector<Key<Override>>& OverrideKeys() {
   static const std::vector<Key<Override>> keys = MakeOverrideKeys();
+  return keys;
+}
+
+const std::vector<Key<lease::ResourceTemplate>>& ResourceKeys() {
+  static const std::vector<Key<lease::ResourceTemplate>> keys = MakeResourceKeys();
   return keys;
 }
 

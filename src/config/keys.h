@@ -42,6 +42,7 @@ struct Section {
 const std::vector<Section>& Sections();
 const std::vector<Key<Rule>>& RuleKeys();
 const std::vector<Key<Override>>& OverrideKeys();
+const std::vector<Key<lease::ResourceTemplate>>& ResourceKeys();
 
 inline constexpr std::string_view kRuleMeaning =
     "One limit. Rules are tried in the order of the file and the first whose *match* fits the tag applies; the rule "
@@ -50,6 +51,11 @@ inline constexpr std::string_view kRuleMeaning =
 inline constexpr std::string_view kOverrideMeaning =
     "Another burst and rate for one exact tag, found before any rule is tried. Sharing, mode and counters are those of "
     "the rule that the tag matches. There may be a million of them; they cost a query nothing.";
+
+inline constexpr std::string_view kResourceMeaning =
+    "Capacity to lease out: how much there is of a resource, and how it is divided among those who ask for leases. A "
+    "resource has the first of these with exactly its name, or else the first whose glob matches it; without any there "
+    "are no leases on it. A reload reaches a client when it refreshes its lease.";
 
 // Settings with every default in place and no rules. Paths under /run move to $XDG_RUNTIME_DIR where `runtime_dir`
 // says so (DESIGN section 9).

@@ -1,10 +1,13 @@
 // Settings from the text of a TOML file. Says everything that is wrong with it at once, each with its place.
 #pragma once
 
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "config/keys.h"
 #include "config/settings.h"
 
 namespace dthrottle {
@@ -32,8 +35,32 @@ struct LoadedSettings {
 inline constexpr std::size_t kSettingsBytesMax = std::size_t{256} << 20;
 inline constexpr std::size_t kSettingsLineBytesMax = 4096;
 
+// A table that a program's file has beside those of the daemon, read and complained about in the same way.
+struct FurtherTable {
+  struct Nothing {};
+
+  std::string_view name;
+  std::size_t count_max = 0;    // 0: there is one, [name]; otherwise it is a list, [[name]]
+  // For each such table of the file, in order: its keys, which write where they like. `line` is that of the table.
+  std::function<std::vector<Key<Nothing>>(std::uint32_t line)> open;
+};
+
+// The keys of a T as keys of a further table, writing into `target`, which must outlive them.
+template <class T>
+std::vector<Key<FurtherTable::Nothing>> KeysOf(const std::vector<Key<T>>& keys, T& target) {
+  using Nothing = FurtherTable::Nothing;
+  std::vector<Key<Nothing>> bound;
+  for (const Key<T>& key : keys) {
+    bound.push_back({key.name, key.default_text, key.allowed, key.meaning,
+                     [&target, set = key.set](Nothing&, const Value& value) { return set(target, value); },
+                     [&target, get = key.get](const Nothing&) { return get(target); }, key.at_start});
+  }
+  return bound;
+}
+
 // `file` is what messages call the text. Defaults under /run/dthrottle are moved to `runtime_dir`.
 LoadedSettings ParseSettings(std::string_view text, std::string_view file,
-                             std::string_view runtime_dir = "/run/dthrottle");
+                             std::string_view runtime_dir = "/run/dthrottle",
+                             std::span<const FurtherTable> further = {});
 
 }    // namespace dthrottle

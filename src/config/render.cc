@@ -183,6 +183,10 @@ std::string RenderSettings(const Settings& settings, std::span<const Rule> rules
   if (overrides.size() > kOverridesRendered) {
     out += fmt::format("\n# and {} more [[override]]\n", overrides.size() - kOverridesRendered);
   }
+  for (const lease::ResourceTemplate& resource : settings.resources) {
+    out += "\n[[resource]]\n";
+    RenderKeys(out, ResourceKeys(), resource);
+  }
   return out;
 }
 
@@ -200,6 +204,8 @@ std::string RenderExample() {
   out += "\n# The default rule: everybody else.\n[[rule]]\nname = \"default\"\nburst = 10\nrate = 1.0\n";
   out += "\n" + Comment(Plain(kOverrideMeaning)) + "[[override]]\n";
   RenderExampleItem(out, OverrideKeys(), Override{"login:partner-7", 100, 20, {}});
+  out += "\n" + Comment(Plain(kResourceMeaning)) + "[[resource]]\n";
+  RenderExampleItem(out, ResourceKeys(), lease::ResourceTemplate{.identifier_glob = "db:orders", .capacity = 500});
   return out;
 }
 
@@ -213,6 +219,8 @@ std::string RenderManual() {
   RenderManualKeys(out, RuleKeys(), true);
   out += ".Ss [[override]]\n" + Paragraph(kOverrideMeaning);
   RenderManualKeys(out, OverrideKeys(), true);
+  out += ".Ss [[resource]]\n" + Paragraph(kResourceMeaning);
+  RenderManualKeys(out, ResourceKeys(), true);
   return out;
 }
 

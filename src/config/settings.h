@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "lease/resource.h"
 #include "rule/rule.h"
 #include "shed/signal.h"
 
@@ -26,6 +27,36 @@ enum class HttpHeaders { kDraft10, kDraft03, kBoth, kOff };
 inline constexpr std::string_view Name(HttpHeaders headers) {
   constexpr std::string_view kNames[] = {"draft-10", "draft-03", "both", "off"};
   return kNames[static_cast<int>(headers)];
+}
+
+// Who exchanges capacity with whom.
+enum class CapacityGraph { kRing, kRegular, kComplete, kList, kFile };
+
+inline constexpr std::string_view Name(CapacityGraph graph) {
+  constexpr std::string_view kNames[] = {"ring", "regular", "complete", "list", "file"};
+  return kNames[static_cast<int>(graph)];
+}
+
+// What is left of its capacity to a host that is cut off.
+enum class IsolatedShare { kReserve, kKeep };
+
+inline constexpr std::string_view Name(IsolatedShare share) {
+  constexpr std::string_view kNames[] = {"reserve", "keep"};
+  return kNames[static_cast<int>(share)];
+}
+
+// "web-1 web-2 0.5": two hosts that are neighbours, and the weight of their link.
+struct CapacityLink {
+  std::string a, b;
+  double weight = 1;
+};
+
+// How the master of lease servers is found.
+enum class LeaseElector { kNone, kStatic, kEtcd };
+
+inline constexpr std::string_view Name(LeaseElector elector) {
+  constexpr std::string_view kNames[] = {"none", "static", "etcd"};
+  return kNames[static_cast<int>(elector)];
 }
 
 struct Settings {
@@ -60,12 +91,28 @@ struct Settings {
     Duration period{};
     std::string key_file;
     std::string authorized_keys;    // a directory
-    std::uint64_t history = 0;      // bytes
+    bool eager = false;
+    std::uint32_t watched_tags = 0;
+    std::uint64_t history = 0;    // bytes
     Duration resolve_interval{};
     std::string name_servers;
 
     bool enabled() const { return !connect.empty(); }
   } peers;
+  struct {
+    Duration interval{}, lease{};
+    std::vector<std::string> members;    // empty: whose keys are authorized
+    CapacityGraph graph{};
+    std::uint32_t degree = 0;
+    std::vector<std::string> links;    // as ParseCapacityLink
+    std::string graph_file;            // as dthrottle-plan reads it
+    double reserve = 0;                // of the equal share
+    std::string indicator;
+    double gain = 0;    // 0: automatic
+    IsolatedShare on_isolation{};
+    std::uint32_t tags_max = 0;
+    std::string state_file;    // empty: beside the table
+  } capacity;
   struct {
     ShedSignal signal{};
     std::string cgroup;    // below /sys/fs/cgroup, or absolute; empty: the daemon's own, or the host for pressure
@@ -84,8 +131,34 @@ struct Settings {
 
     bool enabled() const { return tcp.enabled() || !unix_path.empty(); }
   } resp;
+  struct {
+    std::string unix_path;    // empty: no Unix socket
+    std::uint32_t unix_mode = 0;
+    Endpoint tcp;
+    Endpoint grpc;
+    std::uint32_t grpc_max_calls = 0;
+    std::uint32_t grpc_max_resources = 0;    // of one call
+    std::uint32_t max_connections = 0;
+    Duration idle_timeout{};
+    std::string node;    // of the server tree; empty: the host's name
+    std::uint32_t level = 0;
+    std::vector<std::string> parent;    // addresses; empty: this is a root
+    Duration min_request_interval{};
+    std::uint32_t max_clients = 0;
+    std::uint32_t max_resources = 0;
+    std::string address;    // as clients have it; empty: by tcp or unix_path
+    LeaseElector elector{};
+    std::string master;               // an address
+    std::vector<std::string> etcd;    // URLs
+    std::string etcd_key;
+    Duration etcd_ttl{};
+    std::string etcd_ca_file, etcd_certificate_file, etcd_key_file;
+
+    bool enabled() const { return tcp.enabled() || !unix_path.empty() || grpc.enabled(); }
+  } lease;
   std::vector<Rule> rules;
   std::vector<Override> overrides;
+  std::vector<lease::ResourceTemplate> resources;
 };
 
 }    // namespace dthrottle

@@ -168,6 +168,26 @@ std::string FormatBind(const Endpoint& e) {
   return e.enabled() ? "tcp://" + FormatEndpoint(e) : "";
 }
 
+Result<CapacityLink> ParseCapacityLink(std::string_view text) {
+  std::vector<std::string> words;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find(' ', start), text.size());
+    if (end > start) words.emplace_back(text.substr(start, end - start));
+    start = end + 1;
+  }
+  if (words.size() < 2 || words.size() > 3 || words[0] == words[1]) return Fail("not two hosts and a weight");
+  CapacityLink link{words[0], words[1]};
+  for (const std::string& name : {link.a, link.b}) {
+    if (!IsHostName(name)) return Fail("no name of a host: " + name);
+  }
+  if (words.size() == 3) {
+    const char* const end = words[2].data() + words[2].size();
+    const auto [rest, error] = std::from_chars(words[2].data(), end, link.weight);
+    if (error != std::errc() || rest != end || !(link.weight > 0 && link.weight <= 1000)) return Fail("no weight");
+  }
+  return link;
+}
+
 Result<std::uint32_t> ParseFileMode(std::string_view text) {
   std::uint32_t mode = 0;
   const char* const end = text.data() + text.size();

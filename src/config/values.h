@@ -51,6 +51,9 @@ bool IsDnsName(std::string_view name);
 Result<Endpoint> ParseBind(std::string_view text);
 std::string FormatBind(const Endpoint&);
 
+// "web-1 web-2" or "web-1 web-2 0.5".
+Result<CapacityLink> ParseCapacityLink(std::string_view text);
+
 // "0660": permission bits in octal.
 Result<std::uint32_t> ParseFileMode(std::string_view text);
 std::string FormatFileMode(std::uint32_t);

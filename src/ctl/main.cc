@@ -16,6 +16,7 @@
 #include "base/host_name.h"
 #include "base/result.h"
 #include "config/values.h"
+#include "ctl/lease.h"
 #include "io/keys.h"
 
 namespace dthrottle {
@@ -171,9 +172,9 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
   app.footer(
-      "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, config, "
-      "forgive TAG, reload, upgrade; "
-      "or keygen NAME, which needs no daemon");
+      "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, "
+      "shed [VALUE], capacity [TAG], leases [RESOURCE], config, forgive TAG, reload, upgrade; "
+      "or lease RESOURCE WANTS [-- COMMAND...]; or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
     app.parse(argc, argv);
@@ -186,6 +187,7 @@ int Main(int argc, char** argv) {
     return EX_USAGE;
   }
   if (words.front() == "keygen") return Keygen(words);
+  if (words.front() == "lease") return RunLease(words, socket);
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   const Result<std::string> answer = Ask(socket, Line(words, as_json), patience);
   if (!answer) {

@@ -26,6 +26,7 @@
 #include "io/clock.h"
 #include "io/process.h"
 #include "io/signals.h"
+#include "lease/address.h"
 
 namespace dthrottle {
 
@@ -40,10 +41,9 @@ constexpr std::uint64_t kPeersRetryMs = 5000;
 struct FrontEnd {
   std::string_view name, doing;
 };
-constexpr FrontEnd kFrontEnds[] = {{"http", "answering HTTP"},
-                                   {"resp", "answering clients of Redis"},
-                                   {"admin", "taking commands"},
-                                   {"query", "answering queries"}};
+constexpr FrontEnd kFrontEnds[] = {{"http", "answering HTTP"},          {"resp", "answering clients of Redis"},
+                                   {"grpc", "granting leases by gRPC"}, {"lease", "granting leases"},
+                                   {"admin", "taking commands"},        {"query", "answering queries"}};
 
 // Of a name that says nothing: queries.
 const FrontEnd& FrontEndOf(std::string_view key) {
@@ -147,6 +147,7 @@ void Daemon::Start() {
   shedding_ = std::make_unique<Shedding>(&loop_, *limiter_, settings_, log_);
   shedding_->Reload();
   Listen();
+  CampaignForLeases();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
   TakeHandedConnections();
   WatchSignals();
@@ -186,6 +187,7 @@ void Daemon::StartPeering() {
   std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
   limiter_->table().SetDigestKey(keys.digest);
   peering_ = std::make_unique<Peering>(&loop_, *limiter_, settings_, log_, *tasks_);
+  limiter_->WatchTags(settings_.peers.watched_tags, settings_.peers.eager, [p = peering_.get()] { p->Wake(); });
   if (took_over()) {
     // Those who wait for answers come first, but what they are served is to be reported.
     limiter_->ShareWith(settings_.peers.connect.size(), settings_.peers.period);
@@ -244,6 +246,8 @@ void Daemon::Listen() {
   listen("query", settings_.query.unix_path, settings_.query.unix_mode, settings_.query.tcp);
   listen("admin", settings_.admin.unix_path, settings_.admin.unix_mode, settings_.admin.tcp);
   listen("resp", settings_.resp.unix_path, settings_.resp.unix_mode, settings_.resp.tcp);
+  listen("lease", settings_.lease.unix_path, settings_.lease.unix_mode, settings_.lease.tcp);
+  listen("grpc", "", 0, settings_.lease.grpc);
   listen("http", settings_.admin.http_unix_path, settings_.admin.http_unix_mode, settings_.admin.http);
   CloseHandedListeners();
 }
@@ -318,6 +322,12 @@ Listener::OnAccept Daemon::Taker(std::string_view front, bool is_tcp) {
     }
     return [this](int fd) { OnRespConnection(fd); };
   }
+  if (front == "lease" || front == "grpc") {
+    if (leasing_ == nullptr) leasing_ = std::make_unique<Leasing>(&loop_, settings_, log_, FreshPrng().Next());
+    if (front == "lease") return [this](int fd) { leasing_->Take(fd); };
+    if (const auto served = leasing_->ServeGrpc(); !served) throw StartFailure{EX_CONFIG, served.error().message};
+    return [this](int fd) { leasing_->TakeGrpc(fd); };
+  }
   if (http_ == nullptr) {
     const HttpLimits limits{settings_.admin.http_connections, settings_.admin.http_timeout};
     http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(), limits, Now);
@@ -347,6 +357,36 @@ void Daemon::OpenBroughtLimits() {
   brought_ = std::make_unique<BroughtLimits>(brought_region_->bytes(), ReadBootId(), FreshKeys(), started_);
 }
 
+// As the master that others are to find: where this host listens, unless the settings know better.
+void Daemon::CampaignForLeases() {
+  if (leasing_ == nullptr) return;
+  std::string line(lease::LineAddress(settings_.lease.address)), grpc(lease::GrpcAddress(settings_.lease.address));
+  const auto is_at = [&](std::string_view key, std::string& address) {
+    for (const Listening& l : listeners_) {
+      if (address.empty() && l.key == key) address = DescribeSocket(l.listener->fd());
+    }
+  };
+  is_at("lease.tcp", line);
+  is_at("lease.unix", line);
+  if (grpc.empty()) {
+    is_at("grpc.tcp", grpc);
+    grpc.erase(0, std::string_view("tcp:").size());
+  }
+  leasing_->TakeParts([this](std::string_view tag, const Dividing::LeaseUse& use) { return PartForLeases(tag, use); });
+  leasing_->Campaign(lease::JoinAddresses(line, grpc));
+}
+
+// A host without others has the whole; one that has not begun to divide has nothing yet.
+std::optional<Dividing::LeasePart> Daemon::PartForLeases(std::string_view tag, const Dividing::LeaseUse& use) {
+  if (peering_ == nullptr) return Dividing::LeasePart{1, 1, Instant::max()};
+  if (peering_->dividing() == nullptr) return std::nullopt;
+  return peering_->dividing()->Lease(tag, use, Now());
+}
+
+LeaseStatus Daemon::Leases(std::string_view resource) {
+  return leasing_ != nullptr ? leasing_->Status(resource) : LeaseStatus();
+}
+
 void Daemon::OnRespConnection(int fd) {
   if (resp_->connections() < settings_.resp.max_connections) return resp_->Take(fd);
   ++counts_.resp.rejected_full;
@@ -366,6 +406,10 @@ void Daemon::RaiseDescriptorLimit() {
              limit.rlim_cur < settings_.query.max_connections + settings_.resp.max_connections + kOtherDescriptors) {
     log_.Warning("the limit of open files, {}, is too low for resp.max_connections = {} as well: raise LimitNOFILE",
                  limit.rlim_cur, settings_.resp.max_connections);
+  } else if (settings_.lease.enabled() &&
+             limit.rlim_cur < settings_.query.max_connections + settings_.lease.max_connections + kOtherDescriptors) {
+    log_.Warning("the limit of open files, {}, is too low for lease.max_connections = {} as well: raise LimitNOFILE",
+                 limit.rlim_cur, settings_.lease.max_connections);
   }
 }
 
@@ -463,6 +507,11 @@ ProcessCounts Daemon::Counts() const {
   }
   if (brought_ != nullptr) counts.resp.brought = brought_->table().counts();
   counts.shed = shedding_->Counts();
+  if (leasing_ != nullptr) {
+    counts.lease = leasing_->Counts();
+    counts.idle_closed += counts.lease.idle_closed;
+    counts.stalled += counts.lease.stalled;
+  }
   return counts;
 }
 
@@ -539,6 +588,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
         server->set_idle_timeout(timeout);
       });
     }
+    if (leasing_ != nullptr) leasing_->Reload();
     if (resp_ != nullptr) resp_->set_idle_timeout(settings_.resp.idle_timeout);
     StartBackground();
   }
@@ -618,6 +668,10 @@ void Daemon::Stop(int signal) {
     ++draining_;
     resp_->Drain([this] { tasks_->Post([this] { OnDrained(); }); });
   }
+  if (leasing_ != nullptr) {
+    ++draining_;
+    leasing_->Leave([this] { tasks_->Post([this] { OnDrained(); }); });
+  }
   for (const auto& worker : workers_) {
     worker->Do([this, w = worker.get()] {
       w->server->Drain([this, w] {
@@ -649,6 +703,7 @@ void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
   if (shedding_ != nullptr) shedding_->Close();
+  if (leasing_ != nullptr) leasing_->Close();
   admin_->Close();
   if (http_ != nullptr) http_->Close();
   if (resp_ != nullptr) resp_->Close();

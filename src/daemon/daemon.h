@@ -15,6 +15,7 @@
 #include "admin/admin.h"
 #include "config/load.h"
 #include "config/settings.h"
+#include "daemon/leasing.h"
 #include "daemon/peering.h"
 #include "daemon/shedding.h"
 #include "frontend/http.h"
@@ -28,6 +29,7 @@
 #include "io/query_server.h"
 #include "io/service.h"
 #include "io/task_queue.h"
+#include "limiter/dividing.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -91,6 +93,8 @@ class Daemon final : private AdminHost {
   void StartReload();
   void FinishReload(std::unique_ptr<ReloadWork> work);
   void PutInForce(std::unique_ptr<ReloadWork> work);
+  void CampaignForLeases();
+  std::optional<Dividing::LeasePart> PartForLeases(std::string_view tag, const Dividing::LeaseUse& use);
   void ReloadPeering(std::vector<std::string>& problems);
   void StartBackground();
   void OnBackground();
@@ -113,7 +117,12 @@ class Daemon final : private AdminHost {
   ProcessCounts Counts() const override;
   std::vector<PeerStatus> Peers() const override;
   ShedStatus Shed() const override { return shedding_->Status(); }
+  LeaseStatus Leases(std::string_view resource) override;
   Result<void> ReportShed(double value) override { return shedding_->Report(value); }
+  const Dividing* dividing() const override { return peering_ != nullptr ? peering_->dividing() : nullptr; }
+  bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const override {
+    return peering_ != nullptr && peering_->LookAtCapacity(look);
+  }
   void Reload(std::function<void(const ReloadOutcome&)> done) override;
   void Upgrade(std::function<void(const Result<std::string>&)> done) override;
 
@@ -139,6 +148,7 @@ class Daemon final : private AdminHost {
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<Shedding> shedding_;
+  std::unique_ptr<Leasing> leasing_;    // null where nothing listens for it
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<HttpServer> http_;    // null where nothing listens for it
   std::optional<MappedRegion> brought_region_;
@@ -164,6 +174,7 @@ class Daemon final : private AdminHost {
   enum class Upgrading { kNo, kChecking, kSettling, kLeavingPeers, kGoing };
   Upgrading upgrading_ = Upgrading::kNo;
   bool left_peers_ = false;
+  bool left_leases_ = false;
   std::unique_ptr<Child> check_;    // the program, asked whether it could take over
   std::function<void(const Result<std::string>&)> upgrade_asked_;
 };

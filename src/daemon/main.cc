@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "config/load.h"
 #include "daemon/daemon.h"
+#include "daemon/dividing_options.h"
 #include "daemon/elsewhere.h"
 #include "io/files.h"
 #include "io/handover.h"
@@ -50,7 +51,9 @@ int CheckOnly(const std::string& path, std::uint32_t handover_version) {
   }
   const LoadedSettings loaded = ParseSettings(*text, path);
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
-  if (!loaded.ok()) return EX_CONFIG;
+  const auto graph = CheckGraphFile(loaded.settings);
+  if (!graph) fmt::print("{}: error: {}\n", path, graph.error().message);
+  if (!loaded.ok() || !graph) return EX_CONFIG;
   fmt::print("{}: ok, {} rules, {} overrides\n", path, loaded.settings.rules.size(), loaded.settings.overrides.size());
   return EX_OK;
 }

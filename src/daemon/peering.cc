@@ -8,9 +8,10 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/host_name.h"
+#include "daemon/dividing_options.h"
 #include "io/clock.h"
 #include "io/files.h"
+#include "io/process.h"
 #include "io/signals.h"
 
 namespace dthrottle {
@@ -32,31 +33,6 @@ std::uint64_t Random() {
   return value;
 }
 
-// What the machine is called, with whatever no peer may be called left out.
-std::string NameOfMachine() {
-  char name[256] = {};
-  if (::gethostname(name, sizeof name - 1) != 0) return "host";
-  std::string fit;
-  for (const char c : std::string_view(name)) {
-    if (IsHostName({&c, 1}) && fit.size() < kHostNameBytesMax) fit += c;
-  }
-  return fit.empty() ? "host" : fit;
-}
-
-// Greater at each start, also if the clock has been set back meanwhile, as long as the file beside the table is there.
-std::uint64_t NextIncarnation(const std::string& table_file) {
-  const auto wall = std::chrono::duration_cast<std::chrono::microseconds>(WallClock()).count();
-  std::uint64_t incarnation = static_cast<std::uint64_t>(std::max<std::int64_t>(wall, 1));
-  if (table_file.empty()) return incarnation;
-  const std::string path = table_file + ".incarnation";
-  if (const auto text = ReadFile(path, 32)) {
-    const std::uint64_t last = std::strtoull(text->c_str(), nullptr, 10);
-    if (last < std::uint64_t{1} << 62) incarnation = std::max(incarnation, last + 1);
-  }
-  ReplaceFile(path, std::to_string(incarnation) + "\n");    // the clock alone will do if this fails
-  return incarnation;
-}
-
 }    // namespace
 
 Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks)
@@ -65,6 +41,29 @@ Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Lo
   DT_CHECK(uv_async_init(loop_, &wake_, on_wake) == 0 && uv_timer_init(loop_, &timer_) == 0 &&
            uv_idle_init(loop_, &working_) == 0);
   wake_.data = timer_.data = working_.data = this;
+  LendReserve();
+}
+
+// Of divided limits, until the other hosts have been heard, or have not: what nobody can have been given.
+void Peering::LendReserve() {
+  const auto& capacity = settings_.capacity;
+  const std::size_t hosts = capacity.members.empty() ? settings_.peers.connect.size() + 1 : capacity.members.size();
+  const double part = capacity.reserve / static_cast<double>(hosts);
+  limiter_.ChangeParts([&](PartTable& parts) {
+    parts.ForgetParts();
+    parts.Lend({part, part, Instant::max()});
+  });
+}
+
+// The limiter's half, to a thread that divides or does not.
+void Peering::Divide(bool begin) {
+  if (!begin) {
+    dividing_.reset();
+    LendReserve();
+  } else if (dividing_ == nullptr) {
+    dividing_ = std::make_unique<Dividing>(limiter_, thread_->to_capacity(), thread_->from_capacity(),
+                                           settings_.capacity.tags_max, settings_.capacity.interval, Now());
+  }
 }
 
 Peering::~Peering() {
@@ -96,7 +95,8 @@ Result<void> Peering::Start() {
   options.resolver.servers = peers.name_servers;
   options.seed = Random();
   options.exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
-  options.exchange.incarnation = NextIncarnation(settings_.table.file);
+  options.exchange.incarnation =
+      NextIncarnation(settings_.table.file, std::chrono::microseconds(1), std::uint64_t{1} << 62);
   options.exchange.version = DTHROTTLE_VERSION;
   options.exchange.period = peers.period;
   options.exchange.ring_bytes = peers.history;
@@ -113,14 +113,21 @@ Result<void> Peering::Start() {
   };
   options.wake = [this] { uv_async_send(&wake_); };
   const std::string name = options.exchange.name;
+  auto capacity = MakeCapacityOptions(settings_, limiter_.rules(), options.authorized, name);
+  if (!capacity) return Fail(capacity.error().message);
+  options.capacity = std::move(*capacity);
+  const bool divides = options.capacity.has_value();
   auto thread = std::make_unique<PeerThread>(std::move(options));
   if (auto started = thread->Start(); !started) return Fail("peers.bind: " + started.error().message);
-  sharing_.reset();    // it uses the rings of the thread before
+  sharing_.reset();    // they use the rings of the thread before
+  Divide(false);
+  name_ = name;
   thread_ = std::move(thread);
   away_ = false;
   sharing_ = std::make_unique<Sharing>(limiter_, thread_->to_peers(), thread_->from_peers(), peers.connect.size(),
                                        peers.period, prng_, Now());
   sharing_->HoldHits();
+  Divide(divides);
   counted_at_ = Now();
   log_.Notice("sharing limits as \"{}\" on {}, {}", name, FormatBind(peers.bind),
               peers.key_file.empty() ? "on this host only: no keys" : "with keys");
@@ -134,9 +141,13 @@ void Peering::Reload(const Settings& settings, std::vector<std::string>& problem
     return;
   }
   if (thread_ == nullptr) return;    // reads them when it starts
+  AuthorizedKeys authorized;
+  bool keys_good = true;
   if (!settings.peers.authorized_keys.empty()) {
     auto others = ReadAuthorizedKeys(settings.peers.authorized_keys);
+    keys_good = others.has_value();
     if (others) {
+      authorized = *others;
       for (const std::string& complaint : others->complaints) problems.push_back("peers.authorized_keys: " + complaint);
       thread_->ReloadKeys(std::move(*others));
     } else {
@@ -144,6 +155,15 @@ void Peering::Reload(const Settings& settings, std::vector<std::string>& problem
     }
   }
   thread_->SetConnect(settings.peers.connect);
+  if (!keys_good) return;
+  auto capacity = MakeCapacityOptions(settings, limiter_.rules(), authorized, name_);
+  if (!capacity) {
+    problems.push_back("warning: " + capacity.error().message + "; parts of limits are divided as before");
+    return;
+  }
+  const bool divides = capacity->has_value();
+  thread_->SetCapacity(std::move(*capacity));
+  Divide(divides);
 }
 
 // One entry of the settings may be a name with many hosts behind it, and one may be this host itself.
@@ -164,16 +184,32 @@ void Peering::StartWork() {
 }
 
 void Peering::OnWork() {
+  const bool was_full = thread_->from_peers().full() || thread_->from_capacity().full();
   const Instant end = Now() + kBudget;
   for (Instant now = Now(); now < end; now = Now()) {
-    if (sharing_->Work(now)) continue;
+    const bool more = sharing_->Work(now);
+    if ((dividing_ != nullptr && dividing_->Work(now)) || more) continue;
     uv_idle_stop(&working_);
     SetTimer();
     break;
   }
-  thread_->Notify();
+  if (was_full || !thread_->to_peers().empty() || !thread_->to_capacity().empty()) thread_->Notify();
+  TellAccuracy();
   const Instant now = Now();
   if (leaving_ != nullptr && (!sharing_->reporting(now) || now >= leave_by_)) EndThread();
+}
+
+void Peering::TellAccuracy() {
+  for (const AccuracyNews& news : limiter_.TakeAccuracyNews()) {
+    const std::string& rule = limiter_.rules().rules()[news.rule].name;
+    if (news.began) {
+      log_.Warning("rule \"{}\": {:.1f} % over-admitted in the last minute, more than tolerance = {:g}: see stats",
+                   rule, news.over_percent, news.tolerance_percent);
+    } else {
+      log_.Notice("rule \"{}\": {:.1f} % over-admitted in the last minute, tolerance = {:g} holds again", rule,
+                  news.over_percent, news.tolerance_percent);
+    }
+  }
 }
 
 void Peering::Leave(std::function<void()> left) {
@@ -202,7 +238,8 @@ void Peering::EndThread() {
 void Peering::SetTimer() {
   CountPeers(Now());
   uv_update_time(loop_);
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(sharing_->next() - Now()).count();
+  const Instant next = dividing_ != nullptr ? std::min(sharing_->next(), dividing_->next()) : sharing_->next();
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - Now()).count();
   uv_timer_start(
       &timer_, [](uv_timer_t* h) { static_cast<Peering*>(h->data)->StartWork(); },
       static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 0)), 0);
@@ -221,6 +258,12 @@ PeerCounts Peering::Counts() const {
   counts.hung_up = own.hung_up;
   counts.malformed = own.malformed;
   counts.lookups_failed = own.lookups_failed;
+  counts.capacity = thread_->CapacityCountsNow();
+  counts.capacity_unsaved = own.unsaved;
+  if (dividing_ != nullptr) {
+    counts.capacity_tags = dividing_->participants().size();
+    counts.capacity_crowded = dividing_->crowded();
+  }
   for (const PeerStatus& peer : thread_->Peers()) {
     counts.configured += peer.state != PeerState::kSelf;
     counts.up += peer.state == PeerState::kUp;
@@ -244,6 +287,10 @@ void Peering::Stop() {
                        reinterpret_cast<uv_handle_t*>(&working_)}) {
     uv_close(handle, nullptr);
   }
+}
+
+bool Peering::LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const {
+  return thread_ != nullptr && thread_->LookAtCapacity(look);
 }
 
 }    // namespace dthrottle

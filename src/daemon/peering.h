@@ -16,6 +16,7 @@
 #include "io/log.h"
 #include "io/peer_thread.h"
 #include "io/task_queue.h"
+#include "limiter/dividing.h"
 #include "limiter/limiter.h"
 #include "limiter/sharing.h"
 
@@ -42,15 +43,29 @@ class Peering {
   // more.
   void Stop();
 
+  // There is something to tell the peers. Any thread; after Stop the loop's only.
+  void Wake() {
+    if (!stopped_) uv_async_send(&wake_);
+  }
+
   std::vector<PeerStatus> Peers() const;
   PeerCounts Counts() const;
 
+  // The limiter's half of dividing limits; null where none is divided.
+  const Dividing* dividing() const { return dividing_.get(); }
+  Dividing* dividing() { return dividing_.get(); }
+  // As PeerThread::LookAtCapacity.
+  bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const;
+
  private:
   Result<std::optional<KeyPair>> ReadKeys(AuthorizedKeys& authorized);
+  void LendReserve();
+  void Divide(bool begin);
   void StartWork();
   void OnWork();
   void SetTimer();
   void CountPeers(Instant now);
+  void TellAccuracy();
   void EndThread();
 
   uv_loop_t* loop_;
@@ -64,6 +79,8 @@ class Peering {
   Prng prng_;
   std::unique_ptr<PeerThread> thread_;
   std::unique_ptr<Sharing> sharing_;
+  std::unique_ptr<Dividing> dividing_;
+  std::string name_;    // of this host, since Start
   Instant counted_at_{};
   std::function<void()> leaving_;    // called when it has left
   Instant leave_by_{};

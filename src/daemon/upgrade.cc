@@ -71,6 +71,16 @@ void Daemon::ContinueUpgrade() {
       ContinueUpgrade();
     });
   }
+  if (leasing_ != nullptr && !std::exchange(left_leases_, true)) {    // another host may grant meanwhile
+    upgrading_ = Upgrading::kLeavingPeers;
+    return leasing_->Resign([this] {
+      tasks_->Post([this] {
+        if (upgrading_ != Upgrading::kLeavingPeers) return;
+        upgrading_ = Upgrading::kSettling;
+        ContinueUpgrade();
+      });
+    });
+  }
   // Signals that were on their way reach their handlers in the next turn; later ones wait for the other program.
   upgrading_ = Upgrading::kGoing;
   BlockOrders(true);
@@ -139,6 +149,7 @@ void Daemon::EndUpgrade(const Result<std::string>& outcome) {
   if (upgrade_asked_ != nullptr) std::exchange(upgrade_asked_, nullptr)(outcome);
   if (stopping_) return;
   if (std::exchange(left_peers_, false)) ReturnToPeers();
+  if (std::exchange(left_leases_, false)) CampaignForLeases();
   service_.Ready("The last upgrade was refused: " + outcome.error().message);
 }
 

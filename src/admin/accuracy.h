@@ -1,0 +1,19 @@
+// The certificate of accuracy of each rule: what theory allows, what has been seen (limiter/certificate.h).
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "limiter/limiter.h"
+#include "report/exchange.h"
+
+namespace dthrottle {
+
+// How late the other hosts are that have been heard.
+std::vector<PeerAge> AgesOf(const std::vector<PeerStatus>& peers);
+
+// The most that hosts together serve of a tag above burst + rate x time; none if there is no bound, which is so where
+// each host limits alone.
+std::optional<Tokens> BoundOf(const Limiter& limiter, LimitIndex limit, const std::vector<PeerAge>& peers);
+
+}    // namespace dthrottle
