@@ -7,13 +7,7 @@
 
 namespace dthrottle::sim {
 
-struct World {
-  using duration = Duration;
-  using rep = duration::rep;
-  using period = duration::period;
-  using time_point = std::chrono::time_point<World, Duration>;
-  static constexpr bool is_steady = true;
-};
+struct World : ClockBase<World> {};
 
 // Since the story began; may be negative.
 using WorldTime = World::time_point;

@@ -13,7 +13,7 @@
 namespace dthrottle::sim {
 
 // How a frame travels.
-enum class Channel : std::uint8_t { kPublished, kRequest, kAnswer };
+enum class Channel : std::uint8_t { kPublished, kRequest, kAnswer, kCapacity };
 
 struct Parcel {
   Channel channel{};

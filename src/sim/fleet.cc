@@ -59,7 +59,7 @@ Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
     : options_(options),
       prng_(seed),
       network_(options.hosts, options.lanes, events_, Prng(prng_.Next())),
-      ledger_(options.rules, options.hosts),
+      ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts),
       wishes_(options.hosts),
       rebased_(options.hosts) {
   const HostOptions host_options = HostOptionsOf(options);
@@ -76,7 +76,7 @@ void Fleet::Add(const Workload& workload) {
   Running& running = workloads_.emplace_back(workload, hosts_.size(), Prng(prng_.Next()));
   running.cost = workload.cost;
   for (std::size_t i = 0; i < workload.tags; ++i) {
-    running.tags.push_back(ledger_.Open(workload.tags == 1 ? workload.tag : workload.tag + std::to_string(i)));
+    running.tags.push_back(ledger_.Open(TagOf(workload, i)));
   }
   Await(static_cast<std::uint32_t>(workloads_.size() - 1));
 }
@@ -151,6 +151,13 @@ void Fleet::Kill(std::uint32_t host) {
 
 bool Fleet::Ask(std::uint32_t host, std::string_view tag, Cost cost) {
   return Decide(host, ledger_.Open(tag), cost);
+}
+
+bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
+  ++counts_.queries;
+  const bool served = hosts_[host]->Serves(query, now_);
+  Mix(std::uint64_t{host} << 1 | served);
+  return served;
 }
 
 void Fleet::Run(WorldTime until) {
@@ -235,7 +242,9 @@ bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost) {
   ++counts_.queries;
   ledger_.Asked(tag, cost, now_);
   if (served) ledger_.Served(tag, host, cost, now_);
+  if (hosts_[host]->TakeWoken()) Work(host);
   Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | served);
+  if (watcher_) watcher_({now_, host, tag, cost, served, account.ideal != ideal});
   if (options_.sample > Duration::zero()) {
     const auto index = static_cast<std::size_t>(now_.time_since_epoch() / options_.sample);
     while (samples_.size() <= index) {
@@ -263,6 +272,7 @@ void Fleet::Send(const Parcel& parcel) {
 }
 
 void Fleet::Reported(std::uint32_t host, const Entries& entries) {
+  counts_.entries += entries.list().size();
   ledger_.Reported(host, entries);
 }
 
@@ -291,7 +301,7 @@ std::vector<LevelError> Fleet::LevelErrors(bool all) {
     if (!account.shared) continue;
     const Tokens truth = account.Level(now_);
     const double interval = static_cast<double>(account.shape.interval);
-    const Tokens burst = static_cast<double>(account.shape.depth) / interval;
+    const Tokens burst = account.shape.burst();
     const Tokens drifted = 2e-6 * options_.drift_ppm_max * static_cast<double>(account.Busy(now_).count()) *
                            kTicksPerNanosecond / interval;
     const Tokens allowed = std::max(1.0, 0.02 * burst) + drifted;

@@ -27,6 +27,7 @@ namespace dthrottle::sim {
 struct FleetOptions {
   std::size_t hosts = 2;
   std::shared_ptr<const Rulebook> rules;
+  std::shared_ptr<const Rulebook> ideal_rules{};    // what one bucket for all goes by; null: the same rules
   Duration period = std::chrono::seconds(5);
   LaneOptions lanes;
   Duration clock_offset_max = std::chrono::hours(28);
@@ -69,8 +70,14 @@ struct FaultOptions {
 };
 std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng);
 
+inline constexpr std::string_view Name(Fault::Kind kind) {
+  constexpr std::string_view kNames[] = {"kill", "wipe", "pause", "split", "deaf", "mute"};
+  return kNames[static_cast<int>(kind)];
+}
+
 struct FleetCounts {
   std::uint64_t events = 0;
+  std::uint64_t entries = 0;    // of tags, in reports that hosts made; one each, however many hear it
   std::uint64_t queries = 0;
   std::uint64_t homeless = 0;    // queries that found no host answering
   NetworkCounts network;
@@ -80,6 +87,16 @@ struct FleetCounts {
 struct Sample {
   WorldTime from{};
   std::uint64_t asked = 0, served = 0, ideal = 0;
+};
+
+// One verdict.
+struct Decision {
+  WorldTime at{};
+  std::uint32_t host = 0;
+  TagNumber tag = 0;
+  Cost cost = 1;
+  bool served = false;
+  bool ideal_served = false;    // by one bucket for all
 };
 
 // A host whose level of a tag is not what all hits together make of it.
@@ -101,8 +118,14 @@ class Fleet final : private Surroundings {
   void At(WorldTime at, std::function<void()> call);
   Network& network() { return network_; }
 
+  // Tells of every verdict from now on.
+  void Watch(std::function<void(const Decision&)> watcher) { watcher_ = std::move(watcher); }
+
   // One query now, to that host.
   bool Ask(std::uint32_t host, std::string_view tag, Cost cost = 1);
+
+  // The same about any tag, which needs no limit; the ledger is not told.
+  bool AskOnly(std::uint32_t host, const Query& query);
 
   // Runs everything that happens until then.
   void Run(WorldTime until);
@@ -173,6 +196,7 @@ class Fleet final : private Surroundings {
   std::deque<Running> workloads_;
   std::deque<std::function<void()>> calls_;
   std::vector<Sample> samples_;
+  std::function<void(const Decision&)> watcher_;
   FleetCounts counts_;
   std::uint64_t digest_ = 0;
 };

@@ -9,8 +9,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "limiter/dividing.h"
 #include "limiter/limiter.h"
 #include "limiter/sharing.h"
 #include "report/exchange.h"
@@ -26,8 +28,11 @@ struct HostOptions {
   std::size_t table_bytes = Table::kRegionBytesMin;
   std::size_t ring_bytes = std::size_t{64} << 20;
   std::size_t held_bytes = std::size_t{32} << 20;
-  std::size_t hand_over_max = 64;    // items in each ring between limiter and exchange
-  std::size_t inbox_max = 1000;      // frames that wait for a host that is paused or behind; later ones are lost
+  std::size_t watched_tags = 4096;
+  bool eager = false;
+  std::optional<CapacitySettings> capacity{};    // members are the hosts; none: nothing is divided
+  std::size_t hand_over_max = 64;                // items in each ring between limiter and exchange
+  std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
 };
 
 // What a host does to the world.
@@ -46,7 +51,7 @@ class Surroundings {
   ~Surroundings() = default;
 };
 
-class SimHost final : private Transport {
+class SimHost final : private Transport, private CapacityTransport {
  public:
   SimHost(std::uint32_t number, const HostOptions& options, HostClock clock, Surroundings& surroundings, Prng prng);
   ~SimHost();
@@ -71,7 +76,11 @@ class SimHost final : private Transport {
   WorldTime Work(WorldTime now);
 
   // REQUIRES: answers().
+  bool Serves(const Query& query, WorldTime now);
   bool Serves(std::string_view tag, Cost cost, WorldTime now);
+  // Whether a query has made something urgent since this was asked.
+  bool TakeWoken() { return std::exchange(woken_, false); }
+
   // REQUIRES: running(), tag has a limit.
   Tokens Level(std::string_view tag, WorldTime now);
   // The first moment at which one query would be served if nothing else happens.
@@ -83,6 +92,16 @@ class SimHost final : private Transport {
   const Exchange& exchange() const { return life_->exchange; }
 
  private:
+  // Both halves of dividing limits.
+  struct Division {
+    Division(SimHost& host, Limiter& limiter, const CapacitySettings& settings, Instant now);
+    Instant Work(Instant now);    // returns when it wants to be called next
+
+    DividingRings rings;
+    CapacityExchange exchange;
+    Dividing dividing;
+  };
+
   // One process.
   struct Life {
     Life(SimHost& host, const HostOptions& options, Instant now);
@@ -94,20 +113,33 @@ class SimHost final : private Transport {
     bool fresh_table;
     Sharing sharing;
     Exchange exchange;
+    std::unique_ptr<Division> division;    // none: nothing is divided
   };
 
-  struct alignas(64) Line {
-    std::byte bytes[64];
+  class Memory {
+   public:
+    explicit Memory(std::size_t bytes);
+    ~Memory();
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    std::span<std::byte> bytes() const { return bytes_; }
+
+   private:
+    static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+    std::size_t mapped_bytes_;
+    void* mapped_;
+    std::span<std::byte> bytes_;
   };
 
   void Publish(const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
   void Answer(const Route& route, const Frame& frame) override;
+  void Send(std::string_view peer, std::string_view frame) override;
+  void Save(std::string_view state) override { saved_ = state; }
 
-  std::span<std::byte> region() {
-    return {reinterpret_cast<std::byte*>(memory_.data()), memory_.size() * sizeof(Line)};
-  }
-  bool HandOver();
+  bool PassDebits();
+  bool PassHits();
   void Take(const Parcel& parcel, Instant now);
   Inspection Look(std::string_view tag, Instant now);
 
@@ -116,14 +148,17 @@ class SimHost final : private Transport {
   HostClock clock_;
   Surroundings& surroundings_;
   Prng prng_;
-  std::vector<Line> memory_;
+  Memory memory_;
   std::unique_ptr<Life> life_;
+  std::string saved_;    // of the exchange of capacity, on disk
   std::uint32_t lives_ = 0;
   int pauses_ = 0;
+  bool woken_ = false;
   std::deque<Parcel> inbox_;
 };
 
 // What hosts call each other.
 std::string HostName(std::uint32_t number);
+std::uint32_t HostNumber(std::string_view name);
 
 }    // namespace dthrottle::sim

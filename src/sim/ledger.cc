@@ -23,7 +23,7 @@ Tokens Account::Level(WorldTime now) const {
 }
 
 Duration Account::Busy(WorldTime now) const {
-  return std::min(now, WorldTime(Duration(full_at_ / kTicksPerNanosecond))) - full_until_;
+  return std::min(now, WorldTime(ToDuration(full_at_))) - full_until_;
 }
 
 std::int64_t Account::Missing(std::uint32_t host) const {
@@ -75,12 +75,14 @@ Account* Ledger::Find(std::string_view tag) {
 }
 
 void Ledger::Reported(std::uint32_t host, const Entries& entries) {
+  if (accounts_.empty()) return;
   for (const Entry& entry : entries.list()) {
     if (Account* account = Find(entries.tag(entry).bytes)) account->reported_by[host] += entry.value;
   }
 }
 
 void Ledger::Debited(std::uint32_t host, const Entries& entries) {
+  if (accounts_.empty()) return;
   for (const Entry& entry : entries.list()) {
     Account* account = Find(entries.tag(entry).bytes);
     if (account == nullptr) continue;

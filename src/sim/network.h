@@ -62,7 +62,7 @@ class Network {
   const NetworkCounts& counts() const { return counts_; }
 
  private:
-  static constexpr std::size_t kChannels = 3;
+  static constexpr std::size_t kChannels = 4;
 
   struct Lane {
     std::array<WorldTime, kChannels> last{};    // arrival of the newest frame

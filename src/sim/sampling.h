@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 #include "base/prng.h"
@@ -29,6 +30,12 @@ inline bool Happens(double probability, Prng& prng) {
 // Of mean 1.
 inline double Exponential(Prng& prng) {
   return -std::log1p(-Uniform(prng));
+}
+
+// Of mean 0 and standard deviation 1 (Box and Muller).
+inline double Normal(Prng& prng) {
+  const double radius = std::sqrt(2 * Exponential(prng));
+  return radius * std::cos(2 * std::numbers::pi * Uniform(prng));
 }
 
 // Ranks 0 .. n-1, of which rank k comes with a weight of (k + 1)^-exponent.

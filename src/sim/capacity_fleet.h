@@ -1,0 +1,139 @@
+// Hosts that share capacities by the exchange that is shipped, in one process, over a network that loses, repeats,
+// overtakes and cuts, with clocks that run at different rates; and after every event the sum of what they may use.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "capacity/capacity_exchange.h"
+
+namespace dthrottle::sim {
+
+class CapacityFleet {
+ public:
+  struct Options {
+    std::uint32_t hosts = 6;
+    std::uint32_t members = 0;    // of them at first, the others not started; 0: all
+    std::uint32_t degree = 4;
+    std::optional<Graph> graph = {};    // of all hosts, instead
+    std::uint32_t tags = 3;
+    double loss = 0.1, duplication = 0.1;
+    double late = 0.05;    // part of the frames that are late, by up to `late_by`
+    Duration delay = std::chrono::milliseconds(500);
+    Duration late_by = std::chrono::seconds(10);
+    double drift = 0.01;
+    double reserve = 0.1;
+    OnIsolation on_isolation = OnIsolation::kReserve;
+    CapacityAblation without = {};
+    std::optional<double> gain = {};
+    std::size_t tags_max = 10'000;
+  };
+
+  CapacityFleet(Options options, std::uint64_t seed);
+
+  // In intervals of the world's clock.
+  void Run(double until);
+  double now() const { return Seconds(now_); }
+
+  void Crash(std::uint32_t host, std::optional<double> restart_after);
+  void Restart(std::uint32_t host);
+  void Pause(std::uint32_t host, double lasts);
+  void Cut(std::set<std::uint32_t> side, double lasts);
+  void SetDemand(std::uint32_t host, std::uint32_t tag, double part);    // of the capacity
+  void Pin(std::uint32_t host, std::uint32_t tag, Parts parts);          // of what it has, until it dies
+  // The first so many hosts are members, under rules with this digest.
+  void SetSettings(std::uint32_t host, std::uint32_t members, std::uint64_t rules = 0);
+  void Calm();    // from now on no frame is lost, repeated or late
+
+  // Parts of a tag that hosts may use now.
+  Parts Share(std::uint32_t host, std::uint32_t tag) const;
+  Parts Sum(std::uint32_t tag) const;
+  CapacitySum SumAsSaid(std::uint32_t host, std::uint32_t tag);    // by the hosts to this one
+  Parts UnderWay(std::uint32_t tag) const;                         // of gifts between hosts that are up
+  double demand(std::uint32_t host, std::uint32_t tag) const { return hosts_[host].demands[tag]; }
+  bool up(std::uint32_t host) const { return hosts_[host].exchange != nullptr; }
+  CapacityExchange& exchange(std::uint32_t host) { return *hosts_[host].exchange; }
+  CapacityCounts Counts(std::uint32_t host) const;
+  Prng& prng() { return prng_; }
+
+  Parts most() const { return most_; }                        // the largest sum ever of any tag
+  std::uint64_t violations() const { return violations_; }    // events after which a sum was above the whole
+  std::uint64_t events() const { return order_; }
+
+ private:
+  struct Host;
+  struct Wire final : CapacityTransport {
+    void Send(std::string_view peer, std::string_view frame) override;
+    void Save(std::string_view state) override;
+    CapacityFleet* fleet = nullptr;
+    std::uint32_t host = 0;
+  };
+  struct Host {
+    Wire wire;
+    std::unique_ptr<CapacityExchange> exchange;
+    double rate = 1;
+    Duration offset{};
+    std::uint64_t incarnation = 0;
+    std::string saved;
+    Duration paused_until{};
+    std::vector<double> demands;
+    std::uint32_t members = 0;
+    std::uint64_t rules = 0;
+    std::uint64_t serial = ~std::uint64_t{0};
+    std::vector<Parts> shares;     // kUnsaid: `other`
+    std::vector<Parts> counted;    // in sums_, until its lease is over
+    std::uint64_t wish = 0;
+  };
+  struct Event {
+    Duration at;
+    std::uint64_t order;
+    std::uint32_t from, to;    // from == to: a wake-up
+    std::uint64_t wish;
+    std::string frame;
+    bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+  };
+  static constexpr Parts kUnsaid = ~Parts{0};
+
+  const std::string& NameOf(std::uint32_t host) const { return names_[host]; }
+  CapacitySettings SettingsFor(const Host& host) const;
+  Instant Local(const Host& host) const;
+  Duration WorldOf(const Host& host, Instant local) const;
+  void Start(std::uint32_t host);
+  void Wake(std::uint32_t host);
+  void Deliver(Event event);
+  void Took(std::uint32_t host);
+  void Recount(std::uint32_t host);
+  void Check(std::optional<std::uint32_t> touched);
+  void SendFrame(std::uint32_t from, std::string_view to, std::string_view frame);
+  bool Chance(double p) { return static_cast<double>(prng_.Below(1'000'000)) < p * 1e6; }
+  Duration Upto(Duration d) {
+    return Duration(static_cast<Duration::rep>(prng_.Below(static_cast<std::uint64_t>(d.count()) + 1)));
+  }
+
+  Options options_;
+  std::uint32_t pins_ = 0;
+  Prng prng_;
+  Duration now_{};
+  std::vector<Host> hosts_;
+  std::vector<std::string> names_;    // of the hosts
+  std::vector<CapacityKey> keys_;
+  std::map<CapacityKey, std::uint32_t> tag_of_;
+  std::priority_queue<Event> events_;
+  std::uint64_t order_ = 0;
+  std::set<std::uint32_t> side_;    // of a cut
+  Duration cut_until_{};
+  std::map<std::uint32_t, Duration> restarts_;
+  std::vector<Parts> sums_;             // of what hosts may use, by tag; as Sum, without asking everybody
+  std::vector<Duration> lease_ends_;    // of the hosts, as far as counted
+  Parts most_ = 0;
+  std::uint64_t violations_ = 0;
+};
+
+}    // namespace dthrottle::sim
