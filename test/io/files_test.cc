@@ -60,5 +60,25 @@ TEST_CASE("a region keeps what it holds when it is put into huge pages") {
   ::unlink(path.c_str());
 }
 
+TEST_CASE("files: the number of a start is greater than any before, also if the clock goes back") {
+  char directory[] = "/tmp/dthrottle-incarnation-XXXXXX";
+  REQUIRE(::mkdtemp(directory) != nullptr);
+  const std::string stem = std::string(directory) + "/table", path = stem + ".incarnation";
+  constexpr std::uint64_t kBelow = std::uint64_t{1} << 47;
+  const std::uint64_t clock = NextIncarnation("", std::chrono::milliseconds(1), kBelow);
+  CHECK(clock > 1'000'000'000'000);    // milliseconds since 1970
+  const std::uint64_t first = NextIncarnation(stem, std::chrono::milliseconds(1), kBelow);
+  CHECK(first >= clock);
+  CHECK(NextIncarnation(stem, std::chrono::milliseconds(1), kBelow) > first);
+  const auto write = [&](std::uint64_t last) { REQUIRE(ReplaceFile(path, std::to_string(last) + "\n")); };
+  write(kBelow - 10);    // the clock was far ahead
+  CHECK(NextIncarnation(stem, std::chrono::milliseconds(1), kBelow) == kBelow - 9);
+  CHECK(NextIncarnation(stem, std::chrono::milliseconds(1), kBelow) == kBelow - 8);
+  write(kBelow);    // nonsense
+  CHECK(NextIncarnation(stem, std::chrono::milliseconds(1), kBelow) < kBelow - 10);
+  ::unlink(path.c_str());
+  ::rmdir(directory);
+}
+
 }    // namespace
 }    // namespace dthrottle

@@ -14,7 +14,10 @@
 #include "bucket/bucket.h"
 #include "capacity/divide.h"
 #include "capacity/fairness.h"
+#include "lease/server.h"
+#include "lease/share.h"
 #include "plan/analysis.h"
+#include "shed/logistic.h"
 #include "test/paper/graphs.h"
 
 namespace dthrottle::plan {
@@ -24,12 +27,13 @@ using Json = nlohmann::json;
 using Values = std::vector<double>;
 
 // Kinds with the number of their cases. "sdp" runs in design_test.cc, which needs csdp.
-const std::map<std::string, int> kHere{{"dst_step", 11}, {"dst_case4", 6},        {"dst_overthrottle", 4},
-                                       {"dst_phi", 11},  {"dst_phi_unstable", 1}, {"dst_alg", 11},
-                                       {"gdrl_sync", 8}, {"gdrl_mrt", 4},         {"gdrl_pairwise", 4},
-                                       {"jfi", 4},       {"dthrottle_trace", 11}};
-const std::map<std::string, int> kElsewhere{{"dst_sdp", 6},       {"logistic", 14},     {"doorman_alloc", 14},
-                                            {"doorman_store", 8}, {"doorman_lease", 7}, {"dthrottle_bound", 6}};
+const std::map<std::string, int> kHere{{"dst_step", 11},    {"dst_case4", 6},        {"dst_overthrottle", 4},
+                                       {"dst_phi", 11},     {"dst_phi_unstable", 1}, {"dst_alg", 11},
+                                       {"gdrl_sync", 8},    {"gdrl_mrt", 4},         {"gdrl_pairwise", 4},
+                                       {"jfi", 4},          {"dthrottle_trace", 11}, {"dthrottle_bound", 6},
+                                       {"logistic", 14},    {"doorman_alloc", 14},   {"doorman_store", 8},
+                                       {"doorman_lease", 7}};
+const std::map<std::string, int> kElsewhere{{"dst_sdp", 6}};
 
 std::vector<Json> Cases() {
   std::ifstream file(DTHROTTLE_SOURCE "/test/paper/cases.jsonl");
@@ -267,6 +271,103 @@ TEST_CASE("golden cases: DThrottle README, buckets that debit what peers report"
     const Instant end = FromNanoseconds(std::llround(out["buckets_at"].get<double>() * 1e9));
     for (const Host& host : hosts) levels.push_back(host.bucket.Level(shape, end));
     CHECK(Near(levels, Values(out["buckets"]), tolerance));
+  });
+}
+
+// Everybody asks every host for all that there is, from full buckets on, until the first reports have arrived.
+TEST_CASE(
+    "golden cases: DThrottle README, how much hosts can exceed a limit together, and for how long they then refuse") {
+  ForEach("dthrottle_bound", [](const Json& in, const Json& out, double tolerance) {
+    const double n = in["nodes"], burst = in["burst"], rate = in["rate"], loss = in["loss"];
+    const Shape shape = Shape::From(burst, rate);
+    const auto seconds = [](double s) { return FromNanoseconds(std::llround(s * 1e9)); };
+    const double period = in["period"], heard = period + in["delay"].get<double>();
+    Bucket bucket, reports;
+    Waste waste;
+    // What a bucket serves that is asked all the time until then.
+    const auto serve = [&](Bucket& from, double until) {
+      std::uint64_t served = 0;
+      for (double at = 0; at < until; at += 1 / rate) {
+        while (from.Take(shape, 1, seconds(at))) ++served;
+      }
+      while (from.Take(shape, 1, seconds(until))) ++served;
+      return served;
+    };
+    const std::uint64_t served = serve(bucket, heard), reported = serve(reports, period);
+    // Hits are whole, so up to one for each host is missing.
+    const double excess = (n - 1) * static_cast<double>(served);
+    CHECK(excess <= out["max_excess"].get<double>() + 1e-6);
+    CHECK(excess > out["max_excess"].get<double>() - n);
+    const auto others = static_cast<std::uint64_t>((n - 1) * static_cast<double>(reported));
+    reports.Debit(shape, others, seconds(period), Ticks{1} << 62, seconds(period), waste, 0);
+    const double refuses = -reports.Level(shape, seconds(period)) / rate;
+    CHECK(refuses <= out["blackout_after_saturated_period_s"].get<double>() + 1e-6);
+    CHECK(refuses > out["blackout_after_saturated_period_s"].get<double>() - n / rate);
+    // A host that serves x hears of (1 - loss) (n - 1) x, and both together are the rate.
+    CHECK(Near(n / (1 + (1 - loss) * (n - 1)) - 1, out["long_run_error_lost_deltas"], tolerance));
+  });
+}
+
+TEST_CASE("golden cases: graceful degradation, the logistic function between its bounds") {
+  ForEach("logistic", [](const Json& in, const Json& out, double) {
+    const LogisticCurve curve(in["start"], in["full"]);
+    const double p = curve.RejectionProbability(in["x"]);
+    CHECK(Near(p, out["p"], 1e-12));
+    const double rescaled = p == 0 || p == 1 ? p : (p - 0.01) / 0.98;
+    CHECK(std::abs(rescaled - out["p_rescaled"].get<double>()) < 1e-12);
+  });
+}
+
+// ---- Doorman ----
+
+TEST_CASE("golden cases: Doorman Static, ProportionalShare, FairShare") {
+  ForEach("doorman_alloc", [](const Json& in, const Json& out, double tolerance) {
+    std::vector<lease::Demand> demands;
+    for (const auto& [name, client] : in["clients"].items()) demands.push_back({client[0], client[1]});
+    for (const auto& [name, algorithm] : {std::pair("fair", lease::Algorithm::kFairShare),
+                                          {"proportional", lease::Algorithm::kProportionalShare},
+                                          {"static", lease::Algorithm::kStatic}}) {
+      Values expected;
+      for (const auto& [client, wants] : in["clients"].items()) expected.push_back(out[name][client]);
+      CHECK(Near(lease::Divide(algorithm, in["capacity"], demands), expected, tolerance));
+    }
+  });
+}
+
+TEST_CASE("golden cases: Doorman, a grant leaves to others what they have leased") {
+  using namespace std::chrono_literals;
+  ForEach("doorman_store", [](const Json& in, const Json& out, double tolerance) {
+    const lease::ResourceTemplate how{
+        .identifier_glob = "*",
+        .capacity = in["capacity"],
+        .algorithm = in["algorithm"] == "fair" ? lease::Algorithm::kFairShare : lease::Algorithm::kProportionalShare};
+    lease::LeaseServer server({}, *lease::Templates::Make({how}));
+    server.BecomeMaster({});
+    BootInstant now(100s);    // learning mode is over
+    Values gets;
+    for (const Json& request : in["requests"]) {
+      const lease::ResourceRequest asked{.resource = "r", .wants = request[1]};
+      gets.push_back(server.GetCapacity(request[0].get<std::string>(), {&asked, 1}, now += 2s)->front().lease.capacity);
+    }
+    for (std::size_t i = 0; i < gets.size(); ++i) {
+      CHECK(std::abs(gets[i] - out["gets"][i].get<double>()) < std::max(tolerance, 1e-9));
+    }
+    CHECK(Near(server.Resources(now).front().has, out["sum_has"], tolerance));
+  });
+}
+
+TEST_CASE("golden cases: Doorman, a lease ends with the server's own, and levels halve the refresh interval") {
+  ForEach("doorman_lease", [](const Json& in, const Json& out, double) {
+    using std::chrono::seconds;
+    CHECK(in["decay"] == 0.5);
+    const lease::ResourceTemplate how{.identifier_glob = "*",
+                                      .lease_length = seconds(in["lease_length"].get<int>()),
+                                      .refresh_interval = seconds(in["base_refresh"].get<int>())};
+    std::optional<BootInstant> parent;
+    if (!in["parent_expiry"].is_null()) parent = BootInstant(seconds(in["parent_expiry"].get<int>()));
+    const lease::Lease made = lease::MakeLease(how, in["level"], 1, parent, BootInstant(seconds(in["now"].get<int>())));
+    CHECK(made.expiry == BootInstant(seconds(out["expiry"].get<int>())));
+    CHECK(made.refresh_interval == seconds(out["refresh"].get<int>()));
   });
 }
 

@@ -25,10 +25,15 @@ def example():
 
 class ClientHeader(unittest.TestCase):
     def test_the_header_alone_is_c99_and_cxx(self):
-        header = ROOT / "src/client/dthrottle.h"
-        for command in (("cc", "-std=c99", "-x", "c"), ("c++", "-std=c++98", "-x", "c++")):
-            done = run(*command, *STRICT, "-fsyntax-only", header)
-            self.assertEqual((done.returncode, done.stderr), (0, ""), command)
+        for header, cxx in (("dthrottle.h", "98"), ("dthrottle_lease.h", "11")):
+            for command in (("cc", "-std=c99", "-x", "c"), ("c++", f"-std=c++{cxx}", "-x", "c++")):
+                done = run(*command, *STRICT, "-fsyntax-only", ROOT / "src/client" / header)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), command)
+
+    def test_the_header_for_cxx_is_cxx11(self):
+        done = run("c++", "-std=c++11", *STRICT, "-Wno-missing-field-initializers", "-fsyntax-only", "-include",
+                   "dthrottle_lease.hpp", "-x", "c++", "/dev/null")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_the_example_of_the_manual_runs(self):
         with tempfile.TemporaryDirectory() as directory:
@@ -44,7 +49,8 @@ class ClientHeader(unittest.TestCase):
 
     def test_the_shared_library_gives_away_nothing_but_the_header(self):
         symbols = run("nm", "-D", "--defined-only", BUILD / "src/client/libdthrottle.so").stdout
-        declared = set(re.findall(r"(dthrottle_\w+)\(", (ROOT / "src/client/dthrottle.h").read_text()))
+        declared = set(re.findall(r"DTHROTTLE_API [^;]*?(dthrottle_\w+)\(", "".join(
+            (ROOT / "src/client" / header).read_text() for header in ("dthrottle.h", "dthrottle_lease.h"))))
         exported = {line.split()[-1] for line in symbols.splitlines()}
         self.assertEqual(exported, declared )
 

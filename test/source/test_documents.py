@@ -32,7 +32,7 @@ class Documents(unittest.TestCase):
         self.assertIsNotNone(shutil.which("mandoc"), "mandoc is not installed")
         pages = sorted(p for p in (ROOT / "man").iterdir() if re.fullmatch(r"\.\d", p.suffix))
         self.assertEqual({p.name for p in pages} >= {"dthrottled.8", "dthrottled.toml.5", "dthrottlectl.1",
-                                                      "dthrottle-plan.1", "dthrottle-protocol.7",
+                                                      "dthrottle-plan.1", "dthrottle-protocol.7", "dthrottle-sim.1",
                                                       "libdthrottle.3"}, True)
         for page in pages:
             done = run("mandoc", "-Tlint", "-W", "warning", str(page))
@@ -44,6 +44,17 @@ class Documents(unittest.TestCase):
             manual = (ROOT / "man" / page).read_text().replace("\\-", "-").replace("Fl -", "--")
             for option in re.findall(r"--[a-z]+", run(str(BUILD / program), "--help").stdout):
                 self.assertIn(option, manual, page)
+
+    def test_the_simulator_s_page_names_every_command_and_option(self):
+        program, manual = str(BUILD / "dthrottle-sim"), (ROOT / "man/dthrottle-sim.1").read_text()
+        listed = run(program, "--help").stdout.partition("\nSubcommands:\n")[2]
+        commands = re.findall(r"^  ([a-z]+) ", listed, re.M)
+        self.assertIn("replay", commands)
+        for command in commands:
+            self.assertIn(f".Cm {command}\n", manual)
+            for option in re.findall(r"--([a-z-]+)", run(program, command, "--help").stdout):
+                if option != "help":
+                    self.assertRegex(manual, rf"\.It Fl -{option}[ \n]", command)
 
     def test_the_unit_is_hardened(self):
         if shutil.which("systemd-analyze") is None:

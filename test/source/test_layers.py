@@ -17,9 +17,12 @@ LAYERS = [
 ]
 
 # Within a layer: what a rule asks of a bucket and how it is shed, what settings say of all three, sockets for other
-# protocols, and whom a web server asks by.
-SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("config", "rule"), ("config", "bucket"), ("config", "shed"),
-            ("frontend", "io"), ("integration", "client")}
+# protocols, files and pictures for the simulator's program, whom a web server and a command ask by, and graphs as the planner reads
+# them; resources are matched by
+# the globs of rules.
+SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("config", "rule"), ("config", "bucket"),
+            ("config", "shed"), ("config", "lease"), ("frontend", "io"), ("sim", "io"), ("integration", "client"),
+            ("ctl", "client"), ("daemon", "plan")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(

@@ -52,7 +52,7 @@ class Host {
   double Level(std::string_view tag, Instant now) {
     const NamedTag named(std::string(tag), kTagBytesMax, limiter->keys().digest);
     const Inspection seen = limiter->Inspect(named.query(), now);
-    return seen.bucket.Level(limiter->rules().limit(seen.limit.value()).shape, now);
+    return seen.bucket.Level(seen.shape, now);
   }
 
   std::unique_ptr<Limiter> limiter;

@@ -20,8 +20,9 @@ inline std::string WithChecksum(std::string_view frame_without) {
 
 inline bool Same(const Entries& a, const Entries& b) {
   return std::equal(
-      a.list().begin(), a.list().end(), b.list().begin(), b.list().end(),
-      [&](const Entry& x, const Entry& y) { return a.tag(x) == b.tag(y) && x.value == y.value && x.phase == y.phase; });
+      a.list().begin(), a.list().end(), b.list().begin(), b.list().end(), [&](const Entry& x, const Entry& y) {
+        return a.tag(x) == b.tag(y) && x.value == y.value && x.phase == y.phase && a.demand(x) == b.demand(y);
+      });
 }
 
 inline bool Same(const Message& a, const Message& b) {
@@ -52,9 +53,11 @@ inline bool IsSound(const Message& m) {
   sound = sound && m.entries.size() <= (is_report || is_snapshot ? kEntriesMax : 0);
   Entries again;    // what has been read is what could have been added
   for (const Entry& e : m.entries.list()) {
-    sound = sound && e.phase < 128 && e.value >= (is_report ? 1 : 0) && e.value <= (1ull << (is_report ? 40 : 52)) &&
-            m.entries.tag(e).bytes.size() == e.tag_bytes && (!e.is_digest || e.tag_bytes >= 16);
-    sound = sound && again.Add(m.entries.tag(e), e.value, e.phase);
+    sound = sound && e.phase < 128 && e.value >= (is_report && !m.entries.demand(e) ? 1 : 0) &&
+            e.value <= (1ull << (is_report ? 40 : 52)) && m.entries.tag(e).bytes.size() == e.tag_bytes &&
+            (!e.is_digest || e.tag_bytes >= 16);
+    sound = sound && (is_report || !m.entries.demand(e)) && m.entries.demand(e).value_or(0) <= kDemandMax;
+    sound = sound && again.Add(m.entries.tag(e), e.value, e.phase, m.entries.demand(e));
   }
   return sound && Same(again, m.entries);
 }
@@ -77,24 +80,34 @@ inline std::uint64_t RandomUpTo(std::uint64_t most, Prng& prng) {
   return prng.Below(8) == 0 ? most : std::min(prng.Next() >> prng.Below(64), most);
 }
 
-inline std::string RandomTag(Prng& prng) {
-  switch (prng.Below(3)) {
+// Addresses, some that are none, and others. One without bytes is another reason not to shorten addresses, so it is for
+// few messages.
+inline std::string RandomTag(bool may_be_empty, Prng& prng) {
+  const auto octet = [&] { return std::to_string(prng.Below(prng.Below(16) == 0 ? 300 : 256)); };
+  switch (prng.Below(4)) {
     case 0:
-      return "10." + std::to_string(prng.Below(256)) + "." + std::to_string(prng.Below(256));
     case 1:
-      return RandomBytes(prng.Below(256), prng);
+      return octet() + "." + octet() + "." + octet() + "." + octet();
+    case 2:
+      return RandomBytes(may_be_empty ? prng.Below(256) : 1 + prng.Below(255), prng);
     default:
-      return std::string(prng.Below(256), 'x');
+      return std::string(may_be_empty ? prng.Below(256) : 1 + prng.Below(255), 'x');
   }
 }
 
 inline void AddRandomEntries(MessageKind kind, std::size_t n, Entries& entries, Prng& prng) {
-  const bool is_report = kind == MessageKind::kReport;
+  const bool is_report = kind == MessageKind::kReport, may_be_empty = prng.Below(4) == 0;
   for (; n > 0; --n) {
     const bool is_digest = prng.Below(8) == 0;
-    const std::string tag = is_digest ? RandomBytes(16, prng) + "rule" : RandomTag(prng);
+    const std::string tag = is_digest ? RandomBytes(16, prng) + "rule" : RandomTag(may_be_empty, prng);
     const std::uint64_t value = is_report ? 1 + RandomUpTo(kHitsMax - 1, prng) : RandomUpTo(kMicrosecondsMax, prng);
-    if (!entries.Add({tag, is_digest}, value, static_cast<std::uint8_t>(prng.Below(kPhases)))) return;
+    const auto phase = static_cast<std::uint8_t>(prng.Below(kPhases));
+    if (is_report && prng.Below(8) == 0) {
+      const std::uint64_t hits = prng.Below(2) == 0 ? 0 : value;
+      if (!entries.Add({tag, is_digest}, hits, phase, RandomUpTo(kDemandMax, prng))) return;
+    } else if (!entries.Add({tag, is_digest}, value, phase)) {
+      return;
+    }
   }
 }
 

@@ -19,8 +19,8 @@ using namespace std::chrono_literals;
 
 class Network;
 
-struct Host final : Transport {
-  Host(Network& n, int i, std::string host_name) : network(n), index(i), name(std::move(host_name)) {}
+struct NetworkHost final : Transport {
+  NetworkHost(Network& n, int i, std::string host_name) : network(n), index(i), name(std::move(host_name)) {}
 
   void Publish(const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
@@ -80,16 +80,16 @@ class Network {
  public:
   explicit Network(std::uint64_t seed = 1) : prng(seed) {}
 
-  Host& Add(const std::string& name) {
-    hosts.push_back(std::make_unique<Host>(*this, static_cast<int>(hosts.size()), name));
-    Host& host = *hosts.back();
+  NetworkHost& Add(const std::string& name) {
+    hosts.push_back(std::make_unique<NetworkHost>(*this, static_cast<int>(hosts.size()), name));
+    NetworkHost& host = *hosts.back();
     host.options.name = name;
     host.options.version = "1.0";
     host.options.period = 1s;
     return host;
   }
 
-  Host& operator[](std::size_t i) { return *hosts[i]; }
+  NetworkHost& operator[](std::size_t i) { return *hosts[i]; }
 
   // Everybody starts and is linked to everybody else, and has joined when this returns.
   void Mesh() {
@@ -129,7 +129,7 @@ class Network {
   }
 
   void Deliver(const Packet& packet) {
-    Host& to = *hosts[packet.to];
+    NetworkHost& to = *hosts[packet.to];
     if (!to.running || (packet.way == Way::kPublished && to.exchange->backlogged() && patient)) {
       if (to.running) packets.emplace(now + 1ms, packet);
       return;
@@ -175,12 +175,12 @@ class Network {
   std::function<bool(const Packet&)> filter;    // false: lost
   std::string identity;                         // of all requests, instead of the true one
   bool patient = true;                          // reads nothing while an exchange is backlogged
-  std::vector<std::unique_ptr<Host>> hosts;
+  std::vector<std::unique_ptr<NetworkHost>> hosts;
   std::multimap<Instant, Packet> packets;
   Codec codec;
 };
 
-inline void Host::Publish(const Frame& frame) {
+inline void NetworkHost::Publish(const Frame& frame) {
   for (auto& other : network.hosts) {
     bool subscribed = false;
     for (const auto& [link, target] : other->links) subscribed |= target == index;
@@ -188,19 +188,19 @@ inline void Host::Publish(const Frame& frame) {
   }
 }
 
-inline void Host::Ask(LinkId link, const Frame& frame) {
+inline void NetworkHost::Ask(LinkId link, const Frame& frame) {
   if (const auto it = links.find(link); it != links.end() && it->second >= 0) {
     network.Send(index, it->second, Way::kRequest, link, frame);
   }
 }
 
-inline void Host::Answer(const Route& route, const Frame& frame) {
+inline void NetworkHost::Answer(const Route& route, const Frame& frame) {
   const std::size_t space = route.find(' ');
   network.Send(index, std::stoi(route.substr(0, space)), Way::kAnswer,
                static_cast<LinkId>(std::stoul(route.substr(space + 1))), frame);
 }
 
-inline void Host::Start(Instant now) {
+inline void NetworkHost::Start(Instant now) {
   running = true;
   now += skew;
   links.clear();
@@ -212,7 +212,7 @@ inline void Host::Start(Instant now) {
   next_report = now + options.period;
 }
 
-inline void Host::Link(const std::string& address, Instant now) {
+inline void NetworkHost::Link(const std::string& address, Instant now) {
   LinkId link = 100 + static_cast<LinkId>(links.size());
   int target = -1;
   // "b#2" is a second address of "b".
@@ -224,7 +224,7 @@ inline void Host::Link(const std::string& address, Instant now) {
   exchange->AddLink(link, address, now + skew);
 }
 
-inline ToPeers& Host::Item(ToPeers::Kind kind, Instant now, std::uint64_t number) {
+inline ToPeers& NetworkHost::Item(ToPeers::Kind kind, Instant now, std::uint64_t number) {
   ToPeers& item = outgoing.emplace_back();
   item.kind = kind;
   item.from = reported;
@@ -233,7 +233,7 @@ inline ToPeers& Host::Item(ToPeers::Kind kind, Instant now, std::uint64_t number
   return item;
 }
 
-inline void Host::Report(Instant now) {
+inline void NetworkHost::Report(Instant now) {
   for (std::size_t i = 0; i < unreported.size(); ++i) {
     if (i % entries_per_frame == 0) Item(ToPeers::Kind::kHits, now);
     outgoing.back().entries.Add({unreported[i].first, false}, unreported[i].second, 0);
@@ -243,7 +243,7 @@ inline void Host::Report(Instant now) {
   reported = now;
 }
 
-inline void Host::GiveSnapshot(std::uint64_t number, Instant now) {
+inline void NetworkHost::GiveSnapshot(std::uint64_t number, Instant now) {
   // As the real one: what is in the table has been handed over.
   for (const auto& [tag, hits] : unreported) Item(ToPeers::Kind::kHits, now).entries.Add({tag, false}, hits, 0);
   unreported.clear();
@@ -256,7 +256,7 @@ inline void Host::GiveSnapshot(std::uint64_t number, Instant now) {
   Item(ToPeers::Kind::kSnapshotEnd, now, number);
 }
 
-inline void Host::Work(Instant now) {
+inline void NetworkHost::Work(Instant now) {
   FromPeers item;
   while (!paused && from_peers->TryPop(item)) {
     if (item.kind == FromPeers::Kind::kSnapshotWanted && gives_snapshots) GiveSnapshot(item.snapshot, now);

@@ -12,6 +12,7 @@ class QuietDaemon : public AdminHost {
   ProcessCounts Counts() const override { return {}; }
   std::vector<PeerStatus> Peers() const override { return {}; }
   ShedStatus Shed() const override { return {}; }
+  LeaseStatus Leases(std::string_view) override { return {}; }
   Result<void> ReportShed(double) override { return Fail("not wanted"); }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {}}); }
   void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(Fail("not now")); }

@@ -7,7 +7,9 @@ that crashes, hangs or reports no case is a failure. The exit status is 1 if any
 """
 
 import argparse
+import concurrent.futures
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,16 +20,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 1200
 
+# System tests mostly wait, so some modules run at once: the longest first, and those alone that look at how long the
+# machine lets somebody wait.
+AT_ONCE = 3
+LONGEST = ["test_package", "test_faults", "test_peers", "test_hostile", "test_kill"]
+ALONE = ["test_reload", "test_upgrade"]
+
 
 class Totals:
     def __init__(self):
         self.passed = self.failed = self.skipped = 0
 
-    def add(self, name, passed, failed, skipped=0):
+    def add(self, name, passed, failed, skipped=0, said=""):
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
-        print(f"  {name}: {passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
+        print(said + f"  {name}: {passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""),
+              flush=True)
 
 
 def run(command):
@@ -39,83 +48,100 @@ def run(command):
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-def catch(totals, program):
+# Each of these returns what Totals.add wants to know.
+
+def catch(program):
     status, text = run([program, "--durations", "no", "--reporter", "junit"])
     start = text.find("<?xml")
     try:
         suites = ET.fromstring(text[start:text.rindex("</testsuites>") + len("</testsuites>")]) if start >= 0 else []
     except (ET.ParseError, ValueError):
         suites = []
-    cases = {}    # one test case of the source may be several of the report
+    cases, said = {}, ""    # one test case of the source may be several of the report
     for case in [case for suite in suites for case in suite.iter("testcase")]:
-        bad = case.find("failure") is not None or case.find("error") is not None
+        bad = case.findall("failure") + case.findall("error")
         name = case.get("name").split("/")[0]
-        cases[name] = cases.get(name, False) or bad
+        cases[name] = cases.get(name, False) or bool(bad)
+        said += "".join(f"FAILED {case.get('name')}\n{fault.text}\n" for fault in bad)
     failed = sum(cases.values())
     # A crash or a sanitizer's report ends a program without blaming a case.
     if not cases or (status != 0 and failed == 0):
         failed += 1
-    if failed:
-        print(subprocess.run([program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX,
-                             cwd=ROOT).stdout.decode(errors="replace")[-8000:])
-    totals.add(program.name, sum(not bad for bad in cases.values()), failed)
+        said += text[-8000:]
+    return program.name, sum(not bad for bad in cases.values()), failed, 0, said
 
 
-def needs(totals, tool, package, program):
+def needs(tool, package, program):
     """Runs a program whose every case needs a tool of somebody else's."""
     if shutil.which(tool):
-        return catch(totals, program)
+        return catch(program)
     cases = run([program, "--list-test-names-only"])[1].splitlines()
-    for case in cases:
-        print(f"SKIPPED {case}: {tool} is not installed (package {package})")
-    totals.add(program.name, 0, 0 if cases else 1, len(cases))
+    skipped = "".join(f"SKIPPED {case}: {tool} is not installed (package {package})\n" for case in cases)
+    return program.name, 0, 0 if cases else 1, len(cases), skipped
 
 
-def fuzz(totals, program):
+def fuzz(program):
     corpus = ROOT / "test/fuzz/corpus" / program.name.removeprefix("fuzz_")
     expected = len(list(corpus.iterdir()))
     status, text = run([program, corpus])
     cases = [line for line in text.splitlines() if (corpus / line).is_file() and line]
     failed = 0 if status == 0 and len(cases) == expected else 1
-    if failed:
-        print(text[-8000:])
-    totals.add(program.name, len(cases) - failed, failed)
+    return program.name, len(cases) - failed, failed, 0, text[-8000:] if failed else ""
 
 
-def python(totals, name, folder, but=()):
-    loader = unittest.TestLoader()
-    suite = unittest.TestSuite(module for module in loader.discover(str(folder), top_level_dir=str(folder))
-                               if module.countTestCases() and not any(f"{m}." in str(module) for m in but))
+def python_module(folder, module):
+    """Runs one module of tests; the last line says how many passed, failed and were skipped."""
+    sys.path.insert(0, str(folder))
+    suite = unittest.TestLoader().loadTestsFromName(module)
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=2 if os.environ.get("VERBOSE") else 0).run(suite)
     for test, reason in result.skipped:
         print(f"SKIPPED {test}: {reason}")
     failed = len(result.failures) + len(result.errors) + len(result.unexpectedSuccesses)
-    passed = result.testsRun - failed - len(result.skipped)
-    if result.testsRun == 0:
-        failed += 1
-    totals.add(name, max(passed, 0), failed, len(result.skipped))
+    passed = max(result.testsRun - failed - len(result.skipped), 0)
+    print(passed, failed if result.testsRun or result.skipped else failed + 1, len(result.skipped))
+
+
+def python(totals, name, folder, but=()):
+    """Each module in a process of its own: one that dies is noticed, and takes no other with it."""
+    modules = sorted((file.stem for file in folder.glob("test_*.py") if file.stem not in but),
+                     key=lambda module: (LONGEST + [module]).index(module))
+    if not modules:
+        return totals.add(name, 0, 1)
+    command = [sys.executable, "-u", __file__, "--module", folder]
+    for at_once, chosen in ((AT_ONCE, [m for m in modules if m not in ALONE]), (1, [m for m in modules if m in ALONE])):
+        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
+            for module, (_, text) in zip(chosen, threads.map(lambda module: run([*command, module]), chosen)):
+                said, _, counts = text.rstrip("\n").rpartition("\n")
+                complete = re.fullmatch(r"\d+ \d+ \d+", counts) is not None
+                totals.add(f"{name}, {module}", *(map(int, counts.split()) if complete else (0, 1, 0)),
+                           said=(said if complete else text) + "\n")
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("label")
-    parser.add_argument("build", type=Path)
+    parser.add_argument("--module", nargs=2, metavar=("FOLDER", "MODULE"), help="only this one, here and now")
+    parser.add_argument("label", nargs="?")
+    parser.add_argument("build", nargs="?", type=Path)
     parser.add_argument("--only", default="unit,trace,wire,io,client,sim,paper,fuzz,python,system")
     parser.add_argument("--but", default="", help="modules of system tests that are left out")
     args = parser.parse_args()
+    if args.module:
+        return python_module(*args.module)
     build = args.build.resolve()
     os.environ["DTHROTTLE_BUILD"] = str(build)
     kinds = args.only.split(",")
     totals = Totals()
     print(f"{args.label}:", flush=True)
-    for kind in ("unit", "trace", "wire", "io", "client", "sim", "paper"):
-        if kind in kinds:
-            catch(totals, build / "test" / f"{kind}_tests")
+    jobs = [(catch, build / "test" / f"{kind}_tests")
+            for kind in ("unit", "sim", "paper", "trace", "wire", "io", "client") if kind in kinds]
     if "paper" in kinds:
-        needs(totals, "csdp", "coinor-csdp", build / "test/paper_csdp_tests")
+        jobs.append((needs, "csdp", "coinor-csdp", build / "test/paper_csdp_tests"))
     if "fuzz" in kinds:
-        for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir()):
-            fuzz(totals, build / "test/fuzz" / f"fuzz_{corpus.name}")
+        jobs += [(fuzz, build / "test/fuzz" / f"fuzz_{corpus.name}")
+                 for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir())]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
+        for outcome in threads.map(lambda job: job[0](*job[1:]), jobs):
+            totals.add(*outcome)
     if "python" in kinds:
         python(totals, "checks of the source", ROOT / "test/source")
     if "system" in kinds:

@@ -60,6 +60,7 @@ class WebServer:
 
     def __init__(self):
         self.port = free_port_pair()
+        self.other_ports = ()    # that it is to listen on too before it is asked
         self.directory = fresh_directory()
         self.directory.chmod(0o755)
         self.process = None
@@ -104,7 +105,9 @@ class WebServer:
     def _listens(self):
         if self.process.poll() is not None:
             raise AssertionError(f"the server left with {self.process.returncode}:\n{self.log}")
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+        with contextlib.suppress(OSError):
+            for port in (self.port, *self.other_ports):
+                socket.create_connection(("127.0.0.1", port), 1).close()
             return True
         return False
 

@@ -12,8 +12,8 @@ import unittest
 from common import SystemTest
 from daemon import PATIENCE, SANITIZED, Daemon, override, receive_all, rule, wait_until
 
-COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "rules", "peers", "shed", "config", "forgive", "reload",
-            "upgrade")
+COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "rules", "peers", "shed", "capacity", "leases", "config",
+            "forgive", "reload", "upgrade")
 COMMAND_BYTES_MAX = 64 * 1024
 
 
@@ -32,7 +32,7 @@ class Conversation(SystemTest):
 
     def test_every_answer_ends_with_its_only_empty_line(self):
         with Daemon(rule(), override("a tag")) as daemon, daemon.connect_admin() as sock:
-            for command in ("help", "stats", "metrics", "show C", "why C", "top", "rules", "peers", "shed", "config",
+            for command in ("help", "stats", "metrics", "show C", "why C", "top", "rules", "peers", "shed", "leases", "config",
                             "forgive C", "reload", "nonsense", "json stats", "json nonsense", ""):
                 sock.sendall(command.encode() + b"\n")
                 received = b""
@@ -235,8 +235,8 @@ class Overviews(SystemTest):
         with Daemon(rule(), override("a tag")) as daemon:
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "metrics": str, "show C": dict, "why C": dict, "top": dict,
-                     "top 5": dict, "rules": list, "peers": list, "shed": dict, "config": str,
-                     "forgive C": dict, "reload": dict, "upgrade": dict}
+                     "top 5": dict, "rules": list, "peers": list, "shed": dict, "capacity": dict, "leases": dict,
+                     "config": str, "forgive C": dict, "reload": dict, "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS))
             for command, kind in types.items():
                 answer = daemon.admin_json(command)

@@ -6,9 +6,10 @@ import subprocess
 import unittest
 
 from common import SystemTest
-from daemon import DTHROTTLECTL, DTHROTTLED, ROOT, Daemon, rule, run
+from daemon import BUILD, DTHROTTLECTL, DTHROTTLED, ROOT, Daemon, rule, run
 
 FOLDER = ROOT / "conf/completion"
+SIM = BUILD / "dthrottle-sim"
 OPTION = re.compile(r"(?<![\w-])-{1,2}[a-zA-Z][\w-]*")
 
 
@@ -16,6 +17,11 @@ def options_of(*command):
     """Those that --help lists in its first column."""
     columns = re.findall(r"^  (-\S+)", run(*command, "--help").stdout, re.M)
     return {option for column in columns for option in column.split(",")}
+
+
+def subcommands_of(program):
+    """Those that --help lists."""
+    return re.findall(r"^  ([a-z]+) ", run(program, "--help").stdout.partition("\nSubcommands:\n")[2], re.M)
 
 
 def bash_offers(program, *words):
@@ -40,14 +46,31 @@ class Completion(SystemTest):
     def commands(self):
         with Daemon(rule()) as daemon:
             listed = {row["command"].split()[0] for row in daemon.admin_json("help")} - {"json"}
-        return listed | {"keygen"}
+        return listed | {"keygen", "lease"}
 
     def test_bash_offers_exactly_the_options_and_commands(self):
         self.assertEqual(bash_offers("dthrottled", ""), options_of(DTHROTTLED))
         self.assertEqual(bash_offers("dthrottlectl", ""), options_of(DTHROTTLECTL) | self.commands())
         self.assertEqual(bash_offers("dthrottlectl", "--socket", "x", "re"), {"reload"})
         self.assertEqual(bash_offers("dthrottlectl", "keygen", ""), options_of(DTHROTTLECTL, "keygen"))
+        self.assertEqual(bash_offers("dthrottlectl", "lease", ""), options_of(DTHROTTLECTL, "lease"))
+        self.assertEqual(bash_offers("dthrottlectl", "lease", "-m", "o"), {"optimistic"})
         self.assertEqual(bash_offers("dthrottlectl", "show", ""), set())
+
+    def test_bash_knows_the_simulator_s_commands_and_their_options(self):
+        commands = subcommands_of(SIM)
+        self.assertLessEqual({"run", "compare", "replay"}, set(commands))
+        self.assertEqual(bash_offers("dthrottle-sim", ""), options_of(SIM) | set(commands))
+        for command in commands:
+            self.assertEqual(bash_offers("dthrottle-sim", command, ""), options_of(SIM, command), command)
+        self.assertEqual(bash_offers("dthrottle-sim", "replay", "--spread", "s"), {"sticky"})
+
+    def test_zsh_knows_the_simulator_s_commands_and_their_options(self):
+        commands = subcommands_of(SIM)
+        text = zsh_text("dthrottle-sim")
+        self.assertEqual(set(re.findall(r"'(\w+):", re.search(r"commands=\((.*?)^\)", text, re.S | re.M)[1])), set(commands))
+        self.assertEqual(set(OPTION.findall(self.arguments("dthrottle-sim"))),
+                         options_of(SIM).union(*(options_of(SIM, command) for command in commands)))
 
     def test_bash_offers_files_where_a_file_is_meant(self):
         self.assertIn(str(DTHROTTLED), bash_offers("dthrottled", "--check", str(DTHROTTLED)[:-1]))
@@ -55,7 +78,7 @@ class Completion(SystemTest):
     def test_zsh_knows_exactly_the_options_and_commands(self):
         self.assertEqual(set(OPTION.findall(self.arguments("dthrottled"))), options_of(DTHROTTLED))
         self.assertEqual(set(OPTION.findall(self.arguments("dthrottlectl"))),
-                         options_of(DTHROTTLECTL) | options_of(DTHROTTLECTL, "keygen"))
+                         options_of(DTHROTTLECTL) | options_of(DTHROTTLECTL, "keygen") | options_of(DTHROTTLECTL, "lease"))
         listed = re.search(r"commands=\((.*?)^\)", zsh_text("dthrottlectl"), re.S | re.M)[1]
         self.assertEqual(set(re.findall(r"'(\w+):", listed)), self.commands())
 
@@ -67,6 +90,6 @@ class Completion(SystemTest):
 
     @unittest.skipUnless(shutil.which("zsh"), "NOT TESTED: zsh is not installed")
     def test_zsh_can_read_them(self):
-        for program in ("dthrottled", "dthrottlectl"):
+        for program in ("dthrottled", "dthrottlectl", "dthrottle-sim"):
             done = subprocess.run(["zsh", "-n", FOLDER / f"_{program}"], capture_output=True, text=True, timeout=30)
             self.assertEqual((done.returncode, done.stderr), (0, ""))

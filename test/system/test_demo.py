@@ -3,6 +3,7 @@
 import contextlib
 import pathlib
 import re
+import signal
 import subprocess
 import tempfile
 import time
@@ -65,7 +66,7 @@ class Interrupted(ParallelTest):
             self.assertEqual(len(settings), 3)
             process.terminate()
             process.stdout.read()
-        self.assertEqual(process.returncode, 143)
+        self.assertEqual(process.returncode, -signal.SIGTERM)
         self.assertEqual(list(temporary.iterdir()), [])
         self.assertEqual([path for path in settings if self.runs_with(path)], [])
 

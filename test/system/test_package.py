@@ -8,7 +8,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import BUILD, ROOT, SANITIZED, clean_environment, fresh_directory, wait_until
+from daemon import BUILD, ROOT, clean_environment, fresh_directory, wait_until
 
 SETTINGS = "/etc/dthrottle/dthrottled.toml"
 BUILD_SECONDS_MAX = 1800
@@ -104,104 +104,104 @@ def as_version(deb, version, directory):
     return made
 
 
-if not SANITIZED:    # what is built does not depend on how the tests are
+class Package(SystemTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.deb = build_package()
 
-    class Package(SystemTest):
-        @classmethod
-        def setUpClass(cls):
-            super().setUpClass()
-            cls.deb = build_package()
+    def test_everything_is_in_it(self):
+        listed = subprocess.run(["dpkg-deb", "--contents", self.deb], capture_output=True, text=True, check=True)
+        files = {line.split()[5].removeprefix(".") for line in listed.stdout.splitlines()}
+        self.assertLessEqual({
+            SETTINGS, "/usr/sbin/dthrottled", "/usr/bin/dthrottlectl", "/lib/systemd/system/dthrottled.service",
+            "/lib/systemd/system/dthrottled.socket", "/lib/systemd/system/dthrottled-admin.socket",
+            "/usr/lib/sysusers.d/dthrottle.conf", "/usr/lib/tmpfiles.d/dthrottle.conf",
+            "/usr/share/bash-completion/completions/dthrottled",
+            "/usr/bin/dthrottle-sim", "/usr/share/man/man1/dthrottle-sim.1.gz",
+            "/usr/share/bash-completion/completions/dthrottle-sim",
+            "/usr/share/bash-completion/completions/dthrottlectl", "/usr/share/zsh/vendor-completions/_dthrottled",
+            "/usr/share/zsh/vendor-completions/_dthrottlectl", "/usr/share/man/man8/dthrottled.8.gz",
+            "/usr/share/man/man1/dthrottlectl.1.gz", "/usr/share/man/man5/dthrottled.toml.5.gz",
+            "/usr/share/man/man7/dthrottle-protocol.7.gz"}, files)
 
-        def test_everything_is_in_it(self):
-            listed = subprocess.run(["dpkg-deb", "--contents", self.deb], capture_output=True, text=True, check=True)
-            files = {line.split()[5].removeprefix(".") for line in listed.stdout.splitlines()}
-            self.assertLessEqual({
-                SETTINGS, "/usr/sbin/dthrottled", "/usr/bin/dthrottlectl", "/lib/systemd/system/dthrottled.service",
-                "/lib/systemd/system/dthrottled.socket", "/lib/systemd/system/dthrottled-admin.socket",
-                "/usr/lib/sysusers.d/dthrottle.conf", "/usr/lib/tmpfiles.d/dthrottle.conf",
-                "/usr/share/bash-completion/completions/dthrottled",
-                "/usr/share/bash-completion/completions/dthrottlectl", "/usr/share/zsh/vendor-completions/_dthrottled",
-                "/usr/share/zsh/vendor-completions/_dthrottlectl", "/usr/share/man/man8/dthrottled.8.gz",
-                "/usr/share/man/man1/dthrottlectl.1.gz", "/usr/share/man/man5/dthrottled.toml.5.gz",
-                "/usr/share/man/man7/dthrottle-protocol.7.gz"}, files)
+    def test_control_names_the_packages_and_the_version_that_the_tree_does(self):
+        script = ". scripts/packages.sh; printf '%s\\n' \"${build_packages[@]}\""
+        packages = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True).stdout.split()
+        control = (ROOT / "conf/debian/control").read_text()
+        needed = set(re.findall(r"^ ([a-z0-9+.-]+)", control.partition("Build-Depends:")[2].partition("\n\n")[0],
+                                re.M)) - {"debhelper-compat"}
+        self.assertEqual(needed, set(packages) - {"catch2"})    # for tests, which the package does not build
+        version = re.search(r"version: '(.*)'", (ROOT / "meson.build").read_text())[1]
+        self.assertTrue((ROOT / "conf/debian/changelog").read_text().startswith(f"dthrottle ({version}) "))
 
-        def test_control_names_the_packages_and_the_version_that_the_tree_does(self):
-            script = ". scripts/packages.sh; printf '%s\\n' \"${build_packages[@]}\""
-            packages = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True).stdout.split()
-            control = (ROOT / "conf/debian/control").read_text()
-            needed = set(re.findall(r"^ ([a-z0-9+.-]+)", control.partition("Build-Depends:")[2].partition("\n\n")[0],
-                                    re.M)) - {"debhelper-compat"}
-            self.assertEqual(needed, set(packages) - {"catch2"})    # for tests, which the package does not build
-            version = re.search(r"version: '(.*)'", (ROOT / "meson.build").read_text())[1]
-            self.assertTrue((ROOT / "conf/debian/changelog").read_text().startswith(f"dthrottle ({version}) "))
+    def test_it_is_installed_upgraded_under_way_removed_and_purged(self):
+        with Copy() as copy:
+            newer = as_version(self.deb, "99.0", copy.directory)
+            for deb in (self.deb, newer):
+                copy.put(deb)
+            self.install(copy, self.deb.name)
+            pid = self.start(copy)
+            self.upgrade(copy, newer.name, pid)
+            self.remove(copy, pid)
 
-        def test_it_is_installed_upgraded_under_way_removed_and_purged(self):
-            with Copy() as copy:
-                newer = as_version(self.deb, "99.0", copy.directory)
-                for deb in (self.deb, newer):
-                    copy.put(deb)
-                self.install(copy, self.deb.name)
-                pid = self.start(copy)
-                self.upgrade(copy, newer.name, pid)
-                self.remove(copy, pid)
+    def install(self, copy, deb):
+        self.assertEqual(copy.run("sh", "-c", "getent passwd dthrottle || echo nobody"), "nobody\n")
+        copy.run("dpkg", "--install", f"/{deb}")
+        user = copy.run("getent", "passwd", "dthrottle").split(":")
+        self.assertEqual(user[6], "/usr/sbin/nologin\n")
+        self.assertEqual(copy.run("stat", "-c", "%U:%G %a", "/run/dthrottle"), "dthrottle:dthrottle 755\n")
+        self.assertEqual(copy.run("dpkg-query", "-W", "-f", "${Conffiles}", "dthrottle").split()[0], SETTINGS)
+        for unit in ("dthrottled.socket", "dthrottled-admin.socket"):
+            self.assertFalse(copy.has(f"/etc/systemd/system/sockets.target.wants/{unit}"))
+        self.assertTrue(copy.has("/etc/systemd/system/multi-user.target.wants/dthrottled.service"))
+        copy.run("sh", "-c", "man -w dthrottled 2>/dev/null || test -e /usr/share/man/man8/dthrottled.8.gz")
 
-        def install(self, copy, deb):
-            self.assertEqual(copy.run("sh", "-c", "getent passwd dthrottle || echo nobody"), "nobody\n")
+    def start(self, copy):
+        """As the unit does it: as its user, on the settings of the package."""
+        unit = copy.run("cat", "/lib/systemd/system/dthrottled.service")
+        words = re.search(r"(?m)^ExecStart=(.*)", unit)[1].split()
+        self.assertEqual(words, ["/usr/sbin/dthrottled", "--config", SETTINGS])
+        copy.run("dthrottled", "--check", SETTINGS)
+        script = "setsid setpriv --reuid=dthrottle --regid=dthrottle --init-groups \"$@\" >/run/log 2>&1 & echo $!"
+        pid = copy.run("sh", "-c", script, "sh", *words).strip()
+        wait_until(lambda: " ready: " in copy.run("cat", "/run/log"), "the daemon is ready")
+        copy.write("/run/daemon.pid", pid)
+        self.assertEqual(copy.run("nc", "-N", "-U", "/run/dthrottle/query.sock", stdin="C\nC\n"), "OK\nOK\n")
+        self.assertEqual(copy.run("nc", "-N", "127.0.0.1", "7311", stdin="C\n"), "OK\n")
+        return pid
+
+    def level(self, copy):
+        return float(re.search(r"(?m)^level +(\S+)", copy.run("dthrottlectl", "show", "forever"))[1])
+
+    def upgrade(self, copy, deb, pid):
+        copy.write(SETTINGS, "[[rule]]\nburst = 100\nrate = 0.00001\n")
+        copy.run("dthrottlectl", "reload")
+        copy.run("nc", "-N", "-U", "/run/dthrottle/query.sock", stdin="forever\n" * 7)
+        copy.write("/usr/bin/systemctl", SYSTEMCTL, 0o755)
+        copy.run("mkdir", "-p", "/run/systemd/system")
+        with subprocess.Popen(copy.command("nc", "-U", "/run/dthrottle/query.sock"), stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE) as asking:
+            asking.stdin.write(b"forever\nfor")
+            asking.stdin.flush()
+            self.assertEqual(asking.stdout.readline(), b"OK\n")
             copy.run("dpkg", "--install", f"/{deb}")
-            user = copy.run("getent", "passwd", "dthrottle").split(":")
-            self.assertEqual(user[6], "/usr/sbin/nologin\n")
-            self.assertEqual(copy.run("stat", "-c", "%U:%G %a", "/run/dthrottle"), "dthrottle:dthrottle 755\n")
-            self.assertEqual(copy.run("dpkg-query", "-W", "-f", "${Conffiles}", "dthrottle").split()[0], SETTINGS)
-            for unit in ("dthrottled.socket", "dthrottled-admin.socket"):
-                self.assertFalse(copy.has(f"/etc/systemd/system/sockets.target.wants/{unit}"))
-            self.assertTrue(copy.has("/etc/systemd/system/multi-user.target.wants/dthrottled.service"))
-            copy.run("sh", "-c", "man -w dthrottled 2>/dev/null || test -e /usr/share/man/man8/dthrottled.8.gz")
+            wait_until(lambda: copy.run("cat", "/run/log").count(" ready: ") == 2, "the new program has taken over")
+            asking.stdin.write(b"ever\n")
+            asking.stdin.flush()
+            self.assertEqual(asking.stdout.readline(), b"OK\n")
+            asking.stdin.close()
+        self.assertEqual(copy.run("readlink", f"/proc/{pid}/exe"), "/usr/sbin/dthrottled\n")
+        self.assertAlmostEqual(self.level(copy), 91, delta=0.1)
+        self.assertIn("burst = 100", copy.run("cat", SETTINGS))
+        done = copy.run("cat", "/run/systemctl.log")
+        self.assertNotRegex(done, r"(?m)^(--\S+ )*(stop|restart|try-restart) dthrottled.service")
 
-        def start(self, copy):
-            """As the unit does it: as its user, on the settings of the package."""
-            unit = copy.run("cat", "/lib/systemd/system/dthrottled.service")
-            words = re.search(r"(?m)^ExecStart=(.*)", unit)[1].split()
-            self.assertEqual(words, ["/usr/sbin/dthrottled", "--config", SETTINGS])
-            copy.run("dthrottled", "--check", SETTINGS)
-            script = "setsid setpriv --reuid=dthrottle --regid=dthrottle --init-groups \"$@\" >/run/log 2>&1 & echo $!"
-            pid = copy.run("sh", "-c", script, "sh", *words).strip()
-            wait_until(lambda: " ready: " in copy.run("cat", "/run/log"), "the daemon is ready")
-            copy.write("/run/daemon.pid", pid)
-            self.assertEqual(copy.run("nc", "-N", "-U", "/run/dthrottle/query.sock", stdin="C\nC\n"), "OK\nOK\n")
-            self.assertEqual(copy.run("nc", "-N", "127.0.0.1", "7311", stdin="C\n"), "OK\n")
-            return pid
-
-        def level(self, copy):
-            return float(re.search(r"(?m)^level +(\S+)", copy.run("dthrottlectl", "show", "forever"))[1])
-
-        def upgrade(self, copy, deb, pid):
-            copy.write(SETTINGS, "[[rule]]\nburst = 100\nrate = 0.00001\n")
-            copy.run("dthrottlectl", "reload")
-            copy.run("nc", "-N", "-U", "/run/dthrottle/query.sock", stdin="forever\n" * 7)
-            copy.write("/usr/bin/systemctl", SYSTEMCTL, 0o755)
-            copy.run("mkdir", "-p", "/run/systemd/system")
-            with subprocess.Popen(copy.command("nc", "-U", "/run/dthrottle/query.sock"), stdin=subprocess.PIPE,
-                                  stdout=subprocess.PIPE) as asking:
-                asking.stdin.write(b"forever\nfor")
-                asking.stdin.flush()
-                self.assertEqual(asking.stdout.readline(), b"OK\n")
-                copy.run("dpkg", "--install", f"/{deb}")
-                wait_until(lambda: copy.run("cat", "/run/log").count(" ready: ") == 2, "the new program has taken over")
-                asking.stdin.write(b"ever\n")
-                asking.stdin.flush()
-                self.assertEqual(asking.stdout.readline(), b"OK\n")
-                asking.stdin.close()
-            self.assertEqual(copy.run("readlink", f"/proc/{pid}/exe"), "/usr/sbin/dthrottled\n")
-            self.assertAlmostEqual(self.level(copy), 91, delta=0.1)
-            self.assertIn("burst = 100", copy.run("cat", SETTINGS))
-            done = copy.run("cat", "/run/systemctl.log")
-            self.assertNotRegex(done, r"(?m)^(--\S+ )*(stop|restart|try-restart) dthrottled.service")
-
-        def remove(self, copy, pid):
-            copy.run("kill", pid)
-            wait_until(lambda: not copy.has(f"/proc/{pid}/exe"), "the daemon has left")
-            copy.run("dpkg", "--remove", "dthrottle")
-            self.assertFalse(copy.has("/usr/sbin/dthrottled"))
-            self.assertTrue(copy.has(SETTINGS))
-            copy.run("dpkg", "--purge", "dthrottle")
-            self.assertEqual([copy.has(path) for path in ("/etc/dthrottle", "/run/dthrottle")], [False, False])
+    def remove(self, copy, pid):
+        copy.run("kill", pid)
+        wait_until(lambda: not copy.has(f"/proc/{pid}/exe"), "the daemon has left")
+        copy.run("dpkg", "--remove", "dthrottle")
+        self.assertFalse(copy.has("/usr/sbin/dthrottled"))
+        self.assertTrue(copy.has(SETTINGS))
+        copy.run("dpkg", "--purge", "dthrottle")
+        self.assertEqual([copy.has(path) for path in ("/etc/dthrottle", "/run/dthrottle")], [False, False])

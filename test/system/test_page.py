@@ -120,6 +120,7 @@ class LivePage(SystemTest):
                              ["s", ["tcp://127.0.0.1:9", "connecting"]])
             self.assertRegex(page.run('document.getElementById("table-about").textContent'), "^(< )?[0-9.]+ % of 4 MiB used$")
             self.assertTrue(page.run('document.getElementById("shed").hidden'))
+            self.assertTrue(page.run('document.getElementById("capacity").hidden'))
             self.assert_harmless(page, self.origin(daemon))
 
     def test_peers_with_hostile_names_and_the_shedding_curve(self):
@@ -134,6 +135,13 @@ class LivePage(SystemTest):
                         "priorities": [
                             {"priority": 0, "low": 2.8 * 2**30, "high": 3 * 2**30, "probability": 0.5},
                             {"priority": HOSTILE[1], "low": 2.9 * 2**30, "high": 3 * 2**30, "probability": 0.01}]}
+        live["capacity"] = {"divides": True, "leased": False, "usual": 0.25, "members": [{"name": HOSTILE[0], "state": "up",
+                            "heard_s_ago": 0.4, "weight": 1, "best_friend": True}],
+                            "tags": [{"rule": HOSTILE[1], "rate": 400.0, "part": 0.5, "share": 200.0, "demand": 1e3,
+                                      "tag": HOSTILE[0], "indicator": -0.25, "given": 10.5, "received": 20,
+                                      "sum": 390, "sum_hosts": 2},
+                                     {"rule": "r", "rate": 1, "part": 1, "share": 1, "demand": 0, "tag": "t", "sum": 1,
+                                      "sum_hosts": 1}]}
         live["stats"]["uptime"] = 0
         with stub(page_text, headers["Content-Security-Policy"], lambda: live) as origin:
             page = self.open(origin)
@@ -141,6 +149,13 @@ class LivePage(SystemTest):
             self.assertEqual(rows, [
                 [f"{HOSTILE[0]}tcp://10.0.0.2:7314", "up", "0.4 s ago", "1.25 s", "99", "7", "1", "1 %", ""],
                 ["tcp://10.0.0.2:7314", "<b>", "never", "–", "99", "7", "1", "1 %", HOSTILE[1]]])
+            self.assertEqual(page.run(CELLS % "capacity-tags"),
+                             [[HOSTILE[0], HOSTILE[1], "400/s", "1,000/s", "200/s", "50 %", "-0.25", "10.5", "20",
+                               "390/s"],
+                              ["t", "r", "1/s", "0/s", "1/s", "100 %", "–", "–", "–", "not known"]])
+            self.assertEqual(page.run(CELLS % "capacity-neighbours"), [[HOSTILE[0], "up", "0.4 s ago", "1", "yes"]])
+            self.assertEqual(page.run('document.getElementById("capacity-about").textContent'),
+                             "down to the reserve, 1 of 1 other hosts heard, 25 % of each tag that does not take part")
             self.assertFalse(page.run('document.getElementById("shed").hidden'))
             self.assertEqual(page.run('document.querySelectorAll("#shed-curve circle").length'), 2)
             curve, point = page.run("""[document.querySelector("#shed-curve polyline").points,
@@ -160,6 +175,45 @@ class LivePage(SystemTest):
                 page.wait('!document.getElementById("shed").hidden', "the card is back")
             page.look()
             self.assertEqual(page.complaints, [])
+
+    def test_leases_with_hostile_names(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            live = daemon.get_json("/live")
+            _, headers, page_text = daemon.get("/")
+        self.assertIsNone(live["leases"]["elector"])
+        row = {"resource": HOSTILE[0], "algorithm": "fair_share", "capacity": 100, "has": 90.5, "wants": 170,
+               "clients": 2, "shortfall": 0, "safe": 50, "expires_in_s": None, "learning_s": None}
+        shown = {"elector": "etcd", "master": HOSTILE[1], "here": False, "token": 7, "valid_s": None, "note": None,
+                 "resources": [row, {**row, "shortfall": 3, "learning_s": 12, "expires_in_s": 9.5}]}
+        with stub(page_text, headers["Content-Security-Policy"], lambda: live) as origin:
+            page = self.open(origin)
+            self.assertTrue(page.run('document.getElementById("lease").hidden'))
+            live["leases"] = shown
+            page.wait('!document.getElementById("lease").hidden', "leases are shown")
+            first = [HOSTILE[0], "fair_share", "100", "90.5", "170", "2"]
+            self.assertEqual(page.run(CELLS % "leases"), [[*first, "–", "–", ""], [*first, "3", "9.5 s", "12 s more"]])
+            self.assertEqual(page.run('document.getElementById("leases-about").textContent'), f"granted by {HOSTILE[1]}")
+            self.assertEqual((page.complaints, page.run('document.querySelectorAll("script").length')), ([], 1))
+
+    def test_accuracy_of_shared_limits_with_hostile_tags(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            live = daemon.get_json("/live")
+            _, headers, page_text = daemon.get("/")
+        self.assertNotIn("accuracy", live["stats"])
+        row = {"rule": "r", "share": "debit", "bound": 13, "over_percent": 12.5, "under_percent": 3, "over": 5, "under": 2,
+               "served": 50, "debt": 7, "ahead": 7, "tolerance": 10, "alert": True}
+        with stub(page_text, headers["Content-Security-Policy"], lambda: live) as origin:
+            page = self.open(origin)
+            self.assertTrue(page.run('document.getElementById("accuracy").hidden'))
+            live["stats"].update(accuracy=[row, {**row, "rule": "s", "tolerance": 0, "alert": False, "bound": None}],
+                                 accuracy_hottest=[{"over": 5, "under": 2, "debt": 7, "ahead": 7, "rule": None,
+                                                    "tag": HOSTILE[0]}])
+            page.wait('!document.getElementById("accuracy").hidden', "accuracy is shown")
+            first, second = page.run(CELLS % "accuracy-rules")
+            self.assertEqual((first[:2], first[4:]), (["r", "debit"], ["7", "13", "10 %"]))
+            self.assertEqual(second[4:], ["7", "–", "–"])
+            self.assertEqual(page.run(CELLS % "accuracy-tags"), [[HOSTILE[0], "–", "5", "2", "7"]])
+            self.assertEqual((page.complaints, page.run('document.querySelectorAll("script").length')), ([], 1))
 
     def test_a_lost_connection_is_told_and_mends(self):
         with HttpDaemon(rule(burst=1)) as daemon:

@@ -457,6 +457,21 @@ class Hostile(ParallelTest):
     def test_noise_on_both_ports_with_keys(self):
         self.attack(keys=True)
 
+    def test_a_message_of_many_parts_is_one_piece_of_junk(self):
+        part = b"\x01\x04part"
+        with Fleet(rule(burst=BURST)) as (a, b):
+            wait_all_hear((a, b))
+            before = a.stats()["peer_junk"]
+            with contextlib.closing(self.shake_hands(a.ports[1], b"DEALER")) as sock:
+                sock.sendall(part * 50_000 + b"\0\x04last")
+                wait_until(lambda: a.stats()["peer_junk"] > before, "it is counted")
+                sock.sendall(part * 50_000)    # and no last one
+            ledger = Ledger()
+            ledger.serve(a, "C", 7)
+            ledger.serve(b, "C", 5)
+            ledger.settle((a, b), quiet=0.3)
+            self.assertEqual(a.stats()["peer_junk"], before + 1)
+
     def attack(self, keys):
         noise = random.Random(19)
         with Fleet(rule(burst=BURST), keys=keys) as (a, b):

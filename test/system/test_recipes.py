@@ -108,8 +108,9 @@ def nginx_http(daemon, tag=None, patient=True, replacements=()):
 @contextlib.contextmanager
 def caddy(daemon, tag=None, patient=True, replacements=()):
     server = Caddy()
+    server.other_ports = (free_port_pair(),)
     settings = adapted("{\n\tadmin off\n\tauto_https off\n}\n" + (EXAMPLES / "caddy/Caddyfile").read_text(),
-                       ("/run/dthrottle/http.sock", daemon.http_path), (":7319", f":{free_port_pair()}"),
+                       ("/run/dthrottle/http.sock", daemon.http_path), (":7319", f":{server.other_ports[0]}"),
                        (":80 {\n", f":{server.port} {{\n\tbind 127.0.0.1\n"),
                        ("reverse_proxy 127.0.0.1:8080", "respond served"), *replacements)
     if tag is not None:

@@ -4,11 +4,13 @@ import contextlib
 import os
 import pathlib
 import re
+import resource
 import select
 import shutil
 import signal
 import socket
 import stat
+import subprocess
 import time
 
 from common import SystemTest, report
@@ -118,25 +120,36 @@ class Warm(SystemTest):
     def test_the_same_with_two_threads_and_a_table_without_a_file(self):
         self.upgrades_under_load(query={"threads": 2}, table={"file": ""})
 
-    def test_what_queries_wait_for_is_less_than_20_ms_of_processor(self):
-        """As the main thread's account says, so that it does not matter what else the machine does."""
+    def test_what_queries_wait_for_is_hardly_more_than_the_start_of_a_program(self):
+        """By the processor's time of both, in turns, so that it matters little what else the machine does."""
         def spent():
             return int(pathlib.Path(f"/proc/{daemon.pid}/schedstat").read_text().split()[0]) / 1e6
+
+        def start():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([DTHROTTLED, "--version"], stdout=subprocess.DEVNULL, check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            return 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
         tags = [f"t{i}" for i in range(2_000 if SANITIZED else 400_000)]
         with Daemon(rule(burst=10), table={"memory": "64MiB"}) as daemon, contextlib.ExitStack() as stack:
             daemon.ask(tags)
             for i in range(64):
                 stack.enter_context(daemon.connect(tcp=i % 2 == 0))
-            took = []
+            took, starts = [], []
             for _ in range(5):
+                starts.append(start())
                 before = spent()
                 upgrade(daemon)
                 daemon.ask(["C"])
                 took.append(spent() - before)
-            report(f"upgrades with {len(tags)} tags and 64 connections took " +
-                   ", ".join(f"{ms:.1f}" for ms in took) + " ms of processor, the check of the settings not counted")
-            if not SANITIZED:
-                self.assertLess(min(took), 20)
+        shown = [", ".join(f"{ms:.1f}" for ms in all_of) for all_of in (took, starts)]
+        report(f"upgrades with {len(tags)} tags and 64 connections took {shown[0]} ms of processor, the check of the "
+               f"settings not counted; the start of a program takes {shown[1]}")
+        if not SANITIZED:
+            self.assertLess(min(took), 2 * min(starts))
+        if FIGURES:
+            self.assertLess(min(took), 20)
 
     def test_many_tags_and_their_counts_stay(self):
         tags = [f"t{i}" for i in range(2_000 if SANITIZED else 30_000)]

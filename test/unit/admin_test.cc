@@ -26,6 +26,11 @@ class FakeDaemon final : public testing::QuietDaemon {
 
   Limiter& limiter() override { return *host_.limiter; }
   ShedStatus Shed() const override { return shed; }
+  LeaseStatus Leases(std::string_view resource) override {
+    LeaseStatus status = leases;
+    if (resource.empty()) status.holders.clear();
+    return status;
+  }
   Result<void> ReportShed(double value) override {
     if (shed.signal != ShedSignal::kReported) return Fail("not wanted");
     shed.value = value;
@@ -49,6 +54,7 @@ class FakeDaemon final : public testing::QuietDaemon {
   ReloadOutcome outcome{true, {}};
   Result<std::string> upgraded = "/usr/sbin/dthrottled";
   ShedStatus shed;
+  LeaseStatus leases;
 
  private:
   Host host_;
@@ -238,6 +244,57 @@ TEST_CASE("config is the settings file in force") {
   text.pop_back();
   CHECK(ParseSettings(text, "f").ok());
   CHECK(Has(text, "tag = \"vip\""));
+}
+
+TEST_CASE("leases are shown with their master, and what strangers wrote is escaped") {
+  FakeDaemon daemon;
+  CHECK(Has(daemon.Ask("leases"),
+            "note            lease.unix, lease.tcp and lease.grpc are \"\": this host leases nothing\n"));
+  const BootInstant now(100s);
+  lease::ResourceTemplate how;
+  how.algorithm = lease::Algorithm::kProportionalShare;
+  daemon.leases.elector = "etcd";
+  daemon.leases.now = now;
+  daemon.leases.master = "tcp:10.0.0.2:7315";
+  daemon.leases.node = "leaf";
+  daemon.leases.level = 1;
+  daemon.leases.parent = "tcp:10.0.0.1:7315";
+  daemon.leases.parent_heard = 2s;
+  daemon.leases.parent_trouble = "tcp:10.0.0.1:7315 did not answer in time";
+  daemon.leases.trouble = "http://10.0.0.9:2379: Connection \x1b refused";
+  lease::ResourceStatus calls{.resource = "calls\n",
+                              .how = &how,
+                              .capacity = 100,
+                              .from = "parent",
+                              .wants = 170,
+                              .has = 90.5,
+                              .clients = 2,
+                              .safe_capacity = -1};
+  calls.capacity_expiry = now + 9s;
+  calls.learning_until = now + 1500ms;
+  daemon.leases.resources = {calls};
+  daemon.leases.holders = {{.id = "a\xff", .priority = -1, .wants = 80, .has = {.capacity = 50, .expiry = now + 44s}}};
+  CHECK(
+      daemon.Ask("leases") ==
+      "elector         etcd\n"
+      "master          tcp:10.0.0.2:7315\n"
+      "here            false\n"
+      "token           0\n"
+      "valid_s         -\n"
+      "node            leaf\n"
+      "level           1\n"
+      "parent          tcp:10.0.0.1:7315\n"
+      "parent_heard_s  2\n"
+      "parent_note     tcp:10.0.0.1:7315 did not answer in time\n"
+      "note            http://10.0.0.9:2379: Connection \\x1b refused\n"
+      "resources:\n"
+      "resource   algorithm           capacity  from    has   wants  clients  shortfall  safe  expires_in_s  "
+      "learning_s\n"
+      "calls\\x0a  proportional_share  100       parent  90.5  170    2        0          -     9             1.5\n\n");
+  CHECK(Has(daemon.Ask("leases other"), "resources:\n(none)\n"));
+  CHECK(Has(daemon.Ask("leases calls\\x0a"),
+            "clients:\nclient  has  wants  priority  expires_in_s\na\\xff   50   80     -1        44\n"));
+  CHECK(Has(daemon.Ask("json leases"), "\"valid_s\":null"));
 }
 
 }    // namespace

@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "config/keys.h"
 #include "config/load.h"
@@ -175,8 +176,8 @@ TEST_CASE("a section that is unknown is an error") {
   const auto problems = Problems("[tabel]\nmemory = \"1MiB\"\n");
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
-        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [shed], [resp], [[rule]], "
-        "[[override]]");
+        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [capacity], [shed], "
+        "[resp], [lease], [[rule]], [[override]], [[resource]]");
 }
 
 TEST_CASE("names, defaults and override tags are unique, and the earlier line is named") {
@@ -287,6 +288,72 @@ TEST_CASE("what the physics does not allow is a warning") {
   CHECK(ParseSettings("[[rule]]\nburst=10\nrate=3\nshare=\"local\"\n", "f").problems.empty());
 }
 
+// Of one rule shared by so many hosts on loopback.
+std::string WarningsOf(std::string_view rule, int hosts, std::string_view period = "1s") {
+  std::string connect, members = "\"host-1\"";
+  for (int i = 2; i <= hosts; ++i) {
+    connect += fmt::format("{}\"tcp://127.0.0.{}:7314\"", i > 2 ? "," : "", i);
+    members += fmt::format(",\"host-{}\"", i);
+  }
+  const LoadedSettings loaded =
+      ParseSettings(fmt::format("[peers]\nconnect=[{}]\nperiod=\"{}\"\n[capacity]\nmembers=[{}]\nstate_file=\"/x\"\n"
+                                "[[rule]]\nname=\"r\"\n{}\n",
+                                connect, period, members, rule),
+                    "f");
+  std::string warnings;
+  for (const Problem& p : loaded.problems) {
+    if (p.severity == Problem::Severity::kWarning) warnings += Format(p) + "\n";
+  }
+  return warnings;
+}
+
+TEST_CASE("a share that does not fit the numbers of its rule is a warning that says what would") {
+  const auto says = [](const std::string& warnings, std::string_view what) {
+    INFO(warnings);
+    CHECK(warnings.starts_with("f:7:1: warning: rule \"r\": "));
+    CHECK(warnings.find(what) != std::string::npos);
+  };
+  says(WarningsOf("burst=100\nrate=1\n", 16),
+       "share = \"debit\" with 16 hosts: they may serve 1515 beyond the limit, 15 x (burst + rate x peers.period), "
+       "before "
+       "all know, where it allows 160 in a minute; share = \"forecast\" fits");
+  says(WarningsOf("burst=1000\nrate=5\n", 5), "share = \"capacity\" fits");
+  says(WarningsOf("burst=5\nrate=0.1\n", 5), "a shorter period or a smaller burst fits");
+  says(WarningsOf("burst=3\nrate=0.1\n", 5), "a shorter period or a smaller burst fits");
+  CHECK(WarningsOf("burst=100\nrate=100\n", 16) == "");
+  CHECK(WarningsOf("burst=10\nrate=1\n", 3) == "");
+
+  says(WarningsOf("burst=100\nrate=100\nshare=\"forecast\"\n", 4, "30s"),
+       "share = \"forecast\" with peers.period = \"30s\": the demand of a host that is gone is believed for 90s; a "
+       "period "
+       "of 1s to 10s fits");
+  says(WarningsOf("burst=3\nrate=10\nshare=\"forecast\"\n", 16),
+       "with burst = 3 and 16 hosts: each serves 2 before the others know, 32 at once; a burst of 32 fits");
+  CHECK(WarningsOf("burst=3\nrate=10\nshare=\"forecast\"\nmax_unheard=1\n", 16) == "");
+  CHECK(WarningsOf("burst=100\nrate=100\nshare=\"forecast\"\n", 16) == "");
+
+  says(WarningsOf("burst=100\nrate=5\nshare=\"capacity\"\n", 10),
+       "rate = 5 and 10 hosts: each begins with 0.5 tokens a second, less than one");
+  CHECK(WarningsOf("burst=100\nrate=10\nshare=\"capacity\"\n", 10) == "");
+
+  says(WarningsOf("burst=10\nrate=2\nshare=\"local\"\n", 3),
+       "share = \"local\" with 3 hosts: each has burst = 10 and rate = 2 to itself, together 30 and 6");
+  CHECK(WarningsOf("burst=100\nrate=1\nmode=\"off\"\n", 16) == "");
+}
+
+TEST_CASE("a tolerance below what theory allows is a warning") {
+  const std::string rule = "burst=100\nrate=100\n";
+  const std::string warnings = WarningsOf(rule + "tolerance=9\n", 4);
+  CHECK(warnings ==
+        "f:7:1: warning: rule \"r\": tolerance = 9 but 4 hosts may serve 600 beyond the 6100 of a minute, 10 %: fewer "
+        "hosts, a smaller burst, share = \"forecast\" or share = \"capacity\" fits\n");
+  CHECK(WarningsOf(rule + "tolerance=10\n", 4) == "");
+  CHECK(WarningsOf(rule + "tolerance=5\nshare=\"forecast\"\n", 4) == "");    // 3 x 100
+  CHECK(WarningsOf(rule + "tolerance=4\nshare=\"forecast\"\n", 4).find("a smaller max_unheard") != std::string::npos);
+  CHECK(WarningsOf(rule + "tolerance=1\nshare=\"forecast\"\nmax_unheard=10\n", 4) == "");
+  CHECK(!ParseSettings("[[rule]]\nburst=1\nrate=1\ntolerance=-1\n", "f").ok());
+}
+
 TEST_CASE("text that is not TOML is one error with its place") {
   const auto problems = Problems("[query]\nthreads = \n");
   REQUIRE(problems.size() == 1);
@@ -324,7 +391,9 @@ TEST_CASE("rendered settings read back as themselves") {
   const LoadedSettings loaded = ParseSettings(
       "[query]\nthreads=3\n[peers]\nbind=\"tcp://127.0.0.1:1\"\nconnect=[\"tcp://127.0.0.1:7314#b\"]\n"
       "[[rule]]\nname=\"r\"\nmatch=\"a\\\"b*\"\nburst=1.5\nrate=\"10/m\"\nmax_debt=7\nhorizon=\"2m\"\n"
-      "[[override]]\ntag=\"\\u0001\\\\x\"\nburst=100\nrate=20.0\nmode=\"off\"\n",
+      "[[override]]\ntag=\"\\u0001\\\\x\"\nburst=100\nrate=20.0\nmode=\"off\"\n"
+      "[lease]\nelector=\"etcd\"\netcd=[\"https://a:2379\"]\naddress=\"tcp:[::1]:7315\"\n"
+      "[[resource]]\nidentifier_glob=\"d*\"\ncapacity=7.5\nsafe_capacity=-1\nstrict=true\n",
       "f");
   REQUIRE(loaded.ok());
   const Settings& s = loaded.settings;
@@ -337,6 +406,8 @@ TEST_CASE("rendered settings read back as themselves") {
   CHECK(again.settings.rules.at(0).max_debt == 7);
   CHECK(again.settings.rules.at(0).horizon == 2min);
   CHECK(FormatBind(again.settings.peers.bind) == "tcp://127.0.0.1:1");
+  CHECK(again.settings.lease.etcd == std::vector<std::string>{"https://a:2379"});
+  CHECK(again.settings.resources.at(0).safe_capacity == -1);
 }
 
 TEST_CASE("peers beyond this host need keys") {
@@ -359,9 +430,50 @@ TEST_CASE("peers beyond this host need keys") {
   }
 }
 
+TEST_CASE("hosts that divide limits are named, and their links are theirs") {
+  const std::string rule = "[[rule]]\nburst=100\nrate=500\nshare=\"capacity\"\n";
+  const std::string peers = "[peers]\nname=\"a\"\nconnect=[\"tcp://127.0.0.1:7316\"]\n";
+  const auto first = [](const std::string& toml) {
+    const auto problems = Problems(toml);
+    return problems.empty() ? std::string() : problems.front();
+  };
+  CHECK_THAT(first(rule), Catch::Contains("warning") && Catch::Contains("no other host"));
+  CHECK_THAT(first(rule + peers), Catch::Contains("capacity.members is []: must name all hosts"));
+  CHECK(first(rule + peers + "[capacity]\nmembers=[\"a\",\"b\"]\n") == "");    // and no word on burst and period
+  CHECK_THAT(first(rule + peers + "[capacity]\nmembers=[\"b\",\"c\"]\n"), Catch::Contains("must have this host in it"));
+  CHECK_THAT(first("[capacity]\nmembers=[\"b\",\"b\"]\n"), Catch::Contains("each host once"));
+  CHECK_THAT(first("[capacity]\nmembers=[\"b c\"]\n"), Catch::Contains("must be a list of hosts' names"));
+  CHECK_THAT(first("[capacity]\ngraph=\"list\"\n"), Catch::Contains("must have capacity.links"));
+  CHECK_THAT(first("[capacity]\ngraph=\"file\"\n"), Catch::Contains("must have capacity.graph_file"));
+  CHECK_THAT(first("[capacity]\ngraph_file=\"graph\"\ngraph=\"file\"\n"), Catch::Contains("an absolute path"));
+  CHECK(first("[capacity]\ngraph=\"file\"\ngraph_file=\"/etc/dthrottle/graph\"\n") == "");
+  CHECK_THAT(first("[capacity]\nmembers=[\"a\",\"b\"]\nlinks=[\"a c\"]\n"), Catch::Contains("\"c\" is none"));
+  CHECK_THAT(first("[capacity]\nlinks=[\"a\"]\n"), Catch::Contains("must be a list of links"));
+  CHECK_THAT(first("[capacity]\nlease=\"3s\"\n"), Catch::Contains("at least four times capacity.interval"));
+  CHECK_THAT(first("[capacity]\ngain=0\n"), Catch::Contains("\"auto\", or a number above 0"));
+  CHECK_THAT(first("[capacity]\nindicator=\"response-time\"\n"), Catch::Contains("one of \"throttled-amount\""));
+  CHECK(first("[capacity]\ngain=0.125\nreserve=0\n") == "");
+  CHECK_THAT(first(rule + peers + "[table]\nfile=\"\"\n[capacity]\nmembers=[\"a\"]\n"),
+             Catch::Contains("capacity.state_file and table.file"));
+  CHECK_THAT(
+      first("[[rule]]\nburst=2\nrate=1\nshare=\"capacity\"\n" + peers + "[capacity]\nmembers=[\"a\",\"b\",\"c\"]\n"),
+      Catch::Contains("warning") && Catch::Contains("less than a token for each"));
+}
+
+TEST_CASE("a link is two hosts, and a weight if need be") {
+  CHECK(ParseCapacityLink("web-1 web-2").value().weight == 1);
+  const CapacityLink link = ParseCapacityLink(" web-1   web-2 0.5").value();
+  CHECK((link.a == "web-1" && link.b == "web-2" && link.weight == 0.5));
+  for (const char* bad : {"", "a", "a a", "a b 0", "a b -1", "a b x", "a b nan", "a b 1 2", "a/ b", "a b 1e9"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(ParseCapacityLink(bad).has_value());
+  }
+}
+
 TEST_CASE("the example shows every key at its default") {
-  const LoadedSettings loaded = ParseSettings(RenderExample(), "example");
+  LoadedSettings loaded = ParseSettings(RenderExample(), "example");
   for (const Problem& p : loaded.problems) FAIL(Format(p));
+  CHECK(std::exchange(loaded.settings.resources, {}).size() == 1);
   const Settings defaults = DefaultSettings();
   CHECK(RenderSettings(loaded.settings, {}, {}) == RenderSettings(defaults, {}, {}));
   const std::string example = RenderExample();
@@ -386,6 +498,156 @@ TEST_CASE("clients of Redis are heard only where the settings say, and on socket
         std::string::npos);
   CHECK(Problems("[resp]\nunix=\"/run/dthrottle/admin.sock\"\n").at(0).find("admin.unix and resp.unix are both") !=
         std::string::npos);
+}
+
+TEST_CASE("leases are granted only where the settings say, and their election needs what it goes by") {
+  CHECK_FALSE(DefaultSettings().lease.enabled());
+  CHECK(Problems("[lease]\nunix=\"/run/l.sock\"").empty());
+  CHECK(Problems("[lease]\nelector=\"etcd\"").empty());    // nobody listens
+  const auto only = [](const std::string& keys) {
+    const auto problems = Problems("[lease]\nunix=\"/run/l.sock\"\n" + keys);
+    return problems.size() == 1 ? problems.front() : fmt::format("{} problems", problems.size());
+  };
+  CHECK(only("elector=\"etcd\"") ==
+        "f:3:9: error: lease.etcd is []: must have an address with lease.elector = \"etcd\"");
+  CHECK(only("elector=\"static\"") ==
+        "f:3:9: error: lease.master is \"\": must be an address with lease.elector = \"static\"");
+  CHECK(only("elector=\"etcd\"\netcd=[\"http://a:1\"]\netcd_ttl=\"5500ms\"") ==
+        "f:5:10: error: lease.etcd_ttl = \"5500ms\": must be whole seconds");
+  CHECK(only("tcp=\"0.0.0.0:7315\"") ==
+        "f:3:5: warning: lease.tcp = \"0.0.0.0:7315\" is not loopback: whoever reaches it may take leases");
+  CHECK(only("tcp=\"127.0.0.1:7311\"") ==
+        "f:3:5: error: query.tcp and lease.tcp are both \"127.0.0.1:7311\": must differ");
+  for (const char* bad :
+       {"etcd=[\"10.0.0.1:2379\"]", "etcd=[\"http://a:1/\"]", "etcd=[\"http://a b\"]", "etcd=\"http://a\"",
+        "address=\"10.0.0.1:1\"", "address=\"tcp:host:1\"", "address=\"tcp:10.0.0.1:0\"", "address=\"unix:/a b\"",
+        "etcd_ttl=\"2s\"", "etcd_key=\"\"", "elector=\"zookeeper\""}) {
+    CAPTURE(bad);
+    CHECK(only(bad).find("must be") != std::string::npos);
+  }
+  for (const char* good : {"address=\"tcp:[::1]:7315\"", "address=\"unix:/run/x\"", "max_connections=1",
+                           "elector=\"etcd\"\netcd=[\"https://etcd-1.example.org:2379\",\"http://10.0.0.1:2379\"]"}) {
+    CAPTURE(good);
+    CHECK(Problems(fmt::format("[lease]\nunix=\"/run/l.sock\"\n{}", good)).empty());
+  }
+}
+
+TEST_CASE("a lease server's parent is another host's, a level nearer to the root") {
+  const auto only = [](const std::string& keys) {
+    const auto problems = Problems("[lease]\nunix=\"/run/l.sock\"\ntcp=\"127.0.0.1:7315\"\n" + keys);
+    return problems.size() == 1 ? problems.front() : fmt::format("{} problems", problems.size());
+  };
+  CHECK(
+      Problems("[lease]\nunix=\"/run/l.sock\"\nlevel=1\nparent=[\"tcp:10.0.0.1:7315\",\"unix:/run/p.sock\"]").empty());
+  CHECK(only("parent=[\"unix:/run/p.sock\"]") ==
+        "f:4:8: error: lease.level = 0: must be at least 1 with lease.parent, one more than its level");
+  CHECK(only("level=1\nparent=[\"unix:/run/l.sock\"]") ==
+        "f:5:8: error: lease.parent has \"unix:/run/l.sock\": must be another host's");
+  CHECK(only("level=1\nparent=[\"tcp:127.0.0.1:7315\"]").find("must be another host's") != std::string::npos);
+  for (const char* bad : {"parent=\"unix:/run/p.sock\"", "parent=[\"10.0.0.1:7315\"]", "parent=[\"tcp:host:1\"]",
+                          "parent=[\"tcp:10.0.0.1:0\"]", "parent=[\"\"]", "parent=[\"grpc:10.0.0.1:1\"]"}) {
+    CAPTURE(bad);
+    CHECK(only(bad).find("must be") != std::string::npos);
+  }
+}
+
+TEST_CASE("addresses of a lease server name a way for lines, for gRPC, or both") {
+  const auto problems = [](const std::string& address) {
+    return Problems(fmt::format("[lease]\nunix=\"/run/l.sock\"\naddress=\"{}\"", address)).size();
+  };
+  for (const char* good : {"tcp:10.0.0.1:7315,grpc:10.0.0.1:7316", "grpc:10.0.0.1:7316", "unix:/run/x,grpc:[::1]:1"}) {
+    CAPTURE(good);
+    CHECK(problems(good) == 0);
+  }
+  for (const char* bad : {"tcp:10.0.0.1:7315,", "grpc:", "grpc:host:1", "tcp:10.0.0.1:7315,grpc:10.0.0.1:0",
+                          "tcp:10.0.0.1:7315,tcp:10.0.0.1:7316", ",grpc:10.0.0.1:7316"}) {
+    CAPTURE(bad);
+    CHECK(problems(bad) == 1);
+  }
+}
+
+// In a build without gRPC the key has to be empty.
+TEST_CASE("gRPC has an address of its own, which others can reach") {
+  const auto said = [](const std::string& keys, const char* what) {
+    const auto problems = Problems("[lease]\n" + keys);
+    return std::any_of(problems.begin(), problems.end(), [&](const auto& p) { return p.find(what) != p.npos; });
+  };
+  CHECK(said("grpc=\"127.0.0.1:7311\"", "query.tcp and lease.grpc are both \"127.0.0.1:7311\": must differ"));
+  CHECK(said("grpc=\"127.0.0.1:7\"\ntcp=\"127.0.0.1:7\"", "lease.tcp and lease.grpc are both"));
+  CHECK(said("grpc=\"10.0.0.1:7\"", "lease.grpc = \"10.0.0.1:7\" is not loopback: whoever reaches it"));
+  const std::string any = "grpc=\"0.0.0.0:7\"\nelector=\"static\"\nmaster=\"grpc:10.0.0.1:7\"\n";
+  CHECK(said(any, "lease.address is \"\": must have grpc:HOST:PORT"));
+  CHECK_FALSE(said(any + "address=\"grpc:10.0.0.1:7\"", "must have grpc:HOST:PORT"));
+  for (const char* bad : {"grpc_max_calls=0", "grpc_max_resources=0", "grpc_max_resources=10001", "grpc=\"host:1\""}) {
+    CAPTURE(bad);
+    CHECK(said(bad, "must be"));
+  }
+}
+
+TEST_CASE("capacity by consensus needs what hosts agree on, and no master") {
+  const std::string rule = "[[rule]]\nmatch=\"calls\"\nburst=10\nshare=\"capacity\"\n";
+  const std::string parts = "[[resource]]\nidentifier_glob=\"calls\"\ncapacity=10\nsource=\"capacity\"\n";
+  const auto said = [](const std::string& text, const char* what) {
+    const auto problems = Problems(text);
+    return std::any_of(problems.begin(), problems.end(), [&](const auto& p) { return p.find(what) != p.npos; });
+  };
+  const char* const wrong = "resource \"calls\": source = \"capacity\": ";
+  CHECK_FALSE(said(rule + parts, wrong));
+  CHECK(said(parts, "source = \"capacity\": needs a [[rule]] with share = \"capacity\""));
+  CHECK(said(rule + parts + "algorithm=\"none\"", "algorithm = \"none\": must be one that keeps to the capacity"));
+  CHECK(said(rule + parts + "algorithm=\"static\"", "algorithm = \"static\": must be one"));
+  CHECK(said("[lease]\nelector=\"static\"\nmaster=\"tcp:10.0.0.1:1\"\n" + rule + parts,
+             "lease.elector = \"static\": must be \"none\""));
+  CHECK(said("[lease]\nlevel=1\nparent=[\"tcp:10.0.0.1:1\"]\n" + rule + parts, "lease.parent: must be []"));
+}
+
+TEST_CASE("a client may ask as often as it is told to, and in time") {
+  const std::string calls = "[[resource]]\nidentifier_glob=\"calls\"\ncapacity=10\nlease_length=\"20s\"\n";
+  CHECK(Problems(calls).empty());
+  CHECK(Problems(calls + "refresh_interval=\"20s\"") ==
+        std::vector<std::string>{"f:1:1: error: resource \"calls\": refresh_interval = \"20s\": must be shorter than "
+                                 "lease_length = \"20s\""});
+  CHECK(Problems(calls + "refresh_interval=\"1500ms\"").size() == 1);    // less than twice lease.min_request_interval
+  CHECK(Problems(calls + "refresh_interval=\"2s\"").empty());
+  CHECK(Problems("[lease]\nlevel=1\n" + calls + "refresh_interval=\"2s\"").size() == 1);
+  CHECK(Problems(calls + "learning_mode_duration=\"5s\"").front().find("warning: ") != std::string::npos);
+  CHECK(Problems(calls + calls).front().find("must be unique, and line 1 has it") != std::string::npos);
+  // Each value that a key refuses, by itself.
+  const auto refused = [](const std::string& glob, const std::string& capacity, const std::string& more) {
+    const auto problems =
+        Problems(fmt::format("[[resource]]\nidentifier_glob={}\ncapacity={}\n{}", glob, capacity, more));
+    return problems.size() == 1 && problems.front().find(": error: resource.") != std::string::npos &&
+           problems.front().find("must be") != std::string::npos;
+  };
+  CHECK_FALSE(refused("\"c\"", "10", ""));
+  for (const char* glob : {"\"\"", "\"[\"", "1", "[\"c\"]"}) {
+    CAPTURE(glob);
+    CHECK(refused(glob, "10", ""));
+  }
+  CHECK(refused('"' + std::string(256, 'c') + '"', "10", ""));
+  for (const char* capacity : {"-1", "1e16", "nan", "inf", "\"10\""}) {
+    CAPTURE(capacity);
+    CHECK(refused("\"c\"", capacity, ""));
+  }
+  for (const char* bad :
+       {"algorithm=\"fair\"", "algorithm=1", "source=\"consensus\"", "source=1", "lease_length=\"1s\"",
+        "lease_length=\"25h\"", "lease_length=60", "refresh_interval=\"500ms\"", "refresh_interval=\"25h\"",
+        "learning_mode_duration=\"-1s\"", "learning_mode_duration=\"25h\"", "learning_mode_duration=0",
+        "safe_capacity=-2", "safe_capacity=1e16", "safe_capacity=\"1\"", "strict=1", "strict=\"yes\"",
+        "description=\"a\\nb\"", "description=1"}) {
+    CAPTURE(bad);
+    CHECK(refused("\"c\"", "10", bad));
+  }
+  CHECK(Problems("[[resource]]\nidentifier_glob=\"c\"").front().find("capacity") != std::string::npos);
+  CHECK(Problems("[[resource]]\ncapacity=1").front().find("identifier_glob") != std::string::npos);
+  CHECK(Problems(calls + "colour=\"red\"").front().find("unknown key") != std::string::npos);
+}
+
+TEST_CASE("where clients cannot reach the address that is listened on, another one has to be given") {
+  const std::string any = "[lease]\ntcp=\"0.0.0.0:7315\"\nelector=\"static\"\nmaster=\"tcp:10.0.0.1:7315\"\n";
+  CHECK(Problems(any).size() == 2);
+  CHECK(Problems(any).back().find("lease.address is \"\": must be") != std::string::npos);
+  CHECK(Problems(any + "address=\"tcp:10.0.0.1:7315\"").size() == 1);
 }
 
 TEST_CASE("keys that only a start can change are kept and named") {

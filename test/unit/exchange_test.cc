@@ -13,7 +13,7 @@ namespace dthrottle {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::Host;
+using Host = testing::NetworkHost;
 using testing::Network;
 using testing::Packet;
 using testing::Way;
@@ -402,11 +402,82 @@ TEST_CASE("who is not a peer is not heard, nor answered but to a hello") {
     m.ranges = {{1, 2}};
     b.OnRequest("0 0", "", net.Encode(m), net.now);
   }
-  CHECK(answers == std::vector{MessageKind::kWelcome, MessageKind::kRefusal, MessageKind::kRefusal});
+  CHECK(answers == std::vector{MessageKind::kWelcome, MessageKind::kRefusal});
   CHECK(net.b().Counts().strangers == 4);
   net.filter = nullptr;
   net.Run(2s);
   CHECK(net.b().table.empty());
+}
+
+TEST_CASE("who asks a host that has just come up to repeat what the one before said is not turned away by it") {
+  Two net;
+  net.Mesh();
+  bool lose = true;
+  net.filter = LosePublished(1, lose);
+  net.Run(1s);
+  std::optional<Packet> hello, repeat;
+  net.filter = [&](const Packet& p) {
+    if (p.message.kind == MessageKind::kHello) hello = p;
+    if (p.message.kind == MessageKind::kRepeat) repeat = p;
+    return p.way != Way::kRequest;
+  };
+  net.Run(1s);
+  net.b().running = false;
+  net.Run(10s);
+  REQUIRE(hello);
+  REQUIRE(repeat);
+  net.b().options.incarnation = 1000;
+  net.b().options.fresh_table = false;
+  net.b().Start(net.now);
+  net.Deliver(*hello);
+  net.Run(1500ms);         // a is welcome, and has said hello once more, because it has heard no report yet
+  net.Deliver(*repeat);    // before b has found its own peers
+  net.Run(10ms);
+  CHECK(net.a().Peer("b", net.now).state != PeerState::kRefused);
+  net.filter = nullptr;
+  net.b().Link("a", net.now);
+  net.Run(3s);
+  CHECK(net.a().Peer("b", net.now).state == PeerState::kUp);
+  CHECK(net.b().Counts().snapshots_taken == 1);
+}
+
+TEST_CASE("a peer whose hello has not been answered is no stranger, and a stranger is one even then") {
+  Two net;
+  net.Mesh();
+  net.Add("late");
+  Exchange& b = *net.b().exchange;
+  net.b().Link("late", net.now);    // does not answer
+  const auto request = [&](const char* name) {
+    Message m = net.Report(0, name);
+    m.kind = MessageKind::kRepeat;
+    m.ranges = {{1, 2}};
+    b.OnRequest("0 0", "", net.Encode(m), net.now);
+  };
+  for (const char* name : {"late", "mallory"}) {
+    b.OnPublished(net.Encode(net.Report(1, name)), net.now);
+    request(name);
+  }
+  net.Run(7s);
+  CHECK(net.b().Counts().strangers == 0);
+  net[2].Start(net.now);    // and now it does
+  net.Run(4s);
+  CHECK(net.b().Peer("late", net.now).state == PeerState::kUp);
+  CHECK(net.b().Counts().strangers == 2);
+  request("mallory");
+  CHECK(net.b().Counts().strangers == 3);
+}
+
+TEST_CASE("names of the unknown are bounded, and counted when nobody introduces them") {
+  Two net;
+  net.Mesh();
+  net.Add("late");
+  net.b().Link("late", net.now);
+  for (int i = 0; i < 100; ++i) {
+    net.b().exchange->OnPublished(net.Encode(net.Report(1, ("mallory-" + std::to_string(i)).c_str())), net.now);
+  }
+  CHECK(net.b().Counts().strangers == 36);
+  net.Run(11s);
+  CHECK(net.b().Counts().strangers == 100);
 }
 
 TEST_CASE("a link speaks for one name") {
@@ -913,6 +984,22 @@ TEST_CASE("a host that began without a snapshot takes one as soon as somebody ca
   CHECK(net.b().debits.empty());
   net.Run(3min);
   CHECK(net.b().Counts().snapshots_taken == 1);
+}
+
+TEST_CASE("a snapshot that was refused is asked for again soon, also when the host has begun without it") {
+  Two net;
+  net.a().Start(net.now);
+  net.a().Hit("t", 5);
+  net.Run(3s);
+  net.b().options.fresh_table = false;
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(20s);    // refused, because it is no peer of a
+  REQUIRE_FALSE(net.b().exchange->joining());
+  REQUIRE(net.b().table.empty());
+  net.a().Link("b", net.now);
+  net.Run(7s);
+  CHECK(net.b().table == Table{{"t", 5}});
 }
 
 TEST_CASE("a limiter that is behind loses nothing") {

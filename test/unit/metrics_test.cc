@@ -202,6 +202,9 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
   Entries entries;
   entries.Add({"a2"}, 12, 0);
   daemon.limiter().Debit(entries, 0, 1, kNow - 1s, kNow, kNow);
+  daemon.limiter().Certify(kNow);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(daemon.host.Serves("a2", kNow));
+  daemon.limiter().Certify(kNow + 1s);
 
   const auto series = Parse(daemon.Metrics());
   const Snapshot snapshot = TakeSnapshot(daemon.limiter(), daemon.counts);

@@ -1,5 +1,11 @@
 #include <catch2/catch.hpp>
 
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
 #include "rule/glob.h"
 #include "rule/rulebook.h"
 
@@ -91,6 +97,34 @@ TEST_CASE("the first rule that matches applies, and the default only if none doe
   CHECK(book.Find("api-2") == 2u);
   CHECK(book.Find("web") == 0u);
   CHECK(book.limit(*book.Find("web")).rule == 0);
+}
+
+TEST_CASE("of 150 patterns the one applies that the first look at each of them finds") {
+  Prng prng(1);
+  const auto random_text = [&](std::string_view letters) {
+    std::string text;
+    for (std::uint64_t n = prng.Below(5); n > 0; --n) text += letters[prng.Below(letters.size())];
+    return text;
+  };
+  std::vector<Rule> rules(150);
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    rules[i].name = "r" + std::to_string(i);
+    rules[i].match = i == 100 ? "" : random_text("abcdefgh*?") + random_text("abcdefgh*");
+  }
+  const Rulebook book(rules, {});
+  std::set<std::optional<LimitIndex>> found;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string tag = random_text("abcdefgh\xff") + random_text("abcdefgh");
+    std::optional<LimitIndex> first;
+    for (LimitIndex rule = 0; rule < rules.size() && !first; ++rule) {
+      if (book.Matches(rule, tag)) first = rule;
+    }
+    CAPTURE(tag);
+    REQUIRE(book.Find(tag) == first);
+    found.insert(first);
+  }
+  CHECK(found.size() > 10);
+  CHECK(*found.rbegin() > LimitIndex{64});
 }
 
 TEST_CASE("without a default rule a tag may have no limit") {

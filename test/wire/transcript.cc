@@ -61,7 +61,7 @@ Result<std::string> Keys(std::istringstream& words) {
     const std::string name = word.substr(0, equals);
     const auto value = Unescape(word.substr(equals + 1));
     if (!value) return value;
-    const bool is_number = name == "burst" || name == "rate";
+    const bool is_number = name == "burst" || name == "rate" || name == "capacity" || name == "safe_capacity";
     out += fmt::format("{} = {}\n", name, is_number ? *value : TomlString(*value));
   }
   return out;
@@ -83,7 +83,7 @@ Result<Transcript> ParseTranscript(std::string_view text) {
       if (!bytes) return Fail(bytes.error().message + ": " + line);
       (what == ">" ? t.sent : t.expected) += *bytes;
       if (what == ">" && closed) return Fail("sends after close");
-    } else if (what == "rule" || what == "override") {
+    } else if (what == "rule" || what == "override" || what == "resource") {
       const auto keys = Keys(words);
       if (!keys) return Fail(keys.error().message);
       t.settings += fmt::format("[[{}]]\n{}", what, *keys);
@@ -91,6 +91,12 @@ Result<Transcript> ParseTranscript(std::string_view text) {
       words >> t.tag_bytes_max;
     } else if (what == "accept_limits") {
       t.accept_limits = true;
+    } else if (what == "learning") {
+      t.learning = true;
+    } else if (what == "elsewhere") {
+      words >> t.elsewhere;
+    } else if (what == "min_request_interval") {
+      words >> t.min_request_interval_s;
     } else if (what == "close" || what == "end") {
       closed = true;
     } else {

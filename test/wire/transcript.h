@@ -1,5 +1,5 @@
 // Transcripts of a protocol: what an application sends and exactly what it gets back. The files stand beside the page
-// that states the rules, in protocol/query/ and protocol/resp/; their format is described there.
+// that states the rules, in protocol/query/, protocol/resp/ and protocol/lease/; their format is described there.
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,11 @@ struct Transcript {
   std::string settings;    // TOML: the rules and max_tag_bytes
   std::size_t tag_bytes_max = 255;
   bool accept_limits = false;    // of protocol/resp only
-  std::string sent;              // all bytes of the application, in order
-  std::string expected;          // all bytes of the answers, in order
+  bool learning = false;         // these three of protocol/lease only
+  std::string elsewhere;         // where the master is; empty: here
+  int min_request_interval_s = 0;
+  std::string sent;        // all bytes of the application, in order
+  std::string expected;    // all bytes of the answers, in order
 };
 
 Result<Transcript> ParseTranscript(std::string_view text);

@@ -1,0 +1,221 @@
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include "sim/csv.h"
+#include "sim/experiment.h"
+#include "sim/render.h"
+
+namespace dthrottle::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+FleetFile File(std::string_view text) {
+  LoadedFleet loaded = ParseFleet(text, "test");
+  for (const Problem& problem : loaded.problems) UNSCOPED_INFO(Format(problem));
+  REQUIRE(loaded.ok());
+  return loaded.file;
+}
+
+// One host against the ledger's bucket: they must agree to the token.
+TEST_CASE("one host is one bucket for all") {
+  const FleetFile file =
+      File("[fleet]\nhosts = 1\ndrift_ppm = 0\n[[rule]]\nburst = 10\nrate = 5\n[[workload]]\nrate = 20\n");
+  const Measures m = Simulate(file, std::nullopt, 1).measures;
+  CHECK(m.asked > 1000);
+  CHECK(m.served == m.ideal);
+  CHECK((m.over == 0 && m.under == 0));
+  CHECK(m.excess <= 1e-6);
+  CHECK(m.fairness == 1);
+  CHECK(m.silence == m.ideal_silence);
+  CHECK(m.frames == 0);
+}
+
+TEST_CASE("measures of a story that can be told beforehand are exact") {
+  // A query each half second from 0.75 s on, to hosts 0 and 1 in turns; limits that are not shared, a burst of 1 and
+  // hardly more than a token a second: each host serves all of its own, one bucket for all every other one.
+  const FleetFile file = File(
+      "[fleet]\nhosts = 2\nduration = \"10s\"\ndrift_ppm = 0\n[[rule]]\nburst = 1\nrate = 1.01\nshare = \"local\"\n"
+      "[[workload]]\nrate = 2\narrivals = \"steady\"\nspread = \"in-turns\"\nfrom = \"250ms\"\n");
+  const Outcome outcome = Simulate(file, std::nullopt, 1);
+  const Measures& m = outcome.measures;
+  CHECK(m.asked == 19);    // up to 9.75 s
+  CHECK(m.served == 19);
+  CHECK(m.ideal == 10);
+  CHECK(m.over == Approx(100 * 9 / 10.0));
+  CHECK(m.under == 0);
+  CHECK(m.excess == Approx(19 - 9 * 1.01 - 1));    // in 9 s, beyond burst and refill
+  CHECK(m.silence == 0);
+  CHECK(m.ideal_silence == 0);    // single refusals
+  REQUIRE(outcome.seconds.size() == 10);
+  const Second &first = outcome.seconds[0], &second = outcome.seconds[1];
+  CHECK((first.asked == 1 && first.served == 1 && first.ideal == 1 && first.over == 0));
+  CHECK((second.asked == 2 && second.served == 2 && second.ideal == 1 && second.over == 1));
+}
+
+TEST_CASE("silence lasts from the first refusal to the last before a query is served") {
+  // All of it to one host: served at 0.5 s, then refused at 1.0 to 4.0 s, served at 4.5 s.
+  const FleetFile file = File(
+      "[fleet]\nhosts = 1\nduration = \"9s\"\ndrift_ppm = 0\n[[rule]]\nburst = 1\nrate = 0.26\n"
+      "[[workload]]\nrate = 2\narrivals = \"steady\"\n");
+  const Measures m = Simulate(file, std::nullopt, 1).measures;
+  CHECK(m.silence == Approx(3.0));
+  CHECK(m.ideal_silence == Approx(3.0));
+}
+
+TEST_CASE("too much for one tag does not make up for too little for another") {
+  // Shared by nobody, and all of tag 0 goes to one host: with the split each host has half, so that a sticky tag gets
+  // too little.
+  const FleetFile file = File(
+      "[fleet]\nhosts = 2\ndrift_ppm = 0\n[[rule]]\nburst = 10\nrate = 10\n[[workload]]\nrate = 40\ntags = 2\n"
+      "spread = \"sticky\"\n");
+  const Outcome split = Simulate(file, Share::kLocal, 1);
+  CHECK(split.measures.under == Approx(50).margin(5));
+  CHECK(split.measures.over < 1);
+}
+
+TEST_CASE("the static split never exceeds the limit and needs no reports") {
+  const FleetFile file = File(
+      "[fleet]\nhosts = 4\nduration = \"30s\"\n[peers]\nperiod = \"1s\"\n[[rule]]\nburst = 100\nrate = 100\n"
+      "[[workload]]\nrate = 200\n");
+  const Measures split = Simulate(file, Share::kLocal, 3).measures, debit = Simulate(file, Share::kDebit, 3).measures;
+  CHECK(split.excess <= 1);
+  CHECK(split.entries == 0);
+  CHECK(debit.excess > 10);
+  CHECK(debit.entries > 0.5);
+  CHECK(debit.frames == Approx(3).margin(1.5));    // a report a second to three others
+}
+
+TEST_CASE("hosts that divide a limit never exceed it, and have it where it is asked for") {
+  const std::string fleet =
+      "[fleet]\nhosts = 4\n[[rule]]\nburst = 100\nrate = 100\n[[workload]]\nrate = 200\nspread = \"sticky\"\n";
+  const auto without_its_host = [&](const char* kind) {
+    return Simulate(File(fleet + fmt::format("[[fault]]\nkind = \"{}\"\nat = \"30s\"\nlasts = \"9s\"\n", kind)),
+                    Share::kCapacity, 1);
+  };
+  const Outcome divided = Simulate(File(fleet), Share::kCapacity, 1);
+  CHECK(divided.measures.excess <= 1);
+  CHECK(divided.measures.over < 0.1);
+  CHECK(divided.measures.entries == 0);
+  // All of it comes to one host, which has a quarter at first and soon all but what the others keep in reserve.
+  CHECK(divided.seconds[0].served < 60);
+  for (std::size_t i = 10; i < divided.seconds.size(); ++i) CHECK(divided.seconds[i].served > 85);
+  for (const char* kind : {"kill", "wipe", "split"}) {
+    const Outcome outcome = without_its_host(kind);
+    CAPTURE(kind);
+    CHECK(outcome.measures.excess <= 1);
+    CHECK(outcome.seconds.back().served > 85);
+    CHECK(outcome.digest != divided.digest);
+  }
+}
+
+TEST_CASE("a fleet file may divide a limit, over its graph of neighbours") {
+  const std::string fleet =
+      "[fleet]\nhosts = 9\nduration = \"20s\"\n[[rule]]\nburst = 100\nrate = 100\nshare = \"capacity\"\n"
+      "[[workload]]\nrate = 300\nspread = \"zipf\"\n[capacity]\ngraph = ";
+  const Outcome ring = Simulate(File(fleet + "\"ring\"\n"), std::nullopt, 1),
+                complete = Simulate(File(fleet + "\"complete\"\n"), std::nullopt, 1);
+  for (const Outcome* outcome : {&ring, &complete}) {
+    CHECK(outcome->measures.excess <= 1);
+    CHECK(outcome->measures.served > 0.9 * outcome->measures.ideal);
+  }
+  CHECK(complete.measures.frames > 1.5 * ring.measures.frames);
+}
+
+TEST_CASE("entries of reports are counted, those of urgent ones too") {
+  const FleetFile file = File(
+      "[fleet]\nhosts = 4\nduration = \"30s\"\n[peers]\nperiod = \"1s\"\n[[rule]]\nburst = 100\nrate = 100\n"
+      "[[workload]]\nrate = 200\n");
+  FleetFile eager = file;
+  eager.settings.peers.eager = true;
+  for (const auto& [run, share] : {std::pair{&file, Share::kForecast}, {&eager, Share::kDebit}}) {
+    const Measures m = Simulate(*run, share, 1).measures;
+    CHECK(m.entries > 0.5);
+    CHECK(m.entries < 2);
+    CHECK(m.over < Simulate(file, Share::kDebit, 1).measures.over);
+  }
+}
+
+TEST_CASE("rules in mode shadow are enforced") {
+  const std::string text = "[fleet]\nduration = \"10s\"\n[[rule]]\nburst = 10\nrate = 1\n[[workload]]\nrate = 20\n";
+  const FleetFile enforced = File(text);
+  FleetFile shadow = enforced;
+  shadow.settings.rules[0].mode = Mode::kShadow;
+  CHECK(Simulate(enforced, std::nullopt, 1).digest == Simulate(shadow, std::nullopt, 1).digest);
+}
+
+TEST_CASE("a seed repeats a run and another does not; several have a mean and a spread") {
+  FleetFile file = File(
+      "[fleet]\nseed = 5\nseeds = 3\nduration = \"10s\"\n[[rule]]\nburst = 50\nrate = 10\n[[workload]]\nrate = 40\n");
+  const Series a = SimulateAll(file, std::nullopt), b = SimulateAll(file, std::nullopt);
+  REQUIRE(a.runs.size() == 3);
+  for (int i = 0; i < 3; ++i) CHECK(a.runs[i].digest == b.runs[i].digest);
+  CHECK(a.runs[0].digest != a.runs[1].digest);
+  CHECK(a.runs[1].digest == Simulate(file, std::nullopt, 6).digest);
+  Series two;
+  two.runs = {a.runs[0], a.runs[0]};
+  two.runs[0].measures.over = 1, two.runs[1].measures.over = 3;
+  CHECK(two.Mean(&Measures::over) == 2);
+  CHECK(two.Deviation(&Measures::over) == Approx(std::sqrt(2.0)));
+  CHECK(Series{1, {a.runs[0]}}.Deviation(&Measures::over) == 0);
+}
+
+TEST_CASE("a fault of the file happens, at its time") {
+  const std::string text =
+      "[fleet]\nhosts = 1\nduration = \"10s\"\n[[rule]]\nburst = 1000\nrate = 1000\nshare = "
+      "\"local\"\n[[workload]]\nrate = 10\n"
+      "arrivals = \"steady\"\n";
+  const Outcome fine = Simulate(File(text), std::nullopt, 1);
+  const Outcome paused =
+      Simulate(File(text + "[[fault]]\nkind = \"pause\"\nat = \"3s\"\nlasts = \"2s\"\n"), std::nullopt, 1);
+  CHECK(fine.measures.asked == 99);
+  CHECK(paused.measures.asked == Approx(80).margin(1.1));    // nobody answered
+  CHECK(paused.seconds[3].asked + paused.seconds[4].asked <= 1);
+  CHECK(paused.seconds[2].asked == 10);
+}
+
+// The bands are of independent simulations (plain debit, 8 seeds, mean over many phases); here with few seeds, so that
+// only something broken falls out of them.
+TEST_CASE("debit oscillates as far as it must") {
+  const FleetFile two = File(
+      "[fleet]\nhosts = 2\nseeds = 8\ndrift_ppm = 0\n[network]\ndelay = \"10ms\"\n[peers]\nperiod = \"1s\"\n"
+      "[[rule]]\nburst = 100\nrate = 100\n[[workload]]\nrate = 200\n");
+  const Series series = SimulateAll(two, std::nullopt);
+  CHECK(series.Mean(&Measures::over) == Approx(6.1).margin(3.7));
+  CHECK(series.Mean(&Measures::under) == Approx(5.6).margin(3.7));
+  FleetFile sixteen = two;
+  sixteen.fleet.hosts = 16;
+  const Series more = SimulateAll(sixteen, std::nullopt);
+  CHECK(more.Mean(&Measures::over) == Approx(31).margin(3 * 7));
+  CHECK(more.Mean(&Measures::under) == Approx(30).margin(3 * 6));
+  CHECK(more.Mean(&Measures::over) > series.Mean(&Measures::over));
+}
+
+TEST_CASE("CSV puts fields in quotes only where they have to be") {
+  Csv csv;
+  csv.Row("a", 1, 2.5, std::string("b,c"));
+  csv.Row("say \"x\"", std::uint64_t{18446744073709551615u}, "", "line\n");
+  CHECK(csv.text() == "a,1,2.5,\"b,c\"\n\"say \"\"x\"\"\",18446744073709551615,,\"line\n\"\n");
+}
+
+TEST_CASE("text, CSV and pictures have every scheme, second and measure") {
+  FleetFile file =
+      File("[fleet]\nseeds = 2\nduration = \"3s\"\n[[rule]]\nburst = 50\nrate = 10\n[[workload]]\nrate = 40\n");
+  const std::vector<Scheme> schemes = {{"debit", "", SimulateAll(file, Share::kDebit)},
+                                       {"local", "a note", SimulateAll(file, Share::kLocal)}};
+  const std::string seconds = RenderSecondsCsv(schemes), measures = RenderMeasuresCsv(schemes);
+  CHECK(std::count(seconds.begin(), seconds.end(), '\n') == 1 + 2 * 2 * 3);
+  CHECK(std::count(measures.begin(), measures.end(), '\n') == 1 + 2 * 2);
+  const std::string table = RenderComparison(schemes), run = RenderRun(schemes[0].series, 2);
+  for (const MeasureKind& kind : MeasureKinds()) {
+    CHECK(table.find("\n" + std::string(kind.name)) != std::string::npos);
+    CHECK(run.find(kind.meaning) != std::string::npos);
+    CHECK(measures.find("," + std::string(kind.name)) != std::string::npos);
+  }
+  CHECK(table.ends_with("\nlocal: a note\n"));
+  CHECK(run.ends_with("and 1 second more\n"));
+  CHECK(PictureScript(schemes).find("title 'local'") != std::string::npos);
+}
+
+}    // namespace
+}    // namespace dthrottle::sim

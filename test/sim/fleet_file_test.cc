@@ -1,0 +1,179 @@
+#include <catch2/catch.hpp>
+
+#include <fstream>
+#include <iterator>
+#include <regex>
+
+#include "sim/fleet_file.h"
+
+namespace dthrottle::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::string_view kSmall = "[[rule]]\nburst = 50\nrate = 5\n[[workload]]\nrate = 3\n";
+
+std::vector<std::string> Problems(std::string_view toml) {
+  std::vector<std::string> lines;
+  for (const Problem& p : ParseFleet(toml, "f").problems) lines.push_back(Format(p));
+  return lines;
+}
+
+std::vector<std::string> ProblemsWith(std::string_view more) {
+  return Problems(std::string(kSmall) + std::string(more));
+}
+
+TEST_CASE("a fleet file has the daemon's keys and four tables of its own") {
+  const LoadedFleet loaded = ParseFleet(R"(
+[fleet]
+hosts = 16
+duration = "2m"
+seed = 7
+seeds = 3
+drift_ppm = 0
+[network]
+delay = "10ms"
+loss = 0.01
+[peers]
+period = "1s"
+[[rule]]
+name = "client"
+burst = 100
+rate = "6000/m"
+share = "local"
+[[override]]
+tag = "vip"
+burst = 1000
+rate = 500
+[[workload]]
+tag = "c"
+tags = 10
+rate = 200.5
+arrivals = "steady"
+on = "2s"
+off = "6s"
+spread = "zipf"
+host_exponent = 2
+until = "1m"
+cost = 3
+[[fault]]
+kind = "deaf"
+at = "20s"
+lasts = "5s"
+host = 3
+size = 2
+)",
+                                        "f");
+  REQUIRE(loaded.problems.empty());
+  const FleetFile& file = loaded.file;
+  CHECK(file.fleet.hosts == 16);
+  CHECK(file.fleet.duration == 2min);
+  CHECK((file.fleet.seed == 7 && file.fleet.seeds == 3 && file.fleet.drift_ppm == 0));
+  CHECK(file.network.delay == 10ms);
+  CHECK(file.network.lossy);
+  CHECK(file.settings.peers.period == 1s);
+  REQUIRE(file.settings.rules.size() == 1);
+  CHECK(file.settings.rules[0].rate == 100);
+  CHECK(file.settings.overrides.size() == 1);
+  REQUIRE(file.workloads.size() == 1);
+  const Workload& w = file.workloads[0];
+  CHECK((w.tag == "c" && w.tags == 10 && w.rate == 200.5 && !w.poisson && w.on == 2s && w.off == 6s && w.cost == 3));
+  CHECK((w.spread == Workload::Spread::kZipf && w.host_exponent == 2 && w.until == After(1min)));
+  REQUIRE(file.faults.size() == 1);
+  const Fault& fault = file.faults[0];
+  CHECK((fault.kind == Fault::Kind::kDeaf && fault.at == After(20s) && fault.lasts == 5s));
+  CHECK((fault.host == 3 && fault.size == 2));
+}
+
+TEST_CASE("what is wrong with a fleet file is said with its place, value and what is allowed") {
+  CHECK(ProblemsWith("[fleet]\nhosts = 0\n") ==
+        std::vector<std::string>{"f:7:9: error: fleet.hosts = 0: must be a whole number from 1 to 1024"});
+  CHECK(ProblemsWith("[fleet]\nhost = 1\n")[0] ==
+        "f:7:1: error: unknown key fleet.host; must be one of hosts, duration, seed, seeds, drift_ppm");
+  CHECK(ProblemsWith("[[fleet]]\nhosts = 1\n")[0] ==
+        "f:6:1: error: fleet = a list of mixed values: must be a table, [fleet]");
+  CHECK(ProblemsWith("[network]\nloss = 1.5\n")[0] == "f:7:8: error: network.loss = 1.5: must be a number from 0 to 1");
+  CHECK(ProblemsWith("[[workload]]\nspread = \"x\"\n") ==
+        std::vector<std::string>{
+            "f:6:1: error: workload without rate; must be a number from 1e-06 to 1e+06",
+            "f:7:10: error: workload.spread = \"x\": must be one of \"in-turns\", \"uniform\", \"zipf\", \"sticky\""});
+  CHECK(ProblemsWith("[[workload]]\nrate = 1\narrivals = 1\n")[0] ==
+        "f:8:12: error: workload.arrivals = 1: must be one of \"steady\", \"poisson\"");
+  CHECK(ProblemsWith("[[fault]]\n")[0].starts_with("f:6:1: error: fault without kind; must be one of \"kill\""));
+  CHECK(ProblemsWith("fault = 1\n").empty() == false);
+  CHECK(Problems("[fleet").at(0).starts_with("f:1:7: error: not TOML"));
+  CHECK(ProblemsWith("[flete]\n")[0].find(
+            "[fleet], [network], [[rule]], [[override]], [[resource]], [[workload]], [[fault]]") != std::string::npos);
+}
+
+TEST_CASE("what no key can know by itself is checked together") {
+  CHECK(Problems("[[rule]]\nburst = 1\nrate = 1\nshare = \"local\"\n") ==
+        std::vector<std::string>{"f: error: no [[workload]]: must be one at least, or nobody asks"});
+  CHECK(Problems("[[workload]]\nrate = 1\n") ==
+        std::vector<std::string>{"f: error: no [[rule]]: must be one at least, or there is no limit to simulate"});
+  CHECK(Problems("[[rule]]\nmatch = \"a*\"\nburst = 10\nrate = 1\n[[workload]]\nrate = 1\ntags = 3\n") ==
+        std::vector<std::string>{
+            "f:5:1: error: workload.tag = \"client\": no rule fits \"client0\"; must be tags that have a limit"});
+  CHECK(ProblemsWith("[[workload]]\nrate = 1\noff = \"1s\"\n") ==
+        std::vector<std::string>{"f:6:1: error: workload.off = \"1s\" without workload.on: must be both or neither"});
+  CHECK(ProblemsWith("[[workload]]\nrate = 1\nfrom = \"5s\"\nuntil = \"5s\"\n") ==
+        std::vector<std::string>{"f:6:1: error: workload.until = \"5s\": must be more than workload.from = \"5s\""});
+  CHECK(ProblemsWith("[[fault]]\nkind = \"kill\"\nhost = 2\n") ==
+        std::vector<std::string>{"f:6:1: error: fault.host = 2: must be less than fleet.hosts = 2; the first is 0"});
+  CHECK(ProblemsWith("[[fault]]\nkind = \"split\"\nsize = 3\n") ==
+        std::vector<std::string>{"f:6:1: error: fault.size = 3: must be at most fleet.hosts = 2"});
+  CHECK(
+      ProblemsWith("[fleet]\nhosts = 1024\n[[workload]]\nrate = 1\ntags = 20000\n") ==
+      std::vector<std::string>{"f: error: 20001 tags of all workloads x fleet.hosts = 1024: must be at most 16777216"});
+  CHECK(ProblemsWith("[fleet]\nhosts = 66\n[capacity]\ngraph = \"complete\"\n") ==
+        std::vector<std::string>{"f: error: capacity: a host has 65 neighbours; at most 64 are allowed"});
+  CHECK(ProblemsWith("[capacity]\ngraph = \"list\"\nlinks = [\"a b\"]\n") ==
+        std::vector<std::string>{"f: warning: capacity.graph = \"list\" names hosts of its own: simulated as "
+                                 "\"regular\" with capacity.degree = 4"});
+  CHECK(Problems("[[rule]]\nburst = 9\nrate = 5\nshare = \"capacity\"\n[[workload]]\nrate = 3\n").empty());
+  CHECK(Problems("[[rule]]\nburst = 1\nrate = 5\n[[workload]]\nrate = 3\n").at(0).starts_with("f:1:1: warning: rule"));
+}
+
+TEST_CASE("every key means what its default says, and the manual has both") {
+  std::ifstream page(DTHROTTLE_SOURCE "/man/dthrottle-sim.1");
+  const std::string manual{std::istreambuf_iterator<char>(page), {}};
+  for (const FleetKey& key : FleetKeys()) {
+    CAPTURE(key.path);
+    const std::string name = key.path.substr(key.path.find('.') + 1);
+    const std::size_t item = manual.find(".It Ic " + name + "\n");
+    REQUIRE(item != std::string::npos);
+    const std::string said = manual.substr(item, manual.find("\n.It ", item) + 1 - item);
+    CHECK(said.find(key.default_text.empty()
+                        ? "It has to be given.\n"
+                        : "Default: " + std::string(key.default_text) + ".\n") != std::string::npos);
+    if (key.default_text.empty()) continue;
+    const std::string table = key.path.substr(0, key.path.find('.'));
+    const bool list = table == "workload" || table == "fault";
+    // The default, written out, changes nothing.
+    std::string text(kSmall);
+    if (table == "workload") {
+      text += name + " = " + std::string(key.default_text) + "\n";
+    } else {
+      text += (list ? "[[" + table + "]]\nkind = \"kill\"\n" : "[" + table + "]\n") + name + " = " +
+              std::string(key.default_text) + "\n";
+    }
+    CHECK(Problems(text).empty());
+    if (const auto* whole = std::get_if<std::int64_t>(&key.built_in)) {
+      CHECK(std::to_string(*whole) == key.default_text);
+    } else if (const auto* number = std::get_if<double>(&key.built_in)) {
+      CHECK(std::stod(std::string(key.default_text)) == *number);
+    } else {
+      CHECK("\"" + std::get<std::string>(key.built_in) + "\"" == key.default_text);
+    }
+  }
+}
+
+TEST_CASE("the example that we ship is accepted without a warning") {
+  std::ifstream example(DTHROTTLE_SOURCE "/conf/examples/fleet.toml");
+  const std::string text{std::istreambuf_iterator<char>(example), {}};
+  REQUIRE_FALSE(text.empty());
+  CHECK(Problems(text).empty());
+}
+
+}    // namespace
+}    // namespace dthrottle::sim

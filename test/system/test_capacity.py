@@ -1,0 +1,323 @@
+"""Daemons that divide a limit: its parts go to where the demand is, and never sum to more than the whole."""
+
+import contextlib
+import json
+import math
+import pathlib
+import re
+import tempfile
+import time
+
+from common import ParallelTest, SystemTest, report
+from daemon import BUILD, DTHROTTLED, PATIENCE, SANITIZED, Daemon, rule, run, wait_until
+from demand import Demand
+from fleet import Fleet
+from namespaces import Network
+
+TAG = "api"
+EX_CONFIG = 78
+RESERVE = 0.1
+SLOW = 3 if SANITIZED else 1
+
+
+def fleet(rate, *, hosts, burst=None, interval=100, lease=2, graph="complete", network=None, **capacity):
+    """`interval` in ms, `lease` in s; both longer where daemons are slow, so that no lease lapses by itself."""
+    interval, lease = f"{interval * SLOW}ms", f"{lease * SLOW}s"
+    names = [chr(ord("a") + i) for i in range(hosts)]
+    return Fleet(rule(name="api", burst=burst or rate, rate=float(rate), share="capacity"), hosts=hosts, period="500ms",
+                 network=network, names=names,
+                 capacity={"interval": interval, "lease": lease, "graph": graph, "members": names,
+                           "reserve": RESERVE, **capacity})
+
+
+def divided(host):
+    """What it says of the division; asked again while the exchange has no time to answer."""
+    return wait_until(lambda: (said := host.admin_json("capacity")) and "leased" in said and said, "it is not busy")
+
+
+def settled(hosts):
+    """Whether all hosts use the same generation, under a lease."""
+    said = [host.admin_json("capacity") for host in hosts]
+    return all(s.get("leased") for s in said) and len({s["generation"] for s in said}) == 1
+
+
+def wait_settled(hosts, seconds=2 * PATIENCE):
+    wait_until(lambda: settled(hosts), "the hosts have begun to divide", seconds)
+
+
+def parts(hosts):
+    """Of the tag, by host."""
+    return [host.admin_json(f"show {TAG}")["part"] for host in hosts]
+
+
+def jain(q):
+    return sum(q) ** 2 / (len(q) * sum(x * x for x in q)) if any(q) else 1.0
+
+
+class Commands(ParallelTest):
+    """What there is to see, and what can be wrong."""
+
+    def test_a_host_alone_has_the_whole(self):
+        with Daemon(rule(burst=10, share="capacity")) as daemon:
+            self.assertEqual(daemon.served(TAG, 20), 10)
+            said = daemon.admin_json("capacity")
+            self.assertFalse(said["divides"])
+            self.assertIn("no other host", said["note"])
+            self.assertEqual(daemon.admin_json(f"capacity {TAG}")["part"], 1)
+        with Daemon(rule(burst=10)) as daemon:
+            self.assertIn("no rule", daemon.admin_json("capacity")["note"])
+            self.assertIn("error", daemon.admin_json(f"capacity {TAG}"))
+
+    def test_equal_shares_to_begin_with_and_what_is_said_of_them(self):
+        with fleet(400, hosts=2) as hosts:
+            self.assertLessEqual(hosts[0].served(TAG + "-early", 500), 400)
+            wait_settled(hosts)
+            self.assertEqual(parts(hosts), [0.5, 0.5])
+            said = divided(hosts[0])
+            self.assertEqual([m["name"] for m in said["members"]], ["b"])
+            self.assertEqual(said["usual"], 0.5)
+            self.assertEqual(said["reserve"], RESERVE / 2)
+            with Demand(hosts, TAG, (900, 0)):
+                wait_until(lambda: hosts[0].admin_json(f"capacity {TAG}")["part"] > 0.9, "the part grows", PATIENCE)
+                said = hosts[0].admin_json(f"capacity {TAG}")
+            self.assertTrue(said["takes_part"])
+            self.assertEqual((said["rule"], said["rate"]), ("api", 400.0))
+            self.assertAlmostEqual(said["share"], said["part"] * 400, places=2)
+            self.assertGreater(said["demand"], 500)
+            (edge,) = said["neighbours"]
+            self.assertEqual(edge["neighbour"], "b")
+            self.assertGreater(edge["received"], 100)
+            # Whoever looks makes this host ask the others, until all have said.
+            said = wait_until(lambda: (s := hosts[0].admin_json(f"capacity {TAG}")).get("sum_hosts") == 2 and s, "the sum")
+            self.assertEqual(said["hosts"], 2)
+            self.assertAlmostEqual(said["sum"], 400, delta=80)    # parts may move meanwhile
+            wait_until(lambda: divided(hosts[0])["tags"][0]["sum_hosts"] == 2, "the sum of the first tags")
+            self.assertIn(f"this one has {said['part']:.2f}"[:-1], hosts[0].admin(f"why {TAG}"))
+            self.assertIn(TAG, [row["tag"] for row in divided(hosts[0])["tags"]])
+            # The early tag may be forgotten between the two looks.
+            wait_until(lambda: hosts[0].stats()["capacity_tags"] == len(divided(hosts[0])["tags"]), "all are counted")
+            stats = hosts[0].stats()
+            self.assertEqual(stats["capacity_leased"], 1)
+            wait_until(lambda: hosts[0].stats()["capacity_rounds"] > 3, "rounds are counted")
+
+    def test_a_reload_begins_and_ends_it(self):
+        with fleet(400, hosts=2) as hosts:
+            wait_settled(hosts)
+            divided = hosts[0].limits
+            for host in hosts:
+                host.limits = (rule(name="api", burst=400, share="local"),)
+                host.reload()
+            self.assertEqual(hosts[0].served(TAG, 500), 400)
+            for host in hosts:
+                host.limits = divided
+                host.reload()
+            wait_settled(hosts)
+            self.assertEqual(hosts[0].admin_json(f"show {TAG}-2")["part"], 0.5)
+
+    def test_a_reload_with_another_rate_begins_another_generation(self):
+        with fleet(400, hosts=2) as hosts:
+            wait_settled(hosts)
+            before = divided(hosts[0])["generation"]
+            for host in hosts:
+                host.limits = (rule(name="api", burst=100, rate=100.0, share="capacity"),)
+                host.reload()
+            wait_until(lambda: settled(hosts) and divided(hosts[0])["generation"] > before,
+                       "another generation", 2 * PATIENCE)
+            wait_until(lambda: parts(hosts) == [0.5, 0.5], "equal shares", PATIENCE)
+
+    def test_neighbours_and_weights_from_a_list(self):
+        with fleet(400, hosts=3, graph="list", links=["a b", "c b 0.5"]) as hosts:
+            wait_settled(hosts)
+            said = [{m["name"]: m["weight"] for m in divided(host)["members"]} for host in hosts]
+            self.assertEqual(said, [{"b": 1, "c": None}, {"a": 1, "c": 0.5}, {"a": None, "b": 0.5}])
+            wait_until(lambda: parts(hosts) == [0.333333] * 3, "equal shares", PATIENCE)
+            with Demand(hosts, TAG, (0, 0, 900)):    # what a has comes by way of b
+                wait_until(lambda: parts(hosts)[2] > 0.9, "the part grows", 2 * PATIENCE)
+
+    def test_neighbours_and_weights_from_a_file(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "graph"
+            path.write_text("graph { a -- b; c -- b [weight=0.5]; }\n")
+            with fleet(400, hosts=3, graph="file", graph_file=str(path)) as hosts:
+                wait_settled(hosts)
+                said = [{m["name"]: m["weight"] for m in divided(host)["members"]} for host in hosts]
+                self.assertEqual(said, [{"b": 1, "c": None}, {"a": 1, "c": 0.5}, {"a": None, "b": 0.5}])
+                for text, complaint in (("a b\nb x\n", r'graph:2: "x" is no member'),
+                                        ("a b\nb c -1\n", r"graph:2: .*-1"), ("a b\n", "c has no link")):
+                    path.write_text(text)
+                    hosts[0].reload()
+                    wait_until(lambda: re.search(complaint, hosts[0].log), f"it complains of {text!r}")
+                # One host alone with another graph is noticed by the others, which go on as they were.
+                path.write_text("a b\na c\n")
+                hosts[0].reload()
+                wait_until(lambda: [m["name"] for m in divided(hosts[1])["members"] if m["differs"]] == ["a"],
+                           "it sees that a differs")
+                for host in hosts[1:]:
+                    host.reload()
+                wait_until(lambda: settled(hosts) and divided(hosts[2])["members"][0]["weight"] == 1, "the new graph",
+                           2 * PATIENCE)
+
+    def test_the_file_of_neighbours_is_checked_with_the_settings(self):
+        with tempfile.TemporaryDirectory() as directory:
+            graph, settings = pathlib.Path(directory) / "graph", pathlib.Path(directory) / "limits.toml"
+
+            def check(text, members=None, kind="file"):
+                graph.unlink(missing_ok=True)
+                if text is not None:
+                    graph.write_text(text)
+                settings.write_text(f'[capacity]\ngraph = "{kind}"\ngraph_file = "{graph}"\n'
+                                    + (f"members = {json.dumps(members)}\n" if members else "")
+                                    + "[[rule]]\nburst = 5\nrate = 1\n")
+                done = run(DTHROTTLED, "--check", settings)
+                self.assertEqual(done.stderr, "")
+                return done.returncode, done.stdout
+
+            for text, members, complaint in (
+                    ("a b\nb c -1\n", None, "graph:2: .*-1"), ("a b\nc d\n", None, "graph: .*no way to each other"),
+                    (None, None, "graph: .*No such file"), ("graph {\n a -- b;\n c -> a }\n", None, "graph:3: "),
+                    ("a b\nb x\n", ["a", "b"], 'graph:2: "x" is no member'), ("a b\n", ["c", "b", "a"], "c has no link")):
+                with self.subTest(text):
+                    status, said = check(text, members)
+                    self.assertEqual(status, EX_CONFIG)
+                    self.assertRegex(said, rf"^{settings}: error: capacity.graph_file: .*{complaint}")
+            self.assertEqual(check("a b\nb c 0.5\n", ["c", "b", "a"])[0], 0)
+            self.assertEqual(check("a b\nb c 0.5\n")[0], 0)
+            self.assertEqual(check("a b\nb c -1\n", kind="ring")[0], 0, "the file is not used")
+
+    def test_a_host_that_is_no_member_does_not_start(self):
+        with self.assertRaisesRegex(AssertionError, "not among the members|left with 78"):
+            with Fleet(rule(share="capacity"), hosts=2, names=["a", "b"],
+                       capacity={"members": ["a", "c"]}):
+                pass
+
+    def test_a_thousand_tags_at_once(self):
+        tags = [f"t{i}" for i in range(1000)]
+        with fleet(1, burst=10, hosts=2) as hosts:    # so small a rate is exceeded however slowly this process asks
+            wait_settled(hosts)
+
+            def all_have_moved():
+                hosts[0].ask(tag for tag in tags for _ in range(8))
+                with hosts[0].admin_session() as admin:
+                    return all(admin.ask_json(f"show {tag}")["part"] > 0.6 for tag in tags)
+            wait_until(all_have_moved, "the part of every tag has grown", 2 * PATIENCE)
+            self.assertEqual([host.stats()["capacity_tags"] for host in hosts], [1000, 1000])
+            self.assertEqual(hosts[0].admin_json("show t-other")["part"], 0.5)
+
+    def test_an_upgrade_in_place_keeps_dividing(self):
+        with fleet(400, hosts=3) as hosts:
+            wait_settled(hosts)
+            hosts[0].admin("upgrade")
+            wait_until(lambda: "upgraded" in hosts[0].log or hosts[0].stats()["uptime"] < 5, "it is another program")
+            wait_until(lambda: hosts[0].admin_json("capacity").get("leased"), "it divides again", 2 * PATIENCE)
+
+
+class Rates(SystemTest):
+    """The figures: how fast parts move, and how much all hosts admit together."""
+
+    def test_demand_that_moves_is_followed_as_fast_as_foretold(self):
+        """Half of eight hosts in a ring are asked for much, and then the other half."""
+        n, rate, total = 8, 800, 1200
+        surplus = (total - rate) / n                     # what each is throttled by in the end
+        low, high = 75, 225
+        plan = run(BUILD / "dthrottle-plan", f"ring:{n}", "--gamma", "0.125", "--json")
+        phi = json.loads(plan.stdout)["phi_cr"]
+        # Jain's index of q is 1 / (1 + (deviation / mean)^2); deviations shrink by phi in a round.
+        enough = surplus * math.sqrt(1 / 0.95 - 1)
+        foretold = math.log(enough / (high - low)) / math.log(phi)
+        with fleet(rate, hosts=n, interval=250, lease=10, graph="ring", gain=0.125) as hosts:
+            wait_settled(hosts)
+            first, second = [high] * (n // 2) + [low] * (n // 2), [low] * (n // 2) + [high] * (n // 2)
+
+            def index(demands):
+                time.sleep(0.05)    # looking costs the hosts time, too
+                return jain([d - part * rate for d, part in zip(demands, parts(hosts))])
+
+            def rounds():
+                return max(host.stats()["capacity_rounds"] for host in hosts)
+            with Demand(hosts, TAG, first) as demand:
+                wait_until(lambda: index(first) > 0.98, "the first demand is met", 60 * SLOW)
+                demand.ask(second)
+                begin, began = rounds(), time.monotonic()
+                self.assertLess(index(second), 0.5)
+                wait_until(lambda: index(second) > 0.95, "the second is too", 60 * SLOW)
+                took = rounds() - begin
+        report(f"8 hosts in a ring, demand moved from one half to the other: Jain's index of the indicator above 0.95 "
+               f"after {took} rounds ({time.monotonic() - began:.1f} s), {foretold:.1f} foretold, ratio "
+               f"{took / foretold:.2f}")
+        self.assertLess(took, 1.5 * foretold * (2 if SANITIZED else 1))
+
+    def test_all_hosts_together_admit_the_capacity(self):
+        """Four hosts are asked for twice what they have, one for more than the other."""
+        rate, demands = 400, (300, 220, 160, 120)
+        fair = [d - (sum(demands) - rate) / 4 for d in demands]
+        seconds = 10
+        with fleet(rate, hosts=4) as hosts:
+            wait_settled(hosts)
+            with Demand(hosts, TAG, demands) as demand:
+                wait_until(lambda: max(abs(p * rate - f) for p, f in zip(parts(hosts), fair)) < 0.03 * rate,
+                           "the parts are as they should be", 60 * SLOW)
+                time.sleep(1)
+                before, began = demand.served(), time.monotonic()
+                time.sleep(seconds)
+                after, passed = demand.served(), time.monotonic() - began
+        served = [(b - a) / passed for a, b in zip(before, after)]
+        report(f"4 hosts asked for twice the capacity: {sum(served) / rate:.4f} of it admitted, of its fair need each "
+               + ", ".join(f"{s / f:.3f}" for s, f in zip(served, fair)))
+        self.assertLess(abs(sum(served) / rate - 1), 0.01 * SLOW)
+        for got, need in zip(served, fair):
+            self.assertGreater(got, need - 0.03 * rate * SLOW)
+
+
+class Faults(SystemTest):
+    """Whatever happens, together they never admit more than one host with the whole limit would."""
+
+    RATE, BURST = 200, 20
+
+    @contextlib.contextmanager
+    def watched(self, hosts, rates):
+        """Demand, and afterwards the check that all of it together kept within the limit."""
+        began = time.monotonic()
+        with Demand(hosts, TAG, rates) as demand:
+            yield demand
+            served, passed = sum(demand.served()), time.monotonic() - began
+        # Burst, rate, parts that move with the burst they had at their new host, a token where a share is below one.
+        most = 2 * self.BURST + self.RATE * passed + len(hosts)
+        report(f"{served} served in {passed:.1f} s, at most {most:.0f} allowed")
+        self.assertLessEqual(served, most)
+
+    def test_a_dead_host_leaves_its_share_and_comes_back(self):
+        with fleet(self.RATE, hosts=3, burst=self.BURST, lease=1) as hosts:
+            wait_settled(hosts)
+            a, b, c = hosts
+            with self.watched(hosts, (100, 100, 300)) as demand:
+                wait_until(lambda: parts([c])[0] > 0.4, "the part grows", 30 * SLOW)
+                c.kill()
+                killed = time.monotonic()
+                wait_until(lambda: sum(parts([a, b])) > 1 - RESERVE / 3 - 0.01, "the others have what it had",
+                           60 * SLOW)
+                report(f"the share of a host that was killed is with the others after "
+                       f"{time.monotonic() - killed:.1f} s, at a lease of {SLOW} s")
+                time.sleep(1)
+                c.start()
+                self.assertLessEqual(c.served("other", 500), self.BURST / 3 + 1)    # not more than an equal part
+                wait_until(lambda: parts([c])[0] > 0.3, "it has its part again", 60 * SLOW)
+                demand.ask((100, 100, 100))
+                wait_until(lambda: sum(parts(hosts)) > 0.98, "the parts sum to the whole", 60 * SLOW)
+
+    def test_a_partition(self):
+        with Network(3) as network, fleet(self.RATE, hosts=3, burst=self.BURST, lease=1,
+                                            network=network) as hosts:
+            wait_settled(hosts)
+            alone, *others = hosts
+            with self.watched(hosts, (300, 150, 150)):
+                wait_until(lambda: parts([alone])[0] > 0.4, "the part grows", 30 * SLOW)
+                for other in (1, 2):
+                    network.part(0, other)
+                    network.part(other, 0)
+                wait_until(lambda: parts([alone])[0] <= RESERVE / 3, "it has gone down to its reserve", 30 * SLOW)
+                wait_until(lambda: sum(parts(others)) > 1 - RESERVE / 3 - 0.01, "the others have what it had",
+                           60 * SLOW)
+                time.sleep(2)    # in which two times the part would show
+                self.assertEqual(alone.stats()["capacity_leased"], 0)
+                network.heal()
+                wait_until(lambda: parts([alone])[0] > 0.3, "it has its part again", 60 * SLOW)

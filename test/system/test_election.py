@@ -1,0 +1,150 @@
+"""Who grants leases, with a real etcd of three members: whatever is killed, cut off or stopped, one host at most."""
+
+import contextlib
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from common import SystemTest, report
+from daemon import DTHROTTLECTL, FIGURES, PATIENCE, clean_environment, wait_until
+from etcd import AVAILABLE, WHY_NOT, Etcd, Wire
+from leases import LeaseDaemon, Watch, resource
+
+TTL = 5.0
+RATE = 20.0
+CALLS = resource("calls", lease_length="20s", refresh_interval="1s")
+
+
+class PacedClient:
+    """dthrottlectl lease, with more lines to pass than it may, and when each of them came."""
+
+    def __init__(self, addresses):
+        self.times = []
+        self.process = subprocess.Popen(
+            [str(DTHROTTLECTL), "lease", "-S", ",".join(addresses), "calls", str(RATE), "--", "cat"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environment())
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._feed, self._read)]
+        for thread in self._threads:
+            thread.start()
+
+    def _feed(self):
+        with contextlib.suppress(OSError):
+            while True:
+                self.process.stdin.write(b"line\n")
+                self.process.stdin.flush()
+
+    def _read(self):
+        for _ in self.process.stdout:
+            self.times.append(time.monotonic())
+
+    def between(self, begin, end):
+        return sum(begin <= t < end for t in self.times)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(PATIENCE)
+
+
+@unittest.skipUnless(AVAILABLE, WHY_NOT)
+class Election(SystemTest):
+    def master(self):
+        """The index of the daemon that grants."""
+        def find():
+            here = [i for i, daemon in enumerate(self.daemons) if daemon.process and daemon.leases()["here"]]
+            return here[0] if len(here) == 1 else None
+        return wait_until(lambda: find() is not None and [find()], "one host is master")[0]
+
+    def take_over(self, what, former):
+        """Waits until another host grants. What was done to the master has just been done."""
+        since = time.monotonic()
+        came = wait_until(lambda: self.watch.first(former, since), f"another host grants: {what}", TTL + PATIENCE)
+        self.assertLess(came - since, TTL + 1 if FIGURES else TTL + PATIENCE)
+        report(f"{what}: another host grants after {came - since:.2f} s (TTL {TTL:g} s)")
+        return since
+
+    def test_one_host_grants_at_most_whatever_breaks(self):
+        with contextlib.ExitStack() as stack:
+            etcd = stack.enter_context(Etcd())
+            wires = [[stack.enter_context(Wire(int(url.rpartition(":")[2]))) for url in etcd.urls] for _ in range(3)]
+            self.daemons = [stack.enter_context(LeaseDaemon(CALLS, lease={
+                "elector": "etcd", "etcd_ttl": f"{TTL:g}s", "etcd": [wire.url for wire in wires[i]]}))
+                for i in range(3)]
+            master = self.master()
+            for daemon in self.daemons:    # all know who it is
+                wait_until(lambda d=daemon: self.daemons[master].lease_address in d.lease("discover"), "it is known")
+            self.watch = stack.enter_context(Watch(self.daemons))
+            client = stack.enter_context(PacedClient([d.lease_address for d in self.daemons]))
+            # A fresh client of a fresh master is given nothing while that learns.
+            wait_until(lambda: len(client.times) > 2 * RATE, "the client goes at its rate", 30 + PATIENCE)
+
+            # etcd's leader dies: the same host stays master, or is so again, under the same token.
+            token = self.daemons[master].leases()["token"]
+            leader = etcd.leader()
+            leader.kill()
+            wait_until(lambda: etcd.leader(), "etcd has another leader")
+            time.sleep(TTL)
+            wait_until(lambda: self.daemons[master].leases()["here"], "the master grants")
+            self.assertEqual(self.daemons[master].leases()["token"], token)
+            leader.start()
+            wait_until(lambda: all(m.status() for m in etcd.members), "etcd is whole again")
+
+            # The master dies.
+            killed = master
+            self.daemons[killed].kill()
+            since = self.take_over("master killed", killed)
+            master = self.master()
+            self.assertGreater(self.daemons[master].leases()["token"], token)
+            self.keeps_its_rate(client, since)
+            self.daemons[killed].start()
+
+            # The master is cut off from etcd, but not from its clients.
+            cut = master
+            for wire in wires[cut]:
+                wire.cut()
+            self.take_over("master cut off from etcd", cut)
+            self.assertEqual(self.daemons[cut].lease("get a calls 1"), "elsewhere -")
+            for wire in wires[cut]:
+                wire.mend()
+            master = self.master()
+            wait_until(lambda: self.daemons[master].lease_address in self.daemons[cut].lease("discover"),
+                       "who was cut off knows the new master")
+
+            # The master is stopped for longer than its mastership, and then goes on.
+            stopped = master
+            self.daemons[stopped].signal(signal.SIGSTOP)
+            try:
+                since = self.take_over("master stopped", stopped)
+                time.sleep(1)
+            finally:
+                self.daemons[stopped].signal(signal.SIGCONT)
+            answer = self.daemons[stopped].lease("get a calls 1")
+            self.assertTrue(answer.startswith("elsewhere "), answer)
+            self.keeps_its_rate(client, since)
+
+            # The master leaves as it should: nobody has to wait for its time to be over.
+            master = self.master()
+            since = time.monotonic()
+            self.daemons[master].stop()
+            came = wait_until(lambda: self.watch.first(master, since), "another host grants")
+            report(f"master stopped by SIGTERM: another host grants after {came - since:.2f} s")
+            self.daemons[master].start()
+            self.watch.check(self)
+
+    def keeps_its_rate(self, client, since):
+        """A lease outlives its master, and the next one confirms it."""
+        until = since + TTL + 4
+        wait_until(lambda: time.monotonic() > until, "some seconds after", TTL + PATIENCE)
+        seconds = until - since + 2
+        lines = client.between(since - 2, until)
+        report(f"a client at {RATE:g}/s was let through {lines / seconds:.1f}/s over the takeover")
+        self.assertLess(lines, RATE * seconds + 5)
+        self.assertGreater(lines, (0.9 if FIGURES else 0.3) * RATE * seconds)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,291 @@
+"""dthrottle-sim from its command line: fleets, comparisons, logs, pictures, exit codes, and a terminal."""
+
+import csv
+import gzip
+import io
+import os
+import pty
+import re
+import resource
+import shutil
+import subprocess
+import time
+
+from common import SystemTest, report
+from daemon import DTHROTTLED, ROOT, SANITIZED, fresh_directory
+
+SIM = DTHROTTLED.parent / "dthrottle-sim"
+EXAMPLE = ROOT / "conf/examples/fleet.toml"
+EX_OK, EX_USAGE, EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_CANTCREAT, EX_CONFIG = 0, 64, 65, 66, 69, 73, 78
+LINES_MANY = 20_000 if SANITIZED else 100_000
+
+FLEET = """
+[fleet]
+hosts = 4
+duration = "10s"
+seeds = 2
+[peers]
+period = "1s"
+[[rule]]
+burst = 100
+rate = 100
+[[workload]]
+rate = 200
+"""
+RULES = """
+[[rule]]
+name = "login"
+match = "ip:10.*"
+burst = 3
+rate = "6/m"
+"""
+
+
+def sim(*arguments, text=None):
+    return subprocess.run([SIM, *map(str, arguments)], input=text, capture_output=True, text=True, timeout=300)
+
+
+def line(second, host="10.0.0.1", path="/", more=""):
+    """Of a log that begins on 10 October 2000 at 13:55:00 UTC."""
+    at = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(971186100 + second))
+    return f'{host} - - [{at}] "GET {path} HTTP/1.1" 200 5{more}\n'
+
+
+class Sim(SystemTest):
+    def setUp(self):
+        self.directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, self.directory)
+
+    def write(self, name, text):
+        path = self.directory / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    def ran(self, *arguments, text=None):
+        done = sim(*arguments, text=text)
+        self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
+        return done.stdout
+
+    def rows(self, text):
+        return list(csv.DictReader(io.StringIO(text)))
+
+    # ---- run ----
+
+    def test_run_prints_every_measure_and_the_first_run_second_by_second(self):
+        out = self.ran("run", "-", text=FLEET)
+        self.assertIn("standard input: 4 hosts, period 1s, 10s, seeds 1 to 2", out)
+        for name in ("asked", "served", "ideal", "over", "under", "excess", "fairness", "silence", "ideal_silence", "frames",
+                     "entries", "bytes"):
+            self.assertRegex(out, rf"(?m)^{name} +[\d.-]+ \+- [\d.]+ ")
+        table = out.partition("\n second ")[2].splitlines()[1:]
+        self.assertEqual(len(table), 10)
+        asked = sum(int(row.split()[1]) for row in table)
+        self.assertAlmostEqual(asked, 2000, delta=300)
+
+    def test_csv_has_every_second_of_every_run_and_agrees_with_the_measures(self):
+        fleet = self.write("fleet.toml", FLEET)
+        seconds = self.rows(self.ran("run", fleet, "--csv", "-"))
+        measures = self.rows(self.ran("run", fleet, "--measures", "-"))
+        self.assertEqual([(row["seed"], row["second"]) for row in seconds],
+                         [(seed, str(second)) for seed in "12" for second in range(10)])
+        self.assertEqual([row["seed"] for row in measures], ["1", "2"])
+        for run in measures:
+            mine = [row for row in seconds if row["seed"] == run["seed"]]
+            for name in ("asked", "served", "ideal"):
+                self.assertEqual(sum(int(row[name]) for row in mine), float(run[name]))
+            for name in ("over", "under"):
+                self.assertAlmostEqual(100 * sum(int(row[name]) for row in mine) / float(run["ideal"]), float(run[name]))
+
+    def test_a_seed_repeats_a_run(self):
+        fleet = self.write("fleet.toml", FLEET)
+        runs = [self.ran("run", fleet, "--seeds", 1, "--seed", seed, "--measures", "-") for seed in (7, 7, 8)]
+        self.assertEqual(runs[0], runs[1])
+        self.assertNotEqual(runs[0], runs[2])
+
+    def test_the_example_runs(self):
+        self.assertIn("16 hosts", self.ran("run", EXAMPLE, "--seeds", 1))
+
+    def test_a_bad_fleet_is_said_as_bad_settings_are(self):
+        fleet = self.write("fleet.toml", FLEET.replace("hosts = 4", "hosts = 0").replace("rate = 200", "rat = 2"))
+        done = sim("run", fleet)
+        self.assertEqual(done.returncode, EX_CONFIG)
+        self.assertIn(f"{fleet}:3:9: error: fleet.hosts = 0: must be a whole number from 1 to 1024\n", done.stderr)
+        self.assertRegex(done.stderr, r":\d+:1: error: unknown key workload.rat; must be one of rate, ")
+        self.assertIn("error: workload without rate; must be a number from", done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    # ---- compare ----
+
+    def test_compare_puts_schemes_side_by_side(self):
+        fleet = self.write("fleet.toml", FLEET)
+        out = self.ran("compare", fleet, "--measures", self.directory / "measures")
+        self.assertRegex(out, r"(?m)^ +local +debit +forecast +capacity$")
+        rows = self.rows((self.directory / "measures").read_text())
+        by = {(row["scheme"], row["seed"]): row for row in rows}
+        self.assertEqual(len(by), 8)
+        for seed in "12":
+            self.assertEqual(by["local", seed]["asked"], by["debit", seed]["asked"])
+            self.assertLess(float(by["local", seed]["excess"]), float(by["debit", seed]["excess"]))
+            self.assertEqual(float(by["local", seed]["entries"]), 0)
+            self.assertLess(float(by["capacity", seed]["excess"]), 1)
+            self.assertGreater(float(by["capacity", seed]["served"]), 0.9 * float(by["capacity", seed]["ideal"]))
+            self.assertLess(float(by["forecast", seed]["over"]), float(by["debit", seed]["over"]))
+
+    def test_compare_only_what_is_asked_for(self):
+        out = self.ran("compare", "-", "--schemes", "local,debit", text=FLEET)
+        self.assertRegex(out, r"(?m)^ +local +debit$")
+
+    # ---- pictures ----
+
+    def test_plots_are_pictures(self):
+        if shutil.which("gnuplot") is None:
+            self.skipTest("NOT TESTED: gnuplot is not installed (package gnuplot-nox)")
+        for command, name, magic in (("run", "plot.svg", b"<?xml"), ("compare", "plot.png", b"\x89PNG")):
+            self.ran(command, "-", "--plot", self.directory / name, text=FLEET)
+            picture = (self.directory / name).read_bytes()
+            self.assertTrue(picture.startswith(magic))
+            self.assertGreater(len(picture), 3000)
+
+    def test_what_is_missing_is_said(self):
+        done = sim("run", "-", "--gnuplot", "/no/gnuplot", "--plot", self.directory / "x.svg", text=FLEET)
+        self.assertEqual(done.returncode, EX_UNAVAILABLE)
+        self.assertIn("/no/gnuplot is not installed (package gnuplot-nox)", done.stderr)
+        self.assertIn("over", done.stdout)
+
+    # ---- replay ----
+
+    def replay(self, log, *options, rules=RULES):
+        return self.ran("replay", log, "--rules", self.write("rules.toml", rules), *options)
+
+    def test_replay_says_who_is_refused_when_and_by_which_rule(self):
+        log = self.write("access.log", "".join(line(second) + line(second, "192.0.2.1") for second in range(20)))
+        out = self.replay(log, "--hosts", 1, "--csv", self.directory / "csv")
+        self.assertIn("40 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:19Z\n", out)
+        # 3 at once, and one at 10 s more.
+        self.assertRegex(out, r"(?m)^refused +16 \(40\.00 %\); one bucket for all refuses 16 ")
+        self.assertRegex(out, r"(?m)^login +20 +16 +16  2000-10-10T13:55:03Z  2000-10-10T13:55:19Z$")
+        self.assertRegex(out, r"(?m)^\(no limit\) +20 +0 ")
+        self.assertRegex(out, r"(?m)^ip:10\.0\.0\.1 +16  2000-10-10T13:55:03Z  2000-10-10T13:55:19Z  login$")
+        rows = self.rows((self.directory / "csv").read_text())
+        self.assertEqual(len(rows), 20)
+        self.assertEqual([int(row["refused"]) for row in rows], [0] * 3 + [1] * 7 + [0] + [1] * 9)
+        self.assertEqual((rows[0]["time"], rows[0]["unix_time"]), ("2000-10-10T13:55:00Z", "971186100"))
+
+    def test_compressed_logs_and_standard_input_say_the_same(self):
+        text = "".join(line(second, f"10.0.0.{second % 3}") for second in range(100))
+        plain = self.write("a.log", text)
+        packed = self.write("a.log.gz", gzip.compress(text.encode()))
+        rules = self.write("rules.toml", RULES)
+        outs = [self.replay(plain), self.replay(packed), self.ran("replay", "-", "--rules", rules, text=text)]
+        self.assertEqual(len({out.partition("\n")[2] for out in outs}), 1)
+        self.assertTrue(outs[2].startswith("log       standard input: 100 lines"))
+
+    def test_logs_in_order_are_one_log(self):
+        first = self.write("1.log", "".join(line(second) for second in range(10)))
+        second = self.write("2.log.gz", gzip.compress("".join(line(s) for s in range(10, 20)).encode()))
+        out = self.ran("replay", first, second, "--rules", self.write("rules.toml", RULES))
+        self.assertIn("20 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:19Z\n", out)
+
+    def test_a_tag_is_what_its_template_says(self):
+        log = self.write("access.log", "".join(line(0, path=f"/a?{i}") + line(0, path="/b") for i in range(5)))
+        out = self.replay(log, "--tag", "%m %U", rules=RULES.replace("ip:10.*", "GET /a"))
+        self.assertRegex(out, r"(?m)^GET /a +\d+ ")
+        self.assertNotIn("GET /b", out)
+        done = sim("replay", log, "--rules", self.directory / "rules.toml", "--tag", "%H")
+        self.assertEqual(done.returncode, EX_USAGE)
+        self.assertIn("--tag: %H: must be one of %h ", done.stderr)
+
+    def test_lines_that_are_unreadable_are_counted_and_shown_harmlessly(self):
+        log = self.write("access.log", b"\x1b]0;owned\x07\n" + line(0).encode() + b"\xff\xfe\n" * 4 + line(1).encode() +
+                         b"x" * 100_000 + b"\n" + line(2).encode()[:-1])
+        out = self.replay(log)
+        self.assertIn(": 9 lines, ", out)
+        self.assertIn("6 unreadable", out)
+        self.assertIn("line 1: no date in brackets with a request in quotes behind it: \\x1b]0;owned\\x07\n", out)
+        self.assertRegex(out, r"(?m)^asked +3$")
+        self.assertEqual(re.findall(r"[^\n\x20-\x7e]", out), [])
+
+    def test_tags_of_strangers_do_not_reach_the_terminal_raw(self):
+        log = self.write("access.log", "".join(line(0, path="/\x1b[2J\x85") for _ in range(9)))
+        out = self.replay(log, "--tag", "ip:10.%U")
+        self.assertIn(r"ip:10./\x1b[2J", out)
+        self.assertEqual(re.findall(r"[^\n\x20-\x7e]", out), [])
+
+    def test_a_log_that_ends_early_counts_as_far_as_it_goes(self):
+        text = "".join(line(i // 10, f"10.{i % 251}.{i % 241}.{i * 7919 % 256}") for i in range(5000)).encode()
+        packed = gzip.compress(text)
+        done = sim("replay", self.write("a.gz", packed[:len(packed) // 2]), "--rules", self.write("rules.toml", RULES))
+        self.assertEqual(done.returncode, EX_DATAERR)
+        self.assertIn("ends in the middle of compressed data; what was read of it counts\n", done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^asked +\d{3,}$")
+
+    def test_bad_input_is_named_and_has_its_exit_code(self):
+        log, rules = self.write("log", line(0)), self.write("rules.toml", RULES)
+        bad = self.write("bad.toml", "[[rule]]\nburst = 0\nrate = 1\n")
+        for arguments, status, words in (
+                ([], EX_USAGE, "subcommand"),
+                (["fly"], EX_USAGE, "subcommand"),
+                (["run"], EX_USAGE, "FLEET"),
+                (["run", "/no/fleet"], EX_NOINPUT, "/no/fleet"),
+                (["run", "/"], EX_NOINPUT, "/"),
+                (["run", EXAMPLE, "--csv", "/no/dir/x"], EX_CANTCREAT, "/no/dir/x"),
+                (["compare", EXAMPLE, "--schemes", "magic"], EX_USAGE, "magic"),
+                (["replay", log], EX_USAGE, "--rules"),
+                (["replay", log, "--rules", bad], EX_CONFIG, "bad.toml:2:9: error: rule.burst = 0"),
+                (["replay", log, "--rules", "/no/rules"], EX_NOINPUT, "/no/rules"),
+                (["replay", "/no/log", "--rules", rules], EX_NOINPUT, "/no/log"),
+                (["replay", "/", "--rules", rules], EX_NOINPUT, "is a directory"),
+                (["replay", log, "--rules", rules, "--spread", "butter"], EX_USAGE, "--spread"),
+                (["replay", log, "--rules", rules, "--csv", "/no/dir/x"], EX_CANTCREAT, "/no/dir/x"),
+                (["replay", rules, "--rules", rules], EX_DATAERR, "no line is in the common or the combined format")):
+            with self.subTest(arguments=arguments):
+                done = sim(*arguments)
+                self.assertEqual(done.returncode, status, done.stderr)
+                self.assertIn(words, done.stderr)
+
+    def test_progress_is_shown_on_a_terminal_and_nowhere_else(self):
+        block = "".join(line(i // 200, f"10.0.{i % 200}.1") for i in range(2000))
+        log = self.write("many.log", block * 20)
+        command = [SIM, "replay", log, "--rules", self.write("rules.toml", RULES)]
+        self.assertEqual(subprocess.run(command, capture_output=True, timeout=300).stderr, b"")
+        main, terminal = pty.openpty()
+        # Through a pipe that is filled slowly, so that it is at it for longer than between two looks.
+        with subprocess.Popen([SIM, "replay", "-", *command[3:]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                              stderr=terminal) as process:
+            os.close(terminal)
+            for _ in range(20):
+                process.stdin.write(block.encode())
+                process.stdin.flush()
+                time.sleep(0.05)
+            process.stdin.close()
+            shown = b""
+            while True:
+                try:
+                    shown += os.read(main, 4096)
+                except OSError:    # nobody has it open any more
+                    break
+            self.assertEqual(process.wait(timeout=300), EX_OK)
+        os.close(main)
+        self.assertRegex(shown, rb"\r-: \d+ lines\x1b\[K")
+        self.assertTrue(shown.endswith(b"\r\x1b[K"))
+
+    def test_a_long_log_is_replayed_and_what_that_costs_is_reported(self):
+        with gzip.open(self.directory / "long.gz", "wt", compresslevel=1) as log:
+            for i in range(LINES_MANY):
+                log.write(line(i // 12, f"10.{i * i % 101}.{i % 17}.1", f"/item/{i % 977}", ' "-" "Mozilla/5.0"'))
+
+        def seconds_of(*command):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=300)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            self.assertEqual(done.returncode, 0)
+            return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+        rules = self.write("rules.toml", RULES)
+        base, _ = seconds_of("sh", "-c", f"zcat {self.directory}/long.gz | wc -l")
+        for hosts in (2, 16):
+            cost, out = seconds_of(SIM, "replay", self.directory / "long.gz", "--rules", rules, "--hosts", hosts)
+            self.assertRegex(out, rf"(?m)^asked +{LINES_MANY}$")
+            self.assertNotIn("unreadable", out)
+            report(f"replay, {hosts} hosts: {cost * 1e6 / LINES_MANY:.2f} us of CPU a line, "
+                   f"{cost / base:.1f} of zcat | wc -l")

@@ -1,0 +1,371 @@
+#include "limiter/dividing.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <thread>
+
+#include "limiter/part_table.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+using testing::Rules;
+
+constexpr Instant kNow = FromNanoseconds(5'000'000'000);
+constexpr const char* kDivided =
+    "[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=100\nrate=100\nshare=\"capacity\"\n"
+    "[[rule]]\nname=\"default\"\nburst=10\nrate=1\n";
+constexpr Parts kQuarter = kWhole / 4;
+
+int Served(Host& host, std::string_view tag, int queries, Instant now) {
+  int served = 0;
+  for (int i = 0; i < queries; ++i) served += host.Serves(tag, now);
+  return served;
+}
+
+void Lend(Host& host, double usual, double reserve = 0.01, Instant until = Instant::max()) {
+  host.limiter->ChangeParts([&](PartTable& parts) { parts.Lend({usual, reserve, until}); });
+}
+
+CapacityKey KeyOf(Host& host, std::string_view tag) {
+  const Limit& limit = host.limiter->rules().limit(host.limiter->rules().Find(tag).value());
+  return host.limiter->KeyOf({tag, false}, limit);
+}
+
+void SetPart(Host& host, std::string_view tag, double part) {
+  const CapacityKey key = KeyOf(host, tag);
+  host.limiter->ChangeParts([&](PartTable& parts) {
+    if (parts.size() == 0) parts.Reset(10, {1, 2});
+    parts.Add(key)->part = part;
+  });
+}
+
+// ---- Parts ----
+
+TEST_CASE("a part of a limit has that part of its burst and of its rate") {
+  const Shape whole = Shape::From(100, 10), part = PartOf(whole, 0.25);
+  CHECK(part.depth - whole.depth <= part.interval / 1'000'000);
+  CHECK(part.depth / part.interval == 25);
+  CHECK(PartOf(whole, PartOfWhole(kWhole / 10)).depth / PartOf(whole, PartOfWhole(kWhole / 10)).interval == 10);
+  CHECK(part.interval == 4 * whole.interval);
+  CHECK(PartOf(whole, 1) == whole);
+  const Shape small = PartOf(whole, 0.001);    // a tenth of a token
+  CHECK(small.depth == small.interval);
+  CHECK(PartOf(whole, 1e-30).interval > ToTicks(Duration(365 * 24h)));
+  Bucket bucket;
+  CHECK_FALSE(bucket.Take(PartOf(whole, 0), 1, kNow));    // nothing is nothing
+}
+
+TEST_CASE("a table of parts finds what was added and not removed") {
+  PartTable table;
+  CHECK(table.Find({1, 1}) == nullptr);
+  table.Reset(100, {1, 2});
+  std::map<CapacityKey, double> model;
+  Prng prng(7);
+  for (int i = 0; i < 20'000; ++i) {
+    const CapacityKey key{prng.Below(3), prng.Below(80)};
+    if (prng.Below(2) == 0) {
+      table.Remove(key);
+      model.erase(key);
+    } else if (PartTable::Entry* const entry = table.Add(key)) {
+      model[key] = entry->part = static_cast<double>(prng.Below(1000)) / 1000;
+    } else {
+      REQUIRE(model.size() == 100);
+    }
+    REQUIRE(table.size() == model.size());
+    const CapacityKey asked{prng.Below(3), prng.Below(80)};
+    const auto known = model.find(asked);
+    const PartTable::Entry* const found = table.Find(asked);
+    REQUIRE((found != nullptr) == (known != model.end()));
+    if (found != nullptr) REQUIRE(found->part == known->second);
+  }
+}
+
+TEST_CASE("a divided limit serves the usual part, and the reserve once nothing is lent") {
+  Host host(kDivided);
+  CHECK(Served(host, "login:a", 200, kNow) == 100);    // without others, all of it
+  Lend(host, 0.25, 0.1, kNow + 10s);
+  CHECK(Served(host, "login:b", 200, kNow) == 25);
+  CHECK(Served(host, "login:b", 200, kNow + 1s) == 25);
+  CHECK(Served(host, "other", 200, kNow) == 10);    // under a rule that is not divided
+  CHECK(Served(host, "login:c", 200, kNow + 10s) == 10);
+  CHECK(Served(host, "login:c", 200, kNow + 10500ms) == 5);
+}
+
+TEST_CASE("a part below a token serves one at a time") {
+  Host host("[[rule]]\nburst=4\nrate=4\nshare=\"capacity\"\n");
+  Lend(host, 0.05);
+  CHECK(Served(host, "a", 10, kNow) == 1);
+  CHECK(Served(host, "a", 10, kNow + 4900ms) == 0);
+  CHECK(Served(host, "a", 10, kNow + 5s) == 1);
+  // A larger part comes: nothing of the long wait is left over.
+  SetPart(host, "a", 1);
+  CHECK(Served(host, "a", 10, kNow + 5s) == 0);
+  CHECK(Served(host, "a", 10, kNow + 5250ms) == 1);
+}
+
+TEST_CASE("what is spent stays spent when the part changes") {
+  Host host(kDivided);
+  Lend(host, 0.25);
+  CHECK(Served(host, "login:a", 200, kNow) == 25);
+  SetPart(host, "login:a", 0.75);
+  CHECK(Served(host, "login:a", 200, kNow) == 0);
+  CHECK(host.Level("login:a", kNow + 100ms) == Approx(7.5));
+  CHECK(Served(host, "login:a", 200, kNow + 200ms) == 15);
+  SetPart(host, "login:a", 0.1);
+  CHECK(Served(host, "login:a", 200, kNow + 400ms) == 2);
+}
+
+TEST_CASE("hosts whose parts move serve together what one host would") {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    constexpr int kHosts = 4;
+    std::vector<std::unique_ptr<Host>> hosts;
+    for (int i = 0; i < kHosts; ++i) hosts.push_back(std::make_unique<Host>(kDivided));
+    constexpr double kReserve = 0.02;    // two tokens
+    std::vector<double> parts(kHosts, 1.0 / kHosts);
+    Prng prng(seed);
+    int served = 0;
+    double moved = 0;
+    const int rounds = 200;
+    for (int round = 0; round < rounds; ++round) {
+      // One gives another up to a tenth of what it has.
+      double& giver = parts[prng.Below(kHosts)];
+      const double gift = (giver - kReserve) * static_cast<double>(prng.Below(100)) / 1000;
+      giver -= gift;
+      moved += gift;
+      parts[prng.Below(kHosts)] += gift;
+      for (int i = 0; i < kHosts; ++i) {
+        SetPart(*hosts[i], "login:a", parts[i]);
+        served += Served(*hosts[i], "login:a", 60, kNow + round * 100ms);
+      }
+    }
+    // Burst and rate; what moved, had it found full buckets; and less than a token that each has left.
+    CHECK(served <= 100 + 100 * rounds / 10 + 100 * moved + kHosts);
+    CHECK(served >= 100 * rounds / 10);
+  }
+}
+
+TEST_CASE("hits under a divided limit are not reported") {
+  Host host(kDivided);
+  host.limiter->ShareWith(3, 1s);
+  CHECK(Served(host, "login:a", 50, kNow) == 50);
+  struct Visitor final : SlotVisitor {
+    bool Visit(const Tag& tag, const Slot&, const Waste&) override {
+      CHECK(tag.bytes == "other");
+      return true;
+    }
+  } visitor;
+  CHECK(Served(host, "other", 5, kNow) == 5);
+  host.limiter->table().TakeUnreported(1 << 20, visitor);
+}
+
+TEST_CASE("what a restart finds is not more than the part of then") {
+  Host host(kDivided);
+  Lend(host, 0.5);
+  CHECK(Served(host, "login:a", 200, kNow) == 50);
+  host.Start(Rules(kDivided), kNow);
+  Lend(host, 0.025, 0.025);
+  CHECK(Served(host, "login:a", 200, kNow) == 0);
+  CHECK(Served(host, "login:a", 200, kNow + 1s) == 2);
+}
+
+// ---- Dividing ----
+
+struct Divided {
+  explicit Divided(const char* rules = kDivided, std::size_t tags_max = 100)
+      : host(rules), dividing(*host.limiter, to, from, tags_max, 100ms, kNow) {
+    Tell({CapacityStanding{1, Instant::max(), kQuarter / 10, kQuarter}, {}});
+  }
+
+  void Tell(FromCapacity item) {
+    REQUIRE(from.TryPush(std::move(item)));
+    Work(kNow);
+  }
+  void Work(Instant at) {
+    for (int i = 0; i < 1000 && dividing.Work(at); ++i) continue;
+  }
+  // Demand as it was told last, by key.
+  std::map<CapacityKey, TagDemand> Told() {
+    for (ToCapacity item; to.TryPop(item);) {
+      for (const TagDemand& demand : item) told[demand.key] = demand;
+    }
+    return told;
+  }
+  // Asks so many times in each tenth of a second.
+  void Ask(std::string_view tag, int queries, int rounds) {
+    for (int i = 0; i < rounds; ++i) {
+      Served(host, tag, queries, now);
+      now += 100ms;
+      Work(now);
+      Told();
+    }
+  }
+
+  Host host;
+  ToCapacityRing to{8};
+  FromCapacityRing from{8};
+  Dividing dividing;
+  Instant now = kNow;
+  std::map<CapacityKey, TagDemand> told;
+};
+
+TEST_CASE("a tag takes part once it is refused, with all that is asked for it") {
+  Divided d;
+  d.Ask("login:calm", 2, 5);
+  CHECK(d.Told().empty());
+  d.Ask("login:busy", 20, 20);    // 200/s, where the part is 25/s
+  const auto told = d.Told();
+  REQUIRE(told.size() == 1);
+  const TagDemand& demand = told.begin()->second;
+  CHECK(demand.key == KeyOf(d.host, "login:busy"));
+  CHECK(demand.capacity == 100);
+  CHECK(demand.demand == Approx(200).epsilon(0.05));
+  d.Ask("login:busy", 0, 60);
+  CHECK(d.Told().begin()->second.demand == 0);
+}
+
+TEST_CASE("shares come into force, and are forgotten under another serial") {
+  Divided d;
+  const CapacityKey a = KeyOf(d.host, "login:a"), b = KeyOf(d.host, "login:b");
+  d.Tell({std::nullopt, {{a, 3 * kQuarter}, {b, 0}}});
+  CHECK(Served(d.host, "login:a", 200, kNow) == 75);
+  CHECK(Served(d.host, "login:b", 200, kNow) == 0);
+  CHECK(Served(d.host, "login:c", 200, kNow) == 25);
+  d.Tell({CapacityStanding{2, Instant::max(), 0, kWhole / 10}, {{b, kQuarter}}});
+  CHECK(Served(d.host, "login:b", 200, kNow + 100s) == 25);
+  CHECK(Served(d.host, "login:a", 200, kNow + 100s) == 10);
+}
+
+TEST_CASE("a tag that a peer began with is counted, and named by the first query") {
+  Divided d;
+  d.Tell({std::nullopt, {{KeyOf(d.host, "login:a"), kQuarter}}});
+  REQUIRE(d.dividing.participants().size() == 1);
+  CHECK(d.dividing.participants().begin()->second.capacity == 0);
+  d.Ask("login:a", 1, 10);    // all of them served
+  const auto told = d.Told();
+  REQUIRE(told.size() == 1);
+  CHECK(told.begin()->second.demand == Approx(10).epsilon(0.2));
+  CHECK(d.dividing.participants().begin()->second.tag == "login:a");
+}
+
+TEST_CASE("what is leased out of a part is pinned first, and what is not confirmed is not leased") {
+  Divided d;
+  const CapacityKey key = KeyOf(d.host, "login:a");
+  const auto lease = [&](double wants, double has) { return *d.dividing.Lease("login:a", {wants, has}, d.now); };
+  const auto told = [&] {
+    d.now += 100ms;
+    d.Work(d.now);
+    return d.Told().at(key);
+  };
+  CHECK_FALSE(d.dividing.Lease("other", {1, 0}, d.now).has_value());    // no rule divides it
+  CHECK(lease(0.5, 0).part == Approx(0.025));                           // the reserve: nothing is confirmed
+  TagDemand asked = told();
+  CHECK((asked.demand == Approx(50) && asked.pinned == kWhole / 2));
+  d.Tell({std::nullopt, {{key, kQuarter, 0, asked.pin - 1}}});    // an answer to something else
+  CHECK(lease(0.5, 0).part == Approx(0.025));
+  d.Tell({std::nullopt, {{key, kQuarter, 0, asked.pin}}});
+  CHECK((lease(0.5, 0).part == 0.25 && lease(0.5, 0).share == 0.25));
+
+  // A neighbour waits for a tenth: the pin follows what is out, but not below it.
+  d.Tell({std::nullopt, {{key, kQuarter, kWhole / 10, asked.pin}}});
+  CHECK((lease(0.5, 0.25).part == 0.25 && lease(0.5, 0.25).share == Approx(0.15)));
+  CHECK(told().pinned == kQuarter);
+  CHECK(lease(0.5, 0.15).part == Approx(0.15));
+  asked = told();
+  CHECK(asked.pinned == Approx(0.15 * static_cast<double>(kWhole)));
+
+  // Up again: not before this, too, is confirmed.
+  d.Tell({std::nullopt, {{key, kQuarter, 0, asked.pin}}});
+  CHECK(lease(0.25, 0.15).part == Approx(0.15));
+  d.Tell({std::nullopt, {{key, kQuarter, 0, asked.pin}}});    // said before the other half knew
+  CHECK(lease(0.25, 0.15).part == Approx(0.15));
+  d.Tell({std::nullopt, {{key, kQuarter, 0, told().pin}}});
+  CHECK(lease(0.25, 0.15).part == 0.25);
+
+  // Another generation: nothing is confirmed.
+  d.Tell({CapacityStanding{2, d.now + 1s, kWhole / 40, kQuarter}, {}});
+  CHECK(lease(0.25, 0.15).part == Approx(0.025));
+  d.now += 2s;    // no longer lent, and nobody asks
+  d.Work(d.now);
+  CHECK(d.Told().at(key).pinned == 0);
+}
+
+TEST_CASE("no more tags take part than there is room for") {
+  Divided d(kDivided, 2);
+  for (const char* tag : {"login:a", "login:b", "login:c"}) d.Ask(tag, 100, 3);
+  CHECK(d.dividing.participants().size() == 2);
+  CHECK(d.dividing.crowded() > 0);
+  CHECK(Served(d.host, "login:c", 200, d.now + 10s) == 25);    // the usual part
+}
+
+TEST_CASE("a tag that nobody asks for leaves with the next serial") {
+  Divided d;
+  d.Ask("login:a", 100, 5);
+  d.Ask("login:b", 100, 60);    // so long that nothing is left of the demand on a
+  REQUIRE(d.dividing.participants().size() == 2);
+  d.Tell({CapacityStanding{2, Instant::max(), 0, kQuarter}, {}});
+  REQUIRE(d.dividing.participants().size() == 1);
+  CHECK(d.dividing.participants().begin()->second.tag == "login:b");
+  d.Told();
+  d.told.clear();
+  d.Ask("login:b", 100, 2);    // under another serial demand is told again
+  CHECK(d.Told().size() == 1);
+}
+
+TEST_CASE("other rules change what a tag's capacity is") {
+  Divided d;
+  d.Ask("login:a", 100, 5);
+  d.host.limiter->Adopt(Rules("[[rule]]\nname=\"login\"\nburst=100\nrate=200\nshare=\"capacity\"\n"));
+  while (d.host.limiter->Tick(d.now)) continue;
+  d.Ask("login:a", 50, 3);
+  CHECK(d.Told().begin()->second.capacity == 200);
+  d.host.limiter->Adopt(Rules("[[rule]]\nname=\"login\"\nburst=100\nrate=200\n"));
+  while (d.host.limiter->Tick(d.now)) continue;
+  CHECK(Served(d.host, "login:a", 500, d.now + 10s) == 100);
+  d.Ask("login:a", 50, 60);
+  CHECK(d.Told().begin()->second.demand == 0);    // it is counted under no divided limit
+}
+
+TEST_CASE("an over-long tag takes part under its digest") {
+  Divided d;
+  d.Ask("login:" + std::string(400, 'x'), 100, 3);
+  REQUIRE(d.dividing.participants().size() == 1);
+  const auto& participant = d.dividing.participants().begin()->second;
+  CHECK(participant.is_digest);
+  CHECK(participant.rule == "login");
+}
+
+TEST_CASE("threads ask while parts change") {
+  Host host(kDivided, 2);
+  ToCapacityRing to(8);
+  FromCapacityRing from(8);
+  Dividing dividing(*host.limiter, to, from, 10, 1ms, kNow);
+  std::vector<std::thread> threads;
+  for (std::size_t lane = 0; lane < 2; ++lane) {
+    threads.emplace_back([&, lane] {
+      Prng prng(lane);
+      Verdict verdict;
+      for (int i = 0; i < 20'000; ++i) {
+        const std::string tag = "login:" + std::to_string(i % 20);
+        const Query query{{tag, false}};
+        host.limiter->Answer({&query, 1}, {&verdict, 1}, lane, prng, kNow + i * 1us);
+      }
+    });
+  }
+  for (int i = 0; i < 200; ++i) {
+    from.TryPush({CapacityStanding{static_cast<std::uint64_t>(i / 50), kNow + i * 1ms, 0, kQuarter},
+                  {{KeyOf(host, "login:1"), kWhole / 8}, {KeyOf(host, "login:2"), kWhole / 2}}});
+    for (int k = 0; k < 10 && dividing.Work(kNow + i * 1ms); ++k) continue;
+    for (ToCapacity item; to.TryPop(item);) continue;
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(dividing.participants().size() <= 10);
+}
+
+}    // namespace
+}    // namespace dthrottle

@@ -1,0 +1,231 @@
+#include "limiter/forecast.h"
+
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "limiter/watches.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Pace kPace{.rate = 100, .burst = 100, .unheard_max = 1000, .root_hosts = 2, .period = 1};
+
+Instant At(double seconds) {
+  return FromNanoseconds(static_cast<std::int64_t>(std::llround(seconds * 1e9)));
+}
+
+// Asks `rate` times a second from `from` to `until` at one of hosts that hear nothing from it; how many were admitted.
+int Drive(Forecast& f, double rate, double from, double until, Tokens bucket = 100) {
+  int admitted = 0;
+  for (int i = 1; i <= static_cast<int>(rate * (until - from) + 0.5); ++i) {
+    const Instant now = At(from + i / rate);
+    if (f.Stale(now)) f.Step(bucket, kPace, now);
+    const bool admits = f.Admits(1);
+    admits ? void(f.Took(1)) : f.Missed(1);
+    admitted += admits;
+  }
+  return admitted;
+}
+
+TEST_CASE("what is foretold of a peer is taken from the level, and given back when its report comes") {
+  Forecast f(50, 0, At(10));
+  f.Step(50, kPace, At(10));
+  f.Heard(3, 0, 40, At(10), kPace, At(10));
+  f.Step(60, kPace, At(10.1));
+  CHECK(f.level() == Approx(50 + 10 - 4));    // refill, less 40/s for 0.1 s: demand is below the rate, so p = 1
+  f.Heard(3, 6, 40, At(10.1), kPace, At(10.1));
+  CHECK(f.level() == Approx(54));    // it served 6 and not 4
+  f.Heard(3, 2, 1000, At(10.05), kPace, At(10.1));
+  CHECK(f.level() == Approx(52));    // late: hits count, what it says of its demand does not
+  CHECK(f.peers_demand() == 40);
+}
+
+TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
+  Forecast f(2, 0, At(0));
+  Drive(f, 200, 0, 2, 2);
+  f.Report(kPace, true, At(2));
+  CHECK(f.demand() == Approx(200).epsilon(0.1));
+  f.Heard(0, 0, 600, At(2), kPace, At(2));
+  CHECK(f.share() < 0.2);
+  // 100/s by 200 of 800
+  CHECK(Drive(f, 200, 2, 4, 3) == Approx(50).margin(15));
+}
+
+TEST_CASE("a peer that is not heard any more loses its demand, and nothing that it served") {
+  Forecast f(50, 0, At(0));
+  f.Step(50, kPace, At(0.5));
+  f.Heard(1, 5, 80, At(0.5), kPace, At(0.5));
+  f.Step(45, kPace, At(1));
+  f.ForgetSilent(3s, At(1));
+  f.ForgetSilent(3s, At(1));
+  CHECK(f.peers_demand() == 80);
+  f.Step(45, kPace, At(3.6));
+  f.ForgetSilent(3s, At(3.6));
+  f.ForgetSilent(3s, At(3.6));
+  CHECK(f.peers_demand() == 0);
+  CHECK_FALSE(f.Active());
+}
+
+TEST_CASE("no more than U is served that peers can neither have foretold nor heard of") {
+  Pace pace = kPace;
+  pace.unheard_max = 6;
+  Forecast f(100, 0, At(0));
+  const auto burst = [&](double t) {
+    f.Step(100, pace, At(t));
+    int admitted = 0;
+    for (; admitted < 100 && f.Admits(1); ++admitted) f.Took(1);
+    return admitted;
+  };
+  CHECK(burst(0.001) == 6);
+  CHECK(f.Due());
+  f.Report(pace, true, At(0.002));
+  CHECK(burst(0.003) == 0);    // the report is on its way
+  CHECK(burst(0.023) == 6);
+}
+
+TEST_CASE("a report is due when reality leaves what peers foretell, and demand that ceases is such a case") {
+  Forecast f(100, 0, At(0));
+  Drive(f, 100, 0, 2);
+  for (int i = 0; i < 10; ++i) f.Report(kPace, true, At(2));    // so its threshold is some tokens
+  f.Heard(0, 0, 10, At(2), kPace, At(2));
+  CHECK_FALSE(f.Due());
+  Drive(f, 100, 2, 2.05);
+  CHECK_FALSE(f.Due());    // as foretold
+  f.Step(100, kPace, At(2.2));
+  CHECK(f.Due());    // fifteen did not come
+  CHECK(f.announces() < 50);
+}
+
+TEST_CASE("reports of a tag are spaced by a threshold: one a period, and those that found it are made up for") {
+  Forecast f(1e9, 0, At(0));
+  Prng prng(1);
+  const Pace pace{.rate = 1e6, .burst = 1e6, .unheard_max = 1e9, .root_hosts = 4, .period = 1};
+  int reports = 0;
+  double t = 0;
+  while (t < 100) {
+    t += -std::log(1 - static_cast<double>(prng.Next() >> 11) * 0x1p-53) / 200;
+    f.Step(1e6, pace, At(t));
+    f.Admits(1) ? void(f.Took(1)) : f.Missed(1);
+    if (!f.Due() || !f.MayReport(At(t))) continue;
+    f.Report(pace, true, At(t));
+    ++reports;
+  }
+  CHECK(reports > 90);
+  CHECK(reports <= 100);
+}
+
+TEST_CASE("wasted refill pays for hits that were heard late, once") {
+  Forecast f(100, 0, At(0));
+  f.Step(100, kPace, At(1));                                        // full, and 100 wasted
+  CHECK(f.ChargedAt(3, At(0.98), kPace, At(1)) == At(1) - 20ms);    // two of the three
+  CHECK(f.ChargedAt(3, At(0.98), kPace, At(1)) == At(1));
+}
+
+TEST_CASE("watches have bounds, and the one that rests longest makes room") {
+  Watches watches(Watches::kSetsMin * Watches::kWays);
+  const auto hash = [](std::uint64_t i) { return (std::uint64_t{5} << 58) | (i + 1); };    // all of one set
+  const auto add = [&](std::uint64_t i, Instant now) { return watches.Add(hash(i), {"tag", false}, 1, 0, 2s, now); };
+  for (std::uint64_t i = 0; i < Watches::kWays; ++i) REQUIRE(add(i, At(static_cast<double>(i) / 10)) != nullptr);
+  CHECK(add(100, At(1)) == nullptr);
+  CHECK(watches.crowded() == 1);
+  REQUIRE(watches.Find(hash(0)) != nullptr);
+  CHECK(add(100, At(2.05)) != nullptr);    // the first has rested for two seconds
+  CHECK(watches.Find(hash(0)) == nullptr);
+  CHECK(watches.Find(hash(1)) != nullptr);
+  CHECK(watches.used() == Watches::kWays);
+  watches.Remove(watches.Find(hash(100)));
+  CHECK(watches.Find(hash(100)) == nullptr);
+  CHECK(watches.used() == Watches::kWays - 1);
+}
+
+// ---- With a limiter ----
+
+struct Fixture {
+  explicit Fixture(const std::string& more, bool eager = false)
+      : host("[[rule]]\nname=\"r\"\nburst=100\nrate=100\n" + more) {
+    host.limiter->ShareWith(3, 1s);
+    host.limiter->WatchTags(4096, eager, [this] { ++woken; });
+    host.limiter->SetHeard(true);
+  }
+  int Ask(int n, Instant now) {
+    int served = 0;
+    for (int i = 0; i < n; ++i) served += host.Serves("t", now);
+    return served;
+  }
+  Entries Urgent(Instant now) {
+    Entries out;
+    CHECK_FALSE(host.limiter->ReportUrgent(At(0), now, out));
+    return out;
+  }
+
+  int woken = 0;
+  testing::Host host;
+};
+
+TEST_CASE("a tag whose hits matter is reported at once, with its demand, and its hits once") {
+  Fixture f("share=\"forecast\"\n");
+  CHECK(f.Ask(5, At(1)) == 5);
+  CHECK(f.woken == 0);
+  CHECK(f.Ask(20, At(1.01)) == 20);
+  CHECK(f.woken == 1);
+  const Entries first = f.Urgent(At(1.02));
+  REQUIRE(first.size() == 1);
+  CHECK(first.list()[0].value == 25);
+  CHECK(first.demand(first.list()[0]).has_value());
+  CHECK(f.Urgent(At(1.03)).empty());
+  CHECK(f.Ask(10, At(1.04)) == 10);
+  const Entries second = f.Urgent(At(1.05));
+  REQUIRE(second.size() == 1);
+  CHECK(second.list()[0].value == 10);
+}
+
+TEST_CASE("eager debit reports early without demands and refuses nothing more") {
+  Fixture f("max_debt=1000\n", true);
+  CHECK(f.Ask(100, At(1)) == 100);
+  const Entries out = f.Urgent(At(1.01));
+  REQUIRE(out.size() == 1);
+  CHECK(out.list()[0].value == 100);
+  CHECK(out.demands().empty());
+}
+
+TEST_CASE("plain debit watches nothing") {
+  Fixture f("");
+  CHECK(f.Ask(100, At(1)) == 100);
+  CHECK(f.woken == 0);
+  CHECK(f.Urgent(At(1.01)).empty());
+  CHECK(f.host.limiter->watch_counts().tags == 0);
+}
+
+TEST_CASE("where nobody can hear, forecast is debit: U refuses nothing") {
+  Fixture f("share=\"forecast\"\nmax_unheard=4\n");
+  CHECK(f.Ask(50, At(1)) == 4);
+  CHECK(f.host.limiter->watch_counts().held > 0);
+  f.host.limiter->SetHeard(false);
+  CHECK(f.Ask(200, At(1.01)) == 96 + 1);
+}
+
+TEST_CASE("a peer's demand makes a host ration before it has heard of the hits") {
+  Fixture f("share=\"forecast\"\n");
+  f.Ask(60, At(1));
+  f.Urgent(At(1.01));
+  Entries said;
+  said.Add({"t", false}, 30, 0, 5'000'000);    // 5000/s
+  f.host.limiter->Debit(said, 0, 1, At(1), At(1.02), At(1.03), 7);
+  CHECK(f.Ask(100, At(1.1)) < 8);    // alone it would have 20 left
+  CHECK(f.host.limiter->restless());
+}
+
+TEST_CASE("a rule that is forecast no more takes its watches along") {
+  Fixture f("share=\"forecast\"\n");
+  f.Ask(60, At(1));
+  CHECK(f.host.limiter->watch_counts().tags == 1);
+  f.host.limiter->Adopt(testing::Rules("[[rule]]\nname=\"r\"\nburst=100\nrate=100\n"));
+  CHECK(f.Urgent(At(1.01)).empty());
+  CHECK(f.host.limiter->watch_counts().tags == 0);
+}
+
+}    // namespace
+}    // namespace dthrottle

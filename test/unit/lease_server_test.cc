@@ -1,0 +1,376 @@
+// The lease server: what a client, a server behind it, an elector and a change of settings get to see.
+#include <catch2/catch.hpp>
+
+#include "lease/server.h"
+
+namespace dthrottle::lease {
+namespace {
+
+using namespace std::chrono_literals;
+
+BootInstant At(Duration since) {
+  return BootInstant(since);
+}
+
+Templates Of(std::vector<ResourceTemplate> list) {
+  return *Templates::Make(std::move(list));
+}
+
+constexpr auto kFair = [](double capacity) { return ResourceTemplate{.identifier_glob = "*", .capacity = capacity}; };
+
+// A master since 0 s, whose learning mode ends at 60 s.
+struct Server : LeaseServer {
+  explicit Server(ResourceTemplate how, ServerOptions options = {}) : LeaseServer(std::move(options), Of({how})) {
+    BecomeMaster({.epoch = 7, .former = 5});
+  }
+
+  Grant Ask(std::string_view client, double wants, BootInstant now, std::optional<Claim> has = {}) {
+    const ResourceRequest request{.resource = "r", .wants = wants, .has = has};
+    return GetCapacity(client, {&request, 1}, now)->front();
+  }
+
+  Grant AskForMany(std::string_view server, std::uint64_t clients, double wants, BootInstant now,
+                   double outstanding = 0, std::optional<Claim> has = {}, bool learning = false) {
+    const Band band{0, clients, wants};
+    const ServerResourceRequest request{"r", outstanding, {&band, 1}, has, learning};
+    return GetServerCapacity(server, {&request, 1}, now)->front();
+  }
+
+  double has(BootInstant now) {
+    const auto resources = Resources(now);
+    return resources.empty() ? 0 : resources.front().has;
+  }
+};
+
+TEST_CASE("lease templates: the exact name first, then the first glob that matches") {
+  const Templates templates = Of({{.identifier_glob = "db:*", .capacity = 1},
+                                  {.identifier_glob = "db:orders", .capacity = 2},
+                                  {.identifier_glob = "*s", .capacity = 3}});
+  CHECK(templates.Find("db:orders")->capacity == 2);
+  CHECK(templates.Find("db:users")->capacity == 1);
+  CHECK(templates.Find("users")->capacity == 3);
+  CHECK(templates.Find("other") == nullptr);
+  CHECK_FALSE(Templates::Make({{.identifier_glob = "[a"}}).has_value());
+}
+
+TEST_CASE("lease terms: half the refresh interval with every level, never beyond the server's own lease") {
+  const ResourceTemplate how{};
+  CHECK(RefreshInterval(16s, 0) == 16s);
+  CHECK(RefreshInterval(16s, 4) == 1s);
+  const Lease whole = MakeLease(how, 2, 5, {}, At(100s));
+  CHECK((whole.expiry == At(160s) && whole.refresh_interval == 4s && whole.capacity == 5));
+  const Lease cut = MakeLease(how, 0, 5, At(110s), At(100s));
+  CHECK((cut.expiry == At(110s) && cut.refresh_interval == 9s));
+  const Lease last = MakeLease(how, 0, 5, At(101s), At(100s));
+  CHECK((last.expiry == At(101s) && last.refresh_interval == 500ms));
+  CHECK(MakeLease(how, 0, 5, At(90s), At(100s)).refresh_interval == 0s);
+}
+
+TEST_CASE("lease server: in learning mode everybody keeps what he has, to the last instant of it") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 80, At(10s), Claim{30, At(50s), 5}).lease.capacity == 30);
+  CHECK(server.Ask("b", 80, At(10s)).lease.capacity == 0);
+  CHECK(server.Ask("c", 80, At(10s), Claim{30, At(9s), 5}).lease.capacity == 0);    // expired
+  CHECK(server.Ask("b", 80, At(60s)).learning);
+  CHECK(server.Ask("a", 80, At(60s), Claim{30, At(70s), 7}).lease.capacity == 30);
+  const Grant after = server.Ask("b", 80, At(60s + 1s));
+  CHECK_FALSE(after.learning);
+  CHECK(after.lease.capacity == Approx(100.0 / 3));    // "c" wants something, too, until its lease has expired
+  CHECK(server.Ask("a", 80, At(70s)).lease.capacity == 50);
+}
+
+TEST_CASE("lease server: whoever would wait past the end of learning mode comes back sooner") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 1, At(10s)).lease.refresh_interval == 16s);
+  CHECK(server.Ask("b", 1, At(50s)).lease.refresh_interval == 13s);
+}
+
+TEST_CASE("lease server: a claim from before the last master counts for the safe capacity at most") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 80, At(1s), Claim{80, At(50s), 5}).lease.capacity == 80);
+  CHECK(server.Ask("b", 80, At(1s), Claim{80, At(50s), 4}).lease.capacity == 50);
+  CHECK(server.Ask("c", 80, At(1s), Claim{80, At(50s), 0}).lease.capacity == Approx(100.0 / 3));
+  CHECK(server.Ask("d", 80, At(1s), Claim{80, At(50s), 9}).lease.capacity == 25);    // of a master to come
+  CHECK(server.counts().capped_claims == 3);
+
+  SECTION("where nobody knows the former master, it is the latest of whom there is a claim") {
+    server.BecomeMaster({.epoch = 7});
+    CHECK(server.Ask("a", 80, At(1s), Claim{80, At(50s), 3}).lease.capacity == 80);
+    CHECK(server.Ask("b", 80, At(1s), Claim{80, At(50s), 5}).lease.capacity == 80);
+    CHECK(server.Ask("c", 80, At(1s), Claim{80, At(50s), 3}).lease.capacity == Approx(100.0 / 3));
+  }
+}
+
+TEST_CASE("lease server: only the master answers, as long as its mastership lasts, and a new one has no state") {
+  Server server(kFair(100));
+  const ResourceRequest request{.resource = "r", .wants = 1};
+  CHECK(server.Ask("a", 10, At(100s)).epoch == 7);
+  server.ExtendMastership(At(110s));
+  CHECK(server.GetCapacity("b", {&request, 1}, At(110s - 1ns)).has_value());
+  CHECK_FALSE(server.GetCapacity("c", {&request, 1}, At(110s)).has_value());
+  CHECK_FALSE(server.ReleaseCapacity(HolderKind::kClient, "a", {}, At(110s)));
+  server.Resign("other:1");
+  CHECK((server.epoch() == 0 && server.master() == "other:1" && server.Resources(At(100s)).empty()));
+  server.BecomeMaster({.epoch = 9, .since = At(200s)});
+  CHECK(server.Ask("a", 10, At(201s)).lease.capacity == 0);
+  CHECK(server.Ask("a", 10, At(300s)).epoch == 9);
+}
+
+TEST_CASE("lease server: nothing is given twice: leases that are out count until they expire or come back") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 100, At(100s)).lease.capacity == 100);
+  CHECK(server.Ask("b", 100, At(101s)).lease.capacity == 0);
+  SECTION("come back at a refresh") {
+    CHECK(server.Ask("a", 100, At(110s)).lease.capacity == 50);
+    CHECK(server.Ask("b", 100, At(110s)).lease.capacity == 50);
+  }
+  SECTION("expire") {
+    CHECK(server.Ask("b", 100, At(160s - 1ns)).lease.capacity == 0);
+    CHECK(server.Ask("b", 100, At(162s)).lease.capacity == 100);
+    CHECK(server.counts().expired == 1);
+  }
+  SECTION("are released") {
+    const std::string_view resource = "r";
+    CHECK(server.ReleaseCapacity(HolderKind::kServer, "a", {&resource, 1}, At(102s)));
+    CHECK(server.has(At(102s)) == 100);    // a client is no server
+    CHECK(server.ReleaseCapacity(HolderKind::kClient, "a", {&resource, 1}, At(102s)));
+    CHECK(server.Ask("b", 100, At(103s)).lease.capacity == 100);
+  }
+}
+
+TEST_CASE("lease server: a request within the minimum interval changes nothing") {
+  Server server(kFair(100));
+  server.Ask("a", 10, At(100s));
+  const Grant again = server.Ask("a", 90, At(101s - 1ns));
+  CHECK(again.outcome == Grant::Outcome::kTooSoon);
+  CHECK((again.lease.capacity == 10 && again.lease.expiry == At(160s)));
+  CHECK(server.Ask("a", 90, At(101s)).lease.capacity == 90);
+  CHECK(server.counts().too_soon == 1);
+}
+
+TEST_CASE("lease server: what cannot be is refused, counted, and changes nothing") {
+  ServerOptions options;
+  options.clients_max = 2;
+  options.resources_max = 1;
+  Server server(kFair(100), options);
+  const auto outcome = [&](std::string_view client, std::string_view resource, double wants) {
+    const ResourceRequest request{.resource = resource, .wants = wants};
+    return server.GetCapacity(client, {&request, 1}, At(100s))->front().outcome;
+  };
+  CHECK(outcome("", "r", 1) == Grant::Outcome::kInvalid);
+  CHECK(outcome(std::string(256, 'a'), "r", 1) == Grant::Outcome::kInvalid);
+  CHECK(outcome("a", "r", -1) == Grant::Outcome::kInvalid);
+  CHECK(outcome("a", "r", std::numeric_limits<double>::quiet_NaN()) == Grant::Outcome::kInvalid);
+  CHECK(outcome("a", "r", std::numeric_limits<double>::infinity()) == Grant::Outcome::kInvalid);
+  CHECK(server.Resources(At(100s)).empty());
+  CHECK(outcome("a", "r", 1) == Grant::Outcome::kLeased);
+  CHECK(outcome("b", "r", 1) == Grant::Outcome::kLeased);
+  CHECK(outcome("c", "r", 1) == Grant::Outcome::kFull);
+  CHECK(outcome("a", "other", 1) == Grant::Outcome::kFull);
+  const std::vector<Band> many(Store::kBandsMax + 1, Band{0, 1, 1});
+  const ServerResourceRequest bands{"r", 0, many};
+  CHECK(server.GetServerCapacity("s", {&bands, 1}, At(100s))->front().outcome == Grant::Outcome::kInvalid);
+  CHECK((server.counts().invalid == 6 && server.counts().full == 2));
+  server.SetTemplates(Of({{.identifier_glob = "x"}}), At(100s));
+  CHECK(outcome("a", "r", 1) == Grant::Outcome::kNoTemplate);
+  CHECK(outcome("d", "x", 1) == Grant::Outcome::kLeased);    // those of "r" are forgotten
+}
+
+TEST_CASE("lease server: new settings reach a client at its next request") {
+  Server server(kFair(100));
+  CHECK(server.Ask("a", 200, At(100s)).lease.capacity == 100);
+  server.SetTemplates(Of({kFair(30)}), At(105s));
+  CHECK(server.has(At(105s)) == 100);
+  CHECK(server.counts().shortfalls == 1);
+  CHECK(server.Resources(At(105s)).front().shortfall == 70);
+  CHECK(server.Ask("a", 200, At(116s)).lease.capacity == 30);
+  server.SetTemplates(Of({kFair(300)}), At(117s));
+  CHECK(server.Ask("a", 200, At(120s)).lease.capacity == 200);
+}
+
+TEST_CASE("lease server: the safe capacity is the one of the settings, or an equal part for everybody") {
+  Server server(kFair(120));
+  for (const char* client : {"a", "b", "c", "d"}) server.Ask(client, 1, At(100s));
+  CHECK(server.AskForMany("s", 3, 1, At(100s)).safe_capacity == Approx(120.0 / 7));
+  ResourceTemplate how = kFair(120);
+  for (const double safe : {kUnlimited, 0.0, 5.0}) {
+    how.safe_capacity = safe;
+    server.SetTemplates(Of({how}), At(110s));
+    CHECK(server.Ask("a", 1, At(110s + std::chrono::seconds(static_cast<int>(safe) + 2))).safe_capacity == safe);
+  }
+}
+
+// ---- A tree ----
+
+Server Child() {
+  return Server(kFair(100), {.id = "child", .level = 1, .has_parent = true});
+}
+
+// The child asks, the parent answers.
+void Exchange(Server& child, Server& parent, BootInstant now) {
+  for (const ParentRequest& request : child.AskParent(now)) {
+    const ServerResourceRequest asked{request.resource, request.outstanding, request.wants, request.has,
+                                      request.learning};
+    child.HearParent(request.resource, parent.GetServerCapacity("child", {&asked, 1}, now)->front(), now);
+  }
+}
+
+TEST_CASE("lease tree: a server hands out what it holds, for no longer than it holds it") {
+  Server child = Child();
+  CHECK(child.NextAsk() == BootInstant::max());
+  CHECK(child.Ask("a", 50, At(100s)).lease.capacity == 0);
+  CHECK(child.NextAsk() == At(100s));
+  const std::vector<ParentRequest> asked = child.AskParent(At(100s));
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].wants == std::vector{Band{0, 1, 50}});
+  CHECK_FALSE(asked[0].has.has_value());
+  CHECK(child.NextAsk() == At(116s));    // until the parent says when
+  child.HearParent("r", {.lease = {40, At(120s), 4s}, .share = 40, .epoch = 3}, At(101s));
+  CHECK(child.NextAsk() == At(105s));
+  const Grant grant = child.Ask("a", 50, At(102s));
+  CHECK((grant.lease.capacity == 40 && grant.lease.expiry == At(120s) && grant.lease.refresh_interval == 8s));
+  CHECK(child.AskParent(At(105s))[0].has->capacity == 40);
+  CHECK(child.Ask("a", 50, At(120s)).lease.capacity == 0);
+}
+
+TEST_CASE("lease tree: without its parent a server goes on with the safe capacity, and claims what is out of it") {
+  Server child(kFair(100), {.id = "c", .level = 1, .has_parent = true, .falls_to_safe = true});
+  CHECK(child.Ask("a", 50, At(100s)).lease.refresh_interval == 2s);    // nothing yet: it is to come back soon
+  child.AskParent(At(100s));
+  child.HearParent("r", {.lease = {40, At(120s), 4s}, .share = 40, .safe_capacity = 7, .epoch = 3}, At(101s));
+  CHECK(child.Ask("a", 50, At(102s)).lease.capacity == 40);
+  CHECK(child.Resources(At(102s)).front().from == "parent");
+  child.Expire(At(130s));    // its clients' leases have ended with its own, and it is not forgotten
+  CHECK(child.Resources(At(130s)).front().from == "safe");
+  const Grant safe = child.Ask("a", 50, At(130s));
+  CHECK((safe.lease.capacity == 7 && safe.lease.expiry == At(190s)));
+  child.AskParentAgain(At(131s));
+  CHECK(child.NextAsk() == At(131s));
+  const ParentRequest asked = child.AskParent(At(131s)).front();
+  REQUIRE(asked.has.has_value());
+  CHECK((asked.has->capacity == 7 && asked.has->expiry == At(190s) && asked.has->epoch == 3));
+  child.HearParent("r", {.lease = {30, At(191s), 4s}, .share = 30, .safe_capacity = 7, .epoch = 4}, At(132s));
+  CHECK(child.Ask("a", 50, At(133s)).lease.capacity == 30);
+}
+
+TEST_CASE("lease tree: a grant of an older master than the last one's is dropped") {
+  Server child = Child();
+  child.Ask("a", 50, At(100s));
+  child.HearParent("r", {.lease = {40, At(160s), 4s}, .share = 40, .epoch = 3}, At(101s));
+  child.HearParent("r", {.lease = {90, At(160s), 4s}, .share = 90, .epoch = 2}, At(101s));
+  CHECK(child.Ask("a", 100, At(102s)).lease.capacity == 40);
+  CHECK(child.counts().stale_grants == 1);
+}
+
+TEST_CASE("lease tree: clients are asked for by priority, servers among them, the least important together") {
+  Server child = Child();
+  for (int i = 0; i < 100; ++i) {
+    const ResourceRequest request{.resource = "r", .priority = i, .wants = 1};
+    child.GetCapacity("c" + std::to_string(i), {&request, 1}, At(100s));
+  }
+  const Band behind[] = {{99, 10, 5}, {-1, 1, 2}};
+  const ServerResourceRequest server{"r", 0, behind};
+  child.GetServerCapacity("s", {&server, 1}, At(100s));
+  const std::vector<Band> wants = child.AskParent(At(100s))[0].wants;
+  REQUIRE(wants.size() == Store::kBandsMax);
+  CHECK(wants.front() == Band{99, 11, 6});
+  CHECK(wants[1] == Band{98, 1, 1});
+  CHECK(wants.back() == Band{36, 38, 39});    // 0 to 36 and the one of -1
+}
+
+TEST_CASE("lease tree: a server counts for as many as are behind it") {
+  Server root(kFair(100));
+  root.AskForMany("s", 3, 1000, At(100s));
+  CHECK(root.Ask("a", 1000, At(100s)).lease.capacity == 0);
+  CHECK(root.AskForMany("s", 3, 1000, At(102s)).lease.capacity == 75);
+  CHECK(root.Ask("a", 1000, At(103s)).lease.capacity == 25);
+}
+
+TEST_CASE("lease tree: a server whose new master is learning keeps what it had") {
+  Server root(kFair(100));
+  root.AskForMany("s", 5, 80, At(100s));
+  root.Ask("a", 100, At(101s));
+  CHECK(root.AskForMany("s", 1, 10, At(110s), 5, {}, true).lease.capacity == 80);
+  CHECK(root.Resources(At(110s)).front().wants == 180);
+  CHECK(root.AskForMany("s", 5, 10, At(120s), 80, Claim{80, At(170s), 7}).lease.capacity == 10);
+}
+
+TEST_CASE("lease tree: with new masters at both levels, what clients claim is claimed from the parent") {
+  Server root(kFair(100));
+  Server child = Child();
+  child.Ask("a", 50, At(1s), Claim{30, At(40s), 5});
+  Exchange(child, root, At(2s));
+  const auto grant = child.Ask("a", 50, At(3s), Claim{30, At(40s), 7});
+  CHECK(grant.lease.capacity == 30);
+  CHECK(root.has(At(3s)) == 30);
+  CHECK(grant.lease.expiry > At(40s));
+}
+
+TEST_CASE("lease tree: as long as a new master holds nothing, it prolongs no lease") {
+  Server child = Child();
+  const Grant grant = child.Ask("a", 50, At(1s), Claim{30, At(40s), 5});
+  CHECK((grant.lease.capacity == 30 && grant.lease.expiry == At(40s)));
+}
+
+TEST_CASE("lease tree: strict: a server keeps what it has leased out, and is told to divide less") {
+  ResourceTemplate how = kFair(100);
+  SECTION("not strict: there is a shortfall until it has come back") {
+    Server root(how);
+    Server child = Child();
+    child.Ask("a", 80, At(100s));
+    Exchange(child, root, At(100s));
+    CHECK(child.Ask("a", 80, At(102s)).lease.capacity == 80);
+    root.Ask("b", 100, At(103s));
+    Exchange(child, root, At(104s));
+    CHECK(root.Ask("b", 100, At(105s)).lease.capacity == 50);
+    CHECK(child.Resources(At(105s)).front().shortfall == 30);
+    CHECK(child.counts().shortfalls == 1);
+  }
+  SECTION("strict") {
+    how.strict = true;
+    Server root(how);
+    Server child(how, {.id = "child", .level = 1, .has_parent = true});
+    child.Ask("a", 80, At(100s));
+    Exchange(child, root, At(100s));
+    CHECK(child.Ask("a", 80, At(102s)).lease.capacity == 80);
+    CHECK(root.Ask("b", 100, At(103s)).lease.capacity == 20);
+    Exchange(child, root, At(104s));
+    CHECK(root.Ask("b", 100, At(105s)).lease.capacity == 20);
+    CHECK(child.Resources(At(105s)).front().shortfall == 0);
+    CHECK(child.Ask("a", 80, At(110s)).lease.capacity == 50);
+    Exchange(child, root, At(112s));
+    CHECK(root.Ask("b", 100, At(113s)).lease.capacity == 50);
+    CHECK(child.counts().shortfalls == 0);
+  }
+}
+
+TEST_CASE("lease server: with source capacity it divides what it is told that it holds") {
+  ResourceTemplate how = kFair(1000);
+  how.source = Source::kCapacity;
+  Server server(how);
+  CHECK(server.Ask("a", 50, At(100s)).lease.capacity == 0);
+  server.SetHeld("r", 20, 20, At(130s), At(101s));
+  const Grant grant = server.Ask("a", 50, At(102s));
+  CHECK((grant.lease.capacity == 20 && grant.lease.expiry == At(130s)));
+  server.SetHeld("r", 20, 12, At(140s), At(103s));    // the rest is to come back
+  CHECK(server.Ask("a", 50, At(104s)).lease.capacity == 12);
+  server.SetHeld("r", 5, 5, At(140s), At(105s));
+  CHECK(server.counts().shortfalls == 1);
+}
+
+TEST_CASE("lease server: holders are listed in the order in which their leases expire") {
+  Server server(kFair(100));
+  server.Ask("a", 1, At(100s));
+  server.Ask("b", 2, At(101s));
+  server.AskForMany("s", 4, 8, At(102s));
+  server.Ask("a", 3, At(103s));
+  const auto holders = server.Holders("r", 10);
+  REQUIRE(holders.size() == 3);
+  CHECK((holders[0].id == "b" && holders[1].id == "s" && holders[2].id == "a"));
+  CHECK((holders[1].is_server && holders[1].clients == 4 && holders[1].wants == 8));
+  CHECK(server.Holders("r", 1).size() == 1);
+  CHECK(server.Holders("x", 1).empty());
+}
+
+}    // namespace
+}    // namespace dthrottle::lease
