@@ -2,14 +2,16 @@
 
 build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
-  cppzmq-dev libc-ares-dev libmicrohttpd-dev libeigen3-dev catch2)
+  cppzmq-dev libc-ares-dev libcurl4-openssl-dev libmicrohttpd-dev libeigen3-dev zlib1g-dev
+  libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc catch2)
 run_packages=(netcat-openbsd)
 package_packages=(debhelper dpkg-dev lintian)
 test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd mandoc systemd util-linux iproute2
   libfaketime coinor-csdp gnuplot-nox curl chromium
-  redis-tools python3-redis nodejs node-redis
+  etcd-server etcd-client redis-tools python3-redis nodejs node-redis
+  python3-grpcio python3-protobuf
   nginx nginx-dev libnginx-mod-http-lua apache2 apache2-dev haproxy caddy lua-socket nghttp2-client)
-services=(nginx apache2 haproxy caddy)    # of those: the tests start their own
+services=(nginx apache2 haproxy caddy etcd-server)    # of those: the tests start their own
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
 as_root() {
@@ -37,7 +39,7 @@ install_missing() {
   [ "${missing[*]}" != failed ] || return 1
   for package in "${services[@]}"; do
     if [ -d /run/systemd/system ] && [[ " ${missing[*]} " = *" $package "* ]]; then
-      as_root systemctl --quiet disable "$package"
+      as_root systemctl --quiet disable "${package%-server}"
     fi
   done
 }

@@ -14,13 +14,20 @@ _dthrottlectl() {
       compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -f -- "$word")
       return ;;
-    --timeout|-a|--address)
+    -m|--mode)
+      mapfile -t COMPREPLY < <(compgen -W 'pessimistic optimistic safe' -- "$word")
+      return ;;
+    --timeout|-a|--address|-S|--servers|-c|--client|-p|--priority|-t)
       return ;;
   esac
   case $command in
     '')
       mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
-        help stats metrics show why top rules peers shed config forgive reload upgrade keygen' -- "$word") ;;
+        help stats metrics show why top rules peers shed capacity leases config forgive reload upgrade lease
+        keygen' -- "$word") ;;
+    lease)
+      mapfile -t COMPREPLY < <(compgen -W '-S --servers -c --client -m --mode -p --priority -t --timeout -h --help' \
+        -- "$word") ;;
     keygen)
       mapfile -t COMPREPLY < <(compgen -W '-d --directory -a --address -h --help' -- "$word") ;;
   esac
