@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "limiter/forecast.h"
 
@@ -78,7 +79,7 @@ void Certificate::Drained(std::uint64_t hash, const Tag& tag, std::size_t counte
   account.debt = debt;
   account.observed = {};
   set.weights[least] = static_cast<float>(Weight(account));
-  set.refused[least].store(0, std::memory_order_relaxed);
+  set.refused[least] = 0;
   set.hashes[least].store(hash, std::memory_order_relaxed);
 }
 
@@ -108,7 +109,7 @@ void Certificate::Count(std::size_t counter, const Deviation& change) {
 bool Certificate::Look(std::size_t set, std::size_t way, std::size_t counter, Tokens level, Tokens burst,
                        double hosts) {
   TagAccuracy& account = tags_[set * kWays + way];
-  const Tokens refused = hosts * sets_[set].refused[way].exchange(0, std::memory_order_relaxed);
+  const Tokens refused = hosts * std::exchange(sets_[set].refused[way], 0);
   const Deviation change = LookAgain(account.ahead, {level, burst, refused});
   account.counter = counter;
   account.debt = std::max(-level, 0.0);

@@ -136,7 +136,7 @@ class Certificate {
     Set& set = sets_[hash >> kShift];
     for (std::size_t way = 0; way < kWays; ++way) {
       if (set.hashes[way].load(std::memory_order_relaxed) == hash && hash != 0) {
-        set.refused[way].fetch_add(cost, std::memory_order_relaxed);
+        set.refused[way] += cost;
         return;
       }
     }
@@ -186,9 +186,9 @@ class Certificate {
   static_assert(kSets == std::size_t{1} << (64 - kShift));
 
   struct alignas(64) Set {
-    std::array<std::atomic<std::uint64_t>, kWays> hashes{};     // 0: free
-    std::array<std::atomic<std::uint32_t>, kWays> refused{};    // since the last look
-    std::array<float, kWays> weights{};                         // tokens; of two tags the lighter one makes room
+    std::array<std::atomic<std::uint64_t>, kWays> hashes{};    // 0: free
+    std::array<std::uint32_t, kWays> refused{};                // since the last look
+    std::array<float, kWays> weights{};                        // tokens; of two tags the lighter one makes room
   };
   static_assert(sizeof(Set) == 64);
 
