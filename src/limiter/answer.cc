@@ -75,7 +75,7 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   Bucket fresh;
   Bucket& bucket = slot == nullptr ? fresh : slot->bucket;
   Watch* const watch = shared && Watched(limit) ? watches_->Find(probe.hash) : nullptr;
-  if (watch != nullptr && !Foresees(*watch, bucket, limit, query.cost, now)) {
+  if (watch != nullptr && !Foresees(*watch, bucket, limit, query.cost, lane, now)) {
     watch->forecast.Missed(query.cost);
     if (standing != nullptr) *standing = {shape, bucket};
     return Refuse(query, probe.hash, limit, counters);

@@ -62,6 +62,7 @@ class Lane {
   void Note(const Tag& tag, std::uint64_t hash, LimitIndex limit);
 
   std::array<RuleCounters, kCounters> counters_;
+  Counter held_;    // queries refused because peers had not heard of enough
   mutable std::mutex top_mutex_;
   TopTags served_, throttled_;
   std::uint64_t until_sample_ = 1;

@@ -194,9 +194,9 @@ class Limiter final : private SlotPolicy {
   void SetHeard(bool heard);
 
   // Hands over what is urgent, of hits since `from`, as long as there is room; true if not all of it found some. To be
-  // called at least every kUrgentEvery while restless(), and soon after `wake`.
+  // called at urgent_at(), though not more often than every kUrgentEvery, and soon after `wake`.
   bool ReportUrgent(Instant from, Instant now, Entries& out);
-  bool restless() const { return restless_ || noted_.load(std::memory_order_relaxed); }
+  Instant urgent_at() const { return noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_; }
   static constexpr Duration kUrgentEvery = std::chrono::milliseconds(5);
 
   // Whether the hits of this slot can wait for a later report than that of this period. With its shard's lock.
@@ -281,13 +281,22 @@ class Limiter final : private SlotPolicy {
   Pace PaceOf(const Limit& limit) const;
   Tokens UnheardMax(const Limit& limit) const;
   void StepWatch(Watch& watch, const Bucket& bucket, const Limit& limit, Instant now);
-  bool Foresees(Watch& watch, const Bucket& bucket, const Limit& limit, Cost cost, Instant now) {
+  // False: it is to be refused, tokens or not.
+  bool Foresees(Watch& watch, const Bucket& bucket, const Limit& limit, Cost cost, Lane& lane, Instant now) {
     if (watch.forecast.Stale(now)) StepWatch(watch, bucket, limit, now);
-    return watch.forecast.Admits(cost) || !Withholds(watch, limit, cost);
+    if (watch.forecast.Admits(cost) || !limit.forecast || !heard_ || cost == 0) return true;
+    if (watch.forecast.held()) {
+      lane.held_.Add();
+      Note(watch);
+    }
+    return false;
   }
-  bool Withholds(Watch& watch, const Limit& limit, Cost cost);
   void WatchNew(const Query& query, std::uint64_t hash, const Slot& slot, const Limit& limit, Instant now);
-  void Note(Watch& watch);
+  void Note(Watch& watch) {
+    if (!watch.noted) NoteNow(watch);
+  }
+  void NoteNow(Watch& watch);
+  void LookAgain(const Watch& watch, Instant now);
   struct Word {
     Tokens hits;
     std::optional<std::uint64_t> demand;
@@ -325,10 +334,10 @@ class Limiter final : private SlotPolicy {
   double root_hosts_ = 1;
   std::function<void()> wake_;
   std::atomic<bool> noted_{false};
-  bool restless_ = false;
-  std::size_t next_set_ = 0;    // of ReportUrgent's round
-  bool round_restless_ = false;
-  std::atomic<std::uint64_t> held_{0};
+  // Of ReportUrgent's rounds: when the next part is due, how long after the one before, and after those of this round.
+  Instant look_at_ = Instant::max();
+  Duration look_every_ = Duration::max(), round_every_ = Duration::max();
+  std::size_t next_set_ = 0;
 
   MergeCounts merge_counts_;
   std::vector<DebitTotals> debits_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter, as in a lane

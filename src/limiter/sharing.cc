@@ -68,7 +68,7 @@ void Sharing::SetPeers(std::size_t peers) {
 
 Instant Sharing::next() const {
   if (retry_at_) return *retry_at_;
-  return limiter_.restless() && !holding_ ? std::min(report_at_, urgent_at_) : report_at_;
+  return std::min(report_at_, UrgentAt());
 }
 
 bool Sharing::Work(Instant now) {
@@ -90,7 +90,7 @@ bool Sharing::Work(Instant now) {
   if (walk_ != Walk::kNone) {
     more = WalkSome(now);
   } else {
-    if (!holding_ && limiter_.restless() && now >= urgent_at_) more = CollectUrgent(now);
+    if (now >= UrgentAt()) more = CollectUrgent(now);
     if (collecting_) more = Collect(now) || more;
     more = MergeSome(now) || more;
   }
@@ -123,6 +123,10 @@ bool Sharing::PushUrgent(Instant now) {
   return urgent_.entries.empty() || Push(urgent_, now);
 }
 
+Instant Sharing::UrgentAt() const {
+  return holding_ ? Instant::max() : std::max(urgent_from_, limiter_.urgent_at());
+}
+
 // Hits of tags that cannot wait. They happened in the interval that the next report of all will be about.
 bool Sharing::CollectUrgent(Instant now) {
   if (!PushUrgent(now)) return true;
@@ -130,7 +134,7 @@ bool Sharing::CollectUrgent(Instant now) {
   urgent_.from = from_;
   urgent_.to = now;
   const bool more = limiter_.ReportUrgent(from_, now, urgent_.entries);
-  urgent_at_ = more ? now : now + Limiter::kUrgentEvery;
+  urgent_from_ = more ? now : now + Limiter::kUrgentEvery;
   return !PushUrgent(now) || more;
 }
 

@@ -47,6 +47,7 @@ class Sharing {
   bool PushHits(Instant now);
   void Hold(bool holding);
   bool Collect(Instant now);
+  Instant UrgentAt() const;
   bool CollectUrgent(Instant now);
   bool PushUrgent(Instant now);
   bool MergeSome(Instant now);
@@ -65,7 +66,7 @@ class Sharing {
   Instant from_, to_;
   ToPeers outgoing_;
   ToPeers urgent_;
-  Instant urgent_at_{};    // not before
+  Instant urgent_from_{};    // not before
 
   // Debits and buckets: the first merged_ entries of incoming_ are done
   FromPeers incoming_;

@@ -17,6 +17,10 @@ constexpr Tokens kUnbounded = 1e18;
 constexpr int kCanWaitPeriods = 2;     // how long hits below the threshold wait
 constexpr int kBelievedPeriods = 3;    // how long an announced demand counts without being announced again
 constexpr std::size_t kPartsOfRound = 5;
+// Active watches are looked at in rounds, a part of them at once; by the time of the next part, of no tag is more than
+// this asked for.
+constexpr Tokens kBetweenParts = 0.1;
+constexpr Duration kLookEveryMax = std::chrono::milliseconds(200);
 
 }    // namespace
 
@@ -58,16 +62,6 @@ void Limiter::StepWatch(Watch& watch, const Bucket& bucket, const Limit& limit, 
   if (watch.forecast.Due()) Note(watch);
 }
 
-// Whether a query that the forecast does not admit is refused.
-bool Limiter::Withholds(Watch& watch, const Limit& limit, Cost cost) {
-  if (!limit.forecast || !heard_ || cost == 0) return false;
-  if (watch.forecast.held()) {
-    held_.fetch_add(1, std::memory_order_relaxed);
-    Note(watch);
-  }
-  return true;
-}
-
 // Watches the tag of a slot from now on, if it has come that far.
 void Limiter::WatchNew(const Query& query, std::uint64_t hash, const Slot& slot, const Limit& limit, Instant now) {
   const Tokens all = kWatchDrained * limit.shape.burst();
@@ -80,11 +74,21 @@ void Limiter::WatchNew(const Query& query, std::uint64_t hash, const Slot& slot,
   if (watch != nullptr) Note(*watch);
 }
 
-void Limiter::Note(Watch& watch) {
-  if (watch.noted) return;
+void Limiter::NoteNow(Watch& watch) {
   watch.noted = true;
   watches_->Note(&watch);
   if (!noted_.exchange(true, std::memory_order_relaxed) && wake_) wake_();
+}
+
+// An active watch is looked at in turns, because demand may also cease.
+void Limiter::LookAgain(const Watch& watch, Instant now) {
+  const Forecast& forecast = watch.forecast;
+  if (!forecast.Active()) return;
+  watches_->SetActive(&watch, true);
+  const std::chrono::duration<double> part(kBetweenParts / (forecast.demand() + forecast.peers_demand()));
+  round_every_ = std::min(round_every_, std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery));
+  look_every_ = std::min(look_every_, round_every_);
+  look_at_ = std::min(look_at_, now + look_every_);
 }
 
 // ---- What peers say ----
@@ -106,7 +110,7 @@ Instant Limiter::Hear(const Word& word, const Tag& tag, std::uint64_t hash, cons
   forecast.Step(level, pace, now);
   if (limit.forecast) {
     forecast.Heard(word.peer, word.hits, demand, word.to, pace, now);
-    restless_ = restless_ || forecast.Active();
+    LookAgain(*watch, now);
     // Its bucket has not heard of what is foretold.
     if (forecast.level() < pace.burst / 5) certificate_.Drained(hash, tag, counter_of_rule_[limit.rule], 0, 0);
   }
@@ -131,6 +135,7 @@ bool Limiter::ReportHits(Watch& watch, LimitIndex index, Tokens hits, const Wast
   if (limit.forecast) said.demand = static_cast<std::uint64_t>(std::llround(1000 * watch.forecast.announces()));
   if (!AddEntry(watch.tag(), index, said, out)) return false;
   watch.forecast.Report(PaceOf(limit), limit.forecast, to);
+  LookAgain(watch, to);
   return true;
 }
 
@@ -155,7 +160,8 @@ bool Limiter::LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out
   Forecast& forecast = watch->forecast;
   forecast.Step((slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now), PaceOf(limit), now);
   forecast.ForgetSilent(kBelievedPeriods * ToDuration(window_), now);
-  round_restless_ = round_restless_ || forecast.Active();
+  if (!forecast.Active()) watches_->SetActive(watch, false);
+  LookAgain(*watch, now);
   const std::uint32_t hits = slot != nullptr ? slot->unreported : 0;
   if (!forecast.Due() || (hits == 0 && !limit.forecast)) return true;
   if (!forecast.MayReport(now)) {
@@ -170,15 +176,18 @@ bool Limiter::LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out
   return true;
 }
 
-// Those that were noted at once, and the others in turns, because demand may also cease.
+// Those that were noted at once, and the active ones in turns.
 bool Limiter::ReportUrgent(Instant from, Instant now, Entries& out) {
   if (watches_ == nullptr) return false;
   noted_.store(false, std::memory_order_relaxed);
-  bool room = true;
+  bool room = true, active = false;
   const std::size_t sets = watches_->sets();
-  const std::size_t end = next_set_ + (sets + kPartsOfRound - 1) / kPartsOfRound;
+  const bool turn = look_at_ < now + kUrgentEvery;    // there is no next call before that
+  const std::size_t end = next_set_ + (turn ? (sets + kPartsOfRound - 1) / kPartsOfRound : 0);
   for (std::size_t set = 0; set < sets && room; ++set) {
-    const std::uint8_t due = set >= next_set_ && set < end ? 0xff : watches_->DueOf(set);
+    const std::uint8_t in_turns = watches_->ActiveOf(set);
+    active = active || in_turns != 0;
+    const auto due = static_cast<std::uint8_t>(watches_->DueOf(set) | (set >= next_set_ && set < end ? in_turns : 0));
     if (due == 0) continue;
     watches_->TakeDue(set);
     for (std::size_t way = 0; way < Watches::kWays && room; ++way) {
@@ -186,14 +195,19 @@ bool Limiter::ReportUrgent(Instant from, Instant now, Entries& out) {
       if (hash != 0) room = LookAt(hash, from, now, out);
     }
   }
-  next_set_ = end < sets ? end : 0;
-  if (next_set_ == 0) restless_ = std::exchange(round_restless_, false);
+  if (turn) {
+    next_set_ = end < sets ? end : 0;
+    if (next_set_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
+    look_at_ = active || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
+  }
   return !room;
 }
 
 WatchCounts Limiter::watch_counts() const {
   if (watches_ == nullptr) return {};
-  return {watches_->used(), watches_->crowded(), held_.load(std::memory_order_relaxed)};
+  std::uint64_t held = 0;
+  for (const auto& lane : lanes_) held += lane->held_.Read();
+  return {watches_->used(), watches_->crowded(), held};
 }
 
 }    // namespace dthrottle

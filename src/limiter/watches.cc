@@ -22,12 +22,14 @@ Watch* Watches::Add(std::uint64_t hash, const Tag& tag, Tokens level, Tokens unr
   std::optional<Watch>& watch = watches_[set * kWays + *best];
   if (!watch.has_value()) used_.fetch_add(1, std::memory_order_relaxed);
   watch.emplace(tag, level, unreported, now);
+  SetActive(&*watch, false);
   sets_[set].hashes[*best].store(hash, std::memory_order_relaxed);
   return &*watch;
 }
 
 void Watches::Remove(Watch* watch) {
   const std::size_t index = IndexOf(watch);
+  Set(active_, index, false);
   watches_[index].reset();
   sets_[index / kWays].hashes[index % kWays].store(0, std::memory_order_relaxed);
   used_.fetch_sub(1, std::memory_order_relaxed);

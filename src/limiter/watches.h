@@ -49,7 +49,10 @@ class Watches {
 
   // Room for `tags`, rounded up to a power of two; memory is taken at once.
   explicit Watches(std::size_t tags)
-      : sets_(std::bit_ceil(std::max(tags / kWays, kSetsMin))), watches_(sets_.size() * kWays), due_(sets_.size()) {
+      : sets_(std::bit_ceil(std::max(tags / kWays, kSetsMin))),
+        watches_(sets_.size() * kWays),
+        due_(sets_.size()),
+        active_(sets_.size()) {
     shift_ = 64u - static_cast<unsigned>(std::countr_zero(sets_.size()));
   }
 
@@ -68,16 +71,16 @@ class Watches {
   void Remove(Watch* watch);
 
   // The watch is due. Any thread, with the lock of its shard.
-  void Note(const Watch* watch) {
-    const std::size_t index = IndexOf(watch);
-    due_[index / kWays].fetch_or(static_cast<std::uint8_t>(1u << index % kWays), std::memory_order_relaxed);
-  }
+  void Note(const Watch* watch) { Set(due_, IndexOf(watch), true); }
+  // Whether it is to be looked at again and again. Likewise.
+  void SetActive(const Watch* watch, bool active) { Set(active_, IndexOf(watch), active); }
 
   // ---- For one thread that goes through all, without a lock ----
 
   std::size_t sets() const { return sets_.size(); }
   // Ways of a set that were noted since it was taken.
   std::uint8_t DueOf(std::size_t set) const { return Read(due_[set]); }
+  std::uint8_t ActiveOf(std::size_t set) const { return Read(active_[set]); }
   std::uint8_t TakeDue(std::size_t set) { return due_[set].exchange(0, std::memory_order_relaxed); }
   // 0: nothing is there. With the shard of that hash locked, Find says whether it still is.
   std::uint64_t HashAt(std::size_t set, std::size_t way) const { return Read(sets_[set].hashes[way]); }
@@ -86,7 +89,7 @@ class Watches {
   std::uint64_t crowded() const { return Read(crowded_); }    // times that there was no room
 
  private:
-  struct alignas(64) Set {
+  struct alignas(64) HashSet {
     std::array<std::atomic<std::uint64_t>, kWays> hashes{};    // 0: free
   };
 
@@ -95,14 +98,25 @@ class Watches {
     return value.load(std::memory_order_relaxed);
   }
 
+  using Bits = std::vector<std::atomic<std::uint8_t>>;    // by set, one for each way
+
+  static void Set(Bits& bits, std::size_t index, bool value) {
+    const auto bit = static_cast<std::uint8_t>(1u << index % kWays);
+    if (value) {
+      bits[index / kWays].fetch_or(bit, std::memory_order_relaxed);
+    } else {
+      bits[index / kWays].fetch_and(static_cast<std::uint8_t>(~bit), std::memory_order_relaxed);
+    }
+  }
+
   std::size_t IndexOf(const Watch* watch) const {
     const auto* first = reinterpret_cast<const std::byte*>(watches_.data());
     return static_cast<std::size_t>(reinterpret_cast<const std::byte*>(watch) - first) / sizeof(watches_[0]);
   }
 
-  std::vector<Set> sets_;
+  std::vector<HashSet> sets_;
   std::vector<std::optional<Watch>> watches_;
-  std::vector<std::atomic<std::uint8_t>> due_;    // by set, a bit for each way
+  Bits due_, active_;
   unsigned shift_ = 0;
   std::atomic<std::uint64_t> used_{0}, crowded_{0};
 };

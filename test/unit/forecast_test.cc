@@ -214,8 +214,39 @@ TEST_CASE("a peer's demand makes a host ration before it has heard of the hits")
   Entries said;
   said.Add({"t", false}, 30, 0, 5'000'000);    // 5000/s
   f.host.limiter->Debit(said, 0, 1, At(1), At(1.02), At(1.03), 7);
-  CHECK(f.Ask(100, At(1.1)) < 8);    // alone it would have 20 left
-  CHECK(f.host.limiter->restless());
+  CHECK(f.Ask(100, At(1.1)) < 8);                                           // alone it would have 20 left
+  CHECK(f.host.limiter->urgent_at() <= At(1.1) + Limiter::kUrgentEvery);    // it asks to be looked at again
+}
+
+TEST_CASE("a watch is looked at the more often the more its tag is asked for, and no more once nobody asks") {
+  Fixture f("share=\"forecast\"\n");
+  CHECK(f.host.limiter->urgent_at() == Instant::max());
+  Instant now = At(1);
+  const auto say = [&](double demand) {
+    Entries said;
+    said.Add({"t", false}, 1, 0, static_cast<std::uint64_t>(1000 * demand));
+    f.host.limiter->Debit(said, 0, 1, now - 10ms, now, now, 1);
+  };
+  // The time between two looks, once rounds have got used to it.
+  const auto looks = [&] {
+    Duration between{};
+    for (int i = 0; i < 20; ++i) {
+      f.Urgent(now);
+      between = f.host.limiter->urgent_at() - now;
+      now += between;
+    }
+    return between;
+  };
+  say(1);
+  CHECK(looks() == 100ms);
+  say(1000);
+  CHECK(looks() == Limiter::kUrgentEvery);
+  say(0.3);
+  CHECK(looks() == 200ms);
+  const Instant silent = now;
+  while (f.host.limiter->urgent_at() != Instant::max() && now < silent + 10s) f.Urgent(now += 5ms);
+  CHECK(now > silent);    // what was announced is believed for three periods
+  CHECK(now < silent + 4s);
 }
 
 TEST_CASE("a rule that is forecast no more takes its watches along") {
