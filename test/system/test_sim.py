@@ -283,9 +283,14 @@ class Sim(SystemTest):
 
         rules = self.write("rules.toml", RULES)
         base, _ = seconds_of("sh", "-c", f"zcat {self.directory}/long.gz | wc -l")
-        for hosts in (2, 16):
+        forecast = self.write("forecast.toml", RULES + 'share = "forecast"\n')
+        costs = []
+        for share, rules, hosts in (("debit", rules, 2), ("debit", rules, 16), ("forecast", forecast, 2)):
             cost, out = seconds_of(SIM, "replay", self.directory / "long.gz", "--rules", rules, "--hosts", hosts)
             self.assertRegex(out, rf"(?m)^asked +{LINES_MANY}$")
             self.assertNotIn("unreadable", out)
-            report(f"replay, {hosts} hosts: {cost * 1e6 / LINES_MANY:.2f} us of CPU a line, "
+            report(f"replay, {share}, {hosts} hosts: {cost * 1e6 / LINES_MANY:.2f} us of CPU a line, "
                    f"{cost / base:.1f} of zcat | wc -l")
+            costs.append(cost)
+        # Hours of a log, in which a tag is asked for about once a minute, are not spent on looking at its forecast.
+        self.assertLess(costs[2], 20 * costs[0])
