@@ -189,10 +189,10 @@ bool Limiter::ReportUrgent(Instant from, Instant now, Entries& out) {
     active = active || in_turns != 0;
     const auto due = static_cast<std::uint8_t>(watches_->DueOf(set) | (set >= next_set_ && set < end ? in_turns : 0));
     if (due == 0) continue;
-    watches_->TakeDue(set);
     for (std::size_t way = 0; way < Watches::kWays && room; ++way) {
-      const std::uint64_t hash = (due >> way & 1) != 0 ? watches_->HashAt(set, way) : 0;
-      if (hash != 0) room = LookAt(hash, from, now, out);
+      if ((due >> way & 1) == 0) continue;
+      watches_->TakeDue(set, way);
+      if (const std::uint64_t hash = watches_->HashAt(set, way); hash != 0) room = LookAt(hash, from, now, out);
     }
   }
   if (turn) {

@@ -78,10 +78,10 @@ class Watches {
   // ---- For one thread that goes through all, without a lock ----
 
   std::size_t sets() const { return sets_.size(); }
-  // Ways of a set that were noted since it was taken.
+  // Ways of a set that were noted since they were taken.
   std::uint8_t DueOf(std::size_t set) const { return Read(due_[set]); }
   std::uint8_t ActiveOf(std::size_t set) const { return Read(active_[set]); }
-  std::uint8_t TakeDue(std::size_t set) { return due_[set].exchange(0, std::memory_order_relaxed); }
+  void TakeDue(std::size_t set, std::size_t way) { Set(due_, set * kWays + way, false); }
   // 0: nothing is there. With the shard of that hash locked, Find says whether it still is.
   std::uint64_t HashAt(std::size_t set, std::size_t way) const { return Read(sets_[set].hashes[way]); }
 
@@ -102,6 +102,7 @@ class Watches {
 
   static void Set(Bits& bits, std::size_t index, bool value) {
     const auto bit = static_cast<std::uint8_t>(1u << index % kWays);
+    if (((Read(bits[index / kWays]) & bit) != 0) == value) return;
     if (value) {
       bits[index / kWays].fetch_or(bit, std::memory_order_relaxed);
     } else {

@@ -218,6 +218,22 @@ TEST_CASE("a peer's demand makes a host ration before it has heard of the hits")
   CHECK(f.host.limiter->urgent_at() <= At(1.1) + Limiter::kUrgentEvery);    // it asks to be looked at again
 }
 
+TEST_CASE("what there is no room for in one frame is in the next ones") {
+  Fixture f("share=\"forecast\"\n");
+  for (int tag = 0; tag < 1500; ++tag) {
+    for (int i = 0; i < 20; ++i) f.host.Serves(std::string(200, 'x') + std::to_string(tag), At(1));
+  }
+  std::size_t reported = 0;
+  for (bool more = true; more;) {
+    Entries out;
+    more = f.host.limiter->ReportUrgent(At(0), At(1.01), out);
+    REQUIRE((!more || !out.empty()));
+    reported += out.size();
+  }
+  CHECK(f.host.limiter->watch_counts().tags > 1000);
+  CHECK(reported == f.host.limiter->watch_counts().tags);
+}
+
 TEST_CASE("a watch is looked at the more often the more its tag is asked for, and no more once nobody asks") {
   Fixture f("share=\"forecast\"\n");
   CHECK(f.host.limiter->urgent_at() == Instant::max());
