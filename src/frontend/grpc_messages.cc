@@ -14,9 +14,9 @@ namespace {
 
 using lease::Claim;
 using lease::Grant;
+using lease::kNameBytesMax;
 using lease::LeaseServer;
 
-constexpr std::size_t kNameBytesMax = 255;
 constexpr std::int64_t kClaimSecondsMax = 366 * 86400;
 
 // ---- What may be asked ----
@@ -93,8 +93,19 @@ void Put(const Grant& grant, GrpcInstant at, doorman::Lease& lease) {
   lease.set_token(grant.epoch);
 }
 
-bool HasLease(const Grant& grant) {
-  return grant.leased() || grant.outcome == Grant::Outcome::kTooSoon;
+// Adds an answer to each request that gets a lease; more(grant, answer) says the rest of it.
+template <class Request, class Response, class More>
+void PutLeases(const Request& request, const std::vector<Grant>& grants, GrpcInstant at, Response& response,
+               More&& more) {
+  for (std::size_t i = 0; i < grants.size(); ++i) {
+    const Grant& grant = grants[i];
+    if (!grant.leased() && grant.outcome != Grant::Outcome::kTooSoon) continue;
+    auto& one = *response.add_response();
+    one.set_resource_id(request.resource(static_cast<int>(i)).resource_id());
+    one.set_safe_capacity(grant.safe_capacity);
+    Put(grant, at, *one.mutable_gets());
+    more(grant, one);
+  }
 }
 
 void PutMaster(const LeaseServer& server, doorman::Mastership& mastership) {
@@ -139,14 +150,7 @@ Result<void> Answer(const doorman::GetCapacityRequest& request, std::size_t reso
     PutMaster(server, *answer.mutable_mastership());
     return {};
   }
-  for (std::size_t i = 0; i < grants->size(); ++i) {
-    const Grant& grant = (*grants)[i];
-    if (!HasLease(grant)) continue;
-    doorman::ResourceResponse& one = *answer.add_response();
-    one.set_resource_id(request.resource(static_cast<int>(i)).resource_id());
-    one.set_safe_capacity(grant.safe_capacity);
-    Put(grant, at, *one.mutable_gets());
-  }
+  PutLeases(request, *grants, at, answer, [](const Grant&, doorman::ResourceResponse&) {});
   return {};
 }
 
@@ -167,17 +171,11 @@ Result<void> Answer(const doorman::GetServerCapacityRequest& request, std::size_
     PutMaster(server, *answer.mutable_mastership());
     return {};
   }
-  for (std::size_t i = 0; i < grants->size(); ++i) {
-    const Grant& grant = (*grants)[i];
-    if (!HasLease(grant)) continue;
-    doorman::ServerCapacityResourceResponse& one = *answer.add_response();
-    one.set_resource_id(request.resource(static_cast<int>(i)).resource_id());
-    one.set_safe_capacity(grant.safe_capacity);
+  PutLeases(request, *grants, at, answer, [&](const Grant& grant, doorman::ServerCapacityResourceResponse& one) {
     one.set_share(grant.share);
-    Put(grant, at, *one.mutable_gets());
     const lease::ResourceTemplate* const how = server.templates().Find(one.resource_id());
     if (how != nullptr) Put(*how, *one.mutable_algorithm());
-  }
+  });
   return {};
 }
 

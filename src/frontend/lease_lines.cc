@@ -18,9 +18,9 @@ namespace {
 
 using lease::Claim;
 using lease::Grant;
+using lease::kNameBytesMax;
 using lease::LeaseServer;
 
-constexpr std::size_t kNameBytesMax = 255;
 constexpr std::size_t kWordsMax = 16;
 constexpr std::size_t kShownBytes = 40;    // of what is wrong
 constexpr double kSecondsMax = 366 * 86400.0;

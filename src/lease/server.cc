@@ -8,7 +8,6 @@ namespace dthrottle::lease {
 
 namespace {
 
-constexpr std::size_t kNameBytesMax = 255;              // of a holder or a resource
 constexpr Duration kSoon = std::chrono::seconds(2);     // twice the default of min_request_interval
 constexpr std::uint64_t kClientsMax = 1'000'000'000;    // behind a server, in one band
 

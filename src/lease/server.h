@@ -30,6 +30,8 @@
 
 namespace dthrottle::lease {
 
+inline constexpr std::size_t kNameBytesMax = 255;    // of a holder or a resource
+
 struct ServerOptions {
   std::string id;             // of the node, not of the process: a new master asks the parent under the same one
   std::uint32_t level = 0;    // 0: the root
