@@ -102,6 +102,19 @@ double Square(double value) {
   return value * value;
 }
 
+Panel PanelOf(std::string title) {
+  Panel panel;
+  panel.title = std::move(title);
+  panel.x_label = "cycle";
+  panel.y_label = "requests a cycle, all servers";
+  panel.x = {0, kCycles};
+  panel.curves = {{1, "requests", kBlue, Stroke::kThin},
+                  {2, "limit", kBlack, Stroke::kDashed},
+                  {4, "accepted, graph #2", kGreen},
+                  {3, "accepted, graph #1", kRed}};
+  return panel;
+}
+
 Figure AsInThePaper(std::uint64_t seed) {
   Prng prng(seed);
   Usage usage(prng);
@@ -123,16 +136,7 @@ Figure AsInThePaper(std::uint64_t seed) {
     requests = next;
   }
   const double deviation = std::sqrt(squares / (kServers * (kWarmUp + kCycles + 1)));
-  Panel panel;
-  panel.title = "1,000 clients of 10 servers, gamma 0.02";
-  panel.x_label = "cycle";
-  panel.y_label = "requests a cycle, all servers";
-  panel.x = {0, kCycles};
-  panel.curves = {{1, "requests", kBlue, Stroke::kThin},
-                  {2, "limit", kBlack, Stroke::kDashed},
-                  {4, "accepted, graph #2", kGreen},
-                  {3, "accepted, graph #1", kRed}};
-  figure.panels = {panel};
+  figure.panels = {PanelOf("1,000 clients of 10 servers, gamma 0.02")};
   const double first = one.over.percent(), second = two.over.percent();
   figure.findings = {
       {"over-throttling of graph #1, %", first, Range{3, 8.5}, "6.2"},
@@ -184,17 +188,8 @@ Figure OverNetwork(std::uint64_t seed, const FrameTrouble& trouble) {
     }
     if (k >= 0) AddRow(figure.columns, row);
   }
-  Panel panel;
-  panel.title = fmt::format("10 hosts, gamma 0.02; of the frames {:g} % are lost, delays up to {:g} s",
-                            100 * trouble.loss, Seconds(trouble.delay));
-  panel.x_label = "cycle";
-  panel.y_label = "requests a cycle, all servers";
-  panel.x = {0, kCycles};
-  panel.curves = {{1, "requests", kBlue, Stroke::kThin},
-                  {2, "limit", kBlack, Stroke::kDashed},
-                  {4, "accepted, graph #2", kGreen},
-                  {3, "accepted, graph #1", kRed}};
-  figure.panels = {panel};
+  figure.panels = {PanelOf(fmt::format("10 hosts, gamma 0.02; of the frames {:g} % are lost, delays up to {:g} s",
+                                       100 * trouble.loss, Seconds(trouble.delay)))};
   for (std::size_t g = 0; g < 2; ++g) {
     const double here = over[g].percent(), paper = pure[g].over.percent();
     const std::string graph = fmt::format("graph #{}", g + 1);

@@ -70,17 +70,39 @@ class LeaseSession:
         self.sock.close()
 
 
-class Lessees:
+class Asking:
+    """Threads that ask for a `with` block, until _ending. A subclass calls _will(target, arguments) for each."""
+
+    def __init__(self):
+        self._ending = False
+        self._threads = []
+
+    def _will(self, target, *arguments):
+        self._threads.append(threading.Thread(target=target, args=arguments))
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._ending = True
+        for thread in self._threads:
+            thread.join()
+
+
+class Lessees(Asking):
     """Clients that ask for leases all the time, for a `with` block, and the most that they held at once. While a client
     asks it may have lost what the answer takes from it, and has not yet what the answer adds; so it counts as the less
     of the two then."""
 
     def __init__(self, name, wants, every=0.1, often=None):
+        super().__init__()
         self.name, self.every, self.often = name, every, often or {}
         self.wants = dict(wants)    # client -> (path, amount)
         self._leases = {client: [] for client in self.wants}    # (asked, answered, amount, until) each
-        self._ending = False
-        self._threads = [threading.Thread(target=self._ask, args=(client,)) for client in self.wants]
+        for client in self.wants:
+            self._will(self._ask, client)
 
     def want(self, client, amount):
         self.wants[client] = (self.wants[client][0], amount)
@@ -122,36 +144,16 @@ class Lessees:
                     self._leases[client].append((asked, time.monotonic(), has, until))
             time.sleep(self.often.get(client, self.every))
 
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
 
-    def __exit__(self, *_):
-        self._ending = True
-        for thread in self._threads:
-            thread.join()
-
-
-class Watch:
+class Watch(Asking):
     """Asks every host for a lease all the time, and finds two that grant at once: a grant under a smaller token that was
     asked for after one under a greater token had come."""
 
     def __init__(self, daemons, every=0.02):
+        super().__init__()
         self.grants = []    # (asked at, came at, token, host)
-        self._ending = False
-        self._threads = [threading.Thread(target=self._ask, args=(i, d.lease_path, every))
-                         for i, d in enumerate(daemons)]
-
-    def __enter__(self):
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._ending = True
-        for thread in self._threads:
-            thread.join()
+        for i, daemon in enumerate(daemons):
+            self._will(self._ask, i, daemon.lease_path, every)
 
     def _ask(self, host, path, every):
         while not self._ending:
