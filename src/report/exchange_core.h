@@ -1,0 +1,104 @@
+// What all parts of an exchange work with: this host's settings and counters, the message that has just come, the way to
+// the wire, the way to the limiter, and the instant of the next pass over everything that is due.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <string_view>
+#include <utility>
+
+#include "base/prng.h"
+#include "report/exchange.h"
+
+namespace dthrottle {
+
+// The FromPeers ring with a queue behind it, for what it has no room for at the moment.
+class Outbox {
+ public:
+  explicit Outbox(FromPeersRing& ring) : ring_(ring) {}
+
+  void Push(FromPeers&& item) {
+    if (!waiting_.empty() || !ring_.TryPush(std::move(item))) waiting_.push_back(std::move(item));
+  }
+
+  void Move() {
+    while (!waiting_.empty() && ring_.TryPush(std::move(waiting_.front()))) waiting_.pop_front();
+  }
+
+  bool empty() const { return waiting_.empty(); }
+  std::size_t size() const { return waiting_.size(); }    // of the queue
+
+ private:
+  FromPeersRing& ring_;
+  std::deque<FromPeers> waiting_;
+};
+
+class ExchangeCore {
+ public:
+  static constexpr Instant kNever = Instant::max();
+  static constexpr Duration kPassEvery = std::chrono::milliseconds(50);    // least time between two passes
+
+  ExchangeCore(Exchange::Options o, FromPeersRing& to, Transport& t, Prng p, Instant now)
+      : options(std::move(o)), transport(t), prng(p), to_limiter(to), next_pass_(now) {}
+
+  // A message of this host, to be filled in and then sent as Encoded().
+  Message& Begin(MessageKind kind, Instant now) {
+    out_.Clear();
+    out_.kind = kind;
+    out_.sender = options.name;
+    out_.incarnation = options.incarnation;
+    out_.to = now;
+    return out_;
+  }
+
+  Frame Encoded() {
+    codec_.Encode(out_, encoded_);
+    return std::make_shared<const std::string>(encoded_);
+  }
+
+  // `snapshot`: the one that is refused; 0: something else.
+  void Refuse(const Route& route, const char* why, std::uint64_t snapshot, Instant now) {
+    Message& m = Begin(MessageKind::kRefusal, now);
+    m.text = why;
+    m.snapshot = snapshot;
+    transport.Answer(route, Encoded());
+  }
+
+  // Into `in`; what cannot be read is counted.
+  DecodeFault Decode(std::string_view frame) {
+    const DecodeFault fault = codec_.Decode(frame, in);
+    if (fault == DecodeFault::kVersion) {
+      ++counts.other_version;
+    } else if (fault != DecodeFault::kNone) {
+      ++counts.junk;
+    }
+    return fault;
+  }
+
+  // Into `in`, of a frame that was decoded before.
+  bool DecodeAgain(std::string_view frame) { return codec_.Decode(frame, in) == DecodeFault::kNone; }
+
+  // Asks for a pass at `at`, or as soon as one may be.
+  void PassAt(Instant at) { next_pass_ = std::min(next_pass_, at); }
+  void PassSoon() { next_pass_ = last_pass_; }
+  Instant next_pass() const { return std::max(next_pass_, last_pass_ + kPassEvery); }
+  void BeginPass(Instant now) {
+    last_pass_ = now;
+    next_pass_ = kNever;
+  }
+
+  const Exchange::Options options;
+  Transport& transport;
+  Prng prng;
+  Outbox to_limiter;
+  ExchangeCounts counts;
+  Message in;
+
+ private:
+  Codec codec_;
+  Message out_;    // kept for its memory, as are the bytes
+  std::string encoded_;
+  Instant last_pass_{}, next_pass_;
+};
+
+}    // namespace dthrottle

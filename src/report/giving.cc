@@ -1,0 +1,73 @@
+#include "report/giving.h"
+
+#include <utility>
+
+namespace dthrottle {
+namespace {
+
+constexpr Duration kLimiterPatience = std::chrono::seconds(10);
+constexpr std::size_t kPositionsBytesMax = 48 * 1024;
+
+}    // namespace
+
+// A position cannot say that something before it is missing; soon it will have come.
+bool Giving::repairing(Instant now) const {
+  bool any = false;
+  members_.ForEach([&](const Peer& peer) {
+    any |= peer.link != nullptr && now < peer.silent_at() && peer.heard && !peer.heard->missing().empty();
+  });
+  return any;
+}
+
+void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
+  const std::uint64_t id = core_.in.snapshot;
+  if (id == 0) {
+    ++core_.counts.junk;
+    return;
+  }
+  if (given_) return core_.Refuse(route, "busy with another snapshot", id, now);
+  if (repairing(now)) return core_.Refuse(route, "busy with repairs", id, now);
+  if (!peer.snapshots.Take(now)) {
+    ++core_.counts.excess;
+    return core_.Refuse(route, "too often", id, now);
+  }
+  given_.emplace(Given{route, id, ++begun_, now + kLimiterPatience, {}});
+  core_.PassAt(given_->deadline);
+  // All debits of what has been heard are on their way to the limiter before the marker, and none after.
+  std::size_t bytes = 0;
+  bool full = false;
+  members_.ForEach([&](const Peer& other) {
+    if (!other.heard || full) return;
+    bytes += other.name.size() + 24;
+    full = bytes > kPositionsBytesMax || given_->positions.size() + 1 >= kPositionsMax;
+    if (!full) given_->positions.push_back({other.name, other.incarnation, other.heard->next()});
+  });
+  core_.to_limiter.Push({FromPeers::Kind::kSnapshotWanted, {}, {}, given_->number, {}});
+}
+
+void Giving::FromLimiter(ToPeers& item, Instant now) {
+  const bool begin = item.kind == ToPeers::Kind::kSnapshotBegin, end = item.kind == ToPeers::Kind::kSnapshotEnd;
+  if (begin) publishing_.Flush();    // they are in the table
+  if (!given_ || given_->number != item.snapshot) return;
+  given_->deadline = now + kLimiterPatience;
+  if (begin) {
+    given_->positions.push_back({core_.options.name, core_.options.incarnation, publishing_.ring().next()});
+    return;
+  }
+  Message& m = core_.Begin(end ? MessageKind::kSnapshotEnd : MessageKind::kSnapshot, end ? now : item.to);
+  m.snapshot = given_->id;
+  m.sequence = end ? given_->parts : ++given_->parts;
+  if (end) m.positions = std::move(given_->positions);
+  m.entries = std::move(item.entries);
+  core_.transport.Answer(given_->route, core_.Encoded());
+  if (!end) return;
+  ++core_.counts.snapshots_given;
+  given_.reset();
+}
+
+Instant Giving::Pass(Instant now) {
+  if (given_ && now >= given_->deadline) given_.reset();
+  return given_ ? given_->deadline : ExchangeCore::kNever;
+}
+
+}    // namespace dthrottle

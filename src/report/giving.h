@@ -1,0 +1,46 @@
+// Giving a snapshot: to one peer at a time. The limiter walks its table; positions say which reports are in it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "report/exchange_core.h"
+#include "report/membership.h"
+#include "report/publishing.h"
+
+namespace dthrottle {
+
+class Giving {
+ public:
+  Giving(ExchangeCore& core, const Membership& members, Publishing& publishing)
+      : core_(core), members_(members), publishing_(publishing) {}
+
+  // The request that has come.
+  void OnWanted(const Route& route, Peer& peer, Instant now);
+
+  // REQUIRES: item.kind is kSnapshotBegin, kSnapshotPart or kSnapshotEnd.
+  void FromLimiter(ToPeers& item, Instant now);
+
+  // Gives up when the limiter says nothing. Returns when to look again.
+  Instant Pass(Instant now);
+
+ private:
+  struct Given {
+    Route route;
+    std::uint64_t id;        // of who asked
+    std::uint64_t number;    // between us and the limiter
+    Instant deadline;
+    std::vector<Position> positions;
+    std::uint64_t parts = 0;
+  };
+
+  bool repairing(Instant now) const;
+
+  ExchangeCore& core_;
+  const Membership& members_;
+  Publishing& publishing_;
+  std::optional<Given> given_;
+  std::uint64_t begun_ = 0;
+};
+
+}    // namespace dthrottle

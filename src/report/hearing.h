@@ -1,0 +1,52 @@
+// Reports of peers: each is passed on to the limiter once, by this host's clock; what is missing is asked for. While this
+// host joins they are held back.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+
+#include "report/exchange_core.h"
+#include "report/joining.h"
+#include "report/membership.h"
+
+namespace dthrottle {
+
+class Hearing {
+ public:
+  Hearing(ExchangeCore& core, Membership& members, Joining& joining)
+      : core_(core), members_(members), joining_(joining) {}
+
+  // The report that has come. `live`: as it was published, not sent again.
+  void OnReport(std::string_view frame, bool live, Instant now);
+  // The sender no longer has some of what was asked for.
+  void OnGone(Peer& peer);
+
+  // Takes what was held back, as far as the limiter has room.
+  void Release();
+  bool releasing() const { return !joining_.joining() && !held_.empty(); }
+
+  // Asks for what is missing if it is time. Returns when to look again.
+  Instant AskToRepeat(Peer& peer, bool backlogged, Instant now);
+
+ private:
+  struct Held {
+    std::string bytes;
+    Instant arrival;
+    bool live;
+  };
+
+  void Hold(std::string_view frame, bool live, Instant now);
+  void Take(Peer& peer, std::size_t bytes, bool live, Instant now);
+  bool TakeIncarnation(Peer& peer, Instant now);
+  void CountDuplicate(Peer& peer);
+  void CountLost(Peer& peer, std::uint64_t lost);
+
+  ExchangeCore& core_;
+  Membership& members_;
+  Joining& joining_;
+  std::deque<Held> held_;
+  std::size_t held_bytes_ = 0;
+};
+
+}    // namespace dthrottle

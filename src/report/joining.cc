@@ -1,0 +1,217 @@
+#include "report/joining.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Instant kNever = ExchangeCore::kNever;
+constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t>::max();
+
+constexpr Duration kJoinMin = 10s;          // or two periods: how long a snapshot may take to begin with
+constexpr int kJoinArrivingMax = 6;         // times that, while parts arrive
+constexpr Duration kBetterDonor = 500ms;    // wait so long for one that has published something
+constexpr Duration kDonorPatience = 2s;     // between two signs of life of a snapshot
+constexpr Duration kDonorBusy = 250ms;      // before the next is asked
+constexpr int kFailuresMax = 3;
+constexpr Duration kLossSnapshotEvery = 1min;
+constexpr Duration kRefusedSnapshot = 5s;    // before it is asked for again, other than to join
+
+}    // namespace
+
+// ---- Joining ----
+
+void Joining::OnLink(Instant now) {
+  if (joined_ || joining_) return;
+  joining_ = true;
+  began_ = now;
+  failures_ = 0;
+}
+
+Duration Joining::JoinMax() const {
+  return std::max<Duration>(kJoinMin, 2 * core_.options.period);
+}
+
+void Joining::TellJoined() {
+  if (!std::exchange(told_, true)) core_.to_limiter.Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
+}
+
+void Joining::Stop() {
+  joining_ = false;
+  joined_ = true;
+  TellJoined();
+  for (auto& [id, link] : members_.links()) {
+    if (link.peer != nullptr) Start(*link.peer);
+  }
+}
+
+// A table that begins empty wants all that the peer ever published, if the peer still has it. One that was kept over a
+// restart, or that has part of a snapshot, has most of it and would debit it twice.
+void Joining::Start(Peer& peer) {
+  if (peer.heard || joining_) return;
+  const bool all = core_.options.fresh_table && !part_merged_ && peer.has_all;
+  const bool unlikely = peer.welcome_sequence == kLastSequence;
+  peer.incarnation = peer.welcome_incarnation;
+  peer.heard.emplace(all || unlikely ? 1 : peer.welcome_sequence + 1);
+  behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
+}
+
+Instant Joining::Pass(Instant now) {
+  const Instant next = AskForLost(now);
+  return std::min(next, Join(now));
+}
+
+// Where frames were lost for good, and not to join.
+Instant Joining::AskForLost(Instant now) {
+  Instant next = kNever;
+  for (auto& [id, link] : members_.links()) {
+    if (link.peer == nullptr) continue;
+    const bool wanted = link.peer->owes_snapshot || (behind_ && now < link.peer->silent_at());
+    if (!wanted || joining_ || taking_ || arrived_) continue;
+    if (link.peer->next_snapshot <= now) Ask(link, now);
+    next = std::min(next, link.peer->next_snapshot);
+  }
+  return next;
+}
+
+// Returns when to look again.
+Instant Joining::Join(Instant now) {
+  if (taking_ && now >= taking_->deadline) {
+    if (parts_.empty()) ++failures_;
+    Fail(now);
+  }
+  if (!joining_) {
+    const Instant alone_until = told_ ? kNever : born_ + JoinMax();    // no link yet
+    if (now >= alone_until) TellJoined();
+    return taking_ ? taking_->deadline : told_ ? kNever : alone_until;
+  }
+  if (arrived_) return kNever;    // Merge goes on
+  const bool arriving = taking_ && !parts_.empty();
+  const Instant end = began_ + (arriving ? kJoinArrivingMax : 1) * JoinMax();
+  const bool alone = members_.alone();
+  // Half of a snapshot is worse than none: what is held back may be in it already.
+  if (alone || now >= end || (failures_ >= kFailuresMax && !part_merged_)) {
+    Stop();
+    joined_ = !alone;    // the first other host that is added is a reason to join
+    return kNever;
+  }
+  if (taking_) return std::min(end, taking_->deadline);
+  if (now < next_donor_) return std::min(end, next_donor_);
+  return AskDonor(end, now);
+}
+
+// A peer that has published something knows more than one that has just begun too.
+Instant Joining::AskDonor(Instant end, Instant now) {
+  std::vector<Link*> best;
+  bool best_published = false;
+  for (auto& [id, link] : members_.links()) {
+    if (link.peer == nullptr) continue;
+    const bool published = link.sequence > 0;
+    if (published && !best_published) best.clear();
+    if (published || !best_published) best.push_back(&link);
+    best_published |= published;
+  }
+  if (!best_published && now < began_ + kBetterDonor) return began_ + kBetterDonor;
+  if (best.size() > 1) std::erase_if(best, [&](Link* link) { return link->status.link == failed_donor_; });
+  if (best.empty()) return end;    // a welcome brings us here again
+  Ask(*best[core_.prng.Below(best.size())], now);
+  return std::min(end, taking_->deadline);
+}
+
+// ---- One snapshot ----
+
+void Joining::Ask(Link& donor, Instant now) {
+  taking_.emplace(Taking{donor.status.link, core_.prng.Next() | 1, now + kDonorPatience});
+  donor.peer->owes_snapshot = false;
+  if (!joining_) donor.peer->next_snapshot = now + kLossSnapshotEvery;
+  core_.Begin(MessageKind::kSnapshotWanted, now).snapshot = taking_->id;
+  core_.transport.Ask(donor.status.link, core_.Encoded());
+}
+
+void Joining::Fail(Instant next) {
+  const Link* const donor = members_.Find(taking_->donor);
+  if (joining_) {
+    failed_donor_ = taking_->donor;
+    next_donor_ = next;
+  } else if (donor != nullptr && donor->peer != nullptr) {
+    donor->peer->owes_snapshot = true;
+  }
+  taking_.reset();
+  ForgetParts();
+  core_.PassSoon();
+}
+
+void Joining::OnPart(LinkId link, const Peer& donor, std::string_view frame, Instant now) {
+  if (!Taken(link)) return;
+  const Message& in = core_.in;
+  if (in.sequence == 0 || in.sequence == kLastSequence) {
+    ++core_.counts.junk;
+  } else if (taking_->parts.Note(in.sequence, now).fresh) {
+    taking_->deadline = now + kDonorPatience;
+    parts_.push_back({std::string(frame), donor.clock.ToOurs(in.to, now)});
+    parts_bytes_ += frame.size();
+    parts_overflow_ |= parts_bytes_ > core_.options.held_bytes;
+    Finish();
+    Merge();
+  }
+}
+
+void Joining::OnEnd(LinkId link, Instant now) {
+  if (!Taken(link) || taking_->count) return;
+  taking_->count = core_.in.sequence;
+  taking_->positions = std::move(core_.in.positions);
+  taking_->deadline = now + kDonorPatience;    // for parts that the end has overtaken
+  Finish();
+  Merge();
+}
+
+void Joining::OnRefusal(Link& link, Instant now) {
+  if (!Taken(link.status.link)) return;
+  Fail(now + kDonorBusy);
+  if (link.peer != nullptr) link.peer->next_snapshot = now + kRefusedSnapshot;
+}
+
+void Joining::Finish() {
+  if (!taking_->count || !taking_->parts.missing().empty() || taking_->parts.next() - 1 != *taking_->count) return;
+  arrived_ = std::move(taking_->positions);
+  taking_.reset();
+  core_.PassSoon();
+}
+
+void Joining::ForgetParts() {
+  parts_.clear();
+  parts_bytes_ = 0;
+  parts_overflow_ = false;
+}
+
+void Joining::Merge() {
+  while (merging() && core_.to_limiter.empty()) {
+    const Part part = std::move(parts_.front());
+    parts_.pop_front();
+    if (!core_.DecodeAgain(part.bytes)) continue;
+    core_.to_limiter.Push({FromPeers::Kind::kBuckets, part.at, part.at, 0, std::move(core_.in.entries)});
+    part_merged_ = true;
+  }
+  if (!arrived_ || !parts_.empty()) return;
+  const std::vector<Position> positions = std::move(*arrived_);
+  arrived_.reset();
+  ForgetParts();
+  ++core_.counts.snapshots_taken;
+  behind_ = false;
+  if (!joining_) return;    // reports were taken meanwhile, as they came
+  for (const Position& p : positions) {
+    if (p.sender == core_.options.name || p.incarnation == 0) continue;
+    Peer& peer = members_.FindOrAdd(p.sender);
+    if (peer.heard) continue;
+    peer.incarnation = p.incarnation;
+    if (peer.welcome_incarnation != p.incarnation) peer.clock = {};
+    peer.heard.emplace(std::max<std::uint64_t>(p.next, 1));
+  }
+  Stop();
+}
+
+}    // namespace dthrottle

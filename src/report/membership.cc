@@ -1,0 +1,207 @@
+#include "report/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kHelloEvery = 1s;    // to a peer that is not heard
+constexpr Duration kHelloHastened = 200ms;
+constexpr Duration kHelloAgain = 30s;         // to one that is, or that refuses
+constexpr std::size_t kUnknownMax = 64;       // names whose frames are not counted as strangers' yet
+constexpr Duration kIntroductionMax = 10s;    // and for how long
+
+}    // namespace
+
+// ---- Links ----
+
+Link& Membership::Add(LinkId id, std::string address) {
+  Link& link = links_[id];
+  link.status.link = id;
+  link.status.address = std::move(address);
+  core_.PassSoon();
+  return link;
+}
+
+void Membership::Remove(LinkId id) {
+  const auto it = links_.find(id);
+  if (it == links_.end()) return;
+  Unbind(it->second);
+  links_.erase(it);
+  core_.PassSoon();
+}
+
+Link* Membership::Find(LinkId id) {
+  const auto it = links_.find(id);
+  return it == links_.end() ? nullptr : &it->second;
+}
+
+bool Membership::alone() const {
+  return std::all_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link.second.status.state == PeerState::kSelf; });
+}
+
+void Membership::Bind(Link& link, Peer& peer, Instant now) {
+  if (link.peer == &peer) return;
+  Unbind(link);
+  link.peer = &peer;
+  peer.link = &link;
+  --unlinked_;
+  peer.alive = now;
+}
+
+void Membership::Unbind(Link& link) {
+  if (link.peer == nullptr) return;
+  link.peer->link = nullptr;
+  link.peer = nullptr;
+  ++unlinked_;
+  // Another address of the same host may take its place.
+  for (auto& [id, other] : links_) {
+    if (&other != &link && other.status.name == link.status.name) other.hello_sent -= kHelloAgain;
+  }
+  core_.PassSoon();
+}
+
+void Membership::Refuse(Link& link, std::string why) {
+  Unbind(link);
+  link.status.state = PeerState::kRefused;
+  link.status.reason = std::move(why);
+}
+
+// ---- Hosts ----
+
+Peer* Membership::Linked(std::string_view name) {
+  const auto it = peers_.find(name);
+  return it == peers_.end() || it->second.link == nullptr ? nullptr : &it->second;
+}
+
+Peer& Membership::FindOrAdd(const std::string& name) {
+  if (const auto it = peers_.find(name); it != peers_.end()) return it->second;
+  if (unlinked_ >= kPositionsMax) {
+    const auto gone =
+        std::find_if(peers_.begin(), peers_.end(), [](const auto& p) { return p.second.link == nullptr; });
+    free_number_ = gone->second.number;
+    peers_.erase(gone);
+    --unlinked_;
+  }
+  Peer& peer = peers_[name];
+  peer.name = name;
+  peer.number = free_number_.value_or(static_cast<std::uint32_t>(peers_.size() - 1));
+  free_number_.reset();
+  ++unlinked_;
+  return peer;
+}
+
+// ---- Hello ----
+
+Instant Membership::HelloDue(const Link& link) const {
+  if (link.status.state == PeerState::kSelf) return ExchangeCore::kNever;
+  const Instant soon = link.hello_sent + kHelloEvery + link.jitter, late = soon + (kHelloAgain - kHelloEvery);
+  if (link.peer != nullptr) return std::min(late, std::max(soon, link.peer->silent_at()));
+  return link.status.state == PeerState::kRefused ? late : soon;
+}
+
+void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
+  Message& m = core_.Begin(MessageKind::kHello, now);
+  m.sequence = published;
+  m.period = core_.options.period;
+  m.text = core_.options.version;
+  link.awaiting = true;
+  link.hello_sent = now;
+  link.jitter = Duration(static_cast<Duration::rep>(core_.prng.Below(kHelloEvery.count() / 4)));
+  core_.transport.Ask(link.status.link, core_.Encoded());
+}
+
+void Membership::OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now) {
+  const Message& in = core_.in;
+  if (in.sender == core_.options.name && in.incarnation != core_.options.incarnation) {
+    return core_.Refuse(route, "your name is also mine", 0, now);
+  }
+  Message& m = core_.Begin(MessageKind::kWelcome, now);
+  m.sequence = published;
+  m.ring_low = low;
+  m.period = core_.options.period;
+  m.text = core_.options.version;
+  core_.transport.Answer(route, core_.Encoded());
+  if (in.sender == core_.options.name || Linked(in.sender) != nullptr) return;
+  // It may be a peer that has just come up, and will soon want what we give to peers only.
+  for (auto& [id, link] : links_) {
+    if (link.status.state == PeerState::kConnecting) link.jitter = kHelloHastened - kHelloEvery;
+  }
+  core_.PassSoon();
+}
+
+Peer* Membership::OnWelcome(Link& link, Instant now) {
+  if (!link.awaiting) return nullptr;    // nobody asked, or it came twice
+  const Message& in = core_.in;
+  link.awaiting = false;
+  link.status.version = in.text;
+  link.sequence = in.sequence;
+  if (in.sender == core_.options.name) {
+    link.status.name = in.sender;
+    if (in.incarnation != core_.options.incarnation) {
+      Refuse(link, "its name is also ours");
+      return nullptr;
+    }
+    Unbind(link);
+    link.status.state = PeerState::kSelf;
+    core_.PassSoon();
+    return nullptr;
+  }
+  if (Peer* peer = Linked(in.sender); peer != nullptr && peer->link != &link) {
+    Refuse(link, "the same host as " + peer->link->status.address);
+    link.status.name = in.sender;
+    return nullptr;
+  }
+  Peer& peer = FindOrAdd(in.sender);
+  Bind(link, peer, now);
+  unknown_.erase(in.sender);
+  link.status.name = in.sender;
+  link.status.state = PeerState::kUp;
+  link.status.reason.clear();
+  peer.SetPeriod(in.period);
+  if (peer.welcome_incarnation != in.incarnation) {
+    peer.welcome_incarnation = in.incarnation;
+    peer.welcome_sequence = in.sequence;
+    peer.has_all = in.ring_low == 1;
+  }
+  if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Note(in.to, now);
+  core_.PassSoon();
+  return &peer;
+}
+
+// ---- Strangers ----
+
+bool Membership::introducing() const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [](const auto& link) { return link.second.status.state == PeerState::kConnecting; });
+}
+
+void Membership::CountUnknown(Instant now) {
+  const std::string& name = core_.in.sender;
+  const auto known = unknown_.find(name);
+  if (!introducing() || (known == unknown_.end() && unknown_.size() >= kUnknownMax)) {
+    ++core_.counts.strangers;
+    return;
+  }
+  Unknown& sender = known != unknown_.end() ? known->second : unknown_[name] = {now};
+  ++sender.frames;
+  core_.PassAt(sender.since + kIntroductionMax);
+}
+
+Instant Membership::CountStrangers(Instant now) {
+  const Instant late = introducing() ? now - kIntroductionMax : ExchangeCore::kNever;
+  Instant next = ExchangeCore::kNever;
+  std::erase_if(unknown_, [&](const auto& one) {
+    const bool over = one.second.since <= late;
+    if (over) core_.counts.strangers += one.second.frames;
+    if (!over) next = std::min(next, one.second.since + kIntroductionMax);
+    return over;
+  });
+  return next;
+}
+
+}    // namespace dthrottle

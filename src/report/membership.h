@@ -1,0 +1,80 @@
+// Who is there: the links of this host, the hosts behind them, hello and welcome. Also counts frames of strangers, which
+// takes patience: while a hello waits for its first answer, nobody knows what the host there is called.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "report/exchange_core.h"
+#include "report/peer.h"
+
+namespace dthrottle {
+
+class Membership {
+ public:
+  explicit Membership(ExchangeCore& core) : core_(core) {}
+
+  // ---- Links ----
+
+  Link& Add(LinkId id, std::string address);
+  void Remove(LinkId id);
+  Link* Find(LinkId id);    // null: none
+  std::map<LinkId, Link>& links() { return links_; }
+  const std::map<LinkId, Link>& links() const { return links_; }
+  bool alone() const;    // all links lead to this host itself
+  void Refuse(Link& link, std::string why);
+
+  // ---- Hosts ----
+
+  // The host of that name if a link leads to it; null otherwise.
+  Peer* Linked(std::string_view name);
+  // One that no link leads to may have to go for it.
+  Peer& FindOrAdd(const std::string& name);
+  template <class Do>
+  void ForEach(Do&& each) const {
+    for (const auto& [name, peer] : peers_) each(peer);
+  }
+
+  // ---- Hello. `published` is the last sequence of this host, `low` the oldest that can be sent again. ----
+
+  Instant HelloDue(const Link& link) const;
+  void SayHello(Link& link, std::uint64_t published, Instant now);
+  void OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now);
+  // Returns the host if the link leads to one, null otherwise.
+  Peer* OnWelcome(Link& link, Instant now);
+
+  // ---- Strangers ----
+
+  // The message that has come is from nobody we know.
+  void CountUnknown(Instant now);
+  // Counts those that have had time enough as strangers. Returns when to look again.
+  Instant CountStrangers(Instant now);
+
+ private:
+  struct NameHash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+  // A sender that may turn out to be a peer when a hello is answered.
+  struct Unknown {
+    Instant since;
+    std::uint64_t frames = 0;
+  };
+
+  void Bind(Link& link, Peer& peer, Instant now);
+  void Unbind(Link& link);
+  bool introducing() const;
+
+  ExchangeCore& core_;
+  std::map<LinkId, Link> links_;
+  std::unordered_map<std::string, Peer, NameHash, std::equal_to<>> peers_;
+  std::size_t unlinked_ = 0;                    // of the peers
+  std::optional<std::uint32_t> free_number_;    // of one that was forgotten, for the next
+  std::map<std::string, Unknown, std::less<>> unknown_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,81 @@
+// What an exchange knows of other hosts: the links that the settings name, and the hosts behind them.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/time.h"
+#include "report/clock_offset.h"
+#include "report/exchange.h"
+#include "report/heard.h"
+
+namespace dthrottle {
+
+// How often somebody may ask for something.
+class Allowance {
+ public:
+  // `rate` a second, and `burst` at once.
+  Allowance(double rate, double burst) : rate_(rate), burst_(burst), left_(burst) {}
+
+  bool Take(Instant now) {
+    left_ = std::min(burst_, left_ + rate_ * Seconds(std::max(now - at_, Duration(0))));
+    at_ = now;
+    if (left_ < 1) return false;
+    left_ -= 1;
+    return true;
+  }
+
+ private:
+  double rate_, burst_;
+  double left_;
+  Instant at_{};
+};
+
+struct Peer;
+
+// One configured address.
+struct Link {
+  PeerStatus status;        // kept up to date but for what depends on the time, and on the peer
+  Peer* peer = nullptr;     // set exactly when welcomed
+  bool awaiting = false;    // a hello has not been answered
+  Instant hello_sent{};
+  Duration jitter{};             // of the next hello
+  std::uint64_t sequence = 0;    // published when it welcomed us
+  Instant last_report{};
+};
+
+// A host by its name. It outlives its link, so a host that moves to another address stays the same host. Hosts that only
+// a snapshot has named are kept in the same way.
+struct Peer {
+  static constexpr Duration kPeriodMin = std::chrono::milliseconds(10), kPeriodMax = std::chrono::hours(1);
+  static constexpr int kSilentPeriods = 3;
+
+  std::string name;
+  std::uint32_t number = 0;    // no other peer has it now
+  Link* link = nullptr;
+  Duration period = kPeriodMin;
+  ClockOffset clock;
+
+  std::uint64_t incarnation = 0;
+  std::optional<Heard> heard;               // in that incarnation; none: not known where to start
+  std::uint64_t renounced = 0;              // an incarnation that was replaced by a smaller one
+  std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
+  std::uint64_t welcome_sequence = 0;       // published when it said so
+  bool has_all = false;                     // of that, still
+
+  Instant alive{};       // when a report or the first welcome came
+  Instant next_ask{};    // to repeat
+
+  bool owes_snapshot = false;    // what it published was lost
+  Instant next_snapshot{};
+
+  Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
+
+  Instant silent_at() const { return alive + kSilentPeriods * period; }
+  void SetPeriod(Duration said) { period = std::clamp(said, kPeriodMin, kPeriodMax); }
+};
+
+}    // namespace dthrottle
