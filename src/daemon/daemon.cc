@@ -120,7 +120,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
 }
 
 void Daemon::Start() {
-  OpenTable();
+  std::string table_notes = OpenTable();
   std::shared_ptr<const Rulebook> rules;
   Elsewhere([&] {
     rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
@@ -129,7 +129,7 @@ void Daemon::Start() {
     log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
   }
   limiter_ = std::make_unique<Limiter>(region_->bytes(), ReadBootId(), FreshKeys(), std::move(rules),
-                                       settings_.query.threads, started_, std::exchange(handed_.table_notes, {}));
+                                       settings_.query.threads, started_, std::move(table_notes));
   if (settings_.table.file.empty()) {
     log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", FormatBytes(settings_.table.memory),
                 limiter_->table().counts().tags);
@@ -155,17 +155,21 @@ void Daemon::Start() {
   UseHugePages();
 }
 
-void Daemon::OpenTable() {
-  const int left = std::exchange(handed_.table_fd, -1);
-  if (left >= 0 && settings_.table.file.empty()) {
-    if (auto region = MappedRegion::Adopt(left, settings_.table.memory))
-      return void(region_.emplace(std::move(*region)));
-  } else if (left >= 0) {
-    ::close(left);
+// Returns Table::Notes of the daemon before this one.
+std::string Daemon::OpenTable() {
+  HandedSection left = handed_.Take("table");
+  if (left.fd >= 0 && settings_.table.file.empty()) {
+    if (auto region = MappedRegion::Adopt(left.fd, settings_.table.memory)) {
+      region_.emplace(std::move(*region));
+      return std::move(left.bytes);
+    }
+  } else if (left.fd >= 0) {
+    ::close(left.fd);
   }
   auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
   if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
   region_.emplace(std::move(*region));
+  return std::move(left.bytes);
 }
 
 // In a thread, because a GiB takes a second, and of ordinary priority: who needs a page that it holds waits for it. A
@@ -335,11 +339,19 @@ Listener::OnAccept Daemon::Taker(std::string_view front, bool is_tcp) {
   return [this, is_tcp](int fd) { http_->Take(fd, is_tcp); };
 }
 
-// They were let in before, so no bound turns them away now.
+// The connections were let in before, so no bound turns them away now. A section that no part of this program has taken
+// by now is not known to any.
 void Daemon::TakeHandedConnections() {
+  for (const HandedSection& section : std::exchange(handed_.sections, {})) {
+    if (section.fd >= 0) ::close(section.fd);
+  }
   if (!took_over()) return;
   const std::vector<HandedConnection> connections = std::exchange(handed_.connections, {});
   for (const HandedConnection& connection : connections) {
+    if (connection.front != "query") {
+      ::close(connection.fd);
+      continue;
+    }
     Worker& worker = LeastBusy();
     ++worker.given;
     worker.Do([server = worker.server.get(), connection] { server->Take(connection); });

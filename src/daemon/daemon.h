@@ -76,7 +76,7 @@ class Daemon final : private AdminHost {
   Listener::OnAccept Taker(std::string_view front, bool is_tcp);
   int TakeHandedListener(const std::string& key, const std::string& address);
   void CloseHandedListeners();
-  void OpenTable();
+  std::string OpenTable();
   void UseHugePages();
   void TakeHandedConnections();
   bool took_over() const { return handed_.held_at != Instant(); }

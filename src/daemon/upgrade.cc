@@ -128,13 +128,12 @@ std::shared_ptr<Daemon::Held> Daemon::HoldQueries() {
   return held;
 }
 
-// Sockets of other front ends belong here too: a listener with its key, and Listen() takes it up again.
+// Each part of the daemon leaves what it has in a section of its own key, and takes it by that key at the next start.
 Handover Daemon::WhatIsLeft(Held& held) {
   Handover handover;
   handover.held_at = Now();
   for (const Listening& l : listeners_) handover.listeners.push_back({l.listener->fd(), l.key, l.address});
-  handover.table_fd = region_->nameless_fd();
-  handover.table_notes = limiter_->table().Notes();
+  handover.sections.push_back({"table", region_->nameless_fd(), limiter_->table().Notes()});
   for (auto& connections : held.connections) {
     for (HandedConnection& c : connections) handover.connections.push_back(std::move(c));
   }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -24,11 +25,12 @@ constexpr std::string_view kMagic = "dthandov";
 constexpr std::size_t kHeaderBytes = 8 + 4 + 8;
 constexpr const char* kVariable = "DTHROTTLED_HANDOVER";
 
-// Bounds on what is believed. An address is a path of a socket or a number; answers are those of two reads at most.
+// Bounds on what is believed. An address is the path of a socket or a number. Unsent answers are those of two reads.
 constexpr std::size_t kNameBytesMax = 256;
-constexpr std::size_t kOverLongBytesMax = 4096;
-constexpr std::size_t kUnsentBytesMax = 64 * 1024;
-constexpr std::size_t kNotesBytesMax = std::size_t{1} << 30;
+constexpr std::size_t kUnreadBytesMax = 64 * 1024;
+constexpr std::size_t kStateBytesMax = 4096;
+constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kSectionBytesMax = std::size_t{1} << 30;
 constexpr std::size_t kHandoverBytesMax = std::size_t{1} << 31;
 
 class Writer {
@@ -102,18 +104,35 @@ class Reader {
   bool ok_ = true;
 };
 
-HandedConnection ReadConnection(Reader& in, bool& sound) {
+HandedSection ReadSection(Reader& in) {
+  HandedSection s;
+  s.key = in.String(kNameBytesMax);
+  s.fd = in.MaybeDescriptor();
+  s.bytes = in.String(kSectionBytesMax);
+  return s;
+}
+
+HandedConnection ReadConnection(Reader& in) {
   HandedConnection c;
   c.fd = in.Descriptor();
-  c.framer.rest = in.String(kTagBytesMax + 1);
-  c.framer.over_long = in.String(kOverLongBytesMax);
+  c.front = in.String(kNameBytesMax);
+  c.unread = in.String(kUnreadBytesMax);
+  c.state = in.String(kStateBytesMax);
   c.unsent = in.String(kUnsentBytesMax);
-  const bool one_line = c.framer.rest.find('\n') == std::string::npos;
-  sound = sound && one_line && (c.framer.rest.empty() || c.framer.over_long.empty());
+  c.silent = Duration(static_cast<Duration::rep>(in.Integer<std::uint64_t>()));
   return c;
 }
 
 }    // namespace
+
+HandedSection Handover::Take(std::string_view key) {
+  const auto found =
+      std::find_if(sections.begin(), sections.end(), [&](const HandedSection& s) { return s.key == key; });
+  if (found == sections.end()) return {};
+  HandedSection taken = std::move(*found);
+  sections.erase(found);
+  return taken;
+}
 
 // ---- As bytes ----
 
@@ -126,14 +145,20 @@ std::string EncodeHandover(const Handover& handover) {
     out.String(l.address);
   }
   out.Integer(static_cast<std::uint64_t>(handover.held_at.time_since_epoch().count()));
-  out.Descriptor(handover.table_fd);
-  out.String(handover.table_notes);
+  out.Count(handover.sections.size());
+  for (const HandedSection& s : handover.sections) {
+    out.String(s.key);
+    out.Descriptor(s.fd);
+    out.String(s.bytes);
+  }
   out.Count(handover.connections.size());
   for (const HandedConnection& c : handover.connections) {
     out.Descriptor(c.fd);
-    out.String(c.framer.rest);
-    out.String(c.framer.over_long);
+    out.String(c.front);
+    out.String(c.unread);
+    out.String(c.state);
     out.String(c.unsent);
+    out.Integer(static_cast<std::uint64_t>(c.silent.count()));
   }
   const std::string body = out.Take();
   Writer head;
@@ -163,14 +188,10 @@ Result<Handover> DecodeHandover(std::string_view bytes) {
     handover.whole = false;
     return handover;
   }
-  bool sound = true;
   handover.held_at = Instant(Duration(static_cast<Duration::rep>(in.Integer<std::uint64_t>())));
-  handover.table_fd = in.MaybeDescriptor();
-  handover.table_notes = in.String(kNotesBytesMax);
-  for (std::uint32_t n = in.Count(); n > 0 && in.ok(); --n) {
-    handover.connections.push_back(ReadConnection(in, sound));
-  }
-  if (!in.ok() || !in.at_end() || !sound) return Fail("it is malformed");
+  for (std::uint32_t n = in.Count(); n > 0 && in.ok(); --n) handover.sections.push_back(ReadSection(in));
+  for (std::uint32_t n = in.Count(); n > 0 && in.ok(); --n) handover.connections.push_back(ReadConnection(in));
+  if (!in.ok() || !in.at_end()) return Fail("it is malformed");
   return handover;
 }
 
@@ -190,7 +211,9 @@ void SetCloseOnExec(const Handover& handover, bool on) {
   const auto set = [on](int fd) { ::fcntl(fd, F_SETFD, on ? FD_CLOEXEC : 0); };
   for (const HandedListener& l : handover.listeners) set(l.fd);
   for (const HandedConnection& c : handover.connections) set(c.fd);
-  if (handover.table_fd >= 0) set(handover.table_fd);
+  for (const HandedSection& s : handover.sections) {
+    if (s.fd >= 0) set(s.fd);
+  }
 }
 
 bool IsStreamSocket(int fd, bool listening) {
@@ -201,11 +224,12 @@ bool IsStreamSocket(int fd, bool listening) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) == 0 && (accepts != 0) == listening;
 }
 
-// Whoever is at the other end of a descriptor that nobody serves would wait for ever.
+// The other end of a descriptor that nobody serves would wait for ever.
 void CloseAllBut(const Handover& handover) {
-  std::set<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO, handover.table_fd};
+  std::set<int> kept = {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO};
   for (const HandedListener& l : handover.listeners) kept.insert(l.fd);
   for (const HandedConnection& c : handover.connections) kept.insert(c.fd);
+  for (const HandedSection& s : handover.sections) kept.insert(s.fd);
   DIR* const open = ::opendir("/proc/self/fd");
   if (open == nullptr) return;
   std::vector<int> strangers;

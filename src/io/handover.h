@@ -1,31 +1,32 @@
 // What a daemon leaves to the program that takes its place in the same process: its listening sockets, its connections
-// with what each of them holds of an unfinished line and of answers that were not taken, and the table's memory if that
-// has no file. Descriptors stay open across execve, and this says what they are.
+// with the bytes that are on their way in and out, and a section for each part of the daemon that has something to hand
+// over. Descriptors stay open across execve, and this says what they are.
 //
 // As bytes, integers little endian, in a memfd whose number is in the environment:
 //
 //   magic 8, version u32, checksum u64 of everything behind it
 //   listeners    u32 count; each: fd u32, key, address
 //   held at      u64 ns of the monotonic clock
-//   table        fd u32, or 2^32 - 1; notes
-//   connections  u32 count; each: fd u32, unfinished line, over-long tag, unsent answers
+//   sections     u32 count; each: key, fd u32 or 2^32 - 1, bytes
+//   connections  u32 count; each: fd u32, front end, unread bytes, state, unsent answers, silent for u64 ns
 //
-// where a string is its u32 length and its bytes. All versions begin like this, listeners included, so that a program
-// that does not know the version still has those.
+// where a string is its u32 length and its bytes. Each section's bytes are the affair of the part that wrote them. A
+// program passes over a section that it does not know, so a new section needs no new version. All versions begin with
+// the listeners, so that a program that does not know the version still has those.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
-#include "query/framer.h"
 
 namespace dthrottle {
 
-inline constexpr std::uint32_t kHandoverVersion = 1;
+inline constexpr std::uint32_t kHandoverVersion = 2;
 
 struct HandedListener {
   int fd = -1;
@@ -35,17 +36,29 @@ struct HandedListener {
 
 struct HandedConnection {
   int fd = -1;
-  Framer::State framer;
+  std::string front;     // the front end that serves it: "query", "resp"
+  std::string unread;    // bytes that were read and not answered: of an unfinished question
+  std::string state;     // what else the protocol remembers of the connection, in its own format
   std::string unsent;    // answers that are owed
+  Duration silent{};     // since the last byte arrived, about
+};
+
+// What one part of the daemon leaves to its successor.
+struct HandedSection {
+  std::string key;    // "table"
+  int fd = -1;        // one descriptor that belongs to it, if it has any
+  std::string bytes;
 };
 
 struct Handover {
   std::vector<HandedListener> listeners;
-  int table_fd = -1;
-  std::string table_notes;    // Table::Notes
+  std::vector<HandedSection> sections;
   std::vector<HandedConnection> connections;
   Instant held_at{};    // when the last query was answered
   bool whole = true;    // false: of another version, and only the listeners are here
+
+  // Removes the section of this key and returns it; an empty one without a descriptor if there is none.
+  HandedSection Take(std::string_view key);
 };
 
 std::string EncodeHandover(const Handover& handover);

@@ -85,7 +85,9 @@ void QueryServer::Take(int fd) {
 void QueryServer::Take(const HandedConnection& handed) {
   Connection& c = Open(handed.fd);
   if (c.closing) return;
-  if (!c.framer.Restore(handed.framer, limits_)) return End(c);
+  const auto silent_ticks = handed.silent / std::max(idle_timeout_ / kIdleTicks, Duration(1));
+  c.heard_at -= static_cast<std::uint32_t>(std::clamp<std::int64_t>(silent_ticks, 0, kIdleTicks));
+  if (!c.framer.Restore({handed.unread, handed.state}, limits_)) return End(c);
   if (handed.unsent.empty()) {
     StartReading(c);
   } else {
@@ -102,7 +104,11 @@ std::vector<HandedConnection> QueryServer::Hold() {
     uv_os_fd_t fd = -1;
     DT_CHECK(uv_fileno(&c->uv.handle, &fd) == 0);
     h.fd = fd;
-    h.framer = c->framer.Save();
+    h.front = "query";
+    Framer::State unfinished = c->framer.Save();
+    h.unread = std::move(unfinished.rest);
+    h.state = std::move(unfinished.over_long);
+    h.silent = (idle_ticks_ - c->heard_at) * idle_timeout_ / kIdleTicks;
     if (!c->writing) continue;
     // What libuv has not written yet is the end of what it was given.
     const std::size_t left = uv_stream_get_write_queue_size(&c->uv.stream);

@@ -33,8 +33,9 @@ class Framer {
   };
   State Save() const { return {rest_, over_long_ != nullptr ? over_long_->Save() : std::string()}; }
 
-  // Goes on where another left off; false if it cannot. REQUIRES: nothing has been read; state.rest has no LF.
+  // Goes on where another left off; false if it cannot. REQUIRES: nothing has been read.
   bool Restore(const State& state, const FramerLimits& limits) {
+    if (state.rest.find('\n') != std::string::npos) return false;
     if (!state.over_long.empty()) {
       over_long_ = OverLongReader::Load(state.over_long);
       return over_long_ != nullptr && state.rest.empty();

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "io/handover.h"
+#include "query/framer.h"
 
 using namespace dthrottle;
 
@@ -17,9 +18,8 @@ void Try(std::string_view bytes) {
   if (!read || !read->whole) return;
   if (EncodeHandover(*read) != bytes) std::abort();
   for (const HandedConnection& c : read->connections) {
-    Framer framer;
-    if (!c.framer.over_long.empty()) continue;    // its bytes are the library's: see OverLongReader::Load
-    if (!framer.Restore(c.framer, {16, {}})) std::abort();
+    if (!c.state.empty()) continue;    // its bytes are the library's: see OverLongReader::Load
+    if (Framer().Restore({c.unread, c.state}, {16, {}}) != (c.unread.find('\n') == std::string::npos)) std::abort();
   }
 }
 

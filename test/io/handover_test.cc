@@ -9,9 +9,10 @@ Handover Example() {
   Handover h;
   h.held_at = FromNanoseconds(1'234'567'890'123);
   h.listeners = {{5, "query.unix", "/run/dthrottle/query.sock"}, {7, "query.tcp", ""}};
-  h.table_fd = 8;
-  h.table_notes = std::string("notes\0", 6);
-  h.connections = {{9, {"half a li", ""}, "OK\nN"}, {10, {"", "over-long"}, ""}, {3, {"", ""}, ""}};
+  h.sections = {{"table", 8, std::string("notes\0", 6)}, {"of a later program", 11, "x"}, {"empty", -1, ""}};
+  h.connections = {{9, "query", "half a li", "", "OK\nN", std::chrono::seconds(2)},
+                   {10, "query", "", "over-long", "", Duration()},
+                   {3, "resp", "*1\r\n", "7", "", Duration()}};
   return h;
 }
 
@@ -34,17 +35,27 @@ TEST_CASE("a handover reads back as it was written") {
   CHECK(read->listeners.at(0).key == "query.unix");
   CHECK(read->listeners.at(0).address == "/run/dthrottle/query.sock");
   CHECK(read->listeners.at(1).fd == 7);
-  CHECK(read->table_fd == 8);
-  CHECK(read->table_notes == Example().table_notes);
-  CHECK(read->connections.at(0).framer.rest == "half a li");
+  CHECK(read->connections.at(0).unread == "half a li");
   CHECK(read->connections.at(0).unsent == "OK\nN");
-  CHECK(read->connections.at(1).framer.over_long == "over-long");
+  CHECK(read->connections.at(0).silent == std::chrono::seconds(2));
+  CHECK(read->connections.at(1).state == "over-long");
   CHECK(read->connections.at(2).fd == 3);
+  CHECK(read->connections.at(2).front == "resp");
   CheckSame(*read, Example());
-  Handover nothing;
-  const auto empty = DecodeHandover(EncodeHandover(nothing));
-  REQUIRE(empty);
-  CHECK(empty->table_fd == -1);
+  CHECK(DecodeHandover(EncodeHandover({})));
+}
+
+TEST_CASE("a section is taken once, by its key, and one that is not there is empty") {
+  auto read = DecodeHandover(EncodeHandover(Example()));
+  REQUIRE(read);
+  const HandedSection table = read->Take("table");
+  CHECK(table.fd == 8);
+  CHECK(table.bytes == std::string("notes\0", 6));
+  CHECK(read->sections.size() == 2);
+  for (const char* key : {"table", "other"}) {
+    CHECK(read->Take(key).fd == -1);
+    CHECK(read->Take(key).bytes.empty());
+  }
 }
 
 TEST_CASE("a handover that is cut off or changed anywhere is refused") {
@@ -60,12 +71,12 @@ TEST_CASE("a handover that is cut off or changed anywhere is refused") {
 }
 
 TEST_CASE("a handover of another version has its listeners and nothing else") {
-  const auto read = DecodeHandover(WithVersion(EncodeHandover(Example()), 2));
+  const auto read = DecodeHandover(WithVersion(EncodeHandover(Example()), 1));
   REQUIRE(read);
   CHECK(!read->whole);
   CHECK(read->listeners.size() == 2);
   CHECK(read->connections.empty());
-  CHECK(read->table_fd == -1);
+  CHECK(read->sections.empty());
 }
 
 TEST_CASE("what cannot have been meant is refused under any checksum") {
@@ -79,10 +90,11 @@ TEST_CASE("what cannot have been meant is refused under any checksum") {
   CHECK(refused([](Handover& h) { h.connections[0].fd = 2; }));    // standard error
   CHECK(refused([](Handover& h) { h.connections[0].fd = -1; }));
   CHECK(refused([](Handover& h) { h.listeners[0].fd = -1; }));
-  CHECK(refused([](Handover& h) { h.connections[0].framer.rest = "a\nb"; }));
-  CHECK(refused([](Handover& h) { h.connections[0].framer.rest = std::string(kTagBytesMax + 2, 'x'); }));
-  CHECK(refused([](Handover& h) { h.connections[0].framer.over_long = "both"; }));
-  CHECK(refused([](Handover& h) { h.connections[0].unsent = std::string(65 * 1024, 'x'); }));
+  CHECK(refused([](Handover& h) { h.sections[0].fd = 9; }));    // a connection's
+  CHECK(refused([](Handover& h) { h.sections[0].key = std::string(300, 'x'); }));
+  CHECK(refused([](Handover& h) { h.connections[0].front = std::string(300, 'x'); }));
+  CHECK(refused([](Handover& h) { h.connections[0].unread = std::string(65 * 1024, 'x'); }));
+  CHECK(refused([](Handover& h) { h.connections[0].state = std::string(5000, 'x'); }));
   CHECK(refused([](Handover& h) { h.listeners[0].address = std::string(300, 'x'); }));
 }
 

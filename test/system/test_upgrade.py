@@ -333,8 +333,8 @@ class Refused(SystemTest):
     def test_a_program_that_takes_over_from_other_versions_only(self):
         with self.daemon_of(rule()) as daemon:
             self.replace(daemon, "#!/bin/sh\necho \"not from $4\"\nexit 69\n")
-            self.refuses(daemon, "not from 1")
-            said = run(DTHROTTLED, "--check", daemon.settings_path, "--handover", "2")
+            self.refuses(daemon, "not from 2")
+            said = run(DTHROTTLED, "--check", daemon.settings_path, "--handover", "99")
             self.assertEqual((said.returncode, "format" in said.stdout), (EX_UNAVAILABLE, True))
 
     def test_a_program_that_is_gone_at_the_last_moment_and_here_it_goes_on(self):
