@@ -83,6 +83,7 @@ struct Command {
   std::string_view name;
   int arity;    // as in Redis, with the name: that many, or at least -arity
   void (*run)(const Call&);
+  bool at_once = false;    // also between MULTI and EXEC
 };
 
 void WrongArity(const Call& call, std::string_view name) {
@@ -187,6 +188,7 @@ void Hello(const Call& call) {
 void Reset(const Call& call) {
   call.client.protocol = 2;
   call.client.name.clear();
+  call.client.transaction = {};
   call.reply().Simple("RESET");
 }
 
@@ -249,6 +251,26 @@ void ClientCommand(const Call& call) {
   RunSubcommand(call, kSubcommands);
 }
 
+// ---- Transactions; RespTurn runs EXEC ----
+
+void Multi(const Call& call) {
+  if (call.client.transaction.open) return call.reply().Error("ERR MULTI calls can not be nested");
+  call.client.transaction.open = true;
+  call.reply().Ok();
+}
+
+void Discard(const Call& call) {
+  if (!call.client.transaction.open) return call.reply().Error("ERR DISCARD without MULTI");
+  call.client.transaction = {};
+  call.reply().Ok();
+}
+
+// Nobody changes a key that a client could watch, so every transaction finds the watched keys as they were.
+void Watch(const Call& call) {
+  if (call.client.transaction.open) return call.reply().Error("ERR WATCH inside MULTI is not allowed");
+  call.reply().Ok();
+}
+
 // ---- What the server is ----
 
 void Config(const Call& call) {
@@ -308,19 +330,26 @@ void Info(const Call& call) {
 
 void CommandCommand(const Call& call);
 
+constexpr std::string_view kThrottle = "cl.throttle";
+
 constexpr Command kCommands[] = {
     {"auth", -2, Auth},
-    {"cl.throttle", -1, nullptr},
+    {kThrottle, -1, nullptr},    // RespTurn runs it
     {"client", -2, ClientCommand},
     {"command", -1, CommandCommand},
     {"config", -2, Config},
+    {"discard", 1, Discard, true},
     {"echo", 2, Echo},
+    {"exec", 1, nullptr, true},    // RespTurn runs it
     {"hello", -1, Hello},
     {"info", -1, Info},
+    {"multi", 1, Multi, true},
     {"ping", -1, Ping},
-    {"quit", -1, Quit},
-    {"reset", 1, Reset},
+    {"quit", -1, Quit, true},
+    {"reset", 1, Reset, true},
     {"select", 2, Select},
+    {"unwatch", 1, SayOk},
+    {"watch", -2, Watch, true},
 };
 
 const Command* Find(std::string_view name) {
@@ -332,7 +361,7 @@ const Command* Find(std::string_view name) {
 // As COMMAND describes it: name, arity, flags, first and last key and the step between, categories, tips, key
 // specifications, subcommands.
 void Describe(Writer& reply, const Command& command) {
-  const bool has_key = command.run == nullptr;
+  const bool has_key = command.name == kThrottle;
   reply.Array(10);
   reply.Bulk(command.name);
   reply.Integer(command.arity);
@@ -393,14 +422,34 @@ void AppendError(std::string& out, std::string_view text) {
   out += "\r\n";
 }
 
+bool IsOfBrowser(RespArguments arguments) {
+  return SameWord(arguments[0], "post") || SameWord(arguments[0], "host:");
+}
+
+bool QueueRespCommand(RespClient& client, RespArguments arguments, std::string& out) {
+  const Call call{client, arguments, {}, out};
+  const Command* command = Find(arguments[0]);
+  const bool fits = command != nullptr && Fits(arguments.size(), command->arity);
+  if (fits && command->at_once) return false;
+  if (fits && client.transaction.Keep(arguments)) {
+    call.reply().Simple("QUEUED");
+    return true;
+  }
+  client.transaction.broken = true;
+  if (command == nullptr) {
+    Unknown(call);
+  } else if (!fits) {
+    WrongArity(call, command->name);
+  } else {
+    call.reply().Error(fmt::format("ERR a transaction has at most {} bytes, and {} a command",
+                                   RespTransaction::kBytesMax, kRespCommandBytesMax));
+  }
+  return true;
+}
+
 void RunRespCommand(RespClient& client, RespArguments arguments, const std::function<RespStatus()>& status,
                     std::string& out) {
   const Call call{client, arguments, status, out};
-  // A web page can make a browser send these to a port of this host, with commands behind them.
-  if (SameWord(call[0], "post") || SameWord(call[0], "host:")) {
-    client.leaving = true;
-    return;
-  }
   const Command* command = Find(call[0]);
   if (command == nullptr || command->run == nullptr) return Unknown(call);
   if (!Fits(call.size(), command->arity)) return WrongArity(call, command->name);

@@ -1,6 +1,6 @@
 // What clients of Redis say to a server beside CL.THROTTLE, and what they have to hear to go on: HELLO, PING, INFO,
-// CLIENT, COMMAND, CONFIG GET and the like, as a Redis 7 without password would answer (protocol/resp.md). There are no
-// keys, no transactions and no subscriptions; what is not known is an error in the words of Redis.
+// CLIENT, COMMAND, CONFIG GET, MULTI and the like, as a Redis 7 without password would answer (protocol/resp.md). There
+// are no keys and no subscriptions; what is not known is an error in the words of Redis.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "base/time.h"
 #include "frontend/resp_reader.h"
+#include "frontend/resp_transaction.h"
 
 namespace dthrottle {
 
@@ -21,6 +22,7 @@ struct RespClient {
   int protocol = 2;    // or 3
   std::string name;
   bool leaving = false;    // is closed once everything is answered
+  RespTransaction transaction;
 };
 
 // What INFO says of the server.
@@ -38,7 +40,14 @@ bool SameWord(std::string_view a, std::string_view b);
 // `-text` on a line of its own, whatever bytes `text` has.
 void AppendError(std::string& out, std::string_view text);
 
-// Appends the reply to one command, which is not CL.THROTTLE; what it changes is in `client`.
+// A web page can make a browser send these words to a port of this host, with commands behind them.
+bool IsOfBrowser(RespArguments arguments);
+
+// Between MULTI and EXEC: keeps the command for EXEC, appends the reply to that and returns true. False: the command is
+// one of those that run at once. REQUIRES: the client's transaction is open.
+bool QueueRespCommand(RespClient& client, RespArguments arguments, std::string& out);
+
+// Appends the reply to one command, which is neither CL.THROTTLE nor EXEC; what it changes is in `client`.
 void RunRespCommand(RespClient& client, RespArguments arguments, const std::function<RespStatus()>& status,
                     std::string& out);
 

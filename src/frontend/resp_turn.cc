@@ -87,31 +87,74 @@ RespTurn::RespTurn(Limiter& limiter, BroughtLimits* brought, std::size_t lane, P
 
 // ---- Taking commands ----
 
+void RespTurn::AddError(std::string_view text) {
+  const std::size_t begin = texts_.size();
+  AppendError(texts_, text);
+  AddText(begin);
+}
+
 void RespTurn::Add(RespClient& client, RespArguments arguments) {
   ++commands_;
-  if (SameWord(arguments[0], "cl.throttle")) return AddThrottle(arguments);
+  if (IsOfBrowser(arguments)) {
+    client.leaving = true;
+    return;
+  }
   const std::size_t begin = texts_.size();
-  RunRespCommand(client, arguments, status_, texts_);
-  replies_.push_back({true, begin, texts_.size()});
+  if (client.transaction.open && QueueRespCommand(client, arguments, texts_)) return AddText(begin);
+  if (SameWord(arguments[0], "exec")) return Execute(client, arguments);
+  Run(client, arguments);
 }
 
 void RespTurn::AddProtocolError(RespClient& client, const Error& error) {
   ++protocol_errors_;
   client.leaving = true;
+  AddError("ERR " + error.message);
+}
+
+void RespTurn::Run(RespClient& client, RespArguments arguments) {
+  if (SameWord(arguments[0], "cl.throttle")) return AddThrottle(arguments);
   const std::size_t begin = texts_.size();
-  AppendError(texts_, "ERR " + error.message);
-  replies_.push_back({true, begin, texts_.size()});
+  RunRespCommand(client, arguments, status_, texts_);
+  AddText(begin);
+}
+
+// Runs what was queued, at the instant of this turn and in order. It has been checked when it was queued, so what fails
+// here fails before anything is asked: a transaction that is not run spends nothing.
+void RespTurn::Execute(RespClient& client, RespArguments arguments) {
+  if (arguments.size() != 1) return AddError("ERR wrong number of arguments for 'exec' command");
+  RespTransaction transaction = std::exchange(client.transaction, {});
+  if (!transaction.open) return AddError("ERR EXEC without MULTI");
+  if (transaction.broken) return AddError("EXECABORT Transaction discarded because of previous errors.");
+
+  const std::size_t begin = texts_.size(), replies = replies_.size(), requests = requests_.size();
+  const RespClient before = client;
+  texts_ += fmt::format("*{}\r\n", transaction.commands);
+  AddText(begin);
+  struct Sink {
+    RespTurn& turn;
+    RespClient& client;
+    std::size_t texts_max;
+
+    bool OnCommand(RespArguments queued) {
+      turn.Run(client, queued);
+      return turn.text_bytes() <= texts_max;
+    }
+  } sink{*this, client, begin + kReplyBytesMax};
+  RespReader reader;
+  const bool read = reader.Read(executed_.emplace_back(std::move(transaction.bytes)), sink).has_value();
+  if (read && text_bytes() <= sink.texts_max) return;
+  client = before;
+  texts_.resize(begin);
+  replies_.resize(replies);
+  requests_.resize(requests);
+  queries_.resize(requests);
+  AddError(fmt::format("EXECABORT Transaction discarded because its replies exceed {} bytes.", kReplyBytesMax));
 }
 
 void RespTurn::AddThrottle(RespArguments arguments) {
   auto request = ParseThrottle(arguments);
   if (request && brought_ != nullptr && !request->limit().ToShape()) request = CellError(kOutOfBounds);
-  if (!request) {
-    const std::size_t begin = texts_.size();
-    AppendError(texts_, request.error().message);
-    replies_.push_back({true, begin, texts_.size()});
-    return;
-  }
+  if (!request) return AddError(request.error().message);
   replies_.push_back({false, requests_.size(), 0});
   requests_.push_back(*request);
   queries_.push_back(MakeQuery(*request));
@@ -194,6 +237,7 @@ void RespTurn::Clear() {
   requests_.clear();
   queries_.clear();
   over_long_.clear();
+  executed_.clear();
   ends_.clear();
   for (std::string* text : {&texts_, &out_}) {
     text->clear();

@@ -57,14 +57,15 @@ class RespTurn {
   RespTurn(Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
            std::function<RespStatus()> status);
 
-  // Takes a command, which gets one reply. The bytes of its arguments must stay until Answer. What it changes in the
-  // client is changed at once.
+  // Takes a command. The bytes of its arguments must stay until Answer. What it changes in the client is changed at
+  // once.
   void Add(RespClient& client, RespArguments arguments);
 
   // Takes the news that the client sent what is no command; it leaves.
   void AddProtocolError(RespClient& client, const Error& error);
 
-  // Replies taken so far, and the bytes of those that are there already.
+  // Pieces of replies taken so far, and the bytes of those that are there already. A reply is one piece, and that of
+  // EXEC one more for each command of the transaction.
   std::size_t size() const { return replies_.size(); }
   std::size_t text_bytes() const { return texts_.size(); }
 
@@ -78,12 +79,16 @@ class RespTurn {
   std::uint64_t protocol_errors() const { return protocol_errors_; }
 
  private:
-  // A reply that is there, at [begin, end) of texts_, or one that has to be decided: requests_[begin].
+  // A piece that is there, at [begin, end) of texts_, or one that has to be decided: requests_[begin].
   struct Reply {
     bool decided;
     std::size_t begin, end;
   };
 
+  void AddText(std::size_t begin) { replies_.push_back({true, begin, texts_.size()}); }
+  void AddError(std::string_view text);
+  void Run(RespClient& client, RespArguments arguments);
+  void Execute(RespClient& client, RespArguments arguments);
   void AddThrottle(RespArguments arguments);
   Query MakeQuery(const ThrottleRequest& request);
   void DecideByRules(Instant now);
@@ -104,6 +109,7 @@ class RespTurn {
   std::vector<Verdict> verdicts_;
   std::vector<Standing> standings_;
   std::deque<NamedTag> over_long_;
+  std::deque<std::string> executed_;    // transactions, whose bytes the requests point to
   std::string out_;
   std::vector<std::size_t> ends_;    // of each reply, in out_
 

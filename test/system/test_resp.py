@@ -168,12 +168,27 @@ for _ in range(20):
     pipe.execute_command("CL.THROTTLE", "many", 15, 30, 60)
 limited = [reply[0] for reply in pipe.execute()]
 assert limited == [0] * 16 + [1] * 4, limited
+with r.pipeline() as pipe:    # a transaction
+    pipe.execute_command("CL.THROTTLE", "t", 15, 30, 60, 10)
+    pipe.execute_command("CL.THROTTLE", "t", 15, 30, 60, 10)
+    assert pipe.execute() == [[0, 16, 6, -1, 20], [1, 16, 6, 8, 20]]
+    pipe.watch("t")
+    assert pipe.execute_command("CL.THROTTLE", "t", 15, 30, 60, 0)[2] == 6
+    pipe.multi()
+    pipe.execute_command("CL.THROTTLE", "t", 15, 30, 60)
+    pipe.get("t")
+    try:
+        pipe.execute()
+        raise SystemExit("not refused")
+    except redis.ResponseError as error:
+        assert "unknown command" in str(error), error
+assert r.execute_command("CL.THROTTLE", "t", 15, 30, 60, 0)[2] == 6, "a transaction that failed spends nothing"
 assert r.client_getname() == "tests"
 assert r.client_id() > 0
 assert r.info()["loading"] == 0
 assert r.info("memory")["used_memory"] > 0
 assert r.config_get("save") == {"save": ""}
-assert r.command_count() == 12
+assert r.command_count() == 17
 assert r.echo("x") == b"x"
 try:
     r.execute_command("CL.THROTTLE", "k", 1, 0, 1)
@@ -207,13 +222,15 @@ const { createClient } = require('redis');
   const replies = await Promise.all(Array.from({ length: 18 }, ask));
   console.log(JSON.stringify(replies[0]), replies.map(reply => reply[0]).join(''));
   console.log(await client.ping(), await client.clientGetName());
+  const both = client.multi().addCommand(['CL.THROTTLE', 'm', '15', '30', '60']).ping();
+  console.log(JSON.stringify(await both.exec()));
   await client.quit();
 })();
 """
         with RespDaemon(rule(burst=16, rate=0.5)) as daemon:
             done = run("node", "-e", script, daemon.resp_port, env={"NODE_PATH": "/usr/share/nodejs"})
             self.assertEqual((done.returncode, done.stdout),
-                             (0, "[0,16,15,-1,2] 000000000000000011\nPONG tests\n"), done.stderr)
+                             (0, "[0,16,15,-1,2] 000000000000000011\nPONG tests\n[[0,16,15,-1,2],\"PONG\"]\n"), done.stderr)
 
     def test_what_ioredis_6_sends_first(self):
         with RespDaemon(rule(burst=16, rate=0.5)) as daemon:

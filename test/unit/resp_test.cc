@@ -313,6 +313,73 @@ TEST_CASE("brought: another process finds the buckets in the region") {
   CHECK(host.Serves("k", {10, 1, 1}, 1, kNow + 1s));
 }
 
+// ---- Transactions ----
+
+// What a bucket of burst 5 has left.
+std::string Left(RespHost& host) {
+  return Five(host.Send("cl.throttle k 4 1 1 0\n", kNow));
+}
+
+TEST_CASE("resp: a transaction spends at EXEC, and each of its queries takes what it gets") {
+  for (const bool brought : {false, true}) {
+    CAPTURE(brought);
+    RespHost host("[[rule]]\nburst=5\nrate=1\n", brought);
+    CHECK(host.Send("multi\ncl.throttle k 4 1 1 3\n", kNow) == "+OK\r\n+QUEUED\r\n");
+    CHECK(host.Send("cl.throttle k 4 1 1 3\ncl.throttle k 4 1 1 -1\n", kNow) == "+QUEUED\r\n+QUEUED\r\n");
+    CHECK(host.Send("exec\n", kNow) ==
+          "*3\r\n"
+          "*5\r\n:0\r\n:5\r\n:2\r\n:-1\r\n:3\r\n"
+          "*5\r\n:1\r\n:5\r\n:2\r\n:1\r\n:3\r\n"
+          "*5\r\n:0\r\n:5\r\n:3\r\n:-1\r\n:2\r\n");
+    CHECK(Left(host) == "0 5 3 -1 2");
+  }
+}
+
+TEST_CASE("resp: a transaction that does not run spends nothing and changes nothing") {
+  const std::string queued = "multi\nhello 3\ncl.throttle k 4 1 1 3\n";
+  for (const std::string_view end : {"nonsense\nexec\n", "echo\nexec\n", "exec x\nexec\n", "discard\n", "reset\n"}) {
+    CAPTURE(end);
+    RespHost host("[[rule]]\nburst=5\nrate=1\n");
+    host.Send(queued + std::string(end), kNow);
+    CHECK(host.client.protocol == 2);
+    CHECK_FALSE(host.client.transaction.open);
+    CHECK(Left(host) == "0 5 5 -1 0");
+  }
+}
+
+TEST_CASE("resp: commands of a transaction are bounded, and one too many breaks it") {
+  RespHost host("[[rule]]\nburst=5\nrate=1\n");
+  host.Send("multi\ncl.throttle k 4 1 1 3\n", kNow);
+  const std::string fill = Array({"ECHO", std::string(16'000, 'x')});
+  std::string replies;
+  for (int i = 0; i < 17; ++i) replies += host.Send(fill, kNow);
+  CHECK(replies.find("-ERR a transaction has at most 262144 bytes") != std::string::npos);
+  CHECK(host.client.transaction.bytes.size() <= RespTransaction::kBytesMax);
+  CHECK(host.Send("exec\n", kNow) == "-EXECABORT Transaction discarded because of previous errors.\r\n");
+  CHECK(Left(host) == "0 5 5 -1 0");
+
+  // An inline command of 16 KiB takes more with the lengths of its words.
+  std::string words = "multi\ncl.throttle";
+  for (int i = 0; i < 63; ++i) words += " " + std::string(258, 'x');
+  CHECK(host.Send(words + "\nexec\n", kNow).ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+}
+
+TEST_CASE("resp: a transaction whose replies would be too long does not run") {
+  RespHost host("[[rule]]\nburst=5\nrate=1\n");
+  host.Send("multi\nhello 3\ncl.throttle k 4 1 1 3\n", kNow);
+  for (int i = 0; i < 300; ++i) host.Send("command\n", kNow);
+  CHECK(host.Send("exec\nping\n", kNow) ==
+        "-EXECABORT Transaction discarded because its replies exceed 262144 bytes.\r\n+PONG\r\n");
+  CHECK(host.client.protocol == 2);
+  CHECK(Left(host) == "0 5 5 -1 0");
+}
+
+TEST_CASE("resp: a browser's words end the connection inside a transaction too") {
+  RespHost host("");
+  CHECK(host.Send("multi\nPOST / HTTP/1.1\r\nexec\n") == "+OK\r\n");
+  CHECK(host.client.leaving);
+}
+
 // ---- Manners ----
 
 TEST_CASE("resp: RESP3 has maps, nulls and texts where RESP2 has arrays and strings") {
@@ -345,11 +412,11 @@ TEST_CASE("resp: INFO has what redis-cli --stat and ioredis look for") {
 
 TEST_CASE("resp: COMMAND knows every command that is answered") {
   RespHost host("");
-  CHECK(host.Send("command count\n") == ":12\r\n");
+  CHECK(host.Send("command count\n") == ":17\r\n");
   const std::string all = host.Send("command\n");
-  CHECK(all.starts_with("*12\r\n*10\r\n$4\r\nauth\r\n:-2\r\n"));
+  CHECK(all.starts_with("*17\r\n*10\r\n$4\r\nauth\r\n:-2\r\n"));
   CHECK(host.Send("command info\n") == all);
-  CHECK(host.Send("command list\n").starts_with("*12\r\n$4\r\nauth\r\n$11\r\ncl.throttle\r\n"));
+  CHECK(host.Send("command list\n").starts_with("*17\r\n$4\r\nauth\r\n$11\r\ncl.throttle\r\n"));
   CHECK(host.Send("command info nonsense cl.throttle\n") ==
         "*2\r\n$-1\r\n*10\r\n$11\r\ncl.throttle\r\n:-1\r\n*1\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n");
 }
