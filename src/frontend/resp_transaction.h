@@ -19,8 +19,8 @@ struct RespTransaction {
   std::size_t commands = 0;    // in `bytes`
   std::string bytes;
 
-  // Keeps a command for EXEC. False, with nothing kept, if there is no room, or if the command is too long for a reader:
-  // an inline command grows when it is kept. REQUIRES: open.
+  // Keeps a command for EXEC. False, with nothing kept, if there is no room, or if the command is too long for a
+  // reader: an inline command grows when it is kept. REQUIRES: open.
   bool Keep(RespArguments arguments);
 };
 

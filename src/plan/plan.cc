@@ -37,24 +37,24 @@ struct Candidate {
   Link link;
 };
 
-// L^+ b b^T L^+ / (1 + b^T L^+ b) is what a link of weight 1 takes off L^+ (Sherman and Morrison).
-std::vector<Candidate> Promising(const Graph& graph) {
+// A link of weight 1 adds c c^T to L, with 1 and -1 at its ends, and takes L^+ c c^T L^+ / (1 + c^T L^+ c) off L^+
+// (Sherman and Morrison). The trace of that is c^T (L^+)^2 c over 1 + c^T L^+ c.
+std::vector<Candidate> Promising(const Graph& graph, const Spectrum& spectrum) {
   const std::size_t n = graph.size();
-  const std::vector<double> inverse = Apply(
-      Decompose(graph), [](double lambda) { return 1 / lambda; }, 1);
+  const auto inverse = Apply(
+      spectrum, [](double lambda) { return 1 / lambda; }, 1);
+  const auto squared = Apply(
+      spectrum, [](double lambda) { return 1 / (lambda * lambda); }, 1);
+  const auto between = [n](const std::vector<double>& m, std::size_t a, std::size_t b) {
+    return m[a * n + a] + m[b * n + b] - 2 * m[a * n + b];
+  };
   std::vector<Candidate> all;
   for (std::uint32_t a = 0; a < n; ++a) {
     std::vector<bool> linked(n);
     for (const Graph::Neighbour& neighbour : graph.neighbours(a)) linked[neighbour.node] = true;
     for (std::uint32_t b = a + 1; b < n; ++b) {
       if (linked[b]) continue;
-      double squares = 0;
-      for (std::size_t i = 0; i < n; ++i) {
-        const double entry = inverse[a * n + i] - inverse[b * n + i];
-        squares += entry * entry;
-      }
-      const double resistance = inverse[a * n + a] + inverse[b * n + b] - 2 * inverse[a * n + b];
-      all.push_back({squares / (1 + resistance), {a, b, 1}});
+      all.push_back({between(squared, a, b) / (1 + between(inverse, a, b)), {a, b, 1}});
     }
   }
   const auto count = static_cast<std::ptrdiff_t>(std::min(kTried, all.size()));
@@ -91,12 +91,16 @@ std::vector<Suggestion> SuggestLinks(const Graph& graph, double variance, std::u
   std::vector<Suggestion> suggestions;
   Graph grown = graph;
   while (suggestions.size() < count) {
+    const Spectrum spectrum = Decompose(grown);
     std::optional<Suggestion> chosen;
-    for (const Candidate& candidate : Promising(grown)) {
-      const Best with = BestOf(Decompose(With(grown, candidate.link)), variance);
-      if (!chosen || with.dispersion < chosen->with.dispersion) {
-        chosen = Suggestion{candidate.link.a, candidate.link.b, with};
-      }
+    for (const auto& [relief, link] : Promising(grown, spectrum)) {
+      std::vector<double> ends(grown.size(), 0.0);
+      ends[link.a] = 1;
+      ends[link.b] = -1;
+      Spectrum after{ValuesAfterRankOne(spectrum, ends), {}};
+      after.values[0] = 0;
+      const Best with = BestOf(after, variance);
+      if (!chosen || with.dispersion < chosen->with.dispersion) chosen = Suggestion{link.a, link.b, with};
     }
     if (!chosen) break;    // complete
     grown = With(grown, {chosen->a, chosen->b, 1});

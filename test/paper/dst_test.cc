@@ -253,6 +253,27 @@ TEST_CASE("DST Remark 1: of all trees of 10 nodes the star converges fastest for
   CHECK(most == Approx(1));
 }
 
+TEST_CASE("DST section 5: the eigenvalues with one more link are those of a decomposition from scratch") {
+  std::vector<Graph> graphs = {Named("complete:9"), Named("ring:12"), Named("star:10"), Named("path:7"),
+                               Named("dst:1")};
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) graphs.push_back(RandomGraph(seed));
+  for (const Graph& graph : graphs) {
+    const Spectrum spectrum = Decompose(graph);
+    const std::size_t n = graph.size();
+    for (std::uint32_t b = 1; b < n; ++b) {
+      CAPTURE(n, b);
+      Values ends(n, 0.0), matrix = graph.Laplacian();
+      ends[0] = 1;
+      ends[b] = -1;
+      for (std::size_t i = 0; i < n * n; ++i) matrix[i] += ends[i / n] * ends[i % n];
+      const Values values = ValuesAfterRankOne(spectrum, ends), expected = Decompose(matrix, n).values;
+      double worst = 0;
+      for (std::size_t k = 0; k < n; ++k) worst = std::max(worst, std::abs(values[k] - expected[k]));
+      CHECK(worst < 1e-11 * LambdaN(spectrum));
+    }
+  }
+}
+
 TEST_CASE("DST Theorem 1 (20): the closed form is within 2 % of a simulation of (18), on 20 random graphs") {
   Prng prng(3);
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

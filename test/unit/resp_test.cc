@@ -361,7 +361,8 @@ TEST_CASE("resp: commands of a transaction are bounded, and one too many breaks 
   // An inline command of 16 KiB takes more with the lengths of its words.
   std::string words = "multi\ncl.throttle";
   for (int i = 0; i < 63; ++i) words += " " + std::string(258, 'x');
-  CHECK(host.Send(words + "\nexec\n", kNow).ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
+  CHECK(host.Send(words + "\nexec\n", kNow)
+            .ends_with("-EXECABORT Transaction discarded because of previous errors.\r\n"));
 }
 
 TEST_CASE("resp: a transaction whose replies would be too long does not run") {
