@@ -22,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "answers.h"
 #include "endpoint.h"
 
 enum {
@@ -29,7 +30,6 @@ enum {
   CONNECTIONS_MAX = 1024,
   BACKOFF_MIN_DEFAULT_MS = 10,
   BACKOFF_MAX_DEFAULT_MS = 5000,
-  ANSWER_BYTES = 3,        /* "OK\n" or "NO\n" */
   SEND_BYTES = 4096,       /* of queries in one write: as much as the daemon reads at once */
   RECEIVE_BYTES = 3 * 512, /* of answers in one read */
 };
@@ -119,22 +119,14 @@ static size_t write_queries(const struct call* call, struct cursor* at, char* ou
   return used;
 }
 
-/* Answers as they come in, cut anywhere. */
-struct answers {
-  char begun[ANSWER_BYTES];
-  size_t begun_bytes;
-};
-
 /* False: these are not the answers to what was asked. */
-static bool read_answers(struct call* call, struct answers* answers, const char* data, size_t bytes) {
+static bool read_answers(struct call* call, struct dthrottle_verdict_reader* reader, const char* data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) {
     if (call->answered == call->count) return false;
-    answers->begun[answers->begun_bytes++] = data[i];
-    if (answers->begun_bytes < ANSWER_BYTES) continue;
-    const bool ok = memcmp(answers->begun, "OK\n", ANSWER_BYTES) == 0;
-    if (!ok && memcmp(answers->begun, "NO\n", ANSWER_BYTES) != 0) return false;
-    call->verdicts[call->answered++] = ok ? DTHROTTLE_SERVE : DTHROTTLE_THROTTLE;
-    answers->begun_bytes = 0;
+    const enum dthrottle_read read = dthrottle_read_verdict(reader, data[i]);
+    if (read == DTHROTTLE_READ_BAD) return false;
+    if (read == DTHROTTLE_READ_MORE) continue;
+    call->verdicts[call->answered++] = read == DTHROTTLE_READ_OK ? DTHROTTLE_SERVE : DTHROTTLE_THROTTLE;
   }
   return true;
 }
@@ -143,7 +135,7 @@ static bool read_answers(struct call* call, struct answers* answers, const char*
  * waits for him. SERVE: all is answered. `heard` tells whether the daemon has said anything. */
 static enum dthrottle_verdict exchange(int fd, struct call* call, bool* heard) {
   struct cursor at = {0, 0};
-  struct answers answers = {{0}, 0};
+  struct dthrottle_verdict_reader reader = {{0}, 0};
   char out[SEND_BYTES], in[RECEIVE_BYTES];
   size_t out_begin = 0, out_end = 0;
   while (call->answered < call->count) {
@@ -168,7 +160,7 @@ static enum dthrottle_verdict exchange(int fd, struct call* call, bool* heard) {
       continue;
     }
     *heard = true;
-    if (!read_answers(call, &answers, in, (size_t)received)) return DTHROTTLE_BAD_ANSWER;
+    if (!read_answers(call, &reader, in, (size_t)received)) return DTHROTTLE_BAD_ANSWER;
   }
   return DTHROTTLE_SERVE;
 }

@@ -27,6 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "answers.h"
 #include "endpoint.h"
 
 enum {
@@ -42,7 +43,6 @@ enum {
 
 static const int64_t NS_PER_MS = 1000000;
 static const double NS_PER_S = 1e9;
-static const double AMOUNT_MAX = 1e15;          /* of anything, as at the server */
 static const double BURST_S = 0.1;              /* units that may come at once, as the time they are due in */
 static const int64_t EARLY_NS = 1100000000;     /* no more than one request within this, if not for a refresh */
 static const int64_t WINDOW_MIN_NS = 100000000; /* use over less than this says nothing */
@@ -205,7 +205,7 @@ static void estimate_wants(dthrottle_resource* r, int64_t now) {
     if (r->wants < 1e-3) r->wants = 0;
   }
   if (r->wants_fixed == 0 && r->wants_max > 0 && r->wants > r->wants_max) r->wants = r->wants_max;
-  if (r->wants > AMOUNT_MAX) r->wants = AMOUNT_MAX;
+  if (r->wants > DTHROTTLE_AMOUNT_MAX) r->wants = DTHROTTLE_AMOUNT_MAX;
   forget_use(r, now);
 }
 
@@ -260,7 +260,7 @@ void dthrottle_resource_release(dthrottle_resource* r) {
 void dthrottle_resource_set_wants(dthrottle_resource* r, double wants) {
   if (!(wants >= 0)) return;
   pthread_mutex_lock(&r->leases->mutex);
-  r->wants_fixed = wants < AMOUNT_MAX ? wants : AMOUNT_MAX;
+  r->wants_fixed = wants < DTHROTTLE_AMOUNT_MAX ? wants : DTHROTTLE_AMOUNT_MAX;
   const int64_t early = r->asked_at + EARLY_NS;
   if (early < r->ask_at) r->ask_at = early;
   pthread_cond_signal(&r->leases->work);
@@ -291,49 +291,6 @@ static int write_number(char* out, size_t room, double number) {
   if (number >= 1e12) return snprintf(out, room, "%lld", (long long)number);
   const long long micro = (long long)(number * 1e6);
   return snprintf(out, room, "%lld.%06lld", micro / 1000000, micro % 1000000);
-}
-
-/* A word that is a number, and what is behind it. */
-static bool read_number(const char** text, double* number) {
-  const char* at = *text;
-  while (*at == ' ') at++;
-  const bool negative = *at == '-';
-  if (negative) at++;
-  double value = 0, unit = 1;
-  bool digits = false, point = false;
-  for (; (*at >= '0' && *at <= '9') || (*at == '.' && !point); at++) {
-    if (*at == '.') {
-      point = true;
-      continue;
-    }
-    digits = true;
-    if (point) {
-      value += (unit /= 10) * (*at - '0');
-    } else {
-      value = value * 10 + (*at - '0');
-    }
-  }
-  if (!digits || (*at != ' ' && *at != '\0') || value > 1e18) return false;
-  *number = negative ? -value : value;
-  *text = at;
-  return true;
-}
-
-/* "lease CAPACITY EXPIRY REFRESH SAFE TOKEN", behind its first word. */
-struct lease_line {
-  double capacity, expiry_s, refresh_s, safe;
-  uint64_t token;
-};
-
-static bool read_lease(const char* text, struct lease_line* lease) {
-  if (!read_number(&text, &lease->capacity) || !read_number(&text, &lease->expiry_s) ||
-      !read_number(&text, &lease->refresh_s) || !read_number(&text, &lease->safe)) {
-    return false;
-  }
-  char* end;
-  lease->token = strtoull(text, &end, 10);
-  return end != text && *end == '\0' && lease->capacity >= 0 && lease->capacity <= AMOUNT_MAX && lease->expiry_s >= 0 &&
-         lease->expiry_s < 1e9 && lease->refresh_s > 0 && lease->refresh_s < 1e9;
 }
 
 /* ---- The bottom half ---- */
@@ -465,12 +422,16 @@ static bool ask_master(dthrottle_leases* leases, struct batch* batch) {
   return false;
 }
 
+/* A server's words end up in logs and on terminals. */
 static void complain(dthrottle_resource* r, const char* trouble) {
   snprintf(r->trouble, sizeof r->trouble, "%s", trouble);
+  for (char* at = r->trouble; *at != '\0'; at++) {
+    if (*at < ' ' || *at > '~') *at = '?';
+  }
 }
 
 /* A smaller token than that of a lease that holds is a master of the past: whatever it says, the lease stands. */
-static void take_lease(dthrottle_resource* r, const struct lease_line* lease, int64_t sent, int64_t now) {
+static void take_lease(dthrottle_resource* r, const struct dthrottle_lease_line* lease, int64_t sent, int64_t now) {
   const int64_t boot = boot_now();
   if (boot < r->expiry && lease->token < r->token) {
     complain(r, "a server that is master no more has answered");
@@ -498,11 +459,11 @@ static void apply(dthrottle_leases* leases, struct batch* batch, bool answered) 
       continue;
     }
     const char* const answer = answered ? batch->answer[i] : NULL;
-    struct lease_line lease;
+    struct dthrottle_lease_line lease;
     r->ask_at = now + around(leases, leases->retry);
     if (answer == NULL) {
       complain(r, batch->trouble);
-    } else if (strncmp(answer, "lease ", 6) == 0 && read_lease(answer + 6, &lease)) {
+    } else if (strncmp(answer, "lease ", 6) == 0 && dthrottle_read_lease(answer + 6, &lease)) {
       take_lease(r, &lease, batch->sent, now);
     } else {
       complain(r, strncmp(answer, "error ", 6) == 0 ? answer + 6 : "the answer is none");
@@ -684,8 +645,8 @@ static dthrottle_resource* open_resource(dthrottle_leases* leases, const char* n
   static const dthrottle_resource_options defaults;
   const dthrottle_resource_options* const given = options != NULL ? options : &defaults;
   const unsigned mode = (unsigned)given->mode;
-  if (!is_name(name) || mode > DTHROTTLE_SAFE || !(given->wants >= 0 && given->wants <= AMOUNT_MAX) ||
-      !(given->wants_max >= 0 && given->wants_max <= AMOUNT_MAX)) {
+  if (!is_name(name) || mode > DTHROTTLE_SAFE || !(given->wants >= 0 && given->wants <= DTHROTTLE_AMOUNT_MAX) ||
+      !(given->wants_max >= 0 && given->wants_max <= DTHROTTLE_AMOUNT_MAX)) {
     errno = EINVAL;
     return NULL;
   }
