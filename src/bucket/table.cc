@@ -88,12 +88,19 @@ void Table::SetDigestKey(const std::array<std::byte, 32>& key) {
 
 // ---- Opening ----
 
+bool Table::IsTable(std::string_view head) {
+  std::uint64_t magic = 0;
+  std::memcpy(&magic, head.data(), std::min(head.size(), sizeof magic));
+  const bool untouched = std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
+  return untouched || magic == Header::kMagic || magic == Header::kMagicBegun;
+}
+
 Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
                           bool shared, const SlotPolicy& policy, Instant now, std::string_view notes) {
   Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}, 0};
   Table& table = *opened.table;
   const Header& found = table.header();
-  if (found.magic == 0) {
+  if (found.magic == 0 || found.magic == Header::kMagicBegun) {
     opened.discarded = "it was empty";
   } else if (found.magic != Header::kMagic || found.version != Header::kVersion) {
     opened.discarded = "its format is another version's";
@@ -141,7 +148,7 @@ bool Table::TakeNotes(std::string_view notes) {
 }
 
 void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {
-  header().magic = 0;    // until the rest is in place
+  header().magic = Header::kMagicBegun;    // until the rest is in place
   StoreBarrier();
   // Writes every page, so that no query has to wait for the kernel to find one.
   std::memset(region_.data() + Header::kBytes, 0, region_.size() - Header::kBytes);

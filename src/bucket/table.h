@@ -112,6 +112,10 @@ class Table {
 
   struct Opened;
 
+  // Whether a file that begins so, by its first 4 KiB or fewer, was written by a table of any version, or holds nothing
+  // yet. The region of any other file is not this program's to clear.
+  static bool IsTable(std::string_view head);
+
   // Takes over what the region holds if it has our format and the given identity, dropping entries that are torn or
   // impossible; otherwise clears it and starts with `fresh_keys`. The region stays the caller's and must outlive the
   // table, as must the policy. Only a `shared` table may be used by several threads. REQUIRES: the region is aligned to

@@ -28,6 +28,7 @@ inline constexpr std::uint16_t kFingerprintMin = 2;
 
 struct Table::Header {
   static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
+  static constexpr std::uint64_t kMagicBegun = 0x65626f7474687264;    // of a region that is being cleared
   static constexpr std::uint32_t kVersion = 2;
   static constexpr std::size_t kBytes = 4096;
 

@@ -42,6 +42,12 @@ std::optional<Witness::Saved> Witness::Decode(std::string_view bytes) {
   return saved;
 }
 
+bool Witness::IsSaved(std::string_view head) {
+  constexpr std::size_t kWholeBytesMax = 4095;    // of a longer file this is the beginning
+  if (head.size() > kWholeBytesMax) return head.front() == kSavedVersion;
+  return Decode(head).has_value();
+}
+
 Witness::Answer Witness::OnBeat(std::string_view host, std::uint64_t generation, std::uint64_t life,
                                 std::uint64_t binding, Instant now) {
   if (generation != saved_.promised || generation == 0) return Answer::kNothing;

@@ -28,6 +28,8 @@ class Witness {
   };
   static std::string Encode(const Saved& saved);
   static std::optional<Saved> Decode(std::string_view bytes);
+  // Whether a file that begins so, by its first 4 KiB or fewer, is what Encode makes.
+  static bool IsSaved(std::string_view head);
 
   // Has granted nothing since `now`, but an earlier life of it may have just before.
   Witness(Saved saved, Instant now) : saved_(std::move(saved)), since_(now) {}

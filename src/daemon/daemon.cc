@@ -24,6 +24,7 @@
 #include "daemon/elsewhere.h"
 #include "daemon/worker.h"
 #include "io/clock.h"
+#include "io/mapped_faults.h"
 #include "io/process.h"
 #include "io/signals.h"
 #include "lease/address.h"
@@ -166,9 +167,10 @@ std::string Daemon::OpenTable() {
   } else if (left.fd >= 0) {
     ::close(left.fd);
   }
-  auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory);
+  auto region = MappedRegion::Open(settings_.table.file, settings_.table.memory, Table::IsTable);
   if (!region) throw StartFailure{ExitCode(region.error().code), "table.file: " + region.error().message};
   region_.emplace(std::move(*region));
+  WatchMappedFile(region_->bytes(), settings_.table.file);
   return std::move(left.bytes);
 }
 
@@ -363,9 +365,10 @@ void Daemon::TakeHandedConnections() {
 void Daemon::OpenBroughtLimits() {
   if (!settings_.resp.enabled() || !settings_.resp.accept_limits) return;
   const std::string file = settings_.table.file.empty() ? "" : settings_.table.file + ".resp";
-  auto region = MappedRegion::Open(file, settings_.resp.memory);
+  auto region = MappedRegion::Open(file, settings_.resp.memory, Table::IsTable);
   if (!region) throw StartFailure{ExitCode(region.error().code), "resp.memory: " + region.error().message};
   brought_region_.emplace(std::move(*region));
+  WatchMappedFile(brought_region_->bytes(), file);
   brought_ = std::make_unique<BroughtLimits>(brought_region_->bytes(), ReadBootId(), FreshKeys(), started_);
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "capacity/witness.h"
 #include "config/values.h"
 #include "io/files.h"
 #include "limiter/dividing_settings.h"
@@ -104,6 +105,10 @@ Result<std::optional<CapacityOptions>> MakeCapacityOptions(const Settings& setti
   CapacityOptions options;
   const std::string& file = settings.capacity.state_file;
   options.state_file = file.empty() ? settings.table.file + ".capacity" : file;
+  for (const auto& usable :
+       {CheckStateFile(options.state_file, Witness::IsSaved), CheckIncarnation(options.state_file)}) {
+    if (!usable) return Fail("capacity.state_file: " + usable.error().message);
+  }
   options.settings = MakeCapacitySettings(settings, std::move(members), std::move(*graph), rules.divided_fingerprint());
   if (auto fits = CheckCapacitySettings(options.settings, name); !fits)
     return Fail("capacity: " + fits.error().message);

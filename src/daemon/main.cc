@@ -103,6 +103,7 @@ int Main(int argc, char** argv) {
   }
   if (app.count("--check") > 0) return CheckOnly(check, handover);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);    // a file beyond `ulimit -f` is an error of the call, with a message
   DT_CHECK(sodium_init() >= 0);
   return Serve(config, {OwnProgram(argv[0]), {argv + 1, argv + argc}});
 }

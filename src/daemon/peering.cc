@@ -86,6 +86,7 @@ Result<std::optional<KeyPair>> Peering::ReadKeys(AuthorizedKeys& authorized) {
 Result<void> Peering::Start() {
   const auto& peers = settings_.peers;
   PeerThread::Options options;
+  if (auto usable = CheckIncarnation(settings_.table.file); !usable) return Fail(usable.error().message);
   auto keys = ReadKeys(options.authorized);
   if (!keys) return Fail(keys.error().message);
   options.keys = std::move(*keys);

@@ -44,6 +44,57 @@ class Descriptor {
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kNumberBytesMax = 32;    // of a file with one number in it
 
+FileResult<std::string> ReadAll(const std::string& path, const Descriptor& file, std::size_t bytes_max) {
+  if (file.get() < 0) return Failed(path, "cannot open");
+  std::string text;
+  while (text.size() <= bytes_max) {
+    char chunk[64 * 1024];
+    const ssize_t n = ::read(file.get(), chunk, std::min(sizeof chunk, bytes_max + 1 - text.size()));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Failed(path, "cannot read");
+    if (n == 0) break;
+    text.append(chunk, static_cast<std::size_t>(n));
+  }
+  return text;
+}
+
+std::string IncarnationPath(const std::string& stem) {
+  return stem + ".incarnation";
+}
+
+tl::unexpected<FileError> Refused(const std::string& path, const char* why) {
+  return tl::unexpected(FileError{EINVAL, fmt::format("{}: {}; left as it is", path, why)});
+}
+
+// Null if it is a regular file.
+const char* WhatElse(const struct stat& status) {
+  if (S_ISREG(status.st_mode)) return nullptr;
+  return S_ISDIR(status.st_mode) ? "is a directory" : S_ISFIFO(status.st_mode) ? "is a pipe" : "is not a regular file";
+}
+
+// Whether `file` may hold our state, by what the system says about it.
+FileResult<struct stat> CheckOwned(const std::string& path, const Descriptor& file) {
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
+  if (const char* what = WhatElse(status)) return Refused(path, what);
+  if (status.st_uid != ::geteuid()) return Refused(path, "belongs to another user");
+  if (status.st_nlink > 1) return Refused(path, "has another name as well (a hard link)");
+  return status;
+}
+
+// And by how it begins.
+FileResult<struct stat> CheckOurs(const std::string& path, const Descriptor& file, IsOurs is_ours) {
+  auto status = CheckOwned(path, file);
+  if (!status || status->st_size == 0) return status;
+  char head[kHeadBytes];
+  const ssize_t n = ::pread(file.get(), head, sizeof head, 0);
+  if (n < 0) return Failed(path, "cannot read");
+  if (!is_ours({head, static_cast<std::size_t>(n)})) {
+    return Refused(path, "was not written by dthrottle; remove it, or name another file");
+  }
+  return status;
+}
+
 // A shared mapping that begins where a huge page can, or MAP_FAILED.
 void* MapAligned(int fd, std::size_t bytes) {
   void* const room = ::mmap(nullptr, bytes + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -66,23 +117,31 @@ void* MapAligned(int fd, std::size_t bytes) {
 }    // namespace
 
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+  return ReadAll(path, Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)), bytes_max);
+}
+
+FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t bytes_max) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) return Failed(path, "cannot open");
-  std::string text;
-  while (text.size() <= bytes_max) {
-    char chunk[64 * 1024];
-    const ssize_t n = ::read(file.get(), chunk, sizeof chunk);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Failed(path, "cannot read");
-    if (n == 0) break;
-    text.append(chunk, static_cast<std::size_t>(n));
-  }
-  return text;
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
+  if (const char* what = WhatElse(status)) return tl::unexpected(FileError{EINVAL, fmt::format("{}: {}", path, what)});
+  return ReadAll(path, file, bytes_max);
+}
+
+FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));
+  if (file.get() < 0 && errno == ENOENT) return {};
+  if (file.get() < 0) return Failed(path, "cannot open");
+  if (auto status = CheckOurs(path, file, is_ours); !status) return tl::unexpected(status.error());
+  return {};
 }
 
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
+  if (auto free = CheckStateFile(path, [](std::string_view) { return true; }); !free) return free;
   const std::string fresh = path + ".new";
-  const Descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  ::unlink(fresh.c_str());    // of a process that was killed
+  const Descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return Failed(fresh, "cannot open");
   if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
     return Failed(fresh, "cannot write");
@@ -103,13 +162,24 @@ Result<void> WriteOutput(const std::string& path, std::string_view text) {
 std::uint64_t NextIncarnation(const std::string& stem, Duration unit, std::uint64_t below) {
   auto incarnation = static_cast<std::uint64_t>(std::max<std::int64_t>(WallClock() / unit, 1));
   if (stem.empty()) return incarnation;
-  const std::string path = stem + ".incarnation";
-  if (const auto text = ReadFile(path, kNumberBytesMax)) {
+  const std::string path = IncarnationPath(stem);
+  if (const auto text = ReadRegularFile(path, kNumberBytesMax)) {
+    if (!IsIncarnation(*text)) return incarnation;
     const std::uint64_t last = std::strtoull(text->c_str(), nullptr, 10);
     if (last < below) incarnation = std::max(incarnation, last + 1);
   }
   ReplaceFile(path, std::to_string(incarnation) + "\n");    // the clock alone will do if this fails
   return incarnation;
+}
+
+FileResult<void> CheckIncarnation(const std::string& stem) {
+  return stem.empty() ? FileResult<void>() : CheckStateFile(IncarnationPath(stem), IsIncarnation);
+}
+
+bool IsIncarnation(std::string_view text) {
+  constexpr std::size_t kDigitsMax = 20;
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return text.size() <= kDigitsMax && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::array<std::byte, 16> ReadBootId() {
@@ -133,7 +203,7 @@ void FillRandom(std::span<std::byte> out) {
   randombytes_buf(out.data(), out.size());
 }
 
-FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes) {
+FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes, IsOurs is_ours) {
   if (path.empty()) {
     Descriptor memory(::memfd_create("dthrottle-table", MFD_CLOEXEC));
     if (memory.get() < 0) return Failed("memory", "cannot get any");
@@ -143,15 +213,13 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
     }
     return Map("", memory.Release(), bytes);
   }
-  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
   if (file.get() < 0) return Failed(path, "cannot open");
+  if (auto owned = CheckOwned(path, file); !owned) return tl::unexpected(owned.error());
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Failed(path, "another daemon holds it");
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
-  if (!S_ISREG(status.st_mode)) {
-    errno = EINVAL;
-    return Failed(path, "is not a regular file");
-  }
+  const auto ours = CheckOurs(path, file, is_ours);
+  if (!ours) return tl::unexpected(ours.error());
+  const struct stat& status = *ours;
   if (status.st_size != static_cast<off_t>(bytes)) {
     // Another size means another layout. Whatever the old one held, nothing of it may be taken for the new one.
     if (::ftruncate(file.get(), 0) != 0) return Failed(path, "cannot truncate");

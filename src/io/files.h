@@ -23,11 +23,23 @@ struct FileError {
 template <class T>
 using FileResult = tl::expected<T, FileError>;
 
-// The whole file. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
+// The whole file, which may be a pipe. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
-// Writes the file anew, so that whoever reads it finds either the old text or the whole new one, also
-// after the power has failed. Permissions 0600.
+// The same of a regular file only: a pipe, a device or a directory is an error at once (EINVAL), so that nothing waits.
+FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t bytes_max);
+
+// Tells by the first bytes of a file, at most kHeadBytes, whether this program wrote it. A file of zeros that is being
+// made counts too.
+using IsOurs = bool (*)(std::string_view head);
+inline constexpr std::size_t kHeadBytes = 4096;
+
+// Whether `path` may be written to as state of this program: there is nothing, or a regular file of this user, without
+// other names, that is empty or begins as `is_ours` expects. Anything else is somebody's by mistake, and stays whole.
+FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours);
+
+// Writes the file anew. A reader finds either the old text or the whole new one, also after the power has failed.
+// Permissions 0600. Replaces only a regular file of this user.
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text);
 
 // Writes a file anew, with the permissions that new files have: for output that somebody asked for.
@@ -37,6 +49,12 @@ Result<void> WriteOutput(const std::string& path, std::string_view text);
 // + ".incarnation" is there. As a rule the wall clock in `unit`; a number in the file from `below` on is not believed.
 // An empty stem, or a file that cannot be written: the clock alone. Waits for the disk.
 std::uint64_t NextIncarnation(const std::string& stem, Duration unit, std::uint64_t below);
+
+// Whether NextIncarnation may keep its file there, as CheckStateFile. An empty stem: it keeps none.
+FileResult<void> CheckIncarnation(const std::string& stem);
+
+// What such a file contains: one number, or nothing.
+bool IsIncarnation(std::string_view text);
 
 // 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
 // nothing of before is trusted.
@@ -50,9 +68,9 @@ void FillRandom(std::span<std::byte> out);
 class MappedRegion {
  public:
   // Makes or resizes the file to `bytes`, permissions 0600, and holds an exclusive lock on it: two daemons on one table
-  // would both be right and together wrong. EWOULDBLOCK means that another holds it. An empty path: memory without a
-  // name.
-  static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes);
+  // would both be right and together wrong. EWOULDBLOCK means that another holds it. A file that CheckStateFile refuses
+  // is an error and is not touched. An empty path: memory without a name.
+  static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes, IsOurs is_ours);
 
   // Memory without a name that another process left open, which becomes this object's: an error if it has another size.
   static FileResult<MappedRegion> Adopt(int fd, std::size_t bytes);

@@ -40,14 +40,12 @@ std::string_view Trim(std::string_view text) {
 }
 
 // The words and values of a file, each of `words` at most once and nothing else.
-Result<std::map<std::string, std::string>> ReadLines(const std::string& path, const std::vector<std::string>& words) {
-  auto file = ReadFile(path, kFileBytesMax);
-  if (!file) return Fail(file.error().message);
+Result<std::map<std::string, std::string>> ParseLines(const std::string& path, std::string_view text,
+                                                      const std::vector<std::string>& words) {
   std::map<std::string, std::string> found;
-  Result<void> result;
-  if (file->size() > kFileBytesMax) result = Fail(fmt::format("{}: is too long for a key", path));
+  if (text.size() > kFileBytesMax) return Fail(fmt::format("{}: is too long for a key", path));
   std::size_t number = 0;
-  for (std::string_view rest = *file; result && !rest.empty();) {
+  for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = Trim(rest.substr(0, rest.find('\n')));
     rest.remove_prefix(
         std::min(rest.size(), rest.find('\n') == std::string_view::npos ? rest.size() : rest.find('\n') + 1));
@@ -57,14 +55,23 @@ Result<std::map<std::string, std::string>> ReadLines(const std::string& path, co
     const std::string word(line.substr(0, gap));
     // What stands there is not repeated: it may be a secret.
     if (gap == std::string_view::npos || std::find(words.begin(), words.end(), word) == words.end()) {
-      result = Fail(fmt::format("{}:{}: must begin with one of: {}", path, number, fmt::join(words, ", ")));
-    } else if (!found.emplace(word, Trim(line.substr(gap))).second) {
-      result = Fail(fmt::format("{}:{}: a second line \"{}\"", path, number, word));
+      return Fail(fmt::format("{}:{}: must begin with one of: {}", path, number, fmt::join(words, ", ")));
+    }
+    if (!found.emplace(word, Trim(line.substr(gap))).second) {
+      return Fail(fmt::format("{}:{}: a second line \"{}\"", path, number, word));
     }
   }
-  sodium_memzero(file->data(), file->size());
-  if (!result) return tl::unexpected(result.error());
   return found;
+}
+
+// What `parse` makes of the file, whose text is wiped.
+template <class T>
+Result<T> ParseFile(const std::string& path, Result<T> (*parse)(const std::string& path, std::string_view text)) {
+  auto text = ReadRegularFile(path, kFileBytesMax);
+  if (!text) return Fail(text.error().message);
+  auto parsed = parse(path, *text);
+  sodium_memzero(text->data(), text->size());
+  return parsed;
 }
 
 Result<std::string> TakeKey(const std::string& path, std::map<std::string, std::string>& lines, const char* word) {
@@ -124,7 +131,11 @@ Result<KeyPair> ReadKeyFile(const std::string& path) {
     return Fail(fmt::format("{}: holds a secret and is open to others (mode {:04o}); chmod 600 it", path,
                             status.st_mode & 07777));
   }
-  auto lines = ReadLines(path, {"public", "secret"});
+  return ParseFile(path, ParseKeyFile);
+}
+
+Result<KeyPair> ParseKeyFile(const std::string& path, std::string_view text) {
+  auto lines = ParseLines(path, text, {"public", "secret"});
   if (!lines) return tl::unexpected(lines.error());
   auto public_key = TakeKey(path, *lines, "public");
   if (!public_key) return tl::unexpected(public_key.error());
@@ -135,6 +146,17 @@ Result<KeyPair> ReadKeyFile(const std::string& path) {
     return Fail(fmt::format("{}: the public key is not the one of the secret key", path));
   }
   return KeyPair{std::move(*public_key), std::move(*secret_key)};
+}
+
+Result<PublicKeyFile> ParsePublicKeyFile(const std::string& path, std::string_view text) {
+  auto lines = ParseLines(path, text, {"public", "address"});
+  if (!lines) return tl::unexpected(lines.error());
+  auto key = TakeKey(path, *lines, "public");
+  if (!key) return tl::unexpected(key.error());
+  const auto address = lines->find("address");
+  if (address == lines->end()) return PublicKeyFile{std::move(*key), {}};
+  const auto endpoint = ParseEndpoint(address->second.starts_with("tcp://") ? address->second.substr(6) : "-");
+  return PublicKeyFile{std::move(*key), endpoint && endpoint->enabled() ? FormatEndpoint(*endpoint) : "-"};
 }
 
 const std::string* AuthorizedKeys::NameOf(const std::string& key) const {
@@ -172,28 +194,20 @@ Result<AuthorizedKeys> ReadAuthorizedKeys(const std::string& directory) {
       complain(fmt::format("{}: is not NAME.pub with a NAME of 1 to 64 letters, digits, '.', '_', '-'", path));
       continue;
     }
-    // Anything but a file could keep the reader waiting.
-    if (!std::filesystem::is_regular_file(path, error)) {
-      complain(fmt::format("{}: is not a regular file", path));
+    const auto read = ParseFile(path, ParsePublicKeyFile);
+    if (!read) {
+      complain(read.error().message);
       continue;
     }
-    auto lines = ReadLines(path, {"public", "address"});
-    auto key = lines ? TakeKey(path, *lines, "public") : tl::unexpected(lines.error());
-    if (!key) {
-      complain(key.error().message);
-      continue;
-    }
-    if (const auto [other, is_new] = result.names.emplace(*key, name); !is_new) {
+    if (const auto [other, is_new] = result.names.emplace(read->key, name); !is_new) {
       complain(fmt::format("{}: has the same key as {}.pub", path, other->second));
       continue;
     }
-    result.by_name.emplace(name, *key);
-    const auto address = lines->find("address");
-    if (address == lines->end()) continue;
-    const auto endpoint = ParseEndpoint(address->second.starts_with("tcp://") ? address->second.substr(6) : "-");
-    if (!endpoint || !endpoint->enabled()) {
+    result.by_name.emplace(name, read->key);
+    if (read->address.empty()) continue;
+    if (read->address == "-") {
       complain(fmt::format("{}: the address is not of the form tcp://10.0.0.2:7314", path));
-    } else if (!result.by_address.emplace(FormatEndpoint(*endpoint), name).second) {
+    } else if (!result.by_address.emplace(read->address, name).second) {
       complain(fmt::format("{}: has the same address as another", path));
     }
   }

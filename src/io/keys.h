@@ -31,6 +31,14 @@ Result<void> WritePublicKeyFile(const std::string& path, std::string_view public
 // Fails if anybody but this user, or root, could have read or written the file, or if the keys are not a pair.
 Result<KeyPair> ReadKeyFile(const std::string& path);
 
+// What the files say, of any text. `path` is for messages, which never repeat what stands in the file.
+struct PublicKeyFile {
+  std::string key;
+  std::string address;    // "10.0.0.2:7314"; empty: there is none; "-": it has another form
+};
+Result<KeyPair> ParseKeyFile(const std::string& path, std::string_view text);
+Result<PublicKeyFile> ParsePublicKeyFile(const std::string& path, std::string_view text);
+
 struct AuthorizedKeys {
   std::map<std::string, std::string> by_name;       // name -> key
   std::map<std::string, std::string> names;         // key -> name

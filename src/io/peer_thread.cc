@@ -362,7 +362,7 @@ void PeerThread::Impl::StartCapacity() {
   start.name = options.exchange.name;
   start.incarnation = NextIncarnation(options.capacity->state_file, milliseconds(1), kCapacityIncarnationsMax);
   if (const std::string& path = options.capacity->state_file; !path.empty()) {
-    if (const auto saved = ReadFile(path, kStateFileBytesMax)) start.saved = *saved;
+    if (const auto saved = ReadRegularFile(path, kStateFileBytesMax)) start.saved = *saved;
   }
   capacity = std::make_unique<CapacityExchange>(std::move(start), options.capacity->settings, *this,
                                                 Prng(options.seed ^ 0x6361706163697479), now);

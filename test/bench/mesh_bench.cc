@@ -279,7 +279,7 @@ class Receiver {
  private:
   static MappedRegion MapRegion(const Options& options) {
     const std::size_t wanted = std::max(Table::kRegionBytesMin, options.peers * options.tags * kBytesPerTag);
-    auto region = MappedRegion::Open("", (wanted + 4095) / 4096 * 4096);
+    auto region = MappedRegion::Open("", (wanted + 4095) / 4096 * 4096, nullptr);
     DT_CHECK(region.has_value());
     region->UseHugePages(false);    // as the daemon does
     return std::move(*region);

@@ -1,13 +1,17 @@
 #include "io/files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <string_view>
 
 namespace dthrottle {
 namespace {
@@ -38,7 +42,7 @@ TEST_CASE("a region keeps what it holds when it is put into huge pages") {
   const std::string path = named ? "/dev/shm/dthrottle-files-test-" + std::to_string(::getpid()) : "";
   const std::size_t bytes = 3 * kHugePage + 4096;    // its end does not fill one
   {
-    auto region = MappedRegion::Open(path, bytes);
+    auto region = MappedRegion::Open(path, bytes, [](std::string_view) { return true; });
     REQUIRE(region);
     REQUIRE(region->bytes().size() == bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(region->bytes().data()) % kHugePage == 0);
@@ -54,7 +58,7 @@ TEST_CASE("a region keeps what it holds when it is put into huge pages") {
     CHECK(changed == 0);
   }
   if (!named) return;
-  auto again = MappedRegion::Open(path, bytes);
+  auto again = MappedRegion::Open(path, bytes, [](std::string_view) { return true; });
   REQUIRE(again);
   CHECK(again->bytes()[bytes - 1] == Pattern(bytes - 1));
   ::unlink(path.c_str());
@@ -78,6 +82,102 @@ TEST_CASE("files: the number of a start is greater than any before, also if the 
   CHECK(NextIncarnation(stem, std::chrono::milliseconds(1), kBelow) < kBelow - 10);
   ::unlink(path.c_str());
   ::rmdir(directory);
+}
+
+// A directory of its own, emptied in the end.
+struct Directory {
+  Directory() { REQUIRE(::mkdtemp(name) != nullptr); }
+  ~Directory() { std::filesystem::remove_all(name); }
+  std::string path(const char* file) const { return std::string(name) + "/" + file; }
+  char name[64] = "/tmp/dthrottle-files-XXXXXX";
+};
+
+bool BeginsWithX(std::string_view head) {
+  return head.starts_with('x');
+}
+
+void WriteText(const std::string& path, std::string_view text) {
+  std::ofstream(path) << text;
+}
+
+std::string TextOf(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST_CASE("files: what is not this program's state is refused at once and stays whole") {
+  const Directory directory;
+  const std::string path = directory.path("state");
+  const auto refusal = [&] {
+    const auto checked = CheckStateFile(path, BeginsWithX);
+    const auto replaced = ReplaceFile(path, "xnew");
+    const auto region = MappedRegion::Open(path, 4096, BeginsWithX);
+    CHECK_FALSE(region);
+    CHECK_FALSE(replaced);
+    return checked ? "" : checked.error().message.substr(path.size() + 2);
+  };
+  SECTION("a pipe") {
+    REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+    CHECK(refusal() == "is a pipe; left as it is");
+    CHECK_FALSE(ReadRegularFile(path, 10));
+    CHECK(std::filesystem::is_fifo(path));
+  }
+  SECTION("a directory") {
+    REQUIRE(::mkdir(path.c_str(), 0700) == 0);
+    CHECK(refusal() == "is a directory; left as it is");
+    CHECK_FALSE(ReadRegularFile(path, 10));
+  }
+  SECTION("a symbolic link") {
+    WriteText(directory.path("other"), "xother");
+    REQUIRE(::symlink(directory.path("other").c_str(), path.c_str()) == 0);
+    CHECK_THAT(refusal(), Catch::StartsWith("cannot open: "));
+    CHECK(TextOf(directory.path("other")) == "xother");
+  }
+  SECTION("a hard link") {
+    WriteText(directory.path("other"), "xother");
+    REQUIRE(::link(directory.path("other").c_str(), path.c_str()) == 0);
+    CHECK(refusal() == "has another name as well (a hard link); left as it is");
+    CHECK(TextOf(directory.path("other")) == "xother");
+  }
+  SECTION("another's text, which a region would clear") {
+    WriteText(path, "diary");
+    CHECK_FALSE(CheckStateFile(path, BeginsWithX));
+    CHECK_FALSE(MappedRegion::Open(path, 4096, BeginsWithX));
+    CHECK(TextOf(path) == "diary");
+  }
+  SECTION("another user's file") {
+    if (::geteuid() != 0) {
+      WARN("NOT TESTED: only root can make another user's file");
+      return;
+    }
+    WriteText(path, "xother");
+    REQUIRE(::chown(path.c_str(), 65534, 65534) == 0);
+    CHECK(refusal() == "belongs to another user; left as it is");
+    CHECK(TextOf(path) == "xother");
+  }
+}
+
+TEST_CASE("files: state is replaced whole, also behind what a killed process left") {
+  const Directory directory;
+  const std::string path = directory.path("state");
+  WriteText(directory.path("other"), "other");
+  REQUIRE(::link(directory.path("other").c_str(), (path + ".new").c_str()) == 0);
+  REQUIRE(ReplaceFile(path, "first"));
+  REQUIRE(ReplaceFile(path, "second"));
+  CHECK(TextOf(path) == "second");
+  CHECK(TextOf(directory.path("other")) == "other");
+}
+
+TEST_CASE("files: a number of a start is one number and nothing else") {
+  for (const char* good : {"", "0\n", "18446744073709551615\n", "7"}) CHECK(IsIncarnation(good));
+  for (const char* bad : {"x", "7 8", "-1\n", "7\n\n", "123456789012345678901"}) CHECK_FALSE(IsIncarnation(bad));
+  const Directory directory;
+  const std::string stem = directory.path("table");
+  CHECK(CheckIncarnation(stem));
+  WriteText(stem + ".incarnation", "diary\n");
+  CHECK_FALSE(CheckIncarnation(stem));
+  NextIncarnation(stem, std::chrono::milliseconds(1), std::uint64_t{1} << 62);
+  CHECK(TextOf(stem + ".incarnation") == "diary\n");
 }
 
 }    // namespace

@@ -105,7 +105,7 @@ TEST_CASE("authorized keys are a file a peer; what is none is passed over by nam
   const std::string no_name = ": is not NAME.pub with a NAME of 1 to 64 letters, digits, '.', '_', '-'";
   CHECK(read->complaints ==
         std::vector<std::string>{
-            at + "README" + no_name, at + "a b.pub" + no_name, at + "folder.pub: is not a regular file",
+            at + "README" + no_name, at + "a b.pub" + no_name, at + "folder.pub: is a directory",
             at + "junk.pub:1: must begin with one of: public, address",
             at + "secret.pub:1: must begin with one of: public, address", at + "web3.pub: has the same key as web1.pub",
             at + "web4.pub: the address is not of the form tcp://10.0.0.2:7314",

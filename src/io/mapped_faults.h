@@ -1,0 +1,17 @@
+// Says what happened when a mapped file goes away under this process.
+//
+// A store into a page that the file no longer has is SIGBUS: the file was truncated, or its disk has failed. Nothing can
+// go on without the table, so the process ends as it would anyway; but the last line it writes names the file.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace dthrottle {
+
+// From now on SIGBUS inside `region`, which maps the file at `path` (empty: memory without a name), is explained on
+// standard error before the process dies of it. Bounded: the fifth region and later ones are not watched.
+void WatchMappedFile(std::span<const std::byte> region, std::string_view path);
+
+}    // namespace dthrottle
