@@ -2,7 +2,7 @@
 
 build_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libsodium-dev libzstd-dev libxxhash-dev libsystemd-dev libzmq3-dev
-  cppzmq-dev libc-ares-dev libcurl4-openssl-dev libmicrohttpd-dev libeigen3-dev zlib1g-dev
+  cppzmq-dev libc-ares-dev libcurl4-openssl-dev libeigen3-dev zlib1g-dev
   libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc catch2)
 run_packages=(netcat-openbsd)
 package_packages=(debhelper dpkg-dev lintian)

@@ -314,11 +314,11 @@ void Daemon::ListenOn(int fd, const std::string& key, const std::string& address
     log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
   };
   listeners_.push_back(
-      {key, address, std::make_unique<Listener>(&loop_, fd, Taker(front.name, place.starts_with("tcp:")), failed)});
+      {key, address, std::make_unique<Listener>(&loop_, fd, Taker(front.name), failed)});
 }
 
 // Who takes the connections of a listening socket. All but those for queries stay on the main loop.
-Listener::OnAccept Daemon::Taker(std::string_view front, bool is_tcp) {
+Listener::OnAccept Daemon::Taker(std::string_view front) {
   if (front == "query") return [this](int fd) { OnQueryConnection(fd); };
   if (front == "admin") return [this](int fd) { admin_->Take(fd); };
   if (front == "resp") {
@@ -335,10 +335,10 @@ Listener::OnAccept Daemon::Taker(std::string_view front, bool is_tcp) {
     return [this](int fd) { leasing_->TakeGrpc(fd); };
   }
   if (http_ == nullptr) {
-    const HttpLimits limits{settings_.admin.http_connections, settings_.admin.http_timeout};
-    http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(), limits, Now);
+    http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(),
+                                         settings_.admin.http_timeout);
   }
-  return [this, is_tcp](int fd) { http_->Take(fd, is_tcp); };
+  return [this](int fd) { OnHttpConnection(fd); };
 }
 
 // The connections were let in before, so no bound turns them away now. A section that no part of this program has taken
@@ -406,6 +406,12 @@ void Daemon::OnRespConnection(int fd) {
   if (resp_->connections() < settings_.resp.max_connections) return resp_->Take(fd);
   ++counts_.resp.rejected_full;
   log_.Warning("resp.max_connections = {} are open: one more turned away", settings_.resp.max_connections);
+  ::close(fd);
+}
+
+void Daemon::OnHttpConnection(int fd) {
+  if (http_->connections() < settings_.admin.http_connections) return http_->Take(fd);
+  ++counts_.http.rejected_full;
   ::close(fd);
 }
 
@@ -510,6 +516,7 @@ ProcessCounts Daemon::Counts() const {
   }
   if (peering_ != nullptr) counts.peers = peering_->Counts();
   if (http_ != nullptr) counts.http = http_->Counts();
+  counts.http.rejected_full = counts_.http.rejected_full;
   counts.over_long += counts.http.over_long;
   if (resp_ != nullptr) {
     counts.resp.connections = resp_->connections();
@@ -698,8 +705,13 @@ void Daemon::Stop(int signal) {
   }
 }
 
+// HTTP is answered to the last, and says that the daemon leaves.
 void Daemon::OnDrained() {
   if (--draining_ > 0) return;
+  if (http_ != nullptr && !std::exchange(http_drained_, true)) {
+    ++draining_;
+    return http_->Drain([this] { tasks_->Post([this] { OnDrained(); }); });
+  }
   for (const auto& worker : workers_) {
     if (!worker->thread.joinable()) continue;
     worker->thread.join();

@@ -18,7 +18,7 @@
 #include "daemon/leasing.h"
 #include "daemon/peering.h"
 #include "daemon/shedding.h"
-#include "frontend/http.h"
+#include "frontend/http_server.h"
 #include "frontend/resp_server.h"
 #include "io/admin_server.h"
 #include "io/child.h"
@@ -73,7 +73,7 @@ class Daemon final : private AdminHost {
   void ListenOn(int fd, const std::string& key, const std::string& address);
   void AddUnix(const std::string& key, const std::string& path, std::uint32_t mode);
   void AddTcp(const std::string& key, const Endpoint& endpoint);
-  Listener::OnAccept Taker(std::string_view front, bool is_tcp);
+  Listener::OnAccept Taker(std::string_view front);
   int TakeHandedListener(const std::string& key, const std::string& address);
   void CloseHandedListeners();
   std::string OpenTable();
@@ -89,6 +89,7 @@ class Daemon final : private AdminHost {
   void OnQueryConnection(int fd);
   Worker& LeastBusy();
   void OnRespConnection(int fd);
+  void OnHttpConnection(int fd);
   void OnWatchdogTick();
   void StartReload();
   void FinishReload(std::unique_ptr<ReloadWork> work);
@@ -166,6 +167,7 @@ class Daemon final : private AdminHost {
   Instant settings_put_in_force_;
   bool stopping_ = false;
   std::size_t draining_ = 0;
+  bool http_drained_ = false;
 
   bool reloading_ = false;
   std::unique_ptr<ReloadWork> pending_;    // read, and waiting for the table to finish with the reload before

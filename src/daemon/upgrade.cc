@@ -96,7 +96,6 @@ void Daemon::GoOver() {
   }
   service_.Reloading(Now());
   if (upgrade_asked_ != nullptr) std::exchange(upgrade_asked_, nullptr)(launch_.program);
-  if (http_ != nullptr) http_->Settle();    // its connections end with this program
   const std::shared_ptr<Held> held = HoldQueries();
   const Handover handover = WhatIsLeft(*held);
   log_.Notice("upgrade: {} connections and {} listening sockets go over to {}", handover.connections.size(),

@@ -5,36 +5,31 @@
 // to loopback and read), and one that another site makes a browser send decides nothing. And nginx takes 403 from
 // /auth for "throttled" and anything but 2xx, 401 and 403 for our own trouble, so what is wrong with a request is
 // never said with 403, nor with 429.
+//
+// Requests are taken first and answered together, at one instant: decisions that follow one another are made as one
+// batch, so memory is waited for once.
 #pragma once
 
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "admin/admin.h"
 #include "base/prng.h"
+#include "frontend/http_reader.h"
 #include "frontend/http_target.h"
+#include "limiter/limiter.h"
 
 namespace dthrottle {
 
-struct HttpRequest {
-  std::string_view method;
-  std::string_view target;                // "/check?tag=C"
-  std::string_view host;                  // the field Host; empty: none
-  std::string_view fetch_site;            // Sec-Fetch-Site, which only browsers send
-  std::optional<std::string_view> tag;    // Dthrottle-Tag: a tag that needs no encoding
-  bool has_body = false;
-  bool too_large = false;    // its line and fields
-  bool through_tcp = true;
-};
-
 struct HttpReply {
   unsigned status = 200;
-  std::string_view content_type;
+  std::string_view content_type;    // empty: there is no body
+  std::string fields;               // beside the content's, each a line with CR LF
   std::string body;
-  std::vector<std::pair<std::string_view, std::string>> fields;
 };
 
 // The most that one query may cost.
@@ -45,9 +40,13 @@ class HttpService {
   // Decides on lane 0, so all calls are for the thread of lane 0. `own_name` is the host's.
   HttpService(AdminHost& host, Prng prng, std::string own_name);
 
-  HttpReply Answer(const HttpRequest& request, Instant now);
-  // To a target that is too long to be looked at.
-  static HttpReply TargetTooLong();
+  // Takes a request, or what is wrong with one, to be answered by the next Answer. Its views must stay until then.
+  // Returns whether its reply has a bound of some hundred bytes: what looks inside may be answered at length.
+  bool Add(const HttpRequest& request);
+  void Add(const HttpFault& fault);
+
+  // The replies to what was taken since the last call, in order; they stay until the next call of anything here.
+  std::span<const HttpReply> Answer(Instant now);
 
   // From now on /healthz says that the daemon is leaving.
   void Stop() { stopping_ = true; }
@@ -58,30 +57,61 @@ class HttpService {
   std::uint64_t over_long() const { return over_long_; }
 
  private:
+  using Look = HttpReply (HttpService::*)(const HttpTarget&, Instant now);
+  enum class Form { kCheck, kAuth };    // of the reply to a decision
   struct Route;
   struct Decision;
   static const Route kRoutes[];
 
-  HttpReply Page(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Metrics(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Health(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Check(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Auth(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Top(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Peers(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Rules(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Stats(const HttpRequest&, const HttpTarget&, Instant now);
-  HttpReply Live(const HttpRequest&, const HttpTarget&, Instant now);
+  // A request as it was understood: one of three.
+  struct Asked {
+    std::optional<HttpReply> reply;    // there is nothing more to do
+    Look look = nullptr;
+    HttpTarget target;    // of what is looked at
+    Form form = Form::kCheck;
+    std::string tag;    // of a decision
+    Cost cost = 1;
 
+    bool decides() const { return !reply.has_value() && look == nullptr; }
+  };
+
+  Asked Understand(const HttpRequest& request);
+  Asked UnderstandQuestion(const HttpRequest& request, const HttpTarget& target, Form form);
+
+  void DecideRun(std::span<const Asked> run, Instant now);
+  Decision Describe(const Query& query, Verdict verdict, const Standing& standing, Instant now);
+  HttpReply Render(const Decision& decision, Form form) const;
+  void AddLimitFields(std::string& fields, const Decision& decision) const;
+
+  HttpReply Page(const HttpTarget&, Instant now);
+  HttpReply Metrics(const HttpTarget&, Instant now);
+  HttpReply Health(const HttpTarget&, Instant now);
+  HttpReply Top(const HttpTarget&, Instant now);
+  HttpReply Peers(const HttpTarget&, Instant now);
+  HttpReply Rules(const HttpTarget&, Instant now);
+  HttpReply Stats(const HttpTarget&, Instant now);
+  HttpReply Live(const HttpTarget&, Instant now);
   std::string Ask(std::string_view command, Instant now);
-  Result<Decision> Decide(const HttpRequest&, const HttpTarget&, Instant now);
-  void AddLimitFields(HttpReply&, const Decision&) const;
 
   AdminHost& host_;
   Prng prng_;
   const std::string own_name_;
   bool stopping_ = false;
   std::uint64_t misdirected_ = 0, over_long_ = 0;
+
+  std::vector<Asked> asked_;
+  std::vector<HttpReply> replies_;
+  // Of a run of decisions:
+  std::vector<Query> queries_;
+  std::vector<std::unique_ptr<NamedTag>> over_long_tags_;
+  std::vector<Verdict> verdicts_;
+  std::vector<Standing> standings_;
 };
+
+// A reply with a problem document (RFC 9457), and with the title of the status.
+HttpReply HttpProblem(unsigned status, std::string_view detail);
+
+// What stands behind the number in a reply's first line.
+std::string_view HttpReason(unsigned status);
 
 }    // namespace dthrottle

@@ -31,16 +31,16 @@ std::optional<std::string> Decode(std::string_view text) {
   return bytes;
 }
 
-bool SameName(std::string_view a, std::string_view b) {
-  return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
-
 bool IsAddress(int family, std::string_view text) {
   char address[sizeof(in6_addr)];
   return ::inet_pton(family, std::string(text).c_str(), address) == 1;
 }
 
 }    // namespace
+
+bool SameName(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
 
 const std::string* HttpTarget::Find(std::string_view name) const {
   for (const auto& [key, value] : parameters) {

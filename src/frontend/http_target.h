@@ -13,8 +13,8 @@ namespace dthrottle {
 
 // "/check?tag=a%20b&cost=2" taken apart. Names and values are any bytes.
 struct HttpTarget {
-  std::string path;         // as it was written, without what is behind the "?"
-  std::string authority;    // of "http://authority/path", which then counts instead of the Host field
+  std::string_view path;         // as it was written, without what is behind the "?"
+  std::string_view authority;    // of "http://authority/path", which then counts instead of the Host field
   std::vector<std::pair<std::string, std::string>> parameters;
 
   // The value of a parameter, or null.
@@ -22,8 +22,11 @@ struct HttpTarget {
 };
 
 // Decodes %XX, and "+" as a blank, as forms write them. Fails on a "%" without two digits and on a name given twice:
-// guessing would let whoever writes part of a target decide what the rest means.
+// guessing would let the author of a part of a target decide what the rest means. The views are into `target`.
 Result<HttpTarget> ParseTarget(std::string_view target);
+
+// Whether two names are the same but for the case of ASCII letters.
+bool SameName(std::string_view a, std::string_view b);
 
 // Whether a Host field names this machine in a way that no stranger's DNS can: by an address, as localhost or by
 // `own_name`. Empty does too: there was none.

@@ -14,19 +14,21 @@ struct LeaseSocket::LeaseConnection final : Connection {
 
 LeaseSocket::LeaseSocket(uv_loop_t* loop, lease::LeaseServer& server, Duration idle_timeout,
                          std::function<void(BootInstant)> before_answers)
-    : StreamServer(loop, kReadBytes, kLeaseLineBytesMax + 1, idle_timeout),
+    : StreamServer(loop, {kReadBytes, kLeaseLineBytesMax + 1}, idle_timeout),
       server_(server),
       before_answers_(std::move(before_answers)) {}
 
-std::unique_ptr<StreamServer::Connection> LeaseSocket::MakeConnection() {
-  return std::make_unique<LeaseConnection>();
+std::unique_ptr<StreamServer::Connection> LeaseSocket::MakeConnection(std::string_view rest, std::string_view) {
+  auto made = std::make_unique<LeaseConnection>();
+  made->begun = rest;
+  return made;
 }
 
-bool LeaseSocket::OnBytes(Connection& connection, std::string_view bytes) {
+StreamServer::Then LeaseSocket::OnBytes(Connection& connection, std::string_view bytes) {
   const LeaseLines lines = SplitLeaseLines(bytes);
   static_cast<LeaseConnection&>(connection).begun = lines.rest;
   if (!lines.whole.empty() || lines.too_long) segments_.push_back({&connection, lines});
-  return !lines.too_long;
+  return lines.too_long ? Then::kEnd : Then::kRead;
 }
 
 void LeaseSocket::Answer() {

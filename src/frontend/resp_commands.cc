@@ -411,6 +411,23 @@ void Unknown(const Call& call) {
 
 }    // namespace
 
+// "ID PROTOCOL NAME"; a connection that is leaving is not read again, so that is not said.
+std::string SaveRespClient(const RespClient& client) {
+  return fmt::format("{} {} {}", client.id, client.protocol, client.name);
+}
+
+Result<RespClient> LoadRespClient(std::string_view bytes) {
+  RespClient client;
+  const char* const end = bytes.data() + bytes.size();
+  const auto [at, error] = std::from_chars(bytes.data(), end, client.id);
+  const std::string_view rest(at, static_cast<std::size_t>(end - at));
+  const bool good = error == std::errc() && (rest.starts_with(" 2 ") || rest.starts_with(" 3 "));
+  if (!good || rest.size() > 3 + kRespNameBytesMax) return Fail("it is no client of RESP");
+  client.protocol = rest[1] - '0';
+  client.name = rest.substr(3);
+  return client;
+}
+
 bool SameWord(std::string_view a, std::string_view b) {
   return a.size() == b.size() &&
          std::equal(a.begin(), a.end(), b.begin(), [](char x, char y) { return Lower(x) == Lower(y); });

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/result.h"
 #include "base/time.h"
 #include "frontend/resp_reader.h"
 #include "frontend/resp_transaction.h"
@@ -24,6 +25,10 @@ struct RespClient {
   bool leaving = false;    // is closed once everything is answered
   RespTransaction transaction;
 };
+
+// The client as bytes, for the process that goes on with its connection. Fails on bytes that no client makes.
+std::string SaveRespClient(const RespClient& client);
+Result<RespClient> LoadRespClient(std::string_view bytes);
 
 // What INFO says of the server.
 struct RespStatus {

@@ -28,6 +28,9 @@ class RespReader {
   // Bytes of an unfinished command; they must come again, first, in the next Read. At most kRestBytesMax.
   std::string_view rest() const { return rest_; }
 
+  // Goes on where another reader left `rest`. REQUIRES: nothing has been read.
+  void PutBack(std::string_view rest) { rest_ = rest; }
+
   // Reads `bytes`, which start with rest(), and calls sink.OnCommand(RespArguments) -> bool, in order of arrival. The
   // arguments are views into `bytes`, one at least. Ends early when OnCommand returns false, and fails, in the words
   // of Redis, on bytes that are no command. After either nothing more may be read.

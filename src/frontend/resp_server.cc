@@ -1,5 +1,8 @@
 #include "frontend/resp_server.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "io/clock.h"
 
 namespace dthrottle {
@@ -9,11 +12,12 @@ struct RespServer::RespConnection final : Connection {
   RespClient client;
 
   std::string_view rest() const override { return reader.rest(); }
+  std::string state() const override { return SaveRespClient(client); }
 };
 
 RespServer::RespServer(uv_loop_t* loop, Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng,
                        std::size_t tag_bytes_max, Duration idle_timeout)
-    : StreamServer(loop, kReadBytes, RespReader::kRestBytesMax, idle_timeout),
+    : StreamServer(loop, {kReadBytes, RespReader::kRestBytesMax}, idle_timeout),
       limiter_(limiter),
       brought_(brought),
       started_(Now()),
@@ -25,13 +29,21 @@ RespStatus RespServer::Status() const {
   return {Now() - started_, connections(), counts().accepted, turn_.commands(), memory};
 }
 
-std::unique_ptr<StreamServer::Connection> RespServer::MakeConnection() {
+std::unique_ptr<StreamServer::Connection> RespServer::MakeConnection(std::string_view rest, std::string_view state) {
   auto connection = std::make_unique<RespConnection>();
+  connection->reader.PutBack(rest);
+  if (!state.empty()) {
+    auto client = LoadRespClient(state);
+    if (!client) return nullptr;
+    connection->client = std::move(*client);
+    ids_ = std::max(ids_, connection->client.id);
+    return connection;
+  }
   connection->client.id = ++ids_;
   return connection;
 }
 
-bool RespServer::OnBytes(Connection& connection, std::string_view bytes) {
+StreamServer::Then RespServer::OnBytes(Connection& connection, std::string_view bytes) {
   auto& c = static_cast<RespConnection&>(connection);
   struct Sink {
     RespTurn& turn;
@@ -48,7 +60,7 @@ bool RespServer::OnBytes(Connection& connection, std::string_view bytes) {
   Sink sink{turn_, c.client, turn_.text_bytes() + RespTurn::kReplyBytesMax};
   if (const auto read = c.reader.Read(bytes, sink); !read) turn_.AddProtocolError(c.client, read.error());
   if (turn_.size() > before) segments_.push_back({&connection, turn_.size() - before});
-  return !c.client.leaving;
+  return c.client.leaving ? Then::kEnd : Then::kRead;
 }
 
 void RespServer::Answer() {

@@ -25,8 +25,8 @@ class RespServer final : public StreamServer {
   static constexpr std::size_t kReadBytes = 16 * 1024;
   struct RespConnection;
 
-  std::unique_ptr<Connection> MakeConnection() override;
-  bool OnBytes(Connection& connection, std::string_view bytes) override;
+  std::unique_ptr<Connection> MakeConnection(std::string_view rest, std::string_view state) override;
+  Then OnBytes(Connection& connection, std::string_view bytes) override;
   void Answer() override;
   RespStatus Status() const;
 

@@ -44,7 +44,7 @@ void EtcdElector::Ask(const EtcdRequest& request) {
   asking_ = true;
   const BootInstant sent = BootNow();
   http_.Post(endpoints_[endpoint_] + request.path, request.body, election_.patience(),
-             [this, sent](const HttpReply& reply) {
+             [this, sent](const FetchedReply& reply) {
                asking_ = false;
                if (!campaigning_) return;
                const BootInstant now = BootNow();
@@ -73,7 +73,7 @@ void EtcdElector::Resign(std::function<void()> done) {
   const auto request = election_.Resign();
   if (!request) return done();
   http_.Post(endpoints_[endpoint_] + request->path, request->body, election_.patience(),
-             [done = std::move(done)](const HttpReply&) { done(); });
+             [done = std::move(done)](const FetchedReply&) { done(); });
 }
 
 void EtcdElector::Close() {

@@ -28,7 +28,7 @@ constexpr const char* kVariable = "DTHROTTLED_HANDOVER";
 // Bounds on what is believed. An address is the path of a socket or a number. Unsent answers are those of two reads.
 constexpr std::size_t kNameBytesMax = 256;
 constexpr std::size_t kUnreadBytesMax = 64 * 1024;
-constexpr std::size_t kStateBytesMax = 4096;
+constexpr std::size_t kStateBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;
 constexpr std::size_t kSectionBytesMax = std::size_t{1} << 30;
 constexpr std::size_t kHandoverBytesMax = std::size_t{1} << 31;
@@ -76,6 +76,11 @@ class Reader {
     Integer<std::uint32_t>();
     return -1;
   }
+  bool Flag() {
+    const auto value = Integer<std::uint8_t>();
+    if (value > 1) ok_ = false;
+    return value == 1;
+  }
   std::string String(std::size_t bytes_max) {
     const auto size = Integer<std::uint32_t>();
     if (size > bytes_max) ok_ = false;
@@ -119,6 +124,7 @@ HandedConnection ReadConnection(Reader& in) {
   c.unread = in.String(kUnreadBytesMax);
   c.state = in.String(kStateBytesMax);
   c.unsent = in.String(kUnsentBytesMax);
+  c.ending = in.Flag();
   c.silent = Duration(static_cast<Duration::rep>(in.Integer<std::uint64_t>()));
   return c;
 }
@@ -158,6 +164,7 @@ std::string EncodeHandover(const Handover& handover) {
     out.String(c.unread);
     out.String(c.state);
     out.String(c.unsent);
+    out.Integer(static_cast<std::uint8_t>(c.ending));
     out.Integer(static_cast<std::uint64_t>(c.silent.count()));
   }
   const std::string body = out.Take();

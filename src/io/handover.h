@@ -8,7 +8,8 @@
 //   listeners    u32 count; each: fd u32, key, address
 //   held at      u64 ns of the monotonic clock
 //   sections     u32 count; each: key, fd u32 or 2^32 - 1, bytes
-//   connections  u32 count; each: fd u32, front end, unread bytes, state, unsent answers, silent for u64 ns
+//   connections  u32 count; each: fd u32, front end, unread bytes, state, unsent answers, ending u8,
+//                silent for u64 ns
 //
 // where a string is its u32 length and its bytes. Each section's bytes are the affair of the part that wrote them. A
 // program passes over a section that it does not know, so a new section needs no new version. All versions begin with
@@ -40,6 +41,7 @@ struct HandedConnection {
   std::string unread;    // bytes that were read and not answered: of an unfinished question
   std::string state;     // what else the protocol remembers of the connection, in its own format
   std::string unsent;    // answers that are owed
+  bool ending = false;   // it is closed when they are sent, and read no more
   Duration silent{};     // since the last byte arrived, about
 };
 

@@ -22,7 +22,7 @@ struct HttpClient::Curl {
 struct HttpClient::Transfer {
   CURL* easy;
   std::string body;
-  HttpReply reply;
+  FetchedReply reply;
   OnReply on_reply;
 };
 

@@ -12,7 +12,7 @@
 
 namespace dthrottle {
 
-struct HttpReply {
+struct FetchedReply {
   int status = 0;      // 0: there is no reply
   std::string body;    // at most HttpClient::kBodyBytesMax; without a reply, why there is none
 };
@@ -21,7 +21,7 @@ class HttpClient {
  public:
   static constexpr std::size_t kBodyBytesMax = 64 * 1024;
 
-  using OnReply = std::function<void(const HttpReply&)>;
+  using OnReply = std::function<void(const FetchedReply&)>;
 
   // What https goes by. Empty: the system's authorities, and no certificate of our own.
   struct Tls {

@@ -1,5 +1,8 @@
 #include "io/stream_server.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -22,15 +25,15 @@ T* Owner(const void* handle) {
 
 }    // namespace
 
-StreamServer::StreamServer(uv_loop_t* loop, std::size_t read_bytes, std::size_t rest_bytes_max, Duration idle_timeout)
+StreamServer::StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_timeout, AliveBy alive_by)
     : loop_(loop),
-      read_bytes_(read_bytes),
-      rest_bytes_max_(rest_bytes_max),
-      arena_(kReadsPerFlush * (read_bytes + rest_bytes_max)) {
-  DT_CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_timer_init(loop_, &idle_timer_) == 0 &&
-           uv_timer_init(loop_, &drain_timer_) == 0);
-  turn_end_.data = idle_timer_.data = drain_timer_.data = this;
-  DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<StreamServer>(h)->Flush(); }) == 0);
+      sizes_(sizes),
+      alive_by_(alive_by),
+      arena_(kReadsPerFlush * (sizes.read_bytes + sizes.rest_bytes_max)) {
+  DT_CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_idle_init(loop_, &turn_again_) == 0 &&
+           uv_timer_init(loop_, &idle_timer_) == 0 && uv_timer_init(loop_, &drain_timer_) == 0);
+  turn_end_.data = turn_again_.data = idle_timer_.data = drain_timer_.data = this;
+  DT_CHECK(uv_check_start(&turn_end_, [](uv_check_t* h) { Owner<StreamServer>(h)->OnTurnEnd(); }) == 0);
   set_idle_timeout(idle_timeout);
 }
 
@@ -39,34 +42,101 @@ StreamServer::~StreamServer() {
 }
 
 void StreamServer::Close() {
-  for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&idle_timer_),
-                       reinterpret_cast<uv_handle_t*>(&drain_timer_)}) {
+  for (auto* handle : {reinterpret_cast<uv_handle_t*>(&turn_end_), reinterpret_cast<uv_handle_t*>(&turn_again_),
+                       reinterpret_cast<uv_handle_t*>(&idle_timer_), reinterpret_cast<uv_handle_t*>(&drain_timer_)}) {
     if (uv_is_closing(handle) == 0) uv_close(handle, nullptr);
   }
 }
 
+// It is closing afterwards if the descriptor was no good.
+void StreamServer::Open(Connection& c, int fd) {
+  c.server_ = this;
+  c.index_ = connections_.size();
+  c.alive_at_ = idle_ticks_;
+  const bool opened = OpenStream(loop_, fd, c.uv_);
+  c.uv_.handle.data = &c;
+  connections_.push_back(&c);
+  if (!opened) End(c);
+}
+
 void StreamServer::Take(int fd) {
-  Connection* c = MakeConnection().release();
-  c->server_ = this;
-  c->index_ = connections_.size();
-  c->heard_at_ = idle_ticks_;
-  const bool opened = OpenStream(loop_, fd, c->uv_);
-  c->uv_.handle.data = c;
-  connections_.push_back(c);
+  Connection& c = *MakeConnection({}, {}).release();
   ++counts_.accepted;
-  if (!opened) return End(*c);
-  StartReading(*c);
+  Open(c, fd);
+  if (!c.closing_) StartReading(c);
+}
+
+// What is left unread may be whole: the process before this one may have been about to read it again.
+void StreamServer::TakeUp(const HandedConnection& handed) {
+  auto made =
+      handed.unread.size() <= sizes_.rest_bytes_max ? MakeConnection(handed.unread, handed.state) : nullptr;
+  if (made == nullptr) return void(::close(handed.fd));
+  Connection& c = *made.release();
+  Open(c, handed.fd);
+  if (c.closing_) return;
+  if (idle_tick_ > Duration::zero()) {
+    const auto ticks = std::clamp<std::int64_t>(handed.silent / idle_tick_, 0, kIdleTicks);
+    c.alive_at_ -= static_cast<std::uint32_t>(ticks);
+  }
+  c.at_end_ = handed.ending;
+  c.paused_ = !handed.unread.empty();
+  if (!handed.unsent.empty()) {
+    c.unsent_.assign(handed.unsent.begin(), handed.unsent.end());
+    c.writing_ = true;
+    SendUnsent(c);
+  } else if (c.at_end_) {
+    HangUp(c);
+  } else if (c.paused_) {
+    ReadAgain(c);
+  } else {
+    StartReading(c);
+  }
+}
+
+std::vector<HandedConnection> StreamServer::Hold(std::string_view front) {
+  Flush();
+  std::vector<HandedConnection> handed;
+  for (Connection* c : connections_) {
+    uv_read_stop(&c->uv_.stream);
+    HandedConnection& h = handed.emplace_back();
+    uv_os_fd_t fd = -1;
+    DT_CHECK(uv_fileno(&c->uv_.handle, &fd) == 0);
+    h.fd = fd;
+    h.front = front;
+    h.unread = c->rest();
+    h.state = c->state();
+    h.silent = (idle_ticks_ - c->alive_at_) * idle_tick_;
+    h.ending = c->at_end_;
+    if (!c->writing_) continue;
+    // What libuv has not written yet is the end of what it was given.
+    const std::size_t left = uv_stream_get_write_queue_size(&c->uv_.stream);
+    h.unsent.assign(c->sending_.end() - static_cast<std::ptrdiff_t>(left), c->sending_.end());
+    h.unsent.append(c->unsent_.begin(), c->unsent_.end());
+  }
+  return handed;
+}
+
+void StreamServer::Release() {
+  for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
+    Connection& c = *connections_[i];
+    if (!c.writing_ && !c.paused_ && !c.at_end_) StartReading(c);
+  }
+}
+
+// Puts the connection's rest where the next bytes are going to be, and returns where it ends.
+char* StreamServer::PutRest(const Connection& c) {
+  const std::string_view rest = c.rest();
+  DT_CHECK(rest.size() <= sizes_.rest_bytes_max);
+  char* const at = arena_.data() + arena_used_;
+  std::memcpy(at, rest.data(), rest.size());
+  return at + rest.size();
 }
 
 void StreamServer::StartReading(Connection& c) {
   const auto on_alloc = [](uv_handle_t* handle, std::size_t, uv_buf_t* buffer) {
     auto& connection = *Owner<Connection>(handle);
     StreamServer& server = *connection.server_;
-    const std::string_view rest = connection.rest();
-    DT_CHECK(rest.size() <= server.rest_bytes_max_);
-    char* const at = server.arena_.data() + server.arena_used_;
-    std::memcpy(at, rest.data(), rest.size());
-    *buffer = uv_buf_init(at + rest.size(), static_cast<unsigned>(server.read_bytes_));
+    *buffer = uv_buf_init(server.PutRest(connection), static_cast<unsigned>(server.sizes_.read_bytes));
   };
   const auto on_read = [](uv_stream_t* stream, ssize_t n, const uv_buf_t* buffer) {
     auto& connection = *Owner<Connection>(stream);
@@ -86,17 +156,45 @@ void StreamServer::OnRead(Connection& c, ssize_t n, const char* data) {
     return End(c);
   }
   heard_ = true;
-  c.heard_at_ = idle_ticks_;
+  if (alive_by_ == AliveBy::kBytes) c.alive_at_ = idle_ticks_;
   const std::size_t rest = c.rest().size();
-  const std::string_view bytes(data - rest, rest + static_cast<std::size_t>(n));
-  const bool goes_on = OnBytes(c, bytes);
+  Look(c, {data - rest, rest + static_cast<std::size_t>(n)});
+  if (arena_is_full() || static_cast<std::size_t>(n) == sizes_.read_bytes) Flush();
+}
+
+// `bytes` are the next in the arena.
+StreamServer::Then StreamServer::Look(Connection& c, std::string_view bytes) {
+  const Then then = OnBytes(c, bytes);
   arena_used_ += bytes.size();
-  if (!goes_on) {
-    uv_read_stop(&c.uv_.stream);
-    finishing_.push_back(&c);
+  if (then == Then::kRead) return then;
+  uv_read_stop(&c.uv_.stream);
+  c.paused_ = then == Then::kAgain;
+  (c.paused_ ? pausing_ : finishing_).push_back(&c);
+  return then;
+}
+
+// In the next turn, so that one connection's pile of questions does not keep the others waiting.
+void StreamServer::ReadAgain(Connection& c) {
+  if (c.closing_ || c.writing_) return;    // it ends, or is read again when everything is written
+  again_.push_back(&c);
+  uv_idle_start(&turn_again_, [](uv_idle_t*) {});
+}
+
+void StreamServer::OnTurnEnd() {
+  if (!again_.empty()) {
+    for (Connection* c : std::exchange(again_, {})) {
+      if (c->closing_) continue;
+      if (arena_is_full()) Flush();
+      heard_ = true;
+      c->paused_ = false;
+      const char* const end = PutRest(*c);
+      const std::size_t size = c->rest().size();
+      if (Look(*c, {end - size, size}) == Then::kRead) StartReading(*c);
+    }
+  } else {
+    uv_idle_stop(&turn_again_);
   }
-  const bool full = arena_used_ + read_bytes_ + rest_bytes_max_ > arena_.size();
-  if (full || static_cast<std::size_t>(n) == read_bytes_) Flush();
+  Flush();
 }
 
 void StreamServer::Flush() {
@@ -104,10 +202,12 @@ void StreamServer::Flush() {
   Answer();
   arena_used_ = 0;
   for (Connection* c : std::exchange(finishing_, {})) Finish(*c);
+  for (Connection* c : std::exchange(pausing_, {})) ReadAgain(*c);
 }
 
 void StreamServer::Write(Connection& c, std::string_view answers) {
   if (c.closing_ || answers.empty()) return;
+  if (alive_by_ == AliveBy::kAnswers) c.alive_at_ = idle_ticks_;
   if (c.writing_) {    // two reads in one turn, and the first one's answers did not fit
     c.unsent_.insert(c.unsent_.end(), answers.begin(), answers.end());
     return;
@@ -141,9 +241,9 @@ void StreamServer::OnWritten(Connection& c, int status) {
   if (!c.unsent_.empty()) return SendUnsent(c);
   c.writing_ = false;
   c.sending_ = {};
-  if (c.at_end_) return End(c);
+  if (c.at_end_) return HangUp(c);
   heard_ = true;    // it will be, if it has asked more meanwhile
-  StartReading(c);
+  c.paused_ ? ReadAgain(c) : StartReading(c);
 }
 
 // ---- Ends ----
@@ -153,7 +253,17 @@ void StreamServer::Finish(Connection& c) {
   if (c.closing_) return;
   c.at_end_ = true;
   uv_read_stop(&c.uv_.stream);
-  if (!c.writing_) End(c);
+  if (!c.writing_) HangUp(c);
+}
+
+// A socket that is closed with bytes unread resets its connection, and the client may lose the last answer.
+void StreamServer::HangUp(Connection& c) {
+  constexpr int kDiscardsMax = 16;
+  uv_os_fd_t fd = -1;
+  for (int i = 0; i < kDiscardsMax && uv_fileno(&c.uv_.handle, &fd) == 0; ++i) {
+    if (::recv(fd, arena_.data() + arena_used_, sizes_.read_bytes, MSG_DONTWAIT) <= 0) break;
+  }
+  End(c);
 }
 
 void StreamServer::End(Connection& c) {
@@ -163,13 +273,15 @@ void StreamServer::End(Connection& c) {
   connections_.back()->index_ = c.index_;
   std::swap(connections_[c.index_], connections_.back());
   connections_.pop_back();
+  std::erase(again_, &c);
   uv_close(&c.uv_.handle, [](uv_handle_t* handle) { delete Owner<Connection>(handle); });
 }
 
 void StreamServer::set_idle_timeout(Duration timeout) {
   uv_timer_stop(&idle_timer_);
+  idle_tick_ = timeout / kIdleTicks;
   if (timeout == Duration::zero()) return;
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(timeout / kIdleTicks).count();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle_tick_).count();
   const auto tick = static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 1));
   DT_CHECK(uv_timer_start(
                &idle_timer_, [](uv_timer_t* t) { Owner<StreamServer>(t)->OnIdleTick(); }, tick, tick) == 0);
@@ -179,7 +291,7 @@ void StreamServer::OnIdleTick() {
   ++idle_ticks_;
   for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
     Connection& c = *connections_[i];
-    if (idle_ticks_ - c.heard_at_ <= kIdleTicks) continue;
+    if (idle_ticks_ - c.alive_at_ <= kIdleTicks) continue;
     ++counts_.idle_closed;
     End(c);
   }

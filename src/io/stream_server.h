@@ -1,9 +1,8 @@
-// Connections of one loop, for protocols that answer in batches: what a QueryServer does around its protocol, for
-// others.
+// Connections of one loop, for protocols that answer in batches.
 //
 // Reads land in one arena, where they stay in place until the turn of the loop ends; then the protocol answers all that
-// has arrived, at one instant and with one write for each connection. Whoever does not read its answers is not read
-// from either.
+// has arrived, at one instant and with one write for each connection. A client that does not read its answers is not
+// read from either. Hold() and TakeUp() carry connections over to another program in the same process.
 #pragma once
 
 #include <uv.h>
@@ -11,17 +10,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/time.h"
+#include "io/handover.h"
 #include "io/stream.h"
 
 namespace dthrottle {
 
 struct StreamCounts {
-  std::uint64_t accepted = 0;
+  std::uint64_t accepted = 0;    // by Take
   std::uint64_t closed = 0;
   std::uint64_t idle_closed = 0;    // of which by us, after the idle timeout
   std::uint64_t stalled = 0;        // times that a connection was not read from because its answers were not read
@@ -31,6 +31,14 @@ class StreamServer {
  public:
   // Serves a connected socket, which becomes this object's.
   void Take(int fd);
+
+  // The same where another process left off.
+  void TakeUp(const HandedConnection& handed);
+
+  // Answers what has been read and stops: until Release nothing is read, and nothing written as long as the loop does
+  // not turn. Returns what another process needs to go on with every connection, under the name of this front end.
+  std::vector<HandedConnection> Hold(std::string_view front);
+  void Release();
 
   // Zero: nobody is closed for being idle.
   void set_idle_timeout(Duration timeout);
@@ -51,8 +59,13 @@ class StreamServer {
    public:
     virtual ~Connection() = default;
 
-    // Bytes of something unfinished, at most rest_bytes_max: they come again, first, in the next OnBytes.
+    // Bytes that were not used yet, at most rest_bytes_max: they come again, first, in the next OnBytes.
     virtual std::string_view rest() const = 0;
+
+    // What else another process needs to go on, at most a MiB.
+    virtual std::string state() const { return {}; }
+
+    bool is_tcp() const { return uv_.handle.type == UV_TCP; }
 
    private:
     friend class StreamServer;
@@ -62,23 +75,38 @@ class StreamServer {
     std::vector<char> sending_;    // what the socket had no room for, with libuv
     std::vector<char> unsent_;     // what comes behind it
     uv_write_t write_;
-    std::uint32_t heard_at_ = 0;    // idle_ticks_
+    std::uint32_t alive_at_ = 0;    // idle_ticks_
     bool writing_ = false;
+    bool paused_ = false;    // its rest is read again before anything new
     bool at_end_ = false;    // nothing more is read
     bool closing_ = false;
   };
 
-  StreamServer(uv_loop_t* loop, std::size_t read_bytes, std::size_t rest_bytes_max, Duration idle_timeout);
+  // What is done with a connection after its bytes have been looked at.
+  enum class Then {
+    kRead,    // on
+    kAgain,    // the rest may have something whole: read it once more when all answers so far are sent
+    kEnd,      // read no more, and close it when all answers are sent
+  };
+
+  // What keeps a connection from being idle: bytes of the client, or answers to it.
+  enum class AliveBy { kBytes, kAnswers };
+
+  struct Sizes {
+    std::size_t read_bytes;
+    std::size_t rest_bytes_max;
+  };
+  StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_timeout, AliveBy alive_by = AliveBy::kBytes);
   // REQUIRES: it is drained, Close() was called, and the loop has run since.
   ~StreamServer();
   StreamServer(const StreamServer&) = delete;
   StreamServer& operator=(const StreamServer&) = delete;
 
-  virtual std::unique_ptr<Connection> MakeConnection() = 0;
+  // A new connection, or one whose rest() and state() another process has left; null if they cannot be.
+  virtual std::unique_ptr<Connection> MakeConnection(std::string_view rest, std::string_view state) = 0;
 
-  // Bytes of one read, behind the connection's rest; they stay until Answer() has returned. False: whatever they ask
-  // has to be answered, but the connection is read no more.
-  virtual bool OnBytes(Connection& connection, std::string_view bytes) = 0;
+  // Bytes of one read, behind the connection's rest; they stay until Answer() has returned.
+  virtual Then OnBytes(Connection& connection, std::string_view bytes) = 0;
 
   // Answers all that OnBytes was given since the last time, by Write() for each connection.
   virtual void Answer() = 0;
@@ -87,21 +115,30 @@ class StreamServer {
   void Write(Connection& connection, std::string_view answers);
 
  private:
+  void Open(Connection& connection, int fd);
   void StartReading(Connection& connection);
+  char* PutRest(const Connection& connection);
   void OnRead(Connection& connection, ssize_t n, const char* data);
+  Then Look(Connection& connection, std::string_view bytes);
+  void ReadAgain(Connection& connection);
+  void OnTurnEnd();
   void Flush();
+  bool arena_is_full() const { return arena_used_ + sizes_.read_bytes + sizes_.rest_bytes_max > arena_.size(); }
   void SendUnsent(Connection& connection);
   void OnWritten(Connection& connection, int status);
   void Finish(Connection& connection);
+  void HangUp(Connection& connection);
   void End(Connection& connection);
   void OnIdleTick();
   void OnDrainTick();
 
   uv_loop_t* loop_;
-  const std::size_t read_bytes_;
-  const std::size_t rest_bytes_max_;
+  const Sizes sizes_;
+  const AliveBy alive_by_;
+  Duration idle_tick_{};    // an eighth of the idle timeout; zero: there is none
 
   uv_check_t turn_end_;
+  uv_idle_t turn_again_;    // keeps the loop from waiting while again_ has something
   uv_timer_t idle_timer_;
   uv_timer_t drain_timer_;
 
@@ -112,8 +149,10 @@ class StreamServer {
   std::vector<char> arena_;
   std::size_t arena_used_ = 0;
   std::vector<Connection*> finishing_;    // to be closed once they are answered
+  std::vector<Connection*> pausing_;      // to be read again once they are answered
+  std::vector<Connection*> again_;        // to be read again in the next turn
 
-  std::uint32_t idle_ticks_ = 0;    // of an eighth of the idle timeout
+  std::uint32_t idle_ticks_ = 0;
   std::function<void()> on_drained_;
   bool heard_ = false;    // since the last drain tick
   unsigned drain_ticks_ = 0;

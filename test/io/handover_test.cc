@@ -10,9 +10,9 @@ Handover Example() {
   h.held_at = FromNanoseconds(1'234'567'890'123);
   h.listeners = {{5, "query.unix", "/run/dthrottle/query.sock"}, {7, "query.tcp", ""}};
   h.sections = {{"table", 8, std::string("notes\0", 6)}, {"of a later program", 11, "x"}, {"empty", -1, ""}};
-  h.connections = {{9, "query", "half a li", "", "OK\nN", std::chrono::seconds(2)},
-                   {10, "query", "", "over-long", "", Duration()},
-                   {3, "resp", "*1\r\n", "7", "", Duration()}};
+  h.connections = {{9, "query", "half a li", "", "OK\nN", false, std::chrono::seconds(2)},
+                   {10, "query", "", "over-long", "", true, Duration()},
+                   {3, "resp", "*1\r\n", "7", "", false, Duration()}};
   return h;
 }
 
@@ -39,6 +39,8 @@ TEST_CASE("a handover reads back as it was written") {
   CHECK(read->connections.at(0).unsent == "OK\nN");
   CHECK(read->connections.at(0).silent == std::chrono::seconds(2));
   CHECK(read->connections.at(1).state == "over-long");
+  CHECK(read->connections.at(1).ending);
+  CHECK(!read->connections.at(2).ending);
   CHECK(read->connections.at(2).fd == 3);
   CHECK(read->connections.at(2).front == "resp");
   CheckSame(*read, Example());
@@ -94,7 +96,7 @@ TEST_CASE("what cannot have been meant is refused under any checksum") {
   CHECK(refused([](Handover& h) { h.sections[0].key = std::string(300, 'x'); }));
   CHECK(refused([](Handover& h) { h.connections[0].front = std::string(300, 'x'); }));
   CHECK(refused([](Handover& h) { h.connections[0].unread = std::string(65 * 1024, 'x'); }));
-  CHECK(refused([](Handover& h) { h.connections[0].state = std::string(5000, 'x'); }));
+  CHECK(refused([](Handover& h) { h.connections[0].state = std::string(2 << 20, 'x'); }));
   CHECK(refused([](Handover& h) { h.listeners[0].address = std::string(300, 'x'); }));
 }
 
