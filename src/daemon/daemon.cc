@@ -331,7 +331,11 @@ Listener::OnAccept Daemon::Taker(std::string_view front) {
   if (front == "lease" || front == "grpc") {
     if (leasing_ == nullptr) leasing_ = std::make_unique<Leasing>(&loop_, settings_, log_, FreshPrng().Next());
     if (front == "lease") return [this](int fd) { leasing_->Take(fd); };
-    if (const auto served = leasing_->ServeGrpc(); !served) throw StartFailure{EX_CONFIG, served.error().message};
+    if (took_over()) {
+      leasing_->ServeGrpcSoon();
+    } else if (const auto served = leasing_->ServeGrpc(); !served) {
+      throw StartFailure{EX_CONFIG, served.error().message};
+    }
     return [this](int fd) { leasing_->TakeGrpc(fd); };
   }
   if (http_ == nullptr) {
@@ -351,7 +355,8 @@ void Daemon::TakeHandedConnections() {
   const std::vector<HandedConnection> connections = std::exchange(handed_.connections, {});
   for (const HandedConnection& connection : connections) {
     if (connection.front != "query") {
-      ::close(connection.fd);
+      StreamServer* const server = FrontServer(connection.front);
+      server != nullptr ? server->TakeUp(connection) : static_cast<void>(::close(connection.fd));
       continue;
     }
     Worker& worker = LeastBusy();

@@ -109,6 +109,7 @@ class Daemon final : private AdminHost {
   void ContinueUpgrade();
   void GoOver();
   std::shared_ptr<Held> HoldQueries();
+  StreamServer* FrontServer(std::string_view front);
   Handover WhatIsLeft(Held& held);
   void EndUpgrade(const Result<std::string>& outcome);
 

@@ -8,9 +8,11 @@
 
 #include "admin/escape.h"
 #include "base/check.h"
+#include "daemon/elsewhere.h"
 #include "io/clock.h"
 #include "io/etcd_elector.h"
 #include "io/process.h"
+#include "io/signals.h"
 #include "lease/address.h"
 
 namespace dthrottle {
@@ -172,7 +174,7 @@ void Leasing::SayElection() {
 }
 
 bool Leasing::HasRoom() {
-  const std::size_t open = socket_.connections() + (grpc_ != nullptr ? grpc_->connections() : 0);
+  const std::size_t open = socket_.connections() + (grpc_ != nullptr ? grpc_->connections() : grpc_waiting_.size());
   if (open < settings_.lease.max_connections) return true;
   ++rejected_full_;
   log_.Warning("lease.max_connections = {} are open: one more turned away", settings_.lease.max_connections);
@@ -195,8 +197,45 @@ Result<void> Leasing::ServeGrpc() {
   return {};
 }
 
+struct Leasing::GrpcLoading {
+  uv_work_t request{};
+  Leasing* leasing;
+  Result<void> loaded{};
+};
+
+void Leasing::ServeGrpcSoon() {
+  if (grpc_ != nullptr || grpc_loading_ != nullptr) return;
+  grpc_loading_ = new GrpcLoading{.leasing = this};
+  grpc_loading_->request.data = grpc_loading_;
+  const SignalsBlocked blocked;
+  const auto load = [](uv_work_t* r) {
+    YieldToQueries();
+    static_cast<GrpcLoading*>(r->data)->loaded = GrpcLeases::Load();
+  };
+  const auto loaded = [](uv_work_t* r, int) {
+    const std::unique_ptr<GrpcLoading> loading(static_cast<GrpcLoading*>(r->data));
+    loading->leasing->OnGrpcLoaded(loading->loaded);
+  };
+  DT_CHECK(uv_queue_work(loop_, &grpc_loading_->request, load, loaded) == 0);
+}
+
+void Leasing::OnGrpcLoaded(const Result<void>& loaded) {
+  grpc_loading_ = nullptr;
+  if (closed_) return;
+  const auto served = loaded ? ServeGrpc() : Fail("lease.grpc: " + loaded.error().message);
+  if (served) {
+    log_.Notice("leases: gRPC is loaded");
+  } else {
+    log_.Error("{}: its connections are closed", served.error().message);
+  }
+  for (const int fd : std::exchange(grpc_waiting_, {})) TakeGrpc(fd);
+}
+
 void Leasing::TakeGrpc(int fd) {
-  HasRoom() ? grpc_->Take(fd) : static_cast<void>(::close(fd));
+  if (!HasRoom()) return void(::close(fd));
+  if (grpc_ != nullptr) return grpc_->Take(fd);
+  if (grpc_loading_ == nullptr) return void(::close(fd));
+  grpc_waiting_.push_back(fd);
 }
 
 void Leasing::Reload() {
@@ -232,6 +271,8 @@ void Leasing::Leave(std::function<void()> done) {
 }
 
 void Leasing::Close() {
+  closed_ = true;
+  for (const int fd : std::exchange(grpc_waiting_, {})) ::close(fd);
   uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
   if (elector_ != nullptr) elector_->Close();
   if (parent_ != nullptr) parent_->Close();

@@ -38,8 +38,14 @@ class Leasing {
   // Serves a connected socket, which becomes this object's, or turns it away.
   void Take(int fd);
 
+  // The connections of lease clients that speak lines.
+  StreamServer& lines() { return socket_; }
+
   // Begins to speak gRPC on what TakeGrpc gets; fails where this build cannot.
   Result<void> ServeGrpc();
+  // The same soon, for a daemon that others wait for: the library is loaded in another thread, and connections wait
+  // until it is there. A failure is logged, and closes them.
+  void ServeGrpcSoon();
   void TakeGrpc(int fd);
 
   // When other settings are in force.
@@ -60,7 +66,10 @@ class Leasing {
   LeaseCounts Counts() const;
 
  private:
+  struct GrpcLoading;
+
   bool HasRoom();
+  void OnGrpcLoaded(const Result<void>& loaded);
   void Follow(BootInstant now);
   void HoldParts(BootInstant now);
   void AskParent(BootInstant now);
@@ -77,7 +86,10 @@ class Leasing {
   lease::LeaseServer server_;
   std::unique_ptr<Elector> elector_;    // from the first Campaign on
   LeaseSocket socket_;
-  std::unique_ptr<GrpcLeases> grpc_;    // null where nothing listens for it
+  std::unique_ptr<GrpcLeases> grpc_;    // null where nothing listens for it, and while it is loaded
+  GrpcLoading* grpc_loading_ = nullptr;
+  std::vector<int> grpc_waiting_;    // connections
+  bool closed_ = false;
   PartOf part_of_;
   std::unique_ptr<LeaseParent> parent_;    // null for a root
   BootInstant ask_at_{};                   // the parent, at the earliest

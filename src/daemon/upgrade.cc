@@ -23,6 +23,9 @@ namespace {
 // What a program may take to check the settings: 10^5 overrides take a good second on a slow machine.
 constexpr Duration kCheckPatience = std::chrono::seconds(20);
 
+// Front ends whose connections go over beside those of queries. A connection to the admin socket ends.
+constexpr std::string_view kStreamFronts[] = {"resp", "lease", "http"};
+
 }    // namespace
 
 // While it lives unreleased, no query thread does anything.
@@ -106,6 +109,9 @@ void Daemon::GoOver() {
 
   held->released.count_down();
   workers_.front()->server->Release();
+  for (const std::string_view front : kStreamFronts) {
+    if (StreamServer* const server = FrontServer(front)) server->Release();
+  }
   BlockOrders(false);
   EndUpgrade(tl::unexpected(error));
 }
@@ -123,8 +129,21 @@ std::shared_ptr<Daemon::Held> Daemon::HoldQueries() {
     });
   }
   held->connections[0] = workers_[0]->server->Hold();
+  for (const std::string_view front : kStreamFronts) {
+    StreamServer* const server = FrontServer(front);
+    if (server == nullptr) continue;
+    for (HandedConnection& c : server->Hold(front)) held->connections[0].push_back(std::move(c));
+  }
   held->arrived.arrive_and_wait();
   return held;
+}
+
+// Null: nothing listens for it.
+StreamServer* Daemon::FrontServer(std::string_view front) {
+  if (front == "resp") return resp_.get();
+  if (front == "http") return http_.get();
+  if (front == "lease" && leasing_ != nullptr) return &leasing_->lines();
+  return nullptr;
 }
 
 // Each part of the daemon leaves what it has in a section of its own key, and takes it by that key at the next start.

@@ -2,6 +2,10 @@
 
 namespace dthrottle {
 
+Result<void> GrpcLeases::Load() {
+  return {};
+}
+
 Result<std::unique_ptr<GrpcLeases>> GrpcLeases::Make(uv_loop_t*, lease::LeaseServer&, const Options&,
                                                      std::function<void(BootInstant)>) {
   return Fail("this dthrottled was built without gRPC");

@@ -25,19 +25,27 @@ std::string ModulePath() {
                                                             : std::string(DTHROTTLE_MODULES) + "/" + kFile;
 }
 
+void* Open() {
+  return ::dlopen(ModulePath().c_str(), RTLD_NOW | RTLD_LOCAL);    // for good
+}
+
 }    // namespace
+
+Result<void> GrpcLeases::Load() {
+  if (Open() == nullptr) return Fail(::dlerror());
+  return {};
+}
 
 Result<std::unique_ptr<GrpcLeases>> GrpcLeases::Make(uv_loop_t* loop, lease::LeaseServer& server,
                                                      const Options& options,
                                                      std::function<void(BootInstant)> before_answers) {
-  const std::string path = ModulePath();
-  void* const module = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);    // for good
+  void* const module = Open();
   if (module == nullptr) return Fail(::dlerror());
   // POSIX has it that a pointer to a function comes back as one to data.
   const auto make = reinterpret_cast<GrpcLeasesMaker*>(::dlsym(module, kGrpcLeasesMaker));
   GrpcLeases* const made =
       make != nullptr ? make(DTHROTTLE_VERSION, loop, server, options, std::move(before_answers)) : nullptr;
-  if (made == nullptr) return Fail(fmt::format("{} is of another version", path));
+  if (made == nullptr) return Fail(fmt::format("{} is of another version", ModulePath()));
   return std::unique_ptr<GrpcLeases>(made);
 }
 

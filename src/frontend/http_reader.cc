@@ -140,8 +140,8 @@ Checked ReadHead(std::string_view head, HttpRequest& request) {
 
 }    // namespace
 
-// Looks for the end of the request first, and reads it when it is there. The search goes on where the last one ended, so
-// a client that sends byte by byte costs no more than another.
+// Looks for the end of the request first, and reads it when it is there. The search goes on where the last one ended,
+// so a client that sends byte by byte costs no more than another.
 tl::expected<HttpReader::Step, HttpFault> HttpReader::Next(std::string_view bytes, HttpRequest& request) {
   std::size_t begin = 0;    // empty lines in front of a request mean nothing
   while (seen_ == 0 && bytes.substr(begin).starts_with("\r\n")) begin += 2;

@@ -32,8 +32,8 @@ class HttpServer final : public StreamServer {
 
   // A request that has been handed to the service.
   struct Asked {
-    bool head;         // the reply has no body
-    bool last;         // the connection ends with it
+    bool head;    // the reply has no body
+    bool last;    // the connection ends with it
     bool is_1_1;
   };
 

@@ -75,8 +75,7 @@ std::string_view HttpReason(unsigned status) {
 }
 
 HttpReply HttpProblem(unsigned status, std::string_view detail) {
-  const Json body = {
-      {"type", "about:blank"}, {"title", HttpReason(status)}, {"status", status}, {"detail", detail}};
+  const Json body = {{"type", "about:blank"}, {"title", HttpReason(status)}, {"status", status}, {"detail", detail}};
   return Reply(status, "application/problem+json", body.dump() + "\n");
 }
 
@@ -84,12 +83,12 @@ HttpReply HttpProblem(unsigned status, std::string_view detail) {
 
 struct HttpService::Route {
   std::string_view path;
-  Look look = nullptr;                  // null: it decides
+  Look look = nullptr;                      // null: it decides
   Form form = HttpService::Form::kCheck;    // then
 };
 
 const HttpService::Route HttpService::kRoutes[] = {
-    {"/check", nullptr, Form::kCheck},   {"/auth", nullptr, Form::kAuth}, {"/", &HttpService::Page},
+    {"/check", nullptr, Form::kCheck},   {"/auth", nullptr, Form::kAuth},    {"/", &HttpService::Page},
     {"/metrics", &HttpService::Metrics}, {"/healthz", &HttpService::Health}, {"/top", &HttpService::Top},
     {"/peers", &HttpService::Peers},     {"/rules", &HttpService::Rules},    {"/stats", &HttpService::Stats},
     {"/live", &HttpService::Live},
@@ -160,8 +159,7 @@ HttpService::Asked HttpService::UnderstandQuestion(const HttpRequest& request, c
   const std::string* const encoded = target.Find("tag");
   const auto cost = WholeNumber(target, "cost", 1, 0, kHttpCostMax);
   if ((encoded != nullptr) == request.tag.has_value()) {
-    asked.reply =
-        HttpProblem(400, "a tag has to be given, either as the parameter tag or in the field Dthrottle-Tag");
+    asked.reply = HttpProblem(400, "a tag has to be given, either as the parameter tag or in the field Dthrottle-Tag");
   } else if (!cost) {
     asked.reply = HttpProblem(400, cost.error().message);
   } else {

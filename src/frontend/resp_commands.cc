@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iterator>
 
@@ -411,20 +412,42 @@ void Unknown(const Call& call) {
 
 }    // namespace
 
-// "ID PROTOCOL NAME"; a connection that is leaving is not read again, so that is not said.
+// Five numbers with a blank behind each (id, protocol, what is known of the transaction, its commands, bytes of the
+// name), the name, and the transaction's commands. A connection that is leaving is not read again, so that is not said.
 std::string SaveRespClient(const RespClient& client) {
-  return fmt::format("{} {} {}", client.id, client.protocol, client.name);
+  const RespTransaction& t = client.transaction;
+  const int transaction = t.open ? (t.broken ? 2 : 1) : 0;
+  return fmt::format("{} {} {} {} {} {}{}", client.id, client.protocol, transaction, t.commands, client.name.size(),
+                     client.name, t.bytes);
 }
 
 Result<RespClient> LoadRespClient(std::string_view bytes) {
+  std::array<std::uint64_t, 5> numbers{};
+  for (std::uint64_t& number : numbers) {
+    const char* const end = bytes.data() + bytes.size();
+    const auto [at, error] = std::from_chars(bytes.data(), end, number);
+    if (error != std::errc() || at == end || *at != ' ') return Fail("it is no client of RESP");
+    bytes.remove_prefix(static_cast<std::size_t>(at - bytes.data()) + 1);
+  }
+  const auto& [id, protocol, transaction, commands, name_bytes] = numbers;
+  const bool good = (protocol == 2 || protocol == 3) && transaction <= 2 && name_bytes <= kRespNameBytesMax &&
+                    name_bytes <= bytes.size() && bytes.size() - name_bytes <= RespTransaction::kBytesMax;
+  if (!good) return Fail("it is no client of RESP");
   RespClient client;
-  const char* const end = bytes.data() + bytes.size();
-  const auto [at, error] = std::from_chars(bytes.data(), end, client.id);
-  const std::string_view rest(at, static_cast<std::size_t>(end - at));
-  const bool good = error == std::errc() && (rest.starts_with(" 2 ") || rest.starts_with(" 3 "));
-  if (!good || rest.size() > 3 + kRespNameBytesMax) return Fail("it is no client of RESP");
-  client.protocol = rest[1] - '0';
-  client.name = rest.substr(3);
+  client.id = id;
+  client.protocol = static_cast<int>(protocol);
+  client.name = bytes.substr(0, name_bytes);
+  client.transaction = {transaction != 0, transaction == 2, commands, std::string(bytes.substr(name_bytes))};
+
+  struct Count {
+    std::size_t commands = 0;
+    bool OnCommand(RespArguments) { return ++commands > 0; }
+  } count;
+  RespReader reader;
+  const bool whole = reader.Read(client.transaction.bytes, count).has_value() && reader.rest().empty();
+  if (!whole || count.commands != commands || (commands > 0 && transaction == 0)) {
+    return Fail("its transaction is malformed");
+  }
   return client;
 }
 

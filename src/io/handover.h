@@ -37,12 +37,12 @@ struct HandedListener {
 
 struct HandedConnection {
   int fd = -1;
-  std::string front;     // the front end that serves it: "query", "resp"
-  std::string unread;    // bytes that were read and not answered: of an unfinished question
-  std::string state;     // what else the protocol remembers of the connection, in its own format
-  std::string unsent;    // answers that are owed
-  bool ending = false;   // it is closed when they are sent, and read no more
-  Duration silent{};     // since the last byte arrived, about
+  std::string front;      // the front end that serves it: "query", "resp"
+  std::string unread;     // bytes that were read and not answered: of an unfinished question
+  std::string state;      // what else the protocol remembers of the connection, in its own format
+  std::string unsent;     // answers that are owed
+  bool ending = false;    // it is closed when they are sent, and read no more
+  Duration silent{};      // since the last byte arrived, about
 };
 
 // What one part of the daemon leaves to its successor.

@@ -84,7 +84,7 @@ class StreamServer {
 
   // What is done with a connection after its bytes have been looked at.
   enum class Then {
-    kRead,    // on
+    kRead,     // on
     kAgain,    // the rest may have something whole: read it once more when all answers so far are sent
     kEnd,      // read no more, and close it when all answers are sent
   };

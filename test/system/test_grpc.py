@@ -273,6 +273,20 @@ class Calls(ParallelTest):
             self.assertEqual(second.capacity, 80)
             self.assertGreater(second.token, first.token)
 
+    def test_queries_do_not_wait_until_grpc_is_loaded_again(self):
+        with GrpcDaemon() as daemon, daemon.client() as client:
+            client.lease("a", 80)
+            for turn in range(5):
+                before = daemon.log.count("leases: gRPC is loaded")
+                daemon.admin("upgrade")
+                wait_until(lambda: daemon.log.count("leases: gRPC is loaded") > before, "gRPC is there again")
+                with Client(daemon.grpc_port) as again:
+                    again.lease("a", 80)
+            events = re.findall(r"took over (?=\d+ connections)|leases: gRPC is loaded", daemon.log)
+            self.assertEqual(events, ["took over ", "leases: gRPC is loaded"] * 5)
+            waits = re.findall(r"took over \d+ connections; they waited ([\d.]+) ms", daemon.log)
+            report(f"5 upgrades with gRPC: nobody was answered for {', '.join(waits)} ms")
+
 
 class Figures(SystemTest):
     def test_calls_a_second(self):

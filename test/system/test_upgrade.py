@@ -165,6 +165,150 @@ class Warm(SystemTest):
             self.assertEqual(set(answers[len(tags):]), {"NO"})
 
 
+class Kind:
+    """A protocol to ask the same bucket by: what is sent, and when an answer is whole. Fails on a wrong one."""
+
+    def __init__(self, request, tokens, begin, is_whole):
+        self.request, self.tokens, self.begin, self.is_whole = request, tokens, begin, is_whole
+
+
+def http_is_whole(answer):
+    head, blank, body = answer.partition(b"\r\n\r\n")
+    return bool(blank) and len(body) == int(re.search(rb"Content-Length: (\d+)", head)[1])
+
+
+KINDS = {
+    "query": Kind(b"C\n", 1, b"OK\n", lambda answer: answer == b"OK\n"),
+    "resp": Kind(b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nC\r\n$1\r\n1\r\n$1\r\n1\r\n$1\r\n1\r\n", 1, b"*5\r\n:0\r\n",
+                 lambda answer: answer.count(b"\r\n") == 6),
+    "lease": Kind(b"discover\n", 0, b"", lambda answer: answer.startswith((b"here", b"elsewhere")) and b"\n" in answer),
+    "http": Kind(b"GET /check?tag=C HTTP/1.1\r\nHost: localhost\r\n\r\n", 1, b"HTTP/1.1 200 ", http_is_whole),
+}
+
+
+class AnyLoad:
+    """Connections of all kinds that ask all the time. Of every request one half is sent long before the other."""
+
+    def __init__(self, addresses, stack, each=16):
+        self.asked, self.waits = 0, {name: [] for name in KINDS}
+        self.socks = []
+        for name, places in addresses.items():
+            for i in range(each):
+                place = places[i % len(places)]
+                sock = socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET)
+                stack.enter_context(contextlib.closing(sock))
+                sock.connect(place)
+                sock.settimeout(PATIENCE)
+                self.socks.append((name, sock))
+                self._send_half(name, sock)
+
+    def _half(self, name):
+        return len(KINDS[name].request) * 2 // 3
+
+    def _send_half(self, name, sock):
+        sock.sendall(KINDS[name].request[:self._half(name)])
+
+    def round(self):
+        poll, waiting = select.poll(), {}
+        for name, sock in self.socks:
+            poll.register(sock, select.POLLIN)
+            waiting[sock.fileno()] = [name, sock, b"", time.monotonic()]
+            sock.sendall(KINDS[name].request[self._half(name):])
+            self.asked += KINDS[name].tokens
+        while waiting:
+            ready = poll.poll(PATIENCE * 1000)
+            if not ready:
+                raise AssertionError(f"no answer for {PATIENCE:g} s: {[w[:3] for w in waiting.values()]}")
+            for fd, _ in ready:
+                name, sock, answer, since = waiting[fd]
+                got = sock.recv(65536)
+                answer = waiting[fd][2] = answer + got
+                if not got or not answer.startswith(KINDS[name].begin[:len(answer)]):
+                    raise AssertionError(f"{name}: {'closed after' if not got else 'said'} {answer!r}")
+                if KINDS[name].is_whole(answer):
+                    self.waits[name].append(time.monotonic() - since)
+                    del waiting[fd]
+                    poll.unregister(fd)
+                    self._send_half(name, sock)
+
+
+class EveryKind(SystemTest):
+    def test_ten_upgrades_close_no_connection_of_any_kind_and_every_request_is_answered_once(self):
+        directory = fresh_directory()
+        try:
+            paths = {name: f"{directory}/{name}.sock" for name in ("resp", "lease", "http")}
+            with Daemon(rule(burst=PLENTY), resp={"unix": paths["resp"], "tcp": "127.0.0.1:0"},
+                        lease={"unix": paths["lease"], "tcp": "127.0.0.1:0"},
+                        admin={"http_unix": paths["http"], "http": "127.0.0.1:0"}) as daemon, \
+                    contextlib.ExitStack() as stack:
+                port = lambda doing: ("127.0.0.1", int(re.search(rf"{doing} on tcp:127.0.0.1:(\d+)", daemon.log)[1]))
+                load = AnyLoad({"query": [daemon.query_path, ("127.0.0.1", daemon.tcp_port)],
+                                "resp": [paths["resp"], port("answering clients of Redis")],
+                                "lease": [paths["lease"], port("granting leases")],
+                                "http": [paths["http"], port("answering HTTP")]}, stack)
+                began = time.monotonic()
+                for _ in range(10):
+                    before = lives(daemon)
+                    daemon.signal(signal.SIGUSR2)
+                    while lives(daemon) == before:
+                        load.round()
+                    for _ in range(5):
+                        load.round()
+                given = slowest_rate(PLENTY) * (time.monotonic() - began)
+                level = daemon.admin_json("show C")["level"]
+                self.assertGreaterEqual(level, PLENTY - load.asked - 0.01)
+                self.assertLessEqual(level, PLENTY - load.asked + given + 0.01)
+                stats = daemon.stats()
+                self.assertEqual([stats[f"{kind}connections"] for kind in ("", "resp_", "http_")], [16] * 3)
+                shown = ", ".join(f"{name} {sorted(waits)[len(waits) * 99 // 100] * 1e3:.1f} and {max(waits) * 1e3:.1f}"
+                                  for name, waits in load.waits.items())
+                report(f"10 upgrades under 64 connections of 4 kinds, {load.asked} decisions: p99 and longest wait in ms "
+                       f"{shown}; nobody was answered for {waited_ms(daemon)} ms")
+        finally:
+            shutil.rmtree(directory)
+
+    def test_what_a_connection_said_of_itself_goes_along(self):
+        with Daemon(rule(burst=9), resp={"tcp": "127.0.0.1:0"}) as daemon:
+            port = int(re.search(r"answering clients of Redis on tcp:127.0.0.1:(\d+)", daemon.log)[1])
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as sock:
+                def ask(line, until):
+                    sock.sendall(line)
+                    got = b""
+                    while not got.endswith(until):
+                        more = sock.recv(4096)
+                        self.assertTrue(more, got)
+                        got += more
+                    return got
+                ask(b"CLIENT SETNAME me\r\n", b"+OK\r\n")
+                ask(b"MULTI\r\n", b"+OK\r\n")
+                ask(b"CL.THROTTLE C 8 1 1000000\r\n", b"+QUEUED\r\n")
+                upgrade(daemon)
+                ask(b"CL.THROTTLE C 8 1 1000000\r\n", b"+QUEUED\r\n")
+                answer = ask(b"EXEC\r\nCLIENT GETNAME\r\n", b"me\r\n")
+                self.assertTrue(answer.startswith(b"*2\r\n*5\r\n"), answer)
+
+    def test_a_long_answer_that_is_not_read_yet_comes_whole(self):
+        directory = fresh_directory()
+        try:
+            path = f"{directory}/http.sock"
+            with Daemon(rule(), admin={"http_unix": path, "http": ""}) as daemon, \
+                    socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(PATIENCE)
+                sock.connect(path)
+                requests = 200
+                sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * (requests - 1) +
+                             b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                for _ in range(3):
+                    upgrade(daemon)
+                received = b""
+                while more := sock.recv(1 << 20):
+                    received += more
+                self.assertEqual(received.count(b"HTTP/1.1 200 OK\r\n"), requests)
+                self.assertEqual(received.count(b"poll();\n</script>\n"), requests)
+        finally:
+            shutil.rmtree(directory)
+
+
 class Connections(SystemTest):
     def test_a_line_that_is_half_sent_is_one_line(self):
         with Daemon(rule(burst=3)) as daemon, daemon.connect() as unix, daemon.connect(tcp=True) as tcp:

@@ -46,6 +46,29 @@ std::string ErrorOf(std::string_view bytes) {
   return read ? "" : read.error().message;
 }
 
+TEST_CASE("a client comes back from its bytes as it was, and other bytes are no client") {
+  RespClient client;
+  client.id = 7;
+  client.protocol = 3;
+  client.name = "a 1 name";
+  client.transaction = {true, true, 2, "*1\r\n$4\r\nPING\r\nPING\r\n"};
+  const std::string bytes = SaveRespClient(client);
+  const RespClient same = LoadRespClient(bytes).value();
+  CHECK(SaveRespClient(same) == bytes);
+  CHECK(same.id == 7);
+  CHECK(same.protocol == 3);
+  CHECK(same.name == "a 1 name");
+  CHECK(same.transaction.open);
+  CHECK(same.transaction.broken);
+  CHECK(same.transaction.bytes == client.transaction.bytes);
+  CHECK_FALSE(LoadRespClient(SaveRespClient({})).value().transaction.open);
+  for (const char* bad : {"", "7", "7 ", "7 4 0 0 0 ", "7 2 3 0 0 ", "7 2 0 0 1 ", "7 2 0 0 99 ", "7 2 1 1 0 ",
+                          "7 2 1 1 0 *1\r\n", "7 2 1 2 0 PING\r\n", "7 2 0 1 0 PING\r\n", "7 2 1 1 0 *x\r\n", "x 2 0 0 0 "}) {
+    CAPTURE(bad);
+    CHECK_FALSE(LoadRespClient(bad).has_value());
+  }
+}
+
 TEST_CASE("resp: arrays of bulk strings and inline commands become arguments") {
   RespReader reader;
   Commands commands;
