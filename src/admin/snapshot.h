@@ -26,7 +26,6 @@ struct PeerCounts {
   ExchangeCounts exchange;
   std::uint64_t configured = 0, up = 0;
   std::uint64_t keys_denied = 0;    // connections with a key that is not authorized
-  std::uint64_t hung_up = 0;        // connections ended because they subscribed to what nobody publishes
   std::uint64_t malformed = 0;      // messages of more parts than any has
   std::uint64_t lookups_failed = 0;
   CapacityCounts capacity;

@@ -144,7 +144,7 @@ Result<PeerEntry> ParsePeerEntry(std::string_view text) {
   // The parser of numeric addresses knows ports; a name is put aside for it.
   const auto numeric = ParseEndpoint(text);
   const auto port = ParseEndpoint("0.0.0.0" + std::string(text.substr(colon)));
-  if (!port || port->port == 0 || port->port == 65535) return Fail("the port is not 1 to 65534");
+  if (!port || port->port == 0) return Fail("the port is not 1 to 65535");
   entry.port = port->port;
   entry.kind = numeric ? PeerEntry::Kind::kNumeric : PeerEntry::Kind::kName;
   entry.host = numeric ? numeric->host : std::string(text.substr(0, colon));
@@ -160,7 +160,7 @@ Result<Endpoint> ParseBind(std::string_view text) {
   if (text.empty()) return Endpoint{};
   if (!text.starts_with("tcp://")) return Fail("does not begin with tcp://");
   auto endpoint = ParseEndpoint(text.substr(6));
-  if (endpoint && (endpoint->port == 0 || endpoint->port == 65535)) return Fail("the port is not 1 to 65534");
+  if (endpoint && endpoint->port == 0) return Fail("the port is not 1 to 65535");
   return endpoint;
 }
 

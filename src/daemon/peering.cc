@@ -256,7 +256,6 @@ PeerCounts Peering::Counts() const {
   const PeerThreadCounts own = thread_->OwnCounts();
   counts.exchange = thread_->Counts();
   counts.keys_denied = own.denied;
-  counts.hung_up = own.hung_up;
   counts.malformed = own.malformed;
   counts.lookups_failed = own.lookups_failed;
   counts.capacity = thread_->CapacityCountsNow();

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <set>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/check.h"
@@ -60,8 +61,7 @@ constexpr Duration kLookPatience = milliseconds(20), kLookAgain = std::chrono::m
 constexpr std::string_view kCapacityStem = kCapacityFramePrefix.substr(0, 3);    // of any version
 constexpr std::uint64_t kCapacityIncarnationsMax = std::uint64_t{1} << 47;       // the exchange has 48 bits for them
 constexpr std::size_t kStateFileBytesMax = kCapacityStateBytesMax + 64;
-// What a subscriber sends: its handshake and subscriptions to a few bytes. CURVE's handshake is longer.
-constexpr std::int64_t kSubscriberBytesMax = 64, kCurveSubscriberBytesMax = 512;
+constexpr char kMonitorAddress[] = "inproc://dthrottle.links";
 
 // One of the sockets we read. A message may be cut by the end of a turn: `part` goes on in the next.
 struct Inbox {
@@ -75,13 +75,13 @@ struct Inbox {
   zmq::message_t body;
 };
 
-// A connection to a peer: the same address on SUB and ROUTER out.
+// A connection to a peer.
 struct PeerLink {
   LinkId id = 0;
   Endpoint endpoint;
   std::uint32_t dials = 0;
   std::string server_key;
-  bool subscribed = false;
+  std::string name;       // that the key belongs to; empty without keys
   bool broken = false;    // the outgoing pipe is gone
   Instant dialed{};
   Duration patience = kPatienceMin;    // until it is dialed again
@@ -101,11 +101,6 @@ LinkId LinkOf(const std::string& route) {
   LinkId id = 0;
   if (route.size() == 1 + 2 * sizeof(std::uint32_t)) std::memcpy(&id, route.data() + 1, sizeof id);
   return id;
-}
-
-Endpoint Above(Endpoint endpoint) {
-  ++endpoint.port;
-  return endpoint;
 }
 
 bool IsV6(const Endpoint& endpoint) {
@@ -161,15 +156,15 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   // Sockets
   zmq::socket_t Make(zmq::socket_type type, std::int64_t bytes_max);
   void ServeCurve(zmq::socket_t& socket);
-  void MakeServers();
-  bool BindServers(std::string& why);
-  void CloseServers();
+  void MakeServer();
+  bool BindServer(std::string& why);
+  void CloseServer();
   void Open();
 
   // Transport
-  void Publish(const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
   void Answer(const Route& route, const Frame& frame) override;
+  bool Publish(const Route& route, const Frame& frame) override;
 
   // CapacityTransport
   void Send(std::string_view peer, std::string_view frame) override;
@@ -187,7 +182,8 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   void TakeMail();
   template <class Deliver>
   bool Drain(Inbox& inbox, Deliver deliver);
-  void OnSubscription(zmq::message_t& message);
+  void OnAnswer(zmq::message_t& body);
+  void OnConnections();
   void OnZapRequest();
   void Rebind();
 
@@ -196,7 +192,6 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   void Reconcile();
   void Dial(PeerLink& link);
   void HangUp(PeerLink& link);
-  void Unsubscribe(PeerLink& link);
   void Watch();
 
   template <class... Args>
@@ -209,11 +204,9 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   FromPeersRing from_peers;
 
   zmq::context_t context{1};    // the only one of the process: ends of contexts with CURVE get in each other's way
-  zmq::socket_t publisher;
-  Inbox subscriber, requests, answers;
-  zmq::socket_t zap;
-  int bound = 0;                       // of the two
-  Instant bind_at = Instant::max();    // when to try to open the ports; max: they are
+  Inbox requests, answers;
+  zmq::socket_t connections, zap;
+  Instant bind_at = Instant::max();    // when to try to open the port; max: it is
 
   Resolver resolver;
   Exchange exchange;
@@ -222,6 +215,7 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   DividingRings rings{kCapacityRingItems};
   std::map<std::string, LinkId, std::less<>> by_name;    // links, by what their hosts are called
   std::map<std::string, PeerLink> links;                 // by "10.0.0.2:7314"
+  std::unordered_map<LinkId, PeerLink*> by_id;
   LinkId last_link = 0;
   std::vector<PeerStatus> dead_ends;    // addresses and entries that lead to no link
   Instant now{}, copied{}, said{}, bind_complaint{};
@@ -274,40 +268,26 @@ void PeerThread::Impl::ServeCurve(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::zap_domain, kZapDomain);
 }
 
-void PeerThread::Impl::MakeServers() {
-  // XPUB rather than PUB, to see what is subscribed to; verbose, to see it each time and not only the first.
-  publisher = Make(zmq::socket_type::xpub, options.keys ? kCurveSubscriberBytesMax : kSubscriberBytesMax);
-  publisher.set(zmq::sockopt::xpub_verbose, 1);
-  // libzmq takes subscriptions in until there are none left for the moment, and keeps each. From one that sends them as
-  // fast it would never come back. One at a time, it does after each. With keys a connection begins with a message that
-  // says whose it is, and libzmq never counts that as read.
-  publisher.set(zmq::sockopt::rcvhwm, options.keys ? 2 : 1);
-  publisher.set(zmq::sockopt::sndhwm,
-                static_cast<int>(std::clamp<std::size_t>(options.send_bytes / kFrameBytesMax, 16, 65536)));
+void PeerThread::Impl::MakeServer() {
   requests = Inbox(Make(zmq::socket_type::router, kWireBytesMax), 1);
-  requests.socket.set(zmq::sockopt::router_mandatory, 1);
-  requests.socket.set(zmq::sockopt::router_handover, 1);
-  for (zmq::socket_t* socket : {&publisher, &requests.socket}) {
-    socket->set(zmq::sockopt::ipv6, IsV6(options.bind));
-    ServeCurve(*socket);
-  }
+  zmq::socket_t& socket = requests.socket;
+  // A send says when the connection is gone, or its queue is full: a slow subscriber misses reports and asks for them.
+  socket.set(zmq::sockopt::router_mandatory, 1);
+  socket.set(zmq::sockopt::sndhwm,
+             static_cast<int>(std::clamp<std::size_t>(options.send_bytes / kFrameBytesMax, 16, 65536)));
+  socket.set(zmq::sockopt::ipv6, IsV6(options.bind));
+  ServeCurve(socket);
 }
 
-bool PeerThread::Impl::BindServers(std::string& why) {
-  for (; bound < 2; ++bound) {
-    zmq::socket_t& socket = bound == 0 ? publisher : requests.socket;
-    const std::string url = FormatBind(bound == 0 ? options.bind : Above(options.bind));
-    if (zmq_bind(socket.handle(), url.c_str()) == 0) continue;
-    why = fmt::format("{}: cannot listen: {}", url, zmq_strerror(errno));
-    return false;
-  }
-  return true;
+bool PeerThread::Impl::BindServer(std::string& why) {
+  const std::string url = FormatBind(options.bind);
+  if (zmq_bind(requests.socket.handle(), url.c_str()) == 0) return true;
+  why = fmt::format("{}: cannot listen: {}", url, zmq_strerror(errno));
+  return false;
 }
 
-void PeerThread::Impl::CloseServers() {
-  publisher.close();
+void PeerThread::Impl::CloseServer() {
   requests.socket.close();
-  bound = 0;
 }
 
 void PeerThread::Impl::Open() {
@@ -317,40 +297,46 @@ void PeerThread::Impl::Open() {
     zap.set(zmq::sockopt::linger, 0);
     zap.bind(kZapAddress);
   }
-  MakeServers();
-  subscriber = Inbox(Make(zmq::socket_type::sub, kWireBytesMax), 0);
-  subscriber.socket.set(zmq::sockopt::subscribe, std::string(kFramePrefix));
-  // One ROUTER for all requests, with a name given to each connection, rather than a DEALER for each: polling 200
+  MakeServer();
+  // One ROUTER for all links, with a name given to each connection, rather than a DEALER for each: polling 200
   // DEALERs takes 140 us a turn and this 1 us. It notices (EHOSTUNREACH) when libzmq has given a connection up, and a
   // dead peer costs at most kRequestsMax messages, the same as with DEALERs.
   answers = Inbox(Make(zmq::socket_type::router, kWireBytesMax), 1);
   answers.socket.set(zmq::sockopt::router_mandatory, 1);
   answers.socket.set(zmq::sockopt::sndhwm, kRequestsMax);
-  for (zmq::socket_t* socket : {&subscriber.socket, &answers.socket}) {
-    if (!options.keys) continue;
-    socket->set(zmq::sockopt::curve_publickey, options.keys->public_key);
-    socket->set(zmq::sockopt::curve_secretkey, options.keys->secret_key);
+  if (options.keys) {
+    answers.socket.set(zmq::sockopt::curve_publickey, options.keys->public_key);
+    answers.socket.set(zmq::sockopt::curve_secretkey, options.keys->secret_key);
   }
+  if (zmq_socket_monitor(answers.socket.handle(), kMonitorAddress, ZMQ_EVENT_HANDSHAKE_SUCCEEDED) != 0) {
+    throw zmq::error_t();
+  }
+  connections = zmq::socket_t(context, zmq::socket_type::pair);
+  connections.set(zmq::sockopt::linger, 0);
+  connections.connect(kMonitorAddress);
 }
 
 // ---- Transport ----
 
-void PeerThread::Impl::Publish(const Frame& frame) {
-  if (publisher.handle() == nullptr) return;    // between two bindings; whoever misses it will ask for it
-  zmq::message_t message = MessageOf(frame);
-  if (!SendPart(publisher, message, false)) ++counts.unsent;
-}
-
 void PeerThread::Impl::Ask(LinkId id, const Frame& frame) {
-  const auto found = std::find_if(links.begin(), links.end(), [&](const auto& one) { return one.second.id == id; });
-  if (found == links.end()) return;
-  if (SendTo(answers.socket, RouteOf(found->second), frame)) return;
+  const auto found = by_id.find(id);
+  if (found == by_id.end()) return;
+  PeerLink& link = *found->second;
+  if (SendTo(answers.socket, RouteOf(link), frame)) return;
   ++counts.unsent;
-  found->second.broken = found->second.broken || errno == EHOSTUNREACH;
+  link.broken = link.broken || errno == EHOSTUNREACH;
 }
 
 void PeerThread::Impl::Answer(const Route& route, const Frame& frame) {
   if (requests.socket.handle() == nullptr || !SendTo(requests.socket, route, frame)) ++counts.unsent;
+}
+
+// Between two bindings there is no connection, and whoever had one will say hello again.
+bool PeerThread::Impl::Publish(const Route& route, const Frame& frame) {
+  if (requests.socket.handle() == nullptr) return false;
+  if (SendTo(requests.socket, route, frame)) return true;
+  ++counts.unsent;
+  return errno != EHOSTUNREACH;
 }
 
 // ---- Capacity ----
@@ -428,16 +414,17 @@ void PeerThread::Impl::Run() {
 }
 
 void PeerThread::Impl::Close() {
-  if (publisher.handle() != nullptr) publisher.set(zmq::sockopt::linger, kLingerMs);
-  CloseServers();
-  subscriber.socket.close();
+  if (requests.socket.handle() != nullptr) requests.socket.set(zmq::sockopt::linger, kLingerMs);
+  CloseServer();
+  zmq_socket_monitor(answers.socket.handle(), nullptr, 0);
+  connections.close();
   answers.socket.close();
   zap.close();
-  context.close();    // waits for the publisher to linger
+  context.close();    // waits for reports that linger
 }
 
 void PeerThread::Impl::Poll(Instant until) {
-  enum { kWake, kPublisher, kRequests, kSubscriber, kAnswers, kZap, kFixed };
+  enum { kWake, kRequests, kAnswers, kConnections, kZap, kFixed };
   const std::vector<pollfd> lookups = resolver.Descriptors();
   std::vector<zmq::pollitem_t> items(kFixed + lookups.size());
   items[kWake] = {nullptr, wake_fd, ZMQ_POLLIN, 0};
@@ -446,12 +433,10 @@ void PeerThread::Impl::Poll(Instant until) {
     items[place] = wanted && socket.handle() != nullptr ? zmq::pollitem_t{socket.handle(), 0, ZMQ_POLLIN, 0}
                                                         : zmq::pollitem_t{nullptr, wake_fd, 0, 0};
   };
-  const bool answer = !exchange.backlogged();
-  const bool hear = answer && now >= hear_at;
-  watch(kPublisher, publisher, true);
+  const bool room = !exchange.backlogged(), hear = room && now >= hear_at;
   watch(kRequests, requests.socket, true);
-  watch(kSubscriber, subscriber.socket, hear);
-  watch(kAnswers, answers.socket, answer);
+  watch(kAnswers, answers.socket, hear);
+  watch(kConnections, connections, true);
   watch(kZap, zap, true);
   for (std::size_t i = 0; i < lookups.size(); ++i) {
     items[kFixed + i] = {nullptr, lookups[i].fd,
@@ -459,7 +444,7 @@ void PeerThread::Impl::Poll(Instant until) {
                                             ((lookups[i].events & POLLOUT) != 0 ? ZMQ_POLLOUT : 0)),
                          0};
   }
-  if (answer && !hear) until = std::min(until, hear_at);
+  if (room && !hear) until = std::min(until, hear_at);
   const auto wait = std::chrono::ceil<milliseconds>(std::max(until - Now(), Duration(0)));
   if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait.count())) <= 0) return;
   now = Now();
@@ -477,13 +462,7 @@ void PeerThread::Impl::Poll(Instant until) {
   }
   if (!ready.empty()) resolver.Process(ready, now);
   if (items[kZap].revents != 0) OnZapRequest();
-  if (items[kPublisher].revents != 0) {
-    for (int i = 0; i < kPartsPerTurn; ++i) {
-      zmq::message_t message;
-      if (zmq_msg_recv(message.handle(), publisher.handle(), ZMQ_DONTWAIT) < 0) break;
-      OnSubscription(message);
-    }
-  }
+  if (items[kConnections].revents != 0) OnConnections();
   if (items[kRequests].revents != 0) {
     Drain(requests, [&](zmq::message_t& body) {
       const char* const identity = options.keys ? zmq_msg_gets(body.handle(), "User-Id") : nullptr;
@@ -493,16 +472,29 @@ void PeerThread::Impl::Poll(Instant until) {
       exchange.OnRequest(requests.route, identity != nullptr ? identity : "", body.to_string_view(), now);
     });
   }
-  if (items[kAnswers].revents != 0) {
-    Drain(answers, [&](zmq::message_t& body) {
-      const LinkId id = LinkOf(answers.route);
-      const bool known = std::any_of(links.begin(), links.end(), [&](const auto& one) { return one.second.id == id; });
-      if (known) exchange.OnAnswer(id, body.to_string_view(), now);
-    });
+  if (items[kAnswers].revents != 0 && Drain(answers, [&](zmq::message_t& body) { OnAnswer(body); })) {
+    hear_at = now + gather;
   }
-  if (items[kSubscriber].revents != 0) {
-    const bool all = Drain(subscriber, [&](zmq::message_t& body) { exchange.OnPublished(body.to_string_view(), now); });
-    if (all) hear_at = now + gather;
+}
+
+// A frame of an earlier dial is of a connection that is over, perhaps to a host with another key.
+void PeerThread::Impl::OnAnswer(zmq::message_t& body) {
+  const auto found = by_id.find(LinkOf(answers.route));
+  if (found == by_id.end() || RouteOf(*found->second) != answers.route) return;
+  exchange.OnAnswer(found->first, body.to_string_view(), now);
+}
+
+// libzmq connects anew by itself; the host there knows nothing of the connection before. An event is a number and a
+// value, 16 and 32 bits, and then the address.
+void PeerThread::Impl::OnConnections() {
+  for (int i = 0; i < kPartsPerTurn; ++i) {
+    zmq::message_t event, address;
+    if (zmq_msg_recv(event.handle(), connections.handle(), ZMQ_DONTWAIT) < 0 || !event.more()) return;
+    if (zmq_msg_recv(address.handle(), connections.handle(), ZMQ_DONTWAIT) < 0) return;
+    const std::string_view url = address.to_string_view();
+    for (const auto& [text, link] : links) {
+      if (FormatBind(link.endpoint) == url) exchange.OnConnected(link.id, now);
+    }
   }
 }
 
@@ -533,7 +525,7 @@ void PeerThread::Impl::TakeMail() {
   if (!removed) return;
   // libzmq cannot end one connection of a socket, so all of them end.
   ++counts.rebinds;
-  CloseServers();
+  CloseServer();
   bind_at = now;
   bind_complaint = now + kBindSlow;
 }
@@ -541,16 +533,16 @@ void PeerThread::Impl::TakeMail() {
 void PeerThread::Impl::Rebind() {
   std::string why;
   try {
-    if (requests.socket.handle() == nullptr) MakeServers();
-    if (BindServers(why)) {
+    if (requests.socket.handle() == nullptr) MakeServer();
+    if (BindServer(why)) {
       bind_at = Instant::max();
       return;
     }
   } catch (const zmq::error_t& error) {    // memory or descriptors are short
     why = error.what();
-    CloseServers();
+    CloseServer();
   }
-  // The closed sockets give their ports back in a thread of libzmq, soon.
+  // The closed socket gives its port back in a thread of libzmq, soon.
   bind_at = now + kBindRetry;
   if (now < bind_complaint) return;
   bind_complaint = now + kSayEvery;
@@ -578,24 +570,6 @@ bool PeerThread::Impl::Drain(Inbox& inbox, Deliver deliver) {
     if (exchange.backlogged() && &inbox != &requests) return false;
   }
   return false;
-}
-
-// A subscription to another topic than that of a protocol's version is nobody's who means well; there are 256 of those.
-// The connection that it came by is shut down, which libzmq takes for the peer having gone.
-void PeerThread::Impl::OnSubscription(zmq::message_t& message) {
-  const std::string_view text = message.to_string_view(), stem = kFramePrefix.substr(0, kFramePrefix.size() - 1);
-  if (!message.more() && text.size() == 1 + kFramePrefix.size() && text[0] <= 1 && text.substr(1).starts_with(stem))
-    return;
-  if (text.size() > 0 && text[0] == 0) return;    // the end of a subscription
-  const int fd = zmq_msg_get(message.handle(), ZMQ_SRCFD);
-  // The descriptor may be closed by now, or be another's: only a connection to the port of the reports is touched.
-  sockaddr_storage local{};
-  socklen_t size = sizeof local;
-  if (fd < 0 || ::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &size) != 0) return;
-  const in_port_t port = local.ss_family == AF_INET    ? reinterpret_cast<sockaddr_in*>(&local)->sin_port
-                         : local.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&local)->sin6_port
-                                                       : in_port_t{0};
-  if (ntohs(port) == options.bind.port && ::shutdown(fd, SHUT_RDWR) == 0) ++counts.hung_up;
 }
 
 // RFC 27: version, request, domain, address, identity, mechanism, key in; version, request, status, text, user,
@@ -657,7 +631,7 @@ const std::string* PeerThread::Impl::KeyFor(const Resolver::Address& address, st
 void PeerThread::Impl::Reconcile() {
   struct Wanted {
     Endpoint endpoint;
-    std::string key, address;
+    std::string key, name, address;
   };
   std::map<std::string, Wanted> wanted;
   dead_ends.clear();
@@ -674,7 +648,9 @@ void PeerThread::Impl::Reconcile() {
     const bool named = !address.entry.starts_with(url);
     std::string shown = named ? fmt::format("{} ({})", url, address.entry) : url, why;
     if (const std::string* const key = KeyFor(address, why)) {
-      wanted[FormatEndpoint(address.endpoint)] = {address.endpoint, *key, std::move(shown)};
+      const std::string* const name = options.keys ? options.authorized.NameOf(*key) : nullptr;
+      wanted[FormatEndpoint(address.endpoint)] = {address.endpoint, *key, name != nullptr ? *name : "",
+                                                  std::move(shown)};
     } else {
       dead_end(shown, PeerState::kRefused, why);
     }
@@ -690,32 +666,34 @@ void PeerThread::Impl::Reconcile() {
 
   for (auto i = links.begin(); i != links.end();) {
     const auto kept = wanted.find(i->first);
-    if (kept != wanted.end() && kept->second.key == i->second.server_key) {
+    const bool same = kept != wanted.end() && kept->second.name == i->second.name;
+    if (same && kept->second.key == i->second.server_key) {
       ++i;
       continue;
     }
     HangUp(i->second);
-    if (kept != wanted.end()) {    // another key, the same peer
+    if (same) {    // another key, the same peer
       i->second.server_key = kept->second.key;
       Dial(i->second);
       ++i;
       continue;
     }
     exchange.RemoveLink(i->second.id, now);
+    by_id.erase(i->second.id);
     i = links.erase(i);
   }
   const std::size_t queue = options.receive_bytes / (std::max<std::size_t>(wanted.size(), 1) * kFrameBytesMax);
-  for (Inbox* inbox : {&subscriber, &answers}) {
-    inbox->socket.set(zmq::sockopt::rcvhwm, static_cast<int>(std::clamp<std::size_t>(queue, 4, 256)));
-  }
+  answers.socket.set(zmq::sockopt::rcvhwm, static_cast<int>(std::clamp<std::size_t>(queue, 4, 256)));
   for (auto& [text, one] : wanted) {
     if (links.count(text) != 0) continue;
     PeerLink& link = links[text];
     link.id = ++last_link;
     link.endpoint = one.endpoint;
     link.server_key = one.key;
-    exchange.AddLink(link.id, one.address, now);
+    link.name = one.name;
+    by_id[link.id] = &link;
     Dial(link);
+    exchange.AddLink(link.id, one.address, now, link.name);
   }
 }
 
@@ -723,29 +701,20 @@ void PeerThread::Impl::Dial(PeerLink& link) {
   ++link.dials;
   link.dialed = now;
   link.broken = false;
-  answers.socket.set(zmq::sockopt::connect_routing_id, RouteOf(link));
-  for (Inbox* inbox : {&subscriber, &answers}) {
-    zmq::socket_t& socket = inbox->socket;
-    socket.set(zmq::sockopt::ipv6, IsV6(link.endpoint));
-    // An option of the next connection, not of the socket: every peer has its own.
-    if (options.keys) socket.set(zmq::sockopt::curve_serverkey, link.server_key);
-    const std::string url = FormatBind(inbox == &subscriber ? link.endpoint : Above(link.endpoint));
-    if (zmq_connect(socket.handle(), url.c_str()) == 0) continue;
-    link.broken = true;    // out of memory or descriptors; it will be tried again
-    Say(LogLevel::kWarning, "{}: cannot connect: {}", url, zmq_strerror(errno));
-  }
-  link.subscribed = true;
+  zmq::socket_t& socket = answers.socket;
+  socket.set(zmq::sockopt::connect_routing_id, RouteOf(link));
+  socket.set(zmq::sockopt::ipv6, IsV6(link.endpoint));
+  // An option of the next connection, not of the socket: every peer has its own.
+  if (options.keys) socket.set(zmq::sockopt::curve_serverkey, link.server_key);
+  const std::string url = FormatBind(link.endpoint);
+  if (zmq_connect(socket.handle(), url.c_str()) == 0) return exchange.OnConnected(link.id, now);
+  link.broken = true;    // out of memory or descriptors; it will be tried again
+  Say(LogLevel::kWarning, "{}: cannot connect: {}", url, zmq_strerror(errno));
 }
 
-void PeerThread::Impl::Unsubscribe(PeerLink& link) {
-  // It is no error if libzmq has given the connection up before.
-  if (std::exchange(link.subscribed, false))
-    zmq_disconnect(subscriber.socket.handle(), FormatBind(link.endpoint).c_str());
-}
-
+// It is no error if libzmq has given the connection up before.
 void PeerThread::Impl::HangUp(PeerLink& link) {
-  Unsubscribe(link);
-  zmq_disconnect(answers.socket.handle(), FormatBind(Above(link.endpoint)).c_str());
+  zmq_disconnect(answers.socket.handle(), FormatBind(link.endpoint).c_str());
 }
 
 // Looks at how the links are doing, and copies it for the other threads.
@@ -761,15 +730,15 @@ void PeerThread::Impl::Watch() {
   gathered_bytes = exchange_counts.received_bytes;
   copied = now;
   std::vector<PeerStatus> peers = exchange.Peers(now);
-  std::map<LinkId, const PeerStatus*> by_id;
+  std::map<LinkId, const PeerStatus*> status_of;
   by_name.clear();
   for (const PeerStatus& peer : peers) {
-    by_id[peer.link] = &peer;
+    status_of[peer.link] = &peer;
     if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
   }
   for (auto& [text, link] : links) {
-    const auto found = by_id.find(link.id);
-    DT_CHECK(found != by_id.end());
+    const auto found = status_of.find(link.id);
+    DT_CHECK(found != status_of.end());
     const PeerStatus& peer = *found->second;
     if (link.state != peer.state) {
       const bool good = peer.state == PeerState::kUp || peer.state == PeerState::kSelf;
@@ -777,10 +746,7 @@ void PeerThread::Impl::Watch() {
           peer.name.empty() ? "" : " ", peer.name, Word(peer.state), peer.reason.empty() ? "" : ": ", peer.reason);
     }
     link.state = peer.state;
-    if (link.state == PeerState::kSelf) {
-      Unsubscribe(link);
-      continue;
-    }
+    if (link.state == PeerState::kSelf) continue;
     if (link.state == PeerState::kUp) link.patience = kPatienceMin;
     const Duration waited = now - link.dialed;
     const Duration silence = std::max({link.patience, kSilenceMin, 2 * options.exchange.period});
@@ -812,10 +778,7 @@ PeerThread::~PeerThread() {
 
 Result<void> PeerThread::Start() {
   DT_CHECK(!impl_->thread.joinable());
-  if (impl_->options.bind.port == 0 || impl_->options.bind.port == 65535) {
-    return Fail(
-        fmt::format("{}: the port must be 1 to 65534, the one above it is used too", FormatBind(impl_->options.bind)));
-  }
+  if (impl_->options.bind.port == 0) return Fail(FormatBind(impl_->options.bind) + ": the port must be 1 to 65535");
   const SignalsBlocked blocked;
   try {
     impl_->Open();
@@ -823,7 +786,7 @@ Result<void> PeerThread::Start() {
     return Fail(fmt::format("cannot open sockets to peers: {}", error.what()));
   }
   std::string why;
-  if (!impl_->BindServers(why)) return Fail(std::move(why));
+  if (!impl_->BindServer(why)) return Fail(std::move(why));
   // A socket may move to another thread behind a full fence, which the start of the thread is.
   impl_->thread = std::thread([impl = impl_.get()] {
     impl->Run();

@@ -2,18 +2,17 @@
 // where limits are divided, the CapacityExchange.
 // Query threads make no call into ZeroMQ; the main thread talks to this one through two rings and a mailbox.
 //
-//   XPUB        bound to port p       this host's reports, to whoever subscribes
-//   SUB         connected             the peers' reports
-//   ROUTER in   bound to port p + 1   the peers' requests, and our answers
-//   ROUTER out  connected             our requests, and the peers' answers; all that the CapacityExchange says
-//   REP         inproc                with keys: says who may connect (ZAP)
+//   ROUTER in    bound to port p   the peers' hellos and requests, and back on the same connections our reports and
+//   answers ROUTER out   connected         our hellos and requests, the peers' reports and answers PAIR         inproc
+//   tells when a connection of ROUTER out has come up, so that a hello goes out at once REP          inproc with keys:
+//   says who may connect (ZAP)
 //
-// Without keys anybody who can connect is heard, so that is for loopback only. With keys every connection is CURVE,
-// only the authorized ones get past the handshake, and a request comes with the name that its key proves. Reports do
-// not: a subscriber is not told who published. Peers with a key are one domain of trust.
+// Each link is a connection of its own, and what comes by it is said by the host that it leads to. With keys every
+// connection is CURVE: a link proves the key of the host there, and a request comes with the name that its key proves,
+// so nobody speaks in the name of another. Without keys anybody who can connect is heard, so that is for loopback only.
 //
-// What strangers can make it do is bounded: frames by MAXMSGSIZE, subscriptions by hanging up on whoever wants another
-// topic than ours (their tree grew by hundreds of megabytes in two seconds otherwise), reading by a budget a turn.
+// What strangers can make it do is bounded: frames by MAXMSGSIZE, reading by a budget a turn, what waits for a slow
+// subscriber by a count for each.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +35,12 @@
 namespace dthrottle {
 
 struct PeerThreadCounts {
-  std::uint64_t allowed = 0;      // handshakes of authorized keys; each peer makes two
+  std::uint64_t allowed = 0;      // handshakes of authorized keys
   std::uint64_t denied = 0;       // handshakes of other keys
-  std::uint64_t hung_up = 0;      // connections ended because they subscribed to what nobody publishes
   std::uint64_t malformed = 0;    // messages of more parts than any has
-  std::uint64_t unsent = 0;       // requests and answers dropped because nobody takes them
+  std::uint64_t unsent = 0;       // requests, answers and reports dropped because nobody takes them
   std::uint64_t redials = 0;      // connections made anew because nothing came of them
-  std::uint64_t rebinds = 0;      // times the ports were closed and opened to cut off a removed key
+  std::uint64_t rebinds = 0;      // times the port was closed and opened to cut off a removed key
   std::uint64_t lookups = 0;      // of names
   std::uint64_t lookups_failed = 0;
   std::uint64_t unsaved = 0;    // times that the state of the CapacityExchange could not be written
@@ -57,7 +55,7 @@ struct CapacityOptions {
 class PeerThread {
  public:
   struct Options {
-    Endpoint bind;                       // numeric; the port above it is used too
+    Endpoint bind;                       // numeric
     std::vector<std::string> connect;    // ParsePeerEntry
     Exchange::Options exchange;
     std::optional<CapacityOptions> capacity;    // none: no limit is divided
@@ -77,7 +75,7 @@ class PeerThread {
   explicit PeerThread(Options options);
   ~PeerThread();    // stops
 
-  // Opens the ports, so that an address in use is told here, and starts the thread. Call once.
+  // Opens the port, so that an address in use is told here, and starts the thread. Call once.
   Result<void> Start();
 
   // Publishes what is in the ToPeers ring, gives subscribers 200 ms to take it, and ends. Returns within about half a

@@ -33,7 +33,7 @@ struct Exchange::State {
       case ToPeers::Kind::kHits:
       case ToPeers::Kind::kUrgent:
       case ToPeers::Kind::kPeriodEnd:
-        return publishing.FromLimiter(item);
+        return publishing.FromLimiter(item, now);
       case ToPeers::Kind::kSnapshotBegin:
       case ToPeers::Kind::kSnapshotPart:
       case ToPeers::Kind::kSnapshotEnd:
@@ -66,9 +66,9 @@ Exchange::Exchange(Options options, ToPeersRing& from_limiter, FromPeersRing& to
     : state_(std::make_unique<State>(std::move(options), from_limiter, to_limiter, transport, prng, now)) {}
 Exchange::~Exchange() = default;
 
-void Exchange::AddLink(LinkId id, std::string address, Instant now) {
+void Exchange::AddLink(LinkId id, std::string address, Instant now, std::string proven) {
   State& s = *state_;
-  Link& link = s.members.Add(id, std::move(address));
+  Link& link = s.members.Add(id, std::move(address), std::move(proven));
   s.joining.OnLink(now);
   s.members.SayHello(link, s.published(), now);
 }
@@ -77,14 +77,8 @@ void Exchange::RemoveLink(LinkId id, Instant) {
   state_->members.Remove(id);
 }
 
-void Exchange::OnPublished(std::string_view frame, Instant now) {
-  State& s = *state_;
-  if (s.core.Decode(frame) != DecodeFault::kNone) return;
-  if (s.core.in.kind == MessageKind::kReport) {
-    s.hearing.OnReport(frame, true, now);
-  } else {
-    ++s.core.counts.junk;
-  }
+void Exchange::OnConnected(LinkId id, Instant) {
+  if (Link* const link = state_->members.Find(id)) state_->members.Hasten(*link);
 }
 
 void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
@@ -92,15 +86,13 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
   ExchangeCounts& counts = s.core.counts;
   const Message& in = s.core.in;
   Link* const link = s.members.Find(id);
-  if (link == nullptr) {
-    ++counts.strangers;
-    return;
-  }
+  if (link == nullptr) return;    // removed meanwhile
   const DecodeFault fault = s.core.Decode(frame);
   if (fault == DecodeFault::kVersion) s.members.Refuse(*link, "it speaks another version of the protocol");
   if (fault != DecodeFault::kNone) return;
   if (in.kind == MessageKind::kRefusal) {
-    if (in.snapshot != 0) return s.joining.OnRefusal(*link, now);
+    // A host of another version cannot read the number of what it refuses.
+    if (in.snapshot != 0 && in.snapshot != link->hello) return s.joining.OnRefusal(*link, now);
     if (link->awaiting) s.members.Refuse(*link, in.text);    // else it refuses something that is over
     return;
   }
@@ -109,17 +101,17 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
     return;
   }
   if (in.kind == MessageKind::kWelcome) {
-    if (Peer* const peer = s.members.OnWelcome(*link, now)) s.joining.Start(*peer);
+    if (Peer* const peer = s.members.OnWelcome(*link, now)) s.joining.Start(*peer, now);
     return;
   }
-  if (link->peer == nullptr) return s.members.CountUnknown(now);
+  if (link->peer == nullptr) return;    // another link leads to that host, or none may
   if (link->peer->name != in.sender) {
-    ++counts.strangers;
+    ++counts.forged;
     return;
   }
   switch (in.kind) {
     case MessageKind::kReport:
-      return s.hearing.OnReport(frame, false, now);
+      return s.hearing.OnReport(*link->peer, frame, now);
     case MessageKind::kGone:
       return s.hearing.OnGone(*link->peer);
     case MessageKind::kSnapshot:
@@ -147,7 +139,11 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
     ++s.core.counts.strangers;
     return s.core.Refuse(route, "your key belongs to another name", in.snapshot, now);
   }
-  if (kind == MessageKind::kHello) return s.members.OnHello(route, s.published(), s.publishing.ring().low(), now);
+  if (kind == MessageKind::kHello) {
+    const bool welcome = s.members.OnHello(route, s.published(), s.publishing.ring().low(), now);
+    if (welcome) s.publishing.Subscribe(route, in.sender, now);
+    return;
+  }
   Peer* const peer = s.members.Linked(in.sender);
   if (peer == nullptr) {
     s.members.CountUnknown(now);
@@ -170,7 +166,7 @@ bool Exchange::joining() const {
 Instant Exchange::Tick(Instant now) {
   State& s = *state_;
   s.core.to_limiter.Move();
-  s.joining.Merge();
+  s.joining.Merge(now);
   s.hearing.Release();
   ToPeers item;
   int items = 0;
@@ -202,6 +198,7 @@ ExchangeCounts Exchange::Counts() const {
   ExchangeCounts counts = state_->core.counts;
   counts.ring_frames = state_->publishing.ring().size();
   counts.ring_bytes = state_->publishing.ring().bytes();
+  counts.subscribers = state_->publishing.subscribers();
   return counts;
 }
 

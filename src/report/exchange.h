@@ -72,12 +72,15 @@ using LinkId = std::uint32_t;
 // Says where an answer goes; whatever the transport needs.
 using Route = std::string;
 
-// REQUIRES: an implementation does not call the Exchange back from within.
+// Frames may be lost on every way. REQUIRES: an implementation does not call the Exchange back from within.
 class Transport {
  public:
-  virtual void Publish(const Frame& frame) = 0;
-  virtual void Ask(LinkId link, const Frame& frame) = 0;              // may be lost
-  virtual void Answer(const Route& route, const Frame& frame) = 0;    // may be lost
+  // On a connection that this host opened.
+  virtual void Ask(LinkId link, const Frame& frame) = 0;
+  // Back on a connection that another host opened: the answer to what came by it.
+  virtual void Answer(const Route& route, const Frame& frame) = 0;
+  // The same for a report to a subscriber. False if the connection is gone for good.
+  virtual bool Publish(const Route& route, const Frame& frame) = 0;
 
  protected:
   ~Transport() = default;
@@ -125,10 +128,13 @@ struct ExchangeCounts {
   std::uint64_t overflow = 0;    // frames dropped because the limiter is too far behind; asked for again later
   std::uint64_t junk = 0;        // not decodable, any DecodeFault but kVersion, or without sense
   std::uint64_t other_version = 0;
-  std::uint64_t strangers = 0;    // well-formed, but from nobody that is configured, or under a name not its own
-  std::uint64_t excess = 0;       // requests turned down because they came too fast
+  std::uint64_t strangers = 0;      // well-formed requests from nobody that is configured, or under a name not its own
+  std::uint64_t forged = 0;         // frames of a peer in another's name
+  std::uint64_t implausible = 0;    // frames of a peer that say what cannot be: an incarnation, an instant, a position
+  std::uint64_t excess = 0;         // requests turned down because they came too fast
   std::uint64_t snapshots_given = 0, snapshots_taken = 0;
   std::uint64_t ring_frames = 0, ring_bytes = 0;    // kept now
+  std::uint64_t subscribers = 0;                    // connections that reports go to, now
 };
 
 class Exchange {
@@ -151,14 +157,15 @@ class Exchange {
 
   // ---- Membership. Links may come and go at any time; an address keeps its counters while it has its link. ----
 
-  void AddLink(LinkId link, std::string address, Instant now);
+  // `proven`: the name that the connection proves the host there to have; empty if nothing proves it.
+  void AddLink(LinkId link, std::string address, Instant now, std::string proven = "");
   void RemoveLink(LinkId link, Instant now);
+  // The link has a new connection, on which nothing has been said.
+  void OnConnected(LinkId link, Instant now);
 
   // ---- From the wire. Frames may be anything. ----
 
-  // On the subscription: nobody knows who sent it.
-  void OnPublished(std::string_view frame, Instant now);
-  // On a link that this host opened.
+  // On a link that this host opened: reports, and answers to requests. Whatever it says is said by the host there.
   void OnAnswer(LinkId link, std::string_view frame, Instant now);
   // On a connection that somebody else opened. `identity` is proven, or empty where nothing proves it.
   void OnRequest(const Route& route, std::string_view identity, std::string_view frame, Instant now);

@@ -47,7 +47,7 @@ void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
 
 void Giving::FromLimiter(ToPeers& item, Instant now) {
   const bool begin = item.kind == ToPeers::Kind::kSnapshotBegin, end = item.kind == ToPeers::Kind::kSnapshotEnd;
-  if (begin) publishing_.Flush();    // they are in the table
+  if (begin) publishing_.Flush(now);    // they are in the table
   if (!given_ || given_->number != item.snapshot) return;
   given_->deadline = now + kLimiterPatience;
   if (begin) {

@@ -19,35 +19,28 @@ Duration Wait(const Peer& peer) {
 
 }    // namespace
 
-void Hearing::OnReport(std::string_view frame, bool live, Instant now) {
+void Hearing::OnReport(Peer& peer, std::string_view frame, Instant now) {
   const Message& in = core_.in;
-  if (in.sender == core_.options.name) {
-    core_.counts.strangers += in.incarnation != core_.options.incarnation;
-    return;
-  }
-  Peer* peer = members_.Linked(in.sender);
-  if (peer == nullptr) {
-    members_.CountUnknown(now);
-  } else if (in.sequence == 0 || in.sequence == std::numeric_limits<std::uint64_t>::max() || in.incarnation == 0) {
+  if (in.sequence == 0 || in.sequence == std::numeric_limits<std::uint64_t>::max()) {
     ++core_.counts.junk;
   } else if (joining_.joining() || !held_.empty()) {
-    peer->alive = now;
-    Hold(frame, live, now);
+    peer.alive = now;
+    Hold(frame, now);
   } else {
-    Take(*peer, frame.size(), live, now);
+    Take(peer, frame.size(), now);
   }
 }
 
-void Hearing::Hold(std::string_view frame, bool live, Instant now) {
+void Hearing::Hold(std::string_view frame, Instant now) {
   if (held_bytes_ + frame.size() > core_.options.held_bytes) {
     if (!joining_.joining()) {
       ++core_.counts.overflow;
       return;
     }
-    joining_.Stop();    // and then keep at least this one
+    joining_.Stop(now);    // and then keep at least this one
   }
   held_bytes_ += frame.size();
-  held_.push_back({std::string(frame), now, live});
+  held_.push_back({std::string(frame), now});
 }
 
 void Hearing::Release() {
@@ -57,35 +50,46 @@ void Hearing::Release() {
     held_bytes_ -= frame.bytes.size();
     if (!core_.DecodeAgain(frame.bytes)) continue;
     if (Peer* peer = members_.Linked(core_.in.sender); peer != nullptr) {
-      Take(*peer, frame.bytes.size(), frame.live, frame.arrival);
+      Take(*peer, frame.bytes.size(), frame.arrival);
     }
   }
 }
 
-// False if the message is of an incarnation that does not count. A smaller one is a frame that was long under way, unless
-// the host itself says that its clock went back.
+// False if the message is of a life that does not count: one that the peer's own welcome has not stated. The next hello
+// shows whether there is a new one.
 bool Hearing::TakeIncarnation(Peer& peer, Instant now) {
   const std::uint64_t incarnation = core_.in.incarnation;
   if (incarnation == peer.incarnation) return true;
-  const bool went_back = incarnation == peer.welcome_incarnation && now >= peer.silent_at();
-  if (incarnation == peer.renounced) return false;
-  if (incarnation < peer.incarnation && !went_back) return false;
-  if (incarnation < peer.incarnation) peer.renounced = peer.incarnation;
+  if (incarnation != peer.welcome_incarnation) {
+    if (incarnation > peer.incarnation) {
+      ++core_.counts.implausible;
+      members_.Hasten(*peer.link);
+    } else {
+      CountDuplicate(peer);
+    }
+    return false;
+  }
   CountLost(peer, peer.heard->GiveUp());
-  peer.heard.emplace(1);
-  peer.incarnation = incarnation;
+  peer.Follow(incarnation, 1, now);
   peer.clock = {};
   return true;
 }
 
-void Hearing::Take(Peer& peer, std::size_t bytes, bool live, Instant now) {
+void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   Message& in = core_.in;
   ExchangeCounts& counts = core_.counts;
   if (core_.to_limiter.size() >= kWaitingMax) {
     ++counts.overflow;
     return;
   }
-  if (!TakeIncarnation(peer, now)) return CountDuplicate(peer);
+  if (!TakeIncarnation(peer, now)) return;
+  if (in.incarnation == peer.welcome_incarnation) peer.published = std::max(peer.published, in.sequence);
+  if (peer.claim_is_false(now)) {
+    ++counts.implausible;
+    peer.claim.reset();
+    peer.Follow(peer.incarnation, std::min(peer.welcome_sequence + 1, in.sequence), now);
+  }
+  const bool live = in.sequence >= peer.heard->next();    // as it was published, not sent again
   const Heard::Change change = peer.heard->Note(in.sequence, now);
   if (!change.fresh) return CountDuplicate(peer);
   if (change.missed != 0) core_.PassAt(now + Wait(peer));

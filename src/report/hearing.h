@@ -1,5 +1,5 @@
-// Reports of peers: each is passed on to the limiter once, by this host's clock; what is missing is asked for. While this
-// host joins they are held back.
+// Reports of peers: each is passed on to the limiter once, by this host's clock; what is missing is asked for. While
+// this host joins they are held back.
 #pragma once
 
 #include <deque>
@@ -17,8 +17,8 @@ class Hearing {
   Hearing(ExchangeCore& core, Membership& members, Joining& joining)
       : core_(core), members_(members), joining_(joining) {}
 
-  // The report that has come. `live`: as it was published, not sent again.
-  void OnReport(std::string_view frame, bool live, Instant now);
+  // The report that has come, on the link of the peer that it is from.
+  void OnReport(Peer& peer, std::string_view frame, Instant now);
   // The sender no longer has some of what was asked for.
   void OnGone(Peer& peer);
 
@@ -33,11 +33,10 @@ class Hearing {
   struct Held {
     std::string bytes;
     Instant arrival;
-    bool live;
   };
 
-  void Hold(std::string_view frame, bool live, Instant now);
-  void Take(Peer& peer, std::size_t bytes, bool live, Instant now);
+  void Hold(std::string_view frame, Instant now);
+  void Take(Peer& peer, std::size_t bytes, Instant now);
   bool TakeIncarnation(Peer& peer, Instant now);
   void CountDuplicate(Peer& peer);
   void CountLost(Peer& peer, std::uint64_t lost);

@@ -40,23 +40,27 @@ void Joining::TellJoined() {
   if (!std::exchange(told_, true)) core_.to_limiter.Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
 }
 
-void Joining::Stop() {
+void Joining::Stop(Instant now) {
   joining_ = false;
   joined_ = true;
   TellJoined();
   for (auto& [id, link] : members_.links()) {
-    if (link.peer != nullptr) Start(*link.peer);
+    if (link.peer != nullptr) Start(*link.peer, now);
   }
 }
 
 // A table that begins empty wants all that the peer ever published, if the peer still has it. One that was kept over a
 // restart, or that has part of a snapshot, has most of it and would debit it twice.
-void Joining::Start(Peer& peer) {
+void Joining::Start(Peer& peer, Instant now) {
   if (peer.heard || joining_) return;
   const bool all = core_.options.fresh_table && !part_merged_ && peer.has_all;
   const bool unlikely = peer.welcome_sequence == kLastSequence;
-  peer.incarnation = peer.welcome_incarnation;
-  peer.heard.emplace(all || unlikely ? 1 : peer.welcome_sequence + 1);
+  if (peer.claim) {    // the snapshot has what is before; a life that the donor has not heard is news from its first
+                       // frame
+    peer.Follow(peer.welcome_incarnation, 1, now);
+    return;
+  }
+  peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1, now);
   behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
 }
 
@@ -95,7 +99,7 @@ Instant Joining::Join(Instant now) {
   const bool alone = members_.alone();
   // Half of a snapshot is worse than none: what is held back may be in it already.
   if (alone || now >= end || (failures_ >= kFailuresMax && !part_merged_)) {
-    Stop();
+    Stop(now);
     joined_ = !alone;    // the first other host that is added is a reason to join
     return kNever;
   }
@@ -156,7 +160,7 @@ void Joining::OnPart(LinkId link, const Peer& donor, std::string_view frame, Ins
     parts_bytes_ += frame.size();
     parts_overflow_ |= parts_bytes_ > core_.options.held_bytes;
     Finish();
-    Merge();
+    Merge(now);
   }
 }
 
@@ -166,7 +170,7 @@ void Joining::OnEnd(LinkId link, Instant now) {
   taking_->positions = std::move(core_.in.positions);
   taking_->deadline = now + kDonorPatience;    // for parts that the end has overtaken
   Finish();
-  Merge();
+  Merge(now);
 }
 
 void Joining::OnRefusal(Link& link, Instant now) {
@@ -188,7 +192,7 @@ void Joining::ForgetParts() {
   parts_overflow_ = false;
 }
 
-void Joining::Merge() {
+void Joining::Merge(Instant now) {
   while (merging() && core_.to_limiter.empty()) {
     const Part part = std::move(parts_.front());
     parts_.pop_front();
@@ -206,12 +210,9 @@ void Joining::Merge() {
   for (const Position& p : positions) {
     if (p.sender == core_.options.name || p.incarnation == 0) continue;
     Peer& peer = members_.FindOrAdd(p.sender);
-    if (peer.heard) continue;
-    peer.incarnation = p.incarnation;
-    if (peer.welcome_incarnation != p.incarnation) peer.clock = {};
-    peer.heard.emplace(std::max<std::uint64_t>(p.next, 1));
+    if (!peer.heard) peer.claim = {p.incarnation, std::max<std::uint64_t>(p.next, 1)};
   }
-  Stop();
+  Stop(now);
 }
 
 }    // namespace dthrottle

@@ -25,10 +25,10 @@ class Joining {
   bool merging() const { return (arrived_ || parts_overflow_) && !parts_.empty(); }
 
   // Ends the waiting with what there is. What was held back can be let go then.
-  void Stop();
+  void Stop(Instant now);
 
   // Decides from where on this peer's reports count, unless that is known.
-  void Start(Peer& peer);
+  void Start(Peer& peer, Instant now);
 
   // What came in a message about a snapshot.
   void OnPart(LinkId link, const Peer& donor, std::string_view frame, Instant now);
@@ -36,7 +36,7 @@ class Joining {
   void OnRefusal(Link& link, Instant now);
 
   // Passes parts on as far as the limiter has room; the next call goes on.
-  void Merge();
+  void Merge(Instant now);
 
   // Asks for what is due. Returns when to look again.
   Instant Pass(Instant now);

@@ -18,10 +18,11 @@ constexpr Duration kIntroductionMax = 10s;    // and for how long
 
 // ---- Links ----
 
-Link& Membership::Add(LinkId id, std::string address) {
+Link& Membership::Add(LinkId id, std::string address, std::string proven) {
   Link& link = links_[id];
   link.status.link = id;
   link.status.address = std::move(address);
+  link.proven = std::move(proven);
   core_.PassSoon();
   return link;
 }
@@ -99,9 +100,15 @@ Peer& Membership::FindOrAdd(const std::string& name) {
 
 Instant Membership::HelloDue(const Link& link) const {
   if (link.status.state == PeerState::kSelf) return ExchangeCore::kNever;
+  if (link.hastened) return link.hello_sent + kHelloHastened;
   const Instant soon = link.hello_sent + kHelloEvery + link.jitter, late = soon + (kHelloAgain - kHelloEvery);
-  if (link.peer != nullptr) return std::min(late, std::max(soon, link.peer->silent_at()));
+  if (link.peer != nullptr) return std::min(late, std::max(soon, link.peer->quiet_at()));
   return link.status.state == PeerState::kRefused ? late : soon;
+}
+
+void Membership::Hasten(Link& link) {
+  link.hastened = true;
+  core_.PassSoon();
 }
 
 void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
@@ -109,35 +116,45 @@ void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
   m.sequence = published;
   m.period = core_.options.period;
   m.text = core_.options.version;
+  m.snapshot = link.hello = core_.prng.Next() | 1;
   link.awaiting = true;
+  link.hastened = false;
   link.hello_sent = now;
   link.jitter = Duration(static_cast<Duration::rep>(core_.prng.Below(kHelloEvery.count() / 4)));
   core_.transport.Ask(link.status.link, core_.Encoded());
 }
 
-void Membership::OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now) {
+bool Membership::OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now) {
   const Message& in = core_.in;
   if (in.sender == core_.options.name && in.incarnation != core_.options.incarnation) {
-    return core_.Refuse(route, "your name is also mine", 0, now);
+    core_.Refuse(route, "your name is also mine", in.snapshot, now);
+    return false;
   }
   Message& m = core_.Begin(MessageKind::kWelcome, now);
   m.sequence = published;
   m.ring_low = low;
   m.period = core_.options.period;
   m.text = core_.options.version;
+  m.snapshot = in.snapshot;
   core_.transport.Answer(route, core_.Encoded());
-  if (in.sender == core_.options.name || Linked(in.sender) != nullptr) return;
+  if (in.sender == core_.options.name) return false;
+  if (Linked(in.sender) != nullptr) return true;
   // It may be a peer that has just come up, and will soon want what we give to peers only.
   for (auto& [id, link] : links_) {
-    if (link.status.state == PeerState::kConnecting) link.jitter = kHelloHastened - kHelloEvery;
+    if (link.status.state == PeerState::kConnecting) Hasten(link);
   }
-  core_.PassSoon();
+  return true;
 }
 
 Peer* Membership::OnWelcome(Link& link, Instant now) {
-  if (!link.awaiting) return nullptr;    // nobody asked, or it came twice
   const Message& in = core_.in;
-  link.awaiting = false;
+  if (!link.awaiting || in.snapshot != link.hello) return nullptr;    // of an earlier hello, or it came twice
+  link.awaiting = link.hastened = false;
+  if (!link.proven.empty() && in.sender != link.proven) {
+    ++core_.counts.forged;
+    Refuse(link, "its key belongs to another name: " + link.proven);
+    return nullptr;
+  }
   link.status.version = in.text;
   link.sequence = in.sequence;
   if (in.sender == core_.options.name) {
@@ -165,9 +182,10 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
   peer.SetPeriod(in.period);
   if (peer.welcome_incarnation != in.incarnation) {
     peer.welcome_incarnation = in.incarnation;
-    peer.welcome_sequence = in.sequence;
+    peer.welcome_sequence = peer.published = in.sequence;
     peer.has_all = in.ring_low == 1;
   }
+  peer.published = std::max(peer.published, in.sequence);
   if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Note(in.to, now);
   core_.PassSoon();
   return &peer;

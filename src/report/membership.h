@@ -1,5 +1,5 @@
-// Who is there: the links of this host, the hosts behind them, hello and welcome. Also counts frames of strangers, which
-// takes patience: while a hello waits for its first answer, nobody knows what the host there is called.
+// Who is there: the links of this host, the hosts behind them, hello and welcome. Also counts frames of strangers,
+// which takes patience: while a hello waits for its first answer, nobody knows what the host there is called.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ class Membership {
 
   // ---- Links ----
 
-  Link& Add(LinkId id, std::string address);
+  Link& Add(LinkId id, std::string address, std::string proven);
   void Remove(LinkId id);
   Link* Find(LinkId id);    // null: none
   std::map<LinkId, Link>& links() { return links_; }
@@ -43,7 +43,10 @@ class Membership {
 
   Instant HelloDue(const Link& link) const;
   void SayHello(Link& link, std::uint64_t published, Instant now);
-  void OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now);
+  // The link's next hello goes out as soon as one may.
+  void Hasten(Link& link);
+  // True if the sender is welcome: another host, with a name of its own.
+  bool OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now);
   // Returns the host if the link leads to one, null otherwise.
   Peer* OnWelcome(Link& link, Instant now);
 

@@ -63,7 +63,7 @@ struct Message {
   Instant from{}, to{};          // report: interval of the hits; others: `to` is when it was sent. Sender's clock
   Duration period{};             // report, hello, welcome: the sender's
   bool last = false;             // report: no more frames for this interval
-  std::uint64_t snapshot = 0;    // number of a snapshot, chosen by who wants it; in a refusal: of which one
+  std::uint64_t snapshot = 0;    // number chosen by who asks for a snapshot, or says hello; the answer repeats it
   std::string text;              // hello, welcome: the program's version; refusal: why
   std::vector<SequenceRange> ranges;    // repeat
   std::vector<Position> positions;      // snapshot end

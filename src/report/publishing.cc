@@ -9,32 +9,35 @@ namespace dthrottle {
 namespace {
 
 constexpr std::size_t kRepeatedMax = 64;    // frames in answer to one request
+// Peers say hello every 30 s, so a connection without three of them is over, whatever the transport knows of it.
+constexpr Duration kSubscriptionMax = std::chrono::seconds(100);
+constexpr std::size_t kSubscriptionsOfName = 4, kSubscriptionsMax = 4096;
 
 }    // namespace
 
-void Publishing::FromLimiter(ToPeers& item) {
+void Publishing::FromLimiter(ToPeers& item, Instant now) {
   switch (item.kind) {
     case ToPeers::Kind::kHits:
-      Flush();
+      Flush(now);
       hits_ = std::move(item);
       return;
     case ToPeers::Kind::kUrgent:
       ++core_.counts.urgent_frames;
       core_.counts.urgent_entries += item.entries.size();
-      return Publish(item, false);
+      return Publish(item, false, now);
     case ToPeers::Kind::kPeriodEnd:
       if (!hits_) {
         hits_ = std::move(item);
         hits_->from = hits_->to;
         hits_->entries.Clear();
       }
-      return PublishHits(true);
+      return PublishHits(true, now);
     default:
       DT_CHECK(false);
   }
 }
 
-void Publishing::Publish(ToPeers& item, bool last) {
+void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   Message& m = core_.Begin(MessageKind::kReport, item.to);
   m.sequence = ring_.next();
   m.ring_low = ring_.low();
@@ -47,12 +50,35 @@ void Publishing::Publish(ToPeers& item, bool last) {
   ++core_.counts.published;
   core_.counts.published_bytes += frame->size();
   ring_.Append(frame);
-  core_.transport.Publish(frame);
+  std::erase_if(subscribers_, [&](const auto& one) {
+    return now - one.second.hello > kSubscriptionMax || !core_.transport.Publish(one.first, frame);
+  });
 }
 
-void Publishing::PublishHits(bool last) {
-  Publish(*hits_, last);
+void Publishing::PublishHits(bool last, Instant now) {
+  Publish(*hits_, last, now);
   hits_.reset();
+}
+
+void Publishing::Subscribe(const Route& route, const std::string& name, Instant now) {
+  if (const auto known = subscribers_.find(route); known != subscribers_.end()) {
+    known->second = {name, now};
+    return;
+  }
+  std::size_t of_name = 0;
+  auto oldest = subscribers_.end(), oldest_of_name = subscribers_.end();
+  for (auto it = subscribers_.begin(); it != subscribers_.end(); ++it) {
+    if (oldest == subscribers_.end() || it->second.hello < oldest->second.hello) oldest = it;
+    if (it->second.name != name) continue;
+    ++of_name;
+    if (oldest_of_name == subscribers_.end() || it->second.hello < oldest_of_name->second.hello) oldest_of_name = it;
+  }
+  if (of_name >= kSubscriptionsOfName) {
+    subscribers_.erase(oldest_of_name);
+  } else if (subscribers_.size() >= kSubscriptionsMax) {
+    subscribers_.erase(oldest);
+  }
+  subscribers_[route] = {name, now};
 }
 
 void Publishing::OnRepeat(const Route& route, Peer& peer, Instant now) {

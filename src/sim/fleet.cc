@@ -139,6 +139,9 @@ void Fleet::Start(std::uint32_t host, bool keep_table) {
   }
   network_.Reconnect(host, now_);
   hosts_[host]->Start(keep_table, now_);
+  for (std::uint32_t other = 0; other < size(); ++other) {
+    if (other != host) hosts_[other]->Connected(host, now_);
+  }
   if (hosts_[host]->answers()) Work(host);
 }
 
@@ -259,16 +262,9 @@ bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost) {
 
 void Fleet::Send(const Parcel& parcel) {
   Mix(SipHash<1, 3>({parcel.from, parcel.to}, *parcel.frame));
-  const auto send = [&](std::uint32_t to) {
-    Parcel copy = parcel;
-    copy.to = to;
-    copy.life = hosts_[to]->lives();
-    network_.Send(std::move(copy), now_);
-  };
-  if (parcel.channel != Channel::kPublished) return send(parcel.to);
-  for (std::uint32_t to = 0; to < size(); ++to) {
-    if (to != parcel.from) send(to);
-  }
+  Parcel copy = parcel;
+  copy.life = hosts_[parcel.to]->lives();
+  network_.Send(std::move(copy), now_);
 }
 
 void Fleet::Reported(std::uint32_t host, const Entries& entries) {

@@ -103,6 +103,10 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   }
 }
 
+void SimHost::Connected(std::uint32_t peer, WorldTime now) {
+  if (running()) life_->exchange.OnConnected(peer, clock_.Local(now));
+}
+
 void SimHost::Kill() {
   DT_CHECK(running());
   life_.reset();
@@ -180,7 +184,7 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
   Exchange& exchange = life_->exchange;
   switch (parcel.channel) {
     case Channel::kPublished:
-      return exchange.OnPublished(*parcel.frame, now);
+      return exchange.OnAnswer(parcel.from, *parcel.frame, now);
     case Channel::kRequest:
       return exchange.OnRequest(std::to_string(parcel.from), HostName(parcel.from), *parcel.frame, now);
     case Channel::kAnswer:
@@ -191,8 +195,9 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
   }
 }
 
-void SimHost::Publish(const Frame& frame) {
-  surroundings_.Send({Channel::kPublished, number_, number_, 0, frame});
+bool SimHost::Publish(const Route& route, const Frame& frame) {
+  surroundings_.Send({Channel::kPublished, number_, static_cast<std::uint32_t>(std::stoul(route)), 0, frame});
+  return true;
 }
 
 void SimHost::Ask(LinkId link, const Frame& frame) {

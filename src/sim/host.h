@@ -58,6 +58,8 @@ class SimHost final : private Transport, private CapacityTransport {
 
   // REQUIRES: !running().
   void Start(bool keep_table, WorldTime now);
+  // The connection to `peer` is a new one, because it has started anew.
+  void Connected(std::uint32_t peer, WorldTime now);
   // As kill -9. REQUIRES: running().
   void Kill();
   void Pause() { ++pauses_; }
@@ -132,7 +134,7 @@ class SimHost final : private Transport, private CapacityTransport {
     std::span<std::byte> bytes_;
   };
 
-  void Publish(const Frame& frame) override;
+  bool Publish(const Route& route, const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
   void Answer(const Route& route, const Frame& frame) override;
   void Send(std::string_view peer, std::string_view frame) override;

@@ -4,7 +4,7 @@
 //   mesh_bench peers PEERS TAGS                      only the peers: prints their addresses, and runs until killed
 //
 // The receiver is all that the daemon has for it: PeerThread, Limiter, Sharing, driven as a loop drives them. The peers
-// are another process, whose CPU time does not count: each is a socket that publishes and one that answers, and reports
+// are another process, whose CPU time does not count: each is a socket that answers a hello and then reports
 // the same IPv4 tags once a second, in its own phase; no tag is of two peers. They have the last of the cores that this
 // is given, and the receiver the others: on one core they would wash its caches out, which peers elsewhere do not.
 // Medians are of the seconds.
@@ -69,15 +69,14 @@ std::string NameOf(std::size_t peer) {
 class Peer {
  public:
   Peer(zmq::context_t& context, std::size_t number, const Options& options)
-      : publisher_(context, zmq::socket_type::pub), answers_(context, zmq::socket_type::router) {
+      : socket_(context, zmq::socket_type::router) {
     if (options.curve) keys_ = GenerateKeyPair();
-    for (zmq::socket_t* socket : {&publisher_, &answers_}) {
-      socket->set(zmq::sockopt::linger, 0);
-      if (!options.curve) continue;
-      socket->set(zmq::sockopt::curve_server, 1);
-      socket->set(zmq::sockopt::curve_secretkey, keys_.secret_key);
+    socket_.set(zmq::sockopt::linger, 0);
+    socket_.set(zmq::sockopt::sndhwm, static_cast<int>(64 + options.tags / 1000));
+    if (options.curve) {
+      socket_.set(zmq::sockopt::curve_server, 1);
+      socket_.set(zmq::sockopt::curve_secretkey, keys_.secret_key);
     }
-    publisher_.set(zmq::sockopt::sndhwm, static_cast<int>(64 + options.tags / 1000));
     base_.sender = NameOf(number);
     base_.incarnation = 1;
     Prng prng(number + 1);
@@ -92,22 +91,16 @@ class Peer {
     }
   }
 
-  // On the first two ports from `port` on that are free; moves it behind them.
+  // On the first port from `port` on that is free; moves it behind that.
   Introduction Bind(std::uint16_t& port) {
-    for (;; port = static_cast<std::uint16_t>(port + 2)) {
-      DT_CHECK(port < 32000);
-      const std::string url = Url(port);
-      if (zmq_bind(publisher_.handle(), url.c_str()) != 0) continue;
-      if (zmq_bind(answers_.handle(), Url(port + 1).c_str()) == 0) break;
-      zmq_unbind(publisher_.handle(), url.c_str());
-    }
-    Introduction introduction{port, {}};
+    while (zmq_bind(socket_.handle(), Url(port).c_str()) != 0) DT_CHECK(++port < 32000);
+    Introduction introduction{port++, {}};
     std::copy(keys_.public_key.begin(), keys_.public_key.end(), introduction.public_key.begin());
-    port = static_cast<std::uint16_t>(port + 2);
     return introduction;
   }
 
   void Publish(Codec& codec, Instant now) {
+    if (subscriber_.empty()) return;
     for (std::size_t i = 0; i < frames_.size(); ++i) {
       Message& m = Begin(MessageKind::kReport, now);
       m.sequence = m.ring_low = ++published_;
@@ -116,30 +109,29 @@ class Peer {
       std::swap(m.entries, frames_[i]);
       codec.Encode(m, encoded_);
       std::swap(m.entries, frames_[i]);
-      publisher_.send(zmq::buffer(encoded_), zmq::send_flags::dontwait);
+      Send(zmq::message_t(subscriber_));
     }
   }
 
   // Knows nothing of snapshots and keeps nothing to send again, but says so.
   void Answer(Codec& codec, Instant now) {
-    for (zmq::message_t route, body; answers_.recv(route, zmq::recv_flags::dontwait);) {
-      if (!answers_.recv(body, zmq::recv_flags::dontwait)) return;
+    for (zmq::message_t route, body; socket_.recv(route, zmq::recv_flags::dontwait);) {
+      if (!socket_.recv(body, zmq::recv_flags::dontwait)) return;
       if (codec.Decode(body.to_string_view(), message_) != DecodeFault::kNone) continue;
       const MessageKind asked = message_.kind;
+      if (asked == MessageKind::kHello) subscriber_ = route.to_string();
       const std::uint64_t snapshot = message_.snapshot;
       Message& m = Begin(asked == MessageKind::kHello            ? MessageKind::kWelcome
                          : asked == MessageKind::kSnapshotWanted ? MessageKind::kSnapshotEnd
                                                                  : MessageKind::kGone,
                          now);
-      if (m.kind == MessageKind::kSnapshotEnd) {
-        m.snapshot = snapshot;
-      } else {
+      m.snapshot = snapshot;
+      if (m.kind != MessageKind::kSnapshotEnd) {
         m.sequence = published_;
         m.ring_low = published_ + 1;
       }
       codec.Encode(m, encoded_);
-      answers_.send(route, zmq::send_flags::sndmore);
-      answers_.send(zmq::buffer(encoded_), zmq::send_flags::dontwait);
+      Send(std::move(route));
     }
   }
 
@@ -154,7 +146,13 @@ class Peer {
     return message_;
   }
 
-  zmq::socket_t publisher_, answers_;
+  void Send(zmq::message_t route) {
+    socket_.send(route, zmq::send_flags::sndmore);
+    socket_.send(zmq::buffer(encoded_), zmq::send_flags::dontwait);
+  }
+
+  zmq::socket_t socket_;
+  std::string subscriber_;    // its route
   KeyPair keys_;
   Message base_, message_;
   std::vector<Entries> frames_;    // of one report
@@ -179,9 +177,9 @@ void KeepTo(bool last_core) {
 template <class Tell>
 [[noreturn]] void BePeers(const Options& options, Tell&& tell) {
   zmq::context_t context(1);
-  context.set(zmq::ctxopt::max_sockets, static_cast<int>(2 * options.peers + 16));
+  context.set(zmq::ctxopt::max_sockets, static_cast<int>(options.peers + 16));
   std::vector<std::unique_ptr<Peer>> peers;
-  std::uint16_t port = static_cast<std::uint16_t>(12000 + ::getpid() % 4000 * 2);
+  std::uint16_t port = static_cast<std::uint16_t>(12000 + ::getpid() % 16000);
   for (std::size_t i = 0; i < options.peers; ++i) {
     peers.push_back(std::make_unique<Peer>(context, i, options));
     tell(peers.back()->Bind(port));
@@ -287,7 +285,7 @@ class Receiver {
 
   PeerThread::Options ThreadOptions(const Options& options, const std::vector<Introduction>& peers) {
     PeerThread::Options o;
-    o.bind = {"127.0.0.1", static_cast<std::uint16_t>(peers.back().port + 2)};
+    o.bind = {"127.0.0.1", static_cast<std::uint16_t>(peers.back().port + 1)};
     o.exchange.name = "receiver.example";
     o.exchange.incarnation = 1;
     o.exchange.period = kPeriod;

@@ -41,17 +41,16 @@ inline int Listen(std::uint16_t port, int type = SOCK_STREAM) {
   return -1;
 }
 
-// A port that is free together with the one above it, outside the range of outgoing connections.
+// A port that is free, outside the range of outgoing connections.
 inline std::uint16_t FreePort() {
   static std::set<unsigned> given;
   for (;;) {
     std::uint16_t port;
     FillRandom(std::as_writable_bytes(std::span(&port, 1)));
-    port = static_cast<std::uint16_t>(12000 + port % 18000 / 2 * 2);
-    const int a = Listen(port), b = Listen(static_cast<std::uint16_t>(port + 1));
-    if (a >= 0) ::close(a);
-    if (b >= 0) ::close(b);
-    if (a >= 0 && b >= 0 && given.insert(port).second) return port;
+    port = static_cast<std::uint16_t>(12000 + port % 18000);
+    const int fd = Listen(port);
+    if (fd >= 0) ::close(fd);
+    if (fd >= 0 && given.insert(port).second) return port;
   }
 }
 

@@ -152,7 +152,7 @@ TEST_CASE("entries of connect are addresses, names or services, and may name a k
   CHECK(numeric->key_name == "web2");
   CHECK(ParsePeerEntry("tcp://web2.example:7314")->kind == PeerEntry::Kind::kName);
   CHECK(ParsePeerEntry("srv://_dthrottle._tcp.example")->kind == PeerEntry::Kind::kService);
-  for (const char* wrong : {"", "10.0.0.1:7314", "tcp://10.0.0.1", "tcp://10.0.0.1:", "tcp://10.0.0.1:65535",
+  for (const char* wrong : {"", "10.0.0.1:7314", "tcp://10.0.0.1", "tcp://10.0.0.1:", "tcp://10.0.0.1:65536",
                             "tcp://a:0", "tcp://:1", "tcp://fe80::1:1", "tcp://a b:1", "srv://example", "tcp://a:1#",
                             "tcp://a:1#b/c", "epgm://239.0.0.1:1", "tcp://a:99999", "tcp://1.2.3.4;5:1"}) {
     CAPTURE(wrong);

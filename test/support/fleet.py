@@ -55,9 +55,8 @@ class Host(Daemon):
         super().__init__(*limits, peers=self.peers, **options)
 
     @property
-    def ports(self):
-        port = int(self.address.rpartition(":")[2])
-        return port, port + 1
+    def port(self):
+        return int(self.address.rpartition(":")[2])
 
     def reload(self, **peers):
         """Puts changed settings of peers in force by SIGHUP."""

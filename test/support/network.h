@@ -22,7 +22,7 @@ class Network;
 struct NetworkHost final : Transport {
   NetworkHost(Network& n, int i, std::string host_name) : network(n), index(i), name(std::move(host_name)) {}
 
-  void Publish(const Frame& frame) override;
+  bool Publish(const Route& route, const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
   void Answer(const Route& route, const Frame& frame) override;
 
@@ -135,8 +135,7 @@ class Network {
       return;
     }
     const Instant then = now + to.skew;
-    if (packet.way == Way::kPublished) to.exchange->OnPublished(*packet.frame, then);
-    if (packet.way == Way::kAnswer) to.exchange->OnAnswer(packet.link, *packet.frame, then);
+    if (packet.way != Way::kRequest) to.exchange->OnAnswer(packet.link, *packet.frame, then);
     if (packet.way == Way::kRequest) {
       const std::string& name = hosts[packet.from]->name;
       to.exchange->OnRequest(std::to_string(packet.from) + " " + std::to_string(packet.link),
@@ -180,12 +179,11 @@ class Network {
   Codec codec;
 };
 
-inline void NetworkHost::Publish(const Frame& frame) {
-  for (auto& other : network.hosts) {
-    bool subscribed = false;
-    for (const auto& [link, target] : other->links) subscribed |= target == index;
-    if (subscribed && other->running) network.Send(index, other->index, Way::kPublished, 0, frame);
-  }
+inline bool NetworkHost::Publish(const Route& route, const Frame& frame) {
+  const std::size_t space = route.find(' ');
+  network.Send(index, std::stoi(route.substr(0, space)), Way::kPublished,
+               static_cast<LinkId>(std::stoul(route.substr(space + 1))), frame);
+  return true;
 }
 
 inline void NetworkHost::Ask(LinkId link, const Frame& frame) {
@@ -210,6 +208,11 @@ inline void NetworkHost::Start(Instant now) {
   exchange = std::make_unique<Exchange>(options, *to_peers, *from_peers, *this, Prng(network.prng.Next()), now);
   reported = now;
   next_report = now + options.period;
+  for (auto& other : network.hosts) {
+    for (const auto& [link, target] : other->links) {
+      if (target == index && other->running) other->exchange->OnConnected(link, now - skew + other->skew);
+    }
+  }
 }
 
 inline void NetworkHost::Link(const std::string& address, Instant now) {

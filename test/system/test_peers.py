@@ -447,7 +447,7 @@ def ready(kind):
 
 
 class Hostile(ParallelTest):
-    """Whoever can connect to the ports of the peers can send anything, and changes nothing but counters."""
+    """Whoever can connect to the port of the peers can send anything, and changes nothing but counters."""
 
     MEMORY = (300 if SANITIZED else 12) * MEBIBYTE
 
@@ -462,7 +462,7 @@ class Hostile(ParallelTest):
         with Fleet(rule(burst=BURST)) as (a, b):
             wait_all_hear((a, b))
             before = a.stats()["peer_junk"]
-            with contextlib.closing(self.shake_hands(a.ports[1], b"DEALER")) as sock:
+            with contextlib.closing(self.shake_hands(a.port, b"DEALER")) as sock:
                 sock.sendall(part * 50_000 + b"\0\x04last")
                 wait_until(lambda: a.stats()["peer_junk"] > before, "it is counted")
                 sock.sendall(part * 50_000)    # and no last one
@@ -483,17 +483,15 @@ class Hostile(ParallelTest):
                 self.noise(a, noise, 400 // SLOW, keys)
                 ledger.serve(a, "C", 7)
                 ledger.serve(b, "C", 5)
-            self.subscriptions(a)
             self.huge(a)
             self.requests(a, noise)
             ledger.settle((a, b), quiet=0.3)
             if not keys:
                 wait_until(lambda: a.stats()["peer_junk"] > 1000, "junk is counted")
-                wait_until(lambda: a.stats()["peer_hung_up"] > 0, "a subscriber was hung up on")
             stats = a.stats()
             grown = a.resident_bytes() - before
             report(f"hostile connections{' with keys' if keys else ''}: resident memory grew by {grown // 1024} KiB, "
-                   f"{stats['peer_junk']} junk frames, {stats['peer_hung_up']} hung up")
+                   f"{stats['peer_junk']} junk frames")
             self.assertLess(grown, self.MEMORY)
             self.assertGreater(stats["reports_sent"], sent)
             self.assertEqual((stats["reports_lost"], b.stats()["reports_lost"]), (0, 0))
@@ -508,7 +506,7 @@ class Hostile(ParallelTest):
         beginnings = (b"", b"", GREETING[:11], GREETING[:20], GREETING[:64], GREETING, CURVE_GREETING,
                       GREETING + ready(b"SUB"), GREETING + ready(b"DEALER"), GREETING + ready(b"nonsense"))
         for i in range(count):
-            with contextlib.suppress(OSError), contextlib.closing(self.connect(host.ports[i % 2])) as sock:
+            with contextlib.suppress(OSError), contextlib.closing(self.connect(host.port)) as sock:
                 sock.sendall(noise.choice(beginnings) + noise.randbytes(noise.choice([0, 1, 9, 100, 5000])))
                 if i % 5 == 0:
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -525,17 +523,10 @@ class Hostile(ParallelTest):
                 said += data
         return sock
 
-    def subscriptions(self, host):
-        """A subscriber that wants a thousand other topics."""
-        with contextlib.suppress(OSError), contextlib.closing(self.shake_hands(host.ports[0], b"SUB")) as sock:
-            for i in range(1000):
-                sock.sendall(b"\0\x21\x01" + (b"%d" % i).ljust(32, b"t"))
-            time.sleep(0.2)
-
     def huge(self, host):
         """Frames of 2^40 bytes, of which a little comes."""
         with contextlib.ExitStack() as stack:
-            socks = [stack.enter_context(contextlib.closing(self.connect(host.ports[i % 2]))) for i in range(50)]
+            socks = [stack.enter_context(contextlib.closing(self.connect(host.port))) for i in range(50)]
             for i, sock in enumerate(socks):
                 with contextlib.suppress(OSError):
                     sock.sendall(GREETING + ready((b"SUB", b"DEALER")[i % 2]) + b"\x02" + struct.pack(">Q", 1 << 40))
@@ -544,7 +535,7 @@ class Hostile(ParallelTest):
 
     def requests(self, host, noise):
         """Requests, in frames, that mean nothing."""
-        with contextlib.suppress(OSError), contextlib.closing(self.shake_hands(host.ports[1], b"DEALER")) as sock:
+        with contextlib.suppress(OSError), contextlib.closing(self.shake_hands(host.port, b"DEALER")) as sock:
             for _ in range(2000):
                 body = noise.choice([b"", b"F\x01\0\0\0", b"F\x01"]) + noise.randbytes(noise.randrange(200))
                 sock.sendall(b"\0" + bytes([len(body)]) + body)

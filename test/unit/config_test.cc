@@ -423,7 +423,7 @@ TEST_CASE("peers beyond this host need keys") {
   CHECK(errors("key_file=\"/k\"\nconnect=[\"tcp://127.0.0.1:7314\"]").size() == 1);
   CHECK(errors("bind=\"\"\nconnect=[\"tcp://127.0.0.1:7314\"]").size() == 1);
   for (const char* bad :
-       {"10.0.0.2:7314", "tcp://10.0.0.2", "tcp://10.0.0.2:0", "tcp://10.0.0.2:65535", "tcp://1.2.3:4", "tcp://h:7314#",
+       {"10.0.0.2:7314", "tcp://10.0.0.2", "tcp://10.0.0.2:0", "tcp://10.0.0.2:65536", "tcp://1.2.3:4", "tcp://h:7314#",
         "tcp://h:7314#a b", "srv://x", "pgm://h:1", "tcp://:1", ""}) {
     CAPTURE(bad);
     CHECK_FALSE(ParsePeerEntry(bad).has_value());
