@@ -743,7 +743,7 @@ std::vector<Key<Rule>> MakeRuleKeys() {
       "heard of; a query beyond it is refused until they have heard, some 20 ms. It bounds what a crowd that comes to "
       "all hosts at once gets: so many tokens from each. A burst on one host alone is served in parts of it. Without "
       "it "
-      "2 x burst / the square root of the number of hosts, and at least 2.",
+      "2 x burst / the square root of the number of hosts, and at least 4.",
       {},
       {}};
   max_unheard.set = [](Rule& rule, const Value& value) {

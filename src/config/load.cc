@@ -12,6 +12,7 @@
 #include "config/keys.h"
 #include "config/values.h"
 #include "lease/address.h"
+#include "rule/pace.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -588,7 +589,7 @@ class Loader {
     return (Hosts() - 1) * (rule.burst + rule.rate * Seconds(loaded_.settings.peers.period));
   }
   double ForecastExcess(const Rule& rule) const {
-    return (Hosts() - 1) * rule.max_unheard.value_or(std::max(2.0, 2 * rule.burst / std::sqrt(Hosts())));
+    return (Hosts() - 1) * rule.max_unheard.value_or(UnheardMaxOf(rule.burst, std::sqrt(Hosts())));
   }
 
   void WarnLocal(const Rule& rule, toml::source_position place) {
@@ -625,7 +626,6 @@ class Loader {
 
   void WarnForecast(const Rule& rule, toml::source_position place) {
     constexpr Duration kPeriodMax = std::chrono::seconds(10);
-    constexpr int kBelievedPeriods = 3;    // as in limiter/watch.cc
     const Duration period = loaded_.settings.peers.period;
     WarnTolerance(rule, ForecastExcess(rule), place);
     if (period > kPeriodMax) {
@@ -633,11 +633,14 @@ class Loader {
                               "is gone is believed for {}; a period of 1s to 10s fits",
                               rule.name, FormatDuration(period), FormatDuration(kBelievedPeriods * period)));
     }
-    if (rule.burst < std::sqrt(Hosts()) && !rule.max_unheard.has_value()) {
+    const double fits = BurstOfUnheardMin(std::sqrt(Hosts()));
+    const Tokens each = std::min(UnheardMaxOf(rule.burst, std::sqrt(Hosts())), rule.burst);
+    if (rule.burst < fits && Hosts() * each > 2 * rule.burst && !rule.max_unheard.has_value()) {
       Warn(place,
-           fmt::format("rule \"{}\": share = \"forecast\" with burst = {} and {} hosts: each serves 2 before the "
-                       "others know, {} at once; a burst of {} fits, or max_unheard = 1",
-                       rule.name, FormatNumber(rule.burst), Hosts(), 2 * Hosts(), 2 * Hosts()));
+           fmt::format("rule \"{}\": share = \"forecast\" with burst = {} and {} hosts: each serves {} before the "
+                       "others know, {} at once; a burst of {:.0f} fits, or max_unheard = 1",
+                       rule.name, FormatNumber(rule.burst), Hosts(), FormatNumber(each), FormatNumber(Hosts() * each),
+                       std::ceil(fits)));
     }
   }
 

@@ -21,6 +21,7 @@
 #include "base/time.h"
 #include "bucket/table.h"
 #include "limiter/certificate.h"
+#include "limiter/draft.h"
 #include "limiter/lane.h"
 #include "limiter/part_table.h"
 #include "limiter/watches.h"
@@ -98,6 +99,7 @@ struct MergeCounts {
   std::uint64_t unmatched = 0;     // of them, under no rule here, or under one that is not shared
   std::uint64_t unrecorded = 0;    // of them, without room in the table
   std::uint64_t expired = 0;       // hits dropped because they were older than the horizon
+  std::uint64_t disbelieved = 0;    // demands that count for less than was announced, because hits do not bear them out
 };
 
 // Of tags that are watched.
@@ -163,7 +165,7 @@ class Limiter final : private SlotPolicy {
 
   // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
   // is no room. A limit that is not shared counts as handed over.
-  bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Entries& out);
+  bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out);
   bool AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
 
   const MergeCounts& merge_counts() const { return merge_counts_; }
@@ -195,7 +197,7 @@ class Limiter final : private SlotPolicy {
 
   // Hands over what is urgent, of hits since `from`, as long as there is room; true if not all of it found some. To be
   // called at urgent_at(), though not more often than every kUrgentEvery, and soon after `wake`.
-  bool ReportUrgent(Instant from, Instant now, Entries& out);
+  bool ReportUrgent(Instant from, Instant now, Draft& out);
   Instant urgent_at() const { return noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_; }
   static constexpr Duration kUrgentEvery = std::chrono::milliseconds(5);
 
@@ -259,11 +261,10 @@ class Limiter final : private SlotPolicy {
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   struct Said {
     std::uint64_t value;
-    std::uint8_t phase;
     std::optional<std::uint64_t> demand;
   };
   bool AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const;
-  static std::uint8_t PhaseOf(Ticks began, Instant from, Instant to);
+  bool AddHits(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
   // What a debit under a limit is done by.
   struct DebitTerms {
     LimitIndex index = std::numeric_limits<LimitIndex>::max();    // of none
@@ -297,16 +298,11 @@ class Limiter final : private SlotPolicy {
   }
   void NoteNow(Watch& watch);
   void LookAgain(const Watch& watch, Instant now);
-  struct Word {
-    Tokens hits;
-    std::optional<std::uint64_t> demand;
-    Instant when, to;    // hits are charged as of, and are all until
-    std::uint32_t peer;
-  };
-  Instant Hear(const Word& word, const Tag& tag, std::uint64_t hash, const Slot* slot, const Limit& limit, Instant now);
+  Instant Hear(const PeerWord& word, const Tag& tag, std::uint64_t hash, const Slot* slot, const Limit& limit,
+               Instant now);
   bool ReportHits(Watch& watch, LimitIndex limit, Tokens hits, const Waste* waste, Instant from, Instant to,
-                  Entries& out);
-  bool LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out);
+                  Draft& out);
+  bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
   void CertifyTag(std::size_t set, std::size_t way, std::uint64_t hash, Instant now);
   std::uint64_t HeardOf(std::size_t counter) const;
   RuleTotals CounterTotals(std::size_t counter) const;

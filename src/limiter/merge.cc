@@ -93,14 +93,14 @@ void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, In
       [&](const Entry& entry, Table::Shard& shard, const Tag& tag, std::uint64_t hash, Slot* slot, LimitIndex index) {
         if (index != terms.index) terms = TermsOf(index);
         const Limit& limit = *terms.limit;
-        Instant when = std::min(from + phase * entry.phase, now);
-        if (now - when > terms.horizon) {
+        if (now - to > terms.horizon) {
           merge_counts_.expired += entry.value;
           return;
         }
+        Instant when = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
         if (Watched(limit)) {
-          when = Hear({static_cast<double>(entry.value), entries.demand(entry), when, to, peer}, tag, hash, slot, limit,
-                      now);
+          const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
+          when = Hear({peer, static_cast<double>(entry.value), demand, when, to}, tag, hash, slot, limit, now);
         }
         if (entry.value == 0) return;
         const Bucket before = slot != nullptr ? slot->bucket : Bucket();
@@ -152,29 +152,30 @@ void Limiter::Merge(const Entries& entries, std::size_t first, std::size_t n, In
 
 // ---- The other way ----
 
-// A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
-// Of a tag that is watched its first hit since the latest report is known.
-std::uint8_t Limiter::PhaseOf(Ticks began, Instant from, Instant to) {
-  const Ticks length = ToTicks(to - from), since = began - ToTicks(from);
-  if (since <= 0 || length <= 0) return 0;
-  return static_cast<std::uint8_t>(std::min<Ticks>((since * kPhases + length - 1) / length, kPhases - 1));
-}
-
 bool Limiter::AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const {
-  if (!tag.is_digest) return out.Add(tag, said.value, said.phase, said.demand);
+  if (!tag.is_digest) return out.Add(tag, said.value, 0, said.demand);
   const std::size_t rule = rules_->limit(limit).rule;
   if (rule >= rules_->rules().size()) return true;
   std::string named(tag.bytes);
   named += rules_->rules()[rule].name;
-  return out.Add({named, true}, said.value, said.phase, said.demand);
+  return out.Add({named, true}, said.value, 0, said.demand);
 }
 
-bool Limiter::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Entries& out) {
+bool Limiter::AddHits(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const {
+  const std::size_t before = out.entries.size();
+  if (!AddEntry(tag, limit, said, out.entries)) return false;
+  if (out.entries.size() > before) out.began.push_back(began);
+  return true;
+}
+
+// A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
+bool Limiter::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out) {
   const Limit& limit = rules_->limit(slot.limit);
   if (!limit.shared) return true;
   Watch* watch = Watched(limit) ? watches_->Find(table_->Hash(tag)) : nullptr;
   if (watch != nullptr) return ReportHits(*watch, slot.limit, slot.unreported, &waste, from, to, out);
-  return AddEntry(tag, slot.limit, {slot.unreported, PhaseOf(waste.Since(ToTicks(to)), from, to), {}}, out);
+  const Ticks began = std::max(waste.Since(ToTicks(to)), ToTicks(from));
+  return AddHits(tag, slot.limit, {slot.unreported, {}}, began, out);
 }
 
 // As its peers know it: without the hits that no report has carried yet.
@@ -184,7 +185,7 @@ bool Limiter::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& 
   Bucket known = slot.bucket;
   known.Credit(limit.shape, slot.unreported);
   const auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
-  return left == 0 || AddEntry(tag, slot.limit, {static_cast<std::uint64_t>(left), 0, {}}, out);
+  return left == 0 || AddEntry(tag, slot.limit, {static_cast<std::uint64_t>(left), {}}, out);
 }
 
 }    // namespace dthrottle

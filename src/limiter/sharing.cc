@@ -11,6 +11,9 @@ constexpr std::size_t kGroupsPerSlice = 64;
 constexpr std::size_t kEntriesPerSlice = 256;
 constexpr std::size_t kCellsPerSlice = 2048;
 
+// How far the interval of hits reaches back before the report's own.
+constexpr int kReachPeriods = 3;
+
 // How soon to try again when the other side has no room.
 constexpr Duration kRetry = std::chrono::milliseconds(5);
 
@@ -112,28 +115,32 @@ bool Sharing::Push(ToPeers::Kind kind, Instant now) {
   return Push(outgoing_, now);
 }
 
-bool Sharing::PushHits(Instant now) {
-  if (outgoing_.entries.empty()) return true;
-  outgoing_.from = from_;
-  outgoing_.to = to_;
-  return Push(ToPeers::Kind::kHits, now);
-}
-
-bool Sharing::PushUrgent(Instant now) {
-  return urgent_.entries.empty() || Push(urgent_, now);
+// Hits that waited may have begun before the interval of this report: those of a watched tag wait for two periods and
+// then for the next walk through the table.
+bool Sharing::PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now) {
+  if (draft.entries.empty()) return true;
+  ToPeers message;
+  message.kind = kind;
+  message.from = draft.Stamp(from_, to, kReachPeriods * period_);
+  message.to = to;
+  message.entries = std::move(draft.entries);
+  if (!Push(message, now)) {
+    draft.entries = std::move(message.entries);
+    return false;
+  }
+  draft.Clear();
+  return true;
 }
 
 Instant Sharing::UrgentAt() const {
   return holding_ ? Instant::max() : std::max(urgent_from_, limiter_.urgent_at());
 }
 
-// Hits of tags that cannot wait. They happened in the interval that the next report of all will be about.
+// Hits of tags that cannot wait. They happened until now, before the next report of all.
 bool Sharing::CollectUrgent(Instant now) {
   if (!PushUrgent(now)) return true;
-  urgent_.kind = ToPeers::Kind::kUrgent;
-  urgent_.from = from_;
-  urgent_.to = now;
-  const bool more = limiter_.ReportUrgent(from_, now, urgent_.entries);
+  urgent_to_ = now;
+  const bool more = limiter_.ReportUrgent(from_, now, urgent_);
   urgent_from_ = more ? now : now + Limiter::kUrgentEvery;
   return !PushUrgent(now) || more;
 }
@@ -142,7 +149,7 @@ bool Sharing::Collect(Instant now) {
   bool full = false;
   Visitor visitor(
       [&](const Tag& tag, const Slot& slot, const Waste& waste) {
-        full = !limiter_.AddHits(tag, slot, waste, from_, to_, outgoing_.entries);
+        full = !limiter_.AddHits(tag, slot, waste, from_, to_, hits_);
         return !full;
       },
       [&](const Tag& tag, const Slot& slot) { return !leaving_ && limiter_.CanWait(tag, slot, to_); });

@@ -44,12 +44,13 @@ class Sharing {
 
   bool Push(ToPeers& message, Instant now);
   bool Push(ToPeers::Kind kind, Instant now);
-  bool PushHits(Instant now);
+  bool PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
+  bool PushHits(Instant now) { return PushHits(hits_, ToPeers::Kind::kHits, to_, now); }
   void Hold(bool holding);
   bool Collect(Instant now);
   Instant UrgentAt() const;
   bool CollectUrgent(Instant now);
-  bool PushUrgent(Instant now);
+  bool PushUrgent(Instant now) { return PushHits(urgent_, ToPeers::Kind::kUrgent, urgent_to_, now); }
   bool MergeSome(Instant now);
   bool WalkSome(Instant now);
 
@@ -64,8 +65,9 @@ class Sharing {
   // Hits: of (from_, to_], going through the table while collecting_
   bool collecting_ = false, holding_ = false, leaving_ = false;
   Instant from_, to_;
+  Draft hits_, urgent_;
   ToPeers outgoing_;
-  ToPeers urgent_;
+  Instant urgent_to_;
   Instant urgent_from_{};    // not before
 
   // Debits and buckets: the first merged_ entries of incoming_ are done

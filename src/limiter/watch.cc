@@ -15,7 +15,6 @@ namespace {
 constexpr double kWatchDrained = 0.5;
 constexpr Tokens kUnbounded = 1e18;
 constexpr int kCanWaitPeriods = 2;     // how long hits below the threshold wait
-constexpr int kBelievedPeriods = 3;    // how long an announced demand counts without being announced again
 constexpr std::size_t kPartsOfRound = 5;
 // Active watches are looked at in rounds, a part of them at once; by the time of the next part, of no tag is more than
 // this asked for.
@@ -36,12 +35,9 @@ void Limiter::SetHeard(bool heard) {
   if (heard != heard_) table_->Exclusively([&] { heard_ = heard; });
 }
 
-// By default a burst on one host, and 2 sqrt(N) of U on all, so that N hosts together may exceed a burst by as much as
-// their chance differences do.
 Tokens Limiter::UnheardMax(const Limit& limit) const {
   if (!limit.forecast) return kUnbounded;
-  if (limit.max_unheard > 0) return limit.max_unheard;
-  return std::max(2.0, 2 * limit.shape.burst() / root_hosts_);
+  return limit.max_unheard > 0 ? limit.max_unheard : UnheardMaxOf(limit.shape.burst(), root_hosts_);
 }
 
 Pace Limiter::PaceOf(const Limit& limit) const {
@@ -94,11 +90,10 @@ void Limiter::LookAgain(const Watch& watch, Instant now) {
 // ---- What peers say ----
 
 // Returns as of when the hits are to be charged.
-Instant Limiter::Hear(const Word& word, const Tag& tag, std::uint64_t hash, const Slot* slot, const Limit& limit,
+Instant Limiter::Hear(const PeerWord& word, const Tag& tag, std::uint64_t hash, const Slot* slot, const Limit& limit,
                       Instant now) {
-  const double demand = static_cast<double>(word.demand.value_or(0)) / 1000;
   Watch* watch = watches_->Find(hash);
-  const bool begins = watch == nullptr && demand > 0 && limit.forecast && heard_;
+  const bool begins = watch == nullptr && word.demand > 0 && limit.forecast && heard_;
   if (watch == nullptr && !begins) return word.when;
   const Tokens level = (slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now);
   if (begins) {
@@ -108,13 +103,13 @@ Instant Limiter::Hear(const Word& word, const Tag& tag, std::uint64_t hash, cons
   Forecast& forecast = watch->forecast;
   const Pace pace = PaceOf(limit);
   forecast.Step(level, pace, now);
-  if (limit.forecast) {
-    forecast.Heard(word.peer, word.hits, demand, word.to, pace, now);
-    LookAgain(*watch, now);
-    // Its bucket has not heard of what is foretold.
-    if (forecast.level() < pace.burst / 5) certificate_.Drained(hash, tag, counter_of_rule_[limit.rule], 0, 0);
-  }
-  return forecast.ChargedAt(word.hits, word.when, pace, now);
+  const Forecast::Heed heed = forecast.Heard(word, pace, now);
+  if (!limit.forecast) return heed.charged_at;
+  merge_counts_.disbelieved += !heed.believed;
+  LookAgain(*watch, now);
+  // Its bucket has not heard of what is foretold.
+  if (forecast.level() < pace.burst / 5) certificate_.Drained(hash, tag, counter_of_rule_[limit.rule], 0, 0);
+  return heed.charged_at;
 }
 
 // ---- Reports ----
@@ -125,22 +120,23 @@ bool Limiter::CanWait(const Tag& tag, const Slot& slot, Instant now) const {
   return watch != nullptr && now - watch->forecast.reported_at() < kCanWaitPeriods * ToDuration(window_);
 }
 
-// False, and nothing has changed, if there is no room.
+// Hits of a tag that is watched wait for longer than a report's interval, so they carry their own beginning: their first
+// hit, or that of the burst that followed a rest. False, and nothing has changed, if there is no room.
 bool Limiter::ReportHits(Watch& watch, LimitIndex index, Tokens hits, const Waste* waste, Instant from, Instant to,
-                         Entries& out) {
+                         Draft& out) {
   const Limit& limit = rules_->limit(index);
-  Ticks began = ToTicks(watch.forecast.began());
+  Ticks began = ToTicks(watch.forecast.began().value_or(from));
   if (waste != nullptr) began = std::max(began, waste->Since(ToTicks(to)));
-  Said said{static_cast<std::uint64_t>(hits), PhaseOf(began, from, to), {}};
+  Said said{static_cast<std::uint64_t>(hits), {}};
   if (limit.forecast) said.demand = static_cast<std::uint64_t>(std::llround(1000 * watch.forecast.announces()));
-  if (!AddEntry(watch.tag(), index, said, out)) return false;
+  if (!AddHits(watch.tag(), index, said, began, out)) return false;
   watch.forecast.Report(PaceOf(limit), limit.forecast, to);
   LookAgain(watch, to);
   return true;
 }
 
 // Reports the hits of one watch if that is urgent. False if there is no room.
-bool Limiter::LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out) {
+bool Limiter::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out) {
   Table::Shard shard(*table_, hash);
   Watch* const watch = watches_->Find(hash);
   if (watch == nullptr) return true;
@@ -177,7 +173,7 @@ bool Limiter::LookAt(std::uint64_t hash, Instant from, Instant now, Entries& out
 }
 
 // Those that were noted at once, and the active ones in turns.
-bool Limiter::ReportUrgent(Instant from, Instant now, Entries& out) {
+bool Limiter::ReportUrgent(Instant from, Instant now, Draft& out) {
   if (watches_ == nullptr) return false;
   noted_.store(false, std::memory_order_relaxed);
   bool room = true, active = false;

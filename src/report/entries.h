@@ -53,6 +53,9 @@ class Entries {
     return true;
   }
 
+  // REQUIRES: entry < size(), phase < kPhases.
+  void SetPhase(std::size_t entry, std::int64_t phase) { list_[entry].phase = static_cast<std::uint8_t>(phase); }
+
   Tag tag(const Entry& e) const { return {{tags_.data() + e.tag_at, e.tag_bytes}, e.is_digest}; }
 
   const std::vector<Entry>& list() const { return list_; }

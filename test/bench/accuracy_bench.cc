@@ -3,6 +3,7 @@
 //
 //   accuracy_bench              every row, 8 seeds
 //   accuracy_bench hop 4        rows whose name begins so, 4 seeds
+//   accuracy_bench --within 2   a client at 0.9 of its rate, over hosts, bursts and periods, 2 seeds each
 //   accuracy_bench --csv 4      some rows under every share, for scripts/accuracy
 #include <fmt/format.h>
 
@@ -65,6 +66,12 @@ std::vector<Row> Rows() {
     add("loss 10 %: bursty", Bursty(), hosts, hosts == 16 ? 4.5 : 13.5, hosts == 16 ? 9 : 4.5, 5).options.loss = 0.1;
   }
   add("a quarter: 2x", Poisson(2), 16, 3.5, 3.5, 1).options.period = 4s;
+  // Every host is busy, some much more than others: over + under at most 6 % at a quarter of an entry a second.
+  for (const std::size_t hosts : {16, 64, 256}) {
+    Row& row = add("dense Zipf", ZipfOverHosts(10 * static_cast<double>(hosts)), hosts, 3, 3, 1);
+    row.options.rate = row.options.burst = 10 * static_cast<double>(hosts);
+    row.options.period = 4s;
+  }
   return rows;
 }
 
@@ -104,6 +111,33 @@ int PrintCsv(int seeds) {
     }
   }
   return 0;
+}
+
+// What a client within its rate is refused beyond what one bucket refuses, in points of what it asks for; one cell for
+// each number of hosts, and the entries for each host and second. The goal is -0.5 at least.
+int PrintWithin(int seeds, double load) {
+  using namespace std::chrono_literals;
+  constexpr double kGoal = -0.5;
+  fmt::print("forecast, rate 100/s, Poisson {}/s, 120 s, {} seeds: served less what one bucket serves, in points\n\n",
+             load * kAccuracyRate, seeds);
+  fmt::print("{:>8} {:>6}", "period", "burst");
+  for (const std::size_t hosts : {2, 4, 16, 64}) fmt::print(" {:>14}", fmt::format("{} hosts", hosts));
+  int missed = 0;
+  for (const Duration period : {Duration(500ms), Duration(1s), Duration(4s)}) {
+    for (const double burst : {10, 30, 100, 400}) {
+      fmt::print("\n{:6} s {:6}", Seconds(period), burst);
+      for (const std::size_t hosts : {2, 4, 16, 64}) {
+        AccuracyOptions options{.hosts = hosts, .workload = Poisson(load), .period = period, .burst = burst};
+        options.lasts = 120s;
+        const Accuracy a = Mean(options, Scheme::kForecast, seeds);
+        missed += a.served - a.ideal < kGoal;
+        fmt::print(" {:+6.2f} {{{:.2f}}}", a.served - a.ideal, a.entries);
+        std::fflush(stdout);
+      }
+    }
+  }
+  fmt::print("\n\n{} missed\n", missed);
+  return missed == 0 ? 0 : 1;
 }
 
 int Run(std::string_view only, int seeds, bool forecast_only) {
@@ -148,6 +182,9 @@ int Run(std::string_view only, int seeds, bool forecast_only) {
 int main(int argc, char** argv) {
   const std::string_view only = argc > 1 ? argv[1] : "";
   const int seeds = argc > 2 ? std::atoi(argv[2]) : 8;
+  if (only == "--within") {
+    return dthrottle::testing::PrintWithin(std::max(seeds, 1), argc > 3 ? std::atof(argv[3]) : 0.9);
+  }
   if (only == "--csv") return dthrottle::testing::PrintCsv(std::max(seeds, 1));
   return dthrottle::testing::Run(only, std::max(seeds, 1), argc > 3);
 }

@@ -49,7 +49,8 @@ class Side {
 
  private:
   void Report() {
-    Entries urgent, said;
+    Draft urgent;
+    Entries said;
     host_.limiter->ReportUrgent(now_ - 1s, now_, urgent);
     said.Add(queries_[0].tag, 200, 0, 1'000'000'000);
     host_.limiter->Debit(said, 0, 1, now_ - 10ms, now_ - 1ms, now_, 1);

@@ -46,6 +46,30 @@ TEST_CASE("a client within its rate is not refused by forecasts") {
   CHECK(a.entries <= 1);
 }
 
+// A part of `accuracy_bench --within`: bursts and periods at which a client was refused more than one bucket refuses.
+TEST_CASE("a client within its rate is served as one bucket serves it, at any burst and period") {
+  struct Cell {
+    std::size_t hosts;
+    Duration period;
+    double burst;
+    std::uint32_t drift_ppm = 100;
+  };
+  for (const Cell& cell : {Cell{2, 1s, 30}, {4, 4s, 30}, {16, 4s, 10}, {64, 4s, 10}, {2, 4s, 100, 1000}}) {
+    CAPTURE(cell.hosts, Seconds(cell.period), cell.burst, cell.drift_ppm);
+    AccuracyOptions options{.hosts = cell.hosts, .workload = Poisson(0.9)};
+    options.period = cell.period, options.burst = cell.burst, options.drift_ppm = cell.drift_ppm;
+    const Accuracy a = Mean(options, cell.hosts > 16 ? 1 : 2);
+    CHECK(a.served > a.ideal - 0.5);
+  }
+}
+
+TEST_CASE("busy hosts with skewed demand hold a limit with few reports") {
+  AccuracyOptions options{.hosts = 16, .workload = ZipfOverHosts(160), .period = 4s, .rate = 160, .burst = 160};
+  const Accuracy a = Mean(options);
+  CHECK(a.over + a.under < 6);
+  CHECK(a.entries < 0.27);
+}
+
 TEST_CASE("eager reports beat periodic ones at the same number of entries") {
   const Accuracy plain = Mean({.hosts = 16, .scheme = Scheme::kPlain, .workload = Poisson(2)});
   const Accuracy eager = Mean({.hosts = 16, .scheme = Scheme::kEager, .workload = Poisson(2)});

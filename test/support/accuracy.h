@@ -1,13 +1,15 @@
-// How near a fleet comes to one bucket for all: one tag, rate 100/s, burst 100, one-way delay 10 ms, a period of 1 s,
-// so one entry of a report for each host and second; 60 s. By the definitions of Raghavan et al. 2007 and others:
+// How near a fleet comes to one bucket for all: one tag, one-way delay 10 ms, and unless a test says otherwise rate 100/s,
+// burst 100 and a period of 1 s, so one entry of a report for each host and second; 60 s. By the definitions of Raghavan
+// et al. 2007 and others:
 //
 //   over    what was served beyond the ideal in each window of a second, in sum, in % of all that is ideal
 //   under   the same the other way
 //   longer  served in all against the ideal, in %
 //   excess  tokens above burst + rate x time in the worst window
+//   served  in % of what was asked for; ideal: the same of one bucket
 //
-// And what the hosts' certificates (limiter/certificate.h) make of over and under, the mean of all hosts, and the bound
-// on excess that theory gives.
+// The hosts' certificates (limiter/certificate.h) are shown beside the truth: over and under as the mean of all hosts, and
+// the bound on excess that theory gives.
 #pragma once
 
 #include <fmt/format.h>
@@ -26,8 +28,7 @@
 
 namespace dthrottle::testing {
 
-inline constexpr double kAccuracyRate = 100, kAccuracyBurst = 100;
-inline constexpr int kAccuracySeconds = 60;
+inline constexpr double kAccuracyRate = 100;    // tokens/s, which the workloads below are multiples of
 
 enum class Scheme { kSplit, kPlain, kEager, kForecast, kCapacity };    // kSplit: an N-th of the limit for each host
 
@@ -37,15 +38,18 @@ struct Accuracy {
   double entries = 0;                        // sent by a host in a second
   double over_seen = 0, under_seen = 0;      // %
   double bound = 0;                          // tokens
+  double served = 0, ideal = 0;              // %
 
   Accuracy& operator+=(const Accuracy& o) {
     over += o.over, under += o.under, longer += o.longer, excess += o.excess, entries += o.entries;
     over_seen += o.over_seen, under_seen += o.under_seen, bound += o.bound;
+    served += o.served, ideal += o.ideal;
     return *this;
   }
   Accuracy& operator/=(double n) {
     over /= n, under /= n, longer /= n, excess /= n, entries /= n;
     over_seen /= n, under_seen /= n, bound /= n;
+    served /= n, ideal /= n;
     return *this;
   }
 };
@@ -58,26 +62,30 @@ struct AccuracyOptions {
   Duration period = std::chrono::seconds(1);
   double loss = 0;           // of frames
   double max_unheard = 0;    // 0: the default
+  double rate = kAccuracyRate, burst = 100;
+  Duration lasts = std::chrono::seconds(60);
+  std::uint32_t drift_ppm = 100;    // of clocks, either way
 };
 
-// Of counts of `width` seconds.
-inline Accuracy Compare(const std::vector<sim::Sample>& samples, double width) {
+// `samples` are `width` seconds wide.
+inline Accuracy Compare(const std::vector<sim::Sample>& samples, double width, const AccuracyOptions& options) {
   Accuracy result;
   const auto per_window = static_cast<std::size_t>(std::lround(1 / width));
-  double ideal = 0, served = 0, queue = 0;
+  double asked = 0, ideal = 0, served = 0, queue = 0;
   for (std::size_t i = 0; i < samples.size(); i += per_window) {
     double window = 0;
     for (std::size_t k = i; k < std::min(i + per_window, samples.size()); ++k) {
       const auto s = static_cast<double>(samples[k].served), want = static_cast<double>(samples[k].ideal);
       window += s - want;
-      ideal += want, served += s;
-      queue = std::max(queue - kAccuracyRate * width, 0.0) + s;
-      result.excess = std::max(result.excess, queue - kAccuracyBurst);
+      asked += static_cast<double>(samples[k].asked), ideal += want, served += s;
+      queue = std::max(queue - options.rate * width, 0.0) + s;
+      result.excess = std::max(result.excess, queue - options.burst);
     }
     (window > 0 ? result.over : result.under) += std::abs(window);
   }
   result.over *= 100 / ideal, result.under *= 100 / ideal;
   result.longer = 100 * (served / ideal - 1);
+  result.served = 100 * served / asked, result.ideal = 100 * ideal / asked;
   return result;
 }
 
@@ -88,10 +96,10 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   const Settings defaults = ParseSettings("", "").settings;
   const Duration joined = divided ? sim::TimeToMeet(defaults, 10s, true) : 10s;
   std::string rules = "[[rule]]\nname=\"default\"\n";
-  const std::string ideal_rules = rules + "burst=100\nrate=100\n";
+  const std::string ideal_rules = fmt::format("{}burst={}\nrate={}\n", rules, options.burst, options.rate);
   if (options.scheme == Scheme::kSplit) {
-    const double part = 100.0 / static_cast<double>(options.hosts);
-    rules += "share=\"local\"\nburst=" + std::to_string(part) + "\nrate=" + std::to_string(part) + "\n";
+    const auto hosts = static_cast<double>(options.hosts);
+    rules += fmt::format("share=\"local\"\nburst={}\nrate={}\n", options.burst / hosts, options.rate / hosts);
   } else {
     const char* const share = divided ? "capacity" : options.scheme == Scheme::kForecast ? "forecast" : "debit";
     rules = fmt::format("{}share=\"{}\"\n", ideal_rules, share);
@@ -103,6 +111,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   fleet_options.ideal_rules = Rules(ideal_rules);
   fleet_options.period = options.period;
   fleet_options.lanes = {.delay = 10ms, .lossy = options.loss > 0, .loss = options.loss};
+  fleet_options.drift_ppm_max = options.drift_ppm;
   fleet_options.started_within = options.period;
   fleet_options.host.eager = options.scheme == Scheme::kEager;
   fleet_options.host.capacity = sim::CapacityOf(defaults, *fleet_options.rules, options.hosts);
@@ -110,11 +119,11 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   sim::Fleet fleet(fleet_options, seed);
   sim::Workload workload = options.workload;
   workload.from = sim::After(joined);
-  workload.until = workload.from + std::chrono::seconds(kAccuracySeconds);
+  workload.until = workload.from + options.lasts;
   fleet.Add(workload);
   if (options.burst_everywhere) {
     fleet.At(workload.from, [&] {
-      for (int i = 0; i < static_cast<int>(kAccuracyBurst); ++i) {
+      for (int i = 0; i < static_cast<int>(options.burst); ++i) {
         for (std::uint32_t host = 0; host < fleet.size(); ++host) fleet.Ask(host, workload.tag);
       }
     });
@@ -122,7 +131,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   fleet.Run(workload.until);
   std::vector<sim::Sample> samples = fleet.samples();
   samples.erase(samples.begin(), samples.begin() + std::min<std::ptrdiff_t>(joined / kSample, std::ssize(samples)));
-  Accuracy result = Compare(samples, Seconds(kSample));
+  Accuracy result = Compare(samples, Seconds(kSample), options);
   double ideal = 0;
   for (const sim::Sample& sample : samples) ideal += static_cast<double>(sample.ideal);
   const std::vector<PeerAge> peers(options.hosts - 1, {Duration::zero(), fleet_options.lanes.delay});
@@ -136,7 +145,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
       result.bound = ExcessBound(limiter.BoundTermsOf(limiter.rules().limit(0)), peers);
     result.entries += static_cast<double>(fleet.host(i).exchange().Counts().published_entries);
   }
-  result.entries /= static_cast<double>(fleet.size()) * kAccuracySeconds;
+  result.entries /= static_cast<double>(fleet.size()) * Seconds(options.lasts);
   return result;
 }
 
@@ -159,8 +168,8 @@ inline sim::Workload Hop(std::size_t group = 1) {
   w.group = group;
   return w;
 }
-inline sim::Workload ZipfOverHosts() {
-  sim::Workload w = Poisson(2);
+inline sim::Workload ZipfOverHosts(double rate = kAccuracyRate) {
+  sim::Workload w = Poisson(2 * rate / kAccuracyRate);
   w.spread = sim::Workload::Spread::kZipf;
   return w;
 }

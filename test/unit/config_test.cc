@@ -328,7 +328,10 @@ TEST_CASE("a share that does not fit the numbers of its rule is a warning that s
        "period "
        "of 1s to 10s fits");
   says(WarningsOf("burst=3\nrate=10\nshare=\"forecast\"\n", 16),
-       "with burst = 3 and 16 hosts: each serves 2 before the others know, 32 at once; a burst of 32 fits");
+       "with burst = 3 and 16 hosts: each serves 3 before the others know, 48 at once; a burst of 8 fits, or max_unheard "
+       "= 1");
+  CHECK(WarningsOf("burst=7\nrate=10\nshare=\"forecast\"\n", 16) != "");
+  CHECK(WarningsOf("burst=8\nrate=10\nshare=\"forecast\"\n", 16) == "");
   CHECK(WarningsOf("burst=3\nrate=10\nshare=\"forecast\"\nmax_unheard=1\n", 16) == "");
   CHECK(WarningsOf("burst=100\nrate=100\nshare=\"forecast\"\n", 16) == "");
 

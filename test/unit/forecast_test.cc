@@ -33,12 +33,12 @@ int Drive(Forecast& f, double rate, double from, double until, Tokens bucket = 1
 TEST_CASE("what is foretold of a peer is taken from the level, and given back when its report comes") {
   Forecast f(50, 0, At(10));
   f.Step(50, kPace, At(10));
-  f.Heard(3, 0, 40, At(10), kPace, At(10));
+  f.Heard({3, 0, 40, At(10), At(10)}, kPace, At(10));
   f.Step(60, kPace, At(10.1));
   CHECK(f.level() == Approx(50 + 10 - 4));    // refill, less 40/s for 0.1 s: demand is below the rate, so p = 1
-  f.Heard(3, 6, 40, At(10.1), kPace, At(10.1));
+  f.Heard({3, 6, 40, At(10), At(10.1)}, kPace, At(10.1));
   CHECK(f.level() == Approx(54));    // it served 6 and not 4
-  f.Heard(3, 2, 1000, At(10.05), kPace, At(10.1));
+  f.Heard({3, 2, 1000, At(10), At(10.05)}, kPace, At(10.1));
   CHECK(f.level() == Approx(52));    // late: hits count, what it says of its demand does not
   CHECK(f.peers_demand() == 40);
 }
@@ -48,7 +48,7 @@ TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
   Drive(f, 200, 0, 2, 2);
   f.Report(kPace, true, At(2));
   CHECK(f.demand() == Approx(200).epsilon(0.1));
-  f.Heard(0, 0, 600, At(2), kPace, At(2));
+  f.Heard({0, 12, 600, At(1.9), At(2)}, kPace, At(2));    // so many hits bear that out
   CHECK(f.share() < 0.2);
   // 100/s by 200 of 800
   CHECK(Drive(f, 200, 2, 4, 3) == Approx(50).margin(15));
@@ -57,7 +57,7 @@ TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
 TEST_CASE("a peer that is not heard any more loses its demand, and nothing that it served") {
   Forecast f(50, 0, At(0));
   f.Step(50, kPace, At(0.5));
-  f.Heard(1, 5, 80, At(0.5), kPace, At(0.5));
+  f.Heard({1, 40, 80, At(0), At(0.5)}, kPace, At(0.5));
   f.Step(45, kPace, At(1));
   f.ForgetSilent(3s, At(1));
   f.ForgetSilent(3s, At(1));
@@ -86,11 +86,29 @@ TEST_CASE("no more than U is served that peers can neither have foretold nor hea
   CHECK(burst(0.023) == 6);
 }
 
+TEST_CASE("a report is due one query before U is reached, whatever queries cost") {
+  Pace pace = kPace;
+  pace.unheard_max = 6;
+  for (const Cost cost : {1, 3}) {
+    Forecast f(100, 0, At(0));
+    for (int i = 1; i <= 12; ++i) f.Report(pace, true, At(0));    // so the threshold is above U
+    Instant now = At(0.03);
+    Tokens served = 0;
+    for (f.Step(100, pace, now); f.Admits(cost) && !f.Due(); f.Step(100, pace, now += 1ms)) {
+      f.Took(cost);
+      served += cost;
+    }
+    CHECK(served == pace.unheard_max - cost);
+    CHECK(f.Admits(cost));
+    CHECK_FALSE(f.held());
+  }
+}
+
 TEST_CASE("a report is due when reality leaves what peers foretell, and demand that ceases is such a case") {
   Forecast f(100, 0, At(0));
   Drive(f, 100, 0, 2);
   for (int i = 0; i < 10; ++i) f.Report(kPace, true, At(2));    // so its threshold is some tokens
-  f.Heard(0, 0, 10, At(2), kPace, At(2));
+  f.Heard({0, 0, 10, At(2), At(2)}, kPace, At(2));
   CHECK_FALSE(f.Due());
   Drive(f, 100, 2, 2.05);
   CHECK_FALSE(f.Due());    // as foretold
@@ -120,8 +138,64 @@ TEST_CASE("reports of a tag are spaced by a threshold: one a period, and those t
 TEST_CASE("wasted refill pays for hits that were heard late, once") {
   Forecast f(100, 0, At(0));
   f.Step(100, kPace, At(1));                                        // full, and 100 wasted
-  CHECK(f.ChargedAt(3, At(0.98), kPace, At(1)) == At(1) - 20ms);    // two of the three
-  CHECK(f.ChargedAt(3, At(0.98), kPace, At(1)) == At(1));
+  Pace early = kPace;
+  early.foretold = false;
+  const PeerWord word{0, 3, 0, At(0.98), At(1)};
+  CHECK(f.Heard(word, early, At(1)).charged_at == At(1) - 20ms);    // two of the three
+  CHECK(f.Heard(word, early, At(1)).charged_at == At(1));
+}
+
+TEST_CASE("wasted refill pays for what was foretold of a peer, and not for a burst that nobody foresaw") {
+  Forecast f(100, 0, At(0));
+  f.Step(100, kPace, At(1));
+  f.Heard({1, 40, 40, At(0), At(1)}, kPace, At(1));
+  f.Step(100, kPace, At(2));    // full all the time, and 40 were foretold
+  // All 40 are charged as of 0.4 s ago, when their refill began; 90 more that came at once are not paid for.
+  CHECK(f.Heard({1, 130, 40, At(1), At(2)}, kPace, At(2)).charged_at == At(2) - 400ms);
+  Forecast idle(100, 0, At(0));
+  idle.Step(100, kPace, At(2));
+  const Instant charged = idle.Heard({1, 50, 0, At(1), At(2)}, kPace, At(2)).charged_at;
+  CHECK(charged >= At(2) - 5ms);    // a peer that announces nothing is asked for half a token a second at most
+  CHECK(charged < At(2));
+}
+
+TEST_CASE("below the rate a level is believed higher than estimated, and at twice the rate it is not") {
+  const auto served_at_zero = [](double demand) {
+    Forecast f(0, 0, At(0));
+    for (int i = 1; i <= 4; ++i) {    // borne out, so that it counts
+      f.Step(0, kPace, At(i));
+      f.Heard({1, demand, demand, At(i - 1), At(i)}, kPace, At(i));
+    }
+    f.Step(0, kPace, At(4.1));
+    return f.Admits(1);
+  };
+  CHECK(served_at_zero(50));
+  CHECK_FALSE(served_at_zero(200));
+}
+
+TEST_CASE("a demand that hits do not bear out counts for its peer's part of the rate only") {
+  Forecast f(100, 0, At(0));
+  const double lie = 1e12;
+  double served = 0;
+  for (int ms = 1; ms <= 20'000; ++ms) {    // asked for 40/s here, while a peer of three announces and serves nothing
+    const Instant now = At(ms / 1e3);
+    f.Step(100, kPace, now);
+    if (ms % 1000 == 1) f.Report(kPace, true, now);
+    if (ms % 250 == 0) CHECK_FALSE(f.Heard({1, 0, lie, now, now}, kPace, now).believed);
+    if (ms % 25 != 0) continue;
+    const bool admits = f.Admits(1);
+    admits ? void(f.Took(1)) : f.Missed(1);
+    served += admits;
+  }
+  CHECK(served == 800);
+  CHECK(f.peers_demand() <= kPace.rate / 2);
+  // As soon as hits bear it out it counts.
+  for (int i = 1; i <= 3; ++i) {
+    const Instant now = At(20 + i);
+    f.Step(100, kPace, now);
+    f.Heard({1, 200, 200, At(19 + i), now}, kPace, now);
+  }
+  CHECK(f.peers_demand() == 200);
 }
 
 TEST_CASE("watches have bounds, and the one that rests longest makes room") {
@@ -156,9 +230,9 @@ struct Fixture {
     return served;
   }
   Entries Urgent(Instant now) {
-    Entries out;
+    Draft out;
     CHECK_FALSE(host.limiter->ReportUrgent(At(0), now, out));
-    return out;
+    return out.entries;
   }
 
   int woken = 0;
@@ -218,6 +292,23 @@ TEST_CASE("a peer's demand makes a host ration before it has heard of the hits")
   CHECK(f.host.limiter->urgent_at() <= At(1.1) + Limiter::kUrgentEvery);    // it asks to be looked at again
 }
 
+TEST_CASE("a peer that announces the largest demand and serves nothing stops no tag") {
+  Fixture f("share=\"forecast\"\n");
+  int served = 0;
+  Instant now = At(1);
+  for (int i = 0; i < 60; ++i) {
+    if (i % 10 == 0) {
+      Entries lie;
+      lie.Add({"t", false}, 0, 0, kDemandMax);
+      f.host.limiter->Debit(lie, 0, 1, now - 10ms, now - 5ms, now, 7);
+    }
+    served += f.Ask(1, now);
+    f.Urgent(now += 1s / 60);
+  }
+  CHECK(served == 60);
+  CHECK(f.host.limiter->merge_counts().disbelieved == 6);
+}
+
 TEST_CASE("what there is no room for in one frame is in the next ones") {
   Fixture f("share=\"forecast\"\n");
   for (int tag = 0; tag < 1500; ++tag) {
@@ -225,10 +316,10 @@ TEST_CASE("what there is no room for in one frame is in the next ones") {
   }
   std::size_t reported = 0;
   for (bool more = true; more;) {
-    Entries out;
+    Draft out;
     more = f.host.limiter->ReportUrgent(At(0), At(1.01), out);
-    REQUIRE((!more || !out.empty()));
-    reported += out.size();
+    REQUIRE((!more || !out.entries.empty()));
+    reported += out.entries.size();
   }
   CHECK(f.host.limiter->watch_counts().tags > 1000);
   CHECK(reported == f.host.limiter->watch_counts().tags);

@@ -186,6 +186,44 @@ TEST_CASE("a host that leaves before a snapshot has come reports what it served"
   CHECK(Hits(a.Drain()).size() == 1);
 }
 
+TEST_CASE("hits of a watched tag that waited for longer than a period say when they began") {
+  Sharer a(Rule(100, 200, "share = \"forecast\"\n"), 1, 1s);
+  a.limiter().WatchTags(4096, false, [] {});
+  a.RunAt(At(0));
+  // Enough to be watched, and reported often enough that a few hits can wait.
+  Instant now = At(0);
+  for (int i = 0; i < 3000; ++i) {
+    a.Serves("C", now += 10ms);
+    a.RunAt(now);
+  }
+  std::vector<ToPeers> hits = a.Drain();
+  std::erase_if(hits, [](const ToPeers& item) { return item.entries.empty(); });
+  REQUIRE(hits.size() > 5);
+  bool waited = false;
+  for (std::size_t i = 1; i < hits.size(); ++i) {
+    const Entry& entry = hits[i].entries.list()[0];
+    const Instant begun = hits[i].from + (hits[i].to - hits[i].from) / kPhases * entry.phase;
+    CAPTURE(i, Seconds(begun - hits[i - 1].to));
+    // The first hit after the report before; a phase is rounded up.
+    CHECK(begun >= hits[i - 1].to);
+    CHECK(begun <= hits[i - 1].to + 20ms + (hits[i].to - hits[i].from) / kPhases);
+    waited = waited || hits[i].to - begun > 1500ms;
+  }
+  CHECK(waited);
+}
+
+TEST_CASE("hits are too old when their interval is, and stand for no time before the horizon") {
+  Sharer a(Rule(100, 1, "horizon = \"10s\"\n"), 1, 5s);
+  a.RunAt(At(0));
+  ToPeers hits;
+  hits.from = At(0), hits.to = At(15);
+  hits.entries.Add({"C", false}, 20, 0);
+  a.Hear(hits, At(20));    // they began 20 s ago, and ended 5 s ago
+  CHECK(a.Level("C", At(20)) == Approx(90));
+  a.Hear(hits, At(26));
+  CHECK(a.limiter().merge_counts().expired == 20);
+}
+
 TEST_CASE("the README's two hosts") {
   Sharer a(Rule(10, 1), 1, 5s), b(Rule(10, 1), 1, 5s);
   for (Sharer* host : {&a, &b}) {
