@@ -433,7 +433,8 @@ Json Top(const Context& c) {
 Json Rules(const Context& c) {
   Json rows = Json::array();
   const auto add = [&](const Json& name, const Json& match, const Json& burst, const Json& rate, const Json& share,
-                       const Json& mode, const RuleTotals& t) {
+                       const Json& mode, const RuleTotals& t, const Retention::Totals& forgotten,
+                       const std::optional<Duration>& retention) {
     rows.push_back({{"rule", name},
                     {"match", match},
                     {"burst", burst},
@@ -443,20 +444,22 @@ Json Rules(const Context& c) {
                     {"served", t.served},
                     {"throttled", t.throttled},
                     {"shadowed", t.shadowed},
-                    {"shed", t.shed}});
+                    {"shed", t.shed},
+                    {"evicted", forgotten.evicted},
+                    {"retention_s", retention.has_value() ? Json(Seconds(*retention)) : Json()}});
   };
   const auto& rules = c.rules().rules();
   for (std::size_t i = 0; i < rules.size(); ++i) {
     const Rule& r = rules[i];
     add(r.name, r.match.has_value() ? Json(EscapeTag(*r.match)) : Json(), r.burst, r.rate, Name(r.share), Name(r.mode),
-        c.limiter().Totals(i));
+        c.limiter().Totals(i), c.limiter().Forgotten(i), c.limiter().RetentionOf(i));
   }
   const RuleTotals no_rule = c.limiter().Totals(Lane::kNoRule);
   if (no_rule.served + no_rule.throttled + no_rule.shadowed > 0) {
-    add("(overrides without a rule)", {}, {}, {}, {}, {}, no_rule);
+    add("(overrides without a rule)", {}, {}, {}, {}, {}, no_rule, c.limiter().Forgotten(Lane::kNoRule), {});
   }
   const RuleTotals unmatched = c.limiter().Totals(Lane::kUnmatched);
-  if (unmatched.served > 0) add("(no rule fits)", {}, {}, {}, {}, {}, unmatched);
+  if (unmatched.served > 0) add("(no rule fits)", {}, {}, {}, {}, {}, unmatched, {}, {});
   return rows;
 }
 

@@ -72,11 +72,16 @@ struct Scrape {
   const std::vector<PeerStatus>& peers;    // other hosts, each address once; all text in them is printable ASCII
 };
 
+template <class Add>
+void EachNamedRule(const Scrape& s, Add add) {
+  const auto& rules = s.limiter.rules().rules();
+  for (std::size_t i = 0; i < rules.size(); ++i) add(rules[i].name, i);
+}
+
 // Rules by name, then what has none: overrides that no rule fits.
 template <class Add>
 void EachRule(const Scrape& s, Add add) {
-  const auto& rules = s.limiter.rules().rules();
-  for (std::size_t i = 0; i < rules.size(); ++i) add(rules[i].name, i);
+  EachNamedRule(s, add);
   add(std::string_view(), Lane::kNoRule);
 }
 
@@ -145,6 +150,39 @@ constexpr Family kFamilies[] = {
      "Queries served that left less than a fifth of the burst.",
      [](const Scrape& s, Sink& sink) {
        EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Totals(i).near_limit)); });
+     }},
+    {"dthrottled_table_evicted_total",
+     CountKind::kCounter,
+     {"rule"},
+     "Buckets forgotten before they were full: each gave its client a part of a burst.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Forgotten(i).evicted)); });
+     }},
+    {"dthrottled_table_evicted_refusing_total",
+     CountKind::kCounter,
+     {"rule"},
+     "Of them, had refused queries: somebody asks many tags many times each to wash them out.",
+     [](const Scrape& s, Sink& sink) {
+       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Forgotten(i).refusing)); });
+     }},
+    {"dthrottled_table_retention_seconds",
+     CountKind::kGauge,
+     {"rule"},
+     "How long the table remembers a bucket that never refused: the rule's tags over its evictions a second. No series "
+     "while nothing of the rule is evicted.",
+     [](const Scrape& s, Sink& sink) {
+       EachNamedRule(s, [&](std::string_view rule, std::size_t i) {
+         if (const auto retention = s.limiter.RetentionOf(i)) sink.Add({rule}, Seconds(*retention));
+       });
+     }},
+    {"dthrottled_rule_refill_seconds",
+     CountKind::kGauge,
+     {"rule"},
+     "How long an empty bucket of the rule takes to fill: burst / rate.",
+     [](const Scrape& s, Sink& sink) {
+       EachNamedRule(s, [&](std::string_view rule, std::size_t i) {
+         sink.Add({rule}, Seconds(ToDuration(s.limiter.rules().limit(static_cast<LimitIndex>(i)).shape.depth)));
+       });
      }},
     {"dthrottled_debited_total",
      CountKind::kCounter,

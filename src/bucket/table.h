@@ -14,10 +14,10 @@
 // neither.
 //
 // When neither group has the cells, though the shard has room, tags that are in the way move to their other groups.
-// When the shard has none, whoever is nearest to full is forgotten: a full bucket is the same as no bucket, and one
-// that is nearly full forgives least. How full is measured as a share of the burst, not as time, or a flood under a
-// slow rule would push out every bucket of a fast one. A bucket in debt is never forgotten: if all 48 cells are in
-// debt, one of them moves to where something else may go, and failing that the newcomer goes unrecorded.
+// When the shard has none, a bucket that is full again is forgotten, because it is the same as no bucket. When there is
+// none of those either, a tag that was asked on this host takes the cells of another, which forget.h chooses by what
+// the line of the directory remembers of its cells; a tag that only a peer spoke of goes unrecorded. No tag that was
+// asked is ever without a bucket.
 //
 // Threads: the region is cut into shards by the hash. All access is through a Shard guard, which holds that shard's
 // lock; locks live outside the region, so a killed process leaves none behind. Stores are ordered so that a process
@@ -33,7 +33,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,6 +43,7 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "bucket/bucket.h"
+#include "bucket/forget.h"
 
 namespace dthrottle {
 
@@ -75,16 +75,20 @@ struct TableCounts {
   std::uint64_t cells_used = 0;    // of 32 bytes
   std::uint64_t reclaimed = 0;     // full buckets forgotten to make room: costs nobody anything
   std::uint64_t evicted = 0;       // buckets forgotten before they were full: forgave what they had spent
-  std::uint64_t moved = 0;         // moved to their other group to make room
-  std::uint64_t unrecorded = 0;    // newcomers without room: everything in reach was in debt
+  std::uint64_t evicted_refusing = 0;    // of them, had refused queries: somebody washes them out
+  std::uint64_t moved = 0;         // moved to their other group, or within it, to make room
   std::uint64_t unreported = 0;    // hits forgotten with their bucket before a report could carry them
 };
+
+// Who spoke of a tag first.
+enum class Source { kQuery, kPeer };
 
 // What the table has to ask about a slot. Called with the shard's lock held.
 class SlotPolicy {
  public:
-  // As Bucket::Drained.
-  virtual double Drained(const Slot&, Instant now) const = 0;
+  virtual Claim ClaimOf(const Slot&, Instant now) const = 0;
+  // A bucket with this merit (forget.h) is forgotten though it is not full.
+  virtual void Forgot(const Slot&, unsigned earned) = 0;
   // Rewrites a slot of an earlier generation for the rules in force. False: forget it.
   virtual bool Reshape(const Tag&, Slot&, Instant now) const = 0;
   // False if the slot cannot be what we wrote.
@@ -124,7 +128,7 @@ class Table {
   // With the notes of the table that was in the region until now, and has not changed since, every entry is as it
   // should be, and the region is not read through. Notes of another table are ignored.
   static Opened Open(std::span<std::byte> region, const TableIdentity&, const TableKeys& fresh_keys, bool shared,
-                     const SlotPolicy&, Instant now, std::string_view notes = {});
+                     SlotPolicy&, Instant now, std::string_view notes = {});
 
   // What Open would have to read the region through for. REQUIRES: nobody else uses the table; !reshaping().
   std::string Notes() const;
@@ -169,10 +173,11 @@ class Table {
     Slot* Find(const Tag& tag, const Probe& probe, Instant now);
     Slot* Find(const Tag& tag, Instant now);
 
-    // Records a tag that Find did not find; null if there is no room that would not forgive a debt.
-    Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Instant now);
+    // Records a tag that Find did not find. Null: a peer spoke of it, and there is no room but what others use.
+    Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Source source, Instant now);
 
-    // REQUIRES of all four: the slot came from this guard.
+    // REQUIRES of all five: the slot came from this guard.
+    void Refused(Slot* slot);    // its bucket had too little for a query
     void Erase(Slot* slot);
     Waste& waste(Slot* slot);
     void AddUnreported(Slot* slot, Cost hits);
@@ -215,10 +220,18 @@ class Table {
   TableCounts counts();
 
  private:
-  struct Window;
   struct ShardState;
 
-  Table(std::span<std::byte> region, bool shared, const SlotPolicy& policy);
+  // What a tag has in the table.
+  struct Entry {
+    Tag tag;
+    std::uint64_t hash;
+    Slot slot;
+    Waste waste;
+    unsigned merit;
+  };
+
+  Table(std::span<std::byte> region, bool shared, SlotPolicy& policy);
 
   void Clear(const TableIdentity&, const TableKeys&);
   bool TakeNotes(std::string_view notes);
@@ -238,14 +251,17 @@ class Table {
   Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;
   void Refresh(Group&, std::size_t shard, Instant now);
   void RewriteGroup(Group&, std::size_t shard, Instant now);
-  Slot* Place(Group&, std::size_t first, const Tag&, std::uint64_t hash, const Slot&, const Waste&, ShardState&);
   void MarkDirty(Group&, std::size_t cell);
+
+  // table_room.cc
+  Slot* Place(Group&, std::size_t first, const Entry&, ShardState&);
   void Remove(Group&, std::size_t first, ShardState&);
-  Window Cheapest(Group&, std::size_t cells, Instant now) const;
-  void Vacate(const Window&, ShardState&, Instant now);
-  std::optional<Window> MoveAway(std::array<Group*, 2>, std::size_t cells, double drained_max, ShardState&,
-                                 Instant now);
-  bool Move(Group&, std::size_t first, std::uint32_t window, double drained_max, ShardState&, Instant now);
+  void Move(Group& from, std::size_t first, Group& to, std::size_t at, ShardState&);
+  Group* RoomForNothing(const std::array<Group*, 2>& choices, std::size_t cells, std::size_t shard, Instant now);
+  bool Gather(Group&, std::size_t cells, ShardState&);
+  bool MoveAway(Group&, std::size_t cells, ShardState&);
+  bool Reclaim(Group&, std::size_t cells, ShardState&, Instant now);
+  void ForgetFor(Group&, const Slot& newcomer, std::size_t cells, ShardState&, Instant now);
 
   std::size_t shard_count() const { return groups_ / groups_per_shard_; }
   void Lock(std::size_t shard);
@@ -255,7 +271,7 @@ class Table {
 
   std::span<std::byte> region_;
   bool shared_;
-  const SlotPolicy* policy_;
+  SlotPolicy* policy_;
   std::size_t groups_;
   std::size_t groups_per_shard_;
   unsigned shard_shift_;

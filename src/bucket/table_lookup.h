@@ -1,10 +1,6 @@
-// The half of the table that every decision goes through: what a group looks like, and looking up. Apart from table.h,
-// for the few that cannot afford a call.
+// Looking up, the half of the table that every decision goes through. Apart from table.h, for the few that cannot
+// afford a call.
 #pragma once
-
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include <algorithm>
 #include <array>
@@ -14,56 +10,9 @@
 #include <span>
 #include <thread>
 
-#include "bucket/table.h"
+#include "bucket/table_group.h"
 
 namespace dthrottle {
-
-inline constexpr std::size_t kCellsPerGroup = 24;
-inline constexpr std::size_t kInlineTagBytes = 16;
-
-// Values of a directory. Fingerprints start above them.
-inline constexpr std::uint16_t kFree = 0;
-inline constexpr std::uint16_t kContinued = 1;    // belongs to the tag that starts in an earlier cell
-inline constexpr std::uint16_t kFingerprintMin = 2;
-
-struct Table::Header {
-  static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
-  static constexpr std::uint64_t kMagicBegun = 0x65626f7474687264;    // of a region that is being cleared
-  static constexpr std::uint32_t kVersion = 2;
-  static constexpr std::size_t kBytes = 4096;
-
-  std::uint64_t magic;
-  std::uint32_t version;
-  std::uint32_t generation;
-  std::uint64_t region_bytes;
-  TableIdentity identity;
-  TableKeys keys;
-};
-
-struct Table::Cell {
-  Slot slot;
-  char tag[kInlineTagBytes];    // continues into the next cells
-};
-
-struct alignas(64) Table::Group {
-  std::uint16_t directory[kCellsPerGroup];
-  std::uint32_t dirty;    // a bit for each cell whose slot has unreported hits
-  std::uint8_t generation;
-  std::uint8_t spilled;    // tags that would live here and live in their second group
-  std::uint8_t unused[10];
-  Cell cells[kCellsPerGroup];
-  Waste waste[kCellsPerGroup];    // of the slots
-
-  Tag TagAt(std::size_t first) const {
-    const Cell& cell = cells[first];
-    return {std::string_view(cell.tag, cell.slot.tag_bytes), cell.slot.is_digest != 0};
-  }
-};
-
-struct alignas(64) Table::ShardState {
-  std::atomic<bool> locked{false};
-  TableCounts counts;
-};
 
 inline std::uint16_t Fingerprint(std::uint64_t hash) {
   const auto bits = static_cast<std::uint16_t>(hash >> 32);
@@ -73,23 +22,6 @@ inline std::uint16_t Fingerprint(std::uint64_t hash) {
 // Maps 32 uniform bits to [0, n).
 inline std::size_t Scale(std::uint32_t bits, std::size_t n) {
   return (std::uint64_t{bits} * n) >> 32;
-}
-
-// One bit for each cell whose directory entry is `value`.
-inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t value) {
-#ifdef __SSE2__
-  const auto* line = reinterpret_cast<const __m128i*>(directory);
-  const __m128i wanted = _mm_set1_epi16(static_cast<short>(value));
-  const auto compare = [&](int i) { return _mm_cmpeq_epi16(_mm_load_si128(line + i), wanted); };
-  static_assert(kCellsPerGroup == 24);
-  const auto low = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(0), compare(1))));
-  const auto high = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(compare(2), _mm_setzero_si128())));
-  return low | high << 16;
-#else
-  std::uint32_t bits = 0;
-  for (std::size_t i = 0; i < kCellsPerGroup; ++i) bits |= std::uint32_t{directory[i] == value} << i;
-  return bits;
-#endif
 }
 
 // Most tags have 8 to 16 bytes: two words, which may overlap, without a call.
@@ -250,7 +182,12 @@ inline Slot* Table::Shard::Find(const Tag& tag, const Probe& probe, Instant now)
 
 inline Waste& Table::Shard::waste(Slot* slot) {
   Group& g = table_.group(table_.IndexOf(slot));
-  return g.waste[reinterpret_cast<Cell*>(slot) - g.cells];
+  return g.waste[g.CellOf(slot)];
+}
+
+inline void Table::Shard::Refused(Slot* slot) {
+  Group& g = table_.group(table_.IndexOf(slot));
+  g.merits.Refused(g.CellOf(slot));
 }
 
 }    // namespace dthrottle

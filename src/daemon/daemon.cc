@@ -147,6 +147,7 @@ void Daemon::Start() {
   OpenBroughtLimits();
   shedding_ = std::make_unique<Shedding>(&loop_, *limiter_, settings_, log_);
   shedding_->Reload();
+  retention_watch_ = std::make_unique<RetentionWatch>(&loop_, *limiter_, log_);
   Listen();
   CampaignForLeases();
   MakeWorkers();    // after the last thing that may fail: threads cannot be taken back
@@ -735,6 +736,7 @@ void Daemon::CloseHandles() {
   StopListening();
   if (peering_ != nullptr) peering_->Stop();
   if (shedding_ != nullptr) shedding_->Close();
+  if (retention_watch_ != nullptr) retention_watch_->Close();
   if (leasing_ != nullptr) leasing_->Close();
   admin_->Close();
   if (http_ != nullptr) http_->Close();

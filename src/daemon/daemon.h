@@ -17,6 +17,7 @@
 #include "config/settings.h"
 #include "daemon/leasing.h"
 #include "daemon/peering.h"
+#include "daemon/retention_watch.h"
 #include "daemon/shedding.h"
 #include "frontend/http_server.h"
 #include "frontend/resp_server.h"
@@ -150,6 +151,7 @@ class Daemon final : private AdminHost {
   std::unique_ptr<TaskQueue> tasks_;    // for this thread
   std::unique_ptr<Peering> peering_;    // null where limits are not shared
   std::unique_ptr<Shedding> shedding_;
+  std::unique_ptr<RetentionWatch> retention_watch_;
   std::unique_ptr<Leasing> leasing_;    // null where nothing listens for it
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<HttpServer> http_;    // null where nothing listens for it

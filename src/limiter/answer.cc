@@ -77,6 +77,7 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   Watch* const watch = shared && Watched(limit) ? watches_->Find(probe.hash) : nullptr;
   if (watch != nullptr && !Foresees(*watch, bucket, limit, query.cost, lane, now)) {
     watch->forecast.Missed(query.cost);
+    if (slot != nullptr) shard.Refused(slot);
     if (standing != nullptr) *standing = {shape, bucket};
     return Refuse(query, probe.hash, limit, counters);
   }
@@ -85,7 +86,7 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   if (standing != nullptr) *standing = {shape, bucket};
   if (within) {
     if (bucket.IsNearLimit(shape, now)) counters.near_limit.Add();
-    if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, now);
+    if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, Source::kQuery, now);
     if (shared && slot != nullptr) {
       shard.AddUnreported(slot, query.cost);
       if (watch != nullptr) {
@@ -99,6 +100,7 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
     counters.served.Add();
     return Verdict::kServe;
   }
+  if (slot != nullptr) shard.Refused(slot);
   if (watch != nullptr) watch->forecast.Missed(query.cost);
   if (limit.divided && entry == nullptr) lane.Note(query.tag, probe.hash, index);
   return Refuse(query, probe.hash, limit, counters);

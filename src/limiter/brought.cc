@@ -39,9 +39,12 @@ Verdict BroughtLimits::Answer(const Query& query, const Shape& shape, Standing& 
   Table::Shard shard(*table_, probe.hash);
   Slot* slot = shard.Find(query.tag, probe, now);
   standing = {shape, slot != nullptr ? slot->bucket : Bucket()};
-  if (!standing.bucket.Take(shape, query.cost, now)) return Verdict::kThrottle;
+  if (!standing.bucket.Take(shape, query.cost, now)) {
+    if (slot != nullptr) shard.Refused(slot);
+    return Verdict::kThrottle;
+  }
   if (slot == nullptr && !standing.bucket.IsFull(now)) {
-    shard.Insert(query.tag, standing.bucket, Packed(shape.depth), now);
+    shard.Insert(query.tag, standing.bucket, Packed(shape.depth), Source::kQuery, now);
   } else if (slot != nullptr) {
     slot->bucket = standing.bucket;
     slot->limit = Packed(shape.depth) & kLimitIndexMax;
@@ -57,9 +60,14 @@ Standing BroughtLimits::GiveBack(const Query& query, const Shape& shape, Instant
   return {shape, slot->bucket};
 }
 
-double BroughtLimits::Drained(const Slot& slot, Instant now) const {
+double BroughtLimits::Drained(const Slot& slot, Instant now) {
   const Shape shape{1, static_cast<Ticks>(Unpacked(slot.limit))};
   return slot.bucket.Drained(shape, now);
+}
+
+// All are one class.
+Claim BroughtLimits::ClaimOf(const Slot& slot, Instant now) const {
+  return {0, Drained(slot, now) > 0.5};
 }
 
 bool BroughtLimits::Plausible(const Slot& slot, Instant now) const {

@@ -5,8 +5,8 @@
 //
 // A bucket is the instant at which it is full, which is read under the numbers of each query. Whoever changes them
 // keeps the time that the bucket needs to fill, as in redis-cell. The depth under which a bucket was last spent from is
-// kept beside it, rounded up, for the one thing that happens without a query: choosing what is nearest to full when the
-// table has no room.
+// kept beside it, rounded up, for the one thing that happens without a query: choosing what is forgotten when the table
+// has no room (bucket/forget.h), where all of them count as under one rule.
 #pragma once
 
 #include <array>
@@ -50,7 +50,9 @@ class BroughtLimits final : private SlotPolicy {
   Table& table() { return *table_; }
 
  private:
-  double Drained(const Slot&, Instant now) const override;
+  static double Drained(const Slot&, Instant now);
+  Claim ClaimOf(const Slot&, Instant now) const override;
+  void Forgot(const Slot&, unsigned) override {}
   bool Reshape(const Tag&, Slot&, Instant) const override { return true; }
   bool Plausible(const Slot&, Instant now) const override;
 

@@ -77,6 +77,10 @@ DebitTotals Limiter::Debits(std::size_t rule) const {
   return debits_[rule < rules_->rules().size() ? counter_of_rule_[rule] : rule];
 }
 
+Retention::Totals Limiter::Forgotten(std::size_t rule) const {
+  return retention_.totals(rule < rules_->rules().size() ? counter_of_rule_[rule] : rule);
+}
+
 RuleTotals Limiter::GrandTotals() const {
   RuleTotals sum = CounterTotals(Lane::kNoRule);
   for (std::size_t i = 0; i < counter_names_.size(); ++i) sum += CounterTotals(i);

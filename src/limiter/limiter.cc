@@ -35,17 +35,22 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
 
 // ---- What the table asks ----
 
-double Limiter::Drained(const Slot& slot, Instant now) const {
+Claim Limiter::ClaimOf(const Slot& slot, Instant now) const {
   const Limit& limit = rules_->limit(slot.limit);
-  double drained = slot.bucket.Drained(limit.shape, now);
-  if (limit.divided) drained = std::min(drained, 1.0);    // it knows no debt, only parts too small for the whole depth
-  return slot.unreported == 0 ? drained : std::max(drained, 0.0);    // hits that wait for a report are worth keeping
+  return {limit.rule, slot.bucket.Drained(limit.shape, now) > 0.5};
+}
+
+void Limiter::Forgot(const Slot& slot, unsigned earned) {
+  retention_.Forgot(counter_of_rule_[rules_->limit(slot.limit).rule], earned >= merit::kRefused);
 }
 
 bool Limiter::Plausible(const Slot& slot, Instant now) const {
   // Debt has a floor far above this; beyond it, the bytes are not ours.
   constexpr double kDrainedMax = 1e4;
-  return slot.limit < rules_->limits() && Drained(slot, now) <= kDrainedMax;
+  if (slot.limit >= rules_->limits()) return false;
+  const Limit& limit = rules_->limit(slot.limit);
+  // A divided limit knows no debt, only parts too small for the whole depth.
+  return limit.divided || slot.bucket.Drained(limit.shape, now) <= kDrainedMax;
 }
 
 bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {

@@ -24,6 +24,7 @@
 #include "limiter/draft.h"
 #include "limiter/lane.h"
 #include "limiter/part_table.h"
+#include "limiter/retention.h"
 #include "limiter/watches.h"
 #include "query/over_long.h"
 #include "query/verdict.h"
@@ -217,6 +218,14 @@ class Limiter final : private SlotPolicy {
   // What the theory says of a limit, other hosts being as old as that.
   BoundTerms BoundTermsOf(const Limit& limit) const;
 
+  // ---- What is forgotten for want of room (retention.h) ----
+
+  // Once every Retention::kEvery.
+  void LookAtRetention(Instant now);
+  std::optional<Duration> RetentionOf(std::size_t rule) const { return retention_.of(counter_of_rule_[rule]); }
+  // `rule` may also be Lane::kNoRule.
+  Retention::Totals Forgotten(std::size_t rule) const;
+
   // ---- Shedding (shed/logistic.h) ----
 
   // From now on some queries are refused under limits that shed, as `curve` has it where the signal is at `x`. The
@@ -247,7 +256,8 @@ class Limiter final : private SlotPolicy {
   DebitTotals GrandDebits() const { return all_debits_; }
 
  private:
-  double Drained(const Slot&, Instant now) const override;
+  Claim ClaimOf(const Slot&, Instant now) const override;
+  void Forgot(const Slot&, unsigned earned) override;
   bool Reshape(const Tag&, Slot&, Instant now) const override;
   bool Plausible(const Slot&, Instant now) const override;
 
@@ -339,6 +349,7 @@ class Limiter final : private SlotPolicy {
   std::vector<DebitTotals> debits_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter, as in a lane
   DebitTotals all_debits_;
   Certificate certificate_{Lane::kCounters};
+  Retention retention_{Lane::kCounters};
   std::shared_ptr<const Rulebook> retired_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::string> counter_names_;    // the rule that each of the lanes' counters counts for

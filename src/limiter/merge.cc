@@ -112,7 +112,7 @@ void Limiter::Debit(const Entries& entries, std::size_t first, std::size_t n, In
         if (slot != nullptr) {
           slot->bucket = bucket;
         } else {
-          slot = shard.Insert(tag, bucket, index, now);
+          slot = shard.Insert(tag, bucket, index, Source::kPeer, now);
         }
         if (slot != nullptr) {
           shard.waste(slot) = waste;
@@ -139,7 +139,7 @@ void Limiter::Merge(const Entries& entries, std::size_t first, std::size_t n, In
             if (slot != nullptr) {
               slot->bucket = bucket;
             } else {
-              slot = shard.Insert(tag, bucket, index, now);
+              slot = shard.Insert(tag, bucket, index, Source::kPeer, now);
             }
             if (slot != nullptr) {
               // It was not full lately, as far as we know, so there is no refill that late debits could be paid from.

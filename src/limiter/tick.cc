@@ -26,6 +26,11 @@ bool Limiter::Tick(Instant now) {
   return false;
 }
 
+void Limiter::LookAtRetention(Instant now) {
+  retention_.Look(
+      *table_, [&](LimitIndex limit) { return counter_of_rule_[rules_->limit(limit).rule]; }, now);
+}
+
 // A rule keeps its counter as long as its name is in force. A counter that is free again starts where it stands.
 std::vector<std::size_t> Limiter::AssignCounters(const Rulebook& rules) {
   std::unordered_map<std::string, std::size_t> counter_of_name;
@@ -53,6 +58,7 @@ std::vector<std::size_t> Limiter::AssignCounters(const Rulebook& rules) {
       counter_bases_[counter] = CounterTotals(counter);
       debits_[counter] = {};
       certificate_.Reassign(counter, HeardOf(counter));
+      retention_.Reassign(counter);
     }
     counters.push_back(counter);
   }

@@ -1,4 +1,5 @@
-// A flood at full size: fifty million distinct tags through a table of 64 MiB while a hundred are in debt.
+// A flood at full size: fifty million distinct tags through a table of 64 MiB while a hundred are in debt and were
+// refused.
 #include <fmt/format.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
@@ -30,7 +31,7 @@ std::size_t ResidentBytes() {
   return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-TEST_CASE("fifty million fresh tags forgive nobody who is in debt, and take no memory") {
+TEST_CASE("fifty million fresh tags forgive no tag that was refused, and take no memory") {
   testing::Host host("[[rule]]\nname=\"default\"\nburst=10\nrate=1\n", 1, std::size_t{64} << 20);
   Limiter& limiter = *host.limiter;
   const Shape& shape = limiter.rules().limit(0).shape;
@@ -41,6 +42,7 @@ TEST_CASE("fifty million fresh tags forgive nobody who is in debt, and take no m
     REQUIRE(host.Serves(name, kNow));
     Table::Shard shard(limiter.table(), limiter.table().Hash(tag));
     testing::Debit(shard.Find(tag, kNow)->bucket, shape, 14, kNow, 1000, kNow);
+    shard.Refused(shard.Find(tag, kNow));
   }
 
   constexpr std::size_t kBatch = 64, kTagBytes = 15;
@@ -62,7 +64,7 @@ TEST_CASE("fifty million fresh tags forgive nobody who is in debt, and take no m
   if (!kSanitized) CHECK(ResidentBytes() <= resident + (std::size_t{1} << 20));
   const TableCounts counts = limiter.table().counts();
   CHECK(counts.evicted > kFlood / 50);
-  CHECK(counts.unrecorded == 0);
+  CHECK(counts.evicted_refusing == 0);
   for (std::size_t i = 0; i < kDebtors; ++i) {
     CAPTURE(i);
     CHECK(host.Level(debtor(i), kNow) == -5);

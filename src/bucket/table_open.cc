@@ -1,0 +1,144 @@
+// Opening a region, and what has to be put right in one that a killed process left.
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "bucket/table_lookup.h"
+
+namespace dthrottle {
+
+// ---- Opening ----
+
+bool Table::IsTable(std::string_view head) {
+  std::uint64_t magic = 0;
+  std::memcpy(&magic, head.data(), std::min(head.size(), sizeof magic));
+  const bool untouched = std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
+  return untouched || magic == Header::kMagic || magic == Header::kMagicBegun;
+}
+
+Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
+                          bool shared, SlotPolicy& policy, Instant now, std::string_view notes) {
+  Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}, 0};
+  Table& table = *opened.table;
+  const Header& found = table.header();
+  if (found.magic == 0 || found.magic == Header::kMagicBegun) {
+    opened.discarded = "it was empty";
+  } else if (found.magic != Header::kMagic || found.version != Header::kVersion) {
+    opened.discarded = "its format is another version's";
+  } else if (found.region_bytes != region.size()) {
+    opened.discarded = "its size was another";
+  } else if (found.identity.boot_id != identity.boot_id) {
+    opened.discarded = "the host has booted since";
+  } else if (found.identity.rules != identity.rules) {
+    opened.discarded = "it was made under other rules";
+  }
+  if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
+  table.tag_hash_key_ = table.header().keys.tag_hash;
+  table.generation_ = static_cast<std::uint8_t>(table.header().generation);
+  if (opened.discarded.empty() && !table.TakeNotes(notes)) opened.dropped = table.Recover(now);
+  return opened;
+}
+
+// The hash key tells one table from another. Behind it: tags and used cells of each shard, then the dirty groups.
+std::string Table::Notes() const {
+  DT_CHECK(!reshaping());
+  std::vector<std::uint64_t> used;
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    used.insert(used.end(), {shards_[i].counts.tags, shards_[i].counts.cells_used});
+  }
+  const auto bytes = [](const auto& words) {
+    return std::string_view(reinterpret_cast<const char*>(words.data()), words.size() * sizeof words[0]);
+  };
+  std::string notes(reinterpret_cast<const char*>(&tag_hash_key_), sizeof tag_hash_key_);
+  return notes.append(bytes(used)).append(bytes(dirty_groups_));
+}
+
+bool Table::TakeNotes(std::string_view notes) {
+  std::vector<std::uint64_t> used(2 * shard_count());
+  const std::size_t used_bytes = used.size() * sizeof used[0], dirty_bytes = dirty_groups_.size() * sizeof used[0];
+  if (notes.size() != sizeof tag_hash_key_ + used_bytes + dirty_bytes) return false;
+  if (std::memcmp(notes.data(), &tag_hash_key_, sizeof tag_hash_key_) != 0) return false;
+  notes.remove_prefix(sizeof tag_hash_key_);
+  std::memcpy(used.data(), notes.data(), used_bytes);
+  std::memcpy(dirty_groups_.data(), notes.data() + used_bytes, dirty_bytes);
+  for (std::size_t i = 0; i < shard_count(); ++i) {
+    shards_[i].counts.tags = used[2 * i];
+    shards_[i].counts.cells_used = used[2 * i + 1];
+  }
+  return true;
+}
+
+void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {
+  header().magic = Header::kMagicBegun;    // until the rest is in place
+  StoreBarrier();
+  // Writes every page, so that no query has to wait for the kernel to find one.
+  std::memset(region_.data() + Header::kBytes, 0, region_.size() - Header::kBytes);
+  Header& h = header();
+  h.version = Header::kVersion;
+  h.generation = 0;
+  h.region_bytes = region_.size();
+  h.identity = identity;
+  h.keys = keys;
+  StoreBarrier();
+  h.magic = Header::kMagic;
+}
+
+// Believes nothing: the region may have been cut off between any two stores, or be somebody's idea of a joke.
+std::uint64_t Table::Recover(Instant now) {
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < groups_; ++i) dropped += DropTorn(group(i));
+  for (std::size_t i = 0; i < groups_; ++i) dropped += DropImpossible(i, now);
+  return dropped;
+}
+
+// Frees cells that do not form whole tags, so that everything the directory names can be read.
+std::uint64_t Table::DropTorn(Group& g) const {
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < kCellsPerGroup;) {
+    const std::size_t cells = CellsFor(g.cells[i].slot.tag_bytes);
+    bool whole = g.directory[i] >= kFingerprintMin && i + cells <= kCellsPerGroup;
+    for (std::size_t k = 1; whole && k < cells; ++k) whole = g.directory[i + k] == kContinued;
+    if (whole) {
+      i += cells;
+    } else {
+      dropped += g.directory[i] >= kFingerprintMin;
+      g.directory[i++] = kFree;    // what it continued into is freed as the loop meets it
+    }
+  }
+  g.spilled = 0;
+  g.dirty = 0;
+  return dropped;
+}
+
+std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
+  Group& g = group(index);
+  std::uint64_t dropped = 0;
+  for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
+    const std::uint16_t value = g.directory[i];
+    if (value < kFingerprintMin) continue;
+    Slot& slot = g.cells[i].slot;
+    const Tag tag = g.TagAt(i);
+    const std::uint64_t hash = Hash(tag);
+    Group& primary = group(Primary(hash));
+    const bool spilled = &primary != &g;
+    // A tag that was being moved when the process died is there twice: the one that a look-up finds stays.
+    const bool is_first = FindIn(g, value, tag) == &slot && (!spilled || FindIn(primary, value, tag) == nullptr);
+    const bool at_home = is_first && (!spilled || Secondary(hash) == index);
+    const std::size_t cells = CellsFor(tag.bytes.size());
+    if (Fingerprint(hash) == value && at_home && (g.generation == generation_ || policy_->Reshape(tag, slot, now)) &&
+        policy_->Plausible(slot, now)) {
+      if (spilled && primary.spilled < kSpilledMax) ++primary.spilled;
+      ShardState& shard = shards_[ShardOf(hash)];
+      ++shard.counts.tags;
+      shard.counts.cells_used += cells;
+      if (slot.unreported != 0) MarkDirty(g, i);
+    } else {
+      for (std::size_t k = 0; k < cells; ++k) g.directory[i + k] = kFree;
+      ++dropped;
+    }
+  }
+  g.generation = generation_;
+  return dropped;
+}
+
+}    // namespace dthrottle

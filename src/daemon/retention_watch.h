@@ -1,0 +1,29 @@
+// Looks once a second how long the table remembers the buckets of each rule, and says in the log, once a minute at
+// most, when that is less than they need to fill.
+#pragma once
+
+#include <uv.h>
+
+#include "io/log.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+class RetentionWatch {
+ public:
+  // All must outlive it.
+  RetentionWatch(uv_loop_t* loop, Limiter& limiter, Log& log);
+
+  // Closes the timer. The loop must run once more.
+  void Close();
+
+ private:
+  void OnTimer(Instant now);
+
+  Limiter& limiter_;
+  Log& log_;
+  uv_timer_t timer_;
+  Instant quiet_until_{};    // after a warning
+};
+
+}    // namespace dthrottle
