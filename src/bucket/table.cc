@@ -50,9 +50,11 @@ Slot* Table::Shard::Find(const Tag& tag, Instant now) {
   Group& first = table_.group(table_.Primary(hash_));
   table_.Refresh(first, shard_, now);
   const std::uint16_t fingerprint = Fingerprint(hash_);
+  // A copy that a kill has left in the second group goes before the first can be forgotten.
+  Group& second = table_.group(table_.Secondary(hash_));
+  if (!table_.right_groups_.empty()) table_.Refresh(second, shard_, now);
   Slot* slot = table_.FindIn(first, fingerprint, tag);
   if (slot != nullptr || first.spilled == 0) return slot;
-  Group& second = table_.group(table_.Secondary(hash_));
   table_.Refresh(second, shard_, now);
   return table_.FindIn(second, fingerprint, tag);
 }
@@ -89,6 +91,11 @@ void Table::MarkDirty(Group& g, std::size_t cell) {
 
 // ---- Generations ----
 
+void Table::Settle(Group& g, std::size_t shard, Instant now) {
+  if (!right_groups_.empty() && !IsRight(IndexOf(&g))) PutRight(g, shard, now);
+  if (g.generation != generation_) RewriteGroup(g, shard, now);
+}
+
 void Table::RewriteGroup(Group& g, std::size_t shard, Instant now) {
   for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
     if (g.directory[i] < kFingerprintMin) continue;
@@ -108,6 +115,7 @@ void Table::UnlockAll() {
 void Table::StartGeneration(std::uint64_t rules_fingerprint) {
   DT_CHECK(!reshaping());
   header().generation = ++generation_;
+  usable_ = generation_;
   StoreBarrier();
   header().identity.rules = rules_fingerprint;
   reshape_next_ = 0;
@@ -119,6 +127,12 @@ bool Table::ReshapeSome(std::size_t groups, Instant now) {
     Lock(shard);
     Refresh(group(reshape_next_), shard, now);
     Unlock(shard);
+  }
+  if (!reshaping() && !right_groups_.empty()) {
+    Exclusively([&] {
+      usable_ = generation_;
+      right_groups_ = {};
+    });
   }
   return reshaping();
 }
@@ -183,6 +197,7 @@ TableCounts Table::counts() {
     sum.evicted += c.evicted;
     sum.evicted_refusing += c.evicted_refusing;
     sum.moved += c.moved;
+    sum.dropped += c.dropped;
     sum.unreported += c.unreported;
   }
   return sum;

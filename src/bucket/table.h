@@ -71,13 +71,14 @@ struct TableIdentity {
 };
 
 struct TableCounts {
-  std::uint64_t tags = 0;          // recorded now
-  std::uint64_t cells_used = 0;    // of 32 bytes
-  std::uint64_t reclaimed = 0;     // full buckets forgotten to make room: costs nobody anything
-  std::uint64_t evicted = 0;       // buckets forgotten before they were full: forgave what they had spent
+  std::uint64_t tags = 0;                // recorded now
+  std::uint64_t cells_used = 0;          // of 32 bytes
+  std::uint64_t reclaimed = 0;           // full buckets forgotten to make room: costs nobody anything
+  std::uint64_t evicted = 0;             // buckets forgotten before they were full: forgave what they had spent
   std::uint64_t evicted_refusing = 0;    // of them, had refused queries: somebody washes them out
-  std::uint64_t moved = 0;         // moved to their other group, or within it, to make room
-  std::uint64_t unreported = 0;    // hits forgotten with their bucket before a report could carry them
+  std::uint64_t moved = 0;               // moved to their other group, or within it, to make room
+  std::uint64_t dropped = 0;             // entries that a former process left torn or impossible
+  std::uint64_t unreported = 0;          // hits forgotten with their bucket before a report could carry them
 };
 
 // Who spoke of a tag first.
@@ -121,9 +122,10 @@ class Table {
   static bool IsTable(std::string_view head);
 
   // Takes over what the region holds if it has our format and the given identity, dropping entries that are torn or
-  // impossible; otherwise clears it and starts with `fresh_keys`. The region stays the caller's and must outlive the
-  // table, as must the policy. Only a `shared` table may be used by several threads. REQUIRES: the region is aligned to
-  // 64 bytes and has at least kRegionBytesMin.
+  // impossible; otherwise clears it and starts with `fresh_keys`, which must be new: what is left of older entries is
+  // then noise. Beyond the first 64 MiB this is done to a group when it is touched, or by ReshapeSome. The region stays
+  // the caller's and must outlive the table, as must the policy. Only a `shared` table may be used by several threads.
+  // REQUIRES: the region is aligned to 64 bytes and has at least kRegionBytesMin.
   //
   // With the notes of the table that was in the region until now, and has not changed since, every entry is as it
   // should be, and the region is not read through. Notes of another table are ignored.
@@ -201,7 +203,8 @@ class Table {
   // policy when they are touched. REQUIRES: called within Exclusively; !reshaping().
   void StartGeneration(std::uint64_t rules_fingerprint);
 
-  // Visits up to `groups` groups; returns whether there are more to come.
+  // Visits up to `groups` groups, to rewrite them or to do what Open has left to do; returns whether there are more to
+  // come. One thread.
   bool ReshapeSome(std::size_t groups, Instant now);
   bool reshaping() const { return reshape_next_ < groups_; }
 
@@ -235,9 +238,12 @@ class Table {
 
   void Clear(const TableIdentity&, const TableKeys&);
   bool TakeNotes(std::string_view notes);
-  std::uint64_t Recover(Instant now);
+  void PutRightOnTouch(bool cleared, Instant now);
+  bool IsRight(std::size_t group) const;
+  void PutRight(Group&, std::size_t shard, Instant now);
   std::uint64_t DropTorn(Group&) const;
-  std::uint64_t DropImpossible(std::size_t group, Instant now);
+  bool IsAtHome(const Group&, const Tag& tag, std::uint64_t hash) const;
+  std::uint64_t DropImpossible(Group&, Instant now);
 
   Header& header() const;
   Group& group(std::size_t index) const;
@@ -250,6 +256,7 @@ class Table {
   static bool Holds(const Group&, std::size_t cell, const Tag&);
   Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;
   void Refresh(Group&, std::size_t shard, Instant now);
+  void Settle(Group&, std::size_t shard, Instant now);
   void RewriteGroup(Group&, std::size_t shard, Instant now);
   void MarkDirty(Group&, std::size_t cell);
 
@@ -276,18 +283,21 @@ class Table {
   std::size_t groups_per_shard_;
   unsigned shard_shift_;
   SipKey tag_hash_key_{};
-  std::uint8_t generation_ = 0;
+  std::uint8_t generation_ = 0;    // of groups whose slots are written for the rules in force
+  std::uint16_t usable_ = 0;       // of groups that can be used as they are: generation_, or none's while Open's work
+                                   // is not done
+  bool cleared_ = false;           // that work is to clear groups
   std::size_t reshape_next_;
   std::size_t words_per_shard_;                // of dirty_groups_
   std::size_t take_next_ = 0;                  // word of dirty_groups_ where TakeUnreported goes on
   std::vector<std::uint64_t> dirty_groups_;    // a bit for each group; a shard's words are under its lock
+  std::vector<std::uint64_t> right_groups_;    // the same: those for which Open's work is done; empty: all
   std::unique_ptr<ShardState[]> shards_;
 };
 
 struct Table::Opened {
   std::unique_ptr<Table> table;
   std::string_view discarded;    // why the former contents were discarded; empty if they were kept
-  std::uint64_t dropped = 0;     // entries that were torn or impossible
 };
 
 }    // namespace dthrottle

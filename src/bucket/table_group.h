@@ -37,7 +37,7 @@ inline std::size_t CellsFor(std::size_t tag_bytes) {
 inline std::uint32_t Match(const std::uint16_t* directory, std::uint16_t value);
 
 struct Table::Header {
-  static constexpr std::uint64_t kMagic = 0x656c74746f726874;    // "throttle"
+  static constexpr std::uint64_t kMagic = 0x656c74746f726874;         // "throttle"
   static constexpr std::uint64_t kMagicBegun = 0x65626f7474687264;    // of a region that is being cleared
   static constexpr std::uint32_t kVersion = 2;
   static constexpr std::size_t kBytes = 4096;
@@ -70,9 +70,7 @@ struct alignas(64) Table::Group {
   }
   std::size_t CellsAt(std::size_t first) const { return CellsFor(cells[first].slot.tag_bytes); }
   // One bit for each cell in which a tag begins.
-  std::uint32_t Firsts() const {
-    return kAllCells & ~Match(directory, kFree) & ~Match(directory, kContinued);
-  }
+  std::uint32_t Firsts() const { return kAllCells & ~Match(directory, kFree) & ~Match(directory, kContinued); }
   std::size_t CellOf(const Slot* slot) const {
     return static_cast<std::size_t>(reinterpret_cast<const Cell*>(slot) - cells);
   }

@@ -154,8 +154,8 @@ inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) 
 }
 
 inline void Table::Refresh(Group& g, std::size_t shard, Instant now) {
-  if (g.generation != generation_) [[unlikely]]
-    RewriteGroup(g, shard, now);
+  if (g.generation != usable_) [[unlikely]]
+    Settle(g, shard, now);
 }
 
 inline Table::Shard::Shard(Table& table, std::uint64_t hash) : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {
@@ -168,7 +168,7 @@ inline Table::Shard::~Shard() {
 
 inline Slot* Table::Shard::Find(const Tag& tag, const Probe& probe, Instant now) {
   Group& g = *probe.first;
-  if (g.generation != table_.generation_) [[unlikely]]
+  if (g.generation != table_.usable_) [[unlikely]]
     return Find(tag, now);
   const std::uint16_t fingerprint = Fingerprint(hash_);
   if (probe.cell >= 0) {

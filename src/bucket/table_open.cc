@@ -1,4 +1,12 @@
 // Opening a region, and what has to be put right in one that a killed process left.
+//
+// Reading gigabytes through takes seconds, in which applications would find nobody to answer. So Open looks at the
+// header and the first 64 MiB; each group further on is put right, or cleared, when it is first touched, by a query or
+// by the walk that ReshapeSome is. Until all are done no group's generation is the usable one, so that every look-up
+// goes the slow way, past Settle; after that look-ups pay nothing.
+//
+// A group can be put right by itself, but for tags that live in their second group: these have to know whether they are
+// in their first one too. `spilled` is believed: a kill leaves it right or one too large.
 #include <algorithm>
 #include <cstring>
 
@@ -18,7 +26,7 @@ bool Table::IsTable(std::string_view head) {
 
 Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
                           bool shared, SlotPolicy& policy, Instant now, std::string_view notes) {
-  Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}, 0};
+  Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}};
   Table& table = *opened.table;
   const Header& found = table.header();
   if (found.magic == 0 || found.magic == Header::kMagicBegun) {
@@ -35,7 +43,8 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
   table.tag_hash_key_ = table.header().keys.tag_hash;
   table.generation_ = static_cast<std::uint8_t>(table.header().generation);
-  if (opened.discarded.empty() && !table.TakeNotes(notes)) opened.dropped = table.Recover(now);
+  table.usable_ = table.generation_;
+  if (!opened.discarded.empty() || !table.TakeNotes(notes)) table.PutRightOnTouch(!opened.discarded.empty(), now);
   return opened;
 }
 
@@ -71,8 +80,6 @@ bool Table::TakeNotes(std::string_view notes) {
 void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {
   header().magic = Header::kMagicBegun;    // until the rest is in place
   StoreBarrier();
-  // Writes every page, so that no query has to wait for the kernel to find one.
-  std::memset(region_.data() + Header::kBytes, 0, region_.size() - Header::kBytes);
   Header& h = header();
   h.version = Header::kVersion;
   h.generation = 0;
@@ -83,12 +90,32 @@ void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {
   h.magic = Header::kMagic;
 }
 
+void Table::PutRightOnTouch(bool cleared, Instant now) {
+  constexpr std::size_t kGroupsAtOnce = (std::size_t{64} << 20) / sizeof(Group);
+  constexpr std::uint16_t kNoGeneration = 0x100;
+  usable_ = kNoGeneration;
+  cleared_ = cleared;
+  right_groups_.assign(dirty_groups_.size(), 0);
+  reshape_next_ = 0;
+  ReshapeSome(kGroupsAtOnce, now);
+}
+
+bool Table::IsRight(std::size_t index) const {
+  const std::size_t shard = index / groups_per_shard_, in_shard = index % groups_per_shard_;
+  return right_groups_[shard * words_per_shard_ + in_shard / 64] >> in_shard % 64 & 1;
+}
+
 // Believes nothing: the region may have been cut off between any two stores, or be somebody's idea of a joke.
-std::uint64_t Table::Recover(Instant now) {
-  std::uint64_t dropped = 0;
-  for (std::size_t i = 0; i < groups_; ++i) dropped += DropTorn(group(i));
-  for (std::size_t i = 0; i < groups_; ++i) dropped += DropImpossible(i, now);
-  return dropped;
+void Table::PutRight(Group& g, std::size_t shard, Instant now) {
+  const std::size_t in_shard = IndexOf(&g) % groups_per_shard_;
+  right_groups_[shard * words_per_shard_ + in_shard / 64] |= std::uint64_t{1} << in_shard % 64;
+  if (cleared_) {
+    std::memset(static_cast<void*>(&g), 0, offsetof(Group, cells));
+    g.generation = generation_;
+  } else {
+    shards_[shard].counts.dropped += DropTorn(g);
+    shards_[shard].counts.dropped += DropImpossible(g, now);
+  }
 }
 
 // Frees cells that do not form whole tags, so that everything the directory names can be read.
@@ -105,13 +132,20 @@ std::uint64_t Table::DropTorn(Group& g) const {
       g.directory[i++] = kFree;    // what it continued into is freed as the loop meets it
     }
   }
-  g.spilled = 0;
   g.dirty = 0;
   return dropped;
 }
 
-std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
-  Group& g = group(index);
+// A tag that was being moved when the process died is there twice: the one that a look-up finds stays.
+bool Table::IsAtHome(const Group& g, const Tag& tag, std::uint64_t hash) const {
+  Group& primary = group(Primary(hash));
+  if (&primary == &g) return true;
+  if (&group(Secondary(hash)) != &g) return false;       // it may be anything, and its groups another shard's
+  if (!IsRight(IndexOf(&primary))) DropTorn(primary);    // so that it can be searched
+  return FindIn(primary, Fingerprint(hash), tag) == nullptr;
+}
+
+std::uint64_t Table::DropImpossible(Group& g, Instant now) {
   std::uint64_t dropped = 0;
   for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
     const std::uint16_t value = g.directory[i];
@@ -119,15 +153,9 @@ std::uint64_t Table::DropImpossible(std::size_t index, Instant now) {
     Slot& slot = g.cells[i].slot;
     const Tag tag = g.TagAt(i);
     const std::uint64_t hash = Hash(tag);
-    Group& primary = group(Primary(hash));
-    const bool spilled = &primary != &g;
-    // A tag that was being moved when the process died is there twice: the one that a look-up finds stays.
-    const bool is_first = FindIn(g, value, tag) == &slot && (!spilled || FindIn(primary, value, tag) == nullptr);
-    const bool at_home = is_first && (!spilled || Secondary(hash) == index);
     const std::size_t cells = CellsFor(tag.bytes.size());
-    if (Fingerprint(hash) == value && at_home && (g.generation == generation_ || policy_->Reshape(tag, slot, now)) &&
-        policy_->Plausible(slot, now)) {
-      if (spilled && primary.spilled < kSpilledMax) ++primary.spilled;
+    if (Fingerprint(hash) == value && FindIn(g, value, tag) == &slot && IsAtHome(g, tag, hash) &&
+        (g.generation == generation_ || policy_->Reshape(tag, slot, now)) && policy_->Plausible(slot, now)) {
       ShardState& shard = shards_[ShardOf(hash)];
       ++shard.counts.tags;
       shard.counts.cells_used += cells;

@@ -33,7 +33,8 @@ Slot* Table::Shard::Insert(const Tag& tag, const Bucket& bucket, LimitIndex limi
   slot.bucket = bucket;
   slot.limit = limit & kLimitIndexMax;
   const auto place = [&](Group& g, std::size_t at) {
-    const Entry entry{tag, hash_, slot, Waste::From(ToTicks(now)), source == Source::kQuery ? merit::kAsked : merit::kHeard};
+    const Entry entry{tag, hash_, slot, Waste::From(ToTicks(now)),
+                      source == Source::kQuery ? merit::kAsked : merit::kHeard};
     return table_.Place(g, at, entry, shard);
   };
 
@@ -84,8 +85,8 @@ Table::Group* Table::RoomForNothing(const std::array<Group*, 2>& choices, std::s
   return nullptr;
 }
 
-// Frees consecutive cells by moving tags within the group, if enough of it is free. Tags move only to cells that they do
-// not lie in, so that a kill never finds one half moved.
+// Frees consecutive cells by moving tags within the group, if enough of it is free. Tags move only to cells that they
+// do not lie in, so that a kill never finds one half moved.
 bool Table::Gather(Group& g, std::size_t cells, ShardState& shard) {
   const std::uint32_t free = Match(g.directory, kFree);
   if (static_cast<std::size_t>(std::popcount(free)) < cells) return false;
@@ -130,7 +131,7 @@ bool Table::MoveAway(Group& g, std::size_t cells, ShardState& shard) {
   for (std::uint32_t left = g.Firsts(); left != 0; left &= left - 1) {
     const auto first = static_cast<std::size_t>(std::countr_zero(left));
     Group& other = *others[first];
-    if (other.generation != generation_) continue;
+    if (other.generation != usable_) continue;
     const std::size_t at = FirstRun(Match(other.directory, kFree), g.CellsAt(first));
     if (at == kCellsPerGroup) continue;
     Move(g, first, other, at, shard);

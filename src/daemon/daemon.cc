@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -135,8 +136,9 @@ void Daemon::Start() {
     log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", FormatBytes(settings_.table.memory),
                 limiter_->table().counts().tags);
   } else if (limiter_->discarded().empty()) {
-    log_.Notice("table: {} in {}, {} tags kept, {} torn entries dropped", FormatBytes(settings_.table.memory),
-                settings_.table.file, limiter_->table().counts().tags, limiter_->dropped());
+    log_.Notice("table: {} in {}, {} tags kept, {} torn entries dropped{}", FormatBytes(settings_.table.memory),
+                settings_.table.file, limiter_->table().counts().tags, limiter_->dropped(),
+                limiter_->reshaping() ? " in its first 64MiB; the rest is looked through between queries" : "");
   } else {
     log_.Notice("table: {} in {}, new because {}", FormatBytes(settings_.table.memory), settings_.table.file,
                 limiter_->discarded());
@@ -154,7 +156,7 @@ void Daemon::Start() {
   TakeHandedConnections();
   WatchSignals();
   StartWatchdog();
-  UseHugePages();
+  PrepareMemory();
 }
 
 // Returns Table::Notes of the daemon before this one.
@@ -175,13 +177,18 @@ std::string Daemon::OpenTable() {
   return std::move(left.bytes);
 }
 
-// In a thread, because a GiB takes a second, and of ordinary priority: who needs a page that it holds waits for it. A
-// small table has few translations to miss.
-void Daemon::UseHugePages() {
+// In a thread that has time left over only, because a GiB takes seconds. A small table has few translations to miss.
+void Daemon::PrepareMemory() {
   constexpr std::size_t kFrom = std::size_t{16} << 20;
   if (region_->bytes().size() < kFrom) return;
   const SignalsBlocked blocked;
-  huge_pages_ = std::thread([this] { region_->UseHugePages(stop_huge_pages_); });
+  memory_thread_ = std::thread([this] {
+    const sched_param idle{};
+    ::sched_setscheduler(0, SCHED_IDLE, &idle);    // of this thread; where it is not allowed, the pauses have to do
+    if (const auto claimed = region_->ClaimRest(stop_memory_thread_); !claimed)
+      log_.Error("{}", claimed.error().message);
+    region_->UseHugePages(stop_memory_thread_);
+  });
 }
 
 // Over-long tags go by a digest, which all hosts have to make in the same way. That everybody can make it costs little:
@@ -752,8 +759,8 @@ void Daemon::CloseHandles() {
 }
 
 Daemon::~Daemon() {
-  stop_huge_pages_ = true;
-  if (huge_pages_.joinable()) huge_pages_.join();
+  stop_memory_thread_ = true;
+  if (memory_thread_.joinable()) memory_thread_.join();
   if (!stopping_) CloseHandles();    // it never ran
   uv_run(&loop_, UV_RUN_DEFAULT);
   DT_CHECK(uv_loop_close(&loop_) == 0);

@@ -78,7 +78,7 @@ class Daemon final : private AdminHost {
   int TakeHandedListener(const std::string& key, const std::string& address);
   void CloseHandedListeners();
   std::string OpenTable();
-  void UseHugePages();
+  void PrepareMemory();
   void TakeHandedConnections();
   bool took_over() const { return handed_.held_at != Instant(); }
   void OpenBroughtLimits();
@@ -144,8 +144,8 @@ class Daemon final : private AdminHost {
   uv_idle_t background_;
 
   std::optional<MappedRegion> region_;
-  std::thread huge_pages_;    // puts the table into them
-  std::atomic<bool> stop_huge_pages_{false};
+  std::thread memory_thread_;    // claims the table's memory, and puts it into huge pages
+  std::atomic<bool> stop_memory_thread_{false};
   std::unique_ptr<Limiter> limiter_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::unique_ptr<TaskQueue> tasks_;    // for this thread

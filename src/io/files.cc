@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <thread>
 #include <utility>
 
 #include "io/clock.h"
@@ -42,6 +44,8 @@ class Descriptor {
 };
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kClaimedAtOnce = std::size_t{256} << 20;
+constexpr Duration kPauseMin = std::chrono::milliseconds(1), kPauseMax = std::chrono::seconds(1);
 constexpr std::size_t kNumberBytesMax = 32;    // of a file with one number in it
 
 FileResult<std::string> ReadAll(const std::string& path, const Descriptor& file, std::size_t bytes_max) {
@@ -93,6 +97,21 @@ FileResult<struct stat> CheckOurs(const std::string& path, const Descriptor& fil
     return Refused(path, "was not written by dthrottle; remove it, or name another file");
   }
   return status;
+}
+
+// Gives the file its size, and claims the space of its first part at once: running out of it later would be a SIGBUS in
+// the middle of a query. False, with errno: there is not enough for all of it, of which it has `claimed` bytes already.
+bool ClaimFirst(const Descriptor& file, std::size_t bytes, std::uint64_t claimed) {
+  struct statvfs room {};
+  if (::fstatvfs(file.get(), &room) != 0) return false;
+  const bool is_bounded = room.f_blocks != 0;    // memory without a file system's size is not
+  if (is_bounded && std::uint64_t{room.f_bavail} * room.f_frsize + claimed < bytes) {
+    errno = ENOSPC;
+    return false;
+  }
+  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return false;
+  errno = ::posix_fallocate(file.get(), 0, static_cast<off_t>(std::min(bytes, kClaimedAtOnce)));
+  return errno == 0;
 }
 
 // A shared mapping that begins where a huge page can, or MAP_FAILED.
@@ -179,7 +198,8 @@ FileResult<void> CheckIncarnation(const std::string& stem) {
 bool IsIncarnation(std::string_view text) {
   constexpr std::size_t kDigitsMax = 20;
   if (text.ends_with('\n')) text.remove_suffix(1);
-  return text.size() <= kDigitsMax && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return text.size() <= kDigitsMax &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
 std::array<std::byte, 16> ReadBootId() {
@@ -207,10 +227,7 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
   if (path.empty()) {
     Descriptor memory(::memfd_create("dthrottle-table", MFD_CLOEXEC));
     if (memory.get() < 0) return Failed("memory", "cannot get any");
-    if (const int error = ::posix_fallocate(memory.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-      errno = error;
-      return Failed("memory", "cannot claim it");
-    }
+    if (!ClaimFirst(memory, bytes, 0)) return Failed("memory", "cannot claim it");
     return Map("", memory.Release(), bytes);
   }
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
@@ -224,12 +241,12 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
     // Another size means another layout. Whatever the old one held, nothing of it may be taken for the new one.
     if (::ftruncate(file.get(), 0) != 0) return Failed(path, "cannot truncate");
   }
-  // Claims the space now: running out of it later would be a SIGBUS in the middle of a query. A file that has it all
-  // has been through this, and on a tmpfs that takes milliseconds, which queries would wait for in an upgrade.
+  // A file that has all its space has been through this, and on a tmpfs that takes milliseconds, which queries would
+  // wait for in an upgrade.
   constexpr off_t kBlockBytes = 512;
-  const bool claimed = status.st_size == static_cast<off_t>(bytes) && status.st_blocks * kBlockBytes >= status.st_size;
-  if (const int error = claimed ? 0 : ::posix_fallocate(file.get(), 0, static_cast<off_t>(bytes)); error != 0) {
-    errno = error;
+  const bool same_size = status.st_size == static_cast<off_t>(bytes);
+  const off_t claimed = same_size ? status.st_blocks * kBlockBytes : 0;
+  if (claimed < static_cast<off_t>(bytes) && !ClaimFirst(file, bytes, static_cast<std::uint64_t>(claimed))) {
     return Failed(path, "cannot claim its space");
   }
   return Map(path, file.Release(), bytes);
@@ -256,13 +273,27 @@ FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std:
   return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release(), path.empty());
 }
 
+FileResult<void> MappedRegion::ClaimRest(const std::atomic<bool>& stop) const {
+  for (std::size_t at = kClaimedAtOnce; at < bytes_.size() && !stop.load(std::memory_order_relaxed); at += kHugePage) {
+    const std::size_t step = std::min(kHugePage, bytes_.size() - at);
+    if (const int error = ::posix_fallocate(fd_, static_cast<off_t>(at), static_cast<off_t>(step)); error != 0) {
+      errno = error;
+      return Failed(nameless_ ? "memory" : "table.file", "cannot claim the rest of its space");
+    }
+  }
+  return {};
+}
+
 bool MappedRegion::UseHugePages(const std::atomic<bool>& stop) const {
 #ifndef MADV_COLLAPSE
   constexpr int MADV_COLLAPSE = 25;
 #endif
   for (std::size_t at = 0; at + kHugePage <= bytes_.size(); at += kHugePage) {
     if (stop.load(std::memory_order_relaxed)) return false;
+    const Instant begun = Now();
     if (::madvise(bytes_.data() + at, kHugePage, MADV_COLLAPSE) != 0 && errno == EINVAL) return false;    // it cannot
+    // A step that took long had to wait for others to leave the processor: a query may have waited for its pages.
+    std::this_thread::sleep_for(std::clamp<Duration>(10 * (Now() - begun), kPauseMin, kPauseMax));
   }
   return true;
 }

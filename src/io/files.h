@@ -81,9 +81,14 @@ class MappedRegion {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
+  // Claims the space that Open has left, which is all beyond the first 256 MiB. Open has seen that there is enough, but
+  // somebody else may take it first: then a touch of what is not claimed ends the process (SIGBUS). Takes half a second
+  // a GiB, in a thread of its own; ends early when `stop` is set.
+  FileResult<void> ClaimRest(const std::atomic<bool>& stop) const;
+
   // Puts the region into huge pages where the kernel can (Linux 6.1), whatever its settings for files in memory are: a
-  // decision costs mostly translations of addresses. Takes milliseconds for each 2 MiB, in which who uses them waits;
-  // may run in a thread of its own. Ends early when `stop` is set. Whether it came to the end.
+  // decision costs mostly translations of addresses. Takes a millisecond for each 2 MiB, in which a query that touches
+  // them waits, and pauses between; for a thread of its own. Ends early when `stop` is set. Whether it came to the end.
   bool UseHugePages(const std::atomic<bool>& stop) const;
 
   // Of memory without a name, for Adopt; -1 if it has one.

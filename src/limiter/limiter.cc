@@ -30,7 +30,6 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
       Table::Open(region, {boot_id, rules_->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
   table_ = std::move(opened.table);
   discarded_ = opened.discarded;
-  dropped_ = opened.dropped;
 }
 
 // ---- What the table asks ----

@@ -148,7 +148,7 @@ class Limiter final : private SlotPolicy {
 
   // Why the table found in the region was discarded, or empty; and how many of its entries were dropped if not.
   const std::string& discarded() const { return discarded_; }
-  std::uint64_t dropped() const { return dropped_; }
+  std::uint64_t dropped() const { return table_->counts().dropped; }
 
   // ---- Sharing with peers (sharing.h drives it) ----
 
@@ -355,7 +355,6 @@ class Limiter final : private SlotPolicy {
   std::vector<std::string> counter_names_;    // the rule that each of the lanes' counters counts for
   std::vector<RuleTotals> counter_bases_;     // what it had counted for another rule before
   std::string discarded_;
-  std::uint64_t dropped_ = 0;
   std::unique_ptr<Table> table_;
 };
 
