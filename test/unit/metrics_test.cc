@@ -206,6 +206,11 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
   for (int i = 0; i < 3; ++i) CHECK_FALSE(daemon.host.Serves("a2", kNow));
   daemon.limiter().Certify(kNow + 1s);
 
+  // More tags than the table has room for, all of which were refused.
+  for (int i = 0; i < 30'000; ++i) {
+    for (int k = 0; k < 7; ++k) daemon.host.Serves(fmt::format("a-{}", i), kNow);
+  }
+
   const auto series = Parse(daemon.Metrics());
   const Snapshot snapshot = TakeSnapshot(daemon.limiter(), daemon.counts);
   for (const Count& count : Counts()) {
