@@ -1,13 +1,21 @@
 #include <sodium/crypto_shorthash_siphash24.h>
 #include <catch2/catch.hpp>
 
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/prng.h"
 #include "base/siphash.h"
+#include "base/state.h"
 
 namespace dthrottle {
 namespace {
+
+using namespace std::chrono_literals;
 
 TEST_CASE("SipHash-2-4 agrees with the library at every length") {
   Prng prng(1);
@@ -45,6 +53,63 @@ TEST_CASE("numbers below a bound are evenly spread") {
   std::array<int, 10> seen{};
   for (int i = 0; i < 100'000; ++i) ++seen.at(prng.Below(10));
   for (const int n : seen) CHECK(std::abs(n - 10'000) < 500);    // five standard deviations
+}
+
+enum class Colour : std::uint8_t { kRed, kBlue };
+
+struct Everything {
+  bool flag = false;
+  std::uint8_t small = 0;
+  std::int64_t negative = 0;
+  Colour colour{};
+  float real = 0;
+  Instant at{};
+  BootInstant boot{};
+  std::optional<std::string> name;
+  std::vector<std::pair<int, std::string>> list;
+  std::map<std::string, std::set<int>> sets;
+
+  static void Fields(auto& state, auto& self) {
+    state(self.flag, self.small, self.negative, self.colour, self.real, self.at, self.boot, self.name, self.list,
+          self.sets);
+    state.Check(self.colour <= Colour::kBlue);
+  }
+  friend bool operator==(const Everything&, const Everything&) = default;
+};
+
+TEST_CASE("state reads back as it was written, and cut off anywhere not at all") {
+  const Everything all{true,
+                       200,
+                       -(std::int64_t{1} << 62),
+                       Colour::kBlue,
+                       0.5F,
+                       Instant::max(),
+                       BootInstant(5s),
+                       "a",
+                       {{-1, ""}, {7, "x"}},
+                       {{"s", {1, 2}}, {"", {}}}};
+  const std::string bytes = WriteState(3, all);
+  Everything read;
+  REQUIRE(ReadState(bytes, 3, read));
+  CHECK(read == all);
+  CHECK_FALSE(ReadState(bytes, 4, read));
+  CHECK_FALSE(ReadState(bytes + "x", 3, read));
+  for (std::size_t size = 0; size < bytes.size(); ++size) CHECK_FALSE(ReadState(bytes.substr(0, size), 3, read));
+  Everything none;
+  REQUIRE(ReadState(WriteState(3, none), 3, read));
+  CHECK(read == none);
+}
+
+TEST_CASE("state that cannot be is refused: numbers that do not fit, counts without elements, what a type checks") {
+  std::uint8_t small = 0;
+  CHECK_FALSE(ReadState(WriteState(1, 256), 1, small));
+  bool flag = false;
+  CHECK_FALSE(ReadState(WriteState(1, 2u), 1, flag));
+  std::vector<std::string> list;
+  CHECK_FALSE(ReadState(WriteState(1, std::uint64_t{1} << 40), 1, list));
+  Everything odd, read;
+  odd.colour = static_cast<Colour>(9);
+  CHECK_FALSE(ReadState(WriteState(1, odd), 1, read));
 }
 
 }    // namespace
