@@ -60,9 +60,19 @@ Instant ExchangeState::Tick(Instant now) {
 
 CapacityExchange::CapacityExchange(Options options, CapacitySettings settings, CapacityTransport& transport, Prng prng,
                                    Instant now)
-    : state_(std::make_unique<ExchangeState>(std::move(options), std::move(settings), transport, prng, now)) {}
+    : state_(std::make_unique<ExchangeState>(options, settings, transport, prng, now)) {
+  if (options.life.empty()) return;
+  resumed_ = state_->Resume(options.life, now);
+  if (!resumed_) {
+    state_ = std::make_unique<ExchangeState>(std::move(options), std::move(settings), transport, prng, now);
+  }
+}
 
 CapacityExchange::~CapacityExchange() = default;
+
+std::string CapacityExchange::Life() const {
+  return state_->Life();
+}
 
 void CapacityExchange::SetSettings(CapacitySettings settings, Instant) {
   ExchangeState& s = *state_;

@@ -54,6 +54,8 @@ struct CapacityStanding {
   Parts reserve = 0;
   Parts other = 0;    // of each tag that TakeShares has not named, reserve included
   friend bool operator==(const CapacityStanding&, const CapacityStanding&) = default;
+
+  static void Fields(auto& state, auto& self) { state(self.serial, self.valid_until, self.reserve, self.other); }
 };
 
 // REQUIRES: an implementation does not call the exchange back from within.
@@ -151,6 +153,7 @@ class CapacityExchange {
     std::string name;                 // of this host
     std::uint64_t incarnation = 1;    // greater at each start, below 2^48
     std::string saved = {};           // what CapacityTransport::Save got last, in any earlier life; empty: nothing ever
+    std::string life = {};            // of Life(): goes on with it, if it can. Given to one exchange only, in this boot
     CapacityAblation without = {};    // for tests only
   };
 
@@ -178,6 +181,13 @@ class CapacityExchange {
   // Appends the tags whose share changed since they were taken last, at most `most`; true if there are more.
   bool TakeShares(std::vector<TagShare>& changed, std::size_t most = 4096);
 
+  // ---- Over a restart ----
+
+  // All of this life, for Options::life of another exchange, which may not exist before this one has said its last.
+  // Empty before the first generation.
+  std::string Life() const;
+  bool resumed() const { return resumed_; }    // it goes on with a life
+
   // ---- For people ----
 
   CapacityCounts Counts(Instant now) const;
@@ -189,6 +199,7 @@ class CapacityExchange {
 
  private:
   std::unique_ptr<ExchangeState> state_;
+  bool resumed_ = false;
 };
 
 }    // namespace dthrottle

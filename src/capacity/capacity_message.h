@@ -53,6 +53,11 @@ class MemberBits {
   }
   friend bool operator==(const MemberBits&, const MemberBits&) = default;
 
+  static void Fields(auto& state, auto& self) {
+    state(self.bytes_);
+    state.Check(self.bytes_.size() <= kMemberBitsBytesMax && (self.bytes_.empty() || self.bytes_.back() != 0));
+  }
+
  private:
   std::string bytes_;
 };
@@ -61,6 +66,7 @@ class MemberBits {
 struct EdgeSums {
   Parts given = 0, received = 0;
   friend bool operator==(const EdgeSums&, const EdgeSums&) = default;
+  static void Fields(auto& state, auto& self) { state(self.given, self.received); }
 };
 
 struct CapacityItem {
@@ -69,6 +75,10 @@ struct CapacityItem {
   Parts given = 0;                // gifts; share: what may be used
   double indicator = 0;           // gifts; not a number: none
   std::uint64_t neighbour = 0;    // settling: the life of the receiver that the sums are about
+
+  static void Fields(auto& state, auto& self) {
+    state(self.key, self.base, self.given, self.indicator, self.neighbour);
+  }
 };
 
 struct CapacityMessage {

@@ -23,6 +23,7 @@ inline constexpr Parts kWhole = Parts{1} << 32;
 struct CapacityKey {
   std::uint64_t high = 0, low = 0;
   friend auto operator<=>(const CapacityKey&, const CapacityKey&) = default;
+  static void Fields(auto& state, auto& self) { state(self.high, self.low); }
 };
 // `rule` is the same number on every host for the same rule (a hash of its name). Tags of up to kTagBytesMax bytes, or
 // the digest of a longer one.

@@ -35,6 +35,15 @@ bool ClientLog::Take(const CapacityMessage& log, std::size_t records_max) {
   return true;
 }
 
+bool ClientLog::Index() {
+  for (const Record& record : records_) {
+    if (index_.Find(record.key) != KeyIndex::kNone || record.lives >= lives_.size()) return false;
+    index_.Add(record.key, static_cast<std::uint32_t>(&record - records_.data()));
+  }
+  return degree_ <= kDegreeMax && edges_.size() == records_.size() * degree_ &&
+         std::ranges::all_of(lives_, [this](const auto& list) { return list.size() == degree_; });
+}
+
 std::int64_t ClientLog::Available(std::size_t record) const {
   auto sum = static_cast<std::uint64_t>(records_[record].base);
   for (const EdgeSums& edge : edges(record)) sum += edge.received - edge.given;

@@ -21,19 +21,23 @@ class ClientLog {
     std::int64_t base = 0;
     std::uint64_t sequence = 0;    // of the frame that said so
     std::uint32_t lives = 0;       // which of the lists of neighbours' lives holds for it
+
+    static void Fields(auto& state, auto& self) { state(self.key, self.base, self.sequence, self.lives); }
   };
 
   ClientLog(std::string its_host, std::uint64_t its_life, std::uint64_t its_binding, std::size_t degree, Instant now)
       : host(std::move(its_host)), life(its_life), binding(its_binding), heard(now), degree_(degree) {}
+  ClientLog() = default;    // to be read into
 
-  const std::string host;
-  const std::uint64_t life, binding;
-  Instant heard;                                  // anything from this life
+  std::string host;
+  std::uint64_t life = 0, binding = 0;
+  Instant heard{};                                // anything from this life
   std::map<std::string, std::uint64_t> fenced;    // witnesses that say it is over, and the binding they know
 
   // A log frame. False if there is no room for it, `records_max` records in all; then nothing has changed.
   bool Take(const CapacityMessage& log, std::size_t records_max);
 
+  std::size_t degree() const { return degree_; }
   const MemberBits& seats() const { return seats_; }
   bool unsettled() const { return unsettled_; }    // it had something under way with another host that died
   std::span<const Record> records() const { return records_; }
@@ -43,8 +47,16 @@ class ClientLog {
   std::optional<std::int64_t> Available(const CapacityKey& key) const;    // none: no record
   std::int64_t Available(std::size_t record) const;
 
+  static void Fields(auto& state, auto& self) {
+    state(self.host, self.life, self.binding, self.heard, self.fenced, self.degree_, self.seats_, self.unsettled_,
+          self.sequence_, self.records_, self.edges_, self.lives_);
+    if constexpr (state.kReads) state.Check(self.Index());
+  }
+
  private:
-  std::size_t degree_;
+  bool Index();    // false: what was read cannot be
+
+  std::size_t degree_ = 0;
   MemberBits seats_;
   bool unsettled_ = false;
   std::uint64_t sequence_ = 0;    // of the frame with these seats

@@ -18,6 +18,9 @@ class DemandEstimate {
     DT_CHECK(alpha > 0 && alpha <= 1);
   }
 
+  void SetAlpha(double alpha) { alpha_ = alpha; }
+  static void Fields(auto& state, auto& self) { state(self.value_); }
+
   // Arrivals in one slot; GDRL has 0 or 1. Give a rate (arrivals / slot) to estimate a rate.
   void Observe(double arrivals) { value_ = value_ ? (1 - alpha_) * *value_ + alpha_ * arrivals : arrivals; }
 

@@ -206,7 +206,6 @@ void ExchangeState::OnCommit(const CapacityMessage& m, Instant now) {
 }
 
 void ExchangeState::Join(const CapacityMessage& m, Instant now) {
-  EncodeCapacity(m, commit);
   active = wanted;
   active_digest = wanted_digest;
   UseSettings();
@@ -231,9 +230,20 @@ void ExchangeState::Join(const CapacityMessage& m, Instant now) {
   closed.clear();
   settlings.clear();
   share_sums.Forget();
+  EncodeCommit();
   MakeEdges(self);
   BeginLedgers();
   SendBeats(now);
+}
+
+void ExchangeState::EncodeCommit() {
+  CapacityMessage& m = Fresh(CapacityKind::kCommit);
+  m.digest = active_digest;
+  m.base = base;
+  m.reserve = reserve;
+  m.aside = aside;
+  m.members = participants;
+  EncodeCapacity(m, commit);
 }
 
 void ExchangeState::MakeEdges(std::uint32_t self) {

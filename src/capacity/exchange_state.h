@@ -1,5 +1,5 @@
 // The inside of a CapacityExchange, for its sources only: exchange_alive.cc, exchange_gifts.cc, exchange_log.cc,
-// exchange_heir.cc, exchange_generation.cc, and capacity_exchange.cc for its face and its clock.
+// exchange_heir.cc, exchange_generation.cc, exchange_resume.cc, and capacity_exchange.cc for its face and its clock.
 #pragma once
 
 #include <algorithm>
@@ -54,12 +54,19 @@ struct ExchangeState {
     Instant granted_until = Instant::min();
     std::uint64_t granted_binding = 0;
     int slot = -1;    // of the edge, if it is a neighbour
+
+    static void Fields(auto& state, auto& self) {
+      state(self.heard, self.digest, self.generation, self.epoch, self.wishes, self.seats, self.granted_until,
+            self.granted_binding);
+    }
   };
 
   // What was on an edge with a life that is over, until its log says what of it arrived.
   struct Left {
     EdgeSums sums;
     bool settled = false;
+
+    static void Fields(auto& state, auto& self) { state(self.sums, self.settled); }
   };
 
   // One edge of every ledger.
@@ -73,6 +80,10 @@ struct ExchangeState {
     std::uint64_t settled = 0;             // of the former lives, the last about which all is said
     std::vector<std::uint32_t> waiting;    // ledgers that have something to say
     std::deque<Flight> flights;
+
+    static void Fields(auto& state, auto& self) {
+      state(self.life, self.former, self.left, self.left_at, self.settled);
+    }
   };
 
   struct Bond {
@@ -87,6 +98,8 @@ struct ExchangeState {
     std::string dead;
     std::uint64_t life = 0;
     bool failed = false;    // a neighbour could not be reached
+
+    static void Fields(auto& state, auto& self) { state(self.seats, self.dead, self.life, self.failed); }
   };
 
   // Of a tag, by the limiter: demand as part of C.
@@ -94,6 +107,8 @@ struct ExchangeState {
     double demand = 0;
     Parts pinned = 0;
     std::uint32_t pin = 0;
+
+    static void Fields(auto& state, auto& self) { state(self.demand, self.pinned, self.pin); }
   };
 
   // REQUIRES: as CapacityExchange.
@@ -289,6 +304,7 @@ struct ExchangeState {
   void OnCommit(const CapacityMessage& m, Instant now);
   void Join(const CapacityMessage& m, Instant now);
   void MakeEdges(std::uint32_t self);
+  void EncodeCommit();    // of the generation in force
 
   // ---- For people: the sum of a tag's parts ----
 
@@ -299,6 +315,14 @@ struct ExchangeState {
     if (m.generation != generation || !IsIn(active.members, p.name)) return;
     for (const CapacityItem& item : m.items) share_sums.Say(p.name, item.key, m.sequence, std::min(item.given, kWhole));
   }
+
+  // ---- Over a restart (exchange_resume.cc) ----
+
+  std::string Life() const;
+  // Goes on with a life that Life() has written. False: it cannot, and this object is of no use any more.
+  bool Resume(std::string_view life, Instant now);
+  static void Fields(auto& state, auto& self);
+  void QueueAll();
 
   // ---- The clock ----
 
@@ -311,7 +335,7 @@ struct ExchangeState {
   CapacitySettings wanted, active;    // as said last; of the generation
   CapacityTransport& transport;
   Prng prng;
-  const Instant started;
+  Instant started;
   Witness witness;
 
   std::uint64_t wanted_digest = 0, active_digest = 0;

@@ -1,5 +1,6 @@
 #include "capacity/ledgers.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -56,6 +57,15 @@ LedgerEdge Ledgers::Renew(std::uint32_t id, std::size_t slot) {
   ledgers_[id].available += static_cast<std::int64_t>(was.given - was.logged);
   was.given = was.logged;
   return was;
+}
+
+bool Ledgers::Index() {
+  index_.Clear();
+  for (std::uint32_t id = 0; id < size(); ++id) {
+    if (index_.Find(ledgers_[id].key) != KeyIndex::kNone) return false;
+    index_.Add(ledgers_[id].key, id);
+  }
+  return std::ranges::all_of(edges_, [this](const auto& of_slot) { return of_slot.size() == ledgers_.size(); });
 }
 
 }    // namespace dthrottle

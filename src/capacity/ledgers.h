@@ -24,6 +24,14 @@ struct LedgerEdge {
   bool flying = false;       // in one that is not acknowledged
 
   static constexpr float kUnsaid = std::numeric_limits<float>::quiet_NaN();
+
+  // What was on its way is queued again.
+  static void Fields(auto& state, auto& self) {
+    bool waits = self.queued || self.flying;
+    state(self.given, self.noted, self.logged, self.arrived, self.received, self.theirs, self.told, waits);
+    state.Check(self.given >= self.noted && self.noted >= self.logged && self.logged >= self.arrived);
+    if constexpr (state.kReads) self.queued = waits;
+  }
 };
 
 struct Ledger {
@@ -36,6 +44,19 @@ struct Ledger {
   std::uint64_t bond = 0;        // number of the bond under which it was logged last
   bool log_queued = false, log_flying = false, share_queued = false;
   enum class Estate : std::uint8_t { kNone, kTaken, kNoted } estate{};    // inherited, and not known to be logged
+
+  // A log frame that was on its way is queued again.
+  static void Fields(auto& state, auto& self) {
+    bool waits = self.log_queued || self.log_flying, inherited = self.estate != Estate::kNone;
+    state(self.key, self.demand, self.available, self.pinned, self.blocked, self.pin, self.bond, waits, inherited);
+    constexpr auto kMost = static_cast<std::int64_t>(2 * kWhole);    // more than there can be
+    const auto possible = [](std::int64_t parts) { return parts >= 0 && parts <= kMost; };
+    state.Check(possible(self.available) && possible(self.pinned) && possible(self.blocked) && self.demand >= 0);
+    if constexpr (state.kReads) {
+      self.log_queued = waits;
+      self.estate = inherited ? Estate::kTaken : Estate::kNone;
+    }
+  }
 };
 
 class Ledgers {
@@ -64,7 +85,16 @@ class Ledgers {
   // The neighbour's life is over: its edge begins anew, and what was never told to it comes back. Returns what was.
   LedgerEdge Renew(std::uint32_t id, std::size_t slot);
 
+  // REQUIRES of what is read into: cleared, with the degree that was written.
+  static void Fields(auto& state, auto& self) {
+    const std::size_t degree = self.degree();
+    state(self.ledgers_, self.edges_);
+    if constexpr (state.kReads) state.Check(self.edges_.size() == degree && self.Index());
+  }
+
  private:
+  bool Index();    // false: what was read cannot be
+
   std::vector<Ledger> ledgers_;
   std::vector<std::vector<LedgerEdge>> edges_;    // by slot: a frame of gifts runs through one of them
   KeyIndex index_;

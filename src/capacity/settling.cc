@@ -15,9 +15,14 @@ Settling::Settling(const ClientLog& log, std::size_t slot, std::string its_to, s
     item.neighbour = log.LifeOf(i, slot);
     sums_.push_back(sums);
   }
+  Count();
+  for (std::size_t i = 0; i < frames_; ++i) open_.insert(i);
+}
+
+bool Settling::Count() {
   const std::size_t most = ItemsMax(CapacityKind::kSettle, 1);
   frames_ = (items_.size() + most - 1) / most + 1;
-  for (std::size_t i = 0; i < frames_; ++i) open_.insert(i);
+  return sums_.size() == items_.size() && (open_.empty() || *open_.rbegin() < frames_);
 }
 
 std::vector<std::size_t> Settling::Due() const {

@@ -17,6 +17,7 @@ class Settling {
  public:
   // Of the edge `slot` of the log. Frames are numbered from `sequence`.
   Settling(const ClientLog& log, std::size_t slot, std::string its_to, std::uint64_t sequence);
+  Settling() = default;    // to be read into
 
   std::string dead;
   std::uint64_t life = 0;
@@ -34,10 +35,17 @@ class Settling {
   void Write(std::size_t frame, CapacityMessage& message) const;    // all fields of its own
   bool Acknowledge(std::uint64_t sequence);                         // false: it is none of its frames
 
+  static void Fields(auto& state, auto& self) {
+    state(self.dead, self.life, self.to, self.to_life, self.tries, self.items_, self.sums_, self.sequence_, self.open_);
+    if constexpr (state.kReads) state.Check(self.Count());
+  }
+
  private:
+  bool Count();    // the frames; false: what was read cannot be
+
   std::vector<CapacityItem> items_;
   std::vector<EdgeSums> sums_;
-  std::uint64_t sequence_;
+  std::uint64_t sequence_ = 0;
   std::size_t frames_ = 0;
   std::set<std::size_t> open_;    // not acknowledged
 };

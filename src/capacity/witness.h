@@ -25,6 +25,8 @@ class Witness {
     std::uint64_t promised = 0;
     std::uint64_t reserve = 0;                                 // parts of this host, of the generation it was in
     std::map<std::string, std::uint64_t, std::less<>> dead;    // lives up to this one, of the promised generation
+
+    static void Fields(auto& state, auto& self) { state(self.promised, self.reserve, self.dead); }
   };
   static std::string Encode(const Saved& saved);
   static std::optional<Saved> Decode(std::string_view bytes);
@@ -57,11 +59,20 @@ class Witness {
   void SetWhole(bool whole) { whole_ = whole; }
   void SetReserve(std::uint64_t parts) { saved_.reserve = parts; }
 
+  // It has heard nothing for a while, and gives everybody the time that it takes to be heard.
+  void Resume(Instant now) { since_ = now; }
+
+  static void Fields(auto& state, auto& self) { state(self.saved_, self.whole_, self.seen_); }
+
  private:
   struct Seen {
     std::uint64_t life = 0, binding = 0;
     std::uint64_t former_life = 0, former_binding = 0;
     std::optional<Instant> granted;
+
+    static void Fields(auto& state, auto& self) {
+      state(self.life, self.binding, self.former_life, self.former_binding, self.granted);
+    }
   };
 
   Saved saved_;

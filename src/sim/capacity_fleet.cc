@@ -70,16 +70,19 @@ Duration CapacityFleet::WorldOf(const Host& host, Instant local) const {
          1us;
 }
 
-void CapacityFleet::Start(std::uint32_t host) {
+void CapacityFleet::Start(std::uint32_t host, std::string life) {
   Host& h = hosts_[host];
   ++h.incarnation;
-  h.serial = ~std::uint64_t{0};
-  h.shares.assign(keys_.size(), kUnsaid);
   h.paused_until = Duration();
-  CapacityExchange::Options o{.name = NameOf(host), .incarnation = h.incarnation, .saved = h.saved};
+  CapacityExchange::Options o{
+      .name = NameOf(host), .incarnation = h.incarnation, .saved = h.saved, .life = std::move(life)};
   o.without = options_.without;
   h.exchange = std::make_unique<CapacityExchange>(std::move(o), SettingsFor(h), h.wire, Prng(prng_.Next()), Local(h));
-  for (std::uint32_t t = 0; t < keys_.size(); ++t) SetDemand(host, t, h.demands[t]);
+  if (!h.exchange->resumed()) {
+    h.serial = ~std::uint64_t{0};
+    h.shares.assign(keys_.size(), kUnsaid);
+    for (std::uint32_t t = 0; t < keys_.size(); ++t) SetDemand(host, t, h.demands[t]);
+  }
   Wake(host);
 }
 
@@ -97,6 +100,13 @@ void CapacityFleet::Restart(std::uint32_t host) {
 
 void CapacityFleet::Pause(std::uint32_t host, double lasts) {
   hosts_[host].paused_until = now_ + Intervals(lasts);
+}
+
+void CapacityFleet::Upgrade(std::uint32_t host, double lasts) {
+  std::string life = hosts_[host].exchange->Life();
+  hosts_[host].exchange.reset();
+  Start(host, std::move(life));
+  Pause(host, lasts);
 }
 
 void CapacityFleet::Cut(std::set<std::uint32_t> side, double lasts) {

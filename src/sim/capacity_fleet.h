@@ -45,6 +45,7 @@ class CapacityFleet {
   void Crash(std::uint32_t host, std::optional<double> restart_after);
   void Restart(std::uint32_t host);
   void Pause(std::uint32_t host, double lasts);
+  void Upgrade(std::uint32_t host, double lasts);    // another process goes on with its life, after a pause
   void Cut(std::set<std::uint32_t> side, double lasts);
   void SetDemand(std::uint32_t host, std::uint32_t tag, double part);    // of the capacity
   void Pin(std::uint32_t host, std::uint32_t tag, Parts parts);          // of what it has, until it dies
@@ -105,7 +106,7 @@ class CapacityFleet {
   CapacitySettings SettingsFor(const Host& host) const;
   Instant Local(const Host& host) const;
   Duration WorldOf(const Host& host, Instant local) const;
-  void Start(std::uint32_t host);
+  void Start(std::uint32_t host, std::string life = {});
   void Wake(std::uint32_t host);
   void Deliver(Event event);
   void Took(std::uint32_t host);

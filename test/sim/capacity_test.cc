@@ -57,9 +57,12 @@ void Trouble(CapacityFleet& fleet, const CapacityFleet::Options& o, double proba
     if (Unit(prng) < 0.05) fleet.SetDemand(Any(o, prng), static_cast<std::uint32_t>(prng.Below(o.tags)), Unit(prng));
     if (Unit(prng) >= probability) continue;
     const std::uint32_t host = Any(o, prng);
-    switch (prng.Below(3)) {
+    switch (prng.Below(4)) {
       case 0:
         if (fleet.up(host)) fleet.Crash(host, lasts());
+        break;
+      case 2:
+        if (fleet.up(host)) fleet.Upgrade(host, lasts());
         break;
       case 1: {
         std::set<std::uint32_t> side;
@@ -156,6 +159,38 @@ TEST_CASE("capacity: one host that dies, is cut off or sleeps costs nothing in t
     // What is kept for a dead host is not given to others.
     REQUIRE(BecomesWhole(fleet, o,
                          fleet.up(host) ? 0 : static_cast<Parts>(o.reserve * static_cast<double>(kWhole) / o.hosts)));
+  }
+}
+
+TEST_CASE("capacity: hosts that are upgraded one after another stay who they are, and so do their parts") {
+  for (const std::uint64_t seed : Seeds(10)) {
+    CAPTURE(seed);
+    const CapacityFleet::Options o{.hosts = static_cast<std::uint32_t>(2 + seed % 5), .tags = 2};
+    CapacityFleet fleet(o, seed);
+    RandomDemands(fleet, o);
+    fleet.Run(100);
+    std::vector<std::uint64_t> epochs;
+    for (std::uint32_t h = 0; h < o.hosts; ++h) epochs.push_back(fleet.Counts(h).epoch);
+    const std::uint64_t generation = fleet.Counts(0).generation;
+    Parts least = kWhole;
+    for (std::uint32_t i = 0; i < 3 * o.hosts; ++i) {
+      fleet.Upgrade(i % o.hosts, Unit(fleet.prng()));
+      for (int k = 0; k < 15; ++k) {
+        fleet.Run(fleet.now() + 0.2);
+        least = std::min(least, fleet.Sum(0) + fleet.UnderWay(0));
+      }
+    }
+    fleet.Calm();
+    fleet.Run(fleet.now() + 5);
+    INFO(Story(fleet, o));
+    REQUIRE(fleet.violations() == 0);
+    for (std::uint32_t h = 0; h < o.hosts; ++h) {
+      CHECK(fleet.Counts(h).epoch == epochs[h]);
+      CHECK(fleet.Counts(h).generation == generation);
+      CHECK(fleet.Counts(h).resets + fleet.Counts(h).fenced + fleet.Counts(h).inherited == 0);
+    }
+    CHECK(least + 2 * o.hosts >= kWhole);
+    CHECK(BecomesWhole(fleet, o));
   }
 }
 
