@@ -28,6 +28,8 @@ class ClockOffset {
 
   bool known() const { return recent_ != kUnknown; }
 
+  static void Fields(auto& state, auto& self) { state(self.before_, self.recent_, self.since_); }
+
   // Never later than `now`, which is also the answer as long as nothing is known, and never more than a day ago, so
   // that whoever reckons with it need not fear an overflow: peers may claim any instant.
   Instant ToOurs(Instant theirs, Instant now) const {

@@ -3,8 +3,10 @@
 #include "report/exchange.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
+#include "base/state.h"
 #include "report/giving.h"
 #include "report/hearing.h"
 #include "report/joining.h"
@@ -16,6 +18,7 @@ namespace {
 
 constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
 constexpr int kItemsPerTick = 64;    // of the limiter, before the wire is looked at again
+constexpr std::uint32_t kLifeVersion = 1;
 
 }    // namespace
 
@@ -41,6 +44,51 @@ struct Exchange::State {
     }
   }
 
+  // True if there may be more.
+  bool MoveItems(Instant now) {
+    core.to_limiter.Move();
+    joining.Merge(now);
+    hearing.Release();
+    ToPeers item;
+    int items = 0;
+    while (items < kItemsPerTick && from_limiter.TryPop(item)) {
+      FromLimiter(item, now);
+      ++items;
+    }
+    return items == kItemsPerTick;
+  }
+
+  static void Fields(auto& state, auto& self) { state(self.publishing, self.members, self.joining, self.hearing); }
+
+  // Of a life of this host; none if it is not one, or of another version.
+  static std::optional<std::uint64_t> IncarnationOf(std::string_view life, const std::string& name) {
+    StateReader state(life);
+    std::uint32_t version = 0;
+    std::string whose;
+    std::uint64_t incarnation = 0;
+    state(version, whose, incarnation);
+    if (!state.ok() || version != kLifeVersion || whose != name) return std::nullopt;
+    return incarnation;
+  }
+
+  std::string Life(Instant now) {
+    publishing.Flush(now);
+    StateWriter state;
+    state(kLifeVersion, core.options.name, core.options.incarnation);
+    Fields(state, *this);
+    return state.Take();
+  }
+
+  bool Resume(std::string_view life) {
+    StateReader state(life);
+    std::uint32_t version = 0;
+    std::string name;
+    std::uint64_t incarnation = 0;
+    state(version, name, incarnation);
+    Fields(state, *this);
+    return resumed = state.ok() && state.at_end();
+  }
+
   void Pass(Instant now) {
     core.BeginPass(now);
     Instant next = ExchangeCore::kNever;
@@ -59,11 +107,24 @@ struct Exchange::State {
   Joining joining;
   Hearing hearing{core, members, joining};
   Giving giving{core, members, publishing};
+  bool resumed = false;
 };
 
 Exchange::Exchange(Options options, ToPeersRing& from_limiter, FromPeersRing& to_limiter, Transport& transport,
-                   Prng prng, Instant now)
-    : state_(std::make_unique<State>(std::move(options), from_limiter, to_limiter, transport, prng, now)) {}
+                   Prng prng, Instant now) {
+  const std::string life = std::exchange(options.life, {});
+  const auto make = [&](std::uint64_t incarnation) {
+    Options with = options;
+    with.incarnation = incarnation;
+    state_ = std::make_unique<State>(std::move(with), from_limiter, to_limiter, transport, prng, now);
+  };
+  if (const auto incarnation = State::IncarnationOf(life, options.name)) {
+    make(*incarnation);
+    if (state_->Resume(life)) return;
+  }
+  make(options.incarnation);
+}
+
 Exchange::~Exchange() = default;
 
 void Exchange::AddLink(LinkId id, std::string address, Instant now, std::string proven) {
@@ -165,18 +226,22 @@ bool Exchange::joining() const {
 
 Instant Exchange::Tick(Instant now) {
   State& s = *state_;
-  s.core.to_limiter.Move();
-  s.joining.Merge(now);
-  s.hearing.Release();
-  ToPeers item;
-  int items = 0;
-  while (items < kItemsPerTick && s.from_limiter.TryPop(item)) {
-    s.FromLimiter(item, now);
-    ++items;
-  }
+  const bool more = s.MoveItems(now);
   if (s.core.next_pass() <= now) s.Pass(now);
-  if (items == kItemsPerTick) return now;
+  if (more) return now;
   return s.backlogged() ? now + kBackloggedTick : s.core.next_pass();
+}
+
+bool Exchange::Settle(Instant now) {
+  return !state_->MoveItems(now) && !state_->backlogged() && state_->from_limiter.empty();
+}
+
+std::string Exchange::Life(Instant now) {
+  return state_->Life(now);
+}
+
+bool Exchange::resumed() const {
+  return state_->resumed;
 }
 
 std::vector<PeerStatus> Exchange::Peers(Instant now) const {

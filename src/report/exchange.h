@@ -148,6 +148,7 @@ class Exchange {
     std::size_t held_bytes = 32 << 20;    // of frames held back while a snapshot is awaited
     bool identities_proven = false;       // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
+    std::string life = {};      // of Life(): goes on with it, under its incarnation, if it can
   };
 
   // The rings and the transport must outlive it. `now` is the owner's clock, everywhere.
@@ -176,6 +177,15 @@ class Exchange {
   // Moves what waits: hits to the wire, debits to the limiter, requests that are due. Returns when it wants to be
   // called next if nothing else happens.
   Instant Tick(Instant now);
+
+  // ---- Over an orderly restart: for its peers the next Exchange is this one after a pause ----
+
+  // As Tick, but asks nobody for anything; true when nothing is on its way to the limiter or from it.
+  bool Settle(Instant now);
+  // What was published, what was heard of whom, and whether this host has joined, for Options::life. REQUIRES: Settle()
+  // has returned true; what is not settled is lost with this object.
+  std::string Life(Instant now);
+  bool resumed() const;    // it goes on with a life
 
   // ---- For people ----
 

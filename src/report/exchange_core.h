@@ -1,5 +1,5 @@
-// What all parts of an exchange work with: this host's settings and counters, the message that has just come, the way to
-// the wire, the way to the limiter, and the instant of the next pass over everything that is due.
+// What all parts of an exchange work with: this host's settings and counters, the message that has just come, the way
+// to the wire, the way to the limiter, and the instant of the next pass over everything that is due.
 #pragma once
 
 #include <algorithm>

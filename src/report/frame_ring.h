@@ -25,6 +25,27 @@ class FrameRing {
     }
   }
 
+  // Over a restart. The newest frames only, so that no query waits while the rest is copied.
+  static constexpr std::size_t kKeptBytesMax = 4 << 20;
+  static void Fields(auto& state, auto& self) {
+    std::uint64_t next = self.next_, count = 0;
+    for (std::size_t bytes = 0; count < self.frames_.size(); ++count) {
+      bytes += self.at(next - count - 1)->size();
+      if (bytes > kKeptBytesMax) break;
+    }
+    state(next, count);
+    state.Check(next > count);
+    if constexpr (!state.kReads) {
+      for (std::uint64_t sequence = next - count; sequence < next; ++sequence) state(*self.at(sequence));
+    } else {
+      self.next_ = next - count;
+      for (std::string bytes; count > 0 && state.ok(); --count) {
+        state(bytes);
+        self.Append(std::make_shared<const std::string>(std::move(bytes)));
+      }
+    }
+  }
+
   std::uint64_t next() const { return next_; }
 
   // The oldest that is still there; next() if none is.

@@ -19,6 +19,8 @@ class Heard {
   struct Missing {
     std::uint64_t first, last;    // both included
     Instant since;                // when a later sequence came
+
+    static void Fields(auto& state, auto& self) { state(self.first, self.last, self.since); }
   };
 
   // What one sequence changed, as numbers of sequences.
@@ -28,7 +30,7 @@ class Heard {
   };
 
   // Nothing below `next` is of interest.
-  explicit Heard(std::uint64_t next) : next_(next) {}
+  explicit Heard(std::uint64_t next = 1) : next_(next) {}
 
   // REQUIRES: 0 < sequence < 2^64 - 1.
   Change Note(std::uint64_t sequence, Instant now) {
@@ -73,6 +75,16 @@ class Heard {
   std::uint64_t GiveUp() { return GiveUpBelow(std::numeric_limits<std::uint64_t>::max()); }
 
   std::uint64_t next() const { return next_; }
+
+  static void Fields(auto& state, auto& self) {
+    state(self.next_, self.missing_);
+    std::uint64_t from = 0;    // ranges ascend and do not touch
+    for (const Missing& range : self.missing_) {
+      state.Check(range.first >= from && range.first <= range.last && range.last < self.next_);
+      from = range.last + 1;
+    }
+    state.Check(self.next_ != 0 && self.missing_.size() <= kMissingMax);
+  }
 
   // In order of sequence, and so of age.
   const std::vector<Missing>& missing() const { return missing_; }

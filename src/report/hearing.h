@@ -29,10 +29,20 @@ class Hearing {
   // Asks for what is missing if it is time. Returns when to look again.
   Instant AskToRepeat(Peer& peer, bool backlogged, Instant now);
 
+  // Over a restart.
+  static void Fields(auto& state, auto& self) {
+    state(self.held_);
+    if constexpr (state.kReads) {
+      for (const Held& held : self.held_) self.held_bytes_ += held.bytes.size();
+    }
+  }
+
  private:
   struct Held {
     std::string bytes;
     Instant arrival;
+
+    static void Fields(auto& state, auto& self) { state(self.bytes, self.arrival); }
   };
 
   void Hold(std::string_view frame, Instant now);

@@ -41,6 +41,11 @@ class Joining {
   // Asks for what is due. Returns when to look again.
   Instant Pass(Instant now);
 
+  // Over a restart. A snapshot that is not complete is asked for again.
+  static void Fields(auto& state, auto& self) {
+    state(self.joining_, self.joined_, self.told_, self.began_, self.part_merged_, self.behind_);
+  }
+
  private:
   struct Taking {
     LinkId donor;

@@ -50,6 +50,24 @@ class Membership {
   // Returns the host if the link leads to one, null otherwise.
   Peer* OnWelcome(Link& link, Instant now);
 
+  // ---- Over a restart: the hosts, without links ----
+
+  static void Fields(auto& state, auto& self) {
+    std::uint64_t left = self.peers_.size();
+    state(left);
+    if constexpr (!state.kReads) {
+      for (const auto& [name, peer] : self.peers_) state(peer);
+    } else {
+      state.Check(left <= kPeersReadMax);
+      for (; left > 0 && state.ok(); --left) {
+        Peer peer;
+        state(peer);
+        self.peers_.insert_or_assign(peer.name, peer);
+      }
+      self.unlinked_ = self.peers_.size();
+    }
+  }
+
   // ---- Strangers ----
 
   // The message that has come is from nobody we know.
@@ -58,6 +76,8 @@ class Membership {
   Instant CountStrangers(Instant now);
 
  private:
+  static constexpr std::size_t kPeersReadMax = 65536;
+
   struct NameHash {
     using is_transparent = void;
     std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }

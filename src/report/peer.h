@@ -73,6 +73,8 @@ struct Peer {
   // the peer says itself goes first.
   struct Claim {
     std::uint64_t incarnation, next;
+
+    static void Fields(auto& state, auto& self) { state(self.incarnation, self.next); }
   };
   std::optional<Claim> claim;
   Instant claim_checked = Instant::max();
@@ -84,6 +86,14 @@ struct Peer {
   Instant next_snapshot{};
 
   Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
+
+  // Without its link, which comes anew.
+  static void Fields(auto& state, auto& self) {
+    state(self.name, self.number, self.period, self.clock, self.incarnation, self.heard, self.welcome_incarnation,
+          self.welcome_sequence, self.published, self.has_all, self.claim, self.claim_checked, self.alive,
+          self.owes_snapshot, self.next_snapshot);
+    state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
+  }
 
   Instant silent_at() const { return alive + kSilentPeriods * period; }
   // After so long without a report there is reason to say hello: the subscription may have ended with its connection.

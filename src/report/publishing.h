@@ -33,6 +33,9 @@ class Publishing {
 
   const FrameRing& ring() const { return ring_; }
 
+  // Over a restart. REQUIRES: Flush() has been called.
+  static void Fields(auto& state, auto& self) { state(self.ring_); }
+
  private:
   struct Subscriber {
     std::string name;

@@ -196,6 +196,102 @@ TEST_CASE("every period ends with one frame that says so, empty if there were no
   CHECK(net.a().Counts().ring_frames == 4);
 }
 
+// An orderly restart: another exchange goes on with the life of this one. The limiter's table stays.
+void StopInOrder(Network& net, Host& host) {
+  host.Report(net.now + host.skew);
+  do {
+    host.Work(net.now + host.skew);
+  } while (!host.exchange->Settle(net.now + host.skew) || !host.from_peers->empty() || !host.outgoing.empty());
+  host.options.life = host.exchange->Life(net.now + host.skew);
+  host.running = false;
+}
+
+void StartAgain(Network& net, Host& host) {
+  host.options.incarnation += 100;    // for a new life, if there is to be one
+  host.Start(net.now);
+  for (auto& other : net.hosts) {
+    if (other.get() != &host) host.Link(other->name, net.now);
+  }
+}
+
+TEST_CASE(
+    "a host that goes on with its life loses nothing and repeats nothing, however often and however lossy the net") {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    CAPTURE(seed);
+    Network net(seed);
+    for (const char* name : {"a", "b", "c"}) net.Add(name);
+    net.Mesh();
+    net.lost = net.doubled = 10;
+    Table all;
+    for (int i = 0; i < 30; ++i) {
+      Host& host = net[i % 3];
+      for (auto& other : net.hosts) {
+        other->Hit("C");
+        other->Hit(other->name);
+        ++all["C"], ++all[other->name];
+      }
+      StopInOrder(net, host);
+      host.Hit("C");    // while nobody of the wire is there
+      ++all["C"];
+      net.Run(i % 4 * 200ms);
+      StartAgain(net, host);
+      CHECK(host.exchange->resumed());
+      CHECK_FALSE(host.exchange->joining());
+      net.Run(300ms);
+    }
+    net.lost = net.doubled = 0;
+    net.Run(10s);
+    for (auto& host : net.hosts) {
+      CHECK(host->table == all);
+      CHECK(host->Counts().lost == 0);
+      CHECK(host->Counts().snapshots_taken == 0);
+    }
+    CHECK(net[0].Peer("b", net.now).incarnation == 1);
+  }
+}
+
+TEST_CASE("a host that is stopped while it joins goes on joining, with what it held back") {
+  Two net;
+  net.a().Start(net.now);
+  net.a().Link("b", net.now);
+  net.b().Start(net.now);
+  net.b().gives_snapshots = false;
+  net.b().Link("a", net.now);
+  net.Run(600ms);
+  REQUIRE(net.a().exchange->joining());
+  net.b().Hit("early", 3);
+  net.b().Report(net.now);
+  net.Run(100ms);
+  StopInOrder(net, net.a());
+  StartAgain(net, net.a());
+  CHECK(net.a().exchange->resumed());
+  CHECK(net.a().exchange->joining());
+  net.Run(30s);
+  CHECK_FALSE(net.a().exchange->joining());
+  CHECK(net.a().table == Table{{"early", 3}});
+}
+
+TEST_CASE("a life that is cut off, of another host or of another version is not gone on with") {
+  Two net;
+  net.Mesh();
+  net.a().Hit("x");
+  net.Run(2s);
+  StopInOrder(net, net.a());
+  const std::string life = net.a().options.life;
+  const auto resumes = [&](std::string bytes, std::string name) {
+    net.a().options.life = std::move(bytes);
+    net.a().options.name = std::move(name);
+    StartAgain(net, net.a());
+    return net.a().exchange->resumed();
+  };
+  CHECK(resumes(life, "a"));
+  for (std::size_t size = 0; size < life.size(); ++size) REQUIRE_FALSE(resumes(life.substr(0, size), "a"));
+  CHECK_FALSE(resumes(life + "x", "a"));
+  CHECK_FALSE(resumes(life, "c"));
+  CHECK_FALSE(resumes("\2" + life.substr(1), "a"));
+  CHECK_FALSE(resumes("", "a"));
+}
+
 TEST_CASE("a lost frame is asked for and comes exactly once") {
   Two net;
   int asked = 0;
