@@ -25,18 +25,31 @@ PartTable::Lent ToLent(const CapacityStanding& standing) {
 }    // namespace
 
 Instant DividingRings::Turn(CapacityExchange* exchange, Instant now) {
+  Measured(exchange, now);
+  if (exchange == nullptr) return Instant::max();
+  const Instant next = exchange->Tick(now);
+  Tell(*exchange);
+  return next;
+}
+
+void DividingRings::Settle(CapacityExchange& exchange, Instant now) {
+  Measured(&exchange, now);
+  Tell(exchange);
+}
+
+void DividingRings::Measured(CapacityExchange* exchange, Instant now) {
   for (ToCapacity demands; to_capacity.TryPop(demands);) {
     if (exchange != nullptr) exchange->SetDemand(demands, now);
   }
-  if (exchange == nullptr) return Instant::max();
-  const Instant next = exchange->Tick(now);
-  if (from_capacity.full()) return next;    // the limiter is behind; it gets all of it later
+}
+
+void DividingRings::Tell(CapacityExchange& exchange) {
+  if (from_capacity.full()) return;    // the limiter is behind; it gets all of it later
   FromCapacity item;
-  const CapacityStanding standing = exchange->standing();
+  const CapacityStanding standing = exchange.standing();
   if (!(standing == told)) item.standing = told = standing;
-  while (exchange->TakeShares(item.shares)) continue;
+  while (exchange.TakeShares(item.shares)) continue;
   if (item.standing || !item.shares.empty()) from_capacity.TryPush(std::move(item));
-  return next;
 }
 
 Dividing::Dividing(Limiter& limiter, ToCapacityRing& to_capacity, FromCapacityRing& from_capacity, std::size_t tags_max,
@@ -51,6 +64,45 @@ Dividing::Dividing(Limiter& limiter, ToCapacityRing& to_capacity, FromCapacityRi
       rules_(limiter.rules().fingerprint()),
       now_(now) {
   limiter_.ChangeParts([&](PartTable& parts) { parts.Reset(tags_max, limiter_.keys().tag_hash); });
+}
+
+Dividing::Kept Dividing::Keep() {
+  Kept kept{standing_, rules_, pins_, participants_, {}};
+  limiter_.ChangeParts([&](PartTable& parts) {
+    for (const auto& [key, participant] : participants_) {
+      const PartTable::Entry* const entry = parts.Find(key);
+      if (entry != nullptr && entry->part != PartTable::kUsual) kept.parts[key] = entry->part;
+    }
+  });
+  return kept;
+}
+
+void Dividing::Kept::PutInForce(Limiter& limiter, std::size_t tags_max) const {
+  limiter.ChangeParts([&](PartTable& table) {
+    table.Reset(tags_max, limiter.keys().tag_hash);
+    table.Lend(ToLent(standing));
+    for (const auto& [key, participant] : participants) {
+      PartTable::Entry* const entry = table.Add(key);
+      if (entry == nullptr) return;
+      entry->named = participant.capacity > 0;
+      if (const auto part = parts.find(key); part != parts.end()) entry->part = std::clamp(part->second, 0.0, 1.0);
+    }
+  });
+}
+
+void Dividing::Resume(Kept kept, Instant now) {
+  kept.PutInForce(limiter_, tags_max_);
+  standing_ = kept.standing;
+  serial_ = standing_.serial;
+  rules_ = kept.rules;
+  pins_ = kept.pins;
+  participants_ = std::move(kept.participants);
+  while (participants_.size() > tags_max_) participants_.erase(std::prev(participants_.end()));
+  for (auto& [key, p] : participants_) {
+    p.demand.SetAlpha(alpha_);
+    p.arrivals = 0;
+    p.counted_at = now;
+  }
 }
 
 bool Dividing::Work(Instant now) {

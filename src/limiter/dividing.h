@@ -41,9 +41,16 @@ struct DividingRings {
   // what was measured is dropped. Returns when to call again, unless a message comes.
   Instant Turn(CapacityExchange* exchange, Instant now);
 
+  // The same when the exchange says no more to anybody: only moves what was measured and what has changed.
+  void Settle(CapacityExchange& exchange, Instant now);
+
   ToCapacityRing to_capacity;
   FromCapacityRing from_capacity;
   CapacityStanding told;    // to the limiter
+
+ private:
+  void Measured(CapacityExchange* exchange, Instant now);
+  void Tell(CapacityExchange& exchange);
 };
 
 class Dividing {
@@ -54,7 +61,7 @@ class Dividing {
     bool is_digest = false;
     std::string rule;
     double capacity = 0;    // the limit's rate for all hosts, tokens/s; 0: not known
-    DemandEstimate demand;
+    DemandEstimate demand{1};
     double told = 0;               // demand, as the other half knows it
     std::uint64_t arrivals = 0;    // counted until then
     Instant counted_at;
@@ -66,6 +73,11 @@ class Dividing {
     Instant pinned_until{};                 // no lease is out after it
     Parts confirmed = 0;                    // of pinned, by the other half: it gives that to nobody
     Parts share = kWhole;                   // this host's where neighbours wait for some of it, less that
+
+    static void Fields(auto& state, auto& self) {
+      state(self.tag, self.is_digest, self.rule, self.capacity, self.demand, self.told, self.lease_wants, self.pinned,
+            self.pin, self.pin_told, self.pinned_until, self.confirmed, self.share);
+    }
   };
 
   // Leases out of this host's part of a tag, in parts of the whole.
@@ -79,9 +91,28 @@ class Dividing {
     Instant until{};
   };
 
+  // What the next program or start goes on with: parts in force, and who takes part.
+  struct Kept {
+    CapacityStanding standing;
+    std::uint64_t rules = 0;    // fingerprint
+    std::uint32_t pins = 0;
+    std::map<CapacityKey, Participant> participants;
+    std::map<CapacityKey, double> parts;    // of those that have one of their own
+
+    static void Fields(auto& state, auto& self) {
+      state(self.standing, self.rules, self.pins, self.participants, self.parts);
+    }
+    // The limiter has these parts from now on, until an exchange says others or their lease is over.
+    void PutInForce(Limiter& limiter, std::size_t tags_max) const;
+  };
+  static constexpr std::uint32_t kKeptVersion = 1;    // for ReadState
+  Kept Keep();
+
   // All must outlive it.
   Dividing(Limiter& limiter, ToCapacityRing& to_capacity, FromCapacityRing& from_capacity, std::size_t tags_max,
            Duration interval, Instant now);
+  // Goes on where another one has ended.
+  void Resume(Kept kept, Instant now);
 
   // As Sharing::Work and next.
   bool Work(Instant now);

@@ -62,6 +62,25 @@ void Sharing::ReportNow(Instant now) {
   Hold(false);
 }
 
+bool Sharing::Settle(Instant now) {
+  retry_at_.reset();
+  leaving_ = true;
+  collecting_ = false;
+  if (walk_ != Walk::kNone) {
+    walk_ = Walk::kNone;
+    incoming_ = FromPeers();
+    outgoing_ = ToPeers();
+  }
+  if (!PushHits(now) || !PushUrgent(now)) return false;
+  return !MergeSome(now) && incoming_.kind == FromPeers::Kind::kNone;
+}
+
+void Sharing::Resume(const Kept& kept, Instant now) {
+  from_ = std::min(kept.from, now);
+  report_at_ = std::clamp(kept.report_at, now, now + period_);
+  Hold(kept.holding);
+}
+
 void Sharing::SetPeers(std::size_t peers) {
   if (peers == peers_) return;
   peers_ = peers;
@@ -172,6 +191,10 @@ bool Sharing::MergeSome(Instant now) {
   }
   if (incoming_.kind == FromPeers::Kind::kJoined) {
     Hold(false);
+    incoming_ = FromPeers();
+    return !from_peers_.empty();
+  }
+  if (incoming_.kind == FromPeers::Kind::kSnapshotWanted && leaving_) {    // another host can give it
     incoming_ = FromPeers();
     return !from_peers_.empty();
   }

@@ -33,6 +33,22 @@ class Sharing {
   void ReportNow(Instant now);
   bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
 
+  // Ends what is under way, for a host that leaves: hits that were collected are handed over, debits that have come are
+  // merged, a snapshot that is given is broken off. True when nothing is left; to be called until then.
+  bool Settle(Instant now);
+
+  // What the next program or start goes on with.
+  struct Kept {
+    Instant from{};         // hits until then have been reported
+    Instant report_at{};    // of the next report
+    bool holding = false;
+
+    static void Fields(auto& state, auto& self) { state(self.from, self.report_at, self.holding); }
+  };
+  static constexpr std::uint32_t kKeptVersion = 1;    // for ReadState
+  Kept Keep() const { return {from_, report_at_, holding_}; }
+  void Resume(const Kept& kept, Instant now);
+
   // When there is something to do even if nothing arrives.
   Instant next() const;
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "base/state.h"
 #include "limiter/part_table.h"
 #include "test/support/host.h"
 
@@ -293,6 +294,32 @@ TEST_CASE("what is leased out of a part is pinned first, and what is not confirm
   d.now += 2s;    // no longer lent, and nobody asks
   d.Work(d.now);
   CHECK(d.Told().at(key).pinned == 0);
+}
+
+TEST_CASE("what the next process goes on with: parts at once, and the demand of who takes part") {
+  Divided d;
+  const CapacityKey a = KeyOf(d.host, "login:a");
+  d.Ask("login:a", 20, 20);
+  d.Tell({CapacityStanding{3, kNow + 60s, kWhole / 50, kQuarter}, {}});
+  d.Tell({std::nullopt, {{a, kWhole / 2}}});
+  const std::string kept = WriteState(Dividing::kKeptVersion, d.dividing.Keep());
+
+  Divided next;
+  Dividing::Kept read;
+  REQUIRE(ReadState(kept, Dividing::kKeptVersion, read));
+  CHECK_FALSE(ReadState(kept, Dividing::kKeptVersion + 1, read));
+  REQUIRE(ReadState(kept, Dividing::kKeptVersion, read));
+  read.PutInForce(*next.host.limiter, 10);
+  CHECK(Served(next.host, "login:a", 200, kNow) == 50);
+  CHECK(Served(next.host, "login:b", 200, kNow) == 25);
+  CHECK(Served(next.host, "login:c", 200, kNow + 60s) == 2);    // the lease is over
+  next.dividing.Resume(read, next.now);
+  REQUIRE(next.dividing.participants().contains(a));
+  CHECK(next.dividing.participants().at(a).tag == "login:a");
+  CHECK(next.dividing.participants().at(a).demand.value() == d.dividing.participants().at(a).demand.value());
+  // The same serial: what the exchange says comes on top of it.
+  next.Tell({CapacityStanding{3, kNow + 90s, kWhole / 50, kQuarter}, {}});
+  CHECK(Served(next.host, "login:a", 200, kNow + 80s) == 50);
 }
 
 TEST_CASE("no more tags take part than there is room for") {
