@@ -26,6 +26,8 @@ struct Lease {
   double capacity = 0;    // units of the resource; >= 0
   BootInstant expiry{};
   Duration refresh_interval{};
+
+  static void Fields(auto& state, auto& self) { state(self.capacity, self.expiry, self.refresh_interval); }
 };
 
 // A lease as its holder remembers it: `has` in a request.
@@ -50,6 +52,7 @@ struct Band {
   double wants = 0;
 
   friend bool operator==(const Band&, const Band&) = default;
+  static void Fields(auto& state, auto& self) { state(self.priority, self.clients, self.wants); }
 };
 
 // What a server asks of one resource for everybody behind it.

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "base/state.h"
+
 namespace dthrottle::lease {
 
 namespace {
@@ -76,6 +78,78 @@ void LeaseServer::Resign(std::string address) {
   holders_ = 0;
   granting_ = false;
   master_ = std::move(address);
+}
+
+namespace {
+
+constexpr std::uint32_t kKeptVersion = 1;
+
+struct KeptResource {
+  std::string name;
+  std::optional<Lease> held;
+  double share = 0, safe = 0;
+  Epoch epoch = 0;
+  BootInstant ask{};
+  std::vector<Holder> holders;
+
+  static void Fields(auto& state, auto& self) {
+    state(self.name, self.held, self.share, self.safe, self.epoch, self.ask, self.holders);
+    state.Check(IsName(self.name) && IsAmount(self.share) && self.safe <= kCapacityMax);
+    state.Check(!self.held || IsAmount(self.held->capacity));
+    for (const Holder& h : self.holders) {
+      state.Check(IsName(h.id) && IsValid(std::nullopt, h.wants, h.has.capacity) && h.kind <= HolderKind::kServer);
+    }
+  }
+};
+
+struct KeptServer {
+  Mastership mastership;
+  Epoch former = 0;
+  std::vector<KeptResource> resources;
+
+  static void Fields(auto& state, auto& self) {
+    state(self.mastership, self.former, self.resources);
+    state.Check(self.mastership.epoch != 0);
+  }
+};
+
+}    // namespace
+
+std::string LeaseServer::Keep() const {
+  if (!granting_) return {};
+  KeptServer kept{mastership_, former_, {}};
+  for (const auto& [name, r] : resources_) {
+    KeptResource& resource =
+        kept.resources.emplace_back(KeptResource{name, r->held, r->share, r->safe, r->epoch, r->ask, {}});
+    r->store.InOrder([&](const Holder& holder, const Demand&) {
+      resource.holders.push_back(holder);
+      return true;
+    });
+  }
+  return WriteState(kKeptVersion, kept);
+}
+
+bool LeaseServer::Resume(std::string_view bytes) {
+  KeptServer kept;
+  if (!ReadState(bytes, kKeptVersion, kept)) return false;
+  BecomeMaster(kept.mastership);
+  former_ = kept.former;
+  Grant::Outcome why{};
+  for (const KeptResource& k : kept.resources) {
+    Resource* const resource = Find(k.name, k.ask, why);
+    if (resource == nullptr) continue;
+    resource->held = k.held;
+    resource->share = k.share;
+    resource->safe = k.safe;
+    resource->epoch = k.epoch;
+    for (const Holder& holder : k.holders) {
+      if (holders_ >= options_.clients_max) break;
+      if (resource->store.Find(holder.kind, holder.id)) continue;
+      resource->store.Grant(resource->store.Put(holder.kind, holder.id, holder.wants), holder.has, holder.asked);
+      ++holders_;
+    }
+  }
+  return true;
 }
 
 // ---- Requests ----

@@ -54,6 +54,8 @@ struct Mastership {
   // client has missed a whole mastership, or knows no epochs. 0: unknown; then the highest epoch of any claim that is
   // below ours is taken for it.
   Epoch former = 0;
+
+  static void Fields(auto& state, auto& self) { state(self.epoch, self.since, self.until, self.former); }
 };
 
 // What happened, ever.
@@ -109,6 +111,13 @@ class LeaseServer {
   void ExtendMastership(BootInstant until) { mastership_.until = until; }
   // Not the master any more: state is deleted. `address`: who is, empty if nobody knows.
   void Resign(std::string address);
+  // All that is leased out, and the mastership under which it is, for the next process of this node on this boot.
+  // Empty: this is not the master.
+  std::string Keep() const;
+  // Is the master that Keep() was called on, with its leases. False, and nothing has changed, if `kept` is of another
+  // version or makes no sense. Resources and holders beyond the bounds of now are left out.
+  bool Resume(std::string_view kept);
+
   // What clients are to be told, also while this is the master.
   void SetMasterAddress(std::string address) { master_ = std::move(address); }
 

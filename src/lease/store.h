@@ -29,6 +29,8 @@ struct Holder {
   std::vector<Band> wants;    // one band for a client
   Lease has;                  // as promised; what of it counts stands in the tree
   BootInstant asked{};        // when it was last answered
+
+  static void Fields(auto& state, auto& self) { state(self.id, self.kind, self.wants, self.has, self.asked); }
 };
 
 class Store {

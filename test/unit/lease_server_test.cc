@@ -42,6 +42,54 @@ struct Server : LeaseServer {
   }
 };
 
+TEST_CASE("lease server: the next process of the node goes on with the leases, and learns nothing anew") {
+  Server before(kFair(100));
+  before.ExtendMastership(At(1000s));
+  before.Ask("a", 80, At(70s));
+  before.Ask("b", 80, At(75s));
+  before.AskForMany("s", 3, 30, At(80s));
+  const Grant a = before.Ask("a", 80, At(90s));
+  const std::string kept = before.Keep();
+
+  LeaseServer after({}, Of({kFair(100)}));
+  REQUIRE(after.Resume(kept));
+  CHECK(after.epoch() == 7);
+  CHECK(after.IsMaster(At(95s)));
+  const auto status = after.Resources(At(95s));
+  REQUIRE(status.size() == 1);
+  CHECK(status[0].has == before.Resources(At(95s)).front().has);
+  CHECK(status[0].holders == 3);
+  CHECK(status[0].clients == 5);
+  CHECK_FALSE(status[0].learning_until.has_value());
+  // Nobody gets what others hold, and who asks too soon is told of the lease that it has.
+  const ResourceRequest request{.resource = "r", .wants = 80};
+  CHECK(after.GetCapacity("new", {&request, 1}, At(95s))->front().lease.capacity <= 100 - status[0].has);
+  const Grant again = after.GetCapacity("a", {&request, 1}, At(90s + 500ms))->front();
+  CHECK(again.outcome == Grant::Outcome::kTooSoon);
+  CHECK(again.lease.capacity == a.lease.capacity);
+  CHECK(again.lease.expiry == a.lease.expiry);
+  CHECK(after.Resources(At(1000s)).empty());    // leases end when they would have
+}
+
+TEST_CASE("lease server: what was kept is read whole or not at all, and within the bounds of now") {
+  Server before(kFair(100));
+  for (const char* client : {"a", "b", "c"}) before.Ask(client, 10, At(70s));
+  const std::string kept = before.Keep();
+  for (std::size_t size = 0; size < kept.size(); ++size) {
+    LeaseServer after({}, Of({kFair(100)}));
+    REQUIRE_FALSE(after.Resume(kept.substr(0, size)));
+    REQUIRE(after.epoch() == 0);
+  }
+  LeaseServer small({.id = "n", .clients_max = 2}, Of({kFair(100)})),
+      other({}, Of({{.identifier_glob = "q", .capacity = 1}}));
+  REQUIRE(small.Resume(kept));
+  CHECK(small.Resources(At(71s)).front().holders == 2);
+  REQUIRE(other.Resume(kept));
+  CHECK(other.Resources(At(71s)).empty());
+  before.Resign({});
+  CHECK(before.Keep().empty());
+}
+
 TEST_CASE("lease templates: the exact name first, then the first glob that matches") {
   const Templates templates = Of({{.identifier_glob = "db:*", .capacity = 1},
                                   {.identifier_glob = "db:orders", .capacity = 2},
