@@ -23,6 +23,7 @@
 #include "config/keys.h"
 #include "config/values.h"
 #include "daemon/elsewhere.h"
+#include "daemon/kept_state.h"
 #include "daemon/worker.h"
 #include "io/clock.h"
 #include "io/mapped_faults.h"
@@ -123,6 +124,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
 
 void Daemon::Start() {
   std::string table_notes = OpenTable();
+  TakeKeptSections();
   std::shared_ptr<const Rulebook> rules;
   Elsewhere([&] {
     rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
@@ -177,6 +179,24 @@ std::string Daemon::OpenTable() {
   return std::move(left.bytes);
 }
 
+// What an orderly stop before this start has left. It is removed whoever takes it.
+void Daemon::TakeKeptSections() {
+  if (settings_.table.file.empty()) return;
+  std::string complaint;
+  auto sections = TakeKeptState(KeptStatePath(settings_.table.file), complaint);
+  if (took_over()) return;
+  if (!sections) throw StartFailure{ExitCode(sections.error().code), sections.error().message};
+  if (!complaint.empty()) log_.Warning("{}", complaint);
+  handed_.sections = std::move(*sections);
+}
+
+void Daemon::WriteKeptSections() {
+  const std::vector<HandedSection> sections = KeptSections();
+  if (settings_.table.file.empty() || sections.empty()) return;
+  const auto written = WriteKeptState(KeptStatePath(settings_.table.file), sections);
+  if (!written) log_.Warning("{}; the next start begins anew with its peers", written.error().message);
+}
+
 // In a thread that has time left over only, because a GiB takes seconds. A small table has few translations to miss.
 void Daemon::PrepareMemory() {
   constexpr std::size_t kFrom = std::size_t{16} << 20;
@@ -200,7 +220,7 @@ void Daemon::StartPeering() {
   static_assert(kKey.size() == sizeof keys.digest);
   std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
   limiter_->table().SetDigestKey(keys.digest);
-  peering_ = std::make_unique<Peering>(&loop_, *limiter_, settings_, log_, *tasks_);
+  peering_ = std::make_unique<Peering>(&loop_, *limiter_, settings_, log_, *tasks_, handed_.Take("peers").bytes);
   limiter_->WatchTags(settings_.peers.watched_tags, settings_.peers.eager, [p = peering_.get()] { p->Wake(); });
   if (took_over()) {
     // Those who wait for answers come first, but what they are served is to be reported.
@@ -400,6 +420,7 @@ void Daemon::CampaignForLeases() {
     is_at("grpc.tcp", grpc);
     grpc.erase(0, std::string_view("tcp:").size());
   }
+  leasing_->Resume(handed_.Take("leases").bytes);
   leasing_->TakeParts([this](std::string_view tag, const Dividing::LeaseUse& use) { return PartForLeases(tag, use); });
   leasing_->Campaign(lease::JoinAddresses(line, grpc));
 }
@@ -731,6 +752,7 @@ void Daemon::OnDrained() {
     DT_CHECK(uv_loop_close(worker->own_loop.get()) == 0);
   }
   CloseHandles();
+  WriteKeptSections();
   log_.Notice("left");
 }
 

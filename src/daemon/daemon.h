@@ -82,6 +82,8 @@ class Daemon final : private AdminHost {
   void TakeHandedConnections();
   bool took_over() const { return handed_.held_at != Instant(); }
   void OpenBroughtLimits();
+  void TakeKeptSections();
+  void WriteKeptSections();
   void RaiseDescriptorLimit();
   void WatchSignals();
   void StartWatchdog();
@@ -112,6 +114,7 @@ class Daemon final : private AdminHost {
   std::shared_ptr<Held> HoldQueries();
   StreamServer* FrontServer(std::string_view front);
   Handover WhatIsLeft(Held& held);
+  std::vector<HandedSection> KeptSections() const;
   void EndUpgrade(const Result<std::string>& outcome);
 
   // AdminHost

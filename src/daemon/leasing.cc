@@ -63,19 +63,32 @@ Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint6
 
 std::unique_ptr<Elector> Leasing::MakeElector(const std::string& address) {
   const auto& s = settings_.lease;
+  const std::uint64_t token = server_.epoch() != 0 ? server_.epoch() : StartToken();    // it goes on, or begins
   switch (s.elector) {
     case LeaseElector::kNone:
-      return std::make_unique<StaticElector>(address, address, StartToken());
+      return std::make_unique<StaticElector>(address, address, token);
     case LeaseElector::kStatic:
       // Perhaps named there by fewer ways than it has.
-      return std::make_unique<StaticElector>(lease::SameServer(s.master, address) ? address : s.master, address,
-                                             StartToken());
+      return std::make_unique<StaticElector>(lease::SameServer(s.master, address) ? address : s.master, address, token);
     case LeaseElector::kEtcd:
       break;
   }
   return std::make_unique<EtcdElector>(loop_, s.etcd,
                                        HttpClient::Tls{s.etcd_ca_file, s.etcd_certificate_file, s.etcd_key_file},
                                        EtcdElection::Candidate{s.etcd_key, address, s.etcd_ttl}, [this] { OnTick(); });
+}
+
+void Leasing::Resume(std::string_view kept) {
+  if (elected() || kept.empty()) return;
+  if (server_.Resume(kept)) {
+    log_.Notice("leases: goes on with what is leased out");
+  } else {
+    log_.Warning("leases: what was kept is of another version: learning what is leased out");
+  }
+}
+
+std::string Leasing::Keep() const {
+  return elected() ? "" : kept_.empty() ? server_.Keep() : kept_;
 }
 
 void Leasing::Campaign(const std::string& address) {
@@ -265,6 +278,7 @@ void Leasing::HoldParts(BootInstant now) {
 }
 
 void Leasing::Leave(std::function<void()> done) {
+  kept_ = Keep();
   Resign([this, done = std::move(done)] {
     socket_.Drain([this, done] { grpc_ != nullptr ? grpc_->Drain(done) : done(); });
   });

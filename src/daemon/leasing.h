@@ -32,8 +32,15 @@ class Leasing {
   // Campaigns to be master at `address`, where lease clients reach this host. Again after Resign.
   void Campaign(const std::string& address);
 
+  // Before the first Campaign: what Keep() has said in the program or the start before.
+  void Resume(std::string_view kept);
+  // What is leased out, for the program or the start after this one: none where mastership is won by an election, which
+  // is given away instead.
+  std::string Keep() const;
+
   // Grants nothing any more, and calls `done` when the others may know.
   void Resign(std::function<void()> done);
+  bool elected() const { return settings_.lease.elector == LeaseElector::kEtcd; }
 
   // Serves a connected socket, which becomes this object's, or turns it away.
   void Take(int fd);
@@ -100,6 +107,7 @@ class Leasing {
   std::uint64_t terms_ = 0;     // times that this host became master
   std::string without_part_;    // the resource that was complained of last
   std::string said_;            // of the election, last
+  std::string kept_;            // by Leave
 };
 
 }    // namespace dthrottle

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/state.h"
 #include "daemon/dividing_options.h"
 #include "io/clock.h"
 #include "io/files.h"
@@ -24,6 +25,11 @@ constexpr Duration kBudget = std::chrono::microseconds(100);
 // For the last report, of a table however large.
 constexpr Duration kFarewell = std::chrono::milliseconds(500);
 
+// For what lies between the thread and the limiter when the thread has ended.
+constexpr Duration kSettling = std::chrono::seconds(2);
+
+constexpr std::uint32_t kKeptVersion = 1;
+
 // How often the peers are counted.
 constexpr Duration kCountEvery = std::chrono::seconds(1);
 
@@ -35,13 +41,27 @@ std::uint64_t Random() {
 
 }    // namespace
 
-Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks)
+Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
+                 std::string_view kept)
     : loop_(loop), limiter_(limiter), settings_(settings), log_(log), tasks_(tasks), prng_(Random()) {
   const auto on_wake = [](uv_async_t* h) { static_cast<Peering*>(h->data)->StartWork(); };
   DT_CHECK(uv_async_init(loop_, &wake_, on_wake) == 0 && uv_timer_init(loop_, &timer_) == 0 &&
            uv_idle_init(loop_, &working_) == 0);
   wake_.data = timer_.data = working_.data = this;
   LendReserve();
+  if (kept.empty()) return;
+  const bool readable = ReadState(kept, kKeptVersion, kept_);
+  const std::string& table = settings_.table.file;
+  if (!readable || (!table.empty() && LastIncarnation(table) != kept_.start)) {
+    log_.Warning("sharing begins anew: what was kept is of another version, or not of the last start");
+    kept_ = {};
+    return;
+  }
+  if (!limiter_.discarded().empty()) kept_.exchange.clear(), kept_.sharing.clear();    // it is about another table
+  Dividing::Kept dividing;
+  if (limiter_.rules().divided_fingerprint() != 0 && ReadState(kept_.dividing, Dividing::kKeptVersion, dividing)) {
+    dividing.PutInForce(limiter_, settings_.capacity.tags_max);
+  }
 }
 
 // Of divided limits, until the other hosts have been heard, or have not: what nobody can have been given.
@@ -96,8 +116,10 @@ Result<void> Peering::Start() {
   options.resolver.servers = peers.name_servers;
   options.seed = Random();
   options.exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
-  options.exchange.incarnation =
+  const std::uint64_t start =
       NextIncarnation(settings_.table.file, std::chrono::microseconds(1), std::uint64_t{1} << 62);
+  options.exchange.incarnation = start;
+  options.exchange.life = kept_.exchange;
   options.exchange.version = DTHROTTLE_VERSION;
   options.exchange.period = peers.period;
   options.exchange.ring_bytes = peers.history;
@@ -117,21 +139,37 @@ Result<void> Peering::Start() {
   auto capacity = MakeCapacityOptions(settings_, limiter_.rules(), options.authorized, name);
   if (!capacity) return Fail(capacity.error().message);
   options.capacity = std::move(*capacity);
+  options.capacity_life = kept_.capacity;
   const bool divides = options.capacity.has_value();
   auto thread = std::make_unique<PeerThread>(std::move(options));
   if (auto started = thread->Start(); !started) return Fail("peers.bind: " + started.error().message);
   sharing_.reset();    // they use the rings of the thread before
-  Divide(false);
+  dividing_.reset();
+  KeptState kept = std::exchange(kept_, {});
+  kept_.start = start;
   name_ = name;
   thread_ = std::move(thread);
   away_ = false;
   sharing_ = std::make_unique<Sharing>(limiter_, thread_->to_peers(), thread_->from_peers(), peers.connect.size(),
                                        peers.period, prng_, Now());
-  sharing_->HoldHits();
-  Divide(divides);
+  Sharing::Kept sharing;
+  if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
+    sharing_->Resume(sharing, Now());
+  } else {
+    sharing_->HoldHits();
+  }
+  Dividing::Kept dividing;
+  if (divides && ReadState(kept.dividing, Dividing::kKeptVersion, dividing)) {
+    Divide(true);
+    dividing_->Resume(std::move(dividing), Now());
+  } else {
+    LendReserve();
+    Divide(divides);
+  }
   counted_at_ = Now();
-  log_.Notice("sharing limits as \"{}\" on {}, {}", name, FormatBind(peers.bind),
-              peers.key_file.empty() ? "on this host only: no keys" : "with keys");
+  log_.Notice("sharing limits as \"{}\" on {}, {}{}", name, FormatBind(peers.bind),
+              peers.key_file.empty() ? "on this host only: no keys" : "with keys",
+              thread_->resumed() ? ", where it left off" : "");
   SetTimer();
   return {};
 }
@@ -231,9 +269,39 @@ void Peering::EndThread() {
     thread_->Stop();
     tasks_.Post([this] {
       if (ender_.joinable()) ender_.join();
-      std::exchange(leaving_, nullptr)();
+      if (stopped_) return;
+      leave_by_ = Now() + kSettling;
+      uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnSettling(); });
     });
   });
+}
+
+// One slice of moving what lies between the thread that has ended and the limiter; true when that is nothing.
+bool Peering::Settle(Instant now) {
+  const bool dividing = dividing_ != nullptr && dividing_->Work(now);
+  const bool sharing = sharing_->Settle(now);
+  return thread_->Settle() && sharing && !dividing && thread_->from_peers().empty() && thread_->to_capacity().empty();
+}
+
+void Peering::OnSettling() {
+  const Instant end = Now() + kBudget;
+  bool settled = false;
+  for (Instant now = Now(); now < end && !settled; now = Now()) settled = Settle(now);
+  if (!settled && Now() < leave_by_) return;
+  uv_idle_stop(&working_);
+  if (settled) Keep();
+  std::exchange(leaving_, nullptr)();
+}
+
+void Peering::Keep() {
+  kept_.exchange = thread_->ExchangeLife();
+  kept_.capacity = thread_->CapacityLife();
+  kept_.sharing = WriteState(Sharing::kKeptVersion, sharing_->Keep());
+  kept_.dividing = dividing_ != nullptr ? WriteState(Dividing::kKeptVersion, dividing_->Keep()) : "";
+}
+
+std::string Peering::Kept() const {
+  return WriteState(kKeptVersion, kept_);
 }
 
 void Peering::SetTimer() {
@@ -283,6 +351,12 @@ void Peering::Stop() {
     }
   }
   if (thread_ != nullptr) thread_->Stop();
+  if (!away_ || leaving_ != nullptr) {
+    const Instant end = Now() + kSettling;
+    bool settled = false;
+    for (Instant now = Now(); now < end && !settled; now = Now()) settled = Settle(now);
+    if (settled) Keep();
+  }
   for (auto* handle : {reinterpret_cast<uv_handle_t*>(&wake_), reinterpret_cast<uv_handle_t*>(&timer_),
                        reinterpret_cast<uv_handle_t*>(&working_)}) {
     uv_close(handle, nullptr);

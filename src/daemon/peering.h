@@ -24,16 +24,18 @@ namespace dthrottle {
 
 class Peering {
  public:
-  // All must outlive it. REQUIRES: settings.peers.enabled().
-  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks);
+  // All must outlive it. `kept` is what Kept() has said in the program or the start before, or empty; parts of limits
+  // are in force at once. REQUIRES: settings.peers.enabled().
+  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
+          std::string_view kept);
   ~Peering();
 
-  // Reads the keys, opens the ports and begins to report. The reason if it cannot, with nothing begun. May be called
-  // again after Leave.
+  // Reads the keys, opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with
+  // nothing begun. May be called again after Leave.
   Result<void> Start();
 
   // Tells the peers what they do not know yet and ends the thread, while the loop goes on, and then calls `left` on it:
-  // within a second. What is served from then on waits in the table for the next start.
+  // within some seconds. What is served from then on waits in the table for the next start.
   void Leave(std::function<void()> left);
 
   // Of settings that a reload may change, and of the directory of keys.
@@ -42,6 +44,10 @@ class Peering {
   // Tells the peers what they do not know yet, and ends the thread; takes half a second at most. The loop must run once
   // more.
   void Stop();
+
+  // After Leave or Stop: all that another Peering needs to go on as this one, for its peers after a pause. One at the
+  // most may use it.
+  std::string Kept() const;
 
   // There is something to tell the peers. Any thread; after Stop the loop's only.
   void Wake() {
@@ -67,6 +73,18 @@ class Peering {
   void CountPeers(Instant now);
   void TellAccuracy();
   void EndThread();
+  bool Settle(Instant now);
+  void OnSettling();
+  void Keep();
+
+  struct KeptState {
+    std::uint64_t start = 0;    // number of the start that wrote it
+    std::string exchange, capacity, sharing, dividing;
+
+    static void Fields(auto& state, auto& self) {
+      state(self.start, self.exchange, self.capacity, self.sharing, self.dividing);
+    }
+  };
 
   uv_loop_t* loop_;
   Limiter& limiter_;
@@ -81,6 +99,7 @@ class Peering {
   std::unique_ptr<Sharing> sharing_;
   std::unique_ptr<Dividing> dividing_;
   std::string name_;    // of this host, since Start
+  KeptState kept_;      // to go on with
   Instant counted_at_{};
   std::function<void()> leaving_;    // called when it has left
   Instant leave_by_{};

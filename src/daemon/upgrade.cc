@@ -66,15 +66,8 @@ void Daemon::OnUpgradeChecked(const ChildOutcome& outcome) {
 // Called whenever something that has to be over first is.
 void Daemon::ContinueUpgrade() {
   if (upgrading_ != Upgrading::kSettling || reloading_ || limiter_->reshaping()) return;
-  if (peering_ != nullptr && !std::exchange(left_peers_, true)) {
-    upgrading_ = Upgrading::kLeavingPeers;
-    return peering_->Leave([this] {
-      if (upgrading_ != Upgrading::kLeavingPeers) return;
-      upgrading_ = Upgrading::kSettling;
-      ContinueUpgrade();
-    });
-  }
-  if (leasing_ != nullptr && !std::exchange(left_leases_, true)) {    // another host may grant meanwhile
+  // A mastership that was elected is given away; another host may grant meanwhile.
+  if (leasing_ != nullptr && leasing_->elected() && !std::exchange(left_leases_, true)) {
     upgrading_ = Upgrading::kLeavingPeers;
     return leasing_->Resign([this] {
       tasks_->Post([this] {
@@ -82,6 +75,15 @@ void Daemon::ContinueUpgrade() {
         upgrading_ = Upgrading::kSettling;
         ContinueUpgrade();
       });
+    });
+  }
+  // The peers come last: for them this host is away from now on.
+  if (peering_ != nullptr && !std::exchange(left_peers_, true)) {
+    upgrading_ = Upgrading::kLeavingPeers;
+    return peering_->Leave([this] {
+      if (upgrading_ != Upgrading::kLeavingPeers) return;
+      upgrading_ = Upgrading::kSettling;
+      ContinueUpgrade();
     });
   }
   // Signals that were on their way reach their handlers in the next turn; later ones wait for the other program.
@@ -151,11 +153,20 @@ Handover Daemon::WhatIsLeft(Held& held) {
   Handover handover;
   handover.held_at = Now();
   for (const Listening& l : listeners_) handover.listeners.push_back({l.listener->fd(), l.key, l.address});
+  handover.sections = KeptSections();
   handover.sections.push_back({"table", region_->nameless_fd(), limiter_->table().Notes()});
   for (auto& connections : held.connections) {
     for (HandedConnection& c : connections) handover.connections.push_back(std::move(c));
   }
   return handover;
+}
+
+// What the next program goes on with, and the next start after an orderly stop.
+std::vector<HandedSection> Daemon::KeptSections() const {
+  std::vector<HandedSection> sections;
+  if (peering_ != nullptr) sections.push_back({"peers", -1, peering_->Kept()});
+  if (leasing_ != nullptr) sections.push_back({"leases", -1, leasing_->Keep()});
+  return sections;
 }
 
 // It does not come about.

@@ -202,6 +202,13 @@ bool IsIncarnation(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
+std::optional<std::uint64_t> LastIncarnation(const std::string& stem) {
+  if (stem.empty()) return std::nullopt;
+  const auto text = ReadRegularFile(IncarnationPath(stem), kNumberBytesMax);
+  if (!text) return std::nullopt;
+  return std::strtoull(text->c_str(), nullptr, 10);
+}
+
 std::array<std::byte, 16> ReadBootId() {
   std::array<std::byte, 16> id{};
   const auto text = ReadFile("/proc/sys/kernel/random/boot_id", 64);    // a UUID: 32 hexadecimal digits and 4 dashes

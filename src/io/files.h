@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -55,6 +56,9 @@ FileResult<void> CheckIncarnation(const std::string& stem);
 
 // What such a file contains: one number, or nothing.
 bool IsIncarnation(std::string_view text);
+
+// The number that NextIncarnation has given last for this stem; none if no file says.
+std::optional<std::uint64_t> LastIncarnation(const std::string& stem);
 
 // 16 bytes that tell this boot from any other; where the kernel does not say, bytes that no other call returns, so that
 // nothing of before is trusted.

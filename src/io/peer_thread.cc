@@ -350,6 +350,7 @@ void PeerThread::Impl::StartCapacity() {
   if (const std::string& path = options.capacity->state_file; !path.empty()) {
     if (const auto saved = ReadRegularFile(path, kStateFileBytesMax)) start.saved = *saved;
   }
+  start.life = std::exchange(options.capacity_life, {});
   capacity = std::make_unique<CapacityExchange>(std::move(start), options.capacity->settings, *this,
                                                 Prng(options.seed ^ 0x6361706163697479), now);
   rings.told = {};
@@ -801,6 +802,25 @@ void PeerThread::Stop() {
     Notify();
     impl_->thread.join();
   }
+}
+
+bool PeerThread::resumed() const {
+  return impl_->exchange.resumed();
+}
+
+bool PeerThread::Settle() {
+  Impl& i = *impl_;
+  const Instant now = Now();
+  if (i.capacity) i.rings.Settle(*i.capacity, now);
+  return i.exchange.Settle(now) && i.rings.from_capacity.empty();
+}
+
+std::string PeerThread::ExchangeLife() {
+  return impl_->exchange.Life(Now());
+}
+
+std::string PeerThread::CapacityLife() {
+  return impl_->capacity ? impl_->capacity->Life() : std::string();
 }
 
 ToPeersRing& PeerThread::to_peers() {

@@ -59,6 +59,7 @@ class PeerThread {
     std::vector<std::string> connect;    // ParsePeerEntry
     Exchange::Options exchange;
     std::optional<CapacityOptions> capacity;    // none: no limit is divided
+    std::string capacity_life;                  // as CapacityExchange::Options::life
     std::uint64_t seed = 0;
     std::optional<KeyPair> keys;    // none: no encryption, no proof
     AuthorizedKeys authorized;      // REQUIRES: none if there are no keys
@@ -81,6 +82,18 @@ class PeerThread {
   // Publishes what is in the ToPeers ring, gives subscribers 200 ms to take it, and ends. Returns within about half a
   // second whatever the peers do. The rings keep what is in them.
   void Stop();
+
+  // Whether the exchange goes on with the life that it was given.
+  bool resumed() const;
+
+  // ---- Between Stop and the end, for an orderly restart ----
+
+  // Passes on what lies between the exchanges and the limiter. True when that is nothing; call it in turns with the
+  // limiter's half until then.
+  bool Settle();
+  // For Exchange::Options::life, and for capacity_life. Empty: nothing to go on with.
+  std::string ExchangeLife();
+  std::string CapacityLife();
 
   // ---- The rest is for one other thread, while this one runs ----
 

@@ -46,7 +46,8 @@ class Mistaken(SystemTest):
             path.write_text("dear diary\n")
 
     def test_a_file_of_state_that_is_not_the_daemons_is_refused_at_once_and_stays_whole(self):
-        for name in ("table", "table.incarnation", "table.capacity", "table.capacity.incarnation"):
+        for name in ("table", "table.incarnation", "table.capacity", "table.capacity.incarnation",
+                     "table.state"):
             for what, words in (("pipe", "is a pipe"), ("directory", "a directory"), ("diary", "not written by dthrottle"),
                                 ("link", "a hard link")):
                 with self.subTest(file=name, what=what):

@@ -105,14 +105,31 @@ class Lease(ParallelTest):
             daemon.hang_up()
             self.assertEqual(daemon.lease("get a calls 80 30"), "error no [[resource]] is for calls")
 
-    def test_after_an_upgrade_leases_are_granted_on_the_same_socket(self):
-        with LeaseDaemon(READY) as daemon:
+    def goes_on(self, change):
+        """Leases, mastership and what was learned stay."""
+        with LeaseDaemon(resource("calls", learning_mode_duration="1s")) as daemon:
+            daemon.lease("get a calls 80")
+            wait_until(lambda: daemon.leases()["resources"][0]["learning_s"] is None, "it has learned")
             before = lease_of(daemon.lease("get a calls 80"))
+            self.assertEqual(before[0], 80)
+            change(daemon)
+            (row,) = daemon.leases()["resources"]
+            self.assertEqual((row["has"], row["clients"], row["learning_s"]), (80, 1, None))
+            self.assertEqual(lease_of(daemon.lease("get b calls 80"))[0], 20)    # what is left
+            after = lease_of(daemon.lease(f"get a calls 80 80 0 {before[4]:.0f} 50"))
+            self.assertEqual((after[0], after[4]), (50, before[4]))
+
+    def test_after_an_upgrade_leases_go_on(self):
+        def upgrade(daemon):
             daemon.signal(signal.SIGUSR2)
             wait_until(lambda: daemon.log.count(" ready: ") == 2, "the other program is there")
-            after = lease_of(daemon.lease(f"get a calls 80 80 0 {before[4]:.0f} 50"))
-            self.assertEqual(after[0], 80)
-            self.assertGreater(after[4], before[4])
+        self.goes_on(upgrade)
+
+    def test_after_an_orderly_restart_leases_go_on(self):
+        def restart(daemon):
+            daemon.stop()
+            daemon.start()
+        self.goes_on(restart)
 
     def test_bounds_are_kept_and_counted(self):
         with LeaseDaemon(READY, lease={"max_connections": 2, "max_clients": 3}) as daemon:

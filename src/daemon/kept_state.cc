@@ -1,0 +1,84 @@
+#include "daemon/kept_state.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/state.h"
+#include "io/clock.h"
+
+namespace dthrottle {
+namespace {
+
+constexpr std::string_view kMagic = "dthrottle state\n";
+constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kBytesMax = std::size_t{1} << 30;
+constexpr Duration kBelieved = std::chrono::hours(1);
+
+struct KeptState {
+  std::string boot;
+  Instant written{};
+  std::vector<std::pair<std::string, std::string>> sections;    // key, bytes
+
+  static void Fields(auto& state, auto& self) { state(self.boot, self.written, self.sections); }
+};
+
+std::string Boot() {
+  const auto id = ReadBootId();
+  return {reinterpret_cast<const char*>(id.data()), id.size()};
+}
+
+bool IsKeptState(std::string_view text) {
+  return text.starts_with(kMagic);
+}
+
+std::string Checksum(std::string_view bytes) {
+  const XXH64_hash_t sum = XXH3_64bits(bytes.data(), bytes.size());
+  return {reinterpret_cast<const char*>(&sum), sizeof sum};
+}
+
+}    // namespace
+
+std::string KeptStatePath(const std::string& table) {
+  return table + ".state";
+}
+
+FileResult<void> WriteKeptState(const std::string& path, const std::vector<HandedSection>& sections) {
+  KeptState kept{Boot(), Now(), {}};
+  for (const HandedSection& section : sections) kept.sections.emplace_back(section.key, section.bytes);
+  const std::string body = WriteState(kVersion, kept);
+  return ReplaceFile(path, std::string(kMagic) + Checksum(body) + body);
+}
+
+FileResult<std::vector<HandedSection>> TakeKeptState(const std::string& path, std::string& complaint) {
+  std::vector<HandedSection> sections;
+  if (const auto ours = CheckStateFile(path, IsKeptState); !ours) return tl::unexpected(ours.error());
+  if (::access(path.c_str(), F_OK) != 0) return sections;
+  const auto text = ReadRegularFile(path, kBytesMax);
+  if (::unlink(path.c_str()) != 0) {
+    complaint = path + ": cannot remove it, so it is not used: " + std::strerror(errno);
+    return sections;
+  }
+  if (!text) {
+    complaint = text.error().message;
+    return sections;
+  }
+  std::string_view bytes = *text;
+  KeptState kept;
+  constexpr std::size_t kHead = kMagic.size() + sizeof(XXH64_hash_t);
+  if (bytes.size() < kHead || !bytes.starts_with(kMagic) ||
+      Checksum(bytes.substr(kHead)) != bytes.substr(kMagic.size(), sizeof(XXH64_hash_t)) ||
+      !ReadState(bytes.substr(kHead), kVersion, kept)) {
+    complaint = path + ": is damaged, or of another version: not used";
+    return sections;
+  }
+  const Duration age = Now() - kept.written;
+  if (kept.boot != Boot() || age < Duration() || age > kBelieved) return sections;
+  for (auto& [key, section] : kept.sections) sections.push_back({key, -1, std::move(section)});
+  return sections;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,26 @@
+// What an orderly stop leaves to the next start: the sections that an upgrade hands over, in a file beside the table.
+//
+// Such state may be used once. So the file is removed before it is believed, and it is believed only in the boot in
+// which it was written and for an hour: its instants are of this boot's clocks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "io/files.h"
+#include "io/handover.h"
+
+namespace dthrottle {
+
+// Beside a table of this path.
+std::string KeptStatePath(const std::string& table);
+
+// Replaces the file. Sections have no descriptors.
+FileResult<void> WriteKeptState(const std::string& path, const std::vector<HandedSection>& sections);
+
+// Removes the file, if there is one, and returns what it held; nothing if that may not be used, with the reason in
+// `complaint` where somebody should know it. An error means that something else is there (CheckStateFile).
+FileResult<std::vector<HandedSection>> TakeKeptState(const std::string& path, std::string& complaint);
+
+}    // namespace dthrottle
