@@ -59,23 +59,31 @@ class TwoHosts {
   std::size_t cells() { return limiter(0).table().cells(); }
 
  private:
+  // One period's hits of a host, as its report has them.
   std::vector<Entries> Hits(std::size_t host, double at) {
     class Collect final : public SlotVisitor {
      public:
       Collect(Limiter& from, Instant to) : limiter_(from), to_(to) {}
       bool Visit(const Tag& tag, const Slot& slot, const Waste& waste) override {
-        if (limiter_.AddHits(tag, slot, waste, to_ - kPeriod, to_, all.back())) return true;
-        all.emplace_back();
-        return limiter_.AddHits(tag, slot, waste, to_ - kPeriod, to_, all.back());
+        if (limiter_.AddHits(tag, slot, waste, to_ - kPeriod, to_, draft_)) return true;
+        Finish();
+        return limiter_.AddHits(tag, slot, waste, to_ - kPeriod, to_, draft_);
       }
-      std::vector<Entries> all = std::vector<Entries>(1);
+      void Finish() {
+        draft_.Stamp(to_ - kPeriod, to_, Duration(0));
+        all.push_back(std::move(draft_.entries));
+        draft_ = {};
+      }
+      std::vector<Entries> all;
 
      private:
       Limiter& limiter_;
       Instant to_;
+      Draft draft_;
     } collect(*hosts_[host].limiter, At(at));
     while (hosts_[host].limiter->table().TakeUnreported(1000, collect)) {
     }
+    collect.Finish();
     return std::move(collect.all);
   }
 
