@@ -83,6 +83,7 @@ struct LeaseCounts {
   std::uint64_t idle_closed = 0;
   std::uint64_t stalled = 0;
   std::uint64_t lines = 0;    // answered
+  std::uint64_t spoke_http = 0;    // connections for lines that began with an HTTP request
   bool master = false;
   std::uint64_t terms = 0;               // times that this host became master
   std::uint64_t grpc_connections = 0;    // of connections
@@ -118,6 +119,9 @@ struct ProcessCounts {
   std::uint64_t accepted = 0;
   std::uint64_t rejected_full = 0;      // max_connections
   std::uint64_t accept_failures = 0;    // EMFILE and the like
+  std::uint64_t crowded = 0;            // more from one source than process.source_share allows
+  std::uint64_t spoke_http = 0;         // connections for lines that began with an HTTP request
+  std::uint64_t strangers = 0;          // connections to the ports between hosts for which there was no place
   std::uint64_t idle_closed = 0;
   std::uint64_t stalled = 0;      // reads suspended because answers were not read
   std::uint64_t over_long = 0;    // tags longer than max_tag_bytes

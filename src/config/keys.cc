@@ -238,6 +238,22 @@ Key<Settings> Gain(Member<Settings, double> member, std::string_view meaning) {
   return key;
 }
 
+// Commands forgive and upgrade, and a port of loopback is open to every user and to what web pages send.
+Key<Settings> AdminTcp() {
+  Key<Settings> key{"tcp",
+                    "\"\"",
+                    "\"\": commands are taken on admin.unix only, whose permissions say by whom",
+                    "Commands are not taken over TCP. The key is there so that settings of before say so.",
+                    {},
+                    {}};
+  key.set = [](Settings&, const Value& value) {
+    const auto* text = std::get_if<std::string>(&value);
+    return text != nullptr && text->empty();
+  };
+  key.get = [](const Settings&) -> Value { return std::string(); };
+  return key;
+}
+
 constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 40;
 
 #define MEMBER(path)          \
@@ -314,6 +330,9 @@ Key<Settings> EtcdList() {
 }
 
 constexpr std::string_view kReloadable[] = {"query.max_connections",
+                                            "admin.http_decides",
+                                            "admin.http_hosts",
+                                            "process.source_share",
                                             "query.idle_timeout",
                                             "peers.connect",
                                             "peers.authorized_keys",
@@ -350,9 +369,10 @@ std::vector<Section> MakeSections() {
            FileMode<S>("unix_mode", "\"0660\"", MEMBER(query.unix_mode),
                        "The permissions of that socket. Who may write to it may ask."),
            Address<S>(
-               "tcp", "\"127.0.0.1:7311\"", false, MEMBER(query.tcp),
-               "The TCP address that answers queries. Port 0 takes any free port and logs it. Whoever reaches it may "
-               "spend tokens: keep it on loopback unless the network is trusted."),
+               "tcp", "\"\"", false, MEMBER(query.tcp),
+               "A TCP address that answers queries as well, such as \"127.0.0.1:7311\". Port 0 takes any free port and "
+               "logs it. Everybody who reaches it may spend tokens, on loopback every user of this host, whatever "
+               "*unix_mode* says: keep it off, or on loopback, unless the network is trusted."),
            Integer<S>(
                "threads", "1", 1, 64, MEMBER(query.threads),
                "Threads that answer queries. One is enough for several hundred thousand queries a second; more share "
@@ -378,11 +398,19 @@ std::vector<Section> MakeSections() {
                    IsSocketPath),
            FileMode<S>("unix_mode", "\"0600\"", MEMBER(admin.unix_mode),
                        "The permissions of that socket. Who may write to it may forgive any tag."),
-           Address<S>("tcp", "\"\"", true, MEMBER(admin.tcp),
-                      "A TCP address that takes the same commands from anybody on this host."),
+           AdminTcp(),
            Address<S>("http", "\"127.0.0.1:7313\"", true, MEMBER(admin.http),
                       "A TCP address that answers HTTP: metrics, health, decisions, and at / a page that shows what "
-                      "is going on. See dthrottle-protocol(7). Everybody on this host may read and ask there."),
+                      "is going on. See dthrottle-protocol(7). Everybody on this host may read there."),
+           Flag<S>("http_decides", "false", MEMBER(admin.http_decides),
+                   "Whether /check and /auth decide at that TCP address too, where every user of this host may spend "
+                   "anybody's tokens. At the Unix socket they always do, for those whom its mode lets in."),
+           TextList<S>(
+               "http_hosts", "a list of host names such as \"web-1.example.org\"", MEMBER(admin.http_hosts),
+               "Names by which a request at that TCP address may ask for this host in *Host*, beside addresses, "
+               "localhost and the host's own name. Of any other name it is turned down, because a web page can "
+               "point its own at this host.",
+               IsHostName),
            Text<S>("http_unix", "\"\"", "an absolute path of at most 107 bytes, or \"\" for none",
                    MEMBER(admin.http_unix_path), "A Unix stream socket that answers HTTP, for a web server in front.",
                    IsSocketPath),
@@ -670,6 +698,14 @@ std::vector<Section> MakeSections() {
                "Each takes some 400 bytes."),
            Integer<S>("max_resources", "10000", 1, 1'000'000, MEMBER(lease.max_resources),
                       "The most resources with leases at once."),
+       }},
+      {"process",
+       "What holds for the whole process.",
+       {
+           Number<S>("source_share", "0.75", 0.05, 1, MEMBER(process.source_share),
+                     "The part of a socket's connections that one TCP address, or one local user at a Unix socket, may "
+                     "have, and 16 at least. One more is closed at once, and counted in *connections_crowded*. 1 is "
+                     "no bound. Of IPv6 a network of 64 bits is one address."),
        }},
   };
 }

@@ -225,15 +225,12 @@ class Loader {
     if (!s.query.unix_path.empty() && s.query.unix_path == s.admin.unix_path) {
       Error({}, fmt::format("query.unix and admin.unix are both \"{}\": must differ", s.query.unix_path));
     }
-    if (s.query.tcp.enabled() && s.query.tcp.port != 0 && s.query.tcp == s.admin.tcp) {
-      Error({}, fmt::format("query.tcp and admin.tcp are both \"{}\": must differ", FormatEndpoint(s.query.tcp)));
-    }
     if (s.query.tcp.enabled() && !IsLoopback(s.query.tcp)) {
       Warn({}, fmt::format("query.tcp = \"{}\" is not loopback: whoever reaches it may spend tokens",
                            FormatEndpoint(s.query.tcp)));
     }
     for (const auto& [name, path, tcp] :
-         {std::tuple("query", s.query.unix_path, s.query.tcp), std::tuple("admin", s.admin.unix_path, s.admin.tcp)}) {
+         {std::tuple("query", s.query.unix_path, s.query.tcp), std::tuple("admin", s.admin.unix_path, Endpoint())}) {
       if (!s.resp.unix_path.empty() && s.resp.unix_path == path) {
         Error({}, fmt::format("{}.unix and resp.unix are both \"{}\": must differ", name, path));
       }
@@ -402,8 +399,7 @@ class Loader {
       Error(place, fmt::format("lease.grpc = \"{}\": must be \"\", since this dthrottled was built without gRPC",
                                FormatEndpoint(grpc)));
     }
-    for (const auto& [name, tcp] : {std::pair("query", s.query.tcp), std::pair("admin", s.admin.tcp),
-                                    std::pair("resp", s.resp.tcp), std::pair("lease", s.lease.tcp)}) {
+    for (const auto& [name, tcp] : {std::pair("query", s.query.tcp), std::pair("resp", s.resp.tcp), std::pair("lease", s.lease.tcp)}) {
       if (grpc.port != 0 && grpc == tcp) {
         Error(place, fmt::format("{}.tcp and lease.grpc are both \"{}\": must differ", name, FormatEndpoint(grpc)));
       }
@@ -425,7 +421,7 @@ class Loader {
     const auto& lease = s.lease;
     if (!lease.enabled()) return;
     for (const auto& [name, path, tcp] :
-         {std::tuple("query", s.query.unix_path, s.query.tcp), std::tuple("admin", s.admin.unix_path, s.admin.tcp),
+         {std::tuple("query", s.query.unix_path, s.query.tcp), std::tuple("admin", s.admin.unix_path, Endpoint()),
           std::tuple("resp", s.resp.unix_path, s.resp.tcp)}) {
       if (!lease.unix_path.empty() && lease.unix_path == path) {
         Error(PlaceOf("lease", "unix"), fmt::format("{}.unix and lease.unix are both \"{}\": must differ", name, path));

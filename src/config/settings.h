@@ -72,8 +72,9 @@ struct Settings {
   struct {
     std::string unix_path;
     std::uint32_t unix_mode = 0;
-    Endpoint tcp;
     Endpoint http;
+    bool http_decides = false;              // over TCP
+    std::vector<std::string> http_hosts;    // names that a request over TCP may ask for
     std::string http_unix_path;
     std::uint32_t http_unix_mode = 0;
     std::uint32_t http_connections = 0;
@@ -156,6 +157,9 @@ struct Settings {
 
     bool enabled() const { return tcp.enabled() || !unix_path.empty() || grpc.enabled(); }
   } lease;
+  struct {
+    double source_share = 0;    // of a socket's connections
+  } process;
   std::vector<Rule> rules;
   std::vector<Override> overrides;
   std::vector<lease::ResourceTemplate> resources;

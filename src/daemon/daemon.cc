@@ -26,6 +26,7 @@
 #include "daemon/kept_state.h"
 #include "daemon/worker.h"
 #include "io/clock.h"
+#include "io/library_accept.h"
 #include "io/mapped_faults.h"
 #include "io/process.h"
 #include "io/signals.h"
@@ -34,9 +35,6 @@
 namespace dthrottle {
 
 namespace {
-
-// Descriptors beside those of applications: admin connections, files, libuv.
-constexpr rlim_t kOtherDescriptors = 256;
 
 constexpr std::uint64_t kPeersRetryMs = 5000;
 
@@ -147,6 +145,8 @@ void Daemon::Start() {
   }
 
   RaiseDescriptorLimit();
+  descriptors_at_start_ = OpenDescriptors() - std::min<std::uint64_t>(handed_.connections.size(), OpenDescriptors());
+  DividePlaces();
   StartPeering();
   OpenBroughtLimits();
   shedding_ = std::make_unique<Shedding>(&loop_, *limiter_, settings_, log_);
@@ -266,6 +266,9 @@ void Daemon::Listen() {
     ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
     const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
     const std::string key = fmt::format("{}.{}", FrontEndOf(socket.name).name, is_tcp ? "tcp" : "unix");
+    if (key == "admin.tcp") {
+      throw StartFailure{EX_CONFIG, fmt::format("{}: commands are taken on Unix sockets only", socket.name)};
+    }
     passed.insert(key);
     ListenOn(socket.fd, key, "");
   }
@@ -278,7 +281,7 @@ void Daemon::Listen() {
     if (!passed.contains(keys[1])) AddTcp(keys[1], tcp);
   };
   listen("query", settings_.query.unix_path, settings_.query.unix_mode, settings_.query.tcp);
-  listen("admin", settings_.admin.unix_path, settings_.admin.unix_mode, settings_.admin.tcp);
+  listen("admin", settings_.admin.unix_path, settings_.admin.unix_mode, {});
   listen("resp", settings_.resp.unix_path, settings_.resp.unix_mode, settings_.resp.tcp);
   listen("lease", settings_.lease.unix_path, settings_.lease.unix_mode, settings_.lease.tcp);
   listen("grpc", "", 0, settings_.lease.grpc);
@@ -341,8 +344,9 @@ void Daemon::ListenOn(int fd, const std::string& key, const std::string& address
     ++counts_.accept_failures;
     log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
   };
+  const auto crowd = [this, place, name = front.name](Places::Answer answer) { OnCrowd(name, place, answer); };
   listeners_.push_back(
-      {key, address, std::make_unique<Listener>(&loop_, fd, Taker(front.name), failed)});
+      {key, address, std::make_unique<Listener>(&loop_, fd, BoundsOf(key), Taker(front.name), failed, crowd)});
 }
 
 // Who takes the connections of a listening socket. All but those for queries stay on the main loop.
@@ -367,8 +371,8 @@ Listener::OnAccept Daemon::Taker(std::string_view front) {
     return [this](int fd) { leasing_->TakeGrpc(fd); };
   }
   if (http_ == nullptr) {
-    http_ = std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(),
-                                         settings_.admin.http_timeout);
+    http_ =
+        std::make_unique<HttpServer>(&loop_, static_cast<AdminHost&>(*this), FreshPrng(), settings_.admin.http_timeout);
   }
   return [this](int fd) { OnHttpConnection(fd); };
 }
@@ -382,6 +386,11 @@ void Daemon::TakeHandedConnections() {
   if (!took_over()) return;
   const std::vector<HandedConnection> connections = std::exchange(handed_.connections, {});
   for (const HandedConnection& connection : connections) {
+    for (const Listening& l : listeners_) {
+      if (!l.key.starts_with(connection.front)) continue;
+      l.listener->places().Keep(connection.fd);
+      break;
+    }
     if (connection.front != "query") {
       StreamServer* const server = FrontServer(connection.front);
       server != nullptr ? server->TakeUp(connection) : static_cast<void>(::close(connection.fd));
@@ -437,14 +446,14 @@ LeaseStatus Daemon::Leases(std::string_view resource) {
 }
 
 void Daemon::OnRespConnection(int fd) {
-  if (resp_->connections() < settings_.resp.max_connections) return resp_->Take(fd);
+  if (resp_->connections() < ceilings_.resp) return resp_->Take(fd);
   ++counts_.resp.rejected_full;
-  log_.Warning("resp.max_connections = {} are open: one more turned away", settings_.resp.max_connections);
+  log_.Warning("resp.max_connections = {} are open: one more turned away", ceilings_.resp);
   ::close(fd);
 }
 
 void Daemon::OnHttpConnection(int fd) {
-  if (http_->connections() < settings_.admin.http_connections) return http_->Take(fd);
+  if (http_->connections() < ceilings_.http + ceilings_.http_unix) return http_->Take(fd);
   ++counts_.http.rejected_full;
   ::close(fd);
 }
@@ -454,18 +463,40 @@ void Daemon::RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
-  if (limit.rlim_cur < settings_.query.max_connections + settings_.admin.http_connections + kOtherDescriptors) {
-    log_.Warning("the limit of open files, {}, is too low for query.max_connections = {}: raise LimitNOFILE",
-                 limit.rlim_cur, settings_.query.max_connections);
-  } else if (settings_.resp.enabled() &&
-             limit.rlim_cur < settings_.query.max_connections + settings_.resp.max_connections + kOtherDescriptors) {
-    log_.Warning("the limit of open files, {}, is too low for resp.max_connections = {} as well: raise LimitNOFILE",
-                 limit.rlim_cur, settings_.resp.max_connections);
-  } else if (settings_.lease.enabled() &&
-             limit.rlim_cur < settings_.query.max_connections + settings_.lease.max_connections + kOtherDescriptors) {
-    log_.Warning("the limit of open files, {}, is too low for lease.max_connections = {} as well: raise LimitNOFILE",
-                 limit.rlim_cur, settings_.lease.max_connections);
+}
+
+// REQUIRES: what is open now stays open, and connections of others are not among it.
+void Daemon::DividePlaces() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) limit.rlim_cur = RLIM_INFINITY;
+  ceilings_ = DivideDescriptors(settings_, limit.rlim_cur, descriptors_at_start_);
+  if (ceilings_.cut) {
+    log_.Warning(
+        "the limit of open files, {}, is too low for all connections that the settings allow: {} for queries "
+        "are left of query.max_connections = {}; raise LimitNOFILE",
+        limit.rlim_cur, ceilings_.query, settings_.query.max_connections);
   }
+  for (const Listening& l : listeners_) l.listener->places().set_bounds(BoundsOf(l.key));
+  BoundLibraryAccepts({ceilings_.peers, PlacesPerSource(ceilings_.peers, settings_.process.source_share)});
+}
+
+PlaceBounds Daemon::BoundsOf(std::string_view key) const {
+  const std::uint32_t total = ceilings_.Of(key);
+  return {total, PlacesPerSource(total, settings_.process.source_share)};
+}
+
+void Daemon::OnCrowd(std::string_view front, const std::string& place, Places::Answer answer) {
+  if (answer == Places::Answer::kSourceFull) {
+    ++counts_.crowded;
+    log_.Warning("{}: one source has its part of the connections (process.source_share = {:g}): one more turned away",
+                 place, settings_.process.source_share);
+    return;
+  }
+  if (front == "query") ++counts_.rejected_full;
+  if (front == "http") ++counts_.http.rejected_full;
+  if (front == "resp") ++counts_.resp.rejected_full;
+  if (front == "lease" || front == "grpc") ++counts_.lease.rejected_full;
+  log_.Warning("{}: all places are taken: one more turned away", place);
 }
 
 void Daemon::WatchSignals() {
@@ -513,9 +544,9 @@ void Daemon::Run() {
 void Daemon::OnQueryConnection(int fd) {
   std::uint64_t open = 0;
   for (const auto& worker : workers_) open += worker->connections();
-  if (open >= settings_.query.max_connections) {
+  if (open >= ceilings_.query) {
     ++counts_.rejected_full;
-    log_.Warning("query.max_connections = {} are open: one more turned away", settings_.query.max_connections);
+    log_.Warning("query.max_connections = {} are open: one more turned away", ceilings_.query);
     ::close(fd);
     return;
   }
@@ -539,12 +570,14 @@ ProcessCounts Daemon::Counts() const {
   counts.cpu = use.cpu;
   counts.resident_bytes = use.resident_bytes;
   counts.log_suppressed = log_.suppressed();
+  counts.strangers = LibraryAcceptsRefused();
   for (const auto& worker : workers_) {
     const QueryCounters& c = worker->server->counters();
     counts.connections += worker->connections();
     counts.idle_closed += c.idle_closed.Read();
     counts.stalled += c.stalled.Read();
     counts.over_long += c.over_long.Read();
+    counts.spoke_http += c.spoke_http.Read();
     counts.answered_in += c.answered_in.Read();
     counts.loop_lag += c.loop_lag.Read();
   }
@@ -565,7 +598,9 @@ ProcessCounts Daemon::Counts() const {
   counts.shed = shedding_->Counts();
   if (leasing_ != nullptr) {
     counts.lease = leasing_->Counts();
+    counts.lease.rejected_full += counts_.lease.rejected_full;
     counts.idle_closed += counts.lease.idle_closed;
+    counts.spoke_http += counts.lease.spoke_http;
     counts.stalled += counts.lease.stalled;
   }
   return counts;
@@ -637,6 +672,7 @@ void Daemon::PutInForce(std::unique_ptr<ReloadWork> work) {
     }
     settings_ = std::move(work->loaded.settings);
     limiter_->Adopt(std::move(work->rules));
+    DividePlaces();
     ReloadPeering(outcome.problems);
     shedding_->Reload();
     for (const auto& worker : workers_) {

@@ -15,6 +15,7 @@
 #include "admin/admin.h"
 #include "config/load.h"
 #include "config/settings.h"
+#include "daemon/ceilings.h"
 #include "daemon/leasing.h"
 #include "daemon/peering.h"
 #include "daemon/retention_watch.h"
@@ -85,6 +86,9 @@ class Daemon final : private AdminHost {
   void TakeKeptSections();
   void WriteKeptSections();
   void RaiseDescriptorLimit();
+  void DividePlaces();
+  PlaceBounds BoundsOf(std::string_view key) const;
+  void OnCrowd(std::string_view front, const std::string& place, Places::Answer answer);
   void WatchSignals();
   void StartWatchdog();
 
@@ -166,6 +170,8 @@ class Daemon final : private AdminHost {
     std::unique_ptr<Listener> listener;
   };
   std::vector<Listening> listeners_;
+  Ceilings ceilings_;
+  std::uint64_t descriptors_at_start_ = 0;
   std::vector<std::string> socket_files_;    // that we made and remove
   std::vector<std::string> places_;          // where queries are answered, for people
 

@@ -323,6 +323,7 @@ LeaseCounts Leasing::Counts() const {
   counts.accepted = socket_.counts().accepted;
   counts.rejected_full = rejected_full_;
   counts.lines = socket_.lines();
+  counts.spoke_http = socket_.spoke_http();
   counts.idle_closed = socket_.counts().idle_closed;
   counts.stalled = socket_.counts().stalled;
   counts.master = elector_ != nullptr && elector_->state().IsMaster(BootNow());

@@ -92,6 +92,11 @@ Checked ReadField(std::string_view line, HttpRequest& request, Seen& seen) {
       if (Again(seen.host)) return Bad("the field Host is given twice");
       request.host = value;
       return {};
+    case 6:
+      if (!SameName(name, "Origin")) return {};
+      if (request.origin.has_value()) return Bad("the field Origin is given twice");
+      request.origin = value;
+      return {};
     case 10:
       if (SameName(name, "Connection")) ReadConnection(value, request);
       return {};

@@ -20,12 +20,13 @@ inline constexpr std::size_t kHttpFieldsMax = 128;
 // One request, as views into the bytes that were read.
 struct HttpRequest {
   std::string_view method;
-  std::string_view target;                // "/check?tag=C"
-  std::string_view host;                  // the field Host; empty: none
-  std::string_view fetch_site;            // Sec-Fetch-Site, which only browsers send
-  std::optional<std::string_view> tag;    // Dthrottle-Tag: a tag that needs no encoding
-  bool is_1_1 = true;                     // false: HTTP/1.0
-  bool keep_alive = true;                 // the client wants to ask more on this connection
+  std::string_view target;                     // "/check?tag=C"
+  std::string_view host;                       // the field Host; empty: none
+  std::string_view fetch_site;                 // Sec-Fetch-Site, which only browsers send
+  std::optional<std::string_view> origin{};    // Origin: the site of the page, of some requests of browsers
+  std::optional<std::string_view> tag;         // Dthrottle-Tag: a tag that needs no encoding
+  bool is_1_1 = true;                          // false: HTTP/1.0
+  bool keep_alive = true;                      // the client wants to ask more on this connection
   bool has_body = false;
   bool through_tcp = true;
 };

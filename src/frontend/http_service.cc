@@ -94,6 +94,16 @@ const HttpService::Route HttpService::kRoutes[] = {
     {"/live", &HttpService::Live},
 };
 
+namespace {
+
+// Whether an Origin, which browsers that know no Sec-Fetch-Site send too, is not the host that was asked.
+bool IsForeign(std::optional<std::string_view> origin, std::string_view host) {
+  constexpr std::string_view kScheme = "http://";
+  return origin.has_value() && !(origin->starts_with(kScheme) && origin->substr(kScheme.size()) == host);
+}
+
+}    // namespace
+
 HttpService::HttpService(AdminHost& host, Prng prng, std::string own_name)
     : host_(host), prng_(prng), own_name_(std::move(own_name)) {}
 
@@ -125,7 +135,8 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   if (!target) return refuse(400, target.error().message);
 
   const std::string_view host = target->authority.empty() ? request.host : target->authority;
-  if (request.through_tcp && !NamesThisHost(host, own_name_)) {
+  if (request.through_tcp && request.is_1_1 && host.empty()) return refuse(400, "the field Host is missing");
+  if (request.through_tcp && !NamesThisHost(host, own_name_, host_.settings().admin.http_hosts)) {
     ++misdirected_;
     return refuse(421, "the field Host has to be an address, localhost or this host's name");
   }
@@ -138,9 +149,12 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
     asked.target = std::move(*target);
     return asked;
   }
+  if (request.through_tcp && !host_.settings().admin.http_decides) {
+    return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
+  }
   const bool from_elsewhere =
       !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
-  if (request.through_tcp && from_elsewhere) {
+  if (request.through_tcp && (from_elsewhere || IsForeign(request.origin, host))) {
     ++misdirected_;
     return refuse(400, "a browser may not ask on behalf of another site");
   }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <strings.h>
 
+#include <algorithm>
 #include <charconv>
 
 #include "admin/escape.h"
@@ -76,13 +77,14 @@ Result<HttpTarget> ParseTarget(std::string_view target) {
   return result;
 }
 
-bool NamesThisHost(std::string_view host, std::string_view own_name) {
+bool NamesThisHost(std::string_view host, std::string_view own_name, std::span<const std::string> others) {
   if (host.empty()) return true;
   if (host.starts_with('[')) {
     const std::size_t end = host.find(']');
     return end != std::string_view::npos && IsAddress(AF_INET6, host.substr(1, end - 1));
   }
   host = host.substr(0, host.find(':'));
+  if (std::any_of(others.begin(), others.end(), [&](const auto& other) { return SameName(host, other); })) return true;
   return IsAddress(AF_INET, host) || SameName(host, "localhost") || (!own_name.empty() && SameName(host, own_name));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -29,7 +30,7 @@ Result<HttpTarget> ParseTarget(std::string_view target);
 bool SameName(std::string_view a, std::string_view b);
 
 // Whether a Host field names this machine in a way that no stranger's DNS can: by an address, as localhost or by
-// `own_name`. Empty does too: there was none.
-bool NamesThisHost(std::string_view host, std::string_view own_name);
+// `own_name`, or by one of the `others`. Empty does too: there was none.
+bool NamesThisHost(std::string_view host, std::string_view own_name, std::span<const std::string> others = {});
 
 }    // namespace dthrottle

@@ -3,11 +3,13 @@
 #include <utility>
 
 #include "io/clock.h"
+#include "query/http_line.h"
 
 namespace dthrottle {
 
 struct LeaseSocket::LeaseConnection final : Connection {
-  std::string begun;    // of a line
+  std::string begun;     // of a line
+  bool is_new = true;    // its first line has not been read
 
   std::string_view rest() const override { return begun; }
 };
@@ -25,8 +27,15 @@ std::unique_ptr<StreamServer::Connection> LeaseSocket::MakeConnection(std::strin
 }
 
 StreamServer::Then LeaseSocket::OnBytes(Connection& connection, std::string_view bytes) {
+  auto& c = static_cast<LeaseConnection&>(connection);
   const LeaseLines lines = SplitLeaseLines(bytes);
-  static_cast<LeaseConnection&>(connection).begun = lines.rest;
+  c.begun = lines.rest;
+  if (!lines.whole.empty() || lines.too_long) {
+    if (std::exchange(c.is_new, false) && BeginsWithHttp(bytes, lines.whole.empty())) {
+      ++spoke_http_;
+      return Then::kEnd;
+    }
+  }
   if (!lines.whole.empty() || lines.too_long) segments_.push_back({&connection, lines});
   return lines.too_long ? Then::kEnd : Then::kRead;
 }

@@ -25,6 +25,8 @@ class LeaseSocket final : public StreamServer {
               std::function<void(BootInstant)> before_answers);
 
   std::uint64_t lines() const { return lines_; }
+  // Connections that were closed because they began with an HTTP request.
+  std::uint64_t spoke_http() const { return spoke_http_; }
 
  private:
   static constexpr std::size_t kReadBytes = 16 * 1024;
@@ -36,7 +38,7 @@ class LeaseSocket final : public StreamServer {
 
   lease::LeaseServer& server_;
   const std::function<void(BootInstant)> before_answers_;
-  std::uint64_t lines_ = 0;
+  std::uint64_t lines_ = 0, spoke_http_ = 0;
 
   struct Segment {
     Connection* connection;

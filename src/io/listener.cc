@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,6 +28,11 @@ tl::unexpected<SocketError> Failed(const std::string& where, const char* what, i
   const int code = errno;
   if (fd >= 0) ::close(fd);
   return tl::unexpected(SocketError{code, fmt::format("{}: {}: {}", where, what, std::strerror(code))});
+}
+
+// The kernel's, not that of io/library_accept, which is for libraries.
+int Accept(int fd) {
+  return static_cast<int>(::syscall(SYS_accept4, fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
 }
 
 int OpenSpare() {
@@ -127,12 +133,15 @@ struct Listener::Handles {
   }
 };
 
-Listener::Listener(uv_loop_t* loop, int fd, OnAccept on_accept, OnFailure on_failure)
+Listener::Listener(uv_loop_t* loop, int fd, PlaceBounds bounds, OnAccept on_accept, OnFailure on_failure,
+                   OnCrowd on_crowd)
     : loop_(loop),
       fd_(fd),
       spare_fd_(OpenSpare()),
       on_accept_(std::move(on_accept)),
       on_failure_(std::move(on_failure)),
+      on_crowd_(std::move(on_crowd)),
+      places_(bounds),
       handles_(new Handles) {
   DT_CHECK(uv_poll_init(loop_, &handles_->poll, fd_) == 0 && uv_timer_init(loop_, &handles_->retry) == 0);
   handles_->poll.data = this;
@@ -165,9 +174,15 @@ void Listener::AcceptAll() {
 
 // Returns whether there may be another.
 bool Listener::AcceptOne() {
-  const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int fd = Accept(fd_);
   if (fd >= 0) {
-    on_accept_(fd);
+    const Places::Answer answer = places_.Take(fd);
+    if (answer == Places::Answer::kTaken) {
+      on_accept_(fd);
+    } else {
+      ::close(fd);
+      on_crowd_(answer);
+    }
     return true;
   }
   switch (errno) {
@@ -192,7 +207,7 @@ bool Listener::AcceptOne() {
 // Returns whether there may be another.
 bool Listener::TurnOneAway(int code) {
   if (spare_fd_ >= 0) ::close(spare_fd_);
-  const int fd = ::accept4(fd_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  const int fd = Accept(fd_);
   const int error = errno;
   if (fd >= 0) ::close(fd);
   spare_fd_ = OpenSpare();

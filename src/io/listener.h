@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "config/settings.h"
+#include "io/places.h"
 
 namespace dthrottle {
 
@@ -40,9 +41,11 @@ class Listener {
   using OnAccept = std::function<void(int fd)>;
   // Told the errno of a connection that could not be accepted.
   using OnFailure = std::function<void(int code)>;
+  // Told that a connection was closed at once, and why.
+  using OnCrowd = std::function<void(Places::Answer)>;
 
-  // Listens on `fd`, which becomes this object's.
-  Listener(uv_loop_t* loop, int fd, OnAccept on_accept, OnFailure on_failure);
+  // Listens on `fd`, which becomes this object's. What is beyond the bounds is closed at once.
+  Listener(uv_loop_t* loop, int fd, PlaceBounds bounds, OnAccept on_accept, OnFailure on_failure, OnCrowd on_crowd);
   // Stops listening. The loop must run once more before it is closed.
   ~Listener();
   Listener(const Listener&) = delete;
@@ -52,6 +55,7 @@ class Listener {
   void AcceptAll();
 
   int fd() const { return fd_; }
+  Places& places() { return places_; }
 
  private:
   struct Handles;
@@ -66,6 +70,8 @@ class Listener {
   int spare_fd_;
   OnAccept on_accept_;
   OnFailure on_failure_;
+  OnCrowd on_crowd_;
+  Places places_;
   Handles* handles_;    // freed when libuv has closed them
 };
 

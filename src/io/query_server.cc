@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "io/clock.h"
 #include "io/stream.h"
+#include "query/http_line.h"
 
 namespace dthrottle {
 
@@ -35,6 +36,7 @@ struct QueryServer::Connection {
   bool writing = false;
   bool at_end = false;    // nothing more will come
   bool closing = false;
+  bool is_new = false;    // over TCP, and its first line has not been read
 };
 
 QueryServer::QueryServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, const FramerLimits& limits, Prng prng,
@@ -79,6 +81,7 @@ QueryServer::Connection& QueryServer::Open(int fd) {
 
 void QueryServer::Take(int fd) {
   Connection& c = Open(fd);
+  c.is_new = c.uv.handle.type == UV_TCP;
   if (!c.closing) StartReading(c);
 }
 
@@ -162,12 +165,24 @@ void QueryServer::OnRead(Connection& c, ssize_t n, const char* data) {
   const std::size_t before = queries_.size();
   const std::size_t rest = c.framer.rest().size();
   const std::string_view bytes(data - rest, rest + static_cast<std::size_t>(n));
+  if (c.is_new && TurnedAway(c, bytes)) return;
   c.framer.Read(bytes, limits_, *this);
   if (queries_.size() == before) return;
   arena_used_ += bytes.size();
   segments_.push_back({&c, queries_.size() - before});
   const std::size_t next_read = kReadBytes + kTagBytesMax + 1;
   if (queries_.size() >= kQueriesPerFlush || n == kReadBytes || arena_used_ + next_read > kArenaBytes) Flush();
+}
+
+// A browser's request has lines that would be queries of whoever wrote the page. Unix sockets are out of its reach.
+bool QueryServer::TurnedAway(Connection& c, std::string_view bytes) {
+  const bool whole = bytes.find('\n') != std::string_view::npos;
+  const bool cut = !whole && bytes.size() > limits_.tag_bytes_max;    // the framer keeps less than a longer line
+  c.is_new = !whole && !cut;
+  if (c.is_new || !BeginsWithHttp(bytes, cut)) return false;
+  counters_.spoke_http.Add();
+  End(c);
+  return true;
 }
 
 void QueryServer::OnTag(std::string_view tag) {

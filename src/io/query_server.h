@@ -30,6 +30,7 @@ struct QueryCounters {
   Counter idle_closed;      // of which by us, after the idle timeout
   Counter stalled;          // times that a connection was not read from because its answers were not read
   Counter over_long;        // tags longer than the limit
+  Counter spoke_http;       // connections that were closed because they began with an HTTP request
   Histogram answered_in;    // of each query: from the first read of its turn to the last write, so at most too much
   Histogram loop_lag;       // how late a timer of kLagTick fires
 };
@@ -76,6 +77,7 @@ class QueryServer {
   static constexpr std::size_t kQueriesPerFlush = 256;
 
   void OnRead(Connection& connection, ssize_t n, const char* data);
+  bool TurnedAway(Connection& connection, std::string_view bytes);
   void Flush();
   Connection& Open(int fd);
   void StartReading(Connection& connection);

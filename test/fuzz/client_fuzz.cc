@@ -1,5 +1,5 @@
-// What a server may answer to libdthrottle, in bytes of its choice: verdicts are what their bytes say, wherever they are
-// cut, and a lease that is taken is within every bound.
+// What a server may answer to libdthrottle, in bytes of its choice: verdicts are what their bytes say, wherever they
+// are cut, and a lease that is taken is within every bound.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Files that the daemon reads at its start: key files, the state of the capacity exchange, the number of the last start.
-// Any bytes are refused with a message or taken with every value in its bounds, and messages repeat no secret.
+// Files that the daemon reads at its start: key files, the state of the capacity exchange, the number of the last
+// start. Any bytes are refused with a message or taken with every value in its bounds, and messages repeat no secret.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -72,7 +72,7 @@ def settings_text(directory, *limits, **sections):
     """A settings file whose paths are all in `directory`; a key that is None keeps its built-in default."""
     whole = {
         "query": {"unix": f"{directory}/query.sock", "tcp": "127.0.0.1:0", "threads": THREADS},
-        "admin": {"unix": f"{directory}/admin.sock", "http": ""},
+        "admin": {"unix": f"{directory}/admin.sock", "http": "", "http_decides": True},
         "table": {"file": f"{directory}/table", "memory": "4MiB"},
     }
     for name, keys in sections.items():

@@ -18,10 +18,10 @@ class QuietDaemon : public AdminHost {
   void Upgrade(std::function<void(const Result<std::string>&)> done) override { done(Fail("not now")); }
 
  protected:
+  QuietDaemon() { settings_.admin.http_decides = true; }
   ~QuietDaemon() = default;
 
- private:
-  const Settings settings_ = DefaultSettings();
+  Settings settings_ = DefaultSettings();
 };
 
 }    // namespace dthrottle::testing

@@ -100,14 +100,6 @@ class Conversation(SystemTest):
             if not SANITIZED:
                 self.assertLess(daemon.resident_bytes() - before, 4 << 20)
 
-    def test_admin_commands_are_taken_over_tcp_where_the_settings_say_so(self):
-        with Daemon(rule(), admin={"tcp": "127.0.0.1:0"}) as daemon:
-            port = int(re.search(r"taking commands on tcp:127\.0\.0\.1:(\d+)", daemon.log)[1])
-            with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock:
-                sock.sendall(b"rules\n")
-                sock.shutdown(socket.SHUT_WR)
-                self.assertIn(b"rule-1", receive_all(sock))
-
     def test_one_connection_too_many_is_closed_at_once(self):
         with Daemon(rule()) as daemon:
             socks = [daemon.connect_admin() for _ in range(70)]

@@ -149,10 +149,10 @@ class Restarts(ParallelTest):
     def test_kill_and_the_table_is_lost(self):
         self.restart("kill", keep_table=False)
 
-    def test_an_incarnation_file_with_anything_in_it(self):
+    def test_an_incarnation_file_with_any_number_in_it(self):
         # Of two each, the second is that of a clock which has gone back, or of a file that has been mended.
-        pairs = ((b"18446744073709551615\n", b"1\n"), (b"9" * 31, b"no number\n"), (b"-1\n", b""),
-                 (b"\0" * 32, b"x" * 5000), (b"%d\n" % (2 ** 62 - 1), b"1\n"))
+        pairs = ((b"18446744073709551615\n", b"1\n"), (b"9" * 20, b"0"), (b"%d\n" % 2 ** 62, b""),
+                 (b"%d\n" % (2 ** 62 - 1), b"1\n"))
 
         def restart_twice(contents):
             with Fleet(rule(burst=BURST)) as (a, b):

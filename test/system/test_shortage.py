@@ -44,30 +44,37 @@ class Connections(SystemTest):
             self.assertIn("reloaded  true", daemon.admin("reload"))
             self.assertEqual(len(self.open_and_ask(daemon, stack, 5)[0]), 2)
 
-    def test_connections_beyond_the_limit_of_open_files_are_closed_at_once_and_counted(self):
+    def test_a_low_limit_of_open_files_is_divided_and_commands_keep_their_part(self):
         open_files = 80
-        with Daemon(rule(burst=1000), open_files=open_files) as daemon, contextlib.ExitStack() as stack:
+        with Daemon(rule(burst=1000), open_files=open_files, process={"source_share": 1.0}) as daemon, \
+                contextlib.ExitStack() as stack:
             self.assertRegex(daemon.log, f"the limit of open files, {open_files}, is too low")
-            # Descriptors are as short for people as for applications, so this one comes first.
-            admin = stack.enter_context(daemon.admin_session())
-            admin.ask("help")
-
             answered, refused = self.open_and_ask(daemon, stack, 2 * open_files)
-            self.assertGreater(len(answered), open_files // 2)
+            self.assertGreater(len(answered), open_files // 4)
             self.assertGreater(len(refused), open_files)
-            stats = admin.ask_json("stats")
-            self.assertEqual((stats["connections"], stats["accept_failures"]), (len(answered), len(refused)))
-            self.assertIn("Too many open files", daemon.log)
-            self.assertLess(daemon.log.count("Too many open files"), 20, "the log repeats itself")
+            stats = daemon.stats()    # on a connection of its own
+            self.assertEqual((stats["connections"], stats["connections_rejected"], stats["accept_failures"]),
+                             (len(answered), len(refused), 0))
+            self.assertLess(daemon.log.count("one more turned away"), 20, "the log repeats itself")
 
             answered[0].send(b"C\n")
             self.assertTrue(pump(answered[:1], lambda: answered[0].answers() == 2), "an open connection suffers")
 
             for stream in answered[:10]:
                 stream.close()
-            wait_until(lambda: admin.ask_json("stats")["connections"] == len(answered) - 10, "ten have left")
+            wait_until(lambda: daemon.stats()["connections"] == len(answered) - 10, "ten have left")
             again, _ = self.open_and_ask(daemon, stack, 10)
             self.assertEqual(len(again), 10, "there is room for ten")
+
+    def test_one_user_gets_a_part_of_the_connections_and_no_more(self):
+        with Daemon(rule(burst=1000), query={"max_connections": 40}, process={"source_share": 0.5}) as daemon, \
+                contextlib.ExitStack() as stack:
+            answered, refused = self.open_and_ask(daemon, stack, 30)
+            self.assertEqual((len(answered), len(refused)), (20, 10))
+            self.assertEqual(daemon.stats()["connections_crowded"], 10)
+            with daemon.connect(tcp=True) as sock:    # another socket has places of its own
+                sock.sendall(b"C\n")
+                self.assertEqual(sock.recv(10), b"OK\n")
 
     def test_a_shortage_of_descriptors_does_not_keep_the_daemon_busy(self):
         with Daemon(rule(burst=1000), open_files=64) as daemon, contextlib.ExitStack() as stack:

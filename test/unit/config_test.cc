@@ -55,13 +55,13 @@ TEST_CASE("an empty file has every default") {
   const Settings& s = loaded.settings;
   CHECK(s.query.unix_path == "/run/dthrottle/query.sock");
   CHECK(s.query.unix_mode == 0660);
-  CHECK(s.query.tcp == Endpoint{"127.0.0.1", 7311});
+  CHECK_FALSE(s.query.tcp.enabled());
   CHECK(s.query.threads == 1);
   CHECK(s.query.max_tag_bytes == 255);
   CHECK(s.query.max_connections == 16384);
   CHECK(s.query.idle_timeout == 5min);
   CHECK(s.admin.unix_path == "/run/dthrottle/admin.sock");
-  CHECK_FALSE(s.admin.tcp.enabled());
+  CHECK_FALSE(s.admin.http_decides);
   CHECK(s.admin.http == Endpoint{"127.0.0.1", 7313});
   CHECK(s.admin.http_unix_path.empty());
   CHECK(s.admin.http_unix_mode == 0660);
@@ -80,6 +80,13 @@ TEST_CASE("default paths move to the runtime directory, given ones do not") {
   CHECK(loaded.settings.query.unix_path == "/home/u/run/query.sock");
   CHECK(loaded.settings.table.file == "/home/u/run/table");
   CHECK(loaded.settings.admin.unix_path == "/run/dthrottle/a.sock");
+}
+
+TEST_CASE("commands over TCP are an error that names the Unix socket") {
+  CHECK(Problems("[admin]\ntcp=\"\"\n").empty());
+  CHECK(Problems("[admin]\ntcp=\"127.0.0.1:7312\"\n").at(0) ==
+        "f:2:5: error: admin.tcp = \"127.0.0.1:7312\": must be \"\": commands are taken on admin.unix only, whose "
+        "permissions say by whom");
 }
 
 // DESIGN section 9, as it is printed there.
@@ -497,8 +504,9 @@ TEST_CASE("clients of Redis are heard only where the settings say, and on socket
   CHECK(Problems("[resp]\naccept_limits=1\n").at(0).find("accept_limits = 1: must be true or false") !=
         std::string::npos);
   CHECK(Problems("[resp]\ntcp=\"10.0.0.1:6379\"\n").at(0).find("must be a loopback address") != std::string::npos);
-  CHECK(Problems("[resp]\ntcp=\"127.0.0.1:7311\"\n").at(0).find("query.tcp and resp.tcp are both") !=
-        std::string::npos);
+  CHECK(Problems("[query]\ntcp=\"127.0.0.1:7311\"\n[resp]\ntcp=\"127.0.0.1:7311\"\n")
+            .at(0)
+            .find("query.tcp and resp.tcp are both") != std::string::npos);
   CHECK(Problems("[resp]\nunix=\"/run/dthrottle/admin.sock\"\n").at(0).find("admin.unix and resp.unix are both") !=
         std::string::npos);
 }
@@ -519,7 +527,7 @@ TEST_CASE("leases are granted only where the settings say, and their election ne
         "f:5:10: error: lease.etcd_ttl = \"5500ms\": must be whole seconds");
   CHECK(only("tcp=\"0.0.0.0:7315\"") ==
         "f:3:5: warning: lease.tcp = \"0.0.0.0:7315\" is not loopback: whoever reaches it may take leases");
-  CHECK(only("tcp=\"127.0.0.1:7311\"") ==
+  CHECK(only("tcp=\"127.0.0.1:7311\"\n[query]\ntcp=\"127.0.0.1:7311\"") ==
         "f:3:5: error: query.tcp and lease.tcp are both \"127.0.0.1:7311\": must differ");
   for (const char* bad :
        {"etcd=[\"10.0.0.1:2379\"]", "etcd=[\"http://a:1/\"]", "etcd=[\"http://a b\"]", "etcd=\"http://a\"",
@@ -575,7 +583,8 @@ TEST_CASE("gRPC has an address of its own, which others can reach") {
     const auto problems = Problems("[lease]\n" + keys);
     return std::any_of(problems.begin(), problems.end(), [&](const auto& p) { return p.find(what) != p.npos; });
   };
-  CHECK(said("grpc=\"127.0.0.1:7311\"", "query.tcp and lease.grpc are both \"127.0.0.1:7311\": must differ"));
+  CHECK(said("grpc=\"127.0.0.1:7311\"\n[query]\ntcp=\"127.0.0.1:7311\"",
+             "query.tcp and lease.grpc are both \"127.0.0.1:7311\": must differ"));
   CHECK(said("grpc=\"127.0.0.1:7\"\ntcp=\"127.0.0.1:7\"", "lease.tcp and lease.grpc are both"));
   CHECK(said("grpc=\"10.0.0.1:7\"", "lease.grpc = \"10.0.0.1:7\" is not loopback: whoever reaches it"));
   const std::string any = "grpc=\"0.0.0.0:7\"\nelector=\"static\"\nmaster=\"grpc:10.0.0.1:7\"\n";

@@ -21,6 +21,7 @@ class FakeDaemon final : public testing::QuietDaemon {
   explicit FakeDaemon(std::string_view toml) : host_(toml) {}
 
   Limiter& limiter() override { return *host_.limiter; }
+  Settings& configure() { return settings_; }
 
   HttpReply Get(std::string_view target, Instant now = kNow) {
     HttpRequest request;
@@ -173,6 +174,48 @@ TEST_CASE("what is wrong with a request spends nothing") {
   CHECK(daemon.service.misdirected() == 2);
   CHECK(daemon.limiter().GrandTotals().served == 0);
   request.fetch_site = "same-origin";
+  CHECK(daemon.Answer(request, kNow).status == 200);
+}
+
+TEST_CASE("a page of another site is told by its Origin, where a browser says no more") {
+  FakeDaemon daemon("[[rule]]\nburst=10\nrate=1e-3\n");
+  HttpRequest request;
+  request.method = "GET";
+  request.target = "/check?tag=C";
+  request.host = "localhost:7313";
+  for (const char* foreign : {"http://evil.example", "http://localhost", "https://localhost:7313", "null", ""}) {
+    CAPTURE(foreign);
+    request.origin = foreign;
+    CHECK(daemon.Answer(request, kNow).status == 400);
+  }
+  request.origin = "http://localhost:7313";
+  CHECK(daemon.Answer(request, kNow).status == 200);
+  CHECK(daemon.limiter().GrandTotals().served == 1);
+}
+
+TEST_CASE("over TCP a request names this host, and decides only if the settings say so") {
+  FakeDaemon daemon("[[rule]]\nburst=10\nrate=1e-3\n");
+  HttpRequest request;
+  request.method = "GET";
+  request.target = "/check?tag=C";
+  CHECK(daemon.Answer(request, kNow).status == 400);    // HTTP/1.1 without Host
+  request.is_1_1 = false;
+  CHECK(daemon.Answer(request, kNow).status == 200);
+  request.is_1_1 = true;
+  request.host = "web-1.example.org:7313";
+  CHECK(daemon.Answer(request, kNow).status == 421);
+  daemon.configure().admin.http_hosts = {"web-1.example.org"};
+  CHECK(daemon.Answer(request, kNow).status == 200);
+  daemon.configure().admin.http_decides = false;
+  for (const char* target : {"/check?tag=C", "/auth?tag=C"}) {
+    request.target = target;
+    CHECK(daemon.Answer(request, kNow).status == 404);
+  }
+  request.target = "/rules";
+  CHECK(daemon.Answer(request, kNow).status == 200);
+  CHECK(daemon.limiter().GrandTotals().served == 2);
+  request.target = "/check?tag=C";
+  request.through_tcp = false;
   CHECK(daemon.Answer(request, kNow).status == 200);
 }
 
