@@ -28,18 +28,27 @@ Ceilings DivideDescriptors(const Settings& settings, std::uint64_t limit, std::u
   const std::uint64_t kept = in_use + std::min(kFiles, limit / 8);
   const std::uint32_t http = settings.admin.http_connections;
   // Where there are not enough, queries have most, and the Unix socket of a web server more than what anybody reaches.
+  // A service manager may pass a socket for any of them, whatever the settings say.
   const std::vector<PlacesWanted> wanted = {
-      {settings.query.max_connections, 16},
+      {settings.query.max_connections, 32},
       {static_cast<std::uint32_t>(AdminServer::kConnectionsMax), 2},
-      {settings.admin.http.enabled() ? http : 0, 1},
-      {settings.admin.http_unix_path.empty() ? 0 : http, 2},
-      {settings.resp.enabled() ? settings.resp.max_connections : 0, 4},
-      {settings.lease.enabled() ? settings.lease.max_connections : 0, 2},
+      {http, 1},
+      {http, 2},
+      {settings.resp.max_connections, 4},
+      {settings.lease.max_connections, 2},
       {settings.peers.enabled() ? kPeerConnections : 0, 2},
   };
   const std::vector<std::uint32_t> given = DividePlaces(limit > kept ? limit - kept : 0, wanted);
   Ceilings ceilings{given[0], given[1], given[2], given[3], given[4], given[5], given[6]};
-  for (std::size_t i = 0; i + 1 < wanted.size(); ++i) ceilings.cut = ceilings.cut || given[i] < wanted[i].want;
+  const bool used[] = {true,
+                       true,
+                       settings.admin.http.enabled(),
+                       !settings.admin.http_unix_path.empty(),
+                       settings.resp.enabled(),
+                       settings.lease.enabled()};
+  for (std::size_t i = 0; i < std::size(used); ++i) {
+    ceilings.cut = ceilings.cut || (used[i] && given[i] < wanted[i].want);
+  }
   return ceilings;
 }
 
