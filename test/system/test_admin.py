@@ -101,7 +101,7 @@ class Conversation(SystemTest):
                 self.assertLess(daemon.resident_bytes() - before, 4 << 20)
 
     def test_one_connection_too_many_is_closed_at_once(self):
-        with Daemon(rule()) as daemon:
+        with Daemon(rule(), process={"source_share": 1.0}) as daemon:
             socks = [daemon.connect_admin() for _ in range(70)]
             ended = 0
             for sock in socks:

@@ -431,8 +431,10 @@ class Shortage(SystemTest):
 
     REQUEST = b"GET /check?tag=C HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-    def open_and_ask(self, daemon, stack, count):
-        streams = [stack.enter_context(Stream(daemon.connect_http(tcp=i % 2 == 0))) for i in range(count)]
+    def open_and_ask(self, daemon, stack, count, tcp=None):
+        """Half over each socket, unless `tcp` says which."""
+        streams = [stack.enter_context(Stream(daemon.connect_http(tcp=i % 2 == 0 if tcp is None else tcp)))
+                   for i in range(count)]
         for stream in streams:
             stream.send(self.REQUEST)
         self.assertTrue(pump(streams, lambda: all(s.ended or s.received for s in streams)),
@@ -441,15 +443,17 @@ class Shortage(SystemTest):
 
     def test_connections_beyond_the_limit_are_closed_at_once_and_counted(self):
         with HttpDaemon(rule(burst=1000), admin={"http_connections": 10}) as daemon, contextlib.ExitStack() as stack:
-            answered, refused = self.open_and_ask(daemon, stack, 25)
+            answered, refused = self.open_and_ask(daemon, stack, 25, tcp=False)
             self.assertEqual((len(answered), len(refused)), (10, 15))
             stats = daemon.stats()
             self.assertEqual([stats[f"http_connections{what}"] for what in ("", "_accepted", "_rejected")], [10, 10, 15])
             for stream in answered[:4]:
                 stream.close()
             wait_until(lambda: daemon.stats()["http_connections"] == 6, "the daemon sees four leave")
-            answered, refused = self.open_and_ask(daemon, stack, 6)
+            answered, refused = self.open_and_ask(daemon, stack, 6, tcp=False)
             self.assertEqual((len(answered), len(refused)), (4, 2))
+            answered, refused = self.open_and_ask(daemon, stack, 12, tcp=True)
+            self.assertEqual((len(answered), len(refused)), (10, 2), "the other socket has places of its own")
 
     def test_thousands_who_connect_neither_take_memory_nor_keep_applications_waiting(self):
         count = 300 if SANITIZED else 900
@@ -457,28 +461,31 @@ class Shortage(SystemTest):
             before = daemon.resident_bytes()
             for turn in range(4):
                 answered, refused = self.open_and_ask(daemon, stack, count)
-                self.assertEqual(len(answered), 256 if turn == 0 else 0)
+                places = min(count // 2, 192)    # of one source at each socket: three quarters of 256
+                self.assertEqual(len(answered), 2 * places if turn == 0 else 2 * (192 - places) if turn == 1 else 0)
             self.assertEqual(daemon.ask(["D"]), ["OK"])
-            self.assertEqual(daemon.stats()["http_connections"], 256)
+            self.assertEqual(daemon.stats()["http_connections"], 2 * 192)
             if not SANITIZED:
                 self.assertLess(daemon.resident_bytes() - before, 12 << 20)
 
-    def test_connections_beyond_the_limit_of_open_files_are_closed_at_once_and_counted(self):
-        with HttpDaemon(rule(burst=1000), open_files=80) as daemon, contextlib.ExitStack() as stack:
+    def test_where_open_files_are_few_a_crowd_is_closed_at_once_and_keeps_nobody_busy(self):
+        with HttpDaemon(rule(burst=1000), open_files=200) as daemon, contextlib.ExitStack() as stack:
             admin = stack.enter_context(daemon.admin_session())
             admin.ask("help")
             answered, refused = self.open_and_ask(daemon, stack, 160)
-            self.assertGreater(len(answered), 30)
+            self.assertGreater(len(answered), 6)
             stats = admin.ask_json("stats")
-            self.assertEqual((stats["http_connections"], stats["accept_failures"]), (len(answered), len(refused)))
+            self.assertEqual((stats["http_connections"], stats["accept_failures"]), (len(answered), 0))
+            self.assertEqual(stats["http_connections_rejected"] + stats["connections_crowded"], len(refused))
             before = cpu_seconds(daemon.pid)
             time.sleep(0.5)
             if not SANITIZED:
                 self.assertLess(cpu_seconds(daemon.pid) - before, 0.2, "it is busy with nothing")
-            for stream in answered[:10]:
+            self.assertEqual(daemon.ask(["D"]), ["OK"])
+            for stream in answered:
                 stream.close()
-            wait_until(lambda: admin.ask_json("stats")["http_connections"] == len(answered) - 10, "ten have left")
-            self.assertEqual(len(self.open_and_ask(daemon, stack, 10)[0]), 10)
+            wait_until(lambda: admin.ask_json("stats")["http_connections"] == 0, "all have left")
+            self.assertEqual(len(self.open_and_ask(daemon, stack, 6)[0]), 6)
 
     def test_one_who_drips_is_cut_off_and_one_who_asks_is_not(self):
         with HttpDaemon(rule(burst=1000), admin={"http_timeout": "1s"}) as daemon, contextlib.ExitStack() as stack:
