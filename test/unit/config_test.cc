@@ -184,7 +184,7 @@ TEST_CASE("a section that is unknown is an error") {
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
         "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [capacity], [shed], "
-        "[resp], [lease], [[rule]], [[override]], [[resource]]");
+        "[resp], [lease], [process], [[rule]], [[override]], [[resource]]");
 }
 
 TEST_CASE("names, defaults and override tags are unique, and the earlier line is named") {
