@@ -188,6 +188,8 @@ constexpr Count kCounts[] = {
      [](const Snapshot& s) { return D(s.process.peers.exchange.implausible); }},
     {"peer_subscribers", "", "Connections that reports go to, now.",
      [](const Snapshot& s) { return D(s.process.peers.exchange.subscribers); }, CountKind::kGauge},
+    {"reports_cut", "", "Entries that did not count because one peer had more than 200,000 a second.",
+     [](const Snapshot& s) { return D(s.process.peers.exchange.cut); }},
     {"peer_excess", "", "Requests of other hosts turned down because they came too fast.",
      [](const Snapshot& s) { return D(s.process.peers.exchange.excess); }},
     {"peer_keys_denied", "", "Connections refused because their key is not authorized.",

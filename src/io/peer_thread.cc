@@ -144,7 +144,7 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   explicit Impl(Options o)
       : options(std::move(o)),
         to_peers(options.ring_items),
-        from_peers(options.ring_items),
+        from_peers(options.heard_items),
         resolver(options.resolver, Prng(options.seed ^ 0x7265736f6c7665)),
         exchange(options.exchange, to_peers, from_peers, *this, Prng(options.seed), Now()),
         wake_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {

@@ -64,7 +64,9 @@ class PeerThread {
     std::optional<KeyPair> keys;    // none: no encryption, no proof
     AuthorizedKeys authorized;      // REQUIRES: none if there are no keys
     Resolver::Options resolver;
-    std::size_t ring_items = 256;             // of each ring; an item is at most about 125 KiB
+    std::size_t ring_items = 256;    // to the exchange; an item is at most about 125 KiB
+    // From the exchange. Few, because peers take turns only where hits wait behind it.
+    std::size_t heard_items = 16;
     std::size_t send_bytes = 256u << 20;      // waiting for subscribers that are slow; shared among them
     std::size_t receive_bytes = 64u << 20;    // waiting to be read here, from all peers
 

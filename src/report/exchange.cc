@@ -17,8 +17,9 @@ namespace dthrottle {
 namespace {
 
 constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
-constexpr int kItemsPerTick = 64;    // of the limiter, before the wire is looked at again
-constexpr std::uint32_t kLifeVersion = 1;
+constexpr std::size_t kBacklogMax = 512;    // items of all peers that wait for the limiter
+constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
+constexpr std::uint32_t kLifeVersion = 2;
 
 }    // namespace
 
@@ -26,7 +27,8 @@ struct Exchange::State {
   State(Options o, ToPeersRing& from, FromPeersRing& to, Transport& transport, Prng prng, Instant now)
       : core(std::move(o), to, transport, prng, now), from_limiter(from), joining(core, members, now) {}
 
-  bool backlogged() const { return !core.to_limiter.empty() || joining.merging() || hearing.releasing(); }
+  bool waiting() const { return !core.to_limiter.empty() || joining.merging() || hearing.releasing(); }
+  bool backlogged() const { return core.to_limiter.size() >= kBacklogMax || joining.merging() || hearing.releasing(); }
   std::uint64_t published() const { return publishing.ring().next() - 1; }
 
   void FromLimiter(ToPeers& item, Instant now) {
@@ -95,7 +97,7 @@ struct Exchange::State {
     for (auto& [id, link] : members.links()) {
       if (members.HelloDue(link) <= now) members.SayHello(link, published(), now);
       next = std::min(next, members.HelloDue(link));
-      if (link.peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link.peer, backlogged(), now));
+      if (link.peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link.peer, now));
     }
     core.PassAt(std::min({next, joining.Pass(now), giving.Pass(now), members.CountStrangers(now)}));
   }
@@ -162,7 +164,7 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
     return;
   }
   if (in.kind == MessageKind::kWelcome) {
-    if (Peer* const peer = s.members.OnWelcome(*link, now)) s.joining.Start(*peer, now);
+    if (Peer* const peer = s.members.OnWelcome(*link, now)) s.joining.Start(*peer);
     return;
   }
   if (link->peer == nullptr) return;    // another link leads to that host, or none may
@@ -229,11 +231,11 @@ Instant Exchange::Tick(Instant now) {
   const bool more = s.MoveItems(now);
   if (s.core.next_pass() <= now) s.Pass(now);
   if (more) return now;
-  return s.backlogged() ? now + kBackloggedTick : s.core.next_pass();
+  return s.waiting() ? now + kBackloggedTick : s.core.next_pass();
 }
 
 bool Exchange::Settle(Instant now) {
-  return !state_->MoveItems(now) && !state_->backlogged() && state_->from_limiter.empty();
+  return !state_->MoveItems(now) && !state_->waiting() && state_->from_limiter.empty();
 }
 
 std::string Exchange::Life(Instant now) {

@@ -111,6 +111,7 @@ struct PeerStatus {
   std::uint64_t repaired = 0;                     // of them, came after all, as a rule because they were asked for
   std::uint64_t lost = 0;                         // of them, are gone for good
   std::uint64_t duplicates = 0;                   // frames dropped because they had come before
+  std::uint64_t cut = 0;                          // entries beyond Options::entries_max
 };
 
 struct ExchangeCounts {
@@ -125,6 +126,7 @@ struct ExchangeCounts {
   std::uint64_t received_entries = 0;
   std::uint64_t duplicates = 0;
   std::uint64_t missed = 0, repaired = 0, lost = 0;
+  std::uint64_t cut = 0;         // entries of peers beyond Options::entries_max
   std::uint64_t overflow = 0;    // frames dropped because the limiter is too far behind; asked for again later
   std::uint64_t junk = 0;        // not decodable, any DecodeFault but kVersion, or without sense
   std::uint64_t other_version = 0;
@@ -144,9 +146,10 @@ class Exchange {
     std::uint64_t incarnation = 1;    // greater at each start
     std::string version;
     Duration period{};
-    std::size_t ring_bytes = 64 << 20;    // of frames kept to be sent again
-    std::size_t held_bytes = 32 << 20;    // of frames held back while a snapshot is awaited
-    bool identities_proven = false;       // requests come with an identity that must equal the sender's name
+    std::size_t ring_bytes = 64 << 20;      // of frames kept to be sent again
+    std::size_t held_bytes = 32 << 20;      // of frames held back while a snapshot is awaited
+    std::uint64_t entries_max = 200'000;    // of one peer that count in a second, on average over ten
+    bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
     std::string life = {};      // of Life(): goes on with it, under its incarnation, if it can
   };

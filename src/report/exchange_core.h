@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <string_view>
 #include <utility>
 
@@ -12,25 +13,54 @@
 
 namespace dthrottle {
 
-// The FromPeers ring with a queue behind it, for what it has no room for at the moment.
+// The FromPeers ring, with queues behind it for what it has no room for at the moment: one for each peer's hits. They
+// take turns, so that one peer's flood does not delay the news of others. Anything else waits for all hits that came
+// before it, and hits that come later wait for it.
 class Outbox {
  public:
+  static constexpr std::size_t kItemsOfPeerMax = 64;    // 64 frames
+
   explicit Outbox(FromPeersRing& ring) : ring_(ring) {}
 
   void Push(FromPeers&& item) {
-    if (!waiting_.empty() || !ring_.TryPush(std::move(item))) waiting_.push_back(std::move(item));
+    if (empty() && ring_.TryPush(std::move(item))) return;
+    if (item.kind == FromPeers::Kind::kDebits && ordered_.empty()) {
+      hits_[item.peer].push_back(std::move(item));
+      ++size_;
+    } else {
+      ordered_.push_back(std::move(item));
+    }
   }
 
   void Move() {
-    while (!waiting_.empty() && ring_.TryPush(std::move(waiting_.front()))) waiting_.pop_front();
+    while (!hits_.empty()) {
+      auto turn = hits_.upper_bound(last_);
+      if (turn == hits_.end()) turn = hits_.begin();
+      if (!ring_.TryPush(std::move(turn->second.front()))) return;
+      --size_;
+      last_ = turn->first;
+      turn->second.pop_front();
+      if (turn->second.empty()) hits_.erase(turn);
+    }
+    while (!ordered_.empty() && ring_.TryPush(std::move(ordered_.front()))) ordered_.pop_front();
   }
 
-  bool empty() const { return waiting_.empty(); }
-  std::size_t size() const { return waiting_.size(); }    // of the queue
+  bool empty() const { return hits_.empty() && ordered_.empty(); }
+  // True if more hits of that peer have to come again later.
+  bool full(std::uint32_t peer) const {
+    const auto queue = hits_.find(peer);
+    return ordered_.size() >= kOrderedMax || (queue != hits_.end() && queue->second.size() >= kItemsOfPeerMax);
+  }
+  std::size_t size() const { return size_ + ordered_.size(); }    // of all queues
 
  private:
+  static constexpr std::size_t kOrderedMax = 256;
+
   FromPeersRing& ring_;
-  std::deque<FromPeers> waiting_;
+  std::map<std::uint32_t, std::deque<FromPeers>> hits_;    // by peer; no queue is empty
+  std::size_t size_ = 0;                                   // of these
+  std::uint32_t last_ = 0;                                 // whose turn it was
+  std::deque<FromPeers> ordered_;                          // behind them
 };
 
 class ExchangeCore {

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 constexpr Instant kNever = ExchangeCore::kNever;
 constexpr std::uint64_t kAskedMax = 256;    // sequences in one request to repeat
-constexpr std::size_t kWaitingMax = 256;    // items that wait for room in the limiter's ring
+constexpr int kCeilingSeconds = 10;         // over which the entries of a peer are averaged
 
 Duration Wait(const Peer& peer) {
   return std::min<Duration>(peer.period, 1s) / 2;
@@ -37,7 +37,7 @@ void Hearing::Hold(std::string_view frame, Instant now) {
       ++core_.counts.overflow;
       return;
     }
-    joining_.Stop(now);    // and then keep at least this one
+    joining_.Stop();    // and then keep at least this one
   }
   held_bytes_ += frame.size();
   held_.push_back({std::string(frame), now});
@@ -57,7 +57,7 @@ void Hearing::Release() {
 
 // False if the message is of a life that does not count: one that the peer's own welcome has not stated. The next hello
 // shows whether there is a new one.
-bool Hearing::TakeIncarnation(Peer& peer, Instant now) {
+bool Hearing::TakeIncarnation(Peer& peer) {
   const std::uint64_t incarnation = core_.in.incarnation;
   if (incarnation == peer.incarnation) return true;
   if (incarnation != peer.welcome_incarnation) {
@@ -70,7 +70,7 @@ bool Hearing::TakeIncarnation(Peer& peer, Instant now) {
     return false;
   }
   CountLost(peer, peer.heard->GiveUp());
-  peer.Follow(incarnation, 1, now);
+  peer.Follow(incarnation, 1);
   peer.clock = {};
   return true;
 }
@@ -78,23 +78,23 @@ bool Hearing::TakeIncarnation(Peer& peer, Instant now) {
 void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   Message& in = core_.in;
   ExchangeCounts& counts = core_.counts;
-  if (core_.to_limiter.size() >= kWaitingMax) {
+  if (core_.to_limiter.full(peer.number)) {
     ++counts.overflow;
     return;
   }
-  if (!TakeIncarnation(peer, now)) return;
-  if (in.incarnation == peer.welcome_incarnation) peer.published = std::max(peer.published, in.sequence);
-  if (peer.claim_is_false(now)) {
+  if (!TakeIncarnation(peer)) return;
+  if (peer.clock.known() && peer.refutes_claim(in.sequence, peer.clock.ToOurs(in.to, now))) {
     ++counts.implausible;
     peer.claim.reset();
-    peer.Follow(peer.incarnation, std::min(peer.welcome_sequence + 1, in.sequence), now);
+    peer.Follow(peer.incarnation, std::min(peer.welcome_sequence + 1, in.sequence));
   }
   const bool live = in.sequence >= peer.heard->next();    // as it was published, not sent again
+  if (live && peer.claim && peer.claim->incarnation == peer.incarnation) peer.claim.reset();
   const Heard::Change change = peer.heard->Note(in.sequence, now);
   if (!change.fresh) return CountDuplicate(peer);
   if (change.missed != 0) core_.PassAt(now + Wait(peer));
 
-  if (live || !peer.clock.known()) peer.clock.Note(in.to, now);
+  if ((live || !peer.clock.known()) && !peer.clock.Note(in.to, now)) ++counts.implausible;
   const Instant to = peer.clock.ToOurs(in.to, now), from = std::min(peer.clock.ToOurs(in.from, now), to);
   peer.SetPeriod(in.period);
   peer.alive = std::max(peer.alive, now);
@@ -109,6 +109,14 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   status.repaired += change.repaired, counts.repaired += change.repaired;
   CountLost(peer, change.lost);
   if (in.entries.empty()) return;
+  if (!peer.entries) {
+    const auto most = static_cast<double>(core_.options.entries_max);
+    peer.entries.emplace(most, most * kCeilingSeconds);
+  }
+  if (!peer.entries->Take(now, static_cast<double>(in.entries.size()))) {
+    status.cut += in.entries.size(), counts.cut += in.entries.size();
+    return;
+  }
   core_.to_limiter.Push({FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number});
 }
 
@@ -122,13 +130,13 @@ void Hearing::CountLost(Peer& peer, std::uint64_t lost) {
 
 // ---- Repair ----
 
-Instant Hearing::AskToRepeat(Peer& peer, bool backlogged, Instant now) {
+Instant Hearing::AskToRepeat(Peer& peer, Instant now) {
   if (!peer.heard || peer.heard->missing().empty()) return kNever;
   const Duration wait = Wait(peer);
   const Instant due = std::max(peer.heard->missing().front().since + wait, peer.next_ask);
   if (due > now) return due;
   peer.next_ask = now + wait;
-  if (backlogged) return peer.next_ask;    // no room for the answers
+  if (releasing() || core_.to_limiter.full(peer.number)) return peer.next_ask;    // no room for the answers
   Message& m = core_.Begin(MessageKind::kRepeat, now);
   m.incarnation = peer.incarnation;
   std::uint64_t room = kAskedMax;

@@ -27,7 +27,7 @@ class Hearing {
   bool releasing() const { return !joining_.joining() && !held_.empty(); }
 
   // Asks for what is missing if it is time. Returns when to look again.
-  Instant AskToRepeat(Peer& peer, bool backlogged, Instant now);
+  Instant AskToRepeat(Peer& peer, Instant now);
 
   // Over a restart.
   static void Fields(auto& state, auto& self) {
@@ -47,7 +47,7 @@ class Hearing {
 
   void Hold(std::string_view frame, Instant now);
   void Take(Peer& peer, std::size_t bytes, Instant now);
-  bool TakeIncarnation(Peer& peer, Instant now);
+  bool TakeIncarnation(Peer& peer);
   void CountDuplicate(Peer& peer);
   void CountLost(Peer& peer, std::uint64_t lost);
 

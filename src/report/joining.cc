@@ -40,27 +40,27 @@ void Joining::TellJoined() {
   if (!std::exchange(told_, true)) core_.to_limiter.Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
 }
 
-void Joining::Stop(Instant now) {
+void Joining::Stop() {
   joining_ = false;
   joined_ = true;
   TellJoined();
   for (auto& [id, link] : members_.links()) {
-    if (link.peer != nullptr) Start(*link.peer, now);
+    if (link.peer != nullptr) Start(*link.peer);
   }
 }
 
 // A table that begins empty wants all that the peer ever published, if the peer still has it. One that was kept over a
 // restart, or that has part of a snapshot, has most of it and would debit it twice.
-void Joining::Start(Peer& peer, Instant now) {
+void Joining::Start(Peer& peer) {
   if (peer.heard || joining_) return;
   const bool all = core_.options.fresh_table && !part_merged_ && peer.has_all;
   const bool unlikely = peer.welcome_sequence == kLastSequence;
   if (peer.claim) {    // the snapshot has what is before; a life that the donor has not heard is news from its first
                        // frame
-    peer.Follow(peer.welcome_incarnation, 1, now);
+    peer.Follow(peer.welcome_incarnation, 1);
     return;
   }
-  peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1, now);
+  peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1);
   behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
 }
 
@@ -99,7 +99,7 @@ Instant Joining::Join(Instant now) {
   const bool alone = members_.alone();
   // Half of a snapshot is worse than none: what is held back may be in it already.
   if (alone || now >= end || (failures_ >= kFailuresMax && !part_merged_)) {
-    Stop(now);
+    Stop();
     joined_ = !alone;    // the first other host that is added is a reason to join
     return kNever;
   }
@@ -210,9 +210,9 @@ void Joining::Merge(Instant now) {
   for (const Position& p : positions) {
     if (p.sender == core_.options.name || p.incarnation == 0) continue;
     Peer& peer = members_.FindOrAdd(p.sender);
-    if (!peer.heard) peer.claim = {p.incarnation, std::max<std::uint64_t>(p.next, 1)};
+    if (!peer.heard) peer.claim = {p.incarnation, std::max<std::uint64_t>(p.next, 1), now};
   }
-  Stop(now);
+  Stop();
 }
 
 }    // namespace dthrottle

@@ -25,10 +25,10 @@ class Joining {
   bool merging() const { return (arrived_ || parts_overflow_) && !parts_.empty(); }
 
   // Ends the waiting with what there is. What was held back can be let go then.
-  void Stop(Instant now);
+  void Stop();
 
   // Decides from where on this peer's reports count, unless that is known.
-  void Start(Peer& peer, Instant now);
+  void Start(Peer& peer);
 
   // What came in a message about a snapshot.
   void OnPart(LinkId link, const Peer& donor, std::string_view frame, Instant now);

@@ -182,10 +182,9 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
   peer.SetPeriod(in.period);
   if (peer.welcome_incarnation != in.incarnation) {
     peer.welcome_incarnation = in.incarnation;
-    peer.welcome_sequence = peer.published = in.sequence;
+    peer.welcome_sequence = in.sequence;
     peer.has_all = in.ring_low == 1;
   }
-  peer.published = std::max(peer.published, in.sequence);
   if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Note(in.to, now);
   core_.PassSoon();
   return &peer;

@@ -20,11 +20,11 @@ class Allowance {
   // `rate` a second, and `burst` at once.
   Allowance(double rate, double burst) : rate_(rate), burst_(burst), left_(burst) {}
 
-  bool Take(Instant now) {
+  bool Take(Instant now, double much = 1) {
     left_ = std::min(burst_, left_ + rate_ * Seconds(std::max(now - at_, Duration(0))));
     at_ = now;
-    if (left_ < 1) return false;
-    left_ -= 1;
+    if (left_ < much) return false;
+    left_ -= much;
     return true;
   }
 
@@ -55,6 +55,7 @@ struct Link {
 struct Peer {
   static constexpr Duration kPeriodMin = std::chrono::milliseconds(10), kPeriodMax = std::chrono::hours(1);
   static constexpr int kSilentPeriods = 3;
+  static constexpr Duration kSlack = std::chrono::milliseconds(20);    // of clocks
 
   std::string name;
   std::uint32_t number = 0;    // no other peer has it now
@@ -66,18 +67,16 @@ struct Peer {
   std::optional<Heard> heard;               // in that incarnation; none: not known where to start
   std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
   std::uint64_t welcome_sequence = 0;       // published when it said so first
-  std::uint64_t published = 0;              // the greatest sequence that it has shown itself, in that incarnation
   bool has_all = false;                     // of that, still
 
-  // What the donor of a snapshot says to have heard of it. Not to be relied on: once `claim_checked` has passed, what
-  // the peer says itself goes first.
+  // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
   struct Claim {
     std::uint64_t incarnation, next;
+    Instant at;    // when the snapshot was complete
 
-    static void Fields(auto& state, auto& self) { state(self.incarnation, self.next); }
+    static void Fields(auto& state, auto& self) { state(self.incarnation, self.next, self.at); }
   };
   std::optional<Claim> claim;
-  Instant claim_checked = Instant::max();
 
   Instant alive{};       // when a report or the first welcome came
   Instant next_ask{};    // to repeat
@@ -86,12 +85,12 @@ struct Peer {
   Instant next_snapshot{};
 
   Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
+  std::optional<Allowance> entries;               // of its reports
 
-  // Without its link, which comes anew.
+  // Without its link, which comes anew, and without allowances, which begin full.
   static void Fields(auto& state, auto& self) {
     state(self.name, self.number, self.period, self.clock, self.incarnation, self.heard, self.welcome_incarnation,
-          self.welcome_sequence, self.published, self.has_all, self.claim, self.claim_checked, self.alive,
-          self.owes_snapshot, self.next_snapshot);
+          self.welcome_sequence, self.has_all, self.claim, self.alive, self.owes_snapshot, self.next_snapshot);
     state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
   }
 
@@ -100,15 +99,15 @@ struct Peer {
   Instant quiet_at() const { return alive + std::max<Duration>(period * 3 / 2, std::chrono::seconds(1)); }
 
   // Follows a life of the peer from where a snapshot says, or from `otherwise`.
-  void Follow(std::uint64_t life, std::uint64_t otherwise, Instant now) {
+  void Follow(std::uint64_t life, std::uint64_t otherwise) {
     const bool claimed = claim && claim->incarnation == life;
     incarnation = life;
     heard.emplace(claimed ? claim->next : otherwise);
-    claim_checked = claimed ? now + std::max<Duration>(2 * period, std::chrono::seconds(1)) : Instant::max();
   }
-  // True once the snapshot's claim goes beyond anything that the peer has published.
-  bool claim_is_false(Instant now) const {
-    return now >= claim_checked && incarnation == welcome_incarnation && heard->next() > published + 1;
+
+  // A frame that was published after the snapshot was complete cannot be in it.
+  bool refutes_claim(std::uint64_t sequence, Instant published_at) const {
+    return claim && claim->incarnation == incarnation && sequence < heard->next() && published_at - kSlack > claim->at;
   }
   void SetPeriod(Duration said) { period = std::clamp(said, kPeriodMin, kPeriodMax); }
 };
