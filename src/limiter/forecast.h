@@ -1,17 +1,18 @@
 // What one host believes of one tag's bucket between reports: dead reckoning of the one bucket that all hosts share.
 //
 // Each host says now and then how fast the tag is asked for there (its demand), and earns the share p of that demand, p
-// being what the bucket can give divided by all demands (rule/pace.h has the formulas). Every host runs this same law on
-// nearly the same bucket, so "my p times your demand" foretells what a peer serves, also while p changes; when a report of
-// the peer comes, what was foretold is taken back and what was served is charged. A host reports early when it leaves what
-// it let its peers foretell. Exactness in the long run does not rest on any of this: all hits come in reports.
+// being what the bucket can give divided by all demands (rule/pace.h has the formulas). Every host runs this same law
+// on nearly the same bucket, so "my p times your demand" foretells what a peer serves, also while p changes; when a
+// report of the peer comes, what was foretold is taken back and what was served is charged. A host reports early when
+// it leaves what it let its peers foretell. Exactness in the long run does not rest on any of this: all hits come in
+// reports.
 //
 // The law follows dead-reckoned shared buckets, with these departures. A host earns by the demand that it announced and
-// not by the one that it sees, so its peers foretell it exactly until it speaks. What was earned and not used is forgotten
-// beyond a few tokens, or all hosts together would have a second burst. The believed level counts with a margin where the
-// tag is asked for less than its rate, because a wrong refusal is then likelier than a right one. A demand that a peer
-// announces and does not bear out counts for the peer's part of the rate only, so a peer that lies costs the others no
-// more than its part.
+// not by the one that it sees, so its peers foretell it exactly until it speaks. What was earned and not used is
+// forgotten beyond a few tokens, or all hosts together would have a second burst. The believed level counts with a
+// margin where the tag is asked for less than its rate, because a wrong refusal is then likelier than a right one. A
+// demand that a peer announces and does not bear out counts for the peer's part of the rate only, so a peer that lies
+// costs the others no more than its part.
 //
 // Knows neither tags nor peers' names nor clocks. All of it takes constant time.
 #pragma once
@@ -61,7 +62,8 @@ class Forecast {
   bool Took(Cost cost) {
     if (!taking_) taking_ = true, began_ = stepped_;
     served_ += cost;
-    cost_ = std::max<Tokens>(cost_, cost);
+    if (cost > 1) [[unlikely]]
+      cost_ = std::max<Tokens>(cost_, cost);    // it is 1 at least
     return unheard_ + served_ >= due_from_;
   }
   // It was refused, or served without being recorded.
@@ -91,8 +93,8 @@ class Forecast {
   // ---- Hearing ----
 
   struct Heed {
-    Instant charged_at;       // as of when the hits are to be charged to the bucket
-    bool believed = true;     // false: the demand counts for less than was announced
+    Instant charged_at;      // as of when the hits are to be charged to the bucket
+    bool believed = true;    // false: the demand counts for less than was announced
   };
   // A peer said something. Its hits are charged so that refill pays for them that the bucket has wasted since they
   // happened, and pays once. REQUIRES: Step was called for `now`, word.when <= now.
@@ -103,10 +105,10 @@ class Forecast {
 
   // ---- For people ----
 
-  bool held() const { return held_; }                  // a query was refused because of U, since the latest report
-  Tokens level() const { return level_ - served_; }    // of the one bucket, as this host believes
-  double share() const { return share_; }              // p
-  double demand() const { return announced_; }         // tokens/s
+  bool held() const { return held_; }                      // a query was refused because of U, since the latest report
+  Tokens level() const { return level_ - served_; }        // of the one bucket, as this host believes
+  double share() const { return share_; }                  // p
+  double demand() const { return announced_; }             // tokens/s
   double peers_demand() const { return peers_demand_; }    // as it counts, which may be less than announced
 
   // The time after which a report has been heard by all, and by some. Where the wire is slower, U can be exceeded.
@@ -117,9 +119,9 @@ class Forecast {
   static constexpr Duration kReportGap = std::chrono::milliseconds(5);
 
   struct Peer {
-    double demand = 0;      // as it counts, tokens/s
-    double since = 0;       // earned_ when it said so
-    Instant heard{};        // end of the interval of its latest report
+    double demand = 0;    // as it counts, tokens/s
+    double since = 0;     // earned_ when it said so
+    Instant heard{};      // end of the interval of its latest report
     // What bears its demand out: hits and the p they were served at, both aged, and what was foretold and not served.
     Tokens hits = 0;
     double earned = 0;
