@@ -154,8 +154,8 @@ Key<Settings> Bind() {
   Key<Settings> key{"bind",
                     "\"tcp://127.0.0.1:7314\"",
                     "a numeric address such as \"tcp://127.0.0.1:7314\", or \"\" for none",
-                    "Where this host listens for the others, once there are any in *connect*: reports on this port, "
-                    "requests on the one above it. Anything but loopback needs keys.",
+                    "Where this host listens for the others, once there are any in *connect*. Anything but loopback needs "
+                    "keys.",
                     {},
                     {}};
   Parsed<Settings, Endpoint>(

@@ -47,7 +47,7 @@ Result<PeerEntry> ParsePeerEntry(std::string_view text);
 // A name that could be looked up; one of only digits and dots is an address gone wrong.
 bool IsDnsName(std::string_view name);
 
-// "tcp://127.0.0.1:7314": an endpoint with a port that leaves room for the one above it.
+// "tcp://127.0.0.1:7314": a numeric address and a port.
 Result<Endpoint> ParseBind(std::string_view text);
 std::string FormatBind(const Endpoint&);
 

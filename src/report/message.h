@@ -24,7 +24,7 @@ inline constexpr std::uint64_t kMicrosecondsMax = std::uint64_t{1} << 52;    // 
 inline constexpr Duration kSinceOriginMax{std::int64_t{1} << 62};            // of an instant, before or after
 inline constexpr Duration kPeriodMax = std::chrono::hours(24);
 
-// Frames begin with these bytes, the last of which is the major version: what a subscriber subscribes to.
+// Frames begin with these bytes, the last of which is the major version.
 inline constexpr std::string_view kFramePrefix = "DTR\1";
 
 enum class MessageKind : std::uint8_t {
