@@ -222,8 +222,8 @@ class LivePage(SystemTest):
             daemon.stop()
             page.wait('document.getElementById("state").textContent.startsWith("connection lost")', "the loss is told")
             self.assertTrue(page.run('document.getElementById("main").classList.contains("stale")'))
-            daemon.settings_path.write_text(
-                daemon.settings_path.read_text().replace("127.0.0.1:0\"\nhttp_unix", f"127.0.0.1:{port}\"\nhttp_unix"))
+            daemon._sections["admin"]["http"] = f"127.0.0.1:{port}"
+            daemon.write_settings(rule(burst=1))
             daemon.start()
             page.wait('document.getElementById("state").textContent === "live"', "it is live again")
             self.assertFalse(page.run('document.getElementById("main").classList.contains("stale")'))
