@@ -136,7 +136,7 @@ class StateReader {
     } else if constexpr (std::is_floating_point_v<T>) {
       std::uint64_t bits = 0;
       const std::string_view bytes = in_.Bytes(sizeof bits);
-      std::memcpy(&bits, bytes.data(), bytes.size());
+      if (bytes.size() == sizeof bits) std::memcpy(&bits, bytes.data(), sizeof bits);
       value = static_cast<T>(std::bit_cast<double>(bits));
     } else if constexpr (std::is_same_v<T, bool>) {
       const std::uint64_t number = in_.Varint();
