@@ -1,4 +1,4 @@
-// Who is forgotten when a group of the table is full and a tag that asks needs its cells.
+// Chooses the tag to forget when a group of the table is full and a tag that asks needs its cells.
 //
 // The obvious choices fail. A bucket in debt that is never forgotten can be used to fill the table: then newcomers find
 // no room, and a newcomer without a bucket has no limit. The least drained bucket first thrashes: the newcomer is the

@@ -13,7 +13,7 @@ struct Ceilings {
   std::uint32_t query = 0, admin = 0, http = 0, http_unix = 0, resp = 0, lease = 0, peers = 0;
   bool cut = false;    // some are lower than the settings allow, for want of descriptors
 
-  // Of the listening socket "query.tcp", "http.unix" and so on.
+  // The ceiling of the listening socket "query.tcp", "http.unix" and so on.
   std::uint32_t Of(std::string_view key) const;
 };
 

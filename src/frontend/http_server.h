@@ -47,7 +47,7 @@ class HttpServer final : public StreamServer {
   bool stopping_ = false;
   std::uint64_t requests_ = 0;
 
-  // Of the turn:
+  // The requests of this turn:
   struct Segment {
     Connection* connection;
     std::size_t requests;

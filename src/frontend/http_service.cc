@@ -183,7 +183,7 @@ HttpService::Asked HttpService::UnderstandQuestion(const HttpRequest& request, c
   return asked;
 }
 
-// What is looked at divides the batch: it shows what the decisions before it have left.
+// A look divides the batch: it shows what the decisions before it have left.
 std::span<const HttpReply> HttpService::Answer(Instant now) {
   replies_.clear();
   for (std::size_t i = 0; i < asked_.size();) {

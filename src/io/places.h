@@ -1,4 +1,4 @@
-// Who holds the places of a listening socket, so that no source takes all of them.
+// Counts the places that each source holds of a listening socket, so that no source takes all of them.
 //
 // A source is a TCP address (of IPv6 its /64, which one host has whole) or the user at the other end of a Unix socket.
 // Connections belong to servers, some of them libraries, that close them when they like and tell nobody. So nothing is

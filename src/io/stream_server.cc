@@ -66,7 +66,7 @@ void StreamServer::Take(int fd) {
   if (!c.closing_) StartReading(c);
 }
 
-// What is left unread may be whole: the process before this one may have been about to read it again.
+// The unread rest may be whole: the process before this one may have been about to read it again.
 void StreamServer::TakeUp(const HandedConnection& handed) {
   auto made = handed.unread.size() <= sizes_.rest_bytes_max ? MakeConnection(handed.unread, handed.state) : nullptr;
   if (made == nullptr) return void(::close(handed.fd));

@@ -82,7 +82,7 @@ class StreamServer {
     bool closing_ = false;
   };
 
-  // What is done with a connection after its bytes have been looked at.
+  // The next step of a connection after its bytes have been looked at.
   enum class Then {
     kRead,     // on
     kAgain,    // the rest may have something whole: read it once more when all answers so far are sent
