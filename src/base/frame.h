@@ -1,5 +1,5 @@
-// What all frames between hosts are made of: a prefix whose last byte is the major version, a kind, fields (key,
-// length, value) in ascending order of their keys, a zero byte, what the kind has besides, and XXH3-64 of all that.
+// The envelope of every frame between hosts: a prefix whose last byte is the major version, a MessagePack map
+// (base/fields.h), and XXH3-64 of both.
 #pragma once
 
 #include <xxhash.h>
@@ -9,29 +9,12 @@
 #include <string>
 #include <string_view>
 
-#include "base/varint.h"
-
 namespace dthrottle {
 
 enum class FrameFault : std::uint8_t { kNone, kJunk, kVersion, kChecksum };
 
-// Of every frame, besides its prefix: kind, end of the fields, checksum.
-inline constexpr std::size_t kFrameRestBytes = 1 + 1 + sizeof(XXH64_hash_t);
-
-// A field that is not there is empty, or zero.
-template <class Key>
-void AppendField(std::string& frame, Key key, std::string_view value) {
-  if (value.empty()) return;
-  frame += static_cast<char>(key);
-  AppendVarint(frame, value.size());
-  frame += value;
-}
-
-template <class Key>
-void AppendNumber(std::string& frame, Key key, std::uint64_t v) {
-  char bytes[kVarintBytesMax];
-  if (v != 0) AppendField(frame, key, {bytes, WriteVarint(bytes, v)});
-}
+// The least besides the prefix: an empty map, and the checksum.
+inline constexpr std::size_t kFrameRestBytes = 1 + sizeof(XXH64_hash_t);
 
 // The last step of encoding.
 inline void SealFrame(std::string& frame) {

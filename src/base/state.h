@@ -1,5 +1,5 @@
 // The state of a part of the program as bytes, for the program that takes its place or the next start: see
-// daemon/upgrade.cc and daemon/state_file.h.
+// daemon/upgrade.cc and daemon/kept_state.h.
 //
 // A type lists its fields once, for both ways:
 //
@@ -54,8 +54,6 @@ concept IsMap = IsContainer<T> && requires {
 
 class StateWriter {
  public:
-  static constexpr bool kReads = false;
-
   template <class... T>
   void operator()(const T&... values) {
     (Write(values), ...);
@@ -112,8 +110,6 @@ class StateWriter {
 
 class StateReader {
  public:
-  static constexpr bool kReads = true;
-
   explicit StateReader(std::string_view bytes) : in_(bytes) {}
 
   template <class... T>
@@ -222,5 +218,9 @@ template <class T>
   state(value);
   return state.ok() && state.at_end();
 }
+
+// Whether a visitor of Fields(), by its type, reads.
+template <class State>
+inline constexpr bool kIsReading = std::is_same_v<std::remove_cvref_t<State>, StateReader>;
 
 }    // namespace dthrottle

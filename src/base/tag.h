@@ -7,6 +7,8 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "base/tokens.h"
@@ -29,6 +31,24 @@ struct Tag {
   bool is_digest = false;
 
   friend bool operator==(const Tag&, const Tag&) = default;
+};
+
+// The bytes of a tag, kept after the query.
+class KeptTag {
+ public:
+  KeptTag() = default;
+  // REQUIRES: no more than kTagBytesMax bytes.
+  explicit KeptTag(const Tag& tag) : is_digest_(tag.is_digest), size_(static_cast<std::uint8_t>(tag.bytes.size())) {
+    std::memcpy(bytes_.data(), tag.bytes.data(), tag.bytes.size());
+  }
+
+  // Is valid as long as this.
+  Tag tag() const { return {{bytes_.data(), size_}, is_digest_}; }
+
+ private:
+  bool is_digest_ = false;
+  std::uint8_t size_ = 0;
+  std::array<char, kTagBytesMax> bytes_;
 };
 
 // One question: may `tag` spend `cost` tokens? The views must outlive the answer.

@@ -8,7 +8,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kShardsMax = 64;
+constexpr std::size_t kShardsMax = 64;             // Table::Shards has a bit for each
 constexpr std::size_t kGroupsPerShardMin = 128;    // fewer would fill too unevenly
 
 }    // namespace
@@ -46,7 +46,7 @@ void Table::SetDigestKey(const std::array<std::byte, 32>& key) {
 
 // ---- Looking up ----
 
-Slot* Table::Shard::Find(const Tag& tag, Instant now) {
+Slot* Table::Locked::Find(const Tag& tag, Instant now) {
   Group& first = table_.group(table_.Primary(hash_));
   table_.Refresh(first, shard_, now);
   const std::uint16_t fingerprint = Fingerprint(hash_);
@@ -61,26 +61,30 @@ Slot* Table::Shard::Find(const Tag& tag, Instant now) {
 
 // ---- Recording ----
 
-void Table::Shard::Erase(Slot* slot) {
+void Table::Locked::Erase(Slot* slot) {
   Group& g = table_.group(table_.IndexOf(slot));
   table_.Remove(g, g.CellOf(slot), table_.shards_[shard_]);
 }
 
-void Table::Shard::TakeUnreported(Slot* slot) {
+std::span<std::uint64_t, Table::kWords> Table::words() const {
+  return std::span(header().words);
+}
+
+void Table::Locked::TakeUnreported(Slot* slot) {
   Group& g = table_.group(table_.IndexOf(slot));
-  slot->unreported = 0;
+  slot->unreported = {};
   g.dirty &= ~(1u << g.CellOf(slot));
 }
 
-void Table::Shard::AddUnreported(Slot* slot, Cost hits) {
+void Table::Locked::AddUnreported(Slot* slot, Cost hits) {
   if (hits == 0) return;
-  if (slot->unreported == 0) {
+  if (!slot->unreported.any()) {
     Group& g = table_.group(table_.IndexOf(slot));
     const std::size_t cell = g.CellOf(slot);
     table_.MarkDirty(g, cell);
     g.merits.Asked(cell);
   }
-  slot->unreported = std::max(slot->unreported + hits, slot->unreported);    // or stays at the most there can be
+  slot->unreported.Add(hits);
 }
 
 void Table::MarkDirty(Group& g, std::size_t cell) {
@@ -91,7 +95,7 @@ void Table::MarkDirty(Group& g, std::size_t cell) {
 
 // ---- Generations ----
 
-void Table::Settle(Group& g, std::size_t shard, Instant now) {
+void Table::BringUpToDate(Group& g, std::size_t shard, Instant now) {
   if (!right_groups_.empty() && !IsRight(IndexOf(&g))) PutRight(g, shard, now);
   if (g.generation != generation_) RewriteGroup(g, shard, now);
 }
@@ -158,7 +162,7 @@ bool Table::TakeUnreported(std::size_t groups, SlotVisitor& visitor) {
         if (visitor.CanWait(g.TagAt(i), slot)) continue;
         taken = visitor.Visit(g.TagAt(i), slot, g.waste[i]);
         if (!taken) break;
-        slot.unreported = 0;
+        slot.unreported = {};
         g.dirty &= ~(1u << i);
       }
       if (taken && g.dirty == 0) word &= ~lowest;
@@ -196,6 +200,7 @@ TableCounts Table::counts() {
     sum.reclaimed += c.reclaimed;
     sum.evicted += c.evicted;
     sum.evicted_refusing += c.evicted_refusing;
+    sum.hearsay_forgotten += c.hearsay_forgotten;
     sum.moved += c.moved;
     sum.dropped += c.dropped;
     sum.unreported += c.unreported;

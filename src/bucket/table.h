@@ -16,11 +16,11 @@
 // When neither group has the cells, though the shard has room, tags that are in the way move to their other groups.
 // When the shard has none, a bucket that is full again is forgotten, because it is the same as no bucket. When there is
 // none of those either, a tag that was asked on this host takes the cells of another, which forget.h chooses by what
-// the line of the directory remembers of its cells; a tag that only a peer spoke of goes unrecorded. No tag that was
-// asked is ever without a bucket.
+// the line of the directory remembers of its cells; a tag that a peer tells of takes the cells of tags that only peers
+// spoke of, each within its part, or goes unrecorded. No tag that was asked is ever without a bucket.
 //
-// Threads: the region is cut into shards by the hash. All access is through a Shard guard, which holds that shard's
-// lock; locks live outside the region, so a killed process leaves none behind. Stores are ordered so that a process
+// Threads: the region is cut into shards by the hash. All access is through a guard, Shard or Shards, which holds their
+// locks; locks live outside the region, so a killed process leaves none behind. Stores are ordered so that a process
 // killed between any two of them leaves a region that Open() can put right without inventing a token.
 //
 // A slot with hits that no report has carried is dirty. Directories say which of their cells are, and a bitmap beside
@@ -29,6 +29,7 @@
 // What this class does not know: rules, shapes, peers, files. A SlotPolicy answers what depends on them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -49,13 +50,35 @@ namespace dthrottle {
 
 inline constexpr LimitIndex kLimitIndexMax = (1u << 23) - 1;    // what a slot has room for
 
+// Hits that no report has carried yet. While there are none the same four bytes say which peer told of the tag: one
+// that only peers spoke of has no hits here.
+class Unreported {
+ public:
+  static constexpr std::uint32_t kMax = 0xfffffeff;
+
+  Unreported() = default;
+  explicit Unreported(Teller teller) : word_(teller == kNoTeller ? 0 : kMax + 1 + teller) {}
+
+  bool any() const { return word_ - 1 < kMax; }
+  std::uint32_t hits() const { return any() ? word_ : 0; }
+  Teller teller() const { return any() ? kNoTeller : static_cast<Teller>(word_); }
+
+  // Stays at the most there can be.
+  void Add(Cost more) {
+    word_ = static_cast<std::uint32_t>(std::min(std::uint64_t{hits()} + more, std::uint64_t{kMax}));
+  }
+
+ private:
+  std::uint32_t word_ = 0;
+};
+
 // What the table keeps for a tag.
 struct Slot {
   Bucket bucket;
   LimitIndex limit : 23 = 0;
   std::uint32_t is_digest : 1 = 0;    // maintained by the table
   std::uint32_t tag_bytes : 8 = 0;    // maintained by the table
-  std::uint32_t unreported = 0;       // hits that no report has carried yet; changed by Shard::AddUnreported
+  Unreported unreported;              // changed by Shard::AddUnreported
 };
 
 // The secrets of a table. They live in its header, because a table read under another key is noise.
@@ -76,13 +99,29 @@ struct TableCounts {
   std::uint64_t reclaimed = 0;           // full buckets forgotten to make room: costs nobody anything
   std::uint64_t evicted = 0;             // buckets forgotten before they were full: forgave what they had spent
   std::uint64_t evicted_refusing = 0;    // of them, had refused queries: somebody washes them out
+  std::uint64_t hearsay_forgotten = 0;   // what only peers spoke of, for more of it; not among `evicted`
   std::uint64_t moved = 0;               // moved to their other group, or within it, to make room
   std::uint64_t dropped = 0;             // entries that a former process left torn or impossible
   std::uint64_t unreported = 0;          // hits forgotten with their bucket before a report could carry them
 };
 
-// Who spoke of a tag first.
-enum class Source { kQuery, kPeer };
+// The party that spoke of a tag first.
+class Source {
+ public:
+  static const Source kQuery, kPeer;    // kPeer: no peer in particular, as for what a snapshot brings
+  static constexpr Source Peer(std::uint32_t number) { return {false, TellerOf(number)}; }
+
+  bool is_query() const { return is_query_; }
+  Teller teller() const { return teller_; }
+
+ private:
+  constexpr Source(bool is_query, Teller teller) : is_query_(is_query), teller_(teller) {}
+
+  bool is_query_;
+  Teller teller_;
+};
+
+inline constexpr Source Source::kQuery{true, kNoTeller}, Source::kPeer{false, kNoTeller};
 
 // What the table has to ask about a slot. Called with the shard's lock held.
 class SlotPolicy {
@@ -163,32 +202,57 @@ class Table {
   template <class TagOf, class Use>
   void ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const;
 
-  // Exclusive access to the shard of one hash, for the guard's lifetime. Slots stay valid as long, or until Insert.
-  class Shard {
+  // What the table has of one hash, for the holder of its shard's lock. Slots stay valid as long as that is held, or
+  // until Insert.
+  class Locked {
    public:
-    Shard(Table& table, std::uint64_t hash);
-    ~Shard();
-    Shard(const Shard&) = delete;
-    Shard& operator=(const Shard&) = delete;
+    // REQUIRES: the shard of `hash` stays locked for this object's lifetime.
+    Locked(Table& table, std::uint64_t hash);
 
     // The slot of `tag`, brought up to the current generation, or null. REQUIRES: hash is Hash(tag); the probe is its.
     Slot* Find(const Tag& tag, const Probe& probe, Instant now);
     Slot* Find(const Tag& tag, Instant now);
 
-    // Records a tag that Find did not find. Null: a peer spoke of it, and there is no room but what others use.
+    // Records a tag that Find did not find. Null: a peer spoke of it, and there is no room but what tags that were
+    // asked use, and peers that have no more than it.
     Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Source source, Instant now);
 
-    // REQUIRES of all five: the slot came from this guard.
+    // REQUIRES of all five: the slot came from this object.
     void Refused(Slot* slot);    // its bucket had too little for a query
     void Erase(Slot* slot);
     Waste& waste(Slot* slot);
     void AddUnreported(Slot* slot, Cost hits);
     void TakeUnreported(Slot* slot);    // they are in a report
 
-   private:
+   protected:
     Table& table_;
     std::uint64_t hash_;
     std::size_t shard_;
+  };
+
+  // Exclusive access to the shard of one hash, for the guard's lifetime.
+  class Shard : public Locked {
+   public:
+    Shard(Table& table, std::uint64_t hash);
+    ~Shard();
+    Shard(const Shard&) = delete;
+    Shard& operator=(const Shard&) = delete;
+  };
+
+  // Exclusive access to the shards of several hashes. A thread that holds one shard takes no other unless by this guard
+  // or Exclusively, which both lock in ascending order, so threads never wait for each other in a circle.
+  class Shards {
+   public:
+    // The hashes are hash_of(i) for 0 <= i < n.
+    template <class HashOf>
+    Shards(Table& table, std::size_t n, HashOf&& hash_of);
+    ~Shards();
+    Shards(const Shards&) = delete;
+    Shards& operator=(const Shards&) = delete;
+
+   private:
+    Table& table_;
+    std::uint64_t set_ = 0;    // a bit for each shard
   };
 
   // Runs `change` while every shard is locked: the one place where the policy may change its mind.
@@ -221,6 +285,10 @@ class Table {
   void SetDigestKey(const std::array<std::byte, 32>& key);
 
   TableCounts counts();
+
+  // A few words that live and die with the table, 0 at first: the table keeps them and does not look at them.
+  static constexpr std::size_t kWords = 8;
+  std::span<std::uint64_t, kWords> words() const;
 
  private:
   struct ShardState;
@@ -256,7 +324,7 @@ class Table {
   static bool Holds(const Group&, std::size_t cell, const Tag&);
   Slot* FindIn(Group&, std::uint16_t fingerprint, const Tag&) const;
   void Refresh(Group&, std::size_t shard, Instant now);
-  void Settle(Group&, std::size_t shard, Instant now);
+  void BringUpToDate(Group&, std::size_t shard, Instant now);
   void RewriteGroup(Group&, std::size_t shard, Instant now);
   void MarkDirty(Group&, std::size_t cell);
 
@@ -268,7 +336,9 @@ class Table {
   bool Gather(Group&, std::size_t cells, ShardState&);
   bool MoveAway(Group&, std::size_t cells, ShardState&);
   bool Reclaim(Group&, std::size_t cells, ShardState&, Instant now);
-  void ForgetFor(Group&, const Slot& newcomer, std::size_t cells, ShardState&, Instant now);
+  Crowd CrowdOf(const Group&, const Slot& newcomer, std::size_t cells, Instant now) const;
+  Group& ForgetFor(const std::array<Group*, 2>&, const Slot& newcomer, std::size_t cells, ShardState&, Instant now);
+  bool ForgetHearsayFor(Group&, Teller, std::size_t cells, std::uint64_t hash, ShardState&);
 
   std::size_t shard_count() const { return groups_ / groups_per_shard_; }
   void Lock(std::size_t shard);

@@ -155,10 +155,13 @@ inline Slot* Table::FindIn(Group& g, std::uint16_t fingerprint, const Tag& tag) 
 
 inline void Table::Refresh(Group& g, std::size_t shard, Instant now) {
   if (g.generation != usable_) [[unlikely]]
-    Settle(g, shard, now);
+    BringUpToDate(g, shard, now);
 }
 
-inline Table::Shard::Shard(Table& table, std::uint64_t hash) : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {
+inline Table::Locked::Locked(Table& table, std::uint64_t hash)
+    : table_(table), hash_(hash), shard_(table.ShardOf(hash)) {}
+
+inline Table::Shard::Shard(Table& table, std::uint64_t hash) : Locked(table, hash) {
   table_.Lock(shard_);
 }
 
@@ -166,7 +169,22 @@ inline Table::Shard::~Shard() {
   table_.Unlock(shard_);
 }
 
-inline Slot* Table::Shard::Find(const Tag& tag, const Probe& probe, Instant now) {
+template <class HashOf>
+inline Table::Shards::Shards(Table& table, std::size_t n, HashOf&& hash_of) : table_(table) {
+  if (!table.shared_) return;
+  for (std::size_t i = 0; i < n; ++i) set_ |= std::uint64_t{1} << table.ShardOf(hash_of(i));
+  for (std::uint64_t left = set_; left != 0; left &= left - 1) {
+    table.Lock(static_cast<std::size_t>(std::countr_zero(left)));
+  }
+}
+
+inline Table::Shards::~Shards() {
+  for (std::uint64_t left = set_; left != 0; left &= left - 1) {
+    table_.Unlock(static_cast<std::size_t>(std::countr_zero(left)));
+  }
+}
+
+inline Slot* Table::Locked::Find(const Tag& tag, const Probe& probe, Instant now) {
   Group& g = *probe.first;
   if (g.generation != table_.usable_) [[unlikely]]
     return Find(tag, now);
@@ -180,12 +198,12 @@ inline Slot* Table::Shard::Find(const Tag& tag, const Probe& probe, Instant now)
   return Find(tag, now);
 }
 
-inline Waste& Table::Shard::waste(Slot* slot) {
+inline Waste& Table::Locked::waste(Slot* slot) {
   Group& g = table_.group(table_.IndexOf(slot));
   return g.waste[g.CellOf(slot)];
 }
 
-inline void Table::Shard::Refused(Slot* slot) {
+inline void Table::Locked::Refused(Slot* slot) {
   Group& g = table_.group(table_.IndexOf(slot));
   g.merits.Refused(g.CellOf(slot));
 }

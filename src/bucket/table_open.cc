@@ -3,7 +3,7 @@
 // Reading gigabytes through takes seconds, in which applications would find nobody to answer. So Open looks at the
 // header and the first 64 MiB; each group further on is put right, or cleared, when it is first touched, by a query or
 // by the walk that ReshapeSome is. Until all are done no group's generation is the usable one, so that every look-up
-// goes the slow way, past Settle; after that look-ups pay nothing.
+// goes the slow way, past BringUpToDate; after that look-ups pay nothing.
 //
 // A group can be put right by itself, but for tags that live in their second group: these have to know whether they are
 // in their first one too. `spilled` is believed: a kill leaves it right or one too large.
@@ -31,7 +31,8 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   const Header& found = table.header();
   if (found.magic == 0 || found.magic == Header::kMagicBegun) {
     opened.discarded = "it was empty";
-  } else if (found.magic != Header::kMagic || found.version != Header::kVersion) {
+  } else if (found.magic != Header::kMagic ||
+             (found.version != Header::kVersion && found.version != Header::kVersionWithoutTellers)) {
     opened.discarded = "its format is another version's";
   } else if (found.region_bytes != region.size()) {
     opened.discarded = "its size was another";
@@ -41,6 +42,7 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
     opened.discarded = "it was made under other rules";
   }
   if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
+  table.header().version = Header::kVersion;
   table.tag_hash_key_ = table.header().keys.tag_hash;
   table.generation_ = static_cast<std::uint8_t>(table.header().generation);
   table.usable_ = table.generation_;
@@ -86,6 +88,7 @@ void Table::Clear(const TableIdentity& identity, const TableKeys& keys) {
   h.region_bytes = region_.size();
   h.identity = identity;
   h.keys = keys;
+  for (std::uint64_t& word : h.words) word = 0;
   StoreBarrier();
   h.magic = Header::kMagic;
 }
@@ -159,7 +162,7 @@ std::uint64_t Table::DropImpossible(Group& g, Instant now) {
       ShardState& shard = shards_[ShardOf(hash)];
       ++shard.counts.tags;
       shard.counts.cells_used += cells;
-      if (slot.unreported != 0) MarkDirty(g, i);
+      if (slot.unreported.any()) MarkDirty(g, i);
     } else {
       for (std::size_t k = 0; k < cells; ++k) g.directory[i + k] = kFree;
       ++dropped;

@@ -2,7 +2,7 @@
 //
 // A report says what a peer served up to a period ago. Had those hits been charged when they happened, refill that was
 // thrown away since would have paid for them; so a late debit is paid out of that refill first, and only the rest comes
-// off the level (DESIGN section 7; level -= max(0, hits - refill wasted since then)). Without this a client that stays
+// off the level (level -= max(0, hits - refill wasted since then)). Without this a client that stays
 // within its rate would be refused whenever burst < rate x period: its bucket is full most of the time, and then a
 // period's worth of hits arrives at once.
 //
@@ -25,7 +25,7 @@ class Waste {
  public:
   Waste() = default;
 
-  // Of a bucket that was full before `at`.
+  // For a bucket that was full before `at`.
   static Waste From(Ticks at) {
     Waste waste;
     waste.since_ = ToSince(at + kSinceUnit - 1);

@@ -4,25 +4,28 @@
 #include <optional>
 #include <string>
 
+#include "base/names.h"
 #include "base/time.h"
 #include "base/tokens.h"
 #include "shed/signal.h"
 
 namespace dthrottle {
 
-// How hosts share a limit (DESIGN section 8).
+// How hosts share a limit.
 enum class Share {
   kLocal,       // this host alone
   kDebit,       // every host debits what the others served
-  kForecast,    // the same, and between reports they foretell each other's (limiter/forecast.h)
+  kForecast,    // the same, and between reports they foretell each other's (share/forecast/forecast.h)
   kCapacity,    // each has a part of the rate, and gives some of it to who needs it more
 };
+DT_NAMES(Share, "local", "debit", "forecast", "capacity")
 
 enum class Mode {
   kEnforce,
   kShadow,    // decide and count, but always answer OK
   kOff,       // answer OK and keep nothing
 };
+DT_NAMES(Mode, "enforce", "shadow", "off")
 
 struct Rule {
   std::string name;                    // unique
@@ -46,15 +49,5 @@ struct Override {
   double rate;                 // tokens/s
   std::optional<Mode> mode;    // the rule's, if absent
 };
-
-inline constexpr std::string_view Name(Share share) {
-  constexpr std::string_view kNames[] = {"local", "debit", "forecast", "capacity"};
-  return kNames[static_cast<int>(share)];
-}
-
-inline constexpr std::string_view Name(Mode mode) {
-  constexpr std::string_view kNames[] = {"enforce", "shadow", "off"};
-  return kNames[static_cast<int>(mode)];
-}
 
 }    // namespace dthrottle

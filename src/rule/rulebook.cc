@@ -10,7 +10,7 @@ namespace dthrottle {
 namespace {
 
 // Chains hashes of everything that decides what a bucket means. Not a secret: it tells rules apart, not enemies.
-class Fingerprint {
+class RuleFingerprint {
  public:
   void Add(std::string_view text) { value_ = SipHash<1, 3>({value_, text.size()}, text); }
   void Add(double number) { value_ = SipHash<1, 3>({value_, std::bit_cast<std::uint64_t>(number)}, "number"); }
@@ -42,7 +42,7 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
   DT_CHECK(rules_.size() <= kRulesMax && overrides_.size() <= kOverridesMax);
-  Fingerprint fingerprint, divided;
+  RuleFingerprint fingerprint, divided;
   bool any_divided = false;
   limits_.reserve(rules_.size() + overrides_.size());
   for (std::uint32_t i = 0; i < rules_.size(); ++i) {
@@ -68,15 +68,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     fingerprint.Add(rule.rate);
     fingerprint.Add(Name(rule.mode));
   }
-  begins_.Reset(patterns_.size());
-  ends_.Reset(patterns_.size());
-  for (std::size_t i = 0; i < patterns_.size(); ++i) {
-    for (unsigned byte = 0; byte < 256; ++byte) {
-      if (patterns_[i].glob.MayBegin(static_cast<unsigned char>(byte)))
-        begins_.Add(static_cast<unsigned char>(byte), i);
-      if (patterns_[i].glob.MayEnd(static_cast<unsigned char>(byte))) ends_.Add(static_cast<unsigned char>(byte), i);
-    }
-  }
+  IndexPatterns();
   by_tag_.reserve(overrides_.size());
   for (const Override& o : overrides_) {
     const auto found = RuleOf(o.tag);
@@ -98,6 +90,18 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   if (any_divided) divided_fingerprint_ = divided.value() | 1;
   for (const Limit& limit : limits_) {
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
+  }
+}
+
+void Rulebook::IndexPatterns() {
+  begins_.Reset(patterns_.size());
+  ends_.Reset(patterns_.size());
+  for (std::size_t i = 0; i < patterns_.size(); ++i) {
+    for (unsigned byte = 0; byte < 256; ++byte) {
+      if (patterns_[i].glob.MayBegin(static_cast<unsigned char>(byte)))
+        begins_.Add(static_cast<unsigned char>(byte), i);
+      if (patterns_[i].glob.MayEnd(static_cast<unsigned char>(byte))) ends_.Add(static_cast<unsigned char>(byte), i);
+    }
   }
 }
 

@@ -42,7 +42,7 @@ class Rulebook {
   Rulebook() = default;    // no rules: every tag is served
 
   // REQUIRES: names and override tags are unique, at most one rule has no match, patterns compile, numbers are within
-  // the bounds of bucket.h, counts within those above.
+  // the bounds of bucket/bucket.h, counts within those above.
   Rulebook(std::vector<Rule> rules, std::vector<Override> overrides);
   Rulebook(const Rulebook&) = delete;
   Rulebook& operator=(const Rulebook&) = delete;
@@ -61,7 +61,7 @@ class Rulebook {
   // The priorities of limits that shed.
   const std::bitset<kShedPriorities>& shed_priorities() const { return shed_priorities_; }
 
-  // Of a limit, tokens/s.
+  // The rate of a limit, tokens/s.
   double rate(LimitIndex index) const {
     return is_override(index) ? overrides_[index - rules_.size()].rate : rules_[index].rate;
   }
@@ -107,6 +107,7 @@ class Rulebook {
 
   template <class Matcher>
   std::optional<LimitIndex> FirstRule(Matcher&& matches) const;
+  void IndexPatterns();
   std::optional<LimitIndex> RuleOf(std::string_view tag) const;
 
   std::vector<Rule> rules_;

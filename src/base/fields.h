@@ -1,0 +1,196 @@
+// The named fields of a frame between hosts: what messages write into a MessagePack map, and read from one.
+//
+// A message names its fields once, for writing and for reading:
+//
+//     static void Fields(auto& fields, auto& message) {
+//       fields.Must("host", message.sender);
+//       fields.May("last", message.last);
+//     }
+//
+// `Must` is in every frame. `May` is left out if it is zero, false or empty, and means that when it is not there. Fields
+// that a reader does not name are passed over, which is how a later version says more. A type says how it is written and
+// read by two functions found beside it, PutField and GetField.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/message_pack.h"
+#include "base/time.h"
+
+namespace dthrottle {
+
+// Bytes of another format within a frame.
+struct PackedBytes {
+  std::string_view view;
+  friend bool operator==(const PackedBytes&, const PackedBytes&) = default;
+};
+
+// Takes values off the front, those of an array one by one.
+class PackCursor {
+ public:
+  PackCursor(const std::vector<PackValue>& values, std::size_t at) : values_(values), at_(at) {}
+
+  // REQUIRES: there is one.
+  const PackValue& Take() { return values_[at_++]; }
+  // The values of an array come next; false, and nothing is taken, if it is none or has more than `most`.
+  bool Enter(std::size_t most, std::size_t& n) {
+    const PackValue& v = values_[at_];
+    n = static_cast<std::size_t>(v.number);
+    at_ += v.type == PackValue::Type::kArray && n <= most;
+    return v.type == PackValue::Type::kArray && n <= most;
+  }
+
+ private:
+  const std::vector<PackValue>& values_;
+  std::size_t at_;
+};
+
+inline void PutField(PackWriter& out, bool v) {
+  out.Bool(v);
+}
+inline void PutField(PackWriter& out, std::uint64_t v) {
+  out.Unsigned(v);
+}
+inline void PutField(PackWriter& out, std::int64_t v) {
+  out.Signed(v);
+}
+inline void PutField(PackWriter& out, const std::string& v) {
+  out.Text(v);
+}
+inline void PutField(PackWriter& out, PackedBytes v) {
+  out.Bytes(v.view);
+}
+inline void PutField(PackWriter& out, Duration v) {
+  out.Signed(v.count());
+}
+inline void PutField(PackWriter& out, Instant v) {
+  out.Signed(v.time_since_epoch().count());
+}
+
+inline bool GetField(PackCursor& in, bool& v) {
+  const PackValue& value = in.Take();
+  v = value.number != 0;
+  return value.type == PackValue::Type::kBool;
+}
+inline bool GetField(PackCursor& in, std::uint64_t& v) {
+  const PackValue& value = in.Take();
+  v = value.number;
+  return value.type == PackValue::Type::kUnsigned;
+}
+inline bool GetField(PackCursor& in, std::int64_t& v) {
+  const PackValue& value = in.Take();
+  v = static_cast<std::int64_t>(value.number);
+  return value.type == PackValue::Type::kNegative || (value.type == PackValue::Type::kUnsigned && v >= 0);
+}
+inline bool GetField(PackCursor& in, std::string& v) {
+  const PackValue& value = in.Take();
+  v = value.bytes;
+  return value.type == PackValue::Type::kText;
+}
+inline bool GetField(PackCursor& in, PackedBytes& v) {
+  const PackValue& value = in.Take();
+  v.view = value.bytes;
+  return value.type == PackValue::Type::kBytes;
+}
+inline bool GetField(PackCursor& in, Duration& v) {
+  std::int64_t ns = 0;
+  const bool ok = GetField(in, ns);
+  v = Duration(ns);
+  return ok;
+}
+inline bool GetField(PackCursor& in, Instant& v) {
+  std::int64_t ns = 0;
+  const bool ok = GetField(in, ns);
+  v = FromNanoseconds(ns);
+  return ok;
+}
+
+// How many fields a map will have.
+class FieldCounter {
+ public:
+  void Must(std::string_view, const auto&) { ++count_; }
+  template <class T>
+  void May(std::string_view, const T& v) {
+    count_ += !(v == T());
+  }
+  std::size_t count() const { return count_; }
+
+ private:
+  std::size_t count_ = 0;
+};
+
+class FieldWriter {
+ public:
+  FieldWriter(std::string& out, std::size_t count) : out_(out) { out_.Map(count); }
+
+  void Must(std::string_view name, const auto& v) {
+    out_.Text(name);
+    PutField(out_, v);
+  }
+  template <class T>
+  void May(std::string_view name, const T& v) {
+    if (!(v == T())) Must(name, v);
+  }
+
+ private:
+  PackWriter out_;
+};
+
+class FieldReader {
+ public:
+  // REQUIRES: `values` are those of a whole frame, and outlive this.
+  explicit FieldReader(const std::vector<PackValue>& values) : values_(values), ok_(IsMap(values)) {}
+
+  // The value is unspecified where a field is missing that must be there, or is of another type.
+  void Must(std::string_view name, auto& v) {
+    if (const std::size_t at = Find(name); at != 0) {
+      PackCursor cursor(values_, at);
+      ok_ &= GetField(cursor, v);
+    } else {
+      ok_ = false;
+    }
+  }
+  // Leaves the value alone where the field is missing.
+  void May(std::string_view name, auto& v) {
+    if (Find(name) != 0) Must(name, v);
+  }
+
+  // The frame is a map, its keys are texts and no two the same, nothing was missing and all was of its type.
+  bool ok() const { return ok_; }
+
+ private:
+  static bool IsMap(const std::vector<PackValue>& values) {
+    if (values.empty() || values[0].type != PackValue::Type::kMap) return false;
+    for (std::size_t key = 1; key < values.size(); key = values[key + 1].end) {
+      if (values[key].type != PackValue::Type::kText) return false;
+      for (std::size_t other = 1; other < key; other = values[other + 1].end) {
+        if (values[other].bytes == values[key].bytes) return false;
+      }
+    }
+    return true;
+  }
+
+  // Number of the value under that name; 0: none. Fields mostly come in the order in which they are asked for.
+  std::size_t Find(std::string_view name) {
+    if (!ok_) return 0;
+    for (std::size_t pass = 0; pass < 2; ++pass) {
+      const std::size_t from = pass == 0 ? next_ : 1, to = pass == 0 ? values_.size() : next_;
+      for (std::size_t key = from; key < to; key = values_[key + 1].end) {
+        if (values_[key].bytes != name) continue;
+        next_ = key;
+        return key + 1;
+      }
+    }
+    return 0;
+  }
+
+  const std::vector<PackValue>& values_;
+  bool ok_;
+  std::size_t next_ = 1;    // where to look first: the key that was found last
+};
+
+}    // namespace dthrottle

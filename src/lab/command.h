@@ -1,0 +1,32 @@
+// What the subcommands of dthrottle-sim have in common. Each is a file X_command.cc with a function AddXCommand, which
+// main.cc calls: it adds a subcommand to the program, and when that is chosen it does the work and leaves the exit
+// status (sysexits.h).
+#pragma once
+
+#include <sysexits.h>
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "config/load.h"
+
+namespace CLI {
+class App;
+}
+
+namespace dthrottle::lab {
+
+// A word to standard error; returns `status`.
+int Complain(int status, const std::string& message);
+
+// Problems of a settings or fleet file to standard error, as dthrottled --check says them.
+void Complain(const std::vector<Problem>& problems);
+
+// What texts call an input: "-" is standard input.
+std::string InputName(const std::string& path);
+
+// Output that was asked for: "-" is standard output, and "" nothing. EX_OK, or a word and EX_CANTCREAT.
+int WriteFile(const std::string& path, const std::string& text);
+
+}    // namespace dthrottle::lab

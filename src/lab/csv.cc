@@ -1,0 +1,15 @@
+#include "lab/csv.h"
+
+namespace dthrottle::lab {
+
+std::string CsvField(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,27 @@
+// What a fleet needs to know when hosts divide limits (share = "capacity"): members, neighbours, and how long it takes
+// until they have begun.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "capacity/capacity_settings.h"
+#include "config/settings.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle::lab {
+
+// None if no rule divides, or there is nobody to divide with. REQUIRES: the settings fit (below).
+std::optional<CapacitySettings> CapacityOf(const Settings& settings, const Rulebook& rules, std::size_t hosts);
+
+// Whether a fleet of so many hosts can have these settings of [capacity]; fails with a sentence for people.
+Result<void> CheckCapacity(const Settings& settings, std::size_t hosts);
+// What is simulated otherwise than it says there, a sentence for people; empty: nothing.
+std::string CapacityNote(const Settings& settings);
+
+// From the start until every host knows the others, where connections take up to `connecting`.
+Duration TimeToMeet(const Settings& settings, Duration connecting, bool divides);
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,108 @@
+#include "lab/experiment.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lab/dividing_hosts.h"
+
+namespace dthrottle::lab {
+namespace {
+
+// Slots of a table with twice the room that the workloads' tags need.
+constexpr std::size_t kBytesPerTag = 256;
+
+// The most frugal way: every host has an N-th of each limit, though no bucket can hold less than a token.
+template <class T>
+void Split(T& limit, double hosts) {
+  limit.burst = std::max(limit.burst / hosts, kBurstMin);
+  limit.rate = std::max(limit.rate / hosts, kRateMin);
+}
+
+std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<Share> scheme) {
+  std::vector<Rule> rules = file.settings.rules;
+  std::vector<Override> overrides = file.settings.overrides;
+  for (Rule& rule : rules) {
+    if (rule.mode == Mode::kShadow) rule.mode = Mode::kEnforce;
+    rule.share = scheme.value_or(rule.share);
+    if (scheme == Share::kLocal) Split(rule, file.fleet.hosts);
+  }
+  for (Override& o : overrides) {
+    if (o.mode == Mode::kShadow) o.mode = Mode::kEnforce;
+    if (scheme == Share::kLocal) Split(o, file.fleet.hosts);
+  }
+  return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
+}
+
+std::size_t TableBytes(const FleetFile& file) {
+  std::size_t tags = 0;
+  for (const Workload& workload : file.workloads) tags += workload.tags;
+  return std::max(Table::kRegionBytesMin, tags * kBytesPerTag / 4096 * 4096);
+}
+
+}    // namespace
+
+Outcome Simulate(const FleetFile& file, std::optional<Share> scheme, std::uint64_t seed) {
+  FleetOptions options;
+  options.hosts = file.fleet.hosts;
+  options.rules = RulesUnder(file, scheme);
+  options.ideal_rules = RulesUnder(file, std::nullopt);
+  options.period = file.settings.peers.period;
+  options.lanes = file.network;
+  options.drift_ppm_max = file.fleet.drift_ppm;
+  options.host.table_bytes = TableBytes(file);
+  options.host.watched_tags = file.settings.peers.watched_tags;
+  options.host.capacity = CapacityOf(file.settings, *options.rules, file.fleet.hosts);
+  Fleet fleet(options, seed);
+
+  const bool divides = options.host.capacity.has_value();
+  const WorldTime begin = After(TimeToMeet(file.settings, file.network.reconnecting, divides));
+  const Duration later = begin.time_since_epoch();
+  const WorldTime end = begin + file.fleet.duration;
+  for (Workload workload : file.workloads) {
+    workload.until = workload.until == WorldTime::max() ? end : std::min(workload.until + later, end);
+    workload.from += later;
+    fleet.Add(workload);
+  }
+  std::vector<Fault> faults = file.faults;
+  for (Fault& fault : faults) fault.at += later;
+  fleet.Inject(faults);
+
+  Meter meter(fleet, begin);
+  fleet.Watch([&meter](const Decision& decision) { meter.Note(decision); });
+  fleet.Run(begin - Duration(1));
+  const FleetCounts before = fleet.counts();
+  fleet.Run(end - Duration(1));
+  FleetCounts counts = fleet.counts();
+  counts.entries -= before.entries;
+  counts.network.sent -= before.network.sent;
+  counts.network.bytes -= before.network.bytes;
+  Outcome outcome;
+  outcome.measures = meter.Finish(file.fleet.duration, counts);
+  outcome.seconds = meter.seconds();
+  outcome.digest = fleet.digest();
+  return outcome;
+}
+
+Series SimulateAll(const FleetFile& file, std::optional<Share> scheme) {
+  Series series{file.fleet.seed, {}};
+  for (std::uint32_t i = 0; i < file.fleet.seeds; ++i) {
+    series.runs.push_back(Simulate(file, scheme, std::uint64_t{file.fleet.seed} + i));
+  }
+  return series;
+}
+
+double Series::Mean(double Measures::*value) const {
+  double sum = 0;
+  for (const Outcome& run : runs) sum += run.measures.*value;
+  return sum / static_cast<double>(runs.size());
+}
+
+double Series::Deviation(double Measures::*value) const {
+  if (runs.size() < 2) return 0;
+  const double mean = Mean(value);
+  double squares = 0;
+  for (const Outcome& run : runs) squares += (run.measures.*value - mean) * (run.measures.*value - mean);
+  return std::sqrt(squares / static_cast<double>(runs.size() - 1));
+}
+
+}    // namespace dthrottle::lab

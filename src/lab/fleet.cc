@@ -1,0 +1,249 @@
+#include "lab/fleet.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/siphash.h"
+#include "lab/sampling.h"
+
+namespace dthrottle::lab {
+namespace {
+
+HostOptions HostOptionsOf(const FleetOptions& options) {
+  HostOptions result = options.host;
+  result.hosts = options.hosts;
+  result.rules = options.rules;
+  result.period = options.period;
+  return result;
+}
+
+Rift RiftOf(const Fault& fault, std::uint32_t hosts) {
+  Rift rift{std::vector<bool>(hosts), fault.kind != Fault::Kind::kDeaf, fault.kind != Fault::Kind::kMute};
+  for (std::uint32_t i = 0; i < hosts; ++i) rift.inside[i] = (i + hosts - fault.host) % hosts < fault.size;
+  return rift;
+}
+
+}    // namespace
+
+FleetOptions InPhase(FleetOptions options, std::uint64_t seed) {
+  options.starts.assign(options.hosts, WorldTime{});
+  Fleet fleet(options, seed);
+  fleet.Run(WorldTime{});
+  for (std::uint32_t i = 0; i < options.hosts; ++i) {
+    const Duration waits = fleet.host(i).clock().When(fleet.host(i).sharing().next()) - fleet.now();
+    options.starts[i] += options.period - waits;
+  }
+  return options;
+}
+
+std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng) {
+  constexpr std::uint64_t kKinds = 6;
+  std::vector<Fault> faults;
+  WorldTime from = options.from;
+  for (std::size_t i = 0; i < options.count && from < options.until; ++i) {
+    Fault fault;
+    fault.kind = static_cast<Fault::Kind>(prng.Below(kKinds));
+    const auto left = static_cast<Duration::rep>(options.one_by_one ? options.count - i : 1);
+    fault.at = from + Uniform((options.until - from) / left - Duration(1), prng);
+    fault.lasts = Uniform(options.lasts_max, prng);
+    fault.host = static_cast<std::uint32_t>(prng.Below(options.hosts));
+    fault.size = 1 + static_cast<std::uint32_t>(prng.Below(std::max<std::size_t>(options.hosts / 2, 1)));
+    faults.push_back(fault);
+    if (options.one_by_one) from = fault.at + fault.lasts + options.healed;
+  }
+  return faults;
+}
+
+Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
+    : World(options.hosts, options.lanes, seed),
+      options_(options),
+      ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts) {
+  const HostOptions host_options = HostOptionsOf(options);
+  Surroundings& surroundings = *this;
+  for (std::uint32_t i = 0; i < options.hosts; ++i) {
+    const HostClock clock = RandomClock(options.clock_offset_max, std::int64_t{options.drift_ppm_max} * 1000, prng());
+    hosts_.push_back(std::make_unique<SimHost>(i, host_options, clock, surroundings, Prng(prng().Next())));
+    const WorldTime chance = After(Uniform(options.started_within, prng()));
+    At(options.starts.empty() ? chance : options.starts.at(i), [this, i] { Start(i, false); });
+  }
+}
+
+void Fleet::Add(const Workload& workload) {
+  Running& running = workloads_.emplace_back(workload, hosts_.size(), Prng(prng().Next()));
+  running.cost = workload.cost;
+  for (std::size_t i = 0; i < workload.tags; ++i) {
+    running.tags.push_back(ledger_.Open(TagOf(workload, i)));
+  }
+  Await(static_cast<std::uint32_t>(workloads_.size() - 1));
+}
+
+void Fleet::Inject(const std::vector<Fault>& faults) {
+  for (const Fault& fault : faults) {
+    const std::uint32_t host = fault.host;
+    switch (fault.kind) {
+      case Fault::Kind::kKill:
+      case Fault::Kind::kWipe:
+        At(fault.at, [this, fault, host] {
+          if (!hosts_[host]->running()) return;    // another fault is first
+          Kill(host);
+          At(now() + fault.lasts, [this, fault, host] { Start(host, fault.kind == Fault::Kind::kKill); });
+        });
+        break;
+      case Fault::Kind::kPause:
+        At(fault.at, [this, host] { hosts_[host]->Pause(); });
+        At(fault.at + fault.lasts, [this, host] {
+          hosts_[host]->Resume();
+          Wake(host);
+        });
+        break;
+      case Fault::Kind::kSplit:
+      case Fault::Kind::kDeaf:
+      case Fault::Kind::kMute:
+        At(fault.at, [this, rift = RiftOf(fault, size())] { Cut(rift); });
+        At(fault.at + fault.lasts, [this, rift = RiftOf(fault, size())] { Mend(rift); });
+        break;
+    }
+  }
+}
+
+void Fleet::Start(std::uint32_t host, bool keep_table) {
+  if (hosts_[host]->lives() > 0 && !keep_table) ledger_.Wiped(host);
+  network().Reconnect(host, now());
+  hosts_[host]->Start(keep_table, now());
+  for (std::uint32_t other = 0; other < size(); ++other) {
+    if (other != host) hosts_[other]->Connected(host, now());
+  }
+  Wake(host);
+}
+
+void Fleet::Kill(std::uint32_t host) {
+  network().Disconnect(host);
+  hosts_[host]->Kill();
+  WakeAt(host, WorldTime::max());
+}
+
+bool Fleet::Ask(std::uint32_t host, std::string_view tag, Cost cost) {
+  return Decide(host, ledger_.Open(tag), cost);
+}
+
+bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
+  ++counts_.queries;
+  const bool served = hosts_[host]->Serves(query, now());
+  Mix(std::uint64_t{host} << 1 | served);
+  return served;
+}
+
+void Fleet::Wake(std::uint32_t host) {
+  if (hosts_[host]->answers()) Work(host);
+}
+
+void Fleet::Deliver(Parcel parcel) {
+  const std::uint32_t to = parcel.to;
+  SimHost& host = *hosts_[to];
+  if (!host.running() || host.lives() != parcel.connection || !host.Receive(std::move(parcel))) {
+    network().CountLoss();
+    return;
+  }
+  network().CountArrival();
+  Wake(to);
+}
+
+void Fleet::Work(std::uint32_t host) {
+  WakeAt(host, hosts_[host]->Work(now()));
+}
+
+void Fleet::Await(std::uint32_t workload) {
+  const std::optional<Arrival> next = workloads_[workload].arrivals.Next();
+  if (!next.has_value()) return;
+  workloads_[workload].next = *next;
+  ArriveAt(workload, next->at);
+}
+
+// A balancer of load passes over hosts that do not answer.
+void Fleet::Arrive(std::uint32_t workload) {
+  const Running& running = workloads_[workload];
+  const TagNumber tag = running.tags[running.next.tag];
+  std::uint32_t host = running.next.host, tried = 0;
+  while (tried < size() && !hosts_[host]->answers()) {
+    host = host + 1 == size() ? 0 : host + 1;
+    ++tried;
+  }
+  if (tried == size()) {
+    ++counts_.homeless;
+  } else {
+    Decide(host, tag, running.cost);
+  }
+  Await(workload);
+}
+
+bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost) {
+  const Account& account = ledger_.account(tag);
+  const std::uint64_t ideal = account.ideal;
+  const bool served = hosts_[host]->Serves(account.tag, cost, now());
+  ++counts_.queries;
+  ledger_.Asked(tag, cost, now());
+  if (served) ledger_.Served(tag, host, cost, now());
+  if (hosts_[host]->TakeWoken()) Work(host);
+  Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | served);
+  if (watcher_) watcher_({now(), host, tag, cost, served, account.ideal != ideal});
+  if (options_.sample > Duration::zero()) {
+    const auto index = static_cast<std::size_t>(now().time_since_epoch() / options_.sample);
+    while (samples_.size() <= index) {
+      samples_.push_back({After(options_.sample * static_cast<Duration::rep>(samples_.size())), 0, 0, 0});
+    }
+    samples_[index].asked += cost;
+    samples_[index].served += served ? cost : 0;
+    samples_[index].ideal += account.ideal - ideal;
+  }
+  return served;
+}
+
+void Fleet::Send(const Parcel& parcel) {
+  Mix(SipHash<1, 3>({parcel.from, parcel.to}, *parcel.frame));
+  Parcel copy = parcel;
+  copy.connection = hosts_[parcel.to]->lives();
+  network().Send(std::move(copy), now());
+}
+
+void Fleet::Reported(std::uint32_t host, const Entries& entries) {
+  counts_.entries += entries.list().size();
+  ledger_.Reported(host, entries);
+}
+
+void Fleet::Debited(std::uint32_t host, const Entries& entries) {
+  ledger_.Debited(host, entries);
+}
+
+void Fleet::Mix(std::uint64_t word) {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;
+  digest_ = (std::rotl(digest_, 29) ^ word ^ static_cast<std::uint64_t>(now().time_since_epoch().count())) * kOdd;
+}
+
+FleetCounts Fleet::counts() const {
+  FleetCounts counts = counts_;
+  counts.events = events();
+  counts.network = network().counts();
+  return counts;
+}
+
+std::vector<LevelError> Fleet::LevelErrors(bool all) {
+  std::vector<LevelError> errors;
+  for (const Account& account : ledger_.accounts()) {
+    if (!account.shared) continue;
+    const Tokens truth = account.Level(now());
+    const double interval = static_cast<double>(account.shape.interval);
+    const Tokens burst = account.shape.burst();
+    const Tokens drifted = 2e-6 * options_.drift_ppm_max * static_cast<double>(account.Busy(now()).count()) *
+                           kTicksPerNanosecond / interval;
+    const Tokens allowed = std::max(1.0, 0.02 * burst) + drifted;
+    for (std::uint32_t host = 0; host < size(); ++host) {
+      if (!hosts_[host]->running()) continue;
+      const Tokens level = hosts_[host]->Level(account.tag, now());
+      if (all || std::abs(level - truth) > allowed) errors.push_back({account.tag, host, level, truth, allowed});
+    }
+  }
+  return errors;
+}
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,173 @@
+// A fleet of hosts in one process, on one thread and in one order of events: the same options and seed give the same
+// run, bit for bit, which digest() shows.
+//
+//     Fleet fleet({.hosts = 16, .rules = rules}, seed);
+//     fleet.Add(Workload{.rate = 20, .poisson = true, .tags = 100});
+//     fleet.Inject({{.kind = Fault::Kind::kKill, .at = After(10min), .lasts = 3s, .host = 7}});
+//     fleet.Run(After(1h));
+//     ... fleet.ledger(), fleet.LevelErrors(), fleet.counts() ...
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lab/host.h"
+#include "lab/ledger.h"
+#include "lab/workload.h"
+#include "lab/world.h"
+
+namespace dthrottle::lab {
+
+struct FleetOptions {
+  std::size_t hosts = 2;
+  std::shared_ptr<const Rulebook> rules;
+  std::shared_ptr<const Rulebook> ideal_rules{};    // what one bucket for all goes by; null: the same rules
+  Duration period = std::chrono::seconds(5);
+  LaneOptions lanes;
+  Duration clock_offset_max = std::chrono::hours(28);
+  std::uint32_t drift_ppm_max = 100;    // either way
+  Duration started_within{};            // hosts start at random moments of it,
+  std::vector<WorldTime> starts{};      // or at these
+  HostOptions host{};                   // for what is not said above
+  Duration sample{};                    // width of the samples in Fleet::samples(); zero: none
+};
+
+// The same fleet, but all of its hosts report at the same moments: every period, from one period on.
+FleetOptions InPhase(FleetOptions options, std::uint64_t seed);
+
+// What happens to hosts and wires, from `at` on, for as long as it `lasts`.
+struct Fault {
+  enum class Kind {
+    kKill,     // kill -9 of `host`, which starts again on its old table
+    kWipe,     // the same, and the table is gone
+    kPause,    // `host` gets no time, but its clock goes on
+    kSplit,    // `size` hosts from `host` on hear nothing of the rest, nor the other way
+    kDeaf,     // those hosts do not hear the rest, which hears them
+    kMute,     // the other way round
+  };
+  Kind kind{};
+  WorldTime at{};
+  Duration lasts{};
+  std::uint32_t host = 0;
+  std::uint32_t size = 1;
+};
+
+// Faults of all kinds that begin within [from, until) and last up to `lasts_max`. They overlap as chance will have it
+// (together), or each has healed for `healed` before the next begins (one by one), as far as there is time.
+struct FaultOptions {
+  std::size_t count = 1;
+  std::size_t hosts = 2;
+  WorldTime from{}, until{};
+  Duration lasts_max{};
+  bool one_by_one = false;
+  Duration healed{};
+};
+std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng);
+
+inline constexpr std::string_view kFaultKindNames[] = {"kill", "wipe", "pause", "split", "deaf", "mute"};
+constexpr std::span<const std::string_view> Names(Fault::Kind) {
+  return kFaultKindNames;
+}
+
+struct FleetCounts {
+  std::uint64_t events = 0;
+  std::uint64_t entries = 0;    // of tags, in reports that hosts made; one each, however many hear it
+  std::uint64_t queries = 0;
+  std::uint64_t homeless = 0;    // queries that found no host answering
+  NetworkCounts network;
+};
+
+// Tokens asked for, served, and served by one bucket for all, of every tag together.
+struct Sample {
+  WorldTime from{};
+  std::uint64_t asked = 0, served = 0, ideal = 0;
+};
+
+// One verdict.
+struct Decision {
+  WorldTime at{};
+  std::uint32_t host = 0;
+  TagNumber tag = 0;
+  Cost cost = 1;
+  bool served = false;
+  bool ideal_served = false;    // by one bucket for all
+};
+
+// A host whose level of a tag is not what all hits together make of it.
+struct LevelError {
+  std::string tag;
+  std::uint32_t host;
+  Tokens level, truth;
+  Tokens allowed;    // max(1 token, 2 % of burst), and what drifting clocks may have made of the time since it was full
+};
+
+class Fleet final : public World, private Surroundings {
+ public:
+  Fleet(const FleetOptions& options, std::uint64_t seed);
+
+  // ---- Before and while it runs ----
+
+  void Add(const Workload& workload);
+  void Inject(const std::vector<Fault>& faults);
+
+  // Tells of every verdict from now on.
+  void Watch(std::function<void(const Decision&)> watcher) { watcher_ = std::move(watcher); }
+
+  // One query now, to that host.
+  bool Ask(std::uint32_t host, std::string_view tag, Cost cost = 1);
+
+  // The same about any tag, which needs no limit; the ledger is not told.
+  bool AskOnly(std::uint32_t host, const Query& query);
+
+  // ---- Looking ----
+
+  SimHost& host(std::uint32_t number) { return *hosts_[number]; }
+  const Ledger& ledger() const { return ledger_; }
+  FleetCounts counts() const;
+  const std::vector<Sample>& samples() const { return samples_; }
+
+  // A digest of every message that was sent and of every verdict.
+  std::uint64_t digest() const { return digest_; }
+
+  // Running hosts and shared tags with more of an error than allowed; all of them if `all`. Worth asking when reports
+  // of everything have had time to arrive.
+  std::vector<LevelError> LevelErrors(bool all = false);
+
+ private:
+  struct Running {
+    Running(const Workload& workload, std::size_t hosts, Prng prng) : arrivals(workload, hosts, prng) {}
+    ArrivalStream arrivals;
+    Arrival next{};
+    Cost cost = 1;
+    std::vector<TagNumber> tags;
+  };
+
+  void Send(const Parcel& parcel) override;
+  void Reported(std::uint32_t host, const Entries& entries) override;
+  void Debited(std::uint32_t host, const Entries& entries) override;
+
+  void Deliver(Parcel parcel) override;
+  void Wake(std::uint32_t host) override;
+  void Arrive(std::uint32_t workload) override;
+  void Await(std::uint32_t workload);
+  bool Decide(std::uint32_t host, TagNumber tag, Cost cost);
+  void Work(std::uint32_t host);
+  void Start(std::uint32_t host, bool keep_table);
+  void Kill(std::uint32_t host);
+  void Mix(std::uint64_t word);
+
+  FleetOptions options_;
+  Ledger ledger_;
+  std::vector<std::unique_ptr<SimHost>> hosts_;
+  std::deque<Running> workloads_;
+  std::vector<Sample> samples_;
+  std::function<void(const Decision&)> watcher_;
+  FleetCounts counts_;
+  std::uint64_t digest_ = 0;
+};
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,275 @@
+#include "lab/fleet_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "config/kinds.h"
+#include "lab/dividing_hosts.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle::lab {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kTagTextMax = 200;    // room for a number behind it
+
+// As the file has them: world times are durations from the beginning.
+struct WorkloadTable {
+  Workload workload;
+  Duration from{}, until{};    // until: zero is the end
+  std::uint32_t tags = 1;
+  std::uint32_t line = 0;
+};
+
+struct FaultTable {
+  Fault fault;
+  Duration at{};
+  std::uint32_t line = 0;
+};
+
+using Spread = Workload::Spread;
+
+std::vector<Key<FleetFile>> FleetTable() {
+  using F = FleetFile;
+  return {
+      Integer<F>("hosts", "2", 1, kHostsMax, MEMBER(F, fleet.hosts), "How many hosts there are, each with a daemon."),
+      DurationKey<F>("duration", "\"1m\"", 1s, 24h * 366, MEMBER(F, fleet.duration),
+                     "How long a run lasts, in the fleet's time."),
+      Integer<F>("seed", "1", 0, 0xffffffff, MEMBER(F, fleet.seed),
+                 "What chance is made of. The same file and seed give the same run, bit for bit."),
+      Integer<F>("seeds", "1", 1, 1000, MEMBER(F, fleet.seeds),
+                 "How many runs, with the seeds from *seed* on; figures are then means with their standard deviation."),
+      Integer<F>("drift_ppm", "100", 0, 10000, MEMBER(F, fleet.drift_ppm),
+                 "How much too fast or slow a host's clock runs at most, in millionths."),
+  };
+}
+
+std::vector<Key<FleetFile>> NetworkTable() {
+  using F = FleetFile;
+  return {
+      DurationKey<F>("delay", "\"1ms\"", 0s, 1min, MEMBER(F, network.delay), "From one host to another."),
+      DurationKey<F>("jitter", "\"0s\"", 0s, 1min, MEMBER(F, network.jitter), "Up to so much more, by chance."),
+      Number<F>(
+          "loss", "0", 0, 1, MEMBER(F, network.loss),
+          "The probability that a message is lost. With loss or duplicates messages may overtake each other; without "
+          "either they travel as on TCP."),
+      Number<F>("duplicate", "0", 0, 1, MEMBER(F, network.duplication), "The probability that a message comes twice."),
+      DurationKey<F>("reconnect", "\"2s\"", 0s, 1h, MEMBER(F, network.reconnecting),
+                     "Up to so long a connection takes to be made anew, after a host was killed or a cut ended it."),
+  };
+}
+
+// The arrivals are a flag of the workload; the table spells them.
+Key<WorkloadTable> ArrivalsKey() {
+  return Parsed<WorkloadTable, bool>(
+      "arrivals", "\"poisson\"", "one of \"steady\", \"poisson\"", MEMBER(WorkloadTable, workload.poisson),
+      "Whether queries come in equal steps, or by chance and independent of each other.",
+      [](const std::string& text) -> Result<bool> {
+        if (text != "steady" && text != "poisson") return Fail("");
+        return text == "poisson";
+      },
+      [](bool poisson) { return poisson ? "poisson" : "steady"; });
+}
+
+std::vector<Key<WorkloadTable>> WorkloadKeys() {
+  using W = WorkloadTable;
+  constexpr Duration kLongest = 24h * 366;
+  return {
+      Number<W>("rate", "", 1e-6, 1e6, MEMBER(W, workload.rate), "Queries a second, of all tags and to all hosts."),
+      ArrivalsKey(),
+      DurationKey<W>("on", "\"0s\"", 0s, kLongest, MEMBER(W, workload.on), "How long queries come, before a pause."),
+      DurationKey<W>("off", "\"0s\"", 0s, kLongest, MEMBER(W, workload.off),
+                     "How long the pause is, in turns with *on*; \"0s\" is none."),
+      DurationKey<W>("flash_after", "\"0s\"", 0s, kLongest, MEMBER(W, workload.flash_after),
+                     "When a flash crowd comes, counted from *from*."),
+      DurationKey<W>("flash_lasts", "\"0s\"", 0s, kLongest, MEMBER(W, workload.flash_lasts), "How long it stays."),
+      Number<W>("flash_factor", "1", 0, 1e6, MEMBER(W, workload.flash_factor), "What it multiplies *rate* by."),
+      DurationKey<W>("from", "\"0s\"", 0s, kLongest, MEMBER(W, from), "When the workload begins."),
+      DurationKey<W>("until", "\"0s\"", 0s, kLongest, MEMBER(W, until), "When it ends; \"0s\" is with the run."),
+      Choice<W, Spread>("spread", "\"uniform\"", MEMBER(W, workload.spread),
+                        "To which host a query goes: each in its turn; any; the first ones most; or the same for all "
+                        "queries of a tag."),
+      Number<W>("host_exponent", "1", 0, 10, MEMBER(W, workload.host_exponent),
+                "With *spread* \"zipf\": host k gets a share of k to the power of minus this."),
+      Text<W>("tag", "\"client\"", fmt::format("text of at most {} bytes without LF", kTagTextMax),
+              MEMBER(W, workload.tag),
+              "The tag, or what tags begin with if there are several: client0, client1 and so on.",
+              [](const std::string& text) {
+                return text.size() <= kTagTextMax && text.find('\n') == std::string::npos && !text.ends_with('\r');
+              }),
+      Integer<W>("tags", "1", 1, kTagsMax, MEMBER(W, tags), "How many tags there are."),
+      Number<W>("tag_exponent", "0", 0, 10, MEMBER(W, workload.tag_exponent),
+                "Tag k is asked for in proportion to k to the power of minus this; 0: all alike."),
+      Integer<W>("cost", "1", 1, 1'000'000, MEMBER(W, workload.cost), "Tokens that a query spends."),
+  };
+}
+
+std::vector<Key<FaultTable>> FaultKeys() {
+  using F = FaultTable;
+  using Kind = Fault::Kind;
+  return {
+      Choice<F, Kind>("kind", "", MEMBER(F, fault.kind),
+                      "What happens to *host*: its daemon is killed and starts again on its table; or without it; it "
+                      "gets no time; or *size* hosts from it on and the rest hear nothing of each other; they do not "
+                      "hear the rest; the rest does not hear them."),
+      DurationKey<F>("at", "\"0s\"", 0s, 24h * 366, MEMBER(F, at), "When it happens."),
+      DurationKey<F>("lasts", "\"1s\"", 0s, 24h * 366, MEMBER(F, fault.lasts), "For how long."),
+      Integer<F>("host", "0", 0, kHostsMax - 1, MEMBER(F, fault.host), "To which host, counted from 0."),
+      Integer<F>("size", "1", 1, kHostsMax, MEMBER(F, fault.size), "How many hosts are on its side of a cut."),
+  };
+}
+
+class FleetReader {
+ public:
+  explicit FleetReader(std::string_view name) : name_(name) {}
+
+  LoadedFleet Read(std::string_view text) {
+    const std::vector<FurtherTable> further = {
+        {"fleet", 0, [this](std::uint32_t) { return KeysOf(FleetTable(), loaded_.file); }},
+        {"network", 0, [this](std::uint32_t) { return KeysOf(NetworkTable(), loaded_.file); }},
+        {"workload", kWorkloadsMax,
+         [this](std::uint32_t line) {
+           workloads_.push_back(std::make_unique<WorkloadTable>());
+           workloads_.back()->workload.poisson = true;
+           workloads_.back()->line = line;
+           return KeysOf(WorkloadKeys(), *workloads_.back());
+         }},
+        {"fault", kFaultsMax,
+         [this](std::uint32_t line) {
+           faults_.push_back(std::make_unique<FaultTable>());
+           faults_.back()->fault.lasts = 1s;
+           faults_.back()->line = line;
+           return KeysOf(FaultKeys(), *faults_.back());
+         }},
+    };
+    LoadedSettings settings = ParseSettings(text, name_, "/run/dthrottle", further);
+    const bool fine = settings.ok();
+    loaded_.problems = std::move(settings.problems);
+    loaded_.file.settings = std::move(settings.settings);
+    if (fine) TakeOver();
+    std::stable_sort(loaded_.problems.begin(), loaded_.problems.end(),
+                     [](const Problem& a, const Problem& b) { return a.line < b.line; });
+    return std::move(loaded_);
+  }
+
+ private:
+  void TakeOver() {
+    FleetFile& file = loaded_.file;
+    file.network.lossy = file.network.loss > 0 || file.network.duplication > 0;
+    for (const auto& table : workloads_) {
+      table->workload.from = After(table->from);
+      table->workload.until = table->until == Duration::zero() ? WorldTime::max() : After(table->until);
+      table->workload.tags = table->tags;
+      file.workloads.push_back(table->workload);
+    }
+    for (const auto& table : faults_) {
+      table->fault.at = After(table->at);
+      file.faults.push_back(table->fault);
+    }
+    CheckWorkloads();
+    CheckFaults();
+    const Settings& settings = file.settings;
+    if (const auto fits = CheckCapacity(settings, file.fleet.hosts); !fits) Error(0, fits.error().message);
+    if (std::string note = CapacityNote(settings); !note.empty()) {
+      loaded_.problems.push_back({Problem::Severity::kWarning, std::string(name_), 0, 0, std::move(note)});
+    }
+  }
+
+  void CheckWorkloads() {
+    const FleetFile& file = loaded_.file;
+    if (workloads_.empty()) Error(0, "no [[workload]]: must be one at least, or nobody asks");
+    if (file.settings.rules.empty() && file.settings.overrides.empty()) {
+      return Error(0, "no [[rule]]: must be one at least, or there is no limit to simulate");
+    }
+    const Rulebook rules(file.settings.rules, file.settings.overrides);
+    std::uint64_t tags = 0;
+    for (const auto& table : workloads_) {
+      const Workload& w = table->workload;
+      tags += w.tags;
+      if (w.off > Duration::zero() && w.on == Duration::zero()) {
+        Error(table->line,
+              fmt::format("workload.off = \"{}\" without workload.on: must be both or neither", FormatDuration(w.off)));
+      }
+      if (w.until <= w.from) {
+        Error(table->line, fmt::format("workload.until = \"{}\": must be more than workload.from = \"{}\"",
+                                       FormatDuration(table->until), FormatDuration(table->from)));
+      }
+      CheckLimits(rules, *table);
+    }
+    if (tags * file.fleet.hosts > kAccountsMax) {
+      Error(0, fmt::format("{} tags of all workloads x fleet.hosts = {}: must be at most {}", tags, file.fleet.hosts,
+                           kAccountsMax));
+    }
+  }
+
+  // The ledger keeps account of tags that have a limit.
+  void CheckLimits(const Rulebook& rules, const WorkloadTable& table) {
+    for (std::size_t i = 0; i < table.workload.tags; ++i) {
+      const std::string tag = TagOf(table.workload, i);
+      if (rules.Find(tag)) continue;
+      return Error(table.line, fmt::format("workload.tag = {}: no rule fits {}; must be tags that have a limit",
+                                           Quote(table.workload.tag), Quote(tag)));
+    }
+  }
+
+  void CheckFaults() {
+    const std::uint32_t hosts = loaded_.file.fleet.hosts;
+    for (const auto& table : faults_) {
+      const Fault& fault = table->fault;
+      if (fault.host >= hosts) {
+        Error(table->line,
+              fmt::format("fault.host = {}: must be less than fleet.hosts = {}; the first is 0", fault.host, hosts));
+      }
+      if (fault.size > hosts) {
+        Error(table->line, fmt::format("fault.size = {}: must be at most fleet.hosts = {}", fault.size, hosts));
+      }
+    }
+  }
+
+  void Error(std::uint32_t line, std::string message) {
+    loaded_.problems.push_back(
+        {Problem::Severity::kError, std::string(name_), line, line == 0 ? 0u : 1u, std::move(message)});
+  }
+
+  std::string_view name_;
+  LoadedFleet loaded_;
+  std::vector<std::unique_ptr<WorkloadTable>> workloads_;    // where keys write: they stay where they are
+  std::vector<std::unique_ptr<FaultTable>> faults_;
+};
+
+template <class T>
+void List(std::string_view table, const std::vector<Key<T>>& keys, const T& built_in, std::vector<FleetKey>& list) {
+  for (const Key<T>& key : keys) {
+    list.push_back({fmt::format("{}.{}", table, key.name), key.default_text, key.meaning, key.allowed,
+                    key.default_text.empty() ? Value() : key.get(built_in)});
+  }
+}
+
+}    // namespace
+
+bool LoadedFleet::ok() const {
+  return std::none_of(problems.begin(), problems.end(),
+                      [](const Problem& p) { return p.severity == Problem::Severity::kError; });
+}
+
+LoadedFleet ParseFleet(std::string_view text, std::string_view name) {
+  return FleetReader(name).Read(text);
+}
+
+std::vector<FleetKey> FleetKeys() {
+  std::vector<FleetKey> list;
+  WorkloadTable workload;
+  workload.workload.poisson = true;
+  FaultTable fault;
+  fault.fault.lasts = 1s;
+  List("fleet", FleetTable(), FleetFile(), list);
+  List("network", NetworkTable(), FleetFile(), list);
+  List("workload", WorkloadKeys(), workload, list);
+  List("fault", FaultKeys(), fault, list);
+  return list;
+}
+
+}    // namespace dthrottle::lab

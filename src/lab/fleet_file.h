@@ -1,0 +1,52 @@
+// A fleet in a file: dthrottled.toml with four tables more. Rules, overrides and the period are the daemon's own keys,
+// so what has been tried here can be put in force as it is.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "config/keys.h"
+#include "config/load.h"
+#include "lab/fleet.h"
+
+namespace dthrottle::lab {
+
+inline constexpr std::uint32_t kHostsMax = 1024;
+inline constexpr std::uint32_t kTagsMax = 1'000'000;                     // of a workload
+inline constexpr std::uint64_t kAccountsMax = std::uint64_t{1} << 24;    // tags x hosts, some 30 bytes each
+inline constexpr std::size_t kWorkloadsMax = 1000, kFaultsMax = 100'000;
+
+struct FleetFile {
+  struct {
+    std::uint32_t hosts = 2;
+    Duration duration = std::chrono::minutes(1);
+    std::uint32_t seed = 1, seeds = 1;    // runs have the seeds from `seed` on
+    std::uint32_t drift_ppm = 100;
+  } fleet;
+  LaneOptions network;
+  std::vector<Workload> workloads;
+  std::vector<Fault> faults;
+  Settings settings;
+};
+
+struct LoadedFleet {
+  FleetFile file;
+  std::vector<Problem> problems;    // in the order of the file
+
+  bool ok() const;
+};
+
+// `name` is what messages call the text.
+LoadedFleet ParseFleet(std::string_view text, std::string_view name);
+
+// The tables and their keys, for the check that the manual has them: "fleet.hosts", default and meaning.
+struct FleetKey {
+  std::string path;
+  std::string_view default_text, meaning;
+  std::string allowed;
+  Value built_in;    // what a file without the key means
+};
+std::vector<FleetKey> FleetKeys();
+
+}    // namespace dthrottle::lab

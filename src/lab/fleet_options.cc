@@ -1,0 +1,78 @@
+#include "lab/fleet_options.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <cstdio>
+#include <iostream>
+
+#include "io/files.h"
+#include "io/picture.h"
+
+namespace dthrottle::lab {
+namespace {
+
+constexpr std::size_t kFleetBytesMax = std::size_t{64} << 20;
+constexpr int kDiagramHeight = 300;    // pixels
+
+std::string ReadStandardInput() {
+  std::string text(kFleetBytesMax + 1, '\0');
+  std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(std::cin.gcount()));
+  return text;
+}
+
+}    // namespace
+
+void AddFleetOptions(CLI::App& command, FleetFileOptions& options) {
+  command.add_option("FLEET", options.path, "The fleet, a TOML file, or \"-\"")->required();
+  command.add_option("--seed", options.seed, "The first seed; by itself the file's")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{0xffffffff}));
+  command.add_option("--seeds", options.seeds, "How many runs, each with a seed; by itself the file's")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+}
+
+void AddOutputOptions(CLI::App& command, OutputOptions& options) {
+  command.add_option("--csv", options.csv, "Write every second of every run to this file");
+  command.add_option("--measures", options.measures, "Write the measures of every run to this file, as CSV");
+  command.add_option("--plot", options.plot, "Draw the first run into this .svg or .png file");
+  command.add_option("--gnuplot", options.gnuplot, "The program that draws")->capture_default_str();
+}
+
+int ReadFleet(const FleetFileOptions& options, FleetFile& file) {
+  const std::string name = InputName(options.path);
+  std::string text;
+  if (options.path == "-") {
+    text = ReadStandardInput();
+  } else {
+    auto read = ReadFile(options.path, kFleetBytesMax);
+    if (!read) return Complain(EX_NOINPUT, read.error().message);
+    text = *std::move(read);
+  }
+  if (text.size() > kFleetBytesMax) {
+    return Complain(EX_CONFIG, fmt::format("{}: must be at most {} bytes", name, kFleetBytesMax));
+  }
+  LoadedFleet loaded = ParseFleet(text, name);
+  Complain(loaded.problems);
+  if (!loaded.ok()) return EX_CONFIG;
+  file = std::move(loaded.file);
+  if (options.seed >= 0) file.fleet.seed = static_cast<std::uint32_t>(options.seed);
+  if (options.seeds >= 0) file.fleet.seeds = static_cast<std::uint32_t>(options.seeds);
+  return EX_OK;
+}
+
+int WriteOutputs(const OutputOptions& options, const std::vector<Scheme>& schemes) {
+  if (std::fflush(stdout) != 0) return Complain(EX_IOERR, "the output could not be written");
+  if (!options.csv.empty()) {
+    if (const int status = WriteFile(options.csv, RenderSecondsCsv(schemes)); status != EX_OK) return status;
+  }
+  if (!options.measures.empty()) {
+    if (const int status = WriteFile(options.measures, RenderMeasuresCsv(schemes)); status != EX_OK) return status;
+  }
+  if (options.plot.empty()) return EX_OK;
+  const int height = kDiagramHeight * static_cast<int>(schemes.size());
+  const auto drawn = DrawPicture({900, height, PictureScript(schemes)}, options.plot, options.gnuplot);
+  return drawn ? EX_OK : Complain(EX_UNAVAILABLE, "no plot: " + drawn.error().message);
+}
+
+}    // namespace dthrottle::lab

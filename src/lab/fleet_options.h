@@ -1,0 +1,32 @@
+// Options that subcommands on a fleet file share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/command.h"
+#include "lab/fleet_file.h"
+#include "lab/render.h"
+
+namespace dthrottle::lab {
+
+struct FleetFileOptions {
+  std::string path;
+  std::int64_t seed = -1, seeds = -1;    // -1: the file's
+};
+
+struct OutputOptions {
+  std::string csv, measures, plot, gnuplot = "gnuplot";    // empty: not asked for
+};
+
+void AddFleetOptions(CLI::App& command, FleetFileOptions& options);
+void AddOutputOptions(CLI::App& command, OutputOptions& options);
+
+// EX_OK and the file, or a word about each problem. Warnings are said too.
+int ReadFleet(const FleetFileOptions& options, FleetFile& file);
+
+int WriteOutputs(const OutputOptions& options, const std::vector<Scheme>& schemes);
+
+}    // namespace dthrottle::lab

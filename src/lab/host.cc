@@ -1,0 +1,253 @@
+#include "lab/host.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "base/check.h"
+#include "base/prng.h"
+#include "rule/rulebook.h"
+#include "share/inspection.h"
+#include "share/ways.h"
+
+namespace dthrottle::lab {
+
+constexpr std::string_view kHostStem = "host-";
+
+std::string HostName(std::uint32_t number) {
+  return std::string(kHostStem) + std::to_string(number);
+}
+
+std::uint32_t HostNumber(std::string_view name) {
+  return static_cast<std::uint32_t>(std::stoul(std::string(name.substr(kHostStem.size()))));
+}
+
+SimHost::Halves::Halves(SimHost& host, Division& division, const CapacitySettings& settings, Instant now)
+    : rings(host.options_.hand_over_max),
+      exchange({.name = HostName(host.number_), .incarnation = host.lives_, .saved = host.saved_}, settings, host,
+               Prng(host.prng_.Next()), now),
+      dividing(division, rings.to_capacity, rings.from_capacity, settings.tags_max, settings.interval, now) {}
+
+Instant SimHost::Halves::Work(Instant now) {
+  Instant next;
+  do {
+    next = rings.Turn(&exchange, now);
+    while (dividing.Work(now)) continue;
+  } while (!rings.to_capacity.empty() || !rings.from_capacity.empty());
+  return std::min(next, dividing.next());
+}
+
+SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
+    : from_limiter(options.hand_over_max),
+      to_exchange(options.hand_over_max),
+      from_exchange(options.hand_over_max),
+      to_limiter(options.hand_over_max),
+      limiter(host.memory_.bytes(), std::array<std::byte, 16>{}, TableKeys{{host.number_, 1}, {}}, options.rules, 1,
+              now),
+      fresh_table(!limiter.discarded().empty() || host.lives_ == 1),
+      sharing(limiter.ways(), from_limiter, to_limiter, options.hosts - 1, options.period, host.prng_, now),
+      exchange({.name = HostName(host.number_),
+                .incarnation = host.lives_,
+                .version = "simulated",
+                .period = options.period,
+                .ring_bytes = options.ring_bytes,
+                .held_bytes = options.held_bytes,
+                .ceilings = {},
+                .account = limiter.ways().Get<Debits>().account(),
+                .identities_proven = true,
+                .fresh_table = fresh_table},
+               to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {
+  limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
+  sharing.HoldHits();
+  if (!options.capacity) return;
+  // Until others are heard: what nobody can have been given.
+  const double part = options.capacity->reserve / static_cast<double>(options.hosts);
+  Division& parts_here = limiter.ways().Get<Division>();
+  parts_here.ChangeParts([&](PartTable& parts) { parts.Lend({part, part, Instant::max()}); });
+  division = std::make_unique<Halves>(host, parts_here, *options.capacity, now);
+}
+
+// Zeroes, in huge pages if the kernel grants them: the tables of a fleet fit in no cache, and then most of what a
+// decision costs are translations of addresses.
+SimHost::Memory::Memory(std::size_t bytes) : mapped_bytes_(bytes + kHugePage) {
+  mapped_ = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped_ == MAP_FAILED) throw std::bad_alloc();
+  void* aligned = mapped_;
+  std::size_t room = mapped_bytes_;
+  std::align(kHugePage, bytes, aligned, room);
+  bytes_ = {static_cast<std::byte*>(aligned), bytes};
+  if (bytes >= kHugePage) ::madvise(aligned, bytes, MADV_HUGEPAGE);
+}
+
+SimHost::Memory::~Memory() {
+  ::munmap(mapped_, mapped_bytes_);
+}
+
+SimHost::SimHost(std::uint32_t number, const HostOptions& options, HostClock clock, Surroundings& surroundings,
+                 Prng prng)
+    : number_(number),
+      options_(options),
+      clock_(clock),
+      surroundings_(surroundings),
+      prng_(prng),
+      memory_(options.table_bytes) {}
+
+SimHost::~SimHost() = default;
+
+void SimHost::Start(bool keep_table, WorldTime now) {
+  DT_CHECK(!running());
+  if (!keep_table && lives_ > 0) {
+    std::ranges::fill(memory_.bytes(), std::byte{});
+    saved_.clear();
+  }
+  ++lives_;
+  const Instant local = clock_.Local(now);
+  life_ = std::make_unique<Life>(*this, options_, local);
+  for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
+    if (peer != number_) life_->exchange.AddLink(peer, HostName(peer), local);
+  }
+}
+
+void SimHost::Connected(std::uint32_t peer, WorldTime now) {
+  if (running()) life_->exchange.OnConnected(peer, clock_.Local(now));
+}
+
+void SimHost::Kill() {
+  DT_CHECK(running());
+  life_.reset();
+  inbox_.clear();
+}
+
+bool SimHost::Receive(Parcel parcel) {
+  if (inbox_.size() >= options_.inbox_max) return false;
+  inbox_.push_back(std::move(parcel));
+  return true;
+}
+
+WorldTime SimHost::Work(WorldTime now) {
+  DT_CHECK(answers());
+  const Instant local = clock_.Local(now);
+  Life& life = *life_;
+  Instant wake;
+  for (bool more = true; more;) {
+    while (!inbox_.empty() && !life.exchange.backlogged()) {
+      const Parcel parcel = std::move(inbox_.front());
+      inbox_.pop_front();
+      Take(parcel, local);
+    }
+    wake = life.exchange.Tick(local);
+    bool debits = false, hits = false;
+    const auto pass = [&] {
+      const bool some_debits = PassDebits(), some_hits = PassHits();
+      debits |= some_debits, hits |= some_hits;
+      return some_debits || some_hits;
+    };
+    pass();
+    while (life.sharing.Work(local) || pass()) continue;
+    // There is more to do if the exchange was given hits, or has room again, or if what was heard is urgent.
+    const bool backlogged = life.exchange.backlogged(), urgent = life.sharing.next() <= local;
+    more = hits || (debits && (backlogged || urgent)) || (!inbox_.empty() && !backlogged);
+  }
+  wake = std::min(wake, life.sharing.next());
+  if (life.division != nullptr) wake = std::min(wake, life.division->Work(local));
+  // A loop's timers are no finer than this, and it must not stand still.
+  return std::max(clock_.When(wake), now + std::chrono::microseconds(10));
+}
+
+// From the exchange's ring to the limiter's. Returns whether any moved.
+bool SimHost::PassDebits() {
+  Life& life = *life_;
+  bool moved = false;
+  while (!life.from_exchange.empty() && !life.to_limiter.full()) {
+    FromPeers debits;
+    life.from_exchange.TryPop(debits);
+    if (debits.kind == FromPeers::Kind::kDebits) surroundings_.Debited(number_, debits.entries);
+    life.to_limiter.TryPush(std::move(debits));
+    moved = true;
+  }
+  return moved;
+}
+
+// The other way.
+bool SimHost::PassHits() {
+  Life& life = *life_;
+  bool moved = false;
+  while (!life.from_limiter.empty() && !life.to_exchange.full()) {
+    ToPeers hits;
+    life.from_limiter.TryPop(hits);
+    if (hits.kind == ToPeers::Kind::kHits || hits.kind == ToPeers::Kind::kUrgent) {
+      surroundings_.Reported(number_, hits.entries);
+    }
+    life.to_exchange.TryPush(std::move(hits));
+    moved = true;
+  }
+  return moved;
+}
+
+void SimHost::Take(const Parcel& parcel, Instant now) {
+  Exchange& exchange = life_->exchange;
+  switch (parcel.channel) {
+    case Channel::kPublished:
+      return exchange.OnAnswer(parcel.from, *parcel.frame, now);
+    case Channel::kRequest:
+      return exchange.OnRequest(std::to_string(parcel.from), HostName(parcel.from), *parcel.frame, now);
+    case Channel::kAnswer:
+      return exchange.OnAnswer(parcel.from, *parcel.frame, now);
+    case Channel::kCapacity:
+      if (life_->division != nullptr) life_->division->exchange.OnMessage(HostName(parcel.from), *parcel.frame, now);
+      return;
+  }
+}
+
+bool SimHost::Publish(const Route& route, const Frame& frame) {
+  surroundings_.Send({Channel::kPublished, number_, static_cast<std::uint32_t>(std::stoul(route)), 0, frame});
+  return true;
+}
+
+void SimHost::Ask(LinkId link, const Frame& frame) {
+  surroundings_.Send({Channel::kRequest, number_, link, 0, frame});
+}
+
+void SimHost::Answer(const Route& route, const Frame& frame) {
+  surroundings_.Send({Channel::kAnswer, number_, static_cast<std::uint32_t>(std::stoul(route)), 0, frame});
+}
+
+void SimHost::Send(std::string_view peer, std::string_view frame) {
+  surroundings_.Send({Channel::kCapacity, number_, HostNumber(peer), 0, std::make_shared<const std::string>(frame)});
+}
+
+bool SimHost::Serves(std::string_view tag, Cost cost, WorldTime now) {
+  Query query;
+  query.tag = {tag, false};
+  query.cost = cost;
+  return Serves(query, now);
+}
+
+bool SimHost::Serves(const Query& query, WorldTime now) {
+  DT_CHECK(answers());
+  Verdict verdict;
+  life_->limiter.Answer({&query, 1}, {&verdict, 1}, 0, prng_, clock_.Local(now));
+  return verdict == Verdict::kServe;
+}
+
+Inspection SimHost::Look(std::string_view tag, Instant now) {
+  Query query;
+  query.tag = {tag, false};
+  return life_->limiter.Inspect(query, now);
+}
+
+Tokens SimHost::Level(std::string_view tag, WorldTime now) {
+  const Instant local = clock_.Local(now);
+  const Inspection seen = Look(tag, local);
+  return seen.bucket.Level(life_->limiter.rules().limit(seen.limit.value()).shape, local);
+}
+
+WorldTime SimHost::ServesAt(std::string_view tag, WorldTime now) {
+  const Instant local = clock_.Local(now);
+  const Inspection seen = Look(tag, local);
+  return clock_.When(seen.bucket.ServesAt(life_->limiter.rules().limit(seen.limit.value()).shape, 1, local));
+}
+
+}    // namespace dthrottle::lab

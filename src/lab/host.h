@@ -1,0 +1,167 @@
+// One virtual host: the shipped limiter, its sharing and its exchange on memory and a clock of their own. What a
+// process is to a machine, a life is to a host: it can be killed at any moment and started again, on its old table or a
+// new one.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "lab/clock.h"
+#include "lab/events.h"
+#include "limiter/limiter.h"
+#include "report/exchange.h"
+#include "rule/rulebook.h"
+#include "share/capacity/dividing.h"
+#include "share/debit/sharing.h"
+#include "share/inspection.h"
+#include "share/ways.h"
+
+namespace dthrottle::lab {
+
+struct HostOptions {
+  std::size_t hosts = 2;    // in the fleet; they know each other from the start
+  std::shared_ptr<const Rulebook> rules;
+  Duration period = std::chrono::seconds(5);
+  std::size_t table_bytes = Table::kRegionBytesMin;
+  std::size_t ring_bytes = std::size_t{64} << 20;
+  std::size_t held_bytes = std::size_t{32} << 20;
+  std::size_t watched_tags = 4096;
+  std::optional<CapacitySettings> capacity{};    // members are the hosts; none: nothing is divided
+  std::size_t hand_over_max = 64;                // items in each ring between limiter and exchange
+  std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
+};
+
+// What a host does to the world.
+class Surroundings {
+ public:
+  // To `parcel.to`, or to everybody else if it is published.
+  virtual void Send(const Parcel& parcel) = 0;
+  // Hits are on their way into a report.
+  virtual void Reported(std::uint32_t host, const Entries& entries) = 0;
+  // Hits of peers are about to be debited.
+  virtual void Debited(std::uint32_t host, const Entries& entries) = 0;
+
+ protected:
+  ~Surroundings() = default;
+};
+
+class SimHost final : private Transport, private CapacityTransport {
+ public:
+  SimHost(std::uint32_t number, const HostOptions& options, HostClock clock, Surroundings& surroundings, Prng prng);
+  ~SimHost();
+
+  // REQUIRES: !running().
+  void Start(bool keep_table, WorldTime now);
+  // The connection to `peer` is a new one, because it has started anew.
+  void Connected(std::uint32_t peer, WorldTime now);
+  // As kill -9. REQUIRES: running().
+  void Kill();
+  void Pause() { ++pauses_; }
+  void Resume() { --pauses_; }
+
+  bool running() const { return life_ != nullptr; }
+  bool paused() const { return pauses_ > 0; }
+  bool answers() const { return running() && !paused(); }
+  std::uint32_t lives() const { return lives_; }
+  const HostClock& clock() const { return clock_; }
+
+  // False if the frame found the queue full.
+  bool Receive(Parcel parcel);
+
+  // Moves everything that can move; returns when it wants to be called next. REQUIRES: answers().
+  WorldTime Work(WorldTime now);
+
+  // REQUIRES: answers().
+  bool Serves(const Query& query, WorldTime now);
+  bool Serves(std::string_view tag, Cost cost, WorldTime now);
+  // Whether a query has made something urgent since this was asked.
+  bool TakeWoken() { return std::exchange(woken_, false); }
+
+  // REQUIRES: running(), tag has a limit.
+  Tokens Level(std::string_view tag, WorldTime now);
+  // The first moment at which one query would be served if nothing else happens.
+  WorldTime ServesAt(std::string_view tag, WorldTime now);
+
+  // REQUIRES: running().
+  Limiter& limiter() { return life_->limiter; }
+  const Sharing& sharing() const { return life_->sharing; }
+  const Exchange& exchange() const { return life_->exchange; }
+
+ private:
+  // Both halves of dividing limits.
+  struct Halves {
+    Halves(SimHost& host, Division& division, const CapacitySettings& settings, Instant now);
+    Instant Work(Instant now);    // returns when it wants to be called next
+
+    DividingRings rings;
+    CapacityExchange exchange;
+    Dividing dividing;
+  };
+
+  // One process.
+  struct Life {
+    Life(SimHost& host, const HostOptions& options, Instant now);
+
+    // The simulator stands between limiter and exchange, to see what passes: hence two rings each way.
+    ToPeersRing from_limiter, to_exchange;
+    FromPeersRing from_exchange, to_limiter;
+    Limiter limiter;
+    bool fresh_table;
+    Sharing sharing;
+    Exchange exchange;
+    std::unique_ptr<Halves> division;    // none: nothing is divided
+  };
+
+  class Memory {
+   public:
+    explicit Memory(std::size_t bytes);
+    ~Memory();
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    std::span<std::byte> bytes() const { return bytes_; }
+
+   private:
+    static constexpr std::size_t kHugePage = std::size_t{2} << 20;
+
+    std::size_t mapped_bytes_;
+    void* mapped_;
+    std::span<std::byte> bytes_;
+  };
+
+  bool Publish(const Route& route, const Frame& frame) override;
+  void Ask(LinkId link, const Frame& frame) override;
+  void Answer(const Route& route, const Frame& frame) override;
+  void Send(std::string_view peer, std::string_view frame) override;
+  void Save(std::string_view state) override { saved_ = state; }
+
+  bool PassDebits();
+  bool PassHits();
+  void Take(const Parcel& parcel, Instant now);
+  Inspection Look(std::string_view tag, Instant now);
+
+  std::uint32_t number_;
+  HostOptions options_;
+  HostClock clock_;
+  Surroundings& surroundings_;
+  Prng prng_;
+  Memory memory_;
+  std::unique_ptr<Life> life_;
+  std::string saved_;    // of the exchange of capacity, on disk
+  std::uint32_t lives_ = 0;
+  int pauses_ = 0;
+  bool woken_ = false;
+  std::deque<Parcel> inbox_;
+};
+
+// What hosts call each other.
+std::string HostName(std::uint32_t number);
+std::uint32_t HostNumber(std::string_view name);
+
+}    // namespace dthrottle::lab

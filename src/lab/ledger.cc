@@ -1,0 +1,104 @@
+#include "lab/ledger.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace dthrottle::lab {
+namespace {
+
+Ticks ToTicks(WorldTime t) {
+  return t.time_since_epoch().count() * kTicksPerNanosecond;
+}
+
+Instant AsInstant(WorldTime t) {
+  return Instant(t.time_since_epoch());
+}
+
+}    // namespace
+
+Tokens Account::Level(WorldTime now) const {
+  return static_cast<double>(shape.depth - std::max<Ticks>(full_at_ - ToTicks(now), 0)) /
+         static_cast<double>(shape.interval);
+}
+
+Duration Account::Busy(WorldTime now) const {
+  return std::min(now, WorldTime(ToDuration(full_at_))) - full_until_;
+}
+
+std::int64_t Account::Missing(std::uint32_t host) const {
+  return static_cast<std::int64_t>(served - gone - served_on[host] - debited_on[host]);
+}
+
+TagNumber Ledger::Open(std::string_view tag) {
+  if (const auto it = numbers_.find(tag); it != numbers_.end()) return it->second;
+  const auto index = rules_->Find(tag);
+  DT_CHECK(index.has_value());
+  const Limit& limit = rules_->limit(*index);
+  const auto number = static_cast<TagNumber>(accounts_.size());
+  Account& account = accounts_.emplace_back();
+  account.tag = tag;
+  account.shape = limit.shape;
+  account.shared = limit.rule < rules_->rules().size() && rules_->rules()[limit.rule].share != Share::kLocal;
+  account.served_on.resize(hosts_);
+  account.reported_by.resize(hosts_);
+  account.debited_on.resize(hosts_);
+  account.full_at_ = ToTicks(WorldTime{}) - account.shape.depth;
+  numbers_.emplace(account.tag, number);
+  return number;
+}
+
+void Ledger::Asked(TagNumber tag, Cost cost, WorldTime now) {
+  Account& account = accounts_[tag];
+  account.asked += cost;
+  if (account.one_for_all_.Take(account.shape, cost, AsInstant(now))) account.ideal += cost;
+}
+
+void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now) {
+  Account& account = accounts_[tag];
+  account.served += cost;
+  account.served_on[host] += cost;
+  if (account.full_at_ <= ToTicks(now)) {
+    account.full_at_ = ToTicks(now);
+    account.full_until_ = now;
+  }
+  account.full_at_ += account.shape.interval * Ticks{cost};
+}
+
+Account* Ledger::Find(std::string_view tag) {
+  const auto it = numbers_.find(tag);
+  if (it == numbers_.end()) {
+    ++invented_;
+    return nullptr;
+  }
+  return &accounts_[it->second];
+}
+
+void Ledger::Reported(std::uint32_t host, const Entries& entries) {
+  if (accounts_.empty()) return;
+  for (const Entry& entry : entries.list()) {
+    if (Account* account = Find(entries.tag(entry).bytes)) account->reported_by[host] += entry.value;
+  }
+}
+
+void Ledger::Debited(std::uint32_t host, const Entries& entries) {
+  if (accounts_.empty()) return;
+  for (const Entry& entry : entries.list()) {
+    Account* account = Find(entries.tag(entry).bytes);
+    if (account == nullptr) continue;
+    account->debited_on[host] += entry.value;
+    if (account->Missing(host) < 0) ++told_twice_;
+  }
+}
+
+void Ledger::Wiped(std::uint32_t host) {
+  for (Account& account : accounts_) {
+    if (!account.shared) continue;
+    const std::uint64_t gone = account.served_on[host] - account.reported_by[host];
+    account.gone += gone;
+    account.served_on[host] -= gone;
+    account.full_at_ -= account.shape.interval * static_cast<Ticks>(gone);
+  }
+}
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,84 @@
+// What really happened, which nobody inside the simulation knows: every hit, wherever it was served, at its true time.
+//
+// The ledger answers three questions. What would one bucket have done that every query had gone to? What would a bucket
+// say that heard of every hit the moment it was served: the level that all hosts must show when all is quiet? And which
+// hits that were served elsewhere has a host not been told of, or been told of twice?
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "bucket/bucket.h"
+#include "lab/clock.h"
+#include "report/entries.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle::lab {
+
+using TagNumber = std::uint32_t;
+
+// All that is known of one tag that has a limit.
+struct Account {
+  std::string tag;
+  Shape shape{};
+  bool shared = false;
+  std::uint64_t asked = 0, served = 0;       // tokens
+  std::uint64_t gone = 0;                    // of them, with a table before a report could carry them
+  std::uint64_t ideal = 0;                   // tokens that one bucket for all would have served
+  std::vector<std::uint64_t> served_on;      // by host
+  std::vector<std::uint64_t> reported_by;    // by host
+  std::vector<std::uint64_t> debited_on;     // by host, for what others served
+
+  Tokens Level(WorldTime now) const;
+
+  // How long the bucket has been short of full, or had been when it was full again: what clocks that drift disagree on.
+  Duration Busy(WorldTime now) const;
+
+  // Tokens served elsewhere, and not gone, that `host` has not been told of; negative if it was told twice.
+  std::int64_t Missing(std::uint32_t host) const;
+
+ private:
+  friend class Ledger;
+  Bucket one_for_all_;
+  Ticks full_at_ = 0;         // with all hits that were served, also those that one bucket would have refused
+  WorldTime full_until_{};    // began to be short of full
+};
+
+class Ledger {
+ public:
+  Ledger(std::shared_ptr<const Rulebook> rules, std::size_t hosts) : rules_(std::move(rules)), hosts_(hosts) {}
+
+  // REQUIRES: the tag has a limit.
+  TagNumber Open(std::string_view tag);
+
+  void Asked(TagNumber tag, Cost cost, WorldTime now);
+  void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now);
+  void Reported(std::uint32_t host, const Entries& entries);
+  void Debited(std::uint32_t host, const Entries& entries);
+
+  // The table of a host is gone, and with it what it had not reported: nobody can know of that any more.
+  void Wiped(std::uint32_t host);
+
+  const Account& account(TagNumber tag) const { return accounts_[tag]; }
+  const std::deque<Account>& accounts() const { return accounts_; }
+
+  // Entries about tags that nobody ever asked about, and moments in which a host had been told of more than there was.
+  std::uint64_t invented() const { return invented_; }
+  std::uint64_t told_twice() const { return told_twice_; }
+
+ private:
+  Account* Find(std::string_view tag);
+
+  std::shared_ptr<const Rulebook> rules_;
+  std::size_t hosts_;
+  std::deque<Account> accounts_;
+  std::unordered_map<std::string_view, TagNumber> numbers_;    // views into accounts_
+  std::uint64_t invented_ = 0, told_twice_ = 0;
+};
+
+}    // namespace dthrottle::lab

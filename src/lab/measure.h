@@ -1,0 +1,76 @@
+// How far a fleet is from one bucket for all, and what that took: the figures that dthrottle-sim prints.
+//
+// Over and under are summed over seconds and tags, so that too much now does not make up for too little later, nor one
+// client for another.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "lab/fleet.h"
+
+namespace dthrottle::lab {
+
+struct Measures {
+  double asked = 0, served = 0, ideal = 0;    // tokens; ideal: what one bucket for all serves
+  double over = 0, under = 0;                 // % of ideal, in seconds with more or less than ideal
+  double excess = 0;                          // tokens above burst + rate x time, in the worst window of the worst tag
+  double fairness = 0;                        // Jain's index of the parts that hosts serve of what they are asked
+  double silence = 0, ideal_silence = 0;      // s; the longest a tag was asked for and refused without a break
+  double frames = 0, entries = 0, bytes = 0;    // a host and second: frames sent, tags in reports made
+};
+
+// The same, as a table for whoever prints them.
+struct MeasureKind {
+  std::string_view name, unit;
+  double Measures::*value;
+  int decimals;
+  std::string_view meaning;
+};
+std::span<const MeasureKind> MeasureKinds();
+
+// One second of a run, all tags together; over and under are sums over tags.
+struct Second {
+  std::uint64_t asked = 0, served = 0, ideal = 0, over = 0, under = 0;    // tokens
+};
+
+class Meter {
+ public:
+  // Seconds are counted from `begin`. Nothing is noted of before.
+  Meter(const Fleet& fleet, WorldTime begin);
+
+  void Note(const Decision& decision);
+
+  // Everything until now. `sent` are the fleet's counts since the beginning. Call once.
+  Measures Finish(Duration lasted, const FleetCounts& sent);
+
+  const std::vector<Second>& seconds() const { return seconds_; }
+
+ private:
+  struct TagState {
+    std::size_t second = 0;    // that the next two are of
+    std::uint64_t served = 0, ideal = 0;
+    double excess = 0;    // tokens served above rate x time since the worst beginning
+    double excess_max = 0;
+    WorldTime last{};
+    std::optional<WorldTime> refused_since, ideal_refused_since;
+  };
+  struct HostState {
+    std::uint64_t asked = 0, served = 0;
+  };
+
+  void Close(TagState& tag);
+  Second& At(std::size_t second);
+
+  const Fleet& fleet_;
+  WorldTime begin_;
+  std::vector<TagState> tags_;
+  std::vector<HostState> hosts_;
+  std::vector<Second> seconds_;
+  Duration silence_{}, ideal_silence_{};
+};
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,249 @@
+#include "lab/replay_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <memory>
+
+#include "admin/escape.h"
+#include "config/values.h"
+#include "io/files.h"
+#include "lab/csv.h"
+#include "lab/dividing_hosts.h"
+#include "lab/log_file.h"
+#include "lab/replay.h"
+
+namespace dthrottle::lab {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Spread = ReplayOptions::Spread;
+
+constexpr std::uint64_t kLinesBetweenLooks = 4096;    // at the clock, for progress
+constexpr auto kProgressEvery = std::chrono::milliseconds(200);
+constexpr std::size_t kCsvBytes = std::size_t{1} << 20;    // written at once
+constexpr std::uint32_t kReplayHostsMax = 256;
+
+const std::map<std::string, Spread> kSpreads = {
+    {"random", Spread::kRandom}, {"sticky", Spread::kSticky}, {"round-robin", Spread::kRoundRobin}};
+
+struct ReplayCommandOptions {
+  std::vector<std::string> logs;
+  std::string rules, tag = "ip:%h", csv;
+  ReplayOptions replay;
+  std::size_t top = 10;
+};
+
+// A line on a terminal that says how far it is; nothing elsewhere.
+class ProgressLine {
+ public:
+  ~ProgressLine() { Clear(); }
+
+  void Show(const std::string& path, std::uint64_t lines, double part) {
+    const auto now = Clock::now();
+    if (!on_ || now < next_) return;
+    next_ = now + kProgressEvery;
+    shown_ = true;
+    const std::string percent = part < 0 ? "" : fmt::format(" {:3.0f} %", std::floor(100 * part));
+    fmt::print(stderr, "\r{}:{} {} lines\033[K", EscapeTag(path), percent, lines);
+  }
+
+  void Clear() {
+    if (std::exchange(shown_, false)) fmt::print(stderr, "\r\033[K");
+  }
+
+ private:
+  const bool on_ = ::isatty(STDERR_FILENO) == 1;
+  bool shown_ = false;
+  Clock::time_point next_ = Clock::now() + kProgressEvery;
+};
+
+// The seconds of the log, written as they come: a log may have more than fit in memory.
+class SecondsFile {
+ public:
+  int Open(const std::string& path) {
+    path_ = path;
+    if (path.empty()) return EX_OK;
+    if (path != "-") {
+      file_.open(path, std::ios::binary | std::ios::trunc);
+      if (!file_) return Complain(EX_CANTCREAT, fmt::format("{}: cannot be written", path));
+    }
+    csv_.Row("time", "unix_time", "asked", "refused", "one_bucket_refused");
+    return EX_OK;
+  }
+
+  void Add(const ReplaySecond& s) {
+    if (path_.empty()) return;
+    csv_.Row(FormatTime(s.time_s), s.time_s, s.asked, s.refused, s.ideal_refused);
+    if (csv_.text().size() >= kCsvBytes) Write();
+  }
+
+  int Close() {
+    if (path_.empty()) return EX_OK;
+    Write();
+    if (path_ != "-") file_.close();
+    const bool fine = path_ == "-" ? std::fflush(stdout) == 0 : !file_.fail();
+    return fine ? EX_OK : Complain(EX_CANTCREAT, fmt::format("{}: cannot be written", path_));
+  }
+
+ private:
+  void Write() {
+    if (path_ == "-") {
+      fmt::print("{}", csv_.text());
+    } else {
+      file_ << csv_.text();
+    }
+    csv_.Clear();
+  }
+
+  std::string path_;
+  std::ofstream file_;
+  Csv csv_;
+};
+
+int ReadRules(const ReplayCommandOptions& options, Settings& settings) {
+  const auto text = ReadFile(options.rules, kSettingsBytesMax);
+  if (!text) return Complain(EX_NOINPUT, text.error().message);
+  LoadedSettings loaded = ParseSettings(*text, options.rules);
+  Complain(loaded.problems);
+  if (!loaded.ok()) return EX_CONFIG;
+  settings = std::move(loaded.settings);
+  return EX_OK;
+}
+
+// EX_OK; EX_NOINPUT if the log cannot be opened; EX_DATAERR if it cannot be read to its end, which ends nothing.
+int ReadLog(const std::string& path, Replay& replay, ProgressLine& progress) {
+  Result<LogFile> log = LogFile::Open(path);
+  if (!log) return Complain(EX_NOINPUT, log.error().message);
+  while (const auto line = log->Next()) {
+    replay.Take(line->text, line->over_long);
+    if (replay.counts().lines % kLinesBetweenLooks == 0) {
+      progress.Show(path, replay.counts().lines, log->Progress());
+    }
+  }
+  if (log->error().empty()) return EX_OK;
+  progress.Clear();
+  return Complain(EX_DATAERR, fmt::format("{}: {}; what was read of it counts", path, log->error()));
+}
+
+std::string Percent(std::uint64_t part, std::uint64_t all) {
+  return fmt::format("{:.2f} %", all == 0 ? 0.0 : 100 * static_cast<double>(part) / static_cast<double>(all));
+}
+
+std::string Names(const std::vector<std::string>& logs) {
+  std::string names;
+  for (const std::string& log : logs) names += (names.empty() ? "" : ", ") + InputName(log);
+  return names;
+}
+
+void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
+  const Replay::Counts& c = replay.counts();
+  fmt::print("log       {}: {} lines", Names(options.logs), c.lines);
+  if (c.asked > 0) fmt::print(", {} to {}", FormatTime(c.first_s), FormatTime(c.last_s));
+  fmt::print("\n");
+  if (c.unreadable > 0) fmt::print("          {} unreadable, which count for nothing\n", c.unreadable);
+  for (const Replay::Unreadable& line : replay.unreadable()) {
+    fmt::print("          line {}: {}: {}\n", line.line, line.reason, EscapeTag(line.text));
+  }
+  if (c.late > 0) fmt::print("          {} earlier than a line before, by up to {} s\n", c.late, c.late_s_max);
+  const auto spread =
+      std::find_if(kSpreads.begin(), kSpreads.end(), [&](const auto& s) { return s.second == options.replay.spread; });
+  fmt::print("fleet     {} hosts, requests spread {}, period {}, tag {}\n", options.replay.hosts, spread->first,
+             FormatDuration(options.replay.settings.peers.period), options.tag);
+  fmt::print("asked     {}\n", c.asked);
+  fmt::print("refused   {} ({}); one bucket for all refuses {} ({})\n", c.refused, Percent(c.refused, c.asked),
+             c.ideal_refused, Percent(c.ideal_refused, c.asked));
+  if (c.evicted > 0) fmt::print("          {} buckets were forgotten for want of room: see table.memory\n", c.evicted);
+}
+
+void PrintRules(const Replay& replay) {
+  fmt::print("\n{:<24} {:>10} {:>10} {:>10}  {:<20}  {}\n", "rule", "asked", "refused", "one bucket", "first refused",
+             "last refused");
+  for (const Replay::RuleCounts& rule : replay.rules()) {
+    if (rule.asked == 0 && rule.name.starts_with('(')) continue;
+    fmt::print("{:<24} {:>10} {:>10} {:>10}  {:<20}  {}\n", rule.name, rule.asked, rule.refused, rule.ideal_refused,
+               rule.refused == 0 ? "-" : FormatTime(rule.first_s), rule.refused == 0 ? "-" : FormatTime(rule.last_s));
+  }
+}
+
+void PrintTags(const Replay& replay, std::size_t count) {
+  const std::vector<Replay::Refused> tags = replay.MostRefused(count);
+  if (tags.empty()) return;
+  std::size_t width = 18;
+  for (const Replay::Refused& tag : tags) width = std::max(width, std::min<std::size_t>(EscapeTag(tag.tag).size(), 60));
+  fmt::print("\n{:<{}} {:>10}  {:<20}  {:<20}  rule\n", "most refused", width, "refused", "first", "last");
+  for (const Replay::Refused& tag : tags) {
+    fmt::print("{:<{}} {:>10}  {:<20}  {:<20}  {}{}\n", EscapeTag(tag.tag).substr(0, 60), width, tag.refused,
+               FormatTime(tag.first_s), FormatTime(tag.last_s), replay.rules()[tag.rule].name,
+               tag.override_ ? ", override" : "");
+  }
+  const std::size_t more = replay.refused_tags() - tags.size();
+  if (more > 0) fmt::print("and {} more tags\n", more);
+  if (replay.refused_untold() > 0) fmt::print("and {} refusals of tags beyond these\n", replay.refused_untold());
+}
+
+int RunReplay(ReplayCommandOptions options) {
+  const auto tag = TagTemplate::Parse(options.tag);
+  if (!tag) return Complain(EX_USAGE, "--tag: " + tag.error().message);
+  options.replay.tag = *tag;
+  const Settings& settings = options.replay.settings;
+  if (const int status = ReadRules(options, options.replay.settings); status != EX_OK) return status;
+  if (const auto fits = CheckCapacity(settings, options.replay.hosts); !fits) {
+    return Complain(EX_CONFIG, options.rules + ": " + fits.error().message);
+  }
+  if (const std::string note = CapacityNote(settings); !note.empty()) Complain(EX_OK, options.rules + ": " + note);
+  SecondsFile seconds;
+  if (const int status = seconds.Open(options.csv); status != EX_OK) return status;
+  Replay replay(options.replay);
+  replay.OnSecond([&seconds](const ReplaySecond& second) { seconds.Add(second); });
+  int status = EX_OK;
+  {
+    ProgressLine progress;
+    for (const std::string& path : options.logs) {
+      const int read = ReadLog(path, replay, progress);
+      if (read == EX_NOINPUT) return read;
+      status = std::max(status, read);
+    }
+  }
+  replay.Finish();
+  if (const int closed = seconds.Close(); closed != EX_OK) return closed;
+  const Replay::Counts& counts = replay.counts();
+  if (options.csv != "-") {
+    PrintSummary(options, replay);
+    PrintRules(replay);
+    PrintTags(replay, options.top);
+    if (std::fflush(stdout) != 0) return Complain(EX_IOERR, "the output could not be written");
+  }
+  if (counts.lines > 0 && counts.unreadable == counts.lines) {
+    return Complain(EX_DATAERR, "no line is in the common or the combined format");
+  }
+  return status;
+}
+
+}    // namespace
+
+void AddReplayCommand(CLI::App& app, int& status) {
+  CLI::App* command = app.add_subcommand("replay", "Ask a fleet what a web server's log has, and say who is refused");
+  const auto options = std::make_shared<ReplayCommandOptions>();
+  command->add_option("LOG", options->logs, "Access logs in order, also gzipped, or \"-\"")->required();
+  command->add_option("--rules", options->rules, "The settings whose rules apply, dthrottled.toml")->required();
+  command->add_option("--hosts", options->replay.hosts, "How many hosts share the requests")
+      ->check(CLI::Range(std::uint32_t{1}, kReplayHostsMax))
+      ->capture_default_str();
+  command->add_option("--tag", options->tag, "What a line asks for, with fields such as %h %u %m %U")
+      ->capture_default_str();
+  command->add_option("--spread", options->replay.spread, "To which host a request goes: random, sticky, round-robin")
+      ->transform(CLI::Transformer(kSpreads));
+  command->add_option("--seed", options->replay.seed, "What chance is made of")->capture_default_str();
+  command->add_option("--top", options->top, "How many of the most refused tags to print")->capture_default_str();
+  command->add_option("--csv", options->csv, "Write every second that has requests to this file");
+  command->callback([options, &status] { status = RunReplay(*options); });
+}
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,44 @@
+#include "lab/run_command.h"
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include <memory>
+
+#include "lab/fleet_options.h"
+#include "lab/render.h"
+
+namespace dthrottle::lab {
+namespace {
+
+constexpr std::size_t kRowsDefault = 60;
+
+struct RunOptions {
+  FleetFileOptions fleet;
+  OutputOptions output;
+  std::size_t rows = kRowsDefault;
+};
+
+int Run(const RunOptions& options) {
+  FleetFile file;
+  if (const int status = ReadFleet(options.fleet, file); status != EX_OK) return status;
+  const std::vector<Scheme> schemes = {{"fleet", "", SimulateAll(file, std::nullopt)}};
+  if (options.output.csv != "-" && options.output.measures != "-") {
+    fmt::print("{}{}", RenderFleet(file, InputName(options.fleet.path)),
+               RenderRun(schemes.front().series, options.rows));
+  }
+  return WriteOutputs(options.output, schemes);
+}
+
+}    // namespace
+
+void AddRunCommand(CLI::App& app, int& status) {
+  CLI::App* command = app.add_subcommand("run", "Simulate a fleet: how far it is from one bucket for all");
+  const auto options = std::make_shared<RunOptions>();
+  AddFleetOptions(*command, options->fleet);
+  AddOutputOptions(*command, options->output);
+  command->add_option("--rows", options->rows, "Seconds to print")->capture_default_str();
+  command->callback([options, &status] { status = Run(*options); });
+}
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,93 @@
+#include "lab/workload.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+
+namespace dthrottle::lab {
+
+ArrivalStream::ArrivalStream(const Workload& workload, std::size_t hosts, Prng prng)
+    : workload_(workload),
+      hosts_(hosts),
+      prng_(prng),
+      host_ranks_(hosts, workload.spread == Workload::Spread::kZipf ? workload.host_exponent : 0),
+      tag_ranks_(workload.tags, workload.tag_exponent) {
+  DT_CHECK(workload.rate > 0 && workload.tags > 0 && hosts > 0 && workload.group > 0 && workload.group <= hosts);
+  DT_CHECK(workload.off == Duration::zero() || workload.on > Duration::zero());
+}
+
+// The rate is constant between changes, so the next query comes when its integral has grown by one, or by an
+// exponential variable of mean one.
+std::optional<Arrival> ArrivalStream::Next() {
+  double left = workload_.poisson ? Exponential(prng_) : 1;
+  for (;;) {
+    TakeTurns(since_);
+    const double rate = RateAfter(since_) / 1e9;
+    const Duration change = NextChangeAfter(since_);
+    const double wait = left / rate + part_;    // endless while the rate is zero
+    if (wait < static_cast<double>((change - since_).count())) {
+      since_ += Duration(static_cast<Duration::rep>(wait));
+      part_ = wait - std::floor(wait);
+      break;
+    }
+    if (workload_.from + change >= workload_.until) return std::nullopt;
+    left -= rate * (static_cast<double>((change - since_).count()) - part_);
+    part_ = 0;
+    since_ = change;
+  }
+  const WorldTime at = workload_.from + since_;
+  if (at >= workload_.until) return std::nullopt;
+  const std::size_t tag = workload_.tags == 1 ? 0 : tag_ranks_(prng_);
+  return Arrival{at, PickHost(tag), tag};
+}
+
+void ArrivalStream::TakeTurns(Duration since) {
+  if (workload_.off == Duration::zero()) return;
+  while (since >= turn_ends_) {
+    on_ = !on_;
+    const Duration mean = on_ ? workload_.on : workload_.off;
+    const auto random = static_cast<double>(mean.count()) * (workload_.random_turns ? Exponential(prng_) : 1);
+    turn_ends_ += Duration(std::max<Duration::rep>(static_cast<Duration::rep>(random), 1));
+  }
+}
+
+double ArrivalStream::RateAfter(Duration since) const {
+  const Duration flash = since - workload_.flash_after;
+  const bool crowd = flash >= Duration::zero() && flash < workload_.flash_lasts;
+  const bool on = workload_.off == Duration::zero() || on_;
+  return workload_.rate * (on ? 1 : workload_.quiet) * (crowd ? workload_.flash_factor : 1);
+}
+
+Duration ArrivalStream::NextChangeAfter(Duration since) const {
+  const Duration flash = workload_.flash_after;
+  Duration next = WorldTime::max() - std::max(workload_.from, WorldTime{});
+  if (workload_.off > Duration::zero()) next = turn_ends_;
+  for (const Duration change : {flash, flash + workload_.flash_lasts}) {
+    if (change > since) next = std::min(next, change);
+  }
+  return next;
+}
+
+std::uint32_t ArrivalStream::PickHost(std::size_t tag) {
+  switch (workload_.spread) {
+    case Workload::Spread::kInTurns:
+      return turn_++ % static_cast<std::uint32_t>(hosts_);
+    case Workload::Spread::kUniform:
+      return static_cast<std::uint32_t>(prng_.Below(hosts_));
+    case Workload::Spread::kZipf:
+      return static_cast<std::uint32_t>(host_ranks_(prng_));
+    case Workload::Spread::kSticky:
+      return static_cast<std::uint32_t>(Prng(tag).Below(hosts_));
+    case Workload::Spread::kGroup:
+      for (; since_ >= group_until_; group_until_ += workload_.stays) {
+        const auto further =
+            workload_.group + prng_.Below(std::max<std::uint64_t>(hosts_ - 2 * workload_.group + 1, 1));
+        first_ = static_cast<std::uint32_t>((first_ + further) % hosts_);
+      }
+      return static_cast<std::uint32_t>((first_ + prng_.Below(workload_.group)) % hosts_);
+  }
+  return 0;
+}
+
+}    // namespace dthrottle::lab

@@ -1,0 +1,90 @@
+// Queries as they come: when, to which host, about which tag.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/names.h"
+#include "base/prng.h"
+#include "base/tokens.h"
+#include "lab/clock.h"
+#include "lab/sampling.h"
+
+namespace dthrottle::lab {
+
+struct Workload {
+  // When. Bursts are steady or Poisson while they are on; a flash crowd multiplies the rate for a while.
+  double rate = 1;    // queries/s while on
+  bool poisson = false;
+  Duration on{}, off{};         // in turns, on first; always on if `off` is zero
+  bool random_turns = false;    // as long as that on average, exponentially distributed
+  double quiet = 0;             // of the rate, while off
+  Duration flash_after{}, flash_lasts{};
+  double flash_factor = 1;
+  WorldTime from{}, until = WorldTime::max();
+
+  // Where to.
+  enum class Spread {
+    kInTurns,
+    kUniform,
+    kZipf,      // host 0 gets most
+    kSticky,    // all queries about one tag to one host
+    kGroup,     // only to `group` hosts, uniform, for `stays`; then to as many others, from anywhere on
+  };
+  Spread spread = Spread::kUniform;
+  double host_exponent = 1;    // of kZipf
+  std::size_t group = 1;       // of kGroup; 1: all to one host
+  Duration stays = std::chrono::seconds(2);
+
+  // About whom: tags are `tag` with a number behind it, or just `tag` if there is one.
+  std::string tag = "client";
+  std::size_t tags = 1;
+  double tag_exponent = 0;    // 0: all alike
+  Cost cost = 1;
+};
+
+inline constexpr std::string_view kSpreadNames[] = {"in-turns", "uniform", "zipf", "sticky"};
+constexpr std::span<const std::string_view> Names(Workload::Spread) {
+  return kSpreadNames;
+}
+
+// The tag of that number, below `workload.tags`.
+inline std::string TagOf(const Workload& workload, std::size_t number) {
+  return workload.tags == 1 ? workload.tag : workload.tag + std::to_string(number);
+}
+
+struct Arrival {
+  WorldTime at;
+  std::uint32_t host;
+  std::size_t tag;    // below Workload::tags
+};
+
+class ArrivalStream {
+ public:
+  ArrivalStream(const Workload& workload, std::size_t hosts, Prng prng);
+
+  // None when the workload is over.
+  std::optional<Arrival> Next();
+
+ private:
+  void TakeTurns(Duration since);
+  double RateAfter(Duration since) const;
+  Duration NextChangeAfter(Duration since) const;
+  std::uint32_t PickHost(std::size_t tag);
+
+  Workload workload_;
+  std::size_t hosts_;
+  Prng prng_;
+  Zipf host_ranks_, tag_ranks_;
+  Duration since_{};    // workload_.from
+  double part_ = 0;     // of a nanosecond, beyond that
+  bool on_ = false;
+  Duration turn_ends_{};    // of being on or off, after workload_.from
+  std::uint32_t turn_ = 0;
+  std::uint32_t first_ = 0;    // of the group
+  Duration group_until_{};
+};
+
+}    // namespace dthrottle::lab
