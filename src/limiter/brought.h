@@ -3,8 +3,8 @@
 // its buckets in a table of its own, so that a tag here and the same tag under a rule have nothing to do with each
 // other.
 //
-// A bucket is the instant at which it is full, which is read under the numbers of each query. Whoever changes them
-// keeps the time that the bucket needs to fill, as in redis-cell. The depth under which a bucket was last spent from is
+// A bucket is the instant at which it is full, which is read under the numbers of each query. Other numbers leave the
+// time that the bucket needs to fill as it was, as in redis-cell. The depth under which a bucket was last spent from is
 // kept beside it, rounded up, for the one thing that happens without a query: choosing what is forgotten when the table
 // has no room (bucket/forget.h), where all of them count as under one rule.
 #pragma once
@@ -18,6 +18,7 @@
 #include "base/time.h"
 #include "bucket/table.h"
 #include "limiter/limiter.h"
+#include "query/over_long.h"
 #include "query/verdict.h"
 
 namespace dthrottle {
@@ -28,7 +29,7 @@ struct BroughtLimit {
   std::int64_t count;
   std::int64_t period_s;
 
-  // None if the numbers are not within the bounds of bucket.h.
+  // None if the numbers are not within the bounds of bucket/bucket.h.
   std::optional<Shape> ToShape() const;
 };
 
@@ -44,7 +45,7 @@ class BroughtLimits final : private SlotPolicy {
   // Gives back `query.cost` tokens; beyond full they are lost.
   Standing GiveBack(const Query& query, const Shape& shape, Instant now);
 
-  // Of over-long tags.
+  // For the digests of over-long tags.
   const DigestKey& digest_key() const { return table_->keys().digest; }
 
   Table& table() { return *table_; }

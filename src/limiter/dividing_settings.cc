@@ -7,18 +7,8 @@
 namespace dthrottle {
 
 std::optional<Graph> UnnamedGraph(const Settings& settings, std::uint32_t nodes) {
-  switch (settings.capacity.graph) {
-    case CapacityGraph::kRing:
-      return RingTopology(nodes);
-    case CapacityGraph::kRegular:
-      return RegularTopology(nodes, settings.capacity.degree);
-    case CapacityGraph::kComplete:
-      return CompleteTopology(nodes);
-    case CapacityGraph::kList:
-    case CapacityGraph::kFile:
-      break;
-  }
-  return std::nullopt;
+  if (settings.capacity.graph != CapacityGraph::kRegular) return std::nullopt;
+  return RegularTopology(nodes, settings.capacity.degree);
 }
 
 CapacitySettings MakeCapacitySettings(const Settings& settings, std::vector<std::string> members, Graph graph,
@@ -31,7 +21,6 @@ CapacitySettings MakeCapacitySettings(const Settings& settings, std::vector<std:
   made.lease = from.lease;
   made.indicator = FindIndicator(from.indicator);
   if (from.gain > 0) made.gain = from.gain;
-  made.on_isolation = from.on_isolation == IsolatedShare::kKeep ? OnIsolation::kKeep : OnIsolation::kReserve;
   made.tags_max = from.tags_max;
   return made;
 }

@@ -1,68 +1,75 @@
 #include "limiter/limiter.h"
 
-#include <algorithm>
-
 #include "base/check.h"
+#include "limiter/retention.h"
+#include "limiter/shedder.h"
+#include "share/ways.h"
 
 namespace dthrottle {
 
-NamedTag::NamedTag(std::string bytes, std::size_t tag_bytes_max, const DigestKey& key) : bytes_(std::move(bytes)) {
-  query_.cost = 1;
-  if (bytes_.size() <= tag_bytes_max) {
-    query_.tag = {bytes_};
-    return;
-  }
-  reader_ = std::make_unique<OverLongReader>(key);
-  reader_->Read(bytes_);
-  reader_->Read("\r");    // as a line's end has it, so that a CR before it is part of the tag
-  over_long_ = reader_->Finish();
-  query_.tag = {std::string_view(over_long_.digest.data(), over_long_.digest.size()), true};
-  query_.over_long = &over_long_;
-}
-
 Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
                  std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes)
-    : rules_(std::move(rules)) {
-  DT_CHECK(rules_ != nullptr && lanes > 0);
-  for (std::size_t i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
-  counter_of_rule_ = AssignCounters(*rules_);
+    : core_(std::make_unique<LimiterCore>(lanes)),
+      ways_(std::make_unique<Ways>(*core_)),
+      shedder_(std::make_unique<Shedder>()),
+      retention_(std::make_unique<Retention>(Lane::kCounters)) {
+  DT_CHECK(rules != nullptr && lanes > 0);
+  core_->rules = std::move(rules);
+  std::vector<std::size_t> counters =
+      core_->tally.Assign(*core_->rules, [&](std::size_t counter) { Reassigned(counter); });
+  core_->tally.Use(counters);
   Table::Opened opened =
-      Table::Open(region, {boot_id, rules_->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
-  table_ = std::move(opened.table);
+      Table::Open(region, {boot_id, core_->rules->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
+  core_->table = std::move(opened.table);
   discarded_ = opened.discarded;
+}
+
+Limiter::~Limiter() = default;
+
+const Rulebook& Limiter::rules() const {
+  return *core_->rules;
+}
+
+Table& Limiter::table() {
+  return *core_->table;
+}
+
+const Table& Limiter::table() const {
+  return *core_->table;
+}
+
+const Tally& Limiter::tally() const {
+  return core_->tally;
 }
 
 // ---- What the table asks ----
 
 Claim Limiter::ClaimOf(const Slot& slot, Instant now) const {
-  const Limit& limit = rules_->limit(slot.limit);
+  const Limit& limit = core_->limit(slot.limit);
   return {limit.rule, slot.bucket.Drained(limit.shape, now) > 0.5};
 }
 
 void Limiter::Forgot(const Slot& slot, unsigned earned) {
-  retention_.Forgot(counter_of_rule_[rules_->limit(slot.limit).rule], earned >= merit::kRefused);
+  retention_->Forgot(core_->tally.counter(core_->limit(slot.limit).rule), earned >= merit::kRefused);
 }
 
 bool Limiter::Plausible(const Slot& slot, Instant now) const {
-  // Debt has a floor far above this; beyond it, the bytes are not ours.
-  constexpr double kDrainedMax = 1e4;
-  if (slot.limit >= rules_->limits()) return false;
-  const Limit& limit = rules_->limit(slot.limit);
-  // A divided limit knows no debt, only parts too small for the whole depth.
-  return limit.divided || slot.bucket.Drained(limit.shape, now) <= kDrainedMax;
+  if (slot.limit >= core_->rules->limits()) return false;
+  const Limit& limit = core_->limit(slot.limit);
+  return ways_->With(limit, [&](const auto& way) { return way.Plausible(slot.bucket, limit, now); });
 }
 
 bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {
   const Limit* before = previous_ != nullptr ? &previous_->limit(slot.limit) : nullptr;
   std::optional<LimitIndex> found;
   if (!tag.is_digest) {
-    found = rules_->Find(tag.bytes);
+    found = core_->rules->Find(tag.bytes);
   } else if (before != nullptr && before->rule < previous_->rules().size()) {
-    // Of an over-long tag only the digest is left: it stays with the rule of the same name.
-    found = rules_->Named(previous_->rules()[before->rule].name);
+    // The digest is all that is left of an over-long tag: it stays with the rule of the same name.
+    found = core_->rules->Named(previous_->rules()[before->rule].name);
   }
   if (!found.has_value()) return false;
-  const Limit& after = rules_->limit(*found);
+  const Limit& after = core_->limit(*found);
   if (after.mode == Mode::kOff) return false;
   if (before == nullptr) {    // the process that knew was killed before it had rewritten this slot
     slot.bucket = slot.bucket.WithoutDebt(after.shape, now);
@@ -71,24 +78,6 @@ bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {
   }
   slot.limit = *found & kLimitIndexMax;
   return true;
-}
-
-// ---- Parts ----
-
-CapacityKey Limiter::KeyOf(const Tag& tag, const Limit& limit) const {
-  return CapacityKeyOf(rules_->number(limit.rule), tag.bytes, tag.is_digest);
-}
-
-PartTable::Entry* Limiter::EntryOf(const Tag& tag, const Limit& limit) {
-  return limit.divided && parts_.size() > 0 ? parts_.Find(KeyOf(tag, limit)) : nullptr;
-}
-
-Shape Limiter::ShapeHere(const Limit& limit, const PartTable::Entry* entry, Instant now) const {
-  return limit.divided ? PartOf(limit.shape, parts_.PartNow(entry, now)) : limit.shape;
-}
-
-bool Limiter::TakeNoted(NotedTag& noted) {
-  return std::any_of(lanes_.begin(), lanes_.end(), [&](auto& lane) { return lane->noted_.TryPop(noted); });
 }
 
 }    // namespace dthrottle

@@ -19,8 +19,8 @@ void Retention::Forgot(std::size_t rule, bool refusing) {
   if (refusing) rules_[rule].refusing.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Retention::Look(Table& table, const std::function<std::size_t(LimitIndex)>& rule_of, Instant now) {
-  const Instant before = std::exchange(looked_at_, now);
+void Retention::Sample(Table& table, const std::function<std::size_t(LimitIndex)>& rule_of, Instant now) {
+  const Instant before = std::exchange(sampled_at_, now);
   if (before == Instant::min() || now <= before) return;
   const double elapsed_s = Seconds(now - before);
 

@@ -21,7 +21,7 @@ namespace dthrottle {
 
 class Retention {
  public:
-  // How often Look wants to be called, and the time over which it averages.
+  // How often Sample wants to be called, and the time over which it averages.
   static constexpr Duration kEvery = std::chrono::seconds(1);
   static constexpr Duration kAveraged = std::chrono::seconds(10);
 
@@ -39,7 +39,7 @@ class Retention {
   // ---- The rest is for one thread ----
 
   // Brings the averages up to `now`. `rule_of` says which rule a limit is of.
-  void Look(Table& table, const std::function<std::size_t(LimitIndex)>& rule_of, Instant now);
+  void Sample(Table& table, const std::function<std::size_t(LimitIndex)>& rule_of, Instant now);
 
   // Since the rule has had its number.
   Totals totals(std::size_t rule) const;
@@ -60,7 +60,7 @@ class Retention {
   };
 
   std::vector<Counts> rules_;
-  Instant looked_at_ = Instant::min();    // never
+  Instant sampled_at_ = Instant::min();    // never
   std::size_t next_cell_ = 0;
 };
 

@@ -10,8 +10,8 @@
 
 namespace dthrottle {
 
-// Whether a connection whose first bytes are `bytes` speaks HTTP: "METHOD TARGET HTTP/1.1" on its first line. Of a line
-// that is not whole yet and will not be kept (`cut`), "METHOD /" is enough.
+// Whether a connection whose first bytes are `bytes` speaks HTTP: "METHOD TARGET HTTP/1.1" on its first line. "METHOD
+// /" is enough where the line is not whole yet and will not be kept (`cut`).
 inline bool BeginsWithHttp(std::string_view bytes, bool cut) {
   constexpr std::size_t kMethodBytesMax = 16;
   std::string_view line = bytes.substr(0, bytes.find('\n'));

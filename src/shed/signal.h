@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/names.h"
 #include "shed/logistic.h"
 
 namespace dthrottle {
@@ -14,11 +15,7 @@ enum class ShedSignal {
   kPressure,    // share of time in which something waited for memory (PSI "some", 10 s), percent
   kReported,    // a number that an application reports
 };
-
-inline constexpr std::string_view Name(ShedSignal signal) {
-  constexpr std::string_view kNames[] = {"cgroup", "host", "pressure", "reported"};
-  return kNames[static_cast<int>(signal)];
-}
+DT_NAMES(ShedSignal, "cgroup", "host", "pressure", "reported")
 
 inline constexpr bool IsMemory(ShedSignal signal) {
   return signal == ShedSignal::kCgroup || signal == ShedSignal::kHost;

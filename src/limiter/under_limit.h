@@ -1,0 +1,36 @@
+// What a query's verdict is under its limit, and how it is counted. For the files that decide: answer.cc and ask.cc.
+#pragma once
+
+#include "limiter/limiter.h"
+#include "share/ways.h"
+#include "tally/lane.h"
+
+namespace dthrottle {
+
+// A query that is refused counts as shadowed and is served in shadow mode.
+inline Verdict Refuse(const Limit& limit, Verdict refusal, RuleCounters& counters) {
+  if (limit.mode == Mode::kShadow) {
+    counters.shadowed.Add();
+    return Verdict::kServe;
+  }
+  (refusal == Verdict::kShed ? counters.shed : counters.throttled).Add();
+  return refusal;
+}
+
+inline Verdict Serve(RuleCounters& counters) {
+  counters.served.Add();
+  return Verdict::kServe;
+}
+
+// Decides by the limit's way of sharing.
+[[gnu::always_inline]] inline Verdict DecideUnderLimit(Ways& ways, Asked& asked, RuleCounters& counters,
+                                                       Standing* standing) {
+  const bool within = ways.Decide(asked);
+  const Bucket& bucket = asked.bucket();
+  if (standing != nullptr) *standing = {asked.shape, bucket, asked.index};
+  if (!within) return Refuse(asked.limit, Verdict::kThrottle, counters);
+  if (bucket.IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add();
+  return Serve(counters);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,302 @@
+#include "share/capacity/dividing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kTagsPerSlice = 256;
+constexpr Duration kRetryParts = std::chrono::milliseconds(5);
+
+// How long demand is remembered. Shorter is more noise, longer a later answer to a change.
+constexpr int kMemoryRounds = 2;
+
+// Demand is told when it has changed by more than this part of the capacity.
+constexpr double kTold = 1e-3;
+
+PartTable::Lent ToLent(const CapacityStanding& standing) {
+  return {PartOfWhole(standing.other), PartOfWhole(standing.reserve), standing.valid_until};
+}
+
+}    // namespace
+
+Instant DividingRings::Turn(CapacityExchange* exchange, Instant now) {
+  Measured(exchange, now);
+  if (exchange == nullptr) return Instant::max();
+  const Instant next = exchange->Tick(now);
+  Tell(*exchange);
+  return next;
+}
+
+void DividingRings::Drain(CapacityExchange& exchange, Instant now) {
+  Measured(&exchange, now);
+  Tell(exchange);
+}
+
+void DividingRings::Measured(CapacityExchange* exchange, Instant now) {
+  for (ToCapacity demands; to_capacity.TryPop(demands);) {
+    if (exchange != nullptr) exchange->SetDemand(demands, now);
+  }
+}
+
+void DividingRings::Tell(CapacityExchange& exchange) {
+  if (from_capacity.full()) return;    // the limiter is behind; it gets all of it later
+  FromCapacity item;
+  const CapacityStanding standing = exchange.standing();
+  if (!(standing == told)) item.standing = told = standing;
+  while (exchange.TakeShares(item.shares)) continue;
+  if (item.standing || !item.shares.empty()) from_capacity.TryPush(std::move(item));
+}
+
+Dividing::Dividing(Division& division, ToCapacityRing& to_capacity, FromCapacityRing& from_capacity,
+                   std::size_t tags_max, Duration interval, Instant now)
+    : division_(division),
+      to_capacity_(to_capacity),
+      from_capacity_(from_capacity),
+      tags_max_(tags_max),
+      interval_(interval),
+      alpha_(DemandEstimate::Alpha(interval, kMemoryRounds * interval)),
+      next_(now + interval),
+      rules_(division.rules().fingerprint()),
+      now_(now) {
+  division_.ChangeParts([&](PartTable& parts) { parts.Reset(tags_max, division_.core().table->keys().tag_hash); });
+}
+
+Dividing::Kept Dividing::Keep() {
+  Kept kept{standing_, rules_, pins_, participants_, {}};
+  division_.ChangeParts([&](PartTable& parts) {
+    for (const auto& [key, participant] : participants_) {
+      const PartTable::Entry* const entry = parts.Find(key);
+      if (entry != nullptr && entry->part != PartTable::kUsual) kept.parts[key] = entry->part;
+    }
+  });
+  return kept;
+}
+
+void Dividing::Kept::PutInForce(Division& division, std::size_t tags_max) const {
+  division.ChangeParts([&](PartTable& table) {
+    table.Reset(tags_max, division.core().table->keys().tag_hash);
+    table.Lend(ToLent(standing));
+    for (const auto& [key, participant] : participants) {
+      PartTable::Entry* const entry = table.Add(key);
+      if (entry == nullptr) continue;
+      entry->named = participant.capacity > 0;
+      if (const auto part = parts.find(key); part != parts.end()) entry->part = std::clamp(part->second, 0.0, 1.0);
+    }
+  });
+}
+
+void Dividing::Resume(Kept kept, Instant now) {
+  kept.PutInForce(division_, tags_max_);
+  standing_ = kept.standing;
+  serial_ = standing_.serial;
+  rules_ = kept.rules;
+  pins_ = kept.pins;
+  participants_ = std::move(kept.participants);
+  while (participants_.size() > tags_max_) participants_.erase(std::prev(participants_.end()));
+  for (auto& [key, p] : participants_) {
+    p.demand.SetAlpha(alpha_);
+    p.arrivals = 0;
+    p.counted_at = now;
+  }
+}
+
+bool Dividing::Work(Instant now) {
+  now_ = now;
+  if (division_.rules().fingerprint() != rules_) FollowRules();
+  const bool more = Apply();
+  if (!measuring_ && now >= next_) {
+    TakeNotes(now);
+    measuring_ = true;
+    measured_ = {};
+  }
+  return (measuring_ && Measure(now)) || more;
+}
+
+// ---- Parts ----
+
+bool Dividing::Apply() {
+  if (applied_ == incoming_.shares.size()) {
+    applied_ = 0;
+    incoming_ = FromCapacity();
+    if (!from_capacity_.TryPop(incoming_)) return false;
+    if (incoming_.standing) Adopt(*incoming_.standing);
+  }
+  const std::size_t end = std::min(applied_ + kTagsPerSlice, incoming_.shares.size());
+  for (std::size_t i = applied_; i < end; ++i) {
+    Join(incoming_.shares[i].key, now_);
+    Hear(incoming_.shares[i]);
+  }
+  division_.ChangeParts([&](PartTable& parts) {
+    for (; applied_ < end; ++applied_) {
+      const TagShare& share = incoming_.shares[applied_];
+      if (PartTable::Entry* const entry = parts.Find(share.key)) entry->part = PartOfWhole(share.parts);
+    }
+  });
+  return applied_ < incoming_.shares.size() || !from_capacity_.empty();
+}
+
+// A new serial begins anew: nobody has a share, and who asks for nothing takes part no more.
+void Dividing::Adopt(const CapacityStanding& standing) {
+  const bool anew = std::exchange(serial_, standing.serial) != standing.serial;
+  standing_ = standing;
+  division_.ChangeParts([&](PartTable& parts) {
+    parts.Lend(ToLent(standing));
+    if (!anew) return;
+    parts.ForgetParts();
+    std::erase_if(participants_, [&](const auto& one) {
+      if (one.second.told > 0) return false;
+      parts.Remove(one.first);
+      return true;
+    });
+  });
+  if (!anew) return;
+  for (auto& [key, p] : participants_) {
+    p.told = std::numeric_limits<double>::infinity();    // it is told again
+    p.confirmed = 0;
+    p.share = kWhole;
+  }
+}
+
+// Null if there is no room: the tag keeps the usual part.
+Dividing::Participant* Dividing::Join(const CapacityKey& key, Instant now) {
+  const auto known = participants_.find(key);
+  if (known != participants_.end()) return &known->second;
+  if (participants_.size() >= tags_max_) {
+    ++crowded_;
+    return nullptr;
+  }
+  division_.ChangeParts([&](PartTable& parts) { parts.Add(key); });
+  Participant participant{.tag = {},
+                          .rule = {},
+                          .demand = DemandEstimate(alpha_),
+                          .counted_at = now,
+                          .pin = ++pins_};    // no number twice, or an old confirmation might fit
+  participant.pin_told = participant.pin;
+  return &participants_.emplace(key, std::move(participant)).first->second;
+}
+
+void Dividing::TakeNotes(Instant now) {
+  const Rulebook& rules = division_.rules();
+  NotedTag noted;
+  for (std::size_t i = 0; i < tags_max_ && division_.TakeNoted(noted); ++i) {
+    const Limit& limit = rules.limit(noted.limit);
+    const Tag tag = noted.kept.tag();
+    const CapacityKey key = division_.KeyOf(tag, limit);
+    Participant* const p = Join(key, now);
+    if (p == nullptr) continue;
+    p->tag = tag.bytes;
+    p->is_digest = tag.is_digest;
+    p->rule = rules.rules()[limit.rule].name;
+    p->capacity = rules.rate(noted.limit);
+    division_.ChangeParts([&](PartTable& parts) {
+      if (PartTable::Entry* const entry = parts.Find(key)) entry->named = true;
+    });
+  }
+}
+
+// Other rules: rates may be others, and who is under no divided limit any more is asked for nothing. The key stays with
+// the rule's name.
+void Dividing::FollowRules() {
+  const Rulebook& rules = division_.rules();
+  rules_ = rules.fingerprint();
+  for (auto& [key, p] : participants_) {
+    if (p.capacity == 0) continue;
+    const auto limit = p.is_digest ? rules.Named(p.rule) : rules.Find(p.tag);
+    if (limit && rules.limit(*limit).divided && rules.rules()[rules.limit(*limit).rule].name == p.rule) {
+      p.capacity = rules.rate(*limit);
+    }
+  }
+}
+
+// ---- Leases ----
+
+std::optional<LeasePart> Dividing::Lease(std::string_view tag, const LeaseUse& use, Instant now) {
+  const Rulebook& rules = division_.rules();
+  const auto found = rules.Find(tag);
+  if (!found || !rules.limit(*found).divided) return std::nullopt;
+  const Limit& limit = rules.limit(*found);
+  const bool lent = now < standing_.valid_until;
+  const LeasePart reserve{PartOfWhole(standing_.reserve), PartOfWhole(standing_.reserve), Instant::max()};
+  Participant* const p = Join(division_.KeyOf({tag}, limit), now);
+  if (p == nullptr) return reserve;
+  p->tag = tag;
+  p->rule = rules.rules()[limit.rule].name;
+  p->capacity = rules.rate(*found);
+  p->lease_wants = use.wants;
+  p->pinned_until = standing_.valid_until;
+  // As much as is wanted, but no more than the share: neighbours wait for the rest. What is out stays pinned.
+  const auto parts = [](double part) {
+    return static_cast<Parts>(std::ceil(std::clamp(part, 0.0, 1.0) * static_cast<double>(kWhole)));
+  };
+  const Parts pinned = std::max(std::min(parts(use.wants), p->share), parts(use.has));
+  if (pinned != p->pinned) {
+    p->pinned = pinned;
+    p->pin = ++pins_;
+    p->confirmed = std::min(p->confirmed, pinned);
+  }
+  if (!lent) return reserve;
+  const double part = PartOfWhole(std::max(p->confirmed, standing_.reserve));
+  return LeasePart{part, std::min(part, PartOfWhole(p->share)), standing_.valid_until};
+}
+
+// An answer to an older pin says nothing of what may be given away since.
+void Dividing::Hear(const TagShare& share) {
+  const auto found = participants_.find(share.key);
+  if (found == participants_.end()) return;
+  Participant& p = found->second;
+  p.share =
+      share.blocked == 0 ? kWhole : std::max(share.parts - std::min(share.blocked, share.parts), standing_.reserve);
+  if (share.pin == p.pin) p.confirmed = std::min(share.parts, p.pinned);
+}
+
+// ---- Demand ----
+
+// The demand on a tag that came since the last round is told with the next one, from a whole interval.
+bool Dividing::Measure(Instant now) {
+  auto p = participants_.upper_bound(measured_);
+  const auto first = p;
+  std::size_t n = 0;
+  division_.ChangeParts([&](PartTable& parts) {
+    for (; p != participants_.end() && n < kTagsPerSlice; ++p, ++n) {
+      auto& [key, tag] = *p;
+      const PartTable::Entry* const entry = parts.Find(key);
+      if (entry == nullptr || now - tag.counted_at < interval_ / 2) continue;
+      tag.demand.Observe(static_cast<double>(entry->arrivals - tag.arrivals) / Seconds(now - tag.counted_at));
+      tag.arrivals = entry->arrivals;
+      tag.counted_at = now;
+    }
+  });
+  for (auto i = first; i != p; ++i) {
+    auto& [key, tag] = *i;
+    measured_ = key;
+    if (tag.pinned > 0 && now >= tag.pinned_until) {    // nobody leases it any more
+      tag.pinned = 0;
+      tag.lease_wants = 0;
+      tag.pin = ++pins_;
+    }
+    const double asked = tag.demand.value() + tag.lease_wants * tag.capacity;
+    const double demand = asked < kTold * tag.capacity ? 0 : asked;
+    const bool same = std::abs(demand - tag.told) < kTold * tag.capacity && tag.pin == tag.pin_told;
+    if (tag.capacity == 0 || same) continue;
+    tag.told = demand;
+    tag.pin_told = tag.pin;
+    outgoing_.push_back({key, tag.capacity, demand, tag.pinned, tag.pin});
+  }
+  const bool more = p != participants_.end();
+  if (!outgoing_.empty() && !to_capacity_.TryPush(std::move(outgoing_))) {
+    next_ = now + kRetryParts;    // the other half is far behind; nothing is lost
+    return false;
+  }
+  outgoing_.clear();
+  if (more) return true;
+  measuring_ = false;
+  next_ += interval_ * ((now - next_) / interval_ + 1);
+  return false;
+}
+
+}    // namespace dthrottle

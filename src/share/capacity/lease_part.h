@@ -1,0 +1,19 @@
+// Leases out of a host's part of a tag, in parts of the whole limit.
+#pragma once
+
+#include "base/time.h"
+
+namespace dthrottle {
+
+struct LeaseUse {
+  double wants = 0;
+  double has = 0;    // leased out
+};
+
+struct LeasePart {
+  double part = 0;     // that may be leased out until then
+  double share = 0;    // that should be: neighbours wait for the rest of the part
+  Instant until{};
+};
+
+}    // namespace dthrottle

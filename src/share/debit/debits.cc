@@ -1,0 +1,266 @@
+// What peers say: hits that they served, and buckets as they have them.
+#include "share/debit/debits.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "share/accuracy/accuracy.h"
+#include "share/inspection.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+namespace {
+
+// The bytes under which the table has an entry's tag. The name of its rule follows a digest, because nothing is left
+// that a rule could be matched with.
+Tag TableTag(const Tag& tag) {
+  return tag.is_digest ? Tag{tag.bytes.substr(0, kDigestBytes), true} : tag;
+}
+
+}    // namespace
+
+void Debits::ShareWith(std::size_t peers, Duration period) {
+  core_.table->Exclusively([&] {
+    core_.peers = peers;
+    core_.root_hosts = std::sqrt(static_cast<double>(peers + 1));
+    core_.window = ToTicks(period);
+    certificate_.SetPeriod(period);
+  });
+}
+
+// A peer can take a bucket into debt by what it may itself have served; so much, for all of them, is the most that is
+// ever owed.
+Ticks Debits::MaxDebt(const Limit& limit) const {
+  if (limit.max_debt >= 0) return limit.max_debt;
+  return static_cast<Ticks>(core_.peers + 1) * (limit.shape.depth + core_.window);
+}
+
+// Three periods, or the time in which a bucket refills twice, but from 10 s to 300 s.
+Duration Debits::Horizon(const Limit& limit) const {
+  using namespace std::chrono_literals;
+  if (limit.horizon != Duration::zero()) return limit.horizon;
+  const Duration natural = ToDuration(std::max(3 * core_.window, 2 * limit.shape.depth));
+  return std::clamp<Duration>(natural, 10s, 300s);
+}
+
+// The most tokens of a tag that one host can serve in an interval, in ticks.
+//
+// A bucket gives away at most burst + rate x time, whatever the costs of its queries are and however often its host is
+// killed: it goes on in the table, and so does the interval. Hits that shadow mode lets through beyond the limit are
+// not reported. Hits that are served while the table is walked are reported too early, for which there is a period
+// more, or a second. Only the horizon of a long interval counts: what the bucket cannot have given since then is older
+// than any hit that counts.
+//
+// An honest host loses hits under a limit larger than ours, as long as a reload has not reached both; hits of a tag
+// that was forgiven what it owed; and hits served before a walk in the middle of which it stood still for more than a
+// period. Tokens that were given back and spent again are reported twice and count once.
+Ticks Debits::ServedMax(const Limit& limit, Duration interval) const {
+  const Duration within = std::clamp(interval, Duration(0), Horizon(limit));
+  return limit.shape.depth + ToTicks(within) + std::max(core_.window, ToTicks(std::chrono::seconds(1)));
+}
+
+Debits::Terms Debits::TermsOf(LimitIndex index, Duration interval) {
+  const Limit& limit = core_.limit(index);
+  const auto hits_max = static_cast<std::uint64_t>(ServedMax(limit, interval) / limit.shape.interval + 1);
+  return {index, &limit, MaxDebt(limit), Horizon(limit), &totals_[core_.tally.counter(limit.rule)], hits_max};
+}
+
+Debits::HeardPeer& Debits::HeardPeerOf(std::uint32_t peer) {
+  while (heard_peers_.size() <= peer) heard_peers_.push_back({PeerCeilings::Room(new_tags_max_), {}});
+  return heard_peers_[peer];
+}
+
+void Debits::SetNewTagsMax(std::uint64_t per_second) {
+  new_tags_max_ = per_second;
+  for (HeardPeer& peer : heard_peers_) peer.new_tags = PeerCeilings::Room(new_tags_max_);
+}
+
+// Calls change(told) for each entry that a shared limit of ours is for.
+template <class Change>
+void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change) {
+  DT_CHECK(first + n <= entries.size());
+  const Entry* const list = entries.list().data() + first;
+  counts_.entries += n;
+  const auto tag_of = [&](std::size_t i) { return TableTag(entries.tag(list[i])); };
+  core_.table->ForEach(n, true, tag_of, [&](std::size_t i, const Table::Probe& probe) {
+    const Entry& entry = list[i];
+    const Tag tag = tag_of(i);
+    Table::Shard shard(*core_.table, probe.hash);
+    Slot* const slot = shard.Find(tag, probe, now);
+    const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
+                       : tag.is_digest ? core_.rules->Named(entries.tag(entry).bytes.substr(tag.bytes.size()))
+                                       : core_.rules->Find(tag.bytes);
+    if (!index.has_value() || !core_.limit(*index).shared) {
+      ++counts_.unmatched;
+      return;
+    }
+    change(Told{entry, shard, tag, probe.hash, slot, *index});
+  });
+}
+
+// What peers' hits made of debt in a bucket that had been `before`.
+Tokens Debits::DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now) {
+  const Shape& shape = terms.limit->shape;
+  const Ticks made = std::max<Ticks>(bucket.Debt(shape, now) - before.Debt(shape, now), 0);
+  const Tokens tokens = static_cast<double>(made) / static_cast<double>(shape.interval);
+  terms.totals->overadmitted += tokens;
+  all_totals_.overadmitted += tokens;
+  return tokens;
+}
+
+void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
+                   std::uint32_t peer) {
+  const Duration phase = (to - from) / kPhases;
+  Terms terms;    // of the entry before: most entries have the same limit
+  HeardPeer& heard = HeardPeerOf(peer);
+  ForEach(entries, first, n, now, [&](const Told& told) {
+    if (told.index != terms.index) terms = TermsOf(told.index, to - from);
+    const Entry& entry = told.entry;
+    if (now - to > terms.horizon) {
+      counts_.expired += entry.value;
+      return;
+    }
+    if (told.slot == nullptr && entry.value != 0 && !heard.new_tags.Take(now)) {
+      ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
+      return;
+    }
+    const std::uint64_t hits = std::min(entry.value, terms.hits_max), beyond = entry.value - hits;
+    counts_.hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
+    const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
+    const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
+    DebitOne(told, terms, {peer, static_cast<double>(hits), demand, began, std::min(to, now)}, now);
+  });
+}
+
+// Charges the bucket, and shows the certificate what came of it.
+void Debits::DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now) {
+  const Limit& limit = *terms.limit;
+  const TagAt at{told.tag, told.hash, limit, told.slot};
+  const Heed heed = ways_.With(limit, [&](auto& way) { return way.Hear(word, at, now); });
+  if (word.hits == 0) return;
+  const auto hits = static_cast<std::uint64_t>(word.hits);
+  const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
+  Bucket bucket = before;
+  Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
+  bucket.Debit(limit.shape, hits, heed.charged_at, terms.max_debt, now, waste, core_.window);
+  terms.totals->hits += hits;
+  all_totals_.hits += hits;
+  const Slot* const slot = Store(told, bucket, waste, Source::Peer(word.peer), now);
+  const bool drained = bucket.IsNearLimit(limit.shape, now);
+  const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
+  const Certificate::Hits seen{word.hits, word.when, heed.hits_from, heed.hits_to, false, heed.refused, made};
+  if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return;
+  const TagLook look = TagLookOf(core_, limit, bucket.Level(limit.shape, now));
+  certificate_.Drained(told.hash, told.tag, look, made, heed.told_at_once ? 0 : slot->unreported.hits(), now);
+}
+
+// Puts the bucket into the tag's slot, or into a new one if there is room. Returns the slot.
+Slot* Debits::Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now) {
+  Slot* slot = told.slot;
+  if (slot != nullptr) {
+    slot->bucket = bucket;
+  } else {
+    slot = told.shard.Insert(told.tag, bucket, told.index, source, now);
+  }
+  if (slot != nullptr) {
+    told.shard.waste(slot) = waste;
+  } else {
+    ++counts_.unrecorded;
+  }
+  return slot;
+}
+
+// A donor's word takes a bucket into debt by one host's part of the floor. Deeper debt, which several hosts have made
+// together, is forgiven to the host that joins, because a lie about it would last for as long.
+void Debits::Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
+  ForEach(entries, first, n, now, [&](const Told& told) { MergeOne(told, at, now); });
+}
+
+void Debits::MergeOne(const Told& told, Instant at, Instant now) {
+  constexpr std::uint64_t kFarMicroseconds = std::uint64_t{1} << 47;    // four years, and no overflow in ticks
+  const Limit& limit = core_.limit(told.index);
+  const Instant full_at =
+      at + std::chrono::microseconds(static_cast<std::int64_t>(std::min(told.entry.value, kFarMicroseconds)));
+  const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
+  Bucket bucket = before;
+  const Ticks debt_max = std::min(MaxDebt(limit), limit.shape.depth + core_.window);
+  counts_.debts_disbelieved += ToTicks(full_at) - ToTicks(now) > limit.shape.depth + debt_max;
+  bucket.Merge(limit.shape, full_at, told.slot != nullptr ? told.slot->unreported.hits() : 0, debt_max, now);
+  if (bucket.UntilFull(now) == before.UntilFull(now)) return;
+  // As far as this host knows the bucket was not full lately, so late debits have no wasted refill to be paid from.
+  Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
+}
+
+// ---- The other way ----
+
+bool Debits::AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const {
+  if (!tag.is_digest) return out.Add(tag, said.value, 0, said.demand);
+  const std::size_t rule = core_.limit(limit).rule;
+  if (rule >= core_.rules->rules().size()) return true;
+  std::string named(tag.bytes);
+  named += core_.rules->rules()[rule].name;
+  return out.Add({named, true}, said.value, 0, said.demand);
+}
+
+bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const {
+  const std::size_t before = out.entries.size();
+  if (!AddEntry(tag, limit, said, out.entries)) return false;
+  if (out.entries.size() == before) return true;
+  out.began.push_back(began);
+  account().TookHits(said.value);
+  return true;
+}
+
+// A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
+bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out) {
+  const Limit& limit = core_.limit(slot.limit);
+  if (!limit.shared) return true;
+  const auto reported = ways_.With(limit, [&](auto& way) { return way.Report(tag, slot, waste, from, to, out); });
+  if (reported.has_value()) return *reported;
+  const Ticks began = std::max(waste.Since(ToTicks(to)), ToTicks(from));
+  if (!AddSaid(tag, slot.limit, {slot.unreported.hits(), {}}, began, out)) return false;
+  if (certificate_.tags() == 0) return true;
+  const Instant start(ToDuration(began));
+  const auto hits = static_cast<double>(slot.unreported.hits());
+  const std::uint64_t hash = core_.table->Hash(tag);
+  certificate_.Served(hash, {.hits = hits, .first = start, .from = start, .to = to, .here = true}, to);
+  return true;
+}
+
+// The bucket as the peers know it: without the hits that no report has carried yet.
+bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
+  const Limit& limit = core_.limit(slot.limit);
+  if (!limit.shared) return true;
+  Bucket known = slot.bucket;
+  known.Credit(limit.shape, slot.unreported.hits());
+  const auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
+  return left == 0 || AddEntry(tag, slot.limit, {static_cast<std::uint64_t>(left), {}}, out);
+}
+
+// ---- What is known ----
+
+void Debits::Inspect(const TagAt& at, Inspection& seen, Instant) {
+  if (const TagAccuracy* accuracy = certificate_.Find(at.hash)) seen.accuracy = *accuracy;
+}
+
+void Debits::Reassigned(std::size_t counter) {
+  totals_[counter] = {};
+  certificate_.Reassign(counter, HeardOf(counter));
+}
+
+std::optional<Tokens> Debits::Bound(const Limit& limit, std::span<const PeerAge> peers) const {
+  return ExcessBound({limit.shape.burst(), limit.shape.rate(), std::nullopt, ToDuration(core_.window)}, peers);
+}
+
+void Debits::Certify(Instant now) {
+  dthrottle::Certify(core_, certificate_, [&](std::size_t counter) { return HeardOf(counter); }, now);
+}
+
+// Tokens served under the rule of a counter, by this host and others.
+std::uint64_t Debits::HeardOf(std::size_t counter) const {
+  return core_.tally.CounterTotals(counter).served + totals_[counter].hits;
+}
+
+}    // namespace dthrottle

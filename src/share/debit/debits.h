@@ -1,0 +1,177 @@
+// share = "debit": every host serves from a bucket of its own and debits what its peers say they served. Forecasting
+// adds to this way and reports by it.
+//
+// Reports carry hits of (from, to]; sharing.h collects and merges them slice by slice. What a peer may debit is bounded
+// by what one host can have served, because a peer may lie.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "base/allowance.h"
+#include "report/account.h"
+#include "report/entries.h"
+#include "report/peer_ceilings.h"
+#include "share/accuracy/certificate.h"
+#include "share/debit/draft.h"
+#include "share/share.h"
+
+namespace dthrottle {
+
+// What peers' hits did to the buckets of a rule.
+struct DebitTotals {
+  std::uint64_t hits = 0;     // debited
+  Tokens overadmitted = 0;    // of debt that they made: served elsewhere beyond the limit before all hosts knew
+};
+
+// What became of entries that peers sent.
+struct MergeCounts {
+  std::uint64_t entries = 0;              // all of them
+  std::uint64_t unmatched = 0;            // entries under no rule here, or under one that is not shared
+  std::uint64_t unrecorded = 0;           // entries without room in the table
+  std::uint64_t expired = 0;              // hits dropped because they were older than the horizon
+  std::uint64_t new_tags_cut = 0;         // entries dropped because a peer named too many tags that have no bucket here
+  std::uint64_t disbelieved = 0;          // demands that count for less than was announced: hits do not bear them out
+  std::uint64_t hits_disbelieved = 0;     // hits dropped because no host can have served so many under our limit
+  std::uint64_t debts_disbelieved = 0;    // buckets of snapshots that one host cannot have taken so far into debt
+};
+
+// The part of these counts that one peer made.
+struct PeerMergeCounts {
+  std::uint64_t new_tags_cut = 0;
+  std::uint64_t hits_disbelieved = 0;
+};
+
+class Debits final : public Way {
+ public:
+  static constexpr Share kShare = Share::kDebit;
+  static std::optional<Tokens> Excess(const Rule& rule, const FleetTerms& fleet);
+  static void Check(const Rule& rule, const FleetTerms& fleet, std::vector<std::string>& warnings);
+
+  Debits(LimiterCore& core, Ways& ways) : core_(core), ways_(ways) {}
+
+  bool Has(const Limit& limit) const { return limit.shared; }
+  [[gnu::always_inline]] bool Decide(Asked& asked) {
+    const bool told = core_.window != 0;
+    const bool within =
+        told && asked.slot != nullptr
+            ? asked.slot->bucket.Take(asked.shape, asked.query.cost, asked.now, asked.shard.waste(asked.slot),
+                                      core_.window)
+            : asked.bucket().Take(asked.shape, asked.query.cost, asked.now);
+    if (!within) {
+      Refuse(asked);
+      return false;
+    }
+    asked.Keep();
+    if (told && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, asked.query.cost);
+    return true;
+  }
+  void Refuse(Asked& asked) {
+    asked.Refused();
+    certificate_.Refused(asked.hash, asked.query.cost);
+  }
+  void Inspect(const TagAt& at, Inspection& seen, Instant now);
+  void Reassigned(std::size_t counter);
+  std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
+
+  // ---- The owner's thread ----
+
+  // From now on hits under shared limits are kept until a report takes them. `period` is the time between reports,
+  // `peers` the number of other hosts: both bound debt and the age of hits, unless a rule says otherwise. A period of
+  // zero ends it.
+  void ShareWith(std::size_t peers, Duration period);
+
+  // Debits entries [first, first + n) of what `peer` served in (from, to].
+  void Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
+             std::uint32_t peer = 0);
+
+  // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
+  // are dropped.
+  void SetNewTagsMax(std::uint64_t per_second);
+
+  // Takes over entries [first, first + n) of a peer's buckets, as of `at`, where they are emptier than ours.
+  void Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
+
+  // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
+  // is no room. A limit that is not shared counts as handed over.
+  bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out);
+  bool AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
+  // The same for a way that says itself what the entry says: hits, the demand that is announced, when the hits began.
+  struct Said {
+    std::uint64_t value;
+    std::optional<std::uint64_t> demand;
+  };
+  bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
+
+  // Brings the certificate up to date. Once a period.
+  void Certify(Instant now);
+
+  // What left the buckets for reports; it is kept beside the table.
+  Account account() const { return Account(core_.table->words()); }
+
+  // ---- Counts ----
+
+  const MergeCounts& counts() const { return counts_; }
+  void Disbelieved() { ++counts_.disbelieved; }    // a peer's demand
+  // All 0 for a number that nobody has.
+  PeerMergeCounts counts_of(std::uint32_t peer) const {
+    return peer < heard_peers_.size() ? heard_peers_[peer].counts : PeerMergeCounts();
+  }
+  // By rule, which may also be Lane::kNoRule; and over everything that has a limit, since the start.
+  DebitTotals totals(std::size_t rule) const { return totals_[core_.tally.CounterNamed(rule)]; }
+  DebitTotals grand_totals() const { return all_totals_; }
+
+  Certificate& certificate() { return certificate_; }
+  const Certificate& certificate() const { return certificate_; }
+  const RuleAccuracy& accuracy(std::size_t rule) const { return certificate_.rule(core_.tally.counter(rule)); }
+
+ private:
+  // What a debit under a limit is done by.
+  struct Terms {
+    LimitIndex index = std::numeric_limits<LimitIndex>::max();    // of none
+    const Limit* limit = nullptr;
+    Ticks max_debt = 0;
+    Duration horizon{};
+    DebitTotals* totals = nullptr;
+    std::uint64_t hits_max = 0;    // of one entry
+  };
+  struct HeardPeer {
+    Allowance new_tags;
+    PeerMergeCounts counts;
+  };
+  // An entry of a report and the bucket that it is about, with the shard locked.
+  struct Told {
+    const Entry& entry;
+    Table::Shard& shard;
+    Tag tag;
+    std::uint64_t hash;
+    Slot* slot;
+    LimitIndex index;
+  };
+  template <class Change>
+  void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
+  void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
+  void MergeOne(const Told& told, Instant at, Instant now);
+  Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
+  Terms TermsOf(LimitIndex index, Duration interval);
+  Ticks MaxDebt(const Limit& limit) const;
+  Duration Horizon(const Limit& limit) const;
+  Ticks ServedMax(const Limit& limit, Duration interval) const;
+  HeardPeer& HeardPeerOf(std::uint32_t peer);
+  Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
+  bool AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const;
+  std::uint64_t HeardOf(std::size_t counter) const;
+
+  LimiterCore& core_;
+  Ways& ways_;
+  MergeCounts counts_;
+  std::vector<HeardPeer> heard_peers_;    // by number
+  std::uint64_t new_tags_max_ = PeerCeilings().new_tags;
+  std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter
+  DebitTotals all_totals_;
+  Certificate certificate_{Lane::kCounters};
+};
+
+}    // namespace dthrottle

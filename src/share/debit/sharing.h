@@ -1,0 +1,104 @@
+// The limiter's half of what hosts tell each other: collects hits that no report has carried, merges what peers
+// served, walks the table for a snapshot. It works in slices of some 50 us, so that no query waits for a report of a
+// million tags. The other half, which knows peers and frames, is report/exchange.h.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "base/prng.h"
+#include "base/time.h"
+#include "report/exchange.h"
+#include "share/debit/draft.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+class Sharing {
+ public:
+  // All arguments must outlive it. Reports go out every `period`, the first after a random part of one, so that hosts
+  // that start together do not report together. `peers` as in Debits::ShareWith.
+  Sharing(Ways& ways, ToPeersRing& to_peers, FromPeersRing& from_peers, std::size_t peers, Duration period,
+          Prng& prng, Instant now);
+  ~Sharing();
+
+  // Does one slice of whatever is due; returns whether there is more to do at once. To be called at next(), and when
+  // the peers' side has pushed or popped something. For the limiter's owner thread.
+  bool Work(Instant now);
+
+  // Reports are empty until kJoined comes. What a host that comes up has served meanwhile must not have been reported
+  // when it takes a snapshot: whoever gives that may not have heard it, and of two debts only the larger is kept.
+  void HoldHits();
+
+  // Makes the next report due now, with all hits. For a host that leaves.
+  void ReportNow(Instant now);
+  bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
+
+  // Ends what is under way, for a host that leaves: hits that were collected are handed over, debits that have come are
+  // merged, a snapshot that is given is broken off. True when nothing is left; to be called until then.
+  bool Drain(Instant now);
+
+  // What the next program or start goes on with.
+  struct Kept {
+    Instant from{};         // hits until then have been reported
+    Instant report_at{};    // of the next report
+    bool holding = false;
+
+    static void Fields(auto& state, auto& self) { state(self.from, self.report_at, self.holding); }
+  };
+  static constexpr std::uint32_t kKeptVersion = 1;    // for ReadState
+  Kept Keep() const { return {from_, report_at_, holding_}; }
+  void Resume(const Kept& kept, Instant now);
+
+  // When there is something to do even if nothing arrives.
+  Instant next() const;
+
+  // How many other hosts there are.
+  void SetPeers(std::size_t peers);
+
+ private:
+  enum class Walk { kNone, kTable, kEnd };
+
+  std::uint64_t& reported_until() const;
+  bool Push(ToPeers& message, Instant now);
+  bool Push(ToPeers::Kind kind, Instant now);
+  bool PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
+  bool PushHits(Instant now) { return PushHits(hits_, ToPeers::Kind::kHits, to_, now); }
+  void Hold(bool holding);
+  bool Collect(Instant now);
+  Instant UrgentAt() const;
+  bool CollectUrgent(Instant now);
+  bool PushUrgent(Instant now) { return PushHits(urgent_, ToPeers::Kind::kUrgent, urgent_to_, now); }
+  bool MergeSome(Instant now);
+  bool WalkSome(Instant now);
+
+  Ways& ways_;
+  Debits& debits_;
+  Table& table_;
+  ToPeersRing& to_peers_;
+  FromPeersRing& from_peers_;
+  std::size_t peers_;
+  Duration period_;
+  Instant report_at_;
+  std::optional<Instant> retry_at_;    // the other side had no room
+
+  // Hits: of (from_, to_], going through the table while collecting_
+  bool collecting_ = false, holding_ = false, leaving_ = false;
+  Instant from_, to_;
+  Draft hits_, urgent_;
+  ToPeers outgoing_;
+  Instant urgent_to_;
+  Instant urgent_from_{};    // not before
+
+  // Debits and buckets: the first merged_ entries of incoming_ are done
+  FromPeers incoming_;
+  std::size_t merged_ = 0;
+
+  // A snapshot, while incoming_ asks for one
+  Walk walk_ = Walk::kNone;
+  std::size_t walk_cell_ = 0;
+  bool part_waits_ = false, part_more_ = false;
+  Instant part_at_;
+};
+
+}    // namespace dthrottle

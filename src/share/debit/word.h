@@ -1,0 +1,35 @@
+// What a peer said of one tag in a report, and what this host makes of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/time.h"
+#include "base/tokens.h"
+
+namespace dthrottle {
+
+// How far back the hits of a report may have happened, in periods.
+inline constexpr int kReachPeriods = 3;
+
+struct PeerWord {
+  std::uint32_t peer;    // its number
+  Tokens hits;           // served in (when, to]
+  double demand;         // announced, tokens/s
+  Instant when, to;
+};
+
+struct Heed {
+  Instant charged_at;                // as of when the hits are to be charged to the bucket
+  bool believed = true;              // false: the demand counts for less than was announced
+  Instant hits_from{}, hits_to{};    // about when the hits but the first were served
+  std::optional<Tokens> refused;     // beside them, where all hosts serve the same part of what they are asked
+  bool told_at_once = false;         // this host tells the certificate of its own hits before they are in a report
+
+  // The times as the report states them.
+  static Heed AsStated(const PeerWord& word) {
+    return {.charged_at = word.when, .hits_from = word.when, .hits_to = word.to, .refused = {}};
+  }
+};
+
+}    // namespace dthrottle

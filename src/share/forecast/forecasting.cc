@@ -1,0 +1,243 @@
+#include "share/forecast/forecasting.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "share/accuracy/accuracy.h"
+#include "share/inspection.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+namespace {
+
+// A tag is watched when half of its burst would be gone if all hosts had served what this one has not reported yet;
+// when half of U has been served; or when half of the burst is gone.
+constexpr double kWatchDrained = 0.5;
+constexpr int kCanWaitPeriods = 2;    // how long hits below the threshold wait
+constexpr std::size_t kPartsOfRound = 5;
+// Active watches are looked at in rounds, a part of them at a time. Parts follow each other so fast that no tag is
+// asked for more than this between two of them.
+constexpr Tokens kBetweenParts = 0.1;
+constexpr Duration kLookEveryMax = std::chrono::milliseconds(200);
+
+}    // namespace
+
+Forecasting::Forecasting(LimiterCore& core, Ways& ways) : core_(core), ways_(ways), lanes_(core.tally.lanes()) {}
+
+Debits& Forecasting::debits() const {
+  return ways_.Get<Debits>();
+}
+
+void Forecasting::WatchTags(std::size_t tags, const std::function<void()>& wake) {
+  core_.table->Exclusively([&] {
+    watches_ = std::make_unique<Watches>(tags);
+    wake_ = wake;
+  });
+}
+
+void Forecasting::SetHeard(bool heard) {
+  if (heard != heard_) core_.table->Exclusively([&] { heard_ = heard; });
+}
+
+Tokens Forecasting::UnheardMax(const Limit& limit) const {
+  return limit.max_unheard > 0 ? limit.max_unheard : UnheardMaxOf(limit.shape.burst(), core_.root_hosts);
+}
+
+Pace Forecasting::PaceOf(const Limit& limit) const {
+  return {limit.shape.rate(), limit.shape.burst(), UnheardMax(limit), core_.root_hosts, Seconds(period())};
+}
+
+std::optional<Tokens> Forecasting::Bound(const Limit& limit, std::span<const PeerAge> peers) const {
+  return ExcessBound({limit.shape.burst(), limit.shape.rate(), UnheardMax(limit), period(), Forecast::kHearing}, peers);
+}
+
+// ---- Queries ----
+
+// Brings a forecast up to `now`, and tells the certificate what was served since the last time.
+void Forecasting::Step(Watch& watch, const TagAt& at, Instant now) {
+  Certificate& certificate = debits().certificate();
+  if (const Tokens served = watch.forecast.TakeServed(); served > 0 && certificate.tags() > 0) {
+    const Instant when = watch.forecast.stepped();
+    certificate.Served(at.hash, {.hits = served, .first = when, .from = when, .to = when, .here = true}, now);
+  }
+  watch.forecast.Step(at.Level(now), PaceOf(at.limit), now);
+}
+
+// Watches the tag of a slot from now on, if it has come that far.
+void Forecasting::WatchNew(const Asked& asked) {
+  const Limit& limit = asked.limit;
+  const Slot& slot = *asked.slot;
+  const Tokens all = kWatchDrained * limit.shape.burst();
+  if (slot.unreported.hits() <
+          std::min(all / (core_.root_hosts * core_.root_hosts), kWatchDrained * UnheardMax(limit)) &&
+      slot.bucket.Drained(limit.shape, asked.now) < kWatchDrained) {
+    return;
+  }
+  Watch* const watch = watches_->Add(asked.hash, asked.query.tag, slot.bucket.Level(limit.shape, asked.now),
+                                     slot.unreported.hits(), 2 * period(), asked.now);
+  if (watch != nullptr) Note(*watch);
+}
+
+void Forecasting::NoteNow(Watch& watch) {
+  watch.noted = true;
+  watches_->Note(&watch);
+  if (!noted_.exchange(true, std::memory_order_relaxed) && wake_) wake_();
+}
+
+// An active watch is looked at in turns, because demand may also cease.
+void Forecasting::LookAgain(const Watch& watch, Instant now) {
+  const Forecast& forecast = watch.forecast;
+  if (!forecast.Active()) return;
+  watches_->SetActive(&watch, true);
+  const std::chrono::duration<double> part(kBetweenParts / (forecast.demand() + forecast.peers_demand()));
+  round_every_ = std::min(round_every_, std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery));
+  look_every_ = std::min(look_every_, round_every_);
+  look_at_ = std::min(look_at_, now + look_every_);
+}
+
+// ---- What peers say ----
+
+Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
+  Heed unheeded = Heed::AsStated(word);
+  unheeded.refused = 0;
+  unheeded.told_at_once = true;
+  Watch* watch = watches_->Find(at.hash);
+  if (watch == nullptr) {
+    if (word.demand <= 0 || !heard_) return unheeded;
+    watch = watches_->Add(at.hash, at.tag, at.Level(now), at.slot != nullptr ? at.slot->unreported.hits() : 0,
+                          2 * period(), now);
+    if (watch == nullptr) return unheeded;
+  }
+  Forecast& forecast = watch->forecast;
+  const Pace pace = PaceOf(at.limit);
+  Step(*watch, at, now);
+  Heed heed = forecast.Heard(word, pace, now);
+  heed.told_at_once = true;
+  heed.refused = heed.refused.value_or(0);
+  if (!heed.believed) debits().Disbelieved();
+  LookAgain(*watch, now);
+  // The bucket has not heard of what is foretold.
+  if (forecast.level() < pace.burst / 5) {
+    debits().certificate().Drained(at.hash, at.tag, TagLookOf(core_, at.limit, forecast.level()), 0, 0, now);
+  }
+  return heed;
+}
+
+// ---- Reports ----
+
+bool Forecasting::CanWait(const Tag& tag, Instant now) {
+  const Watch* watch = watches_->Find(core_.table->Hash(tag));
+  return watch != nullptr && now - watch->forecast.reported_at() < kCanWaitPeriods * period();
+}
+
+std::optional<bool> Forecasting::Report(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to,
+                                        Draft& out) {
+  Watch* const watch = watches_->Find(core_.table->Hash(tag));
+  if (watch == nullptr) return std::nullopt;
+  return ReportHits(*watch, slot.limit, slot.unreported.hits(), &waste, from, to, out);
+}
+
+// Hits of a tag that is watched wait for longer than a report's interval, so they carry their own beginning: their
+// first hit, or that of the burst that followed a rest. False, and nothing has changed, if there is no room.
+bool Forecasting::ReportHits(Watch& watch, LimitIndex index, Tokens hits, const Waste* waste, Instant from, Instant to,
+                             Draft& out) {
+  const Limit& limit = core_.limit(index);
+  Ticks began = ToTicks(watch.forecast.began().value_or(from));
+  if (waste != nullptr) began = std::max(began, waste->Since(ToTicks(to)));
+  const Pace pace = PaceOf(limit);
+  Debits::Said said{static_cast<std::uint64_t>(hits), {}};
+  said.demand = static_cast<std::uint64_t>(std::llround(1000 * watch.forecast.announces(pace)));
+  if (!debits().AddSaid(watch.kept.tag(), index, said, began, out)) return false;
+  watch.forecast.Report(pace, to);
+  LookAgain(watch, to);
+  return true;
+}
+
+// Reports the hits of one watch if that is urgent. False if there is no room.
+bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out) {
+  Table::Shard shard(*core_.table, hash);
+  Watch* const watch = watches_->Find(hash);
+  if (watch == nullptr) return true;
+  watch->noted = false;
+  const Tag tag = watch->kept.tag();
+  Slot* const slot = shard.Find(tag, now);
+  std::optional<LimitIndex> index;
+  if (slot != nullptr) {
+    index = LimitIndex{slot->limit};
+  } else if (!tag.is_digest) {
+    index = core_.rules->Find(tag.bytes);
+  }
+  if (!index.has_value() || !Has(core_.limit(*index))) {
+    watches_->Remove(watch);
+    return true;
+  }
+  const Limit& limit = core_.limit(*index);
+  Forecast& forecast = watch->forecast;
+  Step(*watch, {tag, hash, limit, slot}, now);
+  forecast.ForgetSilent(kBelievedPeriods * period(), now);
+  if (!forecast.Active()) watches_->SetActive(watch, false);
+  LookAgain(*watch, now);
+  const std::uint32_t hits = slot != nullptr ? slot->unreported.hits() : 0;
+  if (!forecast.Due()) return true;
+  if (!forecast.MayReport(now)) {
+    Note(*watch);
+    return true;
+  }
+  if (!ReportHits(*watch, *index, hits, slot != nullptr ? &shard.waste(slot) : nullptr, from, now, out)) {
+    Note(*watch);
+    return false;
+  }
+  if (slot != nullptr) shard.TakeUnreported(slot);
+  return true;
+}
+
+// Reports watches that were noted at once, and active ones in turns.
+bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
+  if (watches_ == nullptr) return false;
+  noted_.store(false, std::memory_order_relaxed);
+  bool room = true, active = false;
+  const std::size_t sets = watches_->sets();
+  const bool turn = look_at_ < now + kUrgentEvery;    // there is no next call before that
+  const std::size_t end = next_set_ + (turn ? (sets + kPartsOfRound - 1) / kPartsOfRound : 0);
+  for (std::size_t set = 0; set < sets && room; ++set) {
+    const std::uint8_t in_turns = watches_->ActiveOf(set);
+    active = active || in_turns != 0;
+    const auto due = static_cast<std::uint8_t>(watches_->DueOf(set) | (set >= next_set_ && set < end ? in_turns : 0));
+    if (due == 0) continue;
+    for (std::size_t way = 0; way < Watches::kWays && room; ++way) {
+      if ((due >> way & 1) == 0) continue;
+      const std::size_t place = set * Watches::kWays + way;
+      watches_->TakeDue(place);
+      if (const std::uint64_t hash = watches_->HashAt(place); hash != 0) room = LookAt(hash, from, now, out);
+    }
+  }
+  if (turn) {
+    next_set_ = end < sets ? end : 0;
+    if (next_set_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
+    look_at_ = active || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
+  }
+  return !room;
+}
+
+// ---- For people ----
+
+void Forecasting::Inspect(const TagAt& at, Inspection& seen, Instant now) {
+  debits().Inspect(at, seen, now);
+  Watch* const watch = watches_->Find(at.hash);
+  if (watch == nullptr) return;
+  seen.watched = true;
+  Step(*watch, at, now);
+  const Forecast& f = watch->forecast;
+  if (f.Due()) Note(*watch);
+  seen.foretold = {f.level(), f.share(), f.demand(), f.peers_demand(), f.held()};
+}
+
+void Forecasting::AddStatus(ShareStatus& status) const {
+  if (watches_ == nullptr) return;
+  status.watched = {watches_->used(), watches_->crowded(), 0};
+  for (const PerLane& lane : lanes_) status.watched.held += lane.held.Read();
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,135 @@
+// share = "forecast": as "debit", and hosts foretell each other between reports.
+//
+// A tag that matters is watched: its Forecast (forecast.h) decides who may ask the bucket, and says when peers should
+// hear of this host before the period is over. The query path only sets a bit then and wakes the owner once;
+// ReportUrgent collects what is due.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/counter.h"
+#include "share/debit/debits.h"
+#include "share/forecast/watches.h"
+#include "share/share.h"
+
+namespace dthrottle {
+
+class Forecasting final : public Way {
+ public:
+  static constexpr Share kShare = Share::kForecast;
+  static std::optional<Tokens> Excess(const Rule& rule, const FleetTerms& fleet);
+  static void Check(const Rule& rule, const FleetTerms& fleet, std::vector<std::string>& warnings);
+
+  Forecasting(LimiterCore& core, Ways& ways);
+
+  void WatchTags(std::size_t tags, const std::function<void()>& wake);
+
+  bool Has(const Limit& limit) const { return watches_ != nullptr && limit.forecast; }
+  bool Decide(Asked& asked);
+  bool Would(Looked& looked);
+  void Inspect(const TagAt& at, Inspection& seen, Instant now);
+
+  Heed Hear(const PeerWord& word, const TagAt& at, Instant now);
+  // Until peers hear, and without peers, this way does what "debit" does.
+  void SetHeard(bool heard);
+  bool CanWait(const Tag& tag, Instant now);
+  std::optional<bool> Report(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to,
+                             Draft& out);
+  Instant urgent_at() const { return noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_; }
+  bool ReportUrgent(Instant from, Instant now, Draft& out);
+
+  std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
+  void AddStatus(ShareStatus& status) const;
+
+ private:
+  Debits& debits() const;
+  Pace PaceOf(const Limit& limit) const;
+  Tokens UnheardMax(const Limit& limit) const;
+  Duration period() const { return ToDuration(core_.window); }
+
+  void Step(Watch& watch, const TagAt& at, Instant now);
+  void Renew(Watch& watch, const TagAt& at, Instant now) {
+    if (!watch.forecast.Stale(now)) return;
+    Step(watch, at, now);
+    if (watch.forecast.Due()) Note(watch);
+  }
+  // False: the query is to be refused, tokens or not.
+  bool Foresees(Watch& watch, const Asked& asked);
+  void WatchNew(const Asked& asked);
+  void Note(Watch& watch) {
+    if (!watch.noted) NoteNow(watch);
+  }
+  void NoteNow(Watch& watch);
+  void LookAgain(const Watch& watch, Instant now);
+  bool ReportHits(Watch& watch, LimitIndex limit, Tokens hits, const Waste* waste, Instant from, Instant to,
+                  Draft& out);
+  bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
+
+  LimiterCore& core_;
+  Ways& ways_;
+  std::unique_ptr<Watches> watches_;    // null: none. The lock of its tag's shard guards each watch
+  bool heard_ = false;
+  std::function<void()> wake_;
+  std::atomic<bool> noted_{false};
+  struct alignas(64) PerLane {
+    Counter held;    // queries refused because peers had not heard of enough
+  };
+  std::vector<PerLane> lanes_;
+
+  // Rounds of ReportUrgent: when the next part is due, how long it follows the one before, and what follows in the next
+  // round.
+  Instant look_at_ = Instant::max();
+  Duration look_every_ = Duration::max(), round_every_ = Duration::max();
+  std::size_t next_set_ = 0;
+};
+
+inline bool Forecasting::Foresees(Watch& watch, const Asked& asked) {
+  Renew(watch, {asked.query.tag, asked.hash, asked.limit, asked.slot}, asked.now);
+  if (watch.forecast.Admits(asked.query.cost) || !heard_ || asked.query.cost == 0) return true;
+  if (watch.forecast.held()) {
+    lanes_[asked.lane].held.Add();
+    Note(watch);
+  }
+  return false;
+}
+
+inline bool Forecasting::Decide(Asked& asked) {
+  if (core_.window == 0) return debits().Decide(asked);
+  Watch* const watch = watches_->Find(asked.hash);
+  if (watch == nullptr) {
+    const bool within = debits().Decide(asked);
+    if (within && asked.slot != nullptr) WatchNew(asked);
+    return within;
+  }
+  const Cost cost = asked.query.cost;
+  if (!Foresees(*watch, asked)) {
+    watch->forecast.Missed(cost);
+    debits().Refuse(asked);
+    return false;
+  }
+  const bool within = debits().Decide(asked);
+  if (!within || asked.slot == nullptr) {
+    watch->forecast.Missed(cost);
+  } else if (watch->forecast.Took(cost)) {
+    Note(*watch);
+  }
+  return within;
+}
+
+inline bool Forecasting::Would(Looked& looked) {
+  Watch* const watch = core_.window != 0 ? watches_->Find(looked.hash) : nullptr;
+  if (watch != nullptr) {
+    Renew(*watch, {looked.query.tag, looked.hash, looked.limit, looked.slot}, looked.now);
+    const Cost cost = looked.query.cost;
+    if (heard_ && cost != 0 && !watch->forecast.WouldAdmit(cost)) return false;
+  }
+  return looked.Within();
+}
+
+}    // namespace dthrottle

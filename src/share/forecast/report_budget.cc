@@ -1,0 +1,36 @@
+#include "share/forecast/report_budget.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dthrottle {
+
+namespace {
+
+// The threshold's logarithm grows by this for each entry sent too many, and a part of it stays: a control loop whose
+// damping is 0.7.
+constexpr double kPerEntry = 0.2, kToStay = kPerEntry * kPerEntry;
+constexpr double kSavedMin = -30, kSavedMax = 4;    // entries
+constexpr double kSavedFirst = -2.5;                // what a tag begins with, at the least threshold
+constexpr double kBaseMin = kPerEntry * kSavedFirst;
+
+}    // namespace
+
+ReportBudget::ReportBudget() : saved_(kSavedFirst), base_(kBaseMin) {}
+
+void ReportBudget::Step(const Pace& pace, double dt) {
+  const double periods = dt / pace.period;
+  saved_ = std::min(saved_ + periods, kSavedMax);
+  if (saved_ > 0) base_ = std::max(base_ - kToStay * saved_ * periods, kBaseMin);
+}
+
+void ReportBudget::Sent(const Pace& pace, bool strayed) {
+  saved_ = std::max(saved_ - 1, kSavedMin);
+  if (strayed && saved_ < 0) base_ = std::min(base_ - kToStay * saved_, std::log(pace.ThresholdMax()));
+}
+
+Tokens ReportBudget::Threshold(const Pace& pace) const {
+  return std::clamp(std::exp(base_ - kPerEntry * saved_), kThresholdMin, pace.ThresholdMax());
+}
+
+}    // namespace dthrottle

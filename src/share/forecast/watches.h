@@ -1,0 +1,96 @@
+// The tags whose hits other hosts should hear of before the period is over, a bounded number of them, in a side table
+// with sets of eight. When all eight are taken the one that rests longest makes room, and if none rests there is no
+// watch: the tag is shared by periodic reports, as under `debit`.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/side_table.h"
+#include "base/tag.h"
+#include "share/forecast/forecast.h"
+
+namespace dthrottle {
+
+struct Watch {
+  Forecast forecast;
+  std::size_t place;
+  KeptTag kept;
+  bool noted = false;    // as due
+};
+
+class Watches {
+ public:
+  static constexpr std::size_t kWays = 8;
+
+  // Room for `tags`, rounded up to a power of two; memory is taken at once.
+  explicit Watches(std::size_t tags) : watches_(tags), due_(watches_.sets()), active_(watches_.sets()) {}
+
+  // REQUIRES of these three: the shard of `hash` is locked.
+  Watch* Find(std::uint64_t hash) {
+    const std::size_t place = watches_.Find(hash);
+    return place != watches_.kNone ? &*watches_[place] : nullptr;
+  }
+  // Null if there is no room: every watch of the set was active within `rests`. REQUIRES: Find(hash) is null.
+  Watch* Add(std::uint64_t hash, const Tag& tag, Tokens level, Tokens unreported, Duration rests, Instant now) {
+    const std::size_t place = watches_.RoomFor(hash, [&](std::size_t there) {
+      const Forecast& forecast = watches_[there]->forecast;
+      return forecast.Idle(rests, now) ? std::optional(forecast.active_at()) : std::nullopt;
+    });
+    if (place == watches_.kNone) {
+      crowded_.fetch_add(hash != 0, std::memory_order_relaxed);
+      return nullptr;
+    }
+    watches_[place] = Watch{Forecast(level, unreported, now), place, KeptTag(tag)};
+    Set(active_, place, false);
+    watches_.Put(place, hash);
+    return &*watches_[place];
+  }
+  void Remove(Watch* watch) {
+    const std::size_t place = watch->place;
+    Set(active_, place, false);
+    watches_.Remove(place);
+    watches_[place].reset();
+  }
+
+  // The watch is due. Any thread, with the lock of its shard.
+  void Note(const Watch* watch) { Set(due_, watch->place, true); }
+  // Whether it is to be looked at again and again. Likewise.
+  void SetActive(const Watch* watch, bool active) { Set(active_, watch->place, active); }
+
+  // ---- For one thread that goes through all, without a lock ----
+
+  std::size_t sets() const { return watches_.sets(); }
+  // Ways of a set that were noted since they were taken.
+  std::uint8_t DueOf(std::size_t set) const { return due_[set].load(std::memory_order_relaxed); }
+  std::uint8_t ActiveOf(std::size_t set) const { return active_[set].load(std::memory_order_relaxed); }
+  void TakeDue(std::size_t place) { Set(due_, place, false); }
+  // 0: nothing is there. With the shard of that hash locked, Find says whether it still is.
+  std::uint64_t HashAt(std::size_t place) const { return watches_.HashAt(place); }
+
+  std::uint64_t used() const { return watches_.used(); }                                // now
+  std::uint64_t crowded() const { return crowded_.load(std::memory_order_relaxed); }    // times that there was no room
+
+ private:
+  using Bits = std::vector<std::atomic<std::uint8_t>>;    // by set, one for each way
+
+  static void Set(Bits& bits, std::size_t place, bool value) {
+    std::atomic<std::uint8_t>& of_set = bits[place / kWays];
+    const auto bit = static_cast<std::uint8_t>(1u << place % kWays);
+    if (((of_set.load(std::memory_order_relaxed) & bit) != 0) == value) return;
+    if (value) {
+      of_set.fetch_or(bit, std::memory_order_relaxed);
+    } else {
+      of_set.fetch_and(static_cast<std::uint8_t>(~bit), std::memory_order_relaxed);
+    }
+  }
+
+  SideTable<std::optional<Watch>, kWays> watches_;
+  Bits due_, active_;
+  std::atomic<std::uint64_t> crowded_{0};
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,255 @@
+// What a way of sharing a limit among hosts is.
+//
+// The limiter finds a tag's bucket and the limit that applies, and then asks a way of sharing whether the query is
+// within the limit. A way is a class in a folder of its own beside this file; ways.h lists them, and nothing else names
+// them to the limiter or to each other's reports. All calls go through templates over that list, so a decision makes no
+// virtual call, and deleting a folder and its line removes a way. A limit that no way of the list has is the host's
+// alone.
+//
+// A way derives from Way, says in Has which limits are its own, and decides queries under them in Decide. Everything
+// else has an answer in Way that a way hides where it has a better one: the bucket's shape on this host, what a peer's
+// word means, what goes into reports and when, what people see. A way keeps its state itself; the lock of a tag's shard
+// guards what it keeps of that tag.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/tag.h"
+#include "base/time.h"
+#include "bucket/bucket.h"
+#include "bucket/table_lookup.h"
+#include "rule/rulebook.h"
+#include "share/accuracy/certificate.h"
+#include "share/check.h"
+#include "share/debit/draft.h"
+#include "share/debit/word.h"
+#include "tally/tally.h"
+
+namespace dthrottle {
+
+// What the limiter and its ways of sharing work on together.
+struct LimiterCore {
+  explicit LimiterCore(std::size_t lanes) : tally(lanes) {}
+
+  const Limit& limit(LimitIndex index) const { return rules->limit(index); }
+
+  // Changed only while every shard of the table is locked, read while one is.
+  std::shared_ptr<const Rulebook> rules;
+  std::size_t peers = 0;    // other hosts
+  double root_hosts = 1;    // square root of the number of all hosts
+  Ticks window = 0;         // between reports; 0: there are none
+  Tally tally;
+  std::unique_ptr<Table> table;
+};
+
+// One query under a limit, while the shard of its tag is locked.
+struct Asked {
+  const Query& query;
+  std::uint64_t hash;
+  LimitIndex index;
+  const Limit& limit;
+  Table::Locked& shard;
+  Slot* slot;          // null: the bucket is full and takes no memory
+  std::size_t lane;    // of the thread
+  Instant now;
+  Shape shape;    // of the bucket on this host
+  Bucket fresh{};
+
+  Bucket& bucket() { return slot != nullptr ? slot->bucket : fresh; }
+  // The bucket gave tokens: a slot keeps it from now on, if there is room.
+  void Keep() {
+    if (slot == nullptr && !fresh.IsFull(now)) slot = shard.Insert(query.tag, fresh, index, Source::kQuery, now);
+  }
+  void Refused() {
+    if (slot != nullptr) shard.Refused(slot);
+  }
+};
+
+// A query under a limit that is looked at and not decided, while the shard of its tag is locked.
+struct Looked {
+  const Query& query;
+  std::uint64_t hash;
+  const Limit& limit;
+  const Slot* slot;    // as in Asked
+  Instant now;
+  Shape shape;      // of the bucket on this host
+  Bucket bucket;    // a copy of the slot's
+
+  bool Within() const {
+    Bucket after = bucket;
+    return after.Take(shape, query.cost, now);
+  }
+};
+
+// Decides as if there were no other host.
+inline bool DecideAlone(Asked& asked) {
+  const bool within = asked.bucket().Take(asked.shape, asked.query.cost, asked.now);
+  within ? asked.Keep() : asked.Refused();
+  return within;
+}
+
+// A tag that a peer spoke of, or that somebody looks at, while its shard is locked.
+struct TagAt {
+  const Tag& tag;
+  std::uint64_t hash;
+  const Limit& limit;
+  const Slot* slot;
+
+  Tokens Level(Instant now) const { return (slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now); }
+};
+
+struct Inspection;
+struct ShareStatus;
+class Ways;
+
+class Way {
+ public:
+  // ---- Settings (check.h) ----
+
+  // static constexpr Share kShare: the value of a rule's `share` that means this way.
+
+  // The most that hosts serve beyond the limit before all have heard of it; none: there is no such bound.
+  static std::optional<Tokens> Excess(const Rule&, const FleetTerms&) { return std::nullopt; }
+  // Adds what the way does badly with the numbers of the rule.
+  static void Check(const Rule&, const FleetTerms&, std::vector<std::string>&) {}
+
+  // ---- Queries: with the shard of the tag locked, any thread ----
+
+  // bool Has(const Limit&) const: whether this way decides under the limit. The first in the list that says so does.
+  // bool Decide(Asked&): whether the query is within the limit. Takes its tokens if so.
+
+  // Whether Decide would say so at the same instant. Spends, counts and records nothing; what is kept of the tag may be
+  // brought up to now. Sets the shape and the bucket that Decide would ask.
+  bool Would(Looked& looked) { return looked.Within(); }
+
+  Shape ShapeOf(const Tag&, const Limit& limit, Instant) const { return limit.shape; }
+  // Whether a bucket in the table can be under the limit; false: its bytes are not ours.
+  static bool Plausible(const Bucket& bucket, const Limit& limit, Instant now) {
+    constexpr double kDrainedMax = 1e4;    // debt has a floor far above this
+    return bucket.Drained(limit.shape, now) <= kDrainedMax;
+  }
+  void Inspect(const TagAt&, Inspection&, Instant) {}
+
+  // ---- Rules, with the table locked or before it is open ----
+
+  void Adopted() {}                  // others are in force
+  void Reassigned(std::size_t) {}    // this counter counts for another rule
+
+  // ---- What peers say and are told: the owner's thread ----
+
+  // The instant as of which hits that a peer reports are charged to the tag's bucket.
+  Heed Hear(const PeerWord& word, const TagAt&, Instant) { return Heed::AsStated(word); }
+  // From now on up to so many tags (rounded up) are watched, so that peers hear early of their hits. The way calls
+  // `wake`, from any thread, when something is urgent, once until ReportUrgent.
+  void WatchTags(std::size_t, const std::function<void()>& /*wake*/) {}
+  // Whether peers can hear of hits now.
+  void SetHeard(bool) {}
+  // Whether the hits of a slot can wait for a later report than that of this period. With the shard of the tag locked.
+  bool CanWait(const Tag&, Instant) { return false; }
+  // Puts the hits of a slot into a report on (from, to]; false: there is no room. None: the way has nothing to add to
+  // what every report says.
+  std::optional<bool> Report(const Tag&, const Slot&, const Waste&, Instant, Instant, Draft&) { return std::nullopt; }
+  // When ReportUrgent wants to be called, though not more often than every kUrgentEvery. It hands over what cannot wait
+  // for the period to end, of hits since `from`; true: not all of it found room.
+  static constexpr Duration kUrgentEvery = std::chrono::milliseconds(5);
+  Instant urgent_at() const { return Instant::max(); }
+  bool ReportUrgent(Instant, Instant, Draft&) { return false; }
+
+  // ---- For people ----
+
+  // The most that hosts together serve of a tag above burst + rate x time; none if there is no bound.
+  std::optional<Tokens> Bound(const Limit&, std::span<const PeerAge> peers) const {
+    return peers.empty() ? std::optional(0.0) : std::nullopt;
+  }
+  void AddStatus(ShareStatus&) const {}
+};
+
+template <class W>
+struct WayHolder {
+  WayHolder(LimiterCore& core, Ways& ways) : way(core, ways) {}
+  W way;
+};
+
+// The ways, in the order in which they are asked.
+template <class... W>
+class WayList : private WayHolder<W>... {
+ public:
+  WayList(LimiterCore& core, Ways& ways) : WayHolder<W>(core, ways)..., core_(core) {}
+
+  static bool Knows(Share share) { return ((W::kShare == share) || ...); }
+  static std::optional<Tokens> Excess(Share share, const Rule& rule, const FleetTerms& fleet) {
+    std::optional<Tokens> excess;
+    (void)((W::kShare == share && (excess = W::Excess(rule, fleet), true)) || ...);
+    return excess;
+  }
+  static void Check(const Rule& rule, const FleetTerms& fleet, std::vector<std::string>& warnings) {
+    (void)((W::kShare == rule.share && (W::Check(rule, fleet, warnings), true)) || ...);
+  }
+
+  LimiterCore& core() { return core_; }
+  const LimiterCore& core() const { return core_; }
+
+  template <class T>
+  T& Get() {
+    return static_cast<WayHolder<T>&>(*this).way;
+  }
+  template <class T>
+  const T& Get() const {
+    return static_cast<const WayHolder<T>&>(*this).way;
+  }
+
+  bool Decide(Asked& asked) {
+    bool within = false;
+    const bool had = ((Get<W>().Has(asked.limit) && (within = Get<W>().Decide(asked), true)) || ...);
+    return had ? within : DecideAlone(asked);
+  }
+  bool Would(Looked& looked) {
+    return With(looked.limit, [&](auto& way) { return way.Would(looked); });
+  }
+  // Asks the way that has the limit, or Way if none has.
+  template <class Ask>
+  auto With(const Limit& limit, Ask&& ask) {
+    return Find(*this, limit, ask);
+  }
+  template <class Ask>
+  auto With(const Limit& limit, Ask&& ask) const {
+    return Find(*this, limit, ask);
+  }
+  // Tells all of them.
+  template <class Tell>
+  void Each(Tell&& tell) {
+    (tell(Get<W>()), ...);
+  }
+  template <class Tell>
+  void Each(Tell&& tell) const {
+    (tell(Get<W>()), ...);
+  }
+
+  // The same of all of them: the earliest urgent_at, ReportUrgent of one after the other.
+  void WatchTags(std::size_t tags, const std::function<void()>& wake) { (Get<W>().WatchTags(tags, wake), ...); }
+  void SetHeard(bool heard) { (Get<W>().SetHeard(heard), ...); }
+  Instant urgent_at() const { return std::min({Get<W>().urgent_at()...}); }
+  bool ReportUrgent(Instant from, Instant now, Draft& out) { return (Get<W>().ReportUrgent(from, now, out) || ...); }
+
+ private:
+  template <class List, class Ask>
+  static auto Find(List& list, const Limit& limit, Ask& ask) {
+    Way none;
+    auto answer = std::optional<decltype(ask(none))>();
+    (void)((list.template Get<W>().Has(limit) && (answer.emplace(ask(list.template Get<W>())), true)) || ...);
+    return answer.has_value() ? *answer : ask(none);
+  }
+
+  LimiterCore& core_;
+};
+
+}    // namespace dthrottle
