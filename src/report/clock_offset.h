@@ -16,7 +16,7 @@ class ClockOffset {
   // Something sent at `theirs` came at `ours`. False, and passed over, if that clock would suddenly be far ahead. A
   // host that slept sees all other clocks so; the third time in a row it is believed, and what was known before is
   // forgotten.
-  bool Note(Instant theirs, Instant ours) {
+  bool Add(Instant theirs, Instant ours) {
     std::int64_t difference;
     if (__builtin_sub_overflow(Count(ours), Count(theirs), &difference)) difference = kKnownMax;
     difference = std::min(difference, kKnownMax);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "base/fields.h"
 #include "base/frame.h"
 #include "base/varint.h"
 #include "report/ipv4_text.h"
@@ -18,45 +19,27 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Keys of fields. They come in ascending order, so that none can come twice.
-enum class Field : std::uint8_t {
-  kEnd = 0,
-  kSender = 1,
-  kIncarnation = 2,
-  kSequence = 3,
-  kRingLow = 4,
-  kTo = 5,
-  kInterval = 6,    // to - from
-  kPeriod = 7,
-  kLast = 8,
-  kSnapshot = 9,
-  kText = 10,
-  kRanges = 11,
-  kPositions = 12,
-  kEntries = 13,      // how many
-  kUnpacked = 14,     // bytes of the entries before compression; absent if there is none
-  kDemands = 15,      // of entries of a report
-  kAddresses = 16,    // 1: a length of 0 is that of an IPv4 address, which has four bytes
-};
-
 constexpr std::size_t kPackFromBytes = 256;    // less would not pay for the compressor's own headers
 // Repetitions of a few digits cost more, to find, to follow and in bytes, than a code for digits does.
 constexpr int kMinMatch = 7, kHashLog = 10;
 constexpr std::uint8_t kDigestBit = 0x80;    // of the byte that has the phase below it
 static_assert(kPhases <= kDigestBit);
 
+// What frames call the kinds, in the order of MessageKind.
+constexpr std::array<std::string_view, 9> kKindNames = {"report", "hello", "welcome",  "refusal",     "repeat",
+                                                        "gone",   "want",  "snapshot", "snapshot-end"};
+
 // Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
 // are at most is what Entries::Add sees to.
-constexpr std::size_t FieldBytesMax(std::size_t value_bytes) {
-  return 1 + (value_bytes < 1 << 7 ? 1 : value_bytes < 1 << 14 ? 2 : 3) + value_bytes;
-}
-constexpr std::size_t kRangeBytesMax = 2 * kVarintBytesMax;
-constexpr std::size_t kPositionBytesMax = 1 + kHostNameBytesMax + 2 * kVarintBytesMax;
-constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + FieldBytesMax(kHostNameBytesMax) +
-                                      FieldBytesMax(kTextBytesMax) + 11 * FieldBytesMax(kVarintBytesMax);
-static_assert(kHeadBytesMax + 4 + kEntriesBytesMax <= kFrameBytesMax);    // 4: around the demands
-static_assert(kHeadBytesMax + FieldBytesMax(kRangesMax * kRangeBytesMax) <= kFrameBytesMax);
-static_assert(kHeadBytesMax + FieldBytesMax(kPositionsMax * kPositionBytesMax) <= kFrameBytesMax);
+constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 9, kFieldsMax = 18;
+constexpr std::size_t kRangeBytesMax = 1 + 2 * kNumberBytesMax;
+constexpr std::size_t kPositionBytesMax = 1 + 2 + kHostNameBytesMax + 2 * kNumberBytesMax;
+constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + kHostNameBytesMax + kTextBytesMax +
+                                      kFieldsMax * (kFieldNameBytesMax + kNumberBytesMax);
+static_assert(kHeadBytesMax + kEntriesBytesMax <= kFrameBytesMax);
+static_assert(kHeadBytesMax + kRangesMax * kRangeBytesMax <= kFrameBytesMax);
+static_assert(kHeadBytesMax + kPositionsMax * kPositionBytesMax <= kFrameBytesMax);
+static_assert(kPackValuesMax >= 2 * kFieldsMax + 4 * kPositionsMax);
 
 bool HasEntries(MessageKind kind) {
   return kind == MessageKind::kReport || kind == MessageKind::kSnapshot;
@@ -96,18 +79,103 @@ bool IsPermitted(MessageKind kind, const Entry& e, bool with_demand) {
   return (e.value - least <= most - least) & ((e.tag_bytes >= kDigestBytes) | !e.is_digest);    // hot: one branch
 }
 
-bool ReadFlag(ByteReader& value, bool& flag) {
-  const std::uint64_t number = value.Varint();
-  flag = number == 1;
-  return number <= 1;
-}
-
 struct FreeContext {
   void operator()(ZSTD_CCtx* c) const { ZSTD_freeCCtx(c); }
   void operator()(ZSTD_DCtx* d) const { ZSTD_freeDCtx(d); }
 };
 
+// What a frame has besides the fields of its message.
+struct Body {
+  std::uint64_t span = 0;        // of a report: to - from, in ns
+  std::uint64_t count = 0;       // of entries
+  std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
+  bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
+  PackedBytes columns, demands;
+};
+
+// The fields of a frame, for writing and for reading (base/fields.h).
+void FieldsOf(auto& fields, auto& m, auto& body) {
+  const auto field = [&](std::string_view name, auto& v, std::initializer_list<MessageKind> kinds) {
+    std::find(kinds.begin(), kinds.end(), m.kind) != kinds.end() ? fields.Must(name, v) : fields.May(name, v);
+  };
+  using enum MessageKind;
+  fields.Must("kind", m.kind);
+  fields.Must("host", m.sender);
+  fields.Must("life", m.incarnation);
+  fields.Must("at", m.to);
+  field("seq", m.sequence, {kReport, kHello, kWelcome, kSnapshot, kSnapshotEnd});
+  field("ring", m.ring_low, {kReport, kWelcome, kGone});
+  field("span", body.span, {kReport});
+  field("period", m.period, {kReport, kHello, kWelcome});
+  field("last", m.last, {});
+  field("number", m.snapshot, {kHello, kWelcome, kSnapshotWanted, kSnapshot, kSnapshotEnd});
+  field("text", m.text, {kHello, kWelcome, kRefusal});
+  field("hits", m.hits, {});
+  field("account", m.told.account, {});
+  field("frames-before", m.told.frames, {});
+  field("hits-before", m.told.hits, {});
+  field("ranges", m.ranges, {kRepeat});
+  field("positions", m.positions, {kSnapshotEnd});
+  field("count", body.count, {});
+  field("size", body.unpacked, {});
+  field("ipv4", body.ipv4, {});
+  field("demands", body.demands, {});
+  field("columns", body.columns, {});
+}
+
 }    // namespace
+
+// How the fields of messages that are not plain numbers and texts are written; found by FieldWriter and FieldReader.
+static void PutField(PackWriter& out, MessageKind kind) {
+  out.Text(kKindNames[static_cast<std::size_t>(kind) - 1]);
+}
+
+static bool GetField(PackCursor& in, MessageKind& kind) {
+  const PackValue& value = in.Take();
+  const auto* const name = std::find(kKindNames.begin(), kKindNames.end(), value.bytes);
+  kind = MessageKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
+  return value.type == PackValue::Type::kText && name != kKindNames.end();
+}
+
+static void PutField(PackWriter& out, const std::vector<SequenceRange>& ranges) {
+  out.Array(ranges.size());
+  for (const SequenceRange& r : ranges) {
+    out.Array(2);
+    out.Unsigned(r.first);
+    out.Unsigned(r.last);
+  }
+}
+
+static bool GetField(PackCursor& in, std::vector<SequenceRange>& ranges) {
+  std::size_t n = 0, values = 0;
+  bool ok = in.Enter(kRangesMax, n);
+  for (std::size_t i = 0; ok && i < n; ++i) {
+    SequenceRange& r = ranges.emplace_back();
+    ok = in.Enter(2, values) && values == 2 && GetField(in, r.first) && GetField(in, r.last);
+  }
+  return ok;
+}
+
+static void PutField(PackWriter& out, const std::vector<Position>& positions) {
+  out.Array(positions.size());
+  for (const Position& p : positions) {
+    out.Array(3);
+    out.Text(p.sender);
+    out.Unsigned(p.incarnation);
+    out.Unsigned(p.next);
+  }
+}
+
+static bool GetField(PackCursor& in, std::vector<Position>& positions) {
+  std::size_t n = 0, values = 0;
+  bool ok = in.Enter(kPositionsMax, n);
+  for (std::size_t i = 0; ok && i < n; ++i) {
+    Position& p = positions.emplace_back();
+    ok = in.Enter(3, values) && values == 3 && GetField(in, p.sender) && GetField(in, p.incarnation) &&
+         GetField(in, p.next);
+  }
+  return ok;
+}
 
 // Entries are laid out as columns: lengths of tags, phases and kinds, tags, values. The bounds of entries.h are of tags
 // as text; addresses only make columns shorter.
@@ -117,7 +185,8 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::string value;                             // of a field that is being put together
+  std::string demands;                           // that are being put together
+  PackReader values;                             // of the frame that is being read
 
   struct Columns {
     std::array<char*, 4> ends;
@@ -155,18 +224,19 @@ struct Codec::Contexts {
     return {{phases, tags, tag_at, value_at}, saved != 0};
   }
 
-  // Into `value`: of each, how many entries lie between it and the one before, and the number.
+  // Into `demands`: of each, how many entries lie between it and the one before, and the number.
   void LayOutDemands(const Entries& entries) {
-    value.clear();
+    demands.clear();
     std::size_t next = 0;
     for (const Demand& d : entries.demands_) {
-      AppendVarint(value, d.entry - next);
-      AppendVarint(value, d.per_second);
+      AppendVarint(demands, d.entry - next);
+      AppendVarint(demands, d.per_second);
       next = d.entry + std::size_t{1};
     }
   }
 
-  static void ReadDemands(ByteReader& in, Entries& entries) {
+  static bool ReadDemands(std::string_view bytes, Entries& entries) {
+    ByteReader in(bytes);
     std::uint64_t next = 0;
     while (!in.empty() && entries.demands_.size() < kEntriesMax) {
       const std::uint64_t entry = next + std::min<std::uint64_t>(in.Varint(), kEntriesMax);
@@ -174,6 +244,7 @@ struct Codec::Contexts {
           {static_cast<std::uint16_t>(std::min<std::uint64_t>(entry, kEntriesMax)), in.Varint()});
       next = entry + 1;
     }
+    return in.ok() && in.empty();
   }
 
   // The columns compressed; empty if they would not be smaller. Flushing behind each column begins a new block, so that
@@ -198,7 +269,8 @@ struct Codec::Contexts {
     // What follows a frame, or has another magic number, could be formats that the library has kept for old times'
     // sake.
     std::uint32_t magic = 0;
-    std::memcpy(&magic, body.data(), std::min(body.size(), sizeof(magic)));
+    if (body.size() < sizeof(magic)) return {};
+    std::memcpy(&magic, body.data(), sizeof(magic));
     if (magic != ZSTD_MAGICNUMBER || bytes > columns.size() ||
         ZSTD_findFrameCompressedSize(body.data(), body.size()) != body.size() ||
         ZSTD_decompressDCtx(decompressor.get(), columns.data(), bytes, body.data(), body.size()) != bytes) {
@@ -280,61 +352,29 @@ Codec::~Codec() = default;
 
 void Codec::Encode(const Message& m, std::string& frame) {
   DT_CHECK(IsPermitted(m));
-  std::string& value = contexts_->value;
-  frame.assign(kFramePrefix);
-  frame += static_cast<char>(m.kind);
-  AppendField(frame, Field::kSender, m.sender);
-  AppendNumber(frame, Field::kIncarnation, m.incarnation);
-  AppendNumber(frame, Field::kSequence, m.sequence);
-  AppendNumber(frame, Field::kRingLow, m.ring_low);
-  AppendNumber(frame, Field::kTo, ZigZag(m.to.time_since_epoch().count()));
+  Body body;
   if (m.kind == MessageKind::kReport) {
     const auto from = static_cast<std::uint64_t>(m.from.time_since_epoch().count());
-    AppendNumber(frame, Field::kInterval, static_cast<std::uint64_t>(m.to.time_since_epoch().count()) - from);
+    body.span = static_cast<std::uint64_t>(m.to.time_since_epoch().count()) - from;
   }
-  AppendNumber(frame, Field::kPeriod, static_cast<std::uint64_t>(m.period.count()));
-  AppendNumber(frame, Field::kLast, m.last);
-  AppendNumber(frame, Field::kSnapshot, m.snapshot);
-  AppendField(frame, Field::kText, m.text);
-  if (!m.ranges.empty()) {
-    value.clear();
-    for (const SequenceRange& r : m.ranges) {
-      AppendVarint(value, r.first);
-      AppendVarint(value, r.last - r.first);
-    }
-    AppendField(frame, Field::kRanges, value);
-  }
-  if (!m.positions.empty()) {
-    value.clear();
-    for (const Position& p : m.positions) {
-      AppendVarint(value, p.sender.size());
-      value += p.sender;
-      AppendVarint(value, p.incarnation);
-      AppendVarint(value, p.next);
-    }
-    AppendField(frame, Field::kPositions, value);
-  }
-  std::string_view body;
-  bool with_addresses = false;
   if (!m.entries.empty()) {
-    AppendNumber(frame, Field::kEntries, m.entries.size());
     const Contexts::Columns laid_out = contexts_->LayOut(m.kind, m.entries);
-    with_addresses = laid_out.with_addresses;
     const std::string_view columns(contexts_->columns.data(), laid_out.ends.back());
-    if (columns.size() >= kPackFromBytes) body = contexts_->Compress(laid_out.ends);
-    if (body.empty()) {
-      body = columns;
-    } else {
-      AppendNumber(frame, Field::kUnpacked, columns.size());
-    }
+    if (columns.size() >= kPackFromBytes) body.columns.view = contexts_->Compress(laid_out.ends);
+    body.unpacked = body.columns.view.empty() ? 0 : columns.size();
+    if (body.unpacked == 0) body.columns.view = columns;
+    body.count = m.entries.size();
+    body.ipv4 = laid_out.with_addresses;
   }
   if (!m.entries.demands().empty()) {
     contexts_->LayOutDemands(m.entries);
-    AppendField(frame, Field::kDemands, value);
+    body.demands.view = contexts_->demands;
   }
-  AppendNumber(frame, Field::kAddresses, with_addresses);
-  frame += static_cast<char>(Field::kEnd);
-  frame += body;
+  FieldCounter counter;
+  FieldsOf(counter, m, body);
+  frame.assign(kFramePrefix);
+  FieldWriter writer(frame, counter.count());
+  FieldsOf(writer, m, body);
   SealFrame(frame);
   DT_CHECK(frame.size() <= kFrameBytesMax);
 }
@@ -352,93 +392,25 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
   }
 
   m.Clear();
-  ByteReader in(frame);
-  m.kind = MessageKind{in.Byte()};
-  std::uint64_t interval = 0, entries = 0, unpacked = 0;
-  bool with_addresses = false;
-  std::uint8_t previous = 0;
-  while (const std::uint8_t key = in.Byte()) {
-    if (key <= previous) return DecodeFault::kContent;
-    previous = key;
-    ByteReader value(in.Bytes(in.Varint()));
-    switch (Field{key}) {
-      case Field::kSender:
-        m.sender = value.Rest();
-        break;
-      case Field::kIncarnation:
-        m.incarnation = value.Varint();
-        break;
-      case Field::kSequence:
-        m.sequence = value.Varint();
-        break;
-      case Field::kRingLow:
-        m.ring_low = value.Varint();
-        break;
-      case Field::kTo:
-        m.to = FromNanoseconds(UnZigZag(value.Varint()));
-        break;
-      case Field::kInterval:
-        interval = value.Varint();
-        break;
-      case Field::kPeriod:
-        m.period = Duration(static_cast<std::int64_t>(value.Varint()));
-        if (m.period == Duration()) return DecodeFault::kContent;
-        break;
-      case Field::kLast:
-        if (!ReadFlag(value, m.last)) return DecodeFault::kContent;
-        break;
-      case Field::kSnapshot:
-        m.snapshot = value.Varint();
-        break;
-      case Field::kText:
-        m.text = value.Rest().substr(0, kTextBytesMax + 1);
-        break;
-      case Field::kRanges:
-        while (!value.empty() && m.ranges.size() < kRangesMax) {
-          const std::uint64_t first = value.Varint();
-          m.ranges.push_back({first, first + value.Varint()});
-        }
-        break;
-      case Field::kPositions:
-        while (!value.empty() && m.positions.size() < kPositionsMax) {
-          Position& p = m.positions.emplace_back();
-          p.sender = value.Bytes(value.Varint());
-          p.incarnation = value.Varint();
-          p.next = value.Varint();
-        }
-        break;
-      case Field::kEntries:
-        entries = value.Varint();
-        break;
-      case Field::kUnpacked:
-        unpacked = value.Varint();
-        if (unpacked == 0) return DecodeFault::kContent;
-        break;
-      case Field::kDemands:
-        Contexts::ReadDemands(value, m.entries);
-        break;
-      case Field::kAddresses:
-        if (!ReadFlag(value, with_addresses)) return DecodeFault::kContent;
-        break;
-      default:
-        value.Rest();    // of a later minor version
-    }
-    if (!value.ok() || !value.empty()) return DecodeFault::kContent;
-  }
-  // Read before the entries: the end of the fields, and what bounds the sum.
-  if (!in.ok() || !IsInstant(m.to)) return DecodeFault::kContent;
+  if (!contexts_->values.Read(frame)) return DecodeFault::kContent;
+  Body body;
+  FieldReader fields(contexts_->values.values());
+  FieldsOf(fields, m, body);
+  if (!fields.ok() || !IsInstant(m.to)) return DecodeFault::kContent;
   if (m.kind == MessageKind::kReport) {
     const auto to = static_cast<std::uint64_t>(m.to.time_since_epoch().count());
-    m.from = FromNanoseconds(static_cast<std::int64_t>(to - interval));    // too long an interval ends up out of bounds
-  } else if (interval != 0) {
+    m.from = FromNanoseconds(static_cast<std::int64_t>(to - body.span));    // too long a span ends up out of bounds
+  } else if (body.span != 0) {
     return DecodeFault::kContent;
   }
-  std::string_view columns = in.Rest();
-  if (unpacked != 0) {
-    columns = contexts_->Decompress(columns, unpacked);
+  std::string_view columns = body.columns.view;
+  if (body.unpacked != 0) {
+    columns = contexts_->Decompress(columns, body.unpacked);
     if (columns.empty()) return DecodeFault::kContent;
   }
-  if (!contexts_->Read(columns, entries, with_addresses, m.kind, m.entries) || !IsPermitted(m)) {
+  // Demands come before the entries, since they bound the sum.
+  if (!Contexts::ReadDemands(body.demands.view, m.entries) ||
+      !contexts_->Read(columns, body.count, body.ipv4, m.kind, m.entries) || !IsPermitted(m)) {
     return DecodeFault::kContent;
   }
   return DecodeFault::kNone;

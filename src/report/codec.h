@@ -1,9 +1,9 @@
 // Messages to bytes and back. Frames are at most kFrameBytesMax; nothing that comes in makes it allocate more than a
 // small multiple of that, or crash.
 //
-// protocol/report.md has the format with worked bytes. In short: prefix, kind, fields (key, length, value), the
-// entries as columns (lengths, phases, tags, values; an IPv4 address is four bytes), compressed with zstd where that
-// helps, and XXH3-64 of it all.
+// protocol/report.md has the format with worked bytes. In short: a prefix with the major version, a MessagePack map of
+// named fields, and XXH3-64 of both. Entries are one field of bytes, their columns (lengths, phases, tags, values; an
+// IPv4 address is four bytes), compressed with zstd where that helps.
 #pragma once
 
 #include <memory>
@@ -22,7 +22,7 @@ enum class DecodeFault {
   kContent,     // well-formed, but says what no host says: bad lengths, counts, values
 };
 
-// Keeps the compressor's memory between messages. One thread.
+// Keeps its memory between messages, the compressor's too: nothing is allocated for each entry. One thread.
 class Codec {
  public:
   Codec();

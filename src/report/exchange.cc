@@ -19,7 +19,7 @@ namespace {
 constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
 constexpr std::size_t kBacklogMax = 512;    // items of all peers that wait for the limiter
 constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
-constexpr std::uint32_t kLifeVersion = 2;
+constexpr std::uint32_t kLifeVersion = 3;
 
 }    // namespace
 
@@ -62,7 +62,7 @@ struct Exchange::State {
 
   static void Fields(auto& state, auto& self) { state(self.publishing, self.members, self.joining, self.hearing); }
 
-  // Of a life of this host; none if it is not one, or of another version.
+  // The incarnation that a saved life of this host states; none if it is of another host, or of another version.
   static std::optional<std::uint64_t> IncarnationOf(std::string_view life, const std::string& name) {
     StateReader state(life);
     std::uint32_t version = 0;
@@ -141,7 +141,19 @@ void Exchange::RemoveLink(LinkId id, Instant) {
 }
 
 void Exchange::OnConnected(LinkId id, Instant) {
-  if (Link* const link = state_->members.Find(id)) state_->members.Hasten(*link);
+  Link* const link = state_->members.Find(id);
+  if (link == nullptr) return;
+  link->awaiting = false;    // an answer to what was said on the connection before may be of a life that is over
+  state_->members.Hasten(*link);
+}
+
+void Exchange::SetCeilings(const PeerCeilings& ceilings) {
+  State& s = *state_;
+  s.core.ceilings = ceilings;
+  for (auto& [id, link] : s.members.links()) {
+    link.frames.reset();
+    if (link.peer != nullptr) link.peer->room.reset();
+  }
 }
 
 void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
@@ -150,6 +162,15 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
   const Message& in = s.core.in;
   Link* const link = s.members.Find(id);
   if (link == nullptr) return;    // removed meanwhile
+  // A snapshot is as many frames as the donor's table needs, and bounded by its own time.
+  if (!s.joining.TakesFrom(id)) {
+    if (!link->frames) link->frames = PeerCeilings::Room(s.core.ceilings.frames);
+    if (!link->frames->Take(now)) {
+      ++link->status.cut.frames, ++counts.cut;
+      if (link->peer != nullptr && link->peer->room) link->peer->room->above = true;
+      return;
+    }
+  }
   const DecodeFault fault = s.core.Decode(frame);
   if (fault == DecodeFault::kVersion) s.members.Refuse(*link, "it speaks another version of the protocol");
   if (fault != DecodeFault::kNone) return;
@@ -164,7 +185,10 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
     return;
   }
   if (in.kind == MessageKind::kWelcome) {
-    if (Peer* const peer = s.members.OnWelcome(*link, now)) s.joining.Start(*peer);
+    if (Peer* const peer = s.members.OnWelcome(*link, now)) {
+      s.joining.Start(*peer);
+      s.hearing.OnWelcome(*peer);
+    }
     return;
   }
   if (link->peer == nullptr) return;    // another link leads to that host, or none may
@@ -203,7 +227,7 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
     return s.core.Refuse(route, "your key belongs to another name", in.snapshot, now);
   }
   if (kind == MessageKind::kHello) {
-    const bool welcome = s.members.OnHello(route, s.published(), s.publishing.ring().low(), now);
+    const bool welcome = s.members.OnHello(route, s.publishing.published(), now);
     if (welcome) s.publishing.Subscribe(route, in.sender, now);
     return;
   }
@@ -234,7 +258,7 @@ Instant Exchange::Tick(Instant now) {
   return s.waiting() ? now + kBackloggedTick : s.core.next_pass();
 }
 
-bool Exchange::Settle(Instant now) {
+bool Exchange::Drain(Instant now) {
   return !state_->MoveItems(now) && !state_->waiting() && state_->from_limiter.empty();
 }
 
@@ -255,6 +279,7 @@ std::vector<PeerStatus> Exchange::Peers(Instant now) const {
     status.last_heard = status.reports == 0 ? Duration(-1) : now - link.last_report;
     if (link.peer == nullptr) continue;
     status.state = now < link.peer->silent_at() ? PeerState::kUp : PeerState::kSilent;
+    status.number = link.peer->number;
     status.incarnation = link.peer->incarnation;
     status.sequence = link.peer->heard ? link.peer->heard->next() - 1 : 0;
   }

@@ -1,9 +1,9 @@
 // The protocol between hosts, without sockets: numbers what this host publishes and keeps it in a ring, follows what
-// the peers publish, asks for what is missing, and gives and takes snapshots (DESIGN section 7, protocol/report.md).
+// the peers publish, asks for what is missing, and gives and takes snapshots (protocol/report.md).
 //
 // One side of it faces the wire: frames come in through On...(), frames go out through a Transport. The other faces
-// the limiter, which may live in another thread: two rings carry hits out and debits in. Whoever owns an Exchange
-// calls Tick() often and at least at the instants that it returns.
+// the limiter, which may live in another thread: two rings carry hits out and debits in. The owner calls
+// Tick() often and at least at the instants that it returns.
 //
 //     limiter thread                               peer thread
 //     Sharing ── ToPeers ring ──> Exchange ── Transport ──> wire
@@ -14,15 +14,19 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/names.h"
 #include "base/prng.h"
 #include "base/spsc_ring.h"
 #include "base/time.h"
+#include "report/account.h"
 #include "report/codec.h"
 #include "report/message.h"
+#include "report/peer_ceilings.h"
 
 namespace dthrottle {
 
@@ -93,6 +97,7 @@ enum class PeerState {
   kSelf,          // the address turned out to be this host's own
   kRefused,       // it refused us or we refuse it; `reason` says why
 };
+DT_NAMES(PeerState, "connecting", "up", "silent", "self", "refused")
 
 // One configured address, for people.
 struct PeerStatus {
@@ -110,8 +115,10 @@ struct PeerStatus {
   std::uint64_t missed = 0;                       // frames that a later one came before
   std::uint64_t repaired = 0;                     // of them, came after all, as a rule because they were asked for
   std::uint64_t lost = 0;                         // of them, are gone for good
+  std::uint64_t lost_hits = 0;                    // that it took out of its buckets and this host never heard of
   std::uint64_t duplicates = 0;                   // frames dropped because they had come before
-  std::uint64_t cut = 0;                          // entries beyond Options::entries_max
+  std::optional<std::uint32_t> number;            // the host's, as in FromPeers; none until it is known
+  CutCounts cut;                                  // above Options::ceilings
 };
 
 struct ExchangeCounts {
@@ -125,8 +132,8 @@ struct ExchangeCounts {
   std::uint64_t received_bytes = 0;
   std::uint64_t received_entries = 0;
   std::uint64_t duplicates = 0;
-  std::uint64_t missed = 0, repaired = 0, lost = 0;
-  std::uint64_t cut = 0;         // entries of peers beyond Options::entries_max
+  std::uint64_t missed = 0, repaired = 0, lost = 0, lost_hits = 0;
+  std::uint64_t cut = 0;         // frames of peers above a ceiling; asked for again later
   std::uint64_t overflow = 0;    // frames dropped because the limiter is too far behind; asked for again later
   std::uint64_t junk = 0;        // not decodable, any DecodeFault but kVersion, or without sense
   std::uint64_t other_version = 0;
@@ -148,7 +155,8 @@ class Exchange {
     Duration period{};
     std::size_t ring_bytes = 64 << 20;      // of frames kept to be sent again
     std::size_t held_bytes = 32 << 20;      // of frames held back while a snapshot is awaited
-    std::uint64_t entries_max = 200'000;    // of one peer that count in a second, on average over ten
+    PeerCeilings ceilings;                  // of each peer
+    std::optional<Account> account = {};    // none: begins with this exchange
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
     std::string life = {};      // of Life(): goes on with it, under its incarnation, if it can
@@ -167,6 +175,9 @@ class Exchange {
   // The link has a new connection, on which nothing has been said.
   void OnConnected(LinkId link, Instant now);
 
+  // Other ceilings for every peer, each of which has all of its room then.
+  void SetCeilings(const PeerCeilings& ceilings);
+
   // ---- From the wire. Frames may be anything. ----
 
   // On a link that this host opened: reports, and answers to requests. Whatever it says is said by the host there.
@@ -184,9 +195,9 @@ class Exchange {
   // ---- Over an orderly restart: for its peers the next Exchange is this one after a pause ----
 
   // As Tick, but asks nobody for anything; true when nothing is on its way to the limiter or from it.
-  bool Settle(Instant now);
-  // What was published, what was heard of whom, and whether this host has joined, for Options::life. REQUIRES: Settle()
-  // has returned true; what is not settled is lost with this object.
+  bool Drain(Instant now);
+  // What was published, what was heard of whom, and whether this host has joined, for Options::life. REQUIRES: Drain()
+  // has returned true; what is not drained is lost with this object.
   std::string Life(Instant now);
   bool resumed() const;    // it goes on with a life
 

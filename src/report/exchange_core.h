@@ -63,13 +63,20 @@ class Outbox {
   std::deque<FromPeers> ordered_;                          // behind them
 };
 
+// No sum overflows: an entry has at most 2^40.
+inline std::uint64_t HitsOf(const Entries& entries) {
+  std::uint64_t hits = 0;
+  for (const Entry& entry : entries.list()) hits += entry.value;
+  return hits;
+}
+
 class ExchangeCore {
  public:
   static constexpr Instant kNever = Instant::max();
   static constexpr Duration kPassEvery = std::chrono::milliseconds(50);    // least time between two passes
 
   ExchangeCore(Exchange::Options o, FromPeersRing& to, Transport& t, Prng p, Instant now)
-      : options(std::move(o)), transport(t), prng(p), to_limiter(to), next_pass_(now) {}
+      : options(std::move(o)), transport(t), prng(p), to_limiter(to), ceilings(options.ceilings), next_pass_(now) {}
 
   // A message of this host, to be filled in and then sent as Encoded().
   Message& Begin(MessageKind kind, Instant now) {
@@ -121,6 +128,7 @@ class ExchangeCore {
   Transport& transport;
   Prng prng;
   Outbox to_limiter;
+  PeerCeilings ceilings;
   ExchangeCounts counts;
   Message in;
 

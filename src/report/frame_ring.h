@@ -6,6 +6,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/state.h"
 #include "report/exchange.h"
 
 namespace dthrottle {
@@ -35,7 +36,7 @@ class FrameRing {
     }
     state(next, count);
     state.Check(next > count);
-    if constexpr (!state.kReads) {
+    if constexpr (!kIsReading<decltype(state)>) {
       for (std::uint64_t sequence = next - count; sequence < next; ++sequence) state(*self.at(sequence));
     } else {
       self.next_ = next - count;

@@ -6,17 +6,27 @@ namespace dthrottle {
 namespace {
 
 constexpr Duration kLimiterPatience = std::chrono::seconds(10);
+// How long requests are turned down for the sake of repairs: a peer that always misses something, or says so, must not
+// keep this host from giving snapshots.
+constexpr Duration kRepairPatience = std::chrono::seconds(3);
+constexpr Duration kAskedAgain = std::chrono::seconds(10);    // so long after the request before, it is another reason
 constexpr std::size_t kPositionsBytesMax = 48 * 1024;
 
 }    // namespace
 
-// A position cannot say that something before it is missing; soon it will have come.
+// A position cannot say that something before it is missing; as a rule it soon comes.
 bool Giving::repairing(Instant now) const {
   bool any = false;
   members_.ForEach([&](const Peer& peer) {
     any |= peer.link != nullptr && now < peer.silent_at() && peer.heard && !peer.heard->missing().empty();
   });
   return any;
+}
+
+bool Giving::WaitsForRepairs(Instant now) {
+  if (now - waited_ > kAskedAgain) waiting_since_ = now;
+  waited_ = now;
+  return now - waiting_since_ < kRepairPatience;
 }
 
 void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
@@ -26,7 +36,7 @@ void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
     return;
   }
   if (given_) return core_.Refuse(route, "busy with another snapshot", id, now);
-  if (repairing(now)) return core_.Refuse(route, "busy with repairs", id, now);
+  if (repairing(now) && WaitsForRepairs(now)) return core_.Refuse(route, "busy with repairs", id, now);
   if (!peer.snapshots.Take(now)) {
     ++core_.counts.excess;
     return core_.Refuse(route, "too often", id, now);

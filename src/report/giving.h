@@ -35,12 +35,14 @@ class Giving {
   };
 
   bool repairing(Instant now) const;
+  bool WaitsForRepairs(Instant now);
 
   ExchangeCore& core_;
   const Membership& members_;
   Publishing& publishing_;
   std::optional<Given> given_;
   std::uint64_t begun_ = 0;
+  Instant waiting_since_{}, waited_{};    // for repairs, while requests come
 };
 
 }    // namespace dthrottle

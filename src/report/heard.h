@@ -32,16 +32,22 @@ class Heard {
   // Nothing below `next` is of interest.
   explicit Heard(std::uint64_t next = 1) : next_(next) {}
 
+  // Whether Add would find it fresh.
+  bool Wants(std::uint64_t sequence) const {
+    if (sequence >= next_) return true;
+    const auto it = At(sequence);
+    return it != missing_.end() && it->first <= sequence;
+  }
+
   // REQUIRES: 0 < sequence < 2^64 - 1.
-  Change Note(std::uint64_t sequence, Instant now) {
+  Change Add(std::uint64_t sequence, Instant now) {
     Change change;
     if (sequence >= next_) {
       if (sequence > next_) missing_.push_back({next_, sequence - 1, now});
       change.missed = sequence - next_;
       next_ = sequence + 1;
     } else {
-      const auto it = std::lower_bound(missing_.begin(), missing_.end(), sequence,
-                                       [](const Missing& range, std::uint64_t s) { return range.last < s; });
+      const auto it = missing_.begin() + (At(sequence) - missing_.cbegin());
       if (it == missing_.end() || it->first > sequence) return change;
       change.repaired = 1;
       const Missing rest{sequence + 1, it->last, it->since};
@@ -90,6 +96,12 @@ class Heard {
   const std::vector<Missing>& missing() const { return missing_; }
 
  private:
+  // The first range that does not end before `sequence`.
+  std::vector<Missing>::const_iterator At(std::uint64_t sequence) const {
+    return std::lower_bound(missing_.begin(), missing_.end(), sequence,
+                            [](const Missing& range, std::uint64_t s) { return range.last < s; });
+  }
+
   std::uint64_t next_;
   std::vector<Missing> missing_;
 };

@@ -9,12 +9,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Instant kNever = ExchangeCore::kNever;
 constexpr std::uint64_t kAskedMax = 256;    // sequences in one request to repeat
-constexpr int kCeilingSeconds = 10;         // over which the entries of a peer are averaged
 
 Duration Wait(const Peer& peer) {
   return std::min<Duration>(peer.period, 1s) / 2;
+}
+
+Peer::Room& RoomOf(Peer& peer, const PeerCeilings& ceilings) {
+  if (!peer.room) peer.room = {PeerCeilings::Room(ceilings.entries), PeerCeilings::Room(ceilings.hits), kAskedMax};
+  return *peer.room;
 }
 
 }    // namespace
@@ -70,9 +73,33 @@ bool Hearing::TakeIncarnation(Peer& peer) {
     return false;
   }
   CountLost(peer, peer.heard->GiveUp());
+  const Audit::Lost unseen = peer.audit.End(peer.welcome_told, peer.heard->next());
+  peer.link->status.missed += unseen.frames, core_.counts.missed += unseen.frames;
+  CountLost(peer, unseen.frames, unseen.hits);
   peer.Follow(incarnation, 1);
   peer.clock = {};
   return true;
+}
+
+// Whether a ceiling leaves the message that has come for later: it counts as missing then, and is asked for again. A
+// frame is taken while anything is left, and owes what it has beyond that.
+bool Hearing::AboveCeiling(Peer& peer, Instant now) {
+  const Entries& entries = core_.in.entries;
+  if (entries.empty()) return false;
+  const std::uint64_t hits = HitsOf(entries);
+  Peer::Room& room = RoomOf(peer, core_.ceilings);
+  CutCounts& cut = peer.link->status.cut;
+  const bool above_entries = room.entries.Left(now) <= 0, above_hits = room.hits.Left(now) <= 0;
+  if (above_entries) cut.entries += entries.size();
+  if (above_hits) cut.hits += hits;
+  if (above_entries || above_hits) {
+    ++core_.counts.cut;
+    room.above = true;
+    return true;
+  }
+  room.entries.Spend(static_cast<double>(entries.size()));
+  room.hits.Spend(static_cast<double>(hits));
+  return false;
 }
 
 void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
@@ -88,13 +115,17 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
     peer.claim.reset();
     peer.Follow(peer.incarnation, std::min(peer.welcome_sequence + 1, in.sequence));
   }
+  if (!peer.heard->Wants(in.sequence)) return CountDuplicate(peer);
+  if (AboveCeiling(peer, now)) {
+    peer.alive = std::max(peer.alive, now);
+    return;
+  }
   const bool live = in.sequence >= peer.heard->next();    // as it was published, not sent again
   if (live && peer.claim && peer.claim->incarnation == peer.incarnation) peer.claim.reset();
-  const Heard::Change change = peer.heard->Note(in.sequence, now);
-  if (!change.fresh) return CountDuplicate(peer);
+  const Heard::Change change = peer.heard->Add(in.sequence, now);
   if (change.missed != 0) core_.PassAt(now + Wait(peer));
 
-  if ((live || !peer.clock.known()) && !peer.clock.Note(in.to, now)) ++counts.implausible;
+  if ((live || !peer.clock.known()) && !peer.clock.Add(in.to, now)) ++counts.implausible;
   const Instant to = peer.clock.ToOurs(in.to, now), from = std::min(peer.clock.ToOurs(in.from, now), to);
   peer.SetPeriod(in.period);
   peer.alive = std::max(peer.alive, now);
@@ -108,15 +139,8 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   status.missed += change.missed, counts.missed += change.missed;
   status.repaired += change.repaired, counts.repaired += change.repaired;
   CountLost(peer, change.lost);
+  peer.audit.Heard(HitsOf(in.entries));
   if (in.entries.empty()) return;
-  if (!peer.entries) {
-    const auto most = static_cast<double>(core_.options.entries_max);
-    peer.entries.emplace(most, most * kCeilingSeconds);
-  }
-  if (!peer.entries->Take(now, static_cast<double>(in.entries.size()))) {
-    status.cut += in.entries.size(), counts.cut += in.entries.size();
-    return;
-  }
   core_.to_limiter.Push({FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number});
 }
 
@@ -124,22 +148,39 @@ void Hearing::CountDuplicate(Peer& peer) {
   ++peer.link->status.duplicates, ++core_.counts.duplicates;
 }
 
-void Hearing::CountLost(Peer& peer, std::uint64_t lost) {
-  peer.link->status.lost += lost, core_.counts.lost += lost;
+void Hearing::CountLost(Peer& peer, std::uint64_t frames, std::uint64_t hits) {
+  peer.link->status.lost += frames, core_.counts.lost += frames;
+  peer.link->status.lost_hits += hits, core_.counts.lost_hits += hits;
+}
+
+void Hearing::OnWelcome(Peer& peer) {
+  const Message& in = core_.in;
+  const bool followed = peer.heard && !peer.claim && peer.incarnation == in.incarnation;
+  if (!followed || !peer.heard->missing().empty() || peer.heard->next() != in.sequence + 1) return;
+  CountLost(peer, 0, peer.audit.Check(in.hits));
 }
 
 // ---- Repair ----
 
+// How many frames to ask for. Nobody knows how large they are, so it is twice as many as last time, and half as many
+// once some came that a ceiling left for later.
+std::uint64_t Hearing::AskedNow(Peer& peer, Instant now) {
+  Peer::Room& room = RoomOf(peer, core_.ceilings);
+  const bool above = std::exchange(room.above, false);
+  room.asked_max = std::clamp<std::uint64_t>(above ? room.asked_max / 2 : room.asked_max * 2, 1, kAskedMax);
+  return room.entries.Left(now) > 0 && room.hits.Left(now) > 0 ? room.asked_max : 0;
+}
+
 Instant Hearing::AskToRepeat(Peer& peer, Instant now) {
-  if (!peer.heard || peer.heard->missing().empty()) return kNever;
+  if (!peer.heard || peer.heard->missing().empty()) return ExchangeCore::kNever;
   const Duration wait = Wait(peer);
   const Instant due = std::max(peer.heard->missing().front().since + wait, peer.next_ask);
   if (due > now) return due;
   peer.next_ask = now + wait;
-  if (releasing() || core_.to_limiter.full(peer.number)) return peer.next_ask;    // no room for the answers
+  std::uint64_t room = AskedNow(peer, now);
+  if (releasing() || core_.to_limiter.full(peer.number) || room == 0) return peer.next_ask;    // none for the answers
   Message& m = core_.Begin(MessageKind::kRepeat, now);
   m.incarnation = peer.incarnation;
-  std::uint64_t room = kAskedMax;
   for (const auto& range : peer.heard->missing()) {
     if (room == 0 || m.ranges.size() == kRangesMax || range.since + wait > now) break;
     const std::uint64_t last = std::min(range.last, range.first + (room - 1));

@@ -1,11 +1,12 @@
 // Reports of peers: each is passed on to the limiter once, by this host's clock; what is missing is asked for. While
-// this host joins they are held back.
+// this host joins they are held back. A peer that says more than its ceilings allow is heard later, and nobody else is.
 #pragma once
 
 #include <deque>
 #include <string>
 #include <string_view>
 
+#include "base/state.h"
 #include "report/exchange_core.h"
 #include "report/joining.h"
 #include "report/membership.h"
@@ -19,6 +20,8 @@ class Hearing {
 
   // The report that has come, on the link of the peer that it is from.
   void OnReport(Peer& peer, std::string_view frame, Instant now);
+  // The welcome that has come says how much this host should have heard.
+  void OnWelcome(Peer& peer);
   // The sender no longer has some of what was asked for.
   void OnGone(Peer& peer);
 
@@ -32,7 +35,7 @@ class Hearing {
   // Over a restart.
   static void Fields(auto& state, auto& self) {
     state(self.held_);
-    if constexpr (state.kReads) {
+    if constexpr (kIsReading<decltype(state)>) {
       for (const Held& held : self.held_) self.held_bytes_ += held.bytes.size();
     }
   }
@@ -46,10 +49,12 @@ class Hearing {
   };
 
   void Hold(std::string_view frame, Instant now);
+  bool AboveCeiling(Peer& peer, Instant now);
+  std::uint64_t AskedNow(Peer& peer, Instant now);
   void Take(Peer& peer, std::size_t bytes, Instant now);
   bool TakeIncarnation(Peer& peer);
   void CountDuplicate(Peer& peer);
-  void CountLost(Peer& peer, std::uint64_t lost);
+  void CountLost(Peer& peer, std::uint64_t frames, std::uint64_t hits = 0);
 
   ExchangeCore& core_;
   Membership& members_;

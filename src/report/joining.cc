@@ -9,7 +9,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Instant kNever = ExchangeCore::kNever;
 constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t>::max();
 
 constexpr Duration kJoinMin = 10s;          // or two periods: how long a snapshot may take to begin with
@@ -58,6 +57,7 @@ void Joining::Start(Peer& peer) {
   if (peer.claim) {    // the snapshot has what is before; a life that the donor has not heard is news from its first
                        // frame
     peer.Follow(peer.welcome_incarnation, 1);
+    if (!peer.audit.known()) members_.Hasten(*peer.link);
     return;
   }
   peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1);
@@ -71,7 +71,7 @@ Instant Joining::Pass(Instant now) {
 
 // Where frames were lost for good, and not to join.
 Instant Joining::AskForLost(Instant now) {
-  Instant next = kNever;
+  Instant next = ExchangeCore::kNever;
   for (auto& [id, link] : members_.links()) {
     if (link.peer == nullptr) continue;
     const bool wanted = link.peer->owes_snapshot || (behind_ && now < link.peer->silent_at());
@@ -89,11 +89,11 @@ Instant Joining::Join(Instant now) {
     Fail(now);
   }
   if (!joining_) {
-    const Instant alone_until = told_ ? kNever : born_ + JoinMax();    // no link yet
+    const Instant alone_until = told_ ? ExchangeCore::kNever : born_ + JoinMax();    // no link yet
     if (now >= alone_until) TellJoined();
-    return taking_ ? taking_->deadline : told_ ? kNever : alone_until;
+    return taking_ ? taking_->deadline : told_ ? ExchangeCore::kNever : alone_until;
   }
-  if (arrived_) return kNever;    // Merge goes on
+  if (arrived_) return ExchangeCore::kNever;    // Merge goes on
   const bool arriving = taking_ && !parts_.empty();
   const Instant end = began_ + (arriving ? kJoinArrivingMax : 1) * JoinMax();
   const bool alone = members_.alone();
@@ -101,7 +101,7 @@ Instant Joining::Join(Instant now) {
   if (alone || now >= end || (failures_ >= kFailuresMax && !part_merged_)) {
     Stop();
     joined_ = !alone;    // the first other host that is added is a reason to join
-    return kNever;
+    return ExchangeCore::kNever;
   }
   if (taking_) return std::min(end, taking_->deadline);
   if (now < next_donor_) return std::min(end, next_donor_);
@@ -129,7 +129,8 @@ Instant Joining::AskDonor(Instant end, Instant now) {
 // ---- One snapshot ----
 
 void Joining::Ask(Link& donor, Instant now) {
-  taking_.emplace(Taking{donor.status.link, core_.prng.Next() | 1, now + kDonorPatience});
+  taking_.emplace(
+      Taking{donor.status.link, core_.prng.Next() | 1, now + kDonorPatience, now + kJoinArrivingMax * JoinMax()});
   donor.peer->owes_snapshot = false;
   if (!joining_) donor.peer->next_snapshot = now + kLossSnapshotEvery;
   core_.Begin(MessageKind::kSnapshotWanted, now).snapshot = taking_->id;
@@ -154,8 +155,8 @@ void Joining::OnPart(LinkId link, const Peer& donor, std::string_view frame, Ins
   const Message& in = core_.in;
   if (in.sequence == 0 || in.sequence == kLastSequence) {
     ++core_.counts.junk;
-  } else if (taking_->parts.Note(in.sequence, now).fresh) {
-    taking_->deadline = now + kDonorPatience;
+  } else if (taking_->parts.Add(in.sequence, now).fresh) {
+    taking_->deadline = std::min(now + kDonorPatience, taking_->end);
     parts_.push_back({std::string(frame), donor.clock.ToOurs(in.to, now)});
     parts_bytes_ += frame.size();
     parts_overflow_ |= parts_bytes_ > core_.options.held_bytes;
@@ -168,7 +169,7 @@ void Joining::OnEnd(LinkId link, Instant now) {
   if (!Taken(link) || taking_->count) return;
   taking_->count = core_.in.sequence;
   taking_->positions = std::move(core_.in.positions);
-  taking_->deadline = now + kDonorPatience;    // for parts that the end has overtaken
+  taking_->deadline = std::min(now + kDonorPatience, taking_->end);    // for parts that the end has overtaken
   Finish();
   Merge(now);
 }

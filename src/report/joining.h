@@ -35,6 +35,9 @@ class Joining {
   void OnEnd(LinkId link, Instant now);
   void OnRefusal(Link& link, Instant now);
 
+  // A snapshot is under way on that link.
+  bool TakesFrom(LinkId link) const { return taking_ && taking_->donor == link; }
+
   // Passes parts on as far as the limiter has room; the next call goes on.
   void Merge(Instant now);
 
@@ -50,7 +53,8 @@ class Joining {
   struct Taking {
     LinkId donor;
     std::uint64_t id;
-    Instant deadline;
+    Instant deadline;    // for the next sign of life
+    Instant end;         // however many there are
     Heard parts{1};
     std::optional<std::uint64_t> count{};    // of parts; known when its end has come
     std::vector<Position> positions{};

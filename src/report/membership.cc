@@ -19,7 +19,9 @@ constexpr Duration kIntroductionMax = 10s;    // and for how long
 // ---- Links ----
 
 Link& Membership::Add(LinkId id, std::string address, std::string proven) {
-  Link& link = links_[id];
+  const auto [it, added] = links_.try_emplace(id);
+  Link& link = it->second;
+  if (added) ++connecting_, all_hastened_ = false;
   link.status.link = id;
   link.status.address = std::move(address);
   link.proven = std::move(proven);
@@ -31,6 +33,7 @@ void Membership::Remove(LinkId id) {
   const auto it = links_.find(id);
   if (it == links_.end()) return;
   Unbind(it->second);
+  if (it->second.status.state == PeerState::kConnecting) --connecting_;
   links_.erase(it);
   core_.PassSoon();
 }
@@ -66,9 +69,14 @@ void Membership::Unbind(Link& link) {
   core_.PassSoon();
 }
 
+void Membership::Answered(Link& link, PeerState state) {
+  if (link.status.state == PeerState::kConnecting) --connecting_;
+  link.status.state = state;
+}
+
 void Membership::Refuse(Link& link, std::string why) {
   Unbind(link);
-  link.status.state = PeerState::kRefused;
+  Answered(link, PeerState::kRefused);
   link.status.reason = std::move(why);
 }
 
@@ -102,6 +110,7 @@ Instant Membership::HelloDue(const Link& link) const {
   if (link.status.state == PeerState::kSelf) return ExchangeCore::kNever;
   if (link.hastened) return link.hello_sent + kHelloHastened;
   const Instant soon = link.hello_sent + kHelloEvery + link.jitter, late = soon + (kHelloAgain - kHelloEvery);
+  if (link.peer != nullptr && link.peer->heard && !link.peer->audit.known()) return soon;    // a welcome says it
   if (link.peer != nullptr) return std::min(late, std::max(soon, link.peer->quiet_at()));
   return link.status.state == PeerState::kRefused ? late : soon;
 }
@@ -111,28 +120,43 @@ void Membership::Hasten(Link& link) {
   core_.PassSoon();
 }
 
+// A fleet that starts says so many hellos that each must not look at every link.
+void Membership::HastenConnecting() {
+  if (connecting_ == 0) return;
+  core_.PassSoon();
+  if (std::exchange(all_hastened_, true)) return;
+  for (auto& [id, link] : links_) {
+    if (link.status.state == PeerState::kConnecting) link.hastened = true;
+  }
+}
+
 void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
   Message& m = core_.Begin(MessageKind::kHello, now);
   m.sequence = published;
   m.period = core_.options.period;
   m.text = core_.options.version;
-  m.snapshot = link.hello = core_.prng.Next() | 1;
+  // A hello said again keeps its number: where the way there and back takes longer than the time between two hellos,
+  // a number of its own for each would make every answer one to an earlier hello.
+  if (!link.awaiting) link.hello = core_.prng.Next() | 1;
+  m.snapshot = link.hello;
   link.awaiting = true;
-  link.hastened = false;
+  link.hastened = all_hastened_ = false;
   link.hello_sent = now;
   link.jitter = Duration(static_cast<Duration::rep>(core_.prng.Below(kHelloEvery.count() / 4)));
   core_.transport.Ask(link.status.link, core_.Encoded());
 }
 
-bool Membership::OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now) {
+bool Membership::OnHello(const Route& route, const Published& published, Instant now) {
   const Message& in = core_.in;
   if (in.sender == core_.options.name && in.incarnation != core_.options.incarnation) {
     core_.Refuse(route, "your name is also mine", in.snapshot, now);
     return false;
   }
   Message& m = core_.Begin(MessageKind::kWelcome, now);
-  m.sequence = published;
-  m.ring_low = low;
+  m.sequence = published.sequence;
+  m.ring_low = published.low;
+  m.hits = published.hits;
+  m.told = published.before;
   m.period = core_.options.period;
   m.text = core_.options.version;
   m.snapshot = in.snapshot;
@@ -140,15 +164,13 @@ bool Membership::OnHello(const Route& route, std::uint64_t published, std::uint6
   if (in.sender == core_.options.name) return false;
   if (Linked(in.sender) != nullptr) return true;
   // It may be a peer that has just come up, and will soon want what we give to peers only.
-  for (auto& [id, link] : links_) {
-    if (link.status.state == PeerState::kConnecting) Hasten(link);
-  }
+  HastenConnecting();
   return true;
 }
 
 Peer* Membership::OnWelcome(Link& link, Instant now) {
   const Message& in = core_.in;
-  if (!link.awaiting || in.snapshot != link.hello) return nullptr;    // of an earlier hello, or it came twice
+  if (!link.awaiting || in.snapshot != link.hello) return nullptr;    // of an earlier connection, or it came twice
   link.awaiting = link.hastened = false;
   if (!link.proven.empty() && in.sender != link.proven) {
     ++core_.counts.forged;
@@ -164,7 +186,7 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
       return nullptr;
     }
     Unbind(link);
-    link.status.state = PeerState::kSelf;
+    Answered(link, PeerState::kSelf);
     core_.PassSoon();
     return nullptr;
   }
@@ -177,30 +199,27 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
   Bind(link, peer, now);
   unknown_.erase(in.sender);
   link.status.name = in.sender;
-  link.status.state = PeerState::kUp;
+  Answered(link, PeerState::kUp);
   link.status.reason.clear();
   peer.SetPeriod(in.period);
   if (peer.welcome_incarnation != in.incarnation) {
     peer.welcome_incarnation = in.incarnation;
     peer.welcome_sequence = in.sequence;
+    peer.welcome_hits = in.hits;
+    peer.welcome_told = in.told;
     peer.has_all = in.ring_low == 1;
   }
-  if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Note(in.to, now);
+  if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Add(in.to, now);
   core_.PassSoon();
   return &peer;
 }
 
 // ---- Strangers ----
 
-bool Membership::introducing() const {
-  return std::any_of(links_.begin(), links_.end(),
-                     [](const auto& link) { return link.second.status.state == PeerState::kConnecting; });
-}
-
 void Membership::CountUnknown(Instant now) {
   const std::string& name = core_.in.sender;
   const auto known = unknown_.find(name);
-  if (!introducing() || (known == unknown_.end() && unknown_.size() >= kUnknownMax)) {
+  if (connecting_ == 0 || (known == unknown_.end() && unknown_.size() >= kUnknownMax)) {
     ++core_.counts.strangers;
     return;
   }
@@ -210,7 +229,7 @@ void Membership::CountUnknown(Instant now) {
 }
 
 Instant Membership::CountStrangers(Instant now) {
-  const Instant late = introducing() ? now - kIntroductionMax : ExchangeCore::kNever;
+  const Instant late = connecting_ > 0 ? now - kIntroductionMax : ExchangeCore::kNever;
   Instant next = ExchangeCore::kNever;
   std::erase_if(unknown_, [&](const auto& one) {
     const bool over = one.second.since <= late;

@@ -1,5 +1,6 @@
-// Who is there: the links of this host, the hosts behind them, hello and welcome. Also counts frames of strangers,
-// which takes patience: while a hello waits for its first answer, nobody knows what the host there is called.
+// The members of the fleet: the links of this host, the hosts behind them, hello and welcome. Also counts frames of
+// strangers, which takes patience: while a hello waits for its first answer, nobody knows what the host there is
+// called.
 #pragma once
 
 #include <functional>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "base/state.h"
 #include "report/exchange_core.h"
 #include "report/peer.h"
 
@@ -39,14 +41,15 @@ class Membership {
     for (const auto& [name, peer] : peers_) each(peer);
   }
 
-  // ---- Hello. `published` is the last sequence of this host, `low` the oldest that can be sent again. ----
+  // ---- Hello ----
 
   Instant HelloDue(const Link& link) const;
+  // `published`: the last sequence of this host.
   void SayHello(Link& link, std::uint64_t published, Instant now);
   // The link's next hello goes out as soon as one may.
   void Hasten(Link& link);
   // True if the sender is welcome: another host, with a name of its own.
-  bool OnHello(const Route& route, std::uint64_t published, std::uint64_t low, Instant now);
+  bool OnHello(const Route& route, const Published& published, Instant now);
   // Returns the host if the link leads to one, null otherwise.
   Peer* OnWelcome(Link& link, Instant now);
 
@@ -55,7 +58,7 @@ class Membership {
   static void Fields(auto& state, auto& self) {
     std::uint64_t left = self.peers_.size();
     state(left);
-    if constexpr (!state.kReads) {
+    if constexpr (!kIsReading<decltype(state)>) {
       for (const auto& [name, peer] : self.peers_) state(peer);
     } else {
       state.Check(left <= kPeersReadMax);
@@ -90,10 +93,14 @@ class Membership {
 
   void Bind(Link& link, Peer& peer, Instant now);
   void Unbind(Link& link);
-  bool introducing() const;
+  void HastenConnecting();
+  // Sets the state of a link that has answered.
+  void Answered(Link& link, PeerState state);
 
   ExchangeCore& core_;
   std::map<LinkId, Link> links_;
+  std::size_t connecting_ = 0;    // of the links
+  bool all_hastened_ = false;     // of the links that are connecting
   std::unordered_map<std::string, Peer, NameHash, std::equal_to<>> peers_;
   std::size_t unlinked_ = 0;                    // of the peers
   std::optional<std::uint32_t> free_number_;    // of one that was forgotten, for the next

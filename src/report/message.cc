@@ -8,6 +8,8 @@ void Message::Clear() {
   incarnation = sequence = ring_low = snapshot = 0;
   from = to = {};
   period = {};
+  hits = 0;
+  told = {};
   last = false;
   text.clear();
   ranges.clear();

@@ -9,6 +9,7 @@
 
 #include "base/host_name.h"
 #include "base/time.h"
+#include "report/account.h"
 #include "report/entries.h"
 
 namespace dthrottle {
@@ -25,7 +26,7 @@ inline constexpr Duration kSinceOriginMax{std::int64_t{1} << 62};            // 
 inline constexpr Duration kPeriodMax = std::chrono::hours(24);
 
 // Frames begin with these bytes, the last of which is the major version.
-inline constexpr std::string_view kFramePrefix = "DTR\1";
+inline constexpr std::string_view kFramePrefix = "DTR\2";
 
 enum class MessageKind : std::uint8_t {
   kReport = 1,     // hits of an interval; published to all, and sent again to who asks
@@ -62,6 +63,8 @@ struct Message {
   std::uint64_t ring_low = 0;    // report, welcome, gone: the oldest sequence that can be sent again
   Instant from{}, to{};          // report: interval of the hits; others: `to` is when it was sent. Sender's clock
   Duration period{};             // report, hello, welcome: the sender's
+  std::uint64_t hits = 0;        // welcome: in the frames of this life up to `sequence`
+  Told told;                     // welcome: by the lives before
   bool last = false;             // report: no more frames for this interval
   std::uint64_t snapshot = 0;    // number chosen by who asks for a snapshot, or says hello; the answer repeats it
   std::string text;              // hello, welcome: the program's version; refusal: why

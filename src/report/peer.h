@@ -7,31 +7,22 @@
 #include <optional>
 #include <string>
 
+#include "base/allowance.h"
 #include "base/time.h"
+#include "report/audit.h"
 #include "report/clock_offset.h"
 #include "report/exchange.h"
 #include "report/heard.h"
+#include "report/peer_ceilings.h"
 
 namespace dthrottle {
 
-// How often somebody may ask for something.
-class Allowance {
- public:
-  // `rate` a second, and `burst` at once.
-  Allowance(double rate, double burst) : rate_(rate), burst_(burst), left_(burst) {}
-
-  bool Take(Instant now, double much = 1) {
-    left_ = std::min(burst_, left_ + rate_ * Seconds(std::max(now - at_, Duration(0))));
-    at_ = now;
-    if (left_ < much) return false;
-    left_ -= much;
-    return true;
-  }
-
- private:
-  double rate_, burst_;
-  double left_;
-  Instant at_{};
+// What this host has published.
+struct Published {
+  std::uint64_t sequence = 0;    // of the last frame
+  std::uint64_t low = 1;         // the oldest that can be sent again
+  std::uint64_t hits = 0;        // in this life
+  Told before;                   // by the lives before
 };
 
 struct Peer;
@@ -43,11 +34,12 @@ struct Link {
   std::string proven;         // name that the connection proves; empty: none
   bool awaiting = false;      // a hello has not been answered
   bool hastened = false;      // the next hello does not wait for its turn
-  std::uint64_t hello = 0;    // number of the latest, which its answer repeats
+  std::uint64_t hello = 0;    // number of the latest, which its answer repeats; hellos until then have the same
   Instant hello_sent{};
   Duration jitter{};             // of the next hello
   std::uint64_t sequence = 0;    // published when it welcomed us
   Instant last_report{};
+  std::optional<Allowance> frames;    // of what comes by it
 };
 
 // A host by its name. It outlives its link, so a host that moves to another address stays the same host. Hosts that
@@ -67,6 +59,9 @@ struct Peer {
   std::optional<Heard> heard;               // in that incarnation; none: not known where to start
   std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
   std::uint64_t welcome_sequence = 0;       // published when it said so first
+  std::uint64_t welcome_hits = 0;           // in that
+  Told welcome_told;                        // by the lives before
+  Audit audit;                              // of the life that is followed
   bool has_all = false;                     // of that, still
 
   // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
@@ -85,12 +80,19 @@ struct Peer {
   Instant next_snapshot{};
 
   Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
-  std::optional<Allowance> entries;               // of its reports
+  // What its reports may still say; none: nothing has been said yet.
+  struct Room {
+    Allowance entries, hits;
+    std::uint64_t asked_max;    // frames in one request to repeat
+    bool above = false;         // something was left for later since the last one
+  };
+  std::optional<Room> room;
 
   // Without its link, which comes anew, and without allowances, which begin full.
   static void Fields(auto& state, auto& self) {
     state(self.name, self.number, self.period, self.clock, self.incarnation, self.heard, self.welcome_incarnation,
-          self.welcome_sequence, self.has_all, self.claim, self.alive, self.owes_snapshot, self.next_snapshot);
+          self.welcome_sequence, self.welcome_hits, self.welcome_told, self.audit, self.has_all, self.claim, self.alive,
+          self.owes_snapshot, self.next_snapshot);
     state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
   }
 
@@ -101,8 +103,13 @@ struct Peer {
   // Follows a life of the peer from where a snapshot says, or from `otherwise`.
   void Follow(std::uint64_t life, std::uint64_t otherwise) {
     const bool claimed = claim && claim->incarnation == life;
+    const std::uint64_t next = claimed ? claim->next : otherwise;
     incarnation = life;
-    heard.emplace(claimed ? claim->next : otherwise);
+    heard.emplace(next);
+    std::optional<std::uint64_t> hits;
+    if (next == 1) hits = 0;
+    if (next == welcome_sequence + 1) hits = welcome_hits;
+    audit.Begin(welcome_told, hits);
   }
 
   // A frame that was published after the snapshot was complete cannot be in it.

@@ -15,6 +15,12 @@ constexpr std::size_t kSubscriptionsOfName = 4, kSubscriptionsMax = 4096;
 
 }    // namespace
 
+Publishing::Publishing(ExchangeCore& core) : core_(core), ring_(core.options.ring_bytes) {
+  if (!core_.options.account) return;
+  core_.options.account->Open(core_.options.incarnation);
+  told_before_ = core_.options.account->told();
+}
+
 void Publishing::FromLimiter(ToPeers& item, Instant now) {
   switch (item.kind) {
     case ToPeers::Kind::kHits:
@@ -46,12 +52,16 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   m.last = last;
   m.entries = std::move(item.entries);
   core_.counts.published_entries += m.entries.size();
+  hits_published_ += HitsOf(m.entries);
   Frame frame = core_.Encoded();
   ++core_.counts.published;
   core_.counts.published_bytes += frame->size();
+  if (core_.options.account) core_.options.account->PublishedFrame();
   ring_.Append(frame);
   std::erase_if(subscribers_, [&](const auto& one) {
-    return now - one.second.hello > kSubscriptionMax || !core_.transport.Publish(one.first, frame);
+    if (now - one.second.hello <= kSubscriptionMax && core_.transport.Publish(one.first, frame)) return false;
+    Forget(one.second.name);
+    return true;
   });
 }
 
@@ -62,23 +72,30 @@ void Publishing::PublishHits(bool last, Instant now) {
 
 void Publishing::Subscribe(const Route& route, const std::string& name, Instant now) {
   if (const auto known = subscribers_.find(route); known != subscribers_.end()) {
-    known->second = {name, now};
-    return;
-  }
-  std::size_t of_name = 0;
-  auto oldest = subscribers_.end(), oldest_of_name = subscribers_.end();
-  for (auto it = subscribers_.begin(); it != subscribers_.end(); ++it) {
-    if (oldest == subscribers_.end() || it->second.hello < oldest->second.hello) oldest = it;
-    if (it->second.name != name) continue;
-    ++of_name;
-    if (oldest_of_name == subscribers_.end() || it->second.hello < oldest_of_name->second.hello) oldest_of_name = it;
-  }
-  if (of_name >= kSubscriptionsOfName) {
-    subscribers_.erase(oldest_of_name);
+    Forget(known->second.name);
+  } else if (const auto routes = of_name_.find(name);
+             routes != of_name_.end() && routes->second >= kSubscriptionsOfName) {
+    EndOldest(&name);
   } else if (subscribers_.size() >= kSubscriptionsMax) {
-    subscribers_.erase(oldest);
+    EndOldest(nullptr);
   }
   subscribers_[route] = {name, now};
+  ++of_name_[name];
+}
+
+void Publishing::EndOldest(const std::string* name) {
+  auto oldest = subscribers_.end();
+  for (auto it = subscribers_.begin(); it != subscribers_.end(); ++it) {
+    if (name != nullptr && it->second.name != *name) continue;
+    if (oldest == subscribers_.end() || it->second.hello < oldest->second.hello) oldest = it;
+  }
+  Forget(oldest->second.name);
+  subscribers_.erase(oldest);
+}
+
+void Publishing::Forget(const std::string& name) {
+  const auto routes = of_name_.find(name);
+  if (--routes->second == 0) of_name_.erase(routes);
 }
 
 void Publishing::OnRepeat(const Route& route, Peer& peer, Instant now) {

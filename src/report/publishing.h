@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 
 #include "report/exchange_core.h"
 #include "report/frame_ring.h"
@@ -14,7 +15,7 @@ namespace dthrottle {
 
 class Publishing {
  public:
-  explicit Publishing(ExchangeCore& core) : core_(core), ring_(core.options.ring_bytes) {}
+  explicit Publishing(ExchangeCore& core);
 
   // REQUIRES: item.kind is kHits, kUrgent or kPeriodEnd.
   void FromLimiter(ToPeers& item, Instant now);
@@ -33,8 +34,11 @@ class Publishing {
 
   const FrameRing& ring() const { return ring_; }
 
+  // What a welcome says of this host: how much this life has published, and the lives before.
+  Published published() const { return {ring_.next() - 1, ring_.low(), hits_published_, told_before_}; }
+
   // Over a restart. REQUIRES: Flush() has been called.
-  static void Fields(auto& state, auto& self) { state(self.ring_); }
+  static void Fields(auto& state, auto& self) { state(self.ring_, self.hits_published_, self.told_before_); }
 
  private:
   struct Subscriber {
@@ -42,12 +46,18 @@ class Publishing {
     Instant hello;
   };
 
+  // Ends the subscription that is the oldest of a name; of all if it is null.
+  void EndOldest(const std::string* name);
+  void Forget(const std::string& name);
   void Publish(ToPeers& item, bool last, Instant now);
   void PublishHits(bool last, Instant now);
 
   ExchangeCore& core_;
   FrameRing ring_;
+  std::uint64_t hits_published_ = 0;
+  Told told_before_;
   std::map<Route, Subscriber> subscribers_;
+  std::unordered_map<std::string, std::size_t> of_name_;    // how many of them a name has; none is zero
   std::optional<ToPeers> hits_;    // the latest of the period, which may turn out to be its last
 };
 

@@ -1,0 +1,54 @@
+// What this host has told its peers in all of its lives: how many frames it has published, and how many hits it has
+// taken out of its buckets for them. The words lie beside the table, where kill -9 leaves them, so the next life can
+// say what the one before had told, and each peer knows what of it never came.
+//
+// Hits are counted before they leave their bucket, and frames before they leave the host: a kill in between makes
+// something count as lost that came, or is told again; never the other way.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+namespace dthrottle {
+
+// The sum over the lives of a host before the present one.
+struct Told {
+  std::uint64_t account = 0;    // which account: one that was begun anew has another number; 0: none
+  std::uint64_t frames = 0;
+  std::uint64_t hits = 0;
+
+  static void Fields(auto& state, auto& self) { state(self.account, self.frames, self.hits); }
+  friend bool operator==(const Told&, const Told&) = default;
+};
+
+class Account {
+ public:
+  static constexpr std::size_t kWords = 8;
+  using Words = std::span<std::uint64_t, kWords>;
+
+  // All words are 0 where no host has counted yet. They must outlive it.
+  explicit Account(Words words) : words_(words) {}
+
+  // Begins to count, unless a life before has. `number` is never used again.
+  void Open(std::uint64_t number) const {
+    if (Read(kNumber) == 0) Write(kNumber, number);
+  }
+
+  Told told() const { return {Read(kNumber), Read(kFrames), Read(kHits)}; }
+
+  // Each of these is for one thread, which may be another for each.
+  void TookHits(std::uint64_t hits) const { Write(kHits, Read(kHits) + hits); }
+  void PublishedFrame() const { Write(kFrames, Read(kFrames) + 1); }
+
+ private:
+  enum Word { kNumber, kHits, kFrames };
+
+  std::uint64_t Read(Word word) const { return Atomic(word).load(std::memory_order_relaxed); }
+  void Write(Word word, std::uint64_t value) const { Atomic(word).store(value, std::memory_order_release); }
+  std::atomic_ref<std::uint64_t> Atomic(Word word) const { return std::atomic_ref(words_[word]); }
+
+  Words words_;
+};
+
+}    // namespace dthrottle
