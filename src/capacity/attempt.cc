@@ -1,5 +1,7 @@
 #include "capacity/attempt.h"
 
+#include <algorithm>
+
 namespace dthrottle {
 
 // Whether a majority of this panel says that nobody who has not promised holds a lease.
@@ -21,6 +23,16 @@ bool Attempt::NobodyElse(const std::vector<std::string>& members, const std::vec
     if (!count([i](const Promised& p) { return p.lapsed.Has(i); })) return false;
   }
   return true;
+}
+
+void Attempt::ForgetUnconfirmed(const std::vector<std::string>& members, std::string_view self) {
+  if (promised.size() < 3) return;
+  std::erase_if(promised, [&](const auto& one) {
+    const std::vector<std::string>& panel = one.second.former_witnesses;
+    if (one.first == self || panel.empty()) return false;
+    const auto same = [&](const auto& other) { return other.second.former_witnesses == panel; };
+    return std::ranges::count_if(promised, same) == 1 && !NobodyElse(members, panel, true, false);
+  });
 }
 
 bool Attempt::Suffices(const std::vector<std::string>& members, const std::vector<std::string>& witnesses,

@@ -1,9 +1,12 @@
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "base/check.h"
+#include "base/fields.h"
 #include "base/frame.h"
 #include "base/host_name.h"
 #include "base/varint.h"
@@ -14,36 +17,18 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Keys of fields. They come in ascending order, so that none can come twice. A field that is not there is zero.
-enum class Field : std::uint8_t {
-  kEnd = 0,
-  kGeneration = 1,
-  kEpoch = 2,
-  kToEpoch = 3,
-  kSequence = 4,
-  kAnswered = 5,
-  kSent = 6,
-  kBinding = 7,
-  kBound = 8,
-  kDigest = 9,
-  kMember = 10,
-  kLife = 11,
-  kBase = 12,
-  kReserve = 13,
-  kAside = 14,
-  kFormer = 15,
-  kLast = 16,
-  kMembers = 17,
-  kWitnesses = 18,
-  kLives = 19,
-  kDegree = 20,
-  kItems = 21,
-};
-
 constexpr std::size_t kKeyBytes = 16;
-static_assert(kWitnessesMax * (1 + kHostNameBytesMax) + kMemberBitsBytesMax + kDegreeMax * kVarintBytesMax + 512 +
-                  kItemsBytesMax <=
+// What frames call the kinds, in the order of CapacityKind.
+constexpr std::array<std::string_view, 14> kKindNames = {"beat",   "grant",   "dead",    "log",     "gifts",
+                                                         "settle", "have",    "fence",   "fenced",  "prepare",
+                                                         "promise", "commit", "ask",     "share"};
+
+constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 24;
+static_assert(kCapacityFramePrefix.size() + kFrameRestBytes + kFieldsMax * (kFieldNameBytesMax + kNumberBytesMax) +
+                  2 * kHostNameBytesMax + kWitnessesMax * (2 + kHostNameBytesMax) + kMemberBitsBytesMax +
+                  kDegreeMax * kNumberBytesMax + kItemsBytesMax <=
               kCapacityFrameBytesMax);
+static_assert(kPackValuesMax >= 2 * kFieldsMax + kWitnessesMax + kDegreeMax);
 
 // Bytes that an item takes at most.
 std::size_t ItemBytesMax(CapacityKind kind, std::uint64_t degree) {
@@ -106,103 +91,97 @@ bool HasItems(CapacityKind kind) {
          kind == CapacityKind::kAsk || kind == CapacityKind::kShare;
 }
 
-bool ReadItems(ByteReader& in, std::uint64_t count, CapacityMessage& m) {
+bool ReadItems(std::string_view bytes, CapacityMessage& m) {
   const bool has_edges = m.kind == CapacityKind::kLog || m.kind == CapacityKind::kSettle;
   if (m.degree > (m.kind == CapacityKind::kSettle ? 1 : kDegreeMax) || (!has_edges && m.degree != 0)) return false;
   if (m.kind == CapacityKind::kLog ? m.lives.size() != m.degree : !m.lives.empty()) return false;
-  if (count != 0 && !HasItems(m.kind)) return false;
-  // An item has a key and a byte at least.
-  if (count > in.left() / (kKeyBytes + 1) || count > ItemsMax(m.kind, m.degree)) return false;
-  m.items.reserve(count);
-  m.edges.reserve(count * m.degree);
-  for (std::uint64_t i = 0; i < count && in.ok(); ++i) ReadItem(in, m);
-  return in.ok() && in.empty();
+  if (!bytes.empty() && !HasItems(m.kind)) return false;
+  const std::size_t most = ItemsMax(m.kind, m.degree);
+  for (ByteReader in(bytes); !in.empty();) {
+    if (m.items.size() == most) return false;
+    ReadItem(in, m);
+    if (!in.ok()) return false;
+  }
+  return true;
 }
 
-bool ReadNames(ByteReader value, std::vector<std::string>& names) {
-  while (!value.empty()) {
-    const std::string_view name = value.Bytes(value.Byte());
-    if (!value.ok() || !IsHostName(name) || names.size() == kWitnessesMax) return false;
-    names.emplace_back(name);
-  }
-  return value.ok();
-}
-
-bool ReadLives(ByteReader value, std::vector<std::uint64_t>& lives) {
-  while (!value.empty()) {
-    if (lives.size() == kDegreeMax) return false;
-    lives.push_back(value.Varint());
-  }
-  return value.ok();
-}
-
-std::uint64_t* NumberOf(CapacityMessage& m, Field field) {
-  switch (field) {
-    case Field::kGeneration:
-      return &m.generation;
-    case Field::kEpoch:
-      return &m.epoch;
-    case Field::kToEpoch:
-      return &m.to_epoch;
-    case Field::kSequence:
-      return &m.sequence;
-    case Field::kAnswered:
-      return &m.answered;
-    case Field::kBinding:
-      return &m.binding;
-    case Field::kBound:
-      return &m.bound;
-    case Field::kDigest:
-      return &m.digest;
-    case Field::kLife:
-      return &m.life;
-    case Field::kBase:
-      return &m.base;
-    case Field::kReserve:
-      return &m.reserve;
-    case Field::kAside:
-      return &m.aside;
-    case Field::kFormer:
-      return &m.former;
-    case Field::kDegree:
-      return &m.degree;
-    default:
-      return nullptr;
-  }
-}
-
-// One field; true if it is as it has to be. A key that is not known is passed over.
-bool ReadField(Field field, ByteReader value, CapacityMessage& m, std::uint64_t& items) {
-  if (std::uint64_t* number = NumberOf(m, field)) {
-    *number = value.Varint();
-    return value.ok() && value.empty() && *number != 0;
-  }
-  switch (field) {
-    case Field::kSent:
-      m.sent = UnZigZag(value.Varint());
-      return value.ok() && value.empty() && m.sent != 0;
-    case Field::kLast:
-      m.last = value.Varint() == 1;
-      return value.empty() && m.last;
-    case Field::kItems:
-      items = value.Varint();
-      return value.ok() && value.empty() && items != 0;
-    case Field::kMember:
-      m.member = value.Bytes(std::min(value.left(), kHostNameBytesMax));
-      return value.empty() && IsHostName(m.member);
-    case Field::kMembers:
-      return !value.empty() && m.members.Assign(value.Bytes(std::min(value.left(), kMemberBitsBytesMax))) &&
-             value.empty();
-    case Field::kWitnesses:
-      return !value.empty() && ReadNames(value, m.witnesses);
-    case Field::kLives:
-      return !value.empty() && ReadLives(value, m.lives);
-    default:
-      return true;
-  }
+// The fields of a frame, for writing and for reading (base/fields.h).
+void FieldsOf(auto& fields, auto& m, auto& items) {
+  const auto field = [&](std::string_view name, auto& v, std::initializer_list<CapacityKind> kinds) {
+    std::find(kinds.begin(), kinds.end(), m.kind) != kinds.end() ? fields.Must(name, v) : fields.May(name, v);
+  };
+  using enum CapacityKind;
+  fields.Must("kind", m.kind);
+  fields.Must("host", m.host);
+  fields.Must("generation", m.generation);
+  fields.Must("epoch", m.epoch);
+  field("to_epoch", m.to_epoch, {kLog, kGifts, kGrant, kDead, kHave});
+  field("seq", m.sequence, {kLog, kGifts, kSettle, kHave, kAsk, kShare});
+  field("answered", m.answered, {kHave});
+  field("sent", m.sent, {kBeat, kGrant});
+  field("bond", m.binding, {kBeat, kGrant, kLog, kFence, kFenced});
+  field("bound", m.bound, {kBeat});
+  field("digest", m.digest, {kBeat, kPrepare, kPromise, kCommit});
+  field("member", m.member, {kFence, kFenced, kSettle});
+  field("life", m.life, {kFence, kFenced, kSettle, kDead});
+  field("base", m.base, {kCommit});
+  field("reserve", m.reserve, {kCommit, kPromise});
+  field("aside", m.aside, {kCommit, kPromise});
+  field("former", m.former, {kPromise});
+  field("last", m.last, {});
+  field("members", m.members, {});
+  field("witnesses", m.witnesses, {});
+  field("degree", m.degree, {kLog, kSettle});
+  field("lives", m.lives, {kLog});
+  field("items", items, {kLog, kGifts, kSettle, kAsk, kShare});
 }
 
 }    // namespace
+
+// How the fields that are not plain numbers and texts are written; found by FieldWriter and FieldReader.
+static void PutField(PackWriter& out, CapacityKind kind) {
+  out.Text(kKindNames[static_cast<std::size_t>(kind) - 1]);
+}
+
+static bool GetField(PackCursor& in, CapacityKind& kind) {
+  const PackValue& value = in.Take();
+  const auto* const name = std::find(kKindNames.begin(), kKindNames.end(), value.bytes);
+  kind = CapacityKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
+  return value.type == PackValue::Type::kText && name != kKindNames.end();
+}
+
+static void PutField(PackWriter& out, const MemberBits& members) {
+  out.Bytes(members.bytes());
+}
+
+static bool GetField(PackCursor& in, MemberBits& members) {
+  const PackValue& value = in.Take();
+  return value.type == PackValue::Type::kBytes && members.Assign(value.bytes);
+}
+
+static void PutField(PackWriter& out, const std::vector<std::string>& names) {
+  out.Array(names.size());
+  for (const std::string& name : names) out.Text(name);
+}
+
+static bool GetField(PackCursor& in, std::vector<std::string>& names) {
+  std::size_t n = 0;
+  bool ok = in.Enter(kWitnessesMax, n);
+  for (std::size_t i = 0; ok && i < n; ++i) ok = GetField(in, names.emplace_back()) && IsHostName(names.back());
+  return ok;
+}
+
+static void PutField(PackWriter& out, const std::vector<std::uint64_t>& numbers) {
+  out.Array(numbers.size());
+  for (const std::uint64_t number : numbers) out.Unsigned(number);
+}
+
+static bool GetField(PackCursor& in, std::vector<std::uint64_t>& numbers) {
+  std::size_t n = 0;
+  bool ok = in.Enter(kDegreeMax, n);
+  for (std::size_t i = 0; ok && i < n; ++i) ok = GetField(in, numbers.emplace_back());
+  return ok;
+}
 
 std::size_t MemberBits::Count() const {
   std::size_t n = 0;
@@ -234,39 +213,16 @@ std::size_t ItemsMax(CapacityKind kind, std::uint64_t degree) {
 
 void EncodeCapacity(const CapacityMessage& m, std::string& frame) {
   DT_CHECK(m.items.size() <= ItemsMax(m.kind, m.degree) && m.edges.size() == m.items.size() * m.degree);
-  frame.assign(kCapacityFramePrefix);
-  frame += static_cast<char>(m.kind);
-  AppendNumber(frame, Field::kGeneration, m.generation);
-  AppendNumber(frame, Field::kEpoch, m.epoch);
-  AppendNumber(frame, Field::kToEpoch, m.to_epoch);
-  AppendNumber(frame, Field::kSequence, m.sequence);
-  AppendNumber(frame, Field::kAnswered, m.answered);
-  AppendNumber(frame, Field::kSent, ZigZag(m.sent));
-  AppendNumber(frame, Field::kBinding, m.binding);
-  AppendNumber(frame, Field::kBound, m.bound);
-  AppendNumber(frame, Field::kDigest, m.digest);
-  AppendField(frame, Field::kMember, m.member);
-  AppendNumber(frame, Field::kLife, m.life);
-  AppendNumber(frame, Field::kBase, m.base);
-  AppendNumber(frame, Field::kReserve, m.reserve);
-  AppendNumber(frame, Field::kAside, m.aside);
-  AppendNumber(frame, Field::kFormer, m.former);
-  AppendNumber(frame, Field::kLast, m.last ? 1 : 0);
-  AppendField(frame, Field::kMembers, m.members.bytes());
-  std::string list;
-  for (const std::string& name : m.witnesses) (list += static_cast<char>(name.size())) += name;
-  AppendField(frame, Field::kWitnesses, list);
-  list.clear();
-  for (const std::uint64_t life : m.lives) AppendVarint(list, life);
-  AppendField(frame, Field::kLives, list);
-  AppendNumber(frame, Field::kDegree, m.degree);
-  AppendNumber(frame, Field::kItems, m.items.size());
-  frame += static_cast<char>(Field::kEnd);
-  const std::size_t head = frame.size();
-  frame.resize(head + m.items.size() * ItemBytesMax(m.kind, m.degree));
-  char* at = frame.data() + head;
+  thread_local std::string rows;    // keeps its memory
+  rows.resize(m.items.size() * ItemBytesMax(m.kind, m.degree));
+  char* at = rows.data();
   for (std::size_t i = 0; i < m.items.size(); ++i) at = WriteItem(at, m, i);
-  frame.resize(static_cast<std::size_t>(at - frame.data()));
+  const PackedBytes items{{rows.data(), at}};
+  FieldCounter counter;
+  FieldsOf(counter, m, items);
+  frame.assign(kCapacityFramePrefix);
+  FieldWriter writer(frame, counter.count());
+  FieldsOf(writer, m, items);
   SealFrame(frame);
   DT_CHECK(frame.size() <= kCapacityFrameBytesMax);
 }
@@ -277,18 +233,13 @@ CapacityFault DecodeCapacity(std::string_view frame, CapacityMessage& m) {
     return fault == FrameFault::kVersion ? CapacityFault::kVersion : CapacityFault::kJunk;
   }
   m.Clear();
-  ByteReader in(frame);
-  m.kind = CapacityKind{in.Byte()};
-  if (m.kind < CapacityKind::kBeat || m.kind > CapacityKind::kShare) return CapacityFault::kJunk;
-  std::uint64_t items = 0;
-  std::uint8_t previous = 0;
-  while (const std::uint8_t key = in.Byte()) {
-    if (key <= previous) return CapacityFault::kJunk;
-    previous = key;
-    const std::string_view value = in.Bytes(in.Varint());
-    if (!in.ok() || !ReadField(Field{key}, ByteReader(value), m, items)) return CapacityFault::kJunk;
-  }
-  return in.ok() && ReadItems(in, items, m) ? CapacityFault::kNone : CapacityFault::kJunk;
+  thread_local PackReader values;    // keeps its memory
+  if (!values.Read(frame)) return CapacityFault::kJunk;
+  PackedBytes items;
+  FieldReader fields(values.values());
+  FieldsOf(fields, m, items);
+  const bool names = IsHostName(m.host) && (m.member.empty() || IsHostName(m.member));
+  return fields.ok() && names && ReadItems(items.view, m) ? CapacityFault::kNone : CapacityFault::kJunk;
 }
 
 }    // namespace dthrottle

@@ -9,35 +9,6 @@
 
 namespace dthrottle {
 
-void ExchangeState::AskShares(Instant now) {
-  const std::vector<CapacityKey> keys = share_sums.Wanted(now);
-  if (keys.empty() || !joined()) return;
-  CapacityMessage& m = Fresh(CapacityKind::kAsk);
-  m.sequence = ++sequence;
-  for (const CapacityKey& key : keys) {
-    m.items.push_back({.key = key});
-    share_sums.Ask(key, m.sequence, Usable(key, now), now);
-  }
-  EncodeCapacity(m, frame);
-  for (const std::string& name : active.members) {
-    if (!IsSelf(name)) Send(name, frame);
-  }
-}
-
-Parts ExchangeState::Usable(const CapacityKey& key, Instant now) const {
-  if (now >= standing.valid_until) return standing.reserve;
-  const std::uint32_t id = ledgers.Find(key);
-  return id == KeyIndex::kNone ? standing.other : ShareOf(ledgers[id]);
-}
-
-void ExchangeState::OnAsk(Peer& p, const CapacityMessage& m, Instant now) {
-  if (m.generation != generation) return;
-  CapacityMessage& reply = Fresh(CapacityKind::kShare);
-  reply.sequence = m.sequence;
-  for (const CapacityItem& item : m.items) reply.items.push_back({.key = item.key, .given = Usable(item.key, now)});
-  Send(p.name);
-}
-
 Instant ExchangeState::Tick(Instant now) {
   if (now < next_round) return next_round;
   next_round = std::max(next_round + active.interval, now + active.interval / 2);
@@ -54,6 +25,8 @@ Instant ExchangeState::Tick(Instant now) {
   FlushLogs(now);
   FlushGifts(now);
   AskShares(now);
+  Audit(now);
+  JudgeLeader(now);
   Coordinate(now);
   return next_round;
 }
@@ -106,15 +79,10 @@ void CapacityExchange::SetDemand(std::span<const TagDemand> demands, Instant) {
   }
 }
 
-void CapacityExchange::OnMessage(std::string_view sender, std::string_view frame, Instant now) {
+void CapacityExchange::OnMessage(std::string_view proven, std::string_view frame, Instant now) {
   ExchangeState& s = *state_;
   ++s.counts.received;
   s.counts.received_bytes += frame.size();
-  ExchangeState::Peer* const p = s.Find(sender);
-  if (p == nullptr) {
-    ++s.counts.strangers;
-    return;
-  }
   switch (DecodeCapacity(frame, s.in)) {
     case CapacityFault::kNone:
       break;
@@ -125,6 +93,11 @@ void CapacityExchange::OnMessage(std::string_view sender, std::string_view frame
       ++s.counts.junk;
       return;
   }
+  ExchangeState::Peer* const p = s.Find(s.in.host);
+  if (p == nullptr || (!proven.empty() && proven != s.in.host)) {
+    ++s.counts.strangers;
+    return;
+  }
   p->heard = now;
   const CapacityMessage& m = s.in;
   switch (m.kind) {
@@ -133,7 +106,7 @@ void CapacityExchange::OnMessage(std::string_view sender, std::string_view frame
     case CapacityKind::kGrant:
       return s.OnGrant(*p, m, now);
     case CapacityKind::kDead:
-      return s.OnDead(m, now);
+      return s.OnDead(*p, m, now);
     case CapacityKind::kLog:
       return s.OnLog(*p, m, now);
     case CapacityKind::kGifts:
@@ -151,7 +124,7 @@ void CapacityExchange::OnMessage(std::string_view sender, std::string_view frame
     case CapacityKind::kPromise:
       return s.OnPromise(*p, m, now);
     case CapacityKind::kCommit:
-      return s.OnCommit(m, now);
+      return s.OnCommit(*p, m, now);
     case CapacityKind::kAsk:
       return s.OnAsk(*p, m, now);
     case CapacityKind::kShare:
@@ -228,7 +201,7 @@ std::optional<CapacityTag> CapacityExchange::Inspect(const CapacityKey& key) con
 CapacitySum CapacityExchange::Sum(const CapacityKey& key, Instant now) {
   ExchangeState& s = *state_;
   s.share_sums.Look(key, now);
-  return s.share_sums.Sum(key, s.Usable(key, now), now);
+  return s.share_sums.Sum(key, s.Held(key, now), now);
 }
 
 std::vector<CapacityTag> CapacityExchange::Tags(std::size_t most) const {

@@ -1,12 +1,12 @@
-// Who holds which part of a capacity: the protocol between hosts, without sockets (GDRL eq (7) and (17) and its loss
+// The protocol by which hosts agree on their parts of a capacity, without sockets (GDRL eq (7) and (17) and its loss
 // safety and best friends; protocol/capacity.md has the rules and why the parts never sum to more than the whole).
 //
 // Everything is in parts of a tag's capacity, so a ledger needs no unit and a small capacity divides as well as a large
-// one: kWhole parts are C. Who is alive, best friends and leases are per host; ledgers are per tag, and only tags with
+// one: kWhole parts are C. Life, best friends and leases are per host; ledgers are per tag, and only tags with
 // demand somewhere have any. A tag without a ledger here has the standing's `other` part.
 //
 // One side faces the wire: OnMessage() and Transport. The other faces the limiter: SetDemand() in, standing() and
-// TakeShares() out. Whoever owns it calls Tick() at least at the instants that it returns, and afterwards, as after
+// TakeShares() out. The owner calls Tick() at least at the instants that it returns, and afterwards, as after
 // OnMessage(), passes on what changed.
 #pragma once
 
@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/names.h"
 #include "base/prng.h"
 #include "base/time.h"
 #include "capacity/capacity_settings.h"
@@ -25,7 +26,7 @@
 namespace dthrottle {
 
 inline constexpr std::size_t kCapacityFrameBytesMax = 64 * 1024;
-inline constexpr std::string_view kCapacityFramePrefix = "DTC\1";    // tells its frames from those of reports
+inline constexpr std::string_view kCapacityFramePrefix = "DTC\2";    // tells its frames from those of reports
 
 // How much of a tag is asked for here, in any unit: only demand / capacity matters.
 struct TagDemand {
@@ -76,6 +77,7 @@ enum class MemberState {
   kUp,
   kSilent,    // not heard for a lease
 };
+DT_NAMES(MemberState, "unknown", "up", "silent")
 
 struct CapacityMember {
   std::string name;
@@ -128,21 +130,11 @@ struct CapacityCounts {
   std::uint64_t resets = 0;            // generations joined
   std::uint64_t tags = 0;              // ledgers now
   std::uint64_t tags_refused = 0;      // for want of room; they stay at `other`
+  std::uint64_t overdrawn = 0;         // times that members had more than the whole of a tag: one of them lies
   std::uint64_t generation = 0;        // number, of the current one; 0: none yet
   std::uint64_t epoch = 0;             // of this host
   bool leased = false;
   std::uint64_t seats = 0;    // equal shares held of tags without a ledger: own and inherited
-};
-
-// For tests only: safety rules to leave out, so that it can be seen what each is for.
-struct CapacityAblation {
-  bool lease = false;       // a share is used without one
-  bool log = false;         // gifts are told to neighbours before the best friend knows of them
-  bool promises = false;    // a generation begins when a majority has promised, whoever still uses the old one
-  bool fences = false;      // a best friend inherits when it hears nothing, without asking witnesses
-  bool patience = false;    // witnesses call a life over without waiting for its lease to end
-  bool one_gift = false;    // more than one gift is under way on an edge
-  bool saved = false;       // a restarted host has forgotten what it promised
 };
 
 struct ExchangeState;
@@ -154,7 +146,6 @@ class CapacityExchange {
     std::uint64_t incarnation = 1;    // greater at each start, below 2^48
     std::string saved = {};           // what CapacityTransport::Save got last, in any earlier life; empty: nothing ever
     std::string life = {};            // of Life(): goes on with it, if it can. Given to one exchange only, in this boot
-    CapacityAblation without = {};    // for tests only
   };
 
   // The transport must outlive it. `now` is one monotonic clock, everywhere.
@@ -169,8 +160,9 @@ class CapacityExchange {
   // part used up by others and is forgotten with the next generation.
   void SetDemand(std::span<const TagDemand> demands, Instant now);
 
-  // From the wire. `sender` is a proven name; the frame may be anything.
-  void OnMessage(std::string_view sender, std::string_view frame, Instant now);
+  // From the wire. `proven` is the name that the connection proves, empty where nothing proves it; the frame has to
+  // name the same sender, and may be anything else.
+  void OnMessage(std::string_view proven, std::string_view frame, Instant now);
 
   // Rounds, leases, repairs. Returns when it wants to be called next if nothing else happens.
   Instant Tick(Instant now);
@@ -198,6 +190,8 @@ class CapacityExchange {
   std::vector<CapacityTag> Tags(std::size_t most) const;    // some of those with most demand
 
  private:
+  friend struct ExchangeState;
+
   std::unique_ptr<ExchangeState> state_;
   bool resumed_ = false;
 };

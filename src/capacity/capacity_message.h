@@ -83,6 +83,7 @@ struct CapacityItem {
 
 struct CapacityMessage {
   CapacityKind kind{};
+  std::string host;                          // all: the sender
   std::uint64_t generation = 0;              // all; prepare, promise: the one to come
   std::uint64_t epoch = 0;                   // all: of the sender
   std::uint64_t to_epoch = 0;                // log, gifts, grant, dead, have: of the receiver; 0: not known

@@ -40,7 +40,7 @@ std::uint64_t DigestOf(const CapacitySettings& s) {
   std::string text = fmt::format("{} {} {} {}", s.digest, ReserveParts(s), s.lease.count(), s.indicator->name());
   for (const std::string& name : s.members) (text += ' ') += name;
   std::set<std::tuple<std::uint32_t, std::uint32_t, double>> links;    // in whatever order they were written
-  for (const Link& link : s.graph.links())
+  for (const WeightedLink& link : s.graph.links())
     links.emplace(std::min(link.a, link.b), std::max(link.a, link.b), link.weight);
   for (const auto& [a, b, weight] : links) text += fmt::format(" {}-{}:{}", a, b, weight);
   return std::max<std::uint64_t>(SipHash<2, 4>(kKeyLow, text), 1);

@@ -29,11 +29,6 @@ struct CapacityKey {
 // the digest of a longer one.
 CapacityKey CapacityKeyOf(std::uint64_t rule, std::string_view tag, bool is_digest);
 
-enum class OnIsolation {
-  kReserve,    // who cannot reach most witnesses goes down to its reserve
-  kKeep,       // it keeps its share: the paper's behaviour; the sum may exceed C by what the other side holds
-};
-
 // What hosts must agree on, except where it says otherwise.
 struct CapacitySettings {
   std::vector<std::string> members;    // names, ascending, no two alike, with this host's own; 1 to kMembersMax
@@ -46,8 +41,7 @@ struct CapacitySettings {
   const Indicator* indicator = &ThrottledAmount();
   std::optional<double> gain = {};    // parts of C for a difference of one in the indicator of load/C; none: from
                                       // GDRL (15), half the local bound. This host's own business.
-  OnIsolation on_isolation = OnIsolation::kReserve;    // this host's own business
-  std::size_t tags_max = 10'000;                       // ledgers; this host's own business
+  std::size_t tags_max = 10'000;      // ledgers; this host's own business
 };
 inline constexpr std::size_t kMembersMax = 1024;
 

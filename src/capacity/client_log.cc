@@ -3,14 +3,18 @@
 #include <algorithm>
 
 namespace dthrottle {
+namespace {
+
+constexpr std::size_t kLivesBeforeSweep = 64;    // a fleet in peace has one list or two
+
+}    // namespace
 
 bool ClientLog::Take(const CapacityMessage& log, std::size_t records_max) {
   if (log.degree != degree_) return false;
   std::size_t fresh = 0;
   for (const CapacityItem& item : log.items) fresh += index_.Find(item.key) == KeyIndex::kNone;
   if (records_.size() + fresh > records_max) return false;
-  auto lives = std::ranges::find(lives_, log.lives);
-  if (lives == lives_.end()) lives = lives_.insert(lives_.end(), log.lives);
+  const std::uint32_t lives = PlaceOf(log.lives);
   if (log.sequence > sequence_) {
     sequence_ = log.sequence;
     seats_ = log.members;
@@ -28,11 +32,29 @@ bool ClientLog::Take(const CapacityMessage& log, std::size_t records_max) {
     if (log.sequence <= record.sequence) continue;
     record.base = log.items[i].base;
     record.sequence = log.sequence;
-    record.lives = static_cast<std::uint32_t>(lives - lives_.begin());
+    record.lives = lives;
     std::copy_n(log.edges.begin() + static_cast<std::ptrdiff_t>(i * degree_), degree_,
                 edges_.begin() + static_cast<std::ptrdiff_t>(place * degree_));
   }
   return true;
+}
+
+std::uint32_t ClientLog::PlaceOf(const std::vector<std::uint64_t>& list) {
+  if (const auto at = std::ranges::find(lives_, list); at != lives_.end()) {
+    return static_cast<std::uint32_t>(at - lives_.begin());
+  }
+  if (lives_.size() >= kLivesBeforeSweep && lives_.size() > records_.size()) {
+    std::vector<std::vector<std::uint64_t>> used;
+    std::map<std::uint32_t, std::uint32_t> moved;    // from the old place to the new one
+    for (Record& record : records_) {
+      const auto [at, fresh] = moved.try_emplace(record.lives, static_cast<std::uint32_t>(used.size()));
+      if (fresh) used.push_back(std::move(lives_[record.lives]));
+      record.lives = at->second;
+    }
+    lives_ = std::move(used);
+  }
+  lives_.push_back(list);
+  return static_cast<std::uint32_t>(lives_.size() - 1);
 }
 
 bool ClientLog::Index() {

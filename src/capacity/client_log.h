@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/state.h"
 #include "base/time.h"
 #include "capacity/capacity_message.h"
 #include "capacity/key_index.h"
@@ -38,11 +39,12 @@ class ClientLog {
   bool Take(const CapacityMessage& log, std::size_t records_max);
 
   std::size_t degree() const { return degree_; }
+  std::size_t lists() const { return lives_.size(); }    // of neighbours' lives
   const MemberBits& seats() const { return seats_; }
   bool unsettled() const { return unsettled_; }    // it had something under way with another host that died
   std::span<const Record> records() const { return records_; }
   std::span<const EdgeSums> edges(std::size_t record) const { return {edges_.data() + record * degree_, degree_}; }
-  // Of the neighbour at an edge, when the record was written; 0: it knew none.
+  // The life of the neighbour at an edge when the record was written; 0: the host knew none.
   std::uint64_t LifeOf(std::size_t record, std::size_t slot) const { return lives_[records_[record].lives][slot]; }
   std::optional<std::int64_t> Available(const CapacityKey& key) const;    // none: no record
   std::int64_t Available(std::size_t record) const;
@@ -50,11 +52,13 @@ class ClientLog {
   static void Fields(auto& state, auto& self) {
     state(self.host, self.life, self.binding, self.heard, self.fenced, self.degree_, self.seats_, self.unsettled_,
           self.sequence_, self.records_, self.edges_, self.lives_);
-    if constexpr (state.kReads) state.Check(self.Index());
+    if constexpr (kIsReading<decltype(state)>) state.Check(self.Index());
   }
 
  private:
   bool Index();    // false: what was read cannot be
+  // Which of lives_ this is. Lists that no record refers to any more make room.
+  std::uint32_t PlaceOf(const std::vector<std::uint64_t>& list);
 
   std::size_t degree_ = 0;
   MemberBits seats_;

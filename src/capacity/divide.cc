@@ -13,8 +13,8 @@ double Sum(std::span<const double> values) {
 }
 
 // Enough for everybody.
-Division Uncut(std::span<const double> requests, double limit) {
-  Division division;
+ClientLimits Uncut(std::span<const double> requests, double limit) {
+  ClientLimits division;
   division.limits.assign(requests.begin(), requests.end());
   division.reserve = limit - Sum(requests);
   return division;
@@ -22,21 +22,21 @@ Division Uncut(std::span<const double> requests, double limit) {
 
 }    // namespace
 
-Division DivideByRatio(std::span<const double> requests, double limit) {
+ClientLimits DivideByRatio(std::span<const double> requests, double limit) {
   DT_CHECK(limit >= 0);
   const double wanted = Sum(requests);
   if (wanted <= limit) return Uncut(requests, limit);
-  Division division;
+  ClientLimits division;
   for (const double request : requests) division.limits.push_back(limit / wanted * request);
   return division;
 }
 
-Division DivideByLevel(std::span<const double> requests, double limit) {
+ClientLimits DivideByLevel(std::span<const double> requests, double limit) {
   DT_CHECK(limit >= 0);
   if (Sum(requests) <= limit) return Uncut(requests, limit);
   std::vector<double> ascending(requests.begin(), requests.end());
   std::ranges::sort(ascending);
-  Division division;
+  ClientLimits division;
   division.level = limit / static_cast<double>(ascending.size());
   for (std::size_t j = 0; j + 1 < ascending.size() && ascending[j] < division.level; ++j) {
     division.level += (division.level - ascending[j]) / static_cast<double>(ascending.size() - 1 - j);

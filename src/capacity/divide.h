@@ -11,7 +11,8 @@
 
 namespace dthrottle {
 
-struct Division {
+// How a node divides its limit among its applications.
+struct ClientLimits {
   std::vector<double> limits;    // one an application, requests; sum to the node's limit when there is not enough
   double level = std::numeric_limits<double>::infinity();    // the most anybody got, requests; infinite: nobody is cut
   double reserve = 0;                                        // limit - sum of limits, requests
@@ -19,7 +20,7 @@ struct Division {
 
 // Algorithm 1: everybody keeps the same share of what it asked for. `requests` >= 0, one an application; `limit` >= 0.
 // Sets no level.
-Division DivideByRatio(std::span<const double> requests, double limit);
+ClientLimits DivideByRatio(std::span<const double> requests, double limit);
 
 // Algorithm 2: water-filling. Everybody gets min(request, level), the level such that the limits sum to `limit`.
 //
@@ -27,6 +28,6 @@ Division DivideByRatio(std::span<const double> requests, double limit);
 // contains it already: (1, 2, 10, 10) with 12 gives level 5.5 and admits 14; for j = c it can divide by zero (1, 1, 1,
 // 10 with 9); and its last loop gives everybody l, so that the limits sum to c l, above the limit. Corrected: the
 // surplus of one application, l - r_j, is spread over the c - j that are left, and limits are min(r_j, l).
-Division DivideByLevel(std::span<const double> requests, double limit);
+ClientLimits DivideByLevel(std::span<const double> requests, double limit);
 
 }    // namespace dthrottle

@@ -19,13 +19,12 @@ Instant LaterBy(Duration wait, Instant now) {
 
 ExchangeState::ExchangeState(CapacityExchange::Options o, CapacitySettings s, CapacityTransport& t, Prng p, Instant now)
     : options(std::move(o)),
-      without(options.without),
       wanted(std::move(s)),
       active(wanted),
       transport(t),
       prng(p),
       started(now),
-      witness(ReadSaved(), now),
+      witness(Witness::Decode(options.saved).value_or(Witness::Saved()), now),
       epoch(options.incarnation << kEpochBits) {
   DT_CHECK(CheckCapacitySettings(wanted, options.name).has_value());
   DT_CHECK(options.incarnation < std::uint64_t{1} << (64 - kEpochBits));
@@ -33,6 +32,8 @@ ExchangeState::ExchangeState(CapacityExchange::Options o, CapacitySettings s, Ca
   standing.reserve = standing.other = reserve;
   UseSettings();
   sweep_after = kSweepPatience * patience;
+  rest = kLostSeatPatience * patience;
+  well_at = now;
   next_round =
       now + Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(wanted.interval.count()))));
 }
@@ -66,6 +67,7 @@ void ExchangeState::UseSettings() {
 CapacityMessage& ExchangeState::Fresh(CapacityKind kind) {
   out.Clear();
   out.kind = kind;
+  out.host = options.name;
   out.generation = generation;
   out.epoch = epoch;
   return out;
@@ -80,6 +82,8 @@ void ExchangeState::Send(std::string_view to, const std::string& bytes) {
 void ExchangeState::SendBeats(Instant now) {
   std::set<std::string_view> to(witnesses.begin(), witnesses.end());
   to.insert(wanted_witnesses.begin(), wanted_witnesses.end());
+  // Without a generation the others would hear one witness only, the one that begins it.
+  if (IsIn(wanted_witnesses, options.name) && !Leased(now)) to.insert(wanted.members.begin(), wanted.members.end());
   for (const Edge& edge : edges) to.insert(edge.peer->name);
   for (const Bond& b : {bond, candidate}) {
     if (b.friend_ != nullptr) to.insert(b.friend_->name);
@@ -163,9 +167,7 @@ void ExchangeState::CountGrants() {
 void ExchangeState::UpdateStanding() {
   standing.reserve = reserve;
   standing.other = joined() ? reserve + seats.Count() * base : reserve;
-  standing.valid_until = !joined() || frozen()                                        ? Instant::min()
-                         : without.lease || active.on_isolation == OnIsolation::kKeep ? Instant::max()
-                                                                                      : leased_until;
+  standing.valid_until = !joined() || frozen() ? Instant::min() : without.lease ? Instant::max() : leased_until;
 }
 
 void ExchangeState::NewLife() {
@@ -182,6 +184,8 @@ void ExchangeState::BeginLedgers() {
   log_flights.clear();
   share_waiting.clear();
   estates.clear();
+  audit.Forget();
+  overdrawn = 0;
   unlogged_estate = behind = 0;
   secured = seats;
   bond = candidate = Bond();

@@ -1,6 +1,7 @@
 // Ledgers, rounds, and gifts to neighbours.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -154,7 +155,8 @@ void ExchangeState::OnGifts(Peer& p, const CapacityMessage& m, Instant now) {
   for (const CapacityItem& item : m.items) {
     const std::uint32_t id = LedgerFor(item, edges[slot]);
     if (id == KeyIndex::kNone) continue;
-    ledgers.edge(id, slot).theirs = static_cast<float>(item.indicator);
+    const bool is_number = std::abs(item.indicator) <= static_cast<double>(std::numeric_limits<float>::max());
+    ledgers.edge(id, slot).theirs = is_number ? static_cast<float>(item.indicator) : LedgerEdge::kUnsaid;
     if (ledgers.Receive(id, slot, item.given)) Changed(id);
   }
   Acknowledge(p, m);
@@ -162,7 +164,9 @@ void ExchangeState::OnGifts(Peer& p, const CapacityMessage& m, Instant now) {
 
 std::uint32_t ExchangeState::LedgerFor(const CapacityItem& item, const Edge& edge) {
   const std::uint32_t id = ledgers.Find(item.key);
-  if (id != KeyIndex::kNone || seats.Count() == 0) return id;
+  if (id != KeyIndex::kNone) return id;
+  // Neighbours' wishes leave half of the room to tags that are asked for here.
+  if (seats.Count() == 0 || ledgers.size() >= demands.size() + wanted.tags_max / 2) return id;
   const Load load = LoadOf(0, AvailableElsewhere());
   const std::optional<double> own = IndicatorOf(load);
   if (!own || !(item.indicator > *own)) return id;
@@ -224,7 +228,12 @@ void ExchangeState::OnHaveGifts(Peer& p, const CapacityMessage& m, Instant now) 
 
 void ExchangeState::SeeLife(Peer& p, std::uint64_t life, Instant now) {
   if (life < p.epoch || life == 0) return;
-  p.epoch = life;
+  if (life > p.epoch) {
+    // A new life costs a walk through all ledgers, so nobody has more than one an interval.
+    if (p.epoch != 0 && now < p.epoch_since + active.interval) return;
+    p.epoch = life;
+    p.epoch_since = now;
+  }
   if (p.slot < 0) return;
   Edge& edge = edges[static_cast<std::size_t>(p.slot)];
   if (life <= edge.life || life <= edge.former) return;

@@ -8,8 +8,8 @@
 namespace dthrottle {
 namespace {
 
-constexpr std::size_t kRecordsFactor = 2;          // of tags_max: ledgers with inherited ones; records of a client
 constexpr std::size_t kClientsMax = kDegreeMax;    // logs kept for others
+constexpr std::size_t kLogsMax = 4;                // of one of them: of several lives, or bonds
 constexpr int kSettleTriesMax = 200;               // intervals
 
 }    // namespace
@@ -23,12 +23,15 @@ void ExchangeState::OnLog(Peer& p, const CapacityMessage& m, Instant now) {
     return;
   }
   ClientLog* log = nullptr;
+  std::size_t logs = 0;
   for (ClientLog& c : clients) {
-    if (c.host == p.name && (c.life > m.epoch || (c.life == m.epoch && c.binding > m.binding))) return;
-    if (c.host == p.name && c.life == m.epoch && c.binding == m.binding) log = &c;
+    if (c.host != p.name) continue;
+    ++logs;
+    if (c.life > m.epoch || (c.life == m.epoch && c.binding > m.binding)) return;
+    if (c.life == m.epoch && c.binding == m.binding) log = &c;
   }
   if (log == nullptr) {
-    if (m.epoch != p.epoch || clients.size() >= kClientsMax) return;
+    if (m.epoch != p.epoch || clients.size() >= kClientsMax || logs >= kLogsMax) return;
     if (const auto at = closed.find(p.name); at != closed.end() && std::pair(m.epoch, m.binding) <= at->second) return;
     log = &clients.emplace_back(p.name, m.epoch, m.binding, m.degree, now);
   }
@@ -57,11 +60,15 @@ void ExchangeState::AskFence(ClientLog& log, Instant now) {
       if (const auto binding = Fence(log.host, log.life, now)) log.fenced[name] = *binding;
       continue;
     }
-    CapacityMessage& m = Fresh(CapacityKind::kFence);
-    m.member = log.host;
-    m.life = log.life;
-    Send(name);
+    AskFence(log.host, log.life, name);
   }
+}
+
+void ExchangeState::AskFence(std::string_view host, std::uint64_t life, std::string_view witness_name) {
+  CapacityMessage& m = Fresh(CapacityKind::kFence);
+  m.member = host;
+  m.life = life;
+  Send(witness_name);
 }
 
 std::optional<std::uint64_t> ExchangeState::Fence(std::string_view host, std::uint64_t life, Instant now) {
@@ -86,6 +93,10 @@ void ExchangeState::OnFence(Peer& p, const CapacityMessage& m, Instant now) {
 
 void ExchangeState::OnFenced(Peer& p, const CapacityMessage& m, Instant now) {
   if (m.generation != generation || !joined() || !IsIn(witnesses, p.name)) return;
+  if (const Peer* dead = Find(m.member); dead != nullptr && dead->slot >= 0) {
+    Edge& edge = edges[static_cast<std::size_t>(dead->slot)];
+    if (edge.doubted == m.life) edge.over.insert(p.name);
+  }
   for (auto at = clients.begin(); at != clients.end(); ++at) {
     if (at->host != m.member || at->life != m.life) continue;
     at->fenced[p.name] = m.binding;
@@ -111,24 +122,39 @@ void ExchangeState::Inherit(const ClientLog& log, Instant now) {
   for (const ClientLog::Record& r : log.records()) fresh += ledgers.Find(r.key) == KeyIndex::kNone;
   if (frozen() || ledgers.size() + fresh > kRecordsFactor * wanted.tags_max) return;    // its seats are lost
   ++counts.inherited;
-  const auto unsaid = static_cast<std::int64_t>(log.seats().Count() * base);
+  const MemberBits inherited = SeatsOf(log, now);
+  const auto unsaid = static_cast<std::int64_t>(inherited.Count() * base);
   const std::uint32_t known = ledgers.size();
-  for (std::uint32_t id = 0; id < known; ++id) TakeOver(id, log.Available(ledgers[id].key).value_or(unsaid));
+  for (std::uint32_t id = 0; id < known; ++id) {
+    TakeOver(id, static_cast<Parts>(log.Available(ledgers[id].key).value_or(unsaid)));
+  }
   for (std::size_t i = 0; i < log.records().size(); ++i) {
     if (const CapacityKey& key = log.records()[i].key; ledgers.Find(key) == KeyIndex::kNone) {
-      TakeOver(MakeLedger(key, AvailableElsewhere()), log.Available(i));
+      TakeOver(MakeLedger(key, AvailableElsewhere()), static_cast<Parts>(log.Available(i)));
     }
   }
   residue |= log.unsettled();
-  seats.Add(log.seats());
-  estates.push_back({log.seats(), log.host, log.life});
+  seats.Add(inherited);
+  estates.push_back({inherited, log.host, log.life});
   UpdateStanding();
   SettleEdges(log, now);
 }
 
-void ExchangeState::TakeOver(std::uint32_t id, std::int64_t available) {
+MemberBits ExchangeState::SeatsOf(const ClientLog& log, Instant now) const {
+  MemberBits inherited;
+  for (std::size_t i = 0; i < active.members.size(); ++i) {
+    if (!log.seats().Has(i) || !participants.Has(i) || seats.Has(i)) continue;
+    const auto owner = peers.find(active.members[i]);
+    const bool elsewhere = owner != peers.end() && owner->first != log.host && Up(owner->second, now) &&
+                           owner->second.generation == generation && owner->second.seats.Has(i);
+    if (!elsewhere) inherited.Add(i);
+  }
+  return inherited;
+}
+
+void ExchangeState::TakeOver(std::uint32_t id, Parts parts) {
   Ledger& ledger = ledgers[id];
-  ledger.available += available;
+  ledgers.Credit(id, parts);
   if (ledger.estate == Ledger::Estate::kNone) ++unlogged_estate;
   ledger.estate = Ledger::Estate::kTaken;
   Changed(id);
@@ -165,9 +191,30 @@ void ExchangeState::SendSettlings() {
 void ExchangeState::OnSettle(Peer& p, const CapacityMessage& m, Instant now) {
   if (m.generation != generation || m.degree > 1 || m.edges.size() != m.items.size()) return;
   if (!Leased(now)) return;    // perhaps this life is over, and its log with somebody who will not learn of it
+  const Peer* const dead = Find(m.member);
+  if (dead == nullptr) return;
+  if (dead->slot >= 0 && !IsOver(edges[static_cast<std::size_t>(dead->slot)], m.life, now)) return;
   SettleWith(m.member, m.life, m.items, m.edges, m.last, now);
   Acknowledge(p, m);
   FlushLogs(now);
+}
+
+bool ExchangeState::IsOver(Edge& edge, std::uint64_t life, Instant now) {
+  if (edge.settled >= life) return true;
+  if (edge.doubted != life) {
+    edge.doubted = life;
+    edge.over.clear();
+  }
+  const std::string& host = edge.peer->name;
+  for (const std::string& name : witnesses) {
+    if (edge.over.contains(name)) continue;
+    if (!IsSelf(name)) {
+      AskFence(host, life, name);
+    } else if (Fence(host, life, now)) {
+      edge.over.insert(name);
+    }
+  }
+  return edge.over.size() >= Majority(witnesses.size());
 }
 
 void ExchangeState::SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
@@ -203,7 +250,7 @@ void ExchangeState::SettleEdge(std::uint32_t id, Left& left, const EdgeSums& the
     return;
   }
   left.settled = true;
-  TakeOver(id, static_cast<std::int64_t>((theirs.given - left.sums.received) + (left.sums.given - theirs.received)));
+  TakeOver(id, (theirs.given - left.sums.received) + (left.sums.given - theirs.received));
 }
 
 void ExchangeState::OnHaveSettle(Peer& p, const CapacityMessage& m) {

@@ -74,7 +74,7 @@ CapacityMessage& ExchangeState::LogFrame(const Bond& to) {
   m.sequence = ++sequence;
   m.degree = ledgers.degree();
   m.members = secured;
-  // Whoever inherits does not know what is to be settled, and wishes for a new generation.
+  // The heir does not know what is to be settled, and wishes for a new generation.
   const auto unsettled = [](const Edge& e) { return !e.left.empty(); };
   m.last = residue || unlogged_estate != 0 || std::ranges::any_of(edges, unsettled);
   for (const Edge& edge : edges) m.lives.push_back(edge.life);

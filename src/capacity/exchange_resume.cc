@@ -20,7 +20,7 @@ constexpr std::uint32_t kLifeVersion = 1;
 void BondFields(auto& state, auto& self, auto& bond) {
   std::string name = bond.friend_ != nullptr ? bond.friend_->name : "";
   state(name, bond.life, bond.number);
-  if constexpr (state.kReads) {
+  if constexpr (kIsReading<decltype(state)>) {
     bond.friend_ = self.Find(name);
     state.Check(bond.friend_ != nullptr || bond.number == 0);
   }
@@ -29,7 +29,7 @@ void BondFields(auto& state, auto& self, auto& bond) {
 void PeerFields(auto& state, auto& self) {
   std::uint64_t left = self.peers.size();
   state(left);
-  if constexpr (!state.kReads) {
+  if constexpr (!kIsReading<decltype(state)>) {
     for (const auto& [name, peer] : self.peers) state(name, peer);
   } else {
     for (std::string name; left > 0 && state.ok(); --left) {
@@ -45,7 +45,7 @@ void PeerFields(auto& state, auto& self) {
 
 void ExchangeState::Fields(auto& state, auto& self) {
   PeerFields(state, self);
-  state(self.generation, self.acked, self.entitled_to, self.acked_at, self.joined_at, self.refused, self.sweep_after,
+  state(self.generation, self.acked, self.entitled_to, self.well_at, self.joined_at, self.refused, self.sweep_after,
         self.swept, self.base, self.reserve, self.aside, self.participants);
   state.Check(self.base <= kWhole && self.reserve <= kWhole && self.aside <= kWhole && self.generation != 0);
   state(self.epoch, self.seats, self.secured, self.leased_until, self.self_until, self.self_binding, self.was_leased,
@@ -87,7 +87,7 @@ bool ExchangeState::Resume(std::string_view life, Instant now) {
   Fields(state, *this);
   if (!state.ok() || !state.at_end() || witness.promised() < generation) return false;
   // Nobody is silent because this host was away.
-  started = whole_at = now;
+  started = whole_at = well_at = now;
   witness.Resume(now);
   for (ClientLog& log : clients) log.heard = now;
   QueueAll();

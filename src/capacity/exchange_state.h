@@ -1,5 +1,6 @@
-// The inside of a CapacityExchange, for its sources only: exchange_alive.cc, exchange_gifts.cc, exchange_log.cc,
-// exchange_heir.cc, exchange_generation.cc, exchange_resume.cc, and capacity_exchange.cc for its face and its clock.
+// The inside of a CapacityExchange, for its sources only: exchange_alive.cc, exchange_audit.cc, exchange_gifts.cc,
+// exchange_log.cc, exchange_heir.cc, exchange_generation.cc, exchange_resume.cc, and capacity_exchange.cc for its face
+// and its clock.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,19 +16,24 @@
 #include <utility>
 #include <vector>
 
+#include "capacity/ablation.h"
 #include "capacity/attempt.h"
 #include "capacity/capacity_message.h"
 #include "capacity/client_log.h"
 #include "capacity/gain.h"
+#include "capacity/leader_trust.h"
 #include "capacity/ledgers.h"
+#include "capacity/parts_audit.h"
 #include "capacity/settling.h"
 #include "capacity/share_sums.h"
 #include "capacity/witness.h"
 
 namespace dthrottle {
 
-inline constexpr int kGiftShareBits = 12;    // a gift is at least this power of two less than an equal share
-inline constexpr int kSweepPatience = 10;    // times the patience, at least: between generations that make room
+inline constexpr int kGiftShareBits = 12;           // a gift is at least this power of two less than an equal share
+inline constexpr int kSweepPatience = 10;           // times the patience, at least: between generations that make room
+inline constexpr int kLostSeatPatience = 3;         // in times that it takes to call a life over
+inline constexpr std::size_t kRecordsFactor = 2;    // of tags_max: ledgers with inherited ones; records of a client
 
 // REQUIRES: names ascend.
 inline bool IsIn(const std::vector<std::string>& names, std::string_view name) {
@@ -50,10 +57,13 @@ struct ExchangeState {
     std::uint64_t digest = 0, generation = 0, epoch = 0;    // as it said last
     bool wishes = false;                                    // for a new generation
     MemberBits seats;
+    Instant epoch_since = Instant::min();
     // As a witness for us.
     Instant granted_until = Instant::min();
     std::uint64_t granted_binding = 0;
-    int slot = -1;    // of the edge, if it is a neighbour
+    LeaderTrust trust;                 // as the witness that begins generations
+    std::optional<Instant> refused;    // when its promise of a later number last ended an attempt
+    int slot = -1;                     // of the edge, if it is a neighbour
 
     static void Fields(auto& state, auto& self) {
       state(self.heard, self.digest, self.generation, self.epoch, self.wishes, self.seats, self.granted_until,
@@ -77,7 +87,10 @@ struct ExchangeState {
     std::uint64_t former = 0;    // the one before, which is over, and what was on its edges
     std::map<std::uint32_t, Left> left;
     Instant left_at{};
-    std::uint64_t settled = 0;             // of the former lives, the last about which all is said
+    std::uint64_t settled = 0;    // of the former lives, the last about which all is said
+    // The life that somebody wants to settle, and the witnesses that have said that it is over.
+    std::uint64_t doubted = 0;
+    std::set<std::string, std::less<>> over;
     std::vector<std::uint32_t> waiting;    // ledgers that have something to say
     std::deque<Flight> flights;
 
@@ -102,7 +115,7 @@ struct ExchangeState {
     static void Fields(auto& state, auto& self) { state(self.seats, self.dead, self.life, self.failed); }
   };
 
-  // Of a tag, by the limiter: demand as part of C.
+  // The demand for a tag as the limiter states it, as a part of C.
   struct Asked {
     double demand = 0;
     Parts pinned = 0;
@@ -114,8 +127,10 @@ struct ExchangeState {
   // REQUIRES: as CapacityExchange.
   ExchangeState(CapacityExchange::Options o, CapacitySettings s, CapacityTransport& t, Prng p, Instant now);
 
-  Witness::Saved ReadSaved() const {
-    return without.saved ? Witness::Saved() : Witness::Decode(options.saved).value_or(Witness::Saved());
+  // From now on `exchange` does without these rules.
+  static void LeaveOut(CapacityExchange& exchange, const CapacityAblation& rules) {
+    exchange.state_->without = rules;
+    exchange.state_->UseSettings();
   }
 
   void Save() { transport.Save(Witness::Encode(witness.saved())); }
@@ -158,7 +173,8 @@ struct ExchangeState {
   // The lease lasts as long as a majority of witnesses says.
   void CountGrants();
   void UpdateStanding();
-  void OnDead(const CapacityMessage& m, Instant now) {
+  void OnDead(const Peer& p, const CapacityMessage& m, Instant now) {
+    if (!IsIn(witnesses, p.name)) return;
     if (m.generation == generation && m.to_epoch == epoch && joined() && now >= leased_until) NewLife();
   }
 
@@ -190,8 +206,14 @@ struct ExchangeState {
     QueueShare(id);
   }
 
-  Parts ShareOf(const Ledger& ledger) const { return reserve + static_cast<Parts>(ledger.available); }
-  // Of a tag whose capacity is 1.
+  Parts HeldOf(const Ledger& ledger) const { return std::min(reserve + static_cast<Parts>(ledger.available), kWhole); }
+  // The part that this host may use.
+  Parts ShareOf(const Ledger& ledger) const {
+    return ledger.overdraft.found() ? std::min(HeldOf(ledger), OwnShare()) : HeldOf(ledger);
+  }
+  // The equal share that is this host's own: all of them sum to the whole at most.
+  Parts OwnShare() const { return reserve + (participants.Has(MemberOf(options.name)) ? base : 0); }
+  // The load of a tag whose capacity is 1.
   Load LoadOf(double demand, std::int64_t available) const;
   std::optional<double> IndicatorOf(const Load& load) const {
     if (!active.indicator->Defined(load)) return std::nullopt;
@@ -214,7 +236,8 @@ struct ExchangeState {
   void FlushGifts(Instant now);
   void FlushGifts(std::size_t slot, Instant now);
   void OnGifts(Peer& p, const CapacityMessage& m, Instant now);
-  // A tag that nobody asks for here gets a ledger when a neighbour is to be given some of it.
+  // A tag that nobody asks for here gets a ledger when a neighbour is to be given some of it. A gift without a ledger
+  // here is a lie: only a host that was told of an indicator gives, and ledgers last as long as lives.
   std::uint32_t LedgerFor(const CapacityItem& item, const Edge& edge);
   bool FromNeighbour(Peer& p, const CapacityMessage& m, Instant now);
   void Acknowledge(Peer& p, const CapacityMessage& m);
@@ -256,11 +279,14 @@ struct ExchangeState {
   void AskFence(ClientLog& log, Instant now);
   std::optional<std::uint64_t> Fence(std::string_view host, std::uint64_t life, Instant now);
   void OnFence(Peer& p, const CapacityMessage& m, Instant now);
+  void AskFence(std::string_view host, std::uint64_t life, std::string_view witness_name);
   void OnFenced(Peer& p, const CapacityMessage& m, Instant now);
   // True if nothing is to be waited for any more.
   bool Settle(ClientLog& log, Instant now);
   void Inherit(const ClientLog& log, Instant now);
-  void TakeOver(std::uint32_t id, std::int64_t available);
+  // The seats in a log that can be its owner's: taken part, not here, and not with the member whose own they are.
+  MemberBits SeatsOf(const ClientLog& log, Instant now) const;
+  void TakeOver(std::uint32_t id, Parts parts);
 
   // ---- What was under way when a host died ----
 
@@ -272,6 +298,8 @@ struct ExchangeState {
   }
 
   void OnSettle(Peer& p, const CapacityMessage& m, Instant now);
+  // Whether a majority of witnesses says that this life of a neighbour is over. If not, they are asked.
+  bool IsOver(Edge& edge, std::uint64_t life, Instant now);
   // What the log of a dead neighbour says: what it gave has come, and what it did not receive comes back.
   void SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
                   std::span<const EdgeSums> sums, bool last, Instant now);
@@ -288,33 +316,52 @@ struct ExchangeState {
   void JudgeSweep(Instant now);
   // The first witness that is there begins new generations.
   bool IsCoordinator(Instant now);
-  std::size_t CountUp(const std::vector<std::string>& names, Instant now);
+  // Whether `p` is the first of the other witnesses that may be there: only it is believed when it begins a generation
+  // or tells of one.
+  bool Leads(const Peer& p, Instant now) const;
+  std::size_t CountUp(const std::vector<std::string>& names, Instant now, const Peer* without = nullptr) const;
   void Coordinate(Instant now);
-  bool HasReason(Instant now);
-  // Everybody who is there has the same settings, and who is not has been silent for long enough.
-  bool AllWantIt(Instant now);
+  // `rested`: how long a generation lasts at least, unless nobody has a lease.
+  bool HasReason(Duration rested, Instant now);
+  // Everybody who is there has the same settings, and who is not has been silent for long enough. `without` and
+  // witnesses that are passed over do not count.
+  bool AllWantIt(Instant now, const Peer* without = nullptr) const;
+  // The first of the other witnesses that is there and is not passed over.
+  Peer* Leader(Instant now);
+  // Blames the leader for a round without a lease, or without a generation that is due.
+  void JudgeLeader(Instant now);
+  bool StandsIn(Instant now) const;    // who leads stands in for a witness that is passed over
   void Begin(Instant now);
   // This host's promise. False if it has given a later one, or an earlier life of it has given the same: what that did
   // with it is not known.
-  bool Promise(std::uint64_t number, Instant now);
+  bool Promise(std::uint64_t number);
   Promised MakePromised(Instant now) const;
   void OnPrepare(Peer& p, const CapacityMessage& m, Instant now);
   void OnPromise(Peer& p, const CapacityMessage& m, Instant now);
   void TryCommit(Instant now);
-  void OnCommit(const CapacityMessage& m, Instant now);
+  void OnCommit(Peer& p, const CapacityMessage& m, Instant now);
+  // True of a generation that an honest witness does not begin: without a promise of this host, which has a lease, or
+  // which never promised it and is said to take part.
+  bool IsUnasked(const CapacityMessage& m, Instant now) const;
+  // What a commit says it divides is one whole, all of it, with the reserves of these settings.
+  bool IsDivision(const CapacityMessage& m) const;
+  // A number far ahead of all that were promised here would leave no room for others after it.
+  bool IsAhead(std::uint64_t number) const;
   void Join(const CapacityMessage& m, Instant now);
   void MakeEdges(std::uint32_t self);
   void EncodeCommit();    // of the generation in force
 
-  // ---- For people: the sum of a tag's parts ----
+  // ---- The sum of a tag's parts: for people, and audits (exchange_audit.cc) ----
 
   void AskShares(Instant now);
-  Parts Usable(const CapacityKey& key, Instant now) const;
+  void AskMembers(const std::vector<CapacityKey>& keys);
+  Parts Held(const CapacityKey& key, Instant now) const;
   void OnAsk(Peer& p, const CapacityMessage& m, Instant now);
-  void OnShare(Peer& p, const CapacityMessage& m) {
-    if (m.generation != generation || !IsIn(active.members, p.name)) return;
-    for (const CapacityItem& item : m.items) share_sums.Say(p.name, item.key, m.sequence, std::min(item.given, kWhole));
-  }
+  void OnShare(Peer& p, const CapacityMessage& m);
+  // Judges what was answered, and asks about further tags.
+  void Audit(Instant now);
+  void JudgeAudit(Instant now);
+  std::vector<PartsAudit::Tag> TagsToAudit();
 
   // ---- Over a restart (exchange_resume.cc) ----
 
@@ -331,7 +378,7 @@ struct ExchangeState {
   // ---- Fields ----
 
   const CapacityExchange::Options options;
-  const CapacityAblation without;
+  CapacityAblation without;
   CapacitySettings wanted, active;    // as said last; of the generation
   CapacityTransport& transport;
   Prng prng;
@@ -348,7 +395,12 @@ struct ExchangeState {
   std::uint64_t generation = 0;     // in force; 0: none yet
   std::uint64_t acked = 0;          // promised in this life; above `generation` everything holds still
   std::uint64_t entitled_to = 0;    // the generation whose share nobody but this life of this host gets
-  Instant acked_at{}, joined_at{}, whole_at{};
+  Instant joined_at{}, whole_at{};
+  Instant well_at{};     // when there was a lease last, or could be none
+  Duration rest{};       // how long this generation lasts at least if somebody wishes for another
+  bool hurry = false;    // a witness is passed over: the next one need not wait
+  MemberBits company;    // who is there, without the leader
+  Instant company_since{};
   std::uint64_t refused = 0;                 // somebody has promised this number already
   Duration sweep_after{};                    // how long a generation lasts at least if a table gets full
   std::optional<std::size_t> swept;          // ledgers at its beginning
@@ -383,6 +435,11 @@ struct ExchangeState {
   std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> closed;    // lives and bindings not to be kept again
   std::vector<Settling> settlings;
   ShareSums share_sums;
+  PartsAudit audit;
+  std::size_t audit_in = 0;        // rounds
+  std::uint32_t audit_next = 0;    // ledger
+  std::size_t overdrawn = 0;       // ledgers
+  Instant overdrawn_at{};          // the first of them
 
   Instant next_round{};
   std::uint64_t sequence = 0;

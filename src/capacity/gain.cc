@@ -46,7 +46,7 @@ bool Stable(double gamma, double lambda_max) {
 
 double StableGammaWithoutSpectrum(const Graph& graph) {
   double bound = kInfinity;
-  for (const Link& link : graph.links()) {
+  for (const WeightedLink& link : graph.links()) {
     bound = std::min(bound, 2 / (graph.Strength(link.a) + graph.Strength(link.b)));
   }
   return bound;

@@ -11,10 +11,10 @@
 
 namespace dthrottle {
 
-Result<Graph> Graph::Make(std::uint32_t nodes, std::vector<Link> links) {
+Result<Graph> Graph::Make(std::uint32_t nodes, std::vector<WeightedLink> links) {
   if (nodes == 0) return Fail("a graph needs a node");
   std::set<std::pair<std::uint32_t, std::uint32_t>> seen;
-  for (const Link& link : links) {
+  for (const WeightedLink& link : links) {
     const auto [a, b] = std::minmax(link.a, link.b);
     if (b >= nodes) return Fail(fmt::format("link {}-{}: nodes are 0 to {}", link.a, link.b, nodes - 1));
     if (a == b) return Fail(fmt::format("link {}-{}: a node cannot be linked to itself", a, b));
@@ -25,14 +25,14 @@ Result<Graph> Graph::Make(std::uint32_t nodes, std::vector<Link> links) {
   }
   Graph graph;
   graph.begin_.assign(nodes + 1, 0);
-  for (const Link& link : links) {
+  for (const WeightedLink& link : links) {
     ++graph.begin_[link.a + 1];
     ++graph.begin_[link.b + 1];
   }
   for (std::uint32_t i = 0; i < nodes; ++i) graph.begin_[i + 1] += graph.begin_[i];
   graph.neighbours_.resize(2 * links.size());
   std::vector<std::uint32_t> next(graph.begin_.begin(), graph.begin_.end() - 1);
-  for (const Link& link : links) {
+  for (const WeightedLink& link : links) {
     graph.neighbours_[next[link.a]++] = {link.b, link.weight};
     graph.neighbours_[next[link.b]++] = {link.a, link.weight};
   }
@@ -92,7 +92,7 @@ bool Graph::Connected() const {
 std::vector<double> Graph::TimesLaplacian(std::span<const double> p) const {
   DT_CHECK(p.size() == size());
   std::vector<double> out(size(), 0.0);
-  for (const Link& link : links_) {
+  for (const WeightedLink& link : links_) {
     const double flow = link.weight * (p[link.a] - p[link.b]);
     out[link.a] += flow;
     out[link.b] -= flow;
@@ -103,7 +103,7 @@ std::vector<double> Graph::TimesLaplacian(std::span<const double> p) const {
 std::vector<double> Graph::Laplacian() const {
   const std::size_t n = size();
   std::vector<double> matrix(n * n, 0.0);
-  for (const Link& link : links_) {
+  for (const WeightedLink& link : links_) {
     matrix[link.a * n + link.a] += link.weight;
     matrix[link.b * n + link.b] += link.weight;
     matrix[link.a * n + link.b] -= link.weight;

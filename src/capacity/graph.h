@@ -1,4 +1,4 @@
-// Who exchanges capacity with whom: a weighted, undirected, simple graph, and its Laplacian.
+// The graph of hosts that exchange capacity: a weighted, undirected, simple graph, and its Laplacian.
 //
 // Nodes are limiters, numbered from 0. A link's weight multiplies what moves over it (DST section 2, eq (3)); GDRL has
 // weights of 1 throughout. Nothing spectral lives here: that is the planner's work, and a daemon needs its own
@@ -13,7 +13,7 @@
 
 namespace dthrottle {
 
-struct Link {
+struct WeightedLink {
   std::uint32_t a = 0;
   std::uint32_t b = 0;
   double weight = 1;    // > 0, without a unit
@@ -28,10 +28,10 @@ class Graph {
 
   // Fails on no nodes, an end that is no node, a loop, a link that is there twice (either way round), or a weight that
   // is not finite and above 0.
-  static Result<Graph> Make(std::uint32_t nodes, std::vector<Link> links);
+  static Result<Graph> Make(std::uint32_t nodes, std::vector<WeightedLink> links);
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(begin_.size() - 1); }
-  std::span<const Link> links() const { return links_; }    // as given to Make
+  std::span<const WeightedLink> links() const { return links_; }    // as given to Make
   std::span<const Neighbour> neighbours(std::uint32_t node) const;
   bool Linked(std::uint32_t a, std::uint32_t b) const;
 
@@ -52,7 +52,7 @@ class Graph {
   std::vector<double> Laplacian() const;
 
  private:
-  std::vector<Link> links_;
+  std::vector<WeightedLink> links_;
   std::vector<Neighbour> neighbours_;    // by node
   std::vector<std::uint32_t> begin_;     // size() + 1 places in neighbours_
 };

@@ -47,14 +47,20 @@ void Ledgers::Give(std::uint32_t id, std::size_t slot, Parts parts) {
 bool Ledgers::Receive(std::uint32_t id, std::size_t slot, Parts received) {
   LedgerEdge& e = edge(id, slot);
   if (received <= e.received || received - e.received > kWhole) return false;    // no gift is more than everything
-  ledgers_[id].available += static_cast<std::int64_t>(received - e.received);
+  Credit(id, received - e.received);
   e.received = received;
   return true;
 }
 
+void Ledgers::Credit(std::uint32_t id, Parts parts) {
+  std::int64_t& available = ledgers_[id].available;
+  const Parts room = kWhole - std::min(static_cast<Parts>(available), kWhole);
+  available += static_cast<std::int64_t>(std::min(parts, room));
+}
+
 LedgerEdge Ledgers::Renew(std::uint32_t id, std::size_t slot) {
   LedgerEdge was = std::exchange(edge(id, slot), LedgerEdge());
-  ledgers_[id].available += static_cast<std::int64_t>(was.given - was.logged);
+  Credit(id, was.given - was.logged);
   was.given = was.logged;
   return was;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/state.h"
 #include "capacity/capacity_message.h"
 #include "capacity/client_log.h"
 
@@ -15,7 +16,7 @@ namespace dthrottle {
 
 class Settling {
  public:
-  // Of the edge `slot` of the log. Frames are numbered from `sequence`.
+  // Settles the edge `slot` of the log. Frames are numbered from `sequence`.
   Settling(const ClientLog& log, std::size_t slot, std::string its_to, std::uint64_t sequence);
   Settling() = default;    // to be read into
 
@@ -37,7 +38,7 @@ class Settling {
 
   static void Fields(auto& state, auto& self) {
     state(self.dead, self.life, self.to, self.to_life, self.tries, self.items_, self.sums_, self.sequence_, self.open_);
-    if constexpr (state.kReads) state.Check(self.Count());
+    if constexpr (kIsReading<decltype(state)>) state.Check(self.Count());
   }
 
  private:

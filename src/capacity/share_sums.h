@@ -18,7 +18,7 @@ class ShareSums {
  public:
   // Somebody looks at the tag: it is asked for, for a while. Not if too many are.
   void Look(const CapacityKey& key, Instant now);
-  // The tags to ask for. Those that nobody has looked at for a while are forgotten.
+  // The tags to ask for. Tags at which nobody has looked for a while are forgotten.
   std::vector<CapacityKey> Wanted(Instant now);
 
   // The members are asked for the tag, by a frame with this number; `own` is what this host has at that moment, so that
@@ -28,7 +28,7 @@ class ShareSums {
   void Say(std::string_view member, const CapacityKey& key, std::uint64_t number, Parts parts);
   void Forget();    // what has been said
 
-  // Of the last frame but one until the last one has as many answers; `own` if there are none, or they are old.
+  // The sum of the last frame but one until the last one has as many answers; `own` if there are none, or they are old.
   CapacitySum Sum(const CapacityKey& key, Parts own, Instant now) const;
 
  private:

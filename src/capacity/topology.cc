@@ -78,7 +78,7 @@ Result<Pairs> RegularPairs(std::uint32_t nodes, std::uint64_t degree, Prng& prng
 }
 
 Result<Graph> GraphOf(std::uint32_t nodes, const Pairs& pairs) {
-  std::vector<Link> links;
+  std::vector<WeightedLink> links;
   for (const auto& [a, b] : pairs) links.push_back({a, b, 1});
   return Graph::Make(nodes, std::move(links));
 }

@@ -20,7 +20,7 @@ struct Ends {
   std::uint32_t giver, getter;
 };
 
-Ends EndsOf(const Link& link, double flow) {
+Ends EndsOf(const WeightedLink& link, double flow) {
   return flow > 0 ? Ends{link.b, link.a} : Ends{link.a, link.b};
 }
 
@@ -49,7 +49,7 @@ std::vector<double> Flows(const Graph& graph, std::span<const double> q, double 
   DT_CHECK(q.size() == graph.size());
   std::vector<double> flows;
   flows.reserve(graph.links().size());
-  for (const Link& link : graph.links()) flows.push_back(Transfer(q[link.a], q[link.b], gain * link.weight));
+  for (const WeightedLink& link : graph.links()) flows.push_back(Transfer(q[link.a], q[link.b], gain * link.weight));
   return flows;
 }
 

@@ -71,10 +71,12 @@ std::optional<std::uint64_t> Witness::OnFence(std::string_view host, std::uint64
   if (generation != saved_.promised || generation == 0) return std::nullopt;
   const auto at = seen_.find(host);
   const Seen seen = at == seen_.end() ? Seen() : at->second;
-  if (life >= seen.life && !Lapsed(host, now)) return std::nullopt;
-  std::uint64_t& dead = saved_.dead[std::string(host)];
-  changed = life > dead;
-  dead = std::max(dead, life);
+  const auto buried = saved_.dead.find(host);
+  if (buried == saved_.dead.end() || life > buried->second) {
+    if (life > seen.life || (life == seen.life && !Lapsed(host, now))) return std::nullopt;
+    saved_.dead[std::string(host)] = life;
+    changed = true;
+  }
   if (!whole_) return 0;
   return life == seen.life ? seen.binding : life == seen.former_life ? seen.former_binding : 0;
 }

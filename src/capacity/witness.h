@@ -46,6 +46,7 @@ class Witness {
                 Instant now);
 
   // Whether the life is over, for good from now on, and under which binding it was heard last; 0: it does not know.
+  // Says nothing about a life that it never heard: a liar could name one that the host has yet to live.
   // `changed`: save before it is said.
   std::optional<std::uint64_t> OnFence(std::string_view host, std::uint64_t generation, std::uint64_t life,
                                        bool& changed, Instant now);

@@ -1,7 +1,7 @@
 // What lease clients and lease servers say to each other, without a wire: requests, claims, grants.
 //
-// A lease is capacity until an instant. Whoever holds one asks again every refresh interval, long before that instant,
-// and gets a new lease; so a lost server costs nobody anything until leases run out. Source: Doorman "Lease",
+// A lease is capacity until an instant. Its holder asks again every refresh interval, long before that instant, and
+// gets a new lease; so a lost server costs nobody anything until leases run out. Source: Doorman "Lease",
 // "Requesting capacity", "The GetServerCapacity RPC".
 //
 // Words: a *lease client* asks for itself, a *lease server* for its own clients together. A server's *parent* is the

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/names.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "lease/lease.h"
@@ -20,22 +21,14 @@
 namespace dthrottle::lease {
 
 enum class Algorithm : std::uint8_t { kNone, kStatic, kProportionalShare, kProportionalScaling, kFairShare };
-
-inline constexpr std::string_view Name(Algorithm algorithm) {
-  constexpr std::string_view kNames[] = {"none", "static", "proportional_share", "proportional_scaling", "fair_share"};
-  return kNames[static_cast<int>(algorithm)];
-}
+DT_NAMES(Algorithm, "none", "static", "proportional_share", "proportional_scaling", "fair_share")
 
 // Where the capacity of a root resource comes from.
 enum class Source : std::uint8_t {
   kSettings,    // ResourceTemplate::capacity
   kCapacity,    // this host's share by consensus, told with LeaseServer::SetHeld
 };
-
-inline constexpr std::string_view Name(Source source) {
-  constexpr std::string_view kNames[] = {"settings", "capacity"};
-  return kNames[static_cast<int>(source)];
-}
+DT_NAMES(Source, "settings", "capacity")
 
 inline constexpr double kUnlimited = -1;        // a safe capacity
 inline constexpr double kCapacityMax = 1e15;    // of anything; doubles are exact to 1/8 there

@@ -13,10 +13,6 @@ namespace {
 constexpr Duration kSoon = std::chrono::seconds(2);     // twice the default of min_request_interval
 constexpr std::uint64_t kClientsMax = 1'000'000'000;    // behind a server, in one band
 
-bool IsName(std::string_view name) {
-  return !name.empty() && name.size() <= kNameBytesMax;
-}
-
 bool IsAmount(double amount) {
   return amount >= 0 && amount <= kCapacityMax;    // NaN is neither
 }
@@ -258,8 +254,8 @@ Grant LeaseServer::Learned(const Resource& resource, Store::Slot slot, const Ask
     if (!held.any || (strict && !covered)) expiry = asked.has->expiry;
   }
   Lease lease = MakeLease(*resource.how, options_.level, capacity, expiry, now);
-  // Whoever would come back after the end of learning mode comes back in half the time from then on: sooner, but still
-  // not everybody at once.
+  // A client that would come back after the end of learning mode comes back in half the time from then on: sooner, but
+  // still not all clients at once.
   const Duration after = now + lease.refresh_interval - (mastership_.since + resource.how->learning());
   if (after > Duration::zero()) lease.refresh_interval -= after / 2;
   return {.lease = lease, .share = capacity};
@@ -288,7 +284,7 @@ Grant LeaseServer::Divided(const Resource& resource, Store::Slot slot, const Ask
     capacity = std::max(capacity, std::min(asked.outstanding, resource.store.Has(slot)));
   }
   Lease lease = MakeLease(how, options_.level, capacity, held.expiry, now);
-  // Whoever comes before this server has anything itself is to come again when it may have.
+  // A client that comes before this server has anything itself is to come again when it may have.
   if (!held.any && options_.falls_to_safe) lease.refresh_interval = std::min(lease.refresh_interval, kSoon);
   return {.lease = lease, .share = std::min(share, capacity)};
 }

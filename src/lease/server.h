@@ -25,12 +25,11 @@
 #include <vector>
 
 #include "lease/lease.h"
+#include "lease/name.h"
 #include "lease/resource.h"
 #include "lease/store.h"
 
 namespace dthrottle::lease {
-
-inline constexpr std::size_t kNameBytesMax = 255;    // of a holder or a resource
 
 struct ServerOptions {
   std::string id;             // of the node, not of the process: a new master asks the parent under the same one
@@ -161,7 +160,7 @@ class LeaseServer {
   void Expire(BootInstant now);
 
   std::vector<ResourceStatus> Resources(BootInstant now);
-  // Of one resource, at most `most`, in the order in which their leases expire.
+  // The holders of one resource, at most `most`, in the order in which their leases expire.
   std::vector<HolderStatus> Holders(std::string_view resource, std::size_t most) const;
   const ServerCounts& counts() const { return counts_; }
 

@@ -1,4 +1,4 @@
-// Who holds how much of one resource, and until when.
+// The holders of one resource: how much each has, and until when.
 //
 // Holders are found by name, in the order in which their leases expire, and, through the DemandTree, by what they want.
 // A lease client and a lease server of one name are two holders.

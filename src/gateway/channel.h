@@ -1,0 +1,84 @@
+// The way to the daemon: lines of calls out, their answers in, over one socket (lease.md "The gateway").
+//
+// Calls come from any thread. One thread writes their lines and another one reads the answers, which come in the order
+// of the lines, and finishes the calls. No more lines are under way than the daemon answers in a fraction of a
+// millisecond, since queries wait meanwhile.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "gateway/messages.h"
+
+namespace dthrottle {
+
+class Channel {
+ public:
+  // Begins to write and read on a connected blocking socket, which becomes this object's.
+  explicit Channel(int fd);
+  // REQUIRES: no call is under way.
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // How a call ends: `answers` are as many as its lines, or null where the daemon is gone. On the reading thread.
+  using Done = std::function<void(const LineAnswers* answers)>;
+
+  enum class Taken {
+    kYes,
+    kTooMany,    // calls wait (lease.grpc_max_calls)
+    kGone,       // the daemon is
+  };
+  // Sends the call, or says why not: then `done` is not called. A call is counted in either case. One without lines was
+  // found invalid: it ends once the daemon has counted it.
+  Taken Send(CallLines lines, Done done);
+
+  // Returns when the daemon has told its bounds, or is gone.
+  void AwaitBounds();
+  std::size_t resources_max() const { return resources_max_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Call {
+    CallLines lines;
+    LineAnswers answers;
+    Done done;
+  };
+  struct Counts {
+    std::uint64_t calls = 0, refused = 0, invalid = 0;
+  };
+
+  void Write();
+  bool MayWrite() const;
+  std::string TakeLines();
+  void Read();
+  void OnAnswer(std::string_view line);
+  void TakeBounds(const std::string& line);
+  void OnGone();
+
+  const int fd_;
+  std::atomic<std::size_t> resources_max_{500};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by it:
+  std::deque<Call> waiting_, sent_;
+  Counts counts_;           // since the last line that told them
+  bool tell_ = true;        // them, though nothing else may have to be said
+  std::size_t calls_ = 0;    // in waiting_ and sent_
+  std::size_t lines_under_way_ = 0;
+  std::size_t calls_max_ = 1000;
+  bool bounded_ = false;    // the daemon has told its bounds
+  bool gone_ = false;
+
+  std::thread writer_, reader_;
+};
+
+}    // namespace dthrottle
