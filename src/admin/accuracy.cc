@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "share/ways.h"
+
 namespace dthrottle {
 
 std::vector<PeerAge> AgesOf(const std::vector<PeerStatus>& peers) {
@@ -15,11 +17,7 @@ std::vector<PeerAge> AgesOf(const std::vector<PeerStatus>& peers) {
 
 std::optional<Tokens> BoundOf(const Limiter& limiter, LimitIndex index, const std::vector<PeerAge>& peers) {
   const Limit& limit = limiter.rules().limit(index);
-  const BoundTerms terms = limiter.BoundTermsOf(limit);
-  if (limit.shared) return ExcessBound(terms, peers);
-  // Parts of a rate sum to the rate, but no host's part of the burst is less than a token.
-  if (limit.divided) return std::max(static_cast<double>(peers.size() + 1) - terms.burst, 0.0);
-  return peers.empty() ? std::optional(0.0) : std::nullopt;
+  return limiter.ways().With(limit, [&](const auto& way) { return way.Bound(limit, peers); });
 }
 
 }    // namespace dthrottle

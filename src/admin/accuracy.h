@@ -1,4 +1,4 @@
-// The certificate of accuracy of each rule: what theory allows, what has been seen (limiter/certificate.h).
+// The certificate of accuracy of each rule: what theory allows, what has been seen (share/accuracy/certificate.h).
 #pragma once
 
 #include <optional>
@@ -6,6 +6,7 @@
 
 #include "limiter/limiter.h"
 #include "report/exchange.h"
+#include "share/accuracy/certificate.h"
 
 namespace dthrottle {
 

@@ -13,10 +13,11 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "config/settings.h"
-#include "limiter/dividing.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
+
+class Dividing;
 
 // How a reload ended: problems with the new settings, and whether they are in force.
 struct ReloadOutcome {

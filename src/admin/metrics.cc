@@ -4,13 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <initializer_list>
 #include <iterator>
 #include <span>
 #include <vector>
 
 #include "admin/accuracy.h"
+#include "admin/cut.h"
 #include "admin/escape.h"
+#include "limiter/retention.h"
+#include "rule/rulebook.h"
+#include "share/ways.h"
+#include "tally/tally.h"
 
 namespace dthrottle {
 
@@ -40,11 +46,20 @@ void AddHeader(std::string& out, std::string_view metric, std::string_view type,
   fmt::format_to(std::back_inserter(out), "# HELP {0} {2}\n# TYPE {0} {1}\n", metric, type, meaning);
 }
 
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::size_t end; !text.empty(); text.remove_prefix(std::min(end + 1, text.size()))) {
+    end = std::min(text.find(' '), text.size());
+    words.push_back(text.substr(0, end));
+  }
+  return words;
+}
+
 // Takes the series of one family.
 class Sink {
  public:
-  Sink(std::string& out, std::string_view metric, std::span<const std::string_view> labels)
-      : out_(out), metric_(metric), labels_(labels) {}
+  Sink(std::string& out, std::string_view metric, std::string_view labels)
+      : out_(out), metric_(metric), labels_(Words(labels)) {}
 
   // `values` are those of the labels, in their order.
   void Add(std::initializer_list<std::string_view> values, double number) {
@@ -60,7 +75,7 @@ class Sink {
  private:
   std::string& out_;
   std::string_view metric_;
-  std::span<const std::string_view> labels_;
+  std::vector<std::string_view> labels_;
 };
 
 // ---- Families ----
@@ -85,8 +100,20 @@ void EachRule(const Scrape& s, Add add) {
   add(std::string_view(), Lane::kNoRule);
 }
 
+const Debits& DebitsOf(const Scrape& s) {
+  return s.limiter.ways().Get<Debits>();
+}
+
+RuleTotals TotalsOf(const Scrape& s, std::size_t rule) {
+  return s.limiter.tally().Totals(rule);
+}
+
+Retention::Totals ForgottenOf(const Scrape& s, std::size_t rule) {
+  return s.limiter.retention().totals(s.limiter.tally().CounterNamed(rule));
+}
+
 const Deviation& DeviationOf(const Scrape& s, std::size_t rule) {
-  return rule == Lane::kNoRule ? s.limiter.certificate().rule(rule).ever : s.limiter.accuracy(rule).ever;
+  return DebitsOf(s).certificate().rule(s.limiter.tally().CounterNamed(rule)).ever;
 }
 
 // Rules that hosts share, by debits.
@@ -94,114 +121,92 @@ template <class Add>
 void EachSharedRule(const Scrape& s, Add add) {
   const Rulebook& book = s.limiter.rules();
   for (std::size_t i = 0; i < book.rules().size(); ++i) {
-    if (book.limit(static_cast<LimitIndex>(i)).shared) add(book.rules()[i].name, s.limiter.accuracy(i), i);
+    if (book.limit(static_cast<LimitIndex>(i)).shared) add(book.rules()[i].name, DebitsOf(s).accuracy(i), i);
   }
 }
 
-template <class Add>
-void EachPeerHeard(const Scrape& s, Add add) {
-  for (const PeerStatus& peer : s.peers) {
-    if (peer.last_heard >= Duration::zero()) add(peer);
+// The series of a family with one label: a value for each.
+template <auto kValue>
+void ByPeer(const Scrape& s, Sink& sink) {
+  for (const PeerStatus& p : s.peers) sink.Add({p.address}, static_cast<double>(std::invoke(kValue, p)));
+}
+
+template <auto kValue>
+void ByPeerHeard(const Scrape& s, Sink& sink) {
+  for (const PeerStatus& p : s.peers) {
+    if (p.last_heard >= Duration::zero()) sink.Add({p.address}, Seconds(std::invoke(kValue, p)));
   }
 }
 
-template <class T>
-double D(T value) {
-  return static_cast<double>(value);
+template <auto kValue>
+void ByRule(const Scrape& s, Sink& sink) {
+  EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, static_cast<double>(kValue(s, i))); });
 }
+
+template <auto kValue>
+void BySharedRule(const Scrape& s, Sink& sink) {
+  EachSharedRule(s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) {
+    sink.Add({rule}, std::invoke(kValue, seen));
+  });
+}
+
+using enum CountKind;
 
 struct Family {
   std::string_view metric;
   CountKind kind;
-  std::array<std::string_view, 3> labels;    // empty: none
+  std::string_view labels;    // with blanks between
   std::string_view meaning;
   void (*add)(const Scrape&, Sink&);
-
-  std::span<const std::string_view> used_labels() const {
-    return {labels.begin(), std::find(labels.begin(), labels.end(), "")};
-  }
 };
 
 constexpr Family kFamilies[] = {
-    {"dthrottled_build_info",
-     CountKind::kGauge,
-     {"version"},
-     "1, with the daemon's version.",
+    {"dthrottled_build_info", kGauge, "version", "1, with the daemon's version.",
      [](const Scrape&, Sink& sink) { sink.Add({DTHROTTLE_VERSION}, 1); }},
-    {"dthrottled_queries_total",
-     CountKind::kCounter,
-     {"rule", "verdict"},
+    {"dthrottled_queries_total", kCounter, "rule verdict",
      "Queries answered: served (OK, a hit), throttled (NO), shed (NO because the host runs hot), shadowed (OK where "
-     "enforcing would have said NO), and "
-     "unmatched (OK because no rule fits). The rule is empty where there is none.",
+     "enforcing would have said NO), and unmatched (OK because no rule fits). The rule is empty where there is none.",
      [](const Scrape& s, Sink& sink) {
        EachRule(s, [&](std::string_view rule, std::size_t i) {
-         const RuleTotals totals = s.limiter.Totals(i);
-         sink.Add({rule, "served"}, D(totals.served));
-         sink.Add({rule, "throttled"}, D(totals.throttled));
-         sink.Add({rule, "shed"}, D(totals.shed));
-         sink.Add({rule, "shadowed"}, D(totals.shadowed));
+         const RuleTotals totals = TotalsOf(s, i);
+         sink.Add({rule, "served"}, double(totals.served));
+         sink.Add({rule, "throttled"}, double(totals.throttled));
+         sink.Add({rule, "shed"}, double(totals.shed));
+         sink.Add({rule, "shadowed"}, double(totals.shadowed));
        });
-       sink.Add({"", "unmatched"}, D(s.counts.unmatched));
+       sink.Add({"", "unmatched"}, double(s.counts.unmatched));
      }},
-    {"dthrottled_near_limit_total",
-     CountKind::kCounter,
-     {"rule"},
-     "Queries served that left less than a fifth of the burst.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Totals(i).near_limit)); });
-     }},
-    {"dthrottled_table_evicted_total",
-     CountKind::kCounter,
-     {"rule"},
+    {"dthrottled_near_limit_total", kCounter, "rule", "Queries served that left less than a fifth of the burst.",
+     ByRule<[](const Scrape& s, std::size_t i) { return TotalsOf(s, i).near_limit; }>},
+    {"dthrottled_table_evicted_total", kCounter, "rule",
      "Buckets forgotten before they were full: each gave its client a part of a burst.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Forgotten(i).evicted)); });
-     }},
-    {"dthrottled_table_evicted_refusing_total",
-     CountKind::kCounter,
-     {"rule"},
+     ByRule<[](const Scrape& s, std::size_t i) { return ForgottenOf(s, i).evicted; }>},
+    {"dthrottled_table_evicted_refusing_total", kCounter, "rule",
      "Of them, had refused queries: somebody asks many tags many times each to wash them out.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Forgotten(i).refusing)); });
-     }},
-    {"dthrottled_table_retention_seconds",
-     CountKind::kGauge,
-     {"rule"},
+     ByRule<[](const Scrape& s, std::size_t i) { return ForgottenOf(s, i).refusing; }>},
+    {"dthrottled_table_retention_seconds", kGauge, "rule",
      "How long the table remembers a bucket that never refused: the rule's tags over its evictions a second. No series "
      "while nothing of the rule is evicted.",
      [](const Scrape& s, Sink& sink) {
        EachNamedRule(s, [&](std::string_view rule, std::size_t i) {
-         if (const auto retention = s.limiter.RetentionOf(i)) sink.Add({rule}, Seconds(*retention));
+         const auto retention = s.limiter.retention().of(s.limiter.tally().counter(i));
+         if (retention) sink.Add({rule}, Seconds(*retention));
        });
      }},
-    {"dthrottled_rule_refill_seconds",
-     CountKind::kGauge,
-     {"rule"},
+    {"dthrottled_rule_refill_seconds", kGauge, "rule",
      "How long an empty bucket of the rule takes to fill: burst / rate.",
      [](const Scrape& s, Sink& sink) {
        EachNamedRule(s, [&](std::string_view rule, std::size_t i) {
          sink.Add({rule}, Seconds(ToDuration(s.limiter.rules().limit(static_cast<LimitIndex>(i)).shape.depth)));
        });
      }},
-    {"dthrottled_debited_total",
-     CountKind::kCounter,
-     {"rule"},
-     "Hits of other hosts charged to buckets of this one.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, D(s.limiter.Debits(i).hits)); });
-     }},
-    {"dthrottled_overadmitted_tokens_total",
-     CountKind::kCounter,
-     {"rule"},
+    {"dthrottled_debited_total", kCounter, "rule", "Hits of other hosts charged to buckets of this one.",
+     ByRule<[](const Scrape& s, std::size_t i) { return DebitsOf(s).totals(i).hits; }>},
+    {"dthrottled_overadmitted_tokens_total", kCounter, "rule",
      "Debt that such hits made: what was served beyond the limit because hosts did not know of each other yet. Each "
      "host counts all that it hears of, so compare hosts, do not add them up.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, s.limiter.Debits(i).overadmitted); });
-     }},
-    {"dthrottled_accuracy_bound_tokens",
-     CountKind::kGauge,
-     {"rule"},
+     ByRule<[](const Scrape& s, std::size_t i) { return DebitsOf(s).totals(i).overadmitted; }>},
+    {"dthrottled_accuracy_bound_tokens", kGauge, "rule",
      "The most that all hosts together may serve of a tag above burst + rate x time, by theory, as late as peers are "
      "now. Only of rules with share debit or forecast.",
      [](const Scrape& s, Sink& sink) {
@@ -210,103 +215,55 @@ constexpr Family kFamilies[] = {
          sink.Add({rule}, BoundOf(s.limiter, static_cast<LimitIndex>(i), ages).value_or(0));
        });
      }},
-    {"dthrottled_accuracy_over_ratio",
-     CountKind::kGauge,
-     {"rule"},
+    {"dthrottled_accuracy_over_ratio", kGauge, "rule",
      "What hosts served beyond one bucket in the last minute or so, as a part of what it would have served.",
-     [](const Scrape& s, Sink& sink) {
-       EachSharedRule(s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) {
-         sink.Add({rule}, seen.over_percent() / 100);
-       });
-     }},
-    {"dthrottled_accuracy_under_ratio",
-     CountKind::kGauge,
-     {"rule"},
+     BySharedRule<[](const RuleAccuracy& seen) { return seen.over_percent() / 100; }>},
+    {"dthrottled_accuracy_under_ratio", kGauge, "rule",
      "What hosts refused in the last minute or so though one bucket would have served it, as a part of the same.",
-     [](const Scrape& s, Sink& sink) {
-       EachSharedRule(s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) {
-         sink.Add({rule}, seen.under_percent() / 100);
-       });
-     }},
-    {"dthrottled_accuracy_over_tokens_total",
-     CountKind::kCounter,
-     {"rule"},
+     BySharedRule<[](const RuleAccuracy& seen) { return seen.under_percent() / 100; }>},
+    {"dthrottled_accuracy_over_tokens_total", kCounter, "rule",
      "What hosts served beyond one bucket. Each host counts what it has heard of all, so compare hosts, do not add "
-     "them "
-     "up.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, DeviationOf(s, i).over); });
-     }},
-    {"dthrottled_accuracy_under_tokens_total",
-     CountKind::kCounter,
-     {"rule"},
+     "them up.",
+     ByRule<[](const Scrape& s, std::size_t i) { return DeviationOf(s, i).over; }>},
+    {"dthrottled_accuracy_under_tokens_total", kCounter, "rule",
      "What hosts refused though one bucket would have served it.",
-     [](const Scrape& s, Sink& sink) {
-       EachRule(s, [&](std::string_view rule, std::size_t i) { sink.Add({rule}, DeviationOf(s, i).under); });
-     }},
-    {"dthrottled_accuracy_debt_tokens",
-     CountKind::kGauge,
-     {"rule"},
-     "How far the tag that owes most is below zero.",
-     [](const Scrape& s, Sink& sink) {
-       EachSharedRule(
-           s, [&](std::string_view rule, const RuleAccuracy& seen, std::size_t) { sink.Add({rule}, seen.debt); });
-     }},
-    {"dthrottled_peer_info",
-     CountKind::kGauge,
-     {"peer", "name", "version"},
+     ByRule<[](const Scrape& s, std::size_t i) { return DeviationOf(s, i).under; }>},
+    {"dthrottled_accuracy_debt_tokens", kGauge, "rule", "How far the tag that owes most is below zero.",
+     BySharedRule<&RuleAccuracy::debt>},
+    {"dthrottled_peer_info", kGauge, "peer name version",
      "1 for each peer, by address, with its name and version, which are empty until it has answered.",
      [](const Scrape& s, Sink& sink) {
        for (const PeerStatus& p : s.peers) sink.Add({p.address, p.name, p.version}, 1);
      }},
-    {"dthrottled_peer_up",
-     CountKind::kGauge,
-     {"peer"},
-     "1 if the peer was heard within three of its periods, otherwise 0.",
-     [](const Scrape& s, Sink& sink) {
-       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.state == PeerState::kUp));
-     }},
-    {"dthrottled_peer_heard_ago_seconds",
-     CountKind::kGauge,
-     {"peer"},
-     "Since the peer was last heard; no series until it was.",
-     [](const Scrape& s, Sink& sink) {
-       EachPeerHeard(s, [&](const PeerStatus& p) { sink.Add({p.address}, Seconds(p.last_heard)); });
-     }},
-    {"dthrottled_peer_age_seconds",
-     CountKind::kGauge,
-     {"peer"},
+    {"dthrottled_peer_up", kGauge, "peer", "1 if the peer was heard within three of its periods, otherwise 0.",
+     ByPeer<[](const PeerStatus& p) { return p.state == PeerState::kUp; }>},
+    {"dthrottled_peer_heard_ago_seconds", kGauge, "peer", "Since the peer was last heard; no series until it was.",
+     ByPeerHeard<&PeerStatus::last_heard>},
+    {"dthrottled_peer_age_seconds", kGauge, "peer",
      "How old the peer's newest hits were when they came: the delay of the network and its queues.",
+     ByPeerHeard<&PeerStatus::age>},
+    {"dthrottled_peer_reports_total", kCounter, "peer", "Frames of reports taken from the peer.",
+     ByPeer<&PeerStatus::reports>},
+    {"dthrottled_peer_entries_total", kCounter, "peer", "Tags with hits in these frames.",
+     ByPeer<&PeerStatus::entries>},
+    {"dthrottled_peer_missed_total", kCounter, "peer", "Frames of the peer that did not come when it was their turn.",
+     ByPeer<&PeerStatus::missed>},
+    {"dthrottled_peer_lost_total", kCounter, "peer", "Of them, are gone for good.", ByPeer<&PeerStatus::lost>},
+    {"dthrottled_peer_lost_hits_total", kCounter, "peer",
+     "Hits that the peer took out of its buckets to report and this host never heard of, as the peer says itself.",
+     ByPeer<&PeerStatus::lost_hits>},
+    {"dthrottled_peer_cut_total", kCounter, "peer ceiling",
+     "How much of the peer's news was not taken when it came because it was above a ceiling: frames, entries, hits or "
+     "new_tags, as [peers] sets them. All but the last is asked for again, and counts again if that is too soon.",
      [](const Scrape& s, Sink& sink) {
-       EachPeerHeard(s, [&](const PeerStatus& p) { sink.Add({p.address}, Seconds(p.age)); });
+       for (const PeerStatus& p : s.peers) {
+         for (const auto& [ceiling, cut] : CutOf(s.limiter, p)) sink.Add({p.address, ceiling}, double(cut));
+       }
      }},
-    {"dthrottled_peer_reports_total",
-     CountKind::kCounter,
-     {"peer"},
-     "Frames of reports taken from the peer.",
+    {"dthrottled_peer_hits_disbelieved_total", kCounter, "peer",
+     "Hits of the peer that were not charged because no host can have served so many of a tag under this host's limit.",
      [](const Scrape& s, Sink& sink) {
-       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.reports));
-     }},
-    {"dthrottled_peer_entries_total",
-     CountKind::kCounter,
-     {"peer"},
-     "Tags with hits in these frames.",
-     [](const Scrape& s, Sink& sink) {
-       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.entries));
-     }},
-    {"dthrottled_peer_missed_total",
-     CountKind::kCounter,
-     {"peer"},
-     "Frames of the peer that did not come when it was their turn.",
-     [](const Scrape& s, Sink& sink) {
-       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.missed));
-     }},
-    {"dthrottled_peer_lost_total",
-     CountKind::kCounter,
-     {"peer"},
-     "Of them, are gone for good.",
-     [](const Scrape& s, Sink& sink) {
-       for (const PeerStatus& p : s.peers) sink.Add({p.address}, D(p.lost));
+       for (const PeerStatus& p : s.peers) sink.Add({p.address}, double(MergedOf(s.limiter, p).hits_disbelieved));
      }},
 };
 
@@ -339,7 +296,7 @@ void AddHistogram(std::string& out, std::string_view metric, const HistogramTota
 }
 
 std::string_view TypeOf(CountKind kind) {
-  return kind == CountKind::kGauge ? "gauge" : "counter";
+  return kind == kGauge ? "gauge" : "counter";
 }
 
 // What labels are made of: no two peers with one address, which would be one series twice, and no bytes that are not
@@ -365,14 +322,14 @@ std::string RenderMetrics(AdminHost& host, Instant) {
   std::string out;
   out.reserve(kMetricsBytes);
   for (const Count& count : Counts()) {
-    if (count.kind == CountKind::kSum) continue;
+    if (count.kind == kSum) continue;
     const std::string metric = MetricName(count);
     AddHeader(out, metric, TypeOf(count.kind), count.meaning);
     fmt::format_to(std::back_inserter(out), "{} {}\n", metric, Number(count.value(snapshot)));
   }
   for (const Family& family : kFamilies) {
     AddHeader(out, family.metric, TypeOf(family.kind), family.meaning);
-    Sink sink(out, family.metric, family.used_labels());
+    Sink sink(out, family.metric, family.labels);
     family.add(scrape, sink);
   }
   for (const HistogramFamily& family : kHistograms) {
@@ -385,12 +342,9 @@ std::string RenderMetrics(AdminHost& host, Instant) {
 std::string RenderMetricsManual() {
   std::string out = ".Bl -tag -width Ds\n";
   for (const Family& family : kFamilies) {
-    out += fmt::format(".It Li {}\n{}\nLabels:\n.Em", family.metric, SentencesByLine(family.meaning));
-    const auto labels = family.used_labels();
-    for (const std::string_view& label : labels) {
-      out += fmt::format(" {} {}", label, &label == &labels.back() ? "." : ",");
-    }
-    out += fmt::format("\n{}.\n", family.kind == CountKind::kGauge ? "Gauge" : "Counter");
+    out += fmt::format(".It Li {}\n{}\nLabels:\n.Em {} .", family.metric, SentencesByLine(family.meaning),
+                       fmt::join(Words(family.labels), " , "));
+    out += fmt::format("\n{}.\n", family.kind == kGauge ? "Gauge" : "Counter");
   }
   for (const HistogramFamily& family : kHistograms) {
     out += fmt::format(".It Li {}\n{}\nHistogram.\n", family.metric, SentencesByLine(family.meaning));

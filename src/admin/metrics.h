@@ -21,14 +21,14 @@ namespace dthrottle {
 // To the letter: Prometheus 3 refuses an answer with another one.
 inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-inline constexpr std::size_t kMetricsBytes = 32 * 1024;
+inline constexpr std::size_t kMetricsBytes = 36 * 1024;
 inline constexpr std::size_t kMetricsBytesPerRule = 2048;
-inline constexpr std::size_t kMetricsBytesPerPeer = 4096;
+inline constexpr std::size_t kMetricsBytesPerPeer = 6144;
 
 // All metrics. The owner's thread.
 std::string RenderMetrics(AdminHost& host, Instant now);
 
-// Those that are by rule or by peer, and the histograms, as a list for the manual, in mdoc.
+// The metrics that are by rule or by peer, and the histograms, as a list for the manual, in mdoc.
 std::string RenderMetricsManual();
 
 }    // namespace dthrottle

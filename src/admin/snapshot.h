@@ -16,29 +16,47 @@
 #include "lease/server.h"
 #include "limiter/limiter.h"
 #include "report/exchange.h"
+#include "share/debit/debits.h"
+#include "share/inspection.h"
 #include "shed/logistic.h"
 #include "shed/signal.h"
+#include "tally/tally.h"
 
 namespace dthrottle {
+
+// What the thread that talks to other hosts counts (io/peer_thread.h).
+struct PeerThreadCounts {
+  std::uint64_t allowed = 0;      // handshakes of authorized keys
+  std::uint64_t denied = 0;       // handshakes of other keys
+  std::uint64_t malformed = 0;    // messages of more parts than any has
+  std::uint64_t endless = 0;      // connections cut because they brought much and no whole message; of the process
+  std::uint64_t unsent = 0;       // requests, answers and reports dropped because nobody takes them
+  std::uint64_t redials = 0;      // connections made anew because nothing came of them
+  std::uint64_t rebinds = 0;      // times the port was closed and opened to cut off a removed key
+  std::uint64_t lookups = 0;      // of names
+  std::uint64_t lookups_failed = 0;
+  std::uint64_t unsaved = 0;    // times that the state of the CapacityExchange could not be written
+};
 
 // What the exchange with other hosts counts.
 struct PeerCounts {
   ExchangeCounts exchange;
-  std::uint64_t configured = 0, up = 0;
-  std::uint64_t keys_denied = 0;    // connections with a key that is not authorized
-  std::uint64_t malformed = 0;      // messages of more parts than any has
-  std::uint64_t lookups_failed = 0;
   CapacityCounts capacity;
+  PeerThreadCounts thread;
+  std::uint64_t configured = 0, up = 0;
   std::uint64_t capacity_tags = 0;       // take part, of this host's view
   std::uint64_t capacity_crowded = 0;    // times that one more could not
-  std::uint64_t capacity_unsaved = 0;    // times that the state file could not be written
+};
+
+// What every front end counts.
+struct SocketCounts {
+  std::uint64_t connections = 0;    // open now
+  std::uint64_t accepted = 0;
+  std::uint64_t rejected_full = 0;    // all places were taken
 };
 
 // What the HTTP listener counts.
-struct HttpCounts {
-  std::uint64_t connections = 0;    // open now
-  std::uint64_t accepted = 0;
-  std::uint64_t rejected_full = 0;    // admin.http_connections
+struct HttpCounts : SocketCounts {
   std::uint64_t timed_out = 0;        // admin.http_timeout
   std::uint64_t requests = 0;
   std::uint64_t misdirected = 0;    // requests for another host, or from another site
@@ -46,14 +64,18 @@ struct HttpCounts {
 };
 
 // What clients of Redis are counted by.
-struct RespCounts {
-  std::uint64_t connections = 0;    // open now
-  std::uint64_t accepted = 0;
-  std::uint64_t rejected_full = 0;    // resp.max_connections
+struct RespCounts : SocketCounts {
   std::uint64_t commands = 0;
   std::uint64_t limited = 0;    // CL.THROTTLE refused
   std::uint64_t protocol_errors = 0;
   TableCounts brought;    // of limits that clients bring
+};
+
+// What questions about several tags are counted by.
+struct AskCounts : SocketCounts {
+  std::uint64_t questions = 0;
+  std::uint64_t refused = 0;    // of them; a peek is never refused
+  std::uint64_t errors = 0;     // lines that are no question
 };
 
 // What measuring for load shedding counts.
@@ -76,20 +98,15 @@ struct ShedStatus {
 };
 
 // What the lease server and its sockets count.
-struct LeaseCounts {
-  std::uint64_t connections = 0;    // open now
-  std::uint64_t accepted = 0;
-  std::uint64_t rejected_full = 0;    // lease.max_connections
-  std::uint64_t idle_closed = 0;
-  std::uint64_t stalled = 0;
-  std::uint64_t lines = 0;    // answered
-  std::uint64_t spoke_http = 0;    // connections for lines that began with an HTTP request
+struct LeaseCounts : SocketCounts {
+  std::uint64_t lines = 0;         // answered
   bool master = false;
   std::uint64_t terms = 0;               // times that this host became master
   std::uint64_t grpc_connections = 0;    // of connections
   std::uint64_t grpc_calls = 0;
   std::uint64_t grpc_refused = 0;    // lease.grpc_max_calls
   std::uint64_t grpc_invalid = 0;
+  std::uint64_t grpc_restarts = 0;    // of dthrottle-grpc
   std::uint64_t parent_asks = 0, parent_failures = 0;
   lease::ServerCounts server;
 };
@@ -113,11 +130,8 @@ struct LeaseStatus {
 };
 
 // What only the skin of the daemon can count.
-struct ProcessCounts {
+struct ProcessCounts : SocketCounts {
   Duration uptime{};
-  std::uint64_t connections = 0;    // open now
-  std::uint64_t accepted = 0;
-  std::uint64_t rejected_full = 0;      // max_connections
   std::uint64_t accept_failures = 0;    // EMFILE and the like
   std::uint64_t crowded = 0;            // more from one source than process.source_share allows
   std::uint64_t spoke_http = 0;         // connections for lines that began with an HTTP request
@@ -138,6 +152,7 @@ struct ProcessCounts {
   PeerCounts peers;
   HttpCounts http;
   RespCounts resp;
+  AskCounts ask;
   ShedCounts shed;
   LeaseCounts lease;
 };
@@ -147,7 +162,6 @@ struct Snapshot {
   TableCounts table;
   std::uint64_t table_bytes = 0;
   std::uint64_t table_cells = 0;
-  std::uint64_t table_dropped = 0;
   RuleTotals all;    // over all rules
   std::uint64_t unmatched = 0;
   DebitTotals debits;    // over all rules

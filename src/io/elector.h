@@ -1,4 +1,4 @@
-// Who is the master of the lease servers: at most one host at a time.
+// The election of the master of the lease servers: at most one host at a time.
 //
 // An elector campaigns by itself once it is told to. What counts is a question to the clock at the moment of each
 // grant, ElectionState::IsMaster(now), and no event: a process that was stopped and goes on asks again before it

@@ -24,7 +24,7 @@ constexpr std::int64_t kNotFound = 5;
 constexpr int kKeepalivesPerTtl = 3;
 
 constexpr Duration kLookMax = 500ms;
-constexpr Duration kPatienceMax = 2s;
+constexpr Duration kAnswerPatienceMax = 2s;
 
 std::string Base64(std::string_view bytes) {
   std::string text(sodium_base64_encoded_len(bytes.size(), sodium_base64_VARIANT_ORIGINAL), '\0');
@@ -73,7 +73,7 @@ std::string Text(const Json& json) {
 
 }    // namespace
 
-// Who holds the key, as a range says. Without a revision: nobody.
+// The holder of the key, as a range says. Without a revision: nobody.
 struct EtcdElection::Holder {
   std::uint64_t revision = 0;
   std::int64_t lease = 0;
@@ -99,7 +99,7 @@ Duration EtcdElection::look_interval() const {
 }
 
 Duration EtcdElection::patience() const {
-  return std::min(candidate_.ttl / 5, kPatienceMax);
+  return std::min(candidate_.ttl / 5, kAnswerPatienceMax);
 }
 
 void EtcdElection::Do(Step step, BootInstant at) {

@@ -1,8 +1,8 @@
 // The election by etcd without sockets: what to ask the v3 JSON gateway next, and what its answers mean.
 //
-// Whoever puts a key that is not there, under a lease of TTL seconds that he keeps alive, is master: the transaction
-// compares create_revision with 0, so etcd lets one win, and the revision of that is the fencing token. He stops by his
-// own boot-time clock at
+// The master is the host that puts a key that is not there, under a lease of TTL seconds that it keeps alive: the
+// transaction compares create_revision with 0, so etcd lets one win, and the revision of that is the fencing token. The
+// master stops by its own boot-time clock at
 //
 //   (when the last keepalive that was answered was sent) + TTL - 1 s,
 //
@@ -14,7 +14,8 @@
 // The others look every so often whether the key is gone. That costs etcd a read a look and no stream that could hang
 // unnoticed.
 //
-// Of the gateway: 64-bit numbers are text, fields that are zero or false are left out, keys and values are base64.
+// In the gateway's JSON 64-bit numbers are text, fields that are zero or false are left out, keys and values are
+// base64.
 #pragma once
 
 #include <cstdint>

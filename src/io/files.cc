@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <thread>
 #include <utility>
 
 #include "io/clock.h"
@@ -44,8 +43,7 @@ class Descriptor {
 };
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
-constexpr std::size_t kClaimedAtOnce = std::size_t{256} << 20;
-constexpr Duration kPauseMin = std::chrono::milliseconds(1), kPauseMax = std::chrono::seconds(1);
+constexpr std::size_t kClaimedAtOnce = std::size_t{64} << 20, kClaimedInAStep = std::size_t{512} << 10;
 constexpr std::size_t kNumberBytesMax = 32;    // of a file with one number in it
 
 FileResult<std::string> ReadAll(const std::string& path, const Descriptor& file, std::size_t bytes_max) {
@@ -280,27 +278,30 @@ FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std:
   return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release(), path.empty());
 }
 
-FileResult<void> MappedRegion::ClaimRest(const std::atomic<bool>& stop) const {
-  for (std::size_t at = kClaimedAtOnce; at < bytes_.size() && !stop.load(std::memory_order_relaxed); at += kHugePage) {
-    const std::size_t step = std::min(kHugePage, bytes_.size() - at);
+FileResult<void> MappedRegion::ClaimRest(const Pause& pause) const {
+  Duration took{};
+  for (std::size_t at = kClaimedAtOnce; at < bytes_.size() && pause(took); at += kClaimedInAStep) {
+    const Instant begun = Now();
+    const std::size_t step = std::min(kClaimedInAStep, bytes_.size() - at);
     if (const int error = ::posix_fallocate(fd_, static_cast<off_t>(at), static_cast<off_t>(step)); error != 0) {
       errno = error;
       return Failed(nameless_ ? "memory" : "table.file", "cannot claim the rest of its space");
     }
+    took = Now() - begun;
   }
   return {};
 }
 
-bool MappedRegion::UseHugePages(const std::atomic<bool>& stop) const {
+bool MappedRegion::UseHugePages(const Pause& pause) const {
 #ifndef MADV_COLLAPSE
   constexpr int MADV_COLLAPSE = 25;
 #endif
+  Duration took{};
   for (std::size_t at = 0; at + kHugePage <= bytes_.size(); at += kHugePage) {
-    if (stop.load(std::memory_order_relaxed)) return false;
+    if (!pause(took)) return false;
     const Instant begun = Now();
     if (::madvise(bytes_.data() + at, kHugePage, MADV_COLLAPSE) != 0 && errno == EINVAL) return false;    // it cannot
-    // A step that took long had to wait for others to leave the processor: a query may have waited for its pages.
-    std::this_thread::sleep_for(std::clamp<Duration>(10 * (Now() - begun), kPauseMin, kPauseMax));
+    took = Now() - begun;
   }
   return true;
 }

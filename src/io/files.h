@@ -2,9 +2,9 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -85,17 +85,20 @@ class MappedRegion {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
-  // Claims the space that Open has left, which is all beyond the first 256 MiB. Open has seen that there is enough, but
+  // What goes before each step of long work, told what the step before took. False ends the work.
+  using Pause = std::function<bool(Duration took)>;
+
+  // Claims the space that Open has left, which is all beyond the first 64 MiB. Open has seen that there is enough, but
   // somebody else may take it first: then a touch of what is not claimed ends the process (SIGBUS). Takes half a second
-  // a GiB, in a thread of its own; ends early when `stop` is set.
-  FileResult<void> ClaimRest(const std::atomic<bool>& stop) const;
+  // a GiB beside the pauses, in steps of a tenth of a millisecond; for a thread of its own.
+  FileResult<void> ClaimRest(const Pause& pause) const;
 
   // Puts the region into huge pages where the kernel can (Linux 6.1), whatever its settings for files in memory are: a
-  // decision costs mostly translations of addresses. Takes a millisecond for each 2 MiB, in which a query that touches
-  // them waits, and pauses between; for a thread of its own. Ends early when `stop` is set. Whether it came to the end.
-  bool UseHugePages(const std::atomic<bool>& stop) const;
+  // decision costs mostly translations of addresses. A step is 2 MiB and takes a millisecond, in which a query that
+  // touches them waits; for a thread of its own. Whether it came to the end.
+  bool UseHugePages(const Pause& pause) const;
 
-  // Of memory without a name, for Adopt; -1 if it has one.
+  // The descriptor of memory without a name, for Adopt; -1 if the region has a name.
   int nameless_fd() const { return nameless_ ? fd_ : -1; }
 
  private:

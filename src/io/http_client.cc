@@ -1,20 +1,34 @@
 #include "io/http_client.h"
 
-#include <curl/curl.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
+#include "io/libcurl.h"
+#include "io/signals.h"
 
 namespace dthrottle {
 
+struct HttpClient::Waiting {
+  std::string url, body;
+  Duration timeout;
+  OnReply on_reply;
+};
+
 // libcurl says which sockets to watch and when to wake it, and is told what has happened.
 struct HttpClient::Curl {
-  CURLM* multi;
-  curl_slist* headers;
+  const LibCurl* lib = nullptr;    // until it is loaded
+  CURLM* multi = nullptr;
+  curl_slist* headers = nullptr;
   uv_timer_t timer;
+  std::string failure;             // why it is not
+  std::vector<Waiting> waiting;    // until one of both
+  bool closed = false;
   std::set<Transfer*> transfers;
   std::set<Socket*> sockets;
 };
@@ -32,13 +46,49 @@ struct HttpClient::Socket {
   curl_socket_t fd;
 };
 
+// A thread loads the library, as others wait for this loop.
+struct HttpClient::Loading {
+  uv_work_t request{};
+  HttpClient* client;
+  Result<const LibCurl*> loaded{nullptr};
+};
+
 HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(tls)), curl_(new Curl) {
-  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-  DT_CHECK(ready == CURLE_OK);
-  curl_->multi = curl_multi_init();
-  curl_->headers = curl_slist_append(curl_slist_append(nullptr, "Content-Type: application/json"), "Expect:");
-  DT_CHECK(curl_->multi != nullptr && curl_->headers != nullptr && uv_timer_init(loop, &curl_->timer) == 0);
+  DT_CHECK(uv_timer_init(loop, &curl_->timer) == 0);
   curl_->timer.data = this;
+  auto* const loading = new Loading{.client = this};
+  loading->request.data = loading;
+  const auto load = [](uv_work_t* r) {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+    static_cast<Loading*>(r->data)->loaded = LoadLibCurl();
+  };
+  const auto loaded = [](uv_work_t* r, int) {
+    const std::unique_ptr<Loading> done(static_cast<Loading*>(r->data));
+    done->client->OnLoaded(done->loaded);
+  };
+  const SignalsBlocked blocked;    // for the pool's threads
+  DT_CHECK(uv_queue_work(loop, &loading->request, load, loaded) == 0);
+}
+
+void HttpClient::OnLoaded(const Result<const LibCurl*>& loaded) {
+  if (curl_->closed) return;
+  if (!loaded) {
+    curl_->failure = loaded.error().message;
+    return FailWaiting();
+  }
+  Begin(**loaded);
+  for (Waiting& w : std::exchange(curl_->waiting, {})) Post(w.url, std::move(w.body), w.timeout, std::move(w.on_reply));
+}
+
+void HttpClient::FailWaiting() {
+  for (const Waiting& w : std::exchange(curl_->waiting, {})) w.on_reply({0, curl_->failure});
+}
+
+void HttpClient::Begin(const LibCurl& lib) {
+  curl_->lib = &lib;
+  curl_->multi = lib.multi_init();
+  curl_->headers = lib.slist_append(lib.slist_append(nullptr, "Content-Type: application/json"), "Expect:");
+  DT_CHECK(curl_->multi != nullptr && curl_->headers != nullptr);
 
   const auto on_timer_wanted = [](CURLM*, long timeout_ms, void* self) {
     HttpClient& client = *static_cast<HttpClient*>(self);
@@ -46,7 +96,7 @@ HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(t
     const auto on_timer = [](uv_timer_t* timer) {
       HttpClient& c = *static_cast<HttpClient*>(timer->data);
       int running;
-      curl_multi_socket_action(c.curl_->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+      c.curl_->lib->multi_socket_action(c.curl_->multi, CURL_SOCKET_TIMEOUT, 0, &running);
       c.Collect();
     };
     return uv_timer_start(&client.curl_->timer, on_timer, static_cast<std::uint64_t>(timeout_ms), 0);
@@ -57,7 +107,7 @@ HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(t
     if (what == CURL_POLL_REMOVE) {
       if (socket == nullptr) return 0;
       client.curl_->sockets.erase(socket);
-      curl_multi_assign(client.curl_->multi, fd, nullptr);
+      client.curl_->lib->multi_assign(client.curl_->multi, fd, nullptr);
       uv_close(reinterpret_cast<uv_handle_t*>(&socket->poll),
                [](uv_handle_t* handle) { delete static_cast<Socket*>(handle->data); });
       return 0;
@@ -70,7 +120,7 @@ HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(t
       }
       socket->poll.data = socket;
       client.curl_->sockets.insert(socket);
-      curl_multi_assign(client.curl_->multi, fd, socket);
+      client.curl_->lib->multi_assign(client.curl_->multi, fd, socket);
     }
     const auto on_ready = [](uv_poll_t* poll, int status, int events) {
       Socket& s = *static_cast<Socket*>(poll->data);
@@ -78,24 +128,32 @@ HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(t
       const int flags = (status < 0 ? CURL_CSELECT_ERR : 0) | ((events & UV_READABLE) != 0 ? CURL_CSELECT_IN : 0) |
                         ((events & UV_WRITABLE) != 0 ? CURL_CSELECT_OUT : 0);
       int running;
-      curl_multi_socket_action(c.curl_->multi, s.fd, flags, &running);
+      c.curl_->lib->multi_socket_action(c.curl_->multi, s.fd, flags, &running);
       c.Collect();
     };
     const int events = ((what & CURL_POLL_IN) != 0 ? UV_READABLE : 0) | ((what & CURL_POLL_OUT) != 0 ? UV_WRITABLE : 0);
     return uv_poll_start(&socket->poll, events, on_ready);
   };
-  curl_multi_setopt(curl_->multi, CURLMOPT_TIMERFUNCTION, +on_timer_wanted);
-  curl_multi_setopt(curl_->multi, CURLMOPT_TIMERDATA, this);
-  curl_multi_setopt(curl_->multi, CURLMOPT_SOCKETFUNCTION, +on_socket_wanted);
-  curl_multi_setopt(curl_->multi, CURLMOPT_SOCKETDATA, this);
+  lib.multi_setopt(curl_->multi, CURLMOPT_TIMERFUNCTION, +on_timer_wanted);
+  lib.multi_setopt(curl_->multi, CURLMOPT_TIMERDATA, this);
+  lib.multi_setopt(curl_->multi, CURLMOPT_SOCKETFUNCTION, +on_socket_wanted);
+  lib.multi_setopt(curl_->multi, CURLMOPT_SOCKETDATA, this);
 }
 
 HttpClient::~HttpClient() {
-  DT_CHECK(curl_->multi == nullptr);
+  DT_CHECK(curl_->closed);
 }
 
 void HttpClient::Post(const std::string& url, std::string body, Duration timeout, OnReply on_reply) {
-  auto* transfer = new Transfer{curl_easy_init(), std::move(body), {}, std::move(on_reply)};
+  if (curl_->lib == nullptr) {
+    curl_->waiting.push_back({url, std::move(body), timeout, std::move(on_reply)});
+    if (curl_->failure.empty()) return;
+    uv_timer_start(
+        &curl_->timer, [](uv_timer_t* t) { static_cast<HttpClient*>(t->data)->FailWaiting(); }, 0, 0);
+    return;
+  }
+  const LibCurl& lib = *curl_->lib;
+  auto* transfer = new Transfer{lib.easy_init(), std::move(body), {}, std::move(on_reply)};
   CURL* const easy = transfer->easy;
   DT_CHECK(easy != nullptr);
   const auto on_body = [](char* data, std::size_t one, std::size_t bytes, void* to) -> std::size_t {
@@ -105,65 +163,69 @@ void HttpClient::Post(const std::string& url, std::string body, Duration timeout
     return one * bytes;
   };
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-  curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
-  curl_easy_setopt(easy, CURLOPT_PROXY, "");
-  curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, std::max<long>(ms, 1));
-  curl_easy_setopt(easy, CURLOPT_HTTPHEADER, curl_->headers);
-  curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(transfer->body.size()));
-  curl_easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->body.c_str());
-  curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, +on_body);
-  curl_easy_setopt(easy, CURLOPT_WRITEDATA, transfer);
-  curl_easy_setopt(easy, CURLOPT_PRIVATE, transfer);
-  if (!tls_.ca_file.empty()) curl_easy_setopt(easy, CURLOPT_CAINFO, tls_.ca_file.c_str());
-  if (!tls_.certificate_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLCERT, tls_.certificate_file.c_str());
-  if (!tls_.key_file.empty()) curl_easy_setopt(easy, CURLOPT_SSLKEY, tls_.key_file.c_str());
+  lib.easy_setopt(easy, CURLOPT_URL, url.c_str());
+  lib.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
+  lib.easy_setopt(easy, CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
+  lib.easy_setopt(easy, CURLOPT_PROXY, "");
+  lib.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
+  lib.easy_setopt(easy, CURLOPT_TIMEOUT_MS, std::max<long>(ms, 1));
+  lib.easy_setopt(easy, CURLOPT_HTTPHEADER, curl_->headers);
+  lib.easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(transfer->body.size()));
+  lib.easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->body.c_str());
+  lib.easy_setopt(easy, CURLOPT_WRITEFUNCTION, +on_body);
+  lib.easy_setopt(easy, CURLOPT_WRITEDATA, transfer);
+  lib.easy_setopt(easy, CURLOPT_PRIVATE, transfer);
+  if (!tls_.ca_file.empty()) lib.easy_setopt(easy, CURLOPT_CAINFO, tls_.ca_file.c_str());
+  if (!tls_.certificate_file.empty()) lib.easy_setopt(easy, CURLOPT_SSLCERT, tls_.certificate_file.c_str());
+  if (!tls_.key_file.empty()) lib.easy_setopt(easy, CURLOPT_SSLKEY, tls_.key_file.c_str());
   curl_->transfers.insert(transfer);
-  DT_CHECK(curl_multi_add_handle(curl_->multi, easy) == CURLM_OK);
+  DT_CHECK(lib.multi_add_handle(curl_->multi, easy) == CURLM_OK);
 }
 
 // Hands out what has ended.
 void HttpClient::Collect() {
+  const LibCurl& lib = *curl_->lib;
   int left;
   while (curl_->multi != nullptr) {
-    const CURLMsg* const message = curl_multi_info_read(curl_->multi, &left);
+    const CURLMsg* const message = lib.multi_info_read(curl_->multi, &left);
     if (message == nullptr) return;
     if (message->msg != CURLMSG_DONE) continue;
     CURL* const easy = message->easy_handle;
     const CURLcode result = message->data.result;
     Transfer* found = nullptr;
     long status = 0;
-    curl_easy_getinfo(easy, CURLINFO_PRIVATE, &found);
-    curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
+    lib.easy_getinfo(easy, CURLINFO_PRIVATE, &found);
+    lib.easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     const std::unique_ptr<Transfer> transfer(found);
     if (result == CURLE_OK) {
       transfer->reply.status = static_cast<int>(status);
     } else {
-      transfer->reply = {0, curl_easy_strerror(result)};
+      transfer->reply = {0, lib.easy_strerror(result)};
     }
-    curl_multi_remove_handle(curl_->multi, easy);
-    curl_easy_cleanup(easy);
+    lib.multi_remove_handle(curl_->multi, easy);
+    lib.easy_cleanup(easy);
     curl_->transfers.erase(found);
     transfer->on_reply(transfer->reply);
   }
 }
 
 void HttpClient::Close() {
-  if (curl_->multi == nullptr) return;
+  if (std::exchange(curl_->closed, true)) return;
+  curl_->waiting.clear();
+  uv_close(reinterpret_cast<uv_handle_t*>(&curl_->timer), nullptr);
+  if (curl_->lib == nullptr) return;
+  const LibCurl& lib = *curl_->lib;
   for (Transfer* transfer : std::exchange(curl_->transfers, {})) {
-    curl_multi_remove_handle(curl_->multi, transfer->easy);
-    curl_easy_cleanup(transfer->easy);
+    lib.multi_remove_handle(curl_->multi, transfer->easy);
+    lib.easy_cleanup(transfer->easy);
     delete transfer;
   }
-  curl_multi_cleanup(std::exchange(curl_->multi, nullptr));    // closes kept connections, which have polls
+  lib.multi_cleanup(std::exchange(curl_->multi, nullptr));    // closes kept connections, which have polls
   for (Socket* socket : std::exchange(curl_->sockets, {})) {
     uv_close(reinterpret_cast<uv_handle_t*>(&socket->poll),
              [](uv_handle_t* handle) { delete static_cast<Socket*>(handle->data); });
   }
-  curl_slist_free_all(curl_->headers);
-  uv_close(reinterpret_cast<uv_handle_t*>(&curl_->timer), nullptr);
+  lib.slist_free_all(curl_->headers);
 }
 
 }    // namespace dthrottle

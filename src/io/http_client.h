@@ -1,4 +1,5 @@
-// Posts to web servers from a uv loop, by libcurl, which keeps the connections. No proxy of the environment is used.
+// Posts to web servers from a uv loop, by libcurl, which keeps the connections and is loaded meanwhile by another thread.
+// No proxy of the environment is used.
 #pragma once
 
 #include <uv.h>
@@ -8,9 +9,12 @@
 #include <memory>
 #include <string>
 
+#include "base/result.h"
 #include "base/time.h"
 
 namespace dthrottle {
+
+struct LibCurl;
 
 struct FetchedReply {
   int status = 0;      // 0: there is no reply
@@ -42,7 +46,12 @@ class HttpClient {
   struct Curl;    // keeps libcurl out of here
   struct Transfer;
   struct Socket;
+  struct Loading;
+  struct Waiting;
 
+  void OnLoaded(const Result<const LibCurl*>& loaded);
+  void FailWaiting();
+  void Begin(const LibCurl& lib);
   void Collect();
 
   uv_loop_t* loop_;

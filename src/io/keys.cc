@@ -23,7 +23,7 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kFileBytesMax = 4096;
+constexpr std::size_t kKeyBytesMax = 4096;
 constexpr std::size_t kAuthorizedMax = 10'000;
 
 bool IsKey(std::string_view text) {
@@ -43,7 +43,7 @@ std::string_view Trim(std::string_view text) {
 Result<std::map<std::string, std::string>> ParseLines(const std::string& path, std::string_view text,
                                                       const std::vector<std::string>& words) {
   std::map<std::string, std::string> found;
-  if (text.size() > kFileBytesMax) return Fail(fmt::format("{}: is too long for a key", path));
+  if (text.size() > kKeyBytesMax) return Fail(fmt::format("{}: is too long for a key", path));
   std::size_t number = 0;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = Trim(rest.substr(0, rest.find('\n')));
@@ -67,7 +67,7 @@ Result<std::map<std::string, std::string>> ParseLines(const std::string& path, s
 // What `parse` makes of the file, whose text is wiped.
 template <class T>
 Result<T> ParseFile(const std::string& path, Result<T> (*parse)(const std::string& path, std::string_view text)) {
-  auto text = ReadRegularFile(path, kFileBytesMax);
+  auto text = ReadRegularFile(path, kKeyBytesMax);
   if (!text) return Fail(text.error().message);
   auto parsed = parse(path, *text);
   sodium_memzero(text->data(), text->size());

@@ -1,8 +1,9 @@
-// Who may speak: this host's key pair and the public keys of its peers (CURVE, Curve25519 in Z85, 40 characters).
+// The keys of those who may speak: this host's key pair and the public keys of its peers (CURVE, Curve25519 in Z85, 40
+// characters).
 //
 // A key file has the lines "public KEY" and "secret KEY". The authorized keys are a directory with one file a peer,
-// NAME.pub, with "public KEY" and perhaps "address tcp://10.0.0.2:7314": whoever connects has to know beforehand whose
-// key to expect at an address. Empty lines and lines that begin with # say nothing.
+// NAME.pub, with "public KEY" and perhaps "address tcp://10.0.0.2:7314": a host that connects has to know beforehand
+// whose key to expect at an address. Empty lines and lines that begin with # say nothing.
 #pragma once
 
 #include <map>
@@ -51,7 +52,8 @@ struct AuthorizedKeys {
   const std::string* NameAt(const std::string& address) const;
 };
 
-// Fails only if the directory cannot be read. Of files with one key or one address, the first by name counts.
+// Fails only if the directory cannot be read. Where files have one key or one address, the first
+// by name counts.
 Result<AuthorizedKeys> ReadAuthorizedKeys(const std::string& directory);
 
 }    // namespace dthrottle

@@ -24,7 +24,7 @@ constexpr int kBacklog = 4096;    // the kernel cuts it to net.core.somaxconn
 constexpr int kAcceptsPerTurn = 64;
 constexpr std::uint64_t kPauseMs = 50;
 
-tl::unexpected<SocketError> Failed(const std::string& where, const char* what, int fd = -1) {
+tl::unexpected<SocketError> ListenFailed(const std::string& where, const char* what, int fd = -1) {
   const int code = errno;
   if (fd >= 0) ::close(fd);
   return tl::unexpected(SocketError{code, fmt::format("{}: {}: {}", where, what, std::strerror(code))});
@@ -59,22 +59,22 @@ SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode) {
   if (::lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode)) {
       errno = EEXIST;
-      return Failed(path, "is there and is not a socket");
+      return ListenFailed(path, "is there and is not a socket");
     }
     if (IsAlive(address)) {
       errno = EADDRINUSE;
-      return Failed(path, "another process listens there");
+      return ListenFailed(path, "another process listens there");
     }
     ::unlink(path.c_str());
   }
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return Failed(path, "cannot make a socket");
+  if (fd < 0) return ListenFailed(path, "cannot make a socket");
   // The socket is born with its permissions: there is no moment at which somebody else may connect.
   const mode_t before = ::umask(static_cast<mode_t>(~mode & 0777));
   const int bound = ::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address);
   ::umask(before);
-  if (bound != 0) return Failed(path, "cannot bind", fd);
-  if (::listen(fd, kBacklog) != 0) return Failed(path, "cannot listen", fd);
+  if (bound != 0) return ListenFailed(path, "cannot bind", fd);
+  if (::listen(fd, kBacklog) != 0) return ListenFailed(path, "cannot listen", fd);
   return fd;
 }
 
@@ -96,12 +96,12 @@ SocketResult<int> ListenTcp(const Endpoint& endpoint) {
     size = sizeof *v6;
   }
   const int fd = ::socket(storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return Failed(where, "cannot make a socket");
+  if (fd < 0) return ListenFailed(where, "cannot make a socket");
   const int yes = 1;
   ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   if (storage.ss_family == AF_INET6) ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &yes, sizeof yes);
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&storage), size) != 0) return Failed(where, "cannot bind", fd);
-  if (::listen(fd, kBacklog) != 0) return Failed(where, "cannot listen", fd);
+  if (::bind(fd, reinterpret_cast<const sockaddr*>(&storage), size) != 0) return ListenFailed(where, "cannot bind", fd);
+  if (::listen(fd, kBacklog) != 0) return ListenFailed(where, "cannot listen", fd);
   return fd;
 }
 

@@ -30,7 +30,7 @@ Log::Log(LogLevel level) : level_(level), for_journal_(std::getenv("JOURNAL_STRE
 void Log::Say(LogLevel level, std::string_view text) const {
   if (level > level_) return;
   const std::string line = fmt::format("{}{}\n", Prefix(level, for_journal_), text);
-  // Whoever reads may be gone or slow; a log that cannot be written is no reason to stop.
+  // The reader may be gone or slow; a log that cannot be written is no reason to stop.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 

@@ -14,12 +14,12 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kFileBytesMax = 64 * 1024;
+constexpr std::size_t kGaugeBytesMax = 64 * 1024;
 constexpr std::string_view kCgroupRoot = "/sys/fs/cgroup";
 constexpr const char* kMemInfo = "/proc/meminfo";
 
-Result<std::string> Text(const std::string& path) {
-  auto text = ReadFile(path, kFileBytesMax);
+Result<std::string> ReadGauge(const std::string& path) {
+  auto text = ReadFile(path, kGaugeBytesMax);
   if (!text) return Fail(text.error().message);
   return std::move(*text);
 }
@@ -39,7 +39,7 @@ std::optional<double> NumberBehind(std::string_view text, std::string_view label
 }
 
 Result<double> ReadNumber(const std::string& path, std::string_view label) {
-  const auto text = Text(path);
+  const auto text = ReadGauge(path);
   if (!text) return tl::unexpected(text.error());
   const auto number = NumberBehind(*text, label);
   if (!number) return Fail(fmt::format("{}: there is no number{}{}", path, label.empty() ? "" : " behind ", label));
@@ -47,7 +47,7 @@ Result<double> ReadNumber(const std::string& path, std::string_view label) {
 }
 
 Result<GaugeReading> ReadHost() {
-  const auto text = Text(kMemInfo);
+  const auto text = ReadGauge(kMemInfo);
   if (!text) return tl::unexpected(text.error());
   const auto total = NumberBehind(*text, "MemTotal:"), available = NumberBehind(*text, "MemAvailable:");
   if (!total || !available || *total <= 0) return Fail(fmt::format("{}: says no MemAvailable", kMemInfo));
@@ -67,7 +67,7 @@ Result<GaugeReading> ReadCgroup(const std::string& directory) {
   const auto current = number("memory.current", "memory.usage_in_bytes");
   if (!current) return tl::unexpected(current.error());
   GaugeReading reading{*current};
-  if (const auto stat = Text(directory + "/memory.stat")) {
+  if (const auto stat = ReadGauge(directory + "/memory.stat")) {
     reading.value = std::max(0.0, *current - NumberBehind(*stat, "inactive_file ").value_or(0));
   }
   const auto limit = number("memory.max", "memory.limit_in_bytes");    // "max", or no file at the root: none
@@ -87,7 +87,7 @@ Result<std::string> GaugeSource(ShedSignal signal, const std::string& cgroup) {
   if (cgroup.starts_with('/')) return cgroup + file;
   if (!cgroup.empty()) return fmt::format("{}/{}{}", kCgroupRoot, cgroup, file);
   if (signal == ShedSignal::kPressure) return "/proc/pressure/memory";
-  const auto groups = Text("/proc/self/cgroup");
+  const auto groups = ReadGauge("/proc/self/cgroup");
   if (!groups) return tl::unexpected(groups.error());
   constexpr std::string_view kVersion2 = "0::";
   for (std::size_t start = 0; start < groups->size();) {

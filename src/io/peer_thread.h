@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "admin/snapshot.h"
 #include "base/prng.h"
 #include "base/result.h"
 #include "capacity/capacity_exchange.h"
@@ -29,22 +30,10 @@
 #include "io/keys.h"
 #include "io/log.h"
 #include "io/resolver.h"
-#include "limiter/dividing.h"
 #include "report/exchange.h"
+#include "share/capacity/dividing.h"
 
 namespace dthrottle {
-
-struct PeerThreadCounts {
-  std::uint64_t allowed = 0;      // handshakes of authorized keys
-  std::uint64_t denied = 0;       // handshakes of other keys
-  std::uint64_t malformed = 0;    // messages of more parts than any has
-  std::uint64_t unsent = 0;       // requests, answers and reports dropped because nobody takes them
-  std::uint64_t redials = 0;      // connections made anew because nothing came of them
-  std::uint64_t rebinds = 0;      // times the port was closed and opened to cut off a removed key
-  std::uint64_t lookups = 0;      // of names
-  std::uint64_t lookups_failed = 0;
-  std::uint64_t unsaved = 0;    // times that the state of the CapacityExchange could not be written
-};
 
 // What the CapacityExchange needs from outside.
 struct CapacityOptions {
@@ -92,7 +81,7 @@ class PeerThread {
 
   // Passes on what lies between the exchanges and the limiter. True when that is nothing; call it in turns with the
   // limiter's half until then.
-  bool Settle();
+  bool Drain();
   // For Exchange::Options::life, and for capacity_life. Empty: nothing to go on with.
   std::string ExchangeLife();
   std::string CapacityLife();
@@ -109,6 +98,7 @@ class PeerThread {
   // is missed meanwhile is asked for and sent again.
   void ReloadKeys(AuthorizedKeys authorized);
   void SetConnect(std::vector<std::string> connect);
+  void SetCeilings(const PeerCeilings& ceilings);
 
   // Begins to divide, goes on with other settings, or ends it.
   void SetCapacity(std::optional<CapacityOptions> capacity);

@@ -29,7 +29,7 @@ class TemporaryFolder {
 
 struct Finished {
   int status = 0;        // of exit
-  std::string output;    // what it said, standard output and errors, at most the last 4 KiB
+  std::string output;    // what it said, standard output and errors, at most kChildOutputMax bytes
 };
 
 // Runs `command` (found in PATH unless it has a slash) inside `folder`, with nothing on its standard input and one

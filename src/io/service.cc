@@ -1,15 +1,19 @@
+// What libsystemd does, in its few lines: the library brings five others along.
 #include "io/service.h"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <system_error>
 
 namespace dthrottle {
 
@@ -34,6 +38,23 @@ void Notify(std::string_view state, int flags) {
   ::close(fd);
 }
 
+constexpr std::uint64_t kSocketsMax = 1024;
+
+// None: the variable is not there, or is no number.
+std::optional<std::uint64_t> NumberIn(const char* variable) {
+  const char* const text = std::getenv(variable);
+  std::uint64_t value = 0;
+  if (text == nullptr) return std::nullopt;
+  const char* const end = text + std::strlen(text);
+  if (std::from_chars(text, end, value) != std::from_chars_result{end, std::errc()}) return std::nullopt;
+  return value;
+}
+
+// What the manager says may be for the process that started this one.
+bool IsForUs(const char* variable) {
+  return std::getenv(variable) == nullptr || NumberIn(variable) == static_cast<std::uint64_t>(::getpid());
+}
+
 }    // namespace
 
 void Service::Ready(const std::string& status) const {
@@ -53,22 +74,28 @@ void Service::Alive() const {
   Notify("WATCHDOG=1", MSG_DONTWAIT);    // the next will do
 }
 
+// As sd_watchdog_enabled(3).
 std::optional<Duration> Service::watchdog() const {
-  std::uint64_t us = 0;
-  if (sd_watchdog_enabled(0, &us) <= 0) return std::nullopt;
-  return std::chrono::microseconds(us);
+  const auto us = NumberIn("WATCHDOG_USEC");
+  if (us.value_or(0) == 0 || !IsForUs("WATCHDOG_PID")) return std::nullopt;
+  return std::chrono::microseconds(*us);
 }
 
+// As sd_listen_fds_with_names(3), which unsets the variables too.
 std::vector<Service::Socket> Service::TakeSockets() const {
+  constexpr int kFirst = 3;
   std::vector<Socket> sockets;
-  char** names = nullptr;
-  const int n = sd_listen_fds_with_names(1, &names);
-  for (int i = 0; i < n; ++i) {
-    const char* name = names != nullptr && names[i] != nullptr ? names[i] : "";
-    sockets.push_back({SD_LISTEN_FDS_START + i, name});
-    std::free(names != nullptr ? names[i] : nullptr);
+  const auto n = NumberIn("LISTEN_FDS");
+  const char* const text = std::getenv("LISTEN_FDNAMES");
+  std::string_view names(text != nullptr ? text : "");
+  if (n && *n <= kSocketsMax && std::getenv("LISTEN_PID") != nullptr && IsForUs("LISTEN_PID")) {
+    for (int fd = kFirst; fd < kFirst + static_cast<int>(*n); ++fd) {
+      const std::string_view name = names.substr(0, names.find(':'));
+      names.remove_prefix(std::min(name.size() + 1, names.size()));
+      sockets.push_back({fd, std::string(name)});
+    }
   }
-  std::free(names);
+  for (const char* variable : {"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"}) ::unsetenv(variable);
   return sockets;
 }
 

@@ -3,6 +3,8 @@
 
 #include <uv.h>
 
+#include <cstdint>
+
 namespace dthrottle {
 
 union StreamHandle {
@@ -15,5 +17,17 @@ union StreamHandle {
 // Makes `fd` a stream of the loop; TCP without delay. False: it could not be, and the descriptor is closed. The handle
 // has to be closed in either case.
 bool OpenStream(uv_loop_t* loop, int fd, StreamHandle& handle);
+
+// The object that a handle of libuv belongs to: its `data`.
+template <class T>
+T* Owner(const void* handle) {
+  return static_cast<T*>(static_cast<const uv_handle_t*>(handle)->data);
+}
+
+// How often an engine of connections looks for those that are idle, in an idle timeout; and how it waits for the last
+// answers to leave when it closes.
+inline constexpr std::uint32_t kIdleTicks = 8;
+inline constexpr std::uint64_t kDrainTickMs = 10;
+inline constexpr unsigned kDrainTicksMax = 200;    // 2 s
 
 }    // namespace dthrottle

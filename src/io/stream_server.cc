@@ -13,23 +13,13 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kReadsPerFlush = 4;    // full ones
-constexpr std::uint32_t kIdleTicks = 8;
-constexpr std::uint64_t kDrainTickMs = 10;
-constexpr unsigned kDrainTicksMax = 200;    // 2 s
-
-template <class T>
-T* Owner(const void* handle) {
-  return static_cast<T*>(static_cast<const uv_handle_t*>(handle)->data);
-}
+constexpr std::size_t kFullReadsPerFlush = 4;
+constexpr std::size_t kArenaBytesMin = 64 * 1024;
 
 }    // namespace
 
 StreamServer::StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_timeout, AliveBy alive_by)
-    : loop_(loop),
-      sizes_(sizes),
-      alive_by_(alive_by),
-      arena_(kReadsPerFlush * (sizes.read_bytes + sizes.rest_bytes_max)) {
+    : loop_(loop), sizes_(sizes), alive_by_(alive_by) {
   DT_CHECK(uv_check_init(loop_, &turn_end_) == 0 && uv_idle_init(loop_, &turn_again_) == 0 &&
            uv_timer_init(loop_, &idle_timer_) == 0 && uv_timer_init(loop_, &drain_timer_) == 0);
   turn_end_.data = turn_again_.data = idle_timer_.data = drain_timer_.data = this;
@@ -56,20 +46,26 @@ void StreamServer::Open(Connection& c, int fd) {
   const bool opened = OpenStream(loop_, fd, c.uv_);
   c.uv_.handle.data = &c;
   connections_.push_back(&c);
+  if (connections_.size() == 1) {
+    arena_.resize(std::max(kArenaBytesMin, kFullReadsPerFlush * (sizes_.read_bytes + sizes_.rest_bytes_max)));
+    StartIdleTimer();
+  }
   if (!opened) End(c);
 }
 
 void StreamServer::Take(int fd) {
-  Connection& c = *MakeConnection({}, {}).release();
-  ++counts_.accepted;
+  Connection& c = *MakeConnection().release();
+  counts_.accepted.Add();
   Open(c, fd);
   if (!c.closing_) StartReading(c);
 }
 
 // The unread rest may be whole: the process before this one may have been about to read it again.
 void StreamServer::TakeUp(const HandedConnection& handed) {
-  auto made = handed.unread.size() <= sizes_.rest_bytes_max ? MakeConnection(handed.unread, handed.state) : nullptr;
-  if (made == nullptr) return void(::close(handed.fd));
+  auto made = MakeConnection();
+  if (handed.unread.size() > sizes_.rest_bytes_max || !made->Restore(handed.unread, handed.state)) {
+    return void(::close(handed.fd));
+  }
   Connection& c = *made.release();
   Open(c, handed.fd);
   if (c.closing_) return;
@@ -92,9 +88,8 @@ void StreamServer::TakeUp(const HandedConnection& handed) {
   }
 }
 
-std::vector<HandedConnection> StreamServer::Hold(std::string_view front) {
+void StreamServer::Hold(std::string_view front, std::vector<HandedConnection>& handed) {
   Flush();
-  std::vector<HandedConnection> handed;
   for (Connection* c : connections_) {
     uv_read_stop(&c->uv_.stream);
     HandedConnection& h = handed.emplace_back();
@@ -112,13 +107,12 @@ std::vector<HandedConnection> StreamServer::Hold(std::string_view front) {
     h.unsent.assign(c->sending_.end() - static_cast<std::ptrdiff_t>(left), c->sending_.end());
     h.unsent.append(c->unsent_.begin(), c->unsent_.end());
   }
-  return handed;
 }
 
 void StreamServer::Release() {
   for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
     Connection& c = *connections_[i];
-    if (!c.writing_ && !c.paused_ && !c.at_end_) StartReading(c);
+    if (!c.writing_ && !c.paused_ && !c.at_end_ && !c.waits_) StartReading(c);
   }
 }
 
@@ -157,16 +151,17 @@ void StreamServer::OnRead(Connection& c, ssize_t n, const char* data) {
   heard_ = true;
   if (alive_by_ == AliveBy::kBytes) c.alive_at_ = idle_ticks_;
   const std::size_t rest = c.rest().size();
-  Look(c, {data - rest, rest + static_cast<std::size_t>(n)});
-  if (arena_is_full() || static_cast<std::size_t>(n) == sizes_.read_bytes) Flush();
+  const Then then = Hear(c, {data - rest, rest + static_cast<std::size_t>(n)});
+  if (then == Then::kAnswer || arena_is_full() || static_cast<std::size_t>(n) == sizes_.read_bytes) Flush();
 }
 
 // `bytes` are the next in the arena.
-StreamServer::Then StreamServer::Look(Connection& c, std::string_view bytes) {
+StreamServer::Then StreamServer::Hear(Connection& c, std::string_view bytes) {
   const Then then = OnBytes(c, bytes);
   arena_used_ += bytes.size();
-  if (then == Then::kRead) return then;
+  if (then == Then::kRead || then == Then::kAnswer) return then;
   uv_read_stop(&c.uv_.stream);
+  if (c.waits_ = then == Then::kWait; c.waits_) return then;
   c.paused_ = then == Then::kAgain;
   (c.paused_ ? pausing_ : finishing_).push_back(&c);
   return then;
@@ -179,6 +174,12 @@ void StreamServer::ReadAgain(Connection& c) {
   uv_idle_start(&turn_again_, [](uv_idle_t*) {});
 }
 
+void StreamServer::GoOn(Connection& c) {
+  if (!std::exchange(c.waits_, false)) return;
+  c.paused_ = true;
+  ReadAgain(c);
+}
+
 void StreamServer::OnTurnEnd() {
   if (!again_.empty()) {
     for (Connection* c : std::exchange(again_, {})) {
@@ -188,7 +189,8 @@ void StreamServer::OnTurnEnd() {
       c->paused_ = false;
       const char* const end = PutRest(*c);
       const std::size_t size = c->rest().size();
-      if (Look(*c, {end - size, size}) == Then::kRead) StartReading(*c);
+      const Then then = Hear(*c, {end - size, size});
+      if (then == Then::kRead || then == Then::kAnswer) StartReading(*c);
     }
   } else {
     uv_idle_stop(&turn_again_);
@@ -218,7 +220,7 @@ void StreamServer::Write(Connection& c, std::string_view answers) {
   const std::size_t done = sent < 0 ? 0 : static_cast<std::size_t>(sent);
   c.unsent_.assign(answers.begin() + static_cast<std::ptrdiff_t>(done), answers.end());
   c.writing_ = true;
-  ++counts_.stalled;
+  counts_.stalled.Add();
   uv_read_stop(&c.uv_.stream);
   SendUnsent(c);
 }
@@ -242,6 +244,7 @@ void StreamServer::OnWritten(Connection& c, int status) {
   c.sending_ = {};
   if (c.at_end_) return HangUp(c);
   heard_ = true;    // it will be, if it has asked more meanwhile
+  if (c.waits_) return;
   c.paused_ ? ReadAgain(c) : StartReading(c);
 }
 
@@ -268,18 +271,24 @@ void StreamServer::HangUp(Connection& c) {
 void StreamServer::End(Connection& c) {
   if (c.closing_) return;
   c.closing_ = true;
-  ++counts_.closed;
+  counts_.closed.Add();
   connections_.back()->index_ = c.index_;
   std::swap(connections_[c.index_], connections_.back());
   connections_.pop_back();
   std::erase(again_, &c);
+  if (connections_.empty()) uv_timer_stop(&idle_timer_);
   uv_close(&c.uv_.handle, [](uv_handle_t* handle) { delete Owner<Connection>(handle); });
 }
 
 void StreamServer::set_idle_timeout(Duration timeout) {
-  uv_timer_stop(&idle_timer_);
   idle_tick_ = timeout / kIdleTicks;
-  if (timeout == Duration::zero()) return;
+  StartIdleTimer();
+}
+
+// While there is a connection, and a timeout.
+void StreamServer::StartIdleTimer() {
+  uv_timer_stop(&idle_timer_);
+  if (connections_.empty() || idle_tick_ == Duration::zero()) return;
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle_tick_).count();
   const auto tick = static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 1));
   DT_CHECK(uv_timer_start(
@@ -291,7 +300,7 @@ void StreamServer::OnIdleTick() {
   for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
     Connection& c = *connections_[i];
     if (idle_ticks_ - c.alive_at_ <= kIdleTicks) continue;
-    ++counts_.idle_closed;
+    counts_.idle_closed.Add();
     End(c);
   }
 }
@@ -311,7 +320,7 @@ void StreamServer::OnDrainTick() {
   const bool silent = !std::exchange(heard_, false);
   for (std::size_t i = connections_.size(); i-- > 0;) {
     Connection& c = *connections_[i];
-    if (late || (silent && !c.writing_)) End(c);
+    if (late || (silent && !c.writing_ && !c.waits_)) End(c);
   }
   if (!connections_.empty()) return;
   uv_timer_stop(&drain_timer_);

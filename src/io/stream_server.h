@@ -1,8 +1,11 @@
-// Connections of one loop, for protocols that answer in batches.
+// The engine of connections under every front end that answers on a socket: the connections of one loop, for a protocol
+// that answers in batches.
 //
-// Reads land in one arena, where they stay in place until the turn of the loop ends; then the protocol answers all that
-// has arrived, at one instant and with one write for each connection. A client that does not read its answers is not
-// read from either. Hold() and TakeUp() carry connections over to another program in the same process.
+// Reads land in one arena, where bytes stay in place until the turn of the loop ends. Then the protocol answers all that
+// has arrived, at one instant and with one write for each connection: memory is waited for once a batch, and a
+// pipelining client costs two system calls for as many questions as it likes. A client that does not read its answers is
+// not read from either, so one read is all that can wait for it. Hold() and TakeUp() carry connections over to another
+// program in the same process.
 #pragma once
 
 #include <uv.h>
@@ -14,17 +17,19 @@
 #include <string_view>
 #include <vector>
 
+#include "base/counter.h"
 #include "base/time.h"
 #include "io/handover.h"
 #include "io/stream.h"
 
 namespace dthrottle {
 
+// Any thread may read them.
 struct StreamCounts {
-  std::uint64_t accepted = 0;    // by Take
-  std::uint64_t closed = 0;
-  std::uint64_t idle_closed = 0;    // of which by us, after the idle timeout
-  std::uint64_t stalled = 0;        // times that a connection was not read from because its answers were not read
+  Counter accepted;       // by Take
+  Counter closed;         // connections that have ended
+  Counter idle_closed;    // connections closed for being idle
+  Counter stalled;        // times that a connection was not read from because its answers were not read
 };
 
 class StreamServer {
@@ -36,11 +41,11 @@ class StreamServer {
   void TakeUp(const HandedConnection& handed);
 
   // Answers what has been read and stops: until Release nothing is read, and nothing written as long as the loop does
-  // not turn. Returns what another process needs to go on with every connection, under the name of this front end.
-  std::vector<HandedConnection> Hold(std::string_view front);
+  // not turn. Adds what another process needs to go on with every connection, under the name of this front end.
+  void Hold(std::string_view front, std::vector<HandedConnection>& handed);
   void Release();
 
-  // Zero: nobody is closed for being idle.
+  // Zero: no connection is closed for being idle.
   void set_idle_timeout(Duration timeout);
 
   // Answers what has arrived, closes every connection once all are silent, then calls `on_drained`; within 2 s or so
@@ -60,12 +65,22 @@ class StreamServer {
     virtual ~Connection() = default;
 
     // Bytes that were not used yet, at most rest_bytes_max: they come again, first, in the next OnBytes.
-    virtual std::string_view rest() const = 0;
+    virtual std::string_view rest() const { return unread_; }
 
     // What else another process needs to go on, at most a MiB.
     virtual std::string state() const { return {}; }
 
+    // Goes on where rest() and state() of another process have left off; false if that is not possible. Called before
+    // anything is read.
+    virtual bool Restore(std::string_view rest, std::string_view) {
+      unread_ = rest;
+      return true;
+    }
+
     bool is_tcp() const { return uv_.handle.type == UV_TCP; }
+
+   protected:
+    std::string unread_;    // rest(), unless the protocol keeps it elsewhere
 
    private:
     friend class StreamServer;
@@ -78,15 +93,18 @@ class StreamServer {
     std::uint32_t alive_at_ = 0;    // idle_ticks_
     bool writing_ = false;
     bool paused_ = false;    // its rest is read again before anything new
+    bool waits_ = false;     // for GoOn
     bool at_end_ = false;    // nothing more is read
     bool closing_ = false;
   };
 
   // The next step of a connection after its bytes have been looked at.
   enum class Then {
-    kRead,     // on
-    kAgain,    // the rest may have something whole: read it once more when all answers so far are sent
-    kEnd,      // read no more, and close it when all answers are sent
+    kRead,      // on
+    kAnswer,    // on, and the turn's batch is large enough to be answered at once
+    kAgain,     // the rest may have something whole: read it once more when all answers so far are sent
+    kWait,      // read no more before GoOn
+    kEnd,       // read no more, and close it when all answers are sent
   };
 
   // What keeps a connection from being idle: bytes of the client, or answers to it.
@@ -102,8 +120,7 @@ class StreamServer {
   StreamServer(const StreamServer&) = delete;
   StreamServer& operator=(const StreamServer&) = delete;
 
-  // A new connection, or one whose rest() and state() another process has left; null if they cannot be.
-  virtual std::unique_ptr<Connection> MakeConnection(std::string_view rest, std::string_view state) = 0;
+  virtual std::unique_ptr<Connection> MakeConnection() = 0;
 
   // Bytes of one read, behind the connection's rest; they stay until Answer() has returned.
   virtual Then OnBytes(Connection& connection, std::string_view bytes) = 0;
@@ -114,12 +131,15 @@ class StreamServer {
   // Sends now what the socket takes, and the rest when it can. Nothing happens on a connection that has ended.
   void Write(Connection& connection, std::string_view answers);
 
+  // Reads a connection on that was left with kWait, its rest first. Nothing happens on one that has ended.
+  void GoOn(Connection& connection);
+
  private:
   void Open(Connection& connection, int fd);
   void StartReading(Connection& connection);
   char* PutRest(const Connection& connection);
   void OnRead(Connection& connection, ssize_t n, const char* data);
-  Then Look(Connection& connection, std::string_view bytes);
+  Then Hear(Connection& connection, std::string_view bytes);
   void ReadAgain(Connection& connection);
   void OnTurnEnd();
   void Flush();
@@ -129,6 +149,7 @@ class StreamServer {
   void Finish(Connection& connection);
   void HangUp(Connection& connection);
   void End(Connection& connection);
+  void StartIdleTimer();
   void OnIdleTick();
   void OnDrainTick();
 
@@ -146,7 +167,7 @@ class StreamServer {
   StreamCounts counts_;
 
   // The turn: what has been read and not yet answered.
-  std::vector<char> arena_;
+  std::vector<char> arena_;    // from the first connection on
   std::size_t arena_used_ = 0;
   std::vector<Connection*> finishing_;    // to be closed once they are answered
   std::vector<Connection*> pausing_;      // to be read again once they are answered

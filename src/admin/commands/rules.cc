@@ -1,0 +1,80 @@
+// `rules` and `top`: what each rule did, and which tags are asked for most.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "admin/commands/commands.h"
+#include "admin/escape.h"
+#include "limiter/retention.h"
+#include "rule/rulebook.h"
+#include "tally/tally.h"
+
+namespace dthrottle::commands {
+
+namespace {
+
+Json TopList(const Context& c, const TopSums& sums, std::size_t n) {
+  Json rows = Json::array();
+  for (const TopEntry& e : Largest(sums, n)) {
+    const auto limit = e.is_digest ? std::nullopt : c.rules().Find(e.tag);
+    rows.push_back({{"count", e.count},
+                    {"error", e.error},
+                    {"rule", limit.has_value() ? Json(RuleName(c.rules(), c.rules().limit(*limit))) : Json()},
+                    {"tag", ShowTag({e.tag, e.is_digest})}});
+  }
+  return rows;
+}
+
+}    // namespace
+
+Json Top(const Context& c) {
+  std::size_t n = 10;
+  if (!c.argument.empty()) {
+    const char* const end = c.argument.data() + c.argument.size();
+    const auto [rest, error] = std::from_chars(c.argument.data(), end, n);
+    if (error != std::errc() || rest != end || n < 1 || n > TopTags::kEntries) {
+      return ErrorAnswer(fmt::format("N must be a whole number from 1 to {}", TopTags::kEntries));
+    }
+  }
+  TopSums served, throttled;
+  const Tally& tally = c.limiter().tally();
+  for (std::size_t i = 0; i < tally.lanes(); ++i) tally.lane(i).AddTop(served, throttled, c.now);
+  return {{"throttled", TopList(c, throttled, n)}, {"served", TopList(c, served, n)}};
+}
+
+Json Rules(const Context& c) {
+  Json rows = Json::array();
+  const auto add = [&](const Json& name, const Json& match, const Json& burst, const Json& rate, const Json& share,
+                       const Json& mode, const RuleTotals& t, const Retention::Totals& forgotten,
+                       const std::optional<Duration>& kept) {
+    rows.push_back({{"rule", name},
+                    {"match", match},
+                    {"burst", burst},
+                    {"rate", rate},
+                    {"share", share},
+                    {"mode", mode},
+                    {"served", t.served},
+                    {"throttled", t.throttled},
+                    {"shadowed", t.shadowed},
+                    {"shed", t.shed},
+                    {"evicted", forgotten.evicted},
+                    {"retention_s", kept.has_value() ? Json(Seconds(*kept)) : Json()}});
+  };
+  const auto& rules = c.rules().rules();
+  const Tally& tally = c.limiter().tally();
+  const Retention& retention = c.limiter().retention();
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    const Rule& r = rules[i];
+    add(r.name, r.match.has_value() ? Json(EscapeTag(*r.match)) : Json(), r.burst, r.rate, Name(r.share), Name(r.mode),
+        tally.Totals(i), retention.totals(tally.CounterNamed(i)), retention.of(tally.counter(i)));
+  }
+  const RuleTotals no_rule = tally.Totals(Lane::kNoRule);
+  if (no_rule.served + no_rule.throttled + no_rule.shadowed > 0) {
+    add("(overrides without a rule)", {}, {}, {}, {}, {}, no_rule, retention.totals(Lane::kNoRule), {});
+  }
+  const RuleTotals unmatched = tally.Totals(Lane::kUnmatched);
+  if (unmatched.served > 0) add("(no rule fits)", {}, {}, {}, {}, {}, unmatched, {}, {});
+  return rows;
+}
+
+}    // namespace dthrottle::commands

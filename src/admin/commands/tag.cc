@@ -1,0 +1,236 @@
+// `show`, `why` and `forgive`: one tag.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "admin/accuracy.h"
+#include "admin/commands/commands.h"
+#include "admin/escape.h"
+#include "config/keys.h"
+#include "limiter/shedder.h"
+#include "query/named_tag.h"
+#include "rule/rulebook.h"
+#include "share/inspection.h"
+#include "share/ways.h"
+
+namespace dthrottle::commands {
+
+namespace {
+
+std::string TokensText(double tokens) {
+  return fmt::format("{:.6g}", tokens);
+}
+
+// Each peer's staleness, the bound, what was seen of the rule and of the tag, and what is foretold.
+template <class Say>
+void WhyShared(const Context& c, const Inspection& seen, Say&& say) {
+  constexpr std::size_t kPeersNamed = 8;
+  const std::vector<PeerStatus> peers = c.host.Peers();
+  if (peers.empty()) return;
+  std::string named;
+  std::size_t others = 0;
+  for (const PeerStatus& p : peers) {
+    if (p.state == PeerState::kSelf || ++others > kPeersNamed) continue;
+    const std::string name = EscapeTag(p.name.empty() ? p.address : p.name);
+    named += named.empty() ? "" : ", ";
+    named += p.last_heard < Duration::zero()
+                 ? fmt::format("{} never", name)
+                 : fmt::format("{} {:.3f} s ago, with hits {:.3f} s old", name, Seconds(p.last_heard), Seconds(p.age));
+  }
+  if (others > kPeersNamed) named += fmt::format(", and {} more: see peers", others - kPeersNamed);
+  const Limit& limit = c.rules().limit(*seen.limit);
+  const std::string_view share = limit.forecast ? Name(Share::kForecast)
+                                 : limit.shared ? Name(Share::kDebit)
+                                                : Name(Share::kLocal);
+  if (!limit.divided) say(fmt::format("Other hosts, with share = \"{}\", heard: {}.", share, named));
+  const std::vector<PeerAge> ages = AgesOf(peers);
+  const std::optional<Tokens> bound = BoundOf(c.limiter(), *seen.limit, ages);
+  say(bound ? fmt::format("In theory {} hosts serve at most {} tokens above burst + rate x time.", ages.size() + 1,
+                          TokensText(*bound))
+            : std::string("Each host limits alone: together they have no bound but as many limits."));
+  if (!limit.shared) return;
+  if (limit.rule < c.rules().rules().size()) {
+    const RuleAccuracy& rule = c.limiter().ways().Get<Debits>().accuracy(limit.rule);
+    say(
+        fmt::format("Under the rule {:.2f} % was over-admitted and {:.2f} % under-admitted in the last minute or so; "
+                    "the deepest debt is {}.",
+                    rule.over_percent(), rule.under_percent(), TokensText(rule.debt)));
+    if (!rule.observed.clear()) {
+      say(fmt::format("Reports are too far apart to tell that better: both may be off by {:.2f} %.",
+                      rule.blurred_percent()));
+    }
+  }
+  if (seen.accuracy.has_value()) {
+    const TagAccuracy& tag = *seen.accuracy;
+    say(fmt::format("Of this tag {:.1f} tokens were over- and {:.1f} under-admitted; hosts are {:.1f} {} one bucket.",
+                    tag.observed.over, tag.observed.under, std::abs(tag.ahead), tag.ahead < 0 ? "behind" : "ahead of"));
+  }
+  if (seen.foretold.has_value()) {
+    const auto& f = *seen.foretold;
+    say(
+        fmt::format("It is foretold: asked for {:.1f}/s here and {:.1f}/s elsewhere, of which {:.3f} is earned; the "
+                    "bucket of all is taken to be at {:.1f}.",
+                    f.demand, f.peers_demand, f.share, f.level));
+    if (f.held) say("Peers have not heard of max_unheard tokens: what is not served waits for that.");
+  } else if (limit.forecast || seen.watched) {
+    say(seen.watched ? "It is watched: its hits are reported before the period is over."
+                     : "It is not watched: little is asked for, and reports once a period will do.");
+  }
+}
+
+// The same for `show`.
+Json SharedFields(const Context& c, const Inspection& seen) {
+  const std::optional<Tokens> bound = BoundOf(c.limiter(), *seen.limit, AgesOf(c.host.Peers()));
+  Json fields = {{"bound", bound ? Json(Hundredths(*bound)) : Json()}, {"watched", seen.watched}};
+  if (seen.foretold.has_value()) {
+    const auto& f = *seen.foretold;
+    fields.update({{"demand", Rounded(f.demand)},
+                   {"peers_demand", Rounded(f.peers_demand)},
+                   {"earns", Rounded(f.share)},
+                   {"believed_level", Rounded(f.level)}});
+  }
+  return fields;
+}
+
+// The state of a bucket, for `show` and `why` alike.
+Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
+  const double level = seen.bucket.Level(seen.shape, now);
+  const bool serves = limit.mode == Mode::kOff || level >= 1;
+  const Instant again = seen.bucket.ServesAt(seen.shape, 1, now);
+  return {{"level", Rounded(level)},
+          {"debt", Rounded(std::max(0.0, -level))},
+          {"verdict", serves || limit.mode == Mode::kShadow ? "OK" : "NO"},
+          {"served_again_in_s", serves ? 0.0 : Rounded(Seconds(again - now))},
+          {"full_in_s", Rounded(Seconds(seen.bucket.UntilFull(now)))},
+          {"recorded", seen.recorded}};
+}
+
+// Where everything is shed the bucket has no say.
+Json FinalVerdict(const Json& of_bucket, const Limit& limit, double rejection_probability) {
+  return rejection_probability >= 1 && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
+}
+
+Json LimitFields(const Rulebook& rules, LimitIndex index) {
+  const Limit& limit = rules.limit(index);
+  const bool is_override = rules.is_override(index);
+  const double burst = is_override ? rules.overrides()[index - rules.rules().size()].burst : rules.rules()[index].burst;
+  const double rate = is_override ? rules.overrides()[index - rules.rules().size()].rate : rules.rules()[index].rate;
+  return {{"rule", RuleName(rules, limit)},
+          {"override", is_override},
+          {"mode", Name(limit.mode)},
+          {"burst", burst},
+          {"rate", rate}};
+}
+
+// The rules that were tried, down to the one that applies.
+template <class Say>
+void WhyRule(const Context& c, const Inspection& seen, Say&& say) {
+  const Rulebook& rules = c.rules();
+  const bool overridden = seen.limit.has_value() && rules.is_override(*seen.limit);
+  say(overridden ? "An override names the tag." : "No override names the tag.");
+  const std::size_t chosen = seen.limit.has_value() ? rules.limit(*seen.limit).rule : rules.rules().size();
+  for (std::size_t i = 0; i < rules.rules().size(); ++i) {
+    const Rule& rule = rules.rules()[i];
+    const std::string what = rule.match.has_value() ? fmt::format("match {}", Quote(Value(*rule.match))) : "default";
+    if (i == chosen) {
+      say(fmt::format("Rule \"{}\" ({}): applies.", rule.name, what));
+      if (rule.match.has_value()) break;
+    } else if (rule.match.has_value()) {
+      say(fmt::format("Rule \"{}\" ({}): does not match.", rule.name, what));
+    }
+  }
+}
+
+// What the bucket says, unless it is not asked.
+template <class Say>
+void WhyLevel(const Inspection& seen, const Limit& limit, double shed, const Json& bucket, Say&& say) {
+  const double level = bucket["level"];
+  if (shed >= 1 && limit.mode == Mode::kEnforce) {
+    // The bucket is not asked.
+  } else if (limit.mode == Mode::kOff) {
+    say("The mode is off: every query is answered OK and nothing is kept.");
+  } else if (!seen.recorded) {
+    say("No bucket is recorded, which is the same as a full one: the next query is answered OK.");
+  } else if (level >= 1) {
+    say(fmt::format("The level is {:.3f} tokens, one or more: the next query is answered OK.", level));
+  } else {
+    say(fmt::format("The level is {:.3f} tokens, less than one: the limit says NO for another {:.3f} s.", level,
+                    bucket["served_again_in_s"].get<double>()));
+    if (limit.mode == Mode::kShadow) say("The mode is shadow: the query is counted and answered OK all the same.");
+  }
+}
+
+}    // namespace
+
+Json Show(const Context& c) {
+  Json answer;
+  const auto tag = TagArgument(c, answer);
+  if (tag == nullptr) return answer;
+  const Inspection seen = c.limiter().Inspect(tag->query(), c.now);
+  answer = {{"tag", EscapeTag(tag->bytes())}};
+  if (!seen.limit.has_value()) {
+    answer["rule"] = nullptr;
+    answer["verdict"] = "OK";
+    return answer;
+  }
+  answer.update(LimitFields(c.rules(), *seen.limit));
+  const Limit& limit = c.rules().limit(*seen.limit);
+  if (limit.divided) answer["part"] = Rounded(seen.part);
+  const double shed = c.limiter().shedder().probability(limit.shed_priority);
+  answer.update(BucketFields(seen, limit, c.now));
+  answer["verdict"] = FinalVerdict(answer["verdict"], limit, shed);
+  answer["shed_probability"] = Rounded(shed);
+  if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
+  return answer;
+}
+
+Json Why(const Context& c) {
+  Json answer;
+  const auto tag = TagArgument(c, answer);
+  if (tag == nullptr) return answer;
+  const Rulebook& rules = c.rules();
+  const Inspection seen = c.limiter().Inspect(tag->query(), c.now);
+  Json steps = Json::array();
+  const auto say = [&](std::string line) { steps.push_back(std::move(line)); };
+
+  if (tag->query().over_long != nullptr) {
+    say(fmt::format("The tag has {} bytes, more than query.max_tag_bytes = {}: it goes by its digest {}.",
+                    tag->bytes().size(), c.host.settings().query.max_tag_bytes, Hex(tag->query().tag.bytes)));
+  }
+  WhyRule(c, seen, say);
+  answer = {{"tag", EscapeTag(tag->bytes())}};
+  if (!seen.limit.has_value()) {
+    say("No rule fits and there is no default rule: every query is answered OK.");
+    answer["verdict"] = "OK";
+    answer["steps"] = steps;
+    return answer;
+  }
+  const Limit& limit = rules.limit(*seen.limit);
+  const Json limit_fields = LimitFields(rules, *seen.limit);
+  const Json bucket = BucketFields(seen, limit, c.now);
+  say(fmt::format("The limit is burst {:g}, rate {:g}/s, mode {}.", limit_fields["burst"].get<double>(),
+                  limit_fields["rate"].get<double>(), Name(limit.mode)));
+  if (limit.divided) {
+    say(fmt::format("Hosts divide it, and this one has {:.6g} of the rate: {:.6g}/s, burst {:.6g}.", seen.part,
+                    limit_fields["rate"].get<double>() * seen.part, seen.shape.burst()));
+  }
+  const double shed = c.limiter().shedder().probability(limit.shed_priority);
+  if (limit.shed_priority < kShedPriorities) say(WhyShed(c, limit, shed));
+  if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
+  WhyLevel(seen, limit, shed, bucket, say);
+  if (limit.mode != Mode::kOff) WhyShared(c, seen, say);
+  answer["verdict"] = FinalVerdict(bucket["verdict"], limit, shed);
+  answer["steps"] = steps;
+  return answer;
+}
+
+Json ForgiveTag(const Context& c) {
+  Json answer;
+  const auto tag = TagArgument(c, answer);
+  if (tag == nullptr) return answer;
+  const bool had = c.limiter().Forgive(tag->query(), c.now);
+  return {{"tag", EscapeTag(tag->bytes())}, {"forgiven", had}};
+}
+
+}    // namespace dthrottle::commands

@@ -1,0 +1,123 @@
+// gRPC for lease clients, spoken by a program of its own: dthrottle-grpc, which this class starts and keeps.
+//
+// Here connections are accepted, so that they are bounded and counted as all others, and passed on: over a socket that
+// carries descriptors. Calls come back as lines over another one, served as those of lease clients are (lease.md "The
+// gateway"). So nothing of gRPC is in this program, and the other one lives on when this one is upgraded: both sockets
+// and the descriptors of the connections are handed over, its clients notice nothing.
+//
+// A descriptor of each connection stays here until it ends, which tells how many there are. When the program dies its
+// connections end, and another one is started.
+#pragma once
+
+#include <uv.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "frontend/lease/lines.h"
+#include "frontend/lease/socket.h"
+#include "io/child.h"
+#include "io/handover.h"
+#include "io/log.h"
+#include "lease/server.h"
+
+namespace dthrottle {
+
+class GrpcGateway {
+ public:
+  struct Options {
+    std::string program;        // its path
+    Duration idle_timeout{};    // of connections without calls; zero: none
+    std::uint32_t calls_max = 1000;
+    std::uint32_t resources_max = 500;
+  };
+
+  struct Counts {
+    std::uint64_t accepted = 0;    // connections
+    std::uint64_t restarts = 0;    // times that the program ended by itself
+    LeaseGateway calls;
+  };
+
+  // Names of what is handed over: a section, the connection for lines, and clients' connections.
+  static constexpr std::string_view kSection = "grpc", kLinesFront = "gateway", kFront = "grpc";
+
+  // `before_answers` is as in LeaseSocket. `server` and `log` must outlive this object.
+  GrpcGateway(uv_loop_t* loop, lease::LeaseServer& server, Log& log, Options options,
+              std::function<void(BootInstant)> before_answers);
+  ~GrpcGateway();
+
+  // Begins, once: with the program that `handed` is about, if that can go on, or with a new one.
+  void Start(HandedSection handed);
+
+  // Lets the program that `handed` is about say farewell to its clients and leave, where nothing is to go on with it. The
+  // child has to be kept while it does.
+  static std::unique_ptr<Child> Dismiss(uv_loop_t* loop, const HandedSection& handed);
+
+  // Serves a connected socket, which becomes this object's.
+  void Take(int fd);
+  // The same of a connection, or of the one for lines, that the program before this one had.
+  void TakeUp(const HandedConnection& handed);
+
+  // Stops, and adds all that goes over at an upgrade: the program, its connection for lines, and its clients'.
+  void Hold(Handover& handover);
+  void Release() { lines_.Release(); }
+
+  // In force once a call after this one has been answered.
+  void SetBounds(std::uint32_t calls_max, std::uint32_t resources_max);
+
+  std::size_t connections() const { return connections_.size(); }
+  Counts counts() const;
+
+  // Lets the program answer what has been asked and end, and calls `done`; within some 2 s.
+  void Drain(std::function<void()> done);
+
+  // Closes what it has on the loop, which must run once more.
+  void Close();
+
+ private:
+  struct Connection;
+
+  bool GoOn(const HandedSection& handed);
+  void StartProgram();
+  void OnExit(const ChildOutcome& outcome);
+  void PassAll();
+  void ClosePipe();
+  void OnTimer();
+  void StartTimer(Duration after);
+  Connection* Watch(int fd);
+  void End(Connection* connection);
+
+  uv_loop_t* loop_;
+  Log& log_;
+  Options options_;
+  LeaseGateway gateway_;
+  LeaseSocket lines_;
+  std::unique_ptr<Child> program_;      // null: to be started again when timer_ fires
+  std::unique_ptr<Child> former_;       // the one that was dismissed
+  int pipe_ = -1;                       // carries descriptors; -1: the program takes none
+  uv_timer_t timer_;
+  Instant started_{};
+  Duration delay_{};                    // before the next start
+  std::set<Connection*> connections_;
+  std::deque<Connection*> waiting_;    // of these, not passed on yet
+  std::uint64_t accepted_ = 0, restarts_ = 0;
+  bool goes_on_ = false;    // the program that the one before this has left, with its connections
+  bool leaving_ = false;
+  std::function<void()> on_drained_;
+};
+
+// Where dthrottle-grpc is: beside this program, as in a build directory, or where it is to be installed.
+std::string GrpcProgram();
+// Fails, with the reason, if it is not there.
+Result<void> CheckGrpcProgram();
+
+}    // namespace dthrottle

@@ -1,0 +1,257 @@
+#include "frontend/http/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "admin/metrics.h"
+#include "base/check.h"
+#include "frontend/http/page.h"
+
+namespace dthrottle {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kText = "text/plain; charset=utf-8";
+constexpr std::string_view kJson = "application/json";
+constexpr std::ptrdiff_t kParametersMax = 64;    // of a target; none that is understood has more than a few
+
+HttpReply Reply(unsigned status, std::string_view content_type, std::string body) {
+  return {status, content_type, {}, std::move(body)};
+}
+
+// A parameter that is a whole number, `absent` if it is not given.
+Result<std::uint32_t> WholeNumber(const HttpTarget& target, std::string_view name, std::uint32_t absent,
+                                  std::uint32_t min, std::uint32_t max) {
+  const std::string* const text = target.Find(name);
+  if (text == nullptr) return absent;
+  const char* const end = text->data() + text->size();
+  std::uint32_t value = 0;
+  const auto [rest, error] = std::from_chars(text->data(), end, value);
+  if (error != std::errc() || rest != end || value < min || value > max) {
+    return Fail(fmt::format("{} must be a whole number from {} to {}", name, min, max));
+  }
+  return value;
+}
+
+}    // namespace
+
+std::string_view HttpReason(unsigned status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 204:
+      return "No Content";
+    case 400:
+      return "Bad Request";
+    case 403:
+      return "Forbidden";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 413:
+      return "Content Too Large";
+    case 414:
+      return "URI Too Long";
+    case 421:
+      return "Misdirected Request";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    case 505:
+      return "HTTP Version Not Supported";
+    default:
+      DT_CHECK(!"a status without a name");
+      return {};
+  }
+}
+
+HttpReply HttpProblem(unsigned status, std::string_view detail) {
+  const Json body = {{"type", "about:blank"}, {"title", HttpReason(status)}, {"status", status}, {"detail", detail}};
+  return Reply(status, "application/problem+json", body.dump() + "\n");
+}
+
+// ---- Which request gets which answer ----
+
+struct HttpService::Route {
+  std::string_view path;
+  View view = nullptr;                      // null: it decides
+  Form form = HttpService::Form::kCheck;    // then
+};
+
+const HttpService::Route HttpService::kRoutes[] = {
+    {"/check", nullptr, Form::kCheck},   {"/auth", nullptr, Form::kAuth},    {"/", &HttpService::Page},
+    {"/metrics", &HttpService::Metrics}, {"/healthz", &HttpService::Health}, {"/top", &HttpService::Top},
+    {"/peers", &HttpService::Peers},     {"/rules", &HttpService::Rules},    {"/stats", &HttpService::Stats},
+    {"/live", &HttpService::Live},
+};
+
+namespace {
+
+// Whether an Origin, which browsers that know no Sec-Fetch-Site send too, is not the host that was asked.
+bool IsForeign(std::optional<std::string_view> origin, std::string_view host) {
+  constexpr std::string_view kScheme = "http://";
+  return origin.has_value() && !(origin->starts_with(kScheme) && origin->substr(kScheme.size()) == host);
+}
+
+}    // namespace
+
+HttpService::HttpService(AdminHost& host, Prng prng, std::string own_name)
+    : host_(host), prng_(prng), own_name_(std::move(own_name)) {}
+
+bool HttpService::Add(const HttpRequest& request) {
+  asked_.push_back(Understand(request));
+  return asked_.back().view == nullptr;
+}
+
+void HttpService::Add(const HttpFault& fault) {
+  asked_.emplace_back().reply = HttpProblem(fault.status, fault.detail);
+}
+
+HttpService::Asked HttpService::Understand(const HttpRequest& request) {
+  const auto refuse = [](unsigned status, std::string_view detail) {
+    Asked asked;
+    asked.reply = HttpProblem(status, detail);
+    return asked;
+  };
+  if (request.method != "GET" && request.method != "HEAD") {
+    Asked refused = refuse(405, "only GET and HEAD are understood");
+    refused.reply->fields = "Allow: GET, HEAD\r\n";
+    return refused;
+  }
+  if (request.has_body) return refuse(413, "a request has no body here");
+  if (std::count(request.target.begin(), request.target.end(), '&') >= kParametersMax) {
+    return refuse(414, "the target has too many parameters");
+  }
+  Result<HttpTarget> target = ParseTarget(request.target);
+  if (!target) return refuse(400, target.error().message);
+
+  const std::string_view host = target->authority.empty() ? request.host : target->authority;
+  if (request.through_tcp && request.is_1_1 && host.empty()) return refuse(400, "the field Host is missing");
+  if (request.through_tcp && !NamesThisHost(host, own_name_, host_.settings().admin.http_hosts)) {
+    ++misdirected_;
+    return refuse(421, "the field Host has to be an address, localhost or this host's name");
+  }
+  const auto route =
+      std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == target->path; });
+  if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
+  if (route->view != nullptr) {
+    Asked asked;
+    asked.view = route->view;
+    asked.target = std::move(*target);
+    return asked;
+  }
+  if (request.through_tcp && !host_.settings().admin.http_decides) {
+    return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
+  }
+  const bool from_elsewhere =
+      !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
+  if (request.through_tcp && (from_elsewhere || IsForeign(request.origin, host))) {
+    ++misdirected_;
+    return refuse(400, "a browser may not ask on behalf of another site");
+  }
+  return UnderstandQuestion(request, *target, route->form);
+}
+
+HttpService::Asked HttpService::UnderstandQuestion(const HttpRequest& request, const HttpTarget& target, Form form) {
+  Asked asked;
+  asked.form = form;
+  for (const auto& [name, value] : target.parameters) {
+    if (name != "tag" && name != "cost") {
+      asked.reply = HttpProblem(400, "the parameters are tag and cost");
+      return asked;
+    }
+  }
+  const std::string* const encoded = target.Find("tag");
+  const auto cost = WholeNumber(target, "cost", 1, 0, kHttpCostMax);
+  if ((encoded != nullptr) == request.tag.has_value()) {
+    asked.reply = HttpProblem(400, "a tag has to be given, either as the parameter tag or in the field Dthrottle-Tag");
+  } else if (!cost) {
+    asked.reply = HttpProblem(400, cost.error().message);
+  } else {
+    asked.tag = encoded != nullptr ? *encoded : std::string(*request.tag);
+    asked.cost = *cost;
+  }
+  return asked;
+}
+
+// A view divides the batch: it shows what the decisions before it have left.
+std::span<const HttpReply> HttpService::Answer(Instant now) {
+  replies_.clear();
+  for (std::size_t i = 0; i < asked_.size();) {
+    Asked& asked = asked_[i];
+    if (asked.decides()) {
+      std::size_t n = 1;
+      while (i + n < asked_.size() && asked_[i + n].decides()) ++n;
+      DecideRun(std::span(asked_).subspan(i, n), now);
+      i += n;
+      continue;
+    }
+    replies_.push_back(asked.reply.has_value() ? std::move(*asked.reply) : (this->*asked.view)(asked.target, now));
+    ++i;
+  }
+  asked_.clear();
+  return replies_;
+}
+
+// ---- Looking inside ----
+
+// What a command of the admin socket says, as JSON.
+std::string HttpService::Ask(std::string_view command, Instant now) {
+  std::string answer;
+  RunCommand(
+      fmt::format("json {}", command), host_, [&](std::string text) { answer = std::move(text); }, now);
+  answer.resize(answer.find_last_not_of('\n') + 1);
+  return answer;
+}
+
+HttpReply HttpService::Page(const HttpTarget&, Instant) {
+  HttpReply reply = Reply(200, "text/html; charset=utf-8", std::string(kPage));
+  reply.fields = fmt::format("Content-Security-Policy: {}\r\nReferrer-Policy: no-referrer\r\n", kPagePolicy);
+  return reply;
+}
+
+HttpReply HttpService::Metrics(const HttpTarget&, Instant now) {
+  return Reply(200, kMetricsContentType, RenderMetrics(host_, now));
+}
+
+HttpReply HttpService::Health(const HttpTarget&, Instant) {
+  return stopping_ ? Reply(503, kText, "stopping\n") : Reply(200, kText, "ok\n");
+}
+
+HttpReply HttpService::Top(const HttpTarget& target, Instant now) {
+  const auto n = WholeNumber(target, "n", 10, 1, TopTags::kEntries);
+  if (!n) return HttpProblem(400, n.error().message);
+  return Reply(200, kJson, Ask(fmt::format("top {}", *n), now) + "\n");
+}
+
+HttpReply HttpService::Peers(const HttpTarget&, Instant now) {
+  return Reply(200, kJson, Ask("peers", now) + "\n");
+}
+
+HttpReply HttpService::Rules(const HttpTarget&, Instant now) {
+  return Reply(200, kJson, Ask("rules", now) + "\n");
+}
+
+HttpReply HttpService::Stats(const HttpTarget&, Instant now) {
+  return Reply(200, kJson, Ask("stats", now) + "\n");
+}
+
+// All that the page shows, in one answer. A command that there is not says {"error":...} in its place.
+HttpReply HttpService::Live(const HttpTarget&, Instant now) {
+  std::string body;
+  for (const std::string_view command : {"stats", "rules", "top", "peers", "shed", "capacity", "leases"}) {
+    body += fmt::format("{}\"{}\":{}", body.empty() ? '{' : ',', command, Ask(command, now));
+  }
+  return Reply(200, kJson, body + "}\n");
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,118 @@
+// What is answered to an HTTP request, without sockets: /check and /auth decide, everything else looks inside.
+//
+// protocol/http.md is the contract. Two things shape it. A browser on this host must not become somebody else's hand:
+// a request through TCP has to name this host by an address or a name of its own (so that no page can rebind a name
+// to loopback and read), and one that another site makes a browser send decides nothing. And nginx takes 403 from
+// /auth for "throttled" and anything but 2xx, 401 and 403 for our own trouble, so what is wrong with a request is
+// never said with 403, nor with 429.
+//
+// Requests are taken first and answered together, at one instant: decisions that follow one another are made as one
+// batch, so memory is waited for once.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "admin/admin.h"
+#include "base/prng.h"
+#include "frontend/http/reader.h"
+#include "frontend/http/target.h"
+#include "limiter/limiter.h"
+#include "query/named_tag.h"
+
+namespace dthrottle {
+
+struct HttpReply {
+  unsigned status = 200;
+  std::string_view content_type;    // empty: there is no body
+  std::string fields;               // beside the content's, each a line with CR LF
+  std::string body;
+};
+
+// The most that one query may cost.
+inline constexpr Cost kHttpCostMax = 1'000'000;
+
+class HttpService {
+ public:
+  // Decides on lane 0, so all calls are for the thread of lane 0. `own_name` is the host's.
+  HttpService(AdminHost& host, Prng prng, std::string own_name);
+
+  // Takes a request, or what is wrong with one, to be answered by the next Answer. Its views must stay until then.
+  // Returns whether its reply has a bound of some hundred bytes: what looks inside may be answered at length.
+  bool Add(const HttpRequest& request);
+  void Add(const HttpFault& fault);
+
+  // The replies to what was taken since the last call, in order; they stay until the next call of anything here.
+  std::span<const HttpReply> Answer(Instant now);
+
+  // From now on /healthz says that the daemon is leaving.
+  void Stop() { stopping_ = true; }
+
+  // Requests that were turned down for naming another host or coming from another site.
+  std::uint64_t misdirected() const { return misdirected_; }
+  // Tags longer than query.max_tag_bytes.
+  std::uint64_t over_long() const { return over_long_; }
+
+ private:
+  using View = HttpReply (HttpService::*)(const HttpTarget&, Instant now);
+  enum class Form { kCheck, kAuth };    // of the reply to a decision
+  struct Route;
+  struct Decision;
+  static const Route kRoutes[];
+
+  // A request as it was understood: one of three.
+  struct Asked {
+    std::optional<HttpReply> reply;    // there is nothing more to do
+    View view = nullptr;
+    HttpTarget target;    // of what is looked at
+    Form form = Form::kCheck;
+    std::string tag;    // of a decision
+    Cost cost = 1;
+
+    bool decides() const { return !reply.has_value() && view == nullptr; }
+  };
+
+  Asked Understand(const HttpRequest& request);
+  Asked UnderstandQuestion(const HttpRequest& request, const HttpTarget& target, Form form);
+
+  void DecideRun(std::span<const Asked> run, Instant now);
+  Decision Describe(const Query& query, Verdict verdict, Standing& standing, Instant now);
+  HttpReply Render(const Decision& decision, Form form) const;
+  void AddLimitFields(std::string& fields, const Decision& decision) const;
+
+  HttpReply Page(const HttpTarget&, Instant now);
+  HttpReply Metrics(const HttpTarget&, Instant now);
+  HttpReply Health(const HttpTarget&, Instant now);
+  HttpReply Top(const HttpTarget&, Instant now);
+  HttpReply Peers(const HttpTarget&, Instant now);
+  HttpReply Rules(const HttpTarget&, Instant now);
+  HttpReply Stats(const HttpTarget&, Instant now);
+  HttpReply Live(const HttpTarget&, Instant now);
+  std::string Ask(std::string_view command, Instant now);
+
+  AdminHost& host_;
+  Prng prng_;
+  const std::string own_name_;
+  bool stopping_ = false;
+  std::uint64_t misdirected_ = 0, over_long_ = 0;
+
+  std::vector<Asked> asked_;
+  std::vector<HttpReply> replies_;
+  // A run of decisions:
+  std::vector<Query> queries_;
+  std::vector<std::unique_ptr<NamedTag>> over_long_tags_;
+  std::vector<Verdict> verdicts_;
+  std::vector<Standing> standings_;
+};
+
+// A reply with a problem document (RFC 9457), and with the title of the status.
+HttpReply HttpProblem(unsigned status, std::string_view detail);
+
+// What stands behind the number in a reply's first line.
+std::string_view HttpReason(unsigned status);
+
+}    // namespace dthrottle

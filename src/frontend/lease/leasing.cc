@@ -1,0 +1,258 @@
+#include "frontend/lease/leasing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "admin/escape.h"
+#include "base/check.h"
+#include "io/clock.h"
+#include "io/etcd_elector.h"
+#include "io/process.h"
+#include "lease/address.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::uint64_t kTickMs = 1000;
+constexpr std::size_t kHoldersShown = 1000;
+constexpr Duration kAskEvery = std::chrono::milliseconds(900);    // the parent, at most: the next tick may
+
+lease::ServerOptions Options(const Settings& settings, std::uint64_t seed) {
+  lease::ServerOptions options;
+  options.id = settings.lease.node.empty() ? NameOfMachine() : settings.lease.node;
+  options.level = settings.lease.level;
+  options.has_parent = !settings.lease.parent.empty();
+  options.falls_to_safe = true;
+  options.min_request_interval = settings.lease.min_request_interval;
+  options.clients_max = settings.lease.max_clients;
+  options.resources_max = settings.lease.max_resources;
+  options.seed = seed;
+  return options;
+}
+
+// The loader has tried the globs.
+lease::Templates MakeTemplates(const Settings& settings) {
+  auto made = lease::Templates::Make(settings.resources);
+  DT_CHECK(made.has_value());
+  return std::move(*made);
+}
+
+// Grows from one start of a host to the next, as long as nobody sets its clock back.
+std::uint64_t StartToken() {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(WallClock()).count());
+}
+
+}    // namespace
+
+Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint64_t seed)
+    : loop_(loop),
+      settings_(settings),
+      log_(log),
+      server_(Options(settings, seed), MakeTemplates(settings)),
+      socket_(loop, server_, settings.lease.idle_timeout, [this](BootInstant now) { Follow(now); }) {
+  DT_CHECK(uv_timer_init(loop, &tick_) == 0);
+  tick_.data = this;
+  if (!settings.lease.parent.empty()) parent_ = std::make_unique<LeaseParent>(loop, settings.lease.parent);
+}
+
+std::unique_ptr<Elector> Leasing::MakeElector(const std::string& address) {
+  const auto& s = settings_.lease;
+  const std::uint64_t token = server_.epoch() != 0 ? server_.epoch() : StartToken();    // it goes on, or begins
+  switch (s.elector) {
+    case LeaseElector::kNone:
+      return std::make_unique<StaticElector>(address, address, token);
+    case LeaseElector::kStatic:
+      // Perhaps named there by fewer ways than it has.
+      return std::make_unique<StaticElector>(lease::SameServer(s.master, address) ? address : s.master, address, token);
+    case LeaseElector::kEtcd:
+      break;
+  }
+  return std::make_unique<EtcdElector>(loop_, s.etcd,
+                                       HttpClient::Tls{s.etcd_ca_file, s.etcd_certificate_file, s.etcd_key_file},
+                                       EtcdElection::Candidate{s.etcd_key, address, s.etcd_ttl}, [this] { OnTick(); });
+}
+
+void Leasing::Resume(std::string_view kept) {
+  if (elected() || kept.empty()) return;
+  if (server_.Resume(kept)) {
+    log_.Notice("leases: goes on with what is leased out");
+  } else {
+    log_.Warning("leases: what was kept is of another version: learning what is leased out");
+  }
+}
+
+std::string Leasing::Keep() const {
+  return elected() ? "" : kept_.empty() ? server_.Keep() : kept_;
+}
+
+void Leasing::Campaign(const std::string& address) {
+  if (elector_ == nullptr) elector_ = MakeElector(address);
+  elector_->Campaign();
+  uv_timer_start(
+      &tick_, [](uv_timer_t* t) { static_cast<Leasing*>(t->data)->OnTick(); }, 0, kTickMs);
+}
+
+void Leasing::Resign(std::function<void()> done) {
+  if (elector_ == nullptr) return done();
+  elector_->Resign(std::move(done));
+  Follow(BootNow());
+}
+
+// Brings the server's mastership up to the election's. What it may grant until is a question of time, and asked before
+// every grant; so nothing depends on how soon this is called.
+void Leasing::Follow(BootInstant now) {
+  const ElectionState& state = elector_->state();
+  if (state.token == 0) {
+    if (server_.epoch() != 0) server_.Resign({});
+  } else if (state.token != server_.epoch()) {
+    ++terms_;
+    server_.BecomeMaster({.epoch = state.token, .since = now, .until = state.valid_until, .former = state.former});
+  } else {
+    server_.ExtendMastership(state.valid_until);
+  }
+  // A host that just lost its mastership does not know its successor yet.
+  static const std::string nobody;
+  const std::string& master = state.token != 0 && !state.IsMaster(now) ? nobody : state.address;
+  if (server_.master() != master) server_.SetMasterAddress(master);
+}
+
+void Leasing::OnTick() {
+  const BootInstant now = BootNow();
+  Follow(now);
+  server_.Expire(now);
+  SayElection();
+  HoldParts(now);
+  AskParent(now);
+}
+
+// ---- The parent ----
+
+void Leasing::AskParent(BootInstant now) {
+  if (parent_ == nullptr || parent_->busy() || now < ask_at_ || server_.NextAsk() > now) return;
+  std::vector<lease::ParentRequest> requests = server_.AskParent(now);
+  if (requests.empty()) return;
+  ask_at_ = now + kAskEvery;
+  ++parent_asks_;
+  std::string lines;
+  for (const lease::ParentRequest& request : requests) lines += ParentLine(server_.id(), request, now);
+  const std::size_t count = requests.size();
+  parent_->Ask(std::move(lines), count,
+               [this, now, asked = std::move(requests)](const auto& answers) { HearParent(asked, now, answers); });
+}
+
+void Leasing::HearParent(const std::vector<lease::ParentRequest>& asked, BootInstant at,
+                         const Result<std::vector<std::string>>& answers) {
+  const BootInstant now = BootNow();
+  std::string trouble = answers ? std::string() : answers.error().message;
+  for (std::size_t i = 0; answers && i < asked.size(); ++i) {
+    if (const auto grant = ReadParentAnswer((*answers)[i], at)) {
+      server_.HearParent(asked[i].resource, *grant, now);
+      heard_ = now;
+    } else {
+      trouble = fmt::format("{} {} for {}", parent_->address(), grant.error().message, asked[i].resource);
+    }
+  }
+  if (!answers) server_.AskParentAgain(now);
+  parent_failures_ += !trouble.empty();
+  if (trouble == parent_trouble_) return;
+  if (trouble.empty()) {
+    log_.Notice("leases: the parent {} grants", parent_->address());
+  } else {
+    log_.Warning("leases: the parent {}", trouble);
+  }
+  parent_trouble_ = std::move(trouble);
+}
+
+void Leasing::SayElection() {
+  const ElectionState& state = elector_->state();
+  const std::string trouble = elector_->trouble();
+  const bool here = state.IsMaster(BootNow());
+  std::string said = here                    ? fmt::format("this host is master, with token {}", state.token)
+                     : state.token != 0      ? std::string("this host may not grant until etcd answers again")
+                     : state.address.empty() ? std::string("nobody is known to be master")
+                                             : "the master is " + state.address;
+  if (said == said_) return;
+  if (here || trouble.empty()) {
+    log_.Notice("leases: {}", said);
+  } else {
+    log_.Warning("leases: {}; {}", said, trouble);
+  }
+  said_ = std::move(said);
+}
+
+void Leasing::Reload() {
+  server_.SetTemplates(MakeTemplates(settings_), BootNow());
+  socket_.set_idle_timeout(settings_.lease.idle_timeout);
+}
+
+// Parts end by the monotonic clock, leases by the boot-time one.
+void Leasing::HoldParts(BootInstant now) {
+  const auto divided = [](const lease::ResourceTemplate& how) { return how.source == lease::Source::kCapacity; };
+  const auto& templates = server_.templates().list();
+  if (part_of_ == nullptr || std::none_of(templates.begin(), templates.end(), divided)) return;
+  for (const lease::ResourceStatus& r : server_.Resources(now)) {
+    const double whole = r.how->capacity;
+    if (!divided(*r.how) || whole <= 0) continue;
+    const auto held = part_of_(r.resource, {r.wants / whole, r.has / whole});
+    if (!held.has_value()) {
+      if (std::exchange(without_part_, r.resource) != r.resource) {
+        log_.Warning("leases: \"{}\" gets nothing: this host has no part of a tag of that name (share = \"capacity\")",
+                     EscapeTag(r.resource));
+      }
+      continue;
+    }
+    const Instant until = std::min(held->until, Now() + r.how->lease_length * 2);    // as good as forever
+    server_.SetHeld(r.resource, held->part * whole, held->share * whole, now + (until - Now()), now);
+  }
+}
+
+void Leasing::Leave(std::function<void()> done) {
+  kept_ = Keep();
+  Resign([this, done = std::move(done)] { socket_.Drain(done); });
+}
+
+void Leasing::Close() {
+  uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
+  if (elector_ != nullptr) elector_->Close();
+  if (parent_ != nullptr) parent_->Close();
+  socket_.Close();
+}
+
+LeaseStatus Leasing::Status(std::string_view resource) {
+  LeaseStatus status;
+  const BootInstant now = BootNow();
+  if (elector_ == nullptr) return status;
+  Follow(now);
+  const ElectionState& state = elector_->state();
+  status.elector = Name(settings_.lease.elector);
+  status.now = now;
+  status.here = server_.IsMaster(now);
+  status.master = server_.master();
+  status.token = state.token;
+  if (state.token != 0 && state.valid_until != BootInstant::max()) status.valid = state.valid_until - now;
+  status.trouble = elector_->trouble();
+  status.node = server_.id();
+  status.level = settings_.lease.level;
+  if (parent_ != nullptr) status.parent = parent_->address();
+  status.parent_trouble = parent_trouble_;
+  if (heard_.has_value()) status.parent_heard = now - *heard_;
+  status.resources = server_.Resources(now);
+  if (!resource.empty()) status.holders = server_.Holders(resource, kHoldersShown);
+  return status;
+}
+
+LeaseCounts Leasing::Counts() const {
+  LeaseCounts counts;
+  counts.lines = socket_.lines();
+  counts.master = elector_ != nullptr && elector_->state().IsMaster(BootNow());
+  counts.terms = terms_;
+  counts.parent_asks = parent_asks_;
+  counts.parent_failures = parent_failures_;
+  counts.server = server_.counts();
+  return counts;
+}
+
+}    // namespace dthrottle

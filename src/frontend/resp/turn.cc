@@ -1,0 +1,250 @@
+#include "frontend/resp/turn.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <utility>
+
+#include "base/prng.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kUsage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+constexpr std::string_view kOutOfBounds =
+    "max_burst has to be below 1000000000, the rate at most 1000000000 a second, and refilling may take 366 days";
+constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
+
+// As redis-cell has it in front of each of its errors.
+tl::unexpected<Error> CellError(std::string_view what) {
+  return Fail(fmt::format("Cell error: Store error: {}", what));
+}
+
+Result<std::int64_t> ParseInteger(std::string_view text) {
+  std::int64_t value = 0;
+  const std::string_view digits = text.starts_with('+') && !text.starts_with("+-") ? text.substr(1) : text;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error == std::errc() && end == digits.data() + digits.size()) return value;
+  return CellError(fmt::format("Couldn't parse as integer: {}", text.substr(0, kRespQuotedBytesMax)));
+}
+
+// No bucket holds more than kBurstMax, so anything beyond what a Cost can say is as good as its most.
+Cost ToCost(std::int64_t quantity) {
+  constexpr std::uint64_t kMost = std::numeric_limits<Cost>::max();
+  const auto magnitude =
+      quantity < 0 ? ~static_cast<std::uint64_t>(quantity) + 1 : static_cast<std::uint64_t>(quantity);
+  return static_cast<Cost>(std::min(magnitude, kMost));
+}
+
+std::int64_t WholeSeconds(Duration d) {
+  return std::chrono::ceil<std::chrono::seconds>(d).count();
+}
+
+}    // namespace
+
+Result<ThrottleRequest> ParseThrottle(RespArguments arguments) {
+  if (arguments.size() != 5 && arguments.size() != 6) return CellError(kUsage);
+  std::int64_t numbers[4] = {0, 0, 0, 1};
+  for (std::size_t i = 2; i < arguments.size(); ++i) {
+    const auto number = ParseInteger(arguments[i]);
+    if (!number) return tl::unexpected(number.error());
+    numbers[i - 2] = *number;
+  }
+  const auto [max_burst, count, period_s, quantity] = numbers;
+  // redis-cell counts in nanoseconds: a rate at which a token takes less is zero too.
+  const bool too_fast = count > 0 && period_s > 0 && period_s <= (count - 1) / 1'000'000'000;
+  if (count == 0 || period_s == 0 || too_fast) return CellError("Zero rates are not supported");
+  if (max_burst < 0 || count < 0 || period_s < 0) return CellError("Negative limits are not supported");
+  if (max_burst == std::numeric_limits<std::int64_t>::max()) return CellError(kOutOfBounds);
+  return ThrottleRequest{arguments[1], max_burst, count, period_s, quantity};
+}
+
+ThrottleReply MakeReply(const ThrottleRequest& request, bool served, const Standing& standing, Instant now) {
+  if (!standing.limited()) {    // nobody limits the key, or nobody has looked
+    const std::int64_t limit = request.max_burst + 1;
+    return {!served, limit, served ? limit : 0, served ? -1 : 1, 0};
+  }
+  const Shape& shape = standing.shape;
+  const Bucket& bucket = standing.bucket;
+  const std::int64_t limit = shape.depth / shape.interval;
+  std::int64_t retry_after_s = -1;
+  if (!served && request.quantity <= limit) {
+    const Instant serves_at = bucket.ServesAt(shape, ToCost(std::max<std::int64_t>(request.quantity, 0)), now);
+    retry_after_s = std::max<std::int64_t>(WholeSeconds(serves_at - now), 1);
+  }
+  return {!served, limit, bucket.WholeTokens(shape, now), retry_after_s, WholeSeconds(bucket.UntilFull(now))};
+}
+
+RespTurn::RespTurn(Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
+                   std::function<RespStatus()> status)
+    : limiter_(limiter),
+      brought_(brought),
+      lane_(lane),
+      prng_(prng),
+      tag_bytes_max_(tag_bytes_max),
+      status_(std::move(status)) {}
+
+// ---- Taking commands ----
+
+void RespTurn::AddError(std::string_view text) {
+  const std::size_t begin = texts_.size();
+  AppendError(texts_, text);
+  AddText(begin);
+}
+
+void RespTurn::Add(RespClient& client, RespArguments arguments) {
+  ++counts_.commands;
+  if (IsOfBrowser(arguments)) {
+    client.leaving = true;
+    return;
+  }
+  const std::size_t begin = texts_.size();
+  if (client.transaction.open && QueueRespCommand(client, arguments, texts_)) return AddText(begin);
+  if (SameWord(arguments[0], "exec")) return Execute(client, arguments);
+  Run(client, arguments);
+}
+
+void RespTurn::AddProtocolError(RespClient& client, const Error& error) {
+  ++counts_.protocol_errors;
+  client.leaving = true;
+  AddError("ERR " + error.message);
+}
+
+void RespTurn::Run(RespClient& client, RespArguments arguments) {
+  if (SameWord(arguments[0], "cl.throttle")) return AddThrottle(arguments);
+  const std::size_t begin = texts_.size();
+  RunRespCommand(client, arguments, status_, texts_);
+  AddText(begin);
+}
+
+// Runs what was queued, at the instant of this turn and in order. It has been checked when it was queued, so what fails
+// here fails before anything is asked: a transaction that is not run spends nothing.
+void RespTurn::Execute(RespClient& client, RespArguments arguments) {
+  if (arguments.size() != 1) return AddError("ERR wrong number of arguments for 'exec' command");
+  RespTransaction transaction = std::exchange(client.transaction, {});
+  if (!transaction.open) return AddError("ERR EXEC without MULTI");
+  if (transaction.broken) return AddError("EXECABORT Transaction discarded because of previous errors.");
+
+  const std::size_t begin = texts_.size(), replies = replies_.size(), requests = requests_.size();
+  const RespClient before = client;
+  texts_ += fmt::format("*{}\r\n", transaction.commands);
+  AddText(begin);
+  struct Sink {
+    RespTurn& turn;
+    RespClient& client;
+    std::size_t texts_max;
+
+    bool OnCommand(RespArguments queued) {
+      turn.Run(client, queued);
+      return turn.text_bytes() <= texts_max;
+    }
+  } sink{*this, client, begin + kReplyBytesMax};
+  RespReader reader;
+  const bool read = reader.Read(executed_.emplace_back(std::move(transaction.bytes)), sink).has_value();
+  if (read && text_bytes() <= sink.texts_max) return;
+  client = before;
+  texts_.resize(begin);
+  replies_.resize(replies);
+  requests_.resize(requests);
+  queries_.resize(requests);
+  AddError(fmt::format("EXECABORT Transaction discarded because its replies exceed {} bytes.", kReplyBytesMax));
+}
+
+void RespTurn::AddThrottle(RespArguments arguments) {
+  auto request = ParseThrottle(arguments);
+  if (request && brought_ != nullptr && !request->limit().ToShape()) request = CellError(kOutOfBounds);
+  if (!request) return AddError(request.error().message);
+  replies_.push_back({false, requests_.size(), 0});
+  requests_.push_back(*request);
+  queries_.push_back(MakeQuery(*request));
+}
+
+Query RespTurn::MakeQuery(const ThrottleRequest& request) {
+  const Cost cost = ToCost(request.quantity);
+  if (request.key.size() <= tag_bytes_max_) return {{request.key, false}, cost, nullptr};
+  const DigestKey& key = brought_ != nullptr ? brought_->digest_key() : limiter_.keys().digest;
+  Query query = over_long_.emplace_back(std::string(request.key), tag_bytes_max_, key).query();
+  query.cost = cost;
+  return query;
+}
+
+// ---- Answering ----
+
+// What is given back divides the batch: it is no query, and those behind it see what it left.
+void RespTurn::DecideByRules(Instant now) {
+  for (std::size_t i = 0; i < requests_.size();) {
+    std::size_t n = 0;
+    while (i + n < requests_.size() && requests_[i + n].quantity >= 0) ++n;
+    limiter_.Answer(std::span(queries_).subspan(i, n), std::span(verdicts_).subspan(i, n), lane_, prng_, now,
+                    std::span(standings_).subspan(i, n));
+    i += n;
+    if (i == requests_.size()) return;
+    verdicts_[i] = Verdict::kServe;
+    standings_[i] = limiter_.GiveBack(queries_[i], now);
+    ++i;
+  }
+}
+
+void RespTurn::DecideAsBrought(Instant now) {
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    const Shape shape = *requests_[i].limit().ToShape();
+    if (requests_[i].quantity >= 0) {
+      verdicts_[i] = brought_->Answer(queries_[i], shape, standings_[i], now);
+    } else {
+      verdicts_[i] = Verdict::kServe;
+      standings_[i] = brought_->GiveBack(queries_[i], shape, now);
+    }
+  }
+}
+
+void RespTurn::Answer(Instant now) {
+  verdicts_.assign(requests_.size(), Verdict::kServe);
+  standings_.assign(requests_.size(), Standing());
+  brought_ != nullptr ? DecideAsBrought(now) : DecideByRules(now);
+  for (const Reply& reply : replies_) {
+    if (reply.decided) {
+      out_.append(texts_, reply.begin, reply.end - reply.begin);
+    } else {
+      const std::size_t i = reply.begin;
+      const bool served = verdicts_[i] == Verdict::kServe;
+      counts_.limited += !served;
+      AppendReply(MakeReply(requests_[i], served, standings_[i], now));
+    }
+    ends_.push_back(out_.size());
+  }
+}
+
+void RespTurn::AppendReply(const ThrottleReply& reply) {
+  out_ += "*5\r\n";
+  for (const std::int64_t value :
+       {std::int64_t{reply.limited}, reply.limit, reply.remaining, reply.retry_after_s, reply.reset_after_s}) {
+    const fmt::format_int digits(value);
+    out_ += ':';
+    out_.append(digits.data(), digits.size());
+    out_ += "\r\n";
+  }
+}
+
+std::string_view RespTurn::Replies(std::size_t first, std::size_t n) const {
+  if (n == 0) return {};
+  const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
+  return std::string_view(out_).substr(begin, ends_[first + n - 1] - begin);
+}
+
+void RespTurn::Clear() {
+  replies_.clear();
+  requests_.clear();
+  queries_.clear();
+  over_long_.clear();
+  executed_.clear();
+  ends_.clear();
+  for (std::string* text : {&texts_, &out_}) {
+    text->clear();
+    if (text->capacity() > kKeptBytesMax) text->shrink_to_fit();
+  }
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,26 @@
+// Chance and keys from the system's source of randomness.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/prng.h"
+#include "bucket/table.h"
+#include "io/files.h"
+
+namespace dthrottle {
+
+inline Prng FreshPrng() {
+  std::uint64_t seed;
+  FillRandom(std::as_writable_bytes(std::span(&seed, 1)));
+  return Prng(seed);
+}
+
+inline TableKeys FreshTableKeys() {
+  TableKeys keys;
+  FillRandom(std::as_writable_bytes(std::span(keys.tag_hash)));
+  FillRandom(keys.digest);
+  return keys;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,112 @@
+#include "io/library_receive.h"
+
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kLibraryBufferBytes = 8192;       // of libzmq, for whatever is shorter
+constexpr std::string_view kInputThread = "ZMQbg/IO";    // what libzmq calls the threads that read
+
+struct Account {
+  std::size_t bytes = 0;       // since a whole message was taken out
+  std::uint64_t socket = 0;    // the kernel's number for it: a descriptor is used again
+};
+
+struct Ledger {
+  std::atomic<std::size_t> bytes_max{0};
+  std::atomic<std::uint64_t> cut{0};
+  std::mutex mutex;
+  std::unordered_map<int, Account> accounts;    // no more than there were descriptors at a time
+};
+
+// The function that libraries call takes no argument of ours, so this cannot be anybody's member. It is never freed:
+// libraries have threads that outlive main.
+Ledger& TheLedger() {
+  static auto* const ledger = new Ledger;
+  return *ledger;
+}
+
+bool IsInputThread() {
+  thread_local const bool is_one = [] {
+    char name[16] = "";
+    return pthread_getname_np(pthread_self(), name, sizeof name) == 0 &&
+           std::string_view(name).starts_with(kInputThread);
+  }();
+  return is_one;
+}
+
+std::uint64_t NumberOfSocket(int fd) {
+  std::uint64_t number = 0;
+  socklen_t size = sizeof number;
+  return ::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &number, &size) == 0 ? number : 0;
+}
+
+bool IsBeyond(Ledger& ledger, int fd, std::size_t bytes_max) {
+  const std::lock_guard lock(ledger.mutex);
+  Account& account = ledger.accounts[fd];
+  if (account.bytes == 0 || account.bytes > bytes_max) {    // only then it matters whose bytes they are
+    const std::uint64_t number = NumberOfSocket(fd);
+    if (account.socket != number) account = {0, number};
+  }
+  return account.bytes > bytes_max;
+}
+
+void Charge(Ledger& ledger, int fd, std::size_t bytes) {
+  const std::lock_guard lock(ledger.mutex);
+  if (const auto account = ledger.accounts.find(fd); account != ledger.accounts.end()) account->second.bytes += bytes;
+}
+
+ssize_t CountedReceive(int fd, void* buffer, std::size_t size, int flags) {
+  const auto receive = [&] {
+    return static_cast<ssize_t>(::syscall(SYS_recvfrom, fd, buffer, size, flags, nullptr, nullptr));
+  };
+  Ledger& ledger = TheLedger();
+  const std::size_t bytes_max = ledger.bytes_max.load(std::memory_order_relaxed);
+  if (bytes_max == 0 || !IsInputThread()) return receive();
+  if (IsBeyond(ledger, fd, bytes_max)) {
+    ledger.cut.fetch_add(1, std::memory_order_relaxed);
+    errno = ECONNRESET;
+    return -1;
+  }
+  const ssize_t received = receive();
+  const int error = errno;
+  // More than the buffer is wanted only by a part that has its own memory.
+  if (received > 0) Charge(ledger, fd, size > kLibraryBufferBytes ? static_cast<std::size_t>(received) : kLibraryBufferBytes);
+  errno = error;
+  return received;
+}
+
+}    // namespace
+
+void BoundLibraryReceives(std::size_t bytes_max) {
+  TheLedger().bytes_max.store(bytes_max, std::memory_order_relaxed);
+}
+
+void LibraryMessageTaken(int fd) {
+  Ledger& ledger = TheLedger();
+  const std::lock_guard lock(ledger.mutex);
+  if (const auto account = ledger.accounts.find(fd); account != ledger.accounts.end()) account->second.bytes = 0;
+}
+
+std::uint64_t LibraryReceivesCut() {
+  return TheLedger().cut.load(std::memory_order_relaxed);
+}
+
+}    // namespace dthrottle
+
+// The name that libraries call.
+extern "C" __attribute__((visibility("default"))) ssize_t recv(int fd, void* buffer, std::size_t size, int flags) {
+  return dthrottle::CountedReceive(fd, buffer, size, flags);
+}
