@@ -7,8 +7,9 @@
  *   dthrottle_leases_close(leases);
  *
  * A thread of the handle asks for leases and renews them, finds the master among the servers, and releases what is not
- * used any more. Whoever takes looks only at what the thread has brought, and waits if it has to. All functions but
- * those that close may be called by all threads at once. A child after fork has no such thread: it opens its own.
+ * used any more. A call that takes looks only at what the thread has brought, and waits if it has to. All
+ * functions but the two that close may be called by all threads at once. A child after fork has no such thread: it opens
+ * its own.
  */
 #ifndef DTHROTTLE_LEASE_H
 #define DTHROTTLE_LEASE_H

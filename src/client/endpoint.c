@@ -13,6 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
+enum {
+  RECEIVE_BYTES = 3 * 512, /* in one read */
+};
+
 static const int64_t NS_PER_S = 1000000000;
 
 int64_t dthrottle_now_ns(void) {
@@ -26,7 +30,16 @@ struct timespec dthrottle_timespec(int64_t ns) {
   return t;
 }
 
-bool dthrottle_wait_for(int fd, short events, int64_t deadline) {
+void dthrottle_init_condition(pthread_cond_t* condition) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(condition, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+/* Waits until one of `events` or an error. False: it is too late. */
+static bool wait_for(int fd, short events, int64_t deadline) {
   for (;;) {
     const int64_t left = deadline - dthrottle_now_ns();
     if (left <= 0) return false;
@@ -38,28 +51,51 @@ bool dthrottle_wait_for(int fd, short events, int64_t deadline) {
   }
 }
 
-enum dthrottle_connected dthrottle_connect_endpoint(const struct dthrottle_endpoint* endpoint, int* connected,
-                                                    int64_t deadline) {
+static bool would_block(void) {
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
+
+enum dthrottle_verdict dthrottle_talk_on(int fd, const struct dthrottle_talk* talk, void* self, int64_t deadline) {
+  char in[RECEIVE_BYTES];
+  for (;;) {
+    size_t bytes;
+    const char* const out = talk->output(self, &bytes);
+    if (bytes > 0) {
+      const ssize_t sent = send(fd, out, bytes, MSG_NOSIGNAL);
+      if (sent < 0 && !would_block()) return DTHROTTLE_UNREACHABLE;
+      if (sent > 0) talk->sent(self, (size_t)sent);
+      talk->output(self, &bytes);
+    }
+    if (!wait_for(fd, bytes > 0 ? POLLIN | POLLOUT : POLLIN, deadline)) return DTHROTTLE_TIMED_OUT;
+    const ssize_t received = recv(fd, in, sizeof in, 0);
+    if (received == 0) return DTHROTTLE_UNREACHABLE;
+    if (received < 0 && !would_block()) return DTHROTTLE_UNREACHABLE;
+    if (received < 0) continue;
+    const enum dthrottle_verdict heard = talk->hear(self, in, (size_t)received);
+    if (heard != DTHROTTLE_TIMED_OUT) return heard;
+  }
+}
+
+enum dthrottle_verdict dthrottle_connect_endpoint(const struct dthrottle_endpoint* endpoint, int* connected,
+                                                  int64_t deadline) {
   const int family = endpoint->address.any.sa_family;
   const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return DTHROTTLE_CONNECT_FAILED;
+  if (fd < 0) return DTHROTTLE_UNREACHABLE;
   const int on = 1;
   if (family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  enum dthrottle_connected outcome = DTHROTTLE_CONNECTED;
+  enum dthrottle_verdict outcome = DTHROTTLE_SERVE;
   if (connect(fd, &endpoint->address.any, endpoint->bytes) < 0) {
     int error = errno;
-    if (error == EINPROGRESS || error == EINTR) {
-      socklen_t bytes = sizeof error;
-      if (!dthrottle_wait_for(fd, POLLOUT, deadline)) {
-        outcome = DTHROTTLE_CONNECT_TIMED_OUT;
-      } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0 || error != 0) {
-        outcome = DTHROTTLE_CONNECT_FAILED;
-      }
-    } else {
-      outcome = DTHROTTLE_CONNECT_FAILED;
+    socklen_t bytes = sizeof error;
+    if (error != EINPROGRESS && error != EINTR) {
+      outcome = DTHROTTLE_UNREACHABLE;
+    } else if (!wait_for(fd, POLLOUT, deadline)) {
+      outcome = DTHROTTLE_TIMED_OUT;
+    } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0 || error != 0) {
+      outcome = DTHROTTLE_UNREACHABLE;
     }
   }
-  if (outcome == DTHROTTLE_CONNECTED) {
+  if (outcome == DTHROTTLE_SERVE) {
     *connected = fd;
   } else {
     close(fd);

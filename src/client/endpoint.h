@@ -1,12 +1,17 @@
-/* Addresses and connecting, for the parts of libdthrottle. Not for applications. */
+/* Addresses, connecting and talking over a socket by a deadline, for the parts of libdthrottle. Not for applications.
+ */
 #ifndef DTHROTTLE_ENDPOINT_H
 #define DTHROTTLE_ENDPOINT_H
 
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+
+#include "dthrottle.h"
 
 struct dthrottle_endpoint {
   union {
@@ -18,8 +23,6 @@ struct dthrottle_endpoint {
   socklen_t bytes;
 };
 
-enum dthrottle_connected { DTHROTTLE_CONNECTED, DTHROTTLE_CONNECT_TIMED_OUT, DTHROTTLE_CONNECT_FAILED };
-
 /* Nanoseconds of CLOCK_MONOTONIC. */
 int64_t dthrottle_now_ns(void);
 
@@ -29,11 +32,24 @@ struct timespec dthrottle_timespec(int64_t ns);
  * `endpoint` is zero. */
 bool dthrottle_parse_endpoint(struct dthrottle_endpoint* endpoint, const char* address);
 
-/* A non-blocking socket in `connected`, by the deadline. A full backlog of a Unix socket fails at once. */
-enum dthrottle_connected dthrottle_connect_endpoint(const struct dthrottle_endpoint* endpoint, int* connected,
-                                                    int64_t deadline);
+/* Puts a non-blocking socket into `connected`: SERVE, or TIMED_OUT or UNREACHABLE. A full backlog of a Unix socket
+ * fails at once. */
+enum dthrottle_verdict dthrottle_connect_endpoint(const struct dthrottle_endpoint* endpoint, int* connected,
+                                                  int64_t deadline);
 
-/* Waits until one of `events` or an error. False: it is too late. */
-bool dthrottle_wait_for(int fd, short events, int64_t deadline);
+/* What one end says and hears. */
+struct dthrottle_talk {
+  const char* (*output)(void* self, size_t* bytes); /* what is to be sent next; 0 bytes: nothing */
+  void (*sent)(void* self, size_t bytes);           /* so much of it is sent */
+  /* Takes what has come. SERVE: the talk is over, and good; TIMED_OUT: it goes on; BAD_ANSWER: it must not go on. */
+  enum dthrottle_verdict (*hear)(void* self, const char* data, size_t bytes);
+};
+
+/* Sends and reads at the same time: an end that only writes would wait for one that waits for it to read. SERVE,
+ * TIMED_OUT, UNREACHABLE or BAD_ANSWER. */
+enum dthrottle_verdict dthrottle_talk_on(int fd, const struct dthrottle_talk* talk, void* self, int64_t deadline);
+
+/* A condition whose waits end at instants of CLOCK_MONOTONIC. */
+void dthrottle_init_condition(pthread_cond_t* condition);
 
 #endif

@@ -1,9 +1,6 @@
 /* Lease clients: a top half that takes, in the threads of the application, and a bottom half that keeps leases, in a
- * thread of its own. Between them stands the state of each resource, under one mutex of the handle, which nobody holds
- * over a system call. Source: Doorman "Client operation", "Client library".
- *
- * A lease counts from when it was asked for, on the boot-time clock, so that an answer that was long on its way makes
- * it no longer. An answer with a smaller token than that of a lease that still holds comes from a master of the past.
+ * thread of its own. Between them stands what is held of each resource (holding.h), under one mutex of the handle,
+ * which no thread holds over a system call. Source: Doorman "Client operation", "Client library".
  *
  * Each exchange has a connection of its own: they are seconds apart, and a server holds more clients than connections.
  */
@@ -16,7 +13,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -28,7 +24,9 @@
 #include <unistd.h>
 
 #include "answers.h"
+#include "asker.h"
 #include "endpoint.h"
+#include "holding.h"
 
 enum {
   NAME_BYTES_MAX = 255,
@@ -43,44 +41,19 @@ enum {
 
 static const int64_t NS_PER_MS = 1000000;
 static const double NS_PER_S = 1e9;
-static const double BURST_S = 0.1;              /* units that may come at once, as the time they are due in */
-static const int64_t EARLY_NS = 1100000000;     /* no more than one request within this, if not for a refresh */
-static const int64_t WINDOW_MIN_NS = 100000000; /* use over less than this says nothing */
+static const int64_t EARLY_NS = 1100000000; /* no more than one request within this, if not for a refresh */
 static const int64_t FOREVER = INT64_MAX;
 
 struct dthrottle_resource {
   struct dthrottle_resource* next;
   dthrottle_leases* leases;
   char name[NAME_BYTES_MAX + 1];
-  bool gauge;
-  enum dthrottle_lease_mode mode;
   long long priority;
-  double wants_fixed, wants_max; /* 0: none */
-  unsigned references;           /* 0: to be released and freed */
-  pthread_cond_t changed;        /* a lease, or a place of a gauge */
-
-  /* What the bottom half has brought. */
-  bool granted; /* ever */
-  double capacity, safe;
-  int64_t expiry; /* boot-time; 0: released */
-  int64_t refresh;
-  uint64_t token;
+  unsigned references;    /* 0: to be released and freed */
+  pthread_cond_t changed; /* a lease, or a place of a gauge */
+  struct dthrottle_holding holding;
   char trouble[128];
-
-  /* What it is to do. */
-  double wants;
   int64_t asked_at, ask_at; /* monotonic */
-
-  /* What the top half does. */
-  double level; /* of a rate: units that may be taken now, at `level_at`, boot-time */
-  int64_t level_at;
-  unsigned outstanding; /* of a gauge */
-  unsigned waiting;     /* calls */
-
-  /* How it was used since `window_at`, monotonic. */
-  int64_t window_at, waiting_since, waited;
-  uint64_t taken, missed; /* missed: not taken by the deadline */
-  unsigned peak;          /* of a gauge: outstanding and wanted at once */
 };
 
 struct dthrottle_leases {
@@ -95,7 +68,7 @@ struct dthrottle_leases {
   bool closing;
   struct dthrottle_resource* resources;
 
-  /* Of the bottom half alone. */
+  /* The bottom half uses these alone. */
   struct dthrottle_endpoint master; /* as far as it is known; bytes 0: not */
   uint64_t chance;
 };
@@ -104,14 +77,6 @@ static int64_t boot_now(void) {
   struct timespec t;
   clock_gettime(CLOCK_BOOTTIME, &t);
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static void init_condition(pthread_cond_t* condition) {
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(condition, &monotonic);
-  pthread_condattr_destroy(&monotonic);
 }
 
 /* Until a monotonic instant, or for ever. */
@@ -124,97 +89,6 @@ static void wait_on(pthread_cond_t* condition, pthread_mutex_t* mutex, int64_t u
   }
 }
 
-static double larger(double a, double b) {
-  return a > b ? a : b;
-}
-
-/* ---- The state between: what may be used at an instant ---- */
-
-/* Capacity at `now`, boot-time, INFINITY if it is unlimited, and until when that is so. */
-static double capacity_at(const dthrottle_resource* r, int64_t now, int64_t* until) {
-  if (now < r->expiry) {
-    *until = r->expiry;
-    return r->capacity;
-  }
-  *until = FOREVER;
-  switch (r->mode) {
-    case DTHROTTLE_OPTIMISTIC:
-      return larger(r->wants, 1);
-    case DTHROTTLE_SAFE:
-      return !r->granted ? 0 : r->safe < 0 ? INFINITY : r->safe;
-    default:
-      return 0;
-  }
-}
-
-/* Fills the level up to `now`, over the end of the lease if that lies between. */
-static void advance(dthrottle_resource* r, int64_t now) {
-  while (r->level_at < now) {
-    int64_t until;
-    const double capacity = capacity_at(r, r->level_at, &until);
-    const int64_t end = until < now ? until : now;
-    const double burst = isinf(capacity) ? 1 : larger(1, capacity * BURST_S);
-    r->level = isinf(capacity) ? 1 : r->level + capacity * (double)(end - r->level_at) / NS_PER_S;
-    if (r->level > burst) r->level = burst;
-    r->level_at = end;
-  }
-}
-
-/* Takes a unit at `now` if there is one. Else says when there may be one, if nothing changes. */
-static bool take_now(dthrottle_resource* r, int64_t now, int64_t* next) {
-  const double capacity = capacity_at(r, now, next);
-  if (r->gauge) {
-    if ((double)r->outstanding + 1 > capacity + 1e-9) return false;
-    r->outstanding++;
-    return true;
-  }
-  advance(r, now);
-  if (capacity <= 0) return false;
-  if (r->level >= 1) {
-    r->level -= isinf(capacity) ? 0 : 1;
-    return true;
-  }
-  const double due = (1 - r->level) / capacity * NS_PER_S + 1;
-  if (due < 1e18 && now + (int64_t)due < *next) *next = now + (int64_t)due;
-  return false;
-}
-
-static void forget_use(dthrottle_resource* r, int64_t now) {
-  r->window_at = now;
-  r->waiting_since = now;
-  r->waited = 0;
-  r->taken = r->missed = 0;
-  r->peak = r->outstanding + r->waiting;
-}
-
-/* What to ask for: what was fixed, or what use since the last request suggests. Who had to wait for a rate may need
- * more than he got, but nobody knows how much: twice as much. Less is asked for by half at a time. */
-static void estimate_wants(dthrottle_resource* r, int64_t now) {
-  const int64_t window = now - r->window_at;
-  if (r->wants_fixed > 0) {
-    r->wants = r->wants_fixed;
-  } else if (r->gauge) {
-    r->wants = larger(r->peak, r->wants / 2 < 0.5 ? 0 : r->wants / 2);
-  } else if (window < WINDOW_MIN_NS) {
-    r->wants = larger(r->wants, r->waiting);
-  } else {
-    if (r->waiting > 0) r->waited += now - r->waiting_since;
-    const double used = (double)(r->taken + r->missed) / ((double)window / NS_PER_S);
-    const bool starved = r->waited > window / 10;
-    r->wants = larger(starved ? larger(2 * used, r->waiting) : 1.1 * used, r->wants / 2);
-    if (r->wants < 1e-3) r->wants = 0;
-  }
-  if (r->wants_fixed == 0 && r->wants_max > 0 && r->wants > r->wants_max) r->wants = r->wants_max;
-  if (r->wants > DTHROTTLE_AMOUNT_MAX) r->wants = DTHROTTLE_AMOUNT_MAX;
-  forget_use(r, now);
-}
-
-/* Whether asking now could bring more: there is nothing, or all that was wanted was granted. */
-static bool more_may_come(const dthrottle_resource* r, double capacity) {
-  if (capacity <= 0) return true;
-  return r->wants_fixed == 0 && capacity >= r->wants * 0.999 && (r->wants_max == 0 || r->wants < r->wants_max);
-}
-
 /* ---- The top half ---- */
 
 int dthrottle_resource_take(dthrottle_resource* r, int deadline_ms) {
@@ -223,16 +97,14 @@ int dthrottle_resource_take(dthrottle_resource* r, int deadline_ms) {
   const int64_t deadline = deadline_ms < 0 ? FOREVER : begin + deadline_ms * NS_PER_MS;
   bool taken = false;
   pthread_mutex_lock(&leases->mutex);
-  if (r->waiting++ == 0) r->waiting_since = begin;
-  if (r->outstanding + r->waiting > r->peak) r->peak = r->outstanding + r->waiting;
+  dthrottle_holding_begin_wait(&r->holding, begin);
   for (;;) {
     const int64_t now = dthrottle_now_ns(), boot = boot_now();
     int64_t next;
-    taken = take_now(r, boot, &next);
+    taken = dthrottle_holding_take(&r->holding, boot, &next);
     if (taken) break;
     int64_t until = next == FOREVER ? FOREVER : now + (next - boot);
-    int64_t unused;
-    if (more_may_come(r, capacity_at(r, boot, &unused)) && r->ask_at > r->asked_at + EARLY_NS) {
+    if (dthrottle_holding_may_gain(&r->holding, boot) && r->ask_at > r->asked_at + EARLY_NS) {
       if (now >= r->asked_at + EARLY_NS) {
         r->ask_at = now;
         pthread_cond_signal(&leases->work);
@@ -243,16 +115,14 @@ int dthrottle_resource_take(dthrottle_resource* r, int deadline_ms) {
     if (now >= deadline) break;
     wait_on(&r->changed, &leases->mutex, until < deadline ? until : deadline);
   }
-  if (--r->waiting == 0) r->waited += dthrottle_now_ns() - r->waiting_since;
-  r->taken += taken;
-  r->missed += !taken;
+  dthrottle_holding_end_wait(&r->holding, taken, dthrottle_now_ns());
   pthread_mutex_unlock(&leases->mutex);
   return taken;
 }
 
 void dthrottle_resource_release(dthrottle_resource* r) {
   pthread_mutex_lock(&r->leases->mutex);
-  if (r->gauge && r->outstanding > 0) r->outstanding--;
+  if (r->holding.gauge && r->holding.outstanding > 0) r->holding.outstanding--;
   pthread_cond_signal(&r->changed);
   pthread_mutex_unlock(&r->leases->mutex);
 }
@@ -260,7 +130,7 @@ void dthrottle_resource_release(dthrottle_resource* r) {
 void dthrottle_resource_set_wants(dthrottle_resource* r, double wants) {
   if (!(wants >= 0)) return;
   pthread_mutex_lock(&r->leases->mutex);
-  r->wants_fixed = wants < DTHROTTLE_AMOUNT_MAX ? wants : DTHROTTLE_AMOUNT_MAX;
+  r->holding.wants_fixed = wants < DTHROTTLE_AMOUNT_MAX ? wants : DTHROTTLE_AMOUNT_MAX;
   const int64_t early = r->asked_at + EARLY_NS;
   if (early < r->ask_at) r->ask_at = early;
   pthread_cond_signal(&r->leases->work);
@@ -268,18 +138,19 @@ void dthrottle_resource_set_wants(dthrottle_resource* r, double wants) {
 }
 
 void dthrottle_resource_status(dthrottle_resource* r, dthrottle_lease_status* status) {
+  const struct dthrottle_holding* const holding = &r->holding;
   pthread_mutex_lock(&r->leases->mutex);
   const int64_t now = boot_now();
   int64_t until;
-  const double capacity = capacity_at(r, now, &until);
-  status->leased = now < r->expiry;
+  const double capacity = dthrottle_holding_capacity(holding, now, &until);
+  status->leased = now < holding->expiry;
   status->capacity = isinf(capacity) ? -1 : capacity;
-  status->wants = r->wants;
-  status->expires_in_s = status->leased ? (double)(r->expiry - now) / NS_PER_S : -1;
-  status->refresh_s = (double)r->refresh / NS_PER_S;
-  status->safe = r->safe;
-  status->token = r->token;
-  status->outstanding = r->outstanding;
+  status->wants = holding->wants;
+  status->expires_in_s = status->leased ? (double)(holding->expiry - now) / NS_PER_S : -1;
+  status->refresh_s = (double)holding->refresh / NS_PER_S;
+  status->safe = holding->safe;
+  status->token = holding->token;
+  status->outstanding = holding->outstanding;
   memcpy(status->trouble, r->trouble, sizeof status->trouble);
   pthread_mutex_unlock(&r->leases->mutex);
 }
@@ -302,20 +173,18 @@ struct batch {
   unsigned count;
   char request[BATCH_MAX * LINE_BYTES_MAX];
   size_t request_bytes;
+  size_t said;  /* of the request */
   int64_t sent; /* boot-time: before it went out */
-  char answers[BATCH_MAX * ANSWER_BYTES_MAX + 1];
+  char answers[BATCH_MAX * ANSWER_BYTES_MAX];
+  size_t heard, begun; /* of the answers; where the line begins that is coming in */
   const char* answer[BATCH_MAX];
+  unsigned answer_count;
   char trouble[128];
 };
 
 /* Between `nominal` and a quarter more or less. */
 static int64_t around(dthrottle_leases* leases, int64_t nominal) {
-  uint64_t x = leases->chance;
-  x ^= x << 13;
-  x ^= x >> 7;
-  x ^= x << 17;
-  leases->chance = x;
-  return nominal - nominal / 4 + (int64_t)((double)(nominal / 2) * (double)(x >> 11) / 9007199254740992.0);
+  return nominal - nominal / 4 + nominal / 2048 * dthrottle_draw_1024(&leases->chance);
 }
 
 static void add_request(struct batch* batch, const dthrottle_leases* leases, dthrottle_resource* r, int64_t now) {
@@ -327,13 +196,13 @@ static void add_request(struct batch* batch, const dthrottle_leases* leases, dth
     bytes = snprintf(line, room, "release %s %s\n", leases->client, r->name);
   } else {
     char wants[40], has[40];
-    estimate_wants(r, now);
+    dthrottle_holding_estimate(&r->holding, now);
     r->asked_at = now;
-    write_number(wants, sizeof wants, r->wants);
-    const int64_t left = r->expiry - boot_now();
-    write_number(has, sizeof has, left > 0 ? r->capacity : 0);
+    write_number(wants, sizeof wants, r->holding.wants);
+    const int64_t left = r->holding.expiry - boot_now();
+    write_number(has, sizeof has, left > 0 ? r->holding.capacity : 0);
     bytes = snprintf(line, room, "get %s %s %s %s %lld %llu %lld.%03lld\n", leases->client, r->name, wants, has,
-                     r->priority, (unsigned long long)r->token, (long long)(left > 0 ? left / 1000000000 : 0),
+                     r->priority, (unsigned long long)r->holding.token, (long long)(left > 0 ? left / 1000000000 : 0),
                      (long long)(left > 0 ? left / NS_PER_MS % 1000 : 0));
   }
   batch->request_bytes += (size_t)bytes;
@@ -341,49 +210,46 @@ static void add_request(struct batch* batch, const dthrottle_leases* leases, dth
   batch->resources[batch->count++] = r;
 }
 
+static const char* say(void* self, size_t* bytes) {
+  const struct batch* const batch = self;
+  *bytes = batch->request_bytes - batch->said;
+  return batch->request + batch->said;
+}
+
+static void said(void* self, size_t bytes) {
+  ((struct batch*)self)->said += bytes;
+}
+
+static enum dthrottle_verdict hear(void* self, const char* data, size_t bytes) {
+  struct batch* const batch = self;
+  for (size_t i = 0; i < bytes && batch->answer_count < batch->count; i++) {
+    if (batch->heard == sizeof batch->answers) return DTHROTTLE_BAD_ANSWER;
+    batch->answers[batch->heard++] = data[i] != '\n' ? data[i] : '\0';
+    if (data[i] != '\n') continue;
+    batch->answer[batch->answer_count++] = batch->answers + batch->begun;
+    batch->begun = batch->heard;
+  }
+  return batch->answer_count == batch->count ? DTHROTTLE_SERVE : DTHROTTLE_TIMED_OUT;
+}
+
 /* Sends the requests and reads as many lines. False with batch->trouble. */
 static bool converse(const struct dthrottle_endpoint* endpoint, struct batch* batch, int64_t timeout) {
+  static const struct dthrottle_talk talk = {say, said, hear};
+  static const char* const connecting[] = {"the server does not accept in time", "the server cannot be reached"};
+  static const char* const talking[] = {"the server does not answer in time", "the server hangs up"};
   const int64_t deadline = dthrottle_now_ns() + timeout;
   int fd = -1;
-  size_t sent = 0, received = 0;
-  unsigned lines = 0;
   batch->sent = boot_now();
-  switch (dthrottle_connect_endpoint(endpoint, &fd, deadline)) {
-    case DTHROTTLE_CONNECTED:
-      break;
-    case DTHROTTLE_CONNECT_TIMED_OUT:
-      snprintf(batch->trouble, sizeof batch->trouble, "the server does not accept in time");
-      return false;
-    default:
-      snprintf(batch->trouble, sizeof batch->trouble, "the server cannot be reached");
-      return false;
-  }
-  snprintf(batch->trouble, sizeof batch->trouble, "the server does not answer in time");
-  char* begin = batch->answers;
-  while (lines < batch->count) {
-    const bool unsent = sent < batch->request_bytes;
-    if (!dthrottle_wait_for(fd, unsent ? POLLIN | POLLOUT : POLLIN, deadline)) break;
-    if (unsent) {
-      const ssize_t n = send(fd, batch->request + sent, batch->request_bytes - sent, MSG_NOSIGNAL);
-      if (n > 0) sent += (size_t)n;
-      if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) break;
-    }
-    const ssize_t n = recv(fd, batch->answers + received, sizeof batch->answers - 1 - received, 0);
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) continue;
-    if (n <= 0) {
-      snprintf(batch->trouble, sizeof batch->trouble, "the server hangs up");
-      break;
-    }
-    received += (size_t)n;
-    batch->answers[received] = '\0';
-    for (char* end; lines < batch->count && (end = memchr(begin, '\n', received - (size_t)(begin - batch->answers)));) {
-      *end = '\0';
-      batch->answer[lines++] = begin;
-      begin = end + 1;
-    }
-  }
-  close(fd);
-  return lines == batch->count;
+  batch->said = batch->heard = batch->begun = 0;
+  batch->answer_count = 0;
+  enum dthrottle_verdict verdict = dthrottle_connect_endpoint(endpoint, &fd, deadline);
+  const char* const* const troubles = verdict == DTHROTTLE_SERVE ? talking : connecting;
+  if (verdict == DTHROTTLE_SERVE) verdict = dthrottle_talk_on(fd, &talk, batch, deadline);
+  if (fd >= 0) close(fd);
+  const char* const trouble =
+      verdict == DTHROTTLE_BAD_ANSWER ? "the server's answer is too long" : troubles[verdict != DTHROTTLE_TIMED_OUT];
+  snprintf(batch->trouble, sizeof batch->trouble, "%s", trouble);
+  return verdict == DTHROTTLE_SERVE;
 }
 
 /* Where an answer sends us, "-" for nowhere; NULL if it does not. */
@@ -430,22 +296,14 @@ static void complain(dthrottle_resource* r, const char* trouble) {
   }
 }
 
-/* A smaller token than that of a lease that holds is a master of the past: whatever it says, the lease stands. */
 static void take_lease(dthrottle_resource* r, const struct dthrottle_lease_line* lease, int64_t sent, int64_t now) {
   const int64_t boot = boot_now();
-  if (boot < r->expiry && lease->token < r->token) {
+  if (!dthrottle_holding_grant(&r->holding, lease, sent, boot)) {
     complain(r, "a server that is master no more has answered");
     return;
   }
-  advance(r, boot); /* under the old one */
-  r->granted = true;
-  r->capacity = lease->capacity;
-  r->safe = lease->safe;
-  r->refresh = (int64_t)(lease->refresh_s * NS_PER_S);
-  r->expiry = sent + (int64_t)(lease->expiry_s * NS_PER_S);
-  r->token = lease->token;
   r->trouble[0] = '\0';
-  r->ask_at = now + r->refresh - (boot - sent);
+  r->ask_at = now + r->holding.refresh - (boot - sent);
 }
 
 /* Called with the mutex. */
@@ -454,8 +312,8 @@ static void apply(dthrottle_leases* leases, struct batch* batch, bool answered) 
   for (unsigned i = 0; i < batch->count; i++) {
     dthrottle_resource* const r = batch->resources[i];
     if (batch->release[i]) {
-      r->expiry = 0;
-      r->ask_at = now; /* by whoever has opened it again meanwhile */
+      r->holding.expiry = 0;
+      r->ask_at = now; /* if it has been opened again meanwhile */
       continue;
     }
     const char* const answer = answered ? batch->answer[i] : NULL;
@@ -476,7 +334,7 @@ static void apply(dthrottle_leases* leases, struct batch* batch, bool answered) 
 static int64_t collect(dthrottle_leases* leases, struct batch* batch, int64_t now) {
   int64_t next = FOREVER;
   for (dthrottle_resource* r = leases->resources; r != NULL; r = r->next) {
-    const bool release = r->references == 0 && r->expiry != 0;
+    const bool release = r->references == 0 && r->holding.expiry != 0;
     if ((release || (r->references > 0 && r->ask_at <= now)) && batch->count < BATCH_MAX) {
       add_request(batch, leases, r, now);
     } else if (r->references > 0 && r->ask_at < next) {
@@ -489,7 +347,7 @@ static int64_t collect(dthrottle_leases* leases, struct batch* batch, int64_t no
 static void free_unused(dthrottle_leases* leases) {
   for (dthrottle_resource** at = &leases->resources; *at != NULL;) {
     dthrottle_resource* const r = *at;
-    if (r->references > 0 || r->expiry != 0) {
+    if (r->references > 0 || r->holding.expiry != 0) {
       at = &r->next;
       continue;
     }
@@ -592,7 +450,7 @@ dthrottle_leases* dthrottle_leases_open(const char* addresses, const dthrottle_l
   leases->retry = (given->retry_ms != 0 ? given->retry_ms : RETRY_DEFAULT_MS) * NS_PER_MS;
   leases->chance = ((uint64_t)boot_now() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)leases) | 1;
   pthread_mutex_init(&leases->mutex, NULL);
-  init_condition(&leases->work);
+  dthrottle_init_condition(&leases->work);
   const int error = start_thread(leases);
   if (error != 0) {
     pthread_cond_destroy(&leases->work);
@@ -623,18 +481,12 @@ static dthrottle_resource* make_resource(dthrottle_leases* leases, const char* n
   if (r == NULL) return NULL;
   r->leases = leases;
   memcpy(r->name, name, strlen(name) + 1);
-  r->gauge = gauge;
-  r->mode = options->mode;
   r->priority = options->priority;
-  r->wants_fixed = options->wants;
-  r->wants_max = options->wants_max;
-  r->wants = options->wants > 0 ? options->wants : 1;
   const int64_t now = dthrottle_now_ns();
   r->asked_at = now - EARLY_NS;
   r->ask_at = now;
-  r->level_at = boot_now();
-  init_condition(&r->changed);
-  forget_use(r, now);
+  dthrottle_init_condition(&r->changed);
+  dthrottle_holding_init(&r->holding, gauge, options, now, boot_now());
   r->next = leases->resources;
   leases->resources = r;
   return r;
@@ -653,7 +505,7 @@ static dthrottle_resource* open_resource(dthrottle_leases* leases, const char* n
   pthread_mutex_lock(&leases->mutex);
   dthrottle_resource* r = leases->resources;
   while (r != NULL && strcmp(r->name, name) != 0) r = r->next;
-  const bool other_kind = r != NULL && r->gauge != gauge;
+  const bool other_kind = r != NULL && r->holding.gauge != gauge;
   if (r == NULL) r = make_resource(leases, name, gauge, given);
   if (r != NULL && !other_kind) {
     r->references++;

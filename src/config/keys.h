@@ -30,7 +30,7 @@ struct Key {
   std::string_view meaning;                     // sentences for the manual; *word* is a placeholder
   std::function<bool(T&, const Value&)> set;    // false: not allowed; T is then unchanged
   std::function<Value(const T&)> get;
-  bool at_start = false;    // a reload does not change it
+  bool reloads = false;    // of a section: a reload changes it; lists of tables are read anew as a whole
 };
 
 struct Section {
@@ -58,13 +58,14 @@ inline constexpr std::string_view kResourceMeaning =
     "are no leases on it. A reload reaches a client when it refreshes its lease.";
 
 // Settings with every default in place and no rules. Paths under /run move to $XDG_RUNTIME_DIR where `runtime_dir`
-// says so (DESIGN section 9).
+// says so.
 Settings DefaultSettings(std::string_view runtime_dir = "/run/dthrottle");
 
 // Gives `loaded` the values of `running` for keys that only a start can change, and names those that differed.
 std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded);
 
-// The settings in force, as a TOML file that would produce them. Of the overrides only the first kOverridesRendered.
+// The settings in force, as a TOML file that would produce them. It has the first kOverridesRendered
+// overrides.
 inline constexpr std::size_t kOverridesRendered = 100;
 std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides);
 

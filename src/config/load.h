@@ -1,7 +1,9 @@
 // Settings from the text of a TOML file. Says everything that is wrong with it at once, each with its place.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,8 +29,16 @@ std::string Format(const Problem& problem);
 struct LoadedSettings {
   Settings settings;                // complete only if ok()
   std::vector<Problem> problems;    // in the order of the file
+  std::string file;
+  struct Place {
+    std::uint32_t line = 0, column = 0;
+  };
+  std::map<std::string, Place, std::less<>> places;    // of values that the file gives, by "section.key"
 
   bool ok() const;
+
+  // An error in the value of such a key, which only its user can tell: "section.key = value: complaint".
+  Problem ErrorAt(std::string_view section, std::string_view key, std::string_view complaint) const;
 };
 
 // What is refused before it is parsed: the parser recurses, and nobody needs more.
@@ -53,7 +63,7 @@ std::vector<Key<FurtherTable::Nothing>> KeysOf(const std::vector<Key<T>>& keys, 
   for (const Key<T>& key : keys) {
     bound.push_back({key.name, key.default_text, key.allowed, key.meaning,
                      [&target, set = key.set](Nothing&, const Value& value) { return set(target, value); },
-                     [&target, get = key.get](const Nothing&) { return get(target); }, key.at_start});
+                     [&target, get = key.get](const Nothing&) { return get(target); }, key.reloads});
   }
   return bound;
 }

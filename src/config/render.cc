@@ -93,22 +93,14 @@ std::string Sentence(std::string_view allowed) {
   return fmt::format("Must be {}.", allowed);
 }
 
+// `item`: values of a table of a list; null: the defaults of a section.
 template <class T>
-void RenderExampleKeys(std::string& out, const std::vector<Key<T>>& keys) {
+void RenderExampleKeys(std::string& out, const std::vector<Key<T>>& keys, const T* item) {
   for (const auto& key : keys) {
+    const std::string value = item != nullptr ? ToToml(key.get(*item)) : std::string(key.default_text);
     out += "\n" + Comment(Plain(key.meaning)) + Comment(Sentence(key.allowed));
-    if (key.at_start) out += "# Read at start only.\n";
-    out += fmt::format("{} = {}\n", key.name, key.default_text);
-  }
-}
-
-template <class T>
-void RenderExampleItem(std::string& out, const std::vector<Key<T>>& keys, const T& item) {
-  for (const auto& key : keys) {
-    const Value value = key.get(item);
-    out += "\n" + Comment(Plain(key.meaning)) + Comment(Sentence(key.allowed));
-    out += std::holds_alternative<std::monostate>(value) ? fmt::format("# {} = \"...\"\n", key.name)
-                                                         : fmt::format("{} = {}\n", key.name, ToToml(value));
+    if (item == nullptr && !key.reloads) out += "# Read at start only.\n";
+    out += value.empty() ? fmt::format("# {} = \"...\"\n", key.name) : fmt::format("{} = {}\n", key.name, value);
   }
 }
 
@@ -138,7 +130,7 @@ void RenderManualKeys(std::string& out, const std::vector<Key<T>>& keys, bool it
   out += ".Bl -tag -width Ds\n";
   for (const auto& key : keys) {
     out += fmt::format(".It Ic {}\n", key.name) + Paragraph(key.meaning) + Paragraph(Sentence(key.allowed));
-    if (key.at_start) out += "Read at start only.\n";
+    if (!item && !key.reloads) out += "Read at start only.\n";
     if (key.default_text.empty()) {
       out += "Required.\n";
     } else if (!item || key.default_text != "\"\"") {
@@ -146,13 +138,6 @@ void RenderManualKeys(std::string& out, const std::vector<Key<T>>& keys, bool it
     }
   }
   out += ".El\n";
-}
-
-Rule ExampleRule() {
-  Rule rule;
-  rule.name = "login";
-  rule.match = "login:*";
-  return rule;
 }
 
 }    // namespace
@@ -191,21 +176,25 @@ std::string RenderSettings(const Settings& settings, std::span<const Rule> rules
 }
 
 std::string RenderExample() {
+  Rule rule;
+  rule.name = "login", rule.match = "login:*";
+  const Override partner{"login:partner-7", 100, 20, {}};
+  const lease::ResourceTemplate orders{.identifier_glob = "db:orders", .capacity = 500};
   std::string out =
       "# Settings of dthrottled(8): every key with its meaning, what is allowed, and its default.\n"
       "# Check a file with: dthrottled --check FILE\n"
       "# Put it in force with: systemctl reload dthrottled, or SIGHUP.\n";
   for (const Section& section : Sections()) {
     out += "\n" + Comment(Plain(section.meaning)) + fmt::format("[{}]\n", section.name);
-    RenderExampleKeys(out, section.keys);
+    RenderExampleKeys<Settings>(out, section.keys, nullptr);
   }
   out += "\n" + Comment(Plain(kRuleMeaning)) + "[[rule]]\n";
-  RenderExampleItem(out, RuleKeys(), ExampleRule());
+  RenderExampleKeys(out, RuleKeys(), &rule);
   out += "\n# The default rule: everybody else.\n[[rule]]\nname = \"default\"\nburst = 10\nrate = 1.0\n";
   out += "\n" + Comment(Plain(kOverrideMeaning)) + "[[override]]\n";
-  RenderExampleItem(out, OverrideKeys(), Override{"login:partner-7", 100, 20, {}});
+  RenderExampleKeys(out, OverrideKeys(), &partner);
   out += "\n" + Comment(Plain(kResourceMeaning)) + "[[resource]]\n";
-  RenderExampleItem(out, ResourceKeys(), lease::ResourceTemplate{.identifier_glob = "db:orders", .capacity = 500});
+  RenderExampleKeys(out, ResourceKeys(), &orders);
   return out;
 }
 

@@ -1,10 +1,11 @@
-// The settings as data (DESIGN section 9). What each one means, allows and defaults to stands in keys.cc, once.
+// The settings as data. What each one means, allows and defaults to stands in keys.cc, once.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/names.h"
 #include "base/time.h"
 #include "lease/resource.h"
 #include "rule/rule.h"
@@ -23,27 +24,11 @@ struct Endpoint {
 
 // The form in which HTTP answers state a limit.
 enum class HttpHeaders { kDraft10, kDraft03, kBoth, kOff };
+DT_NAMES(HttpHeaders, "draft-10", "draft-03", "both", "off")
 
-inline constexpr std::string_view Name(HttpHeaders headers) {
-  constexpr std::string_view kNames[] = {"draft-10", "draft-03", "both", "off"};
-  return kNames[static_cast<int>(headers)];
-}
-
-// Who exchanges capacity with whom.
-enum class CapacityGraph { kRing, kRegular, kComplete, kList, kFile };
-
-inline constexpr std::string_view Name(CapacityGraph graph) {
-  constexpr std::string_view kNames[] = {"ring", "regular", "complete", "list", "file"};
-  return kNames[static_cast<int>(graph)];
-}
-
-// What is left of its capacity to a host that is cut off.
-enum class IsolatedShare { kReserve, kKeep };
-
-inline constexpr std::string_view Name(IsolatedShare share) {
-  constexpr std::string_view kNames[] = {"reserve", "keep"};
-  return kNames[static_cast<int>(share)];
-}
+// The hosts that exchange capacity with each other.
+enum class CapacityGraph { kRegular, kList, kFile };
+DT_NAMES(CapacityGraph, "regular", "list", "file")
 
 // "web-1 web-2 0.5": two hosts that are neighbours, and the weight of their link.
 struct CapacityLink {
@@ -53,11 +38,11 @@ struct CapacityLink {
 
 // How the master of lease servers is found.
 enum class LeaseElector { kNone, kStatic, kEtcd };
+DT_NAMES(LeaseElector, "none", "static", "etcd")
 
-inline constexpr std::string_view Name(LeaseElector elector) {
-  constexpr std::string_view kNames[] = {"none", "static", "etcd"};
-  return kNames[static_cast<int>(elector)];
-}
+// What becomes of a system call that the daemon has no use for.
+enum class CallFilter { kOn, kLog, kOff };
+DT_NAMES(CallFilter, "on", "log", "off")
 
 struct Settings {
   struct {
@@ -92,9 +77,9 @@ struct Settings {
     Duration period{};
     std::string key_file;
     std::string authorized_keys;    // a directory
-    bool eager = false;
     std::uint32_t watched_tags = 0;
-    std::uint64_t history = 0;    // bytes
+    std::uint64_t history = 0;                                                        // bytes
+    std::uint32_t max_frames = 0, max_entries = 0, max_hits = 0, max_new_tags = 0;    // of one peer, a second
     Duration resolve_interval{};
     std::string name_servers;
 
@@ -110,7 +95,6 @@ struct Settings {
     double reserve = 0;                // of the equal share
     std::string indicator;
     double gain = 0;    // 0: automatic
-    IsolatedShare on_isolation{};
     std::uint32_t tags_max = 0;
     std::string state_file;    // empty: beside the table
   } capacity;
@@ -132,6 +116,13 @@ struct Settings {
 
     bool enabled() const { return tcp.enabled() || !unix_path.empty(); }
   } resp;
+  struct {
+    std::string unix_path;    // empty: no Unix socket
+    std::uint32_t unix_mode = 0;
+    Endpoint tcp;
+    std::uint32_t max_connections = 0;
+    Duration idle_timeout{};
+  } ask;
   struct {
     std::string unix_path;    // empty: no Unix socket
     std::uint32_t unix_mode = 0;
@@ -159,6 +150,8 @@ struct Settings {
   } lease;
   struct {
     double source_share = 0;    // of a socket's connections
+    std::string user;           // to become, when started as root; empty: nobody else
+    CallFilter seccomp{};
   } process;
   std::vector<Rule> rules;
   std::vector<Override> overrides;

@@ -102,7 +102,9 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (bracketed) host = host.substr(1, host.size() - 2);
   endpoint.host = host;
   unsigned char address[sizeof(in6_addr)];
-  if (inet_pton(bracketed ? AF_INET6 : AF_INET, endpoint.host.c_str(), address) != 1) {
+  // inet_pton reads to a zero byte, and what stands behind it would pass unseen.
+  if (host.find('\0') != std::string_view::npos ||
+      inet_pton(bracketed ? AF_INET6 : AF_INET, endpoint.host.c_str(), address) != 1) {
     return Fail("host is not a numeric address (IPv6 in brackets)");
   }
   return endpoint;

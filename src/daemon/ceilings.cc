@@ -4,9 +4,8 @@
 #include <filesystem>
 #include <iterator>
 #include <system_error>
-#include <vector>
 
-#include "io/admin_server.h"
+#include "config/listeners.h"
 
 namespace dthrottle {
 
@@ -18,36 +17,33 @@ constexpr std::uint32_t kPeerConnections = 4096;
 
 }    // namespace
 
-std::uint32_t Ceilings::Of(std::string_view key) const {
-  if (key == "http.unix") return http_unix;
-  const std::string_view front = key.substr(0, key.find('.'));
-  return front == "query" ? query : front == "admin" ? admin : front == "http" ? http : front == "resp" ? resp : lease;
-}
-
-Ceilings DivideDescriptors(const Settings& settings, std::uint64_t limit, std::uint64_t in_use) {
-  const std::uint64_t kept = in_use + std::min(kFiles, limit / 8);
-  const std::uint32_t http = settings.admin.http_connections;
-  // Where there are not enough, queries have most, and the Unix socket of a web server more than what anybody reaches.
-  // A service manager may pass a socket for any of them, whatever the settings say.
-  const std::vector<PlacesWanted> wanted = {
-      {settings.query.max_connections, 32},
-      {static_cast<std::uint32_t>(AdminServer::kConnectionsMax), 2},
-      {http, 1},
-      {http, 2},
-      {settings.resp.max_connections, 4},
-      {settings.lease.max_connections, 2},
-      {settings.peers.enabled() ? kPeerConnections : 0, 2},
+// Every front end gets room: a service manager may pass a socket for any of them, whatever the settings say.
+Ceilings DivideDescriptors(const std::vector<std::unique_ptr<FrontEnd>>& front_ends, const Settings& settings,
+                           std::uint64_t limit, std::uint64_t in_use) {
+  struct Taker {
+    std::uint32_t* room;
+    bool listens;
   };
+  Ceilings ceilings;
+  std::vector<PlacesWanted> wanted = {{settings.peers.enabled() ? kPeerConnections : 0, 2}};
+  std::vector<Taker> takers = {{&ceilings.peers, false}};
+  for (const auto& front : front_ends) {
+    if (front->rests_on() != nullptr) continue;
+    const FrontEnd::Room room = front->room();
+    const Endpoints at = EndpointsOf(settings, front->key());
+    Ceilings::Room& ceiling = ceilings.rooms[front.get()];
+    const bool unix_apart = room.unix_socket.want > 0;
+    wanted.push_back(room.all);
+    takers.push_back({&ceiling.all, at.tcp.enabled() || (!unix_apart && !at.unix_path.empty())});
+    if (!unix_apart) continue;
+    wanted.push_back(room.unix_socket);
+    takers.push_back({&ceiling.unix_socket, !at.unix_path.empty()});
+  }
+  const std::uint64_t kept = in_use + std::min(kFiles, limit / 8);
   const std::vector<std::uint32_t> given = DividePlaces(limit > kept ? limit - kept : 0, wanted);
-  Ceilings ceilings{given[0], given[1], given[2], given[3], given[4], given[5], given[6]};
-  const bool used[] = {true,
-                       true,
-                       settings.admin.http.enabled(),
-                       !settings.admin.http_unix_path.empty(),
-                       settings.resp.enabled(),
-                       settings.lease.enabled()};
-  for (std::size_t i = 0; i < std::size(used); ++i) {
-    ceilings.cut = ceilings.cut || (used[i] && given[i] < wanted[i].want);
+  for (std::size_t i = 0; i < takers.size(); ++i) {
+    *takers[i].room = given[i];
+    ceilings.cut = ceilings.cut || (takers[i].listens && given[i] < wanted[i].want);
   }
   return ceilings;
 }

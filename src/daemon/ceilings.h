@@ -1,24 +1,38 @@
-// How many connections each socket may have, so that the crowd at one of them leaves descriptors to the others.
+// How many connections each socket may have, so that a crowd at one of them leaves descriptors to the others.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string_view>
+#include <vector>
 
 #include "config/settings.h"
-#include "io/places.h"
+#include "frontend/frontend.h"
 
 namespace dthrottle {
 
 struct Ceilings {
-  std::uint32_t query = 0, admin = 0, http = 0, http_unix = 0, resp = 0, lease = 0, peers = 0;
+  struct Room {
+    std::uint32_t all = 0;
+    std::uint32_t unix_socket = 0;    // for this socket alone; 0: it shares `all`
+  };
+
+  std::map<const FrontEnd*, Room> rooms;    // a front end that rests on another has none of its own
+  std::uint32_t peers = 0;
   bool cut = false;    // some are lower than the settings allow, for want of descriptors
 
-  // The ceiling of the listening socket "query.tcp", "http.unix" and so on.
-  std::uint32_t Of(std::string_view key) const;
+  const Room& Of(const FrontEnd& front) const { return rooms.at(Owner(front)); }
+
+  // The front end whose room this one uses.
+  static const FrontEnd* Owner(const FrontEnd& front) {
+    return front.rests_on() != nullptr ? front.rests_on() : &front;
+  }
 };
 
-// Divides `limit` descriptors, of which `in_use` are taken already and some more are kept for files.
-Ceilings DivideDescriptors(const Settings& settings, std::uint64_t limit, std::uint64_t in_use);
+// Divides `limit` descriptors; `in_use` are taken already and some more are kept for files.
+Ceilings DivideDescriptors(const std::vector<std::unique_ptr<FrontEnd>>& front_ends, const Settings& settings,
+                           std::uint64_t limit, std::uint64_t in_use);
 
 // Descriptors that this process has open.
 std::uint64_t OpenDescriptors();

@@ -33,7 +33,7 @@ std::vector<std::string> Members(const Settings& settings, const AuthorizedKeys&
 }
 
 Result<Graph> ListedGraph(const std::vector<std::string>& links, const std::vector<std::string>& members) {
-  std::vector<Link> found;
+  std::vector<WeightedLink> found;
   const auto place = [&](const std::string& name) {
     const auto at = std::lower_bound(members.begin(), members.end(), name);
     return at != members.end() && *at == name ? std::optional(static_cast<std::uint32_t>(at - members.begin()))
@@ -74,8 +74,8 @@ Result<Graph> GraphFromFile(const std::string& path, const std::vector<std::stri
     }
     member.push_back(static_cast<std::uint32_t>(at - members.begin()));
   }
-  std::vector<Link> links(read->graph.links().begin(), read->graph.links().end());
-  for (Link& link : links) link.a = member[link.a], link.b = member[link.b];
+  std::vector<WeightedLink> links(read->graph.links().begin(), read->graph.links().end());
+  for (WeightedLink& link : links) link.a = member[link.a], link.b = member[link.b];
   auto graph = Graph::Make(static_cast<std::uint32_t>(members.size()), std::move(links));
   if (!graph) return Fail(fmt::format("capacity.graph_file: {}: {}", path, graph.error().message));
   for (std::uint32_t i = 0; i < graph->size() && graph->size() > 1; ++i) {

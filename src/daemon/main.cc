@@ -12,9 +12,11 @@
 
 #include "base/check.h"
 #include "config/load.h"
+#include "daemon/confine.h"
 #include "daemon/daemon.h"
 #include "daemon/dividing_options.h"
 #include "daemon/elsewhere.h"
+#include "frontend/list.h"
 #include "io/files.h"
 #include "io/handover.h"
 #include "io/log.h"
@@ -38,7 +40,8 @@ std::string RuntimeDir() {
   return IsUsableDirectory(own) ? own : system;
 }
 
-int CheckOnly(const std::string& path, std::uint32_t handover_version) {
+// `takes_over`: it is to be asked of a program that the one now running is to become.
+int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_version) {
   if (handover_version != kHandoverVersion) {
     fmt::print("dthrottled {} takes over in format {}, not {}\n", DTHROTTLE_VERSION, kHandoverVersion,
                handover_version);
@@ -49,16 +52,20 @@ int CheckOnly(const std::string& path, std::uint32_t handover_version) {
     fmt::print("{}\n", text.error().message);
     return EX_NOINPUT;
   }
-  const LoadedSettings loaded = ParseSettings(*text, path);
+  LoadedSettings loaded = ParseSettings(*text, path);
+  if (const auto problem = WhyNoUser(loaded)) loaded.problems.push_back(*problem);
+  if (const auto problem = takes_over ? WhyNoTakeover(loaded) : std::nullopt) loaded.problems.push_back(*problem);
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
   const auto graph = CheckGraphFile(loaded.settings);
   if (!graph) fmt::print("{}: error: {}\n", path, graph.error().message);
-  if (!loaded.ok() || !graph) return EX_CONFIG;
+  const auto served = CheckFrontEnds(loaded.settings);
+  if (!served) fmt::print("{}: error: {}\n", path, served.error().message);
+  if (!loaded.ok() || !graph || !served) return EX_CONFIG;
   fmt::print("{}: ok, {} rules, {} overrides\n", path, loaded.settings.rules.size(), loaded.settings.overrides.size());
   return EX_OK;
 }
 
-int Serve(const std::string& path, const Launch& launch) {
+int Serve(const std::string& path, Launch launch) {
   Inheritance inheritance = TakeInheritance();
   Log log(LogLevel::kInfo);
   if (!inheritance.complaint.empty()) log.Warning("what the program before has left: {}", inheritance.complaint);
@@ -76,12 +83,18 @@ int Serve(const std::string& path, const Launch& launch) {
   }
   if (!loaded.ok()) return EX_CONFIG;
   text->clear();
+  const auto become = WhomToBecome(loaded, inheritance.any, log);
+  if (!become) {
+    log.Say(LogLevel::kError, Format(become.error()));
+    return EX_CONFIG;
+  }
+  launch.become = *become;
   try {
     Daemon daemon(path, runtime_dir, std::move(loaded.settings), launch, std::move(inheritance.handover), log);
     daemon.Start();
     daemon.Run();
   } catch (const StartFailure& failure) {
-    log.Error("{}", failure.message);
+    log.Error("{}{}", failure.message, launch.become ? " (as " + launch.become->name + ", process.user)" : "");
     return failure.exit_code;
   }
   return EX_OK;
@@ -101,7 +114,7 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
   }
-  if (app.count("--check") > 0) return CheckOnly(check, handover);
+  if (app.count("--check") > 0) return CheckOnly(check, app.count("--handover") > 0, handover);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);    // a file beyond `ulimit -f` is an error of the call, with a message
   DT_CHECK(sodium_init() >= 0);

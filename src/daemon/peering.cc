@@ -1,10 +1,12 @@
 #include "daemon/peering.h"
 
 #include <sys/stat.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +16,8 @@
 #include "io/files.h"
 #include "io/process.h"
 #include "io/signals.h"
+#include "rule/rulebook.h"
+#include "share/ways.h"
 
 namespace dthrottle {
 
@@ -26,9 +30,11 @@ constexpr Duration kBudget = std::chrono::microseconds(100);
 constexpr Duration kFarewell = std::chrono::milliseconds(500);
 
 // For what lies between the thread and the limiter when the thread has ended.
-constexpr Duration kSettling = std::chrono::seconds(2);
+constexpr Duration kDraining = std::chrono::seconds(2);
 
 constexpr std::uint32_t kKeptVersion = 1;
+
+constexpr std::uint64_t kRetryMs = 5000;    // before the ports are tried again
 
 // How often the peers are counted.
 constexpr Duration kCountEvery = std::chrono::seconds(1);
@@ -39,17 +45,45 @@ std::uint64_t Random() {
   return value;
 }
 
+PeerCeilings CeilingsOf(const Settings& settings) {
+  const auto& peers = settings.peers;
+  return {peers.max_frames, peers.max_entries, peers.max_hits, peers.max_new_tags};
+}
+
 }    // namespace
 
-Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
-                 std::string_view kept)
+Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks)
     : loop_(loop), limiter_(limiter), settings_(settings), log_(log), tasks_(tasks), prng_(Random()) {
   const auto on_wake = [](uv_async_t* h) { static_cast<Peering*>(h->data)->StartWork(); };
   DT_CHECK(uv_async_init(loop_, &wake_, on_wake) == 0 && uv_timer_init(loop_, &timer_) == 0 &&
-           uv_idle_init(loop_, &working_) == 0);
-  wake_.data = timer_.data = working_.data = this;
+           uv_idle_init(loop_, &working_) == 0 && uv_timer_init(loop_, &retry_) == 0);
+  wake_.data = timer_.data = working_.data = retry_.data = this;
+}
+
+// Over-long tags go by a digest, which all hosts have to make in the same way. That everybody can make it costs little:
+// two tags with one digest of 128 bits would share a bucket.
+void Peering::Start(std::string_view kept, bool took_over) {
+  shares_ = settings_.peers.enabled();
+  if (!shares_) return;
+  constexpr std::string_view kKey = "dthrottle: tags that are shared.";
+  TableKeys keys;
+  static_assert(kKey.size() == sizeof keys.digest);
+  std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
+  limiter_.table().SetDigestKey(keys.digest);
+  limiter_.ways().Get<Debits>().SetNewTagsMax(settings_.peers.max_new_tags);
   LendReserve();
-  if (kept.empty()) return;
+  if (!kept.empty()) TakeKept(kept);
+  limiter_.ways().WatchTags(settings_.peers.watched_tags, [this] { Wake(); });
+  if (!took_over) {
+    if (auto opened = Open(); !opened) throw StartFailure{EX_UNAVAILABLE, opened.error().message};
+    return;
+  }
+  // Queries that wait come first, but what they are served is to be reported.
+  limiter_.ways().Get<Debits>().ShareWith(settings_.peers.connect.size(), settings_.peers.period);
+  tasks_.Post([this] { Return(); });
+}
+
+void Peering::TakeKept(std::string_view kept) {
   const bool readable = ReadState(kept, kKeptVersion, kept_);
   const std::string& table = settings_.table.file;
   if (!readable || (!table.empty() && LastIncarnation(table) != kept_.start)) {
@@ -60,16 +94,26 @@ Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Lo
   if (!limiter_.discarded().empty()) kept_.exchange.clear(), kept_.sharing.clear();    // it is about another table
   Dividing::Kept dividing;
   if (limiter_.rules().divided_fingerprint() != 0 && ReadState(kept_.dividing, Dividing::kKeptVersion, dividing)) {
-    dividing.PutInForce(limiter_, settings_.capacity.tags_max);
+    dividing.PutInForce(limiter_.ways().Get<Division>(), settings_.capacity.tags_max);
   }
 }
 
-// Of divided limits, until the other hosts have been heard, or have not: what nobody can have been given.
+// For a daemon that answers already: it does not end because of this.
+void Peering::Return() {
+  if (!shares_ || stopped_) return;
+  const auto opened = Open();
+  if (opened) return;
+  log_.Error("{}; trying again", opened.error().message);
+  uv_timer_start(
+      &retry_, [](uv_timer_t* t) { static_cast<Peering*>(t->data)->Return(); }, kRetryMs, 0);
+}
+
+// Until peers answer, this host uses only the reserve of divided limits, which no other host can hold.
 void Peering::LendReserve() {
   const auto& capacity = settings_.capacity;
   const std::size_t hosts = capacity.members.empty() ? settings_.peers.connect.size() + 1 : capacity.members.size();
   const double part = capacity.reserve / static_cast<double>(hosts);
-  limiter_.ChangeParts([&](PartTable& parts) {
+  limiter_.ways().Get<Division>().ChangeParts([&](PartTable& parts) {
     parts.ForgetParts();
     parts.Lend({part, part, Instant::max()});
   });
@@ -81,8 +125,9 @@ void Peering::Divide(bool begin) {
     dividing_.reset();
     LendReserve();
   } else if (dividing_ == nullptr) {
-    dividing_ = std::make_unique<Dividing>(limiter_, thread_->to_capacity(), thread_->from_capacity(),
-                                           settings_.capacity.tags_max, settings_.capacity.interval, Now());
+    dividing_ =
+        std::make_unique<Dividing>(limiter_.ways().Get<Division>(), thread_->to_capacity(), thread_->from_capacity(),
+                                   settings_.capacity.tags_max, settings_.capacity.interval, Now());
   }
 }
 
@@ -103,7 +148,9 @@ Result<std::optional<KeyPair>> Peering::ReadKeys(AuthorizedKeys& authorized) {
   return std::move(*keys);
 }
 
-Result<void> Peering::Start() {
+// Reads the keys, opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with
+// nothing begun.
+Result<PeerThread::Options> Peering::MakeOptions() {
   const auto& peers = settings_.peers;
   PeerThread::Options options;
   if (auto usable = CheckIncarnation(settings_.table.file); !usable) return Fail(usable.error().message);
@@ -116,13 +163,14 @@ Result<void> Peering::Start() {
   options.resolver.servers = peers.name_servers;
   options.seed = Random();
   options.exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
-  const std::uint64_t start =
+  options.exchange.incarnation =
       NextIncarnation(settings_.table.file, std::chrono::microseconds(1), std::uint64_t{1} << 62);
-  options.exchange.incarnation = start;
   options.exchange.life = kept_.exchange;
   options.exchange.version = DTHROTTLE_VERSION;
   options.exchange.period = peers.period;
   options.exchange.ring_bytes = peers.history;
+  options.exchange.ceilings = CeilingsOf(settings_);
+  options.exchange.account = limiter_.ways().Get<Debits>().account();
   options.exchange.identities_proven = options.keys.has_value();
   options.exchange.fresh_table = !limiter_.discarded().empty();
   options.log = [this](LogLevel level, std::string text) {
@@ -135,23 +183,42 @@ Result<void> Peering::Start() {
     });
   };
   options.wake = [this] { uv_async_send(&wake_); };
-  const std::string name = options.exchange.name;
-  auto capacity = MakeCapacityOptions(settings_, limiter_.rules(), options.authorized, name);
+  auto capacity = MakeCapacityOptions(settings_, limiter_.rules(), options.authorized, options.exchange.name);
   if (!capacity) return Fail(capacity.error().message);
   options.capacity = std::move(*capacity);
   options.capacity_life = kept_.capacity;
-  const bool divides = options.capacity.has_value();
-  auto thread = std::make_unique<PeerThread>(std::move(options));
+  return options;
+}
+
+Result<void> Peering::Open() {
+  auto options = MakeOptions();
+  if (!options) return Fail(options.error().message);
+  const bool divides = options->capacity.has_value();
+  const std::string name = options->exchange.name;
+  const std::uint64_t start = options->exchange.incarnation;
+  auto thread = std::make_unique<PeerThread>(std::move(*options));
   if (auto started = thread->Start(); !started) return Fail("peers.bind: " + started.error().message);
   sharing_.reset();    // they use the rings of the thread before
   dividing_.reset();
-  KeptState kept = std::exchange(kept_, {});
-  kept_.start = start;
   name_ = name;
   thread_ = std::move(thread);
   away_ = false;
-  sharing_ = std::make_unique<Sharing>(limiter_, thread_->to_peers(), thread_->from_peers(), peers.connect.size(),
-                                       peers.period, prng_, Now());
+  GoOn(divides);
+  kept_.start = start;
+  counted_at_ = Now();
+  log_.Notice("sharing limits as \"{}\" on {}, {}{}", name, FormatBind(settings_.peers.bind),
+              settings_.peers.key_file.empty() ? "on this host only: no keys" : "with keys",
+              thread_->resumed() ? ", where it left off" : "");
+  SetTimer();
+  return {};
+}
+
+// Shares and divides over the rings of a new thread, from what was kept of the one before.
+void Peering::GoOn(bool divides) {
+  KeptState kept = std::exchange(kept_, {});
+  const auto& peers = settings_.peers;
+  sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
+                                       peers.connect.size(), peers.period, prng_, Now());
   Sharing::Kept sharing;
   if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
     sharing_->Resume(sharing, Now());
@@ -166,15 +233,14 @@ Result<void> Peering::Start() {
     LendReserve();
     Divide(divides);
   }
-  counted_at_ = Now();
-  log_.Notice("sharing limits as \"{}\" on {}, {}{}", name, FormatBind(peers.bind),
-              peers.key_file.empty() ? "on this host only: no keys" : "with keys",
-              thread_->resumed() ? ", where it left off" : "");
-  SetTimer();
-  return {};
 }
 
-void Peering::Reload(const Settings& settings, std::vector<std::string>& problems) {
+void Peering::Reload(std::vector<std::string>& problems) {
+  const Settings& settings = settings_;
+  if (!shares_) {
+    if (settings.peers.enabled()) problems.push_back("warning: peers.connect: sharing begins at the next start");
+    return;
+  }
   if (!settings.peers.enabled()) {
     problems.push_back("peers.connect = []: warning: sharing ends at the next start");
     return;
@@ -194,6 +260,8 @@ void Peering::Reload(const Settings& settings, std::vector<std::string>& problem
     }
   }
   thread_->SetConnect(settings.peers.connect);
+  thread_->SetCeilings(CeilingsOf(settings));
+  limiter_.ways().Get<Debits>().SetNewTagsMax(settings.peers.max_new_tags);
   if (!keys_good) return;
   auto capacity = MakeCapacityOptions(settings, limiter_.rules(), authorized, name_);
   if (!capacity) {
@@ -239,7 +307,7 @@ void Peering::OnWork() {
 }
 
 void Peering::TellAccuracy() {
-  for (const AccuracyNews& news : limiter_.TakeAccuracyNews()) {
+  for (const AccuracyNews& news : limiter_.ways().Get<Debits>().certificate().TakeNews()) {
     const std::string& rule = limiter_.rules().rules()[news.rule].name;
     if (news.began) {
       log_.Warning("rule \"{}\": {:.1f} % over-admitted in the last minute, more than tolerance = {:g}: see stats",
@@ -270,38 +338,38 @@ void Peering::EndThread() {
     tasks_.Post([this] {
       if (ender_.joinable()) ender_.join();
       if (stopped_) return;
-      leave_by_ = Now() + kSettling;
-      uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnSettling(); });
+      leave_by_ = Now() + kDraining;
+      uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnDraining(); });
     });
   });
 }
 
 // One slice of moving what lies between the thread that has ended and the limiter; true when that is nothing.
-bool Peering::Settle(Instant now) {
+bool Peering::Drain(Instant now) {
   const bool dividing = dividing_ != nullptr && dividing_->Work(now);
-  const bool sharing = sharing_->Settle(now);
-  return thread_->Settle() && sharing && !dividing && thread_->from_peers().empty() && thread_->to_capacity().empty();
+  const bool sharing = sharing_->Drain(now);
+  return thread_->Drain() && sharing && !dividing && thread_->from_peers().empty() && thread_->to_capacity().empty();
 }
 
-void Peering::OnSettling() {
+void Peering::OnDraining() {
   const Instant end = Now() + kBudget;
-  bool settled = false;
-  for (Instant now = Now(); now < end && !settled; now = Now()) settled = Settle(now);
-  if (!settled && Now() < leave_by_) return;
+  bool drained = false;
+  for (Instant now = Now(); now < end && !drained; now = Now()) drained = Drain(now);
+  if (!drained && Now() < leave_by_) return;
   uv_idle_stop(&working_);
-  if (settled) Keep();
+  if (drained) KeepAll();
   std::exchange(leaving_, nullptr)();
 }
 
-void Peering::Keep() {
+void Peering::KeepAll() {
   kept_.exchange = thread_->ExchangeLife();
   kept_.capacity = thread_->CapacityLife();
   kept_.sharing = WriteState(Sharing::kKeptVersion, sharing_->Keep());
   kept_.dividing = dividing_ != nullptr ? WriteState(Dividing::kKeptVersion, dividing_->Keep()) : "";
 }
 
-std::string Peering::Kept() const {
-  return WriteState(kKeptVersion, kept_);
+void Peering::Keep(std::vector<HandedSection>& sections) const {
+  if (shares_) sections.push_back({"peers", -1, WriteState(kKeptVersion, kept_)});
 }
 
 void Peering::SetTimer() {
@@ -321,13 +389,9 @@ std::vector<PeerStatus> Peering::Peers() const {
 PeerCounts Peering::Counts() const {
   PeerCounts counts;
   if (thread_ == nullptr) return counts;
-  const PeerThreadCounts own = thread_->OwnCounts();
   counts.exchange = thread_->Counts();
-  counts.keys_denied = own.denied;
-  counts.malformed = own.malformed;
-  counts.lookups_failed = own.lookups_failed;
+  counts.thread = thread_->OwnCounts();
   counts.capacity = thread_->CapacityCountsNow();
-  counts.capacity_unsaved = own.unsaved;
   if (dividing_ != nullptr) {
     counts.capacity_tags = dividing_->participants().size();
     counts.capacity_crowded = dividing_->crowded();
@@ -339,7 +403,7 @@ PeerCounts Peering::Counts() const {
   return counts;
 }
 
-void Peering::Stop() {
+void Peering::Close() {
   if (std::exchange(stopped_, true)) return;
   if (ender_.joinable()) ender_.join();
   if (!away_) {
@@ -352,15 +416,21 @@ void Peering::Stop() {
   }
   if (thread_ != nullptr) thread_->Stop();
   if (!away_ || leaving_ != nullptr) {
-    const Instant end = Now() + kSettling;
-    bool settled = false;
-    for (Instant now = Now(); now < end && !settled; now = Now()) settled = Settle(now);
-    if (settled) Keep();
+    const Instant end = Now() + kDraining;
+    bool drained = false;
+    for (Instant now = Now(); now < end && !drained; now = Now()) drained = Drain(now);
+    if (drained) KeepAll();
   }
   for (auto* handle : {reinterpret_cast<uv_handle_t*>(&wake_), reinterpret_cast<uv_handle_t*>(&timer_),
-                       reinterpret_cast<uv_handle_t*>(&working_)}) {
+                       reinterpret_cast<uv_handle_t*>(&working_), reinterpret_cast<uv_handle_t*>(&retry_)}) {
     uv_close(handle, nullptr);
   }
+}
+
+std::optional<LeasePart> Peering::PartForLeases(std::string_view tag, const LeaseUse& use) {
+  if (!shares_) return LeasePart{1, 1, Instant::max()};
+  if (dividing_ == nullptr) return std::nullopt;
+  return dividing_->Lease(tag, use, Now());
 }
 
 bool Peering::LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const {

@@ -12,58 +12,70 @@
 #include <vector>
 
 #include "admin/snapshot.h"
+#include "base/prng.h"
 #include "config/settings.h"
 #include "io/log.h"
+#include "io/part.h"
 #include "io/peer_thread.h"
 #include "io/task_queue.h"
-#include "limiter/dividing.h"
 #include "limiter/limiter.h"
-#include "limiter/sharing.h"
+#include "share/capacity/dividing.h"
+#include "share/debit/sharing.h"
 
 namespace dthrottle {
 
-class Peering {
+class Peering final : public Part {
  public:
-  // All must outlive it. `kept` is what Kept() has said in the program or the start before, or empty; parts of limits
-  // are in force at once. REQUIRES: settings.peers.enabled().
-  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
-          std::string_view kept);
-  ~Peering();
+  // All must outlive it.
+  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks);
+  ~Peering() override;
 
-  // Reads the keys, opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with
-  // nothing begun. May be called again after Leave.
-  Result<void> Start();
+  // Begins to share limits if the settings want it; a host without peers has nothing else of this part. `kept` is what
+  // Keep has added in the program or the start before, or empty: parts of limits are in force at once. A daemon that
+  // `took_over` has queries waiting, so it opens its ports in the next turn, and again and again if it cannot. Throws
+  // StartFailure.
+  void Start(std::string_view kept, bool took_over);
+
+  // Whether this host shares limits with others.
+  bool shares() const { return shares_; }
 
   // Tells the peers what they do not know yet and ends the thread, while the loop goes on, and then calls `left` on it:
   // within some seconds. What is served from then on waits in the table for the next start.
-  void Leave(std::function<void()> left);
+  void Leave(std::function<void()> left) override;
+  void Return() override;
 
-  // Of settings that a reload may change, and of the directory of keys.
-  void Reload(const Settings& settings, std::vector<std::string>& problems);
+  void Reload(std::vector<std::string>& problems) override;
+  void Count(ProcessCounts& counts) const override { counts.peers = Counts(); }
 
-  // Tells the peers what they do not know yet, and ends the thread; takes half a second at most. The loop must run once
-  // more.
-  void Stop();
-
-  // After Leave or Stop: all that another Peering needs to go on as this one, for its peers after a pause. One at the
+  // After Leave or Close: all that another Peering needs to go on as this one, for its peers after a pause. One at the
   // most may use it.
-  std::string Kept() const;
+  void Keep(std::vector<HandedSection>& sections) const override;
 
-  // There is something to tell the peers. Any thread; after Stop the loop's only.
+  // Tells the peers what they do not know yet, and ends the thread; takes half a second at most.
+  void Close() override;
+
+  // There is something to tell the peers. Any thread; after Close the loop's only.
   void Wake() {
     if (!stopped_) uv_async_send(&wake_);
   }
 
   std::vector<PeerStatus> Peers() const;
-  PeerCounts Counts() const;
 
   // The limiter's half of dividing limits; null where none is divided.
   const Dividing* dividing() const { return dividing_.get(); }
   Dividing* dividing() { return dividing_.get(); }
+  // This host's part of a tag for leases. A host without others has the whole; one that has not begun to divide has
+  // nothing yet.
+  std::optional<LeasePart> PartForLeases(std::string_view tag, const LeaseUse& use);
   // As PeerThread::LookAtCapacity.
   bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const;
 
  private:
+  PeerCounts Counts() const;
+  void TakeKept(std::string_view kept);
+  Result<void> Open();
+  Result<PeerThread::Options> MakeOptions();
+  void GoOn(bool divides);
   Result<std::optional<KeyPair>> ReadKeys(AuthorizedKeys& authorized);
   void LendReserve();
   void Divide(bool begin);
@@ -73,9 +85,9 @@ class Peering {
   void CountPeers(Instant now);
   void TellAccuracy();
   void EndThread();
-  bool Settle(Instant now);
-  void OnSettling();
-  void Keep();
+  bool Drain(Instant now);
+  void OnDraining();
+  void KeepAll();
 
   struct KeptState {
     std::uint64_t start = 0;    // number of the start that wrote it
@@ -94,6 +106,7 @@ class Peering {
   uv_async_t wake_;      // the other half has something
   uv_timer_t timer_;     // a report is due
   uv_idle_t working_;    // while there are slices to do
+  uv_timer_t retry_;     // the ports could not be opened
   Prng prng_;
   std::unique_ptr<PeerThread> thread_;
   std::unique_ptr<Sharing> sharing_;
@@ -105,6 +118,7 @@ class Peering {
   Instant leave_by_{};
   bool away_ = true;    // until Start, and from Leave to Start
   std::thread ender_;
+  bool shares_ = false;
   bool stopped_ = false;
 };
 

@@ -5,6 +5,9 @@
 
 #include "base/check.h"
 #include "io/clock.h"
+#include "limiter/retention.h"
+#include "rule/rulebook.h"
+#include "tally/tally.h"
 
 namespace dthrottle {
 
@@ -23,13 +26,13 @@ RetentionWatch::RetentionWatch(uv_loop_t* loop, Limiter& limiter, Log& log) : li
 }
 
 void RetentionWatch::OnTimer(Instant now) {
-  limiter_.LookAtRetention(now);
+  limiter_.SampleRetention(now);
   if (now < quiet_until_) return;
   const Rulebook& rules = limiter_.rules();
   std::size_t worst = 0, short_of_time = 0;
   double worst_part = 1;
   for (std::size_t i = 0; i < rules.rules().size(); ++i) {
-    const auto retention = limiter_.RetentionOf(i);
+    const auto retention = limiter_.retention().of(limiter_.tally().counter(i));
     if (!retention.has_value()) continue;
     const double part = Seconds(*retention) / Seconds(ToDuration(rules.limit(static_cast<LimitIndex>(i)).shape.depth));
     if (part >= 1) continue;
@@ -42,7 +45,7 @@ void RetentionWatch::OnTimer(Instant now) {
       "table: buckets of the rule {} are forgotten after {:.3g} s and need {:.3g} s to fill{}: table.memory is too "
       "small "
       "for so many tags",
-      rules.rules()[worst].name, Seconds(*limiter_.RetentionOf(worst)),
+      rules.rules()[worst].name, Seconds(*limiter_.retention().of(limiter_.tally().counter(worst))),
       Seconds(ToDuration(rules.limit(static_cast<LimitIndex>(worst)).shape.depth)),
       short_of_time > 1 ? fmt::format(", those of {} more rules too", short_of_time - 1) : "");
 }

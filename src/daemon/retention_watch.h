@@ -5,17 +5,17 @@
 #include <uv.h>
 
 #include "io/log.h"
+#include "io/part.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
 
-class RetentionWatch {
+class RetentionWatch final : public Part {
  public:
   // All must outlive it.
   RetentionWatch(uv_loop_t* loop, Limiter& limiter, Log& log);
 
-  // Closes the timer. The loop must run once more.
-  void Close();
+  void Close() override;
 
  private:
   void OnTimer(Instant now);

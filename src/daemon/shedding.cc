@@ -8,6 +8,8 @@
 #include "base/check.h"
 #include "config/values.h"
 #include "io/clock.h"
+#include "limiter/shedder.h"
+#include "rule/rulebook.h"
 
 namespace dthrottle {
 
@@ -120,13 +122,13 @@ void Shedding::Apply(Instant now) {
                  FormatDuration(settings_.shed.expiry));
     sample_.reset();
   }
-  const bool before = limiter_.shedding();
+  const bool before = limiter_.shedder().any();
   if (sample_) {
-    limiter_.Shed(Curve(), sample_->reading.value);
+    limiter_.shedder().Shed(limiter_.rules().shed_priorities(), Curve(), sample_->reading.value);
   } else {
-    limiter_.StopShedding();
+    limiter_.shedder().Stop();
   }
-  if (limiter_.shedding() == before) return;
+  if (limiter_.shedder().any() == before) return;
   if (before) {
     log_.Notice("shedding ends");
   } else {

@@ -14,26 +14,27 @@
 #include "config/settings.h"
 #include "io/log.h"
 #include "io/memory_gauge.h"
+#include "io/part.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
 
-class Shedding {
+class Shedding final : public Part {
  public:
   // All must outlive it.
   Shedding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log);
 
   // At the start, and when other settings and rules are in force.
   void Reload();
+  void Reload(std::vector<std::string>&) override { Reload(); }
 
   // A value for ShedSignal::kReported, in force at once. The reason if it is not wanted.
   Result<void> Report(double value);
 
   ShedStatus Status() const;
-  ShedCounts Counts() const;
+  void Count(ProcessCounts& counts) const override { counts.shed = Counts(); }
 
-  // Closes the timer. The loop must run once more.
-  void Close();
+  void Close() override;
 
  private:
   struct Measurement;
@@ -42,6 +43,7 @@ class Shedding {
     Instant at;
   };
 
+  ShedCounts Counts() const;
   void OnTimer();
   void Measure();
   void OnMeasured(const Measurement& measurement);

@@ -15,6 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::uint64_t kBatches = 64;
+constexpr std::uint64_t kStepsBetweenLooks = 1'000'000;    // of one node or link
 
 // The eigenvalue of (L - gamma/2 L^2)^+ that belongs to one of L.
 double Inverse(double lambda, double gamma) {
@@ -35,7 +36,7 @@ double Descent(const Spectrum& spectrum, double gamma) {
 class Normal {
  public:
   double operator()(Prng& prng) {
-    if (spare_) return *std::exchange(spare_, std::nullopt);
+    if (std::exchange(has_spare_, !has_spare_)) return spare_;
     const double radius = std::sqrt(-2 * std::log1p(-Uniform(prng)));
     const double angle = 2 * std::numbers::pi * Uniform(prng);
     spare_ = radius * std::sin(angle);
@@ -45,7 +46,8 @@ class Normal {
  private:
   static double Uniform(Prng& prng) { return static_cast<double>(prng.Next() >> 11) * 0x1p-53; }
 
-  std::optional<double> spare_;
+  bool has_spare_ = false;
+  double spare_ = 0;
 };
 
 double SquaredDistancesFromMean(std::span<const double> p) {
@@ -57,8 +59,8 @@ double SquaredDistancesFromMean(std::span<const double> p) {
 
 }    // namespace
 
-double ConvergenceFactor(const Spectrum& spectrum, double gamma) {
-  return std::max(std::abs(1 - gamma * Lambda2(spectrum)), std::abs(1 - gamma * LambdaN(spectrum)));
+double ConvergenceFactor(const Ends& ends, double gamma) {
+  return std::max(std::abs(1 - gamma * ends.lambda_2), std::abs(1 - gamma * ends.lambda_n));
 }
 
 std::optional<std::uint64_t> RoundsTo(double fraction, double convergence_factor) {
@@ -69,8 +71,8 @@ std::optional<std::uint64_t> RoundsTo(double fraction, double convergence_factor
   return rounds < 1e18 ? std::optional(static_cast<std::uint64_t>(rounds)) : std::nullopt;
 }
 
-double FastestCycle(const Spectrum& spectrum) {
-  return 2 / (Lambda2(spectrum) + LambdaN(spectrum));
+double FastestCycle(const Ends& ends) {
+  return 2 / (ends.lambda_2 + ends.lambda_n);
 }
 
 double Dispersion(const Spectrum& spectrum, double gamma, std::span<const double> variances) {
@@ -132,8 +134,8 @@ double ExpectedOverThrottling(std::size_t nodes, double dispersion, double limit
   return 100 * std::sqrt(static_cast<double>(nodes) * dispersion) / (std::sqrt(2 * std::numbers::pi) * limit_total);
 }
 
-Estimate SimulateDispersion(const Graph& graph, double gamma, std::span<const double> variances, std::uint64_t rounds,
-                            Prng& prng) {
+std::optional<Estimate> SimulateDispersion(const Graph& graph, double gamma, std::span<const double> variances,
+                                           std::uint64_t rounds, Prng& prng, const Going& going) {
   DT_CHECK(variances.size() == graph.size() && rounds >= 10 * kBatches);
   std::vector<double> p(graph.size(), 0.0);
   std::vector<double> deviations;
@@ -142,7 +144,7 @@ Estimate SimulateDispersion(const Graph& graph, double gamma, std::span<const do
   std::vector<double> move(graph.size());
   const auto round = [&] {
     std::ranges::fill(move, 0.0);
-    for (const Link& link : graph.links()) {
+    for (const WeightedLink& link : graph.links()) {
       const double flow = gamma * link.weight * (p[link.a] - p[link.b]);
       move[link.a] -= flow;
       move[link.b] += flow;
@@ -150,18 +152,29 @@ Estimate SimulateDispersion(const Graph& graph, double gamma, std::span<const do
     for (std::size_t i = 0; i < p.size(); ++i) p[i] += move[i] + deviations[i] * normal(prng);
     return SquaredDistancesFromMean(p);
   };
-  for (std::uint64_t i = 0; i < rounds / 10; ++i) round();
-  double sum = 0, squares = 0;
-  for (std::uint64_t batch = 0; batch < kBatches; ++batch) {
-    double total = 0;
-    for (std::uint64_t i = 0; i < rounds / kBatches; ++i) total += round();
-    const double mean = total / static_cast<double>(rounds / kBatches);
+  const std::uint64_t settling = rounds / 10, batch = rounds / kBatches;
+  const std::uint64_t step = 1 + kStepsBetweenLooks / (graph.size() + graph.links().size());
+  double total = 0, sum = 0, squares = 0;
+  std::uint64_t batches = 0;
+  for (std::uint64_t i = 1; i <= settling + kBatches * batch; ++i) {
+    const double distances = round();
+    if (going && i % step == 0 &&
+        !going("simulating", static_cast<double>(i) / static_cast<double>(settling + rounds))) {
+      break;
+    }
+    if (i <= settling) continue;
+    total += distances;
+    if ((i - settling) % batch != 0) continue;
+    const double mean = std::exchange(total, 0) / static_cast<double>(batch);
     sum += mean;
     squares += mean * mean;
+    ++batches;
   }
-  const double mean = sum / kBatches;
-  const double variance = std::max(0.0, squares / kBatches - mean * mean) / (kBatches - 1);
-  return {mean, std::sqrt(variance)};
+  if (batches < 2) return std::nullopt;
+  const auto count = static_cast<double>(batches);
+  const double mean = sum / count;
+  const double variance = std::max(0.0, squares / count - mean * mean) / (count - 1);
+  return Estimate{mean, std::sqrt(variance)};
 }
 
 }    // namespace dthrottle::plan

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/prng.h"
@@ -24,14 +26,14 @@ inline double LambdaN(const Spectrum& spectrum) {
 }
 
 // Phi_cr, DST eq (15): by what factor differences shrink in a round in the end; 1 and more: they do not (Lemma 2).
-double ConvergenceFactor(const Spectrum& spectrum, double gamma);
+double ConvergenceFactor(const Ends& ends, double gamma);
 
 // Rounds until differences are `fraction` (0 to 1) of what they were, by eq (15); none if they never are. An estimate
 // for the slowest mode: others fade sooner.
 std::optional<std::uint64_t> RoundsTo(double fraction, double convergence_factor);
 
 // DST eq (27): the gamma with the smallest Phi_cr, 2 / (lambda_2 + lambda_n).
-double FastestCycle(const Spectrum& spectrum);
+double FastestCycle(const Ends& ends);
 
 // Phi_ss, DST eq (20), for a diagonal Cov(v): expected sum of squared distances of the p_i from their mean when
 // requests change by independent v_i each cycle. `variances` holds the v_i's, one a node. Infinite unless stable (Lemma
@@ -63,6 +65,9 @@ double SmallCycleDispersion(const Spectrum& spectrum, double variance);
 // Not in DST; the ratio of its Table 4's 6.2 and 2.8 % follows from it, and both with a limit of 372 in total.
 double ExpectedOverThrottling(std::size_t nodes, double dispersion, double limit_total);
 
+// Told what is being done, and which part of it is done, 0 to 1; false: end with what there is. Empty: nobody watches.
+using Going = std::function<bool(std::string_view what, std::optional<double> part)>;
+
 // An average over a simulation, and how sure it is.
 struct Estimate {
   double mean = 0;
@@ -70,8 +75,9 @@ struct Estimate {
 };
 
 // Phi_ss by simulating eq (18) with normal v, after a tenth as many rounds to forget the start. `rounds` >= 640.
-// Slow to settle where Phi_cr is near 1. REQUIRES: Stable(gamma, LambdaN).
-Estimate SimulateDispersion(const Graph& graph, double gamma, std::span<const double> variances, std::uint64_t rounds,
-                            Prng& prng);
+// Slow to settle where Phi_cr is near 1. `going` is asked every so many rounds; where it says no, the rounds until then
+// count, or none are enough for an estimate. REQUIRES: Stable(gamma, LambdaN).
+std::optional<Estimate> SimulateDispersion(const Graph& graph, double gamma, std::span<const double> variances,
+                                           std::uint64_t rounds, Prng& prng, const Going& going = {});
 
 }    // namespace dthrottle::plan

@@ -45,7 +45,7 @@ class Problem {
     return blocks_.size();
   }
   // `factor` L_e at the unknown, for links in order from unknown 0.
-  void AddLinks(std::size_t block, std::span<const Link> links, double factor) {
+  void AddLinks(std::size_t block, std::span<const WeightedLink> links, double factor) {
     for (std::size_t e = 0; e < links.size(); ++e) {
       const auto [a, b] = std::minmax(links[e].a, links[e].b);
       Coefficient(e, block, a, a, factor);
@@ -174,7 +174,7 @@ Spectrum Weighted(const Graph& graph, std::span<const double> u) {
   // Zero weights may leave the constant vector not alone at 0: lift it out of the way, then back to the front.
   std::vector<double> matrix(n * n, -1.0 / static_cast<double>(n));
   for (std::size_t e = 0; e < u.size(); ++e) {
-    const Link& link = graph.links()[e];
+    const WeightedLink& link = graph.links()[e];
     matrix[link.a * n + link.a] += u[e];
     matrix[link.b * n + link.b] += u[e];
     matrix[link.a * n + link.b] -= u[e];
@@ -196,7 +196,7 @@ std::vector<double> NotNegative(std::span<const double> x) {
   return u;
 }
 
-double Quadratic(std::span<const double> matrix, std::size_t n, const Link& link) {
+double Quadratic(std::span<const double> matrix, std::size_t n, const WeightedLink& link) {
   return matrix[link.a * n + link.a] + matrix[link.b * n + link.b] - matrix[link.a * n + link.b] -
          matrix[link.b * n + link.a];
 }
@@ -223,7 +223,7 @@ double FastestBound(const Graph& graph, const Solution& solution) {
     for (std::size_t j = 0; j < n; ++j) s[i * n + j] += part * (part * all - row[i] - row[j]);
   }
   double excess = 0;
-  for (const Link& link : graph.links()) excess = std::max(excess, Quadratic(s, n, link));
+  for (const WeightedLink& link : graph.links()) excess = std::max(excess, Quadratic(s, n, link));
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) s[i * n + j] -= excess / 2 * ((i == j ? 1 : 0) - part);
   }

@@ -102,6 +102,11 @@ Result<NamedGraph> Generate(std::string_view what) {
                               : numbers[0];
   if (n < 2 || n > kNodesMax) return wrong(fmt::format("2 to {} nodes are allowed", kNodesMax));
   const auto nodes = static_cast<std::uint32_t>(n);
+  const std::uint64_t links = kind == "complete"                        ? n * (n - 1) / 2
+                              : kind == "regular" && numbers.size() > 1 ? n * std::min(numbers[1], n) / 2
+                              : kind == "random" && numbers.size() > 1  ? numbers[1]
+                                                                        : n;
+  if (links > kLinksMax) return wrong(fmt::format("at most {} links are allowed", kLinksMax));
   if (numbers.size() == 1) {
     if (kind == "ring") return Named(n, RingPairs(nodes));
     if (kind == "path") return Named(n, PathPairs(nodes));

@@ -69,6 +69,7 @@ class Builder {
     if (!is_new) {
       return Wrong(line, fmt::format("{} and {} are linked already, in line {}", Shown(from), Shown(to), seen->second));
     }
+    if (links_.size() == kLinksMax) return Wrong(line, fmt::format("more than {} links", kLinksMax));
     links_.push_back({*a, *b, weight});
     return {};
   }
@@ -106,13 +107,13 @@ class Builder {
       sorted.push_back(std::move(names_[i]));
     }
     names_ = std::move(sorted);
-    for (Link& link : links_) link = {place[link.a], place[link.b], link.weight};
+    for (WeightedLink& link : links_) link = {place[link.a], place[link.b], link.weight};
   }
 
   std::string file_;
   std::vector<std::string> names_;
   std::map<std::string, std::uint32_t, std::less<>> nodes_;
-  std::vector<Link> links_;
+  std::vector<WeightedLink> links_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, std::size_t> lines_;    // of links, smaller node first
 };
 

@@ -1,7 +1,6 @@
 // Graphs as people write them: lists of links, DOT, names of well-known graphs, and the settings of a fleet.
 //
-// Whatever is wrong is an error that names the file, the line and what is allowed. Sizes are bounded: the planner works
-// on dense matrices.
+// Whatever is wrong is an error that names the file, the line and what is allowed. Sizes are bounded.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,8 @@
 
 namespace dthrottle::plan {
 
-inline constexpr std::uint32_t kNodesMax = 1000;
+inline constexpr std::uint32_t kNodesMax = 10'000;
+inline constexpr std::size_t kLinksMax = 1'000'000;
 inline constexpr std::size_t kGraphBytesMax = std::size_t{32} << 20;
 inline constexpr std::size_t kNodeNameBytesMax = 255;
 inline constexpr double kWeightMin = 1e-9, kWeightMax = 1e9;
@@ -55,9 +55,9 @@ struct HostSettings {
   Settings settings;
 };
 
-// Who connects to whom: a node a host, called peers.name or else by its file; a link of weight 1 if either connects to
-// the other. An address in peers.connect is the host that binds it, or the one whose name and port it is. One that is
-// nobody's becomes a node of its own, and a note.
+// The graph of a fleet's connections: a node a host, called peers.name or else by its file; a link of weight 1 if
+// either connects to the other. An address in peers.connect is the host that binds it, or the one whose name and port
+// it is. One that is nobody's becomes a node of its own, and a note.
 Result<NamedGraph> FleetGraph(std::span<const HostSettings> hosts);
 
 }    // namespace dthrottle::plan

@@ -3,19 +3,22 @@
 #include <sysexits.h>
 #include <CLI/CLI.hpp>
 
-#include <iostream>
-#include <iterator>
+#include <csignal>
 #include <string>
 #include <vector>
 
 #include "config/load.h"
 #include "io/files.h"
-#include "plan/graph_reader.h"
+#include "io/progress.h"
+#include "plan/input.h"
+#include "plan/model/model.h"
 #include "plan/plan.h"
 #include "plan/render.h"
 
 namespace dthrottle::plan {
 namespace {
+
+constexpr int kInterrupted = 128 + SIGINT;    // as a shell has it
 
 struct Options {
   std::string graph;
@@ -27,34 +30,6 @@ struct Options {
   std::int64_t rounds = -1;                     // -1: not given
   Question question;
 };
-
-int Complain(int status, const std::string& message) {
-  fmt::print(stderr, "dthrottle-plan: {}\n", message);
-  return status;
-}
-
-// What was asked for, or the status to exit with, after a word to standard error.
-struct Input {
-  std::optional<NamedGraph> graph;
-  std::string source;
-  int status = EX_OK;
-};
-
-Input Refused(int status, const std::string& message) {
-  return {std::nullopt, "", Complain(status, message)};
-}
-
-Input Take(Result<NamedGraph> graph, const std::string& source, int status) {
-  if (!graph) return Refused(status, graph.error().message);
-  return {*std::move(graph), source, EX_OK};
-}
-
-Input ReadStandardInput() {
-  std::string text(kGraphBytesMax + 1, '\0');
-  std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(std::cin.gcount()));
-  return Take(ParseGraph(text, "standard input"), "standard input", EX_DATAERR);
-}
 
 Input ReadSettings(Options& options) {
   std::vector<HostSettings> hosts;
@@ -75,13 +50,7 @@ Input ReadSettings(Options& options) {
 
 Input ReadInput(Options& options) {
   if (!options.settings.empty()) return ReadSettings(options);
-  if (IsGenerator(options.graph)) return Take(Generate(options.graph), options.graph, EX_USAGE);
-  if (options.graph == "-") return ReadStandardInput();
-  const auto text = ReadFile(options.graph, kGraphBytesMax);
-  if (!text) {
-    return Refused(EX_NOINPUT, fmt::format("{}; without a file: {}", text.error().message, kGenerators));
-  }
-  return Take(ParseGraph(*text, options.graph), options.graph, EX_DATAERR);
+  return ReadGraph(options.graph);
 }
 
 void AddOptions(CLI::App& app, Options& options) {
@@ -93,6 +62,9 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--sigma,-s", question.sigma, "Standard deviation of a node's change of requests in a cycle")
       ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
+  app.add_option("--variances", question.variances, "Instead, for Phi_ss: the variance of each node's change, in order")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1e18));
   app.add_option("--limit", options.limit, "Sum of all limits, requests a cycle: foretell over-throttling")
       ->check(CLI::Range(1e-9, 1e18));
   app.add_option("--period", options.period_s, "Seconds a round takes")->check(CLI::Range(1e-6, 1e6));
@@ -132,11 +104,14 @@ int Main(int argc, char** argv) {
   CLI::App app("Says in advance what a graph of hosts that share capacity will do.", "dthrottle-plan");
   Options options;
   AddOptions(app, options);
+  int status = EX_OK;    // of `model`
+  AddModelCommand(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
   }
+  if (!app.get_subcommands().empty()) return status;
   if (options.graph.empty() == options.settings.empty()) {
     return Complain(EX_USAGE, "one graph is needed: GRAPH, or --settings FILE...");
   }
@@ -153,9 +128,15 @@ int Main(int argc, char** argv) {
   Input input = ReadInput(options);
   if (!input.graph) return input.status;
   Prng prng(options.seed);
-  const Result<Plan> plan = MakePlan(*std::move(input.graph), input.source, options.question, prng);
+  std::optional<Progress> progress("dthrottle-plan");
+  const Result<Plan> plan =
+      MakePlan(*std::move(input.graph), input.source, options.question, prng,
+               [&](std::string_view what, std::optional<double> part) { return progress->At(what, part); });
+  progress.reset();
   if (!plan) return Complain(EX_DATAERR, plan.error().message);
-  return Write(*plan, options);
+  status = Write(*plan, options);
+  if (status != EX_OK || !plan->interrupted) return status;
+  return Complain(kInterrupted, "interrupted: what was not reached is left out");
 }
 
 }    // namespace

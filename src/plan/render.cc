@@ -16,7 +16,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kRowsMax = 40;
-constexpr std::uint32_t kMatrixNodesMax = 100;    // whose resistances between all pairs are in the JSON
 constexpr int kPlotPoints = 400;
 
 // "label   text", labels of one width.
@@ -57,9 +56,29 @@ void Shape(std::string& out, const Plan& plan) {
                    plan.stable_below_simple));
   Line(out, "fastest cycle",
        fmt::format("gamma {:.6g} (27): Phi_cr {:.6g}", plan.best.fastest_cycle, plan.best.convergence_factor));
+  if (!plan.whole()) return Line(out, "GDRL gain", fmt::format("at most {:.6g} (GDRL 15)", plan.gdrl_gain_max));
   Line(out, "steadiest cycle",
        fmt::format("gamma {:.6g} (31): Phi_ss {:.6g}", plan.best.steadiest_cycle, plan.best.dispersion));
   Line(out, "GDRL gain", fmt::format("at most {:.6g} (GDRL 15)", plan.gdrl_gain_max));
+}
+
+void Dispersions(std::string& out, const Plan& plan) {
+  const std::string simulated =
+      plan.simulated ? fmt::format("{:.6g} +- {:.2g} simulated", plan.simulated->mean, plan.simulated->standard_error)
+                     : "";
+  if (!plan.whole()) {
+    const std::string why = plan.rounds_to_simulate > 0
+                                ? fmt::format("not simulated: that takes --rounds {}", plan.rounds_to_simulate)
+                                : "not simulated";
+    return Line(out, "Phi_ss", plan.simulated ? simulated : why);
+  }
+  Line(out, "Phi_ss", fmt::format("{} (20), Cov(v) = sigma^2 I", Value(plan.dispersion)));
+  if (plan.simulated) Line(out, "", simulated);
+  if (plan.dispersion_of_variances) {
+    Line(out, "", fmt::format("{} (20), Cov(v) = diag(variances)", Value(*plan.dispersion_of_variances)));
+  }
+  Line(out, "", fmt::format("{} (24), Cov(v) = gamma sigma^2 I", Value(plan.dispersion_eq24)));
+  Line(out, "", fmt::format("{} (25), that for short cycles", Value(plan.dispersion_eq25)));
 }
 
 void AtGamma(std::string& out, const Plan& plan) {
@@ -70,16 +89,11 @@ void AtGamma(std::string& out, const Plan& plan) {
     if (plan.seconds_to_settle) speed += ", " + Duration(*plan.seconds_to_settle);
   }
   Line(out, "Phi_cr", fmt::format("{} (15): {}", Value(plan.convergence_factor), speed));
-  Line(out, "Phi_ss", fmt::format("{} (20), Cov(v) = sigma^2 I", Value(plan.dispersion)));
-  if (plan.simulated) {
-    Line(out, "", fmt::format("{:.6g} +- {:.2g} simulated", plan.simulated->mean, plan.simulated->standard_error));
-  }
-  Line(out, "", fmt::format("{} (24), Cov(v) = gamma sigma^2 I", Value(plan.dispersion_eq24)));
-  Line(out, "", fmt::format("{} (25), that for short cycles", Value(plan.dispersion_eq25)));
+  Dispersions(out, plan);
   if (plan.over_throttling) {
     Line(out, "over-throttling", fmt::format("{:.4g} % while demand sits at the limit", *plan.over_throttling));
   }
-  Line(out, "resistance", fmt::format("{:.6g} over all pairs of nodes (2)", plan.resistance_total));
+  if (plan.whole()) Line(out, "resistance", fmt::format("{:.6g} over all pairs of nodes (2)", plan.resistance_total));
 }
 
 void DesignLine(std::string& out, std::string_view label, std::string_view symbol,
@@ -101,27 +115,33 @@ void Links(std::string& out, const Plan& plan) {
   if (!plan.fastest) Line(out, "", "not asked for");
   const auto& names = plan.graph.names;
   const auto links = plan.graph.graph.links();
-  const std::size_t width = Widest(names), n = names.size();
+  const std::size_t width = Widest(names);
   const Design *fastest = Have(plan.fastest), *robust = Have(plan.robust);
-  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:<{}} {:>10} {:>10}{}{}\n", "link", width, "", width, "weight",
-                 "resistance", fastest ? fmt::format(" {:>10}", "fastest") : "",
-                 robust ? fmt::format(" {:>10}", "robust") : "");
+  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:<{}} {:>10}{}{}{}\n", "link", width, "", width, "weight",
+                 plan.whole() ? fmt::format(" {:>10}", "resistance") : "",
+                 fastest ? fmt::format(" {:>10}", "fastest") : "", robust ? fmt::format(" {:>10}", "robust") : "");
   for (std::size_t e = 0; e < std::min(links.size(), kRowsMax); ++e) {
     const auto [a, b, weight] = links[e];
-    fmt::format_to(std::back_inserter(out), "{:<{}} {:<{}} {:>10.6g} {:>10.4f}{}{}\n", names[a], width, names[b], width,
-                   weight, plan.resistances[a * n + b], fastest ? fmt::format(" {:>10.6f}", fastest->weights[e]) : "",
+    fmt::format_to(std::back_inserter(out), "{:<{}} {:<{}} {:>10.6g}{}{}{}\n", names[a], width, names[b], width, weight,
+                   plan.whole() ? fmt::format(" {:>10.4f}", plan.resistances[e]) : "",
+                   fastest ? fmt::format(" {:>10.6f}", fastest->weights[e]) : "",
                    robust ? fmt::format(" {:>10.6f}", robust->weights[e]) : "");
   }
   if (links.size() > kRowsMax) fmt::format_to(std::back_inserter(out), "and {} more\n", links.size() - kRowsMax);
 }
 
+std::string Centrality(double value) {
+  return std::isinf(value) ? "infinite" : fmt::format("{:.4f}", value);
+}
+
 void Nodes(std::string& out, const Plan& plan) {
   const auto& names = plan.graph.names;
   const std::size_t width = Widest(names);
-  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:>6} {:>11}\n", "node", width, "links", "centrality");
+  fmt::format_to(std::back_inserter(out), "\n{:<{}} {:>6}{}\n", "node", width, "links",
+                 plan.whole() ? fmt::format(" {:>11}", "centrality") : "");
   for (std::uint32_t i = 0; i < std::min(names.size(), kRowsMax); ++i) {
-    fmt::format_to(std::back_inserter(out), "{:<{}} {:>6} {:>11}\n", names[i], width, plan.graph.graph.Degree(i),
-                   std::isinf(plan.centrality[i]) ? "infinite" : fmt::format("{:.4f}", plan.centrality[i]));
+    fmt::format_to(std::back_inserter(out), "{:<{}} {:>6}{}\n", names[i], width, plan.graph.graph.Degree(i),
+                   plan.whole() ? fmt::format(" {:>11}", Centrality(plan.centrality[i])) : "");
   }
   if (names.size() > kRowsMax) fmt::format_to(std::back_inserter(out), "and {} more\n", names.size() - kRowsMax);
 }
@@ -219,6 +239,7 @@ std::string RenderJson(const Plan& plan) {
   out["rounds_to_settle"] = OrNull(plan.rounds_to_settle);
   out["seconds_to_settle"] = OrNull(plan.seconds_to_settle);
   out["phi_ss"] = plan.dispersion;
+  out["phi_ss_of_variances"] = OrNull(plan.dispersion_of_variances);
   out["phi_ss_eq24"] = plan.dispersion_eq24;
   out["phi_ss_eq25"] = plan.dispersion_eq25;
   out["phi_ss_simulated"] =
@@ -228,20 +249,20 @@ std::string RenderJson(const Plan& plan) {
   out["resistance_total"] = plan.resistance_total;
   out["nodes"] = Json::array();
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
-    out["nodes"].push_back({{"name", names[i]}, {"links", graph.Degree(i)}, {"centrality", plan.centrality[i]}});
+    out["nodes"].push_back(
+        {{"name", names[i]}, {"links", graph.Degree(i)}, {"centrality", plan.whole() ? plan.centrality[i] : kUnknown}});
   }
   out["links"] = Json::array();
-  for (const Link& link : graph.links()) {
+  for (std::size_t e = 0; e < graph.links().size(); ++e) {
+    const WeightedLink& link = graph.links()[e];
     out["links"].push_back({{"a", names[link.a]},
                             {"b", names[link.b]},
                             {"weight", link.weight},
-                            {"resistance", plan.resistances[link.a * graph.size() + link.b]}});
+                            {"resistance", plan.whole() ? plan.resistances[e] : kUnknown}});
   }
-  if (graph.size() <= kMatrixNodesMax) {
-    for (std::uint32_t i = 0; i < graph.size(); ++i) {
-      const auto row = plan.resistances.begin() + static_cast<std::ptrdiff_t>(i * graph.size());
-      out["resistances"].push_back(std::vector<double>(row, row + graph.size()));
-    }
+  for (std::size_t i = 0; !plan.resistances_of_all.empty() && i < graph.size(); ++i) {
+    const auto row = plan.resistances_of_all.begin() + static_cast<std::ptrdiff_t>(i * graph.size());
+    out["resistances"].push_back(std::vector<double>(row, row + graph.size()));
   }
   out["fastest"] = ToJson(plan.fastest);
   out["most_robust"] = ToJson(plan.robust);
@@ -259,14 +280,14 @@ std::string RenderDot(const Plan& plan) {
   const Design *fastest = Have(plan.fastest), *robust = Have(plan.robust);
   std::string out = "graph plan {\n";
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
-    fmt::format_to(std::back_inserter(out), "  {} [centrality=\"{:.6g}\"];\n", Quoted(plan.graph.names[i]),
-                   plan.centrality[i]);
+    fmt::format_to(std::back_inserter(out), "  {}{};\n", Quoted(plan.graph.names[i]),
+                   plan.whole() ? fmt::format(" [centrality=\"{:.6g}\"]", plan.centrality[i]) : "");
   }
   for (std::size_t e = 0; e < graph.links().size(); ++e) {
-    const Link& link = graph.links()[e];
-    fmt::format_to(std::back_inserter(out), "  {} -- {} [weight=\"{}\", resistance=\"{:.6g}\"{}{}];\n",
-                   Quoted(plan.graph.names[link.a]), Quoted(plan.graph.names[link.b]), link.weight,
-                   plan.resistances[link.a * graph.size() + link.b],
+    const WeightedLink& link = graph.links()[e];
+    fmt::format_to(std::back_inserter(out), "  {} -- {} [weight=\"{}\"{}{}{}];\n", Quoted(plan.graph.names[link.a]),
+                   Quoted(plan.graph.names[link.b]), link.weight,
+                   plan.whole() ? fmt::format(", resistance=\"{:.6g}\"", plan.resistances[e]) : "",
                    fastest ? fmt::format(", fastest=\"{:.6g}\"", fastest->weights[e]) : "",
                    robust ? fmt::format(", robust=\"{:.6g}\"", robust->weights[e]) : "");
   }
@@ -274,6 +295,7 @@ std::string RenderDot(const Plan& plan) {
 }
 
 Result<void> Plot(const Plan& plan, const std::filesystem::path& file, const std::string& gnuplot) {
+  if (!plan.whole()) return Fail(fmt::format("only graphs of up to {} nodes are drawn", kDenseNodesMax));
   return DrawPicture({.width = 900, .height = 420, .script = Script(plan, Decompose(plan.graph.graph))}, file, gnuplot);
 }
 

@@ -10,7 +10,7 @@
 
 namespace dthrottle::plan {
 
-// Lines for a terminal. Of nodes and links the first 40 each.
+// Lines for a terminal, with the first 40 nodes and the first 40 links.
 std::string RenderText(const Plan& plan);
 
 // One JSON object, all that there is; what is infinite or was not computed is null. man/dthrottle-plan.1 lists members.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/check.h"
 
@@ -30,26 +31,21 @@ Spectrum Decompose(const Graph& graph) {
 
 namespace {
 
-// An eigenvalue of A, and the squared length of the part of c in its eigenspace.
-struct Pole {
-  double at;
-  double weight;
-};
-
-// The root x of f(x) = 1 + sum weight_k / (at_k - x) between pole k and the one above it, or `limit`. There f rises
+// The root x of f(x) = 1 + sum part_k^2 / (at_k - x) between pole k and the one above it, or `limit`. There f rises
 // from minus infinity; times the distances to the two poles it is finite at both ends, falls through 0, and is nearly a
 // line, so regula falsi finds the root in some ten steps (Illinois: an end that stays for two steps counts half).
-double SecularRoot(std::span<const Pole> poles, std::size_t k, double limit) {
+template <class Poles>
+double SecularRoot(const Poles& poles, std::size_t k, double limit) {
   const bool last = k + 1 == poles.size();
   const double above = last ? limit : poles[k + 1].at;
   const auto f = [&](double x) {
     double sum = 1;
-    for (const Pole& pole : poles) sum += pole.weight / (pole.at - x);
+    for (const auto& pole : poles) sum += pole.part * pole.part / (pole.at - x);
     return sum * (poles[k].at - x) * (last ? 1 : above - x);
   };
   double low = poles[k].at, high = above;
-  double at_low = poles[k].weight * (last ? 1 : above - low),
-         at_high = last ? f(above) : -poles[k + 1].weight * (above - low);
+  double at_low = poles[k].part * poles[k].part * (last ? 1 : above - low),
+         at_high = last ? f(above) : -poles[k + 1].part * poles[k + 1].part * (above - low);
   int stayed = 0;    // steps in which only one end moved: below 0 the lower one
   for (int step = 0; step < 200; ++step) {
     const double x = low + (high - low) * (at_low / (at_low - at_high));
@@ -70,37 +66,70 @@ double SecularRoot(std::span<const Pole> poles, std::size_t k, double limit) {
   return low + (high - low) / 2;
 }
 
+double SquaredLength(std::span<const double> vector) {
+  return std::inner_product(vector.begin(), vector.end(), vector.begin(), 0.0);
+}
+
 }    // namespace
 
-std::vector<double> ValuesAfterRankOne(const Spectrum& spectrum, std::span<const double> c) {
-  const std::size_t n = spectrum.size();
-  DT_CHECK(c.size() == n);
-  const auto side = static_cast<Eigen::Index>(n);
-  const Eigen::Map<const Eigen::MatrixXd> vectors(spectrum.vectors.data(), side, side);    // a column each
-  const Eigen::Map<const Eigen::VectorXd> added(c.data(), side);
-  const Eigen::VectorXd parts = vectors.transpose() * added;
-  const double length = parts.squaredNorm();
-
-  // An eigenvalue stays where c has no part in its eigenspace, and all but one of equal ones do.
-  const double same = 1e-12 * (std::abs(spectrum.values.back()) + length);
-  std::vector<double> values;
-  std::vector<Pole> poles;
-  for (std::size_t k = 0; k < n; ++k) {
-    const double part = parts[static_cast<Eigen::Index>(k)], weight = part * part;
-    if (!poles.empty() && spectrum.values[k] - poles.back().at <= same) {
-      poles.back().weight += weight;
-      values.push_back(spectrum.values[k]);
-    } else if (weight <= 1e-24 * length) {
-      values.push_back(spectrum.values[k]);
+RankOneChange::RankOneChange(std::span<const double> values, std::span<const double> parts) {
+  const std::size_t n = values.size();
+  DT_CHECK(parts.size() == n && n > 0);
+  const double length = SquaredLength(parts);
+  const double same = 1e-12 * (std::abs(values.back()) + length);
+  for (std::size_t first = 0, last = 1; first < n; first = last++) {
+    while (last < n && values[last] - values[first] <= same) ++last;
+    // An eigenvalue stays where c has no part in its eigenspace, and all but one of equal ones do.
+    if (SquaredLength(parts.subspan(first, last - first)) <= 1e-24 * length) {
+      for (std::size_t k = first; k < last; ++k) origins_.push_back({values[k], false, k});
     } else {
-      poles.push_back({spectrum.values[k], weight});
+      Group(values, parts, first, last);
     }
   }
-  for (std::size_t k = 0; k < poles.size(); ++k) {
-    values.push_back(SecularRoot(poles, k, poles[k].at + length));
+  for (std::size_t k = 0; k < poles_.size(); ++k) {
+    origins_.push_back({SecularRoot(poles_, k, poles_[k].at + length), true, k});
   }
-  std::ranges::sort(values);
-  return values;
+  std::ranges::stable_sort(origins_, {}, &Origin::value);
+  for (const Origin& origin : origins_) values_.push_back(origin.value);
+}
+
+void RankOneChange::Group(std::span<const double> values, std::span<const double> parts, std::size_t first,
+                          std::size_t last) {
+  std::vector<double> normal(parts.begin() + static_cast<std::ptrdiff_t>(first),
+                             parts.begin() + static_cast<std::ptrdiff_t>(last));
+  double part = normal[0];
+  if (normal.size() > 1) {    // Householder: away from the first direction, so that nothing cancels
+    part = std::copysign(std::sqrt(SquaredLength(normal)), -normal[0]);
+    normal[0] -= part;
+    const double scale = std::sqrt(2 / SquaredLength(normal));
+    for (double& value : normal) value *= scale;
+    mirrors_.push_back({first, std::move(normal)});
+  }
+  poles_.push_back({values[first], part, first});
+  for (std::size_t k = first + 1; k < last; ++k) origins_.push_back({values[k], false, k});
+}
+
+std::vector<double> RankOneChange::Coordinates(std::vector<double> vector) const {
+  DT_CHECK(vector.size() == values_.size());
+  for (const Mirror& mirror : mirrors_) {
+    const auto begin = vector.begin() + static_cast<std::ptrdiff_t>(mirror.first);
+    const double along = std::inner_product(mirror.normal.begin(), mirror.normal.end(), begin, 0.0);
+    for (std::size_t i = 0; i < mirror.normal.size(); ++i) vector[mirror.first + i] -= along * mirror.normal[i];
+  }
+  std::vector<double> out;
+  for (const Origin& origin : origins_) out.push_back(origin.moved ? Along(origin.value, vector) : vector[origin.from]);
+  return out;
+}
+
+double RankOneChange::Along(double value, std::span<const double> vector) const {
+  double sum = 0, length = 0;
+  for (const Pole& pole : poles_) {
+    if (pole.at == value) return vector[pole.index];    // a root that rounding puts onto a pole
+    const double entry = pole.part / (pole.at - value);
+    sum += entry * vector[pole.index];
+    length += entry * entry;
+  }
+  return sum / std::sqrt(length);
 }
 
 std::vector<double> Apply(const Spectrum& spectrum, const std::function<double(double)>& f, std::size_t first) {

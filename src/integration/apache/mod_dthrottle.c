@@ -44,7 +44,7 @@ struct dir_conf {
 module AP_MODULE_DECLARE_DATA dthrottle_module;
 APLOG_USE_MODULE(dthrottle);
 
-/* Of these settings, by address: every location that names a daemon shares it. Made anew for each reading. */
+/* The daemons that the settings name, by address: all locations that name one share it. Each reading makes them anew. */
 static apr_array_header_t* daemons;
 static struct daemon* default_daemon; /* where none is named */
 

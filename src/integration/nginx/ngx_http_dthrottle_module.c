@@ -1,30 +1,17 @@
 /* Asks dthrottled in the preaccess phase whether a request should be served. See README.md of src/integration.
  *
- * Each worker keeps a few connections to the daemon, and all requests that come in one turn of the loop go out in one
- * write: the queries of a connection wait in a queue, and answers come in the order of the queries. A request that
- * cannot wait any longer, or whose client has left, leaves its query behind in the queue, so that the late answer is
- * still taken for the right one and dropped.
- *
- * It fails open. After a failure nobody asks for a while, then one request does, and the pause doubles with each
- * failure: a daemon that is gone costs nothing, and one that hangs costs one request its timeout, now and then.
+ * Here are the phase, the variables and the directives; ngx_dthrottle_daemon.h has the way to a daemon.
  */
 #include <ngx_config.h>
 #include <ngx_core.h>
-#include <ngx_event.h>
 #include <ngx_http.h>
+
+#include "ngx_dthrottle_daemon.h"
 
 #define DTHROTTLE_DEFAULT_SERVER "unix:/run/dthrottle/query.sock"
 #define DTHROTTLE_CONNECTIONS 2 /* of a worker to one daemon, unless the settings say otherwise */
 #define DTHROTTLE_CONNECTIONS_MAX 64
-#define DTHROTTLE_DEEP 64            /* queries on a connection from which on another one is better */
-#define DTHROTTLE_EARLY 16           /* queries that do not wait for the end of the turn */
-#define DTHROTTLE_QUERIES_MAX 1024   /* on one connection; whoever comes then is served unasked */
-#define DTHROTTLE_OUT_BYTES 65536    /* queries that the socket has not taken yet */
 #define DTHROTTLE_TAG_BYTES_MAX 4096 /* longer tags are cut, so they fit, and are throttled together */
-#define DTHROTTLE_BACKOFF_MIN 10     /* ms */
-#define DTHROTTLE_BACKOFF_MAX 5000   /* ms */
-#define DTHROTTLE_ANSWER_BYTES 3     /* "OK\n" or "NO\n" */
-#define DTHROTTLE_NS_PER_US 1000
 #define DTHROTTLE_US_PER_S 1000000
 
 typedef enum {
@@ -43,61 +30,22 @@ static ngx_str_t dthrottle_status_names[] = {
     ngx_string("OPEN_TIMEOUT"), ngx_string("OPEN_ERROR"), ngx_string("OPEN_BACKOFF"), ngx_string("OPEN_FULL"),
 };
 
-typedef struct dthrottle_server_s dthrottle_server_t;
-typedef struct dthrottle_connection_s dthrottle_connection_t;
-typedef struct dthrottle_ctx_s dthrottle_ctx_t;
-
-/* A query that the daemon has not answered. It outlives its request. */
-typedef struct {
-  ngx_queue_t queue;
-  dthrottle_connection_t* connection;
-  dthrottle_ctx_t* ctx; /* NULL: nobody waits for the answer any more */
-  ngx_msec_t begin;
-  unsigned retried : 1;
-  unsigned probe : 1; /* finds out whether the daemon is back */
-} dthrottle_query_t;
-
-struct dthrottle_connection_s {
-  dthrottle_server_t* server;
-  ngx_connection_t* peer; /* NULL: not connected */
-  ngx_queue_t queries;    /* oldest first */
-  ngx_uint_t query_count;
-  u_char *out, *out_begin, *out_end; /* queries to send */
-  u_char answer[DTHROTTLE_ANSWER_BYTES];
-  ngx_uint_t answer_bytes; /* of it that have come */
-  ngx_event_t flush;
-  unsigned connecting : 1;
-  unsigned heard : 1; /* the daemon has answered on it */
-};
-
-/* A daemon, as a worker sees it. The settings make it; each worker has a copy of its own once it is forked. */
-struct dthrottle_server_s {
-  ngx_str_t name;
-  struct sockaddr* sockaddr;
-  socklen_t socklen;
-  ngx_uint_t connection_count;
-  dthrottle_connection_t* connections;
-  ngx_queue_t free_queries;
-
-  ngx_uint_t failures; /* in a row */
-  ngx_msec_t failed_at;
-  ngx_msec_t retry_at;
-  unsigned probing : 1;
-};
-
 /* What is known of a request, which asks once, whatever becomes of it. */
-struct dthrottle_ctx_s {
+typedef struct {
   ngx_http_request_t* request;
-  dthrottle_query_t* query; /* NULL: not waiting */
-  ngx_str_t tag;            /* and LF */
-  ngx_event_t timer;
+  dthrottle_daemon_t* server; /* NULL: not asked */
+  struct dthrottle_question question;
+  enum dthrottle_verdict verdict;
+  ngx_str_t tag;
+  const char* tag_data;
   dthrottle_status_t status;
-  uint64_t begin_us, took_us;
+  uint64_t took_us;
+  unsigned waiting : 1;
   unsigned applied : 1; /* the status has had its effect */
-};
+} dthrottle_ctx_t;
 
 typedef struct {
-  ngx_array_t servers; /* of dthrottle_server_t* */
+  ngx_array_t servers; /* of dthrottle_daemon_t* */
 } dthrottle_main_conf_t;
 
 typedef struct {
@@ -107,62 +55,18 @@ typedef struct {
   ngx_uint_t status;
   ngx_msec_t timeout;
   ngx_uint_t log_level;
-  dthrottle_server_t* server;
+  dthrottle_daemon_t* server;
 } dthrottle_loc_conf_t;
 
 extern ngx_module_t ngx_http_dthrottle_module;
 
-static void dthrottle_flush(ngx_event_t* event);
-static void dthrottle_read(ngx_event_t* event);
-static void dthrottle_write(ngx_event_t* event);
-
-static uint64_t dthrottle_now_us(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (uint64_t)t.tv_sec * DTHROTTLE_US_PER_S + (uint64_t)t.tv_nsec / DTHROTTLE_NS_PER_US;
-}
-
-/* ---- Failing and trying again ---- */
-
-static ngx_flag_t dthrottle_backs_off(dthrottle_server_t* server) {
-  return server->failures > 0 && (server->probing || (ngx_msec_int_t)(ngx_current_msec - server->retry_at) < 0);
-}
-
-/* Of queries that fail together the first counts, not each. Says whether this one did; then, and only then, it is in
- * the log. */
-static ngx_flag_t dthrottle_failed(dthrottle_server_t* server, ngx_msec_t begin, const char* what) {
-  ngx_msec_t pause = DTHROTTLE_BACKOFF_MIN;
-  ngx_uint_t i;
-  server->probing = 0;
-  if (server->failures > 0 && (ngx_msec_int_t)(begin - server->failed_at) <= 0) return 0;
-  server->failures++;
-  for (i = 1; i < server->failures && pause < DTHROTTLE_BACKOFF_MAX; i++) pause *= 2;
-  pause = ngx_min(pause, DTHROTTLE_BACKOFF_MAX);
-  pause -= (ngx_msec_t)ngx_random() % (pause / 4 + 1); /* so that workers do not come back all at once */
-  server->failed_at = ngx_current_msec;
-  server->retry_at = ngx_current_msec + pause;
-  ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "dthrottle: %V %s, requests are served unasked for %M ms",
-                &server->name, what, pause);
-  return 1;
-}
-
-static void dthrottle_succeeded(dthrottle_server_t* server) {
-  if (server->failures == 0) return;
-  server->failures = 0;
-  server->probing = 0;
-  ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0, "dthrottle: %V answers again", &server->name);
-}
-
 /* ---- Requests ---- */
 
 /* Lets a request go on that has been waiting. It may be gone when this returns, and others too. */
-static void dthrottle_resume(dthrottle_ctx_t* ctx, dthrottle_status_t status) {
+static void resume(dthrottle_ctx_t* ctx) {
   ngx_http_request_t* r = ctx->request;
   ngx_connection_t* c = r->connection;
-  ctx->query = NULL;
-  ctx->status = status;
-  ctx->took_us = dthrottle_now_us() - ctx->begin_us;
-  if (ctx->timer.timer_set) ngx_del_timer(&ctx->timer);
+  ctx->waiting = 0;
   ngx_http_set_log_request(c->log, r);
   r->read_event_handler = ngx_http_block_reading;
   r->write_event_handler = ngx_http_core_run_phases;
@@ -170,305 +74,59 @@ static void dthrottle_resume(dthrottle_ctx_t* ctx, dthrottle_status_t status) {
   ngx_http_run_posted_requests(c);
 }
 
-/* ---- Connections ---- */
-
-static dthrottle_query_t* dthrottle_oldest(ngx_queue_t* queries) {
-  return ngx_queue_data(ngx_queue_head(queries), dthrottle_query_t, queue);
-}
-
-static dthrottle_query_t* dthrottle_new_query(dthrottle_server_t* server) {
-  dthrottle_query_t* query;
-  if (ngx_queue_empty(&server->free_queries)) return ngx_alloc(sizeof(dthrottle_query_t), ngx_cycle->log);
-  query = dthrottle_oldest(&server->free_queries);
-  ngx_queue_remove(&query->queue);
-  return query;
-}
-
-static void dthrottle_free_query(dthrottle_server_t* server, dthrottle_query_t* query) {
-  ngx_queue_insert_head(&server->free_queries, &query->queue);
-}
-
-/* Closes the connection and moves its queries to `left`. */
-static void dthrottle_close(dthrottle_connection_t* connection, ngx_queue_t* left) {
-  ngx_queue_init(left);
-  if (!ngx_queue_empty(&connection->queries)) {
-    ngx_queue_add(left, &connection->queries);
-  }
-  ngx_queue_init(&connection->queries);
-  connection->query_count = 0;
-  connection->out_begin = connection->out_end = connection->out;
-  connection->answer_bytes = 0;
-  if (connection->flush.posted) {
-    ngx_delete_posted_event(&connection->flush);
-  }
-  if (connection->peer != NULL) ngx_close_connection(connection->peer);
-  connection->peer = NULL;
-}
-
-/* Ends queries of a connection that is closed already: what resumes here may open it again. */
-static void dthrottle_end_queries(dthrottle_server_t* server, ngx_queue_t* left, dthrottle_status_t status) {
-  while (!ngx_queue_empty(left)) {
-    dthrottle_query_t* query = dthrottle_oldest(left);
-    dthrottle_ctx_t* ctx = query->ctx;
-    ngx_queue_remove(&query->queue);
-    dthrottle_free_query(server, query);
-    if (ctx != NULL) dthrottle_resume(ctx, status);
+static void take_outcome(dthrottle_ctx_t* ctx) {
+  ctx->took_us = (uint64_t)(ngx_dthrottle_now_ns() - ctx->question.begin) / DTHROTTLE_NS_PER_US;
+  switch (ctx->question.outcome) {
+    case DTHROTTLE_SERVE:
+      ctx->status = ctx->verdict == DTHROTTLE_THROTTLE ? DTHROTTLE_THROTTLED : DTHROTTLE_SERVED;
+      break;
+    case DTHROTTLE_TIMED_OUT:
+      ctx->status = DTHROTTLE_OPEN_TIMEOUT;
+      break;
+    default:
+      ctx->status = DTHROTTLE_OPEN_ERROR;
   }
 }
 
-static void dthrottle_drop(dthrottle_connection_t* connection, dthrottle_status_t status) {
-  ngx_queue_t left;
-  dthrottle_close(connection, &left);
-  dthrottle_end_queries(connection->server, &left, status);
-}
-
-static ngx_int_t dthrottle_connect(dthrottle_connection_t* connection) {
-  dthrottle_server_t* server = connection->server;
-  ngx_peer_connection_t pc;
-  ngx_int_t rc;
-  ngx_memzero(&pc, sizeof(pc));
-  pc.sockaddr = server->sockaddr;
-  pc.socklen = server->socklen;
-  pc.name = &server->name;
-  pc.get = ngx_event_get_peer;
-  pc.log = ngx_cycle->log;
-  pc.log_error = NGX_ERROR_ERR;
-  rc = ngx_event_connect_peer(&pc);
-  /* A full backlog of a Unix socket is EAGAIN at once: declined, like nobody there. */
-  if (rc != NGX_OK && rc != NGX_AGAIN) return NGX_ERROR;
-  connection->peer = pc.connection;
-  connection->peer->data = connection;
-  connection->peer->log = ngx_cycle->log;
-  connection->peer->read->log = ngx_cycle->log;
-  connection->peer->write->log = ngx_cycle->log;
-  connection->peer->read->handler = dthrottle_read;
-  connection->peer->write->handler = dthrottle_write;
-  connection->flush.log = ngx_cycle->log; /* the log that read the settings is gone by now */
-  connection->connecting = rc == NGX_AGAIN;
-  connection->heard = 0;
-  if (server->sockaddr->sa_family != AF_UNIX) (void)ngx_tcp_nodelay(connection->peer);
-  return NGX_OK;
-}
-
-static ngx_flag_t dthrottle_has_room(dthrottle_connection_t* connection, size_t bytes) {
-  return connection->query_count < DTHROTTLE_QUERIES_MAX &&
-         (size_t)(connection->out + DTHROTTLE_OUT_BYTES - connection->out_end) >= bytes;
-}
-
-/* One on which little waits, else a new one, else the one on which least waits. NULL: none has room. */
-static dthrottle_connection_t* dthrottle_choose(dthrottle_server_t* server, size_t bytes) {
-  dthrottle_connection_t *least = NULL, *unconnected = NULL;
-  ngx_uint_t i;
-  for (i = 0; i < server->connection_count; i++) {
-    dthrottle_connection_t* connection = &server->connections[i];
-    if (connection->peer == NULL) {
-      if (unconnected == NULL) unconnected = connection;
-    } else if (dthrottle_has_room(connection, bytes)) {
-      if (connection->query_count < DTHROTTLE_DEEP) return connection;
-      if (least == NULL || connection->query_count < least->query_count) least = connection;
-    }
-  }
-  return unconnected != NULL ? unconnected : least;
-}
-
-/* Sends what the socket takes. What goes wrong here goes wrong again in the flush that is posted. */
-static void dthrottle_push(dthrottle_connection_t* connection) {
-  ngx_connection_t* peer = connection->peer;
-  const ssize_t sent = peer->send(peer, connection->out_begin, (size_t)(connection->out_end - connection->out_begin));
-  if (sent > 0) connection->out_begin += sent;
-}
-
-/* Queues the query; it goes out at the end of this turn, with all others of the turn. In a long turn some go before, so
- * that the daemon works while nginx does. */
-static void dthrottle_append(dthrottle_connection_t* connection, dthrottle_query_t* query) {
-  connection->out_end = ngx_cpymem(connection->out_end, query->ctx->tag.data, query->ctx->tag.len);
-  query->connection = connection;
-  ngx_queue_insert_tail(&connection->queries, &query->queue);
-  connection->query_count++;
-  if (!connection->connecting) {
-    ngx_post_event(&connection->flush, &ngx_posted_events); /* unless it is */
-    if (connection->query_count % DTHROTTLE_EARLY == 0) dthrottle_push(connection);
-  }
-}
-
-/* The other end is gone. A connection that has worked may just have ended with a daemon that was restarted, so those
- * who wait ask once more on a fresh one. */
-static void dthrottle_disconnected(dthrottle_connection_t* connection) {
-  dthrottle_server_t* server = connection->server;
-  ngx_flag_t kept = connection->heard;
-  ngx_queue_t left, lost;
-  dthrottle_close(connection, &left);
-  ngx_queue_init(&lost);
-  while (!ngx_queue_empty(&left)) {
-    dthrottle_query_t* query = dthrottle_oldest(&left);
-    ngx_queue_remove(&query->queue);
-    if (query->ctx == NULL) {
-      dthrottle_free_query(server, query);
-    } else if (kept && !query->retried && (connection->peer != NULL || dthrottle_connect(connection) == NGX_OK) &&
-               dthrottle_has_room(connection, query->ctx->tag.len)) {
-      query->retried = 1;
-      dthrottle_append(connection, query);
-    } else {
-      kept = 0; /* one attempt to connect is enough */
-      ngx_queue_insert_tail(&lost, &query->queue);
-    }
-  }
-  if (ngx_queue_empty(&lost)) return;
-  (void)dthrottle_failed(server, dthrottle_oldest(&lost)->begin, "has hung up");
-  dthrottle_end_queries(server, &lost, DTHROTTLE_OPEN_ERROR);
-}
-
-static void dthrottle_flush(ngx_event_t* event) {
-  dthrottle_connection_t* connection = event->data;
-  ngx_connection_t* peer = connection->peer;
-  while (connection->out_begin < connection->out_end) {
-    const ssize_t sent = peer->send(peer, connection->out_begin, (size_t)(connection->out_end - connection->out_begin));
-    if (sent == NGX_AGAIN) {
-      if (ngx_handle_write_event(peer->write, 0) == NGX_OK) return;
-      dthrottle_disconnected(connection);
-      return;
-    }
-    if (sent <= 0) {
-      dthrottle_disconnected(connection);
-      return;
-    }
-    connection->out_begin += sent;
-  }
-  connection->out_begin = connection->out_end = connection->out;
-}
-
-static void dthrottle_write(ngx_event_t* event) {
-  ngx_connection_t* peer = event->data;
-  dthrottle_connection_t* connection = peer->data;
-  if (connection->connecting) {
-    int error = 0;
-    socklen_t bytes = sizeof(error);
-    if (getsockopt(peer->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == -1) error = ngx_socket_errno;
-    if (error != 0) {
-      dthrottle_disconnected(connection);
-      return;
-    }
-    connection->connecting = 0;
-  }
-  if (connection->out_begin < connection->out_end) dthrottle_flush(&connection->flush);
-}
-
-/* The oldest query has its answer. False: there is none. */
-static ngx_flag_t dthrottle_answered(dthrottle_connection_t* connection, dthrottle_status_t status) {
-  dthrottle_query_t* query;
-  dthrottle_ctx_t* ctx;
-  if (ngx_queue_empty(&connection->queries)) return 0;
-  query = dthrottle_oldest(&connection->queries);
-  ctx = query->ctx;
-  ngx_queue_remove(&query->queue);
-  connection->query_count--;
-  connection->heard = 1;
-  dthrottle_free_query(connection->server, query);
-  dthrottle_succeeded(connection->server);
-  if (ctx != NULL) dthrottle_resume(ctx, status);
-  return 1;
-}
-
-/* False: what has come is not the answers to what was asked. */
-static ngx_flag_t dthrottle_read_answers(dthrottle_connection_t* connection, const u_char* data, ssize_t bytes) {
-  ngx_connection_t* peer = connection->peer;
-  ssize_t i;
-  for (i = 0; i < bytes; i++) {
-    ngx_flag_t ok;
-    connection->answer[connection->answer_bytes++] = data[i];
-    if (connection->answer_bytes < DTHROTTLE_ANSWER_BYTES) continue;
-    connection->answer_bytes = 0;
-    ok = ngx_memcmp(connection->answer, "OK\n", DTHROTTLE_ANSWER_BYTES) == 0;
-    if (!ok && ngx_memcmp(connection->answer, "NO\n", DTHROTTLE_ANSWER_BYTES) != 0) return 0;
-    if (!dthrottle_answered(connection, ok ? DTHROTTLE_SERVED : DTHROTTLE_THROTTLED)) return 0;
-    if (connection->peer != peer) return 1; /* whoever has resumed has closed it */
-  }
-  return 1;
-}
-
-static void dthrottle_read(ngx_event_t* event) {
-  ngx_connection_t* peer = event->data;
-  dthrottle_connection_t* connection = peer->data;
-  u_char data[DTHROTTLE_ANSWER_BYTES * 512];
-  while (connection->peer == peer) {
-    const ssize_t bytes = peer->recv(peer, data, sizeof(data));
-    if (bytes == NGX_AGAIN) break;
-    if (bytes <= 0) {
-      dthrottle_disconnected(connection);
-      return;
-    }
-    if (!dthrottle_read_answers(connection, data, bytes)) {
-      (void)dthrottle_failed(connection->server, ngx_current_msec, "does not speak the query protocol");
-      dthrottle_drop(connection, DTHROTTLE_OPEN_ERROR);
-      return;
-    }
-  }
-  if (connection->peer != peer) return;
-  if (ngx_handle_read_event(peer->read, 0) != NGX_OK) dthrottle_disconnected(connection);
+/* A daemon's answer lets its request go on. */
+static void go_on(struct dthrottle_question* question) {
+  dthrottle_ctx_t* ctx = (dthrottle_ctx_t*)((u_char*)question - offsetof(dthrottle_ctx_t, question));
+  take_outcome(ctx);
+  resume(ctx);
 }
 
 /* ---- Asking ---- */
 
-static dthrottle_ctx_t* dthrottle_of_timer(ngx_event_t* timer) {
-  return (dthrottle_ctx_t*)((u_char*)timer - offsetof(dthrottle_ctx_t, timer));
-}
-
-/* The query stays where it is, for the answer that may still come. */
-static void dthrottle_abandon(dthrottle_ctx_t* ctx) {
-  ctx->query->ctx = NULL;
-  ctx->query = NULL;
-}
-
-/* The daemon hangs, or is slow. The second failure in a row, without an answer in between, ends the connection. */
-static void dthrottle_timed_out(ngx_event_t* timer) {
-  dthrottle_ctx_t* ctx = dthrottle_of_timer(timer);
-  dthrottle_connection_t* connection = ctx->query->connection;
-  dthrottle_server_t* server = connection->server;
-  const ngx_flag_t counts = dthrottle_failed(server, ctx->query->begin, "does not answer in time");
-  if (connection->connecting || (counts && server->failures > 1)) {
-    dthrottle_drop(connection, DTHROTTLE_OPEN_TIMEOUT);
-    return;
-  }
-  dthrottle_abandon(ctx);
-  dthrottle_resume(ctx, DTHROTTLE_OPEN_TIMEOUT);
-}
-
 /* The request is over: its client may have left while it waited. */
-static void dthrottle_cleanup(void* data) {
+static void end_request(void* data) {
   dthrottle_ctx_t* ctx = data;
-  if (ctx->timer.timer_set) ngx_del_timer(&ctx->timer);
-  if (ctx->query == NULL) return;
-  if (ctx->query->probe) ctx->query->connection->server->probing = 0; /* somebody else has to find out */
-  dthrottle_abandon(ctx);
+  if (!ctx->waiting) return;
+  ngx_dthrottle_daemon_forget(ctx->server, &ctx->question);
 }
 
 /* Sends the query on its way, or says why not. */
-static dthrottle_status_t dthrottle_ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
-  dthrottle_server_t* server = conf->server;
-  dthrottle_connection_t* connection;
-  dthrottle_query_t* query;
-  if (dthrottle_backs_off(server)) return DTHROTTLE_OPEN_BACKOFF;
-  connection = dthrottle_choose(server, ctx->tag.len);
-  if (connection == NULL) return DTHROTTLE_OPEN_FULL;
-  if (connection->peer == NULL && dthrottle_connect(connection) != NGX_OK) {
-    (void)dthrottle_failed(server, ngx_current_msec, "cannot be reached");
-    return DTHROTTLE_OPEN_ERROR;
+static void ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  ctx->tag_data = (const char*)ctx->tag.data;
+  ctx->question.tags = &ctx->tag_data;
+  ctx->question.tag_bytes = &ctx->tag.len;
+  ctx->question.count = 1;
+  ctx->question.verdicts = &ctx->verdict;
+  switch (ngx_dthrottle_daemon_ask(conf->server, &ctx->question, conf->timeout)) {
+    case DTHROTTLE_PAUSED:
+      ctx->status = DTHROTTLE_OPEN_BACKOFF;
+      return;
+    case DTHROTTLE_FULL:
+      ctx->status = DTHROTTLE_OPEN_FULL;
+      return;
+    case DTHROTTLE_ASKED:
+      break;
   }
-  query = dthrottle_new_query(server);
-  if (query == NULL) return DTHROTTLE_OPEN_ERROR;
-  query->ctx = ctx;
-  query->begin = ngx_current_msec;
-  query->retried = 0;
-  query->probe = server->failures > 0;
-  server->probing = query->probe;
-  ctx->query = query;
-  ctx->begin_us = dthrottle_now_us();
-  dthrottle_append(connection, query);
-  ctx->timer.handler = dthrottle_timed_out;
-  ctx->timer.data = ctx->request->connection;
-  ctx->timer.log = ctx->request->connection->log;
-  ngx_add_timer(&ctx->timer, conf->timeout);
-  return DTHROTTLE_OFF;
+  if (ctx->question.back) {
+    take_outcome(ctx);
+    return;
+  }
+  ctx->server = conf->server;
+  ctx->waiting = 1;
 }
 
 /* A tag is one line without blanks, whatever clients put into it. */
@@ -477,15 +135,13 @@ static ngx_int_t dthrottle_make_tag(ngx_http_request_t* r, ngx_http_complex_valu
   size_t i;
   if (ngx_http_complex_value(r, value, &text) != NGX_OK) return NGX_ERROR;
   tag->len = ngx_min(text.len, DTHROTTLE_TAG_BYTES_MAX);
-  tag->data = ngx_pnalloc(r->pool, tag->len + 1);
+  tag->data = ngx_pnalloc(r->pool, tag->len);
   if (tag->data == NULL) return NGX_ERROR;
   for (i = 0; i < tag->len; i++) {
     const u_char byte = text.data[i];
     tag->data[i] = byte <= ' ' || byte == 0x7f ? '_' : byte;
   }
-  if (tag->len == 0) return NGX_DECLINED;
-  tag->data[tag->len++] = '\n';
-  return NGX_OK;
+  return tag->len > 0 ? NGX_OK : NGX_DECLINED;
 }
 
 /* The context of a request. An internal redirect wipes it out, but leaves the clean-up. */
@@ -494,7 +150,7 @@ static dthrottle_ctx_t* dthrottle_get_ctx(ngx_http_request_t* r) {
   ngx_pool_cleanup_t* cleanup;
   if (ctx != NULL || !(r->internal || r->filter_finalize)) return ctx;
   for (cleanup = r->pool->cleanup; cleanup != NULL; cleanup = cleanup->next) {
-    if (cleanup->handler == dthrottle_cleanup) return cleanup->data;
+    if (cleanup->handler == end_request) return cleanup->data;
   }
   return NULL;
 }
@@ -506,19 +162,17 @@ static dthrottle_ctx_t* dthrottle_new_ctx(ngx_http_request_t* r) {
   ctx = cleanup->data;
   ngx_memzero(ctx, sizeof(*ctx));
   ctx->request = r;
-  cleanup->handler = dthrottle_cleanup;
+  cleanup->handler = end_request;
   ngx_http_set_ctx(r, ctx, ngx_http_dthrottle_module);
   return ctx;
 }
 
 /* The daemon's answer, or that there is none, takes effect. */
 static ngx_int_t dthrottle_apply(ngx_http_request_t* r, dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
-  ngx_str_t tag = ctx->tag;
   ctx->applied = 1;
   if (ctx->status != DTHROTTLE_THROTTLED) return NGX_DECLINED;
-  tag.len--;
   ngx_log_error(conf->log_level, r->connection->log, 0, "%s by dthrottle, tag \"%V\"",
-                conf->shadow ? "would be throttled" : "throttled", &tag);
+                conf->shadow ? "would be throttled" : "throttled", &ctx->tag);
   if (!conf->shadow) return (ngx_int_t)conf->status;
   ctx->status = DTHROTTLE_SHADOWED;
   return NGX_DECLINED;
@@ -530,15 +184,15 @@ static ngx_int_t dthrottle_handler(ngx_http_request_t* r) {
   ngx_int_t rc;
   if (!conf->enable || r != r->main) return NGX_DECLINED;
   ctx = dthrottle_get_ctx(r);
-  if (ctx != NULL && ctx->query != NULL) return NGX_AGAIN;
+  if (ctx != NULL && ctx->waiting) return NGX_AGAIN;
   if (ctx != NULL) return ctx->applied ? NGX_DECLINED : dthrottle_apply(r, ctx, conf);
 
   ctx = dthrottle_new_ctx(r);
   if (ctx == NULL) return NGX_HTTP_INTERNAL_SERVER_ERROR;
   rc = dthrottle_make_tag(r, conf->tag, &ctx->tag);
   if (rc == NGX_ERROR) return NGX_HTTP_INTERNAL_SERVER_ERROR;
-  if (rc == NGX_OK) ctx->status = dthrottle_ask(ctx, conf);
-  if (ctx->query == NULL) return dthrottle_apply(r, ctx, conf);
+  if (rc == NGX_OK) ask(ctx, conf);
+  if (!ctx->waiting) return dthrottle_apply(r, ctx, conf);
 
   /* While it waits, the client's connection is only watched for its end. */
   r->read_event_handler = ngx_http_test_reading;
@@ -568,7 +222,7 @@ static ngx_int_t dthrottle_status_variable(ngx_http_request_t* r, ngx_http_varia
 static ngx_int_t dthrottle_time_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
   dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
   (void)data;
-  if (ctx == NULL || ctx->begin_us == 0) {
+  if (ctx == NULL || ctx->server == NULL) {
     v->not_found = 1;
     return NGX_OK;
   }
@@ -602,27 +256,10 @@ static ngx_int_t dthrottle_add_variables(ngx_conf_t* cf) {
 
 /* ---- Settings ---- */
 
-static ngx_int_t dthrottle_init_connections(ngx_conf_t* cf, dthrottle_server_t* server) {
-  ngx_uint_t i;
-  server->connections = ngx_pcalloc(cf->pool, server->connection_count * sizeof(dthrottle_connection_t));
-  if (server->connections == NULL) return NGX_ERROR;
-  for (i = 0; i < server->connection_count; i++) {
-    dthrottle_connection_t* connection = &server->connections[i];
-    connection->server = server;
-    connection->out = ngx_palloc(cf->pool, DTHROTTLE_OUT_BYTES);
-    if (connection->out == NULL) return NGX_ERROR;
-    connection->out_begin = connection->out_end = connection->out;
-    ngx_queue_init(&connection->queries);
-    connection->flush.handler = dthrottle_flush;
-    connection->flush.data = connection;
-  }
-  return NGX_OK;
-}
-
 /* The daemon at `url`, which all locations that name it share. NULL: the log says why there is none. */
-static dthrottle_server_t* dthrottle_add_server(ngx_conf_t* cf, ngx_str_t url, ngx_uint_t connections) {
+static dthrottle_daemon_t* dthrottle_add_server(ngx_conf_t* cf, ngx_str_t url, ngx_uint_t connections) {
   dthrottle_main_conf_t* main_conf = ngx_http_conf_get_module_main_conf(cf, ngx_http_dthrottle_module);
-  dthrottle_server_t *server, **servers = main_conf->servers.elts, **slot;
+  dthrottle_daemon_t *server, **servers = main_conf->servers.elts, **slot;
   ngx_uint_t i;
   ngx_url_t u;
   ngx_memzero(&u, sizeof(u));
@@ -647,8 +284,8 @@ static dthrottle_server_t* dthrottle_add_server(ngx_conf_t* cf, ngx_str_t url, n
   server->sockaddr = u.addrs[0].sockaddr;
   server->socklen = u.addrs[0].socklen;
   server->connection_count = connections;
-  ngx_queue_init(&server->free_queries);
-  return dthrottle_init_connections(cf, server) == NGX_OK ? server : NULL;
+  server->answered = go_on;
+  return ngx_dthrottle_daemon_init(cf, server) == NGX_OK ? server : NULL;
 }
 
 /* dthrottle_server ADDRESS [connections=N] */
@@ -685,7 +322,7 @@ static char* dthrottle_check_timeout(ngx_conf_t* cf, void* post, void* data) {
 static void* dthrottle_create_main_conf(ngx_conf_t* cf) {
   dthrottle_main_conf_t* conf = ngx_pcalloc(cf->pool, sizeof(*conf));
   if (conf == NULL) return NULL;
-  return ngx_array_init(&conf->servers, cf->pool, 1, sizeof(dthrottle_server_t*)) == NGX_OK ? conf : NULL;
+  return ngx_array_init(&conf->servers, cf->pool, 1, sizeof(dthrottle_daemon_t*)) == NGX_OK ? conf : NULL;
 }
 
 static void* dthrottle_create_loc_conf(ngx_conf_t* cf) {
@@ -735,17 +372,23 @@ static ngx_int_t dthrottle_init(ngx_conf_t* cf) {
   return NGX_OK;
 }
 
+/* Workers shall not try again at the same instants. */
+static ngx_int_t dthrottle_init_process(ngx_cycle_t* cycle) {
+  dthrottle_main_conf_t* conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_dthrottle_module);
+  dthrottle_daemon_t** servers = conf != NULL ? conf->servers.elts : NULL;
+  ngx_uint_t i;
+  for (i = 0; conf != NULL && i < conf->servers.nelts; i++) {
+    servers[i]->asker.chance = (uint64_t)ngx_random() << 32 | (uint64_t)ngx_random() | 1;
+  }
+  return NGX_OK;
+}
+
 /* A worker leaves when no request is left; nginx complains about connections that are. */
 static void dthrottle_exit_process(ngx_cycle_t* cycle) {
   dthrottle_main_conf_t* conf = ngx_http_cycle_get_module_main_conf(cycle, ngx_http_dthrottle_module);
-  dthrottle_server_t** servers = conf != NULL ? conf->servers.elts : NULL;
-  ngx_uint_t i, j;
-  for (i = 0; conf != NULL && i < conf->servers.nelts; i++) {
-    for (j = 0; j < servers[i]->connection_count; j++) {
-      ngx_queue_t left;
-      dthrottle_close(&servers[i]->connections[j], &left);
-    }
-  }
+  dthrottle_daemon_t** servers = conf != NULL ? conf->servers.elts : NULL;
+  ngx_uint_t i;
+  for (i = 0; conf != NULL && i < conf->servers.nelts; i++) ngx_dthrottle_daemon_close(servers[i]);
 }
 
 static ngx_conf_enum_t dthrottle_log_levels[] = {
@@ -794,7 +437,7 @@ ngx_module_t ngx_http_dthrottle_module = {
     NGX_HTTP_MODULE,
     NULL, /* master */
     NULL, /* module */
-    NULL, /* process */
+    dthrottle_init_process,
     NULL, /* thread */
     NULL,
     dthrottle_exit_process,

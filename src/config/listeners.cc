@@ -1,0 +1,82 @@
+#include "config/listeners.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "config/findings.h"
+#include "config/values.h"
+
+namespace dthrottle {
+
+std::span<const ListenerKeys> AllListeners() {
+  using S = Settings;
+  using At = Endpoints;
+  static constexpr ListenerKeys kAll[] = {
+      {"query", "query.unix", "query.tcp", "spend tokens",
+       [](const S& s) {
+         return At{s.query.unix_path, s.query.unix_mode, s.query.tcp};
+       }},
+      {"admin", "admin.unix", "", "",
+       [](const S& s) {
+         return At{s.admin.unix_path, s.admin.unix_mode};
+       }},
+      {"http", "admin.http_unix", "admin.http", "",
+       [](const S& s) {
+         return At{s.admin.http_unix_path, s.admin.http_unix_mode, s.admin.http};
+       }},
+      {"peers", "", "peers.bind", "",
+       [](const S& s) {
+         return At{"", 0, s.peers.enabled() ? s.peers.bind : Endpoint()};
+       }},
+      {"resp", "resp.unix", "resp.tcp", "",
+       [](const S& s) {
+         return At{s.resp.unix_path, s.resp.unix_mode, s.resp.tcp};
+       }},
+      {"ask", "ask.unix", "ask.tcp", "spend tokens",
+       [](const S& s) {
+         return At{s.ask.unix_path, s.ask.unix_mode, s.ask.tcp};
+       }},
+      {"lease", "lease.unix", "lease.tcp", "take leases",
+       [](const S& s) {
+         return At{s.lease.unix_path, s.lease.unix_mode, s.lease.tcp};
+       }},
+      {"grpc", "", "lease.grpc", "take leases",
+       [](const S& s) {
+         return At{"", 0, s.lease.grpc};
+       }},
+  };
+  return kAll;
+}
+
+Endpoints EndpointsOf(const Settings& settings, std::string_view name) {
+  const auto all = AllListeners();
+  const auto found = std::find_if(all.begin(), all.end(), [name](const ListenerKeys& l) { return l.name == name; });
+  DT_CHECK(found != all.end());
+  return found->at(settings);
+}
+
+void CheckListeners(Findings& findings) {
+  const Settings& settings = findings.settings();
+  if (settings.query.unix_path.empty() && !settings.query.tcp.enabled()) {
+    findings.Error("", "query.unix and query.tcp are both \"\": must be one at least, or nobody can ask");
+  }
+  const auto complain = [&](std::string_view one, std::string_view other, const std::string& address) {
+    findings.Error(other, fmt::format("{} and {} are both \"{}\": must differ", one, other, address));
+  };
+  const auto all = AllListeners();
+  for (auto b = all.begin(); b != all.end(); ++b) {
+    const Endpoints y = b->at(settings);
+    for (auto a = all.begin(); a != b; ++a) {
+      const Endpoints x = a->at(settings);
+      if (!x.unix_path.empty() && x.unix_path == y.unix_path) complain(a->unix_key, b->unix_key, x.unix_path);
+      if (x.tcp.enabled() && x.tcp.port != 0 && x.tcp == y.tcp) complain(a->tcp_key, b->tcp_key, FormatEndpoint(x.tcp));
+    }
+    if (b->strangers.empty() || !y.tcp.enabled() || IsLoopback(y.tcp)) continue;
+    findings.Warn(b->tcp_key, fmt::format("{} = \"{}\" is not loopback: whoever reaches it may {}", b->tcp_key,
+                                          FormatEndpoint(y.tcp), b->strangers));
+  }
+}
+
+}    // namespace dthrottle

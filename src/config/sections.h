@@ -1,0 +1,37 @@
+// The sections of the settings file, a file of sections/ each: name, default, bounds, text and whether a reload changes
+// it stand there once for each key. The keys of [[rule]], [[override]] and [[resource]] are there too.
+#pragma once
+
+#include "config/keys.h"
+
+namespace dthrottle {
+
+Section QuerySection();
+Section AdminSection();
+Section TableSection();
+Section PeersSection();
+Section CapacitySection();
+Section ShedSection();
+Section RespSection();
+Section AskSection();
+Section LeaseSection();
+Section ProcessSection();
+
+// What no key can know by itself: whether values that are right fit each other.
+class Findings;
+void CheckPeers(Findings& findings);
+void CheckLease(Findings& findings);
+void CheckRules(Findings& findings);
+void CheckShares(Findings& findings);
+void CheckOverrides(Findings& findings);
+void CheckShed(Findings& findings);
+void CheckCapacity(Findings& findings);
+void CheckResources(Findings& findings);
+
+// Hosts that share limits, as far as the addresses tell: this one may be among them or not.
+double HostsOf(const Settings& settings);
+
+// Warns of what the rule's way of sharing does badly with its numbers among so many hosts.
+void WarnOfShare(Findings& findings, std::size_t rule, double hosts);
+
+}    // namespace dthrottle

@@ -1,0 +1,176 @@
+// The section [lease] of the settings.
+#include "base/host_name.h"
+#include "config/findings.h"
+#include "config/kinds.h"
+#include "config/sections.h"
+#include "lease/address.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr const char* kLeaseAddressAllowed =
+    "an address such as \"tcp:10.0.0.1:7315\" or \"unix:/run/dthrottle/lease.sock\", with \",grpc:10.0.0.1:7316\" "
+    "behind it or \"grpc:10.0.0.1:7316\" alone where there is gRPC, or \"\" for none";
+
+bool IsTcpAddress(std::string_view text) {
+  const auto endpoint = ParseEndpoint(text);
+  return endpoint && endpoint->enabled() && endpoint->port != 0;
+}
+
+bool IsLineAddress(std::string_view text) {
+  if (text.starts_with("tcp:")) return IsTcpAddress(text.substr(4));
+  return text.starts_with("unix:/") && IsSocketPath(std::string(text.substr(5))) && text.find(' ') == std::string::npos;
+}
+
+bool IsLeaseAddress(const std::string& text) {
+  const std::string_view line = lease::LineAddress(text), grpc = lease::GrpcAddress(text);
+  return (line.empty() || IsLineAddress(line)) && (grpc.empty() || IsTcpAddress(grpc)) &&
+         lease::JoinAddresses(line, grpc) == text;
+}
+
+bool IsEtcdUrl(const std::string& text) {
+  const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
+  return scheme > 0 && text.size() > scheme && text.size() <= 255 && NoControls(text) &&
+         text.find_first_of(" ?#", scheme) == std::string::npos && !text.ends_with('/');
+}
+
+}    // namespace
+
+Section LeaseSection() {
+  using S = Settings;
+  using namespace std::chrono_literals;
+  return {
+      "lease",
+      "Leases for batch clients, who ask how fast they may go instead of being refused; see dthrottle-protocol(7). "
+      "Nobody is served unless there is an address. What there is to lease says [[resource]].",
+      {
+          SocketPath<S>("unix", "\"\"", MEMBER(S, lease.unix_path),
+                        "The Unix stream socket for lease clients of this host."),
+          FileMode<S>("unix_mode", "\"0660\"", MEMBER(S, lease.unix_mode),
+                      "The permissions of that socket. A user that may write to it may take and release the leases of "
+                      "any client."),
+          Address<S>("tcp", "\"\"", false, MEMBER(S, lease.tcp),
+                     "The TCP address for those of other hosts. There is no password and nothing is encrypted: the "
+                     "network has to keep strangers away. Port 0 takes any free port and logs it."),
+          Address<S>("grpc", "\"\"", false, MEMBER(S, lease.grpc),
+                     "The TCP address for clients that ask by gRPC, the interface doorman.Capacity of "
+                     "protocol/doorman.proto, with the field numbers of the public system. Only in a build with gRPC. "
+                     "There is no password and nothing is encrypted here either."),
+          Integer<S>("grpc_max_calls", "1000", 1, 100'000, MEMBER(S, lease.grpc_max_calls),
+                     "The most gRPC calls that wait for their answers; one more is told RESOURCE_EXHAUSTED, and "
+                     "counted. A call has at most 1 MiB, and a connection 100 calls at once."),
+          Integer<S>("grpc_max_resources", "500", 1, 10'000, MEMBER(S, lease.grpc_max_resources),
+                     "The most resources that one gRPC call may ask for; a larger one is told INVALID_ARGUMENT, and "
+                     "counted. Each takes some 2 us, in which no query of the main thread is answered."),
+          Reloads(Integer<S>("max_connections", "2048", 1, 1'000'000, MEMBER(S, lease.max_connections),
+                             "The most lease clients connected at once. One more is closed at once, and counted. Each "
+                             "takes about 1 KiB, and up to 1 MiB while it does not read its answers.")),
+          Reloads(DurationKey<S>("idle_timeout", "\"5m\"", 0s, 24h * 365, MEMBER(S, lease.idle_timeout),
+                                 "A connection on which nothing arrives for as long is closed; with \"0s\" none is. "
+                                 "Leases go on without a connection.")),
+          Text<S>("address", "\"\"", kLeaseAddressAllowed, MEMBER(S, lease.address),
+                  "Where lease clients reach this host, as it stands in the election and in answers of hosts that are "
+                  "not master. Without it *tcp*, or *unix* where there is no *tcp*, and *grpc*.",
+                  IsLeaseAddress),
+          Choice<S, LeaseElector>("elector", "\"none\"", MEMBER(S, lease.elector),
+                                  "Which of several hosts grants leases: \"none\", each host by itself, for a single "
+                                  "one or where hosts have parts of the capacity; \"static\", the one whose address is "
+                                  "*master*; \"etcd\", whoever etcd elects, one at most at any time."),
+          Text<S>("master", "\"\"", kLeaseAddressAllowed, MEMBER(S, lease.master),
+                  "The address of the master, for \"static\".", IsLeaseAddress),
+          TextList<S>("etcd", "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends",
+                      MEMBER(S, lease.etcd),
+                      "Members of etcd's cluster, version 3.4 or later, for \"etcd\": the next one is asked where one "
+                      "does not answer.",
+                      IsEtcdUrl),
+          Text<S>("etcd_key", "\"dthrottle/lease/master\"", "text of 1 to 255 bytes", MEMBER(S, lease.etcd_key),
+                  "The key that stands for mastership there. Hosts with the same key elect one master among them.",
+                  [](const std::string& text) { return !text.empty() && text.size() <= 255 && NoControls(text); }),
+          DurationKey<S>("etcd_ttl", "\"5s\"", 3s, 1h, MEMBER(S, lease.etcd_ttl),
+                         "How long mastership lasts without news from the master, in whole seconds. A master that is "
+                         "lost is replaced within this and a second; one that etcd does not answer stops granting a "
+                         "second before it is over."),
+          Text<S>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", MEMBER(S, lease.etcd_ca_file),
+                  "Certificates of the authorities that etcd's own is checked by, for https.", IsPath),
+          Text<S>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none",
+                  MEMBER(S, lease.etcd_certificate_file), "The certificate by which etcd knows this host, for https.",
+                  IsPath),
+          Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, lease.etcd_key_file),
+                  "Its private key.", IsPath),
+          Text<S>("node", "\"\"", "a name of up to 64 letters, digits and \"_-.\", or \"\"", MEMBER(S, lease.node),
+                  "The node of the server tree that this server is of, the same for all that may become its master; "
+                  "the parent knows it by that. Without it, the host's name.",
+                  [](const std::string& text) { return text.empty() || IsHostName(text); }),
+          TextList<S>(
+              "parent", "a list of addresses such as \"tcp:10.0.0.1:7315\" or \"unix:/run/dthrottle/lease.sock\"",
+              MEMBER(S, lease.parent),
+              "Where the lease servers of the next level toward the root listen for lines: every host that may be "
+              "master there. This server then gets its capacity from them and hands out what it holds, for no longer "
+              "than it holds it. Needs *level*. Without any it is a root, and capacity is that of [[resource]].",
+              IsLineAddress),
+          Integer<S>("level", "0", 0, lease::kLevelMax, MEMBER(S, lease.level),
+                     "How far the node is from the root of the tree, which is 0. With every level a refresh interval "
+                     "is half as long."),
+          DurationKey<S>(
+              "min_request_interval", "\"1s\"", 0s, 1h, MEMBER(S, lease.min_request_interval),
+              "A client that asks again for the same resource within this time gets the answer that it has. At most "
+              "half of the shortest refresh interval on this *level*, or punctual clients would be turned away."),
+          Integer<S>("max_clients", "200000", 1, 10'000'000, MEMBER(S, lease.max_clients),
+                     "The most leases at once, of all resources together; whoever comes then gets none, and is "
+                     "counted. Each takes some 400 bytes."),
+          Integer<S>("max_resources", "10000", 1, 1'000'000, MEMBER(S, lease.max_resources),
+                     "The most resources with leases at once."),
+      }};
+}
+
+namespace {
+
+void CheckGrpc(Findings& f) {
+  const auto& s = f.settings();
+  const Endpoint& grpc = s.lease.grpc;
+  if (!grpc.enabled()) return;
+  const bool anywhere = grpc.host == "0.0.0.0" || grpc.host == "::";
+  if (s.lease.elector != LeaseElector::kNone && anywhere && lease::GrpcAddress(s.lease.address).empty()) {
+    f.Error("lease.grpc", fmt::format("lease.address is \"{}\": must have grpc:HOST:PORT where others reach this host, "
+                                      "since lease.grpc = \"{}\" is every address",
+                                      s.lease.address, FormatEndpoint(grpc)));
+  }
+}
+
+}    // namespace
+
+void CheckLease(Findings& f) {
+  const auto& lease = f.settings().lease;
+  if (!lease.enabled()) return;
+  CheckGrpc(f);
+  if (!lease.parent.empty() && lease.level == 0) {
+    f.Error("lease.parent", "lease.level = 0: must be at least 1 with lease.parent, one more than its level");
+  }
+  for (const std::string& parent : lease.parent) {
+    if (parent == "unix:" + lease.unix_path || (lease.tcp.enabled() && parent == "tcp:" + FormatEndpoint(lease.tcp))) {
+      f.Error("lease.parent", fmt::format("lease.parent has {}: must be another host's", Quote(parent)));
+    }
+  }
+  const bool anywhere = lease.tcp.host == "0.0.0.0" || lease.tcp.host == "::";
+  if (lease.elector != LeaseElector::kNone && anywhere && lease.address.empty()) {
+    f.Error(
+        "lease.tcp",
+        fmt::format(
+            "lease.address is \"\": must be where others reach this host, since lease.tcp = \"{}\" is every address",
+            FormatEndpoint(lease.tcp)));
+  }
+  if (lease.elector == LeaseElector::kStatic && lease.master.empty()) {
+    f.Error("lease.elector", "lease.master is \"\": must be an address with lease.elector = \"static\"");
+  }
+  if (lease.elector != LeaseElector::kEtcd) return;
+  if (lease.etcd.empty() && !f.wrong("lease")) {
+    f.Error("lease.elector", "lease.etcd is []: must have an address with lease.elector = \"etcd\"");
+  }
+  if (lease.etcd_ttl % std::chrono::seconds(1) != Duration::zero()) {
+    f.Error("lease.etcd_ttl",
+            fmt::format("lease.etcd_ttl = \"{}\": must be whole seconds", FormatDuration(lease.etcd_ttl)));
+  }
+}
+
+}    // namespace dthrottle

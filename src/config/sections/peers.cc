@@ -1,0 +1,104 @@
+// The section [peers] of the settings.
+#include "base/host_name.h"
+#include "config/findings.h"
+#include "config/kinds.h"
+#include "config/sections.h"
+
+namespace dthrottle {
+
+Section PeersSection() {
+  using S = Settings;
+  using namespace std::chrono_literals;
+  return {
+      "peers",
+      "The other hosts, with which limits are shared. Every host tells all others each period what it served, and they "
+      "debit it.",
+      {
+          Text<S>("name", "\"\"", "a name of up to 64 letters, digits and \"_-.\", or \"\" for the host's",
+                  MEMBER(S, peers.name), "What the other hosts call this one. With keys, its .pub file has that name.",
+                  [](const std::string& text) { return text.empty() || IsHostName(text); }),
+          Parsed<S, Endpoint>("bind", "\"tcp://127.0.0.1:7314\"",
+                              "a numeric address such as \"tcp://127.0.0.1:7314\", or \"\" for none",
+                              MEMBER(S, peers.bind),
+                              "Where this host listens for the others, once there are any in *connect*. Anything but "
+                              "loopback needs keys.",
+                              ParseBind, FormatBind),
+          Reloads(
+              TextList<S>("connect",
+                          "a list of addresses such as \"tcp://10.0.0.2:7314\", \"tcp://web2.example.org:7314#web2\" "
+                          "or \"srv://_dthrottle._tcp.example.org\"",
+                          MEMBER(S, peers.connect),
+                          "Where the other hosts' daemons listen. Names are looked up again and again, all their "
+                          "addresses count, and the last good answer holds. A host's own address may be in the list "
+                          "and is passed over, so one file serves a fleet. With keys, each address needs the name of "
+                          "its key: after a # here, or in its .pub file. Without entries this host limits alone.",
+                          [](const std::string& text) { return ParsePeerEntry(text).has_value(); })),
+          DurationKey<S>(
+              "period", "\"5s\"", 100ms, 5min, MEMBER(S, peers.period),
+              "The time between two reports. What a host serves is unknown to the others for at most so long."),
+          Text<S>("key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.key_file),
+                  "The key pair of this host, which nobody else may read; dthrottlectl keygen makes one. Required "
+                  "unless every address is loopback.",
+                  IsPath),
+          Reloads(Text<S>(
+              "authorized_keys", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.authorized_keys),
+              "The directory with the public key of every host that is heard, NAME.pub. A reload reads it again.",
+              IsPath)),
+          Integer<S>("watched_tags", "4096", 512, 1'000'000, MEMBER(S, peers.watched_tags),
+                     "How many tags may be reported early, or foretold, at a time; rounded up to a power of two. Each "
+                     "takes 600 bytes and 32 for every peer. Others are reported once a period, and what is refused "
+                     "room is counted (watches_crowded)."),
+          BytesKey<S>("history", "\"64MiB\"", std::uint64_t{1} << 20, kMemoryBytesMax, MEMBER(S, peers.history),
+                      "Reports that are kept to be sent again to a host that missed them; the oldest go first. What is "
+                      "no longer there is lost for that host, and counted."),
+          Reloads(Integer<S>(
+              "max_frames", "1000", 100, 1'000'000, MEMBER(S, peers.max_frames),
+              "How many frames of one peer are read in a second, on average over ten. What a peer sends above this and "
+              "the next two is asked for again later, as it allows; the news of other peers is not delayed. What was "
+              "cut is counted by peer (dthrottled_peer_cut_total) and shown by peers.")),
+          Reloads(
+              Integer<S>("max_entries", "200000", 1000, 100'000'000, MEMBER(S, peers.max_entries),
+                         "How many tags with hits one peer may report in a second, likewise. A tag counts each time.")),
+          Reloads(Integer<S>("max_hits", "100000000", 1000, 4'000'000'000, MEMBER(S, peers.max_hits),
+                             "How many hits one peer may report in a second, likewise; a query of cost n is n hits. "
+                             "Raise it where costs are large, such as bytes.")),
+          Reloads(Integer<S>("max_new_tags", "100000", 100, 100'000'000, MEMBER(S, peers.max_new_tags),
+                             "How many tags without a bucket on this host one peer may report in a second, likewise, "
+                             "but what is above it is dropped. A tag whose bucket has been full is new again.")),
+          DurationKey<S>("resolve_interval", "\"30s\"", 1s, 24h, MEMBER(S, peers.resolve_interval),
+                         "How often names in *connect* are looked up again."),
+          Text<S>("name_servers", "\"\"",
+                  "addresses such as \"127.0.0.1:8600\", with commas between, or \"\" for the system's",
+                  MEMBER(S, peers.name_servers), "The servers that are asked for names.", NoControls),
+      }};
+}
+
+void CheckPeers(Findings& f) {
+  const auto& peers = f.settings().peers;
+  if (!peers.enabled()) return;
+  if (!peers.bind.enabled()) {
+    f.Error("", "peers.bind is \"\": must be an address, since peers.connect names other hosts");
+  }
+  if (peers.key_file.empty() != peers.authorized_keys.empty()) {
+    f.Error("", "one of peers.key_file and peers.authorized_keys is \"\": must be both or neither");
+  }
+  if (!peers.key_file.empty()) return;
+  const auto complain = [&](std::string_view key, const std::string& address) {
+    f.Error("", fmt::format("peers.{} = \"{}\" is not loopback: must have peers.key_file and peers.authorized_keys "
+                            "with it, or anybody could speak for a peer",
+                            key, address));
+  };
+  if (peers.bind.enabled() && !IsLoopback(peers.bind)) complain("bind", FormatBind(peers.bind));
+  for (const std::string& entry : peers.connect) {
+    if (!ParsePeerEntry(entry)->is_loopback()) complain("connect", entry);
+  }
+}
+
+double HostsOf(const Settings& settings) {
+  const auto& peers = settings.peers;
+  const bool listed =
+      std::find(peers.connect.begin(), peers.connect.end(), FormatBind(peers.bind)) != peers.connect.end();
+  return static_cast<double>(peers.connect.size() + (listed ? 0 : 1));
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,208 @@
+// The tables [[rule]] and [[override]] of the settings.
+#include <algorithm>
+#include "base/host_name.h"
+#include "base/tag.h"
+
+#include <unordered_map>
+
+#include "config/findings.h"
+#include "config/kinds.h"
+#include "config/sections.h"
+#include "rule/glob.h"
+#include "rule/rulebook.h"
+#include "share/check.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kTokens = "a number of tokens";
+
+template <class T>
+Key<T> Burst() {
+  return Number<T>("burst", "", kBurstMin, kBurstMax, MEMBER(T, burst),
+                   "The most tokens a bucket holds: how many queries in a row a tag may make after a rest.", kTokens);
+}
+
+template <class T>
+Key<T> Rate() {
+  Key<T> key = Number<T>("rate", "", kRateMin, kRateMax, MEMBER(T, rate),
+                         "How fast a bucket refills, in tokens a second, or in text with a unit, such as \"60/m\". No "
+                         "tag is served faster than this in the long run.",
+                         "tokens a second");
+  key.allowed += ", as a number or as text such as \"60/m\" (s, m, h, d)";
+  key.set = [set = key.set](T& target, const Value& value) {
+    const auto* text = std::get_if<std::string>(&value);
+    return set(target, text != nullptr ? Value(ParseRate(*text).value_or(0)) : value);
+  };
+  return key;
+}
+
+}    // namespace
+
+const std::vector<Key<Rule>>& RuleKeys() {
+  using namespace std::chrono_literals;
+  using R = Rule;
+  static const std::vector<Key<R>> keys = {
+      Text<R>("name", "\"\"", "a name of up to 64 letters, digits and \"_-.\"", MEMBER(R, name),
+              "What the rule is called in answers, counters and logs. Without one it is called rule-*N*, by its place.",
+              IsHostName),
+      Optional<R>(
+          MEMBER(R, match),
+          Text<std::string>(
+              "match", "", "a glob of at most 255 bytes: * ? [a-z] [!a-z] \\x", Itself<std::string>,
+              "The tags that the rule is for, as a glob over the whole tag: * stands for any bytes, ? for one, [a-z] "
+              "for one of a set, [!a-z] for one not of it, and \\ takes the next byte as it is. Without *match* the "
+              "rule is the default.",
+              [](const std::string& text) { return text.size() <= kTagBytesMax && Glob::Compile(text).has_value(); })),
+      Burst<R>(),
+      Rate<R>(),
+      Choice<R, Share>(
+          "share", "\"debit\"", MEMBER(R, share),
+          "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; "
+          "\"forecast\", the same, but reports go out as soon as a host leaves what the others foretell of it, so that "
+          "the limit holds in every second and not only in the long run; \"capacity\", each host has a part of the "
+          "rate, and parts move to where the demand is; see [capacity]."),
+      Choice<R, Mode>("mode", "\"enforce\"", MEMBER(R, mode),
+                      "\"enforce\" throttles; \"shadow\" decides and counts but answers OK, to try a rule before it "
+                      "hurts; \"off\" answers OK and keeps nothing."),
+      Optional<R>(MEMBER(R, max_debt),
+                  Number<Tokens>("max_debt", "", 0, kBurstMax, Itself<Tokens>,
+                                 "How far below zero other hosts' hits may take a bucket. Without it as far as all "
+                                 "hosts together can serve within a period and a burst: (peers + 1) x (burst + rate x "
+                                 "peers.period). More than that only a host that is wrong can say.",
+                                 kTokens)),
+      Optional<R>(
+          MEMBER(R, max_unheard),
+          Number<Tokens>(
+              "max_unheard", "", 1, kBurstMax, Itself<Tokens>,
+              "Under share = \"forecast\": the most that this host serves of a tag that its peers can neither have "
+              "foretold nor heard of; a query beyond it is refused until they have heard, some 20 ms. It bounds what a "
+              "crowd that comes to all hosts at once gets: so many tokens from each. A burst on one host alone is "
+              "served in parts of it. Without it 2 x burst / the square root of the number of hosts, and at least 4.",
+              kTokens)),
+      Number<R>("tolerance", "0", 0, 1e6, MEMBER(R, tolerance),
+                "How much of what hosts serve under the rule may be beyond the limit, in % of what one bucket for all "
+                "would have served in the last minute: when more of it has been seen the log says so, and again when "
+                "that is over; accuracy_alerts counts. With 0 nothing is said. See CHOOSING A SHARE."),
+      Optional<R>(
+          MEMBER(R, horizon),
+          Allowing(
+              "a duration such as \"60s\" from 1s to 24h",
+              DurationKey<Duration>(
+                  "horizon", "", 1s, 24h, Itself<Duration>,
+                  "Other hosts' hits that are older than this when they are heard of are dropped, and counted: a "
+                  "client is not made to pay for a network that was down for long. Without it three periods or the "
+                  "time in which a bucket refills twice, whichever is longer, but at least 10 s and at most 300 s."))),
+      Flag<R>(
+          "shed", "false", MEMBER(R, shed),
+          "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
+          "hot; see [shed]. In mode \"shadow\" a refusal is counted and answered OK, in mode \"off\" there is none."),
+      Integer<R>("shed_priority", "0", 0, kShedPriorities - 1, MEMBER(R, shed_priority),
+                 "Which rules are refused first: those with the lowest number. The interval from shed.low to shed.high "
+                 "is cut into as many equal parts as there are priorities among rules that shed, and each has the "
+                 "curve over its own part: all of a priority is refused before any of the next one is."),
+  };
+  return keys;
+}
+
+const std::vector<Key<Override>>& OverrideKeys() {
+  using O = Override;
+  static const std::vector<Key<O>> keys = {
+      Text<O>("tag", "", "text of at most 255 bytes and query.max_tag_bytes, without LF and without CR at its end",
+              MEMBER(O, tag), "The tag, byte by byte.",
+              [](const std::string& text) {
+                return text.size() <= kTagBytesMax && text.find('\n') == std::string::npos && !text.ends_with('\r');
+              }),
+      Burst<O>(),
+      Rate<O>(),
+      Optional<O>(
+          MEMBER(O, mode),
+          Choice<Mode, Mode>("mode", "", Itself<Mode>,
+                             "As the key of a rule; without it, the mode of the rule. \"off\" exempts the tag.")),
+  };
+  return keys;
+}
+
+namespace {
+
+template <class T>
+void CheckRefill(Findings& f, std::string_view what, const T& limit, Findings::Place place) {
+  if (!(limit.burst >= kBurstMin && limit.rate >= kRateMin)) return;    // said already
+  if (limit.burst / limit.rate <= kRefillSecondsMax) return;
+  f.Error(place, fmt::format("{}: burst / rate = {} / {}: must be at most {:.0f} seconds, a leap year", what,
+                             FormatNumber(limit.burst), FormatNumber(limit.rate), kRefillSecondsMax));
+}
+
+}    // namespace
+
+void CheckRules(Findings& f) {
+  const Settings& s = f.settings();
+  std::unordered_map<std::string_view, std::size_t> by_name;
+  std::optional<std::size_t> default_rule;
+  for (std::size_t i = 0; i < s.rules.size(); ++i) {
+    const Rule& rule = s.rules[i];
+    const auto [other, is_new] = by_name.emplace(rule.name, i);
+    if (!is_new) {
+      f.Error(f.rules[i], fmt::format("rule.name = \"{}\": must be unique, and line {} has it", rule.name,
+                                      f.rules[other->second].line));
+    }
+    if (!f.has_match[i]) {    // a match that is wrong is still one
+      if (default_rule.has_value()) {
+        f.Error(f.rules[i], fmt::format("rule \"{}\" without match; must be one rule at most, and that of line {} is",
+                                        rule.name, f.rules[*default_rule].line));
+      }
+      default_rule = default_rule.value_or(i);
+    }
+    CheckRefill(f, "rule", rule, f.rules[i]);
+    if (!KnowsShare(rule.share)) {
+      f.Error(f.rules[i],
+              fmt::format("rule \"{}\": share = \"{}\" is not built into this program", rule.name, Name(rule.share)));
+    }
+    const double between_reports = rule.rate * Seconds(s.peers.period);
+    if (rule.share == Share::kDebit && rule.mode != Mode::kOff && rule.burst < between_reports) {
+      f.Warn(f.rules[i],
+             fmt::format("rule \"{}\": burst = {} is less than rate x peers.period = {}: several hosts can serve more "
+                         "than a burst between two reports; raise burst, shorten the period, or share = \"local\"",
+                         rule.name, FormatNumber(rule.burst), FormatNumber(between_reports)));
+    }
+  }
+}
+
+// A share that does not fit the numbers of its rule. CheckCapacity does the same for "capacity", which counts hosts
+// in another way.
+void CheckShares(Findings& f) {
+  const Settings& s = f.settings();
+  if (!s.peers.enabled() || f.wrong("rule") || f.wrong("peers")) return;
+  for (std::size_t i = 0; i < s.rules.size(); ++i) {
+    if (s.rules[i].mode != Mode::kOff && s.rules[i].share != Share::kCapacity) WarnOfShare(f, i, HostsOf(s));
+  }
+}
+
+void WarnOfShare(Findings& f, std::size_t rule, double hosts) {
+  const Rule& r = f.settings().rules[rule];
+  for (const std::string& warning : CheckShare(r, {hosts, f.settings().peers.period})) {
+    f.Warn(f.rules[rule], fmt::format("rule \"{}\": {}", r.name, warning));
+  }
+}
+
+void CheckOverrides(Findings& f) {
+  const Settings& s = f.settings();
+  std::unordered_map<std::string_view, std::size_t> by_tag;
+  by_tag.reserve(s.overrides.size());
+  for (std::size_t i = 0; i < s.overrides.size(); ++i) {
+    const Override& o = s.overrides[i];
+    const auto [other, is_new] = by_tag.emplace(o.tag, i);
+    if (!is_new) {
+      f.Error(f.overrides[i], fmt::format("override.tag = {}: must be unique, and line {} has it", Quote(o.tag),
+                                          f.overrides[other->second].line));
+    }
+    if (o.tag.size() > s.query.max_tag_bytes) {
+      f.Error(f.overrides[i], fmt::format("override.tag = {}: must be at most query.max_tag_bytes = {} bytes",
+                                          Quote(o.tag), s.query.max_tag_bytes));
+    }
+    CheckRefill(f, "override", o, f.overrides[i]);
+  }
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,173 @@
+#include "daemon/reloading.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "config/keys.h"
+#include "config/load.h"
+#include "daemon/elsewhere.h"
+#include "io/clock.h"
+#include "io/files.h"
+#include "io/signals.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+// What the thread pool reads for a reload.
+struct Reloading::Loaded {
+  Reloading* reloading;
+  uv_work_t request;
+  std::optional<FileError> unreadable;
+  LoadedSettings loaded;
+  std::shared_ptr<const Rulebook> rules;
+};
+
+Reloading::Reloading(Host host) : host_(std::move(host)), in_force_at_(Now()) {
+  DT_CHECK(uv_timer_init(host_.loop, &working_) == 0);
+  working_.data = this;
+}
+
+Reloading::~Reloading() = default;
+
+void Reloading::Close() {
+  uv_close(reinterpret_cast<uv_handle_t*>(&working_), nullptr);
+}
+
+void Reloading::Ask(Done done) {
+  if (stopping_) return done({false, {"the daemon is stopping"}});
+  asked_.push_back(std::move(done));
+  if (!reloading_) Start();
+}
+
+void Reloading::Start() {
+  reloading_ = true;
+  answering_ = std::exchange(asked_, {});
+  host_.service.Reloading(Now());
+  auto work = std::make_unique<Loaded>();
+  work->reloading = this;
+  work->request.data = work.get();
+  const auto read = [](uv_work_t* request) {
+    YieldToQueries();
+    auto& w = *static_cast<Loaded*>(request->data);
+    const Host& host = w.reloading->host_;
+    auto text = ReadFile(host.path, kSettingsBytesMax);
+    if (!text) {
+      w.unreadable = text.error();
+      return;
+    }
+    w.loaded = ParseSettings(*text, host.path, host.runtime_dir);
+    if (!w.loaded.ok()) return;
+    Settings& s = w.loaded.settings;
+    w.rules = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
+  };
+  const auto done = [](uv_work_t* request, int) {
+    std::unique_ptr<Loaded> w(static_cast<Loaded*>(request->data));
+    Reloading& reloading = *w->reloading;
+    reloading.OnLoaded(std::move(w));
+  };
+  const SignalsBlocked blocked;    // the pool's threads may begin here
+  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
+  work.release();    // `done` has it
+}
+
+// The table can be rewritten for one set of rules at a time.
+void Reloading::OnLoaded(std::unique_ptr<Loaded> loaded) {
+  if (loaded->rules != nullptr && host_.limiter.reshaping()) {
+    waiting_ = std::move(loaded);
+  } else {
+    PutInForce(std::move(loaded));
+  }
+}
+
+void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
+  if (stopping_) {
+    for (const auto& answer : std::exchange(answering_, {})) answer({false, {"the daemon is stopping"}});
+    return;
+  }
+  ReloadOutcome outcome;
+  if (loaded->unreadable.has_value()) outcome.problems.push_back(loaded->unreadable->message);
+  for (const Problem& problem : loaded->loaded.problems) outcome.problems.push_back(Format(problem));
+  if (loaded->rules != nullptr) Adopt(*loaded, outcome);
+  Say(outcome);
+  reloading_ = false;
+  for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
+  if (!asked_.empty() && !reloading_) Start();
+  host_.idle();
+}
+
+void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
+  outcome.in_force = true;
+  for (const std::string& key : KeepStartKeys(host_.settings, loaded.loaded.settings)) {
+    outcome.problems.push_back(fmt::format("{}: warning: {} changes at the next start", host_.path, key));
+  }
+  host_.settings = std::move(loaded.loaded.settings);
+  host_.limiter.Adopt(std::move(loaded.rules));
+  host_.follow(outcome.problems);
+  Work();
+}
+
+void Reloading::Say(const ReloadOutcome& outcome) {
+  ++(outcome.in_force ? reloads_ : failures_);
+  last_good_ = outcome.in_force;
+  for (const std::string& problem : outcome.problems) {
+    host_.log.Say(outcome.in_force ? LogLevel::kWarning : LogLevel::kError, "reload: " + problem);
+  }
+  if (!outcome.in_force) {
+    host_.log.Error("{} is not put in force: the settings have not changed", host_.path);
+    return host_.service.Ready("The last reload was refused: bad settings");
+  }
+  in_force_at_ = Now();
+  host_.log.Notice("reloaded {}: {} rules, {} overrides", host_.path, host_.limiter.rules().rules().size(),
+                   host_.limiter.rules().overrides().size());
+  host_.service.Ready(host_.status());
+}
+
+void Reloading::Count(ProcessCounts& counts) const {
+  counts.reloads = reloads_;
+  counts.reload_failures = failures_;
+  counts.last_reload_good = last_good_;
+  counts.settings_age = Now() - in_force_at_;
+}
+
+// ---- Between queries ----
+
+void Reloading::Work() {
+  constexpr std::uint64_t kEveryMs = 1;
+  uv_timer_start(
+      &working_, [](uv_timer_t* t) { static_cast<Reloading*>(t->data)->OnWork(); }, 0, kEveryMs);
+}
+
+// Works on the table for a fifth of the time. A thread that never sleeps is put aside whenever somebody else wants its
+// processor, for several milliseconds that every query waits; one that sleeps most of the time is woken at once.
+void Reloading::OnWork() {
+  constexpr Duration kAtOnce = std::chrono::microseconds(200);
+  const Instant begun = Now();
+  while (host_.limiter.Tick(Now())) {
+    if (Now() - begun >= kAtOnce) return;
+  }
+  uv_timer_stop(&working_);
+  if (auto retired = host_.limiter.TakeRetired()) FreeElsewhere(std::move(retired));
+  if (waiting_ != nullptr) PutInForce(std::move(waiting_));
+  host_.idle();
+}
+
+// Freeing 10^5 overrides takes milliseconds that no query should wait.
+void Reloading::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
+  struct Retired {
+    uv_work_t request;
+    std::shared_ptr<const Rulebook> rules;
+  };
+  auto* retired = new Retired{{}, std::move(rules)};
+  retired->request.data = retired;
+  const auto free = [](uv_work_t* r) {
+    YieldToQueries();
+    static_cast<Retired*>(r->data)->rules.reset();
+  };
+  const auto freed = [](uv_work_t* r, int) { delete static_cast<Retired*>(r->data); };
+  const SignalsBlocked blocked;
+  DT_CHECK(uv_queue_work(host_.loop, &retired->request, free, freed) == 0);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,77 @@
+// Puts the settings file in force again, and does the limiter's work between queries that reloads leave. What takes time
+// is done in libuv's thread pool: no query waits for it.
+#pragma once
+
+#include <uv.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "admin/admin.h"
+#include "io/log.h"
+#include "io/service.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+class Reloading {
+ public:
+  using Done = std::function<void(const ReloadOutcome&)>;
+
+  struct Host {
+    uv_loop_t* loop;
+    std::string path;           // the settings file
+    std::string runtime_dir;
+    Settings& settings;         // in force, without rules and overrides
+    Limiter& limiter;
+    const Service& service;
+    Log& log;
+    std::function<void(std::vector<std::string>& problems)> follow;    // new settings are in force
+    std::function<std::string()> status;                               // for the service manager
+    std::function<void()> idle;                                        // busy() may have become false
+  };
+
+  explicit Reloading(Host host);
+  ~Reloading();
+
+  // Starts a reload. `done` is called once, perhaps before this returns.
+  void Ask(Done done);
+
+  // Whether a reload is under way, or the table is still being rewritten for one.
+  bool busy() const { return reloading_ || host_.limiter.reshaping(); }
+
+  // The limiter has work to do between queries.
+  void Work();
+
+  // No settings are put in force any more.
+  void Stop() { stopping_ = true; }
+
+  // Closes what it has on the loop, which must run once more.
+  void Close();
+
+  void Count(ProcessCounts& counts) const;
+
+ private:
+  struct Loaded;
+
+  void Start();
+  void OnLoaded(std::unique_ptr<Loaded> loaded);
+  void PutInForce(std::unique_ptr<Loaded> loaded);
+  void Adopt(Loaded& loaded, ReloadOutcome& outcome);
+  void Say(const ReloadOutcome& outcome);
+  void OnWork();
+  void FreeElsewhere(std::shared_ptr<const Rulebook> rules);
+
+  const Host host_;
+  uv_timer_t working_;
+  bool reloading_ = false, stopping_ = false;
+  std::unique_ptr<Loaded> waiting_;    // until the table has finished with the reload before
+  std::vector<Done> asked_, answering_;
+  std::uint64_t reloads_ = 0, failures_ = 0;
+  bool last_good_ = true;
+  Instant in_force_at_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,24 @@
+#include "daemon/running.h"
+
+#include "io/clock.h"
+#include "io/process.h"
+
+namespace dthrottle {
+
+Running::Running(const Settings& in_force, const Log& log_of_all)
+    : settings_in_force(in_force), log(log_of_all), started(Now()), started_since_1970(WallClock()) {}
+
+ProcessCounts Running::Counts() const {
+  ProcessCounts counts;
+  counts.started = started_since_1970;
+  counts.uptime = Now() - started;
+  const ProcessUse use = ReadProcessUse();
+  counts.cpu = use.cpu;
+  counts.resident_bytes = use.resident_bytes;
+  counts.log_suppressed = log.suppressed();
+  reloading->Count(counts);
+  for (const Part* const part : list) part->Count(counts);
+  return counts;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,58 @@
+// The parts of a daemon that has started, and what commands ask of them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "admin/admin.h"
+#include "daemon/memory.h"
+#include "daemon/peering.h"
+#include "daemon/reloading.h"
+#include "daemon/retention_watch.h"
+#include "daemon/shedding.h"
+#include "daemon/upgrade.h"
+#include "frontend/frontend.h"
+
+namespace dthrottle {
+
+struct Running final : AdminHost {
+  // Both must outlive it.
+  Running(const Settings& in_force, const Log& log_of_all);
+
+  const Settings& settings_in_force;
+  const Log& log;
+  const Instant started;
+  const Duration started_since_1970;
+
+  // Set when they start. Nothing below is used before.
+  std::optional<TableMemory> memory;
+  std::unique_ptr<Limiter> table_limiter;
+  std::optional<Peering> peering;
+  std::optional<Shedding> shedding;
+  std::optional<RetentionWatch> retention_watch;
+  std::vector<std::unique_ptr<Part>> dismissed;    // of the program before
+  std::vector<FrontEnd*> listening;                // front ends that have started
+  std::vector<Part*> list;                         // all that have started, in order
+  std::optional<Reloading> reloading;
+  std::optional<dthrottle::Upgrade> upgrade;
+  std::function<LeaseStatus(std::string_view)> leases = [](std::string_view) { return LeaseStatus(); };
+
+  Limiter& limiter() override { return *table_limiter; }
+  const Settings& settings() const override { return settings_in_force; }
+  ProcessCounts Counts() const override;
+  std::vector<PeerStatus> Peers() const override { return peering->Peers(); }
+  ShedStatus Shed() const override { return shedding->Status(); }
+  LeaseStatus Leases(std::string_view resource) override { return leases(resource); }
+  Result<void> ReportShed(double value) override { return shedding->Report(value); }
+  const Dividing* dividing() const override { return peering->dividing(); }
+  bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const override {
+    return peering->LookAtCapacity(look);
+  }
+  void Reload(std::function<void(const ReloadOutcome&)> done) override { reloading->Ask(std::move(done)); }
+  void Upgrade(std::function<void(const Result<std::string>&)> done) override { upgrade->Ask(std::move(done)); }
+};
+
+}    // namespace dthrottle

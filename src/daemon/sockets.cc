@@ -1,0 +1,255 @@
+#include "daemon/sockets.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "admin/snapshot.h"
+#include "config/listeners.h"
+#include "config/values.h"
+#include "io/library_accept.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kQueries = "query";
+
+int Opened(const SocketResult<int>& opened) {
+  if (!opened) throw StartFailure{ExitCode(opened.error().code), opened.error().message};
+  return *opened;
+}
+
+std::uint64_t RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return RLIM_INFINITY;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+std::string SocketKey(const FrontEnd& front, std::string_view kind) {
+  return fmt::format("{}.{}", front.key(), kind);
+}
+
+}    // namespace
+
+Sockets::Sockets(uv_loop_t* loop, const FrontEnds& front_ends, const Settings& settings, Log& log, Handover& handed)
+    : loop_(loop), front_ends_(front_ends), settings_(settings), log_(log), handed_(handed) {}
+
+// The name of a front end occurs in the name that a unit gives its socket. Sockets of other names are for queries.
+FrontEnd& Sockets::FrontOf(std::string_view name) const {
+  const auto named = [&](const auto& front) { return name.find(front->key()) != name.npos; };
+  const auto queries = [](const auto& front) { return front->key() == kQueries; };
+  auto found = std::find_if(front_ends_.begin(), front_ends_.end(), named);
+  if (found == front_ends_.end()) found = std::find_if(front_ends_.begin(), front_ends_.end(), queries);
+  return **found;
+}
+
+// These have no address in the settings.
+void Sockets::TakePassed(const Service& service) {
+  for (const Service::Socket& socket : service.TakeSockets()) {
+    ::fcntl(socket.fd, F_SETFL, ::fcntl(socket.fd, F_GETFL) | O_NONBLOCK);
+    ::fcntl(socket.fd, F_SETFD, FD_CLOEXEC);
+    const bool is_tcp = DescribeSocket(socket.fd).starts_with("tcp:");
+    const std::string key = SocketKey(FrontOf(socket.name), is_tcp ? "tcp" : "unix");
+    if (key == "admin.tcp") {
+      throw StartFailure{EX_CONFIG, fmt::format("{}: commands are taken on Unix sockets only", socket.name)};
+    }
+    handed_.listeners.push_back({socket.fd, key, ""});
+  }
+}
+
+// For Listen, as if they had been handed over. A socket that the service manager has passed takes the place of one.
+void Sockets::OpenTcp() {
+  for (const auto& front : front_ends_) {
+    const std::string key = SocketKey(*front, "tcp");
+    const Endpoint endpoint = EndpointsOf(settings_, front->key()).tcp;
+    const auto& left = handed_.listeners;
+    const bool passed = std::any_of(left.begin(), left.end(), [&](const auto& l) { return l.key == key; });
+    if (passed || !endpoint.enabled()) continue;
+    handed_.listeners.push_back({Opened(dthrottle::ListenTcp(endpoint)), key, FormatEndpoint(endpoint)});
+  }
+}
+
+void Sockets::Listen() {
+  for (const auto& front : front_ends_) {
+    std::set<std::string> passed;
+    for (const std::string& key : {SocketKey(*front, "unix"), SocketKey(*front, "tcp")}) {
+      for (int fd; (fd = TakeHanded(key, "")) >= 0; passed.insert(key)) ListenOn(fd, *front, key, "");
+    }
+    const Endpoints at = EndpointsOf(settings_, front->key());
+    if (!passed.contains(SocketKey(*front, "unix"))) ListenUnix(*front, at.unix_path, at.unix_mode);
+    if (!passed.contains(SocketKey(*front, "tcp"))) ListenTcp(*front, at.tcp);
+  }
+  CloseHanded();
+}
+
+void Sockets::ListenUnix(FrontEnd& front, const std::string& path, std::uint32_t mode) {
+  if (path.empty()) return;
+  const std::string key = SocketKey(front, "unix");
+  int fd = TakeHanded(key, path);
+  if (fd < 0) {
+    fd = Opened(dthrottle::ListenUnix(path, mode));
+  } else {
+    ::chmod(path.c_str(), static_cast<mode_t>(mode));
+  }
+  files_.push_back(path);
+  ListenOn(fd, front, key, path);
+}
+
+void Sockets::ListenTcp(FrontEnd& front, const Endpoint& endpoint) {
+  if (!endpoint.enabled()) return;
+  const std::string key = SocketKey(front, "tcp"), address = FormatEndpoint(endpoint);
+  const int fd = TakeHanded(key, address);
+  ListenOn(fd >= 0 ? fd : Opened(dthrottle::ListenTcp(endpoint)), front, key, address);
+}
+
+// A listening socket that was left for this place, or -1. A Unix socket whose file was removed is none.
+int Sockets::TakeHanded(const std::string& key, const std::string& address) {
+  auto& left = handed_.listeners;
+  const auto found =
+      std::find_if(left.begin(), left.end(), [&](const auto& l) { return l.key == key && l.address == address; });
+  if (found == left.end() || (address.starts_with('/') && ::access(address.c_str(), F_OK) != 0)) return -1;
+  const int fd = found->fd;
+  left.erase(found);
+  return fd;
+}
+
+// Sockets for which the settings have no place any more.
+void Sockets::CloseHanded() {
+  for (const HandedListener& l : std::exchange(handed_.listeners, {})) {
+    log_.Notice("no longer on {}, which was {}", l.address, l.key);
+    const bool in_use = std::find(files_.begin(), files_.end(), l.address) != files_.end();
+    if (l.address.starts_with('/') && !in_use) ::unlink(l.address.c_str());
+    ::close(l.fd);
+  }
+}
+
+void Sockets::ListenOn(int fd, FrontEnd& front, const std::string& key, const std::string& address) {
+  const std::string place = DescribeSocket(fd);
+  log_.Say(LogLevel::kNotice, fmt::format("{} on {}", front.doing(), place));
+  const auto failed = [this, place](int code) {
+    ++accept_failures_;
+    log_.Warning("{}: cannot accept a connection: {}", place, std::strerror(code));
+  };
+  Place& added = listening_.emplace_back(Place{key, address, &front, nullptr});
+  added.listener = std::make_unique<Listener>(
+      loop_, fd, BoundsOf(added), [this, &front](int accepted) { OnConnection(front, accepted); }, failed,
+      [this, place, &front](Places::Answer answer) { OnCrowd(front, place, answer); });
+}
+
+// ---- Places ----
+
+void Sockets::DividePlaces() {
+  const std::uint64_t limit = RaiseDescriptorLimit();
+  if (listening_.empty()) {
+    const std::uint64_t open = OpenDescriptors();
+    descriptors_at_start_ = open - std::min<std::uint64_t>(handed_.connections.size(), open);
+  }
+  ceilings_ = DivideDescriptors(front_ends_, settings_, limit, descriptors_at_start_);
+  if (ceilings_.cut) {
+    log_.Warning(
+        "the limit of open files, {}, is too low for all connections that the settings allow: {} for queries "
+        "are left of query.max_connections = {}; raise LimitNOFILE",
+        limit, ceilings_.Of(FrontOf(kQueries)).all, settings_.query.max_connections);
+  }
+  for (const Place& l : listening_) l.listener->places().set_bounds(BoundsOf(l));
+  BoundLibraryAccepts({ceilings_.peers, PlacesPerSource(ceilings_.peers, settings_.process.source_share)});
+}
+
+PlaceBounds Sockets::BoundsOf(const Place& listening) const {
+  const Ceilings::Room& room = ceilings_.Of(*listening.front);
+  const bool apart = room.unix_socket > 0 && listening.key.ends_with(".unix");
+  const std::uint32_t total = apart ? room.unix_socket : room.all;
+  return {total, PlacesPerSource(total, settings_.process.source_share)};
+}
+
+// Each socket has its bound, and front ends that share room have one together.
+void Sockets::OnConnection(FrontEnd& front, int fd) {
+  const Ceilings::Room& room = ceilings_.Of(front);
+  std::size_t open = 0;
+  for (const FrontEnd* other : Listening()) {
+    if (Ceilings::Owner(*other) == Ceilings::Owner(front)) open += other->connections();
+  }
+  if (open < std::size_t{room.all} + room.unix_socket) return front.Take(fd);
+  front.CountRejected();
+  log_.Warning("{}: all {} connections are open: one more turned away", front.key(), open);
+  ::close(fd);
+}
+
+void Sockets::OnCrowd(FrontEnd& front, const std::string& place, Places::Answer answer) {
+  if (answer == Places::Answer::kSourceFull) {
+    ++crowded_;
+    log_.Warning("{}: one source has its part of the connections (process.source_share = {:g}): one more turned away",
+                 place, settings_.process.source_share);
+    return;
+  }
+  front.CountRejected();
+  log_.Warning("{}: all places are taken: one more turned away", place);
+}
+
+void Sockets::KeepPlace(const HandedConnection& connection) {
+  for (const Place& l : listening_) {
+    if (!l.key.starts_with(connection.front)) continue;
+    l.listener->places().Keep(connection.fd);
+    return;
+  }
+}
+
+// ---- The rest ----
+
+std::vector<FrontEnd*> Sockets::Listening() const {
+  std::vector<FrontEnd*> listening;
+  const auto add = [&](FrontEnd* front) {
+    if (std::find(listening.begin(), listening.end(), front) == listening.end()) listening.push_back(front);
+  };
+  for (const Place& l : listening_) {
+    if (l.front->rests_on() != nullptr) add(l.front->rests_on());
+    add(l.front);
+  }
+  return listening;
+}
+
+std::string Sockets::AddressOf(std::string_view key) const {
+  const auto found = std::find_if(listening_.begin(), listening_.end(), [&](const Place& l) { return l.key == key; });
+  return found != listening_.end() ? DescribeSocket(found->listener->fd()) : "";
+}
+
+std::string Sockets::Status() const {
+  std::vector<std::string> places;
+  for (const Place& l : listening_) {
+    if (l.front->key() == kQueries) places.push_back(DescribeSocket(l.listener->fd()));
+  }
+  return fmt::format("Answering on {}", fmt::join(places, ", "));
+}
+
+void Sockets::HandOver(Handover& handover) const {
+  for (const Place& l : listening_) handover.listeners.push_back({l.listener->fd(), l.key, l.address});
+}
+
+void Sockets::Count(ProcessCounts& counts) const {
+  counts.accept_failures = accept_failures_;
+  counts.crowded = crowded_;
+  counts.strangers = LibraryAcceptsRefused();
+}
+
+void Sockets::AcceptAll() {
+  for (const Place& l : listening_) l.listener->AcceptAll();
+}
+
+void Sockets::Close() {
+  listening_.clear();
+  for (const std::string& path : std::exchange(files_, {})) ::unlink(path.c_str());
+}
+
+}    // namespace dthrottle
