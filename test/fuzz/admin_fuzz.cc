@@ -6,6 +6,8 @@
 
 #include "admin/admin.h"
 #include "config/keys.h"
+#include "limiter/shedder.h"
+#include "rule/rulebook.h"
 #include "test/support/host.h"
 #include "test/support/quiet_daemon.h"
 
@@ -21,7 +23,7 @@ class FuzzedDaemon final : public testing::QuietDaemon {
   }
   Result<void> ReportShed(double value) override {
     reported_ = value;
-    host_.limiter->Shed(LogisticCurve(-1, 1), value);
+    host_.limiter->shedder().Shed(host_.limiter->rules().shed_priorities(), LogisticCurve(-1, 1), value);
     return {};
   }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }

@@ -62,8 +62,11 @@ void Try(std::string_view frame) {
   message.generation += hosts.a.Counts(hosts.now).generation;
   message.to_epoch = hosts.a.Counts(hosts.now).epoch;
   message.epoch += hosts.b.Counts(hosts.now).epoch;
-  EncodeCapacity(message, sent);
-  for (const std::string_view who : {"b", "c"}) hosts.a.OnMessage(who, sent, hosts.now);
+  for (const char* who : {"b", "c"}) {
+    message.host = who;
+    EncodeCapacity(message, sent);
+    hosts.a.OnMessage(who, sent, hosts.now);
+  }
   for (int i = 0; i < 30; ++i) hosts.a.Tick(hosts.now += 500ms);
 }
 

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Graph& graph = read->graph;
   if (graph.size() < 2 || graph.size() > kNodesMax || read->names.size() != graph.size()) std::abort();
   std::string links;
-  for (const Link& link : graph.links()) {
+  for (const WeightedLink& link : graph.links()) {
     if (!(link.weight >= kWeightMin && link.weight <= kWeightMax)) std::abort();
     links += fmt::format("{} {} {}\n", link.a, link.b, link.weight);
   }

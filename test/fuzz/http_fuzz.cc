@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "config/keys.h"
-#include "frontend/http_service.h"
+#include "frontend/http/service.h"
 #include "test/support/host.h"
 #include "test/support/quiet_daemon.h"
 
@@ -56,6 +56,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 400:
     case 403:
     case 404:
+    case 414:
     case 421:
     case 429:
       break;

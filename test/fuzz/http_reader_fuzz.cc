@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "frontend/http_reader.h"
+#include "frontend/http/reader.h"
 
 using namespace dthrottle;
 

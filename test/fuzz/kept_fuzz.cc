@@ -94,12 +94,12 @@ void TryExchange(auto change) {
     before->Tick(now += 1s);
   }
   before->AddLink(1, "b", now);
-  before->Settle(now);
+  before->Drain(now);
   auto after = make(change(before->Life(now)), wire, to, from, now);
   after->AddLink(1, "b", now);
   for (int i = 0; i < 30; ++i) after->Tick(now += 1s);
   after->Peers(now);
-  after->Settle(now);
+  after->Drain(now);
   after->Life(now);
 }
 

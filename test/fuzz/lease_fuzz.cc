@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "frontend/lease_lines.h"
+#include "frontend/lease/lines.h"
 
 using namespace dthrottle;
 

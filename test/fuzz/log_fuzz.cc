@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "sim/access_log.h"
+#include "lab/access_log.h"
 
-using namespace dthrottle::sim;
+using namespace dthrottle::lab;
 
 namespace {
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/prng.h"
 #include "test/support/host.h"
 
 using namespace dthrottle;

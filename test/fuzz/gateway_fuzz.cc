@@ -1,0 +1,71 @@
+// Messages of gRPC clients: whatever they are, each line of a call may be sent and is answered, and the answers make a
+// whole response.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <sstream>
+#include <string>
+
+#include "frontend/lease/lines.h"
+#include "gateway/messages.h"
+
+using namespace dthrottle;
+
+namespace {
+
+constexpr BootInstant kNow = BootInstant(std::chrono::hours(1000));
+constexpr Duration kWall = std::chrono::seconds(1'700'000'000);
+
+std::unique_ptr<lease::LeaseServer> MakeServer(bool master) {
+  lease::ResourceTemplate how;
+  how.identifier_glob = "*";
+  how.capacity = 100;
+  lease::ServerOptions options;
+  options.min_request_interval = Duration::zero();
+  options.clients_max = 20;
+  auto server = std::make_unique<lease::LeaseServer>(options, std::move(*lease::Templates::Make({how})));
+  if (master) server->BecomeMaster({.epoch = 1000, .since = kNow - std::chrono::hours(1), .former = 900});
+  return server;
+}
+
+template <class Request, class Response>
+void Call(const std::string& bytes, lease::LeaseServer& server) {
+  Request request;
+  if (!request.ParsePartialFromString(bytes) || !request.IsInitialized()) return;
+  const auto lines = ToLines(request, 10, kWall);
+  if (!lines) return;
+  if (static_cast<std::size_t>(std::count(lines->text.begin(), lines->text.end(), '\n')) != lines->count) std::abort();
+  LeaseGateway gateway;
+  std::string text;
+  const LeaseLines split = SplitLeaseLines(lines->text);
+  if (split.too_long || !split.rest.empty()) std::abort();
+  if (AnswerLeaseLines(split, server, kNow, text, &gateway) != lines->count) std::abort();
+  LineAnswers answers;
+  std::istringstream all(text);
+  for (std::string line; std::getline(all, line);) {
+    // What a line cannot be has been refused before.
+    for (const char* complaint : {"error get", "error server", "error CLIENT", "error RESOURCE", "error NODE",
+                                  "error WANTS", "error HAS", "error SECONDS"}) {
+      if (line.starts_with(complaint)) std::abort();
+    }
+    answers.push_back(line);
+  }
+  Response response;
+  FromLines(request, answers, kWall, response);
+  if (!response.IsInitialized()) std::abort();
+}
+
+}    // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 1) return 0;
+  const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const auto made = MakeServer(data[0] % 2 == 0);
+  lease::LeaseServer& server = *made;
+  Call<doorman::GetCapacityRequest, doorman::GetCapacityResponse>(bytes, server);
+  Call<doorman::GetServerCapacityRequest, doorman::GetServerCapacityResponse>(bytes, server);
+  Call<doorman::ReleaseCapacityRequest, doorman::ReleaseCapacityResponse>(bytes, server);
+  return 0;
+}
