@@ -7,6 +7,7 @@
 #include <ctime>
 #include <memory>
 
+#include "share/ways.h"
 #include "test/support/host.h"
 
 namespace dthrottle::testing {
@@ -27,9 +28,9 @@ class Side {
  public:
   Side(const std::string& share, double rate)
       : host_(fmt::format("[[rule]]\nname=\"r\"\nburst={}\nrate={}\nshare=\"{}\"\n", rate, rate, share)) {
-    host_.limiter->ShareWith(3, 1s);
-    host_.limiter->WatchTags(4096, false, [] {});
-    host_.limiter->SetHeard(true);
+    host_.limiter->ways().Get<Debits>().ShareWith(3, 1s);
+    host_.limiter->ways().WatchTags(4096, [] {});
+    host_.limiter->ways().SetHeard(true);
     queries_.fill({{"login:192.0.2.77", false}, 1, nullptr});
   }
 
@@ -51,9 +52,9 @@ class Side {
   void Report() {
     Draft urgent;
     Entries said;
-    host_.limiter->ReportUrgent(now_ - 1s, now_, urgent);
+    host_.limiter->ways().ReportUrgent(now_ - 1s, now_, urgent);
     said.Add(queries_[0].tag, 200, 0, 1'000'000'000);
-    host_.limiter->Debit(said, 0, 1, now_ - 10ms, now_ - 1ms, now_, 1);
+    host_.limiter->ways().Get<Debits>().Debit(said, 0, 1, now_ - 10ms, now_ - 1ms, now_, 1);
   }
 
   Host host_;

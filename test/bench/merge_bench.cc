@@ -20,8 +20,11 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "limiter/sharing.h"
+#include "limiter/limiter.h"
 #include "report/codec.h"
+#include "rule/rulebook.h"
+#include "share/debit/sharing.h"
+#include "share/ways.h"
 #include "test/bench/measure.h"
 
 using namespace dthrottle;
@@ -69,7 +72,7 @@ class Host {
   Host(std::size_t bytes, bool huge_pages, Instant now)
       : region_(Map(bytes, huge_pages)),
         limiter_(region_, {}, {{1, 2}, {}}, Rules(), 1, now),
-        sharing_(limiter_, to_peers_, from_peers_, kPeers, 1s, prng_, now) {}
+        sharing_(limiter_.ways(), to_peers_, from_peers_, kPeers, 1s, prng_, now) {}
   ~Host() { munmap(region_.data(), region_.size()); }
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
@@ -214,9 +217,9 @@ class Bench {
         decoding += CpuSeconds() - start;
         host->Work(now);
       }
-      if (round >= 0) Note(figures, *host, decoding);
+      if (round >= 0) Add(figures, *host, decoding);
     }
-    DT_CHECK(host->limiter().merge_counts().unmatched == 0);
+    DT_CHECK(host->limiter().ways().Get<Debits>().counts().unmatched == 0);
     DT_CHECK(host->limiter().table().counts().tags == tags_.size());
     figures.Print(name);
   }
@@ -242,13 +245,13 @@ class Bench {
       host.Reset();
       host.Work(now);
       DT_CHECK(host.entries_out == tags_.size());
-      if (round >= 0) Note(figures, host, 0);
+      if (round >= 0) Add(figures, host, 0);
     }
     figures.peer_ns.clear();
     figures.Print(name);
   }
 
-  void Note(Figures& figures, const Host& host, double decoding) const {
+  void Add(Figures& figures, const Host& host, double decoding) const {
     const auto n = static_cast<double>(tags_.size());
     figures.peer_ns.push_back(decoding * 1e9 / n);
     figures.merge_ns.push_back(host.spent * 1e9 / n);

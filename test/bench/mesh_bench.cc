@@ -31,11 +31,15 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/prng.h"
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/peer_thread.h"
-#include "limiter/sharing.h"
 #include "report/codec.h"
+#include "rule/rulebook.h"
+#include "limiter/limiter.h"
+#include "share/debit/sharing.h"
+#include "share/ways.h"
 #include "test/bench/measure.h"
 
 using namespace dthrottle;
@@ -244,7 +248,7 @@ class Receiver {
         wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         limiter_(region_.bytes(), {}, {{1, 2}, {}}, Rules(), 1, Now()),
         thread_(ThreadOptions(options, peers)),
-        sharing_(limiter_, thread_.to_peers(), thread_.from_peers(), options.peers, kPeriod, prng_, Now()) {}
+        sharing_(limiter_.ways(), thread_.to_peers(), thread_.from_peers(), options.peers, kPeriod, prng_, Now()) {}
 
   bool Start() {
     const Result<void> started = thread_.Start();
@@ -271,7 +275,7 @@ class Receiver {
         std::count_if(all.begin(), all.end(), [](const PeerStatus& p) { return p.state == PeerState::kUp; }));
   }
   ExchangeCounts counts() const { return thread_.Counts(); }
-  std::uint64_t merged() const { return limiter_.merge_counts().entries; }
+  std::uint64_t merged() const { return limiter_.ways().Get<Debits>().counts().entries; }
   std::uint64_t recorded() { return limiter_.table().counts().tags; }
 
  private:
@@ -279,7 +283,7 @@ class Receiver {
     const std::size_t wanted = std::max(Table::kRegionBytesMin, options.peers * options.tags * kBytesPerTag);
     auto region = MappedRegion::Open("", (wanted + 4095) / 4096 * 4096, nullptr);
     DT_CHECK(region.has_value());
-    region->UseHugePages(false);    // as the daemon does
+    region->UseHugePages([](Duration) { return true; });    // as the daemon does
     return std::move(*region);
   }
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "admin/metrics.h"
+#include "base/prng.h"
 #include "config/keys.h"
+#include "rule/rulebook.h"
 #include "test/bench/measure.h"
 #include "test/support/quiet_daemon.h"
 

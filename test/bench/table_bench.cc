@@ -13,7 +13,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/prng.h"
 #include "limiter/limiter.h"
+#include "rule/rulebook.h"
+#include "share/ways.h"
 #include "test/bench/measure.h"
 
 using namespace dthrottle;
@@ -85,7 +88,7 @@ void ReportInsertWhenFullOfDebt() {
   rules[0].rate = 1.0 / 3600;
   Limiter limiter(region, {}, {{1, 2}, {}}, std::make_shared<Rulebook>(std::move(rules), std::vector<Override>()), 1,
                   Instant());
-  limiter.ShareWith(1, std::chrono::seconds(1));
+  limiter.ways().Get<Debits>().ShareWith(1, std::chrono::seconds(1));
   const std::size_t cells = limiter.table().cells();
   const Tags tags(cells * (2 + kRounds));
   std::vector<Query> queries(kBatch);
@@ -102,7 +105,7 @@ void ReportInsertWhenFullOfDebt() {
   Entries debits;
   for (std::size_t i = 0; i < next; ++i) {
     if (debits.Add({tags[i], false}, 1, 0)) continue;
-    limiter.Debit(debits, 0, debits.size(), now - std::chrono::seconds(1), now, now);
+    limiter.ways().Get<Debits>().Debit(debits, 0, debits.size(), now - std::chrono::seconds(1), now, now);
     debits.Clear();
   }
   std::vector<double> us;

@@ -170,10 +170,11 @@ TEST_CASE("a rate is taken from evenly, and never faster than it is leased") {
   dthrottle::RateResource rate(leases, "r", Wanting(200));
   const auto begin = Clock::now();
   int taken = 0;
-  while (Clock::now() < begin + 500ms) taken += rate.WaitFor(100ms);
+  const auto enough = [&] { return taken >= 20 && Clock::now() > begin + 500ms; };
+  while (!enough() && Clock::now() < begin + kPatience) taken += rate.WaitFor(100ms);    // a busy machine takes its time
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   CHECK(taken <= 200 * seconds + 200 * 0.1 + 1);
-  CHECK(taken >= 20);    // a busy machine
+  CHECK(taken >= 20);
 }
 
 TEST_CASE("after a rest no more comes at once than is due in a tenth of a second") {

@@ -12,6 +12,9 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <thread>
+
+#include "io/idle_time.h"
 
 namespace dthrottle {
 namespace {
@@ -47,8 +50,8 @@ TEST_CASE("a region keeps what it holds when it is put into huge pages") {
     REQUIRE(region->bytes().size() == bytes);
     CHECK(reinterpret_cast<std::uintptr_t>(region->bytes().data()) % kHugePage == 0);
     for (std::size_t i = 0; i < bytes; ++i) region->bytes()[i] = Pattern(i);
-    CHECK_FALSE(region->UseHugePages(true));    // told to stop before it began
-    if (region->UseHugePages(false)) {
+    CHECK_FALSE(region->UseHugePages([](Duration) { return false; }));    // told to stop before it began
+    if (region->UseHugePages([](Duration) { return true; })) {
       CHECK(InHugePages(region->bytes().data()) > 0);
     } else {
       WARN("this kernel does not put files in memory into huge pages when asked to");
@@ -62,6 +65,38 @@ TEST_CASE("a region keeps what it holds when it is put into huge pages") {
   REQUIRE(again);
   CHECK(again->bytes()[bytes - 1] == Pattern(bytes - 1));
   ::unlink(path.c_str());
+}
+
+TEST_CASE("a large region claims a part of its space at once, and the rest in steps that can be ended") {
+  constexpr std::size_t kBytes = std::size_t{70} << 20, kAtOnce = std::size_t{64} << 20;
+  const std::string path = "/dev/shm/dthrottle-claim-test-" + std::to_string(::getpid());
+  const auto claimed = [&] {
+    struct stat status {};
+    REQUIRE(::stat(path.c_str(), &status) == 0);
+    return static_cast<std::size_t>(status.st_blocks) * 512;
+  };
+  auto region = MappedRegion::Open(path, kBytes, [](std::string_view) { return true; });
+  REQUIRE(region);
+  CHECK(claimed() == kAtOnce);
+  int steps = 0;
+  CHECK(region->ClaimRest([&](Duration) { return ++steps <= 3; }));
+  CHECK(claimed() > kAtOnce);
+  CHECK(claimed() < kBytes);
+  CHECK(region->ClaimRest([](Duration) { return true; }));
+  CHECK(claimed() == kBytes);
+  ::unlink(path.c_str());
+}
+
+TEST_CASE("whoever waits for idle time is told to stop at once") {
+  IdleTime idle;
+  CHECK(idle.Await(std::chrono::milliseconds(1)));
+  CHECK(idle.Await(std::chrono::milliseconds(1)));
+  bool goes_on = true;
+  std::thread waiting([&] { goes_on = idle.Await(std::chrono::hours(1)); });
+  idle.Stop();
+  waiting.join();
+  CHECK_FALSE(goes_on);
+  CHECK_FALSE(idle.Await(std::chrono::hours(1)));
 }
 
 TEST_CASE("files: the number of a start is greater than any before, also if the clock goes back") {

@@ -2,6 +2,7 @@
 
 #include <zmq.h>
 
+#include "capacity/capacity_message.h"
 #include "capacity/topology.h"
 #include "test/io/net.h"
 
@@ -251,17 +252,24 @@ TEST_CASE("hosts divide limits, and only who has a name's key speaks under it") 
   REQUIRE(Until(pair.nodes(), begun));
   CHECK(pair.a.thread->LookAtCapacity([](const CapacityExchange& e) { CHECK(e.Members(Now()).front().name == "b"); }));
 
-  const std::uint64_t before = pair.a.thread->OwnCounts().malformed;
   CHECK(pair.a.thread->CapacityCountsNow().junk == 0);
+  CHECK(pair.a.thread->CapacityCountsNow().strangers == 0);
   Stranger as_b(ZMQ_DEALER, pair.a.port, &pair.key_b, pair.key_a.public_key);
-  const std::string frame = std::string(kCapacityFramePrefix) + "junk";
-  for (const std::string& end : {std::string("c\1"), std::string("a\1"), std::string("b\xff"), std::string("b\0", 2)}) {
-    REQUIRE(as_b.Send(frame + end));
-  }
-  CHECK(Until(pair.nodes(), [&] { return pair.a.thread->OwnCounts().malformed == before + 4; }));
-  CHECK(pair.a.thread->CapacityCountsNow().junk == 0);
-  REQUIRE(as_b.Send(frame + "b\1"));
+  const auto send_as = [&](const std::string& host) {
+    CapacityMessage ask;
+    ask.kind = CapacityKind::kAsk;
+    ask.host = host;
+    std::string frame;
+    EncodeCapacity(ask, frame);
+    REQUIRE(as_b.Send(frame));
+  };
+  send_as("a");
+  send_as("c");
+  CHECK(Until(pair.nodes(), [&] { return pair.a.thread->CapacityCountsNow().strangers == 2; }));
+  send_as("b");
+  REQUIRE(as_b.Send(std::string(kCapacityFramePrefix) + "junk"));
   CHECK(Until(pair.nodes(), [&] { return pair.a.thread->CapacityCountsNow().junk == 1; }));
+  CHECK(pair.a.thread->CapacityCountsNow().strangers == 2);
 
   pair.a.thread->SetCapacity(std::nullopt);
   CHECK(Until(pair.nodes(), [&] { return !pair.a.thread->LookAtCapacity([](const CapacityExchange&) {}); }));
@@ -387,7 +395,7 @@ TEST_CASE("junk on the port hurts nobody") {
     dealing.Send("DTR\1");
     dealing.Send("");
     dealing.Send(std::string(kFrameBytesMax, 'x'));
-    // Of the random bytes some made messages too.
+    // Some of the random bytes made messages too.
     CHECK(Until(pair.nodes(), [&] { return pair.a.thread->OwnCounts().malformed >= malformed + 2; }));
     CHECK(Until(pair.nodes(), [&] { return pair.a.thread->Counts().junk >= 3; }));
   }

@@ -54,7 +54,7 @@ void ForEach(const std::string& kind, const std::function<void(const Json& in, c
 }
 
 Graph GraphOf(const Json& in) {
-  std::vector<Link> links;
+  std::vector<WeightedLink> links;
   for (std::size_t e = 0; e < in["edges"].size(); ++e) {
     links.push_back(
         {in["edges"][e][0], in["edges"][e][1], in.contains("weights") ? in["weights"][e].get<double>() : 1});
@@ -143,7 +143,7 @@ TEST_CASE("golden cases: DST Lemma 2, a gamma that is too large") {
 TEST_CASE("golden cases: DST Algorithms 1 and 2") {
   ForEach("dst_alg", [](const Json& in, const Json& out, double tolerance) {
     const Values requests = in["requests"];
-    const Division level = DivideByLevel(requests, in["limit"]);
+    const ClientLimits level = DivideByLevel(requests, in["limit"]);
     CHECK(Near(DivideByRatio(requests, in["limit"]).limits, Values(out["alg1"]), tolerance));
     CHECK(Near(level.limits, Values(out["alg2"]), tolerance));
     CHECK((out["level"].is_null() ? std::isinf(level.level) : Near(level.level, out["level"], tolerance)));
@@ -196,7 +196,7 @@ TEST_CASE("golden cases: GDRL Appendix, exchanges over one link at a time") {
     const Values demands = in["lam"];
     Values shares(graph.size(), in["C"].get<double>() / graph.size());
     for (const std::size_t e : in["edge_sequence"]) {
-      const Link& link = graph.links()[e];
+      const WeightedLink& link = graph.links()[e];
       const double transfer = Transfer(demands[link.a] - shares[link.a], demands[link.b] - shares[link.b], in["eta"]);
       shares[link.a] += transfer;
       shares[link.b] -= transfer;

@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <string>
 
 #include "capacity/divide.h"
 #include "capacity/fairness.h"
 #include "plan/analysis.h"
+#include "plan/ends.h"
+#include "plan/plan.h"
 #include "test/paper/graphs.h"
 
 namespace dthrottle::plan {
@@ -24,8 +27,8 @@ double Uniform(Prng& prng) {
 }
 
 Graph Weighted(const Graph& graph, Prng& prng) {
-  std::vector<Link> links(graph.links().begin(), graph.links().end());
-  for (Link& link : links) link.weight = 0.2 + 2 * Uniform(prng);
+  std::vector<WeightedLink> links(graph.links().begin(), graph.links().end());
+  for (WeightedLink& link : links) link.weight = 0.2 + 2 * Uniform(prng);
   return *Graph::Make(graph.size(), links);
 }
 
@@ -221,7 +224,7 @@ std::vector<Graph> RootedTrees(int n) {
   std::vector<int> level(static_cast<std::size_t>(n));
   std::iota(level.begin(), level.end(), 0);
   for (;;) {
-    std::vector<Link> links;
+    std::vector<WeightedLink> links;
     for (std::size_t i = 1; i < level.size(); ++i) {
       std::size_t parent = i;
       while (level[parent] != level[i] - 1) --parent;
@@ -253,11 +256,34 @@ TEST_CASE("DST Remark 1: of all trees of 10 nodes the star converges fastest for
   CHECK(most == Approx(1));
 }
 
-TEST_CASE("DST section 5: the eigenvalues with one more link are those of a decomposition from scratch") {
+Graph With(const Graph& graph, std::uint32_t a, std::uint32_t b) {
+  std::vector<WeightedLink> links(graph.links().begin(), graph.links().end());
+  links.push_back({a, b, 1});
+  return *Graph::Make(graph.size(), links);
+}
+
+double WorstDifference(const Values& a, const Values& b) {
+  double worst = a.size() == b.size() ? 0 : 1e300;
+  for (std::size_t k = 0; k < std::min(a.size(), b.size()); ++k) worst = std::max(worst, std::abs(a[k] - b[k]));
+  return worst;
+}
+
+// Coordinates of a link's vector, 1 and -1 at its ends, in the eigenvectors' basis.
+Values Parts(const Spectrum& spectrum, std::uint32_t a, std::uint32_t b) {
+  Values parts;
+  for (std::size_t k = 0; k < spectrum.size(); ++k) parts.push_back(spectrum.at(k, a) - spectrum.at(k, b));
+  return parts;
+}
+
+std::vector<Graph> GraphsToGrow() {
   std::vector<Graph> graphs = {Named("complete:9"), Named("ring:12"), Named("star:10"), Named("path:7"),
                                Named("dst:1")};
   for (std::uint64_t seed = 1; seed <= 20; ++seed) graphs.push_back(RandomGraph(seed));
-  for (const Graph& graph : graphs) {
+  return graphs;
+}
+
+TEST_CASE("DST section 5: the eigenvalues with one more link are those of a decomposition from scratch") {
+  for (const Graph& graph : GraphsToGrow()) {
     const Spectrum spectrum = Decompose(graph);
     const std::size_t n = graph.size();
     for (std::uint32_t b = 1; b < n; ++b) {
@@ -266,12 +292,76 @@ TEST_CASE("DST section 5: the eigenvalues with one more link are those of a deco
       ends[0] = 1;
       ends[b] = -1;
       for (std::size_t i = 0; i < n * n; ++i) matrix[i] += ends[i / n] * ends[i % n];
-      const Values values = ValuesAfterRankOne(spectrum, ends), expected = Decompose(matrix, n).values;
-      double worst = 0;
-      for (std::size_t k = 0; k < n; ++k) worst = std::max(worst, std::abs(values[k] - expected[k]));
-      CHECK(worst < 1e-11 * LambdaN(spectrum));
+      const Values values = RankOneChange(spectrum.values, Parts(spectrum, 0, b)).values();
+      CHECK(WorstDifference(values, Decompose(matrix, n).values) < 1e-11 * LambdaN(spectrum));
     }
   }
+}
+
+TEST_CASE("DST section 5: so are those with one link after another, up to five") {
+  for (Graph graph : GraphsToGrow()) {
+    const Spectrum spectrum = Decompose(graph);
+    std::vector<RankOneChange> changes;
+    Values values = spectrum.values;
+    for (std::uint32_t a = 0; a < graph.size() && changes.size() < 5; ++a) {
+      const std::uint32_t b = (a + graph.size() / 2) % graph.size();
+      if (a == b || graph.Linked(a, b)) continue;
+      CAPTURE(graph.size(), a, b);
+      Values parts = Parts(spectrum, a, b);
+      for (const RankOneChange& change : changes) parts = change.Coordinates(parts);
+      changes.emplace_back(values, parts);
+      values = changes.back().values();
+      graph = With(graph, a, b);
+      const Spectrum expected = Decompose(graph);
+      CHECK(WorstDifference(values, expected.values) < 1e-9 * LambdaN(expected));
+    }
+  }
+}
+
+TEST_CASE("DST section 5: suggested links have the figures of a plan of the graph with them") {
+  for (const char* name : {"path:8", "ring:12", "star:9", "grid:4:5", "dst:1", "regular:30:3"}) {
+    Graph graph = Named(name);
+    for (const Suggestion& suggestion : SuggestLinks(graph, Decompose(graph), 2, 4)) {
+      CAPTURE(name, suggestion.a, suggestion.b);
+      CHECK_FALSE(graph.Linked(suggestion.a, suggestion.b));
+      graph = With(graph, suggestion.a, suggestion.b);
+      const Spectrum spectrum = Decompose(graph);
+      CHECK(Near(suggestion.with.lambda2, Lambda2(spectrum), 1e-9));
+      CHECK(Near(suggestion.with.lambda_n, LambdaN(spectrum), 1e-9));
+      CHECK(Near(suggestion.with.dispersion, Dispersion(spectrum, SteadiestCycle(spectrum), 2), 1e-9));
+    }
+  }
+}
+
+// The tolerance that ends.h states. Where eigenvalues crowd at an end, its second way is taken.
+TEST_CASE("DST section 4: the ends of a spectrum by Lanczos are those of a decomposition") {
+  Prng prng(11);
+  for (const char* name : {"ring:400", "path:401", "star:300", "complete:60", "complete:200", "grid:15:20",
+                           "regular:400:4", "regular:300:3", "random:300:450", "dst:1", "path:2", "path:3", "star:5"}) {
+    for (const Graph& graph : {Named(name), Weighted(Named(name), prng)}) {
+      CAPTURE(name);
+      const Spectrum spectrum = Decompose(graph);
+      const Result<Ends> ends = FindEnds(graph);
+      REQUIRE(ends.has_value());
+      CHECK(std::abs(ends->lambda_2 / Lambda2(spectrum) - 1) < 1e-8);
+      CHECK(std::abs(ends->lambda_n / LambdaN(spectrum) - 1) < 1e-8);
+    }
+  }
+}
+
+TEST_CASE("DST section 4: the ends of spectra of 10,000 nodes are those in closed form") {
+  const double n = 10'000, pi = std::numbers::pi;
+  const auto check = [](const char* name, double lambda_2, double lambda_n) {
+    CAPTURE(name);
+    const Result<Ends> ends = FindEnds(Named(name));
+    REQUIRE(ends.has_value());
+    CHECK(std::abs(ends->lambda_2 / lambda_2 - 1) < 1e-8);
+    CHECK(std::abs(ends->lambda_n / lambda_n - 1) < 1e-8);
+  };
+  check("ring:10000", 4 * std::pow(std::sin(pi / n), 2), 4);
+  check("path:10000", 4 * std::pow(std::sin(pi / (2 * n)), 2), 4 * std::pow(std::cos(pi / (2 * n)), 2));
+  check("star:10000", 1, n);
+  check("grid:100:100", 4 * std::pow(std::sin(pi / 200), 2), 8 * std::pow(std::cos(pi / 200), 2));
 }
 
 TEST_CASE("DST Theorem 1 (20): the closed form is within 2 % of a simulation of (18), on 20 random graphs") {
@@ -284,7 +374,7 @@ TEST_CASE("DST Theorem 1 (20): the closed form is within 2 % of a simulation of 
     Values variances(graph.size());
     for (double& variance : variances) variance = 0.5 + 3 * Uniform(prng);
     const double expected = Dispersion(spectrum, gamma, variances);
-    const Estimate estimate = SimulateDispersion(graph, gamma, variances, 200'000, prng);
+    const Estimate estimate = *SimulateDispersion(graph, gamma, variances, 200'000, prng);
     CAPTURE(expected, estimate.mean, estimate.standard_error);
     CHECK(std::abs(estimate.mean - expected) < 0.02 * expected);
     CHECK(std::abs(estimate.mean - expected) < 5 * estimate.standard_error);
@@ -490,7 +580,7 @@ TEST_CASE("DST Fig. 5: graph #2 throttles too much less often than graph #1, by 
 // ---- Section 7 ----
 
 TEST_CASE("DST Algorithm 1: everybody keeps the same ratio, and the limits sum to the node's") {
-  const Division division = DivideByRatio(Values{1, 2, 10, 10}, 12);
+  const ClientLimits division = DivideByRatio(Values{1, 2, 10, 10}, 12);
   CHECK(Near(division.limits, Values{12.0 / 23, 24.0 / 23, 120.0 / 23, 120.0 / 23}, 1e-12));
   CHECK(Near(Sum(division.limits), 12, 1e-12));
   CHECK(DivideByRatio(Values{1, 2}, 4).reserve == 1);
@@ -522,7 +612,7 @@ TEST_CASE("DST Algorithm 2: limits are min(r, level) and sum to the node's; as p
     Values requests(1 + prng.Below(9));
     for (double& request : requests) request = static_cast<double>(1 + prng.Below(60));
     const double limit = Sum(requests) * (0.05 + 0.94 * Uniform(prng));
-    const Division division = DivideByLevel(requests, limit);
+    const ClientLimits division = DivideByLevel(requests, limit);
     REQUIRE(Near(Sum(division.limits), limit, 1e-9));
     for (std::size_t j = 0; j < requests.size(); ++j) {
       REQUIRE(division.limits[j] == std::min(requests[j], division.level));

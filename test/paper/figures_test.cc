@@ -6,10 +6,10 @@
 #include <limits>
 #include <string>
 
-#include "sim/figure_render.h"
-#include "sim/figures.h"
+#include "lab/figure_render.h"
+#include "lab/figures.h"
 
-namespace dthrottle::sim {
+namespace dthrottle::lab {
 namespace {
 
 const std::vector<double>& Values(const Figure& figure, std::string_view column) {
@@ -142,4 +142,4 @@ TEST_CASE("figures: the same seed makes the same figure, another one another") {
 }
 
 }    // namespace
-}    // namespace dthrottle::sim
+}    // namespace dthrottle::lab

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/prng.h"
 #include "capacity/demand.h"
 #include "capacity/fairness.h"
 #include "plan/analysis.h"
@@ -343,14 +344,14 @@ TEST_CASE("GDRL set-up with response times: the equal split leaves limiters 7 to
 TEST_CASE("GDRL (17): sweeps over the links of the ring, Jain's index after 1, 5 and 10") {
   Setup ring = Ring10();
   CHECK(PairwiseGainMax(Values(10, 1.0)) == 0.5);
-  const auto exchange = [&](const Link& link, double gain) {
+  const auto exchange = [&](const WeightedLink& link, double gain) {
     const double transfer =
         Transfer(ring.demands[link.a] - ring.shares[link.a], ring.demands[link.b] - ring.shares[link.b], gain);
     ring.shares[link.a] += transfer;
     ring.shares[link.b] -= transfer;
   };
   for (int sweep = 1; sweep <= 10; ++sweep) {
-    for (const Link& link : ring.graph.links()) exchange(link, 0.25);
+    for (const WeightedLink& link : ring.graph.links()) exchange(link, 0.25);
     if (sweep == 1) CHECK(std::abs(ring.jain() - .0566905) < 1e-6);
     if (sweep == 5) CHECK(std::abs(ring.jain() - .1549482) < 1e-6);
     if (sweep == 10) CHECK(std::abs(ring.jain() - .3904931) < 1e-6);
@@ -365,7 +366,7 @@ TEST_CASE("GDRL Theorem 2: random links reach 0.95 after 308, 161, 184 exchanges
       Prng prng(seed);
       int t = 0;
       for (; t < 5000 && ring.jain() < 0.95; ++t) {
-        const Link& link = ring.graph.links()[prng.Below(10)];
+        const WeightedLink& link = ring.graph.links()[prng.Below(10)];
         const double transfer = Transfer(ring.q()[link.a], ring.q()[link.b], gain);
         ring.shares[link.a] += transfer;
         ring.shares[link.b] -= transfer;

@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include "sim/access_log.h"
-#include "sim/log_file.h"
+#include "lab/access_log.h"
+#include "lab/log_file.h"
 
-namespace dthrottle::sim {
+namespace dthrottle::lab {
 namespace {
 
 constexpr std::string_view kCommon =
@@ -238,4 +238,4 @@ TEST_CASE("a compressed file that ends early gives what there is, and says so") 
 }
 
 }    // namespace
-}    // namespace dthrottle::sim
+}    // namespace dthrottle::lab

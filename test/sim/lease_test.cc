@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "sim/lease_fleet.h"
+#include "lab/lease_fleet.h"
 
-namespace dthrottle::sim {
+namespace dthrottle::lab {
 namespace {
 
 using namespace std::chrono_literals;
@@ -70,4 +70,4 @@ TEST_CASE("lease scenarios: a seed is a run") {
 }
 
 }    // namespace
-}    // namespace dthrottle::sim
+}    // namespace dthrottle::lab

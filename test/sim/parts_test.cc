@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "sim/clock.h"
-#include "sim/events.h"
-#include "sim/ledger.h"
-#include "sim/network.h"
-#include "sim/workload.h"
+#include "lab/clock.h"
+#include "lab/events.h"
+#include "lab/ledger.h"
+#include "lab/network.h"
+#include "lab/workload.h"
 #include "test/support/host.h"
 
-namespace dthrottle::sim {
+namespace dthrottle::lab {
 namespace {
 
 using namespace std::chrono_literals;
@@ -145,12 +145,12 @@ struct Wire {
     std::vector<std::uint32_t> numbers;
     while (!queue.empty()) {
       last = queue.next();
-      numbers.push_back(queue.Pop().parcel.life);
+      numbers.push_back(queue.Pop().parcel.connection);
     }
     return numbers;
   }
 
-  Frame frame = std::make_shared<const std::string>("frame");
+  decltype(Parcel::frame) frame = std::make_shared<const std::string>("frame");
   EventQueue queue;
   Network network;
   WorldTime last{};
@@ -259,4 +259,4 @@ TEST_CASE("the ledger knows the level with all hits, what one bucket would have 
 }
 
 }    // namespace
-}    // namespace dthrottle::sim
+}    // namespace dthrottle::lab

@@ -4,9 +4,9 @@
 #include <numeric>
 
 #include "config/load.h"
-#include "sim/replay.h"
+#include "lab/replay.h"
 
-namespace dthrottle::sim {
+namespace dthrottle::lab {
 namespace {
 
 constexpr std::int64_t kBegin = 1700000000;    // 2023-11-14 22:13:20 UTC
@@ -171,4 +171,4 @@ TEST_CASE("an empty log is nothing") {
 }
 
 }    // namespace
-}    // namespace dthrottle::sim
+}    // namespace dthrottle::lab

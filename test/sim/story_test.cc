@@ -16,11 +16,11 @@
 #include <sstream>
 
 #include "config/values.h"
-#include "sim/fleet.h"
+#include "lab/fleet.h"
 #include "test/support/golden.h"
 #include "test/support/host.h"
 
-namespace dthrottle::sim {
+namespace dthrottle::lab {
 namespace {
 
 class Story {
@@ -127,4 +127,4 @@ TEST_CASE("golden traces of fleets") {
 }
 
 }    // namespace
-}    // namespace dthrottle::sim
+}    // namespace dthrottle::lab

@@ -63,7 +63,7 @@ class Documents(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_links_lead_somewhere(self):
-        for page in [*ROOT.glob("*.md"), *(ROOT / "protocol").glob("*.md")]:
+        for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "protocol").glob("*.md")]:
             for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
                 self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
 

@@ -9,32 +9,52 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 LAYERS = [
     {"base"},
-    {"query", "rule", "bucket", "report", "capacity", "lease", "shed", "config"},
-    {"limiter"},
+    {"query", "rule", "bucket", "report", "capacity", "lease", "shed", "tally"},
+    {"share"},
+    {"limiter", "config"},
     {"admin"},
-    {"io", "frontend", "sim"},
-    {"daemon", "ctl", "plan", "client", "integration"},
+    {"io", "frontend", "lab"},
+    {"daemon", "gateway", "ctl", "plan", "client", "integration"},
 ]
 
-# Within a layer: what a rule asks of a bucket and how it is shed, what settings say of all three, sockets for other
-# protocols, files and pictures for the simulator's program, whom a web server and a command ask by, and graphs as the planner reads
-# them; resources are matched by
-# the globs of rules.
-SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("config", "rule"), ("config", "bucket"),
-            ("config", "shed"), ("config", "lease"), ("frontend", "io"), ("sim", "io"), ("integration", "client"),
-            ("ctl", "client"), ("daemon", "plan")}
+# Within a layer a rule asks its bucket and the priorities of shedding, leases use the globs of rules, the daemon's half
+# of a setting is read by the limiter, other protocols and the simulator use sockets and files, a web server's module and
+# a command ask through the client library, and the daemon reads graphs as the planner does.
+SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "rule"), ("limiter", "config"), ("frontend", "io"),
+            ("lab", "io"), ("integration", "client"), ("ctl", "client"), ("daemon", "plan")}
+
+# Features that go when their folder and the lines of a list that name it are deleted: only the list includes them.
+LISTED = {"share/forecast": "share/ways.h"}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(
     r"<(uv\.h|zmq\.h|zmq\.hpp|sys/socket\.h|sys/epoll\.h|netinet/.*|ctime|time\.h|random|fstream|unistd\.h|fcntl\.h)>"
     r"|\b(steady_clock|system_clock|clock_gettime|random_device|getenv)\b"
 )
-INSIDE = {folder for layer in LAYERS[:4] for folder in layer}
+INSIDE = {folder for layer in LAYERS[:5] for folder in layer}
+# Files of the client library that take `now` and bytes as arguments.
+CLIENT_INSIDE = {"answers", "asker", "holding"}
+# Folders whose folders are features: each is included by itself and by the files named here, so that it can be removed
+# with its line there. gRPC brings its calls to the server of lease lines.
+FEATURES = {"frontend": {"frontend/list.cc"}}
+RESTS_ON = {("frontend/grpc", "frontend/lease")}
+FEATURE = re.compile(r'^\s*#\s*include\s+"((?:' + "|".join(FEATURES) + r')/[^"/]+)/[^"]+"', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"', re.M)
 
 
 def rank(folder):
     return next(i for i, layer in enumerate(LAYERS) if folder in layer)
+
+
+def strangers(src):
+    """Includes of a listed folder by anybody but the folder itself and its list."""
+    found = []
+    for path in sorted(src.rglob("*.[ch]*")):
+        name = str(path.relative_to(src))
+        for folder, by in LISTED.items():
+            if not name.startswith(folder + "/") and name != by and f'#include "{folder}/' in path.read_text():
+                found.append(f"{name} includes {folder}/")
+    return found
 
 
 def faults(src):
@@ -49,7 +69,12 @@ def faults(src):
             aside = rank(included) == rank(folder) and included != folder and (folder, included) not in SIDEWAYS
             if back or aside:
                 found.append(f"{path.relative_to(src)} includes {included}/")
-        if folder in INSIDE:
+        own = str(path.relative_to(src).parent)
+        for feature in FEATURE.findall(text):
+            listed = str(path.relative_to(src)) in FEATURES[feature.split("/")[0]]
+            if feature != own and not listed and (own, feature) not in RESTS_ON:
+                found.append(f"{path.relative_to(src)} includes {feature}/, which is for its list")
+        if folder in INSIDE or (folder == "client" and path.stem in CLIENT_INSIDE):
             found += [f"{path.relative_to(src)} uses {use.group(0)}" for use in WORLD.finditer(text)]
     return found
 
@@ -63,6 +88,19 @@ class Layers(unittest.TestCase):
             if folder.is_dir():
                 rank(folder.name)
 
+    def test_a_feature_of_one_folder_is_included_by_its_list_alone(self):
+        self.assertEqual(strangers(SRC), [])
+        for folder, by in LISTED.items():
+            self.assertIn(f'#include "{folder}/', (SRC / by).read_text())
+
+    def test_a_stranger_would_be_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            src = Path(folder)
+            for name in ("share/ways.h", "share/forecast/a.cc", "admin/admin.cc"):
+                (src / name).parent.mkdir(parents=True, exist_ok=True)
+                (src / name).write_text('#include "share/forecast/forecast.h"\n')
+            self.assertEqual(strangers(src), ["admin/admin.cc includes share/forecast/"])
+
     def test_a_fault_would_be_found(self):
         with tempfile.TemporaryDirectory() as folder:
             src = Path(folder)
@@ -71,9 +109,14 @@ class Layers(unittest.TestCase):
                 "query/b.h": '#include "rule/rule.h"\n',
                 "rule/c.cc": '#include "bucket/bucket.h"\n',
                 "bucket/d.cc": "#include <uv.h>\nauto t = std::chrono::steady_clock::now();\n",
+                "client/asker.c": "#include <sys/socket.h>\n",
+                "client/endpoint.c": "#include <sys/socket.h>\n",
                 "io/e.cc": '#include <uv.h>\n#include "admin/admin.h"\n',
+                "frontend/list.cc": '#include "frontend/resp/server.h"\n',
+                "frontend/resp/f.cc": '#include "frontend/resp/server.h"\n#include "frontend/frontend.h"\n',
+                "frontend/http/g.cc": '#include "frontend/resp/server.h"\n',
             }.items():
-                (src / name).parent.mkdir(exist_ok=True)
+                (src / name).parent.mkdir(parents=True, exist_ok=True)
                 (src / name).write_text(text)
             self.assertEqual(
                 faults(src),
@@ -81,6 +124,8 @@ class Layers(unittest.TestCase):
                     "base/a.h includes limiter/",
                     "bucket/d.cc uses <uv.h>",
                     "bucket/d.cc uses steady_clock",
+                    "client/asker.c uses <sys/socket.h>",
+                    "frontend/http/g.cc includes frontend/resp/, which is for its list",
                     "query/b.h includes rule/",
                 ],
             )

@@ -1,11 +1,11 @@
-"""Other times for a daemon: a monotonic clock that began earlier, and a date that jumps while it runs."""
+"""Other times for a daemon: monotonic clocks that began earlier or run faster, and a date that jumps."""
 
 import glob
 import shutil
 import subprocess
 import unittest
 
-from daemon import fresh_directory
+from daemon import BUILD, SANITIZED, fresh_directory
 
 
 class OtherClocks:
@@ -33,6 +33,13 @@ class OtherClocks:
 
     def __exit__(self, *_):
         self.close()
+
+
+def drifting(ppm):
+    """Words in front of a command whose monotonic clocks are fast by so many millionths."""
+    if SANITIZED:
+        raise unittest.SkipTest("NOT TESTED: a sanitizer wants to be loaded first")
+    return "env", f"LD_PRELOAD={BUILD}/test/libdrifting_clock.so", f"DRIFT_PPM={ppm}"
 
 
 class Date:

@@ -403,9 +403,10 @@ class Daemon:
 
     def wait_log(self, text):
         def said():
+            left = self.process is not None and self.process.poll() is not None    # asked first: its last words count
             if text in self.log:
                 return True
-            if self.process is not None and self.process.poll() is not None:
+            if left:
                 raise AssertionError(f"the daemon left with {self.process.returncode} before it said {text!r}")
             return False
         wait_until(said, f"the log says {text!r}")

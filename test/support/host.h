@@ -6,8 +6,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/prng.h"
 #include "config/load.h"
 #include "limiter/limiter.h"
+#include "query/named_tag.h"
+#include "rule/rulebook.h"
+#include "share/inspection.h"
 
 namespace dthrottle::testing {
 

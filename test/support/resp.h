@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "frontend/resp_reader.h"
-#include "frontend/resp_turn.h"
+#include "frontend/resp/reader.h"
+#include "frontend/resp/turn.h"
 #include "test/support/host.h"
 
 namespace dthrottle::testing {
@@ -21,7 +21,7 @@ class RespHost {
                                                 FromNanoseconds(0));
     }
     turn = std::make_unique<RespTurn>(*host.limiter, brought.get(), 0, Prng(1), tag_bytes_max, [this] {
-      return RespStatus{std::chrono::seconds(7), 1, 1, turn->commands(), 1024};
+      return RespStatus{std::chrono::seconds(7), 1, 1, turn->counts().commands, 1024};
     });
     client.id = 1;
   }

@@ -1,9 +1,10 @@
 """Runs test programs and test modules of one build directory and counts single cases.
 
-    python3 test/support/run.py LABEL BUILD [--only unit,trace,wire,io,client,sim,paper,fuzz,python,system]
+    python3 test/support/run.py LABEL BUILD [--only unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system]
 
-Prints a line a program and, for each failure, what it said; ends with "LABEL: N passed, N failed, N skipped". A program
-that crashes, hangs or reports no case is a failure. The exit status is 1 if anything failed.
+Prints a line a program with the seconds it took and, for each failure, what it said; ends with "LABEL: N passed, N
+failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit status is 1 if anything
+failed. With --failures FILE, what failed is added to the file too, so that nobody has to look for it in a long log.
 """
 
 import argparse
@@ -13,6 +14,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 import unittest
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -24,19 +27,30 @@ SECONDS_MAX = 1200
 # machine lets somebody wait.
 AT_ONCE = 3
 LONGEST = ["test_package", "test_faults", "test_peers", "test_hostile", "test_kill"]
-ALONE = ["test_reload", "test_upgrade"]
+ALONE = ["test_liar", "test_reload", "test_storm", "test_upgrade"]
 
 
 class Totals:
-    def __init__(self):
+    def __init__(self, label, failures):
         self.passed = self.failed = self.skipped = 0
+        self.label, self.failures = label, failures
 
-    def add(self, name, passed, failed, skipped=0, said=""):
+    def add(self, seconds, name, passed, failed, skipped=0, said=""):
         self.passed += passed
         self.failed += failed
         self.skipped += skipped
-        print(said + f"  {name}: {passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""),
-              flush=True)
+        skips = f", {skipped} skipped" if skipped else ""
+        print(said + f"  {name}: {passed} passed, {failed} failed{skips} ({seconds:.0f} s)", flush=True)
+        if failed and self.failures:
+            with self.failures.open("a") as file:
+                file.write(f"{self.label}, {name}: {failed} failed\n{said[-8000:]}\n")
+
+
+def timed(job, *arguments):
+    """The seconds that a job took, and what it returned."""
+    begin = time.monotonic()
+    outcome = job(*arguments)
+    return time.monotonic() - begin, outcome
 
 
 def run(command):
@@ -51,12 +65,13 @@ def run(command):
 # Each of these returns what Totals.add wants to know.
 
 def catch(program):
-    status, text = run([program, "--durations", "no", "--reporter", "junit"])
-    start = text.find("<?xml")
-    try:
-        suites = ET.fromstring(text[start:text.rindex("</testsuites>") + len("</testsuites>")]) if start >= 0 else []
-    except (ET.ParseError, ValueError):
-        suites = []
+    # Into a file, because children and libraries of a program under test say things of their own.
+    with tempfile.NamedTemporaryFile(suffix=".xml") as results:
+        status, text = run([program, "--durations", "no", "--reporter", "junit", "--out", results.name])
+        try:
+            suites = ET.parse(results.name).getroot()
+        except ET.ParseError:
+            suites = []    # it was ended before it wrote them
     cases, said = {}, ""    # one test case of the source may be several of the report
     for case in [case for suite in suites for case in suite.iter("testcase")]:
         bad = case.findall("failure") + case.findall("error")
@@ -67,7 +82,7 @@ def catch(program):
     # A crash or a sanitizer's report ends a program without blaming a case.
     if not cases or (status != 0 and failed == 0):
         failed += 1
-        said += text[-8000:]
+        said += f"{program.name}: exit status {status}, {len(cases)} cases reported\n{text[-8000:]}\n"
     return program.name, sum(not bad for bad in cases.values()), failed, 0, said
 
 
@@ -83,6 +98,8 @@ def needs(tool, package, program):
 def fuzz(program):
     corpus = ROOT / "test/fuzz/corpus" / program.name.removeprefix("fuzz_")
     expected = len(list(corpus.iterdir()))
+    if corpus.name == "gateway" and not (program.parents[2] / "dthrottle-grpc").exists():
+        return program.name, 0, 0, expected, f"SKIPPED {program.name}: this build is without gRPC\n"
     status, text = run([program, corpus])
     cases = [line for line in text.splitlines() if (corpus / line).is_file() and line]
     failed = 0 if status == 0 and len(cases) == expected else 1
@@ -106,14 +123,15 @@ def python(totals, name, folder, but=()):
     modules = sorted((file.stem for file in folder.glob("test_*.py") if file.stem not in but),
                      key=lambda module: (LONGEST + [module]).index(module))
     if not modules:
-        return totals.add(name, 0, 1)
+        return totals.add(0, name, 0, 1)
     command = [sys.executable, "-u", __file__, "--module", folder]
     for at_once, chosen in ((AT_ONCE, [m for m in modules if m not in ALONE]), (1, [m for m in modules if m in ALONE])):
         with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-            for module, (_, text) in zip(chosen, threads.map(lambda module: run([*command, module]), chosen)):
+            results = threads.map(lambda module: timed(run, [*command, module]), chosen)
+            for module, (seconds, (_, text)) in zip(chosen, results):
                 said, _, counts = text.rstrip("\n").rpartition("\n")
                 complete = re.fullmatch(r"\d+ \d+ \d+", counts) is not None
-                totals.add(f"{name}, {module}", *(map(int, counts.split()) if complete else (0, 1, 0)),
+                totals.add(seconds, f"{name}, {module}", *(map(int, counts.split()) if complete else (0, 1, 0)),
                            said=(said if complete else text) + "\n")
 
 
@@ -122,26 +140,27 @@ def main():
     parser.add_argument("--module", nargs=2, metavar=("FOLDER", "MODULE"), help="only this one, here and now")
     parser.add_argument("label", nargs="?")
     parser.add_argument("build", nargs="?", type=Path)
-    parser.add_argument("--only", default="unit,trace,wire,io,client,sim,paper,fuzz,python,system")
+    parser.add_argument("--only", default="unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system")
     parser.add_argument("--but", default="", help="modules of system tests that are left out")
+    parser.add_argument("--failures", type=Path, help="a file that what failed is added to")
     args = parser.parse_args()
     if args.module:
         return python_module(*args.module)
     build = args.build.resolve()
     os.environ["DTHROTTLE_BUILD"] = str(build)
     kinds = args.only.split(",")
-    totals = Totals()
+    totals = Totals(args.label, args.failures)
     print(f"{args.label}:", flush=True)
     jobs = [(catch, build / "test" / f"{kind}_tests")
-            for kind in ("unit", "sim", "paper", "trace", "wire", "io", "client") if kind in kinds]
+            for kind in ("unit", "sim", "paper", "thread", "trace", "wire", "io", "client") if kind in kinds]
     if "paper" in kinds:
         jobs.append((needs, "csdp", "coinor-csdp", build / "test/paper_csdp_tests"))
     if "fuzz" in kinds:
         jobs += [(fuzz, build / "test/fuzz" / f"fuzz_{corpus.name}")
                  for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir())]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        for outcome in threads.map(lambda job: job[0](*job[1:]), jobs):
-            totals.add(*outcome)
+        for seconds, outcome in threads.map(lambda job: timed(*job), jobs):
+            totals.add(seconds, *outcome)
     if "python" in kinds:
         python(totals, "checks of the source", ROOT / "test/source")
     if "system" in kinds:

@@ -117,9 +117,11 @@ class WebServer:
                  if path.exists()]
         return "".join(texts)
 
-    def access(self):
-        """The lines of the access log, a list of words each."""
-        return [line.split() for line in self.path("access.log").read_text().splitlines()]
+    def access(self, count=1):
+        """The lines of the access log, `count` or more, a list of words each: a request is logged after its answer."""
+        def lines():
+            return [line.split() for line in self.path("access.log").read_text().splitlines()]
+        return wait_until(lambda: len(found := lines()) >= count and found, f"{count} requests are in the access log")
 
     def children(self):
         pid = self.process.pid

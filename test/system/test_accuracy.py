@@ -1,41 +1,48 @@
 """Eight daemons share one limit as one bucket would, second by second."""
 
+import http.client
 import random
 import socket
 import time
 
+from clocks import drifting
 from common import ParallelTest, report
 from daemon import SANITIZED, rule, wait_until
 from fleet import Fleet, wait_all_hear
 
 RATE, BURST, SECONDS = 100, 100, 10 if SANITIZED else 16
+WITHIN_SECONDS = 20
 
 
 class OneBucket:
     """The ideal: every query goes to it."""
 
-    def __init__(self, now):
-        self.level, self.at = BURST, now
+    def __init__(self, now, burst=BURST):
+        self.burst, self.level, self.at = burst, burst, now
 
-    def serves(self, now):
-        self.level, self.at = min(BURST, self.level + RATE * (now - self.at)), now
-        if self.level < 1:
+    def serves(self, now, cost=1):
+        self.level, self.at = min(self.burst, self.level + RATE * (now - self.at)), now
+        if self.level < cost:
             return False
-        self.level -= 1
+        self.level -= cost
         return True
 
 
 class Accuracy(ParallelTest):
+    def connect(self, hosts):
+        sockets = []
+        for host in hosts:
+            sockets.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            sockets[-1].connect(host.query_path)
+            self.addCleanup(sockets[-1].close)
+        return sockets
+
     def over_and_under(self, share, seed):
         """In % of what one bucket serves, in windows of a second, of Poisson queries at twice the rate."""
         rng = random.Random(seed)
         with Fleet(rule(burst=BURST, rate=RATE, share=share), hosts=8, period="1s") as hosts:
             wait_all_hear(hosts)
-            sockets = []
-            for host in hosts:
-                sockets.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-                sockets[-1].connect(host.query_path)
-                self.addCleanup(sockets[-1].close)
+            sockets = self.connect(hosts)
             begin = due = time.monotonic()
             ideal, served, wanted = OneBucket(begin), [0] * SECONDS, [0] * SECONDS
             while True:
@@ -59,6 +66,61 @@ class Accuracy(ParallelTest):
         # In the simulator (accuracy_bench) a fifth of that. Here a machine that is busy with other things takes part.
         self.assertLess(over, 8)
         self.assertLess(under, 8)
+
+    def check_within_rate(self, name, ask=None, busy=0.5, cost=1, most=0.5, **fleet):
+        """Poisson queries of `cost` tokens at 0.9 of the rate to two daemons, `busy` of them to the first, against one
+        bucket that is asked at the same instants. `ask(host)` gives what asks it. At most `most` % may be refused beyond
+        what that bucket refuses.
+        """
+        rng = random.Random(3)
+        limit, burst = rule(burst=30 * cost, rate=RATE, share="forecast"), 30 * cost
+        with Fleet(limit, hosts=2, period="1s", **fleet) as hosts:
+            wait_all_hear(hosts)
+            askers = [(ask or self.line)(host) for host in hosts]
+            begin = due = time.monotonic()
+            ideal, asked, served, wanted = OneBucket(begin, burst), 0, 0, 0
+            while due < begin + WITHIN_SECONDS:
+                due += rng.expovariate(0.9 * RATE / cost)
+                time.sleep(max(due - time.monotonic(), 0))
+                now = time.monotonic()
+                served += askers[rng.random() >= busy]()
+                wanted += ideal.serves(now, cost)
+                asked += 1
+        refused = 100 * (wanted - served) / asked
+        report(f"2 daemons, Poisson at 0.9x, burst {burst}, {name}: {refused:.2f} % refused that one bucket serves, "
+               f"of {asked}")
+        self.assertLessEqual(refused, most)
+
+    def line(self, host):
+        [asker] = self.connect([host])
+
+        def ask():
+            asker.sendall(b"client\n")
+            return asker.recv(3) == b"OK\n"
+        return ask
+
+    def test_two_daemons_serve_a_client_within_its_rate(self):
+        self.check_within_rate("evenly")
+
+    def test_two_daemons_of_which_one_is_busier_serve_a_client_within_its_rate(self):
+        self.check_within_rate("two thirds to one of them", busy=0.67)
+        self.check_within_rate("94 % to one of them", busy=0.94)
+
+    def test_two_daemons_serve_queries_that_cost_several_tokens_within_the_rate(self):
+        def http_asker(host):
+            session = http.client.HTTPConnection("127.0.0.1", host.http_port)
+            self.addCleanup(session.close)
+
+            def ask():
+                session.request("GET", "/check?tag=client&cost=5")
+                answer = session.getresponse()
+                answer.read()
+                return answer.status == 200
+            return ask
+        self.check_within_rate("5 tokens each", http_asker, cost=5, admin={"http": "127.0.0.1:0"})
+
+    def test_two_daemons_whose_clocks_drift_apart_serve_a_client_within_its_rate(self):
+        self.check_within_rate("clocks 0.2 % apart", wrappers={0: drifting(1000), 1: drifting(-1000)})
 
     def test_a_certificate_tells_what_two_daemons_served_beyond_the_limit(self):
         """In stats, why, show, the metrics and the log."""

@@ -37,9 +37,6 @@ class ApacheTest(SystemTest):
     def wait_throttled(self, server, path):
         wait_until(lambda: server.get(path).status == 429, "the daemon is asked again")
 
-    def wait_logged(self, server, count):
-        return wait_until(lambda: len(lines := server.access()) >= count and lines, "requests are in the log")
-
 
 class Verdicts(ApacheTest):
     def test_a_request_is_served_or_refused_as_the_daemon_says(self):
@@ -48,7 +45,7 @@ class Verdicts(ApacheTest):
                 with Apache(module_settings(daemon), mpm) as server:
                     self.assertEqual(server.statuses(4, "/?a"), [200, 200, 429, 429])
                     self.assertEqual(server.statuses(1, "/?b"), [200])
-                    lines = self.wait_logged(server, 5)
+                    lines = server.access(5)
                     self.assertEqual([line[1] for line in lines],
                                      ["SERVED"] * 2 + ["THROTTLED"] * 2 + ["SERVED"])
                     for line in lines:
@@ -85,7 +82,7 @@ class Verdicts(ApacheTest):
                 self.assertEqual(server.statuses(2, "/off/?a"), [200, 200])
                 self.assertEqual(server.statuses(2, "/shadow/?a"), [200, 200])
                 self.assertEqual(server.statuses(2, "/empty/?a"), [200, 200])
-                self.assertEqual([line[1] for line in self.wait_logged(server, 10)],
+                self.assertEqual([line[1] for line in server.access(10)],
                                  ["SERVED", "THROTTLED", "SERVED", "THROTTLED", "-", "-", "SHADOWED", "SHADOWED",
                                   "-", "-"])
                 self.assertEqual(daemon.stats()["served"] + daemon.stats()["throttled"], 6)
@@ -168,7 +165,7 @@ class Failures(ApacheTest):
                     daemon.kill()
                     responses = [server.get("/?a") for _ in range(200)]
                     self.assert_all_served_in_time(responses)
-                    self.assertLessEqual({line[1] for line in self.wait_logged(server, 202)[2:]},
+                    self.assertLessEqual({line[1] for line in server.access(202)[2:]},
                                          {"OPEN_ERROR", "OPEN_BACKOFF"})
                     self.assertLess(server.log.count("unreachable"), 100)
                     daemon.start()

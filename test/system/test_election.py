@@ -11,6 +11,7 @@ from common import SystemTest, report
 from daemon import DTHROTTLECTL, FIGURES, PATIENCE, clean_environment, wait_until
 from etcd import AVAILABLE, WHY_NOT, Etcd, Wire
 from leases import LeaseDaemon, Watch, resource
+from test_upgrade import upgrade
 
 TTL = 5.0
 RATE = 20.0
@@ -133,6 +134,26 @@ class Election(SystemTest):
             came = wait_until(lambda: self.watch.first(master, since), "another host grants")
             report(f"master stopped by SIGTERM: another host grants after {came - since:.2f} s")
             self.daemons[master].start()
+            self.watch.check(self)
+
+    def test_a_master_that_is_upgraded_has_told_etcd_before(self):
+        """Another host may grant at once, or the same one again under another token: nobody waits for the TTL."""
+        with contextlib.ExitStack() as stack:
+            etcd = stack.enter_context(Etcd())
+            self.daemons = [stack.enter_context(LeaseDaemon(CALLS, lease={
+                "elector": "etcd", "etcd_ttl": "20s", "etcd": etcd.urls})) for _ in range(3)]
+            self.master()
+            self.watch = stack.enter_context(Watch(self.daemons))
+            gaps = []
+            for _ in range(6):
+                master = self.master()
+                token = self.daemons[master].leases()["token"]
+                wait_until(lambda: self.watch.grants and self.watch.grants[-1][2] == token, "it is seen to grant")
+                upgrade(self.daemons[master])
+                granted = wait_until(lambda: [g for g in self.watch.grants if g[2] > token], "a host grants", PATIENCE)
+                gaps.append(granted[0][1] - max(came for _, came, number, _ in self.watch.grants if number == token))
+            report(f"6 upgrades of the master: {max(gaps):.2f} s without a master at most (TTL 20 s)")
+            self.assertLess(max(gaps), 10)
             self.watch.check(self)
 
     def keeps_its_rate(self, client, since):

@@ -88,4 +88,4 @@ class GoneWhileInUse(SystemTest):
                 self.assertTrue(pump([stream], lambda: stream.ended))
             process, daemon.process = daemon.process, None
             self.assertEqual(process.wait(10), -signal.SIGBUS)
-            self.assertIn(f"{daemon.directory}/table: was truncated", daemon.log)
+            daemon.wait_log(f"{daemon.directory}/table: was truncated")

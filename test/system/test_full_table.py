@@ -46,4 +46,4 @@ class FullTable(SystemTest):
             self.assertGreater(rules["slow"]["evicted"], FLOOD // 4)
             self.assertLess(rules["slow"]["retention_s"], 3600)
             self.assertEqual(stats["table_evicted_refusing"], 0)
-            self.assertIn("buckets of the rule slow are forgotten", a.log)
+            a.wait_log("buckets of the rule slow are forgotten")

@@ -1,9 +1,13 @@
 """Leases over gRPC: the calls of the public interface, by messages made from protocol/doorman.proto."""
 
 import concurrent.futures
+import contextlib
+import json
 import os
 import pathlib
 import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +17,7 @@ import time
 import unittest
 
 from common import ParallelTest, SystemTest, report
-from daemon import BUILD, DTHROTTLED, PATIENCE, SANITIZED, rule, run, wait_until
+from daemon import BUILD, DTHROTTLED, PATIENCE, clean_environment, fresh_directory, run, wait_until
 from leases import LeaseDaemon, resource
 
 READY = resource("calls", learning_mode_duration="0s")
@@ -50,7 +54,9 @@ class Client:
     """Calls of doorman.Capacity, without generated stubs."""
 
     def __init__(self, port):
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)])
+        # A connection of its own: channels of a process share connections otherwise.
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0),
+                                                                          ("grpc.use_local_subchannel_pool", 1)])
         self.start = self.channel.unary_unary("/doorman.Capacity/GetCapacity").future    # of bytes
         for name in ("Discovery", "GetCapacity", "GetServerCapacity", "ReleaseCapacity"):
             call = self.channel.unary_unary(f"/doorman.Capacity/{name}",
@@ -263,29 +269,281 @@ class Calls(ParallelTest):
             wait_until(refusals, "one call too many was refused")
             self.assertEqual(client.get("z", 1).response[0].resource_id, "calls")
 
-    def test_after_an_upgrade_leases_go_on_under_the_same_token_and_port(self):
+    def test_the_services_of_grpc_are_there(self):
         with GrpcDaemon() as daemon, daemon.client() as client:
-            port, first = daemon.grpc_port, client.lease("a", 80).gets
-            daemon.admin("upgrade")
-            wait_until(lambda: daemon.log.count(" ready: ") == 2, "the other program is there")
-            with Client(port) as again:
-                second = again.lease("a", 80, has=first).gets
-            self.assertEqual(second.capacity, 80)
-            self.assertEqual(second.token, first.token)
+            check = client.channel.unary_unary("/grpc.health.v1.Health/Check")
+            self.assertEqual(check(b"", timeout=PATIENCE), b"\x08\x01")    # SERVING
+            info = client.channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+            (listed,) = info(iter([b"\x3a\x00"]), timeout=PATIENCE)    # list_services
+            self.assertIn(b"doorman.Capacity", listed)
 
-    def test_queries_do_not_wait_until_grpc_is_loaded_again(self):
+    def test_names_with_blanks_are_the_same_by_lines(self):
+        with GrpcDaemon(resource("two words", learning_mode_duration="0s")) as daemon, daemon.client() as client:
+            self.assertEqual(client.lease("the client", 80, name="two words").gets.capacity, 80)
+            self.assertEqual(daemon.lease(r"get b two\x20words 80").split()[1], "20")
+            (held,) = [c for c in daemon.leases("two words")["clients"] if c["client"] == "the client"]
+            self.assertEqual(held["has"], 80)
+
+
+class Caller:
+    """One channel, with a connection of its own, that calls all the time, or with a pause after each call."""
+
+    def __init__(self, port, name, pause):
+        self.client, self.name, self.pause = Client(port), name, pause
+        self.calls, self.failures, self.longest = 0, [], 0.0
+        self.client.lease(name, 1)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._end.is_set():
+            began = time.monotonic()
+            try:
+                self.client.lease(self.name, 1)
+                self.calls += 1
+            except Exception as error:
+                self.failures.append(error)
+            self.longest = max(self.longest, time.monotonic() - began)
+            self._end.wait(self.pause)
+
+    def stop(self):
+        self._end.set()
+        self._thread.join()
+        self.client.channel.close()
+
+
+class Callers:
+    def __init__(self, port, count, pause=0):
+        self.callers = [Caller(port, f"caller-{i}", pause) for i in range(count)]
+
+    @property
+    def calls(self):
+        return sum(caller.calls for caller in self.callers)
+
+    @property
+    def failures(self):
+        return [failure for caller in self.callers for failure in caller.failures]
+
+    @property
+    def longest(self):
+        """The longest call, in seconds."""
+        return max(caller.longest for caller in self.callers)
+
+    def await_more(self, calls=100):
+        until = self.calls + calls
+        wait_until(lambda: self.calls >= until, "there are more calls")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for caller in self.callers:
+            caller.stop()
+
+
+class CallersElsewhere:
+    """The same in a process of its own, so that a test beside it can look at how long others wait."""
+
+    def __init__(self, port, count, pause):
+        paths = [str(pathlib.Path(__file__).parent), *sys.path]
+        script = f"import sys; sys.path[:0] = {paths}; import test_grpc; test_grpc.call({port}, {count}, {pause})"
+        self._process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         text=True, env=clean_environment())
+        if self._process.stdout.readline() != "calling\n":
+            raise AssertionError("the calls have not begun")
+
+    def end(self):
+        """Calls, failures as text, and the longest call in seconds."""
+        return json.loads(self._process.communicate(timeout=PATIENCE)[0])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.communicate()
+
+
+def call(port, count, pause):
+    """What that process does."""
+    with Callers(port, count, pause) as callers:
+        print("calling", flush=True)
+        sys.stdin.read()
+        print(json.dumps([callers.calls, [str(failure) for failure in callers.failures], callers.longest]))
+
+
+def lives(daemon):
+    return daemon.log.count(" ready: ")
+
+
+def upgrade(daemon):
+    before = lives(daemon)
+    daemon.admin("upgrade")
+    wait_until(lambda: lives(daemon) > before, "the other program is there")
+
+
+def gateway(daemon):
+    """The process that speaks gRPC for the daemon."""
+    children = pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
+    (pid,) = [int(pid) for pid in children if "dthrottle-grpc" in pathlib.Path(f"/proc/{pid}/comm").read_text()]
+    return pid
+
+
+def is_alive(pid):
+    try:
+        return "(zombie)" not in pathlib.Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+class Lives(SystemTest):
+    """The program that speaks gRPC, and the daemon, which may end before the other does."""
+
+    def test_an_upgrade_closes_no_connection_and_no_call_fails(self):
+        with GrpcDaemon(resource("calls", capacity=1e6, learning_mode_duration="0s")) as daemon:
+            first, waits = gateway(daemon), []
+            with Callers(daemon.grpc_port, 8) as callers:
+                for turn in range(5):
+                    callers.await_more()
+                    upgrade(daemon)
+                    callers.await_more()
+                    stats = daemon.stats()
+                    self.assertEqual((stats["lease_grpc_connections"], stats["lease_connections_accepted"]), (8, 0))
+                    self.assertGreater(stats["lease_grpc_calls"], 0)
+                self.assertEqual(callers.failures, [])
+                self.assertEqual(gateway(daemon), first)
+                waits = re.findall(r"took over \d+ connections; they waited ([\d.]+) ms", daemon.log)
+                report(f"5 upgrades under {callers.calls} gRPC calls: nobody was answered for {', '.join(waits)} ms")
+            wait_until(lambda: daemon.stats()["lease_grpc_connections"] == 0, "the connections are over")
+            self.assertEqual(daemon.stats()["lease_grpc_restarts"], 0)
+
+    def test_leases_and_the_token_go_on_and_settings_that_have_changed_are_in_force(self):
         with GrpcDaemon() as daemon, daemon.client() as client:
-            client.lease("a", 80)
-            for turn in range(5):
-                before = daemon.log.count("leases: gRPC is loaded")
-                daemon.admin("upgrade")
-                wait_until(lambda: daemon.log.count("leases: gRPC is loaded") > before, "gRPC is there again")
-                with Client(daemon.grpc_port) as again:
-                    again.lease("a", 80)
-            events = re.findall(r"took over (?=\d+ connections)|leases: gRPC is loaded", daemon.log)
-            self.assertEqual(events, ["took over ", "leases: gRPC is loaded"] * 5)
-            waits = re.findall(r"took over \d+ connections; they waited ([\d.]+) ms", daemon.log)
-            report(f"5 upgrades with gRPC: nobody was answered for {', '.join(waits)} ms")
+            first = client.lease("a", 80).gets
+            daemon._sections["lease"]["grpc_max_resources"] = 2
+            daemon.write_settings(*daemon.limits)
+            upgrade(daemon)
+            second = client.lease("a", 80, has=first).gets
+            self.assertEqual((second.capacity, second.token), (80, first.token))
+            with self.assertRaises(grpc.RpcError) as caught:
+                client.get("a", 1, 1, 1)
+            self.assertIn("at most 2", caught.exception.details())
+
+    def test_a_program_that_dies_is_started_again_and_counted(self):
+        with GrpcDaemon() as daemon, daemon.client() as client:
+            client.lease("a", 5)
+            for turn in range(2):
+                if turn == 1:
+                    upgrade(daemon)    # the child of the program before
+                before = gateway(daemon)
+                os.kill(before, signal.SIGKILL)
+                wait_until(lambda: not is_alive(before) and daemon.stats()["lease_grpc_connections"] == 0, "it is gone")
+                wait_until(lambda: daemon.log.count("dthrottle-grpc is process") == turn + 2, "another one is there")
+                with daemon.client() as again:
+                    self.assertEqual(again.lease("a", 5).gets.capacity, 5)
+                self.assertNotEqual(gateway(daemon), before)
+                self.assertEqual(daemon.stats()["lease_grpc_restarts"], 1)
+            daemon.wait_log("it died of signal 9; its connections are closed")
+
+    def test_a_program_that_is_told_to_leave_does_and_clients_find_the_next_one(self):
+        with GrpcDaemon(resource("calls", capacity=1e6, learning_mode_duration="0s")) as daemon:
+            before = gateway(daemon)
+            with Callers(daemon.grpc_port, 4) as callers:
+                callers.await_more()
+                os.kill(before, signal.SIGTERM)
+                wait_until(lambda: "dthrottle-grpc has left" in daemon.log, "it has left")
+                callers.await_more()
+                # Calls that meet the end may fail, as the library cancels what comes before clients know; no others.
+                codes = [failure.code() for failure in callers.failures]
+                self.assertLessEqual(set(codes), {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+                callers.await_more()
+                self.assertEqual(len(callers.failures), len(codes))
+            self.assertNotEqual(gateway(daemon), before)
+
+    def test_it_ends_with_the_daemon_however_that_ends(self):
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(signal=number), GrpcDaemon() as daemon, daemon.client() as client:
+                client.lease("a", 5)
+                pid = gateway(daemon)
+                daemon.signal(number)
+                daemon.wait_exit(0 if number == signal.SIGTERM else -number)
+                wait_until(lambda: not is_alive(pid), "both are gone")
+
+    def test_it_leaves_when_an_upgrade_finds_no_place_for_it_in_the_settings(self):
+        with GrpcDaemon() as daemon, daemon.client() as client:
+            client.lease("a", 5)
+            pid = gateway(daemon)
+            del daemon._sections["lease"]["grpc"]
+            daemon.write_settings(*daemon.limits)
+            upgrade(daemon)
+            wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "it is gone, and nothing of it is left")
+            self.assertEqual(daemon.lease("discover").split()[0], "here")
+
+    def test_a_new_version_of_it_is_said_at_an_upgrade(self):
+        with programs() as folder, GrpcDaemon(program=folder / "dthrottled") as daemon, daemon.client() as client:
+            client.lease("a", 5)
+            replaced = (folder / "dthrottle-grpc").read_bytes()
+            (folder / "dthrottle-grpc").unlink()
+            (folder / "dthrottle-grpc").write_bytes(replaced)
+            (folder / "dthrottle-grpc").chmod(0o755)
+            upgrade(daemon)
+            daemon.wait_log(f"it has been replaced, and `kill {gateway(daemon)}` starts the new one")
+            self.assertEqual(client.lease("a", 5).gets.capacity, 5)
+
+    def test_without_the_program_there_is_no_start_and_no_upgrade(self):
+        with programs() as folder, GrpcDaemon(program=folder / "dthrottled") as daemon:
+            (folder / "dthrottle-grpc").unlink()
+            said = run(folder / "dthrottled", "--check", daemon.settings_path)
+            self.assertEqual(said.returncode, 78)
+            self.assertIn("lease.grpc: ", said.stdout)
+            self.assertIn("(package dthrottle-grpc)", said.stdout)
+            self.assertIn("(package dthrottle-grpc)", daemon.admin("upgrade"))
+            daemon.stop()
+            failed = run(folder / "dthrottled", "--config", daemon.settings_path)
+            self.assertEqual(failed.returncode, 78)
+
+    def test_one_that_ends_at_once_is_not_started_again_at_once_and_connections_wait_for_one_that_lives(self):
+        with programs() as folder:
+            program = folder / "dthrottle-grpc"
+            program.rename(folder / "good")
+            program.write_text("#!/bin/sh\nexit 3\n")
+            program.chmod(0o755)
+            with GrpcDaemon(program=folder / "dthrottled") as daemon:
+                wait_until(lambda: daemon.stats()["lease_grpc_restarts"] == 2, "it was tried again")
+                daemon.wait_log("it left with 3; its connections are closed, and another one begins in 2 s")
+                with daemon.client() as client:
+                    call = client.start(pb.GetCapacityRequest(client_id="a").SerializeToString(), timeout=PATIENCE)
+                    wait_until(lambda: daemon.stats()["lease_grpc_connections"] == 1, "it is connected")
+                    (folder / "good").rename(program)
+                    upgrade(daemon)
+                    self.assertEqual(call.result(), b"")
+                    stats = daemon.stats()
+                    self.assertEqual((stats["lease_grpc_connections"], stats["lease_connections_accepted"]), (1, 0))
+
+    def test_nobody_else_can_start_it(self):
+        said = run(DTHROTTLED.parent / "dthrottle-grpc", "1", "0")
+        self.assertEqual(said.returncode, 64)
+        self.assertIn("is started by a dthrottled", said.stderr)
+
+
+@contextlib.contextmanager
+def programs():
+    """A folder with copies of the daemon and of the program beside it."""
+    folder = fresh_directory()
+    try:
+        for name in ("dthrottled", "dthrottle-grpc"):
+            shutil.copy(DTHROTTLED.parent / name, folder / name)
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def spent(daemon):
+    """The processor's time of both programs, in seconds."""
+    fields = [pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+              for pid in (daemon.pid, gateway(daemon))]
+    return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
 
 
 class Figures(SystemTest):
@@ -307,21 +565,21 @@ class Figures(SystemTest):
                             calls[k] = client.start(request, timeout=PATIENCE)
                     for call in calls:
                         call.result()
-            before = daemon.stats()["cpu"]
+            before = spent(daemon)
             threads = [threading.Thread(target=ask, args=(i,)) for i in range(clients)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
-            cpu = daemon.stats()["cpu"] - before
+            cpu = spent(daemon) - before
             with daemon.client() as client:
                 many = [1.0] * 500
-                began = daemon.stats()["cpu"]
+                began = spent(daemon)
                 for _ in range(20):
                     self.assertEqual(len(client.get("many", *many).response), 500)
-                each = (daemon.stats()["cpu"] - began) / 20 / 500
+                each = (spent(daemon) - began) / 20 / 500
         report(f"GetCapacity over gRPC: {sum(done) / seconds:.0f} calls a second from one Python process, "
-               f"{sum(done) / max(cpu, 1e-9):.0f} a second of the daemon's CPU; {1 / max(each, 1e-9):.0f} resources a "
+               f"{sum(done) / max(cpu, 1e-9):.0f} a second of CPU of both programs; {1 / max(each, 1e-9):.0f} resources a "
                f"second of CPU in calls of 500")
         self.assertGreater(min(done), 0)
 

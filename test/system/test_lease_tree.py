@@ -98,7 +98,7 @@ class Consensus(SystemTest):
                      resource("calls", capacity=self.CAPACITY, source="capacity", lease_length="10s",
                               refresh_interval="2s", learning_mode_duration="0s"),
                      hosts=3, names=names, period="500ms", lease={"tcp": "127.0.0.1:0", "min_request_interval": "0s"},
-                     capacity={"interval": "200ms", "lease": "4s", "graph": "complete", "members": names})
+                     capacity={"interval": "200ms", "lease": "4s", "degree": 64, "members": names})
 
     @staticmethod
     def port(host):

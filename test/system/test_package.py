@@ -11,6 +11,8 @@ from common import SystemTest, report
 from daemon import BUILD, ROOT, clean_environment, fresh_directory, wait_until
 
 SETTINGS = "/etc/dthrottle/dthrottled.toml"
+EXAMPLE = "/usr/share/doc/dthrottle/examples/dthrottled.toml"
+LINES_MAX = 20    # of settings that nobody asked for
 BUILD_SECONDS_MAX = 1800
 
 # Stands in for the service manager, which the copy has not: knows whether the daemon runs, and sends it signals.
@@ -93,9 +95,11 @@ def build_package():
 
 
 def as_version(deb, version, directory):
-    """The same package as another version, so that there is something to upgrade to."""
+    """The same package as another version, with other documentation, so that there is something to upgrade to."""
     tree = directory / "tree"
     subprocess.run(["dpkg-deb", "--raw-extract", deb, tree], check=True)
+    with open(tree / EXAMPLE.lstrip("/"), "a") as example:
+        example.write("# A later version explains more.\n")
     control = tree / "DEBIAN/control"
     control.write_text(re.sub(r"(?m)^Version: .*", f"Version: {version}", control.read_text()))
     made = directory / f"dthrottle_{version}.deb"
@@ -114,7 +118,7 @@ class Package(SystemTest):
         listed = subprocess.run(["dpkg-deb", "--contents", self.deb], capture_output=True, text=True, check=True)
         files = {line.split()[5].removeprefix(".") for line in listed.stdout.splitlines()}
         self.assertLessEqual({
-            SETTINGS, "/usr/sbin/dthrottled", "/usr/bin/dthrottlectl", "/lib/systemd/system/dthrottled.service",
+            SETTINGS, EXAMPLE, "/usr/sbin/dthrottled", "/usr/bin/dthrottlectl", "/lib/systemd/system/dthrottled.service",
             "/lib/systemd/system/dthrottled.socket", "/lib/systemd/system/dthrottled-admin.socket",
             "/usr/lib/sysusers.d/dthrottle.conf", "/usr/lib/tmpfiles.d/dthrottle.conf",
             "/usr/share/bash-completion/completions/dthrottled",
@@ -124,6 +128,42 @@ class Package(SystemTest):
             "/usr/share/zsh/vendor-completions/_dthrottlectl", "/usr/share/man/man8/dthrottled.8.gz",
             "/usr/share/man/man1/dthrottlectl.1.gz", "/usr/share/man/man5/dthrottled.toml.5.gz",
             "/usr/share/man/man7/dthrottle-protocol.7.gz"}, files)
+
+    def test_grpc_is_a_package_of_its_own(self):
+        [grpc] = self.deb.parent.glob("dthrottle-grpc_*.deb")
+        listed = subprocess.run(["dpkg-deb", "--contents", grpc], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(listed, r"/usr/libexec/dthrottle/dthrottle-grpc\n")
+        depends = subprocess.run(["dpkg-deb", "--field", self.deb, "Depends"], capture_output=True, text=True).stdout
+        self.assertNotIn("grpc", depends)
+
+    def test_no_rule_is_in_force_that_nobody_wrote(self):
+        live = [line for line in (ROOT / "conf/debian/dthrottled.toml").read_text().splitlines()
+                if line.strip() and not line.startswith("#")]
+        self.assertLessEqual(len(live), LINES_MAX)
+        self.assertNotIn("[[rule]]", live)
+
+    def test_web_servers_throttle_with_the_modules_of_their_packages(self):
+        modules = ["libnginx-mod-http-dthrottle", "libapache2-mod-dthrottle"]
+        with Copy() as copy:
+            files = [self.deb, *(next(self.deb.parent.glob(f"{name}_*.deb")) for name in modules)]
+            for file in files:
+                copy.put(file)
+            copy.run("dpkg", "--install", *(f"/{file.name}" for file in files))
+            copy.run("adduser", "--quiet", "www-data", "dthrottle")
+            copy.write(SETTINGS, '[[rule]]\nmatch = "login:*"\nburst = 3\nrate = "1/h"\n')
+            self.start(copy)
+            copy.write("/etc/nginx/conf.d/limit.conf",
+                       'dthrottle on;\ndthrottle_tag "login:nginx";\ndthrottle_timeout 30s;\n')
+            copy.write("/etc/apache2/ports.conf", "Listen 8080\n")
+            copy.write("/etc/apache2/conf-enabled/limit.conf",
+                       'Dthrottle On\nDthrottleTag "login:apache"\nDthrottleTimeout 30000\n')
+            copy.run("mkdir", "-p", "/run/lock")
+            for command, port in ((["nginx"], 80), (["apache2ctl", "start"], 8080)):
+                copy.run(*command)
+                ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{port}/ || true"
+                first = wait_until(lambda: (status := copy.run("sh", "-c", ask)) != "000" and status, "it listens")
+                self.assertEqual([first, *(copy.run("sh", "-c", ask) for _ in range(4))],
+                                 ["200", "200", "200", "429", "429"], command)
 
     def test_control_names_the_packages_and_the_version_that_the_tree_does(self):
         script = ". scripts/packages.sh; printf '%s\\n' \"${build_packages[@]}\""

@@ -128,7 +128,7 @@ class LivePage(SystemTest):
             live = daemon.get_json("/live")
             _, headers, page_text = daemon.get("/")
         peer = {"address": "tcp://10.0.0.2:7314", "state": "up", "heard_s_ago": 0.4, "age_s": 1.25, "reports": 99,
-                "missed": 7, "lost": 1, "version": "0.1.0", "note": None}
+                "missed": 7, "lost": 1, "lost_hits": 3, "cut": HOSTILE[1], "version": "0.1.0", "note": None}
         live["peers"] = [{**peer, "name": HOSTILE[0]}, {**peer, "name": None, "state": "<b>", "heard_s_ago": None,
                                                         "age_s": None, "note": HOSTILE[1]}, {**peer, "state": "self"}]
         live["shed"] = {"signal": HOSTILE[0], "value": 2.9 * 2**30, "low": 2.8 * 2**30, "high": 3 * 2**30,
@@ -147,8 +147,9 @@ class LivePage(SystemTest):
             page = self.open(origin)
             rows = page.run(CELLS % "peers")
             self.assertEqual(rows, [
-                [f"{HOSTILE[0]}tcp://10.0.0.2:7314", "up", "0.4 s ago", "1.25 s", "99", "7", "1", "1 %", ""],
-                ["tcp://10.0.0.2:7314", "<b>", "never", "–", "99", "7", "1", "1 %", HOSTILE[1]]])
+                [f"{HOSTILE[0]}tcp://10.0.0.2:7314", "up", "0.4 s ago", "1.25 s", "99", "7", "1", "1 %", HOSTILE[1],
+                 ""],
+                ["tcp://10.0.0.2:7314", "<b>", "never", "–", "99", "7", "1", "1 %", HOSTILE[1], HOSTILE[1]]])
             self.assertEqual(page.run(CELLS % "capacity-tags"),
                              [[HOSTILE[0], HOSTILE[1], "400/s", "1,000/s", "200/s", "50 %", "-0.25", "10.5", "20",
                                "390/s"],

@@ -1,12 +1,15 @@
 """dthrottle-plan from its command line: input, output, exit codes, and the programs it needs."""
 
+import contextlib
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 
 from common import SystemTest
-from daemon import DTHROTTLED, fresh_directory
+from daemon import DTHROTTLED, fresh_directory, wait_until
 
 PLAN = DTHROTTLED.parent / "dthrottle-plan"
 EX_OK, EX_USAGE, EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_CANTCREAT, EX_CONFIG = 0, 64, 65, 66, 69, 73, 78
@@ -84,6 +87,60 @@ class Plan(SystemTest):
     def test_an_unstable_gamma_is_told_not_computed(self):
         found = self.quick("ring:10", "--gamma", 0.6)
         self.assertEqual((found["stable"], found["phi_ss"], found["rounds_to_settle"]), (False, None, None))
+
+    def test_ten_thousand_nodes_have_the_ends_of_their_spectrum_and_a_simulation(self):
+        done = plan("regular:10000:4", "--no-weights", "--json")
+        self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
+        found = json.loads(done.stdout)
+        self.assertAlmostEqual(found["best"]["lambda_2"], 0.539524, delta=1e-6)
+        self.assertAlmostEqual(found["best"]["lambda_n"], 7.464388, delta=1e-6)
+        self.assertEqual(found["rounds_to_settle"], 32)
+        self.assertLess(found["phi_ss_simulated"]["standard_error"], 0.01 * found["phi_ss_simulated"]["mean"])
+        for unknown in ("phi_ss", "phi_ss_eq24", "phi_ss_eq25", "resistance_total"):
+            self.assertIsNone(found[unknown])
+        self.assertIn("not simulated: that takes --rounds", plan("ring:10000", "--no-weights").stdout)
+        self.assertIn("2 to 10000 nodes", plan("ring:10001").stderr)
+        self.assertIn("at most 1000000 links", plan("complete:10000").stderr)
+
+    def solver_that_waits(self):
+        """A csdp that says when it runs, and ends only after a word."""
+        begun, word, script = (self.directory / name for name in ("begun", "word", "csdp"))
+        script.write_text(f"#!/bin/sh\ntouch {begun}\nuntil [ -e {word} ]; do sleep 0.05; done\n")
+        script.chmod(0o755)
+        return begun, word, script
+
+    def test_ctrl_c_leaves_what_is_done(self):
+        begun, _, script = self.solver_that_waits()
+        with subprocess.Popen([PLAN, "ring:12", "--csdp", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              start_new_session=True) as process:
+            wait_until(begun.exists, "csdp runs")
+            os.killpg(process.pid, signal.SIGINT)
+            out, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("interrupted: what was not reached is left out", errors)
+        for words in ("lambda_2 0.267949", "simulated", "link to add"):
+            self.assertIn(words, out)
+
+    def test_a_terminal_is_told_how_far_it_is(self):
+        begun, word, script = self.solver_that_waits()
+        ours, theirs = os.openpty()
+        self.addCleanup(os.close, ours)
+        os.set_blocking(ours, False)
+        said = bytearray()
+
+        def told(words):
+            with contextlib.suppress(BlockingIOError, OSError):
+                said.extend(os.read(ours, 4096))
+            return re.search(words, bytes(said))
+
+        with subprocess.Popen([PLAN, "ring:12", "--rounds", "0", "--csdp", script], stdout=subprocess.PIPE, stderr=theirs) as process:
+            os.close(theirs)
+            wait_until(lambda: told(rb"dthrottle-plan: fastest weights, \d+ s"), "a line of progress")
+            word.touch()
+            process.communicate(timeout=60)
+        self.assertEqual(process.returncode, EX_OK)
+        told(b"")
+        self.assertTrue(said.endswith(b"\r\x1b[K"), said)
 
     def test_the_dot_file_reads_back_as_the_same_graph(self):
         dot = self.directory / "out.dot"

@@ -50,7 +50,7 @@ class Newcomer(SystemTest):
     def test_without_any_rule_every_query_is_answered_ok(self):
         with Daemon() as daemon:
             self.assertEqual(daemon.served("C", 1000), 1000)
-            self.assertIn("there is no [[rule]]", daemon.log)
+            daemon.wait_log("there is no [[rule]]")
             self.assertEqual(daemon.stats()["unmatched"], 1000)
 
 

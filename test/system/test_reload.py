@@ -50,10 +50,10 @@ class Reload(SystemTest):
                 daemon.settings_path.write_text(bad)
                 answer = reload(daemon)
                 for place in (f"{daemon.settings_path}:2:9", f"{daemon.settings_path}:6:11"):
-                    self.assertIn(place, daemon.log)
+                    daemon.wait_log(place)
                     if answer is not None:
                         self.assertIn(place, answer)
-                self.assertIn("not put in force", daemon.log)
+                daemon.wait_log("not put in force")
                 self.assertEqual(daemon.served("C", 9), 2)
                 stats = daemon.stats()
                 self.assertEqual((stats["reloads"], stats["reload_failures"]), (0, 1))

@@ -122,11 +122,11 @@ class Log(SystemTest):
         with Daemon(rule(burst=1, rate=9)) as daemon:
             for line in daemon.log.splitlines():
                 self.assertRegex(line, r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} (error|warning|notice): \S")
-            self.assertIn(" warning: ", daemon.log)
+            daemon.wait_log(" warning: ")
         with Daemon(rule(burst=1, rate=9), env={"JOURNAL_STREAM": "1:1"}) as daemon:
             for line in daemon.log.splitlines():
                 self.assertRegex(line, r"^<[345]>\S")
-            self.assertIn("<4>", daemon.log)
+            daemon.wait_log("<4>")
 
     def test_a_storm_of_the_same_message_is_held_back_and_counted(self):
         with Daemon(rule(burst=1000), query={"max_connections": 1}) as daemon, daemon.connect():

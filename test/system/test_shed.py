@@ -83,8 +83,8 @@ class Cgroup(ParallelTest):
             ask(2 * HIGH, 1)
             ask(MIDDLE, 0.5)
             ask(0, 0)
-            self.assertIn("shedding begins", daemon.log)
-            self.assertIn("shedding ends", daemon.log)
+            daemon.wait_log("shedding begins")
+            daemon.wait_log("shedding ends")
             # Every query is accounted for, and only those that were served cost the tag something.
             stats = daemon.stats()
             self.assertEqual((stats["served"], stats["shed"], stats["throttled"]), (served, 8 * QUERIES - served, 0))
@@ -163,7 +163,7 @@ class Cgroup(ParallelTest):
             self.assertIn("memory.current", daemon.admin_json("shed")["note"])
             group.use(HIGH)
             wait_until(lambda: priorities(daemon)[0] == 1, "everything is shed again")
-            self.assertIn("can be measured again", daemon.log)
+            daemon.wait_log("can be measured again")
 
     def test_off_and_shadow_refuse_nobody(self):
         limits = [rule(name="off", match="o*", shed=True, mode="off"),

@@ -166,7 +166,7 @@ class Activation(SystemTest):
         with self.listening() as query, self.passing({"dthrottled.socket": query}, rule(burst=2)) as daemon:
             self.assertEqual([self.ask(query, b"C") for _ in range(3)], [["OK"], ["OK"], ["NO"]])
             self.assertFalse(os.path.exists(daemon.query_path))
-            self.assertIn("answering queries on tcp:127.0.0.1:", daemon.log)
+            daemon.wait_log("answering queries on tcp:127.0.0.1:")
             self.assertEqual(daemon.admin_json("show C")["verdict"], "NO")
 
     def test_sockets_of_every_kind_may_be_passed(self):
@@ -269,4 +269,4 @@ class Stop(SystemTest):
         with Daemon(rule()) as daemon, daemon.connect(), daemon.connect(tcp=True), daemon.admin_session():
             daemon.signal(signal.SIGINT)    # is as good
             self.assertEqual(daemon.process.wait(1.5 if PATIENCE < 20 else PATIENCE), 0)
-            self.assertIn("SIGINT", daemon.log)
+            daemon.wait_log("SIGINT")

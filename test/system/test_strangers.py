@@ -10,7 +10,8 @@ from fleet import free_port_pair, make_keys
 from leases import LeaseDaemon, resource
 
 ORIGIN = b"Origin: http://evil.example\r\n"
-STATE = ("queries", "served", "throttled", "lease_lines", "resp_limited", "reloads", "table_tags")
+STATE = ("queries", "served", "throttled", "lease_lines", "ask_questions", "ask_errors", "resp_limited", "reloads",
+         "table_tags")
 TAG_LINES = b"C\r\nC\r\nforgive C\nupgrade\nget web calls 10\nCL.THROTTLE C 1 1 60\r\n"
 
 
@@ -57,10 +58,12 @@ def payloads(port):
 class Browser(SystemTest):
     def test_twenty_payloads_of_web_pages_change_nothing_at_any_port(self):
         sections = {"query": {"tcp": "127.0.0.1:0"}, "admin": {"http": "127.0.0.1:0", "http_decides": False},
-                    "resp": {"tcp": "127.0.0.1:0"}}
+                    "resp": {"tcp": "127.0.0.1:0"}, "ask": {"tcp": "127.0.0.1:0"}}
         with LeaseDaemon(resource(), lease={"tcp": "127.0.0.1:0"}, **sections) as daemon:
             resp_port = int(daemon.log.split("clients of Redis on tcp:127.0.0.1:")[1].split()[0])
-            ports = {"query": daemon.tcp_port, "http": daemon.http_port, "resp": resp_port, "lease": daemon.lease_port}
+            ask_port = int(daemon.log.split("answering questions on tcp:127.0.0.1:")[1].split()[0])
+            ports = {"query": daemon.tcp_port, "http": daemon.http_port, "resp": resp_port, "ask": ask_port,
+                     "lease": daemon.lease_port}
             daemon.ask(["C"])
             before = {name: daemon.stats()[name] for name in STATE}
             for name, port in ports.items():
@@ -72,7 +75,7 @@ class Browser(SystemTest):
                             self.send(port, payload, cuts)
                             after = {key: daemon.stats()[key] for key in STATE}
                             self.assertEqual(after, before)
-            self.assertEqual(daemon.stats()["connections_http"], 80, "each at the query and the lease port, twice")
+            self.assertEqual(daemon.stats()["connections_http"], 120, "each at the query, the ask and the lease port, twice")
 
     def send(self, port, payload, cuts):
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock, contextlib.suppress(OSError):

@@ -12,12 +12,19 @@ import socket
 import stat
 import subprocess
 import time
+import unittest
 
 from common import SystemTest, report
 from daemon import (DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, await_read, fresh_directory, lines_of, override,
                     pump, rule, run, settings_text, slowest_rate, wait_until)
 from fleet import BURST, Fleet, Ledger, wait_all_hear
+import leases
 from test_service import Manager
+
+try:
+    import test_grpc
+except unittest.SkipTest:
+    test_grpc = None    # THIS BUILD IS WITHOUT GRPC: its connections are not held over upgrades
 
 EX_UNAVAILABLE = 69
 PLENTY = 10_000_000    # a burst that no test spends
@@ -181,6 +188,7 @@ KINDS = {
     "query": Kind(b"C\n", 1, b"OK\n", lambda answer: answer == b"OK\n"),
     "resp": Kind(b"*5\r\n$11\r\nCL.THROTTLE\r\n$1\r\nC\r\n$1\r\n1\r\n$1\r\n1\r\n$1\r\n1\r\n", 1, b"*5\r\n:0\r\n",
                  lambda answer: answer.count(b"\r\n") == 6),
+    "ask": Kind(b"take 1 C 2 D\n", 1, b"OK ", lambda answer: answer.endswith(b"\n")),
     "lease": Kind(b"discover\n", 0, b"", lambda answer: answer.startswith((b"here", b"elsewhere")) and b"\n" in answer),
     "http": Kind(b"GET /check?tag=C HTTP/1.1\r\nHost: localhost\r\n\r\n", 1, b"HTTP/1.1 200 ", http_is_whole),
 }
@@ -199,6 +207,8 @@ class AnyLoad:
                 stack.enter_context(contextlib.closing(sock))
                 sock.connect(place)
                 sock.settimeout(PATIENCE)
+                if sock.family == socket.AF_INET:    # the halves of a request go out as they are sent
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self.socks.append((name, sock))
                 self._send_half(name, sock)
 
@@ -236,16 +246,25 @@ class EveryKind(SystemTest):
     def test_ten_upgrades_close_no_connection_of_any_kind_and_every_request_is_answered_once(self):
         directory = fresh_directory()
         try:
-            paths = {name: f"{directory}/{name}.sock" for name in ("resp", "lease", "http")}
-            with Daemon(rule(burst=PLENTY), resp={"unix": paths["resp"], "tcp": "127.0.0.1:0"},
-                        lease={"unix": paths["lease"], "tcp": "127.0.0.1:0"},
+            paths = {name: f"{directory}/{name}.sock" for name in ("resp", "ask", "lease", "http")}
+            lease = {"unix": paths["lease"], "tcp": "127.0.0.1:0"}
+            if test_grpc is not None:
+                lease.update(grpc="127.0.0.1:0", min_request_interval="0s")
+            with Daemon(rule(burst=PLENTY), leases.resource("calls", capacity=1e6),
+                        resp={"unix": paths["resp"], "tcp": "127.0.0.1:0"}, lease=lease,
+                        ask={"unix": paths["ask"]},    # one more socket, and the log passes over the line of the last
                         admin={"http_unix": paths["http"], "http": "127.0.0.1:0"}) as daemon, \
                     contextlib.ExitStack() as stack:
                 port = lambda doing: ("127.0.0.1", int(re.search(rf"{doing} on tcp:127.0.0.1:(\d+)", daemon.log)[1]))
                 load = AnyLoad({"query": [daemon.query_path, ("127.0.0.1", daemon.tcp_port)],
                                 "resp": [paths["resp"], port("answering clients of Redis")],
+                                "ask": [paths["ask"]],
                                 "lease": [paths["lease"], port("granting leases")],
                                 "http": [paths["http"], port("answering HTTP")]}, stack)
+                callers = None
+                if test_grpc is not None:
+                    grpc_port = port("granting leases by gRPC")[1]
+                    callers = stack.enter_context(test_grpc.CallersElsewhere(grpc_port, 16, pause=0.02))
                 began = time.monotonic()
                 for _ in range(10):
                     before = lives(daemon)
@@ -259,11 +278,20 @@ class EveryKind(SystemTest):
                 self.assertGreaterEqual(level, PLENTY - load.asked - 0.01)
                 self.assertLessEqual(level, PLENTY - load.asked + given + 0.01)
                 stats = daemon.stats()
-                self.assertEqual([stats[f"{kind}connections"] for kind in ("", "resp_", "http_")], [16] * 3)
+                self.assertEqual([stats[f"{kind}connections"] for kind in ("", "resp_", "ask_", "http_")], [16] * 4)
+                said = "none of gRPC"
+                if callers is not None:
+                    calls, failures, longest = callers.end()
+                    self.assertEqual((failures, stats["lease_grpc_connections"]), ([], 16))
+                    self.assertEqual(stats["lease_connections_accepted"], 0)
+                    said = f"16 of gRPC beside, {calls} calls, the longest {longest * 1e3:.1f} ms"
                 shown = ", ".join(f"{name} {sorted(waits)[len(waits) * 99 // 100] * 1e3:.1f} and {max(waits) * 1e3:.1f}"
                                   for name, waits in load.waits.items())
-                report(f"10 upgrades under 64 connections of 4 kinds, {load.asked} decisions: p99 and longest wait in ms "
-                       f"{shown}; nobody was answered for {waited_ms(daemon)} ms")
+                report(f"10 upgrades under 80 connections of 5 kinds, {load.asked} decisions: p99 and longest wait in ms "
+                       f"{shown}; {said}; nobody was answered for {waited_ms(daemon)} ms")
+                if FIGURES:    # on a machine that does nothing else
+                    for waits in load.waits.values():
+                        self.assertLess(sorted(waits)[len(waits) * 99 // 100], 0.015)
         finally:
             shutil.rmtree(directory)
 
@@ -405,8 +433,8 @@ class Sockets(SystemTest):
             daemon.settings_path.write_text(settings_text(
                 daemon.directory, rule(burst=5), query={"unix": moved, "tcp": ""}, admin={"unix": daemon.admin_path}))
             upgrade(daemon)
-            self.assertIn(f"no longer on {daemon.query_path}, which was query.unix", daemon.log)
-            self.assertIn("which was query.tcp", daemon.log)
+            daemon.wait_log(f"no longer on {daemon.query_path}, which was query.unix")
+            daemon.wait_log("which was query.tcp")
             self.assertFalse(os.path.exists(daemon.query_path))
             sock.sendall(b"C\n")
             self.assertEqual(sock.recv(9), b"OK\n")
@@ -454,7 +482,7 @@ class Refused(SystemTest):
             answer = daemon.admin("upgrade")
             self.assertTrue(answer.startswith("error: "), answer)
             self.assertIn(why, answer)
-            self.assertIn(REFUSED, daemon.log)
+            daemon.wait_log(REFUSED)
             sock.sendall(b"C\n")
             self.assertEqual(sock.recv(9), b"OK\n")
         self.assertEqual(lives(daemon), 1)
@@ -499,7 +527,7 @@ class Refused(SystemTest):
 
     def test_a_handover_that_is_none_is_said_and_ignored(self):
         with Daemon(rule(), env={"DTHROTTLED_HANDOVER": "7"}) as daemon:
-            self.assertIn("what the program before has left: ", daemon.log)
+            daemon.wait_log("what the program before has left: ")
             upgrade(daemon)
             self.assertEqual(daemon.ask(["C"]), ["OK"])
 

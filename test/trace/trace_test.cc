@@ -14,6 +14,9 @@
 #include <sstream>
 
 #include "config/values.h"
+#include "rule/rulebook.h"
+#include "share/inspection.h"
+#include "share/ways.h"
 #include "test/support/golden.h"
 #include "test/support/host.h"
 
@@ -33,9 +36,9 @@ class Story {
     }
     if (command == "kill") {
       host_->Start(Rules(toml_), now_);
-      host_->limiter->ShareWith(1, std::chrono::seconds(5));
+      host_->limiter->ways().Get<Debits>().ShareWith(1, std::chrono::seconds(5));
       return fmt::format("{} {} tags kept, {} dropped\n", Clock(), host_->limiter->table().counts().tags,
-                         host_->limiter->dropped());
+                         host_->limiter->table().counts().dropped);
     }
     words >> tag;
     if (command == "ask") return Ask(tag, words);
@@ -48,7 +51,7 @@ class Story {
     toml_ = toml;
     if (host_ == nullptr) {
       host_ = std::make_unique<Host>(toml);
-      host_->limiter->ShareWith(1, std::chrono::seconds(5));
+      host_->limiter->ways().Get<Debits>().ShareWith(1, std::chrono::seconds(5));
     } else {
       host_->limiter->Adopt(Rules(toml));
       while (host_->limiter->Tick(now_)) {
@@ -89,7 +92,7 @@ class Story {
     Entries entries;
     entries.Add({tag, false}, hits, 0);
     const Instant when = now_ - ParseDuration(late).value();
-    host_->limiter->Debit(entries, 0, 1, when, now_, now_);
+    host_->limiter->ways().Get<Debits>().Debit(entries, 0, 1, when, now_, now_);
     return fmt::format("{} {}: debited {}, {} late, level {:.3f}\n", Clock(), tag, hits, late, host_->Level(tag, now_));
   }
 

@@ -5,6 +5,8 @@
 #include "admin/escape.h"
 #include "base/prng.h"
 #include "config/keys.h"
+#include "limiter/shedder.h"
+#include "rule/rulebook.h"
 #include "test/support/host.h"
 #include "test/support/quiet_daemon.h"
 
@@ -149,7 +151,7 @@ TEST_CASE("shed shows the signal and what it does to each priority, and takes va
   const LogisticCurve curve(100, 300);
   const auto measure = [&](double value) {
     daemon.shed = {ShedSignal::kReported, "", value, 0, curve, 250ms, ""};
-    daemon.host().limiter->Shed(curve, value);
+    daemon.host().limiter->shedder().Shed(daemon.host().limiter->rules().shed_priorities(), curve, value);
   };
   measure(150);
   const std::string answer = daemon.Ask("shed");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/side_table.h"
 #include "base/siphash.h"
 #include "base/state.h"
 
@@ -35,6 +36,37 @@ TEST_CASE("SipHash-2-4 agrees with the library at every length") {
 TEST_CASE("the hash depends on the key") {
   CHECK(SipHash<1, 3>({1, 2}, "tag") != SipHash<1, 3>({1, 3}, "tag"));
   CHECK(SipHash<1, 3>({1, 2}, "tag") != SipHash<1, 3>({0, 2}, "tag"));
+}
+
+TEST_CASE("a side table is bounded, and its owner chooses what makes room") {
+  SideTable<int, 4> table(1);
+  REQUIRE(table.places() == table.kSetsMin * 4);
+  const auto smallest = [&](std::size_t place) {
+    return table[place] < 100 ? std::optional(table[place]) : std::nullopt;
+  };
+  const auto add = [&](std::uint64_t hash, int value) {
+    const std::size_t place = table.RoomFor(hash, smallest);
+    if (place == table.kNone) return false;
+    table[place] = value;
+    table.Put(place, hash);
+    return true;
+  };
+  CHECK_FALSE(add(0, 1));
+  CHECK(table.Find(0) == table.kNone);
+  for (const int value : {300, 5, 3, 4}) REQUIRE(add(static_cast<std::uint64_t>(value), value));    // all of one set
+  CHECK(table.UsedNear(7) == 4);
+  CHECK(add(7, 100));
+  CHECK(table.Find(3) == table.kNone);
+  CHECK(table[table.Find(7)] == 100);
+  CHECK(table.used() == 4);
+  table.Remove(table.Find(300));
+  CHECK(table.used() == 3);
+  CHECK(add(8, 100));    // where there is room, nothing goes
+  CHECK(table.Find(4) != table.kNone);
+  REQUIRE((add(9, 100) && add(10, 100)));
+  CHECK_FALSE(add(11, 1000));
+  CHECK(add(~std::uint64_t{0}, 1));    // of another set
+  CHECK(table.HashAt(table.Find(~std::uint64_t{0})) == ~std::uint64_t{0});
 }
 
 TEST_CASE("a seed decides everything a generator says") {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "config/keys.h"
+#include "config/listeners.h"
 #include "config/load.h"
 #include "config/values.h"
 
@@ -18,6 +19,16 @@ std::vector<std::string> Problems(std::string_view toml) {
   std::vector<std::string> lines;
   for (const Problem& p : ParseSettings(toml, "f").problems) lines.push_back(Format(p));
   return lines;
+}
+
+// "section.key".
+bool IsKey(std::string_view path) {
+  for (const Section& section : Sections()) {
+    for (const auto& key : section.keys) {
+      if (fmt::format("{}.{}", section.name, key.name) == path) return true;
+    }
+  }
+  return false;
 }
 
 TEST_CASE("values are read with their units and written back") {
@@ -46,6 +57,7 @@ TEST_CASE("values that are not are refused") {
     CAPTURE(bad);
     CHECK_FALSE(ParseEndpoint(bad).has_value());
   }
+  CHECK_FALSE(ParseEndpoint(std::string_view("10.0.0.7\0:1", 11)).has_value());
   for (const char* bad : {"", "8", "01000", "rw"}) CHECK_FALSE(ParseFileMode(bad).has_value());
 }
 
@@ -89,7 +101,7 @@ TEST_CASE("commands over TCP are an error that names the Unix socket") {
         "permissions say by whom");
 }
 
-// DESIGN section 9, as it is printed there.
+// The settings of the first design, which users know.
 TEST_CASE("the settings of the design are read") {
   const LoadedSettings loaded = ParseSettings(R"(
 [query]   
@@ -184,7 +196,19 @@ TEST_CASE("a section that is unknown is an error") {
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
         "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [capacity], [shed], "
-        "[resp], [lease], [process], [[rule]], [[override]], [[resource]]");
+        "[resp], [ask], [lease], [process], [[rule]], [[override]], [[resource]]");
+}
+
+TEST_CASE("a setting that is gone is an error that says what replaces it") {
+  const auto problems = Problems(
+      "[peers]\neager = false\n[capacity]\non_isolation = \"reserve\"\ngraph = \"ring\"\n"
+      "[capacity2]\n");
+  REQUIRE(problems.size() == 4);
+  CHECK(problems[0].starts_with("f:2:9: error: peers.eager = false: no longer there; rules with share = \"forecast\""));
+  CHECK(problems[1].starts_with("f:4:16: error: capacity.on_isolation = \"reserve\": no longer there; "));
+  CHECK(problems[2].starts_with("f:5:9: error: capacity.graph = \"ring\": no longer there; graph = \"regular\" with"));
+  CHECK(problems[3].starts_with("f:6:1: error: unknown key capacity2; must be"));
+  CHECK(Problems("[capacity]\ngraph = \"star\"\n").at(0).find("no longer") == std::string::npos);
 }
 
 TEST_CASE("names, defaults and override tags are unique, and the earlier line is named") {
@@ -295,7 +319,7 @@ TEST_CASE("what the physics does not allow is a warning") {
   CHECK(ParseSettings("[[rule]]\nburst=10\nrate=3\nshare=\"local\"\n", "f").problems.empty());
 }
 
-// Of one rule shared by so many hosts on loopback.
+// The warnings about one rule that so many hosts on loopback share.
 std::string WarningsOf(std::string_view rule, int hosts, std::string_view period = "1s") {
   std::string connect, members = "\"host-1\"";
   for (int i = 2; i <= hosts; ++i) {
@@ -331,12 +355,15 @@ TEST_CASE("a share that does not fit the numbers of its rule is a warning that s
   CHECK(WarningsOf("burst=10\nrate=1\n", 3) == "");
 
   says(WarningsOf("burst=100\nrate=100\nshare=\"forecast\"\n", 4, "30s"),
-       "share = \"forecast\" with peers.period = \"30s\": the demand of a host that is gone is believed for 90s; a "
-       "period "
-       "of 1s to 10s fits");
+       "share = \"forecast\" with a report every 30 s: the demand of a host that is gone is believed for 90 s; a "
+       "peers.period of 1s to 10s fits");
   says(WarningsOf("burst=3\nrate=10\nshare=\"forecast\"\n", 16),
        "with burst = 3 and 16 hosts: each serves 3 before the others know, 48 at once; a burst of 8 fits, or max_unheard "
        "= 1");
+  says(WarningsOf("burst=5\nrate=100\nshare=\"forecast\"\n", 2, "1s"),
+       "with burst = 5, rate = 100 and 2 hosts: each sends some 5.6 entries a second of a tag that is asked for at its "
+       "rate, where 1 is usual; a burst of 10 fits");
+  CHECK(WarningsOf("burst=10\nrate=100\nshare=\"forecast\"\n", 2, "1s") == "");
   CHECK(WarningsOf("burst=7\nrate=10\nshare=\"forecast\"\n", 16) != "");
   CHECK(WarningsOf("burst=8\nrate=10\nshare=\"forecast\"\n", 16) == "");
   CHECK(WarningsOf("burst=3\nrate=10\nshare=\"forecast\"\nmax_unheard=1\n", 16) == "");
@@ -500,6 +527,8 @@ TEST_CASE("clients of Redis are heard only where the settings say, and on socket
   CHECK(defaults.resp.memory == 16u << 20);
   const Settings set = ParseSettings("[resp]\nunix=\"/r\"\naccept_limits=true\nidle_timeout=\"0s\"\n", "f").settings;
   CHECK(set.resp.enabled());
+  CHECK((defaults.ask.unix_path.empty() && !defaults.ask.tcp.enabled()));
+  CHECK(ParseSettings("[ask]\nunix=\"/a\"\n", "f").settings.ask.unix_path == "/a");
   CHECK(set.resp.accept_limits);
   CHECK(Problems("[resp]\naccept_limits=1\n").at(0).find("accept_limits = 1: must be true or false") !=
         std::string::npos);
@@ -509,6 +538,26 @@ TEST_CASE("clients of Redis are heard only where the settings say, and on socket
             .find("query.tcp and resp.tcp are both") != std::string::npos);
   CHECK(Problems("[resp]\nunix=\"/run/dthrottle/admin.sock\"\n").at(0).find("admin.unix and resp.unix are both") !=
         std::string::npos);
+}
+
+TEST_CASE("no two sockets have one address, whichever protocols they speak") {
+  const auto said = [](const std::string& text) {
+    const auto problems = Problems(text);
+    return problems.size() == 1 ? problems.front() : fmt::format("{} problems", problems.size());
+  };
+  CHECK(said("[query]\ntcp=\"127.0.0.1:7313\"") ==
+        "f: error: query.tcp and admin.http are both \"127.0.0.1:7313\": must differ");
+  CHECK(said("[admin]\nhttp_unix=\"/run/dthrottle/query.sock\"") ==
+        "f:2:11: error: query.unix and admin.http_unix are both \"/run/dthrottle/query.sock\": must differ");
+  CHECK(said("[lease]\ntcp=\"127.0.0.1:7314\"") == "0 problems");    // nothing listens for peers
+  CHECK(said("[lease]\ntcp=\"127.0.0.1:7314\"\n[peers]\nconnect=[\"tcp://127.0.0.1:7324\"]") ==
+        "f:2:5: error: peers.bind and lease.tcp are both \"127.0.0.1:7314\": must differ");
+  CHECK(said("[query]\ntcp=\"127.0.0.1:0\"\n[resp]\ntcp=\"127.0.0.1:0\"") == "0 problems");
+  for (const ListenerKeys& l : AllListeners()) {
+    CAPTURE(l.name);
+    CHECK((l.unix_key.empty() || IsKey(l.unix_key)));
+    CHECK((l.tcp_key.empty() || IsKey(l.tcp_key)));
+  }
 }
 
 TEST_CASE("leases are granted only where the settings say, and their election needs what it goes by") {
@@ -577,7 +626,6 @@ TEST_CASE("addresses of a lease server name a way for lines, for gRPC, or both")
   }
 }
 
-// In a build without gRPC the key has to be empty.
 TEST_CASE("gRPC has an address of its own, which others can reach") {
   const auto said = [](const std::string& keys, const char* what) {
     const auto problems = Problems("[lease]\n" + keys);

@@ -1,12 +1,14 @@
-#include "limiter/dividing.h"
+#include "share/capacity/dividing.h"
 
 #include <catch2/catch.hpp>
 
 #include <map>
-#include <thread>
 
+#include "base/prng.h"
 #include "base/state.h"
-#include "limiter/part_table.h"
+#include "rule/rulebook.h"
+#include "share/capacity/part_table.h"
+#include "share/ways.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -29,17 +31,17 @@ int Served(Host& host, std::string_view tag, int queries, Instant now) {
 }
 
 void Lend(Host& host, double usual, double reserve = 0.01, Instant until = Instant::max()) {
-  host.limiter->ChangeParts([&](PartTable& parts) { parts.Lend({usual, reserve, until}); });
+  host.limiter->ways().Get<Division>().ChangeParts([&](PartTable& parts) { parts.Lend({usual, reserve, until}); });
 }
 
 CapacityKey KeyOf(Host& host, std::string_view tag) {
   const Limit& limit = host.limiter->rules().limit(host.limiter->rules().Find(tag).value());
-  return host.limiter->KeyOf({tag, false}, limit);
+  return host.limiter->ways().Get<Division>().KeyOf({tag, false}, limit);
 }
 
 void SetPart(Host& host, std::string_view tag, double part) {
   const CapacityKey key = KeyOf(host, tag);
-  host.limiter->ChangeParts([&](PartTable& parts) {
+  host.limiter->ways().Get<Division>().ChangeParts([&](PartTable& parts) {
     if (parts.size() == 0) parts.Reset(10, {1, 2});
     parts.Add(key)->part = part;
   });
@@ -153,7 +155,7 @@ TEST_CASE("hosts whose parts move serve together what one host would") {
 
 TEST_CASE("hits under a divided limit are not reported") {
   Host host(kDivided);
-  host.limiter->ShareWith(3, 1s);
+  host.limiter->ways().Get<Debits>().ShareWith(3, 1s);
   CHECK(Served(host, "login:a", 50, kNow) == 50);
   struct Visitor final : SlotVisitor {
     bool Visit(const Tag& tag, const Slot&, const Waste&) override {
@@ -179,7 +181,7 @@ TEST_CASE("what a restart finds is not more than the part of then") {
 
 struct Divided {
   explicit Divided(const char* rules = kDivided, std::size_t tags_max = 100)
-      : host(rules), dividing(*host.limiter, to, from, tags_max, 100ms, kNow) {
+      : host(rules), dividing(host.limiter->ways().Get<Division>(), to, from, tags_max, 100ms, kNow) {
     Tell({CapacityStanding{1, Instant::max(), kQuarter / 10, kQuarter}, {}});
   }
 
@@ -309,7 +311,7 @@ TEST_CASE("what the next process goes on with: parts at once, and the demand of 
   REQUIRE(ReadState(kept, Dividing::kKeptVersion, read));
   CHECK_FALSE(ReadState(kept, Dividing::kKeptVersion + 1, read));
   REQUIRE(ReadState(kept, Dividing::kKeptVersion, read));
-  read.PutInForce(*next.host.limiter, 10);
+  read.PutInForce(next.host.limiter->ways().Get<Division>(), 10);
   CHECK(Served(next.host, "login:a", 200, kNow) == 50);
   CHECK(Served(next.host, "login:b", 200, kNow) == 25);
   CHECK(Served(next.host, "login:c", 200, kNow + 60s) == 2);    // the lease is over
@@ -365,33 +367,6 @@ TEST_CASE("an over-long tag takes part under its digest") {
   const auto& participant = d.dividing.participants().begin()->second;
   CHECK(participant.is_digest);
   CHECK(participant.rule == "login");
-}
-
-TEST_CASE("threads ask while parts change") {
-  Host host(kDivided, 2);
-  ToCapacityRing to(8);
-  FromCapacityRing from(8);
-  Dividing dividing(*host.limiter, to, from, 10, 1ms, kNow);
-  std::vector<std::thread> threads;
-  for (std::size_t lane = 0; lane < 2; ++lane) {
-    threads.emplace_back([&, lane] {
-      Prng prng(lane);
-      Verdict verdict;
-      for (int i = 0; i < 20'000; ++i) {
-        const std::string tag = "login:" + std::to_string(i % 20);
-        const Query query{{tag, false}};
-        host.limiter->Answer({&query, 1}, {&verdict, 1}, lane, prng, kNow + i * 1us);
-      }
-    });
-  }
-  for (int i = 0; i < 200; ++i) {
-    from.TryPush({CapacityStanding{static_cast<std::uint64_t>(i / 50), kNow + i * 1ms, 0, kQuarter},
-                  {{KeyOf(host, "login:1"), kWhole / 8}, {KeyOf(host, "login:2"), kWhole / 2}}});
-    for (int k = 0; k < 10 && dividing.Work(kNow + i * 1ms); ++k) continue;
-    for (ToCapacity item; to.TryPop(item);) continue;
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK(dividing.participants().size() <= 10);
 }
 
 }    // namespace

@@ -7,28 +7,30 @@
 
 #include "report/clock_offset.h"
 #include "report/heard.h"
-#include "test/support/network.h"
+#include "test/support/exchange_fleet.h"
+#include "test/support/lying_fleet.h"
 
 namespace dthrottle {
 namespace {
 
 using namespace std::chrono_literals;
-using Host = testing::NetworkHost;
-using testing::Network;
+using Host = testing::ExchangeHost;
+using testing::Channel;
+using testing::ExchangeFleet;
 using testing::Packet;
-using testing::Way;
 
 using Table = std::map<std::string, std::uint64_t>;
 
 // "a" and "b", which know each other.
-struct Two : Network {
-  explicit Two(std::uint64_t seed = 1) : Network(seed) {
+struct Two : ExchangeFleet {
+  explicit Two(std::uint64_t seed = 1) : ExchangeFleet(seed) {
     Add("a");
     Add("b");
   }
   Host& a() { return *hosts[0]; }
   Host& b() { return *hosts[1]; }
   PeerStatus a_at_b() { return b().Peer("a", now + b().skew); }
+  PeerStatus b_at_a() { return a().Peer("b", now + a().skew); }
 
   Message Report(std::uint64_t sequence, const char* sender = "a", std::uint64_t incarnation = 1) {
     Message m;
@@ -51,21 +53,21 @@ bool Carries(const Packet& packet, const std::string& tag) {
 }
 
 // Loses what `a` publishes from now on while `lose` says so; counts what is asked again.
-auto LosePublished(int from, const bool& lose) {
-  return [from, &lose](const Packet& p) { return !(lose && p.from == from && p.way == Way::kPublished); };
+auto LosePublished(std::uint32_t from, const bool& lose) {
+  return [from, &lose](const Packet& p) { return !(lose && p.from == from && p.channel == Channel::kPublished); };
 }
 
 TEST_CASE("sequences that were skipped are missing until they come or are given up") {
   Heard heard(1);
   const Instant now{};
-  CHECK(heard.Note(1, now).fresh);
-  CHECK_FALSE(heard.Note(1, now).fresh);
-  CHECK(heard.Note(10, now).missed == 8);
-  CHECK(heard.Note(5, now).repaired == 1);
+  CHECK(heard.Add(1, now).fresh);
+  CHECK_FALSE(heard.Add(1, now).fresh);
+  CHECK(heard.Add(10, now).missed == 8);
+  CHECK(heard.Add(5, now).repaired == 1);
   CHECK(heard.missing().size() == 2);
-  CHECK(heard.Note(2, now).repaired == 1);
-  CHECK(heard.Note(9, now).repaired == 1);
-  CHECK_FALSE(heard.Note(5, now).fresh);
+  CHECK(heard.Add(2, now).repaired == 1);
+  CHECK(heard.Add(9, now).repaired == 1);
+  CHECK_FALSE(heard.Add(5, now).fresh);
   CHECK(heard.GiveUpBelow(7) == 3);
   CHECK(heard.GiveUp() == 2);
 }
@@ -76,7 +78,7 @@ TEST_CASE("whatever a sender skips, what is kept about it is bounded and adds up
   std::uint64_t missed = 0, repaired = 0, lost = 0, taken = 0;
   for (int i = 0; i < 20'000; ++i) {
     const std::uint64_t spread = prng.Below(4) == 0 ? 1 << 20 : 2000;
-    const auto change = heard.Note(1 + prng.Below(spread), {});
+    const auto change = heard.Add(1 + prng.Below(spread), {});
     missed += change.missed, repaired += change.repaired, lost += change.lost, taken += change.fresh;
     REQUIRE(heard.missing().size() <= Heard::kMissingMax);
   }
@@ -91,16 +93,16 @@ TEST_CASE("a peer's clock is read by the frames that came quickest, and forgotte
   ClockOffset clock;
   const Instant ours = FromNanoseconds(0) + 1000s, theirs = FromNanoseconds(0) + 10s;
   CHECK(clock.ToOurs(theirs, ours) == ours);
-  clock.Note(theirs, ours + 3ms);
-  clock.Note(theirs, ours + 1ms);
-  clock.Note(theirs, ours + 5ms);
+  clock.Add(theirs, ours + 3ms);
+  clock.Add(theirs, ours + 1ms);
+  clock.Add(theirs, ours + 5ms);
   CHECK(clock.ToOurs(theirs - 1s, ours + 1s) == ours - 1s + 1ms);
   CHECK(clock.ToOurs(theirs + 60s, ours) == ours);
   // Their clock is slow: what was the quickest once would now make everything old.
-  for (Duration t{}; t < 11min; t += 1s) clock.Note(theirs + t - 1ms, ours + t + 4ms);
+  for (Duration t{}; t < 11min; t += 1s) clock.Add(theirs + t - 1ms, ours + t + 4ms);
   CHECK(clock.ToOurs(theirs, ours + 1s) == ours + 5ms);
-  clock.Note(Instant::max(), ours);
-  clock.Note(Instant::min(), ours);
+  clock.Add(Instant::max(), ours);
+  clock.Add(Instant::min(), ours);
   CHECK(clock.ToOurs(Instant::max(), ours) <= ours);
   CHECK(clock.ToOurs(Instant::min(), ours) == ours - 24h);
 }
@@ -159,10 +161,37 @@ TEST_CASE("a hello is repeated every second until answered, and then seldom") {
   CHECK(hellos >= 8);
 }
 
+TEST_CASE("hosts meet that are farther apart than the time between two hellos") {
+  const Duration delay = GENERATE(150ms, 300ms, 900ms);
+  Two net;
+  net.lanes.delay = delay;
+  net.lanes.jitter = delay / 2;
+  for (int i : {0, 1}) net[i].Start(net.now);
+  net.a().Link("b", net.now);
+  net.b().Link("a", net.now);
+  net.Run(4 * delay + 1s);
+  CHECK(net.a_at_b().state == PeerState::kUp);
+  CHECK(net.b_at_a().state == PeerState::kUp);
+}
+
+TEST_CASE("an answer that was meant for an earlier connection does not count") {
+  Two net;
+  net.lanes.delay = 300ms;
+  net.a().Start(net.now);
+  net.b().Start(net.now);
+  net.b().Link("a", net.now);
+  net.Run(400ms);    // the welcome is under way
+  net.b().exchange->OnConnected(net.b().links.begin()->first, net.now);
+  net.Run(300ms);
+  CHECK(net.a_at_b().state == PeerState::kConnecting);
+  net.Run(600ms);
+  CHECK(net.a_at_b().state == PeerState::kUp);
+}
+
 TEST_CASE("hits cross, by the clock of who hears of them") {
   Two net;
   net.b().skew = 5000s;
-  net.delay = 10ms;
+  net.lanes.delay = 10ms;
   net.step = 1ms;
   net.Mesh();
   net.a().Hit("t", 3);
@@ -183,7 +212,7 @@ TEST_CASE("every period ends with one frame that says so, empty if there were no
   Two net;
   std::vector<std::pair<std::size_t, bool>> seen;
   net.filter = [&](const Packet& p) {
-    if (p.from == 0 && p.way == Way::kPublished) seen.push_back({p.message.entries.size(), p.message.last});
+    if (p.from == 0 && p.channel == Channel::kPublished) seen.push_back({p.message.entries.size(), p.message.last});
     return true;
   };
   net.a().entries_per_frame = 2;
@@ -197,16 +226,16 @@ TEST_CASE("every period ends with one frame that says so, empty if there were no
 }
 
 // An orderly restart: another exchange goes on with the life of this one. The limiter's table stays.
-void StopInOrder(Network& net, Host& host) {
+void StopInOrder(ExchangeFleet& net, Host& host) {
   host.Report(net.now + host.skew);
   do {
     host.Work(net.now + host.skew);
-  } while (!host.exchange->Settle(net.now + host.skew) || !host.from_peers->empty() || !host.outgoing.empty());
+  } while (!host.exchange->Drain(net.now + host.skew) || !host.from_peers->empty() || !host.outgoing.empty());
   host.options.life = host.exchange->Life(net.now + host.skew);
   host.running = false;
 }
 
-void StartAgain(Network& net, Host& host) {
+void StartAgain(ExchangeFleet& net, Host& host) {
   host.options.incarnation += 100;    // for a new life, if there is to be one
   host.Start(net.now);
   for (auto& other : net.hosts) {
@@ -218,10 +247,10 @@ TEST_CASE(
     "a host that goes on with its life loses nothing and repeats nothing, however often and however lossy the net") {
   for (const std::uint64_t seed : {1, 2, 3}) {
     CAPTURE(seed);
-    Network net(seed);
+    ExchangeFleet net(seed);
     for (const char* name : {"a", "b", "c"}) net.Add(name);
     net.Mesh();
-    net.lost = net.doubled = 10;
+    net.lanes.loss = net.lanes.duplication = 0.1;
     Table all;
     for (int i = 0; i < 30; ++i) {
       Host& host = net[i % 3];
@@ -239,7 +268,7 @@ TEST_CASE(
       CHECK_FALSE(host.exchange->joining());
       net.Run(300ms);
     }
-    net.lost = net.doubled = 0;
+    net.lanes.loss = net.lanes.duplication = 0;
     net.Run(10s);
     for (auto& host : net.hosts) {
       CHECK(host->table == all);
@@ -298,7 +327,7 @@ TEST_CASE("a lost frame is asked for and comes exactly once") {
   bool lose = true;
   net.filter = [&](const Packet& p) {
     asked += p.message.kind == MessageKind::kRepeat;
-    return !(lose && p.way == Way::kPublished && Carries(p, "lost"));
+    return !(lose && p.channel == Channel::kPublished && Carries(p, "lost"));
   };
   net.Mesh();
   net.a().Hit("lost", 7);
@@ -326,7 +355,8 @@ TEST_CASE("a request to repeat is made again until it is answered") {
   bool answering = false;
   net.filter = [&](const Packet& p) {
     asked += p.message.kind == MessageKind::kRepeat;
-    return !(p.way == Way::kPublished && Carries(p, "lost")) && (answering || p.message.kind != MessageKind::kRepeat);
+    return !(p.channel == Channel::kPublished && Carries(p, "lost")) &&
+           (answering || p.message.kind != MessageKind::kRepeat);
   };
   net.Mesh();
   net.a().Hit("lost");
@@ -340,8 +370,8 @@ TEST_CASE("a request to repeat is made again until it is answered") {
 
 TEST_CASE("frames that come twice or in another order are debited once") {
   Two net;
-  net.doubled = 100;
-  net.jitter = 3s;
+  net.lanes.duplication = 1;
+  net.lanes.jitter = 3s;
   net.Add("c");
   net.Mesh();
   for (int i = 0; i < 30; ++i) {
@@ -390,7 +420,7 @@ TEST_CASE("lost frames are made up for by one snapshot a minute") {
   int wanted = 0;
   net.filter = [&](const Packet& p) {
     wanted += p.message.kind == MessageKind::kSnapshotWanted && p.from == 1;
-    return !(lose && p.from == 0 && p.way == Way::kPublished);
+    return !(lose && p.from == 0 && p.channel == Channel::kPublished);
   };
   net.a().options.ring_bytes = 1;
   net.Mesh();
@@ -522,7 +552,7 @@ TEST_CASE("who asks a host that has just come up to repeat what the one before s
   net.filter = [&](const Packet& p) {
     if (p.message.kind == MessageKind::kHello) hello = p;
     if (p.message.kind == MessageKind::kRepeat) repeat = p;
-    return p.way != Way::kRequest;
+    return p.channel != Channel::kRequest;
   };
   net.Run(1s);
   net.b().running = false;
@@ -692,7 +722,7 @@ TEST_CASE("a host of another major version is refused and counted") {
   Two net;
   net.Mesh();
   std::string frame = net.Encode(net.Report(1));
-  frame[kFramePrefix.size() - 1] = 2;
+  frame[kFramePrefix.size() - 1] = 1;
   net.b().exchange->OnAnswer(0, frame, net.now);
   CHECK(net.a_at_b().state == PeerState::kRefused);
   CHECK(net.a_at_b().reason == "it speaks another version of the protocol");
@@ -725,7 +755,7 @@ TEST_CASE("whatever messages say, they neither crash nor stop the exchange") {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Two net(seed);
     net.Mesh();
-    Prng& prng = net.prng;
+    Prng& prng = net.prng();
     const std::uint64_t numbers[] = {
         0, 1, 2, 3, 255, 256, 1u << 20, std::uint64_t{1} << 63, ~std::uint64_t{0} - 1, ~std::uint64_t{0}};
     const auto number = [&] { return numbers[prng.Below(std::size(numbers))]; };
@@ -832,7 +862,9 @@ struct Joining : Two {
 TEST_CASE("a host that joins has what its peers know, and each hit once") {
   const int slow = GENERATE(0, 1, 2);    // snapshots come quickly, or reports go out while they are under way
   Joining net;
-  net.filter = [&](const Packet& p) { return !(p.from == 0 && p.way == Way::kPublished && Carries(p, "lost")); };
+  net.filter = [&](const Packet& p) {
+    return !(p.from == 0 && p.channel == Channel::kPublished && Carries(p, "lost"));
+  };
   net.Join();
   CHECK(net.b().exchange->joining());
   net.Run(5ms * slow);
@@ -858,7 +890,7 @@ TEST_CASE("frames that a snapshot contains are dropped, later ones taken, and ga
       end = p.message;
       return false;    // instead, the end below
     }
-    return p.way != Way::kPublished;
+    return p.channel != Channel::kPublished;
   };
   net.Join();
   net.b().exchange->RemoveLink(2, net.now);
@@ -940,17 +972,17 @@ TEST_CASE("a donor that is busy refuses, and is asked again later") {
 
 TEST_CASE("when the donor dies within a snapshot another is asked") {
   Joining net;
-  int donor = -1;
+  std::optional<std::uint32_t> donor;
   net.filter = [&](const Packet& p) {
-    if (p.message.kind == MessageKind::kSnapshotEnd && donor < 0) {
+    if (p.message.kind == MessageKind::kSnapshotEnd && !donor) {
       donor = p.from;
-      net[donor].running = false;
+      net[p.from].running = false;
     }
     return p.from != donor;
   };
   net.Join();
   net.Run(1s);
-  CHECK(donor >= 0);
+  CHECK(donor);
   CHECK(net.b().exchange->joining());
   net.Run(3s);
   CHECK_FALSE(net.b().exchange->joining());
@@ -1144,23 +1176,98 @@ TEST_CASE("what one peer has too much of does not delay the news of another") {
   CHECK(place < 20);    // what the ring held already, and one more
 }
 
-TEST_CASE("entries of one peer beyond its ceiling do not count, and are counted as cut") {
-  Joining net;
-  net.b().options.entries_max = 2;    // 20 in ten seconds
-  net.Join();
-  net.Run(20s);
-  const std::uint64_t of_a = net.a().Counts().published, of_c = net.c().Counts().published;
-  net.a().running = net.c().running = false;
-  const std::uint64_t before = net.b().debits["forged"];
-  for (std::uint64_t i = 1; i <= 30; ++i) {
-    net.b().exchange->OnAnswer(0, net.Encode(net.Report(of_a + i, "a")), net.now);
+// "b" has joined and "a" publishes frames of one entry and one hit each, as many as it likes.
+struct Ceiling : Joining {
+  explicit Ceiling(const PeerCeilings& ceilings) {
+    b().options.ceilings = ceilings;
+    a().entries_per_frame = 1;
+    Join();
+    Run(20s);
   }
-  net.b().exchange->OnAnswer(2, net.Encode(net.Report(of_c + 1, "c")), net.now);
-  net.Run(100ms);
-  CHECK(net.b().debits["forged"] - before == 21);    // one is of c
-  CHECK(net.b().Counts().cut == 10);
-  CHECK(net.a_at_b().cut == 10);
-  CHECK(net.a_at_b().missed == 0);
+  void Flood(int frames) {
+    for (int i = 0; i < frames; ++i) a().Hit("flood" + std::to_string(i));
+    c().Hit("honest");
+  }
+  std::size_t heard_of_flood() {
+    return static_cast<std::size_t>(std::count_if(b().debits.begin(), b().debits.end(),
+                                                  [](const auto& tag) { return tag.first.starts_with("flood"); }));
+  }
+};
+
+TEST_CASE("what a peer says above a ceiling is heard later, as the ceiling allows, and others are heard in time") {
+  PeerCeilings ceilings;
+  const bool of_hits = GENERATE(false, true);
+  (of_hits ? ceilings.hits : ceilings.entries) = 20;
+  Ceiling net(ceilings);
+  net.Flood(400);
+  net.Run(2s);
+  CHECK(net.b().debits["honest"] == 1);
+  CHECK(net.heard_of_flood() >= 200);    // ten seconds of it at once
+  CHECK(net.heard_of_flood() <= 245);
+  const CutCounts cut = net.a_at_b().cut;
+  CHECK((of_hits ? cut.hits : cut.entries) >= 155);
+  CHECK((of_hits ? cut.entries : cut.hits) == 0);
+  CHECK(net.b().Peer("c", net.now).cut.entries == 0);
+  CHECK(net.b().Counts().cut > 0);
+  net.Run(20s);
+  CHECK(net.heard_of_flood() == 400);
+  CHECK(net.a_at_b().lost == 0);
+  CHECK(net.a_at_b().cut.entries + net.a_at_b().cut.hits < 400);    // it is not asked for what could not be taken
+}
+
+TEST_CASE("frames above the ceiling are not read, and asked for again") {
+  PeerCeilings ceilings;
+  ceilings.frames = 20;
+  Ceiling net(ceilings);
+  net.Flood(400);
+  net.Run(2s);
+  CHECK(net.b().debits["honest"] == 1);
+  CHECK(net.heard_of_flood() <= 245);
+  CHECK(net.a_at_b().cut.frames >= 155);
+  net.Run(25s);
+  CHECK(net.heard_of_flood() == 400);
+  CHECK(net.a_at_b().lost == 0);
+}
+
+TEST_CASE("a frame that is larger than all a ceiling gives at once still passes, and is owed") {
+  PeerCeilings ceilings;
+  ceilings.hits = 10;
+  Ceiling net(ceilings);
+  net.a().Hit("huge", 1'000'000);
+  net.a().Hit("next");
+  net.Run(2s);
+  CHECK(net.b().debits["huge"] == 1'000'000);
+  CHECK(net.b().debits["next"] == 0);
+  net.Run(15s);
+  CHECK(net.b().debits["next"] == 1);
+}
+
+TEST_CASE("a higher ceiling takes effect at once") {
+  PeerCeilings ceilings;
+  ceilings.entries = 2;
+  Ceiling net(ceilings);
+  net.Flood(300);
+  net.Run(3s);
+  CHECK(net.heard_of_flood() < 50);
+  net.b().exchange->SetCeilings({});
+  net.Run(3s);
+  CHECK(net.heard_of_flood() == 300);
+}
+
+TEST_CASE("a peer that always misses something does not keep a host from giving snapshots") {
+  Joining net;
+  net.filter = [&](const Packet& p) {
+    return p.channel != Channel::kAnswer || p.from != 2 || p.to != 0;
+  };    // no repairs
+  for (std::uint64_t sequence = 1000; sequence < 1400; sequence += 2) {
+    net.a().exchange->OnAnswer(2, net.Encode(net.Report(sequence, "c")), net.now);
+  }
+  net.c().gives_snapshots = false;
+  const std::uint64_t given = net.a().Counts().snapshots_given;
+  net.Join();
+  net.Run(9s);
+  CHECK(net.a().Counts().snapshots_given == given + 1);
+  CHECK(net.b().Counts().snapshots_taken == 1);
 }
 
 TEST_CASE("hits that wait behind the ring go to the limiter before an orderly restart") {
@@ -1173,10 +1280,10 @@ TEST_CASE("hits that wait behind the ring go to the limiter before an orderly re
   for (std::uint64_t i = 1; i <= 50; ++i) {
     net.b().exchange->OnAnswer(0, net.Encode(net.Report(published + i)), net.now);
   }
-  CHECK_FALSE(net.b().exchange->Settle(net.now));
+  CHECK_FALSE(net.b().exchange->Drain(net.now));
   FromPeers item;
   REQUIRE(net.b().from_peers->TryPop(item));
-  CHECK_FALSE(net.b().exchange->Settle(net.now));    // the ring has room, and 48 wait
+  CHECK_FALSE(net.b().exchange->Drain(net.now));    // the ring has room, and 48 wait
   net.b().paused = false;
   StopInOrder(net, net.b());
   CHECK(net.b().debits["forged"] == 49);
@@ -1214,7 +1321,7 @@ TEST_CASE("a snapshot that lies about how far others were heard makes deaf for t
     }
     Packet lie = p;
     lie.frame = std::make_shared<const std::string>(net.Encode(end));
-    net.packets.emplace(net.now + net.delay, lie);
+    net.Postpone(lie, net.World::now() + net.lanes.delay);
     return false;
   };
   net.Join();
@@ -1265,14 +1372,14 @@ TEST_CASE("a peer whose clock seems far ahead is read by the clock that it had, 
 }
 
 // Hosts under random trouble: hits, loss, doubling, reordering and partitions, all of which end.
-void Trouble(Network& net, int hosts, std::size_t ring_bytes) {
+void Trouble(ExchangeFleet& net, std::uint32_t hosts, std::size_t ring_bytes) {
   net.step = 20ms;
-  for (int i = 0; i < hosts; ++i) {
+  for (std::uint32_t i = 0; i < hosts; ++i) {
     Host& host = net.Add(std::string(1, static_cast<char>('a' + i)));
     host.options.ring_bytes = ring_bytes;
-    host.options.period = Duration(200ms) * (1 + net.prng.Below(6));
-    host.skew = Duration(1s) * net.prng.Below(1000);
-    host.entries_per_frame = 1 + net.prng.Below(3);
+    host.options.period = Duration(200ms) * (1 + net.prng().Below(6));
+    host.skew = Duration(1s) * net.prng().Below(1000);
+    host.entries_per_frame = 1 + net.prng().Below(3);
   }
   for (auto& host : net.hosts) host->sharing = false;
   net.Mesh();
@@ -1281,27 +1388,27 @@ void Trouble(Network& net, int hosts, std::size_t ring_bytes) {
     REQUIRE_FALSE(host->exchange->joining());
     host->sharing = true;
   }
-  net.lost = net.doubled = 20;
-  net.jitter = Duration(1ms) * (1 + net.prng.Below(2000));
+  net.lanes.loss = net.lanes.duplication = 0.2;
+  net.lanes.jitter = Duration(1ms) * (1 + net.prng().Below(2000));
   for (int round = 0; round < 60; ++round) {
     for (auto& host : net.hosts) {
-      for (std::uint64_t n = net.prng.Below(4); n > 0; --n) {
+      for (std::uint64_t n = net.prng().Below(4); n > 0; --n) {
         host->Hit(host->name + std::to_string(round) + "." + std::to_string(n), n);
       }
     }
     if (round % 10 == 0) {
       net.cut.clear();
-      for (int i = 0; i < hosts; ++i) {
-        for (int j = i + 1; j < hosts; ++j) {
-          if (net.Happens(30)) net.cut.insert({i, j});
+      for (std::uint32_t i = 0; i < hosts; ++i) {
+        for (std::uint32_t j = i + 1; j < hosts; ++j) {
+          if (lab::Happens(0.3, net.prng())) net.cut.insert({i, j});
         }
       }
     }
-    net.Run(Duration(1ms) * net.prng.Below(1000));
+    net.Run(Duration(1ms) * net.prng().Below(1000));
   }
   net.cut.clear();
-  net.lost = net.doubled = 0;
-  net.jitter = 1ms;
+  net.lanes.loss = net.lanes.duplication = 0;
+  net.lanes.jitter = 1ms;
   net.Run(40s);
   for (auto& host : net.hosts) host->sharing = false;
   net.Run(1s);
@@ -1310,7 +1417,7 @@ void Trouble(Network& net, int hosts, std::size_t ring_bytes) {
 TEST_CASE("whatever the network does, every hit is debited exactly once at every other host") {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
-    Network net(seed);
+    ExchangeFleet net(seed);
     Trouble(net, 2 + static_cast<int>(seed % 3), 64 << 20);
     std::uint64_t missed = 0;
     for (auto& host : net.hosts) {
@@ -1322,11 +1429,24 @@ TEST_CASE("whatever the network does, every hit is debited exactly once at every
   }
 }
 
+TEST_CASE("whatever two of five hosts say, every hit of the others is debited once at each of them") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    INFO("seed " << seed);
+    Prng prng(seed);
+    std::string bytes;
+    while (bytes.size() < 1500) bytes += static_cast<char>(prng.Below(256));
+    testing::Input input(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());
+    testing::LyingFleet fleet(5, 2, seed);
+    fleet.Play(input);
+    REQUIRE(fleet.EachHitOnce());
+  }
+}
+
 TEST_CASE("with rings too small for the trouble, what was heard and what was lost add up") {
   std::uint64_t lost = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     INFO("seed " << seed);
-    Network net(seed);
+    ExchangeFleet net(seed);
     Trouble(net, 2 + static_cast<int>(seed % 3), 600);
     for (auto& host : net.hosts) {
       for (auto& other : net.hosts) {

@@ -1,9 +1,11 @@
-#include "limiter/forecast.h"
+#include "share/forecast/forecast.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
-#include "limiter/watches.h"
+#include "base/prng.h"
+#include "share/forecast/watches.h"
+#include "share/ways.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -46,7 +48,7 @@ TEST_CASE("what is foretold of a peer is taken from the level, and given back wh
 TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
   Forecast f(2, 0, At(0));
   Drive(f, 200, 0, 2, 2);
-  f.Report(kPace, true, At(2));
+  f.Report(kPace, At(2));
   CHECK(f.demand() == Approx(200).epsilon(0.1));
   f.Heard({0, 12, 600, At(1.9), At(2)}, kPace, At(2));    // so many hits bear that out
   CHECK(f.share() < 0.2);
@@ -81,7 +83,7 @@ TEST_CASE("no more than U is served that peers can neither have foretold nor hea
   };
   CHECK(burst(0.001) == 6);
   CHECK(f.Due());
-  f.Report(pace, true, At(0.002));
+  f.Report(pace, At(0.002));
   CHECK(burst(0.003) == 0);    // the report is on its way
   CHECK(burst(0.023) == 6);
 }
@@ -91,7 +93,7 @@ TEST_CASE("a report is due one query before U is reached, whatever queries cost"
   pace.unheard_max = 6;
   for (const Cost cost : {1, 3}) {
     Forecast f(100, 0, At(0));
-    for (int i = 1; i <= 12; ++i) f.Report(pace, true, At(0));    // so the threshold is above U
+    for (int i = 1; i <= 12; ++i) f.Report(pace, At(0));    // so the threshold is above U
     Instant now = At(0.03);
     Tokens served = 0;
     for (f.Step(100, pace, now); f.Admits(cost) && !f.Due(); f.Step(100, pace, now += 1ms)) {
@@ -107,14 +109,14 @@ TEST_CASE("a report is due one query before U is reached, whatever queries cost"
 TEST_CASE("a report is due when reality leaves what peers foretell, and demand that ceases is such a case") {
   Forecast f(100, 0, At(0));
   Drive(f, 100, 0, 2);
-  for (int i = 0; i < 10; ++i) f.Report(kPace, true, At(2));    // so its threshold is some tokens
+  for (int i = 0; i < 10; ++i) f.Report(kPace, At(2));    // so its threshold is some tokens
   f.Heard({0, 0, 10, At(2), At(2)}, kPace, At(2));
   CHECK_FALSE(f.Due());
   Drive(f, 100, 2, 2.05);
   CHECK_FALSE(f.Due());    // as foretold
   f.Step(100, kPace, At(2.2));
   CHECK(f.Due());    // fifteen did not come
-  CHECK(f.announces() < 50);
+  CHECK(f.announces(kPace) < 50);
 }
 
 TEST_CASE("reports of a tag are spaced by a threshold: one a period, and those that found it are made up for") {
@@ -128,21 +130,11 @@ TEST_CASE("reports of a tag are spaced by a threshold: one a period, and those t
     f.Step(1e6, pace, At(t));
     f.Admits(1) ? void(f.Took(1)) : f.Missed(1);
     if (!f.Due() || !f.MayReport(At(t))) continue;
-    f.Report(pace, true, At(t));
+    f.Report(pace, At(t));
     ++reports;
   }
   CHECK(reports > 90);
   CHECK(reports <= 100);
-}
-
-TEST_CASE("wasted refill pays for hits that were heard late, once") {
-  Forecast f(100, 0, At(0));
-  f.Step(100, kPace, At(1));                                        // full, and 100 wasted
-  Pace early = kPace;
-  early.foretold = false;
-  const PeerWord word{0, 3, 0, At(0.98), At(1)};
-  CHECK(f.Heard(word, early, At(1)).charged_at == At(1) - 20ms);    // two of the three
-  CHECK(f.Heard(word, early, At(1)).charged_at == At(1));
 }
 
 TEST_CASE("wasted refill pays for what was foretold of a peer, and not for a burst that nobody foresaw") {
@@ -157,6 +149,31 @@ TEST_CASE("wasted refill pays for what was foretold of a peer, and not for a bur
   const Instant charged = idle.Heard({1, 50, 0, At(1), At(2)}, kPace, At(2)).charged_at;
   CHECK(charged >= At(2) - 5ms);    // a peer that announces nothing is asked for half a token a second at most
   CHECK(charged < At(2));
+}
+
+TEST_CASE("wasted refill pays for hits that waited for two periods") {
+  Forecast f(100, 0, At(0));
+  f.Step(100, kPace, At(1));
+  f.Heard({1, 80, 80, At(0), At(1)}, kPace, At(1));
+  for (int i = 1; i <= 5; ++i) f.Step(100, kPace, At(1 + 0.5 * i));
+  CHECK(f.Heard({1, 200, 80, At(1), At(3.5)}, kPace, At(3.5)).charged_at == At(1.5));
+}
+
+TEST_CASE("what is announced because of a query counts its cost as one token") {
+  Forecast f(100, 0, At(0));
+  Prng prng(1);
+  Pace pace = kPace;
+  pace.unheard_max = 4;    // so each query makes a report due
+  double announced = 0;
+  constexpr int kSteps = 100'000;
+  for (int i = 1; i <= kSteps; ++i) {
+    const Instant now = At(i / 100.0);
+    f.Step(100, pace, now);
+    if (f.Due() && f.MayReport(now)) f.Report(pace, now);
+    announced += f.demand();
+    if (prng.Next() % 1000 < 4 && f.Admits(5)) f.Took(5);    // 0.4 queries a second
+  }
+  CHECK(announced / kSteps == Approx(2).margin(0.8));    // with the whole cost it is 3.1
 }
 
 TEST_CASE("below the rate a level is believed higher than estimated, and at twice the rate it is not") {
@@ -180,7 +197,7 @@ TEST_CASE("a demand that hits do not bear out counts for its peer's part of the 
   for (int ms = 1; ms <= 20'000; ++ms) {    // asked for 40/s here, while a peer of three announces and serves nothing
     const Instant now = At(ms / 1e3);
     f.Step(100, kPace, now);
-    if (ms % 1000 == 1) f.Report(kPace, true, now);
+    if (ms % 1000 == 1) f.Report(kPace, now);
     if (ms % 250 == 0) CHECK_FALSE(f.Heard({1, 0, lie, now, now}, kPace, now).believed);
     if (ms % 25 != 0) continue;
     const bool admits = f.Admits(1);
@@ -199,7 +216,7 @@ TEST_CASE("a demand that hits do not bear out counts for its peer's part of the 
 }
 
 TEST_CASE("watches have bounds, and the one that rests longest makes room") {
-  Watches watches(Watches::kSetsMin * Watches::kWays);
+  Watches watches(1);    // sets enough for the shards of a table
   const auto hash = [](std::uint64_t i) { return (std::uint64_t{5} << 58) | (i + 1); };    // all of one set
   const auto add = [&](std::uint64_t i, Instant now) { return watches.Add(hash(i), {"tag", false}, 1, 0, 2s, now); };
   for (std::uint64_t i = 0; i < Watches::kWays; ++i) REQUIRE(add(i, At(static_cast<double>(i) / 10)) != nullptr);
@@ -218,11 +235,10 @@ TEST_CASE("watches have bounds, and the one that rests longest makes room") {
 // ---- With a limiter ----
 
 struct Fixture {
-  explicit Fixture(const std::string& more, bool eager = false)
-      : host("[[rule]]\nname=\"r\"\nburst=100\nrate=100\n" + more) {
-    host.limiter->ShareWith(3, 1s);
-    host.limiter->WatchTags(4096, eager, [this] { ++woken; });
-    host.limiter->SetHeard(true);
+  explicit Fixture(const std::string& more) : host("[[rule]]\nname=\"r\"\nburst=100\nrate=100\n" + more) {
+    host.limiter->ways().Get<Debits>().ShareWith(3, 1s);
+    host.limiter->ways().WatchTags(4096, [this] { ++woken; });
+    host.limiter->ways().SetHeard(true);
   }
   int Ask(int n, Instant now) {
     int served = 0;
@@ -231,7 +247,7 @@ struct Fixture {
   }
   Entries Urgent(Instant now) {
     Draft out;
-    CHECK_FALSE(host.limiter->ReportUrgent(At(0), now, out));
+    CHECK_FALSE(host.limiter->ways().ReportUrgent(At(0), now, out));
     return out.entries;
   }
 
@@ -256,28 +272,19 @@ TEST_CASE("a tag whose hits matter is reported at once, with its demand, and its
   CHECK(second.list()[0].value == 10);
 }
 
-TEST_CASE("eager debit reports early without demands and refuses nothing more") {
-  Fixture f("max_debt=1000\n", true);
-  CHECK(f.Ask(100, At(1)) == 100);
-  const Entries out = f.Urgent(At(1.01));
-  REQUIRE(out.size() == 1);
-  CHECK(out.list()[0].value == 100);
-  CHECK(out.demands().empty());
-}
-
 TEST_CASE("plain debit watches nothing") {
   Fixture f("");
   CHECK(f.Ask(100, At(1)) == 100);
   CHECK(f.woken == 0);
   CHECK(f.Urgent(At(1.01)).empty());
-  CHECK(f.host.limiter->watch_counts().tags == 0);
+  CHECK(f.host.limiter->ways().Status().watched.tags == 0);
 }
 
 TEST_CASE("where nobody can hear, forecast is debit: U refuses nothing") {
   Fixture f("share=\"forecast\"\nmax_unheard=4\n");
   CHECK(f.Ask(50, At(1)) == 4);
-  CHECK(f.host.limiter->watch_counts().held > 0);
-  f.host.limiter->SetHeard(false);
+  CHECK(f.host.limiter->ways().Status().watched.held > 0);
+  f.host.limiter->ways().SetHeard(false);
   CHECK(f.Ask(200, At(1.01)) == 96 + 1);
 }
 
@@ -287,9 +294,9 @@ TEST_CASE("a peer's demand makes a host ration before it has heard of the hits")
   f.Urgent(At(1.01));
   Entries said;
   said.Add({"t", false}, 30, 0, 5'000'000);    // 5000/s
-  f.host.limiter->Debit(said, 0, 1, At(1), At(1.02), At(1.03), 7);
-  CHECK(f.Ask(100, At(1.1)) < 8);                                           // alone it would have 20 left
-  CHECK(f.host.limiter->urgent_at() <= At(1.1) + Limiter::kUrgentEvery);    // it asks to be looked at again
+  f.host.limiter->ways().Get<Debits>().Debit(said, 0, 1, At(1), At(1.02), At(1.03), 7);
+  CHECK(f.Ask(100, At(1.1)) < 8);                                              // alone it would have 20 left
+  CHECK(f.host.limiter->ways().urgent_at() <= At(1.1) + Way::kUrgentEvery);    // it asks to be looked at again
 }
 
 TEST_CASE("a peer that announces the largest demand and serves nothing stops no tag") {
@@ -300,13 +307,13 @@ TEST_CASE("a peer that announces the largest demand and serves nothing stops no 
     if (i >= 60 && i % 60 == 0) {
       Entries lie;
       lie.Add({"t", false}, 0, 0, kDemandMax);
-      f.host.limiter->Debit(lie, 0, 1, now - 10ms, now - 5ms, now, 7);
+      f.host.limiter->ways().Get<Debits>().Debit(lie, 0, 1, now - 10ms, now - 5ms, now, 7);
     }
     served += f.Ask(1, now);
     f.Urgent(now += Duration(1s) / 60);
   }
   CHECK(served == 300);
-  CHECK(f.host.limiter->merge_counts().disbelieved == 4);
+  CHECK(f.host.limiter->ways().Get<Debits>().counts().disbelieved == 4);
 }
 
 TEST_CASE("what there is no room for in one frame is in the next ones") {
@@ -317,29 +324,29 @@ TEST_CASE("what there is no room for in one frame is in the next ones") {
   std::size_t reported = 0;
   for (bool more = true; more;) {
     Draft out;
-    more = f.host.limiter->ReportUrgent(At(0), At(1.01), out);
+    more = f.host.limiter->ways().ReportUrgent(At(0), At(1.01), out);
     REQUIRE((!more || !out.entries.empty()));
     reported += out.entries.size();
   }
-  CHECK(f.host.limiter->watch_counts().tags > 1000);
-  CHECK(reported == f.host.limiter->watch_counts().tags);
+  CHECK(f.host.limiter->ways().Status().watched.tags > 1000);
+  CHECK(reported == f.host.limiter->ways().Status().watched.tags);
 }
 
 TEST_CASE("a watch is looked at the more often the more its tag is asked for, and no more once nobody asks") {
   Fixture f("share=\"forecast\"\n");
-  CHECK(f.host.limiter->urgent_at() == Instant::max());
+  CHECK(f.host.limiter->ways().urgent_at() == Instant::max());
   Instant now = At(1);
   const auto say = [&](double demand) {
     Entries said;
     said.Add({"t", false}, 1, 0, static_cast<std::uint64_t>(1000 * demand));
-    f.host.limiter->Debit(said, 0, 1, now - 10ms, now, now, 1);
+    f.host.limiter->ways().Get<Debits>().Debit(said, 0, 1, now - 10ms, now, now, 1);
   };
   // The time between two looks, once rounds have got used to it.
   const auto looks = [&] {
     Duration between{};
     for (int i = 0; i < 20; ++i) {
       f.Urgent(now);
-      between = f.host.limiter->urgent_at() - now;
+      between = f.host.limiter->ways().urgent_at() - now;
       now += between;
     }
     return between;
@@ -347,11 +354,11 @@ TEST_CASE("a watch is looked at the more often the more its tag is asked for, an
   say(1);
   CHECK(looks() == 100ms);
   say(1000);
-  CHECK(looks() == Limiter::kUrgentEvery);
+  CHECK(looks() == Way::kUrgentEvery);
   say(0.3);
   CHECK(looks() == 200ms);
   const Instant silent = now;
-  while (f.host.limiter->urgent_at() != Instant::max() && now < silent + 10s) f.Urgent(now += 5ms);
+  while (f.host.limiter->ways().urgent_at() != Instant::max() && now < silent + 10s) f.Urgent(now += 5ms);
   CHECK(now > silent);    // what was announced is believed for three periods
   CHECK(now < silent + 4s);
 }
@@ -359,10 +366,10 @@ TEST_CASE("a watch is looked at the more often the more its tag is asked for, an
 TEST_CASE("a rule that is forecast no more takes its watches along") {
   Fixture f("share=\"forecast\"\n");
   f.Ask(60, At(1));
-  CHECK(f.host.limiter->watch_counts().tags == 1);
+  CHECK(f.host.limiter->ways().Status().watched.tags == 1);
   f.host.limiter->Adopt(testing::Rules("[[rule]]\nname=\"r\"\nburst=100\nrate=100\n"));
   CHECK(f.Urgent(At(1.01)).empty());
-  CHECK(f.host.limiter->watch_counts().tags == 0);
+  CHECK(f.host.limiter->ways().Status().watched.tags == 0);
 }
 
 }    // namespace

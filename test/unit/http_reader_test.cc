@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/prng.h"
-#include "frontend/http_reader.h"
+#include "frontend/http/reader.h"
 
 namespace dthrottle {
 namespace {

@@ -3,8 +3,11 @@
 
 #include "base/prng.h"
 #include "config/keys.h"
-#include "frontend/http_service.h"
-#include "frontend/page.h"
+#include "frontend/http/page.h"
+#include "frontend/http/service.h"
+#include "query/named_tag.h"
+#include "share/ways.h"
+#include "tally/tally.h"
 #include "test/support/host.h"
 #include "test/support/quiet_daemon.h"
 
@@ -122,17 +125,17 @@ TEST_CASE("check states the bucket as of the verdict, to the microsecond in the 
 
   CHECK(daemon.Get("/check?tag=C&cost=5", kNow + 1250ms).status == 200);
   CHECK(Field(daemon.Get("/check?tag=full&cost=0"), "RateLimit") == "\"r\";r=10;t=0");
-  CHECK(daemon.limiter().GrandTotals().served == 4);
+  CHECK(daemon.limiter().tally().GrandTotals().served == 4);
 }
 
 TEST_CASE("debt is no tokens, and the time until there is one") {
   FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=2\nrate=1\n");
-  daemon.limiter().ShareWith(1, 1s);
+  daemon.limiter().ways().Get<Debits>().ShareWith(1, 1s);
   REQUIRE(daemon.Get("/check?tag=C&cost=2").status == 200);
   Entries theirs;
   const NamedTag tag("C", 255, daemon.limiter().keys().digest);
   theirs.Add(tag.query().tag, 3, 0);
-  daemon.limiter().Debit(theirs, 0, 1, kNow - 1s, kNow, kNow);
+  daemon.limiter().ways().Get<Debits>().Debit(theirs, 0, 1, kNow - 1s, kNow, kNow);
   const HttpReply reply = daemon.Get("/check?tag=C");
   CHECK(reply.status == 429);
   CHECK(Field(reply, "RateLimit") == "\"r\";r=0;t=3");    // wasted refill has paid for one hit
@@ -172,7 +175,7 @@ TEST_CASE("what is wrong with a request spends nothing") {
   request.host = "localhost";
   CHECK(daemon.Answer(request, kNow).status == 400);
   CHECK(daemon.service.misdirected() == 2);
-  CHECK(daemon.limiter().GrandTotals().served == 0);
+  CHECK(daemon.limiter().tally().GrandTotals().served == 0);
   request.fetch_site = "same-origin";
   CHECK(daemon.Answer(request, kNow).status == 200);
 }
@@ -190,7 +193,7 @@ TEST_CASE("a page of another site is told by its Origin, where a browser says no
   }
   request.origin = "http://localhost:7313";
   CHECK(daemon.Answer(request, kNow).status == 200);
-  CHECK(daemon.limiter().GrandTotals().served == 1);
+  CHECK(daemon.limiter().tally().GrandTotals().served == 1);
 }
 
 TEST_CASE("over TCP a request names this host, and decides only if the settings say so") {
@@ -213,7 +216,7 @@ TEST_CASE("over TCP a request names this host, and decides only if the settings 
   }
   request.target = "/rules";
   CHECK(daemon.Answer(request, kNow).status == 200);
-  CHECK(daemon.limiter().GrandTotals().served == 2);
+  CHECK(daemon.limiter().tally().GrandTotals().served == 2);
   request.target = "/check?tag=C";
   request.through_tcp = false;
   CHECK(daemon.Answer(request, kNow).status == 200);

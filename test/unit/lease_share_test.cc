@@ -30,7 +30,7 @@ bool Close(double a, double b) {
   return std::abs(a - b) <= 1e-9 * std::max({1.0, std::abs(a), std::abs(b)});
 }
 
-// Of all kinds: equal ones, zeros, huge ones, servers of many clients.
+// All kinds: equal ones, zeros, huge ones, servers of many clients.
 std::vector<Demand> RandomDemands(Prng& prng) {
   std::vector<Demand> demands(1 + prng.Below(30));
   for (Demand& d : demands) {

@@ -2,8 +2,9 @@
 
 #include <catch2/catch.hpp>
 
-#include <thread>
 
+#include "base/prng.h"
+#include "tally/tally.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -34,13 +35,13 @@ TEST_CASE("without a rule that fits every query is served and nothing is kept") 
   Host host("[[rule]]\nmatch=\"x*\"\nburst=1\nrate=1\n");
   CHECK(Served(host, "a", 100, kNow) == 100);
   CHECK(host.limiter->table().counts().tags == 0);
-  CHECK(host.limiter->Totals(Lane::kUnmatched).served == 100);
+  CHECK(host.limiter->tally().Totals(Lane::kUnmatched).served == 100);
 }
 
 TEST_CASE("shadow mode decides and counts but always serves") {
   Host host("[[rule]]\nname=\"s\"\nburst=10\nrate=1\nmode=\"shadow\"\n");
   CHECK(Served(host, "a", 25, kNow) == 25);
-  const RuleTotals totals = host.limiter->Totals(0);
+  const RuleTotals totals = host.limiter->tally().Totals(0);
   CHECK(totals.served == 10);
   CHECK(totals.shadowed == 15);
   CHECK(totals.throttled == 0);
@@ -125,12 +126,12 @@ TEST_CASE("a reload keeps the counters of a rule by its name") {
   host.limiter->Adopt(Rules(std::string(kDefault) + "[[rule]]\nname=\"y\"\nmatch=\"y*\"\nburst=5\nrate=1\n"));
   while (host.limiter->Tick(kNow)) {
   }
-  CHECK(host.limiter->Totals(0).served == 4);
-  CHECK(host.limiter->Totals(1).served == 0);
+  CHECK(host.limiter->tally().Totals(0).served == 4);
+  CHECK(host.limiter->tally().Totals(1).served == 0);
   Served(host, "y1", 3, kNow);
-  CHECK(host.limiter->Totals(1).served == 3);
-  CHECK(host.limiter->Totals(1).throttled == 0);
-  const RuleTotals all = host.limiter->GrandTotals();
+  CHECK(host.limiter->tally().Totals(1).served == 3);
+  CHECK(host.limiter->tally().Totals(1).throttled == 0);
+  const RuleTotals all = host.limiter->tally().GrandTotals();
   CHECK(all.served == 5 + 4 + 3);
   CHECK(all.throttled == 2);
 }
@@ -158,7 +159,7 @@ TEST_CASE("a killed limiter's successor finds every bucket as it was") {
   for (int i = 0; i < 1000; ++i) Served(host, "tag-" + std::to_string(i), i % 12, kNow);
   host.Start(Rules(kDefault), kNow);
   CHECK(host.limiter->discarded().empty());
-  CHECK(host.limiter->dropped() == 0);
+  CHECK(host.limiter->table().counts().dropped == 0);
   for (int i = 0; i < 1000; ++i) CHECK(host.Level("tag-" + std::to_string(i), kNow) == 10 - std::min(i % 12, 10));
 }
 
@@ -189,28 +190,6 @@ TEST_CASE("forgiving a tag fills its bucket") {
   CHECK(host.limiter->Forgive(query, kNow));
   CHECK_FALSE(host.limiter->Forgive(query, kNow));
   CHECK(Served(host, "a", 15, kNow) == 10);
-}
-
-TEST_CASE("lanes share the table and nothing else") {
-  Host host(kDefault, 4);
-  std::vector<std::thread> threads;
-  std::atomic<int> served{0};
-  for (std::size_t lane = 0; lane < 4; ++lane) {
-    threads.emplace_back([&, lane] {
-      Prng prng(lane);
-      for (int i = 0; i < 2000; ++i) {
-        const std::string tag = "tag-" + std::to_string(i % 100);
-        const Query query{{tag, false}};
-        Verdict verdict;
-        host.limiter->Answer({&query, 1}, {&verdict, 1}, lane, prng, kNow);
-        served += verdict == Verdict::kServe;
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  CHECK(served == 100 * 10);
-  CHECK(host.limiter->Totals(0).served == 1000);
-  CHECK(host.limiter->Totals(0).throttled == 7000);
 }
 
 // ---- Frequent tags ----
@@ -268,7 +247,7 @@ TEST_CASE("a busy lane samples, and its counts stay right on average") {
   std::vector<Verdict> verdicts(queries.size());
   for (int i = 0; i < 400; ++i) host.limiter->Answer(queries, verdicts, 0, host.prng, kNow + i * 1ms);
   TopSums sums, throttled;
-  host.limiter->lane(0).AddTop(sums, throttled, kNow + 1s);
+  host.limiter->tally().lane(0).AddTop(sums, throttled, kNow + 1s);
   const std::vector<TopEntry> served = Largest(sums, 3);
   REQUIRE(served.size() == 3);
   CHECK(served[0].tag == "half");

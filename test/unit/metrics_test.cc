@@ -10,6 +10,10 @@
 #include <sstream>
 
 #include "config/keys.h"
+#include "limiter/shedder.h"
+#include "rule/rulebook.h"
+#include "share/ways.h"
+#include "tally/tally.h"
 #include "test/support/host.h"
 #include "test/support/quiet_daemon.h"
 
@@ -194,17 +198,17 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
       "[[rule]]\nname=\"sh\"\nmatch=\"sh*\"\nburst=2\nrate=1\nmode=\"shadow\"\n"
       "[[rule]]\nname=\"hot\"\nmatch=\"hot*\"\nburst=2\nrate=1\nshed=true\n"
       "[[override]]\ntag=\"x\"\nburst=1\nrate=1\n");
-  daemon.limiter().Shed(LogisticCurve(1, 2), 2);
+  daemon.limiter().shedder().Shed(daemon.limiter().rules().shed_priorities(), LogisticCurve(1, 2), 2);
   for (const char* tag : {"a1", "sh1", "hot1", "x", "other"}) {
     for (int i = 0; i < 9; ++i) daemon.host.Serves(tag, kNow);
   }
-  daemon.limiter().ShareWith(1, 1s);
+  daemon.limiter().ways().Get<Debits>().ShareWith(1, 1s);
   Entries entries;
   entries.Add({"a2"}, 12, 0);
-  daemon.limiter().Debit(entries, 0, 1, kNow - 1s, kNow, kNow);
-  daemon.limiter().Certify(kNow);
-  for (int i = 0; i < 3; ++i) CHECK_FALSE(daemon.host.Serves("a2", kNow));
-  daemon.limiter().Certify(kNow + 1s);
+  daemon.limiter().ways().Get<Debits>().Debit(entries, 0, 1, kNow - 1s, kNow, kNow);
+  daemon.limiter().ways().Get<Debits>().Certify(kNow);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(daemon.host.Serves("a2", kNow + 1500ms));
+  for (int i = 1; i < 9; ++i) daemon.limiter().ways().Get<Debits>().Certify(kNow + i * 1s);    // until reports cannot say more of it
 
   // More tags than the table has room for, all of which were refused.
   for (int i = 0; i < 30'000; ++i) {
@@ -322,47 +326,48 @@ TEST_CASE("buckets of a metric are cumulative, and the last one is the count") {
 TEST_CASE("a query that leaves less than a fifth of the burst is near the limit") {
   Host host("[[rule]]\nname=\"r\"\nburst=10\nrate=1\n");
   for (int i = 0; i < 8; ++i) host.Serves("x", kNow);
-  CHECK(host.limiter->Totals(0).near_limit == 0);    // 2 of 10 left is a fifth
+  CHECK(host.limiter->tally().Totals(0).near_limit == 0);    // 2 of 10 left is a fifth
   host.Serves("x", kNow);
-  CHECK(host.limiter->Totals(0).near_limit == 1);
+  CHECK(host.limiter->tally().Totals(0).near_limit == 1);
   for (int i = 0; i < 5; ++i) host.Serves("x", kNow);    // one served, the rest throttled
-  CHECK(host.limiter->Totals(0).near_limit == 2);
+  CHECK(host.limiter->tally().Totals(0).near_limit == 2);
   host.Serves("x", kNow + 5s);
-  CHECK(host.limiter->Totals(0).near_limit == 2);
-  CHECK(host.limiter->GrandTotals().near_limit == 2);
+  CHECK(host.limiter->tally().Totals(0).near_limit == 2);
+  CHECK(host.limiter->tally().GrandTotals().near_limit == 2);
 }
 
 TEST_CASE("hits of peers are over-admitted as far as they make debt") {
   const std::string login = "[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=10\nrate=1\n";
   Host host(login + "[[rule]]\nname=\"rest\"\nburst=100\nrate=1\n");
   Limiter& limiter = *host.limiter;
-  limiter.ShareWith(1, 1s);
+  limiter.ways().Get<Debits>().ShareWith(1, 1s);
   const auto hear = [&](std::string_view tag, std::uint64_t hits) {
     Entries entries;
     entries.Add({tag}, hits, 0);
-    limiter.Debit(entries, 0, 1, kNow, kNow, kNow);
+    limiter.ways().Get<Debits>().Debit(entries, 0, 1, kNow, kNow, kNow);
   };
   for (int i = 0; i < 10; ++i) CHECK(host.Serves("login:x", kNow));
   hear("login:x", 4);
-  CHECK(limiter.Debits(0).hits == 4);
-  CHECK(limiter.Debits(0).overadmitted == Approx(4));
+  CHECK(limiter.ways().Get<Debits>().totals(0).hits == 4);
+  CHECK(limiter.ways().Get<Debits>().totals(0).overadmitted == Approx(4));
   hear("login:x", 2);    // on top of the debt that is there
-  CHECK(limiter.Debits(0).overadmitted == Approx(6));
+  CHECK(limiter.ways().Get<Debits>().totals(0).overadmitted == Approx(6));
   hear("login:y", 10);    // all that a fresh bucket has, and no more
-  CHECK(limiter.Debits(0).hits == 16);
-  CHECK(limiter.Debits(0).overadmitted == Approx(6));
-  hear("login:z", 13);
-  CHECK(limiter.Debits(0).overadmitted == Approx(9));
+  CHECK(limiter.ways().Get<Debits>().totals(0).hits == 16);
+  CHECK(limiter.ways().Get<Debits>().totals(0).overadmitted == Approx(6));
+  hear("login:z", 10);
+  hear("login:z", 3);
+  CHECK(limiter.ways().Get<Debits>().totals(0).overadmitted == Approx(9));
   hear("web", 50);
-  CHECK(limiter.Debits(1).hits == 50);
-  CHECK(limiter.Debits(1).overadmitted == 0);
+  CHECK(limiter.ways().Get<Debits>().totals(1).hits == 50);
+  CHECK(limiter.ways().Get<Debits>().totals(1).overadmitted == 0);
 
   // A rule keeps what it has counted as long as its name is there; another one in its place begins at 0.
   limiter.Adopt(testing::Rules(login + "[[rule]]\nname=\"other\"\nburst=100\nrate=1\n"));
-  CHECK(limiter.Debits(0).hits == 29);
-  CHECK(limiter.Debits(1).hits == 0);
-  CHECK(limiter.GrandDebits().hits == 79);
-  CHECK(limiter.GrandDebits().overadmitted == Approx(9));
+  CHECK(limiter.ways().Get<Debits>().totals(0).hits == 29);
+  CHECK(limiter.ways().Get<Debits>().totals(1).hits == 0);
+  CHECK(limiter.ways().Get<Debits>().grand_totals().hits == 79);
+  CHECK(limiter.ways().Get<Debits>().grand_totals().overadmitted == Approx(9));
 }
 
 }    // namespace

@@ -1,5 +1,5 @@
 // The formulas of share = "forecast", one by one.
-#include "rule/pace.h"
+#include "share/forecast/pace.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -39,6 +39,21 @@ TEST_CASE("more is kept of what was earned where reports are rare, but never mor
   CHECK(dense.CreditMax(false) == Approx(1.25));
   dense.period = 4, dense.burst = 1000;
   CHECK(dense.CreditMax(false) == Approx(1.25));    // 0.3 of it for each of 256 hosts is less
+}
+
+TEST_CASE(
+    "a burst that is small for its rate takes many entries, one of a burst that fits no more than twice the usual") {
+  Pace pace = kPace;    // 16 hosts
+  CHECK(pace.EntriesAtRate() == Approx(1).margin(0.001));
+  pace.burst = 5;
+  CHECK(pace.EntriesAtRate() == Approx(std::hypot(1, 6.25 / 9)));
+  pace.root_hosts = std::sqrt(2);
+  CHECK(pace.EntriesAtRate() == Approx(std::hypot(1, 50.0 / 9)));
+  pace.burst = BurstOfEntries(pace.part(), 2);
+  CHECK(pace.burst == 10);
+  CHECK(pace.EntriesAtRate() == Approx(std::hypot(1, 2)));
+  pace.burst = 1;
+  CHECK(pace.EntriesAtRate() == Approx(50).epsilon(0.001));
 }
 
 TEST_CASE("the margin grows with what is not known and with what is spare, and is nothing in overload") {

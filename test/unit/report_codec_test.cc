@@ -5,12 +5,15 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <sstream>
 
 #include "report/ipv4_text.h"
+#include "test/support/examples.h"
 #include "test/support/messages.h"
+#include "test/support/pack.h"
 
 namespace dthrottle {
 
@@ -23,10 +26,20 @@ std::ostream& operator<<(std::ostream& out, DecodeFault fault) {
 namespace {
 
 using testing::AddRandomEntries;
+using testing::B;
+using testing::BytesOf;
+using testing::I;
 using testing::IsSound;
+using testing::List;
+using testing::Map;
 using testing::RandomMessage;
 using testing::Same;
+using testing::T;
+using testing::U;
+using testing::With;
 using testing::WithChecksum;
+using testing::Without;
+using testing::Yes;
 
 constexpr std::size_t kChecksumBytes = 8;
 
@@ -43,24 +56,31 @@ DecodeFault FaultOf(std::string_view frame) {
   return codec.Decode(frame, m);
 }
 
-// A frame from what stands between prefix and checksum.
-std::string FrameOf(std::string_view kind_and_rest) {
-  return WithChecksum("DTR\1" + std::string(kind_and_rest));
+std::string FrameOf(std::string_view map) {
+  return WithChecksum("DTR\2" + std::string(map));
+}
+std::string FrameOf(const Map& map) {
+  return FrameOf(BytesOf(map));
 }
 
-// A hello of host "a" with these fields behind its name.
-std::string HelloWith(std::string_view fields, std::string_view body = {}) {
-  return FrameOf("\2\1\1a" + std::string(fields) + '\0' + std::string(body));
+// What frames of these kinds have at least.
+const Map kHello = {{"kind", T("hello")}, {"host", T("a")},   {"life", U(1)},   {"at", I(0)},
+                    {"seq", U(0)},        {"period", I(1)}, {"number", U(0)}, {"text", T("")}};
+const Map kReport = {{"kind", T("report")}, {"host", T("a")}, {"life", U(1)}, {"at", I(0)},
+                     {"seq", U(1)},         {"ring", U(1)},   {"span", U(0)}, {"period", I(1)}};
+const Map kRepeat = {{"kind", T("repeat")}, {"host", T("a")}, {"life", U(1)}, {"at", I(0)}, {"ranges", List({})}};
+const Map kSnapshot = {{"kind", T("snapshot")}, {"host", T("a")}, {"life", U(1)},
+                       {"at", I(0)},            {"seq", U(1)},    {"number", U(1)}};
+const Map kSnapshotEnd = {{"kind", T("snapshot-end")}, {"host", T("a")},   {"life", U(1)},        {"at", I(0)},
+                          {"seq", U(1)},               {"number", U(1)}, {"positions", List({})}};
+
+std::string HelloWith(const Map& fields) {
+  return FrameOf(With(kHello, fields));
 }
 
-// A report of host "a" with this many entries, laid out like this.
-std::string ReportOf(char entries, std::string_view columns) {
-  return FrameOf("\1\1\1a\15\1" + std::string(1, entries) + '\0' + std::string(columns));
-}
-
-std::string Field(char key, std::string_view value) {
-  REQUIRE(value.size() < 128);
-  return key + std::string(1, static_cast<char>(value.size())) + std::string(value);
+// With this many entries, laid out like this.
+std::string ReportOf(std::uint64_t entries, std::string_view columns, const Map& fields = {}) {
+  return FrameOf(With(With(kReport, {{"count", U(entries)}, {"columns", B(columns)}}), fields));
 }
 
 std::string Varint(std::uint64_t v) {
@@ -239,56 +259,104 @@ TEST_CASE("what is not ours, what is of another version and what is damaged are 
   CHECK(FaultOf(frame) == DecodeFault::kNone);
   CHECK(FaultOf("") == DecodeFault::kJunk);
   CHECK(FaultOf("DTR") == DecodeFault::kJunk);
-  CHECK(FaultOf("DTR\1") == DecodeFault::kJunk);
+  CHECK(FaultOf("DTR\2") == DecodeFault::kJunk);
   CHECK(FaultOf("DTX\1" + frame.substr(4)) == DecodeFault::kJunk);
-  CHECK(FaultOf("DTR\2") == DecodeFault::kVersion);
-  CHECK(FaultOf("DTR\2" + frame.substr(4)) == DecodeFault::kVersion);
+  CHECK(FaultOf("DTR\1") == DecodeFault::kVersion);
+  CHECK(FaultOf("DTR\1" + frame.substr(4)) == DecodeFault::kVersion);
+  CHECK(FaultOf("DTR\3" + frame.substr(4)) == DecodeFault::kVersion);
   CHECK(FaultOf(frame + '\0') == DecodeFault::kChecksum);
-  CHECK(FaultOf("DTR\1" + std::string(10, 'x')) == DecodeFault::kChecksum);
+  CHECK(FaultOf("DTR\2" + std::string(10, 'x')) == DecodeFault::kChecksum);
   std::string longest(kFrameBytesMax - kChecksumBytes, 'x');
-  longest.replace(0, 4, "DTR\1");
+  longest.replace(0, 4, "DTR\2");
   CHECK(FaultOf(WithChecksum(longest)) == DecodeFault::kContent);
   CHECK(FaultOf(WithChecksum(longest + "x")) == DecodeFault::kJunk);
 }
 
-TEST_CASE("a field that is not known is passed over, be it behind or between the others") {
-  Codec codec;
-  Message m;
-  REQUIRE(codec.Decode(HelloWith(Field(3, "\5") + Field(100, "later") + Field('\xff', "")), m) == DecodeFault::kNone);
-  CHECK(m.sequence == 5);
-  CHECK(m.sender == "a");
+TEST_CASE("a field that is not known is passed over, whatever it is and wherever it stands") {
+  const std::string ext = "\xd6\7abcd", nil = "\xc0", real = "\xca" + std::string(4, '\0');
+  const std::string deep = List({List({U(1)}), T("x"), BytesOf({{"kind", U(7)}, {"seq", T("no")}})});
+  for (const std::string& value : {U(1), I(-5), Yes(), T("later"), B("later"), ext, nil, real, deep}) {
+    for (std::size_t at = 0; at <= kHello.size(); ++at) {
+      Map map = With(kHello, {{"seq", U(5)}});
+      map.insert(map.begin() + static_cast<std::ptrdiff_t>(at), {"later", value});
+      Codec codec;
+      Message m;
+      REQUIRE(codec.Decode(FrameOf(map), m) == DecodeFault::kNone);
+      CHECK(m.sequence == 5);
+      CHECK(m.sender == "a");
+    }
+  }
+}
+
+TEST_CASE("the order of fields means nothing") {
+  Map map = kHello;
+  std::reverse(map.begin(), map.end());
+  CHECK(FaultOf(FrameOf(map)) == DecodeFault::kNone);
+}
+
+TEST_CASE("a frame without a field that its kind has, or with one of another type, is refused") {
+  for (const Map& map : {kHello, kReport, kRepeat, kSnapshot, kSnapshotEnd}) {
+    REQUIRE(FaultOf(FrameOf(map)) == DecodeFault::kNone);
+    for (const auto& [name, value] : map) {
+      CAPTURE(name);
+      CHECK(FaultOf(FrameOf(Without(map, name))) == DecodeFault::kContent);
+      for (const std::string& other : {U(1), T("a"), B("a"), Yes(), List({U(1)}), BytesOf({})}) {
+        const bool is_number = value[0] != T("a")[0] && other == U(1);
+        if (other[0] == value[0] || is_number || (name == "text" && other == T("a"))) continue;
+        if (value == T("") && other == T("a")) continue;
+        CHECK(FaultOf(FrameOf(With(map, {{name, other}}))) == (other == T("a") && name == "host"
+                                                                   ? DecodeFault::kNone
+                                                                   : DecodeFault::kContent));
+      }
+    }
+  }
+  for (const char* may : {"last", "ipv4"}) {
+    CHECK(FaultOf(HelloWith({{may, Yes(false)}})) == DecodeFault::kNone);
+    CHECK(FaultOf(HelloWith({{may, U(1)}})) == DecodeFault::kContent);
+  }
+}
+
+TEST_CASE("what is no map of named fields is refused") {
+  CHECK(FaultOf(FrameOf(U(1))) == DecodeFault::kContent);
+  CHECK(FaultOf(FrameOf(List({}))) == DecodeFault::kContent);
+  CHECK(FaultOf(FrameOf(BytesOf({}))) == DecodeFault::kContent);
+  CHECK(FaultOf(FrameOf(BytesOf(kHello) + U(1))) == DecodeFault::kContent);           // something behind it
+  CHECK(FaultOf(FrameOf("\x81" + U(1) + U(1))) == DecodeFault::kContent);             // a key that is no text
+  Map twice = kHello;
+  twice.emplace_back("seq", U(0));
+  CHECK(FaultOf(FrameOf(twice)) == DecodeFault::kContent);
+  CHECK(FaultOf(FrameOf("\xdf\xff\xff\xff\xff")) == DecodeFault::kContent);           // claims 2^32 fields
+  CHECK(FaultOf(HelloWith({{"later", "\xdd\xff\xff\xff\xff"}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"later", "\xc6\xff\xff\xff\xff"}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"later", "\xc9\xff\xff\xff\xff\1"}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"later", "\xc1"}})) == DecodeFault::kContent);             // a byte that means nothing
+
+  std::string deep = U(1);
+  for (std::size_t i = 1; i < kPackDepthMax; ++i) deep = List({deep});
+  CHECK(FaultOf(HelloWith({{"later", deep}})) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({{"later", List({deep})}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"later", std::string(60'000, '\x91') + U(1)}})) == DecodeFault::kContent);
+  const std::size_t room = kPackValuesMax - 1 - 2 * kHello.size() - 2;
+  CHECK(FaultOf(HelloWith({{"later", List(std::vector<std::string>(room, U(1)))}})) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({{"later", List(std::vector<std::string>(room + 1, U(1)))}})) == DecodeFault::kContent);
+  Map many = kHello;
+  while (many.size() < kPackFieldsMax) many.emplace_back(std::to_string(many.size()), U(1));
+  CHECK(FaultOf(FrameOf(many)) == DecodeFault::kNone);
+  many.emplace_back("one more", U(1));
+  CHECK(FaultOf(FrameOf(many)) == DecodeFault::kContent);
 }
 
 TEST_CASE("fields are refused that no host sends") {
-  CHECK(FaultOf(HelloWith("")) == DecodeFault::kNone);
-  CHECK(FaultOf(HelloWith(Field(3, "\5") + Field(3, "\5"))) == DecodeFault::kContent);    // twice
-  CHECK(FaultOf(HelloWith(Field(3, "\5") + Field(2, "\5"))) == DecodeFault::kContent);    // out of order
-  CHECK(FaultOf(HelloWith("\3\7\1")) == DecodeFault::kContent);                           // leaves the frame
-  CHECK(FaultOf(HelloWith("\144\377\377\377\377\377\377\377\377\377\1")) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(3, ""))) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(3, "\5\5"))) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith("", "body")) == DecodeFault::kContent);
-  CHECK(FaultOf(FrameOf("\2\1\1a")) == DecodeFault::kContent);                       // no end
-  CHECK(FaultOf(FrameOf(std::string("\2\3\1\5\0", 5))) == DecodeFault::kContent);    // no sender
-  CHECK(FaultOf(FrameOf(std::string("\0\1\1a\0", 5))) == DecodeFault::kContent);     // no such kind
-  CHECK(FaultOf(FrameOf(std::string("\12\1\1a\0", 5))) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(6, "\1"))) == DecodeFault::kContent);    // interval of a hello
-  CHECK(FaultOf(HelloWith(Field(8, "\1"))) == DecodeFault::kNone);
-  CHECK(FaultOf(HelloWith(Field(8, "\2"))) == DecodeFault::kContent);
-}
-
-TEST_CASE("a number has one spelling") {
-  const auto fault_of = [](std::string_view number) { return FaultOf(HelloWith(Field(3, number))); };
-  CHECK(fault_of(std::string(9, '\xff') + "\1") == DecodeFault::kNone);    // 2^64 - 1
-  CHECK(fault_of(std::string(9, '\xff') + "\2") == DecodeFault::kContent);
-  CHECK(fault_of(std::string(10, '\xff') + "\1") == DecodeFault::kContent);
-  CHECK(fault_of(std::string("\x85\0", 2)) == DecodeFault::kContent);
-  CHECK(fault_of("\x85") == DecodeFault::kContent);
-  CHECK(fault_of(std::string("\0", 1)) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({})) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({{"kind", T("nonsense")}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"kind", T("")}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"columns", B("body")}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"span", U(1)}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"seq", I(-1)}})) == DecodeFault::kContent);
 }
 
 TEST_CASE("names, texts, times and periods have bounds") {
-  const auto named = [](std::string_view name) { return FaultOf(FrameOf("\2" + Field(1, name) + '\0')); };
+  const auto named = [](std::string_view name) { return FaultOf(HelloWith({{"host", T(name)}})); };
   CHECK(named(std::string(64, 'x')) == DecodeFault::kNone);
   CHECK(named(std::string(65, 'x')) == DecodeFault::kContent);
   CHECK(named("") == DecodeFault::kContent);
@@ -298,30 +366,30 @@ TEST_CASE("names, texts, times and periods have bounds") {
     CHECK(named(std::string(1, static_cast<char>(c))) == (allowed ? DecodeFault::kNone : DecodeFault::kContent));
   }
 
-  const auto texted = [](std::size_t n) { return FaultOf(HelloWith('\12' + Varint(n) + std::string(n, 't'))); };
+  const auto texted = [](std::size_t n) { return FaultOf(HelloWith({{"text", T(std::string(n, 't'))}})); };
   CHECK(texted(256) == DecodeFault::kNone);
   CHECK(texted(257) == DecodeFault::kContent);
 
-  constexpr std::uint64_t kFarthest = std::uint64_t{1} << 63;    // 2^62 with its sign below it
-  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest)))) == DecodeFault::kNone);
-  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest - 1)))) == DecodeFault::kNone);
-  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest + 1)))) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(5, Varint(kFarthest + 2)))) == DecodeFault::kContent);
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 62;
+  CHECK(FaultOf(HelloWith({{"at", I(kFarthest)}})) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({{"at", I(-kFarthest)}})) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({{"at", I(kFarthest + 1)}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"at", I(-kFarthest - 1)}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"at", U(~std::uint64_t{0})}})) == DecodeFault::kContent);
 
-  constexpr std::uint64_t kDay = 86'400'000'000'000;
-  CHECK(FaultOf(HelloWith(Field(7, Varint(kDay)))) == DecodeFault::kNone);
-  CHECK(FaultOf(HelloWith(Field(7, Varint(kDay + 1)))) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(7, Varint(~std::uint64_t{0})))) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(7, Varint(0)))) == DecodeFault::kContent);
+  constexpr std::int64_t kDay = 86'400'000'000'000;
+  CHECK(FaultOf(HelloWith({{"period", I(kDay)}})) == DecodeFault::kNone);
+  CHECK(FaultOf(HelloWith({{"period", I(kDay + 1)}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"period", I(-1)}})) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"period", U(~std::uint64_t{0})}})) == DecodeFault::kContent);
 }
 
 TEST_CASE("an interval cannot begin before the origin of time or end before it began") {
-  const auto fault_of = [](std::uint64_t to, std::uint64_t interval) {
-    return FaultOf(FrameOf("\1\1\1a" + Field(5, Varint(to)) + Field(6, Varint(interval)) + '\0'));
+  const auto fault_of = [](std::int64_t at, std::uint64_t span) {
+    return FaultOf(FrameOf(With(kReport, {{"at", I(at)}, {"span", U(span)}})));
   };
-  constexpr std::uint64_t kLast = std::uint64_t{1} << 63;    // 2^62 with its sign below it
-  constexpr std::uint64_t kSecond = kLast - 3;               // 1 - 2^62
-  constexpr std::uint64_t kAll = std::uint64_t{1} << 63;     // from -2^62 to 2^62
+  constexpr std::int64_t kLast = std::int64_t{1} << 62, kSecond = 1 - kLast;
+  constexpr std::uint64_t kAll = std::uint64_t{1} << 63;    // from -2^62 to 2^62
   CHECK(fault_of(kLast, kAll) == DecodeFault::kNone);
   CHECK(fault_of(kLast, kAll + 1) == DecodeFault::kContent);
   CHECK(fault_of(kSecond, 0) == DecodeFault::kNone);
@@ -336,31 +404,31 @@ TEST_CASE("an interval cannot begin before the origin of time or end before it b
 }
 
 TEST_CASE("ranges and positions are refused where they do not belong, run backwards or are too many") {
-  const auto repeat = [](std::string_view ranges) {
-    return FaultOf(FrameOf("\5\1\1a\13" + Varint(ranges.size()) + std::string(ranges) + '\0'));
+  const auto repeat = [](const std::vector<std::string>& ranges) {
+    return FaultOf(FrameOf(With(kRepeat, {{"ranges", List(ranges)}})));
   };
-  const auto times = [](std::size_t n, std::string_view piece) {
-    std::string all;
-    for (; n > 0; --n) all += piece;
-    return all;
-  };
-  CHECK(repeat(times(kRangesMax, "\1\1")) == DecodeFault::kNone);
-  CHECK(repeat(times(kRangesMax + 1, "\1\1")) == DecodeFault::kContent);
-  CHECK(repeat("\1") == DecodeFault::kContent);
-  CHECK(repeat("\1" + Varint(~std::uint64_t{0} - 1)) == DecodeFault::kNone);
-  CHECK(repeat("\1" + Varint(~std::uint64_t{0})) == DecodeFault::kContent);    // beyond 2^64
-  CHECK(FaultOf(HelloWith(Field(11, "\1\1"))) == DecodeFault::kContent);
+  const auto times = [](std::size_t n, const std::string& value) { return std::vector<std::string>(n, value); };
+  const std::string range = List({U(1), U(2)}), position = List({T("b"), U(3), U(4)});
+  CHECK(repeat(times(kRangesMax, range)) == DecodeFault::kNone);
+  CHECK(repeat(times(kRangesMax + 1, range)) == DecodeFault::kContent);
+  CHECK(repeat({List({U(1)})}) == DecodeFault::kContent);
+  CHECK(repeat({List({U(1), U(2), U(3)})}) == DecodeFault::kContent);
+  CHECK(repeat({U(1)}) == DecodeFault::kContent);
+  CHECK(repeat({List({U(1), U(~std::uint64_t{0})})}) == DecodeFault::kNone);
+  CHECK(repeat({List({U(2), U(1)})}) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"ranges", List({range})}})) == DecodeFault::kContent);
 
-  const auto snapshot_end = [](std::string_view positions) {
-    return FaultOf(FrameOf("\11\1\1a\14" + Varint(positions.size()) + std::string(positions) + '\0'));
+  const auto snapshot_end = [](const std::vector<std::string>& positions) {
+    return FaultOf(FrameOf(With(kSnapshotEnd, {{"positions", List(positions)}})));
   };
-  CHECK(snapshot_end(times(kPositionsMax, "\1b\3\4")) == DecodeFault::kNone);
-  CHECK(snapshot_end(times(kPositionsMax + 1, "\1b\3\4")) == DecodeFault::kContent);
-  CHECK(snapshot_end("\1 \3\4") == DecodeFault::kContent);
-  CHECK(snapshot_end(std::string("\0\3\4", 3)) == DecodeFault::kContent);
-  CHECK(snapshot_end("\5b\3\4") == DecodeFault::kContent);
-  CHECK(snapshot_end("\1b\3") == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(12, "\1b\3\4"))) == DecodeFault::kContent);
+  CHECK(snapshot_end(times(kPositionsMax, position)) == DecodeFault::kNone);
+  CHECK(snapshot_end(times(kPositionsMax + 1, position)) == DecodeFault::kContent);
+  CHECK(snapshot_end({List({T(" "), U(3), U(4)})}) == DecodeFault::kContent);
+  CHECK(snapshot_end({List({T(""), U(3), U(4)})}) == DecodeFault::kContent);
+  CHECK(snapshot_end({List({T("b"), U(3)})}) == DecodeFault::kContent);
+  CHECK(snapshot_end({List({T("b"), U(3), U(4), U(5)})}) == DecodeFault::kContent);
+  CHECK(snapshot_end({List({T("b"), U(3), T("4")})}) == DecodeFault::kContent);
+  CHECK(FaultOf(HelloWith({{"positions", List({position})}})) == DecodeFault::kContent);
 }
 
 TEST_CASE("entries are refused that no host sends") {
@@ -375,42 +443,43 @@ TEST_CASE("entries are refused that no host sends") {
   CHECK(FaultOf(ReportOf(1, "\3\5abc\0"s)) == DecodeFault::kContent);    // no hit
   CHECK(FaultOf(ReportOf(1, "\3\5abc" + Varint(kHitsMax))) == DecodeFault::kNone);
   CHECK(FaultOf(ReportOf(1, "\3\5abc" + Varint(kHitsMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOf(1, "\3\5abc\x87\0"s)) == DecodeFault::kContent);    // more bytes than a number needs
   CHECK(FaultOf(ReportOf(1, "\20\205" + std::string(16, 'd') + "\1")) == DecodeFault::kNone);
   CHECK(FaultOf(ReportOf(1, "\17\205" + std::string(15, 'd') + "\1")) == DecodeFault::kContent);    // half a digest
-  const auto snapshot = [](std::uint64_t value) { return FaultOf(FrameOf("\10\1\1a\15\1\1\0\1\0x"s + Varint(value))); };
+  const auto snapshot = [](std::uint64_t value) {
+    return FaultOf(FrameOf(With(kSnapshot, {{"count", U(1)}, {"columns", B("\1\0x"s + Varint(value))}})));
+  };
   CHECK(snapshot(0) == DecodeFault::kNone);
   CHECK(snapshot(kMicrosecondsMax) == DecodeFault::kNone);
   CHECK(snapshot(kMicrosecondsMax + 1) == DecodeFault::kContent);
-  CHECK(FaultOf(HelloWith(Field(13, "\1"), "\3\5abc\7")) == DecodeFault::kContent);    // a hello has none
+  CHECK(FaultOf(HelloWith({{"count", U(1)}, {"columns", B("\3\5abc\7")}})) == DecodeFault::kContent);
 
-  const auto many = [](std::size_t n) {
-    return FaultOf(FrameOf("\1\1\1a" + Field(13, Varint(n)) + '\0' + std::string(2 * n, '\0') + std::string(n, '\1')));
-  };
+  const auto many = [](std::size_t n) { return FaultOf(ReportOf(n, std::string(2 * n, '\0') + std::string(n, '\1'))); };
   CHECK(many(kEntriesMax) == DecodeFault::kNone);
   CHECK(many(kEntriesMax + 1) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOf(~std::uint64_t{0}, "\3\5abc\7")) == DecodeFault::kContent);
 }
 
 TEST_CASE("demands are of entries that are there, in order, and let an entry be without hits") {
   using namespace std::string_literals;
-  const auto report = [](std::string_view demands, std::string_view columns) {
-    return FrameOf("\1\1\1a\15\1\2" + Field(15, demands) + '\0' + std::string(columns));
-  };
   const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
+  const auto report = [&](std::string_view demands) { return ReportOf(2, columns, {{"demands", B(demands)}}); };
   Codec codec;
   Message m;
-  REQUIRE(codec.Decode(report("\1\7", columns), m) == DecodeFault::kNone);
+  REQUIRE(codec.Decode(report("\1\7"), m) == DecodeFault::kNone);
   CHECK(m.entries.demand(m.entries.list()[0]) == std::nullopt);
   CHECK(m.entries.demand(m.entries.list()[1]) == 7);
-  CHECK(codec.Decode(report("\0\1\0\0"s, columns), m) == DecodeFault::kNone);    // of both; b's is 0
+  CHECK(codec.Decode(report("\0\1\0\0"s), m) == DecodeFault::kNone);    // of both; b's is 0
   CHECK(m.entries.demand(m.entries.list()[1]) == 0);
-  CHECK(FaultOf(report("\0\7"s, columns)) == DecodeFault::kContent);    // b has neither hits nor a demand
-  CHECK(FaultOf(report("\2\7", columns)) == DecodeFault::kContent);     // of a third
-  CHECK(FaultOf(report("\1", columns)) == DecodeFault::kContent);       // cut off
-  CHECK(FaultOf(report("\1" + Varint(kDemandMax), columns)) == DecodeFault::kNone);
-  CHECK(FaultOf(report("\1" + Varint(kDemandMax + 1), columns)) == DecodeFault::kContent);
-  CHECK(FaultOf(report(Varint(~0ull) + "\7", columns)) == DecodeFault::kContent);
-  CHECK(FaultOf(FrameOf("\10\1\1a\15\1\1" + Field(15, "\0\7"s) + "\0\1\0x\5"s)) ==
-        DecodeFault::kContent);    // snapshot
+  CHECK(FaultOf(report("\0\7"s)) == DecodeFault::kContent);    // b has neither hits nor a demand
+  CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);     // of a third
+  CHECK(FaultOf(report("\1")) == DecodeFault::kContent);       // cut off
+  CHECK(FaultOf(report("\1" + Varint(kDemandMax))) == DecodeFault::kNone);
+  CHECK(FaultOf(report("\1" + Varint(kDemandMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(report(Varint(~0ull) + "\7")) == DecodeFault::kContent);
+  const Map snapshot = With(kSnapshot, {{"count", U(1)}, {"columns", B("\1\0x\5"s)}});
+  CHECK(FaultOf(FrameOf(snapshot)) == DecodeFault::kNone);
+  CHECK(FaultOf(FrameOf(With(snapshot, {{"demands", B("\0\7"s)}}))) == DecodeFault::kContent);
 }
 
 TEST_CASE("the text of an address is read back, and nothing else is taken for one") {
@@ -439,8 +508,8 @@ TEST_CASE("the text of an address is read back, and nothing else is taken for on
 
 TEST_CASE("an address takes four bytes, and comes back as text") {
   using namespace std::string_literals;
-  const auto report = [](char entries, std::string_view columns, std::string_view flag = "\1") {
-    return FrameOf("\1\1\1a\15\1" + std::string(1, entries) + Field(16, flag) + '\0' + std::string(columns));
+  const auto report = [](std::uint64_t entries, std::string_view columns, bool flag = true) {
+    return ReportOf(entries, columns, {{"ipv4", Yes(flag)}});
   };
   Codec codec;
   Message m;
@@ -452,17 +521,16 @@ TEST_CASE("an address takes four bytes, and comes back as text") {
   CHECK(m.entries.list()[0].phase == 5);
   CHECK(IsSound(m));
   CHECK(FaultOf(report(1, "\0\0\1\2\3\4\7"s)) == DecodeFault::kNone);
-  CHECK(FaultOf(report(1, "\0\0\1\2\3\4\7"s, "\2")) == DecodeFault::kContent);    // yes or no
+  CHECK(FaultOf(report(1, "\0\0\1\2\3\4\7"s, false)) == DecodeFault::kContent);
   CHECK(FaultOf(report(1, "\0\0\1\2\3\4"s)) == DecodeFault::kContent);            // no value
   CHECK(FaultOf(report(1, "\0\0\1\2\3"s)) == DecodeFault::kContent);              // cut off
   CHECK(FaultOf(report(1, "\0\205\1\2\3\4\7"s)) == DecodeFault::kContent);        // is no digest
   CHECK(FaultOf(ReportOf(1, "\0\0\1\2\3\4\7"s)) == DecodeFault::kContent);        // not said to be one
-  CHECK(FaultOf(HelloWith(Field(16, "\1"))) == DecodeFault::kNone);               // of no entries
+  CHECK(FaultOf(HelloWith({{"ipv4", Yes()}})) == DecodeFault::kNone);             // of no entries
 
   // The bound is of text.
   const auto longest = [&](std::size_t n) {
-    return FaultOf(FrameOf("\1\1\1a" + Field(13, Varint(n)) + Field(16, "\1") + '\0' + std::string(2 * n, '\0') +
-                           std::string(4 * n, '\377') + std::string(n, '\1')));
+    return FaultOf(report(n, std::string(2 * n, '\0') + std::string(4 * n, '\377') + std::string(n, '\1')));
   };
   constexpr std::size_t kFit = kEntriesBytesMax / (3 + kIpv4TextMax);
   CHECK(longest(kFit) == DecodeFault::kNone);
@@ -473,30 +541,30 @@ TEST_CASE("an address takes four bytes, and comes back as text") {
   REQUIRE(sent.entries.Add({"192.0.2.1"}, 1, 0));
   const std::size_t shortened = Encoded(sent).size();
   REQUIRE(sent.entries.Add({""}, 1, 0));
-  CHECK(Encoded(sent).size() == shortened + 3 + 5 - 3);    // an entry, four digits and a dot, and not the field
+  CHECK(Encoded(sent).size() == shortened + 3 + 5 - 6);    // an entry, four digits and a dot, and not the field
   REQUIRE(codec.Decode(Encoded(sent), m) == DecodeFault::kNone);
   CHECK(Same(sent, m));
 }
 
-std::string Packed(std::string_view columns) {
+std::string Compressed(std::string_view columns) {
   std::string out(ZSTD_compressBound(columns.size()), '\0');
   out.resize(ZSTD_compress(out.data(), out.size(), columns.data(), columns.size(), 1));
   return out;
 }
 
-std::string PackedReport(std::size_t entries, std::uint64_t unpacked, std::string_view body) {
-  return FrameOf("\1\1\1a" + Field(13, Varint(entries)) + Field(14, Varint(unpacked)) + '\0' + std::string(body));
+std::string PackedReport(std::uint64_t entries, std::uint64_t unpacked, std::string_view body) {
+  return ReportOf(entries, body, {{"size", U(unpacked)}});
 }
 
 TEST_CASE("a compressed body is one zstd frame of exactly the bytes that it says") {
   const std::string columns = std::string(200, '\0') + std::string(100, '\1');    // 100 empty tags, one hit each
-  const std::string body = Packed(columns);
+  const std::string body = Compressed(columns);
   CHECK(FaultOf(PackedReport(100, 300, body)) == DecodeFault::kNone);
   CHECK(FaultOf(PackedReport(100, 299, body)) == DecodeFault::kContent);
   CHECK(FaultOf(PackedReport(100, 301, body)) == DecodeFault::kContent);
   CHECK(FaultOf(PackedReport(100, 0, body)) == DecodeFault::kContent);
   CHECK(FaultOf(PackedReport(100, 300, body + body)) == DecodeFault::kContent);
-  CHECK(FaultOf(PackedReport(100, 300, body + Packed(""))) == DecodeFault::kContent);
+  CHECK(FaultOf(PackedReport(100, 300, body + Compressed(""))) == DecodeFault::kContent);
   CHECK(FaultOf(PackedReport(100, 300, body + "x")) == DecodeFault::kContent);
   CHECK(FaultOf(PackedReport(100, 300, "")) == DecodeFault::kContent);
   CHECK(FaultOf(PackedReport(100, 300, columns)) == DecodeFault::kContent);
@@ -505,7 +573,7 @@ TEST_CASE("a compressed body is one zstd frame of exactly the bytes that it says
 
 TEST_CASE("a body that would unpack to more than entries may have is refused") {
   for (const std::size_t bytes : {kEntriesBytesMax + 1, kFrameBytesMax, std::size_t{100} << 20}) {
-    const std::string bomb = Packed(std::string(bytes, '\0'));
+    const std::string bomb = Compressed(std::string(bytes, '\0'));
     REQUIRE(bomb.size() < kFrameBytesMax);
     CAPTURE(bytes);
     CHECK(FaultOf(PackedReport(kEntriesMax, bytes, bomb)) == DecodeFault::kContent);
@@ -555,15 +623,15 @@ TEST_CASE("what does not get smaller is sent as it is") {
     m.entries.Clear();
     return with - Encoded(m).size() - 2 * tag_bytes;
   };
-  CHECK(overhead(10) == 3 + 6);
-  CHECK(overhead(255) == 3 + 6);
+  CHECK(overhead(10) == 17 + 6);    // names and headers of count and columns, and the entries
+  CHECK(overhead(255) == 18 + 6);
 }
 
 TEST_CASE("what is short is sent as it is, even if it would get smaller") {
   Message m = Report();
   const std::size_t without = Encoded(m).size();
   while (m.entries.size() < 85) REQUIRE(m.entries.Add({""}, 1, 0));
-  CHECK(Encoded(m).size() == without + 3 + 255);
+  CHECK(Encoded(m).size() == without + 17 + 255);
   REQUIRE(m.entries.Add({""}, 1, 0));
   CHECK(Encoded(m).size() < without + 100);
 }
@@ -614,28 +682,6 @@ TEST_CASE("a million addresses cost less than eight bytes each") {
 
 // ---- The examples of protocol/report.md ----
 
-// The bytes of the page's examples by heading: a line of an example is indented, hex in pairs, then two blanks and what
-// it means.
-std::map<std::string, std::string> Examples() {
-  std::ifstream in(DTHROTTLE_SOURCE "/protocol/report.md");
-  std::map<std::string, std::string> examples;
-  std::string line, section, heading;
-  while (std::getline(in, line)) {
-    if (line.starts_with("## ")) section = line.substr(3);
-    if (line.starts_with("### ")) heading = line.substr(4);
-    if (!line.starts_with("    ") || section != "Examples") continue;
-    std::istringstream hex(line.substr(0, line.find("  ", 4)));
-    for (unsigned byte; hex >> std::hex >> byte;) examples[heading] += static_cast<char>(byte);
-  }
-  return examples;
-}
-
-std::string Hex(std::string_view bytes) {
-  std::string text;
-  for (const char c : bytes) text += fmt::format("{:02x} ", static_cast<unsigned char>(c));
-  return text;
-}
-
 TEST_CASE("the examples of the page are what is sent") {
   std::map<std::string, Message> messages;
   Message& report = messages["A report"];
@@ -667,12 +713,12 @@ TEST_CASE("the examples of the page are what is sent") {
   repeat.to = FromNanoseconds(-1);
   repeat.ranges = {{290, 290}, {295, 299}};
 
-  const auto examples = Examples();
+  const auto examples = testing::Examples("report.md");
   REQUIRE(examples.size() == messages.size());
   for (const auto& [heading, message] : messages) {
     CAPTURE(heading);
     REQUIRE(examples.contains(heading));
-    CHECK(Hex(examples.at(heading)) == Hex(Encoded(message)));
+    CHECK(testing::Hex(examples.at(heading)) == testing::Hex(Encoded(message)));
     Codec codec;
     Message back;
     REQUIRE(codec.Decode(examples.at(heading), back) == DecodeFault::kNone);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include "share/ways.h"
 #include "test/support/resp.h"
 
 namespace dthrottle {
@@ -179,15 +180,15 @@ TEST_CASE("resp: without accept_limits the numbers of a rule apply, whatever the
       CHECK(Five(host.Send(fmt::format("cl.throttle {} 15 30 60 {}\n", key, quantity), kNow)) == "0 16 16 -1 0");
     }
   }
-  CHECK(host.turn->limited() == 2);
+  CHECK(host.turn->counts().limited == 2);
 }
 
 TEST_CASE("resp: a key in debt is limited even for a peek, until it is out of debt") {
   RespHost host("[[rule]]\nburst=5\nrate=1\n");
   Entries entries;
   REQUIRE(entries.Add({"k"}, 7, 0));
-  host.host.limiter->ShareWith(1, 5s);
-  host.host.limiter->Debit(entries, 0, 1, kNow, kNow + 1s, kNow);
+  host.host.limiter->ways().Get<Debits>().ShareWith(1, 5s);
+  host.host.limiter->ways().Get<Debits>().Debit(entries, 0, 1, kNow, kNow + 1s, kNow);
   CHECK(Five(host.Send("cl.throttle k 4 1 1 0\n", kNow)) == "1 5 0 2 7");
   CHECK(Five(host.Send("cl.throttle k 4 1 1 1\n", kNow)) == "1 5 0 3 7");
   CHECK(Five(host.Send("cl.throttle k 4 1 1 -1\n", kNow)) == "0 5 0 -1 6");
@@ -263,7 +264,7 @@ TEST_CASE("resp: what redis-cell refuses is refused in its words") {
             "-Cell error: Store error: Negative limits are not supported\r\n");
     }
     CHECK(Five(host.Send("cl.throttle k +1 +1 +1 +1\n")) == "0 2 1 -1 1");
-    CHECK(host.turn->protocol_errors() == 0);
+    CHECK(host.turn->counts().protocol_errors == 0);
   }
 }
 

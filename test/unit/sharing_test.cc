@@ -1,4 +1,4 @@
-#include "limiter/sharing.h"
+#include "share/debit/sharing.h"
 
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
@@ -8,6 +8,10 @@
 #include <memory>
 #include <vector>
 
+#include "base/prng.h"
+#include "limiter/shedder.h"
+#include "rule/rulebook.h"
+#include "share/ways.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -31,7 +35,7 @@ class Sharer {
     Prng draw(1), again(1);
     const auto drawn = Duration(static_cast<Duration::rep>(draw.Below(static_cast<std::uint64_t>(period.count()))));
     const auto first = At(phase * Seconds(period));
-    sharing_ = std::make_unique<Sharing>(*host_.limiter, out_, in_, peers, period, again, first - drawn);
+    sharing_ = std::make_unique<Sharing>(host_.limiter->ways(), out_, in_, peers, period, again, first - drawn);
     REQUIRE(sharing_->next() == first);
   }
 
@@ -127,18 +131,18 @@ TEST_CASE("refused queries and rules that are not shared stay at home") {
   debits.from = debits.to = At(5);
   debits.entries.Add({"local", false}, 1, 0);
   a.Push(std::move(debits), At(5));
-  CHECK(a.limiter().merge_counts().unmatched == 1);
+  CHECK(a.limiter().ways().Get<Debits>().counts().unmatched == 1);
 }
 
 TEST_CASE("what is shed is not a hit that peers hear of") {
   Sharer a(Rule(1000, 0.01, "shed = true\n"), 1, 5s);
   a.RunAt(At(0));
   a.Drain();
-  a.limiter().Shed(LogisticCurve(0, 2), 1);
+  a.limiter().shedder().Shed(a.limiter().rules().shed_priorities(), LogisticCurve(0, 2), 1);
   std::uint64_t served = 0;
   for (int i = 0; i < 500; ++i) served += a.Serves("C", At(1));
   CHECK((served > 150 && served < 350));
-  a.limiter().Shed(LogisticCurve(0, 2), 2);
+  a.limiter().shedder().Shed(a.limiter().rules().shed_priorities(), LogisticCurve(0, 2), 2);
   for (int i = 0; i < 500; ++i) REQUIRE_FALSE(a.Serves("D", At(1)));
   a.RunAt(At(5));
   const auto hits = Hits(a.Drain());
@@ -188,7 +192,7 @@ TEST_CASE("a host that leaves before a snapshot has come reports what it served"
 
 TEST_CASE("hits of a watched tag that waited for longer than a period say when they began") {
   Sharer a(Rule(100, 200, "share = \"forecast\"\n"), 1, 1s);
-  a.limiter().WatchTags(4096, false, [] {});
+  a.limiter().ways().WatchTags(4096, [] {});
   a.RunAt(At(0));
   // Enough to be watched, and reported often enough that a few hits can wait.
   Instant now = At(0);
@@ -221,7 +225,7 @@ TEST_CASE("hits are too old when their interval is, and stand for no time before
   a.Hear(hits, At(20));    // they began 20 s ago, and ended 5 s ago
   CHECK(a.Level("C", At(20)) == Approx(90));
   a.Hear(hits, At(26));
-  CHECK(a.limiter().merge_counts().expired == 20);
+  CHECK(a.limiter().ways().Get<Debits>().counts().expired == 20);
 }
 
 TEST_CASE("the README's two hosts") {

@@ -4,9 +4,13 @@
 #include <limits>
 #include <map>
 
+#include "base/prng.h"
 #include "limiter/limiter.h"
+#include "limiter/shedder.h"
+#include "rule/rulebook.h"
 #include "shed/logistic.h"
 #include "shed/signal.h"
+#include "tally/tally.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
@@ -121,7 +125,7 @@ TEST_CASE("bounds are a share of the maximum, bytes, or numbers, and by default 
 
 // ---- In the limiter ----
 
-// Of `queries` for a tag, how many ended in each way.
+// How many of `queries` for a tag ended in each way.
 std::map<Verdict, int> Verdicts(Host& host, std::string_view tag, int queries) {
   std::map<Verdict, int> verdicts;
   for (int i = 0; i < queries; ++i) ++verdicts[host.Ask(tag, kNow)];
@@ -130,27 +134,27 @@ std::map<Verdict, int> Verdicts(Host& host, std::string_view tag, int queries) {
 
 TEST_CASE("a shed query takes nothing from the bucket and records nothing") {
   Host host("[[rule]]\nname=\"r\"\nburst=10\nrate=1\nshed=true\n");
-  host.limiter->Shed(kCurve, kHigh);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kHigh);
   CHECK(Verdicts(host, "fresh", 50)[Verdict::kShed] == 50);
   CHECK(host.limiter->table().counts().tags == 0);
-  host.limiter->StopShedding();
+  host.limiter->shedder().Stop();
   CHECK(Verdicts(host, "a", 3)[Verdict::kServe] == 3);
-  host.limiter->Shed(kCurve, kHigh);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kHigh);
   CHECK(Verdicts(host, "a", 50)[Verdict::kShed] == 50);
   CHECK(host.Level("a", kNow) == 7);
-  host.limiter->StopShedding();
+  host.limiter->shedder().Stop();
   const auto after = Verdicts(host, "a", 10);
   CHECK((after.at(Verdict::kServe) == 7 && after.at(Verdict::kThrottle) == 3));
-  const RuleTotals totals = host.limiter->Totals(0);
+  const RuleTotals totals = host.limiter->tally().Totals(0);
   CHECK((totals.served == 10 && totals.throttled == 3 && totals.shed == 100 && totals.shadowed == 0));
-  CHECK(host.limiter->GrandTotals().shed == 100);
+  CHECK(host.limiter->tally().GrandTotals().shed == 100);
 }
 
 TEST_CASE("between the bounds as many are shed as the curve says") {
   Host host("[[rule]]\nname=\"r\"\nburst=1e9\nrate=100\nshed=true\n");
   constexpr int kQueries = 100'000;
   for (const double x : {kLow, kLow + (kHigh - kLow) / 3, kMiddle, 3221225471.0}) {
-    host.limiter->Shed(kCurve, x);
+    host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, x);
     const double p = kCurve.RejectionProbability(x);
     const int shed = Verdicts(host, "a", kQueries)[Verdict::kShed];
     CAPTURE(x, p, shed);
@@ -161,9 +165,9 @@ TEST_CASE("between the bounds as many are shed as the curve says") {
 TEST_CASE("a query that the limit refuses as well counts as shed") {
   Host host("[[rule]]\nname=\"r\"\nburst=1\nrate=1\nshed=true\n");
   host.Serves("a", kNow);
-  host.limiter->Shed(kCurve, kHigh);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kHigh);
   CHECK(host.Ask("a", kNow) == Verdict::kShed);
-  host.limiter->StopShedding();
+  host.limiter->shedder().Stop();
   CHECK(host.Ask("a", kNow) == Verdict::kThrottle);
 }
 
@@ -175,7 +179,7 @@ TEST_CASE("only rules that say so are shed, and never those that are off") {
       "[[override]]\ntag=\"s-partner\"\nburst=100\nrate=1\n"
       "[[override]]\ntag=\"s-exempt\"\nburst=100\nrate=1\nmode=\"off\"\n"
       "[[override]]\ntag=\"o-forced\"\nburst=100\nrate=1\nmode=\"enforce\"\n");
-  host.limiter->Shed(kCurve, kHigh);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kHigh);
   CHECK(host.Ask("s", kNow) == Verdict::kShed);
   CHECK(host.Ask("s-partner", kNow) == Verdict::kShed);
   CHECK(host.Ask("s-exempt", kNow) == Verdict::kServe);
@@ -186,9 +190,9 @@ TEST_CASE("only rules that say so are shed, and never those that are off") {
 
 TEST_CASE("in shadow mode what would be shed is counted, answered OK, and costs the tag nothing") {
   Host host("[[rule]]\nname=\"r\"\nburst=10\nrate=1\nshed=true\nmode=\"shadow\"\n");
-  host.limiter->Shed(kCurve, kHigh);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kHigh);
   CHECK(Verdicts(host, "a", 25)[Verdict::kServe] == 25);
-  const RuleTotals totals = host.limiter->Totals(0);
+  const RuleTotals totals = host.limiter->tally().Totals(0);
   CHECK((totals.served == 0 && totals.shed == 0 && totals.shadowed == 25));
   CHECK(host.Level("a", kNow) == 10);
 }
@@ -202,9 +206,9 @@ constexpr const char* kThreeLevels =
 TEST_CASE("a priority is shed wholly before the next one is shed at all, and all are at the upper bound") {
   Host host(kThreeLevels);
   const auto probabilities = [&](double x) {
-    host.limiter->Shed(LogisticCurve(0, 300), x);
-    return std::vector{host.limiter->rejection_probability(0), host.limiter->rejection_probability(4),
-                       host.limiter->rejection_probability(9)};
+    host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 300), x);
+    return std::vector{host.limiter->shedder().probability(0), host.limiter->shedder().probability(4),
+                       host.limiter->shedder().probability(9)};
   };
   CHECK(probabilities(-1) == std::vector<double>{0, 0, 0});
   CHECK(probabilities(50) == std::vector<double>{0.5, 0, 0});
@@ -215,7 +219,7 @@ TEST_CASE("a priority is shed wholly before the next one is shed at all, and all
     const auto p = probabilities(x);
     REQUIRE((p[1] == 0 || p[0] == 1));
     REQUIRE((p[2] == 0 || p[1] == 1));
-    REQUIRE(host.limiter->rejection_probability(7) == 0);    // of a rule that does not shed
+    REQUIRE(host.limiter->shedder().probability(7) == 0);    // of a rule that does not shed
   }
   probabilities(150);
   CHECK(host.Ask("crawler", kNow) == Verdict::kShed);
@@ -227,22 +231,22 @@ TEST_CASE("one priority, whichever it is, has the curve of the source, and what 
   Host host(
       "[[rule]]\nname=\"r\"\nburst=10\nrate=1\nshed=true\nshed_priority=6\n"
       "[[rule]]\nname=\"off\"\nmatch=\"o*\"\nburst=10\nrate=1\nshed=true\nmode=\"off\"\n");
-  host.limiter->Shed(kCurve, kLow);
-  CHECK(Near(host.limiter->rejection_probability(6), 0.01));
-  CHECK(host.limiter->shedding());
-  host.limiter->Shed(kCurve, kLow - 1);
-  CHECK_FALSE(host.limiter->shedding());
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kLow);
+  CHECK(Near(host.limiter->shedder().probability(6), 0.01));
+  CHECK(host.limiter->shedder().any());
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), kCurve, kLow - 1);
+  CHECK_FALSE(host.limiter->shedder().any());
 }
 
 TEST_CASE("other rules are shed by their own priorities at the next measurement") {
   Host host(kThreeLevels);
-  host.limiter->Shed(LogisticCurve(0, 300), 150);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 300), 150);
   host.limiter->Adopt(testing::Rules("[[rule]]\nname=\"only\"\nburst=10\nrate=1\nshed=true\nshed_priority=4\n"));
-  host.limiter->Shed(LogisticCurve(0, 300), 30);
-  CHECK(host.limiter->rejection_probability(0) == 0);
-  CHECK(host.limiter->rejection_probability(4) == LogisticCurve(0, 300).RejectionProbability(30));
-  host.limiter->StopShedding();
-  CHECK(host.limiter->rejection_probability(4) == 0);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 300), 30);
+  CHECK(host.limiter->shedder().probability(0) == 0);
+  CHECK(host.limiter->shedder().probability(4) == LogisticCurve(0, 300).RejectionProbability(30));
+  host.limiter->shedder().Stop();
+  CHECK(host.limiter->shedder().probability(4) == 0);
   CHECK(host.Ask("x", kNow) == Verdict::kServe);
 }
 

@@ -2,10 +2,11 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/prng.h"
@@ -83,7 +84,9 @@ class Fixture {
   bool Insert(std::string_view tag, Bucket bucket, Instant now = kNow, LimitIndex limit = 0) {
     return Insert(Tag{tag, false}, bucket, now, limit);
   }
-  bool Hear(std::string_view tag, Bucket bucket) { return Insert(Tag{tag, false}, bucket, kNow, 0, Source::kPeer); }
+  bool Hear(std::string_view tag, Bucket bucket, std::uint32_t peer = 0) {
+    return Insert(Tag{tag, false}, bucket, kNow, 0, Source::Peer(peer));
+  }
 
   void Refuse(std::string_view tag, int times) {
     Table::Shard shard(*table_, table_->Hash({tag, false}));
@@ -241,7 +244,9 @@ TEST_CASE("what a peer speaks of takes free cells and full buckets, and nothing 
     if (f.Find(Name(i)) != nullptr) kept.push_back(Name(i));
   }
   const TableCounts before = f.table().counts();
-  for (std::size_t i = 0; i < 3 * f.table().cells(); ++i) REQUIRE_FALSE(f.Hear("p-" + Name(i), Spent(50)));
+  for (std::size_t i = 0; i < 3 * f.table().cells(); ++i) {
+    REQUIRE_FALSE(f.Hear("p-" + Name(i), Spent(50), static_cast<std::uint32_t>(i % 3)));
+  }
   CHECK(f.table().counts().evicted == before.evicted);
   for (const std::string& tag : kept) REQUIRE(f.Find(tag) != nullptr);
 
@@ -252,6 +257,76 @@ TEST_CASE("what a peer speaks of takes free cells and full buckets, and nothing 
   }
   CHECK(heard > f.table().cells() / 2);
   CHECK(f.table().counts().evicted == before.evicted);
+}
+
+TEST_CASE("a peer that tells of a table full of tags leaves the other peers their part, and all of it to one alone") {
+  const std::size_t bytes = GENERATE(8, 40);    // of a tag: one cell or two
+  Fixture f;
+  const auto name = [&](std::uint32_t peer, std::size_t i) {
+    std::string tag = std::to_string(peer) + "-" + Name(i);
+    tag.resize(std::max(bytes, tag.size()), '.');
+    return tag;
+  };
+  const std::size_t cells_each = bytes > 16 ? 2 : 1, room = f.table().cells() / cells_each;
+  const auto kept = [&](std::uint32_t peer, std::size_t n) {
+    std::size_t found = 0;
+    for (std::size_t i = 0; i < n; ++i) found += f.Find(name(peer, i)) != nullptr;
+    return found;
+  };
+  // Some were asked here; then one peer floods, and others tell of a few tags meanwhile.
+  for (std::size_t i = 0; i < room / 8; ++i) REQUIRE(f.Insert(name(99, i), Spent(5)));
+  const std::size_t honest = room / 20;
+  std::size_t told = 0;
+  for (std::size_t i = 0; i < 5 * room; ++i) {
+    f.Hear(name(0, i), Spent(50), 0);
+    if (i % 20 != 0 || told == honest) continue;
+    for (const std::uint32_t peer : {1u, 2u, 3u}) REQUIRE(f.Hear(name(peer, told), Spent(50), peer));
+    ++told;
+  }
+  REQUIRE(told == honest);
+  // But where those that tell of few have a group to themselves.
+  for (const std::uint32_t peer : {1u, 2u, 3u}) CHECK(kept(peer, honest) >= honest - honest / 100);
+  CHECK(kept(99, room / 8) == room / 8);
+  CHECK(f.table().counts().evicted == 0);
+  CHECK(f.table().counts().hearsay_forgotten > 3 * room);
+  CHECK(kept(0, 5 * room) > room / 2);    // what nobody else wants
+  // Those that are asked here go on finding room, and take the flood's.
+  for (std::size_t i = 0; i < room / 20; ++i) REQUIRE(f.Insert(name(98, i), Spent(1)));
+  for (const std::uint32_t peer : {1u, 2u, 3u}) CHECK(kept(peer, honest) > honest - honest / 20);
+}
+
+TEST_CASE("what a peer told of has no hits, and who told is forgotten with the first hit of this host") {
+  Fixture f;
+  REQUIRE(f.Hear("C", Spent(3), 6));
+  const Slot* slot = f.Find("C");
+  CHECK(slot->unreported.teller() == TellerOf(6));
+  CHECK(slot->unreported.hits() == 0);
+  class Taken final : public SlotVisitor {
+   public:
+    bool Visit(const Tag&, const Slot& slot, const Waste&) override {
+      hits.push_back(slot.unreported.hits());
+      return true;
+    }
+    std::vector<std::uint32_t> hits;
+  } taken;
+  f.Reopen();
+  CHECK(f.Find("C")->unreported.teller() == TellerOf(6));
+  CHECK_FALSE(f.table().TakeUnreported(1000, taken));
+  CHECK(taken.hits.empty());
+  const auto hit = [&](Cost n) {
+    Table::Shard shard(f.table(), f.table().Hash({"C", false}));
+    shard.AddUnreported(shard.Find({"C", false}, kNow), n);
+  };
+  hit(2);
+  hit(3);
+  CHECK(f.Find("C")->unreported.teller() == kNoTeller);
+  for (int i = 0; i < 2; ++i) hit(std::numeric_limits<Cost>::max());
+  CHECK(f.Find("C")->unreported.hits() == Unreported::kMax);
+  CHECK_FALSE(f.table().TakeUnreported(1000, taken));
+  CHECK(taken.hits == std::vector<std::uint32_t>{Unreported::kMax});
+  CHECK(f.Find("C")->unreported.hits() == 0);
+  CHECK(TellerOf(0) == TellerOf(255));
+  CHECK(TellerOf(254) != kNoTeller);
 }
 
 TEST_CASE("what only peers spoke of goes before what was asked here") {
@@ -332,7 +407,6 @@ TEST_CASE("a flood under one rule leaves the cells of rules with less than their
     for (std::size_t i = 0; i < 10 * f.table().cells(); ++i) {
       std::string tag = Name(i);
       if (prng.Below(20) == 0) tag.resize(1 + prng.Below(kTagBytesMax), 'x');
-      tag += "";
       if (f.Find(tag) != nullptr) continue;
       REQUIRE(f.Insert(tag, Spent(1 + static_cast<Cost>(prng.Below(15)))));
     }
@@ -340,8 +414,11 @@ TEST_CASE("a flood under one rule leaves the cells of rules with less than their
     for (std::size_t i = 0; i < quiet / 2; ++i) kept += f.Find(name(i)) != nullptr;
     CAPTURE(seed);
     CHECK(kept == quiet / 2);
-    CHECK(f.policy().forgotten[1].empty());
-    CHECK(f.policy().forgotten[2].empty());
+    std::size_t forgotten = 0;
+    for (const LimitIndex rule : {1, 2}) {
+      for (const auto& [merit, tags] : f.policy().forgotten[rule]) forgotten += tags;
+    }
+    CHECK(forgotten == quiet / 2 - kept);    // and the policy was told of it
   }
 }
 
@@ -469,6 +546,12 @@ TEST_CASE("a region of another boot, other rules, another size or another versio
   CHECK(discarded({}) == "");    // Reopen within has cleared it already
   f.region()[8] = std::byte{99};
   CHECK(std::string(f.Reopen().discarded) == "its format is another version's");
+  REQUIRE(f.Insert("C", Spent(1)));
+  const std::byte version = f.region()[8];
+  f.region()[8] = std::byte{2};    // which did not say who told of a tag
+  CHECK(f.Reopen().discarded.empty());
+  CHECK(f.Find("C") != nullptr);
+  CHECK(f.region()[8] == version);
   f.region()[17] = std::byte{99};
   CHECK(std::string(f.Reopen().discarded) == "its size was another");
 }
@@ -669,30 +752,6 @@ TEST_CASE("slots that the new rules do not know are forgotten") {
   }
   CHECK(f.table().counts().tags == 0);
   CHECK(f.table().counts().cells_used == 0);
-}
-
-TEST_CASE("threads that share a table lose no update") {
-  Fixture f(1 << 20, true);
-  constexpr int kThreads = 4, kRounds = 2000, kTags = 50;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < kRounds; ++i) {
-        const std::string name = Name(static_cast<std::size_t>(i % kTags));
-        const Tag tag{name, false};
-        Table::Probe probe = f.table().Aim(tag);
-        f.table().Approach(probe, true);
-        Table::Shard shard(f.table(), probe.hash);
-        Slot* slot = shard.Find(tag, probe, kNow);
-        if (slot == nullptr) slot = shard.Insert(tag, Bucket(), 0, Source::kQuery, kNow);
-        testing::Debit(slot->bucket, kShape, 1, kNow, 1e9, kNow);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (int i = 0; i < kTags; ++i) {
-    CHECK(f.Find(Name(static_cast<std::size_t>(i)))->bucket.Level(kShape, kNow) == 10 - kThreads * kRounds / kTags);
-  }
 }
 
 }    // namespace

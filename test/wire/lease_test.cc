@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/prng.h"
 #include "config/load.h"
-#include "frontend/lease_lines.h"
+#include "frontend/lease/lines.h"
+#include "lease/name.h"
 #include "test/wire/transcript.h"
 
 namespace dthrottle::testing {
@@ -28,10 +30,11 @@ class LeaseHost {
     server_ = std::make_unique<lease::LeaseServer>(options, *lease::Templates::Make(loaded.settings.resources));
     if (t.elsewhere.empty()) {
       server_->BecomeMaster({.epoch = 1000, .since = t.learning ? now_ : now_ - 1h, .former = 900});
-      server_->SetMasterAddress("tcp:10.0.0.1:7315");
+      server_->SetMasterAddress("tcp:10.0.0.1:7315,grpc:10.0.0.1:7316");
     } else {
       server_->SetMasterAddress(t.elsewhere == "-" ? "" : t.elsewhere);
     }
+    if (t.gateway) gateway_ = {.calls_max = 1000, .resources_max = 500};
   }
 
   std::string Send(std::string_view bytes) {
@@ -39,7 +42,7 @@ class LeaseHost {
     const std::string read = rest_ + std::string(bytes);
     const LeaseLines lines = SplitLeaseLines(read);
     std::string answers;
-    AnswerLeaseLines(lines, *server_, now_, answers);
+    AnswerLeaseLines(lines, *server_, now_, answers, gateway_ ? &*gateway_ : nullptr);
     rest_ = lines.rest;
     ended_ = lines.too_long;
     CHECK(rest_.size() <= kLeaseLineBytesMax);
@@ -49,6 +52,7 @@ class LeaseHost {
  private:
   const BootInstant now_ = BootInstant(1000h);
   std::unique_ptr<lease::LeaseServer> server_;
+  std::optional<LeaseGateway> gateway_;
   std::string rest_;
   bool ended_ = false;
 };
@@ -88,6 +92,34 @@ TEST_CASE("lease: every transcript is answered the same byte by byte") {
     for (const char byte : t.sent) answers += host.Send({&byte, 1});
     CHECK(answers == t.expected);
   }
+}
+
+TEST_CASE("lease: what the gateway counts adds up") {
+  const auto templates = *lease::Templates::Make({});
+  lease::LeaseServer server({}, templates);
+  LeaseGateway gateway;
+  std::string answers;
+  AnswerLeaseLines(SplitLeaseLines("count 3 2 1\ncount 4 0 1\n"), server, BootInstant(1000h), answers, &gateway);
+  CHECK(gateway.calls == 7);
+  CHECK(gateway.refused == 2);
+  CHECK(gateway.invalid == 2);
+}
+
+TEST_CASE("lease: a name is the same after it has been a word") {
+  constexpr std::string_view kPieces[] = {" ", "\\", "x20", "x5c", "a", "\\x20", "x"};
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    Prng prng(seed);
+    std::string name;
+    for (int i = 0; i < 6; ++i) name += kPieces[prng.Below(std::size(kPieces))];
+    CAPTURE(name);
+    CHECK(lease::FromWord(lease::ToWord(name)) == name);
+    CHECK(lease::ToWord(name).find(' ') == std::string::npos);
+  }
+}
+
+TEST_CASE("lease: a parent is asked for a resource with a blank in its name") {
+  const std::string line = ParentLine("leaf 1", {.resource = "disk writes", .outstanding = 0, .wants = {}, .has = {}}, {});
+  CHECK(line == "server leaf\\x201 disk\\x20writes - 0 0\n");
 }
 
 TEST_CASE("lease: whatever is sent, each line has one line for an answer, of printable bytes") {

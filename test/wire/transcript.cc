@@ -93,6 +93,8 @@ Result<Transcript> ParseTranscript(std::string_view text) {
       t.accept_limits = true;
     } else if (what == "learning") {
       t.learning = true;
+    } else if (what == "gateway") {
+      t.gateway = true;
     } else if (what == "elsewhere") {
       words >> t.elsewhere;
     } else if (what == "min_request_interval") {

@@ -15,7 +15,8 @@ struct Transcript {
   std::string settings;    // TOML: the rules and max_tag_bytes
   std::size_t tag_bytes_max = 255;
   bool accept_limits = false;    // of protocol/resp only
-  bool learning = false;         // these three of protocol/lease only
+  bool learning = false;         // these four of protocol/lease only
+  bool gateway = false;          // the connection is the gateway's
   std::string elsewhere;         // where the master is; empty: here
   int min_request_interval_s = 0;
   std::string sent;        // all bytes of the application, in order
@@ -24,7 +25,7 @@ struct Transcript {
 
 Result<Transcript> ParseTranscript(std::string_view text);
 
-// Those of protocol/FOLDER, by name.
+// The transcripts of protocol/FOLDER, by name.
 std::vector<std::filesystem::path> TranscriptFiles(std::string_view folder);
 
 // Throws, with the path, what is wrong with it.

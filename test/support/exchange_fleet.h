@@ -1,26 +1,30 @@
-// Hosts with an Exchange each on a network in memory that loses, doubles and delays what it is told to, and behind each
-// a limiter that is a list of tags with their hits. Nothing happens but in Run(), and the same seed gives the same.
+// Hosts with an Exchange each on the virtual network (lab/network.h), and behind each a limiter that is a list of tags
+// with their hits. Nothing happens but in Run(), and the same seed gives the same.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "lab/sampling.h"
+#include "lab/world.h"
 #include "report/codec.h"
 #include "report/exchange.h"
 
 namespace dthrottle::testing {
 
 using namespace std::chrono_literals;
+using lab::Channel;
 
-class Network;
+class ExchangeFleet;
 
-struct NetworkHost final : Transport {
-  NetworkHost(Network& n, int i, std::string host_name) : network(n), index(i), name(std::move(host_name)) {}
+struct ExchangeHost final : Transport {
+  ExchangeHost(ExchangeFleet& f, std::uint32_t i, std::string n) : fleet(f), index(i), name(std::move(n)) {}
 
   bool Publish(const Route& route, const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
@@ -45,13 +49,16 @@ struct NetworkHost final : Transport {
   }
   ExchangeCounts Counts() const { return exchange->Counts(); }
 
-  Network& network;
-  int index;
+  // To the host and over the link that the route names.
+  void SendTo(const Route& route, Channel channel, const Frame& frame);
+
+  ExchangeFleet& fleet;
+  std::uint32_t index;
   std::string name;
   Duration skew{};    // of its clock
   Exchange::Options options;
   std::size_t to_limiter_items = 64;
-  std::map<LinkId, int> links;    // to which host
+  std::map<LinkId, std::optional<std::uint32_t>> links;    // to which host; none: to nobody
 
   bool running = false, sharing = true, gives_snapshots = true, paused = false;
   std::size_t entries_per_frame = 1000, entries_per_part = 2;
@@ -66,30 +73,32 @@ struct NetworkHost final : Transport {
   std::unique_ptr<Exchange> exchange;
 };
 
-enum class Way { kPublished, kRequest, kAnswer };
-
-struct Packet {
-  int from, to;
-  Way way;
-  LinkId link;    // of who asked
-  Frame frame;
+// `connection` is the link of the host that asked.
+struct Packet : lab::Parcel {
   Message message;
 };
 
-class Network {
+class ExchangeFleet : public lab::World {
  public:
-  explicit Network(std::uint64_t seed = 1) : prng(seed) {}
+  explicit ExchangeFleet(std::uint64_t seed = 1) : World(kHostsMax, {.lossy = true}, seed) {
+    network().filter = [this](const lab::Parcel& parcel) {
+      Packet packet{parcel, {}};
+      codec.Decode(*parcel.frame, packet.message);
+      return (!filter || filter(packet)) && !cut.contains(std::minmax(packet.from, packet.to));
+    };
+    World::Run(lab::After(now.time_since_epoch()));
+  }
 
-  NetworkHost& Add(const std::string& name) {
-    hosts.push_back(std::make_unique<NetworkHost>(*this, static_cast<int>(hosts.size()), name));
-    NetworkHost& host = *hosts.back();
+  ExchangeHost& Add(const std::string& name) {
+    hosts.push_back(std::make_unique<ExchangeHost>(*this, static_cast<std::uint32_t>(hosts.size()), name));
+    ExchangeHost& host = *hosts.back();
     host.options.name = name;
     host.options.version = "1.0";
     host.options.period = 1s;
     return host;
   }
 
-  NetworkHost& operator[](std::size_t i) { return *hosts[i]; }
+  ExchangeHost& operator[](std::size_t i) { return *hosts[i]; }
 
   // Everybody starts and is linked to everybody else, and has joined when this returns.
   void Mesh() {
@@ -104,44 +113,27 @@ class Network {
 
   void Run(Duration time) {
     for (const Instant end = now + time; now < end;) {
-      now += step;
-      while (!packets.empty() && packets.begin()->first <= now) {
-        const Packet packet = std::move(packets.begin()->second);
-        packets.erase(packets.begin());
-        Deliver(packet);
-      }
+      World::Run(World::now() + step);
+      now = Instant(World::now().time_since_epoch());
       for (auto& host : hosts) {
         if (host->running) host->Work(now + host->skew);
       }
     }
   }
 
-  void Send(int from, int to, Way way, LinkId link, const Frame& frame) {
-    Packet packet{from, to, way, link, frame, {}};
-    codec.Decode(*frame, packet.message);
-    if (filter && !filter(packet)) return;
-    if (cut.count({std::min(from, to), std::max(from, to)}) != 0) return;
-    for (int copies = Happens(doubled) ? 2 : 1; copies > 0; --copies) {
-      if (Happens(lost)) continue;
-      const Duration late(jitter == Duration(0) ? 0 : static_cast<Duration::rep>(prng.Below(jitter.count())));
-      packets.emplace(now + delay + late, packet);
-    }
-  }
-
-  void Deliver(const Packet& packet) {
-    NetworkHost& to = *hosts[packet.to];
-    if (!to.running || (packet.way == Way::kPublished && to.exchange->backlogged() && patient)) {
-      if (to.running) packets.emplace(now + 1ms, packet);
-      return;
+  void Deliver(lab::Parcel parcel) override {
+    now = Instant(World::now().time_since_epoch());
+    ExchangeHost& to = *hosts[parcel.to];
+    if (!to.running) return;
+    if (parcel.channel == Channel::kPublished && to.exchange->backlogged() && patient) {
+      return Postpone(std::move(parcel), World::now() + 1ms);
     }
     const Instant then = now + to.skew;
-    if (packet.way != Way::kRequest) to.exchange->OnAnswer(packet.link, *packet.frame, then);
-    if (packet.way == Way::kRequest) {
-      const std::string& name = hosts[packet.from]->name;
-      to.exchange->OnRequest(std::to_string(packet.from) + " " + std::to_string(packet.link),
-                             identity.empty() ? name : identity, *packet.frame, then);
-    }
+    if (parcel.channel != Channel::kRequest) return to.exchange->OnAnswer(parcel.connection, *parcel.frame, then);
+    to.exchange->OnRequest(std::to_string(parcel.from) + " " + std::to_string(parcel.connection),
+                           identity.empty() ? hosts[parcel.from]->name : identity, *parcel.frame, then);
   }
+  using World::Postpone;
 
   // What can be said of `message` at all: the codec refuses to write the rest, and nobody could read it.
   static void Permit(Message& message) {
@@ -164,70 +156,70 @@ class Network {
     return frame;
   }
 
-  bool Happens(int percent) { return percent > 0 && prng.Below(100) < static_cast<std::uint64_t>(percent); }
-
-  Prng prng;
-  Instant now = FromNanoseconds(100'000'000'000);
-  Duration step = 5ms, delay = 1ms, jitter{};
-  int lost = 0, doubled = 0;                    // percent
-  std::set<std::pair<int, int>> cut;            // pairs between which nothing goes
-  std::function<bool(const Packet&)> filter;    // false: lost
-  std::string identity;                         // of all requests, instead of the true one
-  bool patient = true;                          // reads nothing while an exchange is backlogged
-  std::vector<std::unique_ptr<NetworkHost>> hosts;
-  std::multimap<Instant, Packet> packets;
+  static constexpr std::size_t kHostsMax = 16;
+  Instant now = FromNanoseconds(100'000'000'000);    // the world's time
+  Duration step = 5ms;                               // between two looks of a host at its work
+  lab::LaneOptions& lanes = network().options();
+  std::set<std::pair<std::uint32_t, std::uint32_t>> cut;    // pairs between which nothing goes
+  std::function<bool(const Packet&)> filter;                // false: lost
+  std::string identity;                                     // of all requests, instead of the true one
+  bool patient = true;                                      // reads nothing while an exchange is backlogged
+  std::vector<std::unique_ptr<ExchangeHost>> hosts;
   Codec codec;
 };
 
-inline bool NetworkHost::Publish(const Route& route, const Frame& frame) {
+inline void ExchangeHost::SendTo(const Route& route, Channel channel, const Frame& frame) {
   const std::size_t space = route.find(' ');
-  network.Send(index, std::stoi(route.substr(0, space)), Way::kPublished,
-               static_cast<LinkId>(std::stoul(route.substr(space + 1))), frame);
+  fleet.network().Send({channel, index, static_cast<std::uint32_t>(std::stoul(route.substr(0, space))),
+                        static_cast<LinkId>(std::stoul(route.substr(space + 1))), frame},
+                       fleet.World::now());
+}
+
+inline bool ExchangeHost::Publish(const Route& route, const Frame& frame) {
+  SendTo(route, Channel::kPublished, frame);
   return true;
 }
 
-inline void NetworkHost::Ask(LinkId link, const Frame& frame) {
-  if (const auto it = links.find(link); it != links.end() && it->second >= 0) {
-    network.Send(index, it->second, Way::kRequest, link, frame);
+inline void ExchangeHost::Ask(LinkId link, const Frame& frame) {
+  if (const auto it = links.find(link); it != links.end() && it->second) {
+    fleet.network().Send({Channel::kRequest, index, *it->second, link, frame}, fleet.World::now());
   }
 }
 
-inline void NetworkHost::Answer(const Route& route, const Frame& frame) {
-  const std::size_t space = route.find(' ');
-  network.Send(index, std::stoi(route.substr(0, space)), Way::kAnswer,
-               static_cast<LinkId>(std::stoul(route.substr(space + 1))), frame);
+inline void ExchangeHost::Answer(const Route& route, const Frame& frame) {
+  SendTo(route, Channel::kAnswer, frame);
 }
 
-inline void NetworkHost::Start(Instant now) {
+inline void ExchangeHost::Start(Instant now) {
   running = true;
   now += skew;
   links.clear();
   outgoing.clear();
   to_peers = std::make_unique<ToPeersRing>(16);
   from_peers = std::make_unique<FromPeersRing>(to_limiter_items);
-  exchange = std::make_unique<Exchange>(options, *to_peers, *from_peers, *this, Prng(network.prng.Next()), now);
+  exchange = std::make_unique<Exchange>(options, *to_peers, *from_peers, *this, Prng(fleet.prng().Next()), now);
   reported = now;
   next_report = now + options.period;
-  for (auto& other : network.hosts) {
+  for (auto& other : fleet.hosts) {
     for (const auto& [link, target] : other->links) {
       if (target == index && other->running) other->exchange->OnConnected(link, now - skew + other->skew);
     }
   }
 }
 
-inline void NetworkHost::Link(const std::string& address, Instant now) {
+inline void ExchangeHost::Link(const std::string& address, Instant now) {
   LinkId link = 100 + static_cast<LinkId>(links.size());
-  int target = -1;
+  std::optional<std::uint32_t> target;
   // "b#2" is a second address of "b".
-  for (auto& other : network.hosts) {
+  for (auto& other : fleet.hosts) {
     if (other->name == address.substr(0, address.find('#'))) target = other->index;
   }
-  if (target >= 0 && links.count(static_cast<LinkId>(target)) == 0) link = static_cast<LinkId>(target);
+  if (target && !links.contains(*target)) link = *target;
   links[link] = target;
   exchange->AddLink(link, address, now + skew);
 }
 
-inline ToPeers& NetworkHost::Item(ToPeers::Kind kind, Instant now, std::uint64_t number) {
+inline ToPeers& ExchangeHost::Item(ToPeers::Kind kind, Instant now, std::uint64_t number) {
   ToPeers& item = outgoing.emplace_back();
   item.kind = kind;
   item.from = reported;
@@ -236,19 +228,23 @@ inline ToPeers& NetworkHost::Item(ToPeers::Kind kind, Instant now, std::uint64_t
   return item;
 }
 
-inline void NetworkHost::Report(Instant now) {
+inline void ExchangeHost::Report(Instant now) {
   for (std::size_t i = 0; i < unreported.size(); ++i) {
     if (i % entries_per_frame == 0) Item(ToPeers::Kind::kHits, now);
     outgoing.back().entries.Add({unreported[i].first, false}, unreported[i].second, 0);
+    if (options.account) options.account->TookHits(unreported[i].second);
   }
   unreported.clear();
   Item(ToPeers::Kind::kPeriodEnd, now);
   reported = now;
 }
 
-inline void NetworkHost::GiveSnapshot(std::uint64_t number, Instant now) {
+inline void ExchangeHost::GiveSnapshot(std::uint64_t number, Instant now) {
   // As the real one: what is in the table has been handed over.
-  for (const auto& [tag, hits] : unreported) Item(ToPeers::Kind::kHits, now).entries.Add({tag, false}, hits, 0);
+  for (const auto& [tag, hits] : unreported) {
+    Item(ToPeers::Kind::kHits, now).entries.Add({tag, false}, hits, 0);
+    if (options.account) options.account->TookHits(hits);
+  }
   unreported.clear();
   Item(ToPeers::Kind::kSnapshotBegin, now, number);
   std::size_t i = 0;
@@ -259,7 +255,7 @@ inline void NetworkHost::GiveSnapshot(std::uint64_t number, Instant now) {
   Item(ToPeers::Kind::kSnapshotEnd, now, number);
 }
 
-inline void NetworkHost::Work(Instant now) {
+inline void ExchangeHost::Work(Instant now) {
   FromPeers item;
   while (!paused && from_peers->TryPop(item)) {
     if (item.kind == FromPeers::Kind::kSnapshotWanted && gives_snapshots) GiveSnapshot(item.snapshot, now);

@@ -1,0 +1,113 @@
+// Hosts that share hits over a network that loses, doubles and delays, of which the last one or two lie: on their own
+// links and connections they say what the input says, in their own names and in others'. Once the trouble is over every
+// hit of the honest hosts has been debited at each of the others exactly once.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "test/support/exchange_fleet.h"
+#include "test/support/input.h"
+
+namespace dthrottle::testing {
+
+class LyingFleet : public ExchangeFleet {
+ public:
+  LyingFleet(std::size_t hosts_of_all, std::size_t liars, std::uint64_t seed) : ExchangeFleet(seed), liars_(liars) {
+    step = 20ms;
+    for (std::size_t i = 0; i < hosts_of_all; ++i) {
+      ExchangeHost& host = Add(std::string(1, static_cast<char>('a' + i)));
+      host.options.identities_proven = true;
+      host.skew = 1s * static_cast<int>(100 * i);
+    }
+    Mesh();
+    Run(3s);
+  }
+
+  // Does what the input says, until it is over.
+  void Play(Input& input) {
+    while (!input.over()) {
+      switch (const std::uint8_t what = input.Byte(); what % 6) {
+        case 0: {
+          const std::size_t host = input.Byte() % honest();
+          Hit(host, static_cast<std::uint8_t>(1 + input.Byte() % 100));
+          break;
+        }
+        case 1:
+          Run(20ms * (1 + input.Byte()));
+          break;
+        case 2:
+          lanes.loss = input.Byte() % 50 / 100.0;
+          lanes.duplication = input.Byte() % 50 / 100.0;
+          lanes.jitter = 1ms * (input.Byte() * 4);
+          break;
+        default:
+          Lie(input, honest() + what / 6 % liars_);
+      }
+    }
+  }
+
+  // Ends the trouble, and says whether every hit of the honest has come everywhere once.
+  bool EachHitOnce() {
+    for (std::size_t host = 0; host < honest(); ++host) Hit(host, 1);
+    lanes.loss = lanes.duplication = 0;
+    lanes.jitter = 1ms;
+    Run(30s);
+    for (std::size_t host = 0; host < honest(); ++host) {
+      for (const auto& [tag, hit] : truth_) {
+        if (hit.host != host && hosts[host]->debits[tag] != hit.hits) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  struct Truth {
+    std::size_t host;
+    std::uint64_t hits;
+  };
+
+  std::size_t honest() const { return hosts.size() - liars_; }
+
+  void Hit(std::size_t host, std::uint8_t hits) {
+    const std::string tag = hosts[host]->name + std::to_string(truth_.size());
+    hosts[host]->Hit(tag, hits);
+    truth_[tag] = {host, hits};
+  }
+
+  // Whatever the codec can write, to one of the honest.
+  void Lie(Input& input, std::size_t liar) {
+    const std::size_t to = input.Byte() % honest();
+    const bool answer = input.Byte() % 2 == 0;
+    std::string frame;
+    if (input.Byte() % 8 == 0) {
+      frame = input.Rest(input.Byte());
+    } else {
+      Message m;
+      m.kind = static_cast<MessageKind>(1 + input.Byte() % 9);
+      m.sender = hosts[input.Byte() % hosts.size()]->name;
+      m.incarnation = input.Number();
+      m.sequence = input.Number();
+      m.ring_low = input.Number();
+      m.from = FromNanoseconds(static_cast<std::int64_t>(input.Number()));
+      m.to = FromNanoseconds(static_cast<std::int64_t>(input.Number()));
+      m.period = Duration(static_cast<std::int64_t>(input.Number()));
+      m.snapshot = input.Number();
+      m.ranges.push_back({input.Number(), input.Number()});
+      m.positions.push_back({hosts[input.Byte() % hosts.size()]->name, input.Number(), input.Number()});
+      m.entries.Add({"lie", false}, 1 + input.Number() % kHitsMax, 0);
+      frame = Encode(m);
+    }
+    Exchange& exchange = *hosts[to]->exchange;
+    const Instant then = now + hosts[to]->skew;
+    if (answer) return exchange.OnAnswer(static_cast<LinkId>(liar), frame, then);
+    exchange.OnRequest(std::to_string(liar) + " " + std::to_string(to), hosts[liar]->name, frame, then);
+  }
+
+  std::size_t liars_;
+  std::map<std::string, Truth> truth_;    // by tag
+};
+
+}    // namespace dthrottle::testing

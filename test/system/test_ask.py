@@ -1,0 +1,153 @@
+"""Questions about several tags, as an application with a socket asks them, and the transcripts of protocol/ask."""
+
+import collections
+import contextlib
+import pathlib
+import random
+import re
+import socket
+import time
+import unittest
+
+from common import SystemTest, report
+from daemon import PATIENCE, SANITIZED, Daemon, await_read, receive_all, rule, wait_until
+from fleet import Fleet, wait_all_hear
+from test_transcripts import Transcript
+
+TRANSCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "protocol/ask"
+
+
+class AskDaemon(Daemon):
+    """A daemon that is asked questions on a Unix socket."""
+
+    def __init__(self, *limits, ask=None, **sections):
+        super().__init__(*limits, ask=ask or {}, **sections)
+
+    def write_settings(self, *limits):
+        self.ask_path = f"{self.directory}/ask.sock"
+        self._sections["ask"]["unix"] = self.ask_path
+        super().write_settings(*limits)
+
+
+class Asker:
+    """A connection for questions."""
+
+    def __init__(self, path):
+        self.sock = socket.socket(socket.AF_UNIX if isinstance(path, str) else socket.AF_INET)
+        self.sock.settimeout(PATIENCE)
+        self.sock.connect(path)
+        self.file = self.sock.makefile("rb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.file.close()
+        self.sock.close()
+
+    def ask(self, line):
+        self.sock.sendall(line.encode() + b"\n")
+        return self.file.readline().decode().rstrip("\n")
+
+
+def ask_port(daemon):
+    return int(re.search(r"answering questions on tcp:\S*:(\d+)", daemon.log)[1])
+
+
+def without_waits(answers):
+    """What is compared of answers where time passes, and the waits."""
+    waits = [int(wait) for wait in re.findall(rb"^NO limit (\d+) ", answers, flags=re.M)]
+    return re.sub(rb"^NO limit \d+ ", b"NO limit WAIT ", answers, flags=re.M), waits
+
+
+class Transcripts(SystemTest):
+    def test_every_transcript_is_answered_as_written(self):
+        paths = sorted(TRANSCRIPTS.glob("*.txt"))
+        self.assertGreater(len(paths), 12)
+        for path in paths:
+            transcript = Transcript(path)
+            for name, size in (("whole", len(transcript.sent)), ("in pieces", len(transcript.sent) // 50 + 1)):
+                with self.subTest(path.name, sent=name), \
+                        AskDaemon(*transcript.limits, query=transcript.query) as daemon, \
+                        Asker(daemon.ask_path) as asker:
+                    began = time.monotonic()
+                    with contextlib.suppress(OSError):    # the daemon may hang up before all is sent
+                        for at in range(0, len(transcript.sent), size):
+                            asker.sock.sendall(transcript.sent[at:at + size])
+                            await_read(asker.sock)
+                        asker.sock.shutdown(socket.SHUT_WR)
+                    got, waits = without_waits(receive_all(asker.sock))
+                    expected, longest = without_waits(transcript.expected)
+                    self.assertEqual(got, expected)
+                    passed = (time.monotonic() - began) * 1000
+                    for wait, most in zip(waits, longest):
+                        self.assertTrue(most - passed - 1 <= wait <= most, (wait, most))
+
+
+class Questions(SystemTest):
+    def test_a_question_that_is_refused_takes_nothing_whatever_else_is_asked(self):
+        """Users and addresses are asked for together by several connections, and queries come in between."""
+        with AskDaemon(rule(name="users", match="user:*", burst=100), rule(name="nets", match="net:*", burst=10),
+                       query={"threads": 2}) as daemon, \
+                Asker(daemon.ask_path) as one, Asker(daemon.ask_path) as two:
+            chance, paid = random.Random(17), collections.Counter()
+            for _ in range(200 if SANITIZED else 1000):
+                tags = [f"user:{chance.randrange(5)}", f"net:{chance.randrange(20)}"]
+                answer = chance.choice((one, two)).ask(f"take 1 {tags[0]} 2 {tags[1]}")
+                self.assertIn(answer.split()[0], ("OK", "NO"))
+                if answer.startswith("OK"):
+                    paid.update({tags[0]: 1, tags[1]: 2})
+                if chance.randrange(4) == 0 and daemon.ask([tags[0]]) == ["OK"]:
+                    paid[tags[0]] += 1
+            self.assertEqual(one.ask("peek 1 net:0 1 user:0").split()[0], "NO")
+            for tag, burst in [(f"user:{i}", 100) for i in range(5)] + [(f"net:{i}", 10) for i in range(20)]:
+                self.assertAlmostEqual(daemon.admin_json(f"show {tag}")["level"], burst - paid[tag], delta=0.01)
+            stats = daemon.stats()
+            self.assertEqual(stats["ask_connections"], 2)
+            self.assertGreater(stats["ask_refused"], 0)
+            self.assertEqual(stats["ask_errors"], 0)
+
+    def test_no_tag_gains_or_loses_by_kills_between_questions(self):
+        kills, questions = (3, 50) if SANITIZED else (10, 200)
+        chance, paid, refused = random.Random(3), collections.Counter(), 0
+        with AskDaemon(rule(name="users", match="user:*", burst=400), rule(name="nets", match="net:*", burst=25)) \
+                as daemon:
+            for _ in range(kills):
+                with Asker(daemon.ask_path) as asker:
+                    for _ in range(questions):
+                        costs = {f"user:{chance.randrange(10)}": 1, f"net:{chance.randrange(40)}": 3,
+                                 f"net:{chance.randrange(40)}": 2}
+                        answer = asker.ask("take " + " ".join(f"{cost} {tag}" for tag, cost in costs.items()))
+                        if answer.startswith("OK"):
+                            paid.update(costs)
+                        else:
+                            self.assertTrue(answer.startswith("NO limit "), answer)
+                            refused += 1
+                daemon.kill()
+                daemon.start()
+            for tag, tokens in paid.items():
+                burst = 400 if tag.startswith("user:") else 25
+                self.assertAlmostEqual(daemon.admin_json(f"show {tag}")["level"], burst - tokens, delta=0.01)
+        self.assertGreater(refused, 0)
+        report(f"{kills} kills, {kills * questions} questions, {refused} of them refused: every tag has what it has not "
+               "paid")
+
+    def test_peers_hear_of_what_was_served_and_of_nothing_else(self):
+        limits = (rule(name="users", match="user:*", burst=100, share="debit"),
+                  rule(name="nets", match="net:*", burst=3, share="debit"))
+        with Fleet(*limits, period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):
+            wait_all_hear([a, b])
+            with Asker(("127.0.0.1", ask_port(a))) as here, Asker(("127.0.0.1", ask_port(b))) as there:
+                self.assertEqual(here.ask("take 5 user:x 3 net:x"), "OK 95 0")
+                for _ in range(50):    # by the net, and nobody hears of the user
+                    self.assertTrue(here.ask("take 1 user:x 1 net:x").startswith("NO limit "))
+                wait_until(lambda: there.ask("peek 0 net:x") == "OK 0", "the peer has heard of the net")
+                wait_until(lambda: there.ask("peek 0 user:x") == "OK 95", "and of the user")
+                self.assertTrue(there.ask("take 1 net:x 7 user:x").startswith("NO limit "))
+                self.assertEqual(there.ask("take 2 user:x"), "OK 93")
+                wait_until(lambda: here.ask("peek 0 user:x") == "OK 93", "the first host has heard of the second")
+                self.assertEqual(here.ask("peek 0 user:x 0 net:x"), "OK 93 0")
+
+
+if __name__ == "__main__":
+    unittest.main()

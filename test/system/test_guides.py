@@ -1,0 +1,133 @@
+"""What README.md and the guides in docs show is what happens: settings are accepted, commands answer as printed, and the
+lines for nginx and Apache throttle. Only paths and ports are changed."""
+
+import re
+import subprocess
+
+from common import SystemTest
+from daemon import BUILD, DTHROTTLED, PATIENCE, ROOT, clean_environment, fresh_directory, rule, run, wait_until
+from test_http import HttpDaemon
+from webserver import APACHE_MODULE, NGINX_MODULE, Apache, Nginx, open_daemon
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TRIES = 5    # of a story whose clients have to be quicker than the rate
+
+
+def blocks(language, pages=PAGES):
+    """The fenced blocks in that language: (page, text)."""
+    return [(page.name, text) for page in pages
+            for text in re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", page.read_text(), re.M | re.S)]
+
+
+def block(language, page):
+    texts = [text for name, text in blocks(language) if name == page]
+    if len(texts) != 1:
+        raise AssertionError(f"{page} has {len(texts)} blocks in {language}")
+    return texts[0]
+
+
+def examples(text):
+    """The commands of a console and what it printed after each."""
+    for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
+        command, _, printed = part.partition("\n")
+        yield command, printed
+
+
+def masked(text):
+    """Times and levels differ, words do not."""
+    return re.sub(r"\d+(\.\d+)?", "N", text).strip()
+
+
+def shell(command, **options):
+    return subprocess.run(["bash", "-c", command], cwd=ROOT, env=clean_environment(), capture_output=True, text=True,
+                          timeout=PATIENCE, **options).stdout
+
+
+class Console(SystemTest):
+    def played(self, page, daemon):
+        """The commands of the page's consoles on that daemon, but those that start it: (command, printed, answer)."""
+        for command, printed in examples(block("console", page)):
+            if command == "scripts/run":    # it has been started, see tests of its own
+                continue
+            ours = (command.replace("/run/dthrottle", str(daemon.directory)).replace("127.0.0.1:7313", daemon.http)
+                    .replace("build/dthrottlectl", f"{BUILD}/dthrottlectl --socket {daemon.admin_path}"))
+            yield command, printed, shell(ours).replace("\r", "")
+
+    def assert_as_printed(self, page):
+        minimal = (ROOT / "conf/minimal.toml").read_text()
+        limits = minimal[minimal.index("[[rule]]"):]
+        for attempt in range(TRIES):
+            with HttpDaemon(limits) as daemon:
+                daemon.http = f"127.0.0.1:{daemon.http_port}"
+                story = list(self.played(page, daemon))
+            if all(masked(printed) == masked(answer) for _, printed, answer in story):
+                return self.assertGreater(len(story), 0)
+        for command, printed, answer in story:
+            self.assertEqual(masked(answer), masked(printed), command)
+
+    def test_the_first_page(self):
+        self.assert_as_printed("README.md")
+
+    def test_http(self):
+        self.assert_as_printed("programs.md")
+
+    def test_planner_and_simulator(self):
+        pages = blocks("console", [ROOT / "docs/planning.md"])
+        shown = [example for _, text in pages for example in examples(text)]
+        self.assertEqual(len(shown), 2)
+        for command, printed in shown:
+            answer = shell(command.replace("build/", f"{BUILD}/")).splitlines()
+            for line in printed.splitlines():
+                self.assertIn(line.rstrip(), [a.rstrip() for a in answer], command)
+
+
+class Settings(SystemTest):
+    def test_every_block_is_accepted(self):
+        directory = fresh_directory()
+        keys = re.search(r"^dthrottlectl keygen .*$", (ROOT / "docs/sharing.md").read_text(), re.M).group()
+        shell(f"mkdir -p {directory}/peers && {BUILD}/" + keys.replace("/etc/dthrottle", str(directory)))
+        checked = 0
+        for page, text in blocks("toml"):
+            path = directory / "settings.toml"
+            path.write_text(text.replace("/etc/dthrottle", str(directory)))
+            done = run(DTHROTTLED, "--check", path)
+            self.assertEqual(done.returncode, 0, f"{page}\n{text}\n{done.stdout}{done.stderr}")
+            checked += 1
+        self.assertGreater(checked, 5)
+
+
+class WebServers(SystemTest):
+    RULE = '[[rule]]\nname = "login"\nmatch = "login:127.0.0.1"\nburst = 3\nrate = "1/h"\n'
+
+    def assert_throttles(self, server):
+        wait_until(lambda: server.get("/login").status in (404, 429), "it is asked")
+        self.assertEqual([server.get("/login").status == 429 for _ in range(6)][-2:], [True, True])
+        self.assertEqual(server.get("/").status, 200)
+
+    def test_nginx(self):
+        for page in ("README.md", "web-servers.md"):
+            main, _, server = block("nginx", page).partition("\n\n")
+            self.assertTrue(main.startswith("load_module modules/ngx_http_dthrottle_module.so;"), main)
+            main = main.replace("modules/ngx_http_dthrottle_module.so", str(NGINX_MODULE))
+            with open_daemon(self.RULE) as daemon:
+                asks = f"dthrottle_server unix:{daemon.query_path}; dthrottle_timeout 30s;"
+                with Nginx(server, http=asks, main=main) as running:
+                    self.assert_throttles(running)
+
+    def test_apache(self):
+        for page in ("README.md", "web-servers.md"):
+            text = block("apache", page)
+            self.assertIn("modules/mod_dthrottle.so", text)
+            text = text.replace("modules/mod_dthrottle.so", str(APACHE_MODULE))
+            with open_daemon(self.RULE) as daemon:
+                with Apache(f"{text}DthrottleServer unix:{daemon.query_path}\nDthrottleTimeout 30000ms\n") as running:
+                    self.assert_throttles(running)
+
+
+class Programs(SystemTest):
+    def test_python(self):
+        with open_daemon(rule(burst=1)) as daemon:
+            program = block("python", "programs.md").replace("/run/dthrottle", str(daemon.directory))
+            program = program.replace("settimeout(0.02)", "settimeout(30)") + "print(served)\n"
+            outcomes = [run("python3", "-c", program).stdout.strip() for _ in range(2)]
+            self.assertEqual(outcomes, ["True", "False"])

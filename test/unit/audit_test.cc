@@ -1,0 +1,160 @@
+// Peers know to the hit what is lost of a host's hits by a kill, or because its ring is too small.
+#include "report/audit.h"
+
+#include <catch2/catch.hpp>
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "test/support/exchange_fleet.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST_CASE("what was told and not heard is lost, and each hit once") {
+  Audit audit;
+  audit.Begin({7, 100, 1000}, 50);    // from behind 50 hits of its present life
+  audit.Heard(20);
+  CHECK(audit.Check(70) == 0);
+  CHECK(audit.Check(75) == 5);
+  CHECK(audit.Check(75) == 0);
+  audit.Heard(1);
+  const Audit::Lost lost = audit.End({7, 110, 1080}, 9);    // ten frames, of which eight were heard or missed
+  CHECK(lost.frames == 2);
+  CHECK(lost.hits == 4);
+}
+
+TEST_CASE("where the peer counts anew, or an account is not known, nothing is said to be lost") {
+  Audit audit;
+  audit.Begin({7, 100, 1000}, 0);
+  CHECK(audit.End({8, 500, 5000}, 1).frames == 0);
+  audit.Begin({0, 0, 0}, 0);
+  CHECK(audit.End({0, 500, 5000}, 1).hits == 0);
+  audit.Begin({7, 100, 1000}, std::nullopt);
+  audit.Heard(10);
+  CHECK(audit.Check(300) == 0);    // from here on it is
+  CHECK(audit.End({7, 101, 1310}, 2).hits == 10);
+}
+
+// Hosts that are killed keep their table and their words.
+struct Killed : testing::ExchangeFleet {
+  explicit Killed(std::uint64_t seed) : ExchangeFleet(seed) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      Add(std::string(1, static_cast<char>('a' + i))).options.account = Account(words[i]);
+    }
+  }
+  testing::ExchangeHost& a() { return *hosts[0]; }
+
+  void Kill() {
+    a().running = false;
+    Run(Duration(1ms) * prng().Below(300));
+    ++a().options.incarnation;
+    a().options.fresh_table = false;
+    a().Start(now);
+    a().Link("b", now);
+    a().Link("c", now);
+  }
+
+  void Serve(std::uint64_t hits) {
+    a().Hit("a", hits);
+    served += hits;
+  }
+  std::uint64_t heard_by(std::size_t host) const {
+    std::uint64_t hits = 0;
+    for (const auto& [tag, n] : hosts[host]->debits) hits += n;
+    return hits;
+  }
+
+  std::array<std::array<std::uint64_t, Account::kWords>, 3> words{};
+  std::uint64_t served = 0;    // by "a"; nobody else serves anything
+};
+
+TEST_CASE("in a storm of kills every hit is heard or counted as lost, at each other host") {
+  std::uint64_t lost = 0, frames_lost = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    INFO("seed " << seed);
+    Killed net(seed);
+    net.a().options.ring_bytes = seed % 3 == 0 ? 600 : 64 << 20;
+    net.Mesh();
+    net.Run(2s);
+    net.lanes.jitter = 20ms;
+    for (int round = 0; round < 60; ++round) {
+      net.lanes.loss = round % 20 < 10 ? 0 : 0.3;
+      for (std::uint64_t n = net.prng().Below(4); n > 0; --n) net.Serve(n);
+      net.Run(Duration(1ms) * net.prng().Below(700));
+      if (lab::Happens(0.3, net.prng())) net.Kill();
+    }
+    net.lanes.loss = 0;
+    net.Run(70s);    // until a welcome has come with nothing missing
+    for (const std::size_t host : {1, 2}) {
+      const PeerStatus status = net[host].Peer("a", net.now);
+      REQUIRE(net.heard_by(host) + status.lost_hits == net.served);
+      lost += status.lost_hits;
+      frames_lost += status.lost;
+    }
+  }
+  CHECK(lost > 100);
+  CHECK(frames_lost > 100);
+}
+
+TEST_CASE("what is lost soon after a host has joined is counted there too") {
+  std::uint64_t lost = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    INFO("seed " << seed);
+    Killed net(seed);
+    net[0].Start(net.now);
+    net[2].Start(net.now);
+    net.a().Link("c", net.now);
+    net[2].Link("a", net.now);
+    net.Run(2s);
+    const auto serve = [&](int times) {
+      for (; times > 0; --times) {
+        net.Serve(3);
+        net.a().Report(net.now);
+        net.Run(Duration(1ms) * net.prng().Below(20));
+      }
+    };
+    serve(5);
+    net[1].Start(net.now);
+    net[1].Link("a", net.now);
+    net[1].Link("c", net.now);
+    net.a().Link("b", net.now);
+    net[2].Link("b", net.now);
+    serve(40);    // while "b" takes a snapshot
+    net.Run(2s);
+    net.Serve(5);
+    net.a().Report(net.now);    // and what has been taken from the buckets is killed with the host
+    net.Kill();
+    net.Run(70s);
+    const PeerStatus status = net[1].Peer("a", net.now);
+    REQUIRE(net[1].table["a"] + status.lost_hits == net.served);
+    lost += status.lost_hits;
+  }
+  CHECK(lost > 0);
+}
+
+TEST_CASE("what a peer's ring no longer has is counted in hits at the next welcome") {
+  Killed net(1);
+  net.a().options.ring_bytes = 600;
+  net.Mesh();
+  net.Run(2s);
+  net.filter = [](const testing::Packet& p) {
+    return p.from != 0 || p.to != 1 || p.channel != testing::Channel::kPublished;
+  };
+  for (int i = 0; i < 30; ++i) {
+    net.Serve(3);
+    net.Run(1s);
+  }
+  net.filter = nullptr;
+  net.Run(40s);
+  const PeerStatus status = net[1].Peer("a", net.now);
+  CHECK(status.lost > 0);
+  CHECK(status.lost_hits > 0);
+  CHECK(net.heard_by(1) + status.lost_hits == net.served);
+}
+
+}    // namespace
+}    // namespace dthrottle
