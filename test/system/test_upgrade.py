@@ -118,7 +118,7 @@ class Warm(SystemTest):
             shown = ", ".join(f"{wait * 1e3:.1f}" for wait in waits)
             report(f"5 upgrades under 64 connections {sections}: {load.asked} queries, each answered; longest waits "
                    f"{shown} ms, {quiet * 1e3:.1f} ms without; of it nobody was answered for {waited_ms(daemon)} ms")
-            if FIGURES:    # on a machine that does nothing else; otherwise see the test of the processor's time
+            if FIGURES:    # on a machine that does nothing else
                 self.assertLess(max(waits), 0.020)
 
     def test_five_upgrades_under_64_connections_leave_no_query_unanswered_and_no_bucket_refilled(self):
@@ -127,8 +127,8 @@ class Warm(SystemTest):
     def test_the_same_with_two_threads_and_a_table_without_a_file(self):
         self.upgrades_under_load(query={"threads": 2}, table={"file": ""})
 
-    def test_what_queries_wait_for_is_hardly_more_than_the_start_of_a_program(self):
-        """By the processor's time of both, in turns, so that it matters little what else the machine does."""
+    def test_an_upgrade_keeps_every_tag_and_takes_hardly_more_than_the_start_of_a_program(self):
+        """By the processor's time of both, in turns. The figure is asserted on a machine that does nothing else."""
         def spent():
             return int(pathlib.Path(f"/proc/{daemon.pid}/schedstat").read_text().split()[0]) / 1e6
 
@@ -148,14 +148,14 @@ class Warm(SystemTest):
                 starts.append(start())
                 before = spent()
                 upgrade(daemon)
-                daemon.ask(["C"])
+                self.assertEqual(daemon.ask(["C"]), ["OK"])
                 took.append(spent() - before)
+                self.assertEqual(daemon.stats()["table_tags"], len(tags) + 1)
         shown = [", ".join(f"{ms:.1f}" for ms in all_of) for all_of in (took, starts)]
         report(f"upgrades with {len(tags)} tags and 64 connections took {shown[0]} ms of processor, the check of the "
                f"settings not counted; the start of a program takes {shown[1]}")
-        if not SANITIZED:
-            self.assertLess(min(took), 2 * min(starts))
         if FIGURES:
+            self.assertLess(min(took), 2 * min(starts))
             self.assertLess(min(took), 20)
 
     def test_many_tags_and_their_counts_stay(self):
