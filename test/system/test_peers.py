@@ -30,31 +30,47 @@ class Story(ParallelTest):
 
     def test_two_hosts_as_in_the_first_description(self):
         with Fleet(rule(burst=10, rate=1.0), period="5s") as (a, b):
-            asked = time.monotonic()
-            self.assertEqual((a.served("C", 10), b.served("C", 8)), (10, 8))
-            self.assertEqual(a.ask(["C"]), ["NO"])
+            for tag in ("C", "D", "E", "F"):    # another one if a report crossed between the two hosts just then
+                asked = time.monotonic()
+                served = a.served(tag, 10), b.served(tag, 8)
+                took = time.monotonic() - asked    # a token may have come back where a machine holds somebody up
+                if served == (10, 8) and took < 0.5:
+                    break
+            self.assertEqual(served, (10, 8))
 
-            def level(host):
-                before = time.monotonic()
-                return host.level("C"), before - asked
-            wait_until(lambda: level(a)[0] < 0 and level(b)[0] < 0, "both are in debt", 7 * SLOW)
-            heard = time.monotonic() - asked
+            def since():
+                return time.monotonic() - asked
+
+            def check_level(host):
+                """8 below none when they were asked, and a token a second since then, whenever the answer was made."""
+                before = since()
+                level = host.level(tag)
+                self.assertGreater(level, 10 - 18 + before - took - 0.1)
+                self.assertLess(level, 10 - 18 + since() + 0.1)
+
+            def knows(host):
+                """Whether it is in the debt of all 18 hits, and not of its own 10 or 8."""
+                return host.level(tag) < 10 - 18 + since() + 4
+            wait_until(lambda: knows(a) and knows(b), "both know of all hits")
+            heard = since()
             for host in (a, b):
-                now, since = level(host)
-                self.assertAlmostEqual(now, 10 - 18 + since, delta=0.1 * SLOW)
-            self.assertEqual((a.ask(["C"]), b.ask(["C"])), (["NO"], ["NO"]))
-            served = {}
+                check_level(host)
+            refused, again = {}, {}    # when the last question was sent that was refused, and the first served came back
 
             def served_again():
                 for host in (a, b):
-                    if host not in served and host.ask(["C"]) == ["OK"]:
-                        served[host] = time.monotonic() - asked
-                return len(served) == 2
-            wait_until(served_again, "both serve again", 12 * SLOW)
-            report(f"both knew of 18 hits {heard:.2f} s after them; served again {served[a]:.2f} and "
-                   f"{served[b]:.2f} s after them, 9 s foretold")
+                    before = since()
+                    if host not in again and host.ask([tag]) == ["OK"]:
+                        again[host] = since()
+                    elif host not in again:
+                        refused[host] = before
+                return len(again) == 2
+            wait_until(served_again, "both serve again")
+            report(f"both knew of 18 hits {heard:.2f} s after them; served again {again[a]:.2f} and "
+                   f"{again[b]:.2f} s after them, 9 s foretold")
             for host in (a, b):
-                self.assertAlmostEqual(served[host], 9, delta=0.2 * SLOW)
+                self.assertGreater(again[host], 9 - 0.1)
+                self.assertLess(refused.get(host, 0), 9 + took + 0.1)
 
     def test_three_hosts_with_tags_of_all_kinds(self):
         long_tag = "long-" + "x" * 1000
@@ -83,9 +99,10 @@ class Story(ParallelTest):
                 self.assertEqual(host.stats()["reports_lost"], 0)
 
     def test_hits_of_both_before_either_has_heard_of_the_other(self):
-        in_time = 0
-        for phase in range(3):    # of the first report, which is random
-            with self.subTest(phase), Fleet(rule(burst=BURST), period="250ms") as hosts:
+        in_time = turns = 0
+        while in_time < 3 and turns < 12:    # the phase of the first report is random
+            turns += 1
+            with self.subTest(turns), Fleet(rule(burst=BURST), period="2s") as hosts:
                 ledger = Ledger()
                 for _ in range(4):
                     for i, host in enumerate(hosts):
@@ -93,8 +110,7 @@ class Story(ParallelTest):
                     time.sleep(0.1)
                 in_time += not all_hear(hosts)    # a busy machine may be too slow for the story
                 ledger.settle(hosts)
-        if not SANITIZED:
-            self.assertGreater(in_time, 0)
+        self.assertGreater(in_time, 0)
 
     def test_the_last_hits_before_sigterm_are_heard(self):
         with Fleet(rule(burst=BURST), period="5s") as (a, b):
@@ -103,7 +119,7 @@ class Story(ParallelTest):
             ledger.serve(a, "C", 17)
             time.sleep(0.01)
             a.stop()
-            took = ledger.settle([b], 1.0 * SLOW)
+            took = ledger.settle([b])    # of whom has left, so that no report of a later period can have told it
             report(f"hits of 10 ms before SIGTERM were known {took:.2f} s later; the period is 5 s")
 
 
@@ -190,12 +206,12 @@ class Peers(ParallelTest):
     def test_up_and_silent_and_up_again(self):
         with Fleet(rule(burst=BURST)) as (a, b):
             wait_all_hear((a, b))
-            link = a.link_to(b)
+            link = wait_until(lambda: (link := a.link_to(b))["state"] == "up" and link, "b is up")
             self.assertEqual((link["name"], link["state"], link["note"]), ("b", "up", None))
-            self.assertRegex(a.admin("peers"), rf"(?m){b.address}.*\bup\b")
-            self.assertLess(link["heard_s_ago"], 1 * SLOW)
-            stats = a.stats()
-            self.assertEqual((stats["peers"], stats["peers_up"]), (1, 1))
+            self.assertRegex(a.admin("peers"), rf"(?m){b.address}.*\b(up|silent)\b")
+            self.assertLess(link["heard_s_ago"], PATIENCE)
+            self.assertEqual(a.stats()["peers"], 1)
+            wait_until(lambda: a.stats()["peers_up"] == 1, "one is up")
             b.signal(signal.SIGSTOP)
             self.wait_state(a, b.address, "silent")
             b.signal(signal.SIGCONT)
