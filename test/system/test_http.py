@@ -488,7 +488,8 @@ class Shortage(SystemTest):
             self.assertEqual(len(self.open_and_ask(daemon, stack, 6)[0]), 6)
 
     def test_one_who_drips_is_cut_off_and_one_who_asks_is_not(self):
-        with HttpDaemon(rule(burst=1000), admin={"http_timeout": "1s"}) as daemon, contextlib.ExitStack() as stack:
+        # So long that a machine that holds this process up does not make it one of those who are cut off.
+        with HttpDaemon(rule(burst=1000), admin={"http_timeout": "5s"}) as daemon, contextlib.ExitStack() as stack:
             dripping = [stack.enter_context(Stream(daemon.connect_http(tcp=i % 2 == 0))) for i in range(20)]
             silent = stack.enter_context(Stream(daemon.connect_http()))
             session = stack.enter_context(daemon.session())
@@ -502,7 +503,7 @@ class Shortage(SystemTest):
                         stream.send(letter if letter != b"\n" else b"x")
                 self.assertEqual(get(session, "/check?tag=D")[0], 200)
                 pump([*dripping, silent], lambda: all(s.ended for s in [*dripping, silent]), seconds=0.1)
-            self.assertGreater(time.monotonic() - begin, 0.99)
+            self.assertGreater(time.monotonic() - begin, 4.99)
             self.assertEqual(daemon.stats()["http_connections_timed_out"], 21)
             self.assertEqual(get(session, "/check?tag=D")[0], 200)
 

@@ -145,7 +145,7 @@ class Lease(ParallelTest):
             self.assertEqual((stats["lease_connections_rejected"], stats["lease_full"]), (1, 1))
 
     def test_who_is_idle_is_hung_up_on_and_keeps_his_lease(self):
-        with LeaseDaemon(READY, lease={"idle_timeout": "200ms"}) as daemon:
+        with LeaseDaemon(READY, lease={"idle_timeout": "3s"}) as daemon:
             with LeaseSession(daemon.lease_path) as session:
                 session.ask("get a calls 5")
                 self.assertEqual(session.sock.recv(1), b"")
@@ -186,7 +186,7 @@ class Lease(ParallelTest):
     def test_ctl_says_what_is_wrong(self):
         with LeaseDaemon(READY) as daemon:
             address = daemon.lease_address
-            for words, code, text in ((("-S", address, "-t", "0.3", "nothing", "3"), 69, "no [[resource]] is for"),
+            for words, code, text in ((("-S", address, "-t", "5", "nothing", "3"), 69, "no [[resource]] is for"),
                                       (("-S", "unix:/nonexistent", "-t", "0.3", "calls", "3"), 69, "cannot be reached"),
                                       (("-S", "nowhere", "calls", "3"), 64, "nowhere"),
                                       (("-S", address, "calls", "much"), 64, "much"),
@@ -271,11 +271,12 @@ class Gauge(SystemTest):
             over = time.monotonic() + dead["expires_in_s"]
             with Holder(daemon, 2) as heir:
                 too_many_since = None
-                until = over + 3
+                until = over + 8
                 while (now := time.monotonic()) < until:
                     taken = two.now + three.now + heir.now + (2 if now < over else 0)
                     too_many_since = (too_many_since or now) if taken > 6 else None
-                    self.assertLess(now - (too_many_since or now), 0.5, f"{taken} places are taken")
+                    # Who has to give back a place does it when it next runs. A place that was granted twice stays so.
+                    self.assertLess(now - (too_many_since or now), 5, f"{taken} places are taken")
                     self.assertLessEqual(daemon.leases("places")["resources"][0]["has"], 6)
                     time.sleep(0.01)
                 wait_until(lambda: heir.most == 2, "the heir has both places")

@@ -6,8 +6,8 @@ import signal
 import socket
 import time
 
-from common import SystemTest
-from daemon import SANITIZED, Daemon, fresh_directory, override, rule, wait_until
+from common import SystemTest, report
+from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, fresh_directory, override, rule, wait_until
 
 class Manager:
     """Stands in for systemd: receives what is sent to NOTIFY_SOCKET."""
@@ -79,17 +79,19 @@ class Notification(SystemTest):
                 Daemon(rule(), env={"NOTIFY_SOCKET": manager.path, **environment}, query={"threads": 2}) as daemon:
             daemon.write_settings(rule(), *(override(f"o{i}") for i in range(1000 if SANITIZED else 30_000)))
             daemon.signal(signal.SIGHUP)
-            # Twice the interval that the watchdog allows must pass without a gap of that length.
+            # Twice the interval that the watchdog allows must pass without a gap of that length, on a machine that does
+            # nothing else. On any other it must go on being fed.
             last, end = time.monotonic(), time.monotonic() + 2 * interval
             fed, longest = 0, 0.0
-            while time.monotonic() < end:
+            while time.monotonic() < end or (fed < 3 and time.monotonic() < end + PATIENCE):
                 daemon.ask(["C"] * 100)
                 now = sum(message.get("WATCHDOG") == "1" for message in manager.receive())
                 longest = max(longest, time.monotonic() - last)
                 if now > fed:
                     fed, last = now, time.monotonic()
             self.assertGreaterEqual(fed, 3)
-            if not SANITIZED:
+            report(f"the longest time without food for a watchdog that allows {interval:g} s: {longest:.2f} s")
+            if FIGURES:
                 self.assertLess(longest, interval)
 
     def test_a_manager_that_does_not_listen_holds_nobody_up(self):
@@ -131,12 +133,13 @@ class Log(SystemTest):
     def test_a_storm_of_the_same_message_is_held_back_and_counted(self):
         with Daemon(rule(burst=1000), query={"max_connections": 1}) as daemon, daemon.connect():
             self.assertEqual(wait_until(lambda: daemon.stats()["connections"], "one is connected"), 1)
+            begin = time.monotonic()
             for _ in range(200):
                 daemon.connect().close()
             stats = wait_until(lambda: (s := daemon.stats())["connections_rejected"] == 200 and s, "all turned away")
             said = daemon.log.count("one more turned away")
             self.assertGreaterEqual(said, 10)
-            self.assertLess(said, 20)
+            self.assertLessEqual(said, 10 + (time.monotonic() - begin), "ten at once, and one a second")
             self.assertEqual(stats["log_suppressed"], 200 - said)
 
     def test_queries_write_nothing_to_the_log(self):

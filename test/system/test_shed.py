@@ -179,7 +179,7 @@ class Cgroup(ParallelTest):
 
 class OtherSignals(ParallelTest):
     def test_a_reported_value_sheds_until_it_falls_or_its_reporter_is_dead(self):
-        with shedding(signal="reported", low=100, high=200, expiry="1s") as daemon:
+        with shedding(signal="reported", low=100, high=200, expiry="5s") as daemon:
             self.assertEqual(daemon.served("C", 20), 20)
             self.assertEqual(daemon.admin_json("shed")["note"], "nothing is reported")
             self.assertEqual(daemon.admin_json("shed 150")["priorities"][0]["probability"], 0.5)
@@ -190,7 +190,7 @@ class OtherSignals(ParallelTest):
             last = time.monotonic()
             self.assertEqual(daemon.admin_json("shed 1e6")["value"], 1e6)
             wait_until(lambda: daemon.stats()["shed_expired"] == 1, "the value has expired")
-            self.assertGreaterEqual(time.monotonic() - last, 0.9)
+            self.assertGreaterEqual(time.monotonic() - last, 4.9)
             self.assertEqual(daemon.served("C", 20), 20)
             self.assertIn("older than shed.expiry", daemon.admin_json("shed")["note"])
             time.sleep(0.3)

@@ -6,7 +6,7 @@ import resource
 import time
 
 from common import SystemTest
-from daemon import PATIENCE, SANITIZED, Daemon, lines_of, pump, rule, verdicts, wait_until
+from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, lines_of, pump, rule, verdicts, wait_until
 
 MEBIBYTE = 1 << 20
 
@@ -49,13 +49,15 @@ class Connections(SystemTest):
         with Daemon(rule(burst=1000), open_files=open_files, process={"source_share": 1.0}) as daemon, \
                 contextlib.ExitStack() as stack:
             self.assertRegex(daemon.log, f"the limit of open files, {open_files}, is too low")
+            begin = time.monotonic()
             answered, refused = self.open_and_ask(daemon, stack, 2 * open_files)
             self.assertGreater(len(answered), open_files // 4)
             self.assertGreater(len(refused), open_files)
             stats = daemon.stats()    # on a connection of its own
             self.assertEqual((stats["connections"], stats["connections_rejected"], stats["accept_failures"]),
                              (len(answered), len(refused), 0))
-            self.assertLess(daemon.log.count("one more turned away"), 20, "the log repeats itself")
+            said = daemon.log.count("one more turned away")
+            self.assertLessEqual(said, 10 + (time.monotonic() - begin), "the log repeats itself: ten at once, and one a second")
 
             answered[0].send(b"C\n")
             self.assertTrue(pump(answered[:1], lambda: answered[0].answers() == 2), "an open connection suffers")
@@ -79,9 +81,9 @@ class Connections(SystemTest):
     def test_a_shortage_of_descriptors_does_not_keep_the_daemon_busy(self):
         with Daemon(rule(burst=1000), open_files=64) as daemon, contextlib.ExitStack() as stack:
             self.open_and_ask(daemon, stack, 100)
-            before = cpu_seconds(daemon.pid)
+            before, begin = cpu_seconds(daemon.pid), time.monotonic()
             time.sleep(0.5)
-            self.assertLess(cpu_seconds(daemon.pid) - before, 0.2)
+            self.assertLess(cpu_seconds(daemon.pid) - before, 0.4 * (time.monotonic() - begin))
 
     def test_thousands_of_connections_are_served_at_once(self):
         count = 1000 if SANITIZED else 5000
@@ -106,7 +108,7 @@ class Connections(SystemTest):
             self.assertEqual(daemon.stats()["connections"], count)
 
     def test_an_idle_connection_is_closed_and_counted_and_a_busy_one_is_not(self):
-        with Daemon(rule(burst=1000), query={"idle_timeout": "1s"}) as daemon, contextlib.ExitStack() as stack:
+        with Daemon(rule(burst=1000), query={"idle_timeout": "5s"}) as daemon, contextlib.ExitStack() as stack:
             idle = [stack.enter_context(daemon.stream(tcp=i % 2 == 0)) for i in range(10)]
             idle[0].send(b"asked once\n")
             idle[1].send(b"half a tag")
@@ -114,14 +116,14 @@ class Connections(SystemTest):
             begin = time.monotonic()
 
             def ask_now_and_then():
-                if not busy.outgoing and time.monotonic() - begin > 0.2 * busy.answers():
+                if not busy.outgoing and time.monotonic() - begin > 0.5 * busy.answers():
                     busy.send(b"busy\n")
                 return all(stream.ended for stream in idle)
             while not pump([busy, *idle], ask_now_and_then, seconds=0.2):
                 self.assertLess(time.monotonic() - begin, PATIENCE)
-            self.assertGreater(time.monotonic() - begin, 0.99)
-            if not SANITIZED:
-                self.assertLess(time.monotonic() - begin, 2)
+            self.assertGreater(time.monotonic() - begin, 4.99)
+            if FIGURES:
+                self.assertLess(time.monotonic() - begin, 6)
             self.assertFalse(busy.ended)
             self.assertGreater(busy.answers(), 3)
             stats = daemon.stats()
@@ -159,7 +161,7 @@ class SlowReaders(SystemTest):
 
             begin = time.monotonic()
             self.assertEqual(daemon.ask(["ok", "no"] * 1000), ["OK", "NO"] * 1000)
-            if not SANITIZED:
+            if FIGURES:    # otherwise it is enough that others do not wait for ever
                 self.assertLess(time.monotonic() - begin, 1, "others wait for the slow ones")
 
             for stream in slow:
