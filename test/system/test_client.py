@@ -8,7 +8,7 @@ from common import SystemTest
 from daemon import BUILD, PATIENCE, Daemon, rule, wait_until
 
 DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
-SLACK_S = 5.0    # that a busy machine may take beyond a deadline
+SLACK_S = 20.0    # that a busy machine may take beyond a deadline
 UNANSWERED = {"timed out", "unreachable", "backing off"}
 
 
@@ -70,9 +70,10 @@ class Client(SystemTest):
         with Daemon(rule(burst=1)) as daemon, Application(f"unix:{daemon.query_path}") as application:
             self.assertEqual(application.verdicts(b"C", 2), ["serve", "throttle"])
             daemon.kill()
+            begin = time.monotonic()
             said = application.verdicts(b"C", 500)
             self.assertEqual(set(said), {"unreachable", "backing off"})
-            self.assertLess(said.count("unreachable"), 20)
+            self.assertLess(said.count("unreachable"), 20 + time.monotonic() - begin, "ten, and one in 5 s")
             daemon.start()
             self.wait_answered(application, "throttle")
 
@@ -90,6 +91,7 @@ class Client(SystemTest):
             self.assertEqual(said[0], "timed out")
             self.assertEqual(set(said), {"timed out", "backing off"})
             self.assertLess(max(seconds for _, seconds in asked), DEADLINE_MS / 1000 + SLACK_S)
+            # Each call would wait for its deadline, 100 s together, if it did not back off.
             self.assertLess(took, 6 * DEADLINE_MS / 1000 + SLACK_S)
             self.wait_answered(application, "throttle")
 

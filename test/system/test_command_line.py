@@ -7,8 +7,8 @@ import shutil
 import signal
 import time
 
-from common import SystemTest
-from daemon import DTHROTTLECTL, DTHROTTLED, SANITIZED, Daemon, fresh_directory, rule, run, settings_text
+from common import SystemTest, report
+from daemon import DTHROTTLECTL, DTHROTTLED, FIGURES, Daemon, fresh_directory, rule, run, settings_text
 
 EX_OK, EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_CONFIG = 0, 64, 66, 69, 78
 REFUSED = 1    # dthrottlectl: the daemon answered, but did not do it
@@ -112,15 +112,17 @@ class Dthrottled(WithDirectory):
         self.assertEqual(done.returncode, EX_OK)
         self.assertRegex(done.stdout, r":3:1: warning: .*burst = 10 is less than rate x peers.period = 20")
 
-    def test_a_hundred_thousand_overrides_load_in_a_second(self):
+    def test_a_hundred_thousand_overrides_are_checked(self):
         entry = '[[override]]\ntag = "login:partner-%d"\nburst = 100\nrate = 20.0\n'
         self.file.write_text("[[rule]]\nburst = 10\nrate = 1\n" + "".join(entry % i for i in range(100_000)))
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = run(DTHROTTLED, "--check", self.file)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         self.assertEqual((done.returncode, done.stdout), (EX_OK, f"{self.file}: ok, 1 rules, 100000 overrides\n"))
-        if not SANITIZED:    # processor time, for other processes may be busy
-            self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1)
+        took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        report(f"100000 overrides are checked in {took:.2f} s of processor")
+        if FIGURES:
+            self.assertLess(took, 1)
 
 
 class Unprivileged(WithDirectory):

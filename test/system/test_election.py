@@ -141,7 +141,7 @@ class Election(SystemTest):
         with contextlib.ExitStack() as stack:
             etcd = stack.enter_context(Etcd())
             self.daemons = [stack.enter_context(LeaseDaemon(CALLS, lease={
-                "elector": "etcd", "etcd_ttl": "20s", "etcd": etcd.urls})) for _ in range(3)]
+                "elector": "etcd", "etcd_ttl": "60s", "etcd": etcd.urls})) for _ in range(3)]
             self.master()
             self.watch = stack.enter_context(Watch(self.daemons))
             gaps = []
@@ -152,8 +152,8 @@ class Election(SystemTest):
                 upgrade(self.daemons[master])
                 granted = wait_until(lambda: [g for g in self.watch.grants if g[2] > token], "a host grants", PATIENCE)
                 gaps.append(granted[0][1] - max(came for _, came, number, _ in self.watch.grants if number == token))
-            report(f"6 upgrades of the master: {max(gaps):.2f} s without a master at most (TTL 20 s)")
-            self.assertLess(max(gaps), 10)
+            report(f"6 upgrades of the master: {max(gaps):.2f} s without a master at most (TTL 60 s)")
+            self.assertLess(max(gaps), 10 if FIGURES else 40)
             self.watch.check(self)
 
     def keeps_its_rate(self, client, since):
@@ -161,9 +161,11 @@ class Election(SystemTest):
         until = since + TTL + 4
         wait_until(lambda: time.monotonic() > until, "some seconds after", TTL + PATIENCE)
         seconds = until - since + 2
+        # What came late, because this process was held up, was let through before.
+        begin = max((t for t in client.times if t < since - 2), default=since - 2)
         lines = client.between(since - 2, until)
         report(f"a client at {RATE:g}/s was let through {lines / seconds:.1f}/s over the takeover")
-        self.assertLess(lines, RATE * seconds + 5)
+        self.assertLess(lines, RATE * (until - begin) + 5)
         self.assertGreater(lines, (0.9 if FIGURES else 0.3) * RATE * seconds)
 
 

@@ -393,7 +393,7 @@ def gateway(daemon):
 def is_alive(pid):
     try:
         return "(zombie)" not in pathlib.Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):    # gone before the file was opened, or before it was read
         return False
 
 

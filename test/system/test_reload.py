@@ -11,7 +11,7 @@ import threading
 import time
 
 from common import SystemTest, report
-from daemon import PATIENCE, SANITIZED, Daemon, override, rule, settings_text, slowest_rate, wait_until
+from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, override, rule, settings_text, slowest_rate, wait_until
 
 
 class Reload(SystemTest):
@@ -112,11 +112,10 @@ class ReloadUnderLoad(SystemTest):
 
     OVERRIDES = 10_000 if SANITIZED else 100_000
     RELOADS = 3    # of one daemon: the first frees what was made at the start, which the next ones do not
-    DAEMONS_MIN, DAEMONS_MAX = (1, 2) if SANITIZED else (2, 6)
-    # What a reload may make a query wait.
-    WAIT_MAX = 0.5 if SANITIZED else 0.005
+    DAEMONS_MIN, DAEMONS_MAX = (2, 6) if FIGURES else (1, 1)
+    WAIT_MAX = 0.005    # s; what a reload may make a query wait on a machine that does nothing else
 
-    def test_every_answer_is_right_and_no_query_waits_long_for_a_reload(self):
+    def test_every_answer_is_right_while_settings_are_reloaded(self):
         quiet, reloading = [], [[] for _ in range(self.RELOADS)]
         for i in range(self.DAEMONS_MAX):
             self.ask_while_reloading(quiet, reloading)
@@ -127,7 +126,8 @@ class ReloadUnderLoad(SystemTest):
                f"{in_ms(wait.whole for wait in waits)}\n"
                f"    and as long without a reload:  {in_ms(wait.whole for wait in quiet)}\n"
                f"    not spent waiting for a core:  {in_ms(wait.of_daemon for wait in waits)}")
-        self.assertGreaterEqual(self.bound_on_waits(quiet, reloading), 0, "queries wait for a reload")
+        if FIGURES:
+            self.assertGreaterEqual(self.bound_on_waits(quiet, reloading), 0, "queries wait for a reload")
 
     def bound_on_waits(self, quiet, reloading):
         """Below zero if queries wait too long for reloads.

@@ -4,8 +4,8 @@ import contextlib
 import socket
 import time
 
-from common import SystemTest
-from daemon import PATIENCE, SANITIZED, Daemon, rule
+from common import SystemTest, report
+from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, rule, wait_until
 from fleet import free_port_pair, make_keys
 from leases import LeaseDaemon, resource
 
@@ -130,7 +130,7 @@ class Crowd(SystemTest):
             self.crowd(stack, 400, socket.AF_INET, ("127.0.0.1", daemon.http_port))
             for _ in range(20):
                 self.assertTrue(self.ask_http(path).startswith(b"HTTP/1.1 204"))
-            self.assertGreater(daemon.stats()["connections_crowded"], 100)
+            wait_until(lambda: daemon.stats()["connections_crowded"] > 100, "a part of the crowd is turned away")
 
     def test_strangers_at_the_port_between_hosts_leave_queries_and_commands_their_descriptors(self):
         with contextlib.ExitStack() as stack:
@@ -144,7 +144,7 @@ class Crowd(SystemTest):
             daemon = stack.enter_context(Daemon(rule(burst=1000), open_files=300, peers=peers))
             for i in range(600):
                 self.crowd(stack, 1, socket.AF_INET, ("127.0.0.1", port))
-            time.sleep(0.2)
+            wait_until(lambda: daemon.stats()["connections_strangers"] > 300, "most of the strangers are turned away")
             before = cpu_seconds(daemon.pid)
             began = time.monotonic()
             for _ in range(24):
@@ -152,9 +152,11 @@ class Crowd(SystemTest):
                 self.assertIn("uptime", daemon.admin("stats"))
                 time.sleep(0.05)
             used = (cpu_seconds(daemon.pid) - before) / (time.monotonic() - began)
-            self.assertGreater(daemon.stats()["connections_strangers"], 300)
+            report(f"questions beside strangers took {used:.3f} of a core")
+            if FIGURES:
+                self.assertLess(used, 0.15, "of a core, with the questions above")
             if not SANITIZED:
-                self.assertLess(used, 0.15, "of a core, with the questions above; spinning takes more than half")
+                self.assertLess(used, 0.7, "it spins")
 
 
 def cpu_seconds(pid):
