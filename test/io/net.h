@@ -181,7 +181,7 @@ class Node {
 
 // Lets the hosts go on until `done`, at most as long as `limit`. How long it took, or none.
 inline std::optional<Duration> Until(const std::vector<Node*>& nodes, const std::function<bool()>& done,
-                                     Duration limit = seconds(20)) {
+                                     Duration limit = seconds(60)) {
   const Instant from = Now();
   while (Now() - from < limit) {
     for (Node* node : nodes) {

@@ -122,7 +122,7 @@ Resolver Make(const NameServer& server, Duration every = milliseconds(50)) {
 }
 
 // Runs it until `done`, and says whether that came.
-bool Until(Resolver& resolver, const std::function<bool()>& done, Duration limit = seconds(10)) {
+bool Until(Resolver& resolver, const std::function<bool()>& done, Duration limit = seconds(60)) {
   const Instant from = Now();
   while (!done()) {
     if (Now() - from > limit) return false;
@@ -186,8 +186,7 @@ TEST_CASE("a lookup that fails keeps the last good answer and says so") {
   REQUIRE(Until(resolver, [&] { return !Texts(resolver).empty(); }));
   for (const auto mood : {NameServer::Mood::kFails, NameServer::Mood::kSilent}) {
     server.mood = mood;
-    REQUIRE(Until(
-        resolver, [&] { return !resolver.Failures().empty(); }, seconds(20)));
+    REQUIRE(Until(resolver, [&] { return !resolver.Failures().empty(); }));
     CHECK(resolver.Failures()[0].entry == "tcp://web.example:7314");
     CHECK_FALSE(resolver.Failures()[0].nothing_known);
     CHECK(Texts(resolver) == List{"127.0.0.2:7314"});
