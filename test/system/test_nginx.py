@@ -9,7 +9,7 @@ import time
 
 from common import SystemTest
 from daemon import PATIENCE, fresh_directory, rule, run, wait_until
-from webserver import NGINX_MODULE, SLACK, Load, Nginx, open_daemon, stopped
+from webserver import NGINX_MODULE, SLACK, Load, Nginx, open_daemon, stopped, waited
 
 TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 
@@ -178,10 +178,11 @@ class Failures(NginxTest):
         with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:
             self.assertEqual(server.statuses(2, "/?tag=a"), [200, 429])
             daemon.kill()
+            begin = time.monotonic()
             responses = [server.get("/?tag=a") for _ in range(300)]
             self.assert_all_served_in_time(responses)
             self.assertLessEqual({line[1] for line in server.access()[2:]}, {"OPEN_ERROR", "OPEN_BACKOFF"})
-            self.assertLess(server.log.count("cannot be reached"), 20)
+            self.assertLess(server.log.count("cannot be reached"), 20 + time.monotonic() - begin)
             daemon.start()
             self.wait_throttled(server, "/?tag=a")
             self.assertIn("answers again", server.log)
@@ -191,15 +192,13 @@ class Failures(NginxTest):
             self.wait_throttled(server, "/?tag=a")
             before = len(server.access())
             with stopped(daemon):
-                begin = time.monotonic()
                 responses = [server.get("/?tag=a") for _ in range(300)]
-                took = time.monotonic() - begin
                 with Load(server, 8, "/?tag=a") as load:
                     time.sleep(1)
             self.assertEqual(load.failures, [])
             self.assert_all_served_in_time(responses + load.responses)
-            self.assertGreater(max(response.seconds for response in responses), TIMEOUT_S * 0.9)
-            self.assertLess(took, 300 * TIMEOUT_S / 2)
+            self.assertGreater(waited(responses, TIMEOUT_S), 0)
+            self.assertLess(waited(responses, TIMEOUT_S), 150)
             self.assertLessEqual({line[1] for line in server.access()[before:]}, {"OPEN_TIMEOUT", "OPEN_BACKOFF"})
             self.wait_throttled(server, "/?tag=a")
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import re
-import time
 
 from common import SystemTest
 from daemon import rule, wait_until
@@ -158,14 +157,13 @@ class Recipes(SystemTest):
         for name, recipe in PAUSING.items():
             with self.subTest(name), open_http_daemon(rule(burst=1)) as daemon, recipe(daemon, patient=False) as server:
                 self.wait_throttled(server)
+                before = daemon.stats()["queries"]
                 with stopped(daemon):
-                    begin = time.monotonic()
                     responses = [server.get() for _ in range(200)]
-                    took = time.monotonic() - begin
                 self.assertEqual({response.status for response in responses}, {200})
                 self.assertLess(max(response.seconds for response in responses), TIMEOUT_S + SLACK)
-                self.assertLess(took, 3 * SLACK)
-                self.wait_throttled(server)
+                self.wait_throttled(server)    # the daemon has heard what it was asked meanwhile
+                self.assertLess(daemon.stats()["queries"] - before, 100)
 
     def test_a_restart_goes_unnoticed(self):
         for name, recipe in SERVERS.items():
