@@ -11,17 +11,10 @@ import urllib.error
 import urllib.request
 
 from daemon import PATIENCE, fresh_directory, wait_until
+from fleet import free_port_pair
 
 AVAILABLE = shutil.which("etcd") is not None
 WHY_NOT = "etcd is not installed (package etcd-server)"
-
-
-def free_ports(count):
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
 
 
 class Member:
@@ -68,7 +61,8 @@ class Member:
 class Etcd:
     def __init__(self, size=3):
         self.directory = fresh_directory()    # in memory: it waits for every write to be on disk
-        ports = free_ports(2 * size)
+        # None that an outgoing connection may take, also while a member is dead.
+        ports = [port for first in [free_port_pair() for _ in range(size)] for port in (first, first + 1)]
         names = [f"m{i}" for i in range(size)]
         cluster = ",".join(f"{n}=http://127.0.0.1:{p}" for n, p in zip(names, ports[size:]))
         self.members = [Member(self.directory, n, ports[i], ports[size + i], cluster) for i, n in enumerate(names)]

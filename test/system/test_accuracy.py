@@ -127,34 +127,36 @@ class Accuracy(ParallelTest):
 
     def test_a_certificate_tells_what_two_daemons_served_beyond_the_limit(self):
         """In stats, why, show, the metrics and the log."""
-        with Fleet(rule(name="r", burst=10, share="debit", tolerance=20), hosts=2, period="1s") as hosts:
-            wait_all_hear(hosts)
-            self.assertEqual(hosts[0].admin_json("stats")["accuracy"][0]["over"], 0)
-            for host in hosts:
-                self.assertEqual(host.served("C", 10), 10)
+        for _ in range(6):    # fleets, until no report crosses between the two hosts, as one may where a host is held up
+            with Fleet(rule(name="r", burst=10, share="debit", tolerance=20), hosts=2, period="1s") as hosts:
+                wait_all_hear(hosts)
+                self.assertEqual(hosts[0].admin_json("stats")["accuracy"][0]["over"], 0)
+                if [host.served("C", 10) for host in hosts] == [10, 10]:
+                    return self.check_certificates(hosts)
+        self.fail("a report has crossed each time")
 
-            def certificate(host):
-                return host.admin_json("stats")["accuracy"][0]
-            for host in hosts:
-                wait_until(lambda: certificate(host)["over"] > 9, "what the other served is seen")
-                row = certificate(host)
-                # Of 20 that were served 10 were too many, and one bucket would have served 10.
-                self.assertLess(row["over"], 10.1)
-                self.assertAlmostEqual(row["over_percent"], 100, delta=5)
-                self.assertAlmostEqual(row["debt"], 10, delta=0.1)
-                self.assertGreaterEqual(row["bound"], row["debt"] - 0.01)
-                self.assertLess(row["bound"], 11)    # a burst, and hardly any refill
-                self.assertTrue(row["alert"])
-                self.assertEqual(host.stats()["accuracy_alerts"], 1)
-                self.assertEqual(host.admin_json("stats")["accuracy_hottest"][0]["tag"], "C")
-                wait_until(lambda: "over-admitted in the last minute, more than tolerance = 20" in host.log, "the alert")
-                other = next(h for h in hosts if h is not host)
-                why = " ".join(host.admin_json("why C")["steps"])
-                self.assertRegex(why, f'share = "debit", heard: {other.name} [0-9.]+ s ago, with hits [0-9.]+ s old')
-                self.assertRegex(why, r"2 hosts serve at most 10\.?[0-9]* tokens above burst \+ rate x time")
-                self.assertRegex(why, r"Of this tag (9|10)\.[0-9] tokens were over-")
-                self.assertFalse(host.admin_json("show C")["watched"])
-                self.assertRegex(host.admin("metrics"), r'(?m)^dthrottled_accuracy_over_ratio\{rule="r"\} (1|0\.9)')
+    def check_certificates(self, hosts):
+        def certificate(host):
+            return host.admin_json("stats")["accuracy"][0]
+        for host in hosts:
+            wait_until(lambda: certificate(host)["over"] > 9, "what the other served is seen")
+            row = certificate(host)
+            # Of 20 that were served 10 were too many, and one bucket would have served 10.
+            self.assertLess(row["over"], 10.1)
+            self.assertAlmostEqual(row["over_percent"], 100, delta=5)
+            self.assertAlmostEqual(row["debt"], 10, delta=0.1)
+            self.assertGreaterEqual(row["bound"], row["debt"] - 0.01)
+            self.assertLess(row["bound"], 11)    # a burst, and hardly any refill
+            wait_until(lambda: certificate(host)["alert"] and host.stats()["accuracy_alerts"] == 1, "one alert is counted")
+            self.assertEqual(host.admin_json("stats")["accuracy_hottest"][0]["tag"], "C")
+            wait_until(lambda: "over-admitted in the last minute, more than tolerance = 20" in host.log, "the alert")
+            other = next(h for h in hosts if h is not host)
+            why = " ".join(host.admin_json("why C")["steps"])
+            self.assertRegex(why, f'share = "debit", heard: {other.name} [0-9.]+ s ago, with hits [0-9.]+ s old')
+            self.assertRegex(why, r"2 hosts serve at most 10\.?[0-9]* tokens above burst \+ rate x time")
+            self.assertRegex(why, r"Of this tag (9|10)\.[0-9] tokens were over-")
+            self.assertFalse(host.admin_json("show C")["watched"])
+            self.assertRegex(host.admin("metrics"), r'(?m)^dthrottled_accuracy_over_ratio\{rule="r"\} (1|0\.9)')
 
     def test_what_is_foretold_of_a_tag_is_shown(self):
         with Fleet(rule(burst=40, rate=20, share="forecast"), hosts=2, period="500ms") as hosts:
@@ -168,7 +170,8 @@ class Accuracy(ParallelTest):
             shown = wait_until(foretold, "both say how much they are asked for")
             self.assertLessEqual(shown["earns"], 1)
             self.assertLessEqual(shown["believed_level"], 40)
-            self.assertIn("It is foretold: asked for ", " ".join(hosts[0].admin_json("why C")["steps"]))
+            wait_until(lambda: foretold() and "It is foretold: asked for " in " ".join(hosts[0].admin_json("why C")["steps"]),
+                       "it is said why")
 
 
 if __name__ == "__main__":

@@ -520,9 +520,10 @@ class Hostile(ParallelTest):
                     with contextlib.closing(listener.accept()[0]) as sock, contextlib.suppress(OSError):
                         self.send_endless(a, self.greet(sock, b"ROUTER"))
                     time.sleep(0.3)
-                    if a.stats()["peer_endless"] == 1:
+                    if a.stats()["peer_endless"] > 0:
                         break
-                self.assertEqual(a.stats()["peer_endless"], 1)
+                # Two, if the first was counted later than that.
+                self.assertIn(a.stats()["peer_endless"], (1, 2))
                 self.check_memory_returned(a, before)
 
     def check_endless(self, host, sock, count, parts=b"\x01\x00" * 4096):

@@ -160,7 +160,7 @@ class RealClients(SystemTest):
         script = """
 import redis, sys
 port, path = int(sys.argv[1]), sys.argv[2]
-r = redis.Redis(port=port, client_name="tests", socket_timeout=15)
+r = redis.Redis(port=port, client_name="tests", socket_timeout=60)
 assert r.ping()
 assert r.execute_command("CL.THROTTLE", "user123", 15, 30, 60) == [0, 16, 15, -1, 2]
 pipe = r.pipeline(transaction=False)

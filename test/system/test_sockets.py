@@ -261,12 +261,12 @@ class Stop(SystemTest):
                     sock.send(b"C\n" * 10_000)
             daemon.signal(signal.SIGTERM)
             try:
-                self.assertEqual(daemon.process.wait(6), 0)
+                self.assertEqual(daemon.process.wait(PATIENCE), 0)
             except subprocess.TimeoutExpired:
                 self.fail("it does not leave")
 
     def test_open_connections_that_ask_nothing_do_not_delay_the_end(self):
         with Daemon(rule()) as daemon, daemon.connect(), daemon.connect(tcp=True), daemon.admin_session():
             daemon.signal(signal.SIGINT)    # is as good
-            self.assertEqual(daemon.process.wait(1.5 if PATIENCE < 20 else PATIENCE), 0)
+            self.assertEqual(daemon.process.wait(PATIENCE), 0)
             daemon.wait_log("SIGINT")
