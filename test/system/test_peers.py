@@ -127,7 +127,7 @@ class Restarts(ParallelTest):
     """A host that comes back has what it had, what the others did meanwhile, and nothing twice."""
 
     def restart(self, end, keep_table):
-        with Fleet(rule(burst=BURST)) as (a, b):
+        with Fleet(rule(burst=BURST), period="1s") as (a, b):
             wait_all_hear((a, b))
             ledger = Ledger()
             ledger.serve(a, "C", 100)
@@ -136,6 +136,9 @@ class Restarts(ParallelTest):
             ledger.settle((a, b), quiet=0.3)
             for host, other in ((a, b), (b, a)):
                 if keep_table or end == "stop":
+                    # What has just been collected for a report is in no table, and on no wire for a moment.
+                    sent = host.stats()["reports_sent"]
+                    wait_until(lambda: host.stats()["reports_sent"] > sent, "a report goes out")
                     ledger.serve(host, "last", 7)    # no report of it has gone out by itself
                 if end == "stop":
                     host.stop()
