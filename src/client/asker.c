@@ -5,7 +5,7 @@
 /* ---- Rings ---- */
 
 #define QUESTION_AT(link, member) \
-  ((struct dthrottle_question*)(void*)((char*)(link)-offsetof(struct dthrottle_question, member)))
+  ((struct dthrottle_pending*)(void*)((char*)(link)-offsetof(struct dthrottle_pending, member)))
 
 static void make_ring(struct dthrottle_link* link) {
   link->next = link->previous = link;
@@ -24,16 +24,16 @@ static void take_out(struct dthrottle_link* link) {
   make_ring(link);
 }
 
-static struct dthrottle_question* first_of(const struct dthrottle_line* line) {
+static struct dthrottle_pending* first_of(const struct dthrottle_line* line) {
   return line->questions.next == &line->questions ? NULL : QUESTION_AT(line->questions.next, place);
 }
 
-static struct dthrottle_question* next_of(const struct dthrottle_question* question) {
+static struct dthrottle_pending* next_of(const struct dthrottle_pending* question) {
   return question->place.next == &question->line->questions ? NULL : QUESTION_AT(question->place.next, place);
 }
 
 /* Deadlines are seldom out of order: the search from the end is short. */
-static void insert_due(struct dthrottle_asker* asker, struct dthrottle_question* question) {
+static void insert_due(struct dthrottle_asker* asker, struct dthrottle_pending* question) {
   struct dthrottle_link* at = &asker->dues;
   while (at->previous != &asker->dues && QUESTION_AT(at->previous, due)->deadline > question->deadline) {
     at = at->previous;
@@ -73,7 +73,7 @@ static bool count_failure(struct dthrottle_asker* asker, int64_t began, int64_t 
 /* ---- Questions ---- */
 
 /* Moves a question from its line to those that are back. */
-static void bring_back(struct dthrottle_asker* asker, struct dthrottle_question* question,
+static void bring_back(struct dthrottle_asker* asker, struct dthrottle_pending* question,
                        enum dthrottle_verdict outcome) {
   if (question->line->writing == question) question->line->writing = next_of(question);
   take_out(&question->place);
@@ -86,9 +86,9 @@ static void bring_back(struct dthrottle_asker* asker, struct dthrottle_question*
 }
 
 /* Leaves the answers that are still to come to the question behind it, or to the end of the line. */
-static void leave_answers(struct dthrottle_question* question) {
+static void leave_answers(struct dthrottle_pending* question) {
   struct dthrottle_line* const line = question->line;
-  struct dthrottle_question* const next = next_of(question);
+  struct dthrottle_pending* const next = next_of(question);
   const size_t to_come = question->written_tags - question->answered;
   *(next != NULL ? &next->skip : &line->skip) += question->skip + to_come;
   line->waiting += to_come;
@@ -96,7 +96,7 @@ static void leave_answers(struct dthrottle_question* question) {
 }
 
 static void bring_back_answered(struct dthrottle_asker* asker, struct dthrottle_line* line) {
-  for (struct dthrottle_question* first;
+  for (struct dthrottle_pending* first;
        (first = first_of(line)) != NULL && first->skip == 0 && first->answered == first->count;) {
     line->waiting--;
     line->proven = true;
@@ -107,7 +107,7 @@ static void bring_back_answered(struct dthrottle_asker* asker, struct dthrottle_
 
 /* False: nobody has asked. */
 static bool take_verdict(struct dthrottle_asker* asker, struct dthrottle_line* line, enum dthrottle_verdict verdict) {
-  struct dthrottle_question* const first = first_of(line);
+  struct dthrottle_pending* const first = first_of(line);
   size_t* const skip = first != NULL ? &first->skip : &line->skip;
   if (*skip > 0) {
     --*skip;
@@ -128,11 +128,11 @@ static void clear_line(struct dthrottle_line* line) {
   line->open = line->proven = false;
   line->waiting = line->skip = 0;
   line->writing = NULL;
-  line->out_begin = line->out_end = 0;
+  line->out_begin = line->out_end = line->in_bytes = 0;
   memset(&line->reader, 0, sizeof line->reader);
 }
 
-static size_t bytes_of_tag(const struct dthrottle_question* question, size_t index) {
+static size_t bytes_of_tag(const struct dthrottle_pending* question, size_t index) {
   return question->tag_bytes != NULL ? question->tag_bytes[index] : strlen(question->tags[index]);
 }
 
@@ -153,7 +153,7 @@ static struct dthrottle_line* choose_line(const struct dthrottle_asker* asker) {
 }
 
 /* Copies up to `bytes` of the tag that is being written, and LF if that was all. False: the buffer is full. */
-static bool write_tag(struct dthrottle_line* line, struct dthrottle_question* question, size_t tag_bytes) {
+static bool write_tag(struct dthrottle_line* line, struct dthrottle_pending* question, size_t tag_bytes) {
   const char* const tag = question->tags[question->written_tags] + question->written_bytes;
   const size_t left = tag_bytes - question->written_bytes, room = line->out_room - line->out_end;
   const size_t bytes = left < room ? left : room;
@@ -175,7 +175,7 @@ static bool write_tag(struct dthrottle_line* line, struct dthrottle_question* qu
 /* Fills the buffer with whole tags. Only a tag that is longer than the buffer goes through in pieces. */
 static void fill(struct dthrottle_line* line) {
   while (line->writing != NULL) {
-    struct dthrottle_question* const question = line->writing;
+    struct dthrottle_pending* const question = line->writing;
     if (question->written_tags == question->count) {
       line->writing = next_of(question);
       continue;
@@ -221,10 +221,11 @@ void dthrottle_asker_init(struct dthrottle_asker* asker, const struct dthrottle_
     make_ring(&line->questions);
     line->out = options->buffers + i * options->buffer_bytes;
     line->out_room = options->buffer_bytes;
+    line->in = options->answers != NULL ? options->answers + i * DTHROTTLE_ANSWER_LINE_BYTES : NULL;
   }
 }
 
-enum dthrottle_asked dthrottle_asker_ask(struct dthrottle_asker* asker, struct dthrottle_question* question,
+enum dthrottle_asked dthrottle_asker_ask(struct dthrottle_asker* asker, struct dthrottle_pending* question,
                                          int64_t now) {
   if (backs_off(asker, now)) return DTHROTTLE_PAUSED;
   struct dthrottle_line* const line = choose_line(asker);
@@ -256,7 +257,7 @@ void dthrottle_asker_ended(struct dthrottle_asker* asker, struct dthrottle_line*
   clear_line(line);
   if (why == DTHROTTLE_BAD_ANSWER && first_of(line) == NULL) count_failure(asker, now, now);
   for (struct dthrottle_link *at = line->questions.next, *next; at != &line->questions; at = next) {
-    struct dthrottle_question* const question = QUESTION_AT(at, place);
+    struct dthrottle_pending* const question = QUESTION_AT(at, place);
     next = at->next;
     question->skip = 0;
     if (again && !question->retried && question->answered == 0) {
@@ -273,7 +274,7 @@ void dthrottle_asker_ended(struct dthrottle_asker* asker, struct dthrottle_line*
   fill(line);
 }
 
-bool dthrottle_asker_heard(struct dthrottle_asker* asker, struct dthrottle_line* line, const char* data, size_t bytes) {
+static bool hear_verdicts(struct dthrottle_asker* asker, struct dthrottle_line* line, const char* data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) {
     switch (dthrottle_read_verdict(&line->reader, data[i])) {
       case DTHROTTLE_READ_MORE:
@@ -291,13 +292,46 @@ bool dthrottle_asker_heard(struct dthrottle_asker* asker, struct dthrottle_line*
   return true;
 }
 
+/* The line of an answer has come. False: it answers nothing that was asked. */
+static bool take_answer(struct dthrottle_asker* asker, struct dthrottle_line* line) {
+  const struct dthrottle_pending* const first = first_of(line);
+  enum dthrottle_verdict verdict = DTHROTTLE_SERVE;
+  if (first != NULL && first->skip == 0 && first->answered < first->written_tags &&
+      !dthrottle_read_answer(first->tags[0], bytes_of_tag(first, 0), line->in, line->in_bytes, &verdict,
+                             first->answer)) {
+    return false;
+  }
+  return take_verdict(asker, line, verdict);
+}
+
+static bool hear_answers(struct dthrottle_asker* asker, struct dthrottle_line* line, const char* data, size_t bytes) {
+  while (bytes > 0) {
+    const char* const lf = memchr(data, '\n', bytes);
+    const size_t piece = lf != NULL ? (size_t)(lf - data) : bytes;
+    if (piece > DTHROTTLE_ANSWER_LINE_BYTES - line->in_bytes) return false;
+    memcpy(line->in + line->in_bytes, data, piece);
+    line->in_bytes += piece;
+    if (lf == NULL) return true;
+    if (!take_answer(asker, line)) return false;
+    line->in_bytes = 0;
+    data += piece + 1;
+    bytes -= piece + 1;
+  }
+  return true;
+}
+
+bool dthrottle_asker_heard(struct dthrottle_asker* asker, struct dthrottle_line* line, const char* data, size_t bytes) {
+  return asker->options.answers != NULL ? hear_answers(asker, line, data, bytes)
+                                        : hear_verdicts(asker, line, data, bytes);
+}
+
 int64_t dthrottle_asker_next_deadline(const struct dthrottle_asker* asker) {
   return asker->dues.next == &asker->dues ? DTHROTTLE_NEVER : QUESTION_AT(asker->dues.next, due)->deadline;
 }
 
 struct dthrottle_line* dthrottle_asker_tick(struct dthrottle_asker* asker, int64_t now) {
   while (dthrottle_asker_next_deadline(asker) <= now) {
-    struct dthrottle_question* const question = QUESTION_AT(asker->dues.next, due);
+    struct dthrottle_pending* const question = QUESTION_AT(asker->dues.next, due);
     struct dthrottle_line* const line = question->line;
     const bool counts = count_failure(asker, question->begin, now);
     if (!line->open || question->written_bytes > 0 || (counts && asker->failures > 1)) {
@@ -310,14 +344,14 @@ struct dthrottle_line* dthrottle_asker_tick(struct dthrottle_asker* asker, int64
   return NULL;
 }
 
-struct dthrottle_question* dthrottle_asker_next_back(struct dthrottle_asker* asker) {
+struct dthrottle_pending* dthrottle_asker_next_back(struct dthrottle_asker* asker) {
   if (asker->backs.next == &asker->backs) return NULL;
-  struct dthrottle_question* const question = QUESTION_AT(asker->backs.next, place);
+  struct dthrottle_pending* const question = QUESTION_AT(asker->backs.next, place);
   take_out(&question->place);
   return question;
 }
 
-void dthrottle_asker_forget(struct dthrottle_asker* asker, struct dthrottle_question* question) {
+void dthrottle_asker_forget(struct dthrottle_asker* asker, struct dthrottle_pending* question) {
   if (question->line != NULL) {
     leave_answers(question);
     bring_back(asker, question, DTHROTTLE_TIMED_OUT);

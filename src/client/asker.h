@@ -8,6 +8,9 @@
  * It fails open. After a failure nothing is asked for a pause, then one question finds out whether the daemon is back;
  * the pause doubles with each failure. A dead daemon costs nothing, one that hangs costs a deadline now and then.
  *
+ * It speaks the query protocol or the ask protocol. Either way it sends lines and gets an answer for each; only what an
+ * answer says differs.
+ *
  * Instants are monotonic nanoseconds. Functions of an asker need the asker for themselves; functions of a line need
  * only that line, so a thread may use them without a lock while it has the only question there.
  */
@@ -20,6 +23,7 @@
 
 #include "answers.h"
 #include "dthrottle.h"
+#include "question.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,13 +36,15 @@ struct dthrottle_link {
   struct dthrottle_link *next, *previous;
 };
 
-/* One or more tags that are asked for together, on one line. */
-struct dthrottle_question {
+/* A question on its way: one or more tags that are asked for together on one line; by the ask protocol, one line of
+ * question.h stands for the tag. */
+struct dthrottle_pending {
   /* The caller's. All of it lives until the question is back or forgotten. */
   const char* const* tags; /* LF anywhere and CR at the end are sent as '_' */
   const size_t* tag_bytes; /* NULL: each tag ends in NUL */
   size_t count;
   enum dthrottle_verdict* verdicts; /* as many as are `answered` are written */
+  dthrottle_answer* answer;         /* by the ask protocol: written when a verdict is */
   int64_t deadline;                 /* a tick gives it up */
 
   /* The asker's. */
@@ -59,10 +65,12 @@ struct dthrottle_line {
   size_t waiting; /* questions, and answers to drop */
   size_t skip;    /* answers to drop behind those of the last question */
   struct dthrottle_link questions;
-  struct dthrottle_question* writing; /* the first that is not wholly in the buffer */
+  struct dthrottle_pending* writing; /* the first that is not wholly in the buffer */
   char* out;
   size_t out_room, out_begin, out_end;
   struct dthrottle_verdict_reader reader;
+  char* in; /* by the ask protocol: what has come of an answer */
+  size_t in_bytes;
   union {
     int fd;
     void* connection;
@@ -79,15 +87,17 @@ struct dthrottle_asker_options {
   size_t waiting_max;               /* on one line */
   int64_t backoff_min, backoff_max; /* ns, at least 1 */
   uint64_t chance;                  /* seed */
+  char*
+      answers; /* NULL: by the query protocol. Else by the ask protocol: line_count times DTHROTTLE_ANSWER_LINE_BYTES */
 };
 
 struct dthrottle_asker {
   struct dthrottle_asker_options options;
   struct dthrottle_link backs, dues;
-  unsigned failures;                /* in a row */
-  int64_t failed_at;                /* the last of them */
-  int64_t pause;                    /* after it; nothing is asked before failed_at + pause */
-  struct dthrottle_question* probe; /* finds out whether the daemon is back */
+  unsigned failures;               /* in a row */
+  int64_t failed_at;               /* the last of them */
+  int64_t pause;                   /* after it; nothing is asked before failed_at + pause */
+  struct dthrottle_pending* probe; /* finds out whether the daemon is back */
   uint64_t chance;
 };
 
@@ -102,7 +112,7 @@ void dthrottle_asker_init(struct dthrottle_asker* asker, const struct dthrottle_
 
 /* Puts the question on a line: one on which little waits, else one that is not connected yet, else the one on which
  * least waits. */
-enum dthrottle_asked dthrottle_asker_ask(struct dthrottle_asker* asker, struct dthrottle_question* question,
+enum dthrottle_asked dthrottle_asker_ask(struct dthrottle_asker* asker, struct dthrottle_pending* question,
                                          int64_t now);
 
 /* The line is connected. A question without tags is back by that. */
@@ -126,11 +136,11 @@ int64_t dthrottle_asker_next_deadline(const struct dthrottle_asker* asker);
 struct dthrottle_line* dthrottle_asker_tick(struct dthrottle_asker* asker, int64_t now);
 
 /* The next question that is back, in the order in which they came back; NULL: none. */
-struct dthrottle_question* dthrottle_asker_next_back(struct dthrottle_asker* asker);
+struct dthrottle_pending* dthrottle_asker_next_back(struct dthrottle_asker* asker);
 
 /* Knows the question no more, whether it waits, is back or was never asked. REQUIRES: none of its tags is as long as
  * the buffer of a line, so that all of a tag is in the buffer or nothing. */
-void dthrottle_asker_forget(struct dthrottle_asker* asker, struct dthrottle_question* question);
+void dthrottle_asker_forget(struct dthrottle_asker* asker, struct dthrottle_pending* question);
 
 /* What is to be sent on the line; `bytes` 0: nothing. Valid until the next call for this line. */
 const char* dthrottle_line_output(struct dthrottle_line* line, size_t* bytes);

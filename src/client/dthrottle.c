@@ -39,14 +39,15 @@ struct dthrottle {
   pthread_mutex_t mutex; /* guards what follows */
   pthread_cond_t freed;  /* a line is free again, or asking has failed */
   struct dthrottle_asker asker;
-  char* buffers;
+  char* buffers;                 /* to send from */
+  char* answers;                 /* to hear answers to questions in; NULL: it asks for tags */
   struct dthrottle_line lines[]; /* skin.fd -1: no connection */
 };
 
 /* One call: what it asks, and where. */
 struct call {
   dthrottle* handle;
-  struct dthrottle_question question;
+  struct dthrottle_pending question;
   struct dthrottle_line* line; /* its own until the question is back */
 };
 
@@ -215,15 +216,19 @@ static unsigned or_default(unsigned value, unsigned otherwise) {
 /* Frees all of a handle that is not among the others. */
 static void free_handle(dthrottle* handle) {
   free(handle->buffers);
+  free(handle->answers);
   free(handle);
 }
 
 /* NULL with errno. */
-static dthrottle* make_handle(const char* address, const dthrottle_options* options, unsigned connections) {
+static dthrottle* make_handle(const char* address, const dthrottle_options* options, unsigned connections,
+                              bool asks_questions) {
   dthrottle* const handle = calloc(1, sizeof *handle + connections * sizeof handle->lines[0]);
   if (handle == NULL) return NULL;
   handle->buffers = malloc((size_t)connections * SEND_BYTES);
-  if (handle->buffers == NULL || !dthrottle_parse_endpoint(&handle->endpoint, address)) {
+  if (asks_questions) handle->answers = malloc((size_t)connections * DTHROTTLE_ANSWER_LINE_BYTES);
+  if (handle->buffers == NULL || (asks_questions && handle->answers == NULL) ||
+      !dthrottle_parse_endpoint(&handle->endpoint, address)) {
     const int error = errno;
     free_handle(handle);
     errno = error;
@@ -239,13 +244,14 @@ static dthrottle* make_handle(const char* address, const dthrottle_options* opti
       .backoff_min = or_default(options->backoff_min_ms, BACKOFF_MIN_DEFAULT_MS) * NS_PER_MS,
       .backoff_max = or_default(options->backoff_max_ms, BACKOFF_MAX_DEFAULT_MS) * NS_PER_MS,
       .chance = (uint64_t)dthrottle_now_ns() ^ (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)handle,
+      .answers = handle->answers,
   };
   dthrottle_asker_init(&handle->asker, &asker);
   for (unsigned i = 0; i < connections; i++) handle->lines[i].skin.fd = -1;
   return handle;
 }
 
-dthrottle* dthrottle_open(const char* address, const dthrottle_options* options) {
+static dthrottle* open_handle(const char* address, const dthrottle_options* options, bool asks_questions) {
   static const dthrottle_options defaults;
   const dthrottle_options* const given = options != NULL ? options : &defaults;
   const unsigned connections = or_default(given->connections_max, CONNECTIONS_DEFAULT);
@@ -253,7 +259,7 @@ dthrottle* dthrottle_open(const char* address, const dthrottle_options* options)
     errno = EINVAL;
     return NULL;
   }
-  dthrottle* const handle = make_handle(address != NULL ? address : DTHROTTLE_DEFAULT_ADDRESS, given, connections);
+  dthrottle* const handle = make_handle(address, given, connections, asks_questions);
   if (handle == NULL) return NULL;
   pthread_once(&handles_once, watch_forks);
   if (handles_error != 0) {
@@ -271,6 +277,14 @@ dthrottle* dthrottle_open(const char* address, const dthrottle_options* options)
   return handle;
 }
 
+dthrottle* dthrottle_open(const char* address, const dthrottle_options* options) {
+  return open_handle(address != NULL ? address : DTHROTTLE_DEFAULT_ADDRESS, options, false);
+}
+
+dthrottle* dthrottle_open_ask(const char* address, const dthrottle_options* options) {
+  return open_handle(address != NULL ? address : DTHROTTLE_DEFAULT_ASK_ADDRESS, options, true);
+}
+
 enum dthrottle_verdict dthrottle_connect(dthrottle* handle, int deadline_ms) {
   struct call call = {.handle = handle};
   return perform(&call, deadline_ms);
@@ -282,8 +296,29 @@ enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t 
       .handle = handle,
       .question = {.tags = &tag, .tag_bytes = &tag_bytes, .count = 1, .verdicts = &verdict},
   };
+  if (handle->answers != NULL) return DTHROTTLE_BAD_QUESTION;
   const enum dthrottle_verdict failure = perform(&call, deadline_ms);
   return failure != DTHROTTLE_SERVE ? failure : verdict;
+}
+
+enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
+                                              dthrottle_answer* answer, int deadline_ms) {
+  char text[DTHROTTLE_QUESTION_LINE_BYTES];
+  const char* const line = text;
+  size_t bytes = 0;
+  dthrottle_answer heard = {.reason = DTHROTTLE_REASON_NONE};
+  enum dthrottle_verdict verdict = DTHROTTLE_BAD_QUESTION;
+  struct call call = {
+      .handle = handle,
+      .question = {.tags = &line, .tag_bytes = &bytes, .count = 1, .verdicts = &verdict, .answer = &heard},
+  };
+  if (handle->answers != NULL && dthrottle_question_room(question) > 0) {
+    bytes = dthrottle_write_question(question, text);
+    const enum dthrottle_verdict failure = perform(&call, deadline_ms);
+    if (failure != DTHROTTLE_SERVE) verdict = failure;
+  }
+  if (answer != NULL) *answer = heard;
+  return verdict;
 }
 
 size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes, size_t count,
@@ -293,13 +328,14 @@ size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const siz
       .question = {.tags = tags, .tag_bytes = tag_bytes, .count = count, .verdicts = verdicts},
   };
   if (count == 0) return 0;
-  const enum dthrottle_verdict failure = perform(&call, deadline_ms);
+  const enum dthrottle_verdict failure = handle->answers != NULL ? DTHROTTLE_BAD_QUESTION : perform(&call, deadline_ms);
   for (size_t i = call.question.answered; i < count; i++) verdicts[i] = failure;
   return call.question.answered;
 }
 
 const char* dthrottle_verdict_name(enum dthrottle_verdict verdict) {
-  static const char* const names[] = {"serve", "throttle", "timed out", "unreachable", "bad answer", "backing off"};
+  static const char* const names[] = {"serve",      "throttle",    "timed out",   "unreachable",
+                                      "bad answer", "backing off", "bad question"};
   const size_t index = (size_t)verdict;
   return index < sizeof names / sizeof names[0] ? names[index] : "unknown";
 }

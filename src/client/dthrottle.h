@@ -11,6 +11,7 @@
 #define DTHROTTLE_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,17 +22,19 @@ extern "C" {
 #endif
 
 #define DTHROTTLE_DEFAULT_ADDRESS "unix:/run/dthrottle/query.sock"
+#define DTHROTTLE_DEFAULT_ASK_ADDRESS "unix:/run/dthrottle/ask.sock"
 
 typedef struct dthrottle dthrottle;
 
 enum dthrottle_verdict {
   DTHROTTLE_SERVE = 0,    /* the daemon says OK */
   DTHROTTLE_THROTTLE = 1, /* the daemon says NO */
-  /* Nobody has answered: serve. */
+  /* Nobody has decided: serve. */
   DTHROTTLE_TIMED_OUT = 2,   /* no answer before the deadline */
   DTHROTTLE_UNREACHABLE = 3, /* no connection, or it ended without an answer */
   DTHROTTLE_BAD_ANSWER = 4,  /* what answers is not dthrottled */
-  DTHROTTLE_BACKING_OFF = 5  /* not asked, because asking has failed a moment ago */
+  DTHROTTLE_BACKING_OFF = 5, /* not asked, because asking has failed a moment ago */
+  DTHROTTLE_BAD_QUESTION = 6 /* no question for this handle, or for this daemon; asking again will not help */
 };
 
 /* Zero stands for the default, so begin with `dthrottle_options options = {0}`. */
@@ -61,7 +64,72 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char
 DTHROTTLE_API size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes,
                                          size_t count, enum dthrottle_verdict* verdicts, int deadline_ms);
 
-/* "serve", "throttle", "timed out", "unreachable", "bad answer", "backing off". Never NULL. */
+/* ---- Questions about several tags ----
+ *
+ *   const dthrottle_tag tags[] = {{"user:alice", 10, 1, 0}, {"net:10.0.0.7", 12, 1, 0}};
+ *   dthrottle_question login = {0};
+ *   login.tags = tags, login.count = 2;
+ *   if (dthrottle_ask_question(throttle, &login, NULL, 20) == DTHROTTLE_THROTTLE) refuse();
+ *
+ * Either every tag has what it costs and pays, or no tag pays. The daemon answers them on a socket of their own,
+ * `ask.unix` or `ask.tcp` of its settings.
+ */
+
+#define DTHROTTLE_TAGS_MAX 16    /* of a question */
+#define DTHROTTLE_RULE_BYTES 65  /* of a rule's name, its NUL included */
+#define DTHROTTLE_UNLIMITED (-1) /* as `left`: nothing limits the tag */
+
+enum dthrottle_verb {
+  DTHROTTLE_TAKE = 0, /* spends what the tags cost, or nothing */
+  DTHROTTLE_PEEK = 1  /* what TAKE would be told now; nothing is spent */
+};
+
+typedef struct dthrottle_tag {
+  const char* text;  /* sent as a tag of dthrottle_ask is; without a byte it is sent as "_" */
+  size_t bytes;      /* cut behind its even part of an 8 KiB line, 499 at least; a blank counts 4 */
+  uint32_t cost;     /* tokens; 0 spends nothing and is refused only in debt */
+  uint32_t reserved; /* zero */
+} dthrottle_tag;
+
+/* Begin with `dthrottle_question question = {0}`. */
+typedef struct dthrottle_question {
+  enum dthrottle_verb verb;
+  const dthrottle_tag* tags; /* a tag that is named more than once pays the sum of its costs */
+  size_t count;              /* 1 to DTHROTTLE_TAGS_MAX */
+  uint64_t reserved[5];      /* zero */
+} dthrottle_question;
+
+/* Why a question is refused. */
+enum dthrottle_reason {
+  DTHROTTLE_REASON_NONE = 0,  /* it is not */
+  DTHROTTLE_REASON_LIMIT = 1, /* a tag has not enough tokens yet */
+  DTHROTTLE_REASON_NEVER = 2, /* a tag costs more than its bucket ever holds */
+  DTHROTTLE_REASON_SHED = 3   /* the host runs hot */
+};
+
+/* What the daemon says beside its verdict. All zero if nobody has answered. */
+typedef struct dthrottle_answer {
+  enum dthrottle_reason reason;
+  size_t refused;                   /* the place of the tag that refuses, among those of the question */
+  int64_t wait_ms;                  /* after which the same question may pass; 0 unless the reason is LIMIT */
+  int64_t left[DTHROTTLE_TAGS_MAX]; /* whole tokens of each tag, or UNLIMITED; of a refusal `refused` alone, else 0 */
+  char rule[DTHROTTLE_RULE_BYTES];  /* that refuses; "-" for an override of a tag that no rule fits */
+  uint64_t reserved[8];             /* written as zero */
+} dthrottle_answer;
+
+/* A handle for questions, as dthrottle_open makes one for tags. NULL is DTHROTTLE_DEFAULT_ASK_ADDRESS. Only
+ * dthrottle_ask_question asks on it: dthrottle_ask and dthrottle_ask_batch say BAD_QUESTION, as it does on a handle of
+ * dthrottle_open. */
+DTHROTTLE_API dthrottle* dthrottle_open_ask(const char* address, const dthrottle_options* options);
+
+/* Asks a question. Deadline and failures are those of dthrottle_ask. `answer` may be NULL. BAD_QUESTION: it has no tag,
+ * or more than DTHROTTLE_TAGS_MAX, or a verb that this library or the daemon does not know; nothing is spent. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
+                                                            dthrottle_answer* answer, int deadline_ms);
+
+/* ---- Both ---- */
+
+/* "serve", "throttle", "timed out", "unreachable", "bad answer", "backing off", "bad question". Never NULL. */
 DTHROTTLE_API const char* dthrottle_verdict_name(enum dthrottle_verdict verdict);
 
 /* Frees a handle that nobody uses any more. NULL is allowed. */

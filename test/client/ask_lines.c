@@ -1,7 +1,10 @@
 /* Asks for each line of standard input, over one handle, and prints the verdict and how many microseconds it took.
  *
- *   ask_lines ADDRESS DEADLINE_MS
+ *   ask_lines ADDRESS DEADLINE_MS              a line is a tag
+ *   ask_lines ADDRESS DEADLINE_MS questions    a line is "COST TAG [COST TAG]...", and what the answer says is printed
+ *                                              behind the microseconds: reason, refused, wait, rule, left of each tag
  */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,15 +18,42 @@ static double now_us(void) {
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
+/* Returns how many tags there are. */
+static size_t split(char* line, dthrottle_tag* tags) {
+  size_t count = 0;
+  for (char* cost = strtok(line, " \n"); cost != NULL && count < DTHROTTLE_TAGS_MAX; cost = strtok(NULL, " \n")) {
+    const char* const tag = strtok(NULL, " \n");
+    if (tag == NULL) exit(65);
+    const dthrottle_tag named = {tag, strlen(tag), (uint32_t)strtoul(cost, NULL, 10), 0};
+    tags[count++] = named;
+  }
+  return count;
+}
+
+static void print_answer(const dthrottle_answer* answer, size_t count) {
+  printf("/%d %zu %" PRId64 " %s", answer->reason, answer->refused, answer->wait_ms,
+         answer->rule[0] != '\0' ? answer->rule : "-");
+  for (size_t i = 0; i < count; i++) printf(" %" PRId64, answer->left[i]);
+}
+
 int main(int argc, char** argv) {
-  if (argc != 3) return 64;
-  dthrottle* const handle = dthrottle_open(argv[1], NULL);
+  const int questions = argc == 4 && strcmp(argv[3], "questions") == 0;
+  if (argc != 3 && !questions) return 64;
+  dthrottle* const handle = questions ? dthrottle_open_ask(argv[1], NULL) : dthrottle_open(argv[1], NULL);
+  const int deadline_ms = atoi(argv[2]);
   if (handle == NULL) return 64;
   char line[4096];
   while (fgets(line, sizeof line, stdin) != NULL) {
+    dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+    dthrottle_question question = {.tags = tags};
+    dthrottle_answer answer;
+    if (questions) question.count = split(line, tags);
     const double begin = now_us();
-    const enum dthrottle_verdict verdict = dthrottle_ask(handle, line, strcspn(line, "\n"), atoi(argv[2]));
-    printf("%s/%.0f\n", dthrottle_verdict_name(verdict), now_us() - begin);
+    const enum dthrottle_verdict verdict = questions ? dthrottle_ask_question(handle, &question, &answer, deadline_ms)
+                                                     : dthrottle_ask(handle, line, strcspn(line, "\n"), deadline_ms);
+    printf("%s/%.0f", dthrottle_verdict_name(verdict), now_us() - begin);
+    if (questions) print_answer(&answer, question.count);
+    printf("\n");
     fflush(stdout);
   }
   dthrottle_close(handle);

@@ -22,14 +22,25 @@ struct Shape {
   unsigned lines = 2;
   std::size_t deep = 3;
   std::size_t waiting_max = 8;
+  bool asks_questions = false;    // by the ask protocol
 };
 
 class Asker {
  public:
-  explicit Asker(Shape shape = {}) : lines_(shape.lines), buffers_(shape.lines * kBufferBytes) {
-    const dthrottle_asker_options options{lines_.data(), shape.lines, buffers_.data(),
-                                          kBufferBytes,  shape.deep,  shape.waiting_max,
-                                          10 * kMs,      5000 * kMs,  1};
+  explicit Asker(Shape shape = {})
+      : lines_(shape.lines),
+        buffers_(shape.lines * kBufferBytes),
+        answers_(shape.asks_questions ? shape.lines * DTHROTTLE_ANSWER_LINE_BYTES : 0) {
+    const dthrottle_asker_options options{lines_.data(),
+                                          shape.lines,
+                                          buffers_.data(),
+                                          kBufferBytes,
+                                          shape.deep,
+                                          shape.waiting_max,
+                                          10 * kMs,
+                                          5000 * kMs,
+                                          1,
+                                          shape.asks_questions ? answers_.data() : nullptr};
     dthrottle_asker_init(&asker_, &options);
   }
 
@@ -59,7 +70,7 @@ class Asker {
 
  private:
   std::vector<dthrottle_line> lines_;
-  std::vector<char> buffers_;
+  std::vector<char> buffers_, answers_;
   dthrottle_asker asker_{};
 };
 
@@ -76,24 +87,26 @@ class Question {
     question_.tag_bytes = bytes_.data();
     question_.count = tags_.size();
     question_.verdicts = verdicts.data();
+    question_.answer = &answer;
     question_.deadline = deadline;
   }
   explicit Question(std::string tag, std::int64_t deadline = DTHROTTLE_NEVER - 1)
       : Question(std::vector{std::move(tag)}, deadline) {}
   Question(const Question&) = delete;
 
-  dthrottle_question* get() { return &question_; }
-  dthrottle_question* operator->() { return &question_; }
+  dthrottle_pending* get() { return &question_; }
+  dthrottle_pending* operator->() { return &question_; }
   const std::vector<std::string>& tags() const { return tags_; }
 
  private:
   std::vector<std::string> tags_;
   std::vector<const char*> begins_;
   std::vector<std::size_t> bytes_;
-  dthrottle_question question_{};
+  dthrottle_pending question_{};
 
  public:
   std::vector<dthrottle_verdict> verdicts;
+  dthrottle_answer answer{};
 };
 
 dthrottle_asked Ask(Asker& asker, Question& question, std::int64_t now) {
@@ -370,6 +383,89 @@ TEST_CASE("what a connection has begun to say does not go on with the next one")
   CHECK(b.verdicts[0] == DTHROTTLE_SERVE);
 }
 
+TEST_CASE("answers to questions about several tags go to the questions in their order, wherever they are cut") {
+  Asker asker({.lines = 1, .asks_questions = true});
+  Question a("take 1 a 2 b"), b("peek 1 c");
+  dthrottle_line& line = asker.line(0);
+  for (Question* question : {&a, &b}) REQUIRE(Ask(asker, *question, 0) == DTHROTTLE_ASKED);
+  asker.Open(line);
+  CHECK(asker.Send(line) == "take 1 a 2 b\npeek 1 c\n");
+  const std::string said = "NO limit 20 1 rule b\nOK 5\n";
+  const std::size_t cut = GENERATE(std::size_t{0}, 1, 20, 21, 22, 25);
+  CHECK(asker.Hear(line, said.substr(0, cut)));
+  CHECK(asker.Hear(line, said.substr(cut)));
+  CHECK(dthrottle_asker_next_back(asker.get()) == a.get());
+  CHECK(dthrottle_asker_next_back(asker.get()) == b.get());
+  CHECK(a.verdicts[0] == DTHROTTLE_THROTTLE);
+  CHECK(a.answer.refused == 1);
+  CHECK(a.answer.wait_ms == 20);
+  CHECK(b.verdicts[0] == DTHROTTLE_SERVE);
+  CHECK(b.answer.left[0] == 5);
+  CHECK(line.waiting == 0);
+}
+
+TEST_CASE("an answer to a question that was given up is dropped, whatever it says and however much of it has come") {
+  Asker asker({.lines = 1, .asks_questions = true});
+  Question slow("take 1 slow", 20 * kMs), next("take 1 next", 900 * kMs);
+  REQUIRE(Ask(asker, slow, 0) == DTHROTTLE_ASKED);
+  dthrottle_line& line = asker.line(0);
+  asker.Open(line);
+  asker.Send(line);
+  const std::string late = GENERATE("NO limit 2000 0 rule slow\n", "ERR what\n", "OK 1 2 3\n");
+  const std::size_t begun = GENERATE(0, 4);
+  REQUIRE(asker.Hear(line, late.substr(0, begun)));
+  REQUIRE(dthrottle_asker_tick(asker.get(), 20 * kMs) == nullptr);
+  REQUIRE(dthrottle_asker_next_back(asker.get()) == slow.get());
+  REQUIRE(Ask(asker, next, 40 * kMs) == DTHROTTLE_ASKED);
+  asker.Send(line);
+  REQUIRE(asker.Hear(line, late.substr(begun) + "OK 7\n"));
+  CHECK(next.verdicts[0] == DTHROTTLE_SERVE);
+  CHECK(next.answer.left[0] == 7);
+  CHECK(slow.answer.wait_ms == 0);
+}
+
+TEST_CASE("what is no answer to a question, or was not asked for, or has no end, is refused") {
+  const std::string endless(DTHROTTLE_ANSWER_LINE_BYTES + 1, 'O');
+  for (const std::string& said : {std::string("OK\n"), std::string("NO\n"), std::string("OK 1\nOK 1\n"), endless}) {
+    INFO(said.substr(0, 20));
+    Asker asker({.lines = 1, .asks_questions = true});
+    Question a("take 1 a");
+    REQUIRE(Ask(asker, a, 0) == DTHROTTLE_ASKED);
+    dthrottle_line& line = *a->line;
+    asker.Open(line);
+    asker.Send(line);
+    CHECK_FALSE(asker.Hear(line, said));
+  }
+}
+
+TEST_CASE("no part of an answer goes on with the next connection") {
+  Asker asker({.lines = 1, .asks_questions = true});
+  Question a("take 1 a"), b("take 1 b");
+  dthrottle_line& line = asker.line(0);
+  for (Question* question : {&a, &b}) REQUIRE(Ask(asker, *question, 0) == DTHROTTLE_ASKED);
+  asker.Open(line);
+  asker.Send(line);
+  REQUIRE(asker.Hear(line, "OK 1\nNO lim"));
+  asker.End(line, DTHROTTLE_UNREACHABLE, 1);
+  asker.Open(line);
+  CHECK(asker.Send(line) == "take 1 b\n");
+  REQUIRE(asker.Hear(line, "OK 2\n"));
+  CHECK(b.verdicts[0] == DTHROTTLE_SERVE);
+  CHECK(b.answer.left[0] == 2);
+}
+
+TEST_CASE("a daemon that does not know a question has answered it, which is no failure") {
+  Asker asker({.lines = 1, .asks_questions = true});
+  Question a("take 1 a");
+  REQUIRE(Ask(asker, a, 0) == DTHROTTLE_ASKED);
+  asker.Open(asker.line(0));
+  asker.Send(asker.line(0));
+  REQUIRE(asker.Hear(asker.line(0), "ERR what\n"));
+  CHECK(a->outcome == DTHROTTLE_SERVE);
+  CHECK(a.verdicts[0] == DTHROTTLE_BAD_QUESTION);
+  CHECK(asker.get()->failures == 0);
+}
+
 TEST_CASE("deadlines come in their order, whatever the order of the questions") {
   Asker asker({.lines = 1});
   Question late("late", 30), soon("soon", 10), middle("middle", 20);
@@ -458,7 +554,7 @@ class World {
       ++paused;
       return;
     }
-    dthrottle_question* const key = question->get();
+    dthrottle_pending* const key = question->get();
     questions_.emplace(key, std::move(question));
     Connect();
   }
@@ -516,11 +612,11 @@ class World {
     while (dthrottle_line* const line = dthrottle_asker_tick(asker_.get(), now_)) {
       links_[static_cast<std::size_t>(line - &asker_.line(0))] = {};
     }
-    while (dthrottle_question* const back = dthrottle_asker_next_back(asker_.get())) Judge(back);
+    while (dthrottle_pending* const back = dthrottle_asker_next_back(asker_.get())) Judge(back);
     for (const auto& [question, _] : questions_) late_ += question->deadline <= now_;
   }
 
-  void Judge(dthrottle_question* back) {
+  void Judge(dthrottle_pending* back) {
     const auto at = questions_.find(back);
     REQUIRE(at != questions_.end());
     const bool answered = back->outcome == DTHROTTLE_SERVE;
@@ -534,7 +630,7 @@ class World {
   std::mt19937_64 prng_;
   Asker asker_;
   std::vector<Link> links_;
-  std::map<dthrottle_question*, std::unique_ptr<Question>> questions_;
+  std::map<dthrottle_pending*, std::unique_ptr<Question>> questions_;
   Fate fate_ = Fate::kGood;
   std::int64_t now_ = 0;
   int wrong_ = 0, late_ = 0, refused_ = 0;

@@ -161,10 +161,21 @@ dthrottle_options Connections(unsigned most) {
   return options;
 }
 
+// Refuses the second tag of a question that names one that begins with n, and serves all others.
+std::string_view AnswerQuestion(const std::string& line) {
+  return line.find(" n") != line.npos ? "NO limit 20 3 rule no\n" : "OK 7 -\n";
+}
+
+void HonestAsk(Server& server, int fd, int) {
+  for (std::string line; !(line = server.ReadLine(fd)).empty();) Server::Say(fd, AnswerQuestion(line));
+}
+
 class Handle {
  public:
-  explicit Handle(const std::string& address, dthrottle_options options = {})
-      : handle_(dthrottle_open(address.c_str(), &options)) {
+  using Opener = dthrottle* (*)(const char*, const dthrottle_options*);
+
+  explicit Handle(const std::string& address, dthrottle_options options = {}, Opener open = dthrottle_open)
+      : handle_(open(address.c_str(), &options)) {
     REQUIRE(handle_ != nullptr);
   }
   ~Handle() { dthrottle_close(handle_); }
@@ -187,6 +198,27 @@ class Handle {
 
  private:
   dthrottle* handle_;
+};
+
+// A handle that asks about two tags.
+class AskHandle : public Handle {
+ public:
+  explicit AskHandle(const std::string& address, dthrottle_options options = {})
+      : Handle(address, options, dthrottle_open_ask) {}
+
+  dthrottle_verdict AskBoth(const std::string& tag, dthrottle_answer* answer = nullptr,
+                            int deadline_ms = kPatienceMs) const {
+    const dthrottle_tag tags[] = {{"user", 4, 2, 0}, {tag.data(), tag.size(), 1, 0}};
+    return AskTags(tags, 2, answer, deadline_ms);
+  }
+
+  dthrottle_verdict AskTags(const dthrottle_tag* tags, std::size_t count, dthrottle_answer* answer = nullptr,
+                            int deadline_ms = kPatienceMs) const {
+    dthrottle_question question{};
+    question.tags = tags;
+    question.count = count;
+    return dthrottle_ask_question(get(), &question, answer, deadline_ms);
+  }
 };
 
 // Something that one thread waits for and another lets come, once.
@@ -566,6 +598,126 @@ TEST_CASE("a signal does not cut a call short") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a question about several tags has one verdict, and its answer says what the daemon said") {
+  Server server(HonestAsk);
+  const AskHandle handle(server.address());
+  REQUIRE(dthrottle_connect(handle.get(), kPatienceMs) == DTHROTTLE_SERVE);
+  dthrottle_answer answer{};
+  CHECK(handle.AskBoth("yes", &answer) == DTHROTTLE_SERVE);
+  CHECK(answer.left[0] == 7);
+  CHECK(answer.left[1] == DTHROTTLE_UNLIMITED);
+  CHECK(handle.AskBoth("no", &answer) == DTHROTTLE_THROTTLE);
+  CHECK(answer.reason == DTHROTTLE_REASON_LIMIT);
+  CHECK(answer.refused == 1);
+  CHECK(answer.wait_ms == 20);
+  CHECK(answer.left[1] == 3);
+  CHECK(answer.rule == std::string("rule"));
+  CHECK(handle.AskBoth("no") == DTHROTTLE_THROTTLE);
+  CHECK(server.heard() == "take 2 user 1 yes\ntake 2 user 1 no\ntake 2 user 1 no\n");
+  CHECK(server.connections() == 1);
+}
+
+TEST_CASE("a line of eight thousand bytes goes out, and its tag comes back") {
+  Server server([](Server& s, int fd, int) {
+    const std::string line = s.ReadLine(fd);
+    Server::Say(fd, "NO never - 0 rule " + line.substr(line.rfind(' ') + 1));
+  });
+  const std::string longest(9000, 'x');
+  const dthrottle_tag tags[] = {{"a", 1, 1, 0}, {longest.data(), longest.size(), 1, 0}};
+  dthrottle_answer answer{};
+  CHECK(AskHandle(server.address()).AskTags(tags, 2, &answer) == DTHROTTLE_THROTTLE);
+  CHECK(answer.reason == DTHROTTLE_REASON_NEVER);
+  CHECK(answer.refused == 1);
+}
+
+TEST_CASE("questions fail open as tags do, and say nothing then") {
+  dthrottle_answer answer{};
+  answer.wait_ms = 1;
+  SECTION("nobody there") {
+    const AskHandle handle("unix:/nowhere/ask.sock");
+    CHECK(handle.AskBoth("no", &answer) == DTHROTTLE_UNREACHABLE);
+    CHECK(handle.AskBoth("no", &answer) == DTHROTTLE_BACKING_OFF);
+  }
+  SECTION("a daemon that hangs") {
+    Server server(Hang);
+    CHECK(AskHandle(server.address()).AskBoth("no", &answer, kShortMs) == DTHROTTLE_TIMED_OUT);
+  }
+  SECTION("the socket for tags") {
+    Server server(Honest);
+    CHECK(AskHandle(server.address()).AskBoth("no", &answer) == DTHROTTLE_BAD_ANSWER);
+  }
+  SECTION("half an answer") {
+    Server server([](Server& s, int fd, int) {
+      s.ReadLine(fd);
+      Server::Say(fd, "NO limit 20 3 ");
+    });
+    CHECK(AskHandle(server.address()).AskBoth("no", &answer) == DTHROTTLE_UNREACHABLE);
+  }
+  CHECK(answer.wait_ms == 0);
+}
+
+TEST_CASE("what is no question says so at once, and is no failure") {
+  Server server(HonestAsk);
+  const AskHandle handle(server.address());
+  const std::vector<dthrottle_tag> tags(17, dthrottle_tag{"a", 1, 1, 0});
+  CHECK(handle.AskTags(tags.data(), 0) == DTHROTTLE_BAD_QUESTION);
+  CHECK(handle.AskTags(tags.data(), 17) == DTHROTTLE_BAD_QUESTION);
+  CHECK(handle.Ask("a") == DTHROTTLE_BAD_QUESTION);
+  const char* const batch[] = {"a", "b"};
+  dthrottle_verdict verdicts[2];
+  CHECK(dthrottle_ask_batch(handle.get(), batch, nullptr, 2, verdicts, kPatienceMs) == 0);
+  CHECK(verdicts[1] == DTHROTTLE_BAD_QUESTION);
+  CHECK(server.connections() == 0);
+  CHECK(handle.AskBoth("no") == DTHROTTLE_THROTTLE);
+
+  Server other(Honest);
+  const Handle of_tags(other.address());
+  dthrottle_question question{};
+  question.tags = tags.data();
+  question.count = 1;
+  CHECK(dthrottle_ask_question(of_tags.get(), &question, nullptr, kPatienceMs) == DTHROTTLE_BAD_QUESTION);
+  CHECK(other.connections() == 0);
+}
+
+TEST_CASE("a daemon that does not know a question is asked the next one") {
+  Server server([](Server& s, int fd, int) {
+    for (std::string line; !(line = s.ReadLine(fd)).empty();) {
+      Server::Say(fd, line.find(" odd") != line.npos ? "ERR what\n" : AnswerQuestion(line));
+    }
+  });
+  const AskHandle handle(server.address());
+  CHECK(handle.AskBoth("odd") == DTHROTTLE_BAD_QUESTION);
+  CHECK(handle.AskBoth("no") == DTHROTTLE_THROTTLE);
+  CHECK(server.connections() == 1);
+}
+
+TEST_CASE("threads and a child share a handle for questions as they share one for tags") {
+  Server server(HonestAsk);
+  const AskHandle handle(server.address(), Connections(3));
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const bool refused = (i + t) % 3 == 0;
+        dthrottle_answer answer{};
+        const dthrottle_verdict verdict = handle.AskBoth(refused ? "no" : "yes", &answer);
+        wrong += verdict != (refused ? DTHROTTLE_THROTTLE : DTHROTTLE_SERVE) || answer.refused != (refused ? 1 : 0) ||
+                 answer.left[0] != (refused ? 0 : 7);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  const pid_t child = fork();
+  if (child == 0) _exit(handle.AskBoth("no") == DTHROTTLE_THROTTLE ? 0 : 1);
+  int status = -1;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  CHECK(handle.AskBoth("yes") == DTHROTTLE_SERVE);
+  CHECK(server.connections() <= 4);
+}
+
 TEST_CASE("an address that cannot be one is refused when the handle is opened") {
   const std::string long_path = "unix:/" + std::string(200, 'x');
   for (const char* address : {"", "unix:", "/run/s", "http://x", "tcp:", "tcp:localhost:7311", "tcp:127.0.0.1",
@@ -574,6 +726,7 @@ TEST_CASE("an address that cannot be one is refused when the handle is opened") 
     INFO(address);
     errno = 0;
     CHECK(dthrottle_open(address, nullptr) == nullptr);
+    CHECK(dthrottle_open_ask(address, nullptr) == nullptr);
     CHECK(errno == (address == long_path ? ENAMETOOLONG : EINVAL));
   }
   for (const char* address : {"unix:s", "tcp:127.0.0.1:7311", "tcp:[::1]:65535"}) Handle{address};
@@ -585,5 +738,6 @@ TEST_CASE("an address that cannot be one is refused when the handle is opened") 
 TEST_CASE("every verdict has a name") {
   CHECK(std::string(dthrottle_verdict_name(DTHROTTLE_SERVE)) == "serve");
   CHECK(std::string(dthrottle_verdict_name(DTHROTTLE_BACKING_OFF)) == "backing off");
+  CHECK(std::string(dthrottle_verdict_name(DTHROTTLE_BAD_QUESTION)) == "bad question");
   CHECK(std::string(dthrottle_verdict_name(static_cast<dthrottle_verdict>(7))) == "unknown");
 }

@@ -4,11 +4,14 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "client/answers.h"
 #include "client/asker.h"
+#include "client/question.h"
 
 namespace {
 
@@ -43,6 +46,64 @@ void ReadLease(std::string_view bytes) {
   Check(lease.token <= static_cast<std::uint64_t>(INT64_MAX));
 }
 
+// The tag of a word, as protocol/ask.md rule 9 has it. (The daemon's reader is in a namespace with the name of a type
+// of the client's.)
+std::string Unescaped(std::string_view word) {
+  std::string tag;
+  for (; !word.empty(); word.remove_prefix(1)) {
+    const bool blank = word.starts_with("\\x20");
+    const bool escaped = blank || word.starts_with("\\x5c");
+    tag += blank ? ' ' : word.front();
+    if (escaped) word.remove_prefix(3);
+  }
+  return tag;
+}
+
+// Up to the first byte 0xff each LF begins another tag; what stands behind it is the answer.
+void AskQuestion(std::string_view bytes) {
+  const std::size_t split = bytes.find('\xff');
+  std::string_view rest = bytes.substr(0, split);
+  const std::string_view said = split != bytes.npos ? bytes.substr(split + 1) : std::string_view();
+  std::vector<dthrottle_tag> tags;
+  for (bool more = true; more && tags.size() < 16;) {
+    const std::size_t lf = rest.find('\n');
+    more = lf != rest.npos;
+    const std::string_view tag = rest.substr(0, lf);
+    tags.push_back({tag.data(), tag.size(), static_cast<std::uint32_t>(tag.size() * 65537), 0});
+    if (more) rest.remove_prefix(lf + 1);
+  }
+  dthrottle_question question{};
+  question.tags = tags.data();
+  question.count = tags.size();
+  std::string line(dthrottle_question_room(&question), '\0');
+  Check(!line.empty() && line.size() <= DTHROTTLE_QUESTION_LINE_BYTES);
+  line.resize(dthrottle_write_question(&question, line.data()));
+
+  std::string_view words = std::string_view(line).substr(4);
+  for (const dthrottle_tag& tag : tags) {
+    std::string cost = " " + std::to_string(tag.cost) + " ";
+    Check(words.starts_with(cost));
+    words.remove_prefix(cost.size());
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(word.size());
+    Check(!word.empty() && word.find_first_of("\r\n", word.size() - 1) == word.npos);
+    std::string sent(tag.text, tag.bytes);
+    if (sent.empty() || sent.back() == '\r') sent.append(sent.empty(), '_').back() = '_';
+    const std::string read = Unescaped(word);
+    const bool cut = word.size() + 4 > (8192 - 4) / tags.size() - 12;
+    Check(read == sent || (cut && sent.substr(0, read.size() - 1) == read.substr(0, read.size() - 1)));
+  }
+  Check(words.empty());
+
+  dthrottle_verdict verdict{};
+  dthrottle_answer answer{};
+  if (!dthrottle_read_answer(line.data(), line.size(), said.data(), said.size(), &verdict, &answer)) return;
+  Check(verdict == DTHROTTLE_SERVE || verdict == DTHROTTLE_THROTTLE || verdict == DTHROTTLE_BAD_QUESTION);
+  Check((verdict == DTHROTTLE_THROTTLE) == (answer.reason != DTHROTTLE_REASON_NONE));
+  Check(answer.refused < tags.size() && answer.wait_ms >= 0 && std::strlen(answer.rule) < DTHROTTLE_RULE_BYTES);
+  for (const std::int64_t left : answer.left) Check(left >= DTHROTTLE_UNLIMITED);
+}
+
 constexpr std::size_t kQuestions = 12;
 constexpr std::size_t kLines = 2;
 constexpr std::size_t kBufferBytes = 8;
@@ -50,8 +111,9 @@ constexpr std::size_t kBufferBytes = 8;
 // Each byte is something that happens to an asker; answers are the bytes behind it.
 class Asker {
  public:
-  Asker() {
-    const dthrottle_asker_options options{lines_, kLines, buffers_, kBufferBytes, 2, 4, 10, 5000, 1};
+  explicit Asker(bool asks_questions) : asks_questions_(asks_questions) {
+    const dthrottle_asker_options options{
+        lines_, kLines, buffers_, kBufferBytes, 2, 4, 10, 5000, 1, asks_questions ? answers_ : nullptr};
     dthrottle_asker_init(&asker_, &options);
   }
 
@@ -90,18 +152,21 @@ class Asker {
 
  private:
   struct State {
-    dthrottle_question question{};
+    dthrottle_pending question{};
     dthrottle_verdict verdicts[2]{};
+    dthrottle_answer answer{};
     bool asked = false;
   };
 
   void Ask(unsigned how) {
     static const char* const tags[] = {"a", "somewhat longer"};
+    static const char* const lines[] = {"take 1 a", "peek 1 a 2 b 1 a"};
     State& state = states_[how % kQuestions];
     if (state.asked) return;
-    state.question.tags = how % 2 == 0 ? tags : tags + 1;
-    state.question.count = how % 2 == 0 ? how % 3 : 1;
+    state.question.tags = (asks_questions_ ? lines : tags) + how % 2;
+    state.question.count = how % 2 == 0 && !(asks_questions_ && how % 3 > 1) ? how % 3 : 1;
     state.question.verdicts = state.verdicts;
+    state.question.answer = &state.answer;
     state.question.deadline = now_ + how;
     state.asked = dthrottle_asker_ask(&asker_, &state.question, now_) == DTHROTTLE_ASKED;
     Check(!state.asked || state.question.line->waiting <= 4);
@@ -134,7 +199,7 @@ class Asker {
     while (dthrottle_asker_tick(&asker_, now_) != nullptr) {
     }
     Check(dthrottle_asker_next_deadline(&asker_) > now_);
-    while (dthrottle_question* const back = dthrottle_asker_next_back(&asker_)) {
+    while (dthrottle_pending* const back = dthrottle_asker_next_back(&asker_)) {
       State* state = states_;
       while (&state->question != back) ++state;
       Check(state->asked && back->answered <= back->count);
@@ -144,7 +209,9 @@ class Asker {
   }
 
   dthrottle_line lines_[kLines]{};
+  const bool asks_questions_;
   char buffers_[kLines * kBufferBytes]{};
+  char answers_[kLines * DTHROTTLE_ANSWER_LINE_BYTES];
   dthrottle_asker asker_{};
   State states_[kQuestions];
   std::int64_t now_ = 0;
@@ -156,6 +223,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   ReadVerdicts(bytes);
   ReadLease(bytes);
-  Asker().Run(bytes);
+  AskQuestion(bytes);
+  Asker(false).Run(bytes);
+  Asker(true).Run(bytes);
   return 0;
 }

@@ -23,6 +23,15 @@ def example():
     return page[page.index("#include <dthrottle.h>", page.index("EXAMPLES")):page.index("ERRORS")]
 
 
+def fragments():
+    """What the manual and the guide show of questions about several tags, and of other calls."""
+    page = re.sub(".\b", "", run("mandoc", "-Tascii", "-O", "width=160", ROOT / "man/libdthrottle.3").stdout)
+    begin = page.index("const dthrottle_tag tags[]")
+    yield ("dthrottle *questions = dthrottle_open_ask(NULL, NULL);" +
+           page[begin:page.index("refuse(answer.wait_ms);", begin)] + "refuse(answer.wait_ms);")
+    yield from re.findall(r"^```c\n(.*?)^```$", (ROOT / "docs/programs.md").read_text(), re.M | re.S)
+
+
 class ClientHeader(unittest.TestCase):
     def test_the_header_alone_is_c99_and_cxx(self):
         for header, cxx in (("dthrottle.h", "98"), ("dthrottle_lease.h", "11")):
@@ -46,6 +55,15 @@ class ClientHeader(unittest.TestCase):
             self.assertEqual(done.returncode, 0)
             # Whether or not a daemon runs on this machine.
             self.assertRegex(done.stdout, r"\Asomebody: (serve|refuse), [a-z ]+\n\Z")
+
+    def test_the_fragments_of_the_manual_and_of_the_guide_compile(self):
+        shown = list(fragments())
+        self.assertEqual(len(shown), 3)
+        for fragment in shown:
+            program = f"#include <dthrottle.h>\nvoid refuse();\nint main(void) {{\n{fragment}\nreturn 0;\n}}\n"
+            done = subprocess.run(["cc", "-std=c99", *STRICT, "-fsyntax-only", "-x", "c", "-"], input=program,
+                                  capture_output=True, text=True, timeout=120)
+            self.assertEqual((done.returncode, done.stderr), (0, ""), fragment)
 
     def test_the_shared_library_gives_away_nothing_but_the_header(self):
         symbols = run("nm", "-D", "--defined-only", BUILD / "src/client/libdthrottle.so").stdout

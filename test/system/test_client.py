@@ -6,6 +6,7 @@ import time
 
 from common import SystemTest
 from daemon import BUILD, PATIENCE, Daemon, rule, wait_until
+from test_ask import AskDaemon, ask_port
 
 DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 SLACK_S = 20.0    # that a busy machine may take beyond a deadline
@@ -15,19 +16,27 @@ UNANSWERED = {"timed out", "unreachable", "backing off"}
 class Application:
     """A program that asks over one handle for as long as it lives."""
 
-    def __init__(self, address, deadline_ms=30_000):
-        self._process = subprocess.Popen([BUILD / "test/ask_lines", address, str(deadline_ms)],
+    def __init__(self, address, deadline_ms=30_000, *mode):
+        self._process = subprocess.Popen([BUILD / "test/ask_lines", address, str(deadline_ms), *mode],
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, tag):
         """The verdict and the seconds that it took."""
-        self._process.stdin.write(tag + b"\n")
-        self._process.stdin.flush()
-        verdict, _, microseconds = self._process.stdout.readline().decode().partition("/")
+        verdict, microseconds = self._told(tag)[:2]
         return verdict, int(microseconds) / 1e6
+
+    def _told(self, line):
+        self._process.stdin.write(line + b"\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline().decode().rstrip("\n").split("/", 2)
 
     def verdicts(self, tag, count):
         return [self.ask(tag)[0] for _ in range(count)]
+
+    def question(self, line):
+        """The verdict on a question and what its answer says: reason, place, wait, rule, what is left of each tag."""
+        verdict, _, said = self._told(line)
+        return verdict, said.split(" ")
 
     def __enter__(self):
         return self
@@ -103,3 +112,58 @@ class Client(SystemTest):
                 self.assertEqual(set(application.verdicts(b"C", 20)) - UNANSWERED, set())
                 only.close()
                 self.wait_answered(application, "throttle")
+
+
+def asking(daemon):
+    """A program that asks questions about several tags."""
+    return Application(f"unix:{daemon.ask_path}", 30_000, "questions")
+
+
+class Questions(SystemTest):
+    def test_an_answer_says_what_the_daemon_says(self):
+        limits = (rule(name="user", match="user:*", burst=10, rate=0.001), rule(name="net", match="net:*", burst=2, rate=0.001))
+        with AskDaemon(*limits, ask={"tcp": "127.0.0.1:0"}) as daemon:
+            for left, address in ((9, f"unix:{daemon.ask_path}"), (8, f"tcp:127.0.0.1:{ask_port(daemon)}")):
+                with Application(address, 30_000, "questions") as application:
+                    verdict, said = application.question(b"1 user:a 1 net:1 5 other")
+                    self.assertEqual((verdict, said), ("serve", ["0", "0", "0", "-", str(left), str(left - 8), "-1"]))
+            with asking(daemon) as application:
+                verdict, said = application.question(b"1 user:a 1 net:1")
+                self.assertEqual((verdict, said[:2], said[3:]), ("throttle", ["1", "1"], ["net", "0", "0"]))
+                self.assertTrue(990_000 < int(said[2]) <= 1_000_000, said)
+                verdict, said = application.question(b"11 user:a")
+                self.assertEqual((verdict, said), ("throttle", ["2", "0", "0", "user", "8"]))
+                self.assertEqual(application.question(b"8 user:a")[0], "serve", "the refusals cost nothing")
+
+    def test_the_longest_tags_pay_and_are_named(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, asking(daemon) as application:
+            tags = [b"%d" % i + b"x" * 200 for i in range(16)]
+            line = b" ".join(b"1 " + tag for tag in tags)
+            self.assertEqual(application.question(line), ("serve", ["0", "0", "0", "-"] + ["9"] * 16))
+            line = line.replace(b"1 15", b"10 15")
+            verdict, said = application.question(line)
+            self.assertEqual((verdict, said[:2]), ("throttle", ["1", "15"]))
+
+    def test_a_restart_between_two_questions_goes_unnoticed(self):
+        with AskDaemon(rule(burst=3, rate=0.001)) as daemon, asking(daemon) as application:
+            for expected in ("serve", "serve", "serve", "throttle"):
+                self.assertEqual(application.question(b"1 C 1 D")[0], expected)
+                daemon.restart()
+
+    def test_a_dead_daemon_serves_and_is_found_again(self):
+        with AskDaemon(rule(burst=1, rate=0.001)) as daemon, asking(daemon) as application:
+            self.assertEqual([application.question(b"1 C 1 D")[0] for _ in range(2)], ["serve", "throttle"])
+            daemon.kill()
+            said = {application.question(b"1 C 1 D")[0] for _ in range(100)}
+            self.assertEqual(said, {"unreachable", "backing off"})
+            daemon.start()
+
+            def answered():
+                verdict = application.question(b"1 C 1 D")[0]
+                return verdict if verdict not in UNANSWERED else time.sleep(0.005)
+            self.assertEqual(wait_until(answered, "the daemon answers"), "throttle")
+
+    def test_questions_at_the_socket_for_tags_are_served_unasked(self):
+        with Daemon(rule(burst=1)) as daemon:
+            with Application(f"unix:{daemon.query_path}", 30_000, "questions") as application:
+                self.assertEqual(application.question(b"1 C")[0], "bad answer")

@@ -85,6 +85,7 @@ static const char* status_name(enum dthrottle_verdict verdict, bool shadow) {
       return "OPEN_BACKOFF";
     case DTHROTTLE_UNREACHABLE:
     case DTHROTTLE_BAD_ANSWER:
+    case DTHROTTLE_BAD_QUESTION:
       break;
   }
   return "OPEN_ERROR";

@@ -108,7 +108,7 @@ static void set_timer(dthrottle_daemon_t* daemon) {
 
 /* What comes of something that has happened to the asker. */
 static void settle(dthrottle_daemon_t* daemon) {
-  struct dthrottle_question* question;
+  struct dthrottle_pending* question;
   while ((question = dthrottle_asker_next_back(&daemon->asker)) != NULL) daemon->answered(question);
   set_timer(daemon);
 }
@@ -189,7 +189,7 @@ static void send_soon(dthrottle_connection_t* connection) {
   if (connection->line->waiting % DTHROTTLE_EARLY == 0) (void)push_queries(connection);
 }
 
-enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct dthrottle_question* question,
+enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct dthrottle_pending* question,
                                               ngx_msec_t timeout) {
   const int64_t now = ngx_dthrottle_now_ns();
   enum dthrottle_asked asked;
@@ -205,7 +205,7 @@ enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct
   return asked;
 }
 
-void ngx_dthrottle_daemon_forget(dthrottle_daemon_t* daemon, struct dthrottle_question* question) {
+void ngx_dthrottle_daemon_forget(dthrottle_daemon_t* daemon, struct dthrottle_pending* question) {
   dthrottle_asker_forget(&daemon->asker, question);
   set_timer(daemon);
 }

@@ -32,7 +32,7 @@ struct dthrottle_daemon_s {
   socklen_t socklen;
   ngx_uint_t connection_count;
   /* Called for each question that waited, when its outcome is there. The question may be gone when it returns. */
-  void (*answered)(struct dthrottle_question* question);
+  void (*answered)(struct dthrottle_pending* question);
   dthrottle_connection_t* connections;
   struct dthrottle_asker asker;
   ngx_event_t timer; /* for the earliest deadline */
@@ -45,11 +45,11 @@ int64_t ngx_dthrottle_now_ns(void);
 ngx_int_t ngx_dthrottle_daemon_init(ngx_conf_t* cf, dthrottle_daemon_t* daemon);
 
 /* Asks. With DTHROTTLE_ASKED the question waits, unless `question->back` says that its outcome is there already. */
-enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct dthrottle_question* question,
+enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct dthrottle_pending* question,
                                               ngx_msec_t timeout);
 
 /* A question that waits does not want its outcome any more. */
-void ngx_dthrottle_daemon_forget(dthrottle_daemon_t* daemon, struct dthrottle_question* question);
+void ngx_dthrottle_daemon_forget(dthrottle_daemon_t* daemon, struct dthrottle_pending* question);
 
 /* Ends all connections. */
 void ngx_dthrottle_daemon_close(dthrottle_daemon_t* daemon);

@@ -34,7 +34,7 @@ static ngx_str_t dthrottle_status_names[] = {
 typedef struct {
   ngx_http_request_t* request;
   dthrottle_daemon_t* server; /* NULL: not asked */
-  struct dthrottle_question question;
+  struct dthrottle_pending question;
   enum dthrottle_verdict verdict;
   ngx_str_t tag;
   const char* tag_data;
@@ -89,7 +89,7 @@ static void take_outcome(dthrottle_ctx_t* ctx) {
 }
 
 /* A daemon's answer lets its request go on. */
-static void go_on(struct dthrottle_question* question) {
+static void go_on(struct dthrottle_pending* question) {
   dthrottle_ctx_t* ctx = (dthrottle_ctx_t*)((u_char*)question - offsetof(dthrottle_ctx_t, question));
   take_outcome(ctx);
   resume(ctx);

@@ -1,0 +1,191 @@
+#include "question.h"
+
+#include <string.h>
+
+enum {
+  VERB_BYTES = 4,
+  COST_BYTES = 10,               /* "4294967295" */
+  AROUND_BYTES = COST_BYTES + 2, /* a cost, and the blanks in front of it and of its tag */
+  ESCAPE_BYTES = 4,              /* "\\x20" */
+};
+
+/* ---- Asking ---- */
+
+static const char* verb_word(enum dthrottle_verb verb) {
+  switch (verb) {
+    case DTHROTTLE_TAKE:
+      return "take";
+    case DTHROTTLE_PEEK:
+      return "peek";
+  }
+  return NULL;
+}
+
+/* Bytes of a tag's word at most, so that as many words as there are tags fit into a line. */
+static size_t word_bytes_max(const dthrottle_question* question) {
+  return (DTHROTTLE_QUESTION_LINE_BYTES - VERB_BYTES) / question->count - AROUND_BYTES;
+}
+
+size_t dthrottle_question_room(const dthrottle_question* question) {
+  if (verb_word(question->verb) == NULL || question->count == 0 || question->count > DTHROTTLE_TAGS_MAX) return 0;
+  const size_t most = word_bytes_max(question);
+  size_t room = VERB_BYTES;
+  for (size_t i = 0; i < question->count; i++) {
+    const size_t bytes = question->tags[i].bytes;
+    const size_t word_bytes = bytes < most / ESCAPE_BYTES ? bytes * ESCAPE_BYTES + 1 : most;
+    room += AROUND_BYTES + (word_bytes < most ? word_bytes : most);
+  }
+  return room;
+}
+
+/* The escape that stands for the first of `bytes` bytes; NULL: the byte stands for itself. */
+static const char* escape_of(const char* text, size_t bytes) {
+  if (*text == ' ') return "\\x20";
+  if (bytes < ESCAPE_BYTES) return NULL;
+  return memcmp(text, "\\x20", ESCAPE_BYTES) == 0 || memcmp(text, "\\x5c", ESCAPE_BYTES) == 0 ? "\\x5c" : NULL;
+}
+
+static char* write_word(char* out, const dthrottle_tag* tag, size_t most) {
+  const char* const begin = out;
+  for (size_t i = 0; i < tag->bytes; i++) {
+    const char* const escape = escape_of(tag->text + i, tag->bytes - i);
+    const size_t bytes = escape != NULL ? ESCAPE_BYTES : 1;
+    if ((size_t)(out - begin) + bytes > most) break;
+    memcpy(out, escape != NULL ? escape : tag->text + i, bytes);
+    if (*out == '\n') *out = '_';
+    out += bytes;
+  }
+  if (out == begin) *out++ = '_';     /* a word has a byte at least */
+  if (out[-1] == '\r') out[-1] = '_'; /* behind the last word the daemon would drop it */
+  return out;
+}
+
+static char* write_cost(char* out, uint32_t cost) {
+  char digits[COST_BYTES];
+  size_t count = 0;
+  do {
+    digits[count++] = (char)('0' + cost % 10);
+  } while ((cost /= 10) > 0);
+  while (count > 0) *out++ = digits[--count];
+  return out;
+}
+
+size_t dthrottle_write_question(const dthrottle_question* question, char* line) {
+  char* out = line;
+  memcpy(out, verb_word(question->verb), VERB_BYTES);
+  out += VERB_BYTES;
+  for (size_t i = 0; i < question->count; i++) {
+    *out++ = ' ';
+    out = write_cost(out, question->tags[i].cost);
+    *out++ = ' ';
+    out = write_word(out, &question->tags[i], word_bytes_max(question));
+  }
+  return (size_t)(out - line);
+}
+
+/* ---- Words ---- */
+
+struct word {
+  const char* begin;
+  size_t bytes; /* 0: there is none */
+};
+
+/* Takes the next word off a text. */
+static struct word next_word(struct word* text) {
+  for (; text->bytes > 0 && *text->begin == ' '; text->bytes--) text->begin++;
+  const char* const blank = text->bytes > 0 ? memchr(text->begin, ' ', text->bytes) : NULL;
+  const struct word word = {text->begin, blank != NULL ? (size_t)(blank - text->begin) : text->bytes};
+  text->begin += word.bytes;
+  text->bytes -= word.bytes;
+  return word;
+}
+
+static bool same(struct word a, struct word b) {
+  return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.begin, b.begin, a.bytes) == 0);
+}
+
+static bool says(struct word word, const char* text) {
+  const struct word other = {text, strlen(text)};
+  return same(word, other);
+}
+
+/* ---- Hearing ---- */
+
+static bool read_number(struct word word, int64_t* number) {
+  int64_t value = 0;
+  for (size_t i = 0; i < word.bytes; i++) {
+    const int64_t digit = word.begin[i] - '0';
+    if (digit < 0 || digit > 9 || value > (INT64_MAX - digit) / 10) return false;
+    value = value * 10 + digit;
+  }
+  *number = value;
+  return word.bytes > 0;
+}
+
+static bool read_left(struct word word, int64_t* left) {
+  *left = DTHROTTLE_UNLIMITED;
+  return says(word, "-") || read_number(word, left);
+}
+
+/* The words of the tags that a line asks about. Returns how many. */
+static size_t split_tags(struct word asked, struct word* tags) {
+  size_t count = 0;
+  for (next_word(&asked); count < DTHROTTLE_TAGS_MAX && next_word(&asked).bytes > 0; count++) {
+    tags[count] = next_word(&asked);
+  }
+  return count;
+}
+
+/* The first place at which the tag stands; `count`: at none. */
+static size_t place_of(struct word tag, const struct word* tags, size_t count) {
+  size_t place = 0;
+  while (place < count && !same(tag, tags[place])) place++;
+  return place;
+}
+
+/* "LEFT...": of a tag that is named more than once at its first place. */
+static bool read_served(struct word text, const struct word* tags, size_t count, dthrottle_answer* answer) {
+  for (size_t i = 0; i < count; i++) {
+    const size_t first = place_of(tags[i], tags, count);
+    if (first == i && !read_left(next_word(&text), &answer->left[i])) return false;
+    answer->left[i] = answer->left[first];
+  }
+  return next_word(&text).bytes == 0;
+}
+
+static void copy_rule(struct word rule, char* copy) {
+  const size_t bytes = rule.bytes < DTHROTTLE_RULE_BYTES ? rule.bytes : DTHROTTLE_RULE_BYTES - 1;
+  memcpy(copy, rule.begin, bytes);
+  copy[bytes] = '\0';
+}
+
+/* "WHY WAIT LEFT RULE TAG" */
+static bool read_refused(struct word text, const struct word* tags, size_t count, dthrottle_answer* answer) {
+  const struct word why = next_word(&text), wait = next_word(&text), left = next_word(&text), rule = next_word(&text);
+  answer->reason = says(why, "limit")   ? DTHROTTLE_REASON_LIMIT
+                   : says(why, "never") ? DTHROTTLE_REASON_NEVER
+                   : says(why, "shed")  ? DTHROTTLE_REASON_SHED
+                                        : DTHROTTLE_REASON_NONE;
+  if (answer->reason == DTHROTTLE_REASON_NONE) return false;
+  if (answer->reason == DTHROTTLE_REASON_LIMIT ? !read_number(wait, &answer->wait_ms) : !says(wait, "-")) return false;
+  answer->refused = place_of(next_word(&text), tags, count);
+  if (answer->refused == count || rule.bytes == 0 || next_word(&text).bytes > 0) return false;
+  copy_rule(rule, answer->rule);
+  return read_left(left, &answer->left[answer->refused]);
+}
+
+bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* text, size_t bytes,
+                           enum dthrottle_verdict* verdict, dthrottle_answer* answer) {
+  const struct word line = {asked, asked_bytes};
+  struct word rest = {text, bytes}, tags[DTHROTTLE_TAGS_MAX];
+  dthrottle_answer read = {.reason = DTHROTTLE_REASON_NONE};
+  const size_t count = split_tags(line, tags);
+  const struct word first = next_word(&rest);
+  const bool served = says(first, "OK"), refused = says(first, "NO");
+  if (!served && !refused && !says(first, "ERR")) return false;
+  if (served && !read_served(rest, tags, count, &read)) return false;
+  if (refused && !read_refused(rest, tags, count, &read)) return false;
+  *verdict = served ? DTHROTTLE_SERVE : refused ? DTHROTTLE_THROTTLE : DTHROTTLE_BAD_QUESTION;
+  *answer = read;
+  return true;
+}

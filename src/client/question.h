@@ -1,0 +1,40 @@
+/* Questions of the ask protocol (protocol/ask.md) as text: the line that asks one, and what its answer says. Not for
+ * applications.
+ *
+ * Whatever is in a tag, its question is one line that the daemon takes, and the same tag is the same word wherever it
+ * is asked: a client that has a part in choosing a tag can neither ask for others nor get away from its own.
+ */
+#ifndef DTHROTTLE_QUESTION_H
+#define DTHROTTLE_QUESTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "dthrottle.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  DTHROTTLE_QUESTION_LINE_BYTES = 8192,                             /* at most, as the daemon takes it; without LF */
+  DTHROTTLE_ANSWER_LINE_BYTES = DTHROTTLE_QUESTION_LINE_BYTES + 512 /* at most, a tag among them; without LF */
+};
+
+/* Bytes that the line of the question may take; 0: it is none. */
+size_t dthrottle_question_room(const dthrottle_question* question);
+
+/* Writes the line that asks, without its LF, and returns its bytes. A tag that is longer than its part of a line is
+ * cut. REQUIRES: `line` has the room that dthrottle_question_room tells, which is not 0. */
+size_t dthrottle_write_question(const dthrottle_question* question, char* line);
+
+/* Reads the answer to the line `asked`, both without LF: THROTTLE, SERVE, or BAD_QUESTION where the daemon says ERR.
+ * False: it is no answer to this line, and nothing is written. */
+bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* text, size_t bytes,
+                           enum dthrottle_verdict* verdict, dthrottle_answer* answer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,178 @@
+// Questions about several tags as the client library writes and reads them (client/question.h). The other end of the
+// same lines is frontend/ask, with protocol/ask.md between them.
+#include <catch2/catch.hpp>
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/question.h"
+
+namespace {
+
+struct Tag {
+  std::string_view text;
+  std::uint32_t cost = 1;
+};
+
+dthrottle_question Question(const std::vector<Tag>& tags, std::vector<dthrottle_tag>& room,
+                            dthrottle_verb verb = DTHROTTLE_TAKE) {
+  for (const Tag& tag : tags) room.push_back({tag.text.data(), tag.text.size(), tag.cost, 0});
+  dthrottle_question question{};
+  question.verb = verb;
+  question.tags = room.data();
+  question.count = room.size();
+  return question;
+}
+
+// The line that asks; empty: it is no question.
+std::string Line(const std::vector<Tag>& tags, dthrottle_verb verb = DTHROTTLE_TAKE) {
+  std::vector<dthrottle_tag> room;
+  const dthrottle_question question = Question(tags, room, verb);
+  std::string line(dthrottle_question_room(&question), '\0');
+  if (line.empty()) return line;
+  const std::size_t bytes = dthrottle_write_question(&question, line.data());
+  CHECK(bytes <= line.size());
+  CHECK(line.size() <= DTHROTTLE_QUESTION_LINE_BYTES);
+  line.resize(bytes);
+  return line;
+}
+
+struct Heard {
+  bool good = false;
+  dthrottle_verdict verdict = DTHROTTLE_TIMED_OUT;
+  dthrottle_answer answer{};
+
+  std::vector<std::int64_t> left(std::size_t count) const { return {answer.left, answer.left + count}; }
+};
+
+Heard Hear(std::string_view asked, std::string_view text) {
+  Heard heard;
+  heard.good =
+      dthrottle_read_answer(asked.data(), asked.size(), text.data(), text.size(), &heard.verdict, &heard.answer);
+  return heard;
+}
+
+std::vector<Tag> Named(std::size_t count, std::string_view text) {
+  return std::vector<Tag>(count, Tag{text});
+}
+
+}    // namespace
+
+TEST_CASE("a question is one line of costs and tags") {
+  CHECK(Line({{"a"}}) == "take 1 a");
+  CHECK(Line({{"user:alice"}, {"net:10.0.0.7", 0}, {"t", 4294967295}}, DTHROTTLE_PEEK) ==
+        "peek 1 user:alice 0 net:10.0.0.7 4294967295 t");
+}
+
+TEST_CASE("whatever is in a tag, it is one word that the daemon reads as that tag") {
+  CHECK(Line({{"two words "}, {R"(a\x20b\x5cc\x5)"}, {R"(c:\dir)"}}) ==
+        R"(take 1 two\x20words\x20 1 a\x5cx20b\x5cx5cc\x5 1 c:\dir)");
+  // What no word can hold is a '_', as everywhere in the library.
+  CHECK(Line({{"a\nb"}, {"\r"}, {"c\rd\r"}, {""}, {"\t\x01"}}) == "take 1 a_b 1 _ 1 c\rd_ 1 _ 1 \t\x01");
+}
+
+TEST_CASE("a question of no tags, of more than sixteen or of another verb is none") {
+  CHECK(Line({}).empty());
+  CHECK(Line(Named(17, "a")).empty());
+  std::vector<dthrottle_tag> room;
+  dthrottle_question question = Question({{"a"}}, room);
+  const int verb = 7;    // of a later library
+  std::memcpy(&question.verb, &verb, sizeof verb);
+  CHECK(dthrottle_question_room(&question) == 0);
+  CHECK(Line(Named(16, "a")).size() == 4 + 16 * 4);
+}
+
+TEST_CASE("tags that a line has no room for are cut, so that a long tag does not free the others of their limits") {
+  const std::string long_one(9000, 'x'), blanks(9000, ' ');
+  CHECK(Line({{long_one}}) == "take 1 " + std::string(8176, 'x'));
+  CHECK(Line({{long_one}, {"short"}}) == "take 1 " + std::string(4082, 'x') + " 1 short");
+  std::vector<Tag> many = Named(16, long_one);
+  for (Tag& tag : many) tag.cost = 4294967295;
+  CHECK(Line(many).size() == 4 + 16 * (12 + 499));
+  // No escape is cut in two.
+  CHECK(Line(Named(16, blanks)).find("\\x2 ") == std::string::npos);
+  CHECK(Line(Named(16, blanks)).size() == 4 + 16 * (3 + 496));
+  // Nor does a cut leave a CR at the end of the line, where the daemon would drop it.
+  const std::string cr = std::string(8175, 'x') + "\rxxx";
+  CHECK(Line({{cr}}) == "take 1 " + std::string(8175, 'x') + "_");
+}
+
+TEST_CASE("what is left comes back at the place of its tag") {
+  const Heard heard = Hear("take 1 a 2 b 3 c", "OK 9 - 9223372036854775807");
+  REQUIRE(heard.good);
+  CHECK(heard.verdict == DTHROTTLE_SERVE);
+  CHECK(heard.left(4) == std::vector<std::int64_t>{9, DTHROTTLE_UNLIMITED, INT64_MAX, 0});
+  CHECK(heard.answer.reason == DTHROTTLE_REASON_NONE);
+
+  const Heard twice = Hear("take 3 a 1 b 4 a", "OK 3 9");
+  REQUIRE(twice.good);
+  CHECK(twice.left(3) == std::vector<std::int64_t>{3, 9, 3});
+}
+
+TEST_CASE("a refusal says why, how long, under which rule and which tag") {
+  const std::string asked = R"(take 1 a 2 two\x20words 2 a)";
+  const Heard limit = Hear(asked, R"(NO limit 2000 1 addresses two\x20words)");
+  REQUIRE(limit.good);
+  CHECK(limit.verdict == DTHROTTLE_THROTTLE);
+  CHECK(limit.answer.reason == DTHROTTLE_REASON_LIMIT);
+  CHECK(limit.answer.wait_ms == 2000);
+  CHECK(limit.answer.refused == 1);
+  CHECK(limit.left(3) == std::vector<std::int64_t>{0, 1, 0});
+  CHECK(limit.answer.rule == std::string_view("addresses"));
+
+  const Heard never = Hear(asked, "NO never - 7 - a");
+  REQUIRE(never.good);
+  CHECK(never.answer.reason == DTHROTTLE_REASON_NEVER);
+  CHECK(never.answer.refused == 0);
+  CHECK(never.answer.rule == std::string_view("-"));
+
+  const Heard shed = Hear(asked, "NO shed - - hot a");
+  REQUIRE(shed.good);
+  CHECK(shed.answer.reason == DTHROTTLE_REASON_SHED);
+  CHECK(shed.answer.left[0] == DTHROTTLE_UNLIMITED);
+}
+
+TEST_CASE("a rule's name that is too long is cut") {
+  const Heard heard = Hear("take 1 a", "NO limit 1 0 " + std::string(100, 'r') + " a");
+  REQUIRE(heard.good);
+  CHECK(heard.answer.rule == std::string(64, 'r'));
+}
+
+TEST_CASE("a daemon that does not know the question says so, and is a daemon") {
+  const Heard heard = Hear("take 1 a", "ERR take or peek, and COST TAG for each tag");
+  REQUIRE(heard.good);
+  CHECK(heard.verdict == DTHROTTLE_BAD_QUESTION);
+}
+
+TEST_CASE("what does not fit the question is no answer to it") {
+  for (const char* text : {"",
+                           "OK",
+                           "NO",
+                           "OK 1",
+                           "OK 1 2 3",
+                           "OK 1 x",
+                           "OK 1 -1",
+                           "OK 1 9223372036854775808",
+                           "ok 1 2",
+                           "OKAY 1 2",
+                           "NO limit",
+                           "NO limit 1 1 rule",
+                           "NO limit 1 1 rule c",
+                           "NO limit 1 1 rule ab",
+                           "NO limit - 1 rule a",
+                           "NO limit 1 x rule a",
+                           "NO limit 1 1 rule a b",
+                           "NO never 1 1 rule a",
+                           "NO shed 1 1 rule a",
+                           "NO why 1 1 rule a",
+                           "NO limit 99999999999999999999 1 rule a"}) {
+    INFO(text);
+    const Heard heard = Hear("take 1 a 1 b", text);
+    CHECK_FALSE(heard.good);
+    CHECK(heard.verdict == DTHROTTLE_TIMED_OUT);
+    CHECK(heard.answer.rule[0] == '\0');
+  }
+}
