@@ -95,6 +95,18 @@ class Bucket {
     SetWithFloor(shape, charged, debt_max, now);
   }
 
+  // Subtracts `hits` of which wasted refill pays for `paid`, by a better account than the bucket's own.
+  void DebitPaid(const Shape& shape, std::uint64_t hits, Tokens paid, Ticks debt_max, Instant now, Waste& waste,
+                 Ticks window) {
+    const Ticks at = ToTicks(now), price = Price(shape, hits), refill = std::min(price, TicksOf(paid, shape));
+    if (full_at_ <= at) {
+      waste.Rested(full_at_, at, window);
+    } else {
+      static_cast<void>(waste.Pay(refill, at - refill, at, window));    // nobody is to be paid by it again
+    }
+    SetWithFloor(shape, std::max(full_at_, at) + price - refill, debt_max, now);
+  }
+
   // Takes over a peer's bucket that will be full at `full_at`, if it is emptier, after `hits` that the peer has not
   // heard of yet. The debt is bounded as above.
   void Merge(const Shape& shape, Instant full_at, std::uint64_t hits, Ticks debt_max, Instant now) {
@@ -108,6 +120,11 @@ class Bucket {
   // Tokens now; negative means debt.
   [[nodiscard]] Tokens Level(const Shape& shape, Instant now) const {
     return static_cast<double>(shape.depth - Spent(now)) / static_cast<double>(shape.interval);
+  }
+
+  // The level if no refill were lost: above the burst by what the bucket has wasted since it was charged.
+  [[nodiscard]] Tokens Uncapped(const Shape& shape, Instant now) const {
+    return static_cast<double>(shape.depth - (full_at_ - ToTicks(now))) / static_cast<double>(shape.interval);
   }
 
   // Whole tokens now; none in debt.

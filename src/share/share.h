@@ -104,6 +104,7 @@ struct TagAt {
   const Limit& limit;
   const Slot* slot;
 
+  Tokens Uncapped(Instant now) const { return (slot != nullptr ? slot->bucket : Bucket()).Uncapped(limit.shape, now); }
   Tokens Level(Instant now) const { return (slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now); }
 };
 

@@ -141,22 +141,21 @@ TEST_CASE("wasted refill pays for what was foretold of a peer, and not for a bur
   Forecast f(100, 0, At(0));
   f.Step(100, kPace, At(1));
   f.Heard({1, 40, 40, At(0), At(1)}, kPace, At(1));
-  f.Step(100, kPace, At(2));    // full all the time, and 40 were foretold
-  // All 40 are charged as of 0.4 s ago, when their refill began; 90 more that came at once are not paid for.
-  CHECK(f.Heard({1, 130, 40, At(1), At(2)}, kPace, At(2)).charged_at == At(2) - 400ms);
+  f.Step(200, kPace, At(2));    // full all the time, and 40 were foretold
+  CHECK(f.Heard({1, 130, 40, At(1), At(2)}, kPace, At(2)).paid == 40);    // 90 more came at once
   Forecast idle(100, 0, At(0));
-  idle.Step(100, kPace, At(2));
-  const Instant charged = idle.Heard({1, 50, 0, At(1), At(2)}, kPace, At(2)).charged_at;
-  CHECK(charged >= At(2) - 5ms);    // a peer that announces nothing is asked for half a token a second at most
-  CHECK(charged < At(2));
+  idle.Step(300, kPace, At(2));
+  const Tokens paid = idle.Heard({1, 50, 0, At(1), At(2)}, kPace, At(2)).paid.value();
+  CHECK(paid <= 0.5);    // a peer that announces nothing is asked for half a token a second at most
+  CHECK(paid > 0);
 }
 
 TEST_CASE("wasted refill pays for hits that waited for two periods") {
   Forecast f(100, 0, At(0));
   f.Step(100, kPace, At(1));
   f.Heard({1, 80, 80, At(0), At(1)}, kPace, At(1));
-  for (int i = 1; i <= 5; ++i) f.Step(100, kPace, At(1 + 0.5 * i));
-  CHECK(f.Heard({1, 200, 80, At(1), At(3.5)}, kPace, At(3.5)).charged_at == At(1.5));
+  for (int i = 1; i <= 5; ++i) f.Step(100 + 50 * i, kPace, At(1 + 0.5 * i));
+  CHECK(f.Heard({1, 200, 80, At(1), At(3.5)}, kPace, At(3.5)).paid == Approx(200));
 }
 
 TEST_CASE("what is announced because of a query counts its cost as one token") {

@@ -144,7 +144,11 @@ void Debits::DebitOne(const Told& told, const Terms& terms, const PeerWord& word
   const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
   Bucket bucket = before;
   Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
-  bucket.Debit(limit.shape, hits, heed.charged_at, terms.max_debt, now, waste, core_.window);
+  if (heed.paid.has_value()) {
+    bucket.DebitPaid(limit.shape, hits, *heed.paid, terms.max_debt, now, waste, core_.window);
+  } else {
+    bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, core_.window);
+  }
   terms.totals->hits += hits;
   all_totals_.hits += hits;
   const Slot* const slot = Store(told, bucket, waste, Source::Peer(word.peer), now);
@@ -255,7 +259,8 @@ std::optional<Tokens> Debits::Bound(const Limit& limit, std::span<const PeerAge>
 }
 
 void Debits::Certify(Instant now) {
-  dthrottle::Certify(core_, certificate_, [&](std::size_t counter) { return HeardOf(counter); }, now);
+  dthrottle::Certify(
+      core_, certificate_, [&](std::size_t counter) { return HeardOf(counter); }, now);
 }
 
 // Tokens served under the rule of a counter, by this host and others.

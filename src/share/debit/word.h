@@ -20,16 +20,14 @@ struct PeerWord {
 };
 
 struct Heed {
-  Instant charged_at;                // as of when the hits are to be charged to the bucket
-  bool believed = true;              // false: the demand counts for less than was announced
-  Instant hits_from{}, hits_to{};    // about when the hits but the first were served
-  std::optional<Tokens> refused;     // beside them, where all hosts serve the same part of what they are asked
-  bool told_at_once = false;         // this host tells the certificate of its own hits before they are in a report
+  std::optional<Tokens> paid{};       // of the hits, by refill that was wasted; none: the bucket's account decides
+  bool believed = true;               // false: the demand counts for less than was announced
+  Instant hits_from{}, hits_to{};     // about when the hits but the first were served
+  std::optional<Tokens> refused{};    // beside them, where all hosts serve the same part of what they are asked
+  bool told_at_once = false;          // this host tells the certificate of its own hits before they are in a report
 
   // The times as the report states them.
-  static Heed AsStated(const PeerWord& word) {
-    return {.charged_at = word.when, .hits_from = word.when, .hits_to = word.to, .refused = {}};
-  }
+  static Heed AsStated(const PeerWord& word) { return {.hits_from = word.when, .hits_to = word.to}; }
 };
 
 }    // namespace dthrottle

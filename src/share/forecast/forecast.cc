@@ -48,7 +48,9 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   stepped_ = now;
   if (bucket >= pace.burst) {
     full_at_ = now;
-    wasted_ = std::min(wasted_ + pace.rate * dt, kReachPeriods * pace.period * pace.rate);
+    const Tokens wasted = std::min(pace.rate * dt, bucket - pace.burst);
+    wasted_ = std::min(wasted_ + wasted, kReachPeriods * pace.period * pace.rate);
+    bucket = pace.burst;
   }
 
   const double demand = demand_ + peers_demand_;
@@ -131,7 +133,7 @@ Heed Forecast::Heard(const PeerWord& word, const Pace& pace, Instant now) {
   // for them. A peer that announces nothing is asked for less than kDemandMin.
   const double waited = std::max(Seconds(word.to - std::max(peer.heard, word.when)), 0.0);
   const Tokens unannounced = peer.demand == 0 ? kDemandMin * waited : 0;
-  heed.charged_at = Pay(peer.Foretold(earned_) + unannounced, std::max(foretold_, 0.0) + unannounced, word, pace, now);
+  heed.paid = Pay(peer.Foretold(earned_) + unannounced, std::max(foretold_, 0.0) + unannounced, word, pace);
   level_ -= word.hits;
   if (word.to < peer.heard) {    // late, and nothing new about its demand
     peer.missing = std::max(peer.missing - word.hits, 0.0);
@@ -199,14 +201,15 @@ void Forecast::Replace(Peer& peer, double demand) {
   if (peers_demand_ < kDemandMin / 2) peers_demand_ = foretold_ = 0;    // what is left are errors of rounding
 }
 
-// A bucket's own account of waste does not know when it was wasted, and pays for each peer's hits of the last moment
-// out of what was wasted in the last two periods. Where hits are heard of so soon, there is the moment's waste, and
-// what the bucket wasted because it had not heard yet of hits that were foretold.
-Instant Forecast::Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace, Instant now) {
+// A bucket's own account of waste does not know when it was wasted: it pays for each peer's hits of the last moment out
+// of what was wasted in the last two periods, and begins anew after a rest, although hits that were foretold during
+// that rest are still to come. Here every moment's waste is known, and so is what was foretold. Two hosts that disagree
+// about a payment keep different levels until the tag rests, so the account is exact.
+Tokens Forecast::Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace) {
   wasted_ = std::min(wasted_, wasted_max);
   const Tokens paid = std::min({word.hits, most, wasted_, pace.rate * std::max(Seconds(full_at_ - word.when), 0.0)});
   wasted_ -= paid;
-  return now - std::chrono::duration_cast<Duration>(std::chrono::duration<double>(paid / pace.rate));
+  return paid;
 }
 
 void Forecast::ForgetSilent(Duration since, Instant now) {

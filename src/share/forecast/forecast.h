@@ -42,7 +42,8 @@ class Forecast {
   // Whether Step is worth its time.
   bool Stale(Instant now) const { return now - stepped_ >= kStep; }
 
-  // Brings everything up to `now`. `bucket` is the level of the bucket that was charged exactly what was heard.
+  // Brings everything up to `now`. `bucket` is the level of the bucket that was charged exactly what was heard, above
+  // the burst by what that bucket has wasted since it was charged.
   void Step(Tokens bucket, const Pace& pace, Instant now);
 
   // Whether a query may be served as far as the peers are concerned. Then one of the next two is to be called.
@@ -135,7 +136,7 @@ class Forecast {
   double Believed(Peer& peer, const PeerWord& word, const Pace& pace) const;
   void Place(const Peer& peer, const PeerWord& word, Heed& heed) const;
   void Replace(Peer& peer, double demand);
-  Instant Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace, Instant now);
+  Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
   Tokens deviation() const { return unheard_ + served_ - flying_; }
   bool Overdue() const { return unheard_ + served_ >= due_from_; }

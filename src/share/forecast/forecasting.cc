@@ -62,7 +62,7 @@ void Forecasting::Step(Watch& watch, const TagAt& at, Instant now) {
     const Instant when = watch.forecast.stepped();
     certificate.Served(at.hash, {.hits = served, .first = when, .from = when, .to = when, .here = true}, now);
   }
-  watch.forecast.Step(at.Level(now), PaceOf(at.limit), now);
+  watch.forecast.Step(at.Uncapped(now), PaceOf(at.limit), now);
 }
 
 // Watches the tag of a slot from now on, if it has come that far.
