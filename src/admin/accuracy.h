@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "bus/exchange.h"
 #include "limiter/limiter.h"
-#include "report/exchange.h"
 #include "share/accuracy/certificate.h"
 
 namespace dthrottle {

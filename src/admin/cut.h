@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "bus/exchange.h"
 #include "limiter/limiter.h"
-#include "report/exchange.h"
 #include "share/debit/debits.h"
 #include "share/ways.h"
 

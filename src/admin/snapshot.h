@@ -12,10 +12,10 @@
 
 #include "base/histogram.h"
 #include "base/time.h"
+#include "bus/exchange.h"
 #include "capacity/capacity_exchange.h"
 #include "lease/server.h"
 #include "limiter/limiter.h"
-#include "report/exchange.h"
 #include "share/debit/debits.h"
 #include "share/inspection.h"
 #include "shed/logistic.h"

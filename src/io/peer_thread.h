@@ -25,12 +25,12 @@
 #include "admin/snapshot.h"
 #include "base/prng.h"
 #include "base/result.h"
+#include "bus/exchange.h"
 #include "capacity/capacity_exchange.h"
 #include "config/settings.h"
 #include "io/keys.h"
 #include "io/log.h"
 #include "io/resolver.h"
-#include "report/exchange.h"
 #include "share/capacity/dividing.h"
 
 namespace dthrottle {

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "bus/exchange.h"
 #include "lab/clock.h"
 #include "lab/events.h"
 #include "limiter/limiter.h"
-#include "report/exchange.h"
 #include "rule/rulebook.h"
 #include "share/capacity/dividing.h"
 #include "share/debit/sharing.h"

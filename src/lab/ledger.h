@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "bucket/bucket.h"
+#include "bus/entries.h"
 #include "lab/clock.h"
-#include "report/entries.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle::lab {

@@ -20,8 +20,8 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "bus/codec.h"
 #include "limiter/limiter.h"
-#include "report/codec.h"
 #include "rule/rulebook.h"
 #include "share/debit/sharing.h"
 #include "share/ways.h"

@@ -14,7 +14,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "report/codec.h"
+#include "bus/codec.h"
 #include "test/bench/measure.h"
 
 using namespace dthrottle;

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "base/state.h"
+#include "bus/exchange.h"
 #include "capacity/capacity_exchange.h"
 #include "capacity/topology.h"
 #include "lease/server.h"
-#include "report/exchange.h"
 
 using namespace dthrottle;
 using namespace std::chrono_literals;

@@ -9,7 +9,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 LAYERS = [
     {"base"},
-    {"query", "rule", "bucket", "report", "capacity", "lease", "shed", "tally"},
+    {"query", "rule", "bucket", "bus", "capacity", "lease", "shed", "tally"},
     {"share"},
     {"limiter", "config"},
     {"admin"},

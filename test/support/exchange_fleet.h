@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "bus/codec.h"
+#include "bus/exchange.h"
 #include "lab/sampling.h"
 #include "lab/world.h"
-#include "report/codec.h"
-#include "report/exchange.h"
 
 namespace dthrottle::testing {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/prng.h"
-#include "report/codec.h"
+#include "bus/codec.h"
 
 namespace dthrottle::testing {
 

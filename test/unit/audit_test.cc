@@ -1,5 +1,5 @@
 // Peers know to the hit what is lost of a host's hits by a kill, or because its ring is too small.
-#include "report/audit.h"
+#include "bus/audit.h"
 
 #include <catch2/catch.hpp>
 

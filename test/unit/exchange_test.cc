@@ -1,12 +1,12 @@
-#include "report/exchange.h"
+#include "bus/exchange.h"
 
 #include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <limits>
 
-#include "report/clock_offset.h"
-#include "report/heard.h"
+#include "bus/clock_offset.h"
+#include "bus/heard.h"
 #include "test/support/exchange_fleet.h"
 #include "test/support/lying_fleet.h"
 

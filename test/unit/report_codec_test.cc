@@ -10,7 +10,7 @@
 #include <map>
 #include <sstream>
 
-#include "report/ipv4_text.h"
+#include "bus/ipv4_text.h"
 #include "test/support/examples.h"
 #include "test/support/messages.h"
 #include "test/support/pack.h"

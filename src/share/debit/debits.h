@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/allowance.h"
-#include "report/account.h"
-#include "report/entries.h"
-#include "report/peer_ceilings.h"
+#include "bus/account.h"
+#include "bus/entries.h"
+#include "bus/peer_ceilings.h"
 #include "share/accuracy/certificate.h"
 #include "share/debit/draft.h"
 #include "share/share.h"

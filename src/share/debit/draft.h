@@ -8,7 +8,7 @@
 
 #include "base/time.h"
 #include "bucket/ticks.h"
-#include "report/entries.h"
+#include "bus/entries.h"
 
 namespace dthrottle {
 

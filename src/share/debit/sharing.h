@@ -1,6 +1,6 @@
 // The limiter's half of what hosts tell each other: collects hits that no report has carried, merges what peers
 // served, walks the table for a snapshot. It works in slices of some 50 us, so that no query waits for a report of a
-// million tags. The other half, which knows peers and frames, is report/exchange.h.
+// million tags. The other half, which knows peers and frames, is bus/exchange.h.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 #include "base/prng.h"
 #include "base/time.h"
-#include "report/exchange.h"
+#include "bus/exchange.h"
 #include "share/debit/draft.h"
 #include "share/ways.h"
 

@@ -1,4 +1,4 @@
-#include "report/giving.h"
+#include "bus/giving.h"
 
 #include <utility>
 

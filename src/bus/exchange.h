@@ -23,10 +23,10 @@
 #include "base/prng.h"
 #include "base/spsc_ring.h"
 #include "base/time.h"
-#include "report/account.h"
-#include "report/codec.h"
-#include "report/message.h"
-#include "report/peer_ceilings.h"
+#include "bus/account.h"
+#include "bus/codec.h"
+#include "bus/message.h"
+#include "bus/peer_ceilings.h"
 
 namespace dthrottle {
 

@@ -9,8 +9,8 @@
 
 #include "base/host_name.h"
 #include "base/time.h"
-#include "report/account.h"
-#include "report/entries.h"
+#include "bus/account.h"
+#include "bus/entries.h"
 
 namespace dthrottle {
 

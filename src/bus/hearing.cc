@@ -1,4 +1,4 @@
-#include "report/hearing.h"
+#include "bus/hearing.h"
 
 #include <algorithm>
 #include <limits>

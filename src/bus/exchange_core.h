@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/prng.h"
-#include "report/exchange.h"
+#include "bus/exchange.h"
 
 namespace dthrottle {
 

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "base/state.h"
-#include "report/exchange_core.h"
-#include "report/joining.h"
-#include "report/membership.h"
+#include "bus/exchange_core.h"
+#include "bus/joining.h"
+#include "bus/membership.h"
 
 namespace dthrottle {
 

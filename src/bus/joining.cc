@@ -1,4 +1,4 @@
-#include "report/joining.h"
+#include "bus/joining.h"
 
 #include <algorithm>
 #include <limits>

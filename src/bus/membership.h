@@ -11,8 +11,8 @@
 #include <unordered_map>
 
 #include "base/state.h"
-#include "report/exchange_core.h"
-#include "report/peer.h"
+#include "bus/exchange_core.h"
+#include "bus/peer.h"
 
 namespace dthrottle {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/state.h"
-#include "report/exchange.h"
+#include "bus/exchange.h"
 
 namespace dthrottle {
 

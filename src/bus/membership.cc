@@ -1,4 +1,4 @@
-#include "report/membership.h"
+#include "bus/membership.h"
 
 #include <algorithm>
 #include <utility>

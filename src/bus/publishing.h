@@ -7,9 +7,9 @@
 #include <string>
 #include <unordered_map>
 
-#include "report/exchange_core.h"
-#include "report/frame_ring.h"
-#include "report/peer.h"
+#include "bus/exchange_core.h"
+#include "bus/frame_ring.h"
+#include "bus/peer.h"
 
 namespace dthrottle {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "report/account.h"
+#include "bus/account.h"
 
 namespace dthrottle {
 

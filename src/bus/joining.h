@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "report/exchange_core.h"
-#include "report/membership.h"
+#include "bus/exchange_core.h"
+#include "bus/membership.h"
 
 namespace dthrottle {
 

@@ -1,17 +1,17 @@
 // Hands what comes to the part that it is for: membership (hello), publishing (own reports), hearing (peers' reports),
 // joining (a snapshot taken), giving (a snapshot given).
-#include "report/exchange.h"
+#include "bus/exchange.h"
 
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/state.h"
-#include "report/giving.h"
-#include "report/hearing.h"
-#include "report/joining.h"
-#include "report/membership.h"
-#include "report/publishing.h"
+#include "bus/giving.h"
+#include "bus/hearing.h"
+#include "bus/joining.h"
+#include "bus/membership.h"
+#include "bus/publishing.h"
 
 namespace dthrottle {
 namespace {

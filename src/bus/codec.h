@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "report/message.h"
+#include "bus/message.h"
 
 namespace dthrottle {
 

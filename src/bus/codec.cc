@@ -1,4 +1,4 @@
-#include "report/codec.h"
+#include "bus/codec.h"
 
 #include <zstd.h>
 
@@ -11,7 +11,7 @@
 #include "base/fields.h"
 #include "base/frame.h"
 #include "base/varint.h"
-#include "report/ipv4_text.h"
+#include "bus/ipv4_text.h"
 
 namespace dthrottle {
 

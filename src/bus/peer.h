@@ -9,11 +9,11 @@
 
 #include "base/allowance.h"
 #include "base/time.h"
-#include "report/audit.h"
-#include "report/clock_offset.h"
-#include "report/exchange.h"
-#include "report/heard.h"
-#include "report/peer_ceilings.h"
+#include "bus/audit.h"
+#include "bus/clock_offset.h"
+#include "bus/exchange.h"
+#include "bus/heard.h"
+#include "bus/peer_ceilings.h"
 
 namespace dthrottle {
 

@@ -1,4 +1,4 @@
-#include "report/publishing.h"
+#include "bus/publishing.h"
 
 #include <algorithm>
 #include <utility>

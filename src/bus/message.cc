@@ -1,4 +1,4 @@
-#include "report/message.h"
+#include "bus/message.h"
 
 namespace dthrottle {
 

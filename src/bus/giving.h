@@ -4,9 +4,9 @@
 #include <optional>
 #include <vector>
 
-#include "report/exchange_core.h"
-#include "report/membership.h"
-#include "report/publishing.h"
+#include "bus/exchange_core.h"
+#include "bus/membership.h"
+#include "bus/publishing.h"
 
 namespace dthrottle {
 
