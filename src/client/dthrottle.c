@@ -147,8 +147,11 @@ static enum dthrottle_verdict perform(struct call* call, int deadline_ms) {
   call->question.deadline = now + deadline_ms * NS_PER_MS;
   enum dthrottle_verdict verdict = take_line(call, now);
   if (verdict != DTHROTTLE_SERVE) return verdict;
+  int why = 0;
   for (bool back = false; !back;) {
+    errno = 0;
     verdict = talk(call);
+    why = errno;
     if (verdict == DTHROTTLE_SERVE || verdict == DTHROTTLE_BAD_ANSWER) break;
     pthread_mutex_lock(&handle->mutex);
     back = end_line(call, verdict);
@@ -159,6 +162,7 @@ static enum dthrottle_verdict perform(struct call* call, int deadline_ms) {
   } else {
     pthread_cond_broadcast(&handle->freed);
   }
+  errno = why;
   return verdict;
 }
 

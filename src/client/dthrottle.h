@@ -31,7 +31,7 @@ enum dthrottle_verdict {
   DTHROTTLE_THROTTLE = 1, /* the daemon says NO */
   /* Nobody has decided: serve. */
   DTHROTTLE_TIMED_OUT = 2,   /* no answer before the deadline */
-  DTHROTTLE_UNREACHABLE = 3, /* no connection, or it ended without an answer */
+  DTHROTTLE_UNREACHABLE = 3, /* no connection, and errno says why, or it ended without an answer */
   DTHROTTLE_BAD_ANSWER = 4,  /* what answers is not dthrottled */
   DTHROTTLE_BACKING_OFF = 5, /* not asked, because asking has failed a moment ago */
   DTHROTTLE_BAD_QUESTION = 6 /* no question for this handle, or for this daemon; asking again will not help */
@@ -96,7 +96,8 @@ typedef struct dthrottle_question {
   enum dthrottle_verb verb;
   const dthrottle_tag* tags; /* a tag that is named more than once pays the sum of its costs */
   size_t count;              /* 1 to DTHROTTLE_TAGS_MAX */
-  uint64_t reserved[5];      /* zero */
+  unsigned tell_limit;       /* not 0: the answer has a limit, for the header fields of a response */
+  uint64_t reserved[4];      /* zero */
 } dthrottle_question;
 
 /* Why a question is refused. */
@@ -114,7 +115,12 @@ typedef struct dthrottle_answer {
   int64_t wait_ms;                  /* after which the same question may pass; 0 unless the reason is LIMIT */
   int64_t left[DTHROTTLE_TAGS_MAX]; /* whole tokens of each tag, or UNLIMITED; of a refusal `refused` alone, else 0 */
   char rule[DTHROTTLE_RULE_BYTES];  /* that refuses; "-" for an override of a tag that no rule fits */
-  uint64_t reserved[8];             /* written as zero */
+  /* With `tell_limit`: how the tag that refuses is limited, or if none does, the tag that has least left. */
+  size_t nearest;       /* the place of the tag; its rule is `rule` */
+  int64_t quota;        /* whole tokens that it has after a rest; 0: nothing limits it, and the rest is 0 too */
+  int64_t window_ms;    /* in which it has them again when all are spent */
+  int64_t next_ms;      /* until it has one more whole token; 0: it has all */
+  uint64_t reserved[4]; /* written as zero */
 } dthrottle_answer;
 
 /* A handle for questions, as dthrottle_open makes one for tags. NULL is DTHROTTLE_DEFAULT_ASK_ADDRESS. Only

@@ -94,12 +94,13 @@ enum dthrottle_verdict dthrottle_connect_endpoint(const struct dthrottle_endpoin
     } else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) < 0 || error != 0) {
       outcome = DTHROTTLE_UNREACHABLE;
     }
+    if (outcome != DTHROTTLE_SERVE) {
+      close(fd);
+      errno = error;
+      return outcome;
+    }
   }
-  if (outcome == DTHROTTLE_SERVE) {
-    *connected = fd;
-  } else {
-    close(fd);
-  }
+  *connected = fd;
   return outcome;
 }
 

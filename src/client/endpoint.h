@@ -32,8 +32,8 @@ struct timespec dthrottle_timespec(int64_t ns);
  * `endpoint` is zero. */
 bool dthrottle_parse_endpoint(struct dthrottle_endpoint* endpoint, const char* address);
 
-/* Puts a non-blocking socket into `connected`: SERVE, or TIMED_OUT or UNREACHABLE. A full backlog of a Unix socket
- * fails at once. */
+/* Puts a non-blocking socket into `connected`: SERVE, or TIMED_OUT or UNREACHABLE with errno. A full backlog of a Unix
+ * socket fails at once. */
 enum dthrottle_verdict dthrottle_connect_endpoint(const struct dthrottle_endpoint* endpoint, int* connected,
                                                   int64_t deadline);
 

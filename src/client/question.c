@@ -7,7 +7,10 @@ enum {
   COST_BYTES = 10,               /* "4294967295" */
   AROUND_BYTES = COST_BYTES + 2, /* a cost, and the blanks in front of it and of its tag */
   ESCAPE_BYTES = 4,              /* "\\x20" */
+  TELL_BYTES = 11,               /* of the word that asks for the limit, and the blank in front of it */
 };
+
+static const char tell_limit[] = " tell=limit";
 
 /* ---- Asking ---- */
 
@@ -21,15 +24,19 @@ static const char* verb_word(enum dthrottle_verb verb) {
   return NULL;
 }
 
+static size_t head_bytes(const dthrottle_question* question) {
+  return VERB_BYTES + (question->tell_limit != 0 ? TELL_BYTES : 0);
+}
+
 /* Bytes of a tag's word at most, so that as many words as there are tags fit into a line. */
 static size_t word_bytes_max(const dthrottle_question* question) {
-  return (DTHROTTLE_QUESTION_LINE_BYTES - VERB_BYTES) / question->count - AROUND_BYTES;
+  return (DTHROTTLE_QUESTION_LINE_BYTES - head_bytes(question)) / question->count - AROUND_BYTES;
 }
 
 size_t dthrottle_question_room(const dthrottle_question* question) {
   if (verb_word(question->verb) == NULL || question->count == 0 || question->count > DTHROTTLE_TAGS_MAX) return 0;
   const size_t most = word_bytes_max(question);
-  size_t room = VERB_BYTES;
+  size_t room = head_bytes(question);
   for (size_t i = 0; i < question->count; i++) {
     const size_t bytes = question->tags[i].bytes;
     const size_t word_bytes = bytes < most / ESCAPE_BYTES ? bytes * ESCAPE_BYTES + 1 : most;
@@ -73,7 +80,8 @@ static char* write_cost(char* out, uint32_t cost) {
 size_t dthrottle_write_question(const dthrottle_question* question, char* line) {
   char* out = line;
   memcpy(out, verb_word(question->verb), VERB_BYTES);
-  out += VERB_BYTES;
+  memcpy(out + VERB_BYTES, tell_limit, head_bytes(question) - VERB_BYTES);
+  out += head_bytes(question);
   for (size_t i = 0; i < question->count; i++) {
     *out++ = ' ';
     out = write_cost(out, question->tags[i].cost);
@@ -130,7 +138,10 @@ static bool read_left(struct word word, int64_t* left) {
 /* The words of the tags that a line asks about. Returns how many. */
 static size_t split_tags(struct word asked, struct word* tags) {
   size_t count = 0;
-  for (next_word(&asked); count < DTHROTTLE_TAGS_MAX && next_word(&asked).bytes > 0; count++) {
+  next_word(&asked);
+  struct word rest = asked;
+  if (says(next_word(&rest), tell_limit + 1)) asked = rest;
+  for (; count < DTHROTTLE_TAGS_MAX && next_word(&asked).bytes > 0; count++) {
     tags[count] = next_word(&asked);
   }
   return count;
@@ -143,34 +154,47 @@ static size_t place_of(struct word tag, const struct word* tags, size_t count) {
   return place;
 }
 
-/* "LEFT...": of a tag that is named more than once at its first place. */
-static bool read_served(struct word text, const struct word* tags, size_t count, dthrottle_answer* answer) {
-  for (size_t i = 0; i < count; i++) {
-    const size_t first = place_of(tags[i], tags, count);
-    if (first == i && !read_left(next_word(&text), &answer->left[i])) return false;
-    answer->left[i] = answer->left[first];
-  }
-  return next_word(&text).bytes == 0;
-}
-
 static void copy_rule(struct word rule, char* copy) {
   const size_t bytes = rule.bytes < DTHROTTLE_RULE_BYTES ? rule.bytes : DTHROTTLE_RULE_BYTES - 1;
   memcpy(copy, rule.begin, bytes);
   copy[bytes] = '\0';
 }
 
-/* "WHY WAIT LEFT RULE TAG" */
+/* "RULE TAG [QUOTA WINDOW NEXT]", and nothing behind it. */
+static bool read_limit(struct word text, const struct word* tags, size_t count, dthrottle_answer* answer) {
+  const struct word rule = next_word(&text);
+  answer->nearest = place_of(next_word(&text), tags, count);
+  if (answer->nearest == count) return false;
+  copy_rule(rule, answer->rule);
+  const struct word quota = next_word(&text), window = next_word(&text), next = next_word(&text);
+  if (next_word(&text).bytes > 0) return false;
+  if (quota.bytes == 0 || says(quota, "-")) return true;
+  return read_number(quota, &answer->quota) && read_number(window, &answer->window_ms) &&
+         read_number(next, &answer->next_ms);
+}
+
+/* "LEFT... [RULE TAG QUOTA WINDOW NEXT]"; a tag that is named more than once has one LEFT, at its first place. */
+static bool read_served(struct word text, const struct word* tags, size_t count, dthrottle_answer* answer) {
+  for (size_t i = 0; i < count; i++) {
+    const size_t first = place_of(tags[i], tags, count);
+    if (first == i && !read_left(next_word(&text), &answer->left[i])) return false;
+    answer->left[i] = answer->left[first];
+  }
+  struct word rest = text;
+  return next_word(&rest).bytes == 0 || read_limit(text, tags, count, answer);
+}
+
+/* "WHY WAIT LEFT RULE TAG [QUOTA WINDOW NEXT]" */
 static bool read_refused(struct word text, const struct word* tags, size_t count, dthrottle_answer* answer) {
-  const struct word why = next_word(&text), wait = next_word(&text), left = next_word(&text), rule = next_word(&text);
+  const struct word why = next_word(&text), wait = next_word(&text), left = next_word(&text);
   answer->reason = says(why, "limit")   ? DTHROTTLE_REASON_LIMIT
                    : says(why, "never") ? DTHROTTLE_REASON_NEVER
                    : says(why, "shed")  ? DTHROTTLE_REASON_SHED
                                         : DTHROTTLE_REASON_NONE;
   if (answer->reason == DTHROTTLE_REASON_NONE) return false;
   if (answer->reason == DTHROTTLE_REASON_LIMIT ? !read_number(wait, &answer->wait_ms) : !says(wait, "-")) return false;
-  answer->refused = place_of(next_word(&text), tags, count);
-  if (answer->refused == count || rule.bytes == 0 || next_word(&text).bytes > 0) return false;
-  copy_rule(rule, answer->rule);
+  if (!read_limit(text, tags, count, answer)) return false;
+  answer->refused = answer->nearest;
   return read_left(left, &answer->left[answer->refused]);
 }
 

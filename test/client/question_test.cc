@@ -135,6 +135,47 @@ TEST_CASE("a refusal says why, how long, under which rule and which tag") {
   CHECK(shed.answer.left[0] == DTHROTTLE_UNLIMITED);
 }
 
+TEST_CASE("a question that wants to know the limit says so, and the answer has it") {
+  std::vector<dthrottle_tag> room;
+  dthrottle_question question = Question({{"a"}, {"b", 2}}, room);
+  question.tell_limit = 1;
+  std::string asked(dthrottle_question_room(&question), '\0');
+  asked.resize(dthrottle_write_question(&question, asked.data()));
+  CHECK(asked == "take tell=limit 1 a 2 b");
+
+  const Heard served = Hear(asked, "OK 9 2 addresses b 3 30000 10000");
+  REQUIRE(served.good);
+  CHECK(served.left(2) == std::vector<std::int64_t>{9, 2});
+  CHECK(served.answer.nearest == 1);
+  CHECK(served.answer.rule == std::string_view("addresses"));
+  CHECK(served.answer.quota == 3);
+  CHECK(served.answer.window_ms == 30000);
+  CHECK(served.answer.next_ms == 10000);
+
+  const Heard refused = Hear(asked, "NO limit 2000 1 addresses b 3 30000 9000");
+  REQUIRE(refused.good);
+  CHECK(refused.answer.refused == 1);
+  CHECK(refused.answer.wait_ms == 2000);
+  CHECK(refused.answer.next_ms == 9000);
+
+  const Heard unlimited = Hear(asked, "OK - -"), shed = Hear(asked, "NO shed - - hot a - - -");
+  CHECK((unlimited.good && unlimited.answer.quota == 0));
+  CHECK((shed.good && shed.answer.quota == 0));
+  CHECK_FALSE(Hear(asked, "OK 9 2 addresses c 3 30000 10000").good);
+  CHECK_FALSE(Hear(asked, "OK 9 2 addresses b 3 30000").good);
+  CHECK_FALSE(Hear(asked, "OK 9 2 addresses b 3 30000 x").good);
+}
+
+TEST_CASE("a tag that every line has room for fits one that asks for the limit too") {
+  std::vector<dthrottle_tag> room;
+  const std::string long_one(9000, 'x');
+  dthrottle_question question = Question(Named(16, long_one), room);
+  question.tell_limit = 1;
+  std::string line(dthrottle_question_room(&question), '\0');
+  CHECK(line.size() <= DTHROTTLE_QUESTION_LINE_BYTES);
+  CHECK(dthrottle_write_question(&question, line.data()) <= line.size());
+}
+
 TEST_CASE("a rule's name that is too long is cut") {
   const Heard heard = Hear("take 1 a", "NO limit 1 0 " + std::string(100, 'r') + " a");
   REQUIRE(heard.good);

@@ -469,3 +469,15 @@ class Daemon:
 
     def stats(self):
         return self.admin_json("stats")
+
+
+class AskDaemon(Daemon):
+    """A daemon that is asked questions on a Unix socket."""
+
+    def __init__(self, *limits, ask=None, **sections):
+        super().__init__(*limits, ask=ask or {}, **sections)
+
+    def write_settings(self, *limits):
+        self.ask_path = f"{self.directory}/ask.sock"
+        self._sections["ask"]["unix"] = self.ask_path
+        super().write_settings(*limits)

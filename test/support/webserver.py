@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 
-from daemon import BUILD, PATIENCE, ROOT, Daemon, clean_environment, fresh_directory, wait_until
+from daemon import BUILD, PATIENCE, ROOT, AskDaemon, Daemon, clean_environment, fresh_directory, wait_until
 from fleet import free_port_pair
 
 NGINX_MODULE = BUILD / "src/integration/ngx_http_dthrottle_module.so"
@@ -35,6 +35,11 @@ def open_daemon(*limits, kind=Daemon, **sections):
         yield daemon
 
 
+def open_ask_daemon(*limits):
+    """The same, and questions may be asked of it."""
+    return open_daemon(*limits, kind=AskDaemon, ask={"unix_mode": "0666"})
+
+
 @contextlib.contextmanager
 def stopped(daemon):
     """The daemon hangs: connections to it are accepted by the kernel, and nobody answers."""
@@ -43,6 +48,12 @@ def stopped(daemon):
         yield
     finally:
         daemon.signal(signal.SIGCONT)
+
+
+def metrics(page):
+    """The samples of a page for Prometheus by their names with labels."""
+    return {name: float(value) for name, value in
+            (line.rsplit(" ", 1) for line in page.decode().splitlines() if not line.startswith("#"))}
 
 
 def waited(responses, timeout):
@@ -57,6 +68,7 @@ class Response:
             raise AssertionError(f"not a response: {data[:200]!r}")
         self.status = int(head.split()[1])
         self.head = head.decode("latin-1")
+        self.fields = dict(line.split(": ", 1) for line in self.head.split("\r\n")[1:])
         self.seconds = seconds
 
 
@@ -156,7 +168,7 @@ class Nginx(WebServer):
 
     SHOWN = "$status $dthrottle_status $dthrottle_time $uri"
 
-    def __init__(self, server, http="", main=None, workers=1, shown=SHOWN, listen=""):
+    def __init__(self, server, http="", main=None, workers=1, shown=SHOWN, listen="", user="root"):
         super().__init__()
         main = f"load_module {NGINX_MODULE};" if main is None else main
         places = "\n".join(f"{kind}_temp_path {self.directory}/{kind};"
@@ -168,7 +180,7 @@ class Nginx(WebServer):
 {main}
 daemon off;
 worker_processes {workers};
-{"user root;" if os.geteuid() == 0 else ""}
+{f"user {user};" if os.geteuid() == 0 else ""}
 pid {self.directory}/pid;
 error_log {self.directory}/error.log info;
 events {{ worker_connections 512; }}

@@ -6,8 +6,8 @@ import socket
 import time
 
 from common import SystemTest
-from daemon import fresh_directory, rule, wait_until
-from webserver import APACHE_MODULE, SLACK, Apache, Load, open_daemon, stopped, waited
+from daemon import PATIENCE, fresh_directory, rule, wait_until
+from webserver import APACHE_MODULE, SLACK, Apache, Load, metrics, open_ask_daemon, open_daemon, stopped, waited
 
 TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 MPMS = ("event", "worker", "prefork")
@@ -97,8 +97,8 @@ class Verdicts(ApacheTest):
 
     def test_a_newline_in_the_tag_is_no_second_query(self):
         with open_daemon(rule(burst=2)) as daemon:
-            tag = 'DthrottleTag "%{unescape:%{QUERY_STRING}}"'
-            with Apache(module_settings(daemon, tag)) as server:
+            settings = module_settings(daemon).replace("%{QUERY_STRING}", "%{unescape:%{QUERY_STRING}}")
+            with Apache(settings) as server:
                 self.assertEqual(server.statuses(3, "/?a%0ab%0dc%20d%7f"), [200, 200, 429])
                 self.assertEqual(daemon.admin_json("show a_b_c_d_")["verdict"], "NO")
                 self.assertEqual(daemon.stats()["served"], 2)
@@ -149,9 +149,103 @@ class Verdicts(ApacheTest):
         load = f"LoadModule dthrottle_module {APACHE_MODULE}\n"
         for wrong in ("Dthrottle Maybe", "DthrottleStatus 200", "DthrottleStatus 429x", "DthrottleTimeout 0",
                       "DthrottleTimeout 2s", "DthrottleServer /run/x", "DthrottleServer tcp:localhost:1",
-                      'DthrottleTag "%{NOTHING"'):
+                      'DthrottleTag "%{NOTHING"', "DthrottleTag a price=1", "DthrottleTag a cost=-1",
+                      "DthrottleAsk /run/x", "DthrottleHeaders draft-11"):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Apache(load + wrong):
                 pass
+
+
+class Questions(ApacheTest):
+    """Over the ask socket, where an answer says more than OK and NO."""
+
+    def settings(self, daemon, more='DthrottleTag "%{QUERY_STRING}"'):
+        return (f"LoadModule dthrottle_module {APACHE_MODULE}\nDthrottle On\nDthrottleAsk unix:{daemon.ask_path}\n"
+                f"DthrottleTimeout 30000\n{more}\n")
+
+    def test_clients_are_told_their_limit_and_when_to_come_back(self):
+        with open_ask_daemon(rule(name="login", burst=2, rate=0.01)) as daemon:
+            with Apache(self.settings(daemon)) as server:
+                served, _, refused = (server.get("/?a") for _ in range(3))
+                self.assertEqual(served.fields["RateLimit-Policy"], '"login";q=2;w=200')
+                self.assertEqual(served.fields["RateLimit"], '"login";r=1;t=100')
+                self.assertNotIn("Retry-After", served.fields)
+                self.assertEqual(refused.status, 429)
+                self.assertRegex(refused.fields["RateLimit"], r'^"login";r=0;t=\d+$')
+                self.assertTrue(100 - PATIENCE <= int(refused.fields["Retry-After"]) <= 100, refused.head)
+
+    def test_the_body_is_made_by_apache_and_the_fields_stay(self):
+        more = r"""
+          DthrottleTag "%{QUERY_STRING}"
+          ErrorDocument 429 "wait %{reqenv:DTHROTTLE_RETRY_AFTER} s, %{reqenv:DTHROTTLE_RULE} allows %{reqenv:DTHROTTLE_LIMIT}"
+          TypesConfig /dev/null
+          AddType application/json .json
+          <Location /index.html>
+            ErrorDocument 429 /limited.json
+            DthrottleHeaders draft-03
+          </Location>"""
+        with open_ask_daemon(rule(name="login", burst=1, rate=0.01)) as daemon:
+            with Apache(self.settings(daemon, more), modules=("mime",)) as server:
+                server.path("root").joinpath("limited.json").write_text('{"error":"limited"}\n')
+                self.assertEqual(server.get("/?a").status, 200)
+                text, page = server.get("/?a"), server.get("/index.html?a")
+                self.assertEqual((text.status, page.status), (429, 429))
+                self.assertEqual(text.body.decode(), f"wait {text.fields['Retry-After']} s, login allows 1")
+                self.assertEqual((page.body, page.fields["Content-Type"]), (b'{"error":"limited"}\n', "application/json"))
+                self.assertEqual(page.fields["X-RateLimit-Limit"], "1")
+                self.assertIn("Retry-After", page.fields)
+                self.assertNotIn("RateLimit", page.fields)
+
+    def test_the_tags_of_a_location_are_one_question_with_their_costs(self):
+        more = ('DthrottleTag "user:%{QUERY_STRING}"\nDthrottleTag "net:%{REMOTE_ADDR}" cost=2\n'
+                'DthrottleTag "%{HTTP:X-More}"')
+        with open_ask_daemon(rule(name="users", match="user:*", burst=10, rate=0.001),
+                              rule(name="nets", match="net:*", burst=4, rate=0.001)) as daemon:
+            with Apache(self.settings(daemon, more)) as server:
+                self.assertEqual(server.statuses(3, "/?a"), [200, 200, 429])
+                self.assertEqual(int(daemon.admin_json("show user:a")["level"]), 8)    # the refusal paid nothing
+                self.assertEqual(int(daemon.admin_json("show net:127.0.0.1")["level"]), 0)
+
+    def test_a_htaccess_says_what_is_asked_where_it_may(self):
+        allowed = '<Directory "%s">\nAllowOverride Limit\nRequire all granted\n</Directory>'
+        for text, statuses in (('Dthrottle On\nDthrottleTag "%{QUERY_STRING}"\nDthrottleStatus 503\n', [200, 503]),
+                               ("DthrottleServer unix:/elsewhere\n", [500, 500])):
+            with self.subTest(text), open_ask_daemon(rule(burst=1)) as daemon:
+                root = daemon.directory / "site"
+                root.mkdir()
+                (root / "index.html").write_text("served\n")
+                (root / ".htaccess").write_text(text)
+                settings = self.settings(daemon, f"Dthrottle Off\nAlias /site {root}\n" + allowed % root)
+                with Apache(settings, modules=("alias",)) as server:
+                    self.assertEqual(server.statuses(2), [200, 200])
+                    self.assertEqual(server.statuses(2, "/site/?a"), statuses)
+
+    def test_counts_and_mod_status_show_a_socket_without_permission(self):
+        more = """
+          DthrottleTag "%{QUERY_STRING}"
+          <Location /metrics>
+            Dthrottle Off
+            SetHandler dthrottle-metrics
+          </Location>
+          <Location /server-status>
+            Dthrottle Off
+            SetHandler server-status
+          </Location>"""
+        with open_ask_daemon(rule(burst=2)) as daemon:
+            with Apache(self.settings(daemon, more), modules=("status",), processes=2) as server:
+                self.assertEqual(server.statuses(3, "/?a"), [200, 200, 429])
+                name = f'daemon="unix:{daemon.ask_path}"'
+                page = server.get("/metrics")
+                self.assertEqual(metrics(page.body)[f'dthrottle_apache_requests_total{{{name},status="SERVED"}}'], 2)
+                self.assertIn(f"Dthrottle unix:{daemon.ask_path}: up\n", server.get("/server-status?auto").body.decode())
+                os.chmod(daemon.ask_path, 0)
+                daemon.restart()
+                os.chmod(daemon.ask_path, 0)
+                wait_until(lambda: server.get("/?a").status == 200, "a child connects anew")
+                wait_until(lambda: server.get("/?a") and metrics(server.get("/metrics").body)[
+                    f"dthrottle_apache_up{{{name}}}"] == 0, "the failure shows")
+                counts = metrics(server.get("/metrics").body)
+                self.assertGreater(counts[f'dthrottle_apache_failures_total{{{name},why="permission"}}'], 0)
+                self.assertIn(f"<dt>unix:{daemon.ask_path}: permission</dt>", server.get("/server-status").body.decode())
 
 
 class Failures(ApacheTest):

@@ -10,23 +10,11 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import PATIENCE, SANITIZED, Daemon, await_read, receive_all, rule, wait_until
+from daemon import PATIENCE, SANITIZED, AskDaemon, await_read, receive_all, rule, wait_until
 from fleet import Fleet, wait_all_hear
 from test_transcripts import Transcript
 
 TRANSCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "protocol/ask"
-
-
-class AskDaemon(Daemon):
-    """A daemon that is asked questions on a Unix socket."""
-
-    def __init__(self, *limits, ask=None, **sections):
-        super().__init__(*limits, ask=ask or {}, **sections)
-
-    def write_settings(self, *limits):
-        self.ask_path = f"{self.directory}/ask.sock"
-        self._sections["ask"]["unix"] = self.ask_path
-        super().write_settings(*limits)
 
 
 class Asker:

@@ -5,8 +5,8 @@ import subprocess
 import time
 
 from common import SystemTest
-from daemon import BUILD, PATIENCE, Daemon, rule, wait_until
-from test_ask import AskDaemon, ask_port
+from daemon import BUILD, PATIENCE, AskDaemon, Daemon, rule, wait_until
+from test_ask import ask_port
 
 DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 SLACK_S = 20.0    # that a busy machine may take beyond a deadline

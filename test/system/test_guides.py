@@ -7,7 +7,7 @@ import subprocess
 from common import SystemTest
 from daemon import BUILD, DTHROTTLED, PATIENCE, ROOT, clean_environment, fresh_directory, rule, run, wait_until
 from test_http import HttpDaemon
-from webserver import APACHE_MODULE, NGINX_MODULE, Apache, Nginx, open_daemon
+from webserver import APACHE_MODULE, NGINX_MODULE, Apache, Nginx, open_ask_daemon, open_daemon
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TRIES = 5    # of a story whose clients have to be quicker than the rate
@@ -19,8 +19,12 @@ def blocks(language, pages=PAGES):
             for text in re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", page.read_text(), re.M | re.S)]
 
 
+def blocks_of(language, *names):
+    return [text for page, text in blocks(language) if page in names]
+
+
 def block(language, page):
-    texts = [text for name, text in blocks(language) if name == page]
+    texts = blocks_of(language, page)
     if len(texts) != 1:
         raise AssertionError(f"{page} has {len(texts)} blocks in {language}")
     return texts[0]
@@ -105,21 +109,22 @@ class WebServers(SystemTest):
         self.assertEqual(server.get("/").status, 200)
 
     def test_nginx(self):
-        for page in ("README.md", "web-servers.md"):
-            main, _, server = block("nginx", page).partition("\n\n")
-            self.assertTrue(main.startswith("load_module modules/ngx_http_dthrottle_module.so;"), main)
+        load = "load_module modules/ngx_http_dthrottle_module.so;"
+        for text in blocks_of("nginx", "README.md", "web-servers.md"):
+            main, _, server = text.partition("\n\n") if text.startswith(load) else (load, "", text)
             main = main.replace("modules/ngx_http_dthrottle_module.so", str(NGINX_MODULE))
-            with open_daemon(self.RULE) as daemon:
+            with self.subTest(text), open_ask_daemon(self.RULE) as daemon:
                 asks = f"dthrottle_server unix:{daemon.query_path}; dthrottle_timeout 30s;"
-                with Nginx(server, http=asks, main=main) as running:
+                with Nginx(server.replace("/run/dthrottle", str(daemon.directory)), http=asks, main=main) as running:
                     self.assert_throttles(running)
 
     def test_apache(self):
-        for page in ("README.md", "web-servers.md"):
-            text = block("apache", page)
-            self.assertIn("modules/mod_dthrottle.so", text)
+        load = "LoadModule dthrottle_module modules/mod_dthrottle.so\n"
+        for text in blocks_of("apache", "README.md", "web-servers.md"):
+            text = load + text.replace(load, "")
             text = text.replace("modules/mod_dthrottle.so", str(APACHE_MODULE))
-            with open_daemon(self.RULE) as daemon:
+            with self.subTest(text), open_ask_daemon(self.RULE) as daemon:
+                text = text.replace("/run/dthrottle", str(daemon.directory))
                 with Apache(f"{text}DthrottleServer unix:{daemon.query_path}\nDthrottleTimeout 30000ms\n") as running:
                     self.assert_throttles(running)
 

@@ -1,6 +1,7 @@
 """The nginx module in Debian's nginx: what the daemon says, and what comes of a daemon that does not say anything."""
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -9,7 +10,7 @@ import time
 
 from common import SystemTest
 from daemon import PATIENCE, fresh_directory, rule, run, wait_until
-from webserver import NGINX_MODULE, SLACK, Load, Nginx, open_daemon, stopped, waited
+from webserver import NGINX_MODULE, SLACK, Load, Nginx, metrics, open_ask_daemon, open_daemon, stopped, waited
 
 TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 
@@ -165,10 +166,100 @@ class Verdicts(NginxTest):
     def test_bad_settings_are_refused(self):
         for wrong in ("dthrottle maybe;", "dthrottle_status 200;", "dthrottle_status 600;", "dthrottle_timeout 0;",
                       "dthrottle_server;", "dthrottle_server unix:/x conns=3;",
-                      "dthrottle_server unix:/x connections=0;",
+                      "dthrottle_server unix:/x connections=0;", "dthrottle_ask unix:/x; dthrottle_ask unix:/y;",
+                      "dthrottle_tag a price=1;", "dthrottle_tag a cost=x;", "dthrottle_headers draft-11;",
+                      "dthrottle_tag a;" * 17,
                       "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Nginx(wrong):
                 pass
+
+
+class Questions(NginxTest):
+    """Over the ask socket, where an answer says more than OK and NO."""
+
+    def settings(self, daemon, more="dthrottle_tag $arg_tag;"):
+        return f"dthrottle on; dthrottle_ask unix:{daemon.ask_path}; dthrottle_timeout 30s; {more}"
+
+    def test_clients_are_told_their_limit_and_when_to_come_back(self):
+        with open_ask_daemon(rule(name="login", burst=2, rate=0.01)) as daemon:
+            with Nginx(self.settings(daemon)) as server:
+                served, _, refused = (server.get("/?tag=a") for _ in range(3))
+                self.assertEqual(served.fields["RateLimit-Policy"], '"login";q=2;w=200')
+                self.assertEqual(served.fields["RateLimit"], '"login";r=1;t=100')
+                self.assertNotIn("Retry-After", served.fields)
+                self.assertEqual(refused.status, 429)
+                self.assertEqual(refused.fields["RateLimit-Policy"], '"login";q=2;w=200')
+                self.assertRegex(refused.fields["RateLimit"], r'^"login";r=0;t=\d+$')
+                self.assertTrue(100 - PATIENCE <= int(refused.fields["Retry-After"]) <= 100, refused.head)
+
+    def test_the_body_is_made_by_nginx_and_the_fields_stay(self):
+        more = """
+          error_page 429 @limited;
+          location @limited {
+            default_type application/problem+json;
+            return 429 '{"rule":"$dthrottle_rule","limit":$dthrottle_limit,"left":$dthrottle_remaining,"wait":$dthrottle_retry_after}';
+          }
+          location /old { dthrottle_headers draft-03; try_files /index.html =404; }
+          location /none { dthrottle_headers off; try_files /index.html =404; }
+          location /shadow { dthrottle_shadow on; try_files /index.html =404; }"""
+        with open_ask_daemon(rule(name="login", burst=1, rate=0.01)) as daemon:
+            with Nginx(self.settings(daemon) + more) as server:
+                self.assertEqual(server.get("/?tag=a").status, 200)
+                refused = server.get("/?tag=a")
+                said = json.loads(refused.body)
+                self.assertEqual(refused.status, 429)
+                self.assertEqual((said["rule"], said["limit"], said["left"]), ("login", 1, 0))
+                self.assertEqual(refused.fields["Retry-After"], str(said["wait"]))
+                self.assertIn("RateLimit", refused.fields)
+                old = server.get("/old?tag=a").fields
+                self.assertEqual((old["X-RateLimit-Limit"], old["X-RateLimit-Remaining"]), ("1", "0"))
+                self.assertNotIn("RateLimit", old)
+                none = server.get("/none?tag=a").fields
+                self.assertIn("Retry-After", none)
+                self.assertFalse([name for name in none if "RateLimit" in name])
+                shadow = server.get("/shadow?tag=a")
+                self.assertEqual(shadow.status, 200)
+                self.assertNotIn("Retry-After", shadow.fields)
+
+    def test_the_tags_of_a_location_are_one_question_with_their_costs(self):
+        more = 'dthrottle_tag "user:$arg_user"; dthrottle_tag "net:$arg_net" cost=2; dthrottle_tag $arg_more;'
+        with open_ask_daemon(rule(name="users", match="user:*", burst=10, rate=0.001),
+                             rule(name="nets", match="net:*", burst=4, rate=0.001)) as daemon:
+            with Nginx(self.settings(daemon, more)) as server:
+                self.assertEqual(server.statuses(3, "/?user=a&net=n"), [200, 200, 429])
+                self.assertEqual(int(daemon.admin_json("show user:a")["level"]), 8)    # the refusal paid nothing
+                self.assertEqual(int(daemon.admin_json("show net:n")["level"]), 0)
+                self.assertIn('throttled by dthrottle, tag "net:n"', server.log)
+                self.assertEqual(server.get("/?user=b&net=m").fields["RateLimit"].split(";")[:2], ['"nets"', "r=2"])
+
+    def test_counts_of_all_workers_say_what_became_of_requests_and_outlive_a_reload(self):
+        more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
+        with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more), workers=2) as server:
+            server.statuses(3, "/?tag=a")
+            old = server.reload()
+            wait_until(lambda: not old & server.children(), "the old workers have left")
+            server.get("/?tag=b")
+            page = server.get("/metrics")
+            self.assertTrue(page.fields["Content-Type"].startswith("text/plain; version=0.0.4"), page.head)
+            name = f'daemon="unix:{daemon.ask_path}"'
+            counts = metrics(page.body)
+            self.assertEqual(counts[f'dthrottle_nginx_requests_total{{{name},status="SERVED"}}'], 3)
+            self.assertEqual(counts[f'dthrottle_nginx_requests_total{{{name},status="THROTTLED"}}'], 1)
+            self.assertEqual(counts[f"dthrottle_nginx_up{{{name}}}"], 1)
+
+    def test_a_socket_without_permission_shows_in_the_counts(self):
+        more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"
+        with open_ask_daemon(rule(burst=2)) as daemon, Nginx(self.settings(daemon, more), user="www-data") as server:
+            name = f'daemon="unix:{daemon.ask_path}"'
+            os.chmod(daemon.ask_path, 0)
+            self.assertEqual(server.get("/?tag=a").status, 200)
+            counts = metrics(server.get("/metrics").body)
+            self.assertEqual(counts[f'dthrottle_nginx_failures_total{{{name},why="permission"}}'], 1)
+            self.assertEqual(counts[f"dthrottle_nginx_up{{{name}}}"], 0)
+            self.assertIn("may not be asked by the user of this worker", server.log)
+            os.chmod(daemon.ask_path, 0o666)
+            wait_until(lambda: server.get("/?tag=a").status == 429, "the daemon is asked again")
+            self.assertEqual(metrics(server.get("/metrics").body)[f"dthrottle_nginx_up{{{name}}}"], 1)
 
 
 class Failures(NginxTest):

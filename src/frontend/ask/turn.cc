@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kShownBytes = 40;    // of what is wrong
 constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 constexpr std::string_view kUsage = "take or peek, and COST TAG for each tag";
+constexpr std::string_view kTellLimit = "tell=limit";
 
 // Takes the next word off a line; empty: there is none.
 std::string_view NextWord(std::string_view& line) {
@@ -27,6 +28,14 @@ std::string_view NextWord(std::string_view& line) {
 bool ParseCost(std::string_view word, Cost& cost) {
   const char* const end = word.data() + word.size();
   return std::from_chars(word.data(), end, cost) == std::from_chars_result{end, std::errc()};
+}
+
+// Takes the word off a line if it is the next one.
+bool TakeWord(std::string_view& line, std::string_view word) {
+  std::string_view rest = line;
+  if (NextWord(rest) != word) return false;
+  line = rest;
+  return true;
 }
 
 // What somebody wrote, short and printable.
@@ -56,11 +65,12 @@ void AskTurn::OnLine(std::string_view line) {
     Complain(verb.empty() ? std::string(kUsage) : fmt::format("{}, not {}", kUsage, Shown(verb)));
     return;
   }
+  const bool tells_limit = TakeWord(line, kTellLimit);
   const std::size_t words = words_.size();
   questions_.Begin(verb == "take" ? Verb::kTake : Verb::kPeek);
   if (Read(line)) {
     ++counts_.questions;
-    lines_.push_back({questions_.size() - 1});
+    lines_.push_back({.question = questions_.size() - 1, .tells_limit = tells_limit});
   } else {
     questions_.Drop();
     words_.resize(words);
@@ -84,8 +94,8 @@ bool AskTurn::Read(std::string_view line) {
 bool AskTurn::Complain(std::string_view what) {
   ++counts_.errors;
   const std::size_t begin = complaints_.size();
-  fmt::format_to(std::back_inserter(complaints_), "ERR {}\n", what);
-  lines_.push_back({kWrong, begin, complaints_.size()});
+  fmt::format_to(std::back_inserter(complaints_), "ERR {}", what);
+  lines_.push_back({.question = kWrong, .begin = begin, .end = complaints_.size()});
   return false;
 }
 
@@ -114,26 +124,66 @@ void AskTurn::Answer(Instant now) {
     if (line.question == kWrong) {
       out_.append(complaints_, line.begin, line.end - line.begin);
     } else if (outcomes_[line.question].verdict == Verdict::kServe) {
-      AppendServed(questions_[line.question]);
+      AppendServed(questions_[line.question], line.tells_limit);
     } else {
-      AppendRefused(questions_[line.question], outcomes_[line.question]);
+      AppendRefused(questions_[line.question], outcomes_[line.question], line.tells_limit);
     }
+    out_ += '\n';
     ends_.push_back(out_.size());
   }
 }
 
-void AskTurn::AppendLeft(const Standing& standing, Instant now) {
+void AskTurn::AppendLeft(const Standing& standing) {
   out_ += ' ';
-  standing.limited() ? AppendNumber(out_, standing.bucket.WholeTokens(standing.shape, now)) : out_.push_back('-');
+  standing.limited() ? AppendNumber(out_, standing.bucket.WholeTokens(standing.shape, now_)) : out_.push_back('-');
 }
 
-void AskTurn::AppendServed(const Questions::Question& question) {
+void AskTurn::AppendRule(const Standing& standing) {
+  const auto& rules = limiter_.rules().rules();
+  const std::size_t rule = limiter_.rules().limit(*standing.limit).rule;
+  out_ += ' ';
+  out_ += rule < rules.size() ? std::string_view(rules[rule].name) : "-";    // an override where no rule fits
+}
+
+void AskTurn::AppendLimit(const Standing& standing) {
+  if (!standing.limited()) {
+    out_ += " - - -";
+    return;
+  }
+  const auto append_ms = [&](Duration d) {
+    out_ += ' ';
+    AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(d).count());
+  };
+  const Bucket& bucket = standing.bucket;
+  const auto quota = static_cast<std::int64_t>(standing.shape.burst());
+  const std::int64_t next = bucket.WholeTokens(standing.shape, now_) + 1;
+  out_ += ' ';
+  AppendNumber(out_, quota);
+  append_ms(ToDuration(standing.shape.depth));
+  append_ms(next <= quota ? bucket.ServesAt(standing.shape, static_cast<Cost>(next), now_) - now_
+                          : bucket.UntilFull(now_));
+}
+
+void AskTurn::AppendServed(const Questions::Question& question, bool tells_limit) {
+  const auto left = [&](std::size_t i) {
+    const Standing& standing = standings_[question.first + i];
+    return standing.limited() ? standing.bucket.WholeTokens(standing.shape, now_) : INT64_MAX;
+  };
   out_ += "OK";
-  for (std::size_t i = 0; i < question.tags; ++i) AppendLeft(standings_[question.first + i], now_);
-  out_ += '\n';
+  std::size_t nearest = 0;
+  for (std::size_t i = 0; i < question.tags; ++i) {
+    AppendLeft(standings_[question.first + i]);
+    if (left(i) < left(nearest)) nearest = i;
+  }
+  if (!tells_limit || left(nearest) == INT64_MAX) return;
+  const Standing& standing = standings_[question.first + nearest];
+  AppendRule(standing);
+  out_ += ' ';
+  out_ += words_[question.first + nearest];
+  AppendLimit(standing);
 }
 
-void AskTurn::AppendRefused(const Questions::Question& question, const Outcome& outcome) {
+void AskTurn::AppendRefused(const Questions::Question& question, const Outcome& outcome, bool tells_limit) {
   if (question.verb == Verb::kTake) ++counts_.refused;
   const Standing& standing = standings_[question.first + outcome.tag];
   if (outcome.verdict == Verdict::kShed) {
@@ -144,14 +194,11 @@ void AskTurn::AppendRefused(const Questions::Question& question, const Outcome& 
     out_ += "NO limit ";
     AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(outcome.wait).count());
   }
-  AppendLeft(standing, now_);
-  const auto& rules = limiter_.rules().rules();
-  const std::size_t rule = limiter_.rules().limit(*standing.limit).rule;
-  out_ += ' ';
-  out_ += rule < rules.size() ? std::string_view(rules[rule].name) : "-";    // an override where no rule fits
+  AppendLeft(standing);
+  AppendRule(standing);
   out_ += ' ';
   out_ += words_[question.first + outcome.tag];
-  out_ += '\n';
+  if (tells_limit) AppendLimit(standing);
 }
 
 std::string_view AskTurn::Answers(std::size_t first, std::size_t n) const {

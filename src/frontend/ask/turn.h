@@ -45,14 +45,17 @@ class AskTurn {
   struct Line {
     std::size_t question;    // kWrong: its answer is complaints_[begin, end)
     std::size_t begin = 0, end = 0;
+    bool tells_limit = false;
   };
 
   bool Read(std::string_view words);
   bool Complain(std::string_view what);
   Query MakeQuery(std::string_view word, Cost cost);
-  void AppendServed(const Questions::Question& question);
-  void AppendRefused(const Questions::Question& question, const Outcome& outcome);
-  void AppendLeft(const Standing& standing, Instant now);
+  void AppendServed(const Questions::Question& question, bool tells_limit);
+  void AppendRefused(const Questions::Question& question, const Outcome& outcome, bool tells_limit);
+  void AppendLeft(const Standing& standing);
+  void AppendRule(const Standing& standing);
+  void AppendLimit(const Standing& standing);
 
   Limiter& limiter_;
   const std::size_t lane_;

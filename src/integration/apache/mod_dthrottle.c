@@ -2,23 +2,28 @@
  * ../README.md.
  *
  * Each child process has a handle for each daemon that the settings name, and its threads share it. Everything that has
- * to do with time, failures and connections is the library's.
+ * to do with time, failures and connections is the library's. Counts stand in memory that all processes share.
  */
 #include <ap_expr.h>
 #include <ap_mpm.h>
 #include <apr_atomic.h>
+#include <apr_optional_hooks.h>
+#include <apr_shm.h>
 #include <apr_strings.h>
 #include <apr_time.h>
+#include <errno.h>
 #include <http_config.h>
 #include <http_core.h>
 #include <http_log.h>
 #include <http_protocol.h>
 #include <http_request.h>
 #include <httpd.h>
+#include <mod_status.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "client/dthrottle.h"
+#include "gate.h"
 
 enum {
   STATUS_DEFAULT = HTTP_TOO_MANY_REQUESTS,
@@ -31,30 +36,42 @@ enum {
 /* A daemon. The settings make it, a child opens it. */
 struct daemon {
   const char* address;
+  bool asks_questions;          /* by the ask protocol */
   dthrottle* handle;            /* NULL before the child begins */
   volatile apr_uint32_t logged; /* the second of the last line about a failure */
+  struct dthrottle_counts* counts;
+};
+
+/* A tag as the settings have it. */
+struct tag_conf {
+  const ap_expr_info_t* text; /* NULL: the client's address */
+  apr_uint32_t cost;
 };
 
 struct dir_conf {
   int enable, shadow, status, timeout_ms;
-  const ap_expr_info_t* tag;
-  struct daemon* daemon;
+  int fields; /* enum dthrottle_fields */
+  apr_array_header_t* tags;
+  struct daemon *server, *ask;
 };
 
 module AP_MODULE_DECLARE_DATA dthrottle_module;
 APLOG_USE_MODULE(dthrottle);
 
-/* The daemons that the settings name, by address: all locations that name one share it. Each reading makes them anew. */
+/* The daemons that the settings name, by address: all locations that name one share it. Each reading makes them anew.
+ */
 static apr_array_header_t* daemons;
-static struct daemon* default_daemon; /* where none is named */
+static struct daemon *default_server, *default_ask; /* where none is named */
+static struct dthrottle_board* board;
 
-static struct daemon* find_daemon(apr_pool_t* pool, const char* address) {
+static struct daemon* find_daemon(apr_pool_t* pool, const char* address, bool asks_questions) {
   for (int i = 0; i < daemons->nelts; i++) {
     struct daemon* const known = APR_ARRAY_IDX(daemons, i, struct daemon*);
-    if (strcmp(known->address, address) == 0) return known;
+    if (known->asks_questions == asks_questions && strcmp(known->address, address) == 0) return known;
   }
   struct daemon* const made = apr_pcalloc(pool, sizeof *made);
   made->address = apr_pstrdup(pool, address);
+  made->asks_questions = asks_questions;
   APR_ARRAY_PUSH(daemons, struct daemon*) = made;
   return made;
 }
@@ -62,73 +79,154 @@ static struct daemon* find_daemon(apr_pool_t* pool, const char* address) {
 /* ---- A request ---- */
 
 /* Nothing that a client puts into a tag makes two of it, or a tag that looks like another one in a log. */
-static char* make_tag(request_rec* r, const struct dir_conf* conf, const char** error) {
-  *error = NULL;
-  const char* const text = conf->tag != NULL ? ap_expr_str_exec(r, conf->tag, error) : r->useragent_ip;
-  if (*error != NULL || text == NULL) return NULL;
-  char* const tag = apr_pstrdup(r->pool, text);
+static dthrottle_tag make_tag(request_rec* r, const struct tag_conf* conf) {
+  const char* error = NULL;
+  const char* const text = conf->text != NULL ? ap_expr_str_exec(r, conf->text, &error) : r->useragent_ip;
+  if (error != NULL) ap_log_rerror(APLOG_MARK, APLOG_ERR, 0, r, "dthrottle: the tag cannot be made: %s", error);
+  char* const tag = apr_pstrdup(r->pool, error == NULL && text != NULL ? text : "");
   for (char* byte = tag; *byte != '\0'; byte++) {
     if ((unsigned char)*byte <= ' ' || *byte == 0x7f) *byte = '_';
   }
-  return tag;
+  const dthrottle_tag made = {.text = tag, .bytes = strlen(tag), .cost = conf->cost};
+  return made;
 }
 
-static const char* status_name(enum dthrottle_verdict verdict, bool shadow) {
-  switch (verdict) {
-    case DTHROTTLE_SERVE:
-      return "SERVED";
-    case DTHROTTLE_THROTTLE:
-      return shadow ? "SHADOWED" : "THROTTLED";
-    case DTHROTTLE_TIMED_OUT:
-      return "OPEN_TIMEOUT";
-    case DTHROTTLE_BACKING_OFF:
-      return "OPEN_BACKOFF";
-    case DTHROTTLE_UNREACHABLE:
-    case DTHROTTLE_BAD_ANSWER:
-    case DTHROTTLE_BAD_QUESTION:
-      break;
+/* A request that is asked for. Tags without a byte are not. */
+struct asking {
+  struct daemon* daemon;
+  dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+  size_t tag_count;
+  dthrottle_answer answer;
+  enum dthrottle_verdict verdict;
+};
+
+static void make_tags(request_rec* r, const apr_array_header_t* confs, struct asking* asking) {
+  static const struct tag_conf address = {NULL, 1};
+  const int count = confs != NULL ? confs->nelts : 1;
+  for (int i = 0; i < count; i++) {
+    asking->tags[asking->tag_count] = make_tag(r, confs != NULL ? &APR_ARRAY_IDX(confs, i, struct tag_conf) : &address);
+    if (asking->tags[asking->tag_count].bytes > 0) asking->tag_count++;
   }
-  return "OPEN_ERROR";
 }
 
-/* A line about a failure, unless there has been one this second: all threads fail at once. */
-static void log_failure(request_rec* r, struct daemon* daemon, enum dthrottle_verdict verdict) {
+/* The daemon that the settings name, by either protocol; the query protocol asks for one tag and one token. */
+static struct daemon* daemon_of(const struct dir_conf* conf) {
+  const bool one_query =
+      conf->tags == NULL || (conf->tags->nelts == 1 && APR_ARRAY_IDX(conf->tags, 0, struct tag_conf).cost == 1);
+  if (conf->ask != NULL) return conf->ask;
+  if (!one_query) return default_ask;
+  return conf->server != NULL ? conf->server : default_server;
+}
+
+static void ask(struct asking* asking, int timeout_ms) {
+  dthrottle* const handle = asking->daemon->handle;
+  const dthrottle_question question = {.tags = asking->tags, .count = asking->tag_count, .tell_limit = 1};
+  asking->verdict = asking->daemon->asks_questions
+                        ? dthrottle_ask_question(handle, &question, &asking->answer, timeout_ms)
+                        : dthrottle_ask(handle, asking->tags[0].text, asking->tags[0].bytes, timeout_ms);
+}
+
+/* Counts a failure, and logs it unless there has been a line this second: all threads fail at once. */
+static void note_failure(request_rec* r, struct daemon* daemon, enum dthrottle_verdict verdict, int error) {
+  const enum dthrottle_failure failure = dthrottle_failure_of(verdict, error);
   const apr_uint32_t second = (apr_uint32_t)apr_time_sec(apr_time_now());
   const apr_uint32_t logged = apr_atomic_read32(&daemon->logged);
+  dthrottle_count_failure(daemon->counts, failure);
   if (second - logged < LOG_PAUSE_S || apr_atomic_cas32(&daemon->logged, second, logged) != logged) return;
-  ap_log_rerror(APLOG_MARK, APLOG_WARNING, 0, r, "dthrottle: %s: %s, requests are served unasked", daemon->address,
-                dthrottle_verdict_name(verdict));
+  ap_log_rerror(APLOG_MARK, APLOG_WARNING, 0, r, "dthrottle: %s: %s (%s), requests are served unasked", daemon->address,
+                dthrottle_verdict_name(verdict), dthrottle_failure_name(failure));
+}
+
+/* For logs and for what the server's own means make of a refusal. */
+static void set_environment(request_rec* r, const struct asking* asking, enum dthrottle_fate fate, apr_time_t took) {
+  const dthrottle_answer* const answer = &asking->answer;
+  apr_table_t* const env = r->subprocess_env;
+  const apr_int64_t retry = dthrottle_retry_after(answer);
+  apr_table_setn(r->notes, "dthrottle-status", dthrottle_fate_name(fate));
+  apr_table_setn(env, "DTHROTTLE_STATUS", dthrottle_fate_name(fate));
+  apr_table_setn(env, "DTHROTTLE_TIME", apr_psprintf(r->pool, "%" APR_TIME_T_FMT, took));
+  if (retry > 0) apr_table_setn(env, "DTHROTTLE_RETRY_AFTER", apr_psprintf(r->pool, "%" APR_INT64_T_FMT, retry));
+  if (answer->quota == 0) return;
+  apr_table_setn(env, "DTHROTTLE_RULE", apr_pstrdup(r->pool, answer->rule));
+  apr_table_setn(env, "DTHROTTLE_LIMIT", apr_psprintf(r->pool, "%" APR_INT64_T_FMT, (apr_int64_t)answer->quota));
+  apr_table_setn(env, "DTHROTTLE_REMAINING",
+                 apr_psprintf(r->pool, "%" APR_INT64_T_FMT, (apr_int64_t)answer->left[answer->nearest]));
+}
+
+/* They stay with the response, whatever ErrorDocument makes the body. */
+static void set_fields(request_rec* r, const dthrottle_answer* answer, bool refused, int style) {
+  struct dthrottle_field fields[DTHROTTLE_FIELDS_MAX];
+  const size_t count = dthrottle_make_fields(
+      answer, refused, style != UNSET ? (enum dthrottle_fields)style : DTHROTTLE_FIELDS_DRAFT_10, fields);
+  for (size_t i = 0; i < count; i++) apr_table_set(r->err_headers_out, fields[i].name, fields[i].value);
 }
 
 static int check_access(request_rec* r) {
   const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
   /* A subrequest or an internal redirect is part of a request that has been asked for. */
   if (conf->enable != 1 || r->main != NULL || r->prev != NULL) return DECLINED;
-  struct daemon* const daemon = conf->daemon != NULL ? conf->daemon : default_daemon;
-  if (daemon->handle == NULL) return DECLINED;
-  const char* error = NULL;
-  const char* const tag = make_tag(r, conf, &error);
-  if (error != NULL) {
-    ap_log_rerror(APLOG_MARK, APLOG_ERR, 0, r, "dthrottle: the tag cannot be made: %s", error);
-  }
-  if (tag == NULL || *tag == '\0') return DECLINED;
+  struct asking asking = {.daemon = daemon_of(conf)};
+  if (asking.daemon->handle == NULL) return DECLINED;
+  make_tags(r, conf->tags, &asking);
+  if (asking.tag_count == 0) return DECLINED;
 
   const apr_time_t begin = apr_time_now();
-  const int timeout_ms = conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS;
-  const enum dthrottle_verdict verdict = dthrottle_ask(daemon->handle, tag, strlen(tag), timeout_ms);
-  const char* const name = status_name(verdict, conf->shadow == 1);
-  apr_table_setn(r->notes, "dthrottle-status", name);
-  apr_table_setn(r->subprocess_env, "DTHROTTLE_STATUS", name);
-  apr_table_setn(r->subprocess_env, "DTHROTTLE_TIME",
-                 apr_psprintf(r->pool, "%" APR_TIME_T_FMT, apr_time_now() - begin));
-  if (verdict != DTHROTTLE_THROTTLE) {
-    if (verdict != DTHROTTLE_SERVE && verdict != DTHROTTLE_BACKING_OFF) log_failure(r, daemon, verdict);
-    return DECLINED;
+  const bool shadow = conf->shadow == 1;
+  ask(&asking, conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS);
+  const int error = errno;
+  const bool throttled = asking.verdict == DTHROTTLE_THROTTLE;
+  const enum dthrottle_fate fate =
+      throttled && shadow ? DTHROTTLE_FATE_SHADOWED : dthrottle_fate_of(asking.verdict);
+  dthrottle_count_fate(asking.daemon->counts, fate);
+  set_environment(r, &asking, fate, apr_time_now() - begin);
+  set_fields(r, &asking.answer, throttled && !shadow, conf->fields);
+  if (fate == DTHROTTLE_FATE_TIMEOUT || fate == DTHROTTLE_FATE_ERROR) {
+    note_failure(r, asking.daemon, asking.verdict, error);
   }
-  ap_log_rerror(APLOG_MARK, APLOG_INFO, 0, r, "dthrottle: %s, tag \"%s\"",
-                conf->shadow == 1 ? "would be throttled" : "throttled", tag);
-  if (conf->shadow == 1) return DECLINED;
+  if (!throttled) return DECLINED;
+  ap_log_rerror(APLOG_MARK, APLOG_INFO, 0, r, "dthrottle: %s, tag \"%s\"", shadow ? "would be throttled" : "throttled",
+                asking.tags[asking.answer.refused].text);
+  if (shadow) return DECLINED;
   return conf->status != UNSET ? conf->status : STATUS_DEFAULT;
+}
+
+/* ---- Looking inside ---- */
+
+/* SetHandler dthrottle-metrics */
+static int send_metrics(request_rec* r) {
+  if (r->handler == NULL || strcmp(r->handler, "dthrottle-metrics") != 0) return DECLINED;
+  if (r->method_number != M_GET) return HTTP_METHOD_NOT_ALLOWED;
+  char* const page = apr_palloc(r->pool, DTHROTTLE_PAGE_BYTES);
+  const size_t bytes = dthrottle_write_page("apache", board, page);
+  ap_set_content_type(r, "text/plain; version=0.0.4; charset=utf-8");
+  ap_set_content_length(r, (apr_off_t)bytes);
+  if (!r->header_only) ap_rwrite(page, (int)bytes, r);
+  return OK;
+}
+
+/* A section of mod_status: a line for each daemon, or with ?auto a line for each count. */
+static int add_status(request_rec* r, int flags) {
+  const bool brief = (flags & AP_STATUS_SHORT) != 0;
+  if (!brief) ap_rputs("<hr />\n<h1>dthrottle</h1>\n<dl>\n", r);
+  for (size_t i = 0; i < board->count; i++) {
+    const struct dthrottle_board_entry* const entry = &board->entries[i];
+    const apr_uint64_t failed = __atomic_load_n(&entry->counts.last_failure, __ATOMIC_RELAXED);
+    const char* const state = failed == 0 ? "up" : dthrottle_failure_name((enum dthrottle_failure)(failed - 1));
+    const char* const name = ap_escape_html(r->pool, entry->name);
+    ap_rprintf(r, brief ? "Dthrottle %s: %s\n" : "<dt>%s: %s</dt>\n<dd>", brief ? entry->name : name, state);
+    for (int fate = DTHROTTLE_FATE_SERVED; fate < DTHROTTLE_FATES; fate++) {
+      const char* const fate_name = dthrottle_fate_name((enum dthrottle_fate)fate);
+      const apr_uint64_t count = __atomic_load_n(&entry->counts.fates[fate], __ATOMIC_RELAXED);
+      if (brief) {
+        ap_rprintf(r, "Dthrottle %s %s: %" APR_UINT64_T_FMT "\n", entry->name, fate_name, count);
+      } else {
+        ap_rprintf(r, "%s %" APR_UINT64_T_FMT " ", fate_name, count);
+      }
+    }
+    if (!brief) ap_rputs("</dd>\n", r);
+  }
+  if (!brief) ap_rputs("</dl>\n", r);
+  return OK;
 }
 
 /* ---- Processes ---- */
@@ -145,7 +243,8 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
   options.connections_max = threads < 1 ? 1 : threads < 1024 ? (unsigned)threads : 1024;
   for (int i = 0; daemons != NULL && i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
-    daemon->handle = dthrottle_open(daemon->address, &options);
+    daemon->handle = daemon->asks_questions ? dthrottle_open_ask(daemon->address, &options)
+                                            : dthrottle_open(daemon->address, &options);
     if (daemon->handle != NULL) {
       apr_pool_cleanup_register(pool, daemon->handle, close_handle, apr_pool_cleanup_null);
     } else {
@@ -166,7 +265,7 @@ static int begin_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
 static void* create_dir_conf(apr_pool_t* pool, char* dir) {
   (void)dir;
   struct dir_conf* const conf = apr_pcalloc(pool, sizeof *conf);
-  conf->enable = conf->shadow = conf->status = conf->timeout_ms = UNSET;
+  conf->enable = conf->shadow = conf->status = conf->timeout_ms = conf->fields = UNSET;
   return conf;
 }
 
@@ -177,8 +276,12 @@ static void* merge_dir_conf(apr_pool_t* pool, void* base_conf, void* new_conf) {
   conf->shadow = over->shadow != UNSET ? over->shadow : base->shadow;
   conf->status = over->status != UNSET ? over->status : base->status;
   conf->timeout_ms = over->timeout_ms != UNSET ? over->timeout_ms : base->timeout_ms;
-  conf->tag = over->tag != NULL ? over->tag : base->tag;
-  conf->daemon = over->daemon != NULL ? over->daemon : base->daemon;
+  conf->fields = over->fields != UNSET ? over->fields : base->fields;
+  conf->tags = over->tags != NULL ? over->tags : base->tags;
+  /* A level that names a daemon has it asked, by whichever protocol. */
+  const struct dir_conf* const naming = over->server != NULL || over->ask != NULL ? over : base;
+  conf->server = naming->server;
+  conf->ask = naming->ask;
   return conf;
 }
 
@@ -196,20 +299,23 @@ static const char* set_shadow(cmd_parms* cmd, void* data, int on) {
   return NULL;
 }
 
-static const char* set_server(cmd_parms* cmd, void* data, const char* address) {
-  struct dir_conf* const conf = data;
+static const char* find_named(cmd_parms* cmd, const char* address, struct daemon** daemon, bool asks_questions) {
   dthrottle* const handle = dthrottle_open(address, NULL);
-  if (handle == NULL) return "DthrottleServer must be unix:/path or tcp:ADDRESS:PORT with a numeric address";
+  if (handle == NULL) {
+    return apr_pstrcat(cmd->pool, cmd->cmd->name, " must be unix:/path or tcp:ADDRESS:PORT with a numeric address",
+                       NULL);
+  }
   dthrottle_close(handle);
-  conf->daemon = find_daemon(cmd->pool, address);
+  *daemon = find_daemon(cmd->pool, address, asks_questions);
   return NULL;
 }
 
-static const char* set_tag(cmd_parms* cmd, void* data, const char* text) {
-  struct dir_conf* const conf = data;
-  const char* error = NULL;
-  conf->tag = ap_expr_parse_cmd(cmd, text, AP_EXPR_FLAG_STRING_RESULT, &error, NULL);
-  return error != NULL ? apr_pstrcat(cmd->pool, "DthrottleTag: ", error, NULL) : NULL;
+static const char* set_server(cmd_parms* cmd, void* data, const char* address) {
+  return find_named(cmd, address, &((struct dir_conf*)data)->server, false);
+}
+
+static const char* set_ask(cmd_parms* cmd, void* data, const char* address) {
+  return find_named(cmd, address, &((struct dir_conf*)data)->ask, true);
 }
 
 /* True, and the number, if the text is one and lies within. */
@@ -219,6 +325,32 @@ static bool read_number(const char* text, int least, int most, int* number) {
   if (end == text || *end != '\0' || value < least || value > most) return false;
   *number = (int)value;
   return true;
+}
+
+/* DthrottleTag EXPRESSION [cost=N], once for each tag */
+static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const char* cost) {
+  struct dir_conf* const conf = data;
+  const char* error = NULL;
+  int tokens = 1;
+  if (cost != NULL && (strncmp(cost, "cost=", 5) != 0 || !read_number(cost + 5, 0, INT32_MAX, &tokens))) {
+    return "DthrottleTag takes an expression and cost=0 to 2147483647";
+  }
+  if (conf->tags == NULL) conf->tags = apr_array_make(cmd->pool, 1, sizeof(struct tag_conf));
+  if (conf->tags->nelts == DTHROTTLE_TAGS_MAX) return "DthrottleTag stands more than 16 times";
+  struct tag_conf* const tag = apr_array_push(conf->tags);
+  tag->cost = (apr_uint32_t)tokens;
+  tag->text = ap_expr_parse_cmd(cmd, text, AP_EXPR_FLAG_STRING_RESULT, &error, NULL);
+  return error != NULL ? apr_pstrcat(cmd->pool, "DthrottleTag: ", error, NULL) : NULL;
+}
+
+static const char* set_headers(cmd_parms* cmd, void* data, const char* text) {
+  struct dir_conf* const conf = data;
+  (void)cmd;
+  conf->fields = strcasecmp(text, "off") == 0        ? DTHROTTLE_FIELDS_OFF
+                 : strcasecmp(text, "draft-10") == 0 ? DTHROTTLE_FIELDS_DRAFT_10
+                 : strcasecmp(text, "draft-03") == 0 ? DTHROTTLE_FIELDS_DRAFT_03
+                                                     : UNSET;
+  return conf->fields != UNSET ? NULL : "DthrottleHeaders must be off, draft-10 or draft-03";
 }
 
 static const char* set_status(cmd_parms* cmd, void* data, const char* text) {
@@ -236,24 +368,52 @@ static const char* set_timeout(cmd_parms* cmd, void* data, const char* text) {
   return "DthrottleTimeout must be between 1 and 60000 milliseconds";
 }
 
-#define DTHROTTLE_WHERE (RSRC_CONF | ACCESS_CONF)
+/* A .htaccess may choose what is asked and how it is refused, but no daemon, which a child has to open when it begins,
+ * nor how long a request may take. */
+#define DTHROTTLE_SERVER (RSRC_CONF | ACCESS_CONF)
+#define DTHROTTLE_ANYWHERE (DTHROTTLE_SERVER | OR_LIMIT)
 
 static const command_rec commands[] = {
-    AP_INIT_FLAG("Dthrottle", set_enable, NULL, DTHROTTLE_WHERE, "On or Off: whether requests are asked for"),
-    AP_INIT_FLAG("DthrottleShadow", set_shadow, NULL, DTHROTTLE_WHERE, "On: ask and log, but refuse nobody"),
-    AP_INIT_TAKE1("DthrottleServer", set_server, NULL, DTHROTTLE_WHERE, "unix:/path or tcp:ADDRESS:PORT"),
-    AP_INIT_TAKE1("DthrottleTag", set_tag, NULL, DTHROTTLE_WHERE, "an expression, such as %{REMOTE_ADDR}"),
-    AP_INIT_TAKE1("DthrottleStatus", set_status, NULL, DTHROTTLE_WHERE, "the status of a refusal, 400 to 599"),
-    AP_INIT_TAKE1("DthrottleTimeout", set_timeout, NULL, DTHROTTLE_WHERE, "milliseconds to wait for an answer"),
+    AP_INIT_FLAG("Dthrottle", set_enable, NULL, DTHROTTLE_ANYWHERE, "On or Off: whether requests are asked for"),
+    AP_INIT_FLAG("DthrottleShadow", set_shadow, NULL, DTHROTTLE_ANYWHERE, "On: ask and log, but refuse nobody"),
+    AP_INIT_TAKE1("DthrottleServer", set_server, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT"),
+    AP_INIT_TAKE1("DthrottleAsk", set_ask, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT of the ask socket"),
+    AP_INIT_TAKE12("DthrottleTag", set_tag, NULL, DTHROTTLE_ANYWHERE,
+                   "an expression, such as %{REMOTE_ADDR}, and cost=N"),
+    AP_INIT_TAKE1("DthrottleHeaders", set_headers, NULL, DTHROTTLE_ANYWHERE, "off, draft-10 or draft-03"),
+    AP_INIT_TAKE1("DthrottleStatus", set_status, NULL, DTHROTTLE_ANYWHERE, "the status of a refusal, 400 to 599"),
+    AP_INIT_TAKE1("DthrottleTimeout", set_timeout, NULL, DTHROTTLE_SERVER, "milliseconds to wait for an answer"),
     {NULL, {NULL}, NULL, 0, RAW_ARGS, NULL},
 };
+
+/* The board of this server process, which outlives its settings. */
+static struct dthrottle_board* open_board(apr_pool_t* process_pool) {
+  static const char key[] = "dthrottle-board";
+  void* found = NULL;
+  apr_shm_t* memory = NULL;
+  apr_pool_userdata_get(&found, key, process_pool);
+  if (found != NULL) return found;
+  if (apr_shm_create(&memory, sizeof *board, NULL, process_pool) != APR_SUCCESS) return NULL;
+  found = memset(apr_shm_baseaddr_get(memory), 0, sizeof *board);
+  apr_pool_userdata_set(found, key, apr_pool_cleanup_null, process_pool);
+  return found;
+}
 
 static int end_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* temp_pool, server_rec* server) {
   (void)log_pool;
   (void)temp_pool;
-  (void)server;
-  default_daemon = find_daemon(pool, DTHROTTLE_DEFAULT_ADDRESS);
-  return OK;
+  default_server = find_daemon(pool, DTHROTTLE_DEFAULT_ADDRESS, false);
+  default_ask = find_daemon(pool, DTHROTTLE_DEFAULT_ASK_ADDRESS, true);
+  board = open_board(server->process->pool);
+  for (int i = 0; board != NULL && i < daemons->nelts; i++) {
+    struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
+    daemon->counts = dthrottle_board_counts(board, daemon->address, strlen(daemon->address));
+    if (daemon->counts == NULL) board = NULL;
+  }
+  if (board != NULL) return OK;
+  ap_log_error(APLOG_MARK, APLOG_EMERG, 0, server, "dthrottle: no memory for counts, or more than %d daemons",
+               DTHROTTLE_BOARD_MAX);
+  return HTTP_INTERNAL_SERVER_ERROR;
 }
 
 static void register_hooks(apr_pool_t* pool) {
@@ -262,6 +422,8 @@ static void register_hooks(apr_pool_t* pool) {
   ap_hook_post_config(end_settings, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_child_init(begin_child, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_access_checker(check_access, NULL, NULL, APR_HOOK_FIRST);
+  ap_hook_handler(send_metrics, NULL, NULL, APR_HOOK_MIDDLE);
+  APR_OPTIONAL_HOOK(ap, status_hook, add_status, NULL, NULL, APR_HOOK_MIDDLE);
 }
 
 __attribute__((visibility("default"))) module AP_MODULE_DECLARE_DATA dthrottle_module = {

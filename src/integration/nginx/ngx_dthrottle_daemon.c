@@ -27,7 +27,8 @@ static void close_connection(dthrottle_connection_t* connection) {
   connection->peer = NULL;
 }
 
-static ngx_int_t open_connection(dthrottle_connection_t* connection) {
+/* NGX_OK, or an errno where the kernel says why not. */
+static int open_connection(dthrottle_connection_t* connection) {
   dthrottle_daemon_t* daemon = connection->daemon;
   ngx_peer_connection_t pc;
   ngx_int_t rc;
@@ -38,9 +39,10 @@ static ngx_int_t open_connection(dthrottle_connection_t* connection) {
   pc.get = ngx_event_get_peer;
   pc.log = ngx_cycle->log;
   pc.log_error = NGX_ERROR_ERR;
+  ngx_set_errno(0); /* nginx tells its log, not us, what connect said */
   rc = ngx_event_connect_peer(&pc);
   /* A full backlog of a Unix socket is EAGAIN at once: declined, like nobody there. */
-  if (rc != NGX_OK && rc != NGX_AGAIN) return NGX_ERROR;
+  if (rc != NGX_OK && rc != NGX_AGAIN) return ngx_errno != 0 ? ngx_errno : NGX_ERROR;
   connection->peer = pc.connection;
   connection->peer->data = connection;
   connection->peer->log = ngx_cycle->log;
@@ -54,27 +56,46 @@ static ngx_int_t open_connection(dthrottle_connection_t* connection) {
   return NGX_OK;
 }
 
-/* Writes a line into the log if the daemon has failed once more since there were `before` failures, or answers again.
- */
-static void log_change(dthrottle_daemon_t* daemon, unsigned before, const char* what) {
+static const char* dthrottle_what_failed(const dthrottle_daemon_t* daemon, enum dthrottle_failure failure) {
+  switch (failure) {
+    case DTHROTTLE_FAILED_PERMISSION:
+      return "may not be asked by the user of this worker";
+    case DTHROTTLE_FAILED_TIMEOUT:
+      return "does not answer in time";
+    case DTHROTTLE_FAILED_PROTOCOL:
+      return daemon->asks_questions ? "does not speak the ask protocol" : "does not speak the query protocol";
+    case DTHROTTLE_FAILED_CONNECTION:
+      return "has hung up";
+    case DTHROTTLE_FAILED_ABSENT:
+    case DTHROTTLE_FAILED_NOBODY:
+    case DTHROTTLE_FAILURES:
+      break;
+  }
+  return "cannot be reached";
+}
+
+/* Counts and logs that the daemon has failed once more since there were `before` failures, or answers again. */
+static void note_change(dthrottle_daemon_t* daemon, unsigned before, enum dthrottle_failure failure) {
   const unsigned failures = daemon->asker.failures;
   if (failures > before) {
+    dthrottle_count_failure(daemon->counts, failure);
     ngx_log_error(NGX_LOG_WARN, ngx_cycle->log, 0, "dthrottle: %V %s, requests are served unasked for %M ms",
-                  &daemon->name, what, (ngx_msec_t)(daemon->asker.pause / DTHROTTLE_NS_PER_MS));
+                  &daemon->name, dthrottle_what_failed(daemon, failure),
+                  (ngx_msec_t)(daemon->asker.pause / DTHROTTLE_NS_PER_MS));
   } else if (failures == 0 && before > 0) {
     ngx_log_error(NGX_LOG_NOTICE, ngx_cycle->log, 0, "dthrottle: %V answers again", &daemon->name);
   }
 }
 
 /* Ends the connection, and opens another one if queries are to be asked once more. */
-static void end_connection(dthrottle_connection_t* connection, enum dthrottle_verdict why, const char* what) {
+static void end_connection(dthrottle_connection_t* connection, enum dthrottle_verdict why, int error) {
   dthrottle_daemon_t* daemon = connection->daemon;
   do {
     const unsigned before = daemon->asker.failures;
     close_connection(connection);
     dthrottle_asker_ended(&daemon->asker, connection->line, why, ngx_dthrottle_now_ns());
-    log_change(daemon, before, what);
-  } while (dthrottle_line_wants_connection(connection->line) && open_connection(connection) != NGX_OK);
+    note_change(daemon, before, dthrottle_failure_of(why, error));
+  } while (dthrottle_line_wants_connection(connection->line) && (error = open_connection(connection)) != NGX_OK);
   if (connection->line->open) {
     ngx_post_event(&connection->flush, &ngx_posted_events);
   }
@@ -122,7 +143,7 @@ static void flush_queries(ngx_event_t* event) {
     sent = push_queries(connection);
   } while (sent > 0);
   if (sent == 0 || (sent == NGX_AGAIN && ngx_handle_write_event(connection->peer->write, 0) == NGX_OK)) return;
-  end_connection(connection, DTHROTTLE_UNREACHABLE, "has hung up");
+  end_connection(connection, DTHROTTLE_UNREACHABLE, 0);
   settle(connection->daemon);
 }
 
@@ -134,7 +155,7 @@ static void write_queries(ngx_event_t* event) {
     socklen_t bytes = sizeof(error);
     if (getsockopt(peer->fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == -1) error = ngx_socket_errno;
     if (error != 0) {
-      end_connection(connection, DTHROTTLE_UNREACHABLE, "has hung up");
+      end_connection(connection, DTHROTTLE_UNREACHABLE, error);
       settle(connection->daemon);
       return;
     }
@@ -154,11 +175,11 @@ static void read_answers(ngx_event_t* event) {
   while (good && (bytes = peer->recv(peer, data, sizeof(data))) > 0) {
     good = dthrottle_asker_heard(&daemon->asker, connection->line, (const char*)data, (size_t)bytes);
   }
-  log_change(daemon, before, "");
+  note_change(daemon, before, DTHROTTLE_FAILED_CONNECTION);
   if (!good) {
-    end_connection(connection, DTHROTTLE_BAD_ANSWER, "does not speak the query protocol");
+    end_connection(connection, DTHROTTLE_BAD_ANSWER, 0);
   } else if (bytes != NGX_AGAIN || ngx_handle_read_event(peer->read, 0) != NGX_OK) {
-    end_connection(connection, DTHROTTLE_UNREACHABLE, "has hung up");
+    end_connection(connection, DTHROTTLE_UNREACHABLE, 0);
   }
   settle(daemon);
 }
@@ -170,7 +191,7 @@ static void give_up(ngx_event_t* timer) {
   struct dthrottle_line* line;
   unsigned before = daemon->asker.failures;
   while ((line = dthrottle_asker_tick(&daemon->asker, now)) != NULL) close_connection(line->skin.connection);
-  log_change(daemon, before, "does not answer in time");
+  note_change(daemon, before, DTHROTTLE_FAILED_TIMEOUT);
   settle(daemon);
 }
 
@@ -179,8 +200,9 @@ static void give_up(ngx_event_t* timer) {
 /* Connects the line of a new question, or sees to it that it goes out at the end of this turn, with all others of the
  * turn. In a long turn some go before, so that the daemon works while nginx does. */
 static void send_soon(dthrottle_connection_t* connection) {
-  if (connection->peer == NULL && open_connection(connection) != NGX_OK) {
-    end_connection(connection, DTHROTTLE_UNREACHABLE, "cannot be reached");
+  const int error = connection->peer == NULL ? open_connection(connection) : NGX_OK;
+  if (error != NGX_OK) {
+    end_connection(connection, DTHROTTLE_UNREACHABLE, error);
     return;
   }
   if (!connection->line->open) return;
@@ -228,6 +250,8 @@ ngx_int_t ngx_dthrottle_daemon_init(ngx_conf_t* cf, dthrottle_daemon_t* daemon) 
   options.waiting_max = DTHROTTLE_QUERIES_MAX;
   options.backoff_min = (int64_t)DTHROTTLE_BACKOFF_MIN * DTHROTTLE_NS_PER_MS;
   options.backoff_max = (int64_t)DTHROTTLE_BACKOFF_MAX * DTHROTTLE_NS_PER_MS;
+  if (daemon->asks_questions) options.answers = ngx_palloc(cf->pool, count * DTHROTTLE_ANSWER_LINE_BYTES);
+  if (daemon->asks_questions && options.answers == NULL) return NGX_ERROR;
   daemon->connections = ngx_pcalloc(cf->pool, count * sizeof(dthrottle_connection_t));
   if (daemon->connections == NULL || options.lines == NULL || options.buffers == NULL) return NGX_ERROR;
   dthrottle_asker_init(&daemon->asker, &options);

@@ -11,6 +11,7 @@
 #include <ngx_event_connect.h>
 
 #include "client/asker.h"
+#include "gate.h"
 
 #define DTHROTTLE_NS_PER_US 1000
 #define DTHROTTLE_NS_PER_S 1000000000
@@ -31,6 +32,8 @@ struct dthrottle_daemon_s {
   struct sockaddr* sockaddr;
   socklen_t socklen;
   ngx_uint_t connection_count;
+  ngx_flag_t asks_questions; /* by the ask protocol; a question of the asker is a line of it */
+  struct dthrottle_counts* counts; /* all workers' */
   /* Called for each question that waited, when its outcome is there. The question may be gone when it returns. */
   void (*answered)(struct dthrottle_pending* question);
   dthrottle_connection_t* connections;
@@ -41,7 +44,7 @@ struct dthrottle_daemon_s {
 
 int64_t ngx_dthrottle_now_ns(void);
 
-/* Allocates the rest of a daemon that has an address, a number of connections and what to call. */
+/* Allocates the rest of a daemon that has an address, a protocol, a number of connections and what to call. */
 ngx_int_t ngx_dthrottle_daemon_init(ngx_conf_t* cf, dthrottle_daemon_t* daemon);
 
 /* Asks. With DTHROTTLE_ASKED the question waits, unless `question->back` says that its outcome is there already. */

@@ -1,0 +1,41 @@
+#include "ngx_dthrottle_board.h"
+
+#define DTHROTTLE_ZONE_PAGES 8
+
+static ngx_int_t dthrottle_init_zone(ngx_shm_zone_t* zone, void* old) {
+  ngx_slab_pool_t* pool = (ngx_slab_pool_t*)zone->shm.addr;
+  ngx_array_t* daemons = zone->data;
+  dthrottle_daemon_t** all = daemons->elts;
+  ngx_uint_t i;
+  if (old == NULL && !zone->shm.exists) pool->data = ngx_slab_calloc(pool, sizeof(struct dthrottle_board));
+  if (pool->data == NULL) return NGX_ERROR;
+  for (i = 0; i < daemons->nelts; i++) {
+    all[i]->counts = dthrottle_board_counts(pool->data, (const char*)all[i]->name.data, all[i]->name.len);
+    if (all[i]->counts == NULL) {
+      ngx_log_error(NGX_LOG_EMERG, zone->shm.log, 0, "dthrottle: more than %d daemons since nginx started; restart it",
+                    DTHROTTLE_BOARD_MAX);
+      return NGX_ERROR;
+    }
+  }
+  return NGX_OK;
+}
+
+ngx_shm_zone_t* ngx_dthrottle_board_add(ngx_conf_t* cf, ngx_module_t* module, ngx_array_t* daemons) {
+  static ngx_str_t name = ngx_string("dthrottle");
+  ngx_shm_zone_t* zone = ngx_shared_memory_add(cf, &name, DTHROTTLE_ZONE_PAGES * ngx_pagesize, module);
+  if (zone == NULL) return NULL;
+  zone->init = dthrottle_init_zone;
+  zone->data = daemons;
+  return zone;
+}
+
+ngx_int_t ngx_dthrottle_board_send(ngx_http_request_t* r, const ngx_shm_zone_t* zone) {
+  static ngx_str_t type = ngx_string("text/plain; version=0.0.4; charset=utf-8");
+  const ngx_slab_pool_t* pool = (const ngx_slab_pool_t*)zone->shm.addr;
+  ngx_http_complex_value_t page;
+  ngx_memzero(&page, sizeof(page));
+  page.value.data = ngx_palloc(r->pool, DTHROTTLE_PAGE_BYTES);
+  if (page.value.data == NULL) return NGX_HTTP_INTERNAL_SERVER_ERROR;
+  page.value.len = dthrottle_write_page("nginx", pool->data, (char*)page.value.data);
+  return ngx_http_send_response(r, NGX_HTTP_OK, &type, &page);
+}

@@ -1,0 +1,304 @@
+#include "ngx_dthrottle_request.h"
+
+#define DTHROTTLE_US_PER_S 1000000
+
+/* What is known of a request, which asks once, whatever becomes of it. */
+typedef struct {
+  ngx_http_request_t* request;
+  dthrottle_daemon_t* daemon; /* NULL: not asked */
+  struct dthrottle_pending question;
+  enum dthrottle_verdict verdict;
+  dthrottle_answer answer; /* by the ask protocol */
+  dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+  size_t tag_count;
+  const char* line; /* that is sent, without its LF */
+  size_t line_bytes;
+  enum dthrottle_fate fate;
+  uint64_t took_us;
+  unsigned waiting : 1;
+  unsigned applied : 1; /* the fate has had its effect */
+} dthrottle_ctx_t;
+
+/* ---- Waiting ---- */
+
+/* Lets a request go on that has been waiting. It may be gone when this returns, and others too. */
+static void resume(dthrottle_ctx_t* ctx) {
+  ngx_http_request_t* r = ctx->request;
+  ngx_connection_t* c = r->connection;
+  ctx->waiting = 0;
+  ngx_http_set_log_request(c->log, r);
+  r->read_event_handler = ngx_http_block_reading;
+  r->write_event_handler = ngx_http_core_run_phases;
+  ngx_http_core_run_phases(r);
+  ngx_http_run_posted_requests(c);
+}
+
+static void take_outcome(dthrottle_ctx_t* ctx) {
+  ctx->took_us = (uint64_t)(ngx_dthrottle_now_ns() - ctx->question.begin) / DTHROTTLE_NS_PER_US;
+  ctx->fate = dthrottle_fate_of(ctx->question.outcome == DTHROTTLE_SERVE ? ctx->verdict : ctx->question.outcome);
+}
+
+void ngx_dthrottle_go_on(struct dthrottle_pending* question) {
+  dthrottle_ctx_t* ctx = (dthrottle_ctx_t*)((u_char*)question - offsetof(dthrottle_ctx_t, question));
+  take_outcome(ctx);
+  resume(ctx);
+}
+
+/* The request is over: its client may have left while it waited. */
+static void end_request(void* data) {
+  dthrottle_ctx_t* ctx = data;
+  if (!ctx->waiting) return;
+  ngx_dthrottle_daemon_forget(ctx->daemon, &ctx->question);
+}
+
+/* ---- Asking ---- */
+
+/* A tag is one line without blanks, whatever clients put into it. */
+static ngx_int_t dthrottle_make_tag(ngx_http_request_t* r, dthrottle_tag_conf_t* conf, dthrottle_tag* tag) {
+  ngx_str_t value;
+  u_char* text;
+  size_t i;
+  if (ngx_http_complex_value(r, &conf->text, &value) != NGX_OK) return NGX_ERROR;
+  tag->bytes = ngx_min(value.len, DTHROTTLE_TAG_BYTES_MAX);
+  tag->cost = conf->cost;
+  text = ngx_pnalloc(r->pool, tag->bytes);
+  if (text == NULL) return NGX_ERROR;
+  for (i = 0; i < tag->bytes; i++) {
+    const u_char byte = value.data[i];
+    text[i] = byte <= ' ' || byte == 0x7f ? '_' : byte;
+  }
+  tag->text = (const char*)text;
+  return NGX_OK;
+}
+
+/* Tags without a byte are not asked for. */
+static ngx_int_t dthrottle_make_tags(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  dthrottle_tag_conf_t* tags = conf->tags->elts;
+  ngx_uint_t i;
+  for (i = 0; i < conf->tags->nelts; i++) {
+    dthrottle_tag* tag = &ctx->tags[ctx->tag_count];
+    if (dthrottle_make_tag(ctx->request, &tags[i], tag) != NGX_OK) return NGX_ERROR;
+    if (tag->bytes > 0) ctx->tag_count++;
+  }
+  return NGX_OK;
+}
+
+/* The line that asks: a tag, or a question about all of them. */
+static ngx_int_t dthrottle_make_line(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  dthrottle_question question;
+  char* line;
+  if (conf->ask == NULL) {
+    ctx->line = ctx->tags[0].text;
+    ctx->line_bytes = ctx->tags[0].bytes;
+    return NGX_OK;
+  }
+  ngx_memzero(&question, sizeof(question));
+  question.tags = ctx->tags;
+  question.count = ctx->tag_count;
+  question.tell_limit = 1;
+  line = ngx_pnalloc(ctx->request->pool, dthrottle_question_room(&question));
+  if (line == NULL) return NGX_ERROR;
+  ctx->line_bytes = dthrottle_write_question(&question, line);
+  ctx->line = line;
+  return NGX_OK;
+}
+
+/* Sends the question on its way, or says why not. */
+static void ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  ctx->daemon = conf->ask != NULL ? conf->ask : conf->server;
+  ctx->question.tags = &ctx->line;
+  ctx->question.tag_bytes = &ctx->line_bytes;
+  ctx->question.count = 1;
+  ctx->question.verdicts = &ctx->verdict;
+  ctx->question.answer = &ctx->answer;
+  switch (ngx_dthrottle_daemon_ask(ctx->daemon, &ctx->question, conf->timeout)) {
+    case DTHROTTLE_PAUSED:
+      ctx->fate = DTHROTTLE_FATE_BACKOFF;
+      return;
+    case DTHROTTLE_FULL:
+      ctx->fate = DTHROTTLE_FATE_FULL;
+      return;
+    case DTHROTTLE_ASKED:
+      break;
+  }
+  if (ctx->question.back) {
+    take_outcome(ctx);
+    return;
+  }
+  ctx->waiting = 1;
+}
+
+/* ---- The phase ---- */
+
+/* The context of a request. An internal redirect wipes it out, but leaves the clean-up. */
+static dthrottle_ctx_t* dthrottle_get_ctx(ngx_http_request_t* r) {
+  dthrottle_ctx_t* ctx = ngx_http_get_module_ctx(r, ngx_http_dthrottle_module);
+  ngx_pool_cleanup_t* cleanup;
+  if (ctx != NULL || !(r->internal || r->filter_finalize)) return ctx;
+  for (cleanup = r->pool->cleanup; cleanup != NULL; cleanup = cleanup->next) {
+    if (cleanup->handler == end_request) return cleanup->data;
+  }
+  return NULL;
+}
+
+static dthrottle_ctx_t* dthrottle_new_ctx(ngx_http_request_t* r) {
+  ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(r->pool, sizeof(dthrottle_ctx_t));
+  dthrottle_ctx_t* ctx;
+  if (cleanup == NULL) return NULL;
+  ctx = cleanup->data;
+  ngx_memzero(ctx, sizeof(*ctx));
+  ctx->request = r;
+  cleanup->handler = end_request;
+  ngx_http_set_ctx(r, ctx, ngx_http_dthrottle_module);
+  return ctx;
+}
+
+static ngx_int_t dthrottle_add_field(ngx_http_request_t* r, const struct dthrottle_field* field) {
+  ngx_table_elt_t* header = ngx_list_push(&r->headers_out.headers);
+  if (header == NULL) return NGX_ERROR;
+  ngx_memzero(header, sizeof(*header));
+  header->key.data = (u_char*)field->name;
+  header->key.len = ngx_strlen(field->name);
+  header->value.len = ngx_strlen(field->value);
+  header->value.data = ngx_pnalloc(r->pool, header->value.len);
+  if (header->value.data == NULL) return NGX_ERROR;
+  ngx_memcpy(header->value.data, field->value, header->value.len);
+  header->hash = 1;
+  return NGX_OK;
+}
+
+/* They stay with the request through error_page, whatever makes the body. */
+static ngx_int_t dthrottle_add_fields(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf, ngx_flag_t refused) {
+  struct dthrottle_field fields[DTHROTTLE_FIELDS_MAX];
+  const size_t count = dthrottle_make_fields(&ctx->answer, refused, (enum dthrottle_fields)conf->fields, fields);
+  size_t i;
+  for (i = 0; i < count; i++) {
+    if (dthrottle_add_field(ctx->request, &fields[i]) != NGX_OK) return NGX_ERROR;
+  }
+  return NGX_OK;
+}
+
+/* The daemon's answer, or that there is none, takes effect. */
+static ngx_int_t dthrottle_apply(ngx_http_request_t* r, dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  const ngx_flag_t throttled = ctx->fate == DTHROTTLE_FATE_THROTTLED;
+  ctx->applied = 1;
+  if (ctx->daemon == NULL) return NGX_DECLINED;
+  if (throttled && conf->shadow) ctx->fate = DTHROTTLE_FATE_SHADOWED;
+  dthrottle_count_fate(ctx->daemon->counts, ctx->fate);
+  if (dthrottle_add_fields(ctx, conf, throttled && !conf->shadow) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
+  if (!throttled) return NGX_DECLINED;
+  {
+    const dthrottle_tag* tag = &ctx->tags[ctx->answer.refused];
+    const ngx_str_t text = {tag->bytes, (u_char*)tag->text};
+    ngx_log_error(conf->log_level, r->connection->log, 0, "%s by dthrottle, tag \"%V\"",
+                  conf->shadow ? "would be throttled" : "throttled", &text);
+  }
+  return conf->shadow ? NGX_DECLINED : (ngx_int_t)conf->status;
+}
+
+/* While it waits, the client's connection is only watched for its end. */
+static ngx_int_t dthrottle_wait(ngx_http_request_t* r) {
+  r->read_event_handler = ngx_http_test_reading;
+  r->write_event_handler = ngx_http_request_empty_handler;
+  if (r->connection->read->ready) {
+    ngx_post_event(r->connection->read, &ngx_posted_events);
+  } else if (ngx_handle_read_event(r->connection->read, 0) != NGX_OK) {
+    return NGX_HTTP_INTERNAL_SERVER_ERROR;
+  }
+  return NGX_AGAIN;
+}
+
+ngx_int_t ngx_dthrottle_handle(ngx_http_request_t* r) {
+  dthrottle_loc_conf_t* conf = ngx_http_get_module_loc_conf(r, ngx_http_dthrottle_module);
+  dthrottle_ctx_t* ctx;
+  if (!conf->enable || r != r->main) return NGX_DECLINED;
+  ctx = dthrottle_get_ctx(r);
+  if (ctx != NULL && ctx->waiting) return NGX_AGAIN;
+  if (ctx != NULL) return ctx->applied ? NGX_DECLINED : dthrottle_apply(r, ctx, conf);
+
+  ctx = dthrottle_new_ctx(r);
+  if (ctx == NULL || dthrottle_make_tags(ctx, conf) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
+  if (ctx->tag_count > 0) {
+    if (dthrottle_make_line(ctx, conf) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
+    ask(ctx, conf);
+  }
+  return ctx->waiting ? dthrottle_wait(r) : dthrottle_apply(r, ctx, conf);
+}
+
+/* ---- Variables ---- */
+
+static ngx_int_t dthrottle_set_value(ngx_http_variable_value_t* v, const void* data, size_t bytes) {
+  v->data = (u_char*)data;
+  v->len = (unsigned)bytes;
+  v->valid = 1;
+  v->not_found = 0;
+  v->no_cacheable = 1;
+  return NGX_OK;
+}
+
+static ngx_int_t dthrottle_set_number(ngx_http_request_t* r, ngx_http_variable_value_t* v, int64_t number) {
+  u_char* text = ngx_pnalloc(r->pool, NGX_INT64_LEN);
+  if (text == NULL) return NGX_ERROR;
+  return dthrottle_set_value(v, text, (size_t)(ngx_sprintf(text, "%L", number) - text));
+}
+
+static ngx_int_t dthrottle_status_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
+  dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
+  const char* name = dthrottle_fate_name(ctx != NULL ? ctx->fate : DTHROTTLE_FATE_OFF);
+  (void)data;
+  return dthrottle_set_value(v, name, ngx_strlen(name));
+}
+
+static ngx_int_t dthrottle_time_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
+  dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
+  u_char* text;
+  (void)data;
+  if (ctx == NULL || ctx->daemon == NULL) {
+    v->not_found = 1;
+    return NGX_OK;
+  }
+  text = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000000"));
+  if (text == NULL) return NGX_ERROR;
+  return dthrottle_set_value(v, text,
+                             (size_t)(ngx_sprintf(text, "%uL.%06uL", ctx->took_us / DTHROTTLE_US_PER_S,
+                                                  ctx->took_us % DTHROTTLE_US_PER_S) -
+                                      text));
+}
+
+enum { RETRY_AFTER, LIMIT, REMAINING, RULE };
+
+/* What the answer says of a limit; not found where it says nothing. */
+static ngx_int_t dthrottle_limit_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
+  dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
+  const dthrottle_answer* answer = ctx != NULL ? &ctx->answer : NULL;
+  if (answer != NULL && data == RETRY_AFTER && dthrottle_retry_after(answer) > 0) {
+    return dthrottle_set_number(r, v, dthrottle_retry_after(answer));
+  }
+  if (answer == NULL || answer->quota == 0 || data == RETRY_AFTER) {
+    v->not_found = 1;
+    return NGX_OK;
+  }
+  if (data == RULE) return dthrottle_set_value(v, answer->rule, ngx_strlen(answer->rule));
+  return dthrottle_set_number(r, v, data == LIMIT ? answer->quota : answer->left[answer->nearest]);
+}
+
+static ngx_http_variable_t dthrottle_variables[] = {
+    {ngx_string("dthrottle_status"), NULL, dthrottle_status_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_time"), NULL, dthrottle_time_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_retry_after"), NULL, dthrottle_limit_variable, RETRY_AFTER, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_limit"), NULL, dthrottle_limit_variable, LIMIT, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_remaining"), NULL, dthrottle_limit_variable, REMAINING, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_rule"), NULL, dthrottle_limit_variable, RULE, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    ngx_http_null_variable,
+};
+
+ngx_int_t ngx_dthrottle_add_variables(ngx_conf_t* cf) {
+  ngx_http_variable_t* known;
+  for (known = dthrottle_variables; known->name.len > 0; known++) {
+    ngx_http_variable_t* variable = ngx_http_add_variable(cf, &known->name, known->flags);
+    if (variable == NULL) return NGX_ERROR;
+    variable->get_handler = known->get_handler;
+    variable->data = known->data;
+  }
+  return NGX_OK;
+}
