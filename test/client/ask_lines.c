@@ -2,7 +2,8 @@
  *
  *   ask_lines ADDRESS DEADLINE_MS              a line is a tag
  *   ask_lines ADDRESS DEADLINE_MS questions    a line is "COST TAG [COST TAG]...", and what the answer says is printed
- *                                              behind the microseconds: reason, refused, wait, rule, left of each tag
+ *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
+ *                                              %XX in a tag is a byte
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,13 +19,24 @@ static double now_us(void) {
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
+/* Puts bytes for %XX, and returns how many bytes the text has then. */
+static size_t decode(char* text) {
+  char* out = text;
+  for (const char* at = text; *at != '\0'; out++) {
+    const char hex[] = {at[0] == '%' ? at[1] : '\0', at[0] == '%' ? at[2] : '\0', '\0'};
+    *out = hex[0] != '\0' ? (char)strtol(hex, NULL, 16) : *at;
+    at += hex[0] != '\0' ? 3 : 1;
+  }
+  return (size_t)(out - text);
+}
+
 /* Returns how many tags there are. */
 static size_t split(char* line, dthrottle_tag* tags) {
   size_t count = 0;
   for (char* cost = strtok(line, " \n"); cost != NULL && count < DTHROTTLE_TAGS_MAX; cost = strtok(NULL, " \n")) {
-    const char* const tag = strtok(NULL, " \n");
+    char* const tag = strtok(NULL, " \n");
     if (tag == NULL) exit(65);
-    const dthrottle_tag named = {tag, strlen(tag), (uint32_t)strtoul(cost, NULL, 10), 0};
+    const dthrottle_tag named = {tag, decode(tag), (uint32_t)strtoul(cost, NULL, 10), 0};
     tags[count++] = named;
   }
   return count;
@@ -42,7 +54,7 @@ int main(int argc, char** argv) {
   dthrottle* const handle = questions ? dthrottle_open_ask(argv[1], NULL) : dthrottle_open(argv[1], NULL);
   const int deadline_ms = atoi(argv[2]);
   if (handle == NULL) return 64;
-  char line[4096];
+  char line[65536];
   while (fgets(line, sizeof line, stdin) != NULL) {
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
     dthrottle_question question = {.tags = tags};

@@ -10,15 +10,16 @@ from test_ask import ask_port
 
 DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 SLACK_S = 20.0    # that a busy machine may take beyond a deadline
+LIBRARY = [BUILD / "test/ask_lines"]
 UNANSWERED = {"timed out", "unreachable", "backing off"}
 
 
 class Application:
-    """A program that asks over one handle for as long as it lives."""
+    """A program that asks over one handle for as long as it lives: test/client/ask_lines.c, or one that does the same."""
 
-    def __init__(self, address, deadline_ms=30_000, *mode):
-        self._process = subprocess.Popen([BUILD / "test/ask_lines", address, str(deadline_ms), *mode],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, address, deadline_ms=30_000, *mode, program=LIBRARY):
+        self._process = subprocess.Popen([*program, address, str(deadline_ms), *mode], stdin=subprocess.PIPE,
+                                         stdout=subprocess.PIPE)
 
     def ask(self, tag):
         """The verdict and the seconds that it took."""
@@ -49,7 +50,18 @@ class Application:
             raise AssertionError(f"the application left with {left_with}")
 
 
-class Client(SystemTest):
+class Asking(SystemTest):
+    program = LIBRARY    # test_bindings.py has others
+
+    def application(self, address, deadline_ms=30_000, *mode):
+        return Application(address, deadline_ms, *mode, program=self.program)
+
+    def asking(self, daemon):
+        """A program that asks questions about several tags."""
+        return self.application(f"unix:{daemon.ask_path}", 30_000, "questions")
+
+
+class Client(Asking):
     def wait_answered(self, application, expected):
         """Asks until the daemon answers, which it has to do soon."""
         def answered():
@@ -63,20 +75,20 @@ class Client(SystemTest):
     def test_it_says_what_the_daemon_says(self):
         with Daemon(rule(burst=2)) as daemon:
             for address in (f"unix:{daemon.query_path}", f"tcp:127.0.0.1:{daemon.tcp_port}"):
-                with Application(address) as application:
+                with self.application(address) as application:
                     tag = address.encode()
                     self.assertEqual(application.verdicts(tag, 4), ["serve", "serve", "throttle", "throttle"])
                     self.assertEqual(daemon.stats()["connections"], 1)
                 wait_until(lambda: daemon.stats()["connections"] == 0, "the application has left")
 
     def test_a_restart_between_two_calls_goes_unnoticed(self):
-        with Daemon(rule(burst=3)) as daemon, Application(f"unix:{daemon.query_path}") as application:
+        with Daemon(rule(burst=3)) as daemon, self.application(f"unix:{daemon.query_path}") as application:
             for expected in ("serve", "serve", "serve", "throttle"):
                 self.assertEqual(application.ask(b"C")[0], expected)
                 daemon.restart()
 
     def test_a_dead_daemon_costs_nothing_and_is_found_again(self):
-        with Daemon(rule(burst=1)) as daemon, Application(f"unix:{daemon.query_path}") as application:
+        with Daemon(rule(burst=1)) as daemon, self.application(f"unix:{daemon.query_path}") as application:
             self.assertEqual(application.verdicts(b"C", 2), ["serve", "throttle"])
             daemon.kill()
             begin = time.monotonic()
@@ -87,7 +99,7 @@ class Client(SystemTest):
             self.wait_answered(application, "throttle")
 
     def test_a_daemon_that_hangs_costs_a_few_deadlines_and_is_found_again(self):
-        with Daemon(rule(burst=1)) as daemon, Application(f"unix:{daemon.query_path}", DEADLINE_MS) as application:
+        with Daemon(rule(burst=1)) as daemon, self.application(f"unix:{daemon.query_path}", DEADLINE_MS) as application:
             wait_until(lambda: application.ask(b"C")[0] == "throttle", "the limit holds")
             daemon.signal(signal.SIGSTOP)
             try:
@@ -108,26 +120,21 @@ class Client(SystemTest):
         with Daemon(rule(burst=1), query={"max_connections": 1}) as daemon, daemon.connect() as only:
             only.sendall(b"C\n")
             self.assertEqual(only.recv(3), b"OK\n")
-            with Application(f"unix:{daemon.query_path}") as application:
+            with self.application(f"unix:{daemon.query_path}") as application:
                 self.assertEqual(set(application.verdicts(b"C", 20)) - UNANSWERED, set())
                 only.close()
                 self.wait_answered(application, "throttle")
 
 
-def asking(daemon):
-    """A program that asks questions about several tags."""
-    return Application(f"unix:{daemon.ask_path}", 30_000, "questions")
-
-
-class Questions(SystemTest):
+class Questions(Asking):
     def test_an_answer_says_what_the_daemon_says(self):
         limits = (rule(name="user", match="user:*", burst=10, rate=0.001), rule(name="net", match="net:*", burst=2, rate=0.001))
         with AskDaemon(*limits, ask={"tcp": "127.0.0.1:0"}) as daemon:
             for left, address in ((9, f"unix:{daemon.ask_path}"), (8, f"tcp:127.0.0.1:{ask_port(daemon)}")):
-                with Application(address, 30_000, "questions") as application:
+                with self.application(address, 30_000, "questions") as application:
                     verdict, said = application.question(b"1 user:a 1 net:1 5 other")
                     self.assertEqual((verdict, said), ("serve", ["0", "0", "0", "-", str(left), str(left - 8), "-1"]))
-            with asking(daemon) as application:
+            with self.asking(daemon) as application:
                 verdict, said = application.question(b"1 user:a 1 net:1")
                 self.assertEqual((verdict, said[:2], said[3:]), ("throttle", ["1", "1"], ["net", "0", "0"]))
                 self.assertTrue(990_000 < int(said[2]) <= 1_000_000, said)
@@ -136,7 +143,7 @@ class Questions(SystemTest):
                 self.assertEqual(application.question(b"8 user:a")[0], "serve", "the refusals cost nothing")
 
     def test_the_longest_tags_pay_and_are_named(self):
-        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, asking(daemon) as application:
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
             tags = [b"%d" % i + b"x" * 200 for i in range(16)]
             line = b" ".join(b"1 " + tag for tag in tags)
             self.assertEqual(application.question(line), ("serve", ["0", "0", "0", "-"] + ["9"] * 16))
@@ -145,13 +152,13 @@ class Questions(SystemTest):
             self.assertEqual((verdict, said[:2]), ("throttle", ["1", "15"]))
 
     def test_a_restart_between_two_questions_goes_unnoticed(self):
-        with AskDaemon(rule(burst=3, rate=0.001)) as daemon, asking(daemon) as application:
+        with AskDaemon(rule(burst=3, rate=0.001)) as daemon, self.asking(daemon) as application:
             for expected in ("serve", "serve", "serve", "throttle"):
                 self.assertEqual(application.question(b"1 C 1 D")[0], expected)
                 daemon.restart()
 
     def test_a_dead_daemon_serves_and_is_found_again(self):
-        with AskDaemon(rule(burst=1, rate=0.001)) as daemon, asking(daemon) as application:
+        with AskDaemon(rule(burst=1, rate=0.001)) as daemon, self.asking(daemon) as application:
             self.assertEqual([application.question(b"1 C 1 D")[0] for _ in range(2)], ["serve", "throttle"])
             daemon.kill()
             said = {application.question(b"1 C 1 D")[0] for _ in range(100)}
@@ -165,5 +172,5 @@ class Questions(SystemTest):
 
     def test_questions_at_the_socket_for_tags_are_served_unasked(self):
         with Daemon(rule(burst=1)) as daemon:
-            with Application(f"unix:{daemon.query_path}", 30_000, "questions") as application:
+            with self.application(f"unix:{daemon.query_path}", 30_000, "questions") as application:
                 self.assertEqual(application.question(b"1 C")[0], "bad answer")

@@ -6,6 +6,8 @@ import subprocess
 
 from common import SystemTest
 from daemon import BUILD, DTHROTTLED, PATIENCE, ROOT, clean_environment, fresh_directory, rule, run, wait_until
+from leases import LeaseDaemon, resource
+from test_ask import AskDaemon
 from test_http import HttpDaemon
 from webserver import APACHE_MODULE, NGINX_MODULE, Apache, Nginx, open_ask_daemon, open_daemon
 
@@ -127,6 +129,40 @@ class WebServers(SystemTest):
                 text = text.replace("/run/dthrottle", str(daemon.directory))
                 with Apache(f"{text}DthrottleServer unix:{daemon.query_path}\nDthrottleTimeout 30000ms\n") as running:
                     self.assert_throttles(running)
+
+
+PYTHON = {**clean_environment(), "PYTHONPATH": f"{ROOT}/src/integration/python"}
+
+
+class Frameworks(SystemTest):
+    """docs/frameworks.md."""
+
+    asks, limits, leases = [text for page, text in blocks("python") if page == "frameworks.md"]
+
+    def test_python(self):
+        with AskDaemon(rule(burst=1)) as daemon:
+            program = self.asks.replace("Throttle()", f"Throttle('unix:{daemon.query_path}', deadline=30)") + "print(served)\n"
+            outcomes = [run("python3", "-c", program, env=PYTHON).stdout.strip() for _ in range(2)]
+            self.assertEqual(outcomes, ["True", "False"])
+
+    def test_flask_limiter(self):
+        if run("/usr/bin/python3", "-c", "import flask_limiter").returncode != 0:
+            self.skipTest("python3-flask-limiter is not installed")
+        (settings,) = [text for page, text in blocks("toml") if page == "frameworks.md" and "[[rule]]" in text]
+        around = ("import flask\nfrom flask_limiter import Limiter\nfrom flask_limiter.util import get_remote_address\n"
+                  "app = flask.Flask('guide')\n{}app.add_url_rule('/', view_func=lambda: 'served')\nclient = app.test_client()\n"
+                  "print([client.get('/').status_code for _ in range(110)].count(200))\n")
+        with AskDaemon(settings.replace('rate = "100/m"', 'rate = "100/d"')) as daemon:
+            limits = self.limits.replace('"dthrottle://"', f'"dthrottle://{daemon.ask_path}?deadline=30"')
+            done = run("/usr/bin/python3", "-c", around.format(limits), env=PYTHON)
+            self.assertEqual(done.stdout.strip(), "100", done.stderr)
+
+    def test_leases(self):
+        addresses = re.search(r'"(tcp:.*?)"', self.leases)[1]
+        with LeaseDaemon(resource("backend-calls", learning_mode_duration="0s")) as daemon:
+            around = "left = list(range(5))\ndef work(): return left\ndef call(): print(left.pop())\n"
+            done = run("python3", "-c", around + self.leases.replace(addresses, daemon.lease_address), env=PYTHON)
+            self.assertEqual(done.stdout.split(), ["4", "3", "2", "1", "0"], done.stderr)
 
 
 class Programs(SystemTest):

@@ -1,0 +1,113 @@
+"""Lines to the daemon and what its answers say (protocol/query.md, protocol/ask.md), without sockets.
+
+Whatever is in a tag, its question is one line that the daemon takes, and the same tag is the same word wherever it is
+asked: a client that has a part in choosing a tag can neither ask for others nor get away from its own.
+"""
+
+import enum
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, Optional, Union
+
+Tag = Union[str, bytes]
+
+QUESTION_LINE_BYTES = 8192
+ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
+TAGS_MAX = 16
+COST_MAX = 2**32 - 1
+_AROUND_BYTES = 12    # of a cost, and the blanks in front of it and of its tag
+_ESCAPES = (b"\\x20", b"\\x5c")
+
+
+class Verdict(enum.Enum):
+    SERVE = "serve"
+    THROTTLE = "throttle"
+    # Nobody has decided.
+    TIMED_OUT = "timed out"
+    UNREACHABLE = "unreachable"
+    BAD_ANSWER = "bad answer"
+    BACKING_OFF = "backing off"
+    BAD_QUESTION = "bad question"    # asking again will not help
+
+
+class Answer(NamedTuple):
+    """True where the client is to be served. The fields behind `serve` are told by questions alone."""
+
+    verdict: Verdict
+    serve: bool
+    reason: Optional[str] = None     # of a refusal: "limit", "never" (a tag costs more than its bucket holds), "shed"
+    refused: Optional[Tag] = None    # the tag that refuses
+    rule: Optional[str] = None       # its rule; "-": an override
+    wait: float = 0.0                # seconds after which the same question may pass; 0 unless the reason is "limit"
+    left: tuple = ()                 # whole tokens of each tag, math.inf where nothing limits it, None where it is not told
+
+    def __bool__(self):
+        return self.serve
+
+
+def to_bytes(tag: Tag) -> bytes:
+    return tag.encode("utf-8", "surrogateescape") if isinstance(tag, str) else bytes(tag)
+
+
+def tag_line(tag: Tag) -> bytes:
+    line = to_bytes(tag).replace(b"\n", b"_")
+    return (line[:-1] + b"_" if line.endswith(b"\r") else line) + b"\n"
+
+
+def _word(tag: Tag, most: int) -> bytes:
+    word = re.sub(rb"\\(?=x20|x5c)", rb"\\x5c", to_bytes(tag)).replace(b" ", b"\\x20").replace(b"\n", b"_")
+    if len(word) > most:    # an escape is cut as a whole
+        end = 0
+        while end + (size := 4 if word[end:end + 4] in _ESCAPES else 1) <= most:
+            end += size
+        word = word[:end]
+    return word[:-1] + b"_" if word.endswith(b"\r") else word or b"_"
+
+
+class Question:
+    """One line of the ask protocol. `tags` are tags that cost 1 each, or a mapping of tags to costs."""
+
+    def __init__(self, verb, tags):
+        self.tags = list(tags)
+        costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * len(self.tags)
+        self.line = None    # it is none
+        if 1 <= len(self.tags) <= TAGS_MAX and all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs):
+            most = (QUESTION_LINE_BYTES - len(verb)) // len(self.tags) - _AROUND_BYTES
+            self.words = [_word(tag, most) for tag in self.tags]
+            self.line = b" ".join([verb, *(b"%d %s" % pair for pair in zip(costs, self.words))]) + b"\n"
+
+    def read(self, line: bytes):
+        """The verdict and the other fields of an Answer. None: this is no answer to the question."""
+        first, *rest = [word for word in line.split(b" ") if word] or [b""]
+        if first == b"OK":
+            return self._served(rest)
+        if first == b"NO":
+            return self._refused(rest)
+        return (Verdict.BAD_QUESTION, {}) if first == b"ERR" else None
+
+    def _served(self, words):
+        """A tag that is named more than once has one number, at its first place."""
+        distinct = dict.fromkeys(self.words)
+        numbers = [_left(word) for word in words]
+        if len(numbers) != len(distinct) or None in numbers:
+            return None
+        left = dict(zip(distinct, numbers))
+        return Verdict.SERVE, {"left": tuple(left[word] for word in self.words)}
+
+    def _refused(self, words):
+        if len(words) != 5 or words[0] not in (b"limit", b"never", b"shed") or words[4] not in self.words:
+            return None
+        why, wait, left, rule, tag = words
+        number = _left(left)
+        if number is None or not (wait.isdigit() if why == b"limit" else wait == b"-"):
+            return None
+        place = self.words.index(tag)
+        return Verdict.THROTTLE, {
+            "reason": why.decode(), "refused": self.tags[place], "rule": rule.decode(errors="replace"),
+            "wait": int(wait) / 1000 if why == b"limit" else 0.0,
+            "left": tuple(number if i == place else None for i in range(len(self.words)))}
+
+
+def _left(word: bytes):
+    return math.inf if word == b"-" else int(word) if word.isdigit() else None

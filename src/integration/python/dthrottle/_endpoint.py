@@ -1,0 +1,81 @@
+"""Addresses, and sockets that keep a deadline (seconds of the monotonic clock)."""
+
+import errno
+import os
+import re
+import select
+import socket
+import time
+
+DEFAULT_QUERY = "unix:/run/dthrottle/query.sock"
+DEFAULT_ASK = "unix:/run/dthrottle/ask.sock"
+DEFAULT_LEASE = "unix:/run/dthrottle/lease.sock"
+_CONNECTING = (errno.EINPROGRESS, errno.EINTR)
+
+
+def parse(address):
+    """(family, address) of "unix:/path" or "tcp:ADDRESS:PORT". A name would have to be looked up, which takes as long as
+    it takes; so ADDRESS is numeric. ValueError if it is none."""
+    if address.startswith("unix:") and len(address) > 5:
+        if len(os.fsencode(address)) - 5 > 107:
+            raise ValueError(f"{address}: the path is longer than that of a Unix socket can be")
+        return socket.AF_UNIX, address[5:]
+    found = re.fullmatch(r"tcp:(?:\[([^\]]*)\]|([^:]*)):(\d{1,5})", address)
+    if found and 0 < int(found[3]) < 65536:
+        family, host = (socket.AF_INET6, found[1]) if found[1] is not None else (socket.AF_INET, found[2])
+        try:
+            socket.inet_pton(family, host)
+            return family, (host, int(found[3]))
+        except OSError:
+            pass
+    raise ValueError(f'{address!r} is neither "unix:/path" nor "tcp:ADDRESS:PORT" with a numeric address')
+
+
+def wait_for(sock, events, deadline):
+    """TimeoutError: nothing has happened in time."""
+    poll = select.poll()
+    poll.register(sock, events)
+    left = deadline - time.monotonic()
+    if left <= 0 or not poll.poll(left * 1000):
+        raise TimeoutError
+
+
+def connect(endpoint, deadline):
+    """A socket that does not block. OSError, a TimeoutError among them."""
+    family, address = endpoint
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        if family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        error = sock.connect_ex(address)
+        if error in _CONNECTING:
+            wait_for(sock, select.POLLOUT, deadline)
+            error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        return sock
+    except BaseException:
+        sock.close()
+        raise
+
+
+def talk(sock, data, hear, deadline):
+    """Sends the bytes and gives what comes to hear(), until that returns True. OSError: the connection is of no use any
+    more; ConnectionError: because the other end has ended it."""
+    unsent = memoryview(data)
+    while True:
+        if unsent:
+            try:
+                unsent = unsent[sock.send(unsent):]
+            except BlockingIOError:
+                pass
+        wait_for(sock, select.POLLIN | select.POLLOUT if unsent else select.POLLIN, deadline)
+        try:
+            received = sock.recv(65536)
+        except BlockingIOError:
+            continue
+        if not received:
+            raise ConnectionResetError
+        if hear(received):
+            return

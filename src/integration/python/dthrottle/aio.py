@@ -1,0 +1,181 @@
+"""Asking from coroutines: all questions of an event loop share one connection to each socket of the daemon."""
+
+import asyncio
+import collections
+import contextlib
+import time
+
+from . import _endpoint
+from ._answers import Question, Verdict, tag_line
+from ._pause import Pause
+from .throttle import _VERDICTS, Answers, BadAnswer, Spoken
+
+
+class _Line(asyncio.Protocol):
+    """A connection. Answers come in the order of the questions; a call that was given up leaves its place in the queue,
+    so the answers to it are dropped when they come."""
+
+    def __init__(self):
+        self.calls = collections.deque()    # (Answers, future) each
+        self.transport = None
+        self.proven = self.ended = False
+        self._begun = b""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def ask(self, call, data):
+        """A future that is done when all is answered: None, or why not."""
+        future = asyncio.get_running_loop().create_future()
+        if self.ended:
+            future.set_result(Verdict.UNREACHABLE)
+        else:
+            self.calls.append((call, future))
+            self.transport.write(data)
+        return future
+
+    def data_received(self, data):
+        try:
+            *lines, self._begun = (self._begun + data).split(b"\n")
+            for line in lines:
+                self._hear(line + b"\n")
+        except BadAnswer:
+            self.end(Verdict.BAD_ANSWER)
+
+    def _hear(self, line):
+        if not self.calls:
+            raise BadAnswer
+        call, future = self.calls[0]
+        if call.hear(line):
+            self.proven = True
+            self.calls.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def connection_lost(self, _error):
+        self.end(Verdict.UNREACHABLE)
+
+    def end(self, why):
+        self.ended = True
+        if self.transport is not None:
+            self.transport.abort()
+        for _, future in self.calls:
+            if not future.done():
+                future.set_result(why)
+        self.calls.clear()
+
+
+class _Channel:
+    """One socket of the daemon."""
+
+    def __init__(self, address, backoff):
+        self._endpoint = _endpoint.parse(address)
+        self._pause = Pause(*backoff)
+        self._loop = self._opening = None    # the task that connects, and once it is done has the _Line
+
+    async def exchange(self, data, readers, deadline):
+        call = Answers(readers)
+        if deadline <= 0:
+            return [], Verdict.TIMED_OUT
+        began = time.monotonic()
+        if not self._pause.begin(call, began):
+            return [], Verdict.BACKING_OFF
+        try:
+            failure = await self._attempt(call, data, began + deadline)
+        except BaseException:    # the caller gives up: nothing is known of the daemon
+            self._pause.given_up(call)
+            raise
+        if failure is None:
+            self._pause.answered(call)
+        else:
+            self._pause.failed(call, began, time.monotonic())
+            if failure is Verdict.TIMED_OUT and self._pause.failures > 1:
+                self.close(failure)
+        return list(call.read), failure
+
+    async def _attempt(self, call, data, deadline):
+        """A connection that has worked may have ended with a daemon that was restarted: then a fresh one is tried."""
+        for _ in range(2):
+            try:
+                line = await self._within(self._open(), deadline)
+            except OSError as error:
+                return Verdict.TIMED_OUT if isinstance(error, TimeoutError) else Verdict.UNREACHABLE
+            was_proven = line.proven
+            try:
+                failure = await self._within(line.ask(call, data), deadline)
+            except TimeoutError:
+                return Verdict.TIMED_OUT
+            if failure is not Verdict.UNREACHABLE or not was_proven or call.read:
+                return failure
+        return failure
+
+    @staticmethod
+    async def _within(future, deadline):
+        """The future's result. It goes on beyond the deadline, for others."""
+        done, _ = await asyncio.wait([future], timeout=max(0, deadline - time.monotonic()))
+        if not done:
+            raise TimeoutError
+        return future.result()
+
+    def _open(self):
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:    # another one was closed, with all that it had
+            self._loop, self._opening = loop, None
+        if self._opening is None or (self._opening.done() and self._is_over(self._opening)):
+            self._opening = loop.create_task(self._connect(loop))
+        return self._opening
+
+    @staticmethod
+    def _is_over(opening):
+        return opening.cancelled() or opening.exception() is not None or opening.result().ended
+
+    async def _connect(self, loop):
+        family, address = self._endpoint
+        if isinstance(address, str):
+            return (await loop.create_unix_connection(_Line, address))[1]
+        return (await loop.create_connection(_Line, *address, family=family))[1]
+
+    def close(self, why=Verdict.UNREACHABLE):
+        if self._opening is not None and not self._opening.done():
+            self._opening.cancel()
+        elif self._opening is not None and not self._is_over(self._opening):
+            with contextlib.suppress(RuntimeError):    # its loop is closed
+                self._opening.result().end(why)
+        self._opening = None
+
+
+class AsyncThrottle:
+    """As Throttle, to be awaited. It belongs to the event loop that uses it."""
+
+    def __init__(self, query=_endpoint.DEFAULT_QUERY, questions=_endpoint.DEFAULT_ASK, *, deadline=0.02, fail_open=True,
+                 backoff_min=0.01, backoff_max=5.0):
+        self.deadline = deadline
+        self._spoken = Spoken(fail_open)
+        self._query, self._questions = (_Channel(address, (backoff_min, backoff_max)) for address in (query, questions))
+
+    async def ask(self, tag, deadline=None):
+        return (await self.ask_batch([tag], deadline))[0]
+
+    async def ask_batch(self, tags, deadline=None):
+        if not tags:
+            return []
+        read, failure = await self._query.exchange(b"".join(map(tag_line, tags)), [_VERDICTS.get] * len(tags),
+                                                   self.deadline if deadline is None else deadline)
+        return self._spoken.tags(len(tags), read, failure)
+
+    async def ask_question(self, tags, deadline=None):
+        return await self._question(b"take", tags, deadline)
+
+    async def peek(self, tags, deadline=None):
+        return await self._question(b"peek", tags, deadline)
+
+    async def _question(self, verb, tags, deadline):
+        question = Question(verb, tags)
+        if question.line is None:
+            return self._spoken.question([], Verdict.BAD_QUESTION)
+        return self._spoken.question(*await self._questions.exchange(
+            question.line, [question.read], self.deadline if deadline is None else deadline))
+
+    def close(self):
+        self._query.close()
+        self._questions.close()

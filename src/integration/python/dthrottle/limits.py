@@ -1,0 +1,157 @@
+"""A storage for the package limits, and so for Flask-Limiter and slowapi:
+
+    import dthrottle.limits
+    limiter = Limiter(get_remote_address, app=app, storage_uri="dthrottle://", strategy="moving-window",
+                      default_limits=["100/minute"])
+
+A hit asks the daemon about one tag, the key of limits: LIMITER/127.0.0.1/index/100/1/minute, behind LIMITS: or another
+prefix of the application. The daemon's rules decide; the limit that the application writes finds its rule, because the
+key ends in it, and is used for headers:
+
+    [[rule]]
+    name = "100-per-minute"
+    match = "*/100/1/minute"
+    burst = 100
+    rate = "100/m"
+
+What differs from a storage that counts: tokens come back one by one, not all at the end of a window; a request that is
+refused costs nothing; fixed and moving windows are the same bucket; nothing is cleared or reset here. A tag that no rule
+limits is served, and said once in a warning.
+
+"dthrottle:///path" is another socket for questions, "dthrottle://127.0.0.1:7316" a TCP address. Options, behind "?" or as
+storage_options: `deadline` in seconds (0.02) and `on_failure`, when nobody answers in time: "serve" (the default),
+"refuse", or "raise", which leaves it to the framework. "async+dthrottle://" is for limits.aio.
+"""
+
+import logging
+import math
+import time
+from urllib.parse import parse_qsl, urlsplit
+
+import limits
+from limits.storage import MovingWindowSupport, Storage
+
+from ._endpoint import DEFAULT_ASK
+from .aio import AsyncThrottle
+from .throttle import Throttle
+
+_log = logging.getLogger("dthrottle")
+_SECONDS = {cls.GRANULARITY.name: cls.GRANULARITY.seconds for cls in limits.limits.RateLimitItem.__subclasses__()}
+
+
+class Unanswered(ConnectionError):
+    """Nobody has decided in time, and on_failure is "raise"."""
+
+
+class _Questions:
+    """What both storages ask, and what they make of the answers."""
+
+    throttle_type = Throttle
+
+    def _open(self, uri, deadline="0.02", on_failure="serve"):
+        parts = urlsplit(uri)
+        given = {"deadline": deadline, "on_failure": on_failure, **dict(parse_qsl(parts.query))}
+        if given["on_failure"] not in ("serve", "refuse", "raise") or set(given) != {"deadline", "on_failure"}:
+            raise ValueError(f'{uri}: there are deadline, in seconds, and on_failure: "serve", "refuse" or "raise"')
+        address = f"tcp:{parts.netloc}" if parts.netloc else f"unix:{parts.path}" if parts.path else DEFAULT_ASK
+        self._raises = given["on_failure"] == "raise"
+        self._warned = False
+        self.throttle = self.throttle_type(questions=address, deadline=float(given["deadline"]),
+                                           fail_open=given["on_failure"] == "serve")
+
+    @property
+    def base_exceptions(self):
+        return Unanswered
+
+    def _decided(self, answer):
+        if self._raises and not answer.left:
+            raise Unanswered(f"dthrottled: {answer.verdict.value}")
+        if math.inf in answer.left and not self._warned:
+            self._warned = True
+            _log.warning("dthrottled has no rule for a key of limits, so nothing limits it")
+        return answer
+
+    @staticmethod
+    def _count(answer, limit):
+        """Hits in the window, for a framework that serves while they are no more than its limit."""
+        if not answer.serve:
+            return limit + 1
+        return max(1, limit - answer.left[0]) if answer.left and answer.left[0] != math.inf else 1
+
+    @staticmethod
+    def _standing(answer, limit, expiry):
+        """(when a request will be served, or all tokens are back; hits in the window), from a peek for one token."""
+        if answer.left and answer.left[0] == math.inf or not answer.left:
+            return math.ceil(time.time()), 0 if answer.serve else limit
+        hits = max(0, limit - answer.left[0])
+        return math.ceil(time.time() + (hits * expiry / limit if answer.serve else answer.wait)), hits
+
+    def reset(self):
+        raise NotImplementedError("dthrottlectl forgive TAG fills a bucket")
+
+    def clear(self, key):
+        self.reset()
+
+    @staticmethod
+    def _limit_of(key):
+        """(hits, seconds) that the key of limits ends in: /100/1/minute."""
+        try:
+            amount, multiples, granularity = key.rsplit("/", 3)[1:]
+            return int(amount), int(multiples) * _SECONDS[granularity]
+        except (KeyError, ValueError):
+            raise ValueError(f"{key} does not end in a limit, such as /100/1/minute") from None
+
+
+class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
+    STORAGE_SCHEME = ["dthrottle"]
+
+    def __init__(self, uri, wrap_exceptions=False, deadline="0.02", on_failure="serve", **options):
+        super().__init__(uri, **({"wrap_exceptions": wrap_exceptions} if wrap_exceptions else {}), **options)
+        self._open(uri, deadline, on_failure)
+
+    def acquire_entry(self, key, limit, expiry, amount=1):
+        return self._decided(self.throttle.ask_question({key: amount})).serve
+
+    def get_moving_window(self, key, limit, expiry):
+        until, hits = self._standing(self._decided(self.throttle.peek([key])), limit, expiry)
+        return until - expiry, hits
+
+    def incr(self, key, expiry, elastic_expiry=False, amount=1):
+        return self._count(self._decided(self.throttle.ask_question({key: amount})), self._limit_of(key)[0])
+
+    def get(self, key):
+        return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[1]
+
+    def get_expiry(self, key):
+        return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[0]
+
+    def check(self):
+        return bool(self.throttle.peek({"check": 0}).left)
+
+
+class AsyncDthrottleStorage(_Questions, limits.aio.storage.Storage, limits.aio.storage.MovingWindowSupport):
+    STORAGE_SCHEME = ["async+dthrottle"]
+    throttle_type = AsyncThrottle
+
+    def __init__(self, uri, wrap_exceptions=False, deadline="0.02", on_failure="serve", **options):
+        super().__init__(uri, **({"wrap_exceptions": wrap_exceptions} if wrap_exceptions else {}), **options)
+        self._open(uri, deadline, on_failure)
+
+    async def acquire_entry(self, key, limit, expiry, amount=1):
+        return self._decided(await self.throttle.ask_question({key: amount})).serve
+
+    async def get_moving_window(self, key, limit, expiry):
+        until, hits = self._standing(self._decided(await self.throttle.peek([key])), limit, expiry)
+        return until - expiry, hits
+
+    async def incr(self, key, expiry, elastic_expiry=False, amount=1):
+        return self._count(self._decided(await self.throttle.ask_question({key: amount})), self._limit_of(key)[0])
+
+    async def get(self, key):
+        return self._standing(self._decided(await self.throttle.peek([key])), *self._limit_of(key))[1]
+
+    async def get_expiry(self, key):
+        return self._standing(self._decided(await self.throttle.peek([key])), *self._limit_of(key))[0]
+
+    async def check(self):
+        return bool((await self.throttle.peek({"check": 0})).left)

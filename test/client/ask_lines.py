@@ -1,0 +1,44 @@
+"""What ask_lines.c does, with the Python package; "async" as the last word: in an event loop."""
+
+import asyncio
+import math
+import pathlib
+import sys
+import time
+import urllib.parse
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "src/integration/python"))
+
+from dthrottle import AsyncThrottle, Throttle    # noqa: E402  found on the path that was added above
+
+REASONS = [None, "limit", "never", "shed"]
+
+
+def question_of(line):
+    words = line.split()
+    return {urllib.parse.unquote_to_bytes(tag): int(cost) for cost, tag in zip(words[::2], words[1::2])}
+
+
+def said(answer, tags):
+    left = [-1 if n == math.inf else n or 0 for n in answer.left or [0] * len(tags)]
+    return [REASONS.index(answer.reason), list(tags).index(answer.refused) if answer.refused is not None else 0,
+            round(1000 * answer.wait), answer.rule or "-", *left]
+
+
+def main(address, deadline_ms, *modes):
+    throttle = (AsyncThrottle if "async" in modes else Throttle)(address, address, deadline=int(deadline_ms) / 1000)
+    call = asyncio.new_event_loop().run_until_complete if "async" in modes else lambda answer: answer
+    for line in sys.stdin.buffer:
+        begin = time.monotonic()
+        if "questions" in modes:
+            tags = question_of(line)
+            answer = call(throttle.ask_question(tags))
+        else:
+            answer = call(throttle.ask(line[:-1]))
+        words = [f"{answer.verdict.value}/{1e6 * (time.monotonic() - begin):.0f}"]
+        if "questions" in modes:
+            words.append("/" + " ".join(map(str, said(answer, tags))))
+        print("".join(words), flush=True)
+
+
+main(*sys.argv[1:])

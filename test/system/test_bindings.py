@@ -1,0 +1,67 @@
+"""The packages for other languages (src/integration) do what libdthrottle does, claim by claim; and a tag is the same
+bucket by each of them. One whose language is not installed is skipped."""
+
+import shutil
+import unittest
+from urllib.parse import quote_from_bytes
+
+import test_client
+from daemon import ROOT, rule
+from test_ask import AskDaemon
+
+PROGRAMS = ROOT / "test/client"
+
+TAGS = [b"a b", b"\\x20", b"\\x5cx20", b"a\\x2", b"line\nfeed", b"return\r", b"\r", b"\xff\x00\xc3\xa4",
+        b"x" * 9000, b"x" * 8174 + b"  ", b"x" * 8175 + b" \\x20", b"\\x5c" * 3000]
+
+
+class Binding:
+    """Mixed into the claims of test_client. `language` is the program that runs it."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if shutil.which(cls.language) is None:
+            raise unittest.SkipTest(f"{cls.language} is not installed")
+
+
+class SameBuckets:
+    def test_a_tag_is_the_same_bucket_as_by_the_library(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as ours, \
+                test_client.Application(f"unix:{daemon.ask_path}", 30_000, "questions") as library:
+            for tag in TAGS:
+                line = b"1 " + quote_from_bytes(tag, safe="").encode()
+                before = int(library.question(line)[1][-1])
+                self.assertEqual(ours.question(line)[1][-1], str(before - 1), tag[:20])
+
+    def test_what_is_no_question_is_not_asked(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            line = b" ".join(b"1 %d" % i for i in range(17))
+            self.assertEqual(application.question(line)[0], "bad question")
+            self.assertEqual(application.question(b"1 C")[0], "serve")
+
+
+class Python(Binding):
+    language = "python3"
+    program = ["python3", PROGRAMS / "ask_lines.py"]
+
+
+class PythonClient(Python, test_client.Client):
+    pass
+
+
+class PythonQuestions(Python, SameBuckets, test_client.Questions):
+    pass
+
+
+class Asyncio(Python):
+    def application(self, address, deadline_ms=30_000, *mode):
+        return super().application(address, deadline_ms, *mode, "async")
+
+
+class AsyncioClient(Asyncio, test_client.Client):
+    pass
+
+
+class AsyncioQuestions(Asyncio, SameBuckets, test_client.Questions):
+    pass

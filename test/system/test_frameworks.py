@@ -1,0 +1,153 @@
+"""Limits of web frameworks, held by the daemon in place of their own stores: workers with the real framework, several
+processes on two hosts. A framework that is not installed is skipped."""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+import unittest
+
+from common import SystemTest, report
+from daemon import PATIENCE, ROOT, clean_environment, rule, wait_until
+from fleet import Fleet, wait_all_hear
+from test_ask import AskDaemon, ask_port
+
+APPS = ROOT / "test/frameworks"
+WORKERS = 8
+HOSTS = 2
+LIMIT, WINDOW_S = 100, 60
+SECONDS = 12    # more than it takes to pay back what a crowd gets too much of
+SLACK_S = 20.0    # that a busy machine may take beyond a deadline
+
+
+class Worker:
+    """A process of an application."""
+
+    def __init__(self, command, env):
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                         env=clean_environment(**env))
+
+    def request(self, client="C"):
+        """The status and Retry-After of the response to a request of that client."""
+        self._process.stdin.write(client + "\n")
+        self._process.stdin.flush()
+        status, retry_after = self._process.stdout.readline().split()
+        return int(status), retry_after
+
+    def statuses(self, count, client="C"):
+        return [self.request(client)[0] for _ in range(count)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, _type, error, _traceback):
+        self._process.stdin.close()
+        self._process.stdout.close()
+        left_with = self._process.wait(PATIENCE)
+        if error is None and left_with != 0:
+            raise AssertionError(f"the worker left with {left_with}")
+
+
+def unix(daemon):
+    return f"unix:{daemon.ask_path}"
+
+
+def installed(*command, env):
+    return shutil.which(command[0]) is not None and subprocess.run(
+        command, capture_output=True, env=clean_environment(**env), timeout=PATIENCE).returncode == 0
+
+
+class Framework:
+    """Mixed into a SystemTest. It says how a worker is started, and what shows that the framework is installed."""
+
+    env = {}
+    shows = ()
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if not installed(*cls.shows, env=cls.env):
+            raise unittest.SkipTest(f"{cls.__name__}: {' '.join(map(str, cls.shows))} fails")
+
+    def command(self, address, limit, deadline_s, on_failure):
+        raise NotImplementedError
+
+    def worker(self, address, limit=3, deadline_s=30, on_failure="serve"):
+        return Worker(self.command(address, limit, deadline_s, on_failure), self.env)
+
+    def test_a_limit_holds_and_a_refusal_says_when_to_come_back(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/m")) as daemon, self.worker(unix(daemon)) as worker:
+            self.assertEqual(worker.statuses(3), [200, 200, 200])
+            refused = worker.request()
+            self.assertEqual(refused[0], 429)
+            if refused[1] != "-":
+                self.assertLessEqual(int(refused[1]), 21)
+            self.assertEqual(worker.request("D")[0], 200)
+
+    def test_without_a_daemon_the_application_serves_or_refuses_as_it_chose(self):
+        for on_failure, alone, client, again in (("serve", 200, "C", 429), ("refuse", 429, "D", 200)):
+            with AskDaemon(rule(burst=1)) as daemon, self.worker(unix(daemon), on_failure=on_failure) as worker:
+                self.assertEqual(worker.statuses(2), [200, 429])
+                daemon.kill()
+                self.assertEqual(set(worker.statuses(50)), {alone})
+                daemon.start()
+                wait_until(lambda: worker.request(client)[0] == again, "it is asked again")
+
+    def test_a_daemon_that_hangs_costs_a_few_deadlines(self):
+        with AskDaemon(rule(burst=1)) as daemon, self.worker(unix(daemon), deadline_s=0.2) as worker:
+            wait_until(lambda: worker.request()[0] == 429, "the limit holds")
+            daemon.signal(signal.SIGSTOP)
+            try:
+                begin = time.monotonic()
+                self.assertEqual(set(worker.statuses(100)), {200})
+                self.assertLess(time.monotonic() - begin, 1.2 + SLACK_S)    # 20 s if each waited for its deadline
+            finally:
+                daemon.signal(signal.SIGCONT)
+            wait_until(lambda: worker.request()[0] == 429, "it is asked again")
+
+    def test_workers_on_two_hosts_serve_the_limit_and_no_more(self):
+        shared = rule(name="limit", burst=LIMIT, rate=LIMIT / WINDOW_S, share="forecast")
+        with Fleet(shared, hosts=HOSTS, ask={"tcp": "127.0.0.1:0"}) as hosts, contextlib.ExitStack() as stack:
+            wait_all_hear(hosts)
+            workers = [stack.enter_context(self.worker(f"tcp:127.0.0.1:{ask_port(hosts[i % HOSTS])}", limit=LIMIT))
+                       for i in range(WORKERS)]
+            for worker in workers:
+                self.assertEqual(worker.request("other")[0], 200)
+            served, seconds = crowd(workers)
+        share = served / (LIMIT + LIMIT / WINDOW_S * seconds)
+        report(f"{type(self).__name__}: {WORKERS} workers on {HOSTS} hosts serve {served} in {seconds:.1f} s, "
+               f"{share:.3f} of the limit")
+        self.assertLess(share, 1.03)
+        self.assertGreater(share, 0.93)
+
+
+def crowd(workers):
+    """How many requests of one client are served by workers that get them all the time, and in how many seconds."""
+    served = [0] * len(workers)
+    begin = time.monotonic()
+
+    def ask(i):
+        while time.monotonic() < begin + SECONDS:
+            served[i] += workers[i].request()[0] == 200
+            time.sleep(0.05)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(workers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(served), time.monotonic() - begin
+
+
+class FlaskLimiter(Framework, SystemTest):
+    env = {"PYTHONPATH": f"{ROOT}/src/integration/python"}
+    python = os.environ.get("DTHROTTLE_PYTHON", "/usr/bin/python3")    # Debian's, which sees its packages
+    shows = (python, "-c", "import flask_limiter")
+
+    def command(self, address, limit, deadline_s, on_failure):
+        place = address.removeprefix("unix:").removeprefix("tcp:")
+        uri = f"dthrottle://{place}?deadline={deadline_s}&on_failure={on_failure}"
+        return [self.python, APPS / "flask_app.py", uri, f"{limit}/minute"]

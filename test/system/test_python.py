@@ -1,0 +1,189 @@
+"""What the Python package does beside answering as libdthrottle does (test_bindings.py): threads, fork, one connection for
+all coroutines, and leases."""
+
+import asyncio
+import concurrent.futures
+import os
+import signal
+import sys
+import threading
+import time
+
+from common import SystemTest
+from daemon import ROOT, Daemon, rule, wait_until
+from leases import LeaseDaemon, resource
+from test_ask import AskDaemon
+
+sys.path.insert(0, str(ROOT / "src/integration/python"))
+
+import dthrottle    # noqa: E402  found on the path that was added above
+from dthrottle._holding import Holding, Lease    # noqa: E402
+
+PATIENT = 30.0    # a deadline where the daemon does not hang
+
+
+def ready(glob="calls", **keys):
+    """A resource that is leased from the first moment on."""
+    return resource(glob, learning_mode_duration="0s", **keys)
+
+
+class Threads(SystemTest):
+    def test_threads_share_connections_and_each_gets_its_own_answer(self):
+        with Daemon(rule(burst=1)) as daemon, dthrottle.Throttle(
+                f"unix:{daemon.query_path}", deadline=PATIENT, connections_max=4) as throttle:
+            with concurrent.futures.ThreadPoolExecutor(16) as threads:
+                tags = [f"tag:{i}" for i in range(400)]
+                self.assertEqual({bool(answer) for answer in threads.map(throttle.ask, tags)}, {True})
+                self.assertEqual({bool(answer) for answer in threads.map(throttle.ask, tags)}, {False})
+            self.assertLessEqual(daemon.stats()["connections"], 4)
+
+    def test_a_batch_is_answered_in_order(self):
+        with Daemon(rule(burst=1)) as daemon, dthrottle.Throttle(f"unix:{daemon.query_path}", deadline=PATIENT) as throttle:
+            said = [bool(answer) for answer in throttle.ask_batch(["a", "b", "a", b"c", "b"] * 1000)]
+            self.assertEqual(said, [True, True, False, True, False] + 4995 * [False])
+            self.assertEqual(throttle.ask_batch([]), [])
+
+    def test_a_child_after_fork_has_connections_of_its_own(self):
+        with Daemon(rule(burst=100)) as daemon, dthrottle.Throttle(f"unix:{daemon.query_path}", deadline=PATIENT) as throttle:
+            self.assertTrue(throttle.ask("C"))
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if all(throttle.ask("C") for _ in range(50)) else 1)
+            said = [bool(throttle.ask("C")) for _ in range(49)]
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+            self.assertEqual(said, 49 * [True])
+            self.assertFalse(throttle.ask("C"))
+
+    def test_questions_say_which_tag_refuses(self):
+        limits = (rule(name="user", match="user:*", burst=10, rate=0.001), rule(name="net", match="net:*", burst=2, rate=0.001))
+        with AskDaemon(*limits) as daemon, dthrottle.Throttle(questions=f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:
+            self.assertEqual(throttle.ask_question({"user:a": 3, "net:1": 2}).left, (7, 0))
+            answer = throttle.ask_question(["user:a", "net:1"])
+            self.assertEqual((bool(answer), answer.refused, answer.rule, answer.reason), (False, "net:1", "net", "limit"))
+            self.assertEqual(throttle.peek({"user:a": 0}).left, (7,))
+
+    def test_nobody_who_answers_is_refused_where_that_was_chosen(self):
+        nowhere = dthrottle.Throttle("unix:/nonexistent", "unix:/nonexistent", fail_open=False)
+        self.assertFalse(nowhere.ask("C"))
+        self.assertFalse(nowhere.ask_question({"C": 1}))
+        with self.assertRaises(ValueError):
+            dthrottle.Throttle("tcp:localhost:1")
+
+
+class Coroutines(SystemTest):
+    def test_coroutines_share_one_connection(self):
+        async def ask(throttle):
+            return [bool(answer) for answer in await asyncio.gather(*(throttle.ask(f"tag:{i % 100}") for i in range(200)))]
+        with Daemon(rule(burst=1)) as daemon:
+            throttle = dthrottle.AsyncThrottle(f"unix:{daemon.query_path}", deadline=PATIENT)
+            self.assertEqual(asyncio.run(ask(throttle)), 100 * [True] + 100 * [False])
+            self.assertEqual(daemon.stats()["connections_accepted"], 1)
+
+    def test_a_coroutine_that_is_cancelled_leaves_the_others_their_answers(self):
+        async def ask(daemon, throttle):
+            await throttle.ask("first")
+            daemon.signal(signal.SIGSTOP)
+            given_up = asyncio.ensure_future(throttle.ask("given up"))
+            others = [asyncio.ensure_future(throttle.ask(tag)) for tag in ("C", "C")]
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.gather(given_up, return_exceptions=True)
+            daemon.signal(signal.SIGCONT)
+            return [bool(answer) for answer in await asyncio.gather(*others)]
+        with Daemon(rule(burst=1)) as daemon:
+            throttle = dthrottle.AsyncThrottle(f"unix:{daemon.query_path}", deadline=PATIENT)
+            self.assertEqual(asyncio.run(ask(daemon, throttle)), [True, False])
+
+
+class WhatIsHeld(SystemTest):
+    """The numbers of test/client/holding_test.cc."""
+
+    def holding(self, gauge=False, mode="pessimistic", wants=0.0, wants_max=0.0):
+        return Holding(gauge, mode, wants, wants_max, 0.0, 100.0)
+
+    def test_a_rate_comes_evenly_and_a_tenth_of_a_second_at_once(self):
+        held = self.holding()
+        self.assertTrue(held.grant(Lease(100, 60, 16, -1, 1), 100.0, 100.0))
+        self.assertAlmostEqual(held.take(100.0), 100.01, 6)
+        self.assertEqual([held.take(101.0) is None for _ in range(11)], 10 * [True] + [False])
+
+    def test_a_gauge_has_as_many_places_as_its_capacity_holds(self):
+        held = self.holding(gauge=True)
+        held.grant(Lease(2.9, 60, 16, -1, 1), 100.0, 100.0)
+        self.assertEqual([held.take(100.0) for _ in range(3)], [None, None, 160.0])
+
+    def test_the_mode_says_what_is_used_when_a_lease_has_expired(self):
+        for mode, expected in (("pessimistic", 0), ("optimistic", 7), ("safe", 3)):
+            held = self.holding(mode=mode, wants=7.0)
+            held.grant(Lease(10, 60, 16, 3, 1), 100.0, 100.0)
+            self.assertEqual((held.capacity(159.9)[0], held.capacity(160.0)[0]), (10, expected))
+
+    def test_a_master_of_the_past_grants_nothing_while_a_later_lease_holds(self):
+        held = self.holding()
+        held.grant(Lease(10, 60, 16, 3, 8), 100.0, 100.0)
+        self.assertFalse(held.grant(Lease(99, 60, 16, 3, 7), 101.0, 101.0))
+        self.assertTrue(held.grant(Lease(20, 60, 16, 3, 7), 161.0, 161.0))
+
+    def test_what_is_no_lease_is_none(self):
+        self.assertEqual(Lease.read("20 60.000 16.000 -1 7".split()), Lease(20, 60, 16, -1, 7))
+        for words in ("20 60 16 10", "20 60 16 10 -1", "-1 60 16 10 1", "20 86401 16 10 1", "20 60 0 10 1", "1e3 60 16 10 1",
+                      "nan 60 16 10 1", "20 60 16 10 9223372036854775808"):
+            self.assertIsNone(Lease.read(words.split()), words)
+
+
+class Leases(SystemTest):
+    def test_a_rate_is_kept_and_released_at_the_end(self):
+        with LeaseDaemon(ready(capacity=50)) as daemon:
+            with dthrottle.Leases(daemon.lease_address) as leases:
+                calls = leases.rate("calls", wants=50)
+                self.assertTrue(calls.take(PATIENT))
+                begin, taken = time.monotonic(), 0
+                while taken < 50:
+                    taken += calls.take(PATIENT)
+                took = time.monotonic() - begin
+                self.assertGreater(took, 0.8, "50 a second, 5 of them at once")
+                self.assertEqual((calls.capacity, calls.lease.capacity, calls.trouble), (50, 50, ""))
+            self.assertEqual(daemon.leases("calls")["clients"], [])
+
+    def test_places_are_no_more_than_leased(self):
+        with LeaseDaemon(ready("places", capacity=3)) as daemon, dthrottle.Leases(daemon.lease_address) as leases:
+            places = leases.gauge("places", wants=3)
+            now, most, lock = 0, 0, threading.Lock()
+
+            def work():
+                nonlocal now, most
+                for _ in range(20):
+                    with places.place(PATIENT):
+                        with lock:
+                            now += 1
+                            most = max(most, now)
+                        time.sleep(0.001)
+                        with lock:
+                            now -= 1
+            threads = [threading.Thread(target=work) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual((most, places.outstanding), (3, 0))
+            with self.assertRaises(ValueError):
+                leases.rate("places")
+
+    def test_a_lease_lasts_until_it_expires_and_is_taken_again_when_the_server_is_back(self):
+        short = ready(capacity=1000, lease_length="2s", refresh_interval="1s")
+        with LeaseDaemon(short) as daemon, dthrottle.Leases(daemon.lease_address, retry=0.1) as leases:
+            calls = leases.rate("calls", wants=1000)
+            self.assertTrue(calls.take(PATIENT))
+            daemon.kill()
+            self.assertTrue(calls.take(0.5), "the lease goes on")
+            wait_until(lambda: calls.lease is None, "it expires")
+            self.assertFalse(calls.take(0))
+            self.assertEqual(calls.trouble, "the server cannot be reached")
+            daemon.start()
+            self.assertTrue(calls.take(PATIENT))
+
+    def test_the_master_is_found_where_another_server_says_it_is(self):
+        with LeaseDaemon(ready()) as master:
+            with LeaseDaemon(ready(), lease={"elector": "static", "master": master.lease_address}) as other, dthrottle.Leases(other.lease_address) as leases:
+                self.assertTrue(leases.rate("calls").take(PATIENT))
+                self.assertEqual(len(master.leases("calls")["clients"]), 1)
