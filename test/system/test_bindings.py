@@ -65,3 +65,16 @@ class AsyncioClient(Asyncio, test_client.Client):
 
 class AsyncioQuestions(Asyncio, SameBuckets, test_client.Questions):
     pass
+
+
+class Node(Binding):
+    language = "node"
+    program = ["node", PROGRAMS / "ask_lines.js"]
+
+
+class NodeClient(Node, test_client.Client):
+    pass
+
+
+class NodeQuestions(Node, SameBuckets, test_client.Questions):
+    pass

@@ -151,3 +151,27 @@ class FlaskLimiter(Framework, SystemTest):
         place = address.removeprefix("unix:").removeprefix("tcp:")
         uri = f"dthrottle://{place}?deadline={deadline_s}&on_failure={on_failure}"
         return [self.python, APPS / "flask_app.py", uri, f"{limit}/minute"]
+
+
+class Node(Framework):
+    """From npm: where NODE_PATH finds it."""
+
+    env = {"NODE_PATH": os.environ.get("NODE_PATH", ""), "NODE_NO_WARNINGS": "1"}
+
+    def command(self, address, limit, deadline_s, on_failure):
+        return ["node", APPS / "node_app.js", self.app, address, str(limit), str(1000 * deadline_s), on_failure]
+
+
+class ExpressRateLimit(Node, SystemTest):
+    app = "express"
+    shows = ("node", "-e", "require('express'); require('express-rate-limit')")
+
+
+class RateLimiterFlexible(Node, SystemTest):
+    app = "flexible"
+    shows = ("node", "-e", "require('rate-limiter-flexible')")
+
+
+class FastifyRateLimit(Node, SystemTest):
+    app = "fastify"
+    shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")

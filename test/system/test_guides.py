@@ -145,6 +145,16 @@ class Frameworks(SystemTest):
             outcomes = [run("python3", "-c", program, env=PYTHON).stdout.strip() for _ in range(2)]
             self.assertEqual(outcomes, ["True", "False"])
 
+    def test_node(self):
+        directory = fresh_directory()
+        (directory / "node_modules").mkdir()
+        (directory / "node_modules/dthrottle").symlink_to(ROOT / "src/integration/node")
+        program = next(text for page, text in blocks("js") if page == "frameworks.md")
+        with AskDaemon(rule(burst=1)) as daemon:
+            ours = program.replace("Throttle()", f"Throttle({{ query: 'unix:{daemon.query_path}', deadlineMs: 30000 }})")
+            outcomes = [run("node", "-e", ours, cwd=directory).stdout.strip() for _ in range(2)]
+            self.assertEqual(outcomes, ["true", "false"])
+
     def test_flask_limiter(self):
         if run("/usr/bin/python3", "-c", "import flask_limiter").returncode != 0:
             self.skipTest("python3-flask-limiter is not installed")

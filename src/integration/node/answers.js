@@ -1,0 +1,77 @@
+'use strict'
+// Lines to the daemon and what its answers say (protocol/query.md, protocol/ask.md), without sockets. A string holds one
+// byte a character in here (latin1).
+//
+// Whatever is in a tag, its question is one line that the daemon takes, and the same tag is the same word wherever it is
+// asked: a client that has a part in choosing a tag can neither ask for others nor get away from its own.
+
+const QUESTION_LINE_BYTES = 8192
+const ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
+const TAGS_MAX = 16
+const COST_MAX = 2 ** 32 - 1
+const AROUND_BYTES = 12 // of a cost, and the blanks in front of it and of its tag
+
+const toBytes = (tag) => (Buffer.isBuffer(tag) ? tag : Buffer.from(String(tag))).toString('latin1')
+
+const tagLine = (tag) => toBytes(tag).replace(/\n/g, '_').replace(/\r$/, '_') + '\n'
+
+// The answer to a tag, or undefined: it is none.
+const readVerdict = (line) => line === 'OK' ? { verdict: 'serve' } : line === 'NO' ? { verdict: 'throttle' } : undefined
+
+function word (tag, most) {
+  let word = toBytes(tag).replace(/\\(?=x20|x5c)/g, '\\x5c').replace(/ /g, '\\x20').replace(/\n/g, '_')
+  if (word.length > most) { // an escape is cut as a whole
+    let end = 0
+    for (let size; end + (size = /^\\x(20|5c)/.test(word.slice(end, end + 4)) ? 4 : 1) <= most;) end += size
+    word = word.slice(0, end)
+  }
+  return word.replace(/\r$/, '_') || '_'
+}
+
+// Whole tokens, Infinity where nothing limits the tag, undefined: no number.
+const left = (word) => word === '-' ? Infinity : /^\d+$/.test(word) ? Number(word) : undefined
+
+// `tags` are tags that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they are no question.
+class Question {
+  constructor (verb, tags) {
+    const pairs = Array.isArray(tags) ? tags.map((tag) => [tag, 1]) : tags instanceof Map ? [...tags] : Object.entries(tags)
+    const fits = ([, cost]) => Number.isInteger(cost) && cost >= 0 && cost <= COST_MAX
+    if (pairs.length < 1 || pairs.length > TAGS_MAX || !pairs.every(fits)) return
+    const most = Math.floor((QUESTION_LINE_BYTES - verb.length) / pairs.length) - AROUND_BYTES
+    this.tags = pairs.map(([tag]) => tag)
+    this.words = this.tags.map((tag) => word(tag, most))
+    this.line = [verb, ...pairs.map(([, cost], i) => `${cost} ${this.words[i]}`)].join(' ') + '\n'
+  }
+
+  // What the line says, or undefined: it is no answer to the question.
+  read (line) {
+    const [first, ...words] = line.split(' ').filter((word) => word)
+    if (first === 'OK') return this.#served(words)
+    if (first === 'NO') return this.#refused(words)
+    return first === 'ERR' ? { verdict: 'bad question' } : undefined
+  }
+
+  // A tag that is named more than once has one number, at its first place.
+  #served (words) {
+    const distinct = [...new Set(this.words)]
+    const numbers = words.map(left)
+    if (numbers.length !== distinct.length || numbers.includes(undefined)) return undefined
+    return { verdict: 'serve', left: this.words.map((word) => numbers[distinct.indexOf(word)]) }
+  }
+
+  #refused ([reason, wait, number, rule, tag, ...more]) {
+    const place = this.words.indexOf(tag)
+    const waits = reason === 'limit' ? /^\d+$/.test(wait) : ['never', 'shed'].includes(reason) && wait === '-'
+    if (!waits || place < 0 || more.length > 0 || left(number) === undefined) return undefined
+    return {
+      verdict: 'throttle',
+      reason,
+      refused: this.tags[place],
+      rule,
+      waitMs: reason === 'limit' ? Number(wait) : 0,
+      left: this.words.map((_, i) => i === place ? left(number) : null)
+    }
+  }
+}
+
+module.exports = { ANSWER_LINE_BYTES, Question, readVerdict, tagLine }

@@ -1,0 +1,37 @@
+'use strict'
+// A class for rate-limiter-flexible, which has to be installed:
+//
+//   const { RateLimiterDthrottle } = require('dthrottle/flexible')
+//   const limiter = new RateLimiterDthrottle({ points: 100, duration: 60, keyPrefix: 'login' })
+//
+// Its own options are those of the stores (stores.js), in `dthrottle`.
+
+const RateLimiterStoreAbstract = require('rate-limiter-flexible/lib/RateLimiterStoreAbstract.js')
+const { RateLimiterRes } = require('rate-limiter-flexible')
+const { Asker } = require('./stores')
+
+class RateLimiterDthrottle extends RateLimiterStoreAbstract {
+  constructor ({ dthrottle, ...options }) {
+    super(options)
+    this.asker = new Asker(dthrottle)
+  }
+
+  _upsert (rlKey, points, msDuration, forceExpire = false) {
+    if (forceExpire || points < 0) throw new Error('dthrottled has no block, set or reward: its rules decide')
+    return this.asker.count('askQuestion', rlKey, points, this.points, msDuration)
+  }
+
+  _get (rlKey) {
+    return this.asker.count('peek', rlKey, 0, this.points, this.msDuration)
+  }
+
+  _delete () {
+    throw new Error('dthrottlectl forgive TAG fills a bucket')
+  }
+
+  _getRateLimiterRes (_rlKey, changedPoints, { hits, left, resetMs }) {
+    return new RateLimiterRes(left, Math.ceil(resetMs), Math.max(hits, changedPoints), hits <= changedPoints)
+  }
+}
+
+module.exports = { RateLimiterDthrottle }

@@ -1,0 +1,104 @@
+'use strict'
+// Stores for express-rate-limit and @fastify/rate-limit; flexible.js has the class for rate-limiter-flexible. They ask the
+// daemon about one tag, a prefix and the framework's key, on the socket for questions: the daemon's rules decide, and the
+// numbers of the application are for its headers.
+//
+// They take the options of Throttle (or a `throttle` to share) and onFailure, when nobody answers in time: "serve" (the
+// default), "refuse", or "raise", which leaves it to the framework.
+
+const { Throttle } = require('./throttle')
+
+let warned = false
+
+function warnOnce (tag) {
+  if (!warned) process.emitWarning(`dthrottled has no rule for "${tag}", so nothing limits it`)
+  warned = true
+}
+
+class Asker {
+  constructor ({ throttle, onFailure = 'serve', ...options } = {}) {
+    if (!['serve', 'refuse', 'raise'].includes(onFailure)) throw new Error('onFailure is "serve", "refuse" or "raise"')
+    this.throttle = throttle || new Throttle({ ...options, failOpen: onFailure === 'serve' })
+    this.raises = onFailure === 'raise'
+  }
+
+  // What a framework that counts hits wants to know: `hits` in the window, above the limit for a refusal, and after how
+  // many milliseconds the client is served again or has all its tokens back. Where the limit is not known, hits are 1 for
+  // what is served.
+  async count (verb, tag, cost, limit, windowMs) {
+    const answer = await this.throttle[verb](new Map([[tag, cost]]))
+    const [left] = answer.left
+    if (this.raises && left === undefined) throw new Error(`dthrottled: ${answer.verdict}`)
+    if (left === Infinity) warnOnce(tag)
+    if (!answer.serve) return { hits: (limit ?? Number.MAX_SAFE_INTEGER - 1) + 1, left: 0, resetMs: answer.waitMs || windowMs }
+    const hits = limit !== undefined && Number.isFinite(left) ? Math.max(0, limit - left) : 0
+    return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1) }
+  }
+}
+
+// rateLimit({ store: new ExpressStore() })
+class ExpressStore {
+  #asker
+  #limit
+  #windowMs
+
+  constructor ({ prefix = 'express:', ...options } = {}) {
+    this.prefix = prefix
+    this.localKeys = false
+    this.#asker = new Asker(options)
+  }
+
+  init (options) {
+    if (options.skipSuccessfulRequests || options.skipFailedRequests) this.decrement()
+    this.#limit = typeof options.limit === 'function' ? undefined : options.limit
+    this.#windowMs = options.windowMs
+  }
+
+  async increment (key) {
+    const { hits, resetMs } = await this.#asker.count('askQuestion', this.prefix + key, 1, this.#limit, this.#windowMs)
+    return { totalHits: Math.max(1, hits), resetTime: new Date(Date.now() + resetMs) }
+  }
+
+  async get (key) {
+    const { hits, resetMs } = await this.#asker.count('peek', this.prefix + key, 0, this.#limit, this.#windowMs)
+    return { totalHits: hits, resetTime: new Date(Date.now() + resetMs) }
+  }
+
+  decrement () {
+    throw new Error('dthrottled takes no hit back: skipSuccessfulRequests and skipFailedRequests need another store')
+  }
+
+  resetKey () {
+    throw new Error('dthrottlectl forgive TAG fills a bucket')
+  }
+}
+
+// fastify.register(rateLimit, { store: fastifyStore() })
+function fastifyStore ({ prefix = 'fastify:', ...options } = {}) {
+  const asker = new Asker(options)
+
+  return class FastifyStore {
+    constructor (_options, place = '') {
+      this.place = place
+    }
+
+    incr (key, callback, windowMs, max) {
+      this.#ask('askQuestion', 1, key, callback, windowMs, max)
+    }
+
+    read (key, callback, windowMs, max) {
+      this.#ask('peek', 0, key, callback, windowMs, max)
+    }
+
+    child ({ routeInfo = {} }) {
+      return new FastifyStore({}, `${routeInfo.method}${routeInfo.url}:`)
+    }
+
+    #ask (verb, cost, key, callback, windowMs, max) {
+      asker.count(verb, prefix + this.place + key, cost, max, windowMs)
+        .then(({ hits, resetMs }) => callback(null, { current: Math.max(cost, hits), ttl: Math.ceil(resetMs) }), callback)
+    }
+  }
+}
+
+module.exports = { Asker, ExpressStore, fastifyStore }

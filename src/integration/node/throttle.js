@@ -1,0 +1,74 @@
+'use strict'
+const { Question, readVerdict, tagLine } = require('./answers')
+const { Channel } = require('./channel')
+
+const DEFAULTS = {
+  query: 'unix:/run/dthrottle/query.sock',
+  questions: 'unix:/run/dthrottle/ask.sock',
+  deadlineMs: 20, // of a call, unless it names another one
+  failOpen: true,
+  backoffMinMs: 10,
+  backoffMaxMs: 5000
+}
+
+// Asks at `query` for one tag and at `questions` for several. It behaves as libdthrottle does: a deadline over each call,
+// serving when nobody answers (or refusing, with failOpen: false), a pause after a failure that doubles with each further
+// one. Nothing rejects. An answer has `verdict`: "serve", "throttle" or, where nobody has decided, "timed out",
+// "unreachable", "bad answer", "backing off" or "bad question"; and `serve`, whether the client is to be served. That of a
+// question has more, see take().
+class Throttle {
+  #options
+  #query
+  #questions
+
+  constructor (options = {}) {
+    this.#options = { ...DEFAULTS, ...options }
+    this.#query = new Channel(this.#options.query, this.#options)
+    this.#questions = new Channel(this.#options.questions, this.#options)
+  }
+
+  // Spends a token of the tag, a string or a Buffer. LF anywhere in it and CR at its end are sent as "_".
+  async ask (tag, deadlineMs) {
+    return (await this.askBatch([tag], deadlineMs))[0]
+  }
+
+  // An answer for each tag.
+  async askBatch (tags, deadlineMs = this.#options.deadlineMs) {
+    if (tags.length === 0) return []
+    const { read, failure } = await this.#query.exchange(tags.map(tagLine).join(''), tags.map(() => readVerdict), deadlineMs)
+    return tags.map((_, i) => this.#answer(read[i], failure))
+  }
+
+  // Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or an object or
+  // Map of tags to costs. The answer says what is `left` of each tag: whole tokens, Infinity where nothing limits it, null
+  // where it is not told; and of a refusal its `reason` ("limit", "never", "shed"), the tag that is `refused`, its `rule`,
+  // and after how many milliseconds the same question may pass (`waitMs`).
+  askQuestion (tags, deadlineMs) {
+    return this.#question('take', tags, deadlineMs)
+  }
+
+  // What askQuestion would be told now. Nothing is spent.
+  peek (tags, deadlineMs) {
+    return this.#question('peek', tags, deadlineMs)
+  }
+
+  close () {
+    this.#query.close()
+    this.#questions.close()
+  }
+
+  async #question (verb, tags, deadlineMs = this.#options.deadlineMs) {
+    const question = new Question(verb, tags)
+    if (question.line === undefined) return this.#answer(undefined, 'bad question')
+    const { read, failure } = await this.#questions.exchange(question.line, [(line) => question.read(line)], deadlineMs)
+    return this.#answer(read[0], failure)
+  }
+
+  #answer (said = {}, failure) {
+    const verdict = said.verdict || failure
+    const serve = verdict === 'serve' || (this.#options.failOpen && verdict !== 'throttle')
+    return { serve, left: [], waitMs: 0, ...said, verdict }
+  }
+}
+
+module.exports = { Throttle }

@@ -1,0 +1,36 @@
+'use strict'
+// What ask_lines.c does, with the Node package.
+
+const readline = require('readline')
+const { Throttle } = require('../../src/integration/node')
+
+const REASONS = [undefined, 'limit', 'never', 'shed']
+const [address, deadline, mode] = process.argv.slice(2)
+const throttle = new Throttle({ query: address, questions: address, deadlineMs: Number(deadline) })
+
+const decode = (text) => Buffer.from(text.replace(/%(..)/g, (_, hex) => String.fromCharCode(parseInt(hex, 16))), 'latin1')
+
+function tagsOf (line) {
+  const words = line.trim().split(' ')
+  return new Map(words.filter((_, i) => i % 2).map((tag, i) => [decode(tag), Number(words[2 * i])]))
+}
+
+function said (answer, tags) {
+  const left = [...tags.keys()].map((_, i) => answer.left[i] === Infinity ? -1 : answer.left[i] || 0)
+  return [REASONS.indexOf(answer.reason), Math.max(0, [...tags.keys()].indexOf(answer.refused)), answer.waitMs,
+    answer.rule || '-', ...left].join(' ')
+}
+
+async function main () {
+  process.stdin.setEncoding('latin1')
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const begin = process.hrtime.bigint()
+    const tags = mode === 'questions' ? tagsOf(line) : undefined
+    const answer = await (tags ? throttle.askQuestion(tags) : throttle.ask(Buffer.from(line, 'latin1')))
+    const us = (process.hrtime.bigint() - begin) / 1000n
+    console.log(`${answer.verdict}/${us}` + (tags ? '/' + said(answer, tags) : ''))
+  }
+  throttle.close()
+}
+
+main()
