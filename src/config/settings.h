@@ -60,6 +60,8 @@ struct Settings {
     Endpoint http;
     bool http_decides = false;              // over TCP
     std::vector<std::string> http_hosts;    // names that a request over TCP may ask for
+    std::vector<std::string> http_fields;   // that a tag may name in braces
+    std::uint32_t http_trusted_hops = 0;
     std::string http_unix_path;
     std::uint32_t http_unix_mode = 0;
     std::uint32_t http_connections = 0;

@@ -47,7 +47,7 @@ const char* dthrottle_failure_name(enum dthrottle_failure failure);
 /* `error` is an errno of connecting, or 0. */
 enum dthrottle_failure dthrottle_failure_of(enum dthrottle_verdict verdict, int error);
 
-/* Of one daemon. */
+/* What is counted for one daemon. */
 struct dthrottle_counts {
   uint64_t fates[DTHROTTLE_FATES];
   uint64_t failures[DTHROTTLE_FAILURES];

@@ -146,14 +146,14 @@ class WebServer:
 
     # ---- Asking ----
 
-    def connect(self):
-        return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+    def connect(self, source="127.0.0.1"):
+        return socket.create_connection(("127.0.0.1", self.port), PATIENCE, source_address=(source, 0))
 
-    def get(self, path="/", host="test", fields=""):
+    def get(self, path="/", host="test", fields="", method="GET", source="127.0.0.1"):
         """One request on a connection of its own. `fields` are whole lines."""
         begin = time.monotonic()
-        with self.connect() as sock:
-            sock.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n".encode())
+        with self.connect(source) as sock:
+            sock.sendall(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n{fields}Connection: close\r\n\r\n".encode())
             data = b""
             while piece := sock.recv(1 << 16):
                 data += piece
@@ -282,6 +282,18 @@ class Caddy(WebServer):
     def command(self):
         return ["/usr/bin/env", f"HOME={self.directory}", f"XDG_CONFIG_HOME={self.directory}",
                 f"XDG_DATA_HOME={self.directory}", "/usr/bin/caddy", "run", "--config", self.path("Caddyfile")]
+
+
+class Envoy(WebServer):
+    """`text` is a whole file of settings, which has to bind the port. Not in Debian: there where a PATH has it."""
+
+    PROGRAM = shutil.which("envoy")
+
+    def write_settings(self, text):
+        self.path("envoy.yaml").write_text(text)
+
+    def command(self):
+        return [self.PROGRAM, "--disable-hot-restart", "--concurrency", "2", "-c", self.path("envoy.yaml")]
 
 
 class Load:

@@ -286,12 +286,22 @@ class Protocol(SystemTest):
             self.assertEqual(daemon.stats()["http_connections_accepted"], 2)
             self.assertEqual(daemon.stats()["http_requests"], 400)
 
-    def test_only_get_and_head_are_understood(self):
-        with HttpDaemon(rule(burst=5)) as daemon:
+    def test_a_proxy_asks_by_the_method_of_its_client_and_nobody_looks_inside_by_another_than_get(self):
+        with HttpDaemon(rule(burst=100)) as daemon:
             for method in ("POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "get", "FORGIVE"):
-                status, headers, body = daemon.get("/check?tag=C", method=method)
+                self.assertEqual(daemon.get("/check?tag=C", method=method)[0], 200, method)
+                status, headers, body = daemon.get("/stats", method=method)
                 self.assertEqual((status, headers["Allow"], json.loads(body)["status"]), (405, "GET, HEAD", 405), method)
-            self.assertEqual(daemon.stats()["queries"], 0)
+            self.assertEqual(daemon.stats()["queries"], 8)
+
+    def test_a_tag_is_made_of_the_fields_that_the_settings_name(self):
+        admin = {"http_fields": ["x-forwarded-for"], "http_trusted_hops": 2}
+        with HttpDaemon(rule(burst=1), admin=admin) as daemon:
+            for forged in ("", "6.6.6.6, ", "7.7.7.7, "):
+                fields = {"X-Forwarded-For": f"{forged}192.0.2.7, 10.0.0.1", "X-Tenant": "a"}
+                status = daemon.get("/check?tag=ip:{x-forwarded-for}:{x-tenant}", **fields)[0]
+                self.assertEqual(status, 429 if forged else 200)
+            self.assertEqual(daemon.admin_json("show ip:192.0.2.7:{x-tenant}")["verdict"], "NO")
 
     def test_unknown_paths_are_not_found(self):
         with HttpDaemon(rule()) as daemon:

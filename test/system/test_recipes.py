@@ -2,12 +2,14 @@
 
 import contextlib
 import re
+import tomllib
+import unittest
 
-from common import SystemTest
+from common import SystemTest, report
 from daemon import rule, wait_until
 from fleet import free_port_pair
 from test_http import HttpDaemon
-from webserver import EXAMPLES, SLACK, Apache, Caddy, Haproxy, Nginx, open_daemon, stopped
+from webserver import EXAMPLES, SLACK, Apache, Caddy, Envoy, Haproxy, Nginx, open_daemon, stopped
 
 TIMEOUT_S = 0.02    # of the recipes; where the daemon does not hang it has all the time it takes on a busy machine
 TAG = "ip:127.0.0.1"
@@ -121,6 +123,18 @@ def caddy(daemon, tag=None, patient=True, replacements=()):
         yield server
 
 
+@contextlib.contextmanager
+def envoy(daemon, patient=True):
+    server = Envoy()
+    with Nginx('location / { return 200 "served\\n"; }', main="", shown="$status") as pages:
+        settings = adapted((EXAMPLES / "envoy/envoy.yaml").read_text(), ("/run/dthrottle/http.sock", daemon.http_path),
+                           ("0.0.0.0, port_value: 80}", f"127.0.0.1, port_value: {server.port}}}"),
+                           ("port_value: 8080", f"port_value: {pages.port}"))
+        server.write_settings(adapted(settings, ("0.02s", "20s")) if patient else settings)
+        with server:
+            yield server
+
+
 OVER_HTTP = {"nginx with auth_request": nginx_http, "Caddy": caddy}
 # After a failure these do not ask for a while.
 PAUSING = {"nginx with Lua": nginx, "Apache with mod_lua": apache, "HAProxy with Lua": haproxy, "Caddy": caddy}
@@ -180,6 +194,52 @@ class Recipes(SystemTest):
                 self.assertEqual(daemon.admin_json(f"show {tag}")["verdict"], "NO")
                 self.assertEqual(daemon.stats()["served"], 2)
                 self.assertEqual(server.statuses(3, "/other"), [200, 200, 429])
+
+
+class Proxies(SystemTest):
+    """Proxies that Debian does not have."""
+
+    @unittest.skipIf(Envoy.PROGRAM is None, "no envoy in PATH")
+    def test_envoy_asks_by_the_method_of_the_client_and_for_its_address(self):
+        with open_http_daemon(rule(burst=10, rate=0.001)) as daemon, envoy(daemon) as server:
+            for method, source in (("GET", "127.0.0.2"), ("POST", "127.0.0.3")):
+                body = "Content-Length: 4\r\nConnection: close\r\n\r\nbody" if method == "POST" else ""
+                forged = "X-Forwarded-For: 9.9.9.9\r\nDthrottle-Tag: other\r\n" + body
+                statuses = [server.get("/a?tag=evil&cost=0", "site.example", forged, method, source).status
+                            for _ in range(12)]
+                self.assertEqual(statuses, 10 * [200] + 2 * [429], method)
+                self.assertEqual(daemon.admin_json(f"show ip:{source}")["verdict"], "NO")
+            refused = server.get(source="127.0.0.2")
+            self.assertTrue(900 <= int(refused.fields["retry-after"]) <= 1000, refused.head)
+            self.assertIn("r=9", server.get(source="127.0.0.4").fields["ratelimit"])
+            self.assertEqual(daemon.stats()["table_tags"], 3)
+            self.assertLessEqual(daemon.stats()["http_connections_accepted"], 4)    # of two workers, kept
+
+    @unittest.skipIf(Envoy.PROGRAM is None, "no envoy in PATH")
+    def test_envoy_serves_without_a_daemon_and_waits_no_longer_than_it_is_told(self):
+        with open_http_daemon(rule(burst=1)) as daemon, envoy(daemon, patient=False) as server:
+            wait_until(lambda: server.get().status == 429, "the daemon is asked")
+            with stopped(daemon):
+                hung = [server.get() for _ in range(10)]
+            daemon.kill()
+            gone = [server.get() for _ in range(10)]
+            self.assertEqual({response.status for response in hung + gone}, {200})
+            for what, responses in (("hangs", hung), ("is gone", gone)):
+                worst = max(response.seconds for response in responses)
+                report(f"Envoy, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
+            daemon.start()
+            wait_until(lambda: server.get().status == 429, "the daemon is asked again")
+
+    def test_what_traefik_asks_is_about_the_address_that_it_saw(self):
+        # Its forwardAuth sends a GET for the address of the recipe, and as X-Forwarded-For what it saw itself.
+        recipe = (EXAMPLES / "traefik/dynamic.yml").read_text()
+        target = re.search(r'address: "http://127.0.0.1:7313(/\S+)"', recipe)[1]
+        settings = tomllib.loads("\n".join(re.findall(r"^#   (.*)$", recipe, re.M)))["admin"]
+        with open_daemon(rule(burst=10, rate=0.001), kind=HttpDaemon, admin=settings) as daemon:
+            for source in ("192.0.2.1", "192.0.2.2"):
+                fields = {"X-Forwarded-For": source, "X-Forwarded-Method": "POST", "X-Forwarded-Uri": "/login"}
+                statuses = [daemon.get(target, **fields)[0] for _ in range(12)]
+                self.assertEqual(statuses, 10 * [200] + 2 * [429])
 
 
 class OverHttp(SystemTest):

@@ -157,10 +157,10 @@ TEST_CASE("what is wrong with a request spends nothing") {
   FakeDaemon daemon("[[rule]]\nburst=1\nrate=1\n");
   HttpRequest request;
   request.method = "POST";
-  request.target = "/check?tag=C";
+  request.target = "/top";
   request.host = "localhost";
   CHECK(daemon.Answer(request, kNow).status == 405);
-  request.method = "GET";
+  request.target = "/check?tag=C";
   request.has_body = true;
   CHECK(daemon.Answer(request, kNow).status == 413);
   request.has_body = false;

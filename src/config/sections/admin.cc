@@ -34,6 +34,16 @@ Section AdminSection() {
                               "addresses, localhost and the host's own name. A request for any other name is turned "
                               "down, because a web page can point its own name at this host.",
                               IsHostName)),
+          Reloads(TextList<S>("http_fields", "a list of header fields such as \"x-forwarded-for\"",
+                              MEMBER(S, admin.http_fields),
+                              "Fields of a request that *tag* of /check and /auth may name in braces, as in "
+                              "/check?tag=ip:{x-forwarded-for}, for proxies that can only be told a URL. Clients must "
+                              "not have a part in such a tag.",
+                              IsHostName)),
+          Reloads(Integer<S>("http_trusted_hops", "1", 1, 16, MEMBER(S, admin.http_trusted_hops),
+                             "How many proxies add to *X-Forwarded-For* on the way to this host. The field stands for "
+                             "the address that the first of them added; what stands before it is the client's own "
+                             "word.")),
           SocketPath<S>("http_unix", "\"\"", MEMBER(S, admin.http_unix_path),
                         "A Unix stream socket that answers HTTP, for a web server in front."),
           FileMode<S>("http_unix_mode", "\"0660\"", MEMBER(S, admin.http_unix_mode),

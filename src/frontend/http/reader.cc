@@ -128,6 +128,7 @@ Checked ReadField(std::string_view line, HttpRequest& request, Seen& seen) {
 Checked ReadFields(std::string_view lines, HttpRequest& request) {
   Seen seen;
   std::size_t fields = 0;
+  request.fields = lines;
   for (std::size_t next = 0; next < lines.size();) {
     const std::size_t end = lines.find('\r', next);
     if (lines[end + 1] != '\n') return Bad("a line has no CR but at its end");

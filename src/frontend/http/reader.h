@@ -25,6 +25,7 @@ struct HttpRequest {
   std::string_view fetch_site;                 // Sec-Fetch-Site, which only browsers send
   std::optional<std::string_view> origin{};    // Origin: the site of the page, of some requests of browsers
   std::optional<std::string_view> tag;         // Dthrottle-Tag: a tag that needs no encoding
+  std::string_view fields;                     // all of them, each a line with its CR LF
   bool is_1_1 = true;                          // false: HTTP/1.0
   bool keep_alive = true;                      // the client wants to ask more on this connection
   bool has_body = false;

@@ -9,6 +9,7 @@
 #include "admin/metrics.h"
 #include "base/check.h"
 #include "frontend/http/page.h"
+#include "frontend/http/tag_fields.h"
 
 namespace dthrottle {
 
@@ -122,11 +123,6 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
     asked.reply = HttpProblem(status, detail);
     return asked;
   };
-  if (request.method != "GET" && request.method != "HEAD") {
-    Asked refused = refuse(405, "only GET and HEAD are understood");
-    refused.reply->fields = "Allow: GET, HEAD\r\n";
-    return refused;
-  }
   if (request.has_body) return refuse(413, "a request has no body here");
   if (std::count(request.target.begin(), request.target.end(), '&') >= kParametersMax) {
     return refuse(414, "the target has too many parameters");
@@ -144,6 +140,11 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == target->path; });
   if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
   if (route->view != nullptr) {
+    if (request.method != "GET" && request.method != "HEAD") {
+      Asked refused = refuse(405, "only GET and HEAD are understood here");
+      refused.reply->fields = "Allow: GET, HEAD\r\n";
+      return refused;
+    }
     Asked asked;
     asked.view = route->view;
     asked.target = std::move(*target);
@@ -177,7 +178,9 @@ HttpService::Asked HttpService::UnderstandQuestion(const HttpRequest& request, c
   } else if (!cost) {
     asked.reply = HttpProblem(400, cost.error().message);
   } else {
-    asked.tag = encoded != nullptr ? *encoded : std::string(*request.tag);
+    const auto& admin = host_.settings().admin;
+    asked.tag = encoded != nullptr ? FillTag(*encoded, request.fields, {admin.http_fields, admin.http_trusted_hops})
+                                   : std::string(*request.tag);
     asked.cost = *cost;
   }
   return asked;
