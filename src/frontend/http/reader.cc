@@ -38,12 +38,6 @@ bool HasControl(std::string_view text) {
   });
 }
 
-std::string_view Trimmed(std::string_view text) {
-  const std::size_t begin = std::min(text.find_first_not_of(" \t"), text.size());
-  text.remove_prefix(begin);
-  return text.substr(0, text.find_last_not_of(" \t") + 1);
-}
-
 // A blank within the target is taken as part of it.
 Checked ReadRequestLine(std::string_view line, HttpRequest& request) {
   const std::size_t first = line.find(' '), last = line.rfind(' ');

@@ -9,12 +9,6 @@ namespace dthrottle {
 namespace {
 
 constexpr std::string_view kForwardedFor = "x-forwarded-for";
-constexpr std::string_view kBlanks = " \t";
-
-std::string_view Trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
-}
 
 // All values of a field. REQUIRES: each of the lines is NAME: VALUE and ends in CR LF.
 std::string ValuesOf(std::string_view name, std::string_view lines) {

@@ -45,6 +45,11 @@ bool SameName(std::string_view a, std::string_view b) {
   return a.size() == b.size() && ::strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
+std::string_view Trimmed(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(" \t"), text.size()));
+  return text.substr(0, text.find_last_not_of(" \t") + 1);
+}
+
 const std::string* HttpTarget::Find(std::string_view name) const {
   for (const auto& [key, value] : parameters) {
     if (key == name) return &value;
