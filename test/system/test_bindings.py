@@ -78,3 +78,16 @@ class NodeClient(Node, test_client.Client):
 
 class NodeQuestions(Node, SameBuckets, test_client.Questions):
     pass
+
+
+class Ruby(Binding):
+    language = "ruby"
+    program = ["ruby", PROGRAMS / "ask_lines.rb"]
+
+
+class RubyClient(Ruby, test_client.Client):
+    pass
+
+
+class RubyQuestions(Ruby, SameBuckets, test_client.Questions):
+    pass

@@ -175,3 +175,10 @@ class RateLimiterFlexible(Node, SystemTest):
 class FastifyRateLimit(Node, SystemTest):
     app = "fastify"
     shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")
+
+
+class RackAttack(Framework, SystemTest):
+    shows = ("ruby", "-e", "require 'rack/attack'")
+
+    def command(self, address, limit, deadline_s, on_failure):
+        return ["ruby", APPS / "rack_app.rb", address, str(limit), str(deadline_s), on_failure]

@@ -2,6 +2,7 @@
 lines for nginx and Apache throttle. Only paths and ports are changed."""
 
 import re
+import shutil
 import subprocess
 
 from common import SystemTest
@@ -153,6 +154,15 @@ class Frameworks(SystemTest):
         with AskDaemon(rule(burst=1)) as daemon:
             ours = program.replace("Throttle()", f"Throttle({{ query: 'unix:{daemon.query_path}', deadlineMs: 30000 }})")
             outcomes = [run("node", "-e", ours, cwd=directory).stdout.strip() for _ in range(2)]
+            self.assertEqual(outcomes, ["true", "false"])
+
+    def test_ruby(self):
+        if shutil.which("ruby") is None:
+            self.skipTest("ruby is not installed")
+        program = next(text for page, text in blocks("ruby") if page == "frameworks.md")
+        with AskDaemon(rule(burst=1)) as daemon:
+            ours = program.replace("Throttle.new", f"Throttle.new(query: 'unix:{daemon.query_path}', deadline: 30)")
+            outcomes = [run("ruby", "-I", ROOT / "src/integration/ruby/lib", "-e", ours).stdout.strip() for _ in range(2)]
             self.assertEqual(outcomes, ["true", "false"])
 
     def test_flask_limiter(self):

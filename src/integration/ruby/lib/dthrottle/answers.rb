@@ -1,0 +1,94 @@
+# Lines to the daemon and what its answers say (protocol/query.md, protocol/ask.md), without sockets.
+#
+# Whatever is in a tag, its question is one line that the daemon takes, and the same tag is the same word wherever it is
+# asked: a client that has a part in choosing a tag can neither ask for others nor get away from its own.
+module Dthrottle
+  QUESTION_LINE_BYTES = 8192
+  ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
+  TAGS_MAX = 16
+  COSTS = (0..2**32 - 1).freeze
+  AROUND_BYTES = 12 # of a cost, and the blanks in front of it and of its tag
+
+  # `verdict` is :serve, :throttle or, where nobody has decided, :timed_out, :unreachable, :bad_answer, :backing_off or
+  # :bad_question. Questions alone tell the rest: `reason` of a refusal is :limit, :never (a tag costs more than its bucket
+  # holds) or :shed; `refused` is the tag, `rule` its rule; `wait` the seconds after which the same question may pass;
+  # `left` the whole tokens of each tag, Float::INFINITY where nothing limits it, nil where it is not told.
+  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left) do
+    alias_method :serve?, :serve
+  end
+
+  # One line of the query protocol.
+  class TagLine
+    attr_reader :line
+
+    def initialize(tag)
+      @line = tag.to_s.b.tr("\n", "_").sub(/\r\z/n, "_") << "\n"
+    end
+
+    # The fields of an Answer, or nil: this is none.
+    def read(line)
+      { "OK" => [:serve, {}], "NO" => [:throttle, {}] }[line]
+    end
+  end
+
+  # One line of the ask protocol. `tags` are tags that cost 1 each, or a hash of tags to costs. `line` is nil where they
+  # are no question.
+  class Question
+    attr_reader :line
+
+    def initialize(verb, tags)
+      costs = tags.is_a?(Hash) ? tags : tags.map { |tag| [tag, 1] }
+      @tags = costs.map(&:first)
+      return unless @tags.size.between?(1, TAGS_MAX) && costs.all? { |_, cost| cost.is_a?(Integer) && COSTS.cover?(cost) }
+
+      most = (QUESTION_LINE_BYTES - verb.size) / @tags.size - AROUND_BYTES
+      @words = @tags.map { |tag| word(tag, most) }
+      @line = costs.each_with_index.inject(verb.b) { |line, ((_, cost), i)| line << " #{cost} ".b << @words[i] } << "\n"
+    end
+
+    def read(line)
+      first, *words = line.split(" ").reject(&:empty?)
+      case first
+      when "OK" then served(words)
+      when "NO" then refused(*words)
+      when "ERR" then [:bad_question, {}]
+      end
+    end
+
+    private
+
+    def word(tag, most)
+      word = tag.to_s.b.gsub(/\\(?=x20|x5c)/n, "\\x5c".b) { "\\x5c".b }.gsub(" ", "\\x20".b) { "\\x20".b }.tr("\n", "_")
+      if word.bytesize > most # an escape is cut as a whole
+        pieces = word.byteslice(0, most + 4).scan(/\\x20|\\x5c|./mn)
+        word = "".b
+        pieces.each { |piece| word.bytesize + piece.bytesize <= most ? word << piece : break }
+      end
+      word = word.sub(/\r\z/n, "_")
+      word.empty? ? "_".b : word
+    end
+
+    # Whole tokens; nil: no number.
+    def left(word)
+      word == "-" ? Float::INFINITY : (word.to_i if /\A\d+\z/.match?(word))
+    end
+
+    # A tag that is named more than once has one number, at its first place.
+    def served(words)
+      distinct = @words.uniq
+      numbers = words.map { |word| left(word) }
+      return if numbers.size != distinct.size || numbers.include?(nil)
+
+      [:serve, { left: @words.map { |word| numbers[distinct.index(word)] } }]
+    end
+
+    def refused(why = "", wait = "", number = "", rule = "", tag = nil, *more)
+      place = @words.index(tag)
+      waits = why == "limit" ? /\A\d+\z/.match?(wait) : %w[never shed].include?(why) && wait == "-"
+      return if !waits || place.nil? || !more.empty? || left(number).nil?
+
+      [:throttle, { reason: why.to_sym, refused: @tags[place], rule: rule, wait: wait.to_i / 1000.0,
+                    left: @words.each_index.map { |i| i == place ? left(number) : nil } }]
+    end
+  end
+end

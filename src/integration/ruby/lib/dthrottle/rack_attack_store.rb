@@ -1,0 +1,46 @@
+module Dthrottle
+  # A store for Rack::Attack, and for rate_limit of Rails 7.2:
+  #
+  #   Rack::Attack.cache.store = Dthrottle::RackAttackStore.new
+  #   Rack::Attack.throttle("logins", limit: 100, period: 60) { |request| request.ip if request.path == "/login" }
+  #
+  # A throttle asks the daemon about one tag, rack::attack:NAME:WHO, on the socket for questions: the daemon's rules decide.
+  # Rack::Attack tells a store neither limit nor period, so its count is 1 for what is served and REFUSED for what is not.
+  #
+  # It takes the options of Throttle (or a `throttle` to share); `on_failure`, when nobody answers in time: :serve (the
+  # default) or :refuse; and `others`, the store for fail2ban and allow2ban, which keep values.
+  class RackAttackStore
+    REFUSED = 2**62
+
+    def initialize(throttle: nil, on_failure: :serve, others: nil, **options)
+      raise ArgumentError, "on_failure is :serve or :refuse" unless %i[serve refuse].include?(on_failure)
+
+      @throttle = throttle || Throttle.new(fail_open: on_failure == :serve, **options)
+      @others = others
+    end
+
+    def increment(key, amount = 1, **options)
+      return others.increment(key, amount, **options) if /(?:fail|allow)2ban:/.match?(key)
+
+      tag = key.sub(/:\d+:/, ":") # the number of the window would make each window a fresh bucket
+      answer = @throttle.ask_question(tag => amount)
+      warn_once(tag) if answer.left.first == Float::INFINITY
+      answer.serve? ? 1 : REFUSED
+    end
+
+    %i[read write delete delete_matched].each do |name|
+      define_method(name) { |*arguments, **options| others.public_send(name, *arguments, **options) }
+    end
+
+    private
+
+    def others
+      @others or raise NotImplementedError, "dthrottled keeps no values: fail2ban, allow2ban and reset! need `others`"
+    end
+
+    def warn_once(tag)
+      warn "dthrottled has no rule for #{tag.inspect}, so nothing limits it" unless @warned
+      @warned = true
+    end
+  end
+end

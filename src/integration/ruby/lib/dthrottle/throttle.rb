@@ -1,0 +1,244 @@
+require "io/wait"
+require "ipaddr"
+require "socket"
+
+module Dthrottle
+  # When to leave a daemon alone that has failed: for a pause that doubles with each failure in a row, after which one call
+  # finds out whether it is back. Instants are seconds of the monotonic clock. The caller holds a lock.
+  class Pause
+    def initialize(least, most, chance: Random.new)
+      @least, @most, @chance = least, most, chance
+      @failures = 0
+      @failed_at = @length = 0.0
+      @probe = nil
+    end
+
+    # False: do not ask now.
+    def begin(call, now)
+      return true if @failures.zero?
+      return false if @probe || now - @failed_at < @length
+
+      @probe = call
+      true
+    end
+
+    def answered(call)
+      @failures = 0
+      forget(call)
+    end
+
+    # A call that began before the last failure has failed together with it: that counts once. Chance shortens the pause
+    # by up to a quarter, so that the workers of a host do not all come back at once.
+    def failed(call, began, now)
+      if @failures.zero? || began > @failed_at
+        @failures += 1
+        @length = [@least * 2**[@failures - 1, 30].min, @most].min * (1 - @chance.rand / 4)
+        @failed_at = now
+      end
+      forget(call)
+    end
+
+    # Nobody waits for the call any more, and nothing is known. nil: for any call.
+    def forget(call = nil)
+      @probe = nil if call.nil? || @probe.equal?(call)
+    end
+  end
+
+  # Connections to one socket of the daemon. A call has one of them for itself; one on which anything went wrong is closed,
+  # so a late answer is never taken for another one.
+  class Channel
+    class Late < StandardError; end
+    class BadAnswer < StandardError; end
+
+    def initialize(address, backoff_min, backoff_max)
+      @sockaddr = parse(address)
+      @pause = Pause.new(backoff_min, backoff_max)
+      @mutex = Mutex.new
+      begin_without_connections
+    end
+
+    # What has been answered, in the order of the questions, and the verdict on the others.
+    def exchange(questions, deadline)
+      return [[], :timed_out] unless deadline.positive?
+
+      after_fork if @pid != Process.pid
+      began = now
+      read = []
+      return [[], :backing_off] unless @mutex.synchronize { @pause.begin(read, began) }
+
+      failure = attempt(questions, read, began + deadline)
+      @mutex.synchronize { failure ? @pause.failed(read, began, now) : @pause.answered(read) }
+      [read, failure]
+    end
+
+    def close
+      @mutex.synchronize { @idle.each(&:close).clear }
+    end
+
+    private
+
+    def now
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    # A name would have to be looked up, which takes as long as it takes; so ADDRESS is numeric.
+    def parse(address)
+      case address
+      when /\Aunix:(.+)\z/m then Socket.sockaddr_un($1)
+      when /\Atcp:(?:\[([^\]]*)\]|([^:]*)):(\d{1,5})\z/ then Socket.sockaddr_in($3.to_i, IPAddr.new($1 || $2).to_s)
+      else raise ArgumentError, "#{address} is neither unix:/path nor tcp:ADDRESS:PORT"
+      end
+    end
+
+    def begin_without_connections
+      @pid = Process.pid
+      @idle = []
+    end
+
+    # Only the thread that forked lives on, and connections are the parent's.
+    def after_fork
+      @mutex = Mutex.new
+      kept = @idle
+      begin_without_connections
+      @pause.forget
+      kept.each(&:close)
+    end
+
+    # A connection that was kept may have ended with a daemon that was restarted: then a fresh one is tried.
+    def attempt(questions, read, deadline)
+      kept = take_kept
+      failure = kept ? on(kept, questions, read, deadline) : :unreachable
+      failure == :unreachable && read.empty? ? on(nil, questions, read, deadline) : failure
+    end
+
+    # A connection that is still there, with nothing on it that was not asked for.
+    def take_kept
+      socket = @mutex.synchronize { @idle.pop }
+      return socket if socket.nil? || socket.read_nonblock(1, exception: false) == :wait_readable
+
+      socket.close
+      nil
+    rescue SystemCallError
+      socket.close
+      nil
+    end
+
+    # nil: all have been answered.
+    def on(socket, questions, read, deadline)
+      socket ||= connect(deadline)
+      talk(socket, questions, read, deadline)
+      @mutex.synchronize { @idle.push(socket) }
+      nil
+    rescue Late
+      abandon(socket, :timed_out)
+    rescue BadAnswer
+      abandon(socket, :bad_answer)
+    rescue SystemCallError, IOError
+      abandon(socket, :unreachable)
+    end
+
+    def abandon(socket, why)
+      socket&.close
+      why
+    end
+
+    def connect(deadline)
+      family = Addrinfo.new(@sockaddr).afamily
+      socket = Socket.new(family, Socket::SOCK_STREAM)
+      socket.setsockopt(Socket::IPPROTO_TCP, Socket::TCP_NODELAY, 1) unless family == Socket::AF_UNIX
+      if socket.connect_nonblock(@sockaddr, exception: false) == :wait_writable
+        within(deadline) { |left| socket.wait_writable(left) }
+        error = socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_ERROR).int
+        raise SystemCallError.new("connect", error) unless error.zero?
+      end
+      socket
+    rescue Late, SystemCallError
+      socket&.close
+      raise
+    end
+
+    def within(deadline)
+      left = deadline - now
+      raise Late unless left.positive? && yield(left)
+    end
+
+    def talk(socket, questions, read, deadline)
+      unsent = questions.map(&:line).join
+      begun = "".b
+      until read.size == questions.size
+        sent = unsent.empty? ? 0 : socket.write_nonblock(unsent, exception: false)
+        unsent = unsent.byteslice(sent..-1) if sent.is_a?(Integer)
+        within(deadline) { |left| unsent.empty? ? socket.wait_readable(left) : IO.select([socket], [socket], nil, left) }
+        received = socket.read_nonblock(65_536, exception: false)
+        raise EOFError if received.nil?
+
+        hear(begun << received, questions, read) unless received == :wait_readable
+      end
+      raise BadAnswer unless begun.empty?
+    end
+
+    # Reads the whole lines and leaves what is begun.
+    def hear(begun, questions, read)
+      while (line = begun.slice!(/\A[^\n]*\n/n))
+        said = questions[read.size]&.read(line.chomp("\n"))
+        raise BadAnswer if said.nil?
+
+        read << said
+      end
+      raise BadAnswer if begun.bytesize > ANSWER_LINE_BYTES
+    end
+  end
+
+  # Asks at `query` for one tag and at `questions` for several. Times are in seconds; `deadline` is for each whole call,
+  # unless a call names another one.
+  class Throttle
+    def initialize(query: "unix:/run/dthrottle/query.sock", questions: "unix:/run/dthrottle/ask.sock", deadline: 0.02,
+                   fail_open: true, backoff_min: 0.01, backoff_max: 5.0)
+      @deadline, @fail_open = deadline, fail_open
+      @query, @questions = [query, questions].map { |address| Channel.new(address, backoff_min, backoff_max) }
+    end
+
+    # Spends a token of the tag. LF anywhere in it and CR at its end are sent as "_".
+    def ask(tag, deadline = @deadline)
+      ask_batch([tag], deadline).first
+    end
+
+    # An answer for each tag. They go out at once.
+    def ask_batch(tags, deadline = @deadline)
+      return [] if tags.empty?
+
+      read, failure = @query.exchange(tags.map { |tag| TagLine.new(tag) }, deadline)
+      tags.each_index.map { |i| answer(*(read[i] || [failure, {}])) }
+    end
+
+    # Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or a hash of
+    # tags to costs.
+    def ask_question(tags, deadline = @deadline)
+      question("take", tags, deadline)
+    end
+
+    # What ask_question would be told now. Nothing is spent.
+    def peek(tags, deadline = @deadline)
+      question("peek", tags, deadline)
+    end
+
+    def close
+      [@query, @questions].each(&:close)
+    end
+
+    private
+
+    def question(verb, tags, deadline)
+      question = Question.new(verb, tags)
+      return answer(:bad_question, {}) if question.line.nil?
+
+      read, failure = @questions.exchange([question], deadline)
+      answer(*(read.first || [failure, {}]))
+    end
+
+    def answer(verdict, said)
+      serve = verdict == :serve || (@fail_open && verdict != :throttle)
+      Answer.new(verdict, serve, said[:reason], said[:refused], said[:rule], said[:wait] || 0.0, said[:left] || [])
+    end
+  end
+end
