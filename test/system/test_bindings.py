@@ -6,7 +6,8 @@ import unittest
 from urllib.parse import quote_from_bytes
 
 import test_client
-from daemon import ROOT, rule
+from common import SystemTest
+from daemon import ROOT, fresh_directory, rule, run
 from test_ask import AskDaemon
 
 PROGRAMS = ROOT / "test/client"
@@ -91,3 +92,31 @@ class RubyClient(Ruby, test_client.Client):
 
 class RubyQuestions(Ruby, SameBuckets, test_client.Questions):
     pass
+
+
+class Go(Binding):
+    language = "go"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        directory = fresh_directory()
+        cls.addClassCleanup(shutil.rmtree, directory)
+        built = run("go", "build", "-o", directory / "ask_lines", ".", cwd=PROGRAMS / "go", env={"GOFLAGS": "-mod=mod"})
+        if built.returncode != 0:
+            raise AssertionError(built.stderr)
+        cls.program = [directory / "ask_lines"]
+
+
+class GoClient(Go, test_client.Client):
+    pass
+
+
+class GoQuestions(Go, SameBuckets, test_client.Questions):
+    pass
+
+
+class GoModule(Go, SystemTest):
+    def test_its_own_tests_pass(self):
+        done = run("go", "test", "./...", cwd=ROOT / "src/integration/go")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

@@ -165,6 +165,19 @@ class Frameworks(SystemTest):
             outcomes = [run("ruby", "-I", ROOT / "src/integration/ruby/lib", "-e", ours).stdout.strip() for _ in range(2)]
             self.assertEqual(outcomes, ["true", "false"])
 
+    def test_go(self):
+        if shutil.which("go") is None:
+            self.skipTest("go is not installed")
+        directory = fresh_directory()
+        module = f"-replace=dthrottle={ROOT}/src/integration/go"
+        for words in (("mod", "init", "guide"), ("mod", "edit", "-require=dthrottle@v0.1.0", module)):
+            self.assertEqual(run("go", *words, cwd=directory).returncode, 0)
+        with AskDaemon(rule(burst=1)) as daemon:
+            options = f'Options{{Query: "unix:{daemon.query_path}", Deadline: 30e9}}'
+            (directory / "main.go").write_text(block("go", "frameworks.md").replace("Options{}", options))
+            outcomes = [run("go", "run", ".", cwd=directory).stdout.strip() for _ in range(2)]
+            self.assertEqual(outcomes, ["true", "false"])
+
     def test_flask_limiter(self):
         if run("/usr/bin/python3", "-c", "import flask_limiter").returncode != 0:
             self.skipTest("python3-flask-limiter is not installed")

@@ -1,0 +1,3 @@
+module dthrottle
+
+go 1.19

@@ -1,0 +1,170 @@
+// Package dthrottle asks the dthrottled of this host whether a client may be served.
+//
+//	throttle, err := dthrottle.New(dthrottle.Options{})
+//	if !throttle.Ask(ctx, "login:bob").Serve {
+//		refuse()
+//	}
+//
+// It behaves as libdthrottle does: a deadline over each call, serving when nobody answers (or refusing, with FailClosed), a
+// pause after a failure that doubles with each further one. All goroutines may use one Client; their questions are pipelined
+// over one connection to each socket of the daemon.
+package dthrottle
+
+import (
+	"context"
+	"time"
+)
+
+// A Verdict says what the daemon has decided, or why nobody has.
+type Verdict string
+
+const (
+	Serve       Verdict = "serve"
+	Throttle    Verdict = "throttle"
+	TimedOut    Verdict = "timed out"
+	Unreachable Verdict = "unreachable"
+	BadAnswer   Verdict = "bad answer"
+	BackingOff  Verdict = "backing off"
+	BadQuestion Verdict = "bad question" // asking again will not help
+)
+
+// A Reason says why a question is refused.
+type Reason string
+
+const (
+	Limit Reason = "limit" // a tag has not enough tokens yet
+	Never Reason = "never" // a tag costs more than its bucket ever holds
+	Shed  Reason = "shed"  // the host runs hot
+)
+
+// What Answer.Left says where there is no number.
+const (
+	Unlimited int64 = -1 // nothing limits the tag
+	Untold    int64 = -2 // another tag has refused
+)
+
+// An Answer says whether the client is to be served. Questions alone tell the fields behind Serve.
+type Answer struct {
+	Verdict Verdict
+	Serve   bool
+	Reason  Reason        // of a refusal
+	Refused string        // the tag that refuses
+	Rule    string        // its rule; "-": an override
+	Wait    time.Duration // after which the same question may pass; 0 unless the reason is Limit
+	Left    []int64       // whole tokens of each tag
+}
+
+// A Tag has its cost in tokens; 0 spends nothing and is refused only in debt.
+type Tag struct {
+	Name string
+	Cost uint32
+}
+
+// Options with the value zero have their defaults.
+type Options struct {
+	Query      string        // "unix:/path" or "tcp:ADDRESS:PORT"; unix:/run/dthrottle/query.sock
+	Questions  string        // for several tags; unix:/run/dthrottle/ask.sock
+	Deadline   time.Duration // of a call whose context has none; 20 ms
+	FailClosed bool          // refuse when nobody answers
+	BackoffMin time.Duration // 10 ms
+	BackoffMax time.Duration // 5 s
+}
+
+// A Client asks at two sockets of the daemon. Nothing is connected before it is asked.
+type Client struct {
+	options          Options
+	query, questions *channel
+}
+
+// New returns an error only for an address that is none.
+func New(options Options) (*Client, error) {
+	defaults := Options{Query: "unix:/run/dthrottle/query.sock", Questions: "unix:/run/dthrottle/ask.sock",
+		Deadline: 20 * time.Millisecond, BackoffMin: 10 * time.Millisecond, BackoffMax: 5 * time.Second}
+	setDefault(&options.Query, defaults.Query)
+	setDefault(&options.Questions, defaults.Questions)
+	setDefault(&options.Deadline, defaults.Deadline)
+	setDefault(&options.BackoffMin, defaults.BackoffMin)
+	setDefault(&options.BackoffMax, defaults.BackoffMax)
+	query, err := newChannel(options.Query, options.BackoffMin, options.BackoffMax)
+	if err != nil {
+		return nil, err
+	}
+	questions, err := newChannel(options.Questions, options.BackoffMin, options.BackoffMax)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{options, query, questions}, nil
+}
+
+func setDefault[T comparable](value *T, otherwise T) {
+	var zero T
+	if *value == zero {
+		*value = otherwise
+	}
+}
+
+// Ask spends a token of the tag. LF anywhere in it and CR at its end are sent as "_".
+func (c *Client) Ask(ctx context.Context, tag string) Answer {
+	return c.AskBatch(ctx, []string{tag})[0]
+}
+
+// AskBatch returns an answer for each tag. They go out at once.
+func (c *Client) AskBatch(ctx context.Context, tags []string) []Answer {
+	if len(tags) == 0 {
+		return nil
+	}
+	var data []byte
+	readers := make([]reader, len(tags))
+	for i, tag := range tags {
+		data = append(data, tagLine(tag)...)
+		readers[i] = readVerdict
+	}
+	return c.exchange(ctx, c.query, data, readers)
+}
+
+// AskQuestion decides about 1 to 16 tags: either every tag has what it costs and pays, or no tag pays.
+func (c *Client) AskQuestion(ctx context.Context, tags ...Tag) Answer {
+	return c.question(ctx, "take", tags)
+}
+
+// Peek says what AskQuestion would be told now. Nothing is spent.
+func (c *Client) Peek(ctx context.Context, tags ...Tag) Answer {
+	return c.question(ctx, "peek", tags)
+}
+
+// Close ends the connections. A call that comes later opens new ones.
+func (c *Client) Close() {
+	c.query.close()
+	c.questions.close()
+}
+
+func (c *Client) question(ctx context.Context, verb string, tags []Tag) Answer {
+	line, read := question(verb, tags)
+	if line == nil {
+		return c.decided(Answer{Verdict: BadQuestion})
+	}
+	return c.exchange(ctx, c.questions, line, []reader{read})[0]
+}
+
+func (c *Client) exchange(ctx context.Context, channel *channel, data []byte, readers []reader) []Answer {
+	if _, has := ctx.Deadline(); !has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.options.Deadline)
+		defer cancel()
+	}
+	read, failure := channel.exchange(ctx, data, readers)
+	answers := make([]Answer, len(readers))
+	for i := range answers {
+		answers[i] = Answer{Verdict: failure}
+		if i < len(read) {
+			answers[i] = read[i]
+		}
+		answers[i] = c.decided(answers[i])
+	}
+	return answers
+}
+
+func (c *Client) decided(answer Answer) Answer {
+	answer.Serve = answer.Verdict == Serve || answer.Verdict != Throttle && !c.options.FailClosed
+	return answer
+}

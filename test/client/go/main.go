@@ -1,0 +1,72 @@
+// What ask_lines.c does, with the Go module.
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"dthrottle"
+)
+
+var reasons = map[dthrottle.Reason]int{"": 0, dthrottle.Limit: 1, dthrottle.Never: 2, dthrottle.Shed: 3}
+
+func tagsOf(line string) (tags []dthrottle.Tag) {
+	words := strings.Fields(line)
+	for i := 0; i+1 < len(words); i += 2 {
+		cost, _ := strconv.ParseUint(words[i], 10, 32)
+		name, _ := url.PathUnescape(words[i+1])
+		tags = append(tags, dthrottle.Tag{Name: name, Cost: uint32(cost)})
+	}
+	return tags
+}
+
+func said(answer dthrottle.Answer, tags []dthrottle.Tag) string {
+	refused, rule := 0, "-"
+	if answer.Rule != "" {
+		rule = answer.Rule
+	}
+	for i, tag := range tags {
+		if answer.Verdict == dthrottle.Throttle && tag.Name == answer.Refused {
+			refused = i
+		}
+	}
+	text := fmt.Sprintf("/%d %d %d %s", reasons[answer.Reason], refused, answer.Wait.Milliseconds(), rule)
+	for i := range tags {
+		left := int64(0)
+		if i < len(answer.Left) && answer.Left[i] != dthrottle.Untold {
+			left = answer.Left[i]
+		}
+		text += fmt.Sprintf(" %d", left)
+	}
+	return text
+}
+
+func main() {
+	address, questions := os.Args[1], len(os.Args) > 3
+	deadlineMs, _ := strconv.Atoi(os.Args[2])
+	client, err := dthrottle.New(dthrottle.Options{Query: address, Questions: address,
+		Deadline: time.Duration(deadlineMs) * time.Millisecond})
+	if err != nil {
+		panic(err)
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 1<<17)
+	for lines.Scan() {
+		begin, text := time.Now(), ""
+		var answer dthrottle.Answer
+		if questions {
+			tags := tagsOf(lines.Text())
+			answer = client.AskQuestion(context.Background(), tags...)
+			text = said(answer, tags)
+		} else {
+			answer = client.Ask(context.Background(), lines.Text())
+		}
+		fmt.Printf("%s/%d%s\n", answer.Verdict, time.Since(begin).Microseconds(), text)
+	}
+}
