@@ -7,7 +7,7 @@ from urllib.parse import quote_from_bytes
 
 import test_client
 from common import SystemTest
-from daemon import ROOT, fresh_directory, rule, run
+from daemon import BUILD, ROOT, SANITIZED, fresh_directory, rule, run
 from test_ask import AskDaemon
 
 PROGRAMS = ROOT / "test/client"
@@ -120,3 +120,24 @@ class GoModule(Go, SystemTest):
     def test_its_own_tests_pass(self):
         done = run("go", "test", "./...", cwd=ROOT / "src/integration/go")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+
+class Lua(Binding):
+    """Over the library itself, which a sanitizer would have to be loaded for."""
+
+    language = "luajit"
+    program = ["luajit", PROGRAMS / "ask_lines.lua", BUILD / "src/client/libdthrottle.so"]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if SANITIZED:
+            raise unittest.SkipTest("the library is built with a sanitizer")
+
+
+class LuaClient(Lua, test_client.Client):
+    pass
+
+
+class LuaQuestions(Lua, SameBuckets, test_client.Questions):
+    pass

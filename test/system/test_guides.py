@@ -178,6 +178,17 @@ class Frameworks(SystemTest):
             outcomes = [run("go", "run", ".", cwd=directory).stdout.strip() for _ in range(2)]
             self.assertEqual(outcomes, ["true", "false"])
 
+    def test_lua_in_nginx(self):
+        http, server = block("nginx", "frameworks.md").split("\nserver {\n")
+        with open_daemon(rule(burst=3)) as daemon:
+            http = (http.replace("/path/to/clone", str(ROOT)).replace(
+                "open()", f'open{{ query = "unix:{daemon.query_path}", deadline_ms = 30000, '
+                          f'library = "{BUILD}/src/client/libdthrottle.so" }}'))
+            modules = "".join(f"load_module /usr/lib/nginx/modules/{name}.so;\n"
+                              for name in ("ndk_http_module", "ngx_http_lua_module"))
+            with Nginx(server.strip()[:-1], http=http, main=modules, shown="$status $uri") as running:
+                self.assertEqual([running.get("/login").status for _ in range(5)], [404, 404, 404, 429, 429])
+
     def test_flask_limiter(self):
         if run("/usr/bin/python3", "-c", "import flask_limiter").returncode != 0:
             self.skipTest("python3-flask-limiter is not installed")

@@ -1,0 +1,123 @@
+-- Asks dthrottled from LuaJIT, by FFI over libdthrottle.
+--
+--   local throttle = require("dthrottle").open()
+--   if not throttle:ask("login:bob").serve then refuse() end
+--
+-- A call returns within its deadline, serves when nobody answers (or refuses, with fail_open = false), and leaves a daemon
+-- that has failed alone for a while: see libdthrottle(3). Inside nginx a call holds up its worker until the daemon answers,
+-- some 20 us; conf/examples/nginx-lua waits without that, at more CPU. Keep one handle for each worker.
+local ffi = require("ffi")
+
+ffi.cdef [[
+typedef struct dthrottle dthrottle;
+typedef struct { unsigned connections_max, backoff_min_ms, backoff_max_ms, reserved[5]; } dthrottle_options;
+typedef struct { const char* text; size_t bytes; uint32_t cost, reserved; } dthrottle_tag;
+typedef struct { int verb; const dthrottle_tag* tags; size_t count; uint64_t reserved[5]; } dthrottle_question;
+typedef struct {
+  int reason;
+  size_t refused;
+  int64_t wait_ms, left[16];
+  char rule[65];
+  uint64_t reserved[8];
+} dthrottle_answer;
+
+dthrottle* dthrottle_open(const char* address, const dthrottle_options* options);
+dthrottle* dthrottle_open_ask(const char* address, const dthrottle_options* options);
+int dthrottle_ask(dthrottle* handle, const char* tag, size_t tag_bytes, int deadline_ms);
+size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes, size_t count,
+                           int* verdicts, int deadline_ms);
+int dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question, dthrottle_answer* answer,
+                           int deadline_ms);
+const char* dthrottle_verdict_name(int verdict);
+void dthrottle_close(dthrottle* handle);
+]]
+
+local TAKE, PEEK = 0, 1
+local SERVE, THROTTLE = 0, 1
+local TAGS_MAX = 16
+local REASONS = { [1] = "limit", [2] = "never", [3] = "shed" }
+
+local Throttle = {}
+Throttle.__index = Throttle
+
+-- `options`, all of which have defaults: `query` and `questions` are "unix:/path" or "tcp:ADDRESS:PORT", for one tag and for
+-- several; `deadline_ms` (20); `fail_open` (true); `library`, the name or path of libdthrottle. An error if an address is
+-- none. Nothing is connected yet.
+local function open(options)
+  options = options or {}
+  local library = ffi.load(options.library or "libdthrottle.so.0")
+  local function handle(opens, address)
+    local opened = opens(address, nil)
+    if opened == nil then error("dthrottle: no address: " .. tostring(address), 3) end
+    return ffi.gc(opened, library.dthrottle_close)
+  end
+  return setmetatable({
+    library = library,
+    query = handle(library.dthrottle_open, options.query),
+    questions = handle(library.dthrottle_open_ask, options.questions),
+    deadline_ms = options.deadline_ms or 20,
+    fail_open = options.fail_open ~= false,
+  }, Throttle)
+end
+
+-- An answer has `verdict`, a text as of dthrottle_verdict_name, and `serve`, whether the client is to be served.
+function Throttle:decided(verdict)
+  return {
+    verdict = ffi.string(self.library.dthrottle_verdict_name(verdict)),
+    serve = verdict == SERVE or (self.fail_open and verdict ~= THROTTLE),
+  }
+end
+
+-- Spends a token of the tag.
+function Throttle:ask(tag, deadline_ms)
+  return self:decided(self.library.dthrottle_ask(self.query, tag, #tag, deadline_ms or self.deadline_ms))
+end
+
+-- An answer for each tag of a list. They go out at once.
+function Throttle:ask_batch(tags, deadline_ms)
+  local texts, bytes, verdicts = ffi.new("const char*[?]", #tags), ffi.new("size_t[?]", #tags), ffi.new("int[?]", #tags)
+  for i, tag in ipairs(tags) do
+    texts[i - 1], bytes[i - 1] = tag, #tag
+  end
+  self.library.dthrottle_ask_batch(self.query, texts, bytes, #tags, verdicts, deadline_ms or self.deadline_ms)
+  local answers = {}
+  for i = 1, #tags do answers[i] = self:decided(verdicts[i - 1]) end
+  return answers
+end
+
+local function ask(self, verb, tags, deadline_ms)
+  local named, answer = ffi.new("dthrottle_tag[?]", #tags), ffi.new("dthrottle_answer")
+  for i, tag in ipairs(tags) do
+    local text, cost = tag, 1
+    if type(tag) == "table" then text, cost = tag[1], tag[2] end
+    named[i - 1].text, named[i - 1].bytes, named[i - 1].cost = text, #text, cost
+  end
+  local question = ffi.new("dthrottle_question", { verb = verb, tags = named, count = #tags })
+  local said = self:decided(self.library.dthrottle_ask_question(self.questions, question, answer,
+                                                                 deadline_ms or self.deadline_ms))
+  said.reason = REASONS[answer.reason]
+  said.refused = said.reason and tonumber(answer.refused) + 1
+  said.rule = said.reason and ffi.string(answer.rule)
+  said.wait_ms = tonumber(answer.wait_ms)
+  said.left = {}
+  for i = 1, math.min(#tags, TAGS_MAX) do
+    local left = tonumber(answer.left[i - 1])
+    said.left[i] = left < 0 and math.huge or left
+  end
+  return said
+end
+
+-- Either every tag has what it costs and pays, or no tag pays. `tags` is a list of 1 to 16 tags that cost 1, or pairs of a
+-- tag and its cost: { "user:alice", { "tenant:acme", 3 } }. The answer says what is `left` of each tag, math.huge where
+-- nothing limits it; and of a refusal its `reason` ("limit", "never", "shed"), the place of the tag that is `refused`, its
+-- `rule`, and after how many milliseconds the same question may pass (`wait_ms`).
+function Throttle:ask_question(tags, deadline_ms)
+  return ask(self, TAKE, tags, deadline_ms)
+end
+
+-- What ask_question would be told now. Nothing is spent.
+function Throttle:peek(tags, deadline_ms)
+  return ask(self, PEEK, tags, deadline_ms)
+end
+
+return { open = open }

@@ -1,0 +1,46 @@
+-- What ask_lines.c does, with the Lua package: ask_lines.lua LIBRARY ADDRESS DEADLINE_MS [questions]
+local folder = arg[0]:match("^(.*)/test/client/")
+package.path = folder .. "/src/integration/lua/?.lua;" .. package.path
+
+local ffi = require("ffi")
+ffi.cdef [[
+typedef struct { long seconds, nanoseconds; } ask_lines_time;
+int clock_gettime(int clock, ask_lines_time* time);
+]]
+
+local REASONS = { limit = 1, never = 2, shed = 3 }
+
+local function now_us()
+  local time = ffi.new("ask_lines_time")
+  ffi.C.clock_gettime(1, time)
+  return tonumber(time.seconds) * 1e6 + tonumber(time.nanoseconds) / 1e3
+end
+
+local function tags_of(line)
+  local tags = {}
+  for cost, tag in line:gmatch("(%d+) (%S+)") do
+    local text = tag:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+    tags[#tags + 1] = { text, tonumber(cost) }
+  end
+  return tags
+end
+
+local function said(answer, tags)
+  local words = { REASONS[answer.reason] or 0, (answer.refused or 1) - 1, answer.wait_ms, answer.rule or "-" }
+  for i = 1, #tags do
+    words[#words + 1] = answer.left[i] == math.huge and -1 or answer.left[i] or 0
+  end
+  return "/" .. table.concat(words, " ")
+end
+
+local library, address, deadline_ms, mode = unpack(arg)
+local throttle = require("dthrottle").open {
+  library = library, query = address, questions = address, deadline_ms = tonumber(deadline_ms),
+}
+io.stdout:setvbuf("line")
+for line in io.lines() do
+  local tags = mode == "questions" and tags_of(line)
+  local begin = now_us()
+  local answer = tags and throttle:ask_question(tags) or throttle:ask(line)
+  print(("%s/%.0f%s"):format(answer.verdict, now_us() - begin, tags and said(answer, tags) or ""))
+end
