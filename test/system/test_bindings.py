@@ -1,13 +1,18 @@
 """The packages for other languages (src/integration) do what libdthrottle does, claim by claim; and a tag is the same
 bucket by each of them. One whose language is not installed is skipped."""
 
+import concurrent.futures
+import contextlib
 import shutil
+import signal
+import threading
+import time
 import unittest
 from urllib.parse import quote_from_bytes
 
 import test_client
-from common import SystemTest
-from daemon import BUILD, ROOT, SANITIZED, fresh_directory, rule, run
+from common import SystemTest, report
+from daemon import BUILD, ROOT, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
 from test_ask import AskDaemon
 
 PROGRAMS = ROOT / "test/client"
@@ -24,6 +29,51 @@ class Binding:
         super().setUpClass()
         if shutil.which(cls.language) is None:
             raise unittest.SkipTest(f"{cls.language} is not installed")
+
+
+class UnderLoad:
+    APPLICATIONS = 4
+    DEADLINE_MS = 20
+
+    def test_no_call_is_longer_than_its_deadline_while_the_daemon_hangs_dies_and_returns(self):
+        asked, ending = [[] for _ in range(self.APPLICATIONS)], threading.Event()
+
+        def ask(application, answers):
+            while not ending.is_set():
+                answers.append(application.ask(b"C"))
+
+        def wait_answered():
+            for answers in asked:
+                begin = len(answers)
+                wait_until(lambda: "throttle" in [verdict for verdict, _ in answers[begin:]], "it is asked again")
+
+        with Daemon(rule(burst=1)) as daemon, contextlib.ExitStack() as stack:
+            address = f"unix:{daemon.query_path}"
+            applications = [stack.enter_context(self.application(address, self.DEADLINE_MS)) for _ in asked]
+            with concurrent.futures.ThreadPoolExecutor(self.APPLICATIONS) as threads:
+                stack.callback(ending.set)
+                asking = [threads.submit(ask, *pair) for pair in zip(applications, asked)]
+                wait_answered()
+                daemon.signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                daemon.signal(signal.SIGCONT)
+                wait_answered()
+                daemon.kill()
+                time.sleep(0.2)
+                daemon.start()
+                wait_answered()
+                daemon.restart()
+                wait_answered()
+                ending.set()
+                for each in asking:
+                    each.result()
+        said = [verdict for answers in asked for verdict, _ in answers]
+        times = sorted(seconds for answers in asked for _, seconds in answers)
+        self.assertEqual(set(said) - test_client.UNANSWERED, {"serve", "throttle"})
+        self.assertIn("timed out", said)
+        self.assertLess(times[-1], self.DEADLINE_MS / 1000 + test_client.SLACK_S)
+        report(f"{type(self).__name__}: {len(said)} calls, deadline {self.DEADLINE_MS} ms; the longest took "
+               f"{1000 * times[-1]:.1f} ms, half of them {1e6 * times[len(times) // 2]:.0f} us")
 
 
 class SameBuckets:
@@ -47,7 +97,7 @@ class Python(Binding):
     program = ["python3", PROGRAMS / "ask_lines.py"]
 
 
-class PythonClient(Python, test_client.Client):
+class PythonClient(Python, UnderLoad, test_client.Client):
     pass
 
 
@@ -60,7 +110,7 @@ class Asyncio(Python):
         return super().application(address, deadline_ms, *mode, "async")
 
 
-class AsyncioClient(Asyncio, test_client.Client):
+class AsyncioClient(Asyncio, UnderLoad, test_client.Client):
     pass
 
 
@@ -73,7 +123,7 @@ class Node(Binding):
     program = ["node", PROGRAMS / "ask_lines.js"]
 
 
-class NodeClient(Node, test_client.Client):
+class NodeClient(Node, UnderLoad, test_client.Client):
     pass
 
 
@@ -86,7 +136,7 @@ class Ruby(Binding):
     program = ["ruby", PROGRAMS / "ask_lines.rb"]
 
 
-class RubyClient(Ruby, test_client.Client):
+class RubyClient(Ruby, UnderLoad, test_client.Client):
     pass
 
 
@@ -108,7 +158,7 @@ class Go(Binding):
         cls.program = [directory / "ask_lines"]
 
 
-class GoClient(Go, test_client.Client):
+class GoClient(Go, UnderLoad, test_client.Client):
     pass
 
 
@@ -135,7 +185,7 @@ class Lua(Binding):
             raise unittest.SkipTest("the library is built with a sanitizer")
 
 
-class LuaClient(Lua, test_client.Client):
+class LuaClient(Lua, UnderLoad, test_client.Client):
     pass
 
 

@@ -56,7 +56,10 @@ def tag_line(tag: Tag) -> bytes:
 
 
 def _word(tag: Tag, most: int) -> bytes:
-    word = re.sub(rb"\\(?=x20|x5c)", rb"\\x5c", to_bytes(tag)).replace(b" ", b"\\x20").replace(b"\n", b"_")
+    word = to_bytes(tag)
+    if b"\\" in word:
+        word = re.sub(rb"\\(?=x20|x5c)", rb"\\x5c", word)
+    word = word.replace(b" ", b"\\x20").replace(b"\n", b"_")
     if len(word) > most:    # an escape is cut as a whole
         end = 0
         while end + (size := 4 if word[end:end + 4] in _ESCAPES else 1) <= most:

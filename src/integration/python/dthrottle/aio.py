@@ -8,7 +8,7 @@ import time
 from . import _endpoint
 from ._answers import Question, Verdict, tag_line
 from ._pause import Pause
-from .throttle import _VERDICTS, Answers, BadAnswer, Spoken
+from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
 
 class _Line(asyncio.Protocol):
@@ -16,7 +16,7 @@ class _Line(asyncio.Protocol):
     so the answers to it are dropped when they come."""
 
     def __init__(self):
-        self.calls = collections.deque()    # (Answers, future) each
+        self.calls = collections.deque()    # (Call, future) each
         self.transport = None
         self.proven = self.ended = False
         self._begun = b""
@@ -74,7 +74,7 @@ class _Channel:
         self._loop = self._opening = None    # the task that connects, and once it is done has the _Line
 
     async def exchange(self, data, readers, deadline):
-        call = Answers(readers)
+        call = Call(readers)
         if deadline <= 0:
             return [], Verdict.TIMED_OUT
         began = time.monotonic()

@@ -1,6 +1,5 @@
 """Asking from threads and processes."""
 
-import contextlib
 import os
 import threading
 import time
@@ -18,7 +17,7 @@ class BadAnswer(Exception):
     """What answers is not dthrottled."""
 
 
-class Answers:
+class Call:
     """The lines that answer as many questions as `readers`, as they come in. A reader makes of a line what it says, or
     None: it is no answer."""
 
@@ -53,9 +52,9 @@ class _Channel:
 
     def _begin_without_connections(self):
         """Also what a child does after fork: only the thread that forked lives on, and connections are the parent's."""
-        self._lock = threading.Lock()
-        self._places = threading.Semaphore(self._connections_max)
+        self._freed = threading.Condition(threading.Lock())    # guards what follows and the pause
         self._idle = []
+        self._calls = 0
         self._pause.probe = None
 
     def after_fork(self):
@@ -65,85 +64,86 @@ class _Channel:
             sock.close()
 
     def close(self):
-        with self._lock:
+        with self._freed:
             kept, self._idle = self._idle, []
         for sock in kept:
             sock.close()
 
     def exchange(self, data, readers, deadline):
         """What has been answered, in the order of the questions, and the verdict on the others."""
-        until, places = time.monotonic() + deadline, self._places
-        call = Answers(readers)
-        refused = self._take_place(places, until)
-        if refused is not None:
-            return [], refused
+        call, freed = Call(readers), self._freed
+        until = time.monotonic() + deadline
+        with freed:
+            failure = self._begin(call, until)
+            if failure is not None:
+                return [], failure
+            self._calls += 1
+            kept = self._idle.pop() if self._idle else None
         try:
-            return call.read, self._ask_now(call, data, until)
-        finally:
-            places.release()
-
-    def _take_place(self, places, until):
-        """Waits for its turn if all connections are in use. None: it has come."""
-        left = until - time.monotonic()
-        if left <= 0:
-            return Verdict.TIMED_OUT
-        if places.acquire(blocking=False):
-            return None
-        if self._pause.backs_off(time.monotonic()):
-            return Verdict.BACKING_OFF
-        return None if places.acquire(timeout=left) else Verdict.TIMED_OUT
-
-    def _ask_now(self, call, data, until):
-        began = time.monotonic()
-        with self._lock:
-            if not self._pause.begin(call, began):
-                return Verdict.BACKING_OFF
-        failure = self._attempt(call, data, until)
-        with self._lock:
+            sock, failure = self._ask(kept, call, data, until)
+        except BaseException:    # a greenlet's time-out, say: nothing is known of the daemon
+            with freed:
+                self._calls -= 1
+                self._pause.given_up(call)
+                freed.notify()
+            raise
+        with freed:
+            self._calls -= 1
             if failure is None:
+                self._idle.append(sock)
                 self._pause.answered(call)
+                freed.notify()
             else:
-                self._pause.failed(call, began, time.monotonic())
-        return failure
+                self._pause.failed(call, call.began, time.monotonic())
+                freed.notify_all()
+        return call.read, failure
 
-    def _attempt(self, call, data, deadline):
-        """A connection that was kept may have ended with a daemon that was restarted: then a fresh one is tried."""
-        kept = self._take_kept()
-        failure = self._on(kept, call, data, deadline) if kept is not None else Verdict.UNREACHABLE
-        again = failure is Verdict.UNREACHABLE and not call.read
-        return self._on(None, call, data, deadline) if again else failure
+    def _begin(self, call, until):
+        """Waits for its turn where all connections are in use. None: it has come."""
+        call.began = time.monotonic()
+        while self._calls == self._connections_max and not self._pause.backs_off(call.began) and call.began < until:
+            self._freed.wait(until - call.began)
+            call.began = time.monotonic()
+        if call.began >= until:
+            return Verdict.TIMED_OUT
+        return None if self._pause.begin(call, call.began) else Verdict.BACKING_OFF
 
-    def _take_kept(self):
-        """A connection that is still there, with nothing on it that was not asked for."""
-        with self._lock:
-            sock = self._idle.pop() if self._idle else None
-        if sock is None:
-            return None
-        with contextlib.suppress(OSError):
-            try:
-                sock.recv(1)
-            except BlockingIOError:
-                return sock
-        sock.close()
-        return None
+    def _ask(self, kept, call, data, until):
+        """The connection, and the verdict if it failed. One that was kept may have ended with a daemon that was restarted:
+        then a fresh one is tried."""
+        if kept is not None and _is_quiet(kept):
+            outcome = self._on(kept, call, data, until)
+            if outcome[1] is not Verdict.UNREACHABLE or call.read:
+                return outcome
+        elif kept is not None:
+            kept.close()
+        return self._on(None, call, data, until)
 
-    def _on(self, sock, call, data, deadline):
+    def _on(self, sock, call, data, until):
         try:
-            sock = sock or _endpoint.connect(self._endpoint, deadline)
-            _endpoint.talk(sock, data, call.hear, deadline)
+            sock = sock or _endpoint.connect(self._endpoint, until)
+            _endpoint.talk(sock, data, call.hear, until)
+            return sock, None
         except TimeoutError:
             failure = Verdict.TIMED_OUT
         except OSError:
             failure = Verdict.UNREACHABLE
         except BadAnswer:
             failure = Verdict.BAD_ANSWER
-        else:
-            with self._lock:
-                self._idle.append(sock)
-            return None
         if sock is not None:
             sock.close()
-        return failure
+        return None, failure
+
+
+def _is_quiet(sock):
+    """Whether a connection that was kept is still there, with nothing on it that was not asked for."""
+    try:
+        sock.recv(1)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 class Spoken:
@@ -157,8 +157,9 @@ class Spoken:
         return [self._without[verdict] for verdict in read + [failure] * (count - len(read))]
 
     def question(self, read, failure):
-        verdict, fields = read[0] if read else (failure, {})
-        return self._without[verdict]._replace(**fields) if fields else self._without[verdict]
+        verdict, fields = read[0] if read else (failure, None)
+        answer = self._without[verdict]
+        return Answer(verdict, answer.serve, **fields) if fields else answer
 
 
 class Throttle:
