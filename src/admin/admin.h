@@ -18,6 +18,7 @@
 namespace dthrottle {
 
 class Dividing;
+class Holds;
 
 // How a reload ended: problems with the new settings, and whether they are in force.
 struct ReloadOutcome {
@@ -40,6 +41,8 @@ class AdminHost {
   // looked at while its thread waits. False if there is none, or it has no time.
   virtual const Dividing* dividing() const { return nullptr; }
   virtual bool LookAtCapacity(const std::function<void(CapacityExchange&)>&) const { return false; }
+  // What is taken for a while; null: nothing can be.
+  virtual Holds* holds() { return nullptr; }
   // Starts a reload. `done` is called once, perhaps before this returns.
   virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;
   // Starts going over to the program at the daemon's path. `done` is called once, perhaps before this returns: with

@@ -249,7 +249,26 @@ constexpr Count kCounts[] = {
      AT(process.ask.rejected_full)},
     {"ask_questions", "", "Questions answered, each about one tag or several.", AT(process.ask.questions)},
     {"ask_refused", "", "Of them, refused; each is among throttled or shed too.", AT(process.ask.refused)},
-    {"ask_errors", "", "Lines that were no question.", AT(process.ask.errors)},
+    {"ask_errors", "", "Lines that were neither a question nor a settlement.", AT(process.ask.errors)},
+    {"places", "", "Places that are taken now, under rules with in_flight.", AT(places.taken), kGauge},
+    {"places_tags", "", "Tags of which places are taken now.", AT(places.tags), kGauge},
+    {"places_entered", "", "Places that were taken.", AT(places.entered)},
+    {"places_busy", "", "Questions and queries refused because all places of a tag were taken; among throttled too.",
+     AT(places.busy)},
+    {"places_crowded", "", "Of them, refused because places of 65536 tags or so were taken.", AT(places.crowded)},
+    {"holds", "", "Holds that are open now.", AT(process.holds.open), kGauge},
+    {"holds_max", "", "How many may be: hold.max_holds.", AT(process.holds.max), kGauge},
+    {"holds_taken", "", "Holds that were taken.", AT(process.holds.taken)},
+    {"holds_committed", "", "Holds settled by a commit.", AT(process.holds.committed)},
+    {"holds_released", "", "Holds given back, by a release or because their connection ended.",
+     AT(process.holds.released)},
+    {"holds_expired", "", "Holds given back because their time had ended.", AT(process.holds.expired)},
+    {"holds_repeated", "", "Settlements of holds that were settled already, to no effect.",
+     AT(process.holds.repeated)},
+    {"holds_unknown", "", "Settlements of holds that are forgotten, or have never been.", AT(process.holds.unknown)},
+    {"holds_full", "", "Holds not taken because hold.max_holds were open.", AT(process.holds.full)},
+    {"holds_returned", "", "Tokens that came back from holds.", AT(process.holds.returned)},
+    {"holds_exceeded", "", "Tokens charged because holds had cost more than was held.", AT(process.holds.exceeded)},
     {"lease_connections", "", "Lease clients connected now.", AT(process.lease.connections), kGauge},
     {"lease_connections_accepted", "", "Lease clients that have connected.", AT(process.lease.accepted)},
     {"lease_connections_rejected", "", "Closed at once because lease.max_connections were open.",
@@ -316,6 +335,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.debits = limiter.ways().Get<Debits>().grand_totals();
   s.merged = limiter.ways().Get<Debits>().counts();
   s.watched = limiter.ways().Status().watched;
+  s.places = limiter.in_flight();
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();

@@ -14,6 +14,7 @@
 #include "base/time.h"
 #include "bus/exchange.h"
 #include "capacity/capacity_exchange.h"
+#include "hold/holds.h"
 #include "lease/server.h"
 #include "limiter/limiter.h"
 #include "share/debit/debits.h"
@@ -75,7 +76,8 @@ struct RespCounts : SocketCounts {
 struct AskCounts : SocketCounts {
   std::uint64_t questions = 0;
   std::uint64_t refused = 0;    // of them; a peek is never refused
-  std::uint64_t errors = 0;     // lines that are no question
+  std::uint64_t settlements = 0;    // of holds, and places given back
+  std::uint64_t errors = 0;     // lines that are neither
 };
 
 // What measuring for load shedding counts.
@@ -153,6 +155,7 @@ struct ProcessCounts : SocketCounts {
   HttpCounts http;
   RespCounts resp;
   AskCounts ask;
+  HoldCounts holds;
   ShedCounts shed;
   LeaseCounts lease;
 };
@@ -167,6 +170,7 @@ struct Snapshot {
   DebitTotals debits;    // over all rules
   MergeCounts merged;
   WatchCounts watched;
+  InFlightCounts places;
   Deviation deviated;    // over all rules
   std::uint64_t accuracy_tags = 0, accuracy_crowded = 0, accuracy_alerts = 0;
   std::uint64_t rules = 0;

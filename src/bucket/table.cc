@@ -78,13 +78,21 @@ void Table::Locked::TakeUnreported(Slot* slot) {
 
 void Table::Locked::AddUnreported(Slot* slot, Cost hits) {
   if (hits == 0) return;
-  if (!slot->unreported.any()) {
-    Group& g = table_.group(table_.IndexOf(slot));
-    const std::size_t cell = g.CellOf(slot);
-    table_.MarkDirty(g, cell);
-    g.merits.Asked(cell);
-  }
+  if (!slot->unreported.any()) MarkUnreported(slot);
   slot->unreported.Add(hits);
+}
+
+void Table::Locked::TakeBack(Slot* slot, Cost tokens) {
+  if (tokens == 0) return;
+  if (!slot->unreported.any()) MarkUnreported(slot);
+  slot->unreported.TakeBack(tokens);
+}
+
+void Table::Locked::MarkUnreported(Slot* slot) {
+  Group& g = table_.group(table_.IndexOf(slot));
+  const std::size_t cell = g.CellOf(slot);
+  table_.MarkDirty(g, cell);
+  g.merits.Asked(cell);
 }
 
 void Table::MarkDirty(Group& g, std::size_t cell) {

@@ -50,25 +50,33 @@ namespace dthrottle {
 
 inline constexpr LimitIndex kLimitIndexMax = (1u << 23) - 1;    // what a slot has room for
 
-// Hits that no report has carried yet. While there are none the same four bytes say which peer told of the tag: one
-// that only peers spoke of has no hits here.
+// Hits that no report has carried yet, less tokens that have come back. Where more came back than was left to report,
+// peers have heard of the rest, and a report has to take it back. While there is neither the same four bytes say which
+// peer told of the tag: one that only peers spoke of has no hits here.
 class Unreported {
  public:
-  static constexpr std::uint32_t kMax = 0xfffffeff;
+  static constexpr std::uint32_t kMax = 0x7fffffff;        // hits
+  static constexpr std::uint32_t kBackMax = 0x7fffff00;    // tokens
 
   Unreported() = default;
-  explicit Unreported(Teller teller) : word_(teller == kNoTeller ? 0 : kMax + 1 + teller) {}
+  explicit Unreported(Teller teller) : word_(teller == kNoTeller ? 0 : kMax + kBackMax + 1 + teller) {}
 
-  bool any() const { return word_ - 1 < kMax; }
-  std::uint32_t hits() const { return any() ? word_ : 0; }
+  bool any() const { return word_ - 1 < kMax + kBackMax; }
+  std::uint32_t hits() const { return word_ <= kMax ? word_ : 0; }
+  std::uint32_t back() const { return any() && word_ > kMax ? word_ - kMax : 0; }    // to be taken back
   Teller teller() const { return any() ? kNoTeller : static_cast<Teller>(word_); }
 
-  // Stays at the most there can be.
-  void Add(Cost more) {
-    word_ = static_cast<std::uint32_t>(std::min(std::uint64_t{hits()} + more, std::uint64_t{kMax}));
-  }
+  // Both stay at the most there can be.
+  void Add(Cost more) { Set(Net() + more); }
+  void TakeBack(Cost tokens) { Set(Net() - tokens); }
 
  private:
+  std::int64_t Net() const { return std::int64_t{hits()} - back(); }
+  void Set(std::int64_t net) {
+    word_ = static_cast<std::uint32_t>(net >= 0 ? std::min<std::int64_t>(net, kMax)
+                                                : kMax + std::min<std::int64_t>(-net, kBackMax));
+  }
+
   std::uint32_t word_ = 0;
 };
 
@@ -78,7 +86,7 @@ struct Slot {
   LimitIndex limit : 23 = 0;
   std::uint32_t is_digest : 1 = 0;    // maintained by the table
   std::uint32_t tag_bytes : 8 = 0;    // maintained by the table
-  Unreported unreported;              // changed by Shard::AddUnreported
+  Unreported unreported;              // changed by Shard::AddUnreported and TakeBack
 };
 
 // The secrets of a table. They live in its header, because a table read under another key is noise.
@@ -217,14 +225,17 @@ class Table {
     // asked use, and peers that have no more than it.
     Slot* Insert(const Tag& tag, const Bucket& bucket, LimitIndex limit, Source source, Instant now);
 
-    // REQUIRES of all five: the slot came from this object.
+    // REQUIRES of all: the slot came from this object.
     void Refused(Slot* slot);    // its bucket had too little for a query
     void Erase(Slot* slot);
     Waste& waste(Slot* slot);
     void AddUnreported(Slot* slot, Cost hits);
+    void TakeBack(Slot* slot, Cost tokens);    // of hits, whether a report has carried them or not
     void TakeUnreported(Slot* slot);    // they are in a report
 
    protected:
+    void MarkUnreported(Slot* slot);
+
     Table& table_;
     std::uint64_t hash_;
     std::size_t shard_;

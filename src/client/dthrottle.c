@@ -305,24 +305,47 @@ enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t 
   return failure != DTHROTTLE_SERVE ? failure : verdict;
 }
 
-enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
-                                              dthrottle_answer* answer, int deadline_ms) {
-  char text[DTHROTTLE_QUESTION_LINE_BYTES];
-  const char* const line = text;
-  size_t bytes = 0;
-  dthrottle_answer heard = {.reason = DTHROTTLE_REASON_NONE};
+/* Asks a line of the ask protocol. */
+static enum dthrottle_verdict ask_line(dthrottle* handle, const char* line, size_t bytes, dthrottle_answer* answer,
+                                       int deadline_ms) {
   enum dthrottle_verdict verdict = DTHROTTLE_BAD_QUESTION;
   struct call call = {
       .handle = handle,
-      .question = {.tags = &line, .tag_bytes = &bytes, .count = 1, .verdicts = &verdict, .answer = &heard},
+      .question = {.tags = &line, .tag_bytes = &bytes, .count = 1, .verdicts = &verdict, .answer = answer},
   };
-  if (handle->answers != NULL && dthrottle_question_room(question) > 0) {
-    bytes = dthrottle_write_question(question, text);
-    const enum dthrottle_verdict failure = perform(&call, deadline_ms);
-    if (failure != DTHROTTLE_SERVE) verdict = failure;
+  if (handle->answers == NULL) return verdict;
+  const enum dthrottle_verdict failure = perform(&call, deadline_ms);
+  return failure != DTHROTTLE_SERVE ? failure : verdict;
+}
+
+enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
+                                              dthrottle_answer* answer, int deadline_ms) {
+  char line[DTHROTTLE_QUESTION_LINE_BYTES];
+  dthrottle_answer heard = {.reason = DTHROTTLE_REASON_NONE};
+  enum dthrottle_verdict verdict = DTHROTTLE_BAD_QUESTION;
+  if (dthrottle_question_room(question) > 0) {
+    verdict = ask_line(handle, line, dthrottle_write_question(question, line), &heard, deadline_ms);
   }
   if (answer != NULL) *answer = heard;
   return verdict;
+}
+
+static enum dthrottle_verdict settle(dthrottle* handle, uint64_t hold, const uint32_t* actual, size_t count,
+                                     int deadline_ms) {
+  char line[DTHROTTLE_SETTLEMENT_BYTES];
+  dthrottle_answer nothing;
+  if (hold == 0) return DTHROTTLE_SERVE;
+  return ask_line(handle, line, dthrottle_write_settlement(hold, actual, count, line), &nothing, deadline_ms);
+}
+
+enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual, size_t count,
+                                        int deadline_ms) {
+  if (count == 0 || count > DTHROTTLE_TAGS_MAX) return DTHROTTLE_BAD_QUESTION;
+  return settle(handle, hold, actual, count, deadline_ms);
+}
+
+enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms) {
+  return settle(handle, hold, NULL, 0, deadline_ms);
 }
 
 size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes, size_t count,

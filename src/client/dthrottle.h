@@ -81,7 +81,8 @@ DTHROTTLE_API size_t dthrottle_ask_batch(dthrottle* handle, const char* const* t
 
 enum dthrottle_verb {
   DTHROTTLE_TAKE = 0, /* spends what the tags cost, or nothing */
-  DTHROTTLE_PEEK = 1  /* what TAKE would be told now; nothing is spent */
+  DTHROTTLE_PEEK = 1, /* what TAKE would be told now; nothing is spent */
+  DTHROTTLE_HOLD = 2  /* TAKE for as long as it takes to know what the tags cost in the end; see dthrottle_commit */
 };
 
 typedef struct dthrottle_tag {
@@ -97,7 +98,9 @@ typedef struct dthrottle_question {
   const dthrottle_tag* tags; /* a tag that is named more than once pays the sum of its costs */
   size_t count;              /* 1 to DTHROTTLE_TAGS_MAX */
   unsigned tell_limit;       /* not 0: the answer has a limit, for the header fields of a response */
-  uint64_t reserved[4];      /* zero */
+  unsigned ttl_ms;           /* of HOLD: after so long all comes back that nobody has settled */
+  unsigned unused;           /* zero */
+  uint64_t reserved[3];      /* zero */
 } dthrottle_question;
 
 /* Why a question is refused. */
@@ -105,7 +108,8 @@ enum dthrottle_reason {
   DTHROTTLE_REASON_NONE = 0,  /* it is not */
   DTHROTTLE_REASON_LIMIT = 1, /* a tag has not enough tokens yet */
   DTHROTTLE_REASON_NEVER = 2, /* a tag costs more than its bucket ever holds */
-  DTHROTTLE_REASON_SHED = 3   /* the host runs hot */
+  DTHROTTLE_REASON_SHED = 3,  /* the host runs hot */
+  DTHROTTLE_REASON_BUSY = 4   /* all places of a tag are taken */
 };
 
 /* What the daemon says beside its verdict. All zero if nobody has answered. */
@@ -120,7 +124,8 @@ typedef struct dthrottle_answer {
   int64_t quota;        /* whole tokens that it has after a rest; 0: nothing limits it, and the rest is 0 too */
   int64_t window_ms;    /* in which it has them again when all are spent */
   int64_t next_ms;      /* until it has one more whole token; 0: it has all */
-  uint64_t reserved[4]; /* written as zero */
+  uint64_t hold;        /* of a HOLD that is served: what it is called; never 0 then */
+  uint64_t reserved[3]; /* written as zero */
 } dthrottle_answer;
 
 /* A handle for questions, as dthrottle_open makes one for tags. NULL is DTHROTTLE_DEFAULT_ASK_ADDRESS. Only
@@ -132,6 +137,16 @@ DTHROTTLE_API dthrottle* dthrottle_open_ask(const char* address, const dthrottle
  * or more than DTHROTTLE_TAGS_MAX, or a verb that this library or the daemon does not know; nothing is spent. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
                                                             dthrottle_answer* answer, int deadline_ms);
+
+/* Settles a hold: each of its tags has cost `actual[0]`, or if `count` is their number, `actual[i]`. Less than was held
+ * comes back, more is charged and may make debt. SERVE: the hold is settled, by this call or before; only the first
+ * settlement counts, so a call that has failed may be repeated. BAD_QUESTION: the daemon does not know the hold, or it has
+ * another number of tags. A `hold` of 0, which nobody has given, is nothing to settle: SERVE, and nobody is asked. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual,
+                                                      size_t count, int deadline_ms);
+
+/* Settles a hold of which nothing was used: all comes back. As dthrottle_commit. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 
 /* ---- Both ---- */
 

@@ -8,6 +8,7 @@ enum {
   AROUND_BYTES = COST_BYTES + 2, /* a cost, and the blanks in front of it and of its tag */
   ESCAPE_BYTES = 4,              /* "\\x20" */
   TELL_BYTES = 11,               /* of the word that asks for the limit, and the blank in front of it */
+  TTL_BYTES = COST_BYTES + 1,    /* at most, with the blank in front of it */
 };
 
 static const char tell_limit[] = " tell=limit";
@@ -20,12 +21,18 @@ static const char* verb_word(enum dthrottle_verb verb) {
       return "take";
     case DTHROTTLE_PEEK:
       return "peek";
+    case DTHROTTLE_HOLD:
+      return "hold";
   }
   return NULL;
 }
 
+/* Bytes in front of the tags at most. */
 static size_t head_bytes(const dthrottle_question* question) {
-  return VERB_BYTES + (question->tell_limit != 0 ? TELL_BYTES : 0);
+  size_t bytes = VERB_BYTES;
+  if (question->tell_limit != 0) bytes += TELL_BYTES;
+  if (question->verb == DTHROTTLE_HOLD) bytes += TTL_BYTES;
+  return bytes;
 }
 
 /* Bytes of a tag's word at most, so that as many words as there are tags fit into a line. */
@@ -67,7 +74,7 @@ static char* write_word(char* out, const dthrottle_tag* tag, size_t most) {
   return out;
 }
 
-static char* write_cost(char* out, uint32_t cost) {
+static char* write_number(char* out, uint32_t cost) {
   char digits[COST_BYTES];
   size_t count = 0;
   do {
@@ -80,13 +87,38 @@ static char* write_cost(char* out, uint32_t cost) {
 size_t dthrottle_write_question(const dthrottle_question* question, char* line) {
   char* out = line;
   memcpy(out, verb_word(question->verb), VERB_BYTES);
-  memcpy(out + VERB_BYTES, tell_limit, head_bytes(question) - VERB_BYTES);
-  out += head_bytes(question);
+  out += VERB_BYTES;
+  if (question->tell_limit != 0) {
+    memcpy(out, tell_limit, TELL_BYTES);
+    out += TELL_BYTES;
+  }
+  if (question->verb == DTHROTTLE_HOLD) {
+    *out++ = ' ';
+    out = write_number(out, question->ttl_ms);
+  }
   for (size_t i = 0; i < question->count; i++) {
     *out++ = ' ';
-    out = write_cost(out, question->tags[i].cost);
+    out = write_number(out, question->tags[i].cost);
     *out++ = ' ';
     out = write_word(out, &question->tags[i], word_bytes_max(question));
+  }
+  return (size_t)(out - line);
+}
+
+static char* write_text(char* out, const char* text) {
+  const size_t bytes = strlen(text);
+  memcpy(out, text, bytes);
+  return out + bytes;
+}
+
+size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t count, char* line) {
+  char* out = write_text(line, count > 0 ? "commit " : "release ");
+  int shift = 60;
+  while (shift > 0 && hold >> shift == 0) shift -= 4;
+  for (; shift >= 0; shift -= 4) *out++ = "0123456789abcdef"[hold >> shift & 15];
+  for (size_t i = 0; i < count; i++) {
+    *out++ = ' ';
+    out = write_number(out, actual[i]);
   }
   return (size_t)(out - line);
 }
@@ -138,9 +170,10 @@ static bool read_left(struct word word, int64_t* left) {
 /* The words of the tags that a line asks about. Returns how many. */
 static size_t split_tags(struct word asked, struct word* tags) {
   size_t count = 0;
-  next_word(&asked);
+  const bool holds = says(next_word(&asked), verb_word(DTHROTTLE_HOLD));
   struct word rest = asked;
   if (says(next_word(&rest), tell_limit + 1)) asked = rest;
+  if (holds) next_word(&asked);
   for (; count < DTHROTTLE_TAGS_MAX && next_word(&asked).bytes > 0; count++) {
     tags[count] = next_word(&asked);
   }
@@ -190,6 +223,7 @@ static bool read_refused(struct word text, const struct word* tags, size_t count
   answer->reason = says(why, "limit")   ? DTHROTTLE_REASON_LIMIT
                    : says(why, "never") ? DTHROTTLE_REASON_NEVER
                    : says(why, "shed")  ? DTHROTTLE_REASON_SHED
+                   : says(why, "busy")  ? DTHROTTLE_REASON_BUSY
                                         : DTHROTTLE_REASON_NONE;
   if (answer->reason == DTHROTTLE_REASON_NONE) return false;
   if (answer->reason == DTHROTTLE_REASON_LIMIT ? !read_number(wait, &answer->wait_ms) : !says(wait, "-")) return false;
@@ -198,15 +232,42 @@ static bool read_refused(struct word text, const struct word* tags, size_t count
   return read_left(left, &answer->left[answer->refused]);
 }
 
+static bool read_hold(struct word word, uint64_t* hold) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < word.bytes; i++) {
+    const char c = word.begin[i];
+    if ((c < '0' || c > '9') && (c < 'a' || c > 'f')) return false;
+    value = value << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+  }
+  *hold = value;
+  return word.bytes <= 16 && value != 0;
+}
+
+/* "OK committed ACTUAL...", "OK released", "OK expired", "NO unknown" or "ERR TEXT" */
+static bool read_settled(struct word text, enum dthrottle_verdict* verdict) {
+  const struct word first = next_word(&text), what = next_word(&text);
+  const bool settled =
+      says(first, "OK") && (says(what, "committed") || says(what, "released") || says(what, "expired"));
+  *verdict = settled ? DTHROTTLE_SERVE : DTHROTTLE_BAD_QUESTION;
+  return settled || says(first, "ERR") || (says(first, "NO") && says(what, "unknown"));
+}
+
 bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* text, size_t bytes,
                            enum dthrottle_verdict* verdict, dthrottle_answer* answer) {
   const struct word line = {asked, asked_bytes};
+  struct word asked_rest = line;
+  const struct word verb = next_word(&asked_rest);
   struct word rest = {text, bytes}, tags[DTHROTTLE_TAGS_MAX];
   dthrottle_answer read = {.reason = DTHROTTLE_REASON_NONE};
+  if (says(verb, "commit") || says(verb, "release")) {
+    *answer = read;
+    return read_settled(rest, verdict);
+  }
   const size_t count = split_tags(line, tags);
   const struct word first = next_word(&rest);
   const bool served = says(first, "OK"), refused = says(first, "NO");
   if (!served && !refused && !says(first, "ERR")) return false;
+  if (served && says(verb, verb_word(DTHROTTLE_HOLD)) && !read_hold(next_word(&rest), &read.hold)) return false;
   if (served && !read_served(rest, tags, count, &read)) return false;
   if (refused && !read_refused(rest, tags, count, &read)) return false;
   *verdict = served ? DTHROTTLE_SERVE : refused ? DTHROTTLE_THROTTLE : DTHROTTLE_BAD_QUESTION;

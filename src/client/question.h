@@ -18,6 +18,7 @@ extern "C" {
 
 enum {
   DTHROTTLE_QUESTION_LINE_BYTES = 8192,                             /* at most, as the daemon takes it; without LF */
+  DTHROTTLE_SETTLEMENT_BYTES = 8 + 16 + DTHROTTLE_TAGS_MAX * 11,    /* at most; without LF */
   DTHROTTLE_ANSWER_LINE_BYTES = DTHROTTLE_QUESTION_LINE_BYTES + 512 /* at most, a tag among them; without LF */
 };
 
@@ -27,6 +28,10 @@ size_t dthrottle_question_room(const dthrottle_question* question);
 /* Writes the line that asks, without its LF, and returns its bytes. A tag that is longer than its part of a line is
  * cut. REQUIRES: `line` has the room that dthrottle_question_room tells, which is not 0. */
 size_t dthrottle_write_question(const dthrottle_question* question, char* line);
+
+/* Writes the line that settles a hold, without its LF, and returns its bytes. `count` 0: all comes back. REQUIRES:
+ * count <= DTHROTTLE_TAGS_MAX; `line` has DTHROTTLE_SETTLEMENT_BYTES. */
+size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t count, char* line);
 
 /* Reads the answer to the line `asked`, both without LF: THROTTLE, SERVE, or BAD_QUESTION where the daemon says ERR.
  * False: it is no answer to this line, and nothing is written. */

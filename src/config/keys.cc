@@ -26,7 +26,7 @@ constexpr std::string_view kRuntimeDir = "/run/dthrottle";
 const std::vector<Section>& Sections() {
   static const std::vector<Section> sections = {QuerySection(), AdminSection(),    TableSection(),
                                                 PeersSection(), CapacitySection(), ShedSection(),
-                                                RespSection(),  AskSection(),      LeaseSection(),
+                                                RespSection(),  AskSection(),      HoldSection(), LeaseSection(),
                                                 ProcessSection()};
   return sections;
 }

@@ -14,6 +14,7 @@ Section CapacitySection();
 Section ShedSection();
 Section RespSection();
 Section AskSection();
+Section HoldSection();
 Section LeaseSection();
 Section ProcessSection();
 

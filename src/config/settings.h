@@ -126,6 +126,10 @@ struct Settings {
     Duration idle_timeout{};
   } ask;
   struct {
+    std::uint32_t max_holds = 0;
+    Duration max_ttl{};
+  } hold;
+  struct {
     std::string unix_path;    // empty: no Unix socket
     std::uint32_t unix_mode = 0;
     Endpoint tcp;

@@ -144,6 +144,10 @@ void Daemon::MakeParts() {
                                                      .log = log_,
                                                      .left = [this] { return Left(); }});
   running_->list.push_back(&sockets_);
+  if (const HandedSection left = handed_.Take(Holding::kSection); Holding::IsWanted(settings_)) {
+    running_->holding.emplace(&loop_, *running_->table_limiter, settings_, left, front_host_.took_over());
+    running_->list.push_back(&*running_->holding);
+  }
   running_->list.push_back(&running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_));
   running_->peering->Start(handed_.Take("peers").bytes, front_host_.took_over());
   running_->list.push_back(&running_->shedding.emplace(&loop_, *running_->table_limiter, settings_, log_));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "admin/admin.h"
+#include "daemon/holding.h"
 #include "daemon/memory.h"
 #include "daemon/peering.h"
 #include "daemon/reloading.h"
@@ -30,6 +31,7 @@ struct Running final : AdminHost {
   // Set when they start. Nothing below is used before.
   std::optional<TableMemory> memory;
   std::unique_ptr<Limiter> table_limiter;
+  std::optional<Holding> holding;    // none: nothing can be held
   std::optional<Peering> peering;
   std::optional<Shedding> shedding;
   std::optional<RetentionWatch> retention_watch;
@@ -47,6 +49,7 @@ struct Running final : AdminHost {
   ShedStatus Shed() const override { return shedding->Status(); }
   LeaseStatus Leases(std::string_view resource) override { return leases(resource); }
   Result<void> ReportShed(double value) override { return shedding->Report(value); }
+  Holds* holds() override { return holding ? &holding->holds() : nullptr; }
   const Dividing* dividing() const override { return peering->dividing(); }
   bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const override {
     return peering->LookAtCapacity(look);

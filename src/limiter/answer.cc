@@ -43,6 +43,10 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   if (shedder_->any() && Sheds(shedder_->probability(limit.shed_priority), prng)) [[unlikely]] {
     return Refuse(limit, Verdict::kShed, counters);
   }
+  if (limit.in_flight != 0 && IsBusy(limit, probe.hash)) [[unlikely]] {
+    in_flight_->CountBusy();
+    return Refuse(limit, Verdict::kThrottle, counters);
+  }
   Asked asked{query, probe.hash, index, limit, shard, slot, lane.number(), now, limit.shape};
   return DecideUnderLimit(*ways_, asked, counters, standing);
 }

@@ -57,13 +57,17 @@ Outcome Limiter::AskOne(Verb verb, std::span<Named> tags, std::span<Standing> st
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const std::optional<Duration> wait = LookAt(tags[i], standings[i], now);
     if (wait.has_value() && (outcome.verdict == Verdict::kServe || *wait > outcome.wait)) {
-      outcome = {Verdict::kThrottle, i, *wait};
+      outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = *wait};
     }
+  }
+  if (core_->rules->any_in_flight()) {
+    const Outcome places = LookAtPlaces(tags, standings);
+    if (outcome.verdict == Verdict::kServe) outcome = places;
   }
   if (verb == Verb::kPeek) return outcome;
   // The host comes before the buckets, as for queries.
   if (shedder_->any()) [[unlikely]] {
-    if (const auto hottest = Shed(tags, prng)) outcome = {Verdict::kShed, *hottest};
+    if (const auto hottest = Shed(tags, prng)) outcome = {.verdict = Verdict::kShed, .tag = *hottest};
   }
   const auto decide = [&](std::size_t i) {
     const bool served = DecideNamed(tags[i], outcome, standings[i], lane, prng, now) == Verdict::kServe;
@@ -73,6 +77,7 @@ Outcome Limiter::AskOne(Verb verb, std::span<Named> tags, std::span<Standing> st
     decide(outcome.tag);
   } else {
     for (std::size_t i = 0; i < tags.size(); ++i) decide(i);
+    if (verb == Verb::kEnter && core_->rules->any_in_flight()) Enter(tags, standings);
   }
   return outcome;
 }
@@ -95,6 +100,49 @@ std::optional<Duration> Limiter::LookAt(Named& named, Standing& standing, Instan
   if (within || limit.mode == Mode::kShadow) return std::nullopt;
   return WaitFor(looked);
 }
+
+// ---- Places ----
+
+bool Limiter::IsBusy(const Limit& limit, std::uint64_t hash) const {
+  return !in_flight_->Has(hash, limit.in_flight);
+}
+
+// The first tag that has no place refuses, unless it is in shadow mode.
+Outcome Limiter::LookAtPlaces(std::span<const Named> tags, std::span<Standing> standings) const {
+  Outcome outcome;
+  for (std::size_t i = tags.size(); i-- > 0;) {
+    const Limit* const limit = tags[i].limit;
+    if (limit == nullptr || limit->in_flight == 0) continue;
+    const std::uint32_t taken = in_flight_->taken(tags[i].probe.hash);
+    standings[i].free = limit->in_flight - std::min(taken, limit->in_flight);
+    if (IsBusy(*limit, tags[i].probe.hash) && limit->mode != Mode::kShadow) {
+      outcome = {.verdict = Verdict::kThrottle, .tag = i, .busy = true, .wait = kWaitMin};
+    }
+  }
+  return outcome;
+}
+
+void Limiter::Enter(std::span<const Named> tags, std::span<Standing> standings) {
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    const Limit* const limit = tags[i].limit;
+    if (limit == nullptr || limit->in_flight == 0) continue;
+    standings[i].entered = in_flight_->Take(tags[i].probe.hash);
+    const std::uint32_t taken = in_flight_->taken(tags[i].probe.hash);
+    standings[i].free = limit->in_flight - std::min(taken, limit->in_flight);
+  }
+}
+
+void Limiter::GivePlaces(std::uint64_t hash, std::uint32_t places) {
+  const Table::Shard shard(*core_->table, hash);
+  if (in_flight_ != nullptr) in_flight_->Give(hash, places);
+}
+
+void Limiter::RestorePlaces(std::uint64_t hash, std::uint32_t places) {
+  const Table::Shard shard(*core_->table, hash);
+  if (in_flight_ != nullptr) in_flight_->Take(hash, places);
+}
+
+// ---- Verdicts ----
 
 // A hot host refuses a question as one, as often as it refuses queries of the tag that it refuses most.
 std::optional<std::size_t> Limiter::Shed(std::span<const Named> tags, Prng& prng) const {
@@ -125,10 +173,17 @@ Verdict Limiter::DecideNamed(const Named& named, const Outcome& outcome, Standin
   if (limit.mode == Mode::kShadow && shedder_->any() && Sheds(shedder_->probability(limit.shed_priority), prng)) {
     return Refuse(limit, Verdict::kShed, counters);
   }
+  if (outcome.busy || (limit.in_flight != 0 && IsBusy(limit, named.probe.hash))) {
+    in_flight_->CountBusy();
+    return Refuse(limit, Verdict::kThrottle, counters);
+  }
   Table::Locked cells(*core.table, named.probe.hash);
   Slot* const slot = cells.Find(named.query->tag, named.probe, now);
   Asked asked{*named.query, named.probe.hash, index, limit, cells, slot, lane.number(), now, limit.shape};
-  return DecideUnderLimit(*ways_, asked, counters, &standing);
+  const auto free = standing.free;
+  const Verdict verdict = DecideUnderLimit(*ways_, asked, counters, &standing);
+  standing.free = free;
+  return verdict;
 }
 
 }    // namespace dthrottle

@@ -21,6 +21,7 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
   }
   if (!seen.limit.has_value()) return seen;
   const Limit& limit = core.limit(*seen.limit);
+  if (limit.in_flight != 0) seen.in_flight = in_flight_->taken(hash);
   const TagAt at{query.tag, hash, limit, slot};
   seen.shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(query.tag, limit, now); });
   ways_->With(limit, [&](auto& way) { return way.Inspect(at, seen, now), true; });
@@ -35,17 +36,34 @@ bool Limiter::Forgive(const Query& query, Instant now) {
   return true;
 }
 
-Standing Limiter::GiveBack(const Query& query, Instant now) {
+Standing Limiter::Settle(const Query& paid, Cost actual, Instant now) {
   LimiterCore& core = *core_;
-  Table::Shard shard(*core.table, core.table->Hash(query.tag));
-  Slot* slot = shard.Find(query.tag, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, query);
+  const std::uint64_t hash = core.table->Hash(paid.tag);
+  Table::Shard shard(*core.table, hash);
+  Slot* const slot = shard.Find(paid.tag, now);
+  if (slot == nullptr && paid.tag.is_digest && paid.over_long == nullptr) return {};
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, paid);
   if (!index.has_value() || core.limit(*index).mode == Mode::kOff) return {};
   const Limit& limit = core.limit(*index);
-  const Shape shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(query.tag, limit, now); });
-  if (slot == nullptr) return {shape, Bucket()};
-  slot->bucket.Credit(shape, query.cost);
-  return {shape, slot->bucket};
+  const Shape shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(paid.tag, limit, now); });
+  Asked asked{paid, hash, *index, limit, shard, slot, 0, now, shape};
+  if (actual > paid.cost) {
+    Charge(asked, actual - paid.cost);
+  } else if (slot != nullptr) {
+    slot->bucket.Credit(shape, paid.cost - actual);
+    if (limit.shared && core.window != 0) shard.TakeBack(slot, paid.cost - actual);
+  }
+  return {shape, asked.bucket(), *index};
+}
+
+void Limiter::Charge(Asked& asked, Cost tokens) {
+  const LimiterCore& core = *core_;
+  Waste unrecorded;
+  Waste& waste = asked.slot != nullptr ? asked.shard.waste(asked.slot) : unrecorded;
+  asked.bucket().Debit(asked.shape, tokens, asked.now, ways_->Get<Debits>().MaxDebt(asked.limit), asked.now, waste,
+                       core.window);
+  asked.Keep();
+  if (asked.limit.shared && core.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
 }
 
 }    // namespace dthrottle

@@ -22,6 +22,7 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
       Table::Open(region, {boot_id, core_->rules->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
   core_->table = std::move(opened.table);
   discarded_ = opened.discarded;
+  if (core_->rules->any_in_flight()) in_flight_ = std::make_unique<InFlight>();
 }
 
 Limiter::~Limiter() = default;

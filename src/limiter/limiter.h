@@ -18,6 +18,7 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "bucket/table.h"
+#include "hold/in_flight.h"
 #include "query/verdict.h"
 
 namespace dthrottle {
@@ -31,7 +32,9 @@ class Shedder;
 class Tally;
 class Ways;
 enum class Verb : std::uint8_t;
+struct Asked;
 struct Inspection;
+struct Limit;
 struct LimiterCore;
 struct Outcome;
 
@@ -40,6 +43,8 @@ struct Standing {
   Shape shape{};    // interval 0: no bucket was asked
   Bucket bucket{};
   std::optional<LimitIndex> limit{};    // the limit that applies, if one does
+  std::optional<std::uint32_t> free{};    // places of it, if it has a number of them
+  bool entered = false;                   // a place was taken
 
   bool limited() const { return shape.interval != 0; }
 };
@@ -65,9 +70,18 @@ class Limiter final : private SlotPolicy {
   void Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings, std::size_t lane,
            Prng& prng, Instant now);
 
-  // Gives back `query.cost` tokens that the tag has spent, on this host: hits that peers heard of stay charged there.
+  // Takes back places of the tag with this hash of table(), or takes some that a process before has let somebody take.
   // Any thread.
-  Standing GiveBack(const Query& query, Instant now);
+  void GivePlaces(std::uint64_t hash, std::uint32_t places);
+  void RestorePlaces(std::uint64_t hash, std::uint32_t places);
+  InFlightCounts in_flight() const { return in_flight_ != nullptr ? in_flight_->counts() : InFlightCounts(); }
+
+  // Makes what the tag has paid, `paid.cost`, into `actual`: less comes back, more is charged without asking and may make
+  // debt, down to the floor of debits that peers make. Peers hear of what is charged as of hits, and never of hits that
+  // came back before a report. A digest without its over-long tag needs a bucket that is recorded. Any thread.
+  Standing Settle(const Query& paid, Cost actual, Instant now);
+  // Gives back `query.cost` tokens that the tag has spent. Any thread.
+  Standing GiveBack(const Query& query, Instant now) { return Settle(query, 0, now); }
 
   // ---- The rest is for one thread, the owner's ----
 
@@ -121,12 +135,17 @@ class Limiter final : private SlotPolicy {
   std::optional<std::size_t> Shed(std::span<const Named> tags, Prng& prng) const;
   Verdict DecideNamed(const Named& named, const Outcome& outcome, Standing& standing, Lane& lane, Prng& prng,
                       Instant now);
+  void Charge(Asked& asked, Cost tokens);
+  bool IsBusy(const Limit& limit, std::uint64_t hash) const;
+  Outcome LookAtPlaces(std::span<const Named> tags, std::span<Standing> standings) const;
+  void Enter(std::span<const Named> tags, std::span<Standing> standings);
   void Reassigned(std::size_t counter);
 
   const std::unique_ptr<LimiterCore> core_;
   const std::unique_ptr<Ways> ways_;
   const std::unique_ptr<Shedder> shedder_;
   const std::unique_ptr<Retention> retention_;
+  std::unique_ptr<InFlight> in_flight_;    // from the first rules on that have any
   std::shared_ptr<const Rulebook> previous_;    // while reshaping: what older slots mean
   std::shared_ptr<const Rulebook> retired_;
   std::string discarded_;

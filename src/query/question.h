@@ -20,6 +20,7 @@ namespace dthrottle {
 enum class Verb : std::uint8_t {
   kTake,    // spend the costs if all tags have them
   kPeek,    // say what a take would be told; spend, count and record nothing
+  kEnter,    // take, and take a place of every tag that has a number of them (hold/in_flight.h)
 };
 
 // Questions that are decided together, in order. The bytes of their tags must outlive the answer.
@@ -78,6 +79,7 @@ struct Outcome {
   // If it was refused: the tag that refused it, by its place in the question. Where several refuse, it is the one with
   // the longest wait, so after `wait` all of them would say yes, if nobody else asks.
   std::size_t tag = 0;
+  bool busy = false;    // all places of that tag are taken; nobody knows for how long
   Duration wait{};    // kNever: the cost is more than the tag's bucket holds; of kThrottle only
 };
 

@@ -23,7 +23,7 @@ class RuleFingerprint {
 // What an override shares, how far, and whether it is shed, is its rule's to say; without one it is shared like any
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
-  Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, 0};
+  Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, 0, 0};
   if (rule != nullptr) {
     limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
     limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
@@ -31,6 +31,7 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
     limit.horizon = rule->horizon.value_or(Duration::zero());
     limit.forecast = rule->share == Share::kForecast && mode != Mode::kOff;
     limit.max_unheard = rule->max_unheard.value_or(0);
+    if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
     if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
   }
   limit.shared = limit.shared && mode != Mode::kOff;
@@ -89,6 +90,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   fingerprint_ = fingerprint.value();
   if (any_divided) divided_fingerprint_ = divided.value() | 1;
   for (const Limit& limit : limits_) {
+    any_in_flight_ = any_in_flight_ || limit.in_flight > 0;
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
   }
 }

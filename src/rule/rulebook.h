@@ -32,6 +32,7 @@ struct Limit {
   Duration horizon;              // 0: the limiter's
   bool forecast;                 // by hosts of each other; then shared
   Tokens max_unheard;            // of that; 0: the limiter's
+  std::uint32_t in_flight;       // places of a tag; 0: any number
 };
 
 class Rulebook {
@@ -52,6 +53,9 @@ class Rulebook {
 
   // The same for an over-long tag, which no override can name.
   std::optional<LimitIndex> Find(const OverLongTag& tag) const;
+
+  // Whether some limit has places.
+  bool any_in_flight() const { return any_in_flight_; }
 
   // REQUIRES: index < limits().
   const Limit& limit(LimitIndex index) const { return limits_[index]; }
@@ -120,6 +124,7 @@ class Rulebook {
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
   std::bitset<kShedPriorities> shed_priorities_;
   std::vector<std::uint64_t> numbers_;    // by rule
+  bool any_in_flight_ = false;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t divided_fingerprint_ = 0;
 };

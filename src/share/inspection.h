@@ -14,6 +14,7 @@ struct Inspection {
   bool recorded = false;              // false: the bucket is full and takes no memory
   Bucket bucket;
   Shape shape{};      // of the bucket, on this host; interval 0: no limit applies
+  std::uint32_t in_flight = 0;    // places that are taken
   double part = 1;    // of the limit's rate that this host has
   struct Foretold {
     Tokens level = 0;                       // of the one bucket, as this host believes

@@ -176,6 +176,50 @@ TEST_CASE("a tag that every line has room for fits one that asks for the limit t
   CHECK(dthrottle_write_question(&question, line.data()) <= line.size());
 }
 
+TEST_CASE("a hold says for how long, and its answer what it is called") {
+  std::vector<dthrottle_tag> room;
+  dthrottle_question question = Question({{"a", 500}, {"b", 2}}, room);
+  question.verb = DTHROTTLE_HOLD;
+  question.ttl_ms = 60000;
+  std::string asked(dthrottle_question_room(&question), '\0');
+  asked.resize(dthrottle_write_question(&question, asked.data()));
+  CHECK(asked == "hold 60000 500 a 2 b");
+  const Heard held = Hear(asked, "OK 3ee6599080000 500 -");
+  REQUIRE(held.good);
+  CHECK(held.verdict == DTHROTTLE_SERVE);
+  CHECK(held.answer.hold == 0x3ee6599080000);
+  CHECK(held.left(2) == std::vector<std::int64_t>{500, DTHROTTLE_UNLIMITED});
+  const Heard refused = Hear(asked, "NO limit 2000 1 r b"), busy = Hear(asked, "NO busy - 0 r a");
+  CHECK((refused.good && refused.answer.hold == 0 && refused.answer.refused == 1));
+  CHECK((busy.good && busy.answer.reason == DTHROTTLE_REASON_BUSY));
+  for (const char* const wrong : {"OK", "OK 500 -", "OK 0 500 -", "OK 11111111111111111 500 -", "OK x 500 -"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(Hear(asked, wrong).good);
+  }
+}
+
+TEST_CASE("a settlement names its hold and what each tag has cost") {
+  char line[DTHROTTLE_SETTLEMENT_BYTES];
+  const std::vector<std::uint32_t> actual(DTHROTTLE_TAGS_MAX, UINT32_MAX);
+  const auto written = [&](std::uint64_t hold, std::size_t count) {
+    return std::string(line, dthrottle_write_settlement(hold, actual.data(), count, line));
+  };
+  CHECK(written(0x80000, 0) == "release 80000");
+  CHECK(written(0x80001, 2) == "commit 80001 4294967295 4294967295");
+  CHECK(written(UINT64_MAX, DTHROTTLE_TAGS_MAX).size() <= sizeof line);
+  for (const char* const settled : {"OK committed 371", "OK committed 1 2", "OK released", "OK expired"}) {
+    CHECK(Hear("commit 80000 371", settled).verdict == DTHROTTLE_SERVE);
+  }
+  for (const char* const not_settled : {"NO unknown", "ERR holds are off"}) {
+    const Heard heard = Hear("release 80000", not_settled);
+    CHECK((heard.good && heard.verdict == DTHROTTLE_BAD_QUESTION));
+  }
+  for (const char* const wrong : {"OK", "OK 5", "NO", "NO limit 1 0 r a", ""}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(Hear("commit 80000 1", wrong).good);
+  }
+}
+
 TEST_CASE("a rule's name that is too long is cut") {
   const Heard heard = Hear("take 1 a", "NO limit 1 0 " + std::string(100, 'r') + " a");
   REQUIRE(heard.good);
@@ -183,7 +227,7 @@ TEST_CASE("a rule's name that is too long is cut") {
 }
 
 TEST_CASE("a daemon that does not know the question says so, and is a daemon") {
-  const Heard heard = Hear("take 1 a", "ERR take or peek, and COST TAG for each tag");
+  const Heard heard = Hear("take 1 a", "ERR COST TAG must follow, once for each tag");
   REQUIRE(heard.good);
   CHECK(heard.verdict == DTHROTTLE_BAD_QUESTION);
 }

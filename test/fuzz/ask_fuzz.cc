@@ -1,5 +1,6 @@
 // Bytes of an ask socket, cut in two places that the input chooses: never a crash, one line for an answer to each line
 // that is whole or too long, a refusal that spends nothing, and the same answers as uncut.
+// What is held and taken at the end of the connection comes back.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -12,11 +13,11 @@ using namespace dthrottle;
 namespace {
 
 constexpr const char* kRules =
-    "[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=5\nrate=1\n[[rule]]\nname=\"s\"\nmatch=\"s*\"\nburst=2\nrate=1\n"
+    "[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=5\nrate=1\nin_flight=3\n[[rule]]\nname=\"s\"\nmatch=\"s*\"\nburst=2\nrate=1\n"
     "mode=\"shadow\"\n[[rule]]\nname=\"n\"\nmatch=\"n*\"\nburst=3\nrate=0.001\n";
 
 std::string Answers(std::string_view bytes, std::size_t first, std::size_t second) {
-  testing::AskHost host(kRules, 30);
+  testing::AskHost host(kRules, 30, 4096);
   std::string answers;
   std::uint64_t lines = 0;
   for (const std::string_view piece :
@@ -26,8 +27,11 @@ std::string Answers(std::string_view bytes, std::size_t first, std::size_t secon
   }
   const AskCounts& counts = host.turn.counts();
   lines = static_cast<std::uint64_t>(std::count(answers.begin(), answers.end(), '\n'));
-  if (lines != counts.questions + counts.errors || counts.refused > counts.questions) std::abort();
+  if (lines != counts.questions + counts.settlements + counts.errors || counts.refused > counts.questions) std::abort();
   const auto whole = static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
+  const std::uint64_t open = host.holds.counts().open, bound = host.holder.holds.size();
+  host.turn.Leave(host.holder, FromNanoseconds(2'000'000'000));
+  if (host.host.limiter->in_flight().taken != 0 || host.holds.counts().open + bound < open) std::abort();
   if (!host.closed && lines != whole && lines != whole + 1) std::abort();
   return answers;
 }

@@ -58,7 +58,7 @@ class ClientHeader(unittest.TestCase):
 
     def test_the_fragments_of_the_manual_and_of_the_guide_compile(self):
         shown = list(fragments())
-        self.assertEqual(len(shown), 3)
+        self.assertEqual(len(shown), 4)
         for fragment in shown:
             program = f"#include <dthrottle.h>\nvoid refuse();\nint main(void) {{\n{fragment}\nreturn 0;\n}}\n"
             done = subprocess.run(["cc", "-std=c99", *STRICT, "-fsyntax-only", "-x", "c", "-"], input=program,

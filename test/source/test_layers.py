@@ -9,7 +9,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 LAYERS = [
     {"base"},
-    {"query", "rule", "bucket", "bus", "capacity", "lease", "shed", "tally"},
+    {"query", "rule", "bucket", "bus", "capacity", "lease", "shed", "tally", "hold"},
     {"share"},
     {"limiter", "config"},
     {"admin"},

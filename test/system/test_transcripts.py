@@ -41,7 +41,8 @@ class Transcript:
                 self.expected += unescape(rest)
             elif what in ("rule", "override"):
                 keys = dict(word.split("=", 1) for word in rest.split())
-                keys = {k: float(v) if k in ("burst", "rate") else unescape(v).decode() for k, v in keys.items()}
+                read = {"burst": float, "rate": float, "in_flight": int}
+                keys = {k: read.get(k, lambda v: unescape(v).decode())(v) for k, v in keys.items()}
                 self.limits.append(rule(**keys) if what == "rule" else override(**keys))
             elif what == "max_tag_bytes":
                 self.query["max_tag_bytes"] = int(rest)

@@ -325,6 +325,21 @@ TEST_CASE("what a peer told of has no hits, and who told is forgotten with the f
   CHECK_FALSE(f.table().TakeUnreported(1000, taken));
   CHECK(taken.hits == std::vector<std::uint32_t>{Unreported::kMax});
   CHECK(f.Find("C")->unreported.hits() == 0);
+  const auto take_back = [&](Cost n) {
+    Table::Shard shard(f.table(), f.table().Hash({"C", false}));
+    shard.TakeBack(shard.Find({"C", false}, kNow), n);
+  };
+  hit(5);
+  take_back(7);
+  CHECK(f.Find("C")->unreported.back() == 2);
+  CHECK(f.Find("C")->unreported.hits() == 0);
+  f.Reopen();
+  hit(6);
+  CHECK(f.Find("C")->unreported.back() == 0);
+  CHECK(f.Find("C")->unreported.hits() == 4);
+  for (int i = 0; i < 2; ++i) take_back(std::numeric_limits<Cost>::max());
+  CHECK(f.Find("C")->unreported.back() == Unreported::kBackMax);
+  CHECK(f.Find("C")->unreported.teller() == kNoTeller);
   CHECK(TellerOf(0) == TellerOf(255));
   CHECK(TellerOf(254) != kNoTeller);
 }

@@ -106,9 +106,14 @@ Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
           {"recorded", seen.recorded}};
 }
 
-// Where everything is shed the bucket has no say.
-Json FinalVerdict(const Json& of_bucket, const Limit& limit, double rejection_probability) {
-  return rejection_probability >= 1 && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
+bool IsBusy(const Inspection& seen, const Limit& limit) {
+  return limit.in_flight != 0 && seen.in_flight >= limit.in_flight;
+}
+
+// Where everything is shed, or all places are taken, the bucket has no say.
+Json FinalVerdict(const Json& of_bucket, const Inspection& seen, const Limit& limit, double rejection_probability) {
+  const bool refused = rejection_probability >= 1 || IsBusy(seen, limit);
+  return refused && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
 }
 
 Json LimitFields(const Rulebook& rules, LimitIndex index) {
@@ -179,7 +184,8 @@ Json Show(const Context& c) {
   if (limit.divided) answer["part"] = Rounded(seen.part);
   const double shed = c.limiter().shedder().probability(limit.shed_priority);
   answer.update(BucketFields(seen, limit, c.now));
-  answer["verdict"] = FinalVerdict(answer["verdict"], limit, shed);
+  answer["verdict"] = FinalVerdict(answer["verdict"], seen, limit, shed);
+  if (limit.in_flight != 0) answer.update({{"places", seen.in_flight}, {"in_flight", limit.in_flight}});
   answer["shed_probability"] = Rounded(shed);
   if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
   return answer;
@@ -218,9 +224,13 @@ Json Why(const Context& c) {
   const double shed = c.limiter().shedder().probability(limit.shed_priority);
   if (limit.shed_priority < kShedPriorities) say(WhyShed(c, limit, shed));
   if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
+  if (limit.in_flight != 0) {
+    say(fmt::format("Of {} places {} are taken{}.", limit.in_flight, seen.in_flight,
+                    IsBusy(seen, limit) ? ", so it waits until one is given back" : ""));
+  }
   WhyLevel(seen, limit, shed, bucket, say);
   if (limit.mode != Mode::kOff) WhyShared(c, seen, say);
-  answer["verdict"] = FinalVerdict(bucket["verdict"], limit, shed);
+  answer["verdict"] = FinalVerdict(bucket["verdict"], seen, limit, shed);
   answer["steps"] = steps;
   return answer;
 }

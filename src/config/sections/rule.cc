@@ -94,6 +94,11 @@ const std::vector<Key<Rule>>& RuleKeys() {
                   "Other hosts' hits that are older than this when they are heard of are dropped, and counted: a "
                   "client is not made to pay for a network that was down for long. Without it three periods or the "
                   "time in which a bucket refills twice, whichever is longer, but at least 10 s and at most 300 s."))),
+      Integer<R>("in_flight", "0", 0, 1'000'000, MEMBER(R, in_flight),
+                 "How many questions of [ask] about a tag may be in progress at once: each *enter* has a place of the tag "
+                 "until it gives it back or its connection ends, whatever becomes of the program. Whatever else is asked "
+                 "about the tag takes no place and is refused while all are taken. Places are counted on each host: with peers, *share* has "
+                 "to be \"local\". 0: any number."),
       Flag<R>(
           "shed", "false", MEMBER(R, shed),
           "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
@@ -158,6 +163,11 @@ void CheckRules(Findings& f) {
     if (!KnowsShare(rule.share)) {
       f.Error(f.rules[i],
               fmt::format("rule \"{}\": share = \"{}\" is not built into this program", rule.name, Name(rule.share)));
+    }
+    if (rule.in_flight > 0 && s.peers.enabled() && rule.share != Share::kLocal) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": in_flight = {} with share = \"{}\": must be share = \"local\", "
+                                      "because each host counts its own places",
+                                      rule.name, rule.in_flight, Name(rule.share)));
     }
     const double between_reports = rule.rate * Seconds(s.peers.period);
     if (rule.share == Share::kDebit && rule.mode != Mode::kOff && rule.burst < between_reports) {

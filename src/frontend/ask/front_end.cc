@@ -11,8 +11,8 @@ FrontEnd::Room AskFrontEnd::room() const {
 
 void AskFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
-  server_.emplace(host_.loop, host_.admin.limiter(), 0, FreshPrng(), settings.query.max_tag_bytes,
-                  settings.ask.idle_timeout);
+  server_.emplace(host_.loop, host_.admin.limiter(), host_.admin.holds(), 0, FreshPrng(),
+                  settings.query.max_tag_bytes, settings.ask.idle_timeout);
 }
 
 void AskFrontEnd::Reload(std::vector<std::string>&) {

@@ -1,29 +1,50 @@
 #include "frontend/ask/server.h"
 
 #include "base/prng.h"
+#include "base/state.h"
 #include "frontend/ask/reader.h"
 #include "io/clock.h"
 
 namespace dthrottle {
 
 struct AskServer::AskConnection final : Connection {
-  AskReader reader;
+  explicit AskConnection(AskTurn& its) : turn(its) {}
+  ~AskConnection() override { turn.Leave(holder, Now()); }
+
+  // What goes over beside the unfinished line.
+  struct State {
+    std::string reader;
+    Holder holder;
+
+    static void Fields(auto& state, auto& self) { state(self.reader, self.holder); }
+  };
+
+  void OnLine(std::string_view line) { turn.OnLine(line, holder); }
+  void OnTooLong() { turn.OnTooLong(); }
 
   std::string_view rest() const override { return reader.rest(); }
-  std::string state() const override { return reader.state(); }
-  bool Restore(std::string_view rest, std::string_view state) override {
-    reader.Restore(rest, state);
+  std::string state() const override { return WriteState(Holder::kVersion, State{reader.state(), holder}); }
+  bool Restore(std::string_view rest, std::string_view bytes) override {
+    State state;
+    if (!ReadState(bytes, Holder::kVersion, state)) return false;
+    reader.Restore(rest, state.reader);
+    holder = std::move(state.holder);
+    turn.TakeUp(holder);
     return true;
   }
+
+  AskTurn& turn;
+  AskReader reader;
+  Holder holder;
 };
 
-AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
-                     Duration idle_timeout)
+AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, std::size_t lane, Prng prng,
+                     std::size_t tag_bytes_max, Duration idle_timeout)
     : StreamServer(loop, {kReadBytes, AskReader::kLineBytesMax}, idle_timeout),
-      turn_(limiter, lane, prng, tag_bytes_max) {}
+      turn_(limiter, holds, lane, prng, tag_bytes_max) {}
 
 std::unique_ptr<StreamServer::Connection> AskServer::MakeConnection() {
-  return std::make_unique<AskConnection>();
+  return std::make_unique<AskConnection>(turn_);
 }
 
 StreamServer::Then AskServer::OnBytes(Connection& connection, std::string_view bytes) {
@@ -33,7 +54,7 @@ StreamServer::Then AskServer::OnBytes(Connection& connection, std::string_view b
     return Then::kEnd;
   }
   const std::size_t before = turn_.lines();
-  c.reader.Read(bytes, turn_);
+  c.reader.Read(bytes, c);
   if (turn_.lines() > before) segments_.push_back({&connection, turn_.lines() - before});
   return turn_.tags() >= kTagsPerFlush ? Then::kAnswer : Then::kRead;
 }

@@ -15,7 +15,7 @@ namespace dthrottle {
 class AskServer final : public StreamServer {
  public:
   // Uses `lane` of the limiter on its thread; see AskTurn.
-  AskServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
+  AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
             Duration idle_timeout);
 
   const AskTurn& turn() const { return turn_; }

@@ -3,90 +3,82 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
+#include <span>
+#include <utility>
 
 #include "frontend/ask/reader.h"
+#include "frontend/ask/words.h"
 #include "lease/name.h"
 
 namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kShownBytes = 40;    // of what is wrong
 constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
-constexpr std::string_view kUsage = "take or peek, and COST TAG for each tag";
+constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
+constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit or release";
 constexpr std::string_view kTellLimit = "tell=limit";
-
-// Takes the next word off a line; empty: there is none.
-std::string_view NextWord(std::string_view& line) {
-  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(word.size());
-  return word;
-}
-
-bool ParseCost(std::string_view word, Cost& cost) {
-  const char* const end = word.data() + word.size();
-  return std::from_chars(word.data(), end, cost) == std::from_chars_result{end, std::errc()};
-}
-
-// Takes the word off a line if it is the next one.
-bool TakeWord(std::string_view& line, std::string_view word) {
-  std::string_view rest = line;
-  if (NextWord(rest) != word) return false;
-  line = rest;
-  return true;
-}
-
-// What somebody wrote, short and printable.
-std::string Shown(std::string_view text) {
-  std::string shown(text.substr(0, kShownBytes));
-  std::replace_if(
-      shown.begin(), shown.end(), [](unsigned char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return shown;
-}
-
-void AppendNumber(std::string& out, std::int64_t number) {
-  const fmt::format_int digits(number);
-  out.append(digits.data(), digits.size());
-}
 
 }    // namespace
 
-AskTurn::AskTurn(Limiter& limiter, std::size_t lane, Prng prng, std::size_t tag_bytes_max)
-    : limiter_(limiter), lane_(lane), prng_(prng), tag_bytes_max_(tag_bytes_max) {}
+AskTurn::AskTurn(Limiter& limiter, Holds* holds, std::size_t lane, Prng prng, std::size_t tag_bytes_max)
+    : limiter_(limiter), holds_(holds), lane_(lane), prng_(prng), tag_bytes_max_(tag_bytes_max) {}
 
 // ---- Taking lines ----
 
-void AskTurn::OnLine(std::string_view line) {
+void AskTurn::OnLine(std::string_view line, Holder& holder) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const std::string_view verb = NextWord(line);
-  if (verb != "take" && verb != "peek") {
-    Complain(verb.empty() ? std::string(kUsage) : fmt::format("{}, not {}", kUsage, Shown(verb)));
-    return;
-  }
-  const bool tells_limit = TakeWord(line, kTellLimit);
-  const std::size_t words = words_.size();
-  questions_.Begin(verb == "take" ? Verb::kTake : Verb::kPeek);
-  if (Read(line)) {
-    ++counts_.questions;
-    lines_.push_back({.question = questions_.size() - 1, .tells_limit = tells_limit});
+  if (verb == "commit" || verb == "release") return OnSettlement(verb, line);
+  if (verb == "give") return OnGift(holder, line);
+  Line question{.kind = Kind::kQuestion, .holder = &holder, .tells_limit = TakeWord(line, kTellLimit)};
+  if (verb == "take") {
+    OnQuestion(question, Verb::kTake, line);
+  } else if (verb == "peek") {
+    OnQuestion(question, Verb::kPeek, line);
+  } else if (verb == "enter") {
+    OnQuestion(question, Verb::kEnter, line);
+  } else if (verb == "hold") {
+    OnHold(question, line);
   } else {
-    questions_.Drop();
-    words_.resize(words);
+    Complain(verb.empty() ? std::string(kVerbs) : fmt::format("{}, not {}", kVerbs, Shown(verb)));
   }
 }
 
-// Reads what stands behind the verb. False: it is wrong, and the answer says so.
-bool AskTurn::Read(std::string_view line) {
+AskTurn::Batch& AskTurn::OpenBatch() {
+  if (!batch_open_ && batches_used_++ == batches_.size()) batches_.emplace_back();
+  batch_open_ = true;
+  return batches_[batches_used_ - 1];
+}
+
+// False: the line is no question, and the answer says so.
+bool AskTurn::OnQuestion(Line& line, Verb verb, std::string_view rest) {
+  Batch& batch = OpenBatch();
+  const std::size_t words = batch.words.size();
+  batch.questions.Begin(verb);
+  if (Read(batch, rest) && (line.kind != Kind::kHold || FitsHold(batch))) {
+    ++counts_.questions;
+    tags_ += batch.words.size() - words;
+    line.batch = batches_used_ - 1;
+    line.question = batch.questions.size() - 1;
+    lines_.push_back(line);
+    return true;
+  }
+  batch.questions.Drop();
+  batch.words.resize(words);
+  return false;
+}
+
+// Reads costs and tags. False: they are wrong, and the answer says so.
+bool AskTurn::Read(Batch& batch, std::string_view line) {
   std::size_t named = 0;
   for (std::string_view word; !(word = NextWord(line)).empty(); ++named) {
     if (named == Questions::kTagsMax) return Complain(fmt::format("a question has at most {} tags", named));
     Cost cost = 0;
-    if (!ParseCost(word, cost)) return Complain(fmt::format("COST must be a whole number: {}", Shown(word)));
+    if (!ParseNumber(word, cost)) return Complain(fmt::format("COST must be a whole number: {}", Shown(word)));
     const std::string_view tag = NextWord(line);
     if (tag.empty()) return Complain(fmt::format("a TAG is missing behind {}", Shown(word)));
-    if (questions_.Name(MakeQuery(tag, cost))) words_.push_back(tag);
+    if (batch.questions.Name(MakeQuery(tag, cost))) batch.words.push_back(tag);
   }
   return named > 0 || Complain(kUsage);
 }
@@ -95,7 +87,7 @@ bool AskTurn::Complain(std::string_view what) {
   ++counts_.errors;
   const std::size_t begin = complaints_.size();
   fmt::format_to(std::back_inserter(complaints_), "ERR {}", what);
-  lines_.push_back({.question = kWrong, .begin = begin, .end = complaints_.size()});
+  lines_.push_back({.kind = Kind::kWrong, .begin = begin, .end = complaints_.size()});
   return false;
 }
 
@@ -117,25 +109,48 @@ Query AskTurn::MakeQuery(std::string_view word, Cost cost) {
 
 void AskTurn::Answer(Instant now) {
   now_ = now;
-  outcomes_.assign(questions_.size(), Outcome());
-  standings_.assign(questions_.queries().size(), Standing());
-  limiter_.Ask(questions_, outcomes_, standings_, lane_, prng_, now);
+  if (holds_ != nullptr) holds_->Expire(now);
   for (const Line& line : lines_) {
-    if (line.question == kWrong) {
+    if (line.kind == Kind::kWrong) {
       out_.append(complaints_, line.begin, line.end - line.begin);
-    } else if (outcomes_[line.question].verdict == Verdict::kServe) {
-      AppendServed(questions_[line.question], line.tells_limit);
+    } else if (line.kind == Kind::kSettlement) {
+      AppendSettled(settlements_[line.begin]);
+    } else if (line.kind == Kind::kGift) {
+      AppendGift(line);
     } else {
-      AppendRefused(questions_[line.question], outcomes_[line.question], line.tells_limit);
+      AppendOutcome(line);
     }
     out_ += '\n';
     ends_.push_back(out_.size());
   }
 }
 
+// Decides the line's question, together with those of its batch.
+void AskTurn::AppendOutcome(const Line& line) {
+  Batch& batch = batches_[line.batch];
+  if (!std::exchange(batch.asked, true)) {
+    outcomes_.assign(batch.questions.size(), Outcome());
+    standings_.assign(batch.questions.queries().size(), Standing());
+    limiter_.Ask(batch.questions, outcomes_, standings_, lane_, prng_, now_);
+  }
+  if (outcomes_[line.question].verdict != Verdict::kServe) return AppendRefused(line);
+  out_ += "OK";
+  line.kind == Kind::kHold ? AppendHeld(line) : Enter(line);
+  AppendServed(line);
+}
+
+// Where there is a number of places too, what there is less of.
+std::optional<std::int64_t> AskTurn::LeftOf(const Standing& standing) const {
+  std::optional<std::int64_t> left;
+  if (standing.limited()) left = standing.bucket.WholeTokens(standing.shape, now_);
+  if (standing.free.has_value()) left = std::min(left.value_or(INT64_MAX), std::int64_t{*standing.free});
+  return left;
+}
+
 void AskTurn::AppendLeft(const Standing& standing) {
   out_ += ' ';
-  standing.limited() ? AppendNumber(out_, standing.bucket.WholeTokens(standing.shape, now_)) : out_.push_back('-');
+  const auto left = LeftOf(standing);
+  left.has_value() ? AppendNumber(out_, *left) : out_.push_back('-');
 }
 
 void AskTurn::AppendRule(const Standing& standing) {
@@ -164,30 +179,33 @@ void AskTurn::AppendLimit(const Standing& standing) {
                           : bucket.UntilFull(now_));
 }
 
-void AskTurn::AppendServed(const Questions::Question& question, bool tells_limit) {
-  const auto left = [&](std::size_t i) {
-    const Standing& standing = standings_[question.first + i];
-    return standing.limited() ? standing.bucket.WholeTokens(standing.shape, now_) : INT64_MAX;
-  };
-  out_ += "OK";
+void AskTurn::AppendServed(const Line& line) {
+  const Batch& batch = batches_[line.batch];
+  const Questions::Question& question = batch.questions[line.question];
+  const auto left = [&](std::size_t i) { return LeftOf(standings_[question.first + i]).value_or(INT64_MAX); };
   std::size_t nearest = 0;
   for (std::size_t i = 0; i < question.tags; ++i) {
     AppendLeft(standings_[question.first + i]);
     if (left(i) < left(nearest)) nearest = i;
   }
-  if (!tells_limit || left(nearest) == INT64_MAX) return;
+  if (!line.tells_limit || left(nearest) == INT64_MAX) return;
   const Standing& standing = standings_[question.first + nearest];
   AppendRule(standing);
   out_ += ' ';
-  out_ += words_[question.first + nearest];
+  out_ += batch.words[question.first + nearest];
   AppendLimit(standing);
 }
 
-void AskTurn::AppendRefused(const Questions::Question& question, const Outcome& outcome, bool tells_limit) {
-  if (question.verb == Verb::kTake) ++counts_.refused;
+void AskTurn::AppendRefused(const Line& line) {
+  const Batch& batch = batches_[line.batch];
+  const Questions::Question& question = batch.questions[line.question];
+  const Outcome& outcome = outcomes_[line.question];
+  if (question.verb != Verb::kPeek) ++counts_.refused;
   const Standing& standing = standings_[question.first + outcome.tag];
   if (outcome.verdict == Verdict::kShed) {
     out_ += "NO shed -";
+  } else if (outcome.busy) {
+    out_ += "NO busy -";
   } else if (outcome.wait == Outcome::kNever) {
     out_ += "NO never -";
   } else {
@@ -197,8 +215,8 @@ void AskTurn::AppendRefused(const Questions::Question& question, const Outcome& 
   AppendLeft(standing);
   AppendRule(standing);
   out_ += ' ';
-  out_ += words_[question.first + outcome.tag];
-  if (tells_limit) AppendLimit(standing);
+  out_ += batch.words[question.first + outcome.tag];
+  if (line.tells_limit) AppendLimit(standing);
 }
 
 std::string_view AskTurn::Answers(std::size_t first, std::size_t n) const {
@@ -209,8 +227,17 @@ std::string_view AskTurn::Answers(std::size_t first, std::size_t n) const {
 
 void AskTurn::Clear() {
   lines_.clear();
-  questions_.Clear();
-  words_.clear();
+  for (Batch& batch : std::span(batches_).first(batches_used_)) {
+    batch.questions.Clear();
+    batch.words.clear();
+    batch.asked = false;
+  }
+  batches_used_ = 0;
+  batch_open_ = false;
+  tags_ = 0;
+  holding_ = 0;
+  settlements_.clear();
+  gifts_.clear();
   unescaped_.clear();
   over_long_.clear();
   ends_.clear();

@@ -220,7 +220,7 @@ bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks b
 // A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
 bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out) {
   const Limit& limit = core_.limit(slot.limit);
-  if (!limit.shared) return true;
+  if (!limit.shared || slot.unreported.hits() == 0) return true;
   const auto reported = ways_.With(limit, [&](auto& way) { return way.Report(tag, slot, waste, from, to, out); });
   if (reported.has_value()) return *reported;
   const Ticks began = std::max(waste.Since(ToTicks(to)), ToTicks(from));

@@ -105,6 +105,9 @@ class Debits final : public Way {
   };
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
 
+  // The most that a tag can owe, in ticks.
+  Ticks MaxDebt(const Limit& limit) const;
+
   // Brings the certificate up to date. Once a period.
   void Certify(Instant now);
 
@@ -156,7 +159,6 @@ class Debits final : public Way {
   void MergeOne(const Told& told, Instant at, Instant now);
   Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
-  Ticks MaxDebt(const Limit& limit) const;
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;
   HeardPeer& HeardPeerOf(std::uint32_t peer);

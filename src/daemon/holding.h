@@ -1,0 +1,47 @@
+// Holds as a part of the daemon: the memory of their records, and the timer that ends those whose time has come.
+#pragma once
+
+#include <uv.h>
+
+#include <optional>
+
+#include "admin/snapshot.h"
+#include "config/settings.h"
+#include "hold/holds.h"
+#include "io/files.h"
+#include "io/handover.h"
+#include "io/part.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+class Holding final : public Part {
+ public:
+  static constexpr const char* kSection = "holds";
+
+  // Whether there is anybody to hold something.
+  static bool IsWanted(const Settings& settings);
+
+  // `left` is what the program before has left; `took_over`: its connections too. All else must outlive it. Throws
+  // StartFailure.
+  Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left, bool took_over);
+
+  Holds& holds() { return *holds_; }
+
+  void Reload(std::vector<std::string>& problems) override;
+  void Count(ProcessCounts& counts) const override { counts.holds = holds_->counts(); }
+  void Keep(std::vector<HandedSection>& sections) const override;
+  void Close() override;
+
+ private:
+  void OpenRegion(const HandedSection& left);
+  void OnTimer();
+  void SetTimer();
+
+  const Settings& settings_;
+  std::optional<MappedRegion> region_;
+  std::optional<Holds> holds_;
+  uv_timer_t timer_;
+};
+
+}    // namespace dthrottle

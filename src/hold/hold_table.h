@@ -1,0 +1,118 @@
+// The records of holds: one flat region of fixed size, without pointers, so that it can be a file that outlives us.
+//
+// The region is a header and then records of 512 bytes, twice as many as holds may be open at once. The other half
+// remembers what became of holds that have ended, so that a repeated settlement is answered as the first was: where no
+// record is free, the one that ended first is used anew. So as many as may be open, at least, are remembered.
+//
+// Stores are ordered so that a process killed between any two of them leaves every record whole: the state is written
+// last, and a record that is being rewritten says so first. Which records are free, and when the next hold runs out,
+// is found when the region is opened.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/tag.h"
+#include "base/time.h"
+
+namespace dthrottle {
+
+// Names a hold for as long as it is remembered. No other hold of the region ever has the same.
+using HoldId = std::uint64_t;
+
+inline constexpr std::size_t kHoldTagsMax = 16;
+inline constexpr std::size_t kHoldTagBytesMax = 340;    // of all tags of a hold together
+
+enum class HoldState : std::uint32_t { kNone, kOpen, kCommitted, kReleased, kExpired };
+
+struct HoldRecord {
+  HoldId id;
+  HoldState state;      // changed by HoldTable
+  std::uint16_t tags;
+  std::uint16_t bound;    // to a connection: it ends with the process that has that
+  Instant until;
+  std::array<Cost, kHoldTagsMax> held;      // what each tag has paid
+  std::array<Cost, kHoldTagsMax> actual;    // what it has cost in the end, once that is known
+  std::uint16_t digests;                    // a bit for each tag that is one
+  std::array<std::uint8_t, kHoldTagsMax> sizes;
+  std::array<char, kHoldTagBytesMax> bytes;    // of the tags, one behind the other
+
+  // Calls use(i, tag) for each tag.
+  template <class Use>
+  void ForEachTag(Use&& use) const {
+    for (std::size_t i = 0, at = 0; i < tags; at += sizes[i], ++i) {
+      use(i, Tag{{bytes.data() + at, sizes[i]}, (digests >> i & 1) != 0});
+    }
+  }
+};
+
+class HoldTable {
+ public:
+  static constexpr std::size_t kHoldsMax = 1 << 18;
+
+  static constexpr std::size_t RegionBytes(std::size_t holds) { return kRecordBytes * (1 + 2 * holds); }
+
+  // Whether a file that begins so was written by this class, or holds nothing yet.
+  static bool IsHoldTable(std::string_view head);
+
+  // Takes over what the region holds if it is of this boot and has room for as many holds; else begins anew, with
+  // numbers from `fresh` on, which is random. Records that cannot be ours are dropped. The region must outlive it.
+  // REQUIRES: the region is aligned to 64 bytes and has RegionBytes(holds) of them; 0 < holds <= kHoldsMax.
+  HoldTable(std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
+            std::uint64_t fresh);
+
+  // Records a hold. REQUIRES: open() < holds(); 1 to kHoldTagsMax queries, whose tags have at most kHoldTagBytesMax
+  // bytes.
+  HoldId Add(std::span<const Query> paid, Instant until, bool bound);
+
+  // The record of a hold; null: it is forgotten, or has never been.
+  const HoldRecord* Find(HoldId id) const;
+  bool IsOpen(HoldId id) const;
+
+  // Ends an open hold. `actual` is what each tag has cost. From now on a killed process finds it ended. REQUIRES: the
+  // record is of an open hold.
+  void End(const HoldRecord& record, HoldState state, std::span<const Cost> actual);
+
+  std::size_t holds() const { return holds_; }    // that may be open at once
+  std::size_t open() const { return open_; }
+
+  // When the next open hold runs out; Instant::max(): there is none.
+  Instant next() const { return ends_.empty() ? Instant::max() : ends_.front().first; }
+  // An open hold whose time has come; null: there is none.
+  const HoldRecord* RunOut(Instant now);
+
+  // Calls use(record) for each open hold; it may end the hold.
+  template <class Use>
+  void ForEachOpen(Use&& use) {
+    for (std::size_t i = 0; i < 2 * holds_; ++i) {
+      if (record(i).state == HoldState::kOpen) use(record(i));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kRecordBytes = 512;
+  struct Header;
+
+  HoldRecord& record(std::size_t index) const;
+  bool IsWhole(std::size_t index) const;
+  void Restore();
+  std::size_t TakeRecord();
+  void ForgetEnded();
+
+  const std::span<std::byte> region_;
+  const std::size_t holds_;
+  std::uint64_t next_number_ = 0;
+  std::size_t open_ = 0;
+  std::vector<std::uint32_t> free_;
+  std::deque<std::uint32_t> ended_;                     // the first was first
+  std::vector<std::pair<Instant, HoldId>> ends_;        // a heap, whose first is an open hold's
+};
+
+}    // namespace dthrottle

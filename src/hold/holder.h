@@ -1,0 +1,20 @@
+// What a connection keeps of others: it all comes back when the connection ends.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "hold/hold_table.h"
+
+namespace dthrottle {
+
+struct Holder {
+  std::vector<HoldId> holds;                      // that end with it; perhaps some that have ended
+  std::map<std::uint64_t, std::uint32_t> places;    // how many, by the hash of their tag
+
+  static constexpr std::uint32_t kVersion = 1;    // for ReadState
+  static void Fields(auto& state, auto& self) { state(self.holds, self.places); }
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,95 @@
+#include "hold/holds.h"
+
+#include <algorithm>
+
+namespace dthrottle {
+
+void Holds::ReleaseBound(Instant now) {
+  table_.ForEachOpen([&](const HoldRecord& record) {
+    if (record.bound != 0) Release(record.id, now);
+  });
+}
+
+HoldId Holds::Keep(std::span<const Query> paid, Holder* holder, Instant until) {
+  const Instant before = next();
+  const HoldId id = table_.Add(paid, until, holder != nullptr);
+  ++counts_.taken;
+  if (holder != nullptr) {
+    auto& holds = holder->holds;
+    if (holds.size() == holds.capacity()) std::erase_if(holds, [&](HoldId its) { return !table_.IsOpen(its); });
+    holds.push_back(id);
+  }
+  if (next() < before) wake_();
+  return id;
+}
+
+std::size_t Holds::TagsOf(HoldId id) const {
+  const HoldRecord* const record = table_.Find(id);
+  return record != nullptr ? record->tags : 0;
+}
+
+const HoldRecord* Holds::Commit(HoldId id, std::span<const Cost> actual, Instant now) {
+  const HoldRecord* const record = table_.Find(id);
+  if (record == nullptr || (actual.size() != 1 && actual.size() != record->tags)) {
+    ++counts_.unknown;
+    return nullptr;
+  }
+  if (record->state != HoldState::kOpen) {
+    ++counts_.repeated;
+    return record;
+  }
+  std::array<Cost, kHoldTagsMax> all;
+  all.fill(actual[0]);
+  if (actual.size() > 1) std::copy(actual.begin(), actual.end(), all.begin());
+  ++counts_.committed;
+  End(*record, HoldState::kCommitted, std::span(all).first(record->tags), now);
+  return record;
+}
+
+const HoldRecord* Holds::Release(HoldId id, Instant now) {
+  const HoldRecord* const record = table_.Find(id);
+  if (record == nullptr) {
+    ++counts_.unknown;
+  } else if (record->state != HoldState::kOpen) {
+    ++counts_.repeated;
+  } else {
+    ++counts_.released;
+    End(*record, HoldState::kReleased, {}, now);
+  }
+  return record;
+}
+
+void Holds::Expire(Instant now) {
+  while (const HoldRecord* const record = table_.RunOut(now)) {
+    ++counts_.expired;
+    End(*record, HoldState::kExpired, {}, now);
+  }
+}
+
+// `actual` is empty where nothing was used.
+void Holds::End(const HoldRecord& record, HoldState state, std::span<const Cost> actual, Instant now) {
+  constexpr std::array<Cost, kHoldTagsMax> kNothing{};
+  if (actual.empty()) actual = std::span(kNothing).first(record.tags);
+  table_.End(record, state, actual);
+  record.ForEachTag([&](std::size_t i, const Tag& tag) {
+    const Cost held = record.held[i];
+    (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
+    settle_({tag, held, nullptr}, actual[i], now);
+  });
+}
+
+void Holds::Leave(Holder& holder, Instant now) {
+  for (const HoldId id : holder.holds) {
+    if (table_.IsOpen(id)) Release(id, now);
+  }
+  holder.holds.clear();
+}
+
+HoldCounts Holds::counts() const {
+  HoldCounts counts = counts_;
+  counts.max = table_.holds();
+  counts.open = table_.open();
+  return counts;
+}
+
+}    // namespace dthrottle

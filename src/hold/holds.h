@@ -1,0 +1,89 @@
+// Holds: tokens that are taken now and settled later, when what they were taken for has been done and its cost is known.
+//
+// A hold has paid its costs like any question, so peers hear of them as of hits. A commit says what each tag has cost in
+// the end: less comes back, more makes debt. A release gives back all, and so does the end of its time: a hold that
+// nobody settles was for work that nobody finished. Only the first settlement counts; all that follow are told what it
+// was, as long as the hold is remembered (hold_table.h).
+//
+// A hold is marked as ended before its tokens move, and recorded after they were taken. A process killed in between
+// leaves tokens spent that nobody used; it never gives back twice.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "hold/hold_table.h"
+#include "hold/holder.h"
+
+namespace dthrottle {
+
+struct HoldCounts {
+  std::uint64_t max = 0;    // open at once
+  std::uint64_t open = 0;
+  std::uint64_t taken = 0;
+  std::uint64_t committed = 0, released = 0, expired = 0;
+  std::uint64_t repeated = 0;    // settled again, to no effect
+  std::uint64_t unknown = 0;     // settled, and forgotten or never taken
+  std::uint64_t full = 0;        // not taken for want of a record
+  std::uint64_t returned = 0;    // tokens that came back
+  std::uint64_t exceeded = 0;    // tokens charged beyond what was held
+};
+
+class Holds {
+ public:
+  // Makes what a tag has paid, `paid.cost`, into what it has cost.
+  using Settle = std::function<void(const Query& paid, Cost actual, Instant now)>;
+
+  // As HoldTable.
+  Holds(Settle settle, std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
+        std::uint64_t fresh)
+      : settle_(std::move(settle)), table_(region, holds, boot_id, fresh) {}
+
+  // The longest time that a hold may be taken for.
+  Duration ttl_max() const { return ttl_max_; }
+  void SetTtlMax(Duration ttl_max) { ttl_max_ = ttl_max; }
+
+  // Ends what was bound to connections of a process that is no more.
+  void ReleaseBound(Instant now);
+
+  // How many more there is room for.
+  std::size_t room() const { return table_.holds() - table_.open(); }
+  void CountFull() { ++counts_.full; }
+
+  // Keeps what `paid` has paid until then, or until `holder` is gone; null: it is bound to no connection. REQUIRES: as
+  // HoldTable::Add.
+  HoldId Keep(std::span<const Query> paid, Holder* holder, Instant until);
+
+  // Settles a hold if it is open. `actual` is what each tag has cost, or one cost for each of them. Returns what became
+  // of the hold, by this call or an earlier one; null: it is forgotten, or has never been, or has another number of
+  // tags.
+  const HoldRecord* Commit(HoldId id, std::span<const Cost> actual, Instant now);
+  const HoldRecord* Release(HoldId id, Instant now);
+
+  // The number of tags of a hold; 0: it is not known.
+  std::size_t TagsOf(HoldId id) const;
+
+  // Gives back what the holder holds.
+  void Leave(Holder& holder, Instant now);
+
+  // Ends holds whose time has come.
+  void Expire(Instant now);
+  Instant next() const { return table_.next(); }
+  // Calls `wake` when next() has become earlier.
+  void OnEarlier(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  HoldCounts counts() const;
+
+ private:
+  void End(const HoldRecord& record, HoldState state, std::span<const Cost> actual, Instant now);
+
+  const Settle settle_;
+  HoldTable table_;
+  Duration ttl_max_ = std::chrono::minutes(10);
+  HoldCounts counts_;
+  std::function<void()> wake_ = [] {};
+};
+
+}    // namespace dthrottle

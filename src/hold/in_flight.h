@@ -1,0 +1,85 @@
+// Places: how many of each tag are taken at once, on this host. A rule with `in_flight` has so many; a question takes one of
+// each tag that is under such a rule, and its connection keeps it until it gives it back or ends.
+//
+// Places live as long as connections, so they are kept in the memory of the process: where that is killed, all
+// connections are gone and all places are free. A tag without a place that is taken takes no room here.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/counter.h"
+#include "base/side_table.h"
+
+namespace dthrottle {
+
+struct InFlightCounts {
+  std::uint64_t taken = 0;      // now
+  std::uint64_t tags = 0;       // of which some are taken
+  std::uint64_t entered = 0;    // taken since the start
+  std::uint64_t busy = 0;       // refused because all were taken
+  std::uint64_t crowded = 0;    // refused because places of too many tags were taken
+};
+
+// Guarded by the lock of the tag's shard, as every SideTable.
+class InFlight {
+ public:
+  static constexpr std::size_t kTags = std::size_t{1} << 16;    // of which places can be taken at once
+
+  InFlight() : table_(kTags) {}
+
+  std::uint32_t taken(std::uint64_t hash) const {
+    const std::size_t at = table_.Find(hash);
+    return at == table_.kNone ? 0 : table_[at];
+  }
+
+  // Whether one of `most` is free.
+  bool Has(std::uint64_t hash, std::uint32_t most) {
+    if (const std::size_t at = table_.Find(hash); at != table_.kNone) return table_[at] < most;
+    return RoomFor(hash) != table_.kNone;
+  }
+
+  // Takes `n` places, however many are taken. False: there is no room for another tag.
+  bool Take(std::uint64_t hash, std::uint32_t n = 1) {
+    std::size_t at = table_.Find(hash);
+    if (at == table_.kNone) {
+      if (at = RoomFor(hash); at == table_.kNone) return false;
+      table_.Put(at, hash);
+      table_[at] = 0;
+    }
+    table_[at] += n;
+    entered_.Add(n);
+    return true;
+  }
+
+  // Gives back `n` places that Take has taken.
+  void Give(std::uint64_t hash, std::uint32_t n = 1) {
+    const std::size_t at = table_.Find(hash);
+    if (at == table_.kNone) return;
+    const std::uint32_t given = std::min(table_[at], n);
+    left_.Add(given);
+    if ((table_[at] -= given) == 0) table_.Remove(at);
+  }
+
+  void CountBusy() { busy_.Add(); }
+
+  InFlightCounts counts() const {
+    return {entered_.Read() - left_.Read(), table_.used(), entered_.Read(), busy_.Read(), crowded_.Read()};
+  }
+
+ private:
+  static constexpr std::size_t kWays = 8;
+  using Table = SideTable<std::uint32_t, kWays>;
+
+  std::size_t RoomFor(std::uint64_t hash) {
+    const std::size_t at = table_.RoomFor(hash, [](std::size_t) { return std::optional<int>(); });
+    if (at == table_.kNone) crowded_.Add();
+    return at;
+  }
+
+  Table table_;
+  Counter entered_, left_, busy_, crowded_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,172 @@
+"""What is taken for a while: holds over kills and clients that die, and places that come back with their connection."""
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from common import SystemTest, report
+from daemon import SANITIZED, rule, wait_until
+from fleet import Fleet, wait_all_hear
+from test_ask import Asker, AskDaemon, ask_port
+from test_upgrade import upgrade
+
+# A program that takes places or holds, says so, and waits to be killed.
+HOLDER = """
+import socket, sys, time
+sock = socket.socket(socket.AF_UNIX)
+sock.connect(sys.argv[1])
+lines = sock.makefile("rb")
+for begin in range(0, int(sys.argv[3]), 100):
+    n = min(100, int(sys.argv[3]) - begin)
+    sock.sendall((sys.argv[2] + "\\n").encode() * n)
+    for _ in range(n):
+        assert lines.readline().startswith(b"OK"), "refused"
+print("taken", flush=True)
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def holder(path, line, count):
+    """The process, which has taken all; it is killed at the end if nobody has done so."""
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, path, line, str(count)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"taken\n"
+        yield process
+    finally:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+def level(daemon, tag):
+    return daemon.admin_json(f"show {tag}")["level"]
+
+
+class Holds(SystemTest):
+    def test_no_commit_is_charged_twice_over_kills_of_the_daemon(self):
+        """Commits come late, again and in any order, and the daemon is killed between them."""
+        chance, kills, spent, known, gone = random.Random(5), 5, 0, [], []
+        with AskDaemon(rule(name="all", burst=1_000_000)) as daemon:
+            for _ in range(kills):
+                with Asker(daemon.ask_path) as asker:
+                    for _ in range(100):
+                        held, actual = chance.randrange(100), chance.randrange(150)
+                        known.append((asker.ask(f"hold 600000 {held} a").split()[1], actual))
+                        if chance.randrange(2):
+                            number, actual = known.pop(chance.randrange(len(known)))
+                            self.assertEqual(asker.ask(f"commit {number} {actual}"), f"OK committed {actual}")
+                            spent += actual
+                            gone.append((number, actual))
+                        number, actual = chance.choice(gone or [("0", 0)])
+                        answer = asker.ask(f"commit {number} {actual + 1}")
+                        self.assertEqual(answer, f"OK committed {actual}" if gone else "NO unknown")
+                daemon.kill()
+                daemon.start()
+            with Asker(daemon.ask_path) as asker:
+                for number, actual in known:
+                    self.assertEqual(asker.ask(f"commit {number} {actual}"), f"OK committed {actual}")
+                    spent += actual
+            self.assertAlmostEqual(level(daemon, "a"), 1_000_000 - spent, delta=0.01)
+            self.assertEqual(daemon.stats()["holds"], 0)
+        report(f"{kills} kills, {len(gone) + len(known)} commits, each repeated or late: charged once")
+
+    def test_a_hold_outlives_its_connection_or_ends_with_it_as_it_was_taken(self):
+        with AskDaemon(rule(name="all", burst=1000)) as daemon:
+            with holder(daemon.ask_path, "hold 600000 here 10 a", 50) as bound, \
+                    holder(daemon.ask_path, "hold 600000 10 b", 50) as free:
+                self.assertAlmostEqual(level(daemon, "a"), 500, delta=0.01)
+                for process in (bound, free):
+                    process.send_signal(signal.SIGKILL)
+                began = time.monotonic()
+                wait_until(lambda: level(daemon, "a") > 999, "what a killed client held has come back")
+                took = time.monotonic() - began
+                self.assertAlmostEqual(level(daemon, "b"), 500, delta=0.01)
+            report(f"holds of a killed client: back within {took * 1e3:.1f} ms")
+            with Asker(daemon.ask_path) as asker:
+                self.assertTrue(asker.ask("hold 600000 here 300 a").startswith("OK "))
+                daemon.kill()
+                daemon.start()
+                self.assertAlmostEqual(level(daemon, "a"), 1000, delta=0.01)
+                self.assertAlmostEqual(level(daemon, "b"), 500, delta=0.01)
+                self.assertEqual(daemon.stats()["holds"], 50)
+
+    def test_a_hold_that_nobody_settles_gives_back_when_its_time_ends(self):
+        with AskDaemon(rule(name="all", burst=1000)) as daemon, Asker(daemon.ask_path) as asker:
+            number = asker.ask("hold 50 400 a").split()[1]
+            wait_until(lambda: level(daemon, "a") > 999, "the hold has run out, though nobody asks")
+            self.assertEqual(asker.ask(f"commit {number} 100"), "OK expired")
+            self.assertEqual(daemon.stats()["holds_expired"], 1)
+
+    def test_holds_and_places_go_over_to_another_program_and_through_a_reload(self):
+        with AskDaemon(rule(name="jobs", match="job:*", burst=1000, in_flight=3), rule(name="all", burst=1000)) as daemon, \
+                Asker(daemon.ask_path) as asker:
+            number = asker.ask("hold 600000 here 300 a").split()[1]
+            self.assertEqual(asker.ask("enter 1 job:x"), "OK 2")
+            daemon.hang_up()
+            upgrade(daemon)
+            self.assertEqual(asker.ask("peek 0 a 0 job:x"), "OK 700 2")
+            self.assertEqual(asker.ask(f"commit {number} 100"), "OK committed 100")
+            self.assertEqual(asker.ask("give job:x"), "OK 1")
+
+    def test_hosts_together_serve_no_more_than_the_limit_when_estimates_hold(self):
+        """Two hosts hold until both are refused; what was not needed does not make them serve more than the limit."""
+        with Fleet(rule(name="all", burst=1000, share="debit"), period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):
+            wait_all_hear([a, b])
+            with Asker(("127.0.0.1", ask_port(a))) as here, Asker(("127.0.0.1", ask_port(b))) as there:
+                numbers = [here.ask("hold 600000 10 a").split()[1] for _ in range(50)]
+                wait_until(lambda: there.ask("peek 0 a") == "OK 500", "the peer has heard of the holds")
+                for number in numbers:
+                    self.assertEqual(here.ask(f"commit {number} 4"), "OK committed 4")
+                self.assertEqual(here.ask("peek 0 a"), "OK 800")
+                self.assertTrue(there.ask("take 801 a").startswith("NO "))
+
+
+class Places(SystemTest):
+    def test_all_places_of_a_killed_holder_are_free_at_once(self):
+        with AskDaemon(rule(name="jobs", burst=1e9, rate=1e9, in_flight=10_000)) as daemon, \
+                Asker(daemon.ask_path) as asker:
+            with holder(daemon.ask_path, "enter 1 job", 10_000) as process:
+                self.assertEqual(asker.ask("enter 1 job"), "NO busy - 0 jobs job")
+                process.send_signal(signal.SIGKILL)
+                began = time.monotonic()
+                wait_until(lambda: asker.ask("peek 1 job") == "OK 10000", "all places are free")
+                took = time.monotonic() - began
+            self.assertEqual(daemon.stats()["places"], 0)
+            report(f"10,000 places of a killed holder: free within {took * 1e3:.1f} ms")
+
+    def test_no_kill_leaks_a_place(self):
+        """Connections that end in the middle of whatever they do, by being closed as the kernel closes those of a killed
+        process."""
+        kills = 100 if SANITIZED else 1000
+        with AskDaemon(rule(name="jobs", burst=1e9, rate=1e9, in_flight=7)) as daemon, Asker(daemon.ask_path) as asker:
+            chance = random.Random(3)
+            for _ in range(kills):
+                with Asker(daemon.ask_path) as dying:
+                    lines = [f"{chance.choice(('enter 1', 'enter 1', 'give'))} job{chance.randrange(3)}"
+                             for _ in range(chance.randrange(1, 30))]
+                    dying.sock.sendall("\n".join(lines).encode())
+            wait_until(lambda: daemon.stats()["ask_connections"] == 1, "all others have gone")
+            self.assertEqual(daemon.stats()["places"], 0)
+            self.assertEqual(daemon.stats()["places_tags"], 0)
+            self.assertEqual(asker.ask("peek 1 job0 1 job1 1 job2"), "OK 7 7 7")
+            report(f"{kills} ends of holders: 0 places leaked, of {daemon.stats()['places_entered']} taken")
+
+    def test_a_query_waits_for_places_too_and_why_says_so(self):
+        with AskDaemon(rule(name="jobs", burst=100, in_flight=1)) as daemon, Asker(daemon.ask_path) as asker:
+            self.assertEqual(daemon.ask(["job", "job"]), ["OK", "OK"])
+            self.assertEqual(asker.ask("enter 1 job"), "OK 0")
+            self.assertEqual(daemon.ask(["job"]), ["NO"])
+            self.assertEqual(daemon.admin_json("show job")["verdict"], "NO")
+            self.assertIn("Of 1 places 1 are taken", "\n".join(daemon.admin_json("why job")["steps"]))
+            daemon.kill()
+            daemon.start()
+            self.assertEqual(daemon.ask(["job"]), ["OK"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,253 @@
+#include "hold/holds.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "share/debit/debits.h"
+#include "share/ways.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+
+constexpr Instant kNow = FromNanoseconds(5'000'000'000);
+constexpr const char* kRules = "[[rule]]\nname=\"all\"\nburst=1000\nrate=0.001\n";
+
+// A host with holds, which outlive the process that has them.
+struct Holding {
+  explicit Holding(const char* rules = kRules, std::size_t max = 8)
+      : host(rules), rules_(rules), max_(max), region_(HoldTable::RegionBytes(max) / sizeof(Line)) {
+    Open(1);
+  }
+
+  void Open(std::uint64_t fresh, std::byte boot = {}) {
+    holds.emplace([this](const Query& paid, Cost actual, Instant now) { host.limiter->Settle(paid, actual, now); },
+                  std::as_writable_bytes(std::span(region_)), max_, Boot(boot), fresh);
+  }
+  void Kill() {
+    host.Start(testing::Rules(rules_), kNow);
+    Open(77);
+  }
+
+  // Takes from the bucket what it holds.
+  HoldId Hold(const std::string& tag, Cost cost, Duration ttl = 1min, Holder* holder = nullptr) {
+    REQUIRE(host.Serves(tag, kNow, cost));
+    const Query paid{{tag, false}, cost};
+    return holds->Keep({&paid, 1}, holder, kNow + ttl);
+  }
+  HoldState Commit(HoldId id, Cost actual, Instant now = kNow) {
+    const HoldRecord* const record = holds->Commit(id, {&actual, 1}, now);
+    return record != nullptr ? record->state : HoldState::kNone;
+  }
+  HoldState Release(HoldId id, Instant now = kNow) {
+    const HoldRecord* const record = holds->Release(id, now);
+    return record != nullptr ? record->state : HoldState::kNone;
+  }
+  double Level(const std::string& tag) { return host.Level(tag, kNow); }
+
+  static std::array<std::byte, 16> Boot(std::byte first) {
+    std::array<std::byte, 16> id{};
+    id[0] = first;
+    return id;
+  }
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
+  Host host;
+  std::optional<Holds> holds;
+
+ private:
+  const char* rules_;
+  std::size_t max_;
+  std::vector<Line> region_;
+};
+
+TEST_CASE("hold: what was not used comes back, and what was used beyond it is charged") {
+  Holding h;
+  const HoldId less = h.Hold("a", 500), more = h.Hold("b", 500), none = h.Hold("c", 500);
+  CHECK(h.Level("a") == 500);
+  CHECK(h.Commit(less, 371) == HoldState::kCommitted);
+  CHECK(h.Commit(more, 1200) == HoldState::kCommitted);
+  CHECK(h.Release(none) == HoldState::kReleased);
+  CHECK(h.Level("a") == 629);
+  CHECK(h.Level("b") == -200);
+  CHECK(h.Level("c") == 1000);
+  CHECK(h.holds->counts().returned == 129 + 500);
+  CHECK(h.holds->counts().exceeded == 700);
+  CHECK(h.holds->counts().open == 0);
+}
+
+TEST_CASE("hold: debt has the floor that debts of peers have") {
+  Holding h("[[rule]]\nname=\"all\"\nburst=1000\nrate=0.001\nmax_debt=50\n");
+  CHECK(h.Commit(h.Hold("a", 1000), 0xffffffff) == HoldState::kCommitted);
+  CHECK(h.Level("a") == Approx(-50));
+}
+
+TEST_CASE("hold: an end without settlement gives everything back") {
+  Holding h;
+  Holder holder;
+  h.Hold("a", 10, 2s);
+  h.Hold("b", 20, 1s);
+  h.Hold("c", 30, 3s, &holder);
+  CHECK(h.holds->next() == kNow + 1s);
+  h.holds->Expire(kNow + 1s - 1ns);
+  CHECK(h.holds->counts().expired == 0);
+  h.holds->Expire(kNow + 1s);
+  CHECK(h.Level("b") == 1000);
+  CHECK(h.holds->next() == kNow + 2s);
+  h.holds->Leave(holder, kNow + 1s);
+  CHECK(h.Level("c") == 1000);
+  CHECK(h.Level("a") == 990);
+  h.holds->Expire(kNow + 2s);
+  CHECK(h.Level("a") == Approx(1000));
+  CHECK(h.holds->next() == Instant::max());
+}
+
+TEST_CASE("hold: whoever has to wake earlier is told") {
+  Holding h;
+  int woken = 0;
+  h.holds->OnEarlier([&] { ++woken; });
+  h.Hold("a", 1, 2s);
+  h.Hold("a", 1, 3s);
+  CHECK(woken == 1);
+  h.Hold("a", 1, 1s);
+  CHECK(woken == 2);
+}
+
+TEST_CASE("hold: settlements that come late or again change nothing and say what the first did") {
+  Holding h;
+  const HoldId a = h.Hold("a", 500, 1s);
+  CHECK(h.Commit(a, 100) == HoldState::kCommitted);
+  CHECK(h.Commit(a, 400) == HoldState::kCommitted);
+  CHECK(h.Release(a) == HoldState::kCommitted);
+  CHECK(h.holds->Commit(a, std::vector<Cost>{7}, kNow)->actual[0] == 100);
+  CHECK(h.Level("a") == 900);
+  const HoldId late = h.Hold("b", 500, 1s);
+  h.holds->Expire(kNow + 1s);
+  CHECK(h.Commit(late, 100, kNow + 2s) == HoldState::kExpired);
+  CHECK(h.Level("b") == 1000);
+  CHECK(h.Commit(a + (HoldId{1} << 40), 1) == HoldState::kNone);
+  CHECK(h.holds->counts().repeated == 4);
+  CHECK(h.holds->counts().unknown == 1);
+}
+
+TEST_CASE("hold: as many settlements are remembered as may be open, the latest ones") {
+  constexpr std::size_t kMax = 8;
+  Holding h(kRules, kMax);
+  std::vector<HoldId> ids;
+  for (std::size_t round = 0; round < 5 * kMax; ++round) {
+    ids.push_back(h.Hold("a", 1));
+    REQUIRE(h.Commit(ids.back(), 1) == HoldState::kCommitted);
+    for (std::size_t ago = 1; ago <= std::min(kMax, ids.size()); ++ago) {
+      REQUIRE(h.Commit(ids[ids.size() - ago], 9) == HoldState::kCommitted);
+    }
+  }
+  CHECK(h.Level("a") == 1000 - 5.0 * kMax);
+  CHECK(h.Commit(ids[0], 1) == HoldState::kNone);
+  std::vector<HoldId> open;
+  while (h.holds->room() > 0) open.push_back(h.Hold("b", 1));
+  CHECK(open.size() == kMax);
+  for (const HoldId id : open) CHECK(h.Release(id) == HoldState::kReleased);
+}
+
+TEST_CASE("hold: holds and what became of them outlive a kill, and a boot ends them") {
+  Holding h;
+  Holder holder;
+  const HoldId open = h.Hold("a", 100), ended = h.Hold("a", 100), bound = h.Hold("b", 100, 1min, &holder);
+  CHECK(h.Commit(ended, 30) == HoldState::kCommitted);
+  h.Kill();
+  CHECK(h.Level("a") == 870);
+  CHECK(h.holds->counts().open == 2);
+  CHECK(h.holds->next() == kNow + 1min);
+  CHECK(h.Commit(ended, 99) == HoldState::kCommitted);
+  h.holds->ReleaseBound(kNow);
+  CHECK(h.Level("b") == 1000);
+  CHECK(h.Release(bound) == HoldState::kReleased);
+  CHECK(h.Commit(open, 60) == HoldState::kCommitted);
+  CHECK(h.Level("a") == 910);
+  h.Open(5000, std::byte{1});
+  CHECK(h.Commit(open, 60) == HoldState::kNone);
+  CHECK(h.holds->room() == 8);
+}
+
+TEST_CASE("hold: a region full of anything is opened without harm") {
+  Prng prng(7);
+  for (int i = 0; i < 200; ++i) {
+    std::vector<std::uint64_t> region(HoldTable::RegionBytes(4) / 8);
+    { HoldTable(std::as_writable_bytes(std::span(region)), 4, {}, 1); }
+    for (std::size_t k = 64; k < region.size(); ++k) region[k] = prng.Below(3) == 0 ? prng.Below(8) : prng.Below(UINT64_MAX);
+    HoldTable table(std::as_writable_bytes(std::span(region)), 4, {}, 1);
+    std::size_t open = 0;
+    table.ForEachOpen([&](const HoldRecord& record) {
+      ++open;
+      record.ForEachTag([](std::size_t, const Tag& tag) { REQUIRE(tag.bytes.size() <= kTagBytesMax); });
+    });
+    REQUIRE(open == table.open());
+    REQUIRE(open <= 4);
+  }
+}
+
+// A ledger that never saw a hold table: what every tag should have left.
+TEST_CASE("hold: 100,000 commits, doubled and reordered over kills, charge nothing twice") {
+  constexpr std::size_t kHolds = 100'000, kOpenMax = 64;
+  Holding h("[[rule]]\nname=\"all\"\nburst=1e9\nrate=1000\nshare=\"local\"\n", kOpenMax);
+  Prng prng(11);
+  std::map<std::string, double> spent;
+  struct Commit {
+    HoldId id;
+    Cost actual;
+  };
+  std::vector<Commit> waiting;    // some of them sent already
+  std::size_t committed = 0;
+  for (std::size_t taken = 0; committed < kHolds;) {
+    if (taken < kHolds && h.holds->room() > 0 && prng.Below(2) == 0) {
+      const std::string tag(1, static_cast<char>('a' + prng.Below(7)));
+      const auto cost = static_cast<Cost>(prng.Below(100)), actual = static_cast<Cost>(prng.Below(150));
+      waiting.push_back({h.Hold(tag, cost), actual});
+      spent[tag] += actual;
+      ++taken;
+    } else if (!waiting.empty()) {
+      const std::size_t chosen = prng.Below(waiting.size());
+      const Commit commit = waiting[chosen];
+      waiting.erase(waiting.begin() + static_cast<std::ptrdiff_t>(chosen));
+      REQUIRE(h.Commit(commit.id, commit.actual) == HoldState::kCommitted);
+      ++committed;
+      for (std::size_t again = 1 + prng.Below(2); again > 0; --again) {
+        REQUIRE(h.Commit(commit.id, static_cast<Cost>(prng.Below(200))) == HoldState::kCommitted);
+      }
+    }
+    if (prng.Below(5000) == 0) h.Kill();
+  }
+  for (const auto& [tag, tokens] : spent) CHECK(h.Level(tag) == Approx(1e9 - tokens).epsilon(0).margin(0.01));
+}
+
+TEST_CASE("hold: peers do not hear of tokens that came back before a report") {
+  Holding h;
+  h.host.limiter->ways().Get<Debits>().ShareWith(3, 1s);
+  const HoldId a = h.Hold("a", 500), b = h.Hold("b", 100);
+  CHECK(h.Commit(a, 371) == HoldState::kCommitted);
+  CHECK(h.Commit(b, 150) == HoldState::kCommitted);
+  struct Taken final : SlotVisitor {
+    bool Visit(const Tag& tag, const Slot& slot, const Waste&) override {
+      hits[std::string(tag.bytes)] = slot.unreported.hits();
+      return true;
+    }
+    std::map<std::string, std::uint32_t> hits;
+  } taken;
+  while (h.host.limiter->table().TakeUnreported(100, taken)) continue;
+  CHECK(taken.hits == std::map<std::string, std::uint32_t>{{"a", 371}, {"b", 150}});
+}
+
+}    // namespace
+}    // namespace dthrottle
