@@ -11,7 +11,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import PATIENCE, ROOT, clean_environment, rule, wait_until
+from daemon import PATIENCE, ROOT, clean_environment, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_ask import AskDaemon, ask_port
 
@@ -60,8 +60,8 @@ def installed(*command, env):
         command, capture_output=True, env=clean_environment(**env), timeout=PATIENCE).returncode == 0
 
 
-class Framework:
-    """Mixed into a SystemTest. It says how a worker is started, and what shows that the framework is installed."""
+class Framework(SystemTest):
+    """It says how a worker is started, and what shows that the framework is installed."""
 
     env = {}
     shows = ()
@@ -77,6 +77,10 @@ class Framework:
 
     def worker(self, address, limit=3, deadline_s=30, on_failure="serve"):
         return Worker(self.command(address, limit, deadline_s, on_failure), self.env)
+
+
+class Claims:
+    """What holds for every framework."""
 
     def test_a_limit_holds_and_a_refusal_says_when_to_come_back(self):
         with AskDaemon(rule(name="limit", burst=3, rate="3/m")) as daemon, self.worker(unix(daemon)) as worker:
@@ -108,6 +112,8 @@ class Framework:
                 daemon.signal(signal.SIGCONT)
             wait_until(lambda: worker.request()[0] == 429, "it is asked again")
 
+
+class Crowd:
     def test_workers_on_two_hosts_serve_the_limit_and_no_more(self):
         shared = rule(name="limit", burst=LIMIT, rate=LIMIT / WINDOW_S, share="forecast")
         with Fleet(shared, hosts=HOSTS, ask={"tcp": "127.0.0.1:0"}) as hosts, contextlib.ExitStack() as stack:
@@ -142,15 +148,64 @@ def crowd(workers):
     return sum(served), time.monotonic() - begin
 
 
-class FlaskLimiter(Framework, SystemTest):
+class Limits(Framework):
+    """By the package limits."""
+
     env = {"PYTHONPATH": f"{ROOT}/src/integration/python"}
     python = os.environ.get("DTHROTTLE_PYTHON", "/usr/bin/python3")    # Debian's, which sees its packages
-    shows = (python, "-c", "import flask_limiter")
 
     def command(self, address, limit, deadline_s, on_failure):
         place = address.removeprefix("unix:").removeprefix("tcp:")
         uri = f"dthrottle://{place}?deadline={deadline_s}&on_failure={on_failure}"
-        return [self.python, APPS / "flask_app.py", uri, f"{limit}/minute"]
+        return [self.python, APPS / self.app, uri, f"{limit}/minute"]
+
+
+class FlaskLimiter(Limits, Claims, Crowd):
+    app = "flask_app.py"
+    shows = (Limits.python, "-c", "import flask_limiter")
+
+
+class Slowapi(Limits, Claims, Crowd):
+    """From PyPI: where DTHROTTLE_PYTHON finds it."""
+
+    app = "slowapi_app.py"
+    shows = (Limits.python, "-c", "import slowapi, fastapi.testclient")
+
+
+class Aio(Limits, Claims):
+    app = "aio_app.py"
+    shows = (Limits.python, "-c", "import limits.aio")
+
+
+STORAGE = """
+import sys, time, limits, dthrottle.limits
+from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter
+storage = storage_from_string(sys.argv[1])
+limiter, item = FixedWindowRateLimiter(storage), limits.parse("3/minute")
+print(storage.check())
+print([limiter.hit(item, "C") for _ in range(4)], limiter.test(item, "C"), limiter.test(item, "D"))
+reset, remaining = limiter.get_window_stats(item, "C")
+print(remaining, 0 < reset - time.time() <= 21)
+gone = storage_from_string("dthrottle:///nonexistent?on_failure=raise")
+print(gone.check())
+try:
+    FixedWindowRateLimiter(gone).hit(item, "C")
+except ConnectionError as error:
+    print("raised")
+"""
+
+
+class Storage(Limits):
+    """What the frameworks above do not show."""
+
+    shows = (Limits.python, "-c", "import limits")
+
+    def test_a_fixed_window_counts_and_a_failure_may_be_raised(self):
+        with AskDaemon(rule(name="limit", match="*/3/1/minute", burst=3, rate="3/m")) as daemon:
+            done = run(self.python, "-c", STORAGE, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
+        self.assertEqual(done.stdout.splitlines(), ["True", "[True, True, True, False] False True", "0 True", "False",
+                                                    "raised"], done.stderr)
 
 
 class Node(Framework):
@@ -162,22 +217,22 @@ class Node(Framework):
         return ["node", APPS / "node_app.js", self.app, address, str(limit), str(1000 * deadline_s), on_failure]
 
 
-class ExpressRateLimit(Node, SystemTest):
+class ExpressRateLimit(Node, Claims, Crowd):
     app = "express"
     shows = ("node", "-e", "require('express'); require('express-rate-limit')")
 
 
-class RateLimiterFlexible(Node, SystemTest):
+class RateLimiterFlexible(Node, Claims, Crowd):
     app = "flexible"
     shows = ("node", "-e", "require('rate-limiter-flexible')")
 
 
-class FastifyRateLimit(Node, SystemTest):
+class FastifyRateLimit(Node, Claims, Crowd):
     app = "fastify"
     shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")
 
 
-class RackAttack(Framework, SystemTest):
+class RackAttack(Framework, Claims, Crowd):
     shows = ("ruby", "-e", "require 'rack/attack'")
 
     def command(self, address, limit, deadline_s, on_failure):
