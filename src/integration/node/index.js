@@ -1,2 +1,5 @@
 'use strict'
-module.exports = { ...require('./throttle'), ...require('./stores') }
+const { Throttle } = require('./throttle')
+const { ExpressStore, fastifyStore } = require('./stores')
+
+module.exports = { Throttle, ExpressStore, fastifyStore }

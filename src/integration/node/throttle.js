@@ -15,7 +15,7 @@ const DEFAULTS = {
 // serving when nobody answers (or refusing, with failOpen: false), a pause after a failure that doubles with each further
 // one. Nothing rejects. An answer has `verdict`: "serve", "throttle" or, where nobody has decided, "timed out",
 // "unreachable", "bad answer", "backing off" or "bad question"; and `serve`, whether the client is to be served. That of a
-// question has more, see take().
+// question has more, see askQuestion.
 class Throttle {
   #options
   #query

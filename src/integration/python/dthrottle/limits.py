@@ -81,7 +81,7 @@ class _Questions:
     @staticmethod
     def _standing(answer, limit, expiry):
         """(when a request will be served, or all tokens are back; hits in the window), from a peek for one token."""
-        if answer.left and answer.left[0] == math.inf or not answer.left:
+        if not answer.left or answer.left[0] == math.inf:
             return math.ceil(time.time()), 0 if answer.serve else limit
         hits = max(0, limit - answer.left[0])
         return math.ceil(time.time() + (hits * expiry / limit if answer.serve else answer.wait)), hits
