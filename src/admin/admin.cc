@@ -40,6 +40,8 @@ constexpr Command kCommands[] = {
     {"show", "TAG", "the limit and the bucket of a tag, and when it will be served again", Show},
     {"why", "TAG", "how the next verdict on a tag comes about, step by step", Why},
     {"top", "[N]", "the N most throttled and most served tags of the last minute or two", Top},
+    {"refusals", "[N]", "a sample of what was refused lately: which tag, by which rule, through which front end",
+     RecentRefusals},
     {"rules", "", "rules in order, with what they served and throttled", Rules},
     {"peers", "", "the other hosts: where, heard how long ago, how old their news was, what was missed", Peers},
     {"shed", "[VALUE]", "what load shedding goes by and how much it refuses; VALUE reports what to go by", Shed},
@@ -99,6 +101,13 @@ void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply,
     return host.Reload([=](const ReloadOutcome& outcome) { reply(Finish(ReloadAnswer(outcome), as_json)); });
   }
   reply(Finish(ErrorAnswer(fmt::format("unknown command \"{}\"; try help", EscapeTag(name.substr(0, 64)))), as_json));
+}
+
+bool ChangesState(std::string_view line) {
+  if (line.starts_with("json ")) line.remove_prefix(5);
+  const std::string_view name = line.substr(0, line.find_first_of(" \r"));
+  const bool reports = name == "shed" && line.size() > name.size() + 1;
+  return reports || name == "forgive" || name == "reload" || name == "upgrade";
 }
 
 std::string CommandTooLong() {

@@ -48,6 +48,8 @@ class AdminHost {
   // Starts going over to the program at the daemon's path. `done` is called once, perhaps before this returns: with
   // that path just before it becomes that program, or with the reason why it does not.
   virtual void Upgrade(std::function<void(const Result<std::string>&)> done) = 0;
+  // Somebody has changed something: who, and what, as a line for the log if admin.audit wants it.
+  virtual void Audit(std::string_view /*text*/) const {}
 
  protected:
   ~AdminHost() = default;
@@ -61,6 +63,9 @@ using AdminReply = std::function<void(std::string)>;
 // Runs one command line, without its LF, and calls `reply` once with the whole answer, its empty line included; only
 // `reload` and `upgrade` may do so later.
 void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now);
+
+// Whether a command line changes anything, for the audit.
+bool ChangesState(std::string_view line);
 
 // The answer to a line that is too long to be one.
 std::string CommandTooLong();

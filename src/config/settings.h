@@ -62,6 +62,8 @@ struct Settings {
     std::vector<std::string> http_hosts;    // names that a request over TCP may ask for
     std::vector<std::string> http_fields;   // that a tag may name in braces
     std::uint32_t http_trusted_hops = 0;
+    bool http_forgives = false;
+    bool audit = false;
     std::string http_unix_path;
     std::uint32_t http_unix_mode = 0;
     std::uint32_t http_connections = 0;

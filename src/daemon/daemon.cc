@@ -53,8 +53,16 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
   orders_.emplace(&loop_, service_,
                   Orders::Takers{.stop = [this](int signal) { Stop(signal); },
-                                 .reload = [this] { running_->reloading->Ask([](const ReloadOutcome&) {}); },
-                                 .upgrade = [this] { running_->upgrade->Ask([](const Result<std::string>&) {}); },
+                                 .reload =
+                                     [this] {
+                                       running_->Audit("SIGHUP: reload");
+                                       running_->reloading->Ask([](const ReloadOutcome&) {});
+                                     },
+                                 .upgrade =
+                                     [this] {
+                                       running_->Audit("SIGUSR2: upgrade");
+                                       running_->upgrade->Ask([](const Result<std::string>&) {});
+                                     },
                                  .alive =
                                      [this] {
                                        bool all_alive = true;    // every loop has to turn, not only this one

@@ -1,5 +1,7 @@
 #include "io/stream_server.h"
 
+#include <fmt/format.h>
+
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,6 +19,16 @@ constexpr std::size_t kFullReadsPerFlush = 4;
 constexpr std::size_t kArenaBytesMin = 64 * 1024;
 
 }    // namespace
+
+std::string StreamServer::Connection::Peer() const {
+  int fd = -1;
+  ucred user{};
+  socklen_t size = sizeof user;
+  if (uv_fileno(&uv_.handle, &fd) != 0 || ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &size) != 0) {
+    return "somebody";
+  }
+  return fmt::format("user {}, process {}", user.uid, user.pid);
+}
 
 StreamServer::StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_timeout, AliveBy alive_by)
     : loop_(loop), sizes_(sizes), alive_by_(alive_by) {

@@ -79,6 +79,9 @@ class StreamServer {
 
     bool is_tcp() const { return uv_.handle.type == UV_TCP; }
 
+    // Says who is at the other end of a Unix socket: "user 1000, process 4711", or "somebody".
+    std::string Peer() const;
+
    protected:
     std::string unread_;    // rest(), unless the protocol keeps it elsewhere
 

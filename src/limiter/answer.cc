@@ -10,15 +10,19 @@ namespace dthrottle {
 
 // Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it
 // are on their way, and the directory lines of those behind them.
-void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane_number, Prng& prng,
+void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, LaneUse use, Prng& prng,
                      Instant now, std::span<Standing> standings) {
   DT_CHECK(verdicts.size() == queries.size() && (standings.empty() || standings.size() == queries.size()));
-  Lane& lane = core_->tally.lane(lane_number);
+  Lane& lane = core_->tally.lane(use.number);
   lane.Tick(queries.size(), now);
   const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
   core_->table->ForEach(queries.size(), false, tag_of, [&](std::size_t i, const Table::Probe& probe) {
     verdicts[i] = Decide(queries[i], probe, lane, prng, now, standings.empty() ? nullptr : &standings[i]);
     if (lane.Sampled()) lane.Sample(queries[i].tag, probe.hash, verdicts[i] == Verdict::kServe, prng, now);
+    if (verdicts[i] != Verdict::kServe && lane.refusals().Due(now)) [[unlikely]] {
+      const Table::Shard shard(*core_->table, probe.hash);
+      NoteRefusal(*core_, lane, use.front_end, queries[i], verdicts[i], now);
+    }
   });
 }
 

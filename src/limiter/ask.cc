@@ -32,10 +32,10 @@ struct Limiter::Named {
 };
 
 void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings,
-                  std::size_t lane_number, Prng& prng, Instant now) {
+                  LaneUse use, Prng& prng, Instant now) {
   const std::span<const Query> queries = questions.queries();
   DT_CHECK(outcomes.size() == questions.size() && standings.size() == queries.size());
-  Lane& lane = core_->tally.lane(lane_number);
+  Lane& lane = core_->tally.lane(use.number);
   lane.Tick(queries.size(), now);
   std::array<Named, Questions::kTagsMax> named;
   std::size_t n = 0, at = 0;
@@ -44,8 +44,13 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
     named[n++] = {&queries[i], probe, nullptr};
     const Questions::Question& question = questions[at];
     if (n < question.tags) return;
-    outcomes[at++] =
+    const Outcome outcome = outcomes[at++] =
         AskOne(question.verb, std::span(named).first(n), standings.subspan(question.first, n), lane, prng, now);
+    if (outcome.verdict != Verdict::kServe && question.verb != Verb::kPeek && lane.refusals().Due(now)) {
+      const Named& refusing = named[outcome.tag];
+      const Table::Shard shard(*core_->table, refusing.probe.hash);
+      NoteRefusal(*core_, lane, use.front_end, *refusing.query, outcome.verdict, now);
+    }
     n = 0;
   });
 }

@@ -49,6 +49,16 @@ struct Standing {
   bool limited() const { return shape.interval != 0; }
 };
 
+// Says who decides: a lane of the tally, and for people who look at refusals the front end, a constant.
+struct LaneUse {
+  // A lane alone is the query protocol's.
+  LaneUse(std::size_t lane_number, std::string_view asked_through = "query")
+      : number(lane_number), front_end(asked_through) {}
+
+  std::size_t number;
+  std::string_view front_end;
+};
+
 class Limiter final : private SlotPolicy {
  public:
   // Takes over or clears the table in `region` (see Table::Open), which must outlive the limiter. `boot_id` tells
@@ -59,15 +69,15 @@ class Limiter final : private SlotPolicy {
 
   // Decides queries in order, as if each came alone: verdicts[i] answers queries[i]. If `standings` is not empty,
   // standings[i] is what the query left. Any thread, each with its own lane and prng. REQUIRES: verdicts.size() ==
-  // queries.size(), standings.size() too or 0, lane < tally().lanes(), now never runs backwards in one thread.
-  void Answer(std::span<const Query> queries, std::span<Verdict> verdicts, std::size_t lane, Prng& prng, Instant now,
+  // queries.size(), standings.size() too or 0, a lane of tally(), now never runs backwards in one thread.
+  void Answer(std::span<const Query> queries, std::span<Verdict> verdicts, LaneUse lane, Prng& prng, Instant now,
               std::span<Standing> standings = {});
 
   // Decides questions in order, each all or nothing: every tag pays its cost, or none does. outcomes[i] answers
   // questions[i], and standings[i] is where the tag of questions.queries()[i] stands then. Any thread, as Answer.
   // REQUIRES: as Answer; every question names a tag; outcomes.size() == questions.size(), standings.size() ==
   // questions.queries().size().
-  void Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings, std::size_t lane,
+  void Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings, LaneUse lane,
            Prng& prng, Instant now);
 
   // Takes back places of the tag with this hash of table(), or takes some that a process before has let somebody take.

@@ -1,6 +1,7 @@
 // What a query's verdict is under its limit, and how it is counted. For the files that decide: answer.cc and ask.cc.
 #pragma once
 
+#include "limiter/limit_of.h"
 #include "limiter/limiter.h"
 #include "share/ways.h"
 #include "tally/lane.h"
@@ -15,6 +16,16 @@ inline Verdict Refuse(const Limit& limit, Verdict refusal, RuleCounters& counter
   }
   (refusal == Verdict::kShed ? counters.shed : counters.throttled).Add();
   return refusal;
+}
+
+// Keeps a refusal in the sample. REQUIRES: one is due; the caller has the tag's shard.
+inline void NoteRefusal(const LimiterCore& core, Lane& lane, std::string_view front_end, const Query& query,
+                        Verdict verdict, Instant now) {
+  const auto& rules = core.rules->rules();
+  const auto limit = LimitOf(*core.rules, query);
+  const std::size_t rule = limit.has_value() ? core.rules->limit(*limit).rule : rules.size();
+  lane.refusals().Add(query.tag, rule < rules.size() ? std::string_view(rules[rule].name) : "-", front_end,
+                      verdict == Verdict::kShed, now);
 }
 
 inline Verdict Serve(RuleCounters& counters) {

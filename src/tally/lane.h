@@ -1,5 +1,5 @@
-// What one query thread writes while it answers, and others read: counters and the sketch of frequent tags. Each thread
-// has a lane of its own, so threads share nothing but the table.
+// What one query thread writes while it answers, and others read: counters, the sketch of frequent tags, a sample of
+// refusals. Each thread has a lane of its own, so threads share nothing but the table.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "rule/rulebook.h"
+#include "tally/refusals.h"
 #include "tally/top_tags.h"
 
 namespace dthrottle {
@@ -48,6 +49,10 @@ class Lane {
   bool Sampled() { return --until_sample_ == 0; }
   void Sample(const Tag& tag, std::uint64_t hash, bool served, Prng& prng, Instant now);
 
+  // What was refused lately.
+  Refusals& refusals() { return refusals_; }
+  const Refusals& refusals() const { return refusals_; }    // any thread
+
  private:
   // The sketches see at most about kSamplesPerTick queries a tick, and each of these stands for the queries that were
   // passed over: a quiet host counts every query, a busy one a fair sample that costs almost nothing.
@@ -58,6 +63,7 @@ class Lane {
   std::array<RuleCounters, kCounters> counters_;
   mutable std::mutex top_mutex_;
   TopTags served_, throttled_;
+  Refusals refusals_;
   std::uint64_t until_sample_ = 1;
   std::uint64_t stride_ = 1;    // queries that one sample stands for; a power of two
   std::uint64_t queries_in_tick_ = 0;

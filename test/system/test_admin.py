@@ -1,6 +1,7 @@
 """The admin socket, as a person with netcat and a program with a socket meet it."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -10,10 +11,10 @@ import time
 import unittest
 
 from common import SystemTest
-from daemon import PATIENCE, SANITIZED, Daemon, override, receive_all, rule, wait_until
+from daemon import PATIENCE, SANITIZED, AskDaemon, Daemon, override, receive_all, rule, wait_until
 
-COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "rules", "peers", "shed", "capacity", "leases", "config",
-            "forgive", "reload", "upgrade")
+COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "refusals", "rules", "peers", "shed", "capacity", "leases",
+            "config", "forgive", "reload", "upgrade")
 COMMAND_BYTES_MAX = 64 * 1024
 
 
@@ -228,7 +229,7 @@ class Overviews(SystemTest):
         with Daemon(rule(), override("a tag")) as daemon:
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "metrics": str, "show C": dict, "why C": dict, "top": dict,
-                     "top 5": dict, "rules": list, "peers": list, "shed": dict, "capacity": dict, "leases": dict,
+                     "top 5": dict, "refusals": list, "rules": list, "peers": list, "shed": dict, "capacity": dict, "leases": dict,
                      "config": str, "forgive C": dict, "reload": dict, "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS))
             for command, kind in types.items():
@@ -249,6 +250,36 @@ class Overviews(SystemTest):
             text = dict(line.split() for line in daemon.admin("stats").splitlines())
             self.assertEqual({key: int(text[key]) for key in expected}, expected)
             self.assertEqual(set(text), set(stats))
+
+    def test_refusals_say_which_tag_by_which_rule_through_which_front_end_and_when(self):
+        limits = (rule(name="login", match="login:*", burst=1, rate=0.001), rule(name="rest", burst=1000))
+        with AskDaemon(*limits) as daemon:
+            self.assertEqual(daemon.admin_json("refusals"), [])
+            daemon.ask(["login:a"] * 3 + ["b"] * 3)
+
+            def refusals():
+                with socket.socket(socket.AF_UNIX) as sock:
+                    sock.connect(daemon.ask_path)
+                    sock.sendall(b"take 1 b 1 login:" + b"x" * 120 + b"\n" * 1)
+                    sock.recv(4096)
+                rows = daemon.admin_json("refusals 2")
+                return rows if len(rows) == 2 else None
+            newest, first = wait_until(refusals, "a question has been refused after the pause between two")
+            self.assertEqual({key: first[key] for key in ("rule", "why", "front_end", "tag")},
+                             {"rule": "login", "why": "limit", "front_end": "query", "tag": "login:a"})
+            self.assertEqual((newest["front_end"], newest["tag"]), ("ask", "login:" + 90 * "x" + "..."))
+            self.assertTrue(0 <= newest["s_ago"] <= first["s_ago"] < PATIENCE)
+            self.assertIn("error", daemon.admin_json("refusals 65"))
+
+    def test_the_audit_names_who_changed_what_and_nothing_else(self):
+        for audits in (True, False):
+            with self.subTest(audits), Daemon(rule(burst=1), admin={"audit": audits}) as daemon:
+                for command in ("stats", "show C", "shed", "forgive C\\x0a", "json reload"):
+                    daemon.admin(command)
+                daemon.hang_up()
+                said = re.findall(r"audit: (.*)", daemon.log)
+                who = rf"user {os.getuid()}, process {os.getpid()}: "
+                self.assertEqual(said, [who + r"forgive C\\x0a", who + "json reload", "SIGHUP: reload"] if audits else [])
 
     def test_top_names_the_most_throttled_and_the_most_served(self):
         with Daemon(rule(burst=10)) as daemon:

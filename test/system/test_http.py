@@ -252,7 +252,7 @@ class Looking(SystemTest):
             policy = headers["Content-Security-Policy"]
             self.assertTrue(policy.startswith("default-src 'none'; script-src 'sha256-"), policy)
             self.assertNotIn("unsafe", policy)
-            self.assertEqual(re.findall(r'(?:src|href)="(?!data:)[^"]*"|url\((?!data:)', body.decode()), [])
+            self.assertEqual(re.findall(r'(?:src|href)="(?!data:|#)[^"]*"|url\((?!data:)', body.decode()), [])
 
     def test_health_is_ok_until_the_daemon_leaves(self):
         with HttpDaemon(rule(burst=10)) as daemon, daemon.session() as session, daemon.connect() as stuck:
@@ -302,6 +302,21 @@ class Protocol(SystemTest):
                 status = daemon.get("/check?tag=ip:{x-forwarded-for}:{x-tenant}", **fields)[0]
                 self.assertEqual(status, 429 if forged else 200)
             self.assertEqual(daemon.admin_json("show ip:192.0.2.7:{x-tenant}")["verdict"], "NO")
+
+    def test_a_tag_is_forgiven_by_post_where_that_is_allowed_and_not_for_another_site(self):
+        with HttpDaemon(rule(burst=1, rate=0.001), admin={"http_forgives": True, "audit": True}) as daemon:
+            daemon.ask(["a b"] * 2)
+            self.assertEqual(daemon.get("/forgive?tag=a+b")[0], 405)
+            for fields in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+                self.assertEqual(daemon.get("/forgive?tag=a+b", method="POST", **fields)[0], 400)
+            self.assertEqual(daemon.get("/forgive", method="POST")[0], 400)
+            self.assertEqual(daemon.ask(["a b"]), ["NO"])
+            status, _, body = daemon.get("/forgive?tag=a+b", method="POST", Origin=f"http://127.0.0.1:{daemon.http_port}",
+                                         Host=f"127.0.0.1:{daemon.http_port}")
+            self.assertEqual((status, json.loads(body)["forgiven"]), (200, True))
+            self.assertIn("audit: HTTP: forgive a b", daemon.log)
+            self.assertEqual(daemon.ask(["a b"]), ["OK"])
+            self.assertIn("burst 1", daemon.get("/why?tag=a+b")[2].decode())
 
     def test_unknown_paths_are_not_found(self):
         with HttpDaemon(rule()) as daemon:

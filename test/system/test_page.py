@@ -20,12 +20,12 @@ CELLS = """[...document.querySelectorAll("#%s tbody tr")].map((row) => [...row.c
 
 
 @contextlib.contextmanager
-def stub(page, policy, live):
-    """The page with other news than a daemon's: live() is what /live answers."""
+def stub(page, policy, live, past=None):
+    """The page with other news than a daemon's: live() is what /live answers, `past` what /history does."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             is_page = self.path == "/"
-            body = page if is_page else json.dumps(live()).encode()
+            body = page if is_page else json.dumps(past if self.path == "/history" else live()).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/html; charset=utf-8" if is_page else "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -64,7 +64,7 @@ class LivePage(SystemTest):
         """No error, no dialog, no element that came from text, and no request to anybody else."""
         page.look()
         self.assertEqual(page.complaints, [])
-        self.assertEqual(set(page.requests) - {f"{origin}/", f"{origin}/live"}, set())
+        self.assertEqual(set(page.requests) - {f"{origin}/", f"{origin}/live", f"{origin}/history"}, set())
         self.assertGreater(page.requests.count(f"{origin}/live"), 0)
         counts = page.run('["script", "img", "b", "iframe", "[onload]", "[onerror]", "[onmouseover]", "[style]"]'
                           '.map((what) => document.querySelectorAll(what).length)')
@@ -116,7 +116,7 @@ class LivePage(SystemTest):
             rows = page.run(CELLS % "rules")
             self.assertEqual([row[:1] + row[5:6] for row in rows],
                              [["strict", "enforce"], ["try", "shadow"], ["wide", "enforce"]])
-            self.assertEqual([page.run(CELLS % "top-throttled")[0][0], page.run(CELLS % "peers")[0][:2]],
+            self.assertEqual([page.run(CELLS % "top-throttled")[0][0], page.run(CELLS % "peers")[1][:2]],
                              ["s", ["tcp://127.0.0.1:9", "connecting"]])
             self.assertRegex(page.run('document.getElementById("table-about").textContent'), "^(< )?[0-9.]+ % of 4 MiB used$")
             self.assertTrue(page.run('document.getElementById("shed").hidden'))
@@ -145,11 +145,12 @@ class LivePage(SystemTest):
         live["stats"]["uptime"] = 0
         with stub(page_text, headers["Content-Security-Policy"], lambda: live) as origin:
             page = self.open(origin)
-            rows = page.run(CELLS % "peers")
+            own, *rows = page.run(CELLS % "peers")
+            self.assertEqual(own[1], "up")
             self.assertEqual(rows, [
-                [f"{HOSTILE[0]}tcp://10.0.0.2:7314", "up", "0.4 s ago", "1.25 s", "99", "7", "1", "1 %", HOSTILE[1],
-                 ""],
-                ["tcp://10.0.0.2:7314", "<b>", "never", "–", "99", "7", "1", "1 %", HOSTILE[1], HOSTILE[1]]])
+                [f"{HOSTILE[0]}tcp://10.0.0.2:7314", "up", "0.4 s ago", "1.25 s", "0.1.0", "99", "7", "1", "1 %",
+                 HOSTILE[1], ""],
+                ["tcp://10.0.0.2:7314", "<b>", "never", "–", "0.1.0", "99", "7", "1", "1 %", HOSTILE[1], HOSTILE[1]]])
             self.assertEqual(page.run(CELLS % "capacity-tags"),
                              [[HOSTILE[0], HOSTILE[1], "400/s", "1,000/s", "200/s", "50 %", "-0.25", "10.5", "20",
                                "390/s"],
@@ -215,6 +216,71 @@ class LivePage(SystemTest):
             self.assertEqual(second[4:], ["7", "–", "–"])
             self.assertEqual(page.run(CELLS % "accuracy-tags"), [[HOSTILE[0], "–", "5", "2", "7"]])
             self.assertEqual((page.complaints, page.run('document.querySelectorAll("script").length')), ([], 1))
+
+    def test_it_has_a_quarter_of_an_hour_of_past_when_it_is_opened_and_64_hosts_fit_on_it(self):
+        with HttpDaemon(rule(name="r", burst=1)) as daemon:
+            live = daemon.get_json("/live")
+            _, headers, page_text = daemon.get("/")
+        n = 180
+        past = {"step_s": 5, "last_s_ago": 1, "served": [500] * n, "throttled": [50] * n, "shadowed": [0] * n, "shed": [0] * n,
+                "latency_us": [20] * (n - 1) + [None], "lag_us": [2000] * n, "cpu_permille": [125] * n,
+                "memory_kib": [2048] * n, "rules": [{"rule": "r", "served": [9] * n, "throttled": [None] + [1] * (n - 1)}]}
+        peer = {"address": "tcp://10.0.0.2:7314", "state": "up", "heard_s_ago": 200, "age_s": 0.1, "reports": 1, "missed": 0,
+                "lost": 0, "lost_hits": 0, "cut": None, "version": "0.1.0", "note": None}
+        live.update(host="web-1", peers=[{**peer, "name": f"web-{i}"} for i in range(2, 65)])
+        live["peers"].append({**peer, "name": "web-1", "state": "self"})
+        with stub(page_text, headers["Content-Security-Policy"], lambda: live, past) as origin:
+            page = self.open(origin, width=390)
+            page.wait('document.querySelectorAll("#chart polygon").length > 0', "the chart is there")
+            points = page.run('document.querySelector("#chart polygon").points.numberOfItems')
+            self.assertGreaterEqual(points, 2 * n)
+            self.assertEqual(page.run('document.getElementById("chart-about").textContent'), "the last 15 min")
+            labels = page.run('[...document.querySelectorAll("#loads [role=img]")].map((e) => e.getAttribute("aria-label"))')
+            self.assertEqual([label.split(",")[-2:] for label in labels],
+                             [[" now 20 µs", " at most 20 µs"], [" now 2 ms", " at most 2 ms"],
+                              [" now 12.5 %", " at most 12.5 %"], [" now 2 MiB", " at most 2 MiB"]])
+            self.assertEqual(page.run('document.querySelectorAll("#rules .spark polyline").length'), 2)
+            hosts = page.run(CELLS % "peers")
+            self.assertEqual(len(hosts), 64)
+            self.assertEqual(hosts[1][2], "3 min ago")
+            self.assertEqual(page.run("document.title"), "web-1")
+            cut = """[...document.querySelectorAll("main *")].filter((e) => e.getBoundingClientRect().right > innerWidth + 1 ||
+                (getComputedStyle(e).overflowX === "auto" && e.scrollWidth > e.clientWidth + 1)).length"""
+            self.assertEqual(page.run(cut), 0)
+            self.assert_harmless(page, origin)
+
+    def test_a_tag_says_why_by_keyboard_and_is_forgiven_where_that_is_allowed(self):
+        for allowed in (True, False):
+            with self.subTest(allowed), HttpDaemon(rule(burst=1, rate=0.001), admin={"http_forgives": allowed}) as daemon:
+                tag = b"a\\x41 \xff<b>"
+                daemon.ask([tag] * 5)
+                page = self.open(self.origin(daemon))
+                page.wait('document.querySelector("#top-throttled [data-tag]") !== null', "the tag is there")
+                page.run('document.querySelector("#top-throttled [data-tag]").focus()')
+                before = page.run('document.getElementById("top-throttled").textContent')
+                daemon.ask([tag] * 5)
+                page.wait(f'document.getElementById("top-throttled").textContent !== {json.dumps(before)}', "it is shown anew")
+                self.assertEqual(page.run("document.activeElement.dataset.tag"), "a\\\\x41 \\xff<b>")    # the focus is kept
+                for kind in ("rawKeyDown", "char", "keyUp"):
+                    page.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r",
+                              windowsVirtualKeyCode=13)
+                page.wait('document.getElementById("why-lines").textContent.includes("burst 1")', "it says why")
+                self.assertEqual(page.run('document.getElementById("forgive").hidden'), not allowed)
+                if allowed:
+                    page.run('document.getElementById("forgive").click()')
+                    page.wait('document.getElementById("why-lines").textContent.includes("forgiven: true")', "it is forgiven")
+                    self.assertEqual(daemon.ask([tag]), ["OK"])
+                else:
+                    self.assertEqual(daemon.get("/forgive?tag=a", method="POST")[0], 404)
+
+    def test_only_rows_that_are_searched_for_are_shown(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            daemon.ask(["alice"] * 5 + ["bob"] * 5)
+            page = self.open(self.origin(daemon))
+            shown = '[...document.querySelectorAll("#top-throttled tbody tr")].filter((r) => !r.hidden).length'
+            page.wait(f"{shown} === 2", "both are there")
+            page.run('const f = document.getElementById("filter"); f.value = "ALI"; f.dispatchEvent(new Event("input"))')
+            self.assertEqual(page.run(shown), 1)
 
     def test_a_lost_connection_is_told_and_mends(self):
         # A port that no outgoing connection takes while the daemon is away.

@@ -153,6 +153,35 @@ TEST_CASE("auth has no other answers than nginx understands") {
   CHECK(daemon.Get("/auth?tag=%").status == 400);
 }
 
+TEST_CASE("the history has a point every five seconds, of a quarter of an hour at most") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=2\nrate=0.001\n");
+  const auto past = [&](Instant now) { return Json::parse(daemon.Get("/history", now).body); };
+  Instant now = kNow;
+  daemon.service.Tick(now);
+  CHECK(past(now)["served"].empty());    // it knows where counts stand, and nothing else
+  for (int i = 0; i < 3; ++i) daemon.Get("/check?tag=C", now);
+  daemon.service.Tick(now += std::chrono::seconds(4));
+  CHECK(past(now)["served"].empty());
+  daemon.service.Tick(now += std::chrono::seconds(1));
+  const auto first = past(now + std::chrono::seconds(2));
+  CHECK(first["served"] == Json({2}));
+  CHECK(first["throttled"] == Json({1}));
+  CHECK(first["latency_us"] == Json({nullptr}));
+  CHECK(first["last_s_ago"] == 2);
+  CHECK(first["rules"] == Json::parse(R"([{"rule":"r","served":[2],"throttled":[1]}])"));
+  for (int i = 0; i < 200; ++i) daemon.service.Tick(now += std::chrono::seconds(5));
+  CHECK(past(now)["served"].size() == History::kPoints);
+  CHECK(past(now)["served"] == Json(std::vector<int>(History::kPoints, 0)));
+}
+
+TEST_CASE("all who look within half a second see the same, and a new look is made after it") {
+  FakeDaemon daemon("[[rule]]\nburst=9\nrate=1\n");
+  const std::string seen = daemon.Get("/live").body;
+  daemon.Get("/check?tag=C");
+  CHECK(daemon.Get("/live", kNow + std::chrono::milliseconds(499)).body == seen);
+  CHECK(daemon.Get("/live", kNow + std::chrono::milliseconds(500)).body != seen);
+}
+
 TEST_CASE("what is wrong with a request spends nothing") {
   FakeDaemon daemon("[[rule]]\nburst=1\nrate=1\n");
   HttpRequest request;

@@ -28,6 +28,7 @@ Json Show(const Context&);
 Json Why(const Context&);
 Json ForgiveTag(const Context&);
 Json Top(const Context&);
+Json RecentRefusals(const Context&);
 Json Rules(const Context&);
 Json Peers(const Context&);
 Json Shed(const Context&);

@@ -44,6 +44,12 @@ Section AdminSection() {
                              "How many proxies add to *X-Forwarded-For* on the way to this host. The field stands for "
                              "the address that the first of them added; what stands before it is the client's own "
                              "word.")),
+          Reloads(Flag<S>("http_forgives", "false", MEMBER(S, admin.http_forgives),
+                          "Whether POST /forgive forgives a tag, as the page then offers, at the TCP address for every "
+                          "user of this host and at the Unix socket for those whom its mode lets in.")),
+          Reloads(Flag<S>("audit", "false", MEMBER(S, admin.audit),
+                          "Whether a line of the log says who changed something, and what: forgive, reload, upgrade, "
+                          "and shed with a value, by the user and process at the other end of the socket.")),
           SocketPath<S>("http_unix", "\"\"", MEMBER(S, admin.http_unix_path),
                         "A Unix stream socket that answers HTTP, for a web server in front."),
           FileMode<S>("http_unix_mode", "\"0660\"", MEMBER(S, admin.http_unix_mode),

@@ -1,8 +1,11 @@
 #include "frontend/admin/server.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "admin/escape.h"
 #include "io/clock.h"
 
 namespace dthrottle {
@@ -42,6 +45,7 @@ void AdminServer::Answer() {
       Write(*connection, CommandTooLong());
       continue;
     }
+    if (ChangesState(line)) host_.Audit(fmt::format("{}: {}", connection->Peer(), EscapeTag(line)));
     RunCommand(
         line, host_,
         [this, weak = std::weak_ptr(connection->here)](const std::string& text) {

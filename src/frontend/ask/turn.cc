@@ -131,7 +131,7 @@ void AskTurn::AppendOutcome(const Line& line) {
   if (!std::exchange(batch.asked, true)) {
     outcomes_.assign(batch.questions.size(), Outcome());
     standings_.assign(batch.questions.queries().size(), Standing());
-    limiter_.Ask(batch.questions, outcomes_, standings_, lane_, prng_, now_);
+    limiter_.Ask(batch.questions, outcomes_, standings_, {lane_, "ask"}, prng_, now_);
   }
   if (outcomes_[line.question].verdict != Verdict::kServe) return AppendRefused(line);
   out_ += "OK";

@@ -66,7 +66,7 @@ void HttpService::DecideRun(std::span<const Asked> run, Instant now) {
   }
   verdicts_.assign(run.size(), Verdict::kServe);
   standings_.assign(run.size(), Standing());
-  limiter.Answer(queries_, verdicts_, 0, prng_, now, standings_);
+  limiter.Answer(queries_, verdicts_, {0, "http"}, prng_, now, standings_);
   for (std::size_t i = 0; i < run.size(); ++i) {
     replies_.push_back(Render(Describe(queries_[i], verdicts_[i], standings_[i], now), run[i].form));
   }

@@ -17,9 +17,11 @@ class HttpFrontEnd final : public StreamFrontEnd<HttpServer> {
   void Count(ProcessCounts& counts) const override;
   void Stop() override { server_->Stop(); }
   bool drains_last() const override { return true; }    // /healthz says that the daemon leaves
+  void Close() override;
 
  private:
   FrontEndHost& host_;
+  uv_timer_t timer_;    // for the history
 };
 
 }    // namespace dthrottle

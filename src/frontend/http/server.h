@@ -23,6 +23,9 @@ class HttpServer final : public StreamServer {
   // From now on a connection ends with its next answer, and /healthz says why.
   void Stop();
 
+  // To be called once a second or so.
+  void Tick(Instant now) { service_.Tick(now); }
+
   HttpCounts Counts() const;
 
  private:

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "admin/escape.h"
 #include "admin/metrics.h"
 #include "base/check.h"
 #include "frontend/http/page.h"
@@ -19,6 +20,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kText = "text/plain; charset=utf-8";
 constexpr std::string_view kJson = "application/json";
+constexpr Duration kLiveKept = std::chrono::milliseconds(500);
 constexpr std::ptrdiff_t kParametersMax = 64;    // of a target; none that is understood has more than a few
 
 HttpReply Reply(unsigned status, std::string_view content_type, std::string body) {
@@ -86,13 +88,16 @@ struct HttpService::Route {
   std::string_view path;
   View view = nullptr;                      // null: it decides
   Form form = HttpService::Form::kCheck;    // then
+  bool changes = false;                     // it is posted
 };
 
 const HttpService::Route HttpService::kRoutes[] = {
     {"/check", nullptr, Form::kCheck},   {"/auth", nullptr, Form::kAuth},    {"/", &HttpService::Page},
     {"/metrics", &HttpService::Metrics}, {"/healthz", &HttpService::Health}, {"/top", &HttpService::Top},
     {"/peers", &HttpService::Peers},     {"/rules", &HttpService::Rules},    {"/stats", &HttpService::Stats},
-    {"/live", &HttpService::Live},
+    {"/live", &HttpService::Live},       {"/history", &HttpService::PastPoints},
+    {"/refusals", &HttpService::Refusals}, {"/why", &HttpService::Why},
+    {"/forgive", &HttpService::Forgive, Form::kCheck, true},
 };
 
 namespace {
@@ -139,27 +144,34 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   const auto route =
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == target->path; });
   if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
-  if (route->view != nullptr) {
-    if (request.method != "GET" && request.method != "HEAD") {
-      Asked refused = refuse(405, "only GET and HEAD are understood here");
-      refused.reply->fields = "Allow: GET, HEAD\r\n";
-      return refused;
+  const bool looks = route->view != nullptr && !route->changes;
+  if (looks && request.method != "GET" && request.method != "HEAD") {
+    Asked refused = refuse(405, "only GET and HEAD are understood here");
+    refused.reply->fields = "Allow: GET, HEAD\r\n";
+    return refused;
+  }
+  if (route->changes && request.method != "POST") {
+    Asked refused = refuse(405, "only POST is understood here");
+    refused.reply->fields = "Allow: POST\r\n";
+    return refused;
+  }
+  if (route->changes && !host_.settings().admin.http_forgives) return refuse(404, "set admin.http_forgives");
+  if (!looks && request.through_tcp) {
+    const bool from_elsewhere =
+        !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
+    if (route->view == nullptr && !host_.settings().admin.http_decides) {
+      return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
     }
-    Asked asked;
-    asked.view = route->view;
-    asked.target = std::move(*target);
-    return asked;
+    if (from_elsewhere || IsForeign(request.origin, host)) {
+      ++misdirected_;
+      return refuse(400, "a browser may not ask on behalf of another site");
+    }
   }
-  if (request.through_tcp && !host_.settings().admin.http_decides) {
-    return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
-  }
-  const bool from_elsewhere =
-      !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
-  if (request.through_tcp && (from_elsewhere || IsForeign(request.origin, host))) {
-    ++misdirected_;
-    return refuse(400, "a browser may not ask on behalf of another site");
-  }
-  return UnderstandQuestion(request, *target, route->form);
+  if (route->view == nullptr) return UnderstandQuestion(request, *target, route->form);
+  Asked asked;
+  asked.view = route->view;
+  asked.target = std::move(*target);
+  return asked;
 }
 
 HttpService::Asked HttpService::UnderstandQuestion(const HttpRequest& request, const HttpTarget& target, Form form) {
@@ -248,13 +260,49 @@ HttpReply HttpService::Stats(const HttpTarget&, Instant now) {
   return Reply(200, kJson, Ask("stats", now) + "\n");
 }
 
-// All that the page shows, in one answer. A command that there is not says {"error":...} in its place.
+// All that the page shows, in one answer, which ten browsers share: making one takes as long as hundreds of decisions.
+// A command that there is not says {"error":...} in its place.
 HttpReply HttpService::Live(const HttpTarget&, Instant now) {
-  std::string body;
-  for (const std::string_view command : {"stats", "rules", "top", "peers", "shed", "capacity", "leases"}) {
-    body += fmt::format("{}\"{}\":{}", body.empty() ? '{' : ',', command, Ask(command, now));
+  if (live_.empty() || now - live_at_ >= kLiveKept) {
+    live_ = fmt::format("{{\"host\":{},\"forgives\":{}", Json(own_name_).dump(),
+                        host_.settings().admin.http_forgives);
+    for (const std::string_view command :
+         {"stats", "rules", "top", "peers", "shed", "capacity", "leases", "refusals"}) {
+      live_ += fmt::format(",\"{}\":{}", command, Ask(command, now));
+    }
+    live_ += "}\n";
+    live_at_ = now;
   }
-  return Reply(200, kJson, body + "}\n");
+  return Reply(200, kJson, live_);
+}
+
+HttpReply HttpService::Refusals(const HttpTarget&, Instant now) {
+  return Reply(200, kJson, Ask("refusals", now) + "\n");
+}
+
+HttpReply HttpService::PastPoints(const HttpTarget&, Instant now) {
+  return Reply(200, kJson, history_.Render(now));
+}
+
+HttpReply HttpService::AboutTag(std::string_view command, const HttpTarget& target, Instant now) {
+  const std::string* const tag = target.Find("tag");
+  if (tag == nullptr) return HttpProblem(400, "the parameter tag is missing");
+  return Reply(200, kJson, Ask(fmt::format("{} {}", command, EscapeTag(*tag)), now) + "\n");
+}
+
+HttpReply HttpService::Why(const HttpTarget& target, Instant now) {
+  return AboutTag("why", target, now);
+}
+
+HttpReply HttpService::Forgive(const HttpTarget& target, Instant now) {
+  const std::string* const tag = target.Find("tag");
+  if (tag != nullptr) host_.Audit(fmt::format("HTTP: forgive {}", EscapeTag(*tag)));
+  live_.clear();
+  return AboutTag("forgive", target, now);
+}
+
+void HttpService::Tick(Instant now) {
+  if (history_.Due(now)) history_.Take(TakeSnapshot(host_.limiter(), host_.Counts()), host_.limiter(), now);
 }
 
 }    // namespace dthrottle

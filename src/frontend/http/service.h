@@ -19,6 +19,7 @@
 
 #include "admin/admin.h"
 #include "base/prng.h"
+#include "frontend/http/history.h"
 #include "frontend/http/reader.h"
 #include "frontend/http/target.h"
 #include "limiter/limiter.h"
@@ -48,6 +49,9 @@ class HttpService {
 
   // The replies to what was taken since the last call, in order; they stay until the next call of anything here.
   std::span<const HttpReply> Answer(Instant now);
+
+  // Takes a point of the history if one is due. To be called once a second or so.
+  void Tick(Instant now);
 
   // From now on /healthz says that the daemon is leaving.
   void Stop() { stopping_ = true; }
@@ -92,6 +96,11 @@ class HttpService {
   HttpReply Rules(const HttpTarget&, Instant now);
   HttpReply Stats(const HttpTarget&, Instant now);
   HttpReply Live(const HttpTarget&, Instant now);
+  HttpReply Refusals(const HttpTarget& target, Instant now);
+  HttpReply Why(const HttpTarget& target, Instant now);
+  HttpReply Forgive(const HttpTarget& target, Instant now);
+  HttpReply PastPoints(const HttpTarget&, Instant now);
+  HttpReply AboutTag(std::string_view command, const HttpTarget& target, Instant now);
   std::string Ask(std::string_view command, Instant now);
 
   AdminHost& host_;
@@ -99,6 +108,10 @@ class HttpService {
   const std::string own_name_;
   bool stopping_ = false;
   std::uint64_t misdirected_ = 0, over_long_ = 0;
+
+  History history_;
+  std::string live_;    // what /live says, for all who look within kLiveKept
+  Instant live_at_{};
 
   std::vector<Asked> asked_;
   std::vector<HttpReply> replies_;

@@ -178,7 +178,7 @@ void RespTurn::DecideByRules(Instant now) {
   for (std::size_t i = 0; i < requests_.size();) {
     std::size_t n = 0;
     while (i + n < requests_.size() && requests_[i + n].quantity >= 0) ++n;
-    limiter_.Answer(std::span(queries_).subspan(i, n), std::span(verdicts_).subspan(i, n), lane_, prng_, now,
+    limiter_.Answer(std::span(queries_).subspan(i, n), std::span(verdicts_).subspan(i, n), {lane_, "resp"}, prng_, now,
                     std::span(standings_).subspan(i, n));
     i += n;
     if (i == requests_.size()) return;
