@@ -209,6 +209,9 @@ class Views(SystemTest):
     def setUp(self):
         self.dashboard = json.loads(DASHBOARD.read_text())
 
+    def alerts(self, key):
+        return re.findall(rf"^ +{key}: (.*)$", ALERTS.read_text(), re.M)
+
     def expressions(self):
         return [target["expr"] for panel in self.dashboard["panels"] for target in panel["targets"]]
 
@@ -222,6 +225,27 @@ class Views(SystemTest):
         used = set(NAME.findall(ALERTS.read_text()))
         self.assertGreater(len(used), 5)
         self.assertEqual(used - known, set())
+
+    def test_every_expression_is_about_one_job_alone(self):
+        selectors = {"the dashboard": (re.findall(rf"({NAME.pattern})(\{{[^}}]*\}})?", "\n".join(self.expressions())), 'job="$job"'),
+                     "an alert": (re.findall(rf"({NAME.pattern})(\{{[^}}]*\}})?", "\n".join(self.alerts("expr"))),
+                                  'job="dthrottled"')}
+        for where, (found, job) in selectors.items():
+            self.assertGreater(len(found), 20)
+            self.assertEqual([name for name, labels in found if job not in labels], [], where)
+
+    def test_an_alert_about_a_peer_names_it(self):
+        for expression, summary in zip(self.alerts("expr"), self.alerts("summary")):
+            if re.search(r"dthrottled_peer_(up|lost|lost_hits|cut|hits_disbelieved)(_total)?\b", expression):
+                self.assertIn("{{ $labels.peer }}", summary)
+
+    def test_what_matters_for_leases_shedding_capacity_and_redis_has_a_panel_and_an_alert(self):
+        panels, alerts = "\n".join(self.expressions()), "\n".join(self.alerts("expr"))
+        for counter in ("lease_shortfalls", "lease_full", "lease_parent_failures", "shed_failures", "shed_expired",
+                        "capacity_fenced", "capacity_overdrawn", "capacity_other_settings", "capacity_tags_refused",
+                        "resp_evicted", "resp_protocol_errors"):
+            self.assertIn(f"dthrottled_{counter}_total", panels)
+            self.assertIn(f"dthrottled_{counter}_total", alerts)
 
     def test_the_dashboard_has_the_form_that_grafana_imports(self):
         for key, kind in (("uid", str), ("title", str), ("schemaVersion", int), ("panels", list), ("time", dict)):
