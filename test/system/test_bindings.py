@@ -5,6 +5,7 @@ import concurrent.futures
 import contextlib
 import shutil
 import signal
+import socket
 import threading
 import time
 import unittest
@@ -76,6 +77,33 @@ class UnderLoad:
                f"{1000 * times[-1]:.1f} ms, half of them {1e6 * times[len(times) // 2]:.0f} us")
 
 
+def answer_one_then_hang_up(listener, asked):
+    """A daemon that is killed with a question on its way, and one that is back at once."""
+    for answers in (1, 2):
+        with listener.accept()[0] as connection:
+            lines = connection.makefile("rb")
+            for i in range(2):
+                asked.append(lines.readline())
+                if i < answers:
+                    connection.sendall(b"OK\n")
+            lines.close()
+
+
+class InFlight:
+    def test_a_question_that_a_daemon_took_with_it_is_asked_again_once(self):
+        directory, asked = fresh_directory(), []
+        self.addCleanup(shutil.rmtree, directory)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"{directory}/sock")
+            listener.listen()
+            daemon = threading.Thread(target=answer_one_then_hang_up, args=(listener, asked), daemon=True)
+            daemon.start()
+            with self.application(f"unix:{directory}/sock") as application:
+                self.assertEqual(application.verdicts(b"C", 3), ["serve", "serve", "serve"])
+            daemon.join()
+        self.assertEqual(asked, 4 * [b"C\n"])
+
+
 class SameBuckets:
     def test_a_tag_is_the_same_bucket_as_by_the_library(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as ours, \
@@ -97,7 +125,7 @@ class Python(Binding):
     program = ["python3", PROGRAMS / "ask_lines.py"]
 
 
-class PythonClient(Python, UnderLoad, test_client.Client):
+class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
@@ -110,7 +138,7 @@ class Asyncio(Python):
         return super().application(address, deadline_ms, *mode, "async")
 
 
-class AsyncioClient(Asyncio, UnderLoad, test_client.Client):
+class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
@@ -123,7 +151,7 @@ class Node(Binding):
     program = ["node", PROGRAMS / "ask_lines.js"]
 
 
-class NodeClient(Node, UnderLoad, test_client.Client):
+class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
@@ -136,7 +164,7 @@ class Ruby(Binding):
     program = ["ruby", PROGRAMS / "ask_lines.rb"]
 
 
-class RubyClient(Ruby, UnderLoad, test_client.Client):
+class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
@@ -158,7 +186,7 @@ class Go(Binding):
         cls.program = [directory / "ask_lines"]
 
 
-class GoClient(Go, UnderLoad, test_client.Client):
+class GoClient(Go, UnderLoad, InFlight, test_client.Client):
     pass
 
 
@@ -185,7 +213,7 @@ class Lua(Binding):
             raise unittest.SkipTest("the library is built with a sanitizer")
 
 
-class LuaClient(Lua, UnderLoad, test_client.Client):
+class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):
     pass
 
 
