@@ -25,10 +25,18 @@ async function main () {
   process.stdin.setEncoding('latin1')
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const begin = process.hrtime.bigint()
-    const tags = mode === 'questions' ? tagsOf(line) : undefined
-    const answer = await (tags ? throttle.askQuestion(tags) : throttle.ask(Buffer.from(line, 'latin1')))
+    const [verb, first, ...words] = line.split(' ')
+    if (verb === 'commit' || verb === 'release') {
+      console.log(`${await throttle[verb](first, ...words.map(Number))}/0/-`)
+      continue
+    }
+    const holds = verb === 'hold'
+    const tags = mode === 'questions' ? tagsOf(holds ? words.join(' ') : line) : undefined
+    const answer = await (holds
+      ? throttle.hold(tags, Number(first))
+      : tags ? throttle.askQuestion(tags) : throttle.ask(Buffer.from(line, 'latin1')))
     const us = (process.hrtime.bigint() - begin) / 1000n
-    console.log(`${answer.verdict}/${us}` + (tags ? '/' + said(answer, tags) : ''))
+    console.log(`${answer.verdict}/${us}` + (tags ? '/' + said(answer, tags) : '') + (holds ? ` ${answer.hold || '-'}` : ''))
   }
   throttle.close()
 }

@@ -38,9 +38,20 @@ local throttle = require("dthrottle").open {
   library = library, query = address, questions = address, deadline_ms = tonumber(deadline_ms),
 }
 io.stdout:setvbuf("line")
+local held = {} -- by their names: a hold is a number of 64 bits
 for line in io.lines() do
-  local tags = mode == "questions" and tags_of(line)
-  local begin = now_us()
-  local answer = tags and throttle:ask_question(tags) or throttle:ask(line)
-  print(("%s/%.0f%s"):format(answer.verdict, now_us() - begin, tags and said(answer, tags) or ""))
+  local verb, first, rest = line:match("^(%l+) (%S+) ?(.*)$")
+  if verb == "commit" or verb == "release" then
+    local hold = held[first] or 0xffffffffULL
+    print((verb == "commit" and throttle:commit(hold, tonumber(rest)) or throttle:release(hold)) .. "/0/-")
+  else
+    local holds = verb == "hold"
+    local tags = mode == "questions" and tags_of(holds and rest or line)
+    local begin = now_us()
+    local answer = holds and throttle:hold(tags, tonumber(first)) or tags and throttle:ask_question(tags) or throttle:ask(line)
+    local name = answer.hold and tostring(answer.hold) or "-"
+    held[name] = answer.hold
+    print(("%s/%.0f%s%s"):format(answer.verdict, now_us() - begin, tags and said(answer, tags) or "",
+                                 holds and " " .. name or ""))
+  end
 end

@@ -30,14 +30,24 @@ def main(address, deadline_ms, *modes):
     call = asyncio.new_event_loop().run_until_complete if "async" in modes else lambda answer: answer
     for line in sys.stdin.buffer:
         begin = time.monotonic()
-        if "questions" in modes:
+        verb, _, rest = line.decode("latin-1").partition(" ")
+        if verb in ("commit", "release"):
+            hold, *actual = rest.split()
+            verdict = call(throttle.commit(hold, *map(int, actual)) if verb == "commit" else throttle.release(hold))
+            print(f"{verdict.value}/0/-", flush=True)
+            continue
+        if verb == "hold":
+            ttl_ms, _, rest = rest.partition(" ")
+            tags = question_of(rest.encode("latin-1"))
+            answer = call(throttle.hold(tags, int(ttl_ms) / 1000))
+        elif "questions" in modes:
             tags = question_of(line)
             answer = call(throttle.ask_question(tags))
         else:
             answer = call(throttle.ask(line[:-1]))
         words = [f"{answer.verdict.value}/{1e6 * (time.monotonic() - begin):.0f}"]
         if "questions" in modes:
-            words.append("/" + " ".join(map(str, said(answer, tags))))
+            words.append("/" + " ".join(map(str, said(answer, tags) + ([answer.hold or "-"] if verb == "hold" else []))))
         print("".join(words), flush=True)
 
 

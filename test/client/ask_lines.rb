@@ -17,9 +17,17 @@ def said(answer, tags)
 end
 
 $stdin.binmode.each_line do |line|
-  tags = tags_of(line) if mode == "questions"
+  verb, first, *words = line.split(" ")
+  if %w[commit release].include?(verb)
+    puts "#{throttle.public_send(verb, first, *words.map(&:to_i)).to_s.tr('_', ' ')}/0/-"
+    next
+  end
+  holds = verb == "hold"
+  tags = tags_of(holds ? words.join(" ") : line) if mode == "questions"
   before = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond)
-  answer = tags ? throttle.ask_question(tags) : throttle.ask(line.chomp("\n"))
+  answer = if holds then throttle.hold(tags, first.to_i / 1000.0)
+           else tags ? throttle.ask_question(tags) : throttle.ask(line.chomp("\n"))
+           end
   took = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond) - before
-  puts "#{answer.verdict.to_s.tr('_', ' ')}/#{took}" + (tags ? "/#{said(answer, tags)}" : "")
+  puts "#{answer.verdict.to_s.tr('_', ' ')}/#{took}" + (tags ? "/#{said(answer, tags)}" : "") + (holds ? " #{answer.hold || '-'}" : "")
 end

@@ -104,6 +104,21 @@ class InFlight:
         self.assertEqual(asked, 4 * [b"C\n"])
 
 
+class Holds:
+    def test_what_a_hold_did_not_need_comes_back_once(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            verdict, said = application.question(b"hold 60000 6 C")
+            self.assertEqual((verdict, said[-2]), ("serve", "4"))
+            hold = said[-1].encode()
+            self.assertEqual([application.question(b"commit " + hold + b" 2")[0] for _ in range(2)], ["serve", "serve"])
+            self.assertEqual(application.question(b"1 C"), ("serve", ["0", "0", "0", "-", "7"]))
+            verdict, said = application.question(b"hold 60000 7 C")
+            self.assertEqual(application.question(b"release " + said[-1].encode())[0], "serve")
+            self.assertEqual(application.question(b"1 C")[1][-1], "6")
+            self.assertEqual(application.question(b"hold 60000 7 C")[1][-1], "-", "it is refused")
+            self.assertEqual(application.question(b"release ffffffff")[0], "bad question")
+
+
 class SameBuckets:
     def test_a_tag_is_the_same_bucket_as_by_the_library(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as ours, \
@@ -129,7 +144,7 @@ class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class PythonQuestions(Python, SameBuckets, test_client.Questions):
+class PythonQuestions(Python, Holds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -142,7 +157,7 @@ class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class AsyncioQuestions(Asyncio, SameBuckets, test_client.Questions):
+class AsyncioQuestions(Asyncio, Holds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -155,7 +170,7 @@ class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class NodeQuestions(Node, SameBuckets, test_client.Questions):
+class NodeQuestions(Node, Holds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -168,7 +183,7 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class RubyQuestions(Ruby, SameBuckets, test_client.Questions):
+class RubyQuestions(Ruby, Holds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -190,7 +205,7 @@ class GoClient(Go, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class GoQuestions(Go, SameBuckets, test_client.Questions):
+class GoQuestions(Go, Holds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -217,5 +232,5 @@ class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class LuaQuestions(Lua, SameBuckets, test_client.Questions):
+class LuaQuestions(Lua, Holds, SameBuckets, test_client.Questions):
     pass

@@ -72,7 +72,7 @@ func word(tag string, most int) string {
 }
 
 // The line that asks about the tags, and who reads its answer. nil: they are no question.
-func question(verb string, tags []Tag) ([]byte, reader) {
+func question(verb string, tags []Tag, holds bool) ([]byte, reader) {
 	if len(tags) < 1 || len(tags) > tagsMax {
 		return nil, nil
 	}
@@ -84,10 +84,10 @@ func question(verb string, tags []Tag) ([]byte, reader) {
 		line = append(strconv.AppendUint(append(line, ' '), uint64(tag.Cost), 10), ' ')
 		line = append(line, words[i]...)
 	}
-	return append(line, '\n'), func(answer []byte) (Answer, bool) { return readAnswer(tags, words, answer) }
+	return append(line, '\n'), func(answer []byte) (Answer, bool) { return readAnswer(tags, words, holds, answer) }
 }
 
-func readAnswer(tags []Tag, words []string, line []byte) (Answer, bool) {
+func readAnswer(tags []Tag, words []string, holds bool, line []byte) (Answer, bool) {
 	var said []string
 	for _, part := range bytes.Split(line, []byte(" ")) {
 		if len(part) > 0 {
@@ -99,7 +99,12 @@ func readAnswer(tags []Tag, words []string, line []byte) (Answer, bool) {
 	}
 	switch said[0] {
 	case "OK":
-		return readServed(words, said[1:])
+		if !holds || len(said) < 2 {
+			return readServed(words, said[1:])
+		}
+		answer, ok := readServed(words, said[2:])
+		answer.Hold = said[1]
+		return answer, ok
 	case "NO":
 		return readRefused(tags, words, said[1:])
 	case "ERR":
@@ -162,6 +167,26 @@ func readRefused(tags []Tag, words, said []string) (Answer, bool) {
 	}
 	answer.Refused, answer.Left[place] = tags[place].Name, left
 	return answer, true
+}
+
+// The line that commits a hold at what its tags have cost, or releases it without.
+func settlement(hold string, actual []uint32) []byte {
+	line := "release " + hold
+	if len(actual) > 0 {
+		line = "commit " + hold
+	}
+	for _, cost := range actual {
+		line += " " + strconv.FormatUint(uint64(cost), 10)
+	}
+	return []byte(line + "\n")
+}
+
+// Settled, by this line or before; or the daemon does not know the hold.
+func readSettlement(line []byte) (Answer, bool) {
+	if bytes.HasPrefix(line, []byte("OK ")) {
+		return Answer{Verdict: Serve}, true
+	}
+	return Answer{Verdict: BadQuestion}, bytes.HasPrefix(line, []byte("NO ")) || bytes.HasPrefix(line, []byte("ERR "))
 }
 
 func readLeft(word string) (int64, bool) {

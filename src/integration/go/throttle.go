@@ -12,6 +12,7 @@ package dthrottle
 
 import (
 	"context"
+	"strconv"
 	"time"
 )
 
@@ -52,6 +53,7 @@ type Answer struct {
 	Rule    string        // its rule; "-": an override
 	Wait    time.Duration // after which the same question may pass; 0 unless the reason is Limit
 	Left    []int64       // whole tokens of each tag
+	Hold    string        // what a hold is called that is served
 }
 
 // A Tag has its cost in tokens; 0 spends nothing and is refused only in debt.
@@ -124,12 +126,33 @@ func (c *Client) AskBatch(ctx context.Context, tags []string) []Answer {
 
 // AskQuestion decides about 1 to 16 tags: either every tag has what it costs and pays, or no tag pays.
 func (c *Client) AskQuestion(ctx context.Context, tags ...Tag) Answer {
-	return c.question(ctx, "take", tags)
+	return c.question(ctx, "take", tags, false)
 }
 
 // Peek says what AskQuestion would be told now. Nothing is spent.
 func (c *Client) Peek(ctx context.Context, tags ...Tag) Answer {
-	return c.question(ctx, "peek", tags)
+	return c.question(ctx, "peek", tags, false)
+}
+
+// Hold does as AskQuestion, for as long as it takes to know what the tags cost in the end; after `ttl` all comes back that
+// nobody has settled. Answer.Hold says what to settle; it is empty where nobody has held anything.
+func (c *Client) Hold(ctx context.Context, ttl time.Duration, tags ...Tag) Answer {
+	return c.question(ctx, "hold "+strconv.FormatInt(ttl.Milliseconds(), 10), tags, true)
+}
+
+// Commit settles a hold: each of its tags has cost actual[0], or the tags in order. Less than was held comes back, more is
+// charged and may make debt. Only the first settlement counts, so a call that has failed may be repeated. Serve: it is
+// settled; BadQuestion: the daemon does not know it.
+func (c *Client) Commit(ctx context.Context, hold string, actual ...uint32) Verdict {
+	if hold == "" {
+		return Serve
+	}
+	return c.exchange(ctx, c.questions, settlement(hold, actual), []reader{readSettlement})[0].Verdict
+}
+
+// Release settles a hold of which nothing was used.
+func (c *Client) Release(ctx context.Context, hold string) Verdict {
+	return c.Commit(ctx, hold)
 }
 
 // Close ends the connections. A call that comes later opens new ones.
@@ -138,8 +161,8 @@ func (c *Client) Close() {
 	c.questions.close()
 }
 
-func (c *Client) question(ctx context.Context, verb string, tags []Tag) Answer {
-	line, read := question(verb, tags)
+func (c *Client) question(ctx context.Context, verb string, tags []Tag, holds bool) Answer {
+	line, read := question(verb, tags, holds)
 	if line == nil {
 		return c.decided(Answer{Verdict: BadQuestion})
 	}

@@ -12,13 +12,21 @@ ffi.cdef [[
 typedef struct dthrottle dthrottle;
 typedef struct { unsigned connections_max, backoff_min_ms, backoff_max_ms, reserved[5]; } dthrottle_options;
 typedef struct { const char* text; size_t bytes; uint32_t cost, reserved; } dthrottle_tag;
-typedef struct { int verb; const dthrottle_tag* tags; size_t count; uint64_t reserved[5]; } dthrottle_question;
+typedef struct {
+  int verb;
+  const dthrottle_tag* tags;
+  size_t count;
+  unsigned tell_limit, ttl_ms, unused;
+  uint64_t reserved[3];
+} dthrottle_question;
 typedef struct {
   int reason;
   size_t refused;
   int64_t wait_ms, left[16];
   char rule[65];
-  uint64_t reserved[8];
+  size_t nearest;
+  int64_t quota, window_ms, next_ms;
+  uint64_t hold, reserved[3];
 } dthrottle_answer;
 
 dthrottle* dthrottle_open(const char* address, const dthrottle_options* options);
@@ -28,11 +36,13 @@ size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const siz
                            int* verdicts, int deadline_ms);
 int dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question, dthrottle_answer* answer,
                            int deadline_ms);
+int dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual, size_t count, int deadline_ms);
+int dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 const char* dthrottle_verdict_name(int verdict);
 void dthrottle_close(dthrottle* handle);
 ]]
 
-local TAKE, PEEK = 0, 1
+local TAKE, PEEK, HOLD = 0, 1, 2
 local SERVE, THROTTLE = 0, 1
 local TAGS_MAX = 16
 local REASONS = { [1] = "limit", [2] = "never", [3] = "shed" }
@@ -85,20 +95,21 @@ function Throttle:ask_batch(tags, deadline_ms)
   return answers
 end
 
-local function ask(self, verb, tags, deadline_ms)
+local function ask(self, verb, tags, deadline_ms, ttl_ms)
   local named, answer = ffi.new("dthrottle_tag[?]", #tags), ffi.new("dthrottle_answer")
   for i, tag in ipairs(tags) do
     local text, cost = tag, 1
     if type(tag) == "table" then text, cost = tag[1], tag[2] end
     named[i - 1].text, named[i - 1].bytes, named[i - 1].cost = text, #text, cost
   end
-  local question = ffi.new("dthrottle_question", { verb = verb, tags = named, count = #tags })
+  local question = ffi.new("dthrottle_question", { verb = verb, tags = named, count = #tags, ttl_ms = ttl_ms or 0 })
   local said = self:decided(self.library.dthrottle_ask_question(self.questions, question, answer,
                                                                  deadline_ms or self.deadline_ms))
   said.reason = REASONS[answer.reason]
   said.refused = said.reason and tonumber(answer.refused) + 1
   said.rule = said.reason and ffi.string(answer.rule)
   said.wait_ms = tonumber(answer.wait_ms)
+  said.hold = answer.hold ~= 0 and answer.hold or nil
   said.left = {}
   for i = 1, math.min(#tags, TAGS_MAX) do
     local left = tonumber(answer.left[i - 1])
@@ -118,6 +129,26 @@ end
 -- What ask_question would be told now. Nothing is spent.
 function Throttle:peek(tags, deadline_ms)
   return ask(self, PEEK, tags, deadline_ms)
+end
+
+-- As ask_question, for as long as it takes to know what the tags cost in the end; `ttl_ms` after it all comes back that
+-- nobody has settled. `hold` of the answer says what to settle; nil where nobody has held anything.
+function Throttle:hold(tags, ttl_ms, deadline_ms)
+  return ask(self, HOLD, tags, deadline_ms, ttl_ms)
+end
+
+-- Settles a hold: each of its tags has cost `actual`, a number, or a list of numbers for the tags in order. Less than was held
+-- comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may be
+-- repeated. Returns the verdict: "serve", it is settled; "bad question", the daemon does not know it.
+function Throttle:commit(hold, actual, deadline_ms)
+  local costs = type(actual) == "table" and actual or { actual }
+  return self:decided(self.library.dthrottle_commit(self.questions, hold or 0, ffi.new("uint32_t[?]", #costs, costs), #costs,
+                                                    deadline_ms or self.deadline_ms)).verdict
+end
+
+-- Settles a hold of which nothing was used.
+function Throttle:release(hold, deadline_ms)
+  return self:decided(self.library.dthrottle_release(self.questions, hold or 0, deadline_ms or self.deadline_ms)).verdict
 end
 
 return { open = open }

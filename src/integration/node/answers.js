@@ -32,11 +32,14 @@ function word (tag, most) {
 const left = (word) => word === '-' ? Infinity : /^\d+$/.test(word) ? Number(word) : undefined
 
 // `tags` are tags that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they are no question.
+// `ttlMs` is that of a hold.
 class Question {
-  constructor (verb, tags) {
+  constructor (verb, tags, ttlMs) {
     const pairs = Array.isArray(tags) ? tags.map((tag) => [tag, 1]) : tags instanceof Map ? [...tags] : Object.entries(tags)
     const fits = ([, cost]) => Number.isInteger(cost) && cost >= 0 && cost <= COST_MAX
     if (pairs.length < 1 || pairs.length > TAGS_MAX || !pairs.every(fits)) return
+    this.holds = ttlMs !== undefined
+    if (this.holds) verb = `${verb} ${Math.floor(ttlMs)}`
     const most = Math.floor((QUESTION_LINE_BYTES - verb.length) / pairs.length) - AROUND_BYTES
     this.tags = pairs.map(([tag]) => tag)
     this.words = this.tags.map((tag) => word(tag, most))
@@ -53,10 +56,11 @@ class Question {
 
   // A tag that is named more than once has one number, at its first place.
   #served (words) {
+    const hold = this.holds ? { hold: words.shift() } : {}
     const distinct = [...new Set(this.words)]
     const numbers = words.map(left)
     if (numbers.length !== distinct.length || numbers.includes(undefined)) return undefined
-    return { verdict: 'serve', left: this.words.map((word) => numbers[distinct.indexOf(word)]) }
+    return { verdict: 'serve', ...hold, left: this.words.map((word) => numbers[distinct.indexOf(word)]) }
   }
 
   #refused ([reason, wait, number, rule, tag, ...more]) {
@@ -74,4 +78,12 @@ class Question {
   }
 }
 
-module.exports = { ANSWER_LINE_BYTES, Question, readVerdict, tagLine }
+// The line that commits a hold at what its tags have cost, or releases it without.
+const settlement = (hold, actual) => [actual.length > 0 ? 'commit' : 'release', hold, ...actual].join(' ') + '\n'
+
+// Settled, by this line or before; or the daemon does not know the hold.
+const readSettlement = (line) => line.startsWith('OK ')
+  ? { verdict: 'serve' }
+  : /^(NO|ERR) /.test(line) ? { verdict: 'bad question' } : undefined
+
+module.exports = { ANSWER_LINE_BYTES, Question, readSettlement, readVerdict, settlement, tagLine }

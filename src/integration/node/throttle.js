@@ -1,5 +1,5 @@
 'use strict'
-const { Question, readVerdict, tagLine } = require('./answers')
+const { Question, readSettlement, readVerdict, settlement, tagLine } = require('./answers')
 const { Channel } = require('./channel')
 
 const DEFAULTS = {
@@ -52,15 +52,37 @@ class Throttle {
     return this.#question('peek', tags, deadlineMs)
   }
 
+  // As askQuestion, for as long as it takes to know what the tags cost in the end; `ttlMs` after it all comes back that nobody
+  // has settled. `hold` of the answer says what to settle; undefined where nobody has held anything.
+  hold (tags, ttlMs, deadlineMs) {
+    return this.#question('hold', tags, deadlineMs, ttlMs)
+  }
+
+  // Settles a hold: each of its tags has cost `actual`, a number, or an array of numbers for the tags in order. Less than was
+  // held comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may be
+  // repeated. Resolves to the verdict: "serve", it is settled; "bad question", the daemon does not know it.
+  async commit (hold, actual, deadlineMs) {
+    return hold === undefined ? 'serve' : (await this.#ask(settlement(hold, [actual].flat()), readSettlement, deadlineMs)).verdict
+  }
+
+  // Settles a hold of which nothing was used.
+  release (hold, deadlineMs) {
+    return this.commit(hold, [], deadlineMs)
+  }
+
   close () {
     this.#query.close()
     this.#questions.close()
   }
 
-  async #question (verb, tags, deadlineMs = this.#options.deadlineMs) {
-    const question = new Question(verb, tags)
+  async #question (verb, tags, deadlineMs, ttlMs) {
+    const question = new Question(verb, tags, ttlMs)
     if (question.line === undefined) return this.#answer(undefined, 'bad question')
-    const { read, failure } = await this.#questions.exchange(question.line, [(line) => question.read(line)], deadlineMs)
+    return this.#ask(question.line, (line) => question.read(line), deadlineMs)
+  }
+
+  async #ask (line, reader, deadlineMs = this.#options.deadlineMs) {
+    const { read, failure } = await this.#questions.exchange(line, [reader], deadlineMs)
     return this.#answer(read[0], failure)
   }
 

@@ -47,6 +47,15 @@ func said(answer dthrottle.Answer, tags []dthrottle.Tag) string {
 	return text
 }
 
+func settle(client *dthrottle.Client, hold, costs string) dthrottle.Verdict {
+	var actual []uint32
+	for _, word := range strings.Fields(costs) {
+		cost, _ := strconv.ParseUint(word, 10, 32)
+		actual = append(actual, uint32(cost))
+	}
+	return client.Commit(context.Background(), hold, actual...)
+}
+
 func main() {
 	address, questions := os.Args[1], len(os.Args) > 3
 	deadlineMs, _ := strconv.Atoi(os.Args[2])
@@ -60,7 +69,20 @@ func main() {
 	for lines.Scan() {
 		begin, text := time.Now(), ""
 		var answer dthrottle.Answer
-		if questions {
+		verb, rest, _ := strings.Cut(lines.Text(), " ")
+		first, rest, _ := strings.Cut(rest, " ")
+		if verb == "commit" || verb == "release" {
+			fmt.Printf("%s/0/-\n", settle(client, first, rest))
+			continue
+		}
+		if verb == "hold" {
+			ttlMs, _ := strconv.Atoi(first)
+			tags := tagsOf(rest)
+			answer = client.Hold(context.Background(), time.Duration(ttlMs)*time.Millisecond, tags...)
+			if text = said(answer, tags) + " -"; answer.Hold != "" {
+				text = said(answer, tags) + " " + answer.Hold
+			}
+		} else if questions {
 			tags := tagsOf(lines.Text())
 			answer = client.AskQuestion(context.Background(), tags...)
 			text = said(answer, tags)

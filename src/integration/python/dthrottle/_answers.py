@@ -40,6 +40,7 @@ class Answer(NamedTuple):
     refused: Optional[Tag] = None    # the tag that refuses
     rule: Optional[str] = None       # its rule; "-": an override
     wait: float = 0.0                # seconds after which the same question may pass; 0 unless the reason is "limit"
+    hold: Optional[str] = None       # what a hold is called that is served
     left: tuple = ()                 # whole tokens of each tag, math.inf where nothing limits it, None where it is not told
 
     def __bool__(self):
@@ -69,12 +70,16 @@ def _word(tag: Tag, most: int) -> bytes:
 
 
 class Question:
-    """One line of the ask protocol. `tags` are tags that cost 1 each, or a mapping of tags to costs."""
+    """One line of the ask protocol. `tags` are tags that cost 1 each, or a mapping of tags to costs. `ttl` in seconds is
+    that of a hold."""
 
-    def __init__(self, verb, tags):
+    def __init__(self, verb, tags, ttl=None):
         self.tags = list(tags)
         costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * len(self.tags)
         self.line = None    # it is none
+        self.holds = ttl is not None
+        if self.holds:
+            verb = b"%s %d" % (verb, ttl * 1000)
         if 1 <= len(self.tags) <= TAGS_MAX and all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs):
             most = (QUESTION_LINE_BYTES - len(verb)) // len(self.tags) - _AROUND_BYTES
             self.words = [_word(tag, most) for tag in self.tags]
@@ -91,12 +96,13 @@ class Question:
 
     def _served(self, words):
         """A tag that is named more than once has one number, at its first place."""
+        fields = {"hold": words.pop(0).decode(errors="replace")} if self.holds and words else {}
         distinct = dict.fromkeys(self.words)
         numbers = [_left(word) for word in words]
         if len(numbers) != len(distinct) or None in numbers:
             return None
         left = dict(zip(distinct, numbers))
-        return Verdict.SERVE, {"left": tuple(left[word] for word in self.words)}
+        return Verdict.SERVE, {**fields, "left": tuple(left[word] for word in self.words)}
 
     def _refused(self, words):
         if len(words) != 5 or words[0] not in (b"limit", b"never", b"shed") or words[4] not in self.words:
@@ -110,6 +116,19 @@ class Question:
             "reason": why.decode(), "refused": self.tags[place], "rule": rule.decode(errors="replace"),
             "wait": int(wait) / 1000 if why == b"limit" else 0.0,
             "left": tuple(number if i == place else None for i in range(len(self.words)))}
+
+
+def settlement(hold: str, actual) -> bytes:
+    """The line that commits a hold at what its tags have cost, or releases it without."""
+    words = [b"%d" % min(max(0, int(cost)), COST_MAX) for cost in actual]
+    return b" ".join([b"commit" if words else b"release", hold.encode(), *words]) + b"\n"
+
+
+def read_settlement(line: bytes):
+    """Settled, by this line or before; or the daemon does not know the hold."""
+    if line.startswith(b"OK "):
+        return Verdict.SERVE, {}
+    return (Verdict.BAD_QUESTION, {}) if line.startswith((b"NO ", b"ERR ")) else None
 
 
 def _left(word: bytes):

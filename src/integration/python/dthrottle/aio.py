@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from . import _endpoint
-from ._answers import Question, Verdict, tag_line
+from ._answers import Question, Verdict, read_settlement, settlement, tag_line
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
@@ -169,12 +169,26 @@ class AsyncThrottle:
     async def peek(self, tags, deadline=None):
         return await self._question(b"peek", tags, deadline)
 
-    async def _question(self, verb, tags, deadline):
-        question = Question(verb, tags)
+    async def hold(self, tags, ttl, deadline=None):
+        return await self._question(b"hold", tags, deadline, ttl)
+
+    async def commit(self, hold, *actual, deadline=None):
+        if hold is None:
+            return Verdict.SERVE
+        return (await self._exchange(settlement(hold, actual), read_settlement, deadline)).verdict
+
+    async def release(self, hold, deadline=None):
+        return await self.commit(hold, deadline=deadline)
+
+    async def _question(self, verb, tags, deadline, ttl=None):
+        question = Question(verb, tags, ttl)
         if question.line is None:
             return self._spoken.question([], Verdict.BAD_QUESTION)
+        return await self._exchange(question.line, question.read, deadline)
+
+    async def _exchange(self, line, read, deadline):
         return self._spoken.question(*await self._questions.exchange(
-            question.line, [question.read], self.deadline if deadline is None else deadline))
+            line, [read], self.deadline if deadline is None else deadline))
 
     def close(self):
         self._query.close()

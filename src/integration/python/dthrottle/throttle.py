@@ -6,7 +6,7 @@ import time
 import weakref
 
 from . import _endpoint
-from ._answers import ANSWER_LINE_BYTES, Answer, Question, Verdict, tag_line
+from ._answers import ANSWER_LINE_BYTES, Answer, Question, Verdict, read_settlement, settlement, tag_line
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
@@ -194,12 +194,31 @@ class Throttle:
         """What ask_question would be told now. Nothing is spent."""
         return self._question(b"peek", tags, deadline)
 
-    def _question(self, verb, tags, deadline):
-        question = Question(verb, tags)
+    def hold(self, tags, ttl, deadline=None):
+        """As ask_question, for as long as it takes to know what the tags cost in the end; `ttl` seconds after it all comes
+        back that nobody has settled. `hold` of the answer says what to settle; None where nobody has held anything."""
+        return self._question(b"hold", tags, deadline, ttl)
+
+    def commit(self, hold, *actual, deadline=None):
+        """Settles a hold: each of its tags has cost `actual`, or the tags in order. Less than was held comes back, more is
+        charged and may make debt. Only the first settlement counts, so a call that has failed may be repeated. Verdict.SERVE:
+        it is settled; BAD_QUESTION: the daemon does not know it."""
+        if hold is None:
+            return Verdict.SERVE
+        return self._exchange(settlement(hold, actual), read_settlement, deadline).verdict
+
+    def release(self, hold, deadline=None):
+        """Settles a hold of which nothing was used."""
+        return self.commit(hold, deadline=deadline)
+
+    def _question(self, verb, tags, deadline, ttl=None):
+        question = Question(verb, tags, ttl)
         if question.line is None:
             return self._spoken.question([], Verdict.BAD_QUESTION)
-        return self._spoken.question(*self._questions.exchange(
-            question.line, [question.read], self.deadline if deadline is None else deadline))
+        return self._exchange(question.line, question.read, deadline)
+
+    def _exchange(self, line, read, deadline):
+        return self._spoken.question(*self._questions.exchange(line, [read], self.deadline if deadline is None else deadline))
 
     def close(self):
         self._query.close()

@@ -12,8 +12,9 @@ module Dthrottle
   # `verdict` is :serve, :throttle or, where nobody has decided, :timed_out, :unreachable, :bad_answer, :backing_off or
   # :bad_question. Questions alone tell the rest: `reason` of a refusal is :limit, :never (a tag costs more than its bucket
   # holds) or :shed; `refused` is the tag, `rule` its rule; `wait` the seconds after which the same question may pass;
-  # `left` the whole tokens of each tag, Float::INFINITY where nothing limits it, nil where it is not told.
-  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left) do
+  # `left` the whole tokens of each tag, Float::INFINITY where nothing limits it, nil where it is not told; `hold` what a
+  # hold is called that is served.
+  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left, :hold) do
     alias_method :serve?, :serve
   end
 
@@ -31,12 +32,28 @@ module Dthrottle
     end
   end
 
+  # The line that commits a hold at what its tags have cost, or releases it without.
+  class Settlement
+    attr_reader :line
+
+    def initialize(hold, actual)
+      @line = [actual.empty? ? "release" : "commit", hold, *actual].join(" ").b << "\n"
+    end
+
+    # Settled, by this line or before; or the daemon does not know the hold.
+    def read(line)
+      line.start_with?("OK ") ? [:serve, {}] : ([:bad_question, {}] if line.start_with?("NO ", "ERR "))
+    end
+  end
+
   # One line of the ask protocol. `tags` are tags that cost 1 each, or a hash of tags to costs. `line` is nil where they
-  # are no question.
+  # are no question. `ttl` in seconds is that of a hold.
   class Question
     attr_reader :line
 
-    def initialize(verb, tags)
+    def initialize(verb, tags, ttl = nil)
+      @holds = !ttl.nil?
+      verb = "#{verb} #{(ttl * 1000).to_i}" if @holds
       costs = tags.is_a?(Hash) ? tags : tags.map { |tag| [tag, 1] }
       @tags = costs.map(&:first)
       return unless @tags.size.between?(1, TAGS_MAX) && costs.all? { |_, cost| cost.is_a?(Integer) && COSTS.cover?(cost) }
@@ -75,11 +92,12 @@ module Dthrottle
 
     # A tag that is named more than once has one number, at its first place.
     def served(words)
+      hold = words.shift if @holds
       distinct = @words.uniq
       numbers = words.map { |word| left(word) }
       return if numbers.size != distinct.size || numbers.include?(nil)
 
-      [:serve, { left: @words.map { |word| numbers[distinct.index(word)] } }]
+      [:serve, { hold: hold, left: @words.map { |word| numbers[distinct.index(word)] } }]
     end
 
     def refused(why = "", wait = "", number = "", rule = "", tag = nil, *more)

@@ -222,23 +222,44 @@ module Dthrottle
       question("peek", tags, deadline)
     end
 
+    # As ask_question, for as long as it takes to know what the tags cost in the end; `ttl` seconds after it all comes back
+    # that nobody has settled. `hold` of the answer says what to settle; nil where nobody has held anything.
+    def hold(tags, ttl, deadline = @deadline)
+      question("hold", tags, deadline, ttl)
+    end
+
+    # Settles a hold: each of its tags has cost `actual`, a number, or an array of numbers for the tags in order. Less than
+    # was held comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may
+    # be repeated. Returns the verdict: :serve, it is settled; :bad_question, the daemon does not know it.
+    def commit(hold, actual, deadline = @deadline)
+      hold.nil? ? :serve : exchange(Settlement.new(hold, [*actual]), deadline).verdict
+    end
+
+    # Settles a hold of which nothing was used.
+    def release(hold, deadline = @deadline)
+      commit(hold, [], deadline)
+    end
+
     def close
       [@query, @questions].each(&:close)
     end
 
     private
 
-    def question(verb, tags, deadline)
-      question = Question.new(verb, tags)
-      return answer(:bad_question, {}) if question.line.nil?
+    def question(verb, tags, deadline, ttl = nil)
+      question = Question.new(verb, tags, ttl)
+      question.line.nil? ? answer(:bad_question, {}) : exchange(question, deadline)
+    end
 
+    def exchange(question, deadline)
       read, failure = @questions.exchange([question], deadline)
       answer(*(read.first || [failure, {}]))
     end
 
     def answer(verdict, said)
       serve = verdict == :serve || (@fail_open && verdict != :throttle)
-      Answer.new(verdict, serve, said[:reason], said[:refused], said[:rule], said[:wait] || 0.0, said[:left] || [])
+      Answer.new(verdict, serve, said[:reason], said[:refused], said[:rule], said[:wait] || 0.0, said[:left] || [],
+                 said[:hold])
     end
   end
 end
