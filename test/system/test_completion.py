@@ -51,7 +51,7 @@ class Completion(SystemTest):
     def test_bash_offers_exactly_the_options_and_commands(self):
         self.assertEqual(bash_offers("dthrottled", ""), options_of(DTHROTTLED))
         self.assertEqual(bash_offers("dthrottlectl", ""), options_of(DTHROTTLECTL) | self.commands())
-        self.assertEqual(bash_offers("dthrottlectl", "--socket", "x", "re"), {"reload"})
+        self.assertEqual(bash_offers("dthrottlectl", "--socket", "x", "re"), {"refusals", "reload"})
         self.assertEqual(bash_offers("dthrottlectl", "keygen", ""), options_of(DTHROTTLECTL, "keygen"))
         self.assertEqual(bash_offers("dthrottlectl", "lease", ""), options_of(DTHROTTLECTL, "lease"))
         self.assertEqual(bash_offers("dthrottlectl", "lease", "-m", "o"), {"optimistic"})
