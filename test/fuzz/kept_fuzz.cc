@@ -1,8 +1,11 @@
 // What an orderly stop has left, with bytes changed at some places: it is gone on with or not, and whatever is gone on
 // with works. The input says which bytes: (place, difference), three bytes each.
+#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/state.h"
@@ -25,22 +28,20 @@ struct Wire final : CapacityTransport, Transport {
   std::vector<std::pair<std::string, std::string>> sent;
 };
 
-// Three hosts that divide a tag; the life is that of the first, with gifts, a log, and a client's log.
+constexpr Instant kStopped(41s);
+
+// Three hosts that divide a tag, with gifts, a log, and a client's log.
 struct Dividers {
-  Dividers() {
-    for (int i = 0; i < 3; ++i) hosts.push_back(Make(i, {}));
-    const TagDemand much{{1, 1}, 1, 2.0}, little{{2, 2}, 1, 0.1};
-    for (auto& host : hosts) host->SetDemand({&little, 1}, now);
-    hosts[0]->SetDemand({&much, 1}, now);
-    Run(80);
-    if (hosts[0]->Counts(now).gifts + hosts[1]->Counts(now).gifts == 0) std::abort();
-    life = hosts[0]->Life();
-  }
-  std::unique_ptr<CapacityExchange> Make(int i, std::string its_life) {
-    return std::make_unique<CapacityExchange>(
-        CapacityExchange::Options{.name = names[i], .incarnation = 1, .life = std::move(its_life)},
-        CapacitySettings{.members = {"a", "b", "c"}, .graph = CompleteTopology(3), .tags_max = 100}, wires[i], Prng(1),
-        now);
+  using Lives = std::array<std::string, 3>;
+
+  // They go on with these lives; empty ones begin.
+  Dividers(const Lives& lives, Instant begin) : now(begin) {
+    for (std::size_t i = 0; i < lives.size(); ++i) {
+      hosts.push_back(std::make_unique<CapacityExchange>(
+          CapacityExchange::Options{.name = names[i], .incarnation = 1, .life = lives[i]},
+          CapacitySettings{.members = {"a", "b", "c"}, .graph = CompleteTopology(3), .tags_max = 100}, wires[i],
+          Prng(1), now));
+    }
   }
   void Run(int turns) {
     for (; turns > 0; --turns) {
@@ -59,66 +60,95 @@ struct Dividers {
   const char* names[3] = {"a", "b", "c"};
   Wire wires[3];
   std::vector<std::unique_ptr<CapacityExchange>> hosts;
-  Instant now = Instant(1s);
-  std::string life;
+  Instant now;
 };
 
+// The lives of hosts that have given each other parts.
+Dividers::Lives LivesOfDividers() {
+  Dividers d({}, Instant(1s));
+  const TagDemand much{{1, 1}, 1, 2.0}, little{{2, 2}, 1, 0.1};
+  for (auto& host : d.hosts) host->SetDemand({&little, 1}, d.now);
+  d.hosts[0]->SetDemand({&much, 1}, d.now);
+  while (d.now < kStopped) d.Run(1);
+  if (d.hosts[0]->Counts(d.now).gifts + d.hosts[1]->Counts(d.now).gifts == 0) std::abort();
+  return {d.hosts[0]->Life(), d.hosts[1]->Life(), d.hosts[2]->Life()};
+}
+
 void TryCapacity(auto change) {
-  Dividers d;
-  d.hosts[0].reset();
-  d.hosts[0] = d.Make(0, change(d.life));
+  static const Dividers::Lives lives = LivesOfDividers();
+  Dividers d({change(lives[0]), lives[1], lives[2]}, kStopped);
   std::vector<TagShare> shares;
   while (d.hosts[0]->TakeShares(shares)) continue;
   d.Run(30);
 }
 
-void TryExchange(auto change) {
-  const auto make = [](std::string life, Wire& wire, ToPeersRing& to, FromPeersRing& from, Instant now) {
+// A host that shares hits with one other.
+struct Sharer {
+  Sharer(std::string life, Instant begin) : now(begin) {
     Exchange::Options options;
     options.name = "a";
     options.period = 1s;
     options.life = std::move(life);
-    return std::make_unique<Exchange>(std::move(options), to, from, wire, Prng(1), now);
-  };
+    exchange = std::make_unique<Exchange>(std::move(options), to, from, wire, Prng(1), now);
+  }
+
   Wire wire;
-  ToPeersRing to(8);
-  FromPeersRing from(8);
-  Instant now(10s);
-  auto before = make("", wire, to, from, now);
-  for (int i = 0; i < 3; ++i) {
+  ToPeersRing to{8};
+  FromPeersRing from{8};
+  Instant now;
+  std::unique_ptr<Exchange> exchange;
+};
+
+std::string LifeOfSharer() {
+  Sharer s("", Instant(10s));
+  while (s.now < kStopped) {
     ToPeers item;
     item.kind = ToPeers::Kind::kPeriodEnd;
-    item.from = item.to = now;
+    item.from = item.to = s.now;
     item.entries.Add({"tag", false}, 3, 0);
-    to.TryPush(std::move(item));
-    before->Tick(now += 1s);
+    s.to.TryPush(std::move(item));
+    s.exchange->Tick(s.now += 1s);
   }
-  before->AddLink(1, "b", now);
-  before->Drain(now);
-  auto after = make(change(before->Life(now)), wire, to, from, now);
-  after->AddLink(1, "b", now);
-  for (int i = 0; i < 30; ++i) after->Tick(now += 1s);
-  after->Peers(now);
-  after->Drain(now);
-  after->Life(now);
+  s.exchange->AddLink(1, "b", s.now);
+  s.exchange->Drain(s.now);
+  return s.exchange->Life(s.now);
+}
+
+void TryExchange(auto change) {
+  static const std::string life = LifeOfSharer();
+  Sharer s(change(life), kStopped);
+  s.exchange->AddLink(1, "b", s.now);
+  for (int i = 0; i < 30; ++i) s.exchange->Tick(s.now += 1s);
+  s.exchange->Peers(s.now);
+  s.exchange->Drain(s.now);
+  s.exchange->Life(s.now);
+}
+
+struct Leaser {
+  lease::LeaseServer server{{.id = "n"}, *lease::Templates::Make({{.identifier_glob = "*", .capacity = 10}})};
+  lease::ResourceRequest request{.resource = "r", .wants = 8};
+
+  void Ask(const char* client, int s) { server.GetCapacity(client, {&request, 1}, At(s)); }
+  static BootInstant At(int s) { return BootInstant(std::chrono::seconds(s)); }
+};
+
+std::string KeptOfLeaser() {
+  Leaser l;
+  l.server.BecomeMaster({.epoch = 7});
+  for (const char* client : {"a", "b"}) l.Ask(client, 100);
+  return l.server.Keep();
 }
 
 void TryLeases(auto change) {
-  const auto make = [] {
-    return lease::LeaseServer({.id = "n"}, *lease::Templates::Make({{.identifier_glob = "*", .capacity = 10}}));
-  };
-  auto before = make(), after = make();
-  const auto at = [](int s) { return BootInstant(std::chrono::seconds(s)); };
-  before.BecomeMaster({.epoch = 7});
-  const lease::ResourceRequest request{.resource = "r", .wants = 8};
-  for (const char* client : {"a", "b"}) before.GetCapacity(client, {&request, 1}, at(100));
-  if (!after.Resume(change(before.Keep()))) return;
+  static const std::string kept = KeptOfLeaser();
+  Leaser l;
+  if (!l.server.Resume(change(kept))) return;
   for (int s = 100; s < 300; s += 20) {
-    after.Expire(at(s));
-    after.GetCapacity("c", {&request, 1}, at(s));
-    after.Resources(at(s));
+    l.server.Expire(Leaser::At(s));
+    l.Ask("c", s);
+    l.server.Resources(Leaser::At(s));
   }
-  after.Keep();
+  l.server.Keep();
 }
 
 }    // namespace
