@@ -292,6 +292,8 @@ constexpr Count kCounts[] = {
      AT(process.lease.server.too_soon)},
     {"lease_no_resource", "", "Of them, for a resource that no [[resource]] is for.",
      AT(process.lease.server.no_template)},
+    {"lease_honoured", "", "Of them, for such a resource and honoured all the same (lease.unknown).",
+     AT(process.lease.server.honoured)},
     {"lease_full", "", "Of them, refused because of lease.max_clients.", AT(process.lease.server.full)},
     {"lease_elsewhere", "", "Requests that were told where the master is.", AT(process.lease.server.not_master)},
     {"lease_expired", "", "Leases that nobody refreshed.", AT(process.lease.server.expired)},

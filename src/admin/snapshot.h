@@ -19,7 +19,7 @@
 #include "limiter/limiter.h"
 #include "share/debit/debits.h"
 #include "share/inspection.h"
-#include "shed/logistic.h"
+#include "shed/curve.h"
 #include "shed/signal.h"
 #include "tally/tally.h"
 
@@ -94,7 +94,7 @@ struct ShedStatus {
   std::string source;                    // a file or directory; empty: none
   std::optional<double> value;           // none: nothing is shed
   double maximum = 0;                    // 0: none
-  std::optional<LogisticCurve> curve;    // if there is a value
+  std::optional<ShedCurve> curve;    // if there is a value
   Duration age{};                        // of the value
   std::string note;                      // why there is no value, or what is special about it; may be empty
 };
@@ -121,7 +121,8 @@ struct LeaseStatus {
   bool here = false;     // this host may grant
   std::uint64_t token = 0;
   std::optional<Duration> valid;    // mastership, without further news; none: for good, or not master
-  std::string trouble;              // of the election; may be empty
+  std::string trouble;              // of the election, or of etcd's resources; may be empty
+  std::string_view resources_from = "settings";    // or "etcd", or "safe": etcd is silent
   std::string node;                 // of the tree
   std::uint32_t level = 0;
   std::string parent;    // who is asked; empty: this is a root

@@ -63,6 +63,13 @@ class Loader {
     loaded_.file = file;
   }
 
+  // Reads nothing but [[resource]], into these settings.
+  Loader(std::string_view file, const Settings& settings) : only_resources_(true), findings_(loaded_, false) {
+    loaded_.settings = settings;
+    loaded_.settings.resources.clear();
+    loaded_.file = file;
+  }
+
   LoadedSettings Load(std::string_view text) {
     if (Readable(text)) Parse(text);
     findings_.Finish();
@@ -96,6 +103,7 @@ class Loader {
       return;
     }
     for (const auto& [name, node] : root) Top(name.str(), node);
+    if (only_resources_) return CheckResources(findings_);
     NameRules();
     CheckListeners(findings_);
     CheckPeers(findings_);
@@ -109,6 +117,9 @@ class Loader {
   }
 
   void Top(std::string_view name, const toml::node& node) {
+    if (only_resources_ && name != "resource") {
+      return findings_.Error(PlaceOf(node), fmt::format("unknown key {}; must be [[resource]]", name));
+    }
     if (name == "rule") {
       List(name, node, RuleKeys(), loaded_.settings.rules, findings_.rules, Rulebook::kRulesMax);
       for (std::size_t i = 0; i < findings_.rules.size(); ++i) {
@@ -233,6 +244,7 @@ class Loader {
   }
 
   std::span<const FurtherTable> further_;
+  bool only_resources_ = false;
   LoadedSettings loaded_;
   Findings findings_;
 };
@@ -268,6 +280,10 @@ std::string Format(const Problem& p) {
 LoadedSettings ParseSettings(std::string_view text, std::string_view file, std::string_view runtime_dir,
                              std::span<const FurtherTable> further) {
   return Loader(file, runtime_dir, further).Load(text);
+}
+
+LoadedSettings ParseResources(std::string_view text, std::string_view file, const Settings& settings) {
+  return Loader(file, settings).Load(text);
 }
 
 }    // namespace dthrottle

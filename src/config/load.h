@@ -73,4 +73,7 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file,
                              std::string_view runtime_dir = "/run/dthrottle",
                              std::span<const FurtherTable> further = {});
 
+// The [[resource]] of a text that has nothing else, for a daemon with these settings, whose own are left out.
+LoadedSettings ParseResources(std::string_view text, std::string_view file, const Settings& settings);
+
 }    // namespace dthrottle

@@ -106,6 +106,7 @@ struct Settings {
     ShedSignal signal{};
     std::string cgroup;    // below /sys/fs/cgroup, or absolute; empty: the daemon's own, or the host for pressure
     ShedBound low, high;
+    CurveShape curve{};
     Duration interval{};
     Duration expiry{};
   } shed;
@@ -146,6 +147,7 @@ struct Settings {
     Duration min_request_interval{};
     std::uint32_t max_clients = 0;
     std::uint32_t max_resources = 0;
+    lease::Unknown unknown{};
     std::string address;    // as clients have it; empty: by tcp or unix_path
     LeaseElector elector{};
     std::string master;               // an address
@@ -153,6 +155,8 @@ struct Settings {
     std::string etcd_key;
     Duration etcd_ttl{};
     std::string etcd_ca_file, etcd_certificate_file, etcd_key_file;
+    std::string etcd_resources;    // a key; empty: resources are those of the file
+    Duration etcd_patience{};
 
     bool enabled() const { return tcp.enabled() || !unix_path.empty() || grpc.enabled(); }
   } lease;

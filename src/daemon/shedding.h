@@ -49,7 +49,10 @@ class Shedding final : public Part {
   void OnMeasured(const Measurement& measurement);
   void Fail(const std::string& why);
   void Apply(Instant now);
-  LogisticCurve Curve() const { return CurveOf(settings_.shed.low, settings_.shed.high, sample_->reading.maximum); }
+  ShedCurve Curve() const {
+    const auto& shed = settings_.shed;
+    return CurveOf(shed.curve, shed.low, shed.high, sample_->reading.maximum);
+  }
 
   uv_loop_t* loop_;
   Limiter& limiter_;

@@ -179,7 +179,8 @@ void PutLeases(const Request& request, const LineAnswers& answers, std::size_t l
 doorman::Algorithm::Kind KindOf(std::string_view name) {
   if (name == Name(lease::Algorithm::kNone)) return doorman::Algorithm::NO_ALGORITHM;
   if (name == Name(lease::Algorithm::kStatic)) return doorman::Algorithm::STATIC;
-  if (name == Name(lease::Algorithm::kFairShare)) return doorman::Algorithm::FAIR_SHARE;
+  if (name == Name(lease::Algorithm::kFairShare) || name == Name(lease::Algorithm::kPriorityBand))
+    return doorman::Algorithm::FAIR_SHARE;
   return doorman::Algorithm::PROPORTIONAL_SHARE;
 }
 

@@ -1,21 +1,20 @@
 #include "io/etcd_election.h"
 
 #include <fmt/format.h>
-#include <sodium.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/check.h"
+#include "io/etcd_json.h"
 
 namespace dthrottle {
 
 namespace {
 
 using namespace std::chrono_literals;
-using Json = nlohmann::json;
+using namespace etcd;
 
 // gRPC's NotFound, as the gateway says it in "code".
 constexpr std::int64_t kNotFound = 5;
@@ -25,51 +24,6 @@ constexpr int kKeepalivesPerTtl = 3;
 
 constexpr Duration kLookMax = 500ms;
 constexpr Duration kAnswerPatienceMax = 2s;
-
-std::string Base64(std::string_view bytes) {
-  std::string text(sodium_base64_encoded_len(bytes.size(), sodium_base64_VARIANT_ORIGINAL), '\0');
-  sodium_bin2base64(text.data(), text.size(), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(),
-                    sodium_base64_VARIANT_ORIGINAL);
-  text.pop_back();    // its NUL
-  return text;
-}
-
-std::string FromBase64(std::string_view text) {
-  std::string bytes(text.size(), '\0');
-  std::size_t size = 0;
-  const int bad = sodium_base642bin(reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), text.data(),
-                                    text.size(), nullptr, &size, nullptr, sodium_base64_VARIANT_ORIGINAL);
-  bytes.resize(bad == 0 ? size : 0);
-  return bytes;
-}
-
-// The member `name` of an object, or null.
-const Json& Member(const Json& object, const char* name) {
-  static const Json null;
-  if (!object.is_object()) return null;
-  const auto found = object.find(name);
-  return found != object.end() ? *found : null;
-}
-
-// A 64-bit number, which may be text or left out.
-std::int64_t Number(const Json& object, const char* name) {
-  const Json& member = Member(object, name);
-  if (member.is_number_integer()) return member.get<std::int64_t>();
-  std::int64_t number = 0;
-  if (!member.is_string()) return number;
-  const auto& text = member.get_ref<const std::string&>();
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
-}
-
-const Json& First(const Json& list) {
-  static const Json null;
-  return list.is_array() && !list.empty() ? list.front() : null;
-}
-
-std::string Text(const Json& json) {
-  return json.is_string() ? json.get<std::string>() : std::string();
-}
 
 }    // namespace
 
@@ -134,14 +88,13 @@ std::optional<EtcdRequest> EtcdElection::Next(BootInstant now) {
 
 bool EtcdElection::OnAnswer(int status, std::string_view body, BootInstant sent, BootInstant now) {
   const Json json = Json::parse(body, nullptr, false);
-  const std::string error = Text(Member(json, "error"));
   if (step_ == Step::kClaim && Number(json, "code") == kNotFound) {    // the lease is gone
     lease_ = 0;
     Do(Step::kLook, now);
     return true;
   }
-  if (status != 200 || !json.is_object() || !error.empty() || json.contains("error")) {
-    OnFailure(error.empty() ? fmt::format("status {}", status) : error, now);
+  if (const std::string trouble = Trouble(status, json); !trouble.empty()) {
+    OnFailure(trouble, now);
     return false;
   }
   trouble_.clear();

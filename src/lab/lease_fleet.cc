@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <numeric>
 
@@ -50,6 +51,7 @@ class LeaseFleet final : World {
       In(Uniform(kStartWithin, prng_), [this, c = client.get()] { Refresh(*c); });
       In(scenario_.fluctuate_every, [this, c = client.get()] { Fluctuate(*c); });
     }
+    Plan(scenario_.moments);
     if (scenario_.mishaps.every > 0ns) In(scenario_.mishaps.every, [this] { Mishap(); });
     In(scenario_.sample, [this] { Sample(); });
     World::Run(After(scenario_.lasts));
@@ -69,12 +71,14 @@ class LeaseFleet final : World {
   void Grow(Node* parent, std::uint32_t level, const std::string& name) {
     nodes_.push_back(std::make_unique<Node>(Node{.name = name, .parent = parent, .server = {}}));
     Node* const node = nodes_.back().get();
-    auto templates = lease::Templates::Make({scenario_.resource});
+    const bool leaf = level + 1 == scenario_.fan.size();
+    lease::ResourceTemplate how = scenario_.resource;
+    if (how.algorithm == lease::Algorithm::kStatic) how = Static(leaf);
+    auto templates = lease::Templates::Make({how});
     DT_CHECK(templates.has_value());
     node->server = std::make_unique<LeaseServer>(
         lease::ServerOptions{.id = name, .level = level, .has_parent = parent != nullptr, .seed = prng_.Next()},
         std::move(*templates));
-    const bool leaf = level + 1 == scenario_.fan.size();
     for (std::uint32_t i = 0; i < scenario_.fan[level]; ++i) {
       const std::string below = fmt::format("{}.{}", name, i + 1);
       if (leaf) {
@@ -84,6 +88,16 @@ class LeaseFleet final : World {
         Grow(node, level + 1, below);
       }
     }
+  }
+
+  // A static capacity is that of each client, so leaves hand it out, and the servers before them divide what there is.
+  lease::ResourceTemplate Static(bool leaf) const {
+    lease::ResourceTemplate how = scenario_.resource;
+    if (!leaf) how.algorithm = lease::Algorithm::kFairShare;
+    if (leaf) {
+      how.capacity /= std::accumulate(scenario_.fan.begin(), scenario_.fan.end(), 1.0, std::multiplies<>());
+    }
+    return how;
   }
 
   // ---- Masters ----
@@ -125,7 +139,7 @@ class LeaseFleet final : World {
     if (client.has && client.has->expiry <= Now()) client.has.reset();
     const lease::ResourceRequest request{.resource = kResource, .wants = Wants(client), .has = client.has};
     const auto grants = client.server->server->GetCapacity(client.name, {&request, 1}, Now());
-    Duration next = lease::RefreshInterval(scenario_.resource.refresh_interval, Level());
+    Duration next = lease::RefreshInterval(scenario_.resource, Level());
     if (grants && grants->front().leased()) {
       const Grant& grant = grants->front();
       client.has = Claim{grant.lease.capacity, grant.lease.expiry, grant.epoch};
@@ -143,6 +157,27 @@ class LeaseFleet final : World {
   }
 
   // ---- Mishaps ----
+
+  void Plan(const LeaseMoments& moments) {
+    if (moments.masterless_for > 0ns) {
+      In(moments.masterless_from, [this, gone = moments.masterless_for] {
+        Note(fmt::format("{} has no master for {:.0f} s", nodes_.front()->name, Seconds(gone)));
+        Lose(*nodes_.front(), gone);
+      });
+    }
+    if (moments.jump_clients > 0) In(moments.jump_at, [this] { Jump(scenario_.moments); });
+  }
+
+  void Jump(const LeaseMoments& moments) {
+    std::vector<Client*> others;
+    for (const auto& client : clients_) others.push_back(client.get());
+    for (std::uint32_t i = 0; i < moments.jump_clients; ++i) {
+      const auto chosen = others.begin() + static_cast<std::ptrdiff_t>(prng_.Below(others.size()));
+      (*chosen)->wants = moments.jump_to;
+      Note(fmt::format("{} wants {:g}", (*chosen)->name, moments.jump_to));
+      others.erase(chosen);
+    }
+  }
 
   void Mishap() {
     const LeaseMishaps& odds = scenario_.mishaps;
@@ -208,18 +243,27 @@ bool Above(const LeaseSample& sample) {
 
 }    // namespace
 
+std::span<const std::string_view> LeaseScenarios() {
+  static constexpr std::array<std::string_view, 7> kNames{"one", "two", "three", "four", "five", "six", "seven"};
+  return kNames;
+}
+
 LeaseScenario DocumentedScenario(const std::string& name) {
   LeaseScenario scenario{.name = name};
   scenario.resource = {
       .identifier_glob = kResource, .capacity = 500, .algorithm = lease::Algorithm::kFairShare, .refresh_interval = 8s};
-  if (name == "one") {
+  if (name == "one" || name == "two" || name == "three" || name == "four") {
     scenario.fan = {5};
+    if (name == "four") scenario.fan = {1, 5};
     scenario.wants = 100;
     scenario.lasts = 5min;
+    if (name == "two") scenario.moments = {.masterless_from = 2min, .masterless_for = 20s};
+    if (name == "three") scenario.moments = {.masterless_from = 2min, .masterless_for = 70s};
     return scenario;
   }
-  DT_CHECK(name == "five" || name == "seven");
+  DT_CHECK(name == "five" || name == "six" || name == "seven");
   scenario.fan = {3, 3, 5};
+  if (name == "six") scenario.moments = {.jump_at = 150s, .jump_clients = 2, .jump_to = 1000};
   if (name == "seven") scenario.mishaps.every = 1min;
   return scenario;
 }

@@ -145,6 +145,7 @@ double DemandTree::Share(Algorithm algorithm, double capacity, Slot slot) const 
       const double needed = (all.wants - modest.wants) - equal * (all.weight - modest.weight);
       return ProportionalShare(demand, equal, unused, needed);
     }
+    case Algorithm::kPriorityBand:    // Bands has it
     case Algorithm::kFairShare:
       break;
   }

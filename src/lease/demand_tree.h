@@ -35,6 +35,7 @@ class DemandTree {
   void SetDemand(Slot slot, const Demand& demand);
   void SetHas(Slot slot, double has);
 
+  bool empty() const { return root_ == kNone; }
   double has(Slot slot) const { return nodes_[slot].has; }
   const Demand& demand(Slot slot) const { return nodes_[slot].demand; }
   Sums sums() const { return root_ == kNone ? Sums() : nodes_[root_].sums; }

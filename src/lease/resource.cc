@@ -1,11 +1,13 @@
 #include "lease/resource.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace dthrottle::lease {
 
-Duration RefreshInterval(Duration at_root, std::uint32_t level) {
-  return at_root / (std::int64_t{1} << std::min(level, kLevelMax));
+Duration RefreshInterval(const ResourceTemplate& how, std::uint32_t level) {
+  const double part = std::pow(how.decay_factor, std::min(level, kLevelMax));
+  return Duration(static_cast<Duration::rep>(static_cast<double>(how.refresh_interval.count()) * part));
 }
 
 Lease MakeLease(const ResourceTemplate& how, std::uint32_t level, double capacity,
@@ -13,13 +15,27 @@ Lease MakeLease(const ResourceTemplate& how, std::uint32_t level, double capacit
   constexpr Duration kBeforeExpiry = std::chrono::seconds(1);
   const BootInstant expiry = std::min(now + how.lease_length, own_expiry.value_or(BootInstant::max()));
   const Duration remaining = std::max(expiry - now, Duration::zero());
-  Duration refresh = RefreshInterval(how.refresh_interval, level);
+  Duration refresh = RefreshInterval(how, level);
   if (refresh >= remaining) refresh = remaining > 2 * kBeforeExpiry ? remaining - kBeforeExpiry : remaining / 2;
   return {.capacity = capacity, .expiry = expiry, .refresh_interval = refresh};
 }
 
-Result<Templates> Templates::Make(std::vector<ResourceTemplate> list) {
+ResourceTemplate SafeOf(ResourceTemplate how) {
+  if (!how.safe_capacity) return how;
+  how.algorithm = *how.safe_capacity == kUnlimited ? Algorithm::kNone : Algorithm::kStatic;
+  how.capacity = *how.safe_capacity == kUnlimited ? how.capacity : *how.safe_capacity;
+  return how;
+}
+
+Result<Templates> Templates::Make(std::vector<ResourceTemplate> list, Unknown unknown) {
   Templates made;
+  if (unknown == Unknown::kHonour) {
+    made.unknown_ = ResourceTemplate{.identifier_glob = "*",
+                                     .algorithm = Algorithm::kNone,
+                                     .learning_mode_duration = Duration::zero(),
+                                     .safe_capacity = kUnlimited,
+                                     .description = "unknown"};
+  }
   made.list_ = std::move(list);
   for (std::size_t i = 0; i < made.list_.size(); ++i) {
     const std::string& pattern = made.list_[i].identifier_glob;
@@ -34,7 +50,8 @@ Result<Templates> Templates::Make(std::vector<ResourceTemplate> list) {
 const ResourceTemplate* Templates::Find(std::string_view resource) const {
   if (const auto exact = exact_.find(std::string(resource)); exact != exact_.end()) return &list_[exact->second];
   const auto glob = std::find_if(globs_.begin(), globs_.end(), [&](const Glob& g) { return g.Matches(resource); });
-  return glob == globs_.end() ? nullptr : &list_[static_cast<std::size_t>(glob - globs_.begin())];
+  if (glob != globs_.end()) return &list_[static_cast<std::size_t>(glob - globs_.begin())];
+  return unknown_ ? &*unknown_ : nullptr;
 }
 
 }    // namespace dthrottle::lease

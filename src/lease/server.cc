@@ -157,6 +157,7 @@ LeaseServer::Resource* LeaseServer::Find(std::string_view name, BootInstant now,
   if (how == nullptr || resources_.size() >= options_.resources_max) return nullptr;
   auto made = std::make_unique<Resource>(
       Resource{.name = std::string(name), .how = how, .store = Store(options_.seed), .ask = now});
+  made->store.KeepBands(how->algorithm == Algorithm::kPriorityBand);
   return resources_.emplace(name, std::move(made)).first->second.get();
 }
 
@@ -203,6 +204,7 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
     ++(why == Grant::Outcome::kFull ? counts_.full : counts_.no_template);
     return {.outcome = why};
   }
+  counts_.honoured += templates_.IsUnknown(resource->how);
   Expire(*resource, now);
   Store& store = resource->store;
   const std::optional<Store::Slot> known = store.Find(kind, id);
@@ -365,7 +367,7 @@ std::vector<ParentRequest> LeaseServer::AskParent(BootInstant now) {
     if (request.learning && store.has() > held.capacity) {
       request.has = Claim{store.has(), store.last_expiry(), resource->epoch};
     }
-    resource->ask = now + RefreshInterval(resource->how->refresh_interval, options_.level - 1);
+    resource->ask = now + RefreshInterval(*resource->how, options_.level - 1);
     requests.push_back(std::move(request));
   }
   return requests;
@@ -414,6 +416,7 @@ void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
       it = resources_.erase(it);
       continue;
     }
+    resource.store.KeepBands(resource.how->algorithm == Algorithm::kPriorityBand);
     Expire(resource, now);
     const Held held = HeldBy(resource, now);
     counts_.shortfalls += !held.expiry.has_value() && held.any && held.capacity < resource.store.has();

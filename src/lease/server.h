@@ -62,6 +62,7 @@ struct ServerCounts {
   std::uint64_t requests = 0;    // for one resource each, of clients and servers
   std::uint64_t too_soon = 0;
   std::uint64_t no_template = 0;
+  std::uint64_t honoured = 0;    // though there is no template
   std::uint64_t full = 0;    // refused for clients_max or resources_max
   std::uint64_t invalid = 0;
   std::uint64_t not_master = 0;    // calls

@@ -1,7 +1,9 @@
 #include "lease/share.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
 
 namespace dthrottle::lease {
@@ -37,7 +39,28 @@ double ProportionalScaling(double wants, double capacity, double all_wants) {
   return all_wants <= capacity ? wants : wants * (capacity / all_wants);
 }
 
+namespace {
+
+std::vector<double> DivideByPriority(double capacity, std::span<const Demand> demands) {
+  std::map<std::int64_t, std::vector<std::size_t>, std::greater<>> bands;
+  for (std::size_t i = 0; i < demands.size(); ++i) bands[demands[i].priority].push_back(i);
+  std::vector<double> shares(demands.size());
+  for (const auto& [priority, members] : bands) {
+    std::vector<Demand> band;
+    for (const std::size_t i : members) band.push_back(demands[i]);
+    const std::vector<double> parts = Divide(Algorithm::kFairShare, capacity, band);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      shares[members[i]] = parts[i];
+      capacity = std::max(0.0, capacity - parts[i]);
+    }
+  }
+  return shares;
+}
+
+}    // namespace
+
 std::vector<double> Divide(Algorithm algorithm, double capacity, std::span<const Demand> demands) {
+  if (algorithm == Algorithm::kPriorityBand) return DivideByPriority(capacity, demands);
   double wants = 0, weight = 0, unused = 0, needed = 0;
   for (const Demand& d : demands) wants += d.wants, weight += d.weight;
   const double equal = capacity / weight;
@@ -57,6 +80,7 @@ std::vector<double> Divide(Algorithm algorithm, double capacity, std::span<const
       case Algorithm::kProportionalScaling:
         return ProportionalScaling(d.wants, capacity, wants);
       case Algorithm::kFairShare:
+      case Algorithm::kPriorityBand:
         break;
     }
     return std::min(d.wants, level * d.weight);

@@ -30,6 +30,7 @@ Store::Slot Store::Put(HolderKind kind, std::string_view id, std::span<const Ban
     const Slot slot = found->second;
     holders_[slot].wants.assign(wants.begin(), wants.end());
     tree_.SetDemand(slot, Together(wants));
+    if (bands_) bands_->Put(slot, wants);
     return slot;
   }
   Slot slot;
@@ -43,6 +44,7 @@ Store::Slot Store::Put(HolderKind kind, std::string_view id, std::span<const Ban
   holders_[slot] = {.id = std::string(id), .kind = kind, .wants = {wants.begin(), wants.end()}, .has = {}};
   index(kind).emplace(id, slot);
   tree_.Insert(slot, Together(wants));
+  if (bands_) bands_->Put(slot, wants);
   by_expiry_.emplace(BootInstant(), slot);    // until it is granted something
   return slot;
 }
@@ -61,9 +63,18 @@ void Store::Drop(Slot slot) {
   Holder& holder = holders_[slot];
   by_expiry_.erase({holder.has.expiry, slot});
   tree_.Erase(slot);
+  if (bands_) bands_->Erase(slot);
   index(holder.kind).erase(index(holder.kind).find(std::string_view(holder.id)));
   holder = {};
   free_.push_back(slot);
+}
+
+void Store::KeepBands(bool keep) {
+  if (keep == bands_.has_value()) return;
+  bands_.reset();
+  if (!keep) return;
+  bands_.emplace(seed_);
+  for (const auto& [expiry, slot] : by_expiry_) bands_->Put(slot, holders_[slot].wants);
 }
 
 bool Store::Erase(HolderKind kind, std::string_view id) {

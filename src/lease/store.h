@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/siphash.h"
+#include "lease/bands.h"
 #include "lease/demand_tree.h"
 #include "lease/lease.h"
 
@@ -37,7 +38,7 @@ class Store {
  public:
   using Slot = DemandTree::Slot;
 
-  explicit Store(std::uint64_t seed) : tree_(seed), slots_{Index(0, Hash{seed}), Index(0, Hash{seed})} {}
+  explicit Store(std::uint64_t seed) : seed_(seed), tree_(seed), slots_{Index(0, Hash{seed}), Index(0, Hash{seed})} {}
 
   // nullopt: no such holder. A slot is its until it is erased or has expired.
   std::optional<Slot> Find(HolderKind kind, std::string_view id) const;
@@ -50,8 +51,13 @@ class Store {
   std::size_t Expire(BootInstant now);
 
   const Holder& holder(Slot slot) const { return holders_[slot]; }
+  // Whether kPriorityBand may be asked for; only then are holders kept by priority as well.
+  void KeepBands(bool keep);
   // What the algorithm gives this one.
-  double Share(Algorithm algorithm, double capacity, Slot slot) const { return tree_.Share(algorithm, capacity, slot); }
+  double Share(Algorithm algorithm, double capacity, Slot slot) const {
+    return algorithm == Algorithm::kPriorityBand ? bands_->Share(capacity, slot)
+                                                 : tree_.Share(algorithm, capacity, slot);
+  }
   double Has(Slot slot) const { return tree_.has(slot); }
   double HasBut(Slot slot) const { return std::max(0.0, tree_.sums().has - tree_.has(slot)); }
 
@@ -62,7 +68,7 @@ class Store {
   BootInstant last_expiry() const { return by_expiry_.empty() ? BootInstant() : by_expiry_.rbegin()->first; }
 
   // What all want together, by priority; the least important are one band where there are more than kBandsMax.
-  static constexpr std::size_t kBandsMax = 64;
+  static constexpr std::size_t kBandsMax = Bands::kBandsMax;
   std::vector<Band> Aggregate() const;
 
   // Calls `visit` with every holder, the one whose lease expires first at first, until it returns false.
@@ -86,9 +92,11 @@ class Store {
   Index& index(HolderKind kind) { return slots_[static_cast<int>(kind)]; }
   const Index& index(HolderKind kind) const { return slots_[static_cast<int>(kind)]; }
 
+  std::uint64_t seed_;
   std::vector<Holder> holders_;
   std::vector<Slot> free_;
   DemandTree tree_;
+  std::optional<Bands> bands_;
   Index slots_[2];
   std::set<std::pair<BootInstant, Slot>> by_expiry_;
 };

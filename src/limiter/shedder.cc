@@ -2,14 +2,14 @@
 
 namespace dthrottle {
 
-void Shedder::Shed(const std::bitset<kShedPriorities>& priorities, const LogisticCurve& curve, double x) {
+void Shedder::Shed(const std::bitset<kShedPriorities>& priorities, const ShedCurve& curve, double x) {
   const std::size_t steps = priorities.count();
   std::size_t step = 0;
   bool any = false;
   for (std::size_t p = 0; p < kShedPriorities; ++p) {
     double probability = 0;
     if (priorities[p]) {
-      probability = LogisticCurve::Step(curve.low(), curve.high(), step++, steps).RejectionProbability(x);
+      probability = curve.Part(step++, steps).RejectionProbability(x);
     }
     probability_[p].store(probability, std::memory_order_relaxed);
     any = any || probability > 0;

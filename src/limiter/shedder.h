@@ -1,4 +1,4 @@
-// How many queries to refuse while the host runs hot (shed/logistic.h), by the priorities of limits.
+// How many queries to refuse while the host runs hot (shed/curve.h), by the priorities of limits.
 #pragma once
 
 #include <array>
@@ -6,7 +6,7 @@
 #include <bitset>
 #include <cstddef>
 
-#include "shed/logistic.h"
+#include "shed/curve.h"
 #include "shed/signal.h"
 
 namespace dthrottle {
@@ -16,7 +16,7 @@ class Shedder {
   // From now on some queries are refused under limits that shed, as `curve` has it where the signal is at `x`. The
   // curve's interval is cut into as many equal steps as there are `priorities`, the least important first: the next one
   // begins to be refused when all of the one before it is. With one priority it is the whole interval.
-  void Shed(const std::bitset<kShedPriorities>& priorities, const LogisticCurve& curve, double x);
+  void Shed(const std::bitset<kShedPriorities>& priorities, const ShedCurve& curve, double x);
   void Stop();
 
   // The probability for limits of a priority; 0 for kShedPriorities, which never shed. Any thread.

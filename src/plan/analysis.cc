@@ -81,6 +81,22 @@ double Dispersion(const Spectrum& spectrum, double gamma, std::span<const double
   return std::inner_product(c.begin(), c.end(), variances.begin(), 0.0) / (2 * gamma);
 }
 
+// Tr((L - gamma/2 L^2)^+ Cov) / (2 gamma), in the eigenvectors of L.
+double CovariantDispersion(const Spectrum& spectrum, double gamma, std::span<const double> covariance) {
+  const std::size_t n = spectrum.size();
+  DT_CHECK(covariance.size() == n * n);
+  if (!Stable(gamma, LambdaN(spectrum))) return kInfinity;
+  double trace = 0;
+  for (std::size_t k = 1; k < n; ++k) {
+    double along = 0;    // of the covariance, along the eigenvector
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t j = 0; j < n; ++j) along += spectrum.at(k, i) * covariance[i * n + j] * spectrum.at(k, j);
+    }
+    trace += Inverse(spectrum.values[k], gamma) * along;
+  }
+  return trace / (2 * gamma);
+}
+
 double Dispersion(const Spectrum& spectrum, double gamma, double variance) {
   if (!Stable(gamma, LambdaN(spectrum))) return kInfinity;
   double trace = 0;

@@ -43,6 +43,8 @@ double FastestCycle(const Ends& ends);
 // values gamma times as large: 6.6959 where the table has 334.7965. So the variances are an argument.
 double Dispersion(const Spectrum& spectrum, double gamma, std::span<const double> variances);
 double Dispersion(const Spectrum& spectrum, double gamma, double variance);    // the same for all nodes
+// The same where changes depend on each other: `covariance` has a row for each node, one after another.
+double CovariantDispersion(const Spectrum& spectrum, double gamma, std::span<const double> covariance);
 
 // c_ii of DST eq (23), Remark 2: how much the noise of each node adds to Phi_ss; one a node, above 0. Infinite unless
 // stable.

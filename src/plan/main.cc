@@ -3,7 +3,10 @@
 #include <sysexits.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <csignal>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -23,6 +26,7 @@ constexpr int kInterrupted = 128 + SIGINT;    // as a shell has it
 struct Options {
   std::string graph;
   std::vector<std::string> settings;
+  std::string covariance;    // a file; empty: not given
   std::string dot, plot, csdp = "csdp", gnuplot = "gnuplot";
   std::uint64_t seed = 1;
   bool as_json = false, no_weights = false;
@@ -53,6 +57,31 @@ Input ReadInput(Options& options) {
   return ReadGraph(options.graph);
 }
 
+// Numbers with blanks or commas between, a row for each node. It has to be symmetric, and no variance below 0.
+int ReadCovariance(Options& options) {
+  constexpr std::size_t kBytesMax = std::size_t{64} << 20;
+  if (options.covariance.empty()) return EX_OK;
+  auto text = ReadFile(options.covariance, kBytesMax);
+  if (!text) return Complain(EX_NOINPUT, text.error().message);
+  const auto bad = [&](std::string_view why) {
+    return Complain(EX_DATAERR, fmt::format("{}: {}", options.covariance, why));
+  };
+  std::ranges::replace(*text, ',', ' ');
+  std::vector<double>& covariance = options.question.covariance;
+  std::istringstream numbers(*text);
+  for (double value = 0; numbers >> value;) covariance.push_back(value);
+  const auto n = static_cast<std::size_t>(std::llround(std::sqrt(static_cast<double>(covariance.size()))));
+  if (!numbers.eof() || n * n != covariance.size() || n == 0) return bad("must be as many numbers in each row as rows");
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j) {
+      const double here = covariance[i * n + j], there = covariance[j * n + i];
+      if (std::abs(here - there) > 1e-9 * std::max(1.0, std::abs(here))) return bad("must be symmetric");
+    }
+    if (covariance[i * n + i] < 0) return bad("no variance may be below 0");
+  }
+  return EX_OK;
+}
+
 void AddOptions(CLI::App& app, Options& options) {
   Question& question = options.question;
   app.add_option("GRAPH", options.graph, "A file of links or DOT, \"-\", or a graph by name such as ring:10");
@@ -65,6 +94,7 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("--variances", question.variances, "Instead, for Phi_ss: the variance of each node's change, in order")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1e18));
+  app.add_option("--covariance", options.covariance, "Instead, for Phi_ss: a file with a row of covariances for each node");
   app.add_option("--limit", options.limit, "Sum of all limits, requests a cycle: foretell over-throttling")
       ->check(CLI::Range(1e-9, 1e18));
   app.add_option("--period", options.period_s, "Seconds a round takes")->check(CLI::Range(1e-6, 1e6));
@@ -125,6 +155,7 @@ int Main(int argc, char** argv) {
   } else {
     options.question.solver->program = options.csdp;
   }
+  if (const int read = ReadCovariance(options); read != EX_OK) return read;
   Input input = ReadInput(options);
   if (!input.graph) return input.status;
   Prng prng(options.seed);

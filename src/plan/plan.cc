@@ -204,6 +204,10 @@ Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& ques
     return !plan.interrupted;
   };
   const bool whole = graph.size() <= kDenseNodesMax;
+  if (!question.covariance.empty() && (question.covariance.size() != graph.size() * graph.size() || !whole)) {
+    return Fail(fmt::format("{}: {} covariances for {} nodes; a row of one a node is needed for each, and at most {} nodes",
+                            source, question.covariance.size(), graph.size(), kDenseNodesMax));
+  }
   if (!question.variances.empty() && (question.variances.size() != graph.size() || !whole)) {
     return Fail(fmt::format("{}: {} variances for {} nodes; one a node is needed, and at most {}", source,
                             question.variances.size(), graph.size(), kDenseNodesMax));
@@ -226,6 +230,9 @@ Result<Plan> MakePlan(NamedGraph named, std::string source, const Question& ques
     plan.seconds_to_settle = *question.period_s * static_cast<double>(*plan.rounds_to_settle);
   }
   if (whole) AddWhole(plan, graph, spectrum, variance);
+  if (!question.covariance.empty()) {
+    plan.dispersion_of_covariance = CovariantDispersion(spectrum, plan.gamma, question.covariance);
+  }
   if (!question.variances.empty()) {
     plan.dispersion_of_variances = Dispersion(spectrum, plan.gamma, question.variances);
   }

@@ -27,6 +27,7 @@ struct Question {
   std::optional<double> gamma;                // none: the fastest cycle (27)
   double sigma = 1;                           // standard deviation of the change of a node's requests in a cycle
   std::vector<double> variances;              // of each node's change, for another Phi_ss; empty: none
+  std::vector<double> covariance;             // the same with a row for each node, one after another; empty: none
   std::optional<double> limit_total;          // sum of limits, requests per cycle, to foretell over-throttling
   std::optional<double> period_s;             // seconds a round takes
   std::optional<std::uint64_t> rounds;        // to simulate; 0: none; by itself: about a second's worth
@@ -67,6 +68,7 @@ struct Plan {
   std::optional<double> seconds_to_settle;
   double dispersion = kUnknown;                     // (20), Cov(v) = sigma^2 I
   std::optional<double> dispersion_of_variances;    // (20), Cov(v) = diag(variances)
+  std::optional<double> dispersion_of_covariance;    // (20), Cov(v) as given
   double dispersion_eq24 = kUnknown;                // (24), Cov(v) = gamma sigma^2 I
   double dispersion_eq25 = kUnknown;                // (25), that for gamma -> 0
   std::optional<double> over_throttling;            // percent

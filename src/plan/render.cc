@@ -74,6 +74,9 @@ void Dispersions(std::string& out, const Plan& plan) {
   }
   Line(out, "Phi_ss", fmt::format("{} (20), Cov(v) = sigma^2 I", Value(plan.dispersion)));
   if (plan.simulated) Line(out, "", simulated);
+  if (plan.dispersion_of_covariance) {
+    Line(out, "", fmt::format("{} (20), Cov(v) as given", Value(*plan.dispersion_of_covariance)));
+  }
   if (plan.dispersion_of_variances) {
     Line(out, "", fmt::format("{} (20), Cov(v) = diag(variances)", Value(*plan.dispersion_of_variances)));
   }
@@ -240,6 +243,7 @@ std::string RenderJson(const Plan& plan) {
   out["seconds_to_settle"] = OrNull(plan.seconds_to_settle);
   out["phi_ss"] = plan.dispersion;
   out["phi_ss_of_variances"] = OrNull(plan.dispersion_of_variances);
+  out["phi_ss_of_covariance"] = OrNull(plan.dispersion_of_covariance);
   out["phi_ss_eq24"] = plan.dispersion_eq24;
   out["phi_ss_eq25"] = plan.dispersion_eq25;
   out["phi_ss_simulated"] =

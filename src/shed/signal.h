@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/names.h"
-#include "shed/logistic.h"
+#include "shed/curve.h"
 
 namespace dthrottle {
 
@@ -40,10 +40,10 @@ inline constexpr ShedBound kDefaultHigh{ShedBound::Kind::kPercent, 98};
 
 // The interval in the unit of the signal. `maximum` is the most that a memory signal can be, and 100 for pressure.
 // REQUIRES: both bounds are of one kind, low <= high.
-inline LogisticCurve CurveOf(ShedBound low, ShedBound high, double maximum) {
+inline ShedCurve CurveOf(CurveShape shape, ShedBound low, ShedBound high, double maximum) {
   if (low.kind == ShedBound::Kind::kUnset) low = kDefaultLow, high = kDefaultHigh;
   const double unit = low.kind == ShedBound::Kind::kPercent ? maximum / 100 : 1;
-  return {low.value * unit, high.value * unit};
+  return {low.value * unit, high.value * unit, shape};
 }
 
 }    // namespace dthrottle

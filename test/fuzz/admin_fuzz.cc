@@ -19,11 +19,11 @@ class FuzzedDaemon final : public testing::QuietDaemon {
  public:
   Limiter& limiter() override { return *host_.limiter; }
   ShedStatus Shed() const override {
-    return {ShedSignal::kReported, "", reported_, 0, LogisticCurve(-1, 1), Duration(1), "n\xff\n"};
+    return {ShedSignal::kReported, "", reported_, 0, ShedCurve(-1, 1), Duration(1), "n\xff\n"};
   }
   Result<void> ReportShed(double value) override {
     reported_ = value;
-    host_.limiter->shedder().Shed(host_.limiter->rules().shed_priorities(), LogisticCurve(-1, 1), value);
+    host_.limiter->shedder().Shed(host_.limiter->rules().shed_priorities(), ShedCurve(-1, 1), value);
     return {};
   }
   void Reload(std::function<void(const ReloadOutcome&)> done) override { done({true, {"f:1:1: warning: w"}}); }

@@ -17,7 +17,7 @@
 #include "lease/server.h"
 #include "lease/share.h"
 #include "plan/analysis.h"
-#include "shed/logistic.h"
+#include "shed/curve.h"
 #include "test/paper/graphs.h"
 
 namespace dthrottle::plan {
@@ -310,7 +310,7 @@ TEST_CASE(
 
 TEST_CASE("golden cases: graceful degradation, the logistic function between its bounds") {
   ForEach("logistic", [](const Json& in, const Json& out, double) {
-    const LogisticCurve curve(in["start"], in["full"]);
+    const ShedCurve curve(in["start"], in["full"]);
     const double p = curve.RejectionProbability(in["x"]);
     CHECK(Near(p, out["p"], 1e-12));
     const double rescaled = p == 0 || p == 1 ? p : (p - 0.01) / 0.98;

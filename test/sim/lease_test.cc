@@ -31,6 +31,62 @@ TEST_CASE("lease scenario one: nothing before learning is over, then 99 % of wha
   }
 }
 
+// Seconds from which on at least `part` of the limit is handed out, having been less at `after`.
+double BackAt(const LeaseRun& run, double after, double part) {
+  for (const LeaseSample& sample : run.samples) {
+    if (sample.seconds > after && sample.has >= part * std::min(sample.wants, sample.limit)) return sample.seconds;
+  }
+  return 1e9;
+}
+
+TEST_CASE("lease scenario two: a master that is back before leases end costs nobody what he has") {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const LeaseRun run = RunLeases(DocumentedScenario("two"), seed);
+    double learning = 0;
+    for (const LeaseSample& sample : run.samples) {
+      if (sample.seconds > 80) CHECK(sample.has > 0.5 * sample.limit);
+      if (sample.seconds > 120 && sample.seconds < 200) {
+        if (learning > 0) CHECK(sample.has == Approx(learning));    // nobody gets more while it learns
+        learning = sample.has;
+      }
+    }
+    CHECK(BackAt(run, 200, 0.95) <= 220);
+  }
+}
+
+TEST_CASE("lease scenario three: a master that is back after leases have ended learns that nobody has anything") {
+  for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const LeaseRun run = RunLeases(DocumentedScenario("three"), seed);
+    for (const LeaseSample& sample : run.samples) {
+      if (sample.seconds > 185 && sample.seconds < 250) CHECK(sample.has == 0);
+    }
+    CHECK(BackAt(run, 250, 0.95) <= 270);
+  }
+}
+
+TEST_CASE("lease scenario four: a region between root and clients costs little, and nothing above the capacity") {
+  const LeaseScenario four = DocumentedScenario("four");
+  CHECK(MedianOf(four, [](const LeaseRun& r) { return r.handed_out_of_wanted(); }) >= 0.95);
+  CHECK(MedianOf(four, [](const LeaseRun& r) { return r.samples_above(); }) == 0);
+}
+
+TEST_CASE("lease scenario six: two clients that want more than all there is are cut, and never more is out") {
+  LeaseScenario six = DocumentedScenario("six");
+  six.lasts = 10min;
+  CHECK(MedianOf(six, [](const LeaseRun& r) { return r.handed_out_of_limit(); }) >= 0.95);
+  CHECK(MedianOf(six, [](const LeaseRun& r) { return r.peak(); }) <= 1.02);
+}
+
+TEST_CASE("lease scenarios: static gives each client its equal part, whatever others leave") {
+  for (const char* name : {"one", "five"}) {
+    LeaseScenario scenario = DocumentedScenario(name);
+    scenario.resource.algorithm = lease::Algorithm::kStatic;
+    scenario.lasts = 5min;
+    CHECK(MedianOf(scenario, [](const LeaseRun& r) { return r.samples_above(); }) == 0);
+    CHECK(MedianOf(scenario, [](const LeaseRun& r) { return r.handed_out_of_limit(); }) > 0.8);
+  }
+}
+
 TEST_CASE("lease scenario five: at least 96.8 % of the capacity is handed out") {
   LeaseScenario five = DocumentedScenario("five");
   five.lasts = 20min;

@@ -1,5 +1,6 @@
 """A cluster of etcd for tests: three members on loopback, which can be killed, stopped and cut off."""
 
+import base64
 import contextlib
 import json
 import shutil
@@ -46,6 +47,12 @@ class Member:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode())
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout) as reply:
             return json.load(reply)
+
+    def put(self, key, value):
+        self.post("/v3/kv/put", {"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(value.encode()).decode()})
+
+    def delete(self, key):
+        self.post("/v3/kv/deleterange", {"key": base64.b64encode(key.encode()).decode()})
 
     def status(self):
         """Of a member that is up and knows a leader, else None."""

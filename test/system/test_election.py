@@ -169,5 +169,43 @@ class Election(SystemTest):
         self.assertGreater(lines, (0.9 if FIGURES else 0.3) * RATE * seconds)
 
 
+@unittest.skipUnless(AVAILABLE, WHY_NOT)
+class StoredResources(SystemTest):
+    def test_resources_of_etcd_are_followed_and_safe_capacities_are_left_when_it_is_gone(self):
+        key = "dthrottle/resources"
+
+        def capacity(name):
+            answer = daemon.lease(f"get c {name} 1000")
+            self.assertTrue(answer.startswith("lease "), answer)
+            return float(answer.split()[1])
+
+        with Etcd(1) as etcd, LeaseDaemon(resource("own", capacity=7, learning_mode_duration="0s"), lease={
+                "etcd": etcd.urls, "etcd_resources": key, "etcd_patience": "3s"}) as daemon:
+            member = etcd.members[0]
+            wait_until(lambda: (daemon.leases()["note"] or "").startswith("there is no key"), "etcd is read")
+            self.assertEqual((daemon.leases()["resources_from"], capacity("own")), ("settings", 7))
+            calls = {"safe_capacity": 4, "learning_mode_duration": "0s"}
+            member.put(key, resource("calls", capacity=50, **calls))
+            wait_until(lambda: daemon.leases()["resources_from"] == "etcd", "resources are etcd's")
+            self.assertEqual(capacity("calls"), 50)
+            self.assertIn("error", daemon.lease("get c own 5"))
+            member.put(key, resource("calls", capacity=80, **calls))
+            wait_until(lambda: capacity("calls") == 80, "the capacity is another one")
+            for bad in ("resource = 5", "[[resource]]\nidentifier_glob = \"x\"\ncapacity = -1\n", "[query]\nunix = \"\"\n"):
+                member.put(key, bad)
+                wait_until(lambda: f"etcd:{key}:" in (daemon.leases()["note"] or ""), "what is wrong is said")
+                self.assertEqual(capacity("calls"), 80)
+            member.put(key, resource("calls", capacity=80, **calls))
+            wait_until(lambda: daemon.leases()["note"] is None, "it is good again")
+            member.kill()
+            wait_until(lambda: daemon.leases()["resources_from"] == "safe", "etcd is silent")
+            self.assertEqual(capacity("calls"), 4)
+            member.start()
+            wait_until(lambda: capacity("calls") == 80, "etcd answers again")
+            member.delete(key)
+            wait_until(lambda: daemon.leases()["resources_from"] == "settings", "the file's are in force")
+            self.assertEqual(capacity("own"), 7)
+
+
 if __name__ == "__main__":
     unittest.main()

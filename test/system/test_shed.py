@@ -197,6 +197,13 @@ class OtherSignals(ParallelTest):
             self.assertEqual(daemon.stats()["shed_expired"], 1)
             self.assertEqual(daemon.log.count("is older than shed.expiry"), 1)
 
+    def test_the_curve_is_the_one_that_is_set(self):
+        for curve, probability in (("linear", 0.25), ("step", 1)):
+            with shedding(signal="reported", low=100, high=200, curve=curve) as daemon:
+                shed = daemon.admin_json("shed 125")
+                self.assertEqual((shed["curve"], shed["priorities"][0]["probability"]), (curve, probability))
+                self.assertEqual(priorities(daemon)[0], probability)
+
     def test_the_control_program_reports_and_shows_and_passes_errors_on(self):
         def ctl(daemon, *words):
             return run(DTHROTTLECTL, "--socket", daemon.admin_path, *words)

@@ -148,14 +148,15 @@ TEST_CASE("shed shows the signal and what it does to each priority, and takes va
   CHECK(Has(daemon.Ask("why web"), "The rule sheds with priority 0, but not now: why not.\n"));
   CHECK(daemon.Ask("shed 7") == "error: not wanted\n\n");
 
-  const LogisticCurve curve(100, 300);
+  const ShedCurve curve(100, 300);
   const auto measure = [&](double value) {
     daemon.shed = {ShedSignal::kReported, "", value, 0, curve, 250ms, ""};
     daemon.host().limiter->shedder().Shed(daemon.host().limiter->rules().shed_priorities(), curve, value);
   };
   measure(150);
   const std::string answer = daemon.Ask("shed");
-  CHECK(Has(answer, "value       150\nage_s       0.25\nmaximum     -\nlow         100\nhigh        300\n"));
+  CHECK(Has(answer, "value       150\nage_s       0.25\nmaximum     -\nlow         100\nhigh        300\n"
+            "curve       logistic\n"));
   CHECK(Has(answer,
             "priority  low  high  probability  rules\n0         100  200   0.5          quiet, default\n"
             "3         200  300   0            login\n"));
@@ -182,7 +183,7 @@ TEST_CASE("shed shows the signal and what it does to each priority, and takes va
   for (const char* bad : {"shed x", "shed 1x", "shed  1", "shed nan", "shed inf", "shed 1e999", "shed 1 "}) {
     CHECK(daemon.Ask(bad) == "error: VALUE must be a number\n\n");
   }
-  daemon.shed = {ShedSignal::kHost, "/proc/meminfo", 5e9, 16e9, LogisticCurve(4e9, 6e9), 0s, ""};
+  daemon.shed = {ShedSignal::kHost, "/proc/meminfo", 5e9, 16e9, ShedCurve(4e9, 6e9), 0s, ""};
   CHECK(Has(daemon.Ask("shed"),
             "value       5000000000\nage_s       0\nmaximum     16000000000\nlow         4000000000\n"));
 }
@@ -290,6 +291,7 @@ TEST_CASE("leases are shown with their master, and what strangers wrote is escap
       "parent          tcp:10.0.0.1:7315\n"
       "parent_heard_s  2\n"
       "parent_note     tcp:10.0.0.1:7315 did not answer in time\n"
+      "resources_from  settings\n"
       "note            http://10.0.0.9:2379: Connection \\x1b refused\n"
       "resources:\n"
       "resource   algorithm           capacity  from    has   wants  clients  shortfall  safe  expires_in_s  "

@@ -31,6 +31,24 @@ bool IsKey(std::string_view path) {
   return false;
 }
 
+TEST_CASE("resources of another text are checked like those of the file, and nothing else may be in it") {
+  const Settings settings = ParseSettings("[lease]\nunix = \"/run/lease\"\nlevel = 3\n", "f").settings;
+  const std::string glob = "[[resource]]\nidentifier_glob = \"a\"\ncapacity = 5\n";
+  const LoadedSettings good = ParseResources(glob, "etcd:k", settings);
+  REQUIRE(good.ok());
+  CHECK(good.settings.resources.front().capacity == 5);
+  for (const auto& [text, complaint] :
+       {std::pair<std::string, const char*>("[query]\nunix = \"\"\n", "error: unknown key query; must be [[resource]]"),
+        {"[[resource]]\ncapacity = 5\n", "etcd:k:1:1: error: resource without identifier_glob"},
+        {glob + "refresh_interval = \"8s\"\n", "on lease.level = 3"},
+        {"[[resource", "error: not TOML"}}) {
+    const LoadedSettings bad = ParseResources(text, "etcd:k", settings);
+    CAPTURE(text);
+    REQUIRE_FALSE(bad.ok());
+    CHECK(Format(bad.problems.front()).find(complaint) != std::string::npos);
+  }
+}
+
 TEST_CASE("values are read with their units and written back") {
   CHECK(ParseDuration("250ms").value() == 250ms);
   CHECK(ParseDuration("1.5m").value() == 90s);

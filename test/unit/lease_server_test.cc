@@ -101,10 +101,24 @@ TEST_CASE("lease templates: the exact name first, then the first glob that match
   CHECK_FALSE(Templates::Make({{.identifier_glob = "[a"}}).has_value());
 }
 
+TEST_CASE("lease templates: what no template is for is refused, or gets what it wants at once and is counted") {
+  const ResourceRequest asked{.resource = "typo", .wants = 70};
+  LeaseServer refuses({}, Of({{.identifier_glob = "db:*"}}));
+  refuses.BecomeMaster({.since = At(100s)});
+  CHECK(refuses.GetCapacity("c", {&asked, 1}, At(101s))->front().outcome == Grant::Outcome::kNoTemplate);
+  LeaseServer honours({}, *Templates::Make({{.identifier_glob = "db:*"}}, Unknown::kHonour));
+  honours.BecomeMaster({.since = At(100s)});
+  const Grant grant = honours.GetCapacity("c", {&asked, 1}, At(101s))->front();
+  CHECK((grant.leased() && grant.lease.capacity == 70 && grant.safe_capacity == kUnlimited));
+  CHECK((honours.counts().honoured == 1 && honours.counts().no_template == 0 && refuses.counts().no_template == 1));
+}
+
 TEST_CASE("lease terms: half the refresh interval with every level, never beyond the server's own lease") {
   const ResourceTemplate how{};
-  CHECK(RefreshInterval(16s, 0) == 16s);
-  CHECK(RefreshInterval(16s, 4) == 1s);
+  CHECK(RefreshInterval(how, 0) == 16s);
+  CHECK(RefreshInterval(how, 4) == 1s);
+  CHECK(RefreshInterval({.identifier_glob = "*", .decay_factor = 1}, 8) == 16s);
+  CHECK(RefreshInterval({.identifier_glob = "*", .decay_factor = 0.25}, 2) == 1s);
   const Lease whole = MakeLease(how, 2, 5, {}, At(100s));
   CHECK((whole.expiry == At(160s) && whole.refresh_interval == 4s && whole.capacity == 5));
   const Lease cut = MakeLease(how, 0, 5, At(110s), At(100s));

@@ -2,12 +2,14 @@
 // plain form.
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
 #include "base/prng.h"
 #include "lease/demand_tree.h"
+#include "lease/store.h"
 #include "lease/share.h"
 
 namespace dthrottle::lease {
@@ -16,7 +18,7 @@ namespace {
 using Values = std::vector<double>;
 
 constexpr Algorithm kAll[] = {Algorithm::kNone, Algorithm::kStatic, Algorithm::kProportionalShare,
-                              Algorithm::kProportionalScaling, Algorithm::kFairShare};
+                              Algorithm::kProportionalScaling, Algorithm::kFairShare};    // of those that know no priority
 constexpr Algorithm kSharing[] = {Algorithm::kProportionalShare, Algorithm::kProportionalScaling,
                                   Algorithm::kFairShare};
 
@@ -54,6 +56,59 @@ TEST_CASE("lease shares: the document's worked cases") {
   CHECK(std::abs(proportional[1] - 40.30927835) < 1e-8);
   CHECK(proportional[2] == 10);
   CHECK(Of(Algorithm::kProportionalScaling, 120, {100, 60, 80}) == Values{50, 30, 40});
+}
+
+TEST_CASE("lease shares: priority_band serves the highest first, fairly, and then of what is left the next") {
+  const std::vector<Demand> demands{{60, 1, 1}, {50, 1, 9}, {80, 1, 1}, {10, 1, 9}, {5, 1, -3}};
+  CHECK(Divide(Algorithm::kPriorityBand, 120, demands) == Values{30, 50, 30, 10, 0});
+  CHECK(Divide(Algorithm::kPriorityBand, 40, demands) == Values{0, 30, 0, 10, 0});
+  CHECK(Divide(Algorithm::kPriorityBand, 300, demands) == Values{60, 50, 80, 10, 5});
+}
+
+// A store of clients of one band each, and of servers of several.
+TEST_CASE("lease shares: what the store gives by priority is what the plain form gives, band by band") {
+  Prng prng(11);
+  for (int round = 0; round < 300; ++round) {
+    Store store(prng.Next());
+    store.KeepBands(round % 2 == 0);
+    std::vector<Demand> demands;
+    std::vector<std::pair<Store::Slot, std::vector<std::size_t>>> holders;
+    for (std::uint64_t i = 0, n = 1 + prng.Below(12); i < n; ++i) {
+      std::vector<Band> bands;
+      holders.emplace_back(0, std::vector<std::size_t>());
+      for (std::int64_t priority = 0; priority < 3; ++priority) {
+        if (prng.Below(2) == 0 && !(priority == 2 && bands.empty())) continue;
+        bands.push_back({priority, 1 + prng.Below(5), static_cast<double>(prng.Below(100))});
+        holders.back().second.push_back(demands.size());
+        demands.push_back({bands.back().wants, static_cast<double>(bands.back().clients), priority});
+      }
+      const std::string name = std::to_string(i);
+      store.Put(HolderKind::kServer, name, std::array{Band{7, 1, 1000}});    // what it wanted before
+      holders.back().first = store.Put(HolderKind::kServer, name, bands);
+    }
+    store.Put(HolderKind::kClient, "gone", std::array{Band{1, 1, 50}});
+    store.Erase(HolderKind::kClient, "gone");
+    store.KeepBands(true);
+    const double capacity = static_cast<double>(prng.Below(600));
+    const Values plain = Divide(Algorithm::kPriorityBand, capacity, demands);
+    for (const auto& [slot, own] : holders) {
+      double expected = 0;
+      for (const std::size_t i : own) expected += plain[i];
+      REQUIRE(Close(store.Share(Algorithm::kPriorityBand, capacity, slot), expected));
+    }
+  }
+}
+
+TEST_CASE("lease shares: there are at most 64 bands, and one more counts as the next lower one") {
+  Store store(1);
+  store.KeepBands(true);
+  for (std::int64_t priority = 0; priority < 64; ++priority) {
+    store.Put(HolderKind::kClient, std::to_string(priority), std::array{Band{10 * priority, 1, 1}});
+  }
+  const auto late = store.Put(HolderKind::kClient, "late", std::array{Band{15, 1, 1}});
+  const auto lowest = store.Put(HolderKind::kClient, "lowest", std::array{Band{-5, 1, 1}});
+  CHECK(store.Share(Algorithm::kPriorityBand, 63, late) == 0.5);        // with priority 10, below 62 others
+  CHECK(store.Share(Algorithm::kPriorityBand, 64.5, lowest) == 0.25);  // with priority 0
 }
 
 // Two rounds, as in a published server, would give the second 43.

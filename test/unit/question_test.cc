@@ -149,7 +149,7 @@ TEST_CASE("question: a cost of nothing is asked of debt only, and recorded nowhe
 TEST_CASE("question: a hot host refuses it as one") {
   Host host("[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=1e6\nrate=1\nshed=true\n"
             "[[rule]]\nname=\"b\"\nburst=1e6\nrate=1\n");
-  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 100), 50);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), ShedCurve(0, 100), 50);
   Asker asker(host);
   int shed = 0;
   for (int i = 0; i < 10'000; ++i) {

@@ -138,11 +138,11 @@ TEST_CASE("what is shed is not a hit that peers hear of") {
   Sharer a(Rule(1000, 0.01, "shed = true\n"), 1, 5s);
   a.RunAt(At(0));
   a.Drain();
-  a.limiter().shedder().Shed(a.limiter().rules().shed_priorities(), LogisticCurve(0, 2), 1);
+  a.limiter().shedder().Shed(a.limiter().rules().shed_priorities(), ShedCurve(0, 2), 1);
   std::uint64_t served = 0;
   for (int i = 0; i < 500; ++i) served += a.Serves("C", At(1));
   CHECK((served > 150 && served < 350));
-  a.limiter().shedder().Shed(a.limiter().rules().shed_priorities(), LogisticCurve(0, 2), 2);
+  a.limiter().shedder().Shed(a.limiter().rules().shed_priorities(), ShedCurve(0, 2), 2);
   for (int i = 0; i < 500; ++i) REQUIRE_FALSE(a.Serves("D", At(1)));
   a.RunAt(At(5));
   const auto hits = Hits(a.Drain());

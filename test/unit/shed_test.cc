@@ -8,7 +8,7 @@
 #include "limiter/limiter.h"
 #include "limiter/shedder.h"
 #include "rule/rulebook.h"
-#include "shed/logistic.h"
+#include "shed/curve.h"
 #include "shed/signal.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
@@ -22,7 +22,7 @@ constexpr Instant kNow = FromNanoseconds(5'000'000'000);
 
 // The source's example: 3 GiB are there, and throttling begins at 3e9 bytes.
 constexpr double kLow = 3e9, kHigh = 3221225472, kMiddle = 3110612736;
-const LogisticCurve kCurve(kLow, kHigh);
+const ShedCurve kCurve(kLow, kHigh);
 
 bool Near(double a, double b) {
   return std::abs(a - b) <= 1e-9;
@@ -31,9 +31,9 @@ bool Near(double a, double b) {
 // ---- The curve ----
 
 TEST_CASE("the curve has the source's values: 0.01, 0.5 and 0.99") {
-  CHECK(Near(kCurve.Unbounded(3e9), 0.01));
-  CHECK(Near(kCurve.Unbounded(3221225472), 0.99));
-  CHECK(kCurve.Unbounded(kMiddle) == 0.5);
+  CHECK(Near(kCurve.Logistic(3e9), 0.01));
+  CHECK(Near(kCurve.Logistic(3221225472), 0.99));
+  CHECK(kCurve.Logistic(kMiddle) == 0.5);
   CHECK(Near(kCurve.RejectionProbability(3e9), 0.01));
   CHECK(kCurve.RejectionProbability(kMiddle) == 0.5);
   // The last byte before `high` is as good as `high` on the curve; at `high` the text's last equation says 1.
@@ -69,27 +69,41 @@ TEST_CASE("the probability never falls while the signal rises") {
 }
 
 TEST_CASE("any interval will do: around zero, of one point, narrower than two numbers") {
-  CHECK(LogisticCurve(-10, 10).RejectionProbability(0) == 0.5);
-  const LogisticCurve step(7, 7);
+  CHECK(ShedCurve(-10, 10).RejectionProbability(0) == 0.5);
+  const ShedCurve step(7, 7);
   CHECK(step.RejectionProbability(6.999) == 0);
   CHECK(step.RejectionProbability(7) == 1);
-  const LogisticCurve narrow(1, std::nextafter(1.0, 2.0));
+  const ShedCurve narrow(1, std::nextafter(1.0, 2.0));
   const double p = narrow.RejectionProbability(1);
   CHECK((p >= 0 && p <= 1));
   CHECK(narrow.RejectionProbability(narrow.high()) == 1);
 }
 
 TEST_CASE("steps cut the interval into equal parts without gaps, and one step is the whole of it") {
-  const auto whole = LogisticCurve::Step(kLow, kHigh, 0, 1);
+  const auto whole = kCurve.Part(0, 1);
   CHECK((whole.low() == kLow && whole.high() == kHigh));
   for (std::size_t n = 1; n <= kShedPriorities; ++n) {
     for (std::size_t i = 0; i < n; ++i) {
-      const auto part = LogisticCurve::Step(kLow, kHigh, i, n);
-      CHECK(part.low() == (i == 0 ? kLow : LogisticCurve::Step(kLow, kHigh, i - 1, n).high()));
+      const auto part = kCurve.Part(i, n);
+      CHECK(part.low() == (i == 0 ? kLow : kCurve.Part(i - 1, n).high()));
       CHECK(part.high() - part.low() == Approx((kHigh - kLow) / static_cast<double>(n)));
     }
-    CHECK(LogisticCurve::Step(kLow, kHigh, n - 1, n).high() == kHigh);
+    CHECK(kCurve.Part(n - 1, n).high() == kHigh);
   }
+}
+
+TEST_CASE("a linear curve refuses in proportion, a step everything from the lower bound on, each in every part") {
+  const ShedCurve linear(100, 200, CurveShape::kLinear), step(100, 200, CurveShape::kStep);
+  CHECK(linear.RejectionProbability(99.9) == 0);
+  CHECK(linear.RejectionProbability(100) == 0);
+  CHECK(Near(linear.RejectionProbability(110), 0.1));
+  CHECK(Near(linear.RejectionProbability(190), 0.9));
+  CHECK(linear.RejectionProbability(201) == 1);
+  CHECK(step.RejectionProbability(99.9) == 0);
+  CHECK(step.RejectionProbability(100) == 1);
+  CHECK(linear.Part(1, 2).RejectionProbability(175) == 0.5);
+  CHECK(step.Part(1, 2).RejectionProbability(149) == 0);
+  CHECK(step.Part(1, 2).RejectionProbability(150) == 1);
 }
 
 TEST_CASE("a million draws are within 4 sigma of the probability") {
@@ -115,11 +129,11 @@ TEST_CASE("probability 0 never sheds, 1 always does, and neither draws") {
 
 TEST_CASE("bounds are a share of the maximum, bytes, or numbers, and by default 90 and 98 percent") {
   using Kind = ShedBound::Kind;
-  const auto curve = CurveOf({Kind::kPercent, 50}, {Kind::kPercent, 75}, 4096);
+  const auto curve = CurveOf(CurveShape::kLogistic, {Kind::kPercent, 50}, {Kind::kPercent, 75}, 4096);
   CHECK((curve.low() == 2048 && curve.high() == 3072));
-  CHECK(CurveOf({Kind::kBytes, 3e9}, {Kind::kBytes, kHigh}, 4096).low() == 3e9);
-  CHECK(CurveOf({Kind::kNumber, -2}, {Kind::kNumber, 5}, 0).high() == 5);
-  const auto fallback = CurveOf({}, {}, 1000);
+  CHECK(CurveOf(CurveShape::kLogistic, {Kind::kBytes, 3e9}, {Kind::kBytes, kHigh}, 4096).low() == 3e9);
+  CHECK(CurveOf(CurveShape::kLogistic, {Kind::kNumber, -2}, {Kind::kNumber, 5}, 0).high() == 5);
+  const auto fallback = CurveOf(CurveShape::kLogistic, {}, {}, 1000);
   CHECK((fallback.low() == 900 && fallback.high() == 980));
 }
 
@@ -206,7 +220,7 @@ constexpr const char* kThreeLevels =
 TEST_CASE("a priority is shed wholly before the next one is shed at all, and all are at the upper bound") {
   Host host(kThreeLevels);
   const auto probabilities = [&](double x) {
-    host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 300), x);
+    host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), ShedCurve(0, 300), x);
     return std::vector{host.limiter->shedder().probability(0), host.limiter->shedder().probability(4),
                        host.limiter->shedder().probability(9)};
   };
@@ -240,11 +254,11 @@ TEST_CASE("one priority, whichever it is, has the curve of the source, and what 
 
 TEST_CASE("other rules are shed by their own priorities at the next measurement") {
   Host host(kThreeLevels);
-  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 300), 150);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), ShedCurve(0, 300), 150);
   host.limiter->Adopt(testing::Rules("[[rule]]\nname=\"only\"\nburst=10\nrate=1\nshed=true\nshed_priority=4\n"));
-  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), LogisticCurve(0, 300), 30);
+  host.limiter->shedder().Shed(host.limiter->rules().shed_priorities(), ShedCurve(0, 300), 30);
   CHECK(host.limiter->shedder().probability(0) == 0);
-  CHECK(host.limiter->shedder().probability(4) == LogisticCurve(0, 300).RejectionProbability(30));
+  CHECK(host.limiter->shedder().probability(4) == ShedCurve(0, 300).RejectionProbability(30));
   host.limiter->shedder().Stop();
   CHECK(host.limiter->shedder().probability(4) == 0);
   CHECK(host.Ask("x", kNow) == Verdict::kServe);

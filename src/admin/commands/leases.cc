@@ -58,6 +58,7 @@ Json Leases(const Context& c) {
                  {"parent", Escaped(status.parent)},
                  {"parent_heard_s", status.parent_heard ? Json(Rounded(Seconds(*status.parent_heard))) : Json()},
                  {"parent_note", Escaped(status.parent_trouble)},
+                 {"resources_from", status.resources_from},
                  {"note", Escaped(note)},
                  {"resources", rows}};
   if (!resource->empty()) answer["clients"] = holders;

@@ -36,9 +36,7 @@ Json ShedAnswer(const Context& c) {
     for (const Rule& rule : c.rules().rules()) {
       if (rule.shed && rule.shed_priority == p) names += (names.empty() ? "" : ", ") + rule.name;
     }
-    const auto& curve = status.curve;
-    const auto part =
-        curve ? LogisticCurve::Step(curve->low(), curve->high(), step, priorities.count()) : LogisticCurve(0, 0);
+    const auto part = known ? status.curve->Part(step, priorities.count()) : ShedCurve(0, 0);
     ++step;
     rows.push_back({{"priority", p},
                     {"low", number(known, part.low())},
@@ -53,6 +51,7 @@ Json ShedAnswer(const Context& c) {
           {"maximum", number(status.maximum > 0, status.maximum)},
           {"low", number(known, known ? status.curve->low() : 0)},
           {"high", number(known, known ? status.curve->high() : 0)},
+          {"curve", known ? Json(Name(status.curve->shape())) : Json()},
           {"note", Escaped(status.note)},
           {"priorities", rows}};
 }

@@ -81,8 +81,8 @@ Section LeaseSection() {
                   "The address of the master, for \"static\".", IsLeaseAddress),
           TextList<S>("etcd", "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends",
                       MEMBER(S, lease.etcd),
-                      "Members of etcd's cluster, version 3.4 or later, for \"etcd\": the next one is asked where one "
-                      "does not answer.",
+                      "Members of etcd's cluster, version 3.4 or later, for the elector \"etcd\" and for "
+                      "*etcd_resources*: the next one is asked where one does not answer.",
                       IsEtcdUrl),
           Text<S>("etcd_key", "\"dthrottle/lease/master\"", "text of 1 to 255 bytes", MEMBER(S, lease.etcd_key),
                   "The key that stands for mastership there. Hosts with the same key elect one master among them.",
@@ -98,6 +98,14 @@ Section LeaseSection() {
                   IsPath),
           Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, lease.etcd_key_file),
                   "Its private key.", IsPath),
+          Text<S>("etcd_resources", "\"\"", "text of up to 255 bytes, or \"\" for none", MEMBER(S, lease.etcd_resources),
+                  "A key of etcd whose value, up to 40 KiB, is the [[resource]] tables of all lease servers, in place of "
+                  "those of this file. It is read every two seconds; a bad one changes nothing. Those of this file are "
+                  "in force until it has been read, and where there is no such key.",
+                  [](const std::string& text) { return text.size() <= 255 && NoControls(text); }),
+          DurationKey<S>("etcd_patience", "\"5m\"", 3s, 24h * 365, MEMBER(S, lease.etcd_patience),
+                         "How long the resources of etcd stay as they are while no member of it answers. From then on "
+                         "each client of a resource gets up to its *safe_capacity*, if it has one."),
           Text<S>("node", "\"\"", "a name of up to 64 letters, digits and \"_-.\", or \"\"", MEMBER(S, lease.node),
                   "The node of the server tree that this server is of, the same for all that may become its master; "
                   "the parent knows it by that. Without it, the host's name.",
@@ -111,7 +119,7 @@ Section LeaseSection() {
               IsLineAddress),
           Integer<S>("level", "0", 0, lease::kLevelMax, MEMBER(S, lease.level),
                      "How far the node is from the root of the tree, which is 0. With every level a refresh interval "
-                     "is half as long."),
+                     "is shorter by its resource's *decay_factor*."),
           DurationKey<S>(
               "min_request_interval", "\"1s\"", 0s, 1h, MEMBER(S, lease.min_request_interval),
               "A client that asks again for the same resource within this time gets the answer that it has. At most "
@@ -119,6 +127,10 @@ Section LeaseSection() {
           Integer<S>("max_clients", "200000", 1, 10'000'000, MEMBER(S, lease.max_clients),
                      "The most leases at once, of all resources together; whoever comes then gets none, and is "
                      "counted. Each takes some 400 bytes."),
+          Reloads(Choice<S, lease::Unknown>(
+              "unknown", "\"refuse\"", MEMBER(S, lease.unknown),
+              "What becomes of a request for a resource that no [[resource]] is for: \"refuse\", it gets no lease, so a "
+              "typing error is not unlimited; \"honour\", it gets what it wants, and is counted (*lease_honoured*).")),
           Integer<S>("max_resources", "10000", 1, 1'000'000, MEMBER(S, lease.max_resources),
                      "The most resources with leases at once."),
       }};
@@ -162,6 +174,9 @@ void CheckLease(Findings& f) {
   }
   if (lease.elector == LeaseElector::kStatic && lease.master.empty()) {
     f.Error("lease.elector", "lease.master is \"\": must be an address with lease.elector = \"static\"");
+  }
+  if (!lease.etcd_resources.empty() && lease.etcd.empty() && !f.wrong("lease")) {
+    f.Error("lease.etcd_resources", "lease.etcd is []: must have an address with lease.etcd_resources");
   }
   if (lease.elector != LeaseElector::kEtcd) return;
   if (lease.etcd.empty() && !f.wrong("lease")) {

@@ -51,7 +51,8 @@ const std::vector<Key<lease::ResourceTemplate>>& ResourceKeys() {
           "\"static\", everybody gets up to *capacity*; \"proportional_share\", an equal share, and of what others "
           "leave of theirs a part in proportion to what is wanted beyond it; \"proportional_scaling\", the same part "
           "of what is wanted for everybody; \"fair_share\", an equal share, and equal shares of what others leave "
-          "until nothing is left."),
+          "until nothing is left; \"priority_band\", the same among those of the highest priority, then of what they "
+          "leave among those of the next one, and so on."),
       Choice<R, lease::Source>(
           "source", "\"settings\"", MEMBER(R, source),
           "Where the capacity of a root server comes from: \"settings\", *capacity*; \"capacity\", this host's part of "
@@ -61,6 +62,8 @@ const std::vector<Key<lease::ResourceTemplate>>& ResourceKeys() {
                      "How long a lease lasts unless it is refreshed; less where the server's own lease ends before."),
       DurationKey<R>("refresh_interval", "\"16s\"", 1s, kLongest, MEMBER(R, refresh_interval),
                      "How often clients of the root are to refresh it. Shorter than *lease_length*."),
+      Number<R>("decay_factor", "0.5", 0.01, 1, MEMBER(R, decay_factor),
+                "By what that interval is multiplied with every level of the server tree further from the root."),
       Optional<R>(
           MEMBER(R, learning_mode_duration),
           Allowing("a duration such as \"60s\" from 0s to 24h",
@@ -122,7 +125,7 @@ void CheckResources(Findings& f) {
                                  FormatDuration(r.lease_length)));
     }
     // Doorman's own five seconds against a refresh interval of four drop every second refresh.
-    const Duration shortest = lease::RefreshInterval(r.refresh_interval, s.lease.level);
+    const Duration shortest = lease::RefreshInterval(r, s.lease.level);
     if (s.lease.min_request_interval * 2 > shortest) {
       f.Error(place, fmt::format("resource {}: refresh_interval = \"{}\" is \"{}\" on lease.level = {}: must be at "
                                  "least twice lease.min_request_interval = \"{}\", or refreshes would be turned away",

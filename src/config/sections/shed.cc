@@ -51,9 +51,8 @@ Section ShedSection() {
   using namespace std::chrono_literals;
   return {"shed",
           "Refusing some queries when the host runs hot, under rules with *shed* = true. Between *low* and *high* the "
-          "probability of a refusal rises along a logistic curve, from 0.01 over 0.5 in the middle to 0.99; below "
-          "*low* nothing is refused, from *high* on everything. A refusal costs the tag nothing. What cannot be "
-          "measured refuses nothing.",
+          "probability of a refusal rises along a *curve*; below *low* nothing is refused, from *high* on everything. A "
+          "refusal costs the tag nothing. What cannot be measured refuses nothing.",
           {
               Reloads(Choice<S, ShedSignal>(
                   "signal", "\"cgroup\"", MEMBER(S, shed.signal),
@@ -76,6 +75,12 @@ Section ShedSection() {
               Reloads(ShedBoundKey("high", MEMBER(S, shed.high),
                                    "Where everything is refused; of the same kind as *low* and not less. Leave room "
                                    "for what comes within an *interval*.")),
+              Reloads(Choice<S, CurveShape>(
+                  "curve", "\"logistic\"", MEMBER(S, shed.curve),
+                  "How the probability of a refusal rises from *low* to *high*: \"logistic\", from 0.01 over 0.5 in the "
+                  "middle to 0.99, which is gentle where a busy host spends its time; \"linear\", from 0 to 1; or "
+                  "\"step\", which refuses everything from *low* on. *dthrottle-plan model curve* shows them side by "
+                  "side.")),
               Reloads(DurationKey<S>("interval", "\"500ms\"", 50ms, 1min, MEMBER(S, shed.interval),
                                      "The time between two measurements. Queries never measure.")),
               Reloads(DurationKey<S>("expiry", "\"10s\"", 100ms, 1h, MEMBER(S, shed.expiry),

@@ -33,13 +33,6 @@ lease::ServerOptions Options(const Settings& settings, std::uint64_t seed) {
   return options;
 }
 
-// The loader has tried the globs.
-lease::Templates MakeTemplates(const Settings& settings) {
-  auto made = lease::Templates::Make(settings.resources);
-  DT_CHECK(made.has_value());
-  return std::move(*made);
-}
-
 // Grows from one start of a host to the next, as long as nobody sets its clock back.
 std::uint64_t StartToken() {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(WallClock()).count());
@@ -51,7 +44,8 @@ Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint6
     : loop_(loop),
       settings_(settings),
       log_(log),
-      server_(Options(settings, seed), MakeTemplates(settings)),
+      resources_(loop, settings, log, [this] { server_.SetTemplates(resources_.Now(), BootNow()); }),
+      server_(Options(settings, seed), resources_.Now()),
       socket_(loop, server_, settings.lease.idle_timeout, [this](BootInstant now) { Follow(now); }) {
   DT_CHECK(uv_timer_init(loop, &tick_) == 0);
   tick_.data = this;
@@ -91,6 +85,7 @@ std::string Leasing::Keep() const {
 void Leasing::Campaign(const std::string& address) {
   if (elector_ == nullptr) elector_ = MakeElector(address);
   elector_->Campaign();
+  resources_.Start();
   uv_timer_start(
       &tick_, [](uv_timer_t* t) { static_cast<Leasing*>(t->data)->OnTick(); }, 0, kTickMs);
 }
@@ -122,6 +117,7 @@ void Leasing::Follow(BootInstant now) {
 void Leasing::OnTick() {
   const BootInstant now = BootNow();
   Follow(now);
+  resources_.Follow(now);
   server_.Expire(now);
   SayElection();
   HoldParts(now);
@@ -184,7 +180,7 @@ void Leasing::SayElection() {
 }
 
 void Leasing::Reload() {
-  server_.SetTemplates(MakeTemplates(settings_), BootNow());
+  server_.SetTemplates(resources_.Now(), BootNow());
   socket_.set_idle_timeout(settings_.lease.idle_timeout);
 }
 
@@ -217,6 +213,7 @@ void Leasing::Leave(std::function<void()> done) {
 void Leasing::Close() {
   uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
   if (elector_ != nullptr) elector_->Close();
+  resources_.Close();
   if (parent_ != nullptr) parent_->Close();
   socket_.Close();
 }
@@ -234,6 +231,8 @@ LeaseStatus Leasing::Status(std::string_view resource) {
   status.token = state.token;
   if (state.token != 0 && state.valid_until != BootInstant::max()) status.valid = state.valid_until - now;
   status.trouble = elector_->trouble();
+  status.resources_from = resources_.from();
+  if (status.trouble.empty()) status.trouble = resources_.trouble();
   status.node = server_.id();
   status.level = settings_.lease.level;
   if (parent_ != nullptr) status.parent = parent_->address();

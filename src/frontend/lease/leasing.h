@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "config/settings.h"
 #include "frontend/lease/parent.h"
+#include "frontend/lease/resources.h"
 #include "frontend/lease/socket.h"
 #include "io/elector.h"
 #include "io/log.h"
@@ -80,6 +81,7 @@ class Leasing {
   const Settings& settings_;
   Log& log_;
   uv_timer_t tick_;
+  LeaseResources resources_;
   lease::LeaseServer server_;
   std::unique_ptr<Elector> elector_;    // from the first Campaign on
   LeaseSocket socket_;

@@ -2,11 +2,10 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <memory>
 
 #include "plan/model/model.h"
-#include "shed/logistic.h"
+#include "shed/curve.h"
 
 namespace dthrottle::plan {
 namespace {
@@ -25,14 +24,14 @@ Result<Table> Curves(const CurveOptions& options) {
   for (int i = 0; at.size() < kPoints && options.at.empty(); ++i) {
     at.push_back(options.low + (options.high - options.low) * i / (kPoints - 1));
   }
-  const LogisticCurve curve(options.low, options.high);
+  const ShedCurve curve(options.low, options.high), linear(options.low, options.high, CurveShape::kLinear),
+      step(options.low, options.high, CurveShape::kStep);
   Table table;
   table.columns = {"at", "logistic", "rescaled", "linear", "step"};
   for (const double x : at) {
     const double p = curve.RejectionProbability(x);
     const double rescaled = p == 0 || p == 1 ? p : (p - 0.01) / 0.98;
-    const double linear = std::clamp((x - options.low) / (options.high - options.low), 0.0, 1.0);
-    table.rows.push_back({x, {p, rescaled, linear, x >= options.high ? 1.0 : 0.0}});
+    table.rows.push_back({x, {p, rescaled, linear.RejectionProbability(x), step.RejectionProbability(x)}});
   }
   return table;
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,12 +22,13 @@ constexpr std::pair<const char*, lease::Algorithm> kAlgorithms[] = {
     {"static", lease::Algorithm::kStatic},
     {"proportional_share", lease::Algorithm::kProportionalShare},
     {"proportional_scaling", lease::Algorithm::kProportionalScaling},
-    {"fair_share", lease::Algorithm::kFairShare}};
+    {"fair_share", lease::Algorithm::kFairShare},
+    {"priority_band", lease::Algorithm::kPriorityBand}};
 
-// "NAME:WANTS[:CLIENTS]"
+// "NAME:WANTS[:CLIENTS[:PRIORITY]]"
 struct Wish {
   std::string name;
-  double wants = 0, clients = 1;
+  double wants = 0, clients = 1, priority = 0;
 };
 
 Result<std::vector<Wish>> Parse(const std::vector<std::string>& texts) {
@@ -35,11 +37,12 @@ Result<std::vector<Wish>> Parse(const std::vector<std::string>& texts) {
     const std::vector<std::string> parts = Split(text, ':');
     const auto wants = Numbers(parts.size() > 1 ? parts[1] : "", text);
     const auto clients = Numbers(parts.size() > 2 ? parts[2] : "1", text);
-    if (parts.size() > 3 || !wants || !clients || wants->front() < 0 || wants->front() > lease::kCapacityMax ||
+    const auto priority = Numbers(parts.size() > 3 ? parts[3] : "0", text);
+    if (parts.size() > 4 || !priority || std::abs(priority->front()) > 1e9 || !wants || !clients || wants->front() < 0 || wants->front() > lease::kCapacityMax ||
         clients->front() < 1 || clients->front() > 1e6) {
-      return Fail(fmt::format("{}: NAME:WANTS or NAME:WANTS:CLIENTS is wanted", text));
+      return Fail(fmt::format("{}: NAME:WANTS, NAME:WANTS:CLIENTS or NAME:WANTS:CLIENTS:PRIORITY is wanted", text));
     }
-    wishes.push_back({parts[0], wants->front(), clients->front()});
+    wishes.push_back({parts[0], wants->front(), clients->front(), std::trunc(priority->front())});
   }
   return wishes;
 }
@@ -49,10 +52,10 @@ Result<Table> Divided(double capacity, const std::vector<std::string>& clients) 
   if (!wishes) return tl::unexpected(wishes.error());
   std::vector<lease::Demand> demands;
   Table table;
-  table.columns = {"client", "wants", "clients"};
+  table.columns = {"client", "wants", "clients", "priority"};
   for (const Wish& wish : *wishes) {
-    demands.push_back({wish.wants, wish.clients});
-    table.rows.push_back({wish.name, {wish.wants, wish.clients}});
+    demands.push_back({wish.wants, wish.clients, static_cast<std::int64_t>(wish.priority)});
+    table.rows.push_back({wish.name, {wish.wants, wish.clients, wish.priority}});
   }
   for (const auto& [name, algorithm] : kAlgorithms) {
     table.columns.emplace_back(name);
@@ -80,7 +83,8 @@ Result<Table> Grants(const GrantOptions& options) {
   Table table;
   table.columns = {"client", "wants", "gets"};
   for (const Wish& wish : *wishes) {
-    const lease::ResourceRequest asked{.resource = "r", .wants = wish.wants};
+    const lease::ResourceRequest asked{
+        .resource = "r", .priority = static_cast<std::int64_t>(wish.priority), .wants = wish.wants};
     now += seconds(2);
     const auto grants = server.GetCapacity(wish.name, {&asked, 1}, now);
     if (!grants || !grants->front().leased()) return Fail(fmt::format("{}:{}: no lease", wish.name, wish.wants));
@@ -92,12 +96,15 @@ Result<Table> Grants(const GrantOptions& options) {
 
 struct TermOptions {
   std::uint32_t now = 0, length = 60, refresh = 16;
+  double decay = 0.5;
   std::optional<std::uint32_t> parent;
 };
 
 Result<Table> Terms(const TermOptions& options) {
-  const lease::ResourceTemplate how{
-      .identifier_glob = "*", .lease_length = seconds(options.length), .refresh_interval = seconds(options.refresh)};
+  const lease::ResourceTemplate how{.identifier_glob = "*",
+                                    .lease_length = seconds(options.length),
+                                    .refresh_interval = seconds(options.refresh),
+                                    .decay_factor = options.decay};
   std::optional<BootInstant> parent;
   if (options.parent) parent = BootInstant(seconds(*options.parent));
   if (options.parent && *options.parent <= options.now) return Fail("--parent-expiry must be after --now");
@@ -122,7 +129,7 @@ void AddLeaseModels(CLI::App& model, const Answer& answer) {
   CLI::App* leases = model.add_subcommand("leases", "Doorman: a capacity among its clients, by each algorithm");
   const auto division = std::make_shared<Division>();
   leases->add_option("--capacity,-C", division->capacity, "Of the resource")->check(capacity)->required();
-  leases->add_option("--clients", division->clients, "NAME:WANTS, or NAME:WANTS:CLIENTS for a server")
+  leases->add_option("--clients", division->clients, "NAME:WANTS, or NAME:WANTS:CLIENTS:PRIORITY")
       ->delimiter(',')
       ->required();
   leases->callback([=] { answer(Divided(division->capacity, division->clients)); });
@@ -144,6 +151,9 @@ void AddLeaseModels(CLI::App& model, const Answer& answer) {
   terms->add_option("--now", asked->now, "Seconds")->check(whole)->capture_default_str();
   terms->add_option("--lease-length", asked->length, "Seconds")->check(whole)->capture_default_str();
   terms->add_option("--refresh-interval", asked->refresh, "Seconds, at the root")->check(whole)->capture_default_str();
+  terms->add_option("--decay", asked->decay, "Of the refresh interval, with each level")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str();
   terms->add_option("--parent-expiry", asked->parent, "When the server's own lease ends, seconds")->check(whole);
   terms->callback([=] { answer(Terms(*asked)); });
 }

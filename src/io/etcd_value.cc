@@ -1,0 +1,64 @@
+#include "io/etcd_value.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "io/clock.h"
+#include "io/etcd_json.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::uint64_t kEveryMs = 2000;
+constexpr Duration kAnswerPatience = std::chrono::seconds(2);
+
+}    // namespace
+
+EtcdValue::EtcdValue(uv_loop_t* loop, std::vector<std::string> endpoints, HttpClient::Tls tls, std::string key,
+                     OnValue on_value)
+    : endpoints_(std::move(endpoints)),
+      http_(loop, std::move(tls)),
+      key_(std::move(key)),
+      on_value_(std::move(on_value)) {
+  DT_CHECK(!endpoints_.empty() && uv_timer_init(loop, &timer_) == 0);
+  timer_.data = this;
+}
+
+void EtcdValue::Start() {
+  uv_timer_start(
+      &timer_, [](uv_timer_t* t) { static_cast<EtcdValue*>(t->data)->Read(); }, 0, kEveryMs);
+}
+
+void EtcdValue::Read() {
+  if (std::exchange(reading_, true)) return;
+  http_.Post(endpoints_[endpoint_] + "/v3/kv/range", etcd::Json{{"key", etcd::Base64(key_)}}.dump(), kAnswerPatience,
+             [this](const FetchedReply& reply) {
+               reading_ = false;
+               OnReply(reply);
+             });
+}
+
+void EtcdValue::OnReply(const FetchedReply& reply) {
+  const etcd::Json json = etcd::Json::parse(reply.body, nullptr, false);
+  const std::string trouble = reply.status == 0 ? reply.body : etcd::Trouble(reply.status, json);
+  trouble_ = trouble.empty() ? "" : fmt::format("{}: {}", endpoints_[endpoint_], trouble);
+  if (!trouble.empty()) {
+    endpoint_ = (endpoint_ + 1) % endpoints_.size();
+    return;
+  }
+  heard_ = BootNow();
+  const etcd::Json& kv = etcd::First(etcd::Member(json, "kvs"));
+  const std::int64_t revision = etcd::Number(kv, "mod_revision");
+  if (std::exchange(revision_, revision) == revision) return;
+  on_value_(revision == 0 ? std::nullopt : std::optional(etcd::FromBase64(etcd::Text(etcd::Member(kv, "value")))));
+}
+
+void EtcdValue::Close() {
+  http_.Close();
+  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+}
+
+}    // namespace dthrottle
