@@ -21,8 +21,8 @@ Result<void> DrawPicture(const Picture& picture, const std::filesystem::path& fi
   const Result<TemporaryFolder> folder = TemporaryFolder::Make();
   if (!folder) return tl::unexpected(folder.error());
   const std::string script =
-      fmt::format("set terminal {} size {},{}\nset output 'picture'\n{}", ending == ".svg" ? "svg" : "pngcairo",
-                  picture.width, picture.height, picture.script);
+      fmt::format("set terminal {} size {},{} background rgb 'white'\nset colorsequence podo\nset output 'picture'\n{}",
+                  ending == ".svg" ? "svg" : "pngcairo", picture.width, picture.height, picture.script);
   if (const auto written = ReplaceFile(folder->path() / "script", script); !written) {
     return Fail(written.error().message);
   }

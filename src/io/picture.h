@@ -1,4 +1,5 @@
-// Pictures by gnuplot, as a child process.
+// Pictures by gnuplot, as a child process: on a white ground, so that they can be read on a dark page too, and in colours
+// that those who do not see all colours tell apart (Okabe and Ito 2008).
 #pragma once
 
 #include <filesystem>

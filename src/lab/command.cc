@@ -1,12 +1,28 @@
 #include "lab/command.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
+#include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <thread>
 
 #include "io/files.h"
 
 namespace dthrottle::lab {
+
+void AddJobs(CLI::App& command, std::uint32_t& jobs) {
+  jobs = std::max(std::thread::hardware_concurrency(), 1u);
+  command.add_option("--jobs", jobs, "On how many threads seeds are run; by itself as many as there are processors")
+      ->check(CLI::Range(1, 256));
+}
+
+int UnlessInterrupted(int status, bool interrupted) {
+  constexpr int kInterrupted = 128 + SIGINT;    // as a shell has it
+  if (status != EX_OK || !interrupted) return status;
+  return Complain(kInterrupted, "interrupted: what was not reached is left out");
+}
 
 int Complain(int status, const std::string& message) {
   fmt::print(stderr, "dthrottle-sim: {}\n", message);

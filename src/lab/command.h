@@ -5,6 +5,7 @@
 
 #include <sysexits.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ void Complain(const std::vector<Problem>& problems);
 
 // What texts call an input: "-" is standard input.
 std::string InputName(const std::string& path);
+
+// --jobs: on how many threads seeds are run.
+void AddJobs(CLI::App& command, std::uint32_t& jobs);
+
+// `status`, unless Ctrl-C has ended the work: then a word, and its exit status.
+int UnlessInterrupted(int status, bool interrupted);
 
 // Output that was asked for: "-" is standard output, and "" nothing. EX_OK, or a word and EX_CANTCREAT.
 int WriteFile(const std::string& path, const std::string& text);

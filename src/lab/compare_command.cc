@@ -12,7 +12,21 @@
 namespace dthrottle::lab {
 namespace {
 
-constexpr Share kAll[] = {Share::kLocal, Share::kDebit, Share::kForecast, Share::kCapacity};
+struct Way {
+  std::string_view name;
+  SharedAs as;
+  std::string_view note;
+  bool by_itself = true;    // compared also where nobody names it
+};
+
+const Way kAll[] = {
+    {"local", Share::kLocal, "an N-th of burst and rate on each host, no messages needed"},
+    {"debit", Share::kDebit, ""},
+    {"forecast", Share::kForecast, ""},
+    {"capacity", Share::kCapacity, ""},
+    {"grd", BaselineKind::kGrd, "global random drop, for comparison; its frames are not counted", false},
+    {"fps", BaselineKind::kFps, "flow proportional share, for comparison; its frames are not counted", false},
+};
 
 struct CompareOptions {
   FleetFileOptions fleet;
@@ -20,24 +34,26 @@ struct CompareOptions {
   std::vector<std::string> schemes;
 };
 
-std::string NoteOn(Share share) {
-  return share == Share::kLocal ? "an N-th of burst and rate on each host, no messages needed" : "";
-}
-
 int Compare(const CompareOptions& options) {
   FleetFile file;
   if (const int status = ReadFleet(options.fleet, file); status != EX_OK) return status;
-  std::vector<Scheme> schemes;
-  for (const Share share : kAll) {
-    const std::string name(Name(share));
-    const bool wanted = options.schemes.empty() ||
-                        std::find(options.schemes.begin(), options.schemes.end(), name) != options.schemes.end();
-    if (wanted) schemes.push_back({name, NoteOn(share), SimulateAll(file, share)});
+  std::vector<Way> ways;
+  for (const Way& way : kAll) {
+    const bool named = std::ranges::count(options.schemes, way.name) > 0;
+    if (options.schemes.empty() ? way.by_itself : named) ways.push_back(way);
   }
+  std::vector<Scheme> schemes;
+  std::optional<Progress> progress("dthrottle-sim");
+  for (std::size_t i = 0; i < ways.size() && !Progress::stopped(); ++i) {
+    const Effort effort = EffortOf(options.fleet, *progress, ways[i].name, i, ways.size());
+    schemes.push_back({std::string(ways[i].name), std::string(ways[i].note), SimulateAll(file, ways[i].as, effort)});
+  }
+  const bool interrupted = Progress::stopped();
+  progress.reset();
   if (options.output.csv != "-" && options.output.measures != "-") {
     fmt::print("{}{}", RenderFleet(file, InputName(options.fleet.path)), RenderComparison(schemes));
   }
-  return WriteOutputs(options.output, schemes);
+  return UnlessInterrupted(WriteOutputs(options.output, schemes), interrupted);
 }
 
 }    // namespace
@@ -47,9 +63,9 @@ void AddCompareCommand(CLI::App& app, int& status) {
   const auto options = std::make_shared<CompareOptions>();
   AddFleetOptions(*command, options->fleet);
   AddOutputOptions(*command, options->output);
-  command->add_option("--schemes", options->schemes, "Only these: local, debit, forecast, capacity")
+  command->add_option("--schemes", options->schemes, "Only these: local, debit, forecast, capacity, and the baselines grd and fps")
       ->delimiter(',')
-      ->check(CLI::IsMember({"local", "debit", "forecast", "capacity"}));
+      ->check(CLI::IsMember({"local", "debit", "forecast", "capacity", "grd", "fps"}));
   command->callback([options, &status] { status = Compare(*options); });
 }
 

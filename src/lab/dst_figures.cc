@@ -53,7 +53,8 @@ class Wander {
 // Requests of the servers, cycle by cycle.
 class Usage {
  public:
-  explicit Usage(Prng& prng) : total_(kTotalForget, prng) {
+  // `mean`: of all requests a cycle.
+  Usage(double mean, Prng& prng) : mean_(mean), total_(kTotalForget, prng) {
     for (std::size_t i = 0; i < kServers; ++i) servers_.emplace_back(kServerForget, prng);
     for (std::size_t i = 0; i < kServers * kClientsEach; ++i) clients_.emplace_back(kClientForget, prng);
   }
@@ -64,7 +65,7 @@ class Usage {
       const double server = std::max(0.0, 1 + kServerDeviation * servers_[i / kClientsEach].value());
       requests[i / kClientsEach] += server * std::exp(kClientDeviation * clients_[i].value());
     }
-    const double scale = kLimit * (1 + kTotalDeviation * total_.value()) / Sum(requests);
+    const double scale = mean_ * (1 + kTotalDeviation * total_.value()) / Sum(requests);
     for (double& value : requests) value *= scale;
     return requests;
   }
@@ -75,8 +76,20 @@ class Usage {
   }
 
  private:
+  double mean_;
   std::vector<Wander> servers_, clients_;
   Wander total_;
+};
+
+// The paper's, where options say nothing.
+struct Setup {
+  double gamma, mean;
+  int cycles;
+
+  explicit Setup(const FigureOptions& options)
+      : gamma(options.gain.value_or(kGamma)),
+        mean(kLimit * options.load.value_or(1)),
+        cycles(static_cast<int>(options.rounds.value_or(kCycles))) {}
 };
 
 // One of the two graphs, and how it fares.
@@ -87,7 +100,7 @@ struct Fleet {
 
   explicit Fleet(int number) : graph(*GraphOf(kDstNodes, DstPairs(number))) {}
 
-  void Round(const Values& requests) { lab::Round(graph, Indicate(requests, shares), kGamma, shares); }
+  void Round(const Values& requests, double gamma) { lab::Round(graph, Indicate(requests, shares), gamma, shares); }
 
   // Accepted requests of a cycle.
   double Accept(const Values& requests) {
@@ -102,12 +115,12 @@ double Square(double value) {
   return value * value;
 }
 
-Panel PanelOf(std::string title) {
+Panel PanelOf(std::string title, int cycles) {
   Panel panel;
   panel.title = std::move(title);
   panel.x_label = "cycle";
   panel.y_label = "requests a cycle, all servers";
-  panel.x = {0, kCycles};
+  panel.x = {0, static_cast<double>(cycles)};
   panel.curves = {{1, "requests", kBlue, Stroke::kThin},
                   {2, "limit", kBlack, Stroke::kDashed},
                   {4, "accepted, graph #2", kGreen},
@@ -115,28 +128,29 @@ Panel PanelOf(std::string title) {
   return panel;
 }
 
-Figure AsInThePaper(std::uint64_t seed) {
-  Prng prng(seed);
-  Usage usage(prng);
+Figure AsInThePaper(const FigureOptions& options) {
+  const Setup setup(options);
+  Prng prng(options.seed);
+  Usage usage(setup.mean, prng);
   Values requests = usage.Requests();
   Fleet one(1), two(2);
   Figure figure;
   figure.columns = Columns(std::array<std::string, 5>{"cycle", "requests", "limit", "accepted_1", "accepted_2"});
   double squares = 0;
-  for (int k = -kWarmUp; k <= kCycles; ++k) {
+  for (int k = -kWarmUp; k <= setup.cycles; ++k) {
     if (k >= 0) {
       AddRow(figure.columns,
              Values{static_cast<double>(k), Sum(requests), kLimit, one.Accept(requests), two.Accept(requests)});
     }
-    one.Round(requests);
-    two.Round(requests);
+    one.Round(requests, setup.gamma);
+    two.Round(requests, setup.gamma);
     usage.Step(prng);
     const Values next = usage.Requests();
     for (std::size_t i = 0; i < kServers; ++i) squares += Square(next[i] - requests[i]);
     requests = next;
   }
-  const double deviation = std::sqrt(squares / (kServers * (kWarmUp + kCycles + 1)));
-  figure.panels = {PanelOf("1,000 clients of 10 servers, gamma 0.02")};
+  const double deviation = std::sqrt(squares / (kServers * static_cast<double>(kWarmUp + setup.cycles + 1)));
+  figure.panels = {PanelOf(fmt::format("1,000 clients of 10 servers, gamma {:g}", setup.gamma), setup.cycles)};
   const double first = one.over.percent(), second = two.over.percent();
   figure.findings = {
       {"over-throttling of graph #1, %", first, Range{3, 8.5}, "6.2"},
@@ -147,25 +161,27 @@ Figure AsInThePaper(std::uint64_t seed) {
   return figure;
 }
 
-Figure OverNetwork(std::uint64_t seed, const FrameTrouble& trouble) {
+Figure OverNetwork(const FigureOptions& options) {
+  const FrameTrouble& trouble = *options.network;
+  const Setup setup(options);
   constexpr double kSettle = 30;    // cycles until there is a generation and everybody has a best friend
-  Prng prng(seed);
-  Usage usage(prng);
+  Prng prng(options.seed);
+  Usage usage(setup.mean, prng);
   std::vector<Fleet> pure;
   std::deque<CapacityFleet> hosts;    // they stay where they are
   for (const int number : {1, 2}) {
     CapacityFleet::Options o{.hosts = kServers, .tags = 1, .lanes = trouble.lanes()};
     o.graph = pure.emplace_back(number).graph;
     o.reserve = 0;    // the paper has none
-    o.gain = kGamma;
-    hosts.emplace_back(o, seed).Run(kSettle);
+    o.gain = setup.gamma;
+    hosts.emplace_back(o, options.seed).Run(kSettle);
   }
   std::array<OverThrottling, 2> over;
   std::array<Parts, 2> most{};
   Figure figure;
   figure.columns = Columns(std::array<std::string, 7>{"cycle", "requests", "limit", "accepted_1", "accepted_2",
                                                       "accepted_1_paper", "accepted_2_paper"});
-  for (int k = -kWarmUp; k <= kCycles; ++k, usage.Step(prng)) {
+  for (int k = -kWarmUp; k <= setup.cycles; ++k, usage.Step(prng)) {
     const Values requests = usage.Requests();
     Values row{static_cast<double>(k), Sum(requests), kLimit};
     for (std::size_t g = 0; g < 2; ++g) {
@@ -183,12 +199,13 @@ Figure OverNetwork(std::uint64_t seed, const FrameTrouble& trouble) {
     }
     for (Fleet& fleet : pure) {
       if (k >= 0) row.push_back(fleet.Accept(requests));
-      fleet.Round(requests);
+      fleet.Round(requests, setup.gamma);
     }
     if (k >= 0) AddRow(figure.columns, row);
   }
-  figure.panels = {PanelOf(fmt::format("10 hosts, gamma 0.02; of the frames {:g} % are lost, delays up to {:g} s",
-                                       100 * trouble.loss, Seconds(trouble.delay)))};
+  figure.panels = {PanelOf(fmt::format("10 hosts, gamma {:g}; of the frames {:g} % are lost, delays up to {:g} s",
+                                       setup.gamma, 100 * trouble.loss, Seconds(trouble.delay)),
+                           setup.cycles)};
   for (std::size_t g = 0; g < 2; ++g) {
     const double here = over[g].percent(), paper = pure[g].over.percent();
     const std::string graph = fmt::format("graph #{}", g + 1);
@@ -206,18 +223,18 @@ Figure OverNetwork(std::uint64_t seed, const FrameTrouble& trouble) {
 
 }    // namespace
 
-Figure DstFigure5(std::uint64_t seed, const FigureNetwork& network) {
-  return network ? OverNetwork(seed, *network) : AsInThePaper(seed);
+Figure DstFigure5(const FigureOptions& options) {
+  return options.network ? OverNetwork(options) : AsInThePaper(options);
 }
 
-Figure DstFigure7(std::uint64_t seed, const FigureNetwork&) {
-  constexpr int kClients = 30;
-  constexpr double kPart = 0.6;    // of the requests that the server may serve
-  Prng prng(seed);
+Figure DstFigure7(const FigureOptions& options) {
+  constexpr double kLoad = 1 / 0.6;    // requests, as a part of what the server may serve
+  const std::uint32_t clients = options.nodes.value_or(30);
+  Prng prng(options.seed);
   Values requests;
-  for (int i = 0; i < kClients; ++i) requests.push_back(static_cast<double>(1 + prng.Below(100)));
+  for (std::uint32_t i = 0; i < clients; ++i) requests.push_back(static_cast<double>(1 + prng.Below(100)));
   std::ranges::sort(requests);
-  const double limit = std::floor(kPart * Sum(requests));
+  const double limit = std::floor(Sum(requests) / options.load.value_or(kLoad));
   const ClientLimits ratio = DivideByRatio(requests, limit), level = DivideByLevel(requests, limit);
   Figure figure;
   figure.columns =
@@ -235,7 +252,7 @@ Figure DstFigure7(std::uint64_t seed, const FigureNetwork&) {
   panel.title = "(a) Algorithm 1: the same ratio for all";
   panel.x_label = "client, by its requests";
   panel.y_label = "requests in the cycle";
-  panel.x = {0, kClients + 1};
+  panel.x = {0, clients + 1.0};
   panel.curves = {{1, "throttled", kRed, Stroke::kBars}, {2, "allowed", kBlue, Stroke::kBars}};
   figure.panels.push_back(panel);
   panel.title = "(b) Algorithm 2: cut down to a level";
@@ -250,7 +267,7 @@ Figure DstFigure7(std::uint64_t seed, const FigureNetwork&) {
       {"(a) allowed / requested, least", least, exactly(limit / Sum(requests)), ""},
       {"(a) allowed / requested, most", most, exactly(limit / Sum(requests)), ""},
       {"(b) allowed in all, requests", Sum(level.limits), exactly(limit), ""},
-      {"(b) clients that are throttled, of 30", static_cast<double>(cut), std::nullopt, ""},
+      {fmt::format("(b) clients that are throttled, of {}", clients), static_cast<double>(cut), std::nullopt, ""},
       {"(b) the level, requests", level.level, std::nullopt, ""},
   };
   return figure;

@@ -1,6 +1,7 @@
 #include "lab/experiment.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "lab/dividing_hosts.h"
@@ -36,16 +37,30 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
 std::size_t TableBytes(const FleetFile& file) {
   std::size_t tags = 0;
   for (const Workload& workload : file.workloads) tags += workload.tags;
+  for (const FleetFile::TraceFile& trace : file.traces) tags += trace.trace->tags.size();
   return std::max(Table::kRegionBytesMin, tags * kBytesPerTag / 4096 * 4096);
+}
+
+// Returns how much of it was done: all of it, or what there was when it was not to go on.
+Duration RunInParts(Fleet& fleet, WorldTime begin, WorldTime end, const std::function<bool(double part)>& go_on) {
+  constexpr int kParts = 200;
+  for (int i = 1; i <= kParts; ++i) {
+    const WorldTime until = i == kParts ? end : begin + (end - begin) / kParts * i;
+    fleet.Run(until - Duration(1));
+    if (go_on && !go_on(static_cast<double>(i) / kParts)) return until - begin;
+  }
+  return end - begin;
 }
 
 }    // namespace
 
-Outcome Simulate(const FleetFile& file, std::optional<Share> scheme, std::uint64_t seed) {
+Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
+                 const std::function<bool(double part)>& go_on) {
   FleetOptions options;
   options.hosts = file.fleet.hosts;
-  options.rules = RulesUnder(file, scheme);
+  options.rules = RulesUnder(file, as.baseline ? Share::kLocal : as.share);
   options.ideal_rules = RulesUnder(file, std::nullopt);
+  options.baseline = as.baseline;
   options.period = file.settings.peers.period;
   options.lanes = file.network;
   options.drift_ppm_max = file.fleet.drift_ppm;
@@ -63,6 +78,7 @@ Outcome Simulate(const FleetFile& file, std::optional<Share> scheme, std::uint64
     workload.from += later;
     fleet.Add(workload);
   }
+  for (const FleetFile::TraceFile& trace : file.traces) fleet.Play(trace.trace, trace.from + later);
   std::vector<Fault> faults = file.faults;
   for (Fault& fault : faults) fault.at += later;
   fleet.Inject(faults);
@@ -71,22 +87,39 @@ Outcome Simulate(const FleetFile& file, std::optional<Share> scheme, std::uint64
   fleet.Watch([&meter](const Decision& decision) { meter.Note(decision); });
   fleet.Run(begin - Duration(1));
   const FleetCounts before = fleet.counts();
-  fleet.Run(end - Duration(1));
+  Outcome outcome;
+  const Duration lasted = RunInParts(fleet, begin, end, go_on);
+  outcome.whole = lasted == file.fleet.duration;
   FleetCounts counts = fleet.counts();
   counts.entries -= before.entries;
   counts.network.sent -= before.network.sent;
   counts.network.bytes -= before.network.bytes;
-  Outcome outcome;
-  outcome.measures = meter.Finish(file.fleet.duration, counts);
+  outcome.measures = meter.Finish(lasted, counts);
   outcome.seconds = meter.seconds();
   outcome.digest = fleet.digest();
   return outcome;
 }
 
-Series SimulateAll(const FleetFile& file, std::optional<Share> scheme) {
+Series SimulateAll(const FleetFile& file, const SharedAs& as, const Effort& effort) {
+  const std::uint32_t seeds = file.fleet.seeds;
+  std::vector<std::optional<Outcome>> runs(seeds);
+  std::atomic<bool> going{true};
+  std::vector<std::atomic<double>> parts(seeds);
+  DoAll(seeds, effort.jobs, [&](std::size_t i) {
+    if (!going) return;
+    runs[i] = Simulate(file, as, std::uint64_t{file.fleet.seed} + i, [&](double part) {
+      parts[i] = part;
+      double done = 0;
+      for (const auto& one : parts) done += one;
+      if (effort.go_on && !effort.go_on(done / seeds)) going = false;
+      return going.load();
+    });
+  });
+  // Runs stand under the seeds from the first on, so those behind a gap do not count.
   Series series{file.fleet.seed, {}};
-  for (std::uint32_t i = 0; i < file.fleet.seeds; ++i) {
-    series.runs.push_back(Simulate(file, scheme, std::uint64_t{file.fleet.seed} + i));
+  for (auto& run : runs) {
+    if (!run || (!run->whole && !series.runs.empty())) break;
+    series.runs.push_back(std::move(*run));
   }
   return series;
 }

@@ -106,10 +106,9 @@ Picture RenderPicture(const Figure& figure) {
   }
   fmt::format_to(std::back_inserter(out),
                  "EOD\nset grid linetype 1 linewidth 0.5 linecolor rgb \"#d0d0d0\"\nset boxwidth 0.8\nset key below\n"
-                 "set object 1 rectangle from screen 0,0 to screen 1,1 behind fillcolor rgb \"white\" fillstyle solid "
-                 "noborder\nset multiplot layout {},{}\n",
+                 "set multiplot layout {},{}\n",
                  down, across);
-  for (const Panel& panel : figure.panels) out += PanelCommands(panel) + "unset object 1\n";
+  for (const Panel& panel : figure.panels) out += PanelCommands(panel);
   out += "unset multiplot\n";
   return picture;
 }

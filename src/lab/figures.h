@@ -1,4 +1,4 @@
-// The papers' figures, by the rounds, indicators, filter and divisions that hosts run (src/capacity).
+// The sources' figures, by the rounds, indicators, filter, divisions and curves that hosts run (src/capacity, src/shed).
 //
 // Everybody hears everybody at once, as the papers assume. Or, where there is a network, hosts run the whole exchange
 // of the daemon over it, a round in each second. No share falls below 0, which the papers do not see to. Neither paper
@@ -29,11 +29,26 @@ struct FrameTrouble {
 
 using FigureNetwork = std::optional<FrameTrouble>;    // none: everybody hears everybody at once
 
+// What a figure is made with. A number that is not given is the source's.
+struct FigureOptions {
+  std::uint64_t seed = 1;
+  FigureNetwork network{};
+  std::optional<double> alpha{};            // of GDRL's filter
+  std::optional<double> gain{};             // GDRL's eta, DST's gamma
+  std::optional<double> load{};             // what is asked for in all, as a part of the capacity
+  std::optional<std::uint32_t> nodes{};     // N: limiters, or clients
+  std::optional<std::uint32_t> rounds{};    // how far the x axis goes
+
+  bool as_printed() const { return !alpha && !gain && !load && !nodes && !rounds; }
+};
+
 struct Recipe {
-  std::string_view name;     // as on the command line: paper and number, "dst-5"
+  std::string_view name;     // as on the command line: source and number, "dst-5"
   std::string_view title;    // of the figure, a phrase
-  Figure (*make)(std::uint64_t seed, const FigureNetwork& network);
-  bool over_network;    // whether hosts tell each other anything in it; else there is no network to be given
+  Figure (*make)(const FigureOptions& options);
+  std::string_view takes;    // of the options above, with blanks between: "seed network alpha gain load nodes rounds"
+
+  bool Takes(std::string_view option) const { return takes.find(option) != std::string_view::npos; }
 };
 
 std::span<const Recipe> Recipes();
@@ -41,14 +56,19 @@ const Recipe* FindRecipe(std::string_view name);    // nullptr: none
 
 // Siami and Skaf, "Structural analysis and optimal design of distributed system throttlers". Figure 5 over a network
 // has beside it what the rounds of the paper accept of the same requests.
-Figure DstFigure5(std::uint64_t seed, const FigureNetwork& network = {});
-Figure DstFigure7(std::uint64_t seed, const FigureNetwork& none = {});
+Figure DstFigure5(const FigureOptions& options);
+Figure DstFigure7(const FigureOptions& options);
 
 // Stanojevic and Shorten, "Generalized distributed rate limiting".
-Figure GdrlFigure3(std::uint64_t seed, const FigureNetwork& network = {});
-Figure GdrlFigure4(std::uint64_t seed, const FigureNetwork& network = {});
-Figure GdrlFigure5(std::uint64_t seed, const FigureNetwork& none = {});
-Figure GdrlFigure6(std::uint64_t seed, const FigureNetwork& network = {});
-Figure GdrlFigure7(std::uint64_t seed, const FigureNetwork& network = {});
+Figure GdrlFigure3(const FigureOptions& options);
+Figure GdrlFigure4(const FigureOptions& options);
+Figure GdrlFigure5(const FigureOptions& options);
+Figure GdrlFigure6(const FigureOptions& options);
+Figure GdrlFigure7(const FigureOptions& options);
+
+// "Graceful degradation with the logistic function": its three plots, in order.
+Figure ShedFigure1(const FigureOptions& options);
+Figure ShedFigure2(const FigureOptions& options);
+Figure ShedFigure3(const FigureOptions& options);
 
 }    // namespace dthrottle::lab

@@ -67,14 +67,33 @@ Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
     const WorldTime chance = After(Uniform(options.started_within, prng()));
     At(options.starts.empty() ? chance : options.starts.at(i), [this, i] { Start(i, false); });
   }
+  if (!options.baseline) return;
+  Prng chance(seed);    // of its own, so that queries are those of every other way of sharing
+  baseline_.emplace(*options.baseline, options.hosts, options.period, chance.Next());
+  for (std::uint32_t i = 0; i < options.hosts; ++i) {
+    At(After(Uniform(options.period, chance)), [this, i] { TellBaseline(i); });
+  }
 }
 
 void Fleet::Add(const Workload& workload) {
-  Running& running = workloads_.emplace_back(workload, hosts_.size(), Prng(prng().Next()));
-  running.cost = workload.cost;
+  Running& running = workloads_.emplace_back();
+  running.take = [stream = ArrivalStream(workload, hosts_.size(), Prng(prng().Next()))]() mutable {
+    return stream.Next();
+  };
   for (std::size_t i = 0; i < workload.tags; ++i) {
     running.tags.push_back(ledger_.Open(TagOf(workload, i)));
   }
+  Await(static_cast<std::uint32_t>(workloads_.size() - 1));
+}
+
+void Fleet::Play(std::shared_ptr<const Trace> trace, WorldTime from) {
+  Running& running = workloads_.emplace_back();
+  for (const std::string& tag : trace->tags) running.tags.push_back(ledger_.Open(tag));
+  running.take = [trace = std::move(trace), from, next = std::size_t{0}]() mutable -> std::optional<Arrival> {
+    if (next == trace->lines.size()) return std::nullopt;
+    const Trace::Line& line = trace->lines[next++];
+    return Arrival{from + line.at, line.host, line.tag, line.cost};
+  };
   Await(static_cast<std::uint32_t>(workloads_.size() - 1));
 }
 
@@ -154,7 +173,7 @@ void Fleet::Work(std::uint32_t host) {
 }
 
 void Fleet::Await(std::uint32_t workload) {
-  const std::optional<Arrival> next = workloads_[workload].arrivals.Next();
+  const std::optional<Arrival> next = workloads_[workload].take();
   if (!next.has_value()) return;
   workloads_[workload].next = *next;
   ArriveAt(workload, next->at);
@@ -163,7 +182,6 @@ void Fleet::Await(std::uint32_t workload) {
 // A balancer of load passes over hosts that do not answer.
 void Fleet::Arrive(std::uint32_t workload) {
   const Running& running = workloads_[workload];
-  const TagNumber tag = running.tags[running.next.tag];
   std::uint32_t host = running.next.host, tried = 0;
   while (tried < size() && !hosts_[host]->answers()) {
     host = host + 1 == size() ? 0 : host + 1;
@@ -172,15 +190,27 @@ void Fleet::Arrive(std::uint32_t workload) {
   if (tried == size()) {
     ++counts_.homeless;
   } else {
-    Decide(host, tag, running.cost);
+    Decide(host, running.tags[running.next.tag], running.next.cost);
   }
   Await(workload);
+}
+
+void Fleet::TellBaseline(std::uint32_t host) {
+  const auto demands = baseline_->Tell(host);
+  counts_.entries += demands->size();
+  for (std::uint32_t other = 0; other < size(); ++other) {
+    if (other == host || Happens(options_.lanes.loss, prng())) continue;
+    At(now() + options_.lanes.delay + Uniform(options_.lanes.jitter, prng()),
+       [this, host, other, demands] { baseline_->Hear(other, host, *demands); });
+  }
+  At(now() + options_.period, [this, host] { TellBaseline(host); });
 }
 
 bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost) {
   const Account& account = ledger_.account(tag);
   const std::uint64_t ideal = account.ideal;
-  const bool served = hosts_[host]->Serves(account.tag, cost, now());
+  const bool served = baseline_ ? baseline_->Serves(host, tag, account.shape, cost, now())
+                                : hosts_[host]->Serves(account.tag, cost, now());
   ++counts_.queries;
   ledger_.Asked(tag, cost, now());
   if (served) ledger_.Served(tag, host, cost, now());

@@ -12,11 +12,14 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lab/baseline.h"
 #include "lab/host.h"
 #include "lab/ledger.h"
+#include "lab/trace.h"
 #include "lab/workload.h"
 #include "lab/world.h"
 
@@ -33,6 +36,7 @@ struct FleetOptions {
   Duration started_within{};            // hosts start at random moments of it,
   std::vector<WorldTime> starts{};      // or at these
   HostOptions host{};                   // for what is not said above
+  std::optional<BaselineKind> baseline{};    // decides in place of the hosts, which then tell each other nothing
   Duration sample{};                    // width of the samples in Fleet::samples(); zero: none
 };
 
@@ -112,6 +116,8 @@ class Fleet final : public World, private Surroundings {
   // ---- Before and while it runs ----
 
   void Add(const Workload& workload);
+  // The queries of a trace, which begins then.
+  void Play(std::shared_ptr<const Trace> trace, WorldTime from);
   void Inject(const std::vector<Fault>& faults);
 
   // Tells of every verdict from now on.
@@ -139,11 +145,9 @@ class Fleet final : public World, private Surroundings {
 
  private:
   struct Running {
-    Running(const Workload& workload, std::size_t hosts, Prng prng) : arrivals(workload, hosts, prng) {}
-    ArrivalStream arrivals;
+    std::function<std::optional<Arrival>()> take;    // the next one
     Arrival next{};
-    Cost cost = 1;
-    std::vector<TagNumber> tags;
+    std::vector<TagNumber> tags;    // by Arrival::tag
   };
 
   void Send(const Parcel& parcel) override;
@@ -155,6 +159,7 @@ class Fleet final : public World, private Surroundings {
   void Arrive(std::uint32_t workload) override;
   void Await(std::uint32_t workload);
   bool Decide(std::uint32_t host, TagNumber tag, Cost cost);
+  void TellBaseline(std::uint32_t host);
   void Work(std::uint32_t host);
   void Start(std::uint32_t host, bool keep_table);
   void Kill(std::uint32_t host);
@@ -163,6 +168,7 @@ class Fleet final : public World, private Surroundings {
   FleetOptions options_;
   Ledger ledger_;
   std::vector<std::unique_ptr<SimHost>> hosts_;
+  std::optional<Baseline> baseline_;
   std::deque<Running> workloads_;
   std::vector<Sample> samples_;
   std::function<void(const Decision&)> watcher_;

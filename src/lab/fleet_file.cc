@@ -21,6 +21,14 @@ struct WorkloadTable {
   Workload workload;
   Duration from{}, until{};    // until: zero is the end
   std::uint32_t tags = 1;
+  std::uint32_t group = 1;
+  double rate_at_end = 0;    // 0: the rate stays
+  std::uint32_t line = 0;
+};
+
+struct TraceTable {
+  std::string path;
+  Duration from{};
   std::uint32_t line = 0;
 };
 
@@ -83,6 +91,12 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       DurationKey<W>("on", "\"0s\"", 0s, kLongest, MEMBER(W, workload.on), "How long queries come, before a pause."),
       DurationKey<W>("off", "\"0s\"", 0s, kLongest, MEMBER(W, workload.off),
                      "How long the pause is, in turns with *on*; \"0s\" is none."),
+      Flag<W>("random_turns", "false", MEMBER(W, workload.random_turns),
+              "Whether *on* and *off* are means of turns that last as long as chance will have it, exponentially "
+              "distributed."),
+      Number<W>("quiet", "0", 0, 1, MEMBER(W, workload.quiet), "The part of *rate* that comes in a pause."),
+      Number<W>("rate_at_end", "0", 0, 1e6, MEMBER(W, rate_at_end),
+                "What *rate* moves to between *from* and *until*, evenly; with 0 it stays."),
       DurationKey<W>("flash_after", "\"0s\"", 0s, kLongest, MEMBER(W, workload.flash_after),
                      "When a flash crowd comes, counted from *from*."),
       DurationKey<W>("flash_lasts", "\"0s\"", 0s, kLongest, MEMBER(W, workload.flash_lasts), "How long it stays."),
@@ -90,10 +104,13 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       DurationKey<W>("from", "\"0s\"", 0s, kLongest, MEMBER(W, from), "When the workload begins."),
       DurationKey<W>("until", "\"0s\"", 0s, kLongest, MEMBER(W, until), "When it ends; \"0s\" is with the run."),
       Choice<W, Spread>("spread", "\"uniform\"", MEMBER(W, workload.spread),
-                        "To which host a query goes: each in its turn; any; the first ones most; or the same for all "
-                        "queries of a tag."),
+                        "To which host a query goes: each in its turn; any; the first ones most; the same for all "
+                        "queries of a tag; or any of *group* hosts, and after *stays* of *group* others."),
       Number<W>("host_exponent", "1", 0, 10, MEMBER(W, workload.host_exponent),
                 "With *spread* \"zipf\": host k gets a share of k to the power of minus this."),
+      Integer<W>("group", "1", 1, kHostsMax, MEMBER(W, group), "With *spread* \"group\": how many hosts are asked at a time."),
+      DurationKey<W>("stays", "\"2s\"", 1ms, kLongest, MEMBER(W, workload.stays),
+                     "With *spread* \"group\": for how long, before others are asked."),
       Text<W>("tag", "\"client\"", fmt::format("text of at most {} bytes without LF", kTagTextMax),
               MEMBER(W, workload.tag),
               "The tag, or what tags begin with if there are several: client0, client1 and so on.",
@@ -104,6 +121,16 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       Number<W>("tag_exponent", "0", 0, 10, MEMBER(W, workload.tag_exponent),
                 "Tag k is asked for in proportion to k to the power of minus this; 0: all alike."),
       Integer<W>("cost", "1", 1, 1'000'000, MEMBER(W, workload.cost), "Tokens that a query spends."),
+  };
+}
+
+std::vector<Key<TraceTable>> TraceKeys() {
+  using T = TraceTable;
+  return {
+      Text<T>("file", "", "a path, relative to the fleet file", MEMBER(T, path),
+              "A file with a line \"SECONDS,HOST,COST,TAG\" for each query, in the order of time.",
+              [](const std::string& text) { return !text.empty() && text.find('\0') == std::string::npos; }),
+      DurationKey<T>("from", "\"0s\"", 0s, 24h * 366, MEMBER(T, from), "When the trace begins."),
   };
 }
 
@@ -137,6 +164,12 @@ class FleetReader {
            workloads_.back()->line = line;
            return KeysOf(WorkloadKeys(), *workloads_.back());
          }},
+        {"trace", kTracesMax,
+         [this](std::uint32_t line) {
+           traces_.push_back(std::make_unique<TraceTable>());
+           traces_.back()->line = line;
+           return KeysOf(TraceKeys(), *traces_.back());
+         }},
         {"fault", kFaultsMax,
          [this](std::uint32_t line) {
            faults_.push_back(std::make_unique<FaultTable>());
@@ -163,7 +196,12 @@ class FleetReader {
       table->workload.from = After(table->from);
       table->workload.until = table->until == Duration::zero() ? WorldTime::max() : After(table->until);
       table->workload.tags = table->tags;
+      table->workload.group = table->group;
+      if (table->rate_at_end > 0) table->workload.rate_at_end = table->rate_at_end;
       file.workloads.push_back(table->workload);
+    }
+    for (const auto& table : traces_) {
+      file.traces.push_back({.path = table->path, .from = After(table->from), .line = table->line});
     }
     for (const auto& table : faults_) {
       table->fault.at = After(table->at);
@@ -180,7 +218,9 @@ class FleetReader {
 
   void CheckWorkloads() {
     const FleetFile& file = loaded_.file;
-    if (workloads_.empty()) Error(0, "no [[workload]]: must be one at least, or nobody asks");
+    if (workloads_.empty() && traces_.empty()) {
+      Error(0, "no [[workload]] and no [[trace]]: must be one at least, or nobody asks");
+    }
     if (file.settings.rules.empty() && file.settings.overrides.empty()) {
       return Error(0, "no [[rule]]: must be one at least, or there is no limit to simulate");
     }
@@ -196,6 +236,10 @@ class FleetReader {
       if (w.until <= w.from) {
         Error(table->line, fmt::format("workload.until = \"{}\": must be more than workload.from = \"{}\"",
                                        FormatDuration(table->until), FormatDuration(table->from)));
+      }
+      if (w.group > file.fleet.hosts) {
+        Error(table->line,
+              fmt::format("workload.group = {}: must be at most fleet.hosts = {}", w.group, file.fleet.hosts));
       }
       CheckLimits(rules, *table);
     }
@@ -237,6 +281,7 @@ class FleetReader {
   std::string_view name_;
   LoadedFleet loaded_;
   std::vector<std::unique_ptr<WorkloadTable>> workloads_;    // where keys write: they stay where they are
+  std::vector<std::unique_ptr<TraceTable>> traces_;
   std::vector<std::unique_ptr<FaultTable>> faults_;
 };
 
@@ -259,6 +304,21 @@ LoadedFleet ParseFleet(std::string_view text, std::string_view name) {
   return FleetReader(name).Read(text);
 }
 
+Result<void> TakeTrace(FleetFile& file, std::size_t index, std::string_view text, std::string_view name) {
+  Result<Trace> trace = ParseTrace(text, name, file.fleet.hosts);
+  if (!trace) return tl::unexpected(trace.error());
+  if (trace->tags.size() * file.fleet.hosts > kAccountsMax) {
+    return Fail(fmt::format("{}: {} tags x fleet.hosts = {}: must be at most {}", name, trace->tags.size(),
+                            file.fleet.hosts, kAccountsMax));
+  }
+  const Rulebook rules(file.settings.rules, file.settings.overrides);
+  for (const std::string& tag : trace->tags) {
+    if (!rules.Find(tag)) return Fail(fmt::format("{}: no rule fits {}; must be tags that have a limit", name, Quote(tag)));
+  }
+  file.traces[index].trace = std::make_shared<const Trace>(*std::move(trace));
+  return {};
+}
+
 std::vector<FleetKey> FleetKeys() {
   std::vector<FleetKey> list;
   WorkloadTable workload;
@@ -268,6 +328,7 @@ std::vector<FleetKey> FleetKeys() {
   List("fleet", FleetTable(), FleetFile(), list);
   List("network", NetworkTable(), FleetFile(), list);
   List("workload", WorkloadKeys(), workload, list);
+  List("trace", TraceKeys(), TraceTable(), list);
   List("fault", FaultKeys(), fault, list);
   return list;
 }

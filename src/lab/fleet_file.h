@@ -1,7 +1,8 @@
-// A fleet in a file: dthrottled.toml with four tables more. Rules, overrides and the period are the daemon's own keys,
+// A fleet in a file: dthrottled.toml with five tables more. Rules, overrides and the period are the daemon's own keys,
 // so what has been tried here can be put in force as it is.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -9,13 +10,14 @@
 #include "config/keys.h"
 #include "config/load.h"
 #include "lab/fleet.h"
+#include "lab/trace.h"
 
 namespace dthrottle::lab {
 
 inline constexpr std::uint32_t kHostsMax = 1024;
 inline constexpr std::uint32_t kTagsMax = 1'000'000;                     // of a workload
 inline constexpr std::uint64_t kAccountsMax = std::uint64_t{1} << 24;    // tags x hosts, some 30 bytes each
-inline constexpr std::size_t kWorkloadsMax = 1000, kFaultsMax = 100'000;
+inline constexpr std::size_t kWorkloadsMax = 1000, kFaultsMax = 100'000, kTracesMax = 100;
 
 struct FleetFile {
   struct {
@@ -27,6 +29,14 @@ struct FleetFile {
   LaneOptions network;
   std::vector<Workload> workloads;
   std::vector<Fault> faults;
+  // Queries of a file, from `from` on.
+  struct TraceFile {
+    std::string path;    // relative to the fleet file
+    WorldTime from{};
+    std::uint32_t line = 0;    // of the table
+    std::shared_ptr<const Trace> trace{};    // once it has been read
+  };
+  std::vector<TraceFile> traces;
   Settings settings;
 };
 
@@ -39,6 +49,9 @@ struct LoadedFleet {
 
 // `name` is what messages call the text.
 LoadedFleet ParseFleet(std::string_view text, std::string_view name);
+
+// Takes over the text of a trace. The problem, if it is none or has tags without a rule.
+Result<void> TakeTrace(FleetFile& file, std::size_t index, std::string_view text, std::string_view name);
 
 // The tables and their keys, for the check that the manual has them: "fleet.hosts", default and meaning.
 struct FleetKey {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 
 #include "io/files.h"
@@ -13,6 +14,7 @@ namespace dthrottle::lab {
 namespace {
 
 constexpr std::size_t kFleetBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kTraceBytesMax = std::size_t{1} << 30;
 constexpr int kDiagramHeight = 300;    // pixels
 
 std::string ReadStandardInput() {
@@ -20,6 +22,19 @@ std::string ReadStandardInput() {
   std::cin.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(std::cin.gcount()));
   return text;
+}
+
+int ReadTraces(const std::string& fleet, FleetFile& file) {
+  for (std::size_t i = 0; i < file.traces.size(); ++i) {
+    const std::string path = std::filesystem::path(fleet).parent_path() / file.traces[i].path;
+    const auto text = ReadFile(path, kTraceBytesMax);
+    if (!text) return Complain(EX_NOINPUT, text.error().message);
+    if (text->size() > kTraceBytesMax) {
+      return Complain(EX_CONFIG, fmt::format("{}: must be at most {} bytes", path, kTraceBytesMax));
+    }
+    if (const auto taken = TakeTrace(file, i, *text, path); !taken) return Complain(EX_CONFIG, taken.error().message);
+  }
+  return EX_OK;
 }
 
 }    // namespace
@@ -30,6 +45,14 @@ void AddFleetOptions(CLI::App& command, FleetFileOptions& options) {
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{0xffffffff}));
   command.add_option("--seeds", options.seeds, "How many runs, each with a seed; by itself the file's")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1000}));
+  AddJobs(command, options.jobs);
+}
+
+Effort EffortOf(const FleetFileOptions& options, Progress& progress, std::string_view scheme, std::size_t index,
+                std::size_t schemes) {
+  return {options.jobs, [&progress, scheme, index, schemes](double part) {
+            return progress.At(scheme, (static_cast<double>(index) + part) / static_cast<double>(schemes));
+          }};
 }
 
 void AddOutputOptions(CLI::App& command, OutputOptions& options) {
@@ -56,6 +79,7 @@ int ReadFleet(const FleetFileOptions& options, FleetFile& file) {
   Complain(loaded.problems);
   if (!loaded.ok()) return EX_CONFIG;
   file = std::move(loaded.file);
+  if (const int status = ReadTraces(options.path, file); status != EX_OK) return status;
   if (options.seed >= 0) file.fleet.seed = static_cast<std::uint32_t>(options.seed);
   if (options.seeds >= 0) file.fleet.seeds = static_cast<std::uint32_t>(options.seeds);
   return EX_OK;

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "io/progress.h"
 #include "lab/command.h"
+#include "lab/effort.h"
 #include "lab/fleet_file.h"
 #include "lab/render.h"
 
@@ -15,7 +17,13 @@ namespace dthrottle::lab {
 struct FleetFileOptions {
   std::string path;
   std::int64_t seed = -1, seeds = -1;    // -1: the file's
+  std::uint32_t jobs = 1;
 };
+
+// Tells a terminal how far the runs of one scheme are, of `schemes` in all, and heeds Ctrl-C.
+Effort EffortOf(const FleetFileOptions& options, Progress& progress, std::string_view scheme, std::size_t index,
+                std::size_t schemes);
+
 
 struct OutputOptions {
   std::string csv, measures, plot, gnuplot = "gnuplot";    // empty: not asked for

@@ -4,10 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <memory>
 
 #include "io/picture.h"
+#include "io/progress.h"
+#include "lab/command.h"
 #include "lab/csv.h"
+#include "lab/effort.h"
 #include "lab/lease_fleet.h"
 
 namespace dthrottle::lab {
@@ -17,19 +21,16 @@ struct LeaseOptions {
   std::string scenario = "seven", algorithm = "fair_share";
   bool strict = false, as_documented = false;
   std::uint64_t seed = 1;
-  std::uint32_t seeds = 1;
+  std::uint32_t seeds = 1, jobs = 1;
   double minutes = 0;    // 0: the scenario's
   std::string csv, picture, gnuplot = "gnuplot";
 };
 
-constexpr lease::Algorithm kAlgorithms[] = {lease::Algorithm::kNone, lease::Algorithm::kProportionalShare,
-                                            lease::Algorithm::kProportionalScaling, lease::Algorithm::kFairShare};
-
 LeaseScenario ScenarioOf(const LeaseOptions& options) {
   LeaseScenario scenario = DocumentedScenario(options.scenario);
-  for (const lease::Algorithm algorithm : kAlgorithms) {
-    if (Name(algorithm) == options.algorithm) scenario.resource.algorithm = algorithm;
-  }
+  const auto names = Names(lease::Algorithm());
+  scenario.resource.algorithm =
+      static_cast<lease::Algorithm>(std::ranges::find(names, options.algorithm) - names.begin());
   scenario.resource.strict = options.strict;
   scenario.tells_learning = !options.as_documented;
   if (options.minutes > 0) scenario.lasts = Duration(static_cast<Duration::rep>(options.minutes * 60e9));
@@ -80,18 +81,30 @@ Picture Chart(const std::vector<LeaseSample>& samples) {
     script += fmt::format("{} {} {} {} {}\n", s.seconds / 60, s.wants, s.has, s.capacity, s.shortfall());
   }
   script +=
-      "EOD\nset xlabel 'minutes'\nset ylabel 'capacity'\nset yrange [0:*]\nset key outside top horizontal\n"
+      "EOD\nset xlabel 'minutes'\nset ylabel 'capacity'\nset yrange [0:*]\nset grid\nset key outside top horizontal\n"
       "plot $samples using 1:2 with lines lc rgb '#999999' title 'wants', "
-      "$samples using 1:4 with steps lc rgb '#cc0000' title 'capacity', "
-      "$samples using 1:3 with lines lc rgb '#0044cc' lw 2 title 'has', "
-      "$samples using 1:5 with filledcurves y1=0 lc rgb '#ff8800' title 'shortfall'\n";
+      "$samples using 1:4 with steps lc rgb '#d55e00' lw 2 title 'capacity', "
+      "$samples using 1:3 with lines lc rgb '#0072b2' lw 2 title 'has', "
+      "$samples using 1:5 with filledcurves y1=0 lc rgb '#e69f00' title 'shortfall'\n";
   return picture;
 }
 
 int RunCommand(const LeaseOptions& options) {
   const LeaseScenario scenario = ScenarioOf(options);
+  std::optional<Progress> progress("dthrottle-sim");
+  std::vector<std::optional<LeaseRun>> made(options.seeds);
+  std::atomic<std::uint32_t> done{0};
+  DoAll(options.seeds, options.jobs, [&](std::size_t i) {
+    if (Progress::stopped() && i > 0) return;
+    made[i] = RunLeases(scenario, options.seed + i);
+    progress->At("scenario " + options.scenario, static_cast<double>(++done) / options.seeds);
+  });
+  const bool interrupted = Progress::stopped();
+  progress.reset();
   std::vector<LeaseRun> runs;
-  for (std::uint32_t i = 0; i < options.seeds; ++i) runs.push_back(RunLeases(scenario, options.seed + i));
+  for (auto& run : made) {
+    if (run) runs.push_back(std::move(*run));
+  }
   const LeaseRun& first = runs.front();
   std::string text = Summary(scenario, runs);
   for (const LeaseIncident& incident : first.incidents) {
@@ -100,9 +113,9 @@ int RunCommand(const LeaseOptions& options) {
   }
   if (const int status = options.csv == "-" ? EX_OK : WriteFile("-", text); status != EX_OK) return status;
   if (const int status = WriteFile(options.csv, Table(first.samples)); status != EX_OK) return status;
-  if (options.picture.empty()) return EX_OK;
+  if (options.picture.empty()) return UnlessInterrupted(EX_OK, interrupted);
   const auto drawn = DrawPicture(Chart(first.samples), options.picture, options.gnuplot);
-  return drawn ? EX_OK : Complain(EX_CANTCREAT, drawn.error().message);
+  return drawn ? UnlessInterrupted(EX_OK, interrupted) : Complain(EX_CANTCREAT, drawn.error().message);
 }
 
 }    // namespace
@@ -110,16 +123,18 @@ int RunCommand(const LeaseOptions& options) {
 void AddLeaseCommand(CLI::App& app, int& status) {
   auto options = std::make_shared<LeaseOptions>();
   CLI::App* command = app.add_subcommand("lease", "Doorman's scenarios: a tree of lease servers and their clients.");
-  std::vector<std::string> algorithms;
-  for (const lease::Algorithm algorithm : kAlgorithms) algorithms.emplace_back(Name(algorithm));
-  command->add_option("--scenario", options->scenario, "one, five or seven")
-      ->check(CLI::IsMember({"one", "five", "seven"}));
+  const auto names = Names(lease::Algorithm());
+  const auto scenarios = LeaseScenarios();
+  const std::vector<std::string> algorithms(names.begin(), names.end());
+  command->add_option("--scenario", options->scenario, "one to seven")
+      ->check(CLI::IsMember(std::vector<std::string>(scenarios.begin(), scenarios.end())));
   command->add_option("--algorithm", options->algorithm, "how capacity is divided")->check(CLI::IsMember(algorithms));
   command->add_flag("--strict", options->strict, "capacity moves only after it has come back");
   command->add_flag("--as-documented", options->as_documented,
                     "new masters do not tell their parent that they are learning");
   command->add_option("--seed", options->seed, "of the first run");
   command->add_option("--seeds", options->seeds, "runs, each with the next seed")->check(CLI::Range(1, 100000));
+  AddJobs(*command, options->jobs);
   command->add_option("--minutes", options->minutes, "how long a run lasts")->check(CLI::Range(2.0, 10000.0));
   command->add_option("--csv", options->csv, "a file for the samples of the first run, or - for standard output");
   command->add_option("--plot", options->picture, "an .svg or .png file for the same");

@@ -2,8 +2,8 @@
 // virtual clocks and wires. See man/dthrottle-sim.1.
 #include <CLI/CLI.hpp>
 
-#include "lab/capacity_command.h"
 #include "lab/compare_command.h"
+#include "lab/figure_command.h"
 #include "lab/lease_command.h"
 #include "lab/replay_command.h"
 #include "lab/run_command.h"
@@ -19,7 +19,7 @@ int Main(int argc, char** argv) {
   AddRunCommand(app, status);
   AddCompareCommand(app, status);
   AddReplayCommand(app, status);
-  AddCapacityCommand(app, status);
+  AddFigureCommand(app, status);
   AddLeaseCommand(app, status);
   try {
     app.parse(argc, argv);

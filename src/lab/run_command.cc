@@ -22,12 +22,16 @@ struct RunOptions {
 int Run(const RunOptions& options) {
   FleetFile file;
   if (const int status = ReadFleet(options.fleet, file); status != EX_OK) return status;
-  const std::vector<Scheme> schemes = {{"fleet", "", SimulateAll(file, std::nullopt)}};
+  std::optional<Progress> progress("dthrottle-sim");
+  const std::vector<Scheme> schemes = {
+      {"fleet", "", SimulateAll(file, std::nullopt, EffortOf(options.fleet, *progress, "fleet", 0, 1))}};
+  const bool interrupted = Progress::stopped();
+  progress.reset();
   if (options.output.csv != "-" && options.output.measures != "-") {
     fmt::print("{}{}", RenderFleet(file, InputName(options.fleet.path)),
                RenderRun(schemes.front().series, options.rows));
   }
-  return WriteOutputs(options.output, schemes);
+  return UnlessInterrupted(WriteOutputs(options.output, schemes), interrupted);
 }
 
 }    // namespace

@@ -7,6 +7,12 @@
 
 namespace dthrottle::lab {
 
+namespace {
+
+constexpr int kRateSteps = 100;    // in which a rate moves to another one
+
+}    // namespace
+
 ArrivalStream::ArrivalStream(const Workload& workload, std::size_t hosts, Prng prng)
     : workload_(workload),
       hosts_(hosts),
@@ -15,6 +21,7 @@ ArrivalStream::ArrivalStream(const Workload& workload, std::size_t hosts, Prng p
       tag_ranks_(workload.tags, workload.tag_exponent) {
   DT_CHECK(workload.rate > 0 && workload.tags > 0 && hosts > 0 && workload.group > 0 && workload.group <= hosts);
   DT_CHECK(workload.off == Duration::zero() || workload.on > Duration::zero());
+  DT_CHECK(!workload.rate_at_end || workload.until < WorldTime::max());
 }
 
 // The rate is constant between changes, so the next query comes when its integral has grown by one, or by an
@@ -39,7 +46,7 @@ std::optional<Arrival> ArrivalStream::Next() {
   const WorldTime at = workload_.from + since_;
   if (at >= workload_.until) return std::nullopt;
   const std::size_t tag = workload_.tags == 1 ? 0 : tag_ranks_(prng_);
-  return Arrival{at, PickHost(tag), tag};
+  return Arrival{at, PickHost(tag), tag, workload_.cost};
 }
 
 void ArrivalStream::TakeTurns(Duration since) {
@@ -56,13 +63,23 @@ double ArrivalStream::RateAfter(Duration since) const {
   const Duration flash = since - workload_.flash_after;
   const bool crowd = flash >= Duration::zero() && flash < workload_.flash_lasts;
   const bool on = workload_.off == Duration::zero() || on_;
-  return workload_.rate * (on ? 1 : workload_.quiet) * (crowd ? workload_.flash_factor : 1);
+  double rate = workload_.rate;
+  if (workload_.rate_at_end) {
+    const auto step = static_cast<double>(since / StepOfRate()) + 0.5;
+    rate += (*workload_.rate_at_end - rate) * std::min(step / kRateSteps, 1.0);
+  }
+  return rate * (on ? 1 : workload_.quiet) * (crowd ? workload_.flash_factor : 1);
+}
+
+Duration ArrivalStream::StepOfRate() const {
+  return std::max<Duration>((workload_.until - workload_.from) / kRateSteps, Duration(1));
 }
 
 Duration ArrivalStream::NextChangeAfter(Duration since) const {
   const Duration flash = workload_.flash_after;
   Duration next = WorldTime::max() - std::max(workload_.from, WorldTime{});
   if (workload_.off > Duration::zero()) next = turn_ends_;
+  if (workload_.rate_at_end) next = std::min(next, (since / StepOfRate() + 1) * StepOfRate());
   for (const Duration change : {flash, flash + workload_.flash_lasts}) {
     if (change > since) next = std::min(next, change);
   }

@@ -23,6 +23,7 @@ struct Workload {
   double quiet = 0;             // of the rate, while off
   Duration flash_after{}, flash_lasts{};
   double flash_factor = 1;
+  std::optional<double> rate_at_end{};    // from `from` to `until` the rate moves there from `rate`, in steps
   WorldTime from{}, until = WorldTime::max();
 
   // Where to.
@@ -45,7 +46,7 @@ struct Workload {
   Cost cost = 1;
 };
 
-inline constexpr std::string_view kSpreadNames[] = {"in-turns", "uniform", "zipf", "sticky"};
+inline constexpr std::string_view kSpreadNames[] = {"in-turns", "uniform", "zipf", "sticky", "group"};
 constexpr std::span<const std::string_view> Names(Workload::Spread) {
   return kSpreadNames;
 }
@@ -59,6 +60,7 @@ struct Arrival {
   WorldTime at;
   std::uint32_t host;
   std::size_t tag;    // below Workload::tags
+  Cost cost;
 };
 
 class ArrivalStream {
@@ -71,6 +73,7 @@ class ArrivalStream {
  private:
   void TakeTurns(Duration since);
   double RateAfter(Duration since) const;
+  Duration StepOfRate() const;
   Duration NextChangeAfter(Duration since) const;
   std::uint32_t PickHost(std::size_t tag);
 

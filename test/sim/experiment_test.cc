@@ -17,6 +17,54 @@ FleetFile File(std::string_view text) {
   return loaded.file;
 }
 
+// Poisson queries at twice the rate to eight hosts, over a perfect network.
+TEST_CASE("the baselines keep to the limit in the long run, and waver where their news are late") {
+  const FleetFile file = File(
+      "[fleet]\nhosts = 8\nduration = \"30s\"\n[peers]\nperiod = \"1s\"\n[[rule]]\nburst = 100\nrate = 100\n"
+      "[[workload]]\nrate = 200\n");
+  for (const BaselineKind kind : {BaselineKind::kGrd, BaselineKind::kFps}) {
+    CAPTURE(Name(kind));
+    const Measures m = Simulate(file, kind, 1).measures;
+    CHECK(m.served == Approx(m.ideal).epsilon(0.1));
+    CHECK(m.over + m.under > 1);
+    CHECK(m.entries > 0);
+  }
+  CHECK(Simulate(file, BaselineKind::kGrd, 1).digest != Simulate(file, BaselineKind::kFps, 1).digest);
+}
+
+TEST_CASE("runs on several threads are those of one, and an early end leaves what is done") {
+  FleetFile file = File(
+      "[fleet]\nhosts = 2\nduration = \"5s\"\nseeds = 5\n[peers]\nperiod = \"1s\"\n[[rule]]\nburst = 10\nrate = 10\n"
+      "[[workload]]\nrate = 20\n");
+  const Series one = SimulateAll(file, std::nullopt), many = SimulateAll(file, std::nullopt, {.jobs = 3});
+  REQUIRE((one.runs.size() == 5 && many.runs.size() == 5));
+  for (std::size_t i = 0; i < 5; ++i) CHECK(one.runs[i].digest == many.runs[i].digest);
+  // In the middle of the third run, and of the first.
+  const Series three = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.5; }});
+  CHECK(three.runs.size() == 2);
+  const Series none = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.1; }});
+  REQUIRE(none.runs.size() == 1);
+  CHECK_FALSE(none.runs[0].whole);
+  CHECK(none.runs[0].seconds.size() == 3);
+}
+
+TEST_CASE("a trace is asked as it stands, and a rate moves to another one") {
+  FleetFile file = File(
+      "[fleet]\nhosts = 2\nduration = \"10s\"\n[peers]\nperiod = \"1s\"\n[[rule]]\nburst = 1000\nrate = 100\n"
+      "[[trace]]\nfile = \"t\"\nfrom = \"2s\"\n");
+  REQUIRE(TakeTrace(file, 0, "0,0,5,a\n0,1,1,b\n3.5,1,2,a\n", "t"));
+  const Outcome traced = Simulate(file, std::nullopt, 1);
+  CHECK((traced.measures.asked == 8 && traced.measures.served == 8));
+  CHECK((traced.seconds.at(2).asked == 6 && traced.seconds.at(5).asked == 2));
+  const Outcome rising = Simulate(
+      File("[fleet]\nduration = \"10s\"\n[[rule]]\nburst = 1e6\nrate = 100\n[[workload]]\narrivals = \"steady\"\nrate = 1e-6\n"
+           "rate_at_end = 100\n"),
+      std::nullopt, 1);
+  CHECK(rising.measures.asked == Approx(500).epsilon(0.02));
+  CHECK(rising.seconds.at(0).asked < 10);
+  CHECK(rising.seconds.at(9).asked > 90);
+}
+
 // One host against the ledger's bucket: they must agree to the token.
 TEST_CASE("one host is one bucket for all") {
   const FleetFile file =

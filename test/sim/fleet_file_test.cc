@@ -23,7 +23,7 @@ std::vector<std::string> ProblemsWith(std::string_view more) {
   return Problems(std::string(kSmall) + std::string(more));
 }
 
-TEST_CASE("a fleet file has the daemon's keys and four tables of its own") {
+TEST_CASE("a fleet file has the daemon's keys and five tables of its own") {
   const LoadedFleet loaded = ParseFleet(R"(
 [fleet]
 hosts = 16
@@ -56,6 +56,17 @@ spread = "zipf"
 host_exponent = 2
 until = "1m"
 cost = 3
+random_turns = true
+quiet = 0.1
+rate_at_end = 50
+[[workload]]
+rate = 1
+spread = "group"
+group = 4
+stays = "3s"
+[[trace]]
+file = "queries.csv"
+from = "7s"
 [[fault]]
 kind = "deaf"
 at = "20s"
@@ -75,10 +86,15 @@ size = 2
   REQUIRE(file.settings.rules.size() == 1);
   CHECK(file.settings.rules[0].rate == 100);
   CHECK(file.settings.overrides.size() == 1);
-  REQUIRE(file.workloads.size() == 1);
+  REQUIRE(file.workloads.size() == 2);
   const Workload& w = file.workloads[0];
   CHECK((w.tag == "c" && w.tags == 10 && w.rate == 200.5 && !w.poisson && w.on == 2s && w.off == 6s && w.cost == 3));
   CHECK((w.spread == Workload::Spread::kZipf && w.host_exponent == 2 && w.until == After(1min)));
+  CHECK((w.random_turns && w.quiet == 0.1 && w.rate_at_end == 50));
+  const Workload& group = file.workloads[1];
+  CHECK((group.spread == Workload::Spread::kGroup && group.group == 4 && group.stays == 3s && !group.rate_at_end));
+  REQUIRE(file.traces.size() == 1);
+  CHECK((file.traces[0].path == "queries.csv" && file.traces[0].from == After(7s)));
   REQUIRE(file.faults.size() == 1);
   const Fault& fault = file.faults[0];
   CHECK((fault.kind == Fault::Kind::kDeaf && fault.at == After(20s) && fault.lasts == 5s));
@@ -96,19 +112,43 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
   CHECK(ProblemsWith("[[workload]]\nspread = \"x\"\n") ==
         std::vector<std::string>{
             "f:6:1: error: workload without rate; must be a number from 1e-06 to 1e+06",
-            "f:7:10: error: workload.spread = \"x\": must be one of \"in-turns\", \"uniform\", \"zipf\", \"sticky\""});
+            "f:7:10: error: workload.spread = \"x\": must be one of \"in-turns\", \"uniform\", \"zipf\", \"sticky\", \"group\""});
   CHECK(ProblemsWith("[[workload]]\nrate = 1\narrivals = 1\n")[0] ==
         "f:8:12: error: workload.arrivals = 1: must be one of \"steady\", \"poisson\"");
   CHECK(ProblemsWith("[[fault]]\n")[0].starts_with("f:6:1: error: fault without kind; must be one of \"kill\""));
   CHECK(ProblemsWith("fault = 1\n").empty() == false);
   CHECK(Problems("[fleet").at(0).starts_with("f:1:7: error: not TOML"));
   CHECK(ProblemsWith("[flete]\n")[0].find(
-            "[fleet], [network], [[rule]], [[override]], [[resource]], [[workload]], [[fault]]") != std::string::npos);
+            "[fleet], [network], [[rule]], [[override]], [[resource]], [[workload]], [[trace]], [[fault]]") != std::string::npos);
+}
+
+TEST_CASE("a trace is taken for a fleet whose rules fit it, or the first line that is wrong is named") {
+  FleetFile file = ParseFleet("[fleet]\nhosts = 3\n[[rule]]\nmatch = \"a*\"\nburst = 9\nrate = 1\n[[trace]]\nfile = \"t\"\n", "f").file;
+  REQUIRE(file.traces.size() == 1);
+  REQUIRE(TakeTrace(file, 0, "# a comment\n0.5,0,1,a\r\n\n0.5,2,3,a,b\n1e0,1,1,a", "t"));
+  const Trace& trace = *file.traces[0].trace;
+  CHECK(trace.tags == std::vector<std::string>{"a", "a,b"});
+  REQUIRE(trace.lines.size() == 3);
+  CHECK((trace.lines[1].at == 500ms && trace.lines[1].host == 2 && trace.lines[1].cost == 3 && trace.lines[1].tag == 1));
+  for (const auto& [text, complaint] :
+       {std::pair("0,0,1,a\n1,0,1\n", "t:2: error: must be SECONDS,HOST,COST,TAG"),
+        {"x,0,1,a", "t:1: error: must be SECONDS,HOST,COST,TAG"},
+        {"-1,0,1,a", "SECONDS must be a number from 0 to 1e+09"},
+        {"nan,0,1,a", "SECONDS must be a number"},
+        {"0,3,1,a", "HOST must be from 0 to 2"},
+        {"0,0,0,a", "COST must be from 1 to 1000000"},
+        {"2,0,1,a\n1,0,1,a", "t:2: error: SECONDS must not be less than before"},
+        {"0,0,1,b", "t: no rule fits \"b\""}}) {
+    CAPTURE(text);
+    const auto taken = TakeTrace(file, 0, text, "t");
+    REQUIRE_FALSE(taken.has_value());
+    CHECK(taken.error().message.find(complaint) != std::string::npos);
+  }
 }
 
 TEST_CASE("what no key can know by itself is checked together") {
   CHECK(Problems("[[rule]]\nburst = 1\nrate = 1\nshare = \"local\"\n") ==
-        std::vector<std::string>{"f: error: no [[workload]]: must be one at least, or nobody asks"});
+        std::vector<std::string>{"f: error: no [[workload]] and no [[trace]]: must be one at least, or nobody asks"});
   CHECK(Problems("[[workload]]\nrate = 1\n") ==
         std::vector<std::string>{"f: error: no [[rule]]: must be one at least, or there is no limit to simulate"});
   CHECK(Problems("[[rule]]\nmatch = \"a*\"\nburst = 10\nrate = 1\n[[workload]]\nrate = 1\ntags = 3\n") ==
@@ -146,13 +186,13 @@ TEST_CASE("every key means what its default says, and the manual has both") {
                         : "Default: " + std::string(key.default_text) + ".\n") != std::string::npos);
     if (key.default_text.empty()) continue;
     const std::string table = key.path.substr(0, key.path.find('.'));
-    const bool list = table == "workload" || table == "fault";
+    const std::string list = table == "fault" ? "kind = \"kill\"\n" : table == "trace" ? "file = \"x\"\n" : "";
     // The default, written out, changes nothing.
     std::string text(kSmall);
     if (table == "workload") {
       text += name + " = " + std::string(key.default_text) + "\n";
     } else {
-      text += (list ? "[[" + table + "]]\nkind = \"kill\"\n" : "[" + table + "]\n") + name + " = " +
+      text += (list.empty() ? "[" + table + "]\n" : "[[" + table + "]]\n" + list) + name + " = " +
               std::string(key.default_text) + "\n";
     }
     CHECK(Problems(text).empty());
@@ -160,6 +200,8 @@ TEST_CASE("every key means what its default says, and the manual has both") {
       CHECK(std::to_string(*whole) == key.default_text);
     } else if (const auto* number = std::get_if<double>(&key.built_in)) {
       CHECK(std::stod(std::string(key.default_text)) == *number);
+    } else if (const auto* flag = std::get_if<bool>(&key.built_in)) {
+      CHECK((*flag ? "true" : "false") == key.default_text);
     } else {
       CHECK("\"" + std::get<std::string>(key.built_in) + "\"" == key.default_text);
     }

@@ -1,8 +1,9 @@
-#include "lab/capacity_command.h"
+#include "lab/figure_command.h"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -17,10 +18,10 @@
 namespace dthrottle::lab {
 namespace {
 
-struct FigureOptions {
+struct Options {
   std::vector<std::string> figures;    // by name; none: all
+  FigureOptions make;
   std::string output = ".", gnuplot = "gnuplot";
-  std::uint64_t seed = 1;
   std::string delay = "50ms";    // over the network
   double loss = 0.01;
   bool network = false;
@@ -35,7 +36,7 @@ std::string Names() {
   return names;
 }
 
-int Write(const Recipe& recipe, const Figure& figure, const FigureOptions& options) {
+int Write(const Recipe& recipe, const Figure& figure, const Options& options) {
   const std::string stem = std::filesystem::path(options.output) / recipe.name;
   int status = options.csv ? WriteFile(stem + ".csv", RenderCsv(figure)) : EX_OK;
   for (const auto& [wanted, ending] : {std::pair{options.svg, ".svg"}, {options.png, ".png"}}) {
@@ -46,31 +47,52 @@ int Write(const Recipe& recipe, const Figure& figure, const FigureOptions& optio
   return status;
 }
 
-int Make(const Recipe& recipe, const FigureOptions& options) {
-  FigureNetwork network;
-  if (options.network) {
-    const auto delay = ParseDuration(options.delay);
-    if (!delay || *delay < Duration()) return Complain(EX_USAGE, "--delay: a duration such as \"50ms\" is needed");
-    network = {.loss = options.loss, .delay = *delay};
+int Make(const Recipe& recipe, const Options& options) {
+  Figure figure = recipe.make(options.make);
+  if (!options.make.as_printed()) {    // other numbers than the source's have other results
+    for (Finding& finding : figure.findings) finding.expected.reset(), finding.printed.clear();
   }
-  const Figure figure = recipe.make(options.seed, network);
-  fmt::print("{}", RenderFindings(recipe, figure, options.seed));
+  fmt::print("{}", RenderFindings(recipe, figure, options.make.seed));
   if (std::fflush(stdout) != 0) return Complain(EX_IOERR, "the output could not be written");
   return Write(recipe, figure, options);
 }
 
-int Capacity(const FigureOptions& options) {
+// What was given of the options that not every figure takes.
+std::vector<std::string_view> Given(const FigureOptions& make) {
+  std::vector<std::string_view> given;
+  for (const auto& [is_given, name] :
+       {std::pair<bool, std::string_view>(make.network.has_value(), "network"), {make.alpha.has_value(), "alpha"},
+        {make.gain.has_value(), "gain"}, {make.load.has_value(), "load"}, {make.nodes.has_value(), "nodes"},
+        {make.rounds.has_value(), "rounds"}}) {
+    if (is_given) given.push_back(name);
+  }
+  return given;
+}
+
+int Figures(Options options) {
+  if (options.network) {
+    const auto delay = ParseDuration(options.delay);
+    if (!delay || *delay < Duration()) return Complain(EX_USAGE, "--delay: a duration such as \"50ms\" is needed");
+    options.make.network = {.loss = options.loss, .delay = *delay};
+  }
+  const std::vector<std::string_view> given = Given(options.make);
+  const auto takes = [](const Recipe& recipe, std::string_view option) { return recipe.Takes(option); };
   std::vector<const Recipe*> chosen;
   for (const std::string& name : options.figures) {
     chosen.push_back(FindRecipe(name));
     if (chosen.back() == nullptr) return Complain(EX_USAGE, fmt::format("no figure {}: there are {}", name, Names()));
   }
   for (const Recipe& recipe : Recipes()) {
-    if (options.figures.empty() && (recipe.over_network || !options.network)) chosen.push_back(&recipe);
+    const bool fits = std::ranges::all_of(given, [&](std::string_view option) { return takes(recipe, option); });
+    if (options.figures.empty() && fits) chosen.push_back(&recipe);
   }
   for (const Recipe* recipe : chosen) {
-    if (!options.network || recipe->over_network) continue;
-    return Complain(EX_USAGE, fmt::format("--network: hosts tell each other nothing in {}", recipe->name));
+    for (const std::string_view option : given) {
+      if (takes(*recipe, option)) continue;
+      return Complain(EX_USAGE, option == "network"
+                                    ? fmt::format("--network: hosts tell each other nothing in {}", recipe->name)
+                                    : fmt::format("--{}: there is none in {}", option, recipe->name));
+    }
   }
   if (options.list) {
     for (const Recipe* recipe : chosen) fmt::print("{:<8} {}\n", recipe->name, recipe->title);
@@ -87,12 +109,21 @@ int Capacity(const FigureOptions& options) {
 
 }    // namespace
 
-void AddCapacityCommand(CLI::App& app, int& status) {
-  const auto options = std::make_shared<FigureOptions>();
-  CLI::App* command = app.add_subcommand("capacity", "Draw the papers' figures on sharing capacity");
+void AddFigureCommand(CLI::App& app, int& status) {
+  const auto options = std::make_shared<Options>();
+  FigureOptions& make = options->make;
+  CLI::App* command = app.add_subcommand("figure", "Draw the sources' figures");
   command->add_option("FIGURE", options->figures, fmt::format("Which; by itself all: {}", Names()));
   command->add_option("--output,-o", options->output, "The directory for files")->capture_default_str();
-  command->add_option("--seed", options->seed, "Seed of what is up to chance")->capture_default_str();
+  command->add_option("--seed", make.seed, "Seed of what is up to chance")->capture_default_str();
+  command->add_option("--alpha", make.alpha, "Instead of the source's: of the filter")->check(CLI::Range(1e-9, 1.0));
+  command->add_option("--gain", make.gain, "Instead of the source's: eta or gamma")->check(CLI::Range(1e-9, 1e3));
+  command->add_option("--load", make.load, "Instead of the source's: demand, as a part of the capacity")
+      ->check(CLI::Range(1e-3, 1e3));
+  command->add_option("--nodes,-N", make.nodes, "Instead of the source's: limiters, or clients")
+      ->check(CLI::Range(3, 1000));
+  command->add_option("--rounds", make.rounds, "Instead of the source's: how far the x axis goes")
+      ->check(CLI::Range(10, 10'000'000));
   command->add_flag("--network", options->network, "Let hosts run the exchange of the daemon over a network");
   command->add_option("--loss", options->loss, "With --network: part of the frames that get lost")
       ->check(CLI::Range(0.0, 0.9))
@@ -103,7 +134,7 @@ void AddCapacityCommand(CLI::App& app, int& status) {
   command->add_flag("--png", options->png, "Draw FIGURE.png");
   command->add_flag("--list", options->list, "Only list the figures");
   command->add_option("--gnuplot", options->gnuplot, "The program that draws")->capture_default_str();
-  command->callback([options, &status] { status = Capacity(*options); });
+  command->callback([options, &status] { status = Figures(*options); });
 }
 
 }    // namespace dthrottle::lab

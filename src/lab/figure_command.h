@@ -4,7 +4,7 @@
 
 namespace dthrottle::lab {
 
-// dthrottle-sim capacity: the papers' figures.
-void AddCapacityCommand(CLI::App& app, int& status);
+// dthrottle-sim figure: the sources' figures.
+void AddFigureCommand(CLI::App& app, int& status);
 
 }    // namespace dthrottle::lab
