@@ -47,6 +47,7 @@ constexpr Command kCommands[] = {
     {"shed", "[VALUE]", "what load shedding goes by and how much it refuses; VALUE reports what to go by", Shed},
     {"capacity", "[TAG]", "how hosts divide limits: members and tags that take part, or one tag's part and neighbours",
      Capacity},
+    {"indicate", "VALUE TAG", "reports how an application does with this host's part of a divided tag", Indicate},
     {"leases", "[RESOURCE]", "who grants leases, and what is leased out; of RESOURCE, to whom", Leases},
     {"config", "", "the settings in force, as TOML", Config},
     {"forgive", "TAG", "forget what a tag has spent or owes", ForgiveTag},

@@ -37,6 +37,10 @@ class AdminHost {
   // `resource`: whose clients are wanted too; empty: of none.
   virtual LeaseStatus Leases(std::string_view resource) = 0;
   virtual Result<void> ReportShed(double value) = 0;    // the reason if it is not wanted
+  // How an application does with this host's part of a tag; the reason if it is not wanted.
+  virtual Result<void> Indicate(const Tag& /*tag*/, double /*value*/) {
+    return Fail("this host divides nothing");
+  }
   // The two halves of dividing limits among hosts: the limiter's, null where none is divided; and the other, which is
   // looked at while its thread waits. False if there is none, or it has no time.
   virtual const Dividing* dividing() const { return nullptr; }

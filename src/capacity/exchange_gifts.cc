@@ -48,7 +48,9 @@ void ExchangeState::QueueGift(std::uint32_t id, std::size_t slot) {
 }
 
 Load ExchangeState::LoadOf(double demand, std::int64_t available) const {
-  const double floor = kDemandFloor / static_cast<double>(active.members.size());
+  // A host that reports nothing takes no part.
+  const bool reported = active.indicator == &Reported();
+  const double floor = reported ? 0 : kDemandFloor / static_cast<double>(active.members.size());
   return {std::max(demand, floor),
           static_cast<double>(reserve + static_cast<Parts>(available)) / static_cast<double>(kWhole)};
 }

@@ -42,7 +42,21 @@ class MeanResponse final : public Indicator {
   double InverseSlope(double, double q) const override { return 1 / (q * q); }
 };
 
+class Measure final : public Indicator {
+ public:
+  std::string_view name() const override { return "reported"; }
+  bool Defined(const Load& load) const override { return load.demand > 0; }
+  double Value(const Load& load) const override { return std::log(load.demand); }
+  double Capacity(double, double) const override { return 0; }
+  double InverseSlope(double, double) const override { return 1; }
+};
+
 }    // namespace
+
+const Indicator& Reported() {
+  static const Measure indicator;
+  return indicator;
+}
 
 const Indicator& ThrottledAmount() {
   static const Amount indicator;
@@ -71,6 +85,7 @@ std::span<const Indicator* const> Indicators() {
 
 const Indicator* FindIndicator(std::string_view name) {
   if (name == "spare-bandwidth") return &ThrottledAmount();
+  if (name == Reported().name()) return &Reported();
   for (const Indicator* indicator : Indicators()) {
     if (indicator->name() == name) return indicator;
   }

@@ -44,9 +44,14 @@ const Indicator& LogRatio();
 // does not (in its ring of 10 the nodes from 7 on demand more than C/N).
 const Indicator& ResponseTime();
 
-// All of the above; spare bandwidth is the throttled amount under its other name.
+// What the application says of itself: any measure above 0 that falls with the capacity, such as a response time. Told
+// as the demand; the indicator is its logarithm, so a gain does not depend on the measure's unit, and measures are equal
+// where their logarithms are. How steep it is nobody knows here: InverseSlope is 1, and the gain is the operator's.
+const Indicator& Reported();
+
+// All of the above that a formula has; spare bandwidth is the throttled amount under its other name.
 std::span<const Indicator* const> Indicators();
-// By name(), or "spare-bandwidth"; nullptr if there is none.
+// By name(), "reported" too, or "spare-bandwidth"; nullptr if there is none.
 const Indicator* FindIndicator(std::string_view name);
 
 }    // namespace dthrottle

@@ -1,5 +1,6 @@
 #include "daemon/peering.h"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/state.h"
+#include "capacity/indicator.h"
 #include "daemon/dividing_options.h"
 #include "io/clock.h"
 #include "io/files.h"
@@ -129,6 +131,7 @@ void Peering::Divide(bool begin) {
         std::make_unique<Dividing>(limiter_.ways().Get<Division>(), thread_->to_capacity(), thread_->from_capacity(),
                                    settings_.capacity.tags_max, settings_.capacity.interval, Now());
   }
+  if (dividing_ != nullptr) dividing_->GoByReports(settings_.capacity.indicator == Reported().name());
 }
 
 Peering::~Peering() {
@@ -431,6 +434,16 @@ std::optional<LeasePart> Peering::PartForLeases(std::string_view tag, const Leas
   if (!shares_) return LeasePart{1, 1, Instant::max()};
   if (dividing_ == nullptr) return std::nullopt;
   return dividing_->Lease(tag, use, Now());
+}
+
+Result<void> Peering::Indicate(const Tag& tag, double value) {
+  if (settings_.capacity.indicator != Reported().name()) {
+    return Fail(fmt::format("capacity.indicator is \"{}\", and a value is taken only for \"reported\"",
+                            settings_.capacity.indicator));
+  }
+  if (dividing_ == nullptr) return Fail("this host divides nothing");
+  if (!dividing_->Indicate(tag, value, Now())) return Fail("no rule divides the tag, or capacity.tags_max take part");
+  return {};
 }
 
 bool Peering::LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const {

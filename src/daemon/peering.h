@@ -61,6 +61,9 @@ class Peering final : public Part {
 
   std::vector<PeerStatus> Peers() const;
 
+  // What an application reports of itself, where that is the indicator.
+  Result<void> Indicate(const Tag& tag, double value);
+
   // The limiter's half of dividing limits; null where none is divided.
   const Dividing* dividing() const { return dividing_.get(); }
   Dividing* dividing() { return dividing_.get(); }

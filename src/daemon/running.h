@@ -50,6 +50,7 @@ struct Running final : AdminHost {
   LeaseStatus Leases(std::string_view resource) override { return leases(resource); }
   Result<void> ReportShed(double value) override { return shedding->Report(value); }
   Holds* holds() override { return holding ? &holding->holds() : nullptr; }
+  Result<void> Indicate(const Tag& tag, double value) override { return peering->Indicate(tag, value); }
   const Dividing* dividing() const override { return peering->dividing(); }
   bool LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const override {
     return peering->LookAtCapacity(look);

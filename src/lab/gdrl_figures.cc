@@ -59,7 +59,7 @@ void AddNames(std::vector<std::string>& names, std::string_view what, std::size_
   for (std::size_t i = 1; i <= nodes; ++i) names.push_back(fmt::format("{}_{}", what, i));
 }
 
-// Of many limiters ten, from the first to the last.
+// Draws ten at most, from the first limiter to the last.
 void AddCurves(Panel& panel, std::size_t first_column, std::size_t nodes) {
   const std::size_t drawn = std::min(nodes, std::size(kScale));
   for (std::size_t i = 0; i < drawn; ++i) {

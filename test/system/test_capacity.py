@@ -333,3 +333,46 @@ class Faults(SystemTest):
                 self.assertEqual(alone.stats()["capacity_leased"], 0)
                 network.heal()
                 wait_until(lambda: parts([alone])[0] > 0.3, "it has its part again", 2 * PATIENCE)
+
+
+class Reported(SystemTest):
+    """Hosts go by what applications say of themselves. A host's server works as fast as the host's part of the rate, and
+    tells how long an M/M/1 queue then takes: 1 / (part - arrivals)."""
+
+    ARRIVALS = (10.0, 25.0, 40.0, 65.0)    # a second; the rate is 200
+
+    def response_time(self, host, arrivals):
+        share = host.admin_json(f"capacity {TAG}")["share"]
+        return 1 / (share - arrivals) if share > arrivals + 0.1 else 10
+
+    def test_response_times_of_queues_of_unlike_load_become_equal_within_a_minute(self):
+        with fleet(200, hosts=4, interval=500, lease=10, indicator="reported", gain=0.02) as hosts:
+            wait_settled(hosts)
+            begin = time.monotonic()
+            first = None
+
+            def even():
+                nonlocal first
+                times = [self.response_time(host, arrivals) for host, arrivals in zip(hosts, self.ARRIVALS)]
+                for host, value in zip(hosts, times):
+                    self.assertEqual(host.admin_json(f"indicate {value!r} {TAG}"), {"tag": TAG, "indicated": value})
+                first = first or max(times) / min(times)
+                return max(times) <= 1.05 * min(times)
+
+            wait_until(even, "all take as long as each other", 60 if FIGURES else 4 * PATIENCE)
+            report(f"response times: largest / smallest {first:.1f} at first, within 5 % after {time.monotonic() - begin:.0f} s")
+            self.assertGreater(first, 1.5)
+            self.assertLessEqual(sum(parts(hosts)), 1 + 1e-6)
+
+    def test_what_is_no_report_is_refused(self):
+        with Daemon(rule(burst=10, share="capacity")) as daemon:
+            self.assertIn("capacity.indicator is", daemon.admin_json(f"indicate 1 {TAG}")["error"])
+            for bad in ("indicate", "indicate x api", "indicate -1 api", "indicate 0 api", "indicate nan api", "indicate 1e13 api"):
+                self.assertIn("VALUE must be a number above 0", daemon.admin_json(bad)["error"])
+            self.assertIn("a tag is needed", daemon.admin_json("indicate 1")["error"])
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+            file.write('[capacity]\nindicator = "reported"\n[[rule]]\nburst = 10\nrate = 5\nshare = "capacity"\n')
+            file.flush()
+            checked = run(DTHROTTLED, "--check", file.name)
+            self.assertEqual(checked.returncode, EX_CONFIG)
+            self.assertIn('must be a number with capacity.indicator = "reported"', checked.stdout + checked.stderr)

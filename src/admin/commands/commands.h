@@ -33,6 +33,7 @@ Json Rules(const Context&);
 Json Peers(const Context&);
 Json Shed(const Context&);
 Json Capacity(const Context&);
+Json Indicate(const Context&);
 Json Leases(const Context&);
 
 // How load shedding treats the rule of a limit, as a sentence.

@@ -10,7 +10,8 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::string_view kIndicators[] = {"throttled-amount", "spare-bandwidth", "throttled-ratio", "log-ratio"};
+constexpr std::string_view kIndicators[] = {"throttled-amount", "spare-bandwidth", "throttled-ratio", "log-ratio",
+                                            "reported"};
 
 // A number of which 0 is written "auto".
 Key<Settings> Gain(Member<Settings, double> member, std::string_view meaning) {
@@ -75,11 +76,14 @@ Section CapacitySection() {
           Reloads(Text<S>("indicator", "\"throttled-amount\"", OneOf(kIndicators), MEMBER(S, capacity.indicator),
                           "What neighbours make equal: \"throttled-amount\", how much more is asked for than a host "
                           "has, which is also its spare bandwidth with the other sign; \"throttled-ratio\", the same "
-                          "as a part of what is asked for; \"log-ratio\", the logarithm of demand over share.",
+                          "as a part of what is asked for; \"log-ratio\", the logarithm of demand over share; \"reported\", "
+                          "what an application of each host reports with the admin command indicate, a number above 0 "
+                          "that falls with the share, such as a response time. Each tag's is remembered for 10 s.",
                           [](const std::string& text) { return IsOneOf(kIndicators, text); })),
           Reloads(Gain(MEMBER(S, capacity.gain),
                        "The part of the difference between two neighbours' indicators that moves in a round. \"auto\" "
-                       "is half of what is certain to be stable.")),
+                       "is half of what is certain to be stable. With *indicator* \"reported\" it is a number: the part of "
+                       "the rate that moves where one report is e times the other.")),
           Integer<S>("tags_max", "10000", 1, 1'000'000, MEMBER(S, capacity.tags_max),
                      "The most tags that take part at once. One more keeps the equal share, and is counted. Only tags "
                      "of which some host was asked for more than its part take part."),
@@ -122,6 +126,11 @@ void CheckCapacity(Findings& f) {
   }
   if (capacity.graph == CapacityGraph::kFile && capacity.graph_file.empty()) {
     f.Error("capacity.graph", "capacity.graph = \"file\": must have capacity.graph_file with it");
+  }
+  if (capacity.indicator == "reported" && capacity.gain == 0 && used) {
+    f.Error("capacity.indicator",
+            "capacity.gain = \"auto\": must be a number with capacity.indicator = \"reported\", since nobody else knows how "
+            "steep the measure is");
   }
   if (!used) return;
   if (!s.peers.enabled()) {

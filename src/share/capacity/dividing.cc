@@ -256,6 +256,28 @@ void Dividing::Hear(const TagShare& share) {
 
 // ---- Demand ----
 
+// What the exchange is told of a tag: what is asked for or, in units in which the capacity is one, what was reported.
+double Dividing::Asked(const Participant& tag, Instant now) const {
+  if (by_reports_) return tag.reported > 0 && now - tag.reported_at < kReportLasts ? tag.reported * tag.capacity : 0;
+  const double asked = tag.demand.value() + tag.lease_wants * tag.capacity;
+  return asked < kTold * tag.capacity ? 0 : asked;
+}
+
+bool Dividing::Indicate(const Tag& tag, double value, Instant now) {
+  const Rulebook& rules = division_.rules();
+  const auto found = rules.Find(tag.bytes);
+  if (!found || tag.is_digest || !rules.limit(*found).divided) return false;
+  const Limit& limit = rules.limit(*found);
+  Participant* const p = Join(division_.KeyOf(tag, limit), now);
+  if (p == nullptr) return false;
+  p->tag = tag.bytes;
+  p->rule = rules.rules()[limit.rule].name;
+  p->capacity = rules.rate(*found);
+  p->reported = value;
+  p->reported_at = now;
+  return true;
+}
+
 // The demand on a tag that came since the last round is told with the next one, from a whole interval.
 bool Dividing::Measure(Instant now) {
   auto p = participants_.upper_bound(measured_);
@@ -279,9 +301,9 @@ bool Dividing::Measure(Instant now) {
       tag.lease_wants = 0;
       tag.pin = ++pins_;
     }
-    const double asked = tag.demand.value() + tag.lease_wants * tag.capacity;
-    const double demand = asked < kTold * tag.capacity ? 0 : asked;
-    const bool same = std::abs(demand - tag.told) < kTold * tag.capacity && tag.pin == tag.pin_told;
+    const double demand = Asked(tag, now);
+    const double change = std::abs(demand - tag.told);
+    const bool same = change <= kTold * (by_reports_ ? demand : tag.capacity) && tag.pin == tag.pin_told;
     if (tag.capacity == 0 || same) continue;
     tag.told = demand;
     tag.pin_told = tag.pin;

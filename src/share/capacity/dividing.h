@@ -67,6 +67,10 @@ class Dividing {
     std::uint64_t arrivals = 0;    // counted until then
     Instant counted_at;
 
+    // What the application reported, and when, for the indicator "reported".
+    double reported = 0;
+    Instant reported_at{};
+
     // Where leases are granted out of it, in parts of the whole: what of them is wanted, and what is pinned for them.
     double lease_wants = 0;
     Parts pinned = 0;
@@ -113,6 +117,13 @@ class Dividing {
   // second or so as long as there are leases, and by nobody where the tag has no rule that divides: none.
   std::optional<LeasePart> Lease(std::string_view tag, const LeaseUse& use, Instant now);
 
+  // Whether hosts go by what applications report and not by demand.
+  void GoByReports(bool reports) { by_reports_ = reports; }
+  // How the application does with this host's part of the tag: any number above 0 that falls with the part. It counts
+  // for kReportLasts. False where no rule divides the tag, or there is no room.
+  bool Indicate(const Tag& tag, double value, Instant now);
+  static constexpr Duration kReportLasts = std::chrono::seconds(10);
+
   // The tags that take part, and how often one could not because there were tags_max.
   const std::map<CapacityKey, Participant>& participants() const { return participants_; }
   std::uint64_t crowded() const { return crowded_; }
@@ -125,6 +136,7 @@ class Dividing {
   void Hear(const TagShare& share);
   void FollowRules();
   bool Measure(Instant now);
+  double Asked(const Participant& participant, Instant now) const;
 
   Division& division_;
   ToCapacityRing& to_capacity_;
@@ -139,6 +151,7 @@ class Dividing {
   std::map<CapacityKey, Participant> participants_;
   std::uint64_t crowded_ = 0;
   std::uint32_t pins_ = 0;    // numbers given
+  bool by_reports_ = false;
 
   bool measuring_ = false;
   CapacityKey measured_;    // up to this one
