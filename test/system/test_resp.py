@@ -188,7 +188,11 @@ assert r.client_id() > 0
 assert r.info()["loading"] == 0
 assert r.info("memory")["used_memory"] > 0
 assert r.config_get("save") == {"save": ""}
-assert r.command_count() == 17
+assert r.command_count() == 19
+left = r.execute_command("DT.PEEK", "t", 1)[5][0]
+assert r.execute_command("DT.TAKE", "t", left, "v", 1)[0] == 0
+refused = r.execute_command("DT.TAKE", "v", 1, "t", 1)
+assert (refused[0], refused[1], refused[2], refused[5][0]) == (1, b"limit", b"t", r.execute_command("DT.PEEK", "v", 1)[5][0]), refused
 assert r.echo("x") == b"x"
 try:
     r.execute_command("CL.THROTTLE", "k", 1, 0, 1)
@@ -244,6 +248,14 @@ const { createClient } = require('redis');
             self.assertTrue(replies.endswith(b"\r\n*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n"), replies)
 
 
+WAIT = re.compile(rb"(?<=\$5\r\nlimit\r\n)((?:\$\d+\r\n[^\r]*\r\n){2}):(\d+)")    # behind a key and its rule
+
+
+def without_waits(replies):
+    """What is compared of replies where time passes, and the waits of questions, in milliseconds."""
+    return WAIT.sub(rb"\1:WAIT", replies), [int(wait) for _, wait in WAIT.findall(replies)]
+
+
 class Transcripts(SystemTest):
     def daemon(self, transcript):
         return RespDaemon(*transcript.limits, query=transcript.query, resp=transcript.resp)
@@ -255,13 +267,19 @@ class Transcripts(SystemTest):
             transcript = Transcript(path)
             for name, size in (("whole", len(transcript.sent)), ("in pieces of 7", 7), ("byte by byte", 1)):
                 with self.subTest(path.name, sent=name), self.daemon(transcript) as daemon, daemon.redis() as sock:
+                    begin = time.monotonic()
                     with contextlib.suppress(BrokenPipeError):    # in some the daemon closes early
                         for at in range(0, len(transcript.sent), size):
                             sock.sendall(transcript.sent[at:at + size])
                             if size < 10:
                                 await_read(sock)
                         sock.shutdown(socket.SHUT_WR)
-                    self.assertEqual(receive_all(sock), transcript.expected)
+                    got, waits = without_waits(receive_all(sock))
+                    expected, longest = without_waits(transcript.expected)
+                    passed = (time.monotonic() - begin) * 1000
+                    self.assertEqual(got, expected)
+                    for wait, most in zip(waits, longest):
+                        self.assertTrue(most - passed - 1 <= wait <= most, (wait, most))
 
 
 class Bounds(SystemTest):

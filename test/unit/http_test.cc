@@ -128,6 +128,59 @@ TEST_CASE("check states the bucket as of the verdict, to the microsecond in the 
   CHECK(daemon.limiter().tally().GrandTotals().served == 4);
 }
 
+TEST_CASE("one request about several tags is one question, and says which of them refuses") {
+  FakeDaemon daemon(
+      "[[rule]]\nname=\"user\"\nmatch=\"user:*\"\nburst=10\nrate=4\n"
+      "[[rule]]\nname=\"net\"\nmatch=\"net:*\"\nburst=3\nrate=1\n");
+  HttpReply reply = daemon.Get("/check?tag=user:a&tag=net:%001&tag=free&cost=1&cost=2&cost=7");
+  CHECK(reply.status == 200);
+  CHECK(Field(reply, "RateLimit-Policy") == "\"net\";q=3;w=3");    // it has least left
+  CHECK(Field(reply, "RateLimit") == "\"net\";r=1;t=1");
+  CHECK(reply.body ==
+        R"({"allowed":true,"limit":3,"remaining":1,"retry_after":0,"reset_after":2,"tags":[)"
+        R"({"tag":"user:a","rule":"user","limit":10,"remaining":9,"reset_after":0.25},)"
+        R"({"tag":"net:\\x001","rule":"net","limit":3,"remaining":1,"reset_after":2},{"tag":"free"}]})"
+        "\n");
+
+  reply = daemon.Get("/check?tag=user:a&tag=net:%001&cost=2");    // that of each
+  CHECK(reply.status == 429);
+  CHECK(Field(reply, "Retry-After") == "1");
+  Json body = Json::parse(reply.body);
+  CHECK(body["refused_by"] == "net:\\x001");
+  CHECK(body["violated-policies"] == Json::array({"net"}));
+  CHECK(body["retry_after"] == 1.0);
+  CHECK(body["tags"][0]["remaining"] == 9);    // which has not paid
+  CHECK(daemon.Get("/auth?tag=user:a&tag=net:%001&cost=2").status == 403);
+  CHECK(Json::parse(daemon.Get("/check?tag=free&tag=off").body)["tags"].size() == 2);
+}
+
+TEST_CASE("a peek is told what a take would be, and changes nothing") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=2\nrate=1\n");
+  CHECK(daemon.Get("/check?tag=C&cost=2&peek=1").status == 200);
+  CHECK(daemon.Get("/check?tag=C&cost=3&peek=1").status == 429);
+  CHECK(daemon.Get("/auth?tag=C&cost=2&peek=1").status == 204);
+  CHECK(daemon.limiter().tally().GrandTotals().served == 0);
+  CHECK(daemon.limiter().tally().GrandTotals().throttled == 0);
+  CHECK(daemon.Get("/check?tag=C&cost=2&peek=0").status == 200);
+  CHECK(daemon.Get("/check?tag=C&peek=1").status == 429);
+}
+
+TEST_CASE("what is no question is told so and spends nothing") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=2\nrate=1\n");
+  std::string seventeen = "/check?tag=0";
+  for (int i = 1; i <= 16; ++i) seventeen += "&tag=" + std::to_string(i);
+  for (const std::string& target :
+       {std::string("/check"), std::string("/check?cost=1"), std::string("/check?tag=a&tag=b&tag=c&cost=1&cost=1"),
+        std::string("/check?tag=a&cost=1&cost=0"), std::string("/check?tag=a&tag=b&cost=1&cost=-1"),
+        std::string("/check?tag=a&cost=4294967296"), std::string("/check?tag=a&peek=yes"),
+        std::string("/check?tag=a&peek=1&peek=1"), std::string("/check?tag=a&why=1"), seventeen}) {
+    CAPTURE(target);
+    CHECK(daemon.Get(target).status == 400);
+  }
+  CHECK(daemon.limiter().tally().GrandTotals().served == 0);
+  CHECK(daemon.limiter().tally().GrandTotals().throttled == 0);
+}
+
 TEST_CASE("debt is no tokens, and the time until there is one") {
   FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=2\nrate=1\n");
   daemon.limiter().ways().Get<Debits>().ShareWith(1, 1s);

@@ -405,6 +405,25 @@ TEST_CASE("resp: a browser's words end the connection inside a transaction too")
 
 // ---- Manners ----
 
+TEST_CASE("resp: questions about several keys are those of the ask socket, whatever limits clients bring") {
+  RespHost host("[[rule]]\nname=\"r\"\nburst=3\nrate=1\n", true, 8);
+  CHECK(host.Send("dt.take a 2 long:key:1 1\n") == "*6\r\n:0\r\n$-1\r\n$-1\r\n$-1\r\n:0\r\n*2\r\n:1\r\n:2\r\n");
+  CHECK(Five(host.Send("cl.throttle a 8 1 1 1\n")) == "0 9 8 -1 1");    // a bucket of another table
+  const std::string refused = host.Send("dt.take long:key:1 1 a 2\n");
+  CHECK(refused == "*6\r\n:1\r\n$5\r\nlimit\r\n$1\r\na\r\n$1\r\nr\r\n:1000\r\n*2\r\n:2\r\n:1\r\n");
+  CHECK(host.turn->counts().limited == 1);
+  host.Send("dt.peek a 2\n");
+  CHECK(host.turn->counts().limited == 1);
+}
+
+TEST_CASE("resp: a transaction that does not run asks no questions") {
+  RespHost host("[[rule]]\nname=\"r\"\nburst=3\nrate=1\n");
+  host.Send("multi\ndt.take a 1\n");
+  for (int i = 0; i < 500; ++i) host.Send("command\n");
+  CHECK(host.Send("exec\n").starts_with("-EXECABORT"));
+  CHECK(host.Send("dt.peek a 1\n").ends_with("*1\r\n:3\r\n"));
+}
+
 TEST_CASE("resp: RESP3 has maps, nulls and texts where RESP2 has arrays and strings") {
   RespHost host("");
   CHECK(host.Send("client getname\n") == "$-1\r\n");
@@ -435,13 +454,15 @@ TEST_CASE("resp: INFO has what redis-cli --stat and ioredis look for") {
 
 TEST_CASE("resp: COMMAND knows every command that is answered") {
   RespHost host("");
-  CHECK(host.Send("command count\n") == ":17\r\n");
+  CHECK(host.Send("command count\n") == ":19\r\n");
   const std::string all = host.Send("command\n");
-  CHECK(all.starts_with("*17\r\n*10\r\n$4\r\nauth\r\n:-2\r\n"));
+  CHECK(all.starts_with("*19\r\n*10\r\n$4\r\nauth\r\n:-2\r\n"));
   CHECK(host.Send("command info\n") == all);
-  CHECK(host.Send("command list\n").starts_with("*17\r\n$4\r\nauth\r\n$11\r\ncl.throttle\r\n"));
+  CHECK(host.Send("command list\n").starts_with("*19\r\n$4\r\nauth\r\n$11\r\ncl.throttle\r\n"));
   CHECK(host.Send("command info nonsense cl.throttle\n") ==
         "*2\r\n$-1\r\n*10\r\n$11\r\ncl.throttle\r\n:-1\r\n*1\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n");
+  CHECK(host.Send("command info DT.TAKE\n") ==
+        "*1\r\n*10\r\n$7\r\ndt.take\r\n:-3\r\n*1\r\n+fast\r\n:1\r\n:-1\r\n:2\r\n*0\r\n*0\r\n*0\r\n*0\r\n");
 }
 
 TEST_CASE("resp: what a web page makes a browser send is hung up on without a word") {

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "admin/escape.h"
 #include "base/append.h"
 #include "frontend/http/service.h"
-#include "query/named_tag.h"
-#include "rule/rulebook.h"
-#include "share/inspection.h"
 
 namespace dthrottle {
 
@@ -19,6 +18,7 @@ constexpr std::string_view kReducedCapacity =
     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 constexpr std::string_view kQuotaExceeded = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
+constexpr std::string_view kShed = "shed";
 constexpr std::size_t kDecisionBytes = 120;    // of fields or body, as a rule
 
 std::int64_t WholeSeconds(Duration d) {
@@ -36,91 +36,96 @@ void AppendNumber(std::string& out, double x) {
 
 }    // namespace
 
-// A verdict, and how things stand after it where there is a limit.
+// A verdict, and how things stand after it where there is a limit: of the tag that refuses, or else of the one that has
+// least left.
 struct HttpService::Decision {
-  Verdict verdict = Verdict::kServe;
-  bool limited = false;    // the rest is known
+  std::optional<Asking::Refusal> refusal;
+  std::vector<Asking::Tag> tags;
+  const Asking::Tag* nearest = nullptr;    // null: nothing limits any of them; else the rest is known
   std::string_view policy;
-  double burst = 0;
-  std::uint64_t remaining = 0;    // whole tokens
-  Duration window{};              // from empty to full
-  Duration until_next{};          // until there is another token; zero if full
-  Duration until_full{};
-  std::optional<Duration> retry;    // until the same would be served; none: it costs more than the burst
+  Duration until_next{};    // until there is another token; zero if full
+  Instant now{};
 
-  bool allowed() const { return verdict == Verdict::kServe; }
+  bool allowed() const { return !refusal.has_value(); }
+  const Shape& shape() const { return nearest->standing.shape; }
+  Duration until_full() const { return nearest->standing.bucket.UntilFull(now); }
+
+  // Until the same would be served, which nobody knows of a hot host; none: it costs more than the burst.
+  std::optional<Duration> retry() const {
+    if (allowed()) return Duration::zero();
+    return refusal->why == kShed ? std::optional(Duration::zero()) : refusal->wait;
+  }
 };
 
 void HttpService::DecideRun(std::span<const Asked> run, Instant now) {
-  Limiter& limiter = host_.limiter();
-  const std::size_t tag_bytes_max = host_.settings().query.max_tag_bytes;
-  queries_.clear();
-  over_long_tags_.clear();
+  asking_.Clear();
   for (const Asked& asked : run) {
-    Query& query = queries_.emplace_back(Query{{asked.tag, false}, asked.cost, nullptr});
-    if (asked.tag.size() <= tag_bytes_max) continue;
-    ++over_long_;
-    over_long_tags_.push_back(std::make_unique<NamedTag>(asked.tag, tag_bytes_max, limiter.keys().digest));
-    query = over_long_tags_.back()->query();
-    query.cost = asked.cost;
+    asking_.Begin(asked.question.verb);
+    for (const auto& [tag, cost] : asked.question.tags) (void)asking_.Name(tag, cost);
   }
-  verdicts_.assign(run.size(), Verdict::kServe);
-  standings_.assign(run.size(), Standing());
-  limiter.Answer(queries_, verdicts_, {0, "http"}, prng_, now, standings_);
-  for (std::size_t i = 0; i < run.size(); ++i) {
-    replies_.push_back(Render(Describe(queries_[i], verdicts_[i], standings_[i], now), run[i].form));
-  }
+  asking_.Answer(now);
+  for (std::size_t i = 0; i < run.size(); ++i) replies_.push_back(Render(Describe(i, now), run[i].form));
 }
 
-// The limiter tells how the bucket stood right after each decision, but not for queries that were shed; those see it as
-// it stands now.
-HttpService::Decision HttpService::Describe(const Query& query, Verdict verdict, Standing& standing, Instant now) {
-  Limiter& limiter = host_.limiter();
-  Decision d;
-  d.verdict = verdict;
-  if (!standing.limit.has_value()) return d;
-  const Limit& limit = limiter.rules().limit(*standing.limit);
-  if (limit.mode == Mode::kOff) return d;
-  if (!standing.limited()) {
-    const Inspection seen = limiter.Inspect(query, now);
-    standing.shape = seen.shape, standing.bucket = seen.bucket;
-  }
-  const Shape& shape = standing.shape;
-  const Bucket& bucket = standing.bucket;
-  const auto& rules = limiter.rules().rules();
-  d.limited = true;
-  d.policy = limit.rule < rules.size() ? std::string_view(rules[limit.rule].name) : "override";
-  d.burst = shape.burst();
-  d.remaining = static_cast<std::uint64_t>(std::max(0.0, bucket.Level(shape, now)));
-  d.window = ToDuration(shape.depth);
-  d.until_full = bucket.UntilFull(now);
-  const auto next = static_cast<Cost>(d.remaining + 1);
-  d.until_next = next <= d.burst ? bucket.ServesAt(shape, next, now) - now : d.until_full;
-  if (d.allowed()) {
-    d.retry = Duration::zero();
-  } else if (query.cost <= d.burst) {
-    d.retry = bucket.ServesAt(shape, query.cost, now) - now;
-  }
+HttpService::Decision HttpService::Describe(std::size_t question, Instant now) const {
+  Decision d{asking_.refusal(question), {}, nullptr, {}, {}, now};
+  d.tags.reserve(asking_.tags(question));
+  for (std::size_t i = 0; i < asking_.tags(question); ++i) d.tags.push_back(asking_.tag(question, i));
+  if (const auto nearest = asking_.nearest(question)) d.nearest = &d.tags[*nearest];
+  if (!d.allowed()) d.nearest = &d.tags[d.refusal->tag];
+  if (d.nearest != nullptr && !d.nearest->left.has_value()) d.nearest = nullptr;    // a hot host asked no bucket
+  if (d.nearest == nullptr) return d;
+  d.policy = d.nearest->rule == "-" ? "override" : d.nearest->rule;
+  d.until_next = asking_.UntilNext(*d.nearest);
   return d;
 }
 
 namespace {
 
+void AppendNumberOrNull(std::string& body, std::optional<Duration> d) {
+  d.has_value() ? AppendNumber(body, Seconds(*d)) : Append(body, "null");
+}
+
+void AppendTag(std::string& body, const Asking::Tag& tag, Instant now) {
+  Append(body, "{\"tag\":", nlohmann::json(EscapeTag(tag.written)).dump());
+  if (tag.left.has_value()) {
+    Append(body, ",\"rule\":\"", tag.rule, "\",\"limit\":");
+    AppendNumber(body, tag.standing.shape.burst());
+    Append(body, ",\"remaining\":", *tag.left, ",\"reset_after\":");
+    AppendNumber(body, Seconds(tag.standing.bucket.UntilFull(now)));
+  }
+  body += '}';
+}
+
+// Says which tag of several refused, and how each stands.
+template <class Decision>
+void AppendTags(std::string& body, const Decision& d) {
+  if (!d.allowed()) Append(body, ",\"refused_by\":", nlohmann::json(EscapeTag(d.tags[d.refusal->tag].written)).dump());
+  body += ",\"tags\":[";
+  for (const Asking::Tag& tag : d.tags) {
+    if (&tag != d.tags.data()) body += ',';
+    AppendTag(body, tag, d.now);
+  }
+  body += ']';
+}
+
+std::string_view TitleOf(const Asking::Refusal& refusal) {
+  if (refusal.why == "busy") return "All places of the tag are taken";
+  return refusal.wait.has_value() ? "The tag has spent its quota" : "The cost is more than the quota";
+}
+
 template <class Decision>
 void AppendNumbers(std::string& body, const Decision& d) {
   Append(body, "\"allowed\":", d.allowed() ? "true" : "false");
-  if (d.limited) {
+  if (d.nearest != nullptr) {
     body += ",\"limit\":";
-    AppendNumber(body, d.burst);
-    Append(body, ",\"remaining\":", d.remaining, ",\"retry_after\":");
-    if (d.retry.has_value()) {
-      AppendNumber(body, Seconds(*d.retry));
-    } else {
-      body += "null";
-    }
+    AppendNumber(body, d.shape().burst());
+    Append(body, ",\"remaining\":", *d.nearest->left, ",\"retry_after\":");
+    AppendNumberOrNull(body, d.retry());
     body += ",\"reset_after\":";
-    AppendNumber(body, Seconds(d.until_full));
+    AppendNumber(body, Seconds(d.until_full()));
   }
+  if (d.tags.size() > 1) AppendTags(body, d);
   body += "}\n";
 }
 
@@ -140,13 +145,13 @@ HttpReply HttpService::Render(const Decision& d, Form form) const {
   reply.content_type = d.allowed() ? "application/json" : "application/problem+json";
   if (d.allowed()) {
     reply.body += '{';
-  } else if (d.verdict == Verdict::kShed) {
+  } else if (d.refusal->why == kShed) {
     reply.status = 503;
     Append(reply.body, R"({"type":")", kReducedCapacity, R"(","title":"The host sheds load","status":503,)");
   } else {
     reply.status = 429;
     Append(reply.body, R"({"type":")", kQuotaExceeded, R"(","title":")",
-           d.retry.has_value() ? "The tag has spent its quota" : "The cost is more than the quota",
+           TitleOf(*d.refusal),
            R"(","status":429,"violated-policies":[")", d.policy, R"("],)");
   }
   AppendNumbers(reply.body, d);
@@ -156,20 +161,20 @@ HttpReply HttpService::Render(const Decision& d, Form form) const {
 // A bucket is not a window. As quota and window the fields state burst and the time in which an empty bucket fills, and
 // as what remains the whole tokens of now and the time until there is one more.
 void HttpService::AddLimitFields(std::string& fields, const Decision& d) const {
-  if (!d.limited) return;
-  const auto quota = static_cast<std::int64_t>(d.burst);
-  const auto window = WholeSeconds(d.window), next = WholeSeconds(d.until_next);
+  if (d.nearest == nullptr) return;
+  const auto quota = static_cast<std::int64_t>(d.shape().burst()), remaining = *d.nearest->left;
+  const auto window = WholeSeconds(ToDuration(d.shape().depth)), next = WholeSeconds(d.until_next);
   const HttpHeaders style = host_.settings().admin.http_headers;
   if (style == HttpHeaders::kDraft10 || style == HttpHeaders::kBoth) {
     Append(fields, "RateLimit-Policy: \"", d.policy, "\";q=", quota, ";w=", window, "\r\n");
-    Append(fields, "RateLimit: \"", d.policy, "\";r=", d.remaining, ";t=", next, "\r\n");
+    Append(fields, "RateLimit: \"", d.policy, "\";r=", remaining, ";t=", next, "\r\n");
   }
   if (style == HttpHeaders::kDraft03 || style == HttpHeaders::kBoth) {
-    Append(fields, "X-RateLimit-Limit: ", quota, "\r\nX-RateLimit-Remaining: ", d.remaining,
+    Append(fields, "X-RateLimit-Limit: ", quota, "\r\nX-RateLimit-Remaining: ", remaining,
            "\r\nX-RateLimit-Reset: ", next, "\r\n");
   }
-  if (!d.allowed() && d.retry.has_value()) {
-    Append(fields, "Retry-After: ", std::max<std::int64_t>(1, WholeSeconds(*d.retry)), "\r\n");
+  if (const auto retry = d.retry(); !d.allowed() && retry.has_value()) {
+    Append(fields, "Retry-After: ", std::max<std::int64_t>(1, WholeSeconds(*retry)), "\r\n");
   }
 }
 

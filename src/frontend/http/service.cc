@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "admin/escape.h"
@@ -21,7 +22,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kText = "text/plain; charset=utf-8";
 constexpr std::string_view kJson = "application/json";
 constexpr Duration kLiveKept = std::chrono::milliseconds(500);
-constexpr std::ptrdiff_t kParametersMax = 64;    // of a target; none that is understood has more than a few
+constexpr std::ptrdiff_t kParametersMax = 64;    // of a target; none that is understood has more than half as many
+constexpr std::string_view kRepeatable[] = {"tag", "cost"};
 
 HttpReply Reply(unsigned status, std::string_view content_type, std::string body) {
   return {status, content_type, {}, std::move(body)};
@@ -111,7 +113,9 @@ bool IsForeign(std::optional<std::string_view> origin, std::string_view host) {
 }    // namespace
 
 HttpService::HttpService(AdminHost& host, Prng prng, std::string own_name)
-    : host_(host), prng_(prng), own_name_(std::move(own_name)) {}
+    : host_(host),
+      own_name_(std::move(own_name)),
+      asking_(host.limiter(), {0, "http"}, prng, host.settings().query.max_tag_bytes) {}
 
 bool HttpService::Add(const HttpRequest& request) {
   asked_.push_back(Understand(request));
@@ -132,7 +136,7 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   if (std::count(request.target.begin(), request.target.end(), '&') >= kParametersMax) {
     return refuse(414, "the target has too many parameters");
   }
-  Result<HttpTarget> target = ParseTarget(request.target);
+  Result<HttpTarget> target = ParseTarget(request.target, kRepeatable);
   if (!target) return refuse(400, target.error().message);
 
   const std::string_view host = target->authority.empty() ? request.host : target->authority;
@@ -167,35 +171,49 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
       return refuse(400, "a browser may not ask on behalf of another site");
     }
   }
-  if (route->view == nullptr) return UnderstandQuestion(request, *target, route->form);
   Asked asked;
+  if (route->view == nullptr) {
+    Result<Question> question = UnderstandQuestion(request, *target);
+    if (!question) return refuse(400, question.error().message);
+    asked.form = route->form;
+    asked.question = std::move(*question);
+    return asked;
+  }
+  if (target->All("tag").size() > 1 || target->All("cost").size() > 1) return refuse(400, "a parameter is given twice");
   asked.view = route->view;
   asked.target = std::move(*target);
   return asked;
 }
 
-HttpService::Asked HttpService::UnderstandQuestion(const HttpRequest& request, const HttpTarget& target, Form form) {
-  Asked asked;
-  asked.form = form;
+// Tags and costs go together in order; one cost is that of each tag.
+Result<HttpService::Question> HttpService::UnderstandQuestion(const HttpRequest& request,
+                                                              const HttpTarget& target) const {
   for (const auto& [name, value] : target.parameters) {
-    if (name != "tag" && name != "cost") {
-      asked.reply = HttpProblem(400, "the parameters are tag and cost");
-      return asked;
-    }
+    if (name != "tag" && name != "cost" && name != "peek") return Fail("the parameters are tag, cost and peek");
   }
-  const std::string* const encoded = target.Find("tag");
-  const auto cost = WholeNumber(target, "cost", 1, 0, kHttpCostMax);
-  if ((encoded != nullptr) == request.tag.has_value()) {
-    asked.reply = HttpProblem(400, "a tag has to be given, either as the parameter tag or in the field Dthrottle-Tag");
-  } else if (!cost) {
-    asked.reply = HttpProblem(400, cost.error().message);
-  } else {
-    const auto& admin = host_.settings().admin;
-    asked.tag = encoded != nullptr ? FillTag(*encoded, request.fields, {admin.http_fields, admin.http_trusted_hops})
-                                   : std::string(*request.tag);
-    asked.cost = *cost;
+  Question question;
+  if (const std::string* const peek = target.Find("peek")) {
+    if (*peek != "0" && *peek != "1") return Fail("peek must be 0 or 1");
+    if (*peek == "1") question.verb = Verb::kPeek;
   }
-  return asked;
+  std::vector<std::string_view> tags = target.All("tag");
+  if (tags.empty() != request.tag.has_value()) {
+    return Fail("a tag has to be given, either as the parameter tag or in the field Dthrottle-Tag");
+  }
+  if (request.tag.has_value()) tags = {*request.tag};
+  if (tags.size() > Questions::kTagsMax)
+    return Fail(fmt::format("a question has at most {} tags", Questions::kTagsMax));
+  const TagFields fields{host_.settings().admin.http_fields, host_.settings().admin.http_trusted_hops};
+  std::vector<std::string_view> costs = target.All("cost");
+  if (costs.empty()) costs = {"1"};
+  if (costs.size() != 1 && costs.size() != tags.size()) return Fail("there must be one cost, or one for each tag");
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    const std::optional<Cost> cost = ReadCost(costs[costs.size() == 1 ? 0 : i]);
+    if (!cost) return Fail(fmt::format("cost must be a whole number from 0 to {}", std::numeric_limits<Cost>::max()));
+    std::string tag = request.tag.has_value() ? std::string(tags[i]) : FillTag(tags[i], request.fields, fields);
+    question.tags.emplace_back(std::move(tag), *cost);
+  }
+  return question;
 }
 
 // A view divides the batch: it shows what the decisions before it have left.

@@ -10,11 +10,11 @@
 // batch, so memory is waited for once.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "admin/admin.h"
@@ -22,8 +22,7 @@
 #include "frontend/http/history.h"
 #include "frontend/http/reader.h"
 #include "frontend/http/target.h"
-#include "limiter/limiter.h"
-#include "query/named_tag.h"
+#include "limiter/asking.h"
 
 namespace dthrottle {
 
@@ -33,9 +32,6 @@ struct HttpReply {
   std::string fields;               // beside the content's, each a line with CR LF
   std::string body;
 };
-
-// The most that one query may cost.
-inline constexpr Cost kHttpCostMax = 1'000'000;
 
 class HttpService {
  public:
@@ -59,7 +55,7 @@ class HttpService {
   // Requests that were turned down for naming another host or coming from another site.
   std::uint64_t misdirected() const { return misdirected_; }
   // Tags longer than query.max_tag_bytes.
-  std::uint64_t over_long() const { return over_long_; }
+  std::uint64_t over_long() const { return asking_.over_long(); }
 
  private:
   using View = HttpReply (HttpService::*)(const HttpTarget&, Instant now);
@@ -68,23 +64,28 @@ class HttpService {
   struct Decision;
   static const Route kRoutes[];
 
+  // What is to be decided.
+  struct Question {
+    Verb verb = Verb::kTake;
+    std::vector<std::pair<std::string, Cost>> tags;
+  };
+
   // A request as it was understood: one of three.
   struct Asked {
     std::optional<HttpReply> reply;    // there is nothing more to do
     View view = nullptr;
     HttpTarget target;    // of what is looked at
     Form form = Form::kCheck;
-    std::string tag;    // of a decision
-    Cost cost = 1;
+    Question question;    // of a decision
 
     bool decides() const { return !reply.has_value() && view == nullptr; }
   };
 
   Asked Understand(const HttpRequest& request);
-  Asked UnderstandQuestion(const HttpRequest& request, const HttpTarget& target, Form form);
+  Result<Question> UnderstandQuestion(const HttpRequest& request, const HttpTarget& target) const;
 
   void DecideRun(std::span<const Asked> run, Instant now);
-  Decision Describe(const Query& query, Verdict verdict, Standing& standing, Instant now);
+  Decision Describe(std::size_t question, Instant now) const;
   HttpReply Render(const Decision& decision, Form form) const;
   void AddLimitFields(std::string& fields, const Decision& decision) const;
 
@@ -104,10 +105,10 @@ class HttpService {
   std::string Ask(std::string_view command, Instant now);
 
   AdminHost& host_;
-  Prng prng_;
   const std::string own_name_;
+  Asking asking_;    // a run of decisions
   bool stopping_ = false;
-  std::uint64_t misdirected_ = 0, over_long_ = 0;
+  std::uint64_t misdirected_ = 0;
 
   History history_;
   std::string live_;    // what /live says, for all who look within kLiveKept
@@ -115,11 +116,6 @@ class HttpService {
 
   std::vector<Asked> asked_;
   std::vector<HttpReply> replies_;
-  // A run of decisions:
-  std::vector<Query> queries_;
-  std::vector<std::unique_ptr<NamedTag>> over_long_tags_;
-  std::vector<Verdict> verdicts_;
-  std::vector<Standing> standings_;
 };
 
 // A reply with a problem document (RFC 9457), and with the title of the status.

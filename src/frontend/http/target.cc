@@ -57,7 +57,15 @@ const std::string* HttpTarget::Find(std::string_view name) const {
   return nullptr;
 }
 
-Result<HttpTarget> ParseTarget(std::string_view target) {
+std::vector<std::string_view> HttpTarget::All(std::string_view name) const {
+  std::vector<std::string_view> values;
+  for (const auto& [key, value] : parameters) {
+    if (key == name) values.push_back(value);
+  }
+  return values;
+}
+
+Result<HttpTarget> ParseTarget(std::string_view target, std::span<const std::string_view> repeatable) {
   HttpTarget result;
   if (SameName(target.substr(0, kScheme.size()), kScheme)) {
     target.remove_prefix(kScheme.size());
@@ -78,7 +86,10 @@ Result<HttpTarget> ParseTarget(std::string_view target) {
     auto name = Decode(one.substr(0, equals));
     auto value = Decode(one.substr(std::min(equals + 1, one.size())));
     if (!name || !value) return Fail("a % in the query has to be followed by two hexadecimal digits");
-    if (result.Find(*name) != nullptr) return Fail(fmt::format("{} is given twice", EscapeTag(name->substr(0, 64))));
+    const bool may_repeat = std::find(repeatable.begin(), repeatable.end(), *name) != repeatable.end();
+    if (!may_repeat && result.Find(*name) != nullptr) {
+      return Fail(fmt::format("{} is given twice", EscapeTag(name->substr(0, 64))));
+    }
     result.parameters.emplace_back(std::move(*name), std::move(*value));
   }
   return result;

@@ -18,13 +18,15 @@ struct HttpTarget {
   std::string_view authority;    // of "http://authority/path", which then counts instead of the Host field
   std::vector<std::pair<std::string, std::string>> parameters;
 
-  // The value of a parameter, or null.
+  // The first value of a parameter, or null; or all of them.
   const std::string* Find(std::string_view name) const;
+  std::vector<std::string_view> All(std::string_view name) const;
 };
 
-// Decodes %XX, and "+" as a blank, as forms write them. Fails on a "%" without two digits and on a name given twice:
-// guessing would let the author of a part of a target decide what the rest means. The views are into `target`.
-Result<HttpTarget> ParseTarget(std::string_view target);
+// Decodes %XX, and "+" as a blank, as forms write them. Fails on a "%" without two digits and on a name given twice
+// that is none of `repeatable`: guessing would let the author of a part of a target decide what the rest means. The
+// views are into `target`.
+Result<HttpTarget> ParseTarget(std::string_view target, std::span<const std::string_view> repeatable = {});
 
 // Whether two names are the same but for the case of ASCII letters.
 bool SameName(std::string_view a, std::string_view b);

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <iterator>
 
+#include "frontend/resp/writer.h"
 #include "rule/glob.h"
 
 namespace dthrottle {
@@ -26,55 +27,13 @@ std::string Lower(std::string_view text) {
   return out;
 }
 
-// Replies as both versions of the protocol write them.
-class Writer {
- public:
-  Writer(std::string& out, int protocol) : out_(out), protocol_(protocol) {}
-
-  void Simple(std::string_view text) { Line('+', text); }
-  void Ok() { Simple("OK"); }
-  void Error(std::string_view text) { AppendError(out_, text); }
-  void Integer(std::int64_t value) { Line(':', fmt::format_int(value).str()); }
-  void Null() { out_ += protocol_ == 3 ? "_\r\n" : "$-1\r\n"; }
-  void Array(std::size_t n) { Line('*', fmt::format_int(n).str()); }
-
-  void Bulk(std::string_view text) {
-    Line('$', fmt::format_int(text.size()).str());
-    Line(text);
-  }
-
-  // Pairs of a key and a value follow.
-  void Map(std::size_t pairs) {
-    if (protocol_ == 3) return Line('%', fmt::format_int(pairs).str());
-    Array(2 * pairs);
-  }
-
-  // Text for people.
-  void Verbatim(std::string_view text) {
-    if (protocol_ != 3) return Bulk(text);
-    Line('=', fmt::format_int(text.size() + 4).str());
-    out_ += "txt:";
-    Line(text);
-  }
-
- private:
-  void Line(std::string_view text) { (out_ += text) += "\r\n"; }
-  void Line(char kind, std::string_view text) {
-    out_ += kind;
-    Line(text);
-  }
-
-  std::string& out_;
-  const int protocol_;
-};
-
 struct Call {
   RespClient& client;
   RespArguments arguments;
   const std::function<RespStatus()>& status;
   std::string& out;
 
-  Writer reply() const { return Writer(out, client.protocol); }
+  RespWriter reply() const { return RespWriter(out, client.protocol); }
   std::string_view operator[](std::size_t i) const { return arguments[i]; }
   std::size_t size() const { return arguments.size(); }
 };
@@ -167,7 +126,7 @@ void Hello(const Call& call) {
     }
   }
   call.client.protocol = protocol;
-  Writer reply = call.reply();
+  RespWriter reply = call.reply();
   reply.Map(7);
   reply.Bulk("server");
   reply.Bulk("redis");
@@ -286,7 +245,7 @@ void Config(const Call& call) {
              return glob && glob->Matches(name);
            });
          };
-         Writer reply = c.reply();
+         RespWriter reply = c.reply();
          reply.Map(static_cast<std::size_t>(
              std::count_if(std::begin(kValues), std::end(kValues), [&](const auto& v) { return wanted(v.first); })));
          for (const auto& [name, value] : kValues) {
@@ -330,15 +289,15 @@ void Info(const Call& call) {
 
 void CommandCommand(const Call& call);
 
-constexpr std::string_view kThrottle = "cl.throttle";
-
 constexpr Command kCommands[] = {
     {"auth", -2, Auth},
-    {kThrottle, -1, nullptr},    // RespTurn runs it
+    {kRespThrottle, -1, nullptr},    // RespTurn runs it
     {"client", -2, ClientCommand},
     {"command", -1, CommandCommand},
     {"config", -2, Config},
     {"discard", 1, Discard, true},
+    {kRespPeek, -3, nullptr},    // RespTurn runs them
+    {kRespTake, -3, nullptr},
     {"echo", 2, Echo},
     {"exec", 1, nullptr, true},    // RespTurn runs it
     {"hello", -1, Hello},
@@ -360,14 +319,16 @@ const Command* Find(std::string_view name) {
 
 // As COMMAND describes it: name, arity, flags, first and last key and the step between, categories, tips, key
 // specifications, subcommands.
-void Describe(Writer& reply, const Command& command) {
-  const bool has_key = command.name == kThrottle;
+void Describe(RespWriter& reply, const Command& command) {
+  const bool has_key = command.name == kRespThrottle, has_keys = command.name == kRespTake || command.name == kRespPeek;
   reply.Array(10);
   reply.Bulk(command.name);
   reply.Integer(command.arity);
   reply.Array(1);
   reply.Simple("fast");
-  for (int i = 0; i < 3; ++i) reply.Integer(has_key ? 1 : 0);
+  reply.Integer(has_key || has_keys);
+  reply.Integer(has_keys ? -1 : has_key);
+  reply.Integer(has_keys ? 2 : has_key);
   for (int i = 0; i < 4; ++i) reply.Array(0);
 }
 
@@ -377,7 +338,7 @@ void CommandCommand(const Call& call) {
       {"docs", -2, [](const Call& c) { c.reply().Map(0); }},
       {"info", -2,
        [](const Call& c) {
-         Writer reply = c.reply();
+         RespWriter reply = c.reply();
          reply.Array(c.size() == 2 ? std::size(kCommands) : c.size() - 2);
          for (const std::string_view name : c.arguments.subspan(2)) {
            const Command* command = Find(name);
@@ -388,13 +349,13 @@ void CommandCommand(const Call& call) {
        }},
       {"list", 2,
        [](const Call& c) {
-         Writer reply = c.reply();
+         RespWriter reply = c.reply();
          reply.Array(std::size(kCommands));
          for (const Command& command : kCommands) reply.Bulk(command.name);
        }},
   };
   if (call.size() > 1) return RunSubcommand(call, kSubcommands);
-  Writer reply = call.reply();
+  RespWriter reply = call.reply();
   reply.Array(std::size(kCommands));
   for (const Command& command : kCommands) Describe(reply, command);
 }

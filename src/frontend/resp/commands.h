@@ -1,6 +1,6 @@
-// What clients of Redis say to a server beside CL.THROTTLE, and what they have to hear to go on: HELLO, PING, INFO,
-// CLIENT, COMMAND, CONFIG GET, MULTI and the like, as a Redis 7 without password would answer (protocol/resp.md). There
-// are no keys and no subscriptions; what is not known is an error in the words of Redis.
+// What clients of Redis say to a server beside asking the limiter, and what they have to hear to go on: HELLO, PING,
+// INFO, CLIENT, COMMAND, CONFIG GET, MULTI and the like, as a Redis 7 without password would answer (protocol/resp.md).
+// There are no keys and no subscriptions; what is not known is an error in the words of Redis.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,11 @@ namespace dthrottle {
 
 inline constexpr std::size_t kRespNameBytesMax = 64;       // of CLIENT SETNAME
 inline constexpr std::size_t kRespQuotedBytesMax = 128;    // of what a client sent, in an error
+
+// Commands that ask the limiter; RespTurn runs them.
+inline constexpr std::string_view kRespThrottle = "cl.throttle";
+inline constexpr std::string_view kRespTake = "dt.take";
+inline constexpr std::string_view kRespPeek = "dt.peek";
 
 // What a connection is remembered by.
 struct RespClient {
@@ -53,7 +58,7 @@ bool IsOfBrowser(RespArguments arguments);
 // one of those that run at once. REQUIRES: the client's transaction is open.
 bool QueueRespCommand(RespClient& client, RespArguments arguments, std::string& out);
 
-// Appends the reply to one command, which is neither CL.THROTTLE nor EXEC; what it changes is in `client`.
+// Appends the reply to one command, which neither asks the limiter nor is EXEC; what it changes is in `client`.
 void RunRespCommand(RespClient& client, RespArguments arguments, const std::function<RespStatus()>& status,
                     std::string& out);
 

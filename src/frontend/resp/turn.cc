@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/prng.h"
+#include "frontend/resp/writer.h"
 
 namespace dthrottle {
 
@@ -85,7 +86,8 @@ RespTurn::RespTurn(Limiter& limiter, BroughtLimits* brought, std::size_t lane, P
       lane_(lane),
       prng_(prng),
       tag_bytes_max_(tag_bytes_max),
-      status_(std::move(status)) {}
+      status_(std::move(status)),
+      asking_(limiter, {lane, "resp"}, prng, tag_bytes_max) {}
 
 // ---- Taking commands ----
 
@@ -114,7 +116,9 @@ void RespTurn::AddProtocolError(RespClient& client, const Error& error) {
 }
 
 void RespTurn::Run(RespClient& client, RespArguments arguments) {
-  if (SameWord(arguments[0], "cl.throttle")) return AddThrottle(arguments);
+  if (SameWord(arguments[0], kRespThrottle)) return AddThrottle(arguments);
+  if (SameWord(arguments[0], kRespTake)) return AddQuestion(client, Verb::kTake, arguments);
+  if (SameWord(arguments[0], kRespPeek)) return AddQuestion(client, Verb::kPeek, arguments);
   const std::size_t begin = texts_.size();
   RunRespCommand(client, arguments, status_, texts_);
   AddText(begin);
@@ -128,7 +132,8 @@ void RespTurn::Execute(RespClient& client, RespArguments arguments) {
   if (!transaction.open) return AddError("ERR EXEC without MULTI");
   if (transaction.broken) return AddError("EXECABORT Transaction discarded because of previous errors.");
 
-  const std::size_t begin = texts_.size(), replies = replies_.size(), requests = requests_.size();
+  const std::size_t begin = texts_.size(), replies = replies_.size(), requests = requests_.size(),
+                    questions = questions_.size();
   const RespClient before = client;
   texts_ += fmt::format("*{}\r\n", transaction.commands);
   AddText(begin);
@@ -150,6 +155,7 @@ void RespTurn::Execute(RespClient& client, RespArguments arguments) {
   replies_.resize(replies);
   requests_.resize(requests);
   queries_.resize(requests);
+  questions_.resize(questions);
   AddError(fmt::format("EXECABORT Transaction discarded because its replies exceed {} bytes.", kReplyBytesMax));
 }
 
@@ -157,9 +163,32 @@ void RespTurn::AddThrottle(RespArguments arguments) {
   auto request = ParseThrottle(arguments);
   if (request && brought_ != nullptr && !request->limit().ToShape()) request = CellError(kOutOfBounds);
   if (!request) return AddError(request.error().message);
-  replies_.push_back({false, requests_.size(), 0});
+  replies_.push_back({Kind::kThrottle, requests_.size(), 0});
   requests_.push_back(*request);
   queries_.push_back(MakeQuery(*request));
+}
+
+// Arguments are the verb, and a key and its cost for each tag.
+void RespTurn::AddQuestion(const RespClient& client, Verb verb, RespArguments arguments) {
+  if (arguments.size() < 3 || arguments.size() % 2 == 0) {
+    return AddError(
+        fmt::format("ERR wrong number of arguments for '{}' command", verb == Verb::kTake ? kRespTake : kRespPeek));
+  }
+  if (arguments.size() / 2 > Questions::kTagsMax) {
+    return AddError(fmt::format("ERR a question has at most {} keys", Questions::kTagsMax));
+  }
+  const std::size_t begin = keys_.size();
+  for (std::size_t i = 1; i < arguments.size(); i += 2) {
+    const std::optional<Cost> cost = ReadCost(arguments[i + 1]);
+    if (!cost) {
+      keys_.resize(begin);
+      return AddError(
+          fmt::format("ERR a cost must be a whole number: {}", arguments[i + 1].substr(0, kRespQuotedBytesMax)));
+    }
+    keys_.push_back({arguments[i], *cost});
+  }
+  replies_.push_back({Kind::kQuestion, questions_.size(), 0});
+  questions_.push_back({verb, begin, keys_.size(), client.protocol});
 }
 
 Query RespTurn::MakeQuery(const ThrottleRequest& request) {
@@ -174,22 +203,20 @@ Query RespTurn::MakeQuery(const ThrottleRequest& request) {
 // ---- Answering ----
 
 // What is given back divides the batch: it is no query, and those behind it see what it left.
-void RespTurn::DecideByRules(Instant now) {
-  for (std::size_t i = 0; i < requests_.size();) {
-    std::size_t n = 0;
-    while (i + n < requests_.size() && requests_[i + n].quantity >= 0) ++n;
-    limiter_.Answer(std::span(queries_).subspan(i, n), std::span(verdicts_).subspan(i, n), {lane_, "resp"}, prng_, now,
-                    std::span(standings_).subspan(i, n));
-    i += n;
-    if (i == requests_.size()) return;
+void RespTurn::DecideByRules(std::size_t first, std::size_t n, Instant now) {
+  for (std::size_t i = first; i < first + n; ++i) {
+    const std::size_t begin = i;
+    while (i < first + n && requests_[i].quantity >= 0) ++i;
+    limiter_.Answer(std::span(queries_).subspan(begin, i - begin), std::span(verdicts_).subspan(begin, i - begin),
+                    {lane_, "resp"}, prng_, now, std::span(standings_).subspan(begin, i - begin));
+    if (i == first + n) return;
     verdicts_[i] = Verdict::kServe;
     standings_[i] = limiter_.GiveBack(queries_[i], now);
-    ++i;
   }
 }
 
-void RespTurn::DecideAsBrought(Instant now) {
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
+void RespTurn::DecideAsBrought(std::size_t first, std::size_t n, Instant now) {
+  for (std::size_t i = first; i < first + n; ++i) {
     const Shape shape = *requests_[i].limit().ToShape();
     if (requests_[i].quantity >= 0) {
       verdicts_[i] = brought_->Answer(queries_[i], shape, standings_[i], now);
@@ -200,20 +227,81 @@ void RespTurn::DecideAsBrought(Instant now) {
   }
 }
 
+void RespTurn::DecideQuestions(std::size_t first, std::size_t n, Instant now) {
+  asking_.Clear();
+  for (const KeyedQuestion& question : std::span(questions_).subspan(first, n)) {
+    asking_.Begin(question.verb);
+    for (std::size_t i = question.begin; i < question.end; ++i) (void)asking_.Name(keys_[i].key, keys_[i].cost);
+  }
+  asking_.Answer(now);
+}
+
+// Decides what the reply waits for, and with it all of its kind up to the first of another kind: those behind see what
+// these have spent. Returns how many there are.
+std::size_t RespTurn::DecideRun(std::size_t reply, Instant now) {
+  const auto [kind, first, end] = replies_[reply];
+  std::size_t n = 0;
+  for (; reply < replies_.size(); ++reply) {
+    if (replies_[reply].kind == kind) {
+      ++n;
+    } else if (replies_[reply].kind != Kind::kText) {
+      break;
+    }
+  }
+  if (kind == Kind::kQuestion) {
+    DecideQuestions(first, n, now);
+  } else if (brought_ != nullptr) {
+    DecideAsBrought(first, n, now);
+  } else {
+    DecideByRules(first, n, now);
+  }
+  return n;
+}
+
 void RespTurn::Answer(Instant now) {
   verdicts_.assign(requests_.size(), Verdict::kServe);
   standings_.assign(requests_.size(), Standing());
-  brought_ != nullptr ? DecideAsBrought(now) : DecideByRules(now);
-  for (const Reply& reply : replies_) {
-    if (reply.decided) {
-      out_.append(texts_, reply.begin, reply.end - reply.begin);
+  std::size_t run = 0, decided = 0;    // replies of the run that was decided last, and how many of them are written
+  for (std::size_t i = 0; i < replies_.size(); ++i) {
+    const auto [kind, begin, end] = replies_[i];
+    if (kind == Kind::kText) {
+      out_.append(texts_, begin, end - begin);
     } else {
-      const std::size_t i = reply.begin;
-      const bool served = verdicts_[i] == Verdict::kServe;
-      counts_.limited += !served;
-      AppendReply(MakeReply(requests_[i], served, standings_[i], now));
+      if (decided == run) run = DecideRun(i, now), decided = 0;
+      if (kind == Kind::kQuestion) {
+        AppendAnswer(decided, questions_[begin].protocol);
+      } else {
+        const bool served = verdicts_[begin] == Verdict::kServe;
+        counts_.limited += !served;
+        AppendReply(MakeReply(requests_[begin], served, standings_[begin], now));
+      }
+      ++decided;
     }
     ends_.push_back(out_.size());
+  }
+}
+
+// Serve or not, why, which key and rule, for how long, and what is left of each key.
+void RespTurn::AppendAnswer(std::size_t asked, int protocol) {
+  RespWriter reply(out_, protocol);
+  reply.Array(6);
+  const auto refusal = asking_.refusal(asked);
+  reply.Integer(refusal.has_value());
+  if (refusal.has_value()) {
+    if (asking_.verb(asked) == Verb::kTake) ++counts_.limited;
+    const Asking::Tag refused = asking_.tag(asked, refusal->tag);
+    reply.Bulk(refusal->why);
+    reply.Bulk(refused.written);
+    reply.Bulk(refused.rule);
+    reply.Integer(refusal->WaitMs(-1));
+  } else {
+    for (int i = 0; i < 3; ++i) reply.Null();
+    reply.Integer(0);
+  }
+  reply.Array(asking_.tags(asked));
+  for (std::size_t i = 0; i < asking_.tags(asked); ++i) {
+    const auto left = asking_.tag(asked, i).left;
+    left.has_value() ? reply.Integer(*left) : reply.Null();
   }
 }
 
@@ -238,6 +326,9 @@ void RespTurn::Clear() {
   replies_.clear();
   requests_.clear();
   queries_.clear();
+  questions_.clear();
+  keys_.clear();
+  asking_.Clear();
   over_long_.clear();
   executed_.clear();
   ends_.clear();

@@ -1,5 +1,6 @@
 // Commands of many connections, answered together at one instant: CL.THROTTLE asks the limiter in the words of
-// redis-cell, the rest is small talk (frontend/resp/commands.h). Memory is waited for once a batch, as for queries.
+// redis-cell, DT.TAKE and DT.PEEK ask about several keys at once, the rest is small talk (frontend/resp/commands.h).
+// Memory is waited for once a batch, as for queries.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "base/prng.h"
 #include "base/result.h"
 #include "frontend/resp/commands.h"
+#include "limiter/asking.h"
 #include "limiter/brought.h"
 #include "limiter/limiter.h"
 #include "query/named_tag.h"
@@ -79,21 +81,38 @@ class RespTurn {
   const RespCounts& counts() const { return counts_; }    // of commands; connections and the table are the server's
 
  private:
-  // A piece that is there, at [begin, end) of texts_, or one that has to be decided: requests_[begin].
+  // A piece that is there, at [begin, end) of texts_, or one that has to be decided: requests_[begin] or
+  // questions_[begin].
+  enum class Kind { kText, kThrottle, kQuestion };
   struct Reply {
-    bool decided;
+    Kind kind;
     std::size_t begin, end;
   };
 
-  void AddText(std::size_t begin) { replies_.push_back({true, begin, texts_.size()}); }
+  // DT.TAKE or DT.PEEK as it was asked: of keys_ those at [begin, end).
+  struct KeyedQuestion {
+    Verb verb;
+    std::size_t begin, end;
+    int protocol;    // of the reply
+  };
+  struct KeyAndCost {
+    std::string_view key;
+    Cost cost;
+  };
+
+  void AddText(std::size_t begin) { replies_.push_back({Kind::kText, begin, texts_.size()}); }
   void AddError(std::string_view text);
   void Run(RespClient& client, RespArguments arguments);
   void Execute(RespClient& client, RespArguments arguments);
   void AddThrottle(RespArguments arguments);
+  void AddQuestion(const RespClient& client, Verb verb, RespArguments arguments);
   Query MakeQuery(const ThrottleRequest& request);
-  void DecideByRules(Instant now);
-  void DecideAsBrought(Instant now);
+  std::size_t DecideRun(std::size_t reply, Instant now);
+  void DecideByRules(std::size_t first, std::size_t n, Instant now);
+  void DecideAsBrought(std::size_t first, std::size_t n, Instant now);
+  void DecideQuestions(std::size_t first, std::size_t n, Instant now);
   void AppendReply(const ThrottleReply& reply);
+  void AppendAnswer(std::size_t asked, int protocol);
 
   Limiter& limiter_;
   BroughtLimits* const brought_;
@@ -108,6 +127,9 @@ class RespTurn {
   std::vector<Query> queries_;
   std::vector<Verdict> verdicts_;
   std::vector<Standing> standings_;
+  std::vector<KeyedQuestion> questions_;
+  std::vector<KeyAndCost> keys_;
+  Asking asking_;    // the questions of one run
   std::deque<NamedTag> over_long_;
   std::deque<std::string> executed_;    // transactions, whose bytes the requests point to
   std::string out_;

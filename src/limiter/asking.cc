@@ -1,0 +1,100 @@
+#include "limiter/asking.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+std::optional<Cost> ReadCost(std::string_view text) {
+  Cost cost = 0;
+  const char* const end = text.data() + text.size();
+  if (std::from_chars(text.data(), end, cost) != std::from_chars_result{end, std::errc()}) return std::nullopt;
+  return cost;
+}
+
+Asking::Asking(Limiter& limiter, LaneUse lane, Prng prng, std::size_t tag_bytes_max)
+    : limiter_(limiter), lane_(lane), prng_(prng), tag_bytes_max_(tag_bytes_max) {}
+
+void Asking::Begin(Verb verb) {
+  questions_.Begin(verb);
+  named_ = 0;
+}
+
+Result<void> Asking::Name(std::string_view tag, Cost cost, std::string_view written) {
+  if (named_ == Questions::kTagsMax) return Fail(fmt::format("a question has at most {} tags", Questions::kTagsMax));
+  ++named_;
+  Query query{{tag, false}, cost, nullptr};
+  if (tag.size() > tag_bytes_max_) {
+    ++over_long_tags_;
+    query = over_long_.emplace_back(std::string(tag), tag_bytes_max_, limiter_.keys().digest).query();
+    query.cost = cost;
+  }
+  if (questions_.Name(query)) written_.push_back(written);
+  return {};
+}
+
+void Asking::Drop() {
+  questions_.Drop();
+  written_.resize(questions_.queries().size());
+}
+
+void Asking::Answer(Instant now) {
+  now_ = now;
+  outcomes_.assign(questions_.size(), Outcome());
+  standings_.assign(questions_.queries().size(), Standing());
+  limiter_.Ask(questions_, outcomes_, standings_, lane_, prng_, now);
+}
+
+void Asking::Clear() {
+  questions_.Clear();
+  written_.clear();
+  over_long_.clear();
+}
+
+Asking::Tag Asking::tag(std::size_t question, std::size_t place) const {
+  const std::size_t i = questions_[question].first + place;
+  const Standing& standing = standings_[i];
+  Tag tag{written_[i], "-", std::nullopt, standing};
+  const auto& rules = limiter_.rules().rules();
+  const std::size_t rule = standing.limit.has_value() ? limiter_.rules().limit(*standing.limit).rule : rules.size();
+  if (rule < rules.size()) tag.rule = rules[rule].name;
+  if (standing.limited()) tag.left = standing.bucket.WholeTokens(standing.shape, now_);
+  return tag;
+}
+
+std::optional<Asking::Refusal> Asking::refusal(std::size_t question) const {
+  const Outcome& outcome = outcomes_[question];
+  if (outcome.verdict == Verdict::kServe) return std::nullopt;
+  if (outcome.verdict == Verdict::kShed) return Refusal{"shed", std::nullopt, outcome.tag};
+  if (outcome.busy) return Refusal{"busy", std::nullopt, outcome.tag};
+  if (outcome.wait == Outcome::kNever) return Refusal{"never", std::nullopt, outcome.tag};
+  return Refusal{"limit", outcome.wait, outcome.tag};
+}
+
+std::optional<std::size_t> Asking::nearest(std::size_t question) const {
+  std::optional<std::size_t> nearest;
+  std::int64_t least = 0;
+  for (std::size_t i = 0; i < tags(question); ++i) {
+    const auto left = tag(question, i).left;
+    if (!left.has_value() || (nearest.has_value() && *left >= least)) continue;
+    nearest = i;
+    least = *left;
+  }
+  return nearest;
+}
+
+Duration Asking::UntilNext(const Tag& tag) const {
+  const Bucket& bucket = tag.standing.bucket;
+  const auto next = static_cast<Cost>(*tag.left + 1);
+  if (next > tag.standing.shape.burst()) return bucket.UntilFull(now_);
+  return bucket.ServesAt(tag.standing.shape, next, now_) - now_;
+}
+
+std::int64_t Asking::Refusal::WaitMs(std::int64_t unknown) const {
+  return wait.has_value() ? std::chrono::ceil<std::chrono::milliseconds>(*wait).count() : unknown;
+}
+
+}    // namespace dthrottle
