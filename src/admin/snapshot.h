@@ -80,6 +80,14 @@ struct AskCounts : SocketCounts {
   std::uint64_t errors = 0;     // lines that are neither
 };
 
+// What questions of HAProxy are counted by.
+struct SpopCounts : SocketCounts {
+  std::uint64_t questions = 0;
+  std::uint64_t refused = 0;            // of them; a peek is never refused
+  std::uint64_t errors = 0;             // messages that are no question
+  std::uint64_t protocol_errors = 0;    // connections
+};
+
 // What measuring for load shedding counts.
 struct ShedCounts {
   std::uint64_t samples = 0;
@@ -157,6 +165,7 @@ struct ProcessCounts : SocketCounts {
   RespCounts resp;
   AskCounts ask;
   HoldCounts holds;
+  SpopCounts spop;
   ShedCounts shed;
   LeaseCounts lease;
 };

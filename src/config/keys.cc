@@ -26,8 +26,8 @@ constexpr std::string_view kRuntimeDir = "/run/dthrottle";
 const std::vector<Section>& Sections() {
   static const std::vector<Section> sections = {QuerySection(), AdminSection(),    TableSection(),
                                                 PeersSection(), CapacitySection(), ShedSection(),
-                                                RespSection(),  AskSection(),      HoldSection(), LeaseSection(),
-                                                ProcessSection()};
+                                                RespSection(),  AskSection(),      HoldSection(),
+                                                SpopSection(),  LeaseSection(),    ProcessSection()};
   return sections;
 }
 

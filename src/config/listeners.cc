@@ -38,6 +38,10 @@ std::span<const ListenerKeys> AllListeners() {
        [](const S& s) {
          return At{s.ask.unix_path, s.ask.unix_mode, s.ask.tcp};
        }},
+      {"spop", "spop.unix", "spop.tcp", "spend tokens",
+       [](const S& s) {
+         return At{s.spop.unix_path, s.spop.unix_mode, s.spop.tcp};
+       }},
       {"lease", "lease.unix", "lease.tcp", "take leases",
        [](const S& s) {
          return At{s.lease.unix_path, s.lease.unix_mode, s.lease.tcp};

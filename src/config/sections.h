@@ -15,6 +15,7 @@ Section ShedSection();
 Section RespSection();
 Section AskSection();
 Section HoldSection();
+Section SpopSection();
 Section LeaseSection();
 Section ProcessSection();
 

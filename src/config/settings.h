@@ -136,6 +136,13 @@ struct Settings {
     std::string unix_path;    // empty: no Unix socket
     std::uint32_t unix_mode = 0;
     Endpoint tcp;
+    std::uint32_t max_connections = 0;
+    Duration idle_timeout{};
+  } spop;
+  struct {
+    std::string unix_path;    // empty: no Unix socket
+    std::uint32_t unix_mode = 0;
+    Endpoint tcp;
     Endpoint grpc;
     std::uint32_t grpc_max_calls = 0;
     std::uint32_t grpc_max_resources = 0;    // of one call

@@ -150,8 +150,7 @@ HttpReply HttpService::Render(const Decision& d, Form form) const {
     Append(reply.body, R"({"type":")", kReducedCapacity, R"(","title":"The host sheds load","status":503,)");
   } else {
     reply.status = 429;
-    Append(reply.body, R"({"type":")", kQuotaExceeded, R"(","title":")",
-           TitleOf(*d.refusal),
+    Append(reply.body, R"({"type":")", kQuotaExceeded, R"(","title":")", TitleOf(*d.refusal),
            R"(","status":429,"violated-policies":[")", d.policy, R"("],)");
   }
   AppendNumbers(reply.body, d);

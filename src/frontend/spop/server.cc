@@ -1,0 +1,65 @@
+#include "frontend/spop/server.h"
+
+#include "base/prng.h"
+#include "io/clock.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kGreeted = "greeted";
+
+}    // namespace
+
+struct SpopServer::SpopConnection final : Connection {
+  SpopReader reader;
+  SpopClient client;
+
+  std::string_view rest() const override { return reader.rest(); }
+  std::string state() const override { return std::string(client.greeted ? kGreeted : ""); }
+  bool Restore(std::string_view rest, std::string_view state) override {
+    reader.PutBack(rest);
+    client.greeted = state == kGreeted;
+    return client.greeted || state.empty();
+  }
+};
+
+SpopServer::SpopServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
+                       Duration idle_timeout)
+    : StreamServer(loop, {kReadBytes, SpopReader::kFrameBytesMax + SpopReader::kLengthBytes}, idle_timeout),
+      turn_(limiter, lane, prng, tag_bytes_max) {}
+
+std::unique_ptr<StreamServer::Connection> SpopServer::MakeConnection() {
+  return std::make_unique<SpopConnection>();
+}
+
+StreamServer::Then SpopServer::OnBytes(Connection& connection, std::string_view bytes) {
+  auto& c = static_cast<SpopConnection&>(connection);
+  struct Sink {
+    SpopTurn& turn;
+    SpopClient& client;
+
+    bool OnFrame(const SpopFrame& frame) {
+      turn.OnFrame(client, frame);
+      return !client.leaving;
+    }
+  } sink{turn_, c.client};
+  const std::size_t before = turn_.size();
+  if (!c.reader.Read(bytes, sink)) turn_.OnNoFrame(c.client);
+  if (turn_.size() > before) segments_.push_back({&connection, turn_.size() - before});
+  if (c.client.leaving) return Then::kEnd;
+  return turn_.tags() >= kTagsPerFlush ? Then::kAnswer : Then::kRead;
+}
+
+void SpopServer::Answer() {
+  turn_.Answer(Now());
+  std::size_t first = 0;
+  for (const auto& [connection, replies] : segments_) {
+    Write(*connection, turn_.Replies(first, replies));
+    first += replies;
+  }
+  segments_.clear();
+  turn_.Clear();
+}
+
+}    // namespace dthrottle
