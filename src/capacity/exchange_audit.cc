@@ -1,90 +1,89 @@
-// What members have of a tag: asked for people who look at it, and to find out who has what nobody gave.
-#include <algorithm>
+#include "capacity/exchange_audit.h"
 
-#include "capacity/exchange_state.h"
+#include <algorithm>
 
 namespace dthrottle {
 
-void ExchangeState::AskShares(Instant now) {
-  const std::vector<CapacityKey> keys = share_sums.Wanted(now);
-  if (keys.empty() || !joined()) return;
+void CapacityAudits::Begin() {
+  audit_.Forget();
+  overdrawn_ = 0;
+}
+
+CapacitySum CapacityAudits::Sum(const CapacityKey& key, Instant now) {
+  share_sums_.Look(key, now);
+  return share_sums_.Sum(key, books_.Held(key, now), now);
+}
+
+void CapacityAudits::AskShares(Instant now) {
+  const std::vector<CapacityKey> keys = share_sums_.Wanted(now);
+  if (keys.empty() || !core_.generation.joined()) return;
   AskMembers(keys);
-  for (const CapacityKey& key : keys) share_sums.Ask(key, sequence, Held(key, now), now);
+  for (const CapacityKey& key : keys) share_sums_.Ask(key, core_.sequence, books_.Held(key, now), now);
 }
 
-// The number of the frame is `sequence` afterwards.
-void ExchangeState::AskMembers(const std::vector<CapacityKey>& keys) {
-  CapacityMessage& m = Fresh(CapacityKind::kAsk);
-  m.sequence = ++sequence;
+void CapacityAudits::AskMembers(const std::vector<CapacityKey>& keys) {
+  CapacityMessage& m = core_.Fresh(CapacityKind::kAsk);
+  m.sequence = ++core_.sequence;
   for (const CapacityKey& key : keys) m.items.push_back({.key = key});
-  EncodeCapacity(m, frame);
-  for (const std::string& name : active.members) {
-    if (!IsSelf(name)) Send(name, frame);
-  }
+  core_.SendAll(members_.active().members);
 }
 
-// By the ledger: an overdrawn tag stays one as long as members have more than the whole, whether they use it or not.
-Parts ExchangeState::Held(const CapacityKey& key, Instant now) const {
-  if (now >= standing.valid_until) return standing.reserve;
-  const std::uint32_t id = ledgers.Find(key);
-  return id == KeyIndex::kNone ? standing.other : HeldOf(ledgers[id]);
-}
-
-void ExchangeState::OnAsk(Peer& p, const CapacityMessage& m, Instant now) {
-  if (m.generation != generation) return;
-  CapacityMessage& reply = Fresh(CapacityKind::kShare);
+void CapacityAudits::OnAsk(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  if (m.generation != core_.generation.number) return;
+  CapacityMessage& reply = core_.Fresh(CapacityKind::kShare);
   reply.sequence = m.sequence;
-  for (const CapacityItem& item : m.items) reply.items.push_back({.key = item.key, .given = Held(item.key, now)});
-  Send(p.name);
+  for (const CapacityItem& item : m.items) {
+    reply.items.push_back({.key = item.key, .given = books_.Held(item.key, now)});
+  }
+  core_.Send(p.name);
 }
 
-void ExchangeState::OnShare(Peer& p, const CapacityMessage& m) {
-  if (m.generation != generation || !IsIn(active.members, p.name)) return;
+void CapacityAudits::OnShare(const CapacityPeer& p, const CapacityMessage& m) {
+  if (m.generation != core_.generation.number || !IsIn(members_.active().members, p.name)) return;
   for (const CapacityItem& item : m.items) {
-    if (audit.IsAsked(m.sequence)) {
-      audit.Say(p.name, item.key, item.given);
+    if (audit_.IsAsked(m.sequence)) {
+      audit_.Say(p.name, item.key, item.given);
     } else {
-      share_sums.Say(p.name, item.key, m.sequence, std::min(item.given, kWhole));
+      share_sums_.Say(p.name, item.key, m.sequence, std::min(item.given, kWhole));
     }
   }
 }
 
-void ExchangeState::Audit(Instant now) {
-  if (!Leased(now)) return audit.Forget();
-  if (audit_in > 0 && --audit_in > 0) return;
-  JudgeAudit(now);
-  audit_in = PartsAudit::RoundsBetween(active.members.size());
+void CapacityAudits::Audit(Instant now) {
+  if (!core_.Leased(now)) return audit_.Forget();
+  if (audit_in_ > 0 && --audit_in_ > 0) return;
+  Judge(now);
+  audit_in_ = PartsAudit::RoundsBetween(members_.active().members.size());
   const std::vector<PartsAudit::Tag> tags = TagsToAudit();
   if (tags.empty()) return;
   std::vector<CapacityKey> keys;
   for (const PartsAudit::Tag& tag : tags) keys.push_back(tag.key);
   AskMembers(keys);
-  audit.Ask(sequence, tags);
+  audit_.Ask(core_.sequence, tags);
 }
 
-void ExchangeState::JudgeAudit(Instant now) {
-  audit.Judge([&](const CapacityKey& key, const PartsAudit::Answers& answers) {
-    const std::uint32_t id = ledgers.Find(key);
+void CapacityAudits::Judge(Instant now) {
+  audit_.Judge([&](const CapacityKey& key, const PartsAudit::Answers& answers) {
+    const std::uint32_t id = ledgers_.Find(key);
     if (id == KeyIndex::kNone) return;
-    Overdraft& overdraft = ledgers[id].overdraft;
-    if (!overdraft.Judge(answers, kWhole + PartsAudit::Slack(EqualShare()))) return;
-    QueueShare(id);
+    Overdraft& overdraft = ledgers_[id].overdraft;
+    if (!overdraft.Judge(answers, kWhole + PartsAudit::Slack(core_.EqualShare()))) return;
+    books_.QueueShare(id);
     if (!overdraft.found()) {
-      --overdrawn;
-    } else if (++counts.overdrawn, ++overdrawn == 1) {
-      overdrawn_at = now;
+      --overdrawn_;
+    } else if (++core_.counts.overdrawn, ++overdrawn_ == 1) {
+      overdrawn_at_ = now;
     }
   });
 }
 
-// The tags of which this host has more than its equal share, one after another.
-std::vector<PartsAudit::Tag> ExchangeState::TagsToAudit() {
+std::vector<PartsAudit::Tag> CapacityAudits::TagsToAudit() {
   std::vector<PartsAudit::Tag> tags;
-  const Parts own = OwnShare() + PartsAudit::Slack(EqualShare());
-  for (std::uint32_t seen = 0; seen < ledgers.size() && tags.size() < PartsAudit::kTagsMax; ++seen, ++audit_next) {
-    if (audit_next >= ledgers.size()) audit_next = 0;
-    const Ledger& ledger = ledgers[audit_next];
-    if (HeldOf(ledger) > own || ledger.overdraft.found()) tags.push_back({ledger.key, HeldOf(ledger)});
+  const Parts own = core_.OwnShare() + PartsAudit::Slack(core_.EqualShare());
+  for (std::uint32_t seen = 0; seen < ledgers_.size() && tags.size() < PartsAudit::kTagsMax; ++seen, ++audit_next_) {
+    if (audit_next_ >= ledgers_.size()) audit_next_ = 0;
+    const Ledger& ledger = ledgers_[audit_next_];
+    if (books_.HeldOf(ledger) > own || ledger.overdraft.found()) tags.push_back({ledger.key, books_.HeldOf(ledger)});
   }
   return tags;
 }

@@ -1,9 +1,7 @@
-// The best friend's part: other hosts' logs, their inheritance, and what was under way when a host died.
+#include "capacity/exchange_heir.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "base/check.h"
-#include "capacity/exchange_state.h"
 
 namespace dthrottle {
 namespace {
@@ -14,49 +12,78 @@ constexpr int kSettleTriesMax = 200;               // intervals
 
 }    // namespace
 
-void ExchangeState::OnLog(Peer& p, const CapacityMessage& m, Instant now) {
-  if (m.generation != generation || !joined() || m.to_epoch != epoch || m.binding == 0) return;
-  if (!IsIn(active.members, p.name)) return;
-  SeeLife(p, m.epoch, now);
-  if (m.degree != active.graph.Degree(MemberOf(p.name))) {
-    ++counts.junk;
+void CapacityHeir::Forget() {
+  clients_.clear();
+  closed_.clear();
+  settlings_.clear();
+}
+
+bool CapacityHeir::Possible() const {
+  return std::ranges::all_of(clients_,
+                             [this](const ClientLog& log) {
+                               return IsIn(members_.active().members, log.host) &&
+                                      log.degree() == members_.active().graph.Degree(members_.NumberOf(log.host));
+                             }) &&
+         std::ranges::all_of(settlings_, [this](const Settling& s) { return members_.peers().contains(s.to); });
+}
+
+void CapacityHeir::OnLog(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  if (!core_.IsOurs(m) || m.to_epoch != core_.life.epoch || m.binding == 0) return;
+  if (!IsIn(members_.active().members, p.name)) return;
+  gifts_.SeeLife(p, m.epoch, now);
+  if (m.degree != members_.active().graph.Degree(members_.NumberOf(p.name))) {
+    ++core_.counts.junk;
     return;
   }
+  ClientLog* const log = LogFor(p, m, now);
+  if (log == nullptr) return;
+  log->heard = now;
+  if (log->Take(m, kRecordsFactor * members_.wanted().tags_max)) core_.Acknowledge(p, m);
+}
+
+ClientLog* CapacityHeir::LogFor(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  const std::pair said(m.epoch, m.binding);
   ClientLog* log = nullptr;
   std::size_t logs = 0;
-  for (ClientLog& c : clients) {
+  for (ClientLog& c : clients_) {
     if (c.host != p.name) continue;
     ++logs;
-    if (c.life > m.epoch || (c.life == m.epoch && c.binding > m.binding)) return;
-    if (c.life == m.epoch && c.binding == m.binding) log = &c;
+    const std::pair kept(c.life, c.binding);
+    if (kept > said) return nullptr;
+    if (kept == said) log = &c;
   }
-  if (log == nullptr) {
-    if (m.epoch != p.epoch || clients.size() >= kClientsMax || logs >= kLogsMax) return;
-    if (const auto at = closed.find(p.name); at != closed.end() && std::pair(m.epoch, m.binding) <= at->second) return;
-    log = &clients.emplace_back(p.name, m.epoch, m.binding, m.degree, now);
-  }
-  log->heard = now;
-  if (log->Take(m, kRecordsFactor * wanted.tags_max)) Acknowledge(p, m);
+  if (log != nullptr) return log;
+  if (m.epoch != p.epoch || clients_.size() >= kClientsMax || logs >= kLogsMax) return nullptr;
+  if (const auto at = closed_.find(p.name); at != closed_.end() && said <= at->second) return nullptr;
+  return &clients_.emplace_back(p.name, m.epoch, m.binding, m.degree, now);
 }
 
-std::list<ClientLog>::iterator ExchangeState::Close(std::list<ClientLog>::iterator log) {
-  auto& last = closed[log->host];
+void CapacityHeir::OnBeat(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  for (auto at = clients_.begin(); at != clients_.end();) {
+    const bool same = at->host == p.name && at->life == m.epoch;
+    if (same) at->heard = now;
+    at = same && at->binding < m.bound ? Close(at) : std::next(at);
+  }
+}
+
+CapacityHeir::Log CapacityHeir::Close(Log log) {
+  auto& last = closed_[log->host];
   last = std::max(last, std::pair(log->life, log->binding));
-  return clients.erase(log);
+  return clients_.erase(log);
 }
 
-void ExchangeState::WatchClients(Instant now) {
-  for (auto at = clients.begin(); at != clients.end();) {
-    const Peer& p = peers.at(at->host);
-    if (p.epoch > at->life || now - at->heard > patience) AskFence(*at, now);
+void CapacityHeir::WatchClients(Instant now) {
+  for (auto at = clients_.begin(); at != clients_.end();) {
+    const CapacityPeer& p = members_.peer(at->host);
+    if (p.epoch > at->life || now - at->heard > members_.patience()) AskFence(*at, now);
     at = Settle(*at, now) ? Close(at) : std::next(at);
   }
 }
 
-void ExchangeState::AskFence(ClientLog& log, Instant now) {
-  for (const std::string& name : witnesses) {
+void CapacityHeir::AskFence(ClientLog& log, Instant now) {
+  for (const std::string& name : members_.witnesses()) {
     if (log.fenced.contains(name)) continue;
-    if (IsSelf(name)) {
+    if (members_.IsSelf(name)) {
       if (const auto binding = Fence(log.host, log.life, now)) log.fenced[name] = *binding;
       continue;
     }
@@ -64,40 +91,40 @@ void ExchangeState::AskFence(ClientLog& log, Instant now) {
   }
 }
 
-void ExchangeState::AskFence(std::string_view host, std::uint64_t life, std::string_view witness_name) {
-  CapacityMessage& m = Fresh(CapacityKind::kFence);
+void CapacityHeir::AskFence(std::string_view host, std::uint64_t life, std::string_view witness) {
+  CapacityMessage& m = core_.Fresh(CapacityKind::kFence);
   m.member = host;
   m.life = life;
-  Send(witness_name);
+  core_.Send(witness);
 }
 
-std::optional<std::uint64_t> ExchangeState::Fence(std::string_view host, std::uint64_t life, Instant now) {
+std::optional<std::uint64_t> CapacityHeir::Fence(std::string_view host, std::uint64_t life, Instant now) {
   bool changed = false;
-  const std::optional<std::uint64_t> binding = witness.OnFence(host, generation, life, changed, now);
-  if (changed) Save();
+  const std::optional<std::uint64_t> binding = core_.witness.OnFence(host, core_.generation.number, life, changed, now);
+  if (changed) core_.Save();
   return binding;
 }
 
-void ExchangeState::OnFence(Peer& p, const CapacityMessage& m, Instant now) {
-  if (m.generation != generation || !joined() || !IsIn(active.members, m.member)) return;
+void CapacityHeir::OnFence(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  if (!core_.IsOurs(m) || !IsIn(members_.active().members, m.member)) return;
   const std::string dead = m.member;
   const std::uint64_t life = m.life;
   const std::optional<std::uint64_t> binding = Fence(dead, life, now);
   if (!binding) return;
-  CapacityMessage& reply = Fresh(CapacityKind::kFenced);
+  CapacityMessage& reply = core_.Fresh(CapacityKind::kFenced);
   reply.member = dead;
   reply.life = life;
   reply.binding = *binding;
-  Send(p.name);
+  core_.Send(p.name);
 }
 
-void ExchangeState::OnFenced(Peer& p, const CapacityMessage& m, Instant now) {
-  if (m.generation != generation || !joined() || !IsIn(witnesses, p.name)) return;
-  if (const Peer* dead = Find(m.member); dead != nullptr && dead->slot >= 0) {
-    Edge& edge = edges[static_cast<std::size_t>(dead->slot)];
-    if (edge.doubted == m.life) edge.over.insert(p.name);
+void CapacityHeir::OnFenced(const CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  if (!core_.IsOurs(m) || !IsIn(members_.witnesses(), p.name)) return;
+  if (const CapacityPeer* const dead = members_.Find(m.member)) {
+    GiftEdge* const edge = gifts_.EdgeOf(*dead);
+    if (edge != nullptr && edge->doubted == m.life) edge->over.insert(p.name);
   }
-  for (auto at = clients.begin(); at != clients.end(); ++at) {
+  for (auto at = clients_.begin(); at != clients_.end(); ++at) {
     if (at->host != m.member || at->life != m.life) continue;
     at->fenced[p.name] = m.binding;
     if (Settle(*at, now)) Close(at);
@@ -105,135 +132,135 @@ void ExchangeState::OnFenced(Peer& p, const CapacityMessage& m, Instant now) {
   }
 }
 
-bool ExchangeState::Settle(ClientLog& log, Instant now) {
-  const std::size_t majority = Majority(witnesses.size());
+bool CapacityHeir::Settle(ClientLog& log, Instant now) {
+  const std::size_t majority = Majority(members_.witnesses().size());
   std::size_t ours = 0, others = 0;
   for (const auto& [name, binding] : log.fenced) ++(binding == log.binding ? ours : others);
-  if (without.fences && now - log.heard > active.interval) ours = majority;
+  if (core_.without.fences && now - log.heard > members_.active().interval) ours = majority;
   if (ours >= majority) {
     Inherit(log, now);
     return true;
   }
-  return others > witnesses.size() - majority;    // somebody else inherits, or nobody
+  return others > members_.witnesses().size() - majority;    // somebody else inherits, or nobody
 }
 
-void ExchangeState::Inherit(const ClientLog& log, Instant now) {
+void CapacityHeir::Inherit(const ClientLog& log, Instant now) {
   std::size_t fresh = 0;
-  for (const ClientLog::Record& r : log.records()) fresh += ledgers.Find(r.key) == KeyIndex::kNone;
-  if (frozen() || ledgers.size() + fresh > kRecordsFactor * wanted.tags_max) return;    // its seats are lost
-  ++counts.inherited;
+  for (const ClientLog::Record& r : log.records()) fresh += ledgers_.Find(r.key) == KeyIndex::kNone;
+  const bool room = ledgers_.size() + fresh <= kRecordsFactor * members_.wanted().tags_max;
+  if (core_.generation.frozen() || !room) return;    // its seats are lost
+  ++core_.counts.inherited;
   const MemberBits inherited = SeatsOf(log, now);
-  const auto unsaid = static_cast<std::int64_t>(inherited.Count() * base);
-  const std::uint32_t known = ledgers.size();
+  const auto unsaid = static_cast<std::int64_t>(inherited.Count() * core_.generation.base);
+  const std::uint32_t known = ledgers_.size();
   for (std::uint32_t id = 0; id < known; ++id) {
-    TakeOver(id, static_cast<Parts>(log.Available(ledgers[id].key).value_or(unsaid)));
+    books_.TakeOver(id, static_cast<Parts>(log.Available(ledgers_[id].key).value_or(unsaid)));
   }
   for (std::size_t i = 0; i < log.records().size(); ++i) {
-    if (const CapacityKey& key = log.records()[i].key; ledgers.Find(key) == KeyIndex::kNone) {
-      TakeOver(MakeLedger(key, AvailableElsewhere()), static_cast<Parts>(log.Available(i)));
+    if (const CapacityKey& key = log.records()[i].key; ledgers_.Find(key) == KeyIndex::kNone) {
+      books_.TakeOver(books_.Make(key), static_cast<Parts>(log.Available(i)));
     }
   }
-  residue |= log.unsettled();
-  seats.Add(inherited);
-  estates.push_back({inherited, log.host, log.life});
-  UpdateStanding();
+  core_.life.residue |= log.unsettled();
+  core_.life.seats.Add(inherited);
+  estates_.push_back({inherited, log.host, log.life});
+  core_.UpdateStanding();
   SettleEdges(log, now);
 }
 
-MemberBits ExchangeState::SeatsOf(const ClientLog& log, Instant now) const {
+MemberBits CapacityHeir::SeatsOf(const ClientLog& log, Instant now) const {
   MemberBits inherited;
-  for (std::size_t i = 0; i < active.members.size(); ++i) {
-    if (!log.seats().Has(i) || !participants.Has(i) || seats.Has(i)) continue;
-    const auto owner = peers.find(active.members[i]);
-    const bool elsewhere = owner != peers.end() && owner->first != log.host && Up(owner->second, now) &&
-                           owner->second.generation == generation && owner->second.seats.Has(i);
+  for (std::size_t i = 0; i < members_.active().members.size(); ++i) {
+    if (!log.seats().Has(i) || !core_.generation.participants.Has(i) || core_.life.seats.Has(i)) continue;
+    const CapacityPeer* const owner = members_.Find(members_.active().members[i]);
+    const bool elsewhere = owner != nullptr && owner->name != log.host && members_.Up(*owner, now) &&
+                           owner->generation == core_.generation.number && owner->seats.Has(i);
     if (!elsewhere) inherited.Add(i);
   }
   return inherited;
 }
 
-void ExchangeState::TakeOver(std::uint32_t id, Parts parts) {
-  Ledger& ledger = ledgers[id];
-  ledgers.Credit(id, parts);
-  if (ledger.estate == Ledger::Estate::kNone) ++unlogged_estate;
-  ledger.estate = Ledger::Estate::kTaken;
-  Changed(id);
-}
-
-void ExchangeState::SettleEdges(const ClientLog& log, Instant now) {
-  const auto neighbours = active.graph.neighbours(MemberOf(log.host));
+void CapacityHeir::SettleEdges(const ClientLog& log, Instant now) {
+  const auto neighbours = members_.active().graph.neighbours(members_.NumberOf(log.host));
   for (std::size_t slot = 0; slot < neighbours.size(); ++slot) {
-    Settling s(log, slot, active.members[neighbours[slot].node], sequence + 1);
-    sequence += s.frames();
-    if (IsSelf(s.to)) {
+    Settling s(log, slot, members_.active().members[neighbours[slot].node], core_.sequence + 1);
+    core_.sequence += s.frames();
+    if (members_.IsSelf(s.to)) {
       SettleWith(s.dead, s.life, s.items(), s.sums(), true, now);
     } else {
-      s.to_life = peers.at(s.to).epoch;
-      settlings.push_back(std::move(s));
+      s.to_life = members_.peer(s.to).epoch;
+      settlings_.push_back(std::move(s));
     }
   }
   SendSettlings();
 }
 
-void ExchangeState::SendSettlings() {
-  for (Settling& s : settlings) {
+void CapacityHeir::SendSettlings() {
+  for (Settling& s : settlings_) {
     ++s.tries;
     for (const std::size_t i : s.Due()) SendSettling(s, i);
   }
-  std::erase_if(settlings, [this](const Settling& s) {
-    const std::uint64_t life = peers.at(s.to).epoch;
+  std::erase_if(settlings_, [this](const Settling& s) {
+    const std::uint64_t life = members_.peer(s.to).epoch;
     if (s.tries <= kSettleTriesMax && (s.to_life == 0 || s.to_life == life)) return false;
-    for (Estate& e : estates) e.failed |= e.dead == s.dead && e.life == s.life;
-    return residue = heading = true;
+    for (Estate& e : estates_) e.failed |= e.dead == s.dead && e.life == s.life;
+    Lose();
+    return true;
   });
 }
 
-void ExchangeState::OnSettle(Peer& p, const CapacityMessage& m, Instant now) {
-  if (m.generation != generation || m.degree > 1 || m.edges.size() != m.items.size()) return;
-  if (!Leased(now)) return;    // perhaps this life is over, and its log with somebody who will not learn of it
-  const Peer* const dead = Find(m.member);
-  if (dead == nullptr) return;
-  if (dead->slot >= 0 && !IsOver(edges[static_cast<std::size_t>(dead->slot)], m.life, now)) return;
-  SettleWith(m.member, m.life, m.items, m.edges, m.last, now);
-  Acknowledge(p, m);
-  FlushLogs(now);
+void CapacityHeir::SendSettling(const Settling& s, std::size_t frame) {
+  s.Write(frame, core_.Fresh(CapacityKind::kSettle));
+  core_.Send(s.to);
 }
 
-bool ExchangeState::IsOver(Edge& edge, std::uint64_t life, Instant now) {
+void CapacityHeir::OnSettle(CapacityPeer& p, const CapacityMessage& m, Instant now) {
+  if (m.generation != core_.generation.number || m.degree > 1 || m.edges.size() != m.items.size()) return;
+  if (!core_.Leased(now)) return;    // perhaps this life is over, and its log with somebody who will not learn of it
+  const CapacityPeer* const dead = members_.Find(m.member);
+  if (dead == nullptr) return;
+  GiftEdge* const edge = gifts_.EdgeOf(*dead);
+  if (edge != nullptr && !IsOver(*edge, m.life, now)) return;
+  SettleWith(m.member, m.life, m.items, m.edges, m.last, now);
+  core_.Acknowledge(p, m);
+  logging_.Flush(now);
+}
+
+bool CapacityHeir::IsOver(GiftEdge& edge, std::uint64_t life, Instant now) {
   if (edge.settled >= life) return true;
   if (edge.doubted != life) {
     edge.doubted = life;
     edge.over.clear();
   }
   const std::string& host = edge.peer->name;
-  for (const std::string& name : witnesses) {
+  for (const std::string& name : members_.witnesses()) {
     if (edge.over.contains(name)) continue;
-    if (!IsSelf(name)) {
+    if (!members_.IsSelf(name)) {
       AskFence(host, life, name);
     } else if (Fence(host, life, now)) {
       edge.over.insert(name);
     }
   }
-  return edge.over.size() >= Majority(witnesses.size());
+  return edge.over.size() >= Majority(members_.witnesses().size());
 }
 
-void ExchangeState::SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
-                               std::span<const EdgeSums> sums, bool last, Instant now) {
-  Peer* const p = Find(dead);
+void CapacityHeir::SettleWith(std::string_view dead, std::uint64_t life, std::span<const CapacityItem> items,
+                              std::span<const EdgeSums> sums, bool last, Instant now) {
+  CapacityPeer* const p = members_.Find(dead);
   if (p == nullptr || p->slot < 0) return;
   const auto slot = static_cast<std::size_t>(p->slot);
-  Edge& edge = edges[slot];
+  GiftEdge& edge = gifts_.edges()[slot];
   // About an earlier life of this host: what that received, nobody knows.
-  if (std::ranges::any_of(items, [this](const CapacityItem& item) { return item.neighbour != epoch; })) {
-    residue = heading = true;
+  if (std::ranges::any_of(items, [this](const CapacityItem& item) { return item.neighbour != core_.life.epoch; })) {
+    Lose();
   }
-  if (edge.life == life) EndLife(slot, now);
+  if (edge.life == life) gifts_.EndLife(slot, now);
   if (edge.life == 0 && edge.former < life) edge.former = life;    // never met; and never will
   if (edge.former != life || edge.settled >= life) return;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (items[i].neighbour != epoch) continue;
-    std::uint32_t id = ledgers.Find(items[i].key);
-    if (id == KeyIndex::kNone && sums[i].given != 0) id = AddLedger(items[i].key);
+    if (items[i].neighbour != core_.life.epoch) continue;
+    std::uint32_t id = ledgers_.Find(items[i].key);
+    if (id == KeyIndex::kNone && sums[i].given != 0) id = books_.Add(items[i].key);
     if (id != KeyIndex::kNone) SettleEdge(id, edge.left[id], sums[i]);
   }
   if (!last) return;
@@ -241,38 +268,38 @@ void ExchangeState::SettleWith(std::string_view dead, std::uint64_t life, std::s
   for (auto& [id, left] : edge.left) SettleEdge(id, left, {left.sums.received, 0});
   edge.left.clear();
   edge.settled = life;
-  heading = true;
+  logging_.Head();
 }
 
-void ExchangeState::SettleEdge(std::uint32_t id, Left& left, const EdgeSums& theirs) {
+void CapacityHeir::SettleEdge(std::uint32_t id, GiftEdge::Left& left, const EdgeSums& theirs) {
   if (left.settled || theirs.received > left.sums.given || theirs.given < left.sums.received ||
       theirs.given - left.sums.received > kWhole) {
     return;
   }
   left.settled = true;
-  TakeOver(id, (theirs.given - left.sums.received) + (left.sums.given - theirs.received));
+  books_.TakeOver(id, (theirs.given - left.sums.received) + (left.sums.given - theirs.received));
 }
 
-void ExchangeState::OnHaveSettle(Peer& p, const CapacityMessage& m) {
-  for (Settling& s : settlings) {
+void CapacityHeir::OnHaveSettle(const CapacityPeer& p, const CapacityMessage& m) {
+  for (Settling& s : settlings_) {
     if (s.to != p.name || !s.Acknowledge(m.sequence)) continue;
     if (s.last_only()) SendSettling(s, s.frames() - 1);
   }
-  std::erase_if(settlings, [](const Settling& s) { return s.done(); });
+  std::erase_if(settlings_, [](const Settling& s) { return s.done(); });
 }
 
-void ExchangeState::SecureEstates() {
-  if (unlogged_estate != 0) return;
-  for (auto at = estates.begin(); at != estates.end();) {
+void CapacityHeir::SecureEstates() {
+  if (books_.has_estates()) return;
+  for (auto at = estates_.begin(); at != estates_.end();) {
     const bool open =
-        std::ranges::any_of(settlings, [&](const Settling& s) { return s.dead == at->dead && s.life == at->life; });
+        std::ranges::any_of(settlings_, [&](const Settling& s) { return s.dead == at->dead && s.life == at->life; });
     if (open || at->failed) {
       ++at;
       continue;
     }
-    secured.Add(at->seats);
-    heading = true;
-    at = estates.erase(at);
+    core_.life.secured.Add(at->seats);
+    logging_.Head();
+    at = estates_.erase(at);
   }
 }
 

@@ -1,152 +1,160 @@
-// The log at the best friend, and repairs.
+#include "capacity/exchange_log.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "capacity/exchange_state.h"
-
 namespace dthrottle {
 
-ExchangeState::Peer* ExchangeState::FriendToBe(Instant now) {
-  const std::size_t n = active.members.size(), self = MemberOf(options.name);
+void CapacityLogging::Begin() {
+  flights_.clear();
+  behind_ = 0;
+  core_.bonds.bond = core_.bonds.candidate = CapacityBond();
+}
+
+bool CapacityLogging::Fine(const CapacityBond& b, Instant now) const {
+  return b.number != 0 && b.friend_->heard && now - *b.friend_->heard <= members_.active().lease / 2 &&
+         b.friend_->generation == core_.generation.number && b.friend_->epoch == b.life;
+}
+
+CapacityPeer* CapacityLogging::FriendToBe(Instant now) {
+  const std::size_t n = members_.active().members.size(), self = members_.SelfNumber();
   for (std::size_t i = 1; i < n; ++i) {
-    Peer& p = peers.at(active.members[(self + i) % n]);
+    CapacityPeer& p = members_.peer(members_.active().members[(self + i) % n]);
     if (Fine({&p, p.epoch, 1}, now) && p.epoch != 0) return &p;
   }
   return nullptr;
 }
 
-void ExchangeState::Bind(Instant now) {
-  if (!joined() || frozen() || Fine(LoggingTo(), now)) return;
-  Peer* const to = FriendToBe(now);
+void CapacityLogging::Bind(Instant now) {
+  if (!core_.generation.running() || Fine(core_.bonds.LoggingTo(), now)) return;
+  CapacityPeer* const to = FriendToBe(now);
   if (to == nullptr) return;
-  if (LoggingTo().number != 0) ++counts.rebinds;
-  candidate = {to, to->epoch, ++bindings};
-  complete = false;
-  heading = true;
-  log_flights.clear();
-  behind = ledgers.size();
-  for (std::uint32_t id = 0; id < ledgers.size(); ++id) {
-    ledgers[id].log_flying = false;
-    QueueLog(id);
+  if (core_.bonds.LoggingTo().number != 0) ++core_.counts.rebinds;
+  core_.bonds.candidate = {to, to->epoch, ++bindings_};
+  core_.bonds.complete = false;
+  heading_ = true;
+  flights_.clear();
+  behind_ = ledgers_.size();
+  for (std::uint32_t id = 0; id < ledgers_.size(); ++id) {
+    ledgers_[id].log_flying = false;
+    books_.QueueLog(id);
   }
 }
 
-void ExchangeState::CommitBond() {
-  if (candidate.number == 0 || !complete) return;
+void CapacityLogging::Commit() {
+  CapacityBonds& bonds = core_.bonds;
+  if (!bonds.changing() || !bonds.complete) return;
   std::size_t know = 0;
-  for (const Peer* p : panel) know += (p == nullptr ? self_binding : p->granted_binding) >= candidate.number;
-  if (know < Majority(panel.size())) return;
-  bond = std::exchange(candidate, Bond());
+  for (const std::string& name : members_.witnesses()) {
+    const bool self = members_.IsSelf(name);
+    know += (self ? core_.life.self_binding : members_.peer(name).granted_binding) >= bonds.candidate.number;
+  }
+  if (know < Majority(members_.witnesses().size())) return;
+  bonds.bond = std::exchange(bonds.candidate, CapacityBond());
 }
 
-void ExchangeState::FlushLogs(Instant now) {
-  const Bond& to = LoggingTo();
-  if (to.number == 0 || !joined() || frozen()) return;
-  const std::size_t degree = ledgers.degree(), most = ItemsMax(CapacityKind::kLog, degree);
+void CapacityLogging::Flush(Instant now) {
+  const CapacityBond& to = core_.bonds.LoggingTo();
+  if (to.number == 0 || !core_.generation.running()) return;
+  const std::size_t degree = ledgers_.degree(), most = ItemsMax(CapacityKind::kLog, degree);
+  std::vector<std::uint32_t>& waiting = books_.log_waiting();
   std::vector<std::uint32_t> later;    // what is under way waits for its acknowledgement
   std::size_t i = 0;
-  while (i < log_waiting.size() || heading) {
-    CapacityMessage& m = LogFrame(to);
-    Flight flight{m.sequence, now, {}};
-    flight.said.reserve(std::min(most, log_waiting.size() - i));
-    for (; i < log_waiting.size() && m.items.size() < most; ++i) {
-      const std::uint32_t id = log_waiting[i];
-      if (ledgers[id].log_flying) {
+  while (i < waiting.size() || heading_) {
+    CapacityMessage& m = Frame(to);
+    CapacityFlight flight{m.sequence, now, {}};
+    flight.said.reserve(std::min(most, waiting.size() - i));
+    for (; i < waiting.size() && m.items.size() < most; ++i) {
+      const std::uint32_t id = waiting[i];
+      if (ledgers_[id].log_flying) {
         later.push_back(id);
         continue;
       }
       Note(id, m);
       flight.said.emplace_back(id, 0);
     }
-    if (m.items.empty() && !heading) break;
-    heading = false;
-    log_flights.push_back(std::move(flight));
-    Send(to.friend_->name);
+    if (m.items.empty() && !heading_) break;
+    heading_ = false;
+    flights_.push_back(std::move(flight));
+    core_.Send(to.friend_->name);
   }
-  log_waiting = std::move(later);
+  waiting = std::move(later);
 }
 
-CapacityMessage& ExchangeState::LogFrame(const Bond& to) {
-  CapacityMessage& m = Fresh(CapacityKind::kLog);
+CapacityMessage& CapacityLogging::Frame(const CapacityBond& to) {
+  CapacityMessage& m = core_.Fresh(CapacityKind::kLog);
   m.to_epoch = to.life;
   m.binding = to.number;
-  m.sequence = ++sequence;
-  m.degree = ledgers.degree();
-  m.members = secured;
+  m.sequence = ++core_.sequence;
+  m.degree = ledgers_.degree();
+  m.members = core_.life.secured;
   // The heir does not know what is to be settled, and wishes for a new generation.
-  const auto unsettled = [](const Edge& e) { return !e.left.empty(); };
-  m.last = residue || unlogged_estate != 0 || std::ranges::any_of(edges, unsettled);
-  for (const Edge& edge : edges) m.lives.push_back(edge.life);
+  m.last = core_.life.residue || books_.has_estates() || gifts_.Unsettled();
+  for (const GiftEdge& edge : gifts_.edges()) m.lives.push_back(edge.life);
   return m;
 }
 
-void ExchangeState::Note(std::uint32_t id, CapacityMessage& m) {
-  Ledger& ledger = ledgers[id];
+void CapacityLogging::Note(std::uint32_t id, CapacityMessage& m) {
+  Ledger& ledger = ledgers_[id];
   ledger.log_queued = false;
   ledger.log_flying = true;
   if (ledger.estate == Ledger::Estate::kTaken) ledger.estate = Ledger::Estate::kNoted;
   CapacityItem& item = m.items.emplace_back();
-  item.key = ledgers[id].key;
-  item.base = ledgers.Base(id);
-  for (std::size_t slot = 0; slot < ledgers.degree(); ++slot) {
-    LedgerEdge& e = ledgers.edge(id, slot);
+  item.key = ledgers_[id].key;
+  item.base = ledgers_.Base(id);
+  for (std::size_t slot = 0; slot < ledgers_.degree(); ++slot) {
+    LedgerEdge& e = ledgers_.edge(id, slot);
     e.noted = e.given;
     m.edges.push_back({e.given, e.received});
   }
 }
 
-void ExchangeState::OnHaveLog(Peer& p, const CapacityMessage& m, Instant now) {
-  const Bond& to = LoggingTo();
-  if (to.number == 0 || &p != to.friend_ || m.epoch != to.life) return;
-  const std::optional<Flight> flight = TakeFlight(log_flights, m.sequence);
-  if (!flight) return;
+bool CapacityLogging::OnHave(const CapacityPeer& p, const CapacityMessage& m) {
+  const CapacityBond& to = core_.bonds.LoggingTo();
+  if (to.number == 0 || &p != to.friend_ || m.epoch != to.life) return false;
+  const std::optional<CapacityFlight> flight = TakeFlight(flights_, m.sequence);
+  if (!flight) return false;
   for (const auto& [id, unused] : flight->said) Logged(id);
-  if (candidate.number != 0 && behind == 0 && !std::exchange(complete, true)) {
-    SendBeats(now);    // so that witnesses learn of it at once
-    CommitBond();
-  }
-  if (heading || candidate.number != 0) FlushLogs(now);    // the rest waits for the round, to be logged once
-  FlushGifts(now);
+  return true;
 }
 
-void ExchangeState::Logged(std::uint32_t id) {
-  Ledger& ledger = ledgers[id];
+bool CapacityLogging::Completes() {
+  return core_.bonds.changing() && behind_ == 0 && !std::exchange(core_.bonds.complete, true);
+}
+
+void CapacityLogging::Logged(std::uint32_t id) {
+  Ledger& ledger = ledgers_[id];
   ledger.log_flying = false;
-  if (candidate.number != 0 && ledger.bond != candidate.number) {
-    ledger.bond = candidate.number;
-    --behind;
+  if (core_.bonds.changing() && ledger.bond != core_.bonds.candidate.number) {
+    ledger.bond = core_.bonds.candidate.number;
+    --behind_;
   }
-  if (ledger.estate == Ledger::Estate::kNoted) {
-    ledger.estate = Ledger::Estate::kNone;
-    if (--unlogged_estate == 0) heading = true;    // the friend may know of seats again
-  }
-  for (std::size_t slot = 0; slot < ledgers.degree(); ++slot) {
-    LedgerEdge& e = ledgers.edge(id, slot);
+  if (books_.EstateLogged(ledger)) heading_ = true;    // the friend may know of seats again
+  for (std::size_t slot = 0; slot < ledgers_.degree(); ++slot) {
+    LedgerEdge& e = ledgers_.edge(id, slot);
     e.logged = std::max(e.logged, e.noted);
-    if (e.logged > e.arrived) QueueGift(id, slot);
+    if (e.logged > e.arrived) gifts_.Queue(id, slot);
   }
 }
 
-void ExchangeState::SayAgain(Instant now) {
-  const Duration late = 2 * active.interval;
-  for (std::size_t slot = 0; slot < edges.size(); ++slot) {
-    while (!edges[slot].flights.empty() && now - edges[slot].flights.front().sent > late) {
-      for (const auto& [id, given] : edges[slot].flights.front().said) {
-        ledgers.edge(id, slot).flying = false;
-        QueueGift(id, slot);
-      }
-      edges[slot].flights.pop_front();
+void CapacityLogging::SayAgain(Instant now) {
+  const Duration late = kFlightRounds * members_.active().interval;
+  while (!flights_.empty() && now - flights_.front().sent > late) {
+    for (const auto& [id, unused] : flights_.front().said) {
+      ledgers_[id].log_flying = false;
+      if (ledgers_[id].estate == Ledger::Estate::kNoted) ledgers_[id].estate = Ledger::Estate::kTaken;
+      books_.QueueLog(id);
     }
+    if (flights_.front().said.empty()) heading_ = true;
+    flights_.pop_front();
   }
-  while (!log_flights.empty() && now - log_flights.front().sent > late) {
-    for (const auto& [id, unused] : log_flights.front().said) {
-      ledgers[id].log_flying = false;
-      if (ledgers[id].estate == Ledger::Estate::kNoted) ledgers[id].estate = Ledger::Estate::kTaken;
-      QueueLog(id);
-    }
-    if (log_flights.front().said.empty()) heading = true;
-    log_flights.pop_front();
+}
+
+void CapacityLogging::QueueAll() {
+  heading_ = true;
+  behind_ = 0;
+  for (std::uint32_t id = 0; id < ledgers_.size(); ++id) {
+    behind_ += core_.bonds.changing() && ledgers_[id].bond != core_.bonds.candidate.number;
   }
 }
 
