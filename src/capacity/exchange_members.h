@@ -56,7 +56,7 @@ class CapacityMembers {
   // Other settings. They are in force after Adopt().
   void Want(CapacitySettings settings);
   void Adopt();
-  // The digests of those settings: members, neighbours, rules and reserve. Of the settings in force 0 before Adopt().
+  // Digests of members, neighbours, rules and reserve. The active one is 0 before Adopt().
   std::uint64_t wanted_digest() const { return wanted_digest_; }
   std::uint64_t active_digest() const { return active_digest_; }
   bool settled() const { return wanted_digest_ == active_digest_; }
