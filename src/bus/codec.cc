@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 9> kKindNames = {"report", "hello", "welc
 
 // Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
 // are at most is what Entries::Add sees to.
-constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 9, kFieldsMax = 18;
+constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 20;
 constexpr std::size_t kRangeBytesMax = 1 + 2 * kNumberBytesMax;
 constexpr std::size_t kPositionBytesMax = 1 + 2 + kHostNameBytesMax + 2 * kNumberBytesMax;
 constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + kHostNameBytesMax + kTextBytesMax +
@@ -49,13 +49,19 @@ bool IsInstant(Instant t) {
   return t.time_since_epoch() >= -kSinceOriginMax && t.time_since_epoch() <= kSinceOriginMax;
 }
 
-// Demands are of entries that are there, and every entry without hits has one.
-bool DemandsFit(const Entries& entries) {
-  if (entries.demands().empty()) return true;
-  const auto is_bad = [&](const Demand& d) { return d.entry >= entries.size() || d.per_second > kDemandMax; };
-  if (std::any_of(entries.demands().begin(), entries.demands().end(), is_bad)) return false;
-  return std::all_of(entries.list().begin(), entries.list().end(),
-                     [&](const Entry& e) { return e.value != 0 || entries.demand(e).has_value(); });
+// Numbers are of entries that are there, within their bounds, and every entry without hits has one beside it.
+bool BesidesFit(const Entries& entries) {
+  if (entries.besides() == 0) return true;
+  const auto fit = [&](const std::vector<Beside>& besides, std::uint64_t least, std::uint64_t most) {
+    return std::all_of(besides.begin(), besides.end(), [&](const Beside& b) {
+      return b.entry < entries.size() && b.number >= least && b.number <= most;
+    });
+  };
+  return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
+         fit(entries.backs(), 1, kTokensBackMax) &&
+         std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
+           return e.value != 0 || entries.demand(e).has_value() || entries.back(e) != 0;
+         });
 }
 
 // What may be said at all. The values of entries are looked at where they are written and read.
@@ -69,12 +75,12 @@ bool IsPermitted(const Message& m) {
          std::all_of(m.ranges.begin(), m.ranges.end(), [](const SequenceRange& r) { return r.first <= r.last; }) &&
          (m.positions.empty() || m.kind == MessageKind::kSnapshotEnd) && m.positions.size() <= kPositionsMax &&
          std::all_of(m.positions.begin(), m.positions.end(), [](const Position& p) { return IsHostName(p.sender); }) &&
-         (m.entries.empty() || HasEntries(m.kind)) && (m.entries.demands().empty() || is_report) &&
-         DemandsFit(m.entries);
+         (m.entries.empty() || HasEntries(m.kind)) && (m.entries.besides() == 0 || is_report) &&
+         BesidesFit(m.entries);
 }
 
-bool IsPermitted(MessageKind kind, const Entry& e, bool with_demand) {
-  const std::uint64_t least = kind == MessageKind::kReport && !with_demand ? 1 : 0;
+bool IsPermitted(MessageKind kind, const Entry& e, bool with_besides) {
+  const std::uint64_t least = kind == MessageKind::kReport && !with_besides ? 1 : 0;
   const std::uint64_t most = kind == MessageKind::kReport ? kHitsMax : kMicrosecondsMax;
   return (e.value - least <= most - least) & ((e.tag_bytes >= kDigestBytes) | !e.is_digest);    // hot: one branch
 }
@@ -90,7 +96,7 @@ struct Body {
   std::uint64_t count = 0;       // of entries
   std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
   bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
-  PackedBytes columns, demands;
+  PackedBytes columns, demands, returnables, backs;
 };
 
 // The fields of a frame, for writing and for reading (base/fields.h).
@@ -120,6 +126,8 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("size", body.unpacked, {});
   field("ipv4", body.ipv4, {});
   field("demands", body.demands, {});
+  field("returnable", body.returnables, {});
+  field("back", body.backs, {});
   field("columns", body.columns, {});
 }
 
@@ -185,7 +193,7 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::string demands;                           // that are being put together
+  std::array<std::string, 3> besides;            // that are being put together
   PackReader values;                             // of the frame that is being read
 
   struct Columns {
@@ -215,7 +223,7 @@ struct Codec::Contexts {
     }
     char* value_at = tag_at;
     bool permitted = true;
-    const bool with_zero = !entries.demands_.empty();
+    const bool with_zero = entries.besides() != 0;
     for (const Entry& e : entries.list_) {
       permitted &= IsPermitted(kind, e, with_zero);
       value_at = WriteVarint(value_at, e.value);
@@ -224,24 +232,24 @@ struct Codec::Contexts {
     return {{phases, tags, tag_at, value_at}, saved != 0};
   }
 
-  // Into `demands`: of each, how many entries lie between it and the one before, and the number.
-  void LayOutDemands(const Entries& entries) {
-    demands.clear();
+  // Writes for each how many entries lie between it and the one before, and the number.
+  static std::string_view LayOut(const std::vector<Beside>& besides, std::string& bytes) {
+    bytes.clear();
     std::size_t next = 0;
-    for (const Demand& d : entries.demands_) {
-      AppendVarint(demands, d.entry - next);
-      AppendVarint(demands, d.per_second);
-      next = d.entry + std::size_t{1};
+    for (const Beside& b : besides) {
+      AppendVarint(bytes, b.entry - next);
+      AppendVarint(bytes, b.number);
+      next = b.entry + std::size_t{1};
     }
+    return bytes;
   }
 
-  static bool ReadDemands(std::string_view bytes, Entries& entries) {
+  static bool Read(std::string_view bytes, std::vector<Beside>& besides) {
     ByteReader in(bytes);
     std::uint64_t next = 0;
-    while (!in.empty() && entries.demands_.size() < kEntriesMax) {
+    while (!in.empty() && besides.size() < kEntriesMax) {
       const std::uint64_t entry = next + std::min<std::uint64_t>(in.Varint(), kEntriesMax);
-      entries.demands_.push_back(
-          {static_cast<std::uint16_t>(std::min<std::uint64_t>(entry, kEntriesMax)), in.Varint()});
+      besides.push_back({static_cast<std::uint16_t>(std::min<std::uint64_t>(entry, kEntriesMax)), in.Varint()});
       next = entry + 1;
     }
     return in.ok() && in.empty();
@@ -317,11 +325,11 @@ struct Codec::Contexts {
       entries.tags_.assign(tags);
     }
     entries.encoded_bytes_ = body.size() - tags.size() + entries.tags_.size();
-    if (entries.encoded_bytes_ + entries.demands_.size() * kDemandBytesMax > kEntriesBytesMax) return false;
+    if (entries.encoded_bytes_ + entries.besides() * kDemandBytesMax > kEntriesBytesMax) return false;
 
     entries.list_.resize(count);
     bool permitted = true;
-    const bool with_zero = !entries.demands_.empty();
+    const bool with_zero = entries.besides() != 0;
     std::size_t tag_at = 0;
     for (std::size_t i = 0; i < count; ++i) {
       Entry& e = entries.list_[i];
@@ -366,10 +374,10 @@ void Codec::Encode(const Message& m, std::string& frame) {
     body.count = m.entries.size();
     body.ipv4 = laid_out.with_addresses;
   }
-  if (!m.entries.demands().empty()) {
-    contexts_->LayOutDemands(m.entries);
-    body.demands.view = contexts_->demands;
-  }
+  auto& besides = contexts_->besides;
+  body.demands.view = Contexts::LayOut(m.entries.demands(), besides[0]);
+  body.returnables.view = Contexts::LayOut(m.entries.returnables(), besides[1]);
+  body.backs.view = Contexts::LayOut(m.entries.backs(), besides[2]);
   FieldCounter counter;
   FieldsOf(counter, m, body);
   frame.assign(kFramePrefix);
@@ -408,8 +416,10 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
     columns = contexts_->Decompress(columns, body.unpacked);
     if (columns.empty()) return DecodeFault::kContent;
   }
-  // Demands come before the entries, since they bound the sum.
-  if (!Contexts::ReadDemands(body.demands.view, m.entries) ||
+  // What stands beside entries comes before them, since it bounds the sum.
+  if (!Contexts::Read(body.demands.view, m.entries.demands_) ||
+      !Contexts::Read(body.returnables.view, m.entries.returnables_) ||
+      !Contexts::Read(body.backs.view, m.entries.backs_) ||
       !contexts_->Read(columns, body.count, body.ipv4, m.kind, m.entries) || !IsPermitted(m)) {
     return DecodeFault::kContent;
   }

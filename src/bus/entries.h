@@ -1,5 +1,6 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot. In a
-// report some also say how fast the tag is asked for, which is what forecasts are made of.
+// report some also say how fast the tag is asked for, which is what forecasts are made of, and some what comes back of
+// hits that were told before.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@
 namespace dthrottle {
 
 struct Entry {
-  std::uint64_t value;     // report: hits, 0 only with a demand; snapshot: microseconds until the bucket is full
+  std::uint64_t value;     // report: hits, 0 only beside another number; snapshot: microseconds until the bucket fills
   std::uint16_t tag_at;    // into the tags of its Entries
   std::uint8_t tag_bytes;
   bool is_digest;            // the tag is 16 bytes of digest and then the name of the rule that it is under
@@ -29,25 +30,38 @@ inline constexpr std::size_t kEntriesMax = 4096;
 inline constexpr std::size_t kEntriesBytesMax = 60 * 1024;
 inline constexpr std::uint64_t kDemandMax = std::uint64_t{1} << 50;    // thousandths of a token a second
 inline constexpr std::size_t kDemandBytesMax = 2 + 8;    // which entry, how many lie between; and its number
+inline constexpr std::uint64_t kTokensBackMax = std::uint64_t{1} << 40;    // as hits
 static_assert(kEntriesBytesMax <= std::numeric_limits<decltype(Entry::tag_at)>::max());
 
-// How fast the tag of one entry is asked for at the sender, as it lets its peers foretell.
-struct Demand {
-  std::uint16_t entry;         // its number
-  std::uint64_t per_second;    // thousandths of a token
+// A number that only some entries have.
+struct Beside {
+  std::uint16_t entry;    // which
+  std::uint64_t number;
+};
+
+// What an entry of a report may say beside its hits.
+struct Besides {
+  std::optional<std::uint64_t> demand{};    // how fast the tag is asked for, in thousandths of a token a second
+  std::uint64_t returnable = 0;             // of its hits so many may come back later
+  std::uint64_t back = 0;                   // tokens that come back of hits that were returnable
 };
 
 class Entries {
  public:
   // False, and unchanged, if there is no room for it. REQUIRES: tag.bytes.size() <= 255, at least 16 of a digest,
   // phase < kPhases.
-  bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, std::optional<std::uint64_t> demand = {}) {
+  bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said = {}) {
     const std::size_t encoded = tag.bytes.size() + Overhead(value);
-    const std::size_t demands = (demands_.size() + (demand ? 1 : 0)) * kDemandBytesMax;
-    if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + demands > kEntriesBytesMax) return false;
+    const std::size_t besides = this->besides() + said.demand.has_value() + (said.returnable != 0) + (said.back != 0);
+    if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + besides * kDemandBytesMax > kEntriesBytesMax) {
+      return false;
+    }
     list_.push_back({value, static_cast<std::uint16_t>(tags_.size()), static_cast<std::uint8_t>(tag.bytes.size()),
                      tag.is_digest, phase});
-    if (demand) demands_.push_back({static_cast<std::uint16_t>(list_.size() - 1), *demand});
+    const auto entry = static_cast<std::uint16_t>(list_.size() - 1);
+    if (said.demand) demands_.push_back({entry, *said.demand});
+    if (said.returnable != 0) returnables_.push_back({entry, said.returnable});
+    if (said.back != 0) backs_.push_back({entry, said.back});
     tags_.append(tag.bytes);
     encoded_bytes_ += encoded;
     return true;
@@ -59,17 +73,17 @@ class Entries {
   Tag tag(const Entry& e) const { return {{tags_.data() + e.tag_at, e.tag_bytes}, e.is_digest}; }
 
   const std::vector<Entry>& list() const { return list_; }
-  const std::vector<Demand>& demands() const { return demands_; }    // in the order of their entries
+
+  // In the order of their entries.
+  const std::vector<Beside>& demands() const { return demands_; }
+  const std::vector<Beside>& returnables() const { return returnables_; }
+  const std::vector<Beside>& backs() const { return backs_; }
+  std::size_t besides() const { return demands_.size() + returnables_.size() + backs_.size(); }
 
   // None: the entry says nothing of it.
-  std::optional<std::uint64_t> demand(const Entry& e) const {
-    if (demands_.empty()) return std::nullopt;
-    const auto number = &e - list_.data();
-    const auto it = std::lower_bound(demands_.begin(), demands_.end(), number,
-                                     [](const Demand& d, std::ptrdiff_t n) { return d.entry < n; });
-    if (it == demands_.end() || it->entry != number) return std::nullopt;
-    return it->per_second;
-  }
+  std::optional<std::uint64_t> demand(const Entry& e) const { return Find(demands_, e); }
+  std::uint64_t returnable(const Entry& e) const { return Find(returnables_, e).value_or(0); }
+  std::uint64_t back(const Entry& e) const { return Find(backs_, e).value_or(0); }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
 
@@ -77,11 +91,21 @@ class Entries {
     tags_.clear();
     list_.clear();
     demands_.clear();
+    returnables_.clear();
+    backs_.clear();
     encoded_bytes_ = 0;
   }
 
  private:
   friend class Codec;    // writes what it has decoded in place
+
+  std::optional<std::uint64_t> Find(const std::vector<Beside>& besides, const Entry& e) const {
+    if (besides.empty()) return std::nullopt;
+    const auto number = &e - list_.data();
+    const auto it = std::lower_bound(besides.begin(), besides.end(), number,
+                                     [](const Beside& b, std::ptrdiff_t n) { return b.entry < n; });
+    return it != besides.end() && it->entry == number ? std::optional(it->number) : std::nullopt;
+  }
 
   // One byte of length, one of phase and kind, and the value as a varint.
   static std::size_t Overhead(std::uint64_t value) {
@@ -92,8 +116,8 @@ class Entries {
 
   std::string tags_;    // one behind the other, in the order of the list
   std::vector<Entry> list_;
-  std::vector<Demand> demands_;
-  std::size_t encoded_bytes_ = 0;    // without compression and demands
+  std::vector<Beside> demands_, returnables_, backs_;
+  std::size_t encoded_bytes_ = 0;    // without compression and what stands beside
 };
 
 }    // namespace dthrottle

@@ -140,8 +140,9 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, c
 
 /* Settles a hold: each of its tags has cost `actual[0]`, or if `count` is their number, `actual[i]`. Less than was held
  * comes back, more is charged and may make debt. SERVE: the hold is settled, by this call or before; only the first
- * settlement counts, so a call that has failed may be repeated. BAD_QUESTION: the daemon does not know the hold, or it has
- * another number of tags. A `hold` of 0, which nobody has given, is nothing to settle: SERVE, and nobody is asked. */
+ * settlement counts, so a call that has failed may be repeated. BAD_QUESTION: the daemon does not know the hold, or
+ * it has another number of tags. A `hold` of 0, which nobody has given, is nothing to settle: SERVE, and nobody
+ * is asked. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual,
                                                       size_t count, int deadline_ms);
 

@@ -1,7 +1,8 @@
-// Holds: tokens that are taken now and settled later, when what they were taken for has been done and its cost is known.
+// Holds: tokens that are taken now and settled later, when what they were taken for has been done and its cost is
+// known.
 //
-// A hold has paid its costs like any question, so peers hear of them as of hits. A commit says what each tag has cost in
-// the end: less comes back, more makes debt. A release gives back all, and so does the end of its time: a hold that
+// A hold has paid its costs like any question, so peers hear of them as of hits. A commit says what each tag has cost
+// in the end: less comes back, more makes debt. A release gives back all, and so does the end of its time: a hold that
 // nobody settles was for work that nobody finished. Only the first settlement counts; all that follow are told what it
 // was, as long as the hold is remembered (hold_table.h).
 //
@@ -61,6 +62,8 @@ class Holds {
   // tags.
   const HoldRecord* Commit(HoldId id, std::span<const Cost> actual, Instant now);
   const HoldRecord* Release(HoldId id, Instant now);
+
+  bool IsOpen(HoldId id) const { return table_.IsOpen(id); }
 
   // The number of tags of a hold; 0: it is not known.
   std::size_t TagsOf(HoldId id) const;

@@ -311,7 +311,7 @@ void StreamServer::OnIdleTick() {
   ++idle_ticks_;
   for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
     Connection& c = *connections_[i];
-    if (idle_ticks_ - c.alive_at_ <= kIdleTicks) continue;
+    if (idle_ticks_ - c.alive_at_ <= kIdleTicks || c.waits_for_long()) continue;
     counts_.idle_closed.Add();
     End(c);
   }

@@ -77,6 +77,9 @@ class StreamServer {
       return true;
     }
 
+    // Whether it is kept though nothing arrives.
+    virtual bool waits_for_long() const { return false; }
+
     bool is_tcp() const { return uv_.handle.type == UV_TCP; }
 
     // Says who is at the other end of a Unix socket: "user 1000, process 4711", or "somebody".

@@ -82,6 +82,9 @@ Outcome Limiter::AskOne(Verb verb, std::span<Named> tags, std::span<Standing> st
     decide(outcome.tag);
   } else {
     for (std::size_t i = 0; i < tags.size(); ++i) decide(i);
+    if (verb == Verb::kHold) {
+      for (const Named& named : tags) ways_->Get<Debits>().MayComeBack(named.probe.hash, now);
+    }
     if (verb == Verb::kEnter && core_->rules->any_in_flight()) Enter(tags, standings);
   }
   return outcome;

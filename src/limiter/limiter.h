@@ -86,9 +86,9 @@ class Limiter final : private SlotPolicy {
   void RestorePlaces(std::uint64_t hash, std::uint32_t places);
   InFlightCounts in_flight() const { return in_flight_ != nullptr ? in_flight_->counts() : InFlightCounts(); }
 
-  // Makes what the tag has paid, `paid.cost`, into `actual`: less comes back, more is charged without asking and may make
-  // debt, down to the floor of debits that peers make. Peers hear of what is charged as of hits, and never of hits that
-  // came back before a report. A digest without its over-long tag needs a bucket that is recorded. Any thread.
+  // Makes what the tag has paid, `paid.cost`, into `actual`: less comes back, more is charged without asking and may
+  // make debt, down to the floor of debits that peers make. Peers hear of either as of hits. A digest without its
+  // over-long tag needs a bucket that is recorded. Any thread.
   Standing Settle(const Query& paid, Cost actual, Instant now);
   // Gives back `query.cost` tokens that the tag has spent. Any thread.
   Standing GiveBack(const Query& query, Instant now) { return Settle(query, 0, now); }

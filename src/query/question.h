@@ -20,6 +20,7 @@ namespace dthrottle {
 enum class Verb : std::uint8_t {
   kTake,    // spend the costs if all tags have them
   kPeek,    // say what a take would be told; spend, count and record nothing
+  kHold,     // take what may come back (hold/holds.h)
   kEnter,    // take, and take a place of every tag that has a number of them (hold/in_flight.h)
 };
 

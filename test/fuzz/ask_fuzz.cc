@@ -13,7 +13,8 @@ using namespace dthrottle;
 namespace {
 
 constexpr const char* kRules =
-    "[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=5\nrate=1\nin_flight=3\n[[rule]]\nname=\"s\"\nmatch=\"s*\"\nburst=2\nrate=1\n"
+    "[[rule]]\nname=\"a\"\nmatch=\"a*\"\nburst=5\nrate=1\nin_flight=3\n"
+    "[[rule]]\nname=\"s\"\nmatch=\"s*\"\nburst=2\nrate=1\n"
     "mode=\"shadow\"\n[[rule]]\nname=\"n\"\nmatch=\"n*\"\nburst=3\nrate=0.001\n";
 
 std::string Answers(std::string_view bytes, std::size_t first, std::size_t second) {
@@ -30,7 +31,7 @@ std::string Answers(std::string_view bytes, std::size_t first, std::size_t secon
   if (lines != counts.questions + counts.settlements + counts.errors || counts.refused > counts.questions) std::abort();
   const auto whole = static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
   const std::uint64_t open = host.holds.counts().open, bound = host.holder.holds.size();
-  host.turn.Leave(host.holder, FromNanoseconds(2'000'000'000));
+  host.turn.returns().Leave(host.holder, FromNanoseconds(2'000'000'000));
   if (host.host.limiter->in_flight().taken != 0 || host.holds.counts().open + bound < open) std::abort();
   if (!host.closed && lines != whole && lines != whole + 1) std::abort();
   return answers;

@@ -292,7 +292,7 @@ TEST_CASE("a peer's demand makes a host ration before it has heard of the hits")
   f.Ask(60, At(1));
   f.Urgent(At(1.01));
   Entries said;
-  said.Add({"t", false}, 30, 0, 5'000'000);    // 5000/s
+  said.Add({"t", false}, 30, 0, {5'000'000});    // 5000/s
   f.host.limiter->ways().Get<Debits>().Debit(said, 0, 1, At(1), At(1.02), At(1.03), 7);
   CHECK(f.Ask(100, At(1.1)) < 8);                                              // alone it would have 20 left
   CHECK(f.host.limiter->ways().urgent_at() <= At(1.1) + Way::kUrgentEvery);    // it asks to be looked at again
@@ -305,7 +305,7 @@ TEST_CASE("a peer that announces the largest demand and serves nothing stops no 
   for (int i = 0; i < 300; ++i) {    // 60 times a second, and the lie once a second from the second second on
     if (i >= 60 && i % 60 == 0) {
       Entries lie;
-      lie.Add({"t", false}, 0, 0, kDemandMax);
+      lie.Add({"t", false}, 0, 0, {kDemandMax});
       f.host.limiter->ways().Get<Debits>().Debit(lie, 0, 1, now - 10ms, now - 5ms, now, 7);
     }
     served += f.Ask(1, now);
@@ -337,7 +337,7 @@ TEST_CASE("a watch is looked at the more often the more its tag is asked for, an
   Instant now = At(1);
   const auto say = [&](double demand) {
     Entries said;
-    said.Add({"t", false}, 1, 0, static_cast<std::uint64_t>(1000 * demand));
+    said.Add({"t", false}, 1, 0, {static_cast<std::uint64_t>(1000 * demand)});
     f.host.limiter->ways().Get<Debits>().Debit(said, 0, 1, now - 10ms, now, now, 1);
   };
   // The time between two looks, once rounds have got used to it.

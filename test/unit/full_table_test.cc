@@ -198,10 +198,10 @@ TEST_CASE("a peer with a table full of debt makes this host forget nothing") {
   std::uint64_t said = 0;
   for (std::size_t i = 0; i < 1'000'000; ++i, ++said) {
     const std::string tag = fmt::format("slow:lie-{}", i);
-    if (!lies.Add({tag, false}, 1000, 0, std::nullopt)) {
+    if (!lies.Add({tag, false}, 1000, 0)) {
       hosts.debits().Debit(lies, 0, lies.size(), At(0), At(1), At(1));
       lies = Entries();
-      REQUIRE(lies.Add({tag, false}, 1000, 0, std::nullopt));
+      REQUIRE(lies.Add({tag, false}, 1000, 0));
     }
   }
   hosts.debits().Debit(lies, 0, lies.size(), At(0), At(1), At(1));
@@ -222,7 +222,7 @@ TEST_CASE("a peer that floods the table with tags leaves no hit uncharged that o
   for (std::size_t i = 0; i < hosts.cells() / 4; ++i) REQUIRE(hosts.Serves(0, fmt::format("slow:{}", i), 0));
   const auto tell = [&](std::uint32_t peer, const std::string& name, std::size_t begin, std::size_t n) {
     Entries entries;
-    for (std::size_t i = 0; i < n; ++i) REQUIRE(entries.Add({fmt::format("{}-{}", name, begin + i), false}, 4, 0, {}));
+    for (std::size_t i = 0; i < n; ++i) REQUIRE(entries.Add({fmt::format("{}-{}", name, begin + i), false}, 4, 0));
     hosts.debits().Debit(entries, 0, n, At(0), At(1), At(1), peer);
   };
   hosts.debits().SetNewTagsMax(1'000'000);

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -43,6 +45,7 @@ struct Holding {
   HoldId Hold(const std::string& tag, Cost cost, Duration ttl = 1min, Holder* holder = nullptr) {
     REQUIRE(host.Serves(tag, kNow, cost));
     const Query paid{{tag, false}, cost};
+    debits().MayComeBack(host.limiter->table().Hash(paid.tag), kNow);
     return holds->Keep({&paid, 1}, holder, kNow + ttl);
   }
   HoldState Commit(HoldId id, Cost actual, Instant now = kNow) {
@@ -52,6 +55,23 @@ struct Holding {
   HoldState Release(HoldId id, Instant now = kNow) {
     const HoldRecord* const record = holds->Release(id, now);
     return record != nullptr ? record->state : HoldState::kNone;
+  }
+  Debits& debits() { return host.limiter->ways().Get<Debits>(); }
+  // What the next report says.
+  Entries Report() {
+    struct Collector final : SlotVisitor {
+      explicit Collector(Debits& its) : debits(its) {}
+      bool Visit(const Tag& tag, const Slot& slot, const Waste& waste) override {
+        return debits.AddHits(tag, slot, waste, kNow - 1s, kNow, draft);
+      }
+      Debits& debits;
+      Draft draft;
+    } collector(debits());
+    while (host.limiter->table().TakeUnreported(100, collector)) continue;
+    return collector.draft.entries;
+  }
+  void Hear(const Entries& entries, std::uint32_t peer = 0) {
+    debits().Debit(entries, 0, entries.size(), kNow - 1s, kNow, kNow, peer);
   }
   double Level(const std::string& tag) { return host.Level(tag, kNow); }
 
@@ -186,7 +206,7 @@ TEST_CASE("hold: a region full of anything is opened without harm") {
   for (int i = 0; i < 200; ++i) {
     std::vector<std::uint64_t> region(HoldTable::RegionBytes(4) / 8);
     { HoldTable(std::as_writable_bytes(std::span(region)), 4, {}, 1); }
-    for (std::size_t k = 64; k < region.size(); ++k) region[k] = prng.Below(3) == 0 ? prng.Below(8) : prng.Below(UINT64_MAX);
+    for (std::size_t k = 64; k < region.size(); ++k) region[k] = prng.Below(prng.Below(3) == 0 ? 8 : UINT64_MAX);
     HoldTable table(std::as_writable_bytes(std::span(region)), 4, {}, 1);
     std::size_t open = 0;
     table.ForEachOpen([&](const HoldRecord& record) {
@@ -247,6 +267,32 @@ TEST_CASE("hold: peers do not hear of tokens that came back before a report") {
   } taken;
   while (h.host.limiter->table().TakeUnreported(100, taken)) continue;
   CHECK(taken.hits == std::map<std::string, std::uint32_t>{{"a", 371}, {"b", 150}});
+}
+
+TEST_CASE("hold: what peers have heard of and comes back is told once, and nobody gives back what it has not taken") {
+  Holding a, b;
+  a.debits().ShareWith(1, 1s);
+  b.debits().ShareWith(1, 1s);
+  const HoldId hold = a.Hold("a", 500);
+  b.Hear(a.Report());
+  CHECK(b.Level("a") == Approx(500));
+  CHECK(a.Commit(hold, 371) == HoldState::kCommitted);
+  const Entries told = a.Report();
+  REQUIRE(told.size() == 1);
+  CHECK((told.list()[0].value == 0 && told.back(told.list()[0]) == 129));
+  CHECK(a.Report().empty());
+  b.Hear(told);
+  CHECK(b.Level("a") == Approx(629));
+  CHECK(b.debits().counts().returned == 129);
+
+  b.Hear(told, 7);    // another peer has taken nothing here
+  CHECK(b.Level("a") == Approx(629));
+  CHECK(b.debits().counts().returns_disbelieved == 129);
+  Entries lie;
+  REQUIRE(lie.Add({"a", false}, 0, 0, {.back = 1000}));
+  b.Hear(lie);
+  CHECK(b.Level("a") == Approx(1000));    // of the 500 that it was charged with, 371 were left
+  CHECK(b.debits().counts().returns_disbelieved == 129 + 629);
 }
 
 }    // namespace

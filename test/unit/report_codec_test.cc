@@ -482,6 +482,29 @@ TEST_CASE("demands are of entries that are there, in order, and let an entry be 
   CHECK(FaultOf(FrameOf(With(snapshot, {{"demands", B("\0\7"s)}}))) == DecodeFault::kContent);
 }
 
+TEST_CASE("what may come back and what comes back are of entries that are there, and the latter needs no hits") {
+  using namespace std::string_literals;
+  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
+  const auto report = [&](const std::string& field, std::string_view bytes) {
+    return ReportOf(2, columns, {{"back", B("\1\7")}, {field, B(bytes)}});
+  };
+  Codec codec;
+  Message m;
+  REQUIRE(codec.Decode(report("returnable", "\0\3"s), m) == DecodeFault::kNone);
+  CHECK(m.entries.returnable(m.entries.list()[0]) == 3);
+  CHECK(m.entries.returnable(m.entries.list()[1]) == 0);
+  CHECK(m.entries.back(m.entries.list()[0]) == 0);
+  CHECK(m.entries.back(m.entries.list()[1]) == 7);
+  CHECK(FaultOf(report("returnable", "\0"s + Varint(kTokensBackMax))) == DecodeFault::kNone);
+  CHECK(FaultOf(report("returnable", "\0"s + Varint(kTokensBackMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(report("returnable", "\0\0"s)) == DecodeFault::kContent);
+  CHECK(FaultOf(report("returnable", "\2\1")) == DecodeFault::kContent);    // of a third
+  CHECK(FaultOf(ReportOf(2, columns, {{"returnable", B("\1\1")}})) == DecodeFault::kContent);    // of no hits
+  CHECK(FaultOf(ReportOf(2, columns, {{"back", B("\0\7"s)}})) == DecodeFault::kContent);
+  const Map snapshot = With(kSnapshot, {{"count", U(1)}, {"columns", B("\1\0x\5"s)}});
+  CHECK(FaultOf(FrameOf(With(snapshot, {{"back", B("\0\7"s)}}))) == DecodeFault::kContent);
+}
+
 TEST_CASE("the text of an address is read back, and nothing else is taken for one") {
   Prng prng(1);
   for (int i = 0; i < 10'000; ++i) {

@@ -61,7 +61,8 @@ Result<std::string> Keys(std::istringstream& words) {
     const std::string name = word.substr(0, equals);
     const auto value = Unescape(word.substr(equals + 1));
     if (!value) return value;
-    const bool is_number = name == "burst" || name == "rate" || name == "in_flight" || name == "capacity" || name == "safe_capacity";
+    const bool is_number = name == "burst" || name == "rate" || name == "in_flight" || name == "capacity" ||
+                           name == "safe_capacity";
     out += fmt::format("{} = {}\n", name, is_number ? *value : TomlString(*value));
   }
   return out;

@@ -95,10 +95,10 @@ const std::vector<Key<Rule>>& RuleKeys() {
                   "client is not made to pay for a network that was down for long. Without it three periods or the "
                   "time in which a bucket refills twice, whichever is longer, but at least 10 s and at most 300 s."))),
       Integer<R>("in_flight", "0", 0, 1'000'000, MEMBER(R, in_flight),
-                 "How many questions of [ask] about a tag may be in progress at once: each *enter* has a place of the tag "
-                 "until it gives it back or its connection ends, whatever becomes of the program. Whatever else is asked "
-                 "about the tag takes no place and is refused while all are taken. Places are counted on each host: with peers, *share* has "
-                 "to be \"local\". 0: any number."),
+                 "How many questions of [ask] about a tag may be in progress at once: each *enter* has a place of the "
+                 "tag until it gives it back or its connection ends, whatever becomes of the program. Whatever else is "
+                 "asked about the tag takes no place and is refused while all are taken. Places are counted on each "
+                 "host: with peers, *share* has to be \"local\". 0: any number."),
       Flag<R>(
           "shed", "false", MEMBER(R, shed),
           "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "

@@ -9,7 +9,7 @@ namespace dthrottle {
 
 struct AskServer::AskConnection final : Connection {
   explicit AskConnection(AskTurn& its) : turn(its) {}
-  ~AskConnection() override { turn.Leave(holder, Now()); }
+  ~AskConnection() override { turn.returns().Leave(holder, Now()); }
 
   // What goes over beside the unfinished line.
   struct State {
@@ -29,9 +29,12 @@ struct AskServer::AskConnection final : Connection {
     if (!ReadState(bytes, Holder::kVersion, state)) return false;
     reader.Restore(rest, state.reader);
     holder = std::move(state.holder);
-    turn.TakeUp(holder);
+    turn.returns().TakeUp(holder);
     return true;
   }
+
+  // The kernel says when a program on this host has died; of another host only its silence is heard.
+  bool waits_for_long() const override { return !is_tcp() && turn.returns().HasAny(holder); }
 
   AskTurn& turn;
   AskReader reader;

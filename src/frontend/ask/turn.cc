@@ -8,7 +8,6 @@
 
 #include "frontend/ask/reader.h"
 #include "frontend/ask/words.h"
-#include "lease/name.h"
 
 namespace dthrottle {
 
@@ -22,15 +21,14 @@ constexpr std::string_view kTellLimit = "tell=limit";
 }    // namespace
 
 AskTurn::AskTurn(Limiter& limiter, Holds* holds, std::size_t lane, Prng prng, std::size_t tag_bytes_max)
-    : limiter_(limiter), holds_(holds), lane_(lane), prng_(prng), tag_bytes_max_(tag_bytes_max) {}
+    : limiter_(limiter), holds_(holds), lane_(lane), prng_(prng), tags_(tag_bytes_max), returns_(limiter, holds) {}
 
 // ---- Taking lines ----
 
 void AskTurn::OnLine(std::string_view line, Holder& holder) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const std::string_view verb = NextWord(line);
-  if (verb == "commit" || verb == "release") return OnSettlement(verb, line);
-  if (verb == "give") return OnGift(holder, line);
+  if (AskReturns::IsVerb(verb)) return OnReturn(verb, line, holder);
   Line question{.kind = Kind::kQuestion, .holder = &holder, .tells_limit = TakeWord(line, kTellLimit)};
   if (verb == "take") {
     OnQuestion(question, Verb::kTake, line);
@@ -43,6 +41,14 @@ void AskTurn::OnLine(std::string_view line, Holder& holder) {
   } else {
     Complain(verb.empty() ? std::string(kVerbs) : fmt::format("{}, not {}", kVerbs, Shown(verb)));
   }
+}
+
+// What has been asked before is decided before.
+void AskTurn::OnReturn(std::string_view verb, std::string_view rest, Holder& holder) {
+  if (const std::string wrong = returns_.Read(verb, rest, holder, tags_); !wrong.empty()) return void(Complain(wrong));
+  ++counts_.settlements;
+  batch_open_ = false;
+  lines_.push_back({.kind = Kind::kReturn, .returned = returns_.lines() - 1});
 }
 
 AskTurn::Batch& AskTurn::OpenBatch() {
@@ -58,7 +64,7 @@ bool AskTurn::OnQuestion(Line& line, Verb verb, std::string_view rest) {
   batch.questions.Begin(verb);
   if (Read(batch, rest) && (line.kind != Kind::kHold || FitsHold(batch))) {
     ++counts_.questions;
-    tags_ += batch.words.size() - words;
+    named_ += batch.words.size() - words;
     line.batch = batches_used_ - 1;
     line.question = batch.questions.size() - 1;
     lines_.push_back(line);
@@ -78,7 +84,7 @@ bool AskTurn::Read(Batch& batch, std::string_view line) {
     if (!ParseNumber(word, cost)) return Complain(fmt::format("COST must be a whole number: {}", Shown(word)));
     const std::string_view tag = NextWord(line);
     if (tag.empty()) return Complain(fmt::format("a TAG is missing behind {}", Shown(word)));
-    if (batch.questions.Name(MakeQuery(tag, cost))) batch.words.push_back(tag);
+    if (batch.questions.Name(tags_.Read(tag, cost, limiter_.keys().digest))) batch.words.push_back(tag);
   }
   return named > 0 || Complain(kUsage);
 }
@@ -95,16 +101,6 @@ void AskTurn::OnTooLong() {
   Complain(fmt::format("a line has at most {} bytes", AskReader::kLineBytesMax));
 }
 
-Query AskTurn::MakeQuery(std::string_view word, Cost cost) {
-  std::string_view tag = word;
-  if (word.find('\\') != word.npos) tag = unescaped_.emplace_back(lease::FromWord(word));
-  if (tag.size() <= tag_bytes_max_) return {{tag, false}, cost, nullptr};
-  ++over_long_tags_;
-  Query query = over_long_.emplace_back(std::string(tag), tag_bytes_max_, limiter_.keys().digest).query();
-  query.cost = cost;
-  return query;
-}
-
 // ---- Answering ----
 
 void AskTurn::Answer(Instant now) {
@@ -113,10 +109,8 @@ void AskTurn::Answer(Instant now) {
   for (const Line& line : lines_) {
     if (line.kind == Kind::kWrong) {
       out_.append(complaints_, line.begin, line.end - line.begin);
-    } else if (line.kind == Kind::kSettlement) {
-      AppendSettled(settlements_[line.begin]);
-    } else if (line.kind == Kind::kGift) {
-      AppendGift(line);
+    } else if (line.kind == Kind::kReturn) {
+      returns_.Answer(line.returned, out_, now);
     } else {
       AppendOutcome(line);
     }
@@ -234,12 +228,10 @@ void AskTurn::Clear() {
   }
   batches_used_ = 0;
   batch_open_ = false;
-  tags_ = 0;
+  named_ = 0;
   holding_ = 0;
-  settlements_.clear();
-  gifts_.clear();
-  unescaped_.clear();
-  over_long_.clear();
+  returns_.Clear();
+  tags_.Clear();
   ends_.clear();
   for (std::string* text : {&complaints_, &out_}) {
     text->clear();

@@ -1,10 +1,8 @@
-// Question lines of many connections, answered together at one instant (protocol/ask.md), and lines that settle what was
-// held. Knows no sockets.
+// Question lines of many connections, answered together at one instant (protocol/ask.md), and lines that settle what
+// was held. Knows no sockets.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,10 +10,11 @@
 
 #include "admin/snapshot.h"
 #include "base/prng.h"
+#include "frontend/ask/returns.h"
+#include "frontend/ask/tags.h"
 #include "hold/holder.h"
 #include "hold/holds.h"
 #include "limiter/limiter.h"
-#include "query/named_tag.h"
 #include "query/question.h"
 
 namespace dthrottle {
@@ -30,14 +29,12 @@ class AskTurn {
   // Takes the news of a line that was too long to be kept.
   void OnTooLong();
 
-  // Gives back all that the connection has.
-  void Leave(Holder& holder, Instant now);
-  // The connection goes on with what it had in another process.
-  void TakeUp(Holder& holder);
+  // What connections give back, and what they have.
+  AskReturns& returns() { return returns_; }
 
   // Lines taken, and tags that they name.
   std::size_t lines() const { return lines_.size(); }
-  std::size_t tags() const { return tags_; }
+  std::size_t tags() const { return named_; }
 
   // Decides everything at `now`. Then Answers(first, n) are the answers to n lines, until Clear().
   void Answer(Instant now);
@@ -46,7 +43,7 @@ class AskTurn {
 
   // What questions count; connections are the server's.
   const AskCounts& counts() const { return counts_; }
-  std::uint64_t over_long() const { return over_long_tags_; }
+  std::uint64_t over_long() const { return tags_.over_long(); }
 
  private:
   // Questions that are decided together: those between two settlements.
@@ -55,7 +52,7 @@ class AskTurn {
     std::vector<std::string_view> words;    // how each of questions.queries() is written
     bool asked = false;
   };
-  enum class Kind : std::uint8_t { kWrong, kQuestion, kHold, kSettlement, kGift };
+  enum class Kind : std::uint8_t { kWrong, kQuestion, kHold, kReturn };
   struct Line {
     Kind kind;
     Holder* holder = nullptr;    // the connection's
@@ -63,20 +60,15 @@ class AskTurn {
     bool here = false;                      // kHold: it ends with its connection
     Duration ttl{};                         // kHold
     std::size_t batch = 0, question = 0;    // of kQuestion and kHold
-    std::size_t begin = 0, end = 0;         // kWrong: of complaints_; kSettlement: of settlements_; kGift: of gifts_
-  };
-  struct Settlement {
-    HoldId id = 0;
-    bool commits = false;    // else all comes back
-    std::size_t costs = 0;
-    std::array<Cost, kHoldTagsMax> actual{};
+    std::size_t begin = 0, end = 0;         // kWrong: of complaints_
+    std::size_t returned = 0;               // kReturn: of returns_
   };
 
   Batch& OpenBatch();
+  void OnReturn(std::string_view verb, std::string_view rest, Holder& holder);
   bool OnQuestion(Line& line, Verb verb, std::string_view rest);
   bool Read(Batch& batch, std::string_view line);
   bool Complain(std::string_view what);
-  Query MakeQuery(std::string_view word, Cost cost);
   void AppendOutcome(const Line& line);
   void AppendServed(const Line& line);
   void AppendRefused(const Line& line);
@@ -85,35 +77,27 @@ class AskTurn {
   void AppendRule(const Standing& standing);
   void AppendLimit(const Standing& standing);
 
-  // settle.cc
+  // hold.cc
   void OnHold(Line& line, std::string_view rest);
-  void OnGift(Holder& holder, std::string_view rest);
-  void AppendGift(const Line& line);
-  void Enter(const Line& line);
-  void OnSettlement(std::string_view verb, std::string_view rest);
-  bool ReadSettlement(std::string_view line, Settlement& read);
   bool CanHold();
   bool FitsHold(const Batch& batch);
   void AppendHeld(const Line& line);
-  void AppendSettled(const Settlement& settlement);
+  void Enter(const Line& line);
 
   Limiter& limiter_;
   Holds* const holds_;
   const std::size_t lane_;
   Prng prng_;
-  const std::size_t tag_bytes_max_;
+  AskTags tags_;
+  AskReturns returns_;
 
   std::vector<Line> lines_;
   std::string complaints_;
   std::vector<Batch> batches_;    // the first batches_used_ are this turn's
   std::size_t batches_used_ = 0;
   bool batch_open_ = false;    // the last of them takes more questions
-  std::size_t tags_ = 0;
+  std::size_t named_ = 0;    // tags
   std::size_t holding_ = 0;    // lines that want to hold something
-  std::vector<Settlement> settlements_;
-  std::vector<Query> gifts_;    // tags of which a place is given back
-  std::deque<std::string> unescaped_;
-  std::deque<NamedTag> over_long_;
   std::vector<Outcome> outcomes_;      // of the batch that was asked last
   std::vector<Standing> standings_;    // of its tags
   Instant now_{};
@@ -121,7 +105,6 @@ class AskTurn {
   std::vector<std::size_t> ends_;    // of each answer, in out_
 
   AskCounts counts_;
-  std::uint64_t over_long_tags_ = 0;
 };
 
 }    // namespace dthrottle

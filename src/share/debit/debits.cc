@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 #include "share/accuracy/accuracy.h"
@@ -122,6 +123,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
       counts_.expired += entry.value;
       return;
     }
+    if (const std::uint64_t back = entries.back(entry); back != 0) return HearBack(told, peer, back, terms);
     if (told.slot == nullptr && entry.value != 0 && !heard.new_tags.Take(now)) {
       ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
       return;
@@ -131,7 +133,55 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
     const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms, {peer, static_cast<double>(hits), demand, began, std::min(to, now)}, now);
+    if (const std::uint64_t may = entries.returnable(entry); may != 0) {
+      HearReturnable(told, peer, std::min(may, hits), now);
+    }
   });
+}
+
+// ---- What comes back ----
+
+namespace {
+
+// The bits that choose the shard stay the tag's.
+std::uint64_t KeyOf(std::uint64_t hash, std::uint32_t peer) {
+  return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15 >> 8;
+}
+
+}    // namespace
+
+void Debits::MayComeBack(std::uint64_t hash, Instant now) {
+  std::size_t at = held_.Find(hash);
+  if (at == held_.kNone) {
+    at = held_.RoomFor(hash, [&](std::size_t place) { return std::optional(held_[place]); });
+    if (at == held_.kNone) return;
+    held_.Put(at, hash);
+  }
+  held_[at] = now;
+}
+
+void Debits::HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now) {
+  const std::uint64_t key = KeyOf(told.hash, peer);
+  std::size_t at = returnable_.Find(key);
+  if (at == returnable_.kNone) {
+    at = returnable_.RoomFor(key, [&](std::size_t place) { return std::optional(returnable_[place].told); });
+    if (at == returnable_.kNone) return;
+    returnable_.Put(at, key);
+    returnable_[at] = {};
+  }
+  returnable_[at].tokens += hits;
+  returnable_[at].told = now;
+}
+
+void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms) {
+  const std::size_t at = returnable_.Find(KeyOf(told.hash, peer));
+  const std::uint64_t may = at != returnable_.kNone ? returnable_[at].tokens : 0;
+  const auto credited = static_cast<Cost>(std::min({back, may, std::uint64_t{std::numeric_limits<Cost>::max()}}));
+  counts_.returned += credited;
+  counts_.returns_disbelieved += back - credited;
+  if (credited == 0) return;
+  if ((returnable_[at].tokens -= credited) == 0) returnable_.Remove(at);
+  if (told.slot != nullptr) told.slot->bucket.Credit(terms.limit->shape, credited);
 }
 
 // Charges the bucket, and shows the certificate what came of it.
@@ -199,18 +249,21 @@ void Debits::MergeOne(const Told& told, Instant at, Instant now) {
 
 // ---- The other way ----
 
-bool Debits::AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const {
-  if (!tag.is_digest) return out.Add(tag, said.value, 0, said.demand);
+bool Debits::AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides,
+                      Entries& out) const {
+  if (!tag.is_digest) return out.Add(tag, value, 0, besides);
   const std::size_t rule = core_.limit(limit).rule;
   if (rule >= core_.rules->rules().size()) return true;
   std::string named(tag.bytes);
   named += core_.rules->rules()[rule].name;
-  return out.Add({named, true}, said.value, 0, said.demand);
+  return out.Add({named, true}, value, 0, besides);
 }
 
 bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const {
   const std::size_t before = out.entries.size();
-  if (!AddEntry(tag, limit, said, out.entries)) return false;
+  Besides besides{.demand = said.demand, .back = said.back};
+  if (held_.used() > 0 && held_.Find(core_.table->Hash(tag)) != held_.kNone) besides.returnable = said.value;
+  if (!AddEntry(tag, limit, said.value, besides, out.entries)) return false;
   if (out.entries.size() == before) return true;
   out.began.push_back(began);
   account().TookHits(said.value);
@@ -220,7 +273,10 @@ bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks b
 // A burst after a rest has its own beginning; hits of a tag that has been busy are spread over the interval.
 bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out) {
   const Limit& limit = core_.limit(slot.limit);
-  if (!limit.shared || slot.unreported.hits() == 0) return true;
+  if (!limit.shared || !slot.unreported.any()) return true;
+  if (const std::uint32_t back = slot.unreported.back(); back != 0) {
+    return AddSaid(tag, slot.limit, {0, {}, back}, ToTicks(to), out);
+  }
   const auto reported = ways_.With(limit, [&](auto& way) { return way.Report(tag, slot, waste, from, to, out); });
   if (reported.has_value()) return *reported;
   const Ticks began = std::max(waste.Since(ToTicks(to)), ToTicks(from));
@@ -240,7 +296,7 @@ bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& o
   Bucket known = slot.bucket;
   known.Credit(limit.shape, slot.unreported.hits());
   const auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
-  return left == 0 || AddEntry(tag, slot.limit, {static_cast<std::uint64_t>(left), {}}, out);
+  return left == 0 || AddEntry(tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }
 
 // ---- What is known ----

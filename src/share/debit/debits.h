@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/allowance.h"
+#include "base/side_table.h"
 #include "bus/account.h"
 #include "bus/entries.h"
 #include "bus/peer_ceilings.h"
@@ -35,6 +36,8 @@ struct MergeCounts {
   std::uint64_t new_tags_cut = 0;         // entries dropped because a peer named too many tags that have no bucket here
   std::uint64_t disbelieved = 0;          // demands that count for less than was announced: hits do not bear them out
   std::uint64_t hits_disbelieved = 0;     // hits dropped because no host can have served so many under our limit
+  std::uint64_t returned = 0;            // tokens that came back from peers' holds
+  std::uint64_t returns_disbelieved = 0;    // tokens that peers give back and were not charged for, or not known to be
   std::uint64_t debts_disbelieved = 0;    // buckets of snapshots that one host cannot have taken so far into debt
 };
 
@@ -102,8 +105,13 @@ class Debits final : public Way {
   struct Said {
     std::uint64_t value;
     std::optional<std::uint64_t> demand;
+    std::uint64_t back = 0;    // tokens, of hits that were told before
   };
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
+
+  // Something holds tokens of the tag (hold/holds.h): peers are told of its hits that they may come back. With its
+  // shard locked, any thread.
+  void MayComeBack(std::uint64_t hash, Instant now);
 
   // The most that a tag can owe, in ticks.
   Ticks MaxDebt(const Limit& limit) const;
@@ -140,6 +148,11 @@ class Debits final : public Way {
     DebitTotals* totals = nullptr;
     std::uint64_t hits_max = 0;    // of one entry
   };
+  // Hits that a peer was charged for and said may come back: no peer gives back more than it has taken.
+  struct Returnable {
+    std::uint64_t tokens = 0;
+    Instant told{};
+  };
   struct HeardPeer {
     Allowance new_tags;
     PeerMergeCounts counts;
@@ -155,6 +168,8 @@ class Debits final : public Way {
   };
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
+  void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
+  void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
   Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
@@ -163,12 +178,16 @@ class Debits final : public Way {
   Ticks ServedMax(const Limit& limit, Duration interval) const;
   HeardPeer& HeardPeerOf(std::uint32_t peer);
   Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
-  bool AddEntry(const Tag& tag, LimitIndex limit, const Said& said, Entries& out) const;
+  bool AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides, Entries& out) const;
   std::uint64_t HeardOf(std::size_t counter) const;
+
+  static constexpr std::size_t kReturnables = 2048, kReturnableWays = 8;
 
   LimiterCore& core_;
   Ways& ways_;
   MergeCounts counts_;
+  SideTable<Instant, kReturnableWays> held_{kReturnables};               // when the tag was held last
+  SideTable<Returnable, kReturnableWays> returnable_{kReturnables};      // by tag and peer
   std::vector<HeardPeer> heard_peers_;    // by number
   std::uint64_t new_tags_max_ = PeerCeilings().new_tags;
   std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter

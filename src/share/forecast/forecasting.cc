@@ -189,7 +189,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
     Note(*watch);
     return false;
   }
-  if (slot != nullptr) shard.TakeUnreported(slot);
+  if (hits != 0) shard.TakeUnreported(slot);
   return true;
 }
 

@@ -1,0 +1,70 @@
+// Questions that take something for a while: tokens of a hold, places of a connection.
+#include <fmt/format.h>
+
+#include "frontend/ask/turn.h"
+#include "frontend/ask/words.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kHoldUsage = "TTL must follow, and COST TAG for each tag";
+constexpr std::string_view kHere = "here";    // the hold ends with its connection
+
+}    // namespace
+
+// ---- Taking lines ----
+
+void AskTurn::OnHold(Line& held, std::string_view rest) {
+  if (!CanHold()) return;
+  const std::string_view word = NextWord(rest);
+  std::uint32_t ttl_ms = 0;
+  const auto most = std::chrono::floor<std::chrono::milliseconds>(holds_->ttl_max()).count();
+  if (word.empty()) return void(Complain(kHoldUsage));
+  if (!ParseNumber(word, ttl_ms) || ttl_ms == 0 || ttl_ms > most) {
+    Complain(fmt::format("TTL must be a whole number from 1 to {} (ms, hold.max_ttl): {}", most, Shown(word)));
+    return;
+  }
+  held.kind = Kind::kHold;
+  held.ttl = std::chrono::milliseconds(ttl_ms);
+  held.here = TakeWord(rest, kHere);
+  if (OnQuestion(held, Verb::kHold, rest)) ++holding_;
+}
+
+// Whether a record has room for the tags of the batch's last question.
+bool AskTurn::FitsHold(const Batch& batch) {
+  const auto tags = batch.questions.queries().subspan(batch.questions[batch.questions.size() - 1].first);
+  std::size_t bytes = 0;
+  for (const Query& query : tags) bytes += query.tag.bytes.size();
+  return bytes <= kHoldTagBytesMax ||
+         Complain(fmt::format("the tags of a hold have at most {} bytes together", kHoldTagBytesMax));
+}
+
+// Whether there is room for another hold beside those of this turn. False: the answer says so.
+bool AskTurn::CanHold() {
+  if (holds_ == nullptr) return Complain("holds are off: hold.max_holds is 0");
+  if (holding_ < holds_->room()) return true;
+  holds_->CountFull();
+  return Complain(fmt::format("no room for another hold: hold.max_holds is {}", holds_->counts().max));
+}
+
+// ---- Answering ----
+
+void AskTurn::AppendHeld(const Line& line) {
+  const Batch& batch = batches_[line.batch];
+  const Questions::Question& question = batch.questions[line.question];
+  const HoldId id = holds_->Keep(batch.questions.queries().subspan(question.first, question.tags),
+                                 line.here ? line.holder : nullptr, now_ + line.ttl);
+  fmt::format_to(std::back_inserter(out_), " {:x}", id);
+}
+
+// The connection has the places that a question has taken.
+void AskTurn::Enter(const Line& line) {
+  const Batch& batch = batches_[line.batch];
+  const Questions::Question& question = batch.questions[line.question];
+  for (std::size_t i = question.first; i < question.first + question.tags; ++i) {
+    if (standings_[i].entered) ++line.holder->places[limiter_.table().Hash(batch.questions.queries()[i].tag)];
+  }
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,117 @@
+#include "frontend/ask/returns.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+
+#include "frontend/ask/words.h"
+
+namespace dthrottle {
+
+// ---- Taking lines ----
+
+std::string AskReturns::Read(std::string_view verb, std::string_view line, Holder& holder, AskTags& tags) {
+  Line read{.kind = verb == "give" ? Kind::kGive : verb == "commit" ? Kind::kCommit : Kind::kRelease,
+            .holder = &holder};
+  std::string wrong = read.kind == Kind::kGive ? ReadGift(line, read, tags) : ReadSettlement(line, read);
+  if (wrong.empty()) lines_.push_back(read);
+  return wrong;
+}
+
+std::string AskReturns::ReadSettlement(std::string_view line, Line& read) {
+  const bool commits = read.kind == Kind::kCommit;
+  const std::string usage = commits ? "ID must follow, and ACTUAL once or for each tag" : "ID must follow";
+  const std::string_view id = NextWord(line);
+  if (holds_ == nullptr) return "holds are off: hold.max_holds is 0";
+  if (id.empty()) return usage;
+  if (!ParseNumber(id, read.id, 16)) return fmt::format("ID must be as hold has answered it: {}", Shown(id));
+  for (std::string_view word; !(word = NextWord(line)).empty();) {
+    if (!commits) return "nothing may follow ID";
+    if (read.numbers == read.actual.size()) return fmt::format("a hold has at most {} tags", read.numbers);
+    if (!ParseNumber(word, read.actual[read.numbers++])) {
+      return fmt::format("ACTUAL must be a whole number: {}", Shown(word));
+    }
+  }
+  return commits && read.numbers == 0 ? usage : "";
+}
+
+std::string AskReturns::ReadGift(std::string_view line, Line& read, AskTags& tags) {
+  read.begin = given_.size();
+  for (std::string_view word; !(word = NextWord(line)).empty();) {
+    if (given_.size() - read.begin == kHoldTagsMax) {
+      given_.resize(read.begin);
+      return fmt::format("a line gives back at most {} places", kHoldTagsMax);
+    }
+    given_.push_back(tags.Read(word, 1, limiter_.keys().digest));
+  }
+  read.end = given_.size();
+  return read.begin == read.end ? "TAG must follow" : "";
+}
+
+// ---- Answering ----
+
+void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
+  lines_[line].kind == Kind::kGive ? Give(lines_[line], out) : Settle(lines_[line], out, now);
+}
+
+void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
+  const std::size_t tags = holds_->TagsOf(line.id);
+  if (line.numbers > 1 && tags != 0 && line.numbers != tags) {
+    fmt::format_to(std::back_inserter(out), "ERR ACTUAL once or {} times, for the hold has as many tags", tags);
+    return;
+  }
+  const HoldRecord* const record = line.kind == Kind::kCommit
+                                       ? holds_->Commit(line.id, std::span(line.actual).first(line.numbers), now)
+                                       : holds_->Release(line.id, now);
+  if (record == nullptr) {
+    out += "NO unknown";
+  } else if (record->state != HoldState::kCommitted) {
+    out += record->state == HoldState::kReleased ? "OK released" : "OK expired";
+  } else {
+    out += "OK committed";
+    for (std::size_t i = 0; i < record->tags; ++i) {
+      out += ' ';
+      AppendNumber(out, record->actual[i]);
+    }
+  }
+}
+
+void AskReturns::Give(const Line& line, std::string& out) {
+  std::int64_t given = 0;
+  auto& places = line.holder->places;
+  for (const Query& query : std::span(given_).subspan(line.begin, line.end - line.begin)) {
+    const std::uint64_t hash = limiter_.table().Hash(query.tag);
+    const auto its = places.find(hash);
+    if (its == places.end()) continue;
+    limiter_.GivePlaces(hash, 1);
+    if (--its->second == 0) places.erase(its);
+    ++given;
+  }
+  out += "OK ";
+  AppendNumber(out, given);
+}
+
+void AskReturns::Clear() {
+  lines_.clear();
+  given_.clear();
+}
+
+// ---- Connections ----
+
+void AskReturns::Leave(Holder& holder, Instant now) {
+  if (holds_ != nullptr) holds_->Leave(holder, now);
+  for (const auto& [hash, places] : holder.places) limiter_.GivePlaces(hash, places);
+  holder.places.clear();
+}
+
+void AskReturns::TakeUp(Holder& holder) {
+  for (const auto& [hash, places] : holder.places) limiter_.RestorePlaces(hash, places);
+}
+
+bool AskReturns::HasAny(const Holder& holder) const {
+  const auto is_open = [&](HoldId id) { return holds_ != nullptr && holds_->IsOpen(id); };
+  return !holder.places.empty() || std::any_of(holder.holds.begin(), holder.holds.end(), is_open);
+}
+
+}    // namespace dthrottle

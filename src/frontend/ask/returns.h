@@ -1,0 +1,65 @@
+// What connections give back: holds that they settle, and places. The lines of a turn that are no questions.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "frontend/ask/tags.h"
+#include "hold/holder.h"
+#include "hold/holds.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+class AskReturns {
+ public:
+  // Both must outlive it; null: nothing can be held.
+  AskReturns(Limiter& limiter, Holds* holds) : limiter_(limiter), holds_(holds) {}
+
+  // Whether a line that begins so is one of these.
+  static bool IsVerb(std::string_view verb) { return verb == "commit" || verb == "release" || verb == "give"; }
+
+  // Reads what stands behind the verb of a connection's line. Returns what is wrong with it, or nothing: then it is
+  // lines() - 1 of those that Answer knows.
+  std::string Read(std::string_view verb, std::string_view line, Holder& holder, AskTags& tags);
+  std::size_t lines() const { return lines_.size(); }
+
+  // Does what a line says and appends the answer.
+  void Answer(std::size_t line, std::string& out, Instant now);
+  void Clear();
+
+  // Gives back all that a connection has.
+  void Leave(Holder& holder, Instant now);
+  // A connection goes on with what it had in another process.
+  void TakeUp(Holder& holder);
+  // Whether it has a place or a hold.
+  bool HasAny(const Holder& holder) const;
+
+ private:
+  enum class Kind : std::uint8_t { kCommit, kRelease, kGive };
+  struct Line {
+    Kind kind;
+    Holder* holder = nullptr;
+    HoldId id = 0;
+    std::size_t numbers = 0;    // of `actual`
+    std::array<Cost, kHoldTagsMax> actual{};
+    std::size_t begin = 0, end = 0;    // of given_
+  };
+
+  std::string ReadSettlement(std::string_view line, Line& read);
+  std::string ReadGift(std::string_view line, Line& read, AskTags& tags);
+  void Settle(const Line& line, std::string& out, Instant now);
+  void Give(const Line& line, std::string& out);
+
+  Limiter& limiter_;
+  Holds* const holds_;
+  std::vector<Line> lines_;
+  std::vector<Query> given_;    // tags of which a place is given back
+};
+
+}    // namespace dthrottle
