@@ -4,7 +4,7 @@
 const readline = require('readline')
 const { Throttle } = require('../../src/integration/node')
 
-const REASONS = [undefined, 'limit', 'never', 'shed']
+const REASONS = [undefined, 'limit', 'never', 'shed', 'busy']
 const [address, deadline, mode] = process.argv.slice(2)
 const throttle = new Throttle({ query: address, questions: address, deadlineMs: Number(deadline) })
 

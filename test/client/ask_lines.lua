@@ -8,7 +8,7 @@ typedef struct { long seconds, nanoseconds; } ask_lines_time;
 int clock_gettime(int clock, ask_lines_time* time);
 ]]
 
-local REASONS = { limit = 1, never = 2, shed = 3 }
+local REASONS = { limit = 1, never = 2, shed = 3, busy = 4 }
 
 local function now_us()
   local time = ffi.new("ask_lines_time")

@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "src/integr
 
 from dthrottle import AsyncThrottle, Throttle    # noqa: E402  found on the path that was added above
 
-REASONS = [None, "limit", "never", "shed"]
+REASONS = [None, "limit", "never", "shed", "busy"]
 
 
 def question_of(line):

@@ -1,7 +1,7 @@
 # What ask_lines.c does, with the Ruby package.
 require_relative "../../src/integration/ruby/lib/dthrottle"
 
-REASONS = [nil, :limit, :never, :shed].freeze
+REASONS = [nil, :limit, :never, :shed, :busy].freeze
 address, deadline, mode = ARGV
 throttle = Dthrottle::Throttle.new(query: address, questions: address, deadline: deadline.to_i / 1000.0)
 $stdout.sync = true

@@ -6,7 +6,7 @@ import time
 
 from common import SystemTest
 from daemon import BUILD, PATIENCE, AskDaemon, Daemon, rule, wait_until
-from test_ask import ask_port
+from test_ask import Asker, ask_port
 
 DEADLINE_MS = 200    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 SLACK_S = 20.0    # that a busy machine may take beyond a deadline
@@ -141,6 +141,12 @@ class Questions(Asking):
                 verdict, said = application.question(b"11 user:a")
                 self.assertEqual((verdict, said), ("throttle", ["2", "0", "0", "user", "8"]))
                 self.assertEqual(application.question(b"8 user:a")[0], "serve", "the refusals cost nothing")
+
+    def test_a_tag_whose_places_are_all_taken_is_busy(self):
+        limit = rule(name="jobs", burst=10, rate=0.001, share="local", in_flight=1)
+        with AskDaemon(limit) as daemon, Asker(daemon.ask_path) as other, self.asking(daemon) as application:
+            self.assertEqual(other.ask("enter 1 C"), "OK 0")
+            self.assertEqual(application.question(b"1 C"), ("throttle", ["4", "0", "0", "jobs", "0"]))
 
     def test_the_longest_tags_pay_and_are_named(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:

@@ -35,6 +35,7 @@ type Reason string
 const (
 	Limit Reason = "limit" // a tag has not enough tokens yet
 	Never Reason = "never" // a tag costs more than its bucket ever holds
+	Busy  Reason = "busy"  // all places of a tag are taken
 	Shed  Reason = "shed"  // the host runs hot
 )
 

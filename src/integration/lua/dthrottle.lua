@@ -45,7 +45,7 @@ void dthrottle_close(dthrottle* handle);
 local TAKE, PEEK, HOLD = 0, 1, 2
 local SERVE, THROTTLE = 0, 1
 local TAGS_MAX = 16
-local REASONS = { [1] = "limit", [2] = "never", [3] = "shed" }
+local REASONS = { [1] = "limit", [2] = "never", [3] = "shed", [4] = "busy" }
 
 local Throttle = {}
 Throttle.__index = Throttle
@@ -120,7 +120,7 @@ end
 
 -- Either every tag has what it costs and pays, or no tag pays. `tags` is a list of 1 to 16 tags that cost 1, or pairs of a
 -- tag and its cost: { "user:alice", { "tenant:acme", 3 } }. The answer says what is `left` of each tag, math.huge where
--- nothing limits it; and of a refusal its `reason` ("limit", "never", "shed"), the place of the tag that is `refused`, its
+-- nothing limits it; and of a refusal its `reason` ("limit", "never", "shed", "busy"), the place of the tag that is `refused`, its
 -- `rule`, and after how many milliseconds the same question may pass (`wait_ms`).
 function Throttle:ask_question(tags, deadline_ms)
   return ask(self, TAKE, tags, deadline_ms)

@@ -65,7 +65,7 @@ class Question {
 
   #refused ([reason, wait, number, rule, tag, ...more]) {
     const place = this.words.indexOf(tag)
-    const waits = reason === 'limit' ? /^\d+$/.test(wait) : ['never', 'shed'].includes(reason) && wait === '-'
+    const waits = reason === 'limit' ? /^\d+$/.test(wait) : ['never', 'busy', 'shed'].includes(reason) && wait === '-'
     if (!waits || place < 0 || more.length > 0 || left(number) === undefined) return undefined
     return {
       verdict: 'throttle',

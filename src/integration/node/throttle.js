@@ -41,7 +41,7 @@ class Throttle {
 
   // Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or an object or
   // Map of tags to costs. The answer says what is `left` of each tag: whole tokens, Infinity where nothing limits it, null
-  // where it is not told; and of a refusal its `reason` ("limit", "never", "shed"), the tag that is `refused`, its `rule`,
+  // where it is not told; and of a refusal its `reason` ("limit", "never", "busy", "shed"), the tag that is `refused`, its `rule`,
   // and after how many milliseconds the same question may pass (`waitMs`).
   askQuestion (tags, deadlineMs) {
     return this.#question('take', tags, deadlineMs)

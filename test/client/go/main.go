@@ -14,7 +14,7 @@ import (
 	"dthrottle"
 )
 
-var reasons = map[dthrottle.Reason]int{"": 0, dthrottle.Limit: 1, dthrottle.Never: 2, dthrottle.Shed: 3}
+var reasons = map[dthrottle.Reason]int{"": 0, dthrottle.Limit: 1, dthrottle.Never: 2, dthrottle.Shed: 3, dthrottle.Busy: 4}
 
 func tagsOf(line string) (tags []dthrottle.Tag) {
 	words := strings.Fields(line)

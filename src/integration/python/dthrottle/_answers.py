@@ -36,7 +36,8 @@ class Answer(NamedTuple):
 
     verdict: Verdict
     serve: bool
-    reason: Optional[str] = None     # of a refusal: "limit", "never" (a tag costs more than its bucket holds), "shed"
+    # Of a refusal: "limit", "never" (a tag costs more than its bucket holds), "busy" (all its places are taken), "shed".
+    reason: Optional[str] = None
     refused: Optional[Tag] = None    # the tag that refuses
     rule: Optional[str] = None       # its rule; "-": an override
     wait: float = 0.0                # seconds after which the same question may pass; 0 unless the reason is "limit"
@@ -105,7 +106,7 @@ class Question:
         return Verdict.SERVE, {**fields, "left": tuple(left[word] for word in self.words)}
 
     def _refused(self, words):
-        if len(words) != 5 or words[0] not in (b"limit", b"never", b"shed") or words[4] not in self.words:
+        if len(words) != 5 or words[0] not in (b"limit", b"never", b"busy", b"shed") or words[4] not in self.words:
             return None
         why, wait, left, rule, tag = words
         number = _left(left)

@@ -11,7 +11,7 @@ module Dthrottle
 
   # `verdict` is :serve, :throttle or, where nobody has decided, :timed_out, :unreachable, :bad_answer, :backing_off or
   # :bad_question. Questions alone tell the rest: `reason` of a refusal is :limit, :never (a tag costs more than its bucket
-  # holds) or :shed; `refused` is the tag, `rule` its rule; `wait` the seconds after which the same question may pass;
+  # holds), :busy (all its places are taken) or :shed; `refused` is the tag, `rule` its rule; `wait` the seconds after which the same question may pass;
   # `left` the whole tokens of each tag, Float::INFINITY where nothing limits it, nil where it is not told; `hold` what a
   # hold is called that is served.
   Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left, :hold) do
@@ -102,7 +102,7 @@ module Dthrottle
 
     def refused(why = "", wait = "", number = "", rule = "", tag = nil, *more)
       place = @words.index(tag)
-      waits = why == "limit" ? /\A\d+\z/.match?(wait) : %w[never shed].include?(why) && wait == "-"
+      waits = why == "limit" ? /\A\d+\z/.match?(wait) : %w[never busy shed].include?(why) && wait == "-"
       return if !waits || place.nil? || !more.empty? || left(number).nil?
 
       [:throttle, { reason: why.to_sym, refused: @tags[place], rule: rule, wait: wait.to_i / 1000.0,
