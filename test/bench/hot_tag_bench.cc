@@ -53,7 +53,7 @@ class Side {
     Draft urgent;
     Entries said;
     host_.limiter->ways().ReportUrgent(now_ - 1s, now_, urgent);
-    said.Add(queries_[0].tag, 200, 0, 1'000'000'000);
+    said.Add(queries_[0].tag, 200, 0, {.demand = 1'000'000'000});
     host_.limiter->ways().Get<Debits>().Debit(said, 0, 1, now_ - 10ms, now_ - 1ms, now_, 1);
   }
 

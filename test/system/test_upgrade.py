@@ -332,7 +332,7 @@ class EveryKind(SystemTest):
                 while more := sock.recv(1 << 20):
                     received += more
                 self.assertEqual(received.count(b"HTTP/1.1 200 OK\r\n"), requests)
-                self.assertEqual(received.count(b"poll();\n</script>\n"), requests)
+                self.assertEqual(received.count(b"</body>\n</html>\n"), requests)
         finally:
             shutil.rmtree(directory)
 
