@@ -33,6 +33,9 @@ struct Key {
   bool reloads = false;    // of a section: a reload changes it; lists of tables are read anew as a whole
 };
 
+// The text of a file that settings name, at most kSettingsBytesMax bytes; or why it cannot be had.
+using FileReader = std::function<Result<std::string>(const std::string& path)>;
+
 struct Section {
   std::string_view name;
   std::string_view meaning;

@@ -57,8 +57,9 @@ Findings::Place PlaceOf(const Node& node) {
 
 class Loader {
  public:
-  Loader(std::string_view file, std::string_view runtime_dir, std::span<const FurtherTable> further)
-      : further_(further), findings_(loaded_, !further.empty()) {
+  Loader(std::string_view file, std::string_view runtime_dir, std::span<const FurtherTable> further,
+         const FileReader& read)
+      : further_(further), read_(read), findings_(loaded_, !further.empty()) {
     loaded_.settings = DefaultSettings(runtime_dir);
     loaded_.file = file;
   }
@@ -105,10 +106,12 @@ class Loader {
     for (const auto& [name, node] : root) Top(name.str(), node);
     if (only_resources_) return CheckResources(findings_);
     NameRules();
+    TakeNetworks(loaded_.settings.rules, read_, findings_);
     CheckListeners(findings_);
     CheckPeers(findings_);
     CheckLease(findings_);
     CheckRules(findings_);
+    CheckAlso(findings_);
     CheckShares(findings_);
     CheckOverrides(findings_);
     CheckShed(findings_);
@@ -244,6 +247,7 @@ class Loader {
   }
 
   std::span<const FurtherTable> further_;
+  FileReader read_;
   bool only_resources_ = false;
   LoadedSettings loaded_;
   Findings findings_;
@@ -278,8 +282,8 @@ std::string Format(const Problem& p) {
 }
 
 LoadedSettings ParseSettings(std::string_view text, std::string_view file, std::string_view runtime_dir,
-                             std::span<const FurtherTable> further) {
-  return Loader(file, runtime_dir, further).Load(text);
+                             std::span<const FurtherTable> further, const FileReader& read) {
+  return Loader(file, runtime_dir, further, read).Load(text);
 }
 
 LoadedSettings ParseResources(std::string_view text, std::string_view file, const Settings& settings) {

@@ -68,10 +68,11 @@ std::vector<Key<FurtherTable::Nothing>> KeysOf(const std::vector<Key<T>>& keys, 
   return bound;
 }
 
-// `file` is what messages call the text. Defaults under /run/dthrottle are moved to `runtime_dir`.
+// `file` is what messages call the text. Defaults under /run/dthrottle are moved to `runtime_dir`. `read` is for files
+// that the text names; without it such a file is an error.
 LoadedSettings ParseSettings(std::string_view text, std::string_view file,
                              std::string_view runtime_dir = "/run/dthrottle",
-                             std::span<const FurtherTable> further = {});
+                             std::span<const FurtherTable> further = {}, const FileReader& read = {});
 
 // The [[resource]] of a text that has nothing else, for a daemon with these settings, whose own are left out.
 LoadedSettings ParseResources(std::string_view text, std::string_view file, const Settings& settings);

@@ -19,11 +19,15 @@ Section SpopSection();
 Section LeaseSection();
 Section ProcessSection();
 
-// What no key can know by itself: whether values that are right fit each other.
+// Reads the files that rules name, with `read`, and gives rules that have networks and no match one that every tag fits.
 class Findings;
+void TakeNetworks(std::vector<Rule>& rules, const FileReader& read, Findings& findings);
+
+// What no key can know by itself: whether values that are right fit each other.
 void CheckPeers(Findings& findings);
 void CheckLease(Findings& findings);
 void CheckRules(Findings& findings);
+void CheckAlso(Findings& findings);
 void CheckShares(Findings& findings);
 void CheckOverrides(Findings& findings);
 void CheckShed(Findings& findings);

@@ -52,7 +52,7 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
     fmt::print("{}\n", text.error().message);
     return EX_NOINPUT;
   }
-  LoadedSettings loaded = ParseSettings(*text, path);
+  LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
   if (const auto problem = WhyNoUser(loaded)) loaded.problems.push_back(*problem);
   if (const auto problem = takes_over ? WhyNoTakeover(loaded) : std::nullopt) loaded.problems.push_back(*problem);
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
@@ -76,7 +76,7 @@ int Serve(const std::string& path, Launch launch) {
   }
   const std::string runtime_dir = RuntimeDir();
   LoadedSettings loaded;
-  Elsewhere([&] { loaded = ParseSettings(*text, path, runtime_dir); });
+  Elsewhere([&] { loaded = ParseSettings(*text, path, runtime_dir, {}, ReadNamedFile); });
   for (const Problem& problem : loaded.problems) {
     const bool is_error = problem.severity == Problem::Severity::kError;
     log.Say(is_error ? LogLevel::kError : LogLevel::kWarning, Format(problem));

@@ -57,7 +57,7 @@ void Reloading::Start() {
       w.unreadable = text.error();
       return;
     }
-    w.loaded = ParseSettings(*text, host.path, host.runtime_dir);
+    w.loaded = ParseSettings(*text, host.path, host.runtime_dir, {}, ReadNamedFile);
     if (!w.loaded.ok()) return;
     Settings& s = w.loaded.settings;
     w.rules = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));

@@ -137,6 +137,13 @@ FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max)
   return ReadAll(path, Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)), bytes_max);
 }
 
+Result<std::string> ReadNamedFile(const std::string& path) {
+  auto text = ReadRegularFile(path, kNamedFileBytesMax);
+  if (!text) return Fail(text.error().message);
+  if (text->size() > kNamedFileBytesMax) return Fail(fmt::format("{}: more than {} bytes", path, kNamedFileBytesMax));
+  return *std::move(text);
+}
+
 FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t bytes_max) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (file.get() < 0) return Failed(path, "cannot open");

@@ -27,6 +27,10 @@ using FileResult = tl::expected<T, FileError>;
 // The whole file, which may be a pipe. Reads at most bytes_max + 1 bytes, so that too long a file can be told.
 FileResult<std::string> ReadFile(const std::string& path, std::size_t bytes_max);
 
+// A whole file that settings name, at most kNamedFileBytesMax; a longer one is an error.
+inline constexpr std::size_t kNamedFileBytesMax = std::size_t{256} << 20;
+Result<std::string> ReadNamedFile(const std::string& path);
+
 // The same of a regular file only: a pipe, a device or a directory is an error at once (EINVAL), so that nothing waits.
 FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t bytes_max);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "io/files.h"
 #include "config/kinds.h"
 #include "lab/dividing_hosts.h"
 #include "rule/rulebook.h"
@@ -178,7 +179,7 @@ class FleetReader {
            return KeysOf(FaultKeys(), *faults_.back());
          }},
     };
-    LoadedSettings settings = ParseSettings(text, name_, "/run/dthrottle", further);
+    LoadedSettings settings = ParseSettings(text, name_, "/run/dthrottle", further, ReadNamedFile);
     const bool fine = settings.ok();
     loaded_.problems = std::move(settings.problems);
     loaded_.file.settings = std::move(settings.settings);

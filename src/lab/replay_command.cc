@@ -110,7 +110,7 @@ class SecondsFile {
 int ReadRules(const ReplayCommandOptions& options, Settings& settings) {
   const auto text = ReadFile(options.rules, kSettingsBytesMax);
   if (!text) return Complain(EX_NOINPUT, text.error().message);
-  LoadedSettings loaded = ParseSettings(*text, options.rules);
+  LoadedSettings loaded = ParseSettings(*text, options.rules, "/run/dthrottle", {}, ReadNamedFile);
   Complain(loaded.problems);
   if (!loaded.ok()) return EX_CONFIG;
   settings = std::move(loaded.settings);

@@ -17,8 +17,14 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
   lane.Tick(queries.size(), now);
   const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
   core_->table->ForEach(queries.size(), false, tag_of, [&](std::size_t i, const Table::Probe& probe) {
-    verdicts[i] = Decide(queries[i], probe, lane, prng, now, standings.empty() ? nullptr : &standings[i]);
-    if (lane.Sampled()) lane.Sample(queries[i].tag, probe.hash, verdicts[i] == Verdict::kServe, prng, now);
+    Standing* const standing = standings.empty() ? nullptr : &standings[i];
+    const std::optional<Verdict> alone = Decide(queries[i], probe, lane, prng, now, standing);
+    if (alone.has_value()) [[likely]] {
+      verdicts[i] = *alone;
+      if (lane.Sampled()) lane.Sample(queries[i].tag, probe.hash, *alone == Verdict::kServe, prng, now);
+    } else {
+      verdicts[i] = DecideDerived(queries[i], probe, lane, prng, now, standing);
+    }
     if (verdicts[i] != Verdict::kServe && lane.refusals().Due(now)) [[unlikely]] {
       const Table::Shard shard(*core_->table, probe.hash);
       NoteRefusal(*core_, lane, use.front_end, queries[i], verdicts[i], now);
@@ -26,8 +32,9 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
   });
 }
 
-inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
-                               Standing* standing) {
+// None: other tags are charged with this one, so it is a question about all of them.
+inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng,
+                                              Instant now, Standing* standing) {
   LimiterCore& core = *core_;
   Table::Shard shard(*core.table, probe.hash);
   Slot* const slot = shard.Find(query.tag, probe, now);
@@ -41,13 +48,14 @@ inline Verdict Limiter::Decide(const Query& query, const Table::Probe& probe, La
   }
   if (standing != nullptr) standing->limit = index;
   const Limit& limit = core.limit(index);
+  if (limit.derives) [[unlikely]] return std::nullopt;
   RuleCounters& counters = lane.counters(core.tally.counter(limit.rule));
   if (limit.mode == Mode::kOff) return Serve(counters);
   // The host comes before the bucket, so a query that both would refuse counts as shed.
   if (shedder_->any() && Sheds(shedder_->probability(limit.shed_priority), prng)) [[unlikely]] {
     return Refuse(limit, Verdict::kShed, counters);
   }
-  if (limit.in_flight != 0 && IsBusy(limit, probe.hash)) [[unlikely]] {
+  if (limit.in_flight != 0 && !in_flight_->Has(probe.hash, limit.in_flight)) [[unlikely]] {
     in_flight_->CountBusy();
     return Refuse(limit, Verdict::kThrottle, counters);
   }

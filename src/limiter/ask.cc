@@ -5,11 +5,10 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "limiter/deciding.h"
 #include "limiter/limit_of.h"
-#include "limiter/limiter.h"
 #include "limiter/shedder.h"
 #include "limiter/under_limit.h"
-#include "query/question.h"
 
 namespace dthrottle {
 
@@ -23,13 +22,18 @@ Duration WaitFor(const Looked& looked) {
   return std::max(looked.bucket.ServesAt(looked.shape, looked.query.cost, looked.now) - looked.now, kWaitMin);
 }
 
-}    // namespace
+// The shape of a bucket that is asked for tokens it has only later: deeper by what it gains until then. So the queue is
+// the bucket's debt, and the longest wait bounds it. A cost that the bucket never holds is not waited for.
+Shape Patient(const Shape& shape, Cost cost, Duration patience) {
+  if (patience == Duration::zero() || cost > shape.depth / shape.interval) return shape;
+  return {shape.interval, shape.depth + ToTicks(patience)};
+}
 
-struct Limiter::Named {
-  const Query* query;
-  Table::Probe probe;
-  const Limit* limit;    // null: no bucket is asked
-};
+Duration PatienceUnder(const Limit& limit, Duration patience) {
+  return limit.mode == Mode::kEnforce ? std::min(patience, limit.delay) : Duration::zero();
+}
+
+}    // namespace
 
 void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings,
                   LaneUse use, Prng& prng, Instant now) {
@@ -37,17 +41,18 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
   DT_CHECK(outcomes.size() == questions.size() && standings.size() == queries.size());
   Lane& lane = core_->tally.lane(use.number);
   lane.Tick(queries.size(), now);
-  std::array<Named, Questions::kTagsMax> named;
+  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), lane, prng, now);
+  std::array<NamedTagAt, Questions::kTagsMax> named;
   std::size_t n = 0, at = 0;
   const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
   core_->table->ForEach(queries.size(), false, tag_of, [&](std::size_t i, const Table::Probe& probe) {
-    named[n++] = {&queries[i], probe, nullptr};
+    named[n++] = {&queries[i], probe};
     const Questions::Question& question = questions[at];
     if (n < question.tags) return;
     const Outcome outcome = outcomes[at++] =
-        AskOne(question.verb, std::span(named).first(n), standings.subspan(question.first, n), lane, prng, now);
+        deciding.Ask(question, std::span(named).first(n), standings.subspan(question.first, n));
     if (outcome.verdict != Verdict::kServe && question.verb != Verb::kPeek && lane.refusals().Due(now)) {
-      const Named& refusing = named[outcome.tag];
+      const NamedTagAt& refusing = named[outcome.tag];
       const Table::Shard shard(*core_->table, refusing.probe.hash);
       NoteRefusal(*core_, lane, use.front_end, *refusing.query, outcome.verdict, now);
     }
@@ -55,88 +60,111 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
   });
 }
 
-Outcome Limiter::AskOne(Verb verb, std::span<Named> tags, std::span<Standing> standings, Lane& lane, Prng& prng,
-                        Instant now) {
-  const Table::Shards locked(*core_->table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
+Outcome Deciding::Ask(const Questions::Question& question, std::span<NamedTagAt> tags, std::span<Standing> standings) {
+  {
+    const Table::Shards locked(*core_.table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
+    const Outcome outcome = LookAtAll(question.patience, tags, standings);
+    const auto derives = [](const NamedTagAt& named) { return named.limit != nullptr && named.limit->derives; };
+    if (std::none_of(tags.begin(), tags.end(), derives)) [[likely]] return Decide(question, outcome, tags, standings);
+  }
+  return AskDerived(question, tags, standings);
+}
+
+Outcome Deciding::LookAtAll(Duration patience, std::span<NamedTagAt> tags, std::span<Standing> standings) {
   Outcome outcome;
   for (std::size_t i = 0; i < tags.size(); ++i) {
-    const std::optional<Duration> wait = LookAt(tags[i], standings[i], now);
-    if (wait.has_value() && (outcome.verdict == Verdict::kServe || *wait > outcome.wait)) {
-      outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = *wait};
+    Duration slot{};
+    const std::optional<Duration> wait = LookAt(patience, tags[i], standings[i], slot);
+    if (wait.has_value()) {
+      if (outcome.verdict == Verdict::kServe || *wait > outcome.wait) {
+        outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = *wait};
+      }
+    } else if (outcome.verdict == Verdict::kServe) {
+      outcome.wait = std::max(outcome.wait, slot);
     }
   }
-  if (core_->rules->any_in_flight()) {
-    const Outcome places = LookAtPlaces(tags, standings);
-    if (outcome.verdict == Verdict::kServe) outcome = places;
-  }
-  if (verb == Verb::kPeek) return outcome;
+  if (outcome.verdict == Verdict::kServe && core_.rules->any_in_flight()) LookAtPlaces(tags, standings, outcome);
+  return outcome;
+}
+
+Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
+                       std::span<Standing> standings) {
+  if (question.verb == Verb::kPeek) return outcome;
   // The host comes before the buckets, as for queries.
-  if (shedder_->any()) [[unlikely]] {
-    if (const auto hottest = Shed(tags, prng)) outcome = {.verdict = Verdict::kShed, .tag = *hottest};
+  if (shedder_.any()) [[unlikely]] {
+    if (const auto hottest = Shed(tags)) outcome = {.verdict = Verdict::kShed, .tag = *hottest};
   }
   const auto decide = [&](std::size_t i) {
-    const bool served = DecideNamed(tags[i], outcome, standings[i], lane, prng, now) == Verdict::kServe;
-    if (lane.Sampled()) lane.Sample(tags[i].query->tag, tags[i].probe.hash, served, prng, now);
+    const bool served = DecideOne(tags[i], outcome, question.patience, standings[i]) == Verdict::kServe;
+    if (lane_.Sampled()) lane_.Sample(tags[i].query->tag, tags[i].probe.hash, served, prng_, now_);
   };
   if (outcome.verdict != Verdict::kServe) {
     decide(outcome.tag);
   } else {
     for (std::size_t i = 0; i < tags.size(); ++i) decide(i);
-    if (verb == Verb::kHold) {
-      for (const Named& named : tags) ways_->Get<Debits>().MayComeBack(named.probe.hash, now);
+    if (question.verb == Verb::kHold) {
+      for (const NamedTagAt& its : tags) ways_.Get<Debits>().MayComeBack(its.probe.hash, now_);
     }
-    if (verb == Verb::kEnter && core_->rules->any_in_flight()) Enter(tags, standings);
+    if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags.first(question.tags), standings);
   }
   return outcome;
 }
 
-// Says where the tag stands; how long to wait if it refuses.
-std::optional<Duration> Limiter::LookAt(Named& named, Standing& standing, Instant now) {
-  const LimiterCore& core = *core_;
+// Says where the tag stands; how long to wait if it refuses, and otherwise in `slot` how long until it has what it
+// gives now.
+std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, Standing& standing, Duration& slot) {
   const Query& query = *named.query;
   standing = Standing();
-  const Slot* const slot = Table::Locked(*core.table, named.probe.hash).Find(query.tag, named.probe, now);
-  standing.limit = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, query);
+  named.limit = nullptr;
+  const Slot* const cell = Table::Locked(*core_.table, named.probe.hash).Find(query.tag, named.probe, now_);
+  standing.limit = cell != nullptr ? std::optional(LimitIndex{cell->limit}) : LimitOf(*core_.rules, query);
   if (!standing.limit.has_value()) return std::nullopt;
-  const Limit& limit = core.limit(*standing.limit);
+  const Limit& limit = core_.limit(*standing.limit);
   if (limit.mode == Mode::kOff) return std::nullopt;
   named.limit = &limit;
-  Looked looked{query, named.probe.hash, limit, slot, now, limit.shape, slot != nullptr ? slot->bucket : Bucket()};
-  const bool within = ways_->Would(looked);
+  Looked looked{query, named.probe.hash, limit, cell, now_, limit.shape, cell != nullptr ? cell->bucket : Bucket()};
+  bool within = ways_.Would(looked);
   standing.shape = looked.shape;
   standing.bucket = looked.bucket;
+  if (const Duration longest = PatienceUnder(limit, patience); !within && longest != Duration::zero()) {
+    looked.shape = Patient(limit.shape, query.cost, longest);
+    within = ways_.Would(looked);
+    looked.shape = limit.shape;
+    if (within) slot = WaitFor(looked);
+  }
   if (within || limit.mode == Mode::kShadow) return std::nullopt;
   return WaitFor(looked);
 }
 
 // ---- Places ----
 
-bool Limiter::IsBusy(const Limit& limit, std::uint64_t hash) const {
-  return !in_flight_->Has(hash, limit.in_flight);
-}
-
 // The first tag that has no place refuses, unless it is in shadow mode.
-Outcome Limiter::LookAtPlaces(std::span<const Named> tags, std::span<Standing> standings) const {
-  Outcome outcome;
+void Deciding::LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing> standings, Outcome& outcome) const {
   for (std::size_t i = tags.size(); i-- > 0;) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
-    const std::uint32_t taken = in_flight_->taken(tags[i].probe.hash);
-    standings[i].free = limit->in_flight - std::min(taken, limit->in_flight);
+    ShowFree(*limit, tags[i].probe.hash, standings[i]);
     if (IsBusy(*limit, tags[i].probe.hash) && limit->mode != Mode::kShadow) {
       outcome = {.verdict = Verdict::kThrottle, .tag = i, .busy = true, .wait = kWaitMin};
     }
   }
-  return outcome;
 }
 
-void Limiter::Enter(std::span<const Named> tags, std::span<Standing> standings) {
+void Deciding::ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const {
+  standing.free = limit.in_flight - std::min(in_flight_->taken(hash), limit.in_flight);
+}
+
+bool Deciding::IsBusy(const Limit& limit, std::uint64_t hash) const {
+  return !in_flight_->Has(hash, limit.in_flight);
+}
+
+// Only tags that the question names: its connection gives back places of no others.
+void Deciding::Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings) {
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
     standings[i].entered = in_flight_->Take(tags[i].probe.hash);
-    const std::uint32_t taken = in_flight_->taken(tags[i].probe.hash);
-    standings[i].free = limit->in_flight - std::min(taken, limit->in_flight);
+    ShowFree(*limit, tags[i].probe.hash, standings[i]);
   }
 }
 
@@ -153,44 +181,46 @@ void Limiter::RestorePlaces(std::uint64_t hash, std::uint32_t places) {
 // ---- Verdicts ----
 
 // A hot host refuses a question as one, as often as it refuses queries of the tag that it refuses most.
-std::optional<std::size_t> Limiter::Shed(std::span<const Named> tags, Prng& prng) const {
+std::optional<std::size_t> Deciding::Shed(std::span<const NamedTagAt> tags) {
   std::size_t hottest = 0;
   double probability = 0;
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->mode == Mode::kShadow) continue;
-    if (const double its = shedder_->probability(limit->shed_priority); its > probability) {
+    if (const double its = shedder_.probability(limit->shed_priority); its > probability) {
       hottest = i;
       probability = its;
     }
   }
-  return Sheds(probability, prng) ? std::optional(hottest) : std::nullopt;
+  return Sheds(probability, prng_) ? std::optional(hottest) : std::nullopt;
 }
 
 // The slot is looked up once more, because the tag decided before this one may have moved or taken its cells. What
 // loses its cells has a full bucket again, so it does not refuse now what it would have served.
-Verdict Limiter::DecideNamed(const Named& named, const Outcome& outcome, Standing& standing, Lane& lane, Prng& prng,
-                             Instant now) {
-  LimiterCore& core = *core_;
-  if (!standing.limit.has_value()) return Serve(lane.counters(Lane::kUnmatched));
+Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Duration patience, Standing& standing) {
+  if (!standing.limit.has_value()) return Serve(lane_.counters(Lane::kUnmatched));
   const LimitIndex index = *standing.limit;
-  RuleCounters& counters = lane.counters(core.tally.counter(core.limit(index).rule));
+  RuleCounters& counters = lane_.counters(core_.tally.counter(core_.limit(index).rule));
   if (named.limit == nullptr) return Serve(counters);
   const Limit& limit = *named.limit;
   if (outcome.verdict == Verdict::kShed) return Refuse(limit, Verdict::kShed, counters);
-  if (limit.mode == Mode::kShadow && shedder_->any() && Sheds(shedder_->probability(limit.shed_priority), prng)) {
+  if (limit.mode == Mode::kShadow && shedder_.any() && Sheds(shedder_.probability(limit.shed_priority), prng_)) {
     return Refuse(limit, Verdict::kShed, counters);
   }
   if (outcome.busy || (limit.in_flight != 0 && IsBusy(limit, named.probe.hash))) {
     in_flight_->CountBusy();
     return Refuse(limit, Verdict::kThrottle, counters);
   }
-  Table::Locked cells(*core.table, named.probe.hash);
-  Slot* const slot = cells.Find(named.query->tag, named.probe, now);
-  Asked asked{*named.query, named.probe.hash, index, limit, cells, slot, lane.number(), now, limit.shape};
+  Table::Locked cells(*core_.table, named.probe.hash);
+  Slot* const slot = cells.Find(named.query->tag, named.probe, now_);
+  const bool waits = outcome.verdict == Verdict::kServe && outcome.wait != Duration::zero();
+  const Duration longest = waits ? PatienceUnder(limit, patience) : Duration::zero();
+  Asked asked{*named.query, named.probe.hash, index, limit, cells, slot, lane_.number(), now_,
+              Patient(limit.shape, named.query->cost, longest)};
   const auto free = standing.free;
-  const Verdict verdict = DecideUnderLimit(*ways_, asked, counters, &standing);
+  const Verdict verdict = DecideUnderLimit(ways_, asked, counters, &standing);
   standing.free = free;
+  if (longest != Duration::zero()) standing.shape = limit.shape;
   return verdict;
 }
 

@@ -36,7 +36,24 @@ bool Limiter::Forgive(const Query& query, Instant now) {
   return true;
 }
 
+std::vector<std::string> Limiter::ChargedWith(const Query& query, Instant now) const {
+  std::vector<std::string> tags;
+  if (query.tag.is_digest && query.over_long == nullptr) return tags;
+  const std::uint64_t hash = core_->table->Hash(query.tag);
+  Table::Shard shard(*core_->table, hash);
+  const Slot* const slot = shard.Find(query.tag, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core_->rules, query);
+  if (!index.has_value()) return tags;
+  core_->rules->ForEachDerived(*index, TextOf(query), [&](std::string_view tag) { tags.emplace_back(tag); });
+  return tags;
+}
+
 Standing Limiter::Settle(const Query& paid, Cost actual, Instant now) {
+  for (const std::string& tag : ChargedWith(paid, now)) SettleOne({{tag, false}, paid.cost}, actual, now);
+  return SettleOne(paid, actual, now);
+}
+
+Standing Limiter::SettleOne(const Query& paid, Cost actual, Instant now) {
   LimiterCore& core = *core_;
   const std::uint64_t hash = core.table->Hash(paid.tag);
   Table::Shard shard(*core.table, hash);

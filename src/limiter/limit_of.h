@@ -11,4 +11,10 @@ inline std::optional<LimitIndex> LimitOf(const Rulebook& rules, const Query& que
   return query.over_long != nullptr ? rules.Find(*query.over_long) : rules.Find(query.tag.bytes);
 }
 
+// The tag as rules read it.
+inline TagText TextOf(const Query& query) {
+  if (query.over_long == nullptr) return {query.tag.bytes};
+  return {query.over_long->head, query.over_long->size <= query.over_long->head.size()};
+}
+
 }    // namespace dthrottle

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/tag.h"
 #include "base/time.h"
@@ -86,9 +87,9 @@ class Limiter final : private SlotPolicy {
   void RestorePlaces(std::uint64_t hash, std::uint32_t places);
   InFlightCounts in_flight() const { return in_flight_ != nullptr ? in_flight_->counts() : InFlightCounts(); }
 
-  // Makes what the tag has paid, `paid.cost`, into `actual`: less comes back, more is charged without asking and may
-  // make debt, down to the floor of debits that peers make. Peers hear of either as of hits. A digest without its
-  // over-long tag needs a bucket that is recorded. Any thread.
+  // Makes what the tag has paid, `paid.cost`, into `actual`, and the same of tags that are charged with it: less comes
+  // back, more is charged without asking and may make debt, down to the floor of debits that peers make. Peers hear of
+  // either as of hits. A digest without its over-long tag needs a bucket that is recorded. Any thread.
   Standing Settle(const Query& paid, Cost actual, Instant now);
   // Gives back `query.cost` tokens that the tag has spent. Any thread.
   Standing GiveBack(const Query& query, Instant now) { return Settle(query, 0, now); }
@@ -128,6 +129,9 @@ class Limiter final : private SlotPolicy {
 
   Inspection Inspect(const Query& query, Instant now);
 
+  // The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
+  std::vector<std::string> ChargedWith(const Query& query, Instant now) const;
+
   // Forgets what the tag has spent or owes. False if there was nothing.
   bool Forgive(const Query& query, Instant now);
 
@@ -137,18 +141,12 @@ class Limiter final : private SlotPolicy {
   bool Reshape(const Tag&, Slot&, Instant now) const override;
   bool Plausible(const Slot&, Instant now) const override;
 
-  Verdict Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
-                 Standing* standing);
-  struct Named;    // a tag of a question
-  Outcome AskOne(Verb verb, std::span<Named> tags, std::span<Standing> standings, Lane& lane, Prng& prng, Instant now);
-  std::optional<Duration> LookAt(Named& named, Standing& standing, Instant now);
-  std::optional<std::size_t> Shed(std::span<const Named> tags, Prng& prng) const;
-  Verdict DecideNamed(const Named& named, const Outcome& outcome, Standing& standing, Lane& lane, Prng& prng,
-                      Instant now);
+  std::optional<Verdict> Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
+                                Standing* standing);
+  Verdict DecideDerived(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
+                        Standing* standing);
+  Standing SettleOne(const Query& paid, Cost actual, Instant now);
   void Charge(Asked& asked, Cost tokens);
-  bool IsBusy(const Limit& limit, std::uint64_t hash) const;
-  Outcome LookAtPlaces(std::span<const Named> tags, std::span<Standing> standings) const;
-  void Enter(std::span<const Named> tags, std::span<Standing> standings);
   void Reassigned(std::size_t counter);
 
   const std::unique_ptr<LimiterCore> core_;

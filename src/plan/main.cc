@@ -40,7 +40,7 @@ Input ReadSettings(Options& options) {
   for (const std::string& path : options.settings) {
     const auto text = ReadFile(path, kSettingsBytesMax);
     if (!text) return Refused(EX_NOINPUT, text.error().message);
-    LoadedSettings loaded = ParseSettings(*text, path);
+    LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
     if (!loaded.ok()) {
       for (const Problem& problem : loaded.problems) fmt::print(stderr, "{}\n", Format(problem));
       return {std::nullopt, "", EX_CONFIG};

@@ -32,10 +32,11 @@ class Questions {
   struct Question {
     Verb verb;
     std::size_t first, tags;    // of queries()
+    Duration patience{};        // how long it may be made to wait for its tokens, where rules have a delay
   };
 
   // Begins another question. REQUIRES: the one before names a tag.
-  void Begin(Verb verb) { questions_.push_back({verb, queries_.size(), 0}); }
+  void Begin(Verb verb, Duration patience = {}) { questions_.push_back({verb, queries_.size(), 0, patience}); }
 
   // The question that was begun last names a tag. A tag that it names already pays the sum of both costs; then nothing
   // is added to queries(), and false returned. REQUIRES: it names fewer than kTagsMax tags, or this one already.
@@ -44,15 +45,18 @@ class Questions {
     const auto named = std::span(queries_).subspan(question.first);
     const auto same = std::find_if(named.begin(), named.end(), [&](const Query& q) { return q.tag == query.tag; });
     if (same != named.end()) {
-      // The most that a cost can be is more than any bucket holds, as the sum would be.
-      const std::uint64_t sum = std::uint64_t{same->cost} + query.cost;
-      same->cost = static_cast<Cost>(std::min<std::uint64_t>(sum, std::numeric_limits<Cost>::max()));
+      same->cost = Sum(same->cost, query.cost);
       return false;
     }
     DT_CHECK(question.tags < kTagsMax);
     queries_.push_back(query);
     ++question.tags;
     return true;
+  }
+
+  // What a tag pays that is charged twice. The most that a cost can be is more than any bucket holds, as the sum is.
+  static Cost Sum(Cost a, Cost b) {
+    return static_cast<Cost>(std::min<std::uint64_t>(std::uint64_t{a} + b, std::numeric_limits<Cost>::max()));
   }
 
   // Forgets the question that was begun last.
@@ -81,7 +85,9 @@ struct Outcome {
   // the longest wait, so after `wait` all of them would say yes, if nobody else asks.
   std::size_t tag = 0;
   bool busy = false;    // all places of that tag are taken; nobody knows for how long
-  Duration wait{};    // kNever: the cost is more than the tag's bucket holds; of kThrottle only
+  // kServe: how long the application is to wait before it goes on; it has its tokens already. kThrottle: see above;
+  // kNever: the cost is more than the tag's bucket holds.
+  Duration wait{};
 };
 
 }    // namespace dthrottle

@@ -71,6 +71,15 @@ bool Glob::MatchesEnds(std::string_view head, std::string_view tail) const {
   return PieceAt(first, head, 0) && PieceAt(last, tail, tail.size() - last.size());
 }
 
+std::string Glob::literal_head() const {
+  std::string head;
+  for (const Byte& accepts : pieces_.front()) {
+    if (accepts.count() != 1) break;
+    head += static_cast<char>(accepts._Find_first());
+  }
+  return head;
+}
+
 bool Glob::MayBegin(unsigned char byte) const {
   const Piece& first = pieces_.front();
   return first.empty() ? pieces_.size() > 1 : first.front()[byte];

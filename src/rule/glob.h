@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bitset>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,9 @@ class Glob {
   // As Matches for a tag of which only the two ends are known, with an unknown number of unknown bytes between. What a
   // pattern asks of the middle is assumed to hold. Exact for patterns of the forms a*, *b and a*b.
   bool MatchesEnds(std::string_view head, std::string_view tail) const;
+
+  // The bytes that the pattern begins with and that stand for themselves.
+  std::string literal_head() const;
 
   // False if no tag that begins (ends) with this byte can match.
   bool MayBegin(unsigned char byte) const;

@@ -1,12 +1,16 @@
 // What an operator writes about a limit. Plain data, checked by config/ before it gets here.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/names.h"
 #include "base/time.h"
 #include "base/tokens.h"
+#include "rule/address.h"
+#include "rule/derivation.h"
 #include "shed/signal.h"
 
 namespace dthrottle {
@@ -27,9 +31,17 @@ enum class Mode {
 };
 DT_NAMES(Mode, "enforce", "shadow", "off")
 
+// Networks whose addresses a rule is for.
+struct RuleNetworks {
+  std::vector<std::string> given;    // as settings name them
+  std::string file;                  // or the file that lists them
+  std::shared_ptr<const std::vector<Network>> list;
+};
+
 struct Rule {
   std::string name;                    // unique
   std::optional<std::string> match;    // glob; a rule without one is the default
+  std::optional<RuleNetworks> networks;    // of what stands behind the literal beginning of `match`; none: any
   Tokens burst = 10;
   double rate = 1;    // tokens/s
   Share share = Share::kDebit;
@@ -41,6 +53,9 @@ struct Rule {
   std::uint32_t in_flight = 0;          // places that may be taken of a tag at once, on this host; 0: any number
   bool shed = false;                    // refuse some queries when the host runs hot
   std::uint32_t shed_priority = 0;      // below kShedPriorities; the lowest are refused first
+  Duration delay{};                     // most that a question may be made to wait instead of being refused
+  std::vector<Derivation> also;         // tags that are charged with one of the rule's
+  static constexpr std::size_t kAlsoMax = 8;
 };
 
 // Another burst and rate for one exact tag; everything else comes from the rule that the tag matches.

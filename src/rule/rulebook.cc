@@ -1,9 +1,14 @@
 #include "rule/rulebook.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <bit>
+#include <map>
 
 #include "base/check.h"
 #include "base/siphash.h"
+#include "rule/network_map.h"
 
 namespace dthrottle {
 
@@ -23,13 +28,16 @@ class RuleFingerprint {
 // What an override shares, how far, and whether it is shed, is its rule's to say; without one it is shared like any
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
-  Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, 0, 0};
+  Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, false, 0, 0,
+              Duration::zero()};
   if (rule != nullptr) {
     limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
     limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
     if (rule->max_debt.has_value()) limit.max_debt = TicksOf(*rule->max_debt, shape);
     limit.horizon = rule->horizon.value_or(Duration::zero());
     limit.forecast = rule->share == Share::kForecast && mode != Mode::kOff;
+    limit.derives = !rule->also.empty() && mode != Mode::kOff;
+    limit.delay = rule->delay;
     limit.max_unheard = rule->max_unheard.value_or(0);
     if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
     if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
@@ -38,7 +46,44 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
   return limit;
 }
 
+std::uint64_t HashOf(const std::vector<Network>& networks) {
+  std::uint64_t hash = 0;
+  for (const auto& [address, bits] : networks) {
+    const std::array<std::uint64_t, 3> words{address.high, address.low, std::uint64_t{address.is_v6} << 8 | bits};
+    hash = SipHash<1, 3>({hash, 0}, std::string_view(reinterpret_cast<const char*>(words.data()), sizeof words));
+  }
+  return hash;
+}
+
 }    // namespace
+
+// The networks of all rules, while patterns are made: rules of one pattern share a map.
+class Rulebook::Networks {
+ public:
+  // Whether a pattern of that text is there already, which then has the rule's networks too.
+  bool Add(const std::string& match, std::size_t pattern, const Rule& rule, std::uint32_t number) {
+    auto& [its, mapped] = by_match_.try_emplace(match, pattern, std::vector<MappedNetwork>()).first->second;
+    for (const Network& network : *rule.networks->list) mapped.push_back({network, static_cast<std::uint16_t>(number)});
+    return its != pattern;
+  }
+  void Finish(std::vector<Pattern>& patterns) {
+    for (auto& [match, group] : by_match_) {
+      patterns[group.first].networks = std::make_shared<NetworkMap>(std::move(group.second));
+    }
+  }
+
+ private:
+  std::map<std::string, std::pair<std::size_t, std::vector<MappedNetwork>>> by_match_;
+};
+
+void Rulebook::AddPattern(std::uint32_t number, Networks& networks) {
+  const Rule& rule = rules_[number];
+  Pattern pattern{Glob::Compile(*rule.match).value(), number, 0, nullptr};
+  pattern.head = static_cast<std::uint32_t>(pattern.glob.literal_head().size());
+  heads_[number] = pattern.head;
+  if (rule.networks.has_value() && networks.Add(*rule.match, patterns_.size(), rule, number)) return;
+  patterns_.push_back(std::move(pattern));
+}
 
 Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     : rules_(std::move(rules)), overrides_(std::move(overrides)) {
@@ -46,10 +91,12 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   RuleFingerprint fingerprint, divided;
   bool any_divided = false;
   limits_.reserve(rules_.size() + overrides_.size());
+  heads_.resize(rules_.size());
+  Networks networks;
   for (std::uint32_t i = 0; i < rules_.size(); ++i) {
     const Rule& rule = rules_[i];
     if (rule.match.has_value()) {
-      patterns_.push_back({Glob::Compile(*rule.match).value(), i});
+      AddPattern(i, networks);
     } else {
       DT_CHECK(!default_rule_.has_value());
       default_rule_ = i;
@@ -60,15 +107,18 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
       any_divided = true;
       divided.Add(rule.name);
       divided.Add(rule.match.value_or(""));
+      if (rule.networks.has_value()) divided.Add(fmt::format("{}", HashOf(*rule.networks->list)));
       divided.Add(rule.rate);
     }
     fingerprint.Add(rule.name);
     fingerprint.Add(rule.match.has_value() ? "match" : "default");
     fingerprint.Add(rule.match.value_or(""));
+    if (rule.networks.has_value()) fingerprint.Add(fmt::format("{}", HashOf(*rule.networks->list)));
     fingerprint.Add(rule.burst);
     fingerprint.Add(rule.rate);
     fingerprint.Add(Name(rule.mode));
   }
+  networks.Finish(patterns_);
   IndexPatterns();
   by_tag_.reserve(overrides_.size());
   for (const Override& o : overrides_) {
@@ -110,18 +160,28 @@ void Rulebook::IndexPatterns() {
 template <class Matcher>
 std::optional<LimitIndex> Rulebook::FirstRule(Matcher&& matches) const {
   for (const Pattern& pattern : patterns_) {
-    if (matches(pattern.glob)) return pattern.rule;
+    if (const auto rule = matches(pattern)) return rule;
   }
   return default_rule_;
 }
 
+// The rule that a tag finds through a pattern that it matches.
+std::optional<LimitIndex> Rulebook::RuleIn(const Pattern& pattern, TagText tag) {
+  if (pattern.networks == nullptr) return pattern.rule;
+  const auto address = tag.whole ? ParseAddress(tag.bytes.substr(pattern.head)) : std::nullopt;
+  return address.has_value() ? pattern.networks->Find(*address) : std::nullopt;
+}
+
 std::optional<LimitIndex> Rulebook::RuleOf(std::string_view tag) const {
-  if (tag.empty()) return FirstRule([&](const Glob& glob) { return glob.Matches(tag); });
+  const auto matches = [&](const Pattern& pattern) {
+    return pattern.glob.Matches(tag) ? RuleIn(pattern, {tag}) : std::nullopt;
+  };
+  if (tag.empty()) return FirstRule(matches);
   const auto first = static_cast<unsigned char>(tag.front()), last = static_cast<unsigned char>(tag.back());
   for (std::size_t word = 0; word < begins_.words(); ++word) {
     for (std::uint64_t bits = begins_.Word(first, word) & ends_.Word(last, word); bits != 0; bits &= bits - 1) {
       const Pattern& pattern = patterns_[word * 64 + static_cast<std::size_t>(std::countr_zero(bits))];
-      if (pattern.glob.Matches(tag)) return pattern.rule;
+      if (const auto rule = matches(pattern)) return rule;
     }
   }
   return default_rule_;
@@ -134,13 +194,15 @@ std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
 
 std::optional<LimitIndex> Rulebook::Find(const OverLongTag& tag) const {
   const bool whole = tag.size <= tag.head.size();
-  return FirstRule(
-      [&](const Glob& glob) { return whole ? glob.Matches(tag.head) : glob.MatchesEnds(tag.head, tag.tail); });
+  return FirstRule([&](const Pattern& pattern) {
+    const bool matches = whole ? pattern.glob.Matches(tag.head) : pattern.glob.MatchesEnds(tag.head, tag.tail);
+    return matches ? RuleIn(pattern, {tag.head, whole}) : std::nullopt;
+  });
 }
 
 bool Rulebook::Matches(std::size_t rule, std::string_view tag) const {
   for (const Pattern& pattern : patterns_) {
-    if (pattern.rule == rule) return pattern.glob.Matches(tag);
+    if (pattern.rule == rule) return pattern.glob.Matches(tag) && RuleIn(pattern, {tag}).has_value();
   }
   return true;
 }

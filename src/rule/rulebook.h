@@ -5,8 +5,11 @@
 // a reload makes another one.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bitset>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,10 +18,13 @@
 
 #include "base/tag.h"
 #include "bucket/bucket.h"
+#include "rule/derivation.h"
 #include "rule/glob.h"
 #include "rule/rule.h"
 
 namespace dthrottle {
+
+class NetworkMap;
 
 // One rule's or override's effect on a bucket.
 struct Limit {
@@ -31,8 +37,10 @@ struct Limit {
   Ticks max_debt;                // of Bucket::Debit; negative: the limiter's
   Duration horizon;              // 0: the limiter's
   bool forecast;                 // by hosts of each other; then shared
+  bool derives;                  // tags that are charged with it (Rule::also)
   Tokens max_unheard;            // of that; 0: the limiter's
   std::uint32_t in_flight;       // places of a tag; 0: any number
+  Duration delay;                // most that a question waits for its tokens
 };
 
 class Rulebook {
@@ -79,6 +87,19 @@ class Rulebook {
   const std::vector<Rule>& rules() const { return rules_; }
   const std::vector<Override>& overrides() const { return overrides_; }
 
+  // Calls use(std::string_view) for each tag that is charged with one under the limit: by Rule::also, without those that
+  // such a tag's own rule would add. REQUIRES: the limit is that of the tag.
+  template <class Use>
+  void ForEachDerived(LimitIndex index, TagText tag, Use&& use) const {
+    if (!limits_[index].derives) return;
+    const std::uint32_t rule = limits_[index].rule;
+    std::array<char, kTagBytesMax> text;
+    for (const Derivation& derivation : rules_[rule].also) {
+      const std::size_t head = std::min<std::size_t>(heads_[rule], tag.bytes.size());
+      if (const auto derived = Derive(derivation, tag, head, text)) use(*derived);
+    }
+  }
+
   // Whether the rule's own pattern matches; true for the default rule. For explanations.
   bool Matches(std::size_t rule, std::string_view tag) const;
 
@@ -92,7 +113,11 @@ class Rulebook {
   struct Pattern {
     Glob glob;
     std::uint32_t rule;
+    std::uint32_t head;    // bytes in front of the address
+    // Of rules with networks that have the same pattern: by the longest network, the rule.
+    std::shared_ptr<const NetworkMap> networks;
   };
+  class Networks;
 
   // For each byte a set of patterns, 64 in a word.
   class PatternsByByte {
@@ -111,6 +136,8 @@ class Rulebook {
 
   template <class Matcher>
   std::optional<LimitIndex> FirstRule(Matcher&& matches) const;
+  void AddPattern(std::uint32_t rule, Networks& networks);
+  static std::optional<LimitIndex> RuleIn(const Pattern& pattern, TagText tag);
   void IndexPatterns();
   std::optional<LimitIndex> RuleOf(std::string_view tag) const;
 
@@ -120,6 +147,7 @@ class Rulebook {
   std::vector<Pattern> patterns_;    // of the rules that have one, in order
   PatternsByByte begins_, ends_;     // patterns that a tag with this first (last) byte may match: one word for all,
                                      // where trying each would be most of what a new tag costs
+  std::vector<std::uint32_t> heads_;    // by rule: Glob::literal_head
   std::optional<std::uint32_t> default_rule_;
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
   std::bitset<kShedPriorities> shed_priorities_;

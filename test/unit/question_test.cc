@@ -39,7 +39,7 @@ struct Asker {
 
   Outcome Ask(Verb verb, const std::vector<Named>& tags, Instant now = kNow) {
     questions.Clear();
-    questions.Begin(verb);
+    questions.Begin(verb, patience);
     for (const Named& named : tags) questions.Name({{named.tag, false}, named.cost});
     Outcome outcome;
     standings.assign(questions.queries().size(), Standing());
@@ -52,6 +52,7 @@ struct Asker {
   double Left(std::size_t i, Instant now = kNow) const { return standings[i].bucket.Level(standings[i].shape, now); }
 
   Host& host;
+  Duration patience{};    // of questions
   Questions questions;
   std::vector<Standing> standings;
 };
@@ -282,6 +283,61 @@ TEST_CASE("question: in a million of them no tag pays for another one's refusal,
   std::erase_if(paid, [](const auto& its) { return its.second == 0; });
   std::erase_if(slots.unreported, [](const auto& its) { return its.second == 0; });
   CHECK(slots.unreported == paid);
+}
+
+constexpr const char* kDelayed = "[[rule]]\nname=\"paced\"\nmatch=\"p:*\"\nburst=2\nrate=10\ndelay=\"500ms\"\n";
+
+TEST_CASE("question: what is within the delay has its tokens at once and is told when to go on") {
+  Host host(kDelayed);
+  Asker asker(host);
+  asker.patience = 1min;
+  for (int i = 0; i < 2; ++i) CHECK(asker.Ask(Verb::kTake, {{"p:a"}}).wait == 0ns);
+  for (int i = 1; i <= 5; ++i) {
+    const Outcome granted = asker.Ask(Verb::kTake, {{"p:a"}});
+    CHECK(granted.verdict == Verdict::kServe);
+    CHECK(granted.wait == i * 100ms);
+  }
+  const Outcome refused = asker.Ask(Verb::kTake, {{"p:a"}});
+  CHECK(refused.verdict == Verdict::kThrottle);
+  CHECK(refused.wait == 600ms);    // for a question that does not wait
+  CHECK(asker.Ask(Verb::kTake, {{"p:a"}}, kNow + 100ms).wait == 500ms);
+}
+
+TEST_CASE("question: it waits no longer than it says, and a query of three bytes not at all") {
+  Host host(kDelayed);
+  Asker asker(host);
+  CHECK(asker.Takes({{"p:a", 2}}));
+  CHECK_FALSE(asker.Takes({{"p:a"}}));
+  CHECK_FALSE(host.Serves("p:a", kNow));
+  asker.patience = 150ms;
+  CHECK(asker.Ask(Verb::kPeek, {{"p:a"}}).wait == 100ms);
+  CHECK(host.Level("p:a", kNow) == 0);
+  CHECK(asker.Takes({{"p:a"}}));
+  CHECK_FALSE(asker.Takes({{"p:a"}}));
+  CHECK(asker.Ask(Verb::kTake, {{"p:b", 3}}).wait == Outcome::kNever);    // more than a bucket holds
+  CHECK(asker.Ask(Verb::kTake, {{"p:a"}, {"user:b"}}).verdict == Verdict::kThrottle);
+  CHECK(asker.Ask(Verb::kTake, {{"p:c"}, {"p:a"}}, kNow + 100ms).wait == 100ms);
+  CHECK(host.Level("p:c", kNow + 100ms) == 1);
+}
+
+TEST_CASE("question: waiting keeps to the rate and gives back what is given back") {
+  Host host(kDelayed);
+  Asker asker(host);
+  asker.patience = 1s;
+  int granted = 0;
+  Instant last = kNow;
+  for (Instant now = kNow; now < kNow + 60s; now += 7ms) {
+    const Outcome outcome = asker.Ask(Verb::kTake, {{"p:a"}}, now);
+    if (outcome.verdict != Verdict::kServe) continue;
+    const Instant at = now + outcome.wait;
+    if (granted > 2) CHECK(at - last >= 99ms);    // spaced at the rate, once the burst is spent
+    last = at;
+    ++granted;
+  }
+  CHECK(granted <= 2 + 600 + 5);
+  CHECK(granted >= 2 + 600 + 4);
+  host.limiter->GiveBack({{"p:a", false}}, kNow + 60s);
+  CHECK(asker.Takes({{"p:a"}}, kNow + 60s));
 }
 
 }    // namespace

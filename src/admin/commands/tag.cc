@@ -166,6 +166,29 @@ void WhyLevel(const Inspection& seen, const Limit& limit, double shed, const Jso
   }
 }
 
+// The tags that are charged with it; whether one of them refuses.
+template <class Say>
+bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
+  bool refuses = false;
+  for (const std::string& charged : c.limiter().ChargedWith(tag.query(), c.now)) {
+    const Inspection seen = c.limiter().Inspect({{charged, false}}, c.now);
+    if (!seen.limit.has_value()) {
+      say(fmt::format("It is charged with {} too, which no rule limits.", EscapeTag(charged)));
+      continue;
+    }
+    const Limit& limit = c.rules().limit(*seen.limit);
+    const Json bucket = BucketFields(seen, limit, c.now);
+    const bool its_refuses = bucket["verdict"] == "NO";
+    refuses = refuses || its_refuses;
+    std::string line = fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}", EscapeTag(charged),
+                                   RuleName(c.rules(), limit), bucket["level"].get<double>());
+    line += its_refuses ? fmt::format(": that says NO for another {:.3f} s.", bucket["served_again_in_s"].get<double>())
+                        : std::string(": that says OK.");
+    say(std::move(line));
+  }
+  return refuses;
+}
+
 }    // namespace
 
 Json Show(const Context& c) {
@@ -229,8 +252,9 @@ Json Why(const Context& c) {
                     IsBusy(seen, limit) ? ", so it waits until one is given back" : ""));
   }
   WhyLevel(seen, limit, shed, bucket, say);
+  const bool refuses = WhyCharged(c, *tag, say);
   if (limit.mode != Mode::kOff) WhyShared(c, seen, say);
-  answer["verdict"] = FinalVerdict(bucket["verdict"], seen, limit, shed);
+  answer["verdict"] = refuses ? Json("NO") : FinalVerdict(bucket["verdict"], seen, limit, shed);
   answer["steps"] = steps;
   return answer;
 }

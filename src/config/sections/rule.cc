@@ -38,6 +38,78 @@ Key<T> Rate() {
   return key;
 }
 
+// Either the networks or the path of a file that lists them, which Load reads.
+Key<Rule> MatchCidrs() {
+  Key<Rule> key{"match_cidrs",
+                "[]",
+                "a list of networks such as [\"192.0.2.0/24\", \"2001:db8::/32\"], or the absolute path of a file that "
+                "lists them",
+                "The networks whose addresses the rule is for. The address is what stands in the tag behind the part of "
+                "*match* before its first *, ? or [; without *match* it is the whole tag. Rules with the same *match* and "
+                "networks are tried together, where the first of them stands, and that with the longest network that "
+                "contains the address applies. A file has a network on each line; what follows # is a comment. There may "
+                "be a million of them. A reload reads the file again.",
+                {},
+                {}};
+  key.set = [](Rule& rule, const Value& value) {
+    RuleNetworks networks;
+    if (const auto* file = std::get_if<std::string>(&value)) {
+      networks.file = *file;
+      if (file->empty() || !IsPath(*file)) return false;
+    } else if (const auto* given = std::get_if<std::vector<std::string>>(&value)) {
+      networks.given = *given;
+      std::vector<Network> list;
+      for (const std::string& text : *given) {
+        const auto network = ParseNetwork(text);
+        if (!network.has_value()) return false;
+        list.push_back(*network);
+      }
+      networks.list = std::make_shared<const std::vector<Network>>(std::move(list));
+    } else {
+      return false;
+    }
+    rule.networks = std::move(networks);
+    return true;
+  };
+  key.get = [](const Rule& rule) -> Value {
+    if (!rule.networks.has_value()) return {};
+    return rule.networks->file.empty() ? Value(rule.networks->given) : Value(rule.networks->file);
+  };
+  return key;
+}
+
+Key<Rule> Also() {
+  using List = std::vector<Derivation>;
+  const auto read = [](const Value& value) -> std::optional<List> {
+    const auto* texts = std::get_if<std::vector<std::string>>(&value);
+    if (texts == nullptr || texts->size() > Rule::kAlsoMax) return std::nullopt;
+    List list;
+    for (const std::string& text : *texts) {
+      const auto derivation = ParseDerivation(text);
+      if (!derivation) return std::nullopt;
+      list.push_back(*derivation);
+    }
+    return list;
+  };
+  const auto show = [](const List& list) {
+    std::vector<std::string> texts;
+    for (const Derivation& derivation : list) texts.push_back(FormatDerivation(derivation));
+    return texts;
+  };
+  return Made<Rule, List>(
+      "also", "[]",
+      "a list of at most 8 of \"ipv4/BITS\", \"ipv6/BITS\" and \"before TEXT\", where TEXT has 1 to 16 bytes",
+      MEMBER(Rule, also),
+      "Further tags that a tag of the rule is charged with, all or nothing: a query is served if all of them would serve "
+      "it. \"ipv6/48\" is the network of that size that an IPv6 address is in: with ip:2001:db8:7:1::9 also "
+      "ip:2001:db8:7::/48 is charged; \"ipv4/24\" is the same for IPv4. The address is found as for *match_cidrs*. "
+      "\"before /\" is what stands before the first / behind the literal beginning of *match*: with acme/bob also acme. "
+      "Such a tag is a tag like any other: it finds its own rule, which may have another burst, rate and share, and is "
+      "seen by commands and peers. What its rule has under *also* is not charged. An exempt tag, of mode \"off\", is "
+      "charged with nothing.",
+      read, show);
+}
+
 }    // namespace
 
 const std::vector<Key<Rule>>& RuleKeys() {
@@ -55,8 +127,15 @@ const std::vector<Key<Rule>>& RuleKeys() {
               "for one of a set, [!a-z] for one not of it, and \\ takes the next byte as it is. Without *match* the "
               "rule is the default.",
               [](const std::string& text) { return text.size() <= kTagBytesMax && Glob::Compile(text).has_value(); })),
+      MatchCidrs(),
       Burst<R>(),
       Rate<R>(),
+      Also(),
+      DurationKey<R>("delay", "\"0s\"", 0s, 1min, MEMBER(R, delay),
+                     "The longest that a question may be made to wait for its tokens instead of being refused, if it "
+                     "says that it would: it has them at once, in debt, and is told when to go on. So requests are "
+                     "spaced at the rate, and the queue is never longer than this. Queries of three bytes do not wait. "
+                     "With 0s nothing waits. Under share = \"local\" and \"debit\" only."),
       Choice<R, Share>(
           "share", "\"debit\"", MEMBER(R, share),
           "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; "
@@ -152,7 +231,7 @@ void CheckRules(Findings& f) {
       f.Error(f.rules[i], fmt::format("rule.name = \"{}\": must be unique, and line {} has it", rule.name,
                                       f.rules[other->second].line));
     }
-    if (!f.has_match[i]) {    // a match that is wrong is still one
+    if (!rule.match.has_value() && !f.has_match[i]) {    // a match that is wrong is still one
       if (default_rule.has_value()) {
         f.Error(f.rules[i], fmt::format("rule \"{}\" without match; must be one rule at most, and that of line {} is",
                                         rule.name, f.rules[*default_rule].line));
@@ -169,12 +248,45 @@ void CheckRules(Findings& f) {
                                       "because each host counts its own places",
                                       rule.name, rule.in_flight, Name(rule.share)));
     }
+    if (rule.delay != Duration::zero() && rule.share != Share::kLocal && rule.share != Share::kDebit) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": delay = \"{}\" with share = \"{}\": must be \"local\" or \"debit\"",
+                                      rule.name, FormatDuration(rule.delay), Name(rule.share)));
+    }
     const double between_reports = rule.rate * Seconds(s.peers.period);
     if (rule.share == Share::kDebit && rule.mode != Mode::kOff && rule.burst < between_reports) {
       f.Warn(f.rules[i],
              fmt::format("rule \"{}\": burst = {} is less than rate x peers.period = {}: several hosts can serve more "
                          "than a burst between two reports; raise burst, shorten the period, or share = \"local\"",
                          rule.name, FormatNumber(rule.burst), FormatNumber(between_reports)));
+    }
+  }
+}
+
+// What the derivation makes of a tag that the rule is for.
+std::string DerivedExample(const Rule& rule, const Derivation& derivation) {
+  using Kind = Derivation::Kind;
+  const std::string head = rule.match.has_value() ? Glob::Compile(*rule.match)->literal_head() : std::string();
+  const std::string rest = derivation.kind == Kind::kIpv4   ? "192.0.2.77"
+                           : derivation.kind == Kind::kIpv6 ? "2001:db8:7:1::9"
+                                                            : fmt::format("acme{}bob", derivation.separator);
+  std::array<char, kTagBytesMax> text;
+  return std::string(Derive(derivation, {(head + rest).substr(0, kTagBytesMax)}, head.size(), text).value_or(head));
+}
+
+// A derived tag that finds the rule it is derived under, or none, has no limit of its own.
+void CheckAlso(Findings& f) {
+  const Settings& s = f.settings();
+  if (f.wrong("rule") || std::ranges::all_of(s.rules, [](const Rule& rule) { return rule.also.empty(); })) return;
+  const Rulebook rules(s.rules, {});
+  for (std::size_t i = 0; i < s.rules.size(); ++i) {
+    for (const Derivation& derivation : s.rules[i].also) {
+      const std::string example = DerivedExample(s.rules[i], derivation);
+      const auto found = rules.Find(example);
+      if (found.has_value() && *found != i) continue;
+      f.Warn(f.rules[i], fmt::format("rule \"{}\": also \"{}\": such a tag, {}, {}", s.rules[i].name,
+                                     FormatDerivation(derivation), Quote(Value(example)),
+                                     found.has_value() ? "is under the same rule; give it a rule before this one"
+                                                       : "is under no rule, so it limits nothing"));
     }
   }
 }

@@ -16,7 +16,20 @@ namespace {
 constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
 constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit or release";
-constexpr std::string_view kTellLimit = "tell=limit";
+constexpr std::string_view kTellLimit = "tell=limit", kWait = "wait=";
+
+// Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
+bool TakeWait(std::string_view& line, Duration& wait) {
+  std::string_view rest = line;
+  std::string_view word = NextWord(rest);
+  if (!word.starts_with(kWait)) return true;
+  word.remove_prefix(kWait.size());
+  std::uint32_t ms = 0;
+  if (!ParseNumber(word, ms)) return false;
+  wait = std::chrono::milliseconds(ms);
+  line = rest;
+  return true;
+}
 
 }    // namespace
 
@@ -29,7 +42,13 @@ void AskTurn::OnLine(std::string_view line, Holder& holder) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const std::string_view verb = NextWord(line);
   if (AskReturns::IsVerb(verb)) return OnReturn(verb, line, holder);
-  Line question{.kind = Kind::kQuestion, .holder = &holder, .tells_limit = TakeWord(line, kTellLimit)};
+  Line question{.kind = Kind::kQuestion, .holder = &holder};
+  const bool can_wait = verb == "take" || verb == "peek";
+  if (can_wait && !TakeWait(line, question.patience)) {
+    Complain("wait=MS must have a whole number of milliseconds");
+    return;
+  }
+  question.tells_limit = TakeWord(line, kTellLimit);
   if (verb == "take") {
     OnQuestion(question, Verb::kTake, line);
   } else if (verb == "peek") {
@@ -61,7 +80,7 @@ AskTurn::Batch& AskTurn::OpenBatch() {
 bool AskTurn::OnQuestion(Line& line, Verb verb, std::string_view rest) {
   Batch& batch = OpenBatch();
   const std::size_t words = batch.words.size();
-  batch.questions.Begin(verb);
+  batch.questions.Begin(verb, line.patience);
   if (Read(batch, rest) && (line.kind != Kind::kHold || FitsHold(batch))) {
     ++counts_.questions;
     named_ += batch.words.size() - words;
@@ -127,8 +146,14 @@ void AskTurn::AppendOutcome(const Line& line) {
     standings_.assign(batch.questions.queries().size(), Standing());
     limiter_.Ask(batch.questions, outcomes_, standings_, {lane_, "ask"}, prng_, now_);
   }
-  if (outcomes_[line.question].verdict != Verdict::kServe) return AppendRefused(line);
-  out_ += "OK";
+  const Outcome& outcome = outcomes_[line.question];
+  if (outcome.verdict != Verdict::kServe) return AppendRefused(line);
+  if (outcome.wait == Duration::zero()) {
+    out_ += "OK";
+  } else {
+    out_ += "WAIT ";
+    AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(outcome.wait).count());
+  }
   line.kind == Kind::kHold ? AppendHeld(line) : Enter(line);
   AppendServed(line);
 }

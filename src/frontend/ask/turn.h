@@ -57,6 +57,7 @@ class AskTurn {
     Kind kind;
     Holder* holder = nullptr;    // the connection's
     bool tells_limit = false;
+    Duration patience{};                    // kQuestion: how long it would wait
     bool here = false;                      // kHold: it ends with its connection
     Duration ttl{};                         // kHold
     std::size_t batch = 0, question = 0;    // of kQuestion and kHold

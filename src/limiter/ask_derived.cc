@@ -1,0 +1,121 @@
+// Tags that are charged with others (Rule::also). A query of a tag that has some is a question about all of them, and
+// so is a question that names one: all pay or none does.
+#include <array>
+
+#include "base/check.h"
+#include "limiter/deciding.h"
+#include "limiter/limit_of.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+namespace {
+
+// The tags that a question is charged to: those that it names, in order, then those that are derived from them. It
+// keeps their bytes, because a shard can only be locked together with the others once all of them are known.
+template <std::size_t kNamedMax>
+class Charged {
+ public:
+  static constexpr std::size_t kDerivedMax = kNamedMax * Rule::kAlsoMax;
+  static constexpr std::size_t kMax = kNamedMax + kDerivedMax;
+
+  explicit Charged(std::span<const NamedTagAt> named) : named_(named.size()) {
+    for (const NamedTagAt& its : named) {
+      queries_[size_] = *its.query;
+      tags_[size_] = {&queries_[size_], its.probe};
+      because_[size_] = size_;
+      ++size_;
+    }
+  }
+  Charged(const Charged&) = delete;
+  Charged& operator=(const Charged&) = delete;
+
+  // A tag that is charged with a named one. A tag that is charged already pays both costs.
+  void Add(std::string_view tag, Cost cost, std::size_t because, const Table& table) {
+    for (std::size_t i = 0; i < size_; ++i) {
+      if (queries_[i].tag == Tag{tag, false}) {
+        queries_[i].cost = Questions::Sum(queries_[i].cost, cost);
+        return;
+      }
+    }
+    DT_CHECK(size_ < kMax);
+    char* const bytes = bytes_[size_ - named_].data();
+    std::copy(tag.begin(), tag.end(), bytes);
+    queries_[size_] = {{{bytes, tag.size()}, false}, cost};
+    tags_[size_] = {&queries_[size_], table.Aim(queries_[size_].tag)};
+    because_[size_] = because;
+    ++size_;
+  }
+
+  std::span<NamedTagAt> tags() { return std::span(tags_).first(size_); }
+  std::size_t named() const { return named_; }
+  // The named tag that a tag is charged with.
+  std::size_t because(std::size_t i) const { return because_[i]; }
+
+ private:
+  const std::size_t named_;
+  std::size_t size_ = 0;
+  std::array<Query, kMax> queries_;
+  std::array<NamedTagAt, kMax> tags_;
+  std::array<std::size_t, kMax> because_;
+  std::array<std::array<char, kTagBytesMax>, kDerivedMax> bytes_;    // of derived tags; not set before they are
+};
+
+std::int64_t LeftOf(const Standing& standing, Instant now) {
+  return standing.limited() ? standing.bucket.WholeTokens(standing.shape, now) : INT64_MAX;
+}
+
+}    // namespace
+
+Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
+                               Standing* standing) {
+  const NamedTagAt named{&query, probe};
+  Standing its;
+  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), lane, prng, now);
+  const Outcome outcome = deciding.AskDerived({Verb::kTake, 0, 1}, {&named, 1}, {&its, 1});
+  if (standing != nullptr) *standing = its;
+  return outcome.verdict;
+}
+
+Outcome Deciding::AskDerived(const Questions::Question& question, std::span<const NamedTagAt> named,
+                           std::span<Standing> standings) {
+  return named.size() == 1 ? AskCharged<1>(question, named, standings)
+                           : AskCharged<Questions::kTagsMax>(question, named, standings);
+}
+
+// Of a named tag and those that are charged with it, the one counts that refuses, or else the one that has least left.
+template <std::size_t kNamedMax>
+Outcome Deciding::AskCharged(const Questions::Question& question, std::span<const NamedTagAt> named,
+                           std::span<Standing> standings) {
+  Charged<kNamedMax> charged(named);
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const Query& query = *named[i].query;
+    Table::Shard shard(*core_.table, named[i].probe.hash);
+    const Slot* const slot = shard.Find(query.tag, named[i].probe, now_);
+    const auto limit = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core_.rules, query);
+    if (!limit.has_value()) continue;
+    core_.rules->ForEachDerived(*limit, TextOf(query),
+                                [&](std::string_view tag) { charged.Add(tag, query.cost, i, *core_.table); });
+  }
+  const std::span<NamedTagAt> tags = charged.tags();
+  std::array<Standing, Charged<kNamedMax>::kMax> all;
+  const std::span its = std::span(all).first(tags.size());
+  const Table::Shards locked(*core_.table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
+  Outcome outcome = Decide(question, LookAtAll(question.patience, tags, its), tags, its);
+  std::copy_n(its.begin(), named.size(), standings.begin());
+  for (std::size_t i = named.size(); i < tags.size(); ++i) {
+    Standing& shown = standings[charged.because(i)];
+    if (LeftOf(its[i], now_) >= LeftOf(shown, now_)) continue;
+    shown.shape = its[i].shape;
+    shown.bucket = its[i].bucket;
+    shown.limit = its[i].limit;
+  }
+  if (outcome.verdict != Verdict::kServe) {
+    const std::size_t refused = charged.because(outcome.tag);
+    standings[refused] = its[outcome.tag];
+    outcome.tag = refused;
+  }
+  return outcome;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,57 @@
+// How questions are decided, for the length of one call. For the files of the limiter: ask.cc and ask_derived.cc.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "limiter/limiter.h"
+#include "query/question.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+// A tag of a question.
+struct NamedTagAt {
+  const Query* query;
+  Table::Probe probe;
+  const Limit* limit = nullptr;    // null: no bucket is asked
+};
+
+class Deciding {
+ public:
+  // `in_flight` may be null where no rule has places.
+  Deciding(LimiterCore& core, Ways& ways, const Shedder& shedder, InFlight* in_flight, Lane& lane, Prng& prng,
+           Instant now)
+      : core_(core), ways_(ways), shedder_(shedder), in_flight_(in_flight), lane_(lane), prng_(prng), now_(now) {}
+
+  // Decides a question about `tags`, and about what is charged with them. No shard is locked.
+  Outcome Ask(const Questions::Question& question, std::span<NamedTagAt> tags, std::span<Standing> standings);
+  // The same if some of the tags have others that are charged with them (Rule::also).
+  Outcome AskDerived(const Questions::Question& question, std::span<const NamedTagAt> tags,
+                     std::span<Standing> standings);
+
+ private:
+  template <std::size_t kNamedMax>
+  Outcome AskCharged(const Questions::Question& question, std::span<const NamedTagAt> tags,
+                     std::span<Standing> standings);
+  Outcome LookAtAll(Duration patience, std::span<NamedTagAt> tags, std::span<Standing> standings);
+  std::optional<Duration> LookAt(Duration patience, NamedTagAt& named, Standing& standing, Duration& slot);
+  Outcome Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
+                 std::span<Standing> standings);
+  void LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing> standings, Outcome& outcome) const;
+  void ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const;
+  bool IsBusy(const Limit& limit, std::uint64_t hash) const;
+  void Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings);
+  std::optional<std::size_t> Shed(std::span<const NamedTagAt> tags);
+  Verdict DecideOne(const NamedTagAt& named, const Outcome& outcome, Duration patience, Standing& standing);
+
+  LimiterCore& core_;
+  Ways& ways_;
+  const Shedder& shedder_;
+  InFlight* const in_flight_;
+  Lane& lane_;
+  Prng& prng_;
+  const Instant now_;
+};
+
+}    // namespace dthrottle

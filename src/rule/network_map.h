@@ -1,0 +1,85 @@
+// Which of a million networks an address is in: the longest that contains it.
+//
+// Networks either contain each other or are apart, so together they cut the addresses into intervals, each of which
+// belongs to one network or to none. The span from the first interval to the last is divided into equal slots, a few
+// intervals to each, and a slot is one cache line: a look-up computes its slot and waits for memory once. Where more
+// intervals begin in a slot than a line has room for, that slot is divided again. So addresses that are crowded, as
+// those of IPv6 are, cost a step or two more. Built once, never changed.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rule/address.h"
+
+namespace dthrottle {
+
+struct MappedNetwork {
+  Network network;
+  std::uint16_t value;    // less than NetworkMap::kNone
+};
+
+namespace network_map_detail {
+
+__extension__ using Wide = unsigned __int128;
+
+// Key: an unsigned integer.
+template <class Key>
+class Intervals {
+ public:
+  struct Interval {
+    Key start;    // it ends where the next one begins
+    std::uint16_t value;
+  };
+  Intervals() = default;
+  // REQUIRES: the starts ascend.
+  explicit Intervals(std::span<const Interval> intervals);
+  // The value of the interval that `key` is in, or NetworkMap::kNone if it is before the first.
+  std::uint16_t Find(Key key) const;
+
+ private:
+  static constexpr std::size_t kMost = 60 / (sizeof(Key) + sizeof(std::uint16_t));    // starts in a line
+
+  struct alignas(64) Line {
+    std::array<Key, kMost> starts;    // of the slot; the places behind them hold the largest key
+    std::array<std::uint16_t, kMost + 1> values;    // in force in front of the first start, and from each start on
+    std::uint16_t divided;    // whether values and starts[0] are instead: the division of the slot has that number
+  };
+
+  // Slots of 2^shift keys from `base` on.
+  struct Division {
+    Key base;
+    std::size_t first, slots;    // its lines
+    unsigned shift;
+    std::uint16_t before, after;    // values in force in front of the first slot and behind the last
+  };
+  std::size_t Divide(std::span<const Interval> intervals, std::uint16_t before);
+
+  std::vector<Division> divisions_;    // the first is of everything
+  std::vector<Line> lines_;
+};
+
+}    // namespace network_map_detail
+
+class NetworkMap {
+ public:
+  static constexpr std::uint16_t kNone = 0xffff;
+  static constexpr std::size_t kNetworksMax = std::size_t{1} << 22;
+
+  // Where a network is listed twice, the first listing counts. REQUIRES: at most kNetworksMax.
+  explicit NetworkMap(std::vector<MappedNetwork> networks);
+
+  // The value of the longest network that contains the address; none if no network does.
+  std::optional<std::uint16_t> Find(const IpAddress& address) const;
+
+ private:
+  network_map_detail::Intervals<std::uint32_t> v4_;
+  network_map_detail::Intervals<std::uint64_t> v6_;                            // of networks up to /64
+  network_map_detail::Intervals<network_map_detail::Wide> v6_longer_;    // of the others, which go before
+};
+
+}    // namespace dthrottle
