@@ -62,7 +62,7 @@ HoldRecord& HoldTable::record(std::size_t index) const {
   return *reinterpret_cast<HoldRecord*>(region_.data() + (1 + index) * kRecordBytes);
 }
 
-// Believes nothing: the region may be somebody's idea of a joke.
+// The region may hold anything, so every field is looked at.
 bool HoldTable::IsWhole(std::size_t index) const {
   const HoldRecord& r = record(index);
   if (r.state == HoldState::kNone || r.state > HoldState::kExpired || r.tags < 1 || r.tags > kHoldTagsMax) return false;

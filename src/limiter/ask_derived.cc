@@ -83,7 +83,8 @@ Outcome Deciding::AskDerived(const Questions::Question& question, std::span<cons
                            : AskCharged<Questions::kTagsMax>(question, named, standings);
 }
 
-// Of a named tag and those that are charged with it, the one counts that refuses, or else the one that has least left.
+// The standing of a named tag is that of the tag that refuses, or else of the one that has least left: itself, or one
+// that is charged with it.
 template <std::size_t kNamedMax>
 Outcome Deciding::AskCharged(const Questions::Question& question, std::span<const NamedTagAt> named,
                            std::span<Standing> standings) {
