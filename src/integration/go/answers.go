@@ -147,7 +147,7 @@ func readRefused(tags []Tag, words, said []string) (Answer, bool) {
 			return Answer{}, false
 		}
 		answer.Wait = time.Duration(wait) * time.Millisecond
-	case Never, Shed:
+	case Never, Busy, Shed:
 		if said[1] != "-" {
 			return Answer{}, false
 		}
