@@ -45,7 +45,7 @@ class AdminHost {
   // looked at while its thread waits. False if there is none, or it has no time.
   virtual const Dividing* dividing() const { return nullptr; }
   virtual bool LookAtCapacity(const std::function<void(CapacityExchange&)>&) const { return false; }
-  // What is taken for a while; null: nothing can be.
+  // The holds of this host; null: nothing can be held.
   virtual Holds* holds() { return nullptr; }
   // Starts a reload. `done` is called once, perhaps before this returns.
   virtual void Reload(std::function<void(const ReloadOutcome&)> done) = 0;

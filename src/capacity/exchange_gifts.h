@@ -73,7 +73,7 @@ class CapacityGifts {
   GiftEdge* EdgeOf(const CapacityPeer& p) {
     return p.slot < 0 ? nullptr : &edges_[static_cast<std::size_t>(p.slot)];
   }
-  // What is on an edge with a life that is over, for longer than that if it is given.
+  // Whether an edge still has gifts of a life that is over, and has had them for longer than `longer`.
   bool Unsettled() const;
   bool Unsettled(Duration longer, Instant now) const;
 

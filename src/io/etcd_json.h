@@ -24,7 +24,7 @@ const Json& First(const Json& list);
 // Empty if it is no text.
 std::string Text(const Json& json);
 
-// What is wrong with an answer of the gateway; empty: nothing.
+// Says why an answer of the gateway is of no use; empty: it is of use.
 std::string Trouble(int status, const Json& answer);
 
 }    // namespace dthrottle::etcd

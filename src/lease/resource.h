@@ -64,8 +64,8 @@ Duration RefreshInterval(const ResourceTemplate& how, std::uint32_t level);
 Lease MakeLease(const ResourceTemplate& how, std::uint32_t level, double capacity,
                 std::optional<BootInstant> own_expiry, BootInstant now);
 
-// What is left of a resource of which nobody knows whether its capacity still is what it was: each client gets up to the
-// safe capacity. Without one the resource stays as it is, since that would be an equal part of the capacity anyway.
+// Makes a resource safe while its stored capacity cannot be read: each client gets up to the safe capacity. A resource
+// without one stays as it is: its safe capacity would be an equal part of its capacity anyway.
 ResourceTemplate SafeOf(ResourceTemplate how);
 
 // Finds the template of a resource.

@@ -114,7 +114,7 @@ class Rulebook {
     Glob glob;
     std::uint32_t rule;
     std::uint32_t head;    // bytes in front of the address
-    // Of rules with networks that have the same pattern: by the longest network, the rule.
+    // Finds the rule of the longest network, among rules that have this pattern and networks; null: they have none.
     std::shared_ptr<const NetworkMap> networks;
   };
   class Networks;

@@ -1,6 +1,6 @@
 // Bytes of an ask socket, cut in two places that the input chooses: never a crash, one line for an answer to each line
 // that is whole or too long, a refusal that spends nothing, and the same answers as uncut.
-// What is held and taken at the end of the connection comes back.
+// When the connection ends, everything that it holds comes back.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

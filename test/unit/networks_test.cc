@@ -239,7 +239,7 @@ std::string ProblemsOf(std::string_view toml, const FileReader& read = {}) {
   return problems;
 }
 
-// What is said of rules, each without the burst and rate that it must have.
+// The problems of rules that are written without burst and rate; those are added.
 std::string Problems(std::string rules, const FileReader& read = {}) {
   constexpr std::string_view kRule = "[[rule]]\n";
   for (std::size_t at = 0; (at = rules.find(kRule, at)) != rules.npos; ++at) rules.insert(at + kRule.size(), "burst=9\nrate=1\n");

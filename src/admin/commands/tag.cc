@@ -180,8 +180,8 @@ bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
     const Json bucket = BucketFields(seen, limit, c.now);
     const bool its_refuses = bucket["verdict"] == "NO";
     refuses = refuses || its_refuses;
-    std::string line = fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}", EscapeTag(charged),
-                                   RuleName(c.rules(), limit), bucket["level"].get<double>());
+    std::string line = fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}",
+                                   EscapeTag(charged), RuleName(c.rules(), limit), bucket["level"].get<double>());
     line += its_refuses ? fmt::format(": that says NO for another {:.3f} s.", bucket["served_again_in_s"].get<double>())
                         : std::string(": that says OK.");
     say(std::move(line));

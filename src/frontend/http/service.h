@@ -64,7 +64,7 @@ class HttpService {
   struct Decision;
   static const Route kRoutes[];
 
-  // What is to be decided.
+  // The tags of a request that is to be decided, and their costs.
   struct Question {
     Verb verb = Verb::kTake;
     std::vector<std::pair<std::string, Cost>> tags;

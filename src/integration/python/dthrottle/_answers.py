@@ -36,7 +36,8 @@ class Answer(NamedTuple):
 
     verdict: Verdict
     serve: bool
-    # Of a refusal: "limit", "never" (a tag costs more than its bucket holds), "busy" (all its places are taken), "shed".
+    # Why a question is refused: "limit", "never" (a tag costs more than its bucket holds), "busy" (all its places are
+    # taken) or "shed".
     reason: Optional[str] = None
     refused: Optional[Tag] = None    # the tag that refuses
     rule: Optional[str] = None       # its rule; "-": an override
