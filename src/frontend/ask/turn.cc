@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
 constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit or release";
-constexpr std::string_view kTellLimit = "tell=limit", kWait = "wait=";
+constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
 
 // Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
 bool TakeWait(std::string_view& line, Duration& wait) {
@@ -48,7 +48,7 @@ void AskTurn::OnLine(std::string_view line, Holder& holder) {
     Complain("wait=MS must have a whole number of milliseconds");
     return;
   }
-  question.tells_limit = TakeWord(line, kTellLimit);
+  question.tells = TakeWord(line, kTellLimit) ? Tell::kLimit : TakeWord(line, kTellAll) ? Tell::kAll : Tell::kNothing;
   if (verb == "take") {
     OnQuestion(question, Verb::kTake, line);
   } else if (verb == "peek") {
@@ -198,6 +198,18 @@ void AskTurn::AppendLimit(const Standing& standing) {
                           : bucket.UntilFull(now_));
 }
 
+void AskTurn::AppendAll(const Questions::Question& question) {
+  for (const Standing& standing : std::span(standings_).subspan(question.first, question.tags)) {
+    if (LeftOf(standing).has_value()) {
+      AppendRule(standing);
+      AppendLeft(standing);
+    } else {
+      out_ += " - -";
+    }
+    AppendLimit(standing);
+  }
+}
+
 void AskTurn::AppendServed(const Line& line) {
   const Batch& batch = batches_[line.batch];
   const Questions::Question& question = batch.questions[line.question];
@@ -207,7 +219,8 @@ void AskTurn::AppendServed(const Line& line) {
     AppendLeft(standings_[question.first + i]);
     if (left(i) < left(nearest)) nearest = i;
   }
-  if (!line.tells_limit || left(nearest) == INT64_MAX) return;
+  if (line.tells == Tell::kAll) return AppendAll(question);
+  if (line.tells == Tell::kNothing || left(nearest) == INT64_MAX) return;
   const Standing& standing = standings_[question.first + nearest];
   AppendRule(standing);
   out_ += ' ';
@@ -235,7 +248,8 @@ void AskTurn::AppendRefused(const Line& line) {
   AppendRule(standing);
   out_ += ' ';
   out_ += batch.words[question.first + outcome.tag];
-  if (line.tells_limit) AppendLimit(standing);
+  if (line.tells == Tell::kLimit) AppendLimit(standing);
+  if (line.tells == Tell::kAll) AppendAll(question);
 }
 
 std::string_view AskTurn::Answers(std::size_t first, std::size_t n) const {

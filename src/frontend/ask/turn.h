@@ -53,10 +53,12 @@ class AskTurn {
     bool asked = false;
   };
   enum class Kind : std::uint8_t { kWrong, kQuestion, kHold, kReturn };
+  // What an answer says beside what is left: how one tag is limited, or each.
+  enum class Tell : std::uint8_t { kNothing, kLimit, kAll };
   struct Line {
     Kind kind;
     Holder* holder = nullptr;    // the connection's
-    bool tells_limit = false;
+    Tell tells{};
     Duration patience{};                    // kQuestion: how long it would wait
     bool here = false;                      // kHold: it ends with its connection
     Duration ttl{};                         // kHold
@@ -77,6 +79,7 @@ class AskTurn {
   void AppendLeft(const Standing& standing);
   void AppendRule(const Standing& standing);
   void AppendLimit(const Standing& standing);
+  void AppendAll(const Questions::Question& question);
 
   // hold.cc
   void OnHold(Line& line, std::string_view rest);
