@@ -48,7 +48,7 @@ std::span<const ListenerKeys> AllListeners() {
        }},
       {"grpc", "", "lease.grpc", "take leases",
        [](const S& s) {
-         return At{"", 0, s.lease.grpc};
+         return At{"", 0, s.lease.grpc, !s.grpc.client_ca_file.empty()};
        }},
   };
   return kAll;
@@ -77,7 +77,7 @@ void CheckListeners(Findings& findings) {
       if (!x.unix_path.empty() && x.unix_path == y.unix_path) complain(a->unix_key, b->unix_key, x.unix_path);
       if (x.tcp.enabled() && x.tcp.port != 0 && x.tcp == y.tcp) complain(a->tcp_key, b->tcp_key, FormatEndpoint(x.tcp));
     }
-    if (b->strangers.empty() || !y.tcp.enabled() || IsLoopback(y.tcp)) continue;
+    if (b->strangers.empty() || y.knows_clients || !y.tcp.enabled() || IsLoopback(y.tcp)) continue;
     findings.Warn(b->tcp_key, fmt::format("{} = \"{}\" is not loopback: whoever reaches it may {}", b->tcp_key,
                                           FormatEndpoint(y.tcp), b->strangers));
   }

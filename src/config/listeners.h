@@ -17,6 +17,7 @@ struct Endpoints {
   std::string unix_path;    // empty: no Unix socket
   std::uint32_t unix_mode = 0;
   Endpoint tcp{};
+  bool knows_clients = false;    // over TCP, by certificates
 };
 
 struct ListenerKeys {

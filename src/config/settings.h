@@ -168,6 +168,11 @@ struct Settings {
     bool enabled() const { return tcp.enabled() || !unix_path.empty() || grpc.enabled(); }
   } lease;
   struct {
+    std::string certificate_file, key_file, client_ca_file;    // empty: no TLS; the last: clients need no certificate
+
+    bool tls() const { return !certificate_file.empty(); }
+  } grpc;
+  struct {
     double source_share = 0;    // of a socket's connections
     std::string user;           // to become, when started as root; empty: nobody else
     CallFilter seccomp{};

@@ -1,6 +1,7 @@
 // dthrottle-grpc: leases over gRPC (protocol/doorman.proto), for the daemon that starts it (frontend/grpc/gateway.h).
 //
-//     dthrottle-grpc PROTOCOL IDLE_MS
+//     dthrottle-grpc PROTOCOL IDLE_MS [CERTIFICATE KEY CLIENT_CA]
+//     dthrottle-grpc check CERTIFICATE KEY CLIENT_CA    says whether TLS can begin with them
 //
 // Descriptor 3 is the socket for lines, 4 the one that connections come by. The program ends when 4 does, or by SIGTERM:
 // in both cases it answers what has been asked, and tells its clients to go elsewhere.
@@ -13,9 +14,6 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/server_posix.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -27,12 +25,14 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "doorman.grpc.pb.h"
 #include "gateway/channel.h"
+#include "gateway/door.h"
 #include "gateway/messages.h"
 #include "io/descriptor.h"
 
@@ -104,13 +104,14 @@ class Service final : public doorman::Capacity::CallbackService {
   Channel& channel_;
 };
 
-std::unique_ptr<grpc::Server> Serve(Service& service, int idle_ms) {
+std::unique_ptr<grpc::Server> Serve(Service& service, Door& door, int idle_ms) {
   // What strangers send must not fill the log.
   gpr_set_log_function([](gpr_log_func_args*) {});
   google::protobuf::SetLogHandler(nullptr);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
+  door.Open(builder);
   builder.RegisterService(&service);
   builder.SetMaxReceiveMessageSize(kMessageBytesMax);
   builder.SetResourceQuota(grpc::ResourceQuota("leases").Resize(kMemoryMax));
@@ -121,22 +122,19 @@ std::unique_ptr<grpc::Server> Serve(Service& service, int idle_ms) {
 }
 
 // Serves the connections that come, until the daemon or a signal ends it.
-void Accept(grpc::Server& server, int signals) {
+void Accept(grpc::Server& server, Door& door, int signals) {
   pollfd polled[] = {{kPipe, POLLIN, 0}, {signals, POLLIN, 0}};
   bool ended = false;
   while (!ended) {
     if (::poll(polled, 2, -1) < 0) continue;
     if (polled[1].revents != 0) break;
     const int fd = ReceiveDescriptor(kPipe, ended);
-    if (fd < 0) continue;
-    const int now = 1;    // an answer behind a small frame does not wait for its acknowledgement
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &now, sizeof now);
-    grpc::AddInsecureChannelFromFd(&server, fd);
+    if (fd >= 0) door.Take(server, fd);
   }
   ::close(kPipe);    // the daemon keeps the next ones for another program
 }
 
-int Main(int idle_ms) {
+int Main(int idle_ms, std::optional<TlsFiles> tls) {
   std::signal(SIGPIPE, SIG_IGN);
   sigset_t orders;
   sigemptyset(&orders);
@@ -147,16 +145,23 @@ int Main(int idle_ms) {
 
   Channel channel(kLines);
   Service service(channel);
-  const std::unique_ptr<grpc::Server> server = Serve(service, idle_ms);
+  Door door(std::move(tls));
+  const std::unique_ptr<grpc::Server> server = Serve(service, door, idle_ms);
   if (server == nullptr) {
     std::fputs("dthrottle-grpc: gRPC does not start\n", stderr);
     return EX_UNAVAILABLE;
   }
   channel.AwaitBounds();
-  Accept(*server, signals);
+  Accept(*server, door, signals);
   server->Shutdown(std::chrono::system_clock::now() + kFarewell);
   server->Wait();
   return EX_OK;
+}
+
+int Check(const TlsFiles& files) {
+  const auto good = CheckTls(files);
+  if (!good) std::fputs(good.error().message.c_str(), stdout);
+  return good ? EX_OK : EX_CONFIG;
 }
 
 bool IsSocket(int fd) {
@@ -171,13 +176,14 @@ bool IsSocket(int fd) {
 
 int main(int argc, char** argv) {
   using namespace dthrottle;
+  if (argc == 5 && std::string_view(argv[1]) == "check") return Check({argv[2], argv[3], argv[4]});
   int idle_ms = 0;
-  const std::string_view idle(argc == 3 ? argv[2] : "");
+  const std::string_view idle(argc == 3 || argc == 6 ? argv[2] : "");
   const bool read = std::from_chars(idle.data(), idle.data() + idle.size(), idle_ms).ec == std::errc();
   if (!read || argv[1] != kProtocol || !IsSocket(kLines) || !IsSocket(kPipe)) {
     std::fprintf(stderr, "dthrottle-grpc %s is started by a dthrottled that speaks version %s with it\n",
                  DTHROTTLE_VERSION, kProtocol.data());
     return EX_USAGE;
   }
-  return Main(idle_ms);
+  return Main(idle_ms, argc == 6 ? std::optional(TlsFiles{argv[3], argv[4], argv[5]}) : std::nullopt);
 }

@@ -17,7 +17,7 @@ import time
 import unittest
 
 from common import ParallelTest, SystemTest, report
-from daemon import BUILD, DTHROTTLED, PATIENCE, clean_environment, fresh_directory, run, wait_until
+from daemon import BUILD, DTHROTTLED, PATIENCE, clean_environment, fresh_directory, run, settings_text, wait_until
 from leases import LeaseDaemon, resource
 
 READY = resource("calls", learning_mode_duration="0s")
@@ -46,6 +46,7 @@ def messages():
 if DTHROTTLED.exists() and not built_with_grpc():
     raise unittest.SkipTest(f"{BUILD} is built without gRPC: LEASES OVER GRPC ARE NOT TESTED")
 sys.path.append("/usr/lib/python3/dist-packages")    # for a Python that is not Debian's
+os.environ["GRPC_VERBOSITY"] = "NONE"    # clients that are refused are part of the story
 import grpc    # noqa: E402
 pb = messages()
 
@@ -53,10 +54,11 @@ pb = messages()
 class Client:
     """Calls of doorman.Capacity, without generated stubs."""
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         # A connection of its own: channels of a process share connections otherwise.
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0),
-                                                                          ("grpc.use_local_subchannel_pool", 1)])
+        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+        address = f"127.0.0.1:{port}"
+        self.channel = (grpc.secure_channel(address, tls, options) if tls else grpc.insecure_channel(address, options))
         self.start = self.channel.unary_unary("/doorman.Capacity/GetCapacity").future    # of bytes
         for name in ("Discovery", "GetCapacity", "GetServerCapacity", "ReleaseCapacity"):
             call = self.channel.unary_unary(f"/doorman.Capacity/{name}",
@@ -89,12 +91,20 @@ class GrpcDaemon(LeaseDaemon):
     def __init__(self, *limits, lease=None, **options):
         super().__init__(*(limits or (READY,)), lease={"grpc": "127.0.0.1:0", **(lease or {})}, **options)
 
+    def refused(self, tls=None):
+        """The code by which a call fails."""
+        with Client(self.grpc_port, tls) as client:
+            try:
+                client.lease("a", 5)
+            except grpc.RpcError as error:
+                return error.code()
+
     @property
     def grpc_port(self):
         return int(re.search(r"granting leases by gRPC on tcp:\S*:(\d+)", self.log)[1])
 
-    def client(self):
-        return Client(self.grpc_port)
+    def client(self, tls=None):
+        return Client(self.grpc_port, tls)
 
 
 class Calls(ParallelTest):
@@ -283,6 +293,92 @@ class Calls(ParallelTest):
             self.assertEqual(daemon.lease(r"get b two\x20words 80").split()[1], "20")
             (held,) = [c for c in daemon.leases("two words")["clients"] if c["client"] == "the client"]
             self.assertEqual(held["has"], 80)
+
+
+class Authority:
+    """Makes certificates, for a `with` block."""
+
+    def __enter__(self):
+        self.folder = fresh_directory()
+        self.certificate = self._openssl("root", "req", "-x509", "-subj", "/CN=root")
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.folder)
+
+    def _openssl(self, name, *words):
+        done = run("openssl", *words, "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-days", "2",
+                   "-keyout", self.folder / f"{name}.key", "-out", self.folder / f"{name}.pem")
+        if done.returncode != 0:
+            raise AssertionError(done.stderr)
+        return self.folder / f"{name}.pem"
+
+    def sign(self, name):
+        """Writes NAME.pem and NAME.key, of this host."""
+        self._openssl(name, "req", "-x509", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+                      "-CA", self.certificate, "-CAkey", self.certificate.with_suffix(".key"))
+
+    def settings(self, name, **keys):
+        """Of [grpc]."""
+        files = {"certificate_file": f"{name}.pem", "key_file": f"{name}.key", **keys}
+        return {key: str(self.folder / file) for key, file in files.items()}
+
+    def client(self, name=None):
+        """Credentials that believe this authority, with that certificate of a client."""
+        own = [(self.folder / f"{name}.{kind}").read_bytes() for kind in ("key", "pem")] if name else []
+        return grpc.ssl_channel_credentials(self.certificate.read_bytes(), *own)
+
+
+class Tls(SystemTest):
+    def test_only_clients_whose_certificate_the_authority_signed_are_served(self):
+        with Authority() as ours, Authority() as other:
+            for authority, name in ((ours, "host"), (ours, "job"), (other, "job")):
+                authority.sign(name)
+            shutil.copy(other.folder / "job.pem", ours.folder / "stranger.pem")
+            shutil.copy(other.folder / "job.key", ours.folder / "stranger.key")
+            with GrpcDaemon(grpc=ours.settings("host", client_ca_file="root.pem")) as daemon:
+                with daemon.client(ours.client("job")) as client:
+                    self.assertEqual(client.lease("a", 5).gets.capacity, 5)
+                    for tls in (None, ours.client(), ours.client("stranger")):
+                        self.assertEqual(daemon.refused(tls), grpc.StatusCode.UNAVAILABLE)
+                    wait_until(lambda: daemon.stats()["lease_grpc_connections"] == 1, "the others are gone")
+                    upgrade(daemon)
+                    self.assertEqual(client.lease("a", 5).gets.capacity, 5)
+
+    def test_without_an_authority_clients_need_no_certificate_and_a_new_one_is_in_force_by_itself(self):
+        with Authority() as ours, Authority() as next_one:
+            ours.sign("host")
+            next_one.sign("host")
+            with GrpcDaemon(grpc=ours.settings("host")) as daemon:
+                self.assertIsNone(daemon.refused(ours.client()))
+                for name in ("host.key", "host.pem"):
+                    shutil.copy(next_one.folder / name, ours.folder / name)
+                wait_until(lambda: daemon.refused(next_one.client()) is None, "the new certificate is in force")
+
+    def test_an_upgrade_puts_certificates_of_the_settings_in_force(self):
+        with Authority() as ours:
+            ours.sign("host")
+            with GrpcDaemon() as daemon:
+                daemon._sections["grpc"] = ours.settings("host")
+                daemon.write_settings(*daemon.limits)
+                upgrade(daemon)
+                wait_until(lambda: daemon.refused(ours.client()) is None, "it speaks TLS")
+                self.assertEqual(daemon.refused(), grpc.StatusCode.UNAVAILABLE)
+
+    def test_files_that_cannot_be_used_are_named_before_the_start(self):
+        with Authority() as ours:
+            ours.sign("host")
+            ours.sign("other")
+            (ours.folder / "empty.pem").write_text("")
+            for keys, said in (({"key_file": "other.key"}, "other.key: key values mismatch"),
+                               ({"certificate_file": "none.pem"}, "none.pem: No such file or directory"),
+                               ({"client_ca_file": "empty.pem"}, "empty.pem: ")):
+                text = settings_text(ours.folder, lease={"grpc": "127.0.0.1:0"}, grpc=ours.settings("host", **keys))
+                (ours.folder / "dthrottled.toml").write_text(text)
+                for words in (["--check"], ["--config"]):
+                    done = run(DTHROTTLED, *words, ours.folder / "dthrottled.toml")
+                    self.assertEqual(done.returncode, 78)
+                    self.assertIn(f"lease.grpc: {ours.folder}/{said}", done.stdout + done.stderr)
 
 
 class Caller:

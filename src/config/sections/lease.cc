@@ -56,7 +56,7 @@ Section LeaseSection() {
           Address<S>("grpc", "\"\"", false, MEMBER(S, lease.grpc),
                      "The TCP address for clients that ask by gRPC, the interface doorman.Capacity of "
                      "protocol/doorman.proto, with the field numbers of the public system. Only in a build with gRPC. "
-                     "There is no password and nothing is encrypted here either."),
+                     "Encrypted with a certificate in [grpc]; otherwise there is no password and nothing is."),
           Integer<S>("grpc_max_calls", "1000", 1, 100'000, MEMBER(S, lease.grpc_max_calls),
                      "The most gRPC calls that wait for their answers; one more is told RESOURCE_EXHAUSTED, and "
                      "counted. A call has at most 1 MiB, and a connection 100 calls at once."),
@@ -136,26 +136,9 @@ Section LeaseSection() {
       }};
 }
 
-namespace {
-
-void CheckGrpc(Findings& f) {
-  const auto& s = f.settings();
-  const Endpoint& grpc = s.lease.grpc;
-  if (!grpc.enabled()) return;
-  const bool anywhere = grpc.host == "0.0.0.0" || grpc.host == "::";
-  if (s.lease.elector != LeaseElector::kNone && anywhere && lease::GrpcAddress(s.lease.address).empty()) {
-    f.Error("lease.grpc", fmt::format("lease.address is \"{}\": must have grpc:HOST:PORT where others reach this host, "
-                                      "since lease.grpc = \"{}\" is every address",
-                                      s.lease.address, FormatEndpoint(grpc)));
-  }
-}
-
-}    // namespace
-
 void CheckLease(Findings& f) {
   const auto& lease = f.settings().lease;
   if (!lease.enabled()) return;
-  CheckGrpc(f);
   if (!lease.parent.empty() && lease.level == 0) {
     f.Error("lease.parent", "lease.level = 0: must be at least 1 with lease.parent, one more than its level");
   }

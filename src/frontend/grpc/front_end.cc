@@ -15,20 +15,28 @@ struct Dismissed final : Part {
   std::unique_ptr<Child> child;
 };
 
+std::vector<std::string> TlsOf(const Settings& settings) {
+  const auto& grpc = settings.grpc;
+  if (!grpc.tls()) return {};
+  return {grpc.certificate_file, grpc.key_file, grpc.client_ca_file};
+}
+
 }    // namespace
 
 Result<void> GrpcFrontEnd::Check(const Settings& settings) {
   if (!settings.lease.grpc.enabled()) return {};
-  if (const auto there = CheckGrpcProgram(); !there) return Fail("lease.grpc: " + there.error().message);
+  if (const auto good = CheckGrpcProgram(TlsOf(settings)); !good) return Fail("lease.grpc: " + good.error().message);
   return {};
 }
 
 void GrpcFrontEnd::Start() {
-  if (const auto there = CheckGrpcProgram(); !there && !host_.took_over()) {
-    throw StartFailure{EX_CONFIG, "lease.grpc: " + there.error().message};
+  const Settings& settings = host_.admin.settings();
+  if (!host_.took_over()) {    // otherwise the program before has checked it
+    if (const auto good = Check(settings); !good) throw StartFailure{EX_CONFIG, good.error().message};
   }
-  const auto& lease = host_.admin.settings().lease;
-  const GrpcGateway::Options options{GrpcProgram(), lease.idle_timeout, lease.grpc_max_calls, lease.grpc_max_resources};
+  const auto& lease = settings.lease;
+  const GrpcGateway::Options options{GrpcProgram(), lease.idle_timeout, lease.grpc_max_calls, lease.grpc_max_resources,
+                                     TlsOf(settings)};
   gateway_.emplace(host_.loop, lease_.leasing().server(), host_.log, options,
                    [this](BootInstant now) { lease_.leasing().Follow(now); });
   gateway_->Start(host_.handed.Take(GrpcGateway::kSection));

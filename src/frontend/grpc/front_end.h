@@ -13,7 +13,7 @@ class GrpcFrontEnd final : public FrontEnd {
   // `lease` must outlive this object.
   GrpcFrontEnd(FrontEndHost& host, LeaseFrontEnd& lease) : host_(host), lease_(lease) {}
 
-  // Fails if the settings want gRPC and its program is not installed.
+  // Fails if the settings want gRPC, and its program is not installed or cannot use the certificates of [grpc].
   static Result<void> Check(const Settings& settings);
 
   std::string_view key() const override { return GrpcGateway::kFront; }

@@ -32,14 +32,16 @@ constexpr std::string_view kWaiting = "waiting";    // the state of a connection
 constexpr Duration kLivedLong = std::chrono::seconds(10);    // then a death has nothing to do with the start
 constexpr Duration kDelayMin = std::chrono::seconds(1), kDelayMax = std::chrono::seconds(30);
 constexpr Duration kFullPipe = std::chrono::milliseconds(10);
+constexpr Duration kCheckMax = std::chrono::seconds(10);
 constexpr Duration kFarewell = std::chrono::seconds(2);
 
 struct KeptGateway {
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   std::int32_t pid = 0;
   std::uint32_t protocol = kProtocol;
+  std::vector<std::string> tls;
 
-  static void Fields(auto& state, auto& self) { state(self.pid, self.protocol); }
+  static void Fields(auto& state, auto& self) { state(self.pid, self.protocol, self.tls); }
 };
 
 // Our end, which does not block, and the program's. Both are closed with the object, unless they were taken out of it.
@@ -66,6 +68,17 @@ std::uint64_t Milliseconds(Duration d) {
   return static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
 }
 
+// Runs a program to its end, on a loop of its own.
+ChildOutcome Run(const ChildCommand& command) {
+  uv_loop_t loop;
+  DT_CHECK(uv_loop_init(&loop) == 0);
+  ChildOutcome outcome;
+  const Child child(&loop, command, [&outcome](ChildOutcome ended) { outcome = std::move(ended); });
+  uv_run(&loop, UV_RUN_DEFAULT);
+  DT_CHECK(uv_loop_close(&loop) == 0);
+  return outcome;
+}
+
 // Whether the file that a process runs has been replaced since it began.
 bool IsReplaced(int pid) {
   std::error_code failed;
@@ -88,10 +101,20 @@ std::string GrpcProgram() {
   return std::string(DTHROTTLE_PROGRAMS) + "/" + kProgramName;
 }
 
-Result<void> CheckGrpcProgram() {
+Result<void> CheckGrpcProgram(const std::vector<std::string>& tls) {
   const std::string program = GrpcProgram();
-  if (::access(program.c_str(), X_OK) == 0) return {};
-  return Fail(fmt::format("{}: {} (package dthrottle-grpc)", program, std::strerror(errno)));
+  if (::access(program.c_str(), X_OK) != 0) {
+    return Fail(fmt::format("{}: {} (package dthrottle-grpc)", program, std::strerror(errno)));
+  }
+  if (tls.empty()) return {};
+  ChildCommand command;
+  command.program = program;
+  command.patience = kCheckMax;
+  command.args = {kProgramName, "check"};
+  command.args.insert(command.args.end(), tls.begin(), tls.end());
+  const ChildOutcome outcome = Run(command);
+  if (!outcome.succeeded) return Fail(outcome.said);
+  return {};
 }
 
 GrpcGateway::GrpcGateway(uv_loop_t* loop, lease::LeaseServer& server, Log& log, Options options,
@@ -128,7 +151,7 @@ void GrpcGateway::Start(HandedSection handed) {
 bool GrpcGateway::GoOn(const HandedSection& handed) {
   KeptGateway kept;
   const bool known = handed.fd >= 0 && ReadState(handed.bytes, KeptGateway::kVersion, kept);
-  if (!known || kept.protocol != kProtocol || ::kill(kept.pid, 0) != 0) {
+  if (!known || kept.protocol != kProtocol || kept.tls != options_.tls || ::kill(kept.pid, 0) != 0) {
     former_ = Dismiss(loop_, handed);
     return false;
   }
@@ -156,6 +179,7 @@ void GrpcGateway::StartProgram() {
   command.program = options_.program;
   const std::uint64_t idle_ms = std::min<std::uint64_t>(Milliseconds(options_.idle_timeout), INT_MAX);
   command.args = {kProgramName, std::to_string(kProtocol), std::to_string(idle_ms)};
+  command.args.insert(command.args.end(), options_.tls.begin(), options_.tls.end());
   command.descriptors = {lines.theirs, pipe.theirs};
   {
     const SignalsBlocked blocked;
@@ -284,8 +308,8 @@ void GrpcGateway::PassAll() {
 void GrpcGateway::Hold(Handover& handover) {
   lines_.Hold(kLinesFront, handover.connections);
   if (program_ != nullptr && pipe_ >= 0) {
-    handover.sections.push_back(
-        {std::string(kSection), pipe_, WriteState(KeptGateway::kVersion, KeptGateway{.pid = program_->pid()})});
+    const KeptGateway kept{.pid = program_->pid(), .tls = options_.tls};
+    handover.sections.push_back({std::string(kSection), pipe_, WriteState(KeptGateway::kVersion, kept)});
   }
   for (Connection* const c : connections_) {
     HandedConnection& handed = handover.connections.emplace_back();

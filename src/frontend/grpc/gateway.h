@@ -39,6 +39,8 @@ class GrpcGateway {
     Duration idle_timeout{};    // of connections without calls; zero: none
     std::uint32_t calls_max = 1000;
     std::uint32_t resources_max = 500;
+    // Paths of the certificate, its key, and the authorities of clients, which may be empty. None: no TLS.
+    std::vector<std::string> tls = {};
   };
 
   struct Counts {
@@ -117,7 +119,7 @@ class GrpcGateway {
 
 // Where dthrottle-grpc is: beside this program, as in a build directory, or where it is to be installed.
 std::string GrpcProgram();
-// Fails, with the reason, if it is not there.
-Result<void> CheckGrpcProgram();
+// Fails, with the reason, if it is not there, or cannot begin TLS with such Options::tls.
+Result<void> CheckGrpcProgram(const std::vector<std::string>& tls);
 
 }    // namespace dthrottle
