@@ -254,6 +254,12 @@ constexpr Count kCounts[] = {
     {"ask_questions", "", "Questions answered, each about one tag or several.", AT(process.ask.questions)},
     {"ask_refused", "", "Of them, refused; each is among throttled or shed too.", AT(process.ask.refused)},
     {"ask_errors", "", "Lines that were neither a question nor a settlement.", AT(process.ask.errors)},
+    {"among_divided", "", "Tags that are divided now among those charged with them, under rules with among.",
+     AT(among.divided), kGauge},
+    {"among_cut", "", "Queries refused because their tag had its part of such a tag; among throttled too.", AT(among.cut)},
+    {"among_crowded", "",
+     "Queries served first come because more than 512 tags were divided, or one among more than 256 in a second.",
+     AT(among.crowded)},
     {"places", "", "Places that are taken now, under rules with in_flight.", AT(places.taken), kGauge},
     {"places_tags", "", "Tags of which places are taken now.", AT(places.tags), kGauge},
     {"places_entered", "", "Places that were taken.", AT(places.entered)},
@@ -352,6 +358,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.merged = limiter.ways().Get<Debits>().counts();
   s.watched = limiter.ways().Status().watched;
   s.places = limiter.in_flight();
+  s.among = limiter.among();
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();

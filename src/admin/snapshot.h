@@ -181,6 +181,7 @@ struct Snapshot {
   MergeCounts merged;
   WatchCounts watched;
   InFlightCounts places;
+  AmongCounts among;
   Deviation deviated;    // over all rules
   std::uint64_t accuracy_tags = 0, accuracy_crowded = 0, accuracy_alerts = 0;
   std::uint64_t rules = 0;

@@ -31,16 +31,22 @@ ClientLimits DivideByRatio(std::span<const double> requests, double limit) {
   return division;
 }
 
+double LevelOf(std::span<double> requests, double limit) {
+  if (Sum(requests) <= limit) return std::numeric_limits<double>::infinity();
+  std::ranges::sort(requests);
+  double level = limit / static_cast<double>(requests.size());
+  for (std::size_t j = 0; j + 1 < requests.size() && requests[j] < level; ++j) {
+    level += (level - requests[j]) / static_cast<double>(requests.size() - 1 - j);
+  }
+  return level;
+}
+
 ClientLimits DivideByLevel(std::span<const double> requests, double limit) {
   DT_CHECK(limit >= 0);
   if (Sum(requests) <= limit) return Uncut(requests, limit);
   std::vector<double> ascending(requests.begin(), requests.end());
-  std::ranges::sort(ascending);
   ClientLimits division;
-  division.level = limit / static_cast<double>(ascending.size());
-  for (std::size_t j = 0; j + 1 < ascending.size() && ascending[j] < division.level; ++j) {
-    division.level += (division.level - ascending[j]) / static_cast<double>(ascending.size() - 1 - j);
-  }
+  division.level = LevelOf(ascending, limit);
   for (const double request : requests) division.limits.push_back(std::min(request, division.level));
   return division;
 }

@@ -96,6 +96,7 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
   }
   const auto decide = [&](std::size_t i) {
     const bool served = DecideOne(tags[i], outcome, question.patience, standings[i]) == Verdict::kServe;
+    if (outcome.verdict != Verdict::kShed && !outcome.busy) CountAmong(tags[i], served, standings[i]);
     if (lane_.Sampled()) lane_.Sample(tags[i].query->tag, tags[i].probe.hash, served, prng_, now_);
   };
   if (outcome.verdict != Verdict::kServe) {
@@ -132,8 +133,9 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
     looked.shape = limit.shape;
     if (within) slot = WaitFor(looked);
   }
-  if (within || limit.mode == Mode::kShadow) return std::nullopt;
-  return WaitFor(looked);
+  named.cut = within && IsCut(named, looked.shape);
+  if ((within && !named.cut) || limit.mode == Mode::kShadow) return std::nullopt;
+  return named.cut ? AmongTags::kCycle : WaitFor(looked);
 }
 
 // ---- Places ----
@@ -218,7 +220,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   Asked asked{*named.query, named.probe.hash, index, limit, cells, slot, lane_.number(), now_,
               Patient(limit.shape, named.query->cost, longest)};
   const auto free = standing.free;
-  const Verdict verdict = DecideUnderLimit(ways_, asked, counters, &standing);
+  const Verdict verdict = named.cut ? Cut(asked, counters) : DecideUnderLimit(ways_, asked, counters, &standing);
   standing.free = free;
   if (longest != Duration::zero()) standing.shape = limit.shape;
   return verdict;

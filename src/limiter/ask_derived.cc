@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "limiter/deciding.h"
 #include "limiter/limit_of.h"
+#include "limiter/under_limit.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -43,6 +44,7 @@ class Charged {
     std::copy(tag.begin(), tag.end(), bytes);
     queries_[size_] = {{{bytes, tag.size()}, false}, cost};
     tags_[size_] = {&queries_[size_], table.Aim(queries_[size_].tag)};
+    tags_[size_].member = tags_[because].probe.hash;
     because_[size_] = because;
     ++size_;
   }
@@ -65,7 +67,29 @@ std::int64_t LeftOf(const Standing& standing, Instant now) {
   return standing.limited() ? standing.bucket.WholeTokens(standing.shape, now) : INT64_MAX;
 }
 
+// A charge of a tag that is divided among those that are charged to it.
+std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named) {
+  if (named.member == 0 || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
+  return AmongTags::Charge{named.probe.hash, named.member, named.query->cost, named.limit->among};
+}
+
 }    // namespace
+
+bool Deciding::IsCut(const NamedTagAt& named, const Shape& shape) {
+  const auto charge = DividedCharge(named);
+  return charge.has_value() && !core_.among->Would(*charge, shape, prng_, now_);
+}
+
+Verdict Deciding::Cut(Asked& asked, RuleCounters& counters) {
+  core_.among->CountCut();
+  ways_.With(asked.limit, [&](auto& way) { return way.Refuse(asked), true; });
+  return Refuse(asked.limit, Verdict::kThrottle, counters);
+}
+
+void Deciding::CountAmong(const NamedTagAt& named, bool served, const Standing& standing) {
+  const auto charge = DividedCharge(named);
+  if (charge.has_value()) core_.among->Count(*charge, served && !named.cut, standing.shape, standing.bucket, now_);
+}
 
 Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                                Standing* standing) {

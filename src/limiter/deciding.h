@@ -10,11 +10,15 @@
 
 namespace dthrottle {
 
+struct RuleCounters;
+
 // A tag of a question.
 struct NamedTagAt {
   const Query* query;
   Table::Probe probe;
   const Limit* limit = nullptr;    // null: no bucket is asked
+  std::uint64_t member = 0;        // hash of the tag that it is charged with; 0: it is asked about itself
+  bool cut = false;                // it is divided among its tags, and this one has had its part
 };
 
 class Deciding {
@@ -43,6 +47,9 @@ class Deciding {
   bool IsBusy(const Limit& limit, std::uint64_t hash) const;
   void Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings);
   std::optional<std::size_t> Shed(std::span<const NamedTagAt> tags);
+  bool IsCut(const NamedTagAt& named, const Shape& shape);
+  Verdict Cut(Asked& asked, RuleCounters& counters);
+  void CountAmong(const NamedTagAt& named, bool served, const Standing& standing);
   Verdict DecideOne(const NamedTagAt& named, const Outcome& outcome, Duration patience, Standing& standing);
 
   LimiterCore& core_;

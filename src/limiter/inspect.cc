@@ -22,6 +22,7 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
   if (!seen.limit.has_value()) return seen;
   const Limit& limit = core.limit(*seen.limit);
   if (limit.in_flight != 0) seen.in_flight = in_flight_->taken(hash);
+  if (limit.among != Among::kFirst) seen.among = core.among->Of(hash, now);
   const TagAt at{query.tag, hash, limit, slot};
   seen.shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(query.tag, limit, now); });
   ways_->With(limit, [&](auto& way) { return way.Inspect(at, seen, now), true; });

@@ -22,6 +22,7 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
       Table::Open(region, {boot_id, core_->rules->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
   core_->table = std::move(opened.table);
   discarded_ = opened.discarded;
+  if (core_->rules->any_among()) core_->among = std::make_unique<AmongTags>();
   if (core_->rules->any_in_flight()) in_flight_ = std::make_unique<InFlight>();
 }
 
@@ -41,6 +42,10 @@ const Table& Limiter::table() const {
 
 const Tally& Limiter::tally() const {
   return core_->tally;
+}
+
+AmongCounts Limiter::among() const {
+  return core_->among != nullptr ? core_->among->counts() : AmongCounts();
 }
 
 // ---- What the table asks ----

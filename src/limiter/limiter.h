@@ -33,6 +33,7 @@ class Shedder;
 class Tally;
 class Ways;
 enum class Verb : std::uint8_t;
+struct AmongCounts;
 struct Asked;
 struct Inspection;
 struct Limit;
@@ -85,6 +86,7 @@ class Limiter final : private SlotPolicy {
   // Any thread.
   void GivePlaces(std::uint64_t hash, std::uint32_t places);
   void RestorePlaces(std::uint64_t hash, std::uint32_t places);
+  AmongCounts among() const;
   InFlightCounts in_flight() const { return in_flight_ != nullptr ? in_flight_->counts() : InFlightCounts(); }
 
   // Makes what the tag has paid, `paid.cost`, into `actual`, and the same of tags that are charged with it: less comes

@@ -31,6 +31,14 @@ enum class Mode {
 };
 DT_NAMES(Mode, "enforce", "shadow", "off")
 
+// How what this host may serve of a tag is divided among the tags that are charged with it (Rule::also of their rules).
+enum class Among {
+  kFirst,    // who asks first
+  kRatio,    // each gets the same share of what it asks for
+  kLevel,    // each gets what it asks for, up to the same level
+};
+DT_NAMES(Among, "first", "ratio", "level")
+
 // Networks whose addresses a rule is for.
 struct RuleNetworks {
   std::vector<std::string> given;    // as settings name them
@@ -55,6 +63,7 @@ struct Rule {
   std::uint32_t shed_priority = 0;      // below kShedPriorities; the lowest are refused first
   Duration delay{};                     // most that a question may be made to wait instead of being refused
   std::vector<Derivation> also;         // tags that are charged with one of the rule's
+  Among among = Among::kFirst;          // the tags that are charged with one of the rule's
   static constexpr std::size_t kAlsoMax = 8;
 };
 

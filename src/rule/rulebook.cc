@@ -29,7 +29,7 @@ class RuleFingerprint {
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
   Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, false, 0, 0,
-              Duration::zero()};
+              Duration::zero(), Among::kFirst};
   if (rule != nullptr) {
     limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
     limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
@@ -40,6 +40,7 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
     limit.delay = rule->delay;
     limit.max_unheard = rule->max_unheard.value_or(0);
     if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
+    limit.among = rule->among;
     if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
   }
   limit.shared = limit.shared && mode != Mode::kOff;
@@ -141,6 +142,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   if (any_divided) divided_fingerprint_ = divided.value() | 1;
   for (const Limit& limit : limits_) {
     any_in_flight_ = any_in_flight_ || limit.in_flight > 0;
+    any_among_ = any_among_ || limit.among != Among::kFirst;
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
   }
 }

@@ -41,6 +41,7 @@ struct Limit {
   Tokens max_unheard;            // of that; 0: the limiter's
   std::uint32_t in_flight;       // places of a tag; 0: any number
   Duration delay;                // most that a question waits for its tokens
+  Among among;                   // how it is divided among the tags that are charged with it
 };
 
 class Rulebook {
@@ -64,6 +65,8 @@ class Rulebook {
 
   // Whether some limit has places.
   bool any_in_flight() const { return any_in_flight_; }
+  // Whether some limit is divided among the tags that are charged with it.
+  bool any_among() const { return any_among_; }
 
   // REQUIRES: index < limits().
   const Limit& limit(LimitIndex index) const { return limits_[index]; }
@@ -152,7 +155,7 @@ class Rulebook {
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
   std::bitset<kShedPriorities> shed_priorities_;
   std::vector<std::uint64_t> numbers_;    // by rule
-  bool any_in_flight_ = false;
+  bool any_in_flight_ = false, any_among_ = false;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t divided_fingerprint_ = 0;
 };

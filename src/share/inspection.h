@@ -6,6 +6,7 @@
 
 #include "bucket/bucket.h"
 #include "share/accuracy/certificate.h"
+#include "share/among/among_tags.h"
 
 namespace dthrottle {
 
@@ -16,6 +17,7 @@ struct Inspection {
   Shape shape{};      // of the bucket, on this host; interval 0: no limit applies
   std::uint32_t in_flight = 0;    // places that are taken
   double part = 1;    // of the limit's rate that this host has
+  std::optional<DividedAmong> among;    // if it is divided among the tags that are charged with it
   struct Foretold {
     Tokens level = 0;                       // of the one bucket, as this host believes
     double share = 1;                       // of its demand that it earns

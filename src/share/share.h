@@ -29,6 +29,7 @@
 #include "bucket/table_lookup.h"
 #include "rule/rulebook.h"
 #include "share/accuracy/certificate.h"
+#include "share/among/among_tags.h"
 #include "share/check.h"
 #include "share/debit/draft.h"
 #include "share/debit/word.h"
@@ -49,6 +50,7 @@ struct LimiterCore {
   Ticks window = 0;         // between reports; 0: there are none
   Tally tally;
   std::unique_ptr<Table> table;
+  std::unique_ptr<AmongTags> among;    // from the first rules on that need it
 };
 
 // One query under a limit, while the shard of its tag is locked.
@@ -127,6 +129,9 @@ class Way {
 
   // bool Has(const Limit&) const: whether this way decides under the limit. The first in the list that says so does.
   // bool Decide(Asked&): whether the query is within the limit. Takes its tokens if so.
+
+  // Decide, where something else than the bucket says no.
+  void Refuse(Asked& asked) { asked.Refused(); }
 
   // Whether Decide would say so at the same instant. Spends, counts and records nothing; what is kept of the tag may be
   // brought up to now. Sets the shape and the bucket that Decide would ask.

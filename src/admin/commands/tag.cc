@@ -166,6 +166,15 @@ void WhyLevel(const Inspection& seen, const Limit& limit, double shed, const Jso
   }
 }
 
+// How it is divided among the tags that are charged with it.
+std::string WhyAmong(const Limit& limit, const DividedAmong& now) {
+  if (now.ratio >= 1) return "There is enough for the tags that are charged with it.";
+  if (limit.among == Among::kRatio) {
+    return fmt::format("The tags that are charged with it get {:.3g} of what they ask for, each.", now.ratio);
+  }
+  return fmt::format("The tags that are charged with it get at most {:.4g}/s each.", now.level);
+}
+
 // The tags that are charged with it; whether one of them refuses.
 template <class Say>
 bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
@@ -184,6 +193,7 @@ bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
                                    EscapeTag(charged), RuleName(c.rules(), limit), bucket["level"].get<double>());
     line += its_refuses ? fmt::format(": that says NO for another {:.3f} s.", bucket["served_again_in_s"].get<double>())
                         : std::string(": that says OK.");
+    if (seen.among.has_value()) line += " " + WhyAmong(limit, *seen.among);
     say(std::move(line));
   }
   return refuses;
@@ -208,6 +218,7 @@ Json Show(const Context& c) {
   const double shed = c.limiter().shedder().probability(limit.shed_priority);
   answer.update(BucketFields(seen, limit, c.now));
   answer["verdict"] = FinalVerdict(answer["verdict"], seen, limit, shed);
+  if (seen.among.has_value()) answer["among_ratio"] = Rounded(seen.among->ratio);
   if (limit.in_flight != 0) answer.update({{"places", seen.in_flight}, {"in_flight", limit.in_flight}});
   answer["shed_probability"] = Rounded(shed);
   if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
@@ -251,6 +262,7 @@ Json Why(const Context& c) {
     say(fmt::format("Of {} places {} are taken{}.", limit.in_flight, seen.in_flight,
                     IsBusy(seen, limit) ? ", so it waits until one is given back" : ""));
   }
+  if (seen.among.has_value()) say(WhyAmong(limit, *seen.among));
   WhyLevel(seen, limit, shed, bucket, say);
   const bool refuses = WhyCharged(c, *tag, say);
   if (limit.mode != Mode::kOff) WhyShared(c, seen, say);

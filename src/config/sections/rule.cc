@@ -131,6 +131,14 @@ const std::vector<Key<Rule>>& RuleKeys() {
       Burst<R>(),
       Rate<R>(),
       Also(),
+      Choice<R, Among>(
+          "among", "\"first\"", MEMBER(R, among),
+          "How what this host may serve of a tag of the rule is divided among the tags that are charged with it by *also* "
+          "of their rules, when they ask for more: \"first\", who asks first; \"ratio\", each gets the same share of what "
+          "it asks for; \"level\", each gets what it asks for up to the same level, so that only those that ask for most "
+          "are cut. What they ask for is measured once a second, of 512 such tags and 256 tags charged with each; beyond "
+          "these it is who asks first. The limit holds in any case. Under share = \"local\" and \"capacity\" only, where "
+          "this host knows its part."),
       DurationKey<R>("delay", "\"0s\"", 0s, 1min, MEMBER(R, delay),
                      "The longest that a question may be made to wait for its tokens instead of being refused, if it "
                      "says that it would: it has them at once, in debt, and is told when to go on. So requests are "
@@ -224,6 +232,7 @@ void CheckRules(Findings& f) {
   const Settings& s = f.settings();
   std::unordered_map<std::string_view, std::size_t> by_name;
   std::optional<std::size_t> default_rule;
+  const bool any_also = std::ranges::any_of(s.rules, [](const Rule& rule) { return !rule.also.empty(); });
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     const auto [other, is_new] = by_name.emplace(rule.name, i);
@@ -251,6 +260,14 @@ void CheckRules(Findings& f) {
     if (rule.delay != Duration::zero() && rule.share != Share::kLocal && rule.share != Share::kDebit) {
       f.Error(f.rules[i], fmt::format("rule \"{}\": delay = \"{}\" with share = \"{}\": must be \"local\" or \"debit\"",
                                       rule.name, FormatDuration(rule.delay), Name(rule.share)));
+    }
+    if (rule.among != Among::kFirst && rule.share != Share::kLocal && rule.share != Share::kCapacity) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": among = \"{}\" with share = \"{}\": must be \"local\" or \"capacity\"",
+                                      rule.name, Name(rule.among), Name(rule.share)));
+    }
+    if (rule.among != Among::kFirst && !any_also) {
+      f.Warn(f.rules[i], fmt::format("rule \"{}\": among = \"{}\" divides nothing, because no rule has also", rule.name,
+                                     Name(rule.among)));
     }
     const double between_reports = rule.rate * Seconds(s.peers.period);
     if (rule.share == Share::kDebit && rule.mode != Mode::kOff && rule.burst < between_reports) {

@@ -24,6 +24,7 @@ class Division final : public Way {
 
   bool Has(const Limit& limit) const { return limit.divided; }
   bool Decide(Asked& asked);
+  void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
   // A divided limit knows no debt, only parts too small for the whole depth.
@@ -56,6 +57,10 @@ class Division final : public Way {
   PartTable::Entry* EntryOf(const Tag& tag, const Limit& limit) {
     return parts_.size() > 0 ? parts_.Find(KeyOf(tag, limit)) : nullptr;
   }
+  PartTable::Entry* Arrived(const Asked& asked);
+  void Note(const Asked& asked) {
+    notes_[asked.lane]->Note(asked.query.tag, asked.hash, asked.index, asked.now);
+  }
   Shape ShapeOf(const PartTable::Entry* entry, const Limit& limit, Instant now) const {
     return PartOf(limit.shape, parts_.PartNow(entry, now));
   }
@@ -65,19 +70,29 @@ class Division final : public Way {
   std::vector<std::unique_ptr<Notes>> notes_;    // by lane
 };
 
-inline bool Division::Decide(Asked& asked) {
-  const auto note = [&] { notes_[asked.lane]->Note(asked.query.tag, asked.hash, asked.index, asked.now); };
+// The entry of a tag that is asked.
+inline PartTable::Entry* Division::Arrived(const Asked& asked) {
   PartTable::Entry* const entry = EntryOf(asked.query.tag, asked.limit);
   if (entry != nullptr) {
     entry->CountArrivals(asked.query.cost);
-    if (!entry->named) note();
+    if (!entry->named) Note(asked);
   }
+  return entry;
+}
+
+inline bool Division::Decide(Asked& asked) {
+  PartTable::Entry* const entry = Arrived(asked);
   asked.shape = ShapeOf(entry, asked.limit, asked.now);
   // A part so small that a token took longer than the depth leaves what looks like debt.
   if (asked.slot != nullptr) asked.slot->bucket = asked.slot->bucket.WithoutDebt(asked.shape, asked.now);
   const bool within = DecideAlone(asked);
-  if (!within && entry == nullptr) note();
+  if (!within && entry == nullptr) Note(asked);
   return within;
+}
+
+inline void Division::Refuse(Asked& asked) {
+  if (Arrived(asked) == nullptr) Note(asked);
+  asked.Refused();
 }
 
 inline bool Division::Would(Looked& looked) {

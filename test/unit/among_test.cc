@@ -1,0 +1,130 @@
+// What a host may serve of one tag, divided among the tags that are charged with it: DST section 7.
+#include <catch2/catch.hpp>
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "support/host.h"
+#include "share/among/among_tags.h"
+
+namespace dthrottle::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A tenant may have 100 tokens/s in all; three users of it ask for 200, 40 and 10 a second, and are not limited themselves.
+class Tenant {
+ public:
+  explicit Tenant(std::string_view among, std::string_view more = "")
+      : host_(fmt::format("[[rule]]\nname=\"tenant\"\nmatch=\"acme\"\nshare=\"local\"\nburst=50\nrate=100\namong=\"{}\"\n{}"
+                          "[[rule]]\nname=\"user\"\nmatch=\"*/*\"\nshare=\"local\"\nburst=1000\nrate=1000\n"
+                          "also=[\"before /\"]\n",
+                          among, more)) {}
+
+  // How many a second are served of each user, over the seconds from `from` on.
+  std::map<std::string, double> Run(std::map<std::string, int> asked, int seconds, int from) {
+    std::map<std::string, double> served;
+    for (int ms = 0; ms < seconds * 1000; ++ms) {
+      for (const auto& [user, rate] : asked) {
+        if (ms % (1000 / rate) != 0) continue;
+        const bool served_now = host_.Serves("acme/" + user, FromNanoseconds(0) + ms * 1ms);
+        if (ms >= from * 1000) served[user] += served_now / double(seconds - from);
+      }
+    }
+    return served;
+  }
+
+  Host& host() { return host_; }
+
+ private:
+  Host host_;
+};
+
+const std::map<std::string, int> kAsked = {{"a", 200}, {"b", 40}, {"c", 10}};
+
+TEST_CASE("among: by level, users that ask for little are served in full and the largest gets what is left") {
+  Tenant tenant("level");
+  auto served = tenant.Run(kAsked, 60, 20);
+  CHECK(served["b"] == Approx(40).epsilon(0.01));
+  CHECK(served["c"] == Approx(10).epsilon(0.01));
+  CHECK(served["a"] == Approx(50).epsilon(0.03));
+}
+
+TEST_CASE("among: first come, a user that asks for much takes from those that ask for little") {
+  Tenant tenant("first");
+  CHECK(tenant.Run(kAsked, 60, 20)["b"] < 30);
+}
+
+TEST_CASE("among: by ratio, all users keep the same share of what they ask for") {
+  Tenant tenant("ratio");
+  auto served = tenant.Run(kAsked, 200, 20);
+  for (const auto& [user, rate] : kAsked) CHECK(served[user] / rate == Approx(100.0 / 250).epsilon(0.07));
+}
+
+TEST_CASE("among: users that ask for more than the level get the same, however much they ask for") {
+  Tenant tenant("level");
+  auto served = tenant.Run({{"a", 1000}, {"b", 100}, {"c", 500}}, 60, 20);
+  for (const auto& [user, rate] : served) CHECK(rate == Approx(100.0 / 3).epsilon(0.03));
+}
+
+TEST_CASE("among: where there is enough nobody is cut, and the limit holds from the first second on") {
+  Tenant enough("level");
+  auto served = enough.Run({{"a", 50}, {"b", 20}}, 10, 0);
+  CHECK(served["a"] == Approx(50));
+  CHECK(served["b"] == Approx(20));
+  Tenant tenant("level");
+  double all = 0;
+  for (const auto& [user, rate] : tenant.Run(kAsked, 10, 0)) all += rate * 10;
+  CHECK(all <= 50 + 100 * 10);
+  CHECK(all >= 900);
+}
+
+TEST_CASE("among: a part of less than one token a second comes to each in its time") {
+  Host host("[[rule]]\nname=\"tenant\"\nmatch=\"acme\"\nshare=\"local\"\nburst=10\nrate=2\namong=\"level\"\n"
+            "[[rule]]\nmatch=\"*/*\"\nshare=\"local\"\nburst=10\nrate=10\nalso=[\"before /\"]\n");
+  Prng prng(1);
+  std::map<std::uint64_t, int> served;
+  for (int ms = 0; ms < 400'000; ms += 50) {
+    const std::uint64_t user = prng.Below(20);
+    served[user] += host.Serves(fmt::format("acme/{}", user), FromNanoseconds(0) + ms * 1ms);
+  }
+  for (const auto& [user, times] : served) CHECK(times == Approx(40).margin(8));
+}
+
+TEST_CASE("among: in shadow mode nobody is cut, and what would have been is counted") {
+  Tenant tenant("level", "mode=\"shadow\"\n");
+  auto served = tenant.Run(kAsked, 10, 0);
+  CHECK(served["a"] == Approx(200));
+  CHECK(tenant.host().limiter->among().cut > 0);
+}
+
+TEST_CASE("among: more users than are measured are served first come, within the limit") {
+  Tenant tenant("level");
+  int served = 0;
+  for (int ms = 0; ms < 5000; ++ms) {
+    for (int user = 0; user < 10; ++user) {
+      served += tenant.host().Serves(fmt::format("acme/{}", (ms * 10 + user) % 1000), FromNanoseconds(0) + ms * 1ms);
+    }
+  }
+  CHECK(served <= 50 + 500);
+  CHECK(served >= 450);
+  CHECK(tenant.host().limiter->among().crowded > 0);
+}
+
+TEST_CASE("among: a user that its own limit refuses has asked for nothing of the tenant's") {
+  Host host("[[rule]]\nname=\"tenant\"\nmatch=\"acme\"\nshare=\"local\"\nburst=50\nrate=100\namong=\"ratio\"\n"
+            "[[rule]]\nmatch=\"*/*\"\nshare=\"local\"\nburst=1\nrate=10\nalso=[\"before /\"]\n");
+  for (int ms = 0; ms < 3000; ++ms) host.Serves("acme/a", FromNanoseconds(0) + ms * 1ms);
+  CHECK(host.limiter->Inspect({{"acme", false}}, FromNanoseconds(0) + 3s).among->ratio == 1);
+}
+
+TEST_CASE("among: the wrong way of sharing is an error") {
+  CHECK_THROWS_WITH(Rules("[[rule]]\nshare=\"debit\"\namong=\"level\"\n"),
+                    Catch::Contains("among = \"level\" with share = \"debit\": must be \"local\" or \"capacity\""));
+}
+
+}    // namespace
+}    // namespace dthrottle::testing
