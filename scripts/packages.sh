@@ -11,7 +11,8 @@ package_packages=(debhelper dpkg-dev lintian)
 test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd mandoc systemd util-linux iproute2
   libfaketime coinor-csdp gnuplot-nox curl chromium
   etcd-server etcd-client redis-tools python3-redis nodejs node-redis openssl
-  python3-grpcio python3-protobuf python3-msgpack python3-zstandard python3-zmq
+  python3-grpcio python3-protobuf python3-msgpack python3-zstandard python3-zmq python3-yaml python3-jsonschema
+  python3-venv python3-setuptools python3-wheel
   python3-limits python3-flask-limiter ruby ruby-rack-attack luajit2
   nginx libnginx-mod-http-lua apache2 haproxy caddy lua-socket nghttp2-client)
 services=(nginx apache2 haproxy caddy etcd-server)    # of those: the tests start their own
