@@ -88,6 +88,15 @@ struct SpopCounts : SocketCounts {
   std::uint64_t protocol_errors = 0;    // connections
 };
 
+// What calls of Envoy are counted by.
+struct EnvoyCounts : SocketCounts {
+  std::uint64_t calls = 0;
+  std::uint64_t refused = 0;          // of them, because of a limit
+  std::uint64_t calls_refused = 0;    // envoy.max_calls
+  std::uint64_t calls_invalid = 0;
+  std::uint64_t restarts = 0;    // of dthrottle-grpc
+};
+
 // What measuring for load shedding counts.
 struct ShedCounts {
   std::uint64_t samples = 0;
@@ -166,6 +175,7 @@ struct ProcessCounts : SocketCounts {
   AskCounts ask;
   HoldCounts holds;
   SpopCounts spop;
+  EnvoyCounts envoy;
   ShedCounts shed;
   LeaseCounts lease;
 };

@@ -42,6 +42,10 @@ std::span<const ListenerKeys> AllListeners() {
        [](const S& s) {
          return At{s.spop.unix_path, s.spop.unix_mode, s.spop.tcp};
        }},
+      {"envoy", "", "envoy.tcp", "spend tokens",
+       [](const S& s) {
+         return At{"", 0, s.envoy.tcp, !s.grpc.client_ca_file.empty()};
+       }},
       {"lease", "lease.unix", "lease.tcp", "take leases",
        [](const S& s) {
          return At{s.lease.unix_path, s.lease.unix_mode, s.lease.tcp};

@@ -16,6 +16,7 @@ Section RespSection();
 Section AskSection();
 Section HoldSection();
 Section SpopSection();
+Section EnvoySection();
 Section LeaseSection();
 Section GrpcSection();
 Section ProcessSection();

@@ -7,6 +7,7 @@
 
 #include "base/names.h"
 #include "base/time.h"
+#include "config/http_headers.h"
 #include "lease/resource.h"
 #include "rule/rule.h"
 #include "shed/signal.h"
@@ -21,10 +22,6 @@ struct Endpoint {
   bool enabled() const { return !host.empty(); }
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
-
-// The form in which HTTP answers state a limit.
-enum class HttpHeaders { kDraft10, kDraft03, kBoth, kOff };
-DT_NAMES(HttpHeaders, "draft-10", "draft-03", "both", "off")
 
 // The hosts that exchange capacity with each other.
 enum class CapacityGraph { kRegular, kList, kFile };
@@ -139,6 +136,13 @@ struct Settings {
     std::uint32_t max_connections = 0;
     Duration idle_timeout{};
   } spop;
+  struct {
+    Endpoint tcp;
+    std::uint32_t max_connections = 0;
+    std::uint32_t max_calls = 0;
+    Duration idle_timeout{};    // zero: none
+    HttpHeaders headers{};
+  } envoy;
   struct {
     std::string unix_path;    // empty: no Unix socket
     std::uint32_t unix_mode = 0;

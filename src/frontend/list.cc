@@ -2,6 +2,7 @@
 
 #include "frontend/admin/front_end.h"
 #include "frontend/ask/front_end.h"
+#include "frontend/envoy/front_end.h"
 #include "frontend/grpc/front_end.h"
 #include "frontend/http/front_end.h"
 #include "frontend/lease/front_end.h"
@@ -18,6 +19,7 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
   all.push_back(std::make_unique<RespFrontEnd>(host));
   all.push_back(std::make_unique<AskFrontEnd>(host));
   all.push_back(std::make_unique<SpopFrontEnd>(host));
+  all.push_back(std::make_unique<EnvoyFrontEnd>(host));
   auto lease = std::make_unique<LeaseFrontEnd>(host);
   all.push_back(std::make_unique<GrpcFrontEnd>(host, *lease));
   all.push_back(std::move(lease));
@@ -28,6 +30,7 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
 
 Result<void> CheckFrontEnds(const Settings& settings) {
   if (auto good = GrpcFrontEnd::Check(settings); !good) return good;
+  if (auto good = EnvoyFrontEnd::Check(settings); !good) return good;
   return {};
 }
 

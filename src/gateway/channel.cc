@@ -136,13 +136,13 @@ void Channel::OnAnswer(std::string_view line) {
   }
 }
 
-// "bounds CALLS RESOURCES", the answer to counts.
+// "bounds CALLS FURTHER", the answer to counts.
 void Channel::TakeBounds(const std::string& line) {
-  unsigned calls = 0, resources = 0;
-  if (std::sscanf(line.c_str(), "bounds %u %u", &calls, &resources) != 2) return;
+  unsigned calls = 0, further = 0;
+  if (std::sscanf(line.c_str(), "bounds %u %u", &calls, &further) != 2) return;
   bounded_ = true;
   calls_max_ = calls;
-  resources_max_.store(resources, std::memory_order_relaxed);
+  further_.store(further, std::memory_order_relaxed);
 }
 
 void Channel::OnGone() {

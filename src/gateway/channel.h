@@ -16,7 +16,7 @@
 #include <string_view>
 #include <thread>
 
-#include "gateway/messages.h"
+#include "gateway/call_lines.h"
 
 namespace dthrottle {
 
@@ -34,7 +34,7 @@ class Channel {
 
   enum class Taken {
     kYes,
-    kTooMany,    // calls wait (lease.grpc_max_calls)
+    kTooMany,    // calls wait (its setting max_calls)
     kGone,       // the daemon is
   };
   // Sends the call, or says why not: then `done` is not called. A call is counted in either case. One without lines was
@@ -43,7 +43,8 @@ class Channel {
 
   // Returns when the daemon has told its bounds, or is gone.
   void AwaitBounds();
-  std::size_t resources_max() const { return resources_max_.load(std::memory_order_relaxed); }
+  // The second of them, which is of the service's own meaning.
+  std::uint32_t further() const { return further_.load(std::memory_order_relaxed); }
 
  private:
   struct Call {
@@ -64,7 +65,7 @@ class Channel {
   void OnGone();
 
   const int fd_;
-  std::atomic<std::size_t> resources_max_{500};
+  std::atomic<std::uint32_t> further_{0};
 
   std::mutex mutex_;
   std::condition_variable changed_;

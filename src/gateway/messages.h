@@ -4,20 +4,13 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
-#include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
 #include "doorman.pb.h"
+#include "gateway/call_lines.h"
 
 namespace dthrottle {
-
-// What a call asks, each line with its LF, and how many lines there are. Each gets one answer.
-struct CallLines {
-  std::string text;
-  std::size_t count = 0;
-};
 
 // `asked` is when the call arrived, since 1970: that is how instants are told on this wire. Fails where there are more
 // resources than `resources_max`, or something that cannot be.
@@ -27,7 +20,6 @@ Result<CallLines> ToLines(const doorman::GetServerCapacityRequest& request, std:
 Result<CallLines> ToLines(const doorman::ReleaseCapacityRequest& request, std::size_t resources_max, Duration asked);
 
 // Fills in what the answers to the lines say, in their order. REQUIRES: as many answers as lines, without LF.
-using LineAnswers = std::vector<std::string>;
 void FromLines(const doorman::DiscoveryRequest& request, const LineAnswers& answers, Duration asked,
                doorman::DiscoveryResponse& response);
 void FromLines(const doorman::GetCapacityRequest& request, const LineAnswers& answers, Duration asked,

@@ -37,7 +37,7 @@ void Call(const std::string& bytes, lease::LeaseServer& server) {
   const auto lines = ToLines(request, 10, kWall);
   if (!lines) return;
   if (static_cast<std::size_t>(std::count(lines->text.begin(), lines->text.end(), '\n')) != lines->count) std::abort();
-  LeaseGateway gateway;
+  GatewayCalls gateway;
   std::string text;
   const LeaseLines split = SplitLeaseLines(lines->text);
   if (split.too_long || !split.rest.empty()) std::abort();

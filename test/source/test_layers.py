@@ -35,9 +35,9 @@ INSIDE = {folder for layer in LAYERS[:5] for folder in layer}
 # Files of the client library that take `now` and bytes as arguments.
 CLIENT_INSIDE = {"answers", "asker", "holding"}
 # Folders whose folders are features: each is included by itself and by the files named here, so that it can be removed
-# with its line there. gRPC brings its calls to the server of lease lines.
+# with its line there. gRPC brings its calls to the server of lease lines, and Envoy's to that of questions.
 FEATURES = {"frontend": {"frontend/list.cc"}}
-RESTS_ON = {("frontend/grpc", "frontend/lease")}
+RESTS_ON = {("frontend/grpc", "frontend/lease"), ("frontend/envoy", "frontend/grpc"), ("frontend/envoy", "frontend/ask")}
 FEATURE = re.compile(r'^\s*#\s*include\s+"((?:' + "|".join(FEATURES) + r')/[^"/]+)/[^"]+"', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"', re.M)
 

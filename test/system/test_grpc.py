@@ -18,47 +18,22 @@ import unittest
 
 from common import ParallelTest, SystemTest, report
 from daemon import BUILD, DTHROTTLED, PATIENCE, clean_environment, fresh_directory, run, settings_text, wait_until
+from envoy import built_with_grpc, channel, grpc, messages
 from leases import LeaseDaemon, resource
 
 READY = resource("calls", learning_mode_duration="0s")
-PROTO = pathlib.Path(__file__).resolve().parents[2] / "protocol"
-
-
-def built_with_grpc():
-    with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
-        settings.write('[lease]\ngrpc = "127.0.0.1:1"\n')
-        settings.flush()
-        return run(DTHROTTLED, "--check", settings.name).returncode == 0
-
-
-def messages():
-    """The module of the messages."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["protoc", f"--proto_path={PROTO}", f"--python_out={folder}", "doorman.proto"], check=True)
-        sys.path.insert(0, folder)
-        try:
-            import doorman_pb2
-        finally:
-            sys.path.remove(folder)
-        return doorman_pb2
 
 
 if DTHROTTLED.exists() and not built_with_grpc():
     raise unittest.SkipTest(f"{BUILD} is built without gRPC: LEASES OVER GRPC ARE NOT TESTED")
-sys.path.append("/usr/lib/python3/dist-packages")    # for a Python that is not Debian's
-os.environ["GRPC_VERBOSITY"] = "NONE"    # clients that are refused are part of the story
-import grpc    # noqa: E402
-pb = messages()
+pb = messages("doorman")
 
 
 class Client:
     """Calls of doorman.Capacity, without generated stubs."""
 
     def __init__(self, port, tls=None):
-        # A connection of its own: channels of a process share connections otherwise.
-        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
-        address = f"127.0.0.1:{port}"
-        self.channel = (grpc.secure_channel(address, tls, options) if tls else grpc.insecure_channel(address, options))
+        self.channel = channel(port, tls)
         self.start = self.channel.unary_unary("/doorman.Capacity/GetCapacity").future    # of bytes
         for name in ("Discovery", "GetCapacity", "GetServerCapacity", "ReleaseCapacity"):
             call = self.channel.unary_unary(f"/doorman.Capacity/{name}",

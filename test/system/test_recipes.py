@@ -7,6 +7,7 @@ import unittest
 
 from common import SystemTest, report
 from daemon import rule, wait_until
+from envoy import EnvoyDaemon, built_with_grpc
 from fleet import free_port_pair
 from test_http import HttpDaemon
 from webserver import EXAMPLES, SLACK, Apache, Caddy, Envoy, Haproxy, Nginx, open_daemon, stopped
@@ -135,6 +136,19 @@ def envoy(daemon, patient=True):
             yield server
 
 
+@contextlib.contextmanager
+def envoy_by_ratelimit(daemon, patient=True):
+    server = Envoy()
+    with Nginx('location / { return 200 "served\\n"; }', main="", shown="$status") as pages:
+        settings = adapted((EXAMPLES / "envoy-ratelimit/envoy.yaml").read_text(),
+                           ("port_value: 7317", f"port_value: {daemon.envoy_port}"),
+                           ("0.0.0.0, port_value: 80}", f"127.0.0.1, port_value: {server.port}}}"),
+                           ("port_value: 8080", f"port_value: {pages.port}"))
+        server.write_settings(adapted(settings, ("0.02s", "20s")) if patient else settings)
+        with server:
+            yield server
+
+
 OVER_HTTP = {"nginx with auth_request": nginx_http, "Caddy": caddy}
 # After a failure these do not ask for a while.
 PAUSING = {"nginx with Lua": nginx, "Apache with mod_lua": apache, "HAProxy with Lua": haproxy, "Caddy": caddy}
@@ -229,6 +243,35 @@ class Proxies(SystemTest):
                 report(f"Envoy, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
             daemon.start()
             wait_until(lambda: server.get().status == 429, "the daemon is asked again")
+
+    @unittest.skipIf(Envoy.PROGRAM is None or not built_with_grpc(), "no envoy in PATH, or built without gRPC")
+    def test_envoy_asks_about_method_and_address_together(self):
+        limits = rule(name="posts", match="edge|method=POST|*", burst=3, rate=0.001), rule(burst=10, rate=0.001)
+        with EnvoyDaemon(*limits) as daemon, envoy_by_ratelimit(daemon) as server:
+            def statuses(method, source, count):
+                body = "Content-Length: 4\r\nConnection: close\r\n\r\nbody" if method == "POST" else ""
+                forged = "X-Forwarded-For: 9.9.9.9\r\n" + body
+                return [server.get("/", "site.example", forged, method, source).status for _ in range(count)]
+            self.assertEqual(statuses("GET", "127.0.0.2", 12), 10 * [200] + 2 * [429])
+            self.assertEqual(statuses("POST", "127.0.0.3", 5), 3 * [200] + 2 * [429])
+            self.assertEqual(statuses("GET", "127.0.0.3", 8), 7 * [200] + [429])    # what was refused took nothing
+            refused = server.get(source="127.0.0.2")
+            self.assertTrue(900 <= int(refused.fields["retry-after"]) <= 1000, refused.head)
+            self.assertIn("r=9", server.get(source="127.0.0.4").fields["ratelimit"])
+            self.assertLessEqual(daemon.stats()["envoy_connections_accepted"], 4)    # of two workers, kept
+
+    @unittest.skipIf(Envoy.PROGRAM is None or not built_with_grpc(), "no envoy in PATH, or built without gRPC")
+    def test_envoy_serves_without_the_rate_limit_service_and_waits_no_longer_than_it_is_told(self):
+        with EnvoyDaemon(rule(burst=1)) as daemon, envoy_by_ratelimit(daemon, patient=False) as server:
+            wait_until(lambda: server.get().status == 429, "the daemon is asked")
+            with stopped(daemon):
+                hung = [server.get() for _ in range(10)]
+            daemon.kill()
+            gone = [server.get() for _ in range(10)]
+            self.assertEqual({response.status for response in hung + gone}, {200})
+            for what, responses in (("hangs", hung), ("is gone", gone)):
+                worst = max(response.seconds for response in responses)
+                report(f"Envoy by its filter ratelimit, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
 
     def test_what_traefik_asks_is_about_the_address_that_it_saw(self):
         # Its forwardAuth sends a GET for the address of the recipe, and as X-Forwarded-For what it saw itself.

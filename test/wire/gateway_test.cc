@@ -65,7 +65,7 @@ class Host {
 
   const BootInstant now_ = BootInstant(1000h);
   lease::LeaseServer server_;
-  LeaseGateway gateway_;
+  GatewayCalls gateway_;
 };
 
 doorman::GetCapacityRequest Get(const std::string& client, const std::vector<std::string>& resources, double wants) {

@@ -34,7 +34,7 @@ class LeaseHost {
     } else {
       server_->SetMasterAddress(t.elsewhere == "-" ? "" : t.elsewhere);
     }
-    if (t.gateway) gateway_ = {.calls_max = 1000, .resources_max = 500};
+    if (t.gateway) gateway_ = {.calls_max = 1000, .further = 500};
   }
 
   std::string Send(std::string_view bytes) {
@@ -52,7 +52,7 @@ class LeaseHost {
  private:
   const BootInstant now_ = BootInstant(1000h);
   std::unique_ptr<lease::LeaseServer> server_;
-  std::optional<LeaseGateway> gateway_;
+  std::optional<GatewayCalls> gateway_;
   std::string rest_;
   bool ended_ = false;
 };
@@ -97,7 +97,7 @@ TEST_CASE("lease: every transcript is answered the same byte by byte") {
 TEST_CASE("lease: what the gateway counts adds up") {
   const auto templates = *lease::Templates::Make({});
   lease::LeaseServer server({}, templates);
-  LeaseGateway gateway;
+  GatewayCalls gateway;
   std::string answers;
   AnswerLeaseLines(SplitLeaseLines("count 3 2 1\ncount 4 0 1\n"), server, BootInstant(1000h), answers, &gateway);
   CHECK(gateway.calls == 7);

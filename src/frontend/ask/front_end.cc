@@ -11,7 +11,7 @@ FrontEnd::Room AskFrontEnd::room() const {
 
 void AskFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
-  server_.emplace(host_.loop, host_.admin.limiter(), host_.admin.holds(), 0, FreshPrng(),
+  server_.emplace(host_.loop, host_.admin.limiter(), host_.admin.holds(), LaneUse{0, key()}, FreshPrng(),
                   settings.query.max_tag_bytes, settings.ask.idle_timeout);
 }
 

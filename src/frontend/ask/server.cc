@@ -8,7 +8,7 @@
 namespace dthrottle {
 
 struct AskServer::AskConnection final : Connection {
-  explicit AskConnection(AskTurn& its) : turn(its) {}
+  explicit AskConnection(AskServer& its) : turn(its.turn_), gateway(its.gateway_) {}
   ~AskConnection() override { turn.returns().Leave(holder, Now()); }
 
   // What goes over beside the unfinished line.
@@ -19,7 +19,11 @@ struct AskServer::AskConnection final : Connection {
     static void Fields(auto& state, auto& self) { state(self.reader, self.holder); }
   };
 
-  void OnLine(std::string_view line) { turn.OnLine(line, holder); }
+  void OnLine(std::string_view line) {
+    const bool counts = gateway != nullptr && line.starts_with(GatewayCalls::kCount);
+    const auto counted = counts ? gateway->Count(line.substr(GatewayCalls::kCount.size())) : std::nullopt;
+    counted ? turn.OnAnswered(*counted) : turn.OnLine(line, holder);
+  }
   void OnTooLong() { turn.OnTooLong(); }
 
   std::string_view rest() const override { return reader.rest(); }
@@ -37,17 +41,19 @@ struct AskServer::AskConnection final : Connection {
   bool waits_for_long() const override { return !is_tcp() && turn.returns().HasAny(holder); }
 
   AskTurn& turn;
+  GatewayCalls* const gateway;
   AskReader reader;
   Holder holder;
 };
 
-AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, std::size_t lane, Prng prng,
-                     std::size_t tag_bytes_max, Duration idle_timeout)
+AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse lane, Prng prng,
+                     std::size_t tag_bytes_max, Duration idle_timeout, GatewayCalls* gateway)
     : StreamServer(loop, {kReadBytes, AskReader::kLineBytesMax}, idle_timeout),
-      turn_(limiter, holds, lane, prng, tag_bytes_max) {}
+      turn_(limiter, holds, lane, prng, tag_bytes_max),
+      gateway_(gateway) {}
 
 std::unique_ptr<StreamServer::Connection> AskServer::MakeConnection() {
-  return std::make_unique<AskConnection>(turn_);
+  return std::make_unique<AskConnection>(*this);
 }
 
 StreamServer::Then AskServer::OnBytes(Connection& connection, std::string_view bytes) {

@@ -8,15 +8,17 @@
 #include <vector>
 
 #include "frontend/ask/turn.h"
+#include "frontend/gateway_calls.h"
 #include "io/stream_server.h"
 
 namespace dthrottle {
 
 class AskServer final : public StreamServer {
  public:
-  // Uses `lane` of the limiter on its thread; see AskTurn.
-  AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
-            Duration idle_timeout);
+  // Uses `lane` of the limiter on its thread; see AskTurn. `gateway`: the connections are of dthrottle-grpc, and may
+  // count. What is pointed to must outlive this object.
+  AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max,
+            Duration idle_timeout, GatewayCalls* gateway = nullptr);
 
   const AskTurn& turn() const { return turn_; }
   // Connections that were closed because they began with an HTTP request.
@@ -32,6 +34,7 @@ class AskServer final : public StreamServer {
   void Answer() override;
 
   AskTurn turn_;
+  GatewayCalls* const gateway_;    // null: of applications
   std::uint64_t spoke_http_ = 0;
 
   struct Segment {

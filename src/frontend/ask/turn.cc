@@ -33,7 +33,7 @@ bool TakeWait(std::string_view& line, Duration& wait) {
 
 }    // namespace
 
-AskTurn::AskTurn(Limiter& limiter, Holds* holds, std::size_t lane, Prng prng, std::size_t tag_bytes_max)
+AskTurn::AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max)
     : limiter_(limiter), holds_(holds), lane_(lane), prng_(prng), tags_(tag_bytes_max), returns_(limiter, holds) {}
 
 // ---- Taking lines ----
@@ -110,10 +110,14 @@ bool AskTurn::Read(Batch& batch, std::string_view line) {
 
 bool AskTurn::Complain(std::string_view what) {
   ++counts_.errors;
-  const std::size_t begin = complaints_.size();
-  fmt::format_to(std::back_inserter(complaints_), "ERR {}", what);
-  lines_.push_back({.kind = Kind::kWrong, .begin = begin, .end = complaints_.size()});
+  OnAnswered(fmt::format("ERR {}", what));
   return false;
+}
+
+void AskTurn::OnAnswered(std::string_view answer) {
+  const std::size_t begin = texts_.size();
+  texts_ += answer;
+  lines_.push_back({.kind = Kind::kAnswered, .begin = begin, .end = texts_.size()});
 }
 
 void AskTurn::OnTooLong() {
@@ -126,8 +130,8 @@ void AskTurn::Answer(Instant now) {
   now_ = now;
   if (holds_ != nullptr) holds_->Expire(now);
   for (const Line& line : lines_) {
-    if (line.kind == Kind::kWrong) {
-      out_.append(complaints_, line.begin, line.end - line.begin);
+    if (line.kind == Kind::kAnswered) {
+      out_.append(texts_, line.begin, line.end - line.begin);
     } else if (line.kind == Kind::kReturn) {
       returns_.Answer(line.returned, out_, now);
     } else {
@@ -144,7 +148,7 @@ void AskTurn::AppendOutcome(const Line& line) {
   if (!std::exchange(batch.asked, true)) {
     outcomes_.assign(batch.questions.size(), Outcome());
     standings_.assign(batch.questions.queries().size(), Standing());
-    limiter_.Ask(batch.questions, outcomes_, standings_, {lane_, "ask"}, prng_, now_);
+    limiter_.Ask(batch.questions, outcomes_, standings_, lane_, prng_, now_);
   }
   const Outcome& outcome = outcomes_[line.question];
   if (outcome.verdict != Verdict::kServe) return AppendRefused(line);
@@ -272,7 +276,7 @@ void AskTurn::Clear() {
   returns_.Clear();
   tags_.Clear();
   ends_.clear();
-  for (std::string* text : {&complaints_, &out_}) {
+  for (std::string* text : {&texts_, &out_}) {
     text->clear();
     if (text->capacity() > kKeptBytesMax) text->shrink_to_fit();
   }

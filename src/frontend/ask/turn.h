@@ -22,12 +22,14 @@ namespace dthrottle {
 class AskTurn {
  public:
   // Uses `lane` of the limiter, on its thread. Limiter and holds must outlive this object; null: nothing can be held.
-  AskTurn(Limiter& limiter, Holds* holds, std::size_t lane, Prng prng, std::size_t tag_bytes_max);
+  AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max);
 
   // Takes a line of the connection that is `holder`, without its LF. Its bytes must stay until Answer.
   void OnLine(std::string_view line, Holder& holder);
   // Takes the news of a line that was too long to be kept.
   void OnTooLong();
+  // Takes a line that `answer` answers.
+  void OnAnswered(std::string_view answer);
 
   // What connections give back, and what they have.
   AskReturns& returns() { return returns_; }
@@ -52,7 +54,7 @@ class AskTurn {
     std::vector<std::string_view> words;    // how each of questions.queries() is written
     bool asked = false;
   };
-  enum class Kind : std::uint8_t { kWrong, kQuestion, kHold, kReturn };
+  enum class Kind : std::uint8_t { kAnswered, kQuestion, kHold, kReturn };
   // What an answer says beside what is left: how one tag is limited, or each.
   enum class Tell : std::uint8_t { kNothing, kLimit, kAll };
   struct Line {
@@ -63,7 +65,7 @@ class AskTurn {
     bool here = false;                      // kHold: it ends with its connection
     Duration ttl{};                         // kHold
     std::size_t batch = 0, question = 0;    // of kQuestion and kHold
-    std::size_t begin = 0, end = 0;         // kWrong: of complaints_
+    std::size_t begin = 0, end = 0;         // kAnswered: of texts_
     std::size_t returned = 0;               // kReturn: of returns_
   };
 
@@ -90,13 +92,13 @@ class AskTurn {
 
   Limiter& limiter_;
   Holds* const holds_;
-  const std::size_t lane_;
+  const LaneUse lane_;
   Prng prng_;
   AskTags tags_;
   AskReturns returns_;
 
   std::vector<Line> lines_;
-  std::string complaints_;
+  std::string texts_;
   std::vector<Batch> batches_;    // the first batches_used_ are this turn's
   std::size_t batches_used_ = 0;
   bool batch_open_ = false;    // the last of them takes more questions

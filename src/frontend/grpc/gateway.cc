@@ -117,28 +117,14 @@ Result<void> CheckGrpcProgram(const std::vector<std::string>& tls) {
   return {};
 }
 
-GrpcGateway::GrpcGateway(uv_loop_t* loop, lease::LeaseServer& server, Log& log, Options options,
-                         std::function<void(BootInstant)> before_answers)
-    : loop_(loop),
-      log_(log),
-      options_(std::move(options)),
-      lines_(loop, server, Duration::zero(), std::move(before_answers), &gateway_) {
-  SetBounds(options_.calls_max, options_.resources_max);
+GrpcGateway::GrpcGateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines)
+    : loop_(loop), log_(log), options_(std::move(options)), lines_(std::move(lines)) {
   DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
 }
 
 GrpcGateway::~GrpcGateway() {
   DT_CHECK(connections_.empty());
-}
-
-void GrpcGateway::SetBounds(std::uint32_t calls_max, std::uint32_t resources_max) {
-  gateway_.calls_max = calls_max;
-  gateway_.resources_max = resources_max;
-}
-
-GrpcGateway::Counts GrpcGateway::counts() const {
-  return {accepted_, restarts_, gateway_};
 }
 
 // ---- The program ----
@@ -159,7 +145,7 @@ bool GrpcGateway::GoOn(const HandedSection& handed) {
   started_ = Now();
   program_ = std::make_unique<Child>(loop_, kept.pid, [this](const ChildOutcome& outcome) { OnExit(outcome); });
   log_.Notice(
-      "leases: {} goes on as process {}{}", kProgramName, kept.pid,
+      "{}: {} goes on as process {}{}", options_.front, kProgramName, kept.pid,
       IsReplaced(kept.pid) ? fmt::format("; it has been replaced, and `kill {}` starts the new one", kept.pid) : "");
   return true;
 }
@@ -173,22 +159,27 @@ std::unique_ptr<Child> GrpcGateway::Dismiss(uv_loop_t* loop, const HandedSection
 }
 
 void GrpcGateway::StartProgram() {
-  SocketPair lines(SOCK_STREAM), pipe(SOCK_SEQPACKET);
-  if (lines.theirs < 0 || pipe.theirs < 0) return OnExit({.said = std::strerror(errno)});
+  SocketPair pipe(SOCK_SEQPACKET);
+  if (pipe.theirs < 0) return OnExit({.said = std::strerror(errno)});
+  std::deque<SocketPair> lines;
   ChildCommand command;
   command.program = options_.program;
   const std::uint64_t idle_ms = std::min<std::uint64_t>(Milliseconds(options_.idle_timeout), INT_MAX);
-  command.args = {kProgramName, std::to_string(kProtocol), std::to_string(idle_ms)};
+  command.args = {kProgramName, std::to_string(kProtocol), std::string(options_.services), std::to_string(idle_ms)};
   command.args.insert(command.args.end(), options_.tls.begin(), options_.tls.end());
-  command.descriptors = {lines.theirs, pipe.theirs};
+  command.descriptors = {pipe.theirs};
+  for (std::size_t i = 0; i < lines_.size(); ++i) {
+    if (lines.emplace_back(SOCK_STREAM).theirs < 0) return OnExit({.said = std::strerror(errno)});
+    command.descriptors.push_back(lines.back().theirs);
+  }
   {
     const SignalsBlocked blocked;
     program_ = std::make_unique<Child>(loop_, command, [this](const ChildOutcome& outcome) { OnExit(outcome); });
   }
   started_ = Now();
   pipe_ = std::exchange(pipe.ours, -1);
-  lines_.Take(std::exchange(lines.ours, -1));
-  if (program_->pid() != 0) log_.Notice("leases: {} is process {}", kProgramName, program_->pid());
+  for (std::size_t i = 0; i < lines_.size(); ++i) lines_[i].server.Take(std::exchange(lines[i].ours, -1));
+  if (program_->pid() != 0) log_.Notice("{}: {} is process {}", options_.front, kProgramName, program_->pid());
   PassAll();
 }
 
@@ -200,14 +191,14 @@ void GrpcGateway::OnExit(const ChildOutcome& outcome) {
   }
   if (leaving_) {
     uv_timer_stop(&timer_);
-    return lines_.Drain(std::exchange(on_drained_, nullptr));
+    return DrainLines(0);
   }
   ++restarts_;
   delay_ = Now() - started_ >= kLivedLong ? Duration::zero() : std::clamp(2 * delay_, kDelayMin, kDelayMax);
   if (outcome.succeeded) {
-    log_.Notice("leases: {} has left; another one begins", kProgramName);
+    log_.Notice("{}: {} has left; another one begins", options_.front, kProgramName);
   } else {
-    log_.Error("leases: {}: {}; its connections are closed, and another one begins in {:g} s", options_.program,
+    log_.Error("{}: {}: {}; its connections are closed, and another one begins in {:g} s", options_.front, options_.program,
                outcome.said, Seconds(delay_));
   }
   StartTimer(delay_);
@@ -236,13 +227,18 @@ void GrpcGateway::Drain(std::function<void()> done) {
   StartTimer(kFarewell);
 }
 
+void GrpcGateway::DrainLines(std::size_t first) {
+  if (first == lines_.size()) return std::exchange(on_drained_, nullptr)();
+  lines_[first].server.Drain([this, first] { DrainLines(first + 1); });
+}
+
 void GrpcGateway::Close() {
   program_.reset();
   former_.reset();
   ClosePipe();
   for (Connection* const c : std::set(connections_)) End(c);
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
-  lines_.Close();
+  for (const Lines& lines : lines_) lines.server.Close();
 }
 
 // ---- Connections ----
@@ -258,7 +254,9 @@ void GrpcGateway::Take(int fd) {
 void GrpcGateway::TakeUp(const HandedConnection& handed) {
   const bool waits = handed.state == kWaiting;
   if (!waits && !goes_on_) return void(::close(handed.fd));
-  if (handed.front == kLinesFront) return lines_.TakeUp(handed);
+  for (const Lines& lines : lines_) {
+    if (handed.front == lines.front) return lines.server.TakeUp(handed);
+  }
   Connection* const c = Watch(handed.fd);
   if (c == nullptr || !waits) return;
   waiting_.push_back(c);
@@ -300,21 +298,25 @@ void GrpcGateway::PassAll() {
     Connection* const c = waiting_.front();
     waiting_.pop_front();
     if (error == 0) continue;
-    log_.Warning("leases: a connection cannot be passed to {}: {}", kProgramName, std::strerror(error));
+    log_.Warning("{}: a connection cannot be passed to {}: {}", options_.front, kProgramName, std::strerror(error));
     End(c);
   }
 }
 
+void GrpcGateway::Release() {
+  for (const Lines& lines : lines_) lines.server.Release();
+}
+
 void GrpcGateway::Hold(Handover& handover) {
-  lines_.Hold(kLinesFront, handover.connections);
+  for (const Lines& lines : lines_) lines.server.Hold(lines.front, handover.connections);
   if (program_ != nullptr && pipe_ >= 0) {
     const KeptGateway kept{.pid = program_->pid(), .tls = options_.tls};
-    handover.sections.push_back({std::string(kSection), pipe_, WriteState(KeptGateway::kVersion, kept)});
+    handover.sections.push_back({std::string(options_.front), pipe_, WriteState(KeptGateway::kVersion, kept)});
   }
   for (Connection* const c : connections_) {
     HandedConnection& handed = handover.connections.emplace_back();
     handed.fd = c->fd;
-    handed.front = kFront;
+    handed.front = options_.front;
     if (std::find(waiting_.begin(), waiting_.end(), c) != waiting_.end()) handed.state = kWaiting;
   }
 }

@@ -1,8 +1,8 @@
-// gRPC for lease clients, spoken by a program of its own: dthrottle-grpc, which this class starts and keeps.
+// gRPC, spoken by a program of its own: dthrottle-grpc, which this class starts and keeps.
 //
 // Here connections are accepted, so that they are bounded and counted as all others, and passed on: over a socket that
-// carries descriptors. Calls come back as lines over another one, served as those of lease clients are (lease.md "The
-// gateway"). So nothing of gRPC is in this program, and the other one lives on when this one is upgraded: both sockets
+// carries descriptors. Calls come back as lines over another one, or several, each served as a connection of clients that
+// speak lines is (lease.md "The gateway"). So nothing of gRPC is in this program, and the other one lives on when this one is upgraded: all sockets
 // and the descriptors of the connections are handed over, its clients notice nothing.
 //
 // A descriptor of each connection stays here until it ends, which tells how many there are. When the program dies its
@@ -23,38 +23,37 @@
 
 #include "base/result.h"
 #include "base/time.h"
-#include "frontend/lease/lines.h"
-#include "frontend/lease/socket.h"
 #include "io/child.h"
 #include "io/handover.h"
 #include "io/log.h"
-#include "lease/server.h"
+#include "io/stream_server.h"
 
 namespace dthrottle {
 
 class GrpcGateway {
  public:
   struct Options {
-    std::string program;        // its path
-    Duration idle_timeout{};    // of connections without calls; zero: none
-    std::uint32_t calls_max = 1000;
-    std::uint32_t resources_max = 500;
+    std::string program;           // its path
+    std::string_view services;     // that it offers, a word of its command line
+    std::string_view front;        // what is handed over is named so: a section, and the connections of clients
+    Duration idle_timeout{};       // of connections without calls; zero: none
     // Paths of the certificate, its key, and the authorities of clients, which may be empty. None: no TLS.
     std::vector<std::string> tls = {};
+  };
+
+  // A server for the lines of one of the program's connections, which is named `front` in a handover.
+  struct Lines {
+    std::string_view front;
+    StreamServer& server;
   };
 
   struct Counts {
     std::uint64_t accepted = 0;    // connections
     std::uint64_t restarts = 0;    // times that the program ended by itself
-    LeaseGateway calls;
   };
 
-  // Names of what is handed over: a section, the connection for lines, and clients' connections.
-  static constexpr std::string_view kSection = "grpc", kLinesFront = "gateway", kFront = "grpc";
-
-  // `before_answers` is as in LeaseSocket. `server` and `log` must outlive this object.
-  GrpcGateway(uv_loop_t* loop, lease::LeaseServer& server, Log& log, Options options,
-              std::function<void(BootInstant)> before_answers);
+  // The servers of `lines` and `log` must outlive this object.
+  GrpcGateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines);
   ~GrpcGateway();
 
   // Begins, once: with the program that `handed` is about, if that can go on, or with a new one.
@@ -69,15 +68,12 @@ class GrpcGateway {
   // The same of a connection, or of the one for lines, that the program before this one had.
   void TakeUp(const HandedConnection& handed);
 
-  // Stops, and adds all that goes over at an upgrade: the program, its connection for lines, and its clients'.
+  // Stops, and adds all that goes over at an upgrade: the program, its connections for lines, and its clients'.
   void Hold(Handover& handover);
-  void Release() { lines_.Release(); }
-
-  // In force once a call after this one has been answered.
-  void SetBounds(std::uint32_t calls_max, std::uint32_t resources_max);
+  void Release();
 
   std::size_t connections() const { return connections_.size(); }
-  Counts counts() const;
+  Counts counts() const { return {accepted_, restarts_}; }
 
   // Lets the program answer what has been asked and end, and calls `done`; within some 2 s.
   void Drain(std::function<void()> done);
@@ -93,6 +89,7 @@ class GrpcGateway {
   void OnExit(const ChildOutcome& outcome);
   void PassAll();
   void ClosePipe();
+  void DrainLines(std::size_t first);
   void OnTimer();
   void StartTimer(Duration after);
   Connection* Watch(int fd);
@@ -101,8 +98,7 @@ class GrpcGateway {
   uv_loop_t* loop_;
   Log& log_;
   Options options_;
-  LeaseGateway gateway_;
-  LeaseSocket lines_;
+  const std::vector<Lines> lines_;
   std::unique_ptr<Child> program_;      // null: to be started again when timer_ fires
   std::unique_ptr<Child> former_;       // the one that was dismissed
   int pipe_ = -1;                       // carries descriptors; -1: the program takes none

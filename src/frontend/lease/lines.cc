@@ -75,7 +75,7 @@ bool ParseAmount(std::string_view text, double& amount) {
 struct Turn {
   LeaseServer& server;
   const BootInstant now;
-  LeaseGateway* const gateway;    // null: the lines are a client's
+  GatewayCalls* const gateway;    // null: the lines are a client's
   std::string& answers;
 };
 
@@ -258,16 +258,11 @@ void SayAlgorithm(const Turn& turn, std::string_view word) {
   answers += '\n';
 }
 
-void Count(const Turn& turn, std::span<const std::string_view> words) {
-  LeaseGateway& gateway = *turn.gateway;
-  std::uint64_t calls = 0, refused = 0, invalid = 0;
-  if (words.size() != 3 || !Parse(words[0], calls) || !Parse(words[1], refused) || !Parse(words[2], invalid)) {
-    return Complain(turn.answers, "count CALLS REFUSED INVALID");
-  }
-  gateway.calls += calls;
-  gateway.refused += refused;
-  gateway.invalid += invalid;
-  fmt::format_to(std::back_inserter(turn.answers), "bounds {} {}\n", gateway.calls_max, gateway.resources_max);
+void Count(const Turn& turn, std::string_view line) {
+  const auto answer = turn.gateway->Count(line.substr(GatewayCalls::kCount.size()));
+  if (!answer) return Complain(turn.answers, "count CALLS REFUSED INVALID");
+  turn.answers += *answer;
+  turn.answers += '\n';
 }
 
 void AnswerLine(const Turn& turn, std::string_view line) {
@@ -280,7 +275,7 @@ void AnswerLine(const Turn& turn, std::string_view line) {
   if (words[0] == "release") return Release(turn, words.subspan(1));
   if (words[0] == "discover" && words.size() == 1) return Discover(turn);
   if (words[0] == "algorithm" && words.size() == 2) return SayAlgorithm(turn, words[1]);
-  if (words[0] == "count" && turn.gateway != nullptr) return Count(turn, words.subspan(1));
+  if (turn.gateway != nullptr && line.starts_with(GatewayCalls::kCount)) return Count(turn, line);
   Complain(turn.answers, fmt::format("get, release or discover, not {}", Shown(words[0])));
 }
 
@@ -298,7 +293,7 @@ LeaseLines SplitLeaseLines(std::string_view bytes) {
 }
 
 std::size_t AnswerLeaseLines(const LeaseLines& lines, lease::LeaseServer& server, BootInstant now,
-                             std::string& answers, LeaseGateway* gateway) {
+                             std::string& answers, GatewayCalls* gateway) {
   const Turn turn{server, now, gateway, answers};
   std::size_t count = 0;
   for (std::string_view left = lines.whole; !left.empty(); ++count) {

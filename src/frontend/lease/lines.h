@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "frontend/gateway_calls.h"
 #include "lease/server.h"
 
 namespace dthrottle {
@@ -23,20 +24,10 @@ struct LeaseLines {
 };
 LeaseLines SplitLeaseLines(std::string_view bytes);
 
-// The program that asks for clients of another protocol (lease.md "The gateway"): what it is told, and the sums of what
-// it has counted.
-struct LeaseGateway {
-  std::uint32_t calls_max = 0;
-  std::uint32_t resources_max = 0;    // of one call
-  std::uint64_t calls = 0;
-  std::uint64_t refused = 0;    // of them, because of calls_max
-  std::uint64_t invalid = 0;    // of them, because of what they ask
-};
-
 // Appends the answers to all lines. Returns how many there were. `gateway`: the connection is the gateway's, which is
 // told exact numbers and the master's gRPC address, and may count.
 std::size_t AnswerLeaseLines(const LeaseLines& lines, lease::LeaseServer& server, BootInstant now,
-                             std::string& answers, LeaseGateway* gateway = nullptr);
+                             std::string& answers, GatewayCalls* gateway = nullptr);
 
 // What the server `node` asks its parent, a line with its LF, and what the answer to it says.
 std::string ParentLine(std::string_view node, const lease::ParentRequest& request, BootInstant now);

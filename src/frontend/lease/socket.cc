@@ -13,7 +13,7 @@ struct LeaseSocket::LeaseConnection final : Connection {
 };
 
 LeaseSocket::LeaseSocket(uv_loop_t* loop, lease::LeaseServer& server, Duration idle_timeout,
-                         std::function<void(BootInstant)> before_answers, LeaseGateway* gateway)
+                         std::function<void(BootInstant)> before_answers, GatewayCalls* gateway)
     : StreamServer(loop, {kReadBytes, kLeaseLineBytesMax + 1}, idle_timeout),
       server_(server),
       before_answers_(std::move(before_answers)),

@@ -23,7 +23,7 @@ class LeaseSocket final : public StreamServer {
   // mastership up to it. `gateway`: the connections are of the gateway (frontend/lease/lines.h). What is pointed to
   // must outlive this object.
   LeaseSocket(uv_loop_t* loop, lease::LeaseServer& server, Duration idle_timeout,
-              std::function<void(BootInstant)> before_answers, LeaseGateway* gateway = nullptr);
+              std::function<void(BootInstant)> before_answers, GatewayCalls* gateway = nullptr);
 
   std::uint64_t lines() const { return lines_; }
   // Connections that were closed because they began with an HTTP request.
@@ -39,7 +39,7 @@ class LeaseSocket final : public StreamServer {
 
   lease::LeaseServer& server_;
   const std::function<void(BootInstant)> before_answers_;
-  LeaseGateway* const gateway_;    // null: of clients
+  GatewayCalls* const gateway_;    // null: of clients
   std::uint64_t lines_ = 0, spoke_http_ = 0;
 
   struct Segment {

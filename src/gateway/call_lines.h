@@ -1,0 +1,19 @@
+// A call as lines to the daemon, and what these are answered.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace dthrottle {
+
+// What a call asks, each line with its LF, and how many lines there are. Each gets one answer.
+struct CallLines {
+  std::string text;
+  std::size_t count = 0;
+};
+
+// As many answers as lines, without LF.
+using LineAnswers = std::vector<std::string>;
+
+}    // namespace dthrottle

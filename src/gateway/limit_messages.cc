@@ -1,0 +1,203 @@
+#include "gateway/limit_messages.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+#include <optional>
+
+#include "query/question.h"
+
+namespace dthrottle {
+
+namespace {
+
+using Status = RateLimitResponse::DescriptorStatus;
+
+// So that the line of a question with the most tags, and the largest costs, is one (frontend/ask/reader.h).
+constexpr std::size_t kTagWordBytesMax = 480, kHeadBytes = 300, kTailBytes = 120;
+constexpr std::size_t kDigestBytes = 16;
+
+// ---- Questions ----
+
+void AppendEscaped(std::string& tag, std::string_view text, bool is_key) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = byte > 0x20 && byte != 0x7f && c != '%' && c != '|' && c != '\\' && !(is_key && c == '=');
+    plain ? tag.push_back(c) : void(fmt::format_to(std::back_inserter(tag), "%{:02X}", byte));
+  }
+}
+
+// Two percent signs are in no other tag.
+void Shorten(std::string& tag) {
+  std::array<unsigned char, kDigestBytes> digest;
+  crypto_generichash(digest.data(), digest.size(), reinterpret_cast<const unsigned char*>(tag.data()), tag.size(),
+                     nullptr, 0);
+  std::string middle = "%%";
+  for (const unsigned char byte : digest) fmt::format_to(std::back_inserter(middle), "{:02x}", byte);
+  tag.replace(kHeadBytes, tag.size() - kHeadBytes - kTailBytes, middle + "%%");
+}
+
+// What comes back is nothing to be charged.
+std::uint64_t CostOf(const RateLimitRequest& request, const RateLimitDescriptor& descriptor) {
+  if (descriptor.is_negative_hits()) return 0;
+  if (!descriptor.has_hits_addend()) return std::max<std::uint32_t>(request.hits_addend(), 1);
+  return std::min<std::uint64_t>(descriptor.hits_addend().value(), std::numeric_limits<Cost>::max());
+}
+
+// ---- Answers ----
+
+// One tag's words of `tell=all`.
+struct Told {
+  std::string_view rule;
+  std::int64_t left = 0, quota = 0, window_ms = 0, next_ms = 0;
+};
+
+std::int64_t NumberOf(std::string_view word) {
+  std::int64_t number = 0;
+  std::from_chars(word.data(), word.data() + word.size(), number);
+  return number;
+}
+
+std::int64_t WholeSeconds(std::int64_t ms) {
+  return (ms + 999) / 1000;
+}
+
+// A bucket has no window. What comes nearest to its rate is a whole number of requests in the shortest unit that has one.
+void PutLimit(const Told& told, RateLimitResponse::RateLimit& limit) {
+  struct Unit {
+    RateLimitResponse::RateLimit::Unit unit;
+    double seconds;
+  };
+  static constexpr Unit kUnits[] = {{RateLimitResponse::RateLimit::SECOND, 1},
+                                    {RateLimitResponse::RateLimit::MINUTE, 60},
+                                    {RateLimitResponse::RateLimit::HOUR, 3600},
+                                    {RateLimitResponse::RateLimit::DAY, 86400}};
+  const double window_ms = static_cast<double>(std::max<std::int64_t>(told.window_ms, 1));
+  const double inexact = std::max(1e-3, 1 / window_ms);    // the window is whole milliseconds
+  double requests = 0;
+  for (const auto& [unit, seconds] : kUnits) {
+    requests = static_cast<double>(told.quota) * 1000 / window_ms * seconds;
+    limit.set_unit(unit);
+    if (requests >= 1 - inexact && std::abs(requests - std::round(requests)) <= requests * inexact) break;
+  }
+  limit.set_requests_per_unit(static_cast<std::uint32_t>(std::clamp(std::round(requests), 1.0, 4e9)));
+  if (told.rule != "-") limit.set_name(std::string(told.rule));
+}
+
+// The fields that state a limit, as HTTP has them (protocol/http.md).
+void AddHeaders(const Told& nearest, std::optional<std::int64_t> wait_ms, HttpHeaders style,
+                RateLimitResponse& response) {
+  if (style == HttpHeaders::kOff) return;
+  const auto add = [&](const char* key, std::string value) {
+    auto& header = *response.add_response_headers_to_add();
+    header.set_key(key);
+    header.set_value(std::move(value));
+  };
+  const std::int64_t next = WholeSeconds(nearest.next_ms);
+  if (style != HttpHeaders::kDraft03) {
+    add("ratelimit-policy",
+        fmt::format("\"{}\";q={};w={}", nearest.rule, nearest.quota, WholeSeconds(nearest.window_ms)));
+    add("ratelimit", fmt::format("\"{}\";r={};t={}", nearest.rule, nearest.left, next));
+  }
+  if (style != HttpHeaders::kDraft10) {
+    add("x-ratelimit-limit", std::to_string(nearest.quota));
+    add("x-ratelimit-remaining", std::to_string(nearest.left));
+    add("x-ratelimit-reset", std::to_string(next));
+  }
+  if (wait_ms.has_value()) add("retry-after", std::to_string(std::max<std::int64_t>(1, WholeSeconds(*wait_ms))));
+}
+
+// The words of an answer in front of those of `tell=all`, and these.
+struct LimitAnswer {
+  std::vector<std::string_view> words;
+  std::vector<std::optional<Told>> tags;    // none: nothing limits it
+
+  LimitAnswer(std::string_view line, std::size_t named) {
+    while (!line.empty()) {
+      words.push_back(line.substr(0, line.find(' ')));
+      line.remove_prefix(std::min(words.back().size() + 1, line.size()));
+    }
+    if (words.size() < 5 * named) return;
+    const auto told = words.end() - static_cast<std::ptrdiff_t>(5 * named);
+    for (auto w = told; w != words.end(); w += 5) {
+      tags.emplace_back();
+      if (w[2] != "-") tags.back() = {w[0], NumberOf(w[1]), NumberOf(w[2]), NumberOf(w[3]), NumberOf(w[4])};
+    }
+    words.erase(told, words.end());
+  }
+
+  bool served() const { return words.size() == 1 + tags.size() && words[0] == "OK"; }
+  bool refused() const { return words.size() == 6 && words[0] == "NO"; }
+};
+
+}    // namespace
+
+std::string TagOf(std::string_view domain, const RateLimitDescriptor& descriptor) {
+  std::string tag;
+  AppendEscaped(tag, domain, false);
+  for (const auto& entry : descriptor.entries()) {
+    tag += '|';
+    AppendEscaped(tag, entry.key(), true);
+    tag += '=';
+    AppendEscaped(tag, entry.value(), false);
+  }
+  if (tag.size() > kTagWordBytesMax) Shorten(tag);
+  return tag;
+}
+
+Result<LimitQuestion> ToQuestion(const RateLimitRequest& request) {
+  if (request.domain().empty()) return Fail("domain must not be empty");
+  if (request.descriptors().empty()) return Fail("there must be a descriptor");
+  if (static_cast<std::size_t>(request.descriptors_size()) > Questions::kTagsMax) {
+    return Fail(fmt::format("there may be at most {} descriptors", Questions::kTagsMax));
+  }
+  LimitQuestion question;
+  question.line = "take tell=all";
+  for (const RateLimitDescriptor& descriptor : request.descriptors()) {
+    std::string tag = TagOf(request.domain(), descriptor);
+    fmt::format_to(std::back_inserter(question.line), " {} {}", CostOf(request, descriptor), tag);
+    auto& tags = question.tags;
+    const auto named = std::find(tags.begin(), tags.end(), tag);
+    question.tag_of.push_back(static_cast<std::size_t>(named - tags.begin()));
+    if (named == tags.end()) tags.push_back(std::move(tag));
+  }
+  question.line += '\n';
+  return question;
+}
+
+Result<void> FromAnswer(const LimitQuestion& question, std::string_view line, HttpHeaders headers,
+                        RateLimitResponse& response) {
+  const LimitAnswer answer(line, question.tags.size());
+  const bool whole = answer.tags.size() == question.tags.size() && (answer.served() || answer.refused());
+  if (!whole) return Fail(std::string(line));
+  std::optional<std::int64_t> wait_ms;
+  if (answer.refused() && answer.words[1] == "limit") wait_ms = NumberOf(answer.words[2]);
+  response.set_overall_code(answer.served() ? RateLimitResponse::OK : RateLimitResponse::OVER_LIMIT);
+  const std::optional<Told>* nearest = nullptr;
+  for (const std::size_t i : question.tag_of) {
+    const std::optional<Told>& told = answer.tags[i];
+    const bool refuses = answer.refused() && question.tags[i] == answer.words[5];
+    Status& status = *response.add_statuses();
+    status.set_code(refuses ? RateLimitResponse::OVER_LIMIT : RateLimitResponse::OK);
+    if (refuses && wait_ms.has_value()) {
+      status.mutable_duration_until_reset()->set_seconds(std::max<std::int64_t>(1, WholeSeconds(*wait_ms)));
+    }
+    if (!told.has_value()) continue;
+    PutLimit(*told, *status.mutable_current_limit());
+    status.set_limit_remaining(static_cast<std::uint32_t>(std::min<std::int64_t>(told->left, 4'000'000'000)));
+    if (!refuses) status.mutable_duration_until_reset()->set_seconds(WholeSeconds(told->next_ms));
+    const bool nearer = answer.served() ? nearest == nullptr || told->left < (*nearest)->left : refuses;
+    if (nearer) nearest = &told;
+  }
+  if (nearest != nullptr) AddHeaders(**nearest, wait_ms, headers, response);
+  return {};
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,18 @@
+// The services of dthrottle-grpc, each over a channel to the daemon, which must outlive it.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+
+#include "gateway/channel.h"
+
+namespace dthrottle {
+
+// doorman.Capacity, by lease lines.
+std::unique_ptr<grpc::Service> MakeLeaseService(Channel& channel);
+
+// envoy.service.ratelimit.v3.RateLimitService, by questions.
+std::unique_ptr<grpc::Service> MakeLimitService(Channel& channel);
+
+}    // namespace dthrottle

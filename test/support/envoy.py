@@ -1,0 +1,82 @@
+"""Daemons that Envoy asks, and what Envoy sends them, for tests."""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+from daemon import DTHROTTLED, PATIENCE, Daemon, run
+
+sys.path.append("/usr/lib/python3/dist-packages")    # for a Python that is not Debian's
+os.environ["GRPC_VERBOSITY"] = "NONE"    # clients that are refused are part of the story
+import grpc    # noqa: E402
+
+PROTO = pathlib.Path(__file__).resolve().parents[2] / "protocol"
+
+
+def built_with_grpc():
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as settings:
+        settings.write('[lease]\ngrpc = "127.0.0.1:1"\n')
+        settings.flush()
+        return run(DTHROTTLED, "--check", settings.name).returncode == 0
+
+
+def messages(name):
+    """The module of the messages of protocol/NAME.proto."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["protoc", f"--proto_path={PROTO}", f"--python_out={folder}", f"{name}.proto"], check=True)
+        sys.path.insert(0, folder)
+        try:
+            return __import__(f"{name}_pb2")
+        finally:
+            sys.path.remove(folder)
+
+
+def channel(port, tls=None):
+    """A connection of its own: channels of a process share connections otherwise. `tls` are credentials."""
+    options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+    address = f"127.0.0.1:{port}"
+    return grpc.secure_channel(address, tls, options) if tls else grpc.insecure_channel(address, options)
+
+
+class EnvoyDaemon(Daemon):
+    """A daemon that answers Envoy on TCP."""
+
+    def __init__(self, *limits, envoy=None, **options):
+        super().__init__(*limits, envoy={"tcp": "127.0.0.1:0", **(envoy or {})}, **options)
+
+    @property
+    def envoy_port(self):
+        return int(re.findall(r"answering Envoy on tcp:\S*:(\d+)", self.log)[-1])
+
+
+class LimitClient:
+    """Calls of the rate limit service."""
+
+    def __init__(self, port, tls=None):
+        self.pb = messages("rate_limit")
+        self.channel = channel(port, tls)
+        self.call = self.channel.unary_unary("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+                                             request_serializer=lambda m: m.SerializeToString(),
+                                             response_deserializer=self.pb.RateLimitResponse.FromString)
+
+    def request(self, *descriptors, domain="edge", **fields):
+        """Each descriptor is a dictionary of its entries."""
+        made = [self.pb.RateLimitDescriptor(
+            entries=[self.pb.RateLimitDescriptor.Entry(key=k, value=v) for k, v in entries.items()])
+            for entries in descriptors]
+        return self.pb.RateLimitRequest(domain=domain, descriptors=made, **fields)
+
+    def ask(self, *descriptors, **fields):
+        return self.call(self.request(*descriptors, **fields), timeout=PATIENCE)
+
+    def served(self, *descriptors, **fields):
+        return self.ask(*descriptors, **fields).overall_code == self.pb.RateLimitResponse.OK
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.channel.close()
