@@ -92,6 +92,7 @@ struct SpopCounts : SocketCounts {
 struct EnvoyCounts : SocketCounts {
   std::uint64_t calls = 0;
   std::uint64_t refused = 0;          // of them, because of a limit
+  std::uint64_t reports = 0;          // of quotas, or parts of long ones
   std::uint64_t calls_refused = 0;    // envoy.max_calls
   std::uint64_t calls_invalid = 0;
   std::uint64_t restarts = 0;    // of dthrottle-grpc

@@ -28,7 +28,7 @@ Ceilings DivideDescriptors(const std::vector<std::unique_ptr<FrontEnd>>& front_e
   std::vector<PlacesWanted> wanted = {{settings.peers.enabled() ? kPeerConnections : 0, 2}};
   std::vector<Taker> takers = {{&ceilings.peers, false}};
   for (const auto& front : front_ends) {
-    if (front->rests_on() != nullptr) continue;
+    if (!front->has_room()) continue;
     const FrontEnd::Room room = front->room();
     const Endpoints at = EndpointsOf(settings, front->key());
     Ceilings::Room& ceiling = ceilings.rooms[front.get()];

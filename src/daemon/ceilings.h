@@ -18,7 +18,7 @@ struct Ceilings {
     std::uint32_t unix_socket = 0;    // for this socket alone; 0: it shares `all`
   };
 
-  std::map<const FrontEnd*, Room> rooms;    // a front end that rests on another has none of its own
+  std::map<const FrontEnd*, Room> rooms;    // of those that have one of their own
   std::uint32_t peers = 0;
   bool cut = false;    // some are lower than the settings allow, for want of descriptors
 
@@ -26,7 +26,7 @@ struct Ceilings {
 
   // The front end whose room this one uses.
   static const FrontEnd* Owner(const FrontEnd& front) {
-    return front.rests_on() != nullptr ? front.rests_on() : &front;
+    return front.has_room() ? &front : front.rests_on();
   }
 };
 

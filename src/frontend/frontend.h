@@ -60,8 +60,9 @@ class FrontEnd : public Part {
 
   virtual Room room() const = 0;
 
-  // The front end that starts before this one, and whose room this one shares; null: none.
+  // The front end that starts before this one; null: none. Its room is this one's too, unless this one has its own.
   virtual FrontEnd* rests_on() const { return nullptr; }
+  virtual bool has_room() const { return rests_on() == nullptr; }
 
   // Begins; something listens for this front end or for one that rests on it. Throws StartFailure, with nothing begun.
   // Nothing below is called before.

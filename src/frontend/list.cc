@@ -19,9 +19,9 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
   all.push_back(std::make_unique<RespFrontEnd>(host));
   all.push_back(std::make_unique<AskFrontEnd>(host));
   all.push_back(std::make_unique<SpopFrontEnd>(host));
-  all.push_back(std::make_unique<EnvoyFrontEnd>(host));
   auto lease = std::make_unique<LeaseFrontEnd>(host);
   all.push_back(std::make_unique<GrpcFrontEnd>(host, *lease));
+  all.push_back(std::make_unique<EnvoyFrontEnd>(host, *lease));
   all.push_back(std::move(lease));
   all.push_back(std::make_unique<AdminFrontEnd>(host));
   all.push_back(std::make_unique<LineFrontEnd>(host));

@@ -1,17 +1,17 @@
 #include "gateway/limit_messages.h"
 
 #include <fmt/format.h>
-#include <sodium.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <utility>
 
+#include "gateway/tag.h"
 #include "query/question.h"
 
 namespace dthrottle {
@@ -21,28 +21,9 @@ namespace {
 using Status = RateLimitResponse::DescriptorStatus;
 
 // So that the line of a question with the most tags, and the largest costs, is one (frontend/ask/reader.h).
-constexpr std::size_t kTagWordBytesMax = 480, kHeadBytes = 300, kTailBytes = 120;
-constexpr std::size_t kDigestBytes = 16;
+constexpr std::size_t kTagWordBytesMax = 480;
 
 // ---- Questions ----
-
-void AppendEscaped(std::string& tag, std::string_view text, bool is_key) {
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const bool plain = byte > 0x20 && byte != 0x7f && c != '%' && c != '|' && c != '\\' && !(is_key && c == '=');
-    plain ? tag.push_back(c) : void(fmt::format_to(std::back_inserter(tag), "%{:02X}", byte));
-  }
-}
-
-// Two percent signs are in no other tag.
-void Shorten(std::string& tag) {
-  std::array<unsigned char, kDigestBytes> digest;
-  crypto_generichash(digest.data(), digest.size(), reinterpret_cast<const unsigned char*>(tag.data()), tag.size(),
-                     nullptr, 0);
-  std::string middle = "%%";
-  for (const unsigned char byte : digest) fmt::format_to(std::back_inserter(middle), "{:02x}", byte);
-  tag.replace(kHeadBytes, tag.size() - kHeadBytes - kTailBytes, middle + "%%");
-}
 
 // What comes back is nothing to be charged.
 std::uint64_t CostOf(const RateLimitRequest& request, const RateLimitDescriptor& descriptor) {
@@ -140,16 +121,9 @@ struct LimitAnswer {
 }    // namespace
 
 std::string TagOf(std::string_view domain, const RateLimitDescriptor& descriptor) {
-  std::string tag;
-  AppendEscaped(tag, domain, false);
-  for (const auto& entry : descriptor.entries()) {
-    tag += '|';
-    AppendEscaped(tag, entry.key(), true);
-    tag += '=';
-    AppendEscaped(tag, entry.value(), false);
-  }
-  if (tag.size() > kTagWordBytesMax) Shorten(tag);
-  return tag;
+  TagMaker tag(domain);
+  for (const auto& entry : descriptor.entries()) tag.Add(entry.key(), entry.value());
+  return std::move(tag).Make(kTagWordBytesMax);
 }
 
 Result<LimitQuestion> ToQuestion(const RateLimitRequest& request) {

@@ -1,8 +1,7 @@
 // Calls of protocol/rate_limit.proto as questions of protocol/ask.md, and the answers back (protocol/envoy.md): no gRPC,
 // no sockets, no clock.
 //
-// A descriptor names a tag: DOMAIN|KEY=VALUE|KEY=VALUE. Values come from strangers, so what could be mistaken for another
-// part of the tag is written as %XX, and a tag that is too long for a line keeps its two ends and a digest of the whole.
+// A descriptor names a tag: DOMAIN|KEY=VALUE|KEY=VALUE (gateway/tag.h).
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
 // dthrottle-grpc: what is served over gRPC, for the daemon that starts it (frontend/grpc/gateway.h): leases
-// (protocol/doorman.proto) or the questions of Envoy (protocol/rate_limit.proto).
+// (protocol/doorman.proto), or what Envoy asks (protocol/rate_limit.proto, protocol/rate_limit_quota.proto).
 //
 //     dthrottle-grpc PROTOCOL leases|envoy IDLE_MS [CERTIFICATE KEY CLIENT_CA]
 //     dthrottle-grpc check CERTIFICATE KEY CLIENT_CA    says whether TLS can begin with them
 //
-// Descriptor 3 is the socket that connections come by, 4 the one for lines. The program ends when 3 does, or by SIGTERM:
+// Descriptor 3 is the socket that connections come by, 4 and 5 those for lines, one for each service. The program ends when 3 does, or by SIGTERM:
 // in both cases it answers what has been asked, and tells its clients to go elsewhere.
 //
 // gRPC's threads read and write. A call becomes lines, the channel brings their answers, and a thread of the channel
@@ -26,12 +26,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <deque>
 #include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gateway/channel.h"
 #include "gateway/door.h"
@@ -49,17 +51,38 @@ constexpr int kMetadataBytesMax = 8 << 10;
 constexpr std::size_t kMemoryMax = std::size_t{128} << 20;    // of gRPC, for all connections together
 constexpr auto kFarewell = std::chrono::milliseconds(500);    // for answers on their way
 
-// What a service is bounded by, and where its lines go.
-struct Kind {
-  std::string_view name;
-  const char* service;    // for its health
-  int message_bytes_max;
-  int streams_max;    // calls at once on one connection
+// A service, whose lines have a connection of their own.
+struct Offer {
+  const char* name;    // for its health
   std::unique_ptr<grpc::Service> (*make)(Channel& channel);
 };
-constexpr Kind kKinds[] = {{"leases", "doorman.Capacity", 1 << 20, 100, MakeLeaseService}, {"envoy", "envoy.service.ratelimit.v3.RateLimitService", 1 << 20, 1000, MakeLimitService}};
 
-std::unique_ptr<grpc::Server> Serve(const Kind& kind, grpc::Service& service, Door& door, int idle_ms) {
+// What is served together, and how it is bounded.
+struct Kind {
+  std::string_view name;
+  int message_bytes_max;
+  int streams_max;    // calls at once on one connection
+  std::vector<Offer> offers;
+};
+const Kind kKinds[] = {
+    {"leases", 1 << 20, 100, {{"doorman.Capacity", MakeLeaseService}}},
+    {"envoy",
+     4 << 20,
+     1000,
+     {{"envoy.service.ratelimit.v3.RateLimitService", MakeLimitService},
+      {"envoy.service.rate_limit_quota.v3.RateLimitQuotaService", MakeQuotaService}}},
+};
+
+// An offer that is served.
+struct Served {
+  Served(const Offer& offer, int lines) : name(offer.name), channel(lines), service(offer.make(channel)) {}
+
+  const char* name;
+  Channel channel;
+  std::unique_ptr<grpc::Service> service;
+};
+
+std::unique_ptr<grpc::Server> Serve(const Kind& kind, const std::deque<Served>& all, Door& door, int idle_ms) {
   // What strangers send must not fill the log.
   gpr_set_log_function([](gpr_log_func_args*) {});
   google::protobuf::SetLogHandler(nullptr);
@@ -67,14 +90,16 @@ std::unique_ptr<grpc::Server> Serve(const Kind& kind, grpc::Service& service, Do
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   door.Open(builder);
-  builder.RegisterService(&service);
+  for (const Served& served : all) builder.RegisterService(served.service.get());
   builder.SetMaxReceiveMessageSize(kind.message_bytes_max);
   builder.SetResourceQuota(grpc::ResourceQuota(std::string(kind.name)).Resize(kMemoryMax));
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kind.streams_max);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMetadataBytesMax);
   if (idle_ms > 0) builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, idle_ms);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(kind.service, true);
+  for (const Served& served : all) {
+    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(served.name, true);
+  }
   return server;
 }
 
@@ -100,15 +125,15 @@ int Main(const Kind& kind, int idle_ms, std::optional<TlsFiles> tls) {
   pthread_sigmask(SIG_BLOCK, &orders, nullptr);    // in all threads to come
   const int signals = ::signalfd(-1, &orders, SFD_CLOEXEC);
 
-  Channel channel(kLines);
-  const std::unique_ptr<grpc::Service> service = kind.make(channel);
+  std::deque<Served> all;
+  for (const Offer& offer : kind.offers) all.emplace_back(offer, kLines + static_cast<int>(all.size()));
   Door door(std::move(tls));
-  const std::unique_ptr<grpc::Server> server = Serve(kind, *service, door, idle_ms);
+  const std::unique_ptr<grpc::Server> server = Serve(kind, all, door, idle_ms);
   if (server == nullptr) {
     std::fputs("dthrottle-grpc: gRPC does not start\n", stderr);
     return EX_UNAVAILABLE;
   }
-  channel.AwaitBounds();
+  for (Served& served : all) served.channel.AwaitBounds();
   Accept(*server, door, signals);
   server->Shutdown(std::chrono::system_clock::now() + kFarewell);
   server->Wait();

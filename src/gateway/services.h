@@ -15,4 +15,7 @@ std::unique_ptr<grpc::Service> MakeLeaseService(Channel& channel);
 // envoy.service.ratelimit.v3.RateLimitService, by questions.
 std::unique_ptr<grpc::Service> MakeLimitService(Channel& channel);
 
+// envoy.service.rate_limit_quota.v3.RateLimitQuotaService, by lease lines.
+std::unique_ptr<grpc::Service> MakeQuotaService(Channel& channel);
+
 }    // namespace dthrottle

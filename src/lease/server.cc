@@ -52,6 +52,7 @@ struct LeaseServer::Asked {
   double outstanding;
   std::optional<Claim> has;
   bool learning;    // whoever asks
+  bool spare = false;
 };
 
 LeaseServer::LeaseServer(ServerOptions options, Templates templates)
@@ -183,6 +184,17 @@ double LeaseServer::SafeCapacity(const Resource& resource, BootInstant now) cons
   return capacity / static_cast<double>(std::max<std::uint64_t>(resource.store.clients(), 1));
 }
 
+// What one more client would have if all had the same.
+double LeaseServer::EqualPart(std::string_view name, BootInstant now) const {
+  const auto found = resources_.find(name);
+  if (found == resources_.end()) {
+    const ResourceTemplate* const how = templates_.Find(name);
+    return how == nullptr ? 0 : how->capacity;
+  }
+  const Held held = HeldBy(*found->second, now);
+  return held.share / static_cast<double>(found->second->store.clients() + 1);
+}
+
 // Whether the lease was granted by this master or the one before it.
 bool LeaseServer::IsFormer(const Claim& claim) {
   if (claim.epoch == 0 || claim.epoch > mastership_.epoch) return false;
@@ -281,7 +293,9 @@ Grant LeaseServer::Divided(const Resource& resource, Store::Slot slot, const Ask
   const bool counts = how.algorithm != Algorithm::kNone && how.algorithm != Algorithm::kStatic;
   const double share = resource.store.Share(how.algorithm, counts ? held.share : how.capacity, slot);
   const double free = std::max(0.0, held.capacity - resource.store.HasBut(slot));
-  double capacity = counts ? std::min(share, free) : share;
+  const double unwanted = asked.spare ? std::max(0.0, held.share - resource.store.wants()) : 0;
+  const double part = unwanted / static_cast<double>(std::max<std::uint64_t>(resource.store.clients(), 1));
+  double capacity = counts ? std::min(share + part, free) : share;
   if (how.strict && resource.store.holder(slot).kind == HolderKind::kServer) {
     capacity = std::max(capacity, std::min(asked.outstanding, resource.store.Has(slot)));
   }
@@ -300,8 +314,10 @@ std::optional<std::vector<Grant>> LeaseServer::GetCapacity(std::string_view clie
   std::vector<Grant> grants;
   grants.reserve(requests.size());
   for (const ResourceRequest& request : requests) {
-    const std::array band{Band{request.priority, 1, request.wants}};
-    grants.push_back(Answer(HolderKind::kClient, client, {request.resource, band, 0, request.has, false}, now));
+    const double wants = request.unknown ? EqualPart(request.resource, now) : request.wants;
+    const std::array band{Band{request.priority, 1, wants}};
+    grants.push_back(
+        Answer(HolderKind::kClient, client, {request.resource, band, 0, request.has, false, request.spare}, now));
   }
   return grants;
 }

@@ -37,7 +37,8 @@ CLIENT_INSIDE = {"answers", "asker", "holding"}
 # Folders whose folders are features: each is included by itself and by the files named here, so that it can be removed
 # with its line there. gRPC brings its calls to the server of lease lines, and Envoy's to that of questions.
 FEATURES = {"frontend": {"frontend/list.cc"}}
-RESTS_ON = {("frontend/grpc", "frontend/lease"), ("frontend/envoy", "frontend/grpc"), ("frontend/envoy", "frontend/ask")}
+RESTS_ON = {("frontend/grpc", "frontend/lease"), ("frontend/envoy", "frontend/grpc"), ("frontend/envoy", "frontend/ask"),
+            ("frontend/envoy", "frontend/lease")}
 FEATURE = re.compile(r'^\s*#\s*include\s+"((?:' + "|".join(FEATURES) + r')/[^"/]+)/[^"]+"', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"', re.M)
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import queue
 import re
 import subprocess
 import sys
@@ -79,4 +80,38 @@ class LimitClient:
         return self
 
     def __exit__(self, *_):
+        self.channel.close()
+
+
+class QuotaClient:
+    """A stream of the quota service, as an Envoy has one."""
+
+    def __init__(self, port, name=None):
+        self.pb = messages("rate_limit_quota")
+        self.channel = channel(port)
+        self._reports = queue.Queue()
+        self.stream = self.channel.stream_stream(
+            "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas",
+            request_serializer=lambda m: m.SerializeToString(),
+            response_deserializer=self.pb.RateLimitQuotaResponse.FromString)(
+                iter(self._reports.get, None), metadata=[("dthrottle-client", name)] if name else None)
+
+    def report(self, *buckets, allowed=1, denied=0, domain="edge"):
+        usages = [self.pb.RateLimitQuotaUsageReports.BucketQuotaUsage(
+            bucket_id=self.pb.BucketId(bucket=bucket), num_requests_allowed=allowed, num_requests_denied=denied)
+            for bucket in buckets]
+        self._reports.put(self.pb.RateLimitQuotaUsageReports(domain=domain, bucket_quota_usages=usages))
+
+    def ask(self, *buckets, **counts):
+        """Reports, and what the next response assigns: a rate for each bucket."""
+        self.report(*buckets, **counts)
+        actions = next(self.stream).bucket_action
+        return [action.quota_assignment_action.rate_limit_strategy.token_bucket.tokens_per_fill.value / 60
+                for action in actions]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._reports.put(None)
         self.channel.close()

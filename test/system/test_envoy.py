@@ -8,8 +8,9 @@ import unittest
 
 from common import ParallelTest, SystemTest, report
 from daemon import BUILD, DTHROTTLED, PATIENCE, rule, run, wait_until
-from envoy import EnvoyDaemon, LimitClient, built_with_grpc, grpc
-from test_grpc import gateway, is_alive, upgrade
+from envoy import EnvoyDaemon, LimitClient, QuotaClient, built_with_grpc, grpc
+from leases import resource
+from test_grpc import Authority, gateway, is_alive, upgrade
 
 if DTHROTTLED.exists() and not built_with_grpc():
     raise unittest.SkipTest(f"{BUILD} is built without gRPC: ENVOY'S RATE LIMIT SERVICE IS NOT TESTED")
@@ -71,6 +72,49 @@ class Calls(ParallelTest):
             self.assertTrue(client.served({"remote_address": "a"}))
 
 
+WEB = {"rule": "web"}
+
+
+def quotas(**keys):
+    return resource("edge|*", lease_length="15s", refresh_interval="5s",
+                    **{"learning_mode_duration": "0s", **keys})
+
+
+class Quotas(ParallelTest):
+    def test_a_bucket_is_a_lease_client_by_the_name_of_its_envoy(self):
+        with EnvoyDaemon(quotas()) as daemon, QuotaClient(daemon.envoy_port, "edge-1") as one:
+            self.assertEqual(one.ask(WEB, {"rule": "other"}), [100, 100])
+            with QuotaClient(daemon.envoy_port, "edge-1") as same, QuotaClient(daemon.envoy_port) as nameless:
+                self.assertEqual((same.ask(WEB), nameless.ask(WEB)), ([0], [0]))
+                clients = {row["client"] for row in daemon.admin_json("leases edge|rule=web")["clients"]}
+            self.assertEqual(clients, {"edge-1#0", "edge-1#1", "envoy#0"})
+            self.assertEqual(daemon.stats()["envoy_reports"], 3)
+
+    def test_an_envoy_that_comes_back_has_what_it_had(self):
+        with EnvoyDaemon(quotas(), lease={"min_request_interval": "0s"}) as daemon:
+            with QuotaClient(daemon.envoy_port, "edge-1") as first:
+                self.assertEqual(first.ask(WEB), [100])
+            def again():
+                with QuotaClient(daemon.envoy_port, "edge-1") as second:
+                    return second.ask(WEB) == [100]
+            wait_until(again, "the end of its stream was noticed")
+
+    def test_a_stream_that_names_no_domain_is_told_so_and_ends(self):
+        with EnvoyDaemon(quotas()) as daemon, QuotaClient(daemon.envoy_port) as client:
+            client.report(WEB, domain="")
+            with self.assertRaises(grpc.RpcError) as caught:
+                next(client.stream)
+            self.assertEqual(caught.exception.code(), grpc.StatusCode.INVALID_ARGUMENT)
+
+    def test_a_long_report_is_answered_whole(self):
+        with EnvoyDaemon(quotas()) as daemon, QuotaClient(daemon.envoy_port) as client:
+            rates = client.ask(*({"rule": str(i)} for i in range(1000)))
+            while len(rates) < 1000:
+                rates += [0 for _ in next(client.stream).bucket_action]
+            self.assertEqual(len(rates), 1000)
+            self.assertEqual(daemon.stats()["envoy_reports"], 5)
+
+
 class Caller:
     """Calls all the time, for a `with` block."""
 
@@ -130,6 +174,33 @@ class Lives(SystemTest):
             self.assertEqual(daemon.log.count("dthrottle-grpc is process"), 2)
             upgrade(daemon)
             self.assertTrue(client.served({"remote_address": "a"}))
+
+
+    def test_a_stream_outlives_an_upgrade(self):
+        with EnvoyDaemon(quotas(), lease={"min_request_interval": "0s"}) as daemon, \
+                QuotaClient(daemon.envoy_port, "edge-1") as client:
+            self.assertEqual(client.ask(WEB), [100])
+            upgrade(daemon)
+            self.assertEqual(client.ask(WEB), [100])
+
+    def test_a_daemon_that_was_killed_learns_and_assigns_nothing_meanwhile(self):
+        with EnvoyDaemon(quotas(learning_mode_duration="1h")) as daemon:
+            with QuotaClient(daemon.envoy_port) as client:
+                client.report(WEB)
+                wait_until(lambda: daemon.stats()["envoy_reports"] == 1, "it was asked")
+                daemon.kill()
+                with self.assertRaises(grpc.RpcError):
+                    next(client.stream)    # nothing has been said before the end
+
+    def test_tls_with_certificates_is_for_envoy_too(self):
+        with Authority() as ours:
+            ours.sign("host"), ours.sign("envoy")
+            with EnvoyDaemon(ADDRESSES, grpc=ours.settings("host", client_ca_file="root.pem")) as daemon:
+                with LimitClient(daemon.envoy_port, ours.client("envoy")) as client:
+                    self.assertTrue(client.served({"remote_address": "a"}))
+                for tls in (None, ours.client()):
+                    with LimitClient(daemon.envoy_port, tls) as stranger, self.assertRaises(grpc.RpcError):
+                        stranger.ask({"remote_address": "a"})
 
 
 class Settings(ParallelTest):

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 import tomllib
 import unittest
 
@@ -137,10 +138,10 @@ def envoy(daemon, patient=True):
 
 
 @contextlib.contextmanager
-def envoy_by_ratelimit(daemon, patient=True):
+def envoy_over_grpc(daemon, recipe="envoy-ratelimit", patient=False):
     server = Envoy()
     with Nginx('location / { return 200 "served\\n"; }', main="", shown="$status") as pages:
-        settings = adapted((EXAMPLES / "envoy-ratelimit/envoy.yaml").read_text(),
+        settings = adapted((EXAMPLES / recipe / "envoy.yaml").read_text(),
                            ("port_value: 7317", f"port_value: {daemon.envoy_port}"),
                            ("0.0.0.0, port_value: 80}", f"127.0.0.1, port_value: {server.port}}}"),
                            ("port_value: 8080", f"port_value: {pages.port}"))
@@ -247,7 +248,7 @@ class Proxies(SystemTest):
     @unittest.skipIf(Envoy.PROGRAM is None or not built_with_grpc(), "no envoy in PATH, or built without gRPC")
     def test_envoy_asks_about_method_and_address_together(self):
         limits = rule(name="posts", match="edge|method=POST|*", burst=3, rate=0.001), rule(burst=10, rate=0.001)
-        with EnvoyDaemon(*limits) as daemon, envoy_by_ratelimit(daemon) as server:
+        with EnvoyDaemon(*limits) as daemon, envoy_over_grpc(daemon, patient=True) as server:
             def statuses(method, source, count):
                 body = "Content-Length: 4\r\nConnection: close\r\n\r\nbody" if method == "POST" else ""
                 forged = "X-Forwarded-For: 9.9.9.9\r\n" + body
@@ -262,7 +263,7 @@ class Proxies(SystemTest):
 
     @unittest.skipIf(Envoy.PROGRAM is None or not built_with_grpc(), "no envoy in PATH, or built without gRPC")
     def test_envoy_serves_without_the_rate_limit_service_and_waits_no_longer_than_it_is_told(self):
-        with EnvoyDaemon(rule(burst=1)) as daemon, envoy_by_ratelimit(daemon, patient=False) as server:
+        with EnvoyDaemon(rule(burst=1)) as daemon, envoy_over_grpc(daemon) as server:
             wait_until(lambda: server.get().status == 429, "the daemon is asked")
             with stopped(daemon):
                 hung = [server.get() for _ in range(10)]
@@ -272,6 +273,22 @@ class Proxies(SystemTest):
             for what, responses in (("hangs", hung), ("is gone", gone)):
                 worst = max(response.seconds for response in responses)
                 report(f"Envoy by its filter ratelimit, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
+
+    @unittest.skipIf(Envoy.PROGRAM is None or not built_with_grpc(), "no envoy in PATH, or built without gRPC")
+    def test_envoy_keeps_to_the_quota_that_it_is_assigned(self):
+        recipe = (EXAMPLES / "envoy-quota/envoy.yaml").read_text()
+        text = "\n".join(re.findall(r"^#   (.*)$", recipe, re.M)).replace("1000", "3")
+        with EnvoyDaemon(text + '\nlearning_mode_duration = "0s"\n') as daemon, \
+                envoy_over_grpc(daemon, "envoy-quota") as server:
+            server.get()    # reported at once, and decided without an assignment
+            wait_until(lambda: daemon.stats()["envoy_reports"] == 1, "it has reported")
+            wait_until(lambda: server.get().status == 429, "it has its assignment")
+            began, served = time.monotonic(), 0
+            while (spent := time.monotonic() - began) < 12:    # more than two reports
+                served += server.get().status == 200
+            self.assertTrue(3 * spent - 4 <= served <= 3 * spent + 4, (served, spent))
+            (row,) = daemon.admin_json("leases edge|rule=web")["clients"]
+            self.assertEqual((row["client"], row["has"]), ("edge-1#0", 3))
 
     def test_what_traefik_asks_is_about_the_address_that_it_saw(self):
         # Its forwardAuth sends a GET for the address of the recipe, and as X-Forwarded-For what it saw itself.

@@ -9,7 +9,8 @@ Section EnvoySection() {
   using namespace std::chrono_literals;
   return {
       "envoy",
-      "Envoy's rate limit service, over gRPC; see dthrottle-protocol(7). Nobody listens unless there is an address.",
+      "Envoy's services for rate limits and quotas, over gRPC; see dthrottle-protocol(7). Quotas are leases, of what "
+      "[[resource]] says. Nobody listens unless there is an address.",
       {
           Address<S>("tcp", "\"\"", false, MEMBER(S, envoy.tcp),
                      "The TCP address for Envoy. The program dthrottle-grpc speaks gRPC there. Encrypted with "

@@ -19,13 +19,16 @@ void EnvoyFrontEnd::Start() {
   SetBounds();
   questions_.emplace(host_.loop, host_.admin.limiter(), nullptr, LaneUse{0, key()}, FreshPrng(),
                      settings.query.max_tag_bytes, Duration::zero(), &calls_);
-  StartProgram("envoy", settings.envoy.idle_timeout, {{kQuestions, *questions_}});
+  quotas_.emplace(
+      host_.loop, lease_.leasing().server(), Duration::zero(),
+      [this](BootInstant now) { lease_.leasing().Follow(now); }, &reports_);
+  StartProgram("envoy", settings.envoy.idle_timeout, {{kQuestions, *questions_}, {kQuotas, *quotas_}});
 }
 
 // In force once a call after this one has been answered.
 void EnvoyFrontEnd::SetBounds() {
   const auto& envoy = host_.admin.settings().envoy;
-  calls_.calls_max = envoy.max_calls;
+  calls_.calls_max = reports_.calls_max = envoy.max_calls;
   calls_.further = static_cast<std::uint32_t>(envoy.headers);
 }
 
@@ -37,7 +40,8 @@ void EnvoyFrontEnd::Count(ProcessCounts& counts) const {
   const GrpcGateway::Counts grpc = gateway_->counts();
   CountSockets(grpc.accepted, counts.envoy);
   counts.envoy.calls = calls_.calls;
-  counts.envoy.calls_refused = calls_.refused;
+  counts.envoy.reports = reports_.calls;
+  counts.envoy.calls_refused = calls_.refused + reports_.refused;
   counts.envoy.calls_invalid = calls_.invalid + questions_->turn().counts().errors;
   counts.envoy.refused = questions_->turn().counts().refused;
   counts.envoy.restarts = grpc.restarts;

@@ -186,6 +186,30 @@ void Get(const Turn& turn, std::span<const std::string_view> words) {
   AnswerGrant(turn, grants->front(), names[1], false);
 }
 
+constexpr std::string_view kQuotaUsage = "quota CLIENT RESOURCE WANTS";
+
+// The lease of a client that cannot tell what it has, and that uses what nobody else wants.
+void Quota(const Turn& turn, std::span<const std::string_view> words) {
+  std::array<std::string, 2> names;
+  if (words.size() != 3) return Complain(turn.answers, kQuotaUsage);
+  if (!ReadNames<2>(turn, words, {"CLIENT", "RESOURCE"}, names)) return;
+  lease::ResourceRequest request{.resource = names[1]};
+  request.spare = true;
+  request.unknown = words[2] == "-";
+  if (!request.unknown && !ParseAmount(words[2], request.wants)) return Complain(turn.answers, kQuotaUsage);
+  const auto grants = turn.server.GetCapacity(names[0], {&request, 1}, turn.now);
+  if (!grants) return AnswerElsewhere(turn);
+  const Grant& grant = grants->front();
+  const bool leased = grant.leased() || grant.outcome == Grant::Outcome::kTooSoon;
+  if (!leased) return AnswerGrant(turn, grant, names[1], false);
+  if (grant.learning) return void(turn.answers += "learning\n");
+  turn.answers += "quota ";
+  AppendNumber(turn, grant.lease.capacity);
+  turn.answers += ' ';
+  AppendSeconds(turn.answers, grant.lease.expiry - turn.now);
+  turn.answers += '\n';
+}
+
 constexpr std::string_view kServerUsage = "server NODE RESOURCE BANDS OUTSTANDING LEARNING [HAS TOKEN SECONDS]";
 
 // "PRIORITY:CLIENTS:WANTS", with commas between; false if they are not.
@@ -272,6 +296,7 @@ void AnswerLine(const Turn& turn, std::string_view line) {
   if (words.empty()) return Complain(turn.answers, "get, release or discover");
   if (words[0] == "get") return Get(turn, words.subspan(1));
   if (words[0] == "server") return ServeServer(turn, words.subspan(1));
+  if (words[0] == "quota" && turn.gateway != nullptr) return Quota(turn, words.subspan(1));
   if (words[0] == "release") return Release(turn, words.subspan(1));
   if (words[0] == "discover" && words.size() == 1) return Discover(turn);
   if (words[0] == "algorithm" && words.size() == 2) return SayAlgorithm(turn, words[1]);

@@ -1,0 +1,51 @@
+#include "gateway/tag.h"
+
+#include <fmt/format.h>
+#include <sodium.h>
+
+#include <array>
+#include <iterator>
+#include <utility>
+
+#include "base/check.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kDigestBytes = 16;
+constexpr std::size_t kMiddleBytes = 2 * kDigestBytes + 4;
+
+}    // namespace
+
+void TagMaker::Add(std::string_view key, std::string_view value) {
+  name_ += '|';
+  Append(key, true);
+  name_ += '=';
+  Append(value, false);
+}
+
+void TagMaker::Append(std::string_view text, bool is_key) {
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool plain = byte > 0x20 && byte != 0x7f && c != '%' && c != '|' && c != '\\' && !(is_key && c == '=');
+    plain ? name_.push_back(c) : void(fmt::format_to(std::back_inserter(name_), "%{:02X}", byte));
+  }
+}
+
+// Two percent signs are in no other name. The head has two thirds of what the digest leaves.
+std::string TagMaker::Make(std::size_t bytes_max) && {
+  if (name_.size() <= bytes_max) return std::move(name_);
+  DT_CHECK(bytes_max >= 64);
+  std::array<unsigned char, kDigestBytes> digest;
+  crypto_generichash(digest.data(), digest.size(), reinterpret_cast<const unsigned char*>(name_.data()), name_.size(),
+                     nullptr, 0);
+  std::string middle = "%%";
+  for (const unsigned char byte : digest) fmt::format_to(std::back_inserter(middle), "{:02x}", byte);
+  middle += "%%";
+  const std::size_t tail = (bytes_max - kMiddleBytes) / 3, head = bytes_max - kMiddleBytes - tail;
+  name_.replace(head, name_.size() - head - tail, middle);
+  return std::move(name_);
+}
+
+}    // namespace dthrottle
