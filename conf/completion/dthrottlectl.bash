@@ -23,7 +23,7 @@ _dthrottlectl() {
   case $command in
     '')
       mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
-        help stats metrics show why top refusals rules peers shed capacity indicate leases config forgive reload upgrade lease
+        help stats metrics show why top penalties refusals rules peers shed capacity indicate leases config forgive reload upgrade lease
         keygen' -- "$word") ;;
     lease)
       mapfile -t COMPREPLY < <(compgen -W '-S --servers -c --client -m --mode -p --priority -t --timeout -h --help' \

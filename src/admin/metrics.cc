@@ -178,6 +178,8 @@ constexpr Family kFamilies[] = {
      }},
     {"dthrottled_near_limit_total", kCounter, "rule", "Queries served that left less than a fifth of the burst.",
      ByRule<[](const Scrape& s, std::size_t i) { return TotalsOf(s, i).near_limit; }>},
+    {"dthrottled_penalized_total", kCounter, "rule", "Of the throttled, refused because the tag was penalized.",
+     ByRule<[](const Scrape& s, std::size_t i) { return TotalsOf(s, i).penalized; }>},
     {"dthrottled_table_evicted_total", kCounter, "rule",
      "Buckets forgotten before they were full: each gave its client a part of a burst.",
      ByRule<[](const Scrape& s, std::size_t i) { return ForgottenOf(s, i).evicted; }>},

@@ -48,6 +48,8 @@ constexpr Count kCounts[] = {
      "dthrottled_queries_total{verdict=\"shadowed\"}"},
     {"near_limit", "", "Of the served, left less than a fifth of the burst.", AT(all.near_limit), kSum,
      "dthrottled_near_limit_total"},
+    {"penalized", "", "Of the throttled, refused because the tag was penalized.", AT(all.penalized), kSum,
+     "dthrottled_penalized_total"},
     {"unmatched", "", "Answered OK because no rule fits the tag.", AT(unmatched), kSum,
      "dthrottled_queries_total{verdict=\"unmatched\"}"},
     {"over_long_tags", "", "Queries whose tag was longer than query.max_tag_bytes and went by its digest.",
@@ -266,6 +268,11 @@ constexpr Count kCounts[] = {
     {"places_busy", "", "Questions and queries refused because all places of a tag were taken; among throttled too.",
      AT(places.busy)},
     {"places_crowded", "", "Of them, refused because places of 65536 tags or so were taken.", AT(places.crowded)},
+    {"penalties", "", "Tags that are penalized, or were so lately.", AT(penalties.tags), kGauge},
+    {"penalties_begun", "", "Penalties that began on this host.", AT(penalties.begun)},
+    {"penalties_heard", "", "Penalties that other hosts told of.", AT(penalties.heard)},
+    {"penalties_lifted", "", "Penalties that were forgiven, here or elsewhere.", AT(penalties.lifted)},
+    {"penalties_crowded", "", "Penalties that were not kept because too many were in force.", AT(penalties.crowded)},
     {"holds", "", "Holds that are open now.", AT(process.holds.open), kGauge},
     {"holds_max", "", "How many may be: hold.max_holds.", AT(process.holds.max), kGauge},
     {"holds_taken", "", "Holds that were taken.", AT(process.holds.taken)},
@@ -371,6 +378,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.watched = limiter.ways().Status().watched;
   s.places = limiter.in_flight();
   s.among = limiter.among();
+  s.penalties = limiter.penalties();
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();

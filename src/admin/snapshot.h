@@ -17,6 +17,7 @@
 #include "hold/holds.h"
 #include "lease/server.h"
 #include "limiter/limiter.h"
+#include "penalty/penalties.h"
 #include "share/debit/debits.h"
 #include "share/inspection.h"
 #include "shed/curve.h"
@@ -193,6 +194,7 @@ struct Snapshot {
   WatchCounts watched;
   InFlightCounts places;
   AmongCounts among;
+  PenaltyCounts penalties;
   Deviation deviated;    // over all rules
   std::uint64_t accuracy_tags = 0, accuracy_crowded = 0, accuracy_alerts = 0;
   std::uint64_t rules = 0;

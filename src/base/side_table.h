@@ -51,6 +51,9 @@ class SideTable {
     return kNone;
   }
 
+  // The first place of the set, of kWays.
+  std::size_t FirstNear(std::uint64_t hash) const { return (hash >> shift_) * kWays; }
+
   // The number of entries in the set.
   std::size_t UsedNear(std::uint64_t hash) const {
     const auto used = [](const auto& its) { return its.load(std::memory_order_relaxed) != 0; };
@@ -62,7 +65,7 @@ class SideTable {
   template <class Worth>
   std::size_t RoomFor(std::uint64_t hash, Worth&& worth) const {
     if (hash == 0) return kNone;
-    const std::size_t first = (hash >> shift_) * kWays;
+    const std::size_t first = FirstNear(hash);
     std::size_t chosen = kNone;
     decltype(worth(first)) least{};
     for (std::size_t place = first; place < first + kWays; ++place) {

@@ -58,9 +58,10 @@ bool BesidesFit(const Entries& entries) {
     });
   };
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
-         fit(entries.backs(), 1, kTokensBackMax) &&
+         fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
-           return e.value != 0 || entries.demand(e).has_value() || entries.back(e) != 0;
+           return e.value != 0 || entries.demand(e).has_value() || entries.back(e) != 0 ||
+                  entries.penalty(e).has_value();
          });
 }
 
@@ -96,7 +97,7 @@ struct Body {
   std::uint64_t count = 0;       // of entries
   std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
   bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
-  PackedBytes columns, demands, returnables, backs;
+  PackedBytes columns, demands, returnables, backs, penalties;
 };
 
 // The fields of a frame, for writing and for reading (base/fields.h).
@@ -128,6 +129,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("demands", body.demands, {});
   field("returnable", body.returnables, {});
   field("back", body.backs, {});
+  field("penalties", body.penalties, {});
   field("columns", body.columns, {});
 }
 
@@ -193,7 +195,7 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::array<std::string, 3> besides;            // that are being put together
+  std::array<std::string, 4> besides;            // that are being put together
   PackReader values;                             // of the frame that is being read
 
   struct Columns {
@@ -378,6 +380,7 @@ void Codec::Encode(const Message& m, std::string& frame) {
   body.demands.view = Contexts::LayOut(m.entries.demands(), besides[0]);
   body.returnables.view = Contexts::LayOut(m.entries.returnables(), besides[1]);
   body.backs.view = Contexts::LayOut(m.entries.backs(), besides[2]);
+  body.penalties.view = Contexts::LayOut(m.entries.penalties(), besides[3]);
   FieldCounter counter;
   FieldsOf(counter, m, body);
   frame.assign(kFramePrefix);
@@ -420,6 +423,7 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
   if (!Contexts::Read(body.demands.view, m.entries.demands_) ||
       !Contexts::Read(body.returnables.view, m.entries.returnables_) ||
       !Contexts::Read(body.backs.view, m.entries.backs_) ||
+      !Contexts::Read(body.penalties.view, m.entries.penalties_) ||
       !contexts_->Read(columns, body.count, body.ipv4, m.kind, m.entries) || !IsPermitted(m)) {
     return DecodeFault::kContent;
   }

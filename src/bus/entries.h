@@ -1,6 +1,6 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot. In a
-// report some also say how fast the tag is asked for, which is what forecasts are made of, and some what comes back of
-// hits that were told before.
+// report some also say how fast the tag is asked for, which is what forecasts are made of, some what comes back of hits
+// that were told before, and some that the tag is penalized.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +31,7 @@ inline constexpr std::size_t kEntriesBytesMax = 60 * 1024;
 inline constexpr std::uint64_t kDemandMax = std::uint64_t{1} << 50;    // thousandths of a token a second
 inline constexpr std::size_t kDemandBytesMax = 2 + 8;    // which entry, how many lie between; and its number
 inline constexpr std::uint64_t kTokensBackMax = std::uint64_t{1} << 40;    // as hits
+inline constexpr std::uint64_t kPenaltyMsMax = std::uint64_t{7} * 24 * 3600 * 1000;
 static_assert(kEntriesBytesMax <= std::numeric_limits<decltype(Entry::tag_at)>::max());
 
 // A number that only some entries have.
@@ -44,6 +45,7 @@ struct Besides {
   std::optional<std::uint64_t> demand{};    // how fast the tag is asked for, in thousandths of a token a second
   std::uint64_t returnable = 0;             // of its hits so many may come back later
   std::uint64_t back = 0;                   // tokens that come back of hits that were returnable
+  std::optional<std::uint64_t> penalty{};   // the tag is refused for so many milliseconds more; 0: no longer
 };
 
 class Entries {
@@ -52,7 +54,8 @@ class Entries {
   // phase < kPhases.
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said = {}) {
     const std::size_t encoded = tag.bytes.size() + Overhead(value);
-    const std::size_t besides = this->besides() + said.demand.has_value() + (said.returnable != 0) + (said.back != 0);
+    const std::size_t besides = this->besides() + said.demand.has_value() + (said.returnable != 0) +
+                                (said.back != 0) + said.penalty.has_value();
     if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + besides * kDemandBytesMax > kEntriesBytesMax) {
       return false;
     }
@@ -62,6 +65,7 @@ class Entries {
     if (said.demand) demands_.push_back({entry, *said.demand});
     if (said.returnable != 0) returnables_.push_back({entry, said.returnable});
     if (said.back != 0) backs_.push_back({entry, said.back});
+    if (said.penalty) penalties_.push_back({entry, *said.penalty});
     tags_.append(tag.bytes);
     encoded_bytes_ += encoded;
     return true;
@@ -78,12 +82,14 @@ class Entries {
   const std::vector<Beside>& demands() const { return demands_; }
   const std::vector<Beside>& returnables() const { return returnables_; }
   const std::vector<Beside>& backs() const { return backs_; }
-  std::size_t besides() const { return demands_.size() + returnables_.size() + backs_.size(); }
+  const std::vector<Beside>& penalties() const { return penalties_; }
+  std::size_t besides() const { return demands_.size() + returnables_.size() + backs_.size() + penalties_.size(); }
 
   // None: the entry says nothing of it.
   std::optional<std::uint64_t> demand(const Entry& e) const { return Find(demands_, e); }
   std::uint64_t returnable(const Entry& e) const { return Find(returnables_, e).value_or(0); }
   std::uint64_t back(const Entry& e) const { return Find(backs_, e).value_or(0); }
+  std::optional<std::uint64_t> penalty(const Entry& e) const { return Find(penalties_, e); }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
 
@@ -93,6 +99,7 @@ class Entries {
     demands_.clear();
     returnables_.clear();
     backs_.clear();
+    penalties_.clear();
     encoded_bytes_ = 0;
   }
 
@@ -116,7 +123,7 @@ class Entries {
 
   std::string tags_;    // one behind the other, in the order of the list
   std::vector<Entry> list_;
-  std::vector<Beside> demands_, returnables_, backs_;
+  std::vector<Beside> demands_, returnables_, backs_, penalties_;
   std::size_t encoded_bytes_ = 0;    // without compression and what stands beside
 };
 

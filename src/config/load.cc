@@ -205,10 +205,24 @@ class Loader {
     }
   }
 
+  // Whether keys that belong together are named "NAME.key", which is one table in TOML.
   template <class T>
-  void Keys(std::string_view section, const toml::table& table, const std::vector<Key<T>>& keys, T& target) {
+  static bool IsGroup(std::string_view name, const std::vector<Key<T>>& keys) {
+    return std::ranges::any_of(keys, [&](const auto& key) {
+      return key.name.size() > name.size() && key.name.starts_with(name) && key.name[name.size()] == '.';
+    });
+  }
+
+  template <class T>
+  void Keys(std::string_view section, const toml::table& table, const std::vector<Key<T>>& keys, T& target,
+            std::string_view group = "") {
     for (const auto& [toml_key, node] : table) {
-      const std::string_view name = toml_key.str();
+      if (node.is_table() && IsGroup(toml_key.str(), keys)) {
+        Keys(section, *node.as_table(), keys, target, fmt::format("{}.", toml_key.str()));
+        continue;
+      }
+      const std::string full = fmt::format("{}{}", group, toml_key.str());
+      const std::string_view name = full;
       const auto key = std::find_if(keys.begin(), keys.end(), [name](const auto& k) { return k.name == name; });
       if (key != keys.end() && key->set(target, FromToml(node))) continue;
       const std::string shown = QuoteNode(node);

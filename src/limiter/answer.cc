@@ -22,12 +22,12 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
     if (alone.has_value()) [[likely]] {
       verdicts[i] = *alone;
       if (lane.Sampled()) lane.Sample(queries[i].tag, probe.hash, *alone == Verdict::kServe, prng, now);
+      if (*alone != Verdict::kServe && lane.refusals().Due(now)) [[unlikely]] {
+        const Table::Shard shard(*core_->table, probe.hash);
+        NoteRefusal(*core_, lane, use.front_end, queries[i], *alone, now);
+      }
     } else {
-      verdicts[i] = DecideDerived(queries[i], probe, lane, prng, now, standing);
-    }
-    if (verdicts[i] != Verdict::kServe && lane.refusals().Due(now)) [[unlikely]] {
-      const Table::Shard shard(*core_->table, probe.hash);
-      NoteRefusal(*core_, lane, use.front_end, queries[i], verdicts[i], now);
+      verdicts[i] = DecideDerived(queries[i], probe, use, prng, now, standing);
     }
   });
 }
@@ -54,6 +54,10 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
   // The host comes before the bucket, so a query that both would refuse counts as shed.
   if (shedder_->any() && Sheds(shedder_->probability(limit.shed_priority), prng)) [[unlikely]] {
     return Refuse(limit, Verdict::kShed, counters);
+  }
+  if (const Duration left = PenaltyLeft(core, limit, probe.hash, now); left != Duration::zero()) [[unlikely]] {
+    if (standing != nullptr) standing->penalty = left;
+    return RefusePenalized(limit, counters);
   }
   if (limit.in_flight != 0 && !in_flight_->Has(probe.hash, limit.in_flight)) [[unlikely]] {
     in_flight_->CountBusy();

@@ -41,7 +41,7 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
   DT_CHECK(outcomes.size() == questions.size() && standings.size() == queries.size());
   Lane& lane = core_->tally.lane(use.number);
   lane.Tick(queries.size(), now);
-  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), lane, prng, now);
+  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), use.front_end, lane, prng, now);
   std::array<NamedTagAt, Questions::kTagsMax> named;
   std::size_t n = 0, at = 0;
   const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
@@ -49,13 +49,7 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
     named[n++] = {&queries[i], probe};
     const Questions::Question& question = questions[at];
     if (n < question.tags) return;
-    const Outcome outcome = outcomes[at++] =
-        deciding.Ask(question, std::span(named).first(n), standings.subspan(question.first, n));
-    if (outcome.verdict != Verdict::kServe && question.verb != Verb::kPeek && lane.refusals().Due(now)) {
-      const NamedTagAt& refusing = named[outcome.tag];
-      const Table::Shard shard(*core_->table, refusing.probe.hash);
-      NoteRefusal(*core_, lane, use.front_end, *refusing.query, outcome.verdict, now);
-    }
+    outcomes[at++] = deciding.Ask(question, std::span(named).first(n), standings.subspan(question.first, n));
     n = 0;
   });
 }
@@ -101,6 +95,13 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
   };
   if (outcome.verdict != Verdict::kServe) {
     decide(outcome.tag);
+    const NamedTagAt& refusing = tags[outcome.tag];
+    if (lane_.refusals().Due(now_)) {
+      NoteRefusal(core_, lane_, front_end_, *refusing.query, outcome.verdict, now_);
+    }
+    if (outcome.verdict == Verdict::kThrottle && refusing.limit->penalizes) {    // perhaps from this refusal on
+      outcome.wait = std::max(outcome.wait, core_.penalties.Left(refusing.probe.hash, now_));
+    }
   } else {
     for (std::size_t i = 0; i < tags.size(); ++i) decide(i);
     if (question.verb == Verb::kHold) {
@@ -127,6 +128,8 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
   bool within = ways_.Would(looked);
   standing.shape = looked.shape;
   standing.bucket = looked.bucket;
+  standing.penalty = PenaltyLeft(core_, limit, named.probe.hash, now_);
+  if (standing.penalty != Duration::zero()) [[unlikely]] return standing.penalty;
   if (const Duration longest = PatienceUnder(limit, patience); !within && longest != Duration::zero()) {
     looked.shape = Patient(limit.shape, query.cost, longest);
     within = ways_.Would(looked);
@@ -209,6 +212,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   if (limit.mode == Mode::kShadow && shedder_.any() && Sheds(shedder_.probability(limit.shed_priority), prng_)) {
     return Refuse(limit, Verdict::kShed, counters);
   }
+  if (standing.penalty != Duration::zero()) return RefusePenalized(limit, counters);
   if (outcome.busy || (limit.in_flight != 0 && IsBusy(limit, named.probe.hash))) {
     in_flight_->CountBusy();
     return Refuse(limit, Verdict::kThrottle, counters);

@@ -91,11 +91,12 @@ void Deciding::CountAmong(const NamedTagAt& named, bool served, const Standing& 
   if (charge.has_value()) core_.among->Count(*charge, served && !named.cut, standing.shape, standing.bucket, now_);
 }
 
-Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
+Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
                                Standing* standing) {
   const NamedTagAt named{&query, probe};
   Standing its;
-  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), lane, prng, now);
+  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), use.front_end, core_->tally.lane(use.number), prng,
+                    now);
   const Outcome outcome = deciding.AskDerived({Verb::kTake, 0, 1}, {&named, 1}, {&its, 1});
   if (standing != nullptr) *standing = its;
   return outcome.verdict;

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "limiter/limiter.h"
 #include "query/question.h"
@@ -24,9 +25,16 @@ struct NamedTagAt {
 class Deciding {
  public:
   // `in_flight` may be null where no rule has places.
-  Deciding(LimiterCore& core, Ways& ways, const Shedder& shedder, InFlight* in_flight, Lane& lane, Prng& prng,
-           Instant now)
-      : core_(core), ways_(ways), shedder_(shedder), in_flight_(in_flight), lane_(lane), prng_(prng), now_(now) {}
+  Deciding(LimiterCore& core, Ways& ways, const Shedder& shedder, InFlight* in_flight, std::string_view front_end,
+           Lane& lane, Prng& prng, Instant now)
+      : core_(core),
+        ways_(ways),
+        shedder_(shedder),
+        in_flight_(in_flight),
+        front_end_(front_end),
+        lane_(lane),
+        prng_(prng),
+        now_(now) {}
 
   // Decides a question about `tags`, and about what is charged with them. No shard is locked.
   Outcome Ask(const Questions::Question& question, std::span<NamedTagAt> tags, std::span<Standing> standings);
@@ -56,6 +64,7 @@ class Deciding {
   Ways& ways_;
   const Shedder& shedder_;
   InFlight* const in_flight_;
+  const std::string_view front_end_;
   Lane& lane_;
   Prng& prng_;
   const Instant now_;

@@ -1,6 +1,10 @@
 // Looking inside, and changing single buckets.
+#include <algorithm>
+#include <functional>
+
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
+#include "limiter/under_limit.h"
 #include "share/inspection.h"
 #include "share/ways.h"
 
@@ -23,6 +27,7 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
   const Limit& limit = core.limit(*seen.limit);
   if (limit.in_flight != 0) seen.in_flight = in_flight_->taken(hash);
   if (limit.among != Among::kFirst) seen.among = core.among->Of(hash, now);
+  seen.penalty = PenaltyLeft(core, limit, hash, now);
   const TagAt at{query.tag, hash, limit, slot};
   seen.shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(query.tag, limit, now); });
   ways_->With(limit, [&](auto& way) { return way.Inspect(at, seen, now), true; });
@@ -30,11 +35,27 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
 }
 
 bool Limiter::Forgive(const Query& query, Instant now) {
-  Table::Shard shard(*core_->table, core_->table->Hash(query.tag));
+  const std::uint64_t hash = core_->table->Hash(query.tag);
+  Table::Shard shard(*core_->table, hash);
+  const bool lifted = core_->penalties.Lift(hash, now);
   Slot* slot = shard.Find(query.tag, now);
-  if (slot == nullptr) return false;
+  if (slot == nullptr) return lifted;
   shard.Erase(slot);
   return true;
+}
+
+std::vector<PenalizedTag> Limiter::Penalized(Instant now) {
+  std::vector<PenalizedTag> tags;
+  core_->penalties.ForEach(core_->ShardLock(), now, [&](const PenaltyAt& its) {
+    const Tag tag = its.tag.tag();
+    tags.push_back({std::string(tag.bytes), tag.is_digest, its.until - now, its.length, its.heard});
+  });
+  std::ranges::sort(tags, std::greater(), &PenalizedTag::left);
+  return tags;
+}
+
+PenaltyCounts Limiter::penalties() const {
+  return core_->penalties.counts();
 }
 
 std::vector<std::string> Limiter::ChargedWith(const Query& query, Instant now) const {

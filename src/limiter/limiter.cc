@@ -24,6 +24,7 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
   discarded_ = opened.discarded;
   if (core_->rules->any_among()) core_->among = std::make_unique<AmongTags>();
   if (core_->rules->any_in_flight()) in_flight_ = std::make_unique<InFlight>();
+  if (core_->rules->any_penalty()) core_->penalties.Enable();
 }
 
 Limiter::~Limiter() = default;

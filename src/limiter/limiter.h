@@ -39,6 +39,7 @@ struct Inspection;
 struct Limit;
 struct LimiterCore;
 struct Outcome;
+struct PenaltyCounts;
 
 // Where a tag stands right after one of its queries was decided.
 struct Standing {
@@ -47,8 +48,17 @@ struct Standing {
   std::optional<LimitIndex> limit{};    // the limit that applies, if one does
   std::optional<std::uint32_t> free{};    // places of it, if it has a number of them
   bool entered = false;                   // a place was taken
+  Duration penalty{};                     // for so long the tag is refused whatever its bucket holds
 
   bool limited() const { return shape.interval != 0; }
+};
+
+// A tag that is refused because of a penalty.
+struct PenalizedTag {
+  std::string tag;
+  bool is_digest = false;
+  Duration left{}, length{};    // of the penalty
+  bool heard = false;           // a peer said so
 };
 
 // Says who decides: a lane of the tally, and for people who look at refusals the front end, a constant.
@@ -134,7 +144,11 @@ class Limiter final : private SlotPolicy {
   // The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
   std::vector<std::string> ChargedWith(const Query& query, Instant now) const;
 
-  // Forgets what the tag has spent or owes. False if there was nothing.
+  // The tags that are penalized now, those that stay so longest first.
+  std::vector<PenalizedTag> Penalized(Instant now);
+  PenaltyCounts penalties() const;
+
+  // Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.
   bool Forgive(const Query& query, Instant now);
 
  private:
@@ -145,7 +159,7 @@ class Limiter final : private SlotPolicy {
 
   std::optional<Verdict> Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                                 Standing* standing);
-  Verdict DecideDerived(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
+  Verdict DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
                         Standing* standing);
   Standing SettleOne(const Query& paid, Cost actual, Instant now);
   void Charge(Asked& asked, Cost tokens);

@@ -28,6 +28,16 @@ inline void NoteRefusal(const LimiterCore& core, Lane& lane, std::string_view fr
                       verdict == Verdict::kShed, now);
 }
 
+// How long a tag is refused whatever its bucket holds; zero: it is not. REQUIRES: the caller has the tag's shard.
+inline Duration PenaltyLeft(const LimiterCore& core, const Limit& limit, std::uint64_t hash, Instant now) {
+  return limit.penalizes ? core.penalties.Left(hash, now) : Duration::zero();
+}
+
+inline Verdict RefusePenalized(const Limit& limit, RuleCounters& counters) {
+  counters.penalized.Add();
+  return Refuse(limit, Verdict::kThrottle, counters);
+}
+
 inline Verdict Serve(RuleCounters& counters) {
   counters.served.Add();
   return Verdict::kServe;
@@ -39,7 +49,13 @@ inline Verdict Serve(RuleCounters& counters) {
   const bool within = ways.Decide(asked);
   const Bucket& bucket = asked.bucket();
   if (standing != nullptr) *standing = {asked.shape, bucket, asked.index};
-  if (!within) return Refuse(asked.limit, Verdict::kThrottle, counters);
+  if (!within) {
+    if (asked.limit.penalizes) [[unlikely]] {
+      LimiterCore& core = ways.core();
+      core.penalties.Refused(asked.query.tag, asked.hash, core.rules->penalty(asked.limit), asked.now);
+    }
+    return Refuse(asked.limit, Verdict::kThrottle, counters);
+  }
   if (bucket.IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add();
   return Serve(counters);
 }

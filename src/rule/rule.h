@@ -46,6 +46,14 @@ struct RuleNetworks {
   std::shared_ptr<const std::vector<Network>> list;
 };
 
+// After so many refusals within a time a tag is refused at once for a while (penalty/penalties.h).
+struct Penalty {
+  std::uint32_t after = 0;    // refusals; 0: there is none
+  Duration within = std::chrono::minutes(1);
+  Duration lasts = std::chrono::minutes(10);
+  bool doubling = false;    // one that begins soon after another ended lasts twice as long
+};
+
 struct Rule {
   std::string name;                    // unique
   std::optional<std::string> match;    // glob; a rule without one is the default
@@ -62,6 +70,7 @@ struct Rule {
   bool shed = false;                    // refuse some queries when the host runs hot
   std::uint32_t shed_priority = 0;      // below kShedPriorities; the lowest are refused first
   Duration delay{};                     // most that a question may be made to wait instead of being refused
+  Penalty penalty;
   std::vector<Derivation> also;         // tags that are charged with one of the rule's
   Among among = Among::kFirst;          // the tags that are charged with one of the rule's
   static constexpr std::size_t kAlsoMax = 8;

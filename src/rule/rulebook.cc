@@ -29,7 +29,7 @@ class RuleFingerprint {
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
   Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, false, 0, 0,
-              Duration::zero(), Among::kFirst};
+              Duration::zero(), Among::kFirst, false};
   if (rule != nullptr) {
     limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
     limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
@@ -38,6 +38,7 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
     limit.forecast = rule->share == Share::kForecast && mode != Mode::kOff;
     limit.derives = !rule->also.empty() && mode != Mode::kOff;
     limit.delay = rule->delay;
+    limit.penalizes = rule->penalty.after > 0 && mode == Mode::kEnforce;
     limit.max_unheard = rule->max_unheard.value_or(0);
     if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
     limit.among = rule->among;
@@ -143,6 +144,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   for (const Limit& limit : limits_) {
     any_in_flight_ = any_in_flight_ || limit.in_flight > 0;
     any_among_ = any_among_ || limit.among != Among::kFirst;
+    any_penalty_ = any_penalty_ || limit.penalizes;
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
   }
 }

@@ -42,6 +42,7 @@ struct Limit {
   std::uint32_t in_flight;       // places of a tag; 0: any number
   Duration delay;                // most that a question waits for its tokens
   Among among;                   // how it is divided among the tags that are charged with it
+  bool penalizes;                // tags that it refuses too often (Rule::penalty)
 };
 
 class Rulebook {
@@ -67,6 +68,11 @@ class Rulebook {
   bool any_in_flight() const { return any_in_flight_; }
   // Whether some limit is divided among the tags that are charged with it.
   bool any_among() const { return any_among_; }
+  // Whether some limit has penalties.
+  bool any_penalty() const { return any_penalty_; }
+
+  // What a limit does to tags that it refuses too often. REQUIRES: limit.penalizes.
+  const Penalty& penalty(const Limit& limit) const { return rules_[limit.rule].penalty; }
 
   // REQUIRES: index < limits().
   const Limit& limit(LimitIndex index) const { return limits_[index]; }
@@ -155,7 +161,7 @@ class Rulebook {
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
   std::bitset<kShedPriorities> shed_priorities_;
   std::vector<std::uint64_t> numbers_;    // by rule
-  bool any_in_flight_ = false, any_among_ = false;
+  bool any_in_flight_ = false, any_among_ = false, any_penalty_ = false;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t divided_fingerprint_ = 0;
 };

@@ -16,6 +16,7 @@ struct Inspection {
   Bucket bucket;
   Shape shape{};      // of the bucket, on this host; interval 0: no limit applies
   std::uint32_t in_flight = 0;    // places that are taken
+  Duration penalty{};             // for so long it is refused whatever its bucket holds
   double part = 1;    // of the limit's rate that this host has
   std::optional<DividedAmong> among;    // if it is divided among the tags that are charged with it
   struct Foretold {

@@ -27,6 +27,7 @@
 #include "base/time.h"
 #include "bucket/bucket.h"
 #include "bucket/table_lookup.h"
+#include "penalty/penalties.h"
 #include "rule/rulebook.h"
 #include "share/accuracy/certificate.h"
 #include "share/among/among_tags.h"
@@ -51,6 +52,12 @@ struct LimiterCore {
   Tally tally;
   std::unique_ptr<Table> table;
   std::unique_ptr<AmongTags> among;    // from the first rules on that need it
+  Penalties penalties;    // an entry by the lock of its tag's shard
+
+  // For the owner's thread: the lock of a shard.
+  auto ShardLock() {
+    return [this](std::uint64_t hash) { return Table::Shard(*table, hash); };
+  }
 };
 
 // One query under a limit, while the shard of its tag is locked.

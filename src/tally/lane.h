@@ -22,6 +22,7 @@ struct RuleCounters {
   Counter shadowed;      // answered OK because of mode shadow; enforcing would have said NO
   Counter near_limit;    // of the served, left less than a fifth of the burst
   Counter shed;          // answered NO because the host runs hot
+  Counter penalized;     // of the throttled, because of a penalty
 };
 
 class Lane {

@@ -217,6 +217,16 @@ TEST_CASE("also: a question names the tag that refuses, and a tag that is charge
   CHECK(host.limiter->ChargedWith(questions.queries()[again.tag], kNow)[0] == "ip:2001:db8:1:1::/64");
 }
 
+TEST_CASE("also: a refusal is filed under the tag that refused, with its rule") {
+  Host host(kTiers);
+  for (int i = 0; i < 9; ++i) host.Serves(AddressIn(1, 1, i), kNow);
+  std::vector<Refusal> kept;
+  host.limiter->tally().lane(0).refusals().AppendTo(kept);
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].tag == "ip:2001:db8:1:1::/64");
+  CHECK(kept[0].rule == "subnet");
+}
+
 TEST_CASE("also: what is given back is given to all that paid") {
   Host host(kTiers);
   const std::string tag = AddressIn(1, 1, 1);

@@ -505,6 +505,23 @@ TEST_CASE("what may come back and what comes back are of entries that are there,
   CHECK(FaultOf(FrameOf(With(snapshot, {{"back", B("\0\7"s)}}))) == DecodeFault::kContent);
 }
 
+TEST_CASE("a penalty is of an entry that is there, needs no hits, and lasts a week at most") {
+  using namespace std::string_literals;
+  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
+  const auto report = [&](std::string_view bytes) { return ReportOf(2, columns, {{"penalties", B(bytes)}}); };
+  Codec codec;
+  Message m;
+  REQUIRE(codec.Decode(report("\1\7"s), m) == DecodeFault::kNone);
+  CHECK(m.entries.penalty(m.entries.list()[0]) == std::nullopt);
+  CHECK(m.entries.penalty(m.entries.list()[1]) == 7);
+  REQUIRE(codec.Decode(report("\1\0"s), m) == DecodeFault::kNone);    // it was forgiven
+  CHECK(m.entries.penalty(m.entries.list()[1]) == 0);
+  CHECK(FaultOf(report("\1" + Varint(kPenaltyMsMax))) == DecodeFault::kNone);
+  CHECK(FaultOf(report("\1" + Varint(kPenaltyMsMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(report("\0\7"s)) == DecodeFault::kContent);    // b has neither hits nor a penalty
+  CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);     // of a third
+}
+
 TEST_CASE("the text of an address is read back, and nothing else is taken for one") {
   Prng prng(1);
   for (int i = 0; i < 10'000; ++i) {

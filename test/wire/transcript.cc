@@ -61,7 +61,7 @@ Result<std::string> Keys(std::istringstream& words) {
     const std::string name = word.substr(0, equals);
     const auto value = Unescape(word.substr(equals + 1));
     if (!value) return value;
-    const bool is_toml = name == "burst" || name == "rate" || name == "in_flight" || name == "capacity" ||
+    const bool is_toml = name == "burst" || name == "rate" || name == "in_flight" || name == "penalty.after" || name == "capacity" ||
                          name == "safe_capacity" || value->starts_with('[');    // numbers and lists
     out += fmt::format("{} = {}\n", name, is_toml ? *value : TomlString(*value));
   }

@@ -29,6 +29,7 @@ Json Why(const Context&);
 Json ForgiveTag(const Context&);
 Json Top(const Context&);
 Json RecentRefusals(const Context&);
+Json AllPenalties(const Context&);
 Json Rules(const Context&);
 Json Peers(const Context&);
 Json Shed(const Context&);

@@ -1,4 +1,4 @@
-// `rules` and `top`: what each rule did, and which tags are asked for most.
+// `rules`, `top` and `penalties`: what each rule did, and which tags are asked for most or penalized.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -25,6 +25,22 @@ Json TopList(const Context& c, const TopSums& sums, std::size_t n) {
   return rows;
 }
 
+// The tags that stay penalized longest.
+Json PenaltyList(const Context& c, std::size_t n) {
+  Json rows = Json::array();
+  for (const PenalizedTag& its : c.limiter().Penalized(c.now)) {
+    if (rows.size() == n) break;
+    const auto limit = its.is_digest ? std::nullopt : c.rules().Find(its.tag);
+    if (limit.has_value() && !c.rules().limit(*limit).penalizes) continue;    // as it was, before a reload
+    rows.push_back({{"left_s", Rounded(Seconds(its.left))},
+                    {"lasts_s", Rounded(Seconds(its.length))},
+                    {"from", its.heard ? "peer" : "here"},
+                    {"rule", limit.has_value() ? Json(RuleName(c.rules(), c.rules().limit(*limit))) : Json()},
+                    {"tag", ShowTag({its.tag, its.is_digest})}});
+  }
+  return rows;
+}
+
 }    // namespace
 
 Json Top(const Context& c) {
@@ -39,7 +55,13 @@ Json Top(const Context& c) {
   TopSums served, throttled;
   const Tally& tally = c.limiter().tally();
   for (std::size_t i = 0; i < tally.lanes(); ++i) tally.lane(i).AddTop(served, throttled, c.now);
-  return {{"throttled", TopList(c, throttled, n)}, {"served", TopList(c, served, n)}};
+  return {{"throttled", TopList(c, throttled, n)},
+          {"served", TopList(c, served, n)},
+          {"penalized", PenaltyList(c, n)}};
+}
+
+Json AllPenalties(const Context& c) {
+  return PenaltyList(c, SIZE_MAX);
 }
 
 Json Rules(const Context& c) {

@@ -8,6 +8,7 @@
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "config/keys.h"
+#include "config/values.h"
 #include "limiter/shedder.h"
 #include "query/named_tag.h"
 #include "rule/rulebook.h"
@@ -106,13 +107,17 @@ Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
           {"recorded", seen.recorded}};
 }
 
+bool IsPenalized(const Inspection& seen) {
+  return seen.penalty != Duration::zero();
+}
+
 bool IsBusy(const Inspection& seen, const Limit& limit) {
   return limit.in_flight != 0 && seen.in_flight >= limit.in_flight;
 }
 
-// Where everything is shed, or all places are taken, the bucket has no say.
+// Where everything is shed, the tag is penalized or all places are taken, the bucket has no say.
 Json FinalVerdict(const Json& of_bucket, const Inspection& seen, const Limit& limit, double rejection_probability) {
-  const bool refused = rejection_probability >= 1 || IsBusy(seen, limit);
+  const bool refused = rejection_probability >= 1 || IsPenalized(seen) || IsBusy(seen, limit);
   return refused && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
 }
 
@@ -187,10 +192,15 @@ bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
     }
     const Limit& limit = c.rules().limit(*seen.limit);
     const Json bucket = BucketFields(seen, limit, c.now);
-    const bool its_refuses = bucket["verdict"] == "NO";
+    const bool its_refuses = bucket["verdict"] == "NO" || IsPenalized(seen);
     refuses = refuses || its_refuses;
     std::string line = fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}",
                                    EscapeTag(charged), RuleName(c.rules(), limit), bucket["level"].get<double>());
+    if (IsPenalized(seen)) {
+      line += fmt::format(": it is penalized, refused for another {:.3f} s.", Seconds(seen.penalty));
+      say(std::move(line));
+      continue;
+    }
     line += its_refuses ? fmt::format(": that says NO for another {:.3f} s.", bucket["served_again_in_s"].get<double>())
                         : std::string(": that says OK.");
     if (seen.among.has_value()) line += " " + WhyAmong(limit, *seen.among);
@@ -219,6 +229,7 @@ Json Show(const Context& c) {
   answer.update(BucketFields(seen, limit, c.now));
   answer["verdict"] = FinalVerdict(answer["verdict"], seen, limit, shed);
   if (seen.among.has_value()) answer["among_ratio"] = Rounded(seen.among->ratio);
+  if (limit.penalizes) answer["penalty_s"] = Rounded(Seconds(seen.penalty));
   if (limit.in_flight != 0) answer.update({{"places", seen.in_flight}, {"in_flight", limit.in_flight}});
   answer["shed_probability"] = Rounded(shed);
   if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
@@ -258,6 +269,11 @@ Json Why(const Context& c) {
   const double shed = c.limiter().shedder().probability(limit.shed_priority);
   if (limit.shed_priority < kShedPriorities) say(WhyShed(c, limit, shed));
   if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
+  if (IsPenalized(seen)) {
+    const Penalty& terms = rules.penalty(limit);
+    say(fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts.",
+                    terms.after, FormatDuration(terms.within), Seconds(seen.penalty)));
+  }
   if (limit.in_flight != 0) {
     say(fmt::format("Of {} places {} are taken{}.", limit.in_flight, seen.in_flight,
                     IsBusy(seen, limit) ? ", so it waits until one is given back" : ""));

@@ -144,6 +144,18 @@ const std::vector<Key<Rule>>& RuleKeys() {
                      "says that it would: it has them at once, in debt, and is told when to go on. So requests are "
                      "spaced at the rate, and the queue is never longer than this. Queries of three bytes do not wait. "
                      "With 0s nothing waits. Under share = \"local\" and \"debit\" only."),
+      Integer<R>("penalty.after", "0", 0, 1'000'000, MEMBER(R, penalty.after),
+                 "So many refusals by the limit, *penalty.within* of the first, and the tag is refused at once for as "
+                 "long as *penalty.lasts*, whatever its bucket holds, on all hosts that share the limit. All four may be "
+                 "written as penalty = { after = 20, within = \"1m\", lasts = \"10m\" }. In mode \"enforce\" only. 0: "
+                 "there are no penalties."),
+      DurationKey<R>("penalty.within", "\"1m\"", 1s, 24h, MEMBER(R, penalty.within),
+                     "For how long refusals count, from the first one on. Then the count begins anew."),
+      DurationKey<R>("penalty.lasts", "\"10m\"", 1s, 168h, MEMBER(R, penalty.lasts),
+                     "How long a penalty lasts. Refusals meanwhile do not make it longer."),
+      Flag<R>("penalty.doubling", "false", MEMBER(R, penalty.doubling),
+              "Whether a penalty lasts twice as long as the one before it, up to seven days, if that has ended no "
+              "longer ago than it lasted."),
       Choice<R, Share>(
           "share", "\"debit\"", MEMBER(R, share),
           "How hosts share the limit: \"local\", this host alone; \"debit\", every host debits what the others served; "

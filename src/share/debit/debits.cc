@@ -93,7 +93,10 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
     const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
                        : tag.is_digest ? core_.rules->Named(entries.tag(entry).bytes.substr(tag.bytes.size()))
                                        : core_.rules->Find(tag.bytes);
-    if (!index.has_value() || !core_.limit(*index).shared) {
+    const auto concerns = [&](const Limit& limit) {
+      return entries.penalty(entry).has_value() ? limit.penalizes : limit.shared;
+    };
+    if (!index.has_value() || !concerns(core_.limit(*index))) {
       ++counts_.unmatched;
       return;
     }
@@ -117,6 +120,9 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   Terms terms;    // of the entry before: most entries have the same limit
   HeardPeer& heard = HeardPeerOf(peer);
   ForEach(entries, first, n, now, [&](const Told& told) {
+    if (const auto left = entries.penalty(told.entry)) {
+      return HearPenalty(told, heard, to + std::chrono::milliseconds(*left), now);
+    }
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {
@@ -182,6 +188,41 @@ void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, 
   if (credited == 0) return;
   if ((returnable_[at].tokens -= credited) == 0) returnable_.Remove(at);
   if (told.slot != nullptr) told.slot->bucket.Credit(terms.limit->shape, credited);
+}
+
+// ---- Penalties ----
+
+void Debits::WatchTags(std::size_t, const std::function<void()>& wake) {
+  core_.table->Exclusively([&] { core_.penalties.SetWake(wake); });
+}
+
+bool Debits::ReportUrgent(Instant, Instant now, Draft& out) {
+  return core_.penalties.TellSome(core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
+    return AddPenalty(tag, left, shard, now, out);
+  });
+}
+
+// A limit of this host alone is nobody else's.
+bool Debits::AddPenalty(const Tag& tag, Duration left, Table::Shard& shard, Instant now, Draft& out) const {
+  const Slot* const slot = shard.Find(tag, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
+                     : tag.is_digest ? std::nullopt
+                                     : core_.rules->Find(tag.bytes);
+  if (!index.has_value() || !core_.limit(*index).penalizes) return true;
+  if (const Limit& limit = core_.limit(*index); !limit.shared && !limit.divided) return true;
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+  if (!AddEntry(tag, *index, 0, {.penalty = static_cast<std::uint64_t>(ms)}, out.entries)) return false;
+  out.began.push_back(ToTicks(now));
+  return true;
+}
+
+// A penalty of a tag without a bucket here is news of a new tag, of which a peer has so many.
+void Debits::HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now) {
+  if (told.slot == nullptr && !peer.new_tags.Take(now)) {
+    ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
+    return;
+  }
+  core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
 }
 
 // Charges the bucket, and shows the certificate what came of it.

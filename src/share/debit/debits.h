@@ -109,6 +109,13 @@ class Debits final : public Way {
   };
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
 
+  // Penalties that begin here are told at once, beside hits (penalty/penalties.h).
+  void WatchTags(std::size_t tags, const std::function<void()>& wake);
+  Instant urgent_at() const { return core_.penalties.any_untold() ? Instant::min() : Instant::max(); }
+  bool ReportUrgent(Instant from, Instant now, Draft& out);
+  // Tells all penalties once more, for a host that takes a snapshot.
+  void TellPenaltiesAgain(Instant now) { core_.penalties.TellAgain(core_.ShardLock(), now); }
+
   // Something holds tokens of the tag (hold/holds.h): peers are told of its hits that they may come back. With its
   // shard locked, any thread.
   void MayComeBack(std::uint64_t hash, Instant now);
@@ -170,6 +177,8 @@ class Debits final : public Way {
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
   void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms);
+  bool AddPenalty(const Tag& tag, Duration left, Table::Shard& shard, Instant now, Draft& out) const;
+  void HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
   Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);

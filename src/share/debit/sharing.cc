@@ -225,6 +225,7 @@ bool Sharing::MergeSome(Instant now) {
     if (!Push(ToPeers::Kind::kSnapshotBegin, now)) return true;
     walk_ = Walk::kTable;
     walk_cell_ = 0;
+    debits_.TellPenaltiesAgain(now);
     return true;
   }
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);

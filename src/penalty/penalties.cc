@@ -1,0 +1,148 @@
+#include "penalty/penalties.h"
+
+#include <algorithm>
+
+namespace dthrottle {
+
+namespace {
+
+void Add(std::atomic<std::uint64_t>& count) {
+  count.fetch_add(1, std::memory_order_relaxed);
+}
+
+}    // namespace
+
+void Penalties::Enable() {
+  if (table_ != nullptr) return;
+  table_ = std::make_unique<Table>(kTags);
+  strikes_ = std::make_unique<SideTable<Strikes, 8>>(kCounted);
+}
+
+Duration Penalties::Left(std::uint64_t hash, Instant now) const {
+  const std::size_t at = table_->Find(hash);
+  return at == Table::kNone ? Duration::zero() : std::max(Its(at).until - now, Duration::zero());
+}
+
+void Penalties::SetUntold(std::size_t place, bool untold) {
+  auto& ways = table_->beside(place).untold;
+  if (!untold) {
+    ways.fetch_and(static_cast<std::uint8_t>(~BitOf(place)), std::memory_order_relaxed);
+    return;
+  }
+  ways.fetch_or(BitOf(place), std::memory_order_relaxed);
+  if (!untold_.exchange(true, std::memory_order_relaxed) && wake_) wake_();
+}
+
+// ---- Refusals ----
+
+void Penalties::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
+  if (Count(hash, terms, now) >= terms.after) Begin(tag, hash, terms, now);
+}
+
+// The refusals of the tag since the first that still counts, this one included.
+std::uint32_t Penalties::Count(std::uint64_t hash, const Penalty& terms, Instant now) {
+  std::size_t at = strikes_->Find(hash);
+  if (at == strikes_->kNone) {
+    at = strikes_->RoomFor(hash, [&](std::size_t place) {
+      const Strikes& its = (*strikes_)[place];
+      return std::optional(now - its.since >= terms.within ? 0 : its.refusals);
+    });
+    if (at == strikes_->kNone) return 1;
+    strikes_->Put(at, hash);
+    (*strikes_)[at] = {now, 0};
+  }
+  Strikes& its = (*strikes_)[at];
+  if (now - its.since >= terms.within) its = {now, 0};
+  const std::uint32_t refusals = ++its.refusals;
+  if (refusals >= terms.after) strikes_->Remove(at);
+  return refusals;
+}
+
+// A penalty that has ended is remembered for as long again as it lasted, where the next one is twice as long.
+void Penalties::Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
+  const std::size_t at = PlaceOf(hash, now);
+  if (at == Table::kNone) return;
+  PenaltyAt& its = (*table_)[at];
+  const bool in_a_row = terms.doubling && now < its.until + its.length;
+  const Duration length = in_a_row ? std::min(2 * std::max(its.length, terms.lasts), kLongest) : terms.lasts;
+  its = {KeptTag(tag), now + length, length, false};
+  Add(begun_);
+  SetUntold(at, true);
+}
+
+// The place of the tag's penalty, or a new one; kNone: there is no room.
+std::size_t Penalties::PlaceOf(std::uint64_t hash, Instant now) {
+  std::size_t at = table_->Find(hash);
+  if (at != Table::kNone) return at;
+  at = table_->RoomFor(hash, [&](std::size_t place) {
+    const Instant until = Its(place).until;
+    return until <= now ? std::optional(until) : std::nullopt;
+  });
+  if (at == Table::kNone) {
+    Add(crowded_);
+    return at;
+  }
+  table_->Put(at, hash);
+  SetUntold(at, false);
+  (*table_)[at].length = Duration::zero();
+  (*table_)[at].until = now;
+  return at;
+}
+
+// ---- Peers ----
+
+bool Penalties::HeardFillSet(std::uint64_t hash, Instant now) const {
+  const std::size_t first = table_->FirstNear(hash);
+  std::size_t heard = 0;
+  for (std::size_t place = first; place < first + kWays; ++place) {
+    heard += table_->HashAt(place) != 0 && Its(place).heard && Its(place).until > now;
+  }
+  return heard >= kHeardMax;
+}
+
+bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now) {
+  const std::size_t known = table_->Find(hash);
+  if (until <= now) {
+    if (known == Table::kNone || Its(known).until <= now) return true;
+    (*table_)[known].until = now;
+    Add(lifted_);
+    return true;
+  }
+  if (known != Table::kNone && Its(known).until >= until) return true;
+  if (known == Table::kNone && HeardFillSet(hash, now)) {
+    Add(crowded_);
+    return false;
+  }
+  const std::size_t at = PlaceOf(hash, now);
+  if (at == Table::kNone) return false;
+  PenaltyAt& its = (*table_)[at];
+  const bool was_in_force = its.until > now;
+  its.until = std::min(until, now + (terms.doubling ? kLongest : terms.lasts));
+  its.length = std::max(its.length, its.until - now);
+  its.tag = KeptTag(tag);
+  its.heard = its.heard || !was_in_force;
+  Add(heard_);
+  return true;
+}
+
+bool Penalties::Lift(std::uint64_t hash, Instant now) {
+  if (table_ == nullptr) return false;
+  if (const std::size_t at = strikes_->Find(hash); at != strikes_->kNone) strikes_->Remove(at);
+  const std::size_t at = table_->Find(hash);
+  if (at == Table::kNone) return false;
+  PenaltyAt& its = (*table_)[at];
+  const bool in_force = its.until > now;
+  its.until = std::min(its.until, now);
+  its.length = Duration::zero();
+  if (!in_force) return false;
+  Add(lifted_);
+  SetUntold(at, true);
+  return true;
+}
+
+PenaltyCounts Penalties::counts() const {
+  const auto read = [](const std::atomic<std::uint64_t>& count) { return count.load(std::memory_order_relaxed); };
+  return {table_ != nullptr ? table_->used() : 0, read(begun_), read(heard_), read(lifted_), read(crowded_)};
+}
+
+}    // namespace dthrottle

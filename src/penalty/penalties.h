@@ -1,0 +1,142 @@
+// Penalties: a tag that was refused too often is refused at once, for a while and on all hosts.
+//
+// Refusals by the limit are counted from the first one on, for as long as the rule says; then the count begins anew. So
+// a tag is never penalized for fewer than `after` refusals within that time, and at the latest for twice as many. While
+// a penalty is in force its refusals count for nothing, so it ends when it was said to end.
+//
+// Both tables are bounded. A flood of tags that are refused makes the counts coarser: those with the fewest refusals
+// make room. A penalty in force never makes room; where all places of a set are taken, the tag is refused by its limit
+// alone. What peers say takes three places of the seven of a set, so a peer that lies keeps no penalty of this host's out.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/side_table.h"
+#include "base/tag.h"
+#include "base/time.h"
+#include "rule/rule.h"
+
+namespace dthrottle {
+
+struct PenaltyCounts {
+  std::uint64_t tags = 0;       // remembered now: penalized, or were so lately
+  std::uint64_t begun = 0;      // here
+  std::uint64_t heard = 0;      // from peers
+  std::uint64_t lifted = 0;     // before their time, by people here or elsewhere
+  std::uint64_t crowded = 0;    // could not be kept for want of room
+};
+
+// A tag that is penalized.
+struct PenaltyAt {
+  KeptTag tag;
+  Instant until{};
+  Duration length{};    // of the whole penalty
+  bool heard = false;   // a peer said so
+};
+
+class Penalties {
+ public:
+  static constexpr std::size_t kTags = 7 * 2048;                    // that are penalized
+  static constexpr std::size_t kCounted = std::size_t{1} << 16;     // whose refusals are counted, about
+  static constexpr Duration kLongest = std::chrono::hours(24 * 7);  // where penalties double
+
+  // Takes memory, once. REQUIRES of all others: it has been called, or no limit has a penalty. With the table locked.
+  void Enable();
+  // Calls `wake`, from any thread, when peers are to be told something, once until TellSome. With the table locked.
+  void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  // ---- With the shard of the tag locked, any thread ----
+
+  // How long the tag is refused from now on; zero: it is not penalized.
+  Duration Left(std::uint64_t hash, Instant now) const;
+
+  // The limit has refused the tag.
+  void Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
+
+  // A peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. False: there
+  // is no room.
+  bool Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now);
+
+  // Ends the penalty, and forgets refusals that were counted. Peers are told of the former. False: there was none.
+  bool Lift(std::uint64_t hash, Instant now);
+
+  // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
+
+  // Calls use(PenaltyAt) for each tag that is penalized.
+  template <class Lock, class Use>
+  void ForEach(Lock&& lock, Instant now, Use&& use) const {
+    for (std::size_t place = 0; place < places(); ++place) {
+      const std::uint64_t hash = table_->HashAt(place);
+      if (hash == 0) continue;
+      const auto locked = lock(hash);
+      if (table_->HashAt(place) == hash && Its(place).until > now) use(Its(place));
+    }
+  }
+
+  // Something is to be told to peers.
+  bool any_untold() const { return untold_.load(std::memory_order_relaxed); }
+  // Calls tell(tag, left, locked) for each penalty that is to be told, with the lock of its shard, and zero for one that
+  // was lifted, until it returns false: there is no room now. True: there is more to tell.
+  template <class Lock, class Tell>
+  bool TellSome(Lock&& lock, Instant now, Tell&& tell) {
+    if (!untold_.exchange(false, std::memory_order_relaxed)) return false;
+    for (std::size_t place = 0; place < places(); ++place) {
+      if ((table_->beside(place).untold.load(std::memory_order_relaxed) & BitOf(place)) == 0) continue;
+      const std::uint64_t hash = table_->HashAt(place);
+      auto locked = lock(hash);
+      if (table_->HashAt(place) != hash) continue;    // another one has taken its place, and is told next time
+      if (!tell(Its(place).tag.tag(), std::max(Its(place).until - now, Duration::zero()), locked)) {
+        untold_.store(true, std::memory_order_relaxed);
+        return true;
+      }
+      SetUntold(place, false);
+    }
+    return false;
+  }
+  // Tells all that is in force once more, for a host that has just come.
+  template <class Lock>
+  void TellAgain(Lock&& lock, Instant now) {
+    for (std::size_t place = 0; place < places(); ++place) {
+      const std::uint64_t hash = table_->HashAt(place);
+      if (hash == 0) continue;
+      const auto locked = lock(hash);
+      if (table_->HashAt(place) == hash && Its(place).until > now) SetUntold(place, true);
+    }
+  }
+
+  PenaltyCounts counts() const;
+
+ private:
+  static constexpr std::size_t kWays = 7, kHeardMax = 3;
+
+  struct Untold {
+    std::atomic<std::uint8_t> untold{0};    // a bit for each way
+  };
+  using Table = SideTable<PenaltyAt, kWays, Untold>;
+  struct Strikes {
+    Instant since{};
+    std::uint32_t refusals = 0;
+  };
+
+  static std::uint8_t BitOf(std::size_t place) { return static_cast<std::uint8_t>(1u << place % kWays); }
+  std::size_t places() const { return table_ != nullptr ? table_->places() : 0; }
+  const PenaltyAt& Its(std::size_t place) const { return (*table_)[place]; }
+  void SetUntold(std::size_t place, bool untold);
+  std::uint32_t Count(std::uint64_t hash, const Penalty& terms, Instant now);
+  void Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
+  std::size_t PlaceOf(std::uint64_t hash, Instant now);
+  bool HeardFillSet(std::uint64_t hash, Instant now) const;
+
+  std::unique_ptr<Table> table_;
+  std::unique_ptr<SideTable<Strikes, 8>> strikes_;
+  std::function<void()> wake_;
+  std::atomic<bool> untold_{false};
+  std::atomic<std::uint64_t> begun_{0}, heard_{0}, lifted_{0}, crowded_{0};
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,254 @@
+// Penalties: tags that were refused too often are refused at once (penalty/penalties.h).
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include <string>
+#include <vector>
+
+#include "config/load.h"
+#include "penalty/penalties.h"
+#include "query/question.h"
+#include "share/debit/sharing.h"
+#include "share/ways.h"
+#include "tally/tally.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+
+constexpr Instant kNow = FromNanoseconds(5'000'000'000);
+constexpr const char* kLogins =
+    "[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=2\nrate=1\n"
+    "penalty={ after = 3, within = \"10s\", lasts = \"1m\", doubling = true }\n"
+    "[[rule]]\nname=\"default\"\nburst=2\nrate=1\n";
+
+// Asks until the tag is refused `refusals` times at `now`.
+void Refuse(Host& host, std::string_view tag, int refusals, Instant now) {
+  while (refusals > 0) refusals -= !host.Serves(tag, now);
+}
+
+Duration Left(Host& host, std::string_view tag, Instant now) {
+  return host.limiter->Inspect({{tag, false}}, now).penalty;
+}
+
+TEST_CASE("penalty: so many refusals within the time, and the tag is refused as long as it lasts, and no longer") {
+  Host host(kLogins);
+  Refuse(host, "login:a", 2, kNow);
+  CHECK(host.Serves("login:a", kNow + 1s));
+  Refuse(host, "login:a", 1, kNow + 1s);
+  CHECK(Left(host, "login:a", kNow + 1s) == 60s);
+  for (Duration t = 2s; t < 61s; t += 1s) CHECK_FALSE(host.Serves("login:a", kNow + t));
+  CHECK(host.Serves("login:a", kNow + 61s));
+  CHECK(host.Serves("login:b", kNow + 30s));
+  const RuleTotals totals = host.limiter->tally().Totals(0);
+  CHECK(totals.penalized == 59);
+  CHECK(totals.throttled == 62);
+}
+
+TEST_CASE("penalty: refusals that are further apart, and those of rules without one, bring none") {
+  Host host(kLogins);
+  for (int round = 0; round < 5; ++round) Refuse(host, "login:a", 2, kNow + round * 10s);
+  CHECK(Left(host, "login:a", kNow + 40s) == 0s);
+  Refuse(host, "other", 50, kNow);
+  CHECK(host.Serves("other", kNow + 1s));
+}
+
+TEST_CASE("penalty: one that follows soon is twice as long, and one that follows later is not") {
+  Host host(kLogins);
+  Refuse(host, "login:a", 3, kNow);
+  Refuse(host, "login:a", 3, kNow + 100s);
+  CHECK(Left(host, "login:a", kNow + 100s) == 120s);
+  Refuse(host, "login:a", 3, kNow + 300s);
+  CHECK(Left(host, "login:a", kNow + 300s) == 240s);
+  Refuse(host, "login:a", 3, kNow + 800s);    // ended at 540 s, forgotten 240 s later
+  CHECK(Left(host, "login:a", kNow + 800s) == 60s);
+}
+
+TEST_CASE("penalty: no penalty is longer than a week, however often it doubles") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{1, 1min, 24h, true};
+  Instant now = kNow;
+  for (int i = 0; i < 70; ++i) {
+    penalties.Refused({"t"}, 7, terms, now);
+    CHECK(penalties.Left(7, now) <= Penalties::kLongest);
+    now += penalties.Left(7, now);
+  }
+  penalties.Refused({"t"}, 7, terms, now);
+  CHECK(penalties.Left(7, now) == Penalties::kLongest);
+}
+
+TEST_CASE("penalty: a question is told how long it lasts, also by the refusal that begins it, and a peek adds nothing") {
+  Host host(kLogins);
+  const auto ask = [&](Verb verb, Instant now) {
+    Questions questions;
+    questions.Begin(verb);
+    questions.Name({{"other", false}, 0});
+    questions.Name({{"login:a", false}, 1});
+    Outcome outcome;
+    std::array<Standing, 2> standings;
+    host.limiter->Ask(questions, {&outcome, 1}, standings, 0, host.prng, now);
+    return outcome;
+  };
+  Refuse(host, "login:a", 2, kNow);
+  for (int i = 0; i < 5; ++i) CHECK(ask(Verb::kPeek, kNow).wait == 1s);
+  CHECK(ask(Verb::kTake, kNow).wait == 60s);
+  const Outcome refused = ask(Verb::kTake, kNow + 20s);
+  CHECK(refused.verdict == Verdict::kThrottle);
+  CHECK(refused.tag == 1);
+  CHECK(refused.wait == 40s);
+  CHECK(ask(Verb::kPeek, kNow + 30s).wait == 30s);
+}
+
+TEST_CASE("penalty: the network of an address is penalized, not the address that it refuses") {
+  Host host(
+      "[[rule]]\nname=\"nets\"\nmatch=\"*/48\"\nburst=1\nrate=1\nshare=\"local\"\npenalty={ after = 1 }\n"
+      "[[rule]]\nname=\"ips\"\nmatch=\"ip:*\"\nburst=5\nrate=1\nshare=\"local\"\nalso=[\"ipv6/48\"]\n"
+      "penalty={ after = 1 }\n");
+  CHECK(host.Serves("ip:2001:db8:7:1::9", kNow));
+  CHECK_FALSE(host.Serves("ip:2001:db8:7:1::9", kNow));
+  CHECK(Left(host, "ip:2001:db8:7::/48", kNow) == 10min);
+  CHECK(Left(host, "ip:2001:db8:7:1::9", kNow) == 0s);
+  CHECK_FALSE(host.Serves("ip:2001:db8:7:2::9", kNow + 5min));
+  CHECK(host.Serves("ip:2001:db8:8:2::9", kNow + 5min));
+}
+
+TEST_CASE("penalty: what people forgive ends at once, and begins no longer next time") {
+  Host host(kLogins);
+  Refuse(host, "login:a", 3, kNow);
+  CHECK(host.limiter->Forgive({{"login:a", false}}, kNow + 1s));
+  CHECK(host.Serves("login:a", kNow + 1s));
+  Refuse(host, "login:a", 3, kNow + 2s);
+  CHECK(Left(host, "login:a", kNow + 2s) == 60s);
+}
+
+TEST_CASE("penalty: a flood neither ends a penalty nor keeps a set from those that have one") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{1, 1min, 10min, false};
+  Prng prng(5);
+  penalties.Refused({"mine"}, 12345, terms, kNow);
+  for (int i = 0; i < 200'000; ++i) penalties.Refused({"theirs"}, prng.Next() | 1, terms, kNow + 1s);
+  CHECK(penalties.Left(12345, kNow + 1s) == 10min - 1s);
+  const PenaltyCounts counts = penalties.counts();
+  CHECK(counts.crowded > 0);
+  CHECK(counts.begun + counts.crowded == 200'001);
+  CHECK(counts.tags == counts.begun);
+}
+
+TEST_CASE("penalty: what a peer says takes less than half of the places, and no longer than the rule says") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{1, 1min, 10min, false};
+  Prng prng(5);
+  for (int i = 0; i < 200'000; ++i) penalties.Hear({"lie"}, prng.Next() | 1, terms, kNow + 240h, kNow);
+  CHECK(penalties.counts().tags < Penalties::kTags / 2);
+  std::uint64_t hash = prng.Next() | 1;
+  penalties.Refused({"mine"}, hash, terms, kNow);
+  CHECK(penalties.Left(hash, kNow) == 10min);
+  Penalties other;
+  other.Enable();
+  other.Hear({"lie"}, hash, terms, kNow + 240h, kNow);
+  CHECK(other.Left(hash, kNow) == 10min);
+}
+
+// ---- Peers ----
+
+struct Peer {
+  explicit Peer(std::string_view toml) : host(toml), sharing(host.limiter->ways(), out, in, 1, 5s, host.prng, kNow) {
+    host.limiter->ways().WatchTags(64, [this] { ++woken; });
+  }
+  std::vector<ToPeers> Said(Instant now) {
+    while (sharing.Work(now)) {
+    }
+    std::vector<ToPeers> said;
+    for (ToPeers item; out.TryPop(item);) {
+      if (item.kind == ToPeers::Kind::kUrgent) said.push_back(std::move(item));
+    }
+    return said;
+  }
+  void Hear(const std::vector<ToPeers>& items, Instant now) {
+    for (const ToPeers& item : items) {
+      FromPeers debits;
+      debits.kind = FromPeers::Kind::kDebits;
+      debits.from = item.from;
+      debits.to = item.to;
+      debits.entries = item.entries;
+      REQUIRE(in.TryPush(std::move(debits)));
+    }
+    while (sharing.Work(now)) {
+    }
+  }
+
+  Host host;
+  ToPeersRing out{64};
+  FromPeersRing in{64};
+  Sharing sharing;
+  int woken = 0;
+};
+
+TEST_CASE("penalty: peers are told at once and refuse from then on, and are told when it is forgiven") {
+  Peer a(kLogins), b(kLogins);
+  Refuse(a.host, "login:a", 3, kNow);
+  CHECK(a.woken == 1);
+  CHECK(a.sharing.next() <= kNow);
+  const auto said = a.Said(kNow);
+  REQUIRE(said.size() == 1);
+  b.Hear(said, kNow + 20ms);
+  CHECK(Left(b.host, "login:a", kNow + 20ms) == 60s - 20ms);
+  CHECK_FALSE(b.host.Serves("login:a", kNow + 20ms));
+  CHECK(b.host.limiter->penalties().heard == 1);
+  CHECK(b.Said(kNow + 1s).empty());    // what was heard is not told
+
+  a.host.limiter->Forgive({{"login:a", false}}, kNow + 2s);
+  b.Hear(a.Said(kNow + 2s), kNow + 2s);
+  CHECK(Left(b.host, "login:a", kNow + 2s) == 0s);
+}
+
+TEST_CASE("penalty: a host that comes back hears of all that are in force") {
+  Peer a(kLogins), b(kLogins);
+  Refuse(a.host, "login:a", 3, kNow);
+  a.Said(kNow);
+  FromPeers wanted;
+  wanted.kind = FromPeers::Kind::kSnapshotWanted;
+  wanted.snapshot = 1;
+  REQUIRE(a.in.TryPush(std::move(wanted)));
+  b.Hear(a.Said(kNow + 10s), kNow + 10s);
+  CHECK(Left(b.host, "login:a", kNow + 10s) == 50s);
+}
+
+TEST_CASE("penalty: a rule of each host alone, and one without a penalty here, hears of none") {
+  Peer local("[[rule]]\nname=\"login\"\nburst=2\nrate=1\nshare=\"local\"\npenalty={ after = 1 }\n");
+  Refuse(local.host, "login:a", 1, kNow);
+  CHECK(local.Said(kNow).empty());
+
+  Peer a(kLogins), b("[[rule]]\nname=\"all\"\nburst=2\nrate=1\n");
+  Refuse(a.host, "login:a", 3, kNow);
+  b.Hear(a.Said(kNow), kNow);
+  CHECK(b.host.Serves("login:a", kNow));
+  CHECK(b.host.limiter->ways().Get<Debits>().counts().unmatched == 1);
+}
+
+// ---- Settings ----
+
+std::string Problems(std::string_view toml) {
+  std::string problems;
+  for (const Problem& p : ParseSettings(toml, "f").problems) problems += Format(p) + "\n";
+  return problems;
+}
+
+TEST_CASE("penalty: the settings are one table or four keys, and what is wrong in it is named") {
+  CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty={ after = 20, within = \"1m\", lasts = \"10m\" }\n").empty());
+  CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty.after=20\npenalty.doubling=true\n").empty());
+  CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty={ after = -1 }\n") ==
+        "f:4:19: error: rule.penalty.after = -1: must be a whole number from 0 to 1000000\n");
+  CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty={ for = 1 }\n").find("unknown key rule.penalty.for") !=
+        std::string::npos);
+  CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty=3\n").find("unknown key rule.penalty;") != std::string::npos);
+}
+
+}    // namespace
+}    // namespace dthrottle
