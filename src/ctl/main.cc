@@ -1,8 +1,5 @@
 // dthrottlectl: one command to the admin socket, its answer to standard output. See man/dthrottlectl.1.
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <sysexits.h>
 #include <unistd.h>
 #include <CLI/CLI.hpp>
@@ -10,97 +7,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 
 #include "admin/escape.h"
 #include "base/host_name.h"
 #include "base/result.h"
 #include "config/values.h"
+#include "ctl/admin_call.h"
 #include "ctl/lease.h"
 #include "io/keys.h"
 
 namespace dthrottle {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int kRefused = 1;    // the daemon answered, but did not do it
-
-std::string DefaultSocket() {
-  const std::string system = "/run/dthrottle/admin.sock";
-  const char* xdg = std::getenv("XDG_RUNTIME_DIR");
-  if (::access(system.c_str(), F_OK) == 0 || xdg == nullptr) return system;
-  return std::string(xdg) + "/dthrottle/admin.sock";
-}
-
-// One end of a conversation that has to be over by a deadline.
-class Conversation {
- public:
-  explicit Conversation(Clock::time_point deadline) : deadline_(deadline) {}
-  ~Conversation() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Conversation(const Conversation&) = delete;
-  Conversation& operator=(const Conversation&) = delete;
-
-  Result<void> Connect(const std::string& path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (path.size() >= sizeof address.sun_path) return Fail(path + ": the path is too long");
-    std::memcpy(address.sun_path, path.data(), path.size());
-    fd_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    // A Unix socket connects at once or not at all.
-    if (fd_ < 0 || ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-      return Fail(fmt::format("{}: {}", path, std::strerror(errno)));
-    }
-    return {};
-  }
-
-  Result<void> Send(std::string_view text) {
-    while (!text.empty()) {
-      if (const auto ready = Await(POLLOUT); !ready) return ready;
-      const ssize_t n = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
-      if (n < 0 && errno != EAGAIN && errno != EINTR) return Fail(std::strerror(errno));
-      if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
-    }
-    return {};
-  }
-
-  // An answer without the empty line that ends it.
-  Result<std::string> Receive() {
-    std::string answer;
-    while (!answer.ends_with("\n\n")) {
-      if (const auto ready = Await(POLLIN); !ready) return tl::unexpected(ready.error());
-      char chunk[64 * 1024];
-      const ssize_t n = ::recv(fd_, chunk, sizeof chunk, 0);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-      if (n < 0) return Fail(std::strerror(errno));
-      if (n == 0) return Fail("the daemon hung up in the middle of its answer");
-      answer.append(chunk, static_cast<std::size_t>(n));
-    }
-    answer.pop_back();
-    return answer;
-  }
-
- private:
-  Result<void> Await(short events) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
-    pollfd poll_fd{fd_, events, 0};
-    if (left <= 0 || ::poll(&poll_fd, 1, static_cast<int>(left)) == 0)
-      return Fail("the daemon does not answer in time");
-    return {};
-  }
-
-  const Clock::time_point deadline_;
-  int fd_ = -1;
-};
-
-Result<std::string> Ask(const std::string& socket, const std::string& command, std::chrono::milliseconds patience) {
-  Conversation conversation(Clock::now() + patience);
-  if (const auto ok = conversation.Connect(socket); !ok) return tl::unexpected(ok.error());
-  if (const auto ok = conversation.Send(command); !ok) return tl::unexpected(ok.error());
-  return conversation.Receive();
-}
 
 // A tag comes as the daemon shows it; only what would break the line has to be escaped here.
 std::string Line(const std::vector<std::string>& words, bool as_json) {
@@ -160,7 +79,7 @@ int Keygen(std::vector<std::string> words) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Looks inside a running dthrottled.", "dthrottlectl");
-  std::string socket = DefaultSocket();
+  std::string socket = DefaultAdminSocket();
   bool as_json = false;
   double timeout_s = 5;
   app.add_option("--socket,-s", socket, "The daemon's admin socket")
@@ -189,7 +108,7 @@ int Main(int argc, char** argv) {
   if (words.front() == "keygen") return Keygen(words);
   if (words.front() == "lease") return RunLease(words, socket);
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
-  const Result<std::string> answer = Ask(socket, Line(words, as_json), patience);
+  const Result<std::string> answer = AskAdmin(socket, Line(words, as_json), patience);
   if (!answer) {
     fmt::print(stderr, "dthrottlectl: {}\n", answer.error().message);
     return EX_UNAVAILABLE;

@@ -32,8 +32,8 @@ class Documents(unittest.TestCase):
         self.assertIsNotNone(shutil.which("mandoc"), "mandoc is not installed")
         pages = sorted(p for p in (ROOT / "man").iterdir() if re.fullmatch(r"\.\d", p.suffix))
         self.assertEqual({p.name for p in pages} >= {"dthrottled.8", "dthrottled.toml.5", "dthrottlectl.1",
-                                                      "dthrottle-plan.1", "dthrottle-protocol.7", "dthrottle-sim.1",
-                                                      "libdthrottle.3"}, True)
+                                                      "dthrottle-nft.8", "dthrottle-plan.1", "dthrottle-protocol.7",
+                                                      "dthrottle-sim.1", "libdthrottle.3"}, True)
         for page in pages:
             done = run("mandoc", "-Tlint", "-W", "warning", str(page))
             self.assertEqual((done.returncode, done.stdout), (0, ""), page.name)

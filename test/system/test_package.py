@@ -136,6 +136,12 @@ class Package(SystemTest):
         depends = subprocess.run(["dpkg-deb", "--field", self.deb, "Depends"], capture_output=True, text=True).stdout
         self.assertNotIn("grpc", depends)
 
+    def test_the_exporter_to_the_packet_filter_is_a_package_of_its_own(self):
+        [nft] = self.deb.parent.glob("dthrottle-nft_*.deb")
+        listed = subprocess.run(["dpkg-deb", "--contents", nft], capture_output=True, text=True, check=True).stdout
+        for file in ("/usr/sbin/dthrottle-nft", "/lib/systemd/system/dthrottle-nft.service"):
+            self.assertIn(f".{file}\n", listed)
+
     def test_no_rule_is_in_force_that_nobody_wrote(self):
         live = [line for line in (ROOT / "conf/debian/dthrottled.toml").read_text().splitlines()
                 if line.strip() and not line.startswith("#")]
