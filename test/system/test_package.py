@@ -9,6 +9,7 @@ import unittest
 
 from common import SystemTest, report
 from daemon import BUILD, ROOT, clean_environment, fresh_directory, wait_until
+from guides import plays
 
 SETTINGS = "/etc/dthrottle/dthrottled.toml"
 EXAMPLE = "/usr/share/doc/dthrottle/examples/dthrottled.toml"
@@ -20,6 +21,7 @@ SYSTEMCTL = """#!/bin/sh
 echo "$@" >>/run/systemctl.log
 pid=$(cat /run/daemon.pid 2>/dev/null)
 case "$*" in
+  "restart nginx") nginx ;;
   *is-active*) [ -n "$pid" ] ;;
   *"kill --kill-who=main --signal=USR2 dthrottled.service"*) kill -USR2 "$pid" ;;
 esac
@@ -148,7 +150,7 @@ class Package(SystemTest):
         self.assertLessEqual(len(live), LINES_MAX)
         self.assertNotIn("[[rule]]", live)
 
-    def test_web_servers_throttle_with_the_modules_of_their_packages(self):
+    def test_web_servers_throttle_with_the_modules_of_their_packages_and_say_for_how_long(self):
         modules = ["libnginx-mod-http-dthrottle", "libapache2-mod-dthrottle"]
         with Copy() as copy:
             files = [self.deb, *(next(self.deb.parent.glob(f"{name}_*.deb")) for name in modules)]
@@ -156,20 +158,47 @@ class Package(SystemTest):
                 copy.put(file)
             copy.run("dpkg", "--install", *(f"/{file.name}" for file in files))
             copy.run("adduser", "--quiet", "www-data", "dthrottle")
-            copy.write(SETTINGS, '[[rule]]\nmatch = "login:*"\nburst = 3\nrate = "1/h"\n')
+            self.add_rule(copy, '[[rule]]\nmatch = "login:*"\nburst = 3\nrate = "1/h"\n')
             self.start(copy)
+            ask = "/run/dthrottle/ask.sock"
             copy.write("/etc/nginx/conf.d/limit.conf",
-                       'dthrottle on;\ndthrottle_tag "login:nginx";\ndthrottle_timeout 30s;\n')
+                       f'dthrottle on;\ndthrottle_ask unix:{ask};\ndthrottle_tag "login:nginx";\ndthrottle_timeout 30s;\n')
             copy.write("/etc/apache2/ports.conf", "Listen 8080\n")
             copy.write("/etc/apache2/conf-enabled/limit.conf",
-                       'Dthrottle On\nDthrottleTag "login:apache"\nDthrottleTimeout 30000\n')
+                       f'Dthrottle On\nDthrottleAsk unix:{ask}\nDthrottleTag "login:apache"\nDthrottleTimeout 30000\n')
             copy.run("mkdir", "-p", "/run/lock")
             for command, port in ((["nginx"], 80), (["apache2ctl", "start"], 8080)):
                 copy.run(*command)
-                ask = f"curl -s -o /dev/null -w '%{{http_code}}' http://127.0.0.1:{port}/ || true"
-                first = wait_until(lambda: (status := copy.run("sh", "-c", ask)) != "000" and status, "it listens")
-                self.assertEqual([first, *(copy.run("sh", "-c", ask) for _ in range(4))],
-                                 ["200", "200", "200", "429", "429"], command)
+                ask = f"curl -s -o /dev/null -w '%{{http_code}} %header{{retry-after}}' http://127.0.0.1:{port}/ || true"
+                first = wait_until(lambda: not (said := copy.run("sh", "-c", ask)).startswith("000") and said, "it listens")
+                answers = [first, *(copy.run("sh", "-c", ask) for _ in range(4))]
+                self.assertEqual(answers[:3], 3 * ["200 "], command)
+                self.assertEqual(len({answer for answer in answers[3:] if re.fullmatch("429 3[56]..", answer)}), 1, answers)
+
+    @plays("README.md", "scripts/package")
+    @plays("web-servers.md", "apt install")
+    def test_the_first_429_is_five_commands_away(self, guide, first_page):
+        build, *installs = re.sub(r" +#.*", "", first_page).splitlines()
+        commands = guide.splitlines()
+        self.assertEqual((build, installs), ("scripts/package", commands[:2]))
+        self.assertEqual(len(commands), 5)
+        with Copy() as copy:
+            copy.run("mkdir", "-p", "/build/package", "/run/lock")
+            for name in ("dthrottle", "libnginx-mod-http-dthrottle"):
+                [file] = self.deb.parent.glob(f"{name}_*.deb")
+                copy.put(file)
+                copy.run("mv", f"/{file.name}", "/build/package/")
+            begin = time.monotonic()
+            copy.run("bash", "-c", f"cd / && {commands[0]}")
+            self.start(copy)    # which the service manager has done
+            copy.write("/usr/bin/systemctl", SYSTEMCTL, 0o755)
+            *_, said = [copy.run("bash", "-c", command) for command in commands[1:]]
+            report(f"5 commands, and {time.monotonic() - begin:.1f} s, from the packages to the first 429")
+            self.assertEqual(said.split(), 10 * ["200"] + ["429"])
+
+    def add_rule(self, copy, text):
+        """As an operator does, at the end of the settings of the package."""
+        copy.write(SETTINGS, copy.run("cat", SETTINGS) + "\n" + text)
 
     def test_control_names_the_packages_and_the_version_that_the_tree_does(self):
         script = ". scripts/packages.sh; printf '%s\\n' \"${build_packages[@]}\""
