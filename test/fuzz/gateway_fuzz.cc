@@ -1,5 +1,5 @@
 // Messages of gRPC clients: whatever they are, each line of a call may be sent and is answered, and the answers make a
-// whole response.
+// whole response. Those of Envoy too.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -9,7 +9,10 @@
 #include <string>
 
 #include "frontend/lease/lines.h"
+#include "gateway/limit_messages.h"
 #include "gateway/messages.h"
+#include "gateway/quota_messages.h"
+#include "test/support/ask.h"
 
 using namespace dthrottle;
 
@@ -57,6 +60,46 @@ void Call(const std::string& bytes, lease::LeaseServer& server) {
   if (!response.IsInitialized()) std::abort();
 }
 
+// A question that the daemon could not read would be answered with an error, and serve.
+void AskLimit(const std::string& bytes) {
+  RateLimitRequest request;
+  if (!request.ParseFromString(bytes)) return;
+  const auto question = ToQuestion(request);
+  if (!question) return;
+  testing::AskHost host("[[rule]]\nname = \"all\"\nburst = 5\nrate = 1.0\n");
+  std::string answer = host.Send(question->line);
+  if (!answer.ends_with('\n') || std::count(answer.begin(), answer.end(), '\n') != 1) std::abort();
+  answer.pop_back();
+  RateLimitResponse response;
+  if (!FromAnswer(*question, answer, HttpHeaders::kBoth, response)) std::abort();
+  if (response.overall_code() == RateLimitResponse::UNKNOWN) std::abort();
+  if (response.statuses_size() != request.descriptors_size()) std::abort();
+}
+
+void Report(const std::string& bytes, lease::LeaseServer& server) {
+  RateLimitQuotaUsageReports reports;
+  QuotaBuckets buckets("fuzz");
+  if (!reports.ParseFromString(bytes)) return;
+  for (const Instant now : {Instant(), Instant(std::chrono::seconds(5)), Instant(std::chrono::hours(1))}) {
+    if (!buckets.Take(reports, now)) return;
+    while (buckets.pending()) {
+      const CallLines lines = buckets.Ask();
+      GatewayCalls calls;
+      std::string text;
+      if (AnswerLeaseLines(SplitLeaseLines(lines.text), server, kNow, text, &calls) != lines.count) std::abort();
+      LineAnswers answers;
+      std::istringstream all(text);
+      for (std::string line; std::getline(all, line);) {
+        if (line.starts_with("error quota") || line.starts_with("error RESOURCE")) std::abort();
+        answers.push_back(line);
+      }
+      RateLimitQuotaResponse response;
+      buckets.Answered(&answers, response);
+      if (response.bucket_action_size() > reports.bucket_quota_usages_size()) std::abort();
+    }
+  }
+}
+
 }    // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -67,5 +110,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Call<doorman::GetCapacityRequest, doorman::GetCapacityResponse>(bytes, server);
   Call<doorman::GetServerCapacityRequest, doorman::GetServerCapacityResponse>(bytes, server);
   Call<doorman::ReleaseCapacityRequest, doorman::ReleaseCapacityResponse>(bytes, server);
+  AskLimit(bytes);
+  Report(bytes, server);
   return 0;
 }

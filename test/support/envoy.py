@@ -66,7 +66,7 @@ class LimitClient:
     def request(self, *descriptors, domain="edge", **fields):
         """Each descriptor is a dictionary of its entries."""
         made = [self.pb.RateLimitDescriptor(
-            entries=[self.pb.RateLimitDescriptor.Entry(key=k, value=v) for k, v in entries.items()])
+            entries=[self.pb.RateLimitDescriptor.Entry(key=k, value=v.encode()) for k, v in entries.items()])
             for entries in descriptors]
         return self.pb.RateLimitRequest(domain=domain, descriptors=made, **fields)
 
@@ -98,7 +98,7 @@ class QuotaClient:
 
     def report(self, *buckets, allowed=1, denied=0, domain="edge"):
         usages = [self.pb.RateLimitQuotaUsageReports.BucketQuotaUsage(
-            bucket_id=self.pb.BucketId(bucket=bucket), num_requests_allowed=allowed, num_requests_denied=denied)
+            bucket_id=self.pb.BucketId(bucket={k: v.encode() for k, v in bucket.items()}), num_requests_allowed=allowed, num_requests_denied=denied)
             for bucket in buckets]
         self._reports.put(self.pb.RateLimitQuotaUsageReports(domain=domain, bucket_quota_usages=usages))
 

@@ -54,6 +54,13 @@ class Calls(ParallelTest):
             client.ask({"remote_address": "a"})    # brings the news
             self.assertEqual(len(client.ask({"remote_address": "a"}).response_headers_to_add), 0)
 
+    def test_bytes_that_are_no_text_evade_no_limit(self):
+        with EnvoyDaemon(rule(burst=1, rate=0.01)) as daemon, LimitClient(daemon.envoy_port) as client:
+            entry = client.pb.RateLimitDescriptor.Entry(key="path", value=b"/\xff\xfe\n")
+            request = client.pb.RateLimitRequest(
+                domain="edge", descriptors=[client.pb.RateLimitDescriptor(entries=[entry])])
+            self.assertEqual([client.call(request, timeout=PATIENCE).overall_code for _ in range(2)], [1, 2])
+
     def test_the_services_of_grpc_are_there(self):
         with EnvoyDaemon(ADDRESSES) as daemon, LimitClient(daemon.envoy_port) as client:
             check = client.channel.unary_unary("/grpc.health.v1.Health/Check")
