@@ -1,5 +1,5 @@
-// Messages of gRPC clients: whatever they are, each line of a call may be sent and is answered, and the answers make a
-// whole response. Those of Envoy too.
+// Messages of gRPC clients, lease clients and Envoy: whatever they are, each line of a call may be sent and is answered,
+// and the answers make a whole response.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
