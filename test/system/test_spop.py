@@ -81,6 +81,22 @@ class HaproxyBySpoe(SystemTest):
                    f"{stats['spop_connections_accepted']} connections, health checks among them")
             self.assertLess(stats["spop_connections_accepted"], stats["spop_questions"] / 5)
 
+    def test_an_upgrade_answers_every_message_and_keeps_the_connections(self):
+        with daemon_for_haproxy(rule(burst=1, rate=0.001)) as daemon, haproxy(daemon, "ip=src") as server:
+            self.assertEqual(server.statuses(2), [200, 429])
+            with Load(server, threads=4) as load:    # a message without an answer would serve
+                for _ in range(3):
+                    before, lives = len(load.responses), daemon.log.count(" ready: ")
+                    wait_until(lambda: len(load.responses) > before + 100, "there are more requests")
+                    daemon.admin("upgrade")
+                    wait_until(lambda: daemon.log.count(" ready: ") > lives, "the other program is there")
+                before = len(load.responses)
+                wait_until(lambda: len(load.responses) > before + 100, "there are more requests")
+            self.assertEqual(({response.status for response in load.responses}, load.failures), ({429}, []))
+            stats = daemon.stats()
+            self.assertEqual((stats["spop_protocol_errors"], stats["spop_errors"]), (0, 0))
+            self.assertLess(stats["spop_connections_accepted"], stats["spop_questions"] / 5)
+
     def test_a_daemon_that_hangs_serves(self):
         with daemon_for_haproxy(*LIMITS) as daemon, haproxy(daemon, patient=False) as server:
             server.get("/")
