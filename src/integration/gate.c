@@ -12,7 +12,8 @@ enum { MS_PER_S = 1000 };
 
 const char* dthrottle_fate_name(enum dthrottle_fate fate) {
   static const char* const names[DTHROTTLE_FATES] = {"OFF",          "SERVED",     "THROTTLED",    "SHADOWED",
-                                                     "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL"};
+                                                     "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL",
+                                                     "CLOSED"};
   return names[fate];
 }
 

@@ -12,7 +12,7 @@
 
 #include "client/dthrottle.h"
 
-/* What became of a request. TIMEOUT and what follows it were served without an answer. */
+/* What became of a request. TIMEOUT to FULL were served without an answer. */
 enum dthrottle_fate {
   DTHROTTLE_FATE_OFF = 0, /* not asked for */
   DTHROTTLE_FATE_SERVED,
@@ -22,10 +22,12 @@ enum dthrottle_fate {
   DTHROTTLE_FATE_ERROR,
   DTHROTTLE_FATE_BACKOFF, /* asking has failed a moment ago */
   DTHROTTLE_FATE_FULL,    /* too many wait */
+  DTHROTTLE_FATE_CLOSED,  /* refused without an answer, where the settings want that */
   DTHROTTLE_FATES
 };
 
-/* "OFF", "SERVED", "THROTTLED", "SHADOWED", "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL". */
+/* "OFF", "SERVED", "THROTTLED", "SHADOWED", "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL",
+ * "CLOSED". */
 const char* dthrottle_fate_name(enum dthrottle_fate fate);
 
 enum dthrottle_fate dthrottle_fate_of(enum dthrottle_verdict verdict);

@@ -265,6 +265,33 @@ class Failures(ApacheTest):
                     daemon.start()
                     self.wait_throttled(server, "/?a")
 
+    def test_a_location_that_fails_closed_refuses_what_is_not_answered(self):
+        locations = """
+          Alias /closed {root}
+          Alias /shadow {root}
+          <Location /closed>
+            DthrottleFailClosed On
+          </Location>
+          <Location /shadow>
+            DthrottleFailClosed On
+            DthrottleShadow On
+          </Location>"""
+        paths = ["/closed/?a", "/?a", "/shadow/?a"]
+        with open_daemon(rule(burst=1000)) as daemon:
+            root = daemon.directory / "root"
+            root.mkdir()
+            (root / "index.html").write_text("served\n")
+            granted = f"<Directory {root}>\nRequire all granted\n</Directory>\n"
+            settings = module_settings(daemon, granted + locations.format(root=root))
+            with Apache(settings, modules=("alias",)) as server:
+                self.assertEqual([server.get(path).status for path in paths], [200, 200, 200])
+                daemon.kill()
+                self.assertEqual([server.get(path).status for path in paths], [503, 200, 200])
+                self.assertEqual(server.access(6)[3][1], "CLOSED")
+                self.assertIn("requests are refused unasked", server.log)
+                daemon.start()
+                wait_until(lambda: server.get(paths[0]).status == 200, "the daemon is asked again")
+
     def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
         for mpm in ("event", "prefork"):
             with self.subTest(mpm), open_daemon(rule(burst=1)) as daemon:

@@ -278,6 +278,19 @@ class Failures(NginxTest):
             self.wait_throttled(server, "/?tag=a")
             self.assertIn("answers again", server.log)
 
+    def test_a_location_that_fails_closed_refuses_what_is_not_answered(self):
+        locations = """
+          location /closed { dthrottle_fail_closed on; try_files /index.html =404; }
+          location /shadow { dthrottle_fail_closed on; dthrottle_shadow on; try_files /index.html =404; }"""
+        paths = ["/closed?tag=a", "/?tag=a", "/shadow?tag=a"]
+        with open_daemon(rule(burst=1000)) as daemon, Nginx(locations, http=module_settings(daemon)) as server:
+            self.assertEqual([server.get(path).status for path in paths], [200, 200, 200])
+            daemon.kill()
+            self.assertEqual([server.get(path).status for path in paths], [503, 200, 200])
+            self.assertEqual(server.access(6)[3][1], "CLOSED")
+            daemon.start()
+            wait_until(lambda: server.get(paths[0]).status == 200, "the daemon is asked again")
+
     def test_a_daemon_that_hangs_costs_a_few_requests_their_timeout(self):
         with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon, "100ms")) as server:
             self.wait_throttled(server, "/?tag=a")

@@ -49,7 +49,7 @@ struct tag_conf {
 };
 
 struct dir_conf {
-  int enable, shadow, status, timeout_ms;
+  int enable, shadow, fail_closed, status, timeout_ms;
   int fields; /* enum dthrottle_fields */
   apr_array_header_t* tags;
   struct daemon *server, *ask;
@@ -127,14 +127,14 @@ static void ask(struct asking* asking, int timeout_ms) {
 }
 
 /* Counts a failure, and logs it unless there has been a line this second: all threads fail at once. */
-static void note_failure(request_rec* r, struct daemon* daemon, enum dthrottle_verdict verdict, int error) {
+static void note_failure(request_rec* r, struct daemon* daemon, enum dthrottle_verdict verdict, int error, bool closed) {
   const enum dthrottle_failure failure = dthrottle_failure_of(verdict, error);
   const apr_uint32_t second = (apr_uint32_t)apr_time_sec(apr_time_now());
   const apr_uint32_t logged = apr_atomic_read32(&daemon->logged);
   dthrottle_count_failure(daemon->counts, failure);
   if (second - logged < LOG_PAUSE_S || apr_atomic_cas32(&daemon->logged, second, logged) != logged) return;
-  ap_log_rerror(APLOG_MARK, APLOG_WARNING, 0, r, "dthrottle: %s: %s (%s), requests are served unasked", daemon->address,
-                dthrottle_verdict_name(verdict), dthrottle_failure_name(failure));
+  ap_log_rerror(APLOG_MARK, APLOG_WARNING, 0, r, "dthrottle: %s: %s (%s), requests are %s unasked", daemon->address,
+                dthrottle_verdict_name(verdict), dthrottle_failure_name(failure), closed ? "refused" : "served");
 }
 
 /* For logs and for what the server's own means make of a refusal. */
@@ -175,14 +175,18 @@ static int check_access(request_rec* r) {
   ask(&asking, conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS);
   const int error = errno;
   const bool throttled = asking.verdict == DTHROTTLE_THROTTLE;
-  const enum dthrottle_fate fate =
-      throttled && shadow ? DTHROTTLE_FATE_SHADOWED : dthrottle_fate_of(asking.verdict);
+  const enum dthrottle_fate answered = dthrottle_fate_of(asking.verdict);
+  const bool closed = conf->fail_closed == 1 && !shadow && answered > DTHROTTLE_FATE_SHADOWED;
+  const enum dthrottle_fate fate = throttled && shadow ? DTHROTTLE_FATE_SHADOWED
+                                   : closed            ? DTHROTTLE_FATE_CLOSED
+                                                       : answered;
   dthrottle_count_fate(asking.daemon->counts, fate);
   set_environment(r, &asking, fate, apr_time_now() - begin);
   set_fields(r, &asking.answer, throttled && !shadow, conf->fields);
-  if (fate == DTHROTTLE_FATE_TIMEOUT || fate == DTHROTTLE_FATE_ERROR) {
-    note_failure(r, asking.daemon, asking.verdict, error);
+  if (answered == DTHROTTLE_FATE_TIMEOUT || answered == DTHROTTLE_FATE_ERROR) {
+    note_failure(r, asking.daemon, asking.verdict, error, closed);
   }
+  if (closed) return HTTP_SERVICE_UNAVAILABLE;
   if (!throttled) return DECLINED;
   ap_log_rerror(APLOG_MARK, APLOG_INFO, 0, r, "dthrottle: %s, tag \"%s\"", shadow ? "would be throttled" : "throttled",
                 asking.tags[asking.answer.refused].text);
@@ -265,7 +269,7 @@ static int begin_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
 static void* create_dir_conf(apr_pool_t* pool, char* dir) {
   (void)dir;
   struct dir_conf* const conf = apr_pcalloc(pool, sizeof *conf);
-  conf->enable = conf->shadow = conf->status = conf->timeout_ms = conf->fields = UNSET;
+  conf->enable = conf->shadow = conf->fail_closed = conf->status = conf->timeout_ms = conf->fields = UNSET;
   return conf;
 }
 
@@ -274,6 +278,7 @@ static void* merge_dir_conf(apr_pool_t* pool, void* base_conf, void* new_conf) {
   struct dir_conf* const conf = apr_pcalloc(pool, sizeof *conf);
   conf->enable = over->enable != UNSET ? over->enable : base->enable;
   conf->shadow = over->shadow != UNSET ? over->shadow : base->shadow;
+  conf->fail_closed = over->fail_closed != UNSET ? over->fail_closed : base->fail_closed;
   conf->status = over->status != UNSET ? over->status : base->status;
   conf->timeout_ms = over->timeout_ms != UNSET ? over->timeout_ms : base->timeout_ms;
   conf->fields = over->fields != UNSET ? over->fields : base->fields;
@@ -296,6 +301,13 @@ static const char* set_shadow(cmd_parms* cmd, void* data, int on) {
   struct dir_conf* const conf = data;
   (void)cmd;
   conf->shadow = on;
+  return NULL;
+}
+
+static const char* set_fail_closed(cmd_parms* cmd, void* data, int on) {
+  struct dir_conf* const conf = data;
+  (void)cmd;
+  conf->fail_closed = on;
   return NULL;
 }
 
@@ -376,6 +388,8 @@ static const char* set_timeout(cmd_parms* cmd, void* data, const char* text) {
 static const command_rec commands[] = {
     AP_INIT_FLAG("Dthrottle", set_enable, NULL, DTHROTTLE_ANYWHERE, "On or Off: whether requests are asked for"),
     AP_INIT_FLAG("DthrottleShadow", set_shadow, NULL, DTHROTTLE_ANYWHERE, "On: ask and log, but refuse nobody"),
+    AP_INIT_FLAG("DthrottleFailClosed", set_fail_closed, NULL, DTHROTTLE_ANYWHERE,
+                 "On: refuse with 503 what the daemon does not answer"),
     AP_INIT_TAKE1("DthrottleServer", set_server, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT"),
     AP_INIT_TAKE1("DthrottleAsk", set_ask, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT of the ask socket"),
     AP_INIT_TAKE12("DthrottleTag", set_tag, NULL, DTHROTTLE_ANYWHERE,

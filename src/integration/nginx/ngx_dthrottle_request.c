@@ -181,11 +181,14 @@ static ngx_int_t dthrottle_add_fields(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t
 /* The daemon's answer, or that there is none, takes effect. */
 static ngx_int_t dthrottle_apply(ngx_http_request_t* r, dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
   const ngx_flag_t throttled = ctx->fate == DTHROTTLE_FATE_THROTTLED;
+  const ngx_flag_t closed = conf->fail_closed && !conf->shadow && ctx->fate > DTHROTTLE_FATE_SHADOWED;
   ctx->applied = 1;
   if (ctx->daemon == NULL) return NGX_DECLINED;
   if (throttled && conf->shadow) ctx->fate = DTHROTTLE_FATE_SHADOWED;
+  if (closed) ctx->fate = DTHROTTLE_FATE_CLOSED;
   dthrottle_count_fate(ctx->daemon->counts, ctx->fate);
   if (dthrottle_add_fields(ctx, conf, throttled && !conf->shadow) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
+  if (closed) return NGX_HTTP_SERVICE_UNAVAILABLE;
   if (!throttled) return NGX_DECLINED;
   {
     const dthrottle_tag* tag = &ctx->tags[ctx->answer.refused];

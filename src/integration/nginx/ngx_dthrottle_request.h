@@ -19,6 +19,7 @@ typedef struct {
 typedef struct {
   ngx_flag_t enable;
   ngx_flag_t shadow;
+  ngx_flag_t fail_closed; /* what gets no answer is refused */
   ngx_array_t* tags; /* of dthrottle_tag_conf_t */
   ngx_uint_t status;
   ngx_uint_t fields; /* enum dthrottle_fields */

@@ -146,6 +146,7 @@ static void* dthrottle_create_loc_conf(ngx_conf_t* cf) {
   if (conf == NULL) return NULL;
   conf->enable = NGX_CONF_UNSET;
   conf->shadow = NGX_CONF_UNSET;
+  conf->fail_closed = NGX_CONF_UNSET;
   conf->status = NGX_CONF_UNSET_UINT;
   conf->fields = NGX_CONF_UNSET_UINT;
   conf->timeout = NGX_CONF_UNSET_MSEC;
@@ -165,6 +166,7 @@ static char* dthrottle_merge_loc_conf(ngx_conf_t* cf, void* parent, void* child)
                    tag = ngx_string("$remote_addr");
   ngx_conf_merge_value(conf->enable, prev->enable, 0);
   ngx_conf_merge_value(conf->shadow, prev->shadow, 0);
+  ngx_conf_merge_value(conf->fail_closed, prev->fail_closed, 0);
   ngx_conf_merge_uint_value(conf->status, prev->status, 429);
   ngx_conf_merge_uint_value(conf->fields, prev->fields, DTHROTTLE_FIELDS_DRAFT_10);
   ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 20);
@@ -237,6 +239,8 @@ static ngx_command_t dthrottle_commands[] = {
      offsetof(dthrottle_loc_conf_t, enable), NULL},
     {ngx_string("dthrottle_shadow"), DTHROTTLE_ANYWHERE | NGX_CONF_FLAG, ngx_conf_set_flag_slot,
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, shadow), NULL},
+    {ngx_string("dthrottle_fail_closed"), DTHROTTLE_ANYWHERE | NGX_CONF_FLAG, ngx_conf_set_flag_slot,
+     NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, fail_closed), NULL},
     {ngx_string("dthrottle_server"), DTHROTTLE_ANYWHERE | NGX_CONF_TAKE12, dthrottle_set_daemon,
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, server), NULL},
     {ngx_string("dthrottle_ask"), DTHROTTLE_ANYWHERE | NGX_CONF_TAKE12, dthrottle_set_daemon, NGX_HTTP_LOC_CONF_OFFSET,
