@@ -40,19 +40,20 @@ Channel::~Channel() {
 }
 
 Channel::Taken Channel::Send(CallLines lines, Done done) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (gone_) return Taken::kGone;
   ++counts_.calls;
   tell_ = true;
-  changed_.notify_all();
-  if (calls_ >= calls_max_) {
+  const bool too_many = calls_ >= calls_max_;
+  if (too_many) {
     ++counts_.refused;
-    return Taken::kTooMany;
+  } else {
+    if (lines.count == 0) ++counts_.invalid;
+    ++calls_;
+    waiting_.push_back({std::move(lines), {}, std::move(done)});
   }
-  if (lines.count == 0) ++counts_.invalid;
-  ++calls_;
-  waiting_.push_back({std::move(lines), {}, std::move(done)});
-  return Taken::kYes;
+  if (MayWrite()) WriteOnce(lock);
+  return too_many ? Taken::kTooMany : Taken::kYes;
 }
 
 void Channel::AwaitBounds() {
@@ -63,21 +64,28 @@ void Channel::AwaitBounds() {
 // ---- Writing ----
 
 void Channel::Write() {
+  std::unique_lock lock(mutex_);
   while (true) {
-    std::string bytes;
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [this] { return gone_ || MayWrite(); });
-      if (gone_) return;
-      bytes = TakeLines();
-    }
-    if (!WriteAll(fd_, bytes)) return OnGone();
+    changed_.wait(lock, [this] { return gone_ || MayWrite(); });
+    if (gone_) return;
+    WriteOnce(lock);
   }
+}
+
+// Lines that come meanwhile are the writing thread's.
+void Channel::WriteOnce(std::unique_lock<std::mutex>& lock) {
+  writing_ = true;
+  const std::string bytes = TakeLines();
+  lock.unlock();
+  if (!WriteAll(fd_, bytes)) ::shutdown(fd_, SHUT_RDWR);    // which the reading thread notices
+  lock.lock();
+  writing_ = false;
+  if (gone_ || MayWrite()) changed_.notify_all();
 }
 
 // One call goes alone, however many lines it has.
 bool Channel::MayWrite() const {
-  return (tell_ || !waiting_.empty()) && lines_under_way_ < kLinesUnderWay;
+  return !writing_ && !gone_ && (tell_ || !waiting_.empty()) && lines_under_way_ < kLinesUnderWay;
 }
 
 // The counts come first, so that a call has been counted when its client hears of it.
@@ -129,7 +137,7 @@ void Channel::OnAnswer(std::string_view line) {
       ended.push_back(std::move(sent_.front()));
       sent_.pop_front();
     }
-    if (!ended.empty()) changed_.notify_all();
+    if (MayWrite()) changed_.notify_all();
   }
   for (const Call& call : ended) {
     if (call.done != nullptr) call.done(&call.answers);
@@ -140,7 +148,7 @@ void Channel::OnAnswer(std::string_view line) {
 void Channel::TakeBounds(const std::string& line) {
   unsigned calls = 0, further = 0;
   if (std::sscanf(line.c_str(), "bounds %u %u", &calls, &further) != 2) return;
-  bounded_ = true;
+  if (!std::exchange(bounded_, true)) changed_.notify_all();
   calls_max_ = calls;
   further_.store(further, std::memory_order_relaxed);
 }

@@ -1,7 +1,7 @@
 // The way to the daemon: lines of calls out, their answers in, over one socket (lease.md "The gateway").
 //
-// Calls come from any thread. One thread writes their lines and another one reads the answers, which come in the order
-// of the lines, and finishes the calls. No more lines are under way than the daemon answers in a fraction of a
+// Calls come from any thread, which writes their lines if no other one writes. A thread writes what had to wait, and
+// another one reads the answers, which come in the order of the lines, and finishes the calls. No more lines are under way than the daemon answers in a fraction of a
 // millisecond, since queries wait meanwhile.
 #pragma once
 
@@ -57,6 +57,7 @@ class Channel {
   };
 
   void Write();
+  void WriteOnce(std::unique_lock<std::mutex>& lock);
   bool MayWrite() const;
   std::string TakeLines();
   void Read();
@@ -76,6 +77,7 @@ class Channel {
   std::size_t calls_ = 0;    // in waiting_ and sent_
   std::size_t lines_under_way_ = 0;
   std::size_t calls_max_ = 1000;
+  bool writing_ = false;    // a thread does, without the lock
   bool bounded_ = false;    // the daemon has told its bounds
   bool gone_ = false;
 
