@@ -31,6 +31,8 @@ class Penalties(SystemTest):
             hosts[2].kill()
             hosts[2].start()
             wait_until(lambda: penalized(hosts[2]), "a host that was killed hears of it again")
+            hosts[4].restart()
+            self.assertTrue(penalized(hosts[4]), "an orderly restart keeps it")
             hosts[3].admin("forgive login:mallory")
             wait_until(lambda: not any(penalized(host) for host in hosts), "it is forgiven everywhere")
 

@@ -91,7 +91,32 @@ bool Sharing::Drain(Instant now) {
   return !MergeSome(now) && incoming_.kind == FromPeers::Kind::kNone;
 }
 
+Sharing::Kept Sharing::Keep() const {
+  LimiterCore& core = ways_.core();
+  Kept kept{from_, report_at_, holding_};
+  core.penalties.ForEach(core.ShardLock(), Instant::min(), [&](const PenaltyAt& its) {
+    const Tag tag = its.tag.tag();
+    kept.penalties.push_back({std::string(tag.bytes), tag.is_digest, its.until});
+  });
+  return kept;
+}
+
+void Sharing::Penalize(const KeptPenalty& kept, Instant now) {
+  LimiterCore& core = ways_.core();
+  if (kept.until <= now || kept.tag.size() > kTagBytesMax) return;
+  const Tag tag{kept.tag, kept.is_digest};
+  const std::uint64_t hash = table_.Hash(tag);
+  Table::Shard shard(table_, hash);
+  const Slot* const slot = shard.Find(tag, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
+                     : tag.is_digest ? std::nullopt
+                                     : core.rules->Find(tag.bytes);
+  if (!index.has_value() || !core.limit(*index).penalizes) return;
+  core.penalties.Hear(tag, hash, core.rules->penalty(core.limit(*index)), kept.until, now);
+}
+
 void Sharing::Resume(const Kept& kept, Instant now) {
+  for (const KeptPenalty& penalty : kept.penalties) Penalize(penalty, now);
   from_ = std::min(kept.from, now);
   report_at_ = std::clamp(kept.report_at, now, now + period_);
   Hold(kept.holding);

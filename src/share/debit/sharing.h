@@ -39,15 +39,25 @@ class Sharing {
   bool Drain(Instant now);
 
   // What the next program or start goes on with.
+  struct KeptPenalty {
+    std::string tag;
+    bool is_digest = false;
+    Instant until{};
+
+    static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.until); }
+  };
   struct Kept {
     Instant from{};         // hits until then have been reported
     Instant report_at{};    // of the next report
     bool holding = false;
+    std::vector<KeptPenalty> penalties{};
 
-    static void Fields(auto& state, auto& self) { state(self.from, self.report_at, self.holding); }
+    static void Fields(auto& state, auto& self) {
+      state(self.from, self.report_at, self.holding, self.penalties);
+    }
   };
-  static constexpr std::uint32_t kKeptVersion = 1;    // for ReadState
-  Kept Keep() const { return {from_, report_at_, holding_}; }
+  static constexpr std::uint32_t kKeptVersion = 2;    // for ReadState
+  Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 
   // When there is something to do even if nothing arrives.
@@ -60,6 +70,7 @@ class Sharing {
   enum class Walk { kNone, kTable, kEnd };
 
   std::uint64_t& reported_until() const;
+  void Penalize(const KeptPenalty& kept, Instant now);
   bool Push(ToPeers& message, Instant now);
   bool Push(ToPeers::Kind kind, Instant now);
   bool PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
