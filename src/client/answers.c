@@ -39,23 +39,36 @@ static bool read_number(const char** text, double* number) {
   return true;
 }
 
-/* The last word: digits only. strtoull would take "-1" for the greatest token of all, after which no master counts. */
-static bool read_token(const char* text, uint64_t* token) {
+/* Digits only. strtoull would take "-1" for the greatest token of all, after which no master counts. */
+static bool read_token(const char** text, uint64_t* token) {
   uint64_t value = 0;
-  while (*text == ' ') text++;
-  if (*text == '\0') return false;
-  for (; *text >= '0' && *text <= '9'; text++) {
-    const uint64_t digit = (uint64_t)(*text - '0');
+  const char* at = *text;
+  while (*at == ' ') at++;
+  if (*at == '\0') return false;
+  for (; *at >= '0' && *at <= '9'; at++) {
+    const uint64_t digit = (uint64_t)(*at - '0');
     if (value > ((uint64_t)INT64_MAX - digit) / 10) return false;
     value = value * 10 + digit;
   }
   *token = value;
-  return *text == '\0';
+  *text = at;
+  return *at == ' ' || *at == '\0';
+}
+
+/* What may stand behind a lease. */
+static bool read_learning(const char* text, double* seconds) {
+  static const char word[] = " learning ";
+  *seconds = 0;
+  if (*text == '\0') return true;
+  if (strncmp(text, word, sizeof word - 1) != 0) return false;
+  text += sizeof word - 1;
+  return read_number(&text, seconds) && *text == '\0' && *seconds >= 0 && *seconds <= DTHROTTLE_LEASE_S_MAX;
 }
 
 bool dthrottle_read_lease(const char* text, struct dthrottle_lease_line* lease) {
   return read_number(&text, &lease->capacity) && read_number(&text, &lease->expiry_s) &&
-         read_number(&text, &lease->refresh_s) && read_number(&text, &lease->safe) && read_token(text, &lease->token) &&
+         read_number(&text, &lease->refresh_s) && read_number(&text, &lease->safe) && read_token(&text, &lease->token) &&
+         read_learning(text, &lease->learning_s) &&
          lease->capacity >= 0 && lease->capacity <= DTHROTTLE_AMOUNT_MAX && lease->safe <= DTHROTTLE_AMOUNT_MAX &&
          lease->expiry_s >= 0 && lease->expiry_s <= DTHROTTLE_LEASE_S_MAX && lease->refresh_s > 0 &&
          lease->refresh_s <= DTHROTTLE_LEASE_S_MAX;

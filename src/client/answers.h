@@ -31,11 +31,12 @@ enum dthrottle_read {
 /* Takes the next byte. */
 enum dthrottle_read dthrottle_read_verdict(struct dthrottle_verdict_reader* reader, char byte);
 
-/* "lease CAPACITY EXPIRY REFRESH SAFE TOKEN". */
+/* "lease CAPACITY EXPIRY REFRESH SAFE TOKEN", and " learning SECONDS" from a master that learns. */
 struct dthrottle_lease_line {
   double capacity, safe;      /* units; safe < 0: unlimited */
   double expiry_s, refresh_s; /* at most DTHROTTLE_LEASE_S_MAX */
   uint64_t token;             /* at most INT64_MAX */
+  double learning_s;          /* at most DTHROTTLE_LEASE_S_MAX; 0: it does not learn */
 };
 
 #define DTHROTTLE_AMOUNT_MAX 1e15   /* of anything, as at the server */

@@ -60,6 +60,7 @@ typedef struct dthrottle_lease_status {
   unsigned long long token; /* of the master that granted it */
   unsigned outstanding;     /* of a gauge, taken and not released */
   char trouble[128];        /* why the last request failed; empty if it did not */
+  double learning_s;        /* a new master gives nobody more than it had for so long; 0: it does not learn */
 } dthrottle_lease_status;
 
 /* A handle for servers at `addresses`, "unix:/path" or "tcp:ADDRESS:PORT" with numeric addresses and commas between;

@@ -106,6 +106,7 @@ bool dthrottle_holding_grant(struct dthrottle_holding* h, const struct dthrottle
   h->refresh = (int64_t)(lease->refresh_s * NS_PER_S);
   h->expiry = sent + (int64_t)(lease->expiry_s * NS_PER_S);
   h->token = lease->token;
+  h->learning = lease->learning_s > 0 ? sent + (int64_t)(lease->learning_s * NS_PER_S) : 0;
   return true;
 }
 

@@ -29,6 +29,7 @@ struct dthrottle_holding {
   int64_t expiry; /* boot-time; 0: released */
   int64_t refresh;
   uint64_t token;
+  int64_t learning; /* until then the master that granted it learns; boot-time */
 
   double wants; /* units to ask for */
 

@@ -151,6 +151,7 @@ void dthrottle_resource_status(dthrottle_resource* r, dthrottle_lease_status* st
   status->safe = holding->safe;
   status->token = holding->token;
   status->outstanding = holding->outstanding;
+  status->learning_s = now < holding->learning ? (double)(holding->learning - now) / NS_PER_S : 0;
   memcpy(status->trouble, r->trouble, sizeof status->trouble);
   pthread_mutex_unlock(&r->leases->mutex);
 }

@@ -145,6 +145,23 @@ class Lines {
   bool at_end_ = false;
 };
 
+// Why nothing is leased: the server does not answer, or is new. Empty: it is only that others have it.
+std::string WhyNothing(const dthrottle_lease_status& status) {
+  if (status.trouble[0] != '\0') return status.trouble;
+  if (status.learning_s <= 0 || status.capacity != 0) return "";
+  return fmt::format("the lease server is new, and gives no more than was leased before: it learns for another {:.0f} s",
+                     status.learning_s);
+}
+
+// Waits for a unit until it comes or we are told to end. Says why it does not come, once.
+void Await(RateResource& resource, bool& said) {
+  while (stopped_by == 0 && !resource.WaitFor(200ms)) {
+    const std::string why = said ? "" : WhyNothing(resource.Status());
+    if (!why.empty()) Complain(why);
+    said = said || !why.empty();
+  }
+}
+
 int PassLines(RateResource& resource, const std::vector<std::string>& command) {
   struct sigaction action {};
   action.sa_handler = OnSignal;
@@ -153,9 +170,9 @@ int PassLines(RateResource& resource, const std::vector<std::string>& command) {
   Reader reader(command);
   Lines lines;
   std::string line;
+  bool said = false;
   while (lines.Next(line)) {
-    while (stopped_by == 0 && !resource.WaitFor(200ms)) {
-    }
+    Await(resource, said);
     if (stopped_by != 0 || !reader.Write(line)) break;
   }
   return reader.Wait();
@@ -176,6 +193,7 @@ int Print(const RateResource& resource, double timeout_s) {
   fmt::print(
       "capacity      {:.15g}\nexpires_in_s  {:.3f}\nrefresh_s     {:.3f}\nsafe          {:.15g}\ntoken         {}\n",
       status.capacity, status.expires_in_s, status.refresh_s, status.safe, status.token);
+  if (status.learning_s > 0) fmt::print("learning_s    {:.3f}\n", status.learning_s);
   std::fflush(stdout);
   ::_exit(EX_OK);    // without closing, which would release it
 }

@@ -224,7 +224,10 @@ Result<CallLines> ToLines(const doorman::GetCapacityRequest& request, std::size_
 
 void FromLines(const doorman::GetCapacityRequest& request, const LineAnswers& answers, Duration asked,
                doorman::GetCapacityResponse& response) {
-  PutLeases(request, answers, 1, asked, response, [](std::size_t, const Answer&, doorman::ResourceResponse&) {});
+  PutLeases(request, answers, 1, asked, response,
+            [](std::size_t, const Answer& answer, doorman::ResourceResponse& one) {
+              if (answer.word(6) == "learning") one.set_learning_seconds(answer.number<double>(7));
+            });
 }
 
 // ---- GetServerCapacity ----

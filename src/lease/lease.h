@@ -93,7 +93,8 @@ struct Grant {
   double share = 0;
   double safe_capacity = 0;    // for when no server answers; negative: unlimited
   bool learning = false;
-  Epoch epoch = 0;    // of the server: a holder drops grants of a smaller one than it has seen
+  Duration learns_for{};    // until it knows what its predecessor has leased out
+  Epoch epoch = 0;          // of the server: a holder drops grants of a smaller one than it has seen
 
   bool leased() const { return outcome == Outcome::kLeased; }
 };

@@ -228,6 +228,7 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
   const auto answered = [&](Grant grant) {
     grant.safe_capacity = SafeCapacity(*resource, now);
     grant.learning = learning;
+    if (learning) grant.learns_for = mastership_.since + resource->how->learning() - now;
     grant.epoch = mastership_.epoch;
     return grant;
   };

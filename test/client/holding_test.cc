@@ -23,7 +23,7 @@ dthrottle_resource_options In(dthrottle_lease_mode mode) {
 }
 
 bool Grant(dthrottle_holding& holding, double capacity, std::int64_t boot, std::uint64_t token = 1) {
-  const dthrottle_lease_line lease{capacity, 2, 10, 5, token};    // safe 2, for 10 s, renewed after 5 s
+  const dthrottle_lease_line lease{capacity, 2, 10, 5, token, 0};    // safe 2, for 10 s, renewed after 5 s
   return dthrottle_holding_grant(&holding, &lease, boot, boot);
 }
 

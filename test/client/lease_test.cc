@@ -150,15 +150,18 @@ dthrottle_resource_options Wanting(double wants, dthrottle_lease_mode mode = DTH
 
 TEST_CASE("a lease line with a value out of bounds is no lease") {
   dthrottle_lease_line lease{};
-  for (const char* good : {"25 60.000 16.000 5 1000", "0 0 1 -1 0", "1 86400 86400 -1 9223372036854775807"}) {
+  for (const char* good : {"25 60.000 16.000 5 1000", "0 0 1 -1 0", "1 86400 86400 -1 9223372036854775807",
+                           "0 60 16 5 9223372036854775807 learning 41.500"}) {
     INFO(good);
     CHECK(dthrottle_read_lease(good, &lease));
   }
   CHECK(lease.token == INT64_MAX);
+  CHECK(lease.learning_s == 41.5);
   for (const char* bad :
        {"25 60 16 5 -1", "25 60 16 5 +1", "25 60 16 5 9223372036854775808", "25 60 16 5 ", "25 60 16 5",
         "25 1000000000 16 5 7", "25 86401 16 5 7", "25 60 86401 5 7", "25 60 0 5 7", "-1 60 16 5 7",
-        "25 60 16 9000000000000000 7", "25 60 16 5 7 8", "25 60 16 5 7x", "1e3 60 16 5 7"}) {
+        "25 60 16 9000000000000000 7", "25 60 16 5 7 8", "25 60 16 5 7x", "0 60 16 5 7 learning", "0 60 16 5 7 learning -1",
+        "0 60 16 5 7 learning 86401", "0 60 16 5 7 learning 1 2", "0 60 16 5 7 learns 1", "1e3 60 16 5 7"}) {
     INFO(bad);
     CHECK_FALSE(dthrottle_read_lease(bad, &lease));
   }

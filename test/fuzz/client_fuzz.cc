@@ -44,6 +44,7 @@ void ReadLease(std::string_view bytes) {
   Check(std::isfinite(lease.safe) && lease.refresh_s > 0 && lease.refresh_s <= DTHROTTLE_LEASE_S_MAX);
   Check(lease.expiry_s >= 0 && lease.expiry_s <= DTHROTTLE_LEASE_S_MAX);
   Check(lease.token <= static_cast<std::uint64_t>(INT64_MAX));
+  Check(lease.learning_s >= 0 && lease.learning_s <= DTHROTTLE_LEASE_S_MAX);
 }
 
 // The tag of a word, as protocol/ask.md rule 9 has it. (The daemon's reader is in a namespace with the name of a type

@@ -17,7 +17,7 @@ READY = resource("calls", learning_mode_duration="0s")    # nothing to learn: a 
 
 def lease_of(answer):
     """capacity, seconds, refresh, safe, token"""
-    word, *numbers = answer.split()
+    word, *numbers = answer.partition(" learning ")[0].split()
     if word != "lease":
         raise AssertionError(answer)
     return [float(n) for n in numbers]
@@ -207,6 +207,17 @@ class Lease(ParallelTest):
             self.assertEqual((len(lines), lines[0], lines[-1]), (61, "line 0", "the last without LF"))
             self.assertGreater(took, (61 - 6) / 50)
             wait_until(lambda: leased(daemon) == 0, "it is released")
+
+    def test_ctl_says_for_how_long_a_new_master_learns(self):
+        with LeaseDaemon(resource("calls")) as daemon:
+            self.assertRegex(daemon.lease("get a calls 5"), r"^lease 0 .* learning [0-9]+\.[0-9]{3}$")
+            self.assertRegex(ctl("-S", daemon.lease_address, "calls", "5").stdout, r"(?m)^learning_s +[0-9]+\.[0-9]{3}$")
+            with subprocess.Popen([str(DTHROTTLECTL), "lease", "-S", daemon.lease_address, "calls", "5", "--", "cat"],
+                                  stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()) as waiting:
+                waiting.stdin.write("x\n")
+                waiting.stdin.flush()
+                self.assertRegex(waiting.stderr.readline(), "the lease server is new.*: it learns for another [0-9]+ s\n")
+                waiting.send_signal(signal.SIGTERM)
 
     def test_ctl_ends_with_its_command_and_its_command_with_it(self):
         with LeaseDaemon(READY) as daemon:

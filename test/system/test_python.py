@@ -126,7 +126,9 @@ class WhatIsHeld(SystemTest):
 
     def test_what_is_no_lease_is_none(self):
         self.assertEqual(Lease.read("20 60.000 16.000 -1 7".split()), Lease(20, 60, 16, -1, 7))
-        for words in ("20 60 16 10", "20 60 16 10 -1", "-1 60 16 10 1", "20 86401 16 10 1", "20 60 0 10 1", "1e3 60 16 10 1",
+        self.assertEqual(Lease.read("0 60 16 5 7 learning 41.500".split()), Lease(0, 60, 16, 5, 7, 41.5))
+        for words in ("0 60 16 5 7 learning", "0 60 16 5 7 learning x", "0 60 16 5 7 learning 86401", "0 60 16 5 7 learning 1 2",
+                      "20 60 16 10", "20 60 16 10 -1", "-1 60 16 10 1", "20 86401 16 10 1", "20 60 0 10 1", "1e3 60 16 10 1",
                       "nan 60 16 10 1", "20 60 16 10 9223372036854775808"):
             self.assertIsNone(Lease.read(words.split()), words)
 

@@ -133,6 +133,7 @@ TEST_CASE("lease server: in learning mode everybody keeps what he has, to the la
   CHECK(server.Ask("a", 80, At(10s), Claim{30, At(50s), 5}).lease.capacity == 30);
   CHECK(server.Ask("b", 80, At(10s)).lease.capacity == 0);
   CHECK(server.Ask("c", 80, At(10s), Claim{30, At(9s), 5}).lease.capacity == 0);    // expired
+  CHECK(server.Ask("b", 80, At(18s)).learns_for == 42s);
   CHECK(server.Ask("b", 80, At(60s)).learning);
   CHECK(server.Ask("a", 80, At(60s), Claim{30, At(70s), 7}).lease.capacity == 30);
   const Grant after = server.Ask("b", 80, At(60s + 1s));

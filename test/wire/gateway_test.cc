@@ -112,7 +112,9 @@ TEST_CASE("gateway: a lease that a client sends back is believed until it ends")
   has.set_token(1000);
   has.set_refresh_interval(16);
   has.set_expiry_time(1'700'000'010);
-  CHECK(host.Call<doorman::GetCapacityResponse>(request).response(0).gets().capacity() == 40);
+  const auto first = host.Call<doorman::GetCapacityResponse>(request).response(0);
+  CHECK(first.gets().capacity() == 40);
+  CHECK(first.learning_seconds() == 60);
   request.set_client_id("b");
   has.set_expiry_time(1'700'000'000);
   CHECK(host.Call<doorman::GetCapacityResponse>(request).response(0).gets().capacity() == 0);

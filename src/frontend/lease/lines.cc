@@ -139,6 +139,9 @@ void AnswerGrant(const Turn& turn, const Grant& grant, std::string_view resource
   if (share) {
     answers += ' ';
     AppendNumber(turn, grant.share);
+  } else if (grant.learning) {
+    answers += " learning ";
+    AppendSeconds(answers, grant.learns_for);
   }
   answers += '\n';
 }

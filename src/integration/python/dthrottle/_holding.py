@@ -24,17 +24,22 @@ class Lease(NamedTuple):
     refresh: float
     safe: float    # negative: unlimited
     token: int
+    learning: float = 0.0    # the master gives nobody more than it had for so many seconds; 0: it does not learn
 
     @classmethod
     def read(cls, words):
         """None: it is no lease. Answers come from whatever listens at the address, so every value has a bound."""
-        if len(words) != 5 or not words[4].isascii() or not words[4].isdigit():
+        if words[5:] != [] and (len(words) != 7 or words[5] != "learning"):
             return None
-        if not all(re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", word, re.ASCII) for word in words[:4]):
+        if len(words) < 5 or not words[4].isascii() or not words[4].isdigit():
             return None
-        lease = cls(*map(float, words[:4]), int(words[4]))
+        numbers = words[:4] + words[6:]
+        if not all(re.fullmatch(r"-?(\d+\.?\d*|\.\d+)", word, re.ASCII) for word in numbers):
+            return None
+        lease = cls(*map(float, numbers[:4]), int(words[4]), *map(float, numbers[4:]))
         fits = (0 <= lease.capacity <= AMOUNT_MAX and lease.safe <= AMOUNT_MAX and 0 <= lease.seconds <= _LEASE_MAX
-                and 0 < lease.refresh <= _LEASE_MAX and lease.token <= _TOKEN_MAX)
+                and 0 < lease.refresh <= _LEASE_MAX and lease.token <= _TOKEN_MAX
+                and 0 <= lease.learning <= _LEASE_MAX)
         return lease if fits else None
 
 

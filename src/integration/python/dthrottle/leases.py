@@ -116,8 +116,8 @@ class _Resource:
 
     @property
     def lease(self):
-        """The lease that holds now: capacity, seconds it lasts from when it was asked for, refresh, safe, token. None:
-        there is none."""
+        """The lease that holds now: capacity, seconds it lasts from when it was asked for, refresh, safe, token, and for
+        how many seconds a new master learns and gives nobody more than it had. None: there is none."""
         with self._leases._lock:
             return self._holding.lease if _boot() < self._holding.expiry else None
 
