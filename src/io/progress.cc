@@ -60,16 +60,24 @@ bool Progress::At(std::string_view what, std::optional<double> part) {
   return !stopped();
 }
 
+void Progress::Rest() {
+  const std::lock_guard lock(mutex_);
+  what_.clear();
+  if (std::exchange(shown_, false)) fmt::print(stderr, "\r\033[K");
+}
+
 void Progress::Show() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   if (changed_.wait_for(lock, kPatience, [this] { return over_; })) return;
   do {
+    if (what_.empty()) continue;
+    shown_ = true;
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - begin);
     const std::string percent = part_ ? fmt::format(", {:.0f} %", 100 * *part_) : "";
     fmt::print(stderr, "\r{}: {}{}, {} s\033[K", program_, what_, percent, seconds.count());
   } while (!changed_.wait_for(lock, kBetween, [this] { return over_; }));
-  fmt::print(stderr, "\r\033[K");
+  if (shown_) fmt::print(stderr, "\r\033[K");
 }
 
 }    // namespace dthrottle

@@ -19,6 +19,8 @@ class Progress {
 
   // Says what the program is at, and which part of it is done, 0 to 1; none: nobody knows. False after Ctrl-C.
   bool At(std::string_view what, std::optional<double> part = std::nullopt);
+  // Takes the line away until the program is at something again, because it prints.
+  void Rest();
   static bool stopped();
 
  private:
@@ -27,9 +29,9 @@ class Progress {
   const std::string program_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string what_;
+  std::string what_;    // empty: nothing is shown
   std::optional<double> part_;
-  bool over_ = false;
+  bool over_ = false, shown_ = false;
   std::thread shower_;    // none without a terminal
 };
 

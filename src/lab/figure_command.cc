@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "config/values.h"
+#include "io/progress.h"
 #include "lab/figure_render.h"
 #include "lab/figures.h"
 
@@ -47,8 +48,10 @@ int Write(const Recipe& recipe, const Figure& figure, const Options& options) {
   return status;
 }
 
-int Make(const Recipe& recipe, const Options& options) {
+int Make(const Recipe& recipe, const Options& options, Progress& progress) {
   Figure figure = recipe.make(options.make);
+  progress.Rest();
+  if (Progress::stopped()) return EX_OK;    // it may not be whole
   if (!options.make.as_printed()) {    // other numbers than the source's have other results
     for (Finding& finding : figure.findings) finding.expected.reset(), finding.printed.clear();
   }
@@ -101,10 +104,13 @@ int Figures(Options options) {
   std::error_code error;
   if (options.files()) std::filesystem::create_directories(options.output, error);
   if (error) return Complain(EX_CANTCREAT, fmt::format("{}: {}", options.output, error.message()));
-  for (const Recipe* recipe : chosen) {
-    if (const int status = Make(*recipe, options); status != EX_OK) return status;
+  options.make.go_on = [] { return !Progress::stopped(); };
+  Progress progress("dthrottle-sim");
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    if (!progress.At(chosen[i]->name, static_cast<double>(i) / static_cast<double>(chosen.size()))) break;
+    if (const int status = Make(*chosen[i], options, progress); status != EX_OK) return status;
   }
-  return EX_OK;
+  return UnlessInterrupted(EX_OK, Progress::stopped());
 }
 
 }    // namespace

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -38,6 +39,8 @@ struct FigureOptions {
   std::optional<double> load{};             // what is asked for in all, as a part of the capacity
   std::optional<std::uint32_t> nodes{};     // N: limiters, or clients
   std::optional<std::uint32_t> rounds{};    // how far the x axis goes
+  // False: the figure is not wanted any more, and its rounds may do nothing from now on.
+  std::function<bool()> go_on = [] { return true; };
 
   bool as_printed() const { return !alpha && !gain && !load && !nodes && !rounds; }
 };

@@ -388,7 +388,7 @@ Values Watch(Limiters& limiters, const std::vector<int>& rounds, int last, Passa
   Values jain;
   int round = 0;
   const auto go = [&](int until) {
-    for (; round < until; ++round) {
+    for (; round < until && limiters.going(); ++round) {
       const double now = limiters.jain();
       passage.See(round, now);
       if (now < kEqual) limiters.Round(prng);
@@ -431,7 +431,8 @@ double AddCase(Figure& figure, const Case& c, const std::vector<int>& rounds, co
                                            filtered ? Stroke::kSolid : Stroke::kDashed});
     figure.columns.push_back(
         {fmt::format("N{}_d{}_{}", c.nodes, c.degree, what), Watch(limiters, rounds, last, passage, prng)});
-    for (int round = last; !filtered && !options.network && std::isnan(passage.at()) && round < kWatchedLast; ++round) {
+    for (int round = last; !filtered && !options.network && std::isnan(passage.at()) && round < kWatchedLast && limiters.going();
+         ++round) {
       passage.See(round, limiters.jain());
       limiters.Round(prng);
     }
@@ -458,6 +459,7 @@ Figure GdrlFigure7(const FigureOptions& options) {
   Figure figure;
   figure.columns.push_back({"round", Values(rounds.begin(), rounds.end())});
   for (const Case& c : CasesOf(options)) {
+    if (!options.go_on()) break;
     if (c.degree == 2) figure.panels.push_back(ScalePanel(c.nodes, last));
     most = std::max(most, AddCase(figure, c, rounds, options, prng));
   }

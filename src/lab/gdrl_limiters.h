@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -43,7 +44,8 @@ class Limiters {
       : demands(Rising(graph.size())),
         graph_(std::move(graph)),
         gain_(options.gain.value_or(SpareBandwidthGainMax(graph_))),
-        capacity_(Sum(demands) / load) {
+        capacity_(Sum(demands) / load),
+        go_on_(options.go_on) {
     shares_.assign(demands.size(), capacity_ / static_cast<double>(demands.size()));
     if (options.network) Begin(options.seed, *options.network);
   }
@@ -63,7 +65,9 @@ class Limiters {
   double most() const { return PartOfWhole(hosts_->most()); }    // of C, that all had at once. REQUIRES: a network
 
   void Filter(double alpha) { filters_.assign(demands.size(), DemandEstimate(alpha, 0)); }
+  bool going() const { return go_on_(); }    // whether rounds are wanted
   void Round(Prng& prng) {
+    if (!going()) return;
     for (std::size_t i = 0; i < filters_.size(); ++i) filters_[i].Observe(Happens(demands[i], prng) ? 1 : 0);
     if (hosts_ == nullptr) return lab::Round(graph_, measured_q(), gain_, shares_);
     const Values measured = measured_demands();
@@ -86,6 +90,7 @@ class Limiters {
   Graph graph_;
   double gain_;
   double capacity_;
+  std::function<bool()> go_on_;
   Values shares_;
   std::vector<DemandEstimate> filters_;     // none: demands are known
   std::unique_ptr<CapacityFleet> hosts_;    // none: everybody hears everybody at once

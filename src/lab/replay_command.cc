@@ -1,19 +1,18 @@
 #include "lab/replay_command.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "admin/escape.h"
 #include "config/values.h"
 #include "io/files.h"
+#include "io/progress.h"
 #include "lab/csv.h"
 #include "lab/dividing_hosts.h"
 #include "lab/log_file.h"
@@ -22,11 +21,9 @@
 namespace dthrottle::lab {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Spread = ReplayOptions::Spread;
 
-constexpr std::uint64_t kLinesBetweenLooks = 4096;    // at the clock, for progress
-constexpr auto kProgressEvery = std::chrono::milliseconds(200);
+constexpr std::uint64_t kLinesBetweenLooks = 4096;    // at how far it is, and whether it is to end
 constexpr std::size_t kCsvBytes = std::size_t{1} << 20;    // written at once
 constexpr std::uint32_t kReplayHostsMax = 256;
 
@@ -38,30 +35,6 @@ struct ReplayCommandOptions {
   std::string rules, tag = "ip:%h", csv;
   ReplayOptions replay;
   std::size_t top = 10;
-};
-
-// A line on a terminal that says how far it is; nothing elsewhere.
-class ProgressLine {
- public:
-  ~ProgressLine() { Clear(); }
-
-  void Show(const std::string& path, std::uint64_t lines, double part) {
-    const auto now = Clock::now();
-    if (!on_ || now < next_) return;
-    next_ = now + kProgressEvery;
-    shown_ = true;
-    const std::string percent = part < 0 ? "" : fmt::format(" {:3.0f} %", std::floor(100 * part));
-    fmt::print(stderr, "\r{}:{} {} lines\033[K", EscapeTag(path), percent, lines);
-  }
-
-  void Clear() {
-    if (std::exchange(shown_, false)) fmt::print(stderr, "\r\033[K");
-  }
-
- private:
-  const bool on_ = ::isatty(STDERR_FILENO) == 1;
-  bool shown_ = false;
-  Clock::time_point next_ = Clock::now() + kProgressEvery;
 };
 
 // The seconds of the log, written as they come: a log may have more than fit in memory.
@@ -118,17 +91,18 @@ int ReadRules(const ReplayCommandOptions& options, Settings& settings) {
 }
 
 // EX_OK; EX_NOINPUT if the log cannot be opened; EX_DATAERR if it cannot be read to its end, which ends nothing.
-int ReadLog(const std::string& path, Replay& replay, ProgressLine& progress) {
+int ReadLog(const std::string& path, Replay& replay, Progress& progress) {
   Result<LogFile> log = LogFile::Open(path);
   if (!log) return Complain(EX_NOINPUT, log.error().message);
   while (const auto line = log->Next()) {
     replay.Take(line->text, line->over_long);
-    if (replay.counts().lines % kLinesBetweenLooks == 0) {
-      progress.Show(path, replay.counts().lines, log->Progress());
-    }
+    const std::uint64_t lines = replay.counts().lines;
+    if (lines % kLinesBetweenLooks != 0) continue;
+    const double part = log->Progress();
+    const std::string what = fmt::format("{}: {} lines", EscapeTag(path), lines);
+    if (!progress.At(what, part < 0 ? std::nullopt : std::optional(part))) return EX_OK;
   }
   if (log->error().empty()) return EX_OK;
-  progress.Clear();
   return Complain(EX_DATAERR, fmt::format("{}: {}; what was read of it counts", path, log->error()));
 }
 
@@ -203,14 +177,15 @@ int RunReplay(ReplayCommandOptions options) {
   Replay replay(options.replay);
   replay.OnSecond([&seconds](const ReplaySecond& second) { seconds.Add(second); });
   int status = EX_OK;
-  {
-    ProgressLine progress;
-    for (const std::string& path : options.logs) {
-      const int read = ReadLog(path, replay, progress);
-      if (read == EX_NOINPUT) return read;
-      status = std::max(status, read);
-    }
+  std::optional<Progress> progress("dthrottle-sim");
+  for (const std::string& path : options.logs) {
+    const int read = ReadLog(path, replay, *progress);
+    if (read == EX_NOINPUT) return read;
+    status = std::max(status, read);
+    if (Progress::stopped()) break;
   }
+  const bool interrupted = Progress::stopped();
+  progress.reset();
   replay.Finish();
   if (const int closed = seconds.Close(); closed != EX_OK) return closed;
   const Replay::Counts& counts = replay.counts();
@@ -223,7 +198,7 @@ int RunReplay(ReplayCommandOptions options) {
   if (counts.lines > 0 && counts.unreadable == counts.lines) {
     return Complain(EX_DATAERR, "no line is in the common or the combined format");
   }
-  return status;
+  return UnlessInterrupted(status, interrupted);
 }
 
 }    // namespace

@@ -1,5 +1,6 @@
 """dthrottle-sim from its command line: fleets, comparisons, logs, pictures, exit codes, and a terminal."""
 
+import contextlib
 import csv
 import gzip
 import io
@@ -8,11 +9,12 @@ import pty
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import time
 
 from common import SystemTest, report
-from daemon import DTHROTTLED, ROOT, SANITIZED, fresh_directory
+from daemon import DTHROTTLED, ROOT, SANITIZED, fresh_directory, wait_until
 
 SIM = DTHROTTLED.parent / "dthrottle-sim"
 EXAMPLE = ROOT / "conf/examples/fleet.toml"
@@ -249,14 +251,14 @@ class Sim(SystemTest):
         command = [SIM, "replay", log, "--rules", self.write("rules.toml", RULES)]
         self.assertEqual(subprocess.run(command, capture_output=True, timeout=300).stderr, b"")
         main, terminal = pty.openpty()
-        # Through a pipe that is filled slowly, so that it is at it for longer than between two looks.
+        # Through a pipe that is filled slowly, because only what takes longer than two seconds says how far it is.
         with subprocess.Popen([SIM, "replay", "-", *command[3:]], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                               stderr=terminal) as process:
             os.close(terminal)
             for _ in range(20):
                 process.stdin.write(block.encode())
                 process.stdin.flush()
-                time.sleep(0.05)
+                time.sleep(0.15)
             process.stdin.close()
             shown = b""
             while True:
@@ -266,8 +268,33 @@ class Sim(SystemTest):
                     break
             self.assertEqual(process.wait(timeout=300), EX_OK)
         os.close(main)
-        self.assertRegex(shown, rb"\r-: \d+ lines\x1b\[K")
+        self.assertRegex(shown, rb"\rdthrottle-sim: -: \d+ lines, \d+ s\x1b\[K")
         self.assertTrue(shown.endswith(b"\r\x1b[K"))
+
+    def test_ctrl_c_leaves_what_has_been_replayed(self):
+        block = "".join(line(i // 200, f"10.0.{i % 200}.1") for i in range(20_000))
+        with subprocess.Popen([SIM, "replay", "-", "--rules", self.write("rules.toml", RULES)], stdin=subprocess.PIPE,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            process.stdin.write(block)    # more than a pipe holds: it has begun to read
+            process.stdin.flush()
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(block)
+                process.stdin.close()
+            out, errors = process.stdout.read(), process.stderr.read()
+            self.assertEqual(process.wait(timeout=60), 130, errors)
+        self.assertIn("interrupted: what was not reached is left out", errors)
+        self.assertLess(int(re.search(r"(?m)^asked +(\d+)$", out)[1]), 40_000)
+
+    def test_ctrl_c_leaves_the_figures_that_are_whole(self):
+        with subprocess.Popen([SIM, "figure", "shed-1", "gdrl-7", "--csv", "-o", self.directory], stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as process:
+            wait_until((self.directory / "shed-1.csv").exists, "the first figure is written")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
+        self.assertIn("interrupted: what was not reached is left out", errors)
+        self.assertFalse((self.directory / "gdrl-7.csv").exists())
 
     def test_a_long_log_is_replayed_and_what_that_costs_is_reported(self):
         with gzip.open(self.directory / "long.gz", "wt", compresslevel=1) as log:
