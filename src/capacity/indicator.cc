@@ -1,6 +1,7 @@
 #include "capacity/indicator.h"
 
 #include <array>
+#include <charconv>
 #include <cmath>
 
 namespace dthrottle {
@@ -56,6 +57,14 @@ class Measure final : public Indicator {
 const Indicator& Reported() {
   static const Measure indicator;
   return indicator;
+}
+
+std::optional<double> ReadReport(std::string_view text) {
+  constexpr double kReportMax = 1e12;
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size() || !(value > 0 && value <= kReportMax)) return {};
+  return value;
 }
 
 const Indicator& ThrottledAmount() {

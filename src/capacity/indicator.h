@@ -6,6 +6,7 @@
 // (AllowedAmountRound in transfer.h).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -48,6 +49,8 @@ const Indicator& ResponseTime();
 // as the demand; the indicator is its logarithm, so a gain does not depend on the measure's unit, and measures are equal
 // where their logarithms are. How steep it is nobody knows here: InverseSlope is 1, and the gain is the operator's.
 const Indicator& Reported();
+// A measure as an application writes it: a number above 0, at most 10^12.
+std::optional<double> ReadReport(std::string_view text);
 
 // All of the above that a formula has; spare bandwidth is the throttled amount under its other name.
 std::span<const Indicator* const> Indicators();

@@ -348,6 +348,15 @@ enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int d
   return settle(handle, hold, NULL, 0, deadline_ms);
 }
 
+enum dthrottle_verdict dthrottle_indicate(dthrottle* handle, const char* tag, size_t tag_bytes, double value,
+                                          int deadline_ms) {
+  char line[DTHROTTLE_QUESTION_LINE_BYTES];
+  dthrottle_answer nothing;
+  const dthrottle_tag named = {.text = tag, .bytes = tag_bytes};
+  if (!(value > 0 && value <= DTHROTTLE_INDICATED_MAX)) return DTHROTTLE_BAD_QUESTION;
+  return ask_line(handle, line, dthrottle_write_indication(value, &named, line), &nothing, deadline_ms);
+}
+
 size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes, size_t count,
                            enum dthrottle_verdict* verdicts, int deadline_ms) {
   struct call call = {

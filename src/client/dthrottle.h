@@ -149,6 +149,13 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_
 /* Settles a hold of which nothing was used: all comes back. As dthrottle_commit. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 
+/* Reports how this application does with the part of a divided tag that its host has: any number above 0, at most
+ * 1e12, that falls when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s.
+ * SERVE: it is taken. BAD_QUESTION: `value` is no such number, or the daemon does not go by reports
+ * (`capacity.indicator`) or divides no such tag. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_indicate(dthrottle* handle, const char* tag, size_t tag_bytes,
+                                                        double value, int deadline_ms);
+
 /* ---- Both ---- */
 
 /* "serve", "throttle", "timed out", "unreachable", "bad answer", "backing off", "bad question". Never NULL. */

@@ -123,6 +123,20 @@ size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t 
   return (size_t)(out - line);
 }
 
+/* Nine digits and a power of ten, without the decimal point of a locale: 420000000e-10. */
+size_t dthrottle_write_indication(double value, const dthrottle_tag* tag, char* line) {
+  char* out = write_text(line, "indicate ");
+  int exponent = 0;
+  for (; value < 1e8 && exponent > -300; exponent--) value *= 10;
+  for (; value >= 1e9; exponent++) value /= 10;
+  out = write_number(out, (uint32_t)value);
+  out = write_text(out, exponent < 0 ? "e-" : "e");
+  out = write_number(out, (uint32_t)(exponent < 0 ? -exponent : exponent));
+  *out++ = ' ';
+  out = write_word(out, tag, DTHROTTLE_QUESTION_LINE_BYTES - (size_t)(out - line));
+  return (size_t)(out - line);
+}
+
 /* ---- Words ---- */
 
 struct word {
@@ -262,6 +276,12 @@ bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* te
   if (says(verb, "commit") || says(verb, "release")) {
     *answer = read;
     return read_settled(rest, verdict);
+  }
+  if (says(verb, "indicate")) {
+    const bool taken = bytes == 2 && memcmp(text, "OK", 2) == 0;
+    *answer = read;
+    *verdict = taken ? DTHROTTLE_SERVE : DTHROTTLE_BAD_QUESTION;
+    return taken || says(next_word(&rest), "ERR");
   }
   const size_t count = split_tags(line, tags);
   const struct word first = next_word(&rest);

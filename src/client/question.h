@@ -12,6 +12,8 @@
 
 #include "dthrottle.h"
 
+#define DTHROTTLE_INDICATED_MAX 1e12 /* as at the daemon */
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -32,6 +34,10 @@ size_t dthrottle_write_question(const dthrottle_question* question, char* line);
 /* Writes the line that settles a hold, without its LF, and returns its bytes. `count` 0: all comes back. REQUIRES:
  * count <= DTHROTTLE_TAGS_MAX; `line` has DTHROTTLE_SETTLEMENT_BYTES. */
 size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t count, char* line);
+
+/* Writes the line that reports `value` of a tag, without its LF, and returns its bytes; a tag that is longer than its
+ * part of a line is cut. REQUIRES: 0 < value <= DTHROTTLE_INDICATED_MAX; `line` has DTHROTTLE_QUESTION_LINE_BYTES. */
+size_t dthrottle_write_indication(double value, const dthrottle_tag* tag, char* line);
 
 /* Reads the answer to the line `asked`, both without LF: THROTTLE, SERVE, or BAD_QUESTION where the daemon says ERR.
  * False: it is no answer to this line, and nothing is written. */

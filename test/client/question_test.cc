@@ -220,6 +220,21 @@ TEST_CASE("a settlement names its hold and what each tag has cost") {
   }
 }
 
+TEST_CASE("a report names its value in whole digits, whatever the locale, and its tag in one word") {
+  const auto written = [](double value, std::string_view tag) {
+    char line[DTHROTTLE_QUESTION_LINE_BYTES];
+    const dthrottle_tag named = {tag.data(), tag.size(), 0, 0};
+    return std::string(line, dthrottle_write_indication(value, &named, line));
+  };
+  CHECK(written(0.042, "api:a b") == "indicate 420000000e-10 api:a\\x20b");
+  CHECK(written(1e12, "x") == "indicate 100000000e4 x");
+  CHECK(written(1e-320, "x").starts_with("indicate "));
+  CHECK(written(1, std::string(20'000, 'x')).size() == DTHROTTLE_QUESTION_LINE_BYTES);
+  CHECK(Hear("indicate 1e0 x", "OK").verdict == DTHROTTLE_SERVE);
+  CHECK(Hear("indicate 1e0 x", "ERR this host divides nothing").verdict == DTHROTTLE_BAD_QUESTION);
+  for (const char* const wrong : {"OK 1", "NO", "O", ""}) CHECK_FALSE(Hear("indicate 1e0 x", wrong).good);
+}
+
 TEST_CASE("a rule's name that is too long is cut") {
   const Heard heard = Hear("take 1 a", "NO limit 1 0 " + std::string(100, 'r') + " a");
   REQUIRE(heard.good);

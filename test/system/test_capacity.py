@@ -1,6 +1,8 @@
 """Daemons that divide a limit: its parts go to where the demand is, and never sum to more than the whole."""
 
 import contextlib
+import ctypes
+import http.client
 import json
 import math
 import pathlib
@@ -13,6 +15,7 @@ from daemon import BUILD, DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, rule
 from demand import Demand
 from fleet import Fleet
 from namespaces import Network
+from test_ask import Asker
 
 TAG = "api"
 EX_CONFIG = 78
@@ -341,6 +344,31 @@ class Reported(SystemTest):
 
     ARRIVALS = (10.0, 25.0, 40.0, 65.0)    # a second; the rate is 200
 
+    def reporters(self, hosts):
+        """Ways to report, one a host: the commands' socket, HTTP, a line of the ask socket, libdthrottle."""
+        library = ctypes.CDLL(str(BUILD / "src/client/libdthrottle.so.0"))
+        library.dthrottle_open_ask.restype = ctypes.c_void_p
+        handle = ctypes.c_void_p(library.dthrottle_open_ask(f"unix:{hosts[3].directory}/ask.sock".encode(), None))
+        self.addCleanup(library.dthrottle_close, handle)
+
+        def by_command(value):
+            return hosts[0].admin_json(f"indicate {value!r} {TAG}") == {"tag": TAG, "indicated": value}
+
+        def by_http(value):
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", hosts[1].http_port, timeout=PATIENCE)) as session:
+                session.request("POST", f"/indicate?value={value!r}&tag={TAG}")
+                return session.getresponse().status == 204
+
+        def by_line(value):
+            with Asker(f"{hosts[2].directory}/ask.sock") as asker:
+                return asker.ask(f"indicate {value!r} {TAG}") == "OK"
+
+        def by_library(value):
+            return library.dthrottle_indicate(handle, TAG.encode(), len(TAG), ctypes.c_double(value),
+                                              int(1000 * PATIENCE)) == 0
+
+        return by_command, by_http, by_line, by_library
+
     def response_time(self, host, arrivals):
         share = host.admin_json(f"capacity {TAG}")["share"]
         return 1 / (share - arrivals) if share > arrivals + 0.1 else 10
@@ -363,6 +391,21 @@ class Reported(SystemTest):
             report(f"response times: largest / smallest {first:.1f} at first, within 5 % after {time.monotonic() - begin:.0f} s")
             self.assertGreater(first, 1.5)
             self.assertLessEqual(sum(parts(hosts)), 1 + 1e-6)
+
+    def test_reports_come_by_command_http_the_ask_socket_and_libdthrottle(self):
+        four = fleet(200, hosts=4, indicator="reported", gain=0.02)
+        for host in four.hosts:
+            host._sections.update(ask={"unix": f"{host.directory}/ask.sock"}, admin={"http": "127.0.0.1:0"})
+            host.write_settings(*host.limits)
+        with four as hosts:
+            wait_settled(hosts)
+            for host, report_value in zip(hosts, self.reporters(hosts)):
+                def counts():
+                    self.assertTrue(report_value(0.042), report_value.__name__)
+                    indicator = host.admin_json(f"capacity {TAG}")["indicator"]
+                    return indicator is not None and abs(indicator - math.log(0.042)) < 1e-3
+
+                wait_until(counts, f"what {report_value.__name__} reports counts")
 
     def test_what_is_no_report_is_refused(self):
         with Daemon(rule(burst=10, share="capacity")) as daemon:

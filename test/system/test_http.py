@@ -303,6 +303,19 @@ class Protocol(SystemTest):
                 self.assertEqual(status, 429 if forged else 200)
             self.assertEqual(daemon.admin_json("show ip:192.0.2.7:{x-tenant}")["verdict"], "NO")
 
+    def test_a_report_is_posted_with_a_number_above_0_where_decisions_are_open(self):
+        with HttpDaemon(rule(burst=1)) as daemon:
+            self.assertEqual(daemon.get("/indicate?value=1&tag=a")[0], 405)
+            for wrong in ("", "?tag=a", "?value=1", "?value=0&tag=a", "?value=1x&tag=a", "?value=1e13&tag=a"):
+                self.assertEqual(daemon.get(f"/indicate{wrong}", method="POST")[0], 400)
+            status, _, body = daemon.get("/indicate?value=1&tag=a", method="POST")
+            self.assertEqual(status, 400)
+            self.assertIn("capacity.indicator is", json.loads(body)["detail"])
+            self.assertEqual(daemon.get("/indicate?value=1&tag=a", method="POST", Origin="http://evil.example")[0], 400)
+        with HttpDaemon(rule(burst=1), admin={"http_decides": False}) as daemon:
+            self.assertEqual(daemon.get("/indicate?value=1&tag=a", method="POST")[0], 404)
+            self.assertEqual(daemon.get("/indicate?value=1&tag=a", method="POST", tcp=False)[0], 400)
+
     def test_a_tag_is_forgiven_by_post_where_that_is_allowed_and_not_for_another_site(self):
         with HttpDaemon(rule(burst=1, rate=0.001), admin={"http_forgives": True, "audit": True}) as daemon:
             daemon.ask(["a b"] * 2)

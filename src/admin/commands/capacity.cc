@@ -1,9 +1,9 @@
 // `capacity`: how hosts divide limits.
 #include <algorithm>
-#include <charconv>
 
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "capacity/indicator.h"
 #include "query/named_tag.h"
 #include "rule/rulebook.h"
 #include "share/capacity/dividing.h"
@@ -13,8 +13,6 @@
 namespace dthrottle::commands {
 
 namespace {
-
-constexpr double kReportMax = 1e12;
 
 Json MemberRows(const std::vector<CapacityMember>& members) {
   Json rows = Json::array();
@@ -179,18 +177,15 @@ Json Capacity(const Context& c) {
 // The value comes first, since a tag may have blanks.
 Json Indicate(const Context& c) {
   const std::size_t blank = c.argument.find(' ');
-  const std::string_view number = c.argument.substr(0, blank);
-  double value = 0;
-  const auto [rest, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  const bool is_number = error == std::errc() && rest == number.data() + number.size();
-  if (!is_number || !(value > 0 && value <= kReportMax)) return ErrorAnswer("VALUE must be a number above 0");
+  const std::optional<double> value = ReadReport(c.argument.substr(0, blank));
+  if (!value) return ErrorAnswer("VALUE must be a number above 0");
   if (blank == std::string_view::npos) return ErrorAnswer("a tag is needed: indicate VALUE TAG");
   Json answer;
   const Context named{c.host, c.argument.substr(blank + 1), c.now};
   const auto tag = TagArgument(named, answer);
   if (tag == nullptr) return answer;
-  if (const auto taken = c.host.Indicate(tag->query().tag, value); !taken) return ErrorAnswer(taken.error().message);
-  return {{"tag", EscapeTag(tag->bytes())}, {"indicated", value}};
+  if (const auto taken = c.host.Indicate(tag->query().tag, *value); !taken) return ErrorAnswer(taken.error().message);
+  return {{"tag", EscapeTag(tag->bytes())}, {"indicated", *value}};
 }
 
 }    // namespace dthrottle::commands

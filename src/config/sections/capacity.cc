@@ -77,8 +77,8 @@ Section CapacitySection() {
                           "What neighbours make equal: \"throttled-amount\", how much more is asked for than a host "
                           "has, which is also its spare bandwidth with the other sign; \"throttled-ratio\", the same "
                           "as a part of what is asked for; \"log-ratio\", the logarithm of demand over share; \"reported\", "
-                          "what an application of each host reports with the admin command indicate, a number above 0 "
-                          "that falls with the share, such as a response time. Each tag's is remembered for 10 s.",
+                          "what an application of each host reports with indicate (of the admin socket, HTTP, the ask "
+                          "socket or libdthrottle), a number above 0 that falls with the share, such as a response time. Each tag's is remembered for 10 s.",
                           [](const std::string& text) { return IsOneOf(kIndicators, text); })),
           Reloads(Gain(MEMBER(S, capacity.gain),
                        "The part of the difference between two neighbours' indicators that moves in a round. \"auto\" "

@@ -12,7 +12,8 @@ FrontEnd::Room AskFrontEnd::room() const {
 void AskFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
   server_.emplace(host_.loop, host_.admin.limiter(), host_.admin.holds(), LaneUse{0, key()}, FreshPrng(),
-                  settings.query.max_tag_bytes, settings.ask.idle_timeout);
+                  settings.query.max_tag_bytes, settings.ask.idle_timeout, nullptr,
+                  [this](const Tag& tag, double value) { return host_.admin.Indicate(tag, value); });
 }
 
 void AskFrontEnd::Reload(std::vector<std::string>&) {

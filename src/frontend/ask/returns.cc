@@ -5,16 +5,26 @@
 #include <algorithm>
 #include <span>
 
+#include "capacity/indicator.h"
 #include "frontend/ask/words.h"
 
 namespace dthrottle {
 
 // ---- Taking lines ----
 
+std::optional<AskReturns::Kind> AskReturns::KindOf(std::string_view verb) {
+  if (verb == "commit") return Kind::kCommit;
+  if (verb == "release") return Kind::kRelease;
+  if (verb == "give") return Kind::kGive;
+  if (verb == "indicate") return Kind::kIndicate;
+  return std::nullopt;
+}
+
 std::string AskReturns::Read(std::string_view verb, std::string_view line, Holder& holder, AskTags& tags) {
-  Line read{.kind = verb == "give" ? Kind::kGive : verb == "commit" ? Kind::kCommit : Kind::kRelease,
-            .holder = &holder};
-  std::string wrong = read.kind == Kind::kGive ? ReadGift(line, read, tags) : ReadSettlement(line, read);
+  Line read{.kind = KindOf(verb).value(), .holder = &holder};
+  std::string wrong = read.kind == Kind::kGive       ? ReadGift(line, read, tags)
+                      : read.kind == Kind::kIndicate ? ReadReportLine(line, read, tags)
+                                                     : ReadSettlement(line, read);
   if (wrong.empty()) lines_.push_back(read);
   return wrong;
 }
@@ -37,22 +47,35 @@ std::string AskReturns::ReadSettlement(std::string_view line, Line& read) {
 }
 
 std::string AskReturns::ReadGift(std::string_view line, Line& read, AskTags& tags) {
-  read.begin = given_.size();
+  read.begin = named_.size();
   for (std::string_view word; !(word = NextWord(line)).empty();) {
-    if (given_.size() - read.begin == kHoldTagsMax) {
-      given_.resize(read.begin);
+    if (named_.size() - read.begin == kHoldTagsMax) {
+      named_.resize(read.begin);
       return fmt::format("a line gives back at most {} places", kHoldTagsMax);
     }
-    given_.push_back(tags.Read(word, 1, limiter_.keys().digest));
+    named_.push_back(tags.Read(word, 1, limiter_.keys().digest));
   }
-  read.end = given_.size();
+  read.end = named_.size();
   return read.begin == read.end ? "TAG must follow" : "";
+}
+
+std::string AskReturns::ReadReportLine(std::string_view line, Line& read, AskTags& tags) {
+  const std::string_view value = NextWord(line), tag = NextWord(line);
+  if (tag.empty() || !NextWord(line).empty()) return "VALUE TAG must follow";
+  const std::optional<double> report = ReadReport(value);
+  if (!report) return fmt::format("VALUE must be a number above 0: {}", Shown(value));
+  read.report = *report;
+  read.begin = named_.size();
+  named_.push_back(tags.Read(tag, 1, limiter_.keys().digest));
+  return "";
 }
 
 // ---- Answering ----
 
 void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
-  lines_[line].kind == Kind::kGive ? Give(lines_[line], out) : Settle(lines_[line], out, now);
+  const Line& its = lines_[line];
+  if (its.kind == Kind::kIndicate) return Indicate(its, out);
+  its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
 }
 
 void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
@@ -80,7 +103,7 @@ void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
 void AskReturns::Give(const Line& line, std::string& out) {
   std::int64_t given = 0;
   auto& places = line.holder->places;
-  for (const Query& query : std::span(given_).subspan(line.begin, line.end - line.begin)) {
+  for (const Query& query : std::span(named_).subspan(line.begin, line.end - line.begin)) {
     const std::uint64_t hash = limiter_.table().Hash(query.tag);
     const auto its = places.find(hash);
     if (its == places.end()) continue;
@@ -92,9 +115,15 @@ void AskReturns::Give(const Line& line, std::string& out) {
   AppendNumber(out, given);
 }
 
+void AskReturns::Indicate(const Line& line, std::string& out) const {
+  const Result<void> taken =
+      take_report_ != nullptr ? take_report_(named_[line.begin].tag, line.report) : Fail("this host divides nothing");
+  taken ? out += "OK" : out += "ERR " + taken.error().message;
+}
+
 void AskReturns::Clear() {
   lines_.clear();
-  given_.clear();
+  named_.clear();
 }
 
 // ---- Connections ----

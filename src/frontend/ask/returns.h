@@ -1,13 +1,17 @@
-// What connections give back: holds that they settle, and places. The lines of a turn that are no questions.
+// The lines of a turn that are no questions: what connections give back, holds that they settle and places, and what
+// applications report of themselves.
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "base/time.h"
 #include "frontend/ask/tags.h"
 #include "hold/holder.h"
@@ -16,13 +20,17 @@
 
 namespace dthrottle {
 
+// Takes how an application does with this host's part of a tag; the reason if that is not wanted.
+using TakeReport = std::function<Result<void>(const Tag& tag, double value)>;
+
 class AskReturns {
  public:
   // Both must outlive it; null: nothing can be held.
-  AskReturns(Limiter& limiter, Holds* holds) : limiter_(limiter), holds_(holds) {}
+  AskReturns(Limiter& limiter, Holds* holds, TakeReport take_report)
+      : limiter_(limiter), holds_(holds), take_report_(std::move(take_report)) {}
 
   // Whether a line that begins so is one of these.
-  static bool IsVerb(std::string_view verb) { return verb == "commit" || verb == "release" || verb == "give"; }
+  static bool IsVerb(std::string_view verb) { return KindOf(verb).has_value(); }
 
   // Reads what stands behind the verb of a connection's line. Returns what is wrong with it, or nothing: then it is
   // lines() - 1 of those that Answer knows.
@@ -41,25 +49,30 @@ class AskReturns {
   bool HasAny(const Holder& holder) const;
 
  private:
-  enum class Kind : std::uint8_t { kCommit, kRelease, kGive };
+  enum class Kind : std::uint8_t { kCommit, kRelease, kGive, kIndicate };
   struct Line {
     Kind kind;
     Holder* holder = nullptr;
     HoldId id = 0;
     std::size_t numbers = 0;    // of `actual`
     std::array<Cost, kHoldTagsMax> actual{};
-    std::size_t begin = 0, end = 0;    // of given_
+    std::size_t begin = 0, end = 0;    // of named_
+    double report = 0;                 // kIndicate
   };
 
+  static std::optional<Kind> KindOf(std::string_view verb);
   std::string ReadSettlement(std::string_view line, Line& read);
   std::string ReadGift(std::string_view line, Line& read, AskTags& tags);
+  std::string ReadReportLine(std::string_view line, Line& read, AskTags& tags);
   void Settle(const Line& line, std::string& out, Instant now);
   void Give(const Line& line, std::string& out);
+  void Indicate(const Line& line, std::string& out) const;
 
   Limiter& limiter_;
   Holds* const holds_;
+  const TakeReport take_report_;
   std::vector<Line> lines_;
-  std::vector<Query> given_;    // tags of which a place is given back
+  std::vector<Query> named_;    // tags of which a place is given back, or something is reported
 };
 
 }    // namespace dthrottle

@@ -47,9 +47,9 @@ struct AskServer::AskConnection final : Connection {
 };
 
 AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse lane, Prng prng,
-                     std::size_t tag_bytes_max, Duration idle_timeout, GatewayCalls* gateway)
+                     std::size_t tag_bytes_max, Duration idle_timeout, GatewayCalls* gateway, TakeReport take_report)
     : StreamServer(loop, {kReadBytes, AskReader::kLineBytesMax}, idle_timeout),
-      turn_(limiter, holds, lane, prng, tag_bytes_max),
+      turn_(limiter, holds, lane, prng, tag_bytes_max, std::move(take_report)),
       gateway_(gateway) {}
 
 std::unique_ptr<StreamServer::Connection> AskServer::MakeConnection() {

@@ -18,7 +18,7 @@ class AskServer final : public StreamServer {
   // Uses `lane` of the limiter on its thread; see AskTurn. `gateway`: the connections are of dthrottle-grpc, and may
   // count. What is pointed to must outlive this object.
   AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max,
-            Duration idle_timeout, GatewayCalls* gateway = nullptr);
+            Duration idle_timeout, GatewayCalls* gateway = nullptr, TakeReport take_report = nullptr);
 
   const AskTurn& turn() const { return turn_; }
   // Connections that were closed because they began with an HTTP request.

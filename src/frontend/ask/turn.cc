@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
-constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit or release";
+constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit, release or indicate";
 constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
 
 // Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
@@ -33,8 +33,14 @@ bool TakeWait(std::string_view& line, Duration& wait) {
 
 }    // namespace
 
-AskTurn::AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max)
-    : limiter_(limiter), holds_(holds), lane_(lane), prng_(prng), tags_(tag_bytes_max), returns_(limiter, holds) {}
+AskTurn::AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max,
+                 TakeReport take_report)
+    : limiter_(limiter),
+      holds_(holds),
+      lane_(lane),
+      prng_(prng),
+      tags_(tag_bytes_max),
+      returns_(limiter, holds, std::move(take_report)) {}
 
 // ---- Taking lines ----
 

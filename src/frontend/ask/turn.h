@@ -22,7 +22,8 @@ namespace dthrottle {
 class AskTurn {
  public:
   // Uses `lane` of the limiter, on its thread. Limiter and holds must outlive this object; null: nothing can be held.
-  AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max);
+  AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max,
+          TakeReport take_report = nullptr);
 
   // Takes a line of the connection that is `holder`, without its LF. Its bytes must stay until Answer.
   void OnLine(std::string_view line, Holder& holder);

@@ -10,8 +10,10 @@
 #include "admin/escape.h"
 #include "admin/metrics.h"
 #include "base/check.h"
+#include "capacity/indicator.h"
 #include "frontend/http/page.h"
 #include "frontend/http/tag_fields.h"
+#include "query/named_tag.h"
 
 namespace dthrottle {
 
@@ -90,7 +92,10 @@ struct HttpService::Route {
   std::string_view path;
   View view = nullptr;                      // null: it decides
   Form form = HttpService::Form::kCheck;    // then
-  bool changes = false;                     // it is posted
+  enum class Posted : std::uint8_t { kNo, kForgives, kReports } posted = Posted::kNo;
+
+  // Whether it is for those who may decide.
+  bool decides() const { return view == nullptr || posted == Posted::kReports; }
 };
 
 const HttpService::Route HttpService::kRoutes[] = {
@@ -99,7 +104,8 @@ const HttpService::Route HttpService::kRoutes[] = {
     {"/peers", &HttpService::Peers},     {"/rules", &HttpService::Rules},    {"/stats", &HttpService::Stats},
     {"/live", &HttpService::Live},       {"/history", &HttpService::PastPoints},
     {"/refusals", &HttpService::Refusals}, {"/why", &HttpService::Why},
-    {"/forgive", &HttpService::Forgive, Form::kCheck, true},
+    {"/forgive", &HttpService::Forgive, Form::kCheck, Route::Posted::kForgives},
+    {"/indicate", &HttpService::Indicate, Form::kCheck, Route::Posted::kReports},
 };
 
 namespace {
@@ -148,22 +154,25 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
   const auto route =
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == target->path; });
   if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
-  const bool looks = route->view != nullptr && !route->changes;
+  const bool posted = route->posted != Route::Posted::kNo;
+  const bool looks = route->view != nullptr && !posted;
   if (looks && request.method != "GET" && request.method != "HEAD") {
     Asked refused = refuse(405, "only GET and HEAD are understood here");
     refused.reply->fields = "Allow: GET, HEAD\r\n";
     return refused;
   }
-  if (route->changes && request.method != "POST") {
+  if (posted && request.method != "POST") {
     Asked refused = refuse(405, "only POST is understood here");
     refused.reply->fields = "Allow: POST\r\n";
     return refused;
   }
-  if (route->changes && !host_.settings().admin.http_forgives) return refuse(404, "set admin.http_forgives");
+  if (route->posted == Route::Posted::kForgives && !host_.settings().admin.http_forgives) {
+    return refuse(404, "set admin.http_forgives");
+  }
   if (!looks && request.through_tcp) {
     const bool from_elsewhere =
         !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
-    if (route->view == nullptr && !host_.settings().admin.http_decides) {
+    if (route->decides() && !host_.settings().admin.http_decides) {
       return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
     }
     if (from_elsewhere || IsForeign(request.origin, host)) {
@@ -317,6 +326,16 @@ HttpReply HttpService::Forgive(const HttpTarget& target, Instant now) {
   if (tag != nullptr) host_.Audit(fmt::format("HTTP: forgive {}", EscapeTag(*tag)));
   live_.clear();
   return AboutTag("forgive", target, now);
+}
+
+HttpReply HttpService::Indicate(const HttpTarget& target, Instant) {
+  const std::string *const tag = target.Find("tag"), *const value = target.Find("value");
+  if (tag == nullptr || value == nullptr) return HttpProblem(400, "the parameters value and tag have to be given");
+  const std::optional<double> report = ReadReport(*value);
+  if (!report) return HttpProblem(400, "value must be a number above 0");
+  const NamedTag named(*tag, host_.settings().query.max_tag_bytes, host_.limiter().keys().digest);
+  const Result<void> taken = host_.Indicate(named.query().tag, *report);
+  return taken ? Reply(204, {}, {}) : HttpProblem(400, taken.error().message);
 }
 
 void HttpService::Tick(Instant now) {

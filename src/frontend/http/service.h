@@ -100,6 +100,7 @@ class HttpService {
   HttpReply Refusals(const HttpTarget& target, Instant now);
   HttpReply Why(const HttpTarget& target, Instant now);
   HttpReply Forgive(const HttpTarget& target, Instant now);
+  HttpReply Indicate(const HttpTarget& target, Instant now);
   HttpReply PastPoints(const HttpTarget&, Instant now);
   HttpReply AboutTag(std::string_view command, const HttpTarget& target, Instant now);
   std::string Ask(std::string_view command, Instant now);
