@@ -16,23 +16,17 @@ std::optional<Cost> ReadCost(std::string_view text) {
 }
 
 Asking::Asking(Limiter& limiter, LaneUse lane, Prng prng, std::size_t tag_bytes_max)
-    : limiter_(limiter), lane_(lane), prng_(prng), tag_bytes_max_(tag_bytes_max) {}
+    : limiter_(limiter), lane_(lane), prng_(prng), named_tags_(tag_bytes_max) {}
 
-void Asking::Begin(Verb verb) {
-  questions_.Begin(verb);
+void Asking::Begin(Verb verb, Duration patience) {
+  questions_.Begin(verb, patience);
   named_ = 0;
 }
 
 Result<void> Asking::Name(std::string_view tag, Cost cost, std::string_view written) {
   if (named_ == Questions::kTagsMax) return Fail(fmt::format("a question has at most {} tags", Questions::kTagsMax));
   ++named_;
-  Query query{{tag, false}, cost, nullptr};
-  if (tag.size() > tag_bytes_max_) {
-    ++over_long_tags_;
-    query = over_long_.emplace_back(std::string(tag), tag_bytes_max_, limiter_.keys().digest).query();
-    query.cost = cost;
-  }
-  if (questions_.Name(query)) written_.push_back(written);
+  if (questions_.Name(named_tags_.Read(tag, cost, limiter_.keys().digest))) written_.push_back(written);
   return {};
 }
 
@@ -51,7 +45,7 @@ void Asking::Answer(Instant now) {
 void Asking::Clear() {
   questions_.Clear();
   written_.clear();
-  over_long_.clear();
+  named_tags_.Clear();
 }
 
 Asking::Tag Asking::tag(std::size_t question, std::size_t place) const {
@@ -86,11 +80,10 @@ std::optional<std::size_t> Asking::nearest(std::size_t question) const {
   return nearest;
 }
 
-Duration Asking::UntilNext(const Tag& tag) const {
-  const Bucket& bucket = tag.standing.bucket;
-  const auto next = static_cast<Cost>(*tag.left + 1);
-  if (next > tag.standing.shape.burst()) return bucket.UntilFull(now_);
-  return bucket.ServesAt(tag.standing.shape, next, now_) - now_;
+Duration Asking::Tag::UntilNext(Instant now) const {
+  const auto next = static_cast<Cost>(*left + 1);
+  if (next > standing.shape.burst()) return standing.bucket.UntilFull(now);
+  return standing.bucket.ServesAt(standing.shape, next, now) - now;
 }
 
 std::int64_t Asking::Refusal::WaitMs(std::int64_t unknown) const {

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -26,8 +25,8 @@ class Asking {
   // Uses `lane` of the limiter, on its thread. The limiter must outlive this object.
   Asking(Limiter& limiter, LaneUse lane, Prng prng, std::size_t tag_bytes_max);
 
-  // Begins another question; the one before must name a tag.
-  void Begin(Verb verb);
+  // Begins another question, which may be made to wait for `patience`; the one before must name a tag.
+  void Begin(Verb verb, Duration patience = {});
 
   // The question that was begun last names a tag, which answers will call `written`. Fails, with nothing named, if it
   // has named as many as there may be. The bytes of both must stay until Clear().
@@ -50,6 +49,9 @@ class Asking {
     std::string_view rule;               // "-": no rule, or an override where none fits
     std::optional<std::int64_t> left;    // whole tokens, 0 in debt; none: nothing limits it
     const Standing& standing;
+
+    // The time until it has one more whole token, zero if it has all. REQUIRES: something limits it.
+    Duration UntilNext(Instant now) const;
   };
 
   struct Refusal {
@@ -63,31 +65,31 @@ class Asking {
 
   Verb verb(std::size_t question) const { return questions_[question].verb; }
   std::size_t tags(std::size_t question) const { return questions_[question].tags; }
+  std::span<const Query> queries(std::size_t question) const {
+    return questions_.queries().subspan(questions_[question].first, questions_[question].tags);
+  }
   Tag tag(std::size_t question, std::size_t place) const;
   std::optional<Refusal> refusal(std::size_t question) const;    // none: it was served
+  // What was served is to wait for so long before it goes on.
+  Duration wait(std::size_t question) const { return outcomes_[question].wait; }
 
   // The tag of the question that has least left, by its place; none: nothing limits any.
   std::optional<std::size_t> nearest(std::size_t question) const;
-  // The time until a tag has one more whole token, zero if it has all. REQUIRES: something limits it.
-  Duration UntilNext(const Tag& tag) const;
-
   // Tags that were longer than query.max_tag_bytes, ever.
-  std::uint64_t over_long() const { return over_long_tags_; }
+  std::uint64_t over_long() const { return named_tags_.over_long(); }
 
  private:
   Limiter& limiter_;
   const LaneUse lane_;
   Prng prng_;
-  const std::size_t tag_bytes_max_;
 
   Questions questions_;
   std::vector<std::string_view> written_;    // of each of questions_.queries()
   std::size_t named_ = 0;                    // by the question that was begun last, twice named ones too
-  std::deque<NamedTag> over_long_;
+  NamedTags named_tags_;
   std::vector<Outcome> outcomes_;
   std::vector<Standing> standings_;
   Instant now_{};
-  std::uint64_t over_long_tags_ = 0;
 };
 
 }    // namespace dthrottle

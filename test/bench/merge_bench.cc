@@ -72,7 +72,9 @@ class Host {
   Host(std::size_t bytes, bool huge_pages, Instant now)
       : region_(Map(bytes, huge_pages)),
         limiter_(region_, {}, {{1, 2}, {}}, Rules(), 1, now),
-        sharing_(limiter_.ways(), to_peers_, from_peers_, kPeers, 1s, prng_, now) {}
+        sharing_(limiter_.ways(), to_peers_, from_peers_, kPeers, 1s, prng_, now) {
+    while (limiter_.Tick(now)) {}    // what a daemon does in its idle time
+  }
   ~Host() { munmap(region_.data(), region_.size()); }
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;

@@ -38,7 +38,7 @@ class AskHost {
     }
     reader.Read(whole, *this);
     turn.Answer(now);
-    const std::string answers(turn.Answers(0, turn.lines()));
+    const std::string answers(turn.answers().Of(0, turn.size()));
     turn.Clear();
     return answers;
   }

@@ -32,7 +32,7 @@ class RespHost {
     const std::string whole = std::string(reader.rest()) + std::string(bytes);
     if (const auto read = reader.Read(whole, *this); !read) turn->AddProtocolError(client, read.error());
     turn->Answer(now);
-    const std::string replies(turn->Replies(0, turn->size()));
+    const std::string replies(turn->answers().Of(0, turn->size()));
     turn->Clear();
     return replies;
   }

@@ -22,7 +22,7 @@ class SpopHost {
     const std::string whole = std::string(reader.rest()) + std::string(bytes);
     if (!reader.Read(whole, *this)) turn.OnNoFrame(client);
     turn.Answer(now);
-    const std::string replies(turn.Replies(0, turn.size()));
+    const std::string replies(turn.answers().Of(0, turn.size()));
     turn.Clear();
     return replies;
   }

@@ -2,23 +2,18 @@
 #pragma once
 
 #include "frontend/ask/server.h"
-#include "frontend/frontend.h"
+#include "frontend/turn_front_end.h"
 
 namespace dthrottle {
 
-class AskFrontEnd final : public StreamFrontEnd<AskServer> {
+class AskFrontEnd final : public TurnFrontEnd<AskServer, &Settings::ask, &ProcessCounts::ask> {
  public:
-  explicit AskFrontEnd(FrontEndHost& host) : host_(host) {}
+  explicit AskFrontEnd(FrontEndHost& host) : TurnFrontEnd(host) {}
 
   std::string_view key() const override { return "ask"; }
   std::string_view doing() const override { return "answering questions"; }
-  Room room() const override;
   void Start() override;
-  void Reload(std::vector<std::string>& problems) override;
   void Count(ProcessCounts& counts) const override;
-
- private:
-  FrontEndHost& host_;
 };
 
 }    // namespace dthrottle

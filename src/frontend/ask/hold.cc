@@ -31,11 +31,10 @@ void AskTurn::OnHold(Line& held, std::string_view rest) {
   if (OnQuestion(held, Verb::kHold, rest)) ++holding_;
 }
 
-// Whether a record has room for the tags of the batch's last question.
-bool AskTurn::FitsHold(const Batch& batch) {
-  const auto tags = batch.questions.queries().subspan(batch.questions[batch.questions.size() - 1].first);
+// Whether a record has room for the tags of the question that was read last.
+bool AskTurn::FitsHold(const Asking& asking) {
   std::size_t bytes = 0;
-  for (const Query& query : tags) bytes += query.tag.bytes.size();
+  for (const Query& query : asking.queries(asking.size() - 1)) bytes += query.tag.bytes.size();
   return bytes <= kHoldTagBytesMax ||
          Complain(fmt::format("the tags of a hold have at most {} bytes together", kHoldTagBytesMax));
 }
@@ -50,20 +49,18 @@ bool AskTurn::CanHold() {
 
 // ---- Answering ----
 
-void AskTurn::AppendHeld(const Line& line) {
-  const Batch& batch = batches_[line.batch];
-  const Questions::Question& question = batch.questions[line.question];
-  const HoldId id = holds_->Keep(batch.questions.queries().subspan(question.first, question.tags),
-                                 line.here ? line.holder : nullptr, now_ + line.ttl);
-  fmt::format_to(std::back_inserter(out_), " {:x}", id);
+void AskTurn::AppendHeld(const Line& line, Instant now) {
+  const auto paid = batches_[line.batch].asking.queries(line.question);
+  const HoldId id = holds_->Keep(paid, line.here ? line.holder : nullptr, now + line.ttl);
+  fmt::format_to(std::back_inserter(answers_.text()), " {:x}", id);
 }
 
 // The connection has the places that a question has taken.
 void AskTurn::Enter(const Line& line) {
-  const Batch& batch = batches_[line.batch];
-  const Questions::Question& question = batch.questions[line.question];
-  for (std::size_t i = question.first; i < question.first + question.tags; ++i) {
-    if (standings_[i].entered) ++line.holder->places[limiter_.table().Hash(batch.questions.queries()[i].tag)];
+  const Asking& asking = batches_[line.batch].asking;
+  const auto queries = asking.queries(line.question);
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    if (asking.tag(line.question, i).standing.entered) ++line.holder->places[limiter_.table().Hash(queries[i].tag)];
   }
 }
 

@@ -53,7 +53,7 @@ std::string AskReturns::ReadGift(std::string_view line, Line& read, AskTags& tag
       named_.resize(read.begin);
       return fmt::format("a line gives back at most {} places", kHoldTagsMax);
     }
-    named_.push_back(tags.Read(word, 1, limiter_.keys().digest));
+    named_.push_back(named_tags_.Read(tags.Unescape(word), 1, limiter_.keys().digest));
   }
   read.end = named_.size();
   return read.begin == read.end ? "TAG must follow" : "";
@@ -66,7 +66,7 @@ std::string AskReturns::ReadReportLine(std::string_view line, Line& read, AskTag
   if (!report) return fmt::format("VALUE must be a number above 0: {}", Shown(value));
   read.report = *report;
   read.begin = named_.size();
-  named_.push_back(tags.Read(tag, 1, limiter_.keys().digest));
+  named_.push_back(named_tags_.Read(tags.Unescape(tag), 1, limiter_.keys().digest));
   return "";
 }
 
@@ -124,6 +124,7 @@ void AskReturns::Indicate(const Line& line, std::string& out) const {
 void AskReturns::Clear() {
   lines_.clear();
   named_.clear();
+  named_tags_.Clear();
 }
 
 // ---- Connections ----

@@ -17,6 +17,7 @@
 #include "hold/holder.h"
 #include "hold/holds.h"
 #include "limiter/limiter.h"
+#include "query/named_tag.h"
 
 namespace dthrottle {
 
@@ -26,8 +27,8 @@ using TakeReport = std::function<Result<void>(const Tag& tag, double value)>;
 class AskReturns {
  public:
   // Both must outlive it; null: nothing can be held.
-  AskReturns(Limiter& limiter, Holds* holds, TakeReport take_report)
-      : limiter_(limiter), holds_(holds), take_report_(std::move(take_report)) {}
+  AskReturns(Limiter& limiter, Holds* holds, std::size_t tag_bytes_max, TakeReport take_report)
+      : limiter_(limiter), holds_(holds), take_report_(std::move(take_report)), named_tags_(tag_bytes_max) {}
 
   // Whether a line that begins so is one of these.
   static bool IsVerb(std::string_view verb) { return KindOf(verb).has_value(); }
@@ -47,6 +48,8 @@ class AskReturns {
   void TakeUp(Holder& holder);
   // Whether it has a place or a hold.
   bool HasAny(const Holder& holder) const;
+
+  std::uint64_t over_long() const { return named_tags_.over_long(); }
 
  private:
   enum class Kind : std::uint8_t { kCommit, kRelease, kGive, kIndicate };
@@ -73,6 +76,7 @@ class AskReturns {
   const TakeReport take_report_;
   std::vector<Line> lines_;
   std::vector<Query> named_;    // tags of which a place is given back, or something is reported
+  NamedTags named_tags_;        // what they point to
 };
 
 }    // namespace dthrottle

@@ -1,5 +1,7 @@
 #include "frontend/ask/server.h"
 
+#include <utility>
+
 #include "base/prng.h"
 #include "base/state.h"
 #include "frontend/ask/reader.h"
@@ -48,8 +50,8 @@ struct AskServer::AskConnection final : Connection {
 
 AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse lane, Prng prng,
                      std::size_t tag_bytes_max, Duration idle_timeout, GatewayCalls* gateway, TakeReport take_report)
-    : StreamServer(loop, {kReadBytes, AskReader::kLineBytesMax}, idle_timeout),
-      turn_(limiter, holds, lane, prng, tag_bytes_max, std::move(take_report)),
+    : TurnServer(loop, {kReadBytes, AskReader::kLineBytesMax}, idle_timeout, limiter, holds, lane, prng, tag_bytes_max,
+                 std::move(take_report)),
       gateway_(gateway) {}
 
 std::unique_ptr<StreamServer::Connection> AskServer::MakeConnection() {
@@ -62,21 +64,10 @@ StreamServer::Then AskServer::OnBytes(Connection& connection, std::string_view b
     ++spoke_http_;
     return Then::kEnd;
   }
-  const std::size_t before = turn_.lines();
+  const std::size_t before = turn_.size();
   c.reader.Read(bytes, c);
-  if (turn_.lines() > before) segments_.push_back({&connection, turn_.lines() - before});
+  Asked(connection, before);
   return turn_.tags() >= kTagsPerFlush ? Then::kAnswer : Then::kRead;
-}
-
-void AskServer::Answer() {
-  turn_.Answer(Now());
-  std::size_t first = 0;
-  for (const auto& [connection, lines] : segments_) {
-    Write(*connection, turn_.Answers(first, lines));
-    first += lines;
-  }
-  segments_.clear();
-  turn_.Clear();
 }
 
 }    // namespace dthrottle

@@ -13,7 +13,6 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
 constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit, release or indicate";
 constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
@@ -39,8 +38,8 @@ AskTurn::AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::s
       holds_(holds),
       lane_(lane),
       prng_(prng),
-      tags_(tag_bytes_max),
-      returns_(limiter, holds, std::move(take_report)) {}
+      tag_bytes_max_(tag_bytes_max),
+      returns_(limiter, holds, tag_bytes_max, std::move(take_report)) {}
 
 // ---- Taking lines ----
 
@@ -54,7 +53,9 @@ void AskTurn::OnLine(std::string_view line, Holder& holder) {
     Complain("wait=MS must have a whole number of milliseconds");
     return;
   }
-  question.tells = TakeWord(line, kTellLimit) ? Tell::kLimit : TakeWord(line, kTellAll) ? Tell::kAll : Tell::kNothing;
+  question.tells = TakeWord(line, kTellLimit) ? AskTell::kLimit
+                   : TakeWord(line, kTellAll) ? AskTell::kAll
+                                              : AskTell::kNothing;
   if (verb == "take") {
     OnQuestion(question, Verb::kTake, line);
   } else if (verb == "peek") {
@@ -76,42 +77,42 @@ void AskTurn::OnReturn(std::string_view verb, std::string_view rest, Holder& hol
   lines_.push_back({.kind = Kind::kReturn, .returned = returns_.lines() - 1});
 }
 
-AskTurn::Batch& AskTurn::OpenBatch() {
-  if (!batch_open_ && batches_used_++ == batches_.size()) batches_.emplace_back();
+Asking& AskTurn::OpenBatch() {
+  if (!batch_open_ && batches_used_++ == batches_.size()) {
+    batches_.push_back({Asking(limiter_, lane_, Prng(prng_.Next()), tag_bytes_max_)});
+  }
   batch_open_ = true;
-  return batches_[batches_used_ - 1];
+  return batches_[batches_used_ - 1].asking;
 }
 
 // False: the line is no question, and the answer says so.
 bool AskTurn::OnQuestion(Line& line, Verb verb, std::string_view rest) {
-  Batch& batch = OpenBatch();
-  const std::size_t words = batch.words.size();
-  batch.questions.Begin(verb, line.patience);
-  if (Read(batch, rest) && (line.kind != Kind::kHold || FitsHold(batch))) {
-    ++counts_.questions;
-    named_ += batch.words.size() - words;
-    line.batch = batches_used_ - 1;
-    line.question = batch.questions.size() - 1;
-    lines_.push_back(line);
-    return true;
+  Asking& asking = OpenBatch();
+  const std::size_t tags = asking.tags();
+  asking.Begin(verb, line.patience);
+  if (!Read(asking, rest) || (line.kind == Kind::kHold && !FitsHold(asking))) {
+    asking.Drop();
+    return false;
   }
-  batch.questions.Drop();
-  batch.words.resize(words);
-  return false;
+  ++counts_.questions;
+  named_ += asking.tags() - tags;
+  line.batch = batches_used_ - 1;
+  line.question = asking.size() - 1;
+  lines_.push_back(line);
+  return true;
 }
 
 // Reads costs and tags. False: they are wrong, and the answer says so.
-bool AskTurn::Read(Batch& batch, std::string_view line) {
-  std::size_t named = 0;
-  for (std::string_view word; !(word = NextWord(line)).empty(); ++named) {
-    if (named == Questions::kTagsMax) return Complain(fmt::format("a question has at most {} tags", named));
-    Cost cost = 0;
-    if (!ParseNumber(word, cost)) return Complain(fmt::format("COST must be a whole number: {}", Shown(word)));
+bool AskTurn::Read(Asking& asking, std::string_view line) {
+  bool named = false;
+  for (std::string_view word; !(word = NextWord(line)).empty(); named = true) {
+    const auto cost = ReadCost(word);
+    if (!cost.has_value()) return Complain(fmt::format("COST must be a whole number: {}", Shown(word)));
     const std::string_view tag = NextWord(line);
     if (tag.empty()) return Complain(fmt::format("a TAG is missing behind {}", Shown(word)));
-    if (batch.questions.Name(tags_.Read(tag, cost, limiter_.keys().digest))) batch.words.push_back(tag);
+    if (const auto done = asking.Name(tags_.Unescape(tag), *cost, tag); !done) return Complain(done.error().message);
   }
-  return named > 0 || Complain(kUsage);
+  return named || Complain(kUsage);
 }
 
 bool AskTurn::Complain(std::string_view what) {
@@ -133,147 +134,45 @@ void AskTurn::OnTooLong() {
 // ---- Answering ----
 
 void AskTurn::Answer(Instant now) {
-  now_ = now;
   if (holds_ != nullptr) holds_->Expire(now);
   for (const Line& line : lines_) {
     if (line.kind == Kind::kAnswered) {
-      out_.append(texts_, line.begin, line.end - line.begin);
+      answers_.text().append(texts_, line.begin, line.end - line.begin);
     } else if (line.kind == Kind::kReturn) {
-      returns_.Answer(line.returned, out_, now);
+      returns_.Answer(line.returned, answers_.text(), now);
     } else {
-      AppendOutcome(line);
+      AppendOutcome(line, now);
     }
-    out_ += '\n';
-    ends_.push_back(out_.size());
+    answers_.text() += '\n';
+    answers_.End();
   }
 }
 
 // Decides the line's question, together with those of its batch.
-void AskTurn::AppendOutcome(const Line& line) {
-  Batch& batch = batches_[line.batch];
-  if (!std::exchange(batch.asked, true)) {
-    outcomes_.assign(batch.questions.size(), Outcome());
-    standings_.assign(batch.questions.queries().size(), Standing());
-    limiter_.Ask(batch.questions, outcomes_, standings_, lane_, prng_, now_);
+void AskTurn::AppendOutcome(const Line& line, Instant now) {
+  auto& [asking, asked] = batches_[line.batch];
+  if (!std::exchange(asked, true)) asking.Answer(now);
+  AskAnswer answer(asking, line.question, now, answers_.text());
+  if (asking.refusal(line.question).has_value()) {
+    if (asking.verb(line.question) != Verb::kPeek) ++counts_.refused;
+    return answer.AppendRefused(line.tells);
   }
-  const Outcome& outcome = outcomes_[line.question];
-  if (outcome.verdict != Verdict::kServe) return AppendRefused(line);
-  if (outcome.wait == Duration::zero()) {
-    out_ += "OK";
-  } else {
-    out_ += "WAIT ";
-    AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(outcome.wait).count());
-  }
-  line.kind == Kind::kHold ? AppendHeld(line) : Enter(line);
-  AppendServed(line);
+  answer.AppendGranted();
+  line.kind == Kind::kHold ? AppendHeld(line, now) : Enter(line);
+  answer.AppendServed(line.tells);
 }
 
-// Where there is a number of places too, what there is less of.
-std::optional<std::int64_t> AskTurn::LeftOf(const Standing& standing) const {
-  std::optional<std::int64_t> left;
-  if (standing.limited()) left = standing.bucket.WholeTokens(standing.shape, now_);
-  if (standing.free.has_value()) left = std::min(left.value_or(INT64_MAX), std::int64_t{*standing.free});
-  return left;
-}
-
-void AskTurn::AppendLeft(const Standing& standing) {
-  out_ += ' ';
-  const auto left = LeftOf(standing);
-  left.has_value() ? AppendNumber(out_, *left) : out_.push_back('-');
-}
-
-void AskTurn::AppendRule(const Standing& standing) {
-  const auto& rules = limiter_.rules().rules();
-  const std::size_t rule = limiter_.rules().limit(*standing.limit).rule;
-  out_ += ' ';
-  out_ += rule < rules.size() ? std::string_view(rules[rule].name) : "-";    // an override where no rule fits
-}
-
-void AskTurn::AppendLimit(const Standing& standing) {
-  if (!standing.limited()) {
-    out_ += " - - -";
-    return;
-  }
-  const auto append_ms = [&](Duration d) {
-    out_ += ' ';
-    AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(d).count());
-  };
-  const Bucket& bucket = standing.bucket;
-  const auto quota = static_cast<std::int64_t>(standing.shape.burst());
-  const std::int64_t next = bucket.WholeTokens(standing.shape, now_) + 1;
-  out_ += ' ';
-  AppendNumber(out_, quota);
-  append_ms(ToDuration(standing.shape.depth));
-  append_ms(next <= quota ? bucket.ServesAt(standing.shape, static_cast<Cost>(next), now_) - now_
-                          : bucket.UntilFull(now_));
-}
-
-void AskTurn::AppendAll(const Questions::Question& question) {
-  for (const Standing& standing : std::span(standings_).subspan(question.first, question.tags)) {
-    if (LeftOf(standing).has_value()) {
-      AppendRule(standing);
-      AppendLeft(standing);
-    } else {
-      out_ += " - -";
-    }
-    AppendLimit(standing);
-  }
-}
-
-void AskTurn::AppendServed(const Line& line) {
-  const Batch& batch = batches_[line.batch];
-  const Questions::Question& question = batch.questions[line.question];
-  const auto left = [&](std::size_t i) { return LeftOf(standings_[question.first + i]).value_or(INT64_MAX); };
-  std::size_t nearest = 0;
-  for (std::size_t i = 0; i < question.tags; ++i) {
-    AppendLeft(standings_[question.first + i]);
-    if (left(i) < left(nearest)) nearest = i;
-  }
-  if (line.tells == Tell::kAll) return AppendAll(question);
-  if (line.tells == Tell::kNothing || left(nearest) == INT64_MAX) return;
-  const Standing& standing = standings_[question.first + nearest];
-  AppendRule(standing);
-  out_ += ' ';
-  out_ += batch.words[question.first + nearest];
-  AppendLimit(standing);
-}
-
-void AskTurn::AppendRefused(const Line& line) {
-  const Batch& batch = batches_[line.batch];
-  const Questions::Question& question = batch.questions[line.question];
-  const Outcome& outcome = outcomes_[line.question];
-  if (question.verb != Verb::kPeek) ++counts_.refused;
-  const Standing& standing = standings_[question.first + outcome.tag];
-  if (outcome.verdict == Verdict::kShed) {
-    out_ += "NO shed -";
-  } else if (outcome.busy) {
-    out_ += "NO busy -";
-  } else if (outcome.wait == Outcome::kNever) {
-    out_ += "NO never -";
-  } else {
-    out_ += "NO limit ";
-    AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(outcome.wait).count());
-  }
-  AppendLeft(standing);
-  AppendRule(standing);
-  out_ += ' ';
-  out_ += batch.words[question.first + outcome.tag];
-  if (line.tells == Tell::kLimit) AppendLimit(standing);
-  if (line.tells == Tell::kAll) AppendAll(question);
-}
-
-std::string_view AskTurn::Answers(std::size_t first, std::size_t n) const {
-  if (n == 0) return {};
-  const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
-  return std::string_view(out_).substr(begin, ends_[first + n - 1] - begin);
+std::uint64_t AskTurn::over_long() const {
+  std::uint64_t sum = returns_.over_long();
+  for (const Batch& batch : batches_) sum += batch.asking.over_long();
+  return sum;
 }
 
 void AskTurn::Clear() {
   lines_.clear();
-  for (Batch& batch : std::span(batches_).first(batches_used_)) {
-    batch.questions.Clear();
-    batch.words.clear();
-    batch.asked = false;
+  for (std::size_t i = 0; i < batches_used_; ++i) {
+    batches_[i].asking.Clear();
+    batches_[i].asked = false;
   }
   batches_used_ = 0;
   batch_open_ = false;
@@ -281,11 +180,8 @@ void AskTurn::Clear() {
   holding_ = 0;
   returns_.Clear();
   tags_.Clear();
-  ends_.clear();
-  for (std::string* text : {&texts_, &out_}) {
-    text->clear();
-    if (text->capacity() > kKeptBytesMax) text->shrink_to_fit();
-  }
+  Answers::Empty(texts_);
+  answers_.Clear();
 }
 
 }    // namespace dthrottle

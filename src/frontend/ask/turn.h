@@ -3,19 +3,22 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <cstdint>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "admin/snapshot.h"
 #include "base/prng.h"
+#include "frontend/answers.h"
+#include "frontend/ask/answer.h"
 #include "frontend/ask/returns.h"
 #include "frontend/ask/tags.h"
 #include "hold/holder.h"
 #include "hold/holds.h"
+#include "limiter/asking.h"
 #include "limiter/limiter.h"
-#include "query/question.h"
 
 namespace dthrottle {
 
@@ -36,32 +39,29 @@ class AskTurn {
   AskReturns& returns() { return returns_; }
 
   // Lines taken, and tags that they name.
-  std::size_t lines() const { return lines_.size(); }
+  std::size_t size() const { return lines_.size(); }
   std::size_t tags() const { return named_; }
 
-  // Decides everything at `now`. Then Answers(first, n) are the answers to n lines, until Clear().
+  // Decides everything at `now`. Then answers() has one for each line, until Clear().
   void Answer(Instant now);
-  std::string_view Answers(std::size_t first, std::size_t n) const;
+  const Answers& answers() const { return answers_; }
   void Clear();
 
   // What questions count; connections are the server's.
   const AskCounts& counts() const { return counts_; }
-  std::uint64_t over_long() const { return tags_.over_long(); }
+  std::uint64_t over_long() const;
 
  private:
   // Questions that are decided together: those between two settlements.
   struct Batch {
-    Questions questions;
-    std::vector<std::string_view> words;    // how each of questions.queries() is written
+    Asking asking;
     bool asked = false;
   };
   enum class Kind : std::uint8_t { kAnswered, kQuestion, kHold, kReturn };
-  // What an answer says beside what is left: how one tag is limited, or each.
-  enum class Tell : std::uint8_t { kNothing, kLimit, kAll };
   struct Line {
     Kind kind;
     Holder* holder = nullptr;    // the connection's
-    Tell tells{};
+    AskTell tells{};
     Duration patience{};                    // kQuestion: how long it would wait
     bool here = false;                      // kHold: it ends with its connection
     Duration ttl{};                         // kHold
@@ -70,46 +70,36 @@ class AskTurn {
     std::size_t returned = 0;               // kReturn: of returns_
   };
 
-  Batch& OpenBatch();
+  Asking& OpenBatch();
   void OnReturn(std::string_view verb, std::string_view rest, Holder& holder);
   bool OnQuestion(Line& line, Verb verb, std::string_view rest);
-  bool Read(Batch& batch, std::string_view line);
+  bool Read(Asking& asking, std::string_view line);
   bool Complain(std::string_view what);
-  void AppendOutcome(const Line& line);
-  void AppendServed(const Line& line);
-  void AppendRefused(const Line& line);
-  std::optional<std::int64_t> LeftOf(const Standing& standing) const;
-  void AppendLeft(const Standing& standing);
-  void AppendRule(const Standing& standing);
-  void AppendLimit(const Standing& standing);
-  void AppendAll(const Questions::Question& question);
+  void AppendOutcome(const Line& line, Instant now);
 
   // hold.cc
   void OnHold(Line& line, std::string_view rest);
   bool CanHold();
-  bool FitsHold(const Batch& batch);
-  void AppendHeld(const Line& line);
+  bool FitsHold(const Asking& asking);
+  void AppendHeld(const Line& line, Instant now);
   void Enter(const Line& line);
 
   Limiter& limiter_;
   Holds* const holds_;
   const LaneUse lane_;
   Prng prng_;
+  const std::size_t tag_bytes_max_;
   AskTags tags_;
   AskReturns returns_;
 
   std::vector<Line> lines_;
   std::string texts_;
-  std::vector<Batch> batches_;    // the first batches_used_ are this turn's
+  std::deque<Batch> batches_;    // the first batches_used_ are this turn's
   std::size_t batches_used_ = 0;
   bool batch_open_ = false;    // the last of them takes more questions
-  std::size_t named_ = 0;    // tags
+  std::size_t named_ = 0;      // tags
   std::size_t holding_ = 0;    // lines that want to hold something
-  std::vector<Outcome> outcomes_;      // of the batch that was asked last
-  std::vector<Standing> standings_;    // of its tags
-  Instant now_{};
-  std::string out_;
-  std::vector<std::size_t> ends_;    // of each answer, in out_
+  Answers answers_;
 
   AskCounts counts_;
 };

@@ -76,7 +76,7 @@ HttpService::Decision HttpService::Describe(std::size_t question, Instant now) c
   if (d.nearest != nullptr && !d.nearest->left.has_value()) d.nearest = nullptr;    // a hot host asked no bucket
   if (d.nearest == nullptr) return d;
   d.policy = d.nearest->rule == "-" ? "override" : d.nearest->rule;
-  d.until_next = asking_.UntilNext(*d.nearest);
+  d.until_next = d.nearest->UntilNext(now);
   return d;
 }
 

@@ -1,28 +1,25 @@
 // Redis clients as a front end: key "resp", settings [resp].
 #pragma once
 
-#include "frontend/frontend.h"
 #include "frontend/resp/server.h"
+#include "frontend/turn_front_end.h"
 #include "io/files.h"
 #include "limiter/brought.h"
 
 namespace dthrottle {
 
-class RespFrontEnd final : public StreamFrontEnd<RespServer> {
+class RespFrontEnd final : public TurnFrontEnd<RespServer, &Settings::resp, &ProcessCounts::resp> {
  public:
-  explicit RespFrontEnd(FrontEndHost& host) : host_(host) {}
+  explicit RespFrontEnd(FrontEndHost& host) : TurnFrontEnd(host) {}
 
   std::string_view key() const override { return "resp"; }
   std::string_view doing() const override { return "answering clients of Redis"; }
-  Room room() const override;
   void Start() override;
-  void Reload(std::vector<std::string>& problems) override;
   void Count(ProcessCounts& counts) const override;
 
  private:
   void OpenBroughtLimits();
 
-  FrontEndHost& host_;
   std::optional<MappedRegion> region_;
   std::unique_ptr<BroughtLimits> brought_;    // null: clients bring no limits, the rules decide
 };

@@ -30,11 +30,11 @@ struct RespServer::RespConnection final : Connection {
 
 RespServer::RespServer(uv_loop_t* loop, Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng,
                        std::size_t tag_bytes_max, Duration idle_timeout)
-    : StreamServer(loop, {kReadBytes, RespReader::kRestBytesMax}, idle_timeout),
+    : TurnServer(loop, {kReadBytes, RespReader::kRestBytesMax}, idle_timeout, limiter, brought, lane, prng, tag_bytes_max,
+                 [this] { return Status(); }),
       limiter_(limiter),
       brought_(brought),
-      started_(Now()),
-      turn_(limiter, brought, lane, prng, tag_bytes_max, [this] { return Status(); }) {}
+      started_(Now()) {}
 
 RespStatus RespServer::Status() const {
   const std::uint64_t memory =
@@ -62,19 +62,8 @@ StreamServer::Then RespServer::OnBytes(Connection& connection, std::string_view 
   const std::size_t before = turn_.size();
   Sink sink{turn_, c.client, turn_.text_bytes() + RespTurn::kReplyBytesMax};
   if (const auto read = c.reader.Read(bytes, sink); !read) turn_.AddProtocolError(c.client, read.error());
-  if (turn_.size() > before) segments_.push_back({&connection, turn_.size() - before});
+  Asked(connection, before);
   return c.client.leaving ? Then::kEnd : Then::kRead;
-}
-
-void RespServer::Answer() {
-  turn_.Answer(Now());
-  std::size_t first = 0;
-  for (const auto& [connection, replies] : segments_) {
-    Write(*connection, turn_.Replies(first, replies));
-    first += replies;
-  }
-  segments_.clear();
-  turn_.Clear();
 }
 
 }    // namespace dthrottle

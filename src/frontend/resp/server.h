@@ -5,21 +5,18 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "frontend/resp/reader.h"
 #include "frontend/resp/turn.h"
-#include "io/stream_server.h"
+#include "frontend/turn_server.h"
 
 namespace dthrottle {
 
-class RespServer final : public StreamServer {
+class RespServer final : public TurnServer<RespTurn> {
  public:
   // Uses `lane` of the limiter on its thread; see RespTurn.
   RespServer(uv_loop_t* loop, Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng,
              std::size_t tag_bytes_max, Duration idle_timeout);
-
-  const RespTurn& turn() const { return turn_; }
 
  private:
   static constexpr std::size_t kReadBytes = 16 * 1024;
@@ -27,20 +24,12 @@ class RespServer final : public StreamServer {
 
   std::unique_ptr<Connection> MakeConnection() override;
   Then OnBytes(Connection& connection, std::string_view bytes) override;
-  void Answer() override;
   RespStatus Status() const;
 
   Limiter& limiter_;
   BroughtLimits* const brought_;
   const Instant started_;
-  RespTurn turn_;
   std::uint64_t ids_ = 0;
-
-  struct Segment {
-    Connection* connection;
-    std::size_t replies;
-  };
-  std::vector<Segment> segments_;    // of the turn
 };
 
 }    // namespace dthrottle

@@ -17,7 +17,6 @@ namespace {
 constexpr std::string_view kUsage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
 constexpr std::string_view kOutOfBounds =
     "max_burst has to be below 1000000000, the rate at most 1000000000 a second, and refilling may take 366 days";
-constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 
 // As redis-cell has it in front of each of its errors.
 tl::unexpected<Error> CellError(std::string_view what) {
@@ -85,9 +84,9 @@ RespTurn::RespTurn(Limiter& limiter, BroughtLimits* brought, std::size_t lane, P
       brought_(brought),
       lane_(lane),
       prng_(prng),
-      tag_bytes_max_(tag_bytes_max),
       status_(std::move(status)),
-      asking_(limiter, {lane, "resp"}, prng, tag_bytes_max) {}
+      asking_(limiter, {lane, "resp"}, prng, tag_bytes_max),
+      named_tags_(tag_bytes_max) {}
 
 // ---- Taking commands ----
 
@@ -192,12 +191,8 @@ void RespTurn::AddQuestion(const RespClient& client, Verb verb, RespArguments ar
 }
 
 Query RespTurn::MakeQuery(const ThrottleRequest& request) {
-  const Cost cost = ToCost(request.quantity);
-  if (request.key.size() <= tag_bytes_max_) return {{request.key, false}, cost, nullptr};
   const DigestKey& key = brought_ != nullptr ? brought_->digest_key() : limiter_.keys().digest;
-  Query query = over_long_.emplace_back(std::string(request.key), tag_bytes_max_, key).query();
-  query.cost = cost;
-  return query;
+  return named_tags_.Read(request.key, ToCost(request.quantity), key);
 }
 
 // ---- Answering ----
@@ -265,7 +260,7 @@ void RespTurn::Answer(Instant now) {
   for (std::size_t i = 0; i < replies_.size(); ++i) {
     const auto [kind, begin, end] = replies_[i];
     if (kind == Kind::kText) {
-      out_.append(texts_, begin, end - begin);
+      answers_.text().append(texts_, begin, end - begin);
     } else {
       if (decided == run) run = DecideRun(i, now), decided = 0;
       if (kind == Kind::kQuestion) {
@@ -277,13 +272,13 @@ void RespTurn::Answer(Instant now) {
       }
       ++decided;
     }
-    ends_.push_back(out_.size());
+    answers_.End();
   }
 }
 
 // Serve or not, why, which key and rule, for how long, and what is left of each key.
 void RespTurn::AppendAnswer(std::size_t asked, int protocol) {
-  RespWriter reply(out_, protocol);
+  RespWriter reply(answers_.text(), protocol);
   reply.Array(6);
   const auto refusal = asking_.refusal(asked);
   reply.Integer(refusal.has_value());
@@ -306,20 +301,15 @@ void RespTurn::AppendAnswer(std::size_t asked, int protocol) {
 }
 
 void RespTurn::AppendReply(const ThrottleReply& reply) {
-  out_ += "*5\r\n";
+  std::string& out = answers_.text();
+  out += "*5\r\n";
   for (const std::int64_t value :
        {std::int64_t{reply.limited}, reply.limit, reply.remaining, reply.retry_after_s, reply.reset_after_s}) {
     const fmt::format_int digits(value);
-    out_ += ':';
-    out_.append(digits.data(), digits.size());
-    out_ += "\r\n";
+    out += ':';
+    out.append(digits.data(), digits.size());
+    out += "\r\n";
   }
-}
-
-std::string_view RespTurn::Replies(std::size_t first, std::size_t n) const {
-  if (n == 0) return {};
-  const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
-  return std::string_view(out_).substr(begin, ends_[first + n - 1] - begin);
 }
 
 void RespTurn::Clear() {
@@ -329,13 +319,10 @@ void RespTurn::Clear() {
   questions_.clear();
   keys_.clear();
   asking_.Clear();
-  over_long_.clear();
+  named_tags_.Clear();
   executed_.clear();
-  ends_.clear();
-  for (std::string* text : {&texts_, &out_}) {
-    text->clear();
-    if (text->capacity() > kKeptBytesMax) text->shrink_to_fit();
-  }
+  Answers::Empty(texts_);
+  answers_.Clear();
 }
 
 }    // namespace dthrottle

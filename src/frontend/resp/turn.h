@@ -13,6 +13,7 @@
 #include "admin/snapshot.h"
 #include "base/prng.h"
 #include "base/result.h"
+#include "frontend/answers.h"
 #include "frontend/resp/commands.h"
 #include "limiter/asking.h"
 #include "limiter/brought.h"
@@ -73,12 +74,13 @@ class RespTurn {
   std::size_t size() const { return replies_.size(); }
   std::size_t text_bytes() const { return texts_.size(); }
 
-  // Decides everything at `now`. Then Replies(first, n) are the bytes of n replies, until Clear().
+  // Decides everything at `now`. Then answers() are the pieces, until Clear().
   void Answer(Instant now);
-  std::string_view Replies(std::size_t first, std::size_t n) const;
+  const Answers& answers() const { return answers_; }
   void Clear();
 
   const RespCounts& counts() const { return counts_; }    // of commands; connections and the table are the server's
+  std::uint64_t over_long() const { return named_tags_.over_long() + asking_.over_long(); }
 
  private:
   // A piece that is there, at [begin, end) of texts_, or one that has to be decided: requests_[begin] or
@@ -118,7 +120,6 @@ class RespTurn {
   BroughtLimits* const brought_;
   const std::size_t lane_;
   Prng prng_;
-  const std::size_t tag_bytes_max_;
   const std::function<RespStatus()> status_;
 
   std::vector<Reply> replies_;
@@ -130,10 +131,9 @@ class RespTurn {
   std::vector<KeyedQuestion> questions_;
   std::vector<KeyAndCost> keys_;
   Asking asking_;    // the questions of one run
-  std::deque<NamedTag> over_long_;
+  NamedTags named_tags_;
   std::deque<std::string> executed_;    // transactions, whose bytes the requests point to
-  std::string out_;
-  std::vector<std::size_t> ends_;    // of each reply, in out_
+  Answers answers_;
 
   RespCounts counts_;
 };

@@ -1,24 +1,18 @@
 // HAProxy as a front end: key "spop", settings [spop].
 #pragma once
 
-#include "frontend/frontend.h"
 #include "frontend/spop/server.h"
+#include "frontend/turn_front_end.h"
 
 namespace dthrottle {
 
-class SpopFrontEnd final : public StreamFrontEnd<SpopServer> {
+class SpopFrontEnd final : public TurnFrontEnd<SpopServer, &Settings::spop, &ProcessCounts::spop> {
  public:
-  explicit SpopFrontEnd(FrontEndHost& host) : host_(host) {}
+  explicit SpopFrontEnd(FrontEndHost& host) : TurnFrontEnd(host) {}
 
   std::string_view key() const override { return "spop"; }
   std::string_view doing() const override { return "answering HAProxy"; }
-  Room room() const override;
   void Start() override;
-  void Reload(std::vector<std::string>& problems) override;
-  void Count(ProcessCounts& counts) const override;
-
- private:
-  FrontEndHost& host_;
 };
 
 }    // namespace dthrottle

@@ -26,8 +26,8 @@ struct SpopServer::SpopConnection final : Connection {
 
 SpopServer::SpopServer(uv_loop_t* loop, Limiter& limiter, std::size_t lane, Prng prng, std::size_t tag_bytes_max,
                        Duration idle_timeout)
-    : StreamServer(loop, {kReadBytes, SpopReader::kFrameBytesMax + SpopReader::kLengthBytes}, idle_timeout),
-      turn_(limiter, lane, prng, tag_bytes_max) {}
+    : TurnServer(loop, {kReadBytes, SpopReader::kFrameBytesMax + SpopReader::kLengthBytes}, idle_timeout, limiter, lane,
+                 prng, tag_bytes_max) {}
 
 std::unique_ptr<StreamServer::Connection> SpopServer::MakeConnection() {
   return std::make_unique<SpopConnection>();
@@ -46,20 +46,9 @@ StreamServer::Then SpopServer::OnBytes(Connection& connection, std::string_view 
   } sink{turn_, c.client};
   const std::size_t before = turn_.size();
   if (!c.reader.Read(bytes, sink)) turn_.OnNoFrame(c.client);
-  if (turn_.size() > before) segments_.push_back({&connection, turn_.size() - before});
+  Asked(connection, before);
   if (c.client.leaving) return Then::kEnd;
   return turn_.tags() >= kTagsPerFlush ? Then::kAnswer : Then::kRead;
-}
-
-void SpopServer::Answer() {
-  turn_.Answer(Now());
-  std::size_t first = 0;
-  for (const auto& [connection, replies] : segments_) {
-    Write(*connection, turn_.Replies(first, replies));
-    first += replies;
-  }
-  segments_.clear();
-  turn_.Clear();
 }
 
 }    // namespace dthrottle

@@ -9,7 +9,6 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kKeptBytesMax = std::size_t{1} << 20;
 constexpr std::size_t kFrameBytesMin = 256;    // HAProxy takes no smaller ones
 
 // Arguments with a meaning of their own; any other names a tag.
@@ -189,14 +188,14 @@ bool SpopTurn::NameTag(std::string_view name, const SpopValue& value, Cost cost)
 void SpopTurn::Answer(Instant now) {
   asking_.Answer(now);
   for (const Reply& reply : replies_) {
-    reply.ack ? AppendAck(reply) : void(out_.append(texts_, reply.begin, reply.end - reply.begin));
-    ends_.push_back(out_.size());
+    reply.ack ? AppendAck(reply) : void(answers_.text().append(texts_, reply.begin, reply.end - reply.begin));
+    answers_.End();
   }
 }
 
 // Variables are those of the first question that is refused, or else of the first.
 void SpopTurn::AppendAck(const Reply& reply) {
-  SpopWriter ack(out_, SpopType::kAck, reply.stream_id, reply.frame_id);
+  SpopWriter ack(answers_.text(), SpopType::kAck, reply.stream_id, reply.frame_id);
   if (reply.begin == reply.end) return;
   std::size_t shown = reply.begin;
   for (std::size_t i = reply.end; i-- > reply.begin;) {
@@ -225,21 +224,12 @@ void SpopTurn::AppendAck(const Reply& reply) {
   if (left.has_value()) ack.SetInteger("left", *left);
 }
 
-std::string_view SpopTurn::Replies(std::size_t first, std::size_t n) const {
-  if (n == 0) return {};
-  const std::size_t begin = first == 0 ? 0 : ends_[first - 1];
-  return std::string_view(out_).substr(begin, ends_[first + n - 1] - begin);
-}
-
 void SpopTurn::Clear() {
   asking_.Clear();
   replies_.clear();
   tags_.clear();
-  ends_.clear();
-  for (std::string* text : {&texts_, &out_}) {
-    text->clear();
-    if (text->capacity() > kKeptBytesMax) text->shrink_to_fit();
-  }
+  Answers::Empty(texts_);
+  answers_.Clear();
 }
 
 }    // namespace dthrottle

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "admin/snapshot.h"
+#include "frontend/answers.h"
 #include "frontend/spop/frame.h"
 #include "limiter/asking.h"
 
@@ -39,9 +40,9 @@ class SpopTurn {
   std::size_t size() const { return replies_.size(); }
   std::size_t tags() const { return asking_.tags(); }
 
-  // Decides everything at `now`. Then Replies(first, n) are the bytes of n replies, until Clear().
+  // Decides everything at `now`. Then answers() are the replies, until Clear().
   void Answer(Instant now);
-  std::string_view Replies(std::size_t first, std::size_t n) const;
+  const Answers& answers() const { return answers_; }
   void Clear();
 
   // What frames count; connections are the server's.
@@ -67,8 +68,7 @@ class SpopTurn {
   std::vector<Reply> replies_;
   std::string texts_;
   std::deque<std::string> tags_;    // whose bytes questions point to
-  std::string out_;
-  std::vector<std::size_t> ends_;    // of each reply, in out_
+  Answers answers_;
 
   SpopCounts counts_;
 };

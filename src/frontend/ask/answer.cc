@@ -1,0 +1,96 @@
+#include "frontend/ask/answer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "frontend/ask/words.h"
+
+namespace dthrottle {
+
+namespace {
+
+// Tokens, or places where there is a number of them too and fewer are free.
+std::optional<std::int64_t> LeftOf(const Asking::Tag& tag) {
+  const auto& free = tag.standing.free;
+  return free.has_value() ? std::min(tag.left.value_or(INT64_MAX), std::int64_t{*free}) : tag.left;
+}
+
+}    // namespace
+
+void AskAnswer::AppendGranted() {
+  const Duration wait = asking_.wait(question_);
+  if (wait == Duration::zero()) {
+    out_ += "OK";
+  } else {
+    out_ += "WAIT";
+    AppendMs(wait);
+  }
+}
+
+void AskAnswer::AppendServed(AskTell tell) {
+  std::optional<std::size_t> nearest;
+  std::int64_t least = INT64_MAX;
+  for (std::size_t i = 0; i < asking_.tags(question_); ++i) {
+    const Asking::Tag tag = asking_.tag(question_, i);
+    AppendLeft(tag);
+    const std::int64_t left = LeftOf(tag).value_or(INT64_MAX);
+    if (left < least) nearest = i, least = left;
+  }
+  if (tell == AskTell::kAll) return AppendAll();
+  if (tell == AskTell::kNothing || !nearest.has_value()) return;
+  const Asking::Tag tag = asking_.tag(question_, *nearest);
+  AppendWord(tag.rule);
+  AppendWord(tag.written);
+  AppendLimit(tag);
+}
+
+void AskAnswer::AppendRefused(AskTell tell) {
+  const Asking::Refusal refusal = *asking_.refusal(question_);
+  const Asking::Tag tag = asking_.tag(question_, refusal.tag);
+  out_ += "NO";
+  AppendWord(refusal.why);
+  refusal.wait.has_value() ? AppendMs(*refusal.wait) : AppendWord("-");
+  AppendLeft(tag);
+  AppendWord(tag.rule);
+  AppendWord(tag.written);
+  if (tell == AskTell::kLimit) AppendLimit(tag);
+  if (tell == AskTell::kAll) AppendAll();
+}
+
+void AskAnswer::AppendWord(std::string_view word) {
+  out_ += ' ';
+  out_ += word;
+}
+
+void AskAnswer::AppendMs(Duration duration) {
+  out_ += ' ';
+  AppendNumber(out_, std::chrono::ceil<std::chrono::milliseconds>(duration).count());
+}
+
+void AskAnswer::AppendLeft(const Asking::Tag& tag) {
+  const auto left = LeftOf(tag);
+  if (!left.has_value()) return AppendWord("-");
+  out_ += ' ';
+  AppendNumber(out_, *left);
+}
+
+void AskAnswer::AppendLimit(const Asking::Tag& tag) {
+  const Shape& shape = tag.standing.shape;
+  if (!tag.standing.limited()) return AppendWord("- - -");
+  out_ += ' ';
+  AppendNumber(out_, static_cast<std::int64_t>(shape.burst()));
+  AppendMs(ToDuration(shape.depth));
+  AppendMs(tag.UntilNext(now_));
+}
+
+void AskAnswer::AppendAll() {
+  for (std::size_t i = 0; i < asking_.tags(question_); ++i) {
+    const Asking::Tag tag = asking_.tag(question_, i);
+    AppendWord(LeftOf(tag).has_value() ? tag.rule : "-");
+    AppendLeft(tag);
+    AppendLimit(tag);
+  }
+}
+
+}    // namespace dthrottle
