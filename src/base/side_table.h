@@ -44,6 +44,7 @@ class SideTable {
 
   // The place of the entry; kNone if there is none.
   std::size_t Find(std::uint64_t hash) const {
+    if (used() == 0) return kNone;    // as most are, and their memory stays untouched
     const auto& hashes = sets_[hash >> shift_].hashes;
     for (std::size_t way = 0; way < kWays; ++way) {
       if (hashes[way].load(std::memory_order_relaxed) == hash && hash != 0) return (hash >> shift_) * kWays + way;

@@ -231,11 +231,11 @@ class WayList : private WayHolder<W>... {
   // Asks the way that has the limit, or Way if none has.
   template <class Ask>
   auto With(const Limit& limit, Ask&& ask) {
-    return Find(*this, limit, ask);
+    return AskIts<W...>(*this, limit, ask);
   }
   template <class Ask>
   auto With(const Limit& limit, Ask&& ask) const {
-    return Find(*this, limit, ask);
+    return AskIts<W...>(*this, limit, ask);
   }
   // Tells all of them.
   template <class Tell>
@@ -254,12 +254,16 @@ class WayList : private WayHolder<W>... {
   bool ReportUrgent(Instant from, Instant now, Draft& out) { return (Get<W>().ReportUrgent(from, now, out) || ...); }
 
  private:
-  template <class List, class Ask>
-  static auto Find(List& list, const Limit& limit, Ask& ask) {
-    Way none;
-    auto answer = std::optional<decltype(ask(none))>();
-    (void)((list.template Get<W>().Has(limit) && (answer.emplace(ask(list.template Get<W>())), true)) || ...);
-    return answer.has_value() ? *answer : ask(none);
+  // The answer is built where the caller wants it: copies of one with optional parts cost more than what most ways do.
+  template <class First, class... Rest, class List, class Ask>
+  static auto AskIts(List& list, const Limit& limit, Ask& ask) {
+    if (auto& way = list.template Get<First>(); way.Has(limit)) return ask(way);
+    if constexpr (sizeof...(Rest) > 0) {
+      return AskIts<Rest...>(list, limit, ask);
+    } else {
+      Way none;
+      return ask(none);
+    }
   }
 
   LimiterCore& core_;

@@ -132,6 +132,9 @@ class Certificate {
   // Served.
   void Drained(std::uint64_t hash, const Tag& tag, const TagLook& look, Tokens made, Tokens unreported, Instant now);
 
+  // Whether the tag is among those that are looked at. Any thread.
+  bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != tags_.kNone; }
+
   // Hits of a tag were served within an interval, here or elsewhere.
   struct Hits {
     Tokens hits;
@@ -140,7 +143,7 @@ class Certificate {
     std::optional<Tokens> refused{};    // beside them, if that is foretold
     Tokens made = 0;                    // of the debt that they made
   };
-  // False: the tag is not among those that are looked at. Any thread.
+  // False: the tag is not among them. Any thread.
   bool Served(std::uint64_t hash, const Hits& hits, Instant now);
 
   // ---- Without ----

@@ -244,6 +244,7 @@ void Debits::DebitOne(const Told& told, const Terms& terms, const PeerWord& word
   all_totals_.hits += hits;
   const Slot* const slot = Store(told, bucket, waste, Source::Peer(word.peer), now);
   const bool drained = bucket.IsNearLimit(limit.shape, now);
+  if (!drained && !certificate_.Knows(told.hash)) return;
   const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
   const Certificate::Hits seen{word.hits, word.when, heed.hits_from, heed.hits_to, false, heed.refused, made};
   if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return;
