@@ -30,12 +30,13 @@ Json PenaltyList(const Context& c, std::size_t n) {
   Json rows = Json::array();
   for (const PenalizedTag& its : c.limiter().Penalized(c.now)) {
     if (rows.size() == n) break;
-    const auto limit = its.is_digest ? std::nullopt : c.rules().Find(its.tag);
-    if (limit.has_value() && !c.rules().limit(*limit).penalizes) continue;    // as it was, before a reload
+    const auto index = its.is_digest ? std::nullopt : c.rules().Find(its.tag);
+    const Limit* const limit = index.has_value() ? &c.rules().limit(*index) : nullptr;
+    if (limit != nullptr && !limit->penalizes) continue;    // as it was, before a reload
     rows.push_back({{"left_s", Rounded(Seconds(its.left))},
                     {"lasts_s", Rounded(Seconds(its.length))},
                     {"from", its.heard ? "peer" : "here"},
-                    {"rule", limit.has_value() ? Json(RuleName(c.rules(), c.rules().limit(*limit))) : Json()},
+                    {"rule", limit != nullptr ? Json(RuleName(c.rules(), *limit)) : Json()},
                     {"tag", ShowTag({its.tag, its.is_digest})}});
   }
   return rows;
