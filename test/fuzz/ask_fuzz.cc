@@ -17,7 +17,7 @@ constexpr const char* kRules =
     "[[rule]]\nname=\"s\"\nmatch=\"s*\"\nburst=2\nrate=1\n"
     "mode=\"shadow\"\n[[rule]]\nname=\"n\"\nmatch=\"n*\"\nburst=3\nrate=0.001\n";
 
-std::string Answers(std::string_view bytes, std::size_t first, std::size_t second) {
+std::string AnswersTo(std::string_view bytes, std::size_t first, std::size_t second) {
   testing::AskHost host(kRules, 30, 4096);
   std::string answers;
   std::uint64_t lines = 0;
@@ -43,6 +43,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 2) return 0;
   const std::string_view bytes(reinterpret_cast<const char*>(data) + 2, size - 2);
   const std::size_t a = data[0] * bytes.size() / 255, b = data[1] * bytes.size() / 255;
-  if (Answers(bytes, 0, 0) != Answers(bytes, std::min(a, b), std::max(a, b))) std::abort();
+  if (AnswersTo(bytes, 0, 0) != AnswersTo(bytes, std::min(a, b), std::max(a, b))) std::abort();
   return 0;
 }

@@ -6,7 +6,6 @@ namespace dthrottle {
 
 void AskFrontEnd::Start() {
   server_.emplace(host_.loop, host_.admin.limiter(), host_.admin.holds(), LaneUse{0, key()}, FreshPrng(),
-  server_.emplace(host_.loop, host_.admin.limiter(), host_.admin.holds(), LaneUse{0, key()}, FreshPrng(),
                   settings().query.max_tag_bytes, section().idle_timeout, nullptr,
                   [this](const Tag& tag, double value) { return host_.admin.Indicate(tag, value); });
 }
