@@ -27,7 +27,7 @@ class NamedTag {
   Query query_;
 };
 
-// Queries about tags of a turn. Those that are short point to the bytes they were read from.
+// Queries about tags of a turn. A short tag stays where it was read.
 class NamedTags {
  public:
   explicit NamedTags(std::size_t tag_bytes_max) : tag_bytes_max_(tag_bytes_max) {}
