@@ -374,7 +374,8 @@ class Reported(SystemTest):
         return 1 / (share - arrivals) if share > arrivals + 0.1 else 10
 
     def test_response_times_of_queues_of_unlike_load_become_equal_within_a_minute(self):
-        with fleet(200, hosts=4, interval=500, lease=10, indicator="reported", gain=0.02) as hosts:
+        # Near the end a round moves 0.005 x 4 hosts x 200/15 = 0.27 of the difference, which late reports do not make swing.
+        with fleet(200, hosts=4, interval=500, lease=10, indicator="reported", gain=0.005) as hosts:
             wait_settled(hosts)
             begin = time.monotonic()
             first = None
@@ -393,7 +394,7 @@ class Reported(SystemTest):
             self.assertLessEqual(sum(parts(hosts)), 1 + 1e-6)
 
     def test_reports_come_by_command_http_the_ask_socket_and_libdthrottle(self):
-        four = fleet(200, hosts=4, indicator="reported", gain=0.02)
+        four = fleet(200, hosts=4, indicator="reported", gain=0.005)
         for host in four.hosts:
             host._sections.update(ask={"unix": f"{host.directory}/ask.sock"}, admin={"http": "127.0.0.1:0"})
             host.write_settings(*host.limits)
