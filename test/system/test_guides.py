@@ -142,7 +142,7 @@ class Console(SystemTest):
 
     @plays("sharing.md", "dthrottlectl indicate")
     def test_an_application_reports(self, text):
-        with fleet(200, hosts=2, indicator="reported", gain=0.02) as hosts:
+        with fleet(200, hosts=2, indicator="reported", gain=0.005) as hosts:
             wait_settled(hosts)
             self.assertEqual(shell(on(hosts[0], text.strip())).split(), ["tag", "api:search", "indicated", "0.042"])
 
