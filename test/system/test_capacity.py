@@ -394,7 +394,8 @@ class Reported(SystemTest):
             wait_until(even, "all take as long as each other", 60 if FIGURES else 4 * PATIENCE)
             report(f"response times: largest / smallest {first:.1f} at first, within 5 % after {time.monotonic() - begin:.0f} s")
             self.assertGreater(first, 1.5)
-            self.assertLessEqual(sum(parts(hosts)), 1 + 1e-6)
+            # Hosts are asked one after the other, and a part that moves meanwhile is seen twice.
+            wait_until(lambda: sum(parts(hosts)) <= 1 + 1e-6, "the parts sum to no more than the whole")
 
     def test_reports_come_by_command_http_the_ask_socket_and_libdthrottle(self):
         four = fleet(200, hosts=4, indicator="reported", gain=0.005)
