@@ -1,12 +1,12 @@
 // dthrottle-nft: keeps two sets of nftables equal to what the daemon penalizes. See man/dthrottle-nft.8.
 #include <fmt/format.h>
 #include <nftables/libnftables.h>
-#include <sys/signalfd.h>
 #include <poll.h>
+#include <sys/signalfd.h>
 #include <sysexits.h>
 #include <unistd.h>
-#include <CLI/CLI.hpp>
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <csignal>
 #include <memory>

@@ -1,8 +1,8 @@
 // The way to the daemon: lines of calls out, their answers in, over one socket (lease.md "The gateway").
 //
 // Calls come from any thread, which writes their lines if no other one writes. A thread writes what had to wait, and
-// another one reads the answers, which come in the order of the lines, and finishes the calls. No more lines are under way than the daemon answers in a fraction of a
-// millisecond, since queries wait meanwhile.
+// another one reads the answers, which come in the order of the lines, and finishes the calls. No more lines are under
+// way than the daemon answers in a fraction of a millisecond, since queries wait meanwhile.
 #pragma once
 
 #include <atomic>

@@ -4,8 +4,8 @@
 //     dthrottle-grpc PROTOCOL leases|envoy IDLE_MS [CERTIFICATE KEY CLIENT_CA]
 //     dthrottle-grpc check CERTIFICATE KEY CLIENT_CA    says whether TLS can begin with them
 //
-// Descriptor 3 is the socket that connections come by, 4 and 5 those for lines, one for each service. The program ends when 3 does, or by SIGTERM:
-// in both cases it answers what has been asked, and tells its clients to go elsewhere.
+// Descriptor 3 is the socket that connections come by, 4 and 5 those for lines, one for each service. The program ends
+// when 3 does, or by SIGTERM: in both cases it answers what has been asked, and tells its clients to go elsewhere.
 //
 // gRPC's threads read and write. A call becomes lines, the channel brings their answers, and a thread of the channel
 // finishes the call.
@@ -57,7 +57,7 @@ struct Offer {
   std::unique_ptr<grpc::Service> (*make)(Channel& channel);
 };
 
-// What is served together, and how it is bounded.
+// Services that are served together, and their bounds.
 struct Kind {
   std::string_view name;
   int message_bytes_max;

@@ -23,6 +23,15 @@ DthrottleTag "%{{QUERY_STRING}}"
 {more}"""
 
 
+def serving_pages(daemon, locations):
+    """A server of a directory with one page, {root} in what is said of its locations."""
+    root = daemon.directory / "root"
+    root.mkdir()
+    (root / "index.html").write_text("served\n")
+    granted = f"<Directory {root}>\nRequire all granted\n</Directory>\n"
+    return Apache(module_settings(daemon, granted + locations.format(root=root)), modules=("alias",))
+
+
 class ApacheTest(SystemTest):
     @classmethod
     def setUpClass(cls):
@@ -71,12 +80,7 @@ class Verdicts(ApacheTest):
             DthrottleTag "%{{HTTP:X-Nothing}}"
           </Location>"""
         with open_daemon(rule(burst=1)) as daemon:
-            root = daemon.directory / "root"
-            root.mkdir()
-            (root / "index.html").write_text("served\n")
-            granted = f"<Directory {root}>\nRequire all granted\n</Directory>\n"
-            settings = module_settings(daemon, granted + locations.format(root=root))
-            with Apache(settings, modules=("alias",)) as server:
+            with serving_pages(daemon, locations) as server:
                 self.assertEqual(server.statuses(2, "/?a"), [200, 429])
                 self.assertEqual(server.statuses(2, "/other/?a"), [200, 503])
                 self.assertEqual(server.statuses(2, "/off/?a"), [200, 200])
@@ -278,12 +282,7 @@ class Failures(ApacheTest):
           </Location>"""
         paths = ["/closed/?a", "/?a", "/shadow/?a"]
         with open_daemon(rule(burst=1000)) as daemon:
-            root = daemon.directory / "root"
-            root.mkdir()
-            (root / "index.html").write_text("served\n")
-            granted = f"<Directory {root}>\nRequire all granted\n</Directory>\n"
-            settings = module_settings(daemon, granted + locations.format(root=root))
-            with Apache(settings, modules=("alias",)) as server:
+            with serving_pages(daemon, locations) as server:
                 self.assertEqual([server.get(path).status for path in paths], [200, 200, 200])
                 daemon.kill()
                 self.assertEqual([server.get(path).status for path in paths], [503, 200, 200])

@@ -6,11 +6,12 @@ import signal
 import threading
 import unittest
 
+from authority import Authority
 from common import ParallelTest, SystemTest, report
 from daemon import BUILD, DTHROTTLED, PATIENCE, rule, run, wait_until
 from envoy import EnvoyDaemon, LimitClient, QuotaClient, built_with_grpc, grpc
 from leases import resource
-from test_grpc import Authority, gateway, is_alive, upgrade
+from test_grpc import gateway, is_alive, upgrade
 
 if DTHROTTLED.exists() and not built_with_grpc():
     raise unittest.SkipTest(f"{BUILD} is built without gRPC: ENVOY'S RATE LIMIT SERVICE IS NOT TESTED")

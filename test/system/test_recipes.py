@@ -230,18 +230,21 @@ class Proxies(SystemTest):
             self.assertEqual(daemon.stats()["table_tags"], 3)
             self.assertLessEqual(daemon.stats()["http_connections_accepted"], 4)    # of two workers, kept
 
+    def serves_without(self, daemon, server, proxy):
+        with stopped(daemon):
+            hung = [server.get() for _ in range(10)]
+        daemon.kill()
+        gone = [server.get() for _ in range(10)]
+        self.assertEqual({response.status for response in hung + gone}, {200})
+        for what, responses in (("hangs", hung), ("is gone", gone)):
+            worst = max(response.seconds for response in responses)
+            report(f"{proxy}, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
+
     @unittest.skipIf(Envoy.PROGRAM is None, "no envoy in PATH")
     def test_envoy_serves_without_a_daemon_and_waits_no_longer_than_it_is_told(self):
         with open_http_daemon(rule(burst=1)) as daemon, envoy(daemon, patient=False) as server:
             wait_until(lambda: server.get().status == 429, "the daemon is asked")
-            with stopped(daemon):
-                hung = [server.get() for _ in range(10)]
-            daemon.kill()
-            gone = [server.get() for _ in range(10)]
-            self.assertEqual({response.status for response in hung + gone}, {200})
-            for what, responses in (("hangs", hung), ("is gone", gone)):
-                worst = max(response.seconds for response in responses)
-                report(f"Envoy, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
+            self.serves_without(daemon, server, "Envoy")
             daemon.start()
             wait_until(lambda: server.get().status == 429, "the daemon is asked again")
 
@@ -265,14 +268,7 @@ class Proxies(SystemTest):
     def test_envoy_serves_without_the_rate_limit_service_and_waits_no_longer_than_it_is_told(self):
         with EnvoyDaemon(rule(burst=1)) as daemon, envoy_over_grpc(daemon) as server:
             wait_until(lambda: server.get().status == 429, "the daemon is asked")
-            with stopped(daemon):
-                hung = [server.get() for _ in range(10)]
-            daemon.kill()
-            gone = [server.get() for _ in range(10)]
-            self.assertEqual({response.status for response in hung + gone}, {200})
-            for what, responses in (("hangs", hung), ("is gone", gone)):
-                worst = max(response.seconds for response in responses)
-                report(f"Envoy by its filter ratelimit, the daemon {what}: a request takes at most {1000 * worst:.0f} ms")
+            self.serves_without(daemon, server, "Envoy by its filter ratelimit")
 
     @unittest.skipIf(Envoy.PROGRAM is None or not built_with_grpc(), "no envoy in PATH, or built without gRPC")
     def test_envoy_keeps_to_the_quota_that_it_is_assigned(self):

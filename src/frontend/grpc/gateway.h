@@ -2,8 +2,8 @@
 //
 // Here connections are accepted, so that they are bounded and counted as all others, and passed on: over a socket that
 // carries descriptors. Calls come back as lines over another one, or several, each served as a connection of clients that
-// speak lines is (lease.md "The gateway"). So nothing of gRPC is in this program, and the other one lives on when this one is upgraded: all sockets
-// and the descriptors of the connections are handed over, its clients notice nothing.
+// speak lines is (lease.md "The gateway"). So nothing of gRPC is in this program, and the other one lives on when this
+// one is upgraded: all sockets and the descriptors of the connections are handed over, its clients notice nothing.
 //
 // A descriptor of each connection stays here until it ends, which tells how many there are. When the program dies its
 // connections end, and another one is started.
