@@ -104,7 +104,7 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
     }
   } else {
     for (std::size_t i = 0; i < tags.size(); ++i) decide(i);
-    if (question.verb == Verb::kHold) {
+    if (question.verb == Verb::kHold || outcome.wait != Duration::zero()) {
       for (const NamedTagAt& its : tags) ways_.Get<Debits>().MayComeBack(its.probe.hash, now_);
     }
     if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags.first(question.tags), standings);

@@ -4,11 +4,18 @@
 
 #include <filesystem>
 
+#include "base/state.h"
+#include "share/debit/debits.h"
+#include "share/ways.h"
 #include "test/support/ask.h"
 #include "test/wire/transcript.h"
 
 namespace dthrottle::testing {
 namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Instant kStart = FromNanoseconds(5'000'000'000);
 
 // The answers to the pieces of `sent` that end at `cut` and at its end.
 std::string Replay(const Transcript& t, std::size_t cut) {
@@ -42,6 +49,56 @@ TEST_CASE("ask: every transcript is answered the same byte by byte") {
     for (const char byte : t.sent) answers += host.Send({&byte, 1});
     CHECK(answers == t.expected);
   }
+}
+
+constexpr const char* kPaced = "[[rule]]\nburst=2\nrate=10\ndelay=\"500ms\"\n";
+
+TEST_CASE("ask: a connection that ends gives up what it waits for, but nothing whose wait is over") {
+  AskHost host(kPaced);
+  CHECK(host.Send("take wait=500 2 a\ntake wait=500 1 a\ntake wait=500 2 a\n", kStart) ==
+        "OK 0\nWAIT 100 0\nWAIT 300 0\n");
+  CHECK(host.turn.returns().HasAny(host.holder, kStart + 299ms));
+  CHECK_FALSE(host.turn.returns().HasAny(host.holder, kStart + 300ms));
+  host.turn.returns().Leave(host.holder, kStart + 100ms);
+  CHECK(host.host.Level("a", kStart + 100ms) == Approx(0));
+  CHECK(host.turn.counts().waits == 2);
+  CHECK(host.turn.counts().given_up == 1);
+}
+
+TEST_CASE("ask: a wait goes over to another process and can be given up there") {
+  AskHost host(kPaced);
+  host.Send("take wait=500 2 a\ntake wait=500 1 a\n", kStart);
+  Holder read;
+  REQUIRE(ReadState(WriteState(Holder::kVersion, host.holder), Holder::kVersion, read));
+  host.turn.returns().Leave(read, kStart);
+  CHECK(host.host.Level("a", kStart) == 0);
+}
+
+TEST_CASE("ask: peers do not hear of what was given up") {
+  AskHost host(kPaced);
+  host.host.limiter->ways().Get<Debits>().ShareWith(2, 1s);
+  host.Send("take wait=500 2 a\ntake wait=500 3 a\ngive a\n", kStart);
+  struct Unreported final : SlotVisitor {
+    bool Visit(const Tag&, const Slot& slot, const Waste&) override {
+      hits += slot.unreported.hits();
+      return true;
+    }
+    std::uint64_t hits = 0;
+  } unreported;
+  while (host.host.limiter->table().TakeUnreported(64, unreported)) continue;
+  CHECK(unreported.hits == 2);
+}
+
+TEST_CASE("ask: a connection keeps a bounded number of waits") {
+  AskHost host("[[rule]]\nburst=1\nrate=1\ndelay=\"1m\"\n");
+  constexpr std::size_t kTags = Waits::kMax + 5;
+  for (int round = 0; round < 2; ++round) {
+    for (std::size_t i = 0; i < kTags; ++i) host.Send("take wait=60000 1 " + std::to_string(i) + "\n", kStart);
+  }
+  host.turn.returns().Leave(host.holder, kStart);
+  CHECK(host.turn.counts().given_up == Waits::kMax);
+  CHECK(host.host.Level("0", kStart) == 0);
+  CHECK(host.host.Level(std::to_string(kTags - 1), kStart) == -1);
 }
 
 TEST_CASE("ask: what is under way of a line goes over to another process") {

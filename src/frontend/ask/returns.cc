@@ -51,7 +51,7 @@ std::string AskReturns::ReadGift(std::string_view line, Line& read, AskTags& tag
   for (std::string_view word; !(word = NextWord(line)).empty();) {
     if (named_.size() - read.begin == kHoldTagsMax) {
       named_.resize(read.begin);
-      return fmt::format("a line gives back at most {} places", kHoldTagsMax);
+      return fmt::format("a line gives back at most {} tags", kHoldTagsMax);
     }
     named_.push_back(named_tags_.Read(tags.Unescape(word), 1, limiter_.keys().digest));
   }
@@ -75,7 +75,7 @@ std::string AskReturns::ReadReportLine(std::string_view line, Line& read, AskTag
 void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
   const Line& its = lines_[line];
   if (its.kind == Kind::kIndicate) return Indicate(its, out);
-  its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
+  its.kind == Kind::kGive ? Give(its, out, now) : Settle(its, out, now);
 }
 
 void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
@@ -100,19 +100,26 @@ void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
   }
 }
 
-void AskReturns::Give(const Line& line, std::string& out) {
-  std::int64_t given = 0;
-  auto& places = line.holder->places;
-  for (const Query& query : std::span(named_).subspan(line.begin, line.end - line.begin)) {
-    const std::uint64_t hash = limiter_.table().Hash(query.tag);
-    const auto its = places.find(hash);
-    if (its == places.end()) continue;
-    limiter_.GivePlaces(hash, 1);
-    if (--its->second == 0) places.erase(its);
-    ++given;
-  }
+void AskReturns::Give(const Line& line, std::string& out, Instant now) {
+  const auto named = std::span(named_).subspan(line.begin, line.end - line.begin);
   out += "OK ";
-  AppendNumber(out, given);
+  const auto give = [&](const Query& query) { return GiveOne(*line.holder, query.tag, now); };
+  AppendNumber(out, std::ranges::count_if(named, give));
+}
+
+// A place, or else what a question waits for. False: the connection has neither.
+bool AskReturns::GiveOne(Holder& holder, const Tag& tag, Instant now) {
+  const std::uint64_t hash = limiter_.table().Hash(tag);
+  const auto its = holder.places.find(hash);
+  if (its == holder.places.end()) return holder.waits.Give(hash, now, [&](const Query& paid) { GiveUp(paid, now); });
+  limiter_.GivePlaces(hash, 1);
+  if (--its->second == 0) holder.places.erase(its);
+  return true;
+}
+
+void AskReturns::GiveUp(const Query& paid, Instant now) {
+  limiter_.GiveBack(paid, now);
+  ++given_up_;
 }
 
 void AskReturns::Indicate(const Line& line, std::string& out) const {
@@ -133,15 +140,17 @@ void AskReturns::Leave(Holder& holder, Instant now) {
   if (holds_ != nullptr) holds_->Leave(holder, now);
   for (const auto& [hash, places] : holder.places) limiter_.GivePlaces(hash, places);
   holder.places.clear();
+  holder.waits.GiveAll(now, [&](const Query& paid) { GiveUp(paid, now); });
 }
 
 void AskReturns::TakeUp(Holder& holder) {
   for (const auto& [hash, places] : holder.places) limiter_.RestorePlaces(hash, places);
 }
 
-bool AskReturns::HasAny(const Holder& holder) const {
+bool AskReturns::HasAny(const Holder& holder, Instant now) const {
   const auto is_open = [&](HoldId id) { return holds_ != nullptr && holds_->IsOpen(id); };
-  return !holder.places.empty() || std::any_of(holder.holds.begin(), holder.holds.end(), is_open);
+  return !holder.places.empty() || holder.waits.any(now) ||
+         std::any_of(holder.holds.begin(), holder.holds.end(), is_open);
 }
 
 }    // namespace dthrottle

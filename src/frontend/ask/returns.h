@@ -1,5 +1,5 @@
-// The lines of a turn that are no questions: what connections give back, holds that they settle and places, and what
-// applications report of themselves.
+// The lines of a turn that are no questions: what connections give back, holds that they settle, places and waits, and
+// what applications report of themselves.
 #pragma once
 
 #include <array>
@@ -46,8 +46,10 @@ class AskReturns {
   void Leave(Holder& holder, Instant now);
   // A connection goes on with what it had in another process.
   void TakeUp(Holder& holder);
-  // Whether it has a place or a hold.
-  bool HasAny(const Holder& holder) const;
+  // Whether it has a place or a hold, or waits for something.
+  bool HasAny(const Holder& holder, Instant now) const;
+
+  std::uint64_t given_up() const { return given_up_; }    // waits, by tag
 
   std::uint64_t over_long() const { return named_tags_.over_long(); }
 
@@ -68,15 +70,18 @@ class AskReturns {
   std::string ReadGift(std::string_view line, Line& read, AskTags& tags);
   std::string ReadReportLine(std::string_view line, Line& read, AskTags& tags);
   void Settle(const Line& line, std::string& out, Instant now);
-  void Give(const Line& line, std::string& out);
+  void Give(const Line& line, std::string& out, Instant now);
+  bool GiveOne(Holder& holder, const Tag& tag, Instant now);
+  void GiveUp(const Query& paid, Instant now);
   void Indicate(const Line& line, std::string& out) const;
 
   Limiter& limiter_;
   Holds* const holds_;
   const TakeReport take_report_;
   std::vector<Line> lines_;
-  std::vector<Query> named_;    // tags of which a place is given back, or something is reported
+  std::vector<Query> named_;    // tags of which something is given back or reported
   NamedTags named_tags_;        // what they point to
+  std::uint64_t given_up_ = 0;
 };
 
 }    // namespace dthrottle

@@ -40,7 +40,7 @@ struct AskServer::AskConnection final : Connection {
   }
 
   // The kernel says when a program on this host has died; of another host only its silence is heard.
-  bool waits_for_long() const override { return !is_tcp() && turn.returns().HasAny(holder); }
+  bool waits_for_long() const override { return !is_tcp() && turn.returns().HasAny(holder, Now()); }
 
   AskTurn& turn;
   GatewayCalls* const gateway;

@@ -158,8 +158,14 @@ void AskTurn::AppendOutcome(const Line& line, Instant now) {
     return answer.AppendRefused(line.tells);
   }
   answer.AppendGranted();
-  line.kind == Kind::kHold ? AppendHeld(line, now) : Enter(line);
+  line.kind == Kind::kHold ? AppendHeld(line, now) : Keep(line, now);
   answer.AppendServed(line.tells);
+}
+
+AskCounts AskTurn::counts() const {
+  AskCounts counts = counts_;
+  counts.given_up = returns_.given_up();
+  return counts;
 }
 
 std::uint64_t AskTurn::over_long() const {

@@ -48,7 +48,7 @@ class AskTurn {
   void Clear();
 
   // What questions count; connections are the server's.
-  const AskCounts& counts() const { return counts_; }
+  AskCounts counts() const;
   std::uint64_t over_long() const;
 
  private:
@@ -82,7 +82,7 @@ class AskTurn {
   bool CanHold();
   bool FitsHold(const Asking& asking);
   void AppendHeld(const Line& line, Instant now);
-  void Enter(const Line& line);
+  void Keep(const Line& line, Instant now);
 
   Limiter& limiter_;
   Holds* const holds_;
