@@ -6,7 +6,6 @@
 //   accuracy_bench hop 4        rows whose name begins so, 4 seeds
 //   accuracy_bench --within 2   a client at 0.9 of its rate, over hosts, bursts and periods, 2 seeds each
 //   accuracy_bench --within 2 0.9 5 8   the same with queries that cost 5 tokens, at a period of 8 s only
-//   accuracy_bench --csv 4      some rows under every share, for scripts/accuracy
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -88,30 +87,6 @@ bool Meets(const Row& row, const Accuracy& plain, const Accuracy& a) {
   const auto within = [](double value, const std::optional<double>& most) { return !most || value <= *most + 0.005; };
   return within(a.over, row.over) && within(a.under, row.under) && within(std::abs(a.longer), row.longer) &&
          within(a.excess, row.excess) && (!row.better_than_debit || 3 * (a.over + a.under) < plain.over + plain.under);
-}
-
-// The rows that scripts/accuracy shows.
-int PrintCsv(int seeds) {
-  fmt::print("workload,hosts,share,over,under,longer,entries,over_seen,under_seen,excess,bound\n");
-  constexpr std::pair<Scheme, const char*> kSchemes[] = {{Scheme::kSplit, "split"},
-                                                         {Scheme::kPlain, "debit"},
-                                                         {Scheme::kForecast, "forecast"},
-                                                         {Scheme::kCapacity, "capacity"}};
-  for (const Row& row : Rows()) {
-    const std::string_view name = row.name;
-    const std::size_t hosts = row.options.hosts;
-    const bool shown = name == "Poisson 2x" ? hosts != 8
-                                            : hosts == 16 && (name == "Poisson 10x" || name == "bursty" ||
-                                                              name == "hop" || name == "Zipf over hosts");
-    if (!shown) continue;
-    for (const auto& [scheme, share] : kSchemes) {
-      const Accuracy a = Mean(row.options, scheme, seeds);
-      fmt::print("{},{},{},{:.2f},{:.2f},{:.2f},{:.2f},{:.2f},{:.2f},{:.0f},{:.0f}\n", name, hosts, share, a.over,
-                 a.under, a.longer, a.entries, a.over_seen, a.under_seen, a.excess, a.bound);
-      std::fflush(stdout);
-    }
-  }
-  return 0;
 }
 
 // What a client within its rate is refused beyond what one bucket refuses, in points of what it asks for; one cell for
@@ -196,6 +171,5 @@ int main(int argc, char** argv) {
                                            argc > 4 ? static_cast<dthrottle::Cost>(std::atoi(argv[4])) : 1,
                                            argc > 5 ? std::atof(argv[5]) : 0);
   }
-  if (only == "--csv") return dthrottle::testing::PrintCsv(std::max(seeds, 1));
   return dthrottle::testing::Run(only, std::max(seeds, 1), argc > 3);
 }

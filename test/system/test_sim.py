@@ -133,6 +133,22 @@ class Sim(SystemTest):
             self.assertGreater(float(by["capacity", seed]["served"]), 0.9 * float(by["capacity", seed]["ideal"]))
             self.assertLess(float(by["forecast", seed]["over"]), float(by["debit", seed]["over"]))
 
+    def test_a_row_of_the_table_of_accuracy_is_what_its_fleet_gives(self):
+        with open(ROOT / "protocol/accuracy.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        fleets = {path.stem for path in (ROOT / "conf/examples/accuracy").iterdir()}
+        self.assertEqual({row["fleet"] for row in rows}, fleets)
+        made = sim("compare", ROOT / "conf/examples/accuracy/poisson-4.toml", "--measures", "-")
+        runs = list(csv.DictReader(io.StringIO(made.stdout)))
+        for row in rows:
+            if row["fleet"] != "poisson-4":
+                continue
+            for what in ("over", "under"):
+                figures = [float(run[what]) for run in runs if run["scheme"] == row["share"]]
+                self.assertEqual(len(figures), int(row["runs"]))
+                deviation = float(row[f"{what}_deviation"])
+                self.assertAlmostEqual(sum(figures) / len(figures), float(row[what]), delta=deviation + 0.01, msg=row)
+
     def test_compare_only_what_is_asked_for(self):
         out = self.ran("compare", "-", "--schemes", "local,debit", text=FLEET)
         self.assertRegex(out, r"(?m)^ +local +debit$")
