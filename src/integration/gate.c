@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MS_PER_S = 1000 };
+enum { MS_PER_S = 1000, NUMBER_BYTES = 21 /* of an int64_t, with its NUL */ };
 
 /* ---- Names ---- */
 
@@ -99,13 +99,37 @@ int64_t dthrottle_retry_after(const dthrottle_answer* answer) {
   return seconds > 1 ? seconds : 1;
 }
 
-__attribute__((format(printf, 3, 4))) static void set_field(struct dthrottle_field* field, const char* name,
-                                                            const char* format, ...) {
-  va_list values;
+/* A value in the making. Not printf: a busy server makes two values for each response. */
+static struct dthrottle_field* begin_field(struct dthrottle_field* fields, size_t* count, const char* name) {
+  struct dthrottle_field* const field = &fields[(*count)++];
   field->name = name;
-  va_start(values, format);
-  vsnprintf(field->value, sizeof field->value, format, values);
-  va_end(values);
+  field->bytes = 0;
+  return field;
+}
+
+static void put(struct dthrottle_field* field, const char* text) {
+  const size_t bytes = strlen(text);
+  memcpy(field->value + field->bytes, text, bytes + 1);
+  field->bytes += bytes;
+}
+
+static void put_number(struct dthrottle_field* field, const char* in_front, int64_t number) {
+  char digits[NUMBER_BYTES];
+  char* begin = digits + sizeof digits;
+  uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+  *--begin = '\0';
+  do {
+    *--begin = (char)('0' + rest % 10);
+  } while ((rest /= 10) > 0);
+  if (number < 0) *--begin = '-';
+  put(field, in_front);
+  put(field, begin);
+}
+
+static void put_policy(struct dthrottle_field* field, const char* policy) {
+  put(field, "\"");
+  put(field, policy);
+  put(field, "\"");
 }
 
 size_t dthrottle_make_fields(const dthrottle_answer* answer, bool refused, enum dthrottle_fields style,
@@ -113,17 +137,23 @@ size_t dthrottle_make_fields(const dthrottle_answer* answer, bool refused, enum 
   const int64_t left = answer->left[answer->nearest], next = whole_seconds(answer->next_ms);
   const char* const policy = strcmp(answer->rule, "-") != 0 ? answer->rule : "override";
   const int64_t retry = refused ? dthrottle_retry_after(answer) : 0;
+  struct dthrottle_field* field;
   size_t count = 0;
   if (answer->quota > 0 && style == DTHROTTLE_FIELDS_DRAFT_10) {
-    set_field(&fields[count++], "RateLimit-Policy", "\"%s\";q=%" PRId64 ";w=%" PRId64, policy, answer->quota,
-              whole_seconds(answer->window_ms));
-    set_field(&fields[count++], "RateLimit", "\"%s\";r=%" PRId64 ";t=%" PRId64, policy, left, next);
+    field = begin_field(fields, &count, "RateLimit-Policy");
+    put_policy(field, policy);
+    put_number(field, ";q=", answer->quota);
+    put_number(field, ";w=", whole_seconds(answer->window_ms));
+    field = begin_field(fields, &count, "RateLimit");
+    put_policy(field, policy);
+    put_number(field, ";r=", left);
+    put_number(field, ";t=", next);
   } else if (answer->quota > 0 && style == DTHROTTLE_FIELDS_DRAFT_03) {
-    set_field(&fields[count++], "X-RateLimit-Limit", "%" PRId64, answer->quota);
-    set_field(&fields[count++], "X-RateLimit-Remaining", "%" PRId64, left);
-    set_field(&fields[count++], "X-RateLimit-Reset", "%" PRId64, next);
+    put_number(begin_field(fields, &count, "X-RateLimit-Limit"), "", answer->quota);
+    put_number(begin_field(fields, &count, "X-RateLimit-Remaining"), "", left);
+    put_number(begin_field(fields, &count, "X-RateLimit-Reset"), "", next);
   }
-  if (retry > 0) set_field(&fields[count++], "Retry-After", "%" PRId64, retry);
+  if (retry > 0) put_number(begin_field(fields, &count, "Retry-After"), "", retry);
   return count;
 }
 

@@ -91,6 +91,7 @@ enum {
 
 struct dthrottle_field {
   const char* name; /* a constant */
+  size_t bytes;     /* of the value, without its NUL */
   char value[DTHROTTLE_FIELD_BYTES];
 };
 

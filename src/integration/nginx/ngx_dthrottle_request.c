@@ -9,7 +9,7 @@ typedef struct {
   struct dthrottle_pending question;
   enum dthrottle_verdict verdict;
   dthrottle_answer answer; /* by the ask protocol */
-  dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+  dthrottle_tag* tags;
   size_t tag_count;
   const char* line; /* that is sent, without its LF */
   size_t line_bytes;
@@ -75,6 +75,8 @@ static ngx_int_t dthrottle_make_tag(ngx_http_request_t* r, dthrottle_tag_conf_t*
 static ngx_int_t dthrottle_make_tags(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
   dthrottle_tag_conf_t* tags = conf->tags->elts;
   ngx_uint_t i;
+  ctx->tags = ngx_palloc(ctx->request->pool, conf->tags->nelts * sizeof(dthrottle_tag));
+  if (ctx->tags == NULL) return NGX_ERROR;
   for (i = 0; i < conf->tags->nelts; i++) {
     dthrottle_tag* tag = &ctx->tags[ctx->tag_count];
     if (dthrottle_make_tag(ctx->request, &tags[i], tag) != NGX_OK) return NGX_ERROR;
@@ -159,7 +161,7 @@ static ngx_int_t dthrottle_add_field(ngx_http_request_t* r, const struct dthrott
   ngx_memzero(header, sizeof(*header));
   header->key.data = (u_char*)field->name;
   header->key.len = ngx_strlen(field->name);
-  header->value.len = ngx_strlen(field->value);
+  header->value.len = field->bytes;
   header->value.data = ngx_pnalloc(r->pool, header->value.len);
   if (header->value.data == NULL) return NGX_ERROR;
   ngx_memcpy(header->value.data, field->value, header->value.len);
