@@ -130,6 +130,9 @@ struct LeaseCounts : SocketCounts {
   std::uint64_t grpc_refused = 0;    // lease.grpc_max_calls
   std::uint64_t grpc_invalid = 0;
   std::uint64_t grpc_restarts = 0;    // of dthrottle-grpc
+  std::uint64_t tls_connections = 0;    // of connections
+  std::uint64_t tls_handshakes = 0;     // of connections that were made, those whose client is known
+  std::uint64_t tls_restarts = 0;       // of dthrottle-tls
   std::uint64_t parent_asks = 0, parent_failures = 0;
   lease::ServerCounts server;
 };

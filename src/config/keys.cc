@@ -28,7 +28,7 @@ const std::vector<Section>& Sections() {
                                                 PeersSection(), CapacitySection(), ShedSection(),
                                                 RespSection(),  AskSection(),      HoldSection(),
                                                 SpopSection(),  EnvoySection(),    LeaseSection(),
-                                                GrpcSection(),  ProcessSection()};
+                                                TlsSection(),  ProcessSection()};
   return sections;
 }
 

@@ -44,15 +44,19 @@ std::span<const ListenerKeys> AllListeners() {
        }},
       {"envoy", "", "envoy.tcp", "spend tokens",
        [](const S& s) {
-         return At{"", 0, s.envoy.tcp, !s.grpc.client_ca_file.empty()};
+         return At{"", 0, s.envoy.tcp, !s.tls.client_ca_file.empty()};
        }},
       {"lease", "lease.unix", "lease.tcp", "take leases",
        [](const S& s) {
          return At{s.lease.unix_path, s.lease.unix_mode, s.lease.tcp};
        }},
+      {"tls", "", "lease.tls", "take leases",
+       [](const S& s) {
+         return At{"", 0, s.lease.tls, !s.tls.client_ca_file.empty()};
+       }},
       {"grpc", "", "lease.grpc", "take leases",
        [](const S& s) {
-         return At{"", 0, s.lease.grpc, !s.grpc.client_ca_file.empty()};
+         return At{"", 0, s.lease.grpc, !s.tls.client_ca_file.empty()};
        }},
   };
   return kAll;

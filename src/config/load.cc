@@ -110,7 +110,7 @@ class Loader {
     CheckListeners(findings_);
     CheckPeers(findings_);
     CheckLease(findings_);
-    CheckGrpc(findings_);
+    CheckTlsFiles(findings_);
     CheckRules(findings_);
     CheckAlso(findings_);
     CheckShares(findings_);

@@ -18,7 +18,7 @@ Section HoldSection();
 Section SpopSection();
 Section EnvoySection();
 Section LeaseSection();
-Section GrpcSection();
+Section TlsSection();
 Section ProcessSection();
 
 // Reads the files that rules name, with `read`, and gives rules that have networks and no match one that every tag fits.
@@ -28,7 +28,7 @@ void TakeNetworks(std::vector<Rule>& rules, const FileReader& read, Findings& fi
 // What no key can know by itself: whether values that are right fit each other.
 void CheckPeers(Findings& findings);
 void CheckLease(Findings& findings);
-void CheckGrpc(Findings& findings);
+void CheckTlsFiles(Findings& findings);
 void CheckRules(Findings& findings);
 void CheckAlso(Findings& findings);
 void CheckShares(Findings& findings);

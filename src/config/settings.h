@@ -146,7 +146,7 @@ struct Settings {
   struct {
     std::string unix_path;    // empty: no Unix socket
     std::uint32_t unix_mode = 0;
-    Endpoint tcp;
+    Endpoint tcp, tls;
     Endpoint grpc;
     std::uint32_t grpc_max_calls = 0;
     std::uint32_t grpc_max_resources = 0;    // of one call
@@ -169,13 +169,13 @@ struct Settings {
     std::string etcd_resources;    // a key; empty: resources are those of the file
     Duration etcd_patience{};
 
-    bool enabled() const { return tcp.enabled() || !unix_path.empty() || grpc.enabled(); }
+    bool enabled() const { return tcp.enabled() || tls.enabled() || !unix_path.empty() || grpc.enabled(); }
   } lease;
   struct {
     std::string certificate_file, key_file, client_ca_file;    // empty: no TLS; the last: clients need no certificate
 
-    bool tls() const { return !certificate_file.empty(); }
-  } grpc;
+    bool enabled() const { return !certificate_file.empty(); }
+  } tls;
   struct {
     double source_share = 0;    // of a socket's connections
     std::string user;           // to become, when started as root; empty: nobody else

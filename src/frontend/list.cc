@@ -9,6 +9,7 @@
 #include "frontend/line/front_end.h"
 #include "frontend/resp/front_end.h"
 #include "frontend/spop/front_end.h"
+#include "frontend/tls/front_end.h"
 
 namespace dthrottle {
 
@@ -21,6 +22,7 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
   all.push_back(std::make_unique<SpopFrontEnd>(host));
   auto lease = std::make_unique<LeaseFrontEnd>(host);
   all.push_back(std::make_unique<GrpcFrontEnd>(host, *lease));
+  all.push_back(std::make_unique<TlsFrontEnd>(host, *lease));
   all.push_back(std::make_unique<EnvoyFrontEnd>(host, *lease));
   all.push_back(std::move(lease));
   all.push_back(std::make_unique<AdminFrontEnd>(host));
@@ -30,6 +32,7 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
 
 Result<void> CheckFrontEnds(const Settings& settings) {
   if (auto good = GrpcFrontEnd::Check(settings); !good) return good;
+  if (auto good = TlsFrontEnd::Check(settings); !good) return good;
   if (auto good = EnvoyFrontEnd::Check(settings); !good) return good;
   return {};
 }

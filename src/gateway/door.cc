@@ -6,11 +6,8 @@
 #include <grpcpp/server_posix.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <sys/socket.h>
 
-#include <cstring>
 #include <utility>
 
 namespace dthrottle {
@@ -19,12 +16,6 @@ namespace {
 
 constexpr unsigned kLookSeconds = 2;                 // between two looks at the files
 constexpr int kHandshakeMillisecondsMax = 10'000;    // then the connection is closed
-
-Result<void> FailOf(const std::string& file) {
-  const unsigned long error = ERR_peek_error();
-  const char* reason = ERR_SYSTEM_ERROR(error) ? std::strerror(ERR_GET_REASON(error)) : ERR_reason_error_string(error);
-  return Fail(file + ": " + (reason == nullptr ? "not a PEM file that can be used" : reason));
-}
 
 std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const TlsFiles& files) {
   using namespace grpc::experimental;
@@ -39,17 +30,6 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const TlsFiles& files) {
 }
 
 }    // namespace
-
-Result<void> CheckTls(const TlsFiles& files) {
-  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> tls(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
-  if (tls == nullptr) return FailOf("TLS");
-  SSL_CTX_set_default_passwd_cb(tls.get(), [](char*, int, int, void*) { return 0; });    // nobody is there to be asked
-  if (SSL_CTX_use_certificate_chain_file(tls.get(), files.certificate.c_str()) != 1) return FailOf(files.certificate);
-  if (SSL_CTX_use_PrivateKey_file(tls.get(), files.key.c_str(), SSL_FILETYPE_PEM) != 1) return FailOf(files.key);
-  const bool anybody = files.client_ca.empty();
-  if (!anybody && SSL_CTX_load_verify_file(tls.get(), files.client_ca.c_str()) != 1) return FailOf(files.client_ca);
-  return {};
-}
 
 void Door::Open(grpc::ServerBuilder& builder) {
   if (!tls_) return;

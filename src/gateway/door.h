@@ -1,4 +1,4 @@
-// How a client's connection becomes one of gRPC's: as it is, or by TLS (section [grpc] of the settings).
+// How a client's connection becomes one of gRPC's: as it is, or by TLS (section [tls] of the settings).
 //
 // The daemon accepts connections. With TLS they go through an acceptor of gRPC's, which looks every few seconds whether
 // the files are new.
@@ -9,20 +9,11 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
-#include "base/result.h"
+#include "tls/context.h"
 
 namespace dthrottle {
-
-struct TlsFiles {
-  std::string certificate, key;    // paths of PEM files
-  std::string client_ca;           // authorities of which one signed a client's certificate; empty: clients need none
-};
-
-// Whether TLS can begin with them, or which file is why it cannot.
-Result<void> CheckTls(const TlsFiles& files);
 
 class Door {
  public:

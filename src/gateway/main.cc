@@ -1,4 +1,4 @@
-// dthrottle-grpc: what is served over gRPC, for the daemon that starts it (frontend/grpc/gateway.h): leases
+// dthrottle-grpc: what is served over gRPC, for the daemon that starts it (frontend/gateway.h): leases
 // (protocol/doorman.proto), or what Envoy asks (protocol/rate_limit.proto, protocol/rate_limit_quota.proto).
 //
 //     dthrottle-grpc PROTOCOL leases|envoy IDLE_MS [CERTIFICATE KEY CLIENT_CA]
@@ -141,7 +141,7 @@ int Main(const Kind& kind, int idle_ms, std::optional<TlsFiles> tls) {
 }
 
 int Check(const TlsFiles& files) {
-  const auto good = CheckTls(files);
+  const auto good = MakeTlsContext(files);
   if (!good) std::fputs(good.error().message.c_str(), stdout);
   return good ? EX_OK : EX_CONFIG;
 }

@@ -1,6 +1,7 @@
 // Where a lease server is reached: one address for each way of asking, as an election and answers have them.
 //
 //     tcp:10.0.0.1:7315                       lines
+//     tls:10.0.0.1:7318                       lines, by TLS
 //     tcp:10.0.0.1:7315,grpc:10.0.0.1:7316    lines, and gRPC
 //     grpc:10.0.0.1:7316
 #pragma once
@@ -10,7 +11,12 @@
 
 namespace dthrottle::lease {
 
-inline constexpr std::string_view kGrpcPrefix = "grpc:";
+inline constexpr std::string_view kGrpcPrefix = "grpc:", kTlsPrefix = "tls:";
+
+// Of HOST:PORT; empty: of nothing.
+inline std::string TlsAddress(std::string_view endpoint) {
+  return endpoint.empty() ? std::string() : std::string(kTlsPrefix).append(endpoint);
+}
 
 // For lines; empty: there is none.
 inline std::string_view LineAddress(std::string_view addresses) {

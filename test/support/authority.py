@@ -1,6 +1,7 @@
 """Certificates for TLS, made for tests."""
 
 import shutil
+import ssl
 
 from daemon import fresh_directory, run
 from envoy import grpc
@@ -30,9 +31,16 @@ class Authority:
                       "-CA", self.certificate, "-CAkey", self.certificate.with_suffix(".key"))
 
     def settings(self, name, **keys):
-        """Of [grpc]."""
+        """Of [tls]."""
         files = {"certificate_file": f"{name}.pem", "key_file": f"{name}.key", **keys}
         return {key: str(self.folder / file) for key, file in files.items()}
+
+    def context(self, name=None):
+        """What a client in Python begins TLS with: it believes this authority, and has that certificate."""
+        context = ssl.create_default_context(cafile=self.certificate)
+        if name:
+            context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        return context
 
     def client(self, name=None):
         """Credentials that believe this authority, with that certificate of a client."""

@@ -203,7 +203,7 @@ class Lives(SystemTest):
     def test_tls_with_certificates_is_for_envoy_too(self):
         with Authority() as ours:
             ours.sign("host"), ours.sign("envoy")
-            with EnvoyDaemon(ADDRESSES, grpc=ours.settings("host", client_ca_file="root.pem")) as daemon:
+            with EnvoyDaemon(ADDRESSES, tls=ours.settings("host", client_ca_file="root.pem")) as daemon:
                 with LimitClient(daemon.envoy_port, ours.client("envoy")) as client:
                     self.assertTrue(client.served({"remote_address": "a"}))
                 for tls in (None, ours.client()):

@@ -277,7 +277,7 @@ class Tls(SystemTest):
                 authority.sign(name)
             shutil.copy(other.folder / "job.pem", ours.folder / "stranger.pem")
             shutil.copy(other.folder / "job.key", ours.folder / "stranger.key")
-            with GrpcDaemon(grpc=ours.settings("host", client_ca_file="root.pem")) as daemon:
+            with GrpcDaemon(tls=ours.settings("host", client_ca_file="root.pem")) as daemon:
                 with daemon.client(ours.client("job")) as client:
                     self.assertEqual(client.lease("a", 5).gets.capacity, 5)
                     for tls in (None, ours.client(), ours.client("stranger")):
@@ -290,7 +290,7 @@ class Tls(SystemTest):
         with Authority() as ours, Authority() as next_one:
             ours.sign("host")
             next_one.sign("host")
-            with GrpcDaemon(grpc=ours.settings("host")) as daemon:
+            with GrpcDaemon(tls=ours.settings("host")) as daemon:
                 self.assertIsNone(daemon.refused(ours.client()))
                 for name in ("host.key", "host.pem"):
                     shutil.copy(next_one.folder / name, ours.folder / name)
@@ -300,7 +300,7 @@ class Tls(SystemTest):
         with Authority() as ours:
             ours.sign("host")
             with GrpcDaemon() as daemon:
-                daemon._sections["grpc"] = ours.settings("host")
+                daemon._sections["tls"] = ours.settings("host")
                 daemon.write_settings(*daemon.limits)
                 upgrade(daemon)
                 wait_until(lambda: daemon.refused(ours.client()) is None, "it speaks TLS")
@@ -314,7 +314,7 @@ class Tls(SystemTest):
             for keys, said in (({"key_file": "other.key"}, "other.key: key values mismatch"),
                                ({"certificate_file": "none.pem"}, "none.pem: No such file or directory"),
                                ({"client_ca_file": "empty.pem"}, "empty.pem: ")):
-                text = settings_text(ours.folder, lease={"grpc": "127.0.0.1:0"}, grpc=ours.settings("host", **keys))
+                text = settings_text(ours.folder, lease={"grpc": "127.0.0.1:0"}, tls=ours.settings("host", **keys))
                 (ours.folder / "dthrottled.toml").write_text(text)
                 for words in (["--check"], ["--config"]):
                     done = run(DTHROTTLED, *words, ours.folder / "dthrottled.toml")
@@ -420,10 +420,10 @@ def upgrade(daemon):
     wait_until(lambda: lives(daemon) > before, "the other program is there")
 
 
-def gateway(daemon):
-    """The process that speaks gRPC for the daemon."""
+def gateway(daemon, name="dthrottle-grpc"):
+    """The process that speaks gRPC, or what else it is for, for the daemon."""
     children = pathlib.Path(f"/proc/{daemon.pid}/task/{daemon.pid}/children").read_text().split()
-    (pid,) = [int(pid) for pid in children if "dthrottle-grpc" in pathlib.Path(f"/proc/{pid}/comm").read_text()]
+    (pid,) = [int(pid) for pid in children if name in pathlib.Path(f"/proc/{pid}/comm").read_text()]
     return pid
 
 

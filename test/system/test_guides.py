@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import unittest
 
+from authority import Authority
 from common import SystemTest
 from daemon import BUILD, DTHROTTLED, PATIENCE, ROOT, Daemon, clean_environment, fresh_directory, rule, run, wait_until
 from etcd import AVAILABLE as HAS_ETCD
@@ -21,6 +22,7 @@ from test_capacity import fleet, wait_settled
 from test_http import HttpDaemon
 from test_resp import RespDaemon
 from test_sim import line
+from test_tls import TlsDaemon
 from webserver import APACHE_MODULE, NGINX_MODULE, Apache, Nginx, open_ask_daemon, open_daemon
 
 import test_package    # noqa: F401  which plays blocks too
@@ -459,6 +461,19 @@ class Leases(SystemTest):
             os.utime(old, (0, 0))
             shell(on(daemon, remove.replace("/srv/cache", f"{daemon.directory}/cache")))
             self.assertEqual((old.exists(), new.exists()), (False, True))
+
+    @plays("leases.md", "tls = ssl")
+    def test_by_tls_in_python(self, text):
+        with Authority() as ours:
+            for name in ("host", "job"):
+                ours.sign(name)
+            with TlsDaemon(ours, client_ca_file="root.pem") as daemon:
+                text = text.replace("/etc/ssl/leases-ca.pem", str(ours.certificate)).replace("10.0.0.1:7318",
+                                                                                          f"127.0.0.1:{daemon.tls_port}")
+                program = (f"import dthrottle, ssl\n{text.replace('/etc/ssl/', f'{ours.folder}/')}"
+                           "print(leases.rate('calls').take(30))\nleases.close()\n")
+                done = subprocess.run(["python3", "-c", program], env=PYTHON, capture_output=True, text=True)
+                self.assertEqual(done.stdout, "True\n", done.stderr)
 
     @plays("leases.md", "$ etcdctl")
     @unittest.skipUnless(HAS_ETCD, WHY_NO_ETCD)

@@ -214,7 +214,7 @@ TEST_CASE("a section that is unknown is an error") {
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
         "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [capacity], [shed], "
-        "[resp], [ask], [hold], [spop], [envoy], [lease], [grpc], [process], [[rule]], [[override]], [[resource]]");
+        "[resp], [ask], [hold], [spop], [envoy], [lease], [tls], [process], [[rule]], [[override]], [[resource]]");
 }
 
 TEST_CASE("a setting that is gone is an error that says what replaces it") {
@@ -644,16 +644,19 @@ TEST_CASE("addresses of a lease server name a way for lines, for gRPC, or both")
   }
 }
 
-TEST_CASE("certificates of gRPC come with their keys") {
+TEST_CASE("certificates come with their keys, and TLS with certificates") {
   const auto said = [](const char* keys) {
-    const auto problems = Problems(std::string("[grpc]\n") + keys);
+    const auto problems = Problems(std::string("[tls]\n") + keys);
     return problems.empty() ? "" : problems[0];
   };
-  CHECK(said("certificate_file=\"/c\"") == "f:2:18: error: grpc.key_file is \"\": must be a path too");
-  CHECK(said("key_file=\"/k\"") == "f:2:10: error: grpc.certificate_file is \"\": must be a path too");
+  CHECK(said("certificate_file=\"/c\"") == "f:2:18: error: tls.key_file is \"\": must be a path too");
+  CHECK(said("key_file=\"/k\"") == "f:2:10: error: tls.certificate_file is \"\": must be a path too");
   CHECK(said("client_ca_file=\"/a\"") ==
-        "f:2:16: error: grpc.certificate_file is \"\": must be a path with grpc.client_ca_file");
+        "f:2:16: error: tls.certificate_file is \"\": must be a path with tls.client_ca_file");
   CHECK(said("certificate_file=\"/c\"\nkey_file=\"/k\"\nclient_ca_file=\"/a\"").empty());
+  const auto problems = Problems("[lease]\ntls=\"127.0.0.1:7\"\n");
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0] == "f:2:5: error: tls.certificate_file is \"\": must be a path with lease.tls = \"127.0.0.1:7\"");
 }
 
 TEST_CASE("gRPC has an address of its own, which others can reach") {
@@ -665,7 +668,7 @@ TEST_CASE("gRPC has an address of its own, which others can reach") {
              "query.tcp and lease.grpc are both \"127.0.0.1:7311\": must differ"));
   CHECK(said("grpc=\"127.0.0.1:7\"\ntcp=\"127.0.0.1:7\"", "lease.tcp and lease.grpc are both"));
   CHECK(said("grpc=\"10.0.0.1:7\"", "lease.grpc = \"10.0.0.1:7\" is not loopback: whoever reaches it"));
-  const std::string tls = "grpc=\"10.0.0.1:7\"\n[grpc]\ncertificate_file=\"/c\"\nkey_file=\"/k\"\n";
+  const std::string tls = "grpc=\"10.0.0.1:7\"\n[tls]\ncertificate_file=\"/c\"\nkey_file=\"/k\"\n";
   CHECK(said(tls, "is not loopback"));
   CHECK_FALSE(said(tls + "client_ca_file=\"/a\"", "is not loopback"));
   const std::string any = "grpc=\"0.0.0.0:7\"\nelector=\"static\"\nmaster=\"grpc:10.0.0.1:7\"\n";

@@ -14,7 +14,7 @@ Section EnvoySection() {
       {
           Address<S>("tcp", "\"\"", false, MEMBER(S, envoy.tcp),
                      "The TCP address for Envoy. The program dthrottle-grpc speaks gRPC there. Encrypted with "
-                     "a certificate in [grpc]; otherwise there is no password and nothing is. Port 0 takes any free port "
+                     "a certificate in [tls]; otherwise there is no password and nothing is. Port 0 takes any free port "
                      "and logs it."),
           Reloads(Integer<S>("max_connections", "1024", 1, 1'000'000, MEMBER(S, envoy.max_connections),
                              "The most connections at once. One more is closed at once, and counted. Each worker thread "

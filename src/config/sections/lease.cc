@@ -19,7 +19,7 @@ bool IsTcpAddress(std::string_view text) {
 }
 
 bool IsLineAddress(std::string_view text) {
-  if (text.starts_with("tcp:")) return IsTcpAddress(text.substr(4));
+  if (text.starts_with("tcp:") || text.starts_with(lease::kTlsPrefix)) return IsTcpAddress(text.substr(4));
   return text.starts_with("unix:/") && IsSocketPath(std::string(text.substr(5))) && text.find(' ') == std::string::npos;
 }
 
@@ -53,10 +53,12 @@ Section LeaseSection() {
           Address<S>("tcp", "\"\"", false, MEMBER(S, lease.tcp),
                      "The TCP address for those of other hosts. There is no password and nothing is encrypted: the "
                      "network has to keep strangers away. Port 0 takes any free port and logs it."),
+          Address<S>("tls", "\"\"", false, MEMBER(S, lease.tls),
+                     "The TCP address for the same lines by TLS, with the certificate of [tls]."),
           Address<S>("grpc", "\"\"", false, MEMBER(S, lease.grpc),
                      "The TCP address for clients that ask by gRPC, the interface doorman.Capacity of "
                      "protocol/doorman.proto, with the field numbers of the public system. Only in a build with gRPC. "
-                     "Encrypted with a certificate in [grpc]; otherwise there is no password and nothing is."),
+                     "Encrypted with a certificate in [tls]; otherwise there is no password and nothing is."),
           Integer<S>("grpc_max_calls", "1000", 1, 100'000, MEMBER(S, lease.grpc_max_calls),
                      "The most gRPC calls that wait for their answers; one more is told RESOURCE_EXHAUSTED, and "
                      "counted. A call has at most 1 MiB, and a connection 100 calls at once."),
@@ -71,7 +73,7 @@ Section LeaseSection() {
                                  "Leases go on without a connection.")),
           Text<S>("address", "\"\"", kLeaseAddressAllowed, MEMBER(S, lease.address),
                   "Where lease clients reach this host, as it stands in the election and in answers of hosts that are "
-                  "not master. Without it *tcp*, or *unix* where there is no *tcp*, and *grpc*.",
+                  "not master. Without it the first there is of *tcp*, *tls* and *unix*, and *grpc*.",
                   IsLeaseAddress),
           Choice<S, LeaseElector>("elector", "\"none\"", MEMBER(S, lease.elector),
                                   "Which of several hosts grants leases: \"none\", each host by itself, for a single "

@@ -22,7 +22,7 @@ void EnvoyFrontEnd::Start() {
   quotas_.emplace(
       host_.loop, lease_.leasing().server(), Duration::zero(),
       [this](BootInstant now) { lease_.leasing().Follow(now); }, &reports_);
-  StartProgram("envoy", settings.envoy.idle_timeout, {{kQuestions, *questions_}, {kQuotas, *quotas_}});
+  StartProgram(GrpcWords("envoy", settings.envoy.idle_timeout), {{kQuestions, *questions_}, {kQuotas, *quotas_}});
 }
 
 // In force once a call after this one has been answered.
@@ -37,7 +37,7 @@ void EnvoyFrontEnd::Reload(std::vector<std::string>&) {
 }
 
 void EnvoyFrontEnd::Count(ProcessCounts& counts) const {
-  const GrpcGateway::Counts grpc = gateway_->counts();
+  const Gateway::Counts grpc = gateway_->counts();
   CountSockets(grpc.accepted, counts.envoy);
   counts.envoy.calls = calls_.calls;
   counts.envoy.reports = reports_.calls;

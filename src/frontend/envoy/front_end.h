@@ -2,7 +2,7 @@
 #pragma once
 
 #include "frontend/ask/server.h"
-#include "frontend/grpc/gateway_front_end.h"
+#include "frontend/grpc/front_end.h"
 #include "frontend/lease/front_end.h"
 
 namespace dthrottle {
@@ -10,11 +10,11 @@ namespace dthrottle {
 class EnvoyFrontEnd final : public GatewayFrontEnd {
  public:
   // `lease` must outlive this object.
-  EnvoyFrontEnd(FrontEndHost& host, LeaseFrontEnd& lease) : GatewayFrontEnd(host), lease_(lease) {}
+  EnvoyFrontEnd(FrontEndHost& host, LeaseFrontEnd& lease) : GatewayFrontEnd(host, kGrpcProgram), lease_(lease) {}
 
   // Fails if the settings want it, and the program that speaks gRPC is not installed or cannot use their certificates.
   static Result<void> Check(const Settings& settings) {
-    return CheckProgram("envoy.tcp", settings.envoy.tcp, settings);
+    return CheckProgram(kGrpcProgram, "envoy.tcp", settings.envoy.tcp, settings);
   }
 
   std::string_view key() const override { return "envoy"; }

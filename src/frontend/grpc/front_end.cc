@@ -2,9 +2,19 @@
 
 #include <sysexits.h>
 
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+
 #include "admin/admin.h"
 
 namespace dthrottle {
+
+std::vector<std::string> GrpcWords(std::string_view services, Duration idle_timeout) {
+  const auto idle = std::chrono::ceil<std::chrono::milliseconds>(idle_timeout).count();
+  return {std::string(services), std::to_string(std::min<std::int64_t>(idle, INT_MAX))};
+}
 
 void GrpcFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
@@ -15,7 +25,7 @@ void GrpcFrontEnd::Start() {
   lines_.emplace(
       host_.loop, lease_.leasing().server(), Duration::zero(),
       [this](BootInstant now) { lease_.leasing().Follow(now); }, &calls_);
-  StartProgram("leases", settings.lease.idle_timeout, {{kLines, *lines_}});
+  StartProgram(GrpcWords("leases", settings.lease.idle_timeout), {{kLines, *lines_}});
 }
 
 // In force once a call after this one has been answered.
@@ -30,7 +40,7 @@ void GrpcFrontEnd::Reload(std::vector<std::string>&) {
 }
 
 void GrpcFrontEnd::Count(ProcessCounts& counts) const {
-  const GrpcGateway::Counts grpc = gateway_->counts();
+  const Gateway::Counts grpc = gateway_->counts();
   CountSockets(grpc.accepted, counts.lease);
   counts.lease.grpc_connections = gateway_->connections();
   counts.lease.grpc_calls = calls_.calls;

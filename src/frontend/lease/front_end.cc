@@ -22,13 +22,14 @@ void LeaseFrontEnd::Start() {
 std::string LeaseFrontEnd::Address() const {
   const std::string& said = host_.admin.settings().lease.address;
   std::string line(lease::LineAddress(said)), grpc(lease::GrpcAddress(said));
-  for (const std::string_view listener : {"lease.tcp", "lease.unix"}) {
-    if (line.empty()) line = host_.address_of(listener);
-  }
-  if (grpc.empty()) {
-    grpc = host_.address_of("grpc.tcp");
-    grpc.erase(0, std::string_view("tcp:").size());
-  }
+  const auto tcp = [this](std::string_view listener) {
+    std::string address = host_.address_of(listener);
+    return address.erase(0, std::string_view("tcp:").size());
+  };
+  if (line.empty()) line = host_.address_of("lease.tcp");
+  if (line.empty()) line = lease::TlsAddress(tcp("tls.tcp"));
+  if (line.empty()) line = host_.address_of("lease.unix");
+  if (grpc.empty()) grpc = tcp("grpc.tcp");
   return lease::JoinAddresses(line, grpc);
 }
 

@@ -5,30 +5,41 @@ import os
 import re
 import select
 import socket
+import ssl
 import time
+import typing
 
 DEFAULT_QUERY = "unix:/run/dthrottle/query.sock"
 DEFAULT_ASK = "unix:/run/dthrottle/ask.sock"
 DEFAULT_LEASE = "unix:/run/dthrottle/lease.sock"
+_BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _CONNECTING = (errno.EINPROGRESS, errno.EINTR)
 
 
-def parse(address):
-    """(family, address) of "unix:/path" or "tcp:ADDRESS:PORT". A name would have to be looked up, which takes as long as
-    it takes; so ADDRESS is numeric. ValueError if it is none."""
+class Endpoint(typing.NamedTuple):
+    family: int
+    address: object
+    tls: ssl.SSLContext | None = None
+
+
+def parse(address, tls=None):
+    """The endpoint of "unix:/path", "tcp:ADDRESS:PORT", or with a context for TLS "tls:ADDRESS:PORT". A name would have to
+    be looked up, which takes as long as it takes; so ADDRESS is numeric. ValueError if it is none."""
     if address.startswith("unix:") and len(address) > 5:
         if len(os.fsencode(address)) - 5 > 107:
             raise ValueError(f"{address}: the path is longer than that of a Unix socket can be")
-        return socket.AF_UNIX, address[5:]
-    found = re.fullmatch(r"tcp:(?:\[([^\]]*)\]|([^:]*)):(\d{1,5})", address)
+        return Endpoint(socket.AF_UNIX, address[5:])
+    if address.startswith("tls:") and tls is None:
+        raise ValueError(f"{address}: there is no context for TLS")
+    found = re.fullmatch(r"(?:tcp|tls):(?:\[([^\]]*)\]|([^:]*)):(\d{1,5})", address)
     if found and 0 < int(found[3]) < 65536:
         family, host = (socket.AF_INET6, found[1]) if found[1] is not None else (socket.AF_INET, found[2])
         try:
             socket.inet_pton(family, host)
-            return family, (host, int(found[3]))
+            return Endpoint(family, (host, int(found[3])), tls if address.startswith("tls:") else None)
         except OSError:
             pass
-    raise ValueError(f'{address!r} is neither "unix:/path" nor "tcp:ADDRESS:PORT" with a numeric address')
+    raise ValueError(f'{address!r} is not "unix:/path", "tcp:ADDRESS:PORT" or "tls:ADDRESS:PORT" with a numeric address')
 
 
 def wait_for(sock, events, deadline):
@@ -42,7 +53,7 @@ def wait_for(sock, events, deadline):
 
 def connect(endpoint, deadline):
     """A socket that does not block. OSError, a TimeoutError among them."""
-    family, address = endpoint
+    family, address, tls = endpoint
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -54,10 +65,23 @@ def connect(endpoint, deadline):
             error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
+        if tls is not None:
+            sock = tls.wrap_socket(sock, server_hostname=address[0], do_handshake_on_connect=False)
+            _shake_hands(sock, deadline)
         return sock
     except BaseException:
         sock.close()
         raise
+
+
+def _shake_hands(sock, deadline):
+    while True:
+        try:
+            return sock.do_handshake()
+        except ssl.SSLWantReadError:
+            wait_for(sock, select.POLLIN, deadline)
+        except ssl.SSLWantWriteError:
+            wait_for(sock, select.POLLOUT, deadline)
 
 
 def talk(sock, data, hear, deadline):
@@ -68,12 +92,12 @@ def talk(sock, data, hear, deadline):
         if unsent:
             try:
                 unsent = unsent[sock.send(unsent):]
-            except BlockingIOError:
+            except _BLOCKED:
                 pass
         wait_for(sock, select.POLLIN | select.POLLOUT if unsent else select.POLLIN, deadline)
         try:
             received = sock.recv(65536)
-        except BlockingIOError:
+        except _BLOCKED:
             continue
         if not received:
             raise ConnectionResetError

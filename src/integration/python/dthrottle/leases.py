@@ -18,6 +18,7 @@ import os
 import random
 import re
 import socket
+import ssl
 import threading
 import time
 
@@ -163,10 +164,11 @@ class GaugeResource(_Resource):
 class Leases:
     """`addresses` of lease servers have commas between them. `client` is unique; HOST:PID:NUMBER unless it is given.
     `timeout` is for one server to answer, `retry` the pause after all of them have failed, give or take a quarter; both
-    in seconds."""
+    in seconds. An address "tls:ADDRESS:PORT" takes an ssl.SSLContext as `tls`, which says whom to believe and who we are."""
 
-    def __init__(self, addresses=_endpoint.DEFAULT_LEASE, *, client=None, timeout=1.0, retry=1.0):
-        self._servers = [_endpoint.parse(address) for address in addresses.split(",")]
+    def __init__(self, addresses=_endpoint.DEFAULT_LEASE, *, client=None, timeout=1.0, retry=1.0, tls=None):
+        self._tls = tls
+        self._servers = [_endpoint.parse(address, tls) for address in addresses.split(",")]
         host = re.sub(r"[\x00-\x20\x7f]", "", socket.gethostname()) or "localhost"
         self._client = _name(client if client is not None else f"{host}:{os.getpid()}:{next(_numbers)}")
         self._timeout, self._retry = timeout, retry
@@ -270,7 +272,7 @@ class Leases:
             if address is not None:
                 trouble = "no server knows who is master"
                 with contextlib.suppress(ValueError):
-                    at = _endpoint.parse(address) if redirects < _REDIRECTS_MAX else None
+                    at = _endpoint.parse(address, self._tls) if redirects < _REDIRECTS_MAX else None
                 redirects += 1
             at = at or next(servers, None)
         self._master = None
@@ -295,6 +297,8 @@ class Leases:
             return None, "the server's answer is too long"
         except TimeoutError:
             return None, "the server does not answer in time" if sock else "the server does not accept in time"
+        except ssl.SSLError as error:
+            return None, f"TLS: {error.reason}"
         except OSError:
             return None, "the server hangs up" if sock else "the server cannot be reached"
         finally:

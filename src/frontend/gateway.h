@@ -1,9 +1,10 @@
-// gRPC, spoken by a program of its own: dthrottle-grpc, which this class starts and keeps.
+// Protocols that a program of its own speaks, which this class starts and keeps: gRPC, TLS.
 //
 // Here connections are accepted, so that they are bounded and counted as all others, and passed on: over a socket that
-// carries descriptors. Calls come back as lines over another one, or several, each served as a connection of clients that
-// speak lines is (lease.md "The gateway"). So nothing of gRPC is in this program, and the other one lives on when this
-// one is upgraded: all sockets and the descriptors of the connections are handed over, its clients notice nothing.
+// carries descriptors. What they ask comes back over other ones, each served as a connection of clients that speak lines
+// is: over a few that stay (lease.md "The gateway"), or over one for each client, which the program sends. So nothing of
+// such a protocol is in this program, and the other one lives on when this one is upgraded: all sockets and the
+// descriptors of the connections are handed over, its clients notice nothing.
 //
 // A descriptor of each connection stays here until it ends, which tells how many there are. When the program dies its
 // connections end, and another one is started.
@@ -30,31 +31,36 @@
 
 namespace dthrottle {
 
-class GrpcGateway {
+// The program that speaks for a front end, and the package that has it.
+struct GatewayProgram {
+  std::string_view name, package;
+};
+
+class Gateway {
  public:
   struct Options {
-    std::string program;           // its path
-    std::string_view services;     // that it offers, a word of its command line
-    std::string_view front;        // what is handed over is named so: a section, and the connections of clients
-    Duration idle_timeout{};       // of connections without calls; zero: none
-    // Paths of the certificate, its key, and the authorities of clients, which may be empty. None: no TLS.
+    GatewayProgram program;
+    std::vector<std::string> words;    // of its command line, behind the version of what both say to each other
+    std::string_view front;            // what is handed over is named so: a section, and the connections of clients
+    // Paths of the certificate, its key, and the authorities of clients, which may be empty. None: no TLS. Behind `words`.
     std::vector<std::string> tls = {};
   };
 
-  // A server for the lines of one of the program's connections, which is named `front` in a handover.
+  // A server for the lines that the program brings, whose connections are named `front` in a handover.
   struct Lines {
     std::string_view front;
     StreamServer& server;
+    bool sent = false;    // its connections come from the program, one for each client; otherwise it has one, from the start
   };
 
   struct Counts {
-    std::uint64_t accepted = 0;    // connections
+    std::uint64_t accepted = 0;    // connections of clients
     std::uint64_t restarts = 0;    // times that the program ended by itself
   };
 
   // The servers of `lines` and `log` must outlive this object.
-  GrpcGateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines);
-  ~GrpcGateway();
+  Gateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines);
+  ~Gateway();
 
   // Begins, once: with the program that `handed` is about, if that can go on, or with a new one.
   void Start(HandedSection handed);
@@ -87,6 +93,8 @@ class GrpcGateway {
   bool GoOn(const HandedSection& handed);
   void StartProgram();
   void OnExit(const ChildOutcome& outcome);
+  void UsePipe(int fd);
+  void OnPipe();
   void PassAll();
   void ClosePipe();
   void DrainLines(std::size_t first);
@@ -102,6 +110,7 @@ class GrpcGateway {
   std::unique_ptr<Child> program_;      // null: to be started again when timer_ fires
   std::unique_ptr<Child> former_;       // the one that was dismissed
   int pipe_ = -1;                       // carries descriptors; -1: the program takes none
+  std::unique_ptr<uv_poll_t, void (*)(uv_poll_t*)> pipe_poll_;    // where lines are sent; null: none are
   uv_timer_t timer_;
   Instant started_{};
   Duration delay_{};                    // before the next start
@@ -113,9 +122,7 @@ class GrpcGateway {
   std::function<void()> on_drained_;
 };
 
-// Where dthrottle-grpc is: beside this program, as in a build directory, or where it is to be installed.
-std::string GrpcProgram();
-// Fails, with the reason, if it is not there, or cannot begin TLS with such Options::tls.
-Result<void> CheckGrpcProgram(const std::vector<std::string>& tls);
+// Fails, with the reason, if the program is not installed, or cannot begin TLS with such Options::tls.
+Result<void> CheckGateway(const GatewayProgram& program, const std::vector<std::string>& tls);
 
 }    // namespace dthrottle

@@ -1,4 +1,4 @@
-#include "frontend/grpc/gateway.h"
+#include "frontend/gateway.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -24,9 +23,8 @@ namespace dthrottle {
 
 namespace {
 
-// What the two programs say to each other has a version, the first argument of dthrottle-grpc.
+// What the two programs say to each other has a version, the first argument of the other one.
 constexpr std::uint32_t kProtocol = 1;
-constexpr const char* kProgramName = "dthrottle-grpc";
 constexpr std::string_view kWaiting = "waiting";    // the state of a connection that has not been passed on
 
 constexpr Duration kLivedLong = std::chrono::seconds(10);    // then a death has nothing to do with the start
@@ -64,8 +62,21 @@ struct SocketPair {
   int ours = -1, theirs = -1;
 };
 
+// Where a program is: beside this one, as in a build directory, or where it is to be installed.
+std::string PathOf(const GatewayProgram& program) {
+  std::error_code failed;
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe", failed).parent_path() / program.name;
+  if (::access(beside.c_str(), X_OK) == 0) return beside;
+  return fmt::format("{}/{}", DTHROTTLE_PROGRAMS, program.name);
+}
+
 std::uint64_t Milliseconds(Duration d) {
   return static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(d).count());
+}
+
+void ClosePoll(uv_poll_t* poll) {
+  uv_poll_stop(poll);
+  uv_close(reinterpret_cast<uv_handle_t*>(poll), [](uv_handle_t* h) { delete reinterpret_cast<uv_poll_t*>(h); });
 }
 
 // Runs a program to its end, on a loop of its own.
@@ -88,69 +99,62 @@ bool IsReplaced(int pid) {
 
 }    // namespace
 
-struct GrpcGateway::Connection {
+struct Gateway::Connection {
   uv_poll_t poll;
   int fd;
-  GrpcGateway* gateway;
+  Gateway* gateway;
 };
 
-std::string GrpcProgram() {
-  std::error_code failed;
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe", failed).parent_path() / kProgramName;
-  if (::access(beside.c_str(), X_OK) == 0) return beside;
-  return std::string(DTHROTTLE_PROGRAMS) + "/" + kProgramName;
-}
-
-Result<void> CheckGrpcProgram(const std::vector<std::string>& tls) {
-  const std::string program = GrpcProgram();
-  if (::access(program.c_str(), X_OK) != 0) {
-    return Fail(fmt::format("{}: {} (package dthrottle-grpc)", program, std::strerror(errno)));
+Result<void> CheckGateway(const GatewayProgram& program, const std::vector<std::string>& tls) {
+  const std::string path = PathOf(program);
+  if (::access(path.c_str(), X_OK) != 0) {
+    return Fail(fmt::format("{}: {} (package {})", path, std::strerror(errno), program.package));
   }
   if (tls.empty()) return {};
   ChildCommand command;
-  command.program = program;
+  command.program = path;
   command.patience = kCheckMax;
-  command.args = {kProgramName, "check"};
+  command.args = {std::string(program.name), "check"};
   command.args.insert(command.args.end(), tls.begin(), tls.end());
   const ChildOutcome outcome = Run(command);
   if (!outcome.succeeded) return Fail(outcome.said);
   return {};
 }
 
-GrpcGateway::GrpcGateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines)
-    : loop_(loop), log_(log), options_(std::move(options)), lines_(std::move(lines)) {
+Gateway::Gateway(uv_loop_t* loop, Log& log, Options options, std::vector<Lines> lines)
+    : loop_(loop), log_(log), options_(std::move(options)), lines_(std::move(lines)), pipe_poll_(nullptr, ClosePoll) {
   DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
 }
 
-GrpcGateway::~GrpcGateway() {
+Gateway::~Gateway() {
   DT_CHECK(connections_.empty());
 }
 
 // ---- The program ----
 
-void GrpcGateway::Start(HandedSection handed) {
+void Gateway::Start(HandedSection handed) {
   goes_on_ = GoOn(handed);
   if (!goes_on_) StartProgram();
 }
 
-bool GrpcGateway::GoOn(const HandedSection& handed) {
+bool Gateway::GoOn(const HandedSection& handed) {
   KeptGateway kept;
   const bool known = handed.fd >= 0 && ReadState(handed.bytes, KeptGateway::kVersion, kept);
   if (!known || kept.protocol != kProtocol || kept.tls != options_.tls || ::kill(kept.pid, 0) != 0) {
     former_ = Dismiss(loop_, handed);
     return false;
   }
-  pipe_ = handed.fd;
+  UsePipe(handed.fd);
   started_ = Now();
   program_ = std::make_unique<Child>(loop_, kept.pid, [this](const ChildOutcome& outcome) { OnExit(outcome); });
   log_.Notice(
-      "{}: {} goes on as process {}{}", options_.front, kProgramName, kept.pid,
+      "{}: {} goes on as process {}{}", options_.front, options_.program.name, kept.pid,
       IsReplaced(kept.pid) ? fmt::format("; it has been replaced, and `kill {}` starts the new one", kept.pid) : "");
   return true;
 }
 
-std::unique_ptr<Child> GrpcGateway::Dismiss(uv_loop_t* loop, const HandedSection& handed) {
+std::unique_ptr<Child> Gateway::Dismiss(uv_loop_t* loop, const HandedSection& handed) {
   if (handed.fd < 0) return nullptr;
   ::close(handed.fd);    // which tells it
   KeptGateway kept;
@@ -158,17 +162,18 @@ std::unique_ptr<Child> GrpcGateway::Dismiss(uv_loop_t* loop, const HandedSection
   return std::make_unique<Child>(loop, kept.pid, nullptr);
 }
 
-void GrpcGateway::StartProgram() {
+void Gateway::StartProgram() {
   SocketPair pipe(SOCK_SEQPACKET);
   if (pipe.theirs < 0) return OnExit({.said = std::strerror(errno)});
   std::deque<SocketPair> lines;
   ChildCommand command;
-  command.program = options_.program;
-  const std::uint64_t idle_ms = std::min<std::uint64_t>(Milliseconds(options_.idle_timeout), INT_MAX);
-  command.args = {kProgramName, std::to_string(kProtocol), std::string(options_.services), std::to_string(idle_ms)};
+  command.program = PathOf(options_.program);
+  command.args = {std::string(options_.program.name), std::to_string(kProtocol)};
+  command.args.insert(command.args.end(), options_.words.begin(), options_.words.end());
   command.args.insert(command.args.end(), options_.tls.begin(), options_.tls.end());
   command.descriptors = {pipe.theirs};
-  for (std::size_t i = 0; i < lines_.size(); ++i) {
+  for (const Lines& served : lines_) {
+    if (served.sent) continue;
     if (lines.emplace_back(SOCK_STREAM).theirs < 0) return OnExit({.said = std::strerror(errno)});
     command.descriptors.push_back(lines.back().theirs);
   }
@@ -177,13 +182,17 @@ void GrpcGateway::StartProgram() {
     program_ = std::make_unique<Child>(loop_, command, [this](const ChildOutcome& outcome) { OnExit(outcome); });
   }
   started_ = Now();
-  pipe_ = std::exchange(pipe.ours, -1);
-  for (std::size_t i = 0; i < lines_.size(); ++i) lines_[i].server.Take(std::exchange(lines[i].ours, -1));
-  if (program_->pid() != 0) log_.Notice("{}: {} is process {}", options_.front, kProgramName, program_->pid());
+  UsePipe(std::exchange(pipe.ours, -1));
+  for (const Lines& served : lines_) {
+    if (served.sent) continue;
+    served.server.Take(std::exchange(lines.front().ours, -1));
+    lines.pop_front();
+  }
+  if (program_->pid() != 0) log_.Notice("{}: {} is process {}", options_.front, options_.program.name, program_->pid());
   PassAll();
 }
 
-void GrpcGateway::OnExit(const ChildOutcome& outcome) {
+void Gateway::OnExit(const ChildOutcome& outcome) {
   program_.reset();
   ClosePipe();
   for (Connection* const c : std::set(connections_)) {
@@ -196,29 +205,48 @@ void GrpcGateway::OnExit(const ChildOutcome& outcome) {
   ++restarts_;
   delay_ = Now() - started_ >= kLivedLong ? Duration::zero() : std::clamp(2 * delay_, kDelayMin, kDelayMax);
   if (outcome.succeeded) {
-    log_.Notice("{}: {} has left; another one begins", options_.front, kProgramName);
+    log_.Notice("{}: {} has left; another one begins", options_.front, options_.program.name);
   } else {
-    log_.Error("{}: {}: {}; its connections are closed, and another one begins in {:g} s", options_.front, options_.program,
+    log_.Error("{}: {}: {}; its connections are closed, and another one begins in {:g} s", options_.front, options_.program.name,
                outcome.said, Seconds(delay_));
   }
   StartTimer(delay_);
 }
 
-void GrpcGateway::StartTimer(Duration after) {
+void Gateway::StartTimer(Duration after) {
   uv_timer_start(
-      &timer_, [](uv_timer_t* t) { static_cast<GrpcGateway*>(t->data)->OnTimer(); }, Milliseconds(after), 0);
+      &timer_, [](uv_timer_t* t) { static_cast<Gateway*>(t->data)->OnTimer(); }, Milliseconds(after), 0);
 }
 
-void GrpcGateway::OnTimer() {
+void Gateway::OnTimer() {
   if (leaving_) return OnExit({});    // it takes too long, and is killed
   program_ == nullptr ? StartProgram() : PassAll();
 }
 
-void GrpcGateway::ClosePipe() {
+void Gateway::UsePipe(int fd) {
+  pipe_ = fd;
+  if (std::none_of(lines_.begin(), lines_.end(), [](const Lines& lines) { return lines.sent; })) return;
+  pipe_poll_.reset(new uv_poll_t);
+  pipe_poll_->data = this;
+  DT_CHECK(uv_poll_init(loop_, pipe_poll_.get(), fd) == 0);
+  uv_poll_start(pipe_poll_.get(), UV_READABLE, [](uv_poll_t* h, int, int) { static_cast<Gateway*>(h->data)->OnPipe(); });
+}
+
+// The program sends a connection that brings the lines of a client.
+void Gateway::OnPipe() {
+  bool ended = false;
+  const int fd = ReceiveDescriptor(pipe_, ended);
+  if (ended) return pipe_poll_.reset();    // OnExit says the rest
+  const auto to = std::find_if(lines_.begin(), lines_.end(), [](const Lines& lines) { return lines.sent; });
+  if (fd >= 0) to->server.Take(fd);
+}
+
+void Gateway::ClosePipe() {
+  pipe_poll_.reset();
   if (pipe_ >= 0) ::close(std::exchange(pipe_, -1));
 }
 
-void GrpcGateway::Drain(std::function<void()> done) {
+void Gateway::Drain(std::function<void()> done) {
   leaving_ = true;
   on_drained_ = std::move(done);
   for (Connection* const c : std::exchange(waiting_, {})) End(c);
@@ -227,12 +255,12 @@ void GrpcGateway::Drain(std::function<void()> done) {
   StartTimer(kFarewell);
 }
 
-void GrpcGateway::DrainLines(std::size_t first) {
+void Gateway::DrainLines(std::size_t first) {
   if (first == lines_.size()) return std::exchange(on_drained_, nullptr)();
   lines_[first].server.Drain([this, first] { DrainLines(first + 1); });
 }
 
-void GrpcGateway::Close() {
+void Gateway::Close() {
   program_.reset();
   former_.reset();
   ClosePipe();
@@ -243,7 +271,7 @@ void GrpcGateway::Close() {
 
 // ---- Connections ----
 
-void GrpcGateway::Take(int fd) {
+void Gateway::Take(int fd) {
   ++accepted_;
   Connection* const c = Watch(fd);
   if (c == nullptr) return;
@@ -251,7 +279,7 @@ void GrpcGateway::Take(int fd) {
   PassAll();
 }
 
-void GrpcGateway::TakeUp(const HandedConnection& handed) {
+void Gateway::TakeUp(const HandedConnection& handed) {
   const bool waits = handed.state == kWaiting;
   if (!waits && !goes_on_) return void(::close(handed.fd));
   for (const Lines& lines : lines_) {
@@ -263,8 +291,8 @@ void GrpcGateway::TakeUp(const HandedConnection& handed) {
   PassAll();
 }
 
-// Either side's end of a connection is a hang-up here, as gRPC shuts down what it closes.
-GrpcGateway::Connection* GrpcGateway::Watch(int fd) {
+// Either side's end of a connection is a hang-up here, as the other program shuts down what it closes.
+Gateway::Connection* Gateway::Watch(int fd) {
   auto* const c = new Connection{{}, fd, this};
   if (uv_poll_init(loop_, &c->poll, fd) != 0) {
     ::close(fd);
@@ -282,7 +310,7 @@ GrpcGateway::Connection* GrpcGateway::Watch(int fd) {
   return nullptr;
 }
 
-void GrpcGateway::End(Connection* c) {
+void Gateway::End(Connection* c) {
   connections_.erase(c);
   std::erase(waiting_, c);
   uv_poll_stop(&c->poll);
@@ -290,7 +318,7 @@ void GrpcGateway::End(Connection* c) {
   uv_close(reinterpret_cast<uv_handle_t*>(&c->poll), [](uv_handle_t* h) { delete static_cast<Connection*>(h->data); });
 }
 
-void GrpcGateway::PassAll() {
+void Gateway::PassAll() {
   while (pipe_ >= 0 && !waiting_.empty()) {
     const int error = SendDescriptor(pipe_, waiting_.front()->fd);
     if (error == EAGAIN) return StartTimer(kFullPipe);
@@ -298,16 +326,16 @@ void GrpcGateway::PassAll() {
     Connection* const c = waiting_.front();
     waiting_.pop_front();
     if (error == 0) continue;
-    log_.Warning("{}: a connection cannot be passed to {}: {}", options_.front, kProgramName, std::strerror(error));
+    log_.Warning("{}: a connection cannot be passed to {}: {}", options_.front, options_.program.name, std::strerror(error));
     End(c);
   }
 }
 
-void GrpcGateway::Release() {
+void Gateway::Release() {
   for (const Lines& lines : lines_) lines.server.Release();
 }
 
-void GrpcGateway::Hold(Handover& handover) {
+void Gateway::Hold(Handover& handover) {
   for (const Lines& lines : lines_) lines.server.Hold(lines.front, handover.connections);
   if (program_ != nullptr && pipe_ >= 0) {
     const KeptGateway kept{.pid = program_->pid(), .tls = options_.tls};

@@ -1,4 +1,4 @@
-// The section [grpc] of the settings.
+// The section [tls] of the settings.
 #include <fmt/format.h>
 
 #include "config/findings.h"
@@ -8,38 +8,42 @@
 
 namespace dthrottle {
 
-Section GrpcSection() {
+Section TlsSection() {
   using S = Settings;
   return {
-      "grpc",
-      "Certificates for gRPC. With *certificate_file* and *key_file* every connection is encrypted by TLS 1.2 or "
-      "later, and with *client_ca_file* a client needs a certificate too. The files are PEM. New files are in force for new "
+      "tls",
+      "Certificates for *lease.tls*, *lease.grpc* and *envoy.tcp*. With *certificate_file* and *key_file* every connection to "
+      "them is encrypted by TLS 1.2 or later, and with *client_ca_file* a client needs a certificate too. The files are PEM. New files are in force for new "
       "connections within some seconds. The certificate and its key have to be replaced at once, such as by a link to "
       "another directory, since no client gets in while they do not fit.",
       {
-          Text<S>("certificate_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, grpc.certificate_file),
+          Text<S>("certificate_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, tls.certificate_file),
                   "The certificate of this host, followed by those of the authorities between it and the root that "
                   "clients know. Without it nothing is encrypted.",
                   IsPath),
-          Text<S>("key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, grpc.key_file),
+          Text<S>("key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, tls.key_file),
                   "Its private key, without a password. The user that the daemon runs as has to be able to read it.",
                   IsPath),
-          Text<S>("client_ca_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, grpc.client_ca_file),
+          Text<S>("client_ca_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, tls.client_ca_file),
                   "Certificates of the authorities of which one must have signed a client's certificate. Without it "
                   "clients need none.",
                   IsPath),
       }};
 }
 
-void CheckGrpc(Findings& f) {
+void CheckTlsFiles(Findings& f) {
   const auto& s = f.settings();
-  if (s.grpc.certificate_file.empty() != s.grpc.key_file.empty()) {
-    const bool no_key = s.grpc.key_file.empty();
-    f.Error(no_key ? "grpc.certificate_file" : "grpc.key_file",
-            fmt::format("grpc.{} is \"\": must be a path too", no_key ? "key_file" : "certificate_file"));
+  if (s.tls.certificate_file.empty() != s.tls.key_file.empty()) {
+    const bool no_key = s.tls.key_file.empty();
+    f.Error(no_key ? "tls.certificate_file" : "tls.key_file",
+            fmt::format("tls.{} is \"\": must be a path too", no_key ? "key_file" : "certificate_file"));
   }
-  if (!s.grpc.client_ca_file.empty() && !s.grpc.tls()) {
-    f.Error("grpc.client_ca_file", "grpc.certificate_file is \"\": must be a path with grpc.client_ca_file");
+  if (!s.tls.client_ca_file.empty() && !s.tls.enabled()) {
+    f.Error("tls.client_ca_file", "tls.certificate_file is \"\": must be a path with tls.client_ca_file");
+  }
+  if (s.lease.tls.enabled() && !s.tls.enabled()) {
+    f.Error("lease.tls", fmt::format("tls.certificate_file is \"\": must be a path with lease.tls = \"{}\"",
+                                     FormatEndpoint(s.lease.tls)));
   }
   const Endpoint& grpc = s.lease.grpc;
   const bool anywhere = grpc.host == "0.0.0.0" || grpc.host == "::";

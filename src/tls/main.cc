@@ -1,0 +1,225 @@
+// dthrottle-tls: TLS in front of lease lines, for the daemon that starts it (frontend/gateway.h).
+//
+//     dthrottle-tls PROTOCOL CERTIFICATE KEY CLIENT_CA
+//     dthrottle-tls check CERTIFICATE KEY CLIENT_CA    says whether TLS can begin with them
+//
+// Descriptor 3 is the socket that clients' connections come by. For each client that TLS lets in, the daemon gets a plain
+// connection over the same socket. The program ends when that socket does, or by SIGTERM: what has arrived is answered.
+// Files that have been replaced are in force for the next client.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+#include <uv.h>
+
+#include <array>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+#include "base/check.h"
+#include "io/descriptor.h"
+#include "tls/context.h"
+#include "tls/relay.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kProtocol = "1";    // of what is said on the socket
+constexpr int kPipe = 3;
+
+constexpr std::uint64_t kLookMs = 2'000;          // between two looks at the files, at least
+constexpr std::uint64_t kHandshakeMsMax = 10'000;    // then the connection is closed
+constexpr std::uint64_t kTickMs = 1'000;
+constexpr std::uint64_t kFarewellMs = 1'000;      // for answers on their way
+
+// The context of the files as they are.
+class Certificates {
+ public:
+  Certificates(TlsFiles files, TlsContext context) : files_(std::move(files)), context_(std::move(context)), seen_(Look()) {}
+
+  // `now_ms` never goes back. Files that do not fit are passed over, and said so once.
+  SSL_CTX* At(std::uint64_t now_ms) {
+    if (now_ms < look_at_) return context_.get();
+    look_at_ = now_ms + kLookMs;
+    const Seen seen = Look();
+    if (seen == seen_) return context_.get();
+    seen_ = seen;
+    auto context = MakeTlsContext(files_);
+    if (context) {
+      context_ = std::move(*context);
+    } else {
+      std::fprintf(stderr, "dthrottle-tls: %s; the certificate stays what it was\n", context.error().message.c_str());
+    }
+    return context_.get();
+  }
+
+ private:
+  // What tells a file from the one before: where it is, how long, and when it was written.
+  struct Stamp {
+    ino_t inode = 0;
+    off_t bytes = 0;
+    std::int64_t seconds = 0, nanoseconds = 0;
+
+    bool operator==(const Stamp&) const = default;
+  };
+  using Seen = std::array<Stamp, 3>;
+
+  Seen Look() const {
+    Seen seen;
+    const std::string* const files[] = {&files_.certificate, &files_.key, &files_.client_ca};
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      struct stat found;
+      if (::stat(files[i]->c_str(), &found) != 0) continue;
+      seen[i] = {found.st_ino, found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
+    }
+    return seen;
+  }
+
+  const TlsFiles files_;
+  TlsContext context_;
+  Seen seen_;
+  std::uint64_t look_at_ = 0;
+};
+
+class Program {
+ public:
+  explicit Program(Certificates certificates) : certificates_(std::move(certificates)) {
+    DT_CHECK(uv_loop_init(&loop_) == 0);
+    for (uv_signal_t* const signal : {&terminate_, &interrupt_}) {
+      DT_CHECK(uv_signal_init(&loop_, signal) == 0);
+      signal->data = this;
+    }
+    DT_CHECK(uv_timer_init(&loop_, &tick_) == 0);
+    tick_.data = this;
+  }
+
+  // Until the daemon or a signal ends it.
+  void Run() {
+    const auto leave = [](uv_signal_t* s, int) { static_cast<Program*>(s->data)->Leave(); };
+    uv_signal_start(&terminate_, leave, SIGTERM);
+    uv_signal_start(&interrupt_, leave, SIGINT);
+    DT_CHECK(uv_poll_init(&loop_, &pipe_, kPipe) == 0);
+    pipe_.data = this;
+    uv_poll_start(&pipe_, UV_READABLE, [](uv_poll_t* p, int, int) { static_cast<Program*>(p->data)->OnPipe(); });
+    uv_run(&loop_, UV_RUN_DEFAULT);
+    DT_CHECK(relays_.empty());
+    uv_loop_close(&loop_);
+  }
+
+ private:
+  void OnPipe() {
+    bool ended = false;
+    const int fd = ReceiveDescriptor(kPipe, ended);
+    if (ended) return Leave();
+    if (fd >= 0) Take(fd);
+  }
+
+  void Take(int fd) {
+    const int now = 1;    // an answer does not wait for the one before to be acknowledged
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &now, sizeof now);
+    uv_update_time(&loop_);
+    auto relay = std::make_unique<Relay>(
+        &loop_, certificates_.At(uv_now(&loop_)), fd, [] { return ConnectToDaemon(); },
+        [this](Relay* over) { relays_.erase(over); });
+    if (!relay->open()) return;
+    Relay* const key = relay.get();
+    relays_.emplace(key, Begun{std::move(relay), uv_now(&loop_)});
+    if (!uv_is_active(reinterpret_cast<uv_handle_t*>(&tick_))) StartTick();
+  }
+
+  // Our end of a connection whose other end the daemon gets; -1: there is none.
+  static int ConnectToDaemon() {
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return -1;
+    const int error = SendDescriptor(kPipe, ends[1]);
+    ::close(ends[1]);
+    if (error == 0) return ends[0];
+    ::close(ends[0]);
+    return -1;
+  }
+
+  void StartTick() {
+    uv_timer_start(
+        &tick_, [](uv_timer_t* t) { static_cast<Program*>(t->data)->OnTick(); }, kTickMs, kTickMs);
+  }
+
+  // Closes connections whose client takes too long to begin. Nothing ticks when all have begun.
+  void OnTick() {
+    bool some_begin = false;
+    for (auto& [relay, begun] : relays_) {
+      if (relay->let_in()) continue;
+      some_begin = true;
+      if (uv_now(&loop_) - begun.at_ms > kHandshakeMsMax) relay->End();
+    }
+    if (!some_begin) uv_timer_stop(&tick_);
+  }
+
+  void Leave() {
+    if (std::exchange(leaves_, true)) return;
+    for (auto* const handle : {reinterpret_cast<uv_handle_t*>(&terminate_), reinterpret_cast<uv_handle_t*>(&interrupt_),
+                               reinterpret_cast<uv_handle_t*>(&pipe_)}) {
+      uv_close(handle, nullptr);
+    }
+    ::shutdown(kPipe, SHUT_RD);    // the daemon keeps the next ones for another program
+    for (auto& [relay, _] : relays_) relay->Leave();
+    uv_unref(reinterpret_cast<uv_handle_t*>(&tick_));    // the loop ends with the last connection
+    uv_timer_start(
+        &tick_,
+        [](uv_timer_t* t) {
+          for (auto& [relay, _] : static_cast<Program*>(t->data)->relays_) relay->End();
+        },
+        kFarewellMs, 0);
+  }
+
+  struct Begun {
+    std::unique_ptr<Relay> relay;
+    std::uint64_t at_ms;
+  };
+
+  Certificates certificates_;
+  uv_loop_t loop_;
+  uv_signal_t terminate_, interrupt_;
+  uv_poll_t pipe_;
+  uv_timer_t tick_;
+  std::unordered_map<Relay*, Begun> relays_;
+  bool leaves_ = false;
+};
+
+bool IsSocket(int fd) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  return ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
+}    // namespace
+
+}    // namespace dthrottle
+
+int main(int argc, char** argv) {
+  using namespace dthrottle;
+  const bool checks = argc == 5 && std::string_view(argv[1]) == "check";
+  if (!checks && (argc != 5 || argv[1] != kProtocol || !IsSocket(kPipe))) {
+    std::fprintf(stderr, "dthrottle-tls %s is started by a dthrottled that speaks version %s with it\n",
+                 DTHROTTLE_VERSION, kProtocol.data());
+    return EX_USAGE;
+  }
+  const TlsFiles files{argv[2], argv[3], argv[4]};
+  auto context = MakeTlsContext(files);
+  if (!context) {
+    std::fputs(context.error().message.c_str(), checks ? stdout : stderr);
+    return EX_CONFIG;
+  }
+  if (checks) return EX_OK;
+  std::signal(SIGPIPE, SIG_IGN);
+  Program(Certificates(files, std::move(*context))).Run();
+  return EX_OK;
+}
