@@ -19,7 +19,7 @@ _CONNECTING = (errno.EINPROGRESS, errno.EINTR)
 class Endpoint(typing.NamedTuple):
     family: int
     address: object
-    tls: ssl.SSLContext | None = None
+    tls: typing.Optional[ssl.SSLContext] = None
 
 
 def parse(address, tls=None):
