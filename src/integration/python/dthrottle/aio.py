@@ -130,7 +130,7 @@ class _Channel:
         return opening.cancelled() or opening.exception() is not None or opening.result().ended
 
     async def _connect(self, loop):
-        family, address = self._endpoint
+        family, address, _ = self._endpoint
         if isinstance(address, str):
             return (await loop.create_unix_connection(_Line, address))[1]
         return (await loop.create_connection(_Line, *address, family=family))[1]
