@@ -280,6 +280,29 @@ class Rates(SystemTest):
         for got, need in zip(served, fair):
             self.assertGreater(got, need - 0.03 * rate if FIGURES else 0)
 
+    def test_a_host_divides_its_part_among_the_tags_that_are_charged_with_it(self):
+        """Three hosts; one user of the tenant asks two of them for much more than all may have, another for little."""
+        rate, little, names, seconds = 300, 20, ["a", "b", "c"], 4
+        tenant = rule(name="tenant", match="acme", burst=rate / 2, rate=float(rate), share="capacity", among="level")
+        user = rule(name="user", match="*/*", burst=5000, rate=5000.0, share="local", also=["before /"])
+        with Fleet(tenant, user, hosts=3, period="500ms", names=names, capacity={
+                "interval": f"{100 * SLOW}ms", "lease": f"{2 * SLOW}s", "members": names}) as hosts:
+            wait_settled(hosts)
+            demands = [Demand(hosts, "acme/greedy", (400, 400, 0)), Demand(hosts, "acme/modest", (little, little, 0))]
+            with demands[0], demands[1]:
+                wait_until(lambda: [host.admin_json("show acme")["part"] > 0.4 for host in hosts] == [True, True, False],
+                           "the parts are where the users ask", 2 * PATIENCE)
+                time.sleep(2)    # cycles in which what users ask for is measured
+                began, before = time.monotonic(), [sum(demand.served()) for demand in demands]
+                time.sleep(seconds)
+                after, passed = [sum(demand.served()) for demand in demands], time.monotonic() - began
+        took, got = [(b - a) / passed for a, b in zip(before, after)]
+        report(f"3 hosts, a tenant at {rate}/s: the greedy user gets {took:.0f}/s of 800, the modest one {got:.1f}/s of "
+               f"{2 * little}")
+        self.assertLess((took + got) * passed, rate * passed + 1.5 * rate)    # and what buckets held
+        # First come, it gets about half of what it asks for.
+        self.assertGreater(got, (0.9 if FIGURES else 0.6) * 2 * little)
+
 
 class Faults(SystemTest):
     """Whatever happens, together they never admit more than one host with the whole limit would."""
