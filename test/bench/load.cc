@@ -22,7 +22,7 @@ namespace dthrottle::bench {
 namespace {
 
 constexpr std::string_view kUsage = R"(usage: dthrottle-load --target unix:PATH|tcp:HOST:PORT [options]
-  --protocol NAME    line (default), redis-incr, redis-bucket, memcached
+  --protocol NAME    line (default), question, question-5, redis-incr, redis-bucket, redis-buckets, memcached
   --connections N    (64)
   --depth N          requests written at once on each connection (1)
   --tags N           distinct tags of 15 bytes (1000000)
@@ -82,11 +82,11 @@ Options ParseOptions(int argc, char** argv) {
 }
 
 // Has Redis compile the script, and returns the name by which it can be called.
-std::string LoadScript(const std::string& target) {
+std::string LoadScript(const std::string& target, std::string_view script) {
   const int fd = Connect(target);
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  const std::string command = LoadScriptCommand();
+  const std::string command = LoadScriptCommand(script);
   std::array<char, 47> reply{};    // "$40\r\n", the name, "\r\n"
   const bool sent = send(fd, command.data(), command.size(), MSG_NOSIGNAL) == std::ssize(command);
   const bool answered = sent && recv(fd, reply.data(), reply.size(), MSG_WAITALL) == std::ssize(reply);
@@ -136,7 +136,8 @@ int Main(int argc, char** argv) {
   // ends.
   alarm(static_cast<unsigned>(o.warmup_s + o.seconds) + 180);
 
-  const auto protocol = MakeProtocol(o.protocol, o.protocol == "redis-bucket" ? LoadScript(o.target) : "");
+  const std::string_view script = ScriptOf(o.protocol);
+  const auto protocol = MakeProtocol(o.protocol, script.empty() ? "" : LoadScript(o.target, script));
   if (!protocol) Die(fmt::format("--protocol cannot be '{}'", o.protocol));
   const clockid_t server_clock = o.server_pid == 0 ? CLOCK_MONOTONIC : CpuClockOf(o.server_pid);
   Generator generator(*protocol, o.tags);

@@ -181,9 +181,9 @@ class Generator {
         ++counts_.denied;
         break;
       case Reply::kAbsent:
-        c.creates += protocol_.create.before_tag;
+        c.creates += protocol_.create.around.front();
         c.creates += requests_.TagOf(c.batch, index);
-        c.creates += protocol_.create.after_tag;
+        c.creates += protocol_.create.around.back();
         ++c.creates_count;
         --c.awaited;
         return 0;

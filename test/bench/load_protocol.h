@@ -1,14 +1,16 @@
 // How to put "may this tag be served?" to the services that are compared.
 //
-// Each of the protocols asks with a fixed text around the tag and answers with one line, so a protocol is
-// data: the two halves of the request, and a function that judges a reply line. Judging is exact; what a
+// Each of the protocols asks with fixed text around the tag, once or several times, and answers with one line, so a
+// protocol is data: the texts of the request, and a function that judges a reply line. Judging is exact; what a
 // service in good health would not have said is kWrong.
 #pragma once
 
+#include <array>
 #include <charconv>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -30,8 +32,7 @@ enum class Reply {
 };
 
 struct Request {
-  std::string before_tag;
-  std::string after_tag;
+  std::vector<std::string> around;    // the tag stands between any two of them
   Reply (*judge)(std::string_view line) = nullptr;    // the line without its LF
 };
 
@@ -39,6 +40,13 @@ struct Protocol {
   Request ask;
   Request create;    // only where a reply may be kAbsent
 };
+
+// "OK LEFT..." or "NO WHY..."
+inline Reply JudgeQuestion(std::string_view line) {
+  if (line.starts_with("OK ")) return Reply::kAllowed;
+  if (line.starts_with("NO limit ")) return Reply::kDenied;
+  return Reply::kWrong;
+}
 
 inline Reply JudgeLine(std::string_view line) {
   if (line == "OK") return Reply::kAllowed;
@@ -97,32 +105,86 @@ redis.call('EXPIRE', KEYS[1], math.ceil(2 * burst / rate))
 return allowed
 )";
 
+// The same for several keys, all or nothing. KEYS: tags. ARGV: burst, rate.
+inline constexpr std::string_view kBucketsScript = R"(
+local burst, rate = tonumber(ARGV[1]), tonumber(ARGV[2])
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1e6
+local tokens = {}
+local allowed = 1
+for i, key in ipairs(KEYS) do
+  local bucket = redis.call('HMGET', key, 'tokens', 'time')
+  local elapsed = math.max(0, now - (tonumber(bucket[2]) or now))
+  tokens[i] = math.min(burst, (tonumber(bucket[1]) or burst) + elapsed * rate)
+  if tokens[i] < 1 then allowed = 0 end
+end
+for i, key in ipairs(KEYS) do
+  redis.call('HSET', key, 'tokens', tokens[i] - allowed, 'time', now)
+  redis.call('EXPIRE', key, math.ceil(2 * burst / rate))
+end
+return allowed
+)";
+
+// The tags of a question are one, with these in front of it.
+inline constexpr std::array kPrefixes{"", "a:", "b:", "c:", "d:"};
+
 // One bulk string of the Redis protocol.
 inline std::string Bulk(std::string_view text) {
   return fmt::format("${}\r\n{}\r\n", text.size(), text);
 }
 
-inline std::string LoadScriptCommand() {
-  return fmt::format("*3\r\n{}{}{}", Bulk("SCRIPT"), Bulk("LOAD"), Bulk(kBucketScript));
+// The script that a protocol calls; empty: none.
+inline std::string_view ScriptOf(std::string_view protocol) {
+  return protocol == "redis-bucket" ? kBucketScript : protocol == "redis-buckets" ? kBucketsScript : "";
+}
+
+inline std::string LoadScriptCommand(std::string_view script) {
+  return fmt::format("*3\r\n{}{}{}", Bulk("SCRIPT"), Bulk("LOAD"), Bulk(script));
+}
+
+inline Request Question(std::size_t tags) {
+  Request question{{"take"}, JudgeQuestion};
+  for (std::size_t i = 0; i < tags; ++i) {
+    question.around.back() += fmt::format(" 1 {}", kPrefixes[i]);
+    question.around.emplace_back();
+  }
+  question.around.back() = "\n";
+  return question;
+}
+
+inline Request RedisBuckets(std::string_view script_name) {
+  Request request{{fmt::format("*{}\r\n{}{}{}", 5 + kPrefixes.size(), Bulk("EVALSHA"), Bulk(script_name),
+                               Bulk(std::to_string(kPrefixes.size())))},
+                  JudgeRedisBucket};
+  for (const std::string_view prefix : kPrefixes) {
+    request.around.back() += fmt::format("${}\r\n{}", prefix.size() + kTagBytes, prefix);
+    request.around.emplace_back("\r\n");
+  }
+  request.around.back() += Bulk(kBurstText) + Bulk(kRateText);
+  return request;
 }
 
 // The protocol called `name`, if there is one. `script_name` is what Redis called the script when it was
 // loaded.
 inline std::optional<Protocol> MakeProtocol(std::string_view name, std::string_view script_name) {
   const std::string tag_size = fmt::format("${}\r\n", kTagBytes);
-  if (name == "line") return Protocol{.ask = {"", "\n", JudgeLine}, .create = {}};
+  if (name == "line") return Protocol{.ask = {{"", "\n"}, JudgeLine}, .create = {}};
+  if (name == "question") return Protocol{.ask = Question(1), .create = {}};
+  if (name == "question-5") return Protocol{.ask = Question(kPrefixes.size()), .create = {}};
+  if (name == "redis-buckets") return Protocol{.ask = RedisBuckets(script_name), .create = {}};
   if (name == "redis-incr") {
-    return Protocol{.ask = {fmt::format("*2\r\n{}{}", Bulk("INCR"), tag_size), "\r\n", JudgeRedisCounter},
+    return Protocol{.ask = {{fmt::format("*2\r\n{}{}", Bulk("INCR"), tag_size), "\r\n"}, JudgeRedisCounter},
                     .create = {}};
   }
   if (name == "redis-bucket") {
-    return Protocol{.ask = {fmt::format("*6\r\n{}{}{}{}", Bulk("EVALSHA"), Bulk(script_name), Bulk("1"), tag_size),
-                            fmt::format("\r\n{}{}", Bulk(kBurstText), Bulk(kRateText)), JudgeRedisBucket},
+    return Protocol{.ask = {{fmt::format("*6\r\n{}{}{}{}", Bulk("EVALSHA"), Bulk(script_name), Bulk("1"), tag_size),
+                             fmt::format("\r\n{}{}", Bulk(kBurstText), Bulk(kRateText))},
+                            JudgeRedisBucket},
                     .create = {}};
   }
   if (name == "memcached") {
-    return Protocol{.ask = {"incr ", " 1\r\n", JudgeMemcached},
-                    .create = {"add ", " 0 0 1\r\n1\r\n", JudgeMemcachedCreate}};
+    return Protocol{.ask = {{"incr ", " 1\r\n"}, JudgeMemcached},
+                    .create = {{"add ", " 0 0 1\r\n1\r\n"}, JudgeMemcachedCreate}};
   }
   return std::nullopt;
 }

@@ -19,12 +19,14 @@ namespace dthrottle::bench {
 class Requests {
  public:
   Requests(const Request& form, std::uint64_t tags)
-      : tag_offset_(form.before_tag.size()), request_bytes_(tag_offset_ + kTagBytes + form.after_tag.size()) {
+      : tag_offset_(form.around.front().size()), request_bytes_((form.around.size() - 1) * kTagBytes) {
+    for (const std::string& text : form.around) request_bytes_ += text.size();
     bytes_.reserve(tags * request_bytes_);
     for (std::uint64_t i = 0; i < tags; ++i) {
-      bytes_ += form.before_tag;
-      AppendTag(i);
-      bytes_ += form.after_tag;
+      for (const std::string& text : form.around) {
+        bytes_ += text;
+        if (&text != &form.around.back()) AppendTag(i);
+      }
     }
   }
 
