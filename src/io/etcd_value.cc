@@ -13,7 +13,8 @@ namespace dthrottle {
 namespace {
 
 constexpr std::uint64_t kEveryMs = 2000;
-constexpr Duration kAnswerPatience = std::chrono::seconds(2);
+constexpr Duration kAnswerPatience = std::chrono::seconds(2), kBetweenWatches = std::chrono::seconds(2);
+constexpr Duration kWatchMax = std::chrono::minutes(1);    // then a new one begins, of the member that is read then
 
 }    // namespace
 
@@ -28,16 +29,22 @@ EtcdValue::EtcdValue(uv_loop_t* loop, std::vector<std::string> endpoints, HttpCl
 }
 
 void EtcdValue::Start() {
+  ReadSoon();
+}
+
+void EtcdValue::ReadSoon() {
   uv_timer_start(
       &timer_, [](uv_timer_t* t) { static_cast<EtcdValue*>(t->data)->Read(); }, 0, kEveryMs);
 }
 
 void EtcdValue::Read() {
+  again_ = reading_;
   if (std::exchange(reading_, true)) return;
   http_.Post(endpoints_[endpoint_] + "/v3/kv/range", etcd::Json{{"key", etcd::Base64(key_)}}.dump(), kAnswerPatience,
              [this](const FetchedReply& reply) {
                reading_ = false;
                OnReply(reply);
+               if (again_) ReadSoon();
              });
 }
 
@@ -50,10 +57,20 @@ void EtcdValue::OnReply(const FetchedReply& reply) {
     return;
   }
   heard_ = BootNow();
+  if (!watching_ && (!watched_at_ || *heard_ - *watched_at_ >= kBetweenWatches)) Watch();
   const etcd::Json& kv = etcd::First(etcd::Member(json, "kvs"));
   const std::int64_t revision = etcd::Number(kv, "mod_revision");
   if (std::exchange(revision_, revision) == revision) return;
   on_value_(revision == 0 ? std::nullopt : std::optional(etcd::FromBase64(etcd::Text(etcd::Member(kv, "value")))));
+}
+
+// Its first piece says that it has begun. What changed before that is read then.
+void EtcdValue::Watch() {
+  watching_ = true;
+  watched_at_ = heard_;
+  http_.Listen(endpoints_[endpoint_] + "/v3/watch",
+               etcd::Json{{"create_request", {{"key", etcd::Base64(key_)}}}}.dump(), kWatchMax, [this] { ReadSoon(); },
+               [this](const FetchedReply&) { watching_ = false; });
 }
 
 void EtcdValue::Close() {

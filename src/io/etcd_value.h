@@ -1,5 +1,8 @@
-// The value of one key of etcd as it is now, read every two seconds: one request at a time, to the member that answered
-// last or, after a failure, to the next one. A read is cheap for etcd, and unlike a stream it cannot hang unnoticed.
+// The value of one key of etcd as it is now: read when a watch says that it has changed, and every two seconds. One read
+// at a time, from the member that answered last or, after a failure, from the next one.
+//
+// A watch says nothing as long as nothing changes, so it may hang unnoticed: the reads prove that etcd is there, and what
+// they say is what counts. What a watch says is only that there is a reason to read.
 #pragma once
 
 #include <uv.h>
@@ -33,8 +36,10 @@ class EtcdValue {
   void Close();
 
  private:
+  void ReadSoon();
   void Read();
   void OnReply(const FetchedReply& reply);
+  void Watch();
 
   uv_timer_t timer_;
   const std::vector<std::string> endpoints_;
@@ -45,7 +50,9 @@ class EtcdValue {
   std::optional<BootInstant> heard_;
   std::optional<std::int64_t> revision_;    // of the value that was told; 0: there was none
   std::string trouble_;
-  bool reading_ = false;
+  bool reading_ = false, again_ = false;    // read once more after that
+  bool watching_ = false;
+  std::optional<BootInstant> watched_at_;    // when the latest watch began
 };
 
 }    // namespace dthrottle

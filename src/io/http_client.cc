@@ -14,12 +14,6 @@
 
 namespace dthrottle {
 
-struct HttpClient::Waiting {
-  std::string url, body;
-  Duration timeout;
-  OnReply on_reply;
-};
-
 // libcurl says which sockets to watch and when to wake it, and is told what has happened.
 struct HttpClient::Curl {
   const LibCurl* lib = nullptr;    // until it is loaded
@@ -27,7 +21,7 @@ struct HttpClient::Curl {
   curl_slist* headers = nullptr;
   uv_timer_t timer;
   std::string failure;             // why it is not
-  std::vector<Waiting> waiting;    // until one of both
+  std::vector<Request> waiting;    // until one of both
   bool closed = false;
   std::set<Transfer*> transfers;
   std::set<Socket*> sockets;
@@ -35,9 +29,8 @@ struct HttpClient::Curl {
 
 struct HttpClient::Transfer {
   CURL* easy;
-  std::string body;
+  Request request;
   FetchedReply reply;
-  OnReply on_reply;
 };
 
 struct HttpClient::Socket {
@@ -76,15 +69,15 @@ void HttpClient::OnLoaded(const Result<const LibCurl*>& loaded) {
     curl_->failure = loaded.error().message;
     return FailWaiting();
   }
-  Begin(**loaded);
-  for (Waiting& w : std::exchange(curl_->waiting, {})) Post(w.url, std::move(w.body), w.timeout, std::move(w.on_reply));
+  Use(**loaded);
+  for (Request& request : std::exchange(curl_->waiting, {})) Begin(std::move(request));
 }
 
 void HttpClient::FailWaiting() {
-  for (const Waiting& w : std::exchange(curl_->waiting, {})) w.on_reply({0, curl_->failure});
+  for (const Request& request : std::exchange(curl_->waiting, {})) request.on_reply({0, curl_->failure});
 }
 
-void HttpClient::Begin(const LibCurl& lib) {
+void HttpClient::Use(const LibCurl& lib) {
   curl_->lib = &lib;
   curl_->multi = lib.multi_init();
   curl_->headers = lib.slist_append(lib.slist_append(nullptr, "Content-Type: application/json"), "Expect:");
@@ -144,34 +137,40 @@ HttpClient::~HttpClient() {
   DT_CHECK(curl_->closed);
 }
 
-void HttpClient::Post(const std::string& url, std::string body, Duration timeout, OnReply on_reply) {
+void HttpClient::Begin(Request request) {
   if (curl_->lib == nullptr) {
-    curl_->waiting.push_back({url, std::move(body), timeout, std::move(on_reply)});
+    curl_->waiting.push_back(std::move(request));
     if (curl_->failure.empty()) return;
     uv_timer_start(
         &curl_->timer, [](uv_timer_t* t) { static_cast<HttpClient*>(t->data)->FailWaiting(); }, 0, 0);
     return;
   }
   const LibCurl& lib = *curl_->lib;
-  auto* transfer = new Transfer{lib.easy_init(), std::move(body), {}, std::move(on_reply)};
+  auto* transfer = new Transfer{lib.easy_init(), std::move(request), {}};
+  const Request& its = transfer->request;
   CURL* const easy = transfer->easy;
   DT_CHECK(easy != nullptr);
   const auto on_body = [](char* data, std::size_t one, std::size_t bytes, void* to) -> std::size_t {
-    auto& reply = static_cast<Transfer*>(to)->reply;
+    auto& told = *static_cast<Transfer*>(to);
+    if (told.request.on_piece) {
+      told.request.on_piece();
+      return one * bytes;
+    }
+    FetchedReply& reply = told.reply;
     if (reply.body.size() + one * bytes > kBodyBytesMax) return 0;    // which ends the transfer
     reply.body.append(data, one * bytes);
     return one * bytes;
   };
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
-  lib.easy_setopt(easy, CURLOPT_URL, url.c_str());
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(its.timeout).count();
+  lib.easy_setopt(easy, CURLOPT_URL, its.url.c_str());
   lib.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   lib.easy_setopt(easy, CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});
   lib.easy_setopt(easy, CURLOPT_PROXY, "");
   lib.easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   lib.easy_setopt(easy, CURLOPT_TIMEOUT_MS, std::max<long>(ms, 1));
   lib.easy_setopt(easy, CURLOPT_HTTPHEADER, curl_->headers);
-  lib.easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(transfer->body.size()));
-  lib.easy_setopt(easy, CURLOPT_POSTFIELDS, transfer->body.c_str());
+  lib.easy_setopt(easy, CURLOPT_POSTFIELDSIZE, static_cast<long>(its.body.size()));
+  lib.easy_setopt(easy, CURLOPT_POSTFIELDS, its.body.c_str());
   lib.easy_setopt(easy, CURLOPT_WRITEFUNCTION, +on_body);
   lib.easy_setopt(easy, CURLOPT_WRITEDATA, transfer);
   lib.easy_setopt(easy, CURLOPT_PRIVATE, transfer);
@@ -205,7 +204,7 @@ void HttpClient::Collect() {
     lib.multi_remove_handle(curl_->multi, easy);
     lib.easy_cleanup(easy);
     curl_->transfers.erase(found);
-    transfer->on_reply(transfer->reply);
+    transfer->request.on_reply(transfer->reply);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 #include "base/time.h"
@@ -26,6 +27,8 @@ class HttpClient {
   static constexpr std::size_t kBodyBytesMax = 64 * 1024;
 
   using OnReply = std::function<void(const FetchedReply&)>;
+  // A piece of a body has come. REQUIRES: it does not call the client.
+  using OnPiece = std::function<void()>;
 
   // What https goes by. Empty: the system's authorities, and no certificate of our own.
   struct Tls {
@@ -37,21 +40,33 @@ class HttpClient {
   ~HttpClient();
 
   // Calls `on_reply` once, later, unless Close comes first. Not for the same host in great numbers.
-  void Post(const std::string& url, std::string body, Duration timeout, OnReply on_reply);
+  void Post(const std::string& url, std::string body, Duration timeout, OnReply on_reply) {
+    Begin({url, std::move(body), timeout, std::move(on_reply), {}});
+  }
+  // The same for a reply that goes on and on: it is told of as it comes, and not kept.
+  void Listen(const std::string& url, std::string body, Duration timeout, OnPiece on_piece, OnReply on_end) {
+    Begin({url, std::move(body), timeout, std::move(on_end), std::move(on_piece)});
+  }
 
   // Forgets what is under way.
   void Close();
 
  private:
+  struct Request {
+    std::string url, body;
+    Duration timeout;
+    OnReply on_reply;
+    OnPiece on_piece;    // null: the reply is kept
+  };
   struct Curl;    // keeps libcurl out of here
   struct Transfer;
   struct Socket;
   struct Loading;
-  struct Waiting;
 
+  void Begin(Request request);
   void OnLoaded(const Result<const LibCurl*>& loaded);
   void FailWaiting();
-  void Begin(const LibCurl& lib);
+  void Use(const LibCurl& lib);
   void Collect();
 
   uv_loop_t* loop_;

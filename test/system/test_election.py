@@ -191,6 +191,15 @@ class StoredResources(SystemTest):
             self.assertIn("error", daemon.lease("get c own 5"))
             member.put(key, resource("calls", capacity=80, **calls))
             wait_until(lambda: capacity("calls") == 80, "the capacity is another one")
+            begin = time.monotonic()
+            for number in range(81, 101):
+                member.put(key, resource("calls", capacity=number, **calls))
+                wait_until(lambda n=number: capacity("calls") == n, "one change after the other is followed")
+            took = time.monotonic() - begin
+            report(f"20 changes in etcd, each when the one before was in force: {took:.2f} s")
+            self.assertLess(took, 20)    # by reads every two seconds it would be 38
+            member.put(key, resource("calls", capacity=80, **calls))
+            wait_until(lambda: capacity("calls") == 80, "the capacity is the former")
             for bad in ("resource = 5", "[[resource]]\nidentifier_glob = \"x\"\ncapacity = -1\n", "[query]\nunix = \"\"\n"):
                 member.put(key, bad)
                 wait_until(lambda: f"etcd:{key}:" in (daemon.leases()["note"] or ""), "what is wrong is said")

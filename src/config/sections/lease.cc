@@ -102,8 +102,8 @@ Section LeaseSection() {
                   "Its private key.", IsPath),
           Text<S>("etcd_resources", "\"\"", "text of up to 255 bytes, or \"\" for none", MEMBER(S, lease.etcd_resources),
                   "A key of etcd whose value, up to 40 KiB, is the [[resource]] tables of all lease servers, in place of "
-                  "those of this file. It is read every two seconds; a bad one changes nothing. This file's tables "
-                  "are in force until it has been read, and where there is no such key.",
+                  "those of this file. It is watched, and read every two seconds besides; a bad one changes nothing. "
+                  "This file's tables are in force until it has been read, and where there is no such key.",
                   [](const std::string& text) { return text.size() <= 255 && NoControls(text); }),
           DurationKey<S>("etcd_patience", "\"5m\"", 3s, 24h * 365, MEMBER(S, lease.etcd_patience),
                          "How long the resources of etcd stay as they are while no member of it answers. From then on "
