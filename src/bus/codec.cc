@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 9> kKindNames = {"report", "hello", "welc
 
 // Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
 // are at most is what Entries::Add sees to.
-constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 20;
+constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 24;
 constexpr std::size_t kRangeBytesMax = 1 + 2 * kNumberBytesMax;
 constexpr std::size_t kPositionBytesMax = 1 + 2 + kHostNameBytesMax + 2 * kNumberBytesMax;
 constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + kHostNameBytesMax + kTextBytesMax +
@@ -59,9 +59,10 @@ bool BesidesFit(const Entries& entries) {
   };
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
          fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
+         fit(entries.places(), 0, kPlacesMax) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
            return e.value != 0 || entries.demand(e).has_value() || entries.back(e) != 0 ||
-                  entries.penalty(e).has_value();
+                  entries.penalty(e).has_value() || entries.places(e).has_value();
          });
 }
 
@@ -97,7 +98,7 @@ struct Body {
   std::uint64_t count = 0;       // of entries
   std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
   bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
-  PackedBytes columns, demands, returnables, backs, penalties;
+  PackedBytes columns, demands, returnables, backs, penalties, places;
 };
 
 // The fields of a frame, for writing and for reading (base/fields.h).
@@ -130,6 +131,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("returnable", body.returnables, {});
   field("back", body.backs, {});
   field("penalties", body.penalties, {});
+  field("places", body.places, {});
   field("columns", body.columns, {});
 }
 
@@ -195,7 +197,7 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::array<std::string, 4> besides;            // that are being put together
+  std::array<std::string, 5> besides;            // that are being put together
   PackReader values;                             // of the frame that is being read
 
   struct Columns {
@@ -381,6 +383,7 @@ void Codec::Encode(const Message& m, std::string& frame) {
   body.returnables.view = Contexts::LayOut(m.entries.returnables(), besides[1]);
   body.backs.view = Contexts::LayOut(m.entries.backs(), besides[2]);
   body.penalties.view = Contexts::LayOut(m.entries.penalties(), besides[3]);
+  body.places.view = Contexts::LayOut(m.entries.places(), besides[4]);
   FieldCounter counter;
   FieldsOf(counter, m, body);
   frame.assign(kFramePrefix);
@@ -424,6 +427,7 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
       !Contexts::Read(body.returnables.view, m.entries.returnables_) ||
       !Contexts::Read(body.backs.view, m.entries.backs_) ||
       !Contexts::Read(body.penalties.view, m.entries.penalties_) ||
+      !Contexts::Read(body.places.view, m.entries.places_) ||
       !contexts_->Read(columns, body.count, body.ipv4, m.kind, m.entries) || !IsPermitted(m)) {
     return DecodeFault::kContent;
   }

@@ -1,6 +1,6 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot. In a
 // report some also say how fast the tag is asked for, which is what forecasts are made of, some what comes back of hits
-// that were told before, and some that the tag is penalized.
+// that were told before, some that the tag is penalized, and some how many of its places are taken.
 #pragma once
 
 #include <algorithm>
@@ -31,6 +31,7 @@ inline constexpr std::size_t kEntriesBytesMax = 60 * 1024;
 inline constexpr std::uint64_t kDemandMax = std::uint64_t{1} << 50;    // thousandths of a token a second
 inline constexpr std::size_t kDemandBytesMax = 2 + 8;    // which entry, how many lie between; and its number
 inline constexpr std::uint64_t kTokensBackMax = std::uint64_t{1} << 40;    // as hits
+inline constexpr std::uint64_t kPlacesMax = 1'000'000;    // of a tag
 inline constexpr std::uint64_t kPenaltyMsMax = std::uint64_t{7} * 24 * 3600 * 1000;
 static_assert(kEntriesBytesMax <= std::numeric_limits<decltype(Entry::tag_at)>::max());
 
@@ -46,6 +47,7 @@ struct Besides {
   std::uint64_t returnable = 0;             // of its hits so many may come back later
   std::uint64_t back = 0;                   // tokens that come back of hits that were returnable
   std::optional<std::uint64_t> penalty{};   // the tag is refused for so many milliseconds more; 0: no longer
+  std::optional<std::uint64_t> places{};    // of the tag that are taken at the sender
 };
 
 class Entries {
@@ -55,7 +57,7 @@ class Entries {
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said = {}) {
     const std::size_t encoded = tag.bytes.size() + Overhead(value);
     const std::size_t besides = this->besides() + said.demand.has_value() + (said.returnable != 0) +
-                                (said.back != 0) + said.penalty.has_value();
+                                (said.back != 0) + said.penalty.has_value() + said.places.has_value();
     if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + besides * kDemandBytesMax > kEntriesBytesMax) {
       return false;
     }
@@ -66,6 +68,7 @@ class Entries {
     if (said.returnable != 0) returnables_.push_back({entry, said.returnable});
     if (said.back != 0) backs_.push_back({entry, said.back});
     if (said.penalty) penalties_.push_back({entry, *said.penalty});
+    if (said.places) places_.push_back({entry, *said.places});
     tags_.append(tag.bytes);
     encoded_bytes_ += encoded;
     return true;
@@ -83,13 +86,17 @@ class Entries {
   const std::vector<Beside>& returnables() const { return returnables_; }
   const std::vector<Beside>& backs() const { return backs_; }
   const std::vector<Beside>& penalties() const { return penalties_; }
-  std::size_t besides() const { return demands_.size() + returnables_.size() + backs_.size() + penalties_.size(); }
+  const std::vector<Beside>& places() const { return places_; }
+  std::size_t besides() const {
+    return demands_.size() + returnables_.size() + backs_.size() + penalties_.size() + places_.size();
+  }
 
   // None: the entry says nothing of it.
   std::optional<std::uint64_t> demand(const Entry& e) const { return Find(demands_, e); }
   std::uint64_t returnable(const Entry& e) const { return Find(returnables_, e).value_or(0); }
   std::uint64_t back(const Entry& e) const { return Find(backs_, e).value_or(0); }
   std::optional<std::uint64_t> penalty(const Entry& e) const { return Find(penalties_, e); }
+  std::optional<std::uint64_t> places(const Entry& e) const { return Find(places_, e); }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
 
@@ -100,6 +107,7 @@ class Entries {
     returnables_.clear();
     backs_.clear();
     penalties_.clear();
+    places_.clear();
     encoded_bytes_ = 0;
   }
 
@@ -123,7 +131,7 @@ class Entries {
 
   std::string tags_;    // one behind the other, in the order of the list
   std::vector<Entry> list_;
-  std::vector<Beside> demands_, returnables_, backs_, penalties_;
+  std::vector<Beside> demands_, returnables_, backs_, penalties_, places_;
   std::size_t encoded_bytes_ = 0;    // without compression and what stands beside
 };
 

@@ -1,4 +1,4 @@
-// Places: how many of each tag are taken at once, on this host. A rule with `in_flight` has so many; a question that
+// Places: how many of each tag are taken at once, on this host (gauges.h has those of other hosts). A rule with `in_flight` has so many; a question that
 // enters takes one of each tag that is under such a rule, and its connection keeps it until it gives it back or ends.
 //
 // Places live as long as connections, so they are kept in the memory of the process: where that is killed, all
@@ -6,10 +6,10 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-#include "base/counter.h"
 #include "base/side_table.h"
 
 namespace dthrottle {
@@ -20,6 +20,7 @@ struct InFlightCounts {
   std::uint64_t entered = 0;    // taken since the start
   std::uint64_t busy = 0;       // refused because all were taken
   std::uint64_t crowded = 0;    // refused because places of too many tags were taken
+  std::uint64_t heard = 0;      // tags and peers that have taken some of them
 };
 
 // Guarded by the lock of the tag's shard, as every SideTable.
@@ -37,7 +38,7 @@ class InFlight {
   // Whether one of `most` is free.
   bool Has(std::uint64_t hash, std::uint32_t most) {
     if (const std::size_t at = table_.Find(hash); at != table_.kNone) return table_[at] < most;
-    return RoomFor(hash) != table_.kNone;
+    return most > 0 && RoomFor(hash) != table_.kNone;
   }
 
   // Takes `n` places, however many are taken. False: there is no room for another tag.
@@ -49,7 +50,7 @@ class InFlight {
       table_[at] = 0;
     }
     table_[at] += n;
-    entered_.Add(n);
+    Add(entered_, n);
     return true;
   }
 
@@ -58,28 +59,33 @@ class InFlight {
     const std::size_t at = table_.Find(hash);
     if (at == table_.kNone) return;
     const std::uint32_t given = std::min(table_[at], n);
-    left_.Add(given);
+    Add(left_, given);
     if ((table_[at] -= given) == 0) table_.Remove(at);
   }
 
-  void CountBusy() { busy_.Add(); }
+  void CountBusy() { Add(busy_); }
 
   InFlightCounts counts() const {
-    return {entered_.Read() - left_.Read(), table_.used(), entered_.Read(), busy_.Read(), crowded_.Read()};
+    const std::uint64_t left = Read(left_), entered = Read(entered_);    // in this order, or less than none are taken
+    return {entered - left, table_.used(), entered, Read(busy_), Read(crowded_)};
   }
 
  private:
   static constexpr std::size_t kWays = 8;
   using Table = SideTable<std::uint32_t, kWays>;
+  using Count = std::atomic<std::uint64_t>;    // by threads that have different shards
+
+  static void Add(Count& count, std::uint64_t n = 1) { count.fetch_add(n, std::memory_order_relaxed); }
+  static std::uint64_t Read(const Count& count) { return count.load(std::memory_order_relaxed); }
 
   std::size_t RoomFor(std::uint64_t hash) {
     const std::size_t at = table_.RoomFor(hash, [](std::size_t) { return std::optional<int>(); });
-    if (at == table_.kNone) crowded_.Add();
+    if (at == table_.kNone) Add(crowded_);
     return at;
   }
 
   Table table_;
-  Counter entered_, left_, busy_, crowded_;
+  Count entered_{0}, left_{0}, busy_{0}, crowded_{0};
 };
 
 }    // namespace dthrottle

@@ -59,8 +59,8 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
     if (standing != nullptr) standing->penalty = left;
     return RefusePenalized(limit, counters);
   }
-  if (limit.in_flight != 0 && !in_flight_->Has(probe.hash, limit.in_flight)) [[unlikely]] {
-    in_flight_->CountBusy();
+  if (limit.in_flight != 0 && IsBusy(*ways_, probe.hash, limit, now)) [[unlikely]] {
+    core.in_flight->CountBusy();
     return Refuse(limit, Verdict::kThrottle, counters);
   }
   Asked asked{query, probe.hash, index, limit, shard, slot, lane.number(), now, limit.shape};

@@ -41,7 +41,7 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
   DT_CHECK(outcomes.size() == questions.size() && standings.size() == queries.size());
   Lane& lane = core_->tally.lane(use.number);
   lane.Tick(queries.size(), now);
-  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), use.front_end, lane, prng, now);
+  Deciding deciding(*core_, *ways_, *shedder_, use.front_end, lane, prng, now);
   std::array<NamedTagAt, Questions::kTagsMax> named;
   std::size_t n = 0, at = 0;
   const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
@@ -149,18 +149,15 @@ void Deciding::LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
     ShowFree(*limit, tags[i].probe.hash, standings[i]);
-    if (IsBusy(*limit, tags[i].probe.hash) && limit->mode != Mode::kShadow) {
+    if (IsBusy(ways_, tags[i].probe.hash, *limit, now_) && limit->mode != Mode::kShadow) {
       outcome = {.verdict = Verdict::kThrottle, .tag = i, .busy = true, .wait = kWaitMin};
     }
   }
 }
 
 void Deciding::ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const {
-  standing.free = limit.in_flight - std::min(in_flight_->taken(hash), limit.in_flight);
-}
-
-bool Deciding::IsBusy(const Limit& limit, std::uint64_t hash) const {
-  return !in_flight_->Has(hash, limit.in_flight);
+  const std::uint32_t most = PlacesHere(ways_, hash, limit, now_);
+  standing.free = most - std::min(core_.in_flight->taken(hash), most);
 }
 
 // Only tags that the question names: its connection gives back places of no others.
@@ -168,19 +165,24 @@ void Deciding::Enter(std::span<const NamedTagAt> tags, std::span<Standing> stand
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
-    standings[i].entered = in_flight_->Take(tags[i].probe.hash);
+    standings[i].entered = core_.in_flight->Take(tags[i].probe.hash);
+    if (limit->shared) core_.gauges->Changed(tags[i].query->tag, tags[i].probe.hash);
     ShowFree(*limit, tags[i].probe.hash, standings[i]);
   }
 }
 
 void Limiter::GivePlaces(std::uint64_t hash, std::uint32_t places) {
   const Table::Shard shard(*core_->table, hash);
-  if (in_flight_ != nullptr) in_flight_->Give(hash, places);
+  if (core_->in_flight == nullptr) return;
+  core_->in_flight->Give(hash, places);
+  core_->gauges->Changed(hash);
 }
 
 void Limiter::RestorePlaces(std::uint64_t hash, std::uint32_t places) {
   const Table::Shard shard(*core_->table, hash);
-  if (in_flight_ != nullptr) in_flight_->Take(hash, places);
+  if (core_->in_flight == nullptr) return;
+  core_->in_flight->Take(hash, places);
+  core_->gauges->Changed(hash);
 }
 
 // ---- Verdicts ----
@@ -213,8 +215,8 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
     return Refuse(limit, Verdict::kShed, counters);
   }
   if (standing.penalty != Duration::zero()) return RefusePenalized(limit, counters);
-  if (outcome.busy || (limit.in_flight != 0 && IsBusy(limit, named.probe.hash))) {
-    in_flight_->CountBusy();
+  if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.probe.hash, limit, now_))) {
+    core_.in_flight->CountBusy();
     return Refuse(limit, Verdict::kThrottle, counters);
   }
   Table::Locked cells(*core_.table, named.probe.hash);

@@ -95,8 +95,7 @@ Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, La
                                Standing* standing) {
   const NamedTagAt named{&query, probe};
   Standing its;
-  Deciding deciding(*core_, *ways_, *shedder_, in_flight_.get(), use.front_end, core_->tally.lane(use.number), prng,
-                    now);
+  Deciding deciding(*core_, *ways_, *shedder_, use.front_end, core_->tally.lane(use.number), prng, now);
   const Outcome outcome = deciding.AskDerived({Verb::kTake, 0, 1}, {&named, 1}, {&its, 1});
   if (standing != nullptr) *standing = its;
   return outcome.verdict;

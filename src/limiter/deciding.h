@@ -24,13 +24,11 @@ struct NamedTagAt {
 
 class Deciding {
  public:
-  // `in_flight` may be null where no rule has places.
-  Deciding(LimiterCore& core, Ways& ways, const Shedder& shedder, InFlight* in_flight, std::string_view front_end,
-           Lane& lane, Prng& prng, Instant now)
+  Deciding(LimiterCore& core, Ways& ways, const Shedder& shedder, std::string_view front_end, Lane& lane, Prng& prng,
+           Instant now)
       : core_(core),
         ways_(ways),
         shedder_(shedder),
-        in_flight_(in_flight),
         front_end_(front_end),
         lane_(lane),
         prng_(prng),
@@ -52,7 +50,6 @@ class Deciding {
                  std::span<Standing> standings);
   void LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing> standings, Outcome& outcome) const;
   void ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const;
-  bool IsBusy(const Limit& limit, std::uint64_t hash) const;
   void Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings);
   std::optional<std::size_t> Shed(std::span<const NamedTagAt> tags);
   bool IsCut(const NamedTagAt& named, const Shape& shape);
@@ -63,7 +60,6 @@ class Deciding {
   LimiterCore& core_;
   Ways& ways_;
   const Shedder& shedder_;
-  InFlight* const in_flight_;
   const std::string_view front_end_;
   Lane& lane_;
   Prng& prng_;

@@ -25,7 +25,9 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
   }
   if (!seen.limit.has_value()) return seen;
   const Limit& limit = core.limit(*seen.limit);
-  if (limit.in_flight != 0) seen.in_flight = in_flight_->taken(hash);
+  if (limit.in_flight != 0) {
+    seen.places = {core.in_flight->taken(hash), PlacesHere(*ways_, hash, limit, now)};
+  }
   if (limit.among != Among::kFirst) seen.among = core.among->Of(hash, now);
   seen.penalty = PenaltyLeft(core, limit, hash, now);
   const TagAt at{query.tag, hash, limit, slot};

@@ -22,12 +22,19 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
       Table::Open(region, {boot_id, core_->rules->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
   core_->table = std::move(opened.table);
   discarded_ = opened.discarded;
-  if (core_->rules->any_among()) core_->among = std::make_unique<AmongTags>();
-  if (core_->rules->any_in_flight()) in_flight_ = std::make_unique<InFlight>();
-  if (core_->rules->any_penalty()) core_->penalties.Enable();
+  core_->MakeRoom();
 }
 
 Limiter::~Limiter() = default;
+
+void LimiterCore::MakeRoom() {
+  if (rules->any_among() && among == nullptr) among = std::make_unique<AmongTags>();
+  if (rules->any_penalty()) penalties.Enable();
+  if (rules->any_in_flight() && in_flight == nullptr) {
+    in_flight = std::make_unique<InFlight>();
+    gauges = std::make_unique<Gauges>();
+  }
+}
 
 const Rulebook& Limiter::rules() const {
   return *core_->rules;
@@ -47,6 +54,14 @@ const Tally& Limiter::tally() const {
 
 AmongCounts Limiter::among() const {
   return core_->among != nullptr ? core_->among->counts() : AmongCounts();
+}
+
+InFlightCounts Limiter::in_flight() const {
+  if (core_->in_flight == nullptr) return {};
+  InFlightCounts counts = core_->in_flight->counts();
+  counts.crowded += core_->gauges->crowded();
+  counts.heard = core_->gauges->heard();
+  return counts;
 }
 
 // ---- What the table asks ----

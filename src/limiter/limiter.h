@@ -97,7 +97,7 @@ class Limiter final : private SlotPolicy {
   void GivePlaces(std::uint64_t hash, std::uint32_t places);
   void RestorePlaces(std::uint64_t hash, std::uint32_t places);
   AmongCounts among() const;
-  InFlightCounts in_flight() const { return in_flight_ != nullptr ? in_flight_->counts() : InFlightCounts(); }
+  InFlightCounts in_flight() const;
 
   // Makes what the tag has paid, `paid.cost`, into `actual`, and the same of tags that are charged with it: less comes
   // back, more is charged without asking and may make debt, down to the floor of debits that peers make. Peers hear of
@@ -169,7 +169,6 @@ class Limiter final : private SlotPolicy {
   const std::unique_ptr<Ways> ways_;
   const std::unique_ptr<Shedder> shedder_;
   const std::unique_ptr<Retention> retention_;
-  std::unique_ptr<InFlight> in_flight_;    // from the first rules on that have any
   std::shared_ptr<const Rulebook> previous_;    // while reshaping: what older slots mean
   std::shared_ptr<const Rulebook> retired_;
   std::string discarded_;

@@ -13,9 +13,7 @@ void Limiter::Adopt(std::shared_ptr<const Rulebook> rules) {
   core.table->Exclusively([&] {
     previous_ = std::exchange(core.rules, std::move(rules));
     core.tally.Use(counters);
-    if (core.rules->any_in_flight() && in_flight_ == nullptr) in_flight_ = std::make_unique<InFlight>();
-    if (core.rules->any_among() && core.among == nullptr) core.among = std::make_unique<AmongTags>();
-    if (core.rules->any_penalty()) core.penalties.Enable();
+    core.MakeRoom();
     ways_->Each([](auto& way) { way.Adopted(); });
     // Under an equal fingerprint every slot says already what it should.
     if (previous_->fingerprint() != core.rules->fingerprint()) core.table->StartGeneration(core.rules->fingerprint());

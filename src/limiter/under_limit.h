@@ -33,6 +33,14 @@ inline Duration PenaltyLeft(const LimiterCore& core, const Limit& limit, std::ui
   return limit.penalizes ? core.penalties.Left(hash, now) : Duration::zero();
 }
 
+// How many places of the tag may be taken here, and whether all are. REQUIRES: the limit has some; as above.
+inline std::uint32_t PlacesHere(Ways& ways, std::uint64_t hash, const Limit& limit, Instant now) {
+  return ways.With(limit, [&](auto& way) { return way.PlacesHere(hash, limit, now); });
+}
+inline bool IsBusy(Ways& ways, std::uint64_t hash, const Limit& limit, Instant now) {
+  return !ways.core().in_flight->Has(hash, PlacesHere(ways, hash, limit, now));
+}
+
 inline Verdict RefusePenalized(const Limit& limit, RuleCounters& counters) {
   counters.penalized.Add();
   return Refuse(limit, Verdict::kThrottle, counters);

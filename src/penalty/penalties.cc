@@ -23,14 +23,8 @@ Duration Penalties::Left(std::uint64_t hash, Instant now) const {
   return at == Table::kNone ? Duration::zero() : std::max(Its(at).until - now, Duration::zero());
 }
 
-void Penalties::SetUntold(std::size_t place, bool untold) {
-  auto& ways = table_->beside(place).untold;
-  if (!untold) {
-    ways.fetch_and(static_cast<std::uint8_t>(~BitOf(place)), std::memory_order_relaxed);
-    return;
-  }
-  ways.fetch_or(BitOf(place), std::memory_order_relaxed);
-  if (!untold_.exchange(true, std::memory_order_relaxed) && wake_) wake_();
+void Penalties::SetUntold(std::size_t place) {
+  if (table_->SetUntold(place) && wake_) wake_();
 }
 
 // ---- Refusals ----
@@ -67,7 +61,7 @@ void Penalties::Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, 
   const Duration length = in_a_row ? std::min(2 * std::max(its.length, terms.lasts), kLongest) : terms.lasts;
   its = {KeptTag(tag), now + length, length, false};
   Add(begun_);
-  SetUntold(at, true);
+  SetUntold(at);
 }
 
 // The place of the tag's penalty, or a new one; kNone: there is no room.
@@ -83,7 +77,7 @@ std::size_t Penalties::PlaceOf(std::uint64_t hash, Instant now) {
     return at;
   }
   table_->Put(at, hash);
-  SetUntold(at, false);
+  table_->SetTold(at);
   (*table_)[at].length = Duration::zero();
   (*table_)[at].until = now;
   return at;
@@ -136,7 +130,7 @@ bool Penalties::Lift(std::uint64_t hash, Instant now) {
   its.length = Duration::zero();
   if (!in_force) return false;
   Add(lifted_);
-  SetUntold(at, true);
+  SetUntold(at);
   return true;
 }
 

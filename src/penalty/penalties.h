@@ -19,6 +19,7 @@
 #include "base/side_table.h"
 #include "base/tag.h"
 #include "base/time.h"
+#include "base/told_table.h"
 #include "rule/rule.h"
 
 namespace dthrottle {
@@ -70,43 +71,30 @@ class Penalties {
   // Calls use(PenaltyAt) for each tag that is penalized.
   template <class Lock, class Use>
   void ForEach(Lock&& lock, Instant now, Use&& use) const {
-    for (std::size_t place = 0; place < places(); ++place) {
-      const std::uint64_t hash = table_->HashAt(place);
-      if (hash == 0) continue;
-      const auto locked = lock(hash);
-      if (table_->HashAt(place) == hash && Its(place).until > now) use(Its(place));
-    }
+    if (table_ == nullptr) return;
+    table_->ForEach(lock, [&](std::size_t place, auto&) {
+      if (Its(place).until > now) use(Its(place));
+    });
   }
 
   // Something is to be told to peers.
-  bool any_untold() const { return untold_.load(std::memory_order_relaxed); }
+  bool any_untold() const { return table_ != nullptr && table_->any_untold(); }
   // Calls tell(tag, left, locked) for each penalty that is to be told, with the lock of its shard, and zero for one that
   // was lifted, until it returns false: there is no room now. True: there is more to tell.
   template <class Lock, class Tell>
   bool TellSome(Lock&& lock, Instant now, Tell&& tell) {
-    if (!untold_.exchange(false, std::memory_order_relaxed)) return false;
-    for (std::size_t place = 0; place < places(); ++place) {
-      if ((table_->beside(place).untold.load(std::memory_order_relaxed) & BitOf(place)) == 0) continue;
-      const std::uint64_t hash = table_->HashAt(place);
-      auto locked = lock(hash);
-      if (table_->HashAt(place) != hash) continue;    // another one has taken its place, and is told next time
-      if (!tell(Its(place).tag.tag(), std::max(Its(place).until - now, Duration::zero()), locked)) {
-        untold_.store(true, std::memory_order_relaxed);
-        return true;
-      }
-      SetUntold(place, false);
-    }
-    return false;
+    if (table_ == nullptr) return false;
+    return table_->TellSome(lock, [&](std::size_t place, auto& locked) {
+      return tell(Its(place).tag.tag(), std::max(Its(place).until - now, Duration::zero()), locked);
+    });
   }
   // Tells all that is in force once more, for a host that has just come.
   template <class Lock>
   void TellAgain(Lock&& lock, Instant now) {
-    for (std::size_t place = 0; place < places(); ++place) {
-      const std::uint64_t hash = table_->HashAt(place);
-      if (hash == 0) continue;
-      const auto locked = lock(hash);
-      if (table_->HashAt(place) == hash && Its(place).until > now) SetUntold(place, true);
-    }
+    if (table_ == nullptr) return;
+    table_->ForEach(lock, [&](std::size_t place, auto&) {
+      if (Its(place).until > now) SetUntold(place);
+    });
   }
 
   PenaltyCounts counts() const;
@@ -114,19 +102,14 @@ class Penalties {
  private:
   static constexpr std::size_t kWays = 7, kHeardMax = 3;
 
-  struct Untold {
-    std::atomic<std::uint8_t> untold{0};    // a bit for each way
-  };
-  using Table = SideTable<PenaltyAt, kWays, Untold>;
+  using Table = ToldTable<PenaltyAt, kWays>;
   struct Strikes {
     Instant since{};
     std::uint32_t refusals = 0;
   };
 
-  static std::uint8_t BitOf(std::size_t place) { return static_cast<std::uint8_t>(1u << place % kWays); }
-  std::size_t places() const { return table_ != nullptr ? table_->places() : 0; }
   const PenaltyAt& Its(std::size_t place) const { return (*table_)[place]; }
-  void SetUntold(std::size_t place, bool untold);
+  void SetUntold(std::size_t place);
   std::uint32_t Count(std::uint64_t hash, const Penalty& terms, Instant now);
   void Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
   std::size_t PlaceOf(std::uint64_t hash, Instant now);
@@ -135,7 +118,6 @@ class Penalties {
   std::unique_ptr<Table> table_;
   std::unique_ptr<SideTable<Strikes, 8>> strikes_;
   std::function<void()> wake_;
-  std::atomic<bool> untold_{false};
   std::atomic<std::uint64_t> begun_{0}, heard_{0}, lifted_{0}, crowded_{0};
 };
 

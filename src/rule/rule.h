@@ -66,7 +66,7 @@ struct Rule {
   std::optional<Tokens> max_unheard;    // of kForecast: most that a host serves before peers can know
   std::optional<Duration> horizon;      // peers' hits older than this are dropped
   double tolerance = 0;                 // % of over-admission that nobody needs to know of; 0: any
-  std::uint32_t in_flight = 0;          // places that may be taken of a tag at once, on this host; 0: any number
+  std::uint32_t in_flight = 0;          // places that may be taken of a tag at once; 0: any number
   bool shed = false;                    // refuse some queries when the host runs hot
   std::uint32_t shed_priority = 0;      // below kShedPriorities; the lowest are refused first
   Duration delay{};                     // most that a question may be made to wait instead of being refused

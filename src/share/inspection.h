@@ -15,7 +15,12 @@ struct Inspection {
   bool recorded = false;              // false: the bucket is full and takes no memory
   Bucket bucket;
   Shape shape{};      // of the bucket, on this host; interval 0: no limit applies
-  std::uint32_t in_flight = 0;    // places that are taken
+  struct Places {
+    std::uint32_t taken = 0, most = 0;    // on this host
+
+    bool all_taken() const { return taken >= most; }
+  };
+  std::optional<Places> places;    // if there is a number of them
   Duration penalty{};             // for so long it is refused whatever its bucket holds
   double part = 1;    // of the limit's rate that this host has
   std::optional<DividedAmong> among;    // if it is divided among the tags that are charged with it

@@ -27,6 +27,8 @@
 #include "base/time.h"
 #include "bucket/bucket.h"
 #include "bucket/table_lookup.h"
+#include "hold/gauges.h"
+#include "hold/in_flight.h"
 #include "penalty/penalties.h"
 #include "rule/rulebook.h"
 #include "share/accuracy/certificate.h"
@@ -53,6 +55,11 @@ struct LimiterCore {
   std::unique_ptr<Table> table;
   std::unique_ptr<AmongTags> among;    // from the first rules on that need it
   Penalties penalties;    // an entry by the lock of its tag's shard
+  std::unique_ptr<InFlight> in_flight;    // as among
+  std::unique_ptr<Gauges> gauges;         // together with it
+
+  // Makes room for what the rules in force need. Before the table is open, or with it locked.
+  void MakeRoom();
 
   // For the owner's thread: the lock of a shard.
   auto ShardLock() {
@@ -145,6 +152,8 @@ class Way {
   bool Would(Looked& looked) { return looked.Within(); }
 
   Shape ShapeOf(const Tag&, const Limit& limit, Instant) const { return limit.shape; }
+  // How many places of a tag may be taken on this host. REQUIRES: the limit has some.
+  std::uint32_t PlacesHere(std::uint64_t, const Limit& limit, Instant) { return limit.in_flight; }
   // Whether a bucket in the table can be under the limit; false: its bytes are not ours.
   static bool Plausible(const Bucket& bucket, const Limit& limit, Instant now) {
     constexpr double kDrainedMax = 1e4;    // debt has a floor far above this

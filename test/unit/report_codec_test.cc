@@ -522,6 +522,20 @@ TEST_CASE("a penalty is of an entry that is there, needs no hits, and lasts a we
   CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);     // of a third
 }
 
+TEST_CASE("places are of an entry that is there, need no hits, and have a bound") {
+  using namespace std::string_literals;
+  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
+  const auto report = [&](std::string_view bytes) { return ReportOf(2, columns, {{"places", B(bytes)}}); };
+  Codec codec;
+  Message m;
+  REQUIRE(codec.Decode(report("\1\7"s), m) == DecodeFault::kNone);
+  CHECK(m.entries.places(m.entries.list()[0]) == std::nullopt);
+  CHECK(m.entries.places(m.entries.list()[1]) == 7);
+  CHECK(FaultOf(report("\1\0"s)) == DecodeFault::kNone);
+  CHECK(FaultOf(report("\1" + Varint(kPlacesMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);
+}
+
 TEST_CASE("the text of an address is read back, and nothing else is taken for one") {
   Prng prng(1);
   for (int i = 0; i < 10'000; ++i) {

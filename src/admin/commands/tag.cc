@@ -111,13 +111,13 @@ bool IsPenalized(const Inspection& seen) {
   return seen.penalty != Duration::zero();
 }
 
-bool IsBusy(const Inspection& seen, const Limit& limit) {
-  return limit.in_flight != 0 && seen.in_flight >= limit.in_flight;
+bool IsBusy(const Inspection& seen) {
+  return seen.places.has_value() && seen.places->all_taken();
 }
 
 // Where everything is shed, the tag is penalized or all places are taken, the bucket has no say.
 Json FinalVerdict(const Json& of_bucket, const Inspection& seen, const Limit& limit, double rejection_probability) {
-  const bool refused = rejection_probability >= 1 || IsPenalized(seen) || IsBusy(seen, limit);
+  const bool refused = rejection_probability >= 1 || IsPenalized(seen) || IsBusy(seen);
   return refused && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
 }
 
@@ -230,7 +230,9 @@ Json Show(const Context& c) {
   answer["verdict"] = FinalVerdict(answer["verdict"], seen, limit, shed);
   if (seen.among.has_value()) answer["among_ratio"] = Rounded(seen.among->ratio);
   if (limit.penalizes) answer["penalty_s"] = Rounded(Seconds(seen.penalty));
-  if (limit.in_flight != 0) answer.update({{"places", seen.in_flight}, {"in_flight", limit.in_flight}});
+  if (seen.places.has_value()) {
+    answer.update({{"places", seen.places->taken}, {"places_here", seen.places->most}, {"in_flight", limit.in_flight}});
+  }
   answer["shed_probability"] = Rounded(shed);
   if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
   return answer;
@@ -274,9 +276,11 @@ Json Why(const Context& c) {
     say(fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts.",
                     terms.after, FormatDuration(terms.within), Seconds(seen.penalty)));
   }
-  if (limit.in_flight != 0) {
-    say(fmt::format("Of {} places {} are taken{}.", limit.in_flight, seen.in_flight,
-                    IsBusy(seen, limit) ? ", so it waits until one is given back" : ""));
+  if (seen.places.has_value()) {
+    const std::uint32_t elsewhere = limit.in_flight - seen.places->most;
+    say(fmt::format("Of {} places {} are taken{}{}.", limit.in_flight, seen.places->taken,
+                    elsewhere > 0 ? fmt::format(" here, and {} are for other hosts", elsewhere) : "",
+                    IsBusy(seen) ? ", so it waits until one is given back" : ""));
   }
   if (seen.among.has_value()) say(WhyAmong(limit, *seen.among));
   WhyLevel(seen, limit, shed, bucket, say);

@@ -196,8 +196,10 @@ const std::vector<Key<Rule>>& RuleKeys() {
       Integer<R>("in_flight", "0", 0, 1'000'000, MEMBER(R, in_flight),
                  "How many questions of [ask] about a tag may be in progress at once: each *enter* has a place of the "
                  "tag until it gives it back or its connection ends, whatever becomes of the program. Whatever else is "
-                 "asked about the tag takes no place and is refused while all are taken. Places are counted on each "
-                 "host: with peers, *share* has to be \"local\". 0: any number."),
+                 "asked about the tag takes no place and is refused while all are taken. Under share = \"local\" these "
+                 "are the places of each host; under \"debit\" those of all hosts together, which hear of each other's "
+                 "within 50 ms and give the places of a host that died back after three periods, or a second if that is "
+                 "longer; the other ways of sharing have none. 0: any number."),
       Flag<R>(
           "shed", "false", MEMBER(R, shed),
           "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
@@ -264,9 +266,8 @@ void CheckRules(Findings& f) {
       f.Error(f.rules[i],
               fmt::format("rule \"{}\": share = \"{}\" is not built into this program", rule.name, Name(rule.share)));
     }
-    if (rule.in_flight > 0 && s.peers.enabled() && rule.share != Share::kLocal) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": in_flight = {} with share = \"{}\": must be share = \"local\", "
-                                      "because each host counts its own places",
+    if (rule.in_flight > 0 && s.peers.enabled() && rule.share != Share::kLocal && rule.share != Share::kDebit) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": in_flight = {} with share = \"{}\": must be \"local\" or \"debit\"",
                                       rule.name, rule.in_flight, Name(rule.share)));
     }
     if (rule.delay != Duration::zero() && rule.share != Share::kLocal && rule.share != Share::kDebit) {

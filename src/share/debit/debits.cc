@@ -94,6 +94,7 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
                        : tag.is_digest ? core_.rules->Named(entries.tag(entry).bytes.substr(tag.bytes.size()))
                                        : core_.rules->Find(tag.bytes);
     const auto concerns = [&](const Limit& limit) {
+      if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
       return entries.penalty(entry).has_value() ? limit.penalizes : limit.shared;
     };
     if (!index.has_value() || !concerns(core_.limit(*index))) {
@@ -123,6 +124,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     if (const auto left = entries.penalty(told.entry)) {
       return HearPenalty(told, heard, to + std::chrono::milliseconds(*left), now);
     }
+    if (const auto places = entries.places(told.entry)) return HearPlaces(told, peer, heard, *places, to, now);
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {
@@ -193,26 +195,38 @@ void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, 
 // ---- Penalties ----
 
 void Debits::WatchTags(std::size_t, const std::function<void()>& wake) {
-  core_.table->Exclusively([&] { core_.penalties.SetWake(wake); });
-}
-
-bool Debits::ReportUrgent(Instant, Instant now, Draft& out) {
-  return core_.penalties.TellSome(core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
-    return AddPenalty(tag, left, shard, now, out);
+  wake_ = wake;
+  core_.table->Exclusively([&] {
+    core_.penalties.SetWake(wake);
+    Adopted();
   });
 }
 
-// A limit of this host alone is nobody else's.
-bool Debits::AddPenalty(const Tag& tag, Duration left, Table::Shard& shard, Instant now, Draft& out) const {
+Instant Debits::urgent_at() const {
+  if (core_.penalties.any_untold()) return Instant::min();
+  return core_.gauges != nullptr && core_.gauges->any_untold() ? places_at_ : Instant::max();
+}
+
+bool Debits::ReportUrgent(Instant, Instant now, Draft& out) {
+  const bool more =
+      core_.penalties.TellSome(core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
+        const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+        return AddBeside(tag, {.penalty = static_cast<std::uint64_t>(ms)}, shard, now, out);
+      });
+  return more || TellPlaces(now, out);
+}
+
+// Says something of a tag without hits. A limit of this host alone is nobody else's.
+bool Debits::AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const {
   const Slot* const slot = shard.Find(tag, now);
   const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
                      : tag.is_digest ? std::nullopt
                                      : core_.rules->Find(tag.bytes);
-  if (!index.has_value() || !core_.limit(*index).penalizes) return true;
+  if (!index.has_value()) return true;
   if (const Limit& limit = core_.limit(*index); !limit.shared && !limit.divided) return true;
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-  if (!AddEntry(tag, *index, 0, {.penalty = static_cast<std::uint64_t>(ms)}, out.entries)) return false;
-  out.began.push_back(ToTicks(now));
+  const std::size_t before = out.entries.size();
+  if (!AddEntry(tag, *index, 0, said, out.entries)) return false;
+  if (out.entries.size() > before) out.began.push_back(ToTicks(now));
   return true;
 }
 
@@ -223,6 +237,50 @@ void Debits::HearPenalty(const Told& told, HeardPeer& peer, Instant until, Insta
     return;
   }
   core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
+}
+
+// ---- Places ----
+
+void Debits::Adopted() {
+  if (core_.gauges != nullptr) core_.gauges->SetWake(wake_);
+}
+
+std::uint32_t Debits::PlacesHere(std::uint64_t hash, const Limit& limit, Instant now) {
+  if (core_.window == 0) return limit.in_flight;
+  if (!core_.gauges->HasRoom(hash)) return 0;
+  return limit.in_flight - std::min(core_.gauges->Elsewhere(hash, now), limit.in_flight);
+}
+
+bool Debits::TellPlaces(Instant now, Draft& out) {
+  if (core_.gauges == nullptr || now < places_at_) return false;
+  places_at_ = now + kPlacesEvery;
+  return core_.gauges->TellSome(
+      core_.ShardLock(),
+      [&](const Tag& tag, std::uint64_t hash, Table::Shard& shard) -> std::optional<std::uint32_t> {
+        const std::uint32_t taken = core_.in_flight->taken(hash);
+        const bool added = AddBeside(tag, {.places = std::min<std::uint64_t>(taken, kPlacesMax)}, shard, now, out);
+        return added ? std::optional(taken) : std::nullopt;
+      });
+}
+
+void Debits::TellPlacesAgain() {
+  if (core_.gauges != nullptr) core_.gauges->TellAgain(core_.ShardLock());
+}
+
+// A peer is believed for three periods: so long its reports may be lost. It takes all places of a tag at most. A tag
+// that nothing is known of here is news of a new tag.
+void Debits::HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to,
+                        Instant now) {
+  const Limit& limit = core_.limit(told.index);
+  const Instant until =
+      std::min(to, now) + std::max<Duration>(kReachPeriods * ToDuration(core_.window), std::chrono::seconds(1));
+  if (until <= now) return;
+  if (told.slot == nullptr && places != 0 && !core_.gauges->Knows(told.hash) && !heard.new_tags.Take(now)) {
+    ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
+    return;
+  }
+  const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(places, limit.in_flight));
+  core_.gauges->Hear(told.tag, told.hash, peer, taken, until, now);
 }
 
 // Charges the bucket, and shows the certificate what came of it.

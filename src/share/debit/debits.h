@@ -76,6 +76,8 @@ class Debits final : public Way {
     certificate_.Refused(asked.hash, asked.query.cost);
   }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
+  std::uint32_t PlacesHere(std::uint64_t hash, const Limit& limit, Instant now);
+  void Adopted();
   void Reassigned(std::size_t counter);
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
 
@@ -109,10 +111,14 @@ class Debits final : public Way {
   };
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
 
-  // Penalties that begin here are told at once, beside hits (penalty/penalties.h).
+  // Penalties that begin here are told at once, beside hits (penalty/penalties.h), and places that are taken and given
+  // back every kPlacesEvery (hold/gauges.h).
+  static constexpr Duration kPlacesEvery = std::chrono::milliseconds(50);
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
-  Instant urgent_at() const { return core_.penalties.any_untold() ? Instant::min() : Instant::max(); }
+  Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
+  // Tells once more of which tags places are taken: once a period, and to a host that takes a snapshot.
+  void TellPlacesAgain();
   // Tells all penalties once more, for a host that takes a snapshot.
   void TellPenaltiesAgain(Instant now) { core_.penalties.TellAgain(core_.ShardLock(), now); }
 
@@ -177,7 +183,9 @@ class Debits final : public Way {
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
   void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms);
-  bool AddPenalty(const Tag& tag, Duration left, Table::Shard& shard, Instant now, Draft& out) const;
+  bool AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
+  bool TellPlaces(Instant now, Draft& out);
+  void HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to, Instant now);
   void HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
@@ -202,6 +210,8 @@ class Debits final : public Way {
   std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter
   DebitTotals all_totals_;
   Certificate certificate_{Lane::kCounters};
+  std::function<void()> wake_;
+  Instant places_at_{};    // not before, peers are told of places
 };
 
 }    // namespace dthrottle

@@ -98,6 +98,11 @@ Sharing::Kept Sharing::Keep() const {
     const Tag tag = its.tag.tag();
     kept.penalties.push_back({std::string(tag.bytes), tag.is_digest, its.until});
   });
+  if (core.gauges != nullptr) {
+    core.gauges->ForEachHere(core.ShardLock(), [&](const Tag& tag, std::size_t) {
+      kept.in_flight.push_back({std::string(tag.bytes), tag.is_digest});
+    });
+  }
   return kept;
 }
 
@@ -117,6 +122,14 @@ void Sharing::Penalize(const KeptPenalty& kept, Instant now) {
 
 void Sharing::Resume(const Kept& kept, Instant now) {
   for (const KeptPenalty& penalty : kept.penalties) Penalize(penalty, now);
+  for (const KeptTagOf& its : kept.in_flight) {
+    LimiterCore& core = ways_.core();
+    if (core.gauges == nullptr || its.tag.size() > kTagBytesMax) continue;
+    const Tag tag{its.tag, its.is_digest};
+    const std::uint64_t hash = table_.Hash(tag);
+    const Table::Shard shard(table_, hash);
+    core.gauges->Changed(tag, hash);
+  }
   from_ = std::min(kept.from, now);
   report_at_ = std::clamp(kept.report_at, now, now + period_);
   Hold(kept.holding);
@@ -146,6 +159,7 @@ bool Sharing::Work(Instant now) {
     } else {
       collecting_ = true;
       to_ = now;
+      debits_.TellPlacesAgain();
     }
     report_at_ += period_ * ((now - report_at_) / period_ + 1);    // a period that was slept through is not made up for
   }
@@ -251,6 +265,7 @@ bool Sharing::MergeSome(Instant now) {
     walk_ = Walk::kTable;
     walk_cell_ = 0;
     debits_.TellPenaltiesAgain(now);
+    debits_.TellPlacesAgain();
     return true;
   }
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);

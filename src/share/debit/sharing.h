@@ -46,17 +46,24 @@ class Sharing {
 
     static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.until); }
   };
+  struct KeptTagOf {
+    std::string tag;
+    bool is_digest = false;
+
+    static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest); }
+  };
   struct Kept {
     Instant from{};         // hits until then have been reported
     Instant report_at{};    // of the next report
     bool holding = false;
     std::vector<KeptPenalty> penalties{};
+    std::vector<KeptTagOf> in_flight{};    // tags of which places are taken here
 
     static void Fields(auto& state, auto& self) {
-      state(self.from, self.report_at, self.holding, self.penalties);
+      state(self.from, self.report_at, self.holding, self.penalties, self.in_flight);
     }
   };
-  static constexpr std::uint32_t kKeptVersion = 2;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 3;    // for ReadState
   Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 

@@ -1,0 +1,101 @@
+#include "hold/gauges.h"
+
+#include <algorithm>
+
+namespace dthrottle {
+
+std::uint32_t Gauges::Elsewhere(std::uint64_t hash, Instant now) {
+  const std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone) return 0;
+  if (now >= tags_[at].recount_at) Recount(tags_[at], hash, now);
+  return tags_[at].elsewhere;
+}
+
+void Gauges::Recount(Gauge& gauge, std::uint64_t hash, Instant now) {
+  gauge.elsewhere = 0;
+  gauge.recount_at = Instant::max();
+  for (std::uint32_t peer = 0; peer < peers_.load(std::memory_order_relaxed); ++peer) {
+    const std::size_t at = heard_.Find(KeyOf(hash, peer));
+    if (at == Heards::kNone) continue;
+    if (heard_[at].until <= now) {
+      heard_.Remove(at);
+      continue;
+    }
+    gauge.elsewhere += heard_[at].places;
+    gauge.recount_at = std::min(gauge.recount_at, heard_[at].until);
+  }
+}
+
+// ---- Here ----
+
+std::size_t Gauges::RoomHere(std::uint64_t hash) const {
+  return tags_.RoomFor(hash, [&](std::size_t place) {
+    return tags_[place].here ? std::nullopt : std::optional(tags_[place].elsewhere);
+  });
+}
+
+bool Gauges::HasRoom(std::uint64_t hash) const {
+  return Knows(hash) || RoomHere(hash) != Tags::kNone;
+}
+
+// The place of the tag, or `room`, which may be kNone.
+std::size_t Gauges::PlaceOf(const Tag& tag, std::uint64_t hash, std::size_t room) {
+  if (room == Tags::kNone) {
+    crowded_.fetch_add(1, std::memory_order_relaxed);
+    return room;
+  }
+  tags_.Put(room, hash);
+  tags_.SetTold(room);
+  tags_[room] = {.tag = KeptTag(tag)};
+  return room;
+}
+
+void Gauges::SetUntold(std::size_t place) {
+  if (tags_.SetUntold(place) && wake_) wake_();
+}
+
+void Gauges::Changed(const Tag& tag, std::uint64_t hash) {
+  std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone) at = PlaceOf(tag, hash, RoomHere(hash));
+  if (at == Tags::kNone) return;
+  tags_[at].here = true;
+  SetUntold(at);
+}
+
+void Gauges::Changed(std::uint64_t hash) {
+  if (const std::size_t at = tags_.Find(hash); at != Tags::kNone && tags_[at].here) SetUntold(at);
+}
+
+// ---- Peers ----
+
+bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until,
+                  Instant now) {
+  std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone && places == 0) return true;
+  if (at == Tags::kNone) {
+    at = PlaceOf(tag, hash, tags_.RoomFor(hash, [&](std::size_t place) {
+      return !tags_[place].here && Elsewhere(tags_.HashAt(place), now) == 0 ? std::optional(0) : std::nullopt;
+    }));
+    if (at == Tags::kNone) return false;
+  }
+  if (peer >= peers_.load(std::memory_order_relaxed)) peers_.store(peer + 1, std::memory_order_relaxed);
+  const std::uint64_t key = KeyOf(hash, peer);
+  std::size_t its = heard_.Find(key);
+  if (its == Heards::kNone) {
+    its = heard_.RoomFor(key, [&](std::size_t place) {
+      return heard_[place].until <= now ? std::optional(0) : std::nullopt;
+    });
+    if (its == Heards::kNone) {
+      crowded_.fetch_add(1, std::memory_order_relaxed);
+      return false;
+    }
+    heard_.Put(its, key);
+  }
+  heard_[its] = {places, until};
+  if (places == 0) heard_.Remove(its);
+  Recount(tags_[at], hash, now);
+  if (tags_[at].elsewhere == 0 && !tags_[at].here) tags_.Remove(at);
+  return true;
+}
+
+}    // namespace dthrottle

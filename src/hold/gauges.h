@@ -1,0 +1,115 @@
+// Places that are taken over all hosts that share a limit by reports: each host says how many of a tag are taken there.
+//
+// That is a gauge and no sum. It is told when it changes and repeated in every period until it is zero; the last word
+// counts, for as long as it says (`until`). So a report that is lost mends itself, and a host that dies gives its
+// places back when its last word has run out, and not before.
+//
+// Both tables are bounded. A tag that is taken here makes room among those that only peers have taken; where all tags
+// of a set are taken here, another one has no place.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "base/side_table.h"
+#include "base/tag.h"
+#include "base/time.h"
+#include "base/told_table.h"
+
+namespace dthrottle {
+
+class Gauges {
+ public:
+  static constexpr std::size_t kTags = 7 * 2048;                    // that are taken somewhere
+  static constexpr std::size_t kHeard = std::size_t{1} << 15;       // by tag and peer
+
+  // Calls `wake`, from any thread, when peers are to be told something, once until TellSome. With the table locked.
+  void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  // ---- With the shard of the tag locked, any thread ----
+
+  // Places that other hosts have taken.
+  std::uint32_t Elsewhere(std::uint64_t hash, Instant now);
+
+  // Whether peers can be told of the tag.
+  bool HasRoom(std::uint64_t hash) const;
+
+  // What is taken here of the tag has changed, or is to be told again.
+  void Changed(const Tag& tag, std::uint64_t hash);
+  // The same of a tag that may be none of these.
+  void Changed(std::uint64_t hash);
+
+  bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }
+
+  // A peer, by number, has taken `places` until then, unless it says something else before. False: there is no room.
+  bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until, Instant now);
+
+  // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
+
+  bool any_untold() const { return tags_.any_untold(); }
+
+  // Calls tell(tag, hash, locked) for each tag that has changed, until it returns none: there is no room now. It returns
+  // what is taken here. True: there is more to tell.
+  template <class Lock, class Tell>
+  bool TellSome(Lock&& lock, Tell&& tell) {
+    return tags_.TellSome(lock, [&](std::size_t place, auto& locked) {
+      const std::optional<std::uint32_t> taken = tell(tags_[place].tag.tag(), tags_.HashAt(place), locked);
+      if (!taken.has_value()) return false;
+      tags_[place].here = *taken > 0;
+      if (*taken == 0 && tags_[place].elsewhere == 0) tags_.Remove(place);
+      return true;
+    });
+  }
+
+  // Calls use(tag, locked) for each tag of which something is taken here, or was when peers were told last.
+  template <class Lock, class Use>
+  void ForEachHere(Lock&& lock, Use&& use) {
+    tags_.ForEach(lock, [&](std::size_t place, auto&) {
+      if (tags_[place].here) use(tags_[place].tag.tag(), place);
+    });
+  }
+  // Tells all of them again.
+  template <class Lock>
+  void TellAgain(Lock&& lock) {
+    ForEachHere(lock, [&](const Tag&, std::size_t place) { tags_.SetUntold(place); });
+  }
+
+  std::uint64_t heard() const { return heard_.used(); }
+  std::uint64_t crowded() const { return crowded_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t kWays = 7, kHeardWays = 8;
+
+  struct Gauge {
+    KeptTag tag;
+    bool here = false;              // something is taken here, or peers have been told so
+    std::uint32_t elsewhere = 0;    // of which nothing runs out before recount_at
+    Instant recount_at = Instant::min();
+  };
+  struct Heard {
+    std::uint32_t places = 0;
+    Instant until{};
+  };
+  using Tags = ToldTable<Gauge, kWays>;
+  using Heards = SideTable<Heard, kHeardWays>;
+
+  // The bits that choose the shard stay the tag's.
+  static std::uint64_t KeyOf(std::uint64_t hash, std::uint32_t peer) {
+    return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15 >> 8;
+  }
+  std::size_t RoomHere(std::uint64_t hash) const;
+  std::size_t PlaceOf(const Tag& tag, std::uint64_t hash, std::size_t room);
+  void SetUntold(std::size_t place);
+  void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
+
+  Tags tags_{kTags};
+  Heards heard_{kHeard};
+  std::atomic<std::uint32_t> peers_{0};    // one more than the highest number that was heard
+  std::atomic<std::uint64_t> crowded_{0};
+  std::function<void()> wake_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,173 @@
+// Places in flight that hosts count together: gauges, and what peers make of them (hold/gauges.h).
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "config/load.h"
+#include "limiter/asking.h"
+#include "share/debit/debits.h"
+#include "share/debit/sharing.h"
+#include "share/ways.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+
+constexpr Instant kNow = FromNanoseconds(1'000'000'000'000);
+constexpr const char* kJobs = "[[rule]]\nname=\"job\"\nburst=1000\nrate=1000\nin_flight=5\n";
+constexpr Duration kPeriod = 5s, kLease = 3 * kPeriod;
+
+// A host among others, whose urgent reports a test carries.
+struct Peer {
+  explicit Peer(std::string_view toml) : host(toml), sharing(host.limiter->ways(), out, in, 2, kPeriod, host.prng, kNow) {
+    host.limiter->ways().WatchTags(64, [this] { ++woken; });
+  }
+
+  bool Enters(std::string_view tag, Instant now) {
+    Asking asking(*host.limiter, 0, Prng(1), kTagBytesMax);
+    asking.Begin(Verb::kEnter);
+    REQUIRE(asking.Name(tag, 1));
+    asking.Answer(now);
+    return !asking.refusal(0).has_value();
+  }
+  int EntersAll(std::string_view tag, Instant now) {
+    int entered = 0;
+    while (entered < 1000 && Enters(tag, now)) ++entered;
+    return entered;
+  }
+  void Give(std::string_view tag, std::uint32_t places) {
+    host.limiter->GivePlaces(host.limiter->table().Hash({tag}), places);
+  }
+
+  std::vector<ToPeers> Says(Instant now) {
+    while (sharing.Work(now)) continue;
+    std::vector<ToPeers> said;
+    for (ToPeers item; out.TryPop(item);) {
+      if (item.kind == ToPeers::Kind::kUrgent) said.push_back(std::move(item));
+    }
+    return said;
+  }
+  void Hear(const std::vector<ToPeers>& items, std::uint32_t peer, Instant now) {
+    for (const ToPeers& item : items) {
+      FromPeers debits;
+      debits.kind = FromPeers::Kind::kDebits;
+      debits.peer = peer;
+      debits.from = item.from;
+      debits.to = item.to;
+      debits.entries = item.entries;
+      REQUIRE(in.TryPush(std::move(debits)));
+    }
+    while (sharing.Work(now)) continue;
+  }
+
+  Host host;
+  ToPeersRing out{64};
+  FromPeersRing in{64};
+  Sharing sharing;
+  int woken = 0;
+};
+
+TEST_CASE("places: those of all hosts together count, and come back as they are given back") {
+  Peer a(kJobs), b(kJobs), c(kJobs);
+  CHECK(a.Enters("job", kNow));
+  CHECK(a.Enters("job", kNow));
+  CHECK(a.woken == 1);
+  CHECK(c.Enters("job", kNow));
+  b.Hear(a.Says(kNow), 0, kNow);
+  b.Hear(c.Says(kNow), 1, kNow);
+  CHECK(b.EntersAll("job", kNow) == 2);
+  CHECK_FALSE(b.host.Serves("job", kNow));
+  CHECK(b.host.limiter->in_flight().heard == 2);
+
+  a.Give("job", 2);
+  CHECK(a.sharing.next() == kNow + Debits::kPlacesEvery);
+  b.Hear(a.Says(kNow + 50ms), 0, kNow + 50ms);
+  CHECK(b.EntersAll("job", kNow + 50ms) == 2);
+  CHECK(b.host.limiter->in_flight().heard == 1);
+}
+
+TEST_CASE("places: a host that dies gives them back after its lease and not before") {
+  Peer a(kJobs), b(kJobs);
+  CHECK(a.EntersAll("job", kNow) == 5);
+  b.Hear(a.Says(kNow), 0, kNow + 20ms);
+  CHECK_FALSE(b.Enters("job", kNow + kLease - 1ns));
+  CHECK(b.EntersAll("job", kNow + kLease) == 5);
+}
+
+TEST_CASE("places: they are told in each period, so a host that lives keeps them and one that comes hears of them") {
+  Peer a(kJobs), b(kJobs);
+  CHECK(a.EntersAll("job", kNow) == 5);
+  a.Says(kNow);
+  for (Instant now = kNow + kPeriod; now < kNow + 6 * kPeriod; now += kPeriod) {
+    b.Hear(a.Says(now), 0, now);
+    CHECK_FALSE(b.Enters("job", now + kPeriod));
+  }
+}
+
+TEST_CASE("places: what a process took goes over to the next one, which tells of it") {
+  Peer before(kJobs), after(kJobs), b(kJobs);
+  CHECK(before.EntersAll("job", kNow) == 5);
+  after.sharing.Resume(before.sharing.Keep(), kNow);
+  after.host.limiter->RestorePlaces(after.host.limiter->table().Hash({"job"}), 5);
+  b.Hear(after.Says(kNow), 0, kNow);
+  CHECK_FALSE(b.Enters("job", kNow));
+}
+
+TEST_CASE("places: a peer that lies takes those of one limit for its lease, and names so many new tags") {
+  Peer liar("[[rule]]\nname=\"job\"\nburst=1000\nrate=1000\nin_flight=1000000\n"), b(kJobs);
+  b.host.limiter->ways().Get<Debits>().SetNewTagsMax(10);
+  CHECK(liar.EntersAll("job", kNow) == 1000);
+  b.Hear(liar.Says(kNow), 0, kNow);
+  for (int i = 0; i < 2000; ++i) REQUIRE(liar.Enters("lie" + std::to_string(i), kNow + 1s));
+  for (Instant now = kNow + 1s; now < kNow + 2s; now += 100ms) b.Hear(liar.Says(now), 0, now);
+  CHECK_FALSE(b.Enters("job", kNow + 2s));
+  CHECK(b.host.limiter->in_flight().heard <= 1 + 10 * 10);
+  CHECK(b.host.limiter->ways().Get<Debits>().counts().new_tags_cut > 1000);
+}
+
+TEST_CASE("places: a limit of each host alone is told to nobody") {
+  Peer a("[[rule]]\nname=\"job\"\nburst=1000\nrate=1000\nin_flight=5\nshare=\"local\"\n");
+  CHECK(a.EntersAll("job", kNow) == 5);
+  CHECK(a.Says(kNow).empty());
+}
+
+TEST_CASE("places: tags that peers took make room for those that are taken here") {
+  Gauges gauges;
+  Prng prng(3);
+  for (int i = 0; i < 100'000; ++i) gauges.Hear({"theirs"}, prng.Next() | 1, 0, 1, kNow + 1s, kNow);
+  CHECK(gauges.crowded() > 0);
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint64_t hash = prng.Next() | 1;
+    CHECK(gauges.HasRoom(hash));
+    gauges.Changed({"mine"}, hash);
+    CHECK(gauges.Knows(hash));
+  }
+}
+
+TEST_CASE("places: counts of several threads add up") {
+  Host host("[[rule]]\nburst=1000000\nrate=1000\nin_flight=1000000\n", 4);
+  constexpr int kThreads = 4, kEach = 20'000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&host, t] {
+      const std::uint64_t hash = host.limiter->table().Hash({std::string_view("abcd").substr(static_cast<unsigned>(t), 1)});
+      for (int i = 0; i < kEach; ++i) {
+        host.limiter->RestorePlaces(hash, 2);
+        host.limiter->GivePlaces(hash, 1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(host.limiter->in_flight().entered == 2 * kThreads * kEach);
+  CHECK(host.limiter->in_flight().taken == kThreads * kEach);
+}
+
+}    // namespace
+}    // namespace dthrottle
