@@ -12,6 +12,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -24,12 +26,22 @@ class SideTable {
   static constexpr std::size_t kSetsMin = 64;    // no fewer than shards of a table of buckets
   static constexpr std::size_t kNone = SIZE_MAX;
 
-  // Room for `entries`, rounded up to a power of two; memory is taken at once.
+  // Room for `entries`, rounded up to a power of two. Memory is taken at once, but pages of it only where entries are.
   explicit SideTable(std::size_t entries)
-      : sets_(std::bit_ceil(std::max(entries / kWays, kSetsMin))), entries_(sets_.size() * kWays) {}
+      : sets_(std::bit_ceil(std::max(entries / kWays, kSetsMin))),
+        entries_(static_cast<Entry*>(::operator new(places() * sizeof(Entry), std::align_val_t(alignof(Entry))))),
+        begun_(sets_.size()) {}
+  ~SideTable() {
+    for (std::size_t set = 0; set < sets(); ++set) {
+      if (begun_[set]) std::destroy_n(entries_ + set * kWays, kWays);
+    }
+    ::operator delete(entries_, std::align_val_t(alignof(Entry)));
+  }
+  SideTable(const SideTable&) = delete;
+  SideTable& operator=(const SideTable&) = delete;
 
   std::size_t sets() const { return sets_.size(); }
-  std::size_t places() const { return entries_.size(); }
+  std::size_t places() const { return sets_.size() * kWays; }
   std::size_t used() const { return used_.load(std::memory_order_relaxed); }
   // The hash at a place; 0: the place is free.
   std::uint64_t HashAt(std::size_t place) const {
@@ -38,6 +50,7 @@ class SideTable {
 
   // ---- With the set of `hash` locked. No entry has the hash 0 ----
 
+  // REQUIRES of these two: RoomFor has given a place of the set.
   Entry& operator[](std::size_t place) { return entries_[place]; }
   const Entry& operator[](std::size_t place) const { return entries_[place]; }
   Beside& beside(std::size_t place) { return sets_[place / kWays].beside; }
@@ -64,9 +77,13 @@ class SideTable {
   // A free place of the set; else that of the entry that is worth least, where the optional `worth(place)` is none for
   // an entry that stays; kNone if all stay. REQUIRES: Find(hash) is kNone.
   template <class Worth>
-  std::size_t RoomFor(std::uint64_t hash, Worth&& worth) const {
+  std::size_t RoomFor(std::uint64_t hash, Worth&& worth) {
     if (hash == 0) return kNone;
     const std::size_t first = FirstNear(hash);
+    if (!begun_[first / kWays]) {
+      std::uninitialized_value_construct_n(entries_ + first, kWays);
+      begun_[first / kWays] = true;
+    }
     std::size_t chosen = kNone;
     decltype(worth(first)) least{};
     for (std::size_t place = first; place < first + kWays; ++place) {
@@ -95,7 +112,8 @@ class SideTable {
   static_assert(sizeof(HashSet) == std::bit_ceil(kSetBytes));
 
   std::vector<HashSet> sets_;
-  std::vector<Entry> entries_;    // by place
+  Entry* const entries_;           // by place
+  std::vector<char> begun_;        // by set: its entries are constructed
   unsigned shift_ = 64u - static_cast<unsigned>(std::countr_zero(sets_.size()));
   std::atomic<std::size_t> used_{0};
 };

@@ -69,6 +69,25 @@ TEST_CASE("a side table is bounded, and its owner chooses what makes room") {
   CHECK(table.HashAt(table.Find(~std::uint64_t{0})) == ~std::uint64_t{0});
 }
 
+TEST_CASE("a side table makes entries only in the sets that are used") {
+  static int made;
+  struct Counted {
+    Counted() { ++made; }
+    ~Counted() { --made; }
+  };
+  made = 0;
+  {
+    SideTable<Counted, 4> table(1 << 20);
+    CHECK(made == 0);
+    const auto none = [](std::size_t) { return std::optional<int>(); };
+    for (const std::uint64_t hash : {1, 2, 3}) table.Put(table.RoomFor(hash, none), hash);    // all of one set
+    CHECK(made == 4);
+    table.Put(table.RoomFor(~std::uint64_t{0}, none), ~std::uint64_t{0});
+    CHECK(made == 8);
+  }
+  CHECK(made == 0);
+}
+
 TEST_CASE("a seed decides everything a generator says") {
   Prng a(7), b(7), c(8);
   bool differs = false;

@@ -46,7 +46,9 @@ void PartTable::Remove(const CapacityKey& key) {
 }
 
 void PartTable::ForgetParts() {
-  for (std::size_t place = 0; size() > 0 && place < entries_->places(); ++place) (*entries_)[place].part = kUsual;
+  for (std::size_t place = 0; size() > 0 && place < entries_->places(); ++place) {
+    if (entries_->HashAt(place) != 0) (*entries_)[place].part = kUsual;
+  }
 }
 
 }    // namespace dthrottle
