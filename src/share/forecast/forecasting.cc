@@ -1,6 +1,7 @@
 #include "share/forecast/forecasting.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -16,11 +17,21 @@ namespace {
 // when half of U has been served; or when half of the burst is gone.
 constexpr double kWatchDrained = 0.5;
 constexpr int kCanWaitPeriods = 2;    // how long hits below the threshold wait
-constexpr std::size_t kPartsOfRound = 5;
-// Active watches are looked at in rounds, a part of them at a time. Parts follow each other so fast that no tag is
-// asked for more than this between two of them.
+constexpr int kPartsOfRound = 5;
+// Active watches are looked at in rounds, a part of the places at a time. Parts follow each other so fast that no tag is
+// asked for more than this between two of them; a tag that is asked for less lets rounds pass, so that it costs what it
+// would cost alone.
 constexpr Tokens kBetweenParts = 0.1;
 constexpr Duration kLookEveryMax = std::chrono::milliseconds(200);
+
+// The bits of [first, end) in the word that begins with place `begin`.
+std::uint64_t Between(std::size_t first, std::size_t end, std::size_t begin) {
+  const auto below = [&](std::size_t place) {
+    const std::size_t bits = std::max(place, begin) - begin;
+    return bits >= Watches::kWordPlaces ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
+  };
+  return below(end) & ~below(first);
+}
 
 }    // namespace
 
@@ -92,7 +103,12 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   if (!forecast.Active()) return;
   watches_->SetActive(&watch, true);
   const std::chrono::duration<double> part(kBetweenParts / (forecast.demand() + forecast.peers_demand()));
-  round_every_ = std::min(round_every_, std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery));
+  const Duration every = std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
+  // Each part may come earlier by kUrgentEvery.
+  const Duration least = (kPartsOfRound - 1) * (std::min(every, kLookEveryMax) - kUrgentEvery);
+  Watches::Turn& turn = watches_->turn(watch.place);
+  turn = {std::min(turn.from, now + least), every};
+  round_every_ = std::min(round_every_, every);
   look_every_ = std::min(look_every_, round_every_);
   look_at_ = std::min(look_at_, now + look_every_);
 }
@@ -178,6 +194,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
   Step(*watch, {tag, hash, limit, slot}, now);
   forecast.ForgetSilent(kBelievedPeriods * period(), now);
   if (!forecast.Active()) watches_->SetActive(watch, false);
+  watches_->turn(watch->place).from = forecast.Active() ? Instant::max() : Instant::min();
   LookAgain(*watch, now);
   const std::uint32_t hits = slot != nullptr ? slot->unreported.hits() : 0;
   if (!forecast.Due()) return true;
@@ -198,24 +215,27 @@ bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
   if (watches_ == nullptr) return false;
   noted_.store(false, std::memory_order_relaxed);
   bool room = true, active = false;
-  const std::size_t sets = watches_->sets();
+  const std::size_t places = watches_->places();
   const bool turn = look_at_ < now + kUrgentEvery;    // there is no next call before that
-  const std::size_t end = next_set_ + (turn ? (sets + kPartsOfRound - 1) / kPartsOfRound : 0);
-  for (std::size_t set = 0; set < sets && room; ++set) {
-    const std::uint8_t in_turns = watches_->ActiveOf(set);
+  const std::size_t end = next_place_ + (turn ? (places + kPartsOfRound - 1) / kPartsOfRound : 0);
+  for (std::size_t begin = 0; begin < places && room; begin += Watches::kWordPlaces) {
+    const std::size_t word = begin / Watches::kWordPlaces;
+    const std::uint64_t in_turns = watches_->ActiveOf(word), due = watches_->DueOf(word);
     active = active || in_turns != 0;
-    const auto due = static_cast<std::uint8_t>(watches_->DueOf(set) | (set >= next_set_ && set < end ? in_turns : 0));
-    if (due == 0) continue;
-    for (std::size_t way = 0; way < Watches::kWays && room; ++way) {
-      if ((due >> way & 1) == 0) continue;
-      const std::size_t place = set * Watches::kWays + way;
-      watches_->TakeDue(place);
-      if (const std::uint64_t hash = watches_->HashAt(place); hash != 0) room = LookAt(hash, from, now, out);
+    for (std::uint64_t left = due | (in_turns & Between(next_place_, end, begin)); left != 0 && room; left &= left - 1) {
+      const auto bit = static_cast<std::size_t>(std::countr_zero(left));
+      const Watches::Turn& its = watches_->turn(begin + bit);
+      if ((due >> bit & 1) == 0 && its.from > now) {
+        round_every_ = std::min(round_every_, its.every);
+        continue;
+      }
+      watches_->TakeDue(begin + bit);
+      if (const std::uint64_t hash = watches_->HashAt(begin + bit); hash != 0) room = LookAt(hash, from, now, out);
     }
   }
   if (turn) {
-    next_set_ = end < sets ? end : 0;
-    if (next_set_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
+    next_place_ = end < places ? end : 0;
+    if (next_place_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
     look_at_ = active || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
   }
   return !room;

@@ -86,7 +86,7 @@ class Forecasting final : public Way {
   // round.
   Instant look_at_ = Instant::max();
   Duration look_every_ = Duration::max(), round_every_ = Duration::max();
-  std::size_t next_set_ = 0;
+  std::size_t next_place_ = 0;
 };
 
 inline bool Forecasting::Foresees(Watch& watch, const Asked& asked) {

@@ -26,8 +26,21 @@ class Watches {
  public:
   static constexpr std::size_t kWays = 8;
 
+  // Places whose bits are in one word.
+  static constexpr std::size_t kWordPlaces = 64;
+
+  // When an active watch is looked at again; only for the thread that goes through all.
+  struct Turn {
+    Instant from = Instant::min();
+    Duration every{};    // the parts of a round follow each other so fast
+  };
+
   // Room for `tags`, rounded up to a power of two; memory is taken at once.
-  explicit Watches(std::size_t tags) : watches_(tags), due_(watches_.sets()), active_(watches_.sets()) {}
+  explicit Watches(std::size_t tags)
+      : watches_(tags),
+        due_(watches_.places() / kWordPlaces),
+        active_(watches_.places() / kWordPlaces),
+        turns_(watches_.places()) {}
 
   // REQUIRES of these three: the shard of `hash` is locked.
   Watch* Find(std::uint64_t hash) {
@@ -63,10 +76,11 @@ class Watches {
 
   // ---- For one thread that goes through all, without a lock ----
 
-  std::size_t sets() const { return watches_.sets(); }
-  // Ways of a set that were noted since they were taken.
-  std::uint8_t DueOf(std::size_t set) const { return due_[set].load(std::memory_order_relaxed); }
-  std::uint8_t ActiveOf(std::size_t set) const { return active_[set].load(std::memory_order_relaxed); }
+  std::size_t places() const { return watches_.places(); }
+  // The places that were noted since they were taken, of the word'th kWordPlaces.
+  std::uint64_t DueOf(std::size_t word) const { return due_[word].load(std::memory_order_relaxed); }
+  std::uint64_t ActiveOf(std::size_t word) const { return active_[word].load(std::memory_order_relaxed); }
+  Turn& turn(std::size_t place) { return turns_[place]; }
   void TakeDue(std::size_t place) { Set(due_, place, false); }
   // 0: nothing is there. With the shard of that hash locked, Find says whether it still is.
   std::uint64_t HashAt(std::size_t place) const { return watches_.HashAt(place); }
@@ -75,21 +89,23 @@ class Watches {
   std::uint64_t crowded() const { return crowded_.load(std::memory_order_relaxed); }    // times that there was no room
 
  private:
-  using Bits = std::vector<std::atomic<std::uint8_t>>;    // by set, one for each way
+  using Bits = std::vector<std::atomic<std::uint64_t>>;    // one for each place
+  static_assert(SideTable<std::optional<Watch>, kWays>::kSetsMin * kWays % kWordPlaces == 0);
 
   static void Set(Bits& bits, std::size_t place, bool value) {
-    std::atomic<std::uint8_t>& of_set = bits[place / kWays];
-    const auto bit = static_cast<std::uint8_t>(1u << place % kWays);
-    if (((of_set.load(std::memory_order_relaxed) & bit) != 0) == value) return;
+    std::atomic<std::uint64_t>& word = bits[place / kWordPlaces];
+    const std::uint64_t bit = std::uint64_t{1} << place % kWordPlaces;
+    if (((word.load(std::memory_order_relaxed) & bit) != 0) == value) return;
     if (value) {
-      of_set.fetch_or(bit, std::memory_order_relaxed);
+      word.fetch_or(bit, std::memory_order_relaxed);
     } else {
-      of_set.fetch_and(static_cast<std::uint8_t>(~bit), std::memory_order_relaxed);
+      word.fetch_and(~bit, std::memory_order_relaxed);
     }
   }
 
   SideTable<std::optional<Watch>, kWays> watches_;
   Bits due_, active_;
+  std::vector<Turn> turns_;    // by place
   std::atomic<std::uint64_t> crowded_{0};
 };
 
