@@ -22,6 +22,12 @@ enum class DecodeFault {
   kContent,     // well-formed, but says what no host says: bad lengths, counts, values
 };
 
+// A frame that was taken apart; the message is unspecified unless the fault is kNone.
+struct Decoded {
+  DecodeFault fault{};
+  Message message;
+};
+
 // Keeps its memory between messages, the compressor's too: nothing is allocated for each entry. One thread.
 class Codec {
  public:

@@ -94,10 +94,14 @@ struct Exchange::State {
   void Pass(Instant now) {
     core.BeginPass(now);
     Instant next = ExchangeCore::kNever;
-    for (auto& [id, link] : members.links()) {
-      if (members.HelloDue(link) <= now) members.SayHello(link, published(), now);
-      next = std::min(next, members.HelloDue(link));
-      if (link.peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link.peer, now));
+    for (const auto& link : members.links()) {
+      Instant due = members.HelloDue(*link);
+      if (due <= now) {
+        members.SayHello(*link, published(), now);
+        due = members.HelloDue(*link);
+      }
+      next = std::min(next, due);
+      if (link->peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link->peer, now));
     }
     core.PassAt(std::min({next, joining.Pass(now), giving.Pass(now), members.CountStrangers(now)}));
   }
@@ -150,13 +154,21 @@ void Exchange::OnConnected(LinkId id, Instant) {
 void Exchange::SetCeilings(const PeerCeilings& ceilings) {
   State& s = *state_;
   s.core.ceilings = ceilings;
-  for (auto& [id, link] : s.members.links()) {
-    link.frames.reset();
-    if (link.peer != nullptr) link.peer->room.reset();
+  for (const auto& link : s.members.links()) {
+    link->frames.reset();
+    if (link->peer != nullptr) link->peer->room.reset();
   }
 }
 
-void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
+void Exchange::OnAnswer(LinkId link, std::string_view frame, Instant now) {
+  Hear(link, frame, nullptr, now);
+}
+
+void Exchange::OnAnswer(LinkId link, std::string_view frame, const Decoded& decoded, Instant now) {
+  Hear(link, frame, &decoded, now);
+}
+
+void Exchange::Hear(LinkId id, std::string_view frame, const Decoded* decoded, Instant now) {
   State& s = *state_;
   ExchangeCounts& counts = s.core.counts;
   const Message& in = s.core.in;
@@ -171,7 +183,7 @@ void Exchange::OnAnswer(LinkId id, std::string_view frame, Instant now) {
       return;
     }
   }
-  const DecodeFault fault = s.core.Decode(frame);
+  const DecodeFault fault = s.core.Decode(frame, decoded);
   if (fault == DecodeFault::kVersion) s.members.Refuse(*link, "it speaks another version of the protocol");
   if (fault != DecodeFault::kNone) return;
   if (in.kind == MessageKind::kRefusal) {
@@ -271,17 +283,18 @@ bool Exchange::resumed() const {
 }
 
 std::vector<PeerStatus> Exchange::Peers(Instant now) const {
-  const auto& links = state_->members.links();
+  const Links& links = state_->members.links();
   std::vector<PeerStatus> all;
   all.reserve(links.size());
-  for (const auto& [id, link] : links) {
-    PeerStatus& status = all.emplace_back(link.status);
-    status.last_heard = status.reports == 0 ? Duration(-1) : now - link.last_report;
-    if (link.peer == nullptr) continue;
-    status.state = now < link.peer->silent_at() ? PeerState::kUp : PeerState::kSilent;
-    status.number = link.peer->number;
-    status.incarnation = link.peer->incarnation;
-    status.sequence = link.peer->heard ? link.peer->heard->next() - 1 : 0;
+  for (const auto& link : links) {
+    PeerStatus& status = all.emplace_back(link->status);
+    status.last_heard = status.reports == 0 ? Duration(-1) : now - link->last_report;
+    const Peer* const peer = link->peer;
+    if (peer == nullptr) continue;
+    status.state = now < peer->silent_at() ? PeerState::kUp : PeerState::kSilent;
+    status.number = peer->number;
+    status.incarnation = peer->incarnation;
+    status.sequence = peer->heard ? peer->heard->next() - 1 : 0;
   }
   return all;
 }

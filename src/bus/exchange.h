@@ -102,19 +102,19 @@ DT_NAMES(PeerState, "connecting", "up", "silent", "self", "refused")
 // One configured address, for people.
 struct PeerStatus {
   LinkId link = 0;
-  std::string address;
-  std::string name;       // empty until known
-  std::string version;    // of its program
   PeerState state{};
+  std::uint64_t reports = 0;     // frames taken
+  std::uint64_t entries = 0;     // in them
+  Duration age{};                // of the newest hits heard when they came: delay of the wire and its queues
+  std::uint64_t missed = 0;      // frames that a later one came before
+  std::uint64_t repaired = 0;    // of them, came after all, as a rule because they were asked for
+  std::uint64_t lost = 0;        // of them, are gone for good
+  std::string address;
+  std::string name;         // empty until known
+  std::string version;      // of its program
   std::string reason;       // of kRefused
   Duration last_heard{};    // ago; negative: never
-  Duration age{};           // of the newest hits heard when they came: delay of the wire and its queues
   std::uint64_t incarnation = 0, sequence = 0;    // last heard
-  std::uint64_t reports = 0;                      // frames taken
-  std::uint64_t entries = 0;                      // in them
-  std::uint64_t missed = 0;                       // frames that a later one came before
-  std::uint64_t repaired = 0;                     // of them, came after all, as a rule because they were asked for
-  std::uint64_t lost = 0;                         // of them, are gone for good
   std::uint64_t lost_hits = 0;                    // that it took out of its buckets and this host never heard of
   std::uint64_t duplicates = 0;                   // frames dropped because they had come before
   std::optional<std::uint32_t> number;            // the host's, as in FromPeers; none until it is known
@@ -159,6 +159,8 @@ class Exchange {
     std::optional<Account> account = {};    // none: begins with this exchange
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
+    // None: one of its own. Exchanges of one thread can have one together.
+    std::shared_ptr<Codec> codec = nullptr;
     std::string life = {};      // of Life(): goes on with it, under its incarnation, if it can
   };
 
@@ -182,6 +184,8 @@ class Exchange {
 
   // On a link that this host opened: reports, and answers to requests. Whatever it says is said by the host there.
   void OnAnswer(LinkId link, std::string_view frame, Instant now);
+  // The same of a frame that a codec has taken apart for several exchanges.
+  void OnAnswer(LinkId link, std::string_view frame, const Decoded& decoded, Instant now);
   // On a connection that somebody else opened. `identity` is proven, or empty where nothing proves it.
   void OnRequest(const Route& route, std::string_view identity, std::string_view frame, Instant now);
 
@@ -209,6 +213,9 @@ class Exchange {
 
  private:
   struct State;
+
+  void Hear(LinkId link, std::string_view frame, const Decoded* decoded, Instant now);
+
   std::unique_ptr<State> state_;
 };
 

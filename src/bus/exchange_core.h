@@ -76,7 +76,13 @@ class ExchangeCore {
   static constexpr Duration kPassEvery = std::chrono::milliseconds(50);    // least time between two passes
 
   ExchangeCore(Exchange::Options o, FromPeersRing& to, Transport& t, Prng p, Instant now)
-      : options(std::move(o)), transport(t), prng(p), to_limiter(to), ceilings(options.ceilings), next_pass_(now) {}
+      : options(std::move(o)),
+        transport(t),
+        prng(p),
+        to_limiter(to),
+        ceilings(options.ceilings),
+        codec_(options.codec ? options.codec : std::make_shared<Codec>()),
+        next_pass_(now) {}
 
   // A message of this host, to be filled in and then sent as Encoded().
   Message& Begin(MessageKind kind, Instant now) {
@@ -89,7 +95,7 @@ class ExchangeCore {
   }
 
   Frame Encoded() {
-    codec_.Encode(out_, encoded_);
+    codec_->Encode(out_, encoded_);
     return std::make_shared<const std::string>(encoded_);
   }
 
@@ -101,9 +107,10 @@ class ExchangeCore {
     transport.Answer(route, Encoded());
   }
 
-  // Into `in`; what cannot be read is counted.
-  DecodeFault Decode(std::string_view frame) {
-    const DecodeFault fault = codec_.Decode(frame, in);
+  // Into `in`, or a copy of what was `decoded` before; what cannot be read is counted.
+  DecodeFault Decode(std::string_view frame, const Decoded* decoded = nullptr) {
+    if (decoded != nullptr) in = decoded->message;
+    const DecodeFault fault = decoded != nullptr ? decoded->fault : codec_->Decode(frame, in);
     if (fault == DecodeFault::kVersion) {
       ++counts.other_version;
     } else if (fault != DecodeFault::kNone) {
@@ -113,7 +120,7 @@ class ExchangeCore {
   }
 
   // Into `in`, of a frame that was decoded before.
-  bool DecodeAgain(std::string_view frame) { return codec_.Decode(frame, in) == DecodeFault::kNone; }
+  bool DecodeAgain(std::string_view frame) { return codec_->Decode(frame, in) == DecodeFault::kNone; }
 
   // Asks for a pass at `at`, or as soon as one may be.
   void PassAt(Instant at) { next_pass_ = std::min(next_pass_, at); }
@@ -133,7 +140,7 @@ class ExchangeCore {
   Message in;
 
  private:
-  Codec codec_;
+  const std::shared_ptr<Codec> codec_;
   Message out_;    // kept for its memory, as are the bytes
   std::string encoded_;
   Instant last_pass_{}, next_pass_;

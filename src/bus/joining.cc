@@ -43,8 +43,8 @@ void Joining::Stop() {
   joining_ = false;
   joined_ = true;
   TellJoined();
-  for (auto& [id, link] : members_.links()) {
-    if (link.peer != nullptr) Start(*link.peer);
+  for (const auto& link : members_.links()) {
+    if (link->peer != nullptr) Start(*link->peer);
   }
 }
 
@@ -72,12 +72,13 @@ Instant Joining::Pass(Instant now) {
 // Where frames were lost for good, and not to join.
 Instant Joining::AskForLost(Instant now) {
   Instant next = ExchangeCore::kNever;
-  for (auto& [id, link] : members_.links()) {
-    if (link.peer == nullptr) continue;
-    const bool wanted = link.peer->owes_snapshot || (behind_ && now < link.peer->silent_at());
-    if (!wanted || joining_ || taking_ || arrived_) continue;
-    if (link.peer->next_snapshot <= now) Ask(link, now);
-    next = std::min(next, link.peer->next_snapshot);
+  if (joining_ || taking_ || arrived_) return next;
+  for (const auto& link : members_.links()) {
+    Peer* const peer = link->peer;
+    if (peer == nullptr || taking_) continue;
+    if (!peer->owes_snapshot && !(behind_ && now < peer->silent_at())) continue;
+    if (peer->next_snapshot <= now) Ask(*link, now);
+    next = std::min(next, peer->next_snapshot);
   }
   return next;
 }
@@ -112,11 +113,11 @@ Instant Joining::Join(Instant now) {
 Instant Joining::AskDonor(Instant end, Instant now) {
   std::vector<Link*> best;
   bool best_published = false;
-  for (auto& [id, link] : members_.links()) {
-    if (link.peer == nullptr) continue;
-    const bool published = link.sequence > 0;
+  for (const auto& link : members_.links()) {
+    if (link->peer == nullptr) continue;
+    const bool published = link->sequence > 0;
     if (published && !best_published) best.clear();
-    if (published || !best_published) best.push_back(&link);
+    if (published || !best_published) best.push_back(link.get());
     best_published |= published;
   }
   if (!best_published && now < began_ + kBetterDonor) return began_ + kBetterDonor;

@@ -19,10 +19,9 @@ constexpr Duration kIntroductionMax = 10s;    // and for how long
 // ---- Links ----
 
 Link& Membership::Add(LinkId id, std::string address, std::string proven) {
-  const auto [it, added] = links_.try_emplace(id);
-  Link& link = it->second;
-  if (added) ++connecting_, all_hastened_ = false;
-  link.status.link = id;
+  Link* const known = links_.Find(id);
+  if (known == nullptr) ++connecting_, all_hastened_ = false;
+  Link& link = known != nullptr ? *known : links_.Add(id);
   link.status.address = std::move(address);
   link.proven = std::move(proven);
   core_.PassSoon();
@@ -30,22 +29,17 @@ Link& Membership::Add(LinkId id, std::string address, std::string proven) {
 }
 
 void Membership::Remove(LinkId id) {
-  const auto it = links_.find(id);
-  if (it == links_.end()) return;
-  Unbind(it->second);
-  if (it->second.status.state == PeerState::kConnecting) --connecting_;
-  links_.erase(it);
+  Link* const link = links_.Find(id);
+  if (link == nullptr) return;
+  Unbind(*link);
+  if (link->status.state == PeerState::kConnecting) --connecting_;
+  links_.Remove(id);
   core_.PassSoon();
-}
-
-Link* Membership::Find(LinkId id) {
-  const auto it = links_.find(id);
-  return it == links_.end() ? nullptr : &it->second;
 }
 
 bool Membership::alone() const {
   return std::all_of(links_.begin(), links_.end(),
-                     [](const auto& link) { return link.second.status.state == PeerState::kSelf; });
+                     [](const auto& link) { return link->status.state == PeerState::kSelf; });
 }
 
 void Membership::Bind(Link& link, Peer& peer, Instant now) {
@@ -63,8 +57,8 @@ void Membership::Unbind(Link& link) {
   link.peer = nullptr;
   ++unlinked_;
   // Another address of the same host may take its place.
-  for (auto& [id, other] : links_) {
-    if (&other != &link && other.status.name == link.status.name) other.hello_sent -= kHelloAgain;
+  for (const auto& other : links_) {
+    if (other.get() != &link && other->status.name == link.status.name) other->hello_sent -= kHelloAgain;
   }
   core_.PassSoon();
 }
@@ -125,8 +119,8 @@ void Membership::HastenConnecting() {
   if (connecting_ == 0) return;
   core_.PassSoon();
   if (std::exchange(all_hastened_, true)) return;
-  for (auto& [id, link] : links_) {
-    if (link.status.state == PeerState::kConnecting) link.hastened = true;
+  for (const auto& link : links_) {
+    if (link->status.state == PeerState::kConnecting) link->hastened = true;
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "base/state.h"
 #include "bus/exchange_core.h"
+#include "bus/links.h"
 #include "bus/peer.h"
 
 namespace dthrottle {
@@ -24,9 +25,8 @@ class Membership {
 
   Link& Add(LinkId id, std::string address, std::string proven);
   void Remove(LinkId id);
-  Link* Find(LinkId id);    // null: none
-  std::map<LinkId, Link>& links() { return links_; }
-  const std::map<LinkId, Link>& links() const { return links_; }
+  Link* Find(LinkId id) const { return links_.Find(id); }    // null: none
+  const Links& links() const { return links_; }
   bool alone() const;    // all links lead to this host itself
   void Refuse(Link& link, std::string why);
 
@@ -98,7 +98,7 @@ class Membership {
   void Answered(Link& link, PeerState state);
 
   ExchangeCore& core_;
-  std::map<LinkId, Link> links_;
+  Links links_;
   std::size_t connecting_ = 0;    // of the links
   bool all_hastened_ = false;     // of the links that are connecting
   std::unordered_map<std::string, Peer, NameHash, std::equal_to<>> peers_;

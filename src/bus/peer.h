@@ -27,19 +27,19 @@ struct Published {
 
 struct Peer;
 
-// One configured address.
+// One configured address. What is looked at again and again comes first: there may be a thousand.
 struct Link {
-  PeerStatus status;          // kept up to date but for what depends on the time, and on the peer
   Peer* peer = nullptr;       // set exactly when welcomed
-  std::string proven;         // name that the connection proves; empty: none
   bool awaiting = false;      // a hello has not been answered
   bool hastened = false;      // the next hello does not wait for its turn
   std::uint64_t hello = 0;    // number of the latest, which its answer repeats; hellos until then have the same
   Instant hello_sent{};
-  Duration jitter{};             // of the next hello
-  std::uint64_t sequence = 0;    // published when it welcomed us
+  Duration jitter{};    // of the next hello
   Instant last_report{};
   std::optional<Allowance> frames;    // of what comes by it
+  PeerStatus status;                  // kept up to date but for what depends on the time, and on the peer
+  std::string proven;                 // name that the connection proves; empty: none
+  std::uint64_t sequence = 0;         // published when it welcomed us
 };
 
 // A host by its name. It outlives its link, so a host that moves to another address stays the same host. Hosts that
@@ -49,19 +49,20 @@ struct Peer {
   static constexpr int kSilentPeriods = 3;
   static constexpr Duration kSlack = std::chrono::milliseconds(20);    // of clocks
 
-  std::string name;
-  std::uint32_t number = 0;    // no other peer has it now
   Link* link = nullptr;
   Duration period = kPeriodMin;
-  ClockOffset clock;
-
+  Instant alive{};                 // when a report or the first welcome came
+  Audit audit;                     // of the life that is followed
+  std::optional<Heard> heard;      // in that incarnation; none: not known where to start
   std::uint64_t incarnation = 0;
-  std::optional<Heard> heard;               // in that incarnation; none: not known where to start
+  std::uint32_t number = 0;        // no other peer has it now
+  ClockOffset clock;
+  std::string name;
+
   std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
   std::uint64_t welcome_sequence = 0;       // published when it said so first
   std::uint64_t welcome_hits = 0;           // in that
   Told welcome_told;                        // by the lives before
-  Audit audit;                              // of the life that is followed
   bool has_all = false;                     // of that, still
 
   // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
@@ -73,7 +74,6 @@ struct Peer {
   };
   std::optional<Claim> claim;
 
-  Instant alive{};       // when a report or the first welcome came
   Instant next_ask{};    // to repeat
 
   bool owes_snapshot = false;    // what it published was lost

@@ -72,6 +72,8 @@ void Publishing::PublishHits(bool last, Instant now) {
 
 void Publishing::Subscribe(const Route& route, const std::string& name, Instant now) {
   if (const auto known = subscribers_.find(route); known != subscribers_.end()) {
+    known->second.hello = now;
+    if (known->second.name == name) return;
     Forget(known->second.name);
   } else if (const auto routes = of_name_.find(name);
              routes != of_name_.end() && routes->second >= kSubscriptionsOfName) {

@@ -11,6 +11,10 @@
 
 #include "lab/clock.h"
 
+namespace dthrottle {
+struct Decoded;
+}
+
 namespace dthrottle::lab {
 
 // How a frame travels.
@@ -21,6 +25,7 @@ struct Parcel {
   std::uint32_t from = 0, to = 0;
   std::uint32_t connection = 0;    // between the two hosts, by a number that the fleet gives it
   std::shared_ptr<const std::string> frame{};
+  std::shared_ptr<const Decoded> decoded{};    // of a frame that many hear; null: each decodes it
 };
 
 struct Event {

@@ -41,15 +41,17 @@ std::size_t TableBytes(const FleetFile& file) {
   return std::max(Table::kRegionBytesMin, tags * kBytesPerTag / 4096 * 4096);
 }
 
-// Returns how much of it was done: all of it, or what there was when it was not to go on.
-Duration RunInParts(Fleet& fleet, WorldTime begin, WorldTime end, const std::function<bool(double part)>& go_on) {
+// Runs from now until just before `end`, and tells again and again which part of all time until `last` is over. Returns
+// when it was not to go on; `end` if that was never.
+WorldTime RunInParts(Fleet& fleet, WorldTime end, WorldTime last, const std::function<bool(double part)>& go_on) {
   constexpr int kParts = 200;
+  const WorldTime begin = fleet.now();
   for (int i = 1; i <= kParts; ++i) {
     const WorldTime until = i == kParts ? end : begin + (end - begin) / kParts * i;
     fleet.Run(until - Duration(1));
-    if (go_on && !go_on(static_cast<double>(i) / kParts)) return until - begin;
+    if (go_on && !go_on(Seconds(until.time_since_epoch()) / Seconds(last.time_since_epoch()))) return until;
   }
-  return end - begin;
+  return end;
 }
 
 }    // namespace
@@ -85,10 +87,10 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
 
   Meter meter(fleet, begin);
   fleet.Watch([&meter](const Decision& decision) { meter.Note(decision); });
-  fleet.Run(begin - Duration(1));
+  const bool met = RunInParts(fleet, begin, end, go_on) == begin;
   const FleetCounts before = fleet.counts();
   Outcome outcome;
-  const Duration lasted = RunInParts(fleet, begin, end, go_on);
+  const Duration lasted = met ? RunInParts(fleet, end, end, go_on) - begin : Duration(0);
   outcome.whole = lasted == file.fleet.duration;
   FleetCounts counts = fleet.counts();
   counts.entries -= before.entries;

@@ -15,6 +15,7 @@ HostOptions HostOptionsOf(const FleetOptions& options) {
   result.hosts = options.hosts;
   result.rules = options.rules;
   result.period = options.period;
+  result.codec = std::make_shared<Codec>();
   return result;
 }
 

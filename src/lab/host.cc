@@ -16,6 +16,15 @@ namespace dthrottle::lab {
 
 constexpr std::string_view kHostStem = "host-";
 
+namespace {
+
+HostOptions WithCodec(HostOptions options) {
+  if (options.codec == nullptr) options.codec = std::make_shared<Codec>();
+  return options;
+}
+
+}    // namespace
+
 std::string HostName(std::uint32_t number) {
   return std::string(kHostStem) + std::to_string(number);
 }
@@ -57,7 +66,8 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .ceilings = {},
                 .account = limiter.ways().Get<Debits>().account(),
                 .identities_proven = true,
-                .fresh_table = fresh_table},
+                .fresh_table = fresh_table,
+                .codec = options.codec},
                to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
   sharing.HoldHits();
@@ -88,7 +98,7 @@ SimHost::Memory::~Memory() {
 SimHost::SimHost(std::uint32_t number, const HostOptions& options, HostClock clock, Surroundings& surroundings,
                  Prng prng)
     : number_(number),
-      options_(options),
+      options_(WithCodec(options)),
       clock_(clock),
       surroundings_(surroundings),
       prng_(prng),
@@ -190,7 +200,7 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
   Exchange& exchange = life_->exchange;
   switch (parcel.channel) {
     case Channel::kPublished:
-      return exchange.OnAnswer(parcel.from, *parcel.frame, now);
+      return exchange.OnAnswer(parcel.from, *parcel.frame, *parcel.decoded, now);
     case Channel::kRequest:
       return exchange.OnRequest(std::to_string(parcel.from), HostName(parcel.from), *parcel.frame, now);
     case Channel::kAnswer:
@@ -202,8 +212,19 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
 }
 
 bool SimHost::Publish(const Route& route, const Frame& frame) {
-  surroundings_.Send({Channel::kPublished, number_, static_cast<std::uint32_t>(std::stoul(route)), 0, frame});
+  const auto to = static_cast<std::uint32_t>(std::stoul(route));
+  surroundings_.Send({Channel::kPublished, number_, to, 0, frame, DecodedOnce(frame)});
   return true;
+}
+
+const std::shared_ptr<const Decoded>& SimHost::DecodedOnce(const Frame& frame) {
+  if (frame != published_) {
+    auto decoded = std::make_shared<Decoded>();
+    decoded->fault = options_.codec->Decode(*frame, decoded->message);
+    published_ = frame;
+    decoded_ = std::move(decoded);
+  }
+  return decoded_;
 }
 
 void SimHost::Ask(LinkId link, const Frame& frame) {

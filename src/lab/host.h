@@ -35,6 +35,7 @@ struct HostOptions {
   std::size_t watched_tags = 4096;
   std::optional<CapacitySettings> capacity{};    // members are the hosts; none: nothing is divided
   std::size_t hand_over_max = 64;                // items in each ring between limiter and exchange
+  std::shared_ptr<Codec> codec{};                // of all hosts together; null: each has its own
   std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
 };
 
@@ -141,6 +142,7 @@ class SimHost final : private Transport, private CapacityTransport {
   void Send(std::string_view peer, std::string_view frame) override;
   void Save(std::string_view state) override { saved_ = state; }
 
+  const std::shared_ptr<const Decoded>& DecodedOnce(const Frame& frame);
   bool PassDebits();
   bool PassHits();
   void Take(const Parcel& parcel, Instant now);
@@ -158,6 +160,8 @@ class SimHost final : private Transport, private CapacityTransport {
   int pauses_ = 0;
   bool woken_ = false;
   std::deque<Parcel> inbox_;
+  Frame published_;    // the latest
+  std::shared_ptr<const Decoded> decoded_;    // of it
 };
 
 // What hosts call each other.

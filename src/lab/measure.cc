@@ -107,6 +107,7 @@ Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
   m.fairness = Jain(parts);
   m.silence = Seconds(silence_);
   m.ideal_silence = Seconds(ideal_silence_);
+  if (lasted == Duration::zero()) return m;
   const double host_seconds = static_cast<double>(hosts_.size()) * Seconds(lasted);
   m.frames = static_cast<double>(sent.network.sent) / host_seconds;
   m.entries = static_cast<double>(sent.entries) / host_seconds;

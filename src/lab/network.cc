@@ -31,7 +31,7 @@ void Network::Send(Parcel parcel, WorldTime now) {
   }
 
   // Without acknowledgements a connection ends as well, so a cut one way counts both ways.
-  const bool unheard = cut || lanes_[Index(parcel.to, parcel.from)].cuts > 0;
+  const bool unheard = cut || (cuts_ > 0 && lanes_[Index(parcel.to, parcel.from)].cuts > 0);
   if (unheard && now - lane.cut_since > options_.patience) return CountLoss();
   if (cut) {
     std::vector<Parcel>& waiting = waiting_[index];
@@ -51,13 +51,13 @@ void Network::Arrive(Lane& lane, Parcel parcel, WorldTime sent) {
 void Network::Cut(std::uint32_t from, std::uint32_t to, WorldTime now) {
   Lane &lane = lanes_[Index(from, to)], &back = lanes_[Index(to, from)];
   if (lane.cuts == 0 && back.cuts == 0) lane.cut_since = back.cut_since = now;
-  ++lane.cuts;
+  ++lane.cuts, ++cuts_;
 }
 
 void Network::Mend(std::uint32_t from, std::uint32_t to, WorldTime now) {
   Lane &lane = lanes_[Index(from, to)], &back = lanes_[Index(to, from)];
   DT_CHECK(lane.cuts > 0);
-  --lane.cuts;
+  --lane.cuts, --cuts_;
   if (lane.cuts > 0 || back.cuts > 0) return;
   const bool alive = now - lane.cut_since <= options_.patience;
   Resume(from, to, alive, now);

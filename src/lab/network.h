@@ -78,6 +78,7 @@ class Network {
   std::size_t hosts_;
   LaneOptions options_;
   std::vector<Lane> lanes_;
+  std::uint64_t cuts_ = 0;    // of all lanes
   std::unordered_map<std::size_t, std::vector<Parcel>> waiting_;    // on streams that are cut, by lane
   EventQueue& events_;
   Prng prng_;

@@ -39,13 +39,19 @@ TEST_CASE("runs on several threads are those of one, and an early end leaves wha
   const Series one = SimulateAll(file, std::nullopt), many = SimulateAll(file, std::nullopt, {.jobs = 3});
   REQUIRE((one.runs.size() == 5 && many.runs.size() == 5));
   for (std::size_t i = 0; i < 5; ++i) CHECK(one.runs[i].digest == many.runs[i].digest);
-  // In the middle of the third run, and of the first.
+  // In the middle of the third run, and when the first has asked for half of its time.
   const Series three = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.5; }});
   CHECK(three.runs.size() == 2);
-  const Series none = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.1; }});
+  const Series none = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.15; }});
   REQUIRE(none.runs.size() == 1);
   CHECK_FALSE(none.runs[0].whole);
   CHECK(none.runs[0].seconds.size() == 3);
+  // Before hosts have met nobody has asked.
+  const Series early = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.05; }});
+  REQUIRE(early.runs.size() == 1);
+  CHECK_FALSE(early.runs[0].whole);
+  CHECK(early.runs[0].seconds.empty());
+  CHECK((early.runs[0].measures.asked == 0 && early.runs[0].measures.frames == 0));
 }
 
 TEST_CASE("a trace is asked as it stands, and a rate moves to another one") {

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "bus/clock_offset.h"
 #include "bus/heard.h"
+#include "bus/links.h"
 #include "test/support/exchange_fleet.h"
 #include "test/support/lying_fleet.h"
 
@@ -105,6 +107,28 @@ TEST_CASE("a peer's clock is read by the frames that came quickest, and forgotte
   clock.Add(Instant::min(), ours);
   CHECK(clock.ToOurs(Instant::max(), ours) <= ours);
   CHECK(clock.ToOurs(Instant::min(), ours) == ours - 24h);
+}
+
+TEST_CASE("links are found by their ids, in whatever order they come and go, and stay where they are") {
+  Prng prng(1);
+  Links links;
+  std::set<LinkId> ids;
+  std::map<LinkId, const Link*> places;
+  for (int i = 0; i < 3000; ++i) {
+    const auto id = static_cast<LinkId>(prng.Below(i < 1000 ? 200 : 1 << 20));
+    const Link* const found = links.Find(id);
+    REQUIRE((found != nullptr) == ids.contains(id));
+    if (found == nullptr) {
+      places[id] = &links.Add(id);
+      ids.insert(id);
+    } else {
+      REQUIRE(found == places[id]);
+      links.Remove(id);
+      ids.erase(id);
+    }
+  }
+  REQUIRE(links.size() == ids.size());
+  CHECK(std::ranges::equal(links, ids, {}, [](const auto& link) { return link->status.link; }));
 }
 
 TEST_CASE("hosts greet each other and are up as long as reports arrive") {
@@ -412,6 +436,29 @@ TEST_CASE("what the ring no longer has is lost, counted exactly, and made up for
   CHECK(status.reports - before == status.repaired + net.a().Counts().published - published);
   CHECK(net.b().Counts().snapshots_taken == 2);    // one to join
   CHECK(net.b().table == net.a().table);
+}
+
+TEST_CASE("frames that were taken apart for several hosts are heard like others") {
+  for (const bool apart : {false, true}) {
+    CAPTURE(apart);
+    Two net;
+    net.Mesh();
+    net.Run(1s);
+    Codec codec;
+    std::string frame = net.Encode(net.Report(net.a_at_b().sequence + 1));
+    const ExchangeCounts before = net.b().Counts();
+    for (const bool whole : {true, false}) {
+      if (!whole) frame.pop_back();
+      Decoded decoded;
+      decoded.fault = codec.Decode(frame, decoded.message);
+      if (apart) net.b().exchange->OnAnswer(0, frame, decoded, net.now);
+      if (!apart) net.b().exchange->OnAnswer(0, frame, net.now);
+    }
+    CHECK(net.b().Counts().received_entries == before.received_entries + 1);
+    CHECK(net.b().Counts().junk == before.junk + 1);
+    net.Run(10ms);
+    CHECK(net.b().debits == Table{{"forged", 1}});
+  }
 }
 
 TEST_CASE("lost frames are made up for by one snapshot a minute") {

@@ -1,0 +1,57 @@
+// The links of a host in ascending order of their ids. A link stays where it is, so hosts may point at it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "bus/peer.h"
+
+namespace dthrottle {
+
+class Links {
+ public:
+  // Null: there is none.
+  Link* Find(LinkId id) const {
+    const std::size_t at = Place(id);
+    return at < ids_.size() && ids_[at] == id ? links_[at].get() : nullptr;
+  }
+
+  // REQUIRES: Find(id) is null.
+  Link& Add(LinkId id) {
+    const auto at = static_cast<std::ptrdiff_t>(Place(id));
+    ids_.insert(ids_.begin() + at, id);
+    Link& link = **links_.insert(links_.begin() + at, std::make_unique<Link>());
+    link.status.link = id;
+    return link;
+  }
+
+  // REQUIRES: Find(id) is not null.
+  void Remove(LinkId id) {
+    const auto at = static_cast<std::ptrdiff_t>(Place(id));
+    ids_.erase(ids_.begin() + at);
+    links_.erase(links_.begin() + at);
+  }
+
+  std::size_t size() const { return links_.size(); }
+  auto begin() const { return links_.begin(); }    // of pointers
+  auto end() const { return links_.end(); }
+
+ private:
+  // Where the id is, or would be. Ids are distinct, so it is no further from either end than its number is from the
+  // number there: where few are missing between, hardly anything is left to search.
+  std::size_t Place(LinkId id) const {
+    if (ids_.empty() || id <= ids_.front()) return 0;
+    if (id > ids_.back()) return ids_.size();
+    const std::size_t from_front = id - ids_.front(), from_back = ids_.back() - id, last = ids_.size() - 1;
+    const auto first = ids_.begin() + static_cast<std::ptrdiff_t>(last - std::min(from_back, last));
+    const auto end = ids_.begin() + static_cast<std::ptrdiff_t>(std::min(from_front, last)) + 1;
+    return static_cast<std::size_t>(std::lower_bound(first, end, id) - ids_.begin());
+  }
+
+  std::vector<LinkId> ids_;
+  std::vector<std::unique_ptr<Link>> links_;    // in the same order
+};
+
+}    // namespace dthrottle
