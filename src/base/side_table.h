@@ -77,7 +77,7 @@ class SideTable {
   // A free place of the set; else that of the entry that is worth least, where the optional `worth(place)` is none for
   // an entry that stays; kNone if all stay. REQUIRES: Find(hash) is kNone.
   template <class Worth>
-  std::size_t RoomFor(std::uint64_t hash, Worth&& worth) {
+  std::size_t RoomFor(std::uint64_t hash, Worth&& worth) const {
     if (hash == 0) return kNone;
     const std::size_t first = FirstNear(hash);
     if (!begun_[first / kWays]) {
@@ -113,7 +113,7 @@ class SideTable {
 
   std::vector<HashSet> sets_;
   Entry* const entries_;           // by place
-  std::vector<char> begun_;        // by set: its entries are constructed
+  mutable std::vector<char> begun_;    // by set: its entries are constructed
   unsigned shift_ = 64u - static_cast<unsigned>(std::countr_zero(sets_.size()));
   std::atomic<std::size_t> used_{0};
 };
