@@ -101,6 +101,16 @@ struct EnvoyCounts : SocketCounts {
   std::uint64_t restarts = 0;    // of dthrottle-grpc
 };
 
+// What pages of workers are counted by.
+struct PageCounts : SocketCounts {
+  std::uint64_t failed = 0;      // could not be made
+  std::uint64_t notes = 0;       // refusals that workers told of
+  std::uint64_t strange = 0;     // messages that were no tag that a page can have
+  std::uint64_t entries = 0;     // now
+  std::uint64_t refused = 0;     // by workers, on the word of their pages
+  std::uint64_t clamped = 0;     // said to be refused, and more than a worker can refuse
+};
+
 // What measuring for load shedding counts.
 struct ShedCounts {
   std::uint64_t samples = 0;
@@ -182,6 +192,7 @@ struct ProcessCounts : SocketCounts {
   AskCounts ask;
   HoldCounts holds;
   SpopCounts spop;
+  PageCounts page;
   EnvoyCounts envoy;
   ShedCounts shed;
   LeaseCounts lease;

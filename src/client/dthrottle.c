@@ -22,6 +22,7 @@
 
 #include "asker.h"
 #include "endpoint.h"
+#include "pages.h"
 
 enum {
   CONNECTIONS_DEFAULT = 16,
@@ -36,8 +37,9 @@ static const int64_t NS_PER_MS = 1000000;
 struct dthrottle {
   struct dthrottle *next, *previous; /* all handles, for fork */
   struct dthrottle_endpoint endpoint;
-  pthread_mutex_t mutex; /* guards what follows */
-  pthread_cond_t freed;  /* a line is free again, or asking has failed */
+  struct dthrottle_pages pages; /* what is refused without asking */
+  pthread_mutex_t mutex;        /* guards what follows */
+  pthread_cond_t freed;         /* a line is free again, or asking has failed */
   struct dthrottle_asker asker;
   char* buffers;                 /* to send from */
   char* answers;                 /* to hear answers to questions in; NULL: it asks for tags */
@@ -178,11 +180,19 @@ static int handles_error;
 
 static void before_fork(void) {
   pthread_mutex_lock(&handles_mutex);
-  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) pthread_mutex_lock(&handle->mutex);
+  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) {
+    pthread_mutex_lock(&handle->pages.mutex);
+    pthread_mutex_lock(&handle->mutex);
+  }
+}
+
+static void unlock_handle(dthrottle* handle) {
+  pthread_mutex_unlock(&handle->mutex);
+  pthread_mutex_unlock(&handle->pages.mutex);
 }
 
 static void after_fork_in_parent(void) {
-  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) pthread_mutex_unlock(&handle->mutex);
+  for (dthrottle* handle = handles; handle != NULL; handle = handle->next) unlock_handle(handle);
   pthread_mutex_unlock(&handles_mutex);
 }
 
@@ -202,7 +212,7 @@ static void after_fork_in_child(void) {
     handle->asker.failed_at = parents.failed_at;
     handle->asker.pause = parents.pause;
     dthrottle_init_condition(&handle->freed);
-    pthread_mutex_unlock(&handle->mutex);
+    unlock_handle(handle);
   }
   pthread_mutex_unlock(&handles_mutex);
 }
@@ -272,6 +282,7 @@ static dthrottle* open_handle(const char* address, const dthrottle_options* opti
     return NULL;
   }
   pthread_mutex_init(&handle->mutex, NULL);
+  dthrottle_pages_init(&handle->pages, asks_questions ? NULL : &handle->endpoint.address.any);
   dthrottle_init_condition(&handle->freed);
   pthread_mutex_lock(&handles_mutex);
   handle->next = handles;
@@ -301,8 +312,11 @@ enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t 
       .question = {.tags = &tag, .tag_bytes = &tag_bytes, .count = 1, .verdicts = &verdict},
   };
   if (handle->answers != NULL) return DTHROTTLE_BAD_QUESTION;
+  if (deadline_ms > 0 && dthrottle_pages_refuse(&handle->pages, tag, tag_bytes)) return DTHROTTLE_THROTTLE;
   const enum dthrottle_verdict failure = perform(&call, deadline_ms);
-  return failure != DTHROTTLE_SERVE ? failure : verdict;
+  if (failure != DTHROTTLE_SERVE) return failure;
+  if (verdict == DTHROTTLE_THROTTLE) dthrottle_pages_refused(&handle->pages, tag, tag_bytes);
+  return verdict;
 }
 
 /* Asks a line of the ask protocol. */
@@ -364,8 +378,17 @@ size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const siz
       .question = {.tags = tags, .tag_bytes = tag_bytes, .count = count, .verdicts = verdicts},
   };
   if (count == 0) return 0;
+  if (deadline_ms > 0 && dthrottle_pages_refuse_all(&handle->pages, tags, tag_bytes, count)) {
+    for (size_t i = 0; i < count; i++) verdicts[i] = DTHROTTLE_THROTTLE;
+    return count;
+  }
   const enum dthrottle_verdict failure = handle->answers != NULL ? DTHROTTLE_BAD_QUESTION : perform(&call, deadline_ms);
-  for (size_t i = call.question.answered; i < count; i++) verdicts[i] = failure;
+  for (size_t i = 0; i < count; i++) {
+    if (i >= call.question.answered) verdicts[i] = failure;
+    if (verdicts[i] == DTHROTTLE_THROTTLE) {
+      dthrottle_pages_refused(&handle->pages, tags[i], tag_bytes != NULL ? tag_bytes[i] : strlen(tags[i]));
+    }
+  }
   return call.question.answered;
 }
 
@@ -387,6 +410,7 @@ void dthrottle_close(dthrottle* handle) {
   if (handle->next != NULL) handle->next->previous = handle->previous;
   pthread_mutex_unlock(&handles_mutex);
   close_connections(handle);
+  dthrottle_pages_close(&handle->pages);
   pthread_cond_destroy(&handle->freed);
   pthread_mutex_destroy(&handle->mutex);
   free_handle(handle);

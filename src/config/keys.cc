@@ -27,8 +27,8 @@ const std::vector<Section>& Sections() {
   static const std::vector<Section> sections = {QuerySection(), AdminSection(),    TableSection(),
                                                 PeersSection(), CapacitySection(), ShedSection(),
                                                 RespSection(),  AskSection(),      HoldSection(),
-                                                SpopSection(),  EnvoySection(),    LeaseSection(),
-                                                TlsSection(),  ProcessSection()};
+                                                PageSection(),  SpopSection(),     EnvoySection(),
+                                                LeaseSection(), TlsSection(),      ProcessSection()};
   return sections;
 }
 

@@ -5,10 +5,26 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/worker_page.h"
 #include "config/findings.h"
 #include "config/values.h"
 
 namespace dthrottle {
+
+namespace {
+
+constexpr std::string_view kPageSuffix = DTHROTTLE_PAGE_SUFFIX;
+constexpr std::size_t kUnixPathBytesMax = 107;
+
+// Beside the socket for queries, so whoever may ask may have a page. A path that has no room for it has none.
+Endpoints PagesAt(const Settings& settings) {
+  const std::string& queries = settings.query.unix_path;
+  const std::size_t bytes = queries.size() + kPageSuffix.size();
+  if (settings.page.entries == 0 || queries.empty() || bytes > kUnixPathBytesMax) return {};
+  return {queries + std::string(kPageSuffix), settings.query.unix_mode, {}, false, true};
+}
+
+}    // namespace
 
 std::span<const ListenerKeys> AllListeners() {
   using S = Settings;
@@ -42,6 +58,7 @@ std::span<const ListenerKeys> AllListeners() {
        [](const S& s) {
          return At{s.spop.unix_path, s.spop.unix_mode, s.spop.tcp};
        }},
+      {"page", "page.entries", "", "", PagesAt},
       {"envoy", "", "envoy.tcp", "spend tokens",
        [](const S& s) {
          return At{"", 0, s.envoy.tcp, !s.tls.client_ca_file.empty()};

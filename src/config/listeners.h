@@ -18,6 +18,7 @@ struct Endpoints {
   std::uint32_t unix_mode = 0;
   Endpoint tcp{};
   bool knows_clients = false;    // over TCP, by certificates
+  bool packets = false;          // the Unix socket keeps messages apart
 };
 
 struct ListenerKeys {

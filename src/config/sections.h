@@ -16,6 +16,7 @@ Section RespSection();
 Section AskSection();
 Section HoldSection();
 Section SpopSection();
+Section PageSection();
 Section EnvoySection();
 Section LeaseSection();
 Section TlsSection();

@@ -137,6 +137,10 @@ struct Settings {
     Duration idle_timeout{};
   } spop;
   struct {
+    std::uint32_t entries = 0;    // of a worker's page; 0: there are none
+    std::uint32_t max_connections = 0;
+  } page;
+  struct {
     Endpoint tcp;
     std::uint32_t max_connections = 0;
     std::uint32_t max_calls = 0;

@@ -88,20 +88,21 @@ void Sockets::Listen() {
       for (int fd; (fd = TakeHanded(key, "")) >= 0; passed.insert(key)) ListenOn(fd, *front, key, "");
     }
     const Endpoints at = EndpointsOf(settings_, front->key());
-    if (!passed.contains(SocketKey(*front, "unix"))) ListenUnix(*front, at.unix_path, at.unix_mode);
+    if (!passed.contains(SocketKey(*front, "unix"))) ListenUnix(*front, at);
     if (!passed.contains(SocketKey(*front, "tcp"))) ListenTcp(*front, at.tcp);
   }
   CloseHanded();
 }
 
-void Sockets::ListenUnix(FrontEnd& front, const std::string& path, std::uint32_t mode) {
+void Sockets::ListenUnix(FrontEnd& front, const Endpoints& at) {
+  const std::string& path = at.unix_path;
   if (path.empty()) return;
   const std::string key = SocketKey(front, "unix");
   int fd = TakeHanded(key, path);
   if (fd < 0) {
-    fd = Opened(dthrottle::ListenUnix(path, mode));
+    fd = Opened(dthrottle::ListenUnix(path, at.unix_mode, at.packets));
   } else {
-    ::chmod(path.c_str(), static_cast<mode_t>(mode));
+    ::chmod(path.c_str(), static_cast<mode_t>(at.unix_mode));
   }
   files_.push_back(path);
   ListenOn(fd, front, key, path);

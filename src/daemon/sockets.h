@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/listeners.h"
 #include "daemon/ceilings.h"
 #include "frontend/frontend.h"
 #include "io/listener.h"
@@ -64,7 +65,7 @@ class Sockets final : public Part {
   };
 
   FrontEnd& FrontOf(std::string_view name) const;
-  void ListenUnix(FrontEnd& front, const std::string& path, std::uint32_t mode);
+  void ListenUnix(FrontEnd& front, const Endpoints& at);
   void ListenTcp(FrontEnd& front, const Endpoint& endpoint);
   void ListenOn(int fd, FrontEnd& front, const std::string& key, const std::string& address);
   int TakeHanded(const std::string& key, const std::string& address);

@@ -7,6 +7,7 @@
 #include "frontend/http/front_end.h"
 #include "frontend/lease/front_end.h"
 #include "frontend/line/front_end.h"
+#include "frontend/page/front_end.h"
 #include "frontend/resp/front_end.h"
 #include "frontend/spop/front_end.h"
 #include "frontend/tls/front_end.h"
@@ -20,6 +21,7 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
   all.push_back(std::make_unique<RespFrontEnd>(host));
   all.push_back(std::make_unique<AskFrontEnd>(host));
   all.push_back(std::make_unique<SpopFrontEnd>(host));
+  all.push_back(std::make_unique<PageFrontEnd>(host));
   auto lease = std::make_unique<LeaseFrontEnd>(host);
   all.push_back(std::make_unique<GrpcFrontEnd>(host, *lease));
   all.push_back(std::make_unique<TlsFrontEnd>(host, *lease));

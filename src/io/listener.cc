@@ -39,18 +39,18 @@ int OpenSpare() {
   return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-// Whether somebody answers at a Unix socket. A full backlog is an answer too.
+// Whether somebody answers at a Unix socket. A full backlog is an answer too, and so is a socket of the other type.
 bool IsAlive(const sockaddr_un& address) {
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   const bool connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
-  const bool alive = connected || errno == EAGAIN;
+  const bool alive = connected || errno == EAGAIN || errno == EPROTOTYPE;
   ::close(fd);
   return alive;
 }
 
 }    // namespace
 
-SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode) {
+SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode, bool packets) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   DT_CHECK(path.size() < sizeof address.sun_path);
@@ -67,7 +67,7 @@ SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode) {
     }
     ::unlink(path.c_str());
   }
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int fd = ::socket(AF_UNIX, (packets ? SOCK_SEQPACKET : SOCK_STREAM) | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return ListenFailed(path, "cannot make a socket");
   // The socket is born with its permissions: there is no moment at which somebody else may connect.
   const mode_t before = ::umask(static_cast<mode_t>(~mode & 0777));

@@ -25,9 +25,9 @@ struct SocketError {
 template <class T>
 using SocketResult = tl::expected<T, SocketError>;
 
-// A listening Unix socket with these permissions. Replaces a socket that nobody listens on any more; EADDRINUSE if
-// somebody does.
-SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode);
+// A listening Unix socket with these permissions; `packets`: it keeps messages apart. Replaces a socket that nobody
+// listens on any more; EADDRINUSE if somebody does.
+SocketResult<int> ListenUnix(const std::string& path, std::uint32_t mode, bool packets = false);
 
 // A listening TCP socket.
 SocketResult<int> ListenTcp(const Endpoint& endpoint);

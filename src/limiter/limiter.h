@@ -96,6 +96,13 @@ class Limiter final : private SlotPolicy {
   // Any thread.
   void GivePlaces(std::uint64_t hash, std::uint32_t places);
   void RestorePlaces(std::uint64_t hash, std::uint32_t places);
+
+  // Until when the tag's queries are refused, as far as its bucket and its penalty can tell now; `now`: they are not, or
+  // only asking tells. What gives tokens back, other rules and a larger part of a capacity end it sooner. Any thread.
+  Instant RefusedUntil(const Query& query, Instant now);
+  // So many queries of the tag were refused on that word, and nobody has asked. As Answer counts refusals.
+  void CountRefused(const Query& query, Cost times, LaneUse lane, Instant now);
+
   AmongCounts among() const;
   InFlightCounts in_flight() const;
 

@@ -13,6 +13,11 @@ void Lane::Sample(const Tag& tag, std::uint64_t hash, bool served, Prng& prng, I
   (served ? served_ : throttled_).Add(tag, hash, stride_, now);
 }
 
+void Lane::AddRefused(const Tag& tag, std::uint64_t hash, std::uint64_t times, Instant now) {
+  const std::lock_guard lock(top_mutex_);
+  throttled_.Add(tag, hash, times, now);
+}
+
 void Lane::Tick(std::uint64_t queries, Instant now) {
   queries_in_tick_ += queries;
   if (queries_in_tick_ > 2 * kSamplesPerTick * stride_) stride_ *= 2;

@@ -47,6 +47,20 @@ class Verdicts(NginxTest):
             for line in lines:
                 self.assertTrue(0 <= float(line[2]) < SLACK, line)
 
+    def test_workers_refuse_again_without_asking_where_the_daemon_gives_them_pages(self):
+        with open_daemon(rule(burst=2), page={"entries": 64}) as daemon, Nginx(module_settings(daemon)) as server:
+            self.assertEqual(server.statuses(2, "/?tag=a"), [200, 200])
+
+            def by_page():
+                self.assertEqual(server.statuses(20, "/?tag=a"), [429] * 20)
+                return daemon.stats()["page_refused"]
+            wait_until(by_page, "a worker has a page")
+            self.assertEqual(server.statuses(3, "/?tag=b"), [200, 200, 429])
+            asked = sum(line[1] == "THROTTLED" for line in server.access(5))
+            wait_until(lambda: daemon.stats()["throttled"] >= asked, "all are counted")
+            daemon.admin("forgive a")
+            wait_until(lambda: server.get("/?tag=a").status == 200, "the tag is served")
+
     def test_settings_of_a_location_go_before_those_around_it(self):
         locations = """
           location /other { dthrottle_status 503; dthrottle_tag "other:$arg_tag"; try_files /index.html =404; }

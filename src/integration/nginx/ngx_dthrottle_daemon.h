@@ -11,6 +11,7 @@
 #include <ngx_event_connect.h>
 
 #include "client/asker.h"
+#include "client/pages.h"
 #include "gate.h"
 
 #define DTHROTTLE_NS_PER_US 1000
@@ -38,6 +39,7 @@ struct dthrottle_daemon_s {
   void (*answered)(struct dthrottle_pending* question);
   dthrottle_connection_t* connections;
   struct dthrottle_asker asker;
+  struct dthrottle_pages pages; /* what a worker refuses without asking */
   ngx_event_t timer; /* for the earliest deadline */
   int64_t timer_due;
 };

@@ -32,6 +32,7 @@ class Forecasting final : public Way {
 
   bool Has(const Limit& limit) const { return watches_ != nullptr && limit.forecast; }
   bool Decide(Asked& asked);
+  void Refuse(Asked& asked);
   bool Would(Looked& looked);
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
 
@@ -120,6 +121,13 @@ inline bool Forecasting::Decide(Asked& asked) {
     Note(*watch);
   }
   return within;
+}
+
+inline void Forecasting::Refuse(Asked& asked) {
+  if (Watch* const watch = core_.window != 0 ? watches_->Find(asked.hash) : nullptr; watch != nullptr) {
+    watch->forecast.Missed(asked.query.cost);
+  }
+  debits().Refuse(asked);
 }
 
 inline bool Forecasting::Would(Looked& looked) {

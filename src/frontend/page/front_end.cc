@@ -1,0 +1,28 @@
+#include "frontend/page/front_end.h"
+
+#include "admin/admin.h"
+
+namespace dthrottle {
+
+FrontEnd::Room PageFrontEnd::room() const {
+  const auto& section = host_.admin.settings().page;
+  return {{section.entries > 0 ? section.max_connections : 0, 4}};
+}
+
+void PageFrontEnd::Start() {
+  const Settings& settings = host_.admin.settings();
+  server_.emplace(host_.loop, host_.admin.limiter(),
+                  PageServer::Options{settings.page.entries, settings.query.max_tag_bytes}, host_.log);
+}
+
+void PageFrontEnd::Count(ProcessCounts& counts) const {
+  counts.page = server_->counts();
+  CountSockets(0, counts.page);
+}
+
+void PageFrontEnd::Drain(std::function<void()> done) {
+  server_->Recall();
+  done();
+}
+
+}    // namespace dthrottle

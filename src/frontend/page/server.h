@@ -1,0 +1,69 @@
+// Workers that have a page, on one loop: a connection each. What a worker is refused it tells here, and the limiter
+// says what its page says of it. While no page says anything there is nothing to do and no timer runs.
+#pragma once
+
+#include <uv.h>
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "admin/snapshot.h"
+#include "base/prng.h"
+#include "frontend/page/refusals.h"
+#include "io/log.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+class PageServer final : private Refuser {
+ public:
+  static constexpr Duration kLookEvery = std::chrono::milliseconds(100);
+
+  struct Options {
+    std::uint32_t entries;          // of a page; rounded up to a power of two, and to a set at least
+    std::size_t tag_bytes_max;
+  };
+
+  // Uses lane 0 of the limiter on its thread. What it refers to must outlive it.
+  PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options, Log& log);
+  // REQUIRES: Close() was called, and the loop has run since.
+  ~PageServer();
+  PageServer(const PageServer&) = delete;
+  PageServer& operator=(const PageServer&) = delete;
+
+  // Gives a page to the worker at the other end of a connected socket, which becomes this object's.
+  void Take(int fd);
+
+  // Takes back every page and ends every connection.
+  void Recall();
+
+  void Close();
+
+  std::size_t connections() const { return workers_.size(); }
+  PageCounts counts() const;
+
+ private:
+  struct Worker;
+
+  Instant RefusedUntil(std::string_view tag, Instant now) override;
+  void CountRefused(std::string_view tag, std::uint32_t times, Instant now) override;
+
+  void OnReadable(Worker& worker);
+  bool Hear(Worker& worker, Instant now);
+  void OnTimer();
+  void End(Worker& worker);
+
+  uv_loop_t* const loop_;
+  Limiter& limiter_;
+  const std::size_t tag_bytes_max_;
+  const std::uint32_t entries_;
+  Log& log_;
+  uv_timer_t timer_;
+  std::vector<Worker*> workers_;
+  std::size_t next_ = 0;    // worker whose entries are looked at first
+  PageCounts ended_;        // of connections that have ended, and what counts for all
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,52 @@
+// Refusals that somebody else gives in the limiter's stead, for as long as it has said that it would.
+#include <algorithm>
+
+#include "limiter/limit_of.h"
+#include "limiter/limiter.h"
+#include "limiter/under_limit.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+// Only the bucket and a penalty say until when. A penalty that is not in force yet begins by refusals that are asked
+// for, and a tag that others are charged with is refused by any of them.
+Instant Limiter::RefusedUntil(const Query& query, Instant now) {
+  LimiterCore& core = *core_;
+  const Table::Probe probe = core.table->Aim(query.tag);
+  Table::Shard shard(*core.table, probe.hash);
+  const Slot* const slot = shard.Find(query.tag, probe, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, query);
+  if (!index.has_value()) return now;
+  const Limit& limit = core.limit(*index);
+  if (limit.mode != Mode::kEnforce || limit.derives) return now;
+  if (limit.penalizes) return now + PenaltyLeft(core, limit, probe.hash, now);
+  Looked looked{query, probe.hash, limit, slot, now, limit.shape, slot != nullptr ? slot->bucket : Bucket()};
+  if (ways_->Would(looked) || query.cost > looked.shape.depth / looked.shape.interval) return now;
+  return looked.bucket.ServesAt(looked.shape, query.cost, now);
+}
+
+void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant now) {
+  LimiterCore& core = *core_;
+  Lane& lane = core.tally.lane(use.number);
+  const Table::Probe probe = core.table->Aim(query.tag);
+  Table::Shard shard(*core.table, probe.hash);
+  Slot* const slot = shard.Find(query.tag, probe, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, query);
+  if (!index.has_value()) return;
+  const Limit& limit = core.limit(*index);
+  if (limit.mode != Mode::kEnforce) return;
+  RuleCounters& counters = lane.counters(core.tally.counter(limit.rule));
+  counters.throttled.Add(times);
+  if (PenaltyLeft(core, limit, probe.hash, now) != Duration::zero()) {
+    counters.penalized.Add(times);
+  } else {
+    Query all = query;
+    all.cost = times;
+    Asked asked{all, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
+    ways_->With(limit, [&](auto& way) { return way.Refuse(asked), true; });
+  }
+  lane.AddRefused(query.tag, probe.hash, times, now);
+  if (lane.refusals().Due(now)) NoteRefusal(core, lane, use.front_end, query, Verdict::kThrottle, now);
+}
+
+}    // namespace dthrottle

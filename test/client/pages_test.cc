@@ -1,0 +1,275 @@
+// What libdthrottle refuses by a page, with a daemon that gives pages of the test's making, right ones and wrong ones.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <catch2/catch.hpp>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/worker_page.h"
+#include "client/pages.h"
+
+namespace {
+
+constexpr std::uint32_t kEntries = 4;
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+std::int64_t NowNs() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * kSecond + t.tv_nsec;
+}
+
+// A socket for pages, and the page of the one worker that connects.
+class Daemon {
+ public:
+  Daemon() {
+    char name[] = "/tmp/dthrottle-pages-XXXXXX";
+    REQUIRE(mkdtemp(name) != nullptr);
+    directory_ = name;
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, (directory_ + "/q").c_str());
+    sockaddr_un at = address;
+    std::strcat(at.sun_path, DTHROTTLE_PAGE_SUFFIX);
+    listening_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    REQUIRE(bind(listening_, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0);
+    REQUIRE(listen(listening_, 8) == 0);
+    page_fd = File(dthrottle_page_bytes(kEntries));
+    counts_fd = File(dthrottle_page_count_bytes(kEntries));
+    page = static_cast<dthrottle_page*>(Map(page_fd, dthrottle_page_bytes(kEntries)));
+    counts = static_cast<std::uint32_t*>(Map(counts_fd, dthrottle_page_count_bytes(kEntries)));
+    page->head.key[0] = 7;
+  }
+  ~Daemon() {
+    Hang();
+    close(listening_);
+    close(page_fd);
+    close(counts_fd);
+    munmap(page, dthrottle_page_bytes(kEntries));
+    munmap(counts, dthrottle_page_count_bytes(kEntries));
+    unlink((directory_ + "/q" + DTHROTTLE_PAGE_SUFFIX).c_str());
+    rmdir(directory_.c_str());
+  }
+  Daemon(const Daemon&) = delete;
+
+  static int File(std::size_t bytes, int seals = F_SEAL_SHRINK) {
+    const int fd = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(ftruncate(fd, static_cast<off_t>(bytes)) == 0);
+    REQUIRE(fcntl(fd, F_ADD_SEALS, seals) == 0);
+    return fd;
+  }
+
+  // Whether a worker has connected.
+  bool Accept() {
+    const int fd = accept(listening_, nullptr, nullptr);
+    if (fd >= 0) Hang(), connection_ = fd;
+    return fd >= 0;
+  }
+  void Hang() {
+    if (connection_ >= 0) close(connection_);
+    connection_ = -1;
+  }
+  void Greet(dthrottle_page_hello hello, std::vector<int> fds) {
+    iovec io{&hello, sizeof hello};
+    alignas(cmsghdr) char control[256] = {};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
+    cmsghdr* const head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(head), fds.data(), fds.size() * sizeof(int));
+    REQUIRE(sendmsg(connection_, &message, 0) == sizeof hello);
+  }
+  void Greet() { Greet({DTHROTTLE_PAGE_MAGIC, NowNs(), kEntries, 0}, {page_fd, counts_fd}); }
+  void Refuse(const std::string& tag, std::int64_t until) {
+    const auto name = dthrottle_page_name(page->head.key, tag.data(), tag.size());
+    dthrottle_page_put(dthrottle_page_at(page, dthrottle_page_set(name, kEntries)), name, until);
+  }
+  std::string Note() {
+    char text[512];
+    const ssize_t n = recv(connection_, text, sizeof text, MSG_DONTWAIT);
+    return n > 0 ? std::string(text, static_cast<std::size_t>(n)) : "";
+  }
+
+  sockaddr_un address{};
+  int page_fd, counts_fd;
+  dthrottle_page* page;
+  std::uint32_t* counts;
+
+ private:
+  static void* Map(int fd, std::size_t bytes) {
+    void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    REQUIRE(at != MAP_FAILED);
+    return at;
+  }
+
+  std::string directory_;
+  int listening_, connection_ = -1;
+};
+
+struct Pages : dthrottle_pages {
+  explicit Pages(const Daemon& daemon) : dthrottle_pages{} {
+    dthrottle_pages_init(this, reinterpret_cast<const sockaddr*>(&daemon.address));
+  }
+  ~Pages() { dthrottle_pages_close(this); }
+  Pages(const Pages&) = delete;
+
+  bool Refuse(const std::string& tag) { return dthrottle_pages_refuse(this, tag.data(), tag.size()); }
+  void Refused(const std::string& tag) { dthrottle_pages_refused(this, tag.data(), tag.size()); }
+  void Fetch(Daemon& daemon) {
+    Refused("C");
+    REQUIRE(daemon.Accept());
+    daemon.Greet();
+    Refused("C");
+  }
+};
+
+// What the child exits with.
+template <class Child>
+int InChild(pid_t pid, Child child) {
+  if (pid == 0) _exit(child() ? 0 : 1);
+  int status = 0;
+  REQUIRE(waitpid(pid, &status, 0) == pid);
+  return status;
+}
+
+TEST_CASE("a tag is refused by the page until its instant, and counted") {
+  Daemon daemon;
+  Pages pages(daemon);
+  CHECK_FALSE(pages.Refuse("C"));
+  pages.Fetch(daemon);
+  CHECK(daemon.Note() == "C");
+  CHECK_FALSE(pages.Refuse("C"));
+  daemon.Refuse("C", NowNs() + 3600 * kSecond);
+  CHECK(pages.Refuse("C"));
+  CHECK(pages.Refuse("C"));
+  CHECK_FALSE(pages.Refuse("D"));
+  CHECK(daemon.counts[0] == 2);
+  daemon.Refuse("C", NowNs());
+  CHECK_FALSE(pages.Refuse("C"));
+}
+
+TEST_CASE("tags that are asked for together are refused together or asked") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  daemon.Refuse("C", NowNs() + 3600 * kSecond);
+  const char* const tags[] = {"C", "C", "D"};
+  CHECK(dthrottle_pages_refuse_all(&pages, tags, nullptr, 2));
+  CHECK_FALSE(dthrottle_pages_refuse_all(&pages, tags, nullptr, 3));
+  CHECK(daemon.counts[0] == 2);
+}
+
+TEST_CASE("a tag that a query says in other bytes is not told of") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  CHECK(daemon.Note() == "C");
+  for (const std::string& tag : {std::string(), std::string("a\nb"), std::string("a\r"), std::string(256, 'x')}) {
+    pages.Refused(tag);
+    CHECK(daemon.Note().empty());
+  }
+  daemon.page->head.note_one_in = 4;
+  std::size_t told = 0;
+  for (int i = 0; i < 40; ++i) pages.Refused("C");
+  while (!daemon.Note().empty()) ++told;
+  CHECK(told == 10);
+}
+
+TEST_CASE("a daemon that gives no page as it should is asked") {
+  Daemon daemon;
+  const std::int64_t now = NowNs();
+  const int small = Daemon::File(64), unsealed = Daemon::File(dthrottle_page_bytes(kEntries), F_SEAL_GROW);
+  struct Case {
+    const char* what;
+    dthrottle_page_hello hello;
+    std::vector<int> fds;
+  };
+  const dthrottle_page_hello good{DTHROTTLE_PAGE_MAGIC, 0, kEntries, 0};
+  const auto with = [&](auto change) {
+    dthrottle_page_hello hello = good;
+    change(hello);
+    return hello;
+  };
+  const std::vector<int> fds = {daemon.page_fd, daemon.counts_fd};
+  for (const Case& c : std::vector<Case>{
+           {"another version", with([](auto& h) { h.magic++; }), fds},
+           {"a clock that is behind", with([&](auto& h) { h.now_ns = now - 1; }), fds},
+           {"a clock that is ahead", with([&](auto& h) { h.now_ns = now + 3600 * kSecond; }), fds},
+           {"no power of two", with([](auto& h) { h.entries = 5; }), fds},
+           {"more entries than there are", with([](auto& h) { h.entries = 8; }), fds},
+           {"too many entries", with([](auto& h) { h.entries = 1u << 31; }), fds},
+           {"one descriptor", good, {daemon.page_fd}},
+           {"a small file", good, {small, daemon.counts_fd}},
+           {"a file that can shrink", good, {unsealed, daemon.counts_fd}},
+           {"no file", good, {STDIN_FILENO, daemon.counts_fd}}}) {
+    CAPTURE(c.what);
+    Pages pages(daemon);
+    pages.Refused("C");
+    REQUIRE(daemon.Accept());
+    dthrottle_page_hello hello = c.hello;
+    if (hello.now_ns == 0) hello.now_ns = NowNs();
+    daemon.Greet(hello, c.fds);
+    pages.Refused("C");
+    daemon.Refuse("C", NowNs() + 3600 * kSecond);
+    CHECK_FALSE(pages.Refuse("C"));
+    CHECK(pages.fd == -1);
+    pages.Refused("C");
+    CHECK_FALSE(daemon.Accept());    // not at once
+  }
+  close(small);
+  close(unsealed);
+}
+
+TEST_CASE("a page ends with its connection, and a thread that looks at it finds nothing") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  daemon.Refuse("C", NowNs() + 3600 * kSecond);
+  CHECK(pages.Refuse("C"));
+  std::thread looking([&] {
+    while (pages.Refuse("C")) continue;
+  });
+  daemon.Hang();
+  pages.Refused("C");
+  looking.join();
+  CHECK_FALSE(pages.Refuse("C"));
+  pages.retry_at = 0;    // a second later
+  pages.Fetch(daemon);
+  CHECK(pages.Refuse("C"));
+}
+
+TEST_CASE("a child after any kind of fork has not its parent's page, and fetches its own") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  daemon.Refuse("C", NowNs() + 3600 * kSecond);
+  CHECK(pages.Refuse("C"));
+  const auto child = [&] {
+    if (pages.Refuse("C")) return false;
+    pages.Refused("C");    // connects
+    if (!daemon.Accept()) return false;
+    daemon.Greet();
+    pages.Refused("C");
+    return pages.Refuse("C");
+  };
+  CHECK(InChild(fork(), child) == 0);
+  CHECK(InChild(static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)), child) == 0);
+  CHECK(pages.Refuse("C"));
+}
+
+}    // namespace

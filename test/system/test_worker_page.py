@@ -1,0 +1,231 @@
+"""Pages of workers against the daemon itself: what libdthrottle refuses without asking, and what a worker can do to it."""
+
+import array
+import ctypes
+import ctypes.util
+import fcntl
+import mmap
+import os
+import random
+import signal
+import socket
+import struct
+import time
+import unittest
+
+from common import SystemTest
+from daemon import PATIENCE, Daemon, rule, wait_until
+from test_client import Application
+
+PAGES = {"entries": 64}
+HELLO = struct.Struct("<QqII")
+MAGIC = 0x3145474150485444
+HEAD_BYTES = 64
+
+
+class PageWorker:
+    """A worker that has fetched its page by hand."""
+
+    def __init__(self, daemon):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.sock.settimeout(PATIENCE)
+        self.sock.connect(daemon.query_path + ".page")
+        hello, control, _, _ = self.sock.recvmsg(HELLO.size, socket.CMSG_SPACE(8))
+        self.magic, self.now_ns, self.entries, _ = HELLO.unpack(hello)
+        self.page_fd, self.counts_fd = array.array("i", control[0][2])
+        self.page = mmap.mmap(self.page_fd, HEAD_BYTES + 16 * self.entries, prot=mmap.PROT_READ)
+        self.counts = mmap.mmap(self.counts_fd, 4 * self.entries)
+
+    def note(self, tag):
+        self.sock.send(tag)
+
+    def live(self):
+        """The instants until which tags are refused, in ns."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        entries = struct.iter_unpack("<Qq", self.page[HEAD_BYTES:])
+        return [until for name, until in entries if name != 0 and until > now]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.page.close()
+        self.counts.close()
+        for fd in (self.page_fd, self.counts_fd):
+            os.close(fd)
+        self.sock.close()
+
+
+def spend(daemon, tag):
+    """Asks until the tag is refused."""
+    wait_until(lambda: daemon.ask([tag]) == ["NO"], "the tag is refused")
+
+
+class WorkerPages(SystemTest):
+    def application(self, daemon):
+        return Application(f"unix:{daemon.query_path}")
+
+    def fetch(self, daemon, application, tag=b"C"):
+        """Is refused until the application does that by itself."""
+        def local():
+            self.assertEqual(application.ask(tag)[0], "throttle")
+            return daemon.stats()["page_refused"] > 0
+        wait_until(local, "the application has a page")
+
+    def test_who_is_refused_again_is_refused_without_asking_and_counted_like_others(self):
+        with Daemon(rule(burst=2), page=PAGES) as daemon, self.application(daemon) as application:
+            self.assertEqual(application.verdicts(b"C", 3), ["serve", "serve", "throttle"])
+            self.fetch(daemon, application)
+            refused = daemon.stats()["throttled"]
+            self.assertEqual(set(application.verdicts(b"C", 2000)), {"throttle"})
+            self.assertEqual(application.verdicts(b"D", 3), ["serve", "serve", "throttle"])
+            wait_until(lambda: daemon.stats()["throttled"] >= refused + 2001, "all are counted")
+            stats = daemon.stats()
+            self.assertGreater(stats["page_refused"], 1000)
+            self.assertEqual(stats["served"], 4)
+            self.assertEqual(stats["page_clamped"], 0)
+            self.assertIn("C", daemon.admin("top"))
+
+    def test_forgive_and_a_reload_are_followed(self):
+        with Daemon(rule(name="all", burst=1), page=PAGES) as daemon, self.application(daemon) as application:
+            application.ask(b"C")
+            self.fetch(daemon, application)
+            daemon.admin("forgive C")
+            wait_until(lambda: application.ask(b"C")[0] == "serve", "the tag is served")
+            self.fetch(daemon, application)
+            daemon.write_settings(rule(name="all", burst=1, mode="off"))
+            daemon.hang_up()
+            wait_until(lambda: application.ask(b"C")[0] == "serve", "the tag is served")
+
+    def test_a_token_that_comes_back_is_served_to_the_instant(self):
+        with Daemon(rule(burst=1, rate=20), page=PAGES) as daemon, self.application(daemon) as application:
+            begin = time.monotonic()
+            served, asked = 0, 0
+            while time.monotonic() < begin + 1.5:
+                served += application.ask(b"C")[0] == "serve"
+                asked += 1
+            lasted = time.monotonic() - begin
+            self.assertLessEqual(served, 1 + 20 * lasted)
+            wait_until(lambda: daemon.stats()["served"] + daemon.stats()["throttled"] >= asked, "all are counted")
+            self.assertEqual(daemon.stats()["served"], served)
+
+    def test_an_application_outlives_a_kill_an_upgrade_and_a_stop_of_the_daemon(self):
+        with Daemon(rule(burst=2), page=PAGES) as daemon, self.application(daemon) as application:
+            for end in (daemon.kill, daemon.stop):
+                application.verdicts(b"C", 3)
+                self.fetch(daemon, application)
+                end()
+                wait_until(lambda: application.ask(b"C")[0] in ("unreachable", "backing off"), "it asks again")
+                daemon.start()
+                wait_until(lambda: application.ask(b"C")[0] == "throttle", "the daemon answers")
+                self.fetch(daemon, application)
+            before = daemon.stats()["page_connections_accepted"]
+            daemon.signal(signal.SIGUSR2)
+            daemon.wait_log("took over")
+            self.fetch(daemon, application)
+            self.assertEqual(application.ask(b"fresh")[0], "serve")
+            self.assertGreater(before, 0)
+
+    def test_without_the_setting_there_is_no_socket(self):
+        with Daemon(rule(burst=1)) as daemon, self.application(daemon) as application:
+            self.assertFalse(os.path.exists(daemon.query_path + ".page"))
+            self.assertEqual(application.verdicts(b"C", 5), ["serve"] + ["throttle"] * 4)
+
+    def test_a_daemon_that_stands_still_is_asked_again_within_a_second_or_so(self):
+        with Daemon(rule(burst=1), page=PAGES) as daemon, PageWorker(daemon) as worker:
+            spend(daemon, "C")
+            worker.note(b"C")
+            wait_until(worker.live, "the page says so")
+            daemon.signal(signal.SIGSTOP)
+            try:
+                latest = max(worker.live())
+                self.assertLess(latest, time.clock_gettime_ns(time.CLOCK_MONOTONIC) + 1_000_000_000)
+                wait_until(lambda: not worker.live(), "the page says nothing any more")
+            finally:
+                daemon.signal(signal.SIGCONT)
+
+    def test_a_page_says_nothing_of_tags_that_its_worker_has_not_told_of(self):
+        with Daemon(rule(burst=1), page=PAGES) as daemon, PageWorker(daemon) as one, PageWorker(daemon) as other:
+            self.assertEqual(one.magic, MAGIC)
+            spend(daemon, "C")
+            one.note(b"C")
+            one.note(b"never refused")
+            one.note(b"a\nb")
+            wait_until(one.live, "the page says so")
+            wait_until(lambda: daemon.stats()["page_strange"] == 1, "the last one is heard")
+            self.assertEqual(len(one.live()), 1)
+            self.assertEqual(other.live(), [])
+            self.assertNotEqual(one.page[:16], other.page[:16])    # keys
+
+    def test_a_worker_can_neither_write_nor_shrink_its_page(self):
+        libc = ctypes.CDLL(ctypes.util.find_library("c"), use_errno=True)
+        with Daemon(rule(burst=1), page=PAGES) as daemon, PageWorker(daemon) as worker:
+            for fd in (worker.page_fd, worker.counts_fd):
+                for change in (lambda: os.ftruncate(fd, 0), lambda: os.ftruncate(fd, 1 << 20),
+                               lambda: fcntl.fcntl(fd, 1033, 1)):    # F_ADD_SEALS
+                    self.assertRaises(OSError, change)
+            self.assertRaises(OSError, os.write, worker.page_fd, b"x")
+            again = os.open(f"/proc/self/fd/{worker.page_fd}", os.O_RDWR)
+            try:
+                self.assertRaises(OSError, os.write, again, b"x")
+                self.assertRaises(OSError, mmap.mmap, again, 64)
+            finally:
+                os.close(again)
+            punch = 0x02 | 0x01    # FALLOC_FL_PUNCH_HOLE, KEEP_SIZE
+            self.assertEqual(libc.fallocate(worker.page_fd, punch, ctypes.c_long(0), ctypes.c_long(4096)), -1)
+            libc.fallocate(worker.counts_fd, punch, ctypes.c_long(0), ctypes.c_long(4096))
+            spend(daemon, "C")
+            worker.note(b"C")
+            wait_until(worker.live, "the daemon works on")
+
+    def test_a_scribbler_gets_no_token_and_takes_none_from_others(self):
+        chance = random.Random(8)
+        with Daemon(rule(burst=1), page=PAGES) as daemon, PageWorker(daemon) as worker:
+            tags = [f"t{i}" for i in range(40)]
+            for tag in tags:
+                spend(daemon, tag)
+                worker.note(tag.encode())
+            wait_until(worker.live, "the page says so")
+            begin = time.monotonic()
+            while time.monotonic() < begin + 1:
+                worker.counts[:] = chance.randbytes(len(worker.counts))
+                self.assertEqual(daemon.ask([chance.choice(tags)]), ["NO"])
+            wait_until(lambda: daemon.stats()["page_clamped"] > 0, "claims are seen through")
+            self.assertLess(daemon.stats()["page_refused"], 1e7 * (2 + time.monotonic() - begin))
+            self.assertEqual(daemon.ask(["fresh"]), ["OK"])
+
+    def test_workers_that_are_killed_leave_nothing_and_those_too_many_ask_as_ever(self):
+        with Daemon(rule(burst=1), page={**PAGES, "max_connections": 8}) as daemon:
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+            for _ in range(20):
+                with self.application(daemon) as application:
+                    self.fetch(daemon, application)
+                    application._process.send_signal(signal.SIGKILL)
+                    self.assertEqual(application._process.wait(PATIENCE), -signal.SIGKILL)
+                    application._process.wait = lambda *_: 0
+            wait_until(lambda: daemon.stats()["page_connections"] == 0, "their pages are gone")
+            self.assertEqual(daemon.stats()["page_entries"], 0)
+            workers = [PageWorker(daemon) for _ in range(8)]
+            with self.application(daemon) as application:
+                self.assertEqual(set(application.verdicts(b"C", 20)), {"throttle"})
+                wait_until(lambda: daemon.stats()["page_connections_rejected"] > 0, "one is turned away")
+            for worker in workers:
+                worker.__exit__()
+
+    def test_where_descriptors_or_memory_files_are_short_all_is_asked(self):
+        with Daemon(rule(burst=1), page=PAGES, open_files=64) as daemon, self.application(daemon) as application:
+            self.assertEqual(application.verdicts(b"C", 50), ["serve"] + ["throttle"] * 49)
+
+    def test_idle_workers_wake_nobody(self):
+        with Daemon(rule(burst=1), page=PAGES) as daemon:
+            workers = [PageWorker(daemon) for _ in range(200)]
+            wait_until(lambda: daemon.stats()["page_connections"] == 200, "all have a page")
+            for worker in workers:
+                self.assertEqual(worker.live(), [])
+            self.assertEqual(daemon.stats()["page_entries"], 0)
+            for worker in workers:
+                worker.__exit__()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,45 @@
+// A page that is written by one thread while others read it.
+#include <catch2/catch.hpp>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/worker_page.h"
+
+namespace dthrottle {
+namespace {
+
+TEST_CASE("the instant of one tag is never taken for another's that had the entry before or has it again") {
+  constexpr std::uint32_t kEntries = 4;
+  constexpr std::int64_t kPast = 1, kFar = 1'000'000;
+  std::vector<std::uint64_t> bytes(dthrottle_page_bytes(kEntries) / sizeof(std::uint64_t));
+  auto* const page = reinterpret_cast<dthrottle_page*>(bytes.data());
+  constexpr std::uint64_t kServed = 1, kRefused = 3;    // names of one set
+  std::atomic<bool> done{false};
+  std::atomic<std::uint64_t> wrong{0}, seen{0};
+  const auto read = [&] {
+    while (!done.load(std::memory_order_relaxed)) {
+      std::uint32_t entry = 0;
+      const std::int64_t until = dthrottle_page_refused_until(page, kEntries, kServed, &entry);
+      wrong += until == kFar;
+      seen += until == kPast;
+    }
+  };
+  std::thread one(read), other(read);
+  for (int i = 0; i < 3'000'000 || (seen < 100 && i < 100'000'000); ++i) {
+    dthrottle_page_entry* const entry = dthrottle_page_at(page, 0);
+    dthrottle_page_clear(entry);
+    dthrottle_page_put(entry, kServed, kPast);
+    dthrottle_page_clear(entry);
+    dthrottle_page_put(entry, kRefused, kFar);
+  }
+  done = true;
+  one.join();
+  other.join();
+  CHECK(wrong == 0);
+  CHECK(seen > 0);
+}
+
+}    // namespace
+}    // namespace dthrottle
