@@ -292,6 +292,12 @@ void StreamServer::End(Connection& c) {
   uv_close(&c.uv_.handle, [](uv_handle_t* handle) { delete Owner<Connection>(handle); });
 }
 
+void StreamServer::EndIf(const std::function<bool(Connection&)>& ends) {
+  for (std::size_t i = connections_.size(); i-- > 0;) {    // End moves the last one here
+    if (ends(*connections_[i])) End(*connections_[i]);
+  }
+}
+
 void StreamServer::set_idle_timeout(Duration timeout) {
   idle_tick_ = timeout / kIdleTicks;
   StartIdleTimer();

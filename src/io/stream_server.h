@@ -137,6 +137,9 @@ class StreamServer {
   // Sends now what the socket takes, and the rest when it can. Nothing happens on a connection that has ended.
   void Write(Connection& connection, std::string_view answers);
 
+  // Ends each connection that `ends`.
+  void EndIf(const std::function<bool(Connection&)>& ends);
+
   // Reads a connection on that was left with kWait, its rest first. Nothing happens on one that has ended.
   void GoOn(Connection& connection);
 

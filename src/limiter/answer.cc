@@ -60,8 +60,7 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
     return RefusePenalized(limit, counters);
   }
   if (limit.in_flight != 0 && IsBusy(*ways_, probe.hash, limit, now)) [[unlikely]] {
-    core.in_flight->CountBusy();
-    return Refuse(limit, Verdict::kThrottle, counters);
+    return RefuseBusy(*ways_, query, probe.hash, limit, counters, now);
   }
   Asked asked{query, probe.hash, index, limit, shard, slot, lane.number(), now, limit.shape};
   return DecideUnderLimit(*ways_, asked, counters, standing);

@@ -216,8 +216,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   }
   if (standing.penalty != Duration::zero()) return RefusePenalized(limit, counters);
   if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.probe.hash, limit, now_))) {
-    core_.in_flight->CountBusy();
-    return Refuse(limit, Verdict::kThrottle, counters);
+    return RefuseBusy(ways_, *named.query, named.probe.hash, limit, counters, now_);
   }
   Table::Locked cells(*core_.table, named.probe.hash);
   Slot* const slot = cells.Find(named.query->tag, named.probe, now_);

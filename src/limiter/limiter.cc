@@ -23,6 +23,7 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
   core_->table = std::move(opened.table);
   discarded_ = opened.discarded;
   core_->MakeRoom();
+  ways_->Each([](auto& way) { way.Adopted(); });
 }
 
 Limiter::~Limiter() = default;

@@ -41,6 +41,13 @@ inline bool IsBusy(Ways& ways, std::uint64_t hash, const Limit& limit, Instant n
   return !ways.core().in_flight->Has(hash, PlacesHere(ways, hash, limit, now));
 }
 
+inline Verdict RefuseBusy(Ways& ways, const Query& query, std::uint64_t hash, const Limit& limit, RuleCounters& counters,
+                          Instant now) {
+  ways.core().in_flight->CountBusy();
+  ways.With(limit, [&](auto& way) { return way.PlaceWanted(query.tag, hash, now), true; });
+  return Refuse(limit, Verdict::kThrottle, counters);
+}
+
 inline Verdict RefusePenalized(const Limit& limit, RuleCounters& counters) {
   counters.penalized.Add();
   return Refuse(limit, Verdict::kThrottle, counters);

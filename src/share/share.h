@@ -154,6 +154,8 @@ class Way {
   Shape ShapeOf(const Tag&, const Limit& limit, Instant) const { return limit.shape; }
   // How many places of a tag may be taken on this host. REQUIRES: the limit has some.
   std::uint32_t PlacesHere(std::uint64_t, const Limit& limit, Instant) { return limit.in_flight; }
+  // One was wanted, and all of these were taken.
+  void PlaceWanted(const Tag&, std::uint64_t, Instant) {}
   // Whether a bucket in the table can be under the limit; false: its bytes are not ours.
   static bool Plausible(const Bucket& bucket, const Limit& limit, Instant now) {
     constexpr double kDrainedMax = 1e4;    // debt has a floor far above this

@@ -199,6 +199,18 @@ class Places(SystemTest):
             report(f"places heard of within {heard * 1e3:.0f} ms; of a killed host back after {back:.2f} s, "
                    f"with periods of {period} s")
 
+    def test_a_host_that_nobody_hears_takes_back_the_places_that_others_will_have(self):
+        with Fleet(rule(name="jobs", burst=1e6, rate=1e6, share="capacity", in_flight=20), period="250ms",
+                   ask={"tcp": "127.0.0.1:0"}, capacity={"interval": "250ms", "lease": "3s", "members": ["a", "b"]}) as (a, b):
+            with Asker(("127.0.0.1", ask_port(a))) as asker, Asker(("127.0.0.1", ask_port(a))) as other:
+                wait_until(lambda: asker.ask("enter 1 job").startswith("OK") and
+                           a.admin_json("show job")["places"] >= 5, "places come out of this host's part")
+                self.assertLessEqual(a.admin_json("show job")["places"], 20)
+                b.kill()
+                wait_until(lambda: a.admin_json("show job")["places"] <= 1, "what is beyond the reserve is taken back")
+                self.assertEqual(asker.file.readline(), b"")
+                self.assertTrue(other.ask("peek 0 job").startswith(("OK", "NO busy")))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -199,7 +199,8 @@ const std::vector<Key<Rule>>& RuleKeys() {
                  "asked about the tag takes no place and is refused while all are taken. Under share = \"local\" these "
                  "are the places of each host; under \"debit\" those of all hosts together, which hear of each other's "
                  "within 50 ms and give the places of a host that died back after three periods, or a second if that is "
-                 "longer; the other ways of sharing have none. 0: any number."),
+                 "longer; under \"capacity\" hosts divide them as they divide the rate, and never have more together. "
+                 "\"forecast\" has none. 0: any number."),
       Flag<R>(
           "shed", "false", MEMBER(R, shed),
           "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
@@ -266,8 +267,9 @@ void CheckRules(Findings& f) {
       f.Error(f.rules[i],
               fmt::format("rule \"{}\": share = \"{}\" is not built into this program", rule.name, Name(rule.share)));
     }
-    if (rule.in_flight > 0 && s.peers.enabled() && rule.share != Share::kLocal && rule.share != Share::kDebit) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": in_flight = {} with share = \"{}\": must be \"local\" or \"debit\"",
+    if (rule.in_flight > 0 && s.peers.enabled() && rule.share == Share::kForecast) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": in_flight = {} with share = \"{}\": must be \"local\", \"debit\" or "
+                                      "\"capacity\"",
                                       rule.name, rule.in_flight, Name(rule.share)));
     }
     if (rule.delay != Duration::zero() && rule.share != Share::kLocal && rule.share != Share::kDebit) {

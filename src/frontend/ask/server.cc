@@ -54,6 +54,18 @@ AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse la
                  std::move(take_report)),
       gateway_(gateway) {}
 
+void AskServer::TakeBack(std::uint64_t hash, std::uint32_t places) {
+  std::uint32_t back = 0;
+  EndIf([&](Connection& connection) {
+    Holder& holder = static_cast<AskConnection&>(connection).holder;
+    const auto its = holder.places.find(hash);
+    if (back >= places || its == holder.places.end()) return false;
+    back += its->second;
+    turn_.returns().Leave(holder, Now());
+    return true;
+  });
+}
+
 std::unique_ptr<StreamServer::Connection> AskServer::MakeConnection() {
   return std::make_unique<AskConnection>(*this);
 }

@@ -102,6 +102,11 @@ void Dividing::Resume(Kept kept, Instant now) {
     p.demand.SetAlpha(alpha_);
     p.arrivals = 0;
     p.counted_at = now;
+    if (p.pinned > 0 && division_.place_parts() != nullptr) {
+      const Tag tag{p.tag, p.is_digest};
+      const Table::Shard locked(*division_.core().table, division_.core().table->Hash(tag));
+      division_.PlaceWanted(tag, division_.core().table->Hash(tag), now);
+    }
   }
 }
 
@@ -109,12 +114,18 @@ bool Dividing::Work(Instant now) {
   now_ = now;
   if (division_.rules().fingerprint() != rules_) FollowRules();
   const bool more = Apply();
+  if (now >= places_at_) LeasePlaces(now);
   if (!measuring_ && now >= next_) {
     TakeNotes(now);
     measuring_ = true;
     measured_ = {};
   }
   return (measuring_ && Measure(now)) || more;
+}
+
+Instant Dividing::next() const {
+  const PlaceParts* const places = division_.place_parts();
+  return places != nullptr && places->any() ? std::min(next_, places_at_) : next_;
 }
 
 // ---- Parts ----
@@ -216,17 +227,23 @@ void Dividing::FollowRules() {
 // ---- Leases ----
 
 std::optional<LeasePart> Dividing::Lease(std::string_view tag, const LeaseUse& use, Instant now) {
+  const auto found = division_.rules().Find(tag);
+  if (!found || division_.rules().limit(*found).in_flight != 0) return std::nullopt;
+  return LeaseUnder(*found, tag, use, now);
+}
+
+std::optional<LeasePart> Dividing::LeaseUnder(LimitIndex index, std::string_view tag, const LeaseUse& use,
+                                              Instant now) {
   const Rulebook& rules = division_.rules();
-  const auto found = rules.Find(tag);
-  if (!found || !rules.limit(*found).divided) return std::nullopt;
-  const Limit& limit = rules.limit(*found);
+  const Limit& limit = rules.limit(index);
+  if (!limit.divided) return std::nullopt;
   const bool lent = now < standing_.valid_until;
   const LeasePart reserve{PartOfWhole(standing_.reserve), PartOfWhole(standing_.reserve), Instant::max()};
   Participant* const p = Join(division_.KeyOf({tag}, limit), now);
   if (p == nullptr) return reserve;
   p->tag = tag;
   p->rule = rules.rules()[limit.rule].name;
-  p->capacity = rules.rate(*found);
+  p->capacity = rules.rate(index);
   p->lease_wants = use.wants;
   p->pinned_until = standing_.valid_until;
   // As much as is wanted, but no more than the share: neighbours wait for the rest. What is out stays pinned.
@@ -242,6 +259,33 @@ std::optional<LeasePart> Dividing::Lease(std::string_view tag, const LeaseUse& u
   if (!lent) return reserve;
   const double part = PartOfWhole(std::max(p->confirmed, standing_.reserve));
   return LeasePart{part, std::min(part, PartOfWhole(p->share)), standing_.valid_until};
+}
+
+// Places are leased out of parts as capacity is, every so often. What is taken beyond them has to be given back: this
+// host's lease is about to end, or hosts began anew.
+void Dividing::LeasePlaces(Instant now) {
+  places_at_ = now + kPlacesEvery;
+  PlaceParts* const places = division_.place_parts();
+  if (places == nullptr || !places->any()) return;
+  LimiterCore& core = division_.core();
+  for (const PlaceParts::Use& use : places->Uses(core.ShardLock(), *core.in_flight, now)) {
+    const Tag tag = use.tag.tag();
+    const auto index = tag.is_digest ? std::nullopt : core.rules->Find(tag.bytes);
+    if (!index || !core.limit(*index).divided || core.limit(*index).in_flight == 0) continue;
+    const Limit& limit = core.limit(*index);
+    const double in_flight = limit.in_flight;
+    const auto part = LeaseUnder(*index, tag.bytes, {use.wants / in_flight, use.has / in_flight}, now);
+    const Instant until = std::min(part->until, standing_.valid_until) - PlaceParts::kAhead;
+    std::uint32_t over = 0;
+    {
+      const Table::Shard locked(*core.table, use.hash);
+      places->Lend(use.hash, PlaceParts::Of(part->share, limit.in_flight), until);
+      const std::uint32_t lent = now < until ? PlaceParts::Of(part->part, limit.in_flight) : 0;
+      const std::uint32_t may = std::max(lent, division_.ReservePlaces(limit));
+      over = std::max(core.in_flight->taken(use.hash), may) - may;
+    }
+    if (over > 0) division_.Over(use.hash, over);
+  }
 }
 
 // An answer to an older pin says nothing of what may be given away since.

@@ -110,11 +110,12 @@ class Dividing {
 
   // As Sharing::Work and next.
   bool Work(Instant now);
-  Instant next() const { return next_; }
+  Instant next() const;
 
   // What may be leased out of this host's part of the tag. A part that is leased out is given to nobody before it has
   // come back: it is pinned, and only what the other half has confirmed to be pinned may be leased. To be called every
-  // second or so as long as there are leases, and by nobody where the tag has no rule that divides: none.
+  // second or so as long as there are leases, and by nobody where the tag has no rule that divides, or one with places,
+  // which are leased themselves: none.
   std::optional<LeasePart> Lease(std::string_view tag, const LeaseUse& use, Instant now);
 
   // Whether hosts go by what applications report and not by demand.
@@ -123,6 +124,7 @@ class Dividing {
   // for kReportLasts. False where no rule divides the tag, or there is no room.
   bool Indicate(const Tag& tag, double value, Instant now);
   static constexpr Duration kReportLasts = std::chrono::seconds(10);
+  static constexpr Duration kPlacesEvery = std::chrono::milliseconds(100);
 
   // The tags that take part, and how often one could not because there were tags_max.
   const std::map<CapacityKey, Participant>& participants() const { return participants_; }
@@ -136,6 +138,8 @@ class Dividing {
   void Hear(const TagShare& share);
   void FollowRules();
   bool Measure(Instant now);
+  std::optional<LeasePart> LeaseUnder(LimitIndex limit, std::string_view tag, const LeaseUse& use, Instant now);
+  void LeasePlaces(Instant now);
   double Asked(const Participant& participant, Instant now) const;
 
   Division& division_;
@@ -151,6 +155,7 @@ class Dividing {
   std::map<CapacityKey, Participant> participants_;
   std::uint64_t crowded_ = 0;
   std::uint32_t pins_ = 0;    // numbers given
+  Instant places_at_{};
   bool by_reports_ = false;
 
   bool measuring_ = false;

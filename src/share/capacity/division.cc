@@ -26,6 +26,7 @@ std::optional<Tokens> Division::Bound(const Limit& limit, std::span<const PeerAg
 
 void Division::Adopted() {
   for (NotedTag noted; TakeNoted(noted);) continue;
+  if (core_.in_flight != nullptr && place_parts_ == nullptr) place_parts_ = std::make_unique<PlaceParts>();
 }
 
 bool Division::TakeNoted(NotedTag& noted) {

@@ -5,12 +5,15 @@
 // noted, so that it takes part in the exchange; dividing.h does the rest of this host's half.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "share/capacity/notes.h"
 #include "share/capacity/part_table.h"
+#include "share/capacity/place_parts.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -27,11 +30,15 @@ class Division final : public Way {
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
+  std::uint32_t PlacesHere(std::uint64_t hash, const Limit& limit, Instant now) {
+    return place_parts_->Here(hash, ReservePlaces(limit), now);
+  }
+  void PlaceWanted(const Tag& tag, std::uint64_t hash, Instant now) { place_parts_->Wanted(tag, hash, now); }
   // A divided limit knows no debt, only parts too small for the whole depth.
   static bool Plausible(const Bucket&, const Limit&, Instant) { return true; }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
-  // Notes name limits by their old numbers.
+  // Notes name limits by their old numbers, and places may be new.
   void Adopted();
 
   // ---- The owner's thread ----
@@ -46,6 +53,19 @@ class Division final : public Way {
   // A tag under a divided limit that nobody has named yet: it has no entry and was refused, or it has one. Not all are
   // noted at once.
   bool TakeNoted(NotedTag& noted);
+
+  // Calls `over`, on this thread, for tags of which so many places have to be given back by those who hold them.
+  void OnOver(std::function<void(std::uint64_t hash, std::uint32_t places)> over) { over_ = std::move(over); }
+  void Over(std::uint64_t hash, std::uint32_t places) const {
+    if (over_) over_(hash, places);
+  }
+  // Null: no rule has places.
+  PlaceParts* place_parts() { return place_parts_.get(); }
+  // How many this host may take whatever happens.
+  std::uint32_t ReservePlaces(const Limit& limit) const {
+    return PlaceParts::Of(parts_.lent().reserve, limit.in_flight);
+  }
+  LimiterCore& core() { return core_; }
 
   // The key of a tag under that limit, for all hosts. REQUIRES: the limit is divided.
   CapacityKey KeyOf(const Tag& tag, const Limit& limit) const;
@@ -68,6 +88,8 @@ class Division final : public Way {
   LimiterCore& core_;
   PartTable parts_;
   std::vector<std::unique_ptr<Notes>> notes_;    // by lane
+  std::unique_ptr<PlaceParts> place_parts_;      // as LimiterCore::in_flight
+  std::function<void(std::uint64_t, std::uint32_t)> over_;
 };
 
 // The entry of a tag that is asked.
