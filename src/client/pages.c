@@ -229,7 +229,8 @@ void dthrottle_pages_init(struct dthrottle_pages* pages, const struct sockaddr* 
   const struct sockaddr_un* const un = (const struct sockaddr_un*)address;
   pages->fd = -1;
   pthread_mutex_init(&pages->mutex, NULL);
-  if (address == NULL || sizeof(void*) < 8 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__ || address->sa_family != AF_UNIX) return;
+  if (address == NULL || address->sa_family != AF_UNIX) return;
+  if (sizeof(void*) < 8 || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__) return;
   const size_t bytes = strnlen(un->sun_path, sizeof un->sun_path);
   if (bytes + sizeof DTHROTTLE_PAGE_SUFFIX > sizeof un->sun_path) return;
   pages->address = *un;

@@ -207,8 +207,8 @@ void Gateway::OnExit(const ChildOutcome& outcome) {
   if (outcome.succeeded) {
     log_.Notice("{}: {} has left; another one begins", options_.front, options_.program.name);
   } else {
-    log_.Error("{}: {}: {}; its connections are closed, and another one begins in {:g} s", options_.front, options_.program.name,
-               outcome.said, Seconds(delay_));
+    log_.Error("{}: {}: {}; its connections are closed, and another one begins in {:g} s", options_.front,
+               options_.program.name, outcome.said, Seconds(delay_));
   }
   StartTimer(delay_);
 }

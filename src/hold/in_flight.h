@@ -1,5 +1,6 @@
-// Places: how many of each tag are taken at once, on this host (gauges.h has those of other hosts). A rule with `in_flight` has so many; a question that
-// enters takes one of each tag that is under such a rule, and its connection keeps it until it gives it back or ends.
+// Places: how many of each tag are taken at once, on this host (gauges.h has those of other hosts). A rule with
+// `in_flight` has so many; a question that enters takes one of each tag that is under such a rule, and its connection
+// keeps it until it gives it back or ends.
 //
 // Places live as long as connections, so they are kept in the memory of the process: where that is killed, all
 // connections are gone and all places are free. A tag without a place that is taken takes no room here.

@@ -63,8 +63,8 @@ TEST_CASE("a trace is asked as it stands, and a rate moves to another one") {
   CHECK((traced.measures.asked == 8 && traced.measures.served == 8));
   CHECK((traced.seconds.at(2).asked == 6 && traced.seconds.at(5).asked == 2));
   const Outcome rising = Simulate(
-      File("[fleet]\nduration = \"10s\"\n[[rule]]\nburst = 1e6\nrate = 100\n[[workload]]\narrivals = \"steady\"\nrate = 1e-6\n"
-           "rate_at_end = 100\n"),
+      File("[fleet]\nduration = \"10s\"\n[[rule]]\nburst = 1e6\nrate = 100\n"
+           "[[workload]]\narrivals = \"steady\"\nrate = 1e-6\nrate_at_end = 100\n"),
       std::nullopt, 1);
   CHECK(rising.measures.asked == Approx(500).epsilon(0.02));
   CHECK(rising.seconds.at(0).asked < 10);

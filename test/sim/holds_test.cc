@@ -160,7 +160,8 @@ TEST_CASE("places: 8 hosts that divide a limit never have more in flight, whatev
     Prng prng(seed);
     std::vector<Fault> faults = RandomFaults(
         {.count = 30, .hosts = 8, .from = After(200s), .until = After(900s), .lasts_max = 60s}, prng);
-    std::erase_if(faults, [](const Fault& fault) { return fault.kind == Fault::Kind::kPause; });    // nobody can take from it
+    // Nobody can take from a host that stands still.
+    std::erase_if(faults, [](const Fault& fault) { return fault.kind == Fault::Kind::kPause; });
     fleet.Inject(faults);
     Jobs jobs(fleet);
     fleet.Run(After(199s));

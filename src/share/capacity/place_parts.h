@@ -79,7 +79,6 @@ class PlaceParts {
     tags_[at].until = until;
   }
 
-
  private:
   // A tag is remembered for so long after it was wanted last.
   static constexpr Duration kRemembered = std::chrono::seconds(60);
