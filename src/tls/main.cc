@@ -112,7 +112,9 @@ class Program {
     uv_poll_start(&pipe_, UV_READABLE, [](uv_poll_t* p, int, int) { static_cast<Program*>(p->data)->OnPipe(); });
     uv_run(&loop_, UV_RUN_DEFAULT);
     DT_CHECK(relays_.empty());
-    uv_loop_close(&loop_);
+    uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
+    uv_run(&loop_, UV_RUN_DEFAULT);
+    DT_CHECK(uv_loop_close(&loop_) == 0);
   }
 
  private:
@@ -215,7 +217,8 @@ int main(int argc, char** argv) {
   const TlsFiles files{argv[2], argv[3], argv[4]};
   auto context = MakeTlsContext(files);
   if (!context) {
-    std::fputs(context.error().message.c_str(), checks ? stdout : stderr);
+    checks ? std::printf("%s", context.error().message.c_str())
+           : std::fprintf(stderr, "dthrottle-tls: %s\n", context.error().message.c_str());
     return EX_CONFIG;
   }
   if (checks) return EX_OK;

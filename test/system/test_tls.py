@@ -105,12 +105,13 @@ class Tls(SystemTest):
     def test_a_new_certificate_is_in_force_by_itself_and_a_bad_one_changes_nothing(self):
         with Authority() as next_one, TlsDaemon(self.ours) as daemon:
             next_one.sign("host")
-            (self.ours.folder / "host.key").write_text("no key")
 
             def believed(authority):
                 with contextlib.suppress(OSError), TlsSession(daemon.tls_port, authority.context()) as session:
                     return ask(session) == ["lease", "5"]
                 return False
+            self.assertTrue(believed(self.ours))
+            (self.ours.folder / "host.key").write_text("no key")
             wait_until(lambda: believed(self.ours) and "the certificate stays what it was" in daemon.log, "it is bad")
             for name in ("host.key", "host.pem"):
                 shutil.copy(next_one.folder / name, self.ours.folder / name)

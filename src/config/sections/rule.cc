@@ -199,8 +199,9 @@ const std::vector<Key<Rule>>& RuleKeys() {
                  "asked about the tag takes no place and is refused while all are taken. Under share = \"local\" these "
                  "are the places of each host; under \"debit\" those of all hosts together, which hear of each other's "
                  "within 50 ms and give the places of a host that died back after three periods, or a second if that is "
-                 "longer; under \"capacity\" hosts divide them as they divide the rate, and never have more together. "
-                 "\"forecast\" has none. 0: any number."),
+                 "longer; under \"capacity\" hosts divide them as they divide the rate, and never have more together, "
+                 "and [[resource]] with source = \"capacity\" leases nothing of such a tag. \"forecast\" has none. 0: any "
+                 "number."),
       Flag<R>(
           "shed", "false", MEMBER(R, shed),
           "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
