@@ -21,6 +21,9 @@ extern "C" {
 #define DTHROTTLE_PAGE_SUFFIX ".page"
 #define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3145474150485444) /* "DTHPAGE1" */
 
+/* What is further ahead is no instant of an entry. */
+#define DTHROTTLE_PAGE_AHEAD_NS UINT64_C(60000000000)
+
 enum {
   DTHROTTLE_PAGE_WAYS = 4,
   DTHROTTLE_PAGE_ENTRIES_MAX = 65536, /* a power of two */
@@ -44,8 +47,8 @@ struct dthrottle_page_head {
 };
 
 struct dthrottle_page_entry {
-  uint64_t name;    /* as dthrottle_page_name; 0: no entry */
-  int64_t until_ns; /* CLOCK_MONOTONIC; the tag is refused before it */
+  uint64_t name;  /* as dthrottle_page_name; 0: no entry */
+  uint64_t until; /* ns of CLOCK_MONOTONIC before which the tag is refused, XOR its name */
 };
 
 /* The head, and behind it the sets, of DTHROTTLE_PAGE_WAYS entries each. */
@@ -106,20 +109,23 @@ static inline uint32_t dthrottle_page_set(uint64_t name, uint32_t entries) {
 
 /* Until when the page says that the tag is refused, and in `entry` which of its entries says so; 0: it does not say.
  *
- * Instant and name are two words, and the daemon may write between two loads. It takes the name away before it writes
- * an instant for another tag, so a name that is still there after the instant was read is the name of that instant. */
+ * Instant and name are two words, and the daemon may write between two loads, even this tag again after another one. So
+ * an instant is kept XOR the name of its tag: under another name it is hardly ever within the next minute. */
 static inline int64_t dthrottle_page_refused_until(const struct dthrottle_page* page, uint32_t entries, uint64_t name,
                                                    uint32_t* entry) {
   const uint32_t first = dthrottle_page_set(name, entries);
   for (uint32_t i = first; i < first + DTHROTTLE_PAGE_WAYS; i++) {
     const struct dthrottle_page_entry* const at = dthrottle_page_at(page, i);
     if (__atomic_load_n(&at->name, __ATOMIC_ACQUIRE) != name) continue;
-    const int64_t until_ns = __atomic_load_n(&at->until_ns, __ATOMIC_ACQUIRE);
-    if (__atomic_load_n(&at->name, __ATOMIC_RELAXED) != name) return 0;
     *entry = i;
-    return until_ns;
+    return (int64_t)(__atomic_load_n(&at->until, __ATOMIC_ACQUIRE) ^ name);
   }
   return 0;
+}
+
+/* Whether what dthrottle_page_refused_until has said refuses the tag now. */
+static inline int dthrottle_page_refuses(int64_t until_ns, int64_t now_ns) {
+  return (uint64_t)until_ns - (uint64_t)now_ns - 1 < DTHROTTLE_PAGE_AHEAD_NS;
 }
 
 /* The daemon's: takes an entry away, or changes the instant of one that stays, or makes one where none is. */
@@ -127,12 +133,12 @@ static inline void dthrottle_page_clear(struct dthrottle_page_entry* at) {
   __atomic_store_n(&at->name, 0, __ATOMIC_RELEASE);
 }
 
-static inline void dthrottle_page_move(struct dthrottle_page_entry* at, int64_t until_ns) {
-  __atomic_store_n(&at->until_ns, until_ns, __ATOMIC_RELEASE);
+static inline void dthrottle_page_move(struct dthrottle_page_entry* at, uint64_t name, int64_t until_ns) {
+  __atomic_store_n(&at->until, (uint64_t)until_ns ^ name, __ATOMIC_RELEASE);
 }
 
 static inline void dthrottle_page_put(struct dthrottle_page_entry* at, uint64_t name, int64_t until_ns) {
-  dthrottle_page_move(at, until_ns);
+  dthrottle_page_move(at, name, until_ns);
   __atomic_store_n(&at->name, name, __ATOMIC_RELEASE);
 }
 

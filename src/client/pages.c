@@ -45,7 +45,7 @@ static uint32_t* refusing(const struct dthrottle_page_view* view, const char* ta
   uint32_t entry;
   const uint64_t name = dthrottle_page_name(view->page->head.key, tag, tag_bytes);
   const int64_t until_ns = dthrottle_page_refused_until(view->page, view->entries, name, &entry);
-  return until_ns != 0 && dthrottle_now_ns() < until_ns ? &view->counts[entry] : NULL;
+  return until_ns != 0 && dthrottle_page_refuses(until_ns, dthrottle_now_ns()) ? &view->counts[entry] : NULL;
 }
 
 bool dthrottle_pages_refuse(const struct dthrottle_pages* pages, const char* tag, size_t tag_bytes) {

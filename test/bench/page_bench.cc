@@ -64,7 +64,8 @@ struct Worker {
   bool Refuses(std::string_view tag, std::int64_t now_ns) {
     std::uint32_t entry = 0;
     const auto name = dthrottle_page_name(memory.page().head.key, tag.data(), tag.size());
-    if (now_ns >= dthrottle_page_refused_until(&memory.page(), kEntries, name, &entry)) return false;
+    const auto until_ns = dthrottle_page_refused_until(&memory.page(), kEntries, name, &entry);
+    if (until_ns == 0 || !dthrottle_page_refuses(until_ns, now_ns)) return false;
     __atomic_fetch_add(&counts[entry], 1, __ATOMIC_RELAXED);
     return true;
   }

@@ -42,8 +42,8 @@ class PageWorker:
     def live(self):
         """The instants until which tags are refused, in ns."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        entries = struct.iter_unpack("<Qq", self.page[HEAD_BYTES:])
-        return [until for name, until in entries if name != 0 and until > now]
+        entries = struct.iter_unpack("<QQ", self.page[HEAD_BYTES:])
+        return [name ^ until for name, until in entries if name != 0 and name ^ until > now]
 
     def __enter__(self):
         return self

@@ -46,7 +46,7 @@ class Worker final : private Refuser {
     std::uint32_t entry = 0;
     const auto name = dthrottle_page_name(page().head.key, tag.data(), tag.size());
     const auto until = dthrottle_page_refused_until(&page(), entries_, name, &entry);
-    if (until == 0 || now.time_since_epoch().count() >= until) return false;
+    if (!dthrottle_page_refuses(until, now.time_since_epoch().count())) return false;
     ++counts_[entry];
     return true;
   }

@@ -28,7 +28,7 @@ void WorkerRefusals::Note(std::string_view tag, Instant now) {
   const std::uint32_t place = PlaceFor(name, tag);
   Kept& kept = kept_[place];
   if (kept.tag == tag) {
-    dthrottle_page_move(dthrottle_page_at(&page_, place), ToNs(kept.until = until));
+    dthrottle_page_move(dthrottle_page_at(&page_, place), name, ToNs(kept.until = until));
     return;
   }
   kept.tag.empty() ? live_.push_back(place) : Free(place, now);
@@ -94,7 +94,8 @@ bool WorkerRefusals::LookAt(std::uint32_t place, Instant now) {
   Instant until = std::min(refuser_.RefusedUntil(kept.tag, now), now + kAhead);
   if (times == 0) until = std::min(until, kept.until);
   if (until <= now) return false;
-  if (until != kept.until) dthrottle_page_move(dthrottle_page_at(&page_, place), ToNs(kept.until = until));
+  dthrottle_page_entry* const entry = dthrottle_page_at(&page_, place);
+  if (until != kept.until) dthrottle_page_move(entry, entry->name, ToNs(kept.until = until));
   return true;
 }
 

@@ -275,7 +275,9 @@ void Dividing::LeasePlaces(Instant now) {
     const Limit& limit = core.limit(*index);
     const double in_flight = limit.in_flight;
     const auto part = LeaseUnder(*index, tag.bytes, {use.wants / in_flight, use.has / in_flight}, now);
-    const Instant until = std::min(part->until, standing_.valid_until) - PlaceParts::kAhead;
+    // Before the first round nothing is valid: Instant::min().
+    const Instant valid_until = std::min(part->until, standing_.valid_until);
+    const Instant until = std::max(valid_until, Instant::min() + PlaceParts::kAhead) - PlaceParts::kAhead;
     std::uint32_t over = 0;
     {
       const Table::Shard locked(*core.table, use.hash);
