@@ -1,6 +1,7 @@
 #include "frontend/gateway_front_end.h"
 
 #include <fmt/format.h>
+#include <sysexits.h>
 
 #include <utility>
 
@@ -33,6 +34,11 @@ Result<void> GatewayFrontEnd::CheckProgram(const GatewayProgram& program, std::s
   const auto good = CheckGateway(program, TlsOf(settings));
   if (!good) return Fail(fmt::format("{}: {}", address, good.error().message));
   return {};
+}
+
+void GatewayFrontEnd::CheckStart(Result<void> (*check)(const Settings&)) const {
+  if (host_.took_over()) return;
+  if (const auto good = check(host_.admin.settings()); !good) throw StartFailure{EX_CONFIG, good.error().message};
 }
 
 void GatewayFrontEnd::StartProgram(std::vector<std::string> words, std::vector<Gateway::Lines> lines) {

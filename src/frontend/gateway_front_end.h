@@ -31,6 +31,9 @@ class GatewayFrontEnd : public FrontEnd {
   static Result<void> CheckProgram(const GatewayProgram& program, std::string_view address, const Endpoint& endpoint,
                                    const Settings& settings);
 
+  // Throws StartFailure if `check` fails, unless the program before this one has checked it.
+  void CheckStart(Result<void> (*check)(const Settings&)) const;
+
   // Starts the program with these words, or goes on with it. The servers of `lines` must outlive this object.
   void StartProgram(std::vector<std::string> words, std::vector<Gateway::Lines> lines);
 

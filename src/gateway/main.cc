@@ -146,12 +146,6 @@ int Check(const TlsFiles& files) {
   return good ? EX_OK : EX_CONFIG;
 }
 
-bool IsSocket(int fd) {
-  int type = 0;
-  socklen_t size = sizeof type;
-  return ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
-}
-
 }    // namespace
 
 }    // namespace dthrottle

@@ -37,9 +37,9 @@ class Gauges {
   // Whether peers can be told of the tag.
   bool HasRoom(std::uint64_t hash) const;
 
-  // What is taken here of the tag has changed, or is to be told again.
+  // The number of places of the tag that are taken here has changed, or is to be told again.
   void Changed(const Tag& tag, std::uint64_t hash);
-  // The same of a tag that may be none of these.
+  // The same for a tag that may be unknown.
   void Changed(std::uint64_t hash);
 
   bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }

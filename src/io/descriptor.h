@@ -8,6 +8,12 @@
 
 namespace dthrottle {
 
+inline bool IsSocket(int fd) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  return ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
+}
+
 // A message with room for one descriptor.
 struct DescriptorMessage {
   DescriptorMessage() {

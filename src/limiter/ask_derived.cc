@@ -117,7 +117,7 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
     const Query& query = *named[i].query;
     Table::Shard shard(*core_.table, named[i].probe.hash);
     const Slot* const slot = shard.Find(query.tag, named[i].probe, now_);
-    const auto limit = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core_.rules, query);
+    const auto limit = LimitOf(*core_.rules, query, slot);
     if (!limit.has_value()) continue;
     core_.rules->ForEachDerived(*limit, TextOf(query),
                                 [&](std::string_view tag) { charged.Add(tag, query.cost, i, *core_.table); });

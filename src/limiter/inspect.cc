@@ -66,7 +66,7 @@ std::vector<std::string> Limiter::ChargedWith(const Query& query, Instant now) c
   const std::uint64_t hash = core_->table->Hash(query.tag);
   Table::Shard shard(*core_->table, hash);
   const Slot* const slot = shard.Find(query.tag, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core_->rules, query);
+  const auto index = LimitOf(*core_->rules, query, slot);
   if (!index.has_value()) return tags;
   core_->rules->ForEachDerived(*index, TextOf(query), [&](std::string_view tag) { tags.emplace_back(tag); });
   return tags;
@@ -83,7 +83,7 @@ Standing Limiter::SettleOne(const Query& paid, Cost actual, Instant now) {
   Table::Shard shard(*core.table, hash);
   Slot* const slot = shard.Find(paid.tag, now);
   if (slot == nullptr && paid.tag.is_digest && paid.over_long == nullptr) return {};
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, paid);
+  const auto index = LimitOf(*core.rules, paid, slot);
   if (!index.has_value() || core.limit(*index).mode == Mode::kOff) return {};
   const Limit& limit = core.limit(*index);
   const Shape shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(paid.tag, limit, now); });

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "bucket/table.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -9,6 +10,11 @@ namespace dthrottle {
 // The limit of a query whose tag has no slot.
 inline std::optional<LimitIndex> LimitOf(const Rulebook& rules, const Query& query) {
   return query.over_long != nullptr ? rules.Find(*query.over_long) : rules.Find(query.tag.bytes);
+}
+
+// The limit of a query, by the slot of its tag if there is one.
+inline std::optional<LimitIndex> LimitOf(const Rulebook& rules, const Query& query, const Slot* slot) {
+  return slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(rules, query);
 }
 
 // The tag as rules read it.

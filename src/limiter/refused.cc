@@ -15,7 +15,7 @@ Instant Limiter::RefusedUntil(const Query& query, Instant now) {
   const Table::Probe probe = core.table->Aim(query.tag);
   Table::Shard shard(*core.table, probe.hash);
   const Slot* const slot = shard.Find(query.tag, probe, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, query);
+  const auto index = LimitOf(*core.rules, query, slot);
   if (!index.has_value()) return now;
   const Limit& limit = core.limit(*index);
   if (limit.mode != Mode::kEnforce || limit.derives) return now;
@@ -31,7 +31,7 @@ void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
   const Table::Probe probe = core.table->Aim(query.tag);
   Table::Shard shard(*core.table, probe.hash);
   Slot* const slot = shard.Find(query.tag, probe, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit}) : LimitOf(*core.rules, query);
+  const auto index = LimitOf(*core.rules, query, slot);
   if (!index.has_value()) return;
   const Limit& limit = core.limit(*index);
   if (limit.mode != Mode::kEnforce) return;

@@ -196,12 +196,6 @@ class Program {
   bool leaves_ = false;
 };
 
-bool IsSocket(int fd) {
-  int type = 0;
-  socklen_t size = sizeof type;
-  return ::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) == 0;
-}
-
 }    // namespace
 
 }    // namespace dthrottle

@@ -1,4 +1,4 @@
-// What is taken for a while over a fleet: holds whose cost is known afterwards, and places in flight.
+// A fleet takes something for a while: holds whose cost is known afterwards, and places in flight.
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 

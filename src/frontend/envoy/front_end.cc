@@ -1,7 +1,5 @@
 #include "frontend/envoy/front_end.h"
 
-#include <sysexits.h>
-
 #include "admin/admin.h"
 #include "io/fresh.h"
 
@@ -13,9 +11,7 @@ FrontEnd::Room EnvoyFrontEnd::room() const {
 
 void EnvoyFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
-  if (!host_.took_over()) {    // otherwise the program before has checked it
-    if (const auto good = Check(settings); !good) throw StartFailure{EX_CONFIG, good.error().message};
-  }
+  CheckStart(Check);
   SetBounds();
   questions_.emplace(host_.loop, host_.admin.limiter(), nullptr, LaneUse{0, key()}, FreshPrng(),
                      settings.query.max_tag_bytes, Duration::zero(), &calls_);

@@ -1,7 +1,5 @@
 #include "frontend/grpc/front_end.h"
 
-#include <sysexits.h>
-
 #include <algorithm>
 #include <chrono>
 #include <climits>
@@ -18,9 +16,7 @@ std::vector<std::string> GrpcWords(std::string_view services, Duration idle_time
 
 void GrpcFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
-  if (!host_.took_over()) {    // otherwise the program before has checked it
-    if (const auto good = Check(settings); !good) throw StartFailure{EX_CONFIG, good.error().message};
-  }
+  CheckStart(Check);
   SetBounds();
   lines_.emplace(
       host_.loop, lease_.leasing().server(), Duration::zero(),

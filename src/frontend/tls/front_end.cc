@@ -1,16 +1,12 @@
 #include "frontend/tls/front_end.h"
 
-#include <sysexits.h>
-
 #include "admin/admin.h"
 
 namespace dthrottle {
 
 void TlsFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
-  if (!host_.took_over()) {    // otherwise the program before has checked it
-    if (const auto good = Check(settings); !good) throw StartFailure{EX_CONFIG, good.error().message};
-  }
+  CheckStart(Check);
   lines_.emplace(host_.loop, lease_.leasing().server(), settings.lease.idle_timeout,
                  [this](BootInstant now) { lease_.leasing().Follow(now); });
   StartProgram({}, {{kLines, *lines_, true}});

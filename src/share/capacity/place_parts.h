@@ -67,7 +67,7 @@ class PlaceParts {
 
   bool any() const { return tags_.used() > 0; }
 
-  // What is used of each tag. Until Lend no more is taken. Tags that have had no place for a while are forgotten.
+  // Says what each tag uses, and lets it take no more until Lend. Forgets tags that have had no place for a while.
   template <class Lock>
   std::vector<Use> Uses(Lock&& lock, const InFlight& in_flight, Instant now);
 
