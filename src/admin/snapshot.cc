@@ -256,7 +256,7 @@ constexpr Count kCounts[] = {
     {"ask_questions", "", "Questions answered, each about one tag or several.", AT(process.ask.questions)},
     {"ask_refused", "", "Of them, refused; each is among throttled or shed too.", AT(process.ask.refused)},
     {"ask_waits", "", "Of them, served and told to wait, under rules with delay.", AT(process.ask.waits)},
-    {"ask_waits_given_up", "", "Tags that got back what a question had taken, because it gave up its wait.",
+    {"ask_waits_given_up", "", "Of them, those that gave up before they went on, and gave back what they had taken.",
      AT(process.ask.given_up)},
     {"ask_errors", "", "Lines that were neither a question nor a settlement.", AT(process.ask.errors)},
     {"among_divided", "", "Tags that are divided now among those charged with them, under rules with among.",

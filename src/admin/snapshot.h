@@ -78,7 +78,7 @@ struct AskCounts : SocketCounts {
   std::uint64_t questions = 0;
   std::uint64_t refused = 0;    // of them; a peek is never refused
   std::uint64_t waits = 0;      // of them, told to wait
-  std::uint64_t given_up = 0;    // tags whose wait was given up
+  std::uint64_t given_up = 0;   // of those, given back before they went on
   std::uint64_t settlements = 0;    // of holds, and places given back
   std::uint64_t errors = 0;     // lines that are neither
 };

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "asker.h"
@@ -32,7 +33,7 @@ enum {
   SEND_BYTES = 4096, /* of queries in one write: as much as the daemon reads at once */
 };
 
-static const int64_t NS_PER_MS = 1000000;
+static const int64_t NS_PER_MS = 1000000, NS_PER_US = 1000;
 
 struct dthrottle {
   struct dthrottle *next, *previous; /* all handles, for fork */
@@ -332,18 +333,6 @@ static enum dthrottle_verdict ask_line(dthrottle* handle, const char* line, size
   return failure != DTHROTTLE_SERVE ? failure : verdict;
 }
 
-enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
-                                              dthrottle_answer* answer, int deadline_ms) {
-  char line[DTHROTTLE_QUESTION_LINE_BYTES];
-  dthrottle_answer heard = {.reason = DTHROTTLE_REASON_NONE};
-  enum dthrottle_verdict verdict = DTHROTTLE_BAD_QUESTION;
-  if (dthrottle_question_room(question) > 0) {
-    verdict = ask_line(handle, line, dthrottle_write_question(question, line), &heard, deadline_ms);
-  }
-  if (answer != NULL) *answer = heard;
-  return verdict;
-}
-
 static enum dthrottle_verdict settle(dthrottle* handle, uint64_t hold, const uint32_t* actual, size_t count,
                                      int deadline_ms) {
   char line[DTHROTTLE_SETTLEMENT_BYTES];
@@ -360,6 +349,42 @@ enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_t hold, const 
 
 enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms) {
   return settle(handle, hold, NULL, 0, deadline_ms);
+}
+
+/* Sleeps until the caller may go on. A slot that is later than the deadline is given back. */
+static enum dthrottle_verdict sleep_on(dthrottle* handle, dthrottle_answer* answer, int64_t deadline) {
+  const int64_t now = dthrottle_now_ns(), until = now + answer->delay_us * NS_PER_US;
+  if (until <= deadline) {
+    const struct timespec end = dthrottle_timespec(until);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, NULL) == EINTR) continue;
+    return DTHROTTLE_SERVE;
+  }
+  dthrottle_release(handle, answer->hold, (int)((deadline - now) / NS_PER_MS));
+  answer->reason = DTHROTTLE_REASON_LIMIT;
+  answer->wait_ms = (until - now + NS_PER_MS - 1) / NS_PER_MS;
+  answer->hold = 0;
+  answer->delay_us = 0;
+  return DTHROTTLE_THROTTLE;
+}
+
+enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
+                                              dthrottle_answer* answer, int deadline_ms) {
+  char line[DTHROTTLE_QUESTION_LINE_BYTES];
+  dthrottle_answer heard = {.reason = DTHROTTLE_REASON_NONE};
+  dthrottle_question asked = *question;
+  enum dthrottle_verdict verdict = DTHROTTLE_BAD_QUESTION;
+  const int64_t deadline = dthrottle_now_ns() + deadline_ms * NS_PER_MS;
+  if (asked.sleeps != 0 && deadline_ms > 0 && (asked.wait_ms == 0 || asked.wait_ms > (unsigned)deadline_ms)) {
+    asked.wait_ms = (unsigned)deadline_ms;
+  }
+  if (dthrottle_question_room(&asked) > 0) {
+    verdict = ask_line(handle, line, dthrottle_write_question(&asked, line), &heard, deadline_ms);
+  }
+  if (asked.sleeps != 0 && asked.verb == DTHROTTLE_TAKE && heard.delay_us > 0) {
+    verdict = sleep_on(handle, &heard, deadline);
+  }
+  if (answer != NULL) *answer = heard;
+  return verdict;
 }
 
 enum dthrottle_verdict dthrottle_indicate(dthrottle* handle, const char* tag, size_t tag_bytes, double value,

@@ -99,8 +99,10 @@ typedef struct dthrottle_question {
   size_t count;              /* 1 to DTHROTTLE_TAGS_MAX */
   unsigned tell_limit;       /* not 0: the answer has a limit, for the header fields of a response */
   unsigned ttl_ms;           /* of HOLD: after so long all comes back that nobody has settled */
+  unsigned wait_ms;          /* of TAKE and PEEK: waits so long rather than being refused, under rules with `delay` */
+  unsigned sleeps;           /* not 0, of TAKE: the call returns when it is time to go on, within its deadline */
   unsigned unused;           /* zero */
-  uint64_t reserved[3];      /* zero */
+  uint64_t reserved[2];      /* zero */
 } dthrottle_question;
 
 /* Why a question is refused. */
@@ -124,8 +126,9 @@ typedef struct dthrottle_answer {
   int64_t quota;        /* whole tokens that it has after a rest; 0: nothing limits it, and the rest is 0 too */
   int64_t window_ms;    /* in which it has them again when all are spent */
   int64_t next_ms;      /* until it has one more whole token; 0: it has all */
-  uint64_t hold;        /* of a HOLD that is served: what it is called; never 0 then */
-  uint64_t reserved[3]; /* written as zero */
+  uint64_t hold;        /* what a HOLD that is served is called, never 0 then; or a TAKE that waits, see below */
+  int64_t delay_us;     /* with `wait_ms`, of what is served: microseconds until the caller may go on; 0: at once */
+  uint64_t reserved[2]; /* written as zero */
 } dthrottle_answer;
 
 /* A handle for questions, as dthrottle_open makes one for tags. NULL is DTHROTTLE_DEFAULT_ASK_ADDRESS. Only
@@ -138,6 +141,12 @@ DTHROTTLE_API dthrottle* dthrottle_open_ask(const char* address, const dthrottle
 DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
                                                             dthrottle_answer* answer, int deadline_ms);
 
+/* A question with `wait_ms` that is served has its tokens at once, and its caller goes on `delay_us` later. Until then
+ * dthrottle_release(handle, answer.hold, ...) gives them back, and so does the end of the connection, such as
+ * dthrottle_close; 0: they cannot be given back. With `sleeps` the call itself lasts until the caller may go on, and
+ * `delay_us` says how long that was. Then it waits no longer than `wait_ms`, or if that is 0, than its deadline; where
+ * a slot turns out to be later than the deadline, it is given back and the verdict is THROTTLE. */
+
 /* Settles a hold: each of its tags has cost `actual[0]`, or if `count` is their number, `actual[i]`. Less than was held
  * comes back, more is charged and may make debt. SERVE: the hold is settled, by this call or before; only the first
  * settlement counts, so a call that has failed may be repeated. BAD_QUESTION: the daemon does not know the hold, or
@@ -146,7 +155,8 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, c
 DTHROTTLE_API enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual,
                                                       size_t count, int deadline_ms);
 
-/* Settles a hold of which nothing was used: all comes back. As dthrottle_commit. */
+/* Settles a hold of which nothing was used, or gives up a wait: all comes back. As dthrottle_commit; BAD_QUESTION too
+ * where the wait is over. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 
 /* Reports how this application does with the part of a divided tag that its host has: any number above 0, at most

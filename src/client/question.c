@@ -9,9 +9,10 @@ enum {
   ESCAPE_BYTES = 4,              /* "\\x20" */
   TELL_BYTES = 11,               /* of the word that asks for the limit, and the blank in front of it */
   TTL_BYTES = COST_BYTES + 1,    /* at most, with the blank in front of it */
+  WAIT_BYTES = 6 + COST_BYTES,   /* of the word that says how long it would wait, and the blank in front of it */
 };
 
-static const char tell_limit[] = " tell=limit";
+static const char tell_limit[] = " tell=limit", wait_for[] = " wait=";
 
 /* ---- Asking ---- */
 
@@ -27,11 +28,16 @@ static const char* verb_word(enum dthrottle_verb verb) {
   return NULL;
 }
 
+static bool can_wait(const dthrottle_question* question) {
+  return question->wait_ms != 0 && question->verb != DTHROTTLE_HOLD;
+}
+
 /* Bytes in front of the tags at most. */
 static size_t head_bytes(const dthrottle_question* question) {
   size_t bytes = VERB_BYTES;
   if (question->tell_limit != 0) bytes += TELL_BYTES;
   if (question->verb == DTHROTTLE_HOLD) bytes += TTL_BYTES;
+  if (can_wait(question)) bytes += WAIT_BYTES;
   return bytes;
 }
 
@@ -74,6 +80,12 @@ static char* write_word(char* out, const dthrottle_tag* tag, size_t most) {
   return out;
 }
 
+static char* write_text(char* out, const char* text) {
+  const size_t bytes = strlen(text);
+  memcpy(out, text, bytes);
+  return out + bytes;
+}
+
 static char* write_number(char* out, uint32_t cost) {
   char digits[COST_BYTES];
   size_t count = 0;
@@ -88,10 +100,8 @@ size_t dthrottle_write_question(const dthrottle_question* question, char* line) 
   char* out = line;
   memcpy(out, verb_word(question->verb), VERB_BYTES);
   out += VERB_BYTES;
-  if (question->tell_limit != 0) {
-    memcpy(out, tell_limit, TELL_BYTES);
-    out += TELL_BYTES;
-  }
+  if (can_wait(question)) out = write_number(write_text(out, wait_for), question->wait_ms);
+  if (question->tell_limit != 0) out = write_text(out, tell_limit);
   if (question->verb == DTHROTTLE_HOLD) {
     *out++ = ' ';
     out = write_number(out, question->ttl_ms);
@@ -103,12 +113,6 @@ size_t dthrottle_write_question(const dthrottle_question* question, char* line) 
     out = write_word(out, &question->tags[i], word_bytes_max(question));
   }
   return (size_t)(out - line);
-}
-
-static char* write_text(char* out, const char* text) {
-  const size_t bytes = strlen(text);
-  memcpy(out, text, bytes);
-  return out + bytes;
 }
 
 size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t count, char* line) {
@@ -163,6 +167,11 @@ static bool says(struct word word, const char* text) {
   return same(word, other);
 }
 
+static bool begins(struct word word, const char* text) {
+  const size_t bytes = strlen(text);
+  return word.bytes >= bytes && memcmp(word.begin, text, bytes) == 0;
+}
+
 /* ---- Hearing ---- */
 
 static bool read_number(struct word word, int64_t* number) {
@@ -186,6 +195,8 @@ static size_t split_tags(struct word asked, struct word* tags) {
   size_t count = 0;
   const bool holds = says(next_word(&asked), verb_word(DTHROTTLE_HOLD));
   struct word rest = asked;
+  if (begins(next_word(&rest), wait_for + 1)) asked = rest;
+  rest = asked;
   if (says(next_word(&rest), tell_limit + 1)) asked = rest;
   if (holds) next_word(&asked);
   for (; count < DTHROTTLE_TAGS_MAX && next_word(&asked).bytes > 0; count++) {
@@ -246,6 +257,23 @@ static bool read_refused(struct word text, const struct word* tags, size_t count
   return read_left(left, &answer->left[answer->refused]);
 }
 
+/* Milliseconds with up to three digits behind a point. */
+static bool read_delay(struct word word, int64_t* us) {
+  const char* const point = memchr(word.begin, '.', word.bytes);
+  const struct word whole = {word.begin, point != NULL ? (size_t)(point - word.begin) : word.bytes};
+  int64_t ms = 0;
+  if (!read_number(whole, &ms) || ms > UINT32_MAX) return false;
+  *us = ms * 1000;
+  if (point == NULL) return true;
+  const size_t digits = word.bytes - whole.bytes - 1;
+  int64_t unit = 100;
+  for (size_t i = 1; i <= digits; i++, unit /= 10) {
+    if (point[i] < '0' || point[i] > '9' || unit == 0) return false;
+    *us += unit * (point[i] - '0');
+  }
+  return digits > 0;
+}
+
 static bool read_hold(struct word word, uint64_t* hold) {
   uint64_t value = 0;
   for (size_t i = 0; i < word.bytes; i++) {
@@ -255,6 +283,12 @@ static bool read_hold(struct word word, uint64_t* hold) {
   }
   *hold = value;
   return word.bytes <= 16 && value != 0;
+}
+
+/* "MS ID" of an answer that begins with WAIT; ID is "-" if it cannot be given up. */
+static bool read_wait(struct word* text, dthrottle_answer* answer) {
+  const struct word ms = next_word(text), id = next_word(text);
+  return read_delay(ms, &answer->delay_us) && (says(id, "-") || read_hold(id, &answer->hold));
 }
 
 /* "OK committed ACTUAL...", "OK released", "OK expired", "NO unknown" or "ERR TEXT" */
@@ -285,9 +319,10 @@ bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* te
   }
   const size_t count = split_tags(line, tags);
   const struct word first = next_word(&rest);
-  const bool served = says(first, "OK"), refused = says(first, "NO");
+  const bool waits = says(first, "WAIT"), served = waits || says(first, "OK"), refused = says(first, "NO");
   if (!served && !refused && !says(first, "ERR")) return false;
   if (served && says(verb, verb_word(DTHROTTLE_HOLD)) && !read_hold(next_word(&rest), &read.hold)) return false;
+  if (waits && !read_wait(&rest, &read)) return false;
   if (served && !read_served(rest, tags, count, &read)) return false;
   if (refused && !read_refused(rest, tags, count, &read)) return false;
   *verdict = served ? DTHROTTLE_SERVE : refused ? DTHROTTLE_THROTTLE : DTHROTTLE_BAD_QUESTION;

@@ -1,75 +1,98 @@
-// Granted waits: what the questions of a connection have taken to go on later. Until its wait is over, what a tag has
-// paid can be given back.
+// Granted waits: what the questions of a connection have taken to go on later. Until its wait is over, a question can
+// give back what it has paid.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/tag.h"
 #include "base/time.h"
 
 namespace dthrottle {
 
+// Names a wait. No hold ever has the same.
+using WaitId = std::uint64_t;
+inline constexpr WaitId kWaitBit = WaitId{1} << 63;
+
 class Waits {
  public:
   // Tags that are kept of a connection. What is granted beyond them cannot be given back.
-  static constexpr std::size_t kMax = 2048;
+  static constexpr std::size_t kTagsMax = 2048;
 
-  // A tag, of this hash, has paid, and its question goes on at `until`.
-  void Add(std::uint64_t hash, const Query& paid, Instant until, Instant now) {
-    if (by_hash_.size() >= forget_at_) {
-      std::erase_if(by_hash_, [&](const auto& its) { return its.second.until <= now; });
-      forget_at_ = std::max(kForgetAt, 2 * by_hash_.size());
-    }
-    if (paid.cost == 0 || by_hash_.size() >= kMax) return;
-    by_hash_.insert({hash, {until, paid.cost, paid.tag.is_digest, std::string(paid.tag.bytes)}});
+  // Drops waits that are over, now and then, and calls dropped(id) for each.
+  template <class Dropped>
+  void DropOver(Instant now, Dropped&& dropped) {
+    if (tags_ < drop_at_) return;
+    std::erase_if(by_id_, [&](const auto& its) {
+      const bool over = its.second.until <= now;
+      if (over) tags_ -= its.second.paid.size(), dropped(its.first);
+      return over;
+    });
+    drop_at_ = std::max(kDropAt, 2 * tags_);
   }
 
-  // Calls back(paid) for the wait of the tag that lasts longest. False: none is left.
-  template <class Back>
-  bool Give(std::uint64_t hash, Instant now, Back&& back) {
-    const auto [begin, end] = by_hash_.equal_range(hash);
-    const auto last = std::max_element(
-        begin, end, [](const auto& a, const auto& b) { return a.second.until < b.second.until; });
-    if (last == end || last->second.until <= now) return false;
-    back(last->second.paid());
-    by_hash_.erase(last);
+  // A question has paid, and goes on at `until`. False: there is no room to keep it.
+  bool Add(WaitId id, std::span<const Query> paid, Instant until) {
+    if (tags_ + paid.size() > kTagsMax) return false;
+    tags_ += paid.size();
+    Wait& wait = by_id_[id];
+    wait.until = until;
+    for (const Query& query : paid) {
+      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes)});
+    }
     return true;
   }
 
-  // The same for each that is left.
+  // Ends a wait, and calls back(paid) for each tag if it was not over. False: it was, or there is none.
   template <class Back>
-  void GiveAll(Instant now, Back&& back) {
-    for (const auto& [hash, wait] : by_hash_) {
-      if (wait.until > now) back(wait.paid());
-    }
-    by_hash_.clear();
+  bool Give(WaitId id, Instant now, Back&& back) {
+    const auto its = by_id_.find(id);
+    if (its == by_id_.end()) return false;
+    const Wait wait = std::move(its->second);
+    by_id_.erase(its);
+    tags_ -= wait.paid.size();
+    if (wait.until <= now) return false;
+    for (const Paid& paid : wait.paid) back(Query{{paid.tag, paid.is_digest}, paid.cost});
+    return true;
+  }
+
+  std::vector<WaitId> ids() const {
+    std::vector<WaitId> ids;
+    for (const auto& [id, wait] : by_id_) ids.push_back(id);
+    return ids;
   }
 
   bool any(Instant now) const {
-    return std::ranges::any_of(by_hash_, [&](const auto& its) { return its.second.until > now; });
+    return std::ranges::any_of(by_id_, [&](const auto& its) { return its.second.until > now; });
   }
 
-  static void Fields(auto& state, auto& self) { state(self.by_hash_); }
+  static void Fields(auto& state, auto& self) { state(self.by_id_, self.tags_); }
 
  private:
-  static constexpr std::size_t kForgetAt = 16;
+  static constexpr std::size_t kDropAt = 16;
 
-  struct Wait {
-    Instant until;
+  struct Paid {
     Cost cost;
     bool is_digest;
     std::string tag;
 
-    Query paid() const { return {{tag, is_digest}, cost}; }
-    static void Fields(auto& state, auto& self) { state(self.until, self.cost, self.is_digest, self.tag); }
+    static void Fields(auto& state, auto& self) { state(self.cost, self.is_digest, self.tag); }
+  };
+  struct Wait {
+    Instant until;
+    std::vector<Paid> paid;
+
+    static void Fields(auto& state, auto& self) { state(self.until, self.paid); }
   };
 
-  std::multimap<std::uint64_t, Wait> by_hash_;    // of their tag
-  std::size_t forget_at_ = kForgetAt;
+  std::map<WaitId, Wait> by_id_;
+  std::size_t tags_ = 0;    // of them
+  std::size_t drop_at_ = kDropAt;
 };
 
 }    // namespace dthrottle

@@ -617,6 +617,43 @@ TEST_CASE("a question about several tags has one verdict, and its answer says wh
   CHECK(server.connections() == 1);
 }
 
+TEST_CASE("a call that sleeps returns when it is time to go on, and gives back a slot that is too late") {
+  Server server([](Server& s, int fd, int) {
+    for (std::string line; !(line = s.ReadLine(fd)).empty();) {
+      if (line.find(" late") != line.npos) Server::Say(fd, "WAIT 3600000 af 0\n");
+      else if (line.starts_with("release")) Server::Say(fd, "OK released\n");
+      else Server::Say(fd, "WAIT 20.5 ae 0\n");
+    }
+  });
+  const AskHandle handle(server.address());
+  const auto ask = [&](const char* tag, unsigned wait_ms, unsigned sleeps, dthrottle_answer& answer) {
+    const dthrottle_tag named{tag, std::strlen(tag), 1, 0};
+    dthrottle_question question{};
+    question.tags = &named;
+    question.count = 1;
+    question.wait_ms = wait_ms;
+    question.sleeps = sleeps;
+    return dthrottle_ask_question(handle.get(), &question, &answer, kPatienceMs);
+  };
+  dthrottle_answer answer{};
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK(ask("soon", 50, 1, answer) == DTHROTTLE_SERVE);
+  CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::microseconds(20500));
+  CHECK(answer.delay_us == 20500);
+
+  CHECK(ask("late", 0, 1, answer) == DTHROTTLE_THROTTLE);
+  CHECK(answer.reason == DTHROTTLE_REASON_LIMIT);
+  CHECK(answer.wait_ms == 3600000);
+  CHECK(answer.hold == 0);
+
+  CHECK(ask("late", 50, 0, answer) == DTHROTTLE_SERVE);
+  CHECK(answer.delay_us == 3'600'000'000);
+  CHECK(answer.hold == 0xaf);
+  CHECK(dthrottle_release(handle.get(), answer.hold, kPatienceMs) == DTHROTTLE_SERVE);
+  CHECK(server.heard() == "take wait=50 1 soon\ntake wait=" + std::to_string(kPatienceMs) +
+                              " 1 late\nrelease af\ntake wait=50 1 late\nrelease af\n");
+}
+
 TEST_CASE("a line of eight thousand bytes goes out, and its tag comes back") {
   Server server([](Server& s, int fd, int) {
     const std::string line = s.ReadLine(fd);

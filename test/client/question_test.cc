@@ -166,6 +166,35 @@ TEST_CASE("a question that wants to know the limit says so, and the answer has i
   CHECK_FALSE(Hear(asked, "OK 9 2 addresses b 3 30000 x").good);
 }
 
+TEST_CASE("a question that would rather wait says how long, and the answer says when it goes on") {
+  std::vector<dthrottle_tag> room;
+  dthrottle_question question = Question({{"a"}, {"b", 2}}, room);
+  question.wait_ms = 4294967295;
+  question.tell_limit = 1;
+  std::string asked(dthrottle_question_room(&question), '\0');
+  asked.resize(dthrottle_write_question(&question, asked.data()));
+  CHECK(asked == "take wait=4294967295 tell=limit 1 a 2 b");
+  question.verb = DTHROTTLE_HOLD;
+  CHECK(asked.substr(0, dthrottle_write_question(&question, asked.data())).find("wait=") == asked.npos);
+
+  const std::string line = "take wait=500 1 a 2 b";
+  const Heard waits = Hear(line, "WAIT 99.25 af2d0b1c55e10f02 3 0");
+  REQUIRE(waits.good);
+  CHECK(waits.verdict == DTHROTTLE_SERVE);
+  CHECK(waits.answer.delay_us == 99250);
+  CHECK(waits.answer.hold == 0xaf2d0b1c55e10f02);
+  CHECK(waits.answer.wait_ms == 0);
+  CHECK(waits.left(2) == std::vector<std::int64_t>{3, 0});
+  CHECK(Hear(line, "WAIT 100 - 3 0").answer.hold == 0);
+  CHECK(Hear(line, "WAIT 0.001 - 3 0").answer.delay_us == 1);
+  CHECK(Hear(line, "OK 3 0").answer.delay_us == 0);
+  for (const char* const bad : {"WAIT - - 3 0", "WAIT 1. - 3 0", "WAIT 1.2345 - 3 0", "WAIT .5 - 3 0", "WAIT 1.x - 3 0",
+                                "WAIT 4294967296 - 3 0", "WAIT 1 x 3 0", "WAIT 1 0 3 0", "WAIT 1 3 0", "WAIT"}) {
+    CAPTURE(bad);
+    CHECK_FALSE(Hear(line, bad).good);
+  }
+}
+
 TEST_CASE("a tag that every line has room for fits one that asks for the limit too") {
   std::vector<dthrottle_tag> room;
   const std::string long_one(9000, 'x');

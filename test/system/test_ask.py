@@ -43,16 +43,17 @@ def ask_port(daemon):
 
 
 def replay_holds(asker, transcript):
-    """What is answered to a transcript with holds, whose IDs are the daemon's: sent line by line, with IDs as it has
+    """What is answered to a transcript with holds or waits, whose IDs are the daemon's: sent line by line, with IDs as it has
     answered them. They are put back as the transcript has them."""
     expected = [line for line in transcript.expected.split(b"\n") if line]
     ids, got = {}, b""
     for line, wanted in zip([line for line in transcript.sent.split(b"\n") if line], expected):
         words = line.decode().split(" ")
         answer = asker.ask(" ".join(ids.get(word, word) if words[0] in ("commit", "release") else word for word in words))
-        if words[0] == "hold" and answer.startswith("OK "):
-            known = wanted.decode().split()[1]
-            ids[known] = answer.split()[1]
+        at = 1 if words[0] == "hold" and answer.startswith("OK ") else 2 if answer.startswith("WAIT ") else None
+        if at is not None:
+            known = wanted.decode().split()[at]
+            ids[known] = answer.split()[at]
             answer = answer.replace(ids[known], known, 1)
         got += answer.encode() + b"\n"
     return got
@@ -61,8 +62,8 @@ def replay_holds(asker, transcript):
 def without_waits(answers):
     """What is compared of answers where time passes, and the waits. With tell=limit a tag's QUOTA, WINDOW and NEXT end
     the line, and NEXT passes too."""
-    waits = [int(wait) for wait in re.findall(rb"^(?:NO limit|WAIT) (\d+) ", answers, flags=re.M)]
-    answers = re.sub(rb"^(NO limit|WAIT) \d+ ", rb"\1 MS ", answers, flags=re.M)
+    waits = [float(wait) for wait in re.findall(rb"^(?:NO limit|WAIT) ([\d.]+) ", answers, flags=re.M)]
+    answers = re.sub(rb"^(NO limit|WAIT) [\d.]+ ", rb"\1 MS ", answers, flags=re.M)
     return re.sub(rb"( \S+:\S+ \d+ \d+) \d+$", rb"\1 NEXT", answers, flags=re.M), waits
 
 
@@ -72,7 +73,7 @@ class Transcripts(SystemTest):
         self.assertGreater(len(paths), 12)
         for path in paths:
             transcript = Transcript(path)
-            if re.search(rb"^(hold|commit) ", transcript.sent, flags=re.M):
+            if re.search(rb"^(hold|commit|take wait=) ?", transcript.sent, flags=re.M):
                 with self.subTest(path.name), AskDaemon(*transcript.limits, query=transcript.query) as daemon, \
                         Asker(daemon.ask_path) as asker:
                     self.assertEqual(without_waits(replay_holds(asker, transcript))[0],

@@ -55,8 +55,7 @@ constexpr const char* kPaced = "[[rule]]\nburst=2\nrate=10\ndelay=\"500ms\"\n";
 
 TEST_CASE("ask: a connection that ends gives up what it waits for, but nothing whose wait is over") {
   AskHost host(kPaced);
-  CHECK(host.Send("take wait=500 2 a\ntake wait=500 1 a\ntake wait=500 2 a\n", kStart) ==
-        "OK 0\nWAIT 100 0\nWAIT 300 0\n");
+  host.Send("take wait=500 2 a\ntake wait=500 1 a\ntake wait=500 2 a\n", kStart);
   CHECK(host.turn.returns().HasAny(host.holder, kStart + 299ms));
   CHECK_FALSE(host.turn.returns().HasAny(host.holder, kStart + 300ms));
   host.turn.returns().Leave(host.holder, kStart + 100ms);
@@ -70,14 +69,45 @@ TEST_CASE("ask: a wait goes over to another process and can be given up there") 
   host.Send("take wait=500 2 a\ntake wait=500 1 a\n", kStart);
   Holder read;
   REQUIRE(ReadState(WriteState(Holder::kVersion, host.holder), Holder::kVersion, read));
-  host.turn.returns().Leave(read, kStart);
+  AskReturns there(*host.host.limiter, nullptr, 1, kTagBytesMax, nullptr);
+  there.TakeUp(read);
+  there.Leave(read, kStart);
   CHECK(host.host.Level("a", kStart) == 0);
+  CHECK(there.given_up() == 1);
+}
+
+TEST_CASE("ask: a wait is given up by its name on any connection, and only once") {
+  AskHost host(kPaced);
+  host.Send("take wait=500 2 a\n", kStart);
+  const auto id = [](const std::string& answer) { return answer.substr(9, answer.rfind(' ') - 9); };
+  const std::string first = id(host.Send("take wait=500 1 a\n", kStart));
+  const std::string second = id(host.Send("take wait=500 1 a\n", kStart));
+  Holder other;
+  const auto release = [&](const std::string& name, Instant now) {
+    host.turn.OnLine("release " + name, other);
+    host.turn.Answer(now);
+    const std::string answer(host.turn.answers().Of(0, 1));
+    host.turn.Clear();
+    return answer;
+  };
+  CHECK(release(second, kStart) == "OK released\n");
+  CHECK(release(second, kStart) == "NO unknown\n");
+  CHECK(host.host.Level("a", kStart) == -1);
+  CHECK(release(first, kStart + 100ms) == "NO unknown\n");
+  CHECK(host.host.Level("a", kStart + 100ms) == 0);
+  CHECK(host.turn.counts().given_up == 1);
+}
+
+TEST_CASE("ask: a wait that is no whole number of milliseconds has a fraction") {
+  AskHost host("[[rule]]\nburst=1\nrate=3\ndelay=\"5s\"\n");
+  CHECK(host.Send("take wait=500 1 a\npeek wait=500 1 a\n", kStart) == "OK 0\nWAIT 333.334 - 0\n");
 }
 
 TEST_CASE("ask: peers do not hear of what was given up") {
   AskHost host(kPaced);
   host.host.limiter->ways().Get<Debits>().ShareWith(2, 1s);
-  host.Send("take wait=500 2 a\ntake wait=500 3 a\ngive a\n", kStart);
+  host.Send("take wait=500 2 a\ntake wait=500 3 a\n", kStart);
+  host.turn.returns().Leave(host.holder, kStart);
   struct Unreported final : SlotVisitor {
     bool Visit(const Tag&, const Slot& slot, const Waste&) override {
       hits += slot.unreported.hits();
@@ -91,12 +121,12 @@ TEST_CASE("ask: peers do not hear of what was given up") {
 
 TEST_CASE("ask: a connection keeps a bounded number of waits") {
   AskHost host("[[rule]]\nburst=1\nrate=1\ndelay=\"1m\"\n");
-  constexpr std::size_t kTags = Waits::kMax + 5;
+  constexpr std::size_t kTags = Waits::kTagsMax + 5;
   for (int round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < kTags; ++i) host.Send("take wait=60000 1 " + std::to_string(i) + "\n", kStart);
   }
   host.turn.returns().Leave(host.holder, kStart);
-  CHECK(host.turn.counts().given_up == Waits::kMax);
+  CHECK(host.turn.counts().given_up == Waits::kTagsMax);
   CHECK(host.host.Level("0", kStart) == 0);
   CHECK(host.host.Level(std::to_string(kTags - 1), kStart) == -1);
 }

@@ -1,7 +1,10 @@
 #include "frontend/ask/answer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <optional>
 
 #include "frontend/ask/words.h"
@@ -18,14 +21,15 @@ std::optional<std::int64_t> LeftOf(const Asking::Tag& tag) {
 
 }    // namespace
 
-void AskAnswer::AppendGranted() {
+// A wait has a fraction where whole milliseconds would make slots uneven.
+bool AskAnswer::AppendGranted() {
   const Duration wait = asking_.wait(question_);
-  if (wait == Duration::zero()) {
-    out_ += "OK";
-  } else {
-    out_ += "WAIT";
-    AppendMs(wait);
-  }
+  out_ += wait == Duration::zero() ? "OK" : "WAIT ";
+  if (wait == Duration::zero()) return false;
+  const auto us = std::chrono::ceil<std::chrono::microseconds>(wait).count();
+  AppendNumber(out_, us / 1000);
+  if (us % 1000 != 0) fmt::format_to(std::back_inserter(out_), ".{:03}", us % 1000);
+  return true;
 }
 
 void AskAnswer::AppendServed(AskTell tell) {

@@ -20,8 +20,8 @@ class AskAnswer {
   AskAnswer(const Asking& asking, std::size_t question, Instant now, std::string& out)
       : asking_(asking), question_(question), now_(now), out_(out) {}
 
-  // Its first words, if it was served.
-  void AppendGranted();
+  // Its first words, if it was served. True: it is to wait before it goes on.
+  bool AppendGranted();
   // The rest of an answer that begins so.
   void AppendServed(AskTell tell);
   // All of it, if it was refused.

@@ -1,6 +1,9 @@
 // Questions that take something for a while: tokens of a hold, places of a connection, tokens that it waits for.
 #include <fmt/format.h>
 
+#include <iterator>
+#include <optional>
+
 #include "frontend/ask/turn.h"
 #include "frontend/ask/words.h"
 
@@ -55,20 +58,25 @@ void AskTurn::AppendHeld(const Line& line, Instant now) {
   fmt::format_to(std::back_inserter(answers_.text()), " {:x}", id);
 }
 
-// The connection has the places that a question has taken, and what it is told to wait for.
-void AskTurn::Keep(const Line& line, Instant now) {
+// The connection has the places that a question has taken.
+void AskTurn::KeepPlaces(const Line& line) {
   const Asking& asking = batches_[line.batch].asking;
   const auto queries = asking.queries(line.question);
-  const Duration wait = asking.wait(line.question);
-  const bool waits = wait != Duration::zero() && asking.verb(line.question) == Verb::kTake;
-  counts_.waits += waits;
   for (std::size_t i = 0; i < queries.size(); ++i) {
-    const bool entered = asking.tag(line.question, i).standing.entered;
-    if (!entered && !waits) continue;
-    const std::uint64_t hash = limiter_.table().Hash(queries[i].tag);
-    if (entered) ++line.holder->places[hash];
-    if (waits) line.holder->waits.Add(hash, queries[i], now + wait, now);
+    if (asking.tag(line.question, i).standing.entered) ++line.holder->places[limiter_.table().Hash(queries[i].tag)];
   }
+}
+
+// It can give back what a question waits for.
+void AskTurn::AppendWaiting(const Line& line, Instant now) {
+  const Asking& asking = batches_[line.batch].asking;
+  std::optional<WaitId> id;
+  if (asking.verb(line.question) == Verb::kTake) {
+    ++counts_.waits;
+    id = returns_.KeepWait(*line.holder, asking.queries(line.question), asking.wait(line.question), now);
+  }
+  auto out = std::back_inserter(answers_.text());
+  id.has_value() ? fmt::format_to(out, " {:x}", *id) : fmt::format_to(out, " -");
 }
 
 }    // namespace dthrottle

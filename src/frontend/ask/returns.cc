@@ -10,6 +10,14 @@
 
 namespace dthrottle {
 
+namespace {
+
+bool IsWait(HoldId id) {
+  return (id & kWaitBit) != 0;
+}
+
+}    // namespace
+
 // ---- Taking lines ----
 
 std::optional<AskReturns::Kind> AskReturns::KindOf(std::string_view verb) {
@@ -33,9 +41,9 @@ std::string AskReturns::ReadSettlement(std::string_view line, Line& read) {
   const bool commits = read.kind == Kind::kCommit;
   const std::string usage = commits ? "ID must follow, and ACTUAL once or for each tag" : "ID must follow";
   const std::string_view id = NextWord(line);
-  if (holds_ == nullptr) return "holds are off: hold.max_holds is 0";
   if (id.empty()) return usage;
-  if (!ParseNumber(id, read.id, 16)) return fmt::format("ID must be as hold has answered it: {}", Shown(id));
+  if (!ParseNumber(id, read.id, 16)) return fmt::format("ID must be as the answer had it: {}", Shown(id));
+  if (holds_ == nullptr && !IsWait(read.id)) return "holds are off: hold.max_holds is 0";
   for (std::string_view word; !(word = NextWord(line)).empty();) {
     if (!commits) return "nothing may follow ID";
     if (read.numbers == read.actual.size()) return fmt::format("a hold has at most {} tags", read.numbers);
@@ -75,10 +83,14 @@ std::string AskReturns::ReadReportLine(std::string_view line, Line& read, AskTag
 void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
   const Line& its = lines_[line];
   if (its.kind == Kind::kIndicate) return Indicate(its, out);
-  its.kind == Kind::kGive ? Give(its, out, now) : Settle(its, out, now);
+  its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
 }
 
 void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
+  if (IsWait(line.id)) {
+    out += line.kind == Kind::kRelease && GiveUp(line.id, now) ? "OK released" : "NO unknown";
+    return;
+  }
   const std::size_t tags = holds_->TagsOf(line.id);
   if (line.numbers > 1 && tags != 0 && line.numbers != tags) {
     fmt::format_to(std::back_inserter(out), "ERR ACTUAL once or {} times, for the hold has as many tags", tags);
@@ -100,26 +112,40 @@ void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
   }
 }
 
-void AskReturns::Give(const Line& line, std::string& out, Instant now) {
+void AskReturns::Give(const Line& line, std::string& out) {
   const auto named = std::span(named_).subspan(line.begin, line.end - line.begin);
   out += "OK ";
-  const auto give = [&](const Query& query) { return GiveOne(*line.holder, query.tag, now); };
+  const auto give = [&](const Query& query) { return GivePlace(*line.holder, query.tag); };
   AppendNumber(out, std::ranges::count_if(named, give));
 }
 
-// A place, or else what a question waits for. False: the connection has neither.
-bool AskReturns::GiveOne(Holder& holder, const Tag& tag, Instant now) {
+// False: the connection has none.
+bool AskReturns::GivePlace(Holder& holder, const Tag& tag) {
   const std::uint64_t hash = limiter_.table().Hash(tag);
   const auto its = holder.places.find(hash);
-  if (its == holder.places.end()) return holder.waits.Give(hash, now, [&](const Query& paid) { GiveUp(paid, now); });
+  if (its == holder.places.end()) return false;
   limiter_.GivePlaces(hash, 1);
   if (--its->second == 0) holder.places.erase(its);
   return true;
 }
 
-void AskReturns::GiveUp(const Query& paid, Instant now) {
-  limiter_.GiveBack(paid, now);
-  ++given_up_;
+std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now) {
+  holder.waits.DropOver(now, [&](WaitId id) { waiting_.erase(id); });
+  const WaitId id = kWaitBit | next_wait_++;
+  if (!holder.waits.Add(id, paid, now + wait)) return std::nullopt;
+  waiting_.emplace(id, &holder);
+  return id;
+}
+
+// False: the wait is over or forgotten, or has never been.
+bool AskReturns::GiveUp(WaitId id, Instant now) {
+  const auto its = waiting_.find(id);
+  if (its == waiting_.end()) return false;
+  Holder& holder = *its->second;
+  waiting_.erase(its);
+  const bool given = holder.waits.Give(id, now, [&](const Query& paid) { limiter_.GiveBack(paid, now); });
+  given_up_ += given;
+  return given;
 }
 
 void AskReturns::Indicate(const Line& line, std::string& out) const {
@@ -140,11 +166,12 @@ void AskReturns::Leave(Holder& holder, Instant now) {
   if (holds_ != nullptr) holds_->Leave(holder, now);
   for (const auto& [hash, places] : holder.places) limiter_.GivePlaces(hash, places);
   holder.places.clear();
-  holder.waits.GiveAll(now, [&](const Query& paid) { GiveUp(paid, now); });
+  for (const WaitId id : holder.waits.ids()) GiveUp(id, now);
 }
 
 void AskReturns::TakeUp(Holder& holder) {
   for (const auto& [hash, places] : holder.places) limiter_.RestorePlaces(hash, places);
+  for (const WaitId id : holder.waits.ids()) waiting_.emplace(id, &holder);
 }
 
 bool AskReturns::HasAny(const Holder& holder, Instant now) const {

@@ -5,7 +5,9 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -26,9 +28,14 @@ using TakeReport = std::function<Result<void>(const Tag& tag, double value)>;
 
 class AskReturns {
  public:
-  // Both must outlive it; null: nothing can be held.
-  AskReturns(Limiter& limiter, Holds* holds, std::size_t tag_bytes_max, TakeReport take_report)
-      : limiter_(limiter), holds_(holds), take_report_(std::move(take_report)), named_tags_(tag_bytes_max) {}
+  // Both must outlive it; null: nothing can be held. Waits are numbered from `first_wait` on, which is random.
+  AskReturns(Limiter& limiter, Holds* holds, std::uint64_t first_wait, std::size_t tag_bytes_max,
+             TakeReport take_report)
+      : limiter_(limiter),
+        holds_(holds),
+        next_wait_(first_wait),
+        take_report_(std::move(take_report)),
+        named_tags_(tag_bytes_max) {}
 
   // Whether a line that begins so is one of these.
   static bool IsVerb(std::string_view verb) { return KindOf(verb).has_value(); }
@@ -42,6 +49,10 @@ class AskReturns {
   void Answer(std::size_t line, std::string& out, Instant now);
   void Clear();
 
+  // The question of a connection has paid, and waits so long before it goes on. Nothing: there is no room to keep what
+  // it has paid, so it cannot be given back.
+  std::optional<WaitId> KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now);
+
   // Gives back all that a connection has.
   void Leave(Holder& holder, Instant now);
   // A connection goes on with what it had in another process.
@@ -49,7 +60,7 @@ class AskReturns {
   // Whether it has a place or a hold, or waits for something.
   bool HasAny(const Holder& holder, Instant now) const;
 
-  std::uint64_t given_up() const { return given_up_; }    // waits, by tag
+  std::uint64_t given_up() const { return given_up_; }    // waits
 
   std::uint64_t over_long() const { return named_tags_.over_long(); }
 
@@ -70,16 +81,18 @@ class AskReturns {
   std::string ReadGift(std::string_view line, Line& read, AskTags& tags);
   std::string ReadReportLine(std::string_view line, Line& read, AskTags& tags);
   void Settle(const Line& line, std::string& out, Instant now);
-  void Give(const Line& line, std::string& out, Instant now);
-  bool GiveOne(Holder& holder, const Tag& tag, Instant now);
-  void GiveUp(const Query& paid, Instant now);
+  void Give(const Line& line, std::string& out);
+  bool GivePlace(Holder& holder, const Tag& tag);
+  bool GiveUp(WaitId id, Instant now);
   void Indicate(const Line& line, std::string& out) const;
 
   Limiter& limiter_;
   Holds* const holds_;
+  std::map<WaitId, Holder*> waiting_;    // whose the waits are
+  std::uint64_t next_wait_;
   const TakeReport take_report_;
   std::vector<Line> lines_;
-  std::vector<Query> named_;    // tags of which something is given back or reported
+  std::vector<Query> named_;    // tags of which a place is given back, or something is reported
   NamedTags named_tags_;        // what they point to
   std::uint64_t given_up_ = 0;
 };

@@ -39,7 +39,7 @@ AskTurn::AskTurn(Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::s
       lane_(lane),
       prng_(prng),
       tag_bytes_max_(tag_bytes_max),
-      returns_(limiter, holds, tag_bytes_max, std::move(take_report)) {}
+      returns_(limiter, holds, prng_.Next() >> 2, tag_bytes_max, std::move(take_report)) {}
 
 // ---- Taking lines ----
 
@@ -157,8 +157,10 @@ void AskTurn::AppendOutcome(const Line& line, Instant now) {
     if (asking.verb(line.question) != Verb::kPeek) ++counts_.refused;
     return answer.AppendRefused(line.tells);
   }
-  answer.AppendGranted();
-  line.kind == Kind::kHold ? AppendHeld(line, now) : Keep(line, now);
+  const bool waits = answer.AppendGranted();
+  if (line.kind == Kind::kHold) AppendHeld(line, now);
+  if (waits) AppendWaiting(line, now);
+  KeepPlaces(line);
   answer.AppendServed(line.tells);
 }
 

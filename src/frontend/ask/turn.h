@@ -82,7 +82,8 @@ class AskTurn {
   bool CanHold();
   bool FitsHold(const Asking& asking);
   void AppendHeld(const Line& line, Instant now);
-  void Keep(const Line& line, Instant now);
+  void KeepPlaces(const Line& line);
+  void AppendWaiting(const Line& line, Instant now);
 
   Limiter& limiter_;
   Holds* const holds_;

@@ -16,8 +16,8 @@ typedef struct {
   int verb;
   const dthrottle_tag* tags;
   size_t count;
-  unsigned tell_limit, ttl_ms, unused;
-  uint64_t reserved[3];
+  unsigned tell_limit, ttl_ms, wait_ms, sleeps, unused;
+  uint64_t reserved[2];
 } dthrottle_question;
 typedef struct {
   int reason;
@@ -26,7 +26,9 @@ typedef struct {
   char rule[65];
   size_t nearest;
   int64_t quota, window_ms, next_ms;
-  uint64_t hold, reserved[3];
+  uint64_t hold;
+  int64_t delay_us;
+  uint64_t reserved[2];
 } dthrottle_answer;
 
 dthrottle* dthrottle_open(const char* address, const dthrottle_options* options);
@@ -95,20 +97,22 @@ function Throttle:ask_batch(tags, deadline_ms)
   return answers
 end
 
-local function ask(self, verb, tags, deadline_ms, ttl_ms)
+local function ask(self, verb, tags, deadline_ms, times)
   local named, answer = ffi.new("dthrottle_tag[?]", #tags), ffi.new("dthrottle_answer")
   for i, tag in ipairs(tags) do
     local text, cost = tag, 1
     if type(tag) == "table" then text, cost = tag[1], tag[2] end
     named[i - 1].text, named[i - 1].bytes, named[i - 1].cost = text, #text, cost
   end
-  local question = ffi.new("dthrottle_question", { verb = verb, tags = named, count = #tags, ttl_ms = ttl_ms or 0 })
+  local question = ffi.new("dthrottle_question", times)
+  question.verb, question.tags, question.count = verb, named, #tags
   local said = self:decided(self.library.dthrottle_ask_question(self.questions, question, answer,
                                                                  deadline_ms or self.deadline_ms))
   said.reason = REASONS[answer.reason]
   said.refused = said.reason and tonumber(answer.refused) + 1
   said.rule = said.reason and ffi.string(answer.rule)
   said.wait_ms = tonumber(answer.wait_ms)
+  said.delay_s = tonumber(answer.delay_us) / 1e6
   said.hold = answer.hold ~= 0 and answer.hold or nil
   said.left = {}
   for i = 1, math.min(#tags, TAGS_MAX) do
@@ -122,19 +126,21 @@ end
 -- tag and its cost: { "user:alice", { "tenant:acme", 3 } }. The answer says what is `left` of each tag, math.huge where
 -- nothing limits it; and of a refusal its `reason` ("limit", "never", "shed", "busy"), the place of the tag that is `refused`, its
 -- `rule`, and after how many milliseconds the same question may pass (`wait_ms`).
-function Throttle:ask_question(tags, deadline_ms)
-  return ask(self, TAKE, tags, deadline_ms)
+-- With `wait_ms` a question waits so long rather than being refused, under rules with `delay`: it is served, and the
+-- caller goes on after `delay_s` seconds (ngx.sleep). Until then release(hold) gives its tokens back.
+function Throttle:ask_question(tags, deadline_ms, wait_ms)
+  return ask(self, TAKE, tags, deadline_ms, { wait_ms = wait_ms or 0 })
 end
 
 -- What ask_question would be told now. Nothing is spent.
 function Throttle:peek(tags, deadline_ms)
-  return ask(self, PEEK, tags, deadline_ms)
+  return ask(self, PEEK, tags, deadline_ms, {})
 end
 
 -- As ask_question, for as long as it takes to know what the tags cost in the end; `ttl_ms` after it all comes back that
 -- nobody has settled. `hold` of the answer says what to settle; nil where nobody has held anything.
 function Throttle:hold(tags, ttl_ms, deadline_ms)
-  return ask(self, HOLD, tags, deadline_ms, ttl_ms)
+  return ask(self, HOLD, tags, deadline_ms, { ttl_ms = ttl_ms })
 end
 
 -- Settles a hold: each of its tags has cost `actual`, a number, or a list of numbers for the tags in order. Less than was held
@@ -146,7 +152,7 @@ function Throttle:commit(hold, actual, deadline_ms)
                                                     deadline_ms or self.deadline_ms)).verdict
 end
 
--- Settles a hold of which nothing was used.
+-- Settles a hold of which nothing was used, or gives up a wait.
 function Throttle:release(hold, deadline_ms)
   return self:decided(self.library.dthrottle_release(self.questions, hold or 0, deadline_ms or self.deadline_ms)).verdict
 end
