@@ -11,16 +11,16 @@ enum { MS_PER_S = 1000, NUMBER_BYTES = 21 /* of an int64_t, with its NUL */ };
 /* ---- Names ---- */
 
 const char* dthrottle_fate_name(enum dthrottle_fate fate) {
-  static const char* const names[DTHROTTLE_FATES] = {"OFF",          "SERVED",     "THROTTLED",    "SHADOWED",
-                                                     "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL",
-                                                     "CLOSED"};
+  static const char* const names[DTHROTTLE_FATES] = {"OFF",       "SERVED",       "DELAYED",    "THROTTLED",
+                                                     "SHADOWED",  "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF",
+                                                     "OPEN_FULL", "CLOSED"};
   return names[fate];
 }
 
-enum dthrottle_fate dthrottle_fate_of(enum dthrottle_verdict verdict) {
+enum dthrottle_fate dthrottle_fate_of(enum dthrottle_verdict verdict, const dthrottle_answer* answer) {
   switch (verdict) {
     case DTHROTTLE_SERVE:
-      return DTHROTTLE_FATE_SERVED;
+      return answer->delay_us > 0 ? DTHROTTLE_FATE_DELAYED : DTHROTTLE_FATE_SERVED;
     case DTHROTTLE_THROTTLE:
       return DTHROTTLE_FATE_THROTTLED;
     case DTHROTTLE_TIMED_OUT:

@@ -16,6 +16,7 @@
 enum dthrottle_fate {
   DTHROTTLE_FATE_OFF = 0, /* not asked for */
   DTHROTTLE_FATE_SERVED,
+  DTHROTTLE_FATE_DELAYED, /* served, after it was held for a while */
   DTHROTTLE_FATE_THROTTLED,
   DTHROTTLE_FATE_SHADOWED, /* would have been throttled */
   DTHROTTLE_FATE_TIMEOUT,
@@ -26,11 +27,12 @@ enum dthrottle_fate {
   DTHROTTLE_FATES
 };
 
-/* "OFF", "SERVED", "THROTTLED", "SHADOWED", "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL",
+/* "OFF", "SERVED", "DELAYED", "THROTTLED", "SHADOWED", "OPEN_TIMEOUT", "OPEN_ERROR", "OPEN_BACKOFF", "OPEN_FULL",
  * "CLOSED". */
 const char* dthrottle_fate_name(enum dthrottle_fate fate);
 
-enum dthrottle_fate dthrottle_fate_of(enum dthrottle_verdict verdict);
+/* `answer` is all zero where the daemon says no more than its verdict. */
+enum dthrottle_fate dthrottle_fate_of(enum dthrottle_verdict verdict, const dthrottle_answer* answer);
 
 /* Why a daemon did not answer. */
 enum dthrottle_failure {

@@ -182,7 +182,7 @@ class Verdicts(NginxTest):
                       "dthrottle_server;", "dthrottle_server unix:/x conns=3;",
                       "dthrottle_server unix:/x connections=0;", "dthrottle_ask unix:/x; dthrottle_ask unix:/y;",
                       "dthrottle_tag a price=1;", "dthrottle_tag a cost=x;", "dthrottle_headers draft-11;",
-                      "dthrottle_tag a;" * 17,
+                      "dthrottle_tag a;" * 17, "dthrottle_delay soon;", "dthrottle_delay 2m;",
                       "dthrottle_server unix:/x; dthrottle_server unix:/y;", "dthrottle_log_level loud;"):
             with self.subTest(wrong), self.assertRaisesRegex(AssertionError, "left with 1"), Nginx(wrong):
                 pass
@@ -245,6 +245,30 @@ class Questions(NginxTest):
                 self.assertEqual(int(daemon.admin_json("show net:n")["level"]), 0)
                 self.assertIn('throttled by dthrottle, tag "net:n"', server.log)
                 self.assertEqual(server.get("/?user=b&net=m").fields["RateLimit"].split(";")[:2], ['"nets"', "r=2"])
+
+    def test_requests_are_held_and_spaced_at_the_rate_rather_than_refused(self):
+        with open_ask_daemon(rule(burst=1, rate=2, delay="60s")) as daemon, \
+                Nginx(self.settings(daemon, "dthrottle_tag $arg_tag; dthrottle_delay 60s;")) as server:
+            begin = time.monotonic()
+            self.assertEqual(server.statuses(4, "/?tag=a"), [200] * 4)
+            self.assertGreaterEqual(time.monotonic() - begin, 1.5)
+            self.assertIn("DELAYED", {line[1] for line in server.access(4)})
+
+    def test_a_held_request_holds_up_no_other_one_and_its_client_may_leave(self):
+        with open_ask_daemon(rule(burst=1, rate=0.02, delay="1m")) as daemon, \
+                Nginx(self.settings(daemon, "dthrottle_tag $arg_tag; dthrottle_delay 1m;"
+                                    "location /short { dthrottle_delay 10s; }"
+                                    "location /shadow { dthrottle_shadow on; try_files /index.html =404; }")) as server:
+            self.assertEqual(server.statuses(1, "/?tag=a"), [200])
+            with server.connect() as client:
+                client.sendall(b"GET /?tag=a HTTP/1.1\r\nHost: a\r\n\r\n")
+                wait_until(lambda: daemon.stats()["ask_waits"] == 1, "the request is held")
+                self.assertEqual(server.statuses(1, "/?tag=b"), [200])
+                self.assertEqual(server.statuses(1, "/short?tag=a"), [429])
+                self.assertEqual(server.statuses(1, "/shadow?tag=a"), [200])
+                self.assertLess(daemon.admin_json("show a")["level"], -0.5)
+            wait_until(lambda: daemon.stats()["ask_waits_given_up"] == 1, "its slot is another's")
+            self.assertGreater(daemon.admin_json("show a")["level"], -0.5)
 
     def test_counts_of_all_workers_say_what_became_of_requests_and_outlive_a_reload(self):
         more = "dthrottle_tag $arg_tag; location = /metrics { dthrottle off; dthrottle_metrics; }"

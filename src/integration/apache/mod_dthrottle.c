@@ -4,10 +4,14 @@
  * Each child process has a handle for each daemon that the settings name, and its threads share it. Everything that has
  * to do with time, failures and connections is the library's. Counts stand in memory that all processes share.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* POLLRDHUP */
+#endif
 #include <ap_expr.h>
 #include <ap_mpm.h>
 #include <apr_atomic.h>
 #include <apr_optional_hooks.h>
+#include <apr_portable.h>
 #include <apr_shm.h>
 #include <apr_strings.h>
 #include <apr_time.h>
@@ -19,8 +23,10 @@
 #include <http_request.h>
 #include <httpd.h>
 #include <mod_status.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <string.h>
+#include <time.h>
 
 #include "client/dthrottle.h"
 #include "gate.h"
@@ -29,6 +35,7 @@ enum {
   STATUS_DEFAULT = HTTP_TOO_MANY_REQUESTS,
   TIMEOUT_DEFAULT_MS = 20,
   TIMEOUT_MAX_MS = 60000,
+  DELAY_MAX_MS = 60000,
   LOG_PAUSE_S = 1, /* between two lines about a daemon that fails */
   UNSET = -1
 };
@@ -50,6 +57,7 @@ struct tag_conf {
 
 struct dir_conf {
   int enable, shadow, fail_closed, status, timeout_ms;
+  int delay_ms; /* a request is rather held so long than refused */
   int fields; /* enum dthrottle_fields */
   apr_array_header_t* tags;
   struct daemon *server, *ask;
@@ -111,16 +119,18 @@ static void make_tags(request_rec* r, const apr_array_header_t* confs, struct as
 
 /* The daemon that the settings name, by either protocol; the query protocol asks for one tag and one token. */
 static struct daemon* daemon_of(const struct dir_conf* conf) {
-  const bool one_query =
+  const bool one_tag =
       conf->tags == NULL || (conf->tags->nelts == 1 && APR_ARRAY_IDX(conf->tags, 0, struct tag_conf).cost == 1);
+  const bool one_query = one_tag && conf->delay_ms <= 0;
   if (conf->ask != NULL) return conf->ask;
   if (!one_query) return default_ask;
   return conf->server != NULL ? conf->server : default_server;
 }
 
-static void ask(struct asking* asking, int timeout_ms) {
+static void ask(struct asking* asking, int timeout_ms, unsigned wait_ms) {
   dthrottle* const handle = asking->daemon->handle;
-  const dthrottle_question question = {.tags = asking->tags, .count = asking->tag_count, .tell_limit = 1};
+  const dthrottle_question question = {
+      .tags = asking->tags, .count = asking->tag_count, .tell_limit = 1, .wait_ms = wait_ms};
   asking->verdict = asking->daemon->asks_questions
                         ? dthrottle_ask_question(handle, &question, &asking->answer, timeout_ms)
                         : dthrottle_ask(handle, asking->tags[0].text, asking->tags[0].bytes, timeout_ms);
@@ -145,12 +155,66 @@ static void set_environment(request_rec* r, const struct asking* asking, enum dt
   apr_table_setn(r->notes, "dthrottle-status", dthrottle_fate_name(fate));
   apr_table_setn(env, "DTHROTTLE_STATUS", dthrottle_fate_name(fate));
   apr_table_setn(env, "DTHROTTLE_TIME", apr_psprintf(r->pool, "%" APR_TIME_T_FMT, took));
+  if (answer->delay_us > 0) {
+    apr_table_setn(env, "DTHROTTLE_DELAY", apr_psprintf(r->pool, "%" APR_INT64_T_FMT, (apr_int64_t)answer->delay_us));
+  }
   if (retry > 0) apr_table_setn(env, "DTHROTTLE_RETRY_AFTER", apr_psprintf(r->pool, "%" APR_INT64_T_FMT, retry));
   if (answer->quota == 0) return;
   apr_table_setn(env, "DTHROTTLE_RULE", apr_pstrdup(r->pool, answer->rule));
   apr_table_setn(env, "DTHROTTLE_LIMIT", apr_psprintf(r->pool, "%" APR_INT64_T_FMT, (apr_int64_t)answer->quota));
   apr_table_setn(env, "DTHROTTLE_REMAINING",
                  apr_psprintf(r->pool, "%" APR_INT64_T_FMT, (apr_int64_t)answer->left[answer->nearest]));
+}
+
+/* ---- Holding a request ----
+ *
+ * httpd 2.4 lets a handler suspend a request, but has nothing by which a module takes up a suspended connection, and none
+ * of it before the handler. So a thread sleeps with its request, and at most half of a child's do at once. */
+
+static volatile apr_uint32_t sleeping;
+static apr_uint32_t sleeping_max = 1;
+
+/* Milliseconds that a request may be held; 0: it may not be, or too many are. What is not 0 is to be followed by
+ * end_hold. */
+static unsigned begin_hold(const struct dir_conf* conf) {
+  if (conf->delay_ms <= 0 || conf->shadow == 1) return 0;
+  if (apr_atomic_inc32(&sleeping) < sleeping_max) return (unsigned)conf->delay_ms;
+  apr_atomic_dec32(&sleeping);
+  return 0;
+}
+
+static void end_hold(unsigned held_ms) {
+  if (held_ms > 0) apr_atomic_dec32(&sleeping);
+}
+
+static apr_int64_t now_us(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (apr_int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Sleeps until it is the turn of a request. False: its client has left. */
+static bool sleep_on(request_rec* r, apr_int64_t us) {
+  conn_rec* const connection = r->connection->master != NULL ? r->connection->master : r->connection;
+  apr_socket_t* const client = ap_get_conn_socket(connection);
+  struct pollfd fd = {.fd = -1, .events = POLLRDHUP};
+  const apr_int64_t end = now_us() + us;
+  if (client != NULL) apr_os_sock_get(&fd.fd, client);
+  for (apr_int64_t left = us; left > 0; left = end - now_us()) {
+    const struct timespec rest = {.tv_sec = left / 1000000, .tv_nsec = left % 1000000 * 1000};
+    if (ppoll(&fd, 1, &rest, NULL) > 0) return false;
+  }
+  return true;
+}
+
+/* Until it is the turn of a request that was served. False: its client has left, and its slot is another's. */
+static bool await_turn(request_rec* r, struct asking* asking, int timeout_ms) {
+  if (asking->verdict != DTHROTTLE_SERVE || asking->answer.delay_us == 0 || sleep_on(r, asking->answer.delay_us)) {
+    return true;
+  }
+  dthrottle_release(asking->daemon->handle, asking->answer.hold, timeout_ms);
+  r->connection->aborted = 1;
+  return false;
 }
 
 /* They stay with the response, whatever ErrorDocument makes the body. */
@@ -172,16 +236,22 @@ static int check_access(request_rec* r) {
 
   const apr_time_t begin = apr_time_now();
   const bool shadow = conf->shadow == 1;
-  ask(&asking, conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS);
+  const int timeout_ms = conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS;
+  const unsigned hold_ms = begin_hold(conf);
+  ask(&asking, timeout_ms, hold_ms);
   const int error = errno;
+  const apr_time_t took = apr_time_now() - begin;
+  const bool stays = await_turn(r, &asking, timeout_ms);
+  end_hold(hold_ms);
   const bool throttled = asking.verdict == DTHROTTLE_THROTTLE;
-  const enum dthrottle_fate answered = dthrottle_fate_of(asking.verdict);
+  const enum dthrottle_fate answered = dthrottle_fate_of(asking.verdict, &asking.answer);
   const bool closed = conf->fail_closed == 1 && !shadow && answered > DTHROTTLE_FATE_SHADOWED;
   const enum dthrottle_fate fate = throttled && shadow ? DTHROTTLE_FATE_SHADOWED
                                    : closed            ? DTHROTTLE_FATE_CLOSED
                                                        : answered;
   dthrottle_count_fate(asking.daemon->counts, fate);
-  set_environment(r, &asking, fate, apr_time_now() - begin);
+  set_environment(r, &asking, fate, took);
+  if (!stays) return HTTP_REQUEST_TIME_OUT;
   set_fields(r, &asking.answer, throttled && !shadow, conf->fields);
   if (answered == DTHROTTLE_FATE_TIMEOUT || answered == DTHROTTLE_FATE_ERROR) {
     note_failure(r, asking.daemon, asking.verdict, error, closed);
@@ -244,6 +314,7 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
   int threads = 0;
   dthrottle_options options = {0};
   ap_mpm_query(AP_MPMQ_MAX_THREADS, &threads);
+  sleeping_max = threads < 2 ? 1 : (apr_uint32_t)threads / 2;
   options.connections_max = threads < 1 ? 1 : threads < 1024 ? (unsigned)threads : 1024;
   for (int i = 0; daemons != NULL && i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
@@ -269,7 +340,7 @@ static int begin_settings(apr_pool_t* pool, apr_pool_t* log_pool, apr_pool_t* te
 static void* create_dir_conf(apr_pool_t* pool, char* dir) {
   (void)dir;
   struct dir_conf* const conf = apr_pcalloc(pool, sizeof *conf);
-  conf->enable = conf->shadow = conf->fail_closed = conf->status = conf->timeout_ms = conf->fields = UNSET;
+  conf->enable = conf->shadow = conf->fail_closed = conf->status = conf->timeout_ms = conf->delay_ms = conf->fields = UNSET;
   return conf;
 }
 
@@ -281,6 +352,7 @@ static void* merge_dir_conf(apr_pool_t* pool, void* base_conf, void* new_conf) {
   conf->fail_closed = over->fail_closed != UNSET ? over->fail_closed : base->fail_closed;
   conf->status = over->status != UNSET ? over->status : base->status;
   conf->timeout_ms = over->timeout_ms != UNSET ? over->timeout_ms : base->timeout_ms;
+  conf->delay_ms = over->delay_ms != UNSET ? over->delay_ms : base->delay_ms;
   conf->fields = over->fields != UNSET ? over->fields : base->fields;
   conf->tags = over->tags != NULL ? over->tags : base->tags;
   /* A level that names a daemon has it asked, by whichever protocol. */
@@ -371,13 +443,24 @@ static const char* set_status(cmd_parms* cmd, void* data, const char* text) {
   return read_number(text, 400, 599, &conf->status) ? NULL : "DthrottleStatus must be between 400 and 599";
 }
 
-static const char* set_timeout(cmd_parms* cmd, void* data, const char* text) {
-  struct dir_conf* const conf = data;
+/* A number that may end in "ms". */
+static bool read_ms(cmd_parms* cmd, const char* text, int least, int most, int* ms) {
   const char* const unit = strstr(text, "ms");
   const bool with_unit = unit != NULL && unit[2] == '\0';
   if (with_unit) text = apr_pstrmemdup(cmd->temp_pool, text, (apr_size_t)(unit - text));
-  if (read_number(text, 1, TIMEOUT_MAX_MS, &conf->timeout_ms)) return NULL;
+  return read_number(text, least, most, ms);
+}
+
+static const char* set_timeout(cmd_parms* cmd, void* data, const char* text) {
+  struct dir_conf* const conf = data;
+  if (read_ms(cmd, text, 1, TIMEOUT_MAX_MS, &conf->timeout_ms)) return NULL;
   return "DthrottleTimeout must be between 1 and 60000 milliseconds";
+}
+
+static const char* set_delay(cmd_parms* cmd, void* data, const char* text) {
+  struct dir_conf* const conf = data;
+  if (read_ms(cmd, text, 0, DELAY_MAX_MS, &conf->delay_ms)) return NULL;
+  return "DthrottleDelay must be between 0 and 60000 milliseconds";
 }
 
 /* A .htaccess may choose what is asked and how it is refused, but no daemon, which a child has to open when it begins,
@@ -397,6 +480,8 @@ static const command_rec commands[] = {
     AP_INIT_TAKE1("DthrottleHeaders", set_headers, NULL, DTHROTTLE_ANYWHERE, "off, draft-10 or draft-03"),
     AP_INIT_TAKE1("DthrottleStatus", set_status, NULL, DTHROTTLE_ANYWHERE, "the status of a refusal, 400 to 599"),
     AP_INIT_TAKE1("DthrottleTimeout", set_timeout, NULL, DTHROTTLE_SERVER, "milliseconds to wait for an answer"),
+    AP_INIT_TAKE1("DthrottleDelay", set_delay, NULL, DTHROTTLE_SERVER,
+                  "milliseconds to hold a request, by a thread that sleeps, rather than refuse it"),
     {NULL, {NULL}, NULL, 0, RAW_ARGS, NULL},
 };
 

@@ -4,9 +4,9 @@
 #define DTHROTTLE_EARLY 16         /* queries that do not wait for the end of the turn */
 #define DTHROTTLE_QUERIES_MAX 1024 /* on one connection; a request beyond them is served unasked */
 #define DTHROTTLE_OUT_BYTES 65536  /* queries that the socket has not taken yet */
+#define DTHROTTLE_TELL_TIMEOUT 1000 /* ms; nobody waits for it */
 #define DTHROTTLE_BACKOFF_MIN 10   /* ms */
 #define DTHROTTLE_BACKOFF_MAX 5000 /* ms */
-#define DTHROTTLE_NS_PER_MS 1000000
 
 static void read_answers(ngx_event_t* event);
 static void write_queries(ngx_event_t* event);
@@ -225,6 +225,21 @@ enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct
     set_timer(daemon);
   }
   return asked;
+}
+
+void ngx_dthrottle_daemon_tell(dthrottle_daemon_t* daemon, const char* line, size_t bytes) {
+  enum dthrottle_verdict verdict;
+  dthrottle_answer answer;
+  struct dthrottle_pending told;
+  ngx_memzero(&told, sizeof(told));
+  told.tags = &line;
+  told.tag_bytes = &bytes;
+  told.count = 1;
+  told.verdicts = &verdict;
+  told.answer = &answer;
+  if (ngx_dthrottle_daemon_ask(daemon, &told, DTHROTTLE_TELL_TIMEOUT) == DTHROTTLE_ASKED && !told.back) {
+    ngx_dthrottle_daemon_forget(daemon, &told);
+  }
 }
 
 void ngx_dthrottle_daemon_forget(dthrottle_daemon_t* daemon, struct dthrottle_pending* question) {

@@ -15,6 +15,7 @@
 #include "gate.h"
 
 #define DTHROTTLE_NS_PER_US 1000
+#define DTHROTTLE_NS_PER_MS 1000000
 #define DTHROTTLE_NS_PER_S 1000000000
 
 typedef struct dthrottle_daemon_s dthrottle_daemon_t;
@@ -52,6 +53,9 @@ ngx_int_t ngx_dthrottle_daemon_init(ngx_conf_t* cf, dthrottle_daemon_t* daemon);
 /* Asks. With DTHROTTLE_ASKED the question waits, unless `question->back` says that its outcome is there already. */
 enum dthrottle_asked ngx_dthrottle_daemon_ask(dthrottle_daemon_t* daemon, struct dthrottle_pending* question,
                                               ngx_msec_t timeout);
+
+/* Sends a line of the ask protocol whose answer nobody waits for, if that can be done now. */
+void ngx_dthrottle_daemon_tell(dthrottle_daemon_t* daemon, const char* line, size_t bytes);
 
 /* A question that waits does not want its outcome any more. */
 void ngx_dthrottle_daemon_forget(dthrottle_daemon_t* daemon, struct dthrottle_pending* question);

@@ -15,7 +15,10 @@ typedef struct {
   size_t line_bytes;
   enum dthrottle_fate fate;
   uint64_t took_us;
-  unsigned waiting : 1;
+  ngx_event_t timer; /* of a request that is held */
+  int64_t until;     /* it goes on then */
+  unsigned waiting : 1; /* for the answer, or because it is held */
+  unsigned held : 1;
   unsigned applied : 1; /* the fate has had its effect */
 } dthrottle_ctx_t;
 
@@ -33,23 +36,62 @@ static void resume(dthrottle_ctx_t* ctx) {
   ngx_http_run_posted_requests(c);
 }
 
+static void set_hold_timer(dthrottle_ctx_t* ctx, int64_t left) {
+  ngx_add_timer(&ctx->timer, (ngx_msec_t)((left + DTHROTTLE_NS_PER_MS - 1) / DTHROTTLE_NS_PER_MS));
+}
+
+/* The clock of nginx's timers is coarse: one may fire some milliseconds early. */
+static void end_hold(ngx_event_t* timer) {
+  dthrottle_ctx_t* ctx = timer->data;
+  const int64_t left = ctx->until - ngx_dthrottle_now_ns();
+  if (left > 0) {
+    set_hold_timer(ctx, left);
+    return;
+  }
+  ctx->held = 0;
+  resume(ctx);
+}
+
+/* Holds a request until it is its turn. */
+static void hold(dthrottle_ctx_t* ctx) {
+  const int64_t delay = ctx->answer.delay_us * DTHROTTLE_NS_PER_US;
+  ctx->held = 1;
+  ctx->until = ngx_dthrottle_now_ns() + delay;
+  ctx->timer.handler = end_hold;
+  ctx->timer.data = ctx;
+  ctx->timer.log = ctx->request->connection->log;
+  set_hold_timer(ctx, delay);
+}
+
 static void take_outcome(dthrottle_ctx_t* ctx) {
   ctx->took_us = (uint64_t)(ngx_dthrottle_now_ns() - ctx->question.begin) / DTHROTTLE_NS_PER_US;
-  ctx->fate = dthrottle_fate_of(ctx->question.outcome == DTHROTTLE_SERVE ? ctx->verdict : ctx->question.outcome);
+  ctx->fate = dthrottle_fate_of(ctx->question.outcome == DTHROTTLE_SERVE ? ctx->verdict : ctx->question.outcome,
+                                &ctx->answer);
   if (ctx->fate == DTHROTTLE_FATE_THROTTLED) dthrottle_pages_refused(&ctx->daemon->pages, ctx->line, ctx->line_bytes);
 }
 
 void ngx_dthrottle_go_on(struct dthrottle_pending* question) {
   dthrottle_ctx_t* ctx = (dthrottle_ctx_t*)((u_char*)question - offsetof(dthrottle_ctx_t, question));
   take_outcome(ctx);
-  resume(ctx);
+  if (ctx->fate == DTHROTTLE_FATE_DELAYED) {
+    hold(ctx);
+  } else {
+    resume(ctx);
+  }
 }
 
-/* The request is over: its client may have left while it waited. */
+/* The request is over. Its client may have left while it waited: then its slot in the queue is another's. */
 static void end_request(void* data) {
   dthrottle_ctx_t* ctx = data;
+  char line[DTHROTTLE_SETTLEMENT_BYTES];
   if (!ctx->waiting) return;
-  ngx_dthrottle_daemon_forget(ctx->daemon, &ctx->question);
+  if (!ctx->held) {
+    ngx_dthrottle_daemon_forget(ctx->daemon, &ctx->question);
+    return;
+  }
+  ngx_del_timer(&ctx->timer);
+  if (ctx->answer.hold == 0) return;
+  ngx_dthrottle_daemon_tell(ctx->daemon, line, dthrottle_write_settlement(ctx->answer.hold, NULL, 0, line));
 }
 
 /* ---- Asking ---- */
@@ -99,6 +141,7 @@ static ngx_int_t dthrottle_make_line(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t*
   question.tags = ctx->tags;
   question.count = ctx->tag_count;
   question.tell_limit = 1;
+  question.wait_ms = conf->shadow ? 0 : (unsigned)conf->delay;
   line = ngx_pnalloc(ctx->request->pool, dthrottle_question_room(&question));
   if (line == NULL) return NGX_ERROR;
   ctx->line_bytes = dthrottle_write_question(&question, line);
@@ -252,6 +295,14 @@ static ngx_int_t dthrottle_set_number(ngx_http_request_t* r, ngx_http_variable_v
   return dthrottle_set_value(v, text, (size_t)(ngx_sprintf(text, "%L", number) - text));
 }
 
+static ngx_int_t dthrottle_set_seconds(ngx_http_request_t* r, ngx_http_variable_value_t* v, uint64_t us) {
+  u_char* text = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000000"));
+  u_char* end;
+  if (text == NULL) return NGX_ERROR;
+  end = ngx_sprintf(text, "%uL.%06uL", us / DTHROTTLE_US_PER_S, us % DTHROTTLE_US_PER_S);
+  return dthrottle_set_value(v, text, (size_t)(end - text));
+}
+
 static ngx_int_t dthrottle_status_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
   dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
   const char* name = dthrottle_fate_name(ctx != NULL ? ctx->fate : DTHROTTLE_FATE_OFF);
@@ -261,18 +312,22 @@ static ngx_int_t dthrottle_status_variable(ngx_http_request_t* r, ngx_http_varia
 
 static ngx_int_t dthrottle_time_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
   dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
-  u_char* text;
   (void)data;
   if (ctx == NULL || ctx->daemon == NULL) {
     v->not_found = 1;
     return NGX_OK;
   }
-  text = ngx_pnalloc(r->pool, NGX_INT64_LEN + sizeof(".000000"));
-  if (text == NULL) return NGX_ERROR;
-  return dthrottle_set_value(v, text,
-                             (size_t)(ngx_sprintf(text, "%uL.%06uL", ctx->took_us / DTHROTTLE_US_PER_S,
-                                                  ctx->took_us % DTHROTTLE_US_PER_S) -
-                                      text));
+  return dthrottle_set_seconds(r, v, ctx->took_us);
+}
+
+static ngx_int_t dthrottle_delay_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
+  dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
+  (void)data;
+  if (ctx == NULL || ctx->daemon == NULL) {
+    v->not_found = 1;
+    return NGX_OK;
+  }
+  return dthrottle_set_seconds(r, v, (uint64_t)ctx->answer.delay_us);
 }
 
 enum { RETRY_AFTER, LIMIT, REMAINING, RULE };
@@ -295,6 +350,7 @@ static ngx_int_t dthrottle_limit_variable(ngx_http_request_t* r, ngx_http_variab
 static ngx_http_variable_t dthrottle_variables[] = {
     {ngx_string("dthrottle_status"), NULL, dthrottle_status_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_time"), NULL, dthrottle_time_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
+    {ngx_string("dthrottle_delay"), NULL, dthrottle_delay_variable, 0, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_retry_after"), NULL, dthrottle_limit_variable, RETRY_AFTER, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_limit"), NULL, dthrottle_limit_variable, LIMIT, NGX_HTTP_VAR_NOCACHEABLE, 0},
     {ngx_string("dthrottle_remaining"), NULL, dthrottle_limit_variable, REMAINING, NGX_HTTP_VAR_NOCACHEABLE, 0},

@@ -24,6 +24,7 @@ typedef struct {
   ngx_uint_t status;
   ngx_uint_t fields; /* enum dthrottle_fields */
   ngx_msec_t timeout;
+  ngx_msec_t delay; /* a request is rather held so long than refused; 0: it is not */
   ngx_uint_t log_level;
   dthrottle_daemon_t* server; /* asked by the query protocol, unless there is `ask` */
   dthrottle_daemon_t* ask;    /* asked by the ask protocol */

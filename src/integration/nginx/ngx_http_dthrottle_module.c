@@ -13,6 +13,7 @@
 
 #define DTHROTTLE_CONNECTIONS 2 /* of a worker to one daemon, unless the settings say otherwise */
 #define DTHROTTLE_CONNECTIONS_MAX 64
+#define DTHROTTLE_DELAY_MAX 60000 /* ms */
 
 typedef struct {
   ngx_array_t servers;   /* of dthrottle_daemon_t* */
@@ -135,6 +136,13 @@ static char* dthrottle_check_timeout(ngx_conf_t* cf, void* post, void* data) {
   return *timeout >= 1 ? NGX_CONF_OK : "must be at least 1ms";
 }
 
+static char* dthrottle_check_delay(ngx_conf_t* cf, void* post, void* data) {
+  const ngx_msec_t* delay = data;
+  (void)cf;
+  (void)post;
+  return *delay <= DTHROTTLE_DELAY_MAX ? NGX_CONF_OK : "must be at most 1m";
+}
+
 static void* dthrottle_create_main_conf(ngx_conf_t* cf) {
   dthrottle_main_conf_t* conf = ngx_pcalloc(cf->pool, sizeof(*conf));
   if (conf == NULL) return NULL;
@@ -150,6 +158,7 @@ static void* dthrottle_create_loc_conf(ngx_conf_t* cf) {
   conf->status = NGX_CONF_UNSET_UINT;
   conf->fields = NGX_CONF_UNSET_UINT;
   conf->timeout = NGX_CONF_UNSET_MSEC;
+  conf->delay = NGX_CONF_UNSET_MSEC;
   conf->log_level = NGX_CONF_UNSET_UINT;
   return conf;
 }
@@ -170,6 +179,7 @@ static char* dthrottle_merge_loc_conf(ngx_conf_t* cf, void* parent, void* child)
   ngx_conf_merge_uint_value(conf->status, prev->status, 429);
   ngx_conf_merge_uint_value(conf->fields, prev->fields, DTHROTTLE_FIELDS_DRAFT_10);
   ngx_conf_merge_msec_value(conf->timeout, prev->timeout, 20);
+  ngx_conf_merge_msec_value(conf->delay, prev->delay, 0);
   ngx_conf_merge_uint_value(conf->log_level, prev->log_level, NGX_LOG_NOTICE);
   if (conf->tags == NULL) conf->tags = prev->tags;
   /* A level that names a daemon has it asked, by whichever protocol. */
@@ -180,7 +190,7 @@ static char* dthrottle_merge_loc_conf(ngx_conf_t* cf, void* parent, void* child)
   if (!conf->enable) return NGX_CONF_OK;
   if (conf->tags == NULL && dthrottle_push_tag(cf, &conf->tags, &tag) == NULL) return NGX_CONF_ERROR;
   if (conf->ask != NULL) return NGX_CONF_OK;
-  if (!dthrottle_is_one_query(conf->tags)) {
+  if (conf->delay > 0 || !dthrottle_is_one_query(conf->tags)) {
     conf->ask = dthrottle_add_daemon(cf, ask, DTHROTTLE_CONNECTIONS, 1);
     return conf->ask != NULL ? NGX_CONF_OK : NGX_CONF_ERROR;
   }
@@ -231,6 +241,7 @@ static ngx_conf_enum_t dthrottle_field_styles[] = {
 
 static ngx_conf_post_t dthrottle_status_post = {dthrottle_check_status};
 static ngx_conf_post_t dthrottle_timeout_post = {dthrottle_check_timeout};
+static ngx_conf_post_t dthrottle_delay_post = {dthrottle_check_delay};
 
 #define DTHROTTLE_ANYWHERE (NGX_HTTP_MAIN_CONF | NGX_HTTP_SRV_CONF | NGX_HTTP_LOC_CONF)
 
@@ -255,6 +266,8 @@ static ngx_command_t dthrottle_commands[] = {
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, status), &dthrottle_status_post},
     {ngx_string("dthrottle_timeout"), DTHROTTLE_ANYWHERE | NGX_CONF_TAKE1, ngx_conf_set_msec_slot,
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, timeout), &dthrottle_timeout_post},
+    {ngx_string("dthrottle_delay"), DTHROTTLE_ANYWHERE | NGX_CONF_TAKE1, ngx_conf_set_msec_slot,
+     NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, delay), &dthrottle_delay_post},
     {ngx_string("dthrottle_log_level"), DTHROTTLE_ANYWHERE | NGX_CONF_TAKE1, ngx_conf_set_enum_slot,
      NGX_HTTP_LOC_CONF_OFFSET, offsetof(dthrottle_loc_conf_t, log_level), dthrottle_log_levels},
     ngx_null_command,
