@@ -262,7 +262,6 @@ void StreamServer::OnWritten(Connection& c, int status) {
 
 // ---- Ends ----
 
-// Reads no more, and ends once all answers are sent.
 void StreamServer::Finish(Connection& c) {
   if (c.closing_) return;
   c.at_end_ = true;

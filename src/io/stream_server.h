@@ -137,6 +137,9 @@ class StreamServer {
   // Sends now what the socket takes, and the rest when it can. Nothing happens on a connection that has ended.
   void Write(Connection& connection, std::string_view answers);
 
+  // Reads no more, and ends once all answers are sent.
+  void Finish(Connection& connection);
+
   // Ends each connection that `ends`.
   void EndIf(const std::function<bool(Connection&)>& ends);
 
@@ -155,7 +158,6 @@ class StreamServer {
   bool arena_is_full() const { return arena_used_ + sizes_.read_bytes + sizes_.rest_bytes_max > arena_.size(); }
   void SendUnsent(Connection& connection);
   void OnWritten(Connection& connection, int status);
-  void Finish(Connection& connection);
   void HangUp(Connection& connection);
   void End(Connection& connection);
   void StartIdleTimer();

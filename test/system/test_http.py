@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import stat
 import sys
@@ -18,6 +19,7 @@ from daemon import (DTHROTTLED, PATIENCE, ROOT, SANITIZED, Daemon, Stream, overr
                     settings_text, wait_until)
 from test_shortage import cpu_seconds
 from test_sockets import EX_UNAVAILABLE, PASS_SOCKETS
+from test_upgrade import upgrade
 
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 EVERY_BYTE = bytes(range(256))
@@ -142,6 +144,43 @@ class Decisions(SystemTest):
             self.assertEqual((status, answer["retry_after"], answer["remaining"]), (429, None, 10))
             self.assertEqual(answer["title"], "The cost is more than the quota")
             self.assertNotIn("Retry-After", headers)
+
+    def test_an_answer_that_waits_is_held_and_others_are_not(self):
+        with HttpDaemon(rule(burst=1, rate=4, delay="1m")) as daemon:
+            begin = time.monotonic()
+            statuses = [daemon.get("/auth?tag=a&wait=60000")[0] for _ in range(3)]
+            self.assertEqual(statuses, [204] * 3)
+            self.assertGreaterEqual(time.monotonic() - begin, 0.5)
+            with daemon.connect_http() as session:    # pipelined: the one behind waits too, in order
+                session.sendall(b"".join(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for target in (
+                    "/check?tag=b&wait=60000", "/check?tag=b&wait=60000", "/healthz", "/auth?tag=b")))
+                heard = b""
+                while b"403 Forbidden" not in heard and b"204 No" not in heard:
+                    heard += session.recv(1 << 16)
+            self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", heard)[:3], [b"200", b"200", b"200"])
+            self.assertGreater(json.loads(heard.split(b"\r\n\r\n")[2].split(b"\n")[0])["delay"], 0)
+
+    def test_a_client_that_hangs_up_gives_back_what_its_answer_waits_for(self):
+        with HttpDaemon(rule(burst=1, rate=0.02, delay="1m")) as daemon:
+            self.assertEqual(daemon.get("/auth?tag=a")[0], 204)
+            for end in ("", "Connection: close\r\n"):
+                with daemon.connect_http() as session:
+                    session.sendall(f"GET /auth?tag=a&wait=60000 HTTP/1.1\r\nHost: localhost\r\n{end}\r\n".encode())
+                    wait_until(lambda: daemon.admin_json("show a")["level"] < -0.5, "it waits")
+                    self.assertEqual(daemon.get("/auth?tag=a&wait=60000")[0], 403)    # 100 s are too long
+                    self.assertEqual(daemon.get(f"/auth?tag=b{len(end)}")[0], 204)
+                wait_until(lambda: daemon.admin_json("show a")["level"] > -0.5, "it has been given back")
+
+    def test_answers_that_wait_go_out_before_the_daemon_leaves_and_over_an_upgrade(self):
+        with HttpDaemon(rule(burst=1, rate=0.02, delay="1m")) as daemon:
+            self.assertEqual(daemon.get("/auth?tag=a")[0], 204)
+            with daemon.connect_http() as session:
+                session.sendall(b"GET /auth?tag=a&wait=60000 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                wait_until(lambda: daemon.admin_json("show a")["level"] < -0.5, "it waits")
+                upgrade(daemon)
+                self.assertLess(daemon.admin_json("show a")["level"], -0.5)
+                daemon.signal(signal.SIGTERM)
+                self.assertIn(b" 204 ", receive_all(session))
 
     def test_modes_and_what_has_no_limit(self):
         limits = (rule(name="off", match="off*", burst=1, mode="off"),

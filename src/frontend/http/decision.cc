@@ -40,10 +40,11 @@ void AppendNumber(std::string& out, double x) {
 // least left.
 struct HttpService::Decision {
   std::optional<Asking::Refusal> refusal;
-  std::vector<Asking::Tag> tags;
+  std::vector<Asking::Tag> tags{};
   const Asking::Tag* nearest = nullptr;    // null: nothing limits any of them; else the rest is known
-  std::string_view policy;
+  std::string_view policy{};
   Duration until_next{};    // until there is another token; zero if full
+  Duration wait{};          // before the application goes on
   Instant now{};
 
   bool allowed() const { return !refusal.has_value(); }
@@ -60,19 +61,26 @@ struct HttpService::Decision {
 void HttpService::DecideRun(std::span<const Asked> run, Instant now) {
   asking_.Clear();
   for (const Asked& asked : run) {
-    asking_.Begin(asked.question.verb);
+    asking_.Begin(asked.question.verb, asked.question.patience);
     for (const auto& [tag, cost] : asked.question.tags) (void)asking_.Name(tag, cost);
   }
   asking_.Answer(now);
-  for (std::size_t i = 0; i < run.size(); ++i) replies_.push_back(Render(Describe(i, now), run[i].form));
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    const Decision decision = Describe(i, now);
+    HttpReply& reply = replies_.emplace_back(Render(decision, run[i].form));
+    if (decision.wait == Duration::zero() || asking_.verb(i) != Verb::kTake) continue;
+    reply.wait = decision.wait;
+    reply.paid.Add(++waits_, asking_.queries(i), now + decision.wait);
+  }
 }
 
 HttpService::Decision HttpService::Describe(std::size_t question, Instant now) const {
-  Decision d{asking_.refusal(question), {}, nullptr, {}, {}, now};
+  Decision d{.refusal = asking_.refusal(question), .now = now};
   d.tags.reserve(asking_.tags(question));
   for (std::size_t i = 0; i < asking_.tags(question); ++i) d.tags.push_back(asking_.tag(question, i));
   if (const auto nearest = asking_.nearest(question)) d.nearest = &d.tags[*nearest];
   if (!d.allowed()) d.nearest = &d.tags[d.refusal->tag];
+  if (d.allowed()) d.wait = asking_.wait(question);
   if (d.nearest != nullptr && !d.nearest->left.has_value()) d.nearest = nullptr;    // a hot host asked no bucket
   if (d.nearest == nullptr) return d;
   d.policy = d.nearest->rule == "-" ? "override" : d.nearest->rule;
@@ -124,6 +132,10 @@ void AppendNumbers(std::string& body, const Decision& d) {
     AppendNumberOrNull(body, d.retry());
     body += ",\"reset_after\":";
     AppendNumber(body, Seconds(d.until_full()));
+  }
+  if (d.wait > Duration::zero()) {
+    body += ",\"delay\":";
+    AppendNumber(body, Seconds(d.wait));
   }
   if (d.tags.size() > 1) AppendTags(body, d);
   body += "}\n";

@@ -3,10 +3,13 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
 #include "base/append.h"
+#include "base/check.h"
+#include "base/state.h"
 #include "io/clock.h"
 #include "io/process.h"
 
@@ -19,22 +22,72 @@ constexpr std::size_t kKeptBytesMax = 256 * 1024;
 }    // namespace
 
 struct HttpServer::HttpConnection final : Connection {
+  explicit HttpConnection(HttpServer& its) : server(its) {}
+  ~HttpConnection() override {
+    if (held.empty()) return;
+    server.held_.erase({until, this});
+    server.service_.GiveUp(paid, Now());
+  }
+
+  // What goes over of replies that are held.
+  struct State {
+    std::string held;
+    Instant until;
+    std::vector<Waits> paid;
+    bool ends;
+
+    static void Fields(auto& state, auto& self) { state(self.held, self.until, self.paid, self.ends); }
+  };
+  static constexpr std::uint32_t kStateVersion = 1;
+
+  std::string state() const override {
+    return held.empty() ? "" : WriteState(kStateVersion, State{held, until, paid, ends});
+  }
+  bool Restore(std::string_view rest, std::string_view bytes) override {
+    State state;
+    if (!bytes.empty() && !ReadState(bytes, kStateVersion, state)) return false;
+    unread_ = rest;
+    if (bytes.empty()) return true;
+    paid = std::move(state.paid);
+    until = state.until;
+    ends = state.ends;
+    server.Delay(*this, state.held);
+    return true;
+  }
+  bool waits_for_long() const override { return !held.empty(); }
+
+  HttpServer& server;
   HttpReader reader;
+  std::string held;    // replies, the first of which is to wait; empty: none is
+  Instant until{};
+  std::vector<Waits> paid;    // until then: what their questions have taken
+  bool ends = false;          // with the next reply
   using Connection::unread_;
 };
 
 HttpServer::HttpServer(uv_loop_t* loop, AdminHost& host, Prng prng, Duration timeout)
     : StreamServer(loop, {kReadBytes, kReadBytes + kHttpHeadBytesMax}, timeout, AliveBy::kAnswers),
-      service_(host, prng, NameOfMachine()) {}
+      service_(host, prng, NameOfMachine()) {
+  DT_CHECK(uv_timer_init(loop, &hold_timer_) == 0);
+  hold_timer_.data = this;
+}
+
+void HttpServer::Close() {
+  StreamServer::Close();
+  uv_close(reinterpret_cast<uv_handle_t*>(&hold_timer_), nullptr);
+}
 
 std::unique_ptr<StreamServer::Connection> HttpServer::MakeConnection() {
-  return std::make_unique<HttpConnection>();
+  return std::make_unique<HttpConnection>(*this);
 }
 
 // One request that looks inside is answered a turn, because its reply may be long: a client that asks for a thousand at
 // once and does not read gets no more of them made than the socket takes.
 StreamServer::Then HttpServer::OnBytes(Connection& connection, std::string_view bytes) {
   auto& c = static_cast<HttpConnection&>(connection);
+  c.unread_ = c.ends ? std::string_view() : bytes;
+  if (c.ends) return Then::kRead;    // only to see its end
+  if (!c.held.empty()) return Then::kWait;
   HttpRequest request;
   request.through_tcp = c.is_tcp();
   const std::size_t before = asked_.size();
@@ -49,17 +102,20 @@ StreamServer::Then HttpServer::OnBytes(Connection& connection, std::string_view 
     }
     bytes.remove_prefix(step->bytes);
     if (!step->whole) break;
-    const bool is_short = service_.Add(request);
+    const HttpReplies reply = service_.Add(request);
     const bool last = !request.keep_alive || request.has_body || stopping_;
     asked_.push_back({request.method == "HEAD", last, request.is_1_1});
-    if (last) {
+    if (last && reply == HttpReplies::kMayWait) {
+      c.ends = true;
+      break;
+    } else if (last) {
       then = Then::kEnd;
-    } else if ((!is_short || asked_.size() - before == kRequestsPerTurn) && !bytes.empty()) {
+    } else if ((reply == HttpReplies::kLong || asked_.size() - before == kRequestsPerTurn) && !bytes.empty()) {
       then = Then::kAgain;
     }
   }
-  c.unread_ = then == Then::kEnd ? std::string_view() : bytes;
-  if (asked_.size() > before) segments_.push_back({&connection, asked_.size() - before});
+  c.unread_ = then == Then::kEnd || c.ends ? std::string_view() : bytes;
+  if (asked_.size() > before) segments_.push_back({&c, asked_.size() - before});
   return then;
 }
 
@@ -69,13 +125,61 @@ void HttpServer::Answer() {
   requests_ += replies.size();
   std::size_t next = 0;
   for (const Segment& segment : segments_) {
-    out_.clear();
-    for (std::size_t i = 0; i < segment.requests; ++i, ++next) AppendReply(replies[next], asked_[next]);
-    Write(*segment.connection, out_);
+    AnswerSegment(*segment.connection, replies.subspan(next, segment.requests),
+                  std::span(asked_).subspan(next, segment.requests));
+    next += segment.requests;
   }
   segments_.clear();
   asked_.clear();
   if (out_.capacity() > kKeptBytesMax) out_ = {};
+}
+
+// A reply that is to wait holds those behind it.
+void HttpServer::AnswerSegment(HttpConnection& c, std::span<HttpReply> replies, std::span<const Asked> to) {
+  const Instant now = Now();
+  const bool holds = !c.held.empty();
+  std::size_t at_once = holds ? 0 : std::string::npos;    // bytes
+  out_.clear();
+  for (std::size_t i = 0; i < replies.size(); ++i) {
+    if (replies[i].wait > Duration::zero() && !stopping_) {
+      at_once = std::min(at_once, out_.size());
+      if (!holds) c.until = std::max(c.until, now + replies[i].wait);
+      c.paid.push_back(std::move(replies[i].paid));
+    }
+    AppendReply(replies[i], to[i]);
+  }
+  at_once = std::min(at_once, out_.size());
+  Write(c, std::string_view(out_).substr(0, at_once));
+  if (at_once < out_.size()) return Delay(c, std::string_view(out_).substr(at_once));
+  if (c.ends) Finish(c);
+}
+
+// ---- Replies that wait ----
+
+void HttpServer::Delay(HttpConnection& c, std::string_view replies) {
+  c.held += replies;
+  held_.emplace(c.until, &c);
+  StartHoldTimer(Now());
+}
+
+void HttpServer::LetGo(HttpConnection& c) {
+  held_.erase({c.until, &c});
+  c.paid.clear();
+  Write(c, std::exchange(c.held, {}));
+  c.ends ? Finish(c) : GoOn(c);
+}
+
+void HttpServer::LetGoDue(Instant now) {
+  while (!held_.empty() && held_.begin()->first <= now) LetGo(*held_.begin()->second);
+  StartHoldTimer(now);
+}
+
+void HttpServer::StartHoldTimer(Instant now) {
+  if (held_.empty()) return void(uv_timer_stop(&hold_timer_));
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(held_.begin()->first - now).count();
+  const auto on_timer = [](uv_timer_t* timer) { static_cast<HttpServer*>(timer->data)->LetGoDue(Now()); };
+  uv_update_time(hold_timer_.loop);
+  DT_CHECK(uv_timer_start(&hold_timer_, on_timer, static_cast<std::uint64_t>(std::max<std::int64_t>(ms, 0)), 0) == 0);
 }
 
 void HttpServer::TellDate() {
@@ -100,6 +204,7 @@ void HttpServer::AppendReply(const HttpReply& reply, const Asked& to) {
 
 void HttpServer::Stop() {
   stopping_ = true;
+  while (!held_.empty()) LetGo(*held_.begin()->second);
   service_.Stop();
 }
 

@@ -2,13 +2,19 @@
 //
 // A connection has to finish a request within `timeout` of its last answer, or of its beginning: a byte now and then
 // does not hold it.
+//
+// A reply that is to wait is held, and nothing more of its connection is answered before it. A client that hangs up meanwhile gives
+// back what its question has taken. A half that was closed is a client that has hung up.
 #pragma once
 
 #include <uv.h>
 
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "frontend/http/service.h"
@@ -20,8 +26,11 @@ class HttpServer final : public StreamServer {
  public:
   HttpServer(uv_loop_t* loop, AdminHost& host, Prng prng, Duration timeout);
 
-  // From now on a connection ends with its next answer, and /healthz says why.
+  // From now on a connection ends with its next answer, and /healthz says why. What was held goes out.
   void Stop();
+
+  // Closes the handles of the server itself.
+  void Close();
 
   // To be called once a second or so.
   void Tick(Instant now) { service_.Tick(now); }
@@ -43,7 +52,12 @@ class HttpServer final : public StreamServer {
   std::unique_ptr<Connection> MakeConnection() override;
   Then OnBytes(Connection& connection, std::string_view bytes) override;
   void Answer() override;
+  void AnswerSegment(HttpConnection& connection, std::span<HttpReply> replies, std::span<const Asked> to);
   void AppendReply(const HttpReply& reply, const Asked& to);
+  void Delay(HttpConnection& connection, std::string_view replies);
+  void LetGo(HttpConnection& connection);
+  void LetGoDue(Instant now);
+  void StartHoldTimer(Instant now);
   void TellDate();
 
   HttpService service_;
@@ -52,12 +66,15 @@ class HttpServer final : public StreamServer {
 
   // The requests of this turn:
   struct Segment {
-    Connection* connection;
+    HttpConnection* connection;
     std::size_t requests;
   };
   std::vector<Segment> segments_;
   std::vector<Asked> asked_;
   std::string out_;
+
+  std::set<std::pair<Instant, HttpConnection*>> held_;    // until when
+  uv_timer_t hold_timer_;                                 // for the first of them
 
   std::int64_t date_second_ = -1;    // since 1970
   std::string date_;                 // of that second, as a field with its CR LF

@@ -25,6 +25,7 @@ constexpr std::string_view kText = "text/plain; charset=utf-8";
 constexpr std::string_view kJson = "application/json";
 constexpr Duration kLiveKept = std::chrono::milliseconds(500);
 constexpr std::ptrdiff_t kParametersMax = 64;    // of a target; none that is understood has more than half as many
+constexpr std::uint32_t kWaitMsMax = 60'000;    // as a rule's delay
 constexpr std::string_view kRepeatable[] = {"tag", "cost"};
 
 HttpReply Reply(unsigned status, std::string_view content_type, std::string body) {
@@ -123,9 +124,19 @@ HttpService::HttpService(AdminHost& host, Prng prng, std::string own_name)
       own_name_(std::move(own_name)),
       asking_(host.limiter(), {0, "http"}, prng, host.settings().query.max_tag_bytes) {}
 
-bool HttpService::Add(const HttpRequest& request) {
-  asked_.push_back(Understand(request));
-  return asked_.back().view == nullptr;
+HttpReplies HttpService::Add(const HttpRequest& request) {
+  const Asked& asked = asked_.emplace_back(Understand(request));
+  return asked.view != nullptr                              ? HttpReplies::kLong
+         : asked.question.patience == Duration::zero() ? HttpReplies::kShort
+                                                       : HttpReplies::kMayWait;
+}
+
+void HttpService::GiveUp(std::span<Waits> paid, Instant now) {
+  for (Waits& waits : paid) {
+    for (const WaitId id : waits.ids()) {
+      waits.Give(id, now, [&](const Query& query) { host_.limiter().GiveBack(query, now); });
+    }
+  }
 }
 
 void HttpService::Add(const HttpFault& fault) {
@@ -198,9 +209,14 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
 Result<HttpService::Question> HttpService::UnderstandQuestion(const HttpRequest& request,
                                                               const HttpTarget& target) const {
   for (const auto& [name, value] : target.parameters) {
-    if (name != "tag" && name != "cost" && name != "peek") return Fail("the parameters are tag, cost and peek");
+    if (name != "tag" && name != "cost" && name != "peek" && name != "wait") {
+      return Fail("the parameters are tag, cost, peek and wait");
+    }
   }
   Question question;
+  const auto wait_ms = WholeNumber(target, "wait", 0, 0, kWaitMsMax);
+  if (!wait_ms) return Fail(wait_ms.error().message);
+  question.patience = std::chrono::milliseconds(*wait_ms);
   if (const std::string* const peek = target.Find("peek")) {
     if (*peek != "0" && *peek != "1") return Fail("peek must be 0 or 1");
     if (*peek == "1") question.verb = Verb::kPeek;
@@ -226,7 +242,7 @@ Result<HttpService::Question> HttpService::UnderstandQuestion(const HttpRequest&
 }
 
 // A view divides the batch: it shows what the decisions before it have left.
-std::span<const HttpReply> HttpService::Answer(Instant now) {
+std::span<HttpReply> HttpService::Answer(Instant now) {
   replies_.clear();
   for (std::size_t i = 0; i < asked_.size();) {
     Asked& asked = asked_[i];

@@ -22,6 +22,7 @@
 #include "frontend/http/history.h"
 #include "frontend/http/reader.h"
 #include "frontend/http/target.h"
+#include "hold/waits.h"
 #include "limiter/asking.h"
 
 namespace dthrottle {
@@ -31,6 +32,15 @@ struct HttpReply {
   std::string_view content_type;    // empty: there is no body
   std::string fields;               // beside the content's, each a line with CR LF
   std::string body;
+  Duration wait{};    // it is to be sent after so long
+  Waits paid{};       // until then: what its question has taken
+};
+
+// How long a reply may be.
+enum class HttpReplies : std::uint8_t {
+  kShort,      // some hundred bytes
+  kMayWait,    // the same, and perhaps it is not to be sent at once
+  kLong,
 };
 
 class HttpService {
@@ -39,12 +49,14 @@ class HttpService {
   HttpService(AdminHost& host, Prng prng, std::string own_name);
 
   // Takes a request, or what is wrong with one, to be answered by the next Answer. Its views must stay until then.
-  // Returns whether its reply has a bound of some hundred bytes: what looks inside may be answered at length.
-  bool Add(const HttpRequest& request);
+  HttpReplies Add(const HttpRequest& request);
   void Add(const HttpFault& fault);
 
   // The replies to what was taken since the last call, in order; they stay until the next call of anything here.
-  std::span<const HttpReply> Answer(Instant now);
+  std::span<HttpReply> Answer(Instant now);
+
+  // Gives back what replies have taken that are not going to be sent.
+  void GiveUp(std::span<Waits> paid, Instant now);
 
   // Takes a point of the history if one is due. To be called once a second or so.
   void Tick(Instant now);
@@ -67,6 +79,7 @@ class HttpService {
   // The tags of a request that is to be decided, and their costs.
   struct Question {
     Verb verb = Verb::kTake;
+    Duration patience{};    // it rather waits so long than being refused
     std::vector<std::pair<std::string, Cost>> tags;
   };
 
@@ -107,6 +120,7 @@ class HttpService {
 
   AdminHost& host_;
   const std::string own_name_;
+  WaitId waits_ = kWaitBit;    // that were granted
   Asking asking_;    // a run of decisions
   bool stopping_ = false;
   std::uint64_t misdirected_ = 0;
