@@ -149,6 +149,16 @@ def wait_all_hear(hosts, seconds=PATIENCE):
     wait_until(lambda: all_hear(hosts), "every host hears every other", seconds)
 
 
+def settled(hosts):
+    """Whether all hosts divide capacities by the same generation, under a lease."""
+    said = [host.admin_json("capacity") for host in hosts]
+    return all(s.get("leased") for s in said) and len({s["generation"] for s in said}) == 1
+
+
+def wait_settled(hosts, seconds=2 * PATIENCE):
+    wait_until(lambda: settled(hosts), "the hosts have begun to divide", seconds)
+
+
 class Ledger:
     """How many hits of which tag were served, wherever; says whether the hosts agree with it."""
 

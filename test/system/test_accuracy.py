@@ -1,31 +1,21 @@
 """Eight daemons share one limit as one bucket would, second by second."""
 
+import csv
 import http.client
 import random
+import shutil
 import socket
+import subprocess
 import time
 
 from clocks import drifting
 from common import ParallelTest, report
-from daemon import FIGURES, SANITIZED, rule, wait_until
+from daemon import BUILD, FIGURES, ROOT, SANITIZED, fresh_directory, rule, wait_until
 from fleet import Fleet, wait_all_hear
+from live import OneBucket, over_and_under
 
 RATE, BURST, SECONDS = 100, 100, 10 if SANITIZED else 16
 WITHIN_SECONDS = 20
-
-
-class OneBucket:
-    """The ideal: every query goes to it."""
-
-    def __init__(self, now, burst=BURST):
-        self.burst, self.level, self.at = burst, burst, now
-
-    def serves(self, now, cost=1):
-        self.level, self.at = min(self.burst, self.level + RATE * (now - self.at)), now
-        if self.level < cost:
-            return False
-        self.level -= cost
-        return True
 
 
 class Accuracy(ParallelTest):
@@ -38,27 +28,11 @@ class Accuracy(ParallelTest):
         return sockets
 
     def over_and_under(self, share, seed):
-        """In % of what one bucket serves, in windows of a second, of Poisson queries at twice the rate."""
-        rng = random.Random(seed)
+        """Of Poisson queries at twice the rate."""
         with Fleet(rule(burst=BURST, rate=RATE, share=share), hosts=8, period="1s") as hosts:
             wait_all_hear(hosts)
-            sockets = self.connect(hosts)
-            begin = due = time.monotonic()
-            ideal, served, wanted = OneBucket(begin), [0] * SECONDS, [0] * SECONDS
-            while True:
-                due += rng.expovariate(2 * RATE)
-                time.sleep(max(due - time.monotonic(), 0))
-                now = time.monotonic()
-                window = int(now - begin)
-                if window >= SECONDS:
-                    break
-                asked = rng.choice(sockets)
-                asked.sendall(b"client\n")
-                served[window] += asked.recv(3) == b"OK\n"
-                wanted[window] += ideal.serves(now)
-        over = sum(max(s - w, 0) for s, w in zip(served, wanted)) / sum(wanted)
-        under = sum(max(w - s, 0) for s, w in zip(served, wanted)) / sum(wanted)
-        return 100 * over, 100 * under
+            return over_and_under(hosts, "client", 2 * RATE, lambda now: OneBucket(now, BURST, RATE), SECONDS,
+                                  random.Random(seed))[:2]
 
     def test_a_forecast_limit_of_eight_hosts_holds_in_every_second(self):
         over, under = self.over_and_under("forecast", 1)
@@ -79,7 +53,7 @@ class Accuracy(ParallelTest):
             wait_all_hear(hosts)
             askers = [(ask or self.line)(host) for host in hosts]
             begin = due = time.monotonic()
-            ideal, asked, served, wanted = OneBucket(begin, burst), 0, 0, 0
+            ideal, asked, served, wanted = OneBucket(begin, burst, RATE), 0, 0, 0
             while due < begin + WITHIN_SECONDS:
                 due += rng.expovariate(0.9 * RATE / cost)
                 time.sleep(max(due - time.monotonic(), 0))
@@ -172,6 +146,50 @@ class Accuracy(ParallelTest):
             self.assertLessEqual(shown["believed_level"], 40)
             wait_until(lambda: foretold() and "It is foretold: asked for " in " ".join(hosts[0].admin_json("why C")["steps"]),
                        "it is said why")
+
+
+class LiveAndSimulated(ParallelTest):
+    """scripts/live-and-simulated, with a fleet that takes no minutes. The ratio is for people: a busy machine is in it."""
+
+    def shipped(self, share, **changed):
+        text = (ROOT / "conf/examples/live" / f"{share}.toml").read_text()
+        for old, new in changed.items():
+            self.assertIn(old, text)
+            text = text.replace(old, new)
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        path = directory / f"{share}.toml"
+        path.write_text(text)
+        return path
+
+    def compare(self, *arguments):
+        return subprocess.run([ROOT / "scripts/live-and-simulated", *map(str, arguments)], capture_output=True, text=True)
+
+    def test_each_way_of_sharing_has_a_shipped_fleet_that_is_run_and_simulated(self):
+        shares = ["debit", "forecast", "capacity"]
+        self.assertEqual({path.stem for path in (ROOT / "conf/examples/live").iterdir()}, set(shares))
+        fleets = [self.shipped(share, **{'"20s"': '"3s"', "hosts = 8": "hosts = 2"})
+                  for share in shares]
+        done = self.compare("--hosts", 2, "--runs", 1, "--seeds", 3, "--at-once", 3, *fleets)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = [line.replace("+-", "").split() for line in done.stdout.splitlines()[1:]]
+        self.assertEqual([row[:2] for row in rows], [["2", share] for share in shares])
+        for fleet, (_, share, live, _, simulated, _, ratio, _, asked) in zip(fleets, rows):
+            made = subprocess.run([BUILD / "dthrottle-sim", "run", fleet, "--seeds", "3", "--measures", "-"],
+                                  capture_output=True, text=True, check=True).stdout
+            errors = [float(run["over"]) + float(run["under"]) for run in csv.DictReader(made.splitlines())]
+            self.assertEqual(simulated, f"{sum(errors) / 3:.2f}")
+            self.assertAlmostEqual(float(ratio), float(live) / float(simulated), delta=0.01 + 0.02 * float(ratio))
+            self.assertGreater(int(asked), 0)
+            report(f"2 daemons, {share}: error {live} %, simulated {simulated} %")
+
+    def test_a_fleet_that_daemons_cannot_be_given_is_refused(self):
+        for old, new, said in (("rate = 200", "rate = 200\noff = '1s'", "workload.off"),
+                               ("[network]", "[[fault]]\nkind = 'kill'\n[network]", "not fault")):
+            done = self.compare(self.shipped("debit", **{old: new}))
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(said, done.stderr)
+            self.assertIn("debit.toml", done.stderr)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from common import ParallelTest, SystemTest, report
 from daemon import BUILD, DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, rule, run, wait_until
 from demand import Demand
-from fleet import Fleet
+from fleet import Fleet, settled, wait_settled
 from namespaces import Network
 from test_ask import Asker
 
@@ -36,16 +36,6 @@ def fleet(rate, *, hosts, burst=None, interval=100, lease=2, degree=64, network=
 def divided(host):
     """What it says of the division; asked again while the exchange has no time to answer."""
     return wait_until(lambda: (said := host.admin_json("capacity")) and "leased" in said and said, "it is not busy")
-
-
-def settled(hosts):
-    """Whether all hosts use the same generation, under a lease."""
-    said = [host.admin_json("capacity") for host in hosts]
-    return all(s.get("leased") for s in said) and len({s["generation"] for s in said}) == 1
-
-
-def wait_settled(hosts, seconds=2 * PATIENCE):
-    wait_until(lambda: settled(hosts), "the hosts have begun to divide", seconds)
 
 
 def parts(hosts):

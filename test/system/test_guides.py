@@ -15,10 +15,11 @@ from daemon import BUILD, DTHROTTLED, PATIENCE, ROOT, Daemon, clean_environment,
 from etcd import AVAILABLE as HAS_ETCD
 from etcd import WHY_NOT as WHY_NO_ETCD
 from etcd import Etcd
+from fleet import wait_settled
 from guides import BLOCKS, PAGES, PLAYED, block, examples, masked, plays, plays_all
 from leases import LeaseDaemon, resource
 from test_ask import AskDaemon
-from test_capacity import fleet, wait_settled
+from test_capacity import fleet
 from test_http import HttpDaemon
 from test_resp import RespDaemon
 from test_sim import line

@@ -7,8 +7,8 @@ import time
 from common import SystemTest, report
 from daemon import FIGURES, PATIENCE, SANITIZED, rule, wait_until
 from demand import Demand
-from fleet import BURST, Fleet, Ledger, Traffic, wait_all_hear
-from test_capacity import TAG, fleet, parts, wait_settled
+from fleet import BURST, Fleet, Ledger, Traffic, wait_all_hear, wait_settled
+from test_capacity import TAG, fleet, parts
 from test_upgrade import lives
 
 EVERY = 0.3    # s, between two upgrades
