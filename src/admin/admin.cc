@@ -6,6 +6,7 @@
 
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "admin/extension.h"
 #include "admin/metrics.h"
 #include "config/keys.h"
 #include "rule/rulebook.h"
@@ -57,12 +58,16 @@ constexpr Command kCommands[] = {
     {"upgrade", "", "go over to the program as it is installed now, with every socket and connection", nullptr},
 };
 
-Json Help(const Context&) {
+Json Help(const Context& c) {
   Json rows = Json::array();
-  for (const Command& command : kCommands) {
-    const std::string_view blank = command.argument.empty() ? "" : " ";
-    rows.push_back(
-        {{"command", fmt::format("{}{}{}", command.name, blank, command.argument)}, {"meaning", command.meaning}});
+  const auto add = [&](std::string_view name, std::string_view argument, std::string_view meaning) {
+    const std::string_view blank = argument.empty() ? "" : " ";
+    rows.push_back({{"command", fmt::format("{}{}{}", name, blank, argument)}, {"meaning", meaning}});
+  };
+  for (const Command& command : kCommands) add(command.name, command.argument, command.meaning);
+  for (const Extension* const extension : c.host.extensions()) {
+    const auto [name, argument, meaning] = extension->command();
+    add(name, argument, meaning);
   }
   rows.push_back({{"command", "json COMMAND"}, {"meaning", "the answer as one line of JSON"}});
   return rows;
@@ -103,12 +108,19 @@ void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply,
     }
     return host.Reload([=](const ReloadOutcome& outcome) { reply(Finish(ReloadAnswer(outcome), as_json)); });
   }
+  for (Extension* const extension : host.extensions()) {
+    if (extension->command().name != name) continue;
+    return extension->Run(argument, [=](const Json& answer) { reply(Finish(answer, as_json)); }, now);
+  }
   reply(Finish(ErrorAnswer(fmt::format("unknown command \"{}\"; try help", EscapeTag(name.substr(0, 64)))), as_json));
 }
 
-bool ChangesState(std::string_view line) {
+bool ChangesState(std::string_view line, const AdminHost& host) {
   if (line.starts_with("json ")) line.remove_prefix(5);
   const std::string_view name = line.substr(0, line.find_first_of(" \r"));
+  for (const Extension* const extension : host.extensions()) {
+    if (extension->command().name == name) return extension->Changes(line.substr(std::min(name.size() + 1, line.size())));
+  }
   const bool reports = name == "shed" && line.size() > name.size() + 1;
   return reports || name == "forgive" || name == "reload" || name == "upgrade";
 }

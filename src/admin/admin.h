@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 namespace dthrottle {
 
 class Dividing;
+class Extension;
 class Holds;
 
 // How a reload ended: problems with the new settings, and whether they are in force.
@@ -45,6 +47,8 @@ class AdminHost {
   // looked at while its thread waits. False if there is none, or it has no time.
   virtual const Dividing* dividing() const { return nullptr; }
   virtual bool LookAtCapacity(const std::function<void(CapacityExchange&)>&) const { return false; }
+  // The parts that have commands of their own.
+  virtual std::span<Extension* const> extensions() const { return {}; }
   // The holds of this host; null: nothing can be held.
   virtual Holds* holds() { return nullptr; }
   // Starts a reload. `done` is called once, perhaps before this returns.
@@ -69,7 +73,7 @@ using AdminReply = std::function<void(std::string)>;
 void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now);
 
 // Whether a command line changes anything, for the audit.
-bool ChangesState(std::string_view line);
+bool ChangesState(std::string_view line, const AdminHost& host);
 
 // The answer to a line that is too long to be one.
 std::string CommandTooLong();

@@ -101,6 +101,20 @@ struct EnvoyCounts : SocketCounts {
   std::uint64_t restarts = 0;    // of dthrottle-grpc
 };
 
+// What limits that operators set are counted by.
+struct SetLimitCounts {
+  std::uint64_t in_force = 0, known = 0;    // now
+  std::uint64_t taken = 0;       // from peers, and new here
+  std::uint64_t sent = 0;        // limits in frames to peers
+  std::uint64_t junk = 0;        // frames that cannot be read, and limits in them
+  std::uint64_t forged = 0;      // the signature is not that of the key
+  std::uint64_t strange = 0;     // under a key that is no operator's
+  std::uint64_t ahead = 0;       // from the future
+  std::uint64_t crowded = 0;     // without room
+  std::uint64_t excess = 0;      // came too fast, and will come again
+  std::uint64_t unsaved = 0;     // times that the file could not be written
+};
+
 // What pages of workers are counted by.
 struct PageCounts : SocketCounts {
   std::uint64_t failed = 0;      // could not be made
@@ -193,6 +207,7 @@ struct ProcessCounts : SocketCounts {
   HoldCounts holds;
   SpopCounts spop;
   PageCounts page;
+  SetLimitCounts set_limits;
   EnvoyCounts envoy;
   ShedCounts shed;
   LeaseCounts lease;

@@ -28,7 +28,8 @@ const std::vector<Section>& Sections() {
                                                 PeersSection(), CapacitySection(), ShedSection(),
                                                 RespSection(),  AskSection(),      HoldSection(),
                                                 PageSection(),  SpopSection(),     EnvoySection(),
-                                                LeaseSection(), TlsSection(),      ProcessSection()};
+                                                LeaseSection(), TlsSection(),      OperatorSection(),
+                                                ProcessSection()};
   return sections;
 }
 

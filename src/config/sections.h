@@ -20,6 +20,7 @@ Section PageSection();
 Section EnvoySection();
 Section LeaseSection();
 Section TlsSection();
+Section OperatorSection();
 Section ProcessSection();
 
 // Reads the files that rules name, with `read`, and gives rules that have networks and no match one that every tag fits.

@@ -181,6 +181,11 @@ struct Settings {
     bool enabled() const { return !certificate_file.empty(); }
   } tls;
   struct {
+    std::vector<std::string> keys;    // as ParseOperatorKey
+    std::string limits_file;          // empty: beside the table
+    std::string http_token_file, http_key_file;
+  } operators;
+  struct {
     double source_share = 0;    // of a socket's connections
     std::string user;           // to become, when started as root; empty: nobody else
     CallFilter seccomp{};

@@ -190,6 +190,19 @@ Result<CapacityLink> ParseCapacityLink(std::string_view text) {
   return link;
 }
 
+Result<OperatorKey> ParseOperatorKey(std::string_view text) {
+  constexpr std::size_t kChars = 43;    // of 32 bytes in base64, without the "=" behind them
+  const std::size_t blank = text.find(' ');
+  const std::string_view name = text.substr(0, blank);
+  const std::string_view key = blank != text.npos ? text.substr(blank + 1) : std::string_view();
+  const auto is_digit = [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '/'; };
+  if (!IsHostName(name) || key.size() != kChars + 1 || key.back() != '=' ||
+      !std::all_of(key.begin(), key.end() - 1, is_digit)) {
+    return Fail("must be a name and a public key");
+  }
+  return OperatorKey{std::string(name), std::string(key)};
+}
+
 Result<std::uint32_t> ParseFileMode(std::string_view text) {
   std::uint32_t mode = 0;
   const char* const end = text.data() + text.size();

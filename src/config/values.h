@@ -54,6 +54,12 @@ std::string FormatBind(const Endpoint&);
 // "web-1 web-2" or "web-1 web-2 0.5".
 Result<CapacityLink> ParseCapacityLink(std::string_view text);
 
+// "alice KEY": an operator, and the public key that what this operator sets is signed with (Ed25519, base64).
+struct OperatorKey {
+  std::string name, key;
+};
+Result<OperatorKey> ParseOperatorKey(std::string_view text);
+
 // "0660": permission bits in octal.
 Result<std::uint32_t> ParseFileMode(std::string_view text);
 std::string FormatFileMode(std::uint32_t);

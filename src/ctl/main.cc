@@ -14,6 +14,7 @@
 #include "config/values.h"
 #include "ctl/admin_call.h"
 #include "ctl/lease.h"
+#include "ctl/limit.h"
 #include "io/keys.h"
 
 namespace dthrottle {
@@ -93,6 +94,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, "
       "shed [VALUE], capacity [TAG], leases [RESOURCE], config, forgive TAG, reload, upgrade; "
+      "or limit list|set|clear|keygen; "
       "or lease RESOURCE WANTS [-- COMMAND...]; or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
@@ -108,14 +110,18 @@ int Main(int argc, char** argv) {
   if (words.front() == "keygen") return Keygen(words);
   if (words.front() == "lease") return RunLease(words, socket);
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
-  const Result<std::string> answer = AskAdmin(socket, Line(words, as_json), patience);
-  if (!answer) {
-    fmt::print(stderr, "dthrottlectl: {}\n", answer.error().message);
-    return EX_UNAVAILABLE;
-  }
-  const bool refused = IsRefusal(*answer);
-  fmt::print(refused && !as_json ? stderr : stdout, "{}", *answer);
-  return refused ? kRefused : EX_OK;
+  const auto ask = [&](const std::string& line) {
+    const Result<std::string> answer = AskAdmin(socket, line, patience);
+    if (!answer) {
+      fmt::print(stderr, "dthrottlectl: {}\n", answer.error().message);
+      return EX_UNAVAILABLE;
+    }
+    const bool refused = IsRefusal(*answer);
+    fmt::print(refused && !as_json ? stderr : stdout, "{}", *answer);
+    return refused ? kRefused : EX_OK;
+  };
+  if (words.front() == "limit") return RunLimit(words, [&](const std::string& line) { return ask((as_json ? "json " : "") + line); });
+  return ask(Line(words, as_json));
 }
 
 }    // namespace

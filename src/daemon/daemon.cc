@@ -14,6 +14,7 @@
 #include "daemon/elsewhere.h"
 #include "daemon/kept_state.h"
 #include "daemon/running.h"
+#include "feature/list.h"
 #include "frontend/list.h"
 #include "io/clock.h"
 #include "io/fresh.h"
@@ -50,6 +51,13 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                                             const LeaseUse& use) { return running_->peering->PartForLeases(tag, use); },
                   .leases = running_->leases},
       front_ends_(MakeFrontEnds(front_host_)),
+      features_(MakeFeatures({.loop = &loop_,
+                              .tasks = *tasks_,
+                              .admin = *running_,
+                              .log = log_,
+                              .amend = [this](std::function<void()> done) {
+                                running_->reloading->Amend(std::move(done));
+                              }})),
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
   orders_.emplace(&loop_, service_,
                   Orders::Takers{.stop = [this](int signal) { Stop(signal); },
@@ -76,7 +84,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
 void Daemon::Start() {
   sockets_.TakePassed(service_);
   if (launch_.become) sockets_.OpenTcp();
-  std::vector<std::string> files = {settings_.table.file};
+  std::vector<std::string> files = {settings_.table.file, settings_.operators.limits_file};
   for (const auto& front : front_ends_) files.push_back(EndpointsOf(settings_, front->key()).unix_path);
   Confine({launch_.become, path_, runtime_dir_, std::move(files)}, settings_.process.seccomp, log_);
   MakeLimiter();
@@ -91,9 +99,12 @@ void Daemon::MakeLimiter() {
   HandedSection left = handed_.Take(TableMemory::kSection);
   running_->memory.emplace(settings_, left);
   TakeKeptSections();
+  for (const auto& feature : features_) feature->Prepare();
   std::shared_ptr<const Rulebook> rules;
   Elsewhere([&] {
-    rules = std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
+    running_->base =
+        std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
+    rules = Amended(running_->base, Amendments());
   });
   if (rules->rules().empty() && rules->overrides().empty()) {
     log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
@@ -113,6 +124,14 @@ void Daemon::MakeLimiter() {
   } else {
     log_.Notice("table: {} in {}, new because {}", size, settings_.table.file, running_->table_limiter->discarded());
   }
+}
+
+std::vector<Amendment> Daemon::Amendments() const {
+  std::vector<Amendment> all;
+  for (const auto& feature : features_) {
+    if (Amendment amends = feature->Amends()) all.push_back(std::move(amends));
+  }
+  return all;
 }
 
 // What an orderly end before this start has left. The file is removed, also when an upgrade has left the same.
@@ -139,8 +158,10 @@ void Daemon::MakeParts() {
                                                   [this](std::vector<std::string>& problems) {
                                                     for (Part* const part : running_->list) part->Reload(problems);
                                                   },
+                                              .amendments = [this] { return Amendments(); },
                                               .status = [this] { return sockets_.Status(); },
-                                              .idle = [this] { running_->upgrade->Continue(); }});
+                                              .idle = [this] { running_->upgrade->Continue(); }},
+                              std::exchange(running_->base, nullptr));
   running_->upgrade.emplace(dthrottle::Upgrade::Host{.loop = &loop_,
                                                      .tasks = *tasks_,
                                                      .launch = launch_,
@@ -156,7 +177,15 @@ void Daemon::MakeParts() {
     running_->holding.emplace(&loop_, *running_->table_limiter, settings_, left, front_host_.took_over());
     running_->list.push_back(&*running_->holding);
   }
-  running_->list.push_back(&running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_));
+  std::vector<Tenant*> tenants;
+  for (const auto& feature : features_) {
+    feature->Start();
+    running_->list.push_back(feature.get());
+    running_->extension_list.push_back(feature.get());
+    if (Tenant* const tenant = feature->tenant()) tenants.push_back(tenant);
+  }
+  running_->list.push_back(
+      &running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_, std::move(tenants)));
   running_->peering->Start(handed_.Take("peers").bytes, front_host_.took_over());
   running_->list.push_back(&running_->shedding.emplace(&loop_, *running_->table_limiter, settings_, log_));
   running_->shedding->Reload();

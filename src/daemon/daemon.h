@@ -12,6 +12,7 @@
 #include "daemon/launch.h"
 #include "daemon/orders.h"
 #include "daemon/sockets.h"
+#include "feature/feature.h"
 #include "frontend/frontend.h"
 
 namespace dthrottle {
@@ -34,6 +35,7 @@ class Daemon {
  private:
   void MakeLimiter();
   void MakeParts();
+  std::vector<Amendment> Amendments() const;
   void TakeKeptSections();
   void TakeHandedConnections();
   Handover Left() const;
@@ -53,6 +55,7 @@ class Daemon {
   std::optional<TaskQueue> tasks_;    // for this thread
   FrontEndHost front_host_;
   const Sockets::FrontEnds front_ends_;    // all that there are
+  const std::vector<std::unique_ptr<Feature>> features_;
   Sockets sockets_;
   std::optional<Orders> orders_;
   bool stopping_ = false;

@@ -54,8 +54,15 @@ PeerCeilings CeilingsOf(const Settings& settings) {
 
 }    // namespace
 
-Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks)
-    : loop_(loop), limiter_(limiter), settings_(settings), log_(log), tasks_(tasks), prng_(Random()) {
+Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
+                 std::vector<Tenant*> tenants)
+    : loop_(loop),
+      limiter_(limiter),
+      settings_(settings),
+      log_(log),
+      tasks_(tasks),
+      tenants_(std::move(tenants)),
+      prng_(Random()) {
   const auto on_wake = [](uv_async_t* h) { static_cast<Peering*>(h->data)->StartWork(); };
   DT_CHECK(uv_async_init(loop_, &wake_, on_wake) == 0 && uv_timer_init(loop_, &timer_) == 0 &&
            uv_idle_init(loop_, &working_) == 0 && uv_timer_init(loop_, &retry_) == 0);
@@ -185,6 +192,7 @@ Result<PeerThread::Options> Peering::MakeOptions() {
       }
     });
   };
+  options.tenants = tenants_;
   options.wake = [this] { uv_async_send(&wake_); };
   auto capacity = MakeCapacityOptions(settings_, limiter_.rules(), options.authorized, options.exchange.name);
   if (!capacity) return Fail(capacity.error().message);

@@ -27,7 +27,8 @@ namespace dthrottle {
 class Peering final : public Part {
  public:
   // All must outlive it.
-  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks);
+  Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
+          std::vector<Tenant*> tenants);
   ~Peering() override;
 
   // Begins to share limits if the settings want it; a host without peers has nothing else of this part. `kept` is what
@@ -106,6 +107,7 @@ class Peering final : public Part {
   const Settings& settings_;
   Log& log_;
   TaskQueue& tasks_;
+  const std::vector<Tenant*> tenants_;
   uv_async_t wake_;      // the other half has something
   uv_timer_t timer_;     // a report is due
   uv_idle_t working_;    // while there are slices to do

@@ -21,10 +21,23 @@ struct Reloading::Loaded {
   uv_work_t request;
   std::optional<FileError> unreadable;
   LoadedSettings loaded;
-  std::shared_ptr<const Rulebook> rules;
+  bool reads;                               // the file
+  std::vector<Amendment> amendments;
+  std::shared_ptr<const Rulebook> base;     // what the file says; null: it is bad
+  std::shared_ptr<const Rulebook> rules;    // what comes of it
 };
 
-Reloading::Reloading(Host host) : host_(std::move(host)), in_force_at_(Now()) {
+std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& base,
+                                        const std::vector<Amendment>& amendments) {
+  if (amendments.empty()) return base;
+  std::vector<Rule> rules = base->rules();
+  std::vector<Override> overrides = base->overrides();
+  for (const Amendment& amend : amendments) amend(rules, overrides);
+  return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
+}
+
+Reloading::Reloading(Host host, std::shared_ptr<const Rulebook> base)
+    : host_(std::move(host)), base_(std::move(base)), in_force_at_(Now()) {
   DT_CHECK(uv_timer_init(host_.loop, &working_) == 0);
   working_.data = this;
 }
@@ -38,19 +51,36 @@ void Reloading::Close() {
 void Reloading::Ask(Done done) {
   if (stopping_) return done({false, {"the daemon is stopping"}});
   asked_.push_back(std::move(done));
-  if (!reloading_) Start();
+  StartNext();
 }
 
-void Reloading::Start() {
-  reloading_ = true;
+void Reloading::Amend(std::function<void()> done) {
+  if (stopping_) return done();
+  amends_asked_.push_back(std::move(done));
+  StartNext();
+}
+
+// A reload amends too, so all that is asked for goes together.
+void Reloading::StartNext() {
+  if (reloading_ || (asked_.empty() && amends_asked_.empty())) return;
   answering_ = std::exchange(asked_, {});
-  host_.service.Reloading(Now());
+  amending_ = std::exchange(amends_asked_, {});
+  Start(!answering_.empty());
+}
+
+void Reloading::Start(bool reads) {
+  reloading_ = true;
+  if (reads) host_.service.Reloading(Now());
   auto work = std::make_unique<Loaded>();
   work->reloading = this;
   work->request.data = work.get();
+  work->reads = reads;
+  work->amendments = host_.amendments();
+  if (!reads) work->base = base_;
   const auto read = [](uv_work_t* request) {
     YieldToQueries();
     auto& w = *static_cast<Loaded*>(request->data);
+    if (!w.reads) return void(w.rules = Amended(w.base, w.amendments));
     const Host& host = w.reloading->host_;
     auto text = ReadFile(host.path, kSettingsBytesMax);
     if (!text) {
@@ -60,7 +90,8 @@ void Reloading::Start() {
     w.loaded = ParseSettings(*text, host.path, host.runtime_dir, {}, ReadNamedFile);
     if (!w.loaded.ok()) return;
     Settings& s = w.loaded.settings;
-    w.rules = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
+    w.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
+    w.rules = Amended(w.base, w.amendments);
   };
   const auto done = [](uv_work_t* request, int) {
     std::unique_ptr<Loaded> w(static_cast<Loaded*>(request->data));
@@ -84,27 +115,42 @@ void Reloading::OnLoaded(std::unique_ptr<Loaded> loaded) {
 void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
   if (stopping_) {
     for (const auto& answer : std::exchange(answering_, {})) answer({false, {"the daemon is stopping"}});
+    for (const auto& done : std::exchange(amending_, {})) done();
     return;
   }
   ReloadOutcome outcome;
   if (loaded->unreadable.has_value()) outcome.problems.push_back(loaded->unreadable->message);
   for (const Problem& problem : loaded->loaded.problems) outcome.problems.push_back(Format(problem));
   if (loaded->rules != nullptr) Adopt(*loaded, outcome);
-  Say(outcome);
+  if (loaded->reads) Say(outcome);
   reloading_ = false;
   for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
-  if (!asked_.empty() && !reloading_) Start();
+  for (const auto& done : std::exchange(amending_, {})) done();
+  StartNext();
   host_.idle();
 }
 
 void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
   outcome.in_force = true;
+  if (!loaded.reads) return AdoptAmended(std::move(loaded.rules));
   for (const std::string& key : KeepStartKeys(host_.settings, loaded.loaded.settings)) {
     outcome.problems.push_back(fmt::format("{}: warning: {} changes at the next start", host_.path, key));
   }
   host_.settings = std::move(loaded.loaded.settings);
+  if (base_ != loaded.base) FreeElsewhere(std::exchange(base_, std::move(loaded.base)));
   host_.limiter.Adopt(std::move(loaded.rules));
   host_.follow(outcome.problems);
+  Work();
+}
+
+// Hosts that divide limits begin anew with other rates, as after a reload.
+void Reloading::AdoptAmended(std::shared_ptr<const Rulebook> rules) {
+  const Rulebook& in_force = host_.limiter.rules();
+  if (rules->fingerprint() == in_force.fingerprint()) return;
+  const bool divides_otherwise = rules->divided_fingerprint() != in_force.divided_fingerprint();
+  host_.limiter.Adopt(std::move(rules));
+  std::vector<std::string> problems;
+  if (divides_otherwise) host_.follow(problems);
   Work();
 }
 

@@ -10,11 +10,16 @@
 #include <vector>
 
 #include "admin/admin.h"
+#include "feature/feature.h"
 #include "io/log.h"
 #include "io/service.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
+
+// The rules of the file as amendments change them.
+std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& base,
+                                        const std::vector<Amendment>& amendments);
 
 class Reloading {
  public:
@@ -29,15 +34,20 @@ class Reloading {
     const Service& service;
     Log& log;
     std::function<void(std::vector<std::string>& problems)> follow;    // new settings are in force
+    std::function<std::vector<Amendment>()> amendments;                // to what the file says, as they are now
     std::function<std::string()> status;                               // for the service manager
     std::function<void()> idle;                                        // busy() may have become false
   };
 
-  explicit Reloading(Host host);
+  // `base` is what the file says of the rules in force.
+  Reloading(Host host, std::shared_ptr<const Rulebook> base);
   ~Reloading();
 
   // Starts a reload. `done` is called once, perhaps before this returns.
   void Ask(Done done);
+
+  // Puts the rules in force with amendments as they are by then, without reading the file. `done` as with Ask.
+  void Amend(std::function<void()> done);
 
   // Whether a reload is under way, or the table is still being rewritten for one.
   bool busy() const { return reloading_ || host_.limiter.reshaping(); }
@@ -56,10 +66,12 @@ class Reloading {
  private:
   struct Loaded;
 
-  void Start();
+  void StartNext();
+  void Start(bool reads);
   void OnLoaded(std::unique_ptr<Loaded> loaded);
   void PutInForce(std::unique_ptr<Loaded> loaded);
   void Adopt(Loaded& loaded, ReloadOutcome& outcome);
+  void AdoptAmended(std::shared_ptr<const Rulebook> rules);
   void Say(const ReloadOutcome& outcome);
   void OnWork();
   void FreeElsewhere(std::shared_ptr<const Rulebook> rules);
@@ -68,7 +80,9 @@ class Reloading {
   uv_timer_t working_;
   bool reloading_ = false, stopping_ = false;
   std::unique_ptr<Loaded> waiting_;    // until the table has finished with the reload before
+  std::shared_ptr<const Rulebook> base_;    // what the file says
   std::vector<Done> asked_, answering_;
+  std::vector<std::function<void()>> amends_asked_, amending_;
   std::uint64_t reloads_ = 0, failures_ = 0;
   bool last_good_ = true;
   Instant in_force_at_;

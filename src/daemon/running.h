@@ -40,6 +40,8 @@ struct Running final : AdminHost {
   std::vector<Part*> list;                         // all that have started, in order
   std::optional<Reloading> reloading;
   std::optional<dthrottle::Upgrade> upgrade;
+  std::shared_ptr<const Rulebook> base;    // what the settings file says, until reloading has it
+  std::vector<Extension*> extension_list;
   std::function<LeaseStatus(std::string_view)> leases = [](std::string_view) { return LeaseStatus(); };
 
   Limiter& limiter() override { return *table_limiter; }
@@ -49,6 +51,7 @@ struct Running final : AdminHost {
   ShedStatus Shed() const override { return shedding->Status(); }
   LeaseStatus Leases(std::string_view resource) override { return leases(resource); }
   Result<void> ReportShed(double value) override { return shedding->Report(value); }
+  std::span<Extension* const> extensions() const override { return extension_list; }
   Holds* holds() override { return holding ? &holding->holds() : nullptr; }
   Result<void> Indicate(const Tag& tag, double value) override { return peering->Indicate(tag, value); }
   const Dividing* dividing() const override { return peering->dividing(); }

@@ -82,7 +82,9 @@ Result<std::string> TakeKey(const std::string& path, std::map<std::string, std::
   return std::move(line->second);
 }
 
-Result<void> WriteNew(const std::string& path, mode_t mode, std::string_view text) {
+}    // namespace
+
+Result<void> WriteNewFile(const std::string& path, unsigned mode, std::string_view text) {
   const auto failed = [&](const char* what) {
     return Fail(fmt::format("{}: {}: {}", path, what, std::strerror(errno)));
   };
@@ -98,8 +100,6 @@ Result<void> WriteNew(const std::string& path, mode_t mode, std::string_view tex
   return result;
 }
 
-}    // namespace
-
 KeyPair GenerateKeyPair() {
   char public_key[kKeyChars + 1], secret_key[kKeyChars + 1];
   DT_CHECK(zmq_curve_keypair(public_key, secret_key) == 0);
@@ -109,18 +109,18 @@ KeyPair GenerateKeyPair() {
 }
 
 Result<void> WriteKeyFile(const std::string& path, const KeyPair& keys) {
-  return WriteNew(path, 0600,
+  return WriteNewFile(path, 0600,
                   fmt::format("# Of this host alone. Its peers need the public key only.\npublic {}\nsecret {}\n",
                               keys.public_key, keys.secret_key));
 }
 
 Result<void> WritePublicKeyFile(const std::string& path, std::string_view public_key, std::string_view address) {
-  return WriteNew(
+  return WriteNewFile(
       path, 0644,
       fmt::format("public {}\n{}", public_key, address.empty() ? "" : fmt::format("address {}\n", address)));
 }
 
-Result<KeyPair> ReadKeyFile(const std::string& path) {
+Result<void> CheckSecretFile(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return Fail(fmt::format("{}: {}", path, std::strerror(errno)));
   if (!S_ISREG(status.st_mode)) return Fail(fmt::format("{}: is not a regular file", path));
@@ -131,6 +131,18 @@ Result<KeyPair> ReadKeyFile(const std::string& path) {
     return Fail(fmt::format("{}: holds a secret and is open to others (mode {:04o}); chmod 600 it", path,
                             status.st_mode & 07777));
   }
+  return {};
+}
+
+Result<std::string> ReadSecret(const std::string& path) {
+  if (const auto secret = CheckSecretFile(path); !secret) return tl::unexpected(secret.error());
+  auto text = ReadRegularFile(path, kKeyBytesMax);
+  if (!text) return Fail(text.error().message);
+  return std::move(*text);
+}
+
+Result<KeyPair> ReadKeyFile(const std::string& path) {
+  if (const auto secret = CheckSecretFile(path); !secret) return tl::unexpected(secret.error());
   return ParseFile(path, ParseKeyFile);
 }
 

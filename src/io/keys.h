@@ -29,6 +29,15 @@ Result<void> WriteKeyFile(const std::string& path, const KeyPair& keys);
 // Makes a file for the other hosts' directories. `address` may be empty. Fails if it exists.
 Result<void> WritePublicKeyFile(const std::string& path, std::string_view public_key, std::string_view address);
 
+// Fails if anybody but this user, or root, could have read or written a file that holds a secret.
+Result<void> CheckSecretFile(const std::string& path);
+
+// The text of such a file.
+Result<std::string> ReadSecret(const std::string& path);
+
+// Makes a file with the permissions `mode`, on disk. Fails if it exists.
+Result<void> WriteNewFile(const std::string& path, unsigned mode, std::string_view text);
+
 // Fails if anybody but this user, or root, could have read or written the file, or if the keys are not a pair.
 Result<KeyPair> ReadKeyFile(const std::string& path);
 

@@ -100,6 +100,7 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   void TakeMail();
   void OnRequests();
   void OnAnswers();
+  bool OnTenantFrame(LinkId link, const Route& route, std::string_view frame);
   void Watch();
 
   Options options;    // the thread's own once it runs; keys and names change
@@ -112,6 +113,7 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   mutable std::mutex capacity_mutex;    // others only look
   std::unique_ptr<CapacityExchange> capacity;
   DividingRings rings{kCapacityRingItems};
+  std::vector<LinkId> up;    // links to peers that hear, when that was looked at last
   Instant now{}, copied{};
   Instant trim_at = Instant::max();    // when to give freed memory back
   Instant hear_at{};                   // when to take the next reports off the wire
@@ -212,6 +214,7 @@ void PeerThread::Impl::Run() {
     next = std::min(
         {next, server.bind_at(), exchange.Tick(now), now + (exchange.backlogged() ? kBackloggedTurn : kTurnEvery)});
     next = std::min(next, TickCapacity());
+    for (Tenant* const tenant : options.tenants) next = std::min(next, tenant->Tick(up, *this, now));
     if ((!from_peers.empty() || !rings.from_capacity.empty()) && options.wake) options.wake();
     if (now - copied >= kCopyEvery) Watch();
     Poll(next);
@@ -269,7 +272,7 @@ void PeerThread::Impl::OnRequests() {
     const std::string_view proven = identity != nullptr ? identity : "", frame = inbox.body.to_string_view();
     if (frame.starts_with(kCapacityStem)) {
       OnCapacityFrame(proven, frame);
-    } else {
+    } else if ((options.keys && proven.empty()) || !OnTenantFrame(0, inbox.route, frame)) {
       exchange.OnRequest(inbox.route, proven, frame, now);
     }
   }
@@ -280,11 +283,21 @@ void PeerThread::Impl::OnAnswers() {
   while (ReadMessage(links.answers(), parts, counts.malformed)) {
     // A frame of an earlier dial is of a connection that is over, perhaps to a host with another key.
     if (const LinkId link = links.Answering(); link != 0) {
-      exchange.OnAnswer(link, links.answers().body.to_string_view(), now);
+      const std::string_view frame = links.answers().body.to_string_view();
+      if (!OnTenantFrame(link, {}, frame)) exchange.OnAnswer(link, frame, now);
     }
     if (exchange.backlogged()) return;
   }
   if (parts > 0) hear_at = now + gather;    // all of it
+}
+
+bool PeerThread::Impl::OnTenantFrame(LinkId link, const Route& route, std::string_view frame) {
+  for (Tenant* const tenant : options.tenants) {
+    if (!frame.starts_with(tenant->stem())) continue;
+    tenant->OnFrame(link, route, frame, *this, now);
+    return true;
+  }
+  return false;
 }
 
 void PeerThread::Impl::TakeMail() {
@@ -328,6 +341,10 @@ void PeerThread::Impl::Watch() {
   copied = now;
   std::vector<PeerStatus> peers = exchange.Peers(now);
   links.Watch(peers, now);
+  up.clear();
+  for (const PeerStatus& peer : peers) {
+    if (peer.state == PeerState::kUp && peer.link != 0) up.push_back(peer.link);
+  }
   if (const std::uint64_t endless = LibraryReceivesCut() - counts.endless; endless != 0) {
     counts.endless += endless;
     trim_at = std::min(trim_at, now + kTrimAfter);

@@ -26,6 +26,7 @@
 #include "base/prng.h"
 #include "base/result.h"
 #include "bus/exchange.h"
+#include "bus/tenant.h"
 #include "capacity/capacity_exchange.h"
 #include "config/settings.h"
 #include "io/keys.h"
@@ -58,6 +59,7 @@ class PeerThread {
     std::size_t heard_items = 16;
     std::size_t send_bytes = 256u << 20;      // waiting for subscribers that are slow; shared among them
     std::size_t receive_bytes = 64u << 20;    // waiting to be read here, from all peers
+    std::vector<Tenant*> tenants = {};        // called by the peer thread; they outlive it
 
     // Called by the peer thread; must not block, nor call back.
     std::function<void(LogLevel, std::string)> log;

@@ -185,6 +185,27 @@ class Commands(SystemTest):
                 self.assertEqual(done.returncode, 0, (program, words, done.stderr))
 
 
+class Operators(SystemTest):
+    @plays("operating.md", "$ dthrottlectl limit keygen", "dthrottlectl limit set login")
+    def test_an_operator_makes_a_key_and_sets_limits(self, keygen, commands):
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+
+        def shell(command, **variables):
+            return run("bash", "-ec", command, cwd=directory, env={"PATH": f"{BUILD}:{os.environ['PATH']}", **variables})
+        (command, printed), = examples(keygen)
+        made = shell(command).stdout
+
+        def without_key(text):
+            return re.sub(r"[\w+/]{43}=", "KEY", text)
+        self.assertEqual(without_key(made), without_key(printed))
+        key = re.search(r'"(alice \S+)"', made)[1]
+        with Daemon(rule(name="login", match="login:*"), operator={"keys": [key]}) as daemon:
+            done = shell(commands, DTHROTTLECTL_SOCKET=daemon.admin_path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual([row["name"] for row in daemon.admin_json("limit list")], ["login:partner-7"])
+
+
 class Settings(SystemTest):
     @plays_all("toml")
     def test_every_block_is_accepted(self, shown):

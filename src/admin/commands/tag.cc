@@ -7,6 +7,7 @@
 #include "admin/accuracy.h"
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "admin/extension.h"
 #include "config/keys.h"
 #include "config/values.h"
 #include "limiter/shedder.h"
@@ -264,6 +265,7 @@ Json Why(const Context& c) {
   const Json bucket = BucketFields(seen, limit, c.now);
   say(fmt::format("The limit is burst {:g}, rate {:g}/s, mode {}.", limit_fields["burst"].get<double>(),
                   limit_fields["rate"].get<double>(), Name(limit.mode)));
+  for (const Extension* const extension : c.host.extensions()) extension->Why(tag->bytes(), *seen.limit, say);
   if (limit.divided) {
     say(fmt::format("Hosts divide it, and this one has {:.6g} of the rate: {:.6g}/s, burst {:.6g}.", seen.part,
                     limit_fields["rate"].get<double>() * seen.part, seen.shape.burst()));

@@ -45,7 +45,7 @@ void AdminServer::Answer() {
       Write(*connection, CommandTooLong());
       continue;
     }
-    if (ChangesState(line)) host_.Audit(fmt::format("{}: {}", connection->Peer(), EscapeTag(line)));
+    if (ChangesState(line, host_)) host_.Audit(fmt::format("{}: {}", connection->Peer(), EscapeTag(line)));
     RunCommand(
         line, host_,
         [this, weak = std::weak_ptr(connection->here)](const std::string& text) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "admin/escape.h"
+#include "admin/extension.h"
 #include "admin/metrics.h"
 #include "base/check.h"
 #include "capacity/indicator.h"
@@ -52,16 +53,22 @@ std::string_view HttpReason(unsigned status) {
   switch (status) {
     case 200:
       return "OK";
+    case 202:
+      return "Accepted";
     case 204:
       return "No Content";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
     case 403:
       return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 409:
+      return "Conflict";
     case 413:
       return "Content Too Large";
     case 414:
@@ -117,6 +124,15 @@ bool IsForeign(std::optional<std::string_view> origin, std::string_view host) {
   return origin.has_value() && !(origin->starts_with(kScheme) && origin->substr(kScheme.size()) == host);
 }
 
+// Whether another site has made a browser send the request.
+bool IsFromElsewhere(const HttpRequest& request, std::string_view host) {
+  const bool elsewhere =
+      !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
+  return elsewhere || IsForeign(request.origin, host);
+}
+
+constexpr std::string_view kFromElsewhere = "a browser may not ask on behalf of another site";
+
 }    // namespace
 
 HttpService::HttpService(AdminHost& host, Prng prng, std::string own_name)
@@ -143,12 +159,35 @@ void HttpService::Add(const HttpFault& fault) {
   asked_.emplace_back().reply = HttpProblem(fault.status, fault.detail);
 }
 
+HttpService::Asked HttpService::Refused(unsigned status, std::string_view detail) {
+  Asked asked;
+  asked.reply = HttpProblem(status, detail);
+  return asked;
+}
+
+HttpService::Asked HttpService::OnlyPosted() {
+  Asked refused = Refused(405, "only POST is understood here");
+  refused.reply->fields = "Allow: POST\r\n";
+  return refused;
+}
+
+// What is posted to an extension is its to judge; a browser may not bring it for another site.
+HttpService::Asked HttpService::Posted(const HttpRequest& request, HttpTarget target, Extension& extension,
+                                       std::string_view host) {
+  if (request.method != "POST") return OnlyPosted();
+  if (request.through_tcp && IsFromElsewhere(request, host)) {
+    ++misdirected_;
+    return Refused(400, kFromElsewhere);
+  }
+  Asked asked;
+  asked.extension = &extension;
+  asked.authorization = FieldValues("authorization", request.fields);
+  asked.target = std::move(target);
+  return asked;
+}
+
 HttpService::Asked HttpService::Understand(const HttpRequest& request) {
-  const auto refuse = [](unsigned status, std::string_view detail) {
-    Asked asked;
-    asked.reply = HttpProblem(status, detail);
-    return asked;
-  };
+  const auto refuse = Refused;
   if (request.has_body) return refuse(413, "a request has no body here");
   if (std::count(request.target.begin(), request.target.end(), '&') >= kParametersMax) {
     return refuse(414, "the target has too many parameters");
@@ -162,6 +201,9 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
     ++misdirected_;
     return refuse(421, "the field Host has to be an address, localhost or this host's name");
   }
+  for (Extension* const extension : host_.extensions()) {
+    if (target->path.substr(1) == extension->command().name) return Posted(request, std::move(*target), *extension, host);
+  }
   const auto route =
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) { return r.path == target->path; });
   if (route == std::end(kRoutes)) return refuse(404, "see dthrottle-protocol(7) for what there is");
@@ -172,23 +214,17 @@ HttpService::Asked HttpService::Understand(const HttpRequest& request) {
     refused.reply->fields = "Allow: GET, HEAD\r\n";
     return refused;
   }
-  if (posted && request.method != "POST") {
-    Asked refused = refuse(405, "only POST is understood here");
-    refused.reply->fields = "Allow: POST\r\n";
-    return refused;
-  }
+  if (posted && request.method != "POST") return OnlyPosted();
   if (route->posted == Route::Posted::kForgives && !host_.settings().admin.http_forgives) {
     return refuse(404, "set admin.http_forgives");
   }
   if (!looks && request.through_tcp) {
-    const bool from_elsewhere =
-        !request.fetch_site.empty() && request.fetch_site != "same-origin" && request.fetch_site != "none";
     if (route->decides() && !host_.settings().admin.http_decides) {
       return refuse(404, "decisions over TCP are off; use admin.http_unix, or set admin.http_decides");
     }
-    if (from_elsewhere || IsForeign(request.origin, host)) {
+    if (IsFromElsewhere(request, host)) {
       ++misdirected_;
-      return refuse(400, "a browser may not ask on behalf of another site");
+      return refuse(400, kFromElsewhere);
     }
   }
   Asked asked;
@@ -253,6 +289,7 @@ std::span<HttpReply> HttpService::Answer(Instant now) {
       i += n;
       continue;
     }
+    if (asked.extension != nullptr && !asked.reply) asked.reply = Post(asked);
     replies_.push_back(asked.reply.has_value() ? std::move(*asked.reply) : (this->*asked.view)(asked.target, now));
     ++i;
   }
@@ -331,6 +368,18 @@ HttpReply HttpService::AboutTag(std::string_view command, const HttpTarget& targ
   const std::string* const tag = target.Find("tag");
   if (tag == nullptr) return HttpProblem(400, "the parameter tag is missing");
   return Reply(200, kJson, Ask(fmt::format("{} {}", command, EscapeTag(*tag)), now) + "\n");
+}
+
+HttpReply HttpService::Post(const Asked& asked) {
+  const auto answer = asked.extension->Post(
+      {asked.authorization, [&](std::string_view name) { return asked.target.Find(name); }});
+  if (answer.body.is_string()) {
+    HttpReply problem = HttpProblem(answer.status, answer.body.get<std::string>());
+    if (answer.status == 401) problem.fields = "WWW-Authenticate: Bearer\r\n";
+    return problem;
+  }
+  host_.Audit(fmt::format("HTTP: {} {}", asked.target.path.substr(1), answer.body.dump()));
+  return Reply(answer.status, kJson, answer.body.dump() + "\n");
 }
 
 HttpReply HttpService::Why(const HttpTarget& target, Instant now) {

@@ -27,6 +27,8 @@
 
 namespace dthrottle {
 
+class Extension;
+
 struct HttpReply {
   unsigned status = 200;
   std::string_view content_type;    // empty: there is no body
@@ -87,13 +89,18 @@ class HttpService {
   struct Asked {
     std::optional<HttpReply> reply;    // there is nothing more to do
     View view = nullptr;
-    HttpTarget target;    // of what is looked at
+    Extension* extension = nullptr;    // something is posted to it
+    std::string authorization;         // then
+    HttpTarget target;    // of what is looked at or posted
     Form form = Form::kCheck;
     Question question;    // of a decision
 
-    bool decides() const { return !reply.has_value() && view == nullptr; }
+    bool decides() const { return !reply.has_value() && view == nullptr && extension == nullptr; }
   };
 
+  static Asked Refused(unsigned status, std::string_view detail);
+  static Asked OnlyPosted();
+  Asked Posted(const HttpRequest& request, HttpTarget target, Extension& extension, std::string_view host);
   Asked Understand(const HttpRequest& request);
   Result<Question> UnderstandQuestion(const HttpRequest& request, const HttpTarget& target) const;
 
@@ -114,6 +121,7 @@ class HttpService {
   HttpReply Why(const HttpTarget& target, Instant now);
   HttpReply Forgive(const HttpTarget& target, Instant now);
   HttpReply Indicate(const HttpTarget& target, Instant now);
+  HttpReply Post(const Asked& asked);
   HttpReply PastPoints(const HttpTarget&, Instant now);
   HttpReply AboutTag(std::string_view command, const HttpTarget& target, Instant now);
   std::string Ask(std::string_view command, Instant now);

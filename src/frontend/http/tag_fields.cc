@@ -10,8 +10,17 @@ namespace {
 
 constexpr std::string_view kForwardedFor = "x-forwarded-for";
 
-// All values of a field. REQUIRES: each of the lines is NAME: VALUE and ends in CR LF.
-std::string ValuesOf(std::string_view name, std::string_view lines) {
+std::string_view TrustedHop(std::string_view list, unsigned hops) {
+  for (;; --hops) {
+    const std::size_t comma = list.rfind(',');
+    if (comma == list.npos || hops <= 1) return Trimmed(list.substr(comma == list.npos ? 0 : comma + 1));
+    list = list.substr(0, comma);
+  }
+}
+
+}    // namespace
+
+std::string FieldValues(std::string_view name, std::string_view lines) {
   std::string values;
   while (!lines.empty()) {
     const std::string_view line = lines.substr(0, lines.find('\r'));
@@ -23,16 +32,6 @@ std::string ValuesOf(std::string_view name, std::string_view lines) {
   }
   return values;
 }
-
-std::string_view TrustedHop(std::string_view list, unsigned hops) {
-  for (;; --hops) {
-    const std::size_t comma = list.rfind(',');
-    if (comma == list.npos || hops <= 1) return Trimmed(list.substr(comma == list.npos ? 0 : comma + 1));
-    list = list.substr(0, comma);
-  }
-}
-
-}    // namespace
 
 std::string FillTag(std::string_view tag, std::string_view lines, const TagFields& fields) {
   std::string filled;
@@ -48,7 +47,7 @@ std::string FillTag(std::string_view tag, std::string_view lines, const TagField
       tag.remove_prefix(std::min<std::size_t>(1, tag.size()));
       continue;
     }
-    const std::string values = ValuesOf(name, lines);
+    const std::string values = FieldValues(name, lines);
     filled += SameName(name, kForwardedFor) ? TrustedHop(values, fields.trusted_hops) : std::string_view(values);
     tag.remove_prefix(name.size() + 2);
   }

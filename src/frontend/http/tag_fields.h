@@ -25,4 +25,7 @@ struct TagFields {
 // own word.
 std::string FillTag(std::string_view tag, std::string_view lines, const TagFields& fields);
 
+// All values of a field with ", " between. REQUIRES: as FillTag.
+std::string FieldValues(std::string_view name, std::string_view lines);
+
 }    // namespace dthrottle

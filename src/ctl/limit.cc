@@ -1,0 +1,98 @@
+#include "ctl/limit.h"
+
+#include <fmt/format.h>
+#include <sodium/core.h>
+#include <sysexits.h>
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+
+#include "admin/escape.h"
+#include "base/host_name.h"
+#include "feature/set_limits/set_limit.h"
+#include "io/clock.h"
+#include "io/keys.h"
+
+namespace dthrottle {
+namespace {
+
+// What the command line says.
+struct Words {
+  std::string name, burst, rate, time, key_file, directory = ".";
+  bool of_rule = false;
+
+  LimitOf of() const { return of_rule ? LimitOf::kRule : LimitOf::kTag; }
+};
+
+int Complain(const std::string& message, int exit_code) {
+  fmt::print(stderr, "dthrottlectl: {}\n", message);
+  return exit_code;
+}
+
+int Keygen(const Words& words) {
+  if (!IsHostName(words.name)) {
+    return Complain(fmt::format("\"{}\": must be a name of up to 64 letters, digits and \"_-.\"", EscapeTag(words.name)),
+                    EX_USAGE);
+  }
+  const OperatorSecret secret = MakeOperatorSecret();
+  const std::string path = words.directory + "/" + words.name + ".operator";
+  const auto written = WriteNewFile(
+      path, 0600, fmt::format("# Of the operator {} alone. Hosts need the public key only.\n{}\n", words.name, secret.seed));
+  if (!written) return Complain(written.error().message, EX_CANTCREAT);
+  fmt::print("{}  for this operator alone: dthrottlectl limit --key\n\"{} {}\"  for all hosts: into operator.keys\n", path,
+             words.name, secret.key);
+  return EX_OK;
+}
+
+// A tag comes as the daemon shows it.
+int Set(const Words& words, const std::function<int(std::string)>& ask) {
+  const auto name = UnescapeTag(words.name);
+  if (!name) return Complain("TAG: " + name.error().message, EX_USAGE);
+  const auto limit = LimitAsked(words.of(), *name, words.burst, words.rate, words.time, WallClock());
+  if (!limit) return Complain(limit.error().message, EX_USAGE);
+  if (!words.key_file.empty()) {
+    const auto text = ReadSecret(words.key_file);
+    if (!text) return Complain(text.error().message, EX_NOINPUT);
+    const auto secret = ParseOperatorSecret(*text);
+    if (!secret) return Complain(words.key_file + ": " + secret.error().message, EX_DATAERR);
+    return ask(fmt::format("limit put {}\n", Sign(*limit, *secret).Line()));
+  }
+  const std::string escaped = EscapeTag(*name);
+  if (limit->clears) return ask(fmt::format("limit clear {} {}\n", Name(limit->of), escaped));
+  return ask(fmt::format("limit set {} {} {} {} {}\n", Name(limit->of), words.burst, words.rate,
+                         words.time.empty() ? "-" : words.time, escaped));
+}
+
+}    // namespace
+
+int RunLimit(std::vector<std::string> words, const std::function<int(std::string line)>& ask) {
+  CLI::App app("Sets limits while daemons run, on all hosts.", "dthrottlectl limit");
+  app.require_subcommand(1);
+  Words given;
+  CLI::App* const list = app.add_subcommand("list", "Shows the limits that are set");
+  CLI::App* const set = app.add_subcommand("set", "Sets the limit of a tag or of a rule");
+  CLI::App* const clear = app.add_subcommand("clear", "Puts what the settings say in force again");
+  CLI::App* const keygen = app.add_subcommand("keygen", "Makes the key of an operator");
+  for (CLI::App* const command : {set, clear}) {
+    command->add_option("TAG", given.name, "The tag, or with --rule the name of the rule")->required();
+    command->add_flag("--rule", given.of_rule, "Of a rule, for every tag that has no override");
+    command->add_option("--key,-k", given.key_file, "The operator's key, to sign it with")->envname("DTHROTTLECTL_KEY");
+  }
+  set->add_option("BURST", given.burst, "Tokens")->required();
+  set->add_option("RATE", given.rate, "Tokens a second, or text such as 60/m")->required();
+  set->add_option("--for", given.time, "How long it holds, such as 90s, 1h or 7d; otherwise until it is cleared");
+  keygen->add_option("NAME", given.name, "The operator's name")->required();
+  keygen->add_option("--directory,-d", given.directory, "Where the file NAME.operator goes")->capture_default_str();
+  std::reverse(words.begin(), words.end());    // as the library wants them
+  words.pop_back();
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
+  }
+  if (sodium_init() < 0) return Complain("no randomness", EX_OSERR);
+  if (list->parsed()) return ask("limit list\n");
+  return keygen->parsed() ? Keygen(given) : Set(given, ask);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,13 @@
+// `dthrottlectl limit`: limits that operators set while daemons run. Signs them, and makes the keys to sign with.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace dthrottle {
+
+// `words` begin with "limit". `ask` sends a command line to the daemon, shows its answer and returns the exit code.
+int RunLimit(std::vector<std::string> words, const std::function<int(std::string line)>& ask);
+
+}    // namespace dthrottle

@@ -1,0 +1,49 @@
+// What a feature is: a part of the daemon that is neither a front end nor a way of sharing, with a command of its own.
+// Each feature is a folder here, and list.cc is the only file of the daemon that includes them: a feature is removed by
+// removing its folder and its lines there and in src/meson.build (scripts/without shows it).
+#pragma once
+
+#include <uv.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "admin/admin.h"
+#include "admin/extension.h"
+#include "bus/tenant.h"
+#include "io/log.h"
+#include "io/part.h"
+#include "io/task_queue.h"
+#include "rule/rule.h"
+
+namespace dthrottle {
+
+// Changes rules and overrides that the settings file gives, before they are put in force. Any thread may call it.
+using Amendment = std::function<void(std::vector<Rule>&, std::vector<Override>&)>;
+
+// What a feature needs of the daemon. The limiter exists from Start on.
+struct FeatureHost {
+  uv_loop_t* loop;     // the main thread's
+  TaskQueue& tasks;    // of the main thread
+  AdminHost& admin;    // settings, limiter and what commands need
+  Log& log;
+  // Makes amendments anew and puts them in force; then calls `done`.
+  std::function<void(std::function<void()> done)> amend;
+};
+
+class Feature : public Part, public Extension {
+ public:
+  // Before there is a limiter: reads what the first rules need. Throws StartFailure.
+  virtual void Prepare() {}
+  virtual void Start() {}
+
+  // What it makes of the rules now; empty: nothing.
+  virtual Amendment Amends() const { return {}; }
+
+  // Its protocol between hosts; null: none. It lives as long as the feature.
+  virtual Tenant* tenant() { return nullptr; }
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,74 @@
+// Limits that operators set, as a part of the daemon: the command `limit`, POST /limit, the file that keeps them, and
+// their way to other hosts, which the peer thread goes.
+#pragma once
+
+#include <uv.h>
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "feature/feature.h"
+#include "feature/set_limits/spreading.h"
+
+namespace dthrottle {
+
+class SetLimitsFeature final : public Feature, private Tenant {
+ public:
+  explicit SetLimitsFeature(const FeatureHost& host);
+
+  void Prepare() override;
+  void Start() override;
+  Amendment Amends() const override;
+  Tenant* tenant() override { return this; }
+
+  Command command() const override;
+  bool Changes(std::string_view argument) const override;
+  void Run(std::string_view argument, std::function<void(Json)> reply, Instant now) override;
+  void Why(std::string_view tag, LimitIndex limit, const std::function<void(std::string)>& say) const override;
+  Answer Post(const Posted& posted) override;
+
+  void Reload(std::vector<std::string>& problems) override;
+  void Count(ProcessCounts& counts) const override;
+  void Close() override;
+
+ private:
+  // Tenant: called by the peer thread.
+  std::string_view stem() const override;
+  void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Instant now) override;
+  Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now) override;
+
+  struct Writing;
+
+  Result<void> Accept(SignedLimit limit);
+  Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
+  Json Describe(const SignedLimit& limit) const;
+  Json List() const;
+  std::string By(const SignedLimit& limit) const;
+  void TakeKeys(std::vector<std::string>& problems);
+  void OnNews();
+  void PutInForce(std::function<void()> done);
+  void OnTimer();
+  void SetTimer();
+  void Write(std::function<void()> done);
+  void OnWritten(const std::string& trouble);
+
+  const FeatureHost host_;
+  mutable std::mutex mutex_;    // for the next two: two threads use them
+  SetLimits set_;
+  Spreading spreading_;
+  std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
+  std::string token_;                        // who shows it may set limits over HTTP; empty: nobody
+  std::string file_;                         // empty: none
+  uv_timer_t timer_{};
+  bool started_ = false;
+  Duration ends_at_{}, written_at_{};    // since 1970: the next limit; the file
+  bool writing_ = false;
+  std::vector<std::function<void()>> unwritten_;    // wait for the next writing
+  std::uint64_t unsaved_ = 0;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,92 @@
+#include "feature/set_limits/limit_message.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/fields.h"
+#include "base/frame.h"
+#include "feature/set_limits/set_limit.h"
+
+namespace dthrottle {
+
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+// The names of the kinds in frames, in the order of LimitMessageKind.
+constexpr std::array<std::string_view, 3> kKindNames = {"digest", "have", "limits"};
+
+static_assert(kLimitsPerFrame * (kLimitLineBytesMax + 3) + 256 <= kLimitFrameBytesMax);
+static_assert(kLimitHashesMax * sizeof(std::uint64_t) + 256 <= kLimitFrameBytesMax);
+
+void FieldsOf(auto& fields, auto& m, auto& hashes) {
+  fields.Must("kind", m.kind);
+  fields.May("count", m.count);
+  fields.May("sum", m.sum);
+  fields.May("answer", m.answer);
+  fields.May("hashes", hashes);
+  fields.May("limits", m.lines);
+}
+
+}    // namespace
+
+static void PutField(PackWriter& out, LimitMessageKind kind) {
+  out.Text(kKindNames[static_cast<std::size_t>(kind) - 1]);
+}
+
+static bool GetField(PackCursor& in, LimitMessageKind& kind) {
+  const PackValue& value = in.Take();
+  const auto* const name = std::find(kKindNames.begin(), kKindNames.end(), value.bytes);
+  kind = LimitMessageKind{static_cast<std::uint8_t>(name - kKindNames.begin() + 1)};
+  return value.type == PackValue::Type::kText && name != kKindNames.end();
+}
+
+static void PutField(PackWriter& out, const LimitLines& lines) {
+  out.Array(lines.size());
+  for (const std::string& line : lines) out.Text(line);
+}
+
+static bool GetField(PackCursor& in, LimitLines& lines) {
+  std::size_t n = 0;
+  bool ok = in.Enter(kLimitsPerFrame, n);
+  for (std::size_t i = 0; ok && i < n; ++i) {
+    ok = GetField(in, lines.emplace_back()) && lines.back().size() <= kLimitLineBytesMax;
+  }
+  return ok;
+}
+
+std::string EncodeLimits(const LimitMessage& m) {
+  DT_CHECK(m.hashes.size() <= kLimitHashesMax && m.lines.size() <= kLimitsPerFrame);
+  const PackedBytes hashes{
+      {reinterpret_cast<const char*>(m.hashes.data()), m.hashes.size() * sizeof(std::uint64_t)}};
+  FieldCounter counter;
+  FieldsOf(counter, m, hashes);
+  std::string frame(kLimitFramePrefix);
+  FieldWriter writer(frame, counter.count());
+  FieldsOf(writer, m, hashes);
+  SealFrame(frame);
+  DT_CHECK(frame.size() <= kLimitFrameBytesMax);
+  return frame;
+}
+
+bool DecodeLimits(std::string_view frame, LimitMessage& m) {
+  m = {};
+  if (OpenFrame(kLimitFramePrefix, kLimitFrameBytesMax, frame) != FrameFault::kNone) return false;
+  PackReader values;
+  if (!values.Read(frame)) return false;
+  FieldReader reader(values.values());
+  PackedBytes hashes;
+  FieldsOf(reader, m, hashes);
+  if (!reader.ok() || hashes.view.size() % sizeof(std::uint64_t) != 0 ||
+      hashes.view.size() > kLimitHashesMax * sizeof(std::uint64_t)) {
+    return false;
+  }
+  m.hashes.resize(hashes.view.size() / sizeof(std::uint64_t));
+  if (!hashes.view.empty()) std::memcpy(m.hashes.data(), hashes.view.data(), hashes.view.size());
+  return true;
+}
+
+}    // namespace dthrottle

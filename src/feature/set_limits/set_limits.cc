@@ -1,0 +1,179 @@
+#include "feature/set_limits/set_limits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <unordered_map>
+
+#include "base/siphash.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+namespace {
+
+bool IsInForce(const SetLimit& limit, Duration wall) {
+  return !limit.clears && (limit.until == Duration() || limit.until > wall);
+}
+
+// From when on a host may forget it; max: never.
+Duration ForgottenAt(const SetLimit& limit) {
+  if (limit.clears) return limit.stamp + SetLimits::kRemembered;
+  return limit.until == Duration() ? Duration::max() : std::max(limit.until, limit.stamp) + SetLimits::kRemembered;
+}
+
+bool Allows(const OperatorKeys& keys, const SignedLimit& limit) {
+  return limit.local() ? keys.empty() : keys.contains(limit.key);
+}
+
+}    // namespace
+
+std::uint64_t HashOf(const SignedLimit& limit) {
+  return SipHash<1, 3>({1, 2}, limit.key + ' ' + TextOf(limit.limit));
+}
+
+// ---- One limit ----
+
+SetLimits::Outcome SetLimits::Judge(const SignedLimit& limit, Duration wall) const {
+  if (const SignedLimit* const known = Find(limit.limit.of, limit.limit.name)) {
+    if (known->limit == limit.limit && known->key == limit.key) return Outcome::kKnown;
+    if (!IsNewer(limit, *known)) return Outcome::kOlder;
+  }
+  if (limit.limit.stamp > wall + kAheadMax) return Outcome::kAhead;
+  return ForgottenAt(limit.limit) <= wall ? Outcome::kOver : Outcome::kTaken;
+}
+
+SetLimits::Outcome SetLimits::Put(SignedLimit limit, Duration wall) {
+  if (const Outcome outcome = Judge(limit, wall); outcome != Outcome::kTaken) return outcome;
+  const Name name(limit.limit.of, limit.limit.name);
+  const auto known = entries_.find(name);
+  if (known != entries_.end()) {
+    Drop(known);
+  } else if (entries_.size() >= kMost && !MakeRoom(wall)) {
+    return Outcome::kCrowded;
+  }
+  Count(limit, true);
+  entries_.emplace(name, std::move(limit));
+  return Outcome::kTaken;
+}
+
+const SignedLimit* SetLimits::Find(LimitOf of, std::string_view name) const {
+  const auto found = entries_.find(Name(of, name));
+  return found != entries_.end() ? &found->second : nullptr;
+}
+
+void SetLimits::Count(const SignedLimit& limit, bool comes) {
+  if (limit.local()) return;
+  const std::uint64_t hash = HashOf(limit);
+  comes ? ++digest_.count : --digest_.count;
+  digest_.sum += comes ? hash : -hash;
+}
+
+void SetLimits::Drop(Entries::iterator at) {
+  Count(at->second, false);
+  entries_.erase(at);
+}
+
+// Forgets the one that has ended first, before its time.
+bool SetLimits::MakeRoom(Duration wall) {
+  auto first = entries_.end();
+  for (auto at = entries_.begin(); at != entries_.end(); ++at) {
+    if (IsInForce(at->second.limit, wall)) continue;
+    if (first == entries_.end() || ForgottenAt(at->second.limit) < ForgottenAt(first->second.limit)) first = at;
+  }
+  if (first == entries_.end()) return false;
+  Drop(first);
+  return true;
+}
+
+void SetLimits::Forget(Duration wall) {
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    const auto next = std::next(at);
+    if (ForgottenAt(at->second.limit) <= wall) Drop(at);
+    at = next;
+  }
+}
+
+void SetLimits::Keep(const OperatorKeys& keys) {
+  for (auto at = entries_.begin(); at != entries_.end();) {
+    const auto next = std::next(at);
+    if (!Allows(keys, at->second)) Drop(at);
+    at = next;
+  }
+}
+
+// ---- All of them ----
+
+std::vector<SetLimit> SetLimits::InForce(Duration wall) const {
+  std::vector<SetLimit> all;
+  for (const auto& [name, limit] : entries_) {
+    if (IsInForce(limit.limit, wall)) all.push_back(limit.limit);
+  }
+  return all;
+}
+
+Duration SetLimits::NextEnd(Duration wall) const {
+  Duration next = Duration::max();
+  for (const auto& [name, limit] : entries_) {
+    if (IsInForce(limit.limit, wall) && limit.limit.until != Duration()) next = std::min(next, limit.limit.until);
+  }
+  return next;
+}
+
+std::string SetLimits::File(Duration wall) const {
+  std::string text =
+      fmt::format("{}{}\n", kFileBegin, std::chrono::duration_cast<std::chrono::microseconds>(wall).count());
+  for (const auto& [name, limit] : entries_) text += limit.Line() + '\n';
+  return text;
+}
+
+std::vector<std::string> SetLimits::TakeFile(std::string_view text, const OperatorKeys& keys, Duration wall) {
+  const auto take_line = [&] {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return line;
+  };
+  std::string_view head = take_line();
+  head.remove_prefix(std::min(kFileBegin.size(), head.size()));
+  std::int64_t written_us = 0;
+  std::from_chars(head.data(), head.data() + head.size(), written_us);
+  if (wall - std::chrono::microseconds(written_us) > kRemembered) {
+    return {"this host was away for so long that limits may have been cleared meanwhile: peers have to tell them"};
+  }
+  std::vector<std::string> left_out;
+  for (std::size_t number = 2; !text.empty(); ++number) {
+    auto limit = ParseSigned(take_line());
+    if (!limit) {
+      left_out.push_back(fmt::format("line {}: {}", number, limit.error().message));
+    } else if (!Allows(keys, *limit) || !(limit->local() || IsGenuine(*limit))) {
+      left_out.push_back(fmt::format("line {}: no key of operator.keys has signed it", number));
+    } else {
+      Put(std::move(*limit), wall);
+    }
+  }
+  return left_out;
+}
+
+void Amend(const std::vector<SetLimit>& set, std::size_t tag_bytes_max, std::vector<Rule>& rules,
+           std::vector<Override>& overrides) {
+  std::unordered_map<std::string_view, const SetLimit*> of_rules, of_tags;
+  for (const SetLimit& limit : set) (limit.of == LimitOf::kRule ? of_rules : of_tags).emplace(limit.name, &limit);
+  for (Rule& rule : rules) {
+    const auto found = of_rules.find(rule.name);
+    if (found != of_rules.end()) rule.burst = found->second->burst, rule.rate = found->second->rate;
+  }
+  for (Override& given : overrides) {
+    const auto found = of_tags.find(given.tag);
+    if (found == of_tags.end()) continue;
+    given.burst = found->second->burst, given.rate = found->second->rate;
+    of_tags.erase(found);
+  }
+  for (const SetLimit& limit : set) {    // in their order, so that the same limits make the same rulebook
+    if (limit.of != LimitOf::kTag || !of_tags.contains(limit.name) || limit.name.size() > tag_bytes_max) continue;
+    if (overrides.size() < Rulebook::kOverridesMax) overrides.push_back({limit.name, limit.burst, limit.rate, {}});
+  }
+}
+
+}    // namespace dthrottle

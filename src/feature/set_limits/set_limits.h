@@ -1,0 +1,95 @@
+// All limits that operators have set and this host knows. It has the newest of each tag and rule, also one that has
+// ended or was cleared: otherwise a host that was away would bring back what that had replaced.
+//
+// `wall` is the time since 1970 everywhere.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/names.h"
+#include "base/time.h"
+#include "feature/set_limits/set_limit.h"
+#include "rule/rule.h"
+
+namespace dthrottle {
+
+class SetLimits {
+ public:
+  static constexpr std::size_t kMost = 1000;
+  // How long one that has ended is remembered. A host that was away for longer begins without what it knew.
+  static constexpr Duration kRemembered = std::chrono::hours(24 * 30);
+  // How far the clock of the host where it was set may be ahead.
+  static constexpr Duration kAheadMax = std::chrono::minutes(5);
+
+  enum class Outcome : std::uint8_t {
+    kTaken,
+    kKnown,     // this one is here already
+    kOlder,     // a newer one is
+    kOver,      // it has ended so long ago that it is forgotten
+    kAhead,     // its stamp lies in the future
+    kCrowded,   // there are kMost others, none of which has ended
+  };
+
+  using Name = std::pair<LimitOf, std::string>;
+  using Entries = std::map<Name, SignedLimit>;
+
+  // What Put would say, without the signature being looked at.
+  Outcome Judge(const SignedLimit& limit, Duration wall) const;
+  // REQUIRES: the limit is genuine, or local.
+  Outcome Put(SignedLimit limit, Duration wall);
+
+  // Forgets what has ended long ago.
+  void Forget(Duration wall);
+
+  const Entries& entries() const { return entries_; }
+  // Null: none is known.
+  const SignedLimit* Find(LimitOf of, std::string_view name) const;
+
+  // The limits that hold now, local ones included.
+  std::vector<SetLimit> InForce(Duration wall) const;
+  // The first instant after `wall` at which a limit ends; max: none does.
+  Duration NextEnd(Duration wall) const;
+
+  // The signed ones, as hosts compare them: how many, and the sum of their hashes.
+  struct Digest {
+    std::uint64_t count = 0, sum = 0;
+    friend bool operator==(const Digest&, const Digest&) = default;
+  };
+  Digest digest() const { return digest_; }
+
+  // As a file: lines of text, the first of which says when it was written.
+  static constexpr std::string_view kFileBegin = "dthrottle-limits 1 ";
+  static constexpr std::size_t kFileBytesMax = (kMost + 1) * (kLimitLineBytesMax + 1);
+  static bool IsFile(std::string_view head) { return head.starts_with(kFileBegin); }
+  std::string File(Duration wall) const;
+
+  // Takes what a file says and `keys` allow; without keys, what was set without one. Returns what was left out and why,
+  // a line each.
+  std::vector<std::string> TakeFile(std::string_view text, const OperatorKeys& keys, Duration wall);
+
+  // Drops what these keys do not allow.
+  void Keep(const OperatorKeys& keys);
+
+ private:
+  void Count(const SignedLimit& limit, bool comes);
+  void Drop(Entries::iterator at);
+  bool MakeRoom(Duration wall);
+
+  Entries entries_;
+  Digest digest_;
+};
+
+// A number for a limit that hosts agree on.
+std::uint64_t HashOf(const SignedLimit& limit);
+
+// Puts set limits into what settings say. A rule that there is not, and a tag longer than `tag_bytes_max`, change
+// nothing.
+void Amend(const std::vector<SetLimit>& set, std::size_t tag_bytes_max, std::vector<Rule>& rules,
+           std::vector<Override>& overrides);
+
+}    // namespace dthrottle

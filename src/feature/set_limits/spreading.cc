@@ -1,0 +1,149 @@
+#include "feature/set_limits/spreading.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+namespace dthrottle {
+
+// Where what is said about a frame goes.
+struct Spreading::Back {
+  LinkId link;
+  const Route& route;
+  Transport& wire;
+
+  void Say(const LimitMessage& message) const {
+    const Frame frame = std::make_shared<const std::string>(EncodeLimits(message));
+    route.empty() ? wire.Ask(link, frame) : wire.Answer(route, frame);
+  }
+};
+
+void Spreading::SetKeys(OperatorKeys keys) {
+  if (keys == keys_) return;
+  keys_ = std::move(keys);
+  set_.Keep(keys_);
+}
+
+SetLimits::Outcome Spreading::Set(SignedLimit limit, Duration wall) {
+  const SetLimits::Outcome outcome = set_.Put(limit, wall);
+  if (outcome != SetLimits::Outcome::kTaken) return outcome;
+  if (!limit.local()) untold_.emplace_back(limit.limit.of, limit.limit.name);
+  news_.push_back(std::move(limit));
+  return outcome;
+}
+
+// ---- From a peer ----
+
+void Spreading::OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Duration wall,
+                        Instant now) {
+  LimitMessage message;
+  if (!DecodeLimits(frame, message)) return void(++counts_.junk);
+  const Back back{link, route, wire};
+  switch (message.kind) {
+    case LimitMessageKind::kDigest:
+      if (set_.digest() == SetLimits::Digest{message.count, message.sum}) return;
+      if (!answers_.Take(now)) return void(++counts_.excess);
+      return back.Say(Have(false));
+    case LimitMessageKind::kHave:
+      return AnswerHave(message, back, now);
+    case LimitMessageKind::kLimits:
+      return TakeLines(message.lines, wall, now);
+  }
+}
+
+void Spreading::TakeLines(const std::vector<std::string>& lines, Duration wall, Instant now) {
+  for (const std::string& line : lines) {
+    if (!TakeLine(line, wall, now)) return;    // what else it says is not believed either
+  }
+}
+
+// False: nobody who passes on what operators have signed says that. The signature comes last, because it costs most.
+bool Spreading::TakeLine(std::string_view line, Duration wall, Instant now) {
+  auto limit = ParseSigned(line);
+  if (!limit || limit->local()) return ++counts_.junk, false;
+  if (!keys_.contains(limit->key)) return ++counts_.strange, true;
+  switch (set_.Judge(*limit, wall)) {
+    case SetLimits::Outcome::kAhead:
+      return ++counts_.ahead, true;
+    case SetLimits::Outcome::kTaken:
+      break;
+    default:
+      return true;
+  }
+  if (!checks_.Take(now)) return ++counts_.excess, false;
+  if (!IsGenuine(*limit)) return ++counts_.forged, false;
+  const SetLimits::Outcome outcome = Set(std::move(*limit), wall);
+  counts_.taken += outcome == SetLimits::Outcome::kTaken;
+  counts_.crowded += outcome == SetLimits::Outcome::kCrowded;
+  return true;
+}
+
+void Spreading::AnswerHave(const LimitMessage& message, const Back& back, Instant now) {
+  if (!answers_.Take(now)) return void(++counts_.excess);
+  const std::unordered_set<std::uint64_t> there(message.hashes.begin(), message.hashes.end());
+  std::vector<const SignedLimit*> missing;
+  std::size_t both = 0;
+  for (const auto& [name, limit] : set_.entries()) {
+    if (limit.local()) continue;
+    const bool known = there.contains(HashOf(limit));
+    both += known;
+    if (!known) missing.push_back(&limit);
+  }
+  SendLimits(missing, [&](const LimitMessage& limits) { back.Say(limits); });
+  if (!message.answer && both < there.size()) back.Say(Have(true));
+}
+
+LimitMessage Spreading::Have(bool answer) const {
+  LimitMessage message{.kind = LimitMessageKind::kHave, .answer = answer};
+  for (const auto& [name, limit] : set_.entries()) {
+    if (!limit.local()) message.hashes.push_back(HashOf(limit));
+  }
+  return message;
+}
+
+template <class Send>
+void Spreading::SendLimits(const std::vector<const SignedLimit*>& limits, Send&& send) {
+  for (std::size_t from = 0; from < limits.size(); from += kLimitsPerFrame) {
+    LimitMessage message{.kind = LimitMessageKind::kLimits};
+    for (std::size_t i = from; i < std::min(from + kLimitsPerFrame, limits.size()); ++i) {
+      message.lines.push_back(limits[i]->Line());
+    }
+    counts_.sent += message.lines.size();
+    send(message);
+  }
+}
+
+// ---- To peers ----
+
+Instant Spreading::Tick(std::span<const LinkId> peers, Transport& wire, Instant now) {
+  if (peers.empty()) {
+    compared_ = false;
+    untold_.clear();    // who comes compares
+    return now + kCompareEvery;
+  }
+  if (!untold_.empty()) {
+    std::vector<LinkId> told(peers.begin(), peers.end());
+    for (std::size_t i = 0; i < std::min(kTold, told.size()); ++i) {
+      std::swap(told[i], told[i + prng_.Below(told.size() - i)]);
+    }
+    told.resize(std::min(kTold, told.size()));
+    std::vector<const SignedLimit*> limits;
+    for (const auto& [of, name] : std::exchange(untold_, {})) {
+      if (const SignedLimit* const limit = set_.Find(of, name)) limits.push_back(limit);
+    }
+    SendLimits(limits, [&](const LimitMessage& message) {
+      const Frame frame = std::make_shared<const std::string>(EncodeLimits(message));
+      for (const LinkId peer : told) wire.Ask(peer, frame);
+    });
+  }
+  if (!compared_ || now >= compare_at_) {
+    compared_ = true;
+    // Somewhat apart, so that hosts that began together do not compare together.
+    compare_at_ = now + kCompareEvery * 3 / 4 + kCompareEvery * static_cast<std::int64_t>(prng_.Below(500)) / 1000;
+    const SetLimits::Digest digest = set_.digest();
+    const LimitMessage message{.kind = LimitMessageKind::kDigest, .count = digest.count, .sum = digest.sum};
+    wire.Ask(peers[prng_.Below(peers.size())], std::make_shared<const std::string>(EncodeLimits(message)));
+  }
+  return compare_at_;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,69 @@
+// How limits that operators have set reach every host, without sockets: a host passes what is new to some of its peers
+// at once, and compares what it knows with one of them every second. So all hosts know all of it although a host hears
+// only some, frames are lost, and hosts come and go; a host that joins gets the whole set.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "admin/snapshot.h"
+#include "base/allowance.h"
+#include "base/prng.h"
+#include "bus/exchange.h"
+#include "feature/set_limits/limit_message.h"
+#include "feature/set_limits/set_limits.h"
+
+namespace dthrottle {
+
+class Spreading {
+ public:
+  static constexpr std::size_t kTold = 8;    // peers that hear of something new at once
+  static constexpr Duration kCompareEvery = std::chrono::seconds(1);
+
+  // The set must outlive it.
+  Spreading(SetLimits& set, OperatorKeys keys, Prng prng) : set_(set), keys_(std::move(keys)), prng_(prng) {}
+
+  // The operators have other keys: what others have signed is dropped.
+  void SetKeys(OperatorKeys keys);
+  const OperatorKeys& keys() const { return keys_; }
+
+  // Takes a limit as one that was set here. REQUIRES: it is genuine and under one of the keys, or local.
+  SetLimits::Outcome Set(SignedLimit limit, Duration wall);
+
+  // What a peer says; answers go by `route` if it is not empty, otherwise by `link`.
+  void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Duration wall, Instant now);
+
+  // Tells and compares what is due; `peers` are links to hosts that hear. Returns when to be called next.
+  Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now);
+
+  // The limits that were taken since the last call.
+  std::vector<SignedLimit> TakeNews() { return std::exchange(news_, {}); }
+  bool any_news() const { return !news_.empty(); }
+
+  const SetLimitCounts& counts() const { return counts_; }
+
+ private:
+  struct Back;
+
+  void TakeLines(const std::vector<std::string>& lines, Duration wall, Instant now);
+  bool TakeLine(std::string_view line, Duration wall, Instant now);
+  void AnswerHave(const LimitMessage& message, const Back& back, Instant now);
+  LimitMessage Have(bool answer) const;
+  template <class Send>
+  void SendLimits(const std::vector<const SignedLimit*>& limits, Send&& send);
+
+  SetLimits& set_;
+  OperatorKeys keys_;
+  Prng prng_;
+  std::vector<SetLimits::Name> untold_;    // to peers
+  std::vector<SignedLimit> news_;
+  Instant compare_at_{};
+  bool compared_ = false;                  // with anybody, since the first peer is there
+  Allowance checks_{200, 2000}, answers_{20, 40};    // signatures that are looked at, frames that are answered
+  SetLimitCounts counts_;
+};
+
+}    // namespace dthrottle

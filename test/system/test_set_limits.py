@@ -1,0 +1,209 @@
+"""Limits that operators set while daemons run: signed, known on all hosts, kept, and ended by themselves."""
+
+import base64
+import contextlib
+import ctypes
+import http.client
+import os
+import subprocess
+import time
+
+from common import ParallelTest, SystemTest, report
+from daemon import DTHROTTLECTL, FIGURES, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
+from fleet import Fleet, wait_all_hear
+
+EX_USAGE, EX_DATAERR = 64, 65
+TOKEN = "a token of 24 characters"
+MANY = 64 if FIGURES else 8
+
+
+def signed_by(line):
+    """The key that has signed a limit, checked as protocol/limit.md shows."""
+    sodium = ctypes.CDLL("libsodium.so.23")
+    key, signature, text = line.split(" ", 2)
+    genuine = sodium.crypto_sign_verify_detached(
+        base64.b64decode(signature), text.encode(), ctypes.c_ulonglong(len(text)), base64.b64decode(key)) == 0
+    return key if genuine else None
+
+
+class Operator:
+    """An operator's key, made by dthrottlectl in a directory of its own."""
+
+    def __init__(self, name="alice"):
+        self.directory = fresh_directory()
+        made = run(DTHROTTLECTL, "limit", "keygen", name, "-d", self.directory)
+        self.file = f"{self.directory}/{name}.operator"
+        self.line = made.stdout.splitlines()[1].split('"')[1]
+
+    def limit(self, host, *words):
+        return run(DTHROTTLECTL, "-s", host.admin_path, "limit", words[0], *words[1:], "--key", self.file)
+
+
+def burst(host, tag):
+    return host.admin_json(f"show {tag}").get("burst")
+
+
+class OneHost(ParallelTest):
+    def test_without_keys_the_owner_of_the_admin_socket_sets_limits_for_this_host(self):
+        with Daemon(rule(name="login", match="login:*", burst=10), rule(burst=7)) as daemon:
+            daemon.ask(["login:bob"] * 4)
+            ctl = [DTHROTTLECTL, "-s", daemon.admin_path, "limit"]
+            self.assertEqual(run(*ctl, "set", "login:bob", "6", "0.001").returncode, 0)
+            self.assertEqual(daemon.served("login:bob", 9), 6 - 4)
+            self.assertEqual(run(*ctl, "set", "--rule", "login", "3", "1/d", "--for", "1h").returncode, 0)
+            self.assertEqual(daemon.served("login:eve", 9), 3)
+            self.assertEqual(daemon.served("other", 9), 7)
+            rows = daemon.admin_json("limit list")
+            self.assertEqual([(row["of"], row["name"], row["burst"], row["hosts"]) for row in rows],
+                             [("tag", "login:bob", 6, "this one"), ("rule", "login", 3, "this one")])
+            why = daemon.admin_json("why login:eve")["steps"]
+            self.assertTrue(any("has set the limit of the rule" in step for step in why), why)
+            daemon.kill()
+            daemon.start()
+            self.assertEqual((burst(daemon, "login:bob"), burst(daemon, "login:eve")), (6, 3))
+            self.assertEqual(daemon.served("login:bob", 9), 0)
+            daemon.hang_up()
+            self.assertEqual(burst(daemon, "login:bob"), 6)
+            self.assertEqual(run(*ctl, "clear", "login:bob").returncode, 0)
+            self.assertEqual((burst(daemon, "login:bob"), burst(daemon, "login:eve")), (3, 3))
+            self.assertEqual(daemon.stats()["set_limits"], 1)
+
+    def test_what_is_wrong_with_a_limit_is_said(self):
+        with Daemon(rule()) as daemon:
+            ctl = [DTHROTTLECTL, "-s", daemon.admin_path, "limit"]
+            for words, complaint in [
+                (["set", "x", "0", "1"], "burst must be a number of tokens from 1"),
+                (["set", "x", "1", "fast"], "rate must be tokens a second"),
+                (["set", "x", "1", "1", "--for", "soon"], "the time must be a duration"),
+                (["set", "x" * 256, "1", "1"], "at most 255 bytes"),
+            ]:
+                with self.subTest(words):
+                    done = run(*ctl, *words)
+                    self.assertEqual(done.returncode, EX_USAGE)
+                    self.assertIn(complaint, done.stderr)
+            self.assertIn("a tag or of a rule", daemon.admin("limit set host 1 1 - x"))
+            self.assertIn("limit list, limit set", daemon.admin("limit forget x"))
+            self.assertEqual(run(*ctl, "set", "--rule", "gone", "1", "1").returncode, 0)
+            self.assertEqual(daemon.admin_json("limit list")[0]["note"], "no rule here has that name")
+
+    def test_a_limit_ends_by_itself(self):
+        with Daemon(rule(burst=10)) as daemon:
+            daemon.admin("limit set tag 3 0.001 1s C")
+            self.assertEqual(burst(daemon, "C"), 3)
+            wait_until(lambda: burst(daemon, "C") == 10, "what the settings say holds again")
+
+    def test_a_file_that_is_somebody_else_s_stops_the_start_and_stays(self):
+        directory = fresh_directory()
+        foreign = directory / "notes"
+        foreign.write_text("do not lose me\n")
+        daemon = Daemon(rule(), operator={"limits_file": str(foreign)})
+        with self.assertRaises(AssertionError):
+            daemon.start()
+        self.assertEqual(foreign.read_text(), "do not lose me\n")
+        self.assertIn("operator.limits_file", daemon.log)
+
+
+class Signed(ParallelTest):
+    def test_with_keys_only_a_signed_limit_is_taken_and_all_hosts_know_it(self):
+        alice, eve = Operator(), Operator("eve")
+        with Fleet(rule(name="all", burst=10), hosts=3, keys=True, operator={"keys": [alice.line]},
+                   admin={"audit": True}) as hosts:
+            wait_all_hear(hosts)
+            a, b, c = hosts
+            refused = run(DTHROTTLECTL, "-s", a.admin_path, "limit", "set", "C", "5", "0.001")
+            self.assertIn("sign it with one of them", refused.stderr)
+            self.assertIn("no operator has that key", eve.limit(a, "set", "C", "5", "0.001").stderr)
+            self.assertEqual(alice.limit(a, "set", "C", "5", "0.001", "--for", "1h").returncode, 0)
+            wait_until(lambda: all(burst(host, "C") == 5 for host in hosts), "all hosts know the limit")
+            for host in hosts:
+                self.assertEqual(host.admin_json("limit list")[0]["by"], "alice")
+                if host is not a:
+                    host.wait_log("audit: limit: alice has set dthrottle-limit 1 ")
+            line = (b.directory / "table.limits").read_text().splitlines()[1]
+            self.assertEqual(signed_by(line), alice.line.split()[1])
+            self.assertIsNone(signed_by(line.replace(" 5 ", " 6 ")))
+            self.assertIn("the signature is not", a.admin("limit put " + line.replace(" 5 ", " 6 ")))
+            self.assertEqual(alice.limit(b, "set", "C", "6", "0.001").returncode, 0)
+            wait_until(lambda: all(burst(host, "C") == 6 for host in hosts), "the newest counts")
+            self.assertIn("a newer limit is known", c.admin("limit put " + line))
+            self.assertEqual(alice.limit(c, "clear", "C").returncode, 0)
+            wait_until(lambda: all(burst(host, "C") == 10 for host in hosts), "it is cleared everywhere")
+
+    def test_a_host_that_was_away_has_the_whole_set_when_it_is_back(self):
+        alice = Operator()
+        with Fleet(rule(burst=10), hosts=3, operator={"keys": [alice.line]}) as hosts:
+            wait_all_hear(hosts)
+            a, b, c = hosts
+            alice.limit(a, "set", "C", "5", "1")
+            wait_until(lambda: burst(c, "C") == 5, "the limit is known")
+            c.crash(keep_table=False)
+            alice.limit(a, "clear", "C")
+            alice.limit(b, "set", "D", "6", "1")
+            c.start()    # its file still says that C has a limit
+            wait_until(lambda: (burst(c, "C"), burst(c, "D")) == (10, 6), "it has what was set and cleared meanwhile")
+            b.kill()
+            b.start()
+            self.assertEqual(burst(b, "D"), 6)
+
+    def test_hosts_that_divide_a_limit_divide_its_new_rate(self):
+        alice = Operator()
+        with Fleet(rule(name="api", burst=100, rate=100.0, share="capacity"), hosts=2, keys=True,
+                   operator={"keys": [alice.line]}) as hosts:
+            wait_all_hear(hosts)
+            alice.limit(hosts[0], "set", "--rule", "api", "50", "40")
+            wait_until(lambda: all(burst(host, "C") == 50 for host in hosts), "both have the new rate")
+            self.assertIn("hosts divide this limit", hosts[0].admin_json("limit list")[0]["note"])
+
+            def parts():
+                for host in hosts:
+                    host.ask(["C"])
+                return [host.admin_json("show C")["part"] for host in hosts]
+            wait_until(lambda: 0.99 < sum(parts()) <= 1.000001 and min(parts()) > 0, "they divide it again")
+
+
+class Post(ParallelTest):
+    def post(self, daemon, target, token=TOKEN, **fields):
+        connection = http.client.HTTPConnection("127.0.0.1", daemon.http_port)
+        with contextlib.closing(connection):
+            connection.request("POST", target, headers={"Authorization": f"Bearer {token}", **fields})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def test_a_program_with_the_token_sets_limits_over_http(self):
+        alice = Operator()
+        token = alice.directory / "token"
+        token.write_text(TOKEN + "\n")
+        token.chmod(0o600)
+        operator = {"keys": [alice.line], "http_token_file": str(token), "http_key_file": alice.file}
+        with Fleet(rule(burst=10), hosts=2, admin={"http": "127.0.0.1:0"}, operator=operator) as (a, b):
+            wait_all_hear((a, b))
+            status, body = self.post(a, "/limit?tag=C&burst=4&rate=1/h&for=1h")
+            self.assertEqual(status, 202, body)
+            wait_until(lambda: (burst(a, "C"), burst(b, "C")) == (4, 4), "both hosts know it")
+            self.assertEqual(self.post(a, "/limit?tag=C&burst=4&rate=1", token="another token of 24 ch")[0], 401)
+            self.assertEqual(self.post(a, "/limit?tag=C&rate=1")[0], 400)
+            self.assertEqual(self.post(a, "/limit?tag=C&rule=D&burst=1&rate=1")[0], 400)
+            self.assertEqual(self.post(a, "/limit?tag=C&clear=1", **{"Sec-Fetch-Site": "cross-site"})[0], 400)
+            self.assertEqual(self.post(a, "/limit?tag=C&clear=1", Host="evil.example")[0], 421)
+            self.assertEqual(burst(a, "C"), 4)
+            self.assertEqual(self.post(a, "/limit?tag=C&clear=1")[0], 202)
+            wait_until(lambda: (burst(a, "C"), burst(b, "C")) == (10, 10), "it is cleared")
+
+    def test_without_a_token_nothing_is_posted(self):
+        with Daemon(rule(), admin={"http": "127.0.0.1:0"}) as daemon:
+            self.assertEqual(self.post(daemon, "/limit?tag=C&burst=4&rate=1")[0], 404)
+
+
+class Many(SystemTest):
+    def test_many_hosts_know_a_limit_soon(self):
+        alice = Operator()
+        with Fleet(rule(burst=10), hosts=MANY, period="5s", names=[f"h{i}" for i in range(MANY)],
+                   operator={"keys": [alice.line]}, table={"memory": "1MiB"}) as hosts:
+            wait_all_hear(hosts, 600 if FIGURES else 120)
+            begun = time.monotonic()
+            self.assertEqual(alice.limit(hosts[0], "set", "C", "5", "1").returncode, 0)
+            taken = [host.stats()["set_limits_known"] == 1 for host in hosts]
+            first = time.monotonic() - begun, sum(taken)
+            wait_until(lambda: all(host.stats()["set_limits_known"] == 1 for host in hosts), "all hosts know it")
+            report(f"{MANY} daemons: {first[1]} knew a set limit when looked at within {first[0]:.2f} s, all within "
+                   f"{time.monotonic() - begun:.2f} s, with dthrottlectl and looking")
