@@ -1,6 +1,12 @@
 #include "rule/network_map.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include <algorithm>
+#include <bit>
+#include <limits>
 
 #include "base/check.h"
 
@@ -12,63 +18,108 @@ namespace network_map_detail {
 template <class Key>
 constexpr Key kLargest = static_cast<Key>(-1);
 
+// Numbers in the same order.
+constexpr std::int32_t Signed(std::uint32_t n) {
+  return static_cast<std::int32_t>(n ^ 0x80000000);
+}
+
 template <class Key>
 Intervals<Key>::Intervals(std::span<const Interval> intervals) {
-  if (!intervals.empty()) Divide(intervals, NetworkMap::kNone);
+  if (!intervals.empty()) whole_ = Divide(intervals, NetworkMap::kNone);
 }
 
 // The slots are as many that a line has a quarter to half of the starts that it has room for, if they are spread evenly.
+// Where starts are crowded, most slots would be empty: then they are fewer.
 template <class Key>
-std::size_t Intervals<Key>::Divide(std::span<const Interval> intervals, std::uint16_t before) {
-  const std::size_t number = divisions_.size();
+typename Intervals<Key>::Division Intervals<Key>::Divide(std::span<const Interval> intervals, std::uint16_t before) {
+  constexpr std::size_t kEmptyMost = 7;    // slots for each that has a start
   const Key base = intervals.front().start, span = intervals.back().start - base;
   const std::size_t slots_max = std::max<std::size_t>(intervals.size() * 4 / kMost, 2);
   unsigned shift = 0;
+  const auto slots = [&] { return static_cast<std::size_t>(span >> shift) + 1; };
+  const auto used = [&] {
+    std::size_t n = 1;
+    for (std::size_t i = 1; i < intervals.size(); ++i) {
+      n += (intervals[i].start - base) >> shift != (intervals[i - 1].start - base) >> shift;
+    }
+    return n;
+  };
   while (span >> shift >= slots_max) ++shift;
-  const auto slots = static_cast<std::size_t>(span >> shift) + 1;
-  const std::size_t first = lines_.size();
-  divisions_.push_back({base, first, slots, shift, before, intervals.back().value});
-  lines_.resize(first + slots);
+  while (slots() > (1 + kEmptyMost) * used()) ++shift;
+
+  const Division division{base, static_cast<std::uint32_t>(lines_.size()), static_cast<std::uint32_t>(slots()),
+                          static_cast<std::uint16_t>(shift), before, intervals.back().value};
+  lines_.resize(lines_.size() + division.slots);
   auto next = intervals.begin();
-  for (std::size_t i = 0; i < slots; ++i) {
+  for (std::size_t i = 0; i < division.slots; ++i) {
     const auto begin = next;
     while (next != intervals.end() && (next->start - base) >> shift == i) ++next;
     const std::span its(begin, next);
-    Line line{{}, {}, its.size() > kMost};
-    line.starts.fill(kLargest<Key>);
-    line.values.fill(its.empty() ? before : its.back().value);
-    if (line.divided) {
-      line.starts[0] = static_cast<Key>(Divide(its, before));
-    } else {
-      line.values[0] = before;
-      for (std::size_t at = 0; at < its.size(); ++at) {
-        line.starts[at] = its[at].start;
-        line.values[at + 1] = its[at].value;
-      }
-    }
-    lines_[first + i] = line;
+    const Line line = MakeLine(its, base + (static_cast<Key>(i) << shift), shift, before);
+    lines_[division.first + i] = line;
     if (!its.empty()) before = its.back().value;
   }
-  return number;
+  return division;
+}
+
+// The line of a slot that begins with `base`.
+template <class Key>
+typename Intervals<Key>::Line Intervals<Key>::MakeLine(std::span<const Interval> its, Key base, unsigned shift,
+                                                       std::uint16_t before) {
+  const unsigned step_bits = StepBits(shift);
+  const auto between_steps = [&](const Interval& interval) {
+    return ((interval.start - base) & ((Key{1} << step_bits) - 1)) != 0;
+  };
+  Line line{};
+  line.divided = its.size() > kMost || std::ranges::any_of(its, between_steps);
+  if (line.divided) {
+    line.division = Divide(its, before);
+    return line;
+  }
+  line.starts.fill(std::numeric_limits<std::int32_t>::max());
+  line.values.fill(its.empty() ? before : its.back().value);
+  line.values[0] = before;
+  for (std::size_t i = 0; i < its.size(); ++i) {
+    line.starts[i] = Signed(static_cast<std::uint32_t>((its[i].start - base) >> step_bits));
+    line.values[i + 1] = its[i].value;
+  }
+  return line;
+}
+
+// How many starts are not behind `at`. Without a branch and in few instructions, so that the processor waits for the
+// lines of several look-ups at once.
+template <class Key>
+inline std::size_t Intervals<Key>::Passed(const Line& line, std::uint32_t at) {
+#ifdef __SSE2__
+  const auto* fours = reinterpret_cast<const __m128i*>(&line);    // the starts, and values that do not count
+  const __m128i wanted = _mm_set1_epi32(Signed(at));
+  const auto behind = [&](int i) { return _mm_cmpgt_epi32(_mm_load_si128(fours + i), wanted); };
+  const __m128i low = _mm_packs_epi32(behind(0), behind(1)), high = _mm_packs_epi32(behind(2), _mm_setzero_si128());
+  const auto first_behind = static_cast<std::uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(low, high)));
+  return static_cast<std::size_t>(std::countr_zero(first_behind | 1u << kMost));
+#else
+  std::size_t passed = 0;
+  for (const std::int32_t start : line.starts) passed += start <= Signed(at);
+  return passed;
+#endif
 }
 
 template <class Key>
 std::uint16_t Intervals<Key>::Find(Key key) const {
-  if (divisions_.empty()) return NetworkMap::kNone;
-  const Division* division = divisions_.data();
+  if (lines_.empty()) return NetworkMap::kNone;
+  const Division* division = &whole_;
   while (true) {
     if (key < division->base) return division->before;
-    const Key slot = (key - division->base) >> division->shift;
+    const Key from_base = key - division->base;
+    const Key slot = from_base >> division->shift;
     if (slot >= division->slots) return division->after;
     const Line& line = lines_[division->first + static_cast<std::size_t>(slot)];
     if (!line.divided) {
-      // Without a branch and in few instructions, so that the processor waits for the lines of several look-ups at once.
-      std::size_t passed = 0;
-#pragma GCC unroll 10
-      for (const Key start : line.starts) passed += start <= key;
-      return line.values[passed];
+      const Key in_slot = from_base & ((Key{1} << division->shift) - 1);
+      const auto at = static_cast<std::uint32_t>(in_slot >> StepBits(division->shift));
+      return line.values[Passed(line, at)];
     }
-    division = &divisions_[static_cast<std::size_t>(line.starts[0])];
+    division = &line.division;
   }
 }
 

@@ -3,8 +3,9 @@
 // Networks either contain each other or are apart, so together they cut the addresses into intervals, each of which
 // belongs to one network or to none. The span from the first interval to the last is divided into equal slots, a few
 // intervals to each, and a slot is one cache line: a look-up computes its slot and waits for memory once. Where more
-// intervals begin in a slot than a line has room for, that slot is divided again. So addresses that are crowded, as
-// those of IPv6 are, cost a step or two more. Built once, never changed.
+// intervals begin in a slot than a line has room for, or where they lie closer than a line tells apart, the slot is
+// divided again. So addresses that are crowded, as those of IPv6 are, cost a step or two more. Built once, never
+// changed.
 #pragma once
 
 #include <array>
@@ -42,24 +43,33 @@ class Intervals {
   std::uint16_t Find(Key key) const;
 
  private:
-  static constexpr std::size_t kMost = 60 / (sizeof(Key) + sizeof(std::uint16_t));    // starts in a line
-
-  struct alignas(64) Line {
-    std::array<Key, kMost> starts;    // of the slot; the places behind them hold the largest key
-    std::array<std::uint16_t, kMost + 1> values;    // in force in front of the first start, and from each start on
-    std::uint16_t divided;    // whether values and starts[0] are instead: the division of the slot has that number
-  };
+  static constexpr std::size_t kMost = sizeof(Key) <= sizeof(std::uint64_t) ? 10 : 8;    // starts in a line
 
   // Slots of 2^shift keys from `base` on.
   struct Division {
     Key base;
-    std::size_t first, slots;    // its lines
-    unsigned shift;
+    std::uint32_t first, slots;    // its lines
+    std::uint16_t shift;
     std::uint16_t before, after;    // values in force in front of the first slot and behind the last
   };
-  std::size_t Divide(std::span<const Interval> intervals, std::uint16_t before);
+  // A slot. Starts are counted from where it begins, in steps of 2^StepBits keys, less 2^31, because SSE2 compares signed
+  // numbers. Places behind them hold the largest number.
+  struct alignas(64) Line {
+    union {
+      std::array<std::int32_t, kMost> starts;
+      Division division;
+    };
+    std::array<std::uint16_t, kMost + 1> values;    // in force in front of the first start, and from each start on
+    std::uint16_t divided;                          // whether it is the division that counts
+  };
+  static_assert(sizeof(Line) == 64);
 
-  std::vector<Division> divisions_;    // the first is of everything
+  static unsigned StepBits(unsigned shift) { return shift > 32 ? shift - 32 : 0; }
+  static std::size_t Passed(const Line& line, std::uint32_t at);
+  Division Divide(std::span<const Interval> intervals, std::uint16_t before);
+  Line MakeLine(std::span<const Interval> its, Key base, unsigned shift, std::uint16_t before);
+
+  Division whole_{};
   std::vector<Line> lines_;
 };
 
