@@ -17,8 +17,9 @@ namespace dthrottle {
 
 using SipKey = std::array<std::uint64_t, 2>;
 
+// Always in place: a decision makes no call for it, however many others hash something.
 template <int kCompress, int kFinalize>
-inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
+[[gnu::always_inline]] inline std::uint64_t SipHash(const SipKey& key, std::string_view bytes) {
   static_assert(std::endian::native == std::endian::little);
   std::uint64_t v0 = key[0] ^ 0x736f6d6570736575, v1 = key[1] ^ 0x646f72616e646f6d;
   std::uint64_t v2 = key[0] ^ 0x6c7967656e657261, v3 = key[1] ^ 0x7465646279746573;

@@ -231,7 +231,7 @@ class WayList : private WayHolder<W>... {
     return static_cast<const WayHolder<T>&>(*this).way;
   }
 
-  bool Decide(Asked& asked) {
+  [[gnu::always_inline]] bool Decide(Asked& asked) {
     bool within = false;
     const bool had = ((Get<W>().Has(asked.limit) && (within = Get<W>().Decide(asked), true)) || ...);
     return had ? within : DecideAlone(asked);
