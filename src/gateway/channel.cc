@@ -14,10 +14,12 @@ namespace {
 
 constexpr std::size_t kLinesUnderWay = 256;    // 0.2 to 0.4 ms of the daemon's time
 
-bool WriteAll(int fd, std::string_view bytes) {
+// Writes as much as there is room for, or all of it, and drops it from `bytes`. False: the socket is broken.
+bool WriteSome(int fd, std::string_view& bytes, int flags) {
   while (!bytes.empty()) {
-    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), flags | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
     bytes.remove_prefix(static_cast<std::size_t>(n));
   }
@@ -27,7 +29,7 @@ bool WriteAll(int fd, std::string_view bytes) {
 }    // namespace
 
 Channel::Channel(int fd) : fd_(fd) {
-  writer_ = std::thread([this] { Write(); });
+  writer_ = std::thread([this] { WriteRest(); });
   reader_ = std::thread([this] { Read(); });
 }
 
@@ -52,7 +54,7 @@ Channel::Taken Channel::Send(CallLines lines, Done done) {
     ++calls_;
     waiting_.push_back({std::move(lines), {}, std::move(done)});
   }
-  if (MayWrite()) WriteOnce(lock);
+  WriteIfIdle(lock);
   return too_many ? Taken::kTooMany : Taken::kYes;
 }
 
@@ -63,29 +65,37 @@ void Channel::AwaitBounds() {
 
 // ---- Writing ----
 
-void Channel::Write() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return gone_ || MayWrite(); });
-    if (gone_) return;
-    WriteOnce(lock);
+// One call goes alone, however many lines it has. What has to be read before there is room is not waited for here.
+void Channel::WriteIfIdle(std::unique_lock<std::mutex>& lock) {
+  while (!writing_ && !gone_ && lines_under_way_ == 0 && (tell_ || !waiting_.empty())) {
+    writing_ = true;
+    const std::string bytes = TakeLines();
+    lock.unlock();
+    std::string_view rest = bytes;
+    const bool good = WriteSome(fd_, rest, MSG_DONTWAIT);
+    if (!good) ::shutdown(fd_, SHUT_RDWR);    // which the reading thread notices
+    lock.lock();
+    writing_ = !rest.empty();
+    if (!writing_) continue;    // answers may have come meanwhile
+    rest_ = rest;
+    changed_.notify_all();
   }
 }
 
-// Lines that come meanwhile are the writing thread's.
-void Channel::WriteOnce(std::unique_lock<std::mutex>& lock) {
-  writing_ = true;
-  const std::string bytes = TakeLines();
-  lock.unlock();
-  if (!WriteAll(fd_, bytes)) ::shutdown(fd_, SHUT_RDWR);    // which the reading thread notices
-  lock.lock();
-  writing_ = false;
-  if (gone_ || MayWrite()) changed_.notify_all();
-}
-
-// One call goes alone, however many lines it has.
-bool Channel::MayWrite() const {
-  return !writing_ && !gone_ && (tell_ || !waiting_.empty()) && lines_under_way_ < kLinesUnderWay;
+void Channel::WriteRest() {
+  std::unique_lock lock(mutex_);
+  WriteIfIdle(lock);    // asks for the bounds
+  while (true) {
+    changed_.wait(lock, [this] { return gone_ || !rest_.empty(); });
+    if (gone_) return;
+    const std::string bytes = std::exchange(rest_, {});
+    lock.unlock();
+    std::string_view rest = bytes;
+    if (!WriteSome(fd_, rest, 0)) ::shutdown(fd_, SHUT_RDWR);
+    lock.lock();
+    writing_ = false;
+    WriteIfIdle(lock);
+  }
 }
 
 // The counts come first, so that a call has been counted when its client hears of it.
@@ -108,39 +118,43 @@ std::string Channel::TakeLines() {
 // ---- Reading ----
 
 void Channel::Read() {
-  std::string line;
   char bytes[16 * 1024];
   while (true) {
     const ssize_t n = ::recv(fd_, bytes, sizeof bytes, 0);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) return OnGone();
-    std::string_view got(bytes, static_cast<std::size_t>(n));
-    for (std::size_t lf; (lf = got.find('\n')) != got.npos; got.remove_prefix(lf + 1)) {
-      line += got.substr(0, lf);
-      OnAnswer(line);
-      line.clear();
-    }
-    line += got;
+    OnAnswers(std::string_view(bytes, static_cast<std::size_t>(n)));
   }
 }
 
-// A line answers the oldest call. A call without lines ends when it becomes the oldest.
-void Channel::OnAnswer(std::string_view line) {
+void Channel::OnAnswers(std::string_view bytes) {
   std::vector<Call> ended;
   {
-    const std::lock_guard lock(mutex_);
-    if (sent_.empty()) return;
-    --lines_under_way_;
-    sent_.front().answers.emplace_back(line);
-    while (!sent_.empty() && sent_.front().answers.size() == sent_.front().lines.count) {
-      sent_.front().done == nullptr ? TakeBounds(sent_.front().answers.front()) : void(--calls_);
-      ended.push_back(std::move(sent_.front()));
-      sent_.pop_front();
+    std::unique_lock lock(mutex_);
+    for (std::size_t lf; (lf = bytes.find('\n')) != bytes.npos; bytes.remove_prefix(lf + 1)) {
+      unfinished_ += bytes.substr(0, lf);
+      OnAnswer(unfinished_, ended);
+      unfinished_.clear();
     }
-    if (MayWrite()) changed_.notify_all();
+    unfinished_ += bytes;
+    WriteIfIdle(lock);    // first, so that the daemon has work while the calls are finished
   }
-  for (const Call& call : ended) {
-    if (call.done != nullptr) call.done(&call.answers);
+  for (const Call& call : ended) call.done(&call.answers);
+}
+
+// A line answers the oldest call. A call without lines ends when it becomes the oldest.
+void Channel::OnAnswer(std::string_view line, std::vector<Call>& ended) {
+  if (sent_.empty()) return;
+  --lines_under_way_;
+  sent_.front().answers.emplace_back(line);
+  for (; !sent_.empty() && sent_.front().answers.size() == sent_.front().lines.count; sent_.pop_front()) {
+    Call& call = sent_.front();
+    if (call.done == nullptr) {
+      TakeBounds(call.answers.front());
+    } else {
+      --calls_;
+      ended.push_back(std::move(call));
+    }
   }
 }
 

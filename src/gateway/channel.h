@@ -1,8 +1,10 @@
 // The way to the daemon: lines of calls out, their answers in, over one socket (lease.md "The gateway").
 //
-// Calls come from any thread, which writes their lines if no other one writes. A thread writes what had to wait, and
-// another one reads the answers, which come in the order of the lines, and finishes the calls. No more lines are under
-// way than the daemon answers in a fraction of a millisecond, since queries wait meanwhile.
+// Calls come from any thread, which writes their lines if no others are under way. Lines that come meanwhile wait for the
+// answers and then go together, so a busy gateway makes few system calls, and wakes the daemon seldom. A thread reads the
+// answers, which come in the order of the lines, writes what waited, and finishes the calls. Another one writes what the
+// socket had no room for. No more lines are under way than the daemon answers in a fraction of a millisecond, since
+// queries wait meanwhile.
 #pragma once
 
 #include <atomic>
@@ -15,6 +17,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "gateway/call_lines.h"
 
@@ -56,12 +59,12 @@ class Channel {
     std::uint64_t calls = 0, refused = 0, invalid = 0;
   };
 
-  void Write();
-  void WriteOnce(std::unique_lock<std::mutex>& lock);
-  bool MayWrite() const;
+  void WriteIfIdle(std::unique_lock<std::mutex>& lock);
+  void WriteRest();
   std::string TakeLines();
   void Read();
-  void OnAnswer(std::string_view line);
+  void OnAnswers(std::string_view bytes);
+  void OnAnswer(std::string_view line, std::vector<Call>& ended);
   void TakeBounds(const std::string& line);
   void OnGone();
 
@@ -78,8 +81,11 @@ class Channel {
   std::size_t lines_under_way_ = 0;
   std::size_t calls_max_ = 1000;
   bool writing_ = false;    // a thread does, without the lock
+  std::string rest_;        // of what it wrote, for which there was no room
   bool bounded_ = false;    // the daemon has told its bounds
   bool gone_ = false;
+
+  std::string unfinished_;    // line, of the reading thread
 
   std::thread writer_, reader_;
 };
