@@ -188,7 +188,7 @@ class Table {
   std::size_t region_bytes() const { return region_.size(); }
   std::size_t cells() const;
 
-  std::uint64_t Hash(const Tag& tag) const { return SipHash<1, 3>(tag_hash_key_, tag.bytes); }
+  [[gnu::always_inline]] std::uint64_t Hash(const Tag& tag) const { return SipHash<1, 3>(tag_hash_key_, tag.bytes); }
 
   struct Header;
   struct Group;

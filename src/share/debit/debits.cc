@@ -84,6 +84,7 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
   DT_CHECK(first + n <= entries.size());
   const Entry* const list = entries.list().data() + first;
   counts_.entries += n;
+  const bool only_hits = entries.besides() == 0;
   const auto tag_of = [&](std::size_t i) { return TableTag(entries.tag(list[i])); };
   core_.table->ForEach(n, true, tag_of, [&](std::size_t i, const Table::Probe& probe) {
     const Entry& entry = list[i];
@@ -94,6 +95,7 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
                        : tag.is_digest ? core_.rules->Named(entries.tag(entry).bytes.substr(tag.bytes.size()))
                                        : core_.rules->Find(tag.bytes);
     const auto concerns = [&](const Limit& limit) {
+      if (only_hits) return limit.shared;
       if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
       return entries.penalty(entry).has_value() ? limit.penalizes : limit.shared;
     };
@@ -120,18 +122,23 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   const Duration phase = (to - from) / kPhases;
   Terms terms;    // of the entry before: most entries have the same limit
   HeardPeer& heard = HeardPeerOf(peer);
+  const bool only_hits = entries.besides() == 0;    // as in most frames
   ForEach(entries, first, n, now, [&](const Told& told) {
-    if (const auto left = entries.penalty(told.entry)) {
-      return HearPenalty(told, heard, to + std::chrono::milliseconds(*left), now);
+    if (!only_hits) {
+      if (const auto left = entries.penalty(told.entry)) {
+        return HearPenalty(told, heard, to + std::chrono::milliseconds(*left), now);
+      }
+      if (const auto places = entries.places(told.entry)) return HearPlaces(told, peer, heard, *places, to, now);
     }
-    if (const auto places = entries.places(told.entry)) return HearPlaces(told, peer, heard, *places, to, now);
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {
       counts_.expired += entry.value;
       return;
     }
-    if (const std::uint64_t back = entries.back(entry); back != 0) return HearBack(told, peer, back, terms);
+    if (!only_hits) {
+      if (const std::uint64_t back = entries.back(entry); back != 0) return HearBack(told, peer, back, terms);
+    }
     if (told.slot == nullptr && entry.value != 0 && !heard.new_tags.Take(now)) {
       ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
       return;
@@ -139,8 +146,9 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const std::uint64_t hits = std::min(entry.value, terms.hits_max), beyond = entry.value - hits;
     counts_.hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
-    const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
+    const double demand = only_hits ? 0 : static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms, {peer, static_cast<double>(hits), demand, began, std::min(to, now)}, now);
+    if (only_hits) return;
     if (const std::uint64_t may = entries.returnable(entry); may != 0) {
       HearReturnable(told, peer, std::min(may, hits), now);
     }
