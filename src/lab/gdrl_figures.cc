@@ -431,7 +431,7 @@ double AddCase(Figure& figure, const Case& c, const std::vector<int>& rounds, co
                                            filtered ? Stroke::kSolid : Stroke::kDashed});
     figure.columns.push_back(
         {fmt::format("N{}_d{}_{}", c.nodes, c.degree, what), Watch(limiters, rounds, last, passage, prng)});
-    for (int round = last; !filtered && !options.network && std::isnan(passage.at()) && round < kWatchedLast && limiters.going();
+    for (int round = last; !options.network && std::isnan(passage.at()) && round < kWatchedLast && limiters.going();
          ++round) {
       passage.See(round, limiters.jain());
       limiters.Round(prng);

@@ -98,6 +98,13 @@ class Figures(SystemTest):
         self.assertEqual((done.returncode, done.stdout), (EX_USAGE, ""))
         self.assertIn("--alpha: there is none in dst-7", done.stderr)
 
+    def test_a_table_says_when_limiters_become_equal_after_the_picture_ends(self):
+        table = figure("gdrl-7", "--nodes", 10, "--alpha", 0.0002, "--rounds", 4000).stdout
+        rounds = re.findall(r"(?m)filtered: rounds to 0\.9 +(\d+)$", table)
+        self.assertEqual(len(rounds), 3)
+        for at in rounds:    # the filter alone needs some 3 / alpha
+            self.assertAlmostEqual(int(at), 13_500, delta=3000)
+
     def test_what_cannot_be_done_is_said(self):
         done = figure("dst-6")
         self.assertEqual(done.returncode, EX_USAGE)
