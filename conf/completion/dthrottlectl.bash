@@ -10,7 +10,7 @@ _dthrottlectl() {
     esac
   done
   case $before in
-    -s|--socket|-d|--directory)
+    -s|--socket|-d|--directory|-k|--key)
       compopt -o filenames 2>/dev/null
       mapfile -t COMPREPLY < <(compgen -f -- "$word")
       return ;;
@@ -24,10 +24,12 @@ _dthrottlectl() {
     '')
       mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
         help stats metrics show why top penalties refusals rules peers shed capacity indicate leases config forgive reload upgrade lease
-        keygen' -- "$word") ;;
+        keygen limit' -- "$word") ;;
     lease)
       mapfile -t COMPREPLY < <(compgen -W '-S --servers -c --client -m --mode -p --priority -t --timeout -h --help' \
         -- "$word") ;;
+    limit)
+      mapfile -t COMPREPLY < <(compgen -W 'list set clear keygen --rule --for -k --key -d --directory -h --help' -- "$word") ;;
     keygen)
       mapfile -t COMPREPLY < <(compgen -W '-d --directory -a --address -h --help' -- "$word") ;;
   esac

@@ -10,6 +10,7 @@ from daemon import BUILD, DTHROTTLECTL, DTHROTTLED, ROOT, Daemon, rule, run
 
 FOLDER = ROOT / "conf/completion"
 SIM = BUILD / "dthrottle-sim"
+LIMIT_VERBS = ("list", "set", "clear", "keygen")
 OPTION = re.compile(r"(?<![\w-])-{1,2}[a-zA-Z][\w-]*")
 
 
@@ -54,6 +55,8 @@ class Completion(SystemTest):
         self.assertEqual(bash_offers("dthrottlectl", "--socket", "x", "re"), {"refusals", "reload"})
         self.assertEqual(bash_offers("dthrottlectl", "keygen", ""), options_of(DTHROTTLECTL, "keygen"))
         self.assertEqual(bash_offers("dthrottlectl", "lease", ""), options_of(DTHROTTLECTL, "lease"))
+        self.assertEqual(bash_offers("dthrottlectl", "limit", ""),
+                         {*LIMIT_VERBS}.union(*(options_of(DTHROTTLECTL, "limit", verb) for verb in LIMIT_VERBS)))
         self.assertEqual(bash_offers("dthrottlectl", "lease", "-m", "o"), {"optimistic"})
         self.assertEqual(bash_offers("dthrottlectl", "show", ""), set())
 
@@ -77,8 +80,9 @@ class Completion(SystemTest):
 
     def test_zsh_knows_exactly_the_options_and_commands(self):
         self.assertEqual(set(OPTION.findall(self.arguments("dthrottled"))), options_of(DTHROTTLED))
+        own = [("keygen",), ("lease",), *(("limit", verb) for verb in LIMIT_VERBS)]
         self.assertEqual(set(OPTION.findall(self.arguments("dthrottlectl"))),
-                         options_of(DTHROTTLECTL) | options_of(DTHROTTLECTL, "keygen") | options_of(DTHROTTLECTL, "lease"))
+                         options_of(DTHROTTLECTL).union(*(options_of(DTHROTTLECTL, *words) for words in own)))
         listed = re.search(r"commands=\((.*?)^\)", zsh_text("dthrottlectl"), re.S | re.M)[1]
         self.assertEqual(set(re.findall(r"'(\w+):", listed)), self.commands())
 
