@@ -129,9 +129,10 @@ void Fleet::Inject(const std::vector<Fault>& faults) {
 
 void Fleet::Start(std::uint32_t host, bool keep_table) {
   if (hosts_[host]->lives() > 0 && !keep_table) ledger_.Wiped(host);
-  network().Reconnect(host, now());
+  const bool anew = hosts_[host]->lives() > 0;    // else the wires have been there from the beginning
+  if (anew) network().Reconnect(host, now());
   hosts_[host]->Start(keep_table, now());
-  for (std::uint32_t other = 0; other < size(); ++other) {
+  for (std::uint32_t other = 0; anew && other < size(); ++other) {
     if (other != host) hosts_[other]->Connected(host, now());
   }
   Wake(host);

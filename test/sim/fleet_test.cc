@@ -94,6 +94,18 @@ void AgreeAmong(std::uint32_t hosts) {
                    fleet.counts().network.bytes, fleet.counts().events));
 }
 
+TEST_CASE("hosts that start together know each other at once, by one hello each way") {
+  constexpr std::uint32_t kHosts = 20;
+  Fleet fleet({.hosts = kHosts, .rules = OneRule(10, 1), .period = 10min, .lanes = Stream()}, 1);
+  fleet.Run(After(500ms));
+  for (std::uint32_t i = 0; i < kHosts; ++i) {
+    const auto peers = fleet.host(i).exchange().Peers(fleet.host(i).clock().Local(fleet.now()));
+    CHECK(std::ranges::count(peers, PeerState::kUp, &PeerStatus::state) == kHosts - 1);
+  }
+  // Each hello is answered. There is room for snapshots, but not for a hello more to each.
+  CHECK(fleet.counts().network.sent < 3 * kHosts * (kHosts - 1));
+}
+
 TEST_CASE("a hundred hosts in one process agree") {
   AgreeAmong(Sanitized() ? 20 : 100);
 }
