@@ -14,7 +14,7 @@
 #include "config/values.h"
 #include "ctl/admin_call.h"
 #include "ctl/lease.h"
-#include "ctl/limit.h"
+#include "feature/set_limits/ctl.h"
 #include "io/keys.h"
 
 namespace dthrottle {
@@ -23,8 +23,8 @@ namespace {
 constexpr int kRefused = 1;    // the daemon answered, but did not do it
 
 // A tag comes as the daemon shows it; only what would break the line has to be escaped here.
-std::string Line(const std::vector<std::string>& words, bool as_json) {
-  std::string line = as_json ? "json " : "";
+std::string Line(const std::vector<std::string>& words) {
+  std::string line;
   for (const std::string& word : words) {
     if (&word != &words.front()) line += ' ';
     for (const char c : word) line += static_cast<unsigned char>(c) < 0x20 ? EscapeTag({&c, 1}) : std::string(1, c);
@@ -111,7 +111,7 @@ int Main(int argc, char** argv) {
   if (words.front() == "lease") return RunLease(words, socket);
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   const auto ask = [&](const std::string& line) {
-    const Result<std::string> answer = AskAdmin(socket, line, patience);
+    const Result<std::string> answer = AskAdmin(socket, (as_json ? "json " : "") + line, patience);
     if (!answer) {
       fmt::print(stderr, "dthrottlectl: {}\n", answer.error().message);
       return EX_UNAVAILABLE;
@@ -120,8 +120,8 @@ int Main(int argc, char** argv) {
     fmt::print(refused && !as_json ? stderr : stdout, "{}", *answer);
     return refused ? kRefused : EX_OK;
   };
-  if (words.front() == "limit") return RunLimit(words, [&](const std::string& line) { return ask((as_json ? "json " : "") + line); });
-  return ask(Line(words, as_json));
+  if (words.front() == "limit") return RunLimit(words, ask);    // feature/set_limits/
+  return ask(Line(words));
 }
 
 }    // namespace

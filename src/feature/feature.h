@@ -1,6 +1,6 @@
 // What a feature is: a part of the daemon that is neither a front end nor a way of sharing, with a command of its own.
-// Each feature is a folder here, and list.cc is the only file of the daemon that includes them: a feature is removed by
-// removing its folder and its lines there and in src/meson.build (scripts/without shows it).
+// Each feature is a folder here, and only list.cc includes them, and ctl/main.cc for what dthrottlectl knows: a feature is
+// removed by removing its folder and its lines there and in src/meson.build (scripts/without shows it).
 #pragma once
 
 #include <uv.h>

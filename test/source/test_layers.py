@@ -35,11 +35,10 @@ INSIDE = {folder for layer in LAYERS[:5] for folder in layer}
 # Files of the client library that take `now` and bytes as arguments.
 CLIENT_INSIDE = {"answers", "asker", "holding"}
 # Folders whose folders are features: each is included by itself and by the files named here, so that it can be removed
-# with its line there. gRPC brings its calls to the server of lease lines, and Envoy's to that of questions; dthrottlectl
-# signs limits.
-FEATURES = {"frontend": {"frontend/list.cc"}, "feature": {"feature/list.cc"}}
+# with its line there. gRPC brings its calls to the server of lease lines, and Envoy's to that of questions.
+FEATURES = {"frontend": {"frontend/list.cc"}, "feature": {"feature/list.cc", "ctl/main.cc"}}
 RESTS_ON = {("frontend/grpc", "frontend/lease"), ("frontend/tls", "frontend/lease"), ("frontend/envoy", "frontend/grpc"), ("frontend/envoy", "frontend/ask"),
-            ("frontend/envoy", "frontend/lease"), ("ctl", "feature/set_limits")}
+            ("frontend/envoy", "frontend/lease")}
 FEATURE = re.compile(r'^\s*#\s*include\s+"((?:' + "|".join(FEATURES) + r')/[^"/]+)/[^"]+"', re.M)
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]+"', re.M)
 

@@ -1,4 +1,4 @@
-#include "ctl/limit.h"
+#include "feature/set_limits/ctl.h"
 
 #include <fmt/format.h>
 #include <sodium/core.h>
