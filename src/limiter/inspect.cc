@@ -104,6 +104,7 @@ void Limiter::Charge(Asked& asked, Cost tokens) {
   asked.bucket().Debit(asked.shape, tokens, asked.now, ways_->Get<Debits>().MaxDebt(asked.limit), asked.now, waste,
                        core.window);
   asked.Keep();
+  ways_->With(asked.limit, [&](auto& way) { way.Charged(asked); });
   if (asked.limit.shared && core.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
 }
 

@@ -144,6 +144,9 @@ class Way {
   // bool Has(const Limit&) const: whether this way decides under the limit. The first in the list that says so does.
   // bool Decide(Asked&): whether the query is within the limit. Takes its tokens if so.
 
+  // What a hold has cost beyond what it held has been charged to the bucket.
+  void Charged(Asked&) {}
+
   // Decide, where something else than the bucket says no.
   void Refuse(Asked& asked) { asked.Refused(); }
 

@@ -86,7 +86,7 @@ TEST_CASE("holds: 16 hosts serve no more than the limit where estimates are not 
 }
 
 TEST_CASE("holds: 16 hosts serve at most 3 % above the limit where estimates are too low") {
-  for (const char* share : {"forecast", "debit"}) {    // under "capacity" a tag has no debt
+  for (const char* share : {"capacity", "forecast", "debit"}) {
     const Used used = HoldAndSettle(share, 16, 100, 50, 200, 1);
     std::printf("holds over 16 hosts, %s, estimates of 50 for 0 to 200: %.0f tokens used of %.0f, %.2f %% above\n", share,
                 used.tokens, used.limit, used.over_percent());

@@ -3,8 +3,8 @@
 // A connection has to finish a request within `timeout` of its last answer, or of its beginning: a byte now and then
 // does not hold it.
 //
-// A reply that is to wait is held, and nothing more of its connection is answered before it. A client that hangs up meanwhile gives
-// back what its question has taken. A half that was closed is a client that has hung up.
+// A reply that is to wait is held, and nothing more of its connection is answered before it. A client that hangs up
+// meanwhile gives back what its question has taken; one that closes its half has hung up.
 #pragma once
 
 #include <uv.h>

@@ -16,7 +16,7 @@ Shape Division::ShapeOf(const Tag& tag, const Limit& limit, Instant now) {
 
 void Division::Inspect(const TagAt& at, Inspection& seen, Instant now) {
   seen.part = parts_.PartNow(EntryOf(at.tag, at.limit), now);
-  seen.bucket = seen.bucket.WithoutDebt(seen.shape, now);
+  seen.bucket = owed_.Honest(at.hash, seen.bucket, seen.shape, now);
 }
 
 // Parts of a rate sum to the rate, but no host's part of the burst is less than a token.

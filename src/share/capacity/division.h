@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "share/capacity/notes.h"
+#include "share/capacity/owed.h"
 #include "share/capacity/part_table.h"
 #include "share/capacity/place_parts.h"
 #include "share/share.h"
@@ -27,6 +28,7 @@ class Division final : public Way {
 
   bool Has(const Limit& limit) const { return limit.divided; }
   bool Decide(Asked& asked);
+  void Charged(Asked& asked);
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
@@ -34,7 +36,7 @@ class Division final : public Way {
     return place_parts_->Here(hash, ReservePlaces(limit), now);
   }
   void PlaceWanted(const Tag& tag, std::uint64_t hash, Instant now) { place_parts_->Wanted(tag, hash, now); }
-  // A divided limit knows no debt, only parts too small for the whole depth.
+  // A part too small for the whole depth looks like debt.
   static bool Plausible(const Bucket&, const Limit&, Instant) { return true; }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
@@ -87,6 +89,7 @@ class Division final : public Way {
 
   LimiterCore& core_;
   PartTable parts_;
+  Owed owed_;
   std::vector<std::unique_ptr<Notes>> notes_;    // by lane
   std::unique_ptr<PlaceParts> place_parts_;      // as LimiterCore::in_flight
   std::function<void(std::uint64_t, std::uint32_t)> over_;
@@ -105,11 +108,14 @@ inline PartTable::Entry* Division::Arrived(const Asked& asked) {
 inline bool Division::Decide(Asked& asked) {
   PartTable::Entry* const entry = Arrived(asked);
   asked.shape = ShapeOf(entry, asked.limit, asked.now);
-  // A part so small that a token took longer than the depth leaves what looks like debt.
-  if (asked.slot != nullptr) asked.slot->bucket = asked.slot->bucket.WithoutDebt(asked.shape, asked.now);
+  if (asked.slot != nullptr) asked.slot->bucket = owed_.Honest(asked.hash, asked.slot->bucket, asked.shape, asked.now);
   const bool within = DecideAlone(asked);
   if (!within && entry == nullptr) Note(asked);
   return within;
+}
+
+inline void Division::Charged(Asked& asked) {
+  if (asked.bucket().Debt(asked.shape, asked.now) > 0) owed_.Note(asked.hash, asked.bucket(), asked.now);
 }
 
 inline void Division::Refuse(Asked& asked) {
@@ -119,7 +125,7 @@ inline void Division::Refuse(Asked& asked) {
 
 inline bool Division::Would(Looked& looked) {
   looked.shape = ShapeOf(EntryOf(looked.query.tag, looked.limit), looked.limit, looked.now);
-  looked.bucket = looked.bucket.WithoutDebt(looked.shape, looked.now);
+  looked.bucket = owed_.Honest(looked.hash, looked.bucket, looked.shape, looked.now);
   return looked.Within();
 }
 
