@@ -4,6 +4,9 @@
  *   ask_lines ADDRESS DEADLINE_MS questions    a line is "COST TAG [COST TAG]...", and what the answer says is printed
  *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
  *                                              %XX in a tag is a byte
+ *   ask_lines ADDRESS DEADLINE_MS waits        the same, but a question waits within the deadline rather than being
+ *                                              refused, and the line ends with the microseconds that it waited and the
+ *                                              instant at which it went on
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -49,7 +52,8 @@ static void print_answer(const dthrottle_answer* answer, size_t count) {
 }
 
 int main(int argc, char** argv) {
-  const int questions = argc == 4 && strcmp(argv[3], "questions") == 0;
+  const int waits = argc == 4 && strcmp(argv[3], "waits") == 0;
+  const int questions = waits || (argc == 4 && strcmp(argv[3], "questions") == 0);
   if (argc != 3 && !questions) return 64;
   dthrottle* const handle = questions ? dthrottle_open_ask(argv[1], NULL) : dthrottle_open(argv[1], NULL);
   const int deadline_ms = atoi(argv[2]);
@@ -57,14 +61,16 @@ int main(int argc, char** argv) {
   char line[65536];
   while (fgets(line, sizeof line, stdin) != NULL) {
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
-    dthrottle_question question = {.tags = tags};
+    dthrottle_question question = {.tags = tags, .sleeps = (unsigned)waits};
     dthrottle_answer answer;
     if (questions) question.count = split(line, tags);
     const double begin = now_us();
     const enum dthrottle_verdict verdict = questions ? dthrottle_ask_question(handle, &question, &answer, deadline_ms)
                                                      : dthrottle_ask(handle, line, strcspn(line, "\n"), deadline_ms);
-    printf("%s/%.0f", dthrottle_verdict_name(verdict), now_us() - begin);
+    const double end = now_us();
+    printf("%s/%.0f", dthrottle_verdict_name(verdict), end - begin);
     if (questions) print_answer(&answer, question.count);
+    if (waits) printf("/%" PRId64 " %.0f", answer.delay_us, end);
     printf("\n");
     fflush(stdout);
   }

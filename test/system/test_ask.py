@@ -6,11 +6,13 @@ import pathlib
 import random
 import re
 import socket
+import subprocess
+import tempfile
 import time
 import unittest
 
 from common import SystemTest, report
-from daemon import PATIENCE, SANITIZED, AskDaemon, await_read, receive_all, rule, wait_until
+from daemon import BUILD, PATIENCE, SANITIZED, AskDaemon, await_read, receive_all, rule, wait_until
 from fleet import Fleet, wait_all_hear
 from test_transcripts import Transcript
 
@@ -160,6 +162,48 @@ class Questions(SystemTest):
                 self.assertEqual(there.ask("take 2 user:x"), "OK 93")
                 wait_until(lambda: here.ask("peek 0 user:x") == "OK 93", "the first host has heard of the second")
                 self.assertEqual(here.ask("peek 0 user:x 0 net:x"), "OK 93 0")
+
+
+class Delays(SystemTest):
+    RATE, SECONDS, CALLERS = 200, 6, 3
+
+    def test_two_hosts_at_a_delayed_limit_serve_the_limit_and_their_callers_go_on_in_time(self):
+        """Callers of both hosts ask again as soon as they may go on: more than the limit is always asked for."""
+        limit = rule(burst=1, rate=self.RATE, share="debit", delay="10s")
+        with Fleet(limit, period="100ms", ask={"tcp": "127.0.0.1:0"}) as hosts:
+            wait_all_hear(hosts)
+            went_on, late = [], []
+            with contextlib.ExitStack() as ends:
+                callers = [ends.enter_context(self.caller(f"tcp:127.0.0.1:{ask_port(host)}"))
+                           for host in hosts for _ in range(self.CALLERS)]
+                time.sleep(self.SECONDS)    # of load
+                for caller in callers:
+                    caller.terminate()
+                    for line in caller.stdout.read().splitlines():
+                        verdict, took, _, said = line.split("/")
+                        self.assertEqual(verdict, "serve")
+                        delay, at = said.split()
+                        went_on.append(float(at) / 1e6)
+                        late.append(float(took) / 1e3 - float(delay) / 1e3)
+            went_on.sort()
+            begin = went_on[0] + 1    # both have heard of each other
+            spaced = [at for at in went_on if begin <= at < begin + self.SECONDS - 2]
+            rate = (len(spaced) - 1) / (spaced[-1] - spaced[0])
+            errors = sorted(abs(b - a - 1 / self.RATE) * 1e3 for a, b in zip(spaced, spaced[1:]))
+            late.sort()
+            report(f"two hosts at {self.RATE}/s, delayed: {rate:.1f}/s served; callers go on at most {late[-1]:.2f} ms "
+                   f"late, p99 {late[len(late) * 99 // 100]:.2f} ms; spacing of both together is off by "
+                   f"{errors[len(errors) // 2]:.2f} ms, p99 {errors[len(errors) * 99 // 100]:.2f} ms")
+            self.assertLess(abs(rate / self.RATE - 1), 0.03)
+
+    @contextlib.contextmanager
+    def caller(self, address):
+        with tempfile.TemporaryFile("w+") as lines:
+            lines.write("1 a\n" * self.RATE * self.SECONDS * 10)
+            lines.seek(0)
+            with subprocess.Popen([BUILD / "test/ask_lines", address, "10000", "waits"], stdin=lines,
+                                  stdout=subprocess.PIPE, text=True) as process:
+                yield process
 
 
 if __name__ == "__main__":
