@@ -62,6 +62,18 @@ class Threads(SystemTest):
             self.assertEqual((bool(answer), answer.refused, answer.rule, answer.reason), (False, "net:1", "net", "limit"))
             self.assertEqual(throttle.peek({"user:a": 0}).left, (7,))
 
+    def test_a_question_may_wait_and_be_given_up(self):
+        with AskDaemon(rule(burst=1, rate=0.1, delay="1m")) as daemon, \
+                dthrottle.Throttle(questions=f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:
+            self.assertEqual(throttle.ask_question(["a"], wait=20).delay, 0)
+            waits = throttle.ask_question(["a"], wait=20)
+            self.assertTrue(waits.serve and 0 < waits.delay <= 10, waits)
+            self.assertFalse(throttle.ask_question(["a"], wait=5.5))
+            self.assertGreater(throttle.peek(["a"], wait=30).delay, waits.delay)
+            self.assertIs(throttle.release(waits.hold), dthrottle.Verdict.SERVE)
+            self.assertIs(throttle.release(waits.hold), dthrottle.Verdict.BAD_QUESTION)
+            self.assertLessEqual(throttle.peek(["a"], wait=30).delay, 10)
+
     def test_nobody_who_answers_is_refused_where_that_was_chosen(self):
         nowhere = dthrottle.Throttle("unix:/nonexistent", "unix:/nonexistent", fail_open=False)
         self.assertFalse(nowhere.ask("C"))

@@ -42,8 +42,9 @@ class Answer(NamedTuple):
     refused: Optional[Tag] = None    # the tag that refuses
     rule: Optional[str] = None       # its rule; "-": an override
     wait: float = 0.0                # seconds after which the same question may pass; 0 unless the reason is "limit"
-    hold: Optional[str] = None       # what a hold is called that is served
+    hold: Optional[str] = None       # what a hold is called that is served, or a wait that can be given up
     left: tuple = ()                 # whole tokens of each tag, math.inf where nothing limits it, None where it is not told
+    delay: float = 0.0               # of a question with `wait` that is served: seconds after which to go on
 
     def __bool__(self):
         return self.serve
@@ -73,15 +74,17 @@ def _word(tag: Tag, most: int) -> bytes:
 
 class Question:
     """One line of the ask protocol. `tags` are tags that cost 1 each, or a mapping of tags to costs. `ttl` in seconds is
-    that of a hold."""
+    that of a hold; `wait`, for how many seconds it rather waits than being refused."""
 
-    def __init__(self, verb, tags, ttl=None):
+    def __init__(self, verb, tags, ttl=None, wait=0.0):
         self.tags = list(tags)
         costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * len(self.tags)
         self.line = None    # it is none
         self.holds = ttl is not None
         if self.holds:
             verb = b"%s %d" % (verb, ttl * 1000)
+        elif wait > 0:
+            verb = b"%s wait=%d" % (verb, min(wait * 1000, COST_MAX))
         if 1 <= len(self.tags) <= TAGS_MAX and all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs):
             most = (QUESTION_LINE_BYTES - len(verb)) // len(self.tags) - _AROUND_BYTES
             self.words = [_word(tag, most) for tag in self.tags]
@@ -92,9 +95,18 @@ class Question:
         first, *rest = [word for word in line.split(b" ") if word] or [b""]
         if first == b"OK":
             return self._served(rest)
+        if first == b"WAIT":
+            return self._waiting(rest)
         if first == b"NO":
             return self._refused(rest)
         return (Verdict.BAD_QUESTION, {}) if first == b"ERR" else None
+
+    def _waiting(self, words):
+        if len(words) < 2 or not re.fullmatch(rb"\d+(\.\d{1,3})?", words[0]):
+            return None
+        served = self._served(words[2:])
+        hold = None if words[1] == b"-" else words[1].decode(errors="replace")
+        return served and (served[0], {**served[1], "delay": float(words[0]) / 1000, "hold": hold})
 
     def _served(self, words):
         """A tag that is named more than once has one number, at its first place."""

@@ -163,11 +163,11 @@ class AsyncThrottle:
                                                    self.deadline if deadline is None else deadline)
         return self._spoken.tags(len(tags), read, failure)
 
-    async def ask_question(self, tags, deadline=None):
-        return await self._question(b"take", tags, deadline)
+    async def ask_question(self, tags, deadline=None, wait=0.0):
+        return await self._question(b"take", tags, deadline, wait=wait)
 
-    async def peek(self, tags, deadline=None):
-        return await self._question(b"peek", tags, deadline)
+    async def peek(self, tags, deadline=None, wait=0.0):
+        return await self._question(b"peek", tags, deadline, wait=wait)
 
     async def hold(self, tags, ttl, deadline=None):
         return await self._question(b"hold", tags, deadline, ttl)
@@ -180,8 +180,8 @@ class AsyncThrottle:
     async def release(self, hold, deadline=None):
         return await self.commit(hold, deadline=deadline)
 
-    async def _question(self, verb, tags, deadline, ttl=None):
-        question = Question(verb, tags, ttl)
+    async def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
+        question = Question(verb, tags, ttl, wait)
         if question.line is None:
             return self._spoken.question([], Verdict.BAD_QUESTION)
         return await self._exchange(question.line, question.read, deadline)

@@ -185,14 +185,15 @@ class Throttle:
                                              self.deadline if deadline is None else deadline)
         return self._spoken.tags(len(tags), read, failure)
 
-    def ask_question(self, tags, deadline=None):
+    def ask_question(self, tags, deadline=None, wait=0.0):
         """Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or a
-        mapping of tags to costs."""
-        return self._question(b"take", tags, deadline)
+        mapping of tags to costs. Under rules with `delay` it rather waits for up to `wait` seconds than being refused: it is
+        served, and the caller goes on after `delay` seconds of the answer. Until then release(answer.hold) gives it up."""
+        return self._question(b"take", tags, deadline, wait=wait)
 
-    def peek(self, tags, deadline=None):
+    def peek(self, tags, deadline=None, wait=0.0):
         """What ask_question would be told now. Nothing is spent."""
-        return self._question(b"peek", tags, deadline)
+        return self._question(b"peek", tags, deadline, wait=wait)
 
     def hold(self, tags, ttl, deadline=None):
         """As ask_question, for as long as it takes to know what the tags cost in the end; `ttl` seconds after it all comes
@@ -208,11 +209,11 @@ class Throttle:
         return self._exchange(settlement(hold, actual), read_settlement, deadline).verdict
 
     def release(self, hold, deadline=None):
-        """Settles a hold of which nothing was used."""
+        """Settles a hold of which nothing was used, or gives up a wait."""
         return self.commit(hold, deadline=deadline)
 
-    def _question(self, verb, tags, deadline, ttl=None):
-        question = Question(verb, tags, ttl)
+    def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
+        question = Question(verb, tags, ttl, wait)
         if question.line is None:
             return self._spoken.question([], Verdict.BAD_QUESTION)
         return self._exchange(question.line, question.read, deadline)
