@@ -3,7 +3,7 @@
 daemon_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libseccomp-dev libsodium-dev libzstd-dev libxxhash-dev libzmq3-dev
   cppzmq-dev libmsgpack-cxx-dev libc-ares-dev libcurl4-openssl-dev libeigen3-dev libspectra-dev zlib1g-dev
-  catch2)
+  libabsl-dev tzdata catch2)
 build_packages=("${daemon_packages[@]}" libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libssl-dev nginx-dev apache2-dev libnftables-dev)
 run_packages=(netcat-openbsd)

@@ -22,11 +22,12 @@ inline PeerMergeCounts MergedOf(const Limiter& limiter, const PeerStatus& peer) 
   return peer.number ? limiter.ways().Get<Debits>().counts_of(*peer.number) : PeerMergeCounts();
 }
 
-inline std::array<Cut, 4> CutOf(const Limiter& limiter, const PeerStatus& peer) {
+inline std::array<Cut, 5> CutOf(const Limiter& limiter, const PeerStatus& peer) {
   return {{{"frames", peer.cut.frames},
            {"entries", peer.cut.entries},
            {"hits", peer.cut.hits},
-           {"new_tags", MergedOf(limiter, peer).new_tags_cut}}};
+           {"new_tags", MergedOf(limiter, peer).new_tags_cut},
+           {"penalties", MergedOf(limiter, peer).penalties_cut}}};
 }
 
 }    // namespace dthrottle

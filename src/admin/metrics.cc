@@ -180,6 +180,8 @@ constexpr Family kFamilies[] = {
      ByRule<[](const Scrape& s, std::size_t i) { return TotalsOf(s, i).near_limit; }>},
     {"dthrottled_penalized_total", kCounter, "rule", "Of the throttled, refused because the tag was penalized.",
      ByRule<[](const Scrape& s, std::size_t i) { return TotalsOf(s, i).penalized; }>},
+    {"dthrottled_over_quota_total", kCounter, "rule", "Of the throttled, refused because the tag's quota was spent.",
+     ByRule<[](const Scrape& s, std::size_t i) { return TotalsOf(s, i).over_quota; }>},
     {"dthrottled_table_evicted_total", kCounter, "rule",
      "Buckets forgotten before they were full: each gave its client a part of a burst.",
      ByRule<[](const Scrape& s, std::size_t i) { return ForgottenOf(s, i).evicted; }>},
@@ -255,8 +257,8 @@ constexpr Family kFamilies[] = {
      "Hits that the peer took out of its buckets to report and this host never heard of, as the peer says itself.",
      ByPeer<&PeerStatus::lost_hits>},
     {"dthrottled_peer_cut_total", kCounter, "peer ceiling",
-     "How much of the peer's news was not taken when it came because it was above a ceiling: frames, entries, hits or "
-     "new_tags, as [peers] sets them. All but the last is asked for again, and counts again if that is too soon.",
+     "How much of the peer's news was not taken when it came because it was above a ceiling: frames, entries, hits, "
+     "new_tags or penalties, as [peers] sets them. All but the last two is asked for again, and counts again if that is too soon.",
      [](const Scrape& s, Sink& sink) {
        for (const PeerStatus& p : s.peers) {
          for (const auto& [ceiling, cut] : CutOf(s.limiter, p)) sink.Add({p.address, ceiling}, double(cut));

@@ -50,6 +50,8 @@ constexpr Count kCounts[] = {
      "dthrottled_near_limit_total"},
     {"penalized", "", "Of the throttled, refused because the tag was penalized.", AT(all.penalized), kSum,
      "dthrottled_penalized_total"},
+    {"over_quota", "", "Of the throttled, refused because the tag's quota was spent.", AT(all.over_quota), kSum,
+     "dthrottled_over_quota_total"},
     {"unmatched", "", "Answered OK because no rule fits the tag.", AT(unmatched), kSum,
      "dthrottled_queries_total{verdict=\"unmatched\"}"},
     {"over_long_tags", "", "Queries whose tag was longer than query.max_tag_bytes and went by its digest.",
@@ -141,6 +143,9 @@ constexpr Count kCounts[] = {
      AT(table.hearsay_forgotten)},
     {"new_tags_cut", "", "Of them, dropped because a peer named more new tags than peers.max_new_tags.",
      AT(merged.new_tags_cut)},
+    {"penalties_cut", "",
+     "Penalties of other hosts that were dropped, because one told of more than a thousandth of peers.max_new_tags.",
+     AT(merged.penalties_cut)},
     {"merged_expired", "", "Hits of other hosts dropped because they were older than the horizon.", AT(merged.expired)},
     {"demands_disbelieved", "",
      "Announcements of other hosts that count for less demand than they say, because hits do not bear it out.",
@@ -296,6 +301,16 @@ constexpr Count kCounts[] = {
     {"set_limits_excess", "", "Frames and limits that came too fast; they come again.", AT(process.set_limits.excess)},
     {"set_limits_unsaved", "", "Times that the file of set limits could not be written.",
      AT(process.set_limits.unsaved)},
+    {"quota_tags", "", "Tags of which a quota is counted.", AT(quotas.tags), kGauge},
+    {"quota_heard", "", "What other hosts said of such tags and counts.", AT(quotas.heard)},
+    {"quota_other_period", "",
+     "What they said of a period that is over here, or begins later than in a minute: clocks or settings differ.",
+     AT(quotas.other_period)},
+    {"quota_forgotten", "", "Tags forgotten before their period had ended, for want of room: raise quota.memory.",
+     AT(quotas.forgotten)},
+    {"quota_crowded", "", "What other hosts said and there was no room for: raise quota.memory.", AT(quotas.crowded)},
+    {"quota_disbelieved", "", "Times that two hosts said of one count what had come back of it, so that neither counts.",
+     AT(quotas.disbelieved)},
     {"holds", "", "Holds that are open now.", AT(process.holds.open), kGauge},
     {"holds_max", "", "How many may be: hold.max_holds.", AT(process.holds.max), kGauge},
     {"holds_taken", "", "Holds that were taken.", AT(process.holds.taken)},
@@ -422,6 +437,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.places = limiter.in_flight();
   s.among = limiter.among();
   s.penalties = limiter.penalties();
+  s.quotas = limiter.quotas();
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();

@@ -18,6 +18,7 @@
 #include "lease/server.h"
 #include "limiter/limiter.h"
 #include "penalty/penalties.h"
+#include "quota/quotas.h"
 #include "share/debit/debits.h"
 #include "share/inspection.h"
 #include "shed/curve.h"
@@ -226,6 +227,7 @@ struct Snapshot {
   InFlightCounts places;
   AmongCounts among;
   PenaltyCounts penalties;
+  QuotaCounts quotas;
   Deviation deviated;    // over all rules
   std::uint64_t accuracy_tags = 0, accuracy_crowded = 0, accuracy_alerts = 0;
   std::uint64_t rules = 0;

@@ -59,10 +59,12 @@ bool BesidesFit(const Entries& entries) {
   };
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
          fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
-         fit(entries.places(), 0, kPlacesMax) &&
+         fit(entries.places(), 0, kPlacesMax) && fit(entries.quotas()[0], 0, kQuotaCounterMax) &&
+         fit(entries.quotas()[1], 0, kQuotaPeriodMax) && fit(entries.quotas()[2], 0, kQuotaTokensMax) &&
+         fit(entries.quotas()[3], 0, kQuotaTokensMax) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
            return e.value != 0 || entries.demand(e).has_value() || entries.back(e) != 0 ||
-                  entries.penalty(e).has_value() || entries.places(e).has_value();
+                  entries.penalty(e).has_value() || entries.places(e).has_value() || entries.quota(e).has_value();
          });
 }
 
@@ -99,6 +101,7 @@ struct Body {
   std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
   bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
   PackedBytes columns, demands, returnables, backs, penalties, places;
+  std::array<PackedBytes, 4> quotas;    // as Entries::QuotaColumns
 };
 
 // The fields of a frame, for writing and for reading (base/fields.h).
@@ -132,6 +135,10 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("back", body.backs, {});
   field("penalties", body.penalties, {});
   field("places", body.places, {});
+  field("quota-of", body.quotas[0], {});
+  field("quota-in", body.quotas[1], {});
+  field("quota", body.quotas[2], {});
+  field("quota-back", body.quotas[3], {});
   field("columns", body.columns, {});
 }
 
@@ -197,7 +204,7 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::array<std::string, 5> besides;            // that are being put together
+  std::array<std::string, 9> besides;            // that are being put together
   PackReader values;                             // of the frame that is being read
 
   struct Columns {
@@ -257,6 +264,11 @@ struct Codec::Contexts {
       next = entry + 1;
     }
     return in.ok() && in.empty();
+  }
+  static bool Read(const std::array<PackedBytes, 4>& bodies, Entries::QuotaColumns& columns) {
+    bool ok = true;
+    for (std::size_t i = 0; i < columns.size(); ++i) ok = Read(bodies[i].view, columns[i]) && ok;
+    return ok;
   }
 
   // The columns compressed; empty if they would not be smaller. Flushing behind each column begins a new block, so that
@@ -384,6 +396,9 @@ void Codec::Encode(const Message& m, std::string& frame) {
   body.backs.view = Contexts::LayOut(m.entries.backs(), besides[2]);
   body.penalties.view = Contexts::LayOut(m.entries.penalties(), besides[3]);
   body.places.view = Contexts::LayOut(m.entries.places(), besides[4]);
+  for (std::size_t i = 0; i < body.quotas.size(); ++i) {
+    body.quotas[i].view = Contexts::LayOut(m.entries.quotas()[i], besides[5 + i]);
+  }
   FieldCounter counter;
   FieldsOf(counter, m, body);
   frame.assign(kFramePrefix);
@@ -427,7 +442,7 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
       !Contexts::Read(body.returnables.view, m.entries.returnables_) ||
       !Contexts::Read(body.backs.view, m.entries.backs_) ||
       !Contexts::Read(body.penalties.view, m.entries.penalties_) ||
-      !Contexts::Read(body.places.view, m.entries.places_) ||
+      !Contexts::Read(body.places.view, m.entries.places_) || !Contexts::Read(body.quotas, m.entries.quotas_) ||
       !contexts_->Read(columns, body.count, body.ipv4, m.kind, m.entries) || !IsPermitted(m)) {
     return DecodeFault::kContent;
   }

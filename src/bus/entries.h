@@ -1,9 +1,11 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot. In a
 // report some also say how fast the tag is asked for, which is what forecasts are made of, some what comes back of hits
-// that were told before, some that the tag is penalized, and some how many of its places are taken.
+// that were told before, some that the tag is penalized, some how many of its places are taken, and some what has been
+// counted of its quota.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/quota_word.h"
 #include "base/tag.h"
 
 namespace dthrottle {
@@ -32,6 +35,8 @@ inline constexpr std::uint64_t kDemandMax = std::uint64_t{1} << 50;    // thousa
 inline constexpr std::size_t kDemandBytesMax = 2 + 8;    // which entry, how many lie between; and its number
 inline constexpr std::uint64_t kTokensBackMax = std::uint64_t{1} << 40;    // as hits
 inline constexpr std::uint64_t kPlacesMax = 1'000'000;    // of a tag
+inline constexpr std::uint64_t kQuotaTokensMax = std::uint64_t{1} << 40, kQuotaPeriodMax = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kQuotaCounterMax = (std::uint64_t{1} << 56) - 1;
 inline constexpr std::uint64_t kPenaltyMsMax = std::uint64_t{7} * 24 * 3600 * 1000;
 static_assert(kEntriesBytesMax <= std::numeric_limits<decltype(Entry::tag_at)>::max());
 
@@ -48,6 +53,7 @@ struct Besides {
   std::uint64_t back = 0;                   // tokens that come back of hits that were returnable
   std::optional<std::uint64_t> penalty{};   // the tag is refused for so many milliseconds more; 0: no longer
   std::optional<std::uint64_t> places{};    // of the tag that are taken at the sender
+  std::optional<QuotaWord> quota{};
 };
 
 class Entries {
@@ -57,7 +63,8 @@ class Entries {
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said = {}) {
     const std::size_t encoded = tag.bytes.size() + Overhead(value);
     const std::size_t besides = this->besides() + said.demand.has_value() + (said.returnable != 0) +
-                                (said.back != 0) + said.penalty.has_value() + said.places.has_value();
+                                (said.back != 0) + said.penalty.has_value() + said.places.has_value() +
+                                (said.quota ? 3 + said.quota->back.has_value() : 0);
     if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + besides * kDemandBytesMax > kEntriesBytesMax) {
       return false;
     }
@@ -69,6 +76,7 @@ class Entries {
     if (said.back != 0) backs_.push_back({entry, said.back});
     if (said.penalty) penalties_.push_back({entry, *said.penalty});
     if (said.places) places_.push_back({entry, *said.places});
+    if (said.quota) AddQuota(entry, *said.quota);
     tags_.append(tag.bytes);
     encoded_bytes_ += encoded;
     return true;
@@ -87,8 +95,13 @@ class Entries {
   const std::vector<Beside>& backs() const { return backs_; }
   const std::vector<Beside>& penalties() const { return penalties_; }
   const std::vector<Beside>& places() const { return places_; }
+  // The numbers of a QuotaWord: counter, period, taken, back.
+  using QuotaColumns = std::array<std::vector<Beside>, 4>;
+  const QuotaColumns& quotas() const { return quotas_; }
   std::size_t besides() const {
-    return demands_.size() + returnables_.size() + backs_.size() + penalties_.size() + places_.size();
+    std::size_t n = demands_.size() + returnables_.size() + backs_.size() + penalties_.size() + places_.size();
+    for (const auto& column : quotas_) n += column.size();
+    return n;
   }
 
   // None: the entry says nothing of it.
@@ -97,6 +110,11 @@ class Entries {
   std::uint64_t back(const Entry& e) const { return Find(backs_, e).value_or(0); }
   std::optional<std::uint64_t> penalty(const Entry& e) const { return Find(penalties_, e); }
   std::optional<std::uint64_t> places(const Entry& e) const { return Find(places_, e); }
+  std::optional<QuotaWord> quota(const Entry& e) const {
+    const auto counter = Find(quotas_[0], e), period = Find(quotas_[1], e), taken = Find(quotas_[2], e);
+    if (!counter || !period || !taken) return std::nullopt;
+    return QuotaWord{*counter, *period, *taken, Find(quotas_[3], e)};
+  }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
 
@@ -108,6 +126,7 @@ class Entries {
     backs_.clear();
     penalties_.clear();
     places_.clear();
+    for (auto& column : quotas_) column.clear();
     encoded_bytes_ = 0;
   }
 
@@ -122,6 +141,13 @@ class Entries {
     return it != besides.end() && it->entry == number ? std::optional(it->number) : std::nullopt;
   }
 
+  void AddQuota(std::uint16_t entry, const QuotaWord& word) {
+    quotas_[0].push_back({entry, word.counter});
+    quotas_[1].push_back({entry, word.period});
+    quotas_[2].push_back({entry, word.taken});
+    if (word.back) quotas_[3].push_back({entry, *word.back});
+  }
+
   // One byte of length, one of phase and kind, and the value as a varint.
   static std::size_t Overhead(std::uint64_t value) {
     std::size_t bytes = 3;
@@ -132,6 +158,7 @@ class Entries {
   std::string tags_;    // one behind the other, in the order of the list
   std::vector<Entry> list_;
   std::vector<Beside> demands_, returnables_, backs_, penalties_, places_;
+  QuotaColumns quotas_;
   std::size_t encoded_bytes_ = 0;    // without compression and what stands beside
 };
 

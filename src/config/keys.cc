@@ -26,7 +26,7 @@ constexpr std::string_view kRuntimeDir = "/run/dthrottle";
 const std::vector<Section>& Sections() {
   static const std::vector<Section> sections = {QuerySection(), AdminSection(),    TableSection(),
                                                 PeersSection(), CapacitySection(), ShedSection(),
-                                                RespSection(),  AskSection(),      HoldSection(),
+                                                RespSection(),  AskSection(),      HoldSection(), QuotaSection(),
                                                 PageSection(),  SpopSection(),     EnvoySection(),
                                                 LeaseSection(), TlsSection(),      OperatorSection(),
                                                 ProcessSection()};

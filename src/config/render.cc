@@ -178,7 +178,7 @@ std::string RenderSettings(const Settings& settings, std::span<const Rule> rules
 std::string RenderExample() {
   Rule rule;
   rule.name = "login", rule.match = "login:*";
-  const Override partner{"login:partner-7", 100, 20, {}};
+  const Override partner{"login:partner-7", 100, 20, {}, {}};
   const lease::ResourceTemplate orders{.identifier_glob = "db:orders", .capacity = 500};
   std::string out =
       "# Settings of dthrottled(8): every key with its meaning, what is allowed, and its default.\n"

@@ -130,6 +130,10 @@ struct Settings {
     Duration max_ttl{};
   } hold;
   struct {
+    std::string file;            // empty: memory of the process
+    std::uint64_t memory = 0;    // bytes
+  } quota;
+  struct {
     std::string unix_path;    // empty: no Unix socket
     std::uint32_t unix_mode = 0;
     Endpoint tcp;

@@ -26,6 +26,7 @@ Result<void> PacketFilter::Take(std::string_view penalties, Instant now) {
   for (const auto& row : rows) {
     const auto tag = row.is_object() ? row.find("tag") : row.end();
     const auto left = row.is_object() ? row.find("left_s") : row.end();
+    if (row.is_object() && row.contains("mode") && row.at("mode") == "shadow") continue;    // it refuses nothing
     if (tag == row.end() || !tag->is_string() || left == row.end() || !left->is_number()) continue;
     const std::chrono::duration<double> lasts(std::clamp(left->get<double>(), 0.0, kSecondsMax));
     const auto& text = tag->get_ref<const std::string&>();

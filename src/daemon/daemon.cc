@@ -84,7 +84,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
 void Daemon::Start() {
   sockets_.TakePassed(service_);
   if (launch_.become) sockets_.OpenTcp();
-  std::vector<std::string> files = {settings_.table.file, settings_.operators.limits_file};
+  std::vector<std::string> files = {settings_.table.file, settings_.operators.limits_file, settings_.quota.file};
   for (const auto& front : front_ends_) files.push_back(EndpointsOf(settings_, front->key()).unix_path);
   Confine({launch_.become, path_, runtime_dir_, std::move(files)}, settings_.process.seccomp, log_);
   MakeLimiter();
@@ -173,6 +173,10 @@ void Daemon::MakeParts() {
                                                      .log = log_,
                                                      .left = [this] { return Left(); }});
   running_->list.push_back(&sockets_);
+  running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_,
+                                                       handed_.Take(Counting::kSection)));
+  running_->list.push_back(
+      &running_->penalizing.emplace(*running_->table_limiter, handed_.Take(Penalizing::kSection).bytes));
   if (const HandedSection left = handed_.Take(Holding::kSection); Holding::IsWanted(settings_)) {
     running_->holding.emplace(&loop_, *running_->table_limiter, settings_, left, front_host_.took_over());
     running_->list.push_back(&*running_->holding);

@@ -1,25 +1,14 @@
 #include "daemon/holding.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "base/check.h"
 #include "config/listeners.h"
 #include "io/clock.h"
+#include "io/fresh.h"
 #include "io/mapped_faults.h"
 
 namespace dthrottle {
-
-namespace {
-
-std::uint64_t FreshNumber() {
-  std::uint64_t number = 0;
-  FillRandom(std::as_writable_bytes(std::span(&number, 1)));
-  return number;
-}
-
-}    // namespace
 
 bool Holding::IsWanted(const Settings& settings) {
   const auto at = EndpointsOf(settings, "ask");
@@ -43,15 +32,7 @@ Holding::Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, co
 void Holding::OpenRegion(const HandedSection& left) {
   const std::string path = settings_.table.file.empty() ? "" : settings_.table.file + ".holds";
   const std::size_t bytes = HoldTable::RegionBytes(settings_.hold.max_holds);
-  if (left.fd >= 0 && path.empty()) {
-    if (auto region = MappedRegion::Adopt(left.fd, bytes)) {
-      region_.emplace(std::move(*region));
-      return;
-    }
-  } else if (left.fd >= 0) {
-    ::close(left.fd);
-  }
-  auto region = MappedRegion::Open(path, bytes, HoldTable::IsHoldTable);
+  auto region = MappedRegion::OpenOrAdopt(path, bytes, HoldTable::IsHoldTable, left.fd);
   if (!region) throw StartFailure{ExitCode(region.error().code), "holds beside table.file: " + region.error().message};
   region_.emplace(std::move(*region));
   WatchMappedFile(region_->bytes(), path);

@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "admin/admin.h"
+#include "daemon/counting.h"
 #include "daemon/holding.h"
 #include "daemon/memory.h"
 #include "daemon/peering.h"
+#include "daemon/penalizing.h"
 #include "daemon/reloading.h"
 #include "daemon/retention_watch.h"
 #include "daemon/shedding.h"
@@ -31,6 +33,8 @@ struct Running final : AdminHost {
   // Set when they start. Nothing below is used before.
   std::optional<TableMemory> memory;
   std::unique_ptr<Limiter> table_limiter;
+  std::optional<Counting> counting;
+  std::optional<Penalizing> penalizing;
   std::optional<Holding> holding;    // none: nothing can be held
   std::optional<Peering> peering;
   std::optional<Shedding> shedding;

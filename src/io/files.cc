@@ -275,6 +275,16 @@ FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes) {
   return Map("", memory.Release(), bytes);
 }
 
+FileResult<MappedRegion> MappedRegion::OpenOrAdopt(const std::string& path, std::size_t bytes, IsOurs is_ours,
+                                                   int left) {
+  if (left >= 0 && path.empty()) {
+    if (auto region = Adopt(left, bytes)) return region;
+  } else if (left >= 0) {
+    ::close(left);
+  }
+  return Open(path, bytes, is_ours);
+}
+
 // Takes `fd` over, also if it fails.
 FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std::size_t bytes) {
   Descriptor file(fd);

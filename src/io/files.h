@@ -83,6 +83,10 @@ class MappedRegion {
   // Memory without a name that another process left open, which becomes this object's: an error if it has another size.
   static FileResult<MappedRegion> Adopt(int fd, std::size_t bytes);
 
+  // Adopts what a program before has left open, -1: nothing, where there is no path and it fits; else opens. Closes
+  // `left` where it is not adopted.
+  static FileResult<MappedRegion> OpenOrAdopt(const std::string& path, std::size_t bytes, IsOurs is_ours, int left);
+
   MappedRegion(MappedRegion&& other) noexcept;
   MappedRegion& operator=(MappedRegion&&) = delete;
   ~MappedRegion();

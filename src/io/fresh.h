@@ -16,6 +16,12 @@ inline Prng FreshPrng() {
   return Prng(seed);
 }
 
+inline std::uint64_t FreshNumber() {
+  std::uint64_t number = 0;
+  FillRandom(std::as_writable_bytes(std::span(&number, 1)));
+  return number;
+}
+
 inline TableKeys FreshTableKeys() {
   TableKeys keys;
   FillRandom(std::as_writable_bytes(std::span(keys.tag_hash)));

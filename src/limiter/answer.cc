@@ -32,7 +32,7 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
   });
 }
 
-// None: other tags are charged with this one, so it is a question about all of them.
+// None: other tags are charged with this one, so it is a question about all of them, or it has a quota.
 inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng,
                                               Instant now, Standing* standing) {
   LimiterCore& core = *core_;
@@ -48,7 +48,7 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
   }
   if (standing != nullptr) standing->limit = index;
   const Limit& limit = core.limit(index);
-  if (limit.derives) [[unlikely]] return std::nullopt;
+  if (limit.whole) [[unlikely]] return std::nullopt;
   RuleCounters& counters = lane.counters(core.tally.counter(limit.rule));
   if (limit.mode == Mode::kOff) return Serve(counters);
   // The host comes before the bucket, so a query that both would refuse counts as shed.

@@ -77,13 +77,17 @@ Outcome Deciding::LookAtAll(Duration patience, std::span<NamedTagAt> tags, std::
       outcome.wait = std::max(outcome.wait, slot);
     }
   }
+  if (core_.rules->any_quota()) LookAtQuotas(tags, outcome);
   if (outcome.verdict == Verdict::kServe && core_.rules->any_in_flight()) LookAtPlaces(tags, standings, outcome);
   return outcome;
 }
 
 Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
                        std::span<Standing> standings) {
-  if (question.verb == Verb::kPeek) return outcome;
+  if (question.verb == Verb::kPeek) {
+    if (core_.rules->any_quota()) ShowQuotas(tags, standings);
+    return outcome;
+  }
   // The host comes before the buckets, as for queries.
   if (shedder_.any()) [[unlikely]] {
     if (const auto hottest = Shed(tags)) outcome = {.verdict = Verdict::kShed, .tag = *hottest};
@@ -109,6 +113,7 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
     }
     if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags.first(question.tags), standings);
   }
+  if (core_.rules->any_quota()) ShowQuotas(tags, standings);
   return outcome;
 }
 
@@ -129,7 +134,7 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
   standing.shape = looked.shape;
   standing.bucket = looked.bucket;
   standing.penalty = PenaltyLeft(core_, limit, named.probe.hash, now_);
-  if (standing.penalty != Duration::zero()) [[unlikely]] return standing.penalty;
+  if (standing.penalty != Duration::zero() && limit.mode != Mode::kShadow) [[unlikely]] return standing.penalty;
   if (const Duration longest = PatienceUnder(limit, patience); !within && longest != Duration::zero()) {
     looked.shape = Patient(limit.shape, query.cost, longest);
     within = ways_.Would(looked);
@@ -139,6 +144,32 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
   named.cut = within && IsCut(named, looked.shape);
   if ((within && !named.cut) || limit.mode == Mode::kShadow) return std::nullopt;
   return named.cut ? AmongTags::kCycle : WaitFor(looked);
+}
+
+// ---- Quotas ----
+
+// Where several refuse, the one with the longest wait counts.
+void Deciding::LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) const {
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    const Limit* const limit = tags[i].limit;
+    if (limit == nullptr || !core_.HasQuota(*limit) || limit->mode == Mode::kShadow) continue;
+    const QuotaStanding its = core_.quotas->Look(tags[i].probe.hash, *limit, now_);
+    const Cost cost = tags[i].query->cost;
+    if (cost <= its.left()) continue;
+    const Duration wait = cost > its.amount ? Outcome::kNever : its.ends - now_;
+    if (outcome.verdict == Verdict::kServe || wait > outcome.wait) {
+      outcome = {.verdict = Verdict::kThrottle, .tag = i, .wait = wait};
+    }
+  }
+}
+
+// A tag stands where its quota does, if that has less left than its bucket.
+void Deciding::ShowQuotas(std::span<const NamedTagAt> tags, std::span<Standing> standings) const {
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    const Limit* const limit = tags[i].limit;
+    if (limit == nullptr || !core_.HasQuota(*limit)) continue;
+    ShowQuota(core_.quotas->Look(tags[i].probe.hash, *limit, now_), standings[i], now_);
+  }
 }
 
 // ---- Places ----
@@ -215,6 +246,9 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
     return Refuse(limit, Verdict::kShed, counters);
   }
   if (standing.penalty != Duration::zero()) return RefusePenalized(limit, counters);
+  if (core_.HasQuota(limit) && IsSpent(core_, *named.query, named.probe.hash, limit, now_)) [[unlikely]] {
+    return RefuseSpent(limit, counters);
+  }
   if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.probe.hash, limit, now_))) {
     return RefuseBusy(ways_, *named.query, named.probe.hash, limit, counters, now_);
   }
@@ -225,7 +259,10 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   Asked asked{*named.query, named.probe.hash, index, limit, cells, slot, lane_.number(), now_,
               Patient(limit.shape, named.query->cost, longest)};
   const auto free = standing.free;
-  const Verdict verdict = named.cut ? Cut(asked, counters) : DecideUnderLimit(ways_, asked, counters, &standing);
+  const Verdict verdict = named.cut ? Cut(asked, counters)
+                          : core_.HasQuota(limit)
+                              ? DecideUnderLimit<true>(ways_, asked, counters, &standing)
+                              : DecideUnderLimit<false>(ways_, asked, counters, &standing);
   standing.free = free;
   if (longest != Duration::zero()) standing.shape = limit.shape;
   return verdict;

@@ -134,6 +134,7 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
     shown.shape = its[i].shape;
     shown.bucket = its[i].bucket;
     shown.limit = its[i].limit;
+    shown.renewed = its[i].renewed;
   }
   if (outcome.verdict != Verdict::kServe) {
     const std::size_t refused = charged.because(outcome.tag);

@@ -82,8 +82,7 @@ std::optional<std::size_t> Asking::nearest(std::size_t question) const {
 
 Duration Asking::Tag::UntilNext(Instant now) const {
   const auto next = static_cast<Cost>(*left + 1);
-  if (next > standing.shape.burst()) return standing.bucket.UntilFull(now);
-  return standing.bucket.ServesAt(standing.shape, next, now) - now;
+  return next > standing.shape.burst() ? standing.UntilFull(now) : standing.Until(next, now);
 }
 
 std::int64_t Asking::Refusal::WaitMs(std::int64_t unknown) const {

@@ -48,6 +48,8 @@ class Deciding {
   std::optional<Duration> LookAt(Duration patience, NamedTagAt& named, Standing& standing, Duration& slot);
   Outcome Decide(const Questions::Question& question, Outcome outcome, std::span<const NamedTagAt> tags,
                  std::span<Standing> standings);
+  void LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) const;
+  void ShowQuotas(std::span<const NamedTagAt> tags, std::span<Standing> standings) const;
   void LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing> standings, Outcome& outcome) const;
   void ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const;
   void Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings);

@@ -30,6 +30,7 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
   }
   if (limit.among != Among::kFirst) seen.among = core.among->Of(hash, now);
   seen.penalty = PenaltyLeft(core, limit, hash, now);
+  if (core.HasQuota(limit)) seen.quota = core.quotas->Look(hash, limit, now);
   const TagAt at{query.tag, hash, limit, slot};
   seen.shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(query.tag, limit, now); });
   ways_->With(limit, [&](auto& way) { return way.Inspect(at, seen, now), true; });
@@ -39,9 +40,12 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
 bool Limiter::Forgive(const Query& query, Instant now) {
   const std::uint64_t hash = core_->table->Hash(query.tag);
   Table::Shard shard(*core_->table, hash);
-  const bool lifted = core_->penalties.Lift(hash, now);
+  bool had = core_->penalties.Lift(hash, now);
   Slot* slot = shard.Find(query.tag, now);
-  if (slot == nullptr) return lifted;
+  if (const auto index = LimitOf(*core_->rules, query, slot); index && core_->HasQuota(core_->limit(*index))) {
+    had = core_->quotas->Forgive(hash, core_->limit(*index), now) || had;
+  }
+  if (slot == nullptr) return had;
   shard.Erase(slot);
   return true;
 }
@@ -54,6 +58,17 @@ std::vector<PenalizedTag> Limiter::Penalized(Instant now) {
   });
   std::ranges::sort(tags, std::greater(), &PenalizedTag::left);
   return tags;
+}
+
+void Limiter::Penalize(const Query& query, Instant until, Instant now) {
+  LimiterCore& core = *core_;
+  const std::uint64_t hash = core.table->Hash(query.tag);
+  Table::Shard shard(*core.table, hash);
+  const Slot* const slot = shard.Find(query.tag, now);
+  if (slot == nullptr && query.tag.is_digest && query.over_long == nullptr) return;
+  const auto index = LimitOf(*core.rules, query, slot);
+  if (!index.has_value() || !core.limit(*index).penalizes) return;
+  core.penalties.Hear(query.tag, hash, core.rules->penalty(core.limit(*index)), until, now);
 }
 
 PenaltyCounts Limiter::penalties() const {
@@ -88,6 +103,10 @@ Standing Limiter::SettleOne(const Query& paid, Cost actual, Instant now) {
   const Limit& limit = core.limit(*index);
   const Shape shape = ways_->With(limit, [&](auto& way) { return way.ShapeOf(paid.tag, limit, now); });
   Asked asked{paid, hash, *index, limit, shard, slot, 0, now, shape};
+  if (core.HasQuota(limit)) {
+    actual > paid.cost ? (void)core.quotas->Take(paid.tag, hash, limit, actual - paid.cost, now)
+                       : core.quotas->GiveBack(hash, limit, paid.cost - actual, now);
+  }
   if (actual > paid.cost) {
     Charge(asked, actual - paid.cost);
   } else if (slot != nullptr) {

@@ -29,6 +29,7 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
 Limiter::~Limiter() = default;
 
 void LimiterCore::MakeRoom() {
+  if (quotas != nullptr) quotas->Adopt(rules->calendars());
   if (rules->any_among() && among == nullptr) among = std::make_unique<AmongTags>();
   if (rules->any_penalty()) penalties.Enable();
   if (rules->any_in_flight() && in_flight == nullptr) {
@@ -55,6 +56,26 @@ const Tally& Limiter::tally() const {
 
 AmongCounts Limiter::among() const {
   return core_->among != nullptr ? core_->among->counts() : AmongCounts();
+}
+
+void Limiter::KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+                         Quotas::Calendar calendar) {
+  const auto hash = [this](const Tag& tag) { return core_->table->Hash(tag); };
+  auto quotas = std::make_unique<Quotas>(region, boot_id, fresh, hash, std::move(calendar));
+  core_->table->Exclusively([&] {
+    quotas->Adopt(core_->rules->calendars());
+    core_->quotas = std::move(quotas);
+    ways_->Each([](auto& way) { way.Adopted(); });
+  });
+}
+
+void Limiter::FollowCalendar() {
+  if (core_->quotas == nullptr || !core_->quotas->Differs()) return;
+  core_->table->Exclusively([&] { core_->quotas->Adopt(core_->rules->calendars()); });
+}
+
+QuotaCounts Limiter::quotas() const {
+  return core_->quotas != nullptr ? core_->quotas->counts() : QuotaCounts();
 }
 
 InFlightCounts Limiter::in_flight() const {

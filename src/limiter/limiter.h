@@ -20,6 +20,7 @@
 #include "base/time.h"
 #include "bucket/table.h"
 #include "hold/in_flight.h"
+#include "quota/quotas.h"
 #include "query/verdict.h"
 
 namespace dthrottle {
@@ -49,8 +50,17 @@ struct Standing {
   std::optional<std::uint32_t> free{};    // places of it, if it has a number of them
   bool entered = false;                   // a place was taken
   Duration penalty{};                     // for so long the tag is refused whatever its bucket holds
+  // The tag's quota has less left than its bucket: shape and bucket are those of the quota, as a bucket that its period
+  // would fill, and after so long the quota is whole again.
+  Duration renewed{};
 
   bool limited() const { return shape.interval != 0; }
+  // Until it has so many tokens, and all. REQUIRES: limited(), cost <= burst.
+  Duration Until(Cost cost, Instant now) const {
+    const Duration wait = bucket.ServesAt(shape, cost, now) - now;
+    return wait > Duration::zero() && renewed != Duration::zero() ? renewed : wait;
+  }
+  Duration UntilFull(Instant now) const { return renewed != Duration::zero() ? renewed : bucket.UntilFull(now); }
 };
 
 // A tag that is refused because of a penalty.
@@ -103,6 +113,13 @@ class Limiter final : private SlotPolicy {
   // So many queries of the tag were refused on that word, and nobody has asked. As Answer counts refusals.
   void CountRefused(const Query& query, Cost times, LaneUse lane, Instant now);
 
+  // Counts the quotas of rules from now on, in `region`, as Quotas. Once, by the owner.
+  void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+                  Quotas::Calendar calendar);
+  // Follows the clock: to be called once a second, by the owner.
+  void FollowCalendar();
+  QuotaCounts quotas() const;
+
   AmongCounts among() const;
   InFlightCounts in_flight() const;
 
@@ -153,6 +170,8 @@ class Limiter final : private SlotPolicy {
 
   // The tags that are penalized now, those that stay so longest first.
   std::vector<PenalizedTag> Penalized(Instant now);
+  // Goes on with a penalty that a process before has left. Nothing, under a rule without any.
+  void Penalize(const Query& query, Instant until, Instant now);
   PenaltyCounts penalties() const;
 
   // Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.

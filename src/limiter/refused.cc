@@ -21,6 +21,10 @@ Instant Limiter::RefusedUntil(const Query& query, Instant now) {
   if (limit.mode != Mode::kEnforce || limit.derives) return now;
   if (limit.penalizes) return now + PenaltyLeft(core, limit, probe.hash, now);
   Looked looked{query, probe.hash, limit, slot, now, limit.shape, slot != nullptr ? slot->bucket : Bucket()};
+  if (core.HasQuota(limit)) {
+    const QuotaStanding quota = core.quotas->Look(probe.hash, limit, now);
+    if (query.cost > quota.left()) return query.cost > quota.amount ? now : quota.ends;
+  }
   if (ways_->Would(looked) || query.cost > looked.shape.depth / looked.shape.interval) return now;
   return looked.bucket.ServesAt(looked.shape, query.cost, now);
 }
@@ -39,6 +43,8 @@ void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
   counters.throttled.Add(times);
   if (PenaltyLeft(core, limit, probe.hash, now) != Duration::zero()) {
     counters.penalized.Add(times);
+  } else if (core.HasQuota(limit) && IsSpent(core, query, probe.hash, limit, now)) {
+    counters.over_quota.Add(times);
   } else {
     Query all = query;
     all.cost = times;

@@ -53,12 +53,38 @@ inline Verdict RefusePenalized(const Limit& limit, RuleCounters& counters) {
   return Refuse(limit, Verdict::kThrottle, counters);
 }
 
+// Whether the tag's quota has less left than the query costs. REQUIRES: it has one; the caller has the tag's shard.
+inline bool IsSpent(const LimiterCore& core, const Query& query, std::uint64_t hash, const Limit& limit, Instant now) {
+  return query.cost > core.quotas->Look(hash, limit, now).left();
+}
+
+inline Verdict RefuseSpent(const Limit& limit, RuleCounters& counters) {
+  counters.over_quota.Add();
+  return Refuse(limit, Verdict::kThrottle, counters);
+}
+
+// Makes a standing that of the quota, if that has less left. As a bucket it is one that the length of the period would
+// fill; rounded so that its whole tokens are what is left.
+inline void ShowQuota(const QuotaStanding& quota, Standing& standing, Instant now) {
+  if (standing.limited() &&
+      quota.left() >= static_cast<std::uint64_t>(standing.bucket.WholeTokens(standing.shape, now))) {
+    return;
+  }
+  const auto amount = static_cast<Ticks>(quota.amount), left = static_cast<Ticks>(quota.left());
+  const Ticks interval = std::max<Ticks>(ToTicks(quota.length) / amount, kTicksPerNanosecond);
+  standing.shape = {interval, interval * amount};
+  standing.bucket = Bucket();
+  standing.bucket.Merge(standing.shape, now + ToDuration((amount - left) * interval), 0, 0, now);
+  standing.renewed = std::max(quota.ends - now, Duration(1));
+}
+
 inline Verdict Serve(RuleCounters& counters) {
   counters.served.Add();
   return Verdict::kServe;
 }
 
-// Decides by the limit's way of sharing.
+// Decides by the limit's way of sharing. kWithQuota: the tag has one, with enough left, which pays too.
+template <bool kWithQuota = false>
 [[gnu::always_inline]] inline Verdict DecideUnderLimit(Ways& ways, Asked& asked, RuleCounters& counters,
                                                        Standing* standing) {
   const bool within = ways.Decide(asked);
@@ -71,7 +97,13 @@ inline Verdict Serve(RuleCounters& counters) {
     }
     return Refuse(asked.limit, Verdict::kThrottle, counters);
   }
-  if (bucket.IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add();
+  bool near = bucket.IsNearLimit(asked.shape, asked.now);
+  if constexpr (kWithQuota) {
+    const QuotaStanding quota =
+        ways.core().quotas->Take(asked.query.tag, asked.hash, asked.limit, asked.query.cost, asked.now);
+    near = near || quota.left() < quota.amount / 5;
+  }
+  if (near) counters.near_limit.Add();
   return Serve(counters);
 }
 

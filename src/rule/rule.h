@@ -54,6 +54,18 @@ struct Penalty {
   bool doubling = false;    // one that begins soon after another ended lasts twice as long
 };
 
+// How long a quota's period is.
+enum class Per { kHour, kDay, kWeek, kMonth };
+DT_NAMES(Per, "hour", "day", "week", "month")
+
+// Which periods: those of a wall clock.
+struct QuotaCalendar {
+  Per per = Per::kDay;
+  std::string time_zone = "UTC";    // a name of the IANA database
+
+  friend bool operator==(const QuotaCalendar&, const QuotaCalendar&) = default;
+};
+
 struct Rule {
   std::string name;                    // unique
   std::optional<std::string> match;    // glob; a rule without one is the default
@@ -67,10 +79,13 @@ struct Rule {
   std::optional<Duration> horizon;      // peers' hits older than this are dropped
   double tolerance = 0;                 // % of over-admission that nobody needs to know of; 0: any
   std::uint32_t in_flight = 0;          // places that may be taken of a tag at once; 0: any number
+  bool fail_closed = false;             // clients are to refuse while no daemon answers
   bool shed = false;                    // refuse some queries when the host runs hot
   std::uint32_t shed_priority = 0;      // below kShedPriorities; the lowest are refused first
   Duration delay{};                     // most that a question may be made to wait instead of being refused
   Penalty penalty;
+  std::uint64_t quota = 0;              // tokens that all hosts serve of a tag in a period; 0: any number (quota/quotas.h)
+  QuotaCalendar calendar;               // of the quota
   std::vector<Derivation> also;         // tags that are charged with one of the rule's
   Among among = Among::kFirst;          // the tags that are charged with one of the rule's
   static constexpr std::size_t kAlsoMax = 8;
@@ -82,6 +97,7 @@ struct Override {
   Tokens burst;
   double rate;                 // tokens/s
   std::optional<Mode> mode;    // the rule's, if absent
+  std::optional<std::uint64_t> quota{};    // as well
 };
 
 }    // namespace dthrottle

@@ -29,7 +29,7 @@ class RuleFingerprint {
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
   Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, false, 0, 0,
-              Duration::zero(), Among::kFirst, false};
+              Duration::zero(), Among::kFirst, false, false, 0, 0};
   if (rule != nullptr) {
     limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
     limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
@@ -38,7 +38,8 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
     limit.forecast = rule->share == Share::kForecast && mode != Mode::kOff;
     limit.derives = !rule->also.empty() && mode != Mode::kOff;
     limit.delay = rule->delay;
-    limit.penalizes = rule->penalty.after > 0 && mode == Mode::kEnforce;
+    if (mode != Mode::kOff) limit.quota = rule->quota;
+    limit.penalizes = rule->penalty.after > 0 && mode != Mode::kOff;
     limit.max_unheard = rule->max_unheard.value_or(0);
     if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
     limit.among = rule->among;
@@ -141,12 +142,25 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   }
   fingerprint_ = fingerprint.value();
   if (any_divided) divided_fingerprint_ = divided.value() | 1;
-  for (const Limit& limit : limits_) {
+  for (std::size_t i = 0; i < overrides_.size(); ++i) {
+    Limit& limit = limits_[rules_.size() + i];
+    if (limit.mode != Mode::kOff && limit.rule < rules_.size()) limit.quota = overrides_[i].quota.value_or(limit.quota);
+  }
+  for (Limit& limit : limits_) {
+    if (limit.quota > 0) limit.calendar = CalendarOf(rules_[limit.rule].calendar);
+    limit.whole = limit.derives || limit.quota > 0;
     any_in_flight_ = any_in_flight_ || limit.in_flight > 0;
     any_among_ = any_among_ || limit.among != Among::kFirst;
     any_penalty_ = any_penalty_ || limit.penalizes;
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
   }
+}
+
+std::uint16_t Rulebook::CalendarOf(const QuotaCalendar& calendar) {
+  const auto known = std::ranges::find(calendars_, calendar);
+  if (known != calendars_.end()) return static_cast<std::uint16_t>(known - calendars_.begin());
+  calendars_.push_back(calendar);
+  return static_cast<std::uint16_t>(calendars_.size() - 1);
 }
 
 void Rulebook::IndexPatterns() {

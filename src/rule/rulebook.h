@@ -43,6 +43,9 @@ struct Limit {
   Duration delay;                // most that a question waits for its tokens
   Among among;                   // how it is divided among the tags that are charged with it
   bool penalizes;                // tags that it refuses too often (Rule::penalty)
+  bool whole;                    // a query is a question: it derives, or has a quota
+  std::uint16_t calendar;        // of the quota, index into calendars()
+  std::uint64_t quota;           // tokens of a tag in a period; 0: any number
 };
 
 class Rulebook {
@@ -70,6 +73,10 @@ class Rulebook {
   bool any_among() const { return any_among_; }
   // Whether some limit has penalties.
   bool any_penalty() const { return any_penalty_; }
+
+  // Whether some limit has a quota, and the calendars of all.
+  bool any_quota() const { return !calendars_.empty(); }
+  const std::vector<QuotaCalendar>& calendars() const { return calendars_; }
 
   // What a limit does to tags that it refuses too often. REQUIRES: limit.penalizes.
   const Penalty& penalty(const Limit& limit) const { return rules_[limit.rule].penalty; }
@@ -150,6 +157,8 @@ class Rulebook {
   void IndexPatterns();
   std::optional<LimitIndex> RuleOf(std::string_view tag) const;
 
+  std::uint16_t CalendarOf(const QuotaCalendar& calendar);
+
   std::vector<Rule> rules_;
   std::vector<Override> overrides_;
   std::vector<Limit> limits_;
@@ -161,6 +170,7 @@ class Rulebook {
   std::unordered_map<std::string_view, LimitIndex> by_tag_;    // views into overrides_
   std::bitset<kShedPriorities> shed_priorities_;
   std::vector<std::uint64_t> numbers_;    // by rule
+  std::vector<QuotaCalendar> calendars_;
   bool any_in_flight_ = false, any_among_ = false, any_penalty_ = false;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t divided_fingerprint_ = 0;

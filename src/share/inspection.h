@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "bucket/bucket.h"
+#include "quota/quotas.h"
 #include "share/accuracy/certificate.h"
 #include "share/among/among_tags.h"
 
@@ -22,6 +23,7 @@ struct Inspection {
   };
   std::optional<Places> places;    // if there is a number of them
   Duration penalty{};             // for so long it is refused whatever its bucket holds
+  std::optional<QuotaStanding> quota;    // if it has one
   double part = 1;    // of the limit's rate that this host has
   std::optional<DividedAmong> among;    // if it is divided among the tags that are charged with it
   struct Foretold {

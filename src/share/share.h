@@ -30,6 +30,7 @@
 #include "hold/gauges.h"
 #include "hold/in_flight.h"
 #include "penalty/penalties.h"
+#include "quota/quotas.h"
 #include "rule/rulebook.h"
 #include "share/accuracy/certificate.h"
 #include "share/among/among_tags.h"
@@ -57,6 +58,9 @@ struct LimiterCore {
   Penalties penalties;    // an entry by the lock of its tag's shard
   std::unique_ptr<InFlight> in_flight;    // as among
   std::unique_ptr<Gauges> gauges;         // together with it
+  std::unique_ptr<Quotas> quotas;         // where somebody keeps them (Limiter::KeepQuotas)
+
+  bool HasQuota(const Limit& limit) const { return limit.quota > 0 && quotas != nullptr; }
 
   // Makes room for what the rules in force need. Before the table is open, or with it locked.
   void MakeRoom();
@@ -190,6 +194,9 @@ class Way {
   static constexpr Duration kUrgentEvery = std::chrono::milliseconds(5);
   Instant urgent_at() const { return Instant::max(); }
   bool ReportUrgent(Instant, Instant, Draft&) { return false; }
+  // A period of reports ends; a host that has just come takes a snapshot.
+  void PeriodEnds(Instant) {}
+  void Joined() {}
 
   // ---- For people ----
 

@@ -8,13 +8,15 @@
 #include "share/debit/debits.h"
 #include "share/forecast/forecasting.h"
 #include "share/inspection.h"
+#include "share/quota/quota_sharing.h"
 
 namespace dthrottle {
 
 using WaysInOrder = WayList<    //
     Forecasting,                // share/forecast/, before debit, because it has some of its limits where it watches
     Debits,                     // share/debit/
-    Division>;                  // share/capacity/
+    Division,                   // share/capacity/
+    QuotaSharing>;              // share/quota/: counts of quotas, no way of deciding
 
 class Ways final : public WaysInOrder {
  public:

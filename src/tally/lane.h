@@ -23,6 +23,7 @@ struct RuleCounters {
   Counter near_limit;    // of the served, left less than a fifth of the burst
   Counter shed;          // answered NO because the host runs hot
   Counter penalized;     // of the throttled, because of a penalty
+  Counter over_quota;    // of the throttled, because a quota was spent
 };
 
 class Lane {

@@ -45,7 +45,8 @@ RuleTotals Tally::CounterTotals(std::size_t counter) const {
   for (const auto& lane : lanes_) {
     const RuleCounters& counters = std::as_const(*lane).counters(counter);
     sum += {counters.served.Read(), counters.throttled.Read(), counters.shadowed.Read(), counters.near_limit.Read(),
-            counters.shed.Read(),   counters.penalized.Read()};
+            counters.shed.Read(),   counters.penalized.Read(),
+            counters.over_quota.Read()};
   }
   return sum;
 }

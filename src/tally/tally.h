@@ -16,15 +16,16 @@ namespace dthrottle {
 
 struct RuleTotals {
   std::uint64_t served = 0, throttled = 0, shadowed = 0, near_limit = 0, shed = 0, penalized = 0;
+  std::uint64_t over_quota = 0;
 
   RuleTotals& operator+=(const RuleTotals& o) {
     served += o.served, throttled += o.throttled, shadowed += o.shadowed, near_limit += o.near_limit, shed += o.shed;
-    penalized += o.penalized;
+    penalized += o.penalized, over_quota += o.over_quota;
     return *this;
   }
   RuleTotals& operator-=(const RuleTotals& o) {
     served -= o.served, throttled -= o.throttled, shadowed -= o.shadowed, near_limit -= o.near_limit, shed -= o.shed;
-    penalized -= o.penalized;
+    penalized -= o.penalized, over_quota -= o.over_quota;
     return *this;
   }
 };

@@ -9,7 +9,7 @@ SRC = Path(__file__).resolve().parents[2] / "src"
 
 LAYERS = [
     {"base"},
-    {"query", "rule", "bucket", "bus", "capacity", "lease", "shed", "tally", "hold", "penalty"},
+    {"query", "rule", "bucket", "bus", "capacity", "lease", "shed", "tally", "hold", "penalty", "quota"},
     {"share"},
     {"limiter", "config"},
     {"admin"},
@@ -17,10 +17,10 @@ LAYERS = [
     {"daemon", "gateway", "ctl", "plan", "client", "integration"},
 ]
 
-# Within a layer a rule asks its bucket and the priorities of shedding, leases use the globs of rules, penalties the terms of rules, the daemon's half
+# Within a layer a rule asks its bucket and the priorities of shedding, leases use the globs of rules, penalties and quotas the terms of rules, the daemon's half
 # of a setting is read by the limiter, other protocols and the simulator use sockets and files, a web server's module and
 # a command ask through the client library, and the daemon reads graphs as the planner does.
-SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "rule"), ("penalty", "rule"), ("limiter", "config"), ("frontend", "io"), ("feature", "io"), ("tls", "io"),
+SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "rule"), ("penalty", "rule"), ("quota", "rule"), ("limiter", "config"), ("frontend", "io"), ("feature", "io"), ("tls", "io"),
             ("lab", "io"), ("integration", "client"), ("ctl", "client"), ("daemon", "plan")}
 
 # Features that go when their folder and the lines of a list that name it are deleted: only the list includes them.

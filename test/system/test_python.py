@@ -74,6 +74,22 @@ class Threads(SystemTest):
             self.assertIs(throttle.release(waits.hold), dthrottle.Verdict.BAD_QUESTION)
             self.assertLessEqual(throttle.peek(["a"], wait=30).delay, 10)
 
+    def test_a_client_that_asked_once_does_what_the_rule_wants_when_the_daemon_is_gone(self):
+        limits = (rule(name="login", match="login:*", fail_closed=True), rule(name="page", match="page:*"))
+        with AskDaemon(*limits) as daemon:
+            def learned(*tags):
+                throttle = dthrottle.Throttle(f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}", deadline=PATIENT)
+                self.assertEqual(throttle.learn(*tags), dthrottle.Verdict.SERVE)
+                return throttle
+            logins, pages, both = learned("login:x"), learned("page:x"), learned("page:x", "login:x")
+            self.assertTrue(logins.ask("login:a"))
+            daemon.kill()
+            self.assertEqual([bool(t.ask("login:a")) for t in (logins, pages, both)], [False, True, False])
+            self.assertFalse(logins.ask_question(["login:a"]))
+            self.assertNotEqual(pages.learn("login:x"), dthrottle.Verdict.SERVE)
+            self.assertTrue(pages.ask("page:a"), "nothing was learned")
+            daemon.start()
+
     def test_nobody_who_answers_is_refused_where_that_was_chosen(self):
         nowhere = dthrottle.Throttle("unix:/nonexistent", "unix:/nonexistent", fail_open=False)
         self.assertFalse(nowhere.ask("C"))

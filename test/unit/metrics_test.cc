@@ -198,9 +198,16 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
       "[[rule]]\nname=\"sh\"\nmatch=\"sh*\"\nburst=2\nrate=1\nmode=\"shadow\"\n"
       "[[rule]]\nname=\"hot\"\nmatch=\"hot*\"\nburst=2\nrate=1\nshed=true\n"
       "[[rule]]\nname=\"pen\"\nmatch=\"pen*\"\nburst=2\nrate=1\npenalty={ after = 2 }\n"
+      "[[rule]]\nname=\"quo\"\nmatch=\"quo*\"\nburst=5\nrate=1\nquota=3\n"
       "[[override]]\ntag=\"x\"\nburst=1\nrate=1\n");
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> counted(Quotas::RegionBytes(Quotas::kSlotsMin) / sizeof(Line));
+  daemon.limiter().KeepQuotas(std::as_writable_bytes(std::span(counted)), {}, 1,
+                              [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kNow + 1h}; });
   daemon.limiter().shedder().Shed(daemon.limiter().rules().shed_priorities(), ShedCurve(1, 2), 2);
-  for (const char* tag : {"a1", "sh1", "hot1", "pen1", "x", "other"}) {
+  for (const char* tag : {"a1", "sh1", "hot1", "pen1", "quo1", "x", "other"}) {
     for (int i = 0; i < 9; ++i) daemon.host.Serves(tag, kNow);
   }
   daemon.limiter().ways().Get<Debits>().ShareWith(1, 1s);

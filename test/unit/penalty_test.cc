@@ -116,6 +116,35 @@ TEST_CASE("penalty: the network of an address is penalized, not the address that
   CHECK(host.Serves("ip:2001:db8:8:2::9", kNow + 5min));
 }
 
+TEST_CASE("penalty: in shadow mode one begins, is counted and told, and refuses nothing") {
+  Host host(std::string(kLogins) + "[[rule]]\nname=\"try\"\nmatch=\"try:*\"\nburst=1\nrate=0.1\nmode=\"shadow\"\npenalty={ after = 3 }\n");
+  for (int i = 0; i < 10; ++i) CHECK(host.Serves("try:a", kNow));
+  CHECK(Left(host, "try:a", kNow) == 10min);
+  CHECK(host.limiter->penalties().begun == 1);
+  CHECK(host.limiter->tally().Totals(2).penalized == 6);
+  CHECK(host.limiter->tally().Totals(2).shadowed == 9);
+  Questions questions;
+  questions.Begin(Verb::kTake);
+  questions.Name({{"other", false}, 1});
+  questions.Name({{"try:a", false}, 1});
+  Outcome outcome;
+  std::array<Standing, 2> standings;
+  host.limiter->Ask(questions, {&outcome, 1}, standings, 0, host.prng, kNow);
+  CHECK(outcome.verdict == Verdict::kServe);
+}
+
+TEST_CASE("penalty: one that a process has left goes on, under a limit of this host alone too") {
+  const std::string rules = "[[rule]]\nname=\"login\"\nburst=1\nrate=1\nshare=\"local\"\npenalty={ after = 1 }\n";
+  Host before(rules), after(rules), without("[[rule]]\nname=\"login\"\nburst=1\nrate=1\n");
+  Refuse(before, "a", 1, kNow);
+  for (const PenalizedTag& its : before.limiter->Penalized(kNow + 1s)) {
+    after.limiter->Penalize({{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
+    without.limiter->Penalize({{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
+  }
+  CHECK(Left(after, "a", kNow + 1s) == 10min - 1s);
+  CHECK(without.Serves("a", kNow + 1s));
+}
+
 TEST_CASE("penalty: what people forgive ends at once, and begins no longer next time") {
   Host host(kLogins);
   Refuse(host, "login:a", 3, kNow);
@@ -248,6 +277,33 @@ TEST_CASE("penalty: the settings are one table or four keys, and what is wrong i
   CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty={ for = 1 }\n").find("unknown key rule.penalty.for") !=
         std::string::npos);
   CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty=3\n").find("unknown key rule.penalty;") != std::string::npos);
+}
+
+// Says of so many tags that they are penalized, as peer 0, in parts that a ring has room for.
+void Lie(Peer& host, int tags, Instant now) {
+  for (int i = 0; i < tags;) {
+    ToPeers lies;
+    lies.from = lies.to = now;
+    for (; i < tags && lies.entries.Add({"login:" + std::to_string(i), false}, 0, 0, {.penalty = 600'000}); ++i) continue;
+    host.Hear({lies}, now);
+  }
+}
+
+TEST_CASE("penalty: a peer that lies penalizes so many tags a second, and none of a limit of this host alone") {
+  Peer victim(kLogins);
+  Debits& debits = victim.host.limiter->ways().Get<Debits>();
+  Lie(victim, 5000, kNow);
+  CHECK(victim.host.limiter->penalties().heard <= 1000);    // ten seconds' worth
+  CHECK(debits.counts_of(0).penalties_cut == 4000);
+  const std::uint64_t before = victim.host.limiter->penalties().heard + victim.host.limiter->penalties().crowded;
+  Lie(victim, 5000, kNow + 1s);
+  CHECK(victim.host.limiter->penalties().heard + victim.host.limiter->penalties().crowded <= before + 100);
+  CHECK(debits.counts().penalties_cut >= 4000 + 4900);
+
+  Peer alone("[[rule]]\nname=\"login\"\nburst=2\nrate=1\nshare=\"local\"\npenalty={ after = 3 }\n");
+  Lie(alone, 50, kNow);
+  CHECK(alone.host.limiter->penalties().heard == 0);
+  CHECK(alone.host.Serves("login:7", kNow));
 }
 
 }    // namespace

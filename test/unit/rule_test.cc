@@ -136,7 +136,7 @@ TEST_CASE("without a default rule a tag may have no limit") {
 TEST_CASE("an override is found before any rule and keeps the rule's mode unless it has its own") {
   Rule shadow = MakeRule("api", "api:*");
   shadow.mode = Mode::kShadow;
-  const Rulebook book({shadow}, {{"api:vip", 100, 20, {}}, {"api:free", 1, 1, Mode::kOff}, {"elsewhere", 5, 5, {}}});
+  const Rulebook book({shadow}, {{"api:vip", 100, 20, {}, {}}, {"api:free", 1, 1, Mode::kOff, {}}, {"elsewhere", 5, 5, {}, {}}});
   const auto vip = book.Find("api:vip");
   REQUIRE(vip.has_value());
   CHECK(book.is_override(*vip));
@@ -159,7 +159,7 @@ TEST_CASE("the fingerprint changes with whatever changes a bucket's meaning") {
   CHECK(fingerprint({MakeRule("a", "a"), MakeRule("b", {})}) != base);
   CHECK(fingerprint({MakeRule("a", "a*", 11), MakeRule("b", {})}) != base);
   CHECK(fingerprint({MakeRule("a", "a*"), MakeRule("b", "")}) != base);
-  CHECK(fingerprint({MakeRule("a", "a*"), MakeRule("b", {})}, {{"x", 1, 1, {}}}) != base);
+  CHECK(fingerprint({MakeRule("a", "a*"), MakeRule("b", {})}, {{"x", 1, 1, {}, {}}}) != base);
 }
 
 }    // namespace

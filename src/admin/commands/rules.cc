@@ -36,6 +36,7 @@ Json PenaltyList(const Context& c, std::size_t n) {
     rows.push_back({{"left_s", Rounded(Seconds(its.left))},
                     {"lasts_s", Rounded(Seconds(its.length))},
                     {"from", its.heard ? "peer" : "here"},
+                    {"mode", Name(limit != nullptr ? limit->mode : Mode::kEnforce)},
                     {"rule", limit != nullptr ? Json(RuleName(c.rules(), *limit)) : Json()},
                     {"tag", ShowTag({its.tag, its.is_digest})}});
   }

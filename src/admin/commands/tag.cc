@@ -116,9 +116,13 @@ bool IsBusy(const Inspection& seen) {
   return seen.places.has_value() && seen.places->all_taken();
 }
 
-// Where everything is shed, the tag is penalized or all places are taken, the bucket has no say.
+bool IsSpent(const Inspection& seen) {
+  return seen.quota.has_value() && seen.quota->left() == 0;
+}
+
+// Where everything is shed, the tag is penalized, its quota is spent or all places are taken, the bucket has no say.
 Json FinalVerdict(const Json& of_bucket, const Inspection& seen, const Limit& limit, double rejection_probability) {
-  const bool refused = rejection_probability >= 1 || IsPenalized(seen) || IsBusy(seen);
+  const bool refused = rejection_probability >= 1 || IsPenalized(seen) || IsSpent(seen) || IsBusy(seen);
   return refused && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
 }
 
@@ -181,6 +185,15 @@ std::string WhyAmong(const Limit& limit, const DividedAmong& now) {
   return fmt::format("The tags that are charged with it get at most {:.4g}/s each.", now.level);
 }
 
+std::string WhyQuota(const Context& c, const Limit& limit, const QuotaStanding& quota) {
+  const QuotaCalendar& calendar = c.rules().calendars()[limit.calendar];
+  return fmt::format("Of a quota of {} a {} ({}) all hosts have used {}, as far as is known here: {}. "
+                     "It begins anew in {:.0f} s.",
+                     quota.amount, Name(calendar.per), calendar.time_zone, quota.used,
+                     quota.left() > 0 ? fmt::format("{} are left", quota.left()) : std::string("the answer is NO"),
+                     Seconds(quota.ends - c.now));
+}
+
 // The tags that are charged with it; whether one of them refuses.
 template <class Say>
 bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
@@ -193,13 +206,17 @@ bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
     }
     const Limit& limit = c.rules().limit(*seen.limit);
     const Json bucket = BucketFields(seen, limit, c.now);
-    const bool its_refuses = bucket["verdict"] == "NO" || IsPenalized(seen);
+    const bool its_refuses = FinalVerdict(bucket["verdict"], seen, limit, 0) == "NO";
     refuses = refuses || its_refuses;
     std::string line = fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}",
                                    EscapeTag(charged), RuleName(c.rules(), limit), bucket["level"].get<double>());
     if (IsPenalized(seen)) {
       line += fmt::format(": it is penalized, refused for another {:.3f} s.", Seconds(seen.penalty));
       say(std::move(line));
+      continue;
+    }
+    if (IsSpent(seen)) {
+      say(std::move(line) + ". " + WhyQuota(c, limit, *seen.quota));
       continue;
     }
     line += its_refuses ? fmt::format(": that says NO for another {:.3f} s.", bucket["served_again_in_s"].get<double>())
@@ -230,6 +247,11 @@ Json Show(const Context& c) {
   answer.update(BucketFields(seen, limit, c.now));
   answer["verdict"] = FinalVerdict(answer["verdict"], seen, limit, shed);
   if (seen.among.has_value()) answer["among_ratio"] = Rounded(seen.among->ratio);
+  if (seen.quota.has_value()) {
+    answer.update({{"quota", seen.quota->amount},
+                   {"quota_used", seen.quota->used},
+                   {"quota_ends_in_s", Rounded(Seconds(seen.quota->ends - c.now))}});
+  }
   if (limit.penalizes) answer["penalty_s"] = Rounded(Seconds(seen.penalty));
   if (seen.places.has_value()) {
     answer.update({{"places", seen.places->taken}, {"places_here", seen.places->most}, {"in_flight", limit.in_flight}});
@@ -275,9 +297,11 @@ Json Why(const Context& c) {
   if (shed > 0 && limit.mode == Mode::kShadow) say("The mode is shadow: what is shed is counted and answered OK.");
   if (IsPenalized(seen)) {
     const Penalty& terms = rules.penalty(limit);
-    say(fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts.",
-                    terms.after, FormatDuration(terms.within), Seconds(seen.penalty)));
+    say(fmt::format("It was refused {} times within {} and is penalized: refused for another {:.3f} s, on all hosts{}.",
+                    terms.after, FormatDuration(terms.within), Seconds(seen.penalty),
+                    limit.mode == Mode::kShadow ? ", if the mode were not shadow" : ""));
   }
+  if (seen.quota.has_value()) say(WhyQuota(c, limit, *seen.quota));
   if (seen.places.has_value()) {
     const std::uint32_t elsewhere = limit.in_flight - seen.places->most;
     say(fmt::format("Of {} places {} are taken{}{}.", limit.in_flight, seen.places->taken,

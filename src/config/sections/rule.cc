@@ -5,6 +5,7 @@
 
 #include <unordered_map>
 
+#include "config/calendar.h"
 #include "config/findings.h"
 #include "config/kinds.h"
 #include "config/sections.h"
@@ -36,6 +37,19 @@ Key<T> Rate() {
     return set(target, text != nullptr ? Value(ParseRate(*text).value_or(0)) : value);
   };
   return key;
+}
+
+template <class T>
+Key<T> Quota(std::string_view name, std::string_view default_text, Member<T, std::uint64_t> member,
+             std::string_view meaning) {
+  constexpr std::int64_t kMost = 1'000'000'000'000;
+  const auto read = [](const Value& value) -> std::optional<std::uint64_t> {
+    const auto* number = std::get_if<std::int64_t>(&value);
+    if (number == nullptr || *number < 0 || *number > kMost) return std::nullopt;
+    return static_cast<std::uint64_t>(*number);
+  };
+  return Made<T, std::uint64_t>(name, default_text, fmt::format("a whole number from 0 to {}", kMost), member, meaning,
+                                read, [](std::uint64_t number) { return static_cast<std::int64_t>(number); });
 }
 
 // Either the networks or the path of a file that lists them, which Load reads.
@@ -144,11 +158,23 @@ const std::vector<Key<Rule>>& RuleKeys() {
                      "says that it would: it has them at once, in debt, and is told when to go on. So requests are "
                      "spaced at the rate, and the queue is never longer than this. Queries of three bytes do not wait. "
                      "With 0s nothing waits. Under share = \"local\" and \"debit\" only."),
+      Quota<R>("quota", "0", MEMBER(R, quota),
+               "So many tokens of a tag are served in each *per*, by all hosts together that share the limit, or by each "
+               "host where share = \"local\": as well as burst and rate, so both must allow a query and both pay for it. "
+               "All hosts are to have the same *per* and *time_zone*, and their clocks set. What is counted outlives a "
+               "reboot in *quota.file*. It is late by what hosts serve until they hear of each other: each tells of a tag "
+               "at once when it has served a quarter of its part of what is left. 0: there is none."),
+      Choice<R, Per>("per", "\"day\"", MEMBER(R, calendar.per),
+                     "How long a period of *quota* is: \"hour\", \"day\", \"week\" or \"month\", by the calendar of "
+                     "*time_zone*. Weeks begin on Monday. A day on which clocks change has 23 or 25 hours."),
+      Text<R>("time_zone", "\"UTC\"", "a time zone that the system knows, such as \"Europe/Paris\"",
+              MEMBER(R, calendar.time_zone), "Where midnight is that of *per*, by a name of the IANA database.",
+              IsTimeZone),
       Integer<R>("penalty.after", "0", 0, 1'000'000, MEMBER(R, penalty.after),
                  "So many refusals by the limit, *penalty.within* of the first, and the tag is refused at once for as "
                  "long as *penalty.lasts*, whatever its bucket holds, on all hosts that share the limit. All four may be "
-                 "written as penalty = { after = 20, within = \"1m\", lasts = \"10m\" }. In mode \"enforce\" only. 0: "
-                 "there are no penalties."),
+                 "written as penalty = { after = 20, within = \"1m\", lasts = \"10m\" }. In mode \"shadow\" "
+                 "penalties are kept, told and counted, and refuse nothing. 0: there are no penalties."),
       DurationKey<R>("penalty.within", "\"1m\"", 1s, 24h, MEMBER(R, penalty.within),
                      "For how long refusals count, from the first one on. Then the count begins anew."),
       DurationKey<R>("penalty.lasts", "\"10m\"", 1s, 168h, MEMBER(R, penalty.lasts),
@@ -202,6 +228,10 @@ const std::vector<Key<Rule>>& RuleKeys() {
                  "longer; under \"capacity\" hosts divide them as they divide the rate, and never have more together, "
                  "and [[resource]] with source = \"capacity\" leases nothing of such a tag. \"forecast\" has none. 0: any "
                  "number."),
+      Flag<R>("fail_closed", "false", MEMBER(R, fail_closed),
+              "Whether clients are to refuse tags of the rule while the daemon does not answer. It is told by the line "
+              "absent of [ask]: a client that has asked it once knows what to do when the daemon is gone. The modules for "
+              "nginx and Apache have a setting of their own for each location. In mode \"enforce\" only."),
       Flag<R>(
           "shed", "false", MEMBER(R, shed),
           "Whether queries under the rule, and under overrides of tags that it matches, are refused when the host runs "
@@ -228,6 +258,9 @@ const std::vector<Key<Override>>& OverrideKeys() {
           MEMBER(O, mode),
           Choice<Mode, Mode>("mode", "", Itself<Mode>,
                              "As the key of a rule; without it, the mode of the rule. \"off\" exempts the tag.")),
+      Optional<O>(MEMBER(O, quota),
+                  Quota<std::uint64_t>("quota", "", Itself<std::uint64_t>,
+                                       "As the key of a rule; without it, that of the rule. 0: there is none.")),
   };
   return keys;
 }

@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "frontend/ask/absent.h"
 #include "frontend/ask/reader.h"
 #include "frontend/ask/words.h"
 
@@ -14,7 +15,7 @@ namespace dthrottle {
 namespace {
 
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
-constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit, release or indicate";
+constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit, release, indicate or absent";
 constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
 
 // Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
@@ -47,6 +48,7 @@ void AskTurn::OnLine(std::string_view line, Holder& holder) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const std::string_view verb = NextWord(line);
   if (AskReturns::IsVerb(verb)) return OnReturn(verb, line, holder);
+  if (verb == "absent") return OnAnswered(AnswerAbsent(limiter_, tag_bytes_max_, tags_, line));
   Line question{.kind = Kind::kQuestion, .holder = &holder};
   const bool can_wait = verb == "take" || verb == "peek";
   if (can_wait && !TakeWait(line, question.patience)) {

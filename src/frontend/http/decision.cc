@@ -49,7 +49,7 @@ struct HttpService::Decision {
 
   bool allowed() const { return !refusal.has_value(); }
   const Shape& shape() const { return nearest->standing.shape; }
-  Duration until_full() const { return nearest->standing.bucket.UntilFull(now); }
+  Duration until_full() const { return nearest->standing.UntilFull(now); }
 
   // Until the same would be served, which nobody knows of a hot host; none: it costs more than the burst.
   std::optional<Duration> retry() const {
@@ -100,7 +100,7 @@ void AppendTag(std::string& body, const Asking::Tag& tag, Instant now) {
     Append(body, ",\"rule\":\"", tag.rule, "\",\"limit\":");
     AppendNumber(body, tag.standing.shape.burst());
     Append(body, ",\"remaining\":", *tag.left, ",\"reset_after\":");
-    AppendNumber(body, Seconds(tag.standing.bucket.UntilFull(now)));
+    AppendNumber(body, Seconds(tag.standing.UntilFull(now)));
   }
   body += '}';
 }

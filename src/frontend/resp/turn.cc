@@ -72,10 +72,10 @@ ThrottleReply MakeReply(const ThrottleRequest& request, bool served, const Stand
   const std::int64_t limit = shape.depth / shape.interval;
   std::int64_t retry_after_s = -1;
   if (!served && request.quantity <= limit) {
-    const Instant serves_at = bucket.ServesAt(shape, ToCost(std::max<std::int64_t>(request.quantity, 0)), now);
-    retry_after_s = std::max<std::int64_t>(WholeSeconds(serves_at - now), 1);
+    const Cost cost = ToCost(std::max<std::int64_t>(request.quantity, 0));
+    retry_after_s = std::max<std::int64_t>(WholeSeconds(standing.Until(cost, now)), 1);
   }
-  return {!served, limit, bucket.WholeTokens(shape, now), retry_after_s, WholeSeconds(bucket.UntilFull(now))};
+  return {!served, limit, bucket.WholeTokens(shape, now), retry_after_s, WholeSeconds(standing.UntilFull(now))};
 }
 
 RespTurn::RespTurn(Limiter& limiter, BroughtLimits* brought, std::size_t lane, Prng prng, std::size_t tag_bytes_max,

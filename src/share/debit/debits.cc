@@ -69,13 +69,18 @@ Debits::Terms Debits::TermsOf(LimitIndex index, Duration interval) {
 }
 
 Debits::HeardPeer& Debits::HeardPeerOf(std::uint32_t peer) {
-  while (heard_peers_.size() <= peer) heard_peers_.push_back({PeerCeilings::Room(new_tags_max_), {}});
+  while (heard_peers_.size() <= peer) {
+    heard_peers_.push_back({PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max()), {}});
+  }
   return heard_peers_[peer];
 }
 
 void Debits::SetNewTagsMax(std::uint64_t per_second) {
   new_tags_max_ = per_second;
-  for (HeardPeer& peer : heard_peers_) peer.new_tags = PeerCeilings::Room(new_tags_max_);
+  for (HeardPeer& peer : heard_peers_) {
+    peer.new_tags = PeerCeilings::Room(new_tags_max_);
+    peer.penalties = PeerCeilings::Room(penalties_max());
+  }
 }
 
 // Calls change(told) for each entry that a shared limit of ours is for.
@@ -96,7 +101,9 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
                                        : core_.rules->Find(tag.bytes);
     const auto concerns = [&](const Limit& limit) {
       if (only_hits) return limit.shared;
+      if (entries.quota(entry).has_value()) return limit.quota > 0 && (limit.shared || limit.divided);
       if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
+      if (!limit.shared && !limit.divided) return false;
       return entries.penalty(entry).has_value() ? limit.penalizes : limit.shared;
     };
     if (!index.has_value() || !concerns(core_.limit(*index))) {
@@ -129,6 +136,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
         return HearPenalty(told, heard, to + std::chrono::milliseconds(*left), now);
       }
       if (const auto places = entries.places(told.entry)) return HearPlaces(told, peer, heard, *places, to, now);
+      if (const auto word = entries.quota(told.entry)) return HearQuota(told, *word, peer, heard, now);
     }
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
@@ -224,7 +232,6 @@ bool Debits::ReportUrgent(Instant, Instant now, Draft& out) {
   return more || TellPlaces(now, out);
 }
 
-// Says something of a tag without hits. A limit of this host alone is nobody else's.
 bool Debits::AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const {
   const Slot* const slot = shard.Find(tag, now);
   const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
@@ -239,12 +246,30 @@ bool Debits::AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard,
 }
 
 // A penalty of a tag without a bucket here is news of a new tag, of which a peer has so many.
+// One that ends a penalty counts too.
 void Debits::HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now) {
+  if (!peer.penalties.Take(now)) {
+    ++counts_.penalties_cut, ++peer.counts.penalties_cut;
+    return;
+  }
   if (told.slot == nullptr && !peer.new_tags.Take(now)) {
     ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
     return;
   }
   core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
+}
+
+// ---- Quotas ----
+
+// As a penalty, of a tag that nothing is known of here.
+void Debits::HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now) {
+  auto& quotas = ways_.Get<QuotaSharing>();
+  const TagAt at{told.tag, told.hash, core_.limit(told.index), told.slot};
+  if (told.slot == nullptr && !quotas.Knows(at) && !heard.new_tags.Take(now)) {
+    ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
+    return;
+  }
+  quotas.HearQuota(word, at, peer, now);
 }
 
 // ---- Places ----

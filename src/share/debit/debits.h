@@ -33,6 +33,7 @@ struct MergeCounts {
   std::uint64_t unmatched = 0;            // entries under no rule here, or under one that is not shared
   std::uint64_t unrecorded = 0;           // entries without room in the table
   std::uint64_t expired = 0;              // hits dropped because they were older than the horizon
+  std::uint64_t penalties_cut = 0;        // entries dropped because a peer told of too many penalties
   std::uint64_t new_tags_cut = 0;         // entries dropped because a peer named too many tags that have no bucket here
   std::uint64_t disbelieved = 0;          // demands that count for less than was announced: hits do not bear them out
   std::uint64_t hits_disbelieved = 0;     // hits dropped because no host can have served so many under our limit
@@ -44,6 +45,7 @@ struct MergeCounts {
 // The part of these counts that one peer made.
 struct PeerMergeCounts {
   std::uint64_t new_tags_cut = 0;
+  std::uint64_t penalties_cut = 0;
   std::uint64_t hits_disbelieved = 0;
 };
 
@@ -93,7 +95,7 @@ class Debits final : public Way {
              std::uint32_t peer = 0);
 
   // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
-  // are dropped.
+  // are dropped. For a thousandth of it a peer may say that a tag is penalized, or no longer: 100/s by default.
   void SetNewTagsMax(std::uint64_t per_second);
 
   // Takes over entries [first, first + n) of a peer's buckets, as of `at`, where they are emptier than ours.
@@ -121,6 +123,9 @@ class Debits final : public Way {
   void TellPlacesAgain();
   // Tells all penalties once more, for a host that takes a snapshot.
   void TellPenaltiesAgain(Instant now) { core_.penalties.TellAgain(core_.ShardLock(), now); }
+
+  // Says something of a tag without hits; false: there is no room. A limit of this host alone is nobody else's.
+  bool AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
 
   // Something holds tokens of the tag (hold/holds.h): peers are told of its hits that they may come back. With its
   // shard locked, any thread.
@@ -167,7 +172,7 @@ class Debits final : public Way {
     Instant told{};
   };
   struct HeardPeer {
-    Allowance new_tags;
+    Allowance new_tags, penalties;
     PeerMergeCounts counts;
   };
   // An entry of a report and the bucket that it is about, with the shard locked.
@@ -183,9 +188,9 @@ class Debits final : public Way {
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
   void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms);
-  bool AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
   bool TellPlaces(Instant now, Draft& out);
   void HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to, Instant now);
+  void HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now);
   void HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
@@ -193,6 +198,7 @@ class Debits final : public Way {
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;
+  std::uint64_t penalties_max() const { return std::max<std::uint64_t>(new_tags_max_ / 1000, 1); }
   HeardPeer& HeardPeerOf(std::uint32_t peer);
   Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
   bool AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides, Entries& out) const;

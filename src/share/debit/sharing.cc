@@ -94,10 +94,6 @@ bool Sharing::Drain(Instant now) {
 Sharing::Kept Sharing::Keep() const {
   LimiterCore& core = ways_.core();
   Kept kept{from_, report_at_, holding_};
-  core.penalties.ForEach(core.ShardLock(), Instant::min(), [&](const PenaltyAt& its) {
-    const Tag tag = its.tag.tag();
-    kept.penalties.push_back({std::string(tag.bytes), tag.is_digest, its.until});
-  });
   if (core.gauges != nullptr) {
     core.gauges->ForEachHere(core.ShardLock(), [&](const Tag& tag, std::size_t) {
       kept.in_flight.push_back({std::string(tag.bytes), tag.is_digest});
@@ -106,22 +102,7 @@ Sharing::Kept Sharing::Keep() const {
   return kept;
 }
 
-void Sharing::Penalize(const KeptPenalty& kept, Instant now) {
-  LimiterCore& core = ways_.core();
-  if (kept.until <= now || kept.tag.size() > kTagBytesMax) return;
-  const Tag tag{kept.tag, kept.is_digest};
-  const std::uint64_t hash = table_.Hash(tag);
-  Table::Shard shard(table_, hash);
-  const Slot* const slot = shard.Find(tag, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
-                     : tag.is_digest ? std::nullopt
-                                     : core.rules->Find(tag.bytes);
-  if (!index.has_value() || !core.limit(*index).penalizes) return;
-  core.penalties.Hear(tag, hash, core.rules->penalty(core.limit(*index)), kept.until, now);
-}
-
 void Sharing::Resume(const Kept& kept, Instant now) {
-  for (const KeptPenalty& penalty : kept.penalties) Penalize(penalty, now);
   for (const KeptTagOf& its : kept.in_flight) {
     LimiterCore& core = ways_.core();
     if (core.gauges == nullptr || its.tag.size() > kTagBytesMax) continue;
@@ -160,6 +141,7 @@ bool Sharing::Work(Instant now) {
       collecting_ = true;
       to_ = now;
       debits_.TellPlacesAgain();
+      ways_.Each([&](auto& way) { way.PeriodEnds(now); });
     }
     report_at_ += period_ * ((now - report_at_) / period_ + 1);    // a period that was slept through is not made up for
   }
@@ -266,6 +248,7 @@ bool Sharing::MergeSome(Instant now) {
     walk_cell_ = 0;
     debits_.TellPenaltiesAgain(now);
     debits_.TellPlacesAgain();
+    ways_.Each([](auto& way) { way.Joined(); });
     return true;
   }
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);

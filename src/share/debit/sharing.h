@@ -39,13 +39,6 @@ class Sharing {
   bool Drain(Instant now);
 
   // What the next program or start goes on with.
-  struct KeptPenalty {
-    std::string tag;
-    bool is_digest = false;
-    Instant until{};
-
-    static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.until); }
-  };
   struct KeptTagOf {
     std::string tag;
     bool is_digest = false;
@@ -56,14 +49,13 @@ class Sharing {
     Instant from{};         // hits until then have been reported
     Instant report_at{};    // of the next report
     bool holding = false;
-    std::vector<KeptPenalty> penalties{};
     std::vector<KeptTagOf> in_flight{};    // tags of which places are taken here
 
     static void Fields(auto& state, auto& self) {
-      state(self.from, self.report_at, self.holding, self.penalties, self.in_flight);
+      state(self.from, self.report_at, self.holding, self.in_flight);
     }
   };
-  static constexpr std::uint32_t kKeptVersion = 3;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 4;    // for ReadState
   Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 
@@ -77,7 +69,6 @@ class Sharing {
   enum class Walk { kNone, kTable, kEnd };
 
   std::uint64_t& reported_until() const;
-  void Penalize(const KeptPenalty& kept, Instant now);
   bool Push(ToPeers& message, Instant now);
   bool Push(ToPeers::Kind kind, Instant now);
   bool PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);

@@ -10,7 +10,12 @@ from ._answers import ANSWER_LINE_BYTES, Answer, Question, Verdict, read_settlem
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
+_ABSENT = {b"OK serve": (Verdict.SERVE, True), b"OK refuse": (Verdict.SERVE, False)}
 _channels = weakref.WeakSet()    # all of this process, for fork
+
+
+def _read_absent(line):
+    return (Verdict.BAD_QUESTION, None) if line.startswith(b"ERR") else _ABSENT.get(line)
 
 
 class BadAnswer(Exception):
@@ -211,6 +216,21 @@ class Throttle:
     def release(self, hold, deadline=None):
         """Settles a hold of which nothing was used, or gives up a wait."""
         return self.commit(hold, deadline=deadline)
+
+    def learn(self, *tags, deadline=None):
+        """Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
+        `fail_open`. Verdict.SERVE: the daemon has said it; else nothing has changed."""
+        question = Question(b"absent", dict.fromkeys(tags, 0))
+        if question.line is None:
+            return Verdict.BAD_QUESTION
+        line = b" ".join([b"absent", *question.words]) + b"\n"
+        read, failure = self._questions.exchange(line, [_read_absent], self.deadline if deadline is None else deadline)
+        if not read:
+            return failure
+        verdict, serve = read[0]
+        if verdict is Verdict.SERVE:
+            self._spoken = Spoken(serve)
+        return verdict
 
     def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
         question = Question(verb, tags, ttl, wait)

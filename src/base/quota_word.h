@@ -1,0 +1,17 @@
+// What a host says of a tag's quota: how much one counter has counted in a period.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace dthrottle {
+
+struct QuotaWord {
+  std::uint64_t counter = 0;    // names who counted, below 2^56: a host from one boot to the next
+  std::uint64_t period = 0;     // in which, by when it began: seconds since 1970
+  std::uint64_t taken = 0;      // tokens
+  // Of them, came back. None: somebody else says so, and `taken` is without what came back.
+  std::optional<std::uint64_t> back{};
+};
+
+}    // namespace dthrottle

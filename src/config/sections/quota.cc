@@ -1,0 +1,51 @@
+// The section [quota] of the settings, and the checks of rules that have one.
+#include "config/findings.h"
+#include "config/kinds.h"
+#include "config/sections.h"
+#include "quota/quotas.h"
+
+namespace dthrottle {
+
+Section QuotaSection() {
+  using S = Settings;
+  constexpr std::uint64_t kBytesMin = 1 << 20;
+  static_assert(kBytesMin >= Quotas::RegionBytes(Quotas::kSlotsMin));
+  return {
+      "quota",
+      "What is counted for rules with a quota. A daemon without such a rule takes none of it.",
+      {
+          Text<S>("file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, quota.file),
+                  "The file that keeps what has been counted, on a disk: it outlives a reboot. The daemon writes it in "
+                  "place. With \"\" counts outlive an upgrade only, and a host that starts hears from its peers what "
+                  "they know.",
+                  IsPath),
+          BytesKey<S>("memory", "\"16MiB\"", kBytesMin, std::uint64_t{1} << 33, MEMBER(S, quota.memory),
+                      "The size of the file, or of the memory in its place. A tag takes 512 bytes, and as much again for "
+                      "each 20 other hosts that have served it. Half of it is for what others have counted. Where it is "
+                      "full the tags with the least use are forgotten, and counted in quota_forgotten. Another size "
+                      "keeps what there is room for."),
+      }};
+}
+
+void CheckQuotas(Findings& f) {
+  const Settings& s = f.settings();
+  bool any = false;
+  for (std::size_t i = 0; i < s.rules.size(); ++i) {
+    const Rule& rule = s.rules[i];
+    if (rule.quota == 0 || rule.mode == Mode::kOff) continue;
+    any = true;
+    if (rule.burst <= static_cast<double>(rule.quota)) continue;
+    f.Warn(f.rules[i], fmt::format("rule \"{}\": quota = {} is less than burst = {}: the first burst spends it all",
+                                   rule.name, rule.quota, FormatNumber(rule.burst)));
+  }
+  if (any && f.fleet()) f.Warn(Findings::Place(), "the simulator counts no quotas");
+  if (!any || f.fleet()) return;
+  if (s.quota.file.empty()) {
+    f.Warn("quota.file", "quota.file = \"\": what rules with a quota count is lost at a restart; name a file on a disk");
+  } else if (s.quota.file.starts_with("/run/") || s.quota.file.starts_with("/dev/shm/")) {
+    f.Warn("quota.file", fmt::format("quota.file = {}: is lost at a reboot; name a file on a disk",
+                                     Quote(Value(s.quota.file))));
+  }
+}
+
+}    // namespace dthrottle

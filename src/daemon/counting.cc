@@ -1,0 +1,72 @@
+#include "daemon/counting.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "config/calendar.h"
+#include "io/clock.h"
+#include "io/fresh.h"
+#include "io/mapped_faults.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+namespace {
+
+// A clock that is set, or steered, is followed within this time; when a period ends, the limiter knows in advance.
+constexpr std::uint64_t kLookMs = 1000;
+
+// Both clocks are read as one: what lies between only makes a period end late.
+QuotaPeriods PeriodsNow(const QuotaCalendar& calendar) {
+  const Duration date = WallClock();
+  const Instant now = Now();
+  QuotaPeriods periods = PeriodsAt(calendar, std::chrono::floor<std::chrono::seconds>(date).count());
+  periods.ends = now + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date);
+  return periods;
+}
+
+}    // namespace
+
+Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left)
+    : settings_(settings), limiter_(limiter) {
+  if (limiter_.rules().any_quota()) {
+    if (const auto begun = Begin(left.fd); !begun) {
+      throw StartFailure{ExitCode(begun.error().code), "quota.file: " + begun.error().message};
+    }
+  } else if (left.fd >= 0) {
+    ::close(left.fd);
+  }
+  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
+  timer_.data = this;
+  const auto on_timer = [](uv_timer_t* timer) { static_cast<Counting*>(timer->data)->limiter_.FollowCalendar(); };
+  DT_CHECK(uv_timer_start(&timer_, on_timer, kLookMs, kLookMs) == 0);
+}
+
+FileResult<void> Counting::Begin(int left_fd) {
+  auto region =
+      MappedRegion::OpenOrAdopt(settings_.quota.file, settings_.quota.memory, QuotaFile::IsQuotaFile, left_fd);
+  if (!region) return tl::unexpected(region.error());
+  if (auto claimed = region->ClaimRest([](Duration) { return true; }); !claimed) return claimed;
+  region_.emplace(std::move(*region));
+  WatchMappedFile(region_->bytes(), settings_.quota.file);
+  limiter_.KeepQuotas(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
+  return {};
+}
+
+void Counting::Reload(std::vector<std::string>& problems) {
+  if (region_.has_value() || !limiter_.rules().any_quota()) return;
+  if (const auto begun = Begin(-1); !begun) {
+    problems.push_back(fmt::format("quota.file: {}; quotas of rules are not counted", begun.error().message));
+  }
+}
+
+void Counting::Keep(std::vector<HandedSection>& sections) const {
+  if (region_ && region_->nameless_fd() >= 0) sections.push_back({kSection, region_->nameless_fd(), {}});
+}
+
+void Counting::Close() {
+  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+}
+
+}    // namespace dthrottle

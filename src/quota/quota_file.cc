@@ -1,0 +1,92 @@
+#include "quota/quota_file.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31'61'74'6f'75'71'74'64;    // "dtquota1"
+
+void Store(std::uint64_t& word, std::uint64_t value) {
+  std::atomic_ref(word).store(value, std::memory_order_release);
+}
+
+}    // namespace
+
+struct QuotaFile::Header {
+  std::uint64_t magic;    // stored last
+  std::uint64_t counter;
+  std::array<std::byte, 16> boot_id;
+};
+
+bool QuotaFile::IsQuotaFile(std::string_view head) {
+  std::uint64_t magic = 0;
+  std::memcpy(&magic, head.data(), std::min(head.size(), sizeof magic));
+  return magic == kMagic || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
+}
+
+QuotaFile::QuotaFile(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh)
+    : region_(region), boot_id_(boot_id), slots_(region.size() / kSlotBytes - 1) {
+  static_assert(sizeof(QuotaSlot) <= kSlotBytes && sizeof(Header) <= kSlotBytes);
+  DT_CHECK(region.size() >= 2 * kSlotBytes);
+  auto& header = *reinterpret_cast<Header*>(region_.data());
+  const bool known = header.magic == kMagic && header.counter <= kCounterMask;
+  counter_before_ = known ? header.counter : 0;
+  const bool same_boot = known && header.boot_id == boot_id && header.counter != 0;
+  counter_ = same_boot ? header.counter : std::max<std::uint64_t>(fresh & kCounterMask, 1);
+  for (std::size_t i = slots_; i-- > 0;) {
+    if (known && IsWhole(slot(i), slots_)) continue;
+    SetKind(slot(i), QuotaSlot::kFree);
+    free_.push_back(static_cast<std::uint32_t>(i));
+  }
+  if (!known) Begin();
+}
+
+void QuotaFile::Begin() {
+  auto& header = *reinterpret_cast<Header*>(region_.data());
+  Store(header.counter, counter_);
+  header.boot_id = boot_id_;
+  Store(header.magic, kMagic);
+}
+
+QuotaSlot& QuotaFile::slot(std::size_t i) const {
+  return *reinterpret_cast<QuotaSlot*>(region_.data() + (1 + i) * kSlotBytes);
+}
+
+// The region may hold anything, so every field is looked at.
+bool QuotaFile::IsWhole(const QuotaSlot& s, std::size_t slots) {
+  if (s.kind == QuotaSlot::kTag) {
+    return s.own.taken <= kCountMax && s.own.back <= s.own.taken && s.own.is_digest <= 1 &&
+           (s.own.is_digest == 0 || s.own.size == kDigestBytes);
+  }
+  if (s.kind != QuotaSlot::kCounted || s.others.tag >= slots || s.others.size > QuotaSlot::kCounts) return false;
+  const auto& counts = s.others.counts;
+  return std::all_of(counts.begin(), counts.begin() + s.others.size, [](const QuotaCount& count) {
+    return count.counter <= kCounterMask && count.taken <= kCountMax && count.back <= count.taken;
+  });
+}
+
+std::optional<std::uint32_t> QuotaFile::Take() {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty()) return std::nullopt;
+  const std::uint32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void QuotaFile::Free(std::uint32_t freed) {
+  SetKind(slot(freed), QuotaSlot::kFree);
+  const std::lock_guard lock(mutex_);
+  free_.push_back(freed);
+}
+
+void QuotaFile::SetKind(QuotaSlot& slot, QuotaSlot::Kind kind) {
+  std::atomic_ref(slot.kind).store(kind, std::memory_order_release);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,341 @@
+#include "quota/quotas.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+
+namespace dthrottle {
+
+namespace {
+
+void Add(std::atomic<std::uint64_t>& count) {
+  count.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Places of the table of tags: no more than half of the slots, so that a tag always finds one.
+std::size_t PlacesIn(std::size_t slots, std::size_t ways) {
+  return std::bit_floor(slots / 2 / ways) * ways;
+}
+
+}    // namespace
+
+// ---- The file ----
+
+Quotas::Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+               const Hash& hash, Calendar calendar)
+    : file_(region, boot_id, fresh),
+      tags_(PlacesIn(file_.slots(), kWays)),
+      others_max_(file_.slots() - tags_.places()),
+      calendar_(std::move(calendar)) {
+  DT_CHECK(file_.slots() >= kSlotsMin && tags_.places() < file_.slots());
+  Restore(hash);
+}
+
+void Quotas::Restore(const Hash& hash) {
+  std::vector<Entry*> by_slot(file_.slots());
+  for (std::uint32_t i = 0; i < file_.slots(); ++i) {
+    QuotaSlot& slot = file_.slot(i);
+    if (slot.kind != QuotaSlot::kTag) continue;
+    const std::uint64_t its_hash = hash(slot.tag());
+    const std::size_t at = tags_.Find(its_hash) != Tags::kNone
+                               ? Tags::kNone
+                               : tags_.RoomFor(its_hash, [](std::size_t) { return std::optional<int>(); });
+    if (at == Tags::kNone) {    // the region was larger
+      file_.Free(i);
+      continue;
+    }
+    tags_.Put(at, its_hash);
+    tags_.SetTold(at);
+    tags_[at].slot = i;
+    by_slot[i] = &tags_[at];
+  }
+  RestoreOthers(by_slot);
+  if (file_.counter_before() != 0 && file_.counter_before() != file_.counter()) Inherit();
+  file_.Begin();
+}
+
+void Quotas::RestoreOthers(std::vector<Entry*>& by_slot) {
+  for (std::uint32_t i = 0; i < file_.slots(); ++i) {
+    QuotaSlot& slot = file_.slot(i);
+    if (slot.kind != QuotaSlot::kCounted) continue;
+    Entry* const entry = by_slot[slot.others.tag];
+    if (entry == nullptr || file_.slot(entry->slot).period != slot.period || others_used_ >= others_max_) {
+      file_.Free(i);
+      continue;
+    }
+    ++others_used_;
+    entry->slots.push_back(i);
+    for (QuotaCount& count : std::span(slot.others.counts).first(slot.others.size)) {
+      entry->others.push_back({&count, kNobody});
+      entry->elsewhere += count.net();
+    }
+  }
+}
+
+// What this host has counted before the boot is an other counter's. A kill in the middle repeats it without harm: of two
+// counts the further one is kept.
+void Quotas::Inherit() {
+  for (std::size_t place = 0; place < tags_.places(); ++place) {
+    if (tags_.HashAt(place) == 0) continue;
+    Entry& entry = tags_[place];
+    QuotaSlot::OfTag& own = Own(entry);
+    if (own.taken == 0) continue;
+    if (Other* const other = OtherOf(entry, file_.counter_before())) {
+      entry.elsewhere -= other->count->net();
+      other->count->taken = std::max(other->count->taken, own.taken);
+      other->count->back = std::max(other->count->back, own.back);
+      entry.elsewhere += other->count->net();
+    }
+    own.back = 0;
+    own.taken = 0;
+  }
+}
+
+// ---- Periods ----
+
+void Quotas::Adopt(const std::vector<QuotaCalendar>& calendars) {
+  calendars_ = calendars;
+  periods_.clear();
+  for (const QuotaCalendar& calendar : calendars_) periods_.push_back(calendar_(calendar));
+}
+
+// The clock is steered a little all the time: that the same period ends some milliseconds sooner is no news.
+bool Quotas::Differs() const {
+  constexpr Duration kSteered = std::chrono::milliseconds(10);
+  for (std::size_t i = 0; i < calendars_.size(); ++i) {
+    const QuotaPeriods& ours = periods_[i];
+    const QuotaPeriods is = calendar_(calendars_[i]);
+    if (is.begin != ours.begin || is.next != ours.next || is.after != ours.after) return true;
+    if (std::chrono::abs(is.ends - ours.ends) > kSteered) return true;
+  }
+  return false;
+}
+
+Quotas::Span Quotas::SpanNow(const Limit& limit, Instant now) const {
+  const QuotaPeriods& its = periods_[limit.calendar];
+  if (now >= its.ends) return SpanNext(limit);
+  return {its.begin, its.next, its.ends};
+}
+
+Quotas::Span Quotas::SpanNext(const Limit& limit) const {
+  const QuotaPeriods& its = periods_[limit.calendar];
+  Span span{its.next, its.after, its.ends};
+  span.ends += span.length();
+  return span;
+}
+
+// Whether the tag's period is over, by any of the calendars: all know which second it is.
+bool Quotas::IsOver(const Entry& entry, Instant now) const {
+  if (periods_.empty()) return false;
+  constexpr std::int64_t kFar = 1'000'000'000;    // the file may say anything
+  const auto after_next = static_cast<std::int64_t>(file_.slot(entry.slot).until - periods_.front().next);
+  return now >= periods_.front().ends + std::chrono::seconds(std::clamp(after_next, -kFar, kFar));
+}
+
+// Brings the tag into the period that it is in now, and returns that.
+Quotas::Span Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
+  QuotaSlot& slot = file_.slot(entry.slot);
+  Span span = SpanNow(limit, now);
+  if (slot.period > span.begin) {
+    if (const Span next = SpanNext(limit); slot.period == next.begin) return next;
+    for (const std::uint32_t others : entry.slots) file_.slot(others).period = span.begin;
+    slot.until = span.next;
+    slot.period = span.begin;
+  } else if (slot.period < span.begin) {
+    BeginPeriod(entry, span);
+  }
+  return span;
+}
+
+// The old period is over, so a kill after the first store takes nothing that anybody asks for.
+void Quotas::BeginPeriod(Entry& entry, const Span& span) {
+  FreeOthers(entry);
+  QuotaSlot::OfTag& own = Own(entry);
+  own.back = 0;
+  own.taken = 0;
+  own.forgiven = 0;
+  file_.slot(entry.slot).until = span.next;
+  std::atomic_ref(file_.slot(entry.slot).period).store(span.begin, std::memory_order_release);
+  entry.told = 0;
+}
+
+void Quotas::FreeOthers(Entry& entry) {
+  for (const std::uint32_t slot : entry.slots) file_.Free(slot);
+  others_used_ -= entry.slots.size();
+  entry.slots.clear();
+  entry.others.clear();
+  entry.elsewhere = 0;
+}
+
+// ---- Tags ----
+
+std::uint64_t Quotas::Used(const Entry& entry) const {
+  const QuotaSlot::OfTag& own = Own(entry);
+  return own.taken - own.back + entry.elsewhere - std::min(own.forgiven, entry.elsewhere);
+}
+
+QuotaStanding Quotas::StandingOf(const Entry& entry, const Limit& limit, const Span& span) const {
+  return {limit.quota, Used(entry), span.ends, span.length()};
+}
+
+Quotas::Entry* Quotas::Find(std::uint64_t hash) {
+  const std::size_t at = tags_.Find(hash);
+  return at != Tags::kNone ? &tags_[at] : nullptr;
+}
+
+// Makes an entry, where the one that is worth least makes room; null: all stay.
+template <class WorthOf>
+Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const Span& span, WorthOf&& worth) {
+  const std::size_t at = tags_.RoomFor(hash, worth);
+  if (at == Tags::kNone) return nullptr;
+  if (tags_.HashAt(at) != 0) {
+    if (worth(at).value_or(0) != 0) Add(forgotten_);
+    FreeOthers(tags_[at]);
+    file_.Free(tags_[at].slot);
+    tags_.Remove(at);
+  }
+  const auto taken = file_.Take();
+  if (!taken.has_value()) return nullptr;
+  QuotaSlot& slot = file_.slot(*taken);
+  slot.period = span.begin;
+  slot.until = span.next;
+  slot.own = {};
+  slot.own.size = static_cast<std::uint8_t>(tag.bytes.size());
+  slot.own.is_digest = tag.is_digest;
+  std::copy(tag.bytes.begin(), tag.bytes.end(), slot.own.bytes.begin());
+  QuotaFile::SetKind(slot, QuotaSlot::kTag);
+  tags_.Put(at, hash);
+  tags_.SetTold(at);
+  Entry& entry = tags_[at];
+  entry.slot = *taken;
+  entry.told = 0;
+  return &entry;
+}
+
+QuotaStanding Quotas::Look(std::uint64_t hash, const Limit& limit, Instant now) {
+  if (Entry* const entry = Find(hash)) return StandingOf(*entry, limit, Roll(*entry, limit, now));
+  const Span span = SpanNow(limit, now);
+  return {limit.quota, 0, span.ends, span.length()};
+}
+
+QuotaStanding Quotas::Take(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now) {
+  Entry* entry = Find(hash);
+  if (entry == nullptr) {
+    entry = Make(tag, hash, SpanNow(limit, now), [&](std::size_t place) {
+      return std::optional(IsOver(tags_[place], now) ? 0 : Used(tags_[place]) + 1);
+    });
+  }
+  if (entry == nullptr) return Look(hash, limit, now);
+  const Span span = Roll(*entry, limit, now);
+  QuotaSlot::OfTag& own = Own(*entry);
+  std::atomic_ref(own.taken).store(std::min(own.taken + tokens, QuotaFile::kCountMax), std::memory_order_relaxed);
+  const QuotaStanding standing = StandingOf(*entry, limit, span);
+  if (hosts_.load(std::memory_order_relaxed) > 1) TellSoon(*entry, hash, standing);
+  return standing;
+}
+
+void Quotas::TellSoon(const Entry& entry, std::uint64_t hash, const QuotaStanding& standing) {
+  const std::uint64_t untold = Version(entry) - std::min(entry.told, Version(entry));
+  if (untold * 4 * hosts_.load(std::memory_order_relaxed) < standing.left()) return;
+  if (tags_.SetUntold(tags_.Find(hash)) && wake_) wake_();
+}
+
+void Quotas::GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now) {
+  Entry* const entry = Find(hash);
+  if (entry == nullptr) return;
+  Roll(*entry, limit, now);
+  QuotaSlot::OfTag& own = Own(*entry);
+  own.back = std::min(own.back + tokens, own.taken);
+}
+
+bool Quotas::Forgive(std::uint64_t hash, const Limit& limit, Instant now) {
+  Entry* const entry = Find(hash);
+  if (entry == nullptr) return false;
+  Roll(*entry, limit, now);
+  QuotaSlot::OfTag& own = Own(*entry);
+  const bool had = Used(*entry) > 0;
+  own.forgiven = entry->elsewhere;
+  own.back = own.taken;
+  return had;
+}
+
+// ---- Peers ----
+
+bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
+                  Instant now) {
+  if (word.counter == file_.counter()) return true;
+  const Span current = SpanNow(limit, now), next = SpanNext(limit);
+  const bool begins = word.period == next.begin && now >= current.ends - kEarly;
+  Entry* entry = Find(hash);
+  if (entry != nullptr) Roll(*entry, limit, now);
+  const std::uint64_t ours = entry != nullptr ? file_.slot(entry->slot).period : current.begin;
+  if (word.period < ours || (word.period != current.begin && word.period != ours && !begins)) {
+    Add(other_period_);
+    return false;
+  }
+  if (entry == nullptr) {
+    entry = Make(tag, hash, begins ? next : current, [&](std::size_t place) {
+      return IsOver(tags_[place], now) ? std::optional(0) : std::nullopt;
+    });
+  }
+  if (entry == nullptr) return Add(crowded_), false;
+  if (word.period > file_.slot(entry->slot).period) BeginPeriod(*entry, next);
+  Roll(*entry, limit, now);
+  Other* const other = OtherOf(*entry, word.counter);
+  if (other == nullptr) return Add(crowded_), false;
+  // No host has served more than there is.
+  const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
+  entry->elsewhere -= other->count->net();
+  other->count->taken = std::max(other->count->taken, taken);
+  if (word.back.has_value()) HearBack(*other, back, peer);
+  entry->elsewhere += other->count->net();
+  Add(heard_);
+  return true;
+}
+
+// One peer says of a counter what came back. Where two do, one of them lies, and none is believed.
+void Quotas::HearBack(Other& other, std::uint64_t back, std::uint32_t peer) {
+  if (other.peer == kNobody) other.peer = peer;
+  if (other.peer != peer && other.peer != kDisputed) {
+    other.peer = kDisputed;
+    Add(disbelieved_);
+  }
+  QuotaCount& count = *other.count;
+  count.back = other.peer == kDisputed ? 0 : std::max(count.back, std::min(back, count.taken));
+}
+
+// What another counter has counted of the tag, which may be nothing yet; null: there is no room.
+Quotas::Other* Quotas::OtherOf(Entry& entry, std::uint64_t counter) {
+  const auto known = std::ranges::find(entry.others, counter, [](const Other& other) { return other.count->counter; });
+  if (known != entry.others.end()) return &*known;
+  if (entry.others.size() == kCountersMax) return nullptr;
+  if (entry.slots.empty() || file_.slot(entry.slots.back()).others.size == QuotaSlot::kCounts) {
+    if (others_used_ >= others_max_) return nullptr;
+    const auto taken = file_.Take();
+    if (!taken.has_value()) return nullptr;
+    ++others_used_;
+    QuotaSlot& slot = file_.slot(*taken);
+    slot.period = file_.slot(entry.slot).period;
+    slot.until = 0;
+    slot.others.tag = entry.slot;
+    slot.others.size = 0;
+    QuotaFile::SetKind(slot, QuotaSlot::kCounted);
+    entry.slots.push_back(*taken);
+  }
+  QuotaSlot::OfOthers& others = file_.slot(entry.slots.back()).others;
+  QuotaCount& count = others.counts[others.size];
+  count = {counter, 0, 0};
+  std::atomic_ref(others.size).store(others.size + 1, std::memory_order_release);
+  entry.others.push_back({&count, kNobody});
+  return &entry.others.back();
+}
+
+QuotaCounts Quotas::counts() const {
+  const auto read = [](const Count& count) { return count.load(std::memory_order_relaxed); };
+  return {tags_.used(), read(heard_), read(other_period_), read(forgotten_), read(crowded_), read(disbelieved_)};
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,210 @@
+// Quotas: how much of each tag all hosts together have served since the hour, day, week or month began (Rule::quota).
+//
+// Each host counts what it serves under a number of its own, and tells others how far it has come in the period. The
+// further of two words about one counter counts, so loss, repetition and order of reports do not matter, and the sum
+// over all counters is exact once all have been heard. It is late by as much as reports are: a host tells of a tag at
+// once when it has served a quarter of its part of what is left, and else once a period of reports.
+//
+// When periods begin is the calendar's to say, for which somebody else looks at the clock and a time zone. A tag's period
+// never begins again: a clock that is set back finds it as it was. The first host whose clock says that a period has
+// begun begins it for a tag on all hosts that hear of it, at most a minute early, so clocks that differ give no tokens
+// twice. A clock that was wrong by more than a period leaves its counts to the period that it is set back to.
+//
+// The table is bounded, and its contents are in a file (quota_file.h). Where it is full, the tag with the least use makes
+// room. What peers say makes room only among what has ended.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/quota_word.h"
+#include "base/tag.h"
+#include "base/time.h"
+#include "base/told_table.h"
+#include "quota/quota_file.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+// The period that a calendar is in, and the two that follow, by when they begin: seconds since 1970.
+struct QuotaPeriods {
+  std::uint64_t begin = 0, next = 0, after = 0;
+  Instant ends{};    // when the next begins, by the clock of the core
+
+  friend bool operator==(const QuotaPeriods&, const QuotaPeriods&) = default;
+};
+
+// Where a tag's quota stands.
+struct QuotaStanding {
+  std::uint64_t amount = 0, used = 0;    // tokens, by all hosts as far as they are known
+  Instant ends{};                        // of the period
+  Duration length{};
+
+  std::uint64_t left() const { return amount - std::min(used, amount); }
+};
+
+struct QuotaCounts {
+  std::uint64_t tags = 0;            // kept now
+  std::uint64_t heard = 0;           // words of peers that counted
+  std::uint64_t other_period = 0;    // that were of a period that is over, or far away
+  std::uint64_t forgotten = 0;       // tags that made room before their period had ended
+  std::uint64_t crowded = 0;         // words that there was no room for
+  std::uint64_t disbelieved = 0;     // words about what came back, by two hosts for one counter
+};
+
+class Quotas {
+ public:
+  using Calendar = std::function<QuotaPeriods(const QuotaCalendar&)>;
+  using Hash = std::function<std::uint64_t(const Tag&)>;
+
+  static constexpr std::size_t kSlotsMin = 1024;
+  static constexpr std::size_t RegionBytes(std::size_t slots) { return (slots + 1) * QuotaFile::kSlotBytes; }
+
+  // As QuotaFile. `hash` is that of the table of buckets. REQUIRES: the region has at least kSlotsMin slots.
+  Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh, const Hash& hash,
+         Calendar calendar);
+
+  // With the table locked: other rules are in force, or the calendar says something else. Differs() tells whether it does.
+  void Adopt(const std::vector<QuotaCalendar>& calendars);
+  bool Differs() const;
+  void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
+  // Any thread.
+  void SetHosts(std::size_t hosts) { hosts_.store(hosts, std::memory_order_relaxed); }
+
+  // ---- With the shard of the tag locked, any thread. REQUIRES: limit.quota > 0 ----
+
+  QuotaStanding Look(std::uint64_t hash, const Limit& limit, Instant now);
+
+  // The tag was served. Returns where it stands then.
+  QuotaStanding Take(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now);
+
+  // So many come back, if they were taken here in this period.
+  void GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now);
+
+  // The tag has used nothing yet, as far as this host is concerned. False: it had not.
+  bool Forgive(std::uint64_t hash, const Limit& limit, Instant now);
+
+  // A peer, by number, says so. False: it does not count.
+  bool Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
+            Instant now);
+  bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }
+
+  // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
+
+  bool any_untold() const { return tags_.any_untold(); }
+  bool walking() const { return walk_ != Tags::kNone; }
+
+  // Peers are to be told of what has changed; or of all, with what others have counted, for a host that has just come.
+  void TellChanged() { walk_ = walking() ? walk_ : 0; }
+  void TellAll() { walk_ = 0, walk_all_ = true; }
+
+  // Calls tell(tag, word, locked) for what is to be told at once, and for some of what is to be told else, until it
+  // returns false: there is no room now. True: there is more to tell.
+  template <class Lock, class Tell>
+  bool TellSome(Lock&& lock, Instant now, Tell&& tell) {
+    const auto tell_own = [&](std::size_t place, auto& locked) { return TellOwn(tags_[place], locked, now, tell); };
+    if (tags_.TellSome(lock, tell_own)) return true;
+    for (std::size_t n = 0; walking() && n < kPlacesPerSlice; ++n, ++walk_) {
+      if (walk_ == tags_.places()) {
+        walk_ = Tags::kNone, walk_all_ = false;
+        return false;
+      }
+      const std::uint64_t hash = tags_.HashAt(walk_);
+      if (hash == 0) continue;
+      auto locked = lock(hash);
+      if (tags_.HashAt(walk_) != hash) continue;
+      Entry& its = tags_[walk_];
+      if ((walk_all_ || its.told != Version(its)) && !tell_own(walk_, locked)) return true;
+      if (walk_all_ && !TellOthers(its, locked, now, tell)) return true;
+    }
+    return walking();
+  }
+
+  QuotaCounts counts() const;
+
+ private:
+  static constexpr std::size_t kWays = 7, kPlacesPerSlice = 512;
+  static constexpr std::size_t kCountersMax = 1024;    // of a tag
+  static constexpr Duration kEarly = std::chrono::minutes(1);
+  static constexpr std::uint32_t kNobody = UINT32_MAX, kDisputed = UINT32_MAX - 1;
+
+  struct Other {
+    QuotaCount* count;    // in the file
+    std::uint32_t peer;   // the one that says what came back
+  };
+  struct Entry {
+    std::uint32_t slot = 0;
+    std::uint64_t elsewhere = 0;    // what others have counted in the period of the slot
+    std::uint64_t told = 0;         // the Version that peers know
+    std::vector<Other> others;
+    std::vector<std::uint32_t> slots;    // of what others have counted
+  };
+  // A period of a tag.
+  struct Span {
+    std::uint64_t begin, next;
+    Instant ends;
+
+    Duration length() const { return std::chrono::seconds(static_cast<std::int64_t>(next - begin)); }
+  };
+  using Tags = ToldTable<Entry, kWays>;
+  using Count = std::atomic<std::uint64_t>;
+
+  QuotaSlot::OfTag& Own(const Entry& entry) const { return file_.slot(entry.slot).own; }
+  std::uint64_t Version(const Entry& entry) const { return Own(entry).taken + Own(entry).back; }
+  std::uint64_t Used(const Entry& entry) const;
+  Span SpanNow(const Limit& limit, Instant now) const;
+  Span SpanNext(const Limit& limit) const;
+  Span Roll(Entry& entry, const Limit& limit, Instant now);
+  void BeginPeriod(Entry& entry, const Span& span);
+  bool IsOver(const Entry& entry, Instant now) const;
+  void FreeOthers(Entry& entry);
+  template <class WorthOf>
+  Entry* Make(const Tag& tag, std::uint64_t hash, const Span& span, WorthOf&& worth);
+  Entry* Find(std::uint64_t hash);
+  Other* OtherOf(Entry& entry, std::uint64_t counter);
+  void HearBack(Other& other, std::uint64_t back, std::uint32_t peer);
+  QuotaStanding StandingOf(const Entry& entry, const Limit& limit, const Span& span) const;
+  void TellSoon(const Entry& entry, std::uint64_t hash, const QuotaStanding& standing);
+  void Restore(const Hash& hash);
+  void RestoreOthers(std::vector<Entry*>& by_slot);
+  void Inherit();
+
+  template <class Locked, class Tell>
+  bool TellOwn(Entry& entry, Locked& locked, Instant now, Tell&& tell) {
+    if (Version(entry) == 0 || IsOver(entry, now)) return true;
+    const QuotaSlot& slot = file_.slot(entry.slot);
+    if (!tell(slot.tag(), QuotaWord{file_.counter(), slot.period, slot.own.taken, slot.own.back}, locked)) return false;
+    entry.told = Version(entry);
+    return true;
+  }
+  template <class Locked, class Tell>
+  bool TellOthers(const Entry& entry, Locked& locked, Instant now, Tell&& tell) {
+    if (IsOver(entry, now)) return true;
+    const QuotaSlot& slot = file_.slot(entry.slot);
+    for (const Other& other : entry.others) {
+      if (!tell(slot.tag(), QuotaWord{other.count->counter, slot.period, other.count->net(), {}}, locked)) return false;
+    }
+    return true;
+  }
+
+  QuotaFile file_;
+  Tags tags_;
+  const std::size_t others_max_;    // slots for what others have counted
+  std::atomic<std::size_t> others_used_{0};
+  const Calendar calendar_;
+  std::vector<QuotaCalendar> calendars_;
+  std::vector<QuotaPeriods> periods_;    // by calendar
+  std::atomic<std::size_t> hosts_{1};
+  std::size_t walk_ = Tags::kNone;
+  bool walk_all_ = false;
+  std::function<void()> wake_;
+  Count heard_{0}, other_period_{0}, forgotten_{0}, crowded_{0}, disbelieved_{0};
+};
+
+}    // namespace dthrottle

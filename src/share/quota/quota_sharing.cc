@@ -1,0 +1,50 @@
+#include "share/quota/quota_sharing.h"
+
+#include "share/ways.h"
+
+namespace dthrottle {
+
+void QuotaSharing::WatchTags(std::size_t, const std::function<void()>& wake) {
+  wake_ = wake;
+  core_.table->Exclusively([&] { Adopted(); });
+}
+
+void QuotaSharing::Adopted() {
+  if (core_.quotas == nullptr) return;
+  core_.quotas->SetWake(wake_);
+  core_.quotas->SetHosts(core_.peers + 1);
+}
+
+void QuotaSharing::HearQuota(const QuotaWord& word, const TagAt& at, std::uint32_t peer, Instant now) {
+  if (core_.HasQuota(at.limit)) core_.quotas->Hear(at.tag, at.hash, at.limit, word, peer, now);
+}
+
+Instant QuotaSharing::urgent_at() const {
+  const bool any = core_.quotas != nullptr && (core_.quotas->any_untold() || core_.quotas->walking());
+  return any ? tell_at_ : Instant::max();
+}
+
+bool QuotaSharing::ReportUrgent(Instant, Instant now, Draft& out) {
+  if (core_.quotas == nullptr || now < tell_at_) return false;
+  const bool more = core_.quotas->TellSome(
+      core_.ShardLock(), now, [&](const Tag& tag, const QuotaWord& word, Table::Shard& shard) {
+        return ways_.Get<Debits>().AddBeside(tag, {.quota = word}, shard, now, out);
+      });
+  if (!more) tell_at_ = now + kTellEvery;
+  return more;
+}
+
+void QuotaSharing::PeriodEnds(Instant now) {
+  if (core_.quotas == nullptr) return;
+  core_.quotas->SetHosts(core_.peers + 1);
+  core_.quotas->TellChanged();
+  if (now < tell_all_at_) return;
+  tell_all_at_ = now + kTellAllEvery;
+  core_.quotas->TellAll();
+}
+
+void QuotaSharing::Joined() {
+  if (core_.quotas != nullptr) core_.quotas->TellAll();
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,89 @@
+"""Quotas by calendar: over two hosts, over kills, a lost file and midnight."""
+
+import contextlib
+import subprocess
+import unittest
+
+from clocks import Date
+from common import SystemTest
+from daemon import DTHROTTLED, SANITIZED, clean_environment, rule, wait_until
+from fleet import Fleet, wait_all_hear
+
+QUOTA = 50
+
+
+def used(host, tag="api:x"):
+    return host.admin_json(f"show {tag}")["quota_used"]
+
+
+def quota_file(host):
+    return host.directory / "quotas"
+
+
+@contextlib.contextmanager
+def two_hosts():
+    """Hosts that share a quota, and the dates that they see."""
+    with contextlib.ExitStack() as stack:
+        dates = [stack.enter_context(Date()) for _ in range(2)]
+        fleet = Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s",
+                      wrappers={i: date.wrapper() for i, date in enumerate(dates)})
+        for host in fleet.hosts:
+            host._sections["quota"] = {"file": str(quota_file(host)), "memory": "1MiB"}
+            host.write_settings(*host.limits)
+        hosts = stack.enter_context(fleet)
+        wait_all_hear(hosts)
+        yield hosts, dates
+
+
+@unittest.skipIf(SANITIZED, "a sanitizer does not let another library come first")
+class Quotas(SystemTest):
+    def test_hosts_serve_a_quota_together_over_kills_a_lost_file_and_midnight(self):
+        with two_hosts() as ((a, b), dates):
+            self.assertEqual(a.served("api:x", 30), 30)
+            wait_until(lambda: used(b) == 30, "b knows what a has served")
+            self.assertEqual(b.served("api:x", 30), 20)
+            wait_until(lambda: used(a) == QUOTA, "a knows what b has served")
+            self.assertEqual(a.ask(["api:x"]), ["NO"])
+            self.assertIn("the answer is NO", "".join(a.admin_json("why api:x")["steps"]))
+            self.assertEqual(a.stats()["over_quota"], 1)
+
+            a.kill()
+            a.start()
+            self.assertEqual(used(a), QUOTA)
+            self.assertEqual(a.ask(["api:x"]), ["NO"])
+            a.restart()
+            self.assertEqual(used(a), QUOTA)
+
+            b.crash(keep_table=False)
+            quota_file(b).unlink()
+            b.start()
+            wait_until(lambda: used(b) == QUOTA, "a host that has lost its file hears the sum, its own part too")
+            self.assertEqual(b.ask(["api:x"]), ["NO"])
+
+            for date in dates:
+                date.jump("+1d")
+            wait_until(lambda: used(a) == used(b) == 0, "the next day has begun")
+            self.assertEqual(a.served("api:x", 40), 40)
+            wait_until(lambda: used(b) == 40, "b knows")
+            self.assertEqual(b.served("api:x", 40), 10)
+            wait_until(lambda: used(a) == QUOTA, "a knows")
+            dates[0].jump("+0")
+            wait_until(lambda: a.admin_json("show api:x")["quota_ends_in_s"] > 86400, "the clock of a has been set back")
+            self.assertEqual(a.ask(["api:x"]), ["NO"])
+
+    def test_a_file_that_is_another_programs_stops_the_start_and_stays_as_it_was(self):
+        with two_hosts() as ((a, _), _dates):
+            a.stop()
+            quota_file(a).write_text("dear diary\n")
+            started = subprocess.run([DTHROTTLED, "--config", a.settings_path], capture_output=True, text=True,
+                                     env=clean_environment(), timeout=20)
+            self.assertNotEqual(started.returncode, 0)
+            self.assertIn("quota.file", started.stderr)
+            self.assertIn(str(quota_file(a)), started.stderr)
+            self.assertEqual(quota_file(a).read_text(), "dear diary\n")
+            quota_file(a).unlink()
+            a.start()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,438 @@
+// Quotas by calendar: counted over all hosts, kept over kills and boots (quota/quotas.h).
+#include "quota/quotas.h"
+
+#include <catch2/catch.hpp>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "config/calendar.h"
+#include "config/load.h"
+#include "query/question.h"
+#include "share/debit/sharing.h"
+#include "share/ways.h"
+#include "tally/tally.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::Host;
+
+constexpr Instant kStart = FromNanoseconds(5'000'000'000);
+constexpr Duration kNoon = std::chrono::seconds(1'800'000'000 / 86400 * 86400 + 43200);    // since 1970, at kStart
+constexpr Instant kMidnight = kStart + 12h;
+constexpr const char* kRules =
+    "[[rule]]\nname=\"api\"\nmatch=\"api:*\"\nburst=1000\nrate=1000\nquota=10\n"
+    "[[rule]]\nname=\"default\"\nburst=5\nrate=1\n";
+
+// A host that counts. Its clock says what the test says.
+struct Counter {
+  explicit Counter(const char* rules = kRules, std::size_t slots = 1024, std::uint64_t number = 1)
+      : host(rules), rules_(rules), number_(number), region_(Quotas::RegionBytes(slots) / sizeof(Line)) {
+    Open(std::byte{1});
+  }
+
+  void Open(std::byte boot) {
+    std::array<std::byte, 16> id{};
+    id[0] = boot;
+    host.limiter->KeepQuotas(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, [this](const QuotaCalendar& c) {
+      QuotaPeriods periods = PeriodsAt(c, date / 1s);
+      periods.ends = now + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date);
+      return periods;
+    });
+  }
+  // As after kill -9, or after a boot.
+  void Kill(std::byte boot = std::byte{1}) {
+    host.Start(testing::Rules(rules_), now);
+    Open(boot);
+  }
+  // Time goes on.
+  void At(Instant to) {
+    date += to - now;
+    now = to;
+    host.limiter->FollowCalendar();
+  }
+  // The clock is set.
+  void SetDate(Duration to) {
+    date = to;
+    host.limiter->FollowCalendar();
+  }
+
+  int Serves(std::string_view tag, int times) {
+    int served = 0;
+    for (int i = 0; i < times; ++i) served += host.Serves(tag, now);
+    return served;
+  }
+  QuotaStanding Standing(std::string_view tag) { return *host.limiter->Inspect({{tag, false}}, now).quota; }
+  Quotas& quotas() { return *host.limiter->ways().core().quotas; }
+  const Limit& limit(std::string_view tag) { return host.limiter->rules().limit(*host.limiter->rules().Find(tag)); }
+
+  bool Hear(std::string_view tag, const QuotaWord& word, std::uint32_t peer = 0) {
+    const std::uint64_t hash = host.limiter->table().Hash({tag, false});
+    return quotas().Hear({tag, false}, hash, limit(tag), word, peer, now);
+  }
+  // All that is to be told, with what others have counted.
+  std::vector<std::pair<std::string, QuotaWord>> Told() {
+    std::vector<std::pair<std::string, QuotaWord>> told;
+    quotas().TellAll();
+    const auto tell = [&](const Tag& tag, const QuotaWord& word, Table::Shard&) {
+      told.emplace_back(tag.bytes, word);
+      return true;
+    };
+    while (quotas().TellSome(host.limiter->ways().core().ShardLock(), now, tell)) continue;
+    return told;
+  }
+
+  Host host;
+  Instant now = kStart;
+  Duration date = kNoon;
+
+ private:
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::string rules_;
+  std::uint64_t number_;
+  std::vector<Line> region_;
+};
+
+std::uint64_t DayOf(const Counter& c) {
+  return static_cast<std::uint64_t>(c.date / 24h * 86400);
+}
+
+struct Answer {
+  Outcome outcome;
+  std::array<Standing, 2> standings;
+};
+Answer Ask(Counter& c, Verb verb, std::string_view first, Cost first_cost, std::string_view second, Cost second_cost) {
+  Questions questions;
+  questions.Begin(verb);
+  questions.Name({{first, false}, first_cost});
+  questions.Name({{second, false}, second_cost});
+  Answer answer;
+  c.host.limiter->Ask(questions, {&answer.outcome, 1}, answer.standings, 0, c.host.prng, c.now);
+  return answer;
+}
+
+// ---- One host ----
+
+TEST_CASE("quota: so many are served in a day, whatever the bucket holds, and as many in the next") {
+  Counter c;
+  CHECK(c.Serves("api:a", 30) == 10);
+  CHECK(c.Serves("api:b", 30) == 10);
+  CHECK(c.Serves("other", 30) == 5);
+  c.At(kMidnight - 1ns);
+  CHECK(c.Serves("api:a", 1) == 0);
+  c.now = kMidnight;    // nobody has looked at the clock yet
+  CHECK(c.Serves("api:a", 30) == 10);
+  CHECK(c.host.limiter->tally().Totals(0).over_quota == 20 + 20 + 1 + 20);
+}
+
+TEST_CASE("quota: a question is all or nothing, whichever of quota and bucket refuses") {
+  Counter c;
+  CHECK(Ask(c, Verb::kTake, "other", 1, "api:a", 10).outcome.verdict == Verdict::kServe);
+  const Answer refused = Ask(c, Verb::kTake, "other", 1, "api:a", 1);
+  CHECK(refused.outcome.verdict == Verdict::kThrottle);
+  CHECK(refused.outcome.tag == 1);
+  CHECK(refused.outcome.wait == 12h);
+  CHECK(c.host.Level("other", c.now) == 4);
+  CHECK(c.host.Level("api:a", c.now) == 990);
+
+  CHECK(Ask(c, Verb::kTake, "api:b", 3, "other", 5).outcome.tag == 1);
+  CHECK(c.Standing("api:b").used == 0);
+  CHECK(Ask(c, Verb::kTake, "api:b", 11, "other", 1).outcome.wait == Outcome::kNever);
+}
+
+TEST_CASE("quota: an answer says what is left of it and until when, where that is less than the bucket has") {
+  Counter c;
+  CHECK(c.Serves("api:a", 7) == 7);
+  const Answer peeked = Ask(c, Verb::kPeek, "api:a", 1, "other", 1);
+  const Standing& its = peeked.standings[0];
+  CHECK(its.bucket.WholeTokens(its.shape, c.now) == 3);
+  CHECK(its.shape.burst() == 10);
+  CHECK(its.Until(4, c.now) == 12h);
+  CHECK(its.Until(3, c.now) == 0h);
+  CHECK(its.UntilFull(c.now) == 12h);
+  CHECK(std::chrono::abs(ToDuration(its.shape.depth) - 24h) < 1s);
+  CHECK(c.Standing("api:a").used == 7);
+  CHECK(c.host.limiter->RefusedUntil({{"api:a", false}, 4}, c.now) == kMidnight);
+}
+
+TEST_CASE("quota: what is left is right to the token, for quotas and periods of any size") {
+  Prng prng(3);
+  for (int i = 0; i < 5000; ++i) {
+    const std::uint64_t amount = 1 + prng.Below(std::uint64_t{1} << (1 + prng.Below(39)));
+    const std::uint64_t used = prng.Below(amount + 1);
+    const Duration length = std::array<Duration, 3>{1h, 24h, 24h * 31}[prng.Below(3)];
+    Standing standing;
+    const auto amounts = static_cast<Ticks>(amount), left = static_cast<Ticks>(amount - used);
+    const Ticks interval = std::max<Ticks>(ToTicks(length) / amounts, kTicksPerNanosecond);
+    standing.shape = {interval, interval * amounts};
+    standing.bucket.Merge(standing.shape, kStart + ToDuration((amounts - left) * interval), 0, 0, kStart);
+    CHECK(standing.bucket.WholeTokens(standing.shape, kStart) == left);
+  }
+}
+
+TEST_CASE("quota: tokens that come back are not used, and those that cost more are") {
+  Counter c;
+  CHECK(Ask(c, Verb::kHold, "api:a", 8, "other", 0).outcome.verdict == Verdict::kServe);
+  c.host.limiter->Settle({{"api:a", false}, 8}, 3, c.now);
+  CHECK(c.Standing("api:a").used == 3);
+  c.host.limiter->Settle({{"api:a", false}, 3}, 5, c.now);
+  CHECK(c.Standing("api:a").used == 5);
+  CHECK(c.Serves("api:a", 30) == 5);
+}
+
+TEST_CASE("quota: in shadow mode it is counted and refuses nothing") {
+  Counter c("[[rule]]\nname=\"api\"\nburst=100\nrate=1\nquota=10\nmode=\"shadow\"\n");
+  CHECK(c.Serves("a", 30) == 30);
+  CHECK(c.Standing("a").used == 10);
+  CHECK(c.host.limiter->tally().Totals(0).shadowed == 20);
+  CHECK(c.host.limiter->tally().Totals(0).over_quota == 20);
+}
+
+TEST_CASE("quota: an override has its own, or its rule's") {
+  Counter c("[[rule]]\nname=\"api\"\nburst=100\nrate=100\nquota=10\n"
+            "[[override]]\ntag=\"vip\"\nburst=100\nrate=100\nquota=50\n"
+            "[[override]]\ntag=\"free\"\nburst=100\nrate=100\nquota=0\n"
+            "[[override]]\ntag=\"same\"\nburst=100\nrate=100\n");
+  CHECK(c.Serves("vip", 70) == 50);
+  CHECK(c.Serves("free", 70) == 70);
+  CHECK(c.Serves("same", 70) == 10);
+}
+
+TEST_CASE("quota: what people forgive is not used, as far as this host is concerned") {
+  Counter c;
+  c.Hear("api:a", {77, DayOf(c), 4, 0});
+  CHECK(c.Serves("api:a", 30) == 6);
+  CHECK(c.host.limiter->Forgive({{"api:a", false}}, c.now));
+  CHECK(c.Standing("api:a").used == 0);
+  c.Hear("api:a", {77, DayOf(c), 6, 0});
+  CHECK(c.Standing("api:a").used == 2);
+}
+
+// ---- Clocks ----
+
+TEST_CASE("quota: a clock that is set back over midnight begins no period again") {
+  Counter c;
+  CHECK(c.Serves("api:a", 30) == 10);
+  c.At(kMidnight + 5s);
+  CHECK(c.Serves("api:a", 4) == 4);
+  c.SetDate(c.date - 10s);
+  CHECK(c.Serves("api:a", 30) == 6);
+  CHECK(c.Standing("api:a").ends == c.now + 24h + 5s);
+  c.At(c.now + 20s);
+  CHECK(c.Serves("api:a", 30) == 0);
+}
+
+TEST_CASE("quota: counts of a clock that was wrong by years are of the day that it is set back to") {
+  Counter c;
+  c.SetDate(kNoon + 24h * 1000);
+  CHECK(c.Serves("api:a", 7) == 7);
+  c.SetDate(kNoon);
+  CHECK(c.Standing("api:a").used == 7);
+  CHECK(c.Serves("api:a", 30) == 3);
+  c.At(kMidnight);
+  CHECK(c.Serves("api:a", 30) == 10);
+}
+
+// ---- Kills and boots ----
+
+TEST_CASE("quota: what is counted outlives kills and boots, here and elsewhere") {
+  Counter c;
+  CHECK(c.Serves("api:a", 3) == 3);
+  c.Hear("api:a", {77, DayOf(c), 2, 0});
+  for (const std::byte boot : {std::byte{1}, std::byte{1}, std::byte{2}, std::byte{2}, std::byte{3}}) {
+    c.Kill(boot);
+    CHECK(c.Standing("api:a").used == 5);
+  }
+  CHECK(c.Serves("api:a", 30) == 5);
+}
+
+TEST_CASE("quota: a boot loses nothing that peers know, and what they repeat counts once") {
+  Counter a, b(kRules, 1024, 100);
+  CHECK(a.Serves("api:a", 3) == 3);
+  const auto told = a.Told();
+  REQUIRE(told.size() == 1);
+  b.Hear("api:a", told[0].second);
+  a.Kill(std::byte{2});
+  CHECK(a.Serves("api:a", 2) == 2);
+  for (const auto& [tag, word] : a.Told()) b.Hear(tag, word);
+  for (const auto& [tag, word] : b.Told()) a.Hear(tag, word);
+  CHECK(a.Standing("api:a").used == 5);
+  CHECK(b.Standing("api:a").used == 5);
+
+  Counter joins(kRules, 1024, 200);
+  for (const auto& [tag, word] : b.Told()) joins.Hear(tag, word);
+  CHECK(joins.Standing("api:a").used == 5);
+}
+
+TEST_CASE("quota: a region of junk is taken over as one that holds nothing") {
+  Prng prng(9);
+  std::vector<std::uint64_t> region(Quotas::RegionBytes(1024) / 8 + 8);
+  for (int round = 0; round < 50; ++round) {
+    const std::size_t from = round % 2 == 0 ? 3 : 0;    // behind the header, or all of it
+    for (std::size_t i = from; i < region.size(); ++i) region[i] = prng.Below(3) == 0 ? prng.Next() : prng.Below(3);
+    void* at = region.data();
+    std::size_t bytes = region.size() * 8;
+    std::align(64, Quotas::RegionBytes(1024), at, bytes);
+    const std::span<std::byte> aligned(static_cast<std::byte*>(at), Quotas::RegionBytes(1024));
+    Quotas quotas(aligned, {}, prng.Next(), [&](const Tag&) { return prng.Next() | 1; }, [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kStart}; });
+    CHECK(quotas.counts().tags <= 1024);
+  }
+}
+
+// ---- Peers ----
+
+TEST_CASE("quota: hosts that hear of each other, late, twice and in any order, and are killed, count every token once") {
+  constexpr int kHosts = 5;
+  Prng prng(17);
+  std::vector<std::unique_ptr<Counter>> hosts;
+  for (std::uint64_t i = 0; i < kHosts; ++i) {
+    hosts.push_back(std::make_unique<Counter>("[[rule]]\nname=\"api\"\nburst=1000000\nrate=1000000\nquota=1000000\n", 1024, 1 + 100 * i));
+  }
+  std::map<std::string, std::uint64_t> truth;
+  std::vector<std::pair<std::string, QuotaWord>> air;    // of which some comes later, again or never
+  std::vector<std::uint32_t> from;
+  for (int step = 0; step < 4000; ++step) {
+    const auto who = static_cast<std::uint32_t>(prng.Below(kHosts));
+    Counter& host = *hosts[who];
+    const std::string tag = "t" + std::to_string(prng.Below(8));
+    const int n = 1 + static_cast<int>(prng.Below(5));
+    if (prng.Below(2) == 0) truth[tag] += static_cast<std::uint64_t>(host.Serves(tag, n));
+    if (prng.Below(20) == 0) {
+      for (auto& said : host.Told()) air.push_back(said), from.push_back(who);
+    }
+    if (!air.empty() && prng.Below(2) == 0) {
+      const auto i = static_cast<std::size_t>(prng.Below(air.size()));
+      host.Hear(air[i].first, air[i].second, from[i]);
+    }
+    if (prng.Below(200) == 0) host.Kill(std::byte{static_cast<unsigned char>(1 + prng.Below(3))});
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t i = 0; i < kHosts; ++i) {
+      for (const auto& [tag, word] : hosts[i]->Told()) {
+        for (auto& other : hosts) other->Hear(tag, word, i);
+      }
+    }
+  }
+  for (const auto& [tag, tokens] : truth) {
+    for (auto& host : hosts) CHECK(host->Standing(tag).used == tokens);
+  }
+}
+
+TEST_CASE("quota: the host whose clock is first begins the period for all, and a peer that lies begins none") {
+  Counter c;
+  CHECK(c.Serves("api:a", 10) == 10);
+  const std::uint64_t next = DayOf(c) + 86400;
+  CHECK_FALSE(c.Hear("api:a", {77, next, 1, 0}));
+  CHECK_FALSE(c.Hear("api:a", {77, next + 86400, 1, 0}));
+  CHECK_FALSE(c.Hear("api:a", {77, DayOf(c) - 86400, 1, 0}));
+  CHECK(c.Serves("api:a", 1) == 0);
+  c.At(kMidnight - 1s);
+  CHECK(c.Hear("api:a", {77, next, 1, 0}));
+  CHECK(c.Serves("api:a", 30) == 9);
+  CHECK_FALSE(c.Hear("api:a", {78, next - 86400, 5, 0}));
+  c.At(kMidnight + 1s);
+  CHECK(c.Serves("api:a", 30) == 0);
+  CHECK(c.host.limiter->quotas().other_period == 4);
+}
+
+TEST_CASE("quota: no peer takes back what another has counted, nor counts more than there is") {
+  Counter c;
+  CHECK(c.Hear("api:a", {77, DayOf(c), 6, 0}, 0));
+  c.Hear("api:a", {77, DayOf(c), 6, 6}, 1);
+  CHECK(c.Standing("api:a").used == 6);
+  CHECK(c.host.limiter->quotas().disbelieved == 1);
+  c.Hear("api:b", {78, DayOf(c), 6, {}}, 1);
+  c.Hear("api:b", {78, DayOf(c), 8, 1}, 0);
+  CHECK(c.Standing("api:b").used == 7);
+  c.Hear("api:c", {79, DayOf(c), 1u << 30, 0}, 0);
+  CHECK(c.Standing("api:c").used == 10);
+}
+
+TEST_CASE("quota: a flood of tags makes no heavy one forget, and what peers say no tag of this host") {
+  Counter c(kRules, 1024);
+  CHECK(c.Serves("api:heavy", 10) == 10);
+  for (int i = 0; i < 5000; ++i) c.Serves("api:" + std::to_string(i), 1);
+  CHECK(c.Serves("api:heavy", 1) == 0);
+  CHECK(c.host.limiter->quotas().forgotten > 4000);
+  for (std::uint64_t i = 0; i < 5000; ++i) c.Hear("api:lie" + std::to_string(i), {i, DayOf(c), 10, 0});
+  CHECK(c.Serves("api:heavy", 1) == 0);
+  CHECK(c.host.limiter->quotas().crowded > 1000);
+}
+
+struct Peer : Counter {
+  explicit Peer(std::uint64_t number, const char* rules = kRules)
+      : Counter(rules, 1024, number), sharing(host.limiter->ways(), out, in, 1, 5s, host.prng, kStart) {
+    host.limiter->ways().WatchTags(64, [this] { ++woken; });
+  }
+  std::vector<ToPeers> Says() {
+    while (sharing.Work(now)) continue;
+    std::vector<ToPeers> said;
+    for (ToPeers item; out.TryPop(item);) {
+      if (item.kind == ToPeers::Kind::kUrgent || item.kind == ToPeers::Kind::kHits) said.push_back(std::move(item));
+    }
+    return said;
+  }
+  void Hears(const std::vector<ToPeers>& items) {
+    for (const ToPeers& item : items) {
+      REQUIRE(in.TryPush({FromPeers::Kind::kDebits, item.from, item.to, 0, item.entries, 0}));
+    }
+    while (sharing.Work(now)) continue;
+  }
+
+  ToPeersRing out{64};
+  FromPeersRing in{64};
+  Sharing sharing;
+  int woken = 0;
+};
+
+TEST_CASE("quota: a host tells of a tag at once when it has served much of what is left, and else once a period") {
+  Peer a(1, "[[rule]]\nname=\"api\"\nburst=1000\nrate=1000\nquota=80\n"), b(100, "[[rule]]\nname=\"api\"\nburst=1000\nrate=1000\nquota=80\n");
+  CHECK(a.Serves("x", 8) == 8);
+  CHECK(a.woken == 0);
+  CHECK(a.Serves("x", 1) == 1);    // 9 of 71 that are left: 4 x 2 hosts
+  CHECK(a.woken == 1);
+  b.Hears(a.Says());
+  CHECK(b.Standing("x").used == 9);
+  CHECK(a.Serves("x", 1) == 1);
+  for (; b.Standing("x").used < 10; a.At(a.now + 100ms), b.now = a.now) {
+    REQUIRE(a.now < kStart + 6s);
+    b.Hears(a.Says());
+  }
+  CHECK(b.Serves("x", 100) == 70);
+}
+
+TEST_CASE("quota: a limit of each host alone is told to nobody") {
+  Peer a(1, "[[rule]]\nname=\"api\"\nburst=1000\nrate=1000\nquota=10\nshare=\"local\"\n");
+  CHECK(a.Serves("x", 20) == 10);
+  CHECK(a.Says().empty());
+}
+
+// ---- Settings ----
+
+TEST_CASE("quota: settings are checked, and a file that is none or is lost at a boot is warned of") {
+  const auto problems = [](const std::string& text) {
+    std::string all;
+    for (const Problem& p : ParseSettings(text, "f").problems) all += Format(p) + "\n";
+    return all;
+  };
+  const std::string rule = "[[rule]]\nname=\"r\"\nburst=5\nrate=1\nshare=\"local\"\n";
+  CHECK(problems(rule + "quota = 10\n[quota]\nfile=\"/var/lib/dthrottle/quotas\"\n").empty());
+  CHECK(problems(rule + "quota = 10\n").find("lost at a restart") != std::string::npos);
+  CHECK(problems(rule + "quota = 10\n[quota]\nfile=\"/run/q\"\n").find("lost at a reboot") != std::string::npos);
+  CHECK(problems(rule + "quota = 4\n").find("quota = 4 is less than burst = 5") != std::string::npos);
+  CHECK(problems(rule + "quota = -1\n").find("must be a whole number from 0 to 1000000000000") != std::string::npos);
+  CHECK(problems(rule + "per = \"year\"\n").find("one of \"hour\", \"day\", \"week\", \"month\"") != std::string::npos);
+  CHECK(problems(rule + "time_zone = \"Mars\"\n").find("a time zone that the system knows") != std::string::npos);
+}
+
+}    // namespace
+}    // namespace dthrottle
