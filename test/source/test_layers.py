@@ -24,7 +24,7 @@ SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "
             ("lab", "io"), ("integration", "client"), ("ctl", "client"), ("daemon", "plan")}
 
 # Features that go when their folder and the lines of a list that name it are deleted: only the list includes them.
-LISTED = {"share/forecast": "share/ways.h"}
+LISTED = {"share/forecast": "share/ways.h", "share/quota": "share/ways.h"}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(
