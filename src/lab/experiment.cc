@@ -25,6 +25,7 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
   for (Rule& rule : rules) {
     if (rule.mode == Mode::kShadow) rule.mode = Mode::kEnforce;
     rule.share = scheme.value_or(rule.share);
+    if (rule.share != Share::kLocal && rule.share != Share::kDebit) rule.delay = {};    // nothing waits there
     if (scheme == Share::kLocal) Split(rule, file.fleet.hosts);
   }
   for (Override& o : overrides) {

@@ -192,7 +192,7 @@ void Fleet::Arrive(std::uint32_t workload) {
   if (tried == size()) {
     ++counts_.homeless;
   } else {
-    Decide(host, running.tags[running.next.tag], running.next.cost);
+    Decide(host, running.tags[running.next.tag], running.next.cost, running.next.wait);
   }
   Await(workload);
 }
@@ -208,17 +208,24 @@ void Fleet::TellBaseline(std::uint32_t host) {
   At(now() + options_.period, [this, host] { TellBaseline(host); });
 }
 
-bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost) {
+bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost, Duration patience) {
   const Account& account = ledger_.account(tag);
   const std::uint64_t ideal = account.ideal;
-  const bool served = baseline_ ? baseline_->Serves(host, tag, account.shape, cost, now())
-                                : hosts_[host]->Serves(account.tag, cost, now());
+  std::optional<Duration> wait;    // none: it is refused
+  if (baseline_) {
+    if (baseline_->Serves(host, tag, account.shape, cost, now())) wait = Duration(0);
+  } else if (patience > Duration(0)) {
+    wait = hosts_[host]->ServesWithin(patience, account.tag, cost, now());
+  } else if (hosts_[host]->Serves(account.tag, cost, now())) {
+    wait = Duration(0);
+  }
+  const bool served = wait.has_value();
   ++counts_.queries;
-  ledger_.Asked(tag, cost, now());
+  ledger_.Asked(tag, cost, now(), baseline_ ? Duration(0) : patience);
   if (served) ledger_.Served(tag, host, cost, now());
   if (hosts_[host]->TakeWoken()) Work(host);
   Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | served);
-  if (watcher_) watcher_({now(), host, tag, cost, served, account.ideal != ideal});
+  if (watcher_) watcher_({now(), host, tag, cost, served, account.ideal != ideal, wait.value_or(Duration(0))});
   if (options_.sample > Duration::zero()) {
     const auto index = static_cast<std::size_t>(now().time_since_epoch() / options_.sample);
     while (samples_.size() <= index) {

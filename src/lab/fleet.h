@@ -99,6 +99,7 @@ struct Decision {
   Cost cost = 1;
   bool served = false;
   bool ideal_served = false;    // by one bucket for all
+  Duration wait{};              // of what is served, before it goes on
 };
 
 // A host whose level of a tag is not what all hits together make of it.
@@ -158,7 +159,7 @@ class Fleet final : public World, private Surroundings {
   void Wake(std::uint32_t host) override;
   void Arrive(std::uint32_t workload) override;
   void Await(std::uint32_t workload);
-  bool Decide(std::uint32_t host, TagNumber tag, Cost cost);
+  bool Decide(std::uint32_t host, TagNumber tag, Cost cost, Duration patience = {});
   void TellBaseline(std::uint32_t host);
   void Work(std::uint32_t host);
   void Start(std::uint32_t host, bool keep_table);

@@ -122,6 +122,8 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       Number<W>("tag_exponent", "0", 0, 10, MEMBER(W, workload.tag_exponent),
                 "Tag k is asked for in proportion to k to the power of minus this; 0: all alike."),
       Integer<W>("cost", "1", 1, 1'000'000, MEMBER(W, workload.cost), "Tokens that a query spends."),
+      DurationKey<W>("wait", "\"0s\"", 0s, 1min, MEMBER(W, workload.wait),
+                     "How long a query rather waits than being refused, where its rule has *delay*."),
   };
 }
 

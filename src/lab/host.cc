@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "limiter/asking.h"
 #include "rule/rulebook.h"
 #include "share/inspection.h"
 #include "share/ways.h"
@@ -251,6 +252,15 @@ bool SimHost::Serves(const Query& query, WorldTime now) {
   Verdict verdict;
   life_->limiter.Answer({&query, 1}, {&verdict, 1}, 0, prng_, clock_.Local(now));
   return verdict == Verdict::kServe;
+}
+
+std::optional<Duration> SimHost::ServesWithin(Duration patience, std::string_view tag, Cost cost, WorldTime now) {
+  DT_CHECK(answers());
+  Asking asking(life_->limiter, 0, Prng(prng_.Next()), kTagBytesMax);
+  asking.Begin(Verb::kTake, patience);
+  DT_CHECK(asking.Name(tag, cost));
+  asking.Answer(clock_.Local(now));
+  return asking.refusal(0) ? std::nullopt : std::optional(asking.wait(0));
 }
 
 Inspection SimHost::Look(std::string_view tag, Instant now) {

@@ -40,6 +40,7 @@ TagNumber Ledger::Open(std::string_view tag) {
   account.tag = tag;
   account.shape = limit.shape;
   account.shared = limit.rule < rules_->rules().size() && rules_->rules()[limit.rule].share != Share::kLocal;
+  account.delay = limit.delay;
   account.served_on.resize(hosts_);
   account.reported_by.resize(hosts_);
   account.debited_on.resize(hosts_);
@@ -48,10 +49,12 @@ TagNumber Ledger::Open(std::string_view tag) {
   return number;
 }
 
-void Ledger::Asked(TagNumber tag, Cost cost, WorldTime now) {
+void Ledger::Asked(TagNumber tag, Cost cost, WorldTime now, Duration patience) {
   Account& account = accounts_[tag];
+  const Duration wait = static_cast<double>(cost) <= account.shape.burst() ? std::min(patience, account.delay) : Duration(0);
+  const Shape patient{account.shape.interval, account.shape.depth + wait.count() * kTicksPerNanosecond};
   account.asked += cost;
-  if (account.one_for_all_.Take(account.shape, cost, AsInstant(now))) account.ideal += cost;
+  if (account.one_for_all_.Take(patient, cost, AsInstant(now))) account.ideal += cost;
 }
 
 void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now) {

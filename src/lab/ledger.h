@@ -27,6 +27,7 @@ struct Account {
   std::string tag;
   Shape shape{};
   bool shared = false;
+  Duration delay{};    // most that a query waits
   std::uint64_t asked = 0, served = 0;       // tokens
   std::uint64_t gone = 0;                    // of them, with a table before a report could carry them
   std::uint64_t ideal = 0;                   // tokens that one bucket for all would have served
@@ -56,7 +57,8 @@ class Ledger {
   // REQUIRES: the tag has a limit.
   TagNumber Open(std::string_view tag);
 
-  void Asked(TagNumber tag, Cost cost, WorldTime now);
+  // `patience`: it rather waits so long than being refused.
+  void Asked(TagNumber tag, Cost cost, WorldTime now, Duration patience = {});
   void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now);
   void Reported(std::uint32_t host, const Entries& entries);
   void Debited(std::uint32_t host, const Entries& entries);

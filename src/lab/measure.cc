@@ -12,6 +12,9 @@ constexpr MeasureKind kKinds[] = {
     {"over", "%", &Measures::over, 2, "served beyond it, second by second"},
     {"under", "%", &Measures::under, 2, "refused that it serves, second by second"},
     {"excess", "tokens", &Measures::excess, 1, "above burst + rate x time, in the worst window"},
+    {"waited", "%", &Measures::waited, 2, "of what was served, before it went on", true},
+    {"wait_mean", "s", &Measures::wait_mean, 4, "how long, on average", true},
+    {"wait_max", "s", &Measures::wait_max, 4, "how long at most", true},
     {"fairness", "", &Measures::fairness, 4, "of hosts, by the part that each serves (Jain; 1 is even)"},
     {"silence", "s", &Measures::silence, 2, "the longest that a tag got nothing but refusals"},
     {"ideal_silence", "s", &Measures::ideal_silence, 2, "the same with one bucket for all"},
@@ -78,6 +81,11 @@ void Meter::Note(const Decision& d) {
   const double refilled = fleet_.ledger().account(d.tag).shape.rate() * Seconds(d.at - tag.last);
   tag.excess = std::max(tag.excess - refilled, 0.0) + static_cast<double>(served);
   tag.excess_max = std::max(tag.excess_max, tag.excess);
+  tag.wait_max = std::max(tag.wait_max, d.wait);
+  if (d.wait > Duration(0)) {
+    waited_ += d.cost;
+    token_seconds_ += d.cost * Seconds(d.wait);
+  }
   tag.last = d.at;
   Hear(d.served, d.at, tag.refused_since, silence_);
   Hear(d.ideal_served, d.at, tag.ideal_refused_since, ideal_silence_);
@@ -87,8 +95,10 @@ Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
   Measures m;
   for (std::size_t i = 0; i < tags_.size(); ++i) {
     Close(tags_[i]);
-    m.excess =
-        std::max(m.excess, tags_[i].excess_max - fleet_.ledger().account(static_cast<TagNumber>(i)).shape.burst());
+    const Shape& shape = fleet_.ledger().account(static_cast<TagNumber>(i)).shape;
+    const double wait_max = Seconds(tags_[i].wait_max);    // what waits goes on later than it is served
+    m.excess = std::max(m.excess, tags_[i].excess_max - shape.burst() - shape.rate() * wait_max);
+    m.wait_max = std::max(m.wait_max, wait_max);
   }
   seconds_.resize(static_cast<std::size_t>((lasted + std::chrono::seconds(1) - Duration(1)) / std::chrono::seconds(1)));
   double over = 0, under = 0;
@@ -99,6 +109,7 @@ Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
     over += static_cast<double>(second.over);
     under += static_cast<double>(second.under);
   }
+  if (waited_ > 0) m.waited = 100 * waited_ / m.served, m.wait_mean = token_seconds_ / waited_;
   if (m.ideal > 0) m.over = 100 * over / m.ideal, m.under = 100 * under / m.ideal;
   std::vector<double> parts;
   for (const HostState& host : hosts_) {

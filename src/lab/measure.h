@@ -18,6 +18,7 @@ struct Measures {
   double asked = 0, served = 0, ideal = 0;    // tokens; ideal: what one bucket for all serves
   double over = 0, under = 0;                 // % of ideal, in seconds with more or less than ideal
   double excess = 0;                          // tokens above burst + rate x time, in the worst window of the worst tag
+  double waited = 0, wait_mean = 0, wait_max = 0;    // % of served tokens, and s that they waited
   double fairness = 0;                        // Jain's index of the parts that hosts serve of what they are asked
   double silence = 0, ideal_silence = 0;      // s; the longest a tag was asked for and refused without a break
   double frames = 0, entries = 0, bytes = 0;    // a host and second: frames sent, tags in reports made
@@ -29,6 +30,7 @@ struct MeasureKind {
   double Measures::*value;
   int decimals;
   std::string_view meaning;
+  bool seldom = false;    // nobody wants to see it where it is 0
 };
 std::span<const MeasureKind> MeasureKinds();
 
@@ -55,6 +57,7 @@ class Meter {
     std::uint64_t served = 0, ideal = 0;
     double excess = 0;    // tokens served above rate x time since the worst beginning
     double excess_max = 0;
+    Duration wait_max{};
     WorldTime last{};
     std::optional<WorldTime> refused_since, ideal_refused_since;
   };
@@ -71,6 +74,7 @@ class Meter {
   std::vector<HostState> hosts_;
   std::vector<Second> seconds_;
   Duration silence_{}, ideal_silence_{};
+  double waited_ = 0, token_seconds_ = 0;    // tokens; times the s that they waited
 };
 
 }    // namespace dthrottle::lab

@@ -46,7 +46,7 @@ std::optional<Arrival> ArrivalStream::Next() {
   const WorldTime at = workload_.from + since_;
   if (at >= workload_.until) return std::nullopt;
   const std::size_t tag = workload_.tags == 1 ? 0 : tag_ranks_(prng_);
-  return Arrival{at, PickHost(tag), tag, workload_.cost};
+  return Arrival{at, PickHost(tag), tag, workload_.cost, workload_.wait};
 }
 
 void ArrivalStream::TakeTurns(Duration since) {

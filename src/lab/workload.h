@@ -44,6 +44,7 @@ struct Workload {
   std::size_t tags = 1;
   double tag_exponent = 0;    // 0: all alike
   Cost cost = 1;
+  Duration wait{};    // a query rather waits so long than being refused, where its rule has a delay
 };
 
 inline constexpr std::string_view kSpreadNames[] = {"in-turns", "uniform", "zipf", "sticky", "group"};
@@ -61,6 +62,7 @@ struct Arrival {
   std::uint32_t host;
   std::size_t tag;    // below Workload::tags
   Cost cost;
+  Duration wait{};    // as Workload::wait
 };
 
 class ArrivalStream {

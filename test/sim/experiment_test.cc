@@ -1,6 +1,9 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <cstdio>
+#include <string>
+
 #include "lab/csv.h"
 #include "lab/experiment.h"
 #include "lab/render.h"
@@ -105,6 +108,22 @@ TEST_CASE("measures of a story that can be told beforehand are exact") {
   const Second &first = outcome.seconds[0], &second = outcome.seconds[1];
   CHECK((first.asked == 1 && first.served == 1 && first.ideal == 1 && first.over == 0));
   CHECK((second.asked == 2 && second.served == 2 && second.ideal == 1 && second.over == 1));
+}
+
+TEST_CASE("what waits is served at the rate and goes on in time, as with one bucket for all") {
+  const char* const load =
+      "[[rule]]\nburst = 1\nrate = 10\ndelay = \"500ms\"\nshare = \"debit\"\n[peers]\nperiod = \"200ms\"\n"
+      "[[workload]]\nrate = 30\nwait = \"2s\"\n";
+  const Measures one = Simulate(File("[fleet]\nhosts = 1\ndrift_ppm = 0\n" + std::string(load)), std::nullopt, 1).measures;
+  CHECK(one.served == one.ideal);
+  CHECK(one.excess <= 1e-6);
+  CHECK(one.waited > 90);
+  CHECK((one.wait_max > 0.4 && one.wait_max <= 0.5));
+  const Measures two = Simulate(File("[fleet]\nhosts = 2\n" + std::string(load)), std::nullopt, 1).measures;
+  std::printf("two hosts at a delayed limit: %.0f served of %.0f, waits of %.3f s on average\n", two.served, two.ideal,
+              two.wait_mean);
+  CHECK(two.served <= 1.03 * two.ideal);
+  CHECK(two.served >= 0.97 * two.ideal);
 }
 
 TEST_CASE("silence lasts from the first refusal to the last before a query is served") {
@@ -250,7 +269,8 @@ TEST_CASE("CSV puts fields in quotes only where they have to be") {
 
 TEST_CASE("text, CSV and pictures have every scheme, second and measure") {
   FleetFile file =
-      File("[fleet]\nseeds = 2\nduration = \"3s\"\n[[rule]]\nburst = 50\nrate = 10\n[[workload]]\nrate = 40\n");
+      File("[fleet]\nseeds = 2\nduration = \"3s\"\n[[rule]]\nburst = 50\nrate = 10\ndelay = \"1s\"\nshare = \"debit\"\n"
+           "[[workload]]\nrate = 200\nwait = \"1s\"\n");
   const std::vector<Scheme> schemes = {{"debit", "", SimulateAll(file, Share::kDebit)},
                                        {"local", "a note", SimulateAll(file, Share::kLocal)}};
   const std::string seconds = RenderSecondsCsv(schemes), measures = RenderMeasuresCsv(schemes);

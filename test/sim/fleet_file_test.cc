@@ -208,11 +208,14 @@ TEST_CASE("every key means what its default says, and the manual has both") {
   }
 }
 
-TEST_CASE("the example that we ship is accepted without a warning") {
-  std::ifstream example(DTHROTTLE_SOURCE "/conf/examples/fleet.toml");
-  const std::string text{std::istreambuf_iterator<char>(example), {}};
-  REQUIRE_FALSE(text.empty());
-  CHECK(Problems(text).empty());
+TEST_CASE("the examples that we ship are accepted without a warning") {
+  for (const char* const name : {"fleet.toml", "fleet-delay.toml"}) {
+    CAPTURE(name);
+    std::ifstream example(std::string(DTHROTTLE_SOURCE "/conf/examples/") + name);
+    const std::string text{std::istreambuf_iterator<char>(example), {}};
+    REQUIRE_FALSE(text.empty());
+    CHECK(Problems(text).empty());
+  }
 }
 
 }    // namespace
