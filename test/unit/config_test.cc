@@ -214,7 +214,7 @@ TEST_CASE("a section that is unknown is an error") {
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
         "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [capacity], [shed], "
-        "[resp], [ask], [hold], [quota], [page], [spop], [envoy], [lease], [tls], [process], [[rule]], [[override]], "
+        "[resp], [ask], [hold], [quota], [page], [spop], [envoy], [lease], [tls], [operator], [process], [[rule]], [[override]], "
         "[[resource]]");
 }
 
