@@ -8,6 +8,7 @@
 #include <iterator>
 #include <sstream>
 #include <stdexcept>
+#include <string_view>
 
 namespace dthrottle::testing {
 
@@ -61,8 +62,10 @@ Result<std::string> Keys(std::istringstream& words) {
     const std::string name = word.substr(0, equals);
     const auto value = Unescape(word.substr(equals + 1));
     if (!value) return value;
-    const bool is_toml = name == "burst" || name == "rate" || name == "in_flight" || name == "penalty.after" || name == "capacity" ||
-                         name == "safe_capacity" || value->starts_with('[');    // numbers and lists
+    static constexpr std::string_view kUnquoted[] = {"burst",         "rate",     "in_flight",
+                                                     "penalty.after", "capacity", "safe_capacity",
+                                                     "fail_closed"};
+    const bool is_toml = std::ranges::find(kUnquoted, name) != std::end(kUnquoted) || value->starts_with('[');
     out += fmt::format("{} = {}\n", name, is_toml ? *value : TomlString(*value));
   }
   return out;
