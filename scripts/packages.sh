@@ -3,12 +3,12 @@
 daemon_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libcli11-dev libtomlplusplus-dev
   libexpected-dev nlohmann-json3-dev libseccomp-dev libsodium-dev libzstd-dev libxxhash-dev libzmq3-dev
   cppzmq-dev libmsgpack-cxx-dev libc-ares-dev libcurl4-openssl-dev libeigen3-dev libspectra-dev zlib1g-dev
-  libabsl-dev tzdata catch2)
+  libabsl-dev catch2)
 build_packages=("${daemon_packages[@]}" libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
   libssl-dev nginx-dev apache2-dev libnftables-dev)
-run_packages=(netcat-openbsd)
+run_packages=(netcat-openbsd tzdata)
 package_packages=(debhelper dpkg-dev lintian)
-test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd mandoc systemd util-linux iproute2
+test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd tzdata mandoc systemd util-linux iproute2
   libfaketime coinor-csdp gnuplot-nox curl chromium
   etcd-server etcd-client redis-tools python3-redis nodejs node-redis openssl
   python3-grpcio python3-protobuf python3-msgpack python3-zstandard python3-zmq python3-yaml python3-jsonschema

@@ -42,7 +42,8 @@ class Transcript:
                 self.expected += unescape(rest)
             elif what in ("rule", "override"):
                 keys = dict(word.split("=", 1) for word in rest.split())
-                read = {"burst": float, "rate": float, "in_flight": int, "penalty.after": int, "also": json.loads}
+                read = {"burst": float, "rate": float, "in_flight": int, "penalty.after": int, "also": json.loads,
+                        "fail_closed": json.loads}
                 keys = {k: read.get(k, lambda v: unescape(v).decode())(v) for k, v in keys.items()}
                 self.limits.append(rule(**keys) if what == "rule" else override(**keys))
             elif what == "max_tag_bytes":
