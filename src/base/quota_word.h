@@ -10,7 +10,7 @@ struct QuotaWord {
   std::uint64_t counter = 0;    // names who counted, below 2^56: a host from one boot to the next
   std::uint64_t period = 0;     // in which, by when it began: seconds since 1970
   std::uint64_t taken = 0;      // tokens
-  // Of them, came back. None: somebody else says so, and `taken` is without what came back.
+  // So many of them came back. None: another host says so, and `taken` leaves out what came back.
   std::optional<std::uint64_t> back{};
 };
 

@@ -359,7 +359,7 @@ Extension::Json SetLimitsFeature::List() const {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, limit] : set_.entries()) {
-      if (!limit.limit.clears && (limit.limit.until == Duration() || limit.limit.until > wall)) all.push_back(limit);
+      if (IsInForce(limit.limit, wall)) all.push_back(limit);
     }
   }
   Json rows = Json::array();
@@ -380,7 +380,7 @@ void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::fu
     if (found != nullptr) set = *found;
   }
   const Duration wall = WallClock();
-  if (!set || set->limit.clears || (set->limit.until != Duration() && set->limit.until <= wall)) return;
+  if (!set || !IsInForce(set->limit, wall)) return;
   say(fmt::format("{} has set the limit of the {} {} ago, {}.", By(*set), Name(of),
                   SpanText(std::max(wall - set->limit.stamp, Duration())),
                   set->limit.until == Duration()

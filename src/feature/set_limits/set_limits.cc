@@ -13,10 +13,6 @@ namespace dthrottle {
 
 namespace {
 
-bool IsInForce(const SetLimit& limit, Duration wall) {
-  return !limit.clears && (limit.until == Duration() || limit.until > wall);
-}
-
 // From when on a host may forget it; max: never.
 Duration ForgottenAt(const SetLimit& limit) {
   if (limit.clears) return limit.stamp + SetLimits::kRemembered;

@@ -18,6 +18,11 @@
 
 namespace dthrottle {
 
+// Whether it holds now, by the wall clock.
+inline bool IsInForce(const SetLimit& limit, Duration wall) {
+  return !limit.clears && (limit.until == Duration() || limit.until > wall);
+}
+
 class SetLimits {
  public:
   static constexpr std::size_t kMost = 1000;

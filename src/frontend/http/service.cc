@@ -171,7 +171,7 @@ HttpService::Asked HttpService::OnlyPosted() {
   return refused;
 }
 
-// What is posted to an extension is its to judge; a browser may not bring it for another site.
+// An extension judges what is posted to it. A browser may not bring it for another site.
 HttpService::Asked HttpService::Posted(const HttpRequest& request, HttpTarget target, Extension& extension,
                                        std::string_view host) {
   if (request.method != "POST") return OnlyPosted();
