@@ -30,13 +30,20 @@ async function main () {
       console.log(`${await throttle[verb](first, ...words.map(Number))}/0/-`)
       continue
     }
+    if (verb === 'learn') {
+      const verdict = await throttle.learn([first, ...words].map(decode))
+      console.log(`${verdict}/0/${(await throttle.ask('C', 0)).serve ? 'serve' : 'refuse'}`)
+      continue
+    }
     const holds = verb === 'hold'
-    const tags = mode === 'questions' ? tagsOf(holds ? words.join(' ') : line) : undefined
+    const waits = verb === 'wait'
+    const tags = mode === 'questions' ? tagsOf(holds || waits ? words.join(' ') : line) : undefined
     const answer = await (holds
       ? throttle.hold(tags, Number(first))
-      : tags ? throttle.askQuestion(tags) : throttle.ask(Buffer.from(line, 'latin1')))
+      : tags ? throttle.askQuestion(tags, undefined, waits ? Number(first) : 0) : throttle.ask(Buffer.from(line, 'latin1')))
     const us = (process.hrtime.bigint() - begin) / 1000n
-    console.log(`${answer.verdict}/${us}` + (tags ? '/' + said(answer, tags) : '') + (holds ? ` ${answer.hold || '-'}` : ''))
+    console.log(`${answer.verdict}/${us}` + (tags ? '/' + said(answer, tags) : '') + (waits ? ` ${Math.round(answer.delayMs)}` : '') +
+      (holds || waits ? ` ${answer.hold || '-'}` : ''))
   }
   throttle.close()
 }

@@ -36,7 +36,15 @@ def main(address, deadline_ms, *modes):
             verdict = call(throttle.commit(hold, *map(int, actual)) if verb == "commit" else throttle.release(hold))
             print(f"{verdict.value}/0/-", flush=True)
             continue
-        if verb == "hold":
+        if verb == "learn":
+            verdict = call(throttle.learn(*map(urllib.parse.unquote_to_bytes, rest.split())))
+            print(f"{verdict.value}/0/{'serve' if call(throttle.ask('C', 0)) else 'refuse'}", flush=True)
+            continue
+        if verb == "wait":
+            wait_ms, _, rest = rest.partition(" ")
+            tags = question_of(rest.encode("latin-1"))
+            answer = call(throttle.ask_question(tags, wait=int(wait_ms) / 1000))
+        elif verb == "hold":
             ttl_ms, _, rest = rest.partition(" ")
             tags = question_of(rest.encode("latin-1"))
             answer = call(throttle.hold(tags, int(ttl_ms) / 1000))
@@ -47,7 +55,8 @@ def main(address, deadline_ms, *modes):
             answer = call(throttle.ask(line[:-1]))
         words = [f"{answer.verdict.value}/{1e6 * (time.monotonic() - begin):.0f}"]
         if "questions" in modes:
-            words.append("/" + " ".join(map(str, said(answer, tags) + ([answer.hold or "-"] if verb == "hold" else []))))
+            more = {"hold": [answer.hold or "-"], "wait": [round(1000 * answer.delay), answer.hold or "-"]}
+            words.append("/" + " ".join(map(str, said(answer, tags) + more.get(verb, []))))
         print("".join(words), flush=True)
 
 

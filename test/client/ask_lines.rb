@@ -22,12 +22,19 @@ $stdin.binmode.each_line do |line|
     puts "#{throttle.public_send(verb, first, *words.map(&:to_i)).to_s.tr('_', ' ')}/0/-"
     next
   end
-  holds = verb == "hold"
-  tags = tags_of(holds ? words.join(" ") : line) if mode == "questions"
+  if verb == "learn"
+    verdict = throttle.learn([first, *words].map { |tag| tag.gsub(/%(..)/n) { $1.hex.chr } })
+    puts "#{verdict.to_s.tr('_', ' ')}/0/#{throttle.ask('C', 0).serve? ? 'serve' : 'refuse'}"
+    next
+  end
+  holds, waits = %w[hold wait].map { |word| verb == word }
+  tags = tags_of(holds || waits ? words.join(" ") : line) if mode == "questions"
   before = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond)
   answer = if holds then throttle.hold(tags, first.to_i / 1000.0)
+           elsif waits then throttle.ask_question(tags, wait: first.to_i / 1000.0)
            else tags ? throttle.ask_question(tags) : throttle.ask(line.chomp("\n"))
            end
   took = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond) - before
-  puts "#{answer.verdict.to_s.tr('_', ' ')}/#{took}" + (tags ? "/#{said(answer, tags)}" : "") + (holds ? " #{answer.hold || '-'}" : "")
+  puts "#{answer.verdict.to_s.tr('_', ' ')}/#{took}" + (tags ? "/#{said(answer, tags)}" : "") +
+    (waits ? " #{(1000 * answer.delay).round}" : "") + (holds || waits ? " #{answer.hold || '-'}" : "")
 end

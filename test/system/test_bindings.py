@@ -119,6 +119,34 @@ class Holds:
             self.assertEqual(application.question(b"release ffffffff")[0], "bad question")
 
 
+class Waits:
+    def test_a_question_waits_rather_than_being_refused_and_can_give_up(self):
+        with AskDaemon(rule(burst=1, rate=0.1, delay="60s")) as daemon, self.asking(daemon) as application:
+            self.assertEqual(application.question(b"wait 60000 1 C")[1][-2:], ["0", "-"], "it has its token")
+            self.assertEqual(application.question(b"1 C")[0], "throttle", "without a wait")
+            verdict, said = application.question(b"wait 60000 1 C")
+            delay_ms, hold = int(said[-2]), said[-1]
+            self.assertEqual(verdict, "serve")
+            self.assertTrue(9000 <= delay_ms <= 10_000, delay_ms)
+            self.assertEqual(application.question(b"release " + hold.encode())[0], "serve")
+            again = application.question(b"wait 60000 1 C")[1]
+            self.assertLessEqual(int(again[-2]), delay_ms, "the turn that was given up")
+            self.assertNotEqual(again[-1], hold)
+            verdict, said = application.question(b"wait 1000 1 C")
+            self.assertEqual((verdict, said[0], said[-2:]), ("throttle", "1", ["0", "-"]), "it would wait for too long")
+
+
+class Learns:
+    def test_what_to_do_while_nobody_answers_is_learned_from_the_rules(self):
+        rules = rule(name="login", match="login:*", fail_closed=True), rule(name="rest")
+        with AskDaemon(*rules) as daemon, self.asking(daemon) as application:
+            self.assertEqual(application.question(b"learn C"), ("serve", ["serve"]))
+            self.assertEqual(application.question(b"learn C login:b%20b"), ("serve", ["refuse"]))
+            daemon.kill()
+            self.assertIn(application.question(b"learn C")[0], test_client.UNANSWERED)
+            self.assertEqual(application.question(b"learn C")[1], ["refuse"], "it stays as it was")
+
+
 class SameBuckets:
     def test_a_tag_is_the_same_bucket_as_by_the_library(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as ours, \
@@ -144,7 +172,7 @@ class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class PythonQuestions(Python, Holds, SameBuckets, test_client.Questions):
+class PythonQuestions(Python, Holds, Waits, Learns, SameBuckets, test_client.Questions):
     pass
 
 
@@ -157,7 +185,7 @@ class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class AsyncioQuestions(Asyncio, Holds, SameBuckets, test_client.Questions):
+class AsyncioQuestions(Asyncio, Holds, Waits, Learns, SameBuckets, test_client.Questions):
     pass
 
 
@@ -170,7 +198,7 @@ class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class NodeQuestions(Node, Holds, SameBuckets, test_client.Questions):
+class NodeQuestions(Node, Holds, Waits, Learns, SameBuckets, test_client.Questions):
     pass
 
 
@@ -183,7 +211,7 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class RubyQuestions(Ruby, Holds, SameBuckets, test_client.Questions):
+class RubyQuestions(Ruby, Holds, Waits, Learns, SameBuckets, test_client.Questions):
     pass
 
 
@@ -205,7 +233,7 @@ class GoClient(Go, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class GoQuestions(Go, Holds, SameBuckets, test_client.Questions):
+class GoQuestions(Go, Holds, Waits, Learns, SameBuckets, test_client.Questions):
     pass
 
 

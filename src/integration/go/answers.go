@@ -2,6 +2,7 @@ package dthrottle
 
 import (
 	"bytes"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -105,12 +106,31 @@ func readAnswer(tags []Tag, words []string, holds bool, line []byte) (Answer, bo
 		answer, ok := readServed(words, said[2:])
 		answer.Hold = said[1]
 		return answer, ok
+	case "WAIT":
+		return readWaiting(words, said[1:])
 	case "NO":
 		return readRefused(tags, words, said[1:])
 	case "ERR":
 		return Answer{Verdict: BadQuestion}, true
 	}
 	return Answer{}, false
+}
+
+// MS HOLD LEFT...
+func readWaiting(words, said []string) (Answer, bool) {
+	if len(said) < 2 {
+		return Answer{}, false
+	}
+	ms, err := strconv.ParseFloat(said[0], 64)
+	if err != nil || !(ms >= 0 && ms <= math.MaxUint32) {
+		return Answer{}, false
+	}
+	answer, ok := readServed(words, said[2:])
+	answer.Delay = time.Duration(ms * float64(time.Millisecond))
+	if said[1] != "-" {
+		answer.Hold = said[1]
+	}
+	return answer, ok
 }
 
 // A tag that is named more than once has one number, at its first place.
@@ -187,6 +207,29 @@ func readSettlement(line []byte) (Answer, bool) {
 		return Answer{Verdict: Serve}, true
 	}
 	return Answer{Verdict: BadQuestion}, bytes.HasPrefix(line, []byte("NO ")) || bytes.HasPrefix(line, []byte("ERR "))
+}
+
+// The line that asks what to do about the tags while nobody answers. nil: they are no question.
+func absence(tags []string) []byte {
+	if len(tags) < 1 || len(tags) > tagsMax {
+		return nil
+	}
+	line := "absent"
+	for _, tag := range tags {
+		line += " " + word(tag, questionLineBytes/len(tags)-aroundBytes)
+	}
+	return []byte(line + "\n")
+}
+
+// Answer.Serve says whether to serve meanwhile.
+func readAbsence(line []byte) (Answer, bool) {
+	switch {
+	case string(line) == "OK serve":
+		return Answer{Verdict: Serve, Serve: true}, true
+	case string(line) == "OK refuse":
+		return Answer{Verdict: Serve}, true
+	}
+	return Answer{Verdict: BadQuestion}, bytes.HasPrefix(line, []byte("ERR "))
 }
 
 func readLeft(word string) (int64, bool) {

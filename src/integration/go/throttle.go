@@ -12,7 +12,9 @@ package dthrottle
 
 import (
 	"context"
+	"math"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,7 +56,8 @@ type Answer struct {
 	Rule    string        // its rule; "-": an override
 	Wait    time.Duration // after which the same question may pass; 0 unless the reason is Limit
 	Left    []int64       // whole tokens of each tag
-	Hold    string        // what a hold is called that is served
+	Hold    string        // what a hold is called that is served, or a wait that can be given up
+	Delay   time.Duration // after which a caller that waits goes on
 }
 
 // A Tag has its cost in tokens; 0 spends nothing and is refused only in debt.
@@ -75,7 +78,8 @@ type Options struct {
 
 // A Client asks at two sockets of the daemon. Nothing is connected before it is asked.
 type Client struct {
-	options          Options
+	deadline         time.Duration
+	failClosed       atomic.Bool
 	query, questions *channel
 }
 
@@ -96,7 +100,9 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{options, query, questions}, nil
+	client := &Client{deadline: options.Deadline, query: query, questions: questions}
+	client.failClosed.Store(options.FailClosed)
+	return client, nil
 }
 
 func setDefault[T comparable](value *T, otherwise T) {
@@ -130,6 +136,19 @@ func (c *Client) AskQuestion(ctx context.Context, tags ...Tag) Answer {
 	return c.question(ctx, "take", tags, false)
 }
 
+// AskWaiting does as AskQuestion, but under rules with a delay it rather waits for up to `wait` than being refused: it is
+// served, and the caller goes on after Answer.Delay. Until then Release(ctx, Answer.Hold) gives the wait up.
+func (c *Client) AskWaiting(ctx context.Context, wait time.Duration, tags ...Tag) Answer {
+	if wait < time.Millisecond {
+		return c.AskQuestion(ctx, tags...)
+	}
+	ms := wait.Milliseconds()
+	if ms > math.MaxUint32 {
+		ms = math.MaxUint32
+	}
+	return c.question(ctx, "take wait="+strconv.FormatInt(ms, 10), tags, false)
+}
+
 // Peek says what AskQuestion would be told now. Nothing is spent.
 func (c *Client) Peek(ctx context.Context, tags ...Tag) Answer {
 	return c.question(ctx, "peek", tags, false)
@@ -151,9 +170,26 @@ func (c *Client) Commit(ctx context.Context, hold string, actual ...uint32) Verd
 	return c.exchange(ctx, c.questions, settlement(hold, actual), []reader{readSettlement})[0].Verdict
 }
 
-// Release settles a hold of which nothing was used.
+// Release settles a hold of which nothing was used, or gives up a wait.
 func (c *Client) Release(ctx context.Context, hold string) Verdict {
 	return c.Commit(ctx, hold)
+}
+
+// Learn asks what the rules of these tags want while nobody answers (fail_closed), and the client does so from now on in
+// place of Options.FailClosed. Serve: the daemon has said it; else nothing has changed.
+func (c *Client) Learn(ctx context.Context, tags ...string) Verdict {
+	line := absence(tags)
+	if line == nil {
+		return BadQuestion
+	}
+	read, failure := c.talk(ctx, c.questions, line, []reader{readAbsence})
+	if len(read) == 0 {
+		return failure
+	}
+	if read[0].Verdict == Serve {
+		c.failClosed.Store(!read[0].Serve)
+	}
+	return read[0].Verdict
 }
 
 // Close ends the connections. A call that comes later opens new ones.
@@ -171,12 +207,7 @@ func (c *Client) question(ctx context.Context, verb string, tags []Tag, holds bo
 }
 
 func (c *Client) exchange(ctx context.Context, channel *channel, data []byte, readers []reader) []Answer {
-	if _, has := ctx.Deadline(); !has {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.options.Deadline)
-		defer cancel()
-	}
-	read, failure := channel.exchange(ctx, data, readers)
+	read, failure := c.talk(ctx, channel, data, readers)
 	answers := make([]Answer, len(readers))
 	for i := range answers {
 		answers[i] = Answer{Verdict: failure}
@@ -188,7 +219,16 @@ func (c *Client) exchange(ctx context.Context, channel *channel, data []byte, re
 	return answers
 }
 
+func (c *Client) talk(ctx context.Context, channel *channel, data []byte, readers []reader) ([]Answer, Verdict) {
+	if _, has := ctx.Deadline(); !has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.deadline)
+		defer cancel()
+	}
+	return channel.exchange(ctx, data, readers)
+}
+
 func (c *Client) decided(answer Answer) Answer {
-	answer.Serve = answer.Verdict == Serve || answer.Verdict != Throttle && !c.options.FailClosed
+	answer.Serve = answer.Verdict == Serve || answer.Verdict != Throttle && !c.failClosed.Load()
 	return answer
 }

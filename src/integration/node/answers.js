@@ -32,14 +32,15 @@ function word (tag, most) {
 const left = (word) => word === '-' ? Infinity : /^\d+$/.test(word) ? Number(word) : undefined
 
 // `tags` are tags that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they are no question.
-// `ttlMs` is that of a hold.
+// `ttlMs` is that of a hold; `waitMs`, for how long the question rather waits than being refused.
 class Question {
-  constructor (verb, tags, ttlMs) {
+  constructor (verb, tags, { ttlMs, waitMs = 0 } = {}) {
     const pairs = Array.isArray(tags) ? tags.map((tag) => [tag, 1]) : tags instanceof Map ? [...tags] : Object.entries(tags)
     const fits = ([, cost]) => Number.isInteger(cost) && cost >= 0 && cost <= COST_MAX
     if (pairs.length < 1 || pairs.length > TAGS_MAX || !pairs.every(fits)) return
     this.holds = ttlMs !== undefined
     if (this.holds) verb = `${verb} ${Math.floor(ttlMs)}`
+    else if (waitMs >= 1) verb = `${verb} wait=${Math.min(Math.floor(waitMs), COST_MAX)}`
     const most = Math.floor((QUESTION_LINE_BYTES - verb.length) / pairs.length) - AROUND_BYTES
     this.tags = pairs.map(([tag]) => tag)
     this.words = this.tags.map((tag) => word(tag, most))
@@ -50,8 +51,14 @@ class Question {
   read (line) {
     const [first, ...words] = line.split(' ').filter((word) => word)
     if (first === 'OK') return this.#served(words)
+    if (first === 'WAIT') return this.#waiting(words)
     if (first === 'NO') return this.#refused(words)
     return first === 'ERR' ? { verdict: 'bad question' } : undefined
+  }
+
+  #waiting ([delay, hold, ...words]) {
+    const served = /^\d+(\.\d{1,3})?$/.test(delay) && hold !== undefined && this.#served(words)
+    return served ? { ...served, delayMs: Number(delay), hold: hold === '-' ? undefined : hold } : undefined
   }
 
   // A tag that is named more than once has one number, at its first place.
@@ -86,4 +93,19 @@ const readSettlement = (line) => line.startsWith('OK ')
   ? { verdict: 'serve' }
   : /^(NO|ERR) /.test(line) ? { verdict: 'bad question' } : undefined
 
-module.exports = { ANSWER_LINE_BYTES, Question, readSettlement, readVerdict, settlement, tagLine }
+// The line that asks what to do about the tags while nobody answers; undefined: they are no question.
+function absence (tags) {
+  const { line, words } = new Question('absent', tags)
+  return line && ['absent', ...words].join(' ') + '\n'
+}
+
+// Whether to serve meanwhile.
+function readAbsence (line) {
+  const said = { 'OK serve': true, 'OK refuse': false }[line]
+  if (said !== undefined) return { verdict: 'serve', failOpen: said }
+  return line.startsWith('ERR ') ? { verdict: 'bad question' } : undefined
+}
+
+module.exports = {
+  ANSWER_LINE_BYTES, Question, absence, readAbsence, readSettlement, readVerdict, settlement, tagLine
+}

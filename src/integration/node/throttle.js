@@ -1,5 +1,5 @@
 'use strict'
-const { Question, readSettlement, readVerdict, settlement, tagLine } = require('./answers')
+const { Question, absence, readAbsence, readSettlement, readVerdict, settlement, tagLine } = require('./answers')
 const { Channel } = require('./channel')
 
 const DEFAULTS = {
@@ -43,19 +43,22 @@ class Throttle {
   // Map of tags to costs. The answer says what is `left` of each tag: whole tokens, Infinity where nothing limits it, null
   // where it is not told; and of a refusal its `reason` ("limit", "never", "busy", "shed"), the tag that is `refused`, its `rule`,
   // and after how many milliseconds the same question may pass (`waitMs`).
-  askQuestion (tags, deadlineMs) {
-    return this.#question('take', tags, deadlineMs)
+  //
+  // Under rules with `delay` the question rather waits for up to `waitMs` than being refused: it is served, and the caller
+  // goes on after `delayMs` of the answer. Until then release(hold) gives the wait up, if the answer has a `hold`.
+  askQuestion (tags, deadlineMs, waitMs) {
+    return this.#question('take', tags, deadlineMs, { waitMs })
   }
 
   // What askQuestion would be told now. Nothing is spent.
-  peek (tags, deadlineMs) {
-    return this.#question('peek', tags, deadlineMs)
+  peek (tags, deadlineMs, waitMs) {
+    return this.#question('peek', tags, deadlineMs, { waitMs })
   }
 
   // As askQuestion, for as long as it takes to know what the tags cost in the end; `ttlMs` after it all comes back that nobody
   // has settled. `hold` of the answer says what to settle; undefined where nobody has held anything.
   hold (tags, ttlMs, deadlineMs) {
-    return this.#question('hold', tags, deadlineMs, ttlMs)
+    return this.#question('hold', tags, deadlineMs, { ttlMs })
   }
 
   // Settles a hold: each of its tags has cost `actual`, a number, or an array of numbers for the tags in order. Less than was
@@ -65,9 +68,19 @@ class Throttle {
     return hold === undefined ? 'serve' : (await this.#ask(settlement(hold, [actual].flat()), readSettlement, deadlineMs)).verdict
   }
 
-  // Settles a hold of which nothing was used.
+  // Settles a hold of which nothing was used, or gives up a wait.
   release (hold, deadlineMs) {
     return this.commit(hold, [], deadlineMs)
+  }
+
+  // Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
+  // `failOpen`. Resolves to the verdict: "serve", the daemon has said it; else nothing has changed.
+  async learn (tags, deadlineMs = this.#options.deadlineMs) {
+    const line = absence(tags)
+    if (line === undefined) return 'bad question'
+    const { read: [said], failure } = await this.#questions.exchange(line, [readAbsence], deadlineMs)
+    if (said?.failOpen !== undefined) this.#options.failOpen = said.failOpen
+    return said?.verdict || failure
   }
 
   close () {
@@ -75,8 +88,8 @@ class Throttle {
     this.#questions.close()
   }
 
-  async #question (verb, tags, deadlineMs, ttlMs) {
-    const question = new Question(verb, tags, ttlMs)
+  async #question (verb, tags, deadlineMs, more) {
+    const question = new Question(verb, tags, more)
     if (question.line === undefined) return this.#answer(undefined, 'bad question')
     return this.#ask(question.line, (line) => question.read(line), deadlineMs)
   }
@@ -89,7 +102,7 @@ class Throttle {
   #answer (said = {}, failure) {
     const verdict = said.verdict || failure
     const serve = verdict === 'serve' || (this.#options.failOpen && verdict !== 'throttle')
-    return { serve, left: [], waitMs: 0, ...said, verdict }
+    return { serve, left: [], waitMs: 0, delayMs: 0, ...said, verdict }
   }
 }
 

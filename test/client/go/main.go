@@ -56,6 +56,30 @@ func settle(client *dthrottle.Client, hold, costs string) dthrottle.Verdict {
 	return client.Commit(context.Background(), hold, actual...)
 }
 
+func holdOf(answer dthrottle.Answer) string {
+	if answer.Hold == "" {
+		return "-"
+	}
+	return answer.Hold
+}
+
+// What it has learned, and what becomes of a question that nobody answers.
+func learn(client *dthrottle.Client, words string) string {
+	var tags []string
+	for _, word := range strings.Fields(words) {
+		tag, _ := url.PathUnescape(word)
+		tags = append(tags, tag)
+	}
+	verdict := client.Learn(context.Background(), tags...)
+	ctx, cancel := context.WithTimeout(context.Background(), 0)
+	defer cancel()
+	unanswered := "refuse"
+	if client.Ask(ctx, "C").Serve {
+		unanswered = "serve"
+	}
+	return fmt.Sprintf("%s/0/%s", verdict, unanswered)
+}
+
 func main() {
 	address, questions := os.Args[1], len(os.Args) > 3
 	deadlineMs, _ := strconv.Atoi(os.Args[2])
@@ -75,13 +99,20 @@ func main() {
 			fmt.Printf("%s/0/-\n", settle(client, first, rest))
 			continue
 		}
-		if verb == "hold" {
+		if verb == "learn" {
+			fmt.Println(learn(client, first+" "+rest))
+			continue
+		}
+		if verb == "wait" {
+			waitMs, _ := strconv.Atoi(first)
+			tags := tagsOf(rest)
+			answer = client.AskWaiting(context.Background(), time.Duration(waitMs)*time.Millisecond, tags...)
+			text = fmt.Sprintf("%s %d %s", said(answer, tags), answer.Delay.Milliseconds(), holdOf(answer))
+		} else if verb == "hold" {
 			ttlMs, _ := strconv.Atoi(first)
 			tags := tagsOf(rest)
 			answer = client.Hold(context.Background(), time.Duration(ttlMs)*time.Millisecond, tags...)
-			if text = said(answer, tags) + " -"; answer.Hold != "" {
-				text = said(answer, tags) + " " + answer.Hold
-			}
+			text = said(answer, tags) + " " + holdOf(answer)
 		} else if questions {
 			tags := tagsOf(lines.Text())
 			answer = client.AskQuestion(context.Background(), tags...)

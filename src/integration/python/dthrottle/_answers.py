@@ -145,5 +145,18 @@ def read_settlement(line: bytes):
     return (Verdict.BAD_QUESTION, {}) if line.startswith((b"NO ", b"ERR ")) else None
 
 
+def absence(tags):
+    """The line that asks what to do about the tags while nobody answers. None: they are no question."""
+    question = Question(b"absent", dict.fromkeys(tags, 0))
+    return question.line and b" ".join([b"absent", *question.words]) + b"\n"
+
+
+def read_absence(line: bytes):
+    """The verdict, and whether to serve meanwhile."""
+    if line.startswith(b"ERR "):
+        return Verdict.BAD_QUESTION, None
+    return {b"OK serve": (Verdict.SERVE, True), b"OK refuse": (Verdict.SERVE, False)}.get(line)
+
+
 def _left(word: bytes):
     return math.inf if word == b"-" else int(word) if word.isdigit() else None

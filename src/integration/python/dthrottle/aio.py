@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from . import _endpoint
-from ._answers import Question, Verdict, read_settlement, settlement, tag_line
+from ._answers import Question, Verdict, absence, read_absence, read_settlement, settlement, tag_line
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
@@ -179,6 +179,13 @@ class AsyncThrottle:
 
     async def release(self, hold, deadline=None):
         return await self.commit(hold, deadline=deadline)
+
+    async def learn(self, *tags, deadline=None):
+        line = absence(tags)
+        if line is None:
+            return Verdict.BAD_QUESTION
+        deadline = self.deadline if deadline is None else deadline
+        return self._spoken.learn(*await self._questions.exchange(line, [read_absence], deadline))
 
     async def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
         question = Question(verb, tags, ttl, wait)

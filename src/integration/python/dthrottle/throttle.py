@@ -6,16 +6,12 @@ import time
 import weakref
 
 from . import _endpoint
-from ._answers import ANSWER_LINE_BYTES, Answer, Question, Verdict, read_settlement, settlement, tag_line
+from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, read_absence, read_settlement, settlement,
+                       tag_line)
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
-_ABSENT = {b"OK serve": (Verdict.SERVE, True), b"OK refuse": (Verdict.SERVE, False)}
 _channels = weakref.WeakSet()    # all of this process, for fork
-
-
-def _read_absent(line):
-    return (Verdict.BAD_QUESTION, None) if line.startswith(b"ERR") else _ABSENT.get(line)
 
 
 class BadAnswer(Exception):
@@ -155,8 +151,17 @@ class Spoken:
     """What the answers of a Throttle and an AsyncThrottle say."""
 
     def __init__(self, fail_open):
+        self._fail(fail_open)
+
+    def _fail(self, is_open):
         self._without = {verdict: Answer(verdict, verdict is Verdict.SERVE or
-                                         (fail_open and verdict is not Verdict.THROTTLE)) for verdict in Verdict}
+                                         (is_open and verdict is not Verdict.THROTTLE)) for verdict in Verdict}
+
+    def learn(self, read, failure):
+        verdict, fail_open = read[0] if read else (failure, None)
+        if fail_open is not None:
+            self._fail(fail_open)
+        return verdict
 
     def tags(self, count, read, failure):
         return [self._without[verdict] for verdict in read + [failure] * (count - len(read))]
@@ -220,17 +225,11 @@ class Throttle:
     def learn(self, *tags, deadline=None):
         """Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
         `fail_open`. Verdict.SERVE: the daemon has said it; else nothing has changed."""
-        question = Question(b"absent", dict.fromkeys(tags, 0))
-        if question.line is None:
+        line = absence(tags)
+        if line is None:
             return Verdict.BAD_QUESTION
-        line = b" ".join([b"absent", *question.words]) + b"\n"
-        read, failure = self._questions.exchange(line, [_read_absent], self.deadline if deadline is None else deadline)
-        if not read:
-            return failure
-        verdict, serve = read[0]
-        if verdict is Verdict.SERVE:
-            self._spoken = Spoken(serve)
-        return verdict
+        deadline = self.deadline if deadline is None else deadline
+        return self._spoken.learn(*self._questions.exchange(line, [read_absence], deadline))
 
     def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
         question = Question(verb, tags, ttl, wait)

@@ -13,8 +13,8 @@ module Dthrottle
   # :bad_question. Questions alone tell the rest: `reason` of a refusal is :limit, :never (a tag costs more than its bucket
   # holds), :busy (all its places are taken) or :shed; `refused` is the tag, `rule` its rule; `wait` the seconds after which the same question may pass;
   # `left` the whole tokens of each tag, Float::INFINITY where nothing limits it, nil where it is not told; `hold` what a
-  # hold is called that is served.
-  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left, :hold) do
+  # hold is called that is served, or a wait that can be given up; `delay` the seconds after which a caller that waits goes on.
+  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left, :hold, :delay) do
     alias_method :serve?, :serve
   end
 
@@ -46,14 +46,32 @@ module Dthrottle
     end
   end
 
-  # One line of the ask protocol. `tags` are tags that cost 1 each, or a hash of tags to costs. `line` is nil where they
-  # are no question. `ttl` in seconds is that of a hold.
-  class Question
+  # The line that asks what to do about the tags while nobody answers. `line` is nil where they are no question.
+  class Absence
     attr_reader :line
 
-    def initialize(verb, tags, ttl = nil)
+    def initialize(tags)
+      question = Question.new("absent", tags)
+      @line = question.line && ["absent", *question.words].join(" ").b << "\n"
+    end
+
+    # With `fail_open`, whether to serve meanwhile.
+    def read(line)
+      { "OK serve" => [:serve, { fail_open: true }], "OK refuse" => [:serve, { fail_open: false }] }
+        .fetch(line) { [:bad_question, {}] if line.start_with?("ERR ") }
+    end
+  end
+
+  # One line of the ask protocol. `tags` are tags that cost 1 each, or a hash of tags to costs. `line` is nil where they
+  # are no question. `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than being refused.
+  class Question
+    attr_reader :line, :words
+
+    def initialize(verb, tags, ttl: nil, wait: 0)
       @holds = !ttl.nil?
-      verb = "#{verb} #{(ttl * 1000).to_i}" if @holds
+      if @holds then verb = "#{verb} #{(ttl * 1000).to_i}"
+      elsif wait * 1000 >= 1 then verb = "#{verb} wait=#{[(wait * 1000).to_i, COSTS.last].min}"
+      end
       costs = tags.is_a?(Hash) ? tags : tags.map { |tag| [tag, 1] }
       @tags = costs.map(&:first)
       return unless @tags.size.between?(1, TAGS_MAX) && costs.all? { |_, cost| cost.is_a?(Integer) && COSTS.cover?(cost) }
@@ -67,6 +85,7 @@ module Dthrottle
       first, *words = line.split(" ").reject(&:empty?)
       case first
       when "OK" then served(words)
+      when "WAIT" then waiting(*words)
       when "NO" then refused(*words)
       when "ERR" then [:bad_question, {}]
       end
@@ -88,6 +107,13 @@ module Dthrottle
     # Whole tokens; nil: no number.
     def left(word)
       word == "-" ? Float::INFINITY : (word.to_i if /\A\d+\z/.match?(word))
+    end
+
+    def waiting(delay = "", hold = nil, *words)
+      return if !/\A\d+(\.\d{1,3})?\z/.match?(delay) || hold.nil?
+
+      verdict, said = served(words)
+      verdict && [verdict, { **said, delay: delay.to_f / 1000, hold: hold == "-" ? nil : hold }]
     end
 
     # A tag that is named more than once has one number, at its first place.

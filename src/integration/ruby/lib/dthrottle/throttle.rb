@@ -212,20 +212,21 @@ module Dthrottle
     end
 
     # Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or a hash of
-    # tags to costs.
-    def ask_question(tags, deadline = @deadline)
-      question("take", tags, deadline)
+    # tags to costs. Under rules with `delay` the question rather waits for up to `wait` seconds than being refused: it is
+    # served, and the caller goes on after `delay` seconds of the answer. Until then release(answer.hold) gives it up.
+    def ask_question(tags, deadline = @deadline, wait: 0)
+      question("take", tags, deadline, wait: wait)
     end
 
     # What ask_question would be told now. Nothing is spent.
-    def peek(tags, deadline = @deadline)
-      question("peek", tags, deadline)
+    def peek(tags, deadline = @deadline, wait: 0)
+      question("peek", tags, deadline, wait: wait)
     end
 
     # As ask_question, for as long as it takes to know what the tags cost in the end; `ttl` seconds after it all comes back
     # that nobody has settled. `hold` of the answer says what to settle; nil where nobody has held anything.
     def hold(tags, ttl, deadline = @deadline)
-      question("hold", tags, deadline, ttl)
+      question("hold", tags, deadline, ttl: ttl)
     end
 
     # Settles a hold: each of its tags has cost `actual`, a number, or an array of numbers for the tags in order. Less than
@@ -235,9 +236,21 @@ module Dthrottle
       hold.nil? ? :serve : exchange(Settlement.new(hold, [*actual]), deadline).verdict
     end
 
-    # Settles a hold of which nothing was used.
+    # Settles a hold of which nothing was used, or gives up a wait.
     def release(hold, deadline = @deadline)
       commit(hold, [], deadline)
+    end
+
+    # Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
+    # `fail_open`. Returns the verdict: :serve, the daemon has said it; else nothing has changed.
+    def learn(tags, deadline = @deadline)
+      absence = Absence.new(tags)
+      return :bad_question if absence.line.nil?
+
+      read, failure = @questions.exchange([absence], deadline)
+      verdict, said = read.first || [failure, {}]
+      @fail_open = said.fetch(:fail_open, @fail_open)
+      verdict
     end
 
     def close
@@ -246,8 +259,8 @@ module Dthrottle
 
     private
 
-    def question(verb, tags, deadline, ttl = nil)
-      question = Question.new(verb, tags, ttl)
+    def question(verb, tags, deadline, **more)
+      question = Question.new(verb, tags, **more)
       question.line.nil? ? answer(:bad_question, {}) : exchange(question, deadline)
     end
 
@@ -259,7 +272,7 @@ module Dthrottle
     def answer(verdict, said)
       serve = verdict == :serve || (@fail_open && verdict != :throttle)
       Answer.new(verdict, serve, said[:reason], said[:refused], said[:rule], said[:wait] || 0.0, said[:left] || [],
-                 said[:hold])
+                 said[:hold], said[:delay] || 0.0)
     end
   end
 end
