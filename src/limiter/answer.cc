@@ -48,22 +48,29 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
   }
   if (standing != nullptr) standing->limit = index;
   const Limit& limit = core.limit(index);
-  if (limit.whole) [[unlikely]] return std::nullopt;
   RuleCounters& counters = lane.counters(core.tally.counter(limit.rule));
-  if (limit.mode == Mode::kOff) return Serve(counters);
-  // The host comes before the bucket, so a query that both would refuse counts as shed.
-  if (shedder_->any() && Sheds(shedder_->probability(limit.shed_priority), prng)) [[unlikely]] {
-    return Refuse(limit, Verdict::kShed, counters);
-  }
-  if (const Duration left = PenaltyLeft(core, limit, probe.hash, now); left != Duration::zero()) [[unlikely]] {
-    if (standing != nullptr) standing->penalty = left;
-    return RefusePenalized(limit, counters);
-  }
-  if (limit.in_flight != 0 && IsBusy(*ways_, probe.hash, limit, now)) [[unlikely]] {
-    return RefuseBusy(*ways_, query, probe.hash, limit, counters, now);
+  if (!limit.plain || shedder_->any()) [[unlikely]] {
+    if (limit.whole) return std::nullopt;
+    if (const auto verdict = DecideBefore(query, probe.hash, limit, counters, prng, now, standing)) return verdict;
   }
   Asked asked{query, probe.hash, index, limit, shard, slot, lane.number(), now, limit.shape};
   return DecideUnderLimit(*ways_, asked, counters, standing);
+}
+
+// What comes before the bucket, if that decides. The host comes first, so a query that it and the bucket would refuse
+// counts as shed.
+std::optional<Verdict> Limiter::DecideBefore(const Query& query, std::uint64_t hash, const Limit& limit,
+                                             RuleCounters& counters, Prng& prng, Instant now, Standing* standing) {
+  if (limit.mode == Mode::kOff) return Serve(counters);
+  if (Sheds(shedder_->probability(limit.shed_priority), prng)) return Refuse(limit, Verdict::kShed, counters);
+  if (const Duration left = PenaltyLeft(*core_, limit, hash, now); left != Duration::zero()) {
+    if (standing != nullptr) standing->penalty = left;
+    return RefusePenalized(limit, counters);
+  }
+  if (limit.in_flight != 0 && IsBusy(*ways_, hash, limit, now)) {
+    return RefuseBusy(*ways_, query, hash, limit, counters, now);
+  }
+  return std::nullopt;
 }
 
 }    // namespace dthrottle

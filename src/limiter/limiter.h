@@ -41,6 +41,7 @@ struct Limit;
 struct LimiterCore;
 struct Outcome;
 struct PenaltyCounts;
+struct RuleCounters;
 
 // Where a tag stands right after one of its queries was decided.
 struct Standing {
@@ -185,6 +186,8 @@ class Limiter final : private SlotPolicy {
 
   std::optional<Verdict> Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                                 Standing* standing);
+  std::optional<Verdict> DecideBefore(const Query& query, std::uint64_t hash, const Limit& limit,
+                                      RuleCounters& counters, Prng& prng, Instant now, Standing* standing);
   Verdict DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
                         Standing* standing);
   Standing SettleOne(const Query& paid, Cost actual, Instant now);

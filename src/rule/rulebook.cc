@@ -28,8 +28,7 @@ class RuleFingerprint {
 // What an override shares, how far, and whether it is shed, is its rule's to say; without one it is shared like any
 // rule that says nothing.
 Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode mode) {
-  Limit limit{shape, index, mode, true, false, kShedPriorities, -1, Duration::zero(), false, false, 0, 0,
-              Duration::zero(), Among::kFirst, false, false, 0, 0};
+  Limit limit{.shape = shape, .rule = index, .mode = mode};
   if (rule != nullptr) {
     limit.shared = rule->share == Share::kDebit || rule->share == Share::kForecast;
     limit.divided = rule->share == Share::kCapacity && mode != Mode::kOff;
@@ -149,6 +148,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   for (Limit& limit : limits_) {
     if (limit.quota > 0) limit.calendar = CalendarOf(rules_[limit.rule].calendar);
     limit.whole = limit.derives || limit.quota > 0;
+    limit.plain = limit.mode != Mode::kOff && limit.in_flight == 0 && !limit.penalizes && !limit.whole;
     any_in_flight_ = any_in_flight_ || limit.in_flight > 0;
     any_among_ = any_among_ || limit.among != Among::kFirst;
     any_penalty_ = any_penalty_ || limit.penalizes;

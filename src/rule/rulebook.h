@@ -31,21 +31,22 @@ struct Limit {
   Shape shape;
   std::uint32_t rule;    // index into rules(), also for an override; rules().size() if no rule matches its tag
   Mode mode;
-  bool shared;                   // with other hosts, which debit what this one serves
-  bool divided;                  // among hosts: this one has a part of the rate
-  std::uint8_t shed_priority;    // kShedPriorities: never sheds
-  Ticks max_debt;                // of Bucket::Debit; negative: the limiter's
-  Duration horizon;              // 0: the limiter's
-  bool forecast;                 // by hosts of each other; then shared
-  bool derives;                  // tags that are charged with it (Rule::also)
-  Tokens max_unheard;            // of that; 0: the limiter's
-  std::uint32_t in_flight;       // places of a tag; 0: any number
-  Duration delay;                // most that a question waits for its tokens
-  Among among;                   // how it is divided among the tags that are charged with it
-  bool penalizes;                // tags that it refuses too often (Rule::penalty)
-  bool whole;                    // a query is a question: it derives, or has a quota
-  std::uint16_t calendar;        // of the quota, index into calendars()
-  std::uint64_t quota;           // tokens of a tag in a period; 0: any number
+  bool shared = true;                          // with other hosts, which debit what this one serves
+  bool divided = false;                        // among hosts: this one has a part of the rate
+  std::uint8_t shed_priority = kShedPriorities;  // kShedPriorities: never sheds
+  Ticks max_debt = -1;                         // of Bucket::Debit; negative: the limiter's
+  Duration horizon{};                          // 0: the limiter's
+  bool forecast = false;                       // by hosts of each other; then shared
+  bool derives = false;                        // tags that are charged with it (Rule::also)
+  Tokens max_unheard = 0;                      // of that; 0: the limiter's
+  std::uint32_t in_flight = 0;                 // places of a tag; 0: any number
+  Duration delay{};                            // most that a question waits for its tokens
+  Among among = Among::kFirst;                 // how it is divided among the tags that are charged with it
+  bool penalizes = false;                      // tags that it refuses too often (Rule::penalty)
+  bool whole = false;                          // a query is a question: it derives, or has a quota
+  bool plain = false;                          // none of: mode off, places, penalties, whole
+  std::uint16_t calendar = 0;                  // of the quota, index into calendars()
+  std::uint64_t quota = 0;                     // tokens of a tag in a period; 0: any number
 };
 
 class Rulebook {

@@ -135,6 +135,7 @@ int main(int argc, char** argv) {
     const auto region = Map(n * 64);
     madvise(region.data(), region.size(), huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
     Limiter limiter(region, {}, {{1, 2}, {}}, OneRule(), 1, Instant());
+    while (limiter.Tick(Instant())) {}    // what a daemon does in its idle time
     std::vector<Query> queries(kBatch);
     std::vector<Verdict> verdicts(kBatch);
     for (int round = 0; round < 4; ++round) {

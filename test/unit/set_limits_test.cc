@@ -8,6 +8,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <queue>
 
 #include "feature/set_limits/spreading.h"
@@ -215,12 +216,14 @@ class Fleet {
     for (std::size_t i = 0; i < n; ++i) {
       Host& host = *hosts_.emplace_back(std::make_unique<Host>(*this, i, Prng(prng_.Next())));
       host.next = Instant() + std::chrono::milliseconds(prng_.Below(1000));
-      while (host.links.size() < std::min(links_each, n - 1)) {
-        const std::size_t to = prng_.Below(n);
-        if (to != i && std::ranges::find(host.links, to + 1) == host.links.end()) {
-          host.links.push_back(static_cast<LinkId>(to + 1));
-        }
+      host.links.resize(n);
+      std::iota(host.links.begin(), host.links.end(), LinkId(1));
+      std::swap(host.links[i], host.links.back());
+      host.links.pop_back();
+      for (std::size_t k = 0; k < std::min(links_each, n - 1); ++k) {
+        std::swap(host.links[k], host.links[k + prng_.Below(n - 1 - k)]);
       }
+      host.links.resize(std::min(links_each, n - 1));
     }
   }
 
