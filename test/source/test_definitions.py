@@ -1,5 +1,6 @@
 """One definition of a name. The compiler says nothing when a program links two types of one name, and either may run
-with the other's code, so no two files define a type of the same name in the same namespace."""
+with the other's code, so no two files define a type of the same name in the same namespace. Nor do two files say how a
+field of one type is written or read (base/fields.h): the templates that call it would be two of one name."""
 
 import re
 import tempfile
@@ -44,7 +45,30 @@ def twice(src):
     return [f"{name}: {', '.join(sorted(files))}" for name, files in sorted(places.items()) if len(files) > 1]
 
 
+FIELD = re.compile(r"\b(PutField|GetField)\(Pack\w+& \w+, ([\w:<> ]+?)(?:&? \w+)?\)")
+
+
+def fields_twice(src):
+    places = defaultdict(list)
+    for path in sorted(src.rglob("*")):
+        if path.suffix in (".h", ".cc"):
+            for function, kind in FIELD.findall(path.read_text()):
+                places[f"{function} {kind.removeprefix('const ')}"].append(str(path.relative_to(src)))
+    return [f"{name}: {', '.join(files)}" for name, files in sorted(places.items()) if len(files) > 1]
+
+
 class Definitions(unittest.TestCase):
+    def test_no_field_of_one_type_is_written_in_two_files(self):
+        self.assertEqual(fields_twice(SRC), [])
+
+    def test_a_second_way_to_write_a_field_would_be_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            src = Path(folder)
+            (src / "a.cc").write_text("static void PutField(PackWriter& out, const std::vector<int>& v) {")
+            (src / "b.cc").write_text("static void PutField(PackWriter& to, std::vector<int> v) {\n"
+                                      "static bool GetField(PackCursor& in, std::vector<int>& v) {")
+            self.assertEqual(fields_twice(src), ["PutField std::vector<int>: a.cc, b.cc"])
+
     def test_no_type_is_defined_in_two_files(self):
         self.assertEqual(twice(SRC), [])
 
