@@ -8,6 +8,7 @@
 #include <string>
 
 #include "test/support/exchange_fleet.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
@@ -74,7 +75,7 @@ struct Killed : testing::ExchangeFleet {
 
 TEST_CASE("in a storm of kills every hit is heard or counted as lost, at each other host") {
   std::uint64_t lost = 0, frames_lost = 0;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(60); ++seed) {
     INFO("seed " << seed);
     Killed net(seed);
     net.a().options.ring_bytes = seed % 3 == 0 ? 600 : 64 << 20;
@@ -102,7 +103,7 @@ TEST_CASE("in a storm of kills every hit is heard or counted as lost, at each ot
 
 TEST_CASE("what is lost soon after a host has joined is counted there too") {
   std::uint64_t lost = 0;
-  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(40); ++seed) {
     INFO("seed " << seed);
     Killed net(seed);
     net[0].Start(net.now);

@@ -17,6 +17,7 @@
 #include "test/support/examples.h"
 #include "test/support/lying_parts.h"
 #include "test/support/pack.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
@@ -197,7 +198,7 @@ TEST_CASE("a log keeps no more lists of neighbours' lives than it has records of
 }
 
 TEST_CASE("whatever one of two to five members says, what the others share stays theirs") {
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(200); ++seed) {
     Prng prng(seed);
     std::string bytes;
     while (bytes.size() < 600) bytes += static_cast<char>(prng.Below(prng.Below(2) == 0 ? 4 : 256));
@@ -335,6 +336,7 @@ TEST_CASE("whatever the first witness says, the others are above their reserves 
   // 7 as a rule; some seeds and moments of beginning take "begins again and again" to 16.
   constexpr int kAll = 18 * kPatience, kOne = 30 * kPatience;
   for (const std::size_t hosts : {4, 8}) {
+    if (testing::kSanitized && hosts > 4) continue;
     for (const LeaderLie& lie : LeaderLies()) {
       for (const bool from_the_start : {true, false}) {
         testing::LyingParts fleet(hosts, hosts, testing::LyingParts::Liar::kFirst,
@@ -419,7 +421,7 @@ TEST_CASE("a member that says it has everything brings the others to their equal
 }
 
 TEST_CASE("members that say the truth are never suspected, whatever is lost, doubled or late") {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(60); ++seed) {
     Prng prng(seed);
     std::string bytes;
     while (bytes.size() < 300) {

@@ -11,6 +11,7 @@
 #include "bus/links.h"
 #include "test/support/exchange_fleet.h"
 #include "test/support/lying_fleet.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
@@ -1462,7 +1463,7 @@ void Trouble(ExchangeFleet& net, std::uint32_t hosts, std::size_t ring_bytes) {
 }
 
 TEST_CASE("whatever the network does, every hit is debited exactly once at every other host") {
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(200); ++seed) {
     INFO("seed " << seed);
     ExchangeFleet net(seed);
     Trouble(net, 2 + static_cast<int>(seed % 3), 64 << 20);
@@ -1491,7 +1492,7 @@ TEST_CASE("whatever two of five hosts say, every hit of the others is debited on
 
 TEST_CASE("with rings too small for the trouble, what was heard and what was lost add up") {
   std::uint64_t lost = 0;
-  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(200); ++seed) {
     INFO("seed " << seed);
     ExchangeFleet net(seed);
     Trouble(net, 2 + static_cast<int>(seed % 3), 600);

@@ -14,6 +14,7 @@
 #include "share/ways.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
@@ -224,7 +225,7 @@ TEST_CASE("question: in a million of them no tag pays for another one's refusal,
       "[[rule]]\nname=\"user\"\nmatch=\"user:*\"\nburst=20\nrate=40\n"
       "[[rule]]\nname=\"net\"\nmatch=\"net:*\"\nburst=50\nrate=90\n"
       "[[rule]]\nname=\"all\"\nburst=2000\nrate=4000\nshare=\"local\"\n";
-  constexpr int kQuestions = 1'000'000, kKillEvery = 50'000;
+  constexpr int kQuestions = testing::Fewer(1'000'000), kKillEvery = testing::Fewer(50'000);
   Host host(rules);
   const auto share = [&] { host.limiter->ways().Get<Debits>().ShareWith(2, 1s); };
   share();
