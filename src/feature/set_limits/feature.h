@@ -1,5 +1,5 @@
-// Limits that operators set, as a part of the daemon: the command `limit`, POST /limit, the file that keeps them, and
-// their way to other hosts, which the peer thread goes.
+// Limits that operators set, as a part of the daemon: the command `limit` (command.cc), POST /limit (http.cc), the file
+// that keeps them, and their way to other hosts, which the peer thread goes.
 #pragma once
 
 #include <uv.h>
@@ -13,6 +13,7 @@
 
 #include "feature/feature.h"
 #include "feature/set_limits/spreading.h"
+#include "io/kept_text.h"
 
 namespace dthrottle {
 
@@ -41,8 +42,6 @@ class SetLimitsFeature final : public Feature, private Tenant {
   void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Instant now) override;
   Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now) override;
 
-  struct Writing;
-
   Result<void> Accept(SignedLimit limit);
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
   Json Describe(const SignedLimit& limit) const;
@@ -62,12 +61,11 @@ class SetLimitsFeature final : public Feature, private Tenant {
   Spreading spreading_;
   std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
   std::string token_;                        // who shows it may set limits over HTTP; empty: nobody
-  std::string file_;                         // empty: none
+  std::string path_;                         // of the file that keeps them; empty: none does
+  std::optional<KeptText> file_;
   uv_timer_t timer_{};
   bool started_ = false;
   Duration ends_at_{}, written_at_{};    // since 1970: the next limit; the file
-  bool writing_ = false;
-  std::vector<std::function<void()>> unwritten_;    // wait for the next writing
   std::uint64_t unsaved_ = 0;
 };
 

@@ -1,0 +1,136 @@
+// The command `limit`, and what `why` says of a limit that is set.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "admin/escape.h"
+#include "config/values.h"
+#include "feature/set_limits/feature.h"
+#include "io/clock.h"
+#include "limiter/limiter.h"
+#include "rule/rulebook.h"
+
+namespace dthrottle {
+
+namespace {
+
+std::string SpanText(Duration span) {
+  return FormatDuration(std::chrono::floor<std::chrono::seconds>(span));
+}
+
+Extension::Json ErrorOf(std::string_view why) {
+  return {{"error", why}};
+}
+
+Result<LimitOf> ReadOf(std::string_view word) {
+  if (word == Name(LimitOf::kTag)) return LimitOf::kTag;
+  if (word == Name(LimitOf::kRule)) return LimitOf::kRule;
+  return Fail("a limit is set of a tag or of a rule");
+}
+
+}    // namespace
+
+Extension::Command SetLimitsFeature::command() const {
+  return {"limit", "VERB ...", "limits that operators set while daemons run: list, set, clear or put"};
+}
+
+bool SetLimitsFeature::Changes(std::string_view argument) const {
+  return !argument.empty() && argument != "list";
+}
+
+void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant) {
+  if (argument.empty() || argument == "list") return reply(List());
+  const auto set = [&](const Result<SignedLimit>& limit) {
+    if (!limit) return reply(ErrorOf(limit.error().message));
+    if (const auto accepted = Accept(*limit); !accepted) return reply(ErrorOf(accepted.error().message));
+    {
+      const std::lock_guard lock(mutex_);
+      spreading_.TakeNews();
+    }
+    PutInForce([this, limit = *limit, reply] { reply(Describe(limit)); });
+  };
+  const std::string_view verb = TakeLimitWord(argument);
+  if (verb == "put") return set(ParseSigned(argument));
+  if (verb != "set" && verb != "clear") return reply(ErrorOf("limit list, limit set, limit clear or limit put"));
+  const auto of = ReadOf(TakeLimitWord(argument));
+  if (!of) return reply(ErrorOf(of.error().message));
+  std::string_view burst, rate, time;
+  if (verb == "set") burst = TakeLimitWord(argument), rate = TakeLimitWord(argument), time = TakeLimitWord(argument);
+  if (verb == "set" && (burst.empty() || rate.empty() || time.empty())) {
+    return reply(ErrorOf("limit set tag|rule BURST RATE TIME NAME, with \"-\" for TIME if it has none"));
+  }
+  const auto name = UnescapeTag(argument);
+  if (!name) return reply(ErrorOf(name.error().message));
+  const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, WallClock());
+  if (!asked) return reply(ErrorOf(asked.error().message));
+  set(Authorized(*asked, false));
+}
+
+std::string SetLimitsFeature::By(const SignedLimit& limit) const {
+  if (limit.local()) return "this host's operator";
+  const std::lock_guard lock(mutex_);
+  const auto name = spreading_.keys().find(limit.key);
+  return name != spreading_.keys().end() ? name->second : limit.key;
+}
+
+Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) const {
+  const SetLimit& limit = signed_limit.limit;
+  const Duration wall = WallClock();
+  Json answer = {{"of", Name(limit.of)}, {"name", EscapeTag(limit.name)}};
+  answer["burst"] = limit.clears ? Json() : Json(limit.burst);
+  answer["rate"] = limit.clears ? Json() : Json(limit.rate);
+  answer["by"] = By(signed_limit);
+  answer["set"] = SpanText(std::max(wall - limit.stamp, Duration())) + " ago";
+  answer["ends"] = limit.clears || limit.until == Duration() ? "when it is cleared"
+                                                             : "in " + SpanText(std::max(limit.until - wall, Duration()));
+  if (limit.clears) answer["ends"] = "cleared";
+  answer["hosts"] = signed_limit.local() ? "this one" : "all";
+  const Rulebook& rules = host_.admin.limiter().rules();
+  const auto rule = limit.of == LimitOf::kRule ? rules.Named(limit.name) : std::nullopt;
+  if (limit.of == LimitOf::kRule && !rule) {
+    answer["note"] = "no rule here has that name";
+  } else if (const auto index = rule ? rule : rules.Find(limit.name); index && rules.limit(*index).divided) {
+    answer["note"] = "hosts divide this limit: each has its part of the old rate until all have the new one";
+  } else {
+    answer["note"] = nullptr;
+  }
+  return answer;
+}
+
+Extension::Json SetLimitsFeature::List() const {
+  const Duration wall = WallClock();
+  std::vector<SignedLimit> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, limit] : set_.entries()) {
+      if (IsInForce(limit.limit, wall)) all.push_back(limit);
+    }
+  }
+  Json rows = Json::array();
+  for (const SignedLimit& limit : all) rows.push_back(Describe(limit));
+  return rows;
+}
+
+void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::function<void(std::string)>& say) const {
+  const Rulebook& rules = host_.admin.limiter().rules();
+  const bool is_override = rules.is_override(index);
+  const Limit& limit = rules.limit(index);
+  if (!is_override && limit.rule >= rules.rules().size()) return;
+  const LimitOf of = is_override ? LimitOf::kTag : LimitOf::kRule;
+  std::optional<SignedLimit> set;
+  {
+    const std::lock_guard lock(mutex_);
+    const SignedLimit* const found = set_.Find(of, is_override ? tag : rules.rules()[limit.rule].name);
+    if (found != nullptr) set = *found;
+  }
+  const Duration wall = WallClock();
+  if (!set || !IsInForce(set->limit, wall)) return;
+  say(fmt::format("{} has set the limit of the {} {} ago, {}.", By(*set), Name(of),
+                  SpanText(std::max(wall - set->limit.stamp, Duration())),
+                  set->limit.until == Duration()
+                      ? std::string("until it is cleared")
+                      : fmt::format("for another {}", SpanText(set->limit.until - wall))));
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,41 @@
+// A text that is kept in a file: written anew, as a whole, whenever it has changed. Libuv's pool writes, so that the loop
+// does not wait for a disk.
+#pragma once
+
+#include <uv.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dthrottle {
+
+class KeptText {
+ public:
+  // `text` is what to write, asked for when a writing begins. `written` hears of the end of each one; without trouble its
+  // argument is empty.
+  KeptText(uv_loop_t* loop, std::string path, std::function<std::string()> text,
+           std::function<void(const std::string& trouble)> written)
+      : loop_(loop), path_(std::move(path)), text_(std::move(text)), written_(std::move(written)) {}
+  KeptText(const KeptText&) = delete;
+  KeptText& operator=(const KeptText&) = delete;
+
+  // Calls `done` when a writing has ended that began after this. This object outlives the loop's run.
+  void Write(std::function<void()> done);
+
+ private:
+  struct Writing;
+
+  void Begin();
+  void Ended(const Writing& writing);
+
+  uv_loop_t* const loop_;
+  const std::string path_;
+  const std::function<std::string()> text_;
+  const std::function<void(const std::string&)> written_;
+  bool writing_ = false;
+  std::vector<std::function<void()>> waiting_;    // for the next writing
+};
+
+}    // namespace dthrottle
