@@ -12,7 +12,7 @@
 namespace dthrottle {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(2);
+constexpr auto kQuietFor = std::chrono::seconds(2);
 constexpr auto kBetween = std::chrono::milliseconds(500);
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -69,7 +69,7 @@ void Progress::Rest() {
 void Progress::Show() {
   const auto begin = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
-  if (changed_.wait_for(lock, kPatience, [this] { return over_; })) return;
+  if (changed_.wait_for(lock, kQuietFor, [this] { return over_; })) return;
   do {
     if (what_.empty()) continue;
     shown_ = true;

@@ -37,7 +37,7 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
 
 std::size_t TableBytes(const FleetFile& file) {
   std::size_t tags = 0;
-  for (const Workload& workload : file.workloads) tags += workload.tags;
+  for (const Workload& workload : file.workloads) tags += TagsOf(workload);
   for (const FleetFile::TraceFile& trace : file.traces) tags += trace.trace->tags.size();
   return std::max(Table::kRegionBytesMin, tags * kBytesPerTag / 4096 * 4096);
 }

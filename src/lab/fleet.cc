@@ -1,11 +1,13 @@
 #include "lab/fleet.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/check.h"
 #include "base/siphash.h"
 #include "lab/sampling.h"
+#include "query/question.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -81,7 +83,7 @@ void Fleet::Add(const Workload& workload) {
   running.take = [stream = ArrivalStream(workload, hosts_.size(), Prng(prng().Next()))]() mutable {
     return stream.Next();
   };
-  for (std::size_t i = 0; i < workload.tags; ++i) {
+  for (std::size_t i = 0; i < TagsOf(workload); ++i) {
     running.tags.push_back(ledger_.Open(TagOf(workload, i)));
   }
   Await(static_cast<std::uint32_t>(workloads_.size() - 1));
@@ -145,7 +147,8 @@ void Fleet::Kill(std::uint32_t host) {
 }
 
 bool Fleet::Ask(std::uint32_t host, std::string_view tag, Cost cost) {
-  return Decide(host, ledger_.Open(tag), cost);
+  const TagNumber number = ledger_.Open(tag);
+  return Decide(host, {&number, 1}, cost);
 }
 
 bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
@@ -192,7 +195,10 @@ void Fleet::Arrive(std::uint32_t workload) {
   if (tried == size()) {
     ++counts_.homeless;
   } else {
-    Decide(host, running.tags[running.next.tag], running.next.cost, running.next.wait);
+    std::array<TagNumber, Questions::kTagsMax> tags{running.tags[running.next.tag]};
+    std::size_t n = 1;
+    for (const std::size_t tag : running.next.with) tags[n++] = running.tags[tag];
+    Decide(host, std::span(tags).first(n), running.next.cost, running.next.wait);
   }
   Await(workload);
 }
@@ -208,34 +214,47 @@ void Fleet::TellBaseline(std::uint32_t host) {
   At(now() + options_.period, [this, host] { TellBaseline(host); });
 }
 
-bool Fleet::Decide(std::uint32_t host, TagNumber tag, Cost cost, Duration patience) {
-  const Account& account = ledger_.account(tag);
-  const std::uint64_t ideal = account.ideal;
-  std::optional<Duration> wait;    // none: it is refused
-  if (baseline_) {
-    if (baseline_->Serves(host, tag, account.shape, cost, now())) wait = Duration(0);
-  } else if (patience > Duration(0)) {
-    wait = hosts_[host]->ServesWithin(patience, account.tag, cost, now());
-  } else if (hosts_[host]->Serves(account.tag, cost, now())) {
-    wait = Duration(0);
-  }
-  const bool served = wait.has_value();
+bool Fleet::Decide(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience) {
+  const std::optional<Duration> wait = Ask(host, tags, cost, patience);
   ++counts_.queries;
-  ledger_.Asked(tag, cost, now(), baseline_ ? Duration(0) : patience);
-  if (served) ledger_.Served(tag, host, cost, now());
+  std::array<std::uint64_t, Questions::kTagsMax> ideal;    // before
+  for (std::size_t i = 0; i < tags.size(); ++i) ideal[i] = ledger_.account(tags[i]).ideal;
+  ledger_.Asked(tags, cost, now(), baseline_ ? Duration(0) : patience);
+  for (std::size_t i = 0; wait && i < tags.size(); ++i) ledger_.Served(tags[i], host, cost, now());
   if (hosts_[host]->TakeWoken()) Work(host);
-  Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | served);
-  if (watcher_) watcher_({now(), host, tag, cost, served, account.ideal != ideal, wait.value_or(Duration(0))});
-  if (options_.sample > Duration::zero()) {
-    const auto index = static_cast<std::size_t>(now().time_since_epoch() / options_.sample);
-    while (samples_.size() <= index) {
-      samples_.push_back({After(options_.sample * static_cast<Duration::rep>(samples_.size())), 0, 0, 0});
-    }
-    samples_[index].asked += cost;
-    samples_[index].served += served ? cost : 0;
-    samples_[index].ideal += account.ideal - ideal;
+  for (std::size_t i = 0; i < tags.size(); ++i) Tell(host, tags[i], cost, ideal[i], wait);
+  return wait.has_value();
+}
+
+// None: it is refused. A baseline knows no questions: there tags pay one by one, until one refuses.
+std::optional<Duration> Fleet::Ask(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience) {
+  bool served;
+  if (baseline_) {
+    served = std::ranges::all_of(tags, [&](TagNumber tag) {
+      return baseline_->Serves(host, tag, ledger_.account(tag).shape, cost, now());
+    });
+  } else if (tags.size() == 1 && patience == Duration(0)) {
+    served = hosts_[host]->Serves(ledger_.account(tags[0]).tag, cost, now());
+  } else {
+    std::array<std::string_view, Questions::kTagsMax> names;
+    for (std::size_t i = 0; i < tags.size(); ++i) names[i] = ledger_.account(tags[i]).tag;
+    return hosts_[host]->ServesWithin(patience, std::span(names).first(tags.size()), cost, now());
   }
-  return served;
+  return served ? std::optional(Duration(0)) : std::nullopt;
+}
+
+void Fleet::Tell(std::uint32_t host, TagNumber tag, Cost cost, std::uint64_t ideal, std::optional<Duration> wait) {
+  const std::uint64_t ideal_now = ledger_.account(tag).ideal;
+  Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | wait.has_value());
+  if (watcher_) watcher_({now(), host, tag, cost, wait.has_value(), ideal_now != ideal, wait.value_or(Duration(0))});
+  if (options_.sample == Duration::zero()) return;
+  const auto index = static_cast<std::size_t>(now().time_since_epoch() / options_.sample);
+  while (samples_.size() <= index) {
+    samples_.push_back({After(options_.sample * static_cast<Duration::rep>(samples_.size())), 0, 0, 0});
+  }
+  samples_[index].asked += cost;
+  samples_[index].served += wait ? cost : 0;
+  samples_[index].ideal += ideal_now - ideal;
 }
 
 void Fleet::Send(const Parcel& parcel) {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -91,7 +92,7 @@ struct Sample {
   std::uint64_t asked = 0, served = 0, ideal = 0;
 };
 
-// One verdict.
+// One verdict, of a question on one of its tags.
 struct Decision {
   WorldTime at{};
   std::uint32_t host = 0;
@@ -159,7 +160,9 @@ class Fleet final : public World, private Surroundings {
   void Wake(std::uint32_t host) override;
   void Arrive(std::uint32_t workload) override;
   void Await(std::uint32_t workload);
-  bool Decide(std::uint32_t host, TagNumber tag, Cost cost, Duration patience = {});
+  bool Decide(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience = {});
+  std::optional<Duration> Ask(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience);
+  void Tell(std::uint32_t host, TagNumber tag, Cost cost, std::uint64_t ideal, std::optional<Duration> wait);
   void TellBaseline(std::uint32_t host);
   void Work(std::uint32_t host);
   void Start(std::uint32_t host, bool keep_table);

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "io/files.h"
 #include "config/kinds.h"
 #include "lab/dividing_hosts.h"
+#include "query/question.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle::lab {
@@ -21,7 +23,7 @@ constexpr std::size_t kTagTextMax = 200;    // room for a number behind it
 struct WorkloadTable {
   Workload workload;
   Duration from{}, until{};    // until: zero is the end
-  std::uint32_t tags = 1;
+  std::uint32_t tags = 1, with_tags = 1;
   std::uint32_t group = 1;
   double rate_at_end = 0;    // 0: the rate stays
   std::uint32_t line = 0;
@@ -71,6 +73,10 @@ std::vector<Key<FleetFile>> NetworkTable() {
   };
 }
 
+bool FitsTag(const std::string& text) {
+  return text.size() <= kTagTextMax && text.find('\n') == std::string::npos && !text.ends_with('\r');
+}
+
 // The arrivals are a flag of the workload; the table spells them.
 Key<WorkloadTable> ArrivalsKey() {
   return Parsed<WorkloadTable, bool>(
@@ -115,15 +121,19 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       Text<W>("tag", "\"client\"", fmt::format("text of at most {} bytes without LF", kTagTextMax),
               MEMBER(W, workload.tag),
               "The tag, or what tags begin with if there are several: client0, client1 and so on.",
-              [](const std::string& text) {
-                return text.size() <= kTagTextMax && text.find('\n') == std::string::npos && !text.ends_with('\r');
-              }),
+              FitsTag),
       Integer<W>("tags", "1", 1, kTagsMax, MEMBER(W, tags), "How many tags there are."),
       Number<W>("tag_exponent", "0", 0, 10, MEMBER(W, workload.tag_exponent),
                 "Tag k is asked for in proportion to k to the power of minus this; 0: all alike."),
       Integer<W>("cost", "1", 1, 1'000'000, MEMBER(W, workload.cost), "Tokens that a query spends."),
       DurationKey<W>("wait", "\"0s\"", 0s, 1min, MEMBER(W, workload.wait),
                      "How long a query rather waits than being refused, where its rule has *delay*."),
+      TextList<W>("with", "a list of texts as *tag*", MEMBER(W, workload.with),
+                  "Further tags of the same question, 15 at most. It is served if all of its tags have what it costs, and "
+                  "then all of them pay.",
+                  FitsTag),
+      Integer<W>("with_tags", "1", 1, kTagsMax, MEMBER(W, with_tags),
+                 "How many tags each of *with* stands for, numbered as those of *tag* are; any of them comes."),
   };
 }
 
@@ -199,6 +209,7 @@ class FleetReader {
       table->workload.from = After(table->from);
       table->workload.until = table->until == Duration::zero() ? WorldTime::max() : After(table->until);
       table->workload.tags = table->tags;
+      table->workload.with_tags = table->with_tags;
       table->workload.group = table->group;
       if (table->rate_at_end > 0) table->workload.rate_at_end = table->rate_at_end;
       file.workloads.push_back(table->workload);
@@ -231,7 +242,7 @@ class FleetReader {
     std::uint64_t tags = 0;
     for (const auto& table : workloads_) {
       const Workload& w = table->workload;
-      tags += w.tags;
+      tags += TagsOf(w);
       if (w.off > Duration::zero() && w.on == Duration::zero()) {
         Error(table->line,
               fmt::format("workload.off = \"{}\" without workload.on: must be both or neither", FormatDuration(w.off)));
@@ -244,6 +255,7 @@ class FleetReader {
         Error(table->line,
               fmt::format("workload.group = {}: must be at most fleet.hosts = {}", w.group, file.fleet.hosts));
       }
+      CheckQuestion(*table);
       CheckLimits(rules, *table);
     }
     if (tags * file.fleet.hosts > kAccountsMax) {
@@ -252,13 +264,25 @@ class FleetReader {
     }
   }
 
+  void CheckQuestion(const WorkloadTable& table) {
+    const Workload& w = table.workload;
+    if (w.with.size() >= Questions::kTagsMax) {
+      Error(table.line, fmt::format("workload.with has {} tags: must be at most {}", w.with.size(), Questions::kTagsMax - 1));
+    }
+    std::set<std::string> tags;
+    for (std::size_t i = 0; !w.with.empty() && i < TagsOf(w); ++i) {
+      if (tags.insert(TagOf(w, i)).second) continue;
+      return Error(table.line, fmt::format("workload.with: {} is there twice; must be tags of their own", Quote(TagOf(w, i))));
+    }
+  }
+
   // The ledger keeps account of tags that have a limit.
   void CheckLimits(const Rulebook& rules, const WorkloadTable& table) {
-    for (std::size_t i = 0; i < table.workload.tags; ++i) {
+    for (std::size_t i = 0; i < TagsOf(table.workload); ++i) {
       const std::string tag = TagOf(table.workload, i);
       if (rules.Find(tag)) continue;
-      return Error(table.line, fmt::format("workload.tag = {}: no rule fits {}; must be tags that have a limit",
-                                           Quote(table.workload.tag), Quote(tag)));
+      return Error(table.line, fmt::format("workload.{}: no rule fits {}; must be tags that have a limit",
+                                           i < table.workload.tags ? "tag" : "with", Quote(tag)));
     }
   }
 

@@ -254,11 +254,12 @@ bool SimHost::Serves(const Query& query, WorldTime now) {
   return verdict == Verdict::kServe;
 }
 
-std::optional<Duration> SimHost::ServesWithin(Duration patience, std::string_view tag, Cost cost, WorldTime now) {
+std::optional<Duration> SimHost::ServesWithin(Duration patience, std::span<const std::string_view> tags, Cost cost,
+                                              WorldTime now) {
   DT_CHECK(answers());
   Asking asking(life_->limiter, 0, Prng(prng_.Next()), kTagBytesMax);
   asking.Begin(Verb::kTake, patience);
-  DT_CHECK(asking.Name(tag, cost));
+  for (const std::string_view tag : tags) DT_CHECK(asking.Name(tag, cost));
   asking.Answer(clock_.Local(now));
   return asking.refusal(0) ? std::nullopt : std::optional(asking.wait(0));
 }

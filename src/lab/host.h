@@ -82,8 +82,9 @@ class SimHost final : private Transport, private CapacityTransport {
   // REQUIRES: answers().
   bool Serves(const Query& query, WorldTime now);
   bool Serves(std::string_view tag, Cost cost, WorldTime now);
-  // After how long one goes on that rather waits so long than being refused; none: it is refused.
-  std::optional<Duration> ServesWithin(Duration patience, std::string_view tag, Cost cost, WorldTime now);
+  // After how long a question about these tags goes on that rather waits so long than being refused; none: it is refused.
+  std::optional<Duration> ServesWithin(Duration patience, std::span<const std::string_view> tags, Cost cost,
+                                       WorldTime now);
   // Whether a query has made something urgent since this was asked.
   bool TakeWoken() { return std::exchange(woken_, false); }
 

@@ -49,12 +49,25 @@ TagNumber Ledger::Open(std::string_view tag) {
   return number;
 }
 
-void Ledger::Asked(TagNumber tag, Cost cost, WorldTime now, Duration patience) {
-  Account& account = accounts_[tag];
-  const Duration wait = static_cast<double>(cost) <= account.shape.burst() ? std::min(patience, account.delay) : Duration(0);
-  const Shape patient{account.shape.interval, account.shape.depth + wait.count() * kTicksPerNanosecond};
-  account.asked += cost;
-  if (account.one_for_all_.Take(patient, cost, AsInstant(now))) account.ideal += cost;
+// Either all of the buckets pay, or none does. A tag that a question names twice is in `tags` once.
+void Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience) {
+  const auto take = [&](const Account& account, Bucket& bucket) {
+    const bool waits = static_cast<double>(cost) <= account.shape.burst();
+    const Duration wait = waits ? std::min(patience, account.delay) : Duration(0);
+    const Shape patient{account.shape.interval, account.shape.depth + wait.count() * kTicksPerNanosecond};
+    return bucket.Take(patient, cost, AsInstant(now));
+  };
+  bool all = true;
+  for (const TagNumber tag : tags) {
+    Account& account = accounts_[tag];
+    account.asked += cost;
+    Bucket tried = account.one_for_all_;
+    all = all && take(account, tried);
+  }
+  for (const TagNumber tag : tags) {
+    Account& account = accounts_[tag];
+    if (all && take(account, account.one_for_all_)) account.ideal += cost;
+  }
 }
 
 void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -57,8 +58,8 @@ class Ledger {
   // REQUIRES: the tag has a limit.
   TagNumber Open(std::string_view tag);
 
-  // `patience`: it rather waits so long than being refused.
-  void Asked(TagNumber tag, Cost cost, WorldTime now, Duration patience = {});
+  // A question about tags that cost so much each. `patience`: it rather waits so long than being refused.
+  void Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience = {});
   void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now);
   void Reported(std::uint32_t host, const Entries& entries);
   void Debited(std::uint32_t host, const Entries& entries);

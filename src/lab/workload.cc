@@ -46,7 +46,11 @@ std::optional<Arrival> ArrivalStream::Next() {
   const WorldTime at = workload_.from + since_;
   if (at >= workload_.until) return std::nullopt;
   const std::size_t tag = workload_.tags == 1 ? 0 : tag_ranks_(prng_);
-  return Arrival{at, PickHost(tag), tag, workload_.cost, workload_.wait};
+  Arrival arrival{at, PickHost(tag), tag, workload_.cost, workload_.wait};
+  for (std::size_t first = workload_.tags; first < TagsOf(workload_); first += workload_.with_tags) {
+    arrival.with.push_back(first + prng_.Below(workload_.with_tags));
+  }
+  return arrival;
 }
 
 void ArrivalStream::TakeTurns(Duration since) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/names.h"
 #include "base/prng.h"
@@ -45,6 +46,11 @@ struct Workload {
   double tag_exponent = 0;    // 0: all alike
   Cost cost = 1;
   Duration wait{};    // a query rather waits so long than being refused, where its rule has a delay
+
+  // A query is a question about a tag of these as well, and is served if all of its tags have what it costs. Each is one
+  // tag, or `with_tags` of them, numbered and all alike.
+  std::vector<std::string> with{};
+  std::size_t with_tags = 1;
 };
 
 inline constexpr std::string_view kSpreadNames[] = {"in-turns", "uniform", "zipf", "sticky", "group"};
@@ -52,9 +58,19 @@ constexpr std::span<const std::string_view> Names(Workload::Spread) {
   return kSpreadNames;
 }
 
-// The tag of that number, below `workload.tags`.
+// All of them: those of `tag`, then those of each of `with`.
+inline std::size_t TagsOf(const Workload& workload) {
+  return workload.tags + workload.with.size() * workload.with_tags;
+}
+
+// The tag of that number, below TagsOf(workload).
 inline std::string TagOf(const Workload& workload, std::size_t number) {
-  return workload.tags == 1 ? workload.tag : workload.tag + std::to_string(number);
+  const auto named = [](const std::string& stem, std::size_t tags, std::size_t n) {
+    return tags == 1 ? stem : stem + std::to_string(n);
+  };
+  if (number < workload.tags) return named(workload.tag, workload.tags, number);
+  number -= workload.tags;
+  return named(workload.with[number / workload.with_tags], workload.with_tags, number % workload.with_tags);
 }
 
 struct Arrival {
@@ -62,7 +78,8 @@ struct Arrival {
   std::uint32_t host;
   std::size_t tag;    // below Workload::tags
   Cost cost;
-  Duration wait{};    // as Workload::wait
+  Duration wait{};                   // as Workload::wait
+  std::vector<std::size_t> with{};    // further tags of the same question, below TagsOf(workload)
 };
 
 class ArrivalStream {

@@ -126,6 +126,21 @@ TEST_CASE("what waits is served at the rate and goes on in time, as with one buc
   CHECK(two.served >= 0.97 * two.ideal);
 }
 
+TEST_CASE("a question about several tags is served all or nothing, as by one bucket for each of them") {
+  const char* const load =
+      "[[rule]]\nmatch = \"user*\"\nburst = 5\nrate = 2\n[[rule]]\nmatch = \"tenant*\"\nburst = 20\nrate = 10\n"
+      "[[rule]]\nburst = 30\nrate = 15\n[peers]\nperiod = \"200ms\"\n"
+      "[[workload]]\ntag = \"user\"\ntags = 20\nrate = 60\nwith = [\"tenant\", \"site\"]\nwith_tags = 2\n";
+  const Outcome alone = Simulate(File("[fleet]\nhosts = 1\ndrift_ppm = 0\n" + std::string(load)), std::nullopt, 1);
+  CHECK(alone.measures.served == alone.measures.ideal);
+  CHECK(alone.measures.under == 0);
+  CHECK(static_cast<std::uint64_t>(alone.measures.served) % 3 == 0);    // tokens: one of each of three tags
+  CHECK(alone.measures.asked > 1.5 * alone.measures.served);
+  const Measures two = Simulate(File("[fleet]\nhosts = 2\n" + std::string(load)), std::nullopt, 1).measures;
+  std::printf("questions about three tags on two hosts: %.0f tokens served of %.0f\n", two.served, two.ideal);
+  CHECK(two.served == Approx(two.ideal).epsilon(0.05));
+}
+
 TEST_CASE("silence lasts from the first refusal to the last before a query is served") {
   // All of it to one host: served at 0.5 s, then refused at 1.0 to 4.0 s, served at 4.5 s.
   const FleetFile file = File(

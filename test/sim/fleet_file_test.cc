@@ -56,6 +56,8 @@ spread = "zipf"
 host_exponent = 2
 until = "1m"
 cost = 3
+with = ["tenant", "site"]
+with_tags = 4
 random_turns = true
 quiet = 0.1
 rate_at_end = 50
@@ -90,6 +92,8 @@ size = 2
   const Workload& w = file.workloads[0];
   CHECK((w.tag == "c" && w.tags == 10 && w.rate == 200.5 && !w.poisson && w.on == 2s && w.off == 6s && w.cost == 3));
   CHECK((w.spread == Workload::Spread::kZipf && w.host_exponent == 2 && w.until == After(1min)));
+  CHECK((w.with == std::vector<std::string>{"tenant", "site"} && w.with_tags == 4 && TagsOf(w) == 18));
+  CHECK((TagOf(w, 9) == "c9" && TagOf(w, 10) == "tenant0" && TagOf(w, 17) == "site3"));
   CHECK((w.random_turns && w.quiet == 0.1 && w.rate_at_end == 50));
   const Workload& group = file.workloads[1];
   CHECK((group.spread == Workload::Spread::kGroup && group.group == 4 && group.stays == 3s && !group.rate_at_end));
@@ -115,6 +119,8 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
             "f:7:10: error: workload.spread = \"x\": must be one of \"in-turns\", \"uniform\", \"zipf\", \"sticky\", \"group\""});
   CHECK(ProblemsWith("[[workload]]\nrate = 1\narrivals = 1\n")[0] ==
         "f:8:12: error: workload.arrivals = 1: must be one of \"steady\", \"poisson\"");
+  CHECK(ProblemsWith("[[workload]]\nrate = 1\nwith = [\"a\", \"client\"]\n") ==
+        std::vector<std::string>{"f:6:1: error: workload.with: \"client\" is there twice; must be tags of their own"});
   CHECK(ProblemsWith("[[fault]]\n")[0].starts_with("f:6:1: error: fault without kind; must be one of \"kill\""));
   CHECK(ProblemsWith("fault = 1\n").empty() == false);
   CHECK(Problems("[fleet").at(0).starts_with("f:1:7: error: not TOML"));
@@ -153,7 +159,7 @@ TEST_CASE("what no key can know by itself is checked together") {
         std::vector<std::string>{"f: error: no [[rule]]: must be one at least, or there is no limit to simulate"});
   CHECK(Problems("[[rule]]\nmatch = \"a*\"\nburst = 10\nrate = 1\n[[workload]]\nrate = 1\ntags = 3\n") ==
         std::vector<std::string>{
-            "f:5:1: error: workload.tag = \"client\": no rule fits \"client0\"; must be tags that have a limit"});
+            "f:5:1: error: workload.tag: no rule fits \"client0\"; must be tags that have a limit"});
   CHECK(ProblemsWith("[[workload]]\nrate = 1\noff = \"1s\"\n") ==
         std::vector<std::string>{"f:6:1: error: workload.off = \"1s\" without workload.on: must be both or neither"});
   CHECK(ProblemsWith("[[workload]]\nrate = 1\nfrom = \"5s\"\nuntil = \"5s\"\n") ==
@@ -186,13 +192,13 @@ TEST_CASE("every key means what its default says, and the manual has both") {
                         : "Default: " + std::string(key.default_text) + ".\n") != std::string::npos);
     if (key.default_text.empty()) continue;
     const std::string table = key.path.substr(0, key.path.find('.'));
-    const std::string list = table == "fault" ? "kind = \"kill\"\n" : table == "trace" ? "file = \"x\"\n" : "";
+    const std::string needed = table == "fault" ? "kind = \"kill\"\n" : table == "trace" ? "file = \"x\"\n" : "";
     // The default, written out, changes nothing.
     std::string text(kSmall);
     if (table == "workload") {
       text += name + " = " + std::string(key.default_text) + "\n";
     } else {
-      text += (list.empty() ? "[" + table + "]\n" : "[[" + table + "]]\n" + list) + name + " = " +
+      text += (needed.empty() ? "[" + table + "]\n" : "[[" + table + "]]\n" + needed) + name + " = " +
               std::string(key.default_text) + "\n";
     }
     CHECK(Problems(text).empty());
@@ -202,6 +208,8 @@ TEST_CASE("every key means what its default says, and the manual has both") {
       CHECK(std::stod(std::string(key.default_text)) == *number);
     } else if (const auto* flag = std::get_if<bool>(&key.built_in)) {
       CHECK((*flag ? "true" : "false") == key.default_text);
+    } else if (const auto* list = std::get_if<std::vector<std::string>>(&key.built_in)) {
+      CHECK((list->empty() && key.default_text == "[]"));
     } else {
       CHECK("\"" + std::get<std::string>(key.built_in) + "\"" == key.default_text);
     }

@@ -231,7 +231,7 @@ TEST_CASE("the ledger knows the level with all hits, what one bucket would have 
   const TagNumber c = ledger.Open("C");
   CHECK(ledger.Open("C") == c);
   for (int i = 0; i < 18; ++i) {
-    ledger.Asked(c, 1, After(100ms));
+    ledger.Asked({&c, 1}, 1, After(100ms));
     ledger.Served(c, i % 2 == 0 ? 0 : 1, 1, After(100ms));
   }
   const Account& account = ledger.account(c);
