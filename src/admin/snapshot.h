@@ -122,6 +122,7 @@ struct PageCounts : SocketCounts {
   std::uint64_t notes = 0;       // refusals that workers told of
   std::uint64_t strange = 0;     // messages that were no tag that a page can have
   std::uint64_t entries = 0;     // now
+  std::uint64_t served = 0;      // by workers, with tokens that they were lent
   std::uint64_t refused = 0;     // by workers, on the word of their pages
   std::uint64_t clamped = 0;     // said to be refused, and more than a worker can refuse
 };

@@ -1,8 +1,9 @@
-/* The page that a worker reads refusals from, and the one in which it counts them: protocol/page.md. For both sides, in
- * C and C++; it knows neither clocks nor descriptors.
+/* The page by which a worker decides, and the one in which it counts what it decided: protocol/page.md. For both sides,
+ * in C and C++; it knows neither clocks nor descriptors.
  *
- * A page is a head and sets of four entries, a cache line each. An entry says that a tag is refused until an instant. The
- * daemon alone writes it; threads of the worker read it without a lock, and count what they refuse by it.
+ * A page is a head and sets of four entries, a cache line each. An entry says until when a tag is refused, and how many
+ * tokens of it are lent to this worker. The daemon alone writes it; threads of the worker read it without a lock, and
+ * count what they refuse and which tokens they take.
  */
 #ifndef DTHROTTLE_WORKER_PAGE_H
 #define DTHROTTLE_WORKER_PAGE_H
@@ -19,10 +20,13 @@ extern "C" {
 
 /* The socket for pages has the path of the one for queries, and this behind it. */
 #define DTHROTTLE_PAGE_SUFFIX ".page"
-#define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3145474150485444) /* "DTHPAGE1" */
+#define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3245474150485444) /* "DTHPAGE2" */
 
-/* What is further ahead is no instant of an entry. */
-#define DTHROTTLE_PAGE_AHEAD_NS UINT64_C(60000000000)
+/* Instants in an entry have a unit of 1024 ns. What is further ahead than the first of these is no instant of an entry;
+ * tokens may be taken for so long after `next` as the second says. */
+#define DTHROTTLE_PAGE_AHEAD (INT64_C(2) << 20)
+#define DTHROTTLE_PAGE_GRACE (INT64_C(1) << 19)
+#define DTHROTTLE_PAGE_UNIT_NS INT64_C(1024)
 
 enum {
   DTHROTTLE_PAGE_WAYS = 4,
@@ -47,8 +51,14 @@ struct dthrottle_page_head {
 };
 
 struct dthrottle_page_entry {
-  uint64_t name;  /* as dthrottle_page_name; 0: no entry */
-  uint64_t until; /* ns of CLOCK_MONOTONIC before which the tag is refused, XOR its name */
+  uint64_t word;  /* name of the tag, whose lowest 16 bits are `allowed`, a count of tickets; 0: no entry */
+  uint64_t times; /* upper 44 bits: `due`; lower 20 bits: how much later `next` is. XOR the name */
+};
+
+/* What a worker counts for the entry of the same number, each modulo 2^32. */
+struct dthrottle_page_count {
+  uint32_t taken;   /* tickets; each is good for a token while it is below `allowed` */
+  uint32_t refused; /* queries */
 };
 
 /* The head, and behind it the sets, of DTHROTTLE_PAGE_WAYS entries each. */
@@ -64,9 +74,8 @@ static inline size_t dthrottle_page_bytes(uint32_t entries) {
   return sizeof(struct dthrottle_page_head) + entries * sizeof(struct dthrottle_page_entry);
 }
 
-/* The counts have a number for each entry: how often the worker has refused by it, modulo 2^32. */
 static inline size_t dthrottle_page_count_bytes(uint32_t entries) {
-  return entries * sizeof(uint32_t);
+  return entries * sizeof(struct dthrottle_page_count);
 }
 
 #define DTHROTTLE_ROTATE(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
@@ -80,8 +89,8 @@ static inline void dthrottle_sip_round(uint64_t v[4]) {
   v[2] = DTHROTTLE_ROTATE(v[2], 32);
 }
 
-/* What a page calls a tag: its SipHash-1-3, odd so that it is never 0. Little-endian machines only. */
-static inline uint64_t dthrottle_page_name(const uint64_t key[2], const char* tag, size_t bytes) {
+/* SipHash-1-3 of a tag. Little-endian machines only. */
+static inline uint64_t dthrottle_page_hash(const uint64_t key[2], const char* tag, size_t bytes) {
   uint64_t v[4] = {key[0] ^ UINT64_C(0x736f6d6570736575), key[1] ^ UINT64_C(0x646f72616e646f6d),
                    key[0] ^ UINT64_C(0x6c7967656e657261), key[1] ^ UINT64_C(0x7465646279746573)};
   uint64_t word, last = (uint64_t)bytes << 56;
@@ -99,47 +108,104 @@ static inline uint64_t dthrottle_page_name(const uint64_t key[2], const char* ta
   v[0] ^= last;
   v[2] ^= 0xff;
   for (int i = 0; i < 3; i++) dthrottle_sip_round(v);
-  return (v[0] ^ v[1] ^ v[2] ^ v[3]) | 1;
+  return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* The first of the entries that a tag of this name may have. */
-static inline uint32_t dthrottle_page_set(uint64_t name, uint32_t entries) {
-  return (uint32_t)(name >> 32) & (entries - 1) & ~(uint32_t)(DTHROTTLE_PAGE_WAYS - 1);
+#define DTHROTTLE_PAGE_ALLOWED UINT64_C(0xffff)
+#define DTHROTTLE_PAGE_LENGTH UINT64_C(0xfffff)
+
+/* What a page calls a tag: the upper 48 bits of its hash, never 0. */
+static inline uint64_t dthrottle_page_name(uint64_t hash) {
+  return (hash & ~DTHROTTLE_PAGE_ALLOWED) | (DTHROTTLE_PAGE_ALLOWED + 1);
 }
 
-/* Until when the page says that the tag is refused, and in `entry` which of its entries says so; 0: it does not say.
+/* The first of the entries that the tag may have, by the bits that its name has not. */
+static inline uint32_t dthrottle_page_set(uint64_t hash, uint32_t entries) {
+  return (uint32_t)(hash * DTHROTTLE_PAGE_WAYS) & (entries - 1);
+}
+
+/* `due` and `next` in one word. An instant that is no multiple of the unit is rounded up as `due`, and down as `next`,
+ * which is never before `due`, nor more than a second behind it. */
+static inline uint64_t dthrottle_page_times(int64_t due_ns, int64_t next_ns) {
+  const int64_t due = (due_ns + DTHROTTLE_PAGE_UNIT_NS - 1) / DTHROTTLE_PAGE_UNIT_NS;
+  const int64_t length = next_ns / DTHROTTLE_PAGE_UNIT_NS - due;
+  const uint64_t most = DTHROTTLE_PAGE_LENGTH;
+  return (uint64_t)due << 20 | (length <= 0 ? 0 : (uint64_t)length < most ? (uint64_t)length : most);
+}
+
+enum dthrottle_page_verdict { DTHROTTLE_PAGE_ASK = 0, DTHROTTLE_PAGE_SERVE, DTHROTTLE_PAGE_REFUSE };
+
+/* What an entry says to the one who has taken so many tickets, or has this ticket. Before `due` it refuses. From then on
+ * each ticket below `allowed` is served; if there is none, it refuses until `next`. `now` is in units. */
+static inline enum dthrottle_page_verdict dthrottle_page_says(uint64_t word, uint64_t times, uint32_t ticket,
+                                                              uint64_t now) {
+  const int64_t length = (int64_t)(times & DTHROTTLE_PAGE_LENGTH);
+  const int64_t since = (int64_t)((now << 20) - (times & ~DTHROTTLE_PAGE_LENGTH)) >> 20;
+  if (since < 0) return since >= -DTHROTTLE_PAGE_AHEAD ? DTHROTTLE_PAGE_REFUSE : DTHROTTLE_PAGE_ASK;
+  if ((int16_t)(uint16_t)(word - ticket) > 0 && since < length + DTHROTTLE_PAGE_GRACE) return DTHROTTLE_PAGE_SERVE;
+  return since < length ? DTHROTTLE_PAGE_REFUSE : DTHROTTLE_PAGE_ASK;
+}
+
+/* What the entry at `at` says of the tag with that name, and counts it.
  *
- * Instant and name are two words, and the daemon may write between two loads, even this tag again after another one. So
- * an instant is kept XOR the name of its tag: under another name it is hardly ever within the next minute. */
-static inline int64_t dthrottle_page_refused_until(const struct dthrottle_page* page, uint32_t entries, uint64_t name,
-                                                   uint32_t* entry) {
-  const uint32_t first = dthrottle_page_set(name, entries);
+ * Word and times are two words, and the daemon may write between two loads, even the same tag again after another one.
+ * So times are kept XOR the name, and the word is read again behind them: a refusal is by the times of its own tag. The
+ * ticket comes first and the word that allows it second, both in the one order of all threads, while the daemon lowers
+ * `allowed` first and reads the tickets second: one of the two sees the other. Nobody gives a ticket back. */
+static inline enum dthrottle_page_verdict dthrottle_page_decide_at(const struct dthrottle_page_entry* at,
+                                                                   struct dthrottle_page_count* count, uint64_t name,
+                                                                   uint64_t word, uint64_t now) {
+  const uint64_t times = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
+  const uint32_t taken = __atomic_load_n(&count->taken, __ATOMIC_RELAXED);
+  const enum dthrottle_page_verdict says = dthrottle_page_says(word, times, taken, now);
+  if (says == DTHROTTLE_PAGE_ASK) return says;
+  if (says == DTHROTTLE_PAGE_REFUSE) {
+    word = __atomic_load_n(&at->word, __ATOMIC_ACQUIRE);
+    if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) return DTHROTTLE_PAGE_ASK;
+    __atomic_fetch_add(&count->refused, 1, __ATOMIC_RELAXED);
+    return says;
+  }
+  const uint32_t ticket = __atomic_fetch_add(&count->taken, 1, __ATOMIC_SEQ_CST);
+  word = __atomic_load_n(&at->word, __ATOMIC_SEQ_CST);
+  if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) return DTHROTTLE_PAGE_ASK;
+  const uint64_t again = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
+  return dthrottle_page_says(word, again, ticket, now) == DTHROTTLE_PAGE_SERVE ? DTHROTTLE_PAGE_SERVE
+                                                                               : DTHROTTLE_PAGE_ASK;
+}
+
+/* What the page says of a tag with this hash at `now_ns` of CLOCK_MONOTONIC; it is counted. */
+static inline enum dthrottle_page_verdict dthrottle_page_decide(const struct dthrottle_page* page,
+                                                                struct dthrottle_page_count* counts, uint32_t entries,
+                                                                uint64_t hash, int64_t now_ns) {
+  const uint64_t name = dthrottle_page_name(hash);
+  const uint32_t first = dthrottle_page_set(hash, entries);
   for (uint32_t i = first; i < first + DTHROTTLE_PAGE_WAYS; i++) {
     const struct dthrottle_page_entry* const at = dthrottle_page_at(page, i);
-    if (__atomic_load_n(&at->name, __ATOMIC_ACQUIRE) != name) continue;
-    *entry = i;
-    return (int64_t)(__atomic_load_n(&at->until, __ATOMIC_ACQUIRE) ^ name);
+    const uint64_t word = __atomic_load_n(&at->word, __ATOMIC_ACQUIRE);
+    if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) continue;
+    return dthrottle_page_decide_at(at, &counts[i], name, word, (uint64_t)now_ns / (uint64_t)DTHROTTLE_PAGE_UNIT_NS);
   }
-  return 0;
+  return DTHROTTLE_PAGE_ASK;
 }
 
-/* Whether what dthrottle_page_refused_until has said refuses the tag now. */
-static inline int dthrottle_page_refuses(int64_t until_ns, int64_t now_ns) {
-  return (uint64_t)until_ns - (uint64_t)now_ns - 1 < DTHROTTLE_PAGE_AHEAD_NS;
-}
-
-/* The daemon's: takes an entry away, or changes the instant of one that stays, or makes one where none is. */
+/* The daemon's: takes an entry away. REQUIRES: nothing is lent by it. */
 static inline void dthrottle_page_clear(struct dthrottle_page_entry* at) {
-  __atomic_store_n(&at->name, 0, __ATOMIC_RELEASE);
+  __atomic_store_n(&at->word, 0, __ATOMIC_RELEASE);
 }
 
-static inline void dthrottle_page_move(struct dthrottle_page_entry* at, uint64_t name, int64_t until_ns) {
-  __atomic_store_n(&at->until, (uint64_t)until_ns ^ name, __ATOMIC_RELEASE);
+/* Makes an entry, or changes that of the same tag. A worker that sees the new `allowed` sees the new times. */
+static inline void dthrottle_page_put(struct dthrottle_page_entry* at, uint64_t name, uint32_t allowed, uint64_t times) {
+  __atomic_store_n(&at->times, times ^ name, __ATOMIC_RELEASE);
+  __atomic_store_n(&at->word, name | (allowed & DTHROTTLE_PAGE_ALLOWED), __ATOMIC_RELEASE);
 }
 
-static inline void dthrottle_page_put(struct dthrottle_page_entry* at, uint64_t name, int64_t until_ns) {
-  dthrottle_page_move(at, name, until_ns);
-  __atomic_store_n(&at->name, name, __ATOMIC_RELEASE);
+/* Lowers `allowed`. Tickets that are read afterwards are all that the worker may have served by. */
+static inline void dthrottle_page_lower(struct dthrottle_page_entry* at, uint64_t name, uint32_t allowed) {
+  __atomic_store_n(&at->word, name | (allowed & DTHROTTLE_PAGE_ALLOWED), __ATOMIC_SEQ_CST);
+}
+
+static inline uint32_t dthrottle_page_taken(const struct dthrottle_page_count* count) {
+  return __atomic_load_n(&count->taken, __ATOMIC_SEQ_CST);
 }
 
 #ifdef __cplusplus

@@ -117,6 +117,16 @@ class Bucket {
   // Gives back `tokens`; beyond full they are lost.
   void Credit(const Shape& shape, Cost tokens) { full_at_ = std::max(full_at_ - Price(shape, tokens), kLongAgo); }
 
+  // Spends `tokens` without asking. The level falls below zero if there are fewer: refill pays for them first.
+  void Charge(const Shape& shape, Cost tokens, Instant now) {
+    full_at_ = std::max(full_at_, ToTicks(now)) + Price(shape, tokens);
+  }
+
+  // Has room for `tokens` that somebody else has of it: the level is at most burst - tokens.
+  void LeaveRoom(const Shape& shape, Cost tokens, Instant now) {
+    full_at_ = std::max(full_at_, ToTicks(now) + Price(shape, tokens));
+  }
+
   // Tokens now; negative means debt.
   [[nodiscard]] Tokens Level(const Shape& shape, Instant now) const {
     return static_cast<double>(shape.depth - Spent(now)) / static_cast<double>(shape.interval);

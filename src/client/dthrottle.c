@@ -306,17 +306,30 @@ enum dthrottle_verdict dthrottle_connect(dthrottle* handle, int deadline_ms) {
   return perform(&call, deadline_ms);
 }
 
+static bool decided_by_page(const dthrottle* handle, const char* tag, size_t tag_bytes, int64_t now_ns,
+                            enum dthrottle_verdict* verdict) {
+  const enum dthrottle_page_verdict says = dthrottle_pages_decide(&handle->pages, tag, tag_bytes, now_ns);
+  if (says == DTHROTTLE_PAGE_ASK) return false;
+  *verdict = says == DTHROTTLE_PAGE_SERVE ? DTHROTTLE_SERVE : DTHROTTLE_THROTTLE;
+  return true;
+}
+
 enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t tag_bytes, int deadline_ms) {
+  return dthrottle_ask_at(handle, tag, tag_bytes, deadline_ms, 0);
+}
+
+enum dthrottle_verdict dthrottle_ask_at(dthrottle* handle, const char* tag, size_t tag_bytes, int deadline_ms,
+                                        int64_t now_ns) {
   enum dthrottle_verdict verdict = DTHROTTLE_SERVE;
   struct call call = {
       .handle = handle,
       .question = {.tags = &tag, .tag_bytes = &tag_bytes, .count = 1, .verdicts = &verdict},
   };
   if (handle->answers != NULL) return DTHROTTLE_BAD_QUESTION;
-  if (deadline_ms > 0 && dthrottle_pages_refuse(&handle->pages, tag, tag_bytes)) return DTHROTTLE_THROTTLE;
+  if (deadline_ms > 0 && decided_by_page(handle, tag, tag_bytes, now_ns, &verdict)) return verdict;
   const enum dthrottle_verdict failure = perform(&call, deadline_ms);
   if (failure != DTHROTTLE_SERVE) return failure;
-  if (verdict == DTHROTTLE_THROTTLE) dthrottle_pages_refused(&handle->pages, tag, tag_bytes);
+  dthrottle_pages_answered(&handle->pages, tag, tag_bytes, verdict == DTHROTTLE_THROTTLE);
   return verdict;
 }
 
@@ -396,25 +409,32 @@ enum dthrottle_verdict dthrottle_indicate(dthrottle* handle, const char* tag, si
   return ask_line(handle, line, dthrottle_write_indication(value, &named, line), &nothing, deadline_ms);
 }
 
+static size_t bytes_of(const char* const* tags, const size_t* tag_bytes, size_t index) {
+  return tag_bytes != NULL ? tag_bytes[index] : strlen(tags[index]);
+}
+
 size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes, size_t count,
                            enum dthrottle_verdict* verdicts, int deadline_ms) {
+  size_t local = 0; /* the first tags, in order, as far as the page says something */
+  while (deadline_ms > 0 && local < count &&
+         decided_by_page(handle, tags[local], bytes_of(tags, tag_bytes, local), 0, &verdicts[local])) {
+    local++;
+  }
+  if (local == count) return count;
   struct call call = {
       .handle = handle,
-      .question = {.tags = tags, .tag_bytes = tag_bytes, .count = count, .verdicts = verdicts},
+      .question = {.tags = tags + local,
+                   .tag_bytes = tag_bytes != NULL ? tag_bytes + local : NULL,
+                   .count = count - local,
+                   .verdicts = verdicts + local},
   };
-  if (count == 0) return 0;
-  if (deadline_ms > 0 && dthrottle_pages_refuse_all(&handle->pages, tags, tag_bytes, count)) {
-    for (size_t i = 0; i < count; i++) verdicts[i] = DTHROTTLE_THROTTLE;
-    return count;
-  }
   const enum dthrottle_verdict failure = handle->answers != NULL ? DTHROTTLE_BAD_QUESTION : perform(&call, deadline_ms);
-  for (size_t i = 0; i < count; i++) {
-    if (i >= call.question.answered) verdicts[i] = failure;
-    if (verdicts[i] == DTHROTTLE_THROTTLE) {
-      dthrottle_pages_refused(&handle->pages, tags[i], tag_bytes != NULL ? tag_bytes[i] : strlen(tags[i]));
-    }
+  const size_t answered = local + call.question.answered;
+  for (size_t i = answered; i < count; i++) verdicts[i] = failure;
+  for (size_t i = local; i < answered; i++) {
+    dthrottle_pages_answered(&handle->pages, tags[i], bytes_of(tags, tag_bytes, i), verdicts[i] == DTHROTTLE_THROTTLE);
   }
-  return call.question.answered;
+  return answered;
 }
 
 const char* dthrottle_verdict_name(enum dthrottle_verdict verdict) {

@@ -58,9 +58,14 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_connect(dthrottle* handle, int de
 DTHROTTLE_API enum dthrottle_verdict dthrottle_ask(dthrottle* handle, const char* tag, size_t tag_bytes,
                                                    int deadline_ms);
 
+/* The same for a caller that knows what time it is, which saves looking where no question is asked: `now_ns` of
+ * CLOCK_MONOTONIC, as it was read lately; 0: unknown. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_at(dthrottle* handle, const char* tag, size_t tag_bytes,
+                                                      int deadline_ms, int64_t now_ns);
+
 /* Asks for `count` tags in one go and writes as many verdicts. `tag_bytes` may be NULL where all tags end in NUL. The
  * deadline is for all of them together: what has been answered by then has its verdict, the others say why not. Returns
- * how many the daemon has answered. */
+ * how many are answered. */
 DTHROTTLE_API size_t dthrottle_ask_batch(dthrottle* handle, const char* const* tags, const size_t* tag_bytes,
                                          size_t count, enum dthrottle_verdict* verdicts, int deadline_ms);
 

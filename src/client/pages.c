@@ -19,18 +19,16 @@ static const int64_t PAUSE_MIN_NS = 1000000000, PAUSE_MAX_NS = 60 * (int64_t)100
 
 enum {
   FETCHED_MAX = 1000, /* each leaves addresses behind, though no memory */
+  ASKED_TAGS = 1024,  /* remembered as asked for lately; a power of two */
 };
 
 struct dthrottle_page_view {
   struct dthrottle_page_view* before;
   const struct dthrottle_page* page;
-  uint32_t* counts;
+  struct dthrottle_page_count* counts;
   uint32_t entries;
+  uint32_t asked[ASKED_TAGS]; /* a part of the hash of the last tag in each place */
 };
-
-static size_t bytes_of(const char* const* tags, const size_t* tag_bytes, size_t index) {
-  return tag_bytes != NULL ? tag_bytes[index] : strlen(tags[index]);
-}
 
 /* ---- Looking ---- */
 
@@ -40,30 +38,13 @@ static const struct dthrottle_page_view* view_of(const struct dthrottle_pages* p
   return view != NULL && __atomic_load_n(pages->own, __ATOMIC_RELAXED) != 0 ? view : NULL;
 }
 
-/* The count of the entry that refuses the tag now; NULL: none does. */
-static uint32_t* refusing(const struct dthrottle_page_view* view, const char* tag, size_t tag_bytes) {
-  uint32_t entry;
-  const uint64_t name = dthrottle_page_name(view->page->head.key, tag, tag_bytes);
-  const int64_t until_ns = dthrottle_page_refused_until(view->page, view->entries, name, &entry);
-  return until_ns != 0 && dthrottle_page_refuses(until_ns, dthrottle_now_ns()) ? &view->counts[entry] : NULL;
-}
-
-bool dthrottle_pages_refuse(const struct dthrottle_pages* pages, const char* tag, size_t tag_bytes) {
+enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages* pages, const char* tag,
+                                                   size_t tag_bytes, int64_t now_ns) {
   const struct dthrottle_page_view* const view = view_of(pages);
-  uint32_t* const count = view != NULL ? refusing(view, tag, tag_bytes) : NULL;
-  if (count != NULL) __atomic_fetch_add(count, 1, __ATOMIC_RELAXED);
-  return count != NULL;
-}
-
-bool dthrottle_pages_refuse_all(const struct dthrottle_pages* pages, const char* const* tags, const size_t* tag_bytes,
-                                size_t count) {
-  const struct dthrottle_page_view* const view = view_of(pages);
-  if (view == NULL) return false;
-  for (size_t i = 0; i < count; i++) {
-    if (refusing(view, tags[i], bytes_of(tags, tag_bytes, i)) == NULL) return false;
-  }
-  for (size_t i = 0; i < count; i++) dthrottle_pages_refuse(pages, tags[i], bytes_of(tags, tag_bytes, i));
-  return true;
+  if (view == NULL) return DTHROTTLE_PAGE_ASK;
+  const uint64_t hash = dthrottle_page_hash(view->page->head.key, tag, tag_bytes);
+  return dthrottle_page_decide(view->page, view->counts, view->entries, hash,
+                               now_ns != 0 ? now_ns : dthrottle_now_ns());
 }
 
 /* ---- Fetching; all with the mutex ---- */
@@ -204,20 +185,29 @@ static bool is_plain(const char* tag, size_t bytes) {
          tag[bytes - 1] != '\r';
 }
 
+/* Remembers that the tag was asked for, and returns whether it was so lately. */
+static bool asked_again(struct dthrottle_page_view* view, const char* tag, size_t bytes) {
+  const uint64_t hash = dthrottle_page_hash(view->page->head.key, tag, bytes);
+  uint32_t* const place = &view->asked[hash % ASKED_TAGS];
+  const uint32_t part = (uint32_t)(hash >> 32) | 1, before = *place;
+  *place = part;
+  return before == part;
+}
+
 static void tell(struct dthrottle_pages* pages, const char* tag, size_t bytes, int64_t now) {
   const uint32_t one_in = __atomic_load_n(&pages->view->page->head.note_one_in, __ATOMIC_RELAXED);
-  if (one_in > 1 && __atomic_fetch_add(&pages->refusals, 1, __ATOMIC_RELAXED) % one_in != 0) return;
+  if (one_in > 1 && pages->answers++ % one_in != 0) return;
   if (send(pages->fd, tag, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return;
   if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR && errno != ENOBUFS) give_up(pages, now);
 }
 
-void dthrottle_pages_refused(struct dthrottle_pages* pages, const char* tag, size_t tag_bytes) {
+void dthrottle_pages_answered(struct dthrottle_pages* pages, const char* tag, size_t tag_bytes, bool refused) {
   const int error = errno;
   if (pages->address.sun_path[0] == '\0' || !is_plain(tag, tag_bytes)) return;
   if (pthread_mutex_trylock(&pages->mutex) != 0) return;
   const int64_t now = dthrottle_now_ns();
   fetch(pages, now);
-  if (pages->view != NULL) tell(pages, tag, tag_bytes, now);
+  if (pages->view != NULL && (asked_again(pages->view, tag, tag_bytes) || refused)) tell(pages, tag, tag_bytes, now);
   pthread_mutex_unlock(&pages->mutex);
   errno = error;
 }

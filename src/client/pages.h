@@ -1,6 +1,6 @@
-/* What the daemon lets this process refuse by itself: the page of a handle (protocol/page.md). Not for applications.
+/* What the daemon lets this process decide by itself: the page of a handle (protocol/page.md). Not for applications.
  *
- * A page is fetched when the daemon has refused something, never waited for, and given up without a word when anything
+ * A page is fetched when the daemon has decided something, never waited for, and given up without a word when anything
  * about it is wrong: then all is asked as ever. Looking into it takes no lock and no system call. A child after fork has
  * its parent's page no more, and fetches one of its own.
  */
@@ -14,6 +14,8 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "base/worker_page.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -23,8 +25,8 @@ struct dthrottle_page_view;
 /* Zeros, but for the mutex: there are no pages. */
 struct dthrottle_pages {
   struct dthrottle_page_view* view; /* now; NULL: there is no page. Atomic: threads look at it without the mutex */
-  uint32_t refusals;                /* that were told or not; atomic */
   pthread_mutex_t mutex;            /* guards what follows; tried, and only waited for by fork */
+  uint32_t answers;                 /* that were told or not */
   struct sockaddr_un address;       /* of the socket for pages; without a path there is none */
   int fd;                           /* to the daemon; -1: none */
   struct dthrottle_page_view* had;  /* views of before, and `view`: threads may look at them still */
@@ -36,16 +38,14 @@ struct dthrottle_pages {
 /* `address` is where queries are asked; NULL: there are no pages. REQUIRES: `pages` is zero. */
 void dthrottle_pages_init(struct dthrottle_pages* pages, const struct sockaddr* address);
 
-/* Whether the page says that the daemon would refuse the tag now. Counts it. Any thread. */
-bool dthrottle_pages_refuse(const struct dthrottle_pages* pages, const char* tag, size_t tag_bytes);
+/* What the page says of the tag at `now_ns` of CLOCK_MONOTONIC; 0: now. It is decided by that, unless it is ASK. Any
+ * thread. */
+enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages* pages, const char* tag,
+                                                   size_t tag_bytes, int64_t now_ns);
 
-/* The same of all of the tags, or nothing. `tag_bytes` may be NULL where all tags end in NUL. */
-bool dthrottle_pages_refuse_all(const struct dthrottle_pages* pages, const char* const* tags, const size_t* tag_bytes,
-                                size_t count);
-
-/* The daemon has refused the tag, which may get into the page by that. Any thread; does nothing if another one is at
- * it. errno stays. */
-void dthrottle_pages_refused(struct dthrottle_pages* pages, const char* tag, size_t tag_bytes);
+/* The daemon has answered for the tag, which may get into the page by that: a tag that is refused at once, another one
+ * when it is asked for again. Any thread; does nothing if another one is at it. errno stays. */
+void dthrottle_pages_answered(struct dthrottle_pages* pages, const char* tag, size_t tag_bytes, bool refused);
 
 /* REQUIRES: nobody uses it any more. */
 void dthrottle_pages_close(struct dthrottle_pages* pages);

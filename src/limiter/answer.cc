@@ -1,6 +1,7 @@
 // The query path.
 #include "base/check.h"
 #include "base/prng.h"
+#include "limiter/lending.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
 #include "limiter/shedder.h"
@@ -54,6 +55,7 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
     if (const auto verdict = DecideBefore(query, probe.hash, limit, counters, prng, now, standing)) return verdict;
   }
   Asked asked{query, probe.hash, index, limit, shard, slot, lane.number(), now, limit.shape};
+  BeforeAsking(*ways_, asked, lane);
   return DecideUnderLimit(*ways_, asked, counters, standing);
 }
 

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "limiter/deciding.h"
+#include "limiter/lending.h"
 #include "limiter/limit_of.h"
 #include "limiter/shedder.h"
 #include "limiter/under_limit.h"
@@ -123,12 +124,18 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
   const Query& query = *named.query;
   standing = Standing();
   named.limit = nullptr;
-  const Slot* const cell = Table::Locked(*core_.table, named.probe.hash).Find(query.tag, named.probe, now_);
+  Table::Locked cells(*core_.table, named.probe.hash);
+  Slot* cell = cells.Find(query.tag, named.probe, now_);
   standing.limit = cell != nullptr ? std::optional(LimitIndex{cell->limit}) : LimitOf(*core_.rules, query);
   if (!standing.limit.has_value()) return std::nullopt;
   const Limit& limit = core_.limit(*standing.limit);
   if (limit.mode == Mode::kOff) return std::nullopt;
   named.limit = &limit;
+  if (core_.loans.any()) {
+    Asked asked{query, named.probe.hash, *standing.limit, limit, cells, cell, lane_.number(), now_, limit.shape};
+    CollectLoans(ways_, asked, lane_);
+    cell = asked.slot;
+  }
   Looked looked{query, named.probe.hash, limit, cell, now_, limit.shape, cell != nullptr ? cell->bucket : Bucket()};
   bool within = ways_.Would(looked);
   standing.shape = looked.shape;

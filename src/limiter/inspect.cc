@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "limiter/lending.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
 #include "limiter/under_limit.h"
@@ -25,6 +26,7 @@ Inspection Limiter::Inspect(const Query& query, Instant now) {
   }
   if (!seen.limit.has_value()) return seen;
   const Limit& limit = core.limit(*seen.limit);
+  seen.lent = Loans::Out(core.loans.Of(hash));
   if (limit.in_flight != 0) {
     seen.places = {core.in_flight->taken(hash), PlacesHere(*ways_, hash, limit, now)};
   }
@@ -42,8 +44,13 @@ bool Limiter::Forgive(const Query& query, Instant now) {
   Table::Shard shard(*core_->table, hash);
   bool had = core_->penalties.Lift(hash, now);
   Slot* slot = shard.Find(query.tag, now);
-  if (const auto index = LimitOf(*core_->rules, query, slot); index && core_->HasQuota(core_->limit(*index))) {
-    had = core_->quotas->Forgive(hash, core_->limit(*index), now) || had;
+  if (const auto index = LimitOf(*core_->rules, query, slot); index.has_value()) {
+    const Limit& limit = core_->limit(*index);
+    if (core_->HasQuota(limit)) had = core_->quotas->Forgive(hash, limit, now) || had;
+    Asked asked{query, hash, *index, limit, shard, slot, 0, now, limit.shape};
+    if (core_->loans.any()) RecallLoans(*ways_, asked, core_->tally.lane(0));
+    for (Loan* loan = core_->loans.Of(hash); loan != nullptr; loan = loan->next) loan->Say(now, now);
+    slot = asked.slot;
   }
   if (slot == nullptr) return had;
   shard.Erase(slot);

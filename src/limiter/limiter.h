@@ -38,6 +38,7 @@ struct AmongCounts;
 struct Asked;
 struct Inspection;
 struct Limit;
+struct Loan;
 struct LimiterCore;
 struct Outcome;
 struct PenaltyCounts;
@@ -70,6 +71,11 @@ struct PenalizedTag {
   bool is_digest = false;
   Duration left{}, length{};    // of the penalty
   bool heard = false;           // a peer said so
+};
+
+// What workers did by loans (share/loans.h).
+struct LoanCounts {
+  std::uint64_t spent = 0;    // tokens
 };
 
 // Says who decides: a lane of the tally, and for people who look at refusals the front end, a constant.
@@ -113,6 +119,19 @@ class Limiter final : private SlotPolicy {
   Instant RefusedUntil(const Query& query, Instant now);
   // So many queries of the tag were refused on that word, and nobody has asked. As Answer counts refusals.
   void CountRefused(const Query& query, Cost times, LaneUse lane, Instant now);
+
+  // ---- Loans to workers (share/loans.h): any thread, as Answer ----
+
+  // From now on tokens may be lent.
+  void EnableLoans();
+  // Brings the entries of the tag up to date, `loan` among them, which may be a new one: what is spent counts as served,
+  // and who uses an entry is lent more. `alone`: only `loan`, whose worker has just asked; returns whether it asked
+  // though tokens lay there. REQUIRES: the loan's entry, count and name are set, and it has been with no other tag since
+  // the last Return.
+  bool Deal(const Query& query, Loan& loan, bool alone, LaneUse lane, Instant now);
+  // Takes back what is not spent. The entry is its owner's again.
+  void Return(const Query& query, Loan& loan, LaneUse lane, Instant now);
+  LoanCounts loans() const;
 
   // Counts the quotas of rules from now on, in `region`, as Quotas. Once, by the owner.
   void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,

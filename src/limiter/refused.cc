@@ -1,6 +1,7 @@
 // Refusals that somebody else gives in the limiter's stead, for as long as it has said that it would.
 #include <algorithm>
 
+#include "limiter/lending.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
 #include "limiter/under_limit.h"
@@ -10,23 +11,27 @@ namespace dthrottle {
 
 // Only the bucket and a penalty say until when. A penalty that is not in force yet begins by refusals that are asked
 // for, and a tag that others are charged with is refused by any of them.
+Instant RefusedUntil(Ways& ways, const Query& query, std::uint64_t hash, const Limit& limit, const Slot* slot,
+                     Instant now) {
+  const LimiterCore& core = ways.core();
+  if (limit.mode != Mode::kEnforce || limit.derives) return now;
+  if (limit.penalizes) return now + PenaltyLeft(core, limit, hash, now);
+  Looked looked{query, hash, limit, slot, now, limit.shape, slot != nullptr ? slot->bucket : Bucket()};
+  if (core.HasQuota(limit)) {
+    const QuotaStanding quota = core.quotas->Look(hash, limit, now);
+    if (query.cost > quota.left()) return query.cost > quota.amount ? now : quota.ends;
+  }
+  if (ways.Would(looked) || query.cost > looked.shape.depth / looked.shape.interval) return now;
+  return looked.bucket.ServesAt(looked.shape, query.cost, now);
+}
+
 Instant Limiter::RefusedUntil(const Query& query, Instant now) {
   LimiterCore& core = *core_;
   const Table::Probe probe = core.table->Aim(query.tag);
   Table::Shard shard(*core.table, probe.hash);
   const Slot* const slot = shard.Find(query.tag, probe, now);
   const auto index = LimitOf(*core.rules, query, slot);
-  if (!index.has_value()) return now;
-  const Limit& limit = core.limit(*index);
-  if (limit.mode != Mode::kEnforce || limit.derives) return now;
-  if (limit.penalizes) return now + PenaltyLeft(core, limit, probe.hash, now);
-  Looked looked{query, probe.hash, limit, slot, now, limit.shape, slot != nullptr ? slot->bucket : Bucket()};
-  if (core.HasQuota(limit)) {
-    const QuotaStanding quota = core.quotas->Look(probe.hash, limit, now);
-    if (query.cost > quota.left()) return query.cost > quota.amount ? now : quota.ends;
-  }
-  if (ways_->Would(looked) || query.cost > looked.shape.depth / looked.shape.interval) return now;
-  return looked.bucket.ServesAt(looked.shape, query.cost, now);
+  return index.has_value() ? dthrottle::RefusedUntil(*ways_, query, probe.hash, core.limit(*index), slot, now) : now;
 }
 
 void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant now) {
@@ -51,7 +56,7 @@ void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
     Asked asked{all, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
     ways_->With(limit, [&](auto& way) { return way.Refuse(asked), true; });
   }
-  lane.AddRefused(query.tag, probe.hash, times, now);
+  lane.AddTimes(query.tag, probe.hash, false, times, now);
   if (lane.refusals().Due(now)) NoteRefusal(core, lane, use.front_end, query, Verdict::kThrottle, now);
 }
 

@@ -21,6 +21,7 @@ struct Inspection {
 
     bool all_taken() const { return taken >= most; }
   };
+  Cost lent = 0;    // tokens that workers have (loans.h)
   std::optional<Places> places;    // if there is a number of them
   Duration penalty{};             // for so long it is refused whatever its bucket holds
   std::optional<QuotaStanding> quota;    // if it has one

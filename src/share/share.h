@@ -37,6 +37,7 @@
 #include "share/check.h"
 #include "share/debit/draft.h"
 #include "share/debit/word.h"
+#include "share/loans.h"
 #include "tally/tally.h"
 
 namespace dthrottle {
@@ -54,6 +55,7 @@ struct LimiterCore {
   Ticks window = 0;         // between reports; 0: there are none
   Tally tally;
   std::unique_ptr<Table> table;
+  Loans loans;                         // of tags; those of a tag by the lock of its shard
   std::unique_ptr<AmongTags> among;    // from the first rules on that need it
   Penalties penalties;    // an entry by the lock of its tag's shard
   std::unique_ptr<InFlight> in_flight;    // as among
@@ -150,6 +152,11 @@ class Way {
 
   // What a hold has cost beyond what it held has been charged to the bucket.
   void Charged(Asked&) {}
+
+  // Whether tokens of the tag's bucket may be lent (loans.h): it alone decides, in the shape that the limit has.
+  bool MayLend(std::uint64_t) const { return true; }
+  // So many tokens that were lent have been spent.
+  void Spent(Asked&, Cost) {}
 
   // Decide, where something else than the bucket says no.
   void Refuse(Asked& asked) { asked.Refused(); }

@@ -13,9 +13,9 @@ void Lane::Sample(const Tag& tag, std::uint64_t hash, bool served, Prng& prng, I
   (served ? served_ : throttled_).Add(tag, hash, stride_, now);
 }
 
-void Lane::AddRefused(const Tag& tag, std::uint64_t hash, std::uint64_t times, Instant now) {
+void Lane::AddTimes(const Tag& tag, std::uint64_t hash, bool served, std::uint64_t times, Instant now) {
   const std::lock_guard lock(top_mutex_);
-  throttled_.Add(tag, hash, times, now);
+  (served ? served_ : throttled_).Add(tag, hash, times, now);
 }
 
 void Lane::Tick(std::uint64_t queries, Instant now) {

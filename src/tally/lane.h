@@ -51,8 +51,8 @@ class Lane {
   bool Sampled() { return --until_sample_ == 0; }
   void Sample(const Tag& tag, std::uint64_t hash, bool served, Prng& prng, Instant now);
 
-  // So many queries of a tag were refused, none of which was sampled.
-  void AddRefused(const Tag& tag, std::uint64_t hash, std::uint64_t times, Instant now);
+  // So many queries of a tag were served or refused, none of which was sampled.
+  void AddTimes(const Tag& tag, std::uint64_t hash, bool served, std::uint64_t times, Instant now);
 
   // What was refused lately.
   Refusals& refusals() { return refusals_; }

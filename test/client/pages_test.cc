@@ -47,7 +47,7 @@ class Daemon {
     page_fd = File(dthrottle_page_bytes(kEntries));
     counts_fd = File(dthrottle_page_count_bytes(kEntries));
     page = static_cast<dthrottle_page*>(Map(page_fd, dthrottle_page_bytes(kEntries)));
-    counts = static_cast<std::uint32_t*>(Map(counts_fd, dthrottle_page_count_bytes(kEntries)));
+    counts = static_cast<dthrottle_page_count*>(Map(counts_fd, dthrottle_page_count_bytes(kEntries)));
     page->head.key[0] = 7;
   }
   ~Daemon() {
@@ -95,9 +95,12 @@ class Daemon {
     REQUIRE(sendmsg(connection_, &message, 0) == sizeof hello);
   }
   void Greet() { Greet({DTHROTTLE_PAGE_MAGIC, NowNs(), kEntries, 0}, {page_fd, counts_fd}); }
-  void Refuse(const std::string& tag, std::int64_t until) {
-    const auto name = dthrottle_page_name(page->head.key, tag.data(), tag.size());
-    dthrottle_page_put(dthrottle_page_at(page, dthrottle_page_set(name, kEntries)), name, until);
+  void Refuse(const std::string& tag, std::int64_t until) { Say(tag, 0, until, until); }
+  void Lend(const std::string& tag, std::uint32_t allowed) { Say(tag, allowed, NowNs() - 1024, NowNs() - 1024); }
+  void Say(const std::string& tag, std::uint32_t allowed, std::int64_t due, std::int64_t next) {
+    const auto hash = dthrottle_page_hash(page->head.key, tag.data(), tag.size());
+    dthrottle_page_put(dthrottle_page_at(page, dthrottle_page_set(hash, kEntries)), dthrottle_page_name(hash), allowed,
+                       dthrottle_page_times(due, next));
   }
   std::string Note() {
     char text[512];
@@ -108,7 +111,7 @@ class Daemon {
   sockaddr_un address{};
   int page_fd, counts_fd;
   dthrottle_page* page;
-  std::uint32_t* counts;
+  dthrottle_page_count* counts;
 
  private:
   static void* Map(int fd, std::size_t bytes) {
@@ -128,8 +131,12 @@ struct Pages : dthrottle_pages {
   ~Pages() { dthrottle_pages_close(this); }
   Pages(const Pages&) = delete;
 
-  bool Refuse(const std::string& tag) { return dthrottle_pages_refuse(this, tag.data(), tag.size()); }
-  void Refused(const std::string& tag) { dthrottle_pages_refused(this, tag.data(), tag.size()); }
+  dthrottle_page_verdict Decide(const std::string& tag, std::int64_t now_ns = 0) {
+    return dthrottle_pages_decide(this, tag.data(), tag.size(), now_ns);
+  }
+  bool Refuse(const std::string& tag) { return Decide(tag) == DTHROTTLE_PAGE_REFUSE; }
+  void Refused(const std::string& tag) { dthrottle_pages_answered(this, tag.data(), tag.size(), true); }
+  void Served(const std::string& tag) { dthrottle_pages_answered(this, tag.data(), tag.size(), false); }
   void Fetch(Daemon& daemon) {
     Refused("C");
     REQUIRE(daemon.Accept());
@@ -154,24 +161,78 @@ TEST_CASE("a tag is refused by the page until its instant, and counted") {
   pages.Fetch(daemon);
   CHECK(daemon.Note() == "C");
   CHECK_FALSE(pages.Refuse("C"));
-  daemon.Refuse("C", NowNs() + 50 * kSecond);
+  daemon.Refuse("C", NowNs() + kSecond);
   CHECK(pages.Refuse("C"));
   CHECK(pages.Refuse("C"));
   CHECK_FALSE(pages.Refuse("D"));
-  CHECK(daemon.counts[0] == 2);
-  daemon.Refuse("C", NowNs());
+  CHECK(daemon.counts[0].refused == 2);
+  daemon.Refuse("C", NowNs() - 1024);
   CHECK_FALSE(pages.Refuse("C"));
 }
 
-TEST_CASE("tags that are asked for together are refused together or asked") {
+TEST_CASE("what is lent is served by tickets, to the last one") {
   Daemon daemon;
   Pages pages(daemon);
   pages.Fetch(daemon);
-  daemon.Refuse("C", NowNs() + 50 * kSecond);
-  const char* const tags[] = {"C", "C", "D"};
-  CHECK(dthrottle_pages_refuse_all(&pages, tags, nullptr, 2));
-  CHECK_FALSE(dthrottle_pages_refuse_all(&pages, tags, nullptr, 3));
-  CHECK(daemon.counts[0] == 2);
+  daemon.Lend("C", 3);
+  for (int i = 0; i < 3; ++i) CHECK(pages.Decide("C") == DTHROTTLE_PAGE_SERVE);
+  for (int i = 0; i < 3; ++i) CHECK(pages.Decide("C") == DTHROTTLE_PAGE_ASK);
+  CHECK(daemon.counts[0].taken == 3);
+  daemon.Lend("C", 5);
+  CHECK(pages.Decide("C") == DTHROTTLE_PAGE_SERVE);
+  CHECK(pages.Decide("C") == DTHROTTLE_PAGE_SERVE);
+  CHECK(pages.Decide("D") == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.Decide("C") == DTHROTTLE_PAGE_ASK);
+}
+
+TEST_CASE("tickets, what is allowed and instants wrap") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  for (const std::uint32_t taken : {0x7fffu, 0xffffu, 0xffffffffu}) {
+    daemon.counts[0].taken = taken - 1;
+    daemon.Lend("C", taken + 2);
+    for (int i = 0; i < 3; ++i) CHECK(pages.Decide("C") == DTHROTTLE_PAGE_SERVE);
+    CHECK(pages.Decide("C") == DTHROTTLE_PAGE_ASK);
+  }
+  const std::int64_t wrap = std::int64_t{1} << 54;    // of 44 bits of 1024 ns
+  daemon.counts[0].taken = 0;
+  daemon.Say("C", 1, wrap + 1024, wrap + kSecond / 2);
+  CHECK(pages.Decide("C", wrap - 1024) == DTHROTTLE_PAGE_REFUSE);
+  CHECK(pages.Decide("C", wrap + 2048) == DTHROTTLE_PAGE_SERVE);
+  CHECK(pages.Decide("C", wrap + 2048) == DTHROTTLE_PAGE_REFUSE);
+}
+
+TEST_CASE("before its token is due a tag is refused, and after the last one until there is another") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  const std::int64_t now = NowNs(), ms = 1'000'000;
+  daemon.Say("C", 2, now + 100 * ms, now + 300 * ms);
+  const auto at = [&](std::int64_t time_ms) { return pages.Decide("C", now + time_ms * ms); };
+  CHECK(at(99) == DTHROTTLE_PAGE_REFUSE);
+  CHECK(at(101) == DTHROTTLE_PAGE_SERVE);
+  CHECK(at(801) == DTHROTTLE_PAGE_SERVE);    // half a second beyond the last instant
+  daemon.counts[0].taken = 1;
+  CHECK(at(900) == DTHROTTLE_PAGE_ASK);
+  daemon.counts[0].taken = 2;
+  CHECK(at(299) == DTHROTTLE_PAGE_REFUSE);
+  CHECK(at(301) == DTHROTTLE_PAGE_ASK);
+  CHECK(at(-2500) == DTHROTTLE_PAGE_ASK);    // no entry says so far ahead
+}
+
+TEST_CASE("a tag that is served is told of when it is asked for again") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Served("C");
+  REQUIRE(daemon.Accept());
+  daemon.Greet();
+  pages.Served("C");
+  CHECK(daemon.Note().empty());
+  pages.Served("D");
+  CHECK(daemon.Note().empty());
+  pages.Served("C");
+  CHECK(daemon.Note() == "C");
 }
 
 TEST_CASE("a tag that a query says in other bytes is not told of") {
@@ -209,7 +270,7 @@ TEST_CASE("a daemon that gives no page as it should is asked") {
   for (const Case& c : std::vector<Case>{
            {"another version", with([](auto& h) { h.magic++; }), fds},
            {"a clock that is behind", with([&](auto& h) { h.now_ns = now - 1; }), fds},
-           {"a clock that is ahead", with([&](auto& h) { h.now_ns = now + 50 * kSecond; }), fds},
+           {"a clock that is ahead", with([&](auto& h) { h.now_ns = now + kSecond; }), fds},
            {"no power of two", with([](auto& h) { h.entries = 5; }), fds},
            {"more entries than there are", with([](auto& h) { h.entries = 8; }), fds},
            {"too many entries", with([](auto& h) { h.entries = 1u << 31; }), fds},
@@ -225,7 +286,7 @@ TEST_CASE("a daemon that gives no page as it should is asked") {
     if (hello.now_ns == 0) hello.now_ns = NowNs();
     daemon.Greet(hello, c.fds);
     pages.Refused("C");
-    daemon.Refuse("C", NowNs() + 50 * kSecond);
+    daemon.Refuse("C", NowNs() + kSecond);
     CHECK_FALSE(pages.Refuse("C"));
     CHECK(pages.fd == -1);
     pages.Refused("C");
@@ -239,7 +300,7 @@ TEST_CASE("a page ends with its connection, and a thread that looks at it finds 
   Daemon daemon;
   Pages pages(daemon);
   pages.Fetch(daemon);
-  daemon.Refuse("C", NowNs() + 50 * kSecond);
+  daemon.Refuse("C", NowNs() + kSecond);
   CHECK(pages.Refuse("C"));
   std::thread looking([&] {
     while (pages.Refuse("C")) continue;
@@ -257,7 +318,7 @@ TEST_CASE("a child after any kind of fork has not its parent's page, and fetches
   Daemon daemon;
   Pages pages(daemon);
   pages.Fetch(daemon);
-  daemon.Refuse("C", NowNs() + 50 * kSecond);
+  daemon.Refuse("C", NowNs() + kSecond);
   CHECK(pages.Refuse("C"));
   const auto child = [&] {
     if (pages.Refuse("C")) return false;

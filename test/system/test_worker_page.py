@@ -1,4 +1,4 @@
-"""Pages of workers against the daemon itself: what libdthrottle refuses without asking, and what a worker can do to it."""
+"""Pages of workers against the daemon itself: what libdthrottle decides without asking, and what a worker can do to it."""
 
 import array
 import ctypes
@@ -19,7 +19,7 @@ from test_client import Application
 
 PAGES = {"entries": 64}
 HELLO = struct.Struct("<QqII")
-MAGIC = 0x3145474150485444
+MAGIC = 0x3245474150485444
 HEAD_BYTES = 64
 
 
@@ -34,16 +34,26 @@ class PageWorker:
         self.magic, self.now_ns, self.entries, _ = HELLO.unpack(hello)
         self.page_fd, self.counts_fd = array.array("i", control[0][2])
         self.page = mmap.mmap(self.page_fd, HEAD_BYTES + 16 * self.entries, prot=mmap.PROT_READ)
-        self.counts = mmap.mmap(self.counts_fd, 4 * self.entries)
+        self.counts = mmap.mmap(self.counts_fd, 8 * self.entries)
 
     def note(self, tag):
         self.sock.send(tag)
 
+    def said(self):
+        """Of each entry: the name of the tag, what is allowed, `due` and `next` in ns."""
+        entries = [(word & ~0xffff, word & 0xffff, times) for word, times in
+                   struct.iter_unpack("<QQ", self.page[HEAD_BYTES:]) if word != 0]
+        return [(name, allowed, ((times ^ name) >> 20) * 1024, ((times ^ name) >> 20) * 1024 +
+                 ((times ^ name) & 0xfffff) * 1024) for name, allowed, times in entries]
+
     def live(self):
         """The instants until which tags are refused, in ns."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        entries = struct.iter_unpack("<QQ", self.page[HEAD_BYTES:])
-        return [name ^ until for name, until in entries if name != 0 and name ^ until > now]
+        return [then for _, _, _, then in self.said() if then > now]
+
+    def taken(self):
+        """Tickets and refusals of each entry."""
+        return list(struct.iter_unpack("<II", self.counts[:]))
 
     def __enter__(self):
         return self
@@ -190,6 +200,7 @@ class WorkerPages(SystemTest):
             while time.monotonic() < begin + 1:
                 worker.counts[:] = chance.randbytes(len(worker.counts))
                 self.assertEqual(daemon.ask([chance.choice(tags)]), ["NO"])
+            worker.counts[:] = chance.randbytes(len(worker.counts))
             wait_until(lambda: daemon.stats()["page_clamped"] > 0, "claims are seen through")
             self.assertLess(daemon.stats()["page_refused"], 1e7 * (2 + time.monotonic() - begin))
             self.assertEqual(daemon.ask(["fresh"]), ["OK"])
@@ -215,6 +226,68 @@ class WorkerPages(SystemTest):
     def test_where_descriptors_or_memory_files_are_short_all_is_asked(self):
         with Daemon(rule(burst=1), page=PAGES, open_files=64) as daemon, self.application(daemon) as application:
             self.assertEqual(application.verdicts(b"C", 50), ["serve"] + ["throttle"] * 49)
+
+    def test_who_asks_again_is_served_without_asking_and_counted_like_others(self):
+        with Daemon(rule(burst=10_000, rate=10_000), page=PAGES) as daemon, self.application(daemon) as application:
+            served = 0
+            def local():
+                nonlocal served
+                served += application.verdicts(b"C", 50).count("serve")
+                return daemon.stats()["page_served"] > 500
+            wait_until(local, "the application serves by its page")
+            wait_until(lambda: daemon.stats()["served"] == served, "all are counted")
+            self.assertEqual(daemon.stats()["page_clamped"], 0)
+            self.assertIn("C", daemon.admin("top"))
+
+    def test_workers_and_a_daemon_that_are_killed_serve_no_token_twice(self):
+        """A burst that does not refill: all that applications serve of it is at most the burst, whoever is killed."""
+        burst, tags, served = 400, [b"a", b"b", b"c"], dict.fromkeys((b"a", b"b", b"c"), 0)
+        with Daemon(rule(burst=burst, rate=0.0001), page=PAGES) as daemon:
+            for turn in range(12):
+                with self.application(daemon) as application:
+                    for tag in tags:
+                        served[tag] += application.verdicts(tag, 23).count("serve")
+                    if turn == 6:
+                        daemon.kill()
+                        served[b"a"] += sum(application.ask(b"a")[0] == "serve" for _ in range(3))
+                        daemon.start()
+                    application._process.send_signal(signal.SIGKILL)
+                    self.assertEqual(application._process.wait(PATIENCE), -signal.SIGKILL)
+                    application._process.wait = lambda *_: 0
+            wait_until(lambda: daemon.stats()["page_connections"] == 0, "their pages are gone")
+            self.assertGreater(daemon.stats()["page_served"], 0)
+            for tag in tags:
+                left = 0
+                while daemon.ask([tag.decode()]) == ["OK"]:
+                    left += 1
+                self.assertLessEqual(served[tag] + left, burst)
+                self.assertGreater(served[tag] + left, burst - 250)    # what was lent when the daemon was killed
+
+    def test_a_worker_that_was_stopped_for_long_serves_no_token_that_was_taken_back(self):
+        with Daemon(rule(burst=100, rate=0.0001), page=PAGES) as daemon, self.application(daemon) as application:
+            served = application.verdicts(b"C", 10).count("serve")
+            application._process.send_signal(signal.SIGSTOP)
+            left = 0
+            deadline = time.monotonic() + PATIENCE
+            while served + left < 100 and time.monotonic() < deadline:
+                left += daemon.ask(["C"]) == ["OK"]
+            application._process.send_signal(signal.SIGCONT)
+            self.assertEqual(served + left, 100)
+            self.assertEqual(set(application.verdicts(b"C", 100)), {"throttle"})
+
+    def test_a_worker_that_claims_to_have_spent_all_takes_no_more_than_it_was_lent(self):
+        with Daemon(rule(burst=1000, rate=0.0001), page=PAGES) as daemon, PageWorker(daemon) as worker:
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+            worker.note(b"C")
+            wait_until(lambda: worker.said(), "it is lent something")
+            (_, allowed, _, _), = worker.said()
+            self.assertEqual(allowed, 16)
+            worker.counts[:] = b"\xff" * len(worker.counts)
+            wait_until(lambda: daemon.stats()["page_served"] == 16, "it is believed")
+            worker.counts[:] = b"\0" * len(worker.counts)
+            time.sleep(0.3)
+            self.assertLessEqual(daemon.stats()["page_served"], 16 + 500)
+            self.assertEqual(daemon.ask(["D"]), ["OK"])
 
     def test_idle_workers_wake_nobody(self):
         with Daemon(rule(burst=1), page=PAGES) as daemon:

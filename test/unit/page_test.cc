@@ -1,14 +1,17 @@
 // Pages of workers: what an entry promises, and what the daemon makes of counts that anybody may have written.
-#include "frontend/page/refusals.h"
+#include "frontend/page/entries.h"
 
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/prng.h"
 #include "base/siphash.h"
+#include "share/ways.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
 
@@ -23,66 +26,75 @@ Instant At(Duration since) {
 }
 
 // A worker and the page it looks into, as libdthrottle does.
-class Worker final : private Refuser {
+class Worker {
  public:
-  explicit Worker(Host& host, std::uint32_t entries = 64)
-      : entries_(entries), bytes_(dthrottle_page_bytes(entries) / sizeof(std::uint64_t)), counts_(entries),
-        host_(host), refusals(page(), counts_.data(), entries, *this) {
+  explicit Worker(Host& host, std::uint32_t size = 64)
+      : size_(size), bytes_(dthrottle_page_bytes(size) / sizeof(std::uint64_t)), counts_(size), host_(host),
+        entries(page(), counts_.data(), size, *host.limiter) {
     page().head.key[0] = 11;
     page().head.key[1] = 12;
   }
+  ~Worker() { entries.Recall(At(1h)); }
+  Worker(const Worker&) = delete;
 
   dthrottle_page& page() { return *reinterpret_cast<dthrottle_page*>(bytes_.data()); }
 
-  // Asks its page, and the daemon if that says nothing; tells of refusals.
+  // Asks its page, and the daemon if that says nothing; tells of tags that are refused or asked for once more.
   bool Serves(std::string_view tag, Instant now) {
-    if (Refuses(tag, now)) return false;
+    const auto says = Decide(tag, now);
+    if (says != DTHROTTLE_PAGE_ASK) return says == DTHROTTLE_PAGE_SERVE;
+    return Asks(tag, now);
+  }
+  bool Asks(std::string_view tag, Instant now) {
     ++asked;
     const bool serves = host_.Serves(tag, now);
-    if (!serves) refusals.Note(tag, now);
+    if (asked_[std::string(tag)]++ > 0 || !serves) entries.Note(tag, now);
     return serves;
   }
-  bool Refuses(std::string_view tag, Instant now) {
-    std::uint32_t entry = 0;
-    const auto name = dthrottle_page_name(page().head.key, tag.data(), tag.size());
-    const auto until = dthrottle_page_refused_until(&page(), entries_, name, &entry);
-    if (!dthrottle_page_refuses(until, now.time_since_epoch().count())) return false;
-    ++counts_[entry];
-    return true;
+  dthrottle_page_verdict Decide(std::string_view tag, Instant now) {
+    const auto hash = dthrottle_page_hash(page().head.key, tag.data(), tag.size());
+    return dthrottle_page_decide(&page(), counts_.data(), size_, hash, now.time_since_epoch().count());
   }
+  bool Refuses(std::string_view tag, Instant now) { return Decide(tag, now) == DTHROTTLE_PAGE_REFUSE; }
 
-  std::vector<std::uint32_t>& counts() { return counts_; }
+  std::vector<dthrottle_page_count>& counts() { return counts_; }
   std::uint64_t asked = 0;
-  std::map<std::string, std::uint64_t, std::less<>> counted;
 
  private:
-  Instant RefusedUntil(std::string_view tag, Instant now) override {
-    return host_.limiter->RefusedUntil({{tag, false}}, now);
-  }
-  void CountRefused(std::string_view tag, std::uint32_t times, Instant now) override {
-    counted[std::string(tag)] += times;
-    host_.limiter->CountRefused({{tag, false}}, times, {0, "page"}, now);
-  }
-
-  const std::uint32_t entries_;
+  const std::uint32_t size_;
   std::vector<std::uint64_t> bytes_;
-  std::vector<std::uint32_t> counts_;
+  std::vector<dthrottle_page_count> counts_;
+  std::map<std::string, int> asked_;
   Host& host_;
 
  public:
-  WorkerRefusals refusals;
+  WorkerEntries entries;
+};
+
+// A host that lends.
+struct LendingHost : Host {
+  explicit LendingHost(std::string_view toml, std::size_t lanes = 1) : Host(toml, lanes) { limiter->EnableLoans(); }
 };
 
 constexpr auto kRule = "[[rule]]\nname=\"all\"\nburst=3\nrate=2.0\n";
 
+void Adopt(Host& host, const char* rules) {
+  host.limiter->Adopt(testing::Rules(rules));
+  while (host.limiter->Tick(At(1s))) continue;
+  host.limiter->TakeRetired();
+}
+
 std::uint64_t Throttled(Host& host) {
   return host.limiter->tally().GrandTotals().throttled;
+}
+std::uint64_t Served(Host& host) {
+  return host.limiter->tally().GrandTotals().served;
 }
 
 TEST_CASE("both sides of a page call a tag by its keyed SipHash") {
   const std::uint64_t key[] = {1, 2};
   for (const std::string tag : {"", "a", "1234567", "12345678", "a tag of more than two words"}) {
-    CHECK(dthrottle_page_name(key, tag.data(), tag.size()) == (SipHash<1, 3>({1, 2}, tag) | 1));
+    CHECK(dthrottle_page_hash(key, tag.data(), tag.size()) == SipHash<1, 3>({1, 2}, tag));
   }
 }
 
@@ -112,13 +124,13 @@ TEST_CASE("a tag is refused without asking, and served at the instant at which i
   std::uint64_t refused = 0;
   Instant look = At(0s);
   for (Instant now = At(1s); now < At(60s); now += Duration(1 + prng.Below(3'000'000))) {
-    if (now >= look) worker.refusals.Look(now), look = now + 100ms;
+    if (now >= look) worker.entries.Look(now), look = now + 100ms;
     const bool serves = without.Serves("C", now);
     REQUIRE(worker.Serves("C", now) == serves);
     refused += !serves;
   }
-  worker.refusals.Look(At(60s));
-  worker.refusals.Recall(At(60s));
+  worker.entries.Look(At(60s));
+  worker.entries.Recall(At(60s));
   CHECK(worker.asked < refused / 50);
   CHECK(Throttled(with) == Throttled(without));
   CHECK(Throttled(with) == refused);
@@ -131,14 +143,14 @@ TEST_CASE("an entry says at most a second ahead, and one that is not used ends b
   worker.Serves("C", At(1s));
   CHECK(worker.Refuses("C", At(1999ms)));
   CHECK_FALSE(worker.Refuses("C", At(2s)));
-  worker.refusals.Look(At(1100ms));    // it was used
+  worker.entries.Look(At(1100ms));    // it was used
   CHECK(worker.Refuses("C", At(2099ms)));
-  worker.refusals.Look(At(2100ms));
-  worker.refusals.Look(At(2200ms));    // it was not
+  worker.entries.Look(At(2100ms));
+  worker.entries.Look(At(2200ms));    // it was not
   CHECK_FALSE(worker.Refuses("C", At(3100ms)));
-  worker.refusals.Look(At(3200ms));
-  worker.refusals.Look(At(3300ms));
-  CHECK(worker.refusals.live() == 0);
+  worker.entries.Look(At(3200ms));
+  worker.entries.Look(At(3300ms));
+  CHECK(worker.entries.live() == 0);
 }
 
 TEST_CASE("forgive, other rules and a debit reach a page with the next look") {
@@ -151,19 +163,20 @@ TEST_CASE("forgive, other rules and a debit reach a page with the next look") {
   };
   refuse(At(1s));
   host.limiter->Forgive({{"C", false}}, At(1s));
-  worker.refusals.Look(At(1s));
+  worker.entries.Look(At(1s));
   CHECK_FALSE(worker.Refuses("C", At(1s)));
 
   for (const char* rules : {"[[rule]]\nname=\"all\"\nburst=1\nrate=\"1/h\"\nmode=\"shadow\"",
                             "[[rule]]\nname=\"all\"\nburst=1\nrate=\"1/h\"\nmode=\"off\"",
                             "[[rule]]\nname=\"all\"\nburst=5\nrate=\"1/h\"", ""}) {
     CAPTURE(rules);
-    host.Start(testing::Rules("[[rule]]\nname=\"all\"\nburst=1\nrate=\"1/h\""), At(2s));
     host.limiter->Forgive({{"C", false}}, At(2s));
     refuse(At(2s));
-    host.limiter->Adopt(testing::Rules(rules));
-    worker.refusals.Look(At(2s));
+    Adopt(host, rules);
+    worker.entries.Look(At(2s));
     CHECK_FALSE(worker.Refuses("C", At(2s)));
+    Adopt(host, "[[rule]]\nname=\"all\"\nburst=1\nrate=\"1/h\"");
+    worker.entries.Look(At(2s));
   }
 }
 
@@ -207,61 +220,259 @@ TEST_CASE("a full set forgets the tag that was refused least") {
     worker.Serves(tag, At(1s));
     for (int i = 0; tag[0] != 'c' && i < 10; ++i) CHECK(worker.Refuses(tag, At(1s)));
   }
-  worker.refusals.Look(At(1s));
+  worker.entries.Look(At(1s));
   worker.Serves("e", At(1s));
   worker.Serves("e", At(1s));
-  CHECK(worker.refusals.live() == 4);
+  CHECK(worker.entries.live() == 4);
   for (const char* tag : {"a", "b", "d", "e"}) CHECK(worker.Refuses(tag, At(1s)));
   CHECK_FALSE(worker.Refuses("c", At(1s)));
-}
-
-TEST_CASE("a worker that scribbles over its counts is believed so many refusals a second, and gets no token") {
-  Host host("[[rule]]\nburst=1\nrate=\"1/h\"");
-  Worker worker(host), honest(host);
-  for (const char* tag : {"a", "b", "c"}) {
-    worker.Serves(tag, At(1s)), worker.Serves(tag, At(1s));
-  }
-  honest.Serves("h", At(1s)), honest.Serves("h", At(1s));
-  Prng prng(7);
-  for (Instant now = At(1s); now < At(11s); now += 100ms) {
-    for (auto& count : worker.counts()) count = static_cast<std::uint32_t>(prng.Next());
-    honest.Refuses("h", now);
-    worker.refusals.Look(now);
-    honest.refusals.Look(now);
-    for (const char* tag : {"a", "b", "c", "h"}) CHECK_FALSE(host.Serves(tag, now));
-  }
-  CHECK(worker.refusals.refused() <= static_cast<std::uint64_t>(11 * WorkerRefusals::kPlausible) + 1);
-  CHECK(worker.refusals.clamped() > worker.refusals.refused());
-  CHECK(worker.counted.contains("a"));
-  CHECK_FALSE(worker.counted.contains("h"));
-  CHECK(honest.counted["h"] == 100);
 }
 
 TEST_CASE("a worker to which few tags come again tells of fewer refusals") {
   Host host("[[rule]]\nburst=1\nrate=\"1/h\"");
   Worker worker(host);
   const auto one_in = [&] { return worker.page().head.note_one_in; };
-  worker.refusals.Look(At(1s));
-  for (int i = 0; i < 100; ++i) worker.refusals.Note("t" + std::to_string(i), At(1500ms));
-  worker.refusals.Look(At(2s));
+  worker.entries.Look(At(1s));
+  for (int i = 0; i < 100; ++i) worker.entries.Note("t" + std::to_string(i), At(1500ms));
+  worker.entries.Look(At(2s));
   CHECK(one_in() == 2);
   worker.Serves("C", At(3s));
   worker.Serves("C", At(3s));
   for (int i = 0; i < 100; ++i) CHECK(worker.Refuses("C", At(3s)));
-  worker.refusals.Look(At(3s));
+  worker.entries.Look(At(3s));
   CHECK(one_in() == 1);
 }
 
 TEST_CASE("a count that wraps is a count") {
   Host host("[[rule]]\nburst=1\nrate=\"1/h\"");
   Worker worker(host);
-  for (auto& count : worker.counts()) count = 0xfffffffe;
+  for (auto& count : worker.counts()) count = {0, 0xfffffffe};
   worker.Serves("C", At(1s));
   worker.Serves("C", At(1s));
   for (int i = 0; i < 5; ++i) CHECK(worker.Refuses("C", At(1s)));
-  worker.refusals.Look(At(1s));
-  CHECK(worker.counted["C"] == 5);
-  CHECK(worker.refusals.clamped() == 0);
+  worker.entries.Look(At(1s));
+  CHECK(Throttled(host) == 6);
+  CHECK(worker.entries.clamped() == 0);
+}
+
+// ---- Loans ----
+
+constexpr auto kHot = "[[rule]]\nname=\"all\"\nburst=100\nrate=1000.0\n";
+
+TEST_CASE("a tag that is asked for again is served without asking, and all is counted") {
+  LendingHost host(kHot);
+  {
+    Worker worker(host);
+    Instant look = At(1s);
+    for (Instant now = At(1s); now < At(11s); now += 2ms) {    // half of the rate
+      if (now >= look) worker.entries.Look(now), look += 100ms;
+      REQUIRE(worker.Serves("C", now));
+    }
+    CHECK(worker.asked < 200);
+  }
+  CHECK(Served(host) == 5000);
+  CHECK(host.limiter->loans().spent > 4800);
+}
+
+TEST_CASE("what is lent is charged at once, and what is not spent comes back when the worker goes") {
+  LendingHost host("[[rule]]\nburst=100\nrate=\"1/h\"");
+  {
+    Worker worker(host);
+    worker.Serves("C", At(1s));
+    worker.Serves("C", At(1s));
+    CHECK(host.Level("C", At(1s)) == Approx(82).margin(0.01));    // 16 are lent
+    for (int i = 0; i < 5; ++i) CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_SERVE);
+    worker.entries.Recall(At(1s));
+    CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
+  }
+  CHECK(host.Level("C", At(1s)) == Approx(93).margin(0.01));
+  CHECK(Served(host) == 7);
+}
+
+TEST_CASE("tokens that lie unused with a worker are there for who asks, and go back by themselves") {
+  LendingHost host("[[rule]]\nburst=10\nrate=\"1/h\"");
+  Worker worker(host), other(host);
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  const auto level = host.Level("C", At(1s));
+  CHECK(level < 8);
+  std::size_t served = 2;
+  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1010ms));    // within 20 ms they stay
+  CHECK(served == 2 + static_cast<std::size_t>(level));
+  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1030ms));
+  CHECK(served == 10);
+  worker.Serves("D", At(2s));
+  worker.Serves("D", At(2s));
+  CHECK(host.Level("D", At(2s)) < 8);
+  worker.entries.Look(At(2100ms));
+  worker.entries.Look(At(2400ms));
+  CHECK(host.Level("D", At(2400ms)) == Approx(8).margin(0.01));
+  CHECK(worker.entries.live() == 0);
+}
+
+// Several workers ask for a few tags in turns, some by the page and some not; each serve is held against a bucket that
+// is charged when it happens.
+struct Ledger {
+  std::uint64_t decided = 0, served = 0, violations = 0, asked = 0, wished = 0;    // wished: one bucket for all serves
+  double burst = 0, rate = 0, lost = 0;
+};
+
+Ledger RunWorkers(std::uint64_t seed, std::size_t decisions, double load, Duration hop) {
+  Prng prng(seed);
+  const auto burst = static_cast<double>(1 + prng.Below(60));
+  const double rate = 5 + static_cast<double>(prng.Below(prng.Below(3) == 0 ? 3000 : 300));
+  const std::string rule = "[[rule]]\nname=\"all\"\nburst=" + std::to_string(burst) + "\nrate=" + std::to_string(rate);
+  constexpr std::size_t kWorkers = 4, kTags = 3;
+  const Shape shape = Shape::From(burst, rate);
+  LendingHost host(rule);
+  std::array<Bucket, kTags> strict, central;
+  Ledger ledger;
+  ledger.burst = burst, ledger.rate = rate;
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(host));
+  Instant now = At(1s), look = now;
+  const auto between = static_cast<std::uint64_t>(2e9 / (load * rate * kTags));
+  for (std::size_t i = 0; i < decisions; ++i) {
+    now += Duration(prng.Below(between));
+    if (prng.Below(20'000) == 0) now += Duration(prng.Below(2'000'000'000));    // everybody rests
+    for (; look <= now; look += 100ms) {
+      for (auto& worker : workers) worker->entries.Look(look);
+    }
+    const std::size_t t = prng.Below(kTags);
+    std::size_t w = prng.Below(kWorkers);
+    if (hop != Duration::zero()) w = static_cast<std::size_t>((now.time_since_epoch() / hop)) % kWorkers;
+    const std::string tag(1, static_cast<char>('a' + t));
+    const bool serves = prng.Below(20) == 0 ? host.Serves(tag, now) : workers[w]->Serves(tag, now);
+    ledger.decided++;
+    ledger.wished += central[t].Take(shape, 1, now);
+    if (!serves) continue;
+    ledger.served++;
+    ledger.violations += !strict[t].Take(shape, 1, now);
+  }
+  for (auto& worker : workers) ledger.asked += worker->asked, worker->entries.Recall(now);
+  for (std::size_t t = 0; t < kTags; ++t) {    // what is still there is not lost
+    const double level = host.Level(std::string(1, static_cast<char>('a' + t)), now);
+    ledger.lost += central[t].Level(shape, now) - std::min(level, burst);
+  }
+  ledger.lost = static_cast<double>(ledger.wished) - static_cast<double>(ledger.served) + ledger.lost;
+  CHECK(Served(host) == ledger.served);
+  CHECK(Served(host) + Throttled(host) == ledger.decided);
+  return ledger;
+}
+
+TEST_CASE("workers that decide by their pages never serve more than one bucket would, and hardly less") {
+  Ledger all, lent;
+  const auto burst_s = [](const Ledger& its) { return its.burst / its.rate; };
+  std::uint64_t seed = 1;
+  for (const double load : {0.3, 0.9, 1.2, 2.0, 5.0}) {
+    for (const Duration hop : {Duration(0), Duration(500ms), Duration(60ms)}) {
+      for (int run = 0; run < 4; ++run, ++seed) {
+        const Ledger its = RunWorkers(seed, 17'000, load, hop);
+        CAPTURE(seed, load, hop.count(), its.burst, its.rate, its.asked);
+        CHECK(its.violations == 0);
+        CHECK(its.lost < 0.02 * static_cast<double>(its.wished));
+        all.lost += its.lost;
+        if (burst_s(its) >= 0.1) lent.decided += its.decided, lent.asked += its.asked;
+        all.decided += its.decided, all.served += its.served, all.wished += its.wished, all.asked += its.asked;
+      }
+    }
+  }
+  CAPTURE(all.decided, all.served, all.wished, all.lost, lent.asked, lent.decided);
+  CHECK(all.decided >= 1'000'000);
+  CHECK(all.lost < 0.002 * static_cast<double>(all.wished));
+  CHECK(lent.asked < lent.decided / 4);
+}
+
+TEST_CASE("a worker that scribbles over its counts gains no token, and others are served as if it asked") {
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=50\nrate=100.0");
+  Worker scribbler(host), honest(host);
+  const Shape shape = Shape::From(50, 100);
+  std::map<std::string, Bucket> strict;
+  Bucket central;
+  std::uint64_t served = 0, wished = 0;
+  Prng prng(7);
+  for (int i = 0; i < 20'000; ++i) {
+    const Instant now = At(1s) + i * 1ms;
+    for (auto& count : scribbler.counts()) {
+      if (prng.Below(3) == 0) count = {static_cast<std::uint32_t>(prng.Next()), static_cast<std::uint32_t>(prng.Next())};
+      if (prng.Below(3) == 0) count = {0, 0};
+    }
+    if (i % 100 == 0) scribbler.entries.Look(now), honest.entries.Look(now);
+    for (const char* tag : {"a", "b"}) {
+      if (honest.Serves(tag, now)) CHECK(strict[tag].Take(shape, 1, now));
+      if (scribbler.Asks(tag, now)) CHECK(strict[tag].Take(shape, 1, now));
+    }
+    wished += central.Take(shape, 1, now);
+    if (!honest.Serves("h", now)) continue;
+    ++served;
+    CHECK(strict["h"].Take(shape, 1, now));
+  }
+  CHECK(static_cast<double>(served) > 0.995 * static_cast<double>(wished));
+  CHECK(scribbler.entries.refused() <= static_cast<std::uint64_t>(21 * WorkerEntries::kPlausible) + 1);
+  CHECK(scribbler.entries.clamped() > 0);
+}
+
+TEST_CASE("a worker that asks and never looks into its page is soon lent no more") {
+  LendingHost host(kHot);
+  Worker blind(host);
+  std::uint64_t served = 0;
+  for (int i = 0; i < 20'000; ++i) {    // twice the rate
+    const Instant now = At(1s) + i * 500us;
+    if (i % 200 == 0) blind.entries.Look(now);
+    served += blind.Asks("C", now);
+  }
+  CHECK(served >= 10'000);
+}
+
+TEST_CASE("hits are reported when they are spent, and only these") {
+  LendingHost host("[[rule]]\nburst=100\nrate=\"1/h\"\nshare=\"debit\"");
+  host.limiter->ways().Get<Debits>().ShareWith(1, 1s);
+  struct Sum final : SlotVisitor {
+    std::uint64_t hits = 0;
+    bool Visit(const Tag&, const Slot& slot, const Waste&) override { return hits += slot.unreported.hits(), true; }
+  };
+  const auto reported = [&] {
+    Sum sum;
+    while (host.limiter->table().TakeUnreported(1 << 20, sum)) continue;
+    return sum.hits;
+  };
+  Worker worker(host);
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  worker.entries.Look(At(1050ms));
+  CHECK(reported() == 2);
+  for (int i = 0; i < 5; ++i) CHECK(worker.Decide("C", At(1060ms)) == DTHROTTLE_PAGE_SERVE);
+  worker.entries.Look(At(1100ms));
+  CHECK(reported() == 5);
+  worker.entries.Recall(At(1200ms));
+  CHECK(reported() == 0);
+  CHECK(host.Level("C", At(1200ms)) == Approx(93).margin(0.01));
+}
+
+TEST_CASE("forgive takes back what is lent at once, and other rules with the next look") {
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"");
+  Worker worker(host);
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_SERVE);
+  host.limiter->Forgive({{"C", false}}, At(1s));
+  CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
+  CHECK(host.Level("C", At(1s)) == 100);
+  for (const char* rules : {"[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nmode=\"shadow\"", "",
+                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nin_flight=5",
+                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nshare=\"capacity\""}) {
+    CAPTURE(rules);
+    worker.Serves("C", At(1s));
+    worker.Serves("C", At(1s));
+    CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_SERVE);
+    const auto before = Served(host);
+    Adopt(host, rules);
+    worker.entries.Look(At(1s));
+    CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
+    if (rules[0] != '\0') CHECK(Served(host) == before + 2);    // both by the page
+    Adopt(host, "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"");
+    host.limiter->Forgive({{"C", false}}, At(1s));
+  }
 }
 
 }    // namespace

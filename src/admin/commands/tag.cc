@@ -256,6 +256,7 @@ Json Show(const Context& c) {
   if (seen.places.has_value()) {
     answer.update({{"places", seen.places->taken}, {"places_here", seen.places->most}, {"in_flight", limit.in_flight}});
   }
+  if (seen.lent > 0) answer["lent"] = seen.lent;
   answer["shed_probability"] = Rounded(shed);
   if (limit.shared && !c.host.Peers().empty()) answer.update(SharedFields(c, seen));
   return answer;
@@ -309,6 +310,7 @@ Json Why(const Context& c) {
                     IsBusy(seen) ? ", so it waits until one is given back" : ""));
   }
   if (seen.among.has_value()) say(WhyAmong(limit, *seen.among));
+  if (seen.lent > 0) say(fmt::format("Workers have {} of its tokens on loan, which the bucket has paid.", seen.lent));
   WhyLevel(seen, limit, shed, bucket, say);
   const bool refuses = WhyCharged(c, *tag, say);
   if (limit.mode != Mode::kOff) WhyShared(c, seen, say);

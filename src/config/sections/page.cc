@@ -9,14 +9,14 @@ Section PageSection() {
   using S = Settings;
   return {
       "page",
-      "Refusals in the memory of workers, so that they refuse the same tag again without asking; see "
+      "Verdicts in the memory of workers, so that they decide about the same tag again without asking; see "
       "dthrottle-protocol(7). Libdthrottle and the modules for nginx and Apache use them by themselves.",
       {
           Integer<S>("entries", "0", 0, DTHROTTLE_PAGE_ENTRIES_MAX, MEMBER(S, page.entries),
                      "The tags that a worker's page has room for, rounded up to a power of two; 2048 is a good number. "
                      "0: there are no pages. They are given out on a socket that has the path of query.unix and "
-                     "\".page\" behind it, with the permissions of query.unix_mode. Each entry takes 20 bytes, and up "
-                     "to 400 more in the daemon while the tag is refused."),
+                     "\".page\" behind it, with the permissions of query.unix_mode. Each entry takes 24 bytes, and up "
+                     "to 500 more in the daemon while it is used."),
           Reloads(Integer<S>("max_connections", "4096", 1, 1'000'000, MEMBER(S, page.max_connections),
                              "The most workers that have a page at once. One more is turned away, and counted; it "
                              "asks as ever.")),

@@ -21,7 +21,7 @@ class PageMemory {
   ~PageMemory();
 
   dthrottle_page& page() const { return *static_cast<dthrottle_page*>(page_.at); }
-  const std::uint32_t* counts() const { return static_cast<const std::uint32_t*>(counts_.at); }
+  const dthrottle_page_count* counts() const { return static_cast<const dthrottle_page_count*>(counts_.at); }
   std::uint32_t entries() const { return entries_; }
 
   // Sends both descriptors with the first message of protocol/page.md, and closes them. False: the socket is gone.

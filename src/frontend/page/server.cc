@@ -31,12 +31,12 @@ SipKey FreshKey() {
 struct PageServer::Worker {
   Worker(PageServer& its, int connected, PageMemory made)
       : server(its), fd(connected), memory(std::move(made)),
-        refusals(memory.page(), memory.counts(), memory.entries(), its) {}
+        entries(memory.page(), memory.counts(), memory.entries(), its.limiter_) {}
 
   PageServer& server;
   const int fd;
   PageMemory memory;
-  WorkerRefusals refusals;
+  WorkerEntries entries;
   std::size_t index = 0;    // in workers_
   uv_poll_t poll;
 };
@@ -49,6 +49,7 @@ PageServer::PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options
       log_(log) {
   uv_timer_init(loop, &timer_);
   timer_.data = this;
+  limiter.EnableLoans();
 }
 
 PageServer::~PageServer() {
@@ -100,8 +101,8 @@ bool PageServer::Hear(Worker& worker, Instant now) {
     return true;
   }
   ++ended_.notes;
-  worker.refusals.Note(tag, now);
-  if (worker.refusals.live() > 0 && !uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_))) {
+  worker.entries.Note(tag, now);
+  if (worker.entries.live() > 0 && !uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_))) {
     constexpr auto kEveryMs = static_cast<std::uint64_t>(kLookEvery / std::chrono::milliseconds(1));
     const auto on_timer = [](uv_timer_t* timer) { static_cast<PageServer*>(timer->data)->OnTimer(); };
     uv_timer_start(&timer_, on_timer, kEveryMs, kEveryMs);
@@ -111,9 +112,9 @@ bool PageServer::Hear(Worker& worker, Instant now) {
 
 // What the page says ends with the connection: a child of the worker may have it still.
 void PageServer::End(Worker& worker) {
-  worker.refusals.Recall(Now());
-  ended_.refused += worker.refusals.refused();
-  ended_.clamped += worker.refusals.clamped();
+  worker.entries.Recall(Now());
+  ended_.refused += worker.entries.refused();
+  ended_.clamped += worker.entries.clamped();
   workers_[worker.index] = workers_.back();
   workers_[worker.index]->index = worker.index;
   workers_.pop_back();
@@ -139,28 +140,21 @@ void PageServer::OnTimer() {
   const Instant now = Now();
   std::size_t looks = 0;
   for (std::size_t i = 0; i < workers_.size() && looks < kLooksPerTurn; ++i) {
-    WorkerRefusals& refusals = workers_[next_++ % workers_.size()]->refusals;
-    looks += refusals.live();
-    refusals.Look(now);
+    WorkerEntries& entries = workers_[next_++ % workers_.size()]->entries;
+    looks += entries.live();
+    entries.Look(now);
   }
-  const auto says_nothing = [](const Worker* worker) { return worker->refusals.live() == 0; };
+  const auto says_nothing = [](const Worker* worker) { return worker->entries.live() == 0; };
   if (std::all_of(workers_.begin(), workers_.end(), says_nothing)) uv_timer_stop(&timer_);
-}
-
-Instant PageServer::RefusedUntil(std::string_view tag, Instant now) {
-  return limiter_.RefusedUntil({{tag, false}}, now);
-}
-
-void PageServer::CountRefused(std::string_view tag, std::uint32_t times, Instant now) {
-  limiter_.CountRefused({{tag, false}}, times, {0, "page"}, now);
 }
 
 PageCounts PageServer::counts() const {
   PageCounts counts = ended_;
+  counts.served = limiter_.loans().spent;
   for (const Worker* const worker : workers_) {
-    counts.entries += worker->refusals.live();
-    counts.refused += worker->refusals.refused();
-    counts.clamped += worker->refusals.clamped();
+    counts.entries += worker->entries.live();
+    counts.refused += worker->entries.refused();
+    counts.clamped += worker->entries.clamped();
   }
   return counts;
 }

@@ -1,4 +1,4 @@
-// Workers that have a page, on one loop: a connection each. What a worker is refused it tells here, and the limiter
+// Workers that have a page, on one loop: a connection each. A worker tells here what it has asked for, and the limiter
 // says what its page says of it. While no page says anything there is nothing to do and no timer runs.
 #pragma once
 
@@ -11,13 +11,13 @@
 
 #include "admin/snapshot.h"
 #include "base/prng.h"
-#include "frontend/page/refusals.h"
+#include "frontend/page/entries.h"
 #include "io/log.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
 
-class PageServer final : private Refuser {
+class PageServer {
  public:
   static constexpr Duration kLookEvery = std::chrono::milliseconds(100);
 
@@ -46,9 +46,6 @@ class PageServer final : private Refuser {
 
  private:
   struct Worker;
-
-  Instant RefusedUntil(std::string_view tag, Instant now) override;
-  void CountRefused(std::string_view tag, std::uint32_t times, Instant now) override;
 
   void OnReadable(Worker& worker);
   bool Hear(Worker& worker, Instant now);

@@ -67,7 +67,9 @@ static void take_outcome(dthrottle_ctx_t* ctx) {
   ctx->took_us = (uint64_t)(ngx_dthrottle_now_ns() - ctx->question.begin) / DTHROTTLE_NS_PER_US;
   ctx->fate = dthrottle_fate_of(ctx->question.outcome == DTHROTTLE_SERVE ? ctx->verdict : ctx->question.outcome,
                                 &ctx->answer);
-  if (ctx->fate == DTHROTTLE_FATE_THROTTLED) dthrottle_pages_refused(&ctx->daemon->pages, ctx->line, ctx->line_bytes);
+  if (ctx->question.outcome == DTHROTTLE_SERVE) {
+    dthrottle_pages_answered(&ctx->daemon->pages, ctx->line, ctx->line_bytes, ctx->fate == DTHROTTLE_FATE_THROTTLED);
+  }
 }
 
 void ngx_dthrottle_go_on(struct dthrottle_pending* question) {
@@ -152,9 +154,16 @@ static ngx_int_t dthrottle_make_line(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t*
 /* Sends the question on its way, or says why not. */
 static void ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
   ctx->daemon = conf->ask != NULL ? conf->ask : conf->server;
-  if (dthrottle_pages_refuse(&ctx->daemon->pages, ctx->line, ctx->line_bytes)) {
-    ctx->fate = DTHROTTLE_FATE_THROTTLED;
-    return;
+  switch (dthrottle_pages_decide(&ctx->daemon->pages, ctx->line, ctx->line_bytes,
+                                 (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS)) {
+    case DTHROTTLE_PAGE_SERVE:
+      ctx->fate = DTHROTTLE_FATE_SERVED;
+      return;
+    case DTHROTTLE_PAGE_REFUSE:
+      ctx->fate = DTHROTTLE_FATE_THROTTLED;
+      return;
+    case DTHROTTLE_PAGE_ASK:
+      break;
   }
   ctx->question.tags = &ctx->line;
   ctx->question.tag_bytes = &ctx->line_bytes;

@@ -29,6 +29,7 @@ class Division final : public Way {
   bool Has(const Limit& limit) const { return limit.divided; }
   bool Decide(Asked& asked);
   void Charged(Asked& asked);
+  bool MayLend(std::uint64_t) const { return false; }
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);

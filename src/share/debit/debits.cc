@@ -422,12 +422,13 @@ bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Insta
   return true;
 }
 
-// The bucket as the peers know it: without the hits that no report has carried yet.
+// The bucket as the peers know it: without the hits that no report has carried yet, and without what is lent.
 bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
   const Limit& limit = core_.limit(slot.limit);
   if (!limit.shared) return true;
   Bucket known = slot.bucket;
   known.Credit(limit.shape, slot.unreported.hits());
+  if (core_.loans.any()) known.Credit(limit.shape, Loans::Out(core_.loans.Of(core_.table->Hash(tag))));
   const auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
   return left == 0 || AddEntry(tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }

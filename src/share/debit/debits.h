@@ -73,6 +73,9 @@ class Debits final : public Way {
     if (told && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, asked.query.cost);
     return true;
   }
+  void Spent(Asked& asked, Cost tokens) {
+    if (core_.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
+  }
   void Refuse(Asked& asked) {
     asked.Refused();
     certificate_.Refused(asked.hash, asked.query.cost);

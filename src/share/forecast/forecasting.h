@@ -32,6 +32,8 @@ class Forecasting final : public Way {
 
   bool Has(const Limit& limit) const { return watches_ != nullptr && limit.forecast; }
   bool Decide(Asked& asked);
+  bool MayLend(std::uint64_t hash) const { return core_.window == 0 || watches_->Find(hash) == nullptr; }
+  void Spent(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
@@ -121,6 +123,19 @@ inline bool Forecasting::Decide(Asked& asked) {
     Note(*watch);
   }
   return within;
+}
+
+// A tag that is watched by now is lent no more, and what it has spent is told like the rest.
+inline void Forecasting::Spent(Asked& asked, Cost tokens) {
+  debits().Spent(asked, tokens);
+  if (core_.window == 0 || asked.slot == nullptr) return;
+  if (Watch* const watch = watches_->Find(asked.hash); watch != nullptr) {
+    bool due = false;
+    for (Cost i = 0; i < tokens; ++i) due = watch->forecast.Took(1) || due;
+    if (due) Note(*watch);
+  } else {
+    WatchNew(asked);
+  }
 }
 
 inline void Forecasting::Refuse(Asked& asked) {

@@ -1,0 +1,153 @@
+#include "frontend/page/entries.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr Duration kPace = std::chrono::seconds(1);
+constexpr std::uint64_t kFewNotes = 32;
+const LaneUse kUse{0, "page"};
+
+}    // namespace
+
+WorkerEntries::WorkerEntries(dthrottle_page& page, const dthrottle_page_count* counts, std::uint32_t entries,
+                             Limiter& limiter)
+    : page_(page), counts_(counts), entries_(entries), limiter_(limiter) {}
+
+WorkerEntries::~WorkerEntries() {
+  DT_CHECK(live_.empty());
+}
+
+void WorkerEntries::Note(std::string_view tag, Instant now) {
+  ++notes_;
+  if (kept_.empty()) kept_.resize(entries_);
+  const std::uint64_t hash = dthrottle_page_hash(page_.head.key, tag.data(), tag.size());
+  const std::uint32_t place = PlaceFor(hash, tag);
+  Kept& kept = kept_[place];
+  if (kept.tag != tag) {
+    // A tag that is served may be one of which there is nothing to say.
+    if (!kept.tag.empty() && kept.uses > 0 && limiter_.RefusedUntil({{tag, false}}, now) <= now) return;
+    kept.tag.empty() ? live_.push_back(place) : Free(place, now);
+    Begin(place, tag, dthrottle_page_name(hash), now);
+  }
+  Ask(kept, now);
+  if (kept.loan.Speaks(now)) return;
+  Free(place, now);
+  live_.erase(std::find(live_.rbegin(), live_.rend(), place).base() - 1);
+}
+
+void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now) {
+  Kept& kept = kept_[place];
+  const std::uint32_t settled = kept.loan.settled;
+  kept.tag = tag;
+  kept.loan = {};
+  kept.loan.entry = dthrottle_page_at(&page_, place);
+  kept.loan.count = &counts_[place];
+  kept.loan.name = name;
+  kept.loan.settled = settled;    // tickets go on
+  kept.refused = __atomic_load_n(&counts_[place].refused, __ATOMIC_RELAXED);
+  kept.decided = kept.loan.seen = kept.loan.Decided();
+  kept.uses = 1;
+  kept.used_at = now;
+}
+
+// A worker that asks again and again though tokens lie in its page does not look there, and is lent no more.
+void WorkerEntries::Ask(Kept& kept, Instant now) {
+  kept.loan.trusted = blind_ < kBlindMax;
+  if (limiter_.Deal(QueryOf(kept), kept.loan, true, kUse, now)) ++blind_;
+}
+
+// The entry of the tag, else one that is free, else the one that was used least.
+std::uint32_t WorkerEntries::PlaceFor(std::uint64_t hash, std::string_view tag) const {
+  const std::uint32_t first = dthrottle_page_set(hash, entries_);
+  std::uint32_t least = first;
+  for (std::uint32_t place = first; place < first + DTHROTTLE_PAGE_WAYS; ++place) {
+    const Kept& kept = kept_[place];
+    // Two tags of one name would be one to the worker.
+    if (kept.tag == tag || (!kept.tag.empty() && kept.loan.name == dthrottle_page_name(hash))) return place;
+    const auto rank = [&](std::uint32_t at) { return kept_[at].tag.empty() ? 0 : std::uint64_t{kept_[at].uses} + 1; };
+    if (rank(place) < rank(least)) least = place;
+  }
+  return least;
+}
+
+// Counts what the worker has refused, and returns how often it has decided since the last time.
+std::uint32_t WorkerEntries::TakeCount(std::uint32_t place, Instant now) {
+  Kept& kept = kept_[place];
+  const std::uint32_t decided = kept.loan.Decided() - kept.decided;
+  kept.decided += decided;
+  const std::uint32_t refused = __atomic_load_n(&counts_[place].refused, __ATOMIC_RELAXED);
+  const std::uint32_t claimed = refused - kept.refused;
+  kept.refused = refused;
+  if (decided != claimed) blind_ = 0;    // it takes tokens
+  if (claimed > 0) {
+    const auto most = static_cast<std::uint32_t>(std::max(plausible_.Left(now), 0.0));
+    const std::uint32_t times = std::min(claimed, most);
+    plausible_.Spend(times);
+    refused_ += times;
+    clamped_ += claimed - times;
+    if (times > 0) limiter_.CountRefused(QueryOf(kept), times, kUse, now);
+  }
+  decided_ += decided;
+  return decided;
+}
+
+// The counts are taken when no more comes.
+void WorkerEntries::Free(std::uint32_t place, Instant now) {
+  Kept& kept = kept_[place];
+  limiter_.Return(QueryOf(kept), kept.loan, kUse, now);
+  dthrottle_page_clear(kept.loan.entry);
+  TakeCount(place, now);
+  kept.tag.clear();
+}
+
+void WorkerEntries::Look(Instant now) {
+  for (std::size_t i = 0; i < live_.size();) {
+    if (LookAt(live_[i], now)) {
+      ++i;
+      continue;
+    }
+    Free(live_[i], now);
+    live_[i] = live_.back();
+    live_.pop_back();
+  }
+  PaceNotes(now);
+}
+
+// False: the page has nothing to say of the tag any more.
+bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
+  Kept& kept = kept_[place];
+  const std::uint32_t times = TakeCount(place, now);
+  if (times > 0) kept.used_at = now;
+  kept.uses = std::min(kept.uses / 2, ~times) + times;
+  // Another worker's look may have dealt already, for all.
+  if (kept.loan.dealt_at != now) limiter_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
+  return kept.loan.Speaks(now) && (!kept.loan.lends || kept.used_at + kIdle > now);
+}
+
+void WorkerEntries::Recall(Instant now) {
+  for (const std::uint32_t place : live_) Free(place, now);
+  live_.clear();
+}
+
+// A worker whose notes are not worth it, because few of the tags come again, tells of fewer.
+void WorkerEntries::PaceNotes(Instant now) {
+  if (now - paced_at_ < kPace) return;
+  const std::uint64_t decided = decided_ - decided_before_;
+  std::uint32_t one_in = std::max(page_.head.note_one_in, 1u);
+  if (notes_ >= kFewNotes && decided < notes_) {
+    one_in = std::min<std::uint32_t>(one_in * 2, DTHROTTLE_PAGE_NOTE_ONE_IN_MAX);
+  } else if (decided >= 2 * notes_) {
+    one_in = std::max(one_in / 2, 1u);
+  }
+  __atomic_store_n(&page_.head.note_one_in, one_in, __ATOMIC_RELAXED);
+  paced_at_ = now;
+  notes_ = 0;
+  decided_before_ = decided_;
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,84 @@
+// The entries of one worker's page, and what the daemon makes of the counts that come back.
+//
+// What an entry says is the limiter's (Limiter::Deal), and is looked at again and again. It says at most a second ahead,
+// so that what nobody looks at ends by itself: when the daemon is killed or stopped, when it has more entries than time.
+// An entry that the worker does not use is not prolonged. So a worker that has nothing decided costs nothing.
+//
+// The counts are the worker's to write, and thus claims. Tokens that it says it has spent are at most those that it was
+// lent; refusals count for at most kPlausible a second.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/allowance.h"
+#include "base/time.h"
+#include "base/worker_page.h"
+#include "limiter/limiter.h"
+#include "share/loans.h"
+
+namespace dthrottle {
+
+class WorkerEntries {
+ public:
+  static constexpr double kPlausible = 1e7;
+  static constexpr Duration kIdle = std::chrono::milliseconds(300);    // tokens that lie unused for so long go back
+  static constexpr std::uint32_t kBlindMax = 16;    // times a worker asks though its page has tokens for it
+
+  // `page` and `counts` are of `entries` entries, zero but for the key, and outlive this object with the limiter, of
+  // which it uses lane 0.
+  WorkerEntries(dthrottle_page& page, const dthrottle_page_count* counts, std::uint32_t entries, Limiter& limiter);
+  // REQUIRES: there are no entries.
+  ~WorkerEntries();
+  WorkerEntries(const WorkerEntries&) = delete;
+  WorkerEntries& operator=(const WorkerEntries&) = delete;
+
+  // The worker has asked for the tag, and would like to have it in its page.
+  void Note(std::string_view tag, Instant now);
+
+  // Takes the counts, and makes every entry say what the limiter says now.
+  void Look(Instant now);
+
+  // Takes all entries away.
+  void Recall(Instant now);
+
+  std::size_t live() const { return live_.size(); }
+  std::uint64_t refused() const { return refused_; }    // ever
+  std::uint64_t clamped() const { return clamped_; }    // claims that were too many
+
+ private:
+  struct Kept {
+    std::string tag;    // empty: there is no entry
+    Loan loan;
+    std::uint32_t refused = 0;       // of the counts, as they were taken last
+    std::uint32_t decided = 0;
+    std::uint32_t uses = 0;          // lately; halves with each look
+    Instant used_at{};
+  };
+
+  Query QueryOf(const Kept& kept) const { return {{kept.tag, false}}; }
+  std::uint32_t PlaceFor(std::uint64_t hash, std::string_view tag) const;
+  void Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now);
+  void Ask(Kept& kept, Instant now);
+  std::uint32_t TakeCount(std::uint32_t place, Instant now);
+  bool LookAt(std::uint32_t place, Instant now);
+  void Free(std::uint32_t place, Instant now);
+  void PaceNotes(Instant now);
+
+  dthrottle_page& page_;
+  const dthrottle_page_count* const counts_;
+  const std::uint32_t entries_;
+  Limiter& limiter_;
+  std::vector<Kept> kept_;               // of each entry, from the first note on
+  std::vector<std::uint32_t> live_;      // places of entries
+  Allowance plausible_{kPlausible, kPlausible};
+  std::uint64_t refused_ = 0, clamped_ = 0, decided_ = 0;    // decided: served or refused, as the worker says
+  std::uint32_t blind_ = 0;
+  Instant paced_at_{};
+  std::uint64_t notes_ = 0, decided_before_ = 0;    // since then, and until then
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,240 @@
+// Lends tokens to workers, so that they decide by themselves.
+//
+// A worker that uses its entry has tokens there before it wants them: out of what the bucket holds while that is
+// something, else tokens that are due soon, each for one worker alone. In between and afterwards the entry refuses until
+// the bucket has a token that nobody has. So a worker asks only for what is new.
+#include "limiter/lending.h"
+
+#include "limiter/limit_of.h"
+#include "limiter/shedder.h"
+#include "limiter/under_limit.h"
+
+namespace dthrottle {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kHold = 20ms;           // tokens stay with a worker for so long at least, lest two workers take turns
+constexpr Duration kReserveAhead = 200ms;  // no token is lent that is due later
+constexpr Duration kReserveFor = 100ms;    // what is due in so long is divided at once
+constexpr Duration kFillsMin = 50ms;       // a bucket that fills faster would be full while its tokens lie with workers
+constexpr Duration kAhead = 1s;            // nothing is said of what is later
+
+template <class Use>
+void ForEachLoan(Loan* first, Use&& use) {
+  for (Loan* loan = first; loan != nullptr; loan = loan->next) use(*loan);
+}
+
+void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
+  if (spent == 0) return;
+  LimiterCore& core = ways.core();
+  RuleCounters& counters = lane.counters(core.tally.counter(asked.limit.rule));
+  counters.served.Add(spent);
+  if (asked.bucket().IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add(spent);
+  ways.With(asked.limit, [&](auto& way) { return way.Spent(asked, spent), true; });
+  lane.AddTimes(asked.query.tag, asked.hash, true, spent, asked.now);
+  core.loans.CountSpent(spent);
+}
+
+// What is left to be done for a tag, for the length of one call.
+class Dealing {
+ public:
+  Dealing(Ways& ways, const Shedder& shedder, Asked& asked, Lane& lane)
+      : ways_(ways), shedder_(shedder), asked_(asked), lane_(lane), first_(ways.core().loans.Of(asked.hash)) {}
+
+  void Deal(Loan& loan, bool alone) {
+    out_ = SettleLoans(ways_, asked_, lane_);
+    loan.uses = loan.Decided() - loan.seen;
+    ForEachLoan(first_, [&](Loan& its) {
+      its.uses = its.Decided() - its.seen;
+      takers_ += alone || its.uses > 0;
+    });
+    if (!MayLend() || IsOverdrawn()) {
+      RecallLoans(ways_, asked_, lane_);
+      Say(loan, alone,
+          dthrottle::RefusedUntil(ways_, asked_.query, asked_.hash, asked_.limit, asked_.slot, asked_.now));
+    } else {
+      if (!alone) TakeFromIdle();
+      Cost left = takers_;
+      alone ? Give(loan, left) : ForEachLoan(first_, [&](Loan& its) {
+        if (its.uses > 0) Give(its, left--);
+      });
+      Say(loan, alone, bucket().ServesAt(asked_.shape, 1, asked_.now));
+    }
+  }
+
+ private:
+  Bucket& bucket() { return asked_.bucket(); }
+  // Peers took what is lent.
+  bool IsOverdrawn() { return bucket().Level(asked_.shape, asked_.now) + out_ < -0.5; }
+
+  // An entry that is not used is not prolonged.
+  void Say(Loan& loan, bool alone, Instant until) {
+    until = std::min(until, asked_.now + kAhead);
+    const auto say = [&](Loan& its) {
+      its.Say(its.uses > 0 ? until : std::min(until, its.says_until), asked_.now);
+      its.seen += its.uses;
+      its.dealt_at = asked_.now;
+    };
+    if (alone) return loan.Say(until, asked_.now);
+    loan.listed ? ForEachLoan(first_, say) : say(loan);
+  }
+
+  bool MayLend() const {
+    const Limit& limit = asked_.limit;
+    return limit.plain && limit.mode == Mode::kEnforce && asked_.shape.depth >= ToTicks(kFillsMin) &&
+           shedder_.probability(limit.shed_priority) == 0 &&
+           ways_.With(limit, [&](auto& way) { return way.MayLend(asked_.hash); });
+  }
+
+  // Where tokens are short, a worker that does not use them has none.
+  void TakeFromIdle() {
+    Cost back = 0, spent = 0;
+    ForEachLoan(first_, [&](Loan& its) {
+      if (its.uses > 0 || !its.Idle(kHold, asked_.now)) return;
+      if (bucket().WholeTokens(asked_.shape, asked_.now) + back < takers_) back += its.Recall(spent);
+    });
+    bucket().Credit(asked_.shape, back);
+    CountSpent(ways_, asked_, lane_, spent);
+    out_ -= back + spent;
+  }
+
+  // Half of the burst is never lent, so that the bucket has room while tokens lie with workers.
+  std::int64_t Room() const { return asked_.shape.depth / asked_.shape.interval / 2 - out_; }
+
+  // A worker has its part of the tokens that are there. One more part is left for those that ask.
+  void Give(Loan& loan, Cost takers) {
+    Adjust(loan);
+    if (!loan.trusted || loan.out > loan.want / 2) return;
+    const std::int64_t room = Room(), there = std::min(room, bucket().WholeTokens(asked_.shape, asked_.now));
+    if (there > 0) {
+      const auto part = static_cast<Cost>(std::max<std::int64_t>(there / (takers + 1), 1));
+      Lend(loan, std::min(loan.want - loan.out, part), asked_.now);
+    } else if (loan.out == 0 && room > 0) {
+      Reserve(loan, static_cast<Cost>(room));
+    }
+  }
+
+  // Tokens that nobody has yet, if they are due soon: together, when the last of them is.
+  void Reserve(Loan& loan, Cost room) {
+    const auto soon = static_cast<Cost>(ToTicks(kReserveFor) / asked_.shape.interval / std::max<Cost>(takers_, 1));
+    const Cost tokens = std::clamp<Cost>(soon, 1, std::min(room, Loan::kWantMax));
+    const Instant due = bucket().ServesAt(asked_.shape, tokens, asked_.now);
+    if (due <= asked_.now + kReserveAhead) Lend(loan, tokens, due);
+  }
+
+  void Lend(Loan& loan, Cost tokens, Instant due) {
+    const Ticks window = ways_.core().window;
+    if (asked_.slot == nullptr || window == 0 ||
+        !bucket().Take(asked_.shape, tokens, asked_.now, asked_.shard.waste(asked_.slot), window)) {
+      bucket().Charge(asked_.shape, tokens, asked_.now);
+    }
+    asked_.Keep();
+    loan.Lend(tokens, due, asked_.now);
+    out_ += tokens;
+  }
+
+  // A worker that uses up what it is lent is lent twice as much.
+  static void Adjust(Loan& loan) {
+    if (loan.out == 0 && loan.uses >= loan.want) loan.want = std::min(loan.want * 2, Loan::kWantMax);
+    if (loan.uses < loan.want / 8) loan.want = std::max(loan.want / 2, Loan::kWantMin);
+  }
+
+  Ways& ways_;
+  const Shedder& shedder_;
+  Asked& asked_;
+  Lane& lane_;
+  Loan* const first_;
+  Cost out_ = 0, takers_ = 0;
+};
+
+}    // namespace
+
+Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
+  Loan* const first = ways.core().loans.Of(asked.hash);
+  const Cost out = Loans::Out(first);
+  if (out == 0) return 0;
+  asked.bucket().LeaveRoom(asked.shape, out, asked.now);
+  asked.Keep();
+  Cost spent = 0;
+  ForEachLoan(first, [&](Loan& loan) { spent += loan.Settle(); });
+  CountSpent(ways, asked, lane, spent);
+  return out - spent;
+}
+
+void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
+  if (SettleLoans(ways, asked, lane) == 0) return;
+  Cost back = 0, spent = 0;
+  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) {
+    if (!loan.Idle(kHold, asked.now)) return;
+    if (asked.bucket().WholeTokens(asked.shape, asked.now) + back < asked.query.cost) back += loan.Recall(spent);
+  });
+  asked.bucket().Credit(asked.shape, back);
+  CountSpent(ways, asked, lane, spent);
+}
+
+void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
+  SettleLoans(ways, asked, lane);
+  Cost back = 0, spent = 0;
+  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { back += loan.Recall(spent); });
+  asked.bucket().Credit(asked.shape, back);
+  CountSpent(ways, asked, lane, spent);
+}
+
+void Limiter::EnableLoans() {
+  core_->table->Exclusively([&] { core_->loans.Enable(); });
+}
+
+bool Limiter::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Instant now) {
+  LimiterCore& core = *core_;
+  Lane& lane = core.tally.lane(use.number);
+  const Table::Probe probe = core.table->Aim(query.tag);
+  Table::Shard shard(*core.table, probe.hash);
+  if (!loan.listed) loan.listed = core.loans.Join(probe.hash, loan);
+  if (!loan.listed) loan.trusted = false;
+  Slot* const slot = shard.Find(query.tag, probe, now);
+  const auto index = LimitOf(*core.rules, query, slot);
+  if (!index.has_value()) {
+    Cost spent = 0;
+    loan.Recall(spent);
+    lane.counters(Lane::kUnmatched).served.Add(spent);
+    loan.Say(now, now);
+    return false;
+  }
+  const Limit& limit = core.limit(*index);
+  Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
+  const std::uint32_t tickets = loan.settled;
+  Dealing dealing(*ways_, *shedder_, asked, lane);
+  const bool idle = loan.Idle(kHold, now);
+  dealing.Deal(loan, alone);
+  return alone && idle && loan.settled == tickets;
+}
+
+void Limiter::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
+  LimiterCore& core = *core_;
+  if (!loan.listed) return;
+  Lane& lane = core.tally.lane(use.number);
+  const Table::Probe probe = core.table->Aim(query.tag);
+  Table::Shard shard(*core.table, probe.hash);
+  Slot* const slot = shard.Find(query.tag, probe, now);
+  Cost spent = 0;
+  if (const auto index = LimitOf(*core.rules, query, slot); index.has_value()) {
+    const Limit& limit = core.limit(*index);
+    Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
+    SettleLoans(*ways_, asked, lane);
+    asked.bucket().Credit(asked.shape, loan.Recall(spent));
+    CountSpent(*ways_, asked, lane, spent);
+  } else {
+    loan.Recall(spent);
+    lane.counters(Lane::kUnmatched).served.Add(spent);
+  }
+  core.loans.Leave(probe.hash, loan);
+  loan.listed = false;
+}
+
+LoanCounts Limiter::loans() const {
+  return {core_->loans.spent()};
+}
+
+}    // namespace dthrottle

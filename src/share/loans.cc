@@ -1,0 +1,87 @@
+#include "share/loans.h"
+
+#include <optional>
+#include <utility>
+
+namespace dthrottle {
+
+namespace {
+
+std::int64_t ToNs(Instant at) {
+  return at.time_since_epoch().count();
+}
+
+}    // namespace
+
+std::uint32_t Loan::Decided() const {
+  return dthrottle_page_taken(count) + __atomic_load_n(&count->refused, __ATOMIC_RELAXED);
+}
+
+// A ticket that was taken too late for a token counts for the next one that is lent: its thread may look only then. So
+// each ticket is accounted for once, and in its order. A worker whose count is nonsense begins anew where it is.
+Cost Loan::Settle() {
+  const std::uint32_t taken = dthrottle_page_taken(count), tickets = taken - settled;
+  const Cost spent = std::min(tickets, out);
+  out -= spent;
+  settled += spent;
+  if (tickets - spent > kStray) settled = taken;
+  return spent;
+}
+
+// What was taken before `allowed` was lowered, and what was taken between that and now, counts as spent.
+Cost Loan::Recall(Cost& spent) {
+  spent += Settle();
+  if (out == 0) return 0;
+  dthrottle_page_lower(entry, name, settled);
+  spent += Settle();
+  return std::exchange(out, 0);
+}
+
+void Loan::Lend(Cost tokens, Instant from, Instant now) {
+  out += tokens;
+  due = from;
+  lent_at = now;
+}
+
+// The page rounds `due` up; an instant that has come already is said as one that has.
+void Loan::Say(Instant until, Instant now) {
+  says_until = until;
+  lends = out > 0;
+  const std::int64_t then = ToNs(until), unit = DTHROTTLE_PAGE_UNIT_NS;
+  const std::int64_t from = out > 0 ? ToNs(std::max(due, now)) : then;
+  const std::int64_t rounded = out > 0 && due > now ? from : from / unit * unit;
+  dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(rounded, then));
+}
+
+void Loans::Enable() {
+  if (table_ == nullptr) table_ = std::make_unique<SideTable<Loan*, kWays>>(kTags);
+}
+
+Loan* Loans::Of(std::uint64_t hash) const {
+  if (table_ == nullptr) return nullptr;
+  const std::size_t place = table_->Find(hash);
+  return place != table_->kNone ? (*table_)[place] : nullptr;
+}
+
+bool Loans::Join(std::uint64_t hash, Loan& loan) {
+  if (table_ == nullptr) return false;
+  std::size_t place = table_->Find(hash);
+  if (place == table_->kNone) {
+    place = table_->RoomFor(hash, [](std::size_t) { return std::optional<int>(); });
+    if (place == table_->kNone) return false;
+    (*table_)[place] = nullptr;
+    table_->Put(place, hash);
+  }
+  loan.next = std::exchange((*table_)[place], &loan);
+  return true;
+}
+
+void Loans::Leave(std::uint64_t hash, Loan& loan) {
+  const std::size_t place = table_->Find(hash);
+  Loan** at = &(*table_)[place];
+  while (*at != &loan) at = &(*at)->next;
+  *at = std::exchange(loan.next, nullptr);
+  if ((*table_)[place] == nullptr) table_->Remove(place);
+}
+
+}    // namespace dthrottle

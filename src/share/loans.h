@@ -1,0 +1,91 @@
+// Tokens that workers of this host have on loan, to be spent in their own memory (base/worker_page.h).
+//
+// A token that is lent is charged to its bucket at once. What a worker has spent is seen by the tickets that it took,
+// and counts as served then; what it has not spent can be taken back at any time. So the sum is right whatever a worker
+// does: it spends what it was lent, or says that it did.
+//
+// A bucket with tokens out fills up to `burst` less these (Bucket::LeaveRoom), before tickets are read. Otherwise it would
+// fill up while they are out, and both could be spent at once.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/side_table.h"
+#include "base/time.h"
+#include "base/tokens.h"
+#include "base/worker_page.h"
+
+namespace dthrottle {
+
+// The entry of one tag in the page of one worker. While it is among Loans, it is guarded by the lock of its tag's shard.
+struct Loan {
+  static constexpr Cost kWantMin = 16, kWantMax = 4096;
+  static constexpr std::uint32_t kStray = 1024;    // tickets beyond what is lent; more are no accident
+
+  dthrottle_page_entry* entry = nullptr;
+  const dthrottle_page_count* count = nullptr;
+  std::uint64_t name = 0;      // of the tag, in the page
+  std::uint32_t settled = 0;   // tickets below this one are accounted for; `settled + out` is what the page allows
+  Cost out = 0;                // tokens that are lent and not known to be spent
+  Cost want = kWantMin;        // tokens to be lent at once
+  std::uint32_t seen = 0;      // of Decided, as of the last time that it was dealt
+  std::uint32_t uses = 0;      // between that and the time before
+  Instant lent_at{}, due{};    // the tokens: since when, and from when on they may be spent
+  // What is said, for the thread that deals: until when the tag is refused if no token is left, whether there are some.
+  Instant says_until{};
+  bool lends = false;
+  Instant dealt_at{};
+  bool listed = false;         // among Loans
+  bool trusted = true;         // the worker looks into its page before it asks
+  Loan* next = nullptr;        // of the same tag
+
+  // How often the worker has decided by the entry, modulo 2^32. It is the worker's claim.
+  std::uint32_t Decided() const;
+  // Tokens that were spent since the last time.
+  Cost Settle();
+  // Takes back what is not spent. Returns how much that is, and adds to `spent`.
+  Cost Recall(Cost& spent);
+  // Lends more. REQUIRES: they are charged.
+  void Lend(Cost tokens, Instant from, Instant now);
+  // Tells the worker: what is lent, and until when the tag is refused when that is spent.
+  void Say(Instant until, Instant now);
+
+  // Whether the entry says anything.
+  bool Speaks(Instant now) const { return lends || says_until > now; }
+  // Whether tokens have lain there for so long.
+  bool Idle(Duration time, Instant now) const { return out > 0 && std::max(lent_at, due) + time <= now; }
+};
+
+// All of them, by the hash of their tag. With the tag's shard locked.
+class Loans {
+ public:
+  // Takes memory, once; before, nothing is lent. With the table locked.
+  void Enable();
+
+  bool any() const { return table_ != nullptr && table_->used() > 0; }
+  // The first of the tag, or null.
+  Loan* Of(std::uint64_t hash) const;
+  // False: there is no room.
+  bool Join(std::uint64_t hash, Loan& loan);
+  void Leave(std::uint64_t hash, Loan& loan);
+
+  void CountSpent(std::uint64_t tokens) { spent_.fetch_add(tokens, std::memory_order_relaxed); }
+  std::uint64_t spent() const { return spent_.load(std::memory_order_relaxed); }    // ever
+
+  static Cost Out(const Loan* first) {
+    std::uint64_t out = 0;
+    for (const Loan* loan = first; loan != nullptr; loan = loan->next) out += loan->out;
+    return static_cast<Cost>(std::min<std::uint64_t>(out, UINT32_MAX));
+  }
+
+ private:
+  static constexpr std::size_t kTags = 65536, kWays = 8;
+
+  std::unique_ptr<SideTable<Loan*, kWays>> table_;
+  std::atomic<std::uint64_t> spent_{0};
+};
+
+}    // namespace dthrottle
