@@ -11,7 +11,7 @@ namespace dthrottle {
 
 namespace {
 
-void Add(std::atomic<std::uint64_t>& count) {
+void Increment(std::atomic<std::uint64_t>& count) {
   count.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -192,7 +192,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const Span& span
   const std::size_t at = tags_.RoomFor(hash, worth);
   if (at == Tags::kNone) return nullptr;
   if (tags_.HashAt(at) != 0) {
-    if (worth(at).value_or(0) != 0) Add(forgotten_);
+    if (worth(at).value_or(0) != 0) Increment(forgotten_);
     FreeOthers(tags_[at]);
     file_.Free(tags_[at].slot);
     tags_.Remove(at);
@@ -273,7 +273,7 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
   if (entry != nullptr) Roll(*entry, limit, now);
   const std::uint64_t ours = entry != nullptr ? file_.slot(entry->slot).period : current.begin;
   if (word.period < ours || (word.period != current.begin && word.period != ours && !begins)) {
-    Add(other_period_);
+    Increment(other_period_);
     return false;
   }
   if (entry == nullptr) {
@@ -281,18 +281,18 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
       return IsOver(tags_[place], now) ? std::optional(0) : std::nullopt;
     });
   }
-  if (entry == nullptr) return Add(crowded_), false;
+  if (entry == nullptr) return Increment(crowded_), false;
   if (word.period > file_.slot(entry->slot).period) BeginPeriod(*entry, next);
   Roll(*entry, limit, now);
   Other* const other = OtherOf(*entry, word.counter);
-  if (other == nullptr) return Add(crowded_), false;
+  if (other == nullptr) return Increment(crowded_), false;
   // No host has served more than there is.
   const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
   entry->elsewhere -= other->count->net();
   other->count->taken = std::max(other->count->taken, taken);
   if (word.back.has_value()) HearBack(*other, back, peer);
   entry->elsewhere += other->count->net();
-  Add(heard_);
+  Increment(heard_);
   return true;
 }
 
@@ -301,7 +301,7 @@ void Quotas::HearBack(Other& other, std::uint64_t back, std::uint32_t peer) {
   if (other.peer == kNobody) other.peer = peer;
   if (other.peer != peer && other.peer != kDisputed) {
     other.peer = kDisputed;
-    Add(disbelieved_);
+    Increment(disbelieved_);
   }
   QuotaCount& count = *other.count;
   count.back = other.peer == kDisputed ? 0 : std::max(count.back, std::min(back, count.taken));
