@@ -1,19 +1,22 @@
-// What a refusal by a page costs (protocol/page.md), and how many refusals a page decides.
+// What a verdict by a page costs (protocol/page.md), and how many verdicts a page gives.
 //
 // Prints the best of a few rounds, since other work on the machine only adds to it; client_bench says what asking costs,
-// with a page and without one. Then eight workers ask for a million tags of one limit, Zipf 1.1, in virtual time.
+// with a page and without one. Then eight workers ask for a million tags of one limit, Zipf 1.1, in virtual time, each
+// serve is held against a bucket that is charged when it happens, and what was lost against one bucket for all is told.
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
+#include "frontend/page/entries.h"
 #include "frontend/page/memory.h"
-#include "frontend/page/refusals.h"
 #include "limiter/limiter.h"
 #include "test/support/host.h"
 
@@ -39,58 +42,80 @@ void Measure(const char* what, int times, Body body) {
   std::printf("%-44s %8.1f ns\n", what, best);
 }
 
-class Promise final : public Refuser {
- public:
-  explicit Promise(Limiter* limiter = nullptr) : limiter_(limiter) {}
-  Instant RefusedUntil(std::string_view tag, Instant now) override {
-    return limiter_ != nullptr ? limiter_->RefusedUntil({{tag, false}}, now) : now + std::chrono::hours(1);
-  }
-  void CountRefused(std::string_view tag, std::uint32_t times, Instant now) override {
-    if (limiter_ != nullptr) limiter_->CountRefused({{tag, false}}, times, {0, "page"}, now);
-  }
-
- private:
-  Limiter* limiter_;
-};
-
 // A worker of the daemon, as libdthrottle looks into its page.
 struct Worker {
   static constexpr std::uint32_t kEntries = 2048;
 
-  explicit Worker(Refuser& refuser)
+  explicit Worker(Limiter& limiter)
       : memory(*PageMemory::Make(kEntries, {1, 2})), counts(kEntries),
-        refusals(memory.page(), counts.data(), kEntries, refuser) {}
+        entries(memory.page(), counts.data(), kEntries, limiter) {}
+  ~Worker() { entries.Recall(FromNanoseconds(0) + std::chrono::hours(1)); }
 
-  bool Refuses(std::string_view tag, std::int64_t now_ns) {
-    std::uint32_t entry = 0;
-    const auto name = dthrottle_page_name(memory.page().head.key, tag.data(), tag.size());
-    const auto until_ns = dthrottle_page_refused_until(&memory.page(), kEntries, name, &entry);
-    if (until_ns == 0 || !dthrottle_page_refuses(until_ns, now_ns)) return false;
-    __atomic_fetch_add(&counts[entry], 1, __ATOMIC_RELAXED);
-    return true;
+  dthrottle_page_verdict Decide(std::string_view tag, std::int64_t now_ns) {
+    const auto hash = dthrottle_page_hash(memory.page().head.key, tag.data(), tag.size());
+    return dthrottle_page_decide(&memory.page(), counts.data(), kEntries, hash, now_ns);
+  }
+  // Whether the tag was asked for lately, as libdthrottle remembers it.
+  bool AskedAgain(std::string_view tag) {
+    const auto hash = dthrottle_page_hash(memory.page().head.key, tag.data(), tag.size());
+    const auto part = static_cast<std::uint32_t>(hash >> 32) | 1;
+    return std::exchange(asked[hash % asked.size()], part) == part;
   }
 
   PageMemory memory;
-  std::vector<std::uint32_t> counts;
-  WorkerRefusals refusals;
+  std::vector<dthrottle_page_count> counts;
+  std::array<std::uint32_t, 1024> asked{};
+  WorkerEntries entries;
+};
+
+// Entries of the bench's own making, for as long as it measures.
+struct HotPage {
+  explicit HotPage(bool lends) : memory(*PageMemory::Make(Worker::kEntries, {1, 2})), counts(Worker::kEntries) {
+    std::vector<std::uint32_t> used(Worker::kEntries / DTHROTTLE_PAGE_WAYS);
+    const std::int64_t then = NowNs() + (lends ? 0 : 1'500'000'000);
+    for (int i = 0; tags.size() < 1024; ++i) {
+      const std::string tag = "203.0.113." + std::to_string(10'000 + i);
+      const auto hash = dthrottle_page_hash(memory.page().head.key, tag.data(), tag.size());
+      const std::uint32_t set = dthrottle_page_set(hash, Worker::kEntries);
+      std::uint32_t& ways = used[set / DTHROTTLE_PAGE_WAYS];
+      if (ways == DTHROTTLE_PAGE_WAYS) continue;
+      dthrottle_page_put(dthrottle_page_at(&memory.page(), set + ways++), dthrottle_page_name(hash), lends ? 30'000 : 0,
+                         dthrottle_page_times(then, then));
+      tags.push_back(tag);
+    }
+  }
+  dthrottle_page_verdict Decide(std::string_view tag, std::int64_t now_ns) {
+    const auto hash = dthrottle_page_hash(memory.page().head.key, tag.data(), tag.size());
+    return dthrottle_page_decide(&memory.page(), counts.data(), Worker::kEntries, hash, now_ns);
+  }
+
+  PageMemory memory;
+  std::vector<dthrottle_page_count> counts;
+  std::vector<std::string> tags;
 };
 
 void MeasureLooking() {
-  Promise promise;
-  Worker worker(promise);
-  std::vector<std::string> tags(4096);
-  for (std::size_t i = 0; i < tags.size(); ++i) tags[i] = "203.0.113." + std::to_string(10'000 + i);
-  for (std::size_t i = 0; i < 1024; ++i) {
-    worker.refusals.Note(tags[i], FromNanoseconds(NowNs()) + std::chrono::hours(1));    // for as long as this measures
+  for (const bool lends : {true, false}) {
+    const auto wanted = lends ? DTHROTTLE_PAGE_SERVE : DTHROTTLE_PAGE_REFUSE;
+    const std::string verdict = lends ? "served by the page, " : "refused by the page, ";
+    std::size_t decided = 0;
+    for (const bool given : {false, true}) {
+      auto page = std::make_unique<HotPage>(lends);
+      const std::int64_t now = NowNs();
+      const char* const clock = given ? "the time given" : "CLOCK_MONOTONIC";
+      Measure((verdict + clock).c_str(), 100'000, [&](int i) {
+        decided += page->Decide(page->tags[static_cast<std::size_t>(i * 37) % 1024], given ? now : NowNs()) == wanted;
+      });
+    }
+    if (decided < 2 * kRounds * 98'000) std::printf("only %zu were\n", decided);
   }
-  std::size_t refused = 0;
-  Measure("refused by the page, CLOCK_MONOTONIC", 500'000,
-          [&](int i) { refused += worker.Refuses(tags[i * 37 % 1024], NowNs()); });
-  const std::int64_t now = NowNs();
-  Measure("refused by the page, the time given", 500'000,
-          [&](int i) { refused += worker.Refuses(tags[i * 37 % 1024], now); });
-  Measure("not in the page", 500'000, [&](int i) { refused += worker.Refuses(tags[2048 + i * 37 % 2048], now); });
-  if (refused < kRounds * 900'000) std::printf("only %zu were refused\n", refused);
+  HotPage page(false);
+  std::vector<std::string> others(2048);
+  for (std::size_t i = 0; i < others.size(); ++i) others[i] = "198.51.100." + std::to_string(10'000 + i);
+  std::size_t decided = 0;
+  Measure("not in the page", 500'000,
+          [&](int i) { decided += page.Decide(others[static_cast<std::size_t>(i * 37) % 2048], 1) != 0; });
+  if (decided > 0) std::printf("%zu were decided\n", decided);
 }
 
 // The rate of each tag with which all together are offered `load` times what is admitted.
@@ -106,26 +131,38 @@ double RateFor(const std::vector<double>& offered, double load) {
   return high;
 }
 
-void MeasureShare(double load) {
-  constexpr std::size_t kTags = 1'000'000, kWorkers = 8;
+struct Traffic {
+  std::size_t tags;
+  double load;    // offered to admitted
+  Duration end;
+};
+
+void MeasureShare(const Traffic& traffic) {
+  constexpr std::size_t kWorkers = 8;
   constexpr double kDecisions = 100'000;    // a second
-  const Duration warm = std::chrono::seconds(10), end = std::chrono::seconds(20);
-  std::vector<double> offered(kTags), sums(kTags);
+  const Duration warm = traffic.end / 2;
+  std::vector<double> offered(traffic.tags), sums(traffic.tags);
   double sum = 0;
-  for (std::size_t i = 0; i < kTags; ++i) sum += std::pow(static_cast<double>(i + 1), -1.1), sums[i] = sum;
-  for (std::size_t i = 0; i < kTags; ++i) offered[i] = kDecisions * std::pow(static_cast<double>(i + 1), -1.1) / sum;
-  testing::Host host("[[rule]]\nburst=10\nrate=" + std::to_string(RateFor(offered, load)), 1, std::size_t{64} << 20);
-  Promise promise(host.limiter.get());
+  for (std::size_t i = 0; i < traffic.tags; ++i) sum += std::pow(static_cast<double>(i + 1), -1.1), sums[i] = sum;
+  for (std::size_t i = 0; i < traffic.tags; ++i) {
+    offered[i] = kDecisions * std::pow(static_cast<double>(i + 1), -1.1) / sum;
+  }
+  const double rate = RateFor(offered, traffic.load);
+  const double burst = std::max(10.0, std::ceil(rate / 4));    // a quarter of a second
+  const Shape shape = Shape::From(burst, rate);
+  testing::Host host("[[rule]]\nburst=" + std::to_string(burst) + "\nrate=" + std::to_string(rate), 1, std::size_t{64} << 20);
+  host.limiter->EnableLoans();
   std::vector<std::unique_ptr<Worker>> workers;
-  for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(promise));
-  std::vector<Instant> refused_at(kTags * kWorkers, Instant::min());
+  for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(*host.limiter));
+  std::vector<Instant> refused_at(traffic.tags * kWorkers, Instant::min());
+  std::vector<Bucket> strict(traffic.tags), central(traffic.tags);
   Prng prng(9);
-  std::uint64_t all = 0, local = 0, refused = 0, again = 0, again_local = 0, notes = 0;
+  std::uint64_t all = 0, local = 0, refused = 0, again = 0, again_local = 0, notes = 0, over = 0, served = 0, wished = 0;
   Duration look{};
-  for (Duration t{}; t < end; t += Duration(10'000)) {
+  for (Duration t{}; t < traffic.end; t += Duration(10'000)) {
     const Instant now = FromNanoseconds(0) + t;
     if (t >= look) {
-      for (auto& worker : workers) worker->refusals.Look(now);
+      for (auto& worker : workers) worker->entries.Look(now);
       look += std::chrono::milliseconds(100);
     }
     const double chance = static_cast<double>(prng.Next() >> 11) * 0x1p-53 * sum;
@@ -133,23 +170,30 @@ void MeasureShare(double load) {
     const std::size_t w = prng.Below(kWorkers);
     Worker& worker = *workers[w];
     const std::string name = "203.0.113." + std::to_string(tag);
-    const bool by_page = worker.Refuses(name, now.time_since_epoch().count());
-    const bool no = by_page || !host.Serves(name, now);
-    if (no && !by_page && prng.Below(std::max(worker.memory.page().head.note_one_in, 1u)) == 0) {
-      worker.refusals.Note(name, now), notes += t >= warm;
+    const auto says = worker.Decide(name, now.time_since_epoch().count());
+    const bool by_page = says != DTHROTTLE_PAGE_ASK;
+    const bool no = by_page ? says == DTHROTTLE_PAGE_REFUSE : !host.Serves(name, now);
+    if (!by_page && (worker.AskedAgain(name) || no) &&
+        prng.Below(std::max(worker.memory.page().head.note_one_in, 1u)) == 0) {
+      worker.entries.Note(name, now), notes += t >= warm;
     }
+    const bool would = central[tag].Take(shape, 1, now);
+    if (!no) over += !strict[tag].Take(shape, 1, now);
     Instant& last = refused_at[tag * kWorkers + w];
     const bool repeated = no && last != Instant::min() && now - last < std::chrono::seconds(1);
     if (no) last = now;
     if (t < warm) continue;
     all += 1, local += by_page, refused += no, again += repeated, again_local += repeated && by_page;
+    served += !no, wished += would;
   }
   const auto percent = [](std::uint64_t part, std::uint64_t whole) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
   };
-  std::printf(
-      "offered %gx: by the page %.1f %% of all, %.1f %% of refusals, %.1f %% of those repeated within 1 s; notes %.1f %%\n",
-      load, percent(local, all), percent(local, refused), percent(again_local, again), percent(notes, all));
+  std::printf("%zu tags of rate %.1f/s, offered %gx: by the page %.1f %% of all, %.1f %% of refusals repeated within 1 s; notes %.1f %%; "
+              "over %llu of %.0f, under %.3f %%\n",
+              traffic.tags, rate, traffic.load, percent(local, all), percent(again_local, again), percent(notes, all),
+              static_cast<unsigned long long>(over), Seconds(traffic.end) * kDecisions,
+              100.0 - percent(served, wished));
 }
 
 }    // namespace
@@ -157,5 +201,7 @@ void MeasureShare(double load) {
 
 int main() {
   dthrottle::MeasureLooking();
-  for (const double load : {2.0, 5.0}) dthrottle::MeasureShare(load);
+  for (const double load : {1.0, 2.0, 5.0}) {
+    for (const std::size_t tags : {1'000'000, 2'000}) dthrottle::MeasureShare({tags, load, std::chrono::seconds(20)});
+  }
 }
