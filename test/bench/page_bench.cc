@@ -187,7 +187,7 @@ void MeasureShare(const Traffic& traffic) {
     served += !no, wished += would;
   }
   const auto percent = [](std::uint64_t part, std::uint64_t whole) {
-    return 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
   };
   std::printf("%zu tags of rate %.1f/s, offered %gx: by the page %.1f %% of all, %.1f %% of refusals repeated within 1 s; notes %.1f %%; "
               "over %llu of %.0f, under %.3f %%\n",

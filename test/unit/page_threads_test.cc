@@ -1,4 +1,4 @@
-// A page that is written by one thread while others read it.
+// A page that is written by one thread while others read it, and loans that several threads settle.
 #include <catch2/catch.hpp>
 
 #include <array>
@@ -8,6 +8,8 @@
 
 #include "base/prng.h"
 #include "share/loans.h"
+#include "tally/tally.h"
+#include "test/support/host.h"
 
 namespace dthrottle {
 namespace {
@@ -101,6 +103,61 @@ TEST_CASE("of a million loans that are recalled while two threads spend them, no
     CHECK(served[tag] <= spent[tag]);
     CHECK(served[tag] > 100);
   }
+}
+
+// Two query threads, a worker and the thread that lends to it, all at one tag whose bucket does not refill.
+TEST_CASE("query threads and a worker together serve what the bucket has, and each token once") {
+  constexpr std::uint64_t kBurst = 200'000;
+  testing::Host host("[[rule]]\nburst=200000\nrate=0.01", 3);
+  host.limiter->EnableLoans();
+  Page its;
+  std::atomic<bool> done{false};
+  std::atomic<std::uint64_t> asked_served{0}, page_served{0};
+  const Query query{{"C", false}};
+  const Instant start = FromNanoseconds(kNow);
+  std::atomic<std::int64_t> now_ns{kNow};
+  const auto ask = [&](std::size_t lane) {
+    Prng prng(lane);
+    while (!done.load(std::memory_order_relaxed)) {
+      Verdict verdict;
+      host.limiter->Answer({&query, 1}, {&verdict, 1}, lane, prng, FromNanoseconds(now_ns.load()));
+      asked_served += verdict == Verdict::kServe;
+      for (int i = 0; i < 20; ++i) std::this_thread::yield();
+    }
+  };
+  const auto decide = [&] {
+    while (!done.load(std::memory_order_relaxed)) {
+      const auto says = dthrottle_page_decide(&its.page(), its.counts.data(), kEntries, kOne, now_ns.load());
+      page_served += says == DTHROTTLE_PAGE_SERVE;
+    }
+  };
+  std::thread first(ask, 1), second(ask, 2), worker(decide);
+  Loan loan;
+  loan.entry = its.entry();
+  loan.count = its.counts.data();
+  loan.name = dthrottle_page_name(kOne);
+  Prng prng(4);
+  for (int i = 0; i < 20'000; ++i) {
+    now_ns += 1'000'000;
+    const Instant now = FromNanoseconds(now_ns.load());
+    host.limiter->Deal(query, loan, prng.Below(2) == 0, {0, "page"}, now);
+    if (prng.Below(100) == 0) host.limiter->Return(query, loan, {0, "page"}, now);
+    if (i % 16 == 0) std::this_thread::yield();
+  }
+  done = true;
+  first.join();
+  second.join();
+  worker.join();
+  const Instant end = FromNanoseconds(now_ns.load());
+  host.limiter->Return(query, loan, {0, "page"}, end);
+  const std::uint64_t counted = host.limiter->tally().GrandTotals().served;
+  CHECK(page_served > 100);
+  CHECK(asked_served > 10);
+  CHECK(asked_served + page_served <= counted);
+  CHECK(host.limiter->loans().spent == counted - asked_served);
+  const double refill = Seconds(end - start) / 100, left = host.Level("C", end);
+  CHECK(left >= static_cast<double>(kBurst) - static_cast<double>(counted) - 0.01);
+  CHECK(left <= static_cast<double>(kBurst) - static_cast<double>(counted) + refill + 0.01);
 }
 
 }    // namespace
