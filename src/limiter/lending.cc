@@ -66,8 +66,12 @@ class Dealing {
 
  private:
   Bucket& bucket() { return asked_.bucket(); }
-  // Peers took what is lent.
-  bool IsOverdrawn() { return bucket().Level(asked_.shape, asked_.now) + out_ < -0.5; }
+  // Peers took what is lent: the bucket owes more than tokens that are not due yet.
+  bool IsOverdrawn() {
+    Cost not_due = 0;
+    ForEachLoan(first_, [&](const Loan& its) { not_due += its.due > asked_.now ? its.out : 0; });
+    return bucket().Level(asked_.shape, asked_.now) + not_due < -0.5;
+  }
 
   // An entry that is not used is not prolonged.
   void Say(Loan& loan, bool alone, Instant until) {

@@ -449,6 +449,23 @@ TEST_CASE("hits are reported when they are spent, and only these") {
   CHECK(host.Level("C", At(1200ms)) == Approx(93).margin(0.01));
 }
 
+TEST_CASE("what peers have served is not lent any more") {
+  LendingHost host("[[rule]]\nburst=100\nrate=\"1/h\"\nshare=\"debit\"");
+  auto& debits = host.limiter->ways().Get<Debits>();
+  debits.ShareWith(1, 1s);
+  Worker worker(host);
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_SERVE);
+  Entries entries;
+  REQUIRE(entries.Add({"C", false}, 90, 0));
+  debits.Debit(entries, 0, 1, At(0s), At(1s), At(1s));
+  worker.entries.Look(At(1050ms));
+  std::size_t served = 3;
+  for (int i = 0; i < 50; ++i) served += worker.Serves("C", At(1100ms));
+  CHECK(served == 10);
+}
+
 TEST_CASE("forgive takes back what is lent at once, and other rules with the next look") {
   LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"");
   Worker worker(host);
