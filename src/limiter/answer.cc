@@ -1,4 +1,6 @@
 // The query path.
+#include <array>
+
 #include "base/check.h"
 #include "base/prng.h"
 #include "limiter/lending.h"
@@ -9,6 +11,42 @@
 
 namespace dthrottle {
 
+namespace {
+
+// Queries that an observer is to see, gathered, because the memory of one is on its way while another is decided.
+class Shown {
+ public:
+  Shown(const Observed& observed, std::size_t lane, Instant now)
+      : observed_(observed), sample_(observed.sample()), lane_(lane), now_(now) {}
+
+  void Decided(const Query& query, std::uint64_t hash, Verdict verdict) {
+    if (!sample_.Has(hash) || verdict == Verdict::kShed) [[likely]] return;
+    queries_[size_] = query;
+    verdicts_[size_++] = verdict;
+    if (size_ == Observer::kAtOnce) Show();
+  }
+  void Show() {
+    if (size_ == 0) return;
+    if (const auto observer = observed_.observer()) {
+      observer->Answered(std::span(queries_).first(size_), std::span(verdicts_).first(size_), lane_, now_);
+    }
+    size_ = 0;
+  }
+
+ private:
+  const Observed& observed_;
+  const TagSample sample_;
+  const std::size_t lane_;
+  const Instant now_;
+  std::size_t size_ = 0;
+  std::array<Verdict, Observer::kAtOnce> verdicts_;
+  union {    // nothing by default: most calls gather none
+    std::array<Query, Observer::kAtOnce> queries_;
+  };
+};
+
+}    // namespace
+
 // Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it
 // are on their way, and the directory lines of those behind them.
 void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts, LaneUse use, Prng& prng,
@@ -16,6 +54,7 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
   DT_CHECK(verdicts.size() == queries.size() && (standings.empty() || standings.size() == queries.size()));
   Lane& lane = core_->tally.lane(use.number);
   lane.Tick(queries.size(), now);
+  Shown shown(core_->observed, use.number, now);
   const auto tag_of = [&](std::size_t i) -> const Tag& { return queries[i].tag; };
   core_->table->ForEach(queries.size(), false, tag_of, [&](std::size_t i, const Table::Probe& probe) {
     Standing* const standing = standings.empty() ? nullptr : &standings[i];
@@ -30,7 +69,9 @@ void Limiter::Answer(std::span<const Query> queries, std::span<Verdict> verdicts
     } else {
       verdicts[i] = DecideDerived(queries[i], probe, use, prng, now, standing);
     }
+    shown.Decided(queries[i], probe.hash, verdicts[i]);
   });
+  shown.Show();
 }
 
 // None: other tags are charged with this one, so it is a question about all of them, or it has a quota.

@@ -34,6 +34,14 @@ Duration PatienceUnder(const Limit& limit, Duration patience) {
   return limit.mode == Mode::kEnforce ? std::min(patience, limit.delay) : Duration::zero();
 }
 
+void ShowTo(const Observed& observed, std::span<const NamedTagAt> tags, const Questions::Question& question,
+            std::span<const Query> queries, const Outcome& outcome, std::size_t lane, Instant now) {
+  if (question.verb == Verb::kPeek || outcome.verdict == Verdict::kShed || outcome.busy) return;
+  const TagSample sample = observed.sample();
+  if (std::none_of(tags.begin(), tags.end(), [&](const NamedTagAt& its) { return sample.Has(its.probe.hash); })) return;
+  if (const auto observer = observed.observer()) observer->Asked(question, queries, outcome, lane, now);
+}
+
 }    // namespace
 
 void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings,
@@ -50,7 +58,10 @@ void Limiter::Ask(const Questions& questions, std::span<Outcome> outcomes, std::
     named[n++] = {&queries[i], probe};
     const Questions::Question& question = questions[at];
     if (n < question.tags) return;
-    outcomes[at++] = deciding.Ask(question, std::span(named).first(n), standings.subspan(question.first, n));
+    const std::span tags = std::span(named).first(n);
+    outcomes[at] = deciding.Ask(question, tags, standings.subspan(question.first, n));
+    ShowTo(core_->observed, tags, question, queries.subspan(question.first, n), outcomes[at], use.number, now);
+    ++at;
     n = 0;
   });
 }

@@ -95,6 +95,9 @@ std::vector<std::string> Limiter::ChargedWith(const Query& query, Instant now) c
 }
 
 Standing Limiter::Settle(const Query& paid, Cost actual, Instant now) {
+  if (core_->observed.sample().Has(core_->table->Hash(paid.tag))) {
+    if (const auto observer = core_->observed.observer()) observer->Settled(paid, actual, now);
+  }
   for (const std::string& tag : ChargedWith(paid, now)) SettleOne({{tag, false}, paid.cost}, actual, now);
   return SettleOne(paid, actual, now);
 }

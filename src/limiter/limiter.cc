@@ -86,6 +86,10 @@ InFlightCounts Limiter::in_flight() const {
   return counts;
 }
 
+void Limiter::Observe(std::shared_ptr<Observer> observer, TagSample sample) {
+  core_->observed.By(std::move(observer), sample);
+}
+
 // ---- What the table asks ----
 
 Claim Limiter::ClaimOf(const Slot& slot, Instant now) const {

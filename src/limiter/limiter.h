@@ -26,11 +26,13 @@
 namespace dthrottle {
 
 class Lane;
+class Observer;
 class Prng;
 class Questions;
 class Retention;
 class Rulebook;
 class Shedder;
+class TagSample;
 class Tally;
 class Ways;
 enum class Verb : std::uint8_t;
@@ -151,6 +153,9 @@ class Limiter final : private SlotPolicy {
   Standing GiveBack(const Query& query, Instant now) { return Settle(query, 0, now); }
 
   // ---- The rest is for one thread, the owner's ----
+
+  // From now on `observer` is shown what becomes of the tags of the sample; null: nobody is.
+  void Observe(std::shared_ptr<Observer> observer, TagSample sample);
 
   // Puts other rules in force at once; buckets keep the tokens they have spent and are rewritten one by one, by Tick or
   // when they are asked for. REQUIRES: !reshaping().

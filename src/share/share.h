@@ -38,6 +38,7 @@
 #include "share/debit/draft.h"
 #include "share/debit/word.h"
 #include "share/loans.h"
+#include "share/observer.h"
 #include "tally/tally.h"
 
 namespace dthrottle {
@@ -61,6 +62,8 @@ struct LimiterCore {
   std::unique_ptr<InFlight> in_flight;    // as among
   std::unique_ptr<Gauges> gauges;         // together with it
   std::unique_ptr<Quotas> quotas;         // where somebody keeps them (Limiter::KeepQuotas)
+
+  Observed observed;
 
   bool HasQuota(const Limit& limit) const { return limit.quota > 0 && quotas != nullptr; }
 

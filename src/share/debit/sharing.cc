@@ -254,6 +254,9 @@ bool Sharing::MergeSome(Instant now) {
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);
   if (incoming_.kind == FromPeers::Kind::kDebits) {
     debits_.Debit(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now, incoming_.peer);
+    if (const auto observer = ways_.core().observed.observer()) {
+      observer->Heard(incoming_.entries, merged_, n, incoming_.from, incoming_.to, incoming_.peer, now);
+    }
   } else {
     debits_.Merge(incoming_.entries, merged_, n, incoming_.to, now);
   }
