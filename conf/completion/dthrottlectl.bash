@@ -24,10 +24,13 @@ _dthrottlectl() {
     '')
       mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
         help stats metrics show why top penalties refusals rules peers shed capacity indicate leases config forgive reload upgrade lease
-        keygen limit' -- "$word") ;;
+        keygen limit candidate' -- "$word") ;;
     lease)
       mapfile -t COMPREPLY < <(compgen -W '-S --servers -c --client -m --mode -p --priority -t --timeout -h --help' \
         -- "$word") ;;
+    candidate)
+      compopt -o filenames 2>/dev/null
+      mapfile -t COMPREPLY < <(compgen -W 'stop clear promote --of -k --key --here -h --help' -- "$word"; compgen -f -- "$word") ;;
     limit)
       mapfile -t COMPREPLY < <(compgen -W 'list set clear keygen --rule --for -k --key -d --directory -h --help' -- "$word") ;;
     keygen)

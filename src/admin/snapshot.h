@@ -116,6 +116,15 @@ struct SetLimitCounts {
   std::uint64_t unsaved = 0;     // times that the file could not be written
 };
 
+// What rules that are tried beside those in force are counted by; all 0 while none are.
+struct CandidateCounts {
+  bool comparing = false;
+  bool here = false;    // in force on this host alone
+  std::uint64_t queries = 0;          // compared
+  std::uint64_t newly_refused = 0;    // of them, served though the candidate would have refused
+  std::uint64_t newly_served = 0;     // and the other way round
+};
+
 // What pages of workers are counted by.
 struct PageCounts : SocketCounts {
   std::uint64_t failed = 0;      // could not be made
@@ -210,6 +219,7 @@ struct ProcessCounts : SocketCounts {
   SpopCounts spop;
   PageCounts page;
   SetLimitCounts set_limits;
+  CandidateCounts candidate;
   EnvoyCounts envoy;
   ShedCounts shed;
   LeaseCounts lease;

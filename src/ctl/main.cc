@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 
 #include "admin/escape.h"
 #include "base/host_name.h"
@@ -14,6 +15,7 @@
 #include "config/values.h"
 #include "ctl/admin_call.h"
 #include "ctl/lease.h"
+#include "feature/candidate/ctl.h"
 #include "feature/set_limits/ctl.h"
 #include "io/keys.h"
 
@@ -94,7 +96,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, "
       "shed [VALUE], capacity [TAG], leases [RESOURCE], config, forgive TAG, reload, upgrade; "
-      "or limit list|set|clear|keygen; "
+      "or limit list|set|clear|keygen; or candidate [FILE|stop|promote]; "
       "or lease RESOURCE WANTS [-- COMMAND...]; or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
@@ -102,13 +104,11 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? EX_OK : EX_USAGE;
   }
-  const std::vector<std::string> words = app.remaining();
-  if (words.empty() || words.front().starts_with('-')) {    // no command, or an option that there is not
+  const std::vector<std::string> given = app.remaining();
+  if (given.empty() || given.front().starts_with('-')) {    // no command, or an option that there is not
     fmt::print(stderr, "{}", app.help());
     return EX_USAGE;
   }
-  if (words.front() == "keygen") return Keygen(words);
-  if (words.front() == "lease") return RunLease(words, socket);
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   const auto ask = [&](const std::string& line) {
     const Result<std::string> answer = AskAdmin(socket, (as_json ? "json " : "") + line, patience);
@@ -120,8 +120,15 @@ int Main(int argc, char** argv) {
     fmt::print(refused && !as_json ? stderr : stdout, "{}", *answer);
     return refused ? kRefused : EX_OK;
   };
-  if (words.front() == "limit") return RunLimit(words, ask);    // feature/set_limits/
-  return ask(Line(words));
+  const std::function get = [&](const std::string& line) { return AskAdmin(socket, line, patience); };
+  const std::function<int(std::vector<std::string>)> run = [&](std::vector<std::string> words) {
+    if (words.front() == "keygen") return Keygen(words);
+    if (words.front() == "lease") return RunLease(words, socket);
+    if (words.front() == "limit") return RunLimit(words, ask);    // feature/set_limits/
+    if (words.front() == "candidate") return RunCandidate(words, ask, get, run);    // feature/candidate/
+    return ask(Line(words));
+  };
+  return run(given);
 }
 
 }    // namespace

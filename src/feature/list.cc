@@ -1,11 +1,13 @@
 #include "feature/list.h"
 
+#include "feature/candidate/feature.h"
 #include "feature/set_limits/feature.h"
 
 namespace dthrottle {
 
 std::vector<std::unique_ptr<Feature>> MakeFeatures([[maybe_unused]] const FeatureHost& host) {
   std::vector<std::unique_ptr<Feature>> all;
+  all.push_back(std::make_unique<CandidateFeature>(host));    // limits that are set hold on top of its rules
   all.push_back(std::make_unique<SetLimitsFeature>(host));
   return all;
 }

@@ -14,7 +14,7 @@ from common import SystemTest
 from daemon import PATIENCE, SANITIZED, AskDaemon, Daemon, override, receive_all, rule, wait_until
 
 COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "penalties", "refusals", "rules", "peers", "shed", "capacity",
-            "indicate", "leases", "config", "forgive", "reload", "upgrade", "limit")
+            "indicate", "leases", "config", "forgive", "reload", "upgrade", "candidate", "limit")
 COMMAND_BYTES_MAX = 64 * 1024
 
 
@@ -230,7 +230,7 @@ class Overviews(SystemTest):
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "metrics": str, "show C": dict, "why C": dict, "top": dict,
                      "top 5": dict, "penalties": list, "refusals": list, "rules": list, "peers": list, "shed": dict,
-                     "capacity": dict, "leases": dict, "config": str, "forgive C": dict, "limit list": list, "reload": dict,
+                     "capacity": dict, "leases": dict, "config": str, "forgive C": dict, "limit list": list, "candidate": dict, "reload": dict,
                      "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS) - {"indicate"})    # nothing is divided
             for command, kind in types.items():

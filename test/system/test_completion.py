@@ -57,6 +57,8 @@ class Completion(SystemTest):
         self.assertEqual(bash_offers("dthrottlectl", "lease", ""), options_of(DTHROTTLECTL, "lease"))
         self.assertEqual(bash_offers("dthrottlectl", "limit", ""),
                          {*LIMIT_VERBS}.union(*(options_of(DTHROTTLECTL, "limit", verb) for verb in LIMIT_VERBS)))
+        self.assertLessEqual({"stop", "clear", "promote"} | options_of(DTHROTTLECTL, "candidate"),
+                             bash_offers("dthrottlectl", "candidate", ""))
         self.assertEqual(bash_offers("dthrottlectl", "lease", "-m", "o"), {"optimistic"})
         self.assertEqual(bash_offers("dthrottlectl", "show", ""), set())
 
@@ -80,7 +82,7 @@ class Completion(SystemTest):
 
     def test_zsh_knows_exactly_the_options_and_commands(self):
         self.assertEqual(set(OPTION.findall(self.arguments("dthrottled"))), options_of(DTHROTTLED))
-        own = [("keygen",), ("lease",), *(("limit", verb) for verb in LIMIT_VERBS)]
+        own = [("keygen",), ("lease",), ("candidate",), *(("limit", verb) for verb in LIMIT_VERBS)]
         self.assertEqual(set(OPTION.findall(self.arguments("dthrottlectl"))),
                          options_of(DTHROTTLECTL).union(*(options_of(DTHROTTLECTL, *words) for words in own)))
         listed = re.search(r"commands=\((.*?)^\)", zsh_text("dthrottlectl"), re.S | re.M)[1]

@@ -205,6 +205,19 @@ class Operators(SystemTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual([row["name"] for row in daemon.admin_json("limit list")], ["login:partner-7"])
 
+    @plays("operating.md", "dthrottlectl candidate /etc", "dthrottlectl candidate promote")
+    def test_rules_are_tried_and_put_in_force(self, trying, promoting):
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        (directory / "new.toml").write_text('[[rule]]\nname = "default"\nburst = 3\nrate = 1.0\n')
+        *begin, stop = trying.replace("/etc/dthrottle", str(directory)).splitlines()
+        with Daemon(rule(name="default", burst=10, rate=1.0)) as daemon:
+            environment = {"PATH": f"{BUILD}:{os.environ['PATH']}", "DTHROTTLECTL_SOCKET": daemon.admin_path}
+            for commands in (begin, [stop], [*begin, promoting.replace(" --key alice.operator", "")]):
+                done = run("bash", "-ec", "\n".join(commands), env=environment)
+                self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(daemon.admin_json("show C")["burst"], 3)
+
 
 class Settings(SystemTest):
     @plays_all("toml")

@@ -1,0 +1,144 @@
+// Rules that are tried beside those in force: the queries of a sample of tags are decided once more, by a limiter of its
+// own with the candidate's rules, and what the clients were told is compared with what they would have been told.
+//
+// It is the shipped limiter over a second table, which is smaller by the share of the sample, and has the same keys, so
+// that both find a tag by one hash. Its buckets begin with what the tags have spent under the rules in force.
+//
+// What peers report is debited here too. They decide by the rules in force: where the candidate would have served more
+// or less of a tag on this host, the tag's hits elsewhere count for so much more or less.
+//
+// A host compares by itself. It knows neither parts of a capacity, which are compared as equal parts, nor places in
+// flight, quotas and shedding, which are left out (NotCompared says so).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/counter.h"
+#include "base/prng.h"
+#include "base/side_table.h"
+#include "base/tag.h"
+#include "bus/entries.h"
+#include "io/files.h"
+#include "limiter/limiter.h"
+#include "share/observer.h"
+
+namespace dthrottle {
+
+// Queries, by what became of them.
+struct Differences {
+  std::uint64_t queries = 0;
+  std::uint64_t refused = 0;              // by the rules in force
+  std::uint64_t candidate_refused = 0;    // by the candidate
+  std::uint64_t newly_refused = 0;        // served, and the candidate would have refused
+  std::uint64_t newly_served = 0;         // refused, and the candidate would have served
+
+  void Add(bool served, bool would_serve) {
+    ++queries;
+    refused += !served;
+    candidate_refused += !would_serve;
+    newly_refused += served && !would_serve;
+    newly_served += !served && would_serve;
+  }
+  Differences& operator+=(const Differences& o) {
+    queries += o.queries, refused += o.refused, candidate_refused += o.candidate_refused;
+    newly_refused += o.newly_refused, newly_served += o.newly_served;
+    return *this;
+  }
+};
+
+// The candidate's rules as one of so many hosts can try them.
+std::shared_ptr<const Rulebook> AsCompared(const Rulebook& candidate, std::size_t hosts);
+
+// What of a candidate is compared in part or not at all, a sentence each.
+std::vector<std::string> NotCompared(const Rulebook& candidate, double share);
+
+class Comparison final : public Observer {
+ public:
+  // Compares with `live` on a share of its tags, in `memory`. `rules` are AsCompared. `clock` is what tells the cost.
+  Comparison(MappedRegion memory, Limiter& live, std::shared_ptr<const Rulebook> rules, double share,
+             Instant (*clock)(), Instant now);
+
+  // The memory for a table of `live_bytes`.
+  static std::size_t BytesFor(std::size_t live_bytes, double share);
+
+  TagSample sample() const { return sample_; }
+
+  // ---- The owner's thread ----
+
+  // Takes over what tags of the sample have spent, a slice at a time, before it observes; returns whether there is more.
+  bool CopySome(Instant now);
+  // There may be another number of peers.
+  void FollowPeers();
+
+  // ---- Results, on any thread ----
+
+  struct OfTag {
+    std::string tag;
+    bool is_digest = false;
+    Differences seen;    // since the tag was first refused by either
+  };
+  // By the candidate's rules, in order, and of tags without one at the end.
+  std::vector<Differences> ByRule() const;
+  // The tags that differ most, most first, at most n.
+  std::vector<OfTag> TopTags(std::size_t n);
+  // CPU time of a query that is compared, beyond what it costs anyway; 0: none was timed.
+  double NanosecondsEach() const;
+
+  // ---- Observer ----
+
+  void Answered(std::span<const Query> queries, std::span<const Verdict> verdicts, std::size_t lane,
+                Instant now) override;
+  void Asked(const Questions::Question& question, std::span<const Query> queries, const Outcome& outcome,
+             std::size_t lane, Instant now) override;
+  void Refused(const Query& query, Cost times, std::size_t lane, Instant now) override;
+  void Settled(const Query& paid, Cost actual, Instant now) override;
+  void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, std::uint32_t peer,
+             Instant now) override;
+
+ private:
+  // What one query thread counts.
+  struct LaneCounts {
+    LaneCounts(std::size_t rules, std::uint64_t seed) : by_rule(rules), prng(seed) {}
+
+    struct Counters {
+      Counter queries, refused, candidate_refused, newly_refused, newly_served;
+    };
+    std::vector<Counters> by_rule;
+    Counter timed_ns, timed_queries;
+    std::uint64_t calls = 0;
+    Prng prng;
+  };
+
+  // A tag that either has refused.
+  struct Seen {
+    KeptTag tag;
+    Differences seen;
+    std::uint32_t served = 0, would_serve = 0;    // lately: both are halved now and then
+    double owed = 0;                              // part of a hit of peers that is not debited yet
+  };
+
+  void Note(const Query& query, const Standing& standing, bool served, bool would_serve, LaneCounts& counts);
+  void NoteTag(const Tag& tag, bool served, bool would_serve);
+  std::uint64_t HitsOf(const Tag& tag, std::uint64_t hash, std::uint64_t hits);
+
+  static constexpr std::size_t kTags = 8192, kTagWays = 8;
+
+  const MappedRegion memory_;
+  Limiter& live_;
+  const std::shared_ptr<const Rulebook> rules_;
+  const TagSample sample_;
+  Instant (*const clock_)();
+  Limiter shadow_;
+  std::vector<std::unique_ptr<LaneCounts>> lanes_;
+  SideTable<Seen, kTagWays> tags_{kTags};    // by the lock of the tag's shard of shadow_
+  std::size_t copied_ = 0;                   // cells of the live table
+  Entries heard_;                            // scratch
+};
+
+}    // namespace dthrottle

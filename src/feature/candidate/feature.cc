@@ -1,0 +1,280 @@
+#include "feature/candidate/feature.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "admin/commands/commands.h"
+#include "admin/escape.h"
+#include "base/check.h"
+#include "config/load.h"
+#include "config/values.h"
+#include "feature/candidate/changes.h"
+#include "io/clock.h"
+#include "io/signals.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kTagsShown = 10;
+
+Extension::Json ErrorOf(std::string_view why) {
+  return {{"error", why}};
+}
+
+// "10%" as 0.1; 0: it is none.
+double ReadShare(std::string_view text) {
+  double percent = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
+  const bool read = error == std::errc() && std::string_view(end, text.data() + text.size()) == "%";
+  return read && percent >= 0.1 && percent <= 100 ? percent / 100 : 0;
+}
+
+std::string_view TakeWord(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(word.size() + 1, line.size()));
+  return word;
+}
+
+Extension::Json Row(Extension::Json row, const Differences& its) {
+  row["queries"] = its.queries;
+  row["refused"] = its.refused;
+  row["candidate_refused"] = its.candidate_refused;
+  row["newly_refused"] = its.newly_refused;
+  row["newly_served"] = its.newly_served;
+  return row;
+}
+
+}    // namespace
+
+// ---- A part of the daemon ----
+
+void CandidateFeature::Start() {
+  DT_CHECK(uv_timer_init(host_.loop, &timer_) == 0);
+  timer_.data = this;
+  started_ = true;
+}
+
+void CandidateFeature::Close() {
+  EndComparison();
+  if (std::exchange(started_, false)) uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+}
+
+Amendment CandidateFeature::Amends() const {
+  if (here_ == nullptr) return {};
+  return [here = here_](std::vector<Rule>& rules, std::vector<Override>& overrides) {
+    rules = here->rules();
+    overrides = here->overrides();
+  };
+}
+
+void CandidateFeature::Reload(std::vector<std::string>& problems) {
+  if (here_ == nullptr) return;
+  problems.push_back(fmt::format(
+      "{}: warning: the rules in force are those of this file, by candidate promote --here: candidate stop ends it",
+      here_file_));
+}
+
+void CandidateFeature::Count(ProcessCounts& counts) const {
+  counts.candidate.here = here_ != nullptr;
+  if (comparison_ == nullptr) return;
+  counts.candidate.comparing = true;
+  Differences all;
+  for (const Differences& its : comparison_->ByRule()) all += its;
+  counts.candidate.queries = all.queries;
+  counts.candidate.newly_refused = all.newly_refused;
+  counts.candidate.newly_served = all.newly_served;
+}
+
+// ---- A candidate ----
+
+// What the thread pool reads.
+struct CandidateFeature::Loading {
+  CandidateFeature* feature;
+  uv_work_t request;
+  std::string path;
+  double share;
+  std::size_t hosts;
+  std::function<void(Json)> reply;
+  std::string complaint;    // empty: none
+  std::shared_ptr<const Rulebook> rules;
+  std::shared_ptr<Comparison> comparison;
+
+  void Read() {
+    auto text = ReadFile(path, kSettingsBytesMax);
+    if (!text) return void(complaint = text.error().message);
+    LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
+    for (const Problem& problem : loaded.problems) {
+      if (problem.severity != Problem::Severity::kError) continue;
+      complaint += (complaint.empty() ? "" : "\n") + Format(problem);
+    }
+    if (!loaded.ok()) return;
+    rules = std::make_shared<Rulebook>(std::move(loaded.settings.rules), std::move(loaded.settings.overrides));
+    Limiter& live = feature->host_.admin.limiter();
+    auto memory = MappedRegion::Open("", Comparison::BytesFor(live.table().region_bytes(), share), Table::IsTable);
+    if (!memory) return void(complaint = "memory for the comparison: " + memory.error().message);
+    comparison = std::make_shared<Comparison>(std::move(*memory), live, AsCompared(*rules, hosts), share, Now, Now());
+  }
+};
+
+void CandidateFeature::Load(std::string_view share, std::string path, std::function<void(Json)> reply) {
+  const double of = ReadShare(share);
+  if (of == 0) return reply(ErrorOf("--of must be a share of all tags from 0.1% to 100%, such as 10%"));
+  if (!path.starts_with('/')) return reply(ErrorOf("candidate start SHARE FILE, with the whole path of the file"));
+  if (std::exchange(loading_, true)) return reply(ErrorOf("another file is being read"));
+  auto work = std::make_unique<Loading>();
+  work->feature = this, work->path = std::move(path), work->share = of, work->reply = std::move(reply);
+  work->hosts = host_.admin.limiter().ways().core().peers + 1;
+  work->request.data = work.get();
+  const auto read = [](uv_work_t* request) { static_cast<Loading*>(request->data)->Read(); };
+  const auto done = [](uv_work_t* request, int) {
+    const std::unique_ptr<Loading> w(static_cast<Loading*>(request->data));
+    w->feature->OnLoaded(*w);
+  };
+  const SignalsBlocked blocked;    // the pool's threads may begin here
+  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
+  work.release();    // `done` has it
+}
+
+void CandidateFeature::OnLoaded(Loading& loaded) {
+  loading_ = false;
+  if (!started_) return loaded.reply(ErrorOf("the daemon is stopping"));
+  if (!loaded.complaint.empty()) return loaded.reply(ErrorOf(loaded.complaint));
+  EndComparison();
+  file_ = loaded.path, share_ = loaded.share, rules_ = loaded.rules, comparison_ = loaded.comparison;
+  copying_ = true;
+  began_ = Now();
+  comparison_->FollowPeers();
+  OnTimer();
+  loaded.reply(Show(Now()));
+}
+
+// Copies buckets for a fifth of the time, as Reloading rewrites them, and then follows the number of peers.
+void CandidateFeature::OnTimer() {
+  constexpr Duration kAtOnce = std::chrono::microseconds(200);
+  if (comparison_ == nullptr) return;
+  const Instant begun = Now();
+  while (copying_ && Now() - begun < kAtOnce) {
+    if (comparison_->CopySome(begun)) continue;
+    copying_ = false;
+    began_ = Now();
+    host_.admin.limiter().Observe(comparison_, comparison_->sample());
+  }
+  if (!copying_) comparison_->FollowPeers();
+  SetTimer();
+}
+
+void CandidateFeature::SetTimer() {
+  uv_timer_start(
+      &timer_, [](uv_timer_t* t) { static_cast<CandidateFeature*>(t->data)->OnTimer(); }, copying_ ? 1 : 1000, 0);
+}
+
+// Its memory goes back in the thread pool, because that takes milliseconds.
+void CandidateFeature::EndComparison() {
+  if (comparison_ == nullptr) return;
+  host_.admin.limiter().Observe(nullptr, {});
+  uv_timer_stop(&timer_);
+  struct Freed {
+    uv_work_t request;
+    std::shared_ptr<Comparison> comparison;
+  };
+  auto* freed = new Freed{{}, std::exchange(comparison_, nullptr)};
+  freed->request.data = freed;
+  const SignalsBlocked blocked;
+  DT_CHECK(uv_queue_work(
+               host_.loop, &freed->request, [](uv_work_t* r) { static_cast<Freed*>(r->data)->comparison.reset(); },
+               [](uv_work_t* r, int) { delete static_cast<Freed*>(r->data); }) == 0);
+}
+
+void CandidateFeature::Stop(const std::function<void(Json)>& reply) {
+  EndComparison();
+  if (std::exchange(here_, nullptr) == nullptr) return reply(Show(Now()));
+  host_.amend([this, reply] { reply(Show(Now())); });
+}
+
+void CandidateFeature::PutInForceHere(const std::function<void(Json)>& reply) {
+  if (comparison_ == nullptr) return reply(ErrorOf("there is no candidate"));
+  here_ = rules_, here_file_ = file_;
+  EndComparison();
+  host_.amend([this, reply] { reply(Show(Now())); });
+}
+
+// ---- The command ----
+
+Extension::Command CandidateFeature::command() const {
+  return {"candidate", "VERB ...", "rules that are tried beside those in force: start, stop, changes or here; alone, "
+                                   "what they would have done"};
+}
+
+bool CandidateFeature::Changes(std::string_view argument) const {
+  return !argument.empty() && argument != "changes";
+}
+
+void CandidateFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant now) {
+  if (argument.empty()) return reply(Show(now));
+  const std::string_view verb = TakeWord(argument);
+  if (verb == "stop" && argument.empty()) return Stop(reply);
+  if (verb == "changes" && argument.empty()) return reply(ToLimits());
+  if (verb == "here" && argument.empty()) return PutInForceHere(reply);
+  if (verb != "start") return reply(ErrorOf("candidate start, candidate stop, candidate changes or candidate here"));
+  const std::string_view share = TakeWord(argument);
+  const auto path = UnescapeTag(argument);
+  if (!path) return reply(ErrorOf("FILE: " + path.error().message));
+  Load(share, *path, std::move(reply));
+}
+
+Extension::Json CandidateFeature::Show(Instant now) const {
+  if (comparison_ != nullptr) return ShowComparison(now);
+  if (here_ != nullptr) return {{"state", "in force here"}, {"file", EscapeTag(here_file_)}};
+  return {{"state", "none"}};
+}
+
+Extension::Json CandidateFeature::ShowComparison(Instant now) const {
+  const std::vector<Differences> by_rule = comparison_->ByRule();
+  Differences all;
+  for (const Differences& its : by_rule) all += its;
+  const double ns = comparison_->NanosecondsEach(), seconds = std::max(Seconds(now - began_), 1e-3);
+  Json answer = {{"state", copying_ ? "copying" : "comparing"}, {"file", EscapeTag(file_)}};
+  answer["of"] = fmt::format("{:g}%", share_ * 100);
+  answer["for_s"] = copying_ ? 0 : commands::Hundredths(seconds);
+  answer = Row(std::move(answer), all);
+  answer["ns_each"] = commands::Hundredths(ns);
+  answer["cpu_percent"] = commands::Hundredths(static_cast<double>(all.queries) * ns / seconds / 1e7);
+  Json rules = Json::array(), tags = Json::array();
+  for (std::size_t i = 0; i < by_rule.size(); ++i) {
+    if (i == rules_->rules().size() && by_rule[i].queries == 0) continue;
+    rules.push_back(Row({{"rule", i < rules_->rules().size() ? EscapeTag(rules_->rules()[i].name) : "-"}}, by_rule[i]));
+  }
+  for (const Comparison::OfTag& its : comparison_->TopTags(kTagsShown)) {
+    Json row = Row(Json::object(), its.seen);
+    row["tag"] = commands::ShowTag({its.tag, its.is_digest});
+    tags.push_back(std::move(row));
+  }
+  answer["rules"] = std::move(rules);
+  answer["tags"] = std::move(tags);
+  answer["notes"] = NotCompared(*rules_, share_);
+  return answer;
+}
+
+// Lines "tag|rule BURST RATE NAME", which limit set takes; an error says what no limit can.
+Extension::Json CandidateFeature::ToLimits() const {
+  if (comparison_ == nullptr) return ErrorOf("there is no candidate");
+  const dthrottle::Changes changes = ChangesTo(*rules_, host_.admin.limiter().rules());
+  if (!changes.others.empty()) {
+    std::string why = "this is more than other limits, which is all that can be set on all hosts at once:";
+    for (const std::string& other : changes.others) why += '\n' + other;
+    return ErrorOf(why + "\nPut the file in the place of the settings of every host and reload, or try it on this host "
+                         "with candidate promote --here.");
+  }
+  Json lines = Json::array();
+  for (const dthrottle::Changes::OfLimit& its : changes.limits) {
+    lines.push_back(fmt::format("{} {} {} {}", its.of_rule ? "rule" : "tag", its.burst, its.rate, EscapeTag(its.name)));
+  }
+  return {{"limits", std::move(lines)}};
+}
+
+}    // namespace dthrottle

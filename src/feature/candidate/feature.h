@@ -1,0 +1,64 @@
+// The command `candidate`: tries the rules of a file beside those in force, says what they would have done, and puts
+// them in force.
+#pragma once
+
+#include <uv.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "feature/candidate/comparison.h"
+#include "feature/feature.h"
+
+namespace dthrottle {
+
+class CandidateFeature final : public Feature {
+ public:
+  explicit CandidateFeature(const FeatureHost& host) : host_(host) {}
+
+  void Start() override;
+  Amendment Amends() const override;
+
+  Command command() const override;
+  bool Changes(std::string_view argument) const override;
+  void Run(std::string_view argument, std::function<void(Json)> reply, Instant now) override;
+
+  void Reload(std::vector<std::string>& problems) override;
+  void Count(ProcessCounts& counts) const override;
+  void Close() override;
+
+ private:
+  struct Loading;
+
+  void Load(std::string_view share, std::string path, std::function<void(Json)> reply);
+  void OnLoaded(Loading& loaded);
+  void OnTimer();
+  void SetTimer();
+  void EndComparison();
+  void Stop(const std::function<void(Json)>& reply);
+  void PutInForceHere(const std::function<void(Json)>& reply);
+  Json Show(Instant now) const;
+  Json ShowComparison(Instant now) const;
+  Json ToLimits() const;
+
+  const FeatureHost host_;
+  uv_timer_t timer_{};
+  bool started_ = false, loading_ = false;
+
+  // The candidate; without a comparison there is none.
+  std::string file_;
+  double share_ = 0;
+  std::shared_ptr<const Rulebook> rules_;    // as the file says
+  std::shared_ptr<Comparison> comparison_;
+  bool copying_ = false;    // buckets, before anything is compared
+  Instant began_{};         // comparing
+
+  // Rules that are in force here until somebody stops it; null: none.
+  std::shared_ptr<const Rulebook> here_;
+  std::string here_file_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,112 @@
+"""Rules that are tried beside those in force, and then put in force."""
+
+from common import ParallelTest
+from daemon import DTHROTTLECTL, Daemon, fresh_directory, rule, run, wait_until
+from fleet import Fleet, wait_all_hear
+from test_set_limits import Operator
+
+
+def burst(host, tag):
+    return host.admin_json(f"show {tag}").get("burst")
+
+
+def ctl(host, *words):
+    return run(DTHROTTLECTL, "-s", host.admin_path, "candidate", *words)
+
+
+def written(text):
+    path = fresh_directory() / "new.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def rules(**values):
+    lines = "\n".join(f"{key} = {value}" for key, value in values.items())
+    return f'[[rule]]\nname = "all"\n{lines}\n'
+
+
+def compared(host):
+    answer = host.admin_json("candidate")
+    return answer["state"] == "comparing" and answer
+
+
+class OneHost(ParallelTest):
+    def begin(self, daemon, text):
+        done = ctl(daemon, written(text), "--of", "100%")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        wait_until(lambda: compared(daemon), "it is compared")
+
+    def test_a_candidate_says_what_it_would_do_and_changes_no_answer(self):
+        with Daemon(rule(name="all", burst=10, rate=0.001)) as daemon:
+            self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+            daemon.ask(["before"] * 3)
+            self.begin(daemon, rules(burst=4, rate=0.001))
+            self.assertEqual(daemon.served("before", 4), 4)
+            self.assertEqual(daemon.served("C", 12), 10)
+            answer = compared(daemon)
+            self.assertEqual({key: answer[key] for key in ("of", "queries", "refused", "candidate_refused", "newly_refused",
+                                                           "newly_served", "notes")},
+                             {"of": "100%", "queries": 16, "refused": 2, "candidate_refused": 11, "newly_refused": 9,
+                              "newly_served": 0, "notes": []})
+            self.assertEqual(answer["rules"], [{"rule": "all", "queries": 16, "refused": 2, "candidate_refused": 11,
+                                                "newly_refused": 9, "newly_served": 0}])
+            self.assertEqual([row["tag"] for row in answer["tags"]], ["C", "before"])
+            self.assertEqual(daemon.stats()["candidate_newly_refused"], 9)
+            self.assertEqual(ctl(daemon, "stop").returncode, 0)
+            self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+            self.assertEqual(daemon.stats()["candidate_comparing"], 0)
+
+    def test_what_is_wrong_with_a_candidate_is_said_with_its_place(self):
+        with Daemon(rule()) as daemon:
+            path = written(rules(burst=0, rate='"fast"'))
+            done = ctl(daemon, path)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn(f"{path}:3:9: error: rule.burst = 0: must be a number of tokens from 1", done.stderr)
+            self.assertIn(f'{path}:4:8: error: rule.rate = "fast"', done.stderr)
+            self.assertIn("No such file", ctl(daemon, "/nowhere/new.toml").stderr)
+            self.assertIn("from 0.1% to 100%", ctl(daemon, path, "--of", "0%").stderr)
+            self.assertIn("there is no candidate", ctl(daemon, "promote").stderr)
+            self.assertIn("candidate start, candidate stop", daemon.admin("candidate begin"))
+            self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+
+    def test_a_candidate_with_more_than_other_limits_is_put_in_force_on_one_host_only(self):
+        with Daemon(rule(name="all", burst=10, rate=0.001)) as daemon:
+            self.begin(daemon, rules(burst=3, rate=0.001, mode='"shadow"'))
+            done = ctl(daemon, "promote")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("The rule all has another mode.", done.stderr)
+            self.assertEqual(daemon.served("C", 12), 10)
+            self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+            self.assertEqual(daemon.admin_json("candidate")["state"], "in force here")
+            self.assertEqual(daemon.served("C", 12), 12)
+            self.assertIn("candidate stop ends it", daemon.admin("reload"))
+            self.assertEqual(burst(daemon, "C"), 3)
+            self.assertEqual(ctl(daemon, "stop").returncode, 0)
+            self.assertEqual(burst(daemon, "C"), 10)
+
+
+class Hosts(ParallelTest):
+    def test_a_candidate_is_put_in_force_on_all_hosts(self):
+        alice = Operator()
+        text = rules(burst=5, rate=2.0) + '[[override]]\ntag = "-x y"\nburst = 7\nrate = 1.0\n'
+        with Fleet(rule(name="all", burst=10, rate=1.0), hosts=3, operator={"keys": [alice.line]}) as hosts:
+            wait_all_hear(hosts)
+            ctl(hosts[0], written(text))
+            wait_until(lambda: compared(hosts[0]), "it is compared")
+            refused = ctl(hosts[0], "promote")
+            self.assertIn("sign it with one of them", refused.stderr)
+            self.assertTrue(compared(hosts[0]))
+            done = ctl(hosts[0], "promote", "--key", alice.file)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("2 limits set", done.stdout)
+            wait_until(lambda: all((burst(host, "C"), burst(host, "-x y")) == (5, 7) for host in hosts), "all hosts have it")
+
+    def test_what_peers_report_is_charged_to_the_candidate_too(self):
+        with Fleet(rule(name="all", burst=10, rate=0.001), hosts=2, period="250ms") as (a, b):
+            wait_all_hear((a, b))
+            ctl(a, written(rules(burst=6, rate=0.001)), "--of", "100%")
+            wait_until(lambda: compared(a), "it is compared")
+            self.assertEqual(b.served("C", 5), 5)
+            wait_until(lambda: a.admin_json("show C")["level"] < 5.5, "a has heard of the hits")
+            self.assertEqual(a.served("C", 3), 3)
+            self.assertEqual(compared(a)["newly_refused"], 2)

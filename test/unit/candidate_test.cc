@@ -1,0 +1,230 @@
+// Rules that are tried beside those in force: what they would have refused and served otherwise, and what of them can be
+// put in force on all hosts.
+#include "feature/candidate/comparison.h"
+
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+
+#include "feature/candidate/changes.h"
+#include "share/ways.h"
+#include "test/support/host.h"
+
+using namespace dthrottle;
+using dthrottle::testing::Host;
+using dthrottle::testing::Rules;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Instant kStart = Instant(1000s);
+
+class Tried {
+ public:
+  Tried(std::string_view in_force, std::string_view candidate, double share = 1, std::size_t hosts = 1)
+      : host(in_force) {
+    if (hosts > 1) host.limiter->ways().Get<Debits>().ShareWith(hosts - 1, 1s);
+    rules_ = Rules(candidate);
+    share_ = share, hosts_ = hosts;
+  }
+
+  void Begin(Instant now) {
+    auto memory = MappedRegion::Open("", Comparison::BytesFor(Table::kRegionBytesMin, share_), Table::IsTable);
+    REQUIRE(memory);
+    comparison = std::make_shared<Comparison>(std::move(*memory), *host.limiter, AsCompared(*rules_, hosts_), share_,
+                                              nullptr, now);
+    comparison->FollowPeers();
+    while (comparison->CopySome(now)) {}
+    host.limiter->Observe(comparison, comparison->sample());
+  }
+
+  // Asks so often at once; how often it was served.
+  int Ask(std::string_view tag, int times, Instant now) {
+    int served = 0;
+    for (int i = 0; i < times; ++i) served += host.Serves(tag, now);
+    return served;
+  }
+
+  Differences All() const {
+    Differences all;
+    for (const Differences& its : comparison->ByRule()) all += its;
+    return all;
+  }
+
+  Host host;
+  std::shared_ptr<Comparison> comparison;
+
+ private:
+  std::shared_ptr<const Rulebook> rules_;
+  double share_;
+  std::size_t hosts_;
+};
+
+std::string RuleOf(double burst, double rate, std::string_view more = "") {
+  return fmt::format("[[rule]]\nname = \"all\"\nburst = {}\nrate = {}\n{}\n", burst, rate, more);
+}
+
+}    // namespace
+
+TEST_CASE("a candidate that is what is in force differs in nothing, whatever was spent before it began") {
+  const std::string rules = RuleOf(5, 1) + "[[override]]\ntag = \"t1\"\nburst = 2\nrate = 3.0\n";
+  Tried tried(rules, rules);
+  Prng prng(7);
+  Instant now = kStart;
+  const auto ask = [&](int queries) {
+    for (int i = 0; i < queries; ++i) {
+      now += Duration(static_cast<std::int64_t>(prng.Below(50'000'000)));
+      tried.host.Serves(fmt::format("t{}", prng.Below(20)), now);
+    }
+  };
+  ask(2000);
+  tried.Begin(now);
+  ask(5000);
+  const Differences all = tried.All();
+  CHECK(all.queries == 5000);
+  CHECK(all.refused > 500);
+  CHECK(all.candidate_refused == all.refused);
+  CHECK(all.newly_refused + all.newly_served == 0);
+  CHECK(tried.comparison->TopTags(10).empty());
+}
+
+TEST_CASE("a stricter candidate says what it would have refused, by rule and tag") {
+  const std::string other = "[[rule]]\nname = \"login\"\nmatch = \"login:*\"\nburst = 3\nrate = 0.001\n";
+  Tried tried(other + RuleOf(10, 0.001), other + RuleOf(4, 0.001));
+  tried.Begin(kStart);
+  CHECK(tried.Ask("a", 12, kStart) == 10);
+  CHECK(tried.Ask("b", 5, kStart) == 5);
+  CHECK(tried.Ask("login:c", 5, kStart) == 3);
+  const auto by_rule = tried.comparison->ByRule();
+  REQUIRE(by_rule.size() == 3);
+  CHECK(by_rule[0].queries == 5);
+  CHECK(by_rule[0].newly_refused + by_rule[0].newly_served == 0);
+  CHECK(by_rule[1].queries == 17);
+  CHECK(by_rule[1].refused == 2);
+  CHECK(by_rule[1].candidate_refused == 9);
+  CHECK(by_rule[1].newly_refused == 7);
+  const auto top = tried.comparison->TopTags(10);
+  REQUIRE(top.size() == 2);
+  CHECK(top[0].tag == "a");
+  CHECK(top[0].seen.newly_refused == 6);
+  CHECK(top[1].tag == "b");
+  CHECK(top[1].seen.newly_refused == 1);
+}
+
+TEST_CASE("a looser candidate says what it would have served, and nothing is decided otherwise") {
+  Tried tried(RuleOf(4, 0.001), RuleOf(10, 0.001));
+  tried.Begin(kStart);
+  CHECK(tried.Ask("a", 12, kStart) == 4);
+  CHECK(tried.All().newly_served == 6);
+  tried.host.limiter->Observe(nullptr, {});
+  CHECK(tried.Ask("a", 12, kStart) == 0);
+  CHECK(tried.All().queries == 12);
+}
+
+TEST_CASE("a tag is compared whole or not at all, and a tenth of all tags is a tenth") {
+  Tried tried(RuleOf(10, 1), RuleOf(1, 0.001), 0.1);
+  tried.Begin(kStart);
+  for (int tag = 0; tag < 10'000; ++tag) {
+    const std::uint64_t before = tried.All().queries;
+    const std::string name = fmt::format("tag {}", tag);
+    tried.Ask(name, 3, kStart);
+    const std::uint64_t seen = tried.All().queries - before;
+    const bool sampled = tried.comparison->sample().Has(tried.host.limiter->table().Hash({name}));
+    if (seen != (sampled ? 3u : 0u)) FAIL(name);
+  }
+  CHECK(tried.All().queries / 3 > 800);
+  CHECK(tried.All().queries / 3 < 1200);
+  CHECK(tried.All().newly_refused == tried.All().queries / 3 * 2);
+}
+
+TEST_CASE("a tag that peers serve too is refused as often as it would be if they had the candidate") {
+  // 10/s come to four hosts, of which this one sees a quarter; the rules in force serve all, the candidate serves 5/s.
+  Tried tried(RuleOf(200, 100), RuleOf(10, 5), 1, 4);
+  tried.Begin(kStart);
+  Prng prng(3);
+  Instant now = kStart;
+  Differences before;
+  for (int second = 0; second < 400; ++second) {
+    if (second == 100) before = tried.All();
+    const Instant from = now;
+    for (int i = 0; i < 5; ++i) {
+      now += 200ms;
+      tried.Ask("a", static_cast<int>(prng.Below(2)), now);
+    }
+    Entries entries;
+    entries.Add({"a"}, 7 + prng.Below(2), 0);
+    tried.comparison->Heard(entries, 0, 1, from, now, 1, now);
+  }
+  const Differences all = tried.All();
+  const double refused = static_cast<double>(all.newly_refused - before.newly_refused);
+  const double share = refused / static_cast<double>(all.queries - before.queries);
+  CAPTURE(share);
+  CHECK(share > 0.4);
+  CHECK(share < 0.6);
+}
+
+TEST_CASE("questions are compared as one, and what a hold gives back comes back to both") {
+  const std::string rules = "[[rule]]\nname = \"a\"\nmatch = \"a\"\nburst = 4\nrate = 0.001\n" + RuleOf(10, 0.001);
+  const std::string candidate = "[[rule]]\nname = \"a\"\nmatch = \"a\"\nburst = 4\nrate = 0.001\n" + RuleOf(2, 0.001);
+  Tried tried(rules, candidate);
+  tried.Begin(kStart);
+  const auto ask = [&](Cost cost) {
+    Questions questions;
+    questions.Begin(Verb::kHold);
+    questions.Name({{"a"}, 1});
+    questions.Name({{"b"}, cost});
+    Outcome outcome;
+    std::array<Standing, 2> standings;
+    tried.host.limiter->Ask(questions, {&outcome, 1}, standings, 0, tried.host.prng, kStart);
+    return outcome.verdict == Verdict::kServe;
+  };
+  CHECK(ask(2));
+  CHECK(ask(1));    // the candidate's b has nothing left, so its a does not pay
+  CHECK(tried.All().queries == 2);
+  CHECK(tried.All().newly_refused == 1);
+  CHECK(tried.comparison->ByRule()[1].newly_refused == 1);
+  tried.host.limiter->Settle({{"b"}, 2}, 0, kStart);
+  CHECK(ask(2));
+  CHECK(tried.All().newly_refused == 1);
+}
+
+TEST_CASE("refusals that a worker gave in the daemon's stead are compared too") {
+  Tried tried(RuleOf(1, 0.001), RuleOf(3, 0.001));
+  tried.Begin(kStart);
+  CHECK(tried.Ask("a", 1, kStart) == 1);
+  tried.host.limiter->CountRefused({{"a"}}, 100, 0, kStart);
+  CHECK(tried.All().queries == 101);
+  CHECK(tried.All().newly_served == 2);
+}
+
+TEST_CASE("what one host cannot compare is said, and a divided limit is compared as an equal part") {
+  const auto candidate = Rules(RuleOf(8, 8, "share = \"capacity\"\nquota = 5\nin_flight = 3"));
+  CHECK(NotCompared(*candidate, 1).size() == 3);
+  const auto compared = AsCompared(*candidate, 4);
+  CHECK(compared->rules()[0].rate == 2);
+  CHECK(compared->rules()[0].in_flight == 0);
+  CHECK_FALSE(compared->any_quota());
+  CHECK(NotCompared(*Rules(RuleOf(8, 8)), 0.1).empty());
+}
+
+TEST_CASE("what a candidate changes is limits that can be set, or more than that, which is said") {
+  const std::string rules = RuleOf(10, 1) + "[[override]]\ntag = \"x\"\nburst = 5\nrate = 2.0\n";
+  const auto in_force = Rules(rules);
+  CHECK(ChangesTo(*Rules(rules), *in_force).limits.empty());
+  const auto limits = ChangesTo(*Rules(RuleOf(20, 1) + "[[override]]\ntag = \"x\"\nburst = 5\nrate = 3.0\n"
+                                                       "[[override]]\ntag = \"y\"\nburst = 1\nrate = 1.0\n"),
+                                *in_force);
+  CHECK(limits.others.empty());
+  REQUIRE(limits.limits.size() == 3);
+  CHECK(limits.limits[0].of_rule);
+  CHECK(limits.limits[0].burst == 20);
+  CHECK(limits.limits[1].name == "x");
+  CHECK(limits.limits[1].rate == 3);
+  CHECK(limits.limits[2].name == "y");
+  const auto more = ChangesTo(*Rules(RuleOf(10, 1, "mode = \"shadow\"\nmatch = \"a*\"")), *in_force).others;
+  REQUIRE(more.size() == 3);
+  CHECK(more[0] == "The rule all has another match.");
+  CHECK(more[1] == "The rule all has another mode.");
+  CHECK(more[2].starts_with("The tag x has a limit of its own now"));
+  CHECK(ChangesTo(*Rules("[[rule]]\nname = \"other\"\nburst = 10\nrate = 1.0\n"), *in_force).others.size() == 2);
+}
