@@ -53,6 +53,9 @@ class Lane {
 
   // So many queries of a tag were served or refused, none of which was sampled.
   void AddTimes(const Tag& tag, std::uint64_t hash, bool served, std::uint64_t times, Instant now);
+  // No query belongs there from now on: nobody looks at this lane's sketches.
+  void SampleNone() { until_sample_ = UINT64_MAX; }
+
 
   // What was refused lately.
   Refusals& refusals() { return refusals_; }

@@ -79,9 +79,10 @@ void Measure(const Workload& workload, std::size_t tags, std::size_t batch) {
   Differences all;
   for (const Differences& its : comparison->ByRule()) all += its;
   std::printf("%-34s batches of %2zu  %6.1f ns a decision, %6.1f with a candidate, ratio %.3f (medians of %d); "
-              "%.0f %% of what is compared differs\n",
+              "%.0f %% of what is compared differs, %.0f ns each\n",
               workload.name, batch, Median(without), Median(with), Median(ratios), kTurns,
-              100.0 * static_cast<double>(all.newly_refused + all.newly_served) / static_cast<double>(all.queries));
+              100.0 * static_cast<double>(all.newly_refused + all.newly_served) / static_cast<double>(all.queries),
+              comparison->NanosecondsEach());
   limiter.Observe(nullptr, {});
   munmap(at, bytes);
 }

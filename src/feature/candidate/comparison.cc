@@ -14,6 +14,7 @@ namespace {
 constexpr std::size_t kCellsPerSlice = 2048;
 constexpr std::uint64_t kTimedEvery = 16;       // calls
 constexpr std::uint32_t kLately = 256;          // queries of a tag
+constexpr std::uint64_t kAdmittedOf = 16;       // one of so many refusals
 constexpr double kElsewhereMax = 16;            // times the hits that peers report
 
 Instant NoClock() {
@@ -72,6 +73,7 @@ Comparison::Comparison(MappedRegion memory, Limiter& live, std::shared_ptr<const
       shadow_(memory_.bytes(), {}, live.keys(), rules_, live.tally().lanes(), now) {
   for (std::size_t i = 0; i < live.tally().lanes(); ++i) {
     lanes_.push_back(std::make_unique<LaneCounts>(rules_->rules().size() + 1, i + 1));
+    shadow_.ways().core().tally.lane(i).SampleNone();
   }
   FollowPeers();
 }
@@ -172,15 +174,18 @@ void Comparison::Note(const Query& query, const Standing& standing, bool served,
   if (!would_serve) its.candidate_refused.Add();
   if (served && !would_serve) its.newly_refused.Add();
   if (!served && would_serve) its.newly_served.Add();
-  if (!served || !would_serve || tags_.used() != 0) NoteTag(query.tag, served, would_serve);
+  if (!served || !would_serve || tags_.used() != 0) NoteTag(query.tag, served, would_serve, counts);
 }
 
-void Comparison::NoteTag(const Tag& tag, bool served, bool would_serve) {
+// Where there are more tags than places a refusal brings a tag in by chance, as one that is refused often will be soon:
+// looking for one to make room costs more than all the rest.
+void Comparison::NoteTag(const Tag& tag, bool served, bool would_serve, LaneCounts& counts) {
   const std::uint64_t hash = shadow_.table().Hash(tag);
   const Table::Shard shard(shadow_.table(), hash);
   std::size_t at = tags_.Find(hash);
   if (at == tags_.kNone) {
     if (served && would_serve) return;
+    if (tags_.UsedNear(hash) == kTagWays && counts.prng.Below(kAdmittedOf) != 0) return;
     at = tags_.RoomFor(hash, [&](std::size_t place) {
       const Differences& seen = tags_[place].seen;
       return std::optional(seen.newly_refused + seen.newly_served);

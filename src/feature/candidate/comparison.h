@@ -117,14 +117,14 @@ class Comparison final : public Observer {
 
   // A tag that either has refused.
   struct Seen {
-    KeptTag tag;
     Differences seen;
     std::uint32_t served = 0, would_serve = 0;    // lately: both are halved now and then
     double owed = 0;                              // part of a hit of peers that is not debited yet
+    KeptTag tag;
   };
 
   void Note(const Query& query, const Standing& standing, bool served, bool would_serve, LaneCounts& counts);
-  void NoteTag(const Tag& tag, bool served, bool would_serve);
+  void NoteTag(const Tag& tag, bool served, bool would_serve, LaneCounts& counts);
   std::uint64_t HitsOf(const Tag& tag, std::uint64_t hash, std::uint64_t hits);
 
   static constexpr std::size_t kTags = 8192, kTagWays = 8;
