@@ -121,9 +121,10 @@ void Comparison::Answered(std::span<const Query> queries, std::span<const Verdic
   const bool timed = counts.calls++ % kTimedEvery == 0;
   const Instant begun = timed ? clock_() : Instant();
   std::array<Verdict, kAtOnce> would;
-  std::array<Standing, kAtOnce> standings;
   const std::size_t n = queries.size();
-  shadow_.Answer(queries, std::span(would).first(n), lane, counts.prng, now, std::span(standings).first(n));
+  const std::span standings = std::span(counts.standings).first(n);
+  std::ranges::fill(standings, Standing());
+  shadow_.Answer(queries, std::span(would).first(n), lane, counts.prng, now, standings);
   for (std::size_t i = 0; i < n; ++i) {
     Note(queries[i], standings[i], verdicts[i] == Verdict::kServe, would[i] == Verdict::kServe, counts);
   }

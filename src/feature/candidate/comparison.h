@@ -113,6 +113,7 @@ class Comparison final : public Observer {
     Counter timed_ns, timed_queries;
     std::uint64_t calls = 0;
     Prng prng;
+    std::array<Standing, kAtOnce> standings;    // scratch: most calls need few of them
   };
 
   // A tag that either has refused.
