@@ -41,6 +41,18 @@ double LevelOf(std::span<double> requests, double limit) {
   return level;
 }
 
+double LevelOf(std::span<WeightedRequest> requests, double limit) {
+  std::ranges::sort(requests, {}, [](const WeightedRequest& its) { return its.request / its.weight; });
+  double weights = 0;
+  for (const WeightedRequest& its : requests) weights += its.weight;
+  for (const WeightedRequest& its : requests) {
+    const double level = std::max(limit, 0.0) / weights;
+    if (its.request > its.weight * level) return level;
+    limit -= its.request, weights -= its.weight;
+  }
+  return std::numeric_limits<double>::infinity();
+}
+
 ClientLimits DivideByLevel(std::span<const double> requests, double limit) {
   DT_CHECK(limit >= 0);
   if (Sum(requests) <= limit) return Uncut(requests, limit);

@@ -25,6 +25,12 @@ ClientLimits DivideByRatio(std::span<const double> requests, double limit);
 // The level of Algorithm 2 for these requests, which it sorts; infinite where there is enough for all.
 double LevelOf(std::span<double> requests, double limit);
 
+// The same where requests have weights > 0 and everybody gets min(request, weight x level).
+struct WeightedRequest {
+  double request = 0, weight = 1;
+};
+double LevelOf(std::span<WeightedRequest> requests, double limit);
+
 // Algorithm 2: water-filling. Everybody gets min(request, level), the level such that the limits sum to `limit`.
 //
 // Departure: as printed it is wrong. s is never reset, so line 13 adds the whole history of surpluses to a level that

@@ -6,6 +6,7 @@
 #include "limiter/deciding.h"
 #include "limiter/limit_of.h"
 #include "limiter/under_limit.h"
+#include "share/inspection.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -32,7 +33,7 @@ class Charged {
   Charged& operator=(const Charged&) = delete;
 
   // A tag that is charged with a named one. A tag that is charged already pays both costs.
-  void Add(std::string_view tag, Cost cost, std::size_t because, const Table& table) {
+  void Add(std::string_view tag, Cost cost, std::size_t because, double weight, const Table& table) {
     for (std::size_t i = 0; i < size_; ++i) {
       if (queries_[i].tag == Tag{tag, false}) {
         queries_[i].cost = Questions::Sum(queries_[i].cost, cost);
@@ -45,6 +46,7 @@ class Charged {
     queries_[size_] = {{{bytes, tag.size()}, false}, cost};
     tags_[size_] = {&queries_[size_], table.Aim(queries_[size_].tag)};
     tags_[size_].member = tags_[because].probe.hash;
+    tags_[size_].weight = weight;
     because_[size_] = because;
     ++size_;
   }
@@ -68,27 +70,50 @@ std::int64_t LeftOf(const Standing& standing, Instant now) {
 }
 
 // A charge of a tag that is divided among those that are charged to it.
-std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named) {
+std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named, const LimiterCore& core) {
   if (named.member == 0 || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
-  return AmongTags::Charge{named.probe.hash, named.member, named.query->cost, named.limit->among};
+  const bool with_others = named.limit->shared && core.window != 0;
+  return AmongTags::Charge{.divided = named.probe.hash,
+                           .member = named.member,
+                           .cost = named.query->cost,
+                           .among = named.limit->among,
+                           .weight = named.weight,
+                           .hosts = with_others ? core.peers + 1 : 1,
+                           .period = with_others ? ToDuration(core.window) : Duration()};
 }
 
 }    // namespace
 
 bool Deciding::IsCut(const NamedTagAt& named, const Shape& shape) {
-  const auto charge = DividedCharge(named);
+  const auto charge = DividedCharge(named, core_);
   return charge.has_value() && !core_.among->Would(*charge, shape, prng_, now_);
 }
 
+// Where hosts share a limit by reports, what a tag wants beyond its part is no demand that they should foresee.
 Verdict Deciding::Cut(Asked& asked, RuleCounters& counters) {
   core_.among->CountCut();
-  ways_.With(asked.limit, [&](auto& way) { return way.Refuse(asked), true; });
+  if (asked.limit.shared) {
+    asked.Refused();
+  } else {
+    ways_.With(asked.limit, [&](auto& way) { return way.Refuse(asked), true; });
+  }
   return Refuse(asked.limit, Verdict::kThrottle, counters);
 }
 
 void Deciding::CountAmong(const NamedTagAt& named, bool served, const Standing& standing) {
-  const auto charge = DividedCharge(named);
-  if (charge.has_value()) core_.among->Count(*charge, served && !named.cut, standing.shape, standing.bucket, now_);
+  const auto charge = DividedCharge(named, core_);
+  if (!charge.has_value()) return;
+  const Tokens level = core_.among->IsDue(charge->divided, now_) ? BelievedLevel(named, standing) : 0;
+  core_.among->Count(*charge, served && !named.cut, standing.shape, level, now_);
+}
+
+// Hosts that forecast each other do not wait for reports.
+Tokens Deciding::BelievedLevel(const NamedTagAt& named, const Standing& standing) {
+  Inspection seen;
+  const Tag& tag = named.query->tag;
+  const Slot* const slot = Table::Locked(*core_.table, named.probe.hash).Find(tag, named.probe, now_);
+  ways_.With(*named.limit, [&](auto& way) { return way.Inspect({tag, named.probe.hash, *named.limit, slot}, seen, now_), true; });
+  return seen.foretold.has_value() ? seen.foretold->level : standing.bucket.Level(standing.shape, now_);
 }
 
 Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
@@ -120,7 +145,7 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
     const auto limit = LimitOf(*core_.rules, query, slot);
     if (!limit.has_value()) continue;
     core_.rules->ForEachDerived(*limit, TextOf(query),
-                                [&](std::string_view tag) { charged.Add(tag, query.cost, i, *core_.table); });
+                                [&](std::string_view tag) { charged.Add(tag, query.cost, i, core_.limit(*limit).weight, *core_.table); });
   }
   const std::span<NamedTagAt> tags = charged.tags();
   std::array<Standing, Charged<kNamedMax>::kMax> all;

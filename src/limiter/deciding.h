@@ -19,6 +19,7 @@ struct NamedTagAt {
   Table::Probe probe;
   const Limit* limit = nullptr;    // null: no bucket is asked
   std::uint64_t member = 0;        // hash of the tag that it is charged with; 0: it is asked about itself
+  double weight = 1;               // of that one
   bool cut = false;                // it is divided among its tags, and this one has had its part
 };
 
@@ -56,6 +57,7 @@ class Deciding {
   std::optional<std::size_t> Shed(std::span<const NamedTagAt> tags);
   bool IsCut(const NamedTagAt& named, const Shape& shape);
   Verdict Cut(Asked& asked, RuleCounters& counters);
+  Tokens BelievedLevel(const NamedTagAt& named, const Standing& standing);
   void CountAmong(const NamedTagAt& named, bool served, const Standing& standing);
   Verdict DecideOne(const NamedTagAt& named, const Outcome& outcome, Duration patience, Standing& standing);
 

@@ -88,6 +88,7 @@ struct Rule {
   QuotaCalendar calendar;               // of the quota
   std::vector<Derivation> also;         // tags that are charged with one of the rule's
   Among among = Among::kFirst;          // the tags that are charged with one of the rule's
+  double weight = 1;                    // of the rule's tags, where one that they are charged to is divided by level
   static constexpr std::size_t kAlsoMax = 8;
 };
 
@@ -98,6 +99,7 @@ struct Override {
   double rate;                 // tokens/s
   std::optional<Mode> mode;    // the rule's, if absent
   std::optional<std::uint64_t> quota{};    // as well
+  std::optional<double> weight{};          // as well
 };
 
 }    // namespace dthrottle

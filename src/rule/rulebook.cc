@@ -42,6 +42,7 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
     limit.max_unheard = rule->max_unheard.value_or(0);
     if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
     limit.among = rule->among;
+    limit.weight = rule->weight;
     if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
   }
   limit.shared = limit.shared && mode != Mode::kOff;
@@ -144,6 +145,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
   for (std::size_t i = 0; i < overrides_.size(); ++i) {
     Limit& limit = limits_[rules_.size() + i];
     if (limit.mode != Mode::kOff && limit.rule < rules_.size()) limit.quota = overrides_[i].quota.value_or(limit.quota);
+    limit.weight = overrides_[i].weight.value_or(limit.weight);
   }
   for (Limit& limit : limits_) {
     if (limit.quota > 0) limit.calendar = CalendarOf(rules_[limit.rule].calendar);

@@ -47,6 +47,7 @@ struct Limit {
   bool plain = false;                          // none of: mode off, places, penalties, whole
   std::uint16_t calendar = 0;                  // of the quota, index into calendars()
   std::uint64_t quota = 0;                     // tokens of a tag in a period; 0: any number
+  double weight = 1;                           // of its tags among those that are charged to one that is divided
 };
 
 class Rulebook {

@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
 
+#include "capacity/divide.h"
 #include "support/host.h"
 #include "share/among/among_tags.h"
 
@@ -122,8 +124,65 @@ TEST_CASE("among: a user that its own limit refuses has asked for nothing of the
 }
 
 TEST_CASE("among: the wrong way of sharing is an error") {
-  CHECK_THROWS_WITH(Rules("[[rule]]\nshare=\"debit\"\namong=\"level\"\n"),
-                    Catch::Contains("among = \"level\" with share = \"debit\": must be \"local\" or \"capacity\""));
+  CHECK_THROWS_WITH(Rules("[[rule]]\nshare=\"debit\"\namong=\"ratio\"\n"),
+                    Catch::Contains("among = \"ratio\" with share = \"debit\": must be \"local\" or \"capacity\""));
+  CHECK_THROWS_WITH(Rules("[[rule]]\nburst=1\nrate=1\nweight=0\n"), Catch::Contains("rule.weight = 0: must be a number from 0.001"));
+}
+
+// ---- Weights ----
+
+TEST_CASE("among: a user of twice the weight gets twice as much, by its rule or by an override") {
+  Host host("[[rule]]\nname=\"tenant\"\nmatch=\"acme\"\nshare=\"local\"\nburst=50\nrate=100\namong=\"level\"\n"
+            "[[rule]]\nname=\"gold\"\nmatch=\"*/gold*\"\nshare=\"local\"\nburst=1000\nrate=1000\nalso=[\"before /\"]\n"
+            "weight=2\n"
+            "[[rule]]\nname=\"user\"\nmatch=\"*/*\"\nshare=\"local\"\nburst=1000\nrate=1000\nalso=[\"before /\"]\n"
+            "[[override]]\ntag=\"acme/c\"\nburst=1000\nrate=1000\nweight=4\n");
+  std::map<std::string, double> served;
+  for (int ms = 0; ms < 60'000; ms += 2) {
+    for (const char* const tag : {"acme/a", "acme/gold", "acme/c"}) {
+      served[tag] += host.Serves(tag, FromNanoseconds(0) + ms * 1ms) && ms >= 20'000 ? 1.0 / 40 : 0;
+    }
+  }
+  CHECK(served["acme/a"] == Approx(100.0 / 7).epsilon(0.04));
+  CHECK(served["acme/gold"] == Approx(200.0 / 7).epsilon(0.04));
+  CHECK(served["acme/c"] == Approx(400.0 / 7).epsilon(0.04));
+}
+
+TEST_CASE("among: what water-filling gives is weight times level, or the request where that is less") {
+  std::vector<WeightedRequest> requests = {{10, 1}, {10, 2}, {1, 4}, {100, 1}};
+  const double level = LevelOf(requests, 25);    // 1 + 10 leave 14 to the two of weight 1
+  CHECK(level == Approx(7));
+  double sum = 0;
+  for (const WeightedRequest& its : requests) sum += std::min(its.request, its.weight * level);
+  CHECK(sum == Approx(25));
+  CHECK(std::isinf(LevelOf(requests, 122)));
+}
+
+// ---- Over several hosts ----
+
+TEST_CASE("among: what peers serve of a user counts against its level here, and nothing is cut that all can have") {
+  AmongTags among;
+  Prng prng(1);
+  const Shape shape = Shape::From(100, 100);
+  AmongTags::Charge hog{.divided = 1, .member = 2, .cost = 1, .among = Among::kLevel, .hosts = 2, .period = 1s};
+  AmongTags::Charge small = hog;
+  small.member = 3;
+  // Here 400/s of the hog and 20/s of the other; the peer serves 35/s and 10/s. The limit is 100/s.
+  std::map<std::uint64_t, double> served, asked;
+  Instant now = FromNanoseconds(0);
+  const auto ask = [&](const AmongTags::Charge& charge, bool counts) {
+    const bool within = among.Would(charge, shape, prng, now);
+    among.Count(charge, within, shape, 50, now);
+    asked[charge.member] += counts, served[charge.member] += counts && within;
+  };
+  for (int ms = 0; ms < 60'000; ++ms, now += 1ms) {
+    if (ms % 5 == 0) ask(hog, ms >= 20'000), ask(hog, ms >= 20'000);
+    if (ms % 50 == 0) ask(small, ms >= 20'000);
+    if (ms % 1000 == 0) among.Hear(1, 2, 1, 35, now), among.Hear(1, 3, 1, 10, now);
+  }
+  CHECK(served[3] == asked[3]);
+  CHECK(served[2] / 40 == Approx(35).epsilon(0.1));    // as much as the peer: 70/s of both are its level
+  CHECK(among.Of(1, now).level == Approx(70).epsilon(0.05));
 }
 
 }    // namespace

@@ -52,6 +52,11 @@ Key<T> Quota(std::string_view name, std::string_view default_text, Member<T, std
                                 read, [](std::uint64_t number) { return static_cast<std::int64_t>(number); });
 }
 
+template <class T>
+Key<T> Weight(std::string_view default_text, Member<T, double> member, std::string_view meaning) {
+  return Number<T>("weight", default_text, 0.001, 1000, member, meaning, "a number");
+}
+
 // Either the networks or the path of a file that lists them, which Load reads.
 Key<Rule> MatchCidrs() {
   Key<Rule> key{"match_cidrs",
@@ -151,8 +156,12 @@ const std::vector<Key<Rule>>& RuleKeys() {
           "of their rules, when they ask for more: \"first\", who asks first; \"ratio\", each gets the same share of what "
           "it asks for; \"level\", each gets what it asks for up to the same level, so that only those that ask for most "
           "are cut. What they ask for is measured once a second, of 512 such tags and 256 tags charged with each; beyond "
-          "these it is who asks first. The limit holds in any case. Under share = \"local\" and \"capacity\" only, where "
-          "this host knows its part."),
+          "these it is who asks first. The limit holds in any case. Under share = \"debit\" and \"forecast\" it is what "
+          "all hosts serve that is divided, by \"level\" only; the tags that are charged with it must be shared so too, "
+          "because hosts hear of each other's by their reports."),
+      Weight<R>("1", MEMBER(R, weight),
+                "How much of a tag that they are charged with, and that is divided by *among* = \"level\", tags of the "
+                "rule get against others, where all ask for more: one of weight 2 gets twice what one of weight 1 gets."),
       DurationKey<R>("delay", "\"0s\"", 0s, 1min, MEMBER(R, delay),
                      "The longest that a question may be made to wait for its tokens instead of being refused, if it "
                      "says that it would: it has them at once, in debt, and is told when to go on. So requests are "
@@ -261,6 +270,8 @@ const std::vector<Key<Override>>& OverrideKeys() {
       Optional<O>(MEMBER(O, quota),
                   Quota<std::uint64_t>("quota", "", Itself<std::uint64_t>,
                                        "As the key of a rule; without it, that of the rule. 0: there is none.")),
+      Optional<O>(MEMBER(O, weight),
+                  Weight<double>("", Itself<double>, "As the key of a rule; without it, that of the rule.")),
   };
   return keys;
 }
@@ -310,9 +321,18 @@ void CheckRules(Findings& f) {
       f.Error(f.rules[i], fmt::format("rule \"{}\": delay = \"{}\" with share = \"{}\": must be \"local\" or \"debit\"",
                                       rule.name, FormatDuration(rule.delay), Name(rule.share)));
     }
-    if (rule.among != Among::kFirst && rule.share != Share::kLocal && rule.share != Share::kCapacity) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": among = \"{}\" with share = \"{}\": must be \"local\" or \"capacity\"",
-                                      rule.name, Name(rule.among), Name(rule.share)));
+    if (rule.among == Among::kRatio && rule.share != Share::kLocal && rule.share != Share::kCapacity) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": among = \"ratio\" with share = \"{}\": must be \"local\" or \"capacity\"",
+                                      rule.name, Name(rule.share)));
+    }
+    const auto told = [](const Rule& its) { return its.share == Share::kDebit || its.share == Share::kForecast; };
+    if (rule.among == Among::kLevel && told(rule) && s.peers.enabled()) {
+      for (const Rule& its : s.rules) {
+        if (its.also.empty() || told(its)) continue;
+        f.Warn(f.rules[i], fmt::format("rule \"{}\": among = \"level\" divides what all hosts serve, and does not know of "
+                                       "the tags of rule \"{}\" elsewhere, whose share = \"{}\" tells nobody",
+                                       rule.name, its.name, Name(its.share)));
+      }
     }
     if (rule.among != Among::kFirst && !any_also) {
       f.Warn(f.rules[i], fmt::format("rule \"{}\": among = \"{}\" divides nothing, because no rule has also", rule.name,

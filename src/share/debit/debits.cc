@@ -156,11 +156,32 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
     const double demand = only_hits ? 0 : static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms, {peer, static_cast<double>(hits), demand, began, std::min(to, now)}, now);
+    if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
     if (only_hits) return;
     if (const std::uint64_t may = entries.returnable(entry); may != 0) {
       HearReturnable(told, peer, std::min(may, hits), now);
     }
   });
+  HearAmong(now);
+}
+
+// ---- Tags that are charged to a divided one ----
+
+// The peer has charged the divided tag as well, and says so in an entry of its own: this one says whose hits they were.
+void Debits::NoteAmong(const Told& told, const Limit& limit, std::uint64_t hits) {
+  if (told.tag.is_digest) return;
+  core_.rules->ForEachDerived(told.index, {told.tag.bytes}, [&](std::string_view divided) {
+    elsewhere_.push_back({core_.table->Hash({divided}), told.hash, limit.weight, hits});
+  });
+}
+
+// The shard of a divided tag cannot be locked beside that of the tag which is charged to it.
+void Debits::HearAmong(Instant now) {
+  for (const ChargedElsewhere& its : elsewhere_) {
+    const Table::Shard shard(*core_.table, its.divided);
+    core_.among->Hear(its.divided, its.member, its.weight, its.hits, now);
+  }
+  elsewhere_.clear();
 }
 
 // ---- What comes back ----

@@ -187,6 +187,12 @@ class Debits final : public Way {
     Slot* slot;
     LimitIndex index;
   };
+  // Hits of a tag that is charged to another one, which may be divided among such tags.
+  struct ChargedElsewhere {
+    std::uint64_t divided, member;    // hashes of the two
+    double weight;
+    std::uint64_t hits;
+  };
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
@@ -195,6 +201,8 @@ class Debits final : public Way {
   void HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to, Instant now);
   void HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now);
   void HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now);
+  void NoteAmong(const Told& told, const Limit& limit, std::uint64_t hits);
+  void HearAmong(Instant now);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
   Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
@@ -219,6 +227,7 @@ class Debits final : public Way {
   std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter
   DebitTotals all_totals_;
   Certificate certificate_{Lane::kCounters};
+  std::vector<ChargedElsewhere> elsewhere_;    // of the entries that are being debited
   std::function<void()> wake_;
   Instant places_at_{};    // not before, peers are told of places
 };

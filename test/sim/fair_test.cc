@@ -1,0 +1,137 @@
+// Fair shares over all hosts: what the tags that are charged with one shared limit get of it (Rule::among = "level"),
+// against the max-min division of their demands.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <string>
+
+#include "capacity/divide.h"
+#include "lab/fleet.h"
+#include "test/support/host.h"
+#include "test/support/sanitized.h"
+
+namespace dthrottle::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using lab::Workload;
+
+constexpr double kRate = 1000;    // of the tenant, tokens/s
+
+struct Demand {
+  std::string tag;    // the first of `tags`
+  std::size_t tags;
+  double rate;    // of each
+  double weight = 1;
+  Workload::Spread spread = Workload::Spread::kUniform;
+};
+
+struct Case {
+  std::string share;
+  Duration period = 1s;
+  std::vector<Demand> demands;
+  std::size_t hosts = 16;
+};
+
+// What tags get of their max-min share.
+struct Shares {
+  double used = 0;                         // of the limit
+  std::map<std::string, double> worst;     // tag of a demand
+  std::map<std::string, double> mean;
+};
+
+std::string RulesOf(const Case& its) {
+  std::string rules = fmt::format("[[rule]]\nname = \"tenant\"\nmatch = \"acme\"\nburst = {0}\nrate = {0}.0\n"
+                                  "share = \"{1}\"\namong = \"level\"\n",
+                                  kRate, its.share);
+  for (const Demand& demand : its.demands) {
+    rules += fmt::format("[[rule]]\nname = \"{0}\"\nmatch = \"*/{0}*\"\nburst = 100000\nrate = 100000.0\n"
+                         "share = \"{1}\"\nalso = [\"before /\"]\nweight = {2}\n",
+                         demand.tag, its.share, demand.weight);
+  }
+  return rules;
+}
+
+Shares Measure(const Case& its, std::uint64_t seed) {
+  constexpr Duration kWarm = 40s, kLasts = 40s;
+  lab::Fleet fleet({.hosts = its.hosts, .rules = Rules(RulesOf(its)), .period = its.period}, seed);
+  std::vector<WeightedRequest> requests;
+  for (const Demand& demand : its.demands) {
+    Workload workload{.rate = demand.rate * static_cast<double>(demand.tags), .poisson = true};
+    workload.spread = demand.spread, workload.tag = "acme/" + demand.tag, workload.tags = demand.tags;
+    fleet.Add(workload);
+    requests.insert(requests.end(), demand.tags, {demand.rate, demand.weight});
+  }
+  std::map<std::string, double> served, asked;
+  fleet.Watch([&](const lab::Decision& decision) {
+    if (decision.at < lab::After(kWarm)) return;
+    ++asked[fleet.ledger().account(decision.tag).tag];
+    served[fleet.ledger().account(decision.tag).tag] += decision.served;
+  });
+  fleet.Run(lab::After(kWarm + kLasts));
+  const double level = LevelOf(requests, kRate);
+  Shares shares;
+  for (const Demand& demand : its.demands) {
+    double worst = 1e9, sum = 0;
+    for (std::size_t i = 0; i < demand.tags; ++i) {
+      const std::string tag = demand.tags == 1 ? "acme/" + demand.tag : fmt::format("acme/{}{}", demand.tag, i);
+      const double fair = std::min(asked[tag], demand.weight * level * Seconds(kLasts));
+      worst = std::min(worst, served[tag] / fair), sum += served[tag] / fair;
+      shares.used += served[tag] / (kRate * Seconds(kLasts));
+    }
+    shares.worst[demand.tag] = worst;
+    shares.mean[demand.tag] = sum / static_cast<double>(demand.tags);
+  }
+  return shares;
+}
+
+}    // namespace
+
+TEST_CASE("a hog at a hundred times takes nothing of what 99 tags ask for within their share, on 16 hosts") {
+  for (const char* const share : {"debit", "forecast"}) {
+    const Shares shares = Measure({.share = share, .demands = {{"tag", 99, 8}, {"hog", 1, 1000}}}, 1);
+    CAPTURE(share, shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
+    CHECK(shares.worst.at("tag") > 0.95);
+    CHECK(shares.mean.at("hog") > 0.9);    // it has what the others leave
+    CHECK(shares.used > 0.97);
+    CHECK(shares.used < 1.01);
+  }
+}
+
+TEST_CASE("where all ask for more than their share, a hog at a hundred times gets no more than the others") {
+  for (const char* const share : {"debit", "forecast"}) {
+    const Shares shares = Measure({.share = share, .demands = {{"tag", 99, 14}, {"hog", 1, 1400}}}, 2);
+    CAPTURE(share, shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
+    CHECK(shares.mean.at("tag") > 0.95);
+    CHECK(shares.worst.at("tag") > 0.9);
+    CHECK(shares.mean.at("hog") < 1.2);
+    CHECK(shares.used > 0.97);
+    CHECK(shares.used < 1.01);
+  }
+}
+
+TEST_CASE("a hog on one host takes nothing from tags on the others, and weights count over all of them") {
+  const Demand hog{"hog", 1, 1000, 1, Workload::Spread::kSticky};
+  for (const char* const share : {"debit", "forecast"}) {
+    const Shares shares = Measure({.share = share, .demands = {{"tag", 40, 9}, {"gold", 10, 70, 4}, hog}}, 3);
+    CAPTURE(share, shares.used, shares.worst.at("tag"), shares.mean.at("gold"), shares.mean.at("hog"));
+    CHECK(shares.worst.at("tag") > 0.95);
+    CHECK(shares.mean.at("gold") > 0.93);    // four times what the hog gets
+    CHECK(shares.mean.at("hog") > 0.8);
+    CHECK(shares.mean.at("hog") < 4);    // its host does not see what the others are refused elsewhere
+    CHECK(shares.used > 0.97);
+    CHECK(shares.used < 1.01);
+  }
+}
+
+TEST_CASE("fair shares hold where reports come every five seconds") {
+  const Shares shares =
+      Measure({.share = "debit", .period = 5s, .demands = {{"tag", 99, 8}, {"hog", 1, 1000}}}, 4);
+  CAPTURE(shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
+  CHECK(shares.mean.at("tag") > 0.95);
+  CHECK(shares.used > 0.97);
+  CHECK(shares.used < 1.01);
+}
+
+}    // namespace dthrottle::testing
