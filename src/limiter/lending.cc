@@ -35,6 +35,12 @@ void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
   ways.With(asked.limit, [&](auto& way) { return way.Spent(asked, spent), true; });
   lane.AddTimes(asked.query.tag, asked.hash, true, spent, asked.now);
   core.loans.CountSpent(spent);
+  if (!core.observed.sample().Has(asked.hash)) return;
+  if (const auto observer = core.observed.observer()) {
+    Query one = asked.query;
+    one.cost = 1;
+    observer->Decided(one, true, spent, lane.number(), asked.now);
+  }
 }
 
 // What is left to be done for a tag, for the length of one call.

@@ -39,7 +39,7 @@ void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
   Lane& lane = core.tally.lane(use.number);
   const Table::Probe probe = core.table->Aim(query.tag);
   if (core.observed.sample().Has(probe.hash)) [[unlikely]] {
-    if (const auto observer = core.observed.observer()) observer->Refused(query, times, use.number, now);
+    if (const auto observer = core.observed.observer()) observer->Decided(query, false, times, use.number, now);
   }
   Table::Shard shard(*core.table, probe.hash);
   Slot* const slot = shard.Find(query.tag, probe, now);

@@ -148,13 +148,13 @@ void Comparison::Asked(const Questions::Question& question, std::span<const Quer
   Note(queries[tag], standings[tag], served, would_serve, counts);
 }
 
-// They were refused one after the other, and as many as this are as good as all.
-void Comparison::Refused(const Query& query, Cost times, std::size_t lane, Instant now) {
+// They came one after the other, and as many as this are as good as all.
+void Comparison::Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) {
   constexpr Cost kMost = 16 * kAtOnce;
   std::array<Query, kAtOnce> queries;
   queries.fill(query);
   std::array<Verdict, kAtOnce> verdicts;
-  verdicts.fill(Verdict::kThrottle);
+  verdicts.fill(served ? Verdict::kServe : Verdict::kThrottle);
   for (Cost left = std::min(times, kMost); left > 0;) {
     const std::size_t n = std::min<std::size_t>(left, kAtOnce);
     Answered(std::span(queries).first(n), std::span(verdicts).first(n), lane, now);

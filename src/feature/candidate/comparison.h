@@ -96,7 +96,7 @@ class Comparison final : public Observer {
                 Instant now) override;
   void Asked(const Questions::Question& question, std::span<const Query> queries, const Outcome& outcome,
              std::size_t lane, Instant now) override;
-  void Refused(const Query& query, Cost times, std::size_t lane, Instant now) override;
+  void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) override;
   void Settled(const Query& paid, Cost actual, Instant now) override;
   void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, std::uint32_t peer,
              Instant now) override;
