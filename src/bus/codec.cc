@@ -340,6 +340,7 @@ struct Codec::Contexts {
     } else {
       entries.tags_.assign(tags);
     }
+    entries.CountBesides();
     entries.encoded_bytes_ = body.size() - tags.size() + entries.tags_.size();
     if (entries.encoded_bytes_ + entries.besides() * kDemandBytesMax > kEntriesBytesMax) return false;
 

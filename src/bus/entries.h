@@ -60,16 +60,13 @@ class Entries {
  public:
   // False, and unchanged, if there is no room for it. REQUIRES: tag.bytes.size() <= 255, at least 16 of a digest,
   // phase < kPhases.
-  bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said = {}) {
-    const std::size_t encoded = tag.bytes.size() + Overhead(value);
-    const std::size_t besides = this->besides() + said.demand.has_value() + (said.returnable != 0) +
-                                (said.back != 0) + said.penalty.has_value() + said.places.has_value() +
+  bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase) { return AddBare(tag, value, phase, besides_); }
+  bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said) {
+    const std::size_t besides = besides_ + said.demand.has_value() + (said.returnable != 0) + (said.back != 0) +
+                                said.penalty.has_value() + said.places.has_value() +
                                 (said.quota ? 3 + said.quota->back.has_value() : 0);
-    if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + besides * kDemandBytesMax > kEntriesBytesMax) {
-      return false;
-    }
-    list_.push_back({value, static_cast<std::uint16_t>(tags_.size()), static_cast<std::uint8_t>(tag.bytes.size()),
-                     tag.is_digest, phase});
+    if (!AddBare(tag, value, phase, besides)) return false;
+    besides_ = besides;
     const auto entry = static_cast<std::uint16_t>(list_.size() - 1);
     if (said.demand) demands_.push_back({entry, *said.demand});
     if (said.returnable != 0) returnables_.push_back({entry, said.returnable});
@@ -77,8 +74,6 @@ class Entries {
     if (said.penalty) penalties_.push_back({entry, *said.penalty});
     if (said.places) places_.push_back({entry, *said.places});
     if (said.quota) AddQuota(entry, *said.quota);
-    tags_.append(tag.bytes);
-    encoded_bytes_ += encoded;
     return true;
   }
 
@@ -98,11 +93,8 @@ class Entries {
   // The numbers of a QuotaWord: counter, period, taken, back.
   using QuotaColumns = std::array<std::vector<Beside>, 4>;
   const QuotaColumns& quotas() const { return quotas_; }
-  std::size_t besides() const {
-    std::size_t n = demands_.size() + returnables_.size() + backs_.size() + penalties_.size() + places_.size();
-    for (const auto& column : quotas_) n += column.size();
-    return n;
-  }
+  // Numbers that stand beside hits.
+  std::size_t besides() const { return besides_; }
 
   // None: the entry says nothing of it.
   std::optional<std::uint64_t> demand(const Entry& e) const { return Find(demands_, e); }
@@ -127,11 +119,28 @@ class Entries {
     penalties_.clear();
     places_.clear();
     for (auto& column : quotas_) column.clear();
-    encoded_bytes_ = 0;
+    besides_ = encoded_bytes_ = 0;
   }
 
  private:
   friend class Codec;    // writes what it has decoded in place
+
+  bool AddBare(const Tag& tag, std::uint64_t value, std::uint8_t phase, std::size_t besides) {
+    const std::size_t encoded = tag.bytes.size() + Overhead(value);
+    if (list_.size() >= kEntriesMax || encoded_bytes_ + encoded + besides * kDemandBytesMax > kEntriesBytesMax) {
+      return false;
+    }
+    list_.push_back({value, static_cast<std::uint16_t>(tags_.size()), static_cast<std::uint8_t>(tag.bytes.size()),
+                     tag.is_digest, phase});
+    tags_.append(tag.bytes);
+    encoded_bytes_ += encoded;
+    return true;
+  }
+
+  void CountBesides() {
+    besides_ = demands_.size() + returnables_.size() + backs_.size() + penalties_.size() + places_.size();
+    for (const auto& column : quotas_) besides_ += column.size();
+  }
 
   std::optional<std::uint64_t> Find(const std::vector<Beside>& besides, const Entry& e) const {
     if (besides.empty()) return std::nullopt;
@@ -159,6 +168,7 @@ class Entries {
   std::vector<Entry> list_;
   std::vector<Beside> demands_, returnables_, backs_, penalties_, places_;
   QuotaColumns quotas_;
+  std::size_t besides_ = 0;
   std::size_t encoded_bytes_ = 0;    // without compression and what stands beside
 };
 

@@ -415,10 +415,14 @@ bool Debits::AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, con
 
 bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const {
   const std::size_t before = out.entries.size();
-  Besides besides{.demand = said.demand, .back = said.back};
-  if (held_.used() > 0 && held_.Find(core_.table->Hash(tag)) != held_.kNone) besides.returnable = said.value;
-  if (!AddEntry(tag, limit, said.value, besides, out.entries)) return false;
-  if (out.entries.size() == before) return true;
+  const bool returnable = held_.used() > 0 && held_.Find(core_.table->Hash(tag)) != held_.kNone;
+  if (!returnable && !said.demand && said.back == 0 && !tag.is_digest) {    // as most are
+    if (!out.entries.Add(tag, said.value, 0)) return false;
+  } else {
+    const Besides besides{.demand = said.demand, .returnable = returnable ? said.value : 0, .back = said.back};
+    if (!AddEntry(tag, limit, said.value, besides, out.entries)) return false;
+    if (out.entries.size() == before) return true;
+  }
   out.began.push_back(began);
   account().TookHits(said.value);
   return true;
