@@ -235,6 +235,7 @@ class WorkerPages(SystemTest):
                 served += application.verdicts(b"C", 50).count("serve")
                 return daemon.stats()["page_served"] > 500
             wait_until(local, "the application serves by its page")
+            self.assertRegex(daemon.admin("why C"), r"Workers have \d+ of its tokens on loan")
             wait_until(lambda: daemon.stats()["served"] == served, "all are counted")
             self.assertEqual(daemon.stats()["page_clamped"], 0)
             self.assertIn("C", daemon.admin("top"))
