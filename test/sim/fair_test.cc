@@ -55,7 +55,9 @@ std::string RulesOf(const Case& its) {
 
 Shares Measure(const Case& its, std::uint64_t seed) {
   constexpr Duration kWarm = 40s, kLasts = 40s;
-  lab::Fleet fleet({.hosts = its.hosts, .rules = Rules(RulesOf(its)), .period = its.period}, seed);
+  lab::FleetOptions options;
+  options.hosts = its.hosts, options.rules = Rules(RulesOf(its)), options.period = its.period;
+  lab::Fleet fleet(options, seed);
   std::vector<WeightedRequest> requests;
   for (const Demand& demand : its.demands) {
     Workload workload{.rate = demand.rate * static_cast<double>(demand.tags), .poisson = true};
