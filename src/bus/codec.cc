@@ -26,12 +26,12 @@ constexpr std::uint8_t kDigestBit = 0x80;    // of the byte that has the phase b
 static_assert(kPhases <= kDigestBit);
 
 // What frames call the kinds, in the order of MessageKind.
-constexpr std::array<std::string_view, 9> kKindNames = {"report", "hello", "welcome",  "refusal",     "repeat",
-                                                        "gone",   "want",  "snapshot", "snapshot-end"};
+constexpr std::array<std::string_view, 11> kKindNames = {
+    "report", "hello", "welcome", "refusal", "repeat", "gone", "want", "snapshot", "snapshot-end", "levels", "near"};
 
 // Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
 // are at most is what Entries::Add sees to.
-constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 24;
+constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 26;
 constexpr std::size_t kRangeBytesMax = 1 + 2 * kNumberBytesMax;
 constexpr std::size_t kPositionBytesMax = 1 + 2 + kHostNameBytesMax + 2 * kNumberBytesMax;
 constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + kHostNameBytesMax + kTextBytesMax +
@@ -42,7 +42,8 @@ static_assert(kHeadBytesMax + kPositionsMax * kPositionBytesMax <= kFrameBytesMa
 static_assert(kPackValuesMax >= 2 * kFieldsMax + 4 * kPositionsMax);
 
 bool HasEntries(MessageKind kind) {
-  return kind == MessageKind::kReport || kind == MessageKind::kSnapshot;
+  return kind == MessageKind::kReport || kind == MessageKind::kSnapshot || kind == MessageKind::kLevels ||
+         kind == MessageKind::kNear;
 }
 
 bool IsInstant(Instant t) {
@@ -50,20 +51,22 @@ bool IsInstant(Instant t) {
 }
 
 // Numbers are of entries that are there, within their bounds, and every entry without hits has one beside it.
-bool BesidesFit(const Entries& entries) {
+bool BesidesFit(MessageKind kind, const Entries& entries) {
   if (entries.besides() == 0) return true;
   const auto fit = [&](const std::vector<Beside>& besides, std::uint64_t least, std::uint64_t most) {
     return std::all_of(besides.begin(), besides.end(), [&](const Beside& b) {
       return b.entry < entries.size() && b.number >= least && b.number <= most;
     });
   };
+  const bool of_levels = kind == MessageKind::kLevels;
+  if (of_levels && entries.besides() != entries.demands().size() + entries.backs().size()) return false;
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
          fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
          fit(entries.places(), 0, kPlacesMax) && fit(entries.quotas()[0], 0, kQuotaCounterMax) &&
          fit(entries.quotas()[1], 0, kQuotaPeriodMax) && fit(entries.quotas()[2], 0, kQuotaTokensMax) &&
          fit(entries.quotas()[3], 0, kQuotaTokensMax) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
-           return e.value != 0 || entries.demand(e).has_value() || entries.back(e) != 0 ||
+           return e.value != 0 || of_levels || entries.demand(e).has_value() || entries.back(e) != 0 ||
                   entries.penalty(e).has_value() || entries.places(e).has_value() || entries.quota(e).has_value();
          });
 }
@@ -71,7 +74,7 @@ bool BesidesFit(const Entries& entries) {
 // What may be said at all. The values of entries are looked at where they are written and read.
 bool IsPermitted(const Message& m) {
   const bool is_report = m.kind == MessageKind::kReport;
-  return m.kind >= MessageKind::kReport && m.kind <= MessageKind::kSnapshotEnd && IsHostName(m.sender) &&
+  return m.kind >= MessageKind::kReport && m.kind <= MessageKind::kNear && IsHostName(m.sender) &&
          m.text.size() <= kTextBytesMax && IsInstant(m.to) &&
          (!is_report || (IsInstant(m.from) && m.from <= m.to)) &&    //
          m.period >= Duration() && m.period <= kPeriodMax && (m.ranges.empty() || m.kind == MessageKind::kRepeat) &&
@@ -79,8 +82,9 @@ bool IsPermitted(const Message& m) {
          std::all_of(m.ranges.begin(), m.ranges.end(), [](const SequenceRange& r) { return r.first <= r.last; }) &&
          (m.positions.empty() || m.kind == MessageKind::kSnapshotEnd) && m.positions.size() <= kPositionsMax &&
          std::all_of(m.positions.begin(), m.positions.end(), [](const Position& p) { return IsHostName(p.sender); }) &&
-         (m.entries.empty() || HasEntries(m.kind)) && (m.entries.besides() == 0 || is_report) &&
-         BesidesFit(m.entries);
+         (m.entries.empty() || HasEntries(m.kind)) &&
+         (m.entries.besides() == 0 || is_report || m.kind == MessageKind::kLevels) &&
+         BesidesFit(m.kind, m.entries);
 }
 
 bool IsPermitted(MessageKind kind, const Entry& e, bool with_besides) {
@@ -114,7 +118,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   fields.Must("host", m.sender);
   fields.Must("life", m.incarnation);
   fields.Must("at", m.to);
-  field("seq", m.sequence, {kReport, kHello, kWelcome, kSnapshot, kSnapshotEnd});
+  field("seq", m.sequence, {kReport, kHello, kWelcome, kSnapshot, kSnapshotEnd, kLevels});
   field("ring", m.ring_low, {kReport, kWelcome, kGone});
   field("span", body.span, {kReport});
   field("period", m.period, {kReport, kHello, kWelcome});
@@ -122,6 +126,8 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("number", m.snapshot, {kHello, kWelcome, kSnapshotWanted, kSnapshot, kSnapshotEnd});
   field("text", m.text, {kHello, kWelcome, kRefusal});
   field("hits", m.hits, {});
+  field("owners", m.owners, {});
+  field("hosts", m.hosts, {});
   field("account", m.told.account, {});
   field("frames-before", m.told.frames, {});
   field("hits-before", m.told.hits, {});
@@ -132,7 +138,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("ipv4", body.ipv4, {});
   field("demands", body.demands, {});
   field("returnable", body.returnables, {});
-  field("back", body.backs, {});
+  field(m.kind == kLevels ? "foretold" : "back", body.backs, {});
   field("penalties", body.penalties, {});
   field("places", body.places, {});
   field("quota-of", body.quotas[0], {});

@@ -11,25 +11,33 @@
 #include "bus/hearing.h"
 #include "bus/joining.h"
 #include "bus/membership.h"
-#include "bus/publishing.h"
+#include "bus/owners/levels.h"
+#include "bus/owners/streams.h"
+#include "bus/owners/two_way.h"
 
 namespace dthrottle {
 namespace {
 
 constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
 constexpr std::size_t kBacklogMax = 512;    // items of all peers that wait for the limiter
+constexpr Duration kCallerMax = std::chrono::seconds(100);    // callers say hello every 30 s
 constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
-constexpr std::uint32_t kLifeVersion = 3;
+constexpr std::uint32_t kLifeVersion = 4;
 
 }    // namespace
 
 struct Exchange::State {
   State(Options o, ToPeersRing& from, FromPeersRing& to, Transport& transport, Prng prng, Instant now)
-      : core(std::move(o), to, transport, prng, now), from_limiter(from), joining(core, members, now) {}
+      : two_way(transport),
+        core(std::move(o), to, two_way, prng, now),
+        from_limiter(from),
+        joining(core, members, now) {}
+
+  std::uint64_t epoch() const { return core.options.owners ? core.options.owners->epoch() : 0; }
 
   bool waiting() const { return !core.to_limiter.empty() || joining.merging() || hearing.releasing(); }
   bool backlogged() const { return core.to_limiter.size() >= kBacklogMax || joining.merging() || hearing.releasing(); }
-  std::uint64_t published() const { return publishing.ring().next() - 1; }
+  std::uint64_t published(std::string_view host) const { return streams.For(host).ring().next() - 1; }
 
   void FromLimiter(ToPeers& item, Instant now) {
     switch (item.kind) {
@@ -38,11 +46,14 @@ struct Exchange::State {
       case ToPeers::Kind::kHits:
       case ToPeers::Kind::kUrgent:
       case ToPeers::Kind::kPeriodEnd:
-        return publishing.FromLimiter(item, now);
+        return streams.FromLimiter(item, now);
       case ToPeers::Kind::kSnapshotBegin:
       case ToPeers::Kind::kSnapshotPart:
       case ToPeers::Kind::kSnapshotEnd:
         return giving.FromLimiter(item, now);
+      case ToPeers::Kind::kLevels:
+      case ToPeers::Kind::kNear:
+        return levels.FromLimiter(item, now);
     }
   }
 
@@ -60,23 +71,24 @@ struct Exchange::State {
     return items == kItemsPerTick;
   }
 
-  static void Fields(auto& state, auto& self) { state(self.publishing, self.members, self.joining, self.hearing); }
+  static void Fields(auto& state, auto& self) { state(self.streams, self.members, self.joining, self.hearing); }
 
   // The incarnation that a saved life of this host states; none if it is of another host, or of another version.
-  static std::optional<std::uint64_t> IncarnationOf(std::string_view life, const std::string& name) {
+  static std::optional<std::uint64_t> IncarnationOf(std::string_view life, const Options& options) {
     StateReader state(life);
     std::uint32_t version = 0;
     std::string whose;
-    std::uint64_t incarnation = 0;
-    state(version, whose, incarnation);
-    if (!state.ok() || version != kLifeVersion || whose != name) return std::nullopt;
+    std::uint64_t incarnation = 0, epoch = 0;
+    state(version, whose, incarnation, epoch);
+    const std::uint64_t ours = options.owners ? options.owners->epoch() : 0;
+    if (!state.ok() || version != kLifeVersion || whose != options.name || epoch != ours) return std::nullopt;
     return incarnation;
   }
 
   std::string Life(Instant now) {
-    publishing.Flush(now);
+    streams.Flush(now);
     StateWriter state;
-    state(kLifeVersion, core.options.name, core.options.incarnation);
+    state(kLifeVersion, core.options.name, core.options.incarnation, epoch());
     Fields(state, *this);
     return state.Take();
   }
@@ -85,8 +97,8 @@ struct Exchange::State {
     StateReader state(life);
     std::uint32_t version = 0;
     std::string name;
-    std::uint64_t incarnation = 0;
-    state(version, name, incarnation);
+    std::uint64_t incarnation = 0, epoch = 0;
+    state(version, name, incarnation, epoch);
     Fields(state, *this);
     return resumed = state.ok() && state.at_end();
   }
@@ -97,22 +109,55 @@ struct Exchange::State {
     for (const auto& link : members.links()) {
       Instant due = members.HelloDue(*link);
       if (due <= now) {
-        members.SayHello(*link, published(), now);
+        members.SayHello(*link, published(link->status.name), now);
         due = members.HelloDue(*link);
       }
       next = std::min(next, due);
       if (link->peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link->peer, now));
     }
+    ForgetCallers(now);
     core.PassAt(std::min({next, joining.Pass(now), giving.Pass(now), members.CountStrangers(now)}));
   }
 
+  // A host that says hello to an owner is linked by the route that it came by.
+  void LinkCaller(const Route& route, Instant now) {
+    const auto* const owners = core.options.owners.get();
+    const std::string name = core.in.sender;
+    if (owners == nullptr || !owners->Find(core.options.name) || owners->Find(name)) return;
+    bool fresh = false;
+    const LinkId id = two_way.Caller(name, route, fresh, now);
+    if (id == 0) return void(++core.counts.strangers);
+    if (Link* const known = members.Find(id)) {
+      if (!fresh && (known->peer == nullptr || known->peer->welcome_incarnation == core.in.incarnation)) return;
+      known->awaiting = false;
+      return members.Hasten(*known);
+    }
+    Link& link = members.Add(id, "calls", core.options.identities_proven ? name : "");
+    joining.OnLink(now);
+    members.SayHello(link, published(name), now);
+  }
+
+  // The link to a host that says, by `route`, what only a peer has to say: null if there is none. A caller is welcomed by
+  // the connection that it opened, and an owner may speak on the connection that another owner opened.
+  Link* LinkOf(std::string_view sender, const Route& route) {
+    if (const LinkId caller = two_way.Find(sender, route); caller != 0) return members.Find(caller);
+    Peer* const peer = members.Linked(sender);
+    return peer != nullptr && core.options.owners->Find(sender) ? peer->link : nullptr;
+  }
+
+  void ForgetCallers(Instant now) {
+    for (LinkId gone; (gone = two_way.TakeGone(now - kCallerMax)) != 0;) members.Remove(gone);
+  }
+
+  TwoWay two_way;
   ExchangeCore core;
   ToPeersRing& from_limiter;
   Membership members{core};
-  Publishing publishing{core};
+  Streams streams{core};
+  Levels levels{core, members, streams};
   Joining joining;
   Hearing hearing{core, members, joining};
-  Giving giving{core, members, publishing};
+  Giving giving{core, members, streams};
   bool resumed = false;
 };
 
@@ -124,7 +169,7 @@ Exchange::Exchange(Options options, ToPeersRing& from_limiter, FromPeersRing& to
     with.incarnation = incarnation;
     state_ = std::make_unique<State>(std::move(with), from_limiter, to_limiter, transport, prng, now);
   };
-  if (const auto incarnation = State::IncarnationOf(life, options.name)) {
+  if (const auto incarnation = State::IncarnationOf(life, options)) {
     make(*incarnation);
     if (state_->Resume(life)) return;
   }
@@ -137,7 +182,7 @@ void Exchange::AddLink(LinkId id, std::string address, Instant now, std::string 
   State& s = *state_;
   Link& link = s.members.Add(id, std::move(address), std::move(proven));
   s.joining.OnLink(now);
-  s.members.SayHello(link, s.published(), now);
+  s.members.SayHello(link, s.published(""), now);
 }
 
 void Exchange::RemoveLink(LinkId id, Instant) {
@@ -171,7 +216,6 @@ void Exchange::OnAnswer(LinkId link, std::string_view frame, const Decoded& deco
 void Exchange::Hear(LinkId id, std::string_view frame, const Decoded* decoded, Instant now) {
   State& s = *state_;
   ExchangeCounts& counts = s.core.counts;
-  const Message& in = s.core.in;
   Link* const link = s.members.Find(id);
   if (link == nullptr) return;    // removed meanwhile
   // A snapshot is as many frames as the donor's table needs, and bounded by its own time.
@@ -185,7 +229,16 @@ void Exchange::Hear(LinkId id, std::string_view frame, const Decoded* decoded, I
   }
   const DecodeFault fault = s.core.Decode(frame, decoded);
   if (fault == DecodeFault::kVersion) s.members.Refuse(*link, "it speaks another version of the protocol");
-  if (fault != DecodeFault::kNone) return;
+  if (fault == DecodeFault::kNone) HearDecoded(*link, frame, now);
+}
+
+// What the host behind a link says, on whichever connection.
+void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
+  State& s = *state_;
+  ExchangeCounts& counts = s.core.counts;
+  const Message& in = s.core.in;
+  Link* const link = &at;
+  const LinkId id = at.status.link;
   if (in.kind == MessageKind::kRefusal) {
     // A host of another version cannot read the number of what it refuses.
     if (in.snapshot != 0 && in.snapshot != link->hello) return s.joining.OnRefusal(*link, now);
@@ -217,6 +270,14 @@ void Exchange::Hear(LinkId id, std::string_view frame, const Decoded* decoded, I
       return s.joining.OnPart(id, *link->peer, frame, now);
     case MessageKind::kSnapshotEnd:
       return s.joining.OnEnd(id, now);
+    case MessageKind::kLevels:
+    case MessageKind::kNear:
+      return s.levels.OnLevels(*link->peer, frame.size(), now);
+    case MessageKind::kHello:
+    case MessageKind::kRepeat:
+    case MessageKind::kSnapshotWanted:    // of an owner, which this host calls and is not called by
+      if (s.core.options.owners) return HearRequest(TwoWay::RouteOf(id), now);
+      [[fallthrough]];
     default:
       ++counts.junk;
   }
@@ -230,7 +291,9 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   if (fault == DecodeFault::kVersion) return s.core.Refuse(route, "another version of the protocol", 0, now);
   if (fault != DecodeFault::kNone) return;
   const MessageKind kind = in.kind;
-  if (kind != MessageKind::kHello && kind != MessageKind::kRepeat && kind != MessageKind::kSnapshotWanted) {
+  const bool request =
+      kind == MessageKind::kHello || kind == MessageKind::kRepeat || kind == MessageKind::kSnapshotWanted;
+  if (!request && s.core.options.owners == nullptr) {
     ++s.core.counts.junk;
     return;
   }
@@ -238,10 +301,27 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
     ++s.core.counts.strangers;
     return s.core.Refuse(route, "your key belongs to another name", in.snapshot, now);
   }
-  if (kind == MessageKind::kHello) {
-    const bool welcome = s.members.OnHello(route, s.publishing.published(), now);
-    if (welcome) s.publishing.Subscribe(route, in.sender, now);
+  if (request) return HearRequest(route, now);
+  Link* const link = s.LinkOf(in.sender, route);
+  if (link == nullptr) return s.members.CountUnknown(now);
+  if (!link->frames) link->frames = PeerCeilings::Room(s.core.ceilings.frames);
+  if (!s.joining.TakesFrom(link->status.link) && !link->frames->Take(now)) {
+    ++link->status.cut.frames, ++s.core.counts.cut;
     return;
+  }
+  HearDecoded(*link, frame, now);
+}
+
+// What asks for an answer, by a host that `route` proves to be the sender where anything does.
+void Exchange::HearRequest(const Route& route, Instant now) {
+  State& s = *state_;
+  const Message& in = s.core.in;
+  const MessageKind kind = in.kind;
+  if (kind == MessageKind::kHello) {
+    const std::string sender = in.sender;
+    if (!s.members.OnHello(route, s.streams.For(sender).published(), now)) return;
+    s.streams.For(sender).Subscribe(route, sender, now);
+    return s.LinkCaller(route, now);
   }
   Peer* const peer = s.members.Linked(in.sender);
   if (peer == nullptr) {
@@ -250,8 +330,12 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
     if (kind == MessageKind::kSnapshotWanted) s.core.Refuse(route, "you are not a peer of mine", in.snapshot, now);
     return;
   }
-  if (kind == MessageKind::kRepeat) return s.publishing.OnRepeat(route, *peer, now);
+  if (kind == MessageKind::kRepeat) return s.streams.For(peer->name).OnRepeat(route, *peer, now);
   s.giving.OnWanted(route, *peer, now);
+}
+
+Transport& Exchange::wire() {
+  return state_->two_way;
 }
 
 bool Exchange::backlogged() const {
@@ -291,7 +375,11 @@ std::vector<PeerStatus> Exchange::Peers(Instant now) const {
     status.last_heard = status.reports == 0 ? Duration(-1) : now - link->last_report;
     const Peer* const peer = link->peer;
     if (peer == nullptr) continue;
-    status.state = now < peer->silent_at() ? PeerState::kUp : PeerState::kSilent;
+    const bool up = now < peer->silent_at();
+    status.state = up ? PeerState::kUp : PeerState::kSilent;
+    if (const auto& owners = state_->core.options.owners; owners && owners->Find(peer->name)) {
+      status.reason = up ? "owns tags" : "owns tags, which are held at its last word";
+    }
     status.number = peer->number;
     status.incarnation = peer->incarnation;
     status.sequence = peer->heard ? peer->heard->next() - 1 : 0;
@@ -301,9 +389,11 @@ std::vector<PeerStatus> Exchange::Peers(Instant now) const {
 
 ExchangeCounts Exchange::Counts() const {
   ExchangeCounts counts = state_->core.counts;
-  counts.ring_frames = state_->publishing.ring().size();
-  counts.ring_bytes = state_->publishing.ring().bytes();
-  counts.subscribers = state_->publishing.subscribers();
+  const Streams::Sizes sizes = state_->streams.sizes();
+  counts.ring_frames = sizes.frames;
+  counts.ring_bytes = sizes.bytes;
+  counts.subscribers = sizes.subscribers;
+  counts.callers = state_->two_way.callers();
   return counts;
 }
 

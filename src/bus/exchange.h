@@ -26,6 +26,7 @@
 #include "bus/account.h"
 #include "bus/codec.h"
 #include "bus/message.h"
+#include "bus/owners/owners.h"
 #include "bus/peer_ceilings.h"
 
 namespace dthrottle {
@@ -41,11 +42,16 @@ struct ToPeers {
                        // whose
     kSnapshotPart,     // entries: bucket states as of `to`
     kSnapshotEnd,
+    kLevels,    // this host owns the tags: bucket states as of `to` for the host `peer`, of which all reports until
+                // `counted` are contained. Beside an entry: the demand of others, and what is foretold of them
+    kNear,      // tags that are near their limit, for everybody
   };
   Kind kind = Kind::kNone;
   Instant from{}, to{};
   std::uint64_t snapshot = 0;    // as in the FromPeers that asked
   Entries entries;
+  std::uint32_t peer = 0;       // of levels
+  std::uint64_t counted = 0;    // likewise
 };
 
 // What the limiter gets.
@@ -55,6 +61,9 @@ struct FromPeers {
     kDebits,            // entries: hits that a peer served in (from, to], by this host's clock
     kSnapshotWanted,    // somebody wants the table: answer with kSnapshotBegin .. kSnapshotEnd under `snapshot`
     kBuckets,           // entries: bucket states of a peer as of `to`, by this host's clock; the larger debt wins
+    kLevels,            // entries: bucket states of the tags' owner as of `to`, by this host's clock, which contain all
+                        // that this host has reported until `from`
+    kNear,              // entries: tags that are near their limit, as kBuckets
     kJoined,            // once: the buckets to begin with have come, or will not; from now on hits can be reported
   };
   Kind kind = Kind::kNone;
@@ -62,6 +71,8 @@ struct FromPeers {
   std::uint64_t snapshot = 0;
   Entries entries;
   std::uint32_t peer = 0;    // of debits: a number for who served them, as small as can be
+  std::uint64_t counted = 0;    // of debits for an owner: every report of the peer up to it has been handed over
+  std::uint64_t hosts = 0;      // of levels: in the fleet; 0: not said
 };
 
 using ToPeersRing = SpscRing<ToPeers>;
@@ -142,9 +153,13 @@ struct ExchangeCounts {
   std::uint64_t implausible = 0;    // frames of a peer that say what cannot be: an incarnation, an instant, a position
   std::uint64_t excess = 0;         // requests turned down because they came too fast
   std::uint64_t snapshots_given = 0, snapshots_taken = 0;
+  std::uint64_t levels_sent = 0, levels_heard = 0, levels_bytes = 0;    // frames of owners; bytes sent
+  std::uint64_t callers = 0;    // hosts that call this owner, now
   std::uint64_t ring_frames = 0, ring_bytes = 0;    // kept now
   std::uint64_t subscribers = 0;                    // connections that reports go to, now
 };
+
+struct Link;
 
 class Exchange {
  public:
@@ -157,6 +172,7 @@ class Exchange {
     std::size_t held_bytes = 32 << 20;      // of frames held back while a snapshot is awaited
     PeerCeilings ceilings;                  // of each peer
     std::optional<Account> account = {};    // none: begins with this exchange
+    std::shared_ptr<const Owners> owners = nullptr;    // none: everybody hears everything
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
     // None: one of its own. Exchanges of one thread can have one together.
@@ -189,6 +205,9 @@ class Exchange {
   // On a connection that somebody else opened. `identity` is proven, or empty where nothing proves it.
   void OnRequest(const Route& route, std::string_view identity, std::string_view frame, Instant now);
 
+  // The way to hosts by links and routes, those of callers included, for others who use the connections.
+  Transport& wire();
+
   // True while the limiter is behind: take no more frames off the wire until a Tick has changed that.
   bool backlogged() const;
 
@@ -215,6 +234,8 @@ class Exchange {
   struct State;
 
   void Hear(LinkId link, std::string_view frame, const Decoded* decoded, Instant now);
+  void HearDecoded(Link& link, std::string_view frame, Instant now);
+  void HearRequest(const Route& route, Instant now);
 
   std::unique_ptr<State> state_;
 };

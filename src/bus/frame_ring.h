@@ -26,6 +26,14 @@ class FrameRing {
     }
   }
 
+  // Drops frames up to that sequence, which nobody will ask for again.
+  void ForgetUntil(std::uint64_t sequence) {
+    while (!frames_.empty() && low() <= sequence) {
+      bytes_ -= frames_.front()->size();
+      frames_.pop_front();
+    }
+  }
+
   // Over a restart. The newest frames only, so that no query waits while the rest is copied.
   static constexpr std::size_t kKeptBytesMax = 4 << 20;
   static void Fields(auto& state, auto& self) {

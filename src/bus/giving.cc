@@ -41,13 +41,14 @@ void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
     ++core_.counts.excess;
     return core_.Refuse(route, "too often", id, now);
   }
-  given_.emplace(Given{route, id, ++begun_, now + kLimiterPatience, {}});
+  given_.emplace(Given{route, peer.name, id, ++begun_, now + kLimiterPatience, {}});
   core_.PassAt(given_->deadline);
   // All debits of what has been heard are on their way to the limiter before the marker, and none after.
   std::size_t bytes = 0;
   bool full = false;
   members_.ForEach([&](const Peer& other) {
-    if (!other.heard || full) return;
+    // A host counts for each owner anew, so nobody else can go by that.
+    if (!other.heard || full || core_.options.owners != nullptr) return;
     bytes += other.name.size() + 24;
     full = bytes > kPositionsBytesMax || given_->positions.size() + 1 >= kPositionsMax;
     if (!full) given_->positions.push_back({other.name, other.incarnation, other.heard->next()});
@@ -57,22 +58,35 @@ void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
 
 void Giving::FromLimiter(ToPeers& item, Instant now) {
   const bool begin = item.kind == ToPeers::Kind::kSnapshotBegin, end = item.kind == ToPeers::Kind::kSnapshotEnd;
-  if (begin) publishing_.Flush(now);    // they are in the table
+  if (begin) streams_.Flush(now);    // they are in the table
   if (!given_ || given_->number != item.snapshot) return;
   given_->deadline = now + kLimiterPatience;
   if (begin) {
-    given_->positions.push_back({core_.options.name, core_.options.incarnation, publishing_.ring().next()});
+    const std::uint64_t next = streams_.For(given_->host).ring().next();
+    given_->positions.push_back({core_.options.name, core_.options.incarnation, next});
     return;
   }
   Message& m = core_.Begin(end ? MessageKind::kSnapshotEnd : MessageKind::kSnapshot, end ? now : item.to);
   m.snapshot = given_->id;
   m.sequence = end ? given_->parts : ++given_->parts;
   if (end) m.positions = std::move(given_->positions);
-  m.entries = std::move(item.entries);
+  m.entries = ForAsker(given_->host, std::move(item.entries));
   core_.transport.Answer(given_->route, core_.Encoded());
   if (!end) return;
   ++core_.counts.snapshots_given;
   given_.reset();
+}
+
+// An owner wants what it owns.
+Entries Giving::ForAsker(const std::string& host, Entries entries) const {
+  const auto* const owners = core_.options.owners.get();
+  const auto owner = owners != nullptr ? owners->Find(host) : std::nullopt;
+  if (!owner) return entries;
+  Entries its;
+  for (const Entry& e : entries.list()) {
+    if (owners->Of(entries.tag(e)) == *owner) its.Add(entries.tag(e), e.value, 0);
+  }
+  return its;
 }
 
 Instant Giving::Pass(Instant now) {

@@ -6,14 +6,14 @@
 
 #include "bus/exchange_core.h"
 #include "bus/membership.h"
-#include "bus/publishing.h"
+#include "bus/owners/streams.h"
 
 namespace dthrottle {
 
 class Giving {
  public:
-  Giving(ExchangeCore& core, const Membership& members, Publishing& publishing)
-      : core_(core), members_(members), publishing_(publishing) {}
+  Giving(ExchangeCore& core, const Membership& members, Streams& streams)
+      : core_(core), members_(members), streams_(streams) {}
 
   // The request that has come.
   void OnWanted(const Route& route, Peer& peer, Instant now);
@@ -27,6 +27,7 @@ class Giving {
  private:
   struct Given {
     Route route;
+    std::string host;
     std::uint64_t id;        // of who asked
     std::uint64_t number;    // between us and the limiter
     Instant deadline;
@@ -36,10 +37,11 @@ class Giving {
 
   bool repairing(Instant now) const;
   bool WaitsForRepairs(Instant now);
+  Entries ForAsker(const std::string& host, Entries entries) const;
 
   ExchangeCore& core_;
   const Membership& members_;
-  Publishing& publishing_;
+  Streams& streams_;
   std::optional<Given> given_;
   std::uint64_t begun_ = 0;
   Instant waiting_since_{}, waited_{};    // for repairs, while requests come

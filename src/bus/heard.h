@@ -81,6 +81,8 @@ class Heard {
   std::uint64_t GiveUp() { return GiveUpBelow(std::numeric_limits<std::uint64_t>::max()); }
 
   std::uint64_t next() const { return next_; }
+  // Every sequence up to it has come, or is given up.
+  std::uint64_t counted() const { return (missing_.empty() ? next_ : missing_.front().first) - 1; }
 
   static void Fields(auto& state, auto& self) {
     state(self.next_, self.missing_);

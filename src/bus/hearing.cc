@@ -140,8 +140,11 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   status.repaired += change.repaired, counts.repaired += change.repaired;
   CountLost(peer, change.lost);
   peer.audit.Heard(HitsOf(in.entries));
-  if (in.entries.empty()) return;
-  core_.to_limiter.Push({FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number});
+  const bool owned = core_.options.owners != nullptr;    // every report of a host is answered
+  if (in.entries.empty() && !owned) return;
+  FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};
+  if (owned) item.counted = peer.heard->counted();
+  core_.to_limiter.Push(std::move(item));
 }
 
 void Hearing::CountDuplicate(Peer& peer) {

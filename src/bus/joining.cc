@@ -60,6 +60,8 @@ void Joining::Start(Peer& peer) {
     if (!peer.audit.known()) members_.Hasten(*peer.link);
     return;
   }
+  // An owner takes over what each host has made of its last word meanwhile, and the lowest level counts.
+  peer.owes_snapshot = OwnsTags() && !all && peer.welcome_sequence > 0;
   peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1);
   behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
 }

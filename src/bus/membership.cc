@@ -87,6 +87,7 @@ Peer& Membership::FindOrAdd(const std::string& name) {
     const auto gone =
         std::find_if(peers_.begin(), peers_.end(), [](const auto& p) { return p.second.link == nullptr; });
     free_number_ = gone->second.number;
+    if (*free_number_ < numbered_.size()) numbered_[*free_number_] = nullptr;
     peers_.erase(gone);
     --unlinked_;
   }
@@ -94,6 +95,7 @@ Peer& Membership::FindOrAdd(const std::string& name) {
   peer.name = name;
   peer.number = free_number_.value_or(static_cast<std::uint32_t>(peers_.size() - 1));
   free_number_.reset();
+  Number(peer);
   ++unlinked_;
   return peer;
 }
@@ -129,6 +131,7 @@ void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
   m.sequence = published;
   m.period = core_.options.period;
   m.text = core_.options.version;
+  if (core_.options.owners) m.owners = core_.options.owners->epoch();
   // A hello said again keeps its number: where the way there and back takes longer than the time between two hellos,
   // a number of its own for each would make every answer one to an earlier hello.
   if (!link.awaiting) link.hello = core_.prng.Next() | 1;
@@ -144,6 +147,10 @@ bool Membership::OnHello(const Route& route, const Published& published, Instant
   const Message& in = core_.in;
   if (in.sender == core_.options.name && in.incarnation != core_.options.incarnation) {
     core_.Refuse(route, "your name is also mine", in.snapshot, now);
+    return false;
+  }
+  if (in.owners != (core_.options.owners ? core_.options.owners->epoch() : 0)) {
+    core_.Refuse(route, "your peers.spread or peers.owners differ from mine", in.snapshot, now);
     return false;
   }
   Message& m = core_.Begin(MessageKind::kWelcome, now);

@@ -36,6 +36,11 @@ class Membership {
   Peer* Linked(std::string_view name);
   // One that no link leads to may have to go for it.
   Peer& FindOrAdd(const std::string& name);
+  // The host of that number if a link leads to it; null otherwise.
+  Peer* Numbered(std::uint32_t number) const {
+    Peer* const peer = number < numbered_.size() ? numbered_[number] : nullptr;
+    return peer != nullptr && peer->link != nullptr ? peer : nullptr;
+  }
   template <class Do>
   void ForEach(Do&& each) const {
     for (const auto& [name, peer] : peers_) each(peer);
@@ -65,7 +70,7 @@ class Membership {
       for (; left > 0 && state.ok(); --left) {
         Peer peer;
         state(peer);
-        self.peers_.insert_or_assign(peer.name, peer);
+        self.Number(self.peers_.insert_or_assign(peer.name, peer).first->second);
       }
       self.unlinked_ = self.peers_.size();
     }
@@ -91,6 +96,11 @@ class Membership {
     std::uint64_t frames = 0;
   };
 
+  void Number(Peer& peer) {
+    if (peer.number >= kPeersReadMax) return;
+    if (numbered_.size() <= peer.number) numbered_.resize(peer.number + 1);
+    numbered_[peer.number] = &peer;
+  }
   void Bind(Link& link, Peer& peer, Instant now);
   void Unbind(Link& link);
   void HastenConnecting();
@@ -102,6 +112,7 @@ class Membership {
   std::size_t connecting_ = 0;    // of the links
   bool all_hastened_ = false;     // of the links that are connecting
   std::unordered_map<std::string, Peer, NameHash, std::equal_to<>> peers_;
+  std::vector<Peer*> numbered_;                 // the peers, by number; null: nobody has it
   std::size_t unlinked_ = 0;                    // of the peers
   std::optional<std::uint32_t> free_number_;    // of one that was forgotten, for the next
   std::map<std::string, Unknown, std::less<>> unknown_;

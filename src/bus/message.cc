@@ -8,7 +8,7 @@ void Message::Clear() {
   incarnation = sequence = ring_low = snapshot = 0;
   from = to = {};
   period = {};
-  hits = 0;
+  hits = owners = hosts = 0;
   told = {};
   last = false;
   text.clear();

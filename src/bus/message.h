@@ -38,6 +38,8 @@ enum class MessageKind : std::uint8_t {
   kSnapshotWanted = 7,
   kSnapshot = 8,       // bucket states
   kSnapshotEnd = 9,    // and how far reports are contained in them
+  kLevels = 10,        // an owner's answer to reports of a host: bucket states with all hits (protocol/owners.md)
+  kNear = 11,          // an owner tells everybody of tags that are near their limit
 };
 
 // Sequences from `first` to `last`, both included.
@@ -59,7 +61,8 @@ struct Message {
   std::string sender;               // always
   std::uint64_t incarnation = 0;    // always: of the sender, except kRepeat: of whom it asks
   std::uint64_t sequence =
-      0;    // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part
+      0;    // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part;
+            // levels: every report of the receiver up to it is contained
   std::uint64_t ring_low = 0;    // report, welcome, gone: the oldest sequence that can be sent again
   Instant from{}, to{};          // report: interval of the hits; others: `to` is when it was sent. Sender's clock
   Duration period{};             // report, hello, welcome: the sender's
@@ -67,10 +70,12 @@ struct Message {
   Told told;                     // welcome: by the lives before
   bool last = false;             // report: no more frames for this interval
   std::uint64_t snapshot = 0;    // number chosen by who asks for a snapshot, or says hello; the answer repeats it
+  std::uint64_t owners = 0;      // hello: Owners::epoch; 0: everybody hears everything
+  std::uint64_t hosts = 0;       // levels: of the fleet, as the sender counts them
   std::string text;              // hello, welcome: the program's version; refusal: why
   std::vector<SequenceRange> ranges;    // repeat
   std::vector<Position> positions;      // snapshot end
-  Entries entries;                      // report, snapshot
+  Entries entries;                      // report, snapshot, levels, near
 
   void Clear();    // as new, but keeps its memory
 };

@@ -16,7 +16,7 @@ constexpr std::size_t kSubscriptionsOfName = 4, kSubscriptionsMax = 4096;
 }    // namespace
 
 Publishing::Publishing(ExchangeCore& core) : core_(core), ring_(core.options.ring_bytes) {
-  if (!core_.options.account) return;
+  if (!core_.options.account || core_.options.owners) return;    // an account is of all hits together
   core_.options.account->Open(core_.options.incarnation);
   told_before_ = core_.options.account->told();
 }
@@ -57,6 +57,10 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   ++core_.counts.published;
   core_.counts.published_bytes += frame->size();
   if (core_.options.account) core_.options.account->PublishedFrame();
+  if (core_.options.owners) {
+    uncounted_.push_back({ring_.next(), item.to});
+    while (uncounted_.front().sequence < ring_.low()) uncounted_.pop_front();
+  }
   ring_.Append(frame);
   std::erase_if(subscribers_, [&](const auto& one) {
     if (now - one.second.hello <= kSubscriptionMax && core_.transport.Publish(one.first, frame)) return false;
@@ -98,6 +102,17 @@ void Publishing::EndOldest(const std::string* name) {
 void Publishing::Forget(const std::string& name) {
   const auto routes = of_name_.find(name);
   if (--routes->second == 0) of_name_.erase(routes);
+}
+
+std::optional<Instant> Publishing::Counted(std::uint64_t sequence) {
+  if (sequence >= ring_.next()) return std::nullopt;
+  std::optional<Instant> until;
+  for (; !uncounted_.empty() && uncounted_.front().sequence <= sequence; uncounted_.pop_front()) {
+    until = std::max(until.value_or(counted_until_), uncounted_.front().to);
+  }
+  ring_.ForgetUntil(sequence);
+  if (until) counted_until_ = *until;
+  return counted_until_;
 }
 
 void Publishing::OnRepeat(const Route& route, Peer& peer, Instant now) {

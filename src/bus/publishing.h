@@ -2,6 +2,7 @@
 // and a ring of the latest for peers that missed some.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,6 +30,10 @@ class Publishing {
   void Subscribe(const Route& route, const std::string& name, Instant now);
   std::size_t subscribers() const { return subscribers_.size(); }
 
+  // The owner that hears this stream has counted all frames up to that one, so they are kept no longer. Returns until
+  // when the hits in them were served; none: that frame has not been published.
+  std::optional<Instant> Counted(std::uint64_t sequence);
+
   // The request to repeat that has come.
   void OnRepeat(const Route& route, Peer& peer, Instant now);
 
@@ -52,8 +57,15 @@ class Publishing {
   void Publish(ToPeers& item, bool last, Instant now);
   void PublishHits(bool last, Instant now);
 
+  struct Untold {
+    std::uint64_t sequence;
+    Instant to;
+  };
+
   ExchangeCore& core_;
   FrameRing ring_;
+  std::deque<Untold> uncounted_;    // of a stream that an owner counts
+  Instant counted_until_{};         // hits in frames that it has counted
   std::uint64_t hits_published_ = 0;
   Told told_before_;
   std::map<Route, Subscriber> subscribers_;

@@ -1,0 +1,70 @@
+#include "bus/owners/levels.h"
+
+#include <memory>
+#include <utility>
+
+namespace dthrottle {
+
+void Levels::FromLimiter(ToPeers& item, Instant) {
+  const bool near = item.kind == ToPeers::Kind::kNear;
+  const Peer* const peer = near ? nullptr : members_.Numbered(item.peer);
+  if (!near && peer == nullptr) return;    // it has gone
+  Message& m = core_.Begin(near ? MessageKind::kNear : MessageKind::kLevels, item.to);
+  m.sequence = item.counted;
+  m.period = core_.options.period;
+  m.entries = std::move(item.entries);
+  std::uint64_t hosts = 1;
+  for (const auto& link : members_.links()) hosts += link->peer != nullptr;
+  m.hosts = hosts;
+  const Frame frame = core_.Encoded();
+  const auto send = [&](const Link& link) {
+    core_.transport.Ask(link.status.link, frame);
+    ++core_.counts.levels_sent;
+    core_.counts.levels_bytes += frame->size();
+  };
+  if (!near) return send(*peer->link);
+  for (const auto& link : members_.links()) {
+    if (link->peer != nullptr) send(*link);
+  }
+}
+
+// An owner is believed about its own tags only.
+void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
+  Message& in = core_.in;
+  const auto* const owners = core_.options.owners.get();
+  const auto which = owners != nullptr ? owners->Find(owner.name) : std::nullopt;
+  if (!which || (owner.welcome_incarnation != in.incarnation && owner.incarnation != in.incarnation)) {
+    ++core_.counts.implausible;
+    return;
+  }
+  for (const Entry& e : in.entries.list()) {
+    if (owners->Of(in.entries.tag(e)) == *which) continue;
+    ++core_.counts.implausible;
+    return;
+  }
+  if (!owner.clock.Add(in.to, now)) ++core_.counts.implausible;
+  owner.alive = std::max(owner.alive, now);
+  if (in.period > Duration()) owner.SetPeriod(in.period);
+  owner.link->last_report = now;
+  owner.link->status.age = now - owner.clock.ToOurs(in.to, now);
+  ++owner.link->status.reports, ++core_.counts.levels_heard;
+  core_.counts.received_bytes += bytes;
+  owner.link->status.entries += in.entries.size();
+  const Instant to = owner.clock.ToOurs(in.to, now);
+  if (in.kind == MessageKind::kNear) {
+    if (!in.entries.empty()) {
+      core_.to_limiter.Push({FromPeers::Kind::kNear, to, to, 0, std::move(in.entries), owner.number});
+    }
+    return;
+  }
+  const auto until = streams_.For(owner.name).Counted(in.sequence);
+  if (!until) {
+    ++core_.counts.implausible;
+    return;
+  }
+  FromPeers item{FromPeers::Kind::kLevels, *until, to, 0, std::move(in.entries), owner.number};
+  item.hosts = in.hosts;
+  core_.to_limiter.Push(std::move(item));
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,95 @@
+// One connection for both directions. An ordinary host connects to the owners of its fleet, and they do not connect to
+// it: so an owner needs no list of hosts, and a host joins without a change anywhere else. What the owner says to the
+// host, unasked, goes back on the connection that the host opened, as an answer does.
+//
+// The exchange knows links, by which it asks, and routes, by which it answers. Here a caller's route also serves as a
+// link of the owner, and a link of the caller also as a route.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "bus/exchange.h"
+
+namespace dthrottle {
+
+class TwoWay final : public Transport {
+ public:
+  static constexpr std::size_t kCallersMax = 4096;
+
+  explicit TwoWay(Transport& wire) : wire_(wire) {}
+
+  // The route that leads where the link does.
+  static Route RouteOf(LinkId link) { return std::string(kLinkRoute) + std::to_string(link); }
+
+  static bool IsCaller(LinkId link) { return link >= kFirst; }
+
+  // The link that leads back to a caller, whose latest route this is; 0: there are too many callers. `fresh`: nothing
+  // has been said by that route.
+  LinkId Caller(const std::string& name, const Route& route, bool& fresh, Instant now) {
+    const auto known = links_.find(name);
+    if (known == links_.end() && callers_.size() >= kCallersMax) return 0;
+    const LinkId link = known != links_.end() ? known->second : (links_[name] = next_++);
+    CallerNow& caller = callers_[link];
+    fresh = caller.route != route;
+    caller = {name, route, now};
+    return link;
+  }
+  // The link of a caller that calls by that route; 0: it does not.
+  LinkId Find(std::string_view name, const Route& route) const {
+    const auto known = links_.find(name);
+    if (known == links_.end()) return 0;
+    const auto caller = callers_.find(known->second);
+    return caller != callers_.end() && caller->second.route == route ? known->second : 0;
+  }
+  // A caller that has not called since `then`, which is forgotten; 0: there is none.
+  LinkId TakeGone(Instant then) {
+    for (const auto& [link, caller] : callers_) {
+      if (caller.called >= then) continue;
+      const LinkId gone = link;
+      links_.erase(caller.name);
+      callers_.erase(gone);
+      return gone;
+    }
+    return 0;
+  }
+  std::size_t callers() const { return callers_.size(); }
+
+  void Ask(LinkId link, const Frame& frame) override {
+    if (!IsCaller(link)) return wire_.Ask(link, frame);
+    if (const auto caller = callers_.find(link); caller != callers_.end()) wire_.Answer(caller->second.route, frame);
+  }
+  void Answer(const Route& route, const Frame& frame) override {
+    if (!route.starts_with(kLinkRoute)) return wire_.Answer(route, frame);
+    Ask(LinkOf(route), frame);
+  }
+  bool Publish(const Route& route, const Frame& frame) override {
+    if (!route.starts_with(kLinkRoute)) return wire_.Publish(route, frame);
+    Ask(LinkOf(route), frame);
+    return true;
+  }
+
+ private:
+  struct CallerNow {
+    std::string name;
+    Route route;
+    Instant called{};    // its latest hello
+  };
+
+  static constexpr std::string_view kLinkRoute = "link ";    // no route of a transport begins so
+  static constexpr LinkId kFirst = 1u << 31;                 // no link of the settings has such a number
+
+  static LinkId LinkOf(const Route& route) {
+    return static_cast<LinkId>(std::stoul(route.substr(kLinkRoute.size())));
+  }
+
+  Transport& wire_;
+  std::map<std::string, LinkId, std::less<>> links_;    // of callers, by their names
+  std::map<LinkId, CallerNow> callers_;
+  LinkId next_ = kFirst;
+};
+
+}    // namespace dthrottle

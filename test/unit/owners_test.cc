@@ -1,0 +1,119 @@
+// The owner of a tag, and what owners say (protocol/owners.md). Fleets with owners are in test/sim/owners_test.cc.
+#include "bus/owners/owners.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "bus/codec.h"
+#include "test/support/examples.h"
+
+namespace dthrottle {
+namespace {
+
+std::vector<std::string> Names(std::size_t n) {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < n; ++i) names.push_back("owner-" + std::to_string(i));
+  return names;
+}
+
+std::string OwnerOf(const Owners& owners, const std::string& tag) {
+  return owners.name(owners.Of({tag, false}));
+}
+
+TEST_CASE("owners have equal parts of the tags") {
+  const Owners owners(Names(8));
+  std::map<std::string, int> parts;
+  for (int i = 0; i < 80'000; ++i) ++parts[OwnerOf(owners, "login:" + std::to_string(i))];
+  REQUIRE(parts.size() == 8);
+  for (const auto& [name, tags] : parts) {
+    CAPTURE(name);
+    CHECK(tags > 9'500);
+    CHECK(tags < 10'500);
+  }
+}
+
+TEST_CASE("an owner that is added takes over an equal part, and no tag moves between the others") {
+  const Owners before(Names(4)), after(Names(5));
+  int moved = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::string tag = std::to_string(i);
+    if (OwnerOf(before, tag) == OwnerOf(after, tag)) continue;
+    CHECK(OwnerOf(after, tag) == "owner-4");
+    ++moved;
+  }
+  CHECK(moved > 1'800);
+  CHECK(moved < 2'200);
+}
+
+TEST_CASE("the order of the list means nothing, and its epoch changes with any name") {
+  const Owners owners({"a", "b", "c"}), turned({"c", "a", "b"});
+  CHECK(owners.epoch() == turned.epoch());
+  for (int i = 0; i < 100; ++i) CHECK(OwnerOf(owners, std::to_string(i)) == OwnerOf(turned, std::to_string(i)));
+  CHECK(owners.epoch() != Owners({"a", "b"}).epoch());
+  CHECK(owners.epoch() != Owners({"a", "b", "d"}).epoch());
+  CHECK(Owners({"ab", "c"}).epoch() != Owners({"a", "bc"}).epoch());
+  CHECK(owners.epoch() != 0);
+  CHECK(owners.Find("b") == 1);
+  CHECK_FALSE(owners.Find("d").has_value());
+}
+
+TEST_CASE("the rule's name behind the digest of an over-long tag does not choose the owner") {
+  const Owners owners(Names(16));
+  const std::string digest = "0123456789abcdef";
+  CHECK(owners.Of({digest + "logins", true}) == owners.Of({digest + "posts", true}));
+}
+
+Message Levels() {
+  Message m;
+  m.kind = MessageKind::kLevels;
+  m.sender = "owner-1";
+  m.incarnation = 3;
+  m.sequence = 300;
+  m.to = FromNanoseconds(3'000'000);
+  m.period = std::chrono::milliseconds(2);
+  m.hosts = 40;
+  REQUIRE(m.entries.Add({"192.0.2.1"}, 1'500'000, 0, {.demand = 12'500, .back = 2'000}));
+  REQUIRE(m.entries.Add({"alice"}, 0, 0));
+  return m;
+}
+
+TEST_CASE("levels come back as they were said, and without what only reports say") {
+  Codec codec;
+  std::string frame;
+  codec.Encode(Levels(), frame);
+  Message back;
+  REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+  CHECK(back.sequence == 300);
+  CHECK(back.hosts == 40);
+  REQUIRE(back.entries.size() == 2);
+  const Entry& first = back.entries.list()[0];
+  CHECK(first.value == 1'500'000);
+  CHECK(back.entries.demand(first) == 12'500u);
+  CHECK(back.entries.back(first) == 2'000);
+  CHECK(back.entries.list()[1].value == 0);
+
+  Message report = Levels();
+  report.kind = MessageKind::kReport;
+  report.ring_low = 1;
+  report.entries.Clear();
+  REQUIRE(report.entries.Add({"alice"}, 1, 0, {.penalty = 5}));
+  codec.Encode(report, frame);
+  const std::string kind = "\xa6report", levels = "\xa6levels";
+  frame.replace(frame.find(kind), kind.size(), levels);
+  CHECK(codec.Decode(frame, back) == DecodeFault::kChecksum);    // and content, if the checksum were right
+}
+
+TEST_CASE("the example of protocol/owners.md is what is sent") {
+  const auto examples = testing::Examples("owners.md");
+  REQUIRE(examples.size() == 1);
+  Codec codec;
+  std::string frame;
+  codec.Encode(Levels(), frame);
+  CHECK(testing::Hex(examples.at("Levels")) == testing::Hex(frame));
+}
+
+}    // namespace
+}    // namespace dthrottle
