@@ -189,6 +189,13 @@ class Way {
 
   // The instant as of which hits that a peer reports are charged to the tag's bucket.
   Heed Hear(const PeerWord& word, const TagAt&, Instant) { return Heed::AsStated(word); }
+  // Until when hits of the tag have been reported; none: until the latest report of all. Where a host owns the tag, its
+  // word counts once it contains them. With the shard locked, as the next.
+  std::optional<Instant> ReportedAt(std::uint64_t) { return std::nullopt; }
+  // The level by what the owner said, all that others have served since as foretold; none: it has said nothing.
+  std::optional<Tokens> LevelByOwner(std::uint64_t) const { return std::nullopt; }
+  // What the tag's owner says of all other hosts; the bucket is as it says.
+  void OwnerSaid(const OwnersWord&, const TagAt&, Instant) {}
   // From now on up to so many tags (rounded up) are watched, so that peers hear early of their hits. The way calls
   // `wake`, from any thread, when something is urgent, once until ReportUrgent.
   void WatchTags(std::size_t, const std::function<void()>& /*wake*/) {}

@@ -20,6 +20,15 @@ Tag TableTag(const Tag& tag) {
   return tag.is_digest ? Tag{tag.bytes.substr(0, kDigestBytes), true} : tag;
 }
 
+// An owner tells a host of a watched tag for so long after the host has named it.
+constexpr Duration kUserFor = std::chrono::seconds(10);
+
+// When the bucket of an entry of a snapshot will be full.
+Instant UntilFullAt(const Entry& entry, Instant at) {
+  constexpr std::uint64_t kFarMicroseconds = std::uint64_t{1} << 47;    // four years, and no overflow in ticks
+  return at + std::chrono::microseconds(static_cast<std::int64_t>(std::min(entry.value, kFarMicroseconds)));
+}
+
 }    // namespace
 
 void Debits::ShareWith(std::size_t peers, Duration period) {
@@ -387,10 +396,8 @@ void Debits::Merge(const Entries& entries, std::size_t first, std::size_t n, Ins
 }
 
 void Debits::MergeOne(const Told& told, Instant at, Instant now) {
-  constexpr std::uint64_t kFarMicroseconds = std::uint64_t{1} << 47;    // four years, and no overflow in ticks
   const Limit& limit = core_.limit(told.index);
-  const Instant full_at =
-      at + std::chrono::microseconds(static_cast<std::int64_t>(std::min(told.entry.value, kFarMicroseconds)));
+  const Instant full_at = UntilFullAt(told.entry, at);
   const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
   Bucket bucket = before;
   const Ticks debt_max = std::min(MaxDebt(limit), limit.shape.depth + core_.window);
@@ -399,6 +406,43 @@ void Debits::MergeOne(const Told& told, Instant at, Instant now) {
   if (bucket.UntilFull(now) == before.UntilFull(now)) return;
   // As far as this host knows the bucket was not full lately, so late debits have no wasted refill to be paid from.
   Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
+}
+
+// ---- What owners say ----
+
+void Debits::Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted,
+                   Instant reported, Instant now) {
+  ForEach(entries, first, n, now, [&](const Told& told) {
+    const Limit& limit = core_.limit(told.index);
+    const auto until = ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); });
+    if (until.value_or(reported) > counted) return;    // hits are on their way, and the answer to them as well
+    const auto demand = static_cast<double>(entries.demand(told.entry).value_or(0)) / 1000;
+    AdoptOne(told, demand, static_cast<double>(entries.back(told.entry)) / 1000, at, now);
+  });
+}
+
+// The bucket is the owner's, after hits here that no report has carried yet.
+void Debits::AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now) {
+  const Limit& limit = core_.limit(told.index);
+  Bucket bucket;
+  bucket.Merge(limit.shape, UntilFullAt(told.entry, at), 0, MaxDebt(limit), now);
+  const Tokens level = bucket.Level(limit.shape, now);
+  bucket = Bucket();
+  bucket.Merge(limit.shape, UntilFullAt(told.entry, at), told.slot != nullptr ? told.slot->unreported.hits() : 0,
+               MaxDebt(limit), now);
+  Slot* slot = told.slot;
+  if (slot != nullptr || !bucket.IsFull(now)) {
+    slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
+  }
+  const TagAt seen{told.tag, told.hash, limit, slot};
+  ways_.With(limit, [&](auto& way) { way.OwnerSaid({demand, level - foretold}, seen, now); });
+}
+
+void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
+  ForEach(entries, first, n, now, [&](const Told& told) {
+    const auto named = ways_.With(core_.limit(told.index), [&](auto& way) { return way.ReportedAt(told.hash); });
+    if (!named || now - *named > kUserFor) MergeOne(told, at, now);
+  });
 }
 
 // ---- The other way ----
@@ -454,7 +498,12 @@ bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& o
   Bucket known = slot.bucket;
   known.Credit(limit.shape, slot.unreported.hits());
   if (core_.loans.any()) known.Credit(limit.shape, Loans::Out(core_.loans.Of(core_.table->Hash(tag))));
-  const auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
+  auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
+  // What this host has made of an owner's word is nowhere else if the owner asks because it has lost it.
+  if (const auto level = ways_.With(limit, [&](auto& way) { return way.LevelByOwner(core_.table->Hash(tag)); })) {
+    const Tokens missing = limit.shape.burst() - *level - slot.unreported.hits();
+    left = std::max<std::int64_t>(left, std::llround(1e6 * std::max(missing, 0.0) / limit.shape.rate()));
+  }
   return left == 0 || AddEntry(tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }
 

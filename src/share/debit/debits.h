@@ -104,6 +104,13 @@ class Debits final : public Way {
   // Takes over entries [first, first + n) of a peer's buckets, as of `at`, where they are emptier than ours.
   void Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
 
+  // Takes over entries [first, first + n) of what the owner of the tags has as of `at`, with everything that this host
+  // had reported until `counted`. All hits but those of watched tags were reported until `reported`.
+  void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
+             Instant now);
+  // Likewise where tags are near their limit, which is for hosts that have not named them lately.
+  void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
+
   // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
   // is no room. A limit that is not shared counts as handed over.
   bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out);
@@ -205,6 +212,7 @@ class Debits final : public Way {
   void HearAmong(Instant now);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
+  void AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now);
   Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;

@@ -116,6 +116,11 @@ void Sharing::Resume(const Kept& kept, Instant now) {
   Hold(kept.holding);
 }
 
+void Sharing::OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_view name) {
+  owned_ = owners != nullptr;
+  if (owned_ && owners->Find(name)) owning_ = std::make_unique<Owning>(ways_, to_peers_);
+}
+
 void Sharing::SetPeers(std::size_t peers) {
   if (peers == peers_) return;
   peers_ = peers;
@@ -125,7 +130,7 @@ void Sharing::SetPeers(std::size_t peers) {
 
 Instant Sharing::next() const {
   if (retry_at_) return *retry_at_;
-  return std::min(report_at_, UrgentAt());
+  return std::min({report_at_, UrgentAt(), owning_ != nullptr ? owning_->next() : Instant::max()});
 }
 
 bool Sharing::Work(Instant now) {
@@ -152,6 +157,7 @@ bool Sharing::Work(Instant now) {
     if (now >= UrgentAt()) more = CollectUrgent(now);
     if (collecting_) more = Collect(now) || more;
     more = MergeSome(now) || more;
+    if (owning_ != nullptr && now >= owning_->next()) more = owning_->Tell(now) || more;
   }
   return more && !retry_at_.has_value();
 }
@@ -179,6 +185,7 @@ bool Sharing::PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now
   message.kind = kind;
   message.from = draft.Stamp(from_, to, kReachPeriods * period_);
   message.to = to;
+  if (owning_ != nullptr && !to_peers_.full()) owning_->NamedHere(draft.entries, now);
   message.entries = std::move(draft.entries);
   if (!Push(message, now)) {
     draft.entries = std::move(message.entries);
@@ -252,17 +259,32 @@ bool Sharing::MergeSome(Instant now) {
     return true;
   }
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);
-  if (incoming_.kind == FromPeers::Kind::kDebits) {
+  if (incoming_.kind == FromPeers::Kind::kLevels) {
+    debits_.Adopt(incoming_.entries, merged_, n, incoming_.to, incoming_.from, collecting_ ? to_ : from_, now);
+  } else if (incoming_.kind == FromPeers::Kind::kNear) {
+    debits_.HearNear(incoming_.entries, merged_, n, incoming_.to, now);
+  } else if (incoming_.kind == FromPeers::Kind::kDebits) {
     debits_.Debit(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now, incoming_.peer);
     if (const auto observer = ways_.core().observed.observer()) {
       observer->Heard(incoming_.entries, merged_, n, incoming_.from, incoming_.to, incoming_.peer, now);
     }
+    if (owning_ != nullptr) owning_->Named(incoming_.entries, merged_, n, incoming_.peer, now);
   } else {
     debits_.Merge(incoming_.entries, merged_, n, incoming_.to, now);
   }
   merged_ += n;
-  if (merged_ == incoming_.entries.size()) incoming_ = FromPeers();
+  if (merged_ == incoming_.entries.size()) EndMerge(now);
   return incoming_.kind != FromPeers::Kind::kNone || !from_peers_.empty();
+}
+
+void Sharing::EndMerge(Instant now) {
+  if (owning_ != nullptr && incoming_.kind == FromPeers::Kind::kDebits) {
+    owning_->Counted(incoming_.peer, incoming_.counted, now);
+  }
+  if (owning_ == nullptr && incoming_.kind == FromPeers::Kind::kLevels && incoming_.hosts > 1) {
+    SetPeers(incoming_.hosts - 1);
+  }
+  incoming_ = FromPeers();
 }
 
 // While this goes on nothing is merged and nothing collected: a peer that is told where in our reports the snapshot

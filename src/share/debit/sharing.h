@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/prng.h"
 #include "base/time.h"
 #include "bus/exchange.h"
 #include "share/debit/draft.h"
+#include "share/owners/owning.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -62,6 +65,12 @@ class Sharing {
   // When there is something to do even if nothing arrives.
   Instant next() const;
 
+  // A few hosts own the tags, and this may be one of them.
+  void OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_view name);
+  // How many hosts there are comes from owners.
+  bool told_hosts() const { return owned_ && owning_ == nullptr; }
+  const Owning* owning() const { return owning_.get(); }    // null: it owns nothing
+
   // How many other hosts there are.
   void SetPeers(std::size_t peers);
 
@@ -79,6 +88,7 @@ class Sharing {
   bool CollectUrgent(Instant now);
   bool PushUrgent(Instant now) { return PushHits(urgent_, ToPeers::Kind::kUrgent, urgent_to_, now); }
   bool MergeSome(Instant now);
+  void EndMerge(Instant now);
   bool WalkSome(Instant now);
 
   Ways& ways_;
@@ -90,6 +100,9 @@ class Sharing {
   Duration period_;
   Instant report_at_;
   std::optional<Instant> retry_at_;    // the other side had no room
+
+  std::unique_ptr<Owning> owning_;
+  bool owned_ = false;    // by a few hosts
 
   // Hits: of (from_, to_], going through the table while collecting_
   bool collecting_ = false, holding_ = false, leaving_ = false;

@@ -19,6 +19,12 @@ struct PeerWord {
   Instant when, to;
 };
 
+// What the owner of a tag says of all other hosts.
+struct OwnersWord {
+  double demand;    // tokens/s
+  Tokens level;     // with all that they have served or are foretold to have
+};
+
 struct Heed {
   std::optional<Tokens> paid{};       // of the hits, by refill that was wasted; none: the bucket's account decides
   bool believed = true;               // false: the demand counts for less than was announced

@@ -212,6 +212,29 @@ Tokens Forecast::Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const
   return paid;
 }
 
+OwnersWord Forecast::WordFor(std::uint32_t peer) const {
+  const double its = peer < peers_.size() ? peers_[peer].demand : 0;
+  const Tokens foretold = peer < peers_.size() ? peers_[peer].Foretold(earned_) : 0;
+  return {std::max(demand_ + peers_demand_ - its, 0.0), level() + foretold};
+}
+
+// Reports of this host that were on their way have come, so nothing is unheard but what was served since.
+void Forecast::OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& word, const Pace& pace, Instant now) {
+  Charge();
+  unheard_ -= std::exchange(flying_, 0);
+  level_ = std::min(word.level - unreported, bucket);
+  foretold_ = bucket - level_;
+  peers_demand_ = word.demand < kDemandMin / 2 ? 0 : word.demand;
+  owner_said_ = now;
+  SetShare(pace);
+}
+
+void Forecast::ForgetOwner(Duration since, Instant now) {
+  if (!owner_said_ || now - std::max(*owner_said_, active_at_) < since) return;
+  owner_said_.reset();
+  peers_demand_ = foretold_ = 0;
+}
+
 void Forecast::ForgetSilent(Duration since, Instant now) {
   if (peers_.empty()) return;
   if (++look_ >= peers_.size()) look_ = 0;

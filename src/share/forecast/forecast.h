@@ -98,6 +98,17 @@ class Forecast {
   // Looks whether one of the peers, in turns, has not been heard for so long that its demand means nothing any more.
   void ForgetSilent(Duration since, Instant now);
 
+  // ---- Where a host owns the tag (share/owners) ----
+
+  // What the owner says to that peer: of all others.
+  OwnersWord WordFor(std::uint32_t peer) const;
+  // The owner said so, of a bucket that contains every hit here but `unreported`; it holds until it says something
+  // else. `bucket` is the level with these.
+  void OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& word, const Pace& pace, Instant now);
+  bool hears_owner() const { return owner_said_.has_value(); }
+  // Whether what it said before is over, because nobody has asked here since and `since` has passed.
+  void ForgetOwner(Duration since, Instant now);
+
   // ---- For people ----
 
   bool held() const { return held_; }                      // a query was refused because of U, since the latest report
@@ -194,6 +205,7 @@ class Forecast {
   Instant full_at_;
 
   std::vector<Peer> peers_;    // by number
+  std::optional<Instant> owner_said_;    // latest
   std::uint32_t look_ = 0;     // of ForgetSilent
 };
 

@@ -18,6 +18,7 @@ namespace {
 constexpr double kWatchDrained = 0.5;
 constexpr int kCanWaitPeriods = 2;    // how long hits below the threshold wait
 constexpr int kPartsOfRound = 5;
+constexpr Duration kOwnerBelieved = std::chrono::seconds(10);    // where nobody asks
 // Active watches are looked at in rounds, a part of the places at a time. Parts follow each other so fast that no tag is
 // asked for more than this between two of them; a tag that is asked for less lets rounds pass, so that it costs what it
 // would cost alone.
@@ -141,6 +142,38 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   return heed;
 }
 
+const Forecast* Forecasting::ForecastOf(const TagAt& at, Instant now) {
+  Watch* const watch = watches_ != nullptr && at.limit.forecast ? watches_->Find(at.hash) : nullptr;
+  if (watch == nullptr) return nullptr;
+  Step(*watch, at, now);
+  return &watch->forecast;
+}
+
+std::optional<Instant> Forecasting::ReportedAt(std::uint64_t hash) {
+  const Watch* const watch = watches_ != nullptr ? watches_->Find(hash) : nullptr;
+  return watch != nullptr ? std::optional(watch->forecast.reported_at()) : std::nullopt;
+}
+
+std::optional<Tokens> Forecasting::LevelByOwner(std::uint64_t hash) const {
+  const Watch* const watch = watches_ != nullptr ? watches_->Find(hash) : nullptr;
+  return watch != nullptr && watch->forecast.hears_owner() ? std::optional(watch->forecast.level()) : std::nullopt;
+}
+
+void Forecasting::OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now) {
+  if (watches_ == nullptr || !at.limit.forecast) return;
+  Watch* watch = watches_->Find(at.hash);
+  if (watch == nullptr) {
+    if (word.demand <= 0 || !heard_) return;
+    watch = watches_->Add(at.hash, at.tag, at.Level(now), at.slot != nullptr ? at.slot->unreported.hits() : 0,
+                          2 * period(), now);
+    if (watch == nullptr) return;
+  }
+  Step(*watch, at, now);
+  const Tokens unreported = at.slot != nullptr ? at.slot->unreported.hits() : 0;
+  watch->forecast.OwnerSaid(at.Level(now), unreported, word, PaceOf(at.limit), now);
+  LookAgain(*watch, now);
+}
+
 // ---- Reports ----
 
 bool Forecasting::CanWait(const Tag& tag, Instant now) {
@@ -193,6 +226,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
   Forecast& forecast = watch->forecast;
   Step(*watch, {tag, hash, limit, slot}, now);
   forecast.ForgetSilent(kBelievedPeriods * period(), now);
+  forecast.ForgetOwner(kOwnerBelieved, now);
   if (!forecast.Active()) watches_->SetActive(watch, false);
   watches_->turn(watch->place).from = forecast.Active() ? Instant::max() : Instant::min();
   LookAgain(*watch, now);

@@ -47,12 +47,20 @@ class Forecasting final : public Way {
   Instant urgent_at() const { return noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_; }
   bool ReportUrgent(Instant from, Instant now, Draft& out);
 
+  // ---- Where hosts own tags (share/owners) ----
+
+  // The forecast of a tag, brought up to `now`; null if it is not watched. With its shard locked, and for as long.
+  const Forecast* ForecastOf(const TagAt& at, Instant now);
+  Pace PaceOf(const Limit& limit) const;
+  std::optional<Instant> ReportedAt(std::uint64_t hash);
+  std::optional<Tokens> LevelByOwner(std::uint64_t hash) const;
+  void OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now);
+
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
   void AddStatus(ShareStatus& status) const;
 
  private:
   Debits& debits() const;
-  Pace PaceOf(const Limit& limit) const;
   Tokens UnheardMax(const Limit& limit) const;
   Duration period() const { return ToDuration(core_.window); }
 

@@ -1,0 +1,306 @@
+#include "share/owners/owning.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kUserMax = 10s;           // a host that has not named a tag for so long does not use it
+constexpr Duration kTellEvery = 5ms;         // changes are gathered for so long
+constexpr Duration kHostGap = 20ms;          // between two frames to one host
+constexpr Duration kNearGap = 50ms;          // between two frames to everybody
+constexpr int kNearPeriods = 3;              // a tag that stays near its limit is told again
+constexpr double kNearOfBurst = 0.5, kNearStep = 0.1;
+constexpr double kPushesOfPeriod = 4;        // in the long run, of one tag
+constexpr double kMovedWithin = 0.25;        // s: a demand has moved if it makes a threshold of tokens in so long
+constexpr Duration kForgetEvery = 20ms;      // a part of the tags is looked through,
+constexpr std::size_t kForgetParts = 500;    // of so many
+
+Tag TableTag(const Tag& tag) {
+  return tag.is_digest ? Tag{tag.bytes.substr(0, kDigestBytes), true} : tag;
+}
+
+std::uint64_t Thousandths(double number, std::uint64_t most) {
+  return static_cast<std::uint64_t>(std::clamp(std::round(1000 * number), 0.0, static_cast<double>(most)));
+}
+
+}    // namespace
+
+struct Owning::Look {
+  const Limit& limit;
+  const Slot* slot;
+  const Forecast* forecast;    // null: the tag is not watched
+  Pace pace;
+
+  Tokens level(Instant now) const {
+    return forecast != nullptr ? forecast->level() : Bucket(bucket()).Level(limit.shape, now);
+  }
+  double demand() const { return forecast != nullptr ? forecast->demand() + forecast->peers_demand() : 0; }
+  Bucket bucket() const { return slot != nullptr ? slot->bucket : Bucket(); }
+};
+
+// ---- What hosts say ----
+
+void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant now) {
+  for (std::size_t i = first; i < first + n; ++i) {
+    const Tag tag = entries.tag(entries.list()[i]);
+    const std::uint64_t hash = table_.Hash(TableTag(tag));
+    Owned* const owned = OwnedOf(tag, hash);
+    if (owned == nullptr) continue;
+    User& user = UserOf(*owned, peer);
+    user.named = now;
+    ++user.own;
+    Due(*owned, user, hash);
+    Change(*owned, hash, now);
+  }
+}
+
+void Owning::Counted(std::uint32_t peer, std::uint64_t counted, Instant now) {
+  Host& host = HostOf(peer);
+  host.counted = counted;
+  host.answer = true;
+  TellAt(std::max(now, host.told_at + kHostGap));
+}
+
+void Owning::NamedHere(const Entries& entries, Instant now) {
+  for (const Entry& e : entries.list()) {
+    const Tag tag = entries.tag(e);
+    const std::uint64_t hash = table_.Hash(TableTag(tag));
+    if (const auto known = tags_.find(hash); known != tags_.end()) Change(known->second, hash, now);
+  }
+}
+
+Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash) {
+  if (const auto known = tags_.find(hash); known != tags_.end()) return &known->second;
+  if (tags_.size() >= kTagsMax) {
+    ++counts_.crowded;
+    return nullptr;
+  }
+  Owned& owned = tags_[hash];
+  owned.tag = tag.bytes;
+  owned.is_digest = tag.is_digest;
+  return &owned;
+}
+
+Owning::User& Owning::UserOf(Owned& owned, std::uint32_t peer) {
+  const auto at = std::lower_bound(owned.users.begin(), owned.users.end(), peer,
+                                   [](const User& user, std::uint32_t number) { return user.peer < number; });
+  if (at != owned.users.end() && at->peer == peer) return *at;
+  // It has heard nothing of the tag, which others may have used before.
+  return *owned.users.insert(at, User{peer, false, 0, 0, {}});
+}
+
+Owning::Host& Owning::HostOf(std::uint32_t peer) {
+  if (hosts_.size() <= peer) hosts_.resize(peer + 1);
+  Host& host = hosts_[peer];
+  hosts_heard_ += !std::exchange(host.heard, true);
+  return host;
+}
+
+void Owning::Change(Owned& owned, std::uint64_t hash, Instant now) {
+  ++owned.changes;
+  if (std::exchange(owned.changed, true)) return;
+  changed_.push_back(hash);
+  TellAt(now + kTellEvery);
+}
+
+// ---- What is told ----
+
+void Owning::Due(Owned&, User& user, std::uint64_t hash) {
+  if (std::exchange(user.due, true)) return;
+  HostOf(user.peer).due.push_back(hash);
+}
+
+// Calls see(look) unless the tag has no limit any more.
+template <class See>
+bool Owning::LookAt(const Owned& owned, std::uint64_t hash, Instant now, See&& see) {
+  Table::Shard shard(table_, hash);
+  const Tag said{owned.tag, owned.is_digest}, tag = TableTag(said);
+  const LimiterCore& core = ways_.core();
+  const Slot* const slot = shard.Find(tag, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
+                     : tag.is_digest ? core.rules->Named(said.bytes.substr(kDigestBytes))
+                                     : core.rules->Find(tag.bytes);
+  if (!index || !core.limit(*index).shared) return false;
+  const Limit& limit = core.limit(*index);
+  Forecasting& forecasting = ways_.Get<Forecasting>();
+  see(Look{limit, slot, forecasting.ForecastOf({tag, hash, limit, slot}, now), forecasting.PaceOf(limit)});
+  return true;
+}
+
+// Whether all users are to hear of the tag, or everybody.
+void Owning::Judge(std::uint64_t hash, Instant now) {
+  const auto known = tags_.find(hash);
+  if (known == tags_.end()) return;
+  Owned& owned = known->second;
+  owned.changed = false;
+  bool all = false, near = false;
+  LookAt(owned, hash, now, [&](const Look& look) {
+    const Tokens level = look.level(now);
+    if (look.forecast != nullptr) all = Strays(owned, look.pace, level, look.demand(), now);
+    near = IsNear(owned, level, look.pace, now);
+  });
+  if (all) TellUsers(owned, hash, now);
+  if (near) near_.push_back(hash);
+}
+
+// Goes on with what users were told as they do, and compares.
+bool Owning::Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now) {
+  Pace often = pace;
+  often.period = pace.period / kPushesOfPeriod;
+  const double dt = owned.told ? Seconds(now - owned.told_at) : 0;
+  if (owned.told && dt > 0) {
+    owned.budget.Step(often, dt);
+    const Tokens target = pace.Target(owned.budget.Threshold(often));
+    const Tokens foretold = owned.demand * Earned(pace, owned.demand, owned.level, target, dt);
+    owned.level = std::min(owned.level + pace.rate * dt - foretold, pace.burst);
+    owned.told_at = now;
+  }
+  const Tokens threshold = owned.budget.Threshold(often);
+  const bool strays = std::abs(level - owned.level) >= threshold ||
+                      std::abs(demand - owned.demand) * kMovedWithin >= threshold;
+  if (owned.told && !strays) return false;
+  owned.budget.Sent(often, owned.told);
+  owned.told = true;
+  owned.level = level;
+  owned.demand = demand;
+  owned.told_at = now;
+  return true;
+}
+
+void Owning::TellUsers(Owned& owned, std::uint64_t hash, Instant now) {
+  ++counts_.pushes;
+  std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
+  for (User& user : owned.users) Due(owned, user, hash);
+}
+
+bool Owning::IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const {
+  const auto [rate, burst] = std::pair(pace.rate, pace.burst);
+  if (level >= kNearOfBurst * burst || owned.users.size() >= hosts_heard_) return false;
+  const Duration since = now - owned.near_at;
+  const bool again = since >= kNearPeriods * ToDuration(ways_.core().window);
+  const Tokens believed = owned.near_level + rate * Seconds(since);    // where nobody else knows of the tag
+  const bool deeper = level < believed - kNearStep * burst && since >= kNearGap;
+  if (!again && !deeper) return false;
+  owned.near_at = now;
+  owned.near_level = level;
+  return true;
+}
+
+bool Owning::Tell(Instant now) {
+  tell_at_ = Instant::max();
+  for (const std::uint64_t hash : std::exchange(changed_, {})) Judge(hash, now);
+  bool room = true;
+  for (std::uint32_t peer = 0; peer < hosts_.size() && room; ++peer) {
+    Host& host = hosts_[peer];
+    if (!host.answer && host.due.empty()) continue;
+    if (now - host.told_at < kHostGap) {
+      TellAt(host.told_at + kHostGap);
+    } else {
+      room = TellHost(peer, host, now);
+    }
+  }
+  room = room && TellNear(now);
+  ForgetSome(now);
+  if (!room) TellAt(now + kTellEvery);
+  return false;
+}
+
+// One frame. False: the other side has no room for it.
+bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
+  if (to_peers_.full()) return false;
+  ToPeers levels;
+  levels.kind = ToPeers::Kind::kLevels;
+  levels.to = now;
+  levels.peer = peer;
+  levels.counted = host.counted;
+  bool full = false;
+  while (!host.due.empty() && !full) {
+    const std::uint64_t hash = host.due.back();
+    const auto known = tags_.find(hash);
+    if (known != tags_.end()) {
+      Owned& owned = known->second;
+      User& user = UserOf(owned, peer);
+      const bool others = owned.changes - user.answered > user.own;
+      if (others) {
+        LookAt(owned, hash, now, [&](const Look& look) {
+          const auto left = std::chrono::ceil<std::chrono::microseconds>(look.bucket().UntilFull(now)).count();
+          Besides said;
+          if (look.forecast != nullptr) {
+            const OwnersWord word = look.forecast->WordFor(peer);
+            said.demand = Thousandths(word.demand, kDemandMax);
+            said.back = Thousandths(look.bucket().Level(look.limit.shape, now) - word.level, kTokensBackMax);
+          }
+          full = !levels.entries.Add({owned.tag, owned.is_digest}, static_cast<std::uint64_t>(left), 0, said);
+        });
+      }
+      if (full) break;
+      user.due = false;
+      user.answered = owned.changes;
+      user.own = 0;
+      counts_.told += others;
+    }
+    host.due.pop_back();
+  }
+  host.answer = false;
+  host.told_at = now;
+  if (!host.due.empty()) TellAt(now + kHostGap);
+  to_peers_.TryPush(std::move(levels));
+  return true;
+}
+
+bool Owning::TellNear(Instant now) {
+  if (near_.empty()) return true;
+  if (now - near_at_ < kNearGap || near_frames_.Left(now) < 1) {
+    TellAt(std::max(near_at_, now) + kNearGap);
+    return true;
+  }
+  if (to_peers_.full()) return false;
+  ToPeers item;
+  item.kind = ToPeers::Kind::kNear;
+  item.to = now;
+  for (const std::uint64_t hash : std::exchange(near_, {})) {
+    const auto known = tags_.find(hash);
+    if (known == tags_.end()) continue;
+    bool added = false;
+    LookAt(known->second, hash, now, [&](const Look& look) {
+      const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
+      const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
+      added = near_room_.Take(now) && item.entries.Add({known->second.tag, known->second.is_digest}, micros, 0);
+    });
+    counts_.near += added, counts_.near_cut += !added;
+  }
+  near_at_ = now;
+  if (!item.entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(std::move(item));
+  return true;
+}
+
+// Tags that no host has named for a while. A part of them at a time.
+void Owning::ForgetSome(Instant now) {
+  if (now < forget_at_) return;
+  forget_at_ = now + kForgetEvery;
+  std::vector<std::uint64_t> unused;
+  const std::size_t buckets = tags_.bucket_count();
+  for (std::size_t left = buckets / kForgetParts + 1; left > 0; --left) {
+    if (forget_bucket_ >= buckets) forget_bucket_ = 0;
+    for (auto it = tags_.begin(forget_bucket_); it != tags_.end(forget_bucket_); ++it) {
+      Owned& owned = it->second;
+      std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
+      if (owned.users.empty() && !owned.changed) unused.push_back(it->first);
+    }
+    ++forget_bucket_;
+  }
+  for (const std::uint64_t hash : unused) tags_.erase(hash);
+}
+
+OwningCounts Owning::counts() const {
+  OwningCounts counts = counts_;
+  counts.tags = tags_.size();
+  return counts;
+}
+
+}    // namespace dthrottle

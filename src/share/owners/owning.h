@@ -1,0 +1,113 @@
+// The limiter's half of a host that owns tags (bus/owners/owners.h). What hosts report of its tags has been charged to
+// its ordinary buckets, so they are the state of the fleet. This remembers which hosts use which tag, and what is to be
+// told to whom.
+//
+//  - Every report is answered, with the level of each tag in it that somebody else has changed.
+//  - The users of a watched tag foretell it by the law of share/forecast/pace.h. Where the truth leaves what they were
+//    told by a threshold, all of them are told at once. The threshold follows what has been sent.
+//  - A tag that falls below half of its burst is told to everybody, because a client may move to any host.
+//
+// A user is a host that has named the tag in the last 10 s. For one thread, as Sharing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/allowance.h"
+#include "bus/exchange.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+struct OwningCounts {
+  std::uint64_t tags = 0;         // that hosts use, now
+  std::uint64_t pushes = 0;       // times that all users of a tag were told
+  std::uint64_t told = 0;         // entries, to one host each
+  std::uint64_t near = 0;         // tags told to everybody
+  std::uint64_t near_cut = 0;     // and not told, because there were too many
+  std::uint64_t crowded = 0;      // reports of tags that had no room here: their hosts hear nothing of each other
+};
+
+class Owning {
+ public:
+  static constexpr std::size_t kTagsMax = std::size_t{1} << 20;
+
+  // Both must outlive it.
+  Owning(Ways& ways, ToPeersRing& to_peers) : ways_(ways), table_(*ways.core().table), to_peers_(to_peers) {}
+
+  // A report of that host has been charged: its entries [first, first + n).
+  void Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant now);
+  // All of it, and every report of the host up to `counted`.
+  void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
+  // This host itself has charged hits, which its own report says.
+  void NamedHere(const Entries& entries, Instant now);
+
+  // When to call Tell, which hands over what is due; true if there is more.
+  Instant next() const { return tell_at_; }
+  bool Tell(Instant now);
+
+  OwningCounts counts() const;
+
+ private:
+  struct User {
+    std::uint32_t peer;
+    bool due;                  // is to be told
+    std::uint64_t answered;    // changes of the tag when it was told last
+    std::uint64_t own;         // of the changes since, made by itself
+    Instant named;
+  };
+  struct Owned {
+    std::string tag;
+    bool is_digest = false, changed = false, told = false;
+    std::uint64_t changes = 0;
+    std::vector<User> users;    // in the order of their numbers
+    // What users of a watched tag were told last, brought up to told_at.
+    Tokens level = 0;
+    double demand = 0;
+    Instant told_at{};
+    ReportBudget budget;
+    // What everybody was told last.
+    Tokens near_level = 0;
+    Instant near_at{};
+  };
+  struct Host {
+    bool heard = false, answer = false;
+    std::uint64_t counted = 0;
+    Instant told_at{};
+    std::vector<std::uint64_t> due;    // tags, by hash
+  };
+  // A tag's limit and bucket, while its shard is locked.
+  struct Look;
+
+  Owned* OwnedOf(const Tag& tag, std::uint64_t hash);
+  User& UserOf(Owned& owned, std::uint32_t peer);
+  Host& HostOf(std::uint32_t peer);
+  void Change(Owned& owned, std::uint64_t hash, Instant now);
+  void TellAt(Instant at) { tell_at_ = std::min(tell_at_, at); }
+  void Due(Owned& owned, User& user, std::uint64_t hash);
+  template <class See>
+  bool LookAt(const Owned& owned, std::uint64_t hash, Instant now, See&& see);
+  void Judge(std::uint64_t hash, Instant now);
+  bool Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now);
+  void TellUsers(Owned& owned, std::uint64_t hash, Instant now);
+  bool IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const;
+  bool TellHost(std::uint32_t peer, Host& host, Instant now);
+  bool TellNear(Instant now);
+  void ForgetSome(Instant now);
+
+  Ways& ways_;
+  Table& table_;
+  ToPeersRing& to_peers_;
+  std::unordered_map<std::uint64_t, Owned> tags_;    // by hash
+  std::vector<Host> hosts_;                          // by number
+  std::size_t hosts_heard_ = 0;
+  std::vector<std::uint64_t> changed_, near_;
+  std::size_t forget_bucket_ = 0;    // the next to look through
+  Allowance near_room_{kEntriesMax, kEntriesMax}, near_frames_{4, 40};    // entries and frames a second
+  Instant tell_at_ = Instant::max(), near_at_{}, forget_at_{};
+  OwningCounts counts_;
+};
+
+}    // namespace dthrottle
