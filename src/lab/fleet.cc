@@ -18,6 +18,7 @@ HostOptions HostOptionsOf(const FleetOptions& options) {
   result.rules = options.rules;
   result.period = options.period;
   result.codec = std::make_shared<Codec>();
+  if (!options.owners.empty()) result.owners = std::make_shared<const Owners>(options.owners);
   return result;
 }
 

@@ -30,6 +30,7 @@ struct FleetOptions {
   std::size_t hosts = 2;
   std::shared_ptr<const Rulebook> rules;
   std::shared_ptr<const Rulebook> ideal_rules{};    // what one bucket for all goes by; null: the same rules
+  std::vector<std::string> owners{};    // hosts that own all tags, by HostName; none: everybody hears everything
   Duration period = std::chrono::seconds(5);
   LaneOptions lanes;
   Duration clock_offset_max = std::chrono::hours(28);

@@ -15,6 +15,13 @@
 namespace dthrottle::lab {
 namespace {
 
+bool IsHostOf(const std::string& name, std::uint32_t hosts) {
+  for (std::uint32_t i = 0; i < hosts; ++i) {
+    if (HostName(i) == name) return true;
+  }
+  return false;
+}
+
 using namespace std::chrono_literals;
 
 constexpr std::size_t kTagTextMax = 200;    // room for a number behind it
@@ -224,6 +231,11 @@ class FleetReader {
     CheckWorkloads();
     CheckFaults();
     const Settings& settings = file.settings;
+    for (const std::string& owner : settings.peers.owners) {
+      if (IsHostOf(owner, file.fleet.hosts)) continue;
+      Error(0, fmt::format("peers.owners has \"{}\": must be hosts of the fleet, \"host-0\" to \"host-{}\"", owner,
+                           file.fleet.hosts - 1));
+    }
     if (const auto fits = CheckCapacity(settings, file.fleet.hosts); !fits) Error(0, fits.error().message);
     if (std::string note = CapacityNote(settings); !note.empty()) {
       loaded_.problems.push_back({Problem::Severity::kWarning, std::string(name_), 0, 0, std::move(note)});

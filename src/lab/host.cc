@@ -66,11 +66,13 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .held_bytes = options.held_bytes,
                 .ceilings = {},
                 .account = limiter.ways().Get<Debits>().account(),
+                .owners = options.owners,
                 .identities_proven = true,
                 .fresh_table = fresh_table,
                 .codec = options.codec},
                to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
+  sharing.OwnedBy(options.owners, HostName(host.number_));
   sharing.HoldHits();
   if (!options.capacity) return;
   // Until others are heard: what nobody can have been given.
@@ -117,7 +119,8 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   const Instant local = clock_.Local(now);
   life_ = std::make_unique<Life>(*this, options_, local);
   for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
-    if (peer != number_) life_->exchange.AddLink(peer, HostName(peer), local);
+    if (peer == number_ || (options_.owners && !options_.owners->Find(HostName(peer)))) continue;
+    life_->exchange.AddLink(peer, HostName(peer), local);
   }
 }
 

@@ -33,6 +33,7 @@ struct HostOptions {
   std::size_t ring_bytes = std::size_t{64} << 20;
   std::size_t held_bytes = std::size_t{32} << 20;
   std::size_t watched_tags = 4096;
+  std::shared_ptr<const Owners> owners{};    // by the names of hosts; none: everybody hears everything
   std::optional<CapacitySettings> capacity{};    // members are the hosts; none: nothing is divided
   std::size_t hand_over_max = 64;                // items in each ring between limiter and exchange
   std::shared_ptr<Codec> codec{};                // of all hosts together; null: each has its own

@@ -73,6 +73,7 @@ inline bool IsBlurred(const Accuracy& a) {
 struct AccuracyOptions {
   std::size_t hosts = 16;
   Scheme scheme = Scheme::kForecast;
+  std::size_t owners = 0;    // of the hosts, that own all tags; 0: everybody hears everything
   lab::Workload workload;
   bool burst_everywhere = false;    // before the workload: `burst` queries to every host at once
   Duration period = std::chrono::seconds(1);
@@ -81,7 +82,16 @@ struct AccuracyOptions {
   double rate = kAccuracyRate, burst = 100;
   Duration lasts = std::chrono::seconds(60);
   std::uint32_t drift_ppm = 100;    // of clocks, either way
+  Duration settles{};               // at the beginning, not measured
+  std::function<void(lab::Fleet&, lab::WorldTime begin)> before{};    // of the workload, which begins then
 };
+
+// The first hosts of a fleet.
+inline std::vector<std::string> OwnerNames(std::size_t owners) {
+  std::vector<std::string> names;
+  for (std::uint32_t i = 0; i < owners; ++i) names.push_back(lab::HostName(i));
+  return names;
+}
 
 // `samples` are `width` seconds wide.
 inline Accuracy Compare(const std::vector<lab::Sample>& samples, double width, const AccuracyOptions& options) {
@@ -123,6 +133,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   if (options.max_unheard > 0) rules += "max_unheard=" + std::to_string(options.max_unheard) + "\n";
   lab::FleetOptions fleet_options;
   fleet_options.hosts = options.hosts;
+  fleet_options.owners = OwnerNames(options.owners);
   fleet_options.rules = Rules(rules);
   fleet_options.ideal_rules = Rules(ideal_rules);
   fleet_options.period = options.period;
@@ -132,6 +143,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   fleet_options.host.capacity = lab::CapacityOf(defaults, *fleet_options.rules, options.hosts);
   fleet_options.sample = kSample;
   lab::Fleet fleet(fleet_options, seed);
+  if (options.before) options.before(fleet, lab::After(joined));
   lab::Workload workload = options.workload;
   workload.from = lab::After(joined);
   workload.until = workload.from + options.lasts;
@@ -145,7 +157,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   }
   fleet.Run(workload.until);
   std::vector<lab::Sample> samples = fleet.samples();
-  samples.erase(samples.begin(), samples.begin() + std::min<std::ptrdiff_t>(joined / kSample, std::ssize(samples)));
+  samples.erase(samples.begin(), samples.begin() + std::min<std::ptrdiff_t>((joined + options.settles) / kSample, std::ssize(samples)));
   Accuracy result = Compare(samples, Seconds(kSample), options);
   double ideal = 0;
   for (const lab::Sample& sample : samples) ideal += static_cast<double>(sample.ideal);

@@ -1,0 +1,205 @@
+// Fleets in which a few hosts own all tags (protocol/owners.md), with the shipped core, against one bucket for all.
+#include <catch2/catch.hpp>
+
+#include "bus/codec.h"
+#include "test/support/accuracy.h"
+#include "test/support/sanitized.h"
+
+namespace dthrottle::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using lab::After;
+
+// ---- Accuracy ----
+
+AccuracyOptions Owned(std::size_t hosts, double times) {
+  AccuracyOptions options{.hosts = hosts, .owners = 4, .workload = Poisson(times)};
+  options.lasts = 30s;
+  options.settles = 8s;
+  return options;
+}
+
+TEST_CASE("a limit that owners keep holds in every second, at twice the rate and at ten times") {
+  for (const std::size_t hosts : {16, 64, 128}) {
+    for (const double times : {2, 10}) {
+      if (kSanitized && hosts > 16) continue;
+      CAPTURE(hosts, times);
+      const Accuracy a = MeasureAccuracy(Owned(hosts, times), 1);
+      CHECK(a.over < 4);
+      CHECK(a.under < 4);
+      CHECK(std::abs(a.longer) < 1);
+      CHECK(a.entries <= 1);
+    }
+  }
+}
+
+TEST_CASE("bursts are held by owners") {
+  AccuracyOptions options = Owned(64, 2);
+  options.workload = Bursty();
+  const Accuracy a = MeasureAccuracy(options, 1);
+  CHECK(a.over < 8);
+  CHECK(a.under < 8);
+}
+
+TEST_CASE("a client within its rate is served by a fleet with owners as by one bucket") {
+  for (const std::size_t hosts : {4, 64, 256}) {
+    if (kSanitized && hosts > 64) continue;
+    CAPTURE(hosts);
+    const Accuracy a = MeasureAccuracy(Owned(hosts, 0.9), 1);
+    CHECK(a.served > a.ideal - 0.5);
+  }
+}
+
+// ---- Exactness ----
+
+lab::FleetOptions FleetWith(std::size_t hosts, std::size_t owners) {
+  lab::FleetOptions options;
+  options.hosts = hosts;
+  options.owners = OwnerNames(owners);
+  options.rules = Rules("[[rule]]\nname=\"default\"\nburst=100\nrate=100\nshare=\"forecast\"\n");
+  options.period = 1s;
+  options.lanes = {.delay = 10ms};
+  options.started_within = 1s;
+  return options;
+}
+
+lab::Workload ManyTags(Duration from, Duration until) {
+  lab::Workload workload = Poisson(5);
+  workload.tags = 20;
+  workload.from = After(from), workload.until = After(until);
+  return workload;
+}
+
+// Tokens that the owner of each tag has not counted; negative: counted twice.
+std::int64_t Uncounted(const lab::Fleet& fleet, std::size_t owners) {
+  const Owners all(OwnerNames(owners));
+  std::int64_t uncounted = 0;
+  for (const lab::Account& account : fleet.ledger().accounts()) {
+    const std::string& owner = all.name(all.Of({account.tag, false}));
+    uncounted += account.Missing(lab::HostNumber(owner));
+  }
+  return uncounted;
+}
+
+TEST_CASE("every hit is counted once by the owner of its tag, whatever the network does") {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+    CAPTURE(seed);
+    lab::FleetOptions options = FleetWith(12, 3);
+    options.lanes.lossy = true;
+    options.lanes.loss = 0.1, options.lanes.duplication = 0.1, options.lanes.overtaken = 0.1;
+    lab::Fleet fleet(options, seed);
+    fleet.Add(ManyTags(10s, 40s));
+    fleet.Run(After(60s));
+    REQUIRE(fleet.counts().network.lost > 100);
+    REQUIRE(fleet.counts().network.repeated > 100);
+    CHECK(Uncounted(fleet, 3) == 0);
+    CHECK(fleet.ledger().told_twice() == 0);
+    CHECK(fleet.ledger().invented() == 0);
+  }
+}
+
+// What an owner has counted is kept no longer by who said it.
+TEST_CASE("hosts keep what an owner has not counted, and no more") {
+  lab::Fleet fleet(FleetWith(6, 2), 1);
+  fleet.Add(ManyTags(10s, 30s));
+  lab::Fleet& f = fleet;
+  f.Run(After(20s));
+  f.network().filter = [](const lab::Parcel& parcel) { return parcel.to != 0 && parcel.from != 0; };
+  f.Run(After(25s));
+  CHECK(f.host(5).exchange().Counts().ring_frames >= 5);
+  f.network().filter = nullptr;
+  f.Run(After(40s));
+  CHECK(f.host(5).exchange().Counts().ring_frames <= 2);
+  CHECK(Uncounted(f, 2) == 0);
+}
+
+// Each host claims what it has made of the owner's last word; hits of before are not told again.
+TEST_CASE("an owner that is killed costs an interval and no count") {
+  for (const std::uint64_t seed : {1u, 2u}) {
+    CAPTURE(seed);
+    AccuracyOptions options = Owned(32, 2);
+    options.owners = 1;
+    options.before = [](lab::Fleet& fleet, lab::WorldTime begin) {
+      fleet.Inject({{.kind = lab::Fault::Kind::kKill, .at = begin + 15s, .lasts = 3s, .host = 0}});
+    };
+    const Accuracy a = MeasureAccuracy(options, seed);
+    CHECK(a.over < 5);
+    CHECK(a.under < 5);
+    CHECK(std::abs(a.longer) < 2);
+  }
+}
+
+TEST_CASE("hits that an owner could not hear for a while reach it when it is reached again") {
+  for (const Duration lasts : {Duration(2s), Duration(20s)}) {    // with its connections, and with new ones
+    CAPTURE(Seconds(lasts));
+    lab::Fleet fleet(FleetWith(8, 2), 4);
+    fleet.Add(ManyTags(10s, 40s));
+    fleet.Inject({{.kind = lab::Fault::Kind::kSplit, .at = After(15s), .lasts = lasts, .host = 0}});
+    fleet.Run(After(70s));
+    CHECK(fleet.ledger().told_twice() == 0);
+    CHECK(Uncounted(fleet, 2) == 0);
+  }
+}
+
+// ---- Clients that move ----
+
+// A client asks for a burst at once, each time at another host; returns what it is served in `times` bursts.
+std::uint64_t ServedToMover(bool with_announcements, Duration every, int times) {
+  lab::Fleet fleet(FleetWith(64, 2), 1);
+  Codec codec;
+  Message message;
+  if (!with_announcements) {
+    fleet.network().filter = [&](const lab::Parcel& parcel) {
+      const bool read = codec.Decode(*parcel.frame, message) == DecodeFault::kNone;
+      return !read || message.kind != MessageKind::kNear;
+    };
+  }
+  std::uint64_t served = 0;
+  for (int i = 0; i < times; ++i) {
+    fleet.At(After(10s + i * every), [&fleet, &served, i] {
+      const auto host = static_cast<std::uint32_t>(2 + i % 62);
+      for (int k = 0; k < 100; ++k) served += fleet.Ask(host, "mover");
+    });
+  }
+  fleet.Run(After(10s + times * every));
+  return served;
+}
+
+TEST_CASE("a client that moves to a fresh host each 0.1 s has one bucket, because owners announce low levels") {
+  constexpr double kOneBucket = 100 + 60 * 0.1 * 100;
+  const auto served = static_cast<double>(ServedToMover(true, 100ms, 60));
+  CHECK(served < kOneBucket + 30);
+  CHECK(served > 0.6 * kOneBucket);
+  CHECK(static_cast<double>(ServedToMover(false, 100ms, 60)) > 2 * kOneBucket);    // max_unheard on each host
+}
+
+TEST_CASE("a client that moves each second and keeps to its limit is served") {
+  AccuracyOptions options = Owned(64, 0.9);
+  options.workload.spread = lab::Workload::Spread::kGroup;
+  options.workload.stays = 1s;
+  const Accuracy a = MeasureAccuracy(options, 1);
+  CHECK(a.served > 98);
+}
+
+// ---- Cost ----
+
+TEST_CASE("what a host says and hears does not grow with the fleet") {
+  const auto bytes_of = [](std::size_t hosts) {
+    lab::FleetOptions options = FleetWith(hosts, 2);
+    lab::Fleet fleet(options, 1);
+    fleet.Run(After(15s));
+    const std::uint64_t before = fleet.host(5).exchange().Counts().received_bytes;
+    lab::Workload workload = Poisson(static_cast<double>(hosts) / 10);
+    workload.tags = hosts * 4;    // each of them on few hosts
+    workload.spread = lab::Workload::Spread::kSticky;
+    workload.from = fleet.now(), workload.until = fleet.now() + 10s;
+    fleet.Add(workload);
+    fleet.Run(After(25s));
+    return static_cast<double>(fleet.host(5).exchange().Counts().received_bytes - before);
+  };
+  CHECK(bytes_of(128) < 1.2 * bytes_of(64));
+}
+
+}    // namespace
+}    // namespace dthrottle::testing
