@@ -21,6 +21,7 @@
 #include "quota/quotas.h"
 #include "share/debit/debits.h"
 #include "share/inspection.h"
+#include "share/owners/owning.h"
 #include "shed/curve.h"
 #include "shed/signal.h"
 #include "tally/tally.h"
@@ -46,6 +47,7 @@ struct PeerCounts {
   ExchangeCounts exchange;
   CapacityCounts capacity;
   PeerThreadCounts thread;
+  OwningCounts owning;    // all 0 where this host owns no tags
   std::uint64_t configured = 0, up = 0;
   std::uint64_t capacity_tags = 0;       // take part, of this host's view
   std::uint64_t capacity_crowded = 0;    // times that one more could not

@@ -112,6 +112,7 @@ class Loader {
     CheckLease(findings_);
     CheckTlsFiles(findings_);
     CheckRules(findings_);
+    CheckOwned(findings_);
     CheckQuotas(findings_);
     CheckAlso(findings_);
     CheckShares(findings_);

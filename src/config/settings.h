@@ -41,6 +41,10 @@ DT_NAMES(LeaseElector, "none", "static", "etcd")
 enum class CallFilter { kOn, kLog, kOff };
 DT_NAMES(CallFilter, "on", "log", "off")
 
+// To whom hosts say what they served.
+enum class Spread { kAll, kOwners };
+DT_NAMES(Spread, "all", "owners")
+
 struct Settings {
   struct {
     std::string unix_path;    // empty: no Unix socket
@@ -75,6 +79,8 @@ struct Settings {
     std::string name;    // empty: the host's
     Endpoint bind;
     std::vector<std::string> connect;    // as PeerEntry
+    Spread spread = Spread::kAll;
+    std::vector<std::string> owners;     // names of hosts; of kOwners
     Duration period{};
     std::string key_file;
     std::string authorized_keys;    // a directory

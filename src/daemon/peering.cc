@@ -181,6 +181,7 @@ Result<PeerThread::Options> Peering::MakeOptions() {
   options.exchange.ring_bytes = peers.history;
   options.exchange.ceilings = CeilingsOf(settings_);
   options.exchange.account = limiter_.ways().Get<Debits>().account();
+  options.exchange.owners = OwnersOfTags();
   options.exchange.identities_proven = options.keys.has_value();
   options.exchange.fresh_table = !limiter_.discarded().empty();
   options.log = [this](LogLevel level, std::string text) {
@@ -199,6 +200,12 @@ Result<PeerThread::Options> Peering::MakeOptions() {
   options.capacity = std::move(*capacity);
   options.capacity_life = kept_.capacity;
   return options;
+}
+
+// None: every host hears every other.
+std::shared_ptr<const Owners> Peering::OwnersOfTags() const {
+  const auto& peers = settings_.peers;
+  return peers.spread == Spread::kOwners ? std::make_shared<const Owners>(peers.owners) : nullptr;
 }
 
 Result<void> Peering::Open() {
@@ -230,6 +237,7 @@ void Peering::GoOn(bool divides) {
   const auto& peers = settings_.peers;
   sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
                                        peers.connect.size(), peers.period, prng_, Now());
+  sharing_->OwnedBy(OwnersOfTags(), name_);
   Sharing::Kept sharing;
   if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
     sharing_->Resume(sharing, Now());
@@ -288,6 +296,7 @@ void Peering::Reload(std::vector<std::string>& problems) {
 void Peering::CountPeers(Instant now) {
   if (now < counted_at_ + kCountEvery) return;
   counted_at_ = now;
+  if (sharing_->told_hosts()) return;    // by owners, since this host does not see the others
   std::size_t peers = 0;
   for (const PeerStatus& peer : thread_->Peers()) {
     peers += peer.state == PeerState::kUp || peer.state == PeerState::kSilent || peer.state == PeerState::kConnecting;
@@ -402,6 +411,7 @@ PeerCounts Peering::Counts() const {
   if (thread_ == nullptr) return counts;
   counts.exchange = thread_->Counts();
   counts.thread = thread_->OwnCounts();
+  if (sharing_ != nullptr && sharing_->owning() != nullptr) counts.owning = sharing_->owning()->counts();
   counts.capacity = thread_->CapacityCountsNow();
   if (dividing_ != nullptr) {
     counts.capacity_tags = dividing_->participants().size();

@@ -87,6 +87,7 @@ class Peering final : public Part {
   void OnWork();
   void SetTimer();
   void CountPeers(Instant now);
+  std::shared_ptr<const Owners> OwnersOfTags() const;
   void TellAccuracy();
   void EndThread();
   bool Drain(Instant now);

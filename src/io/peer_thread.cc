@@ -214,7 +214,7 @@ void PeerThread::Impl::Run() {
     next = std::min(
         {next, server.bind_at(), exchange.Tick(now), now + (exchange.backlogged() ? kBackloggedTurn : kTurnEvery)});
     next = std::min(next, TickCapacity());
-    for (Tenant* const tenant : options.tenants) next = std::min(next, tenant->Tick(up, *this, now));
+    for (Tenant* const tenant : options.tenants) next = std::min(next, tenant->Tick(up, exchange.wire(), now));
     if ((!from_peers.empty() || !rings.from_capacity.empty()) && options.wake) options.wake();
     if (now - copied >= kCopyEvery) Watch();
     Poll(next);
@@ -241,7 +241,8 @@ void PeerThread::Impl::Poll(Instant until) {
                                                         : zmq::pollitem_t{nullptr, wake_fd, 0, 0};
   };
   const bool room = !exchange.backlogged(), hear = room && now >= hear_at;
-  watch(kRequests, server.requests().socket, true);
+  // To an owner, reports come as requests.
+  watch(kRequests, server.requests().socket, room || options.exchange.owners == nullptr);
   watch(kAnswers, links.answers().socket, hear);
   watch(kConnections, links.connections(), true);
   watch(kZap, server.zap(), true);
@@ -275,6 +276,7 @@ void PeerThread::Impl::OnRequests() {
     } else if ((options.keys && proven.empty()) || !OnTenantFrame(0, inbox.route, frame)) {
       exchange.OnRequest(inbox.route, proven, frame, now);
     }
+    if (options.exchange.owners && exchange.backlogged()) return;
   }
 }
 
@@ -294,7 +296,7 @@ void PeerThread::Impl::OnAnswers() {
 bool PeerThread::Impl::OnTenantFrame(LinkId link, const Route& route, std::string_view frame) {
   for (Tenant* const tenant : options.tenants) {
     if (!frame.starts_with(tenant->stem())) continue;
-    tenant->OnFrame(link, route, frame, *this, now);
+    tenant->OnFrame(link, route, frame, exchange.wire(), now);
     return true;
   }
   return false;

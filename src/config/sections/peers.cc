@@ -1,5 +1,8 @@
 // The section [peers] of the settings.
+#include <set>
+
 #include "base/host_name.h"
+#include "bus/owners/owners.h"
 #include "config/findings.h"
 #include "config/kinds.h"
 #include "config/sections.h"
@@ -33,6 +36,18 @@ Section PeersSection() {
                           "and is passed over, so one file serves a fleet. With keys, each address needs the name of "
                           "its key: after a # here, or in its .pub file. Without entries this host limits alone.",
                           [](const std::string& text) { return ParsePeerEntry(text).has_value(); })),
+          Choice<S, Spread>(
+              "spread", "\"all\"", MEMBER(S, peers.spread),
+              "Whom a host tells what it served: all others, which suits up to some 250 hosts; or the *owners* of the "
+              "tags only, which keep the levels for everybody, so that what a host costs follows its own tags and not "
+              "the number of hosts. Then *connect* has the addresses of the owners alone, and they need none of the "
+              "other hosts'."),
+          TextList<S>("owners", "a list of up to 64 names of hosts, each once",
+                      MEMBER(S, peers.owners),
+                      "With spread = \"owners\": what the owners are called, the same on all hosts; 3 to 16 of them do. "
+                      "A host whose name is in the list owns a part of the tags. While one is away, hosts go on with its "
+                      "last word. Hosts with different lists refuse each other.",
+                      IsHostName),
           DurationKey<S>(
               "period", "\"5s\"", 100ms, 5min, MEMBER(S, peers.period),
               "The time between two reports. What a host serves is unknown to the others for at most so long."),
@@ -73,8 +88,58 @@ Section PeersSection() {
       }};
 }
 
+namespace {
+
+// What a host costs that hears everything, as measured with up to 1,000 peers: for each frame, and for each tag in it.
+constexpr double kFrameSeconds = 80e-6, kEntrySeconds = 66e-9, kTagsAssumed = 1000, kCoreMost = 0.05;
+
+void WarnOfMesh(Findings& f) {
+  const auto& peers = f.settings().peers;
+  const double hosts = HostsOf(f.settings()), frames = (hosts - 1) / Seconds(peers.period);
+  const double core = frames * (kFrameSeconds + kTagsAssumed * kEntrySeconds);
+  if (core <= kCoreMost) return;
+  f.Warn("", fmt::format("peers.spread = \"all\" with {:g} hosts: each of them hears {:.0f} frames a second, which take "
+                         "{:.1f} % of a core where hosts share {:g} tags a period; \"owners\" takes less than 0.5 %",
+                     hosts, frames, 100 * core, kTagsAssumed));
+}
+
+void CheckSpread(Findings& f) {
+  const auto& peers = f.settings().peers;
+  if (peers.spread == Spread::kAll) {
+    if (!peers.owners.empty()) f.Error("", "peers.owners with peers.spread = \"all\": must be \"owners\"");
+    return peers.enabled() ? WarnOfMesh(f) : void();
+  }
+  const std::set<std::string_view> names(peers.owners.begin(), peers.owners.end());
+  if (names.empty() || names.size() != peers.owners.size() || names.size() > Owners::kMost) {
+    f.Error("", fmt::format("peers.owners has {} names, {} of them different: must be 1 to {} with peers.spread = "
+                            "\"owners\", each once",
+                            peers.owners.size(), names.size(), Owners::kMost));
+  }
+}
+
+}    // namespace
+
+void CheckOwned(Findings& f) {
+  const Settings& s = f.settings();
+  if (s.peers.spread != Spread::kOwners) return;
+  for (std::size_t i = 0; i < s.rules.size(); ++i) {
+    const Rule& rule = s.rules[i];
+    if (rule.share == Share::kLocal || rule.mode == Mode::kOff) continue;
+    const char* const what = rule.share == Share::kCapacity ? "share = \"capacity\""
+                             : rule.in_flight > 0           ? "in_flight"
+                             : rule.quota > 0               ? "quota"
+                             : rule.penalty.after > 0       ? "penalty.after"
+                                                            : nullptr;
+    if (what == nullptr) continue;
+    f.Error(f.rules[i], fmt::format("rule \"{}\": {} with peers.spread = \"owners\": must be \"all\", because owners "
+                                    "pass on levels only",
+                                    rule.name, what));
+  }
+}
+
 void CheckPeers(Findings& f) {
   const auto& peers = f.settings().peers;
+  CheckSpread(f);
   if (!peers.enabled()) return;
   if (!peers.bind.enabled()) {
     f.Error("", "peers.bind is \"\": must be an address, since peers.connect names other hosts");
