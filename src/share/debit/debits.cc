@@ -421,15 +421,18 @@ void Debits::Adopt(const Entries& entries, std::size_t first, std::size_t n, Ins
   });
 }
 
-// The bucket is the owner's, after hits here that no report has carried yet.
+// The bucket is the owner's, after hits here that no report has carried yet, and what workers have been lent.
 void Debits::AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now) {
   const Limit& limit = core_.limit(told.index);
-  Bucket bucket;
-  bucket.Merge(limit.shape, UntilFullAt(told.entry, at), 0, MaxDebt(limit), now);
-  const Tokens level = bucket.Level(limit.shape, now);
-  bucket = Bucket();
-  bucket.Merge(limit.shape, UntilFullAt(told.entry, at), told.slot != nullptr ? told.slot->unreported.hits() : 0,
-               MaxDebt(limit), now);
+  const auto less = [&](std::uint64_t hits) {
+    Bucket bucket;
+    bucket.Merge(limit.shape, UntilFullAt(told.entry, at), hits, MaxDebt(limit), now);
+    return bucket;
+  };
+  const Tokens level = less(0).Level(limit.shape, now);
+  std::uint64_t here = told.slot != nullptr ? told.slot->unreported.hits() : 0;
+  if (core_.loans.any()) here += Loans::Out(core_.loans.Of(told.hash));
+  const Bucket bucket = less(here);
   Slot* slot = told.slot;
   if (slot != nullptr || !bucket.IsFull(now)) {
     slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
