@@ -129,6 +129,7 @@ void CheckOwned(Findings& f) {
                              : rule.in_flight > 0           ? "in_flight"
                              : rule.quota > 0               ? "quota"
                              : rule.penalty.after > 0       ? "penalty.after"
+                             : rule.among != Among::kFirst  ? "among"
                                                             : nullptr;
     if (what == nullptr) continue;
     f.Error(f.rules[i], fmt::format("rule \"{}\": {} with peers.spread = \"owners\": must be \"all\", because owners "
