@@ -42,8 +42,8 @@ enum class CallFilter { kOn, kLog, kOff };
 DT_NAMES(CallFilter, "on", "log", "off")
 
 // To whom hosts say what they served.
-enum class Spread { kAll, kOwners };
-DT_NAMES(Spread, "all", "owners")
+enum class PeerSpread { kAll, kOwners };
+DT_NAMES(PeerSpread, "all", "owners")
 
 struct Settings {
   struct {
@@ -79,7 +79,7 @@ struct Settings {
     std::string name;    // empty: the host's
     Endpoint bind;
     std::vector<std::string> connect;    // as PeerEntry
-    Spread spread = Spread::kAll;
+    PeerSpread spread = PeerSpread::kAll;
     std::vector<std::string> owners;     // names of hosts; of kOwners
     Duration period{};
     std::string key_file;

@@ -205,7 +205,7 @@ Result<PeerThread::Options> Peering::MakeOptions() {
 // None: every host hears every other.
 std::shared_ptr<const Owners> Peering::OwnersOfTags() const {
   const auto& peers = settings_.peers;
-  return peers.spread == Spread::kOwners ? std::make_shared<const Owners>(peers.owners) : nullptr;
+  return peers.spread == PeerSpread::kOwners ? std::make_shared<const Owners>(peers.owners) : nullptr;
 }
 
 Result<void> Peering::Open() {

@@ -36,7 +36,7 @@ Section PeersSection() {
                           "and is passed over, so one file serves a fleet. With keys, each address needs the name of "
                           "its key: after a # here, or in its .pub file. Without entries this host limits alone.",
                           [](const std::string& text) { return ParsePeerEntry(text).has_value(); })),
-          Choice<S, Spread>(
+          Choice<S, PeerSpread>(
               "spread", "\"all\"", MEMBER(S, peers.spread),
               "Whom a host tells what it served: all others, which suits up to some 250 hosts; or the *owners* of the "
               "tags only, which keep the levels for everybody, so that what a host costs follows its own tags and not "
@@ -105,7 +105,7 @@ void WarnOfMesh(Findings& f) {
 
 void CheckSpread(Findings& f) {
   const auto& peers = f.settings().peers;
-  if (peers.spread == Spread::kAll) {
+  if (peers.spread == PeerSpread::kAll) {
     if (!peers.owners.empty()) f.Error("", "peers.owners with peers.spread = \"all\": must be \"owners\"");
     return peers.enabled() ? WarnOfMesh(f) : void();
   }
@@ -121,7 +121,7 @@ void CheckSpread(Findings& f) {
 
 void CheckOwned(Findings& f) {
   const Settings& s = f.settings();
-  if (s.peers.spread != Spread::kOwners) return;
+  if (s.peers.spread != PeerSpread::kOwners) return;
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     if (rule.share == Share::kLocal || rule.mode == Mode::kOff) continue;
