@@ -99,7 +99,8 @@ void WarnOfMesh(Findings& f) {
   const double core = frames * (kFrameSeconds + kTagsAssumed * kEntrySeconds);
   if (core <= kCoreMost) return;
   f.Warn("", fmt::format("peers.spread = \"all\" with {:g} hosts: each of them hears {:.0f} frames a second, which take "
-                         "{:.1f} % of a core where hosts share {:g} tags a period; \"owners\" takes less than 0.5 %",
+                         "{:.1f} % of a core where hosts share {:g} tags a period; with \"owners\" it hears what its own tags "
+                         "need",
                      hosts, frames, 100 * core, kTagsAssumed));
 }
 
