@@ -78,7 +78,8 @@ TEST_CASE("of a million loans that are recalled while two threads spend them, no
   loan.count = its.counts.data();
   std::array<std::uint64_t, 2> spent{};
   const Instant now = FromNanoseconds(kNow);
-  for (int i = 0; i < 1'000'000; ++i) {
+  const auto few = [&] { return served[0] <= 100 || served[1] <= 100; };
+  for (int i = 0; i < 1'000'000 || (i < 20'000'000 && few()); ++i) {
     const std::size_t tag = prng.Below(2);
     loan.name = dthrottle_page_name(tag == 0 ? kOne : kOther);
     loan.Lend(static_cast<Cost>(1 + prng.Below(4)), now, now);
@@ -136,8 +137,9 @@ TEST_CASE("query threads and a worker together serve what the bucket has, and ea
   loan.entry = its.entry();
   loan.count = its.counts.data();
   loan.name = dthrottle_page_name(kOne);
+  while (asked_served <= 10) std::this_thread::yield();    // before the worker has all
   Prng prng(4);
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < 20'000 || (i < 10'000'000 && page_served <= 100); ++i) {    // the machine may let the worker wait
     now_ns += 1'000'000;
     const Instant now = FromNanoseconds(now_ns.load());
     host.limiter->Deal(query, loan, prng.Below(2) == 0, {0, "page"}, now);
@@ -152,7 +154,6 @@ TEST_CASE("query threads and a worker together serve what the bucket has, and ea
   host.limiter->Return(query, loan, {0, "page"}, end);
   const std::uint64_t counted = host.limiter->tally().GrandTotals().served;
   CHECK(page_served > 100);
-  CHECK(asked_served > 10);
   CHECK(asked_served + page_served <= counted);
   CHECK(host.limiter->loans().spent == counted - asked_served);
   const double refill = Seconds(end - start) / 100, left = host.Level("C", end);
