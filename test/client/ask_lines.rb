@@ -31,7 +31,7 @@ $stdin.binmode.each_line do |line|
   tags = tags_of(holds || waits ? words.join(" ") : line) if mode == "questions"
   before = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond)
   answer = if holds then throttle.hold(tags, first.to_i / 1000.0)
-           elsif waits then throttle.ask_question(tags, wait: first.to_i / 1000.0)
+           elsif waits then throttle.ask_question(tags, deadline.to_i / 1000.0, first.to_i / 1000.0)
            else tags ? throttle.ask_question(tags) : throttle.ask(line.chomp("\n"))
            end
   took = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond) - before

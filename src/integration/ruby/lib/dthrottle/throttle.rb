@@ -214,12 +214,12 @@ module Dthrottle
     # Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or a hash of
     # tags to costs. Under rules with `delay` the question rather waits for up to `wait` seconds than being refused: it is
     # served, and the caller goes on after `delay` seconds of the answer. Until then release(answer.hold) gives it up.
-    def ask_question(tags, deadline = @deadline, wait: 0)
+    def ask_question(tags, deadline = @deadline, wait = 0)
       question("take", tags, deadline, wait: wait)
     end
 
     # What ask_question would be told now. Nothing is spent.
-    def peek(tags, deadline = @deadline, wait: 0)
+    def peek(tags, deadline = @deadline, wait = 0)
       question("peek", tags, deadline, wait: wait)
     end
 
