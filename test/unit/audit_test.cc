@@ -98,7 +98,7 @@ TEST_CASE("in a storm of kills every hit is heard or counted as lost, at each ot
     }
   }
   CHECK(lost > 100);
-  CHECK(frames_lost > 100);
+  CHECK(frames_lost > testing::Fewer(100));
 }
 
 TEST_CASE("what is lost soon after a host has joined is counted there too") {
