@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -16,6 +15,7 @@
 #include "ctl/admin_call.h"
 #include "ctl/lease.h"
 #include "feature/candidate/ctl.h"
+#include "feature/command_line.h"
 #include "feature/set_limits/ctl.h"
 #include "io/keys.h"
 
@@ -46,13 +46,7 @@ int Keygen(std::vector<std::string> words) {
   app.add_option("NAME", name, "The host's name, as in its peers.name")->required();
   app.add_option("--directory,-d", directory, "Where the two files go")->capture_default_str();
   app.add_option("--address,-a", address, "Where the host listens, such as tcp://10.0.0.2:7314, for its .pub file");
-  std::reverse(words.begin(), words.end());    // as the library wants them
-  words.pop_back();
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
-  }
+  if (const auto status = ReadWords(app, std::move(words))) return *status;
   const auto complain = [](const std::string& message) { fmt::print(stderr, "dthrottlectl: {}\n", message); };
   if (!IsHostName(name)) {
     complain(fmt::format("\"{}\": must be a name of up to 64 letters, digits and \"_-.\"", EscapeTag(name)));

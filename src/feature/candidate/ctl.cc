@@ -4,11 +4,11 @@
 #include <sysexits.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <filesystem>
 #include <sstream>
 
 #include "admin/escape.h"
+#include "feature/command_line.h"
 
 namespace dthrottle {
 namespace {
@@ -56,13 +56,7 @@ int RunCandidate(std::vector<std::string> words, const std::function<int(std::st
   app.add_option("--of", share, "Share of all tags that are compared, 0.1% to 100%")->capture_default_str();
   app.add_option("--key,-k", key_file, "promote: the operator's key, to sign limits with")->envname("DTHROTTLECTL_KEY");
   app.add_flag("--here", here, "promote: all of the rules, on this host alone, until stop or a restart");
-  std::reverse(words.begin(), words.end());    // as the library wants them
-  words.pop_back();
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
-  }
+  if (const auto status = ReadWords(app, std::move(words))) return *status;
   if (what.empty()) return ask("candidate\n");
   if (what == "stop" || what == "clear") return ask("candidate stop\n");
   if (what == "promote") return here ? ask("candidate here\n") : Promote(key_file, ask, get, run);

@@ -5,10 +5,10 @@
 #include <sysexits.h>
 #include <CLI/CLI.hpp>
 
-#include <algorithm>
 
 #include "admin/escape.h"
 #include "base/host_name.h"
+#include "feature/command_line.h"
 #include "feature/set_limits/set_limit.h"
 #include "io/clock.h"
 #include "io/keys.h"
@@ -83,13 +83,7 @@ int RunLimit(std::vector<std::string> words, const std::function<int(std::string
   set->add_option("--for", given.time, "How long it holds, such as 90s, 1h or 7d; otherwise until it is cleared");
   keygen->add_option("NAME", given.name, "The operator's name")->required();
   keygen->add_option("--directory,-d", given.directory, "Where the file NAME.operator goes")->capture_default_str();
-  std::reverse(words.begin(), words.end());    // as the library wants them
-  words.pop_back();
-  try {
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& e) {
-    return app.exit(e) == 0 ? EX_OK : EX_USAGE;
-  }
+  if (const auto status = ReadWords(app, std::move(words))) return *status;
   if (sodium_init() < 0) return Complain("no randomness", EX_OSERR);
   if (list->parsed()) return ask("limit list\n");
   return keygen->parsed() ? Keygen(given) : Set(given, ask);
