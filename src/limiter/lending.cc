@@ -43,7 +43,7 @@ void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
   }
 }
 
-// What is left to be done for a tag, for the length of one call.
+// Settles and lends the tokens of one tag, for the length of one call.
 class Dealing {
  public:
   Dealing(Ways& ways, const Shedder& shedder, Asked& asked, Lane& lane)

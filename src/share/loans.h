@@ -34,7 +34,7 @@ struct Loan {
   std::uint32_t seen = 0;      // of Decided, as of the last time that it was dealt
   std::uint32_t uses = 0;      // between that and the time before
   Instant lent_at{}, due{};    // the tokens: since when, and from when on they may be spent
-  // What is said, for the thread that deals: until when the tag is refused if no token is left, whether there are some.
+  // The thread that deals remembers what the entry says: until when it refuses without tokens, and whether it has some.
   Instant says_until{};
   bool lends = false;
   Instant dealt_at{};
