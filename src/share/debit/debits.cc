@@ -8,17 +8,12 @@
 #include "base/check.h"
 #include "share/accuracy/accuracy.h"
 #include "share/inspection.h"
+#include "share/said_tag.h"
 #include "share/ways.h"
 
 namespace dthrottle {
 
 namespace {
-
-// The bytes under which the table has an entry's tag. The name of its rule follows a digest, because nothing is left
-// that a rule could be matched with.
-Tag TableTag(const Tag& tag) {
-  return tag.is_digest ? Tag{tag.bytes.substr(0, kDigestBytes), true} : tag;
-}
 
 // An owner tells a host of a watched tag for so long after the host has named it.
 constexpr Duration kUserFor = std::chrono::seconds(10);
@@ -105,9 +100,7 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
     const Tag tag = tag_of(i);
     Table::Shard shard(*core_.table, probe.hash);
     Slot* const slot = shard.Find(tag, probe, now);
-    const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
-                       : tag.is_digest ? core_.rules->Named(entries.tag(entry).bytes.substr(tag.bytes.size()))
-                                       : core_.rules->Find(tag.bytes);
+    const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
     const auto concerns = [&](const Limit& limit) {
       if (only_hits) return limit.shared;
       if (entries.quota(entry).has_value()) return limit.quota > 0 && (limit.shared || limit.divided);

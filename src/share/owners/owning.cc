@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "share/said_tag.h"
+
 namespace dthrottle {
 namespace {
 
@@ -19,10 +21,6 @@ constexpr double kPushesOfPeriod = 4;        // in the long run, of one tag
 constexpr double kMovedWithin = 0.25;        // s: a demand has moved if it makes a threshold of tokens in so long
 constexpr Duration kForgetEvery = 20ms;      // a part of the tags is looked through,
 constexpr std::size_t kForgetParts = 500;    // of so many
-
-Tag TableTag(const Tag& tag) {
-  return tag.is_digest ? Tag{tag.bytes.substr(0, kDigestBytes), true} : tag;
-}
 
 std::uint64_t Thousandths(double number, std::uint64_t most) {
   return static_cast<std::uint64_t>(std::clamp(std::round(1000 * number), 0.0, static_cast<double>(most)));
@@ -122,9 +120,7 @@ bool Owning::LookAt(const Owned& owned, std::uint64_t hash, Instant now, See&& s
   const Tag said{owned.tag, owned.is_digest}, tag = TableTag(said);
   const LimiterCore& core = ways_.core();
   const Slot* const slot = shard.Find(tag, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
-                     : tag.is_digest ? core.rules->Named(said.bytes.substr(kDigestBytes))
-                                     : core.rules->Find(tag.bytes);
+  const auto index = LimitOfSaid(*core.rules, slot, said);
   if (!index || !core.limit(*index).shared) return false;
   const Limit& limit = core.limit(*index);
   Forecasting& forecasting = ways_.Get<Forecasting>();
