@@ -215,7 +215,7 @@ Result<void> Peering::Open() {
   const std::string name = options->exchange.name;
   const std::uint64_t start = options->exchange.incarnation;
   auto thread = std::make_unique<PeerThread>(std::move(*options));
-  if (auto started = thread->Start(); !started) return Fail("peers.bind: " + started.error().message);
+  if (auto started = thread->Start(); !started) return Fail(started.error().message);
   sharing_.reset();    // they use the rings of the thread before
   dividing_.reset();
   name_ = name;

@@ -82,11 +82,6 @@ void PeerLinks::Ask(LinkId id, const Frame& frame) {
   link.broken = link.broken || errno == EHOSTUNREACH;
 }
 
-LinkId PeerLinks::Named(std::string_view host) const {
-  const auto link = by_name_.find(host);
-  return link != by_name_.end() ? link->second : 0;
-}
-
 LinkId PeerLinks::Answering() const {
   const auto found = by_id_.find(LinkOf(answers_.route));
   return found != by_id_.end() && RouteOf(*found->second) == answers_.route ? found->first : 0;
@@ -222,11 +217,7 @@ void PeerLinks::HangUp(Link& link) {
 
 void PeerLinks::Watch(std::vector<PeerStatus>& peers, Instant now) {
   std::map<LinkId, const PeerStatus*> status_of;
-  by_name_.clear();
-  for (const PeerStatus& peer : peers) {
-    status_of[peer.link] = &peer;
-    if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name_[peer.name] = peer.link;
-  }
+  for (const PeerStatus& peer : peers) status_of[peer.link] = &peer;
   for (auto& [text, link] : links_) {
     const auto found = status_of.find(link.id);
     DT_CHECK(found != status_of.end());

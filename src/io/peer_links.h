@@ -28,7 +28,6 @@ class PeerLinks {
   void Watch(std::vector<PeerStatus>& peers, Instant now);
 
   void Ask(LinkId link, const Frame& frame);
-  LinkId Named(std::string_view host) const;    // 0: no link leads there
 
   Inbox& answers() { return answers_; }
   // The link that the message in answers() came by; 0: it is of an earlier dial.
@@ -73,8 +72,7 @@ class PeerLinks {
   PeerThreadCounts& counts_;
   Inbox answers_;
   zmq::socket_t connections_;
-  std::map<std::string, LinkId, std::less<>> by_name_;    // links, by what their hosts are called
-  std::map<std::string, Link> links_;                     // by "10.0.0.2:7314"
+  std::map<std::string, Link> links_;    // by "10.0.0.2:7314"
   std::unordered_map<LinkId, Link*> by_id_;
   LinkId last_link_ = 0;
   std::vector<PeerStatus> dead_ends_;    // addresses and entries that lead to no link

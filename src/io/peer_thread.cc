@@ -1,14 +1,12 @@
 #include "io/peer_thread.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-#include <zmq.hpp>
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -16,73 +14,53 @@
 #include "base/check.h"
 #include "io/clock.h"
 #include "io/files.h"
-#include "io/library_receive.h"
-#include "io/peer_links.h"
-#include "io/peer_server.h"
 #include "io/signals.h"
+#include "io/zeromq_carrier.h"
 
 namespace dthrottle {
 
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
-constexpr int kLingerMs = 200;
 constexpr Duration kCopyEvery = milliseconds(100);
 constexpr Duration kTurnEvery = milliseconds(250);    // at least, so that the copy is never old
 constexpr Duration kBackloggedTurn = milliseconds(5);
 
-// Reports that come in fast are heard some at a time: caches that have grown cold between two frames are half of what a
-// frame costs. Not when they are few, nor for longer than a part of the period.
-constexpr double kGatherFromBytes = 1 << 20;    // a second
-constexpr Duration kGatherMax = milliseconds(50);
-constexpr int kGatherPart = 50;
-
-// What one connection may bring without a whole message coming out: all that may wait and one message under way, twice,
-// since a frame that arrives in small pieces counts for more than its length (io/library_receive).
-constexpr std::size_t kIncompleteBytesMax = 2 * (kWaitingMax + 1) * std::size_t{kWireBytesMax};
-constexpr Duration kTrimAfter = seconds(1);
 constexpr std::size_t kCapacityRingItems = 64;
 constexpr Duration kLookPatience = milliseconds(20), kLookAgain = std::chrono::microseconds(200);
 constexpr std::string_view kCapacityStem = kCapacityFramePrefix.substr(0, 3);    // of any version
 constexpr std::uint64_t kCapacityIncarnationsMax = std::uint64_t{1} << 47;       // the exchange has 48 bits for them
 constexpr std::size_t kStateFileBytesMax = kCapacityStateBytesMax + 64;
 
-zmq::pollitem_t ItemOf(const pollfd& lookup) {
-  return {nullptr, lookup.fd,
-          static_cast<short>(((lookup.events & POLLIN) != 0 ? ZMQ_POLLIN : 0) |
-                             ((lookup.events & POLLOUT) != 0 ? ZMQ_POLLOUT : 0)),
-          0};
-}
-
-pollfd ReadyOf(const zmq::pollitem_t& item) {
-  return {item.fd, 0,
-          static_cast<short>(((item.revents & (ZMQ_POLLIN | ZMQ_POLLERR)) != 0 ? POLLIN : 0) |
-                             ((item.revents & ZMQ_POLLOUT) != 0 ? POLLOUT : 0))};
-}
-
 }    // namespace
 
-struct PeerThread::Impl final : Transport, CapacityTransport {
+struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport {
   explicit Impl(Options o)
       : options(std::move(o)),
         to_peers(options.ring_items),
         from_peers(options.heard_items),
-        resolver(options.resolver, Prng(options.seed ^ 0x7265736f6c7665)),
         exchange(options.exchange, to_peers, from_peers, *this, Prng(options.seed), Now()),
-        server(options, context, counts),
-        links(options, context, exchange, counts),
         wake_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     DT_CHECK(wake_fd >= 0);
-    DT_CHECK(options.bind.enabled());
+    const Carrier::Host host{options.exchange.name, options.exchange.owners, exchange,   *this,
+                             counts,                options.log,             [this] { Wake(); }};
+    carrier = options.carrier ? options.carrier(host) : std::make_unique<ZeroMqCarrier>(options, host);
   }
-  ~Impl() { ::close(wake_fd); }
+  ~Impl() {
+    carrier.reset();    // its threads wake this one
+    ::close(wake_fd);
+  }
 
   // Transport
-  void Ask(LinkId link, const Frame& frame) override;
-  void Answer(const Route& route, const Frame& frame) override;
-  bool Publish(const Route& route, const Frame& frame) override;
+  void Ask(LinkId link, const Frame& frame) override { carrier->Ask(link, frame); }
+  void Answer(const Route& route, const Frame& frame) override { carrier->Answer(route, frame); }
+  bool Publish(const Route& route, const Frame& frame) override { return carrier->Publish(route, frame); }
+
+  // Carrier::Listener
+  void OnRequest(const Route& route, std::string_view proven, std::string_view frame) override;
+  void OnAnswer(LinkId link, std::string_view frame) override;
+  bool backlogged() const override { return exchange.backlogged(); }
 
   // CapacityTransport
   void Send(std::string_view peer, std::string_view frame) override;
@@ -95,11 +73,8 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
 
   // The thread
   void Run();
-  void Close();
-  void Poll(Instant until);
+  void Wake() { eventfd_write(wake_fd, 1); }
   void TakeMail();
-  void OnRequests();
-  void OnAnswers();
   bool OnTenantFrame(LinkId link, const Route& route, std::string_view frame);
   void Watch();
 
@@ -107,21 +82,15 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   ToPeersRing to_peers;
   FromPeersRing from_peers;
 
-  zmq::context_t context{1};    // the only one of the process: ends of contexts with CURVE get in each other's way
-  Resolver resolver;
   Exchange exchange;
   mutable std::mutex capacity_mutex;    // others only look
   std::unique_ptr<CapacityExchange> capacity;
   DividingRings rings{kCapacityRingItems};
   std::vector<LinkId> up;    // links to peers that hear, when that was looked at last
+  std::map<std::string, LinkId, std::less<>> by_name;    // links, by what their hosts are called
   Instant now{}, copied{};
-  Instant trim_at = Instant::max();    // when to give freed memory back
-  Instant hear_at{};                   // when to take the next reports off the wire
-  Duration gather{};                   // how long to let them gather
-  std::uint64_t gathered_bytes = 0;    // of ExchangeCounts::received_bytes, when `gather` was decided on
   PeerThreadCounts counts;
-  PeerServer server;
-  PeerLinks links;
+  std::unique_ptr<Carrier> carrier;
 
   std::thread thread;
   const int wake_fd;
@@ -138,24 +107,6 @@ struct PeerThread::Impl final : Transport, CapacityTransport {
   PeerThreadCounts counts_copy;
   CapacityCounts capacity_copy;
 };
-
-// ---- Transport ----
-
-void PeerThread::Impl::Ask(LinkId link, const Frame& frame) {
-  links.Ask(link, frame);
-}
-
-void PeerThread::Impl::Answer(const Route& route, const Frame& frame) {
-  if (!server.Send(route, frame)) ++counts.unsent;
-}
-
-// Between two bindings there is no connection, and its owner will say hello again.
-bool PeerThread::Impl::Publish(const Route& route, const Frame& frame) {
-  if (!server.open()) return false;
-  if (server.Send(route, frame)) return true;
-  ++counts.unsent;
-  return errno != EHOSTUNREACH;
-}
 
 // ---- Capacity ----
 
@@ -175,7 +126,8 @@ void PeerThread::Impl::StartCapacity() {
 }
 
 void PeerThread::Impl::Send(std::string_view peer, std::string_view frame) {
-  if (const LinkId link = links.Named(peer); link != 0) Ask(link, std::make_shared<std::string>(frame));
+  const auto link = by_name.find(peer);
+  if (link != by_name.end()) Ask(link->second, std::make_shared<std::string>(frame));
 }
 
 void PeerThread::Impl::Save(std::string_view state) {
@@ -186,7 +138,7 @@ void PeerThread::Impl::Save(std::string_view state) {
 
 // Without keys nothing is proven, and anybody who can connect is believed, as with reports.
 void PeerThread::Impl::OnCapacityFrame(std::string_view proven, std::string_view frame) {
-  if (options.keys && proven.empty()) return void(++counts.malformed);
+  if (options.exchange.identities_proven && proven.empty()) return void(++counts.malformed);
   const std::lock_guard lock(capacity_mutex);
   if (capacity) capacity->OnMessage(proven, frame, now);
 }
@@ -204,93 +156,35 @@ void PeerThread::Impl::Run() {
     const std::lock_guard lock(capacity_mutex);
     StartCapacity();
   }
-  resolver.SetEntries(options.connect, now);
+  carrier->SetConnect(options.connect, now);
   while (!stopping.load(std::memory_order_acquire)) {
     now = Now();
     TakeMail();
-    Instant next = resolver.Tick(now);
-    if (resolver.TakeChanged()) links.Reconcile(resolver, now);
-    if (now >= server.bind_at()) server.Rebind(now);
-    next = std::min(
-        {next, server.bind_at(), exchange.Tick(now), now + (exchange.backlogged() ? kBackloggedTurn : kTurnEvery)});
+    const Duration turn = exchange.backlogged() ? kBackloggedTurn : kTurnEvery;
+    Instant next = std::min({carrier->Tick(now), exchange.Tick(now), now + turn});
     next = std::min(next, TickCapacity());
     for (Tenant* const tenant : options.tenants) next = std::min(next, tenant->Tick(up, exchange.wire(), now));
     if ((!from_peers.empty() || !rings.from_capacity.empty()) && options.wake) options.wake();
     if (now - copied >= kCopyEvery) Watch();
-    Poll(next);
+    carrier->Wait(next, wake_fd);
+    now = Now();
+    eventfd_t value;
+    eventfd_read(wake_fd, &value);
+    carrier->Read(now);
   }
   // What the limiter has handed over goes out still; bounded, because it may go on pushing.
   for (std::size_t i = 0; !to_peers.empty() && i <= options.ring_items; ++i) exchange.Tick(Now());
   exchange.Tick(Now());
 }
 
-void PeerThread::Impl::Close() {
-  server.Close(kLingerMs);
-  links.Close();
-  context.close();    // waits for reports that linger
+void PeerThread::Impl::OnRequest(const Route& route, std::string_view proven, std::string_view frame) {
+  if (frame.starts_with(kCapacityStem)) return OnCapacityFrame(proven, frame);
+  const bool nobody = options.exchange.identities_proven && proven.empty();
+  if (nobody || !OnTenantFrame(0, route, frame)) exchange.OnRequest(route, proven, frame, now);
 }
 
-void PeerThread::Impl::Poll(Instant until) {
-  enum { kWake, kRequests, kAnswers, kConnections, kZap, kFixed };
-  const std::vector<pollfd> lookups = resolver.Descriptors();
-  std::vector<zmq::pollitem_t> items(kFixed + lookups.size());
-  items[kWake] = {nullptr, wake_fd, ZMQ_POLLIN, 0};
-  // Where nothing is wanted, or there is no socket between two bindings, the place asks for nothing.
-  const auto watch = [&](std::size_t place, zmq::socket_t& socket, bool wanted) {
-    items[place] = wanted && socket.handle() != nullptr ? zmq::pollitem_t{socket.handle(), 0, ZMQ_POLLIN, 0}
-                                                        : zmq::pollitem_t{nullptr, wake_fd, 0, 0};
-  };
-  const bool room = !exchange.backlogged(), hear = room && now >= hear_at;
-  // To an owner, reports come as requests.
-  watch(kRequests, server.requests().socket, room || options.exchange.owners == nullptr);
-  watch(kAnswers, links.answers().socket, hear);
-  watch(kConnections, links.connections(), true);
-  watch(kZap, server.zap(), true);
-  for (std::size_t i = 0; i < lookups.size(); ++i) items[kFixed + i] = ItemOf(lookups[i]);
-  if (room && !hear) until = std::min(until, hear_at);
-  const auto wait = std::chrono::ceil<milliseconds>(std::max(until - Now(), Duration(0)));
-  if (zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(wait.count())) <= 0) return;
-  now = Now();
-  if (items[kWake].revents != 0) {
-    eventfd_t value;
-    eventfd_read(wake_fd, &value);
-  }
-  std::vector<pollfd> ready;
-  for (std::size_t i = 0; i < lookups.size(); ++i) {
-    if (items[kFixed + i].revents != 0) ready.push_back(ReadyOf(items[kFixed + i]));
-  }
-  if (!ready.empty()) resolver.Process(ready, now);
-  if (items[kZap].revents != 0) server.OnZapRequest(now);
-  if (items[kConnections].revents != 0) links.OnConnections(now);
-  if (items[kRequests].revents != 0) OnRequests();
-  if (items[kAnswers].revents != 0) OnAnswers();
-}
-
-void PeerThread::Impl::OnRequests() {
-  Inbox& inbox = server.requests();
-  for (int parts = kPartsPerTurn; ReadMessage(inbox, parts, counts.malformed);) {
-    const char* const identity = options.keys ? zmq_msg_gets(inbox.body.handle(), "User-Id") : nullptr;
-    const std::string_view proven = identity != nullptr ? identity : "", frame = inbox.body.to_string_view();
-    if (frame.starts_with(kCapacityStem)) {
-      OnCapacityFrame(proven, frame);
-    } else if ((options.keys && proven.empty()) || !OnTenantFrame(0, inbox.route, frame)) {
-      exchange.OnRequest(inbox.route, proven, frame, now);
-    }
-    if (options.exchange.owners && exchange.backlogged()) return;
-  }
-}
-
-void PeerThread::Impl::OnAnswers() {
-  int parts = kPartsPerTurn;
-  while (ReadMessage(links.answers(), parts, counts.malformed)) {
-    // A frame of an earlier dial is of a connection that is over, perhaps to a host with another key.
-    if (const LinkId link = links.Answering(); link != 0) {
-      const std::string_view frame = links.answers().body.to_string_view();
-      if (!OnTenantFrame(link, {}, frame)) exchange.OnAnswer(link, frame, now);
-    }
-    if (exchange.backlogged()) return;
-  }
-  if (parts > 0) hear_at = now + gather;    // all of it
+void PeerThread::Impl::OnAnswer(LinkId link, std::string_view frame) {
+  if (!OnTenantFrame(link, {}, frame)) exchange.OnAnswer(link, frame, now);
 }
 
 bool PeerThread::Impl::OnTenantFrame(LinkId link, const Route& route, std::string_view frame) {
@@ -319,7 +213,7 @@ void PeerThread::Impl::TakeMail() {
     options.capacity = std::move(*divide);
     StartCapacity();
   }
-  if (connect) resolver.SetEntries(*connect, now);
+  if (connect) carrier->SetConnect(*connect, now);
   if (ceilings) exchange.SetCeilings(*ceilings);
   if (!authorized || !options.keys) return;
   const bool removed =
@@ -328,38 +222,22 @@ void PeerThread::Impl::TakeMail() {
         return name == nullptr || *name != old.second;
       });
   options.authorized = std::move(*authorized);
-  links.Reconcile(resolver, now);
-  if (removed) server.Restart(now);
+  carrier->OnKeys(removed, now);
 }
 
 // Looks at how the links are doing, and copies it for the other threads.
 void PeerThread::Impl::Watch() {
   const ExchangeCounts exchange_counts = exchange.Counts();
-  const double bytes = static_cast<double>(exchange_counts.received_bytes - gathered_bytes);
-  gather = bytes >= kGatherFromBytes * Seconds(now - copied)
-               ? std::min(kGatherMax, options.exchange.period / kGatherPart)
-               : Duration();
-  gathered_bytes = exchange_counts.received_bytes;
   copied = now;
   std::vector<PeerStatus> peers = exchange.Peers(now);
-  links.Watch(peers, now);
+  carrier->Watch(peers, exchange_counts, now);
   up.clear();
+  by_name.clear();
   for (const PeerStatus& peer : peers) {
-    if (peer.state == PeerState::kUp && peer.link != 0) up.push_back(peer.link);
+    if (peer.link == 0) continue;
+    if (peer.state == PeerState::kUp) up.push_back(peer.link);
+    if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
   }
-  if (const std::uint64_t endless = LibraryReceivesCut() - counts.endless; endless != 0) {
-    counts.endless += endless;
-    trim_at = std::min(trim_at, now + kTrimAfter);
-    Say(options, LogLevel::kWarning,
-        "cut {} connections between hosts: each brought more than {} bytes without a whole message", endless,
-        kIncompleteBytesMax);
-  }
-  if (now >= trim_at) {    // libzmq has freed the parts; the allocator would keep them for the process
-    trim_at = Instant::max();
-    malloc_trim(0);
-  }
-  counts.lookups = resolver.counts().lookups;
-  counts.lookups_failed = resolver.counts().failed;
   const CapacityCounts capacity_counts = capacity ? capacity->Counts(now) : CapacityCounts();
   const std::lock_guard lock(mutex);
   peers_copy = std::move(peers);
@@ -378,21 +256,12 @@ PeerThread::~PeerThread() {
 
 Result<void> PeerThread::Start() {
   DT_CHECK(!impl_->thread.joinable());
-  if (impl_->options.bind.port == 0) return Fail(FormatBind(impl_->options.bind) + ": the port must be 1 to 65535");
   const SignalsBlocked blocked;
-  try {
-    BoundLibraryReceives(kIncompleteBytesMax);
-    impl_->server.Open();
-    impl_->links.Open();
-  } catch (const zmq::error_t& error) {    // memory or descriptors are short
-    return Fail(fmt::format("cannot open sockets to peers: {}", error.what()));
-  }
-  std::string why;
-  if (!impl_->server.Bind(why)) return Fail(std::move(why));
+  if (auto opened = impl_->carrier->Open(); !opened) return opened;
   // A socket may move to another thread behind a full fence, which the start of the thread is.
   impl_->thread = std::thread([impl = impl_.get()] {
     impl->Run();
-    impl->Close();
+    impl->carrier->Close();
   });
   return {};
 }
@@ -433,7 +302,7 @@ FromPeersRing& PeerThread::from_peers() {
 }
 
 void PeerThread::Notify() {
-  eventfd_write(impl_->wake_fd, 1);
+  impl_->Wake();
 }
 
 void PeerThread::ReloadKeys(AuthorizedKeys authorized) {

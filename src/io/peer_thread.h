@@ -1,18 +1,6 @@
-// The wire between hosts: one thread of its own that owns every ZeroMQ socket, the name resolver, the Exchange and,
-// where limits are divided, the CapacityExchange.
-// Query threads make no call into ZeroMQ; the main thread talks to this one through two rings and a mailbox.
-//
-//   ROUTER in    bound to port p   the peers' hellos and requests, and back on the same connections our reports and
-//   answers ROUTER out   connected         our hellos and requests, the peers' reports and answers PAIR         inproc
-//   tells when a connection of ROUTER out has come up, so that a hello goes out at once REP          inproc with keys:
-//   says who may connect (ZAP)
-//
-// Each link is a connection of its own, and what comes by it is said by the host that it leads to. With keys every
-// connection is CURVE: a link proves the key of the host there, and a request comes with the name that its key proves,
-// so nobody speaks in the name of another. Without keys anybody who can connect is heard, so that is for loopback only.
-//
-// What strangers can make it do is bounded: frames by MAXMSGSIZE, reading by a budget a turn, what waits for a slow
-// subscriber by a count for each.
+// The thread between hosts: owns the carrier of frames, which is ZeroMQ if no other is given, the Exchange and, where limits
+// are divided, the CapacityExchange. Query threads make no call into a carrier; the main thread talks to this one through
+// rings and a mailbox.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +17,7 @@
 #include "bus/tenant.h"
 #include "capacity/capacity_exchange.h"
 #include "config/settings.h"
+#include "io/carrier.h"
 #include "io/keys.h"
 #include "io/log.h"
 #include "io/resolver.h"
@@ -45,7 +34,8 @@ struct CapacityOptions {
 class PeerThread {
  public:
   struct Options {
-    Endpoint bind;                       // numeric
+    MakeCarrier carrier = {};            // empty: ZeroMQ
+    Endpoint bind;                       // numeric; of ZeroMQ, as are the next
     std::vector<std::string> connect;    // ParsePeerEntry
     Exchange::Options exchange;
     std::optional<CapacityOptions> capacity;    // none: no limit is divided

@@ -124,7 +124,7 @@ TEST_CASE("an address in use is told at start, by name") {
   Node node("a", port, {});
   const auto started = node.Start();
   REQUIRE_FALSE(started);
-  CHECK(started.error().message == Url(port) + ": cannot listen: Address already in use");
+  CHECK(started.error().message == "peers.bind: " + Url(port) + ": cannot listen: Address already in use");
   ::close(fd);
 }
 
