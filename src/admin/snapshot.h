@@ -39,6 +39,9 @@ struct PeerThreadCounts {
   std::uint64_t rebinds = 0;      // times the port was closed and opened to cut off a removed key
   std::uint64_t lookups = 0;      // of names
   std::uint64_t lookups_failed = 0;
+  std::uint64_t nats_connects = 0;    // times that a server of NATS was there
+  std::uint64_t nats_errors = 0;      // that it told of, or why there was none
+  std::uint64_t nats_dropped = 0;     // frames that came by it and found no room
   std::uint64_t unsaved = 0;    // times that the state of the CapacityExchange could not be written
 };
 

@@ -44,7 +44,7 @@ std::span<const ListenerKeys> AllListeners() {
        }},
       {"peers", "", "peers.bind", "",
        [](const S& s) {
-         return At{"", 0, s.peers.enabled() ? s.peers.bind : Endpoint()};
+         return At{"", 0, s.peers.listens() ? s.peers.bind : Endpoint()};
        }},
       {"resp", "resp.unix", "resp.tcp", "",
        [](const S& s) {

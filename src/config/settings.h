@@ -45,6 +45,9 @@ DT_NAMES(CallFilter, "on", "log", "off")
 enum class PeerSpread { kAll, kOwners };
 DT_NAMES(PeerSpread, "all", "owners")
 
+enum class PeerTransport { kZeroMq, kNats };
+DT_NAMES(PeerTransport, "zeromq", "nats")
+
 struct Settings {
   struct {
     std::string unix_path;    // empty: no Unix socket
@@ -81,6 +84,9 @@ struct Settings {
     std::vector<std::string> connect;    // as PeerEntry
     PeerSpread spread = PeerSpread::kAll;
     std::vector<std::string> owners;     // names of hosts; of kOwners
+    PeerTransport transport = PeerTransport::kZeroMq;
+    std::vector<std::string> nats;    // as ParseNatsServer
+    std::string nats_subject, nats_credentials, nats_ca, nats_certificate, nats_key;
     Duration period{};
     std::string key_file;
     std::string authorized_keys;    // a directory
@@ -90,7 +96,9 @@ struct Settings {
     Duration resolve_interval{};
     std::string name_servers;
 
-    bool enabled() const { return !connect.empty(); }
+    bool enabled() const { return !connect.empty() || !nats.empty(); }
+    bool listens() const { return enabled() && transport == PeerTransport::kZeroMq; }
+    std::size_t named() const { return transport == PeerTransport::kNats ? owners.size() : connect.size(); }    // hosts
   } peers;
   struct {
     Duration interval{}, lease{};

@@ -154,6 +154,17 @@ Result<PeerEntry> ParsePeerEntry(std::string_view text) {
   return entry;
 }
 
+Result<NatsServer> ParseNatsServer(std::string_view text) {
+  NatsServer server;
+  server.tls = text.starts_with("tls://");
+  if (!server.tls && !text.starts_with("nats://")) return Fail("begins with neither nats:// nor tls://");
+  auto at = ParsePeerEntry("tcp" + std::string(text.substr(text.find(':'))));
+  if (!at) return Fail(at.error().message);
+  if (!at->key_name.empty()) return Fail("has a #");
+  server.at = std::move(*at);
+  return server;
+}
+
 bool PeerEntry::is_loopback() const {
   return kind == Kind::kNumeric ? IsLoopback(Endpoint{host, port}) : kind == Kind::kName && host == "localhost";
 }

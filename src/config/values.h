@@ -44,6 +44,13 @@ struct PeerEntry {
 };
 Result<PeerEntry> ParsePeerEntry(std::string_view text);
 
+// "nats://HOST:PORT" or "tls://HOST:PORT": a server of NATS.
+struct NatsServer {
+  bool tls = false;
+  PeerEntry at;
+};
+Result<NatsServer> ParseNatsServer(std::string_view text);
+
 // A name that could be looked up; one of only digits and dots is an address gone wrong.
 bool IsDnsName(std::string_view name);
 

@@ -25,7 +25,7 @@ Ceilings DivideDescriptors(const std::vector<std::unique_ptr<FrontEnd>>& front_e
     bool listens;
   };
   Ceilings ceilings;
-  std::vector<PlacesWanted> wanted = {{settings.peers.enabled() ? kPeerConnections : 0, 2}};
+  std::vector<PlacesWanted> wanted = {{settings.peers.listens() ? kPeerConnections : 0, 2}};
   std::vector<Taker> takers = {{&ceilings.peers, false}};
   for (const auto& front : front_ends) {
     if (!front->has_room()) continue;

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "base/check.h"
+#include "carrier/list.h"
 #include "config/load.h"
 #include "daemon/confine.h"
 #include "daemon/daemon.h"
@@ -60,7 +61,9 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   if (!graph) fmt::print("{}: error: {}\n", path, graph.error().message);
   const auto served = CheckFrontEnds(loaded.settings);
   if (!served) fmt::print("{}: error: {}\n", path, served.error().message);
-  if (!loaded.ok() || !graph || !served) return EX_CONFIG;
+  const auto carried = loaded.ok() ? CheckCarrier(loaded.settings) : Result<void>();
+  if (!carried) fmt::print("{}: error: {}\n", path, carried.error().message);
+  if (!loaded.ok() || !graph || !served || !carried) return EX_CONFIG;
   fmt::print("{}: ok, {} rules, {} overrides\n", path, loaded.settings.rules.size(), loaded.settings.overrides.size());
   return EX_OK;
 }

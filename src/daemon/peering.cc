@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/state.h"
 #include "capacity/indicator.h"
+#include "carrier/list.h"
 #include "daemon/dividing_options.h"
 #include "io/clock.h"
 #include "io/files.h"
@@ -45,6 +46,13 @@ std::uint64_t Random() {
   std::uint64_t value;
   FillRandom(std::as_writable_bytes(std::span(&value, 1)));
   return value;
+}
+
+std::string By(const Settings& settings) {
+  const auto& peers = settings.peers;
+  if (peers.transport == PeerTransport::kNats) return "over NATS, " + peers.nats.front();
+  return fmt::format("on {}, {}", FormatBind(peers.bind),
+                     peers.key_file.empty() ? "on this host only: no keys" : "with keys");
 }
 
 PeerCeilings CeilingsOf(const Settings& settings) {
@@ -88,7 +96,7 @@ void Peering::Start(std::string_view kept, bool took_over) {
     return;
   }
   // Queries that wait come first, but what they are served is to be reported.
-  limiter_.ways().Get<Debits>().ShareWith(settings_.peers.connect.size(), settings_.peers.period);
+  limiter_.ways().Get<Debits>().ShareWith(settings_.peers.named(), settings_.peers.period);
   tasks_.Post([this] { Return(); });
 }
 
@@ -120,7 +128,7 @@ void Peering::Return() {
 // Until peers answer, this host uses only the reserve of divided limits, which no other host can hold.
 void Peering::LendReserve() {
   const auto& capacity = settings_.capacity;
-  const std::size_t hosts = capacity.members.empty() ? settings_.peers.connect.size() + 1 : capacity.members.size();
+  const std::size_t hosts = capacity.members.empty() ? settings_.peers.named() + 1 : capacity.members.size();
   const double part = capacity.reserve / static_cast<double>(hosts);
   limiter_.ways().Get<Division>().ChangeParts([&](PartTable& parts) {
     parts.ForgetParts();
@@ -182,7 +190,8 @@ Result<PeerThread::Options> Peering::MakeOptions() {
   options.exchange.ceilings = CeilingsOf(settings_);
   options.exchange.account = limiter_.ways().Get<Debits>().account();
   options.exchange.owners = OwnersOfTags();
-  options.exchange.identities_proven = options.keys.has_value();
+  options.exchange.identities_proven = options.keys.has_value() || peers.transport == PeerTransport::kNats;
+  options.carrier = CarrierOf(settings_);
   options.exchange.fresh_table = !limiter_.discarded().empty();
   options.log = [this](LogLevel level, std::string text) {
     tasks_.Post([this, level, text = std::move(text)] {
@@ -209,6 +218,7 @@ std::shared_ptr<const Owners> Peering::OwnersOfTags() const {
 }
 
 Result<void> Peering::Open() {
+  if (auto good = CheckCarrier(settings_); !good) return good;
   auto options = MakeOptions();
   if (!options) return Fail(options.error().message);
   const bool divides = options->capacity.has_value();
@@ -224,9 +234,7 @@ Result<void> Peering::Open() {
   GoOn(divides);
   kept_.start = start;
   counted_at_ = Now();
-  log_.Notice("sharing limits as \"{}\" on {}, {}{}", name, FormatBind(settings_.peers.bind),
-              settings_.peers.key_file.empty() ? "on this host only: no keys" : "with keys",
-              thread_->resumed() ? ", where it left off" : "");
+  log_.Notice("sharing limits as \"{}\" {}{}", name, By(settings_), thread_->resumed() ? ", where it left off" : "");
   SetTimer();
   return {};
 }
@@ -236,7 +244,7 @@ void Peering::GoOn(bool divides) {
   KeptState kept = std::exchange(kept_, {});
   const auto& peers = settings_.peers;
   sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
-                                       peers.connect.size(), peers.period, prng_, Now());
+                                       peers.named(), peers.period, prng_, Now());
   sharing_->OwnedBy(OwnersOfTags(), name_);
   Sharing::Kept sharing;
   if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {

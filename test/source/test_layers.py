@@ -13,14 +13,14 @@ LAYERS = [
     {"share"},
     {"limiter", "config"},
     {"admin"},
-    {"io", "frontend", "feature", "lab", "tls"},
+    {"io", "frontend", "feature", "carrier", "lab", "tls"},
     {"daemon", "gateway", "ctl", "plan", "client", "integration"},
 ]
 
 # Within a layer a rule asks its bucket and the priorities of shedding, leases use the globs of rules, penalties and quotas the terms of rules, the daemon's half
 # of a setting is read by the limiter, other protocols and the simulator use sockets and files, a web server's module and
 # a command ask through the client library, and the daemon reads graphs as the planner does.
-SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "rule"), ("penalty", "rule"), ("quota", "rule"), ("limiter", "config"), ("frontend", "io"), ("feature", "io"), ("tls", "io"),
+SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "rule"), ("penalty", "rule"), ("quota", "rule"), ("limiter", "config"), ("frontend", "io"), ("feature", "io"), ("carrier", "io"), ("tls", "io"),
             ("lab", "io"), ("integration", "client"), ("ctl", "client"), ("daemon", "plan")}
 
 # Features that go when their folder and the lines of a list that name it are deleted: only the list includes them.
@@ -36,7 +36,7 @@ INSIDE = {folder for layer in LAYERS[:5] for folder in layer}
 CLIENT_INSIDE = {"answers", "asker", "holding"}
 # Folders whose folders are features: each is included by itself and by the files named here, so that it can be removed
 # with its line there. gRPC brings its calls to the server of lease lines, and Envoy's to that of questions.
-FEATURES = {"frontend": {"frontend/list.cc"}, "feature": {"feature/list.cc", "ctl/main.cc"}}
+FEATURES = {"frontend": {"frontend/list.cc"}, "feature": {"feature/list.cc", "ctl/main.cc"}, "carrier": {"carrier/list.cc"}}
 RESTS_ON = {("frontend/grpc", "frontend/lease"), ("frontend/tls", "frontend/lease"), ("frontend/envoy", "frontend/grpc"), ("frontend/envoy", "frontend/ask"),
             ("frontend/envoy", "frontend/lease")}
 FEATURE = re.compile(r'^\s*#\s*include\s+"((?:' + "|".join(FEATURES) + r')/[^"/]+)/[^"]+"', re.M)

@@ -9,6 +9,16 @@
 
 namespace dthrottle {
 
+namespace {
+
+// Tokens of a subject, none of which is empty.
+bool IsSubjectPrefix(const std::string& text) {
+  const bool dots = text.starts_with('.') || text.ends_with('.') || text.find("..") != std::string::npos;
+  return IsHostName(text) && !dots;
+}
+
+}    // namespace
+
 Section PeersSection() {
   using S = Settings;
   using namespace std::chrono_literals;
@@ -48,6 +58,29 @@ Section PeersSection() {
                       "A host whose name is in the list owns a part of the tags. While one is away, hosts go on with its "
                       "last word. Hosts with different lists refuse each other.",
                       IsHostName),
+          Choice<S, PeerTransport>(
+              "transport", "\"zeromq\"", MEMBER(S, peers.transport),
+              "What reports and levels travel over: connections between hosts, or servers of NATS, to which each host has "
+              "one connection, so that no host opens a port and none has a list of addresses. NATS needs spread = "
+              "\"owners\" and the module dthrottle-nats.so. Without a server hosts go on by the last levels."),
+          TextList<S>("nats", "a list of servers such as \"nats://127.0.0.1:4222\" or \"tls://nats-1.example.org:4222\"",
+                      MEMBER(S, peers.nats),
+                      "With transport = \"nats\": the servers, of which a host uses one, and another if that is gone; a "
+                      "cluster tells of its others. Anything but loopback needs tls://, and *nats_credentials* or "
+                      "*nats_certificate*.",
+                      [](const std::string& text) { return ParseNatsServer(text).has_value(); }),
+          Text<S>("nats_subject", "\"dthrottle\"", "1 to 64 letters, digits and \"_-\", with dots between", MEMBER(S, peers.nats_subject),
+                  "What subjects begin with. Fleets on the same servers have different ones.", IsSubjectPrefix),
+          Text<S>("nats_credentials", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_credentials),
+                  "What this host proves itself to the server by, in a file that nobody else may read: the seed of an nkey "
+                  "(SU...), a line user:password, or a user's JWT with its seed as nsc writes it.",
+                  IsPath),
+          Text<S>("nats_ca", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_ca),
+                  "Certificates of who signs the servers' (PEM). Required for tls://.", IsPath),
+          Text<S>("nats_certificate", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_certificate),
+                  "This host's certificate and what it rests on (PEM), where the server asks for one.", IsPath),
+          Text<S>("nats_key", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_key),
+                  "Its private key (PEM), which nobody else may read.", IsPath),
           DurationKey<S>(
               "period", "\"5s\"", 100ms, 5min, MEMBER(S, peers.period),
               "The time between two reports. What a host serves is unknown to the others for at most so long."),
@@ -118,6 +151,59 @@ void CheckSpread(Findings& f) {
   }
 }
 
+// A server takes some 9 us for each delivery, measured with 200 hosts, and a mesh needs one for each pair of hosts.
+constexpr double kDeliverySeconds = 9e-6;
+constexpr double kMeshHosts = 300;
+
+void CheckNatsFiles(Findings& f) {
+  const auto& peers = f.settings().peers;
+  std::size_t tls = 0;
+  for (const std::string& text : peers.nats) {
+    const NatsServer server = *ParseNatsServer(text);
+    tls += server.tls;
+    if (server.at.is_loopback()) continue;
+    if (!server.tls) f.Error("", fmt::format("peers.nats = \"{}\" is not loopback: must begin with tls://", text));
+    if (!peers.nats_credentials.empty() || !peers.nats_certificate.empty()) continue;
+    f.Error("", fmt::format("peers.nats = \"{}\" is not loopback: must have peers.nats_credentials or "
+                            "peers.nats_certificate with it, or anybody could speak for a host",
+                            text));
+  }
+  if (tls != 0 && tls != peers.nats.size()) f.Error("", "peers.nats has nats:// and tls://: must be all of one kind");
+  if (tls != 0 && peers.nats_ca.empty()) {
+    f.Error("", "peers.nats_ca is \"\": must be a file such as \"/etc/ssl/certs/ca-certificates.crt\" with tls://");
+  }
+  if (peers.nats_certificate.empty() != peers.nats_key.empty()) {
+    f.Error("", "one of peers.nats_certificate and peers.nats_key is \"\": must be both or neither");
+  }
+  if (tls == 0 && !peers.nats_certificate.empty()) {
+    f.Error("", "peers.nats_certificate with nats://: must be tls://");
+  }
+}
+
+void CheckNats(Findings& f) {
+  const auto& peers = f.settings().peers;
+  if (peers.transport != PeerTransport::kNats) {
+    if (!peers.nats.empty()) f.Error("", "peers.nats with peers.transport = \"zeromq\": must be \"nats\"");
+    return;
+  }
+  if (peers.nats.empty()) f.Error("", "peers.nats is []: must name a server with peers.transport = \"nats\"");
+  if (peers.spread != PeerSpread::kOwners) {
+    const double deliveries = kMeshHosts * kMeshHosts / Seconds(peers.period);
+    f.Error("", fmt::format("peers.transport = \"nats\" with peers.spread = \"all\": must be \"owners\", because each "
+                            "report to everybody is a delivery for each pair of hosts: {:g} hosts need {:.0f} a second, {:.0f} % "
+                            "of a server's core, and twice as many hosts four times that",
+                            kMeshHosts, deliveries, 100 * deliveries * kDeliverySeconds));
+  }
+  if (!peers.connect.empty()) {
+    f.Error("", "peers.connect with peers.transport = \"nats\": must be [], because hosts connect to peers.nats");
+  }
+  if (!peers.key_file.empty() || !peers.authorized_keys.empty()) {
+    f.Error("", "peers.key_file or authorized_keys with peers.transport = \"nats\": must be \"\", because the server's "
+                "permissions bind what a host says to it");
+  }
+  CheckNatsFiles(f);
+}
+
 }    // namespace
 
 void CheckOwned(Findings& f) {
@@ -142,7 +228,8 @@ void CheckOwned(Findings& f) {
 void CheckPeers(Findings& f) {
   const auto& peers = f.settings().peers;
   CheckSpread(f);
-  if (!peers.enabled()) return;
+  CheckNats(f);
+  if (!peers.enabled() || peers.transport == PeerTransport::kNats) return;
   if (!peers.bind.enabled()) {
     f.Error("", "peers.bind is \"\": must be an address, since peers.connect names other hosts");
   }
@@ -163,6 +250,7 @@ void CheckPeers(Findings& f) {
 
 double HostsOf(const Settings& settings) {
   const auto& peers = settings.peers;
+  if (peers.transport == PeerTransport::kNats) return static_cast<double>(peers.named() + 1);
   const bool listed =
       std::find(peers.connect.begin(), peers.connect.end(), FormatBind(peers.bind)) != peers.connect.end();
   return static_cast<double>(peers.connect.size() + (listed ? 0 : 1));
