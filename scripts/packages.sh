@@ -5,17 +5,17 @@ daemon_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libc
   cppzmq-dev libmsgpack-cxx-dev libc-ares-dev libcurl4-openssl-dev libeigen3-dev libspectra-dev zlib1g-dev
   libabsl-dev catch2)
 build_packages=("${daemon_packages[@]}" libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libssl-dev nginx-dev apache2-dev libnftables-dev)
+  libssl-dev libnats-dev nginx-dev apache2-dev libnftables-dev)
 run_packages=(netcat-openbsd tzdata)
 package_packages=(debhelper dpkg-dev lintian)
 test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd tzdata mandoc systemd util-linux iproute2
   libfaketime coinor-csdp gnuplot-nox curl chromium
-  etcd-server etcd-client redis-tools python3-redis nodejs node-redis openssl
+  etcd-server etcd-client nats-server redis-tools python3-redis nodejs node-redis openssl
   python3-grpcio python3-protobuf python3-msgpack python3-zstandard python3-zmq python3-yaml python3-jsonschema
   python3-venv python3-setuptools python3-wheel
   python3-limits python3-flask-limiter ruby ruby-rack-attack luajit2
   nftables nginx libnginx-mod-http-lua apache2 haproxy caddy lua-socket nghttp2-client)
-services=(nginx apache2 haproxy caddy etcd-server)    # of those: the tests start their own
+services=(nginx apache2 haproxy caddy etcd-server nats-server)    # of those: the tests start their own
 fuzz_packages=(clang-14 libclang-rt-14-dev llvm-14)
 
 as_root() {

@@ -139,6 +139,13 @@ class Package(SystemTest):
         depends = subprocess.run(["dpkg-deb", "--field", self.deb, "Depends"], capture_output=True, text=True).stdout
         self.assertNotIn("grpc", depends)
 
+    def test_nats_is_a_package_of_its_own(self):
+        [nats] = self.deb.parent.glob("dthrottle-nats_*.deb")
+        listed = subprocess.run(["dpkg-deb", "--contents", nats], capture_output=True, text=True, check=True).stdout
+        self.assertRegex(listed, r"/usr/libexec/dthrottle/dthrottle-nats.so\n")
+        depends = subprocess.run(["dpkg-deb", "--field", self.deb, "Depends"], capture_output=True, text=True).stdout
+        self.assertNotIn("nats", depends)
+
     def test_the_exporter_to_the_packet_filter_is_a_package_of_its_own(self):
         [nft] = self.deb.parent.glob("dthrottle-nft_*.deb")
         listed = subprocess.run(["dpkg-deb", "--contents", nft], capture_output=True, text=True, check=True).stdout
