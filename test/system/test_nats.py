@@ -103,18 +103,20 @@ class Nats(ParallelTest):
                 self.assertEqual([stat(host, "nats_errors") for host in hosts], [0] * HOSTS)
 
     def test_a_frame_in_the_name_of_another_is_refused_and_counted(self):
-        with Server() as server, NatsFleet(LIMIT, urls=[server.url()], names=NAMES) as hosts, Wire(server) as wire:
+        fleet = contextlib.ExitStack()
+        with fleet, Server() as server, Wire(server) as wire:
             owner, other, host, forger = NAMES[0], NAMES[1], NAMES[2], NAMES[3]
+            wire.subscribe(f"{PREFIX}.>")
+            hosts = fleet.enter_context(NatsFleet(LIMIT, urls=[server.url()], names=NAMES))
             wait_up(hosts)
             hosts[2].served("client", 5)
-            wire.subscribe(f"{PREFIX}.>")
 
-            def heard(verb, sender, receiver):
+            def heard(verb, sender, receiver, kind):
                 while True:
                     subject, body = wire.message()
-                    if subject == f"{PREFIX}.{verb}.{token(sender)}.{token(receiver)}":
+                    if subject == f"{PREFIX}.{verb}.{token(sender)}.{token(receiver)}" and kind in body:
                         return body
-            asked, answered = heard("ask", host, owner), heard("answer", owner, host)
+            asked, answered = heard("ask", host, owner, b"hello"), heard("answer", owner, host, b"levels")
             before = stat(hosts[0], "peer_strangers"), stat(hosts[2], "peer_forged")
             wire.publish(f"{PREFIX}.ask.{token(forger)}.{token(owner)}", asked)
             wire.publish(f"{PREFIX}.answer.{token(other)}.{token(host)}", answered)
@@ -163,6 +165,28 @@ class Nats(ParallelTest):
             for host in hosts:
                 self.assertEqual([stat(host, name) for name in ("reports_lost", "nats_connects")], [0, 2])
             self.assertIn("is lost", hosts[-1].log)
+
+    def test_a_server_that_stands_still_holds_nobody_up(self):
+        with Server() as server, NatsFleet(PLENTY, urls=[server.url()], names=NAMES) as hosts:
+            wait_up(hosts)
+            ledger = Ledger()
+            with Traffic(ledger, hosts) as traffic:
+                time.sleep(1)
+                server.process.send_signal(signal.SIGSTOP)
+                time.sleep(2)
+                for host in hosts:
+                    began = time.monotonic()
+                    self.assertEqual(host.served("meanwhile", 100), 100)
+                    self.assertLess(time.monotonic() - began, 1)
+                with traffic.pause(hosts[-1]):
+                    began = time.monotonic()
+                    hosts[-1].stop()
+                    self.assertLess(time.monotonic() - began, 5)
+                    server.process.send_signal(signal.SIGCONT)
+                    hosts[-1].start()
+                time.sleep(1)
+            wait_up(hosts)
+            settle(ledger, hosts[:OWNERS])
 
     def test_who_is_turned_away_says_so_and_goes_on(self):
         with with_users(password=lambda name: "wrong" if name == NAMES[-1] else f"pass-{name}") as (server, credentials):
