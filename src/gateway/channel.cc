@@ -1,7 +1,9 @@
 #include "gateway/channel.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,11 +15,12 @@ namespace dthrottle {
 namespace {
 
 constexpr std::size_t kLinesUnderWay = 256;    // 0.2 to 0.4 ms of the daemon's time
+constexpr timeval kPatience = {0, 1000};       // of a thread that is not this object's; the kernel makes it whole ticks
 
-// Writes as much as there is room for, or all of it, and drops it from `bytes`. False: the socket is broken.
-bool WriteSome(int fd, std::string_view& bytes, int flags) {
+// Writes as much as there is room for, and drops it from `bytes`. False: the socket is broken.
+bool WriteSome(int fd, std::string_view& bytes) {
   while (!bytes.empty()) {
-    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), flags | MSG_NOSIGNAL);
+    const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return true;
     if (n <= 0) return false;
@@ -29,15 +32,14 @@ bool WriteSome(int fd, std::string_view& bytes, int flags) {
 }    // namespace
 
 Channel::Channel(int fd) : fd_(fd) {
-  writer_ = std::thread([this] { WriteRest(); });
-  reader_ = std::thread([this] { Read(); });
+  ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+  helper_ = std::thread([this] { Help(); });
 }
 
 Channel::~Channel() {
   ::shutdown(fd_, SHUT_RDWR);
   OnGone();
-  writer_.join();
-  reader_.join();
+  helper_.join();
   ::close(fd_);
 }
 
@@ -55,6 +57,7 @@ Channel::Taken Channel::Send(CallLines lines, Done done) {
     waiting_.push_back({std::move(lines), {}, std::move(done)});
   }
   WriteIfIdle(lock);
+  if (lines_under_way_ > 0 && !followed_) Follow(lock);
   return too_many ? Taken::kTooMany : Taken::kYes;
 }
 
@@ -65,36 +68,19 @@ void Channel::AwaitBounds() {
 
 // ---- Writing ----
 
-// One call goes alone, however many lines it has. What has to be read before there is room is not waited for here.
+// One call goes alone, however many lines it has. What has no room waits for helper_. While this thread is without the
+// lock, answers may come, and then it goes on.
 void Channel::WriteIfIdle(std::unique_lock<std::mutex>& lock) {
   while (!writing_ && !gone_ && lines_under_way_ == 0 && (tell_ || !waiting_.empty())) {
     writing_ = true;
     const std::string bytes = TakeLines();
     lock.unlock();
     std::string_view rest = bytes;
-    const bool good = WriteSome(fd_, rest, MSG_DONTWAIT);
-    if (!good) ::shutdown(fd_, SHUT_RDWR);    // which the reading thread notices
+    const bool good = WriteSome(fd_, rest);
+    if (!good) ::shutdown(fd_, SHUT_RDWR);    // which the one that reads notices
     lock.lock();
     writing_ = !rest.empty();
-    if (!writing_) continue;    // answers may have come meanwhile
     rest_ = rest;
-    changed_.notify_all();
-  }
-}
-
-void Channel::WriteRest() {
-  std::unique_lock lock(mutex_);
-  WriteIfIdle(lock);    // asks for the bounds
-  while (true) {
-    changed_.wait(lock, [this] { return gone_ || !rest_.empty(); });
-    if (gone_) return;
-    const std::string bytes = std::exchange(rest_, {});
-    lock.unlock();
-    std::string_view rest = bytes;
-    if (!WriteSome(fd_, rest, 0)) ::shutdown(fd_, SHUT_RDWR);
-    lock.lock();
-    writing_ = false;
-    WriteIfIdle(lock);
   }
 }
 
@@ -117,29 +103,74 @@ std::string Channel::TakeLines() {
 
 // ---- Reading ----
 
-void Channel::Read() {
-  char bytes[16 * 1024];
+// A thread that has a call to send reads until nothing is under way, also what others write meanwhile.
+void Channel::Follow(std::unique_lock<std::mutex>& lock) {
+  followed_ = true;
+  while (lines_under_way_ > 0) {
+    if (rest_.empty() && Receive(lock, 0) == Received::kSome) continue;
+    helped_ = true;
+    return changed_.notify_all();
+  }
+  followed_ = false;
+}
+
+// The thread of this object: reads and writes when it has been handed over to.
+void Channel::Help() {
+  std::unique_lock lock(mutex_);
+  WriteIfIdle(lock);    // asks for the bounds
+  followed_ = helped_ = true;
   while (true) {
-    const ssize_t n = ::recv(fd_, bytes, sizeof bytes, 0);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return OnGone();
-    OnAnswers(std::string_view(bytes, static_cast<std::size_t>(n)));
+    changed_.wait(lock, [this] { return gone_ || helped_; });
+    if (gone_) return;
+    while (lines_under_way_ > 0) {
+      if (HelpOn(lock)) continue;
+      lock.unlock();
+      return OnGone();
+    }
+    followed_ = helped_ = false;
   }
 }
 
-void Channel::OnAnswers(std::string_view bytes) {
-  std::vector<Call> ended;
-  {
-    std::unique_lock lock(mutex_);
-    for (std::size_t lf; (lf = bytes.find('\n')) != bytes.npos; bytes.remove_prefix(lf + 1)) {
-      unfinished_ += bytes.substr(0, lf);
-      OnAnswer(unfinished_, ended);
-      unfinished_.clear();
-    }
-    unfinished_ += bytes;
-    WriteIfIdle(lock);    // first, so that the daemon has work while the calls are finished
+// Waits for what may be done next, and does it. False: the daemon is gone.
+bool Channel::HelpOn(std::unique_lock<std::mutex>& lock) {
+  pollfd polled = {fd_, static_cast<short>(rest_.empty() ? POLLIN : POLLIN | POLLOUT), 0};
+  lock.unlock();
+  ::poll(&polled, 1, -1);
+  lock.lock();
+  if ((polled.revents & POLLOUT) != 0) {
+    std::string_view rest = rest_;
+    if (!WriteSome(fd_, rest)) return false;
+    rest_ = std::string(rest);
+    writing_ = !rest_.empty();
   }
+  return Receive(lock, MSG_DONTWAIT) != Received::kEnd;
+}
+
+// Takes what has been answered, and finishes those calls.
+Channel::Received Channel::Receive(std::unique_lock<std::mutex>& lock, int flags) {
+  char bytes[16 * 1024];
+  lock.unlock();
+  const ssize_t n = ::recv(fd_, bytes, sizeof bytes, flags);
+  const bool nothing = n < 0 && (errno == EINTR || errno == EAGAIN);
+  lock.lock();
+  if (n <= 0) return nothing ? Received::kNothing : Received::kEnd;
+  const std::vector<Call> ended = TakeAnswers(std::string_view(bytes, static_cast<std::size_t>(n)));
+  WriteIfIdle(lock);    // first, so that the daemon has work while the calls are finished
+  lock.unlock();
   for (const Call& call : ended) call.done(&call.answers);
+  lock.lock();
+  return Received::kSome;
+}
+
+std::vector<Channel::Call> Channel::TakeAnswers(std::string_view bytes) {
+  std::vector<Call> ended;
+  for (std::size_t lf; (lf = bytes.find('\n')) != bytes.npos; bytes.remove_prefix(lf + 1)) {
+    unfinished_ += bytes.substr(0, lf);
+    OnAnswer(unfinished_, ended);
+    unfinished_.clear();
+  }
+  unfinished_ += bytes;
+  return ended;
 }
 
 // A line answers the oldest call. A call without lines ends when it becomes the oldest.

@@ -6,11 +6,11 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <iterator>
 #include <limits>
 #include <optional>
 #include <utility>
 
+#include "base/append.h"
 #include "gateway/tag.h"
 #include "query/question.h"
 
@@ -22,6 +22,7 @@ using Status = RateLimitResponse::DescriptorStatus;
 
 // So that the line of a question with the most tags, and the largest costs, is one (frontend/ask/reader.h).
 constexpr std::size_t kTagWordBytesMax = 480;
+constexpr std::size_t kLineBytes = 120;    // of a usual question
 
 // ---- Questions ----
 
@@ -69,30 +70,29 @@ void PutLimit(const Told& told, RateLimitResponse::RateLimit& limit) {
     if (requests >= 1 - inexact && std::abs(requests - std::round(requests)) <= requests * inexact) break;
   }
   limit.set_requests_per_unit(static_cast<std::uint32_t>(std::clamp(std::round(requests), 1.0, 4e9)));
-  if (told.rule != "-") limit.set_name(std::string(told.rule));
+  if (told.rule != "-") limit.set_name(told.rule.data(), told.rule.size());
 }
 
 // The fields that state a limit, as HTTP has them (protocol/http.md).
 void AddHeaders(const Told& nearest, std::optional<std::int64_t> wait_ms, HttpHeaders style,
                 RateLimitResponse& response) {
   if (style == HttpHeaders::kOff) return;
-  const auto add = [&](const char* key, std::string value) {
+  const auto add = [&response](const char* key, const auto&... parts) {
     auto& header = *response.add_response_headers_to_add();
     header.set_key(key);
-    header.set_value(std::move(value));
+    Append(*header.mutable_value(), parts...);
   };
   const std::int64_t next = WholeSeconds(nearest.next_ms);
   if (style != HttpHeaders::kDraft03) {
-    add("ratelimit-policy",
-        fmt::format("\"{}\";q={};w={}", nearest.rule, nearest.quota, WholeSeconds(nearest.window_ms)));
-    add("ratelimit", fmt::format("\"{}\";r={};t={}", nearest.rule, nearest.left, next));
+    add("ratelimit-policy", "\"", nearest.rule, "\";q=", nearest.quota, ";w=", WholeSeconds(nearest.window_ms));
+    add("ratelimit", "\"", nearest.rule, "\";r=", nearest.left, ";t=", next);
   }
   if (style != HttpHeaders::kDraft10) {
-    add("x-ratelimit-limit", std::to_string(nearest.quota));
-    add("x-ratelimit-remaining", std::to_string(nearest.left));
-    add("x-ratelimit-reset", std::to_string(next));
+    add("x-ratelimit-limit", nearest.quota);
+    add("x-ratelimit-remaining", nearest.left);
+    add("x-ratelimit-reset", next);
   }
-  if (wait_ms.has_value()) add("retry-after", std::to_string(std::max<std::int64_t>(1, WholeSeconds(*wait_ms))));
+  if (wait_ms.has_value()) add("retry-after", std::max<std::int64_t>(1, WholeSeconds(*wait_ms)));
 }
 
 // The words of an answer in front of those of `tell=all`, and these.
@@ -101,6 +101,8 @@ struct LimitAnswer {
   std::vector<std::optional<Told>> tags;    // none: nothing limits it
 
   LimitAnswer(std::string_view line, std::size_t named) {
+    words.reserve(6 + 5 * named);
+    tags.reserve(named);
     while (!line.empty()) {
       words.push_back(line.substr(0, line.find(' ')));
       line.remove_prefix(std::min(words.back().size() + 1, line.size()));
@@ -133,10 +135,11 @@ Result<LimitQuestion> ToQuestion(const RateLimitRequest& request) {
     return Fail(fmt::format("there may be at most {} descriptors", Questions::kTagsMax));
   }
   LimitQuestion question;
+  question.line.reserve(kLineBytes);
   question.line = "take tell=all";
   for (const RateLimitDescriptor& descriptor : request.descriptors()) {
     std::string tag = TagOf(request.domain(), descriptor);
-    fmt::format_to(std::back_inserter(question.line), " {} {}", CostOf(request, descriptor), tag);
+    Append(question.line, " ", CostOf(request, descriptor), " ", tag);
     auto& tags = question.tags;
     const auto named = std::find(tags.begin(), tags.end(), tag);
     question.tag_of.push_back(static_cast<std::size_t>(named - tags.begin()));

@@ -7,8 +7,8 @@
 // Descriptor 3 is the socket that connections come by, 4 and 5 those for lines, one for each service. The program ends
 // when 3 does, or by SIGTERM: in both cases it answers what has been asked, and tells its clients to go elsewhere.
 //
-// gRPC's threads read and write. A call becomes lines, the channel brings their answers, and a thread of the channel
-// finishes the call.
+// gRPC's threads read and write. A call becomes lines, the channel brings their answers, and the thread that has them
+// finishes the call: nearly always one of gRPC's.
 #include <absl/synchronization/mutex.h>
 #include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>

@@ -54,8 +54,8 @@ std::string NameOf(const grpc::CallbackServerContext& context) {
   return "envoy";
 }
 
-// One thing is under way at a time: a read, lines to the daemon, or a write. So threads of gRPC and of the channel take
-// turns, and the next report is read when this one has been answered.
+// One thing is under way at a time: a read, lines to the daemon, or a write. So threads take turns,
+// and the next report is read when this one has been answered.
 class Stream final : public grpc::ServerBidiReactor<RateLimitQuotaUsageReports, RateLimitQuotaResponse>,
                      public std::enable_shared_from_this<Stream> {
  public:

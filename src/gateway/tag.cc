@@ -29,7 +29,11 @@ void TagMaker::Append(std::string_view text, bool is_key) {
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
     const bool plain = byte > 0x20 && byte != 0x7f && c != '%' && c != '|' && c != '\\' && !(is_key && c == '=');
-    plain ? name_.push_back(c) : void(fmt::format_to(std::back_inserter(name_), "%{:02X}", byte));
+    if (plain) {
+      name_ += c;
+    } else {
+      fmt::format_to(std::back_inserter(name_), "%{:02X}", byte);
+    }
   }
 }
 

@@ -12,7 +12,10 @@ namespace dthrottle {
 
 class TagMaker {
  public:
-  explicit TagMaker(std::string_view head) { Append(head, false); }
+  explicit TagMaker(std::string_view head) {
+    name_.reserve(kUsualBytes);
+    Append(head, false);
+  }
 
   void Add(std::string_view key, std::string_view value);
 
@@ -20,6 +23,8 @@ class TagMaker {
   std::string Make(std::size_t bytes_max) &&;
 
  private:
+  static constexpr std::size_t kUsualBytes = 60;
+
   void Append(std::string_view text, bool is_key);
 
   std::string name_;

@@ -13,8 +13,8 @@ inline grpc::Status Leaving() {
   return {grpc::StatusCode::UNAVAILABLE, "the server is leaving"};
 }
 
-// Finishes the call with fill(answers), a grpc::Status, on a thread of the channel. What is wrong with a call that has no
-// lines is its status. Request and response live until then, also if the client gives up.
+// Finishes the call with fill(answers), a grpc::Status, on any thread, perhaps before this returns. What is wrong with a
+// call that has no lines is its status. Request and response live until then, also if the client gives up.
 template <class Fill>
 grpc::ServerUnaryReactor* Pass(Channel& channel, grpc::CallbackServerContext* context, Result<CallLines> lines,
                                Fill fill) {
