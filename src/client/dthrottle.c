@@ -400,6 +400,18 @@ enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle
   return verdict;
 }
 
+enum dthrottle_verdict dthrottle_learn(dthrottle* handle, const dthrottle_tag* tags, size_t count, int* refuse,
+                                       int deadline_ms) {
+  char line[DTHROTTLE_QUESTION_LINE_BYTES];
+  dthrottle_answer nothing;
+  if (count == 0 || count > DTHROTTLE_TAGS_MAX) return DTHROTTLE_BAD_QUESTION;
+  const size_t bytes = dthrottle_write_absence(tags, count, line);
+  const enum dthrottle_verdict said = ask_line(handle, line, bytes, &nothing, deadline_ms);
+  if (said != DTHROTTLE_SERVE && said != DTHROTTLE_THROTTLE) return said;
+  *refuse = said == DTHROTTLE_THROTTLE;
+  return DTHROTTLE_SERVE;
+}
+
 enum dthrottle_verdict dthrottle_indicate(dthrottle* handle, const char* tag, size_t tag_bytes, double value,
                                           int deadline_ms) {
   char line[DTHROTTLE_QUESTION_LINE_BYTES];

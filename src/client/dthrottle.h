@@ -164,6 +164,13 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_
  * where the wait is over. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 
+/* Asks what to do about a question of these tags while nobody answers, by the `fail_closed` of their rules, and writes 1
+ * to `*refuse`, or 0: serve. SERVE: the daemon has said it. Otherwise `*refuse` stays as it was, so what a program has
+ * learned once counts until the daemon says something else. The library itself goes on to tell why nobody has decided.
+ * `count` is 1 to DTHROTTLE_TAGS_MAX; costs do not matter. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_learn(dthrottle* handle, const dthrottle_tag* tags, size_t count,
+                                                     int* refuse, int deadline_ms);
+
 /* Reports how this application does with the part of a divided tag that its host has: any number above 0, at most
  * 1e12, that falls when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s.
  * SERVE: it is taken. BAD_QUESTION: `value` is no such number, or the daemon does not go by reports

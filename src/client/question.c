@@ -141,6 +141,16 @@ size_t dthrottle_write_indication(double value, const dthrottle_tag* tag, char* 
   return (size_t)(out - line);
 }
 
+size_t dthrottle_write_absence(const dthrottle_tag* tags, size_t count, char* line) {
+  char* out = write_text(line, "absent");
+  const size_t part = (DTHROTTLE_QUESTION_LINE_BYTES - (size_t)(out - line)) / count - 1;
+  for (size_t i = 0; i < count; i++) {
+    *out++ = ' ';
+    out = write_word(out, &tags[i], part);
+  }
+  return (size_t)(out - line);
+}
+
 /* ---- Words ---- */
 
 struct word {
@@ -300,6 +310,14 @@ static bool read_settled(struct word text, enum dthrottle_verdict* verdict) {
   return settled || says(first, "ERR") || (says(first, "NO") && says(what, "unknown"));
 }
 
+/* "OK serve", "OK refuse" or "ERR TEXT" */
+static bool read_absence(struct word text, enum dthrottle_verdict* verdict) {
+  const struct word first = next_word(&text), what = next_word(&text);
+  const bool error = says(first, "ERR"), refuse = says(what, "refuse");
+  *verdict = error ? DTHROTTLE_BAD_QUESTION : refuse ? DTHROTTLE_THROTTLE : DTHROTTLE_SERVE;
+  return error || (says(first, "OK") && (refuse || says(what, "serve")));
+}
+
 bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* text, size_t bytes,
                            enum dthrottle_verdict* verdict, dthrottle_answer* answer) {
   const struct word line = {asked, asked_bytes};
@@ -310,6 +328,10 @@ bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* te
   if (says(verb, "commit") || says(verb, "release")) {
     *answer = read;
     return read_settled(rest, verdict);
+  }
+  if (says(verb, "absent")) {
+    *answer = read;
+    return read_absence(rest, verdict);
   }
   if (says(verb, "indicate")) {
     const bool taken = bytes == 2 && memcmp(text, "OK", 2) == 0;

@@ -39,7 +39,13 @@ size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t 
  * part of a line is cut. REQUIRES: 0 < value <= DTHROTTLE_INDICATED_MAX; `line` has DTHROTTLE_QUESTION_LINE_BYTES. */
 size_t dthrottle_write_indication(double value, const dthrottle_tag* tag, char* line);
 
+/* Writes the line that asks what to do about these tags while nobody answers, without its LF, and returns its bytes; a tag
+ * that is longer than its part of a line is cut. REQUIRES: 0 < count <= DTHROTTLE_TAGS_MAX; `line` has
+ * DTHROTTLE_QUESTION_LINE_BYTES. */
+size_t dthrottle_write_absence(const dthrottle_tag* tags, size_t count, char* line);
+
 /* Reads the answer to the line `asked`, both without LF: THROTTLE, SERVE, or BAD_QUESTION where the daemon says ERR.
+ * That to dthrottle_write_absence is what to do, THROTTLE or SERVE.
  * False: it is no answer to this line, and nothing is written. */
 bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* text, size_t bytes,
                            enum dthrottle_verdict* verdict, dthrottle_answer* answer);

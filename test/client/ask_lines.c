@@ -3,7 +3,8 @@
  *   ask_lines ADDRESS DEADLINE_MS              a line is a tag
  *   ask_lines ADDRESS DEADLINE_MS questions    a line is "COST TAG [COST TAG]...", and what the answer says is printed
  *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
- *                                              %XX in a tag is a byte
+ *                                              %XX in a tag is a byte. "learn TAG..." prints what was learned of them
+ *                                              in place of that: "serve" or "refuse"
  *   ask_lines ADDRESS DEADLINE_MS waits        the same, but a question waits within the deadline rather than being
  *                                              refused, and the line ends with the microseconds that it waited and the
  *                                              instant at which it went on
@@ -45,6 +46,20 @@ static size_t split(char* line, dthrottle_tag* tags) {
   return count;
 }
 
+/* Takes "TAG [TAG]...". */
+static void learn(dthrottle* handle, char* line, int deadline_ms) {
+  static int refuse;
+  dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+  size_t count = 0;
+  for (char* tag = strtok(line, " \n"); tag != NULL && count < DTHROTTLE_TAGS_MAX; tag = strtok(NULL, " \n")) {
+    const dthrottle_tag named = {tag, decode(tag), 0, 0};
+    tags[count++] = named;
+  }
+  const enum dthrottle_verdict verdict = dthrottle_learn(handle, tags, count, &refuse, deadline_ms);
+  printf("%s/0/%s\n", dthrottle_verdict_name(verdict), refuse != 0 ? "refuse" : "serve");
+  fflush(stdout);
+}
+
 static void print_answer(const dthrottle_answer* answer, size_t count) {
   printf("/%d %zu %" PRId64 " %s", answer->reason, answer->refused, answer->wait_ms,
          answer->rule[0] != '\0' ? answer->rule : "-");
@@ -60,6 +75,10 @@ int main(int argc, char** argv) {
   if (handle == NULL) return 64;
   char line[65536];
   while (fgets(line, sizeof line, stdin) != NULL) {
+    if (questions && strncmp(line, "learn ", 6) == 0) {
+      learn(handle, line + 6, deadline_ms);
+      continue;
+    }
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
     dthrottle_question question = {.tags = tags, .sleeps = (unsigned)waits};
     dthrottle_answer answer;

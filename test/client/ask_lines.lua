@@ -41,7 +41,13 @@ io.stdout:setvbuf("line")
 local held = {} -- by their names: a hold is a number of 64 bits
 for line in io.lines() do
   local verb, first, rest = line:match("^(%l+) (%S+) ?(.*)$")
-  if verb == "commit" or verb == "release" then
+  if verb == "learn" then
+    local tags = {}
+    for text in line:gmatch(" (%S+)") do
+      tags[#tags + 1] = text:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+    end
+    print(throttle:learn(tags) .. "/0/" .. (throttle:ask("C", 0).serve and "serve" or "refuse"))
+  elseif verb == "commit" or verb == "release" then
     local hold = held[first] or 0xffffffffULL
     print((verb == "commit" and throttle:commit(hold, tonumber(rest)) or throttle:release(hold)) .. "/0/-")
   else

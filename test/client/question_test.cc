@@ -264,6 +264,21 @@ TEST_CASE("a report names its value in whole digits, whatever the locale, and it
   for (const char* const wrong : {"OK 1", "NO", "O", ""}) CHECK_FALSE(Hear("indicate 1e0 x", wrong).good);
 }
 
+TEST_CASE("what to do while nobody answers is asked in a line that the daemon takes, and refused or served") {
+  const auto written = [](std::vector<std::string> texts) {
+    char line[DTHROTTLE_QUESTION_LINE_BYTES];
+    std::vector<dthrottle_tag> tags;
+    for (const std::string& text : texts) tags.push_back({text.data(), text.size(), 1, 0});
+    return std::string(line, dthrottle_write_absence(tags.data(), tags.size(), line));
+  };
+  CHECK(written({"login:a b", ""}) == "absent login:a\\x20b _");
+  CHECK(written(std::vector(DTHROTTLE_TAGS_MAX, std::string(2000, ' '))).size() <= DTHROTTLE_QUESTION_LINE_BYTES);
+  CHECK(Hear("absent a", "OK serve").verdict == DTHROTTLE_SERVE);
+  CHECK(Hear("absent a", "OK refuse").verdict == DTHROTTLE_THROTTLE);
+  CHECK(Hear("absent a", "ERR absent TAG [TAG]...").verdict == DTHROTTLE_BAD_QUESTION);
+  for (const char* const wrong : {"OK", "OK 1", "NO refuse", "refuse", ""}) CHECK_FALSE(Hear("absent a", wrong).good);
+}
+
 TEST_CASE("a rule's name that is too long is cut") {
   const Heard heard = Hear("take 1 a", "NO limit 1 0 " + std::string(100, 'r') + " a");
   REQUIRE(heard.good);

@@ -163,6 +163,10 @@ class SameBuckets:
             self.assertEqual(application.question(b"1 C")[0], "serve")
 
 
+class Library(Learns, test_client.Asking):
+    """libdthrottle itself."""
+
+
 class Python(Binding):
     language = "python3"
     program = ["python3", PROGRAMS / "ask_lines.py"]
@@ -260,5 +264,5 @@ class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class LuaQuestions(Lua, Holds, SameBuckets, test_client.Questions):
+class LuaQuestions(Lua, Holds, Learns, SameBuckets, test_client.Questions):
     pass

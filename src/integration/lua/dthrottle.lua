@@ -40,6 +40,7 @@ int dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question
                            int deadline_ms);
 int dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual, size_t count, int deadline_ms);
 int dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
+int dthrottle_learn(dthrottle* handle, const dthrottle_tag* tags, size_t count, int* refuse, int deadline_ms);
 const char* dthrottle_verdict_name(int verdict);
 void dthrottle_close(dthrottle* handle);
 ]]
@@ -155,6 +156,18 @@ end
 -- Settles a hold of which nothing was used, or gives up a wait.
 function Throttle:release(hold, deadline_ms)
   return self:decided(self.library.dthrottle_release(self.questions, hold or 0, deadline_ms or self.deadline_ms)).verdict
+end
+
+-- Asks what the rules of these tags, a list, want while nobody answers (`fail_closed`), and does so from now on in place of
+-- `fail_open`. Returns the verdict: "serve", the daemon has said it; else nothing has changed.
+function Throttle:learn(tags, deadline_ms)
+  local named, refuse = ffi.new("dthrottle_tag[?]", #tags), ffi.new("int[1]")
+  for i, tag in ipairs(tags) do
+    named[i - 1].text, named[i - 1].bytes = tag, #tag
+  end
+  local verdict = self.library.dthrottle_learn(self.questions, named, #tags, refuse, deadline_ms or self.deadline_ms)
+  if verdict == SERVE then self.fail_open = refuse[0] == 0 end
+  return self:decided(verdict).verdict
 end
 
 return { open = open }
