@@ -35,6 +35,10 @@ async function main () {
       console.log(`${verdict}/0/${(await throttle.ask('C', 0)).serve ? 'serve' : 'refuse'}`)
       continue
     }
+    if (verb === 'refund') {
+      console.log(`${await throttle.refund(tagsOf([first, ...words].join(' ')))}/0/-`)
+      continue
+    }
     const holds = verb === 'hold'
     const waits = verb === 'wait'
     const tags = mode === 'questions' ? tagsOf(holds || waits ? words.join(' ') : line) : undefined

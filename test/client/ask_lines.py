@@ -1,6 +1,7 @@
-"""What ask_lines.c does, with the Python package; "async" as the last word: in an event loop."""
+"""What ask_lines.c does, with the Python package; "async" as the last word: in an event loop; "library" and its path: one tag by libdthrottle."""
 
 import asyncio
+import functools
 import math
 import pathlib
 import sys
@@ -10,6 +11,7 @@ import urllib.parse
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "src/integration/python"))
 
 from dthrottle import AsyncThrottle, Throttle    # noqa: E402  found on the path that was added above
+from dthrottle.library import LibraryThrottle    # noqa: E402
 
 REASONS = [None, "limit", "never", "shed", "busy"]
 
@@ -25,8 +27,14 @@ def said(answer, tags):
             round(1000 * answer.wait), answer.rule or "-", *left]
 
 
+def open_throttle(modes):
+    if "library" in modes:
+        return functools.partial(LibraryThrottle, library=modes[-1])
+    return AsyncThrottle if "async" in modes else Throttle
+
+
 def main(address, deadline_ms, *modes):
-    throttle = (AsyncThrottle if "async" in modes else Throttle)(address, address, deadline=int(deadline_ms) / 1000)
+    throttle = open_throttle(modes)(address, address, deadline=int(deadline_ms) / 1000)
     call = asyncio.new_event_loop().run_until_complete if "async" in modes else lambda answer: answer
     for line in sys.stdin.buffer:
         begin = time.monotonic()
@@ -39,6 +47,10 @@ def main(address, deadline_ms, *modes):
         if verb == "learn":
             verdict = call(throttle.learn(*map(urllib.parse.unquote_to_bytes, rest.split())))
             print(f"{verdict.value}/0/{'serve' if call(throttle.ask('C', 0)) else 'refuse'}", flush=True)
+            continue
+        if verb == "refund":
+            verdict = call(throttle.refund(question_of(rest.encode("latin-1"))))
+            print(f"{verdict.value}/0/-", flush=True)
             continue
         if verb == "wait":
             wait_ms, _, rest = rest.partition(" ")

@@ -1,5 +1,5 @@
 'use strict'
-// A worker: node_app.js express|flexible|fastify ADDRESS LIMIT DEADLINE_MS ON_FAILURE. A line of standard input is a client
+// A worker: node_app.js express|skips|flexible|fastify ADDRESS LIMIT DEADLINE_MS ON_FAILURE. A line of standard input is a client
 // that makes a request; the status and Retry-After of the response are printed, "-" for none.
 
 const http = require('http')
@@ -7,24 +7,24 @@ const readline = require('readline')
 
 const [framework, questions, limitText, deadlineText, onFailure] = process.argv.slice(2)
 const limit = Number(limitText)
-const options = { questions, deadlineMs: Number(deadlineText), onFailure }
+const store = { questions, deadlineMs: Number(deadlineText), onFailure }
 const dthrottle = '../../src/integration/node'
 
-function express () {
+function express (options = {}) {
   const { rateLimit } = require('express-rate-limit')
   const { ExpressStore } = require(dthrottle)
   const app = require('express')()
   app.use(rateLimit({
     windowMs: 60000, limit, keyGenerator: (request) => request.headers.client, standardHeaders: 'draft-8', legacyHeaders: false,
-    store: new ExpressStore(options)
+    store: new ExpressStore(store), ...options
   }))
-  app.get('/', (_, response) => response.send('served'))
+  app.get('/', (request, response) => response.status(request.headers.client === 'bad' ? 400 : 200).send('served'))
   return app.listen(0, '127.0.0.1')
 }
 
 function flexible () {
   const { RateLimiterDthrottle } = require(dthrottle + '/flexible')
-  const limiter = new RateLimiterDthrottle({ points: limit, duration: 60, keyPrefix: 'flexible', dthrottle: options })
+  const limiter = new RateLimiterDthrottle({ points: limit, duration: 60, keyPrefix: 'flexible', dthrottle: store })
   const server = http.createServer((request, response) => limiter.consume(request.headers.client).then(
     () => response.end('served'),
     (refused) => response.writeHead(429, { 'retry-after': Math.ceil(refused.msBeforeNext / 1000) }).end()))
@@ -35,7 +35,7 @@ async function fastify () {
   const { fastifyStore } = require(dthrottle)
   const app = require('fastify')()
   await app.register(require('@fastify/rate-limit'), {
-    max: limit, timeWindow: 60000, keyGenerator: (request) => request.headers.client, store: fastifyStore(options)
+    max: limit, timeWindow: 60000, keyGenerator: (request) => request.headers.client, store: fastifyStore(store)
   })
   app.get('/', () => 'served')
   await app.listen({ port: 0, host: '127.0.0.1' })
@@ -50,7 +50,7 @@ function get (port, client) {
 }
 
 async function main () {
-  const server = await { express, flexible, fastify }[framework]()
+  const server = await { express, skips: () => express({ skipSuccessfulRequests: true }), flexible, fastify }[framework]()
   if (!server.listening) await new Promise((resolve) => server.once('listening', resolve))
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const { statusCode, headers } = await get(server.address().port, line)

@@ -147,6 +147,17 @@ class Learns:
             self.assertEqual(application.question(b"learn C")[1], ["refuse"], "it stays as it was")
 
 
+class Refunds:
+    def test_what_did_not_count_comes_back(self):
+        with AskDaemon(rule(burst=5, rate=0.001)) as daemon, self.asking(daemon) as application:
+            self.assertEqual(application.question(b"5 C 1 D")[0], "serve")
+            self.assertEqual(application.question(b"refund 3 C 9 D")[0], "serve")
+            self.assertEqual(application.question(b"4 C 1 D")[0], "throttle")
+            self.assertEqual(application.question(b"3 C 5 D")[0], "serve", "what was given back, and a full bucket at most")
+            daemon.kill()
+            self.assertIn(application.question(b"refund 1 C")[0], test_client.UNANSWERED)
+
+
 class SameBuckets:
     def test_a_tag_is_the_same_bucket_as_by_the_library(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as ours, \
@@ -176,8 +187,21 @@ class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class PythonQuestions(Python, Holds, Waits, Learns, SameBuckets, test_client.Questions):
+class PythonQuestions(Python, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
     pass
+
+
+class PythonLibraryClient(Python, UnderLoad, InFlight, test_client.Client):
+    """One tag by libdthrottle."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if SANITIZED:
+            raise unittest.SkipTest("the library is built with a sanitizer")
+
+    def application(self, address, deadline_ms=30_000, *mode):
+        return super().application(address, deadline_ms, *mode, "library", BUILD / "src/client/libdthrottle.so")
 
 
 class Asyncio(Python):
@@ -189,7 +213,7 @@ class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class AsyncioQuestions(Asyncio, Holds, Waits, Learns, SameBuckets, test_client.Questions):
+class AsyncioQuestions(Asyncio, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -202,7 +226,7 @@ class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class NodeQuestions(Node, Holds, Waits, Learns, SameBuckets, test_client.Questions):
+class NodeQuestions(Node, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
     pass
 
 

@@ -187,6 +187,8 @@ print(storage.check())
 print([limiter.hit(item, "C") for _ in range(4)], limiter.test(item, "C"), limiter.test(item, "D"))
 reset, remaining = limiter.get_window_stats(item, "C")
 print(remaining, 0 < reset - time.time() <= 21)
+limiter.clear(item, "C")
+print([limiter.hit(item, "C") for _ in range(4)])
 gone = storage_from_string("dthrottle:///nonexistent?on_failure=raise")
 print(gone.check())
 try:
@@ -204,8 +206,8 @@ class Storage(Limits):
     def test_a_fixed_window_counts_and_a_failure_may_be_raised(self):
         with AskDaemon(rule(name="limit", match="*/3/1/minute", burst=3, rate="3/m")) as daemon:
             done = run(self.python, "-c", STORAGE, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
-        self.assertEqual(done.stdout.splitlines(), ["True", "[True, True, True, False] False True", "0 True", "False",
-                                                    "raised"], done.stderr)
+        self.assertEqual(done.stdout.splitlines(), ["True", "[True, True, True, False] False True", "0 True",
+                                                    "[True, True, True, False]", "False", "raised"], done.stderr)
 
 
 class Node(Framework):
@@ -220,6 +222,18 @@ class Node(Framework):
 class ExpressRateLimit(Node, Claims, Crowd):
     app = "express"
     shows = ("node", "-e", "require('express'); require('express-rate-limit')")
+
+
+class ExpressSkips(Node):
+    """With skipSuccessfulRequests."""
+
+    app = "skips"
+    shows = ExpressRateLimit.shows
+
+    def test_a_hit_that_does_not_count_comes_back(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/m")) as daemon, self.worker(unix(daemon)) as worker:
+            self.assertEqual(worker.statuses(20), [200] * 20)
+            self.assertEqual(worker.statuses(5, "bad"), [400] * 3 + [429] * 2)
 
 
 class RateLimiterFlexible(Node, Claims, Crowd):

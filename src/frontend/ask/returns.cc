@@ -7,6 +7,7 @@
 
 #include "capacity/indicator.h"
 #include "frontend/ask/words.h"
+#include "limiter/asking.h"
 
 namespace dthrottle {
 
@@ -24,6 +25,7 @@ std::optional<AskReturns::Kind> AskReturns::KindOf(std::string_view verb) {
   if (verb == "commit") return Kind::kCommit;
   if (verb == "release") return Kind::kRelease;
   if (verb == "give") return Kind::kGive;
+  if (verb == "refund") return Kind::kRefund;
   if (verb == "indicate") return Kind::kIndicate;
   return std::nullopt;
 }
@@ -31,6 +33,7 @@ std::optional<AskReturns::Kind> AskReturns::KindOf(std::string_view verb) {
 std::string AskReturns::Read(std::string_view verb, std::string_view line, Holder& holder, AskTags& tags) {
   Line read{.kind = KindOf(verb).value(), .holder = &holder};
   std::string wrong = read.kind == Kind::kGive       ? ReadGift(line, read, tags)
+                      : read.kind == Kind::kRefund   ? ReadRefund(line, read, tags)
                       : read.kind == Kind::kIndicate ? ReadReportLine(line, read, tags)
                                                      : ReadSettlement(line, read);
   if (wrong.empty()) lines_.push_back(read);
@@ -67,6 +70,26 @@ std::string AskReturns::ReadGift(std::string_view line, Line& read, AskTags& tag
   return read.begin == read.end ? "TAG must follow" : "";
 }
 
+std::string AskReturns::ReadRefund(std::string_view line, Line& read, AskTags& tags) {
+  read.begin = named_.size();
+  const auto wrong = [&](std::string what) {
+    named_.resize(read.begin);
+    return what;
+  };
+  for (std::string_view word; !(word = NextWord(line)).empty();) {
+    const auto cost = ReadCost(word);
+    if (!cost.has_value()) return wrong(fmt::format("COST must be a whole number: {}", Shown(word)));
+    const std::string_view tag = NextWord(line);
+    if (tag.empty()) return wrong(fmt::format("a TAG is missing behind {}", Shown(word)));
+    if (named_.size() - read.begin == kHoldTagsMax) {
+      return wrong(fmt::format("a line gives back at most {} tags", kHoldTagsMax));
+    }
+    named_.push_back(named_tags_.Read(tags.Unescape(tag), *cost, limiter_.keys().digest));
+  }
+  read.end = named_.size();
+  return read.begin == read.end ? "COST TAG must follow, once for each tag" : "";
+}
+
 std::string AskReturns::ReadReportLine(std::string_view line, Line& read, AskTags& tags) {
   const std::string_view value = NextWord(line), tag = NextWord(line);
   if (tag.empty() || !NextWord(line).empty()) return "VALUE TAG must follow";
@@ -83,6 +106,7 @@ std::string AskReturns::ReadReportLine(std::string_view line, Line& read, AskTag
 void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
   const Line& its = lines_[line];
   if (its.kind == Kind::kIndicate) return Indicate(its, out);
+  if (its.kind == Kind::kRefund) return Refund(its, out, now);
   its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
 }
 
@@ -117,6 +141,11 @@ void AskReturns::Give(const Line& line, std::string& out) {
   out += "OK ";
   const auto give = [&](const Query& query) { return GivePlace(*line.holder, query.tag); };
   AppendNumber(out, std::ranges::count_if(named, give));
+}
+
+void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
+  for (std::size_t i = line.begin; i < line.end; ++i) limiter_.GiveBack(named_[i], now);
+  out += "OK";
 }
 
 // False: the connection has none.

@@ -65,23 +65,25 @@ class AskReturns {
   std::uint64_t over_long() const { return named_tags_.over_long(); }
 
  private:
-  enum class Kind : std::uint8_t { kCommit, kRelease, kGive, kIndicate };
+  enum class Kind : std::uint8_t { kCommit, kRelease, kGive, kRefund, kIndicate };
   struct Line {
     Kind kind;
     Holder* holder = nullptr;
     HoldId id = 0;
     std::size_t numbers = 0;    // of `actual`
     std::array<Cost, kHoldTagsMax> actual{};
-    std::size_t begin = 0, end = 0;    // of named_
+    std::size_t begin = 0, end = 0;    // kGive, kRefund, kIndicate: of named_
     double report = 0;                 // kIndicate
   };
 
   static std::optional<Kind> KindOf(std::string_view verb);
   std::string ReadSettlement(std::string_view line, Line& read);
   std::string ReadGift(std::string_view line, Line& read, AskTags& tags);
+  std::string ReadRefund(std::string_view line, Line& read, AskTags& tags);
   std::string ReadReportLine(std::string_view line, Line& read, AskTags& tags);
   void Settle(const Line& line, std::string& out, Instant now);
   void Give(const Line& line, std::string& out);
+  void Refund(const Line& line, std::string& out, Instant now);
   bool GivePlace(Holder& holder, const Tag& tag);
   bool GiveUp(WaitId id, Instant now);
   void Indicate(const Line& line, std::string& out) const;
@@ -92,7 +94,7 @@ class AskReturns {
   std::uint64_t next_wait_;
   const TakeReport take_report_;
   std::vector<Line> lines_;
-  std::vector<Query> named_;    // tags of which a place is given back, or something is reported
+  std::vector<Query> named_;    // tags of which a place or tokens are given back, or something is reported
   NamedTags named_tags_;        // what they point to
   std::uint64_t given_up_ = 0;
 };

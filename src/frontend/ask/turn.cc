@@ -15,7 +15,7 @@ namespace dthrottle {
 namespace {
 
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
-constexpr std::string_view kVerbs = "take, peek, enter, give, hold, commit, release, indicate or absent";
+constexpr std::string_view kVerbs = "take, peek, enter, give, refund, hold, commit, release, indicate or absent";
 constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
 
 // Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.

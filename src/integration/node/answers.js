@@ -93,6 +93,13 @@ const readSettlement = (line) => line.startsWith('OK ')
   ? { verdict: 'serve' }
   : /^(NO|ERR) /.test(line) ? { verdict: 'bad question' } : undefined
 
+// The line that gives back what tags have cost; undefined: they are no question.
+const refund = (tags) => new Question('refund', tags).line
+
+const readRefund = (line) => line === 'OK'
+  ? { verdict: 'serve' }
+  : line.startsWith('ERR ') ? { verdict: 'bad question' } : undefined
+
 // The line that asks what to do about the tags while nobody answers; undefined: they are no question.
 function absence (tags) {
   const { line, words } = new Question('absent', tags)
@@ -107,5 +114,6 @@ function readAbsence (line) {
 }
 
 module.exports = {
-  ANSWER_LINE_BYTES, Question, absence, readAbsence, readSettlement, readVerdict, settlement, tagLine
+  ANSWER_LINE_BYTES, Question, absence, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement,
+  tagLine
 }

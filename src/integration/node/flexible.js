@@ -17,7 +17,8 @@ class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   }
 
   _upsert (rlKey, points, msDuration, forceExpire = false) {
-    if (forceExpire || points < 0) throw new Error('dthrottled has no block, set or reward: its rules decide')
+    if (forceExpire) throw new Error('dthrottled has no block and no set: its rules decide')
+    if (points < 0) return this.#reward(rlKey, -points)
     return this.asker.count('askQuestion', rlKey, points, this.points, msDuration)
   }
 
@@ -25,8 +26,14 @@ class RateLimiterDthrottle extends RateLimiterStoreAbstract {
     return this.asker.count('peek', rlKey, 0, this.points, this.msDuration)
   }
 
-  _delete () {
-    throw new Error('dthrottlectl forgive TAG fills a bucket')
+  async _delete (rlKey) {
+    await this.asker.giveBack(rlKey, this.points)
+    return true
+  }
+
+  async #reward (rlKey, points) {
+    await this.asker.giveBack(rlKey, points)
+    return this._get(rlKey)
   }
 
   _getRateLimiterRes (_rlKey, changedPoints, { hits, left, resetMs }) {

@@ -34,6 +34,12 @@ class Asker {
     const hits = limit !== undefined && Number.isFinite(left) ? Math.max(0, limit - left) : 0
     return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1) }
   }
+
+  // Where nobody answers the hits stay counted, and only onFailure "raise" tells.
+  async giveBack (tag, hits) {
+    const verdict = await this.throttle.refund(new Map([[tag, hits]]))
+    if (this.raises && verdict !== 'serve') throw new Error(`dthrottled: ${verdict}`)
+  }
 }
 
 // rateLimit({ store: new ExpressStore() })
@@ -49,7 +55,6 @@ class ExpressStore {
   }
 
   init (options) {
-    if (options.skipSuccessfulRequests || options.skipFailedRequests) this.decrement()
     this.#limit = typeof options.limit === 'function' ? undefined : options.limit
     this.#windowMs = options.windowMs
   }
@@ -64,12 +69,15 @@ class ExpressStore {
     return { totalHits: hits, resetTime: new Date(Date.now() + resetMs) }
   }
 
-  decrement () {
-    throw new Error('dthrottled takes no hit back: skipSuccessfulRequests and skipFailedRequests need another store')
+  // Never rejects: express-rate-limit calls it when the response has gone, where nobody would catch that.
+  async decrement (key) {
+    await this.#asker.throttle.refund(new Map([[this.prefix + key, 1]]))
   }
 
-  resetKey () {
-    throw new Error('dthrottlectl forgive TAG fills a bucket')
+  // Where the limit is a function, nobody knows it here.
+  async resetKey (key) {
+    if (this.#limit === undefined) throw new Error('dthrottlectl forgive TAG fills a bucket')
+    await this.#asker.giveBack(this.prefix + key, this.#limit)
   }
 }
 

@@ -1,5 +1,7 @@
 'use strict'
-const { Question, absence, readAbsence, readSettlement, readVerdict, settlement, tagLine } = require('./answers')
+const {
+  Question, absence, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement, tagLine
+} = require('./answers')
 const { Channel } = require('./channel')
 
 const DEFAULTS = {
@@ -71,6 +73,13 @@ class Throttle {
   // Settles a hold of which nothing was used, or gives up a wait.
   release (hold, deadlineMs) {
     return this.commit(hold, [], deadlineMs)
+  }
+
+  // Gives back what tags have cost that turned out not to count; a bucket is never more than full. Not to be repeated: it
+  // would be given back twice. Resolves to the verdict.
+  async refund (tags, deadlineMs) {
+    const line = refund(tags)
+    return line === undefined ? 'bad question' : (await this.#ask(line, readRefund, deadlineMs)).verdict
   }
 
   // Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of

@@ -8,10 +8,10 @@ It behaves as libdthrottle does: a deadline over each call, serving when nobody 
 fail_open=False), a pause after a failure that doubles with each further one. A Throttle may be used by all threads at
 once and by a child after fork; AsyncThrottle is the same for asyncio. Leases lends capacity to programs that would
 rather go slower than be refused. dthrottle.limits is a storage for the package limits, and so for Flask-Limiter and
-slowapi.
+slowapi. dthrottle.library asks by the C library and decides hot tags without asking.
 
-It is plain Python over sockets and not a binding to the C library, because that would hold up an event loop, and
-greenlets, for as long as it waits for the daemon, and would need a compiler where it is installed.
+All else is plain Python over sockets, because the C library holds up an event loop, and greenlets, for as long as it
+waits for the daemon, and is another package to install.
 """
 
 from ._answers import Answer, Verdict

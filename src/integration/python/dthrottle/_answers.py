@@ -145,6 +145,17 @@ def read_settlement(line: bytes):
     return (Verdict.BAD_QUESTION, {}) if line.startswith((b"NO ", b"ERR ")) else None
 
 
+def refund(tags):
+    """The line that gives back what tags have cost. None: they are no question."""
+    return Question(b"refund", tags).line
+
+
+def read_refund(line: bytes):
+    if line == b"OK":
+        return Verdict.SERVE, {}
+    return (Verdict.BAD_QUESTION, {}) if line.startswith(b"ERR ") else None
+
+
 def absence(tags):
     """The line that asks what to do about the tags while nobody answers. None: they are no question."""
     question = Question(b"absent", dict.fromkeys(tags, 0))

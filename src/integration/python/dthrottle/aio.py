@@ -6,7 +6,8 @@ import contextlib
 import time
 
 from . import _endpoint
-from ._answers import Question, Verdict, absence, read_absence, read_settlement, settlement, tag_line
+from ._answers import (Question, Verdict, absence, read_absence, read_refund, read_settlement, refund, settlement,
+                       tag_line)
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
@@ -179,6 +180,10 @@ class AsyncThrottle:
 
     async def release(self, hold, deadline=None):
         return await self.commit(hold, deadline=deadline)
+
+    async def refund(self, tags, deadline=None):
+        line = refund(tags)
+        return Verdict.BAD_QUESTION if line is None else (await self._exchange(line, read_refund, deadline)).verdict
 
     async def learn(self, *tags, deadline=None):
         line = absence(tags)

@@ -15,7 +15,8 @@ key ends in it, and is used for headers:
     rate = "100/m"
 
 What differs from a storage that counts: tokens come back one by one, not all at the end of a window; a request that is
-refused costs nothing; fixed and moving windows are the same bucket; nothing is cleared or reset here. A tag that no rule
+refused costs nothing; fixed and moving windows are the same bucket; clear() fills the bucket of a key, and nothing resets
+all of them. A tag that no rule
 limits is served, and said once in a warning.
 
 "dthrottle:///path" is another socket for questions, "dthrottle://127.0.0.1:7316" a TCP address. Options, behind "?" or as
@@ -31,6 +32,7 @@ from urllib.parse import parse_qsl, urlsplit
 import limits
 from limits.storage import MovingWindowSupport, Storage
 
+from ._answers import Verdict
 from ._endpoint import DEFAULT_ASK
 from .aio import AsyncThrottle
 from .throttle import Throttle
@@ -89,8 +91,13 @@ class _Questions:
     def reset(self):
         raise NotImplementedError("dthrottlectl forgive TAG fills a bucket")
 
-    def clear(self, key):
-        self.reset()
+    def _whole(self, key):
+        """What clear() gives back: no bucket is more than full."""
+        return {key: self._limit_of(key)[0]}
+
+    def _given(self, verdict):
+        if self._raises and verdict is not Verdict.SERVE:
+            raise Unanswered(f"dthrottled: {verdict.value}")
 
     @staticmethod
     def _limit_of(key):
@@ -125,6 +132,9 @@ class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
     def get_expiry(self, key):
         return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[0]
 
+    def clear(self, key):
+        self._given(self.throttle.refund(self._whole(key)))
+
     def check(self):
         return bool(self.throttle.peek({"check": 0}).left)
 
@@ -152,6 +162,9 @@ class AsyncDthrottleStorage(_Questions, limits.aio.storage.Storage, limits.aio.s
 
     async def get_expiry(self, key):
         return self._standing(self._decided(await self.throttle.peek([key])), *self._limit_of(key))[0]
+
+    async def clear(self, key):
+        self._given(await self.throttle.refund(self._whole(key)))
 
     async def check(self):
         return bool((await self.throttle.peek({"check": 0})).left)

@@ -6,8 +6,8 @@ import time
 import weakref
 
 from . import _endpoint
-from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, read_absence, read_settlement, settlement,
-                       tag_line)
+from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, read_absence, read_refund, read_settlement,
+                       refund, settlement, tag_line)
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
@@ -221,6 +221,12 @@ class Throttle:
     def release(self, hold, deadline=None):
         """Settles a hold of which nothing was used, or gives up a wait."""
         return self.commit(hold, deadline=deadline)
+
+    def refund(self, tags, deadline=None):
+        """Gives back what tags have cost that turned out not to count; a bucket is never more than full. Not to be repeated:
+        it would be given back twice."""
+        line = refund(tags)
+        return Verdict.BAD_QUESTION if line is None else self._exchange(line, read_refund, deadline).verdict
 
     def learn(self, *tags, deadline=None):
         """Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
