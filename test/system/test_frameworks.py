@@ -19,6 +19,7 @@ APPS = ROOT / "test/frameworks"
 WORKERS = 8
 HOSTS = 2
 LIMIT, WINDOW_S = 100, 60
+BURST = 103    # of which the forecast keeps 3 on two hosts (docs/frameworks.md)
 SECONDS = 12    # more than it takes to pay back what a crowd gets too much of
 SLACK_S = 20.0    # that a busy machine may take beyond a deadline
 
@@ -115,7 +116,7 @@ class Claims:
 
 class Crowd:
     def test_workers_on_two_hosts_serve_the_limit_and_no_more(self):
-        shared = rule(name="limit", burst=LIMIT, rate=LIMIT / WINDOW_S, share="forecast")
+        shared = rule(name="limit", burst=BURST, rate=LIMIT / WINDOW_S, share="forecast")
         with Fleet(shared, hosts=HOSTS, ask={"tcp": "127.0.0.1:0"}) as hosts, contextlib.ExitStack() as stack:
             wait_all_hear(hosts)
             workers = [stack.enter_context(self.worker(f"tcp:127.0.0.1:{ask_port(hosts[i % HOSTS])}", limit=LIMIT))
@@ -127,7 +128,7 @@ class Crowd:
         report(f"{type(self).__name__}: {WORKERS} workers on {HOSTS} hosts serve {served} in {seconds:.1f} s, "
                f"{share:.3f} of the limit")
         self.assertLess(share, 1.03)
-        self.assertGreater(share, 0.93)
+        self.assertGreater(share, 0.97)
 
 
 def crowd(workers):
