@@ -11,7 +11,8 @@ import unittest
 
 from authority import Authority
 from common import SystemTest
-from daemon import BUILD, DTHROTTLED, PATIENCE, ROOT, Daemon, clean_environment, fresh_directory, rule, run, wait_until
+from daemon import (BUILD, DTHROTTLED, PATIENCE, ROOT, SANITIZED, Daemon, clean_environment, fresh_directory, rule, run,
+                    wait_until)
 from etcd import AVAILABLE as HAS_ETCD
 from etcd import WHY_NOT as WHY_NO_ETCD
 from etcd import Etcd
@@ -285,6 +286,17 @@ class Frameworks(SystemTest):
             program = asks.replace("Throttle()", f"Throttle('unix:{daemon.query_path}', deadline=30)") + "print(served)\n"
             outcomes = [run("python3", "-c", program, env=PYTHON).stdout.strip() for _ in range(2)]
             self.assertEqual(outcomes, ["True", "False"])
+
+    @plays("frameworks.md", "from dthrottle.library")
+    def test_python_with_the_library(self, opens):
+        if SANITIZED:
+            self.skipTest("the library is built with a sanitizer")
+        with AskDaemon(rule(burst=1), page={"entries": 64}) as daemon:
+            here = f'LibraryThrottle("unix:{daemon.query_path}", deadline=30, library="{BUILD}/src/client/libdthrottle.so")'
+            program = opens.replace("LibraryThrottle()", here) + "print(sum(bool(throttle.ask('C')) for _ in range(20000)))\n"
+            done = run("python3", "-c", program, env=PYTHON)
+            self.assertEqual(done.stdout.strip(), "1", done.stderr)
+            wait_until(lambda: daemon.stats()["page_refused"] > 0, "the page has refused some of them")
 
     @plays("frameworks.md", "pip install")
     def test_python_is_installed(self, text):
