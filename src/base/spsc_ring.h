@@ -31,7 +31,7 @@ class SpscRing {
   bool TryPop(T& item) {
     const std::size_t head = head_.load(std::memory_order_relaxed);
     if (head == tail_.load(std::memory_order_acquire)) return false;
-    item = std::exchange(slots_[head], T());
+    item = std::move(slots_[head]);
     head_.store(After(head), std::memory_order_release);
     return true;
   }

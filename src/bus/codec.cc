@@ -271,9 +271,18 @@ struct Codec::Contexts {
     }
     return in.ok() && in.empty();
   }
-  static bool Read(const std::array<PackedBytes, 4>& bodies, Entries::QuotaColumns& columns) {
-    bool ok = true;
-    for (std::size_t i = 0; i < columns.size(); ++i) ok = Read(bodies[i].view, columns[i]) && ok;
+  static bool ReadRare(const Body& body, Entries& entries) {
+    const auto read = [&](const PackedBytes& bytes, auto column) {
+      return bytes.view.empty() || Read(bytes.view, column(entries.rare_.Made()));
+    };
+    using Rare = Entries::Rare;
+    bool ok = read(body.returnables, [](Rare& r) -> auto& { return r.returnables; }) &&
+              read(body.backs, [](Rare& r) -> auto& { return r.backs; }) &&
+              read(body.penalties, [](Rare& r) -> auto& { return r.penalties; }) &&
+              read(body.places, [](Rare& r) -> auto& { return r.places; });
+    for (std::size_t i = 0; i < body.quotas.size(); ++i) {
+      ok = ok && read(body.quotas[i], [i](Rare& r) -> auto& { return r.quotas[i]; });
+    }
     return ok;
   }
 
@@ -446,10 +455,7 @@ DecodeFault Codec::Decode(std::string_view frame, Message& m) {
   }
   // What stands beside entries comes before them, since it bounds the sum.
   if (!Contexts::Read(body.demands.view, m.entries.demands_) ||
-      !Contexts::Read(body.returnables.view, m.entries.returnables_) ||
-      !Contexts::Read(body.backs.view, m.entries.backs_) ||
-      !Contexts::Read(body.penalties.view, m.entries.penalties_) ||
-      !Contexts::Read(body.places.view, m.entries.places_) || !Contexts::Read(body.quotas, m.entries.quotas_) ||
+      !Contexts::ReadRare(body, m.entries) ||
       !contexts_->Read(columns, body.count, body.ipv4, m.kind, m.entries) || !IsPermitted(m)) {
     return DecodeFault::kContent;
   }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/on_demand.h"
 #include "base/quota_word.h"
 #include "base/tag.h"
 
@@ -69,10 +70,10 @@ class Entries {
     besides_ = besides;
     const auto entry = static_cast<std::uint16_t>(list_.size() - 1);
     if (said.demand) demands_.push_back({entry, *said.demand});
-    if (said.returnable != 0) returnables_.push_back({entry, said.returnable});
-    if (said.back != 0) backs_.push_back({entry, said.back});
-    if (said.penalty) penalties_.push_back({entry, *said.penalty});
-    if (said.places) places_.push_back({entry, *said.places});
+    if (said.returnable != 0) rare_.Made().returnables.push_back({entry, said.returnable});
+    if (said.back != 0) rare_.Made().backs.push_back({entry, said.back});
+    if (said.penalty) rare_.Made().penalties.push_back({entry, *said.penalty});
+    if (said.places) rare_.Made().places.push_back({entry, *said.places});
     if (said.quota) AddQuota(entry, *said.quota);
     return true;
   }
@@ -86,26 +87,28 @@ class Entries {
 
   // In the order of their entries.
   const std::vector<Beside>& demands() const { return demands_; }
-  const std::vector<Beside>& returnables() const { return returnables_; }
-  const std::vector<Beside>& backs() const { return backs_; }
-  const std::vector<Beside>& penalties() const { return penalties_; }
-  const std::vector<Beside>& places() const { return places_; }
+  const std::vector<Beside>& returnables() const { return rare_->returnables; }
+  const std::vector<Beside>& backs() const { return rare_->backs; }
+  const std::vector<Beside>& penalties() const { return rare_->penalties; }
+  const std::vector<Beside>& places() const { return rare_->places; }
   // The numbers of a QuotaWord: counter, period, taken, back.
   using QuotaColumns = std::array<std::vector<Beside>, 4>;
-  const QuotaColumns& quotas() const { return quotas_; }
+  const QuotaColumns& quotas() const { return rare_->quotas; }
   // Numbers that stand beside hits.
   std::size_t besides() const { return besides_; }
 
   // None: the entry says nothing of it.
   std::optional<std::uint64_t> demand(const Entry& e) const { return Find(demands_, e); }
-  std::uint64_t returnable(const Entry& e) const { return Find(returnables_, e).value_or(0); }
-  std::uint64_t back(const Entry& e) const { return Find(backs_, e).value_or(0); }
-  std::optional<std::uint64_t> penalty(const Entry& e) const { return Find(penalties_, e); }
-  std::optional<std::uint64_t> places(const Entry& e) const { return Find(places_, e); }
+  std::uint64_t returnable(const Entry& e) const { return Find(returnables(), e).value_or(0); }
+  std::uint64_t back(const Entry& e) const { return Find(backs(), e).value_or(0); }
+  std::optional<std::uint64_t> penalty(const Entry& e) const { return Find(penalties(), e); }
+  std::optional<std::uint64_t> places(const Entry& e) const { return Find(places(), e); }
   std::optional<QuotaWord> quota(const Entry& e) const {
-    const auto counter = Find(quotas_[0], e), period = Find(quotas_[1], e), taken = Find(quotas_[2], e);
+    if (!rare_.any()) return std::nullopt;
+    const QuotaColumns& columns = quotas();
+    const auto counter = Find(columns[0], e), period = Find(columns[1], e), taken = Find(columns[2], e);
     if (!counter || !period || !taken) return std::nullopt;
-    return QuotaWord{*counter, *period, *taken, Find(quotas_[3], e)};
+    return QuotaWord{*counter, *period, *taken, Find(columns[3], e)};
   }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
@@ -114,11 +117,7 @@ class Entries {
     tags_.clear();
     list_.clear();
     demands_.clear();
-    returnables_.clear();
-    backs_.clear();
-    penalties_.clear();
-    places_.clear();
-    for (auto& column : quotas_) column.clear();
+    rare_.Clear();
     besides_ = encoded_bytes_ = 0;
   }
 
@@ -138,8 +137,10 @@ class Entries {
   }
 
   void CountBesides() {
-    besides_ = demands_.size() + returnables_.size() + backs_.size() + penalties_.size() + places_.size();
-    for (const auto& column : quotas_) besides_ += column.size();
+    besides_ = demands_.size();
+    if (!rare_.any()) return;
+    besides_ += returnables().size() + backs().size() + penalties().size() + places().size();
+    for (const auto& column : quotas()) besides_ += column.size();
   }
 
   std::optional<std::uint64_t> Find(const std::vector<Beside>& besides, const Entry& e) const {
@@ -151,10 +152,11 @@ class Entries {
   }
 
   void AddQuota(std::uint16_t entry, const QuotaWord& word) {
-    quotas_[0].push_back({entry, word.counter});
-    quotas_[1].push_back({entry, word.period});
-    quotas_[2].push_back({entry, word.taken});
-    if (word.back) quotas_[3].push_back({entry, *word.back});
+    QuotaColumns& columns = rare_.Made().quotas;
+    columns[0].push_back({entry, word.counter});
+    columns[1].push_back({entry, word.period});
+    columns[2].push_back({entry, word.taken});
+    if (word.back) columns[3].push_back({entry, *word.back});
   }
 
   // One byte of length, one of phase and kind, and the value as a varint.
@@ -166,8 +168,12 @@ class Entries {
 
   std::string tags_;    // one behind the other, in the order of the list
   std::vector<Entry> list_;
-  std::vector<Beside> demands_, returnables_, backs_, penalties_, places_;
-  QuotaColumns quotas_;
+  std::vector<Beside> demands_;
+  struct Rare {
+    std::vector<Beside> returnables, backs, penalties, places;
+    QuotaColumns quotas;
+  };
+  OnDemand<Rare> rare_;
   std::size_t besides_ = 0;
   std::size_t encoded_bytes_ = 0;    // without compression and what stands beside
 };

@@ -259,7 +259,11 @@ void Fleet::Tell(std::uint32_t host, TagNumber tag, Cost cost, std::uint64_t ide
 }
 
 void Fleet::Send(const Parcel& parcel) {
-  Mix(SipHash<1, 3>({parcel.from, parcel.to}, *parcel.frame));
+  if (parcel.frame != sent_) {    // the same goes to many, one after the other
+    sent_ = parcel.frame;
+    sent_hash_ = SipHash<1, 3>({parcel.from, 0}, *parcel.frame);
+  }
+  Mix(sent_hash_ + parcel.to);
   Parcel copy = parcel;
   copy.connection = hosts_[parcel.to]->lives();
   network().Send(std::move(copy), now());

@@ -179,6 +179,8 @@ class Fleet final : public World, private Surroundings {
   std::function<void(const Decision&)> watcher_;
   FleetCounts counts_;
   std::uint64_t digest_ = 0;
+  std::shared_ptr<const std::string> sent_;    // the latest frame
+  std::uint64_t sent_hash_ = 0;                // its part of the digest
 };
 
 }    // namespace dthrottle::lab

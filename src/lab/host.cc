@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <new>
+#include <system_error>
 
 #include "base/check.h"
 #include "base/prng.h"
@@ -19,6 +21,13 @@ constexpr std::string_view kHostStem = "host-";
 
 namespace {
 
+std::uint32_t NumberIn(std::string_view digits) {
+  std::uint32_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  DT_CHECK(error == std::errc() && end == digits.data() + digits.size());
+  return number;
+}
+
 HostOptions WithCodec(HostOptions options) {
   if (options.codec == nullptr) options.codec = std::make_shared<Codec>();
   return options;
@@ -31,7 +40,7 @@ std::string HostName(std::uint32_t number) {
 }
 
 std::uint32_t HostNumber(std::string_view name) {
-  return static_cast<std::uint32_t>(std::stoul(std::string(name.substr(kHostStem.size()))));
+  return NumberIn(name.substr(kHostStem.size()));
 }
 
 SimHost::Halves::Halves(SimHost& host, Division& division, const CapacitySettings& settings, Instant now)
@@ -216,8 +225,7 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
 }
 
 bool SimHost::Publish(const Route& route, const Frame& frame) {
-  const auto to = static_cast<std::uint32_t>(std::stoul(route));
-  surroundings_.Send({Channel::kPublished, number_, to, 0, frame, DecodedOnce(frame)});
+  surroundings_.Send({Channel::kPublished, number_, NumberIn(route), 0, frame, DecodedOnce(frame)});
   return true;
 }
 
@@ -236,7 +244,7 @@ void SimHost::Ask(LinkId link, const Frame& frame) {
 }
 
 void SimHost::Answer(const Route& route, const Frame& frame) {
-  surroundings_.Send({Channel::kAnswer, number_, static_cast<std::uint32_t>(std::stoul(route)), 0, frame});
+  surroundings_.Send({Channel::kAnswer, number_, NumberIn(route), 0, frame});
 }
 
 void SimHost::Send(std::string_view peer, std::string_view frame) {

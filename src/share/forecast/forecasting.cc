@@ -107,8 +107,7 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   const Duration every = std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
   // Each part may come earlier by kUrgentEvery.
   const Duration least = (kPartsOfRound - 1) * (std::min(every, kLookEveryMax) - kUrgentEvery);
-  Watches::Turn& turn = watches_->turn(watch.place);
-  turn = {std::min(turn.from, now + least), every};
+  watches_->SetTurn(watch.place, {std::min(watches_->turn(watch.place).from, now + least), every});
   round_every_ = std::min(round_every_, every);
   look_every_ = std::min(look_every_, round_every_);
   look_at_ = std::min(look_at_, now + look_every_);
@@ -228,7 +227,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
   forecast.ForgetSilent(kBelievedPeriods * period(), now);
   forecast.ForgetOwner(kOwnerBelieved, now);
   if (!forecast.Active()) watches_->SetActive(watch, false);
-  watches_->turn(watch->place).from = forecast.Active() ? Instant::max() : Instant::min();
+  watches_->SetTurn(watch->place, {forecast.Active() ? Instant::max() : Instant::min(), Duration::max()});
   LookAgain(*watch, now);
   const std::uint32_t hits = slot != nullptr ? slot->unreported.hits() : 0;
   if (!forecast.Due()) return true;
@@ -256,7 +255,15 @@ bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
     const std::size_t word = begin / Watches::kWordPlaces;
     const std::uint64_t in_turns = watches_->ActiveOf(word), due = watches_->DueOf(word);
     active = active || in_turns != 0;
-    for (std::uint64_t left = due | (in_turns & Between(next_place_, end, begin)); left != 0 && room; left &= left - 1) {
+    std::uint64_t part = in_turns & Between(next_place_, end, begin) & ~due;
+    if (part != 0) {
+      const Watches::Turn& soonest = watches_->Soonest(word, part);
+      if (soonest.from > now) {
+        round_every_ = std::min(round_every_, soonest.every);
+        part = 0;
+      }
+    }
+    for (std::uint64_t left = due | part; left != 0 && room; left &= left - 1) {
       const auto bit = static_cast<std::size_t>(std::countr_zero(left));
       const Watches::Turn& its = watches_->turn(begin + bit);
       if ((due >> bit & 1) == 0 && its.from > now) {

@@ -3,7 +3,9 @@
 // watch: the tag is shared by periodic reports, as under `debit`.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -40,7 +42,8 @@ class Watches {
       : watches_(tags),
         due_(watches_.places() / kWordPlaces),
         active_(watches_.places() / kWordPlaces),
-        turns_(watches_.places()) {}
+        turns_(watches_.places()),
+        soonest_(watches_.places() / kWordPlaces) {}
 
   // REQUIRES of these three: the shard of `hash` is locked.
   Watch* Find(std::uint64_t hash) {
@@ -80,7 +83,24 @@ class Watches {
   // The places that were noted since they were taken, of the word'th kWordPlaces.
   std::uint64_t DueOf(std::size_t word) const { return due_[word].load(std::memory_order_relaxed); }
   std::uint64_t ActiveOf(std::size_t word) const { return active_[word].load(std::memory_order_relaxed); }
-  Turn& turn(std::size_t place) { return turns_[place]; }
+  const Turn& turn(std::size_t place) const { return turns_[place]; }
+  void SetTurn(std::size_t place, const Turn& turn) {
+    turns_[place] = turn;
+    soonest_[place / kWordPlaces].of = 0;
+  }
+  // The earliest `from` and the shortest `every` of these places of a word. Both are remembered for as long as none of
+  // their turns changes and the same places are asked for, because most rounds find nothing to look at.
+  const Turn& Soonest(std::size_t word, std::uint64_t places) {
+    auto& [of, soonest] = soonest_[word];
+    if (of == places) return soonest;
+    of = places;
+    soonest = {Instant::max(), Duration::max()};
+    for (std::uint64_t left = places; left != 0; left &= left - 1) {
+      const Turn& turn = turns_[word * kWordPlaces + static_cast<std::size_t>(std::countr_zero(left))];
+      soonest = {std::min(soonest.from, turn.from), std::min(soonest.every, turn.every)};
+    }
+    return soonest;
+  }
   void TakeDue(std::size_t place) { Set(due_, place, false); }
   // 0: nothing is there. With the shard of that hash locked, Find says whether it still is.
   std::uint64_t HashAt(std::size_t place) const { return watches_.HashAt(place); }
@@ -106,6 +126,11 @@ class Watches {
   SideTable<std::optional<Watch>, kWays> watches_;
   Bits due_, active_;
   std::vector<Turn> turns_;    // by place
+  struct OfWord {
+    std::uint64_t of = 0;    // places; none: nothing is known
+    Turn soonest;
+  };
+  std::vector<OfWord> soonest_;
   std::atomic<std::uint64_t> crowded_{0};
 };
 
