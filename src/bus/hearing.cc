@@ -152,6 +152,7 @@ void Hearing::CountDuplicate(Peer& peer) {
 }
 
 void Hearing::CountLost(Peer& peer, std::uint64_t frames, std::uint64_t hits) {
+  if (frames == 0 && hits == 0) return;
   peer.link->status.lost += frames, core_.counts.lost += frames;
   peer.link->status.lost_hits += hits, core_.counts.lost_hits += hits;
 }

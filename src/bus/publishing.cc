@@ -63,8 +63,8 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   }
   ring_.Append(frame);
   std::erase_if(subscribers_, [&](const auto& one) {
-    if (now - one.second.hello <= kSubscriptionMax && core_.transport.Publish(one.first, frame)) return false;
-    Forget(one.second.name);
+    if (now - one.hello <= kSubscriptionMax && core_.transport.Publish(one.route, frame)) return false;
+    Forget(one.name);
     return true;
   });
 }
@@ -75,27 +75,32 @@ void Publishing::PublishHits(bool last, Instant now) {
 }
 
 void Publishing::Subscribe(const Route& route, const std::string& name, Instant now) {
-  if (const auto known = subscribers_.find(route); known != subscribers_.end()) {
-    known->second.hello = now;
-    if (known->second.name == name) return;
-    Forget(known->second.name);
-  } else if (const auto routes = of_name_.find(name);
+  const auto place = [&] { return std::ranges::lower_bound(subscribers_, route, {}, &Subscriber::route); };
+  if (const auto known = place(); known != subscribers_.end() && known->route == route) {
+    known->hello = now;
+    if (known->name == name) return;
+    Forget(known->name);
+    known->name = name;
+    ++of_name_[name];
+    return;
+  }
+  if (const auto routes = of_name_.find(name);
              routes != of_name_.end() && routes->second >= kSubscriptionsOfName) {
     EndOldest(&name);
   } else if (subscribers_.size() >= kSubscriptionsMax) {
     EndOldest(nullptr);
   }
-  subscribers_[route] = {name, now};
+  subscribers_.insert(place(), {route, name, now});
   ++of_name_[name];
 }
 
 void Publishing::EndOldest(const std::string* name) {
   auto oldest = subscribers_.end();
   for (auto it = subscribers_.begin(); it != subscribers_.end(); ++it) {
-    if (name != nullptr && it->second.name != *name) continue;
-    if (oldest == subscribers_.end() || it->second.hello < oldest->second.hello) oldest = it;
+    if (name != nullptr && it->name != *name) continue;
+    if (oldest == subscribers_.end() || it->hello < oldest->hello) oldest = it;
   }
-  Forget(oldest->second.name);
+  Forget(oldest->name);
   subscribers_.erase(oldest);
 }
 

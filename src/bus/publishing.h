@@ -3,10 +3,10 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "bus/exchange_core.h"
 #include "bus/frame_ring.h"
@@ -47,6 +47,7 @@ class Publishing {
 
  private:
   struct Subscriber {
+    Route route;
     std::string name;
     Instant hello;
   };
@@ -68,7 +69,7 @@ class Publishing {
   Instant counted_until_{};         // hits in frames that it has counted
   std::uint64_t hits_published_ = 0;
   Told told_before_;
-  std::map<Route, Subscriber> subscribers_;
+  std::vector<Subscriber> subscribers_;    // by route: each frame goes through all of them
   std::unordered_map<std::string, std::size_t> of_name_;    // how many of them a name has; none is zero
   std::optional<ToPeers> hits_;    // the latest of the period, which may turn out to be its last
 };
