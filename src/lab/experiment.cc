@@ -26,7 +26,9 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
     if (rule.mode == Mode::kShadow) rule.mode = Mode::kEnforce;
     rule.share = scheme.value_or(rule.share);
     if (rule.share != Share::kLocal && rule.share != Share::kDebit) rule.delay = {};    // nothing waits there
-    if (scheme == Share::kLocal) Split(rule, file.fleet.hosts);
+    if (scheme != Share::kLocal) continue;
+    Split(rule, file.fleet.hosts);
+    if (rule.in_flight > 0) rule.in_flight = std::max(rule.in_flight / file.fleet.hosts, std::uint32_t{1});
   }
   for (Override& o : overrides) {
     if (o.mode == Mode::kShadow) o.mode = Mode::kEnforce;

@@ -62,7 +62,8 @@ std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng) {
 Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
     : World(options.hosts, options.lanes, seed),
       options_(options),
-      ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts) {
+      ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts),
+      stays_(*this, ledger_, options.hosts) {
   const HostOptions host_options = HostOptionsOf(options);
   Surroundings& surroundings = *this;
   for (std::uint32_t i = 0; i < options.hosts; ++i) {
@@ -135,6 +136,7 @@ void Fleet::Start(std::uint32_t host, bool keep_table) {
   const bool anew = hosts_[host]->lives() > 0;    // else the wires have been there from the beginning
   if (anew) network().Reconnect(host, now());
   hosts_[host]->Start(keep_table, now());
+  stays_.Started(host, keep_table);
   for (std::uint32_t other = 0; anew && other < size(); ++other) {
     if (other != host) hosts_[other]->Connected(host, now());
   }
@@ -144,12 +146,13 @@ void Fleet::Start(std::uint32_t host, bool keep_table) {
 void Fleet::Kill(std::uint32_t host) {
   network().Disconnect(host);
   hosts_[host]->Kill();
+  stays_.Killed(host);
   WakeAt(host, WorldTime::max());
 }
 
 bool Fleet::Ask(std::uint32_t host, std::string_view tag, Cost cost) {
   const TagNumber number = ledger_.Open(tag);
-  return Decide(host, {&number, 1}, cost);
+  return Decide(host, {.tags = {&number, 1}, .cost = cost});
 }
 
 bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
@@ -199,7 +202,7 @@ void Fleet::Arrive(std::uint32_t workload) {
     std::array<TagNumber, Questions::kTagsMax> tags{running.tags[running.next.tag]};
     std::size_t n = 1;
     for (const std::size_t tag : running.next.with) tags[n++] = running.tags[tag];
-    Decide(host, std::span(tags).first(n), running.next.cost, running.next.wait);
+    Decide(host, {std::span(tags).first(n), running.next.cost, running.next.wait, running.next.stay});
   }
   Await(workload);
 }
@@ -215,39 +218,55 @@ void Fleet::TellBaseline(std::uint32_t host) {
   At(now() + options_.period, [this, host] { TellBaseline(host); });
 }
 
-bool Fleet::Decide(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience) {
-  const std::optional<Duration> wait = Ask(host, tags, cost, patience);
+bool Fleet::Decide(std::uint32_t host, const Question& question) {
+  const auto& [tags, cost, patience, stay] = question;
+  const std::optional<Duration> wait = Ask(host, question);
   ++counts_.queries;
   std::array<std::uint64_t, Questions::kTagsMax> ideal;    // before
   for (std::size_t i = 0; i < tags.size(); ++i) ideal[i] = ledger_.account(tags[i]).ideal;
-  ledger_.Asked(tags, cost, now(), baseline_ ? Duration(0) : patience);
-  for (std::size_t i = 0; wait && i < tags.size(); ++i) ledger_.Served(tags[i], host, cost, now());
+  const bool served_ideally = ledger_.Asked(tags, cost, now(), baseline_ ? Duration(0) : patience,
+                                            !baseline_ && question.takes(Workload::Takes::kPlace));
+  const bool held = question.takes(Workload::Takes::kHold);
+  for (std::size_t i = 0; wait && i < tags.size(); ++i) ledger_.Served(tags[i], host, cost, now(), held);
+  if (stay && !baseline_) {
+    const Duration waits = wait.value_or(Duration(0));
+    stays_.Begin({host, {tags.begin(), tags.end()}, cost, *stay, wait.has_value(), served_ideally, waits});
+  }
   if (hosts_[host]->TakeWoken()) Work(host);
-  for (std::size_t i = 0; i < tags.size(); ++i) Tell(host, tags[i], cost, ideal[i], wait);
+  for (std::size_t i = 0; i < tags.size(); ++i) Tell(host, tags[i], question, ideal[i], wait);
   return wait.has_value();
 }
 
-// None: it is refused. A baseline knows no questions: there tags pay one by one, until one refuses.
-std::optional<Duration> Fleet::Ask(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience) {
+// None: it is refused. A baseline knows no questions: there tags pay one by one, until one refuses, and for good.
+std::optional<Duration> Fleet::Ask(std::uint32_t host, const Question& question) {
+  const auto& [tags, cost, patience, stay] = question;
   bool served;
   if (baseline_) {
     served = std::ranges::all_of(tags, [&](TagNumber tag) {
       return baseline_->Serves(host, tag, ledger_.account(tag).shape, cost, now());
     });
-  } else if (tags.size() == 1 && patience == Duration(0)) {
+  } else if (tags.size() == 1 && patience == Duration(0) && !stay) {
     served = hosts_[host]->Serves(ledger_.account(tags[0]).tag, cost, now());
   } else {
     std::array<std::string_view, Questions::kTagsMax> names;
     for (std::size_t i = 0; i < tags.size(); ++i) names[i] = ledger_.account(tags[i]).tag;
-    return hosts_[host]->ServesWithin(patience, std::span(names).first(tags.size()), cost, now());
+    const Verb verb = question.takes(Workload::Takes::kHold)    ? Verb::kHold
+                      : question.takes(Workload::Takes::kPlace) ? Verb::kEnter
+                                                                : Verb::kTake;
+    return hosts_[host]->ServesWithin(patience, verb, std::span(names).first(tags.size()), cost, now());
   }
   return served ? std::optional(Duration(0)) : std::nullopt;
 }
 
-void Fleet::Tell(std::uint32_t host, TagNumber tag, Cost cost, std::uint64_t ideal, std::optional<Duration> wait) {
+void Fleet::Tell(std::uint32_t host, TagNumber tag, const Question& question, std::uint64_t ideal,
+                 std::optional<Duration> wait) {
+  const Cost cost = question.cost;
   const std::uint64_t ideal_now = ledger_.account(tag).ideal;
   Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | wait.has_value());
-  if (watcher_) watcher_({now(), host, tag, cost, wait.has_value(), ideal_now != ideal, wait.value_or(Duration(0))});
+  if (watcher_) {
+    watcher_({now(), host, tag, cost, wait.has_value(), ideal_now != ideal, wait.value_or(Duration(0)),
+              question.takes(Workload::Takes::kHold)});
+  }
   if (options_.sample == Duration::zero()) return;
   const auto index = static_cast<std::size_t>(now().time_since_epoch() / options_.sample);
   while (samples_.size() <= index) {

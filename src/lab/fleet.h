@@ -20,6 +20,7 @@
 #include "lab/baseline.h"
 #include "lab/host.h"
 #include "lab/ledger.h"
+#include "lab/stays.h"
 #include "lab/trace.h"
 #include "lab/workload.h"
 #include "lab/world.h"
@@ -102,6 +103,7 @@ struct Decision {
   bool served = false;
   bool ideal_served = false;    // by one bucket for all
   Duration wait{};              // of what is served, before it goes on
+  bool held = false;            // what of it is used is known later
 };
 
 // A host whose level of a tag is not what all hits together make of it.
@@ -136,6 +138,7 @@ class Fleet final : public World, private Surroundings {
 
   SimHost& host(std::uint32_t number) { return *hosts_[number]; }
   const Ledger& ledger() const { return ledger_; }
+  const StayCounts& stays() const { return stays_.counts(); }
   FleetCounts counts() const;
   const std::vector<Sample>& samples() const { return samples_; }
 
@@ -161,9 +164,18 @@ class Fleet final : public World, private Surroundings {
   void Wake(std::uint32_t host) override;
   void Arrive(std::uint32_t workload) override;
   void Await(std::uint32_t workload);
-  bool Decide(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience = {});
-  std::optional<Duration> Ask(std::uint32_t host, std::span<const TagNumber> tags, Cost cost, Duration patience);
-  void Tell(std::uint32_t host, TagNumber tag, Cost cost, std::uint64_t ideal, std::optional<Duration> wait);
+  struct Question {
+    std::span<const TagNumber> tags;
+    Cost cost = 1;
+    Duration patience{};
+    std::optional<Stay> stay{};    // of what takes more than tokens
+
+    bool takes(Workload::Takes what) const { return stay && stay->takes == what; }
+  };
+  bool Decide(std::uint32_t host, const Question& question);
+  std::optional<Duration> Ask(std::uint32_t host, const Question& question);
+  void Tell(std::uint32_t host, TagNumber tag, const Question& question, std::uint64_t ideal,
+            std::optional<Duration> wait);
   void TellBaseline(std::uint32_t host);
   void Work(std::uint32_t host);
   void Start(std::uint32_t host, bool keep_table);
@@ -172,6 +184,7 @@ class Fleet final : public World, private Surroundings {
 
   FleetOptions options_;
   Ledger ledger_;
+  Stays stays_;
   std::vector<std::unique_ptr<SimHost>> hosts_;
   std::optional<Baseline> baseline_;
   std::deque<Running> workloads_;

@@ -49,6 +49,7 @@ struct FaultTable {
 };
 
 using Spread = Workload::Spread;
+using Takes = Workload::Takes;
 
 std::vector<Key<FleetFile>> FleetTable() {
   using F = FleetFile;
@@ -135,6 +136,19 @@ std::vector<Key<WorkloadTable>> WorkloadKeys() {
       Integer<W>("cost", "1", 1, 1'000'000, MEMBER(W, workload.cost), "Tokens that a query spends."),
       DurationKey<W>("wait", "\"0s\"", 0s, 1min, MEMBER(W, workload.wait),
                      "How long a query rather waits than being refused, where its rule has *delay*."),
+      Choice<W, Takes>("takes", "\"tokens\"", MEMBER(W, workload.takes),
+                       "What a query takes: tokens for good; tokens that it holds and settles later; or, beside tokens, "
+                       "a place of each tag whose rule has *in_flight*."),
+      DurationKey<W>("lasts", "\"1s\"", 1ms, kLongest, MEMBER(W, workload.lasts),
+                     "How long it is until a hold is settled or a place given back; with *arrivals* \"poisson\" that is "
+                     "the mean of an exponential distribution."),
+      Integer<W>("used_min", "0", 0, 1'000'000, MEMBER(W, workload.used_min), "Tokens that a hold has used at least."),
+      Integer<W>("used_max", "0", 0, 1'000'000, MEMBER(W, workload.used_max),
+                 "Tokens that a hold has used at most, any number from *used_min* on; 0: each has used *cost*."),
+      Number<W>("released", "0", 0, 1, MEMBER(W, workload.released), "The part of holds that are given back whole."),
+      Number<W>("lost", "0", 0, 1, MEMBER(W, workload.lost),
+                "The part of holds that nobody settles. They come back whole after *ttl*."),
+      DurationKey<W>("ttl", "\"1m\"", 1ms, kLongest, MEMBER(W, workload.ttl), "The time that a hold is taken for."),
       TextList<W>("with", "a list of texts as *tag*", MEMBER(W, workload.with),
                   "Further tags of the same question, 15 at most. It is served if all of its tags have what it costs, and "
                   "then all of them pay.",
@@ -268,6 +282,7 @@ class FleetReader {
               fmt::format("workload.group = {}: must be at most fleet.hosts = {}", w.group, file.fleet.hosts));
       }
       CheckQuestion(*table);
+      CheckStay(rules, *table);
       CheckLimits(rules, *table);
     }
     if (tags * file.fleet.hosts > kAccountsMax) {
@@ -285,6 +300,28 @@ class FleetReader {
     for (std::size_t i = 0; !w.with.empty() && i < TagsOf(w); ++i) {
       if (tags.insert(TagOf(w, i)).second) continue;
       return Error(table.line, fmt::format("workload.with: {} is there twice; must be tags of their own", Quote(TagOf(w, i))));
+    }
+  }
+
+  void CheckStay(const Rulebook& rules, const WorkloadTable& table) {
+    const Workload& w = table.workload;
+    if (w.takes != Takes::kHold && (w.used_max != 0 || w.used_min != 0 || w.released > 0 || w.lost > 0)) {
+      Error(table.line, fmt::format("workload.takes = {}: must be \"hold\" with used_min, used_max, released and lost",
+                                    Quote(std::string(kTakesNames[static_cast<std::size_t>(w.takes)]))));
+    }
+    if (w.used_min > w.used_max) {
+      Error(table.line, fmt::format("workload.used_min = {}: must be at most workload.used_max = {}", w.used_min, w.used_max));
+    }
+    if (w.released + w.lost > 1) {
+      Error(table.line, fmt::format("workload.released = {:g}, workload.lost = {:g}: must be at most 1 together", w.released,
+                                    w.lost));
+    }
+    for (std::size_t i = 0; w.takes == Takes::kPlace && i < TagsOf(w); ++i) {
+      const std::string tag = TagOf(w, i);
+      const auto limit = rules.Find(tag);
+      if (!limit || rules.limit(*limit).in_flight > 0) continue;
+      return Error(table.line, fmt::format("workload.takes = \"place\": the rule of {} has no in_flight; must be tags that have "
+                                           "places", Quote(tag)));
     }
   }
 

@@ -265,14 +265,21 @@ bool SimHost::Serves(const Query& query, WorldTime now) {
   return verdict == Verdict::kServe;
 }
 
-std::optional<Duration> SimHost::ServesWithin(Duration patience, std::span<const std::string_view> tags, Cost cost,
-                                              WorldTime now) {
+std::optional<Duration> SimHost::ServesWithin(Duration patience, Verb verb, std::span<const std::string_view> tags,
+                                              Cost cost, WorldTime now) {
   DT_CHECK(answers());
   Asking asking(life_->limiter, 0, Prng(prng_.Next()), kTagBytesMax);
-  asking.Begin(Verb::kTake, patience);
+  asking.Begin(verb, patience);
   for (const std::string_view tag : tags) DT_CHECK(asking.Name(tag, cost));
   asking.Answer(clock_.Local(now));
   return asking.refusal(0) ? std::nullopt : std::optional(asking.wait(0));
+}
+
+void SimHost::Settles(std::string_view tag, Cost cost, Cost used, WorldTime now) {
+  Query paid;
+  paid.tag = {tag, false};
+  paid.cost = cost;
+  life_->limiter.Settle(paid, used, clock_.Local(now));
 }
 
 Inspection SimHost::Look(std::string_view tag, Instant now) {

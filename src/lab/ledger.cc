@@ -41,6 +41,7 @@ TagNumber Ledger::Open(std::string_view tag) {
   account.shape = limit.shape;
   account.shared = limit.rule < rules_->rules().size() && rules_->rules()[limit.rule].share != Share::kLocal;
   account.delay = limit.delay;
+  account.in_flight = limit.in_flight;
   account.served_on.resize(hosts_);
   account.reported_by.resize(hosts_);
   account.debited_on.resize(hosts_);
@@ -50,7 +51,7 @@ TagNumber Ledger::Open(std::string_view tag) {
 }
 
 // Either all of the buckets pay, or none does. A tag that a question names twice is in `tags` once.
-void Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience) {
+bool Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience, bool places) {
   const auto take = [&](const Account& account, Bucket& bucket) {
     const bool waits = static_cast<double>(cost) <= account.shape.burst();
     const Duration wait = waits ? std::min(patience, account.delay) : Duration(0);
@@ -60,18 +61,57 @@ void Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Du
   bool all = true;
   for (const TagNumber tag : tags) {
     Account& account = accounts_[tag];
+    if (account.asked == 0) account.asked_since_ = now;
     account.asked += cost;
     Bucket tried = account.one_for_all_;
-    all = all && take(account, tried);
+    const bool has_place = !places || account.in_flight == 0 || account.ideal_places_ < account.in_flight;
+    all = all && has_place && take(account, tried);
   }
   for (const TagNumber tag : tags) {
     Account& account = accounts_[tag];
-    if (all && take(account, account.one_for_all_)) account.ideal += cost;
+    if (!all || !take(account, account.one_for_all_)) continue;
+    account.ideal += cost;
+    account.ideal_places_ += places;
+  }
+  return all;
+}
+
+void Ledger::EndIdeal(std::span<const TagNumber> tags, Cost cost, const Stay& stay, WorldTime now) {
+  for (const TagNumber tag : tags) {
+    Account& account = accounts_[tag];
+    if (stay.takes == Workload::Takes::kPlace) {
+      --account.ideal_places_;
+    } else if (stay.used < cost) {
+      account.one_for_all_.Credit(account.shape, cost - stay.used);
+    } else {
+      account.one_for_all_.Charge(account.shape, stay.used - cost, AsInstant(now));
+    }
   }
 }
 
-void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now) {
+void Ledger::Entered(TagNumber tag) {
   Account& account = accounts_[tag];
+  account.places_max = std::max(account.places_max, ++account.places);
+}
+
+// Peers are told of tokens that were used beyond what was held as of hits.
+void Ledger::Settled(TagNumber tag, std::uint32_t host, Cost cost, Cost used, WorldTime now) {
+  Account& account = accounts_[tag];
+  account.Use(used, now);
+  account.full_at_ += account.shape.interval * (Ticks{used} - Ticks{cost});
+  if (used <= cost) return;
+  account.served += used - cost;
+  account.served_on[host] += used - cost;
+}
+
+void Account::Use(std::uint64_t tokens, WorldTime now) {
+  used_ += static_cast<double>(tokens);
+  overused = std::max(overused, used_ / (shape.burst() + shape.rate() * Seconds(now - asked_since_)) - 1);
+}
+
+void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now, bool held) {
+  Account& account = accounts_[tag];
+  if (!held) account.Use(cost, now);
   account.served += cost;
   account.served_on[host] += cost;
   if (account.full_at_ <= ToTicks(now)) {

@@ -17,6 +17,7 @@
 #include "bucket/bucket.h"
 #include "bus/entries.h"
 #include "lab/clock.h"
+#include "lab/workload.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle::lab {
@@ -32,6 +33,9 @@ struct Account {
   std::uint64_t asked = 0, served = 0;       // tokens
   std::uint64_t gone = 0;                    // of them, with a table before a report could carry them
   std::uint64_t ideal = 0;                   // tokens that one bucket for all would have served
+  std::uint32_t in_flight = 0;                 // places; 0: any number
+  std::uint32_t places = 0, places_max = 0;    // taken on all hosts, now and at most
+  double overused = 0;    // the most that was used beyond burst + rate x time, as a part of that; where there are holds
   std::vector<std::uint64_t> served_on;      // by host
   std::vector<std::uint64_t> reported_by;    // by host
   std::vector<std::uint64_t> debited_on;     // by host, for what others served
@@ -46,7 +50,12 @@ struct Account {
 
  private:
   friend class Ledger;
+  void Use(std::uint64_t tokens, WorldTime now);
+
   Bucket one_for_all_;
+  std::uint32_t ideal_places_ = 0;
+  double used_ = 0;               // tokens that were not held, or were used of what was
+  WorldTime asked_since_{};
   Ticks full_at_ = 0;         // with all hits that were served, also those that one bucket would have refused
   WorldTime full_until_{};    // began to be short of full
 };
@@ -58,9 +67,19 @@ class Ledger {
   // REQUIRES: the tag has a limit.
   TagNumber Open(std::string_view tag);
 
-  // A question about tags that cost so much each. `patience`: it rather waits so long than being refused.
-  void Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience = {});
-  void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now);
+  // A question about tags that cost so much each. `patience`: it rather waits so long than being refused; `places`: it
+  // takes a place of each. Returns whether one bucket for all would serve it.
+  bool Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience = {}, bool places = false);
+  // `held`: what is used of it is known when it is settled.
+  void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now, bool held = false);
+
+  // So many of `cost` tokens that were held have been used.
+  void Settled(TagNumber tag, std::uint32_t host, Cost cost, Cost used, WorldTime now);
+  void Entered(TagNumber tag);
+  void Left(TagNumber tag) { --accounts_[tag].places; }
+  // What one bucket for all would have given for a while ends.
+  void EndIdeal(std::span<const TagNumber> tags, Cost cost, const Stay& stay, WorldTime now);
+
   void Reported(std::uint32_t host, const Entries& entries);
   void Debited(std::uint32_t host, const Entries& entries);
 

@@ -12,9 +12,15 @@ constexpr MeasureKind kKinds[] = {
     {"over", "%", &Measures::over, 2, "served beyond it, second by second"},
     {"under", "%", &Measures::under, 2, "refused that it serves, second by second"},
     {"excess", "tokens", &Measures::excess, 1, "above burst + rate x time, in the worst window"},
-    {"waited", "%", &Measures::waited, 2, "of what was served, before it went on", true},
-    {"wait_mean", "s", &Measures::wait_mean, 4, "how long, on average", true},
-    {"wait_max", "s", &Measures::wait_max, 4, "how long at most", true},
+    {"waited", "%", &Measures::waited, 2, "of what was served, before it went on", &Measures::waited},
+    {"wait_mean", "s", &Measures::wait_mean, 4, "how long, on average", &Measures::waited},
+    {"wait_max", "s", &Measures::wait_max, 4, "how long at most", &Measures::waited},
+    {"holds", "", &Measures::holds, 0, "taken", &Measures::holds},
+    {"lost", "", &Measures::lost, 0, "holds that nobody settled", &Measures::holds},
+    {"returned", "%", &Measures::returned, 2, "of what was held, because it was not used", &Measures::holds},
+    {"overused", "%", &Measures::overused, 2, "used beyond burst + rate x time, of the worst tag", &Measures::holds},
+    {"places", "", &Measures::places, 0, "taken at once, of the tag with most", &Measures::places},
+    {"places_over", "", &Measures::places_over, 0, "of them, beyond in_flight", &Measures::places},
     {"fairness", "", &Measures::fairness, 4, "of hosts, by the part that each serves (Jain; 1 is even)"},
     {"silence", "s", &Measures::silence, 2, "the longest that a tag got nothing but refusals"},
     {"ideal_silence", "s", &Measures::ideal_silence, 2, "the same with one bucket for all"},
@@ -79,7 +85,8 @@ void Meter::Note(const Decision& d) {
   hosts_[d.host].served += served;
 
   const double refilled = fleet_.ledger().account(d.tag).shape.rate() * Seconds(d.at - tag.last);
-  tag.excess = std::max(tag.excess - refilled, 0.0) + static_cast<double>(served);
+  const std::uint64_t used = d.held ? 0 : served;    // what comes back may be taken again: see overused
+  tag.excess = std::max(tag.excess - refilled, 0.0) + static_cast<double>(used);
   tag.excess_max = std::max(tag.excess_max, tag.excess);
   tag.wait_max = std::max(tag.wait_max, d.wait);
   if (d.wait > Duration(0)) {
@@ -91,6 +98,18 @@ void Meter::Note(const Decision& d) {
   Hear(d.ideal_served, d.at, tag.ideal_refused_since, ideal_silence_);
 }
 
+void Meter::NoteStays(Measures& m) const {
+  const StayCounts& stays = fleet_.stays();
+  m.holds = static_cast<double>(stays.holds), m.lost = static_cast<double>(stays.lost);
+  if (stays.held > 0) m.returned = 100 * static_cast<double>(stays.returned) / static_cast<double>(stays.held);
+  for (const Account& account : fleet_.ledger().accounts()) {
+    m.overused = std::max(m.overused, 100 * account.overused);
+    m.places = std::max(m.places, static_cast<double>(account.places_max));
+    if (account.places_max <= account.in_flight) continue;
+    m.places_over = std::max(m.places_over, static_cast<double>(account.places_max - account.in_flight));
+  }
+}
+
 Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
   Measures m;
   for (std::size_t i = 0; i < tags_.size(); ++i) {
@@ -100,6 +119,7 @@ Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
     m.excess = std::max(m.excess, tags_[i].excess_max - shape.burst() - shape.rate() * wait_max);
     m.wait_max = std::max(m.wait_max, wait_max);
   }
+  NoteStays(m);
   seconds_.resize(static_cast<std::size_t>((lasted + std::chrono::seconds(1) - Duration(1)) / std::chrono::seconds(1)));
   double over = 0, under = 0;
   for (const Second& second : seconds_) {

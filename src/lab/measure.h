@@ -19,6 +19,10 @@ struct Measures {
   double over = 0, under = 0;                 // % of ideal, in seconds with more or less than ideal
   double excess = 0;                          // tokens above burst + rate x time, in the worst window of the worst tag
   double waited = 0, wait_mean = 0, wait_max = 0;    // % of served tokens, and s that they waited
+  double holds = 0, lost = 0;    // taken; not settled
+  double returned = 0;           // % of the tokens that were held
+  double overused = 0;           // %, used beyond burst + rate x time, where tokens are held; the worst tag
+  double places = 0, places_over = 0;    // taken at once, of the tag with most; of them, beyond in_flight
   double fairness = 0;                        // Jain's index of the parts that hosts serve of what they are asked
   double silence = 0, ideal_silence = 0;      // s; the longest a tag was asked for and refused without a break
   double frames = 0, entries = 0, bytes = 0;    // a host and second: frames sent, tags in reports made
@@ -30,7 +34,7 @@ struct MeasureKind {
   double Measures::*value;
   int decimals;
   std::string_view meaning;
-  bool seldom = false;    // nobody wants to see it where it is 0
+  double Measures::*where = nullptr;    // nobody wants to see it where this is 0
 };
 std::span<const MeasureKind> MeasureKinds();
 
@@ -66,6 +70,7 @@ class Meter {
   };
 
   void Close(TagState& tag);
+  void NoteStays(Measures& measures) const;
   Second& At(std::size_t second);
 
   const Fleet& fleet_;

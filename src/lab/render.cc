@@ -42,7 +42,7 @@ std::string RenderFleet(const FleetFile& file, std::string_view name) {
 std::string RenderRun(const Series& series, std::size_t rows_max) {
   std::string out;
   for (const MeasureKind& kind : MeasureKinds()) {
-    if (kind.seldom && series.Mean(kind.value) == 0) continue;
+    if (kind.where != nullptr && series.Mean(kind.where) == 0) continue;
     fmt::format_to(std::back_inserter(out), "{:<14} {:>18} {:<6}  {}\n", kind.name, Value(series, kind), kind.unit,
                    kind.meaning);
   }
@@ -68,8 +68,8 @@ std::string RenderComparison(const std::vector<Scheme>& schemes) {
   for (const Scheme& scheme : schemes) fmt::format_to(std::back_inserter(out), " {:>{}}", scheme.name, kWidth);
   out += '\n';
   for (const MeasureKind& kind : MeasureKinds()) {
-    const auto is_zero = [&](const Scheme& scheme) { return scheme.series.Mean(kind.value) == 0; };
-    if (kind.seldom && std::ranges::all_of(schemes, is_zero)) continue;
+    const auto without = [&](const Scheme& scheme) { return scheme.series.Mean(kind.where) == 0; };
+    if (kind.where != nullptr && std::ranges::all_of(schemes, without)) continue;
     fmt::format_to(std::back_inserter(out), "{:<14} {:<6}", kind.name, kind.unit);
     for (const Scheme& scheme : schemes) {
       fmt::format_to(std::back_inserter(out), " {:>{}}", Value(scheme.series, kind), kWidth);

@@ -50,7 +50,24 @@ std::optional<Arrival> ArrivalStream::Next() {
   for (std::size_t first = workload_.tags; first < TagsOf(workload_); first += workload_.with_tags) {
     arrival.with.push_back(first + prng_.Below(workload_.with_tags));
   }
+  if (workload_.takes != Workload::Takes::kTokens) arrival.stay = PickStay();
   return arrival;
+}
+
+Stay ArrivalStream::PickStay() {
+  Stay stay{workload_.takes, workload_.lasts, workload_.cost};
+  if (workload_.poisson) {
+    stay.lasts = Duration(static_cast<Duration::rep>(static_cast<double>(stay.lasts.count()) * Exponential(prng_)));
+  }
+  if (workload_.takes != Workload::Takes::kHold) return stay;
+  if (workload_.used_max != 0) {
+    stay.used = workload_.used_min + static_cast<Cost>(prng_.Below(workload_.used_max - workload_.used_min + 1));
+  }
+  const double fate = Uniform(prng_);
+  stay.lost = fate < workload_.lost;
+  if (fate < workload_.lost + workload_.released) stay.used = 0;
+  if (stay.lost) stay.lasts = workload_.ttl;
+  return stay;
 }
 
 void ArrivalStream::TakeTurns(Duration since) {

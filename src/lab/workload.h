@@ -47,11 +47,25 @@ struct Workload {
   Cost cost = 1;
   Duration wait{};    // a query rather waits so long than being refused, where its rule has a delay
 
+  // What a query takes: tokens for good; tokens that it holds until what it has used is known; or, beside tokens, a place
+  // of every tag whose rule has `in_flight`.
+  enum class Takes { kTokens, kHold, kPlace };
+  Takes takes = Takes::kTokens;
+  Duration lasts = std::chrono::seconds(1);      // a hold, or a place; on average, where `poisson`
+  Cost used_min = 0, used_max = 0;    // tokens that a hold has used, evenly distributed; used_max 0: what it costs
+  double released = 0, lost = 0;      // parts of the holds that have used nothing: given back, or never settled
+  Duration ttl = std::chrono::minutes(1);    // after which what is never settled comes back
+
   // A query is a question about a tag of these as well, and is served if all of its tags have what it costs. Each is one
   // tag, or `with_tags` of them, numbered and all alike.
   std::vector<std::string> with{};
   std::size_t with_tags = 1;
 };
+
+inline constexpr std::string_view kTakesNames[] = {"tokens", "hold", "place"};
+constexpr std::span<const std::string_view> Names(Workload::Takes) {
+  return kTakesNames;
+}
 
 inline constexpr std::string_view kSpreadNames[] = {"in-turns", "uniform", "zipf", "sticky", "group"};
 constexpr std::span<const std::string_view> Names(Workload::Spread) {
@@ -73,6 +87,14 @@ inline std::string TagOf(const Workload& workload, std::size_t number) {
   return named(workload.with[number / workload.with_tags], workload.with_tags, number % workload.with_tags);
 }
 
+// What becomes of what a query takes for a while.
+struct Stay {
+  Workload::Takes takes{};
+  Duration lasts{};
+  Cost used = 0;        // tokens of each tag, of a hold
+  bool lost = false;    // nobody settles it
+};
+
 struct Arrival {
   WorldTime at;
   std::uint32_t host;
@@ -80,6 +102,7 @@ struct Arrival {
   Cost cost;
   Duration wait{};                   // as Workload::wait
   std::vector<std::size_t> with{};    // further tags of the same question, below TagsOf(workload)
+  std::optional<Stay> stay{};         // of what takes more than tokens
 };
 
 class ArrivalStream {
@@ -95,6 +118,7 @@ class ArrivalStream {
   Duration StepOfRate() const;
   Duration NextChangeAfter(Duration since) const;
   std::uint32_t PickHost(std::size_t tag);
+  Stay PickStay();
 
   Workload workload_;
   std::size_t hosts_;

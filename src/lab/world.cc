@@ -50,7 +50,7 @@ void World::Handle(Event event) {
       return Wake(host);
     }
     case Event::Kind::kCall:
-      return calls_[event.parcel.from]();
+      return std::exchange(calls_[event.parcel.from], nullptr)();
   }
 }
 

@@ -121,6 +121,21 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
         "f:8:12: error: workload.arrivals = 1: must be one of \"steady\", \"poisson\"");
   CHECK(ProblemsWith("[[workload]]\nrate = 1\nwith = [\"a\", \"client\"]\n") ==
         std::vector<std::string>{"f:6:1: error: workload.with: \"client\" is there twice; must be tags of their own"});
+  const auto stay = [](std::string_view keys) {
+    const auto problems = ProblemsWith("[[workload]]\nrate = 1\n" + std::string(keys));
+    REQUIRE(problems.size() == 1);
+    return problems[0];
+  };
+  CHECK(stay("takes = \"all\"\n") ==
+        "f:8:9: error: workload.takes = \"all\": must be one of \"tokens\", \"hold\", \"place\"");
+  CHECK(stay("used_max = 3\n") ==
+        "f:6:1: error: workload.takes = \"tokens\": must be \"hold\" with used_min, used_max, released and lost");
+  CHECK(stay("takes = \"hold\"\nused_min = 4\nused_max = 3\n") ==
+        "f:6:1: error: workload.used_min = 4: must be at most workload.used_max = 3");
+  CHECK(stay("takes = \"hold\"\nreleased = 0.7\nlost = 0.4\n") ==
+        "f:6:1: error: workload.released = 0.7, workload.lost = 0.4: must be at most 1 together");
+  CHECK(stay("takes = \"place\"\n") ==
+        "f:6:1: error: workload.takes = \"place\": the rule of \"client\" has no in_flight; must be tags that have places");
   CHECK(ProblemsWith("[[fault]]\n")[0].starts_with("f:6:1: error: fault without kind; must be one of \"kill\""));
   CHECK(ProblemsWith("fault = 1\n").empty() == false);
   CHECK(Problems("[fleet").at(0).starts_with("f:1:7: error: not TOML"));
@@ -217,7 +232,7 @@ TEST_CASE("every key means what its default says, and the manual has both") {
 }
 
 TEST_CASE("the examples that we ship are accepted without a warning") {
-  for (const char* const name : {"fleet.toml", "fleet-delay.toml"}) {
+  for (const char* const name : {"fleet.toml", "fleet-delay.toml", "fleet-hold.toml"}) {
     CAPTURE(name);
     std::ifstream example(std::string(DTHROTTLE_SOURCE "/conf/examples/") + name);
     const std::string text{std::istreambuf_iterator<char>(example), {}};
