@@ -152,6 +152,17 @@ def wait_all_hear(hosts, seconds=PATIENCE):
     wait_until(lambda: all_hear(hosts), "every host hears every other", seconds)
 
 
+def owners_hear(hosts, owners):
+    """Whether the owners, which are the first of the hosts, hear all others, and the others hear the owners."""
+    def heard(host):
+        return sum(row["state"] == "up" and row["reports"] > 0 for row in host.admin_json("peers"))
+    return all(heard(host) == (len(hosts) - 1 if i < owners else owners) for i, host in enumerate(hosts))
+
+
+def wait_owners_hear(hosts, owners, seconds=3 * PATIENCE):
+    wait_until(lambda: owners_hear(hosts, owners), "owners hear everybody, and everybody the owners", seconds)
+
+
 def settled(hosts):
     """Whether all hosts divide capacities by the same generation, under a lease."""
     said = [host.admin_json("capacity") for host in hosts]

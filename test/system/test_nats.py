@@ -9,7 +9,7 @@ import unittest
 from authority import Authority
 from common import ParallelTest, report
 from daemon import DTHROTTLED, PATIENCE, fresh_directory, rule, run, settings_text, wait_until
-from fleet import Ledger, Traffic, free_port_pair
+from fleet import Ledger, Traffic, free_port_pair, wait_owners_hear
 from nats import AVAILABLE, PREFIX, WHY_NOT, NatsFleet, Server, Wire, make_nkey, permissions, secret, token
 from test_upgrade import upgrade
 
@@ -19,19 +19,10 @@ BURST = 40
 LIMIT = rule(burst=BURST, rate=0.01, share="forecast")
 PLENTY = rule(burst=20_000, share="debit")
 NAMES = [f"{'owner' if i < OWNERS else 'web'}-{i}.test" for i in range(HOSTS)]
-UP = "owners hear everybody, and everybody the owners"
-
-
-def up(host):
-    return [row["name"] for row in host.admin_json("peers") if row["state"] == "up" and row["reports"] > 0]
-
-
-def all_up(hosts):
-    return all(len(up(host)) == (len(hosts) - 1 if i < OWNERS else OWNERS) for i, host in enumerate(hosts))
 
 
 def wait_up(hosts):
-    wait_until(lambda: all_up(hosts), UP, 3 * PATIENCE)
+    wait_owners_hear(hosts, OWNERS)
 
 
 def notes(host):
