@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "limiter/inspect.h"
 #include "limiter/shedder.h"
 #include "rule/rulebook.h"
 #include "share/ways.h"
@@ -465,10 +466,11 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.debits = limiter.ways().Get<Debits>().grand_totals();
   s.merged = limiter.ways().Get<Debits>().counts();
   s.watched = limiter.ways().Status().watched;
-  s.places = limiter.in_flight();
-  s.among = limiter.among();
-  s.penalties = limiter.penalties();
-  s.quotas = limiter.quotas();
+  const LimiterCounts counts = CountsOf(limiter);
+  s.places = counts.in_flight;
+  s.among = counts.among;
+  s.penalties = counts.penalties;
+  s.quotas = counts.quotas;
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();

@@ -9,6 +9,7 @@
 #include "io/fresh.h"
 #include "io/mapped_faults.h"
 #include "rule/rulebook.h"
+#include "share/ways.h"
 
 namespace dthrottle {
 
@@ -39,7 +40,9 @@ Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
   }
   DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<Counting*>(timer->data)->limiter_.FollowCalendar(); };
+  const auto on_timer = [](uv_timer_t* timer) {
+    static_cast<Counting*>(timer->data)->limiter_.ways().Get<QuotaSharing>().FollowCalendar();
+  };
   DT_CHECK(uv_timer_start(&timer_, on_timer, kLookMs, kLookMs) == 0);
 }
 
@@ -50,7 +53,7 @@ FileResult<void> Counting::Begin(int left_fd) {
   if (auto claimed = region->ClaimRest([](Duration) { return true; }); !claimed) return claimed;
   region_.emplace(std::move(*region));
   WatchMappedFile(region_->bytes(), settings_.quota.file);
-  limiter_.KeepQuotas(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
+  limiter_.ways().Get<QuotaSharing>().Keep(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
   return {};
 }
 

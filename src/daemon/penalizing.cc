@@ -4,6 +4,7 @@
 
 #include "base/state.h"
 #include "io/clock.h"
+#include "limiter/inspect.h"
 
 namespace dthrottle {
 
@@ -35,14 +36,14 @@ Penalizing::Penalizing(Limiter& limiter, std::string_view left) : limiter_(limit
   if (!ReadState(left, kVersion, kept)) return;
   const Instant now = Now();
   for (const KeptPenalty& its : kept.penalties) {
-    if (its.until > now) limiter_.Penalize({{its.tag, its.is_digest}}, its.until, now);
+    if (its.until > now) Penalize(limiter_, {{its.tag, its.is_digest}}, its.until, now);
   }
 }
 
 void Penalizing::Keep(std::vector<HandedSection>& sections) const {
   const Instant now = Now();
   Kept kept;
-  for (const PenalizedTag& its : limiter_.Penalized(now)) {
+  for (const PenalizedTag& its : Penalized(limiter_, now)) {
     kept.penalties.push_back({its.tag, its.is_digest, now + its.left});
   }
   if (!kept.penalties.empty()) sections.push_back({kSection, -1, WriteState(kVersion, kept)});

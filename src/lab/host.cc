@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "limiter/asking.h"
+#include "limiter/inspect.h"
 #include "rule/rulebook.h"
 #include "share/inspection.h"
 #include "share/ways.h"
@@ -285,7 +286,7 @@ void SimHost::Settles(std::string_view tag, Cost cost, Cost used, WorldTime now)
 Inspection SimHost::Look(std::string_view tag, Instant now) {
   Query query;
   query.tag = {tag, false};
-  return life_->limiter.Inspect(query, now);
+  return Inspect(life_->limiter, query, now);
 }
 
 Tokens SimHost::Level(std::string_view tag, WorldTime now) {

@@ -70,7 +70,7 @@ void Stays::EndPlace(std::uint32_t number_of_host, std::uint64_t number) {
 void Stays::Give(std::uint32_t host, const Taken& taken) {
   Limiter& limiter = fleet_.host(host).limiter();
   for (const TagNumber tag : taken.tags) {
-    limiter.GivePlaces(limiter.table().Hash({ledger_.account(tag).tag, false}), 1);
+    GivePlaces(limiter, limiter.table().Hash({ledger_.account(tag).tag, false}), 1);
     ledger_.Left(tag);
   }
 }

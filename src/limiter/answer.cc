@@ -3,9 +3,9 @@
 
 #include "base/check.h"
 #include "base/prng.h"
-#include "limiter/lending.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
+#include "limiter/recall.h"
 #include "limiter/shedder.h"
 #include "limiter/under_limit.h"
 

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/prng.h"
 #include "limiter/deciding.h"
-#include "limiter/lending.h"
+#include "limiter/recall.h"
 #include "limiter/limit_of.h"
 #include "limiter/shedder.h"
 #include "limiter/under_limit.h"
@@ -218,20 +218,6 @@ void Deciding::Enter(std::span<const NamedTagAt> tags, std::span<Standing> stand
     if (limit->shared) core_.gauges->Changed(tags[i].query->tag, tags[i].probe.hash);
     ShowFree(*limit, tags[i].probe.hash, standings[i]);
   }
-}
-
-void Limiter::GivePlaces(std::uint64_t hash, std::uint32_t places) {
-  const Table::Shard shard(*core_->table, hash);
-  if (core_->in_flight == nullptr) return;
-  core_->in_flight->Give(hash, places);
-  core_->gauges->Changed(hash);
-}
-
-void Limiter::RestorePlaces(std::uint64_t hash, std::uint32_t places) {
-  const Table::Shard shard(*core_->table, hash);
-  if (core_->in_flight == nullptr) return;
-  core_->in_flight->Take(hash, places);
-  core_->gauges->Changed(hash);
 }
 
 // ---- Verdicts ----

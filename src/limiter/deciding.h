@@ -11,6 +11,7 @@
 
 namespace dthrottle {
 
+struct Asked;
 struct RuleCounters;
 
 // A tag of a question.

@@ -1,11 +1,7 @@
-// Lends tokens to workers, so that they decide by themselves.
-//
-// A worker that uses its entry has tokens there before it wants them: out of what the bucket holds while that is
-// something, else tokens that are due soon, each for one worker alone. In between and afterwards the entry refuses until
-// the bucket has a token that nobody has. So a worker asks only for what is new.
 #include "limiter/lending.h"
 
 #include "limiter/limit_of.h"
+#include "limiter/recall.h"
 #include "limiter/shedder.h"
 #include "limiter/under_limit.h"
 
@@ -192,12 +188,14 @@ void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
   CountSpent(ways, asked, lane, spent);
 }
 
-void Limiter::EnableLoans() {
-  core_->table->Exclusively([&] { core_->loans.Enable(); });
+void Lending::Enable() {
+  LimiterCore& core = limiter_.ways().core();
+  core.table->Exclusively([&] { core.loans.Enable(); });
 }
 
-bool Limiter::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Instant now) {
-  LimiterCore& core = *core_;
+bool Lending::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Instant now) {
+  Ways& ways = limiter_.ways();
+  LimiterCore& core = ways.core();
   Lane& lane = core.tally.lane(use.number);
   const Table::Probe probe = core.table->Aim(query.tag);
   Table::Shard shard(*core.table, probe.hash);
@@ -215,14 +213,15 @@ bool Limiter::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Inst
   const Limit& limit = core.limit(*index);
   Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
   const std::uint32_t tickets = loan.settled;
-  Dealing dealing(*ways_, *shedder_, asked, lane);
+  Dealing dealing(ways, limiter_.shedder(), asked, lane);
   const bool idle = loan.Idle(kHold, now);
   dealing.Deal(loan, alone);
   return alone && idle && loan.settled == tickets;
 }
 
-void Limiter::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
-  LimiterCore& core = *core_;
+void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
+  Ways& ways = limiter_.ways();
+  LimiterCore& core = ways.core();
   if (!loan.listed) return;
   Lane& lane = core.tally.lane(use.number);
   const Table::Probe probe = core.table->Aim(query.tag);
@@ -232,9 +231,9 @@ void Limiter::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
   if (const auto index = LimitOf(*core.rules, query, slot); index.has_value()) {
     const Limit& limit = core.limit(*index);
     Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
-    SettleLoans(*ways_, asked, lane);
+    SettleLoans(ways, asked, lane);
     asked.bucket().Credit(asked.shape, loan.Recall(spent));
-    CountSpent(*ways_, asked, lane, spent);
+    CountSpent(ways, asked, lane, spent);
   } else {
     loan.Recall(spent);
     lane.counters(Lane::kUnmatched).served.Add(spent);
@@ -243,8 +242,8 @@ void Limiter::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
   loan.listed = false;
 }
 
-LoanCounts Limiter::loans() const {
-  return {core_->loans.spent()};
+std::uint64_t Lending::spent() const {
+  return limiter_.ways().core().loans.spent();
 }
 
 }    // namespace dthrottle

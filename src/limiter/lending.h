@@ -1,26 +1,49 @@
-// What loans of a tag mean for its bucket (share/loans.h). For the files of the limiter.
+// Lends tokens of a limiter to workers (share/loans.h), and stands in for them where they refuse by themselves.
+//
+// A worker that uses its entry has tokens there before it wants them: out of what the bucket holds while that is
+// something, else tokens that are due soon, each for one worker alone. In between and afterwards the entry refuses until
+// the bucket has a token that nobody has. So a worker asks only for what is new.
 #pragma once
 
+#include <cstdint>
+
+#include "base/tag.h"
+#include "base/time.h"
 #include "limiter/limiter.h"
-#include "share/ways.h"
-#include "tally/lane.h"
 
 namespace dthrottle {
 
-// Counts what workers have spent of the tag since the last time. Returns what they have not. With the tag's shard locked.
-Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane);
+struct Loan;
 
-// The same before the bucket is asked. If it has less than the cost, tokens that lie unused with a worker come back.
-void CollectLoans(Ways& ways, Asked& asked, Lane& lane);
-inline void BeforeAsking(Ways& ways, Asked& asked, Lane& lane) {
-  if (ways.core().loans.any()) [[unlikely]] CollectLoans(ways, asked, lane);
-}
+// A handle: copies are the same.
+class Lending {
+ public:
+  // The limiter must outlive this object.
+  explicit Lending(Limiter& limiter) : limiter_(limiter) {}
 
-// Takes back all that is lent of a tag.
-void RecallLoans(Ways& ways, Asked& asked, Lane& lane);
+  // From now on tokens may be lent. Until then workers are only told of refusals.
+  void Enable();
 
-// Until when the tag is refused, as Limiter::RefusedUntil.
-Instant RefusedUntil(Ways& ways, const Query& query, std::uint64_t hash, const Limit& limit, const Slot* slot,
-                     Instant now);
+  // The rest is for any thread, as Limiter::Answer.
+
+  // Brings the entries of the tag up to date, `loan` among them, which may be a new one: what is spent counts as served,
+  // and who uses an entry is lent more. `alone`: only `loan`, whose worker has just asked; returns whether it asked
+  // though tokens lay there. REQUIRES: the loan's entry, count and name are set, and it has been with no other tag since
+  // the last Return.
+  bool Deal(const Query& query, Loan& loan, bool alone, LaneUse lane, Instant now);
+  // Takes back what is not spent. The entry is its owner's again.
+  void Return(const Query& query, Loan& loan, LaneUse lane, Instant now);
+
+  // Until when the tag's queries are refused, as far as its bucket and its penalty can tell now; `now`: they are not, or
+  // only asking tells. What gives tokens back, other rules and a larger part of a capacity end it sooner.
+  Instant RefusedUntil(const Query& query, Instant now) const;
+  // So many queries of the tag were refused on that word, and nobody has asked. Limiter::Answer counts refusals so.
+  void CountRefused(const Query& query, Cost times, LaneUse lane, Instant now);
+
+  std::uint64_t spent() const;    // tokens, by workers
+
+ private:
+  Limiter& limiter_;
+};
 
 }    // namespace dthrottle

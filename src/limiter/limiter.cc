@@ -54,38 +54,6 @@ const Tally& Limiter::tally() const {
   return core_->tally;
 }
 
-AmongCounts Limiter::among() const {
-  return core_->among != nullptr ? core_->among->counts() : AmongCounts();
-}
-
-void Limiter::KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                         Quotas::Calendar calendar) {
-  const auto hash = [this](const Tag& tag) { return core_->table->Hash(tag); };
-  auto quotas = std::make_unique<Quotas>(region, boot_id, fresh, hash, std::move(calendar));
-  core_->table->Exclusively([&] {
-    quotas->Adopt(core_->rules->calendars());
-    core_->quotas = std::move(quotas);
-    ways_->Each([](auto& way) { way.Adopted(); });
-  });
-}
-
-void Limiter::FollowCalendar() {
-  if (core_->quotas == nullptr || !core_->quotas->Differs()) return;
-  core_->table->Exclusively([&] { core_->quotas->Adopt(core_->rules->calendars()); });
-}
-
-QuotaCounts Limiter::quotas() const {
-  return core_->quotas != nullptr ? core_->quotas->counts() : QuotaCounts();
-}
-
-InFlightCounts Limiter::in_flight() const {
-  if (core_->in_flight == nullptr) return {};
-  InFlightCounts counts = core_->in_flight->counts();
-  counts.crowded += core_->gauges->crowded();
-  counts.heard = core_->gauges->heard();
-  return counts;
-}
-
 void Limiter::Observe(std::shared_ptr<Observer> observer, TagSample sample) {
   core_->observed.By(std::move(observer), sample);
 }

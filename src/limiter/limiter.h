@@ -3,7 +3,8 @@
 // A tag finds its limit, the limit shapes a bucket, and the limit's way of sharing (share/share.h) lets the bucket give
 // a verdict. Nothing on that path allocates, reads a clock or takes a lock but the table's, which is held for one
 // decision. The files beside this one are what a limiter does: answer.cc queries, ask.cc questions about several tags,
-// tick.cc the work between them, inspect.cc looking inside.
+// settle.cc what was paid, tick.cc the work between them. Beside it stand lending.h for workers, places.h for what is in
+// flight, and inspect.h for looking inside.
 #pragma once
 
 #include <array>
@@ -19,8 +20,6 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "bucket/table.h"
-#include "hold/in_flight.h"
-#include "quota/quotas.h"
 #include "query/verdict.h"
 
 namespace dthrottle {
@@ -36,14 +35,9 @@ class TagSample;
 class Tally;
 class Ways;
 enum class Verb : std::uint8_t;
-struct AmongCounts;
-struct Asked;
-struct Inspection;
 struct Limit;
-struct Loan;
 struct LimiterCore;
 struct Outcome;
-struct PenaltyCounts;
 struct RuleCounters;
 
 // Where a tag stands right after one of its queries was decided.
@@ -65,19 +59,6 @@ struct Standing {
     return wait > Duration::zero() && renewed != Duration::zero() ? renewed : wait;
   }
   Duration UntilFull(Instant now) const { return renewed != Duration::zero() ? renewed : bucket.UntilFull(now); }
-};
-
-// A tag that is refused because of a penalty.
-struct PenalizedTag {
-  std::string tag;
-  bool is_digest = false;
-  Duration left{}, length{};    // of the penalty
-  bool heard = false;           // a peer said so
-};
-
-// What workers did by loans (share/loans.h).
-struct LoanCounts {
-  std::uint64_t spent = 0;    // tokens
 };
 
 // Says who decides: a lane of the tally, and for people who look at refusals the front end, a constant.
@@ -110,40 +91,6 @@ class Limiter final : private SlotPolicy {
   // questions.queries().size().
   void Ask(const Questions& questions, std::span<Outcome> outcomes, std::span<Standing> standings, LaneUse lane,
            Prng& prng, Instant now);
-
-  // Takes back places of the tag with this hash of table(), or takes some that a process before has let somebody take.
-  // Any thread.
-  void GivePlaces(std::uint64_t hash, std::uint32_t places);
-  void RestorePlaces(std::uint64_t hash, std::uint32_t places);
-
-  // Until when the tag's queries are refused, as far as its bucket and its penalty can tell now; `now`: they are not, or
-  // only asking tells. What gives tokens back, other rules and a larger part of a capacity end it sooner. Any thread.
-  Instant RefusedUntil(const Query& query, Instant now);
-  // So many queries of the tag were refused on that word, and nobody has asked. As Answer counts refusals.
-  void CountRefused(const Query& query, Cost times, LaneUse lane, Instant now);
-
-  // ---- Loans to workers (share/loans.h): any thread, as Answer ----
-
-  // From now on tokens may be lent.
-  void EnableLoans();
-  // Brings the entries of the tag up to date, `loan` among them, which may be a new one: what is spent counts as served,
-  // and who uses an entry is lent more. `alone`: only `loan`, whose worker has just asked; returns whether it asked
-  // though tokens lay there. REQUIRES: the loan's entry, count and name are set, and it has been with no other tag since
-  // the last Return.
-  bool Deal(const Query& query, Loan& loan, bool alone, LaneUse lane, Instant now);
-  // Takes back what is not spent. The entry is its owner's again.
-  void Return(const Query& query, Loan& loan, LaneUse lane, Instant now);
-  LoanCounts loans() const;
-
-  // Counts the quotas of rules from now on, in `region`, as Quotas. Once, by the owner.
-  void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                  Quotas::Calendar calendar);
-  // Follows the clock: to be called once a second, by the owner.
-  void FollowCalendar();
-  QuotaCounts quotas() const;
-
-  AmongCounts among() const;
-  InFlightCounts in_flight() const;
 
   // Makes what the tag has paid, `paid.cost`, into `actual`, and the same of tags that are charged with it: less comes
   // back, more is charged without asking and may make debt, down to the floor of debits that peers make. Peers hear of
@@ -188,20 +135,6 @@ class Limiter final : private SlotPolicy {
   // Once every Retention::kEvery.
   void SampleRetention(Instant now);
 
-  Inspection Inspect(const Query& query, Instant now);
-
-  // The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
-  std::vector<std::string> ChargedWith(const Query& query, Instant now) const;
-
-  // The tags that are penalized now, those that stay so longest first.
-  std::vector<PenalizedTag> Penalized(Instant now);
-  // Goes on with a penalty that a process before has left. Nothing, under a rule without any.
-  void Penalize(const Query& query, Instant until, Instant now);
-  PenaltyCounts penalties() const;
-
-  // Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.
-  bool Forgive(const Query& query, Instant now);
-
  private:
   Claim ClaimOf(const Slot&, Instant now) const override;
   void Forgot(const Slot&, unsigned earned) override;
@@ -214,8 +147,6 @@ class Limiter final : private SlotPolicy {
                                       RuleCounters& counters, Prng& prng, Instant now, Standing* standing);
   Verdict DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,
                         Standing* standing);
-  Standing SettleOne(const Query& paid, Cost actual, Instant now);
-  void Charge(Asked& asked, Cost tokens);
   void Reassigned(std::size_t counter);
 
   const std::unique_ptr<LimiterCore> core_;

@@ -3,7 +3,7 @@
 
 #include "limiter/lending.h"
 #include "limiter/limit_of.h"
-#include "limiter/limiter.h"
+#include "limiter/recall.h"
 #include "limiter/under_limit.h"
 #include "share/ways.h"
 
@@ -25,17 +25,19 @@ Instant RefusedUntil(Ways& ways, const Query& query, std::uint64_t hash, const L
   return looked.bucket.ServesAt(looked.shape, query.cost, now);
 }
 
-Instant Limiter::RefusedUntil(const Query& query, Instant now) {
-  LimiterCore& core = *core_;
+Instant Lending::RefusedUntil(const Query& query, Instant now) const {
+  Ways& ways = limiter_.ways();
+  LimiterCore& core = ways.core();
   const Table::Probe probe = core.table->Aim(query.tag);
   Table::Shard shard(*core.table, probe.hash);
   const Slot* const slot = shard.Find(query.tag, probe, now);
   const auto index = LimitOf(*core.rules, query, slot);
-  return index.has_value() ? dthrottle::RefusedUntil(*ways_, query, probe.hash, core.limit(*index), slot, now) : now;
+  return index.has_value() ? dthrottle::RefusedUntil(ways, query, probe.hash, core.limit(*index), slot, now) : now;
 }
 
-void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant now) {
-  LimiterCore& core = *core_;
+void Lending::CountRefused(const Query& query, Cost times, LaneUse use, Instant now) {
+  Ways& ways = limiter_.ways();
+  LimiterCore& core = ways.core();
   Lane& lane = core.tally.lane(use.number);
   const Table::Probe probe = core.table->Aim(query.tag);
   if (core.observed.sample().Has(probe.hash)) [[unlikely]] {
@@ -57,7 +59,7 @@ void Limiter::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
     Query all = query;
     all.cost = times;
     Asked asked{all, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
-    ways_->With(limit, [&](auto& way) { return way.Refuse(asked), true; });
+    ways.With(limit, [&](auto& way) { return way.Refuse(asked), true; });
   }
   lane.AddTimes(query.tag, probe.hash, false, times, now);
   if (lane.refusals().Due(now)) NoteRefusal(core, lane, use.front_end, query, Verdict::kThrottle, now);

@@ -61,7 +61,7 @@ struct LimiterCore {
   Penalties penalties;    // an entry by the lock of its tag's shard
   std::unique_ptr<InFlight> in_flight;    // as among
   std::unique_ptr<Gauges> gauges;         // together with it
-  std::unique_ptr<Quotas> quotas;         // where somebody keeps them (Limiter::KeepQuotas)
+  std::unique_ptr<Quotas> quotas;         // where somebody keeps them (QuotaSharing::Keep)
 
   Observed observed;
 

@@ -46,9 +46,9 @@ void Measure(const char* what, int times, Body body) {
 struct Worker {
   static constexpr std::uint32_t kEntries = 2048;
 
-  explicit Worker(Limiter& limiter)
+  explicit Worker(Lending lending)
       : memory(*PageMemory::Make(kEntries, {1, 2})), counts(kEntries),
-        entries(memory.page(), counts.data(), kEntries, limiter) {}
+        entries(memory.page(), counts.data(), kEntries, lending) {}
   ~Worker() { entries.Recall(FromNanoseconds(0) + std::chrono::hours(1)); }
 
   dthrottle_page_verdict Decide(std::string_view tag, std::int64_t now_ns) {
@@ -151,9 +151,9 @@ void MeasureShare(const Traffic& traffic) {
   const double burst = std::max(10.0, std::ceil(rate / 4));    // a quarter of a second
   const Shape shape = Shape::From(burst, rate);
   testing::Host host("[[rule]]\nburst=" + std::to_string(burst) + "\nrate=" + std::to_string(rate), 1, std::size_t{64} << 20);
-  host.limiter->EnableLoans();
+  host.lending().Enable();
   std::vector<std::unique_ptr<Worker>> workers;
-  for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(*host.limiter));
+  for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(host.lending()));
   std::vector<Instant> refused_at(traffic.tags * kWorkers, Instant::min());
   std::vector<Bucket> strict(traffic.tags), central(traffic.tags);
   Prng prng(9);

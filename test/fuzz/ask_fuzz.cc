@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "limiter/inspect.h"
 #include "test/support/ask.h"
 
 using namespace dthrottle;
@@ -32,7 +33,7 @@ std::string AnswersTo(std::string_view bytes, std::size_t first, std::size_t sec
   const auto whole = static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
   const std::uint64_t open = host.holds.counts().open, bound = host.holder.holds.size();
   host.turn.returns().Leave(host.holder, FromNanoseconds(2'000'000'000));
-  if (host.host.limiter->in_flight().taken != 0 || host.holds.counts().open + bound < open) std::abort();
+  if (CountsOf(*host.host.limiter).in_flight.taken != 0 || host.holds.counts().open + bound < open) std::abort();
   if (!host.closed && lines != whole && lines != whole + 1) std::abort();
   return answers;
 }

@@ -12,8 +12,10 @@
 #include "lab/dividing_hosts.h"
 #include "lab/fleet.h"
 #include "limiter/asking.h"
+#include "limiter/places.h"
 #include "share/ways.h"
 #include "test/support/host.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -127,7 +129,7 @@ class Jobs {
     return true;
   }
   void End(std::uint32_t host, std::uint64_t job, std::uint64_t hash) {
-    if (running_[host].erase(job) != 0) fleet_.host(host).limiter().GivePlaces(hash, 1);
+    if (running_[host].erase(job) != 0) GivePlaces(fleet_.host(host).limiter(), hash, 1);
   }
   void Turn(std::uint32_t host) {
     if (Lives(host) && Asks(fleet_, host, Verb::kEnter, 1)) {
@@ -152,7 +154,7 @@ class Jobs {
 
 TEST_CASE("places: 8 hosts that divide a limit never have more in flight, whatever is cut and killed") {
   constexpr std::uint32_t kMost = 40;
-  for (const std::uint64_t seed : {1, 2, 3}) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(3); ++seed) {
     CAPTURE(seed);
     const std::string rule = fmt::format(
         "[[rule]]\nname = \"r\"\nburst = 1000\nrate = 1000\nshare = \"capacity\"\nin_flight = {}\n", kMost);

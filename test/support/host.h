@@ -8,6 +8,8 @@
 
 #include "base/prng.h"
 #include "config/load.h"
+#include "limiter/inspect.h"
+#include "limiter/lending.h"
 #include "limiter/limiter.h"
 #include "query/named_tag.h"
 #include "rule/rulebook.h"
@@ -55,9 +57,11 @@ class Host {
 
   double Level(std::string_view tag, Instant now) {
     const NamedTag named(std::string(tag), kTagBytesMax, limiter->keys().digest);
-    const Inspection seen = limiter->Inspect(named.query(), now);
+    const Inspection seen = Inspect(*limiter, named.query(), now);
     return seen.bucket.Level(seen.shape, now);
   }
+
+  Lending lending() { return Lending(*limiter); }
 
   std::unique_ptr<Limiter> limiter;
   Prng prng{1};

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "config/values.h"
+#include "limiter/inspect.h"
 #include "rule/rulebook.h"
 #include "share/inspection.h"
 #include "share/ways.h"
@@ -98,7 +99,7 @@ class Story {
 
   std::string Look(const std::string& tag) {
     const std::string bytes = tag;
-    const Inspection seen = host_->limiter->Inspect({{bytes, false}}, now_);
+    const Inspection seen = Inspect(*host_->limiter, {{bytes, false}}, now_);
     const Shape& shape = host_->limiter->rules().limit(seen.limit.value()).shape;
     return fmt::format("{} {}: level {:.3f}, served at {:.3f}, full at {:.3f}\n", Clock(), tag,
                        seen.bucket.Level(shape, now_), Seconds(seen.bucket.ServesAt(shape, 1, now_).time_since_epoch()),

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "capacity/divide.h"
+#include "limiter/inspect.h"
 #include "support/host.h"
 #include "share/among/among_tags.h"
 
@@ -100,7 +101,7 @@ TEST_CASE("among: in shadow mode nobody is cut, and what would have been is coun
   Tenant tenant("level", "mode=\"shadow\"\n");
   auto served = tenant.Run(kAsked, 10, 0);
   CHECK(served["a"] == Approx(200));
-  CHECK(tenant.host().limiter->among().cut > 0);
+  CHECK(CountsOf(*tenant.host().limiter).among.cut > 0);
 }
 
 TEST_CASE("among: more users than are measured are served first come, within the limit") {
@@ -113,14 +114,14 @@ TEST_CASE("among: more users than are measured are served first come, within the
   }
   CHECK(served <= 50 + 500);
   CHECK(served >= 450);
-  CHECK(tenant.host().limiter->among().crowded > 0);
+  CHECK(CountsOf(*tenant.host().limiter).among.crowded > 0);
 }
 
 TEST_CASE("among: a user that its own limit refuses has asked for nothing of the tenant's") {
   Host host("[[rule]]\nname=\"tenant\"\nmatch=\"acme\"\nshare=\"local\"\nburst=50\nrate=100\namong=\"ratio\"\n"
             "[[rule]]\nmatch=\"*/*\"\nshare=\"local\"\nburst=1\nrate=10\nalso=[\"before /\"]\n");
   for (int ms = 0; ms < 3000; ++ms) host.Serves("acme/a", FromNanoseconds(0) + ms * 1ms);
-  CHECK(host.limiter->Inspect({{"acme", false}}, FromNanoseconds(0) + 3s).among->ratio == 1);
+  CHECK(Inspect(*host.limiter, {{"acme", false}}, FromNanoseconds(0) + 3s).among->ratio == 1);
 }
 
 TEST_CASE("among: the wrong way of sharing is an error") {

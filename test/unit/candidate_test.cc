@@ -192,7 +192,7 @@ TEST_CASE("refusals that a worker gave in the daemon's stead are compared too") 
   Tried tried(RuleOf(1, 0.001), RuleOf(3, 0.001));
   tried.Begin(kStart);
   CHECK(tried.Ask("a", 1, kStart) == 1);
-  tried.host.limiter->CountRefused({{"a"}}, 100, 0, kStart);
+  tried.host.lending().CountRefused({{"a"}}, 100, 0, kStart);
   CHECK(tried.All().queries == 101);
   CHECK(tried.All().newly_served == 2);
 }

@@ -9,6 +9,8 @@
 
 #include "config/load.h"
 #include "limiter/asking.h"
+#include "limiter/inspect.h"
+#include "limiter/places.h"
 #include "share/debit/debits.h"
 #include "share/debit/sharing.h"
 #include "share/ways.h"
@@ -43,7 +45,7 @@ struct Peer {
     return entered;
   }
   void Give(std::string_view tag, std::uint32_t places) {
-    host.limiter->GivePlaces(host.limiter->table().Hash({tag}), places);
+    GivePlaces(*host.limiter, host.limiter->table().Hash({tag}), places);
   }
 
   std::vector<ToPeers> Says(Instant now) {
@@ -84,13 +86,13 @@ TEST_CASE("places: those of all hosts together count, and come back as they are 
   b.Hear(c.Says(kNow), 1, kNow);
   CHECK(b.EntersAll("job", kNow) == 2);
   CHECK_FALSE(b.host.Serves("job", kNow));
-  CHECK(b.host.limiter->in_flight().heard == 2);
+  CHECK(CountsOf(*b.host.limiter).in_flight.heard == 2);
 
   a.Give("job", 2);
   CHECK(a.sharing.next() == kNow + Debits::kPlacesEvery);
   b.Hear(a.Says(kNow + 50ms), 0, kNow + 50ms);
   CHECK(b.EntersAll("job", kNow + 50ms) == 2);
-  CHECK(b.host.limiter->in_flight().heard == 1);
+  CHECK(CountsOf(*b.host.limiter).in_flight.heard == 1);
 }
 
 TEST_CASE("places: a host that dies gives them back after its lease and not before") {
@@ -115,7 +117,7 @@ TEST_CASE("places: what a process took goes over to the next one, which tells of
   Peer before(kJobs), after(kJobs), b(kJobs);
   CHECK(before.EntersAll("job", kNow) == 5);
   after.sharing.Resume(before.sharing.Keep(), kNow);
-  after.host.limiter->RestorePlaces(after.host.limiter->table().Hash({"job"}), 5);
+  RestorePlaces(*after.host.limiter, after.host.limiter->table().Hash({"job"}), 5);
   b.Hear(after.Says(kNow), 0, kNow);
   CHECK_FALSE(b.Enters("job", kNow));
 }
@@ -128,7 +130,7 @@ TEST_CASE("places: a peer that lies takes those of one limit for its lease, and 
   for (int i = 0; i < 2000; ++i) REQUIRE(liar.Enters("lie" + std::to_string(i), kNow + 1s));
   for (Instant now = kNow + 1s; now < kNow + 2s; now += 100ms) b.Hear(liar.Says(now), 0, now);
   CHECK_FALSE(b.Enters("job", kNow + 2s));
-  CHECK(b.host.limiter->in_flight().heard <= 1 + 10 * 10);
+  CHECK(CountsOf(*b.host.limiter).in_flight.heard <= 1 + 10 * 10);
   CHECK(b.host.limiter->ways().Get<Debits>().counts().new_tags_cut > 1000);
 }
 
@@ -159,14 +161,14 @@ TEST_CASE("places: counts of several threads add up") {
     threads.emplace_back([&host, t] {
       const std::uint64_t hash = host.limiter->table().Hash({std::string_view("abcd").substr(static_cast<unsigned>(t), 1)});
       for (int i = 0; i < kEach; ++i) {
-        host.limiter->RestorePlaces(hash, 2);
-        host.limiter->GivePlaces(hash, 1);
+        RestorePlaces(*host.limiter, hash, 2);
+        GivePlaces(*host.limiter, hash, 1);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  CHECK(host.limiter->in_flight().entered == 2 * kThreads * kEach);
-  CHECK(host.limiter->in_flight().taken == kThreads * kEach);
+  CHECK(CountsOf(*host.limiter).in_flight.entered == 2 * kThreads * kEach);
+  CHECK(CountsOf(*host.limiter).in_flight.taken == kThreads * kEach);
 }
 
 }    // namespace

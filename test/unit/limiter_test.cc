@@ -1,3 +1,4 @@
+#include "limiter/inspect.h"
 #include "limiter/limiter.h"
 
 #include <catch2/catch.hpp>
@@ -187,8 +188,8 @@ TEST_CASE("forgiving a tag fills its bucket") {
   Served(host, "a", 10, kNow);
   const std::string name = "a";
   const Query query{{name, false}};
-  CHECK(host.limiter->Forgive(query, kNow));
-  CHECK_FALSE(host.limiter->Forgive(query, kNow));
+  CHECK(Forgive(*host.limiter, query, kNow));
+  CHECK_FALSE(Forgive(*host.limiter, query, kNow));
   CHECK(Served(host, "a", 15, kNow) == 10);
 }
 

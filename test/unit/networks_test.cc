@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "limiter/inspect.h"
 #include "query/question.h"
 #include "rule/network_map.h"
 #include "tally/tally.h"
@@ -125,7 +126,7 @@ TEST_CASE("networks: of rules with one match, that with the longest network appl
 std::vector<std::string> Derived(std::string_view also, std::string_view match, std::string tag) {
   Host host("[[rule]]\nmatch=\"" + std::string(match) + "\"\nalso=" + std::string(also) + "\nburst=1\nrate=1\n");
   const NamedTag named(std::move(tag), 64, host.limiter->keys().digest);
-  return host.limiter->ChargedWith(named.query(), kNow);
+  return ChargedWith(*host.limiter, named.query(), kNow);
 }
 
 using Tags = std::vector<std::string>;
@@ -214,7 +215,7 @@ TEST_CASE("also: a question names the tag that refuses, and a tag that is charge
   CHECK(again.verdict == Verdict::kThrottle);
   CHECK(again.wait == 2s);
   CHECK(again.tag == 0);    // the tag that its network refuses
-  CHECK(host.limiter->ChargedWith(questions.queries()[again.tag], kNow)[0] == "ip:2001:db8:1:1::/64");
+  CHECK(ChargedWith(*host.limiter, questions.queries()[again.tag], kNow)[0] == "ip:2001:db8:1:1::/64");
 }
 
 TEST_CASE("also: a refusal is filed under the tag that refused, with its rule") {

@@ -11,6 +11,7 @@
 
 #include "base/prng.h"
 #include "base/siphash.h"
+#include "limiter/inspect.h"
 #include "share/ways.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
@@ -30,7 +31,7 @@ class Worker {
  public:
   explicit Worker(Host& host, std::uint32_t size = 64)
       : size_(size), bytes_(dthrottle_page_bytes(size) / sizeof(std::uint64_t)), counts_(size), host_(host),
-        entries(page(), counts_.data(), size, *host.limiter) {
+        entries(page(), counts_.data(), size, host.lending()) {
     page().head.key[0] = 11;
     page().head.key[1] = 12;
   }
@@ -73,7 +74,7 @@ class Worker {
 
 // A host that lends.
 struct LendingHost : Host {
-  explicit LendingHost(std::string_view toml, std::size_t lanes = 1) : Host(toml, lanes) { limiter->EnableLoans(); }
+  explicit LendingHost(std::string_view toml, std::size_t lanes = 1) : Host(toml, lanes) { lending().Enable(); }
 };
 
 constexpr auto kRule = "[[rule]]\nname=\"all\"\nburst=3\nrate=2.0\n";
@@ -106,7 +107,7 @@ TEST_CASE("what the limiter says until when a tag is refused is exact") {
     Instant now = At(1s);
     for (int i = 0; i < 60; ++i) {
       now += Duration(prng.Below(100'000'000));
-      const Instant until = host.limiter->RefusedUntil({{"C", false}}, now);
+      const Instant until = host.lending().RefusedUntil({{"C", false}}, now);
       if (until > now) {
         CHECK_FALSE(host.Serves("C", now));
         CHECK_FALSE(host.Serves("C", until - 1ns));
@@ -162,7 +163,7 @@ TEST_CASE("forgive, other rules and a debit reach a page with the next look") {
     REQUIRE(worker.Refuses("C", now));
   };
   refuse(At(1s));
-  host.limiter->Forgive({{"C", false}}, At(1s));
+  Forgive(*host.limiter, {{"C", false}}, At(1s));
   worker.entries.Look(At(1s));
   CHECK_FALSE(worker.Refuses("C", At(1s)));
 
@@ -170,7 +171,7 @@ TEST_CASE("forgive, other rules and a debit reach a page with the next look") {
                             "[[rule]]\nname=\"all\"\nburst=1\nrate=\"1/h\"\nmode=\"off\"",
                             "[[rule]]\nname=\"all\"\nburst=5\nrate=\"1/h\"", ""}) {
     CAPTURE(rules);
-    host.limiter->Forgive({{"C", false}}, At(2s));
+    Forgive(*host.limiter, {{"C", false}}, At(2s));
     refuse(At(2s));
     Adopt(host, rules);
     worker.entries.Look(At(2s));
@@ -200,7 +201,7 @@ TEST_CASE("what only asking can tell is asked") {
     rate = "1/h"
   )");
   Worker worker(host);
-  const auto refused_until = [&](std::string_view tag) { return host.limiter->RefusedUntil({{tag, false}}, At(1s)); };
+  const auto refused_until = [&](std::string_view tag) { return host.lending().RefusedUntil({{tag, false}}, At(1s)); };
   host.Serves("net/bob", At(1s));
   CHECK_FALSE(host.Serves("net/bob", At(1s)));
   CHECK(refused_until("net/bob") == At(1s));
@@ -271,7 +272,7 @@ TEST_CASE("a tag that is asked for again is served without asking, and all is co
     CHECK(worker.asked < 200);
   }
   CHECK(Served(host) == 5000);
-  CHECK(host.limiter->loans().spent > 4800);
+  CHECK(host.lending().spent() > 4800);
 }
 
 TEST_CASE("what is lent is charged at once, and what is not spent comes back when the worker goes") {
@@ -472,7 +473,7 @@ TEST_CASE("forgive takes back what is lent at once, and other rules with the nex
   worker.Serves("C", At(1s));
   worker.Serves("C", At(1s));
   CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_SERVE);
-  host.limiter->Forgive({{"C", false}}, At(1s));
+  Forgive(*host.limiter, {{"C", false}}, At(1s));
   CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
   CHECK(host.Level("C", At(1s)) == 100);
   for (const char* rules : {"[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nmode=\"shadow\"", "",
@@ -488,7 +489,7 @@ TEST_CASE("forgive takes back what is lent at once, and other rules with the nex
     CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
     if (rules[0] != '\0') CHECK(Served(host) == before + 2);    // both by the page
     Adopt(host, "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"");
-    host.limiter->Forgive({{"C", false}}, At(1s));
+    Forgive(*host.limiter, {{"C", false}}, At(1s));
   }
 }
 

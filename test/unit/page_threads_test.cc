@@ -110,7 +110,7 @@ TEST_CASE("of a million loans that are recalled while two threads spend them, no
 TEST_CASE("query threads and a worker together serve what the bucket has, and each token once") {
   constexpr std::uint64_t kBurst = 200'000;
   testing::Host host("[[rule]]\nburst=200000\nrate=0.01", 3);
-  host.limiter->EnableLoans();
+  host.lending().Enable();
   Page its;
   std::atomic<bool> done{false};
   std::atomic<std::uint64_t> asked_served{0}, page_served{0};
@@ -142,8 +142,8 @@ TEST_CASE("query threads and a worker together serve what the bucket has, and ea
   for (int i = 0; i < 20'000 || (i < 10'000'000 && page_served <= 100); ++i) {    // the machine may let the worker wait
     now_ns += 1'000'000;
     const Instant now = FromNanoseconds(now_ns.load());
-    host.limiter->Deal(query, loan, prng.Below(2) == 0, {0, "page"}, now);
-    if (prng.Below(100) == 0) host.limiter->Return(query, loan, {0, "page"}, now);
+    host.lending().Deal(query, loan, prng.Below(2) == 0, {0, "page"}, now);
+    if (prng.Below(100) == 0) host.lending().Return(query, loan, {0, "page"}, now);
     if (i % 16 == 0) std::this_thread::yield();
   }
   done = true;
@@ -151,11 +151,11 @@ TEST_CASE("query threads and a worker together serve what the bucket has, and ea
   second.join();
   worker.join();
   const Instant end = FromNanoseconds(now_ns.load());
-  host.limiter->Return(query, loan, {0, "page"}, end);
+  host.lending().Return(query, loan, {0, "page"}, end);
   const std::uint64_t counted = host.limiter->tally().GrandTotals().served;
   CHECK(page_served > 100);
   CHECK(asked_served + page_served <= counted);
-  CHECK(host.limiter->loans().spent == counted - asked_served);
+  CHECK(host.lending().spent() == counted - asked_served);
   const double refill = Seconds(end - start) / 100, left = host.Level("C", end);
   CHECK(left >= static_cast<double>(kBurst) - static_cast<double>(counted) - 0.01);
   CHECK(left <= static_cast<double>(kBurst) - static_cast<double>(counted) + refill + 0.01);

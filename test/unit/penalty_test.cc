@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/load.h"
+#include "limiter/inspect.h"
 #include "penalty/penalties.h"
 #include "query/question.h"
 #include "share/debit/sharing.h"
@@ -31,7 +32,7 @@ void Refuse(Host& host, std::string_view tag, int refusals, Instant now) {
 }
 
 Duration Left(Host& host, std::string_view tag, Instant now) {
-  return host.limiter->Inspect({{tag, false}}, now).penalty;
+  return Inspect(*host.limiter, {{tag, false}}, now).penalty;
 }
 
 TEST_CASE("penalty: so many refusals within the time, and the tag is refused as long as it lasts, and no longer") {
@@ -120,7 +121,7 @@ TEST_CASE("penalty: in shadow mode one begins, is counted and told, and refuses 
   Host host(std::string(kLogins) + "[[rule]]\nname=\"try\"\nmatch=\"try:*\"\nburst=1\nrate=0.1\nmode=\"shadow\"\npenalty={ after = 3 }\n");
   for (int i = 0; i < 10; ++i) CHECK(host.Serves("try:a", kNow));
   CHECK(Left(host, "try:a", kNow) == 10min);
-  CHECK(host.limiter->penalties().begun == 1);
+  CHECK(CountsOf(*host.limiter).penalties.begun == 1);
   CHECK(host.limiter->tally().Totals(2).penalized == 6);
   CHECK(host.limiter->tally().Totals(2).shadowed == 9);
   Questions questions;
@@ -137,9 +138,9 @@ TEST_CASE("penalty: one that a process has left goes on, under a limit of this h
   const std::string rules = "[[rule]]\nname=\"login\"\nburst=1\nrate=1\nshare=\"local\"\npenalty={ after = 1 }\n";
   Host before(rules), after(rules), without("[[rule]]\nname=\"login\"\nburst=1\nrate=1\n");
   Refuse(before, "a", 1, kNow);
-  for (const PenalizedTag& its : before.limiter->Penalized(kNow + 1s)) {
-    after.limiter->Penalize({{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
-    without.limiter->Penalize({{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
+  for (const PenalizedTag& its : Penalized(*before.limiter, kNow + 1s)) {
+    Penalize(*after.limiter, {{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
+    Penalize(*without.limiter, {{its.tag, its.is_digest}}, kNow + 1s + its.left, kNow + 1s);
   }
   CHECK(Left(after, "a", kNow + 1s) == 10min - 1s);
   CHECK(without.Serves("a", kNow + 1s));
@@ -148,7 +149,7 @@ TEST_CASE("penalty: one that a process has left goes on, under a limit of this h
 TEST_CASE("penalty: what people forgive ends at once, and begins no longer next time") {
   Host host(kLogins);
   Refuse(host, "login:a", 3, kNow);
-  CHECK(host.limiter->Forgive({{"login:a", false}}, kNow + 1s));
+  CHECK(Forgive(*host.limiter, {{"login:a", false}}, kNow + 1s));
   CHECK(host.Serves("login:a", kNow + 1s));
   Refuse(host, "login:a", 3, kNow + 2s);
   CHECK(Left(host, "login:a", kNow + 2s) == 60s);
@@ -229,10 +230,10 @@ TEST_CASE("penalty: peers are told at once and refuse from then on, and are told
   b.Hear(said, kNow + 20ms);
   CHECK(Left(b.host, "login:a", kNow + 20ms) == 60s - 20ms);
   CHECK_FALSE(b.host.Serves("login:a", kNow + 20ms));
-  CHECK(b.host.limiter->penalties().heard == 1);
+  CHECK(CountsOf(*b.host.limiter).penalties.heard == 1);
   CHECK(b.Said(kNow + 1s).empty());    // what was heard is not told
 
-  a.host.limiter->Forgive({{"login:a", false}}, kNow + 2s);
+  Forgive(*a.host.limiter, {{"login:a", false}}, kNow + 2s);
   b.Hear(a.Said(kNow + 2s), kNow + 2s);
   CHECK(Left(b.host, "login:a", kNow + 2s) == 0s);
 }
@@ -293,16 +294,16 @@ TEST_CASE("penalty: a peer that lies penalizes so many tags a second, and none o
   Peer victim(kLogins);
   Debits& debits = victim.host.limiter->ways().Get<Debits>();
   Lie(victim, 5000, kNow);
-  CHECK(victim.host.limiter->penalties().heard <= 1000);    // ten seconds' worth
+  CHECK(CountsOf(*victim.host.limiter).penalties.heard <= 1000);    // ten seconds' worth
   CHECK(debits.counts_of(0).penalties_cut == 4000);
-  const std::uint64_t before = victim.host.limiter->penalties().heard + victim.host.limiter->penalties().crowded;
+  const std::uint64_t before = CountsOf(*victim.host.limiter).penalties.heard + CountsOf(*victim.host.limiter).penalties.crowded;
   Lie(victim, 5000, kNow + 1s);
-  CHECK(victim.host.limiter->penalties().heard + victim.host.limiter->penalties().crowded <= before + 100);
+  CHECK(CountsOf(*victim.host.limiter).penalties.heard + CountsOf(*victim.host.limiter).penalties.crowded <= before + 100);
   CHECK(debits.counts().penalties_cut >= 4000 + 4900);
 
   Peer alone("[[rule]]\nname=\"login\"\nburst=2\nrate=1\nshare=\"local\"\npenalty={ after = 3 }\n");
   Lie(alone, 50, kNow);
-  CHECK(alone.host.limiter->penalties().heard == 0);
+  CHECK(CountsOf(*alone.host.limiter).penalties.heard == 0);
   CHECK(alone.host.Serves("login:7", kNow));
 }
 

@@ -1,4 +1,5 @@
 // Quotas by calendar: counted over all hosts, kept over kills and boots (quota/quotas.h).
+#include "limiter/inspect.h"
 #include "quota/quotas.h"
 
 #include <catch2/catch.hpp>
@@ -41,7 +42,7 @@ struct Counter {
   void Open(std::byte boot) {
     std::array<std::byte, 16> id{};
     id[0] = boot;
-    host.limiter->KeepQuotas(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, [this](const QuotaCalendar& c) {
+    host.limiter->ways().Get<QuotaSharing>().Keep(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, [this](const QuotaCalendar& c) {
       QuotaPeriods periods = PeriodsAt(c, date / 1s);
       periods.ends = now + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date);
       return periods;
@@ -56,12 +57,12 @@ struct Counter {
   void At(Instant to) {
     date += to - now;
     now = to;
-    host.limiter->FollowCalendar();
+    host.limiter->ways().Get<QuotaSharing>().FollowCalendar();
   }
   // The clock is set.
   void SetDate(Duration to) {
     date = to;
-    host.limiter->FollowCalendar();
+    host.limiter->ways().Get<QuotaSharing>().FollowCalendar();
   }
 
   int Serves(std::string_view tag, int times) {
@@ -69,7 +70,7 @@ struct Counter {
     for (int i = 0; i < times; ++i) served += host.Serves(tag, now);
     return served;
   }
-  QuotaStanding Standing(std::string_view tag) { return *host.limiter->Inspect({{tag, false}}, now).quota; }
+  QuotaStanding Standing(std::string_view tag) { return *Inspect(*host.limiter, {{tag, false}}, now).quota; }
   Quotas& quotas() { return *host.limiter->ways().core().quotas; }
   const Limit& limit(std::string_view tag) { return host.limiter->rules().limit(*host.limiter->rules().Find(tag)); }
 
@@ -161,7 +162,7 @@ TEST_CASE("quota: an answer says what is left of it and until when, where that i
   CHECK(its.UntilFull(c.now) == 12h);
   CHECK(std::chrono::abs(ToDuration(its.shape.depth) - 24h) < 1s);
   CHECK(c.Standing("api:a").used == 7);
-  CHECK(c.host.limiter->RefusedUntil({{"api:a", false}, 4}, c.now) == kMidnight);
+  CHECK(c.host.lending().RefusedUntil({{"api:a", false}, 4}, c.now) == kMidnight);
 }
 
 TEST_CASE("quota: what is left is right to the token, for quotas and periods of any size") {
@@ -211,7 +212,7 @@ TEST_CASE("quota: what people forgive is not used, as far as this host is concer
   Counter c;
   c.Hear("api:a", {77, DayOf(c), 4, 0});
   CHECK(c.Serves("api:a", 30) == 6);
-  CHECK(c.host.limiter->Forgive({{"api:a", false}}, c.now));
+  CHECK(Forgive(*c.host.limiter, {{"api:a", false}}, c.now));
   CHECK(c.Standing("api:a").used == 0);
   c.Hear("api:a", {77, DayOf(c), 6, 0});
   CHECK(c.Standing("api:a").used == 2);
@@ -341,7 +342,7 @@ TEST_CASE("quota: the host whose clock is first begins the period for all, and a
   CHECK_FALSE(c.Hear("api:a", {78, next - 86400, 5, 0}));
   c.At(kMidnight + 1s);
   CHECK(c.Serves("api:a", 30) == 0);
-  CHECK(c.host.limiter->quotas().other_period == 4);
+  CHECK(CountsOf(*c.host.limiter).quotas.other_period == 4);
 }
 
 TEST_CASE("quota: no peer takes back what another has counted, nor counts more than there is") {
@@ -349,7 +350,7 @@ TEST_CASE("quota: no peer takes back what another has counted, nor counts more t
   CHECK(c.Hear("api:a", {77, DayOf(c), 6, 0}, 0));
   c.Hear("api:a", {77, DayOf(c), 6, 6}, 1);
   CHECK(c.Standing("api:a").used == 6);
-  CHECK(c.host.limiter->quotas().disbelieved == 1);
+  CHECK(CountsOf(*c.host.limiter).quotas.disbelieved == 1);
   c.Hear("api:b", {78, DayOf(c), 6, {}}, 1);
   c.Hear("api:b", {78, DayOf(c), 8, 1}, 0);
   CHECK(c.Standing("api:b").used == 7);
@@ -362,10 +363,10 @@ TEST_CASE("quota: a flood of tags makes no heavy one forget, and what peers say 
   CHECK(c.Serves("api:heavy", 10) == 10);
   for (int i = 0; i < 5000; ++i) c.Serves("api:" + std::to_string(i), 1);
   CHECK(c.Serves("api:heavy", 1) == 0);
-  CHECK(c.host.limiter->quotas().forgotten > 4000);
+  CHECK(CountsOf(*c.host.limiter).quotas.forgotten > 4000);
   for (std::uint64_t i = 0; i < 5000; ++i) c.Hear("api:lie" + std::to_string(i), {i, DayOf(c), 10, 0});
   CHECK(c.Serves("api:heavy", 1) == 0);
-  CHECK(c.host.limiter->quotas().crowded > 1000);
+  CHECK(CountsOf(*c.host.limiter).quotas.crowded > 1000);
 }
 
 struct Peer : Counter {

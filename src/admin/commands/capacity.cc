@@ -4,6 +4,7 @@
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "capacity/indicator.h"
+#include "limiter/inspect.h"
 #include "query/named_tag.h"
 #include "rule/rulebook.h"
 #include "share/capacity/dividing.h"
@@ -57,7 +58,7 @@ struct Exchanged {
 Json DividedRow(const Context& c, const Dividing::Participant& p, const Exchanged& exchanged) {
   const auto& [known, sum] = exchanged;
   const Tag tag{p.tag, p.is_digest};
-  const double part = c.limiter().Inspect({tag, 1, nullptr}, c.now).part;
+  const double part = Inspect(c.limiter(), {tag, 1, nullptr}, c.now).part;
   Parts given = 0, received = 0;
   if (known) {
     for (const CapacityEdge& edge : known->edges) {
@@ -137,7 +138,7 @@ Json Capacity(const Context& c) {
   const auto named = TagArgument(c, answer);
   if (named == nullptr) return answer;
   const Tag& tag = named->query().tag;
-  const Inspection seen = c.limiter().Inspect(named->query(), c.now);
+  const Inspection seen = Inspect(c.limiter(), named->query(), c.now);
   if (!seen.limit.has_value() || !c.rules().limit(*seen.limit).divided) {
     return ErrorAnswer("TAG is under no rule with share = \"capacity\"");
   }

@@ -5,6 +5,7 @@
 
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
+#include "limiter/inspect.h"
 #include "limiter/retention.h"
 #include "rule/rulebook.h"
 #include "tally/tally.h"
@@ -28,7 +29,7 @@ Json TopList(const Context& c, const TopSums& sums, std::size_t n) {
 // The tags that stay penalized longest.
 Json PenaltyList(const Context& c, std::size_t n) {
   Json rows = Json::array();
-  for (const PenalizedTag& its : c.limiter().Penalized(c.now)) {
+  for (const PenalizedTag& its : Penalized(c.limiter(), c.now)) {
     if (rows.size() == n) break;
     const auto index = its.is_digest ? std::nullopt : c.rules().Find(its.tag);
     const Limit* const limit = index.has_value() ? &c.rules().limit(*index) : nullptr;

@@ -10,6 +10,7 @@
 #include "admin/extension.h"
 #include "config/keys.h"
 #include "config/values.h"
+#include "limiter/inspect.h"
 #include "limiter/shedder.h"
 #include "query/named_tag.h"
 #include "rule/rulebook.h"
@@ -198,8 +199,8 @@ std::string WhyQuota(const Context& c, const Limit& limit, const QuotaStanding& 
 template <class Say>
 bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
   bool refuses = false;
-  for (const std::string& charged : c.limiter().ChargedWith(tag.query(), c.now)) {
-    const Inspection seen = c.limiter().Inspect({{charged, false}}, c.now);
+  for (const std::string& charged : ChargedWith(c.limiter(), tag.query(), c.now)) {
+    const Inspection seen = Inspect(c.limiter(), {{charged, false}}, c.now);
     if (!seen.limit.has_value()) {
       say(fmt::format("It is charged with {} too, which no rule limits.", EscapeTag(charged)));
       continue;
@@ -233,7 +234,7 @@ Json Show(const Context& c) {
   Json answer;
   const auto tag = TagArgument(c, answer);
   if (tag == nullptr) return answer;
-  const Inspection seen = c.limiter().Inspect(tag->query(), c.now);
+  const Inspection seen = Inspect(c.limiter(), tag->query(), c.now);
   answer = {{"tag", EscapeTag(tag->bytes())}};
   if (!seen.limit.has_value()) {
     answer["rule"] = nullptr;
@@ -267,7 +268,7 @@ Json Why(const Context& c) {
   const auto tag = TagArgument(c, answer);
   if (tag == nullptr) return answer;
   const Rulebook& rules = c.rules();
-  const Inspection seen = c.limiter().Inspect(tag->query(), c.now);
+  const Inspection seen = Inspect(c.limiter(), tag->query(), c.now);
   Json steps = Json::array();
   const auto say = [&](std::string line) { steps.push_back(std::move(line)); };
 
@@ -323,7 +324,7 @@ Json ForgiveTag(const Context& c) {
   Json answer;
   const auto tag = TagArgument(c, answer);
   if (tag == nullptr) return answer;
-  const bool had = c.limiter().Forgive(tag->query(), c.now);
+  const bool had = Forgive(c.limiter(), tag->query(), c.now);
   return {{"tag", EscapeTag(tag->bytes())}, {"forgiven", had}};
 }
 

@@ -8,6 +8,7 @@
 #include "capacity/indicator.h"
 #include "frontend/ask/words.h"
 #include "limiter/asking.h"
+#include "limiter/places.h"
 
 namespace dthrottle {
 
@@ -153,7 +154,7 @@ bool AskReturns::GivePlace(Holder& holder, const Tag& tag) {
   const std::uint64_t hash = limiter_.table().Hash(tag);
   const auto its = holder.places.find(hash);
   if (its == holder.places.end()) return false;
-  limiter_.GivePlaces(hash, 1);
+  GivePlaces(limiter_, hash, 1);
   if (--its->second == 0) holder.places.erase(its);
   return true;
 }
@@ -193,13 +194,13 @@ void AskReturns::Clear() {
 
 void AskReturns::Leave(Holder& holder, Instant now) {
   if (holds_ != nullptr) holds_->Leave(holder, now);
-  for (const auto& [hash, places] : holder.places) limiter_.GivePlaces(hash, places);
+  for (const auto& [hash, places] : holder.places) GivePlaces(limiter_, hash, places);
   holder.places.clear();
   for (const WaitId id : holder.waits.ids()) GiveUp(id, now);
 }
 
 void AskReturns::TakeUp(Holder& holder) {
-  for (const auto& [hash, places] : holder.places) limiter_.RestorePlaces(hash, places);
+  for (const auto& [hash, places] : holder.places) RestorePlaces(limiter_, hash, places);
   for (const WaitId id : holder.waits.ids()) waiting_.emplace(id, &holder);
 }
 

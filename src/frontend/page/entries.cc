@@ -15,8 +15,8 @@ const LaneUse kUse{0, "page"};
 }    // namespace
 
 WorkerEntries::WorkerEntries(dthrottle_page& page, const dthrottle_page_count* counts, std::uint32_t entries,
-                             Limiter& limiter)
-    : page_(page), counts_(counts), entries_(entries), limiter_(limiter) {}
+                             Lending lending)
+    : page_(page), counts_(counts), entries_(entries), lending_(lending) {}
 
 WorkerEntries::~WorkerEntries() {
   DT_CHECK(live_.empty());
@@ -30,7 +30,7 @@ void WorkerEntries::Note(std::string_view tag, Instant now) {
   Kept& kept = kept_[place];
   if (kept.tag != tag) {
     // A tag that is served may be one of which there is nothing to say.
-    if (!kept.tag.empty() && kept.uses > 0 && limiter_.RefusedUntil({{tag, false}}, now) <= now) return;
+    if (!kept.tag.empty() && kept.uses > 0 && lending_.RefusedUntil({{tag, false}}, now) <= now) return;
     kept.tag.empty() ? live_.push_back(place) : Free(place, now);
     Begin(place, tag, dthrottle_page_name(hash), now);
   }
@@ -58,7 +58,7 @@ void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64
 // A worker that asks again and again though tokens lie in its page does not look there, and is lent no more.
 void WorkerEntries::Ask(Kept& kept, Instant now) {
   kept.loan.trusted = blind_ < kBlindMax;
-  if (limiter_.Deal(QueryOf(kept), kept.loan, true, kUse, now)) ++blind_;
+  if (lending_.Deal(QueryOf(kept), kept.loan, true, kUse, now)) ++blind_;
 }
 
 // The entry of the tag, else one that is free, else the one that was used least.
@@ -90,7 +90,7 @@ std::uint32_t WorkerEntries::TakeCount(std::uint32_t place, Instant now) {
     plausible_.Spend(times);
     refused_ += times;
     clamped_ += claimed - times;
-    if (times > 0) limiter_.CountRefused(QueryOf(kept), times, kUse, now);
+    if (times > 0) lending_.CountRefused(QueryOf(kept), times, kUse, now);
   }
   decided_ += decided;
   return decided;
@@ -99,7 +99,7 @@ std::uint32_t WorkerEntries::TakeCount(std::uint32_t place, Instant now) {
 // The counts are taken when no more comes.
 void WorkerEntries::Free(std::uint32_t place, Instant now) {
   Kept& kept = kept_[place];
-  limiter_.Return(QueryOf(kept), kept.loan, kUse, now);
+  lending_.Return(QueryOf(kept), kept.loan, kUse, now);
   dthrottle_page_clear(kept.loan.entry);
   TakeCount(place, now);
   kept.tag.clear();
@@ -125,7 +125,7 @@ bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
   if (times > 0) kept.used_at = now;
   kept.uses = std::min(kept.uses / 2, ~times) + times;
   // Another worker's look may have dealt already, for all.
-  if (kept.loan.dealt_at != now) limiter_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
+  if (kept.loan.dealt_at != now) lending_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
   return kept.loan.Speaks(now) && (!kept.loan.lends || kept.used_at + kIdle > now);
 }
 

@@ -1,6 +1,6 @@
 // The entries of one worker's page, and what the daemon makes of the counts that come back.
 //
-// What an entry says is the limiter's (Limiter::Deal), and is looked at again and again. It says at most a second ahead,
+// What an entry says is the limiter's (Lending::Deal), and is looked at again and again. It says at most a second ahead,
 // so that what nobody looks at ends by itself: when the daemon is killed or stopped, when it has more entries than time.
 // An entry that the worker does not use is not prolonged. So a worker that has nothing decided costs nothing.
 //
@@ -17,7 +17,7 @@
 #include "base/allowance.h"
 #include "base/time.h"
 #include "base/worker_page.h"
-#include "limiter/limiter.h"
+#include "limiter/lending.h"
 #include "share/loans.h"
 
 namespace dthrottle {
@@ -28,9 +28,9 @@ class WorkerEntries {
   static constexpr Duration kIdle = std::chrono::milliseconds(300);    // tokens that lie unused for so long go back
   static constexpr std::uint32_t kBlindMax = 16;    // times a worker asks though its page has tokens for it
 
-  // `page` and `counts` are of `entries` entries, zero but for the key, and outlive this object with the limiter, of
-  // which it uses lane 0.
-  WorkerEntries(dthrottle_page& page, const dthrottle_page_count* counts, std::uint32_t entries, Limiter& limiter);
+  // `page` and `counts` are of `entries` entries, zero but for the key, and outlive this object with the limiter that
+  // lends, of which it uses lane 0.
+  WorkerEntries(dthrottle_page& page, const dthrottle_page_count* counts, std::uint32_t entries, Lending lending);
   // REQUIRES: there are no entries.
   ~WorkerEntries();
   WorkerEntries(const WorkerEntries&) = delete;
@@ -71,7 +71,7 @@ class WorkerEntries {
   dthrottle_page& page_;
   const dthrottle_page_count* const counts_;
   const std::uint32_t entries_;
-  Limiter& limiter_;
+  Lending lending_;
   std::vector<Kept> kept_;               // of each entry, from the first note on
   std::vector<std::uint32_t> live_;      // places of entries
   Allowance plausible_{kPlausible, kPlausible};

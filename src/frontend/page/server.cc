@@ -31,7 +31,7 @@ SipKey FreshKey() {
 struct PageServer::Worker {
   Worker(PageServer& its, int connected, PageMemory made)
       : server(its), fd(connected), memory(std::move(made)),
-        entries(memory.page(), memory.counts(), memory.entries(), its.limiter_) {}
+        entries(memory.page(), memory.counts(), memory.entries(), its.lending_) {}
 
   PageServer& server;
   const int fd;
@@ -43,13 +43,13 @@ struct PageServer::Worker {
 
 PageServer::PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options, Log& log)
     : loop_(loop),
-      limiter_(limiter),
+      lending_(limiter),
       tag_bytes_max_(options.tag_bytes_max),
       entries_(std::bit_ceil(std::max<std::uint32_t>(options.entries, DTHROTTLE_PAGE_WAYS))),
       log_(log) {
   uv_timer_init(loop, &timer_);
   timer_.data = this;
-  limiter.EnableLoans();
+  lending_.Enable();
 }
 
 PageServer::~PageServer() {
@@ -150,7 +150,7 @@ void PageServer::OnTimer() {
 
 PageCounts PageServer::counts() const {
   PageCounts counts = ended_;
-  counts.served = limiter_.loans().spent;
+  counts.served = lending_.spent();
   for (const Worker* const worker : workers_) {
     counts.entries += worker->entries.live();
     counts.refused += worker->entries.refused();

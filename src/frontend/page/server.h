@@ -13,7 +13,7 @@
 #include "base/prng.h"
 #include "frontend/page/entries.h"
 #include "io/log.h"
-#include "limiter/limiter.h"
+#include "limiter/lending.h"
 
 namespace dthrottle {
 
@@ -53,7 +53,7 @@ class PageServer {
   void End(Worker& worker);
 
   uv_loop_t* const loop_;
-  Limiter& limiter_;
+  Lending lending_;
   const std::size_t tag_bytes_max_;
   const std::uint32_t entries_;
   Log& log_;

@@ -1,8 +1,27 @@
 #include "share/quota/quota_sharing.h"
 
+#include <memory>
+#include <utility>
+
 #include "share/ways.h"
 
 namespace dthrottle {
+
+void QuotaSharing::Keep(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+                        Quotas::Calendar calendar) {
+  const auto hash = [this](const Tag& tag) { return core_.table->Hash(tag); };
+  auto quotas = std::make_unique<Quotas>(region, boot_id, fresh, hash, std::move(calendar));
+  core_.table->Exclusively([&] {
+    quotas->Adopt(core_.rules->calendars());
+    core_.quotas = std::move(quotas);
+    Adopted();
+  });
+}
+
+void QuotaSharing::FollowCalendar() {
+  if (core_.quotas == nullptr || !core_.quotas->Differs()) return;
+  core_.table->Exclusively([&] { core_.quotas->Adopt(core_.rules->calendars()); });
+}
 
 void QuotaSharing::WatchTags(std::size_t, const std::function<void()>& wake) {
   wake_ = wake;

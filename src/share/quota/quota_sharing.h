@@ -1,9 +1,15 @@
-// Quotas over all hosts: what each host has counted of a tag goes out beside hits, with reports (quota/quotas.h). It is
-// no way of deciding, and has no limits; it stands in the list of ways for what peers say and are told.
+// Quotas of rules: where they are counted, and over all hosts, for what each host has counted of a tag goes out beside
+// hits, with reports (quota/quotas.h). It is no way of deciding, and has no limits; it stands in the list of ways for what
+// peers say and are told.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <span>
 
+#include "quota/quotas.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -18,6 +24,13 @@ class QuotaSharing final : public Way {
   static constexpr Duration kTellAllEvery = std::chrono::minutes(1);
 
   QuotaSharing(LimiterCore& core, Ways& ways) : core_(core), ways_(ways) {}
+
+  // Counts the quotas of rules from now on, in `region`, as Quotas. Once, by the owner.
+  void Keep(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+            Quotas::Calendar calendar);
+  // Follows the clock: to be called once a second, by the owner.
+  void FollowCalendar();
+  QuotaCounts counts() const { return core_.quotas != nullptr ? core_.quotas->counts() : QuotaCounts(); }
 
   bool Has(const Limit&) const { return false; }
   bool Decide(Asked& asked) { return DecideAlone(asked); }

@@ -1,0 +1,50 @@
+// Looking inside a limiter, and changing single tags, for people, for metrics and for what is kept over a restart. All
+// but ChargedWith are for the thread that owns the limiter.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/tag.h"
+#include "base/time.h"
+#include "hold/in_flight.h"
+#include "penalty/penalties.h"
+#include "quota/quotas.h"
+#include "share/among/among_tags.h"
+
+namespace dthrottle {
+
+class Limiter;
+struct Inspection;    // share/inspection.h
+
+// What the limiter knows of the tag.
+Inspection Inspect(Limiter& limiter, const Query& query, Instant now);
+
+// The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
+std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query, Instant now);
+
+// Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.
+bool Forgive(Limiter& limiter, const Query& query, Instant now);
+
+// A tag that is refused because of a penalty.
+struct PenalizedTag {
+  std::string tag;
+  bool is_digest = false;
+  Duration left{}, length{};    // of the penalty
+  bool heard = false;           // a peer said so
+};
+// The tags that are penalized now, those that stay so longest first.
+std::vector<PenalizedTag> Penalized(Limiter& limiter, Instant now);
+// Goes on with a penalty that a process before has left. Nothing, under a rule without any.
+void Penalize(Limiter& limiter, const Query& query, Instant until, Instant now);
+
+// What became of limits that are more than a bucket.
+struct LimiterCounts {
+  AmongCounts among{};
+  InFlightCounts in_flight{};
+  PenaltyCounts penalties{};
+  QuotaCounts quotas{};
+};
+LimiterCounts CountsOf(const Limiter& limiter);
+
+}    // namespace dthrottle

@@ -1,0 +1,56 @@
+// What was paid becomes what was used.
+#include "limiter/inspect.h"
+#include "limiter/limit_of.h"
+#include "limiter/limiter.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+namespace {
+
+void Charge(Ways& ways, Asked& asked, Cost tokens) {
+  const LimiterCore& core = ways.core();
+  Waste unrecorded;
+  Waste& waste = asked.slot != nullptr ? asked.shard.waste(asked.slot) : unrecorded;
+  asked.bucket().Debit(asked.shape, tokens, asked.now, ways.Get<Debits>().MaxDebt(asked.limit), asked.now, waste,
+                       core.window);
+  asked.Keep();
+  ways.With(asked.limit, [&](auto& way) { way.Charged(asked); });
+  if (asked.limit.shared && core.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
+}
+
+Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
+  LimiterCore& core = ways.core();
+  const std::uint64_t hash = core.table->Hash(paid.tag);
+  Table::Shard shard(*core.table, hash);
+  Slot* const slot = shard.Find(paid.tag, now);
+  if (slot == nullptr && paid.tag.is_digest && paid.over_long == nullptr) return {};
+  const auto index = LimitOf(*core.rules, paid, slot);
+  if (!index.has_value() || core.limit(*index).mode == Mode::kOff) return {};
+  const Limit& limit = core.limit(*index);
+  const Shape shape = ways.With(limit, [&](auto& way) { return way.ShapeOf(paid.tag, limit, now); });
+  Asked asked{paid, hash, *index, limit, shard, slot, 0, now, shape};
+  if (core.HasQuota(limit)) {
+    actual > paid.cost ? (void)core.quotas->Take(paid.tag, hash, limit, actual - paid.cost, now)
+                       : core.quotas->GiveBack(hash, limit, paid.cost - actual, now);
+  }
+  if (actual > paid.cost) {
+    Charge(ways, asked, actual - paid.cost);
+  } else if (slot != nullptr) {
+    slot->bucket.Credit(shape, paid.cost - actual);
+    if (limit.shared && core.window != 0) shard.TakeBack(slot, paid.cost - actual);
+  }
+  return {shape, asked.bucket(), *index};
+}
+
+}    // namespace
+
+Standing Limiter::Settle(const Query& paid, Cost actual, Instant now) {
+  if (core_->observed.sample().Has(core_->table->Hash(paid.tag))) {
+    if (const auto observer = core_->observed.observer()) observer->Settled(paid, actual, now);
+  }
+  for (const std::string& tag : ChargedWith(*this, paid, now)) SettleOne(*ways_, {{tag, false}, paid.cost}, actual, now);
+  return SettleOne(*ways_, paid, actual, now);
+}
+
+}    // namespace dthrottle
