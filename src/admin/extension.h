@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/time.h"
-#include "limiter/limiter.h"
+#include "bucket/bucket.h"
 
 namespace dthrottle {
 

@@ -10,15 +10,16 @@
 #include <string>
 #include <vector>
 
-#include "admin/admin.h"
 #include "admin/extension.h"
-#include "bus/tenant.h"
 #include "io/log.h"
 #include "io/part.h"
 #include "io/task_queue.h"
 #include "rule/rule.h"
 
 namespace dthrottle {
+
+class AdminHost;
+class Tenant;
 
 // Changes rules and overrides that the settings file gives, before they are put in force. Any thread may call it.
 using Amendment = std::function<void(std::vector<Rule>&, std::vector<Override>&)>;

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "admin/admin.h"
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "base/check.h"

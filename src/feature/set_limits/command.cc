@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "admin/admin.h"
 #include "admin/escape.h"
 #include "config/values.h"
 #include "feature/set_limits/feature.h"

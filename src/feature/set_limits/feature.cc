@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "admin/admin.h"
 #include "base/check.h"
 #include "config/values.h"
 #include "io/clock.h"

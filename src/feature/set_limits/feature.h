@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bus/tenant.h"
 #include "feature/feature.h"
 #include "feature/set_limits/spreading.h"
 #include "io/kept_text.h"
