@@ -1,4 +1,4 @@
-"""Comments refer to files that exist, and a type is defined once."""
+"""Comments refer to files and members that exist, and a type is defined once."""
 
 import re
 import unittest
@@ -25,6 +25,26 @@ def comments(text):
     return found
 
 
+DEFINES = r"\b(?:class|struct|enum class|enum|using|namespace)\s+(?:alignas\(\d+\)\s+)?(\w+)|\b([A-Z]\w+)::\w+\("
+
+
+def faulty_members(files):
+    """Comments' references to members that no file has which defines a type of that name."""
+    code = {path: re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S) for path, text in files.items()}
+    words = {}    # of a type: all words of the files that define it, or functions of it
+    for path, text in code.items():
+        for names in set(re.findall(DEFINES, text)):
+            for name in filter(None, names):
+                words.setdefault(name, set()).update(re.findall(r"\w+", text))
+    bad = []
+    for path, text in files.items():
+        for line, comment in comments(text):
+            for name, member in re.findall(r"(?<![\w:])([A-Z]\w+)::(~?\w+)", comment):
+                if member not in words.get(name, ()):
+                    bad.append(f"{path.relative_to(ROOT)}:{line}: {name}::{member}")
+    return sorted(bad)
+
+
 class References(unittest.TestCase):
     maxDiff = None
 
@@ -37,6 +57,15 @@ class References(unittest.TestCase):
                     if not any((place / name).exists() for place in places):
                         bad.append(f"{path.relative_to(ROOT)}:{line}: {name}")
         self.assertEqual(bad, [])
+
+
+    def test_references_to_members_lead_somewhere(self):
+        """`Type::Member` in a comment: the type is ours, and the member stands where the type is written."""
+        self.assertEqual(faulty_members({path: path.read_text() for path in SOURCES}), [])
+
+    def test_a_reference_to_a_member_that_is_gone_would_be_found(self):
+        text = "// Type::Kept and Type::Gone, std::min, Foreign::Thing.\nstruct Type {\n  int Kept;\n};\n"
+        self.assertEqual(faulty_members({ROOT / "src/a.h": text}), ["src/a.h:1: Foreign::Thing", "src/a.h:1: Type::Gone"])
 
 
 class Names(unittest.TestCase):
