@@ -15,6 +15,7 @@
 #include "capacity/fairness.h"
 #include "plan/analysis.h"
 #include "test/paper/graphs.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle::plan {
 namespace {
@@ -219,6 +220,7 @@ TEST_CASE("GDRL Fig. 7: with exact demands degree matters, and size hardly does 
 
 TEST_CASE("GDRL Fig. 7: an ordered ring of 100 takes 2899 rounds to 0.95, one of 1000 takes 290821") {
   CHECK(Setup("ring:100", 1 / 0.9, 0.25).Reaches(0.95, 10'000) == 2899);
+  if (testing::kSanitized) return;    // the larger ring runs the same lines for half a minute
   CHECK(Setup("ring:1000", 1 / 0.9, 0.25).Reaches(0.95, 300'000) == 290'821);
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/prng.h"
 #include "test/support/debit.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
@@ -412,7 +413,7 @@ TEST_CASE("merits survive that the region is opened again") {
 }
 
 TEST_CASE("a flood under one rule leaves the cells of rules with less than their share alone") {
-  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(5); ++seed) {
     Prng prng(seed);
     Fixture f;
     const std::size_t quiet = f.table().cells() / 4;    // of three rules
@@ -572,7 +573,7 @@ TEST_CASE("a region of another boot, other rules, another size or another versio
 }
 
 TEST_CASE("entries that are torn or impossible are dropped and the rest is kept") {
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= testing::Fewer(60); ++seed) {
     Prng prng(seed);
     Fixture f;
     for (std::size_t i = 0; i < 10'000; ++i) REQUIRE(f.Insert(Name(i) + std::string(i % 70, 'x'), Spent(1)));
