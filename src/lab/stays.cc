@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lab/fleet.h"
+#include "limiter/places.h"
 #include "share/ways.h"
 
 namespace dthrottle::lab {
