@@ -195,11 +195,11 @@ def await_read(sock):
 
 
 def wait_until(condition, what, seconds=PATIENCE):
-    """Looks every few milliseconds until condition() is true, and returns it."""
+    """Looks every few milliseconds until condition() is true, and returns it. `what` may be a function that says it late."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"after {seconds:g} s still not: {what}")
+            raise AssertionError(f"after {seconds:g} s still not: {what() if callable(what) else what}")
         time.sleep(0.003)
     return value
 

@@ -48,7 +48,8 @@ class Storm(SystemTest):
                     def accounted(host=host):
                         return served <= charged(host, tags) + lost(host) <= served + kills
 
-                    wait_until(accounted, f"{host.name} accounts for {served} hits of {victim.name}")
+                    wait_until(accounted, lambda: f"{host.name} accounts for {served} hits of {victim.name}, "
+                                                  f"not {charged(host, tags)} known and {lost(host)} lost")
                     time.sleep(4 * PERIOD)
                     self.assertTrue(accounted(), "it did, and does not any more")
                 told.append(lost(host))

@@ -4,6 +4,7 @@
 // from a thread of its own. It connects anew by itself, to any of its servers; where it gives up, because a server has
 // turned it away twice, this thread begins anew with the servers of the settings.
 #include <nats/nats.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 #include <atomic>
@@ -330,6 +331,8 @@ class Client final : public NatsClient {
 };
 
 std::unique_ptr<NatsClient> Make(NatsOptions options) {
+  // A thread that is left to itself may be in OpenSSL when the process ends, so nothing is taken from under it then.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   return std::make_unique<Client>(std::move(options));
 }
 
