@@ -3,8 +3,11 @@
 // is lost: by kill -9, or because the peer no longer had it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "bus/account.h"
 
@@ -12,18 +15,37 @@ namespace dthrottle {
 
 class Audit {
  public:
-  // Follows a life of the peer, before which it had told `before`. `hits`: of that life, and not to be heard again;
-  // none: not known, until Check.
-  void Begin(const Told& before, std::optional<std::uint64_t> hits) {
+  // Follows a life of the peer from frame `next`, before which life it had told `before`. `hits`: of the frames below
+  // `next`; none: not known, until Learn.
+  void Begin(const Told& before, std::uint64_t next, std::optional<std::uint64_t> hits) {
     before_ = before;
+    learned_at_ = 0;
+    forgotten_ = next - 1;
+    latest_.clear();
     heard_.reset();
     if (hits) heard_ = before.hits + *hits;
   }
 
   bool known() const { return heard_.has_value(); }
 
-  void Heard(std::uint64_t hits) {
-    if (heard_) *heard_ += hits;
+  // Frames up to that one have so many hits of this life. Those of them that are still to come are counted now. Later
+  // ones may have come; where more of them came than are kept it stays unknown.
+  void Learn(std::uint64_t sequence, std::uint64_t hits) {
+    if (sequence < forgotten_) return;
+    learned_at_ = sequence;
+    heard_ = before_.hits + hits;
+    for (const auto& [later, its] : std::exchange(latest_, {})) Heard(later, its);
+  }
+
+  void Heard(std::uint64_t sequence, std::uint64_t hits) {
+    if (heard_) {
+      if (sequence > learned_at_) *heard_ += hits;
+      return;
+    }
+    latest_.emplace_back(sequence, hits);
+    if (latest_.size() <= kLatestMax) return;
+    forgotten_ = std::max(forgotten_, latest_.front().first);
+    latest_.erase(latest_.begin());
   }
 
   // Nothing is missing of the first `hits` hits of this life but what is lost: returns how many those are.
@@ -40,7 +62,7 @@ class Audit {
     return {frames > heard ? frames - heard : 0, Catch(before.hits)};
   }
 
-  static void Fields(auto& state, auto& self) { state(self.before_, self.heard_); }
+  static void Fields(auto& state, auto& self) { state(self.before_, self.learned_at_, self.heard_); }
 
  private:
   std::uint64_t Catch(std::uint64_t told) {
@@ -49,7 +71,11 @@ class Audit {
     return lost;
   }
 
+  static constexpr std::size_t kLatestMax = 64;
+
   Told before_;
+  std::uint64_t learned_at_ = 0, forgotten_ = 0;                      // sequences
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> latest_;    // sequences and hits of frames, until it is known
   std::optional<std::uint64_t> heard_;    // hits, of all lives, or known to be lost
 };
 

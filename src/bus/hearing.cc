@@ -139,7 +139,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   status.missed += change.missed, counts.missed += change.missed;
   status.repaired += change.repaired, counts.repaired += change.repaired;
   CountLost(peer, change.lost);
-  peer.audit.Heard(HitsOf(in.entries));
+  peer.audit.Heard(in.sequence, HitsOf(in.entries));
   const bool owned = core_.options.owners != nullptr;    // every report of a host is answered
   if (in.entries.empty() && !owned) return;
   FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};
@@ -159,9 +159,12 @@ void Hearing::CountLost(Peer& peer, std::uint64_t frames, std::uint64_t hits) {
 
 void Hearing::OnWelcome(Peer& peer) {
   const Message& in = core_.in;
-  const bool followed = peer.heard && !peer.claim && peer.incarnation == in.incarnation;
-  if (!followed || !peer.heard->missing().empty() || peer.heard->next() != in.sequence + 1) return;
-  CountLost(peer, 0, peer.audit.Check(in.hits));
+  if (!peer.heard || peer.incarnation != in.incarnation) return;
+  if (!peer.audit.known()) {
+    peer.audit.Learn(in.sequence, in.hits);
+  } else if (!peer.claim && peer.heard->missing().empty() && peer.heard->next() == in.sequence + 1) {
+    CountLost(peer, 0, peer.audit.Check(in.hits));
+  }
 }
 
 // ---- Repair ----

@@ -109,7 +109,7 @@ struct Peer {
     std::optional<std::uint64_t> hits;
     if (next == 1) hits = 0;
     if (next == welcome_sequence + 1) hits = welcome_hits;
-    audit.Begin(welcome_told, hits);
+    audit.Begin(welcome_told, next, hits);
   }
 
   // A frame that was published after the snapshot was complete cannot be in it.
