@@ -7,10 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "config/settings.h"
 #include "frontend/frontend.h"
 
 namespace dthrottle {
+
+struct Settings;
 
 struct Ceilings {
   struct Room {

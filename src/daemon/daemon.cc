@@ -35,11 +35,11 @@ uv_loop_t* Opened(uv_loop_t& loop) {
 Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Launch launch, Handover handed, Log& log)
     : path_(std::move(path)),
       runtime_dir_(std::move(runtime_dir)),
-      settings_(std::move(settings)),
       launch_(std::move(launch)),
       handed_(std::move(handed)),
       log_(log),
-      running_(std::make_unique<Running>(settings_, log_)),
+      running_(std::make_unique<Running>(std::move(settings), log_)),
+      settings_(running_->settings_in_force),
       tasks_(Opened(loop_)),
       front_host_{.loop = &loop_,
                   .tasks = *tasks_,

@@ -18,6 +18,7 @@
 namespace dthrottle {
 
 struct Running;
+struct Settings;
 
 class Daemon {
  public:
@@ -45,12 +46,12 @@ class Daemon {
   void Close();
 
   const std::string path_, runtime_dir_;
-  Settings settings_;    // without rules and overrides
   const Launch launch_;
   Handover handed_;    // what is not in use yet
   Log& log_;
   const Service service_{};
   const std::unique_ptr<Running> running_;
+  Settings& settings_;    // that it has
   uv_loop_t loop_;
   std::optional<TaskQueue> tasks_;    // for this thread
   FrontEndHost front_host_;

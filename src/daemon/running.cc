@@ -7,8 +7,8 @@
 
 namespace dthrottle {
 
-Running::Running(const Settings& in_force, const Log& log_of_all)
-    : settings_in_force(in_force), log(log_of_all), started(Now()), started_since_1970(WallClock()) {}
+Running::Running(Settings in_force, const Log& log_of_all)
+    : settings_in_force(std::move(in_force)), log(log_of_all), started(Now()), started_since_1970(WallClock()) {}
 
 void Running::Audit(std::string_view text) const {
   if (settings_in_force.admin.audit) log.Say(LogLevel::kNotice, fmt::format("audit: {}", text));

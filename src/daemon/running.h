@@ -17,15 +17,16 @@
 #include "daemon/retention_watch.h"
 #include "daemon/shedding.h"
 #include "daemon/upgrade.h"
+#include "config/settings.h"
 #include "frontend/frontend.h"
 
 namespace dthrottle {
 
 struct Running final : AdminHost {
-  // Both must outlive it.
-  Running(const Settings& in_force, const Log& log_of_all);
+  // The log must outlive it.
+  Running(Settings in_force, const Log& log_of_all);
 
-  const Settings& settings_in_force;
+  Settings settings_in_force;    // without rules and overrides
   const Log& log;
   const Instant started;
   const Duration started_since_1970;

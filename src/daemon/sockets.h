@@ -9,13 +9,16 @@
 #include <string_view>
 #include <vector>
 
-#include "config/listeners.h"
 #include "daemon/ceilings.h"
 #include "frontend/frontend.h"
 #include "io/listener.h"
 #include "io/service.h"
 
 namespace dthrottle {
+
+struct Endpoint;
+struct Endpoints;
+struct Settings;
 
 class Sockets final : public Part {
  public:

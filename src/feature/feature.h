@@ -14,11 +14,12 @@
 #include "io/log.h"
 #include "io/part.h"
 #include "io/task_queue.h"
-#include "rule/rule.h"
 
 namespace dthrottle {
 
 class AdminHost;
+struct Override;
+struct Rule;
 class Tenant;
 
 // Changes rules and overrides that the settings file gives, before they are put in force. Any thread may call it.

@@ -13,7 +13,6 @@
 #include <string_view>
 #include <utility>
 
-#include "config/settings.h"
 #include "io/handover.h"
 #include "io/log.h"
 #include "io/part.h"

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "config/settings.h"
 #include "frontend/frontend.h"
 #include "frontend/gateway.h"
 

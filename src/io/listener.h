@@ -12,10 +12,11 @@
 #include <string>
 
 #include "base/result.h"
-#include "config/settings.h"
 #include "io/places.h"
 
 namespace dthrottle {
+
+struct Endpoint;
 
 struct SocketError {
   int code;    // errno
