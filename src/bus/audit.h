@@ -28,7 +28,7 @@ class Audit {
 
   bool known() const { return heard_.has_value(); }
 
-  // Frames up to that one have so many hits of this life. Those of them that are still to come are counted now. Later
+  // Frames up to that one have so many hits of this life, also those that are still to come. Later
   // ones may have come; where more of them came than are kept it stays unknown.
   void Learn(std::uint64_t sequence, std::uint64_t hits) {
     if (sequence < forgotten_) return;
