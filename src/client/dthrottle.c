@@ -400,6 +400,13 @@ enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle
   return verdict;
 }
 
+enum dthrottle_verdict dthrottle_refund(dthrottle* handle, const dthrottle_tag* tags, size_t count, int deadline_ms) {
+  char line[DTHROTTLE_QUESTION_LINE_BYTES];
+  dthrottle_answer nothing;
+  if (count == 0 || count > DTHROTTLE_TAGS_MAX) return DTHROTTLE_BAD_QUESTION;
+  return ask_line(handle, line, dthrottle_write_refund(tags, count, line), &nothing, deadline_ms);
+}
+
 enum dthrottle_verdict dthrottle_learn(dthrottle* handle, const dthrottle_tag* tags, size_t count, int* refuse,
                                        int deadline_ms) {
   char line[DTHROTTLE_QUESTION_LINE_BYTES];

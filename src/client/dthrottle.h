@@ -164,6 +164,12 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_commit(dthrottle* handle, uint64_
  * where the wait is over. */
 DTHROTTLE_API enum dthrottle_verdict dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 
+/* Gives back what these tags cost, as if it had not been spent, at most until they have their whole burst: of what turned
+ * out not to count, such as a request that failed. SERVE: it has come back. It may be given back twice where a call that
+ * failed is repeated. `count` is 1 to DTHROTTLE_TAGS_MAX. */
+DTHROTTLE_API enum dthrottle_verdict dthrottle_refund(dthrottle* handle, const dthrottle_tag* tags, size_t count,
+                                                      int deadline_ms);
+
 /* Asks what to do about a question of these tags while nobody answers, by the `fail_closed` of their rules, and writes 1
  * to `*refuse`, or 0: serve. SERVE: the daemon has said it. Otherwise `*refuse` stays as it was, so what a program has
  * learned once counts until the daemon says something else. The library itself goes on to tell why nobody has decided.

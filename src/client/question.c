@@ -96,6 +96,17 @@ static char* write_number(char* out, uint32_t cost) {
   return out;
 }
 
+/* "COST TAG", once for each tag, with a blank in front. */
+static char* write_costs(char* out, const dthrottle_tag* tags, size_t count, size_t word_bytes_most) {
+  for (size_t i = 0; i < count; i++) {
+    *out++ = ' ';
+    out = write_number(out, tags[i].cost);
+    *out++ = ' ';
+    out = write_word(out, &tags[i], word_bytes_most);
+  }
+  return out;
+}
+
 size_t dthrottle_write_question(const dthrottle_question* question, char* line) {
   char* out = line;
   memcpy(out, verb_word(question->verb), VERB_BYTES);
@@ -106,13 +117,13 @@ size_t dthrottle_write_question(const dthrottle_question* question, char* line) 
     *out++ = ' ';
     out = write_number(out, question->ttl_ms);
   }
-  for (size_t i = 0; i < question->count; i++) {
-    *out++ = ' ';
-    out = write_number(out, question->tags[i].cost);
-    *out++ = ' ';
-    out = write_word(out, &question->tags[i], word_bytes_max(question));
-  }
-  return (size_t)(out - line);
+  return (size_t)(write_costs(out, question->tags, question->count, word_bytes_max(question)) - line);
+}
+
+size_t dthrottle_write_refund(const dthrottle_tag* tags, size_t count, char* line) {
+  char* const out = write_text(line, "refund");
+  const size_t part = (DTHROTTLE_QUESTION_LINE_BYTES - (size_t)(out - line)) / count;
+  return (size_t)(write_costs(out, tags, count, part - AROUND_BYTES) - line);
 }
 
 size_t dthrottle_write_settlement(uint64_t hold, const uint32_t* actual, size_t count, char* line) {
@@ -333,7 +344,7 @@ bool dthrottle_read_answer(const char* asked, size_t asked_bytes, const char* te
     *answer = read;
     return read_absence(rest, verdict);
   }
-  if (says(verb, "indicate")) {
+  if (says(verb, "indicate") || says(verb, "refund")) {
     const bool taken = bytes == 2 && memcmp(text, "OK", 2) == 0;
     *answer = read;
     *verdict = taken ? DTHROTTLE_SERVE : DTHROTTLE_BAD_QUESTION;

@@ -44,6 +44,10 @@ size_t dthrottle_write_indication(double value, const dthrottle_tag* tag, char* 
  * DTHROTTLE_QUESTION_LINE_BYTES. */
 size_t dthrottle_write_absence(const dthrottle_tag* tags, size_t count, char* line);
 
+/* Writes the line that gives back what these tags cost, without its LF, and returns its bytes. As
+ * dthrottle_write_absence. */
+size_t dthrottle_write_refund(const dthrottle_tag* tags, size_t count, char* line);
+
 /* Reads the answer to the line `asked`, both without LF: THROTTLE, SERVE, or BAD_QUESTION where the daemon says ERR.
  * That to dthrottle_write_absence is what to do, THROTTLE or SERVE.
  * False: it is no answer to this line, and nothing is written. */

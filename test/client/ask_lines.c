@@ -4,7 +4,7 @@
  *   ask_lines ADDRESS DEADLINE_MS questions    a line is "COST TAG [COST TAG]...", and what the answer says is printed
  *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
  *                                              %XX in a tag is a byte. "learn TAG..." prints what was learned of them
- *                                              in place of that: "serve" or "refuse"
+ *                                              in place of that: "serve" or "refuse"; "refund COST TAG..." gives back
  *   ask_lines ADDRESS DEADLINE_MS waits        the same, but a question waits within the deadline rather than being
  *                                              refused, and the line ends with the microseconds that it waited and the
  *                                              instant at which it went on
@@ -60,6 +60,14 @@ static void learn(dthrottle* handle, char* line, int deadline_ms) {
   fflush(stdout);
 }
 
+/* Takes "COST TAG [COST TAG]...". */
+static void refund(dthrottle* handle, char* line, int deadline_ms) {
+  dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
+  const size_t count = split(line, tags);
+  printf("%s/0/-\n", dthrottle_verdict_name(dthrottle_refund(handle, tags, count, deadline_ms)));
+  fflush(stdout);
+}
+
 static void print_answer(const dthrottle_answer* answer, size_t count) {
   printf("/%d %zu %" PRId64 " %s", answer->reason, answer->refused, answer->wait_ms,
          answer->rule[0] != '\0' ? answer->rule : "-");
@@ -77,6 +85,10 @@ int main(int argc, char** argv) {
   while (fgets(line, sizeof line, stdin) != NULL) {
     if (questions && strncmp(line, "learn ", 6) == 0) {
       learn(handle, line + 6, deadline_ms);
+      continue;
+    }
+    if (questions && strncmp(line, "refund ", 7) == 0) {
+      refund(handle, line + 7, deadline_ms);
       continue;
     }
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];

@@ -47,6 +47,8 @@ for line in io.lines() do
       tags[#tags + 1] = text:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
     end
     print(throttle:learn(tags) .. "/0/" .. (throttle:ask("C", 0).serve and "serve" or "refuse"))
+  elseif verb == "refund" then
+    print(throttle:refund(tags_of(first .. " " .. rest)) .. "/0/-")
   elseif verb == "commit" or verb == "release" then
     local hold = held[first] or 0xffffffffULL
     print((verb == "commit" and throttle:commit(hold, tonumber(rest)) or throttle:release(hold)) .. "/0/-")

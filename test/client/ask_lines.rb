@@ -22,6 +22,10 @@ $stdin.binmode.each_line do |line|
     puts "#{throttle.public_send(verb, first, *words.map(&:to_i)).to_s.tr('_', ' ')}/0/-"
     next
   end
+  if verb == "refund"
+    puts "#{throttle.refund(tags_of([first, *words].join(' '))).to_s.tr('_', ' ')}/0/-"
+    next
+  end
   if verb == "learn"
     verdict = throttle.learn([first, *words].map { |tag| tag.gsub(/%(..)/n) { $1.hex.chr } })
     puts "#{verdict.to_s.tr('_', ' ')}/0/#{throttle.ask('C', 0).serve? ? 'serve' : 'refuse'}"

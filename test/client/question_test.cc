@@ -279,6 +279,22 @@ TEST_CASE("what to do while nobody answers is asked in a line that the daemon ta
   for (const char* const wrong : {"OK", "OK 1", "NO refuse", "refuse", ""}) CHECK_FALSE(Hear("absent a", wrong).good);
 }
 
+TEST_CASE("what did not count is given back in a line that the daemon takes") {
+  const auto written = [](std::vector<std::string> texts, std::uint32_t cost) {
+    char line[DTHROTTLE_QUESTION_LINE_BYTES];
+    std::vector<dthrottle_tag> tags;
+    for (const std::string& text : texts) tags.push_back({text.data(), text.size(), cost, 0});
+    return std::string(line, dthrottle_write_refund(tags.data(), tags.size(), line));
+  };
+  CHECK(written({"login:a b", ""}, 3) == "refund 3 login:a\\x20b 3 _");
+  CHECK(written(std::vector(DTHROTTLE_TAGS_MAX, std::string(2000, ' ')), 4'294'967'295).size() <=
+        DTHROTTLE_QUESTION_LINE_BYTES);
+  CHECK(written({std::string(9000, 'x')}, 4'294'967'295).size() == DTHROTTLE_QUESTION_LINE_BYTES);
+  CHECK(Hear("refund 1 a", "OK").verdict == DTHROTTLE_SERVE);
+  CHECK(Hear("refund 1 a", "ERR a line gives back at most 16 tags").verdict == DTHROTTLE_BAD_QUESTION);
+  for (const char* const wrong : {"OK 1", "NO", "O", ""}) CHECK_FALSE(Hear("refund 1 a", wrong).good);
+}
+
 TEST_CASE("a rule's name that is too long is cut") {
   const Heard heard = Hear("take 1 a", "NO limit 1 0 " + std::string(100, 'r') + " a");
   REQUIRE(heard.good);

@@ -239,7 +239,7 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class RubyQuestions(Ruby, Holds, Waits, Learns, SameBuckets, test_client.Questions):
+class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -261,7 +261,7 @@ class GoClient(Go, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class GoQuestions(Go, Holds, Waits, Learns, SameBuckets, test_client.Questions):
+class GoQuestions(Go, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
     pass
 
 
@@ -288,5 +288,5 @@ class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class LuaQuestions(Lua, Holds, Learns, SameBuckets, test_client.Questions):
+class LuaQuestions(Lua, Holds, Learns, Refunds, SameBuckets, test_client.Questions):
     pass

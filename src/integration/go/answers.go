@@ -209,6 +209,14 @@ func readSettlement(line []byte) (Answer, bool) {
 	return Answer{Verdict: BadQuestion}, bytes.HasPrefix(line, []byte("NO ")) || bytes.HasPrefix(line, []byte("ERR "))
 }
 
+// What a refund gave back has come back.
+func readRefund(line []byte) (Answer, bool) {
+	if string(line) == "OK" {
+		return Answer{Verdict: Serve}, true
+	}
+	return Answer{Verdict: BadQuestion}, bytes.HasPrefix(line, []byte("ERR "))
+}
+
 // The line that asks what to do about the tags while nobody answers. nil: they are no question.
 func absence(tags []string) []byte {
 	if len(tags) < 1 || len(tags) > tagsMax {

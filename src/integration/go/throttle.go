@@ -175,6 +175,16 @@ func (c *Client) Release(ctx context.Context, hold string) Verdict {
 	return c.Commit(ctx, hold)
 }
 
+// Refund gives back what turned out not to count. Serve: it has come back. It may come back twice where a call that failed
+// is repeated.
+func (c *Client) Refund(ctx context.Context, tags ...Tag) Verdict {
+	line, _ := question("refund", tags, false)
+	if line == nil {
+		return BadQuestion
+	}
+	return c.exchange(ctx, c.questions, line, []reader{readRefund})[0].Verdict
+}
+
 // Learn asks what the rules of these tags want while nobody answers (fail_closed), and the client does so from now on in
 // place of Options.FailClosed. Serve: the daemon has said it; else nothing has changed.
 func (c *Client) Learn(ctx context.Context, tags ...string) Verdict {

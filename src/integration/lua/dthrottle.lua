@@ -40,6 +40,7 @@ int dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question
                            int deadline_ms);
 int dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual, size_t count, int deadline_ms);
 int dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
+int dthrottle_refund(dthrottle* handle, const dthrottle_tag* tags, size_t count, int deadline_ms);
 int dthrottle_learn(dthrottle* handle, const dthrottle_tag* tags, size_t count, int* refuse, int deadline_ms);
 const char* dthrottle_verdict_name(int verdict);
 void dthrottle_close(dthrottle* handle);
@@ -98,13 +99,18 @@ function Throttle:ask_batch(tags, deadline_ms)
   return answers
 end
 
-local function ask(self, verb, tags, deadline_ms, times)
-  local named, answer = ffi.new("dthrottle_tag[?]", #tags), ffi.new("dthrottle_answer")
+local function named_tags(tags)
+  local named = ffi.new("dthrottle_tag[?]", #tags)
   for i, tag in ipairs(tags) do
     local text, cost = tag, 1
     if type(tag) == "table" then text, cost = tag[1], tag[2] end
     named[i - 1].text, named[i - 1].bytes, named[i - 1].cost = text, #text, cost
   end
+  return named
+end
+
+local function ask(self, verb, tags, deadline_ms, times)
+  local named, answer = named_tags(tags), ffi.new("dthrottle_answer")
   local question = ffi.new("dthrottle_question", times)
   question.verb, question.tags, question.count = verb, named, #tags
   local said = self:decided(self.library.dthrottle_ask_question(self.questions, question, answer,
@@ -158,14 +164,18 @@ function Throttle:release(hold, deadline_ms)
   return self:decided(self.library.dthrottle_release(self.questions, hold or 0, deadline_ms or self.deadline_ms)).verdict
 end
 
+-- Gives back what turned out not to count; `tags` as for ask_question. Returns the verdict: "serve", it has come back. It may
+-- come back twice where a call that failed is repeated.
+function Throttle:refund(tags, deadline_ms)
+  return self:decided(self.library.dthrottle_refund(self.questions, named_tags(tags), #tags,
+                                                    deadline_ms or self.deadline_ms)).verdict
+end
+
 -- Asks what the rules of these tags, a list, want while nobody answers (`fail_closed`), and does so from now on in place of
 -- `fail_open`. Returns the verdict: "serve", the daemon has said it; else nothing has changed.
 function Throttle:learn(tags, deadline_ms)
-  local named, refuse = ffi.new("dthrottle_tag[?]", #tags), ffi.new("int[1]")
-  for i, tag in ipairs(tags) do
-    named[i - 1].text, named[i - 1].bytes = tag, #tag
-  end
-  local verdict = self.library.dthrottle_learn(self.questions, named, #tags, refuse, deadline_ms or self.deadline_ms)
+  local refuse = ffi.new("int[1]")
+  local verdict = self.library.dthrottle_learn(self.questions, named_tags(tags), #tags, refuse, deadline_ms or self.deadline_ms)
   if verdict == SERVE then self.fail_open = refuse[0] == 0 end
   return self:decided(verdict).verdict
 end

@@ -99,6 +99,10 @@ func main() {
 			fmt.Printf("%s/0/-\n", settle(client, first, rest))
 			continue
 		}
+		if verb == "refund" {
+			fmt.Printf("%s/0/-\n", client.Refund(context.Background(), tagsOf(first+" "+rest)...))
+			continue
+		}
 		if verb == "learn" {
 			fmt.Println(learn(client, first+" "+rest))
 			continue

@@ -46,6 +46,19 @@ module Dthrottle
     end
   end
 
+  # The line that gives back what the tags cost. `line` is nil where they are no question.
+  class Refund
+    attr_reader :line
+
+    def initialize(tags)
+      @line = Question.new("refund", tags).line
+    end
+
+    def read(line)
+      line == "OK" ? [:serve, {}] : ([:bad_question, {}] if line.start_with?("ERR "))
+    end
+  end
+
   # The line that asks what to do about the tags while nobody answers. `line` is nil where they are no question.
   class Absence
     attr_reader :line

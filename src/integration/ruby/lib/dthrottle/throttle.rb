@@ -241,6 +241,13 @@ module Dthrottle
       commit(hold, [], deadline)
     end
 
+    # Gives back what turned out not to count; `tags` as for ask_question. Returns the verdict: :serve, it has come back. It
+    # may come back twice where a call that failed is repeated.
+    def refund(tags, deadline = @deadline)
+      refund = Refund.new(tags)
+      refund.line.nil? ? :bad_question : exchange(refund, deadline).verdict
+    end
+
     # Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
     # `fail_open`. Returns the verdict: :serve, the daemon has said it; else nothing has changed.
     def learn(tags, deadline = @deadline)
