@@ -209,30 +209,6 @@ class Questions(ApacheTest):
                 self.assertEqual(int(daemon.admin_json("show user:a")["level"]), 8)    # the refusal paid nothing
                 self.assertEqual(int(daemon.admin_json("show net:127.0.0.1")["level"]), 0)
 
-    def test_requests_are_held_and_spaced_at_the_rate_rather_than_refused(self):
-        for mpm in MPMS:
-            with self.subTest(mpm), open_ask_daemon(rule(burst=1, rate=4, delay="60s")) as daemon, \
-                    Apache(self.settings(daemon, 'DthrottleTag "%{QUERY_STRING}"\nDthrottleDelay 60000ms'), mpm) as server:
-                begin = time.monotonic()
-                self.assertEqual(server.statuses(4, "/?a"), [200] * 4)
-                self.assertGreaterEqual(time.monotonic() - begin, 0.75)
-                self.assertIn("DELAYED", {line[1] for line in server.access(4)})
-
-    def test_half_of_the_threads_hold_requests_at_most_and_their_clients_may_leave(self):
-        with open_ask_daemon(rule(burst=1, rate=0.02, delay="1m")) as daemon, \
-                Apache(self.settings(daemon, 'DthrottleTag "%{QUERY_STRING}"\nDthrottleDelay 60000')) as server:
-            self.assertEqual(server.statuses(1, "/?b0"), [200])
-            with contextlib.ExitStack() as leave:
-                for tag in range(server.THREADS // 2):
-                    self.assertEqual(server.statuses(1, f"/?a{tag}"), [200])
-                for tag in range(server.THREADS // 2):
-                    client = leave.enter_context(server.connect())
-                    client.sendall(f"GET /?a{tag} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
-                    wait_until(lambda held=tag + 1: daemon.stats()["ask_waits"] == held, "the request is held")
-                self.assertEqual(server.statuses(1, "/?b0"), [429])
-                self.assertEqual(server.statuses(1, "/?c"), [200])
-            wait_until(lambda: daemon.stats()["ask_waits_given_up"] == server.THREADS // 2, "the slots are others'")
-
     def test_a_htaccess_says_what_is_asked_where_it_may(self):
         allowed = '<Directory "%s">\nAllowOverride Limit\nRequire all granted\n</Directory>'
         for text, statuses in (('Dthrottle On\nDthrottleTag "%{QUERY_STRING}"\nDthrottleStatus 503\n', [200, 503]),

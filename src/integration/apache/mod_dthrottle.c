@@ -30,6 +30,7 @@
 
 #include "client/dthrottle.h"
 #include "gate.h"
+#include "holding.h"
 
 enum {
   STATUS_DEFAULT = HTTP_TOO_MANY_REQUESTS,
@@ -168,23 +169,47 @@ static void set_environment(request_rec* r, const struct asking* asking, enum dt
 
 /* ---- Holding a request ----
  *
- * httpd 2.4 lets a handler suspend a request, but has nothing by which a module takes up a suspended connection, and none
- * of it before the handler. So a thread sleeps with its request, and at most half of a child's do at once. */
+ * Without a thread where that can be done (holding.h). Else its thread sleeps with it, and at most half of a child's do at
+ * once. */
 
 static volatile apr_uint32_t sleeping;
 static apr_uint32_t sleeping_max = 1;
 
-/* Milliseconds that a request may be held; 0: it may not be, or too many are. What is not 0 is to be followed by
- * end_hold. */
-static unsigned begin_hold(const struct dir_conf* conf) {
-  if (conf->delay_ms <= 0 || conf->shadow == 1) return 0;
-  if (apr_atomic_inc32(&sleeping) < sleeping_max) return (unsigned)conf->delay_ms;
-  apr_atomic_dec32(&sleeping);
-  return 0;
+/* A place for a request that is to be held; and what gives back its slot. */
+struct place {
+  struct dthrottle_hold* hold; /* NULL: a thread sleeps */
+  struct daemon* daemon;
+  uint64_t slot;
+  int timeout_ms;
+};
+
+/* NULL: the request may not be held, or too many are. What is not NULL is to be followed by await_turn. */
+static struct place* take_place(request_rec* r, const struct dir_conf* conf, struct daemon* daemon, int timeout_ms) {
+  if (conf->delay_ms <= 0 || conf->shadow == 1) return NULL;
+  const bool sleeps = !dthrottle_can_hold(r);
+  struct dthrottle_hold* const hold = sleeps ? NULL : dthrottle_begin_hold(r);
+  if (!sleeps && hold == NULL) return NULL;
+  if (sleeps && apr_atomic_inc32(&sleeping) >= sleeping_max) {
+    apr_atomic_dec32(&sleeping);
+    return NULL;
+  }
+  struct place* const place = apr_pcalloc(r->pool, sizeof *place);
+  *place = (struct place){.hold = hold, .daemon = daemon, .timeout_ms = timeout_ms};
+  return place;
 }
 
-static void end_hold(unsigned held_ms) {
-  if (held_ms > 0) apr_atomic_dec32(&sleeping);
+static void leave_place(struct place* place) {
+  if (place->hold != NULL) {
+    dthrottle_end_hold(place->hold);
+  } else {
+    apr_atomic_dec32(&sleeping);
+  }
+}
+
+/* Its client has left, and its slot is another's. */
+static void give_slot_back(void* place) {
+  const struct place* const left = place;
+  if (left->daemon->handle != NULL) dthrottle_release(left->daemon->handle, left->slot, left->timeout_ms);
 }
 
 static apr_int64_t now_us(void) {
@@ -207,12 +232,15 @@ static bool sleep_on(request_rec* r, apr_int64_t us) {
   return true;
 }
 
-/* Until it is the turn of a request that was served. False: its client has left, and its slot is another's. */
-static bool await_turn(request_rec* r, struct asking* asking, int timeout_ms) {
-  if (asking->verdict != DTHROTTLE_SERVE || asking->answer.delay_us == 0 || sleep_on(r, asking->answer.delay_us)) {
-    return true;
-  }
-  dthrottle_release(asking->daemon->handle, asking->answer.hold, timeout_ms);
+/* The turn of a request that was served comes before its handler runs, or has come. False: its client has left. */
+static bool await_turn(request_rec* r, struct place* place, const struct asking* asking) {
+  const apr_int64_t delay_us = asking->verdict == DTHROTTLE_SERVE ? asking->answer.delay_us : 0;
+  place->slot = asking->answer.hold;
+  if (delay_us > 0 && place->hold != NULL && dthrottle_set_hold(place->hold, delay_us, give_slot_back, place)) return true;
+  const bool stays = delay_us <= 0 || sleep_on(r, delay_us);
+  leave_place(place);
+  if (stays) return true;
+  give_slot_back(place);
   r->connection->aborted = 1;
   return false;
 }
@@ -237,12 +265,11 @@ static int check_access(request_rec* r) {
   const apr_time_t begin = apr_time_now();
   const bool shadow = conf->shadow == 1;
   const int timeout_ms = conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS;
-  const unsigned hold_ms = begin_hold(conf);
-  ask(&asking, timeout_ms, hold_ms);
+  struct place* const place = take_place(r, conf, asking.daemon, timeout_ms);
+  ask(&asking, timeout_ms, place != NULL ? (unsigned)conf->delay_ms : 0);
   const int error = errno;
   const apr_time_t took = apr_time_now() - begin;
-  const bool stays = await_turn(r, &asking, timeout_ms);
-  end_hold(hold_ms);
+  const bool stays = place == NULL || await_turn(r, place, &asking);
   const bool throttled = asking.verdict == DTHROTTLE_THROTTLE;
   const enum dthrottle_fate answered = dthrottle_fate_of(asking.verdict, &asking.answer);
   const bool closed = conf->fail_closed == 1 && !shadow && answered > DTHROTTLE_FATE_SHADOWED;
@@ -305,8 +332,10 @@ static int add_status(request_rec* r, int flags) {
 
 /* ---- Processes ---- */
 
-static apr_status_t close_handle(void* handle) {
-  dthrottle_close(handle);
+static apr_status_t close_daemon(void* closed) {
+  struct daemon* const daemon = closed;
+  dthrottle_close(daemon->handle);
+  daemon->handle = NULL; /* requests that are held end later */
   return APR_SUCCESS;
 }
 
@@ -315,13 +344,14 @@ static void begin_child(apr_pool_t* pool, server_rec* server) {
   dthrottle_options options = {0};
   ap_mpm_query(AP_MPMQ_MAX_THREADS, &threads);
   sleeping_max = threads < 2 ? 1 : (apr_uint32_t)threads / 2;
+  dthrottle_begin_holding(threads);
   options.connections_max = threads < 1 ? 1 : threads < 1024 ? (unsigned)threads : 1024;
   for (int i = 0; daemons != NULL && i < daemons->nelts; i++) {
     struct daemon* const daemon = APR_ARRAY_IDX(daemons, i, struct daemon*);
     daemon->handle = daemon->asks_questions ? dthrottle_open_ask(daemon->address, &options)
                                             : dthrottle_open(daemon->address, &options);
     if (daemon->handle != NULL) {
-      apr_pool_cleanup_register(pool, daemon->handle, close_handle, apr_pool_cleanup_null);
+      apr_pool_cleanup_register(pool, daemon, close_daemon, apr_pool_cleanup_null);
     } else {
       ap_log_error(APLOG_MARK, APLOG_ERR, errno, server, "dthrottle: %s cannot be opened", daemon->address);
     }
@@ -481,7 +511,7 @@ static const command_rec commands[] = {
     AP_INIT_TAKE1("DthrottleStatus", set_status, NULL, DTHROTTLE_ANYWHERE, "the status of a refusal, 400 to 599"),
     AP_INIT_TAKE1("DthrottleTimeout", set_timeout, NULL, DTHROTTLE_SERVER, "milliseconds to wait for an answer"),
     AP_INIT_TAKE1("DthrottleDelay", set_delay, NULL, DTHROTTLE_SERVER,
-                  "milliseconds to hold a request, by a thread that sleeps, rather than refuse it"),
+                  "milliseconds to hold a request rather than refuse it"),
     {NULL, {NULL}, NULL, 0, RAW_ARGS, NULL},
 };
 
@@ -520,6 +550,7 @@ static void register_hooks(apr_pool_t* pool) {
   ap_hook_pre_config(begin_settings, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_post_config(end_settings, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_child_init(begin_child, NULL, NULL, APR_HOOK_MIDDLE);
+  dthrottle_register_holding();
   ap_hook_access_checker(check_access, NULL, NULL, APR_HOOK_FIRST);
   ap_hook_handler(send_metrics, NULL, NULL, APR_HOOK_MIDDLE);
   APR_OPTIONAL_HOOK(ap, status_hook, add_status, NULL, NULL, APR_HOOK_MIDDLE);
