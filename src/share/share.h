@@ -196,6 +196,8 @@ class Way {
   std::optional<Tokens> LevelByOwner(std::uint64_t) const { return std::nullopt; }
   // What the tag's owner says of all other hosts; the bucket is as it says.
   void OwnerSaid(const OwnersWord&, const TagAt&, Instant) {}
+  // This host owns the tag, and the bucket is what all hosts have made of it.
+  void OwnedHere(const TagAt&, Instant) {}
   // From now on up to so many tags (rounded up) are watched, so that peers hear early of their hits. The way calls
   // `wake`, from any thread, when something is urgent, once until ReportUrgent.
   void WatchTags(std::size_t, const std::function<void()>& /*wake*/) {}

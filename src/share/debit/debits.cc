@@ -414,24 +414,54 @@ void Debits::Adopt(const Entries& entries, std::size_t first, std::size_t n, Ins
   });
 }
 
-// The bucket is the owner's, after hits here that no report has carried yet, and what workers have been lent.
+// The bucket that the entry states, after so many hits.
+Bucket Debits::BucketOf(const Told& told, Instant at, std::uint64_t hits, Instant now) const {
+  const Limit& limit = core_.limit(told.index);
+  Bucket bucket;
+  bucket.Merge(limit.shape, UntilFullAt(told.entry, at), hits, MaxDebt(limit), now);
+  return bucket;
+}
+
+// Hits here that no report has carried yet, and what workers have been lent.
+std::uint64_t Debits::UntoldOf(const Told& told) const {
+  const std::uint64_t hits = told.slot != nullptr ? told.slot->unreported.hits() : 0;
+  return core_.loans.any() ? hits + Loans::Out(core_.loans.Of(told.hash)) : hits;
+}
+
+// The bucket is the owner's, after what it cannot know of.
 void Debits::AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now) {
   const Limit& limit = core_.limit(told.index);
-  const auto less = [&](std::uint64_t hits) {
-    Bucket bucket;
-    bucket.Merge(limit.shape, UntilFullAt(told.entry, at), hits, MaxDebt(limit), now);
-    return bucket;
-  };
-  const Tokens level = less(0).Level(limit.shape, now);
-  std::uint64_t here = told.slot != nullptr ? told.slot->unreported.hits() : 0;
-  if (core_.loans.any()) here += Loans::Out(core_.loans.Of(told.hash));
-  const Bucket bucket = less(here);
+  const Tokens level = BucketOf(told, at, 0, now).Level(limit.shape, now);
+  const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
   Slot* slot = told.slot;
   if (slot != nullptr || !bucket.IsFull(now)) {
     slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
   }
   const TagAt seen{told.tag, told.hash, limit, slot};
   ways_.With(limit, [&](auto& way) { way.OwnerSaid({demand, level - foretold}, seen, now); });
+}
+
+void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
+  ForEach(entries, first, n, now, [&](const Told& told) {
+    const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
+    const Slot* const slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
+    ways_.With(core_.limit(told.index),
+               [&](auto& way) { way.OwnedHere({told.tag, told.hash, core_.limit(told.index), slot}, now); });
+  });
+}
+
+void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now) {
+  const Duration phase = (to - from) / kPhases;
+  ForEach(entries, first, n, now, [&](const Told& told) {
+    if (told.entry.value == 0) return;
+    const Limit& limit = core_.limit(told.index);
+    Bucket bucket = told.slot != nullptr ? told.slot->bucket : Bucket();
+    Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
+    const Instant began = std::min(from + phase * told.entry.phase, now);
+    bucket.Debit(limit.shape, told.entry.value, began, MaxDebt(limit), now, waste, core_.window);
+    const Slot* const slot = Store(told, bucket, waste, Source::kPeer, now);
+    ways_.With(limit, [&](auto& way) { way.OwnedHere({told.tag, told.hash, limit, slot}, now); });
+  });
 }
 
 void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
@@ -488,12 +518,25 @@ bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Insta
 }
 
 // The bucket as the peers know it: without the hits that no report has carried yet, and without what is lent.
-bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
+Bucket Debits::KnownToPeers(const Tag& tag, const Slot& slot) const {
   const Limit& limit = core_.limit(slot.limit);
-  if (!limit.shared) return true;
   Bucket known = slot.bucket;
   known.Credit(limit.shape, slot.unreported.hits());
   if (core_.loans.any()) known.Credit(limit.shape, Loans::Out(core_.loans.Of(core_.table->Hash(tag))));
+  return known;
+}
+
+bool Debits::AddOwned(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
+  if (!core_.limit(slot.limit).shared) return true;
+  const auto left =
+      std::chrono::ceil<std::chrono::microseconds>(KnownToPeers(tag, slot).UntilFull(now)).count();
+  return left == 0 || AddEntry(tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
+}
+
+bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
+  const Limit& limit = core_.limit(slot.limit);
+  if (!limit.shared) return true;
+  const Bucket known = KnownToPeers(tag, slot);
   auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
   // What this host has made of an owner's word is nowhere else if the owner asks because it has lost it.
   if (const auto level = ways_.With(limit, [&](auto& way) { return way.LevelByOwner(core_.table->Hash(tag)); })) {

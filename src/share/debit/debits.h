@@ -108,6 +108,11 @@ class Debits final : public Way {
   // had reported until `counted`. All hits but those of watched tags were reported until `reported`.
   void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
              Instant now);
+  // This host owns the tags from now on: takes over entries [first, first + n) of what their owner had as of `at`,
+  // whatever is known here but hits that no report has carried yet.
+  void TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
+  // And its own hits of (from, to] that the owner has not counted.
+  void DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now);
   // Likewise where tags are near their limit, which is for hosts that have not named them lately.
   void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
 
@@ -115,6 +120,8 @@ class Debits final : public Way {
   // is no room. A limit that is not shared counts as handed over.
   bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out);
   bool AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
+  // The bucket for who owns the tag from now on, likewise.
+  bool AddOwned(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
   // The same for a way that says itself what the entry says: hits, the demand that is announced, when the hits began.
   struct Said {
     std::uint64_t value;
@@ -212,6 +219,9 @@ class Debits final : public Way {
   void HearAmong(Instant now);
   void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
   void MergeOne(const Told& told, Instant at, Instant now);
+  Bucket BucketOf(const Told& told, Instant at, std::uint64_t hits, Instant now) const;
+  std::uint64_t UntoldOf(const Told& told) const;
+  Bucket KnownToPeers(const Tag& tag, const Slot& slot) const;
   void AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now);
   Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);

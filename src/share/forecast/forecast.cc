@@ -229,6 +229,16 @@ void Forecast::OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& wor
   SetShare(pace);
 }
 
+void Forecast::OwnedHere(Tokens bucket, const Pace& pace) {
+  Charge();
+  unheard_ -= std::exchange(flying_, 0);
+  level_ = bucket;
+  foretold_ = 0;
+  if (owner_said_) peers_demand_ = 0;
+  owner_said_.reset();
+  SetShare(pace);
+}
+
 void Forecast::ForgetOwner(Duration since, Instant now) {
   if (!owner_said_ || now - std::max(*owner_said_, active_at_) < since) return;
   owner_said_.reset();

@@ -105,6 +105,8 @@ class Forecast {
   // The owner said so, of a bucket that contains every hit here but `unreported`; it holds until it says something
   // else. `bucket` is the level with these.
   void OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& word, const Pace& pace, Instant now);
+  // Nobody else owns it: the bucket is the fleet's, and peers will say what they ask for.
+  void OwnedHere(Tokens bucket, const Pace& pace);
   bool hears_owner() const { return owner_said_.has_value(); }
   // Whether what it said before is over, because nobody has asked here since and `since` has passed.
   void ForgetOwner(Duration since, Instant now);

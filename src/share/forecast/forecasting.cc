@@ -173,6 +173,14 @@ void Forecasting::OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now
   LookAgain(*watch, now);
 }
 
+void Forecasting::OwnedHere(const TagAt& at, Instant now) {
+  Watch* const watch = watches_ != nullptr ? watches_->Find(at.hash) : nullptr;
+  if (watch == nullptr || !at.limit.forecast) return;
+  Step(*watch, at, now);
+  watch->forecast.OwnedHere(at.Level(now), PaceOf(at.limit));
+  LookAgain(*watch, now);
+}
+
 // ---- Reports ----
 
 bool Forecasting::CanWait(const Tag& tag, Instant now) {

@@ -55,6 +55,7 @@ class Forecasting final : public Way {
   std::optional<Instant> ReportedAt(std::uint64_t hash);
   std::optional<Tokens> LevelByOwner(std::uint64_t hash) const;
   void OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now);
+  void OwnedHere(const TagAt& at, Instant now);
 
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
   void AddStatus(ShareStatus& status) const;

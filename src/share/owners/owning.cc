@@ -293,6 +293,12 @@ void Owning::ForgetSome(Instant now) {
   for (const std::uint64_t hash : unused) tags_.erase(hash);
 }
 
+void Owning::KeepOwned(const Owners& owners, std::string_view name) {
+  const auto ours = owners.Find(name);
+  std::erase_if(tags_, [&](const auto& one) { return owners.Of({one.second.tag, one.second.is_digest}) != ours; });
+  forget_bucket_ = 0;
+}
+
 OwningCounts Owning::counts() const {
   OwningCounts counts = counts_;
   counts.tags = tags_.size();

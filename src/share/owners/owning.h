@@ -44,6 +44,9 @@ class Owning {
   // This host itself has charged hits, which its own report says.
   void NamedHere(const Entries& entries, Instant now);
 
+  // Keeps only tags that the host of that name owns.
+  void KeepOwned(const Owners& owners, std::string_view name);
+
   // When to call Tell, which hands over what is due; true if there is more.
   Instant next() const { return tell_at_; }
   bool Tell(Instant now);
