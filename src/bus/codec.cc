@@ -6,12 +6,14 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <functional>
 
 #include "base/check.h"
 #include "base/fields.h"
 #include "base/frame.h"
 #include "base/varint.h"
 #include "bus/ipv4_text.h"
+#include "bus/owners/owners.h"
 
 namespace dthrottle {
 
@@ -26,12 +28,13 @@ constexpr std::uint8_t kDigestBit = 0x80;    // of the byte that has the phase b
 static_assert(kPhases <= kDigestBit);
 
 // What frames call the kinds, in the order of MessageKind.
-constexpr std::array<std::string_view, 11> kKindNames = {
-    "report", "hello", "welcome", "refusal", "repeat", "gone", "want", "snapshot", "snapshot-end", "levels", "near"};
+constexpr std::array<std::string_view, 15> kKindNames = {
+    "report",       "hello",  "welcome", "refusal", "repeat", "gone",     "want", "snapshot",
+    "snapshot-end", "levels", "near",    "owners",  "closed", "handover", "taken"};
 
 // Every message fits into a frame: all fields at their longest, and one of the three kinds of bulk. How long entries
 // are at most is what Entries::Add sees to.
-constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 26;
+constexpr std::size_t kNumberBytesMax = 1 + 8, kFieldNameBytesMax = 1 + 10, kFieldsMax = 30;
 constexpr std::size_t kRangeBytesMax = 1 + 2 * kNumberBytesMax;
 constexpr std::size_t kPositionBytesMax = 1 + 2 + kHostNameBytesMax + 2 * kNumberBytesMax;
 constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + kHostNameBytesMax + kTextBytesMax +
@@ -39,11 +42,12 @@ constexpr std::size_t kHeadBytesMax = kFramePrefix.size() + kFrameRestBytes + kH
 static_assert(kHeadBytesMax + kEntriesBytesMax <= kFrameBytesMax);
 static_assert(kHeadBytesMax + kRangesMax * kRangeBytesMax <= kFrameBytesMax);
 static_assert(kHeadBytesMax + kPositionsMax * kPositionBytesMax <= kFrameBytesMax);
+static_assert(kHeadBytesMax + 2 * Owners::kMost * (2 + kHostNameBytesMax) <= kFrameBytesMax);
 static_assert(kPackValuesMax >= 2 * kFieldsMax + 4 * kPositionsMax);
 
 bool HasEntries(MessageKind kind) {
   return kind == MessageKind::kReport || kind == MessageKind::kSnapshot || kind == MessageKind::kLevels ||
-         kind == MessageKind::kNear;
+         kind == MessageKind::kNear || kind == MessageKind::kHandover;
 }
 
 bool IsInstant(Instant t) {
@@ -71,18 +75,29 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
          });
 }
 
+// A list of owners has names, each once, in their order, as the one before has.
+bool AreOwners(const Message& m) {
+  if (m.kind != MessageKind::kOwners) return m.names.list.empty() && m.before.list.empty();
+  const auto good = [](const HostNames& hosts) {
+    const std::vector<std::string>& names = hosts.list;
+    return names.size() <= Owners::kMost && std::all_of(names.begin(), names.end(), IsHostName) &&
+           std::adjacent_find(names.begin(), names.end(), std::greater_equal()) == names.end();
+  };
+  return !m.names.list.empty() && good(m.names) && good(m.before) && Owners::NumberOf(m.owners) >= Owners::kFirst;
+}
+
 // What may be said at all. The values of entries are looked at where they are written and read.
 bool IsPermitted(const Message& m) {
   const bool is_report = m.kind == MessageKind::kReport;
-  return m.kind >= MessageKind::kReport && m.kind <= MessageKind::kNear && IsHostName(m.sender) &&
+  return m.kind >= MessageKind::kReport && m.kind <= MessageKind::kTaken && IsHostName(m.sender) &&
          m.text.size() <= kTextBytesMax && IsInstant(m.to) &&
          (!is_report || (IsInstant(m.from) && m.from <= m.to)) &&    //
-         m.period >= Duration() && m.period <= kPeriodMax && (m.ranges.empty() || m.kind == MessageKind::kRepeat) &&
-         m.ranges.size() <= kRangesMax &&
+         m.period >= Duration() && m.period <= kPeriodMax && m.ranges.size() <= kRangesMax &&
+         (m.ranges.empty() || m.kind == MessageKind::kRepeat || m.kind == MessageKind::kClosed) &&
          std::all_of(m.ranges.begin(), m.ranges.end(), [](const SequenceRange& r) { return r.first <= r.last; }) &&
          (m.positions.empty() || m.kind == MessageKind::kSnapshotEnd) && m.positions.size() <= kPositionsMax &&
          std::all_of(m.positions.begin(), m.positions.end(), [](const Position& p) { return IsHostName(p.sender); }) &&
-         (m.entries.empty() || HasEntries(m.kind)) &&
+         AreOwners(m) && (m.entries.empty() || HasEntries(m.kind)) &&
          (m.entries.besides() == 0 || is_report || m.kind == MessageKind::kLevels) &&
          BesidesFit(m.kind, m.entries);
 }
@@ -118,7 +133,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   fields.Must("host", m.sender);
   fields.Must("life", m.incarnation);
   fields.Must("at", m.to);
-  field("seq", m.sequence, {kReport, kHello, kWelcome, kSnapshot, kSnapshotEnd, kLevels});
+  field("seq", m.sequence, {kReport, kHello, kWelcome, kSnapshot, kSnapshotEnd, kLevels, kClosed, kHandover, kTaken});
   field("ring", m.ring_low, {kReport, kWelcome, kGone});
   field("span", body.span, {kReport});
   field("period", m.period, {kReport, kHello, kWelcome});
@@ -127,7 +142,11 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("text", m.text, {kHello, kWelcome, kRefusal});
   field("hits", m.hits, {});
   field("owners", m.owners, {});
+  field("stream", m.stream, {kClosed});
+  field("names", m.names, {kOwners});
+  field("before", m.before, {});
   field("hosts", m.hosts, {});
+  field("parts", m.parts, {});
   field("account", m.told.account, {});
   field("frames-before", m.told.frames, {});
   field("hits-before", m.told.hits, {});
@@ -178,6 +197,18 @@ static bool GetField(PackCursor& in, std::vector<SequenceRange>& ranges) {
     SequenceRange& r = ranges.emplace_back();
     ok = in.Enter(2, values) && values == 2 && GetField(in, r.first) && GetField(in, r.last);
   }
+  return ok;
+}
+
+static void PutField(PackWriter& out, const HostNames& names) {
+  out.Array(names.list.size());
+  for (const std::string& name : names.list) out.Text(name);
+}
+
+static bool GetField(PackCursor& in, HostNames& names) {
+  std::size_t n = 0;
+  bool ok = in.Enter(Owners::kMost, n);
+  for (std::size_t i = 0; ok && i < n; ++i) ok = GetField(in, names.list.emplace_back());
   return ok;
 }
 

@@ -11,6 +11,7 @@
 #include "bus/hearing.h"
 #include "bus/joining.h"
 #include "bus/membership.h"
+#include "bus/owners/changing.h"
 #include "bus/owners/levels.h"
 #include "bus/owners/streams.h"
 #include "bus/owners/two_way.h"
@@ -22,7 +23,7 @@ constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
 constexpr std::size_t kBacklogMax = 512;    // items of all peers that wait for the limiter
 constexpr Duration kCallerMax = std::chrono::seconds(100);    // callers say hello every 30 s
 constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
-constexpr std::uint32_t kLifeVersion = 4;
+constexpr std::uint32_t kLifeVersion = 5;
 
 }    // namespace
 
@@ -32,8 +33,6 @@ struct Exchange::State {
         core(std::move(o), to, two_way, prng, now),
         from_limiter(from),
         joining(core, members, now) {}
-
-  std::uint64_t epoch() const { return core.options.owners ? core.options.owners->epoch() : 0; }
 
   bool waiting() const { return !core.to_limiter.empty() || joining.merging() || hearing.releasing(); }
   bool backlogged() const { return core.to_limiter.size() >= kBacklogMax || joining.merging() || hearing.releasing(); }
@@ -54,6 +53,10 @@ struct Exchange::State {
       case ToPeers::Kind::kLevels:
       case ToPeers::Kind::kNear:
         return levels.FromLimiter(item, now);
+      case ToPeers::Kind::kOwners:
+      case ToPeers::Kind::kHandoverPart:
+      case ToPeers::Kind::kHandoverEnd:
+        return changing.FromLimiter(item, now);
     }
   }
 
@@ -73,33 +76,70 @@ struct Exchange::State {
 
   static void Fields(auto& state, auto& self) { state(self.streams, self.members, self.joining, self.hearing); }
 
+  // What a saved life begins with.
+  struct LifeHead {
+    std::uint32_t version = kLifeVersion;
+    std::string host{};
+    std::uint64_t incarnation = 0;
+    std::uint64_t settings = 0;    // epoch of the owners that the settings name; 0: they name none
+    std::uint64_t number = 0;      // of the owners in force, and their names, and those before
+    std::vector<std::string> names{}, before{};
+    bool counts_from_first = false, awaits_tags = false;
+
+    static void Fields(auto& state, auto& self) {
+      state(self.version, self.host, self.incarnation, self.settings, self.number, self.names, self.before,
+            self.counts_from_first, self.awaits_tags);
+      std::vector<std::string> sorted = self.names;
+      std::sort(sorted.begin(), sorted.end());
+      state.Check(self.version == kLifeVersion && (self.settings == 0) == sorted.empty() &&
+                  sorted.size() <= Owners::kMost && std::unique(sorted.begin(), sorted.end()) == sorted.end() &&
+                  (sorted.empty() || (self.number >= Owners::kFirst && self.number <= Owners::kNumberMost)));
+    }
+  };
+
+  static std::uint64_t EpochOfSettings(const Options& options) { return options.owners ? options.owners->epoch() : 0; }
+
   // The incarnation that a saved life of this host states; none if it is of another host, or of another version.
   static std::optional<std::uint64_t> IncarnationOf(std::string_view life, const Options& options) {
     StateReader state(life);
-    std::uint32_t version = 0;
-    std::string whose;
-    std::uint64_t incarnation = 0, epoch = 0;
-    state(version, whose, incarnation, epoch);
-    const std::uint64_t ours = options.owners ? options.owners->epoch() : 0;
-    if (!state.ok() || version != kLifeVersion || whose != options.name || epoch != ours) return std::nullopt;
-    return incarnation;
+    LifeHead head;
+    state(head);
+    const bool owned = options.owners != nullptr;
+    if (!state.ok() || head.host != options.name || owned != !head.names.empty()) return std::nullopt;
+    return head.incarnation;
   }
 
   std::string Life(Instant now) {
     streams.Flush(now);
     StateWriter state;
-    state(kLifeVersion, core.options.name, core.options.incarnation, epoch());
+    LifeHead head{.host = core.options.name,
+                  .incarnation = core.options.incarnation,
+                  .settings = EpochOfSettings(core.options),
+                  .counts_from_first = core.counts_from_first,
+                  .awaits_tags = core.awaits_tags};
+    if (core.owners != nullptr) {
+      head.number = core.owners->number();
+      head.names = core.owners->names();
+      head.before = core.owners->before();
+    }
+    state(head);
     Fields(state, *this);
     return state.Take();
   }
 
+  // With the owners that were in force; where the settings name others than they did, those are proposed.
   bool Resume(std::string_view life) {
     StateReader state(life);
-    std::uint32_t version = 0;
-    std::string name;
-    std::uint64_t incarnation = 0, epoch = 0;
-    state(version, name, incarnation, epoch);
+    LifeHead head;
+    state(head);
+    if (!state.ok()) return false;
+    if (core.owners != nullptr) {
+      core.owners = std::make_shared<const Owners>(head.names, head.number, head.before);
+      core.counts_from_first = head.counts_from_first;
+      if (head.settings != EpochOfSettings(core.options)) changing.Want(core.options.owners->names());
+    }
     Fields(state, *this);
+    if (head.awaits_tags) changing.GoOnWithout();
     return resumed = state.ok() && state.at_end();
   }
 
@@ -116,14 +156,16 @@ struct Exchange::State {
       if (link->peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link->peer, now));
     }
     ForgetCallers(now);
-    core.PassAt(std::min({next, joining.Pass(now), giving.Pass(now), members.CountStrangers(now)}));
+    core.PassAt(std::min({next, joining.Pass(now), giving.Pass(now), changing.Pass(now), members.CountStrangers(now)}));
   }
+
+  static bool IsCaller(const Peer& peer) { return TwoWay::IsCaller(peer.link->status.link); }
 
   // A host that says hello to an owner is linked by the route that it came by.
   void LinkCaller(const Route& route, Instant now) {
-    const auto* const owners = core.options.owners.get();
     const std::string name = core.in.sender;
-    if (owners == nullptr || !owners->Find(core.options.name) || owners->Find(name)) return;
+    if (core.owners == nullptr) return;
+    if (const Peer* const peer = members.Linked(name); peer != nullptr && !IsCaller(*peer)) return;
     bool fresh = false;
     const LinkId id = two_way.Caller(name, route, fresh, now);
     if (id == 0) return void(++core.counts.strangers);
@@ -142,7 +184,21 @@ struct Exchange::State {
   Link* LinkOf(std::string_view sender, const Route& route) {
     if (const LinkId caller = two_way.Find(sender, route); caller != 0) return members.Find(caller);
     Peer* const peer = members.Linked(sender);
-    return peer != nullptr && core.options.owners->Find(sender) ? peer->link : nullptr;
+    return peer != nullptr && !IsCaller(*peer) ? peer->link : nullptr;
+  }
+
+  // A caller to which a link of the settings leads now is reached by that.
+  void ReplaceCaller(const Link& link) {
+    const Message& in = core.in;
+    if (!link.awaiting || in.snapshot != link.hello || TwoWay::IsCaller(link.status.link)) return;
+    if (!link.proven.empty() && link.proven != in.sender) return;
+    if (const LinkId caller = two_way.Forget(in.sender); caller != 0) members.Remove(caller);
+  }
+
+  // Lists of owners that differ are told, behind the welcome.
+  void TellOwners(const Route& route, std::uint64_t theirs, Instant now) {
+    if (core.owners == nullptr || theirs == core.epoch()) return;
+    SayOwners(core, route, now);
   }
 
   void ForgetCallers(Instant now) {
@@ -156,6 +212,7 @@ struct Exchange::State {
   Streams streams{core};
   Levels levels{core, members, streams};
   Joining joining;
+  Changing changing{core, members, streams, joining};
   Hearing hearing{core, members, joining};
   Giving giving{core, members, streams};
   bool resumed = false;
@@ -205,6 +262,23 @@ void Exchange::SetCeilings(const PeerCeilings& ceilings) {
   }
 }
 
+void Exchange::SetOwners(std::vector<std::string> names) {
+  state_->changing.Want(std::move(names));
+}
+
+void Exchange::ObeyOwners(std::shared_ptr<const Owners> list) {
+  state_->changing.Obey(std::move(list));
+}
+
+bool Exchange::Needs(LinkId id, Instant now) const {
+  const Link* const link = state_->members.Find(id);
+  return link != nullptr && state_->changing.Needs(link->status.name, now);
+}
+
+std::shared_ptr<const Owners> Exchange::owners() const {
+  return state_->core.owners;
+}
+
 void Exchange::OnAnswer(LinkId link, std::string_view frame, Instant now) {
   Hear(link, frame, nullptr, now);
 }
@@ -250,6 +324,7 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
     return;
   }
   if (in.kind == MessageKind::kWelcome) {
+    s.ReplaceCaller(*link);
     if (Peer* const peer = s.members.OnWelcome(*link, now)) {
       s.joining.Start(*peer);
       s.hearing.OnWelcome(*peer);
@@ -273,10 +348,22 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
     case MessageKind::kLevels:
     case MessageKind::kNear:
       return s.levels.OnLevels(*link->peer, frame.size(), now);
+    case MessageKind::kOwners:
+      link->peer->alive = std::max(link->peer->alive, now);
+      return s.changing.OnOwners(*link, now);
+    case MessageKind::kClosed:
+      link->peer->alive = std::max(link->peer->alive, now);
+      return s.changing.OnClosed(*link->peer, now);
+    case MessageKind::kHandover:
+      link->peer->alive = std::max(link->peer->alive, now);
+      return s.changing.OnHandover(*link->peer, now);
+    case MessageKind::kTaken:
+      link->peer->alive = std::max(link->peer->alive, now);
+      return s.changing.OnTaken(*link->peer, now);
     case MessageKind::kHello:
     case MessageKind::kRepeat:
     case MessageKind::kSnapshotWanted:    // of an owner, which this host calls and is not called by
-      if (s.core.options.owners) return HearRequest(TwoWay::RouteOf(id), now);
+      if (s.core.owners) return HearRequest(TwoWay::RouteOf(id), now);
       [[fallthrough]];
     default:
       ++counts.junk;
@@ -293,7 +380,7 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   const MessageKind kind = in.kind;
   const bool request =
       kind == MessageKind::kHello || kind == MessageKind::kRepeat || kind == MessageKind::kSnapshotWanted;
-  if (!request && s.core.options.owners == nullptr) {
+  if (!request && s.core.owners == nullptr) {
     ++s.core.counts.junk;
     return;
   }
@@ -303,7 +390,7 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   }
   if (request) return HearRequest(route, now);
   Link* const link = s.LinkOf(in.sender, route);
-  if (link == nullptr) return s.members.CountUnknown(now);
+  if (link == nullptr) return s.LinkCaller(route, now);    // it calls, and what it says now will be asked for again
   if (!link->frames) link->frames = PeerCeilings::Room(s.core.ceilings.frames);
   if (!s.joining.TakesFrom(link->status.link) && !link->frames->Take(now)) {
     ++link->status.cut.frames, ++s.core.counts.cut;
@@ -319,9 +406,11 @@ void Exchange::HearRequest(const Route& route, Instant now) {
   const MessageKind kind = in.kind;
   if (kind == MessageKind::kHello) {
     const std::string sender = in.sender;
+    const std::uint64_t owners = in.owners;
     if (!s.members.OnHello(route, s.streams.For(sender).published(), now)) return;
     s.streams.For(sender).Subscribe(route, sender, now);
-    return s.LinkCaller(route, now);
+    s.LinkCaller(route, now);
+    return s.TellOwners(route, owners, now);
   }
   Peer* const peer = s.members.Linked(in.sender);
   if (peer == nullptr) {
@@ -377,8 +466,11 @@ std::vector<PeerStatus> Exchange::Peers(Instant now) const {
     if (peer == nullptr) continue;
     const bool up = now < peer->silent_at();
     status.state = up ? PeerState::kUp : PeerState::kSilent;
-    if (const auto& owners = state_->core.options.owners; owners && owners->Find(peer->name)) {
+    if (const auto& owners = state_->core.owners; owners && owners->Find(peer->name)) {
       status.reason = up ? "owns tags" : "owns tags, which are held at its last word";
+    }
+    for (const std::string_view moves : state_->changing.MovesOf(peer->name)) {
+      status.reason.append(status.reason.empty() ? "" : "; ").append(moves);
     }
     status.number = peer->number;
     status.incarnation = peer->incarnation;
@@ -394,6 +486,14 @@ ExchangeCounts Exchange::Counts() const {
   counts.ring_bytes = sizes.bytes;
   counts.subscribers = sizes.subscribers;
   counts.callers = state_->two_way.callers();
+  if (const auto& owners = state_->core.owners) {
+    counts.owners = owners->size();
+    counts.owners_number = owners->number();
+    counts.owners_differ = state_->changing.differs();
+    counts.owners_awaited = state_->changing.awaited();
+    counts.owners_giving = state_->changing.giving();
+    counts.owners_closing = sizes.closing;
+  }
   return counts;
 }
 

@@ -45,6 +45,9 @@ struct ToPeers {
     kLevels,    // this host owns the tags: bucket states as of `to` for the host `peer`, of which all reports until
                 // `counted` are contained. Beside an entry: the demand of others, and what is foretold of them
     kNear,      // tags that are near their limit, for everybody
+    kOwners,          // whatever comes behind it is cut by the owners that were said last
+    kHandoverPart,    // entries: bucket states as of `to` of tags that this host owned by the list before
+    kHandoverEnd,
   };
   Kind kind = Kind::kNone;
   Instant from{}, to{};
@@ -64,7 +67,11 @@ struct FromPeers {
     kLevels,            // entries: bucket states of the tags' owner as of `to`, by this host's clock, which contain all
                         // that this host has reported until `from`
     kNear,              // entries: tags that are near their limit, as kBuckets
-    kJoined,            // once: the buckets to begin with have come, or will not; from now on hits can be reported
+    kOwners,            // `owners` are in force, and all debits by the list before have been handed over; hold hits
+                        // until kJoined if this host awaits tags
+    kHandover,          // entries: bucket states, as of `to`, of tags that this host owns now
+    kOwnDebits,         // entries: hits of this host itself, which nobody has counted
+    kJoined,            // the buckets to begin with have come, or will not; from now on hits can be reported
   };
   Kind kind = Kind::kNone;
   Instant from{}, to{};
@@ -73,6 +80,8 @@ struct FromPeers {
   std::uint32_t peer = 0;    // of debits: a number for who served them, as small as can be
   std::uint64_t counted = 0;    // of debits for an owner: every report of the peer up to it has been handed over
   std::uint64_t hosts = 0;      // of levels: in the fleet; 0: not said
+  std::shared_ptr<const Owners> owners{};
+  bool awaits_tags = false;    // of owners
 };
 
 using ToPeersRing = SpscRing<ToPeers>;
@@ -150,6 +159,17 @@ struct ExchangeCounts {
   std::uint64_t other_version = 0;
   std::uint64_t strangers = 0;      // well-formed requests from nobody that is configured, or under a name not its own
   std::uint64_t forged = 0;         // frames of a peer in another's name
+  std::uint64_t other_owners = 0;    // reports that were cut by another list of owners, and so not counted
+  std::uint64_t owners = 0;            // in the list in force, now; 0: everybody hears everything
+  std::uint64_t owners_number = 0;     // of that list
+  std::uint64_t owners_differ = 0;     // 1: the settings of this host name others, now
+  std::uint64_t owners_changes = 0;    // of the list, while this life has run
+  std::uint64_t owners_conflicts = 0;    // lists that took the place of another with the same number
+  std::uint64_t owners_closing = 0;    // streams to owners that have yet to say what they have counted, now
+  std::uint64_t owners_awaited = 0;    // owners of the list before, whose tags have not come yet, now
+  std::uint64_t owners_giving = 0;     // owners that have yet to get tags that this host owned, now
+  std::uint64_t owners_missed = 0;     // owners of the list before that were not waited for any longer
+  std::uint64_t owners_dropped = 0;    // frames that were given up with an owner that has gone
   std::uint64_t implausible = 0;    // frames of a peer that say what cannot be: an incarnation, an instant, a position
   std::uint64_t excess = 0;         // requests turned down because they came too fast
   std::uint64_t snapshots_given = 0, snapshots_taken = 0;
@@ -195,6 +215,18 @@ class Exchange {
 
   // Other ceilings for every peer, each of which has all of its room then.
   void SetCeilings(const PeerCeilings& ceilings);
+
+  // ---- Owners, where there are any. They change in a moment, as soon as all hosts know. ----
+
+  // The settings name others: an owner proposes them to all.
+  void SetOwners(std::vector<std::string> names);
+  // The list is in force because somebody says so who decides for all; of two the one with the greater epoch counts.
+  void ObeyOwners(std::shared_ptr<const Owners> list);
+  std::shared_ptr<const Owners> owners() const;    // in force
+  // The link is to stay even if the settings no longer name the address: it leads to an owner in force, or to one that
+  // has yet to say what it counted, or to hand over its tags, or the owners have just changed and the host there needs
+  // it.
+  bool Needs(LinkId link, Instant now) const;
 
   // ---- From the wire. Frames may be anything. ----
 

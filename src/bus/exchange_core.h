@@ -79,6 +79,7 @@ class ExchangeCore {
       : options(std::move(o)),
         transport(t),
         prng(p),
+        owners(options.owners),
         to_limiter(to),
         ceilings(options.ceilings),
         codec_(options.codec ? options.codec : std::make_shared<Codec>()),
@@ -122,6 +123,9 @@ class ExchangeCore {
   // Into `in`, of a frame that was decoded before.
   bool DecodeAgain(std::string_view frame) { return codec_->Decode(frame, in) == DecodeFault::kNone; }
 
+  bool OwnsTags() const { return owners != nullptr && owners->Find(options.name); }
+  std::uint64_t epoch() const { return owners != nullptr ? owners->epoch() : 0; }
+
   // Asks for a pass at `at`, or as soon as one may be.
   void PassAt(Instant at) { next_pass_ = std::min(next_pass_, at); }
   void PassSoon() { next_pass_ = last_pass_; }
@@ -134,6 +138,10 @@ class ExchangeCore {
   const Exchange::Options options;
   Transport& transport;
   Prng prng;
+  std::shared_ptr<const Owners> owners;    // in force; null: everybody hears everything
+  bool owners_settled = true;        // nothing is left to do of the latest change
+  bool awaits_tags = false;          // of owners of the list before, so reports are held back
+  bool counts_from_first = false;    // this life has owned its tags since the list in force began
   Outbox to_limiter;
   PeerCeilings ceilings;
   ExchangeCounts counts;

@@ -48,7 +48,7 @@ void Giving::OnWanted(const Route& route, Peer& peer, Instant now) {
   bool full = false;
   members_.ForEach([&](const Peer& other) {
     // A host counts for each owner anew, so nobody else can go by that.
-    if (!other.heard || full || core_.options.owners != nullptr) return;
+    if (!other.heard || full || core_.owners != nullptr) return;
     bytes += other.name.size() + 24;
     full = bytes > kPositionsBytesMax || given_->positions.size() + 1 >= kPositionsMax;
     if (!full) given_->positions.push_back({other.name, other.incarnation, other.heard->next()});
@@ -79,7 +79,7 @@ void Giving::FromLimiter(ToPeers& item, Instant now) {
 
 // An owner wants what it owns.
 Entries Giving::ForAsker(const std::string& host, Entries entries) const {
-  const auto* const owners = core_.options.owners.get();
+  const auto* const owners = core_.owners.get();
   const auto owner = owners != nullptr ? owners->Find(host) : std::nullopt;
   if (!owner) return entries;
   Entries its;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "bus/owners/changing.h"
+
 namespace dthrottle {
 namespace {
 
@@ -26,7 +28,7 @@ void Hearing::OnReport(Peer& peer, std::string_view frame, Instant now) {
   const Message& in = core_.in;
   if (in.sequence == 0 || in.sequence == std::numeric_limits<std::uint64_t>::max()) {
     ++core_.counts.junk;
-  } else if (joining_.joining() || !held_.empty()) {
+  } else if (joining_.joining() || core_.awaits_tags || !held_.empty()) {
     peer.alive = now;
     Hold(frame, now);
   } else {
@@ -102,6 +104,15 @@ bool Hearing::AboveCeiling(Peer& peer, Instant now) {
   return false;
 }
 
+// A report that was cut by another list of owners is not counted, or hits would count for tags that others own. Hosts
+// tell each other which list is in force.
+bool Hearing::IsOfOurOwners(Peer& peer, Instant now) {
+  if (core_.in.owners == core_.epoch()) return true;
+  ++core_.counts.other_owners;
+  if (peer.lists.Take(now)) SayOwners(core_, peer.link->status.link, 0, now);
+  return false;
+}
+
 void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   Message& in = core_.in;
   ExchangeCounts& counts = core_.counts;
@@ -109,7 +120,11 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
     ++counts.overflow;
     return;
   }
-  if (!TakeIncarnation(peer)) return;
+  if (!IsOfOurOwners(peer, now) || !TakeIncarnation(peer)) return;
+  if (peer.heard_epoch != in.owners) {    // a stream that begins
+    peer.heard_epoch = in.owners;
+    peer.Follow(peer.incarnation, 1);
+  }
   if (peer.clock.known() && peer.refutes_claim(in.sequence, peer.clock.ToOurs(in.to, now))) {
     ++counts.implausible;
     peer.claim.reset();
@@ -140,7 +155,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   status.repaired += change.repaired, counts.repaired += change.repaired;
   CountLost(peer, change.lost);
   peer.audit.Heard(in.sequence, HitsOf(in.entries));
-  const bool owned = core_.options.owners != nullptr;    // every report of a host is answered
+  const bool owned = core_.owners != nullptr;    // every report of a host is answered
   if (in.entries.empty() && !owned) return;
   FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};
   if (owned) item.counted = peer.heard->counted();
@@ -159,7 +174,7 @@ void Hearing::CountLost(Peer& peer, std::uint64_t frames, std::uint64_t hits) {
 
 void Hearing::OnWelcome(Peer& peer) {
   const Message& in = core_.in;
-  if (!peer.heard || peer.incarnation != in.incarnation) return;
+  if (!peer.heard || peer.incarnation != in.incarnation || peer.heard_epoch != in.owners) return;
   if (!peer.audit.known()) {
     peer.audit.Learn(in.sequence, in.hits);
   } else if (!peer.claim && peer.heard->missing().empty() && peer.heard->next() == in.sequence + 1) {

@@ -27,7 +27,7 @@ class Hearing {
 
   // Takes what was held back, as far as the limiter has room.
   void Release();
-  bool releasing() const { return !joining_.joining() && !held_.empty(); }
+  bool releasing() const { return !joining_.joining() && !core_.awaits_tags && !held_.empty(); }
 
   // Asks for what is missing if it is time. Returns when to look again.
   Instant AskToRepeat(Peer& peer, Instant now);
@@ -51,6 +51,7 @@ class Hearing {
   void Hold(std::string_view frame, Instant now);
   bool AboveCeiling(Peer& peer, Instant now);
   std::uint64_t AskedNow(Peer& peer, Instant now);
+  bool IsOfOurOwners(Peer& peer, Instant now);
   void Take(Peer& peer, std::size_t bytes, Instant now);
   bool TakeIncarnation(Peer& peer);
   void CountDuplicate(Peer& peer);

@@ -52,7 +52,8 @@ void Joining::Stop() {
 // restart, or that has part of a snapshot, has most of it and would debit it twice.
 void Joining::Start(Peer& peer) {
   if (peer.heard || joining_) return;
-  const bool all = core_.options.fresh_table && !part_merged_ && peer.has_all;
+  peer.heard_epoch = peer.welcome_epoch;
+  const bool all = core_.counts_from_first || (core_.options.fresh_table && !part_merged_ && peer.has_all);
   const bool unlikely = peer.welcome_sequence == kLastSequence;
   if (peer.claim) {    // the snapshot has what is before; a life that the donor has not heard is news from its first
                        // frame
@@ -61,7 +62,7 @@ void Joining::Start(Peer& peer) {
     return;
   }
   // An owner takes over what each host has made of its last word meanwhile, and the lowest level counts.
-  peer.owes_snapshot = OwnsTags() && !all && peer.welcome_sequence > 0;
+  peer.owes_snapshot = core_.OwnsTags() && !all && peer.welcome_sequence > 0;
   peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1);
   behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
 }

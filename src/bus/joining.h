@@ -68,7 +68,6 @@ class Joining {
 
   bool Taken(LinkId link) const { return taking_ && taking_->donor == link && taking_->id == core_.in.snapshot; }
   Duration JoinMax() const;
-  bool OwnsTags() const { return core_.options.owners && core_.options.owners->Find(core_.options.name); }
   void TellJoined();
   void Ask(Link& donor, Instant now);
   Instant AskDonor(Instant end, Instant now);

@@ -108,7 +108,8 @@ Instant Membership::HelloDue(const Link& link) const {
   const Instant soon = link.hello_sent + kHelloEvery + link.jitter, late = soon + (kHelloAgain - kHelloEvery);
   if (link.peer != nullptr && link.peer->heard && !link.peer->audit.known()) return soon;    // a welcome says it
   if (link.peer != nullptr) return std::min(late, std::max(soon, link.peer->quiet_at()));
-  return link.status.state == PeerState::kRefused ? late : soon;
+  // Hosts whose owners differ may soon have the same.
+  return link.status.state == PeerState::kRefused && core_.owners == nullptr ? late : soon;
 }
 
 void Membership::Hasten(Link& link) {
@@ -131,7 +132,7 @@ void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
   m.sequence = published;
   m.period = core_.options.period;
   m.text = core_.options.version;
-  if (core_.options.owners) m.owners = core_.options.owners->epoch();
+  m.owners = core_.epoch();
   // A hello said again keeps its number: where the way there and back takes longer than the time between two hellos,
   // a number of its own for each would make every answer one to an earlier hello.
   if (!link.awaiting) link.hello = core_.prng.Next() | 1;
@@ -143,13 +144,21 @@ void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
   core_.transport.Ask(link.status.link, core_.Encoded());
 }
 
+// Lists of which one can be newer fit; two that settings begin with do not.
+bool Membership::FitsOurs(std::uint64_t epoch) const {
+  const std::uint64_t ours = core_.epoch();
+  if (epoch == ours) return true;
+  const bool both_first = Owners::NumberOf(epoch) == Owners::kFirst && Owners::NumberOf(ours) == Owners::kFirst;
+  return epoch != 0 && ours != 0 && !both_first;
+}
+
 bool Membership::OnHello(const Route& route, const Published& published, Instant now) {
   const Message& in = core_.in;
   if (in.sender == core_.options.name && in.incarnation != core_.options.incarnation) {
     core_.Refuse(route, "your name is also mine", in.snapshot, now);
     return false;
   }
-  if (in.owners != (core_.options.owners ? core_.options.owners->epoch() : 0)) {
+  if (!FitsOurs(in.owners)) {
     core_.Refuse(route, "your peers.spread or peers.owners differ from mine", in.snapshot, now);
     return false;
   }
@@ -161,6 +170,7 @@ bool Membership::OnHello(const Route& route, const Published& published, Instant
   m.period = core_.options.period;
   m.text = core_.options.version;
   m.snapshot = in.snapshot;
+  m.owners = published.epoch;
   core_.transport.Answer(route, core_.Encoded());
   if (in.sender == core_.options.name) return false;
   if (Linked(in.sender) != nullptr) return true;
@@ -203,7 +213,8 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
   Answered(link, PeerState::kUp);
   link.status.reason.clear();
   peer.SetPeriod(in.period);
-  if (peer.welcome_incarnation != in.incarnation) {
+  if (peer.welcome_incarnation != in.incarnation || peer.welcome_epoch != in.owners) {
+    peer.welcome_epoch = in.owners;
     peer.welcome_incarnation = in.incarnation;
     peer.welcome_sequence = in.sequence;
     peer.welcome_hits = in.hits;

@@ -45,6 +45,10 @@ class Membership {
   void ForEach(Do&& each) const {
     for (const auto& [name, peer] : peers_) each(peer);
   }
+  template <class Do>
+  void ForEach(Do&& each) {
+    for (auto& [name, peer] : peers_) each(peer);
+  }
 
   // ---- Hello ----
 
@@ -55,6 +59,7 @@ class Membership {
   void Hasten(Link& link);
   // True if the sender is welcome: another host, with a name of its own.
   bool OnHello(const Route& route, const Published& published, Instant now);
+  bool FitsOurs(std::uint64_t epoch) const;
   // Returns the host if the link leads to one, null otherwise.
   Peer* OnWelcome(Link& link, Instant now);
 

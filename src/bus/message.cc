@@ -8,11 +8,13 @@ void Message::Clear() {
   incarnation = sequence = ring_low = snapshot = 0;
   from = to = {};
   period = {};
-  hits = owners = hosts = 0;
+  hits = owners = stream = hosts = parts = 0;
   told = {};
   last = false;
   text.clear();
   ranges.clear();
+  names.list.clear();
+  before.list.clear();
   positions.clear();
   entries.Clear();
 }

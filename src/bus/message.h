@@ -15,7 +15,7 @@
 namespace dthrottle {
 
 inline constexpr std::size_t kFrameBytesMax = 64 * 1024;
-inline constexpr std::size_t kRangesMax = 64;        // in one request to repeat
+inline constexpr std::size_t kRangesMax = 256;       // in one request to repeat
 inline constexpr std::size_t kPositionsMax = 512;    // peers in one snapshot; a frame of the longest names holds 700
 inline constexpr std::size_t kTextBytesMax = 256;
 
@@ -40,6 +40,10 @@ enum class MessageKind : std::uint8_t {
   kSnapshotEnd = 9,    // and how far reports are contained in them
   kLevels = 10,        // an owner's answer to reports of a host: bucket states with all hits (protocol/owners.md)
   kNear = 11,          // an owner tells everybody of tags that are near their limit
+  kOwners = 12,        // the list of owners; asks for kClosed if `stream` is not 0
+  kClosed = 13,        // what an owner of an earlier list has counted of the receiver's stream, which is over
+  kHandover = 14,      // an owner of the list before gives a new one its tags: bucket states
+  kTaken = 15,         // how far they have come; asks for the rest
 };
 
 // Sequences from `first` to `last`, both included.
@@ -56,13 +60,20 @@ struct Position {
   friend bool operator==(const Position&, const Position&) = default;
 };
 
+// Names of hosts in a frame; a type of its own, because how a field is written goes by its type (base/fields.h).
+struct HostNames {
+  std::vector<std::string> list;
+  friend bool operator==(const HostNames&, const HostNames&) = default;
+};
+
 struct Message {
   MessageKind kind{};
   std::string sender;               // always
   std::uint64_t incarnation = 0;    // always: of the sender, except kRepeat: of whom it asks
   std::uint64_t sequence =
       0;    // report: this frame's, from 1; hello, welcome: the last published; snapshots: number of the part;
-            // levels: every report of the receiver up to it is contained
+            // levels, closed: every report of the receiver up to it is contained; handover: number of the part, from
+            // 1, of `parts`; taken: parts that have come
   std::uint64_t ring_low = 0;    // report, welcome, gone: the oldest sequence that can be sent again
   Instant from{}, to{};          // report: interval of the hits; others: `to` is when it was sent. Sender's clock
   Duration period{};             // report, hello, welcome: the sender's
@@ -70,12 +81,15 @@ struct Message {
   Told told;                     // welcome: by the lives before
   bool last = false;             // report: no more frames for this interval
   std::uint64_t snapshot = 0;    // number chosen by who asks for a snapshot, or says hello; the answer repeats it
-  std::uint64_t owners = 0;      // hello: Owners::epoch; 0: everybody hears everything
+  std::uint64_t owners = 0;      // Owners::epoch: of the sender; of a report: by which it was cut; 0: all hear all
+  std::uint64_t stream = 0;      // owners, closed: the epoch of a stream of reports
   std::uint64_t hosts = 0;       // levels: of the fleet, as the sender counts them
+  std::uint64_t parts = 0;       // handover; 0: there is none
   std::string text;              // hello, welcome: the program's version; refusal: why
-  std::vector<SequenceRange> ranges;    // repeat
+  std::vector<SequenceRange> ranges;    // repeat; closed: what was missed
+  HostNames names, before;              // owners: of the list, and of the one before
   std::vector<Position> positions;      // snapshot end
-  Entries entries;                      // report, snapshot, levels, near
+  Entries entries;                      // report, snapshot, levels, near, handover
 
   void Clear();    // as new, but keeps its memory
 };

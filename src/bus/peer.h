@@ -23,6 +23,7 @@ struct Published {
   std::uint64_t low = 1;         // the oldest that can be sent again
   std::uint64_t hits = 0;        // in this life
   Told before;                   // by the lives before
+  std::uint64_t epoch = 0;       // of the owners by which it was cut
 };
 
 struct Peer;
@@ -55,6 +56,7 @@ struct Peer {
   Audit audit;                     // of the life that is followed
   std::optional<Heard> heard;      // in that incarnation; none: not known where to start
   std::uint64_t incarnation = 0;
+  std::uint64_t heard_epoch = 0;    // of the owners by which the reports that are heard were cut
   std::uint32_t number = 0;        // no other peer has it now
   ClockOffset clock;
   std::string name;
@@ -64,6 +66,7 @@ struct Peer {
   std::uint64_t welcome_hits = 0;           // in that
   Told welcome_told;                        // by the lives before
   bool has_all = false;                     // of that, still
+  std::uint64_t welcome_epoch = 0;          // of the owners by which its reports to this host were cut then
 
   // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
   struct Claim {
@@ -79,6 +82,9 @@ struct Peer {
   bool owes_snapshot = false;    // what it published was lost
   Instant next_snapshot{};
 
+  std::uint64_t settled_epoch = 0;                // of the owners whose change it has done its part of,
+  Instant settled_at{};                           // as it said then
+  Allowance lists{2, 4};                          // of owners, in answer to frames that were cut by another list
   Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
   // What its reports may still say; none: nothing has been said yet.
   struct Room {
@@ -92,7 +98,7 @@ struct Peer {
   static void Fields(auto& state, auto& self) {
     state(self.name, self.number, self.period, self.clock, self.incarnation, self.heard, self.welcome_incarnation,
           self.welcome_sequence, self.welcome_hits, self.welcome_told, self.audit, self.has_all, self.claim, self.alive,
-          self.owes_snapshot, self.next_snapshot);
+          self.owes_snapshot, self.next_snapshot, self.heard_epoch, self.welcome_epoch);
     state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
   }
 

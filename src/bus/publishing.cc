@@ -15,8 +15,9 @@ constexpr std::size_t kSubscriptionsOfName = 4, kSubscriptionsMax = 4096;
 
 }    // namespace
 
-Publishing::Publishing(ExchangeCore& core) : core_(core), ring_(core.options.ring_bytes) {
-  if (!core_.options.account || core_.options.owners) return;    // an account is of all hits together
+Publishing::Publishing(ExchangeCore& core, std::uint64_t epoch)
+    : core_(core), epoch_(epoch), ring_(core.options.ring_bytes) {
+  if (!core_.options.account || core_.owners) return;    // an account is of all hits together
   core_.options.account->Open(core_.options.incarnation);
   told_before_ = core_.options.account->told();
 }
@@ -50,6 +51,7 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   m.from = item.from;
   m.period = core_.options.period;
   m.last = last;
+  m.owners = epoch_;
   m.entries = std::move(item.entries);
   core_.counts.published_entries += m.entries.size();
   hits_published_ += HitsOf(m.entries);
@@ -57,7 +59,7 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   ++core_.counts.published;
   core_.counts.published_bytes += frame->size();
   if (core_.options.account) core_.options.account->PublishedFrame();
-  if (core_.options.owners) {
+  if (core_.owners) {
     uncounted_.push_back({ring_.next(), item.to});
     while (uncounted_.front().sequence < ring_.low()) uncounted_.pop_front();
   }
@@ -118,6 +120,23 @@ std::optional<Instant> Publishing::Counted(std::uint64_t sequence) {
   ring_.ForgetUntil(sequence);
   if (until) counted_until_ = *until;
   return counted_until_;
+}
+
+FrameRing Publishing::Reopen(std::uint64_t epoch) {
+  DT_CHECK(!hits_);
+  epoch_ = epoch;
+  uncounted_.clear();
+  hits_published_ = 0;
+  return std::exchange(ring_, FrameRing(core_.options.ring_bytes));
+}
+
+void Publishing::TakeSubscribers(Publishing& from, const std::string& name) {
+  for (const Subscriber& one : from.subscribers_) {
+    if (one.name == name) Subscribe(one.route, name, one.hello);
+  }
+  if (std::erase_if(from.subscribers_, [&](const Subscriber& one) { return one.name == name; }) > 0) {
+    from.of_name_.erase(name);
+  }
 }
 
 void Publishing::OnRepeat(const Route& route, Peer& peer, Instant now) {

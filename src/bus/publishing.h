@@ -16,7 +16,8 @@ namespace dthrottle {
 
 class Publishing {
  public:
-  explicit Publishing(ExchangeCore& core);
+  // `epoch`: of the owners by which what is published here is cut.
+  explicit Publishing(ExchangeCore& core, std::uint64_t epoch = 0);
 
   // REQUIRES: item.kind is kHits, kUrgent or kPeriodEnd.
   void FromLimiter(ToPeers& item, Instant now);
@@ -34,16 +35,30 @@ class Publishing {
   // when the hits in them were served; none: that frame has not been published.
   std::optional<Instant> Counted(std::uint64_t sequence);
 
+  // Publishes hits that have been published elsewhere, where nobody counted them, as of the same interval.
+  void PublishAgain(ToPeers& item, Instant now) { Publish(item, false, now); }
+
+  // Another stream takes the place of this one, to the same subscribers; frames begin with 1 again. Returns those that
+  // were kept, with the number of the first.
+  FrameRing Reopen(std::uint64_t epoch);
+  std::uint64_t epoch() const { return epoch_; }
+  // Every frame has been counted.
+  bool all_counted() const { return ring_.size() == 0 && !hits_; }
+  // Subscribers of that name hear this stream from now on.
+  void TakeSubscribers(Publishing& from, const std::string& name);
+
   // The request to repeat that has come.
   void OnRepeat(const Route& route, Peer& peer, Instant now);
 
   const FrameRing& ring() const { return ring_; }
 
   // What a welcome says of this host: how much this life has published, and the lives before.
-  Published published() const { return {ring_.next() - 1, ring_.low(), hits_published_, told_before_}; }
+  Published published() const { return {ring_.next() - 1, ring_.low(), hits_published_, told_before_, epoch_}; }
 
   // Over a restart. REQUIRES: Flush() has been called.
-  static void Fields(auto& state, auto& self) { state(self.ring_, self.hits_published_, self.told_before_); }
+  static void Fields(auto& state, auto& self) {
+    state(self.ring_, self.hits_published_, self.told_before_, self.epoch_);
+  }
 
  private:
   struct Subscriber {
@@ -64,6 +79,7 @@ class Publishing {
   };
 
   ExchangeCore& core_;
+  std::uint64_t epoch_;
   FrameRing ring_;
   std::deque<Untold> uncounted_;    // of a stream that an owner counts
   Instant counted_until_{};         // hits in frames that it has counted

@@ -277,6 +277,11 @@ void Fleet::Tell(std::uint32_t host, TagNumber tag, const Question& question, st
   samples_[index].ideal += ideal_now - ideal;
 }
 
+void Fleet::SetOwners(std::uint32_t host, const std::vector<std::string>& owners) {
+  hosts_[host]->SetOwners(std::make_shared<const Owners>(owners), now());
+  Work(host);
+}
+
 void Fleet::Send(const Parcel& parcel) {
   if (parcel.frame != sent_) {    // the same goes to many, one after the other
     sent_ = parcel.frame;

@@ -134,6 +134,9 @@ class Fleet final : public World, private Surroundings {
   // The same about any tag, which needs no limit; the ledger is not told.
   bool AskOnly(std::uint32_t host, const Query& query);
 
+  // The settings of that host name these owners from now on.
+  void SetOwners(std::uint32_t host, const std::vector<std::string>& owners);
+
   // ---- Looking ----
 
   SimHost& host(std::uint32_t number) { return *hosts_[number]; }

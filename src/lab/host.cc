@@ -129,9 +129,34 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   const Instant local = clock_.Local(now);
   life_ = std::make_unique<Life>(*this, options_, local);
   for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
-    if (peer == number_ || (options_.owners && !options_.owners->Find(HostName(peer)))) continue;
+    if (CallsFor(options_.owners.get(), peer)) life_->exchange.AddLink(peer, HostName(peer), local);
+  }
+}
+
+bool SimHost::CallsFor(const Owners* owners, std::uint32_t peer) const {
+  return peer != number_ && (owners == nullptr || owners->Find(HostName(peer)));
+}
+
+void SimHost::SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime now) {
+  const auto before = std::exchange(options_.owners, owners);
+  if (!running()) return;
+  const Instant local = clock_.Local(now);
+  for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
+    const bool called = CallsFor(before.get(), peer), calls = CallsFor(owners.get(), peer);
+    if (called && !calls) leaving_links_.push_back(peer);
+    if (!calls) continue;
+    std::erase(leaving_links_, peer);
     life_->exchange.AddLink(peer, HostName(peer), local);
   }
+  life_->exchange.SetOwners(owners->names());
+}
+
+void SimHost::RemoveLinks(Instant now) {
+  std::erase_if(leaving_links_, [&](std::uint32_t peer) {
+    if (life_->exchange.Needs(peer, now)) return false;
+    life_->exchange.RemoveLink(peer, now);
+    return true;
+  });
 }
 
 void SimHost::Connected(std::uint32_t peer, WorldTime now) {
@@ -141,6 +166,7 @@ void SimHost::Connected(std::uint32_t peer, WorldTime now) {
 void SimHost::Kill() {
   DT_CHECK(running());
   life_.reset();
+  leaving_links_.clear();
   inbox_.clear();
 }
 
@@ -162,6 +188,7 @@ WorldTime SimHost::Work(WorldTime now) {
       Take(parcel, local);
     }
     wake = life.exchange.Tick(local);
+    RemoveLinks(local);
     bool debits = false, hits = false;
     const auto pass = [&] {
       const bool some_debits = PassDebits(), some_hits = PassHits();

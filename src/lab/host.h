@@ -63,6 +63,8 @@ class SimHost final : private Transport, private CapacityTransport {
   void Start(bool keep_table, WorldTime now);
   // The connection to `peer` is a new one, because it has started anew.
   void Connected(std::uint32_t peer, WorldTime now);
+  // Its settings name other owners, to which it connects. What a reload does, and what the next life begins with.
+  void SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime now);
   // As kill -9. REQUIRES: running().
   void Kill();
   void Pause() { ++pauses_; }
@@ -142,6 +144,8 @@ class SimHost final : private Transport, private CapacityTransport {
     std::span<std::byte> bytes_;
   };
 
+  void RemoveLinks(Instant now);
+  bool CallsFor(const Owners* owners, std::uint32_t peer) const;
   bool Publish(const Route& route, const Frame& frame) override;
   void Ask(LinkId link, const Frame& frame) override;
   void Answer(const Route& route, const Frame& frame) override;
@@ -163,6 +167,7 @@ class SimHost final : private Transport, private CapacityTransport {
   std::unique_ptr<Life> life_;
   std::string saved_;    // of the exchange of capacity, on disk
   std::uint32_t lives_ = 0;
+  std::vector<std::uint32_t> leaving_links_;    // which the settings no longer name
   int pauses_ = 0;
   bool woken_ = false;
   std::deque<Parcel> inbox_;

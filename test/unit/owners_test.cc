@@ -106,6 +106,33 @@ TEST_CASE("levels come back as they were said, and without what only reports say
   CHECK(codec.Decode(frame, back) == DecodeFault::kChecksum);    // and content, if the checksum were right
 }
 
+TEST_CASE("a list of owners comes back as it was said, whatever its length and epoch") {
+  Codec codec;
+  std::string frame;
+  for (const std::uint64_t number : {std::uint64_t{1}, std::uint64_t{128}, std::uint64_t{300}, Owners::kNumberMost}) {
+    for (const std::size_t n : {1, 2, 7, 8, 20, 64}) {
+      CAPTURE(number, n);
+      std::vector<std::string> before = Names(n - 1);
+      const Owners owners(Names(n), number, before);
+      Message m;
+      m.kind = MessageKind::kOwners;
+      m.sender = "owner-1";
+      m.incarnation = 1;
+      m.owners = owners.epoch();
+      m.names.list = owners.names();
+      m.before.list = owners.before();
+      m.last = number == 300;
+      codec.Encode(m, frame);
+      Message back;
+      REQUIRE(codec.Decode(frame, back) == DecodeFault::kNone);
+      CHECK(back.names.list == owners.names());
+      CHECK(back.before.list == owners.before());
+      CHECK(back.owners == owners.epoch());
+      CHECK(Owners::NumberOf(back.owners) == number);
+    }
+  }
+}
+
 TEST_CASE("the example of protocol/owners.md is what is sent") {
   const auto examples = testing::Examples("owners.md");
   REQUIRE(examples.size() == 1);

@@ -1,5 +1,6 @@
 #include "bus/owners/levels.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -16,6 +17,7 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
   std::uint64_t hosts = 1;
   for (const auto& link : members_.links()) hosts += link->peer != nullptr;
   m.hosts = hosts;
+  m.owners = core_.epoch();
   const Frame frame = core_.Encoded();
   const auto send = [&](const Link& link) {
     core_.transport.Ask(link.status.link, frame);
@@ -31,7 +33,8 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
 // An owner is believed about its own tags only.
 void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
   Message& in = core_.in;
-  const auto* const owners = core_.options.owners.get();
+  const auto* const owners = core_.owners.get();
+  if (owners != nullptr && in.owners != owners->epoch()) return;    // by a list that is over here, or not known yet
   const auto which = owners != nullptr ? owners->Find(owner.name) : std::nullopt;
   if (!which || (owner.welcome_incarnation != in.incarnation && owner.incarnation != in.incarnation)) {
     ++core_.counts.implausible;
@@ -57,7 +60,10 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
     }
     return;
   }
-  const auto until = streams_.For(owner.name).Counted(in.sequence);
+  Stream* const stream = streams_.Open(owner.name);
+  if (stream == nullptr) return;    // what it has counted is of the stream before
+  const auto until = stream->publishing->Counted(in.sequence);
+  stream->counted_by = in.incarnation;
   if (!until) {
     ++core_.counts.implausible;
     return;

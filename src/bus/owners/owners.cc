@@ -1,6 +1,7 @@
 #include "bus/owners/owners.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/siphash.h"
@@ -20,8 +21,10 @@ std::uint64_t Mix(std::uint64_t x) {
 
 }    // namespace
 
-Owners::Owners(std::vector<std::string> names) {
-  DT_CHECK(!names.empty() && names.size() <= kMost);
+Owners::Owners(std::vector<std::string> names, std::uint64_t number, std::vector<std::string> before)
+    : before_(std::move(before)) {
+  DT_CHECK(!names.empty() && names.size() <= kMost && number >= kFirst && number <= kNumberMost);
+  std::sort(before_.begin(), before_.end());
   std::sort(names.begin(), names.end());
   std::string all;
   for (std::string& name : names) {
@@ -30,7 +33,13 @@ Owners::Owners(std::vector<std::string> names) {
     const std::uint64_t hash = SipHash<2, 4>(kHostKey, name);
     owners_.push_back({std::move(name), hash});
   }
-  epoch_ = SipHash<2, 4>(kHostKey, all) | 1;
+  epoch_ = number << kDigestBits | (SipHash<2, 4>(kHostKey, all) & ((1u << kDigestBits) - 1));
+}
+
+std::vector<std::string> Owners::names() const {
+  std::vector<std::string> names;
+  for (const Owner& owner : owners_) names.push_back(owner.name);
+  return names;
 }
 
 std::optional<std::size_t> Owners::Find(std::string_view name) const {

@@ -57,6 +57,15 @@ class TwoWay final : public Transport {
     return 0;
   }
   std::size_t callers() const { return callers_.size(); }
+  // Forgets that caller; returns its link, 0 if there is none.
+  LinkId Forget(std::string_view name) {
+    const auto known = links_.find(name);
+    if (known == links_.end()) return 0;
+    const LinkId link = known->second;
+    callers_.erase(link);
+    links_.erase(known);
+    return link;
+  }
 
   void Ask(LinkId link, const Frame& frame) override {
     if (!IsCaller(link)) return wire_.Ask(link, frame);

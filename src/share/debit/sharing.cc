@@ -117,8 +117,40 @@ void Sharing::Resume(const Kept& kept, Instant now) {
 }
 
 void Sharing::OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_view name) {
-  owned_ = owners != nullptr;
-  if (owned_ && owners->Find(name)) owning_ = std::make_unique<Owning>(ways_, to_peers_);
+  owners_ = owners;
+  name_ = name;
+  if (owners_ != nullptr && owners_->Find(name_)) owning_ = std::make_unique<Owning>(ways_, to_peers_);
+}
+
+// What has been collected is cut by the list before, and so is what is collected now; what this host served and nobody
+// collected yet is reported by the new one. Hence what is handed over is without that.
+bool Sharing::ChangeOwners(Instant now) {
+  if (collecting_ || !PushHits(now) || !PushUrgent(now)) return true;
+  if (!Push(ToPeers::Kind::kOwners, now)) return true;
+  const bool gives = owning_ != nullptr;
+  owners_before_ = std::exchange(owners_, incoming_.owners);
+  if (incoming_.awaits_tags) Hold(true);
+  if (!owners_->Find(name_)) {
+    owning_.reset();
+  } else if (owning_ == nullptr) {
+    owning_ = std::make_unique<Owning>(ways_, to_peers_);
+  } else {
+    owning_->KeepOwned(*owners_, name_);
+  }
+  if (gives) {
+    walk_ = Walk::kTable;
+    walk_cell_ = 0;
+    return true;
+  }
+  incoming_ = FromPeers();
+  return !from_peers_.empty();
+}
+
+// A tag that has another owner now is handed over, of all others a snapshot has what is known here.
+bool Sharing::AddWalked(const Tag& tag, const Slot& slot, Instant now) {
+  if (incoming_.kind != FromPeers::Kind::kOwners) return debits_.AddBucket(tag, slot, now, outgoing_.entries);
+  const auto is_ours = [&](const Owners& owners) { return owners.name(owners.Of(tag)) == name_; };
+  return !is_ours(*owners_before_) || is_ours(*owners_) || debits_.AddOwned(tag, slot, now, outgoing_.entries);
 }
 
 void Sharing::SetPeers(std::size_t peers) {
@@ -242,6 +274,7 @@ bool Sharing::MergeSome(Instant now) {
     incoming_ = FromPeers();
     return !from_peers_.empty();
   }
+  if (incoming_.kind == FromPeers::Kind::kOwners) return ChangeOwners(now);
   if (incoming_.kind == FromPeers::Kind::kSnapshotWanted && leaving_) {    // another host can give it
     incoming_ = FromPeers();
     return !from_peers_.empty();
@@ -261,6 +294,10 @@ bool Sharing::MergeSome(Instant now) {
   const std::size_t n = std::min(incoming_.entries.size() - merged_, kEntriesPerSlice);
   if (incoming_.kind == FromPeers::Kind::kLevels) {
     debits_.Adopt(incoming_.entries, merged_, n, incoming_.to, incoming_.from, collecting_ ? to_ : from_, now);
+  } else if (incoming_.kind == FromPeers::Kind::kHandover) {
+    debits_.TakeOver(incoming_.entries, merged_, n, incoming_.to, now);
+  } else if (incoming_.kind == FromPeers::Kind::kOwnDebits) {
+    debits_.DebitOwn(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now);
   } else if (incoming_.kind == FromPeers::Kind::kNear) {
     debits_.HearNear(incoming_.entries, merged_, n, incoming_.to, now);
   } else if (incoming_.kind == FromPeers::Kind::kDebits) {
@@ -278,6 +315,7 @@ bool Sharing::MergeSome(Instant now) {
 }
 
 void Sharing::EndMerge(Instant now) {
+  if (owning_ != nullptr && incoming_.kind == FromPeers::Kind::kOwnDebits) owning_->NamedHere(incoming_.entries, now);
   if (owning_ != nullptr && incoming_.kind == FromPeers::Kind::kDebits) {
     owning_->Counted(incoming_.peer, incoming_.counted, now);
   }
@@ -290,13 +328,15 @@ void Sharing::EndMerge(Instant now) {
 // While this goes on nothing is merged and nothing collected: a peer that is told where in our reports the snapshot
 // stands must find in it exactly what they said until then.
 bool Sharing::WalkSome(Instant now) {
+  const bool handing_over = incoming_.kind == FromPeers::Kind::kOwners;
+  const auto part = handing_over ? ToPeers::Kind::kHandoverPart : ToPeers::Kind::kSnapshotPart;
   outgoing_.snapshot = incoming_.snapshot;
   outgoing_.to = now;
   if (walk_ == Walk::kTable) {
     // A part has one instant for all of its buckets, so it is handed over as it is after each slice.
     bool full = false;
     Visitor visitor([&](const Tag& tag, const Slot& slot, const Waste&) {
-      full = !debits_.AddBucket(tag, slot, now, outgoing_.entries);
+      full = !AddWalked(tag, slot, now);
       return !full;
     });
     if (part_waits_) {
@@ -305,14 +345,14 @@ bool Sharing::WalkSome(Instant now) {
       part_more_ = table_.VisitSome(walk_cell_, kCellsPerSlice, visitor, now);
       part_at_ = now;
     }
-    part_waits_ = !outgoing_.entries.empty() && !Push(ToPeers::Kind::kSnapshotPart, now);
+    part_waits_ = !outgoing_.entries.empty() && !Push(part, now);
     if (part_waits_) return true;
     if (part_more_) return true;
     walk_ = Walk::kEnd;
     outgoing_.snapshot = incoming_.snapshot;
     outgoing_.to = now;
   }
-  if (!Push(ToPeers::Kind::kSnapshotEnd, now)) return true;
+  if (!Push(handing_over ? ToPeers::Kind::kHandoverEnd : ToPeers::Kind::kSnapshotEnd, now)) return true;
   walk_ = Walk::kNone;
   incoming_ = FromPeers();
   return true;

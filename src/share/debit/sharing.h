@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/prng.h"
@@ -65,10 +66,10 @@ class Sharing {
   // When there is something to do even if nothing arrives.
   Instant next() const;
 
-  // A few hosts own the tags, and this may be one of them.
+  // A few hosts own the tags, and this may be one of them. Other lists of owners come with kOwners.
   void OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_view name);
   // How many hosts there are comes from owners.
-  bool told_hosts() const { return owned_ && owning_ == nullptr; }
+  bool told_hosts() const { return owners_ != nullptr && owning_ == nullptr; }
   const Owning* owning() const { return owning_.get(); }    // null: it owns nothing
 
   // How many other hosts there are.
@@ -90,6 +91,8 @@ class Sharing {
   bool MergeSome(Instant now);
   void EndMerge(Instant now);
   bool WalkSome(Instant now);
+  bool ChangeOwners(Instant now);
+  bool AddWalked(const Tag& tag, const Slot& slot, Instant now);
 
   Ways& ways_;
   Debits& debits_;
@@ -102,7 +105,9 @@ class Sharing {
   std::optional<Instant> retry_at_;    // the other side had no room
 
   std::unique_ptr<Owning> owning_;
-  bool owned_ = false;    // by a few hosts
+  std::shared_ptr<const Owners> owners_;          // null: everybody hears everything
+  std::shared_ptr<const Owners> owners_before_;    // while this host hands over what it owned
+  std::string name_;
 
   // Hits: of (from_, to_], going through the table while collecting_
   bool collecting_ = false, holding_ = false, leaving_ = false;
