@@ -98,7 +98,9 @@ struct Settings {
 
     bool enabled() const { return !connect.empty() || !nats.empty(); }
     bool listens() const { return enabled() && transport == PeerTransport::kZeroMq; }
-    std::size_t named() const { return transport == PeerTransport::kNats ? owners.size() : connect.size(); }    // hosts
+    // Whom this host calls: addresses, or over NATS names.
+    const std::vector<std::string>& called() const { return transport == PeerTransport::kNats ? owners : connect; }
+    std::size_t named() const { return called().size(); }    // hosts
   } peers;
   struct {
     Duration interval{}, lease{};

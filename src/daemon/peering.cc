@@ -176,7 +176,7 @@ Result<PeerThread::Options> Peering::MakeOptions() {
   if (!keys) return Fail(keys.error().message);
   options.keys = std::move(*keys);
   options.bind = peers.bind;
-  options.connect = peers.connect;
+  options.connect = peers.called();
   options.resolver.every = peers.resolve_interval;
   options.resolver.servers = peers.name_servers;
   options.seed = Random();
@@ -244,8 +244,9 @@ void Peering::GoOn(bool divides) {
   KeptState kept = std::exchange(kept_, {});
   const auto& peers = settings_.peers;
   sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
-                                       peers.named(), peers.period, prng_, Now());
-  sharing_->OwnedBy(OwnersOfTags(), name_);
+                                       peers.called().size(), peers.period, prng_, Now());
+  sharing_->OwnedBy(thread_->owners_at_start(), name_);
+  owners_ = peers.owners;
   Sharing::Kept sharing;
   if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
     sharing_->Resume(sharing, Now());
@@ -286,7 +287,8 @@ void Peering::Reload(std::vector<std::string>& problems) {
       problems.push_back("peers.authorized_keys: warning: " + others.error().message + "; the keys stay as they were");
     }
   }
-  thread_->SetConnect(settings.peers.connect);
+  thread_->SetConnect(settings.peers.called());
+  ReloadOwners();
   thread_->SetCeilings(CeilingsOf(settings));
   limiter_.ways().Get<Debits>().SetNewTagsMax(settings.peers.max_new_tags);
   if (!keys_good) return;
@@ -298,6 +300,13 @@ void Peering::Reload(std::vector<std::string>& problems) {
   const bool divides = capacity->has_value();
   thread_->SetCapacity(std::move(*capacity));
   Divide(divides);
+}
+
+void Peering::ReloadOwners() {
+  const auto& peers = settings_.peers;
+  if (peers.spread != PeerSpread::kOwners || peers.owners == owners_) return;
+  owners_ = peers.owners;
+  thread_->SetOwners(owners_);
 }
 
 // One entry of the settings may be a name with many hosts behind it, and one may be this host itself.

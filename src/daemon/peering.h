@@ -93,6 +93,7 @@ class Peering final : public Part {
   bool Drain(Instant now);
   void OnDraining();
   void KeepAll();
+  void ReloadOwners();
 
   struct KeptState {
     std::uint64_t start = 0;    // number of the start that wrote it
@@ -118,6 +119,7 @@ class Peering final : public Part {
   std::unique_ptr<Sharing> sharing_;
   std::unique_ptr<Dividing> dividing_;
   std::string name_;    // of this host, since Start
+  std::vector<std::string> owners_;    // that the settings named last
   KeptState kept_;      // to go on with
   Instant counted_at_{};
   std::function<void()> leaving_;    // called when it has left

@@ -37,7 +37,6 @@ class Carrier : public Transport {
   // What a carrier works with; it outlives the carrier. Exchange and counters belong to the peer thread.
   struct Host {
     const std::string& name;    // of this host
-    std::shared_ptr<const Owners> owners;    // none: everybody hears everything
     Exchange& exchange;
     Listener& listener;
     PeerThreadCounts& counts;
@@ -63,7 +62,7 @@ class Carrier : public Transport {
   // and a reason.
   virtual void Watch(std::vector<PeerStatus>& peers, const ExchangeCounts& counts, Instant now) = 0;
 
-  // Other addresses of peers.
+  // Other peers, as Settings::peers.called() has them.
   virtual void SetConnect(const std::vector<std::string>& connect, Instant now) = 0;
   // The authorized keys are others; `removed`: one that was authorized is no longer.
   virtual void OnKeys(bool removed, Instant now) = 0;

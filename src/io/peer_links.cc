@@ -157,8 +157,14 @@ std::map<std::string, PeerLinks::Wanted> PeerLinks::WantedLinks(const Resolver& 
 
 // Removes links that are not wanted, and dials those again whose key is another.
 void PeerLinks::Drop(const std::map<std::string, Wanted>& wanted, Instant now) {
+  keeps_ = false;
   for (auto i = links_.begin(); i != links_.end();) {
     const auto kept = wanted.find(i->first);
+    if (kept == wanted.end() && exchange_.Needs(i->second.id, now)) {
+      keeps_ = true;
+      ++i;
+      continue;
+    }
     const bool same = kept != wanted.end() && kept->second.name == i->second.name;
     if (same && kept->second.key == i->second.server_key) {
       ++i;

@@ -23,6 +23,8 @@ class PeerLinks {
 
   // Makes the links what the resolver and the keys say they should be.
   void Reconcile(const Resolver& resolver, Instant now);
+  // Some that they do not name stay until the exchange no longer needs them.
+  bool keeps() const { return keeps_; }
   // Looks at how the links are doing, given what the exchange says of each, and dials those again that do not come up.
   // Adds the addresses and entries that lead to no link.
   void Watch(std::vector<PeerStatus>& peers, Instant now);
@@ -75,6 +77,7 @@ class PeerLinks {
   std::map<std::string, Link> links_;    // by "10.0.0.2:7314"
   std::unordered_map<LinkId, Link*> by_id_;
   LinkId last_link_ = 0;
+  bool keeps_ = false;
   std::vector<PeerStatus> dead_ends_;    // addresses and entries that lead to no link
 };
 

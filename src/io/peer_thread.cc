@@ -43,8 +43,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
         exchange(options.exchange, to_peers, from_peers, *this, Prng(options.seed), Now()),
         wake_fd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     DT_CHECK(wake_fd >= 0);
-    const Carrier::Host host{options.exchange.name, options.exchange.owners, exchange,   *this,
-                             counts,                options.log,             [this] { Wake(); }};
+    const Carrier::Host host{options.exchange.name, exchange, *this, counts, options.log, [this] { Wake(); }};
     carrier = options.carrier ? options.carrier(host) : std::make_unique<ZeroMqCarrier>(options, host);
   }
   ~Impl() {
@@ -75,6 +74,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   void Run();
   void Wake() { eventfd_write(wake_fd, 1); }
   void TakeMail();
+  void SayOwners(const ExchangeCounts& exchange_counts);
   bool OnTenantFrame(LinkId link, const Route& route, std::string_view frame);
   void Watch();
 
@@ -83,6 +83,9 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   FromPeersRing from_peers;
 
   Exchange exchange;
+  const std::shared_ptr<const Owners> owners_at_start = exchange.owners();
+  std::shared_ptr<const Owners> owners_said = owners_at_start;
+  bool differed = false, differs_said = false;
   mutable std::mutex capacity_mutex;    // others only look
   std::unique_ptr<CapacityExchange> capacity;
   DividingRings rings{kCapacityRingItems};
@@ -100,6 +103,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   std::mutex mutex;
   std::optional<AuthorizedKeys> new_authorized;
   std::optional<std::vector<std::string>> new_connect;
+  std::optional<std::vector<std::string>> new_owners;
   std::optional<PeerCeilings> new_ceilings;
   std::optional<std::optional<CapacityOptions>> new_capacity;
   std::vector<PeerStatus> peers_copy;
@@ -199,12 +203,14 @@ bool PeerThread::Impl::OnTenantFrame(LinkId link, const Route& route, std::strin
 void PeerThread::Impl::TakeMail() {
   std::optional<AuthorizedKeys> authorized;
   std::optional<std::vector<std::string>> connect;
+  std::optional<std::vector<std::string>> owners;
   std::optional<PeerCeilings> ceilings;
   std::optional<std::optional<CapacityOptions>> divide;
   {
     const std::lock_guard lock(mutex);
     authorized.swap(new_authorized);
     connect.swap(new_connect);
+    owners.swap(new_owners);
     ceilings.swap(new_ceilings);
     divide.swap(new_capacity);
   }
@@ -214,6 +220,7 @@ void PeerThread::Impl::TakeMail() {
     StartCapacity();
   }
   if (connect) carrier->SetConnect(*connect, now);
+  if (owners) exchange.SetOwners(std::move(*owners));
   if (ceilings) exchange.SetCeilings(*ceilings);
   if (!authorized || !options.keys) return;
   const bool removed =
@@ -225,10 +232,23 @@ void PeerThread::Impl::TakeMail() {
   carrier->OnKeys(removed, now);
 }
 
+// Says which list of owners is in force where that is another one, or where the settings have come to name others.
+void PeerThread::Impl::SayOwners(const ExchangeCounts& exchange_counts) {
+  const bool now_differs = exchange_counts.owners_differ != 0;
+  const bool differs = std::exchange(differed, now_differs) && now_differs;    // for longer than a change takes
+  if (exchange.owners() == owners_said && differs == differs_said) return;
+  owners_said = exchange.owners();
+  differs_said = differs;
+  Say(options, differs ? LogLevel::kWarning : LogLevel::kNotice, "list {} of owners is in force: {}{}",
+      owners_said->number(), fmt::join(owners_said->names(), ", "),
+      differs ? "; peers.owners of this host names others" : "");
+}
+
 // Looks at how the links are doing, and copies it for the other threads.
 void PeerThread::Impl::Watch() {
   const ExchangeCounts exchange_counts = exchange.Counts();
   copied = now;
+  SayOwners(exchange_counts);
   std::vector<PeerStatus> peers = exchange.Peers(now);
   carrier->Watch(peers, exchange_counts, now);
   up.clear();
@@ -319,6 +339,18 @@ void PeerThread::SetConnect(std::vector<std::string> connect) {
     impl_->new_connect = std::move(connect);
   }
   Notify();
+}
+
+void PeerThread::SetOwners(std::vector<std::string> names) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->new_owners = std::move(names);
+  }
+  Notify();
+}
+
+std::shared_ptr<const Owners> PeerThread::owners_at_start() const {
+  return impl_->owners_at_start;
 }
 
 void PeerThread::SetCeilings(const PeerCeilings& ceilings) {

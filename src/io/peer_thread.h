@@ -68,6 +68,8 @@ class PeerThread {
 
   // Whether the exchange goes on with the life that it was given.
   bool resumed() const;
+  // The owners of tags that were in force when it began: those of the settings, or of the life that goes on.
+  std::shared_ptr<const Owners> owners_at_start() const;
 
   // ---- Between Stop and the end, for an orderly restart ----
 
@@ -90,6 +92,7 @@ class PeerThread {
   // is missed meanwhile is asked for and sent again.
   void ReloadKeys(AuthorizedKeys authorized);
   void SetConnect(std::vector<std::string> connect);
+  void SetOwners(std::vector<std::string> names);    // as Exchange::SetOwners
   void SetCeilings(const PeerCeilings& ceilings);
 
   // Begins to divide, goes on with other settings, or ends it.

@@ -101,7 +101,7 @@ void ZeroMqCarrier::Wait(Instant until, int wake_fd) {
   };
   const bool room = !host_.listener.backlogged(), hear = room && Now() >= hear_at_;
   // To an owner, reports come as requests.
-  watch(kRequests, server_.requests().socket, room || host_.owners == nullptr);
+  watch(kRequests, server_.requests().socket, room || host_.exchange.owners() == nullptr);
   watch(kAnswers, links_.answers().socket, hear);
   watch(kConnections, links_.connections(), true);
   watch(kZap, server_.zap(), true);
@@ -129,7 +129,7 @@ void ZeroMqCarrier::ReadRequests() {
   for (int parts = kPartsPerTurn; ReadMessage(inbox, parts, counts_.malformed);) {
     const char* const identity = options_.keys ? zmq_msg_gets(inbox.body.handle(), "User-Id") : nullptr;
     host_.listener.OnRequest(inbox.route, identity != nullptr ? identity : "", inbox.body.to_string_view());
-    if (host_.owners && host_.listener.backlogged()) return;
+    if (host_.exchange.owners() && host_.listener.backlogged()) return;
   }
 }
 
@@ -152,6 +152,7 @@ void ZeroMqCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts& 
                 : Duration();
   gathered_bytes_ = counts.received_bytes;
   copied_ = now;
+  if (links_.keeps()) links_.Reconcile(resolver_, now);
   links_.Watch(peers, now);
   WatchEndless(now);
   counts_.lookups = resolver_.counts().lookups;

@@ -214,6 +214,21 @@ class Ledger:
         return took
 
 
+def wrong_at_owners(ledger, owners):
+    """Tags of which no owner knows all hits, or any host more than were served; the others need not know of all."""
+    missing = ledger.missing(owners)
+    by_tag = {tag: [missing.get((owner.name, tag), 0) for owner in owners] for tag in ledger.hits}
+    return {tag: those for tag, those in by_tag.items() if min(those) != 0}
+
+
+def settle_owners(ledger, owners):
+    """Waits until all hits of the ledger are known, each once."""
+    wait_until(lambda: not wrong_at_owners(ledger, owners), "the owners know all hits", PATIENCE)
+    time.sleep(1)
+    if late := wrong_at_owners(ledger, owners):
+        raise AssertionError(f"levels were right and are not any more: {late}")
+
+
 class Traffic:
     """Asks every host for its own and for shared tags, some ten times a second, until it is told to stop."""
 

@@ -9,7 +9,7 @@ import unittest
 from authority import Authority
 from common import ParallelTest, report
 from daemon import DTHROTTLED, PATIENCE, fresh_directory, rule, run, settings_text, wait_until
-from fleet import Ledger, Traffic, free_port_pair, wait_owners_hear
+from fleet import Ledger, Traffic, free_port_pair, settle_owners, wait_owners_hear
 from nats import AVAILABLE, PREFIX, WHY_NOT, NatsFleet, Server, Wire, make_nkey, permissions, secret, token
 from test_upgrade import upgrade
 
@@ -31,20 +31,6 @@ def notes(host):
 
 def stat(host, name):
     return host.admin_json("stats")[name]
-
-
-def wrong(ledger, owners):
-    """Tags of which no owner knows all hits, or any host more than were served; the others need not know of all."""
-    missing = ledger.missing(owners)
-    by_tag = {tag: [missing.get((owner.name, tag), 0) for owner in owners] for tag in ledger.hits}
-    return {tag: those for tag, those in by_tag.items() if min(those) != 0}
-
-
-def settle(ledger, owners):
-    wait_until(lambda: not wrong(ledger, owners), "the owners know all hits", PATIENCE)
-    time.sleep(1)
-    if late := wrong(ledger, owners):
-        raise AssertionError(f"levels were right and are not any more: {late}")
 
 
 @contextlib.contextmanager
@@ -152,7 +138,7 @@ class Nats(ParallelTest):
                 wait_up(hosts)
                 report(f"all hosts hear each other {time.monotonic() - began:.1f} s after the server is back")
                 time.sleep(1)
-            settle(ledger, hosts[:OWNERS])
+            settle_owners(ledger, hosts[:OWNERS])
             for host in hosts:
                 self.assertEqual([stat(host, name) for name in ("reports_lost", "nats_connects")], [0, 2])
             self.assertIn("is lost", hosts[-1].log)
@@ -177,7 +163,7 @@ class Nats(ParallelTest):
                     hosts[-1].start()
                 time.sleep(1)
             wait_up(hosts)
-            settle(ledger, hosts[:OWNERS])
+            settle_owners(ledger, hosts[:OWNERS])
 
     def test_who_is_turned_away_says_so_and_goes_on(self):
         with with_users(password=lambda name: "wrong" if name == NAMES[-1] else f"pass-{name}") as (server, credentials):
@@ -218,7 +204,35 @@ class Nats(ParallelTest):
                         host.start()
                 time.sleep(1)
             wait_up(hosts)
-            settle(ledger, hosts[:OWNERS])
+            settle_owners(ledger, hosts[:OWNERS])
+
+    def test_a_reload_of_one_owner_puts_other_owners_in_force_and_costs_no_hit(self):
+        leaves, stays, joins = range(3)
+        names = [NAMES[stays], NAMES[joins]]
+        with with_users() as (server, credentials):
+            with NatsFleet(PLENTY, urls=[server.url()], names=NAMES, credentials=credentials) as hosts:
+                wait_up(hosts)
+                server.settings["authorization"]["users"][joins]["permissions"] = permissions(NAMES[joins], True)
+                server.give(server.settings["authorization"]["users"])
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: "Reloaded server configuration" in server.log(), "it has the permissions", PATIENCE)
+                wait_up(hosts)
+                ledger = Ledger()
+                with Traffic(ledger, hosts):
+                    time.sleep(1)
+                    hosts[stays].reload(owners=names)
+                    wait_until(lambda: all(stat(host, "owners_list") == 2 for host in hosts), "all have it", PATIENCE)
+                    time.sleep(2)
+                settle_owners(ledger, [hosts[stays], hosts[joins]])
+                for host in hosts:
+                    self.assertEqual([stat(host, name) for name in ("owners_missed", "owners_dropped", "nats_errors")],
+                                     [0, 0, 0])
+                self.assertEqual([stat(host, "owners_differ") for host in hosts], [1, 0, 1, 1, 1])
+                for host in hosts[:stays] + hosts[joins:]:
+                    host.reload(owners=names)
+                wait_until(lambda: not any(stat(host, "owners_differ") for host in hosts), "all name them", PATIENCE)
+                wait_until(lambda: {row["address"] for row in hosts[-1].admin_json("peers")} ==
+                           {f"nats:{name}" for name in names}, "the host calls the new owners alone", PATIENCE)
 
     def test_tls_with_certificates_of_hosts(self):
         with Authority() as authority:
@@ -274,7 +288,7 @@ class Nats(ParallelTest):
                                PATIENCE)
                     time.sleep(1)
                 wait_up(hosts)
-                settle(ledger, hosts[:OWNERS])
+                settle_owners(ledger, hosts[:OWNERS])
                 self.assertIn(str(second.port), hosts[-1].log)
 
     def test_credentials_that_are_open_or_no_credentials_are_refused(self):

@@ -5,12 +5,13 @@ import time
 
 from common import ParallelTest
 from daemon import DTHROTTLED, PATIENCE, fresh_directory, rule, run, settings_text, wait_until
-from fleet import Fleet
+from fleet import Fleet, Ledger, Traffic, settle_owners
 
 OWNERS = 3
 HOSTS = 7
 BURST = 40
 LIMIT = rule(burst=BURST, rate=0.01, share="forecast")
+PLENTY = rule(burst=20_000, share="debit")
 
 
 def owned(**options):
@@ -21,9 +22,9 @@ def up(host):
     return [row["name"] for row in host.admin_json("peers") if row["state"] == "up" and row["reports"] > 0]
 
 
-def wait_up(hosts):
+def wait_up(hosts, owners=OWNERS):
     """An owner hears all others, another host the owners."""
-    wait_until(lambda: all(len(up(host)) == (HOSTS - 1 if i < OWNERS else OWNERS) for i, host in enumerate(hosts)),
+    wait_until(lambda: all(len(up(host)) == (len(hosts) - 1 if i < owners else owners) for i, host in enumerate(hosts)),
                "owners hear everybody, and everybody the owners", 3 * PATIENCE)
 
 
@@ -80,14 +81,76 @@ class Owners(ParallelTest):
             wait_up(hosts)
             wait_until(lambda: late.served("client", BURST) <= 1, "the new host has the level", PATIENCE)
 
-    def test_hosts_with_other_owners_are_refused(self):
-        with Fleet(LIMIT, hosts=2, owners=1, period="500ms") as (a, b):
-            wait_until(lambda: up(b) == ["a"], "the host hears the owner", PATIENCE)
+    def test_other_owners_by_reloads_take_over_what_was_counted(self):
+        with owned() as hosts:
+            wait_up(hosts)
+            tags = [f"client-{n}" for n in range(24)]
+            for tag in tags:
+                self.assertEqual(hosts[3].served(tag, BURST // 2), BURST // 2)
+            addresses = [host.address for host in hosts]
+            for first in (1, 3):    # two join and two leave, twice
+                names = [host.name for host in hosts[first:first + 3]]
+                for host in hosts:
+                    host.reload(owners=names, connect=addresses[first:first + 3])
+                wait_until(lambda: all(up(host) and set(names) - {host.name} <= set(up(host)) for host in hosts),
+                           "every host hears the new owners", 3 * PATIENCE)
+                time.sleep(1)
+            wait_until(lambda: not any(host.stats()["owners_differ"] for host in hosts), "all name them", PATIENCE)
+            self.assertGreaterEqual(min(host.stats()["owners_changes"] for host in hosts), 2)
+            self.assertEqual(sum(host.stats()["owners_missed"] for host in hosts), 0)
+            asker = hosts[0]    # which owns nothing any more, and hears of a tag when it has asked for it
+            for tag in tags:
+                self.assertEqual(asker.served(tag, 1), 1)
+            wait_until(lambda: all(asker.level(tag) < BURST // 2 for tag in tags), "owners tell the levels", PATIENCE)
+            for tag in tags:
+                served = BURST // 2 + 1 + asker.served(tag, BURST)
+                self.assertGreaterEqual(served, BURST * 0.9)    # the forecast keeps a twentieth back
+                self.assertLessEqual(served, BURST + 1)
+
+    def test_an_owner_that_is_removed_under_load_costs_no_hit(self):
+        with Fleet(PLENTY, hosts=HOSTS, owners=OWNERS, period="500ms") as hosts:
+            wait_up(hosts)
+            ledger = Ledger()
+            names, addresses = ([getattr(host, what) for host in hosts[1:OWNERS + 1]] for what in ("name", "address"))
+            with Traffic(ledger, hosts):
+                time.sleep(1)
+                for host in hosts:
+                    host.reload(owners=names, connect=addresses)
+                wait_until(lambda: all(host.stats()["owners_list"] == 2 for host in hosts), "all have it", PATIENCE)
+                time.sleep(2)
+            settle_owners(ledger, hosts[1:OWNERS + 1])
+            for name in ("owners_missed", "owners_dropped", "reports_lost", "owners_awaited", "owners_giving"):
+                self.assertEqual([host.stats()[name] for host in hosts], [0] * HOSTS, name)
+
+    def test_settings_with_other_owners_do_no_harm_are_counted_and_said(self):
+        with Fleet(LIMIT, hosts=3, owners=1, period="500ms") as hosts:
+            a, b, _ = hosts
+            wait_until(lambda: all(up(host) == ["a"] for host in hosts[1:]), "the hosts hear the owner", PATIENCE)
+            names, addresses = ["a", "b"], [a.address, b.address]
+            b.reload(owners=names, connect=addresses)    # it owns nothing, so nothing changes
+            b.wait_log("list 1 of owners is in force: a; peers.owners of this host names others")
+
+            def differ():
+                return [host.stats()["owners_differ"] for host in hosts]
+            self.assertEqual(differ(), [0, 1, 0])
             b.stop()
-            b.peers["owners"] = ["a", "b"]
-            b.write_settings(*b.limits)
-            b.start()
+            b.start()    # where it left off
+            wait_until(lambda: up(b) == ["a"], "the host hears the owner", PATIENCE)
+            wait_until(lambda: differ() == [0, 1, 0], "it still names others", PATIENCE)
+            b.crash(keep_table=False)
+            b.start()    # anew: nobody can say which list is right, until an owner says so
             wait_until(lambda: "differ" in str((b.link_to(a) or {}).get("note")), "the owner refuses it", PATIENCE)
+            a.reload(owners=names, connect=addresses)
+            wait_until(lambda: all(host.stats()["owners_list"] == 2 for host in hosts), "it is in force", PATIENCE)
+            wait_until(lambda: differ() == [0, 0, 1], "one is left", PATIENCE)
+            hosts[2].reload(owners=names, connect=addresses)
+            wait_up(hosts, 2)
+            self.assertEqual(differ(), [0, 0, 0])
+            self.assertIn("owns tags", a.link_to(b)["note"])
+            bad = a.stats()["reload_failures"]
+            a.reload(owners=[])
+            self.assertEqual(a.stats()["reload_failures"], bad + 1)
+            self.assertEqual(a.stats()["owners"], 2)
 
     def test_settings_that_do_not_fit(self):
         for peers, limit, says in (

@@ -19,7 +19,6 @@ namespace dthrottle {
 struct NatsOptions {
   std::vector<std::string> servers;     // "nats://127.0.0.1:4222", or all "tls://..."
   std::string name;                     // of the connection, for people who look at the server
-  std::vector<std::string> subjects;    // subscribed to
   // What this host proves itself by, besides a certificate; each may be empty.
   std::string user, password;
   std::string nkey, seed;     // public key, and the seed of both
@@ -56,6 +55,8 @@ class NatsClient {
   virtual bool Take(Message& message) = 0;
   virtual bool empty() = 0;    // nothing is there to take
   virtual NatsStatus Status() = 0;
+  // Subscribes to that subject too, as soon as it is connected, and after every connection anew.
+  virtual void Hear(std::string subject) = 0;
 };
 
 // What the module exports under kNatsSymbol. Both sides are built together: the version must be this program's.

@@ -55,6 +55,8 @@ struct Shared {
   bool closed = false;                    // libnats has given it up
   std::deque<std::pair<std::string, std::shared_ptr<const std::string>>> out;
   std::size_t out_bytes = 0;
+  std::vector<std::string> subjects;    // to be heard; only more are added
+  std::size_t heard = 0;                // of these, subscribed to on the present connection
   std::deque<NatsClient::Message> in;
   std::size_t in_bytes = 0;
   NatsStatus status;
@@ -202,19 +204,32 @@ struct Connection {
     if (connection != nullptr) natsConnection_Destroy(connection);
   }
 
+  // Subscribes to what is to be heard and is not yet.
+  natsStatus Hear(Shared& s) {
+    std::vector<std::string> subjects;
+    {
+      const std::lock_guard lock(s.mutex);
+      subjects = s.subjects;
+      s.heard = subjects.size();
+    }
+    while (subscriptions.size() < subjects.size()) {
+      const char* const subject = subjects[subscriptions.size()].c_str();
+      natsSubscription* subscription = nullptr;
+      natsStatus status = natsConnection_Subscribe(&subscription, connection, subject, OnMessage, &s);
+      subscriptions.emplace_back(subscription);
+      if (status == NATS_OK) status = natsSubscription_SetPendingLimits(subscription, kPendingMessages, kPendingBytes);
+      if (status != NATS_OK) return status;
+    }
+    return NATS_OK;
+  }
+
   natsStatus Open(Shared& s) {
     natsOptions* made = nullptr;
     if (const natsStatus status = natsOptions_Create(&made); status != NATS_OK) return status;
     const Owned<natsOptions> options(made);
     if (const natsStatus status = SetOptions(made, s); status != NATS_OK) return status;
     if (const natsStatus status = natsConnection_Connect(&connection, made); status != NATS_OK) return status;
-    for (const std::string& subject : s.options.subjects) {
-      natsSubscription* subscription = nullptr;
-      natsStatus status = natsConnection_Subscribe(&subscription, connection, subject.c_str(), OnMessage, &s);
-      subscriptions.emplace_back(subscription);
-      if (status == NATS_OK) status = natsSubscription_SetPendingLimits(subscription, kPendingMessages, kPendingBytes);
-      if (status != NATS_OK) return status;
-    }
+    if (const natsStatus status = Hear(s); status != NATS_OK) return status;
     const std::lock_guard lock(s.mutex);
     s.current = connection;
     s.closed = natsConnection_IsClosed(connection);
@@ -231,15 +246,17 @@ natsStatus PublishOne(natsConnection* connection, const std::string& subject, co
   return natsConnection_Publish(connection, subject.c_str(), body.data(), static_cast<int>(body.size()));
 }
 
-// Publishes what waits until libnats gives up or all is to end; then true.
-bool Publish(Shared& s, natsConnection* connection) {
+// Publishes what waits, and subscribes, until libnats gives up or all is to end; then true.
+bool Publish(Shared& s, Connection& with) {
+  natsConnection* const connection = with.connection;
   std::unique_lock lock(s.mutex);
   for (;;) {
-    s.changed.wait(lock, [&] { return s.stopping || s.closed || !s.out.empty(); });
+    s.changed.wait(lock, [&] { return s.stopping || s.closed || !s.out.empty() || s.heard < s.subjects.size(); });
     const auto batch = std::exchange(s.out, {});
     s.out_bytes = 0;
-    const bool stopping = s.stopping, closed = s.closed;
+    const bool stopping = s.stopping, closed = s.closed, hears = s.heard < s.subjects.size();
     lock.unlock();
+    if (hears && with.Hear(s) != NATS_OK) return false;    // and connects anew
     std::uint64_t unsent = 0;
     for (const auto& [subject, body] : batch) unsent += PublishOne(connection, subject, *body) != NATS_OK;
     if (stopping && natsConnection_Status(connection) == NATS_CONN_STATUS_CONNECTED) {
@@ -260,7 +277,7 @@ void Run(const std::shared_ptr<Shared>& shared) {
     const natsStatus status = connection.Open(s);
     if (status == NATS_OK) {
       patience = kAgainMin;
-      if (Publish(s, connection.connection)) return;
+      if (Publish(s, connection)) return;
     }
     const char* const text = status != NATS_OK ? nats_GetLastError(nullptr) : nullptr;
     std::unique_lock lock(s.mutex);
@@ -319,6 +336,12 @@ class Client final : public NatsClient {
   bool empty() override {
     const std::lock_guard lock(shared_->mutex);
     return shared_->in.empty();
+  }
+
+  void Hear(std::string subject) override {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->subjects.push_back(std::move(subject));
+    shared_->changed.notify_all();
   }
 
   NatsStatus Status() override {

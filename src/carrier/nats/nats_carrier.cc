@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -104,15 +105,10 @@ MakeCarrier NatsCarrier::For(const Settings& settings) {
 
 NatsCarrier::NatsCarrier(Options options, const Host& host)
     : options_(std::move(options)), host_(host), token_(NatsToken(host.name)) {
-  DT_CHECK(host.owners != nullptr);
+  DT_CHECK(host.exchange.owners() != nullptr);
   NatsOptions& client = options_.client;
   client.name = "dthrottle " + host.name;
   client.wake = host.wake;
-  const auto hear = [&](std::string_view verb) {
-    client.subjects.push_back(NatsSubjectOf(options_.prefix, verb, "*", token_));
-  };
-  hear(NatsSubject::kAnswer);
-  if (host.owners->Find(host.name)) hear(NatsSubject::kAsk);
 }
 
 Result<void> NatsCarrier::Open() {
@@ -125,19 +121,47 @@ Result<void> NatsCarrier::Open() {
   const auto module = LoadModule();
   if (!module) return tl::unexpected(module.error());
   client_ = (*module)->make(options_.client);
+  Hear(NatsSubject::kAnswer);
   return {};
 }
 
-// Owners are links from the beginning; the other hosts call.
-void NatsCarrier::SetConnect(const std::vector<std::string>&, Instant now) {
-  for (std::size_t i = 0; i < host_.owners->size(); ++i) {
-    const std::string& name = host_.owners->name(i);
-    const auto link = static_cast<LinkId>(i + 1);
-    if (name == host_.name || subjects_.contains(link)) continue;
+void NatsCarrier::SetConnect(const std::vector<std::string>& connect, Instant now) {
+  named_ = connect;
+  Reconcile(now);
+}
+
+// Links lead to the owners that the settings name, and to those in force; to others as long as the exchange needs them.
+// The other hosts call: a host that owns tags, or will, hears what they ask from then on.
+void NatsCarrier::Reconcile(Instant now) {
+  owners_ = host_.exchange.owners();
+  const std::vector<std::string> in_force = owners_->names();
+  std::set<std::string> wanted(named_.begin(), named_.end());
+  wanted.insert(in_force.begin(), in_force.end());
+  if (wanted.erase(host_.name) > 0 && !std::exchange(asked_, true)) Hear(NatsSubject::kAsk);
+  keeps_ = false;
+  for (auto i = links_.begin(); i != links_.end();) {
+    const auto [name, link] = *i;
+    const bool needed = !wanted.contains(name) && host_.exchange.Needs(link, now);
+    keeps_ |= needed;
+    if (needed || wanted.contains(name)) {
+      ++i;
+      continue;
+    }
+    host_.exchange.RemoveLink(link, now);
+    subjects_.erase(link);
+    i = links_.erase(i);
+  }
+  for (const std::string& name : wanted) {
+    if (links_.contains(name)) continue;
+    const LinkId link = ++last_link_;
     subjects_[link] = NatsSubjectOf(options_.prefix, NatsSubject::kAsk, token_, NatsToken(name));
     links_[name] = link;
     host_.exchange.AddLink(link, "nats:" + name, now, name);
   }
+}
+
+void NatsCarrier::Hear(std::string_view verb) {
+  client_->Hear(NatsSubjectOf(options_.prefix, verb, "*", token_));
 }
 
 // ---- Frames ----
@@ -184,6 +208,7 @@ void NatsCarrier::OnMessage(const NatsClient::Message& message) {
 
 // A connection that is new may have missed anything, so every owner hears a hello.
 Instant NatsCarrier::Tick(Instant now) {
+  if (host_.exchange.owners() != owners_) Reconcile(now);
   const NatsStatus status = client_->Status();
   if (status.connects != told_.connects) {
     for (const auto& [link, subject] : subjects_) host_.exchange.OnConnected(link, now);
@@ -214,6 +239,7 @@ void NatsCarrier::Tell(const NatsStatus& status, Instant now) {
 }
 
 void NatsCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts&, Instant now) {
+  if (keeps_) Reconcile(now);
   const bool troubled = troubled_ != Instant() && now - troubled_ < kShowFor;
   if (told_.connected && !troubled) return;
   PeerStatus server;

@@ -6,7 +6,10 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "carrier/nats/client.h"
 #include "config/settings.h"
@@ -25,7 +28,7 @@ class NatsCarrier final : public Carrier {
     NatsOptions client;    // but for what Open reads and finds out
     std::string credentials_file;    // empty: none
   };
-  // REQUIRES: host.owners.
+  // REQUIRES: the exchange has owners.
   NatsCarrier(Options options, const Host& host);
 
   Result<void> Open() override;
@@ -43,6 +46,8 @@ class NatsCarrier final : public Carrier {
   bool Publish(const Route& route, const Frame& frame) override;
 
  private:
+  void Reconcile(Instant now);
+  void Hear(std::string_view verb);
   void Send(const std::string& subject, const Frame& frame);
   void OnMessage(const NatsClient::Message& message);
   void Tell(const NatsStatus& status, Instant now);
@@ -51,8 +56,13 @@ class NatsCarrier final : public Carrier {
   const Host host_;
   const std::string token_;    // this host's, in subjects
   std::unique_ptr<NatsClient> client_;
-  std::map<LinkId, std::string> subjects_;               // of owners
-  std::map<std::string, LinkId, std::less<>> links_;    // by their names
+  std::vector<std::string> named_;           // owners by the settings
+  std::shared_ptr<const Owners> owners_;     // in force when links were looked at last
+  std::map<LinkId, std::string> subjects_;                // of owners
+  std::map<std::string, LinkId, std::less<>> links_;     // by their names
+  LinkId last_link_ = 0;
+  bool keeps_ = false;     // links to hosts that own nothing any more
+  bool asked_ = false;     // hears what is asked of owners
   std::uint64_t refused_ = 0;                            // frames that the client did not take
   NatsStatus told_;                                      // what the log knows
   Instant troubled_{};                                   // when the latest error came

@@ -52,12 +52,14 @@ Section PeersSection() {
               "tags only, which keep the levels for everybody, so that what a host costs follows its own tags and not "
               "the number of hosts. Then *connect* has the addresses of the owners alone, and they need none of the "
               "other hosts'."),
-          TextList<S>("owners", "a list of up to 64 names of hosts, each once",
-                      MEMBER(S, peers.owners),
-                      "With spread = \"owners\": what the owners are called, the same on all hosts; 3 to 16 of them do. "
-                      "A host whose name is in the list owns a part of the tags. While one is away, hosts go on with its "
-                      "last word. Hosts with different lists refuse each other.",
-                      IsHostName),
+          Reloads(TextList<S>(
+              "owners", "a list of up to 64 names of hosts, each once", MEMBER(S, peers.owners),
+              "With spread = \"owners\": what the owners are called, the same on all hosts; 3 to 16 of them do. A host "
+              "whose name is in the list owns a part of the tags. While one is away, hosts go on with its last word. A "
+              "reload with another list on one owner puts that list in force on all hosts, and tags move with the hits "
+              "that were counted; reload the other hosts too, so that they know the addresses and begin with that "
+              "list.",
+              IsHostName)),
           Choice<S, PeerTransport>(
               "transport", "\"zeromq\"", MEMBER(S, peers.transport),
               "What reports and levels travel over: connections between hosts, or servers of NATS, to which each host has "
