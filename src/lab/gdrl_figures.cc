@@ -288,6 +288,33 @@ Figure GdrlFigure5(const FigureOptions& options) {
   return figure;
 }
 
+namespace {
+
+std::vector<Panel> PanelsOfFigure6(std::size_t nodes, int tau) {
+  std::vector<Panel> panels;
+  Panel panel;
+  panel.x_label = "round";
+  panel.x = {0, 4.0 * tau};
+  panel.y_label = "q, packets a slot";
+  for (const auto& [title, first] :
+       {std::pair{"q as limiters measure it", std::size_t{1}}, {"q as it is", 1 + nodes}}) {
+    panel.title = title;
+    panel.curves.clear();
+    AddCurves(panel, first, nodes);
+    panels.push_back(panel);
+  }
+  panel.title = "Jain's index of q";
+  panel.y_label = "index";
+  panel.y = {0, 1.02};
+  panel.curves = {{1 + 2 * nodes, "as measured", kOrange},
+                  {3 + 2 * nodes, "exact demands", kBlue, Stroke::kDashed},
+                  {2 + 2 * nodes, "as it is", kRed}};
+  panels.push_back(panel);
+  return panels;
+}
+
+}    // namespace
+
 Figure GdrlFigure6(const FigureOptions& options) {
   const FigureNetwork& network = options.network;
   const std::size_t nodes = NodesOf(options);
@@ -322,24 +349,7 @@ Figure GdrlFigure6(const FigureOptions& options) {
     Append(row, {filtered.measured_jain(), filtered.jain(), exact.jain()});
     AddRow(figure.columns, row);
   }
-  Panel panel;
-  panel.x_label = "round";
-  panel.x = {0, 4.0 * tau};
-  panel.y_label = "q, packets a slot";
-  for (const auto& [title, first] :
-       {std::pair{"q as limiters measure it", std::size_t{1}}, {"q as it is", 1 + nodes}}) {
-    panel.title = title;
-    panel.curves.clear();
-    AddCurves(panel, first, nodes);
-    figure.panels.push_back(panel);
-  }
-  panel.title = "Jain's index of q";
-  panel.y_label = "index";
-  panel.y = {0, 1.02};
-  panel.curves = {{1 + 2 * nodes, "as measured", kOrange},
-                  {3 + 2 * nodes, "exact demands", kBlue, Stroke::kDashed},
-                  {2 + 2 * nodes, "as it is", kRed}};
-  figure.panels.push_back(panel);
+  figure.panels = PanelsOfFigure6(nodes, tau);
   figure.findings = {
       {"exact: rounds to 0.95 after the jump", exact_again.at(), Expect(network, Exactly(34), {17, 68}), ""},
       {"exact: least index from the ramp on", exact_least, Expect(network, {.9999, 1}, {.999, 1}), ""},
