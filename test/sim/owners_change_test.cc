@@ -82,6 +82,19 @@ TEST_CASE("an owner joins and another leaves, and each hit is counted once") {
   }
 }
 
+TEST_CASE("the first hits of a tag, served by a host while it becomes the tag's owner, count once") {
+  const auto before = GENERATE(0ms, 20ms, 100ms, 250ms);
+  CAPTURE(before.count());
+  lab::Fleet fleet(FleetWith(4, 2, 200ms), 1);
+  ReloadAll(fleet, After(10s), {"host-0", "host-2"}, 4, 0ms);
+  fleet.At(After(10s) - before, [&] {
+    for (int i = 0; i < 40; ++i) fleet.Ask(2, "new-" + std::to_string(i), 1 + static_cast<Cost>(i));
+  });
+  fleet.Run(After(20s));
+  CHECK(InForce(fleet, {"host-0", "host-2"}, 4));
+  CHECK(WorstLevel(fleet, {"host-0", "host-2"}) < 0.5);
+}
+
 // A random host joins or leaves, or one takes the place of another.
 Names Changed(Names owners, std::size_t hosts, Prng& prng) {
   Names others;

@@ -441,8 +441,10 @@ void Debits::AdoptOne(const Told& told, double demand, Tokens foretold, Instant 
   ways_.With(limit, [&](auto& way) { way.OwnerSaid({demand, level - foretold}, seen, now); });
 }
 
-void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
+void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at,
+                      std::vector<std::uint64_t>& taken, Instant now) {
   ForEach(entries, first, n, now, [&](const Told& told) {
+    taken.push_back(told.hash);
     const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
     const Slot* const slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
     ways_.With(core_.limit(told.index),
@@ -450,10 +452,11 @@ void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, 
   });
 }
 
-void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now) {
+void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
+                      const std::vector<std::uint64_t>& taken, Instant now) {
   const Duration phase = (to - from) / kPhases;
   ForEach(entries, first, n, now, [&](const Told& told) {
-    if (told.entry.value == 0) return;
+    if (told.entry.value == 0 || !std::binary_search(taken.begin(), taken.end(), told.hash)) return;
     const Limit& limit = core_.limit(told.index);
     Bucket bucket = told.slot != nullptr ? told.slot->bucket : Bucket();
     Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();

@@ -109,10 +109,13 @@ class Debits final : public Way {
   void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
              Instant now);
   // This host owns the tags from now on: takes over entries [first, first + n) of what their owner had as of `at`,
-  // whatever is known here but hits that no report has carried yet.
-  void TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
-  // And its own hits of (from, to] that the owner has not counted.
-  void DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now);
+  // whatever is known here but hits that no report has carried yet. Adds the hashes of the tags to `taken`.
+  void TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, std::vector<std::uint64_t>& taken,
+                Instant now);
+  // And its own hits of (from, to] that the owner has not counted. Hits of a tag that is not among `taken`, which is
+  // sorted, are in the bucket already: its owner had nothing to say of it.
+  void DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
+                const std::vector<std::uint64_t>& taken, Instant now);
   // Likewise where tags are near their limit, which is for hosts that have not named them lately.
   void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
 

@@ -18,6 +18,7 @@ constexpr Duration kRetryReports = std::chrono::milliseconds(5);
 
 // The longest that an interval reaches back after a start: no horizon is longer.
 constexpr Duration kIntervalMax = std::chrono::minutes(5);
+constexpr Duration kTakenFor = std::chrono::minutes(1);    // owners say within seconds what they have not counted
 
 struct Never {
   bool operator()(const Tag&, const Slot&) const { return false; }
@@ -177,6 +178,7 @@ bool Sharing::Work(Instant now) {
     } else {
       collecting_ = true;
       to_ = now;
+      if (!taken_.empty() && now > taken_at_ + kTakenFor) taken_ = {};
       debits_.TellPlacesAgain();
       ways_.Each([&](auto& way) { way.PeriodEnds(now); });
     }
@@ -295,9 +297,11 @@ bool Sharing::MergeSome(Instant now) {
   if (incoming_.kind == FromPeers::Kind::kLevels) {
     debits_.Adopt(incoming_.entries, merged_, n, incoming_.to, incoming_.from, collecting_ ? to_ : from_, now);
   } else if (incoming_.kind == FromPeers::Kind::kHandover) {
-    debits_.TakeOver(incoming_.entries, merged_, n, incoming_.to, now);
+    debits_.TakeOver(incoming_.entries, merged_, n, incoming_.to, taken_, now);
+    taken_at_ = now;
   } else if (incoming_.kind == FromPeers::Kind::kOwnDebits) {
-    debits_.DebitOwn(incoming_.entries, merged_, n, incoming_.from, incoming_.to, now);
+    if (merged_ == 0) std::sort(taken_.begin(), taken_.end());
+    debits_.DebitOwn(incoming_.entries, merged_, n, incoming_.from, incoming_.to, taken_, now);
   } else if (incoming_.kind == FromPeers::Kind::kNear) {
     debits_.HearNear(incoming_.entries, merged_, n, incoming_.to, now);
   } else if (incoming_.kind == FromPeers::Kind::kDebits) {

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/prng.h"
 #include "base/time.h"
@@ -108,6 +110,8 @@ class Sharing {
   std::shared_ptr<const Owners> owners_;          // null: everybody hears everything
   std::shared_ptr<const Owners> owners_before_;    // while this host hands over what it owned
   std::string name_;
+  std::vector<std::uint64_t> taken_;    // hashes of tags that this host has taken over lately
+  Instant taken_at_{};
 
   // Hits: of (from_, to_], going through the table while collecting_
   bool collecting_ = false, holding_ = false, leaving_ = false;
