@@ -161,6 +161,9 @@ class Way {
   // So many tokens that were lent have been spent.
   void Spent(Asked&, Cost) {}
 
+  // What Decide has served waits for its turn.
+  void Waits(Asked&) {}
+
   // Decide, where something else than the bucket says no.
   void Refuse(Asked& asked) { asked.Refused(); }
 

@@ -217,6 +217,52 @@ TEST_CASE("hits of a watched tag that waited for longer than a period say when t
   CHECK(waited);
 }
 
+// How long a question has to wait for its turn.
+Duration Turn(Sharer& host, std::string_view tag, Instant now) {
+  Questions questions;
+  questions.Begin(Verb::kTake, 10s);
+  questions.Name({{tag, false}, 1});
+  Outcome outcome;
+  Standing standing;
+  host.limiter().Ask(questions, {&outcome, 1}, {&standing, 1}, 0, host.host().prng, now);
+  REQUIRE(outcome.verdict == Verdict::kServe);
+  return outcome.wait;
+}
+
+TEST_CASE("turns that questions wait for are told at once, so that no other host gives them") {
+  const std::string rule = Rule(1, 10, "delay = \"10s\"\n");
+  Sharer a(rule, 1, 5s), b(rule, 1, 5s);
+  for (Sharer* host : {&a, &b}) host->RunAt(At(0)), host->Drain();
+  REQUIRE(Turn(a, "C", At(1)) == 0s);
+  CHECK(a.next() == At(5));    // that can wait for the report
+  REQUIRE(Turn(a, "C", At(1)) >= 100ms);
+  CHECK(a.next() <= At(1));
+  a.RunAt(At(1));
+  const auto told = a.Drain();
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].kind == ToPeers::Kind::kUrgent);
+  REQUIRE(told[0].entries.size() == 1);
+  CHECK(told[0].entries.list()[0].value == 2);
+
+  b.Hear(told[0], At(1.001));
+  const Duration wait = Turn(b, "C", At(1.05));
+  CHECK(wait > 140ms);    // behind both, of which a report says the instant to 128ths of its interval
+  CHECK(wait < 151ms);
+  a.RunAt(At(5));
+  CHECK(Hits(a.Drain()).empty());    // nothing is told twice
+}
+
+TEST_CASE("turns count at other hosts however many wait") {
+  const std::string rule = Rule(1, 10, "delay = \"10s\"\n");
+  Sharer a(rule, 1, 1s), b(rule, 1, 1s);
+  for (Sharer* host : {&a, &b}) host->RunAt(At(0)), host->Drain();
+  for (int i = 0; i < 81; ++i) Turn(a, "C", At(0.5));
+  a.RunAt(At(0.5));
+  for (const ToPeers& told : a.Drain()) b.Hear(told, At(0.5));
+  CHECK(b.Level("C", At(0.5)) == Approx(-80).margin(0.1));
+  CHECK(b.limiter().ways().Get<Debits>().counts().hits_disbelieved == 0);
+}
+
 TEST_CASE("hits are too old when their interval is, and stand for no time before the horizon") {
   Sharer a(Rule(100, 1, "horizon = \"10s\"\n"), 1, 5s);
   a.RunAt(At(0));

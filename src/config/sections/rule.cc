@@ -204,7 +204,7 @@ const std::vector<Key<Rule>>& RuleKeys() {
                   Number<Tokens>("max_debt", "", 0, kBurstMax, Itself<Tokens>,
                                  "How far below zero other hosts' hits may take a bucket. Without it as far as all "
                                  "hosts together can serve within a period and a burst: (peers + 1) x (burst + rate x "
-                                 "peers.period). More than that only a host that is wrong can say.",
+                                 "(peers.period + delay)). More than that only a host that is wrong can say.",
                                  kTokens)),
       Optional<R>(
           MEMBER(R, max_unheard),

@@ -24,6 +24,11 @@ Instant UntilFullAt(const Entry& entry, Instant at) {
   return at + std::chrono::microseconds(static_cast<std::int64_t>(std::min(entry.value, kFarMicroseconds)));
 }
 
+// The most that a bucket gives at one instant: its burst, and what queries wait for.
+Ticks AtOnce(const Limit& limit) {
+  return limit.shape.depth + ToTicks(limit.delay);
+}
+
 }    // namespace
 
 void Debits::ShareWith(std::size_t peers, Duration period) {
@@ -39,7 +44,7 @@ void Debits::ShareWith(std::size_t peers, Duration period) {
 // ever owed.
 Ticks Debits::MaxDebt(const Limit& limit) const {
   if (limit.max_debt >= 0) return limit.max_debt;
-  return static_cast<Ticks>(core_.peers + 1) * (limit.shape.depth + core_.window);
+  return static_cast<Ticks>(core_.peers + 1) * (AtOnce(limit) + core_.window);
 }
 
 // Three periods, or the time in which a bucket refills twice, but from 10 s to 300 s.
@@ -52,7 +57,7 @@ Duration Debits::Horizon(const Limit& limit) const {
 
 // The most tokens of a tag that one host can serve in an interval, in ticks.
 //
-// A bucket gives away at most burst + rate x time, whatever the costs of its queries are and however often its host is
+// A bucket gives away at most burst + rate x (time + delay), whatever the costs of its queries are and however often its host is
 // killed: it goes on in the table, and so does the interval. Hits that shadow mode lets through beyond the limit are
 // not reported. Hits that are served while the table is walked are reported too early, for which there is a period
 // more, or a second. Only the horizon of a long interval counts: what the bucket cannot have given since then is older
@@ -63,7 +68,7 @@ Duration Debits::Horizon(const Limit& limit) const {
 // period. Tokens that were given back and spent again are reported twice and count once.
 Ticks Debits::ServedMax(const Limit& limit, Duration interval) const {
   const Duration within = std::clamp(interval, Duration(0), Horizon(limit));
-  return limit.shape.depth + ToTicks(within) + std::max(core_.window, ToTicks(std::chrono::seconds(1)));
+  return AtOnce(limit) + ToTicks(within) + std::max(core_.window, ToTicks(std::chrono::seconds(1)));
 }
 
 Debits::Terms Debits::TermsOf(LimitIndex index, Duration interval) {
@@ -242,17 +247,17 @@ void Debits::WatchTags(std::size_t, const std::function<void()>& wake) {
 }
 
 Instant Debits::urgent_at() const {
-  if (core_.penalties.any_untold()) return Instant::min();
+  if (core_.penalties.any_untold() || waiting_.any_untold()) return Instant::min();
   return core_.gauges != nullptr && core_.gauges->any_untold() ? places_at_ : Instant::max();
 }
 
-bool Debits::ReportUrgent(Instant, Instant now, Draft& out) {
+bool Debits::ReportUrgent(Instant from, Instant now, Draft& out) {
   const bool more =
       core_.penalties.TellSome(core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
         const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
         return AddBeside(tag, {.penalty = static_cast<std::uint64_t>(ms)}, shard, now, out);
       });
-  return more || TellPlaces(now, out);
+  return more || TellPlaces(now, out) || TellWaits(from, now, out);
 }
 
 bool Debits::AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const {
@@ -393,7 +398,7 @@ void Debits::MergeOne(const Told& told, Instant at, Instant now) {
   const Instant full_at = UntilFullAt(told.entry, at);
   const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
   Bucket bucket = before;
-  const Ticks debt_max = std::min(MaxDebt(limit), limit.shape.depth + core_.window);
+  const Ticks debt_max = std::min(MaxDebt(limit), AtOnce(limit) + core_.window);
   counts_.debts_disbelieved += ToTicks(full_at) - ToTicks(now) > limit.shape.depth + debt_max;
   bucket.Merge(limit.shape, full_at, told.slot != nullptr ? told.slot->unreported.hits() : 0, debt_max, now);
   if (bucket.UntilFull(now) == before.UntilFull(now)) return;

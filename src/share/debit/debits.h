@@ -12,6 +12,7 @@
 
 #include "base/allowance.h"
 #include "base/side_table.h"
+#include "base/told_table.h"
 #include "bus/account.h"
 #include "bus/entries.h"
 #include "bus/peer_ceilings.h"
@@ -76,6 +77,7 @@ class Debits final : public Way {
   void Spent(Asked& asked, Cost tokens) {
     if (core_.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
   }
+  void Waits(Asked& asked);
   void Refuse(Asked& asked) {
     asked.Refused();
     certificate_.Refused(asked.hash, asked.query.cost);
@@ -134,7 +136,8 @@ class Debits final : public Way {
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
 
   // Penalties that begin here are told at once, beside hits (penalty/penalties.h), and places that are taken and given
-  // back every kPlacesEvery (hold/gauges.h).
+  // back every kPlacesEvery (hold/gauges.h). So are hits of a tag whose queries wait for their turn: a peer that has not
+  // heard of a turn gives it too.
   static constexpr Duration kPlacesEvery = std::chrono::milliseconds(50);
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
   Instant urgent_at() const;
@@ -215,6 +218,7 @@ class Debits final : public Way {
   void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
   void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms);
   bool TellPlaces(Instant now, Draft& out);
+  bool TellWaits(Instant from, Instant now, Draft& out);
   void HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to, Instant now);
   void HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now);
   void HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now);
@@ -237,6 +241,7 @@ class Debits final : public Way {
   std::uint64_t HeardOf(std::size_t counter) const;
 
   static constexpr std::size_t kReturnables = 2048, kReturnableWays = 8;
+  static constexpr std::size_t kWaiting = 7 * 64, kWaitingWays = 7;    // others wait for the report of the period
 
   LimiterCore& core_;
   Ways& ways_;
@@ -249,6 +254,7 @@ class Debits final : public Way {
   DebitTotals all_totals_;
   Certificate certificate_{Lane::kCounters};
   std::vector<ChargedElsewhere> elsewhere_;    // of the entries that are being debited
+  ToldTable<KeptTag, kWaitingWays> waiting_{kWaiting};    // tags with turns of which no peer has heard
   std::function<void()> wake_;
   Instant places_at_{};    // not before, peers are told of places
 };
