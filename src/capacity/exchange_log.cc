@@ -8,6 +8,7 @@ namespace dthrottle {
 void CapacityLogging::Begin() {
   flights_.clear();
   behind_ = 0;
+  asked_at_.reset();
   core_.bonds.bond = core_.bonds.candidate = CapacityBond();
 }
 
@@ -16,24 +17,29 @@ bool CapacityLogging::Fine(const CapacityBond& b, Instant now) const {
          b.friend_->generation == core_.generation.number && b.friend_->epoch == b.life;
 }
 
-CapacityPeer* CapacityLogging::FriendToBe(Instant now) {
-  const std::size_t n = members_.active().members.size(), self = members_.SelfNumber();
+CapacityPeer* CapacityLogging::FriendAfter(std::size_t number, Instant now) {
+  const std::size_t n = members_.active().members.size();
   for (std::size_t i = 1; i < n; ++i) {
-    CapacityPeer& p = members_.peer(members_.active().members[(self + i) % n]);
+    const std::string& name = members_.active().members[(number + i) % n];
+    if (members_.IsSelf(name)) continue;
+    CapacityPeer& p = members_.peer(name);
     if (Fine({&p, p.epoch, 1}, now) && p.epoch != 0) return &p;
   }
   return nullptr;
 }
 
 void CapacityLogging::Bind(Instant now) {
-  if (!core_.generation.running() || Fine(core_.bonds.LoggingTo(), now)) return;
-  CapacityPeer* const to = FriendToBe(now);
+  const CapacityBond& has = core_.bonds.LoggingTo();
+  const bool answers = !asked_at_ || now - *asked_at_ <= members_.patience();    // it may keep too many logs already
+  if (!core_.generation.running() || (Fine(has, now) && answers)) return;
+  CapacityPeer* const to = FriendAfter(answers ? members_.SelfNumber() : members_.NumberOf(has.friend_->name), now);
   if (to == nullptr) return;
-  if (core_.bonds.LoggingTo().number != 0) ++core_.counts.rebinds;
+  if (has.number != 0) ++core_.counts.rebinds;
   core_.bonds.candidate = {to, to->epoch, ++bindings_};
   core_.bonds.complete = false;
   heading_ = true;
   flights_.clear();
+  asked_at_.reset();
   behind_ = ledgers_.size();
   for (std::uint32_t id = 0; id < ledgers_.size(); ++id) {
     ledgers_[id].log_flying = false;
@@ -77,6 +83,7 @@ void CapacityLogging::Flush(Instant now) {
     heading_ = false;
     flights_.push_back(std::move(flight));
     core_.Send(to.friend_->name);
+    if (!asked_at_) asked_at_ = now;
   }
   waiting = std::move(later);
 }
@@ -114,6 +121,7 @@ bool CapacityLogging::OnHave(const CapacityPeer& p, const CapacityMessage& m) {
   if (to.number == 0 || &p != to.friend_ || m.epoch != to.life) return false;
   const std::optional<CapacityFlight> flight = TakeFlight(flights_, m.sequence);
   if (!flight) return false;
+  asked_at_.reset();
   for (const auto& [id, unused] : flight->said) Logged(id);
   return true;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 
 #include "capacity/exchange_books.h"
 #include "capacity/exchange_core.h"
@@ -17,7 +18,7 @@ class CapacityLogging {
 
   // The ledgers have begun anew: nothing is logged anywhere.
   void Begin();
-  // Looks for another friend if the one there is does not do.
+  // Looks for another friend if the one there is does not do, or does not answer.
   void Bind(Instant now);
   // A majority of witnesses knows the friend that has the whole log: from now on its log counts.
   void Commit();
@@ -53,8 +54,8 @@ class CapacityLogging {
   }
 
   bool Fine(const CapacityBond& b, Instant now) const;
-  // The next member after this one that is there.
-  CapacityPeer* FriendToBe(Instant now);
+  // The next member after that one that is there; null: there is none but that one.
+  CapacityPeer* FriendAfter(std::size_t number, Instant now);
   CapacityMessage& Frame(const CapacityBond& to);
   void Note(std::uint32_t id, CapacityMessage& m);
   void Logged(std::uint32_t id);
@@ -66,6 +67,7 @@ class CapacityLogging {
   Ledgers& ledgers_;
   CapacityGifts& gifts_;
   std::deque<CapacityFlight> flights_;
+  std::optional<Instant> asked_at_;    // the friend has answered nothing since; none: there is nothing to answer
   std::uint64_t bindings_ = 0;
   std::size_t behind_ = 0;    // ledgers that the candidate has not got yet
   bool heading_ = false;      // a frame is due even if no ledger has changed

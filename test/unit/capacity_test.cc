@@ -330,6 +330,13 @@ std::vector<LeaderLie> LeaderLies() {
   };
 }
 
+TEST_CASE("a best friend that keeps no log is replaced") {
+  testing::LyingParts fleet(4, 1, testing::LyingParts::Liar::kLast,
+                            [](const CapacityMessage& m, std::size_t) { return m.kind != CapacityKind::kHave; });
+  fleet.Settle();
+  CHECK(fleet.Failure() == "");
+}
+
 TEST_CASE("whatever the first witness says, the others are above their reserves again in some rounds") {
   constexpr int kTurns = 600;      // half a round each
   constexpr int kPatience = 11;    // a lease and what clocks may differ
