@@ -127,6 +127,11 @@ class LyingParts {
     return tag ? tag->parts : standing.other;
   }
 
+  void Demand(std::size_t host, double part) {
+    const TagDemand demand{kTag, 1, part};
+    hosts_[host]->SetDemand({&demand, 1}, now_);
+  }
+
   // Turns of half an interval.
   void Run(int turns) {
     for (; turns > 0 && failure_.empty(); --turns) {
@@ -205,11 +210,6 @@ class LyingParts {
   bool Happens(unsigned percent) { return prng_.Below(100) < percent; }
   void Expect(bool holds, const char* promise) {
     if (!holds && failure_.empty()) failure_ = promise;
-  }
-
-  void Demand(std::size_t host, double part) {
-    const TagDemand demand{kTag, 1, part};
-    hosts_[host]->SetDemand({&demand, 1}, now_);
   }
 
   // Whatever the codec can write, near enough to the truth to be looked at.

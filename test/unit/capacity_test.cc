@@ -333,8 +333,11 @@ std::vector<LeaderLie> LeaderLies() {
 TEST_CASE("a best friend that keeps no log is replaced") {
   testing::LyingParts fleet(4, 1, testing::LyingParts::Liar::kLast,
                             [](const CapacityMessage& m, std::size_t) { return m.kind != CapacityKind::kHave; });
-  fleet.Settle();
+  fleet.Demand(2, 0.9);    // of the host whose friend is the liar
+  for (const std::size_t other : {0, 1}) fleet.Demand(other, 0.01);
+  fleet.Run(120);
   CHECK(fleet.Failure() == "");
+  CHECK(fleet.PartsOf(2) > kWhole / 2);
 }
 
 TEST_CASE("whatever the first witness says, the others are above their reserves again in some rounds") {
