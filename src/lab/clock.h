@@ -16,6 +16,13 @@ constexpr WorldTime After(Duration d) {
   return WorldTime(d);
 }
 
+// The date that all hosts agree on, as they keep it by the same servers of time: since 1970 UTC.
+struct WallClock {
+  Duration begins{};    // when the story begins
+
+  Duration Date(WorldTime t) const { return begins + t.time_since_epoch(); }
+};
+
 // One host's clock: it started at another moment than everybody's and runs a little too fast or too slow.
 class HostClock {
  public:

@@ -19,6 +19,10 @@ void Split(T& limit, double hosts) {
   limit.rate = std::max(limit.rate / hosts, kRateMin);
 }
 
+std::uint64_t SplitQuota(std::uint64_t quota, std::uint32_t hosts) {
+  return quota == 0 ? 0 : std::max<std::uint64_t>(quota / hosts, 1);
+}
+
 std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<Share> scheme) {
   std::vector<Rule> rules = file.settings.rules;
   std::vector<Override> overrides = file.settings.overrides;
@@ -28,20 +32,33 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
     if (rule.share != Share::kLocal && rule.share != Share::kDebit) rule.delay = {};    // nothing waits there
     if (scheme != Share::kLocal) continue;
     Split(rule, file.fleet.hosts);
+    rule.quota = SplitQuota(rule.quota, file.fleet.hosts);
     if (rule.in_flight > 0) rule.in_flight = std::max(rule.in_flight / file.fleet.hosts, std::uint32_t{1});
   }
   for (Override& o : overrides) {
     if (o.mode == Mode::kShadow) o.mode = Mode::kEnforce;
-    if (scheme == Share::kLocal) Split(o, file.fleet.hosts);
+    if (scheme != Share::kLocal) continue;
+    Split(o, file.fleet.hosts);
+    if (o.quota) o.quota = SplitQuota(*o.quota, file.fleet.hosts);
   }
   return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
 }
 
-std::size_t TableBytes(const FleetFile& file) {
+std::size_t TagsOf(const FleetFile& file) {
   std::size_t tags = 0;
   for (const Workload& workload : file.workloads) tags += TagsOf(workload);
   for (const FleetFile::TraceFile& trace : file.traces) tags += trace.trace->tags.size();
-  return std::max(Table::kRegionBytesMin, tags * kBytesPerTag / 4096 * 4096);
+  return tags;
+}
+
+std::size_t TableBytes(const FleetFile& file) {
+  return std::max(Table::kRegionBytesMin, TagsOf(file) * kBytesPerTag / 4096 * 4096);
+}
+
+// As much as the file says, or what is plenty for its tags and what all hosts say of them.
+std::size_t QuotaBytes(const FleetFile& file) {
+  const std::size_t slots = Quotas::kSlotsMin + 4 * TagsOf(file) * (2 + file.fleet.hosts / QuotaSlot::kCounts);
+  return std::min<std::size_t>(file.settings.quota.memory, Quotas::RegionBytes(slots));
 }
 
 // Runs from now until just before `end`, and tells again and again which part of all time until `last` is over. Returns
@@ -71,13 +88,16 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.lanes = file.network;
   options.drift_ppm_max = file.fleet.drift_ppm;
   options.host.table_bytes = TableBytes(file);
+  options.host.quota_bytes = QuotaBytes(file);
+  options.host.quota_file = !file.settings.quota.file.empty();
   options.host.watched_tags = file.settings.peers.watched_tags;
   options.host.capacity = CapacityOf(file.settings, *options.rules, file.fleet.hosts);
-  Fleet fleet(options, seed);
-
   const bool divides = options.host.capacity.has_value();
   const WorldTime begin = After(TimeToMeet(file.settings, file.network.reconnecting, divides));
   const Duration later = begin.time_since_epoch();
+  options.wall.begins = file.fleet.date - later;
+  Fleet fleet(options, seed);
+
   const WorldTime end = begin + file.fleet.duration;
   for (Workload workload : file.workloads) {
     workload.until = workload.until == WorldTime::max() ? end : std::min(workload.until + later, end);

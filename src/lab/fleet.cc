@@ -62,7 +62,8 @@ std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng) {
 Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
     : World(options.hosts, options.lanes, seed),
       options_(options),
-      ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts),
+      wall_(options.wall),
+      ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts, wall_),
       stays_(*this, ledger_, options.hosts) {
   const HostOptions host_options = HostOptionsOf(options);
   Surroundings& surroundings = *this;
@@ -153,6 +154,13 @@ void Fleet::Kill(std::uint32_t host) {
 bool Fleet::Ask(std::uint32_t host, std::string_view tag, Cost cost) {
   const TagNumber number = ledger_.Open(tag);
   return Decide(host, {.tags = {&number, 1}, .cost = cost});
+}
+
+void Fleet::SetDate(Duration since_1970) {
+  wall_.begins = since_1970 - now().time_since_epoch();
+  for (const auto& host : hosts_) {
+    if (host->running()) host->FollowCalendar(now());
+  }
 }
 
 bool Fleet::AskOnly(std::uint32_t host, const Query& query) {

@@ -40,6 +40,7 @@ struct FleetOptions {
   std::vector<WorldTime> starts{};      // or at these
   HostOptions host{};                   // for what is not said above
   std::optional<BaselineKind> baseline{};    // decides in place of the hosts, which then tell each other nothing
+  WallClock wall{};                     // for rules with a quota
   Duration sample{};                    // width of the samples in Fleet::samples(); zero: none
 };
 
@@ -128,6 +129,9 @@ class Fleet final : public World, private Surroundings {
   // Tells of every verdict from now on.
   void Watch(std::function<void(const Decision&)> watcher) { watcher_ = std::move(watcher); }
 
+  // The date is another one from now on, and every host knows.
+  void SetDate(Duration since_1970);
+
   // One query now, to that host.
   bool Ask(std::uint32_t host, std::string_view tag, Cost cost = 1);
 
@@ -162,6 +166,7 @@ class Fleet final : public World, private Surroundings {
   void Send(const Parcel& parcel) override;
   void Reported(std::uint32_t host, const Entries& entries) override;
   void Debited(std::uint32_t host, const Entries& entries) override;
+  Duration Date() const override { return wall_.Date(now()); }
 
   void Deliver(Parcel parcel) override;
   void Wake(std::uint32_t host) override;
@@ -186,6 +191,7 @@ class Fleet final : public World, private Surroundings {
   void Mix(std::uint64_t word);
 
   FleetOptions options_;
+  WallClock wall_;
   Ledger ledger_;
   Stays stays_;
   std::vector<std::unique_ptr<SimHost>> hosts_;

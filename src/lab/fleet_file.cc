@@ -1,5 +1,6 @@
 #include "lab/fleet_file.h"
 
+#include <absl/time/time.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "io/files.h"
 #include "config/kinds.h"
+#include "lab/access_log.h"
 #include "lab/dividing_hosts.h"
 #include "query/question.h"
 #include "rule/rulebook.h"
@@ -51,6 +53,17 @@ struct FaultTable {
 using Spread = Workload::Spread;
 using Takes = Workload::Takes;
 
+// "2000-01-01T00:00:00Z", from 1970 on.
+Result<Duration> ParseDate(const std::string& text) {
+  absl::Time date;
+  if (!absl::ParseTime(absl::RFC3339_sec, text, &date, nullptr) || date < absl::UnixEpoch()) return Fail("");
+  return Duration(std::chrono::seconds(absl::ToUnixSeconds(date)));
+}
+
+std::string FormatDate(Duration date) {
+  return FormatTime(date / 1s);
+}
+
 std::vector<Key<FleetFile>> FleetTable() {
   using F = FleetFile;
   return {
@@ -63,6 +76,10 @@ std::vector<Key<FleetFile>> FleetTable() {
                  "How many runs, with the seeds from *seed* on; figures are then means with their standard deviation."),
       Integer<F>("drift_ppm", "100", 0, 10000, MEMBER(F, fleet.drift_ppm),
                  "How much too fast or slow a host's clock runs at most, in millionths."),
+      Parsed<F, Duration>("date", "\"2000-01-01T00:00:00Z\"", "a time from 1970 on, such as \"2030-03-31T00:30:00+01:00\"",
+                          MEMBER(F, fleet.date),
+                          "When a run begins, by the wall clock that rules with *quota* go by. It is right on every host.",
+                          ParseDate, FormatDate),
   };
 }
 

@@ -25,6 +25,7 @@ struct FleetFile {
     Duration duration = std::chrono::minutes(1);
     std::uint32_t seed = 1, seeds = 1;    // runs have the seeds from `seed` on
     std::uint32_t drift_ppm = 100;
+    Duration date = std::chrono::seconds(946'684'800);    // when a run begins, since 1970 UTC: for quotas
   } fleet;
   LaneOptions network;
   std::vector<Workload> workloads;

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/prng.h"
+#include "config/calendar.h"
 #include "limiter/asking.h"
 #include "limiter/inspect.h"
 #include "rule/rulebook.h"
@@ -19,6 +20,7 @@
 namespace dthrottle::lab {
 
 constexpr std::string_view kHostStem = "host-";
+constexpr Duration kLooksAtDate = std::chrono::seconds(1);    // as the daemon does
 
 namespace {
 
@@ -115,7 +117,9 @@ SimHost::SimHost(std::uint32_t number, const HostOptions& options, HostClock clo
       clock_(clock),
       surroundings_(surroundings),
       prng_(prng),
-      memory_(options.table_bytes) {}
+      memory_(options.table_bytes) {
+  if (options.rules->any_quota()) quotas_.emplace(options.quota_bytes);
+}
 
 SimHost::~SimHost() = default;
 
@@ -124,10 +128,14 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   if (!keep_table && lives_ > 0) {
     std::ranges::fill(memory_.bytes(), std::byte{});
     saved_.clear();
+    ++boots_;
   }
+  if (quotas_ && !options_.quota_file && lives_ > 0) std::ranges::fill(quotas_->bytes(), std::byte{});
   ++lives_;
+  looked_ = now;
   const Instant local = clock_.Local(now);
   life_ = std::make_unique<Life>(*this, options_, local);
+  if (quotas_) CountQuotas();
   for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
     if (CallsFor(options_.owners.get(), peer)) life_->exchange.AddLink(peer, HostName(peer), local);
   }
@@ -159,6 +167,24 @@ void SimHost::RemoveLinks(Instant now) {
   });
 }
 
+// A period ends when the date says so, however the host's clock drifts.
+void SimHost::CountQuotas() {
+  std::array<std::byte, 16> boot_id{};
+  for (std::size_t i = 0; i < sizeof boots_; ++i) boot_id[i] = static_cast<std::byte>(boots_ >> 8 * i);
+  life_->limiter.ways().Get<QuotaSharing>().Keep(
+      quotas_->bytes(), boot_id, prng_.Next(), [this](const QuotaCalendar& calendar) {
+        const Duration date = surroundings_.Date();
+        QuotaPeriods periods = PeriodsAt(calendar, std::chrono::floor<std::chrono::seconds>(date).count());
+        periods.ends = clock_.Local(looked_ + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date));
+        return periods;
+      });
+}
+
+void SimHost::FollowCalendar(WorldTime now) {
+  looked_ = now;
+  life_->limiter.ways().Get<QuotaSharing>().FollowCalendar();
+}
+
 void SimHost::Connected(std::uint32_t peer, WorldTime now) {
   if (running()) life_->exchange.OnConnected(peer, clock_.Local(now));
 }
@@ -180,6 +206,7 @@ WorldTime SimHost::Work(WorldTime now) {
   DT_CHECK(answers());
   const Instant local = clock_.Local(now);
   Life& life = *life_;
+  if (quotas_ && now - looked_ >= kLooksAtDate) FollowCalendar(now);
   Instant wake;
   for (bool more = true; more;) {
     while (!inbox_.empty() && !life.exchange.backlogged()) {
@@ -203,8 +230,10 @@ WorldTime SimHost::Work(WorldTime now) {
   }
   wake = std::min(wake, life.sharing.next());
   if (life.division != nullptr) wake = std::min(wake, life.division->Work(local));
+  WorldTime next = clock_.When(wake);
+  if (quotas_) next = std::min(next, looked_ + kLooksAtDate);
   // A loop's timers are no finer than this, and it must not stand still.
-  return std::max(clock_.When(wake), now + std::chrono::microseconds(10));
+  return std::max(next, now + std::chrono::microseconds(10));
 }
 
 // From the exchange's ring to the limiter's. Returns whether any moved.

@@ -17,6 +17,7 @@
 #include "lab/clock.h"
 #include "lab/events.h"
 #include "limiter/limiter.h"
+#include "quota/quotas.h"
 #include "rule/rulebook.h"
 #include "share/capacity/dividing.h"
 #include "share/debit/sharing.h"
@@ -37,6 +38,8 @@ struct HostOptions {
   std::optional<CapacitySettings> capacity{};    // members are the hosts; none: nothing is divided
   std::size_t hand_over_max = 64;                // items in each ring between limiter and exchange
   std::shared_ptr<Codec> codec{};                // of all hosts together; null: each has its own
+  std::size_t quota_bytes = Quotas::RegionBytes(Quotas::kSlotsMin);    // where the rules have quotas
+  bool quota_file = true;    // their counts outlive the process; else a host that starts hears of them from others
   std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
 };
 
@@ -49,6 +52,8 @@ class Surroundings {
   virtual void Reported(std::uint32_t host, const Entries& entries) = 0;
   // Hits of peers are about to be debited.
   virtual void Debited(std::uint32_t host, const Entries& entries) = 0;
+  // The date, since 1970 UTC.
+  virtual Duration Date() const = 0;
 
  protected:
   ~Surroundings() = default;
@@ -61,6 +66,8 @@ class SimHost final : private Transport, private CapacityTransport {
 
   // REQUIRES: !running().
   void Start(bool keep_table, WorldTime now);
+  // The date has been set. REQUIRES: running().
+  void FollowCalendar(WorldTime now);
   // The connection to `peer` is a new one, because it has started anew.
   void Connected(std::uint32_t peer, WorldTime now);
   // Its settings name other owners, to which it connects. What a reload does, and what the next life begins with.
@@ -156,6 +163,7 @@ class SimHost final : private Transport, private CapacityTransport {
   bool PassDebits();
   bool PassHits();
   void Take(const Parcel& parcel, Instant now);
+  void CountQuotas();
   Inspection Look(std::string_view tag, Instant now);
 
   std::uint32_t number_;
@@ -165,6 +173,9 @@ class SimHost final : private Transport, private CapacityTransport {
   Prng prng_;
   Memory memory_;
   std::unique_ptr<Life> life_;
+  std::optional<Memory> quotas_;    // their file; none: no rule has one
+  WorldTime looked_{};              // at the date, for when periods of quotas begin
+  std::uint32_t boots_ = 0;
   std::string saved_;    // of the exchange of capacity, on disk
   std::uint32_t lives_ = 0;
   std::vector<std::uint32_t> leaving_links_;    // which the settings no longer name

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "config/calendar.h"
 
 namespace dthrottle::lab {
 namespace {
@@ -42,12 +43,31 @@ TagNumber Ledger::Open(std::string_view tag) {
   account.shared = limit.rule < rules_->rules().size() && rules_->rules()[limit.rule].share != Share::kLocal;
   account.delay = limit.delay;
   account.in_flight = limit.in_flight;
+  account.quota = limit.quota;
+  account.calendar_ = limit.calendar;
   account.served_on.resize(hosts_);
   account.reported_by.resize(hosts_);
   account.debited_on.resize(hosts_);
   account.full_at_ = ToTicks(WorldTime{}) - account.shape.depth;
   numbers_.emplace(account.tag, number);
   return number;
+}
+
+// The account as of now: a new period of its quota has begun, if the date says so.
+Account& Ledger::At(TagNumber tag, WorldTime now) {
+  Account& account = accounts_[tag];
+  if (account.quota == 0) return account;
+  const Duration date = wall_.Date(now);
+  if (date < account.period_ends_) return account;
+  const std::int64_t seconds = std::chrono::floor<std::chrono::seconds>(date).count();
+  account.period_ends_ = std::chrono::seconds(PeriodsAt(rules_->calendars()[account.calendar_], seconds).next);
+  account.spent_ = account.ideal_spent_ = 0;
+  return account;
+}
+
+void Account::Spend(std::uint64_t tokens) {
+  spent_ += tokens;
+  spent_max = std::max(spent_max, spent_);
 }
 
 // Either all of the buckets pay, or none does. A tag that a question names twice is in `tags` once.
@@ -60,17 +80,19 @@ bool Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Du
   };
   bool all = true;
   for (const TagNumber tag : tags) {
-    Account& account = accounts_[tag];
+    Account& account = At(tag, now);
     if (account.asked == 0) account.asked_since_ = now;
     account.asked += cost;
     Bucket tried = account.one_for_all_;
     const bool has_place = !places || account.in_flight == 0 || account.ideal_places_ < account.in_flight;
-    all = all && has_place && take(account, tried);
+    const bool has_quota = account.quota == 0 || account.ideal_spent_ + cost <= account.quota;
+    all = all && has_place && has_quota && take(account, tried);
   }
   for (const TagNumber tag : tags) {
     Account& account = accounts_[tag];
     if (!all || !take(account, account.one_for_all_)) continue;
     account.ideal += cost;
+    account.ideal_spent_ += cost;
     account.ideal_places_ += places;
   }
   return all;
@@ -78,13 +100,15 @@ bool Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Du
 
 void Ledger::EndIdeal(std::span<const TagNumber> tags, Cost cost, const Stay& stay, WorldTime now) {
   for (const TagNumber tag : tags) {
-    Account& account = accounts_[tag];
+    Account& account = At(tag, now);
     if (stay.takes == Workload::Takes::kPlace) {
       --account.ideal_places_;
     } else if (stay.used < cost) {
       account.one_for_all_.Credit(account.shape, cost - stay.used);
+      account.ideal_spent_ -= std::min<std::uint64_t>(cost - stay.used, account.ideal_spent_);
     } else {
       account.one_for_all_.Charge(account.shape, stay.used - cost, AsInstant(now));
+      account.ideal_spent_ += stay.used - cost;
     }
   }
 }
@@ -96,10 +120,14 @@ void Ledger::Entered(TagNumber tag) {
 
 // Peers are told of tokens that were used beyond what was held as of hits.
 void Ledger::Settled(TagNumber tag, std::uint32_t host, Cost cost, Cost used, WorldTime now) {
-  Account& account = accounts_[tag];
+  Account& account = At(tag, now);
   account.Use(used, now);
   account.full_at_ += account.shape.interval * (Ticks{used} - Ticks{cost});
-  if (used <= cost) return;
+  if (used <= cost) {
+    account.spent_ -= std::min<std::uint64_t>(cost - used, account.spent_);
+    return;
+  }
+  account.Spend(used - cost);
   account.served += used - cost;
   account.served_on[host] += used - cost;
 }
@@ -110,7 +138,8 @@ void Account::Use(std::uint64_t tokens, WorldTime now) {
 }
 
 void Ledger::Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now, bool held) {
-  Account& account = accounts_[tag];
+  Account& account = At(tag, now);
+  account.Spend(cost);
   if (!held) account.Use(cost, now);
   account.served += cost;
   account.served_on[host] += cost;

@@ -36,6 +36,8 @@ struct Account {
   std::uint32_t in_flight = 0;                 // places; 0: any number
   std::uint32_t places = 0, places_max = 0;    // taken on all hosts, now and at most
   double overused = 0;    // the most that was used beyond burst + rate x time, as a part of that; where there are holds
+  std::uint64_t quota = 0;      // tokens of a period; 0: any number
+  std::uint64_t spent_max = 0;    // of it, in the period with most
   std::vector<std::uint64_t> served_on;      // by host
   std::vector<std::uint64_t> reported_by;    // by host
   std::vector<std::uint64_t> debited_on;     // by host, for what others served
@@ -52,7 +54,12 @@ struct Account {
   friend class Ledger;
   void Use(std::uint64_t tokens, WorldTime now);
 
+  void Spend(std::uint64_t tokens);
+
   Bucket one_for_all_;
+  std::uint16_t calendar_ = 0;
+  Duration period_ends_{};    // of the quota, by the date
+  std::uint64_t spent_ = 0, ideal_spent_ = 0;    // in it
   std::uint32_t ideal_places_ = 0;
   double used_ = 0;               // tokens that were not held, or were used of what was
   WorldTime asked_since_{};
@@ -62,7 +69,9 @@ struct Account {
 
 class Ledger {
  public:
-  Ledger(std::shared_ptr<const Rulebook> rules, std::size_t hosts) : rules_(std::move(rules)), hosts_(hosts) {}
+  // `wall` must outlive it.
+  Ledger(std::shared_ptr<const Rulebook> rules, std::size_t hosts, const WallClock& wall)
+      : rules_(std::move(rules)), hosts_(hosts), wall_(wall) {}
 
   // REQUIRES: the tag has a limit.
   TagNumber Open(std::string_view tag);
@@ -95,9 +104,11 @@ class Ledger {
 
  private:
   Account* Find(std::string_view tag);
+  Account& At(TagNumber tag, WorldTime now);
 
   std::shared_ptr<const Rulebook> rules_;
   std::size_t hosts_;
+  const WallClock& wall_;
   std::deque<Account> accounts_;
   std::unordered_map<std::string_view, TagNumber> numbers_;    // views into accounts_
   std::uint64_t invented_ = 0, told_twice_ = 0;

@@ -21,6 +21,8 @@ constexpr MeasureKind kKinds[] = {
     {"overused", "%", &Measures::overused, 2, "used beyond burst + rate x time, of the worst tag", &Measures::holds},
     {"places", "", &Measures::places, 0, "taken at once, of the tag with most", &Measures::places},
     {"places_over", "", &Measures::places_over, 0, "of them, beyond in_flight", &Measures::places},
+    {"quota", "%", &Measures::quota, 2, "served of it in a period, of the tag with most", &Measures::quota},
+    {"quota_over", "tokens", &Measures::quota_over, 0, "beyond it, in the worst period of a tag", &Measures::quota},
     {"fairness", "", &Measures::fairness, 4, "of hosts, by the part that each serves (Jain; 1 is even)"},
     {"silence", "s", &Measures::silence, 2, "the longest that a tag got nothing but refusals"},
     {"ideal_silence", "s", &Measures::ideal_silence, 2, "the same with one bucket for all"},
@@ -98,15 +100,20 @@ void Meter::Note(const Decision& d) {
   Hear(d.ideal_served, d.at, tag.ideal_refused_since, ideal_silence_);
 }
 
-void Meter::NoteStays(Measures& m) const {
+void Meter::NoteAccounts(Measures& m) const {
   const StayCounts& stays = fleet_.stays();
   m.holds = static_cast<double>(stays.holds), m.lost = static_cast<double>(stays.lost);
   if (stays.held > 0) m.returned = 100 * static_cast<double>(stays.returned) / static_cast<double>(stays.held);
   for (const Account& account : fleet_.ledger().accounts()) {
     m.overused = std::max(m.overused, 100 * account.overused);
     m.places = std::max(m.places, static_cast<double>(account.places_max));
-    if (account.places_max <= account.in_flight) continue;
-    m.places_over = std::max(m.places_over, static_cast<double>(account.places_max - account.in_flight));
+    if (account.places_max > account.in_flight) {
+      m.places_over = std::max(m.places_over, static_cast<double>(account.places_max - account.in_flight));
+    }
+    if (account.quota == 0) continue;
+    const auto spent = static_cast<double>(account.spent_max), quota = static_cast<double>(account.quota);
+    m.quota = std::max(m.quota, 100 * spent / quota);
+    m.quota_over = std::max(m.quota_over, spent - quota);
   }
 }
 
@@ -119,7 +126,7 @@ Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
     m.excess = std::max(m.excess, tags_[i].excess_max - shape.burst() - shape.rate() * wait_max);
     m.wait_max = std::max(m.wait_max, wait_max);
   }
-  NoteStays(m);
+  NoteAccounts(m);
   seconds_.resize(static_cast<std::size_t>((lasted + std::chrono::seconds(1) - Duration(1)) / std::chrono::seconds(1)));
   double over = 0, under = 0;
   for (const Second& second : seconds_) {

@@ -23,6 +23,7 @@ struct Measures {
   double returned = 0;           // % of the tokens that were held
   double overused = 0;           // %, used beyond burst + rate x time, where tokens are held; the worst tag
   double places = 0, places_over = 0;    // taken at once, of the tag with most; of them, beyond in_flight
+  double quota = 0, quota_over = 0;    // %, served of a quota in a period, the most of all; tokens beyond one
   double fairness = 0;                        // Jain's index of the parts that hosts serve of what they are asked
   double silence = 0, ideal_silence = 0;      // s; the longest a tag was asked for and refused without a break
   double frames = 0, entries = 0, bytes = 0;    // a host and second: frames sent, tags in reports made
@@ -70,7 +71,7 @@ class Meter {
   };
 
   void Close(TagState& tag);
-  void NoteStays(Measures& measures) const;
+  void NoteAccounts(Measures& measures) const;
   Second& At(std::size_t second);
 
   const Fleet& fleet_;

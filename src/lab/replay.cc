@@ -46,6 +46,8 @@ FleetOptions OptionsOf(const ReplayOptions& options, std::uint32_t hosts, std::s
   made.host.capacity = CapacityOf(options.settings, *made.rules, hosts);
   made.host.ring_bytes = kRingBytes;
   const std::size_t share = kTableBytesAll / (options.hosts + 1) / 4096 * 4096;
+  made.host.quota_bytes = std::max(Quotas::RegionBytes(Quotas::kSlotsMin),
+                                   std::min<std::size_t>(share, options.settings.quota.memory));
   made.host.table_bytes =
       std::max(Table::kRegionBytesMin, std::min<std::size_t>(share, options.settings.table.memory / 4096 * 4096));
   return made;
@@ -98,11 +100,14 @@ void Replay::Take(std::string_view line, bool cut) {
   if (!begun_) {
     begun_ = true;
     counts_.first_s = second_.time_s = parsed->time_s;
+    SetDate();
   } else if (parsed->time_s > second_.time_s) {
     const std::int64_t passed = parsed->time_s - second_.time_s;
     CloseSecond();
-    second_begins_ = std::min(kEnd, second_begins_ + (passed > idle_max_ / kSecond ? idle_max_ : passed * kSecond));
+    const bool skips = passed > idle_max_ / kSecond;
+    second_begins_ = std::min(kEnd, second_begins_ + (skips ? idle_max_ : passed * kSecond));
     second_ = {.time_s = parsed->time_s};
+    if (skips) SetDate();
   } else if (parsed->time_s < second_.time_s) {
     ++counts_.late;
     counts_.late_s_max = std::max(counts_.late_s_max, second_.time_s - parsed->time_s);
@@ -111,6 +116,13 @@ void Replay::Take(std::string_view line, bool cut) {
   pending_ends_.push_back(pending_.size());
   // So many in one second that they do not fit: the others of it come at its end.
   if (pending_.size() > kPendingBytesMax) AskPending();
+}
+
+// So that the date is the log's when the second begins.
+void Replay::SetDate() {
+  const Duration date = second_.time_s * kSecond - (second_begins_ - fleet_.now());
+  fleet_.SetDate(date);
+  one_.SetDate(date);
 }
 
 // Spread over its second.

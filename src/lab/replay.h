@@ -95,6 +95,7 @@ class Replay {
   void Ask(std::string_view tag, std::size_t index, std::size_t count);
   void AskPending();
   void CloseSecond();
+  void SetDate();
   std::uint32_t HostFor(std::string_view tag);
   void NoteRefused(std::string_view tag, std::size_t rule, bool override_);
 

@@ -74,6 +74,84 @@ TEST_CASE("a trace is asked as it stands, and a rate moves to another one") {
   CHECK(rising.seconds.at(9).asked > 90);
 }
 
+// ---- Quotas ----
+
+// Ten queries a second, beginning a minute before midnight of the rule's time zone.
+constexpr std::string_view kOverMidnight =
+    "[fleet]\nhosts = 4\nduration = \"2m\"\ndate = \"2026-03-28T22:59:00Z\"\n[peers]\nperiod = \"1s\"\n"
+    "[[rule]]\nburst = 100\nrate = 100\nquota = 200\nper = \"day\"\ntime_zone = \"Europe/Berlin\"\n"
+    "[[workload]]\nrate = 10\narrivals = \"steady\"\n";
+
+TEST_CASE("a quota is what all hosts serve of a tag in a day, and as much again from midnight on") {
+  for (const char* share : {"debit", "forecast", "capacity"}) {
+    CAPTURE(share);
+    std::string text(kOverMidnight);
+    text.insert(text.find("[[workload]]"), fmt::format("share = \"{}\"\n", share));
+    const Outcome outcome = Simulate(File(text), std::nullopt, 1);
+    const Measures& m = outcome.measures;
+    std::printf("quota of 200 over 4 hosts, %s: %.0f served in two days, at most %.1f %% of it in one\n", share, m.served,
+                m.quota);
+    CHECK(m.asked == 1199);
+    CHECK(m.ideal == 400);
+    CHECK(m.quota >= 100);
+    CHECK(m.quota_over <= 2);
+    CHECK(m.served >= 400);
+    CHECK(m.served <= 400 + 2 * m.quota_over);
+    for (std::size_t second = 22; second < 60; ++second) CHECK(outcome.seconds[second].served == 0);
+    CHECK(outcome.seconds[60].served == 10);
+  }
+}
+
+TEST_CASE("hosts follow the calendar for as long as a run lasts") {
+  const FleetFile file = File(
+      "[fleet]\nhosts = 2\nduration = \"5h\"\n[peers]\nperiod = \"5s\"\n[[rule]]\nburst = 100\nrate = 10\n"
+      "quota = 50\nper = \"hour\"\n[[workload]]\nrate = 0.1\narrivals = \"steady\"\n");
+  const Outcome outcome = Simulate(file, std::nullopt, 1);
+  CHECK(outcome.measures.served == 5 * 50);
+  for (std::size_t hour = 0; hour < 5; ++hour) {
+    std::uint64_t served = 0;
+    for (std::size_t s = hour * 3600; s < (hour + 1) * 3600; ++s) served += outcome.seconds[s].served;
+    CHECK(served == 50);
+  }
+}
+
+TEST_CASE("one host serves a quota to the token, and what a hold gives back is there again") {
+  const FleetFile file = File(
+      "[fleet]\nhosts = 1\nduration = \"90s\"\ndate = \"2026-03-28T23:59:00Z\"\n"
+      "[[rule]]\nburst = 1000\nrate = 1000\nquota = 100\n[[workload]]\nrate = 20\n"
+      "[[workload]]\ntag = \"held\"\nrate = 20\ntakes = \"hold\"\ncost = 2\nused_max = 1\nused_min = 1\n");
+  const Measures m = Simulate(file, std::nullopt, 1).measures;
+  CHECK(m.served == m.ideal);
+  CHECK((m.over == 0 && m.under == 0));
+  CHECK((m.quota == 100 && m.quota_over == 0));
+  // Two days: 100 tokens of one tag, and of the other 100 that were used, which were held by 100 holds or one less.
+  CHECK(m.served >= 2 * 100 + 2 * 2 * 99);
+  CHECK(m.served <= 2 * 100 + 2 * 2 * 100);
+}
+
+TEST_CASE("what hosts have counted of a quota outlives their processes where a file keeps it, and peers where none does") {
+  const auto run = [](std::string_view settings, std::string_view kinds) {
+    std::string text = "[fleet]\nhosts = 3\nduration = \"60s\"\n[peers]\nperiod = \"1s\"\n[quota]\n";
+    text += settings;
+    text += "[[rule]]\nburst = 100\nrate = 100\nquota = 100\n[[workload]]\nrate = 30\n";
+    for (int host = 0; host < 3; ++host) {
+      text += fmt::format("[[fault]]\nkind = \"{}\"\nhost = {}\nat = \"20s\"\n", kinds, host);
+    }
+    return Simulate(File(text), std::nullopt, 1).measures;
+  };
+  const double kept = run("file = \"/var/lib/dthrottle/quotas\"\n", "kill").quota;
+  CHECK(kept < 115);
+  CHECK(run("file = \"/var/lib/dthrottle/quotas\"\n", "wipe").quota == kept);
+  CHECK(run("", "kill").quota > 190);    // all hosts at once: nobody is left who knows
+}
+
+TEST_CASE("a static split divides quotas too") {
+  const FleetFile file = File(kOverMidnight);
+  const Measures m = Simulate(file, Share::kLocal, 1).measures;
+  CHECK(m.served == 400);
+  CHECK((m.quota == 100 && m.quota_over == 0 && m.ideal == 400));
+}
+
 // One host against the ledger's bucket: they must agree to the token.
 TEST_CASE("one host is one bucket for all") {
   const FleetFile file =

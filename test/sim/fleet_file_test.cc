@@ -1,4 +1,5 @@
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include <fstream>
 #include <iterator>
@@ -31,6 +32,7 @@ duration = "2m"
 seed = 7
 seeds = 3
 drift_ppm = 0
+date = "2026-03-29T02:30:00+02:00"
 [network]
 delay = "10ms"
 loss = 0.01
@@ -82,6 +84,7 @@ size = 2
   CHECK(file.fleet.hosts == 16);
   CHECK(file.fleet.duration == 2min);
   CHECK((file.fleet.seed == 7 && file.fleet.seeds == 3 && file.fleet.drift_ppm == 0));
+  CHECK(file.fleet.date == 1774744200s);
   CHECK(file.network.delay == 10ms);
   CHECK(file.network.lossy);
   CHECK(file.settings.peers.period == 1s);
@@ -109,7 +112,12 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
   CHECK(ProblemsWith("[fleet]\nhosts = 0\n") ==
         std::vector<std::string>{"f:7:9: error: fleet.hosts = 0: must be a whole number from 1 to 1024"});
   CHECK(ProblemsWith("[fleet]\nhost = 1\n")[0] ==
-        "f:7:1: error: unknown key fleet.host; must be one of hosts, duration, seed, seeds, drift_ppm");
+        "f:7:1: error: unknown key fleet.host; must be one of hosts, duration, seed, seeds, drift_ppm, date");
+  for (const char* date : {"2026-03-29", "2026-02-29T00:00:00Z", "1969-12-31T23:59:59Z", "now"}) {
+    CHECK(ProblemsWith(fmt::format("[fleet]\ndate = \"{}\"\n", date)) ==
+          std::vector<std::string>{fmt::format("f:7:8: error: fleet.date = \"{}\": must be a time from 1970 on, such as "
+                                               "\"2030-03-31T00:30:00+01:00\"", date)});
+  }
   CHECK(ProblemsWith("[[fleet]]\nhosts = 1\n")[0] ==
         "f:6:1: error: fleet = a list of mixed values: must be a table, [fleet]");
   CHECK(ProblemsWith("[network]\nloss = 1.5\n")[0] == "f:7:8: error: network.loss = 1.5: must be a number from 0 to 1");
@@ -232,7 +240,7 @@ TEST_CASE("every key means what its default says, and the manual has both") {
 }
 
 TEST_CASE("the examples that we ship are accepted without a warning") {
-  for (const char* const name : {"fleet.toml", "fleet-delay.toml", "fleet-hold.toml"}) {
+  for (const char* const name : {"fleet.toml", "fleet-delay.toml", "fleet-hold.toml", "fleet-quota.toml"}) {
     CAPTURE(name);
     std::ifstream example(std::string(DTHROTTLE_SOURCE "/conf/examples/") + name);
     const std::string text{std::istreambuf_iterator<char>(example), {}};

@@ -227,7 +227,8 @@ TEST_CASE("a lossy lane loses, repeats and overtakes as often as it says") {
 // ---- Ledger ----
 
 TEST_CASE("the ledger knows the level with all hits, what one bucket would have served, and who was told") {
-  Ledger ledger(testing::Rules("[[rule]]\nname=\"default\"\nburst=10\nrate=1\n"), 3);
+  const WallClock wall;
+  Ledger ledger(testing::Rules("[[rule]]\nname=\"default\"\nburst=10\nrate=1\n"), 3, wall);
   const TagNumber c = ledger.Open("C");
   CHECK(ledger.Open("C") == c);
   for (int i = 0; i < 18; ++i) {

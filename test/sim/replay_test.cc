@@ -64,6 +64,20 @@ TEST_CASE("a log says who would have been refused, when and by which rule") {
   CHECK((seconds[9].asked == 5 && seconds[9].refused == 3 && seconds[9].ideal_refused == 3));
 }
 
+TEST_CASE("a quota goes by the dates of the log, across time that is passed over") {
+  // 22:13:20 UTC: the day ends 6,400 s later.
+  constexpr std::int64_t kDay = 86400, kMidnight = 6400;
+  Replay replay(Options("[[rule]]\nname = \"a\"\nburst = 100\nrate = 100\nquota = 5\n", 1));
+  std::vector<std::uint64_t> refused;
+  replay.OnSecond([&](const ReplaySecond& second) { refused.push_back(second.refused); });
+  for (const std::int64_t begin : {kMidnight - 10, kMidnight - 1, kMidnight, kMidnight + 1, kMidnight + 3 * kDay}) {
+    for (int i = 0; i < 7; ++i) replay.Take(Line(begin, "x"));
+  }
+  replay.Finish();
+  CHECK(refused == std::vector<std::uint64_t>{2, 7, 2, 7, 2});
+  CHECK(replay.counts().ideal_refused == replay.counts().refused);
+}
+
 TEST_CASE("requests of one second come evenly within it") {
   // Eleven a second at ten tokens a second and a burst of two: at one instant nine of them would be refused.
   Replay replay(Options("[[rule]]\nburst = 2\nrate = 10\nshare = \"local\"\n", 1));

@@ -38,7 +38,6 @@ void CheckQuotas(Findings& f) {
     f.Warn(f.rules[i], fmt::format("rule \"{}\": quota = {} is less than burst = {}: the first burst spends it all",
                                    rule.name, rule.quota, FormatNumber(rule.burst)));
   }
-  if (any && f.fleet()) f.Warn(Findings::Place(), "the simulator counts no quotas");
   if (!any || f.fleet()) return;
   if (s.quota.file.empty()) {
     f.Warn("quota.file", "quota.file = \"\": what rules with a quota count is lost at a restart; name a file on a disk");
