@@ -200,9 +200,11 @@ class Package(SystemTest):
             copy.run("bash", "-c", f"cd / && {commands[0]}")
             self.start(copy)    # which the service manager has done
             copy.write("/usr/bin/systemctl", SYSTEMCTL, 0o755)
-            *_, said = [copy.run("bash", "-c", command) for command in commands[1:]]
+            *_, said = [copy.run("bash", "-c", command).split() for command in commands[1:]]
             report(f"5 commands, and {time.monotonic() - begin:.1f} s, from the packages to the first 429")
-            self.assertEqual(said.split(), 10 * ["200"] + ["429"])
+            self.assertEqual(said[:10], 10 * ["200"])
+            # Where the eleven took 2 s or more, or one did not wait for its answer, the 429 is a little later.
+            self.assertIn("429", said[10:] + copy.run("bash", "-c", commands[-1]).split())
 
     def add_rule(self, copy, text):
         """As an operator does, at the end of the settings of the package."""
