@@ -16,6 +16,9 @@ constexpr WorldTime After(Duration d) {
   return WorldTime(d);
 }
 
+// The latest date that a story begins with, in seconds since 1970 UTC: 2200. Centuries later Duration ends.
+inline constexpr std::int64_t kDateMaxS = 7'258'118'400;
+
 // The date that all hosts agree on, as they keep it by the same servers of time: since 1970 UTC.
 struct WallClock {
   Duration begins{};    // when the story begins

@@ -57,6 +57,7 @@ using Takes = Workload::Takes;
 Result<Duration> ParseDate(const std::string& text) {
   absl::Time date;
   if (!absl::ParseTime(absl::RFC3339_sec, text, &date, nullptr) || date < absl::UnixEpoch()) return Fail("");
+  if (date > absl::FromUnixSeconds(kDateMaxS)) return Fail("");
   return Duration(std::chrono::seconds(absl::ToUnixSeconds(date)));
 }
 
@@ -76,7 +77,8 @@ std::vector<Key<FleetFile>> FleetTable() {
                  "How many runs, with the seeds from *seed* on; figures are then means with their standard deviation."),
       Integer<F>("drift_ppm", "100", 0, 10000, MEMBER(F, fleet.drift_ppm),
                  "How much too fast or slow a host's clock runs at most, in millionths."),
-      Parsed<F, Duration>("date", "\"2000-01-01T00:00:00Z\"", "a time from 1970 on, such as \"2030-03-31T00:30:00+01:00\"",
+      Parsed<F, Duration>("date", "\"2000-01-01T00:00:00Z\"",
+                          "a time from 1970 to 2200, such as \"2030-03-31T00:30:00+01:00\"",
                           MEMBER(F, fleet.date),
                           "When a run begins, by the wall clock that rules with *quota* go by. It is right on every host.",
                           ParseDate, FormatDate),

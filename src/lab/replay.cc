@@ -118,9 +118,10 @@ void Replay::Take(std::string_view line, bool cut) {
   if (pending_.size() > kPendingBytesMax) AskPending();
 }
 
-// So that the date is the log's when the second begins.
+// So that the date is the log's when the second begins. Where that is none, there is one all the same.
 void Replay::SetDate() {
-  const Duration date = second_.time_s * kSecond - (second_begins_ - fleet_.now());
+  const std::int64_t time_s = std::clamp<std::int64_t>(second_.time_s, 0, kDateMaxS);
+  const Duration date = time_s * kSecond - (second_begins_ - fleet_.now());
   fleet_.SetDate(date);
   one_.SetDate(date);
 }
