@@ -64,9 +64,8 @@ get_promtool() {
   rm -r "$from"
 }
 
-# Configures a build directory, new or not, with the given meson options, and builds all of it, or only `targets`; `jobs`
-# at once. A new one has no debug information and compiles some sources of a library as one (meson's unity): that halves
-# the time.
+# Configures a build directory, new or not, with the given meson options, and builds all of it, or only `targets`. A new
+# one has no debug information and compiles some sources of a library as one (meson's unity): that halves the time.
 build() {
   local dir=$1
   shift
@@ -75,5 +74,5 @@ build() {
   else
     meson setup "$dir" -Dunity=on -Ddebug=false "$@" >/dev/null
   fi
-  ninja -C "$dir" --quiet ${jobs:+-j "$jobs"} ${targets:-}
+  ninja -C "$dir" --quiet ${targets:-}
 }
