@@ -28,8 +28,8 @@ class Audit {
 
   bool known() const { return heard_.has_value(); }
 
-  // Frames up to that one have so many hits of this life, also those that are still to come. Later
-  // ones may have come; where more of them came than are kept it stays unknown.
+  // Frames up to that one have so many hits of this life, also those that are still to come. Later ones may have come;
+  // where more of them came than are kept it stays unknown.
   void Learn(std::uint64_t sequence, std::uint64_t hits) {
     if (sequence < forgotten_) return;
     learned_at_ = sequence;
@@ -74,7 +74,7 @@ class Audit {
   static constexpr std::size_t kLatestMax = 64;
 
   Told before_;
-  std::uint64_t learned_at_ = 0, forgotten_ = 0;                      // sequences
+  std::uint64_t learned_at_ = 0, forgotten_ = 0;                    // sequences
   std::vector<std::pair<std::uint64_t, std::uint64_t>> latest_;    // sequences and hits of frames, until it is known
   std::optional<std::uint64_t> heard_;    // hits, of all lives, or known to be lost
 };

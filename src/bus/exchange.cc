@@ -349,17 +349,10 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
     case MessageKind::kNear:
       return s.levels.OnLevels(*link->peer, frame.size(), now);
     case MessageKind::kOwners:
-      link->peer->alive = std::max(link->peer->alive, now);
-      return s.changing.OnOwners(*link, now);
     case MessageKind::kClosed:
-      link->peer->alive = std::max(link->peer->alive, now);
-      return s.changing.OnClosed(*link->peer, now);
     case MessageKind::kHandover:
-      link->peer->alive = std::max(link->peer->alive, now);
-      return s.changing.OnHandover(*link->peer, now);
     case MessageKind::kTaken:
-      link->peer->alive = std::max(link->peer->alive, now);
-      return s.changing.OnTaken(*link->peer, now);
+      return s.changing.OnMessage(*link, now);
     case MessageKind::kHello:
     case MessageKind::kRepeat:
     case MessageKind::kSnapshotWanted:    // of an owner, which this host calls and is not called by

@@ -53,11 +53,11 @@ struct FaultTable {
 using Spread = Workload::Spread;
 using Takes = Workload::Takes;
 
-// "2000-01-01T00:00:00Z", from 1970 on.
+// "2000-01-01T00:00:00Z", from 1970 to 2200.
 Result<Duration> ParseDate(const std::string& text) {
   absl::Time date;
-  if (!absl::ParseTime(absl::RFC3339_sec, text, &date, nullptr) || date < absl::UnixEpoch()) return Fail("");
-  if (date > absl::FromUnixSeconds(kDateMaxS)) return Fail("");
+  if (!absl::ParseTime(absl::RFC3339_sec, text, &date, nullptr)) return Fail("");
+  if (date < absl::UnixEpoch() || date > absl::FromUnixSeconds(kDateMaxS)) return Fail("");
   return Duration(std::chrono::seconds(absl::ToUnixSeconds(date)));
 }
 

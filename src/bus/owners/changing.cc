@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "bus/owners/two_way.h"
 
 namespace dthrottle {
@@ -11,11 +12,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kAskEvery = 100ms;
-// With an owner of the list before to which there is no link; that has been quiet since; that was silent before, where
-// tags wait for it.
-constexpr Duration kPatience = 10s, kPatienceQuiet = 3s, kPatienceSilent = 800ms;
-constexpr Duration kPatienceMost = 30s;    // with an owner that answers, and gives nothing
-// Who is told that it may propose a list has so long. It goes by what it heard in half of that.
+// How long this host waits for an owner of the list before.
+constexpr Duration kPatience = 10s;              // where no link leads to it
+constexpr Duration kPatienceQuiet = 3s;          // after its last word
+constexpr Duration kPatienceSilent = 800ms;      // where it was silent before the change, and tags wait for it
+constexpr Duration kPatienceMost = 30s;          // where it answers, and gives nothing
+// An owner promises another one not to propose a list for so long. The other one relies on that for half of it.
 constexpr Duration kPromise = 1s;
 constexpr std::size_t kPartsAtOnce = 64;
 constexpr std::uint64_t kTakenEvery = 32;     // parts
@@ -31,7 +33,7 @@ Frame ListFrame(ExchangeCore& core, std::uint64_t stream, bool settled, Instant 
   return core.Encoded();
 }
 
-// For who asks for something that is not there yet: this host is alive.
+// Tells a host that asks for something that is not there yet that this host is alive.
 void SayNotYet(ExchangeCore& core, LinkId link, Instant now) {
   core.Begin(MessageKind::kClosed, now).owners = core.epoch();
   core.transport.Ask(link, core.Encoded());
@@ -168,6 +170,23 @@ Instant Changing::Pass(Instant now) {
 
 // ---- What hosts tell each other of it ----
 
+void Changing::OnMessage(const Link& link, Instant now) {
+  Peer& peer = *link.peer;
+  peer.alive = std::max(peer.alive, now);
+  switch (core_.in.kind) {
+    case MessageKind::kOwners:
+      return OnOwners(link, now);
+    case MessageKind::kClosed:
+      return OnClosed(peer, now);
+    case MessageKind::kHandover:
+      return OnHandover(peer, now);
+    case MessageKind::kTaken:
+      return OnTaken(peer, now);
+    default:
+      DT_CHECK(false);
+  }
+}
+
 void Changing::OnOwners(const Link& link, Instant now) {
   const Message& in = core_.in;
   if (core_.owners == nullptr) return void(++core_.counts.junk);
@@ -189,7 +208,7 @@ void Changing::OnOwners(const Link& link, Instant now) {
   Obey(std::move(list));
 }
 
-// What this host has counted of the sender's stream. It will count nothing else of it, because it has another list now.
+// Says what this host has counted of the sender's stream. It counts nothing else of it: it has another list now.
 void Changing::Answer(const Link& link, Instant now) {
   const Message& in = core_.in;
   if (in.stream > core_.epoch()) return void(++core_.counts.implausible);

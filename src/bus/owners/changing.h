@@ -48,12 +48,8 @@ class Changing {
   // The life before had not got the tags that became its own, and they will not come.
   void GoOnWithout();
 
-  // ---- From the wire, on the link of the peer that says so ----
-
-  void OnOwners(const Link& link, Instant now);
-  void OnClosed(const Peer& peer, Instant now);
-  void OnHandover(Peer& peer, Instant now);
-  void OnTaken(const Peer& peer, Instant now);
+  // The message that has come on the link of a peer. REQUIRES: it is kOwners, kClosed, kHandover or kTaken.
+  void OnMessage(const Link& link, Instant now);
 
   // REQUIRES: item.kind is kOwners, kHandoverPart or kHandoverEnd.
   void FromLimiter(ToPeers& item, Instant now);
@@ -69,7 +65,7 @@ class Changing {
   std::size_t awaited() const { return taking_.size(); }
   std::size_t giving() const { return giving_.size(); }
   bool differs() const { return core_.owners != nullptr && core_.owners->names() != named_; }
-  // What is still to be had from that host, or to be given to it, in words.
+  // Says in words what that host still hands over to this one, and this one to it.
   std::vector<std::string_view> MovesOf(const std::string& host) const;
 
  private:
@@ -82,6 +78,11 @@ class Changing {
     Instant to;
     Entries entries;
   };
+
+  void OnOwners(const Link& link, Instant now);
+  void OnClosed(const Peer& peer, Instant now);
+  void OnHandover(Peer& peer, Instant now);
+  void OnTaken(const Peer& peer, Instant now);
 
   bool idle(Instant now) const;
   bool AllSettled(Instant now);
@@ -107,7 +108,7 @@ class Changing {
   bool wants_ = false;                       // to propose these
   Instant promised_until_{};                 // not to propose any before
   std::shared_ptr<const Owners> next_;       // heard of, and not in force yet
-  std::optional<Owners> before_;             // the list before the one in force, if that is known
+  std::optional<Owners> before_;             // the list before the one in force, if it is known
   bool switching_ = false, walking_ = false;    // the limiter has yet to say so
   Instant adopted_at_{}, ask_settled_at_{};
   std::map<std::string, Taking> taking_;                // by owner of the list before

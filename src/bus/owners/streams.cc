@@ -36,15 +36,21 @@ void Streams::Cut(const Entries& all) {
   }
 }
 
+// What has been cut of the item for that owner.
+ToPeers Streams::TakePart(const ToPeers& item, std::size_t owner) {
+  ToPeers part;
+  part.kind = item.kind;
+  part.from = item.from;
+  part.to = item.to;
+  part.entries = std::exchange(parts_[owner], {});
+  return part;
+}
+
 void Streams::FromLimiter(ToPeers& item, Instant now) {
   if (owners_ == nullptr) return common_.FromLimiter(item, now);
   Cut(item.entries);
   for (std::size_t i = 0; i < owners_->size(); ++i) {
-    ToPeers part;
-    part.kind = item.kind;
-    part.from = item.from;
-    part.to = item.to;
-    part.entries = std::exchange(parts_[i], {});
+    ToPeers part = TakePart(item, i);
     if (item.kind != ToPeers::Kind::kPeriodEnd && part.entries.empty()) continue;
     const auto stream = streams_.find(owners_->name(i));
     if (stream == streams_.end()) continue;    // it is this host's own
@@ -137,11 +143,7 @@ void Streams::CutAnew(const FrameRing& frames, std::uint64_t counted, const std:
 void Streams::Again(ToPeers& item, Instant now) {
   Cut(item.entries);
   for (std::size_t i = 0; i < owners_->size(); ++i) {
-    ToPeers part;
-    part.kind = item.kind;
-    part.from = item.from;
-    part.to = item.to;
-    part.entries = std::exchange(parts_[i], {});
+    ToPeers part = TakePart(item, i);
     if (part.entries.empty()) continue;
     if (const auto stream = streams_.find(owners_->name(i)); stream == streams_.end()) {
       own_.push_back({FromPeers::Kind::kOwnDebits, part.from, part.to, 0, std::move(part.entries)});

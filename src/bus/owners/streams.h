@@ -98,6 +98,7 @@ class Streams {
 
  private:
   void Cut(const Entries& all);
+  ToPeers TakePart(const ToPeers& item, std::size_t owner);
   void Begin(const std::string& owner);
   void End(std::map<std::string, Stream, std::less<>>::iterator stream);
   void Wait(Stream& stream, ToPeers&& part);

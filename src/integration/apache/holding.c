@@ -17,8 +17,9 @@
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "client/endpoint.h"
 
 #ifndef AP_MPMQ_CAN_WAITIO /* the headers of an older httpd; these values are those of all that can */
 #define AP_MPMQ_CAN_WAITIO 19
@@ -31,7 +32,7 @@ struct dthrottle_hold {
   request_rec* r;
   void (*left)(void* baton);
   void* baton;
-  apr_int64_t turn_us; /* of CLOCK_MONOTONIC */
+  int64_t turn_ns; /* of CLOCK_MONOTONIC */
   int timer, set;      /* descriptors; the set has the timer and the client. -1 until the hold is set */
   int client;          /* while `set` stands in its place; else -1 */
   const char* handler; /* that of the request, while it is suspended */
@@ -46,12 +47,6 @@ struct connection {
 static volatile apr_uint32_t held;
 static apr_uint32_t held_max; /* 0: the MPM does not wait for connections */
 static double worker_factor = 2; /* AsyncRequestWorkerFactor */
-
-static apr_int64_t now_us(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (apr_int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
 
 static struct connection* find_connection(conn_rec* c) {
   struct connection* connection = ap_get_module_config(c->conn_config, &dthrottle_module);
@@ -72,9 +67,8 @@ static void put_descriptor(conn_rec* c, int fd) {
 /* The MPM shall wait for the set. It would close a connection that waits as long as the server's timeout, so the timer
  * ends earlier then, and the request is suspended again. */
 static void put_set(struct dthrottle_hold* hold) {
-  const apr_int64_t now = now_us(), hop = now + hold->r->server->timeout / 2;
-  const apr_int64_t end = hold->turn_us < hop ? hold->turn_us : hop;
-  const struct itimerspec when = {.it_value = {.tv_sec = end / 1000000, .tv_nsec = end % 1000000 * 1000 + 1}};
+  const int64_t hop = dthrottle_now_ns() + hold->r->server->timeout * DTHROTTLE_NS_PER_US / 2;
+  const struct itimerspec when = {.it_value = dthrottle_timespec(hold->turn_ns < hop ? hold->turn_ns : hop)};
   timerfd_settime(hold->timer, TFD_TIMER_ABSTIME, &when, NULL);
   apr_os_sock_get(&hold->client, ap_get_conn_socket(hold->r->connection));
   put_descriptor(hold->r->connection, hold->set);
@@ -149,7 +143,7 @@ static void go_on(struct dthrottle_hold* hold, bool served) {
 static void take_up(struct connection* connection) {
   struct dthrottle_hold* const hold = connection->held;
   put_client(hold);
-  const bool turn = now_us() >= hold->turn_us;
+  const bool turn = dthrottle_now_ns() >= hold->turn_ns;
   if (!turn && !client_has_left(hold->r)) return;
   connection->held = NULL;
   go_on(hold, turn);
@@ -190,7 +184,7 @@ static int close_connection(conn_rec* c) {
 /* The handler that runs before all others. */
 static int suspend(request_rec* r) {
   struct dthrottle_hold* const hold = ap_get_module_config(r->request_config, &dthrottle_module);
-  if (hold == NULL || hold->set < 0 || now_us() >= hold->turn_us) return DECLINED;
+  if (hold == NULL || hold->set < 0 || dthrottle_now_ns() >= hold->turn_ns) return DECLINED;
   hold->handler = r->handler;
   find_connection(r->connection)->held = hold;
   return SUSPENDED;
@@ -244,7 +238,7 @@ bool dthrottle_set_hold(struct dthrottle_hold* hold, apr_interval_time_t us, voi
       epoll_ctl(hold->set, EPOLL_CTL_ADD, fd, &client) != 0) {
     return false;
   }
-  hold->turn_us = now_us() + us;
+  hold->turn_ns = dthrottle_now_ns() + us * DTHROTTLE_NS_PER_US;
   hold->left = left;
   hold->baton = baton;
   ap_set_module_config(hold->r->request_config, &dthrottle_module, hold);

@@ -13,6 +13,8 @@
 #include <httpd.h>
 #include <stdbool.h>
 
+enum { DTHROTTLE_NS_PER_US = 1000 };
+
 /* A request that is held, or may be. It lives as long as the request. */
 struct dthrottle_hold;
 

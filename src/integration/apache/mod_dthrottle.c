@@ -29,6 +29,7 @@
 #include <time.h>
 
 #include "client/dthrottle.h"
+#include "client/endpoint.h"
 #include "gate.h"
 #include "holding.h"
 
@@ -212,21 +213,15 @@ static void give_slot_back(void* place) {
   if (left->daemon->handle != NULL) dthrottle_release(left->daemon->handle, left->slot, left->timeout_ms);
 }
 
-static apr_int64_t now_us(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (apr_int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
 /* Sleeps until it is the turn of a request. False: its client has left. */
 static bool sleep_on(request_rec* r, apr_int64_t us) {
   conn_rec* const connection = r->connection->master != NULL ? r->connection->master : r->connection;
   apr_socket_t* const client = ap_get_conn_socket(connection);
   struct pollfd fd = {.fd = -1, .events = POLLRDHUP};
-  const apr_int64_t end = now_us() + us;
+  const int64_t end = dthrottle_now_ns() + us * DTHROTTLE_NS_PER_US;
   if (client != NULL) apr_os_sock_get(&fd.fd, client);
-  for (apr_int64_t left = us; left > 0; left = end - now_us()) {
-    const struct timespec rest = {.tv_sec = left / 1000000, .tv_nsec = left % 1000000 * 1000};
+  for (int64_t left = us * DTHROTTLE_NS_PER_US; left > 0; left = end - dthrottle_now_ns()) {
+    const struct timespec rest = dthrottle_timespec(left);
     if (ppoll(&fd, 1, &rest, NULL) > 0) return false;
   }
   return true;

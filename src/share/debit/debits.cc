@@ -57,11 +57,11 @@ Duration Debits::Horizon(const Limit& limit) const {
 
 // The most tokens of a tag that one host can serve in an interval, in ticks.
 //
-// A bucket gives away at most burst + rate x (time + delay), whatever the costs of its queries are and however often its host is
-// killed: it goes on in the table, and so does the interval. Hits that shadow mode lets through beyond the limit are
-// not reported. Hits that are served while the table is walked are reported too early, for which there is a period
-// more, or a second. Only the horizon of a long interval counts: what the bucket cannot have given since then is older
-// than any hit that counts.
+// A bucket gives away at most burst + rate x (time + delay), whatever the costs of its queries are and however often
+// its host is killed: it goes on in the table, and so does the interval. Hits that shadow mode lets through beyond
+// the limit are not reported. Hits that are served while the table is walked are reported too early, for which there
+// is a period more, or a second. Only the horizon of a long interval counts: what the bucket cannot have given since
+// then is older than any hit that counts.
 //
 // An honest host loses hits under a limit larger than ours, as long as a reload has not reached both; hits of a tag
 // that was forgiven what it owed; and hits served before a walk in the middle of which it stood still for more than a
