@@ -62,7 +62,9 @@ class Audit {
     return {frames > heard ? frames - heard : 0, Catch(before.hits)};
   }
 
-  static void Fields(auto& state, auto& self) { state(self.before_, self.learned_at_, self.heard_); }
+  static void Fields(auto& state, auto& self) {
+    state(self.before_, self.learned_at_, self.forgotten_, self.latest_, self.heard_);
+  }
 
  private:
   std::uint64_t Catch(std::uint64_t told) {

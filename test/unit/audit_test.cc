@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 
+#include "base/state.h"
 #include "test/support/exchange_fleet.h"
 #include "test/support/sanitized.h"
 
@@ -51,6 +52,24 @@ TEST_CASE("what a welcome says before all of it has come is not counted again wh
   audit.Heard(6, 10);
   CHECK(audit.Check(70) == 0);
   CHECK(audit.End({7, 108, 1075}, 8).hits == 5);
+}
+
+TEST_CASE("over an upgrade it is known which frames came before a welcome says how much there was") {
+  Audit audit;
+  audit.Begin({7, 100, 1000}, 5, std::nullopt);
+  audit.Heard(5, 10);
+  audit.Heard(7, 10);
+  StateWriter out;
+  out(audit);
+  const std::string kept = out.Take();
+  StateReader in(kept);
+  Audit later;
+  in(later);
+  REQUIRE(in.ok());
+  later.Learn(3, 30);
+  CHECK(!later.known());
+  later.Learn(6, 60);
+  CHECK(later.Check(70) == 0);
 }
 
 // Hosts that are killed keep their table and their words.
