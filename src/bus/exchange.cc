@@ -136,7 +136,11 @@ struct Exchange::State {
     if (core.owners != nullptr) {
       core.owners = std::make_shared<const Owners>(head.names, head.number, head.before);
       core.counts_from_first = head.counts_from_first;
-      if (head.settings != EpochOfSettings(core.options)) changing.Want(core.options.owners->names());
+      if (core.options.owners_registered) {
+        changing.Obey(core.options.owners);
+      } else if (head.settings != EpochOfSettings(core.options)) {
+        changing.Want(core.options.owners->names());
+      }
     }
     Fields(state, *this);
     if (head.awaits_tags) changing.GoOnWithout();
@@ -268,6 +272,10 @@ void Exchange::SetOwners(std::vector<std::string> names) {
 
 void Exchange::ObeyOwners(std::shared_ptr<const Owners> list) {
   state_->changing.Obey(std::move(list));
+}
+
+std::shared_ptr<const Owners> Exchange::proposed() const {
+  return state_->changing.proposed();
 }
 
 bool Exchange::Needs(LinkId id, Instant now) const {

@@ -193,6 +193,7 @@ class Exchange {
     PeerCeilings ceilings;                  // of each peer
     std::optional<Account> account = {};    // none: begins with this exchange
     std::shared_ptr<const Owners> owners = nullptr;    // none: everybody hears everything
+    bool owners_registered = false;    // a register decides on lists: what is proposed is in force when it says so
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
     // None: one of its own. Exchanges of one thread can have one together.
@@ -222,6 +223,8 @@ class Exchange {
   void SetOwners(std::vector<std::string> names);
   // The list is in force because somebody says so who decides for all; of two the one with the greater epoch counts.
   void ObeyOwners(std::shared_ptr<const Owners> list);
+  // With a register: what SetOwners asked for, once all owners are ready for it; null: nothing is.
+  std::shared_ptr<const Owners> proposed() const;
   std::shared_ptr<const Owners> owners() const;    // in force
   // The link is to stay even if the settings no longer name the address: it leads to an owner in force, or to one that
   // has yet to say what it counted, or to hand over its tags, or the owners have just changed and the host there needs

@@ -19,6 +19,7 @@ constexpr Duration kDonorBusy = 250ms;      // before the next is asked
 constexpr int kFailuresMax = 3;
 constexpr Duration kLossSnapshotEvery = 1min;
 constexpr Duration kRefusedSnapshot = 5s;    // before it is asked for again, other than to join
+constexpr Duration kRefusedOwner = 250ms;    // the same, by an owner: others ask the same host for their tags at once
 
 }    // namespace
 
@@ -181,7 +182,7 @@ void Joining::OnEnd(LinkId link, Instant now) {
 void Joining::OnRefusal(Link& link, Instant now) {
   if (!Taken(link.status.link)) return;
   Fail(now + kDonorBusy);
-  if (link.peer != nullptr) link.peer->next_snapshot = now + kRefusedSnapshot;
+  if (link.peer != nullptr) link.peer->next_snapshot = now + (core_.OwnsTags() ? kRefusedOwner : kRefusedSnapshot);
 }
 
 void Joining::Finish() {

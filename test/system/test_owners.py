@@ -28,6 +28,15 @@ def wait_up(hosts, owners=OWNERS):
                "owners hear everybody, and everybody the owners", 3 * PATIENCE)
 
 
+def check_settings(case, peers, limit=LIMIT):
+    """What --check says of settings with these of peers."""
+    directory = fresh_directory()
+    case.addCleanup(shutil.rmtree, directory)
+    path = directory / "settings.toml"
+    path.write_text(settings_text(directory, limit, peers=peers))
+    return run(DTHROTTLED, "--check", str(path))
+
+
 class Owners(ParallelTest):
     def _check_one_bucket(self, hosts):
         for tag in (f"client-{n}" for n in range(6)):
@@ -160,10 +169,6 @@ class Owners(ParallelTest):
                 ({"spread": "owners", "owners": ["a"]}, rule(share="debit", quota=5), "quota with peers.spread"),
                 ({"spread": "some"}, LIMIT, "one of \"all\", \"owners\"")):
             with self.subTest(says=says):
-                directory = fresh_directory()
-                self.addCleanup(shutil.rmtree, directory)
-                path = directory / "settings.toml"
-                path.write_text(settings_text(directory, limit, peers={"connect": ["tcp://127.0.0.1:7314"], **peers}))
-                checked = run(DTHROTTLED, "--check", str(path))
+                checked = check_settings(self, {"connect": ["tcp://127.0.0.1:7314"], **peers}, limit)
                 self.assertEqual(checked.returncode, 78)
                 self.assertIn(says, checked.stdout + checked.stderr)

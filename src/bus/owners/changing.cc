@@ -52,8 +52,10 @@ void SayOwners(ExchangeCore& core, const Route& route, Instant now) {
 void Changing::Want(std::vector<std::string> names) {
   if (core_.owners == nullptr || names.empty()) return;
   std::sort(names.begin(), names.end());
+  if (proposed_ && proposed_->names() == names) return;
   named_ = std::move(names);
   wants_ = true;
+  proposed_.reset();
   core_.PassSoon();
 }
 
@@ -77,7 +79,7 @@ bool Changing::idle(Instant now) const {
   return !switching_ && !walking_ && taking_.empty() && (giving_.empty() || now >= adopted_at_ + kPatience);
 }
 
-bool Changing::proposes() const { return wants_ && differs() && core_.OwnsTags(); }
+bool Changing::proposes() const { return wants_ && names_others() && core_.OwnsTags(); }
 
 // Nobody of the owners in force and of those before has yet to do something, or is about to propose a list. They are
 // asked.
@@ -99,6 +101,8 @@ bool Changing::AllSettled(Instant now) {
 void Changing::Adopt(std::shared_ptr<const Owners> list, Instant now) {
   const std::shared_ptr<const Owners> before = std::exchange(core_.owners, std::move(list));
   const Owners& next = *core_.owners;
+  if (core_.options.owners_registered) wants_ = false;
+  proposed_.reset();
   ++core_.counts.owners_changes;
   core_.counts.owners_conflicts += before->number() == next.number();
   core_.owners_settled = false;
@@ -164,7 +168,9 @@ Instant Changing::Pass(Instant now) {
   wants_ = false;
   if (!now_then) return next;
   const Owners& ours = *core_.owners;
-  Adopt(std::make_shared<const Owners>(named_, ours.number() + 1, ours.names()), now);
+  auto list = std::make_shared<const Owners>(named_, ours.number() + 1, ours.names());
+  if (core_.options.owners_registered) return proposed_ = std::move(list), next;
+  Adopt(std::move(list), now);
   return now;
 }
 
@@ -251,10 +257,13 @@ bool Changing::Needs(const std::string& host, Instant now) const {
          (core_.counts.owners_changes > 0 && now < adopted_at_ + kPatience);
 }
 
-// An owner that is silent is not waited for; one to which there is no link may have gone in order.
+// An owner that is silent is not waited for; one to which there is no link may have gone in order. A register takes
+// out of the list who is known to be gone.
 bool Changing::Patient(const std::string& owner, Instant since, Instant now) {
   const Peer* const peer = members_.Linked(owner);
-  if (peer == nullptr) return now < since + kPatience;
+  const bool registered = core_.options.owners_registered;
+  if (peer == nullptr) return now < since + (registered ? kPatienceQuiet : kPatience);
+  if (registered && !core_.owners->Find(owner) && peer->alive + kPatienceQuiet < since) return false;
   const bool was_silent = taking_.contains(owner) && peer->alive + 2 * peer->period < since;
   return now < std::max(peer->alive, since) + (was_silent ? kPatienceSilent : kPatienceQuiet);
 }

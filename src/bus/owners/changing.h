@@ -2,6 +2,7 @@
 //
 //  1. An owner proposes a list, with a greater epoch, and tells it to everybody; an owner is believed, and so is a host
 //     that the settings name. From then on a host that has the new list counts no report that was cut by another one.
+//     Where a register decides (Exchange::Options::owners_registered), it is in force as soon as it stands there.
 //  2. The limiter hears of it behind all debits by the old list, and says when everything that comes from it is to be
 //     cut by the new one. Then the streams of reports change (bus/owners/streams.h).
 //  3. A host that owned tags by the old list hands the buckets of those that have moved to their new owners, which hold
@@ -45,6 +46,9 @@ class Changing {
   // Somebody who decides for all says that the list is in force.
   void Obey(std::shared_ptr<const Owners> list);
 
+  // All owners are ready for this list, and a register has yet to decide; null: for none.
+  const std::shared_ptr<const Owners>& proposed() const { return proposed_; }
+
   // The life before had not got the tags that became its own, and they will not come.
   void GoOnWithout();
 
@@ -64,7 +68,7 @@ class Changing {
 
   std::size_t awaited() const { return taking_.size(); }
   std::size_t giving() const { return giving_.size(); }
-  bool differs() const { return core_.owners != nullptr && core_.owners->names() != named_; }
+  bool differs() const { return !core_.options.owners_registered && names_others(); }
   // Says in words what that host still hands over to this one, and this one to it.
   std::vector<std::string_view> MovesOf(const std::string& host) const;
 
@@ -84,6 +88,7 @@ class Changing {
   void OnHandover(Peer& peer, Instant now);
   void OnTaken(const Peer& peer, Instant now);
 
+  bool names_others() const { return core_.owners != nullptr && core_.owners->names() != named_; }
   bool idle(Instant now) const;
   bool AllSettled(Instant now);
   bool proposes() const;
@@ -104,8 +109,9 @@ class Changing {
   Membership& members_;
   Streams& streams_;
   Joining& joining_;
-  std::vector<std::string> named_;           // by the settings of this host, ascending
+  std::vector<std::string> named_;           // by the settings of this host, or last wanted, ascending
   bool wants_ = false;                       // to propose these
+  std::shared_ptr<const Owners> proposed_;
   Instant promised_until_{};                 // not to propose any before
   std::shared_ptr<const Owners> next_;       // heard of, and not in force yet
   std::optional<Owners> before_;             // the list before the one in force, if it is known
