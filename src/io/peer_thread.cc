@@ -104,10 +104,12 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   std::optional<AuthorizedKeys> new_authorized;
   std::optional<std::vector<std::string>> new_connect;
   std::optional<std::vector<std::string>> new_owners;
+  std::shared_ptr<const Owners> new_list;
   std::optional<PeerCeilings> new_ceilings;
   std::optional<std::optional<CapacityOptions>> new_capacity;
   std::vector<PeerStatus> peers_copy;
   ExchangeCounts exchange_copy;
+  EtcdOwners::View owners_copy;
   PeerThreadCounts counts_copy;
   CapacityCounts capacity_copy;
 };
@@ -204,6 +206,7 @@ void PeerThread::Impl::TakeMail() {
   std::optional<AuthorizedKeys> authorized;
   std::optional<std::vector<std::string>> connect;
   std::optional<std::vector<std::string>> owners;
+  std::shared_ptr<const Owners> list;
   std::optional<PeerCeilings> ceilings;
   std::optional<std::optional<CapacityOptions>> divide;
   {
@@ -211,6 +214,7 @@ void PeerThread::Impl::TakeMail() {
     authorized.swap(new_authorized);
     connect.swap(new_connect);
     owners.swap(new_owners);
+    list.swap(new_list);
     ceilings.swap(new_ceilings);
     divide.swap(new_capacity);
   }
@@ -221,6 +225,7 @@ void PeerThread::Impl::TakeMail() {
   }
   if (connect) carrier->SetConnect(*connect, now);
   if (owners) exchange.SetOwners(std::move(*owners));
+  if (list) exchange.ObeyOwners(std::move(list));
   if (ceilings) exchange.SetCeilings(*ceilings);
   if (!authorized || !options.keys) return;
   const bool removed =
@@ -251,17 +256,20 @@ void PeerThread::Impl::Watch() {
   SayOwners(exchange_counts);
   std::vector<PeerStatus> peers = exchange.Peers(now);
   carrier->Watch(peers, exchange_counts, now);
+  EtcdOwners::View owners{exchange.owners(), exchange.proposed(), {}};
   up.clear();
   by_name.clear();
   for (const PeerStatus& peer : peers) {
     if (peer.link == 0) continue;
     if (peer.state == PeerState::kUp) up.push_back(peer.link);
+    if (peer.state == PeerState::kUp && owners.in_force && owners.in_force->Find(peer.name)) owners.up.push_back(peer.name);
     if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
   }
   const CapacityCounts capacity_counts = capacity ? capacity->Counts(now) : CapacityCounts();
   const std::lock_guard lock(mutex);
   peers_copy = std::move(peers);
   exchange_copy = exchange_counts;
+  owners_copy = std::move(owners);
   counts_copy = counts;
   capacity_copy = capacity_counts;
 }
@@ -349,6 +357,14 @@ void PeerThread::SetOwners(std::vector<std::string> names) {
   Notify();
 }
 
+void PeerThread::ObeyOwners(std::shared_ptr<const Owners> list) {
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->new_list = std::move(list);
+  }
+  Notify();
+}
+
 std::shared_ptr<const Owners> PeerThread::owners_at_start() const {
   return impl_->owners_at_start;
 }
@@ -401,6 +417,11 @@ std::vector<PeerStatus> PeerThread::Peers() const {
 ExchangeCounts PeerThread::Counts() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->exchange_copy;
+}
+
+EtcdOwners::View PeerThread::OwnersView() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->owners_copy;
 }
 
 PeerThreadCounts PeerThread::OwnCounts() const {

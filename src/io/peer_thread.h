@@ -18,6 +18,7 @@
 #include "capacity/capacity_exchange.h"
 #include "config/settings.h"
 #include "io/carrier.h"
+#include "io/etcd_owners.h"
 #include "io/keys.h"
 #include "io/log.h"
 #include "io/resolver.h"
@@ -93,6 +94,7 @@ class PeerThread {
   void ReloadKeys(AuthorizedKeys authorized);
   void SetConnect(std::vector<std::string> connect);
   void SetOwners(std::vector<std::string> names);    // as Exchange::SetOwners
+  void ObeyOwners(std::shared_ptr<const Owners> list);    // as Exchange::ObeyOwners
   void SetCeilings(const PeerCeilings& ceilings);
 
   // Begins to divide, goes on with other settings, or ends it.
@@ -107,6 +109,7 @@ class PeerThread {
   // link 0 and the reason.
   std::vector<PeerStatus> Peers() const;
   ExchangeCounts Counts() const;
+  EtcdOwners::View OwnersView() const;    // null where everybody hears everything
   PeerThreadCounts OwnCounts() const;
   CapacityCounts CapacityCountsNow() const;    // all 0 where no limit is divided
 
