@@ -52,6 +52,8 @@ struct PeerCounts {
   PeerThreadCounts thread;
   OwningCounts owning;    // all 0 where this host owns no tags
   std::uint64_t configured = 0, up = 0;
+  std::uint64_t owner_registered = 0;        // etcd has this host among those that are to own tags
+  std::uint64_t owners_etcd_failures = 0;
   std::uint64_t capacity_tags = 0;       // take part, of this host's view
   std::uint64_t capacity_crowded = 0;    // times that one more could not
 };

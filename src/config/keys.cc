@@ -89,4 +89,10 @@ bool IsSocketPath(const std::string& text) {
   return IsPath(text) && text.size() < 108;
 }
 
+bool IsEtcdUrl(const std::string& text) {
+  const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
+  return scheme > 0 && text.size() > scheme && text.size() <= 255 && NoControls(text) &&
+         text.find_first_of(" ?#", scheme) == std::string::npos && !text.ends_with('/');
+}
+
 }    // namespace dthrottle

@@ -83,7 +83,13 @@ struct Settings {
     Endpoint bind;
     std::vector<std::string> connect;    // as PeerEntry
     PeerSpread spread = PeerSpread::kAll;
-    std::vector<std::string> owners;     // names of hosts; of kOwners
+    std::vector<std::string> owners;     // names of hosts; of kOwners, but those of etcd
+    bool owner = false;                  // this host is to own tags, by etcd's list
+    std::string advertise;               // where the others reach it, as ParsePeerEntry; empty: at `bind`
+    std::vector<std::string> etcd;       // none: the list is in the settings
+    std::string etcd_key;
+    Duration etcd_ttl{};
+    std::string etcd_ca_file, etcd_certificate_file, etcd_key_file;
     PeerTransport transport = PeerTransport::kZeroMq;
     std::vector<std::string> nats;    // as ParseNatsServer
     std::string nats_subject, nats_credentials, nats_ca, nats_certificate, nats_key;
@@ -96,7 +102,7 @@ struct Settings {
     Duration resolve_interval{};
     std::string name_servers;
 
-    bool enabled() const { return !connect.empty() || !nats.empty(); }
+    bool enabled() const { return !connect.empty() || !nats.empty() || !etcd.empty(); }
     bool listens() const { return enabled() && transport == PeerTransport::kZeroMq; }
     // Whom this host calls: addresses, or over NATS names.
     const std::vector<std::string>& called() const { return transport == PeerTransport::kNats ? owners : connect; }

@@ -91,12 +91,13 @@ void Peering::Start(std::string_view kept, bool took_over) {
   LendReserve();
   if (!kept.empty()) TakeKept(kept);
   limiter_.ways().WatchTags(settings_.peers.watched_tags, [this] { Wake(); });
-  if (!took_over) {
+  if (!settings_.peers.etcd.empty()) StartOwnerList();
+  if (!took_over && !AwaitsList()) {
     if (auto opened = Open(); !opened) throw StartFailure{EX_UNAVAILABLE, opened.error().message};
     return;
   }
   // Queries that wait come first, but what they are served is to be reported.
-  limiter_.ways().Get<Debits>().ShareWith(settings_.peers.named(), settings_.peers.period);
+  limiter_.ways().Get<Debits>().ShareWith(Called().size(), settings_.peers.period);
   tasks_.Post([this] { Return(); });
 }
 
@@ -117,7 +118,7 @@ void Peering::TakeKept(std::string_view kept) {
 
 // For a daemon that answers already: it does not end because of this.
 void Peering::Return() {
-  if (!shares_ || stopped_) return;
+  if (!shares_ || stopped_ || AwaitsList()) return;
   const auto opened = Open();
   if (opened) return;
   log_.Error("{}; trying again", opened.error().message);
@@ -176,11 +177,11 @@ Result<PeerThread::Options> Peering::MakeOptions() {
   if (!keys) return Fail(keys.error().message);
   options.keys = std::move(*keys);
   options.bind = peers.bind;
-  options.connect = peers.called();
+  options.connect = Called();
   options.resolver.every = peers.resolve_interval;
   options.resolver.servers = peers.name_servers;
   options.seed = Random();
-  options.exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
+  options.exchange.name = NameOfHost();
   options.exchange.incarnation =
       NextIncarnation(settings_.table.file, std::chrono::microseconds(1), std::uint64_t{1} << 62);
   options.exchange.life = kept_.exchange;
@@ -190,6 +191,7 @@ Result<PeerThread::Options> Peering::MakeOptions() {
   options.exchange.ceilings = CeilingsOf(settings_);
   options.exchange.account = limiter_.ways().Get<Debits>().account();
   options.exchange.owners = OwnersOfTags();
+  options.exchange.owners_registered = owner_list_ != nullptr;
   options.exchange.identities_proven = options.keys.has_value() || peers.transport == PeerTransport::kNats;
   options.carrier = CarrierOf(settings_);
   options.exchange.fresh_table = !limiter_.discarded().empty();
@@ -214,7 +216,47 @@ Result<PeerThread::Options> Peering::MakeOptions() {
 // None: every host hears every other.
 std::shared_ptr<const Owners> Peering::OwnersOfTags() const {
   const auto& peers = settings_.peers;
+  if (owner_list_ != nullptr) return owner_list_->list()->owners;
   return peers.spread == PeerSpread::kOwners ? std::make_shared<const Owners>(peers.owners) : nullptr;
+}
+
+std::string Peering::NameOfHost() const {
+  return settings_.peers.name.empty() ? NameOfMachine() : settings_.peers.name;
+}
+
+// Addresses, or over NATS names.
+std::vector<std::string> Peering::Called() const {
+  if (owner_list_ == nullptr) return settings_.peers.called();
+  const auto& list = owner_list_->list();
+  if (!list) return {};
+  return settings_.peers.transport == PeerTransport::kNats ? list->owners->names() : list->Connect();
+}
+
+// ---- The list of owners, where etcd has it ----
+
+void Peering::StartOwnerList() {
+  owner_list_ = std::make_unique<OwnerList>(
+      loop_, settings_, log_, NameOfHost(), Prng(Random()),
+      OwnerList::Fleet{
+          .look = [this] { return thread_ != nullptr ? thread_->OwnersView() : EtcdOwners::View(); },
+          .propose = [this](std::vector<std::string> names) { thread_->SetOwners(std::move(names)); },
+          .on_list = [this] { OnOwnerList(); },
+      });
+  if (auto started = owner_list_->Start(); !started) {
+    throw StartFailure{EX_CANTCREAT, "the list of owners: " + started.error().message};
+  }
+  if (!AwaitsList()) return;
+  log_.Notice("peers: this host limits alone until etcd says who owns tags");
+}
+
+// No host to share with is known.
+bool Peering::AwaitsList() const { return owner_list_ != nullptr && !owner_list_->list(); }
+
+void Peering::OnOwnerList() {
+  if (stopped_) return;
+  if (thread_ == nullptr) return tasks_.Post([this] { Return(); });
+  thread_->SetConnect(Called());
+  thread_->ObeyOwners(owner_list_->list()->owners);
 }
 
 Result<void> Peering::Open() {
@@ -244,7 +286,7 @@ void Peering::GoOn(bool divides) {
   KeptState kept = std::exchange(kept_, {});
   const auto& peers = settings_.peers;
   sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
-                                       peers.called().size(), peers.period, prng_, Now());
+                                       Called().size(), peers.period, prng_, Now());
   sharing_->OwnedBy(thread_->owners_at_start(), name_);
   owners_ = peers.owners;
   Sharing::Kept sharing;
@@ -273,6 +315,7 @@ void Peering::Reload(std::vector<std::string>& problems) {
     problems.push_back("peers.connect = []: warning: sharing ends at the next start");
     return;
   }
+  if (owner_list_ != nullptr) owner_list_->Reload();
   if (thread_ == nullptr) return;    // reads them when it starts
   AuthorizedKeys authorized;
   bool keys_good = true;
@@ -287,7 +330,7 @@ void Peering::Reload(std::vector<std::string>& problems) {
       problems.push_back("peers.authorized_keys: warning: " + others.error().message + "; the keys stay as they were");
     }
   }
-  thread_->SetConnect(settings.peers.called());
+  thread_->SetConnect(Called());
   ReloadOwners();
   thread_->SetCeilings(CeilingsOf(settings));
   limiter_.ways().Get<Debits>().SetNewTagsMax(settings.peers.max_new_tags);
@@ -304,7 +347,7 @@ void Peering::Reload(std::vector<std::string>& problems) {
 
 void Peering::ReloadOwners() {
   const auto& peers = settings_.peers;
-  if (peers.spread != PeerSpread::kOwners || peers.owners == owners_) return;
+  if (peers.spread != PeerSpread::kOwners || owner_list_ != nullptr || peers.owners == owners_) return;
   owners_ = peers.owners;
   thread_->SetOwners(owners_);
 }
@@ -425,6 +468,10 @@ std::vector<PeerStatus> Peering::Peers() const {
 
 PeerCounts Peering::Counts() const {
   PeerCounts counts;
+  if (owner_list_ != nullptr) {
+    counts.owner_registered = owner_list_->registered();
+    counts.owners_etcd_failures = owner_list_->failures();
+  }
   if (thread_ == nullptr) return counts;
   counts.exchange = thread_->Counts();
   counts.thread = thread_->OwnCounts();
@@ -459,6 +506,7 @@ void Peering::Close() {
     for (Instant now = Now(); now < end && !drained; now = Now()) drained = Drain(now);
     if (drained) KeepAll();
   }
+  if (owner_list_ != nullptr) owner_list_->Close();
   for (auto* handle : {reinterpret_cast<uv_handle_t*>(&wake_), reinterpret_cast<uv_handle_t*>(&timer_),
                        reinterpret_cast<uv_handle_t*>(&working_), reinterpret_cast<uv_handle_t*>(&retry_)}) {
     uv_close(handle, nullptr);

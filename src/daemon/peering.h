@@ -14,6 +14,7 @@
 #include "admin/snapshot.h"
 #include "base/prng.h"
 #include "config/settings.h"
+#include "daemon/owner_list.h"
 #include "io/log.h"
 #include "io/part.h"
 #include "io/peer_thread.h"
@@ -94,6 +95,11 @@ class Peering final : public Part {
   void OnDraining();
   void KeepAll();
   void ReloadOwners();
+  std::string NameOfHost() const;
+  std::vector<std::string> Called() const;
+  void StartOwnerList();
+  bool AwaitsList() const;
+  void OnOwnerList();
 
   struct KeptState {
     std::uint64_t start = 0;    // number of the start that wrote it
@@ -118,6 +124,7 @@ class Peering final : public Part {
   std::unique_ptr<PeerThread> thread_;
   std::unique_ptr<Sharing> sharing_;
   std::unique_ptr<Dividing> dividing_;
+  std::unique_ptr<OwnerList> owner_list_;    // null: the settings have it, or there is none
   std::string name_;    // of this host, since Start
   std::vector<std::string> owners_;    // that the settings named last
   KeptState kept_;      // to go on with

@@ -51,6 +51,11 @@ class Member:
     def put(self, key, value):
         self.post("/v3/kv/put", {"key": base64.b64encode(key.encode()).decode(), "value": base64.b64encode(value.encode()).decode()})
 
+    def get(self, key):
+        """The value of a key, or None."""
+        kvs = self.post("/v3/kv/range", {"key": base64.b64encode(key.encode()).decode()}).get("kvs", [])
+        return base64.b64decode(kvs[0].get("value", "")).decode() if kvs else None
+
     def delete(self, key):
         self.post("/v3/kv/deleterange", {"key": base64.b64encode(key.encode()).decode()})
 

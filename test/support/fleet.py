@@ -92,14 +92,15 @@ class Host(Daemon):
 class Fleet(contextlib.ExitStack):
     """So many hosts, each of which knows all others. Gives the hosts as a list.
 
-    With `owners`, so many of the first hosts own all tags, and every host connects to these alone.
+    With `owners`, so many of the first hosts own all tags, and every host connects to these alone. With `etcd`, settings
+    of peers, the list is there, and these hosts enter themselves.
     `connect` says for the index of a host which addresses it has instead. With `network` every host has a namespace of
     its own there, and keys, because nothing but loopback goes without. `wrappers` are words in front of the command of
     each host.
     """
 
     def __init__(self, *limits, hosts=2, period="250ms", keys=False, names=None, connect=None, network=None,
-                 wrappers=None, owners=0, **sections):
+                 wrappers=None, owners=0, etcd=None, **sections):
         super().__init__()
         names = names or [chr(ord("a") + i) for i in range(hosts)]
         addresses = ([f"tcp://{ip}:7314" for ip in network.addresses] if network
@@ -114,7 +115,10 @@ class Fleet(contextlib.ExitStack):
             for i, (name, address) in enumerate(zip(names, addresses)):
                 others = [other for other in addresses if other != address]
                 peers = {"connect": (connect or {}).get(i, others), "period": period}
-                if owners:
+                if etcd:
+                    del peers["connect"]
+                    peers.update(spread="owners", owner=i < owners, **etcd)
+                elif owners:
                     peers.update(connect=addresses[:owners], spread="owners", owners=names[:owners])
                 if self.keys is not None:
                     peers.update(key_file=f"{self.keys}/{name}.key", authorized_keys=str(self._authorized(name)))

@@ -29,12 +29,6 @@ bool IsLeaseAddress(const std::string& text) {
          lease::JoinAddresses(line, grpc) == text;
 }
 
-bool IsEtcdUrl(const std::string& text) {
-  const std::size_t scheme = text.starts_with("http://") ? 7 : text.starts_with("https://") ? 8 : 0;
-  return scheme > 0 && text.size() > scheme && text.size() <= 255 && NoControls(text) &&
-         text.find_first_of(" ?#", scheme) == std::string::npos && !text.ends_with('/');
-}
-
 }    // namespace
 
 Section LeaseSection() {
@@ -81,8 +75,7 @@ Section LeaseSection() {
                                   "*master*; \"etcd\", whoever etcd elects, one at most at any time."),
           Text<S>("master", "\"\"", kLeaseAddressAllowed, MEMBER(S, lease.master),
                   "The address of the master, for \"static\".", IsLeaseAddress),
-          TextList<S>("etcd", "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends",
-                      MEMBER(S, lease.etcd),
+          TextList<S>("etcd", kEtcdUrlsAllowed, MEMBER(S, lease.etcd),
                       "Members of etcd's cluster, version 3.4 or later, for the elector \"etcd\" and for "
                       "*etcd_resources*: the next one is asked where one does not answer.",
                       IsEtcdUrl),

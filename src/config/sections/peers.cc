@@ -60,6 +60,35 @@ Section PeersSection() {
               "that were counted; reload the other hosts too, so that they know the addresses and begin with that "
               "list.",
               IsHostName)),
+          TextList<S>("etcd", kEtcdUrlsAllowed, MEMBER(S, peers.etcd),
+                      "With spread = \"owners\": members of etcd's cluster, version 3.4 or later, that has the list of owners "
+                      "with their addresses, in place of *owners* and *connect*. Hosts with *owner* enter themselves; one "
+                      "that is lost is taken out, and the others take over its tags. Without etcd the list stays as it is.",
+                      IsEtcdUrl),
+          Text<S>("etcd_key", "\"dthrottle/owners\"", "text of 1 to 180 bytes, without / at its end", MEMBER(S, peers.etcd_key),
+                  "The key of the list there. Hosts that are to own tags have theirs below it: KEY/NAME.",
+                  [](const std::string& text) {
+                    return !text.empty() && text.size() <= 180 && NoControls(text) && !text.ends_with('/');
+                  }),
+          DurationKey<S>("etcd_ttl", "\"5s\"", 3s, 1h, MEMBER(S, peers.etcd_ttl),
+                         "How long an owner stays one without news from it, in whole seconds. One that is lost is replaced "
+                         "within this and a second. A restart that takes less changes nothing."),
+          Text<S>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", MEMBER(S, peers.etcd_ca_file),
+                  "Certificates of the authorities that etcd's own is checked by, for https.", IsPath),
+          Text<S>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none",
+                  MEMBER(S, peers.etcd_certificate_file), "The certificate by which etcd knows this host, for https.",
+                  IsPath),
+          Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.etcd_key_file),
+                  "Its private key.", IsPath),
+          Reloads(Flag<S>("owner", "false", MEMBER(S, peers.owner),
+                          "Whether this host is to own tags, by the list of *etcd*. A reload with false hands its tags over; "
+                          "stop it when owners_giving is 0.")),
+          Text<S>("advertise", "\"\"", "an address such as \"tcp://10.0.0.2:7314\", or \"\" for that of bind",
+                  MEMBER(S, peers.advertise), "Where the other hosts reach this one, as *etcd* tells them.",
+                  [](const std::string& text) {
+                    const auto entry = ParsePeerEntry(text);
+                    return text.empty() || (entry && entry->kind != PeerEntry::Kind::kService && entry->key_name.empty());
+                  }),
           Choice<S, PeerTransport>(
               "transport", "\"zeromq\"", MEMBER(S, peers.transport),
               "What reports and levels travel over: connections between hosts, or servers of NATS, to which each host has "
@@ -142,14 +171,40 @@ void WarnOfMesh(Findings& f) {
 void CheckSpread(Findings& f) {
   const auto& peers = f.settings().peers;
   if (peers.spread == PeerSpread::kAll) {
-    if (!peers.owners.empty()) f.Error("", "peers.owners with peers.spread = \"all\": must be \"owners\"");
+    for (const auto& [key, given] : {std::pair("owners", !peers.owners.empty()), std::pair("etcd", !peers.etcd.empty())}) {
+      if (given) f.Error("", fmt::format("peers.{} with peers.spread = \"all\": must be \"owners\"", key));
+    }
     return peers.enabled() ? WarnOfMesh(f) : void();
   }
+  if (!peers.etcd.empty()) return;
   const std::set<std::string_view> names(peers.owners.begin(), peers.owners.end());
   if (names.empty() || names.size() != peers.owners.size() || names.size() > Owners::kMost) {
     f.Error("", fmt::format("peers.owners has {} names, {} of them different: must be 1 to {} with peers.spread = "
                             "\"owners\", each once",
                             peers.owners.size(), names.size(), Owners::kMost));
+  }
+}
+
+bool IsAnyAddress(const Endpoint& e) {
+  return e.host == "0.0.0.0" || e.host == "::";
+}
+
+void CheckEtcd(Findings& f) {
+  const auto& peers = f.settings().peers;
+  if (peers.etcd.empty()) {
+    if (peers.owner) f.Error("", "peers.owner with peers.etcd = []: must be false, since peers.owners says who owns tags");
+    return;
+  }
+  if (!peers.owners.empty() || !peers.connect.empty()) {
+    f.Error("", "peers.owners or peers.connect with peers.etcd: must be [], because etcd has the list");
+  }
+  if (peers.etcd_ttl % std::chrono::seconds(1) != Duration::zero()) {
+    f.Error("", fmt::format("peers.etcd_ttl = \"{}\": must be whole seconds", FormatDuration(peers.etcd_ttl)));
+  }
+  if (peers.owner && peers.transport == PeerTransport::kZeroMq && peers.advertise.empty() && IsAnyAddress(peers.bind)) {
+    f.Error("", fmt::format("peers.advertise is \"\" with peers.owner and peers.bind = \"{}\": must be an address that "
+                            "other hosts reach",
+                            FormatBind(peers.bind)));
   }
 }
 
@@ -230,6 +285,7 @@ void CheckOwned(Findings& f) {
 void CheckPeers(Findings& f) {
   const auto& peers = f.settings().peers;
   CheckSpread(f);
+  CheckEtcd(f);
   CheckNats(f);
   if (!peers.enabled() || peers.transport == PeerTransport::kNats) return;
   if (!peers.bind.enabled()) {

@@ -1,0 +1,163 @@
+#include "daemon/owner_list.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "config/values.h"
+#include "io/clock.h"
+#include "io/files.h"
+
+namespace dthrottle {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kTickMs = 100;
+constexpr Duration kPatience = 2s;    // for an answer
+constexpr Duration kReadOwner = 250ms, kReadUnknown = 1s, kReadSilent = 5s, kReadQuiet = 30s;
+
+HttpClient::Tls TlsOf(const Settings& settings) {
+  const auto& peers = settings.peers;
+  return {peers.etcd_ca_file, peers.etcd_certificate_file, peers.etcd_key_file};
+}
+
+bool IsList(std::string_view head) {
+  return head.starts_with(R"({"before":)");
+}
+
+std::string AddressOf(const Settings& settings) {
+  const auto& peers = settings.peers;
+  if (peers.transport != PeerTransport::kZeroMq) return "";
+  return peers.advertise.empty() ? FormatBind(peers.bind) : peers.advertise;
+}
+
+}    // namespace
+
+OwnerList::OwnerList(uv_loop_t* loop, const Settings& settings, Log& log, std::string name, Prng prng, Fleet fleet)
+    : loop_(loop),
+      settings_(settings),
+      log_(log),
+      name_(std::move(name)),
+      prng_(prng),
+      fleet_(std::move(fleet)),
+      etcd_(settings.peers.etcd_key, name_),
+      http_(loop, TlsOf(settings)) {
+  DT_CHECK(uv_timer_init(loop_, &timer_) == 0);
+  timer_.data = this;
+}
+
+Result<void> OwnerList::Start() {
+  if (!settings_.table.file.empty()) {
+    const std::string path = settings_.table.file + ".owners";
+    if (const auto usable = CheckStateFile(path, IsList); !usable) return Fail(usable.error().message);
+    if (const auto text = ReadRegularFile(path, OwnerAddresses::kTextMax)) {
+      auto kept = OwnerAddresses::Parse(*text);
+      if (kept) list_ = std::move(*kept);
+    }
+    file_.emplace(loop_, path, [this] { return list_->Text(); },
+                  [this, path](const std::string& trouble) {
+                    if (!trouble.empty()) log_.Warning("peers: the list of owners is not kept in {}: {}", path, trouble);
+                  });
+  }
+  Reload();
+  uv_timer_start(
+      &timer_, [](uv_timer_t* t) { static_cast<OwnerList*>(t->data)->OnTick(); }, 0, kTickMs);
+  return {};
+}
+
+void OwnerList::Reload() {
+  if (settings_.peers.owner == (entry_ != nullptr)) return;
+  if (entry_ == nullptr) {
+    entry_ = std::make_unique<EtcdElector>(
+        loop_, settings_.peers.etcd, TlsOf(settings_),
+        EtcdElection::Candidate{etcd_.own_key(), AddressOf(settings_), settings_.peers.etcd_ttl}, [] {});
+    return entry_->Campaign();
+  }
+  entry_->Resign([] {});
+  left_.push_back(std::move(entry_));
+}
+
+bool OwnerList::registered() const {
+  return entry_ != nullptr && entry_->state().IsMaster(BootNow());
+}
+
+// How long a read is good for.
+Duration OwnerList::Lasts(const EtcdOwners::View& view) const {
+  if (wants_) return 0ns;
+  if (view.in_force == nullptr || !list_) return kReadUnknown;
+  if (entry_ != nullptr || view.in_force->Find(name_)) return kReadOwner;
+  if (view.in_force->epoch() > list_->owners->epoch()) return kReadUnknown;
+  return view.up.size() < view.in_force->size() ? kReadSilent : kReadQuiet;
+}
+
+void OwnerList::OnTick() {
+  const BootInstant now = BootNow();
+  const EtcdOwners::View view = fleet_.look();
+  const std::uint64_t epoch = view.in_force ? view.in_force->epoch() : 0;
+  const bool heard = std::exchange(seen_, epoch) != epoch && entry_ == nullptr;
+  if (heard && read_at_) read_at_ = now;    // all hosts hear of a list at once, and do not all ask at once
+  if (asking_ || (read_at_ && now < *read_at_ + Lasts(view) * spread_ / 100)) return;
+  read_at_ = now;
+  spread_ = 75 + static_cast<int>(prng_.Below(50));
+  const EtcdRequest request = etcd_.Read();
+  Ask(request, [this](const FetchedReply& reply) { OnRead(reply); });
+}
+
+void OwnerList::Ask(const EtcdRequest& request, std::function<void(const FetchedReply&)> on_reply) {
+  asking_ = true;
+  http_.Post(settings_.peers.etcd[endpoint_ % settings_.peers.etcd.size()] + request.path, request.body, kPatience,
+             [this, on_reply = std::move(on_reply)](const FetchedReply& reply) {
+               asking_ = false;
+               on_reply(reply);
+             });
+}
+
+void OwnerList::OnRead(const FetchedReply& reply) {
+  const BootInstant now = BootNow();
+  const std::string endpoint = settings_.peers.etcd[endpoint_ % settings_.peers.etcd.size()];
+  if (reply.status == 0) etcd_.OnFailure(reply.body);
+  const bool good = reply.status != 0 && etcd_.OnRead(reply.status, reply.body, now);
+  TellTrouble(good || etcd_.trouble().empty() ? etcd_.trouble() : fmt::format("{}: {}", endpoint, etcd_.trouble()));
+  if (!good) {
+    ++failures_, ++endpoint_;
+    wants_ = false;
+    return;
+  }
+  TakeList();
+  EtcdOwners::Step step = etcd_.Next(fleet_.look(), settings_.peers.owner, now);
+  wants_ = !step.want.empty();
+  if (step.write) return Ask(*step.write, [this](const FetchedReply&) { read_at_.reset(); });
+  if (wants_) fleet_.propose(std::move(step.want));
+}
+
+void OwnerList::TakeList() {
+  const auto& list = etcd_.list();
+  if (!list || (list_ && *list_ == *list)) return;
+  if (list_ && list->owners->epoch() < list_->owners->epoch()) return;    // etcd has lost it
+  list_ = list;
+  if (file_) file_->Write([] {});
+  fleet_.on_list();
+}
+
+void OwnerList::TellTrouble(std::string trouble) {
+  if (trouble == trouble_) return;
+  trouble_ = std::move(trouble);
+  if (trouble_.empty()) {
+    log_.Notice("peers: etcd says the list of owners again");
+  } else {
+    log_.Warning("peers: etcd: {}: the list of owners stays as it is", trouble_);
+  }
+}
+
+void OwnerList::Close() {
+  http_.Close();
+  if (entry_ != nullptr) left_.push_back(std::move(entry_));
+  for (const auto& entry : left_) entry->Close();
+  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+}
+
+}    // namespace dthrottle
