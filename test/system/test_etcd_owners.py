@@ -6,6 +6,7 @@ import time
 import unittest
 
 import etcd
+import nats
 from common import ParallelTest
 from daemon import PATIENCE, rule, wait_until
 from fleet import Fleet, Ledger, Traffic, settle_owners
@@ -98,6 +99,16 @@ class EtcdOwners(ParallelTest):
             settle_owners(ledger, hosts[1:OWNERS + 1])
             for name in ("owners_missed", "owners_dropped", "reports_lost", "owners_awaited", "owners_giving"):
                 self.assertEqual([host.stats()[name] for host in hosts], [0] * HOSTS, name)
+
+    @unittest.skipUnless(nats.AVAILABLE, nats.WHY_NOT)
+    def test_over_nats_as_well(self):
+        with nats.Server() as server, nats.NatsFleet(
+                LIMIT, urls=[server.url()], hosts=4, owners=0, period="500ms", peers=self.settings()) as hosts:
+            for host in hosts[:2]:
+                host.reload(owner=True)
+            self.wait_list(hosts, hosts[:2])
+            hosts[0].crash(keep_table=False)
+            self.wait_list(hosts[1:], hosts[1:2])
 
     def test_without_etcd_the_list_stays_and_hosts_start_by_what_they_kept(self):
         with etcd.Etcd(1) as alone:
