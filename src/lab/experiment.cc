@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 
+#include "base/worker_page.h"
 #include "lab/dividing_hosts.h"
 
 namespace dthrottle::lab {
@@ -91,6 +93,8 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.host.quota_bytes = QuotaBytes(file);
   options.host.quota_file = !file.settings.quota.file.empty();
   options.host.watched_tags = file.settings.peers.watched_tags;
+  options.host.workers = file.fleet.workers;
+  options.host.page_entries = std::bit_ceil(std::max<std::uint32_t>(file.settings.page.entries, DTHROTTLE_PAGE_WAYS));
   options.host.capacity = CapacityOf(file.settings, *options.rules, file.fleet.hosts);
   const bool divides = options.host.capacity.has_value();
   const WorldTime begin = After(TimeToMeet(file.settings, file.network.reconnecting, divides));
@@ -118,6 +122,8 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   outcome.whole = lasted == file.fleet.duration;
   FleetCounts counts = fleet.counts();
   counts.entries -= before.entries;
+  counts.queries -= before.queries;
+  counts.by_workers -= before.by_workers;
   counts.network.sent -= before.network.sent;
   counts.network.bytes -= before.network.bytes;
   outcome.measures = meter.Finish(lasted, counts);

@@ -319,6 +319,7 @@ FleetCounts Fleet::counts() const {
   FleetCounts counts = counts_;
   counts.events = events();
   counts.network = network().counts();
+  for (const auto& host : hosts_) counts.by_workers += host->decided_by_workers();
   return counts;
 }
 

@@ -75,6 +75,9 @@ std::vector<Key<FleetFile>> FleetTable() {
                  "What chance is made of. The same file and seed give the same run, bit for bit."),
       Integer<F>("seeds", "1", 1, 1000, MEMBER(F, fleet.seeds),
                  "How many runs, with the seeds from *seed* on; figures are then means with their standard deviation."),
+      Integer<F>("workers", "0", 0, kWorkersMax, MEMBER(F, fleet.workers),
+                 "How many workers on each host ask, each of which decides by itself what it has asked before, with a page "
+                 "of page.entries; a query goes to any of them. 0: every query is asked."),
       Integer<F>("drift_ppm", "100", 0, 10000, MEMBER(F, fleet.drift_ppm),
                  "How much too fast or slow a host's clock runs at most, in millionths."),
       Parsed<F, Duration>("date", "\"2000-01-01T00:00:00Z\"",
@@ -264,6 +267,10 @@ class FleetReader {
     CheckWorkloads();
     CheckFaults();
     const Settings& settings = file.settings;
+    if (file.fleet.workers > 0 && settings.page.entries == 0) {
+      Error(0, fmt::format("fleet.workers = {} with page.entries = 0: must be 0, or workers have no page",
+                           file.fleet.workers));
+    }
     for (const std::string& owner : settings.peers.owners) {
       if (IsHostOf(owner, file.fleet.hosts)) continue;
       Error(0, fmt::format("peers.owners has \"{}\": must be hosts of the fleet, \"host-0\" to \"host-{}\"", owner,

@@ -15,6 +15,7 @@
 namespace dthrottle::lab {
 
 inline constexpr std::uint32_t kHostsMax = 1024;
+inline constexpr std::uint32_t kWorkersMax = 64;
 inline constexpr std::uint32_t kTagsMax = 1'000'000;                     // of a workload
 inline constexpr std::uint64_t kAccountsMax = std::uint64_t{1} << 24;    // tags x hosts, some 30 bytes each
 inline constexpr std::size_t kWorkloadsMax = 1000, kFaultsMax = 100'000, kTracesMax = 100;
@@ -24,6 +25,7 @@ struct FleetFile {
     std::uint32_t hosts = 2;
     Duration duration = std::chrono::minutes(1);
     std::uint32_t seed = 1, seeds = 1;    // runs have the seeds from `seed` on
+    std::uint32_t workers = 0;    // of a host, that decide by themselves what they have asked before
     std::uint32_t drift_ppm = 100;
     Duration date = std::chrono::seconds(946'684'800);    // when a run begins, since 1970 UTC: for quotas
   } fleet;

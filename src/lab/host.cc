@@ -86,6 +86,9 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
   sharing.OwnedBy(options.owners, HostName(host.number_));
   sharing.HoldHits();
+  if (options.workers > 0) {
+    workers = std::make_unique<SimWorkers>(limiter, options.workers, options.page_entries, host.prng_);
+  }
   if (!options.capacity) return;
   // Until others are heard: what nobody can have been given.
   const double part = options.capacity->reserve / static_cast<double>(options.hosts);
@@ -191,6 +194,7 @@ void SimHost::Connected(std::uint32_t peer, WorldTime now) {
 
 void SimHost::Kill() {
   DT_CHECK(running());
+  decided_before_ += DecidedNow();
   life_.reset();
   leaving_links_.clear();
   inbox_.clear();
@@ -229,6 +233,7 @@ WorldTime SimHost::Work(WorldTime now) {
     more = hits || (debits && (backlogged || urgent)) || (!inbox_.empty() && !backlogged);
   }
   wake = std::min(wake, life.sharing.next());
+  if (life.workers != nullptr) wake = std::min(wake, life.workers->Look(local));
   if (life.division != nullptr) wake = std::min(wake, life.division->Work(local));
   WorldTime next = clock_.When(wake);
   if (quotas_) next = std::min(next, looked_ + kLooksAtDate);
@@ -312,7 +317,15 @@ bool SimHost::Serves(std::string_view tag, Cost cost, WorldTime now) {
   Query query;
   query.tag = {tag, false};
   query.cost = cost;
-  return Serves(query, now);
+  SimWorkers* const workers = life_->workers.get();
+  if (workers == nullptr || cost != 1) return Serves(query, now);
+  const std::size_t worker = prng_.Below(workers->size());
+  const Instant local = clock_.Local(now);
+  if (const auto decided = workers->Decide(worker, tag, local)) return *decided;
+  const bool served = Serves(query, now);
+  workers->Answered(worker, tag, !served, local);
+  woken_ = true;    // for when to look
+  return served;
 }
 
 bool SimHost::Serves(const Query& query, WorldTime now) {

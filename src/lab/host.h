@@ -16,6 +16,7 @@
 #include "bus/exchange.h"
 #include "lab/clock.h"
 #include "lab/events.h"
+#include "lab/workers.h"
 #include "limiter/limiter.h"
 #include "quota/quotas.h"
 #include "rule/rulebook.h"
@@ -40,6 +41,8 @@ struct HostOptions {
   std::shared_ptr<Codec> codec{};                // of all hosts together; null: each has its own
   std::size_t quota_bytes = Quotas::RegionBytes(Quotas::kSlotsMin);    // where the rules have quotas
   bool quota_file = true;    // their counts outlive the process; else a host that starts hears of them from others
+  std::size_t workers = 0;             // that decide by themselves what they have asked before
+  std::uint32_t page_entries = 2048;    // of each; a power of two
   std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
 };
 
@@ -107,6 +110,7 @@ class SimHost final : private Transport, private CapacityTransport {
 
   // REQUIRES: running().
   Limiter& limiter() { return life_->limiter; }
+  std::uint64_t decided_by_workers() const { return decided_before_ + DecidedNow(); }
   const Sharing& sharing() const { return life_->sharing; }
   const Exchange& exchange() const { return life_->exchange; }
 
@@ -129,6 +133,7 @@ class SimHost final : private Transport, private CapacityTransport {
     ToPeersRing from_limiter, to_exchange;
     FromPeersRing from_exchange, to_limiter;
     Limiter limiter;
+    std::unique_ptr<SimWorkers> workers;    // null: all is asked
     bool fresh_table;
     Sharing sharing;
     Exchange exchange;
@@ -165,6 +170,9 @@ class SimHost final : private Transport, private CapacityTransport {
   void Take(const Parcel& parcel, Instant now);
   void CountQuotas();
   Inspection Look(std::string_view tag, Instant now);
+  std::uint64_t DecidedNow() const {
+    return life_ != nullptr && life_->workers != nullptr ? life_->workers->decided() : 0;
+  }
 
   std::uint32_t number_;
   HostOptions options_;
@@ -178,6 +186,7 @@ class SimHost final : private Transport, private CapacityTransport {
   std::uint32_t boots_ = 0;
   std::string saved_;    // of the exchange of capacity, on disk
   std::uint32_t lives_ = 0;
+  std::uint64_t decided_before_ = 0;    // by workers of the lives before
   std::vector<std::uint32_t> leaving_links_;    // which the settings no longer name
   int pauses_ = 0;
   bool woken_ = false;

@@ -23,6 +23,7 @@ constexpr MeasureKind kKinds[] = {
     {"places_over", "", &Measures::places_over, 0, "of them, beyond in_flight", &Measures::places},
     {"quota", "%", &Measures::quota, 2, "served of it in a period, of the tag with most", &Measures::quota},
     {"quota_over", "tokens", &Measures::quota_over, 0, "beyond it, in the worst period of a tag", &Measures::quota},
+    {"by_workers", "%", &Measures::by_workers, 1, "of queries, decided by workers themselves", &Measures::by_workers},
     {"fairness", "", &Measures::fairness, 4, "of hosts, by the part that each serves (Jain; 1 is even)"},
     {"silence", "s", &Measures::silence, 2, "the longest that a tag got nothing but refusals"},
     {"ideal_silence", "s", &Measures::ideal_silence, 2, "the same with one bucket for all"},
@@ -147,6 +148,7 @@ Measures Meter::Finish(Duration lasted, const FleetCounts& sent) {
   m.ideal_silence = Seconds(ideal_silence_);
   if (lasted == Duration::zero()) return m;
   const double host_seconds = static_cast<double>(hosts_.size()) * Seconds(lasted);
+  m.by_workers = sent.queries > 0 ? 100 * static_cast<double>(sent.by_workers) / static_cast<double>(sent.queries) : 0;
   m.frames = static_cast<double>(sent.network.sent) / host_seconds;
   m.entries = static_cast<double>(sent.entries) / host_seconds;
   m.bytes = static_cast<double>(sent.network.bytes) / host_seconds;

@@ -23,6 +23,7 @@ struct Measures {
   double returned = 0;           // % of the tokens that were held
   double overused = 0;           // %, used beyond burst + rate x time, where tokens are held; the worst tag
   double places = 0, places_over = 0;    // taken at once, of the tag with most; of them, beyond in_flight
+  double by_workers = 0;         // %, decided by workers themselves, of the queries
   double quota = 0, quota_over = 0;    // %, served of a quota in a period, the most of all; tokens beyond one
   double fairness = 0;                        // Jain's index of the parts that hosts serve of what they are asked
   double silence = 0, ideal_silence = 0;      // s; the longest a tag was asked for and refused without a break

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/prng.h"
-#include "frontend/page/entries.h"
+#include "limiter/worker_entries.h"
 #include "frontend/page/memory.h"
 #include "limiter/limiter.h"
 #include "test/support/host.h"

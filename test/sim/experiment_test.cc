@@ -57,6 +57,48 @@ TEST_CASE("runs on several threads are those of one, and an early end leaves wha
   CHECK((early.runs[0].measures.asked == 0 && early.runs[0].measures.frames == 0));
 }
 
+TEST_CASE("workers decide most by themselves, and no host serves more than its limit") {
+  const std::string load =
+      "[[rule]]\nburst = 50\nrate = 100\nshare = \"local\"\n"
+      "[[workload]]\nrate = 400\n[[workload]]\ntags = 20\ntag_exponent = 1.0\nrate = 60\n";
+  const std::string fleet = "[fleet]\nhosts = 1\nduration = \"30s\"\ndrift_ppm = 0\n";
+  const Measures asked = Simulate(File(fleet + load), std::nullopt, 1).measures;
+  const Measures m = Simulate(File(fleet + "workers = 4\n[page]\nentries = 256\n" + load), std::nullopt, 1).measures;
+  CHECK(asked.by_workers == 0);
+  CHECK(m.by_workers > 60);
+  CHECK(m.excess <= asked.excess + 0.01);    // each token is charged when it is lent
+  CHECK(m.served <= m.ideal * 1.001);
+  CHECK(m.served >= m.ideal * 0.98);
+}
+
+TEST_CASE("workers of many hosts share a limit nearly as well as queries that are all asked") {
+  const std::string fleet =
+      "[fleet]\nhosts = 4\nduration = \"30s\"\nWORKERS[peers]\nperiod = \"1s\"\n"
+      "[[rule]]\nburst = 100\nrate = 200\nshare = \"debit\"\n[[workload]]\nrate = 400\n";
+  const auto with = [&](const std::string& workers) {
+    std::string text = fleet;
+    return Simulate(File(text.replace(text.find("WORKERS"), 7, workers)), std::nullopt, 1).measures;
+  };
+  const Measures all_asked = with(""), m = with("workers = 4\n[page]\nentries = 64\n");
+  INFO("over + under " << all_asked.over + all_asked.under << " % and " << m.over + m.under << " %");
+  CHECK(m.by_workers > 50);
+  CHECK(m.served == Approx(m.ideal).epsilon(0.03));
+  CHECK(m.over + m.under < 2 * (all_asked.over + all_asked.under) + 2);
+}
+
+TEST_CASE("a host that is killed with its workers' tokens serves no more than the limit") {
+  const FleetFile file = File(
+      "[fleet]\nhosts = 2\nduration = \"30s\"\nworkers = 4\n[page]\nentries = 64\n[peers]\nperiod = \"1s\"\n"
+      "[[rule]]\nburst = 100\nrate = 200\nshare = \"local\"\n[[workload]]\nrate = 600\n"
+      "[[fault]]\nkind = \"kill\"\nhost = 1\nat = \"10s\"\nlasts = \"1s\"\n"
+      "[[fault]]\nkind = \"wipe\"\nhost = 0\nat = \"20s\"\nlasts = \"1s\"\n");
+  const Outcome one = Simulate(file, std::nullopt, 1), again = Simulate(file, std::nullopt, 1);
+  CHECK(one.digest == again.digest);
+  CHECK(one.measures.by_workers > 50);
+  // Each of the two hosts has the limit to itself here, and a table that is gone gives one burst more.
+  CHECK(one.measures.served <= 2 * (100 + 200 * 30.0) + 100);
+}
+
 TEST_CASE("a trace is asked as it stands, and a rate moves to another one") {
   FleetFile file = File(
       "[fleet]\nhosts = 2\nduration = \"10s\"\n[peers]\nperiod = \"1s\"\n[[rule]]\nburst = 1000\nrate = 100\n"

@@ -112,7 +112,7 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
   CHECK(ProblemsWith("[fleet]\nhosts = 0\n") ==
         std::vector<std::string>{"f:7:9: error: fleet.hosts = 0: must be a whole number from 1 to 1024"});
   CHECK(ProblemsWith("[fleet]\nhost = 1\n")[0] ==
-        "f:7:1: error: unknown key fleet.host; must be one of hosts, duration, seed, seeds, drift_ppm, date");
+        "f:7:1: error: unknown key fleet.host; must be one of hosts, duration, seed, seeds, workers, drift_ppm, date");
   for (const char* date : {"2026-03-29", "2026-02-29T00:00:00Z", "1969-12-31T23:59:59Z", "2201-01-01T00:00:00Z", "now"}) {
     CHECK(ProblemsWith(fmt::format("[fleet]\ndate = \"{}\"\n", date)) ==
           std::vector<std::string>{fmt::format("f:7:8: error: fleet.date = \"{}\": must be a time from 1970 to 2200, such as "

@@ -1,5 +1,5 @@
 // Pages of workers: what an entry promises, and what the daemon makes of counts that anybody may have written.
-#include "frontend/page/entries.h"
+#include "limiter/worker_entries.h"
 
 #include <catch2/catch.hpp>
 

@@ -11,7 +11,7 @@
 
 #include "admin/snapshot.h"
 #include "base/prng.h"
-#include "frontend/page/entries.h"
+#include "limiter/worker_entries.h"
 #include "io/log.h"
 #include "limiter/lending.h"
 

@@ -1,4 +1,4 @@
-#include "frontend/page/entries.h"
+#include "limiter/worker_entries.h"
 
 #include <algorithm>
 

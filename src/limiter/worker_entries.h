@@ -44,6 +44,8 @@ class WorkerEntries {
 
   // Takes all entries away.
   void Recall(Instant now);
+  // Forgets them, with the tokens that were lent: the limiter is used no more.
+  void Abandon() { live_.clear(); }
 
   std::size_t live() const { return live_.size(); }
   std::uint64_t refused() const { return refused_; }    // ever

@@ -1,0 +1,78 @@
+#include "lab/workers.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/worker_page.h"
+
+namespace dthrottle::lab {
+
+// As a process of its own: what it reads, what it writes, and the tags that it has asked for lately.
+struct SimWorkers::Worker {
+  static constexpr std::size_t kAskedTags = 1024;    // as src/client/pages.c
+
+  Worker(Limiter& limiter, std::uint32_t size, Prng& prng)
+      : page(1 + dthrottle_page_bytes(size) / sizeof(dthrottle_page)),
+        counts(size),
+        entries(Keyed(page.front(), prng), counts.data(), size, Lending(limiter)) {}
+
+  static dthrottle_page& Keyed(dthrottle_page& page, Prng& prng) {
+    for (std::uint64_t& word : page.head.key) word = prng.Next();
+    return page;
+  }
+
+  std::uint64_t HashOf(std::string_view tag) const {
+    return dthrottle_page_hash(page.front().head.key, tag.data(), tag.size());
+  }
+  // Whether the tag was asked for lately too.
+  bool AskedAgain(std::string_view tag) {
+    const std::uint64_t hash = HashOf(tag);
+    const auto part = static_cast<std::uint32_t>(hash >> 32) | 1;
+    return std::exchange(asked[hash % kAskedTags], part) == part;
+  }
+
+  std::vector<dthrottle_page> page;    // its head, and behind it entries, of which so many fit into each of these
+  std::vector<dthrottle_page_count> counts;
+  WorkerEntries entries;
+  std::array<std::uint32_t, kAskedTags> asked{};
+  std::uint32_t answers = 0;
+};
+
+SimWorkers::SimWorkers(Limiter& limiter, std::size_t workers, std::uint32_t entries, Prng& prng) {
+  Lending(limiter).Enable();
+  for (std::size_t i = 0; i < workers; ++i) workers_.push_back(std::make_unique<Worker>(limiter, entries, prng));
+}
+
+SimWorkers::~SimWorkers() {
+  for (const auto& worker : workers_) worker->entries.Abandon();
+}
+
+std::optional<bool> SimWorkers::Decide(std::size_t worker, std::string_view tag, Instant now) {
+  Worker& w = *workers_[worker];
+  const auto verdict = dthrottle_page_decide(w.page.data(), w.counts.data(), static_cast<std::uint32_t>(w.counts.size()),
+                                             w.HashOf(tag), now.time_since_epoch().count());
+  if (verdict == DTHROTTLE_PAGE_ASK) return std::nullopt;
+  ++decided_;
+  return verdict == DTHROTTLE_PAGE_SERVE;
+}
+
+void SimWorkers::Answered(std::size_t worker, std::string_view tag, bool refused, Instant now) {
+  Worker& w = *workers_[worker];
+  if (!w.AskedAgain(tag) && !refused) return;
+  const std::uint32_t one_in = w.page.front().head.note_one_in;
+  if (one_in > 1 && w.answers++ % one_in != 0) return;
+  w.entries.Note(tag, now);
+  if (w.entries.live() > 0) look_at_ = std::min(look_at_, now + kLookEvery);
+}
+
+Instant SimWorkers::Look(Instant now) {
+  if (now < look_at_) return look_at_;
+  std::size_t live = 0;
+  for (const auto& worker : workers_) {
+    worker->entries.Look(now);
+    live += worker->entries.live();
+  }
+  return look_at_ = live > 0 ? now + kLookEvery : Instant::max();
+}
+
+}    // namespace dthrottle::lab
