@@ -139,8 +139,8 @@ class SlotPolicy {
   virtual void Forgot(const Slot&, unsigned earned) = 0;
   // Rewrites a slot of an earlier generation for the rules in force. False: forget it.
   virtual bool Reshape(const Tag&, Slot&, Instant now) const = 0;
-  // False if the slot cannot be what we wrote.
-  virtual bool Plausible(const Slot&, Instant now) const = 0;
+  // Puts right what only the process that wrote the slot knew. False: it cannot be what we wrote.
+  virtual bool Restore(const Tag&, Slot&, Instant now) const = 0;
 
  protected:
   ~SlotPolicy() = default;

@@ -158,7 +158,7 @@ std::uint64_t Table::DropImpossible(Group& g, Instant now) {
     const std::uint64_t hash = Hash(tag);
     const std::size_t cells = CellsFor(tag.bytes.size());
     if (Fingerprint(hash) == value && FindIn(g, value, tag) == &slot && IsAtHome(g, tag, hash) &&
-        (g.generation == generation_ || policy_->Reshape(tag, slot, now)) && policy_->Plausible(slot, now)) {
+        (g.generation == generation_ || policy_->Reshape(tag, slot, now)) && policy_->Restore(tag, slot, now)) {
       ShardState& shard = shards_[ShardOf(hash)];
       ++shard.counts.tags;
       shard.counts.cells_used += cells;

@@ -245,7 +245,7 @@ Handover Daemon::Left() const {
   Handover handover;
   sockets_.HandOver(handover);
   for (const Part* const part : running_->list) part->Keep(handover.sections);
-  handover.sections.push_back(running_->memory->Left(running_->table_limiter->table().Notes()));
+  handover.sections.push_back(running_->memory->Left(running_->table_limiter->Notes()));
   return handover;
 }
 

@@ -55,7 +55,7 @@ class BroughtLimits final : private SlotPolicy {
   Claim ClaimOf(const Slot&, Instant now) const override;
   void Forgot(const Slot&, unsigned) override {}
   bool Reshape(const Tag&, Slot&, Instant) const override { return true; }
-  bool Plausible(const Slot&, Instant now) const override;
+  bool Restore(const Tag&, Slot&, Instant now) const override;
 
   std::unique_ptr<Table> table_;
 };

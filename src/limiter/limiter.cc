@@ -50,6 +50,10 @@ const Table& Limiter::table() const {
   return *core_->table;
 }
 
+std::string Limiter::Notes() const {
+  return core_->rules->any_own() ? std::string() : table().Notes();
+}
+
 const Tally& Limiter::tally() const {
   return core_->tally;
 }
@@ -69,8 +73,14 @@ void Limiter::Forgot(const Slot& slot, unsigned earned) {
   retention_->Forgot(core_->tally.counter(core_->limit(slot.limit).rule), earned >= merit::kRefused);
 }
 
-bool Limiter::Plausible(const Slot& slot, Instant now) const {
+// Limits that tags name themselves are numbered as a process meets them.
+bool Limiter::Restore(const Tag& tag, Slot& slot, Instant now) const {
   if (slot.limit >= core_->rules->limits()) return false;
+  if (core_->rules->is_own(slot.limit)) {
+    const auto own = core_->rules->FindOwn(tag.bytes);
+    if (tag.is_digest || !own.has_value()) return false;
+    slot.limit = *own & kLimitIndexMax;
+  }
   const Limit& limit = core_->limit(slot.limit);
   return ways_->With(limit, [&](const auto& way) { return way.Plausible(slot.bucket, limit, now); });
 }

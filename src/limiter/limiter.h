@@ -119,6 +119,8 @@ class Limiter final : private SlotPolicy {
   Table& table();
   const Table& table() const;
   const TableKeys& keys() const { return table().keys(); }
+  // As Table::Notes; empty where the next process has to look at the slots.
+  std::string Notes() const;
 
   // Why the table found in the region was discarded, or empty.
   const std::string& discarded() const { return discarded_; }
@@ -139,7 +141,7 @@ class Limiter final : private SlotPolicy {
   Claim ClaimOf(const Slot&, Instant now) const override;
   void Forgot(const Slot&, unsigned earned) override;
   bool Reshape(const Tag&, Slot&, Instant now) const override;
-  bool Plausible(const Slot&, Instant now) const override;
+  bool Restore(const Tag&, Slot&, Instant now) const override;
 
   std::optional<Verdict> Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                                 Standing* standing);

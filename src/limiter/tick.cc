@@ -15,8 +15,9 @@ void Limiter::Adopt(std::shared_ptr<const Rulebook> rules) {
     core.tally.Use(counters);
     core.MakeRoom();
     ways_->Each([](auto& way) { way.Adopted(); });
-    // Under an equal fingerprint every slot says already what it should.
-    if (previous_->fingerprint() != core.rules->fingerprint()) core.table->StartGeneration(core.rules->fingerprint());
+    // Under an equal fingerprint every slot says already what it should, unless its tag names the limit itself.
+    const bool same = previous_->fingerprint() == core.rules->fingerprint() && !core.rules->any_own();
+    if (!same) core.table->StartGeneration(core.rules->fingerprint());
   });
   if (!reshaping()) retired_ = std::move(previous_);
 }

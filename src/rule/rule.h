@@ -72,6 +72,7 @@ struct Rule {
   std::optional<RuleNetworks> networks;    // of what stands behind the literal beginning of `match`; none: any
   Tokens burst = 10;
   double rate = 1;    // tokens/s
+  std::uint32_t max_own_limit = 0;     // requests, most of a limit that a tag names itself; 0: none (rule/own_limit.h)
   Share share = Share::kDebit;
   Mode mode = Mode::kEnforce;
   std::optional<Tokens> max_debt;       // most that peers' hits may take a bucket below zero

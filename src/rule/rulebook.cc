@@ -112,6 +112,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
       divided.Add(rule.match.value_or(""));
       if (rule.networks.has_value()) divided.Add(fmt::format("{}", HashOf(*rule.networks->list)));
       divided.Add(rule.rate);
+      if (rule.max_own_limit > 0) divided.Add(fmt::format("own {}", rule.max_own_limit));
     }
     fingerprint.Add(rule.name);
     fingerprint.Add(rule.match.has_value() ? "match" : "default");
@@ -120,6 +121,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     fingerprint.Add(rule.burst);
     fingerprint.Add(rule.rate);
     fingerprint.Add(Name(rule.mode));
+    if (rule.max_own_limit > 0) fingerprint.Add(fmt::format("own {}", rule.max_own_limit));
   }
   networks.Finish(patterns_);
   IndexPatterns();
@@ -155,6 +157,10 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     any_among_ = any_among_ || limit.among != Among::kFirst;
     any_penalty_ = any_penalty_ || limit.penalizes;
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
+  }
+  if (std::ranges::any_of(rules_, [](const Rule& rule) { return rule.max_own_limit > 0; })) {
+    limits_.resize(first_own() + OwnLimits::kRoom);
+    own_ = std::make_unique<OwnLimits>(&limits_[first_own()]);
   }
 }
 
@@ -209,7 +215,20 @@ std::optional<LimitIndex> Rulebook::RuleOf(std::string_view tag) const {
 
 std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
   if (const auto it = by_tag_.find(tag); it != by_tag_.end()) return it->second;
+  if (own_ != nullptr) {
+    if (const auto own = FindOwn(tag)) return own;
+  }
   return RuleOf(tag);
+}
+
+std::optional<LimitIndex> Rulebook::FindOwn(std::string_view tag) const {
+  const auto limit = own_ != nullptr ? ReadOwnLimit(tag) : std::nullopt;
+  if (!limit.has_value() || !limit->can_be()) return std::nullopt;
+  const auto rule = RuleOf(limit->tag);
+  if (!rule.has_value() || limit->requests > rules_[*rule].max_own_limit) return std::nullopt;
+  if (by_tag_.contains(tag) || by_tag_.contains(limit->tag)) return std::nullopt;
+  const auto place = own_->Find(*limit, rules_[*rule], limits_[*rule]);
+  return place.has_value() ? std::optional(static_cast<LimitIndex>(first_own() + *place)) : std::nullopt;
 }
 
 std::optional<LimitIndex> Rulebook::Find(const OverLongTag& tag) const {

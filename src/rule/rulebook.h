@@ -2,7 +2,7 @@
 //
 // The answer is an index (rules first, in order, then overrides), which the table keeps with the tag's bucket: rules
 // and overrides are searched once for a tag that is new, never again while its bucket lives. A rulebook never changes;
-// a reload makes another one.
+// a reload makes another one. It only learns limits that tags name themselves (own_limits.h), which are numbered last.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 #include "bucket/bucket.h"
 #include "rule/derivation.h"
 #include "rule/glob.h"
+#include "rule/own_limits.h"
 #include "rule/rule.h"
 
 namespace dthrottle {
@@ -63,10 +64,14 @@ class Rulebook {
   Rulebook(const Rulebook&) = delete;
   Rulebook& operator=(const Rulebook&) = delete;
 
-  // The limit of a tag: its override, else the first rule that matches, else the default rule, else none.
+  // The limit of a tag: its override, else its own, else the first rule that matches, else the default rule, else none.
   std::optional<LimitIndex> Find(std::string_view tag) const;
 
-  // The same for an over-long tag, which no override can name.
+  // The limit that the tag names itself. None: it names none, or the rule of the tag without it does not allow so much,
+  // or that one has an override, or too many such limits are in use.
+  std::optional<LimitIndex> FindOwn(std::string_view tag) const;
+
+  // As Find for an over-long tag, which no override can name, and which names no limit.
   std::optional<LimitIndex> Find(const OverLongTag& tag) const;
 
   // Whether some limit has places.
@@ -75,6 +80,9 @@ class Rulebook {
   bool any_among() const { return any_among_; }
   // Whether some limit has penalties.
   bool any_penalty() const { return any_penalty_; }
+
+  // Whether some rule lets tags name limits.
+  bool any_own() const { return own_ != nullptr; }
 
   // Whether some limit has a quota, and the calendars of all.
   bool any_quota() const { return !calendars_.empty(); }
@@ -86,13 +94,15 @@ class Rulebook {
   // REQUIRES: index < limits().
   const Limit& limit(LimitIndex index) const { return limits_[index]; }
   std::size_t limits() const { return limits_.size(); }
-  bool is_override(LimitIndex index) const { return index >= rules_.size(); }
+  bool is_override(LimitIndex index) const { return index >= rules_.size() && index < first_own(); }
+  bool is_own(LimitIndex index) const { return index >= first_own(); }
 
   // The priorities of limits that shed.
   const std::bitset<kShedPriorities>& shed_priorities() const { return shed_priorities_; }
 
   // The rate of a limit, tokens/s.
   double rate(LimitIndex index) const {
+    if (is_own(index)) return own_->rate(index - first_own());
     return is_override(index) ? overrides_[index - rules_.size()].rate : rules_[index].rate;
   }
 
@@ -111,6 +121,7 @@ class Rulebook {
   void ForEachDerived(LimitIndex index, TagText tag, Use&& use) const {
     if (!limits_[index].derives) return;
     const std::uint32_t rule = limits_[index].rule;
+    if (is_own(index)) tag = {ReadOwnLimit(tag.bytes)->tag};
     std::array<char, kTagBytesMax> text;
     for (const Derivation& derivation : rules_[rule].also) {
       const std::size_t head = std::min<std::size_t>(heads_[rule], tag.bytes.size());
@@ -159,11 +170,14 @@ class Rulebook {
   void IndexPatterns();
   std::optional<LimitIndex> RuleOf(std::string_view tag) const;
 
+  std::size_t first_own() const { return rules_.size() + overrides_.size(); }
+
   std::uint16_t CalendarOf(const QuotaCalendar& calendar);
 
   std::vector<Rule> rules_;
   std::vector<Override> overrides_;
-  std::vector<Limit> limits_;
+  std::vector<Limit> limits_;             // behind those of rules and overrides room for tags' own
+  std::unique_ptr<OwnLimits> own_;        // null: no rule allows any
   std::vector<Pattern> patterns_;    // of the rules that have one, in order
   PatternsByByte begins_, ends_;     // patterns that a tag with this first (last) byte may match: one word for all,
                                      // where trying each would be most of what a new tag costs

@@ -144,6 +144,28 @@ TEST_CASE("a quota is what all hosts serve of a tag in a day, and as much again 
   }
 }
 
+// As many hits as a rule of the same burst and rate would serve, at the same moments.
+TEST_CASE("hosts share a limit that a tag names itself as they share a rule's") {
+  constexpr std::string_view kFleet =
+      "[fleet]\nhosts = 4\nduration = \"60s\"\n[peers]\nperiod = \"1s\"\n[[workload]]\ntag = \"edge|plan=a|600/m\"\n"
+      "rate = 30\n[[rule]]\n";
+  for (const char* share : {"local", "debit", "forecast", "capacity", "owners"}) {
+    CAPTURE(share);
+    const bool owners = share == std::string_view("owners");
+    const auto run = [&](std::string_view limit) {
+      std::string text = fmt::format("{}{}share = \"{}\"\n", kFleet, limit, owners ? "debit" : share);
+      if (owners) text.insert(text.find("[[workload]]"), "spread = \"owners\"\nowners = [\"host-0\"]\n");
+      return Simulate(File(text), std::nullopt, 1).measures;
+    };
+    const Measures rule = run("burst = 600\nrate = 10\n"), own = run("burst = 1\nrate = 0.001\nmax_own_limit = 600\n");
+    CHECK(own.asked > 1500);
+    CHECK(own.ideal == rule.ideal);
+    CHECK(own.served == rule.served);
+    CHECK(own.entries == rule.entries);
+    if (share != std::string_view("local")) CHECK(own.served < 600 + 60 * 10 + 60);
+  }
+}
+
 TEST_CASE("hosts follow the calendar for as long as a run lasts") {
   const FleetFile file = File(
       "[fleet]\nhosts = 2\nduration = \"5h\"\n[peers]\nperiod = \"5s\"\n[[rule]]\nburst = 100\nrate = 10\n"

@@ -32,7 +32,7 @@ class OneShape final : public SlotPolicy {
     slot.limit = new_limit & kLimitIndexMax;
     return !forget;
   }
-  bool Plausible(const Slot& slot, Instant now) const override {
+  bool Restore(const Tag&, Slot& slot, Instant now) const override {
     return slot.bucket.Drained(kShape, now) < 100 && slot.limit < 8;
   }
 

@@ -130,13 +130,14 @@ Json FinalVerdict(const Json& of_bucket, const Inspection& seen, const Limit& li
 Json LimitFields(const Rulebook& rules, LimitIndex index) {
   const Limit& limit = rules.limit(index);
   const bool is_override = rules.is_override(index);
-  const double burst = is_override ? rules.overrides()[index - rules.rules().size()].burst : rules.rules()[index].burst;
-  const double rate = is_override ? rules.overrides()[index - rules.rules().size()].rate : rules.rules()[index].rate;
+  const double burst = is_override           ? rules.overrides()[index - rules.rules().size()].burst
+                       : rules.is_own(index) ? limit.shape.burst()
+                                             : rules.rules()[index].burst;
   return {{"rule", RuleName(rules, limit)},
           {"override", is_override},
           {"mode", Name(limit.mode)},
           {"burst", burst},
-          {"rate", rate}};
+          {"rate", rules.rate(index)}};
 }
 
 // The rules that were tried, down to the one that applies.
@@ -145,6 +146,7 @@ void WhyRule(const Context& c, const Inspection& seen, Say&& say) {
   const Rulebook& rules = c.rules();
   const bool overridden = seen.limit.has_value() && rules.is_override(*seen.limit);
   say(overridden ? "An override names the tag." : "No override names the tag.");
+  if (seen.limit.has_value() && rules.is_own(*seen.limit)) say("The tag names its limit itself, and its rule allows it.");
   const std::size_t chosen = seen.limit.has_value() ? rules.limit(*seen.limit).rule : rules.rules().size();
   for (std::size_t i = 0; i < rules.rules().size(); ++i) {
     const Rule& rule = rules.rules()[i];

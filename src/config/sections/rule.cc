@@ -149,6 +149,14 @@ const std::vector<Key<Rule>>& RuleKeys() {
       MatchCidrs(),
       Burst<R>(),
       Rate<R>(),
+      Integer<R>("max_own_limit", "0", 0, OwnLimit::kRequestsMax, MEMBER(R, max_own_limit),
+                 "Up to so many requests a tag of the rule may name as a limit of its own, which takes the place of burst "
+                 "and rate: a tag *TAG* of the rule is asked for as *TAG*|100/m with a burst of 100 and a rate of 100 a "
+                 "minute. Units are s, m, h, d, w, mo (30 days) and y (365 days). With each other limit it is another tag, "
+                 "with a bucket of its own. The limit that a descriptor of Envoy brings along is such a limit; one that is "
+                 "not allowed is counted in envoy_limits_refused and the rule decides. An override of *TAG* goes before. "
+                 "What clients choose of such a tag must not have a | in it, or they choose their limit; what Envoy "
+                 "sends has none. With 0 tags name no limits."),
       Also(),
       Choice<R, Among>(
           "among", "\"first\"", MEMBER(R, among),

@@ -37,7 +37,10 @@ std::shared_ptr<const Rulebook> AsCompared(const Rulebook& candidate, std::size_
     its.quota.reset();
   }
   for (Rule& rule : rules) {
-    if (rule.share == Share::kCapacity) rule.rate /= static_cast<double>(hosts), rule.share = Share::kLocal;
+    if (rule.share == Share::kCapacity) {
+      rule.rate /= static_cast<double>(hosts), rule.share = Share::kLocal;
+      rule.max_own_limit = 0;
+    }
     rule.in_flight = 0, rule.quota = 0, rule.shed = false;
   }
   return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
@@ -48,6 +51,9 @@ std::vector<std::string> NotCompared(const Rulebook& candidate, double share) {
   const auto any = [&](auto&& has) { return std::ranges::any_of(candidate.rules(), has); };
   if (any([](const Rule& rule) { return rule.share == Share::kCapacity; })) {
     notes.push_back("Rules with share = \"capacity\" are compared as if all hosts had equal parts.");
+  }
+  if (any([](const Rule& rule) { return rule.share == Share::kCapacity && rule.max_own_limit > 0; })) {
+    notes.push_back("Limits that tags name themselves are not compared under them.");
   }
   if (any([](const Rule& rule) { return rule.in_flight != 0; })) notes.push_back("Places in flight are not compared.");
   if (candidate.any_quota()) notes.push_back("Quotas are not compared.");
