@@ -417,6 +417,8 @@ constexpr Count kCounts[] = {
     {"envoy_calls_refused", "", "Calls and reports not answered because envoy.max_calls waited.",
      AT(process.envoy.calls_refused)},
     {"envoy_calls_invalid", "", "Calls that failed because they are no question.", AT(process.envoy.calls_invalid)},
+    {"envoy_limits_refused", "", "Limits that descriptors of Envoy brought and no rule allows; the rule decided.",
+     AT(process.envoy.limits_refused)},
     {"envoy_restarts", "", "Times that the dthrottle-grpc of Envoy ended by itself and another one was started.",
      AT(process.envoy.restarts)},
     {"lease_connections", "", "Lease clients connected now.", AT(process.lease.connections), kGauge},

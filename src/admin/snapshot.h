@@ -106,7 +106,8 @@ struct EnvoyCounts : SocketCounts {
   std::uint64_t reports = 0;          // of quotas, or parts of long ones
   std::uint64_t calls_refused = 0;    // envoy.max_calls
   std::uint64_t calls_invalid = 0;
-  std::uint64_t restarts = 0;    // of dthrottle-grpc
+  std::uint64_t limits_refused = 0;    // that descriptors brought
+  std::uint64_t restarts = 0;          // of dthrottle-grpc
 };
 
 // What limits that operators set are counted by.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dthrottle {
 
@@ -17,7 +18,7 @@ struct GatewayCalls {
   static constexpr std::string_view kCount = "count ";    // a line that tells begins so
 
   std::uint32_t calls_max = 0;
-  std::uint32_t further = 0;    // what else it is told, a matter of those who are behind it
+  std::vector<std::uint32_t> further = {0};    // what else it is told, a matter of those who are behind it
   std::uint64_t calls = 0;
   std::uint64_t refused = 0;    // of them, because of calls_max
   std::uint64_t invalid = 0;    // of them, because of what they ask
@@ -36,7 +37,7 @@ struct GatewayCalls {
     calls += numbers[0];
     refused += numbers[1];
     invalid += numbers[2];
-    return fmt::format("bounds {} {}", calls_max, further);
+    return fmt::format("bounds {} {}", calls_max, fmt::join(further, " "));
   }
 };
 

@@ -189,13 +189,14 @@ void Channel::OnAnswer(std::string_view line, std::vector<Call>& ended) {
   }
 }
 
-// "bounds CALLS FURTHER", the answer to counts.
+// "bounds CALLS FURTHER" and perhaps one more, the answer to counts.
 void Channel::TakeBounds(const std::string& line) {
-  unsigned calls = 0, further = 0;
-  if (std::sscanf(line.c_str(), "bounds %u %u", &calls, &further) != 2) return;
+  unsigned calls = 0, further = 0, last = 0;
+  if (std::sscanf(line.c_str(), "bounds %u %u %u", &calls, &further, &last) < 2) return;
   if (!std::exchange(bounded_, true)) changed_.notify_all();
   calls_max_ = calls;
-  further_.store(further, std::memory_order_relaxed);
+  further_[0].store(further, std::memory_order_relaxed);
+  further_[1].store(last, std::memory_order_relaxed);
 }
 
 void Channel::OnGone() {

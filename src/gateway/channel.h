@@ -11,6 +11,7 @@
 // fraction of a millisecond, since queries wait meanwhile.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -51,8 +52,8 @@ class Channel {
 
   // Returns when the daemon has told its bounds, or is gone.
   void AwaitBounds();
-  // The second of them, which is of the service's own meaning.
-  std::uint32_t further() const { return further_.load(std::memory_order_relaxed); }
+  // Bounds behind the first have a meaning of the service's own. 0: the daemon tells no such one.
+  std::uint32_t further(std::size_t which = 0) const { return further_[which].load(std::memory_order_relaxed); }
 
  private:
   struct Call {
@@ -78,7 +79,7 @@ class Channel {
   void OnGone();
 
   const int fd_;
-  std::atomic<std::uint32_t> further_{0};
+  std::array<std::atomic<std::uint32_t>, 2> further_{};
 
   std::mutex mutex_;
   std::condition_variable changed_;

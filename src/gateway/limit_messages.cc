@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/append.h"
 #include "gateway/tag.h"
 #include "query/question.h"
+#include "rule/own_limit.h"
 
 namespace dthrottle {
 
@@ -33,6 +35,26 @@ std::uint64_t CostOf(const RateLimitRequest& request, const RateLimitDescriptor&
   return std::min<std::uint64_t>(descriptor.hits_addend().value(), std::numeric_limits<Cost>::max());
 }
 
+// ---- Limits ----
+
+struct LimitUnit {
+  RateLimitResponse::RateLimit::Unit unit;
+  std::uint32_t seconds;
+};
+
+// By length, shortest first.
+constexpr LimitUnit kUnits[] = {
+    {RateLimitResponse::RateLimit::SECOND, 1},       {RateLimitResponse::RateLimit::MINUTE, 60},
+    {RateLimitResponse::RateLimit::HOUR, 3600},      {RateLimitResponse::RateLimit::DAY, 86400},
+    {RateLimitResponse::RateLimit::WEEK, 7 * 86400}, {RateLimitResponse::RateLimit::MONTH, 30 * 86400},
+    {RateLimitResponse::RateLimit::YEAR, 365 * 86400}};
+
+// 0: nobody knows the unit.
+std::uint32_t SecondsOf(std::uint32_t unit) {
+  const auto* const known = std::ranges::find(kUnits, unit, [](const LimitUnit& its) { return std::uint32_t(its.unit); });
+  return known != std::end(kUnits) ? known->seconds : 0;
+}
+
 // ---- Answers ----
 
 // One tag's words of `tell=all`.
@@ -51,23 +73,23 @@ std::int64_t WholeSeconds(std::int64_t ms) {
   return (ms + 999) / 1000;
 }
 
-// A bucket has no window. What comes nearest to its rate is a whole number of requests in the shortest unit that has one.
-void PutLimit(const Told& told, RateLimitResponse::RateLimit& limit) {
-  struct Unit {
-    RateLimitResponse::RateLimit::Unit unit;
-    double seconds;
-  };
-  static constexpr Unit kUnits[] = {{RateLimitResponse::RateLimit::SECOND, 1},
-                                    {RateLimitResponse::RateLimit::MINUTE, 60},
-                                    {RateLimitResponse::RateLimit::HOUR, 3600},
-                                    {RateLimitResponse::RateLimit::DAY, 86400}};
+// A bucket has no window. What comes nearest to its rate is a whole number of requests in the shortest unit that has one,
+// or the limit that its descriptor brought, if it is that one.
+void PutLimit(const Told& told, const LimitQuestion::Limit& brought, RateLimitResponse::RateLimit& limit) {
+  constexpr std::size_t kUpToDays = 4;
   const double window_ms = static_cast<double>(std::max<std::int64_t>(told.window_ms, 1));
   const double inexact = std::max(1e-3, 1 / window_ms);    // the window is whole milliseconds
-  double requests = 0;
-  for (const auto& [unit, seconds] : kUnits) {
-    requests = static_cast<double>(told.quota) * 1000 / window_ms * seconds;
-    limit.set_unit(unit);
-    if (requests >= 1 - inexact && std::abs(requests - std::round(requests)) <= requests * inexact) break;
+  const double per_second = static_cast<double>(told.quota) * 1000 / window_ms;
+  const auto is_near = [&](double requests, double whole) { return std::abs(requests - whole) <= requests * inexact; };
+  double requests = per_second * SecondsOf(brought.unit);
+  if (brought.requests > 0 && is_near(requests, brought.requests)) {
+    limit.set_unit(static_cast<RateLimitResponse::RateLimit::Unit>(brought.unit));
+  } else {
+    for (const auto& [unit, seconds] : std::span(kUnits).first<kUpToDays>()) {
+      requests = per_second * seconds;
+      limit.set_unit(unit);
+      if (requests >= 1 - inexact && is_near(requests, std::round(requests))) break;
+    }
   }
   limit.set_requests_per_unit(static_cast<std::uint32_t>(std::clamp(std::round(requests), 1.0, 4e9)));
   if (told.rule != "-") limit.set_name(told.rule.data(), told.rule.size());
@@ -98,7 +120,8 @@ void AddHeaders(const Told& nearest, std::optional<std::int64_t> wait_ms, HttpHe
 // The words of an answer in front of those of `tell=all`, and these.
 struct LimitAnswer {
   std::vector<std::string_view> words;
-  std::vector<std::optional<Told>> tags;    // none: nothing limits it
+  std::vector<std::optional<Told>> tags;    // none: nothing limits it, or nothing is known
+  std::size_t told_tags = 0;
 
   LimitAnswer(std::string_view line, std::size_t named) {
     words.reserve(6 + 5 * named);
@@ -107,28 +130,37 @@ struct LimitAnswer {
       words.push_back(line.substr(0, line.find(' ')));
       line.remove_prefix(std::min(words.back().size() + 1, line.size()));
     }
-    if (words.size() < 5 * named) return;
-    const auto told = words.end() - static_cast<std::ptrdiff_t>(5 * named);
+    const std::size_t first = !words.empty() && words[0] == "OK" ? 1 : 6, each = first == 1 ? 6 : 5;
+    if (words.size() < first + each || (words.size() - first) % each != 0) return;
+    told_tags = (words.size() - first) / each;
+    if (told_tags > named) return;
+    const auto told = words.end() - static_cast<std::ptrdiff_t>(5 * told_tags);
     for (auto w = told; w != words.end(); w += 5) {
       tags.emplace_back();
       if (w[2] != "-") tags.back() = {w[0], NumberOf(w[1]), NumberOf(w[2]), NumberOf(w[3]), NumberOf(w[4])};
     }
     words.erase(told, words.end());
+    // Tags that differ only by limits that were refused are one tag, and nothing says which.
+    if (told_tags < named) tags.assign(named, std::nullopt);
   }
 
-  bool served() const { return words.size() == 1 + tags.size() && words[0] == "OK"; }
+  bool served() const { return words.size() == 1 + told_tags && words[0] == "OK"; }
   bool refused() const { return words.size() == 6 && words[0] == "NO"; }
 };
 
 }    // namespace
 
-std::string TagOf(std::string_view domain, const RateLimitDescriptor& descriptor) {
+std::string TagOf(std::string_view domain, const RateLimitDescriptor& descriptor, bool limits) {
   TagMaker tag(domain);
   for (const auto& entry : descriptor.entries()) tag.Add(entry.key(), entry.value());
-  return std::move(tag).Make(kTagWordBytesMax);
+  if (!limits || !descriptor.has_limit()) return std::move(tag).Make(kTagWordBytesMax);
+  const auto& limit = descriptor.limit();
+  std::string name = std::move(tag).Make(kTagWordBytesMax - OwnLimit::kBytesMax);
+  AppendOwnLimit(name, limit.requests_per_unit(), SecondsOf(limit.unit()));
+  return name;
 }
 
-Result<LimitQuestion> ToQuestion(const RateLimitRequest& request) {
+Result<LimitQuestion> ToQuestion(const RateLimitRequest& request, bool limits) {
   if (request.domain().empty()) return Fail("domain must not be empty");
   if (request.descriptors().empty()) return Fail("there must be a descriptor");
   if (static_cast<std::size_t>(request.descriptors_size()) > Questions::kTagsMax) {
@@ -138,12 +170,17 @@ Result<LimitQuestion> ToQuestion(const RateLimitRequest& request) {
   question.line.reserve(kLineBytes);
   question.line = "take tell=all";
   for (const RateLimitDescriptor& descriptor : request.descriptors()) {
-    std::string tag = TagOf(request.domain(), descriptor);
+    std::string tag = TagOf(request.domain(), descriptor, limits);
     Append(question.line, " ", CostOf(request, descriptor), " ", tag);
     auto& tags = question.tags;
     const auto named = std::find(tags.begin(), tags.end(), tag);
     question.tag_of.push_back(static_cast<std::size_t>(named - tags.begin()));
-    if (named == tags.end()) tags.push_back(std::move(tag));
+    if (named != tags.end()) continue;
+    tags.push_back(std::move(tag));
+    question.limits.emplace_back();
+    if (limits && SecondsOf(descriptor.limit().unit()) != 0) {
+      question.limits.back() = {descriptor.limit().requests_per_unit(), descriptor.limit().unit()};
+    }
   }
   question.line += '\n';
   return question;
@@ -167,7 +204,7 @@ Result<void> FromAnswer(const LimitQuestion& question, std::string_view line, Ht
       status.mutable_duration_until_reset()->set_seconds(std::max<std::int64_t>(1, WholeSeconds(*wait_ms)));
     }
     if (!told.has_value()) continue;
-    PutLimit(*told, *status.mutable_current_limit());
+    PutLimit(*told, question.limits[i], *status.mutable_current_limit());
     status.set_limit_remaining(static_cast<std::uint32_t>(std::min<std::int64_t>(told->left, 4'000'000'000)));
     if (!refuses) status.mutable_duration_until_reset()->set_seconds(WholeSeconds(told->next_ms));
     const bool nearer = answer.served() ? nearest == nullptr || told->left < (*nearest)->left : refuses;

@@ -37,7 +37,7 @@ class LimitService final : public RateLimitService::CallbackService {
 
   grpc::ServerUnaryReactor* ShouldRateLimit(grpc::CallbackServerContext* context, const RateLimitRequest* request,
                                             RateLimitResponse* response) override {
-    auto question = ToQuestion(*request);
+    auto question = ToQuestion(*request, channel_.further(1) != 0);
     if (!question) return Pass(channel_, context, tl::unexpected(question.error()), Nothing);
     CallLines line = {std::move(question->line), 1};
     return Pass(channel_, context, std::move(line),

@@ -61,12 +61,13 @@ void Call(const std::string& bytes, lease::LeaseServer& server) {
 }
 
 // A question that the daemon could not read would be answered with an error, and serve.
-void AskLimit(const std::string& bytes) {
+void AskLimit(const std::string& bytes, bool limits) {
   RateLimitRequest request;
   if (!request.ParseFromString(bytes)) return;
-  const auto question = ToQuestion(request);
+  const auto question = ToQuestion(request, limits);
   if (!question) return;
-  testing::AskHost host("[[rule]]\nname = \"all\"\nburst = 5\nrate = 1.0\n");
+  testing::AskHost host("[[rule]]\nname = \"all\"\nburst = 5\nrate = 1.0\nmax_own_limit = 1000\n");
+  host.turn.TakeOnlyAllowedLimits();
   std::string answer = host.Send(question->line);
   if (!answer.ends_with('\n') || std::count(answer.begin(), answer.end(), '\n') != 1) std::abort();
   answer.pop_back();
@@ -110,7 +111,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   Call<doorman::GetCapacityRequest, doorman::GetCapacityResponse>(bytes, server);
   Call<doorman::GetServerCapacityRequest, doorman::GetServerCapacityResponse>(bytes, server);
   Call<doorman::ReleaseCapacityRequest, doorman::ReleaseCapacityResponse>(bytes, server);
-  AskLimit(bytes);
+  for (const bool limits : {false, true}) AskLimit(bytes, limits);
   Report(bytes, server);
   return 0;
 }

@@ -42,6 +42,10 @@ def channel(port, tls=None):
     return grpc.secure_channel(address, tls, options) if tls else grpc.insecure_channel(address, options)
 
 
+def envoy_port(daemon):
+    return int(re.findall(r"answering Envoy on tcp:\S*:(\d+)", daemon.log)[-1])
+
+
 class EnvoyDaemon(Daemon):
     """A daemon that answers Envoy on TCP."""
 
@@ -50,7 +54,7 @@ class EnvoyDaemon(Daemon):
 
     @property
     def envoy_port(self):
-        return int(re.findall(r"answering Envoy on tcp:\S*:(\d+)", self.log)[-1])
+        return envoy_port(self)
 
 
 class LimitClient:

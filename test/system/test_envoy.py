@@ -1,5 +1,6 @@
 """The rate limit service of Envoy: calls as Envoy makes them, by messages made from protocol/rate_limit.proto."""
 
+import contextlib
 import os
 import re
 import signal
@@ -9,7 +10,8 @@ import unittest
 from authority import Authority
 from common import ParallelTest, SystemTest, report
 from daemon import BUILD, DTHROTTLED, PATIENCE, rule, run, wait_until
-from envoy import EnvoyDaemon, LimitClient, QuotaClient, built_with_grpc, grpc
+from envoy import EnvoyDaemon, LimitClient, QuotaClient, built_with_grpc, envoy_port, grpc
+from fleet import Fleet, all_hear
 from leases import resource
 from test_grpc import gateway, is_alive, upgrade
 
@@ -54,6 +56,47 @@ class Calls(ParallelTest):
             daemon.admin("reload")
             client.ask({"remote_address": "a"})    # brings the news
             self.assertEqual(len(client.ask({"remote_address": "a"}).response_headers_to_add), 0)
+
+    def test_a_descriptor_brings_a_limit_along_where_its_rule_allows_it_and_every_host_holds_it(self):
+        HOUR = 3
+        plans = rule(name="plans", match="edge|plan=*", burst=2, rate=0.001, max_own_limit=100)
+        with Fleet(plans, ADDRESSES, envoy={"tcp": "127.0.0.1:0"}) as hosts, contextlib.ExitStack() as stack:
+            a, b = (stack.enter_context(LimitClient(envoy_port(host))) for host in hosts)
+            wait_until(lambda: all_hear(hosts), "they hear each other")
+
+            def ask(client, requests, unit=HOUR, hits=1, **entries):
+                request = client.request(entries or {"plan": "gold"}, hits_addend=hits)
+                request.descriptors[0].limit.requests_per_unit = requests
+                request.descriptors[0].limit.unit = unit
+                answer = client.call(request, timeout=PATIENCE)
+                limit = answer.statuses[0].current_limit
+                return answer.overall_code, limit.requests_per_unit, limit.unit, answer.statuses[0].limit_remaining
+
+            wait_until(lambda: ask(a, 10, plan="probe")[1:3] == (10, HOUR), "the daemon has told that limits count")
+            self.assertEqual(ask(a, 42, hits=40), (1, 42, HOUR, 2))
+            wait_until(lambda: ask(b, 42, hits=0)[3] == 2, "the other host has heard of it")
+            self.assertEqual(ask(b, 42, hits=3)[0], 2)
+            self.assertEqual(ask(b, 42, hits=2), (1, 42, HOUR, 0))
+            wait_until(lambda: ask(a, 42)[0] == 2, "the first host has heard of it")
+            why = hosts[0].admin("why edge|plan=gold|42/h")
+            self.assertIn("The tag names its limit itself", why)
+            self.assertEqual(hosts[1].admin_json("show edge|plan=gold|42/h")["burst"], 42)
+            refused = hosts[0].stats()["envoy_limits_refused"]
+            self.assertEqual(ask(a, 101)[3], 1)    # by the rule
+            self.assertEqual(ask(a, 0)[3], 0)
+            self.assertEqual(ask(a, 5, unit=9)[0], 2)
+            self.assertEqual(ask(a, 5, remote_address="10.0.0.1")[3], 9)
+            self.assertEqual(hosts[0].stats()["envoy_limits_refused"], refused + 4)
+
+    def test_limits_that_descriptors_bring_along_are_passed_over_where_no_rule_allows_them(self):
+        with EnvoyDaemon(ADDRESSES) as daemon, LimitClient(daemon.envoy_port) as client:
+            request = client.request({"remote_address": "a"})
+            for requests in (1000, 2000):
+                request.descriptors[0].limit.requests_per_unit = requests
+                request.descriptors[0].limit.unit = 1
+                answer = client.call(request, timeout=PATIENCE)
+            self.assertEqual(answer.statuses[0].limit_remaining, 8)
+            self.assertEqual(daemon.stats()["envoy_limits_refused"], 0)
 
     def test_bytes_that_are_no_text_evade_no_limit(self):
         with EnvoyDaemon(rule(burst=1, rate=0.01)) as daemon, LimitClient(daemon.envoy_port) as client:

@@ -34,7 +34,7 @@ class LeaseHost {
     } else {
       server_->SetMasterAddress(t.elsewhere == "-" ? "" : t.elsewhere);
     }
-    if (t.gateway) gateway_ = {.calls_max = 1000, .further = 500};
+    if (t.gateway) gateway_ = {.calls_max = 1000, .further = {500}};
   }
 
   std::string Send(std::string_view bytes) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gateway/limit_messages.h"
+#include "rule/own_limit.h"
 #include "test/support/ask.h"
 
 namespace dthrottle::testing {
@@ -31,6 +32,12 @@ match = "edge|watched=*"
 burst = 1
 rate = 0.001
 mode = "shadow"
+[[rule]]
+name = "plans"
+match = "edge|plan=*"
+burst = 2
+rate = "2/m"
+max_own_limit = 1000
 )";
 
 RateLimitDescriptor& Add(RateLimitRequest& request, const Entries& entries) {
@@ -51,8 +58,10 @@ RateLimitRequest Request(const std::vector<Entries>& descriptors, const std::str
 }
 
 struct Service {
+  Service() { host.turn.TakeOnlyAllowedLimits(); }
+
   RateLimitResponse Call(const RateLimitRequest& request, HttpHeaders headers = HttpHeaders::kDraft10) {
-    const auto question = ToQuestion(request);
+    const auto question = ToQuestion(request, limits);
     REQUIRE(question.has_value());
     std::string answer = host.Send(question->line);
     REQUIRE(answer.ends_with('\n'));
@@ -65,6 +74,7 @@ struct Service {
   }
 
   AskHost host{kRules};
+  bool limits = true;    // that descriptors bring along
 };
 
 std::string HeadersOf(const RateLimitResponse& response) {
@@ -190,11 +200,96 @@ TEST_CASE("rate limit service: the longest values that may be have buckets of th
   auto request = Request(longest);
   for (auto& descriptor : *request.mutable_descriptors()) descriptor.mutable_hits_addend()->set_value(5);
   CHECK(ToQuestion(request)->line.size() <= AskReader::kLineBytesMax);
+  for (auto& descriptor : *request.mutable_descriptors()) descriptor.mutable_limit()->set_requests_per_unit(4'294'967'295);
+  CHECK(ToQuestion(request, true)->line.size() <= AskReader::kLineBytesMax);
+  for (auto& descriptor : *request.mutable_descriptors()) descriptor.clear_limit();
   CHECK(service.Call(request).overall_code() == RateLimitResponse::OK);
   CHECK(service.Call(request).overall_code() == RateLimitResponse::OVER_LIMIT);
   longest.pop_back();
   longest.push_back({{"remote_address", std::string(30'000, ' ') + "z" + std::string(30'000, '|')}});
   CHECK(service.Call(Request({longest.back()})).statuses(0).limit_remaining() == 4);
+}
+
+const Entries kPlan = {{"plan", "gold"}};
+
+RateLimitRequest Bringing(std::uint32_t requests, std::uint32_t unit, const Entries& entries = kPlan) {
+  RateLimitRequest request = Request({entries});
+  request.mutable_descriptors(0)->mutable_limit()->set_requests_per_unit(requests);
+  request.mutable_descriptors(0)->mutable_limit()->set_unit(unit);
+  return request;
+}
+
+std::string LimitOf(const RateLimitResponse& response, int i = 0) {
+  const auto& status = response.statuses(i);
+  const auto& limit = status.current_limit();
+  return std::to_string(limit.requests_per_unit()) + " " + RateLimitResponse::RateLimit::Unit_Name(limit.unit()) + " " +
+         limit.name() + ", left " + std::to_string(status.limit_remaining());
+}
+
+TEST_CASE("rate limit service: a limit that a descriptor brings along takes the place of the rule's") {
+  Service service;
+  const auto response = service.Call(Bringing(120, RateLimitResponse::RateLimit::MINUTE));
+  CHECK(LimitOf(response) == "120 MINUTE plans, left 119");
+  CHECK(HeadersOf(response) == "ratelimit-policy: \"plans\";q=120;w=60\nratelimit: \"plans\";r=119;t=1\n");
+  CHECK(LimitOf(service.Call(Bringing(1, RateLimitResponse::RateLimit::SECOND))) == "1 SECOND plans, left 0");
+  CHECK(LimitOf(service.Call(Bringing(9, RateLimitResponse::RateLimit::HOUR))) == "9 HOUR plans, left 8");
+  CHECK(LimitOf(service.Call(Bringing(24, RateLimitResponse::RateLimit::DAY))) == "24 DAY plans, left 23");
+  CHECK(LimitOf(service.Call(Bringing(1000, RateLimitResponse::RateLimit::WEEK))) == "1000 WEEK plans, left 999");
+  CHECK(LimitOf(service.Call(Bringing(7, RateLimitResponse::RateLimit::MONTH))) == "7 MONTH plans, left 6");
+  auto year = Bringing(3, RateLimitResponse::RateLimit::YEAR);
+  CHECK(LimitOf(service.Call(year)) == "3 YEAR plans, left 2");
+  CHECK(service.Call(year).overall_code() == RateLimitResponse::OK);
+  CHECK(service.Call(year).overall_code() == RateLimitResponse::OK);
+  const auto refused = service.Call(year);
+  CHECK(refused.overall_code() == RateLimitResponse::OVER_LIMIT);
+  CHECK(LimitOf(refused) == "3 YEAR plans, left 0");
+  CHECK(refused.statuses(0).duration_until_reset().seconds() == 365 * 86400 / 3);
+  CHECK(LimitOf(service.Call(Request({kPlan}))) == "2 MINUTE plans, left 1");    // none of this is its bucket
+  CHECK(service.host.turn.limits_refused() == 0);
+}
+
+TEST_CASE("rate limit service: where no rule allows the limit that a descriptor brings along, the rule decides") {
+  Service service;
+  CHECK(LimitOf(service.Call(Bringing(1001, RateLimitResponse::RateLimit::HOUR))) == "2 MINUTE plans, left 1");
+  CHECK(LimitOf(service.Call(Bringing(0, RateLimitResponse::RateLimit::HOUR))) == "2 MINUTE plans, left 0");
+  CHECK(service.Call(Bringing(5, 0)).overall_code() == RateLimitResponse::OVER_LIMIT);
+  CHECK(service.Call(Bringing(5, 8)).overall_code() == RateLimitResponse::OVER_LIMIT);
+  CHECK(service.host.turn.limits_refused() == 4);
+  CHECK(LimitOf(service.Call(Bringing(9, RateLimitResponse::RateLimit::SECOND, kAddress))) == "5 SECOND addresses, left 4");
+  CHECK(service.host.turn.limits_refused() == 5);
+}
+
+TEST_CASE("rate limit service: descriptors that bring limits are not told apart where no rule lets them") {
+  Service service;
+  service.limits = false;
+  CHECK(LimitOf(service.Call(Bringing(9, RateLimitResponse::RateLimit::HOUR))) == "2 MINUTE plans, left 1");
+  CHECK(LimitOf(service.Call(Bringing(8, RateLimitResponse::RateLimit::HOUR))) == "2 MINUTE plans, left 0");
+  CHECK(service.host.turn.limits_refused() == 0);
+}
+
+TEST_CASE("rate limit service: two descriptors that only a refused limit tells apart are decided, with bare statuses") {
+  Service service;
+  auto request = Bringing(1001, RateLimitResponse::RateLimit::HOUR);
+  Add(request, kPlan);
+  const auto served = service.Call(request);
+  CHECK(served.overall_code() == RateLimitResponse::OK);
+  CHECK_FALSE(served.statuses(0).has_current_limit());
+  const auto refused = service.Call(request);
+  CHECK(refused.overall_code() == RateLimitResponse::OVER_LIMIT);
+  CHECK(refused.statuses(0).code() == RateLimitResponse::OVER_LIMIT);
+  CHECK(HeadersOf(refused).empty());
+}
+
+TEST_CASE("rate limit service: no entry is taken for a limit") {
+  const auto tag = [](const Entries& entries) {
+    RateLimitRequest request;
+    return TagOf("edge", Add(request, entries), true);
+  };
+  for (const Entries& entries : {Entries{{"plan", "|9/s"}}, Entries{{"", "9/s"}}, Entries{{"9/s", ""}}, Entries{{"|9/s", ""}},
+                                 Entries{{std::string(900, '9'), "9|9/s"}}}) {
+    CAPTURE(tag(entries));
+    CHECK_FALSE(ReadOwnLimit(tag(entries)).has_value());
+  }
 }
 
 }    // namespace

@@ -52,7 +52,9 @@ AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse la
                      std::size_t tag_bytes_max, Duration idle_timeout, GatewayCalls* gateway, TakeReport take_report)
     : TurnServer(loop, {kReadBytes, AskReader::kLineBytesMax}, idle_timeout, limiter, holds, lane, prng, tag_bytes_max,
                  std::move(take_report)),
-      gateway_(gateway) {}
+      gateway_(gateway) {
+  if (gateway != nullptr) turn_.TakeOnlyAllowedLimits();
+}
 
 void AskServer::TakeBack(std::uint64_t hash, std::uint32_t places) {
   std::uint32_t back = 0;

@@ -9,6 +9,7 @@
 #include "frontend/ask/absent.h"
 #include "frontend/ask/reader.h"
 #include "frontend/ask/words.h"
+#include "rule/rulebook.h"
 
 namespace dthrottle {
 
@@ -112,9 +113,17 @@ bool AskTurn::Read(Asking& asking, std::string_view line) {
     if (!cost.has_value()) return Complain(fmt::format("COST must be a whole number: {}", Shown(word)));
     const std::string_view tag = NextWord(line);
     if (tag.empty()) return Complain(fmt::format("a TAG is missing behind {}", Shown(word)));
-    if (const auto done = asking.Name(tags_.Unescape(tag), *cost, tag); !done) return Complain(done.error().message);
+    if (const auto done = asking.Name(Allowed(tags_.Unescape(tag)), *cost, tag); !done) return Complain(done.error().message);
   }
   return named || Complain(kUsage);
+}
+
+std::string_view AskTurn::Allowed(std::string_view tag) {
+  if (!only_allowed_limits_) return tag;
+  const auto limit = ReadOwnLimit(tag);
+  if (!limit.has_value() || (tag.size() <= tag_bytes_max_ && limiter_.rules().FindOwn(tag).has_value())) return tag;
+  ++limits_refused_;
+  return limit->tag;
 }
 
 bool AskTurn::Complain(std::string_view what) {

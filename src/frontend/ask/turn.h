@@ -35,6 +35,10 @@ class AskTurn {
   // Takes a line that `answer` answers.
   void OnAnswered(std::string_view answer);
 
+  // From now on a tag whose rule does not allow the limit that it names is asked for without it (rule/own_limit.h).
+  void TakeOnlyAllowedLimits() { only_allowed_limits_ = true; }
+  std::uint64_t limits_refused() const { return limits_refused_; }
+
   // What connections give back, and what they have.
   AskReturns& returns() { return returns_; }
 
@@ -74,6 +78,7 @@ class AskTurn {
   void OnReturn(std::string_view verb, std::string_view rest, Holder& holder);
   bool OnQuestion(Line& line, Verb verb, std::string_view rest);
   bool Read(Asking& asking, std::string_view line);
+  std::string_view Allowed(std::string_view tag);
   bool Complain(std::string_view what);
   void AppendOutcome(const Line& line, Instant now);
 
@@ -103,6 +108,8 @@ class AskTurn {
   Answers answers_;
 
   AskCounts counts_;
+  bool only_allowed_limits_ = false;
+  std::uint64_t limits_refused_ = 0;
 };
 
 }    // namespace dthrottle

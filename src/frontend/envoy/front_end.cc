@@ -2,6 +2,7 @@
 
 #include "admin/admin.h"
 #include "io/fresh.h"
+#include "rule/rulebook.h"
 
 namespace dthrottle {
 
@@ -25,7 +26,7 @@ void EnvoyFrontEnd::Start() {
 void EnvoyFrontEnd::SetBounds() {
   const auto& envoy = host_.admin.settings().envoy;
   calls_.calls_max = reports_.calls_max = envoy.max_calls;
-  calls_.further = static_cast<std::uint32_t>(envoy.headers);
+  calls_.further = {static_cast<std::uint32_t>(envoy.headers), host_.admin.limiter().rules().any_own()};
 }
 
 void EnvoyFrontEnd::Reload(std::vector<std::string>&) {
@@ -39,6 +40,7 @@ void EnvoyFrontEnd::Count(ProcessCounts& counts) const {
   counts.envoy.reports = reports_.calls;
   counts.envoy.calls_refused = calls_.refused + reports_.refused;
   counts.envoy.calls_invalid = calls_.invalid + questions_->turn().counts().errors;
+  counts.envoy.limits_refused = questions_->turn().limits_refused();
   counts.envoy.refused = questions_->turn().counts().refused;
   counts.envoy.restarts = grpc.restarts;
   counts.over_long += questions_->turn().over_long();

@@ -28,7 +28,7 @@ void GrpcFrontEnd::Start() {
 void GrpcFrontEnd::SetBounds() {
   const auto& lease = host_.admin.settings().lease;
   calls_.calls_max = lease.grpc_max_calls;
-  calls_.further = lease.grpc_max_resources;
+  calls_.further = {lease.grpc_max_resources};
 }
 
 void GrpcFrontEnd::Reload(std::vector<std::string>&) {
