@@ -13,8 +13,8 @@
 #include "base/check.h"
 #include "base/state.h"
 #include "capacity/indicator.h"
-#include "carrier/list.h"
 #include "daemon/dividing_options.h"
+#include "daemon/peer_options.h"
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/process.h"
@@ -55,11 +55,6 @@ std::string By(const Settings& settings) {
                      peers.key_file.empty() ? "on this host only: no keys" : "with keys");
 }
 
-PeerCeilings CeilingsOf(const Settings& settings) {
-  const auto& peers = settings.peers;
-  return {peers.max_frames, peers.max_entries, peers.max_hits, peers.max_new_tags};
-}
-
 }    // namespace
 
 Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, TaskQueue& tasks,
@@ -97,7 +92,7 @@ void Peering::Start(std::string_view kept, bool took_over) {
     return;
   }
   // Queries that wait come first, but what they are served is to be reported.
-  limiter_.ways().Get<Debits>().ShareWith(Called().size(), settings_.peers.period);
+  limiter_.ways().Get<Debits>().ShareWith(Called(settings_, ListOfOwners()).size(), settings_.peers.period);
   tasks_.Post([this] { Return(); });
 }
 
@@ -154,89 +149,11 @@ Peering::~Peering() {
   DT_CHECK(stopped_);
 }
 
-Result<std::optional<KeyPair>> Peering::ReadKeys(AuthorizedKeys& authorized) {
-  if (settings_.peers.key_file.empty()) return std::nullopt;
-  auto keys = ReadKeyFile(settings_.peers.key_file);
-  if (!keys) return Fail("peers.key_file: " + keys.error().message);
-  auto others = ReadAuthorizedKeys(settings_.peers.authorized_keys);
-  if (!others) return Fail("peers.authorized_keys: " + others.error().message);
-  authorized = std::move(*others);
-  for (const std::string& complaint : authorized.complaints) {
-    log_.Say(LogLevel::kWarning, "peers.authorized_keys: " + complaint);
-  }
-  return std::move(*keys);
-}
-
-// Reads the keys, opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with
-// nothing begun.
-Result<PeerThread::Options> Peering::MakeOptions() {
-  const auto& peers = settings_.peers;
-  PeerThread::Options options;
-  if (auto usable = CheckIncarnation(settings_.table.file); !usable) return Fail(usable.error().message);
-  auto keys = ReadKeys(options.authorized);
-  if (!keys) return Fail(keys.error().message);
-  options.keys = std::move(*keys);
-  options.bind = peers.bind;
-  options.connect = Called();
-  options.resolver.every = peers.resolve_interval;
-  options.resolver.servers = peers.name_servers;
-  options.seed = Random();
-  options.exchange.name = NameOfHost();
-  options.exchange.incarnation =
-      NextIncarnation(settings_.table.file, std::chrono::microseconds(1), std::uint64_t{1} << 62);
-  options.exchange.life = kept_.exchange;
-  options.exchange.version = DTHROTTLE_VERSION;
-  options.exchange.period = peers.period;
-  options.exchange.ring_bytes = peers.history;
-  options.exchange.ceilings = CeilingsOf(settings_);
-  options.exchange.account = limiter_.ways().Get<Debits>().account();
-  options.exchange.owners = OwnersOfTags();
-  options.exchange.owners_registered = owner_list_ != nullptr;
-  options.exchange.identities_proven = options.keys.has_value() || peers.transport == PeerTransport::kNats;
-  options.carrier = CarrierOf(settings_);
-  options.exchange.fresh_table = !limiter_.discarded().empty();
-  options.log = [this](LogLevel level, std::string text) {
-    tasks_.Post([this, level, text = std::move(text)] {
-      if (level <= LogLevel::kWarning) {
-        log_.Warning("peers: {}", text);
-      } else {
-        log_.Notice("peers: {}", text);
-      }
-    });
-  };
-  options.tenants = tenants_;
-  options.wake = [this] { uv_async_send(&wake_); };
-  auto capacity = MakeCapacityOptions(settings_, limiter_.rules(), options.authorized, options.exchange.name);
-  if (!capacity) return Fail(capacity.error().message);
-  options.capacity = std::move(*capacity);
-  options.capacity_life = kept_.capacity;
-  return options;
-}
-
-// None: every host hears every other.
-std::shared_ptr<const Owners> Peering::OwnersOfTags() const {
-  const auto& peers = settings_.peers;
-  if (owner_list_ != nullptr) return owner_list_->list()->owners;
-  return peers.spread == PeerSpread::kOwners ? std::make_shared<const Owners>(peers.owners) : nullptr;
-}
-
-std::string Peering::NameOfHost() const {
-  return settings_.peers.name.empty() ? NameOfMachine() : settings_.peers.name;
-}
-
-// Addresses, or over NATS names.
-std::vector<std::string> Peering::Called() const {
-  if (owner_list_ == nullptr) return settings_.peers.called();
-  const auto& list = owner_list_->list();
-  if (!list) return {};
-  return settings_.peers.transport == PeerTransport::kNats ? list->owners->names() : list->Connect();
-}
-
 // ---- The list of owners, where etcd has it ----
 
 void Peering::StartOwnerList() {
   owner_list_ = std::make_unique<OwnerList>(
-      loop_, settings_, log_, NameOfHost(), Prng(Random()),
+      loop_, settings_, log_, NameOfHost(settings_), Prng(Random()),
       OwnerList::Fleet{
           .look = [this] { return thread_ != nullptr ? thread_->OwnersView() : EtcdOwners::View(); },
           .propose = [this](std::vector<std::string> names) { thread_->SetOwners(std::move(names)); },
@@ -255,14 +172,37 @@ bool Peering::AwaitsList() const { return owner_list_ != nullptr && !owner_list_
 void Peering::OnOwnerList() {
   if (stopped_) return;
   if (thread_ == nullptr) return tasks_.Post([this] { Return(); });
-  thread_->SetConnect(Called());
+  thread_->SetConnect(Called(settings_, ListOfOwners()));
   thread_->ObeyOwners(owner_list_->list()->owners);
 }
 
+// Null: the settings have it, or there is none.
+const OwnerAddresses* Peering::ListOfOwners() const {
+  return owner_list_ != nullptr && owner_list_->list() ? &*owner_list_->list() : nullptr;
+}
+
+// What this host has to say, and what it goes on with.
+void Peering::Connect(PeerThread::Options& options) {
+  options.exchange.life = kept_.exchange;
+  options.capacity_life = kept_.capacity;
+  options.tenants = tenants_;
+  options.wake = [this] { uv_async_send(&wake_); };
+  options.log = [this](LogLevel level, std::string text) {
+    tasks_.Post([this, level, text = std::move(text)] {
+      if (level <= LogLevel::kWarning) {
+        log_.Warning("peers: {}", text);
+      } else {
+        log_.Notice("peers: {}", text);
+      }
+    });
+  };
+}
+
+// Opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with nothing begun.
 Result<void> Peering::Open() {
-  if (auto good = CheckCarrier(settings_); !good) return good;
-  auto options = MakeOptions();
+  auto options = MakePeerOptions(settings_, limiter_, log_, ListOfOwners(), Random());
   if (!options) return Fail(options.error().message);
+  Connect(*options);
   const bool divides = options->capacity.has_value();
   const std::string name = options->exchange.name;
   const std::uint64_t start = options->exchange.incarnation;
@@ -286,7 +226,7 @@ void Peering::GoOn(bool divides) {
   KeptState kept = std::exchange(kept_, {});
   const auto& peers = settings_.peers;
   sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
-                                       Called().size(), peers.period, prng_, Now());
+                                       Called(settings_, ListOfOwners()).size(), peers.period, prng_, Now());
   sharing_->OwnedBy(thread_->owners_at_start(), name_);
   owners_ = peers.owners;
   Sharing::Kept sharing;
@@ -330,7 +270,7 @@ void Peering::Reload(std::vector<std::string>& problems) {
       problems.push_back("peers.authorized_keys: warning: " + others.error().message + "; the keys stay as they were");
     }
   }
-  thread_->SetConnect(Called());
+  thread_->SetConnect(Called(settings_, ListOfOwners()));
   ReloadOwners();
   thread_->SetCeilings(CeilingsOf(settings));
   limiter_.ways().Get<Debits>().SetNewTagsMax(settings.peers.max_new_tags);

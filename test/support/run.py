@@ -26,7 +26,8 @@ SECONDS_MAX = 2400
 # System tests mostly wait, so some modules run at once: the longest first, and those alone that look at how long the
 # machine lets somebody wait.
 AT_ONCE = 3
-LONGEST = ["test_package", "test_bindings", "test_frameworks", "test_faults", "test_peers", "test_hostile", "test_kill"]
+LONGEST = ["test_package", "test_capacity", "test_rolling", "test_election", "test_bindings", "test_frameworks",
+           "test_faults", "test_peers", "test_hostile", "test_kill"]
 ALONE = ["test_liar", "test_reload", "test_storm", "test_upgrade"]
 
 
