@@ -7,7 +7,7 @@
 #include <iterator>
 #include <optional>
 
-#include "frontend/ask/words.h"
+#include "query/words.h"
 
 namespace dthrottle {
 

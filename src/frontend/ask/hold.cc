@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "frontend/ask/turn.h"
-#include "frontend/ask/words.h"
+#include "query/words.h"
 
 namespace dthrottle {
 

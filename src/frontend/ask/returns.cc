@@ -6,9 +6,9 @@
 #include <span>
 
 #include "capacity/indicator.h"
-#include "frontend/ask/words.h"
 #include "limiter/asking.h"
 #include "limiter/places.h"
+#include "query/words.h"
 
 namespace dthrottle {
 

@@ -8,7 +8,7 @@
 
 #include "frontend/ask/absent.h"
 #include "frontend/ask/reader.h"
-#include "frontend/ask/words.h"
+#include "query/words.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
