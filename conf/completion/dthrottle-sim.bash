@@ -37,7 +37,7 @@ _dthrottle_sim() {
     compare) options='--seed --seeds --jobs --schemes --csv --measures --plot --gnuplot -h --help' ;;
     figure) options='-o --output --seed --alpha --gain --load -N --nodes --rounds --network --loss --delay --csv --svg --png --list --gnuplot -h --help' ;;
     lease) options='--scenario --algorithm --strict --as-documented --seed --seeds --jobs --minutes --csv --plot --gnuplot -h --help' ;;
-    replay) options='--rules --hosts --tag --spread --seed --top --csv -h --help' ;;
+    replay) options='--rules --hosts --tag --cost --wait --spread --seed --top --csv -h --help' ;;
   esac
   mapfile -t COMPREPLY < <(compgen -W "$options" -- "$word")
 }

@@ -170,6 +170,14 @@ bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
   return served;
 }
 
+dthrottle::Outcome Fleet::AskOnly(std::uint32_t host, const Questions& asked, std::span<Standing> standings) {
+  ++counts_.queries;
+  const dthrottle::Outcome outcome = hosts_[host]->Decides(asked, standings, now());
+  if (hosts_[host]->TakeWoken()) Work(host);
+  Mix(std::uint64_t{host} << 1 | (outcome.verdict == Verdict::kServe));
+  return outcome;
+}
+
 void Fleet::Wake(std::uint32_t host) {
   if (hosts_[host]->answers()) Work(host);
 }

@@ -138,6 +138,8 @@ class Fleet final : public World, private Surroundings {
 
   // The same about any tag, which needs no limit; the ledger is not told.
   bool AskOnly(std::uint32_t host, const Query& query);
+  // A question in the same way: `asked` has one, and `standings` as many as that has tags.
+  dthrottle::Outcome AskOnly(std::uint32_t host, const Questions& asked, std::span<Standing> standings);
 
   // The settings of that host name these owners from now on.
   void SetOwners(std::uint32_t host, const std::vector<std::string>& owners);

@@ -345,11 +345,15 @@ std::optional<Duration> SimHost::ServesWithin(Duration patience, Verb verb, std:
   return asking.refusal(0) ? std::nullopt : std::optional(asking.wait(0));
 }
 
-void SimHost::Settles(std::string_view tag, Cost cost, Cost used, WorldTime now) {
-  Query paid;
-  paid.tag = {tag, false};
-  paid.cost = cost;
-  life_->limiter.Settle(paid, used, clock_.Local(now));
+dthrottle::Outcome SimHost::Decides(const Questions& asked, std::span<Standing> standings, WorldTime now) {
+  DT_CHECK(answers());
+  dthrottle::Outcome outcome;
+  life_->limiter.Ask(asked, {&outcome, 1}, standings, 0, prng_, clock_.Local(now));
+  return outcome;
+}
+
+void SimHost::Settles(const Query& held, Cost used, WorldTime now) {
+  life_->limiter.Settle(held, used, clock_.Local(now));
 }
 
 Inspection SimHost::Look(std::string_view tag, Instant now) {

@@ -98,8 +98,10 @@ class SimHost final : private Transport, private CapacityTransport {
   // After how long a question about these tags goes on that rather waits so long than being refused; none: it is refused.
   std::optional<Duration> ServesWithin(Duration patience, Verb verb, std::span<const std::string_view> tags, Cost cost,
                                        WorldTime now);
-  // So many of `cost` tokens that were held have been used.
-  void Settles(std::string_view tag, Cost cost, Cost used, WorldTime now);
+  // A single question, as it comes.
+  dthrottle::Outcome Decides(const Questions& asked, std::span<Standing> standings, WorldTime now);
+  // So many of the tokens that were held have been used.
+  void Settles(const Query& held, Cost used, WorldTime now);
   // Whether a query has made something urgent since this was asked.
   bool TakeWoken() { return std::exchange(woken_, false); }
 

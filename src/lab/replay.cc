@@ -5,8 +5,8 @@
 
 #include "base/siphash.h"
 #include "lab/dividing_hosts.h"
+#include "limiter/limit_of.h"
 #include "limiter/limiter.h"
-#include "query/named_tag.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle::lab {
@@ -56,9 +56,10 @@ FleetOptions OptionsOf(const ReplayOptions& options, std::uint32_t hosts, std::s
 // How long a bucket takes to be full from the deepest debt that hosts can get it into, and everything to be told.
 Duration IdleMax(const Settings& settings, const Rulebook& rules, std::uint32_t hosts) {
   const double period = Seconds(settings.peers.period);
-  double longest = 0;
+  double longest = 0, delay = 0;
+  for (const Rule& rule : rules.rules()) delay = std::max(delay, Seconds(rule.delay));
   const auto fill = [&](Tokens burst, double rate, std::optional<Tokens> debt_max) {
-    const Tokens debt = debt_max.value_or(hosts * (burst + rate * period));
+    const Tokens debt = debt_max.value_or(hosts * (burst + rate * (period + delay)));
     longest = std::max(longest, (burst + debt) / rate);
   };
   for (const Rule& rule : rules.rules()) fill(rule.burst, rule.rate, rule.max_debt);
@@ -73,14 +74,17 @@ Duration IdleMax(const Settings& settings, const Rulebook& rules, std::uint32_t 
 Replay::Replay(const ReplayOptions& options)
     : options_(options),
       rules_(EnforcedRules(options.settings)),
-      fleet_(OptionsOf(options, options.hosts, rules_), options.seed),
+      hosts_(OptionsOf(options, options.hosts, rules_), options.seed),
       one_(OptionsOf(options, 1, rules_), options.seed),
       prng_(options.seed),
       idle_max_(IdleMax(options.settings, *rules_, options.hosts)),
       second_begins_(After(TimeToMeet(options.settings, LaneOptions().reconnecting,
-                                      CapacityOf(options.settings, *rules_, options.hosts).has_value()))) {
-  fleet_.Run(second_begins_ - Duration(1));
-  one_.Run(fleet_.now());
+                                      CapacityOf(options.settings, *rules_, options.hosts).has_value()))),
+      reader_(options.question),
+      named_(options.settings.query.max_tag_bytes) {
+  Run(second_begins_ - Duration(1));
+  hosts_.requests.Begin();
+  one_.requests.Begin();
   for (const Rule& rule : rules_->rules()) rule_counts_.push_back({.name = rule.name});
   rule_counts_.push_back({.name = "(override)"});
   rule_counts_.push_back({.name = "(no limit)"});
@@ -88,54 +92,69 @@ Replay::Replay(const ReplayOptions& options)
 
 Replay::~Replay() = default;
 
+void Replay::Run(WorldTime until) {
+  hosts_.fleet.Run(std::max(until, hosts_.fleet.now()));
+  one_.fleet.Run(hosts_.fleet.now());
+}
+
+// ---- Lines ----
+
+void Replay::Begin(std::string log) {
+  log_ = std::move(log);
+  log_lines_ = 0;
+}
+
 void Replay::Take(std::string_view line, bool cut) {
-  ++counts_.lines;
-  const Result<LogLine> parsed = cut ? Result<LogLine>(Fail("the line is too long")) : ParseLogLine(line);
-  if (!parsed) {
+  ++counts_.lines, ++log_lines_;
+  const auto question = cut ? Result<LoggedQuestion>(Fail("the line is too long")) : reader_.Read(line);
+  if (!question) {
     ++counts_.unreadable;
     if (unreadable_.size() < kSamplesMax) {
-      unreadable_.push_back({counts_.lines, std::string(line.substr(0, kSampleBytes)), parsed.error().message});
+      unreadable_.push_back({log_, log_lines_, std::string(line.substr(0, kSampleBytes)), question.error().message});
     }
     return;
   }
   if (!begun_) {
     begun_ = true;
-    counts_.first_s = second_.time_s = parsed->time_s;
+    counts_.first_s = second_.time_s = question->time_s;
     SetDate();
-  } else if (parsed->time_s > second_.time_s) {
-    const std::int64_t passed = parsed->time_s - second_.time_s;
+  } else if (question->time_s > second_.time_s) {
+    const std::int64_t passed = question->time_s - second_.time_s;
     CloseSecond();
     const bool skips = passed > idle_max_ / kSecond;
     second_begins_ = std::min(kEnd, second_begins_ + (skips ? idle_max_ : passed * kSecond));
-    second_ = {.time_s = parsed->time_s};
+    second_ = {.time_s = question->time_s};
     if (skips) SetDate();
-  } else if (parsed->time_s < second_.time_s) {
+  } else if (question->time_s < second_.time_s) {
     ++counts_.late;
-    counts_.late_s_max = std::max(counts_.late_s_max, second_.time_s - parsed->time_s);
+    counts_.late_s_max = std::max(counts_.late_s_max, second_.time_s - question->time_s);
   }
-  options_.tag.Expand(*parsed, pending_);
-  pending_ends_.push_back(pending_.size());
+  pending_.Add(*question);
   // So many in one second that they do not fit: the others of it come at its end.
-  if (pending_.size() > kPendingBytesMax) AskPending();
+  if (pending_.bytes() > kPendingBytesMax) AskPending();
 }
 
 // So that the date is the log's when the second begins. Where that is none, there is one all the same.
 void Replay::SetDate() {
   const std::int64_t time_s = std::clamp<std::int64_t>(second_.time_s, 0, kDateMaxS);
-  const Duration date = time_s * kSecond - (second_begins_ - fleet_.now());
-  fleet_.SetDate(date);
-  one_.SetDate(date);
+  const Duration date = time_s * kSecond - (second_begins_ - hosts_.fleet.now());
+  hosts_.fleet.SetDate(date);
+  one_.fleet.SetDate(date);
 }
 
 // Spread over its second.
 void Replay::AskPending() {
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < pending_ends_.size(); ++i) {
-    Ask(std::string_view(pending_).substr(begin, pending_ends_[i] - begin), i, pending_ends_.size());
-    begin = pending_ends_[i];
-  }
-  pending_.clear();
-  pending_ends_.clear();
+  ExpireHolds();
+  std::size_t index = 0;
+  pending_.ForEach([&](const LoggedQuestion& question) { Ask(question, index++, pending_.size()); });
+  pending_.Clear();
+}
+
+void Replay::ExpireHolds() {
+  if (std::min(hosts_.requests.next_end_s(), one_.requests.next_end_s()) > second_.time_s) return;
+  Run(second_begins_);
+  hosts_.requests.Expire(second_.time_s);
+  one_.requests.Expire(second_.time_s);
 }
 
 void Replay::CloseSecond() {
@@ -144,32 +163,84 @@ void Replay::CloseSecond() {
   if (on_second_) on_second_(second_);
 }
 
-void Replay::Ask(std::string_view tag, std::size_t index, std::size_t count) {
-  const WorldTime at = second_begins_ + kSecond / static_cast<Duration::rep>(count) * static_cast<Duration::rep>(index);
-  fleet_.Run(std::max(at, fleet_.now()));
-  one_.Run(fleet_.now());
-  // Over-long tags are throttled under their digest, as everywhere.
-  std::optional<NamedTag> long_tag;
-  Query query;
-  query.tag = {tag};
-  if (tag.size() > options_.settings.query.max_tag_bytes) {
-    long_tag.emplace(std::string(tag), options_.settings.query.max_tag_bytes, DigestKey{});
-    query = long_tag->query();
-  }
-  const bool served = fleet_.AskOnly(HostFor(tag), query), ideal = one_.AskOnly(0, query);
+// ---- Questions ----
 
-  const auto limit = query.over_long != nullptr ? rules_->Find(*query.over_long) : rules_->Find(tag);
-  const std::size_t rules = rules_->rules().size();
-  const std::size_t rule = limit ? std::size_t{rules_->limit(*limit).rule} : rules + 1;
+void Replay::Ask(const LoggedQuestion& question, std::size_t index, std::size_t count) {
+  Run(second_begins_ + kSecond / static_cast<Duration::rep>(count) * static_cast<Duration::rep>(index));
+  if (question.does != LoggedQuestion::Does::kAsk) {
+    hosts_.requests.Return(question);
+    one_.requests.Return(question);
+    return;
+  }
+  // Over-long tags are throttled under their digest, as everywhere.
+  named_.Clear();
+  for (std::size_t i = 0; i < question.tags.size(); ++i) {
+    queries_[i] = named_.Read(question.tags[i].name, question.tags[i].cost, DigestKey{});
+    limits_[i] = LimitOf(*rules_, queries_[i]);
+  }
+  const Answer answer = AskOn(hosts_, HostFor(question), question), ideal = AskOn(one_, 0, question);
+  CountAsked(question.tags.size());
+  if (!ideal.served) {
+    ++rule_counts_[RuleOf(ideal.limit)].ideal_refused;
+    ++counts_.ideal_refused, ++second_.ideal_refused;
+  }
+  if (!answer.served) CountRefused(question, answer);
+}
+
+// A question about one tag and one token, as most logs have them, is asked as a query, which costs less.
+Replay::Answer Replay::AskOn(Side& side, std::uint32_t host, const LoggedQuestion& question) {
+  const std::span queries = std::span(queries_).first(question.tags.size());
+  const bool one = queries.size() == 1 && queries[0].cost == 1 && !(limits_[0] && rules_->limit(*limits_[0]).derives);
+  if (one && question.verb == Verb::kTake && question.patience == Duration(0)) {
+    return {.served = side.fleet.AskOnly(host, queries[0]), .limit = limits_[0]};
+  }
+  questions_.Clear();
+  questions_.Begin(question.verb, question.patience);
+  for (const Query& query : queries) questions_.Name(query);
+  std::array<Standing, Questions::kTagsMax> all;
+  const std::span standings = std::span(all).first(queries.size());
+  const dthrottle::Outcome outcome = side.fleet.AskOnly(host, questions_, standings);
+  if (outcome.verdict != Verdict::kServe) {
+    const bool never = !outcome.busy && outcome.wait == dthrottle::Outcome::kNever;
+    return {false, outcome.tag, standings[outcome.tag].limit, outcome.busy, never};
+  }
+  if (outcome.wait > Duration(0)) side.waits.Add(outcome.wait);
+  side.requests.Took(question, queries, standings, host, second_.time_s);
+  return {};
+}
+
+// Overrides that no rule fits, and tags without a limit, have counts of their own.
+std::size_t Replay::RuleOf(std::optional<LimitIndex> limit) const {
+  return limit ? std::size_t{rules_->limit(*limit).rule} : rules_->rules().size() + 1;
+}
+
+void Replay::CountAsked(std::size_t tags) {
+  ++counts_.asked, ++second_.asked;
+  for (std::size_t i = 0; i < tags; ++i) {
+    ++rule_counts_[RuleOf(limits_[i])].asked;
+    if (!limits_[i]) continue;
+    rules_->ForEachDerived(*limits_[i], TextOf(queries_[i]), [&](std::string_view derived) {
+      if (const auto limit = rules_->Find(derived)) ++rule_counts_[RuleOf(limit)].asked;
+    });
+  }
+}
+
+void Replay::CountRefused(const LoggedQuestion& question, const Answer& answer) {
+  ++counts_.refused, ++second_.refused;
+  counts_.busy += answer.busy;
+  counts_.never += answer.never;
+  const std::size_t rule = RuleOf(answer.limit);
   RuleCounts& counts = rule_counts_[rule];
-  ++counts.asked, ++counts_.asked, ++second_.asked;
-  if (!ideal) ++counts.ideal_refused, ++counts_.ideal_refused, ++second_.ideal_refused;
-  if (served) return;
   if (counts.refused++ == 0) counts.first_s = second_.time_s;
   counts.last_s = second_.time_s;
-  ++counts_.refused;
-  ++second_.refused;
-  NoteRefused(tag, rule, limit && rules_->is_override(*limit));
+  // The limiter says under which limit a tag is refused that is charged with this one.
+  std::string tag(question.tags[answer.tag].name);
+  if (const auto own = limits_[answer.tag]; own && own != answer.limit) {
+    rules_->ForEachDerived(*own, TextOf(queries_[answer.tag]), [&](std::string_view derived) {
+      if (rules_->Find(derived) == answer.limit) tag = derived;
+    });
+  }
+  NoteRefused(tag, rule, answer.limit && rules_->is_override(*answer.limit));
 }
 
 void Replay::NoteRefused(std::string_view tag, std::size_t rule, bool override_) {
@@ -189,12 +260,16 @@ void Replay::NoteRefused(std::string_view tag, std::size_t rule, bool override_)
   it->second.last_s = second_.time_s;
 }
 
-std::uint32_t Replay::HostFor(std::string_view tag) {
+// What a request has is at one host, to which its connection leads.
+std::uint32_t Replay::HostFor(const LoggedQuestion& question) {
+  if (!question.request.empty()) {
+    if (const auto host = hosts_.requests.HostOf(question.request)) return *host;
+  }
   switch (options_.spread) {
     case ReplayOptions::Spread::kRandom:
       return static_cast<std::uint32_t>(prng_.Below(options_.hosts));
     case ReplayOptions::Spread::kSticky:
-      return static_cast<std::uint32_t>(SipHash<1, 3>({options_.seed, 0}, tag) % options_.hosts);
+      return static_cast<std::uint32_t>(SipHash<1, 3>({options_.seed, 0}, question.tags[0].name) % options_.hosts);
     case ReplayOptions::Spread::kRoundRobin:
       return turn_++ % options_.hosts;
   }
@@ -203,8 +278,8 @@ std::uint32_t Replay::HostFor(std::string_view tag) {
 
 void Replay::Finish() {
   if (begun_) CloseSecond();
-  for (std::uint32_t i = 0; i < fleet_.size(); ++i) {
-    counts_.evicted += fleet_.host(i).limiter().table().counts().evicted;
+  for (std::uint32_t i = 0; i < hosts_.fleet.size(); ++i) {
+    counts_.evicted += hosts_.fleet.host(i).limiter().table().counts().evicted;
   }
 }
 

@@ -1,30 +1,37 @@
-// What a fleet would have made of the requests in a web server's log: every line asks one host, in the log's time.
+// What a fleet would have made of the questions in a log: every line asks one host, in the log's time.
 //
 // A log tells seconds, so the requests of one second are spread evenly over it. Logs are written when requests end, so
 // a line may be earlier than the one before: it is taken as of the second under way, and counted. Time in which nobody
 // asks is passed over once it is long enough for every bucket to be full again, whatever was owed.
 //
-// Beside the fleet there is one host of its own that is asked everything: one bucket for all.
+// Beside the fleet there is one host of its own that is asked everything: one bucket for all. What a request has for a
+// while ends on both when the log says so.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "config/settings.h"
-#include "lab/access_log.h"
 #include "lab/fleet.h"
+#include "lab/question_log.h"
+#include "lab/requests.h"
+#include "lab/waits.h"
+#include "query/named_tag.h"
 
 namespace dthrottle::lab {
 
 struct ReplayOptions {
   std::uint32_t hosts = 2;
-  enum class Spread { kRandom, kSticky, kRoundRobin } spread = Spread::kRandom;    // sticky: all of a tag to one host
-  TagTemplate tag;
+  enum class Spread { kRandom, kSticky, kRoundRobin } spread = Spread::kRandom;    // sticky: by the first tag
+  QuestionTemplate question;
   Settings settings;                                // rules, overrides, period; rules in mode shadow are enforced
   Duration delay = std::chrono::milliseconds(1);    // between hosts
   std::uint64_t seed = 1;
@@ -39,7 +46,7 @@ struct ReplaySecond {
 class Replay {
  public:
   static constexpr std::size_t kRefusedTagsMax = 1'000'000;                 // of which figures are kept
-  static constexpr std::size_t kPendingBytesMax = std::size_t{64} << 20;    // tags of one second
+  static constexpr std::size_t kPendingBytesMax = std::size_t{96} << 20;    // questions of one second
   static constexpr std::size_t kSamplesMax = 3;                             // unreadable lines that are kept
 
   explicit Replay(const ReplayOptions& options);
@@ -48,6 +55,8 @@ class Replay {
   // Called for every second that has requests, in order.
   void OnSecond(std::function<void(const ReplaySecond&)> call) { on_second_ = std::move(call); }
 
+  // Lines that follow are of this log.
+  void Begin(std::string log);
   // The next line of the log, which may be unreadable. `cut`: its end is missing.
   void Take(std::string_view line, bool cut = false);
   // Call once, at the end.
@@ -58,18 +67,28 @@ class Replay {
   struct Counts {
     std::uint64_t lines = 0, unreadable = 0, late = 0;    // late: earlier than a line before
     std::int64_t late_s_max = 0;                          // by how much
-    std::uint64_t asked = 0, refused = 0, ideal_refused = 0;
-    std::uint64_t evicted = 0;    // buckets that tables had no room for, before they were full
+    std::uint64_t asked = 0, refused = 0, ideal_refused = 0;    // questions
+    std::uint64_t busy = 0, never = 0;    // refused for want of a place, and because they cost more than a bucket holds
+    std::uint64_t evicted = 0;            // buckets that tables had no room for, before they were full
     std::int64_t first_s = 0, last_s = 0;
   };
   const Counts& counts() const { return counts_; }
 
+  // Questions that waited before they went on; what they had for a while. By the fleet, and by one bucket for all.
+  const Waits& waits() const { return hosts_.waits; }
+  const Waits& ideal_waits() const { return one_.waits; }
+  const Requests::Counts& requests() const { return hosts_.requests.counts(); }
+  const Requests::Counts& ideal_requests() const { return one_.requests.counts(); }
+
   struct Unreadable {
-    std::uint64_t line = 0;
+    std::string log;
+    std::uint64_t line = 0;    // of it
     std::string text, reason;    // text: its first bytes
   };
   const std::vector<Unreadable>& unreadable() const { return unreadable_; }
 
+  // A question counts as asked under the rule of each tag, and as refused under that of the tag that refuses. Tags that
+  // are charged with others count as well.
   struct RuleCounts {
     std::string name;
     std::uint64_t asked = 0, refused = 0, ideal_refused = 0;
@@ -92,27 +111,55 @@ class Replay {
   std::uint64_t refused_untold() const { return refused_untold_; }    // refusals of further tags
 
  private:
-  void Ask(std::string_view tag, std::size_t index, std::size_t count);
+  // A fleet, and what came of the questions to it.
+  struct Side {
+    Side(const FleetOptions& options, std::uint64_t seed) : fleet(options, seed), requests(fleet) {}
+
+    Fleet fleet;
+    Requests requests;
+    Waits waits;
+  };
+  struct Answer {
+    bool served = true;
+    std::size_t tag = 0;    // that refused, by its place in the question,
+    std::optional<LimitIndex> limit{};    // under this limit: its own, or that of a tag that is charged with it
+    bool busy = false, never = false;
+  };
+
+  void Run(WorldTime until);
+  void Ask(const LoggedQuestion& question, std::size_t index, std::size_t count);
+  Answer AskOn(Side& side, std::uint32_t host, const LoggedQuestion& question);
+  void CountAsked(std::size_t tags);
+  void CountRefused(const LoggedQuestion& question, const Answer& answer);
+  std::size_t RuleOf(std::optional<LimitIndex> limit) const;
+  void ExpireHolds();
   void AskPending();
   void CloseSecond();
   void SetDate();
-  std::uint32_t HostFor(std::string_view tag);
+  std::uint32_t HostFor(const LoggedQuestion& question);
   void NoteRefused(std::string_view tag, std::size_t rule, bool override_);
 
   ReplayOptions options_;
   std::shared_ptr<const Rulebook> rules_;
-  Fleet fleet_, one_;
+  Side hosts_, one_;
   Prng prng_;
   Duration idle_max_;    // longer silence is passed over
   WorldTime second_begins_;
   bool begun_ = false;
   ReplaySecond second_;
-  std::string pending_;    // tags of this second, behind each other
-  std::vector<std::size_t> pending_ends_;
+  QuestionReader reader_;
+  QuestionList pending_;    // of this second
   std::uint32_t turn_ = 0;
+  // The question that is being asked: its tags and their limits.
+  NamedTags named_;
+  std::array<Query, Questions::kTagsMax> queries_;
+  std::array<std::optional<LimitIndex>, Questions::kTagsMax> limits_;
+  Questions questions_;
   std::function<void(const ReplaySecond&)> on_second_;
 
   Counts counts_;
+  std::string log_;
+  std::uint64_t log_lines_ = 0;
   std::vector<Unreadable> unreadable_;
   std::vector<RuleCounts> rule_counts_;
   struct TagCounts {

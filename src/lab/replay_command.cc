@@ -32,7 +32,8 @@ const std::map<std::string, Spread> kSpreads = {
 
 struct ReplayCommandOptions {
   std::vector<std::string> logs;
-  std::string rules, tag = "ip:%h", csv;
+  std::vector<std::string> tags = {"ip:%h"}, costs;
+  std::string rules, wait, csv;
   ReplayOptions replay;
   std::size_t top = 10;
 };
@@ -80,6 +81,34 @@ class SecondsFile {
   Csv csv_;
 };
 
+// EX_OK, or a word about what is no template.
+int ReadTemplates(const char* option, const std::vector<std::string>& texts, std::vector<TagTemplate>& templates) {
+  for (const std::string& text : texts) {
+    const auto read = TagTemplate::Parse(text);
+    if (!read) return Complain(EX_USAGE, fmt::format("{}: {}", option, read.error().message));
+    templates.push_back(*read);
+  }
+  return EX_OK;
+}
+
+int ReadQuestion(const ReplayCommandOptions& options, QuestionTemplate& question) {
+  if (const int status = ReadTemplates("--tag", options.tags, question.tags); status != EX_OK) return status;
+  if (const int status = ReadTemplates("--cost", options.costs, question.costs); status != EX_OK) return status;
+  if (question.tags.size() > Questions::kTagsMax) {
+    return Complain(EX_USAGE, fmt::format("--tag: must be given at most {} times", Questions::kTagsMax));
+  }
+  if (question.costs.size() > 1 && question.costs.size() != question.tags.size()) {
+    return Complain(EX_USAGE, "--cost: must be given once, or as often as --tag");
+  }
+  if (options.wait.empty()) return EX_OK;
+  const auto wait = ParseDuration(options.wait);
+  if (!wait || *wait < Duration(0)) {
+    return Complain(EX_USAGE, fmt::format("--wait: {}: must be a duration such as 500ms", options.wait));
+  }
+  question.patience = *wait;
+  return EX_OK;
+}
+
 int ReadRules(const ReplayCommandOptions& options, Settings& settings) {
   const auto text = ReadFile(options.rules, kSettingsBytesMax);
   if (!text) return Complain(EX_NOINPUT, text.error().message);
@@ -94,6 +123,7 @@ int ReadRules(const ReplayCommandOptions& options, Settings& settings) {
 int ReadLog(const std::string& path, Replay& replay, Progress& progress) {
   Result<LogFile> log = LogFile::Open(path);
   if (!log) return Complain(EX_NOINPUT, log.error().message);
+  replay.Begin(InputName(path));
   while (const auto line = log->Next()) {
     replay.Take(line->text, line->over_long);
     const std::uint64_t lines = replay.counts().lines;
@@ -110,10 +140,45 @@ std::string Percent(std::uint64_t part, std::uint64_t all) {
   return fmt::format("{:.2f} %", all == 0 ? 0.0 : 100 * static_cast<double>(part) / static_cast<double>(all));
 }
 
-std::string Names(const std::vector<std::string>& logs) {
-  std::string names;
-  for (const std::string& log : logs) names += (names.empty() ? "" : ", ") + InputName(log);
-  return names;
+std::string Joined(const std::vector<std::string>& texts) {
+  std::string joined;
+  for (const std::string& text : texts) joined += (joined.empty() ? "" : ", ") + text;
+  return joined;
+}
+
+std::string Names(std::vector<std::string> logs) {
+  for (std::string& log : logs) log = InputName(log);
+  return Joined(logs);
+}
+
+std::string WaitsOf(const Waits& waits) {
+  if (waits.count() == 0) return "0";
+  const auto ms = [](Duration wait) { return 1000 * Seconds(wait); };
+  return fmt::format("{} (median {:.1f} ms, p99 {:.1f} ms, longest {:.1f} ms)", waits.count(), ms(waits.Quantile(0.5)),
+                     ms(waits.Quantile(0.99)), ms(waits.longest()));
+}
+
+void PrintWaits(const Replay& replay) {
+  if (replay.waits().count() + replay.ideal_waits().count() == 0) return;
+  fmt::print("waited    {}\n", WaitsOf(replay.waits()));
+  fmt::print("          with one bucket for all {}\n", WaitsOf(replay.ideal_waits()));
+}
+
+void PrintRequests(const Requests::Counts& fleet, const Requests::Counts& ideal) {
+  if (fleet.holds + ideal.holds > 0) {
+    fmt::print("holds     {}: {} committed, {} released, {} expired; {} tokens came back, {} were used beyond them\n",
+               fleet.holds, fleet.committed, fleet.released, fleet.expired, fleet.returned, fleet.exceeded);
+  }
+  if (fleet.places + ideal.places > 0) {
+    fmt::print("places    {}: at most {} at once, of {}; with one bucket for all {}\n", fleet.places, fleet.places_max,
+               fleet.places_tag.empty() ? "-" : EscapeTag(fleet.places_tag).substr(0, 60), ideal.places_max);
+  }
+  if (fleet.taken_back > 0) {
+    fmt::print("          {} were taken back, because a host's part became smaller\n", fleet.taken_back);
+  }
+  if (fleet.crowded > 0) {
+    fmt::print("          {} questions found no room for what they took, so it stays taken\n", fleet.crowded);
+  }
 }
 
 void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
@@ -123,16 +188,20 @@ void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
   fmt::print("\n");
   if (c.unreadable > 0) fmt::print("          {} unreadable, which count for nothing\n", c.unreadable);
   for (const Replay::Unreadable& line : replay.unreadable()) {
-    fmt::print("          line {}: {}: {}\n", line.line, line.reason, EscapeTag(line.text));
+    fmt::print("          {}:{}: {}: {}\n", EscapeTag(line.log), line.line, line.reason, EscapeTag(line.text));
   }
   if (c.late > 0) fmt::print("          {} earlier than a line before, by up to {} s\n", c.late, c.late_s_max);
   const auto spread =
       std::find_if(kSpreads.begin(), kSpreads.end(), [&](const auto& s) { return s.second == options.replay.spread; });
   fmt::print("fleet     {} hosts, requests spread {}, period {}, tag {}\n", options.replay.hosts, spread->first,
-             FormatDuration(options.replay.settings.peers.period), options.tag);
+             FormatDuration(options.replay.settings.peers.period), Joined(options.tags));
   fmt::print("asked     {}\n", c.asked);
   fmt::print("refused   {} ({}); one bucket for all refuses {} ({})\n", c.refused, Percent(c.refused, c.asked),
              c.ideal_refused, Percent(c.ideal_refused, c.asked));
+  if (c.busy > 0) fmt::print("          {} found no place\n", c.busy);
+  if (c.never > 0) fmt::print("          {} cost more than a bucket or a quota holds\n", c.never);
+  PrintWaits(replay);
+  PrintRequests(replay.requests(), replay.ideal_requests());
   if (c.evicted > 0) fmt::print("          {} buckets were forgotten for want of room: see table.memory\n", c.evicted);
 }
 
@@ -163,9 +232,7 @@ void PrintTags(const Replay& replay, std::size_t count) {
 }
 
 int RunReplay(ReplayCommandOptions options) {
-  const auto tag = TagTemplate::Parse(options.tag);
-  if (!tag) return Complain(EX_USAGE, "--tag: " + tag.error().message);
-  options.replay.tag = *tag;
+  if (const int status = ReadQuestion(options, options.replay.question); status != EX_OK) return status;
   const Settings& settings = options.replay.settings;
   if (const int status = ReadRules(options, options.replay.settings); status != EX_OK) return status;
   if (const auto fits = CheckCapacity(settings, options.replay.hosts); !fits) {
@@ -196,7 +263,9 @@ int RunReplay(ReplayCommandOptions options) {
     if (std::fflush(stdout) != 0) return Complain(EX_IOERR, "the output could not be written");
   }
   if (counts.lines > 0 && counts.unreadable == counts.lines) {
-    return Complain(EX_DATAERR, "no line is in the common or the combined format");
+    const Replay::Unreadable& first = replay.unreadable().front();
+    return Complain(EX_DATAERR, fmt::format("no line is in the common or the combined format, or a question; {}:{}: {}",
+                                            EscapeTag(first.log), first.line, first.reason));
   }
   return UnlessInterrupted(status, interrupted);
 }
@@ -204,15 +273,20 @@ int RunReplay(ReplayCommandOptions options) {
 }    // namespace
 
 void AddReplayCommand(CLI::App& app, int& status) {
-  CLI::App* command = app.add_subcommand("replay", "Ask a fleet what a web server's log has, and say who is refused");
+  CLI::App* command = app.add_subcommand("replay", "Ask a fleet what a log has, and say who is refused");
   const auto options = std::make_shared<ReplayCommandOptions>();
-  command->add_option("LOG", options->logs, "Access logs in order, also gzipped, or \"-\"")->required();
+  command->add_option("LOG", options->logs, "Logs of requests or questions in order, also gzipped; or \"-\"")
+      ->required();
   command->add_option("--rules", options->rules, "The settings whose rules apply, dthrottled.toml")->required();
   command->add_option("--hosts", options->replay.hosts, "How many hosts share the requests")
       ->check(CLI::Range(std::uint32_t{1}, kReplayHostsMax))
       ->capture_default_str();
-  command->add_option("--tag", options->tag, "What a line asks for, with fields such as %h %u %m %U")
+  command->add_option("--tag", options->tags, "What a line asks for, with fields such as %h %u %m %U; may be repeated")
+      ->allow_extra_args(false)
       ->capture_default_str();
+  command->add_option("--cost", options->costs, "What a tag costs, a number or a field such as %b; once or for each")
+      ->allow_extra_args(false);
+  command->add_option("--wait", options->wait, "How long it waits rather than being refused, where rules have a delay");
   command->add_option("--spread", options->replay.spread, "To which host a request goes: random, sticky, round-robin")
       ->transform(CLI::Transformer(kSpreads));
   command->add_option("--seed", options->replay.seed, "What chance is made of")->capture_default_str();

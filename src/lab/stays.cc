@@ -48,7 +48,7 @@ void Stays::EndHold(const Taken& taken, std::uint32_t table) {
   const Stay& stay = taken.stay;
   ++(stay.lost ? counts_.lost : counts_.settled);
   for (const TagNumber tag : taken.tags) {
-    host.Settles(ledger_.account(tag).tag, taken.cost, stay.used, fleet_.now());
+    host.Settles({{ledger_.account(tag).tag, false}, taken.cost}, stay.used, fleet_.now());
     ledger_.Settled(tag, taken.host, taken.cost, stay.used, fleet_.now());
     counts_.returned += taken.cost - std::min(taken.cost, stay.used);
     counts_.exceeded += stay.used - std::min(taken.cost, stay.used);

@@ -9,24 +9,34 @@
 namespace dthrottle::lab {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::int64_t kBegin = 1700000000;    // 2023-11-14 22:13:20 UTC
 
 ReplayOptions Options(std::string_view settings, std::uint32_t hosts, std::string_view tag = "%h") {
   ReplayOptions options;
   options.hosts = hosts;
-  options.tag = TagTemplate::Parse(tag).value();
+  options.question.tags = {TagTemplate::Parse(tag).value()};
   LoadedSettings loaded = ParseSettings(settings, "test");
   REQUIRE(loaded.ok());
   options.settings = std::move(loaded.settings);
   return options;
 }
 
-std::string Line(std::int64_t after_s, std::string_view host, std::string_view path = "/") {
+std::string Date(std::int64_t after_s) {
   const std::string t = FormatTime(kBegin + after_s);
   static constexpr std::string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
   const auto month = static_cast<std::size_t>(std::stoi(t.substr(5, 2)) - 1);
-  return fmt::format(R"({} - - [{}/{}/{}:{} +0000] "GET {} HTTP/1.1" 200 5)", host, t.substr(8, 2),
-                     kMonths.substr(3 * month, 3), t.substr(0, 4), t.substr(11, 8), path);
+  return fmt::format("[{}/{}/{}:{} +0000]", t.substr(8, 2), kMonths.substr(3 * month, 3), t.substr(0, 4),
+                     t.substr(11, 8));
+}
+
+std::string Line(std::int64_t after_s, std::string_view host, std::string_view path = "/") {
+  return fmt::format(R"({} - - {} "GET {} HTTP/1.1" 200 5)", host, Date(after_s), path);
+}
+
+std::string Asks(std::int64_t after_s, std::string_view words) {
+  return fmt::format("{} {}", Date(after_s), words);
 }
 
 constexpr std::string_view kOne = "[[rule]]\nname = \"all\"\nburst = 5\nrate = 1\n";
@@ -129,11 +139,13 @@ TEST_CASE("spreads: round robin takes turns, sticky keeps a tag where it is") {
 
 TEST_CASE("lines that are unreadable or late are counted, and end nothing") {
   Replay replay(Options(kOne, 2));
+  replay.Begin("first");
   replay.Take("nonsense");
   replay.Take(Line(0, "a"));
   replay.Take(std::string_view("\0\xff\x1b[2J", 6));
   replay.Take(Line(5, "a"));
   replay.Take(Line(3, "a"));
+  replay.Begin("second");
   replay.Take("");
   replay.Take(Line(-7, "a"));
   replay.Take("yyyy", true);
@@ -144,7 +156,8 @@ TEST_CASE("lines that are unreadable or late are counted, and end nothing") {
   CHECK((c.first_s == kBegin && c.last_s == kBegin + 5));
   REQUIRE(replay.unreadable().size() == Replay::kSamplesMax);
   CHECK((replay.unreadable()[0].line == 1 && replay.unreadable()[0].text == "nonsense"));
-  CHECK(replay.unreadable()[1].line == 3);
+  CHECK((replay.unreadable()[1].log == "first" && replay.unreadable()[1].line == 3));
+  CHECK((replay.unreadable()[2].log == "second" && replay.unreadable()[2].line == 1));
   CHECK_FALSE(replay.unreadable()[2].reason.empty());
 }
 
@@ -173,6 +186,114 @@ TEST_CASE("an over-long tag has one bucket, whatever its middle") {
   replay.Finish();
   CHECK(replay.counts().refused == 2);
   CHECK(replay.rules()[0].asked == 4);
+}
+
+// ---- Questions ----
+
+constexpr std::string_view kLogin =
+    "[[rule]]\nname = \"nets\"\nmatch = \"ip:*/24\"\nburst = 4\nrate = 0.001\n"
+    "[[rule]]\nname = \"addresses\"\nmatch = \"ip:*\"\nburst = 3\nrate = 0.001\nalso = [\"ipv4/24\"]\n"
+    "[[rule]]\nname = \"tenants\"\nmatch = \"tenant:*\"\nburst = 10\nrate = 0.001\n";
+
+TEST_CASE("a refusal names the tag and the rule that refuse, and the other tags have not paid") {
+  Replay replay(Options(kLogin, 1));
+  // Three pass for one address, a fourth for its network, and five of the tenant's ten tokens are left.
+  for (int i = 0; i < 5; ++i) replay.Take(Asks(0, "- take 1 ip:10.0.0.1 1 tenant:acme"));
+  for (int i = 0; i < 4; ++i) replay.Take(Asks(1, "- take 1 ip:10.0.0.2 1 tenant:acme"));
+  for (int i = 0; i < 3; ++i) replay.Take(Asks(2, "- take 3 tenant:acme"));
+  replay.Finish();
+  CHECK((replay.counts().asked == 12 && replay.counts().refused == 2 + 3 + 1));
+  CHECK(replay.counts().ideal_refused == 6);
+  REQUIRE(replay.rules().size() == 5);
+  CHECK((replay.rules()[0].name == "nets" && replay.rules()[0].asked == 9 && replay.rules()[0].refused == 3));
+  CHECK((replay.rules()[1].asked == 9 && replay.rules()[1].refused == 2));
+  CHECK((replay.rules()[2].asked == 12 && replay.rules()[2].refused == 1 && replay.rules()[2].ideal_refused == 1));
+  const auto most = replay.MostRefused(3);
+  REQUIRE(most.size() == 3);
+  CHECK((most[0].tag == "ip:10.0.0.0/24" && most[0].refused == 3 && most[0].rule == 0));
+  CHECK((most[1].tag == "ip:10.0.0.1" && most[1].refused == 2 && most[1].rule == 1));
+  CHECK((most[2].tag == "tenant:acme" && most[2].refused == 1 && most[2].rule == 2));
+}
+
+TEST_CASE("a line of an access log asks about all of its tags at once, at the cost that it has") {
+  ReplayOptions options = Options(kLogin, 1, "ip:%h");
+  options.question.tags.push_back(TagTemplate::Parse("tenant:%U").value());
+  options.question.costs = {TagTemplate::Parse("1").value(), TagTemplate::Parse("%b").value()};    // %b: 5
+  Replay replay(options);
+  for (int i = 0; i < 4; ++i) replay.Take(Line(0, fmt::format("10.0.{}.1", i), "acme"));
+  replay.Finish();
+  CHECK((replay.counts().asked == 4 && replay.counts().refused == 2));
+  CHECK((replay.rules()[1].refused == 0 && replay.rules()[2].refused == 2));
+}
+
+TEST_CASE("what waits for its turn is counted, and how long it waits") {
+  // One at once, then one every 100 ms; who would wait for more than 500 ms is refused.
+  Replay replay(Options("[[rule]]\nname = \"a\"\nburst = 1\nrate = 10\ndelay = \"500ms\"\nshare = \"local\"\n", 1));
+  for (int i = 0; i < 40; ++i) replay.Take(Asks(0, "- take wait=900 1 a"));
+  for (int i = 0; i < 5; ++i) replay.Take(Asks(9, "- take 1 a"));    // does not wait
+  replay.Finish();
+  const Waits& waits = replay.waits();
+  CHECK(replay.counts().refused == 40 - 1 - waits.count());
+  CHECK((waits.count() >= 13 && waits.count() <= 14));    // 5 at once, and 10 a second
+  CHECK((waits.longest() > 400ms && waits.longest() <= 500ms));
+  CHECK((waits.Quantile(0.5) > 300ms && waits.Quantile(0.5) <= waits.longest()));
+  CHECK(replay.ideal_waits().count() == waits.count());
+}
+
+TEST_CASE("a hold is settled by its request, by its time, or by the next one of its request") {
+  Replay replay(Options("[[rule]]\nname = \"llm\"\nburst = 100\nrate = 0.001\n", 2));
+  replay.Take(Asks(0, "a hold 60000 60 t"));
+  replay.Take(Asks(0, "b hold 60000 60 t"));    // refused: 40 are left
+  replay.Take(Asks(1, "b commit 60"));          // so there is nothing to settle
+  replay.Take(Asks(2, "a commit 10"));          // 50 come back
+  replay.Take(Asks(8, "c hold 3000 90 t"));
+  replay.Take(Asks(10, "c commit 1 2 3"));      // not its number of tags
+  replay.Take(Asks(10, "d hold 60000 90 t"));    // refused
+  replay.Take(Asks(11, "d hold 60000 90 t"));    // c's time is over
+  replay.Take(Asks(11, "d hold 60000 5 u"));     // and d's before
+  replay.Take(Asks(19, "d commit 9"));
+  replay.Take(Asks(20, "e hold 60000 90 t"));
+  replay.Take(Asks(21, "e release"));
+  replay.Finish();
+  CHECK((replay.counts().unreadable == 0 && replay.counts().asked == 7));
+  CHECK(replay.counts().refused == 2);
+  const Requests::Counts& r = replay.requests();
+  CHECK((r.holds == 5 && r.committed == 2 && r.released == 1 && r.expired == 2));
+  CHECK((r.returned == 50 + 90 + 90 + 90 && r.exceeded == 4));
+  CHECK(replay.ideal_requests().holds == 5);
+}
+
+TEST_CASE("places are taken until their requests give them back") {
+  Replay replay(Options("[[rule]]\nname = \"calls\"\nburst = 1000\nrate = 1000\nin_flight = 3\n", 2));
+  for (int i = 0; i < 5; ++i) replay.Take(Asks(0, fmt::format("r{} enter 1 t", i)));
+  replay.Take(Asks(8, "r0 give"));
+  replay.Take(Asks(9, "r4 give"));    // has none
+  replay.Take(Asks(20, "r5 enter 1 t"));
+  replay.Take(Asks(21, "r6 enter 1 t"));
+  replay.Finish();
+  CHECK(replay.counts().ideal_refused == 3);
+  CHECK(replay.ideal_requests().places == 4);
+  CHECK((replay.ideal_requests().places_max == 3 && replay.ideal_requests().places_tag == "t"));
+  // Two hosts that have not heard of each other let more in.
+  CHECK((replay.requests().places_max >= 3 && replay.requests().places_max <= 5));
+  CHECK(replay.counts().busy == replay.counts().refused);
+}
+
+TEST_CASE("what a request has is at the host where it was taken") {
+  for (const char* share : {"local", "debit", "forecast", "capacity"}) {
+    CAPTURE(share);
+    Replay replay(Options(fmt::format("[[rule]]\nname = \"calls\"\nburst = 1000\nrate = 1000\nin_flight = 40\n"
+                                      "share = \"{}\"\n", share), 4));
+    // Four in flight at a time, a thousand times: a place that is not given back at its own host is lost.
+    for (int i = 0; i < 1000; ++i) {
+      replay.Take(Asks(i, fmt::format("r{} enter 1 t", i)));
+      if (i >= 4) replay.Take(Asks(i, fmt::format("r{} give", i - 4)));
+    }
+    replay.Finish();
+    CHECK(replay.counts().asked == 1000);
+    CHECK(replay.counts().refused <= 150);    // parts of a capacity are somewhere else at times
+    CHECK(replay.requests().places_max <= 5);
+  }
 }
 
 TEST_CASE("an empty log is nothing") {

@@ -92,7 +92,7 @@ class Completion(SystemTest):
     def arguments(program):
         """The specifications of _arguments, without its own options."""
         text = zsh_text(program)
-        return "\n".join(line for line in text.splitlines() if re.match(r"\s+'\(?-", line))
+        return "\n".join(line for line in text.splitlines() if re.match(r"\s+'[(*]?-", line))
 
     @unittest.skipUnless(shutil.which("zsh"), "NOT TESTED: zsh is not installed")
     def test_zsh_can_read_them(self):

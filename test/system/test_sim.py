@@ -219,7 +219,7 @@ class Sim(SystemTest):
         out = self.replay(log)
         self.assertIn(": 9 lines, ", out)
         self.assertIn("6 unreadable", out)
-        self.assertIn("line 1: no date in brackets with a request in quotes behind it: \\x1b]0;owned\\x07\n", out)
+        self.assertIn("access.log:1: no date in brackets with a request in quotes behind it: \\x1b]0;owned\\x07\n", out)
         self.assertRegex(out, r"(?m)^asked +3$")
         self.assertEqual(re.findall(r"[^\n\x20-\x7e]", out), [])
 
@@ -228,6 +228,85 @@ class Sim(SystemTest):
         out = self.replay(log, "--tag", "ip:10.%U")
         self.assertIn(r"ip:10./\x1b[2J", out)
         self.assertEqual(re.findall(r"[^\n\x20-\x7e]", out), [])
+
+    def test_a_log_of_questions_says_what_waits_holds_and_takes_places(self):
+        def asks(second, words):
+            return f"[10/Oct/2000:13:55:{second:02} +0000] {words}\n"
+
+        rules = """
+            [peers]
+            period = "1s"
+            [quota]
+            file = "/var/lib/dthrottle/quota"
+            [[rule]]
+            name = "nets"
+            match = "ip:*/24"
+            burst = 5
+            rate = 0.001
+            [[rule]]
+            name = "addresses"
+            match = "ip:*"
+            burst = 10
+            rate = 0.001
+            also = ["ipv4/24"]
+            [[rule]]
+            name = "users"
+            match = "user:*"
+            burst = 1
+            rate = 1
+            delay = "2s"
+            [[rule]]
+            name = "calls"
+            match = "calls:*"
+            burst = 1000
+            rate = 1000
+            in_flight = 2
+            [[rule]]
+            name = "models"
+            match = "model:*"
+            burst = 100
+            rate = 0.001
+            quota = 150
+            per = "day"
+        """
+        first = self.write("first.log", "".join([
+            *(asks(0, "- take 1 ip:10.0.0.1 1 user:eve") for _ in range(2)),    # the second has user:eve's token only later
+            *(asks(1, f"- take 1 ip:10.0.0.{i}") for i in range(7)),            # 4 pass: their network has 4 left
+            *(asks(2, "- take wait=1500 1 user:bob") for _ in range(3)),        # one at once, two wait
+            asks(3, "17 tkae 1 ip:10.0.0.1")]))
+        second = self.write("second.log", "".join([
+            *(asks(20, f"c{i} enter 1 calls:acme") for i in range(3)),
+            asks(21, "c0 give"), asks(22, "c3 enter 1 calls:acme"),
+            asks(30, "h1 hold 60000 100 model:a"), asks(31, "h1 commit 60"), asks(32, "h2 hold 60000 40 model:a"),
+            asks(33, "h3 hold 60000 50 model:a"), asks(34, "h2 release"), asks(35, "h4 hold 5000 101 model:a")]))
+        out = self.ran("replay", first, second, "--rules", self.write("rules.toml", rules), "--hosts", 1)
+        self.assertIn("24 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:35Z\n", out)
+        self.assertIn("first.log:13: \"tkae\": must be take, enter, hold, commit, release or give, ", out)
+        self.assertRegex(out, r"(?m)^refused +7 ")
+        self.assertRegex(out, r"(?m)^waited +2 \(median 6\d\d\.\d ms, p99 1333\.3 ms, longest 1333\.3 ms\)$")
+        self.assertRegex(out, r"(?m)^holds +2: 1 committed, 1 released, 0 expired; 80 tokens came back, 0 ")
+        self.assertRegex(out, r"(?m)^places +3: at most 2 at once, of calls:acme; with one bucket for all 2$")
+        self.assertIn("\n          1 found no place\n          1 cost more than a bucket or a quota holds\n", out)
+        for rule, asked, refused in (("nets", 9, 3), ("addresses", 9, 0), ("users", 5, 1), ("calls", 4, 1), ("models", 4, 2)):
+            self.assertRegex(out, rf"(?m)^{rule} +{asked} +{refused} +{refused}  ")
+        self.assertRegex(out, r"(?m)^ip:10\.0\.0\.0/24 +3 .* nets$")
+
+    def test_a_line_can_ask_about_several_tags_at_a_cost(self):
+        log = self.write("access.log", "".join(line(0, f"10.0.0.{i % 2}", path="/a") for i in range(8)))
+        rules = RULES + "[[rule]]\nname = \"paths\"\nmatch = \"path:*\"\nburst = 13\nrate = 0.001\n"
+        out = self.replay(log, "--tag", "ip:%h", "--tag", "path:%U", "--cost", "1", "--cost", "3", "--hosts", 1, rules=rules)
+        self.assertIn(", tag ip:%h, path:%U\n", out)
+        self.assertRegex(out, r"(?m)^paths +8 +4 +4 ")    # 13 tokens: four times 3
+        for options, words in ((("--cost", "1", "--cost", "2"), "--cost: must be given once, or as often as --tag"),
+                               (("--wait", "soon"), "--wait: soon: must be a duration such as 500ms"),
+                               (["--tag", "a"] * 17, "--tag: must be given at most 16 times"),
+                               (("--cost", "%Q"), "--cost: %Q: must be one of %h ")):
+            done = sim("replay", log, "--rules", self.directory / "rules.toml", *options)
+            self.assertEqual(done.returncode, EX_USAGE)
+            self.assertIn(words, done.stderr)
+        done = sim("replay", log, "--rules", self.directory / "rules.toml", "--cost", "%m")
+        self.assertEqual(done.returncode, EX_DATAERR)
+        self.assertIn(f"or a question; {log}:1: cost GET: must be a whole number of tokens from 0 to 4294967295", done.stderr)
 
     def test_a_log_that_ends_early_counts_as_far_as_it_goes(self):
         text = "".join(line(i // 10, f"10.{i % 251}.{i % 241}.{i * 7919 % 256}") for i in range(5000)).encode()
