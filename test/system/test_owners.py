@@ -5,6 +5,7 @@ import time
 
 from common import ParallelTest
 from daemon import DTHROTTLED, PATIENCE, fresh_directory, rule, run, settings_text, wait_until
+from dns import NameServer
 from fleet import Fleet, Ledger, Traffic, settle_owners
 
 OWNERS = 3
@@ -130,6 +131,20 @@ class Owners(ParallelTest):
             settle_owners(ledger, hosts[1:OWNERS + 1])
             for name in ("owners_missed", "owners_dropped", "reports_lost", "owners_awaited", "owners_giving"):
                 self.assertEqual([host.stats()[name] for host in hosts], [0] * HOSTS, name)
+
+    def test_owners_are_found_by_a_service_record(self):
+        service = "_dthrottle._tcp.fleet.test"
+        with NameServer({service: []}) as names, owned(keys=True) as hosts:
+            wait_up(hosts)
+            names.services[service] = [(f"{host.name}.fleet.test", host.port) for host in hosts[:OWNERS]]
+            for host in hosts:    # one file for all, without an address in it
+                host.stop()
+                host.peers.update(connect=[f"srv://{service}"], name_servers=names.address, resolve_interval="1s")
+                host.write_settings(*host.limits)
+                host.start()
+            wait_up(hosts)
+            self._check_one_bucket(hosts)
+            self.assertEqual(len(hosts[-1].admin_json("peers")), OWNERS)
 
     def test_settings_with_other_owners_do_no_harm_are_counted_and_said(self):
         with Fleet(LIMIT, hosts=3, owners=1, period="500ms") as hosts:
