@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
+#include "config/values.h"
 #include "lease/name.h"
 #include "query/words.h"
 
@@ -16,7 +16,7 @@ namespace {
 
 using Does = LoggedQuestion::Does;
 
-constexpr std::string_view kWait = "wait=";
+constexpr std::string_view kWait = "wait=", kLasts = "lasts=";
 constexpr std::size_t kDateEnds = 27;    // "[10/Oct/2000:13:55:36 -0700"
 constexpr std::uint32_t kMillisecondsMax = 31 * 86'400'000u;    // more than settings let anything last
 
@@ -29,6 +29,13 @@ Result<Duration> Milliseconds(std::string_view what, std::string_view word) {
   std::uint32_t ms = 0;
   if (ParseNumber(word, ms) && ms <= kMillisecondsMax) return std::chrono::milliseconds(ms);
   return Fail(fmt::format("{}{}: must be milliseconds from 0 to {}", what, Shown(word), kMillisecondsMax));
+}
+
+// A place is taken for a moment at least.
+Result<Duration> ReadLasts(std::string_view word) {
+  const auto lasts = ParseDuration(word);
+  if (lasts && *lasts <= std::chrono::milliseconds(kMillisecondsMax)) return std::max(*lasts, Duration(1));
+  return Fail(fmt::format("{}{}: must be a duration such as 350ms or 0.350s", kLasts, Shown(word)));
 }
 
 Result<Cost> ReadTokens(std::string_view word) {
@@ -94,7 +101,7 @@ Result<LoggedQuestion> QuestionReader::ReadQuestion(std::string_view line) {
   }
   if (request != "-") question.request = request;
   if (auto read = ReadWords(verb, words, question); !read) return tl::unexpected(read.error());
-  if (question.request.empty() && verb != "take") {
+  if (question.request.empty() && verb != "take" && (verb != "enter" || question.ttl == Duration(0))) {
     return Fail(fmt::format("{} needs the name of its request, not -", verb));
   }
   question.tags = std::span(tags_).first(named_);
@@ -117,6 +124,11 @@ Result<void> QuestionReader::ReadWords(std::string_view verb, std::string_view w
     question.ttl = *ttl;
   } else if (verb == "enter") {
     question.verb = Verb::kEnter;
+    if (std::string_view rest = words; NextWord(rest).starts_with(kLasts)) {
+      const auto lasts = ReadLasts(NextWord(words).substr(kLasts.size()));
+      if (!lasts) return tl::unexpected(lasts.error());
+      question.ttl = *lasts;
+    }
   } else if (verb != "take") {
     return Fail(fmt::format("\"{}\": must be take, enter, hold, commit, release or give, behind a request's name",
                             Shown(verb)));

@@ -7,6 +7,8 @@
 //     [10/Oct/2000:13:55:36 -0700] 17 take wait=500 1 user:alice 3 tenant:acme
 //     [10/Oct/2000:13:55:36 -0700] 18 hold 60000 500 tenant:acme
 //     [10/Oct/2000:13:55:39 -0700] 18 commit 371
+//
+// A server that logs a request when it ends writes `enter lasts=350ms 1 calls:acme`, and nothing gives that place back.
 #pragma once
 
 #include <array>
@@ -36,7 +38,7 @@ struct LoggedQuestion {
   Does does = Does::kAsk;
   Verb verb = Verb::kTake;
   Duration patience{};           // it rather waits so long than being refused
-  Duration ttl{};                // of kHold
+  Duration ttl{};                // kHold: the longest; kEnter: for how long, zero: until the request gives it back
   std::string_view request{};    // empty: it can have nothing for a while
   // No tag is there twice. kCommit: what each tag has cost, or all of them; they have no names. kRelease, kGive: none.
   std::span<const Tag> tags{};

@@ -93,8 +93,8 @@ Replay::Replay(const ReplayOptions& options)
 Replay::~Replay() = default;
 
 void Replay::Run(WorldTime until) {
-  hosts_.fleet.Run(std::max(until, hosts_.fleet.now()));
-  one_.fleet.Run(hosts_.fleet.now());
+  hosts_.requests.Run(std::max(until, hosts_.fleet.now()));
+  one_.requests.Run(hosts_.fleet.now());
 }
 
 // ---- Lines ----

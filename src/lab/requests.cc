@@ -33,12 +33,15 @@ void Requests::Took(const LoggedQuestion& question, std::span<const Query> queri
     ++counts_.crowded;
     return;
   }
-  const auto it = all_.try_emplace(std::string(question.request)).first;
+  const bool leaves = question.verb == Verb::kEnter && question.ttl != Duration(0);
+  // A name that no log can have, as it begins with a blank.
+  const auto it = all_.try_emplace(leaves ? " " + std::to_string(++entered_) : std::string(question.request)).first;
   it->second.host = host;
   if (question.verb == Verb::kHold) {
     Hold(*it, queries, time_s + std::chrono::ceil<std::chrono::seconds>(question.ttl).count());
   } else {
     Enter(it->second, question, queries, standings);
+    if (leaves && !it->second.places.empty()) leaving_.emplace(fleet_.now() + question.ttl, it->first);
   }
   EraseIfEmpty(it);
 }
@@ -107,6 +110,16 @@ void Requests::Give(const Request& request, const Tag& place) {
   GivePlaces(limiter, limiter.table().Hash(place.query().tag), 1);
   --tags_;
   if (const auto it = places_.find(place.bytes); --it->second == 0) places_.erase(it);
+}
+
+void Requests::Run(WorldTime until) {
+  while (!leaving_.empty() && leaving_.begin()->first <= until) {
+    const auto [at, name] = *leaving_.begin();
+    leaving_.erase(leaving_.begin());
+    fleet_.Run(at);
+    Return({.does = Does::kGive, .request = name});
+  }
+  fleet_.Run(until);
 }
 
 // Requests whose places are taken back lose them, as connections that are closed do.

@@ -29,6 +29,9 @@ class Requests {
   // Call once, when hosts have started: they can take back places from now on.
   void Begin();
 
+  // Runs the fleet until then. Places that were taken for some time end with it.
+  void Run(WorldTime until);
+
   // The host where the request has something; none: it has nothing.
   std::optional<std::uint32_t> HostOf(std::string_view request) const;
   // That host has served the question, whose tags are `queries` and stand there now.
@@ -80,6 +83,8 @@ class Requests {
   Fleet& fleet_;
   All all_;
   std::set<std::pair<std::int64_t, std::string>> ends_;    // of holds, by their requests
+  std::set<std::pair<WorldTime, std::string>> leaving_;         // requests that end by themselves
+  std::uint64_t entered_ = 0;                                   // such requests
   std::map<std::string, std::uint32_t, std::less<>> places_;    // taken now, by the bytes of the tag
   std::size_t tags_ = 0;                                        // of all_
   Counts counts_;

@@ -39,6 +39,10 @@ TEST_CASE("a line of a log of questions is a date, a request and a line of the p
   const LoggedQuestion hold = read("x hold 60000 500 t");
   CHECK((hold.verb == Verb::kHold && hold.ttl == 1min && Words(hold) == "500 t"));
   CHECK(read("x enter 0 t").verb == Verb::kEnter);
+  CHECK(read("x enter 0 t").ttl == 0s);
+  CHECK(read("- enter lasts=0.350s 1 t").ttl == 350ms);
+  CHECK(read("- enter lasts=20ms 1 t").ttl == 20ms);
+  CHECK(read("- enter lasts=0.000s 1 t").ttl > 0s);
   CHECK(read("-  take  1  t ").request.empty());
   const LoggedQuestion commit = read("x commit 371 9");
   CHECK((commit.does == Does::kCommit && commit.tags.size() == 2 && commit.tags[1].cost == 9));
@@ -72,6 +76,10 @@ TEST_CASE("a line that is no question says what it should be") {
       {"x commit t", "cost t: must be"},
       {"x give t", "nothing may follow give"},
       {"x release 5", "nothing may follow release"},
+      {"- enter lasts=20 1 t", "lasts=20: must be a duration such as 350ms or 0.350s"},
+      {"- enter lasts=-1s 1 t", "lasts=-1s: must be a duration"},
+      {"- enter lasts=99d 1 t", "lasts=99d: must be a duration"},
+      {"- enter 1 t", "enter needs the name of its request, not -"},
       {"- hold 5 1 t", "hold needs the name of its request, not -"},
       {"- give", "give needs the name of its request, not -"},
       {std::string(256, 'x') + " take 1 t", "the request's name has more than 255 bytes"}};

@@ -279,6 +279,18 @@ TEST_CASE("places are taken until their requests give them back") {
   CHECK(replay.counts().busy == replay.counts().refused);
 }
 
+TEST_CASE("places that a line takes for some time end with it") {
+  Replay replay(Options("[[rule]]\nname = \"calls\"\nburst = 1000\nrate = 1000\nin_flight = 3\n", 1));
+  // A request every 100 ms: three of 290 ms overlap, and of 350 ms four would.
+  for (int i = 0; i < 100; ++i) replay.Take(Asks(i / 10, "- enter lasts=290ms 1 t"));
+  for (int i = 0; i < 100; ++i) replay.Take(Asks(20 + i / 10, "r enter lasts=0.350s 1 t"));
+  replay.Finish();
+  CHECK(replay.counts().unreadable == 0);
+  CHECK((replay.counts().refused == 25 && replay.counts().busy == 25));    // every fourth
+  CHECK(replay.requests().places == 175);
+  CHECK(replay.requests().places_max == 3);
+}
+
 TEST_CASE("what a request has is at the host where it was taken") {
   for (const char* share : {"local", "debit", "forecast", "capacity"}) {
     CAPTURE(share);

@@ -276,18 +276,18 @@ class Sim(SystemTest):
             asks(3, "17 tkae 1 ip:10.0.0.1")]))
         second = self.write("second.log", "".join([
             *(asks(20, f"c{i} enter 1 calls:acme") for i in range(3)),
-            asks(21, "c0 give"), asks(22, "c3 enter 1 calls:acme"),
+            asks(21, "c0 give"), asks(22, "- enter lasts=0.5s 1 calls:acme"), asks(23, "c3 enter 1 calls:acme"),
             asks(30, "h1 hold 60000 100 model:a"), asks(31, "h1 commit 60"), asks(32, "h2 hold 60000 40 model:a"),
             asks(33, "h3 hold 60000 50 model:a"), asks(34, "h2 release"), asks(35, "h4 hold 5000 101 model:a")]))
         out = self.ran("replay", first, second, "--rules", self.write("rules.toml", rules), "--hosts", 1)
-        self.assertIn("24 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:35Z\n", out)
+        self.assertIn("25 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:35Z\n", out)
         self.assertIn("first.log:13: \"tkae\": must be take, enter, hold, commit, release or give, ", out)
         self.assertRegex(out, r"(?m)^refused +7 ")
         self.assertRegex(out, r"(?m)^waited +2 \(median 6\d\d\.\d ms, p99 1333\.3 ms, longest 1333\.3 ms\)$")
         self.assertRegex(out, r"(?m)^holds +2: 1 committed, 1 released, 0 expired; 80 tokens came back, 0 ")
-        self.assertRegex(out, r"(?m)^places +3: at most 2 at once, of calls:acme; with one bucket for all 2$")
+        self.assertRegex(out, r"(?m)^places +4: at most 2 at once, of calls:acme; with one bucket for all 2$")
         self.assertIn("\n          1 found no place\n          1 cost more than a bucket or a quota holds\n", out)
-        for rule, asked, refused in (("nets", 9, 3), ("addresses", 9, 0), ("users", 5, 1), ("calls", 4, 1), ("models", 4, 2)):
+        for rule, asked, refused in (("nets", 9, 3), ("addresses", 9, 0), ("users", 5, 1), ("calls", 5, 1), ("models", 4, 2)):
             self.assertRegex(out, rf"(?m)^{rule} +{asked} +{refused} +{refused}  ")
         self.assertRegex(out, r"(?m)^ip:10\.0\.0\.0/24 +3 .* nets$")
 
