@@ -122,14 +122,22 @@ Result<std::int64_t> ParseLogTime(std::string_view text) {
          (text[21] == '-' ? -zone_s : zone_s);
 }
 
-Result<LogLine> ParseLogLine(std::string_view line) {
+Result<std::int64_t> LogDates::Read(std::string_view text) {
+  if (text == text_ && !text_.empty()) return time_s_;
+  const auto read = ParseLogTime(text);
+  if (!read) return read;
+  text_ = text;
+  return time_s_ = *read;
+}
+
+Result<LogLine> ParseLogLine(std::string_view line, LogDates& dates) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   LogLine parsed;
   // The first bracket that a quote follows ends the date: servers escape the quotes in what clients send.
   const std::size_t close = line.find("] \"");
   if (close == line.npos) return Fail("no date in brackets with a request in quotes behind it");
   if (close < kDateBytes + 1 || line[close - kDateBytes - 1] != '[') return Fail("no date in brackets");
-  const auto time = ParseLogTime(line.substr(close - kDateBytes, kDateBytes));
+  const auto time = dates.Read(line.substr(close - kDateBytes, kDateBytes));
   if (!time) return tl::unexpected(time.error());
   parsed.time_s = *time;
 

@@ -22,12 +22,26 @@ struct LogLine {
   std::string_view referer = "-", agent = "-";    // of the combined format
 };
 
-// Without LF. Fails with a reason if anything up to the size is not there or not what it should be; what follows the
-// size may be anything.
-Result<LogLine> ParseLogLine(std::string_view line);
-
 // Seconds since 1970 of "10/Oct/2000:13:55:36 -0700".
 Result<std::int64_t> ParseLogTime(std::string_view text);
+
+// The same for lines one after the other, most of which have the date of the line before.
+class LogDates {
+ public:
+  Result<std::int64_t> Read(std::string_view text);
+
+ private:
+  std::string text_;    // the latest, or empty
+  std::int64_t time_s_ = 0;
+};
+
+// Without LF. Fails with a reason if anything up to the size is not there or not what it should be; what follows the
+// size may be anything.
+Result<LogLine> ParseLogLine(std::string_view line, LogDates& dates);
+inline Result<LogLine> ParseLogLine(std::string_view line) {
+  LogDates dates;
+  return ParseLogLine(line, dates);
+}
 
 // Parts of a request line; "-" where it is none.
 struct RequestParts {

@@ -65,7 +65,7 @@ void QuestionReader::Add(std::size_t name, Cost cost) {
 // ---- Access logs ----
 
 Result<LoggedQuestion> QuestionReader::ReadAccess(std::string_view line) {
-  const auto parsed = ParseLogLine(line);
+  const auto parsed = ParseLogLine(line, dates_);
   if (!parsed) return tl::unexpected(parsed.error());
   Cost cost = 1;
   for (std::size_t i = 0; i < template_.tags.size(); ++i) {
@@ -90,7 +90,7 @@ Result<LoggedQuestion> QuestionReader::ReadAccess(std::string_view line) {
 Result<LoggedQuestion> QuestionReader::ReadQuestion(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const std::size_t close = line.find(']');
-  const auto time_s = ParseLogTime(line.substr(1, std::min(close, kDateEnds) - 1));
+  const auto time_s = dates_.Read(line.substr(1, std::min(close, kDateEnds) - 1));
   if (!time_s) return tl::unexpected(time_s.error());
   if (close != kDateEnds) return Fail("no ] behind the date");
   LoggedQuestion question{.time_s = *time_s};

@@ -69,6 +69,7 @@ class QuestionReader {
   void Add(std::size_t name, Cost cost);
 
   const QuestionTemplate template_;
+  LogDates dates_;
   std::array<std::string, Questions::kTagsMax> names_;
   std::array<LoggedQuestion::Tag, Questions::kTagsMax> tags_;
   std::size_t named_ = 0;    // of tags_

@@ -234,17 +234,17 @@ void Replay::CountRefused(const LoggedQuestion& question, const Answer& answer) 
   if (counts.refused++ == 0) counts.first_s = second_.time_s;
   counts.last_s = second_.time_s;
   // The limiter says under which limit a tag is refused that is charged with this one.
-  std::string tag(question.tags[answer.tag].name);
+  std::string charged;
   if (const auto own = limits_[answer.tag]; own && own != answer.limit) {
     rules_->ForEachDerived(*own, TextOf(queries_[answer.tag]), [&](std::string_view derived) {
-      if (rules_->Find(derived) == answer.limit) tag = derived;
+      if (rules_->Find(derived) == answer.limit) charged = derived;
     });
   }
-  NoteRefused(tag, rule, answer.limit && rules_->is_override(*answer.limit));
+  NoteRefused(charged.empty() ? question.tags[answer.tag].name : charged, rule, answer.limit && rules_->is_override(*answer.limit));
 }
 
 void Replay::NoteRefused(std::string_view tag, std::size_t rule, bool override_) {
-  auto it = refused_.find(std::string(tag));
+  auto it = refused_.find(tag);
   if (it == refused_.end()) {
     if (refused_.size() >= kRefusedTagsMax) {
       ++refused_untold_;

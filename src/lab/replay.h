@@ -168,7 +168,10 @@ class Replay {
     std::uint32_t rule = 0;
     bool override_ = false;
   };
-  std::unordered_map<std::string, TagCounts> refused_;
+  struct TagHash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::unordered_map<std::string, TagCounts, TagHash, std::equal_to<>> refused_;
   std::uint64_t refused_untold_ = 0;
 };
 

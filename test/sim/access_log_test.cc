@@ -237,5 +237,16 @@ TEST_CASE("a compressed file that ends early gives what there is, and says so") 
   CHECK_FALSE(LogFile::Open(folder.path).has_value());
 }
 
+TEST_CASE("dates one after the other are read as each by itself") {
+  LogDates dates;
+  CHECK_FALSE(dates.Read("").has_value());
+  for (const std::string_view text : {"10/Oct/2000:13:55:36 -0700", "10/Oct/2000:13:55:36 -0700", "nonsense",
+                                      "10/Oct/2000:13:55:37 -0700", "10/Oct/2000:13:55:36 -0700"}) {
+    const auto read = dates.Read(text), alone = ParseLogTime(text);
+    CHECK(read.has_value() == alone.has_value());
+    if (read && alone) CHECK(*read == *alone);
+  }
+}
+
 }    // namespace
 }    // namespace dthrottle::lab
