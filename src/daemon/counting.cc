@@ -41,7 +41,7 @@ Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
   DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
   const auto on_timer = [](uv_timer_t* timer) {
-    static_cast<Counting*>(timer->data)->limiter_.ways().Get<QuotaSharing>().FollowCalendar();
+    static_cast<Counting*>(timer->data)->limiter_.ways().FollowCalendar();
   };
   DT_CHECK(uv_timer_start(&timer_, on_timer, kLookMs, kLookMs) == 0);
 }
@@ -53,7 +53,7 @@ FileResult<void> Counting::Begin(int left_fd) {
   if (auto claimed = region->ClaimRest([](Duration) { return true; }); !claimed) return claimed;
   region_.emplace(std::move(*region));
   WatchMappedFile(region_->bytes(), settings_.quota.file);
-  limiter_.ways().Get<QuotaSharing>().Keep(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
+  limiter_.ways().KeepQuotas(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
   return {};
 }
 

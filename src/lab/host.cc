@@ -174,7 +174,7 @@ void SimHost::RemoveLinks(Instant now) {
 void SimHost::CountQuotas() {
   std::array<std::byte, 16> boot_id{};
   for (std::size_t i = 0; i < sizeof boots_; ++i) boot_id[i] = static_cast<std::byte>(boots_ >> 8 * i);
-  life_->limiter.ways().Get<QuotaSharing>().Keep(
+  life_->limiter.ways().KeepQuotas(
       quotas_->bytes(), boot_id, prng_.Next(), [this](const QuotaCalendar& calendar) {
         const Duration date = surroundings_.Date();
         QuotaPeriods periods = PeriodsAt(calendar, std::chrono::floor<std::chrono::seconds>(date).count());
@@ -185,7 +185,7 @@ void SimHost::CountQuotas() {
 
 void SimHost::FollowCalendar(WorldTime now) {
   looked_ = now;
-  life_->limiter.ways().Get<QuotaSharing>().FollowCalendar();
+  life_->limiter.ways().FollowCalendar();
 }
 
 void SimHost::Connected(std::uint32_t peer, WorldTime now) {

@@ -186,8 +186,8 @@ std::optional<Duration> Deciding::LookAt(Duration patience, NamedTagAt& named, S
 void Deciding::LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) const {
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
-    if (limit == nullptr || !core_.HasQuota(*limit) || limit->mode == Mode::kShadow) continue;
-    const QuotaStanding its = core_.quotas->Look(tags[i].probe.hash, *limit, now_);
+    if (limit == nullptr || !ways_.HasQuota(*limit) || limit->mode == Mode::kShadow) continue;
+    const QuotaStanding its = ways_.quotas()->Look(tags[i].probe.hash, *limit, now_);
     const Cost cost = tags[i].query->cost;
     if (cost <= its.left()) continue;
     const Duration wait = cost > its.amount ? Outcome::kNever : its.ends - now_;
@@ -201,8 +201,8 @@ void Deciding::LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) 
 void Deciding::ShowQuotas(std::span<const NamedTagAt> tags, std::span<Standing> standings) const {
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
-    if (limit == nullptr || !core_.HasQuota(*limit)) continue;
-    ShowQuota(core_.quotas->Look(tags[i].probe.hash, *limit, now_), standings[i], now_);
+    if (limit == nullptr || !ways_.HasQuota(*limit)) continue;
+    ShowQuota(ways_.quotas()->Look(tags[i].probe.hash, *limit, now_), standings[i], now_);
   }
 }
 
@@ -266,7 +266,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
     return Refuse(limit, Verdict::kShed, counters);
   }
   if (standing.penalty != Duration::zero()) return RefusePenalized(limit, counters);
-  if (core_.HasQuota(limit) && IsSpent(core_, *named.query, named.probe.hash, limit, now_)) [[unlikely]] {
+  if (ways_.HasQuota(limit) && IsSpent(ways_, *named.query, named.probe.hash, limit, now_)) [[unlikely]] {
     return RefuseSpent(limit, counters);
   }
   if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.probe.hash, limit, now_))) {
@@ -280,7 +280,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
               Patient(limit.shape, named.query->cost, longest)};
   const auto free = standing.free;
   const Verdict verdict = named.cut ? Cut(asked, counters)
-                          : core_.HasQuota(limit)
+                          : ways_.HasQuota(limit)
                               ? DecideUnderLimit<true>(ways_, asked, counters, &standing)
                               : DecideUnderLimit<false>(ways_, asked, counters, &standing);
   standing.free = free;

@@ -34,7 +34,7 @@ Inspection Inspect(Limiter& limiter, const Query& query, Instant now) {
   }
   if (limit.among != Among::kFirst) seen.among = core.among->Of(hash, now);
   seen.penalty = PenaltyLeft(core, limit, hash, now);
-  if (core.HasQuota(limit)) seen.quota = core.quotas->Look(hash, limit, now);
+  if (ways.HasQuota(limit)) seen.quota = ways.quotas()->Look(hash, limit, now);
   const TagAt at{query.tag, hash, limit, slot};
   seen.shape = ways.With(limit, [&](auto& way) { return way.ShapeOf(query.tag, limit, now); });
   ways.With(limit, [&](auto& way) { return way.Inspect(at, seen, now), true; });
@@ -49,7 +49,7 @@ bool Forgive(Limiter& limiter, const Query& query, Instant now) {
   Slot* slot = shard.Find(query.tag, now);
   if (const auto index = LimitOf(*core.rules, query, slot); index.has_value()) {
     const Limit& limit = core.limit(*index);
-    if (core.HasQuota(limit)) had = core.quotas->Forgive(hash, limit, now) || had;
+    if (limiter.ways().HasQuota(limit)) had = limiter.ways().quotas()->Forgive(hash, limit, now) || had;
     Asked asked{query, hash, *index, limit, shard, slot, 0, now, limit.shape};
     if (core.loans.any()) RecallLoans(limiter.ways(), asked, core.tally.lane(0));
     for (Loan* loan = core.loans.Of(hash); loan != nullptr; loan = loan->next) loan->Say(now, now);
@@ -97,7 +97,8 @@ std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query,
 
 LimiterCounts CountsOf(const Limiter& limiter) {
   const LimiterCore& core = limiter.ways().core();
-  LimiterCounts counts{.penalties = core.penalties.counts(), .quotas = limiter.ways().Get<QuotaSharing>().counts()};
+  LimiterCounts counts{.penalties = core.penalties.counts()};
+  if (const Quotas* const quotas = limiter.ways().quotas()) counts.quotas = quotas->counts();
   if (core.among != nullptr) counts.among = core.among->counts();
   if (core.in_flight != nullptr) {
     counts.in_flight = core.in_flight->counts();

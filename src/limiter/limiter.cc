@@ -29,7 +29,6 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
 Limiter::~Limiter() = default;
 
 void LimiterCore::MakeRoom() {
-  if (quotas != nullptr) quotas->Adopt(rules->calendars());
   if (rules->any_among() && among == nullptr) among = std::make_unique<AmongTags>();
   if (rules->any_penalty()) penalties.Enable();
   if (rules->any_in_flight() && in_flight == nullptr) {

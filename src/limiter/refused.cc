@@ -17,8 +17,8 @@ Instant RefusedUntil(Ways& ways, const Query& query, std::uint64_t hash, const L
   if (limit.mode != Mode::kEnforce || limit.derives) return now;
   if (limit.penalizes) return now + PenaltyLeft(core, limit, hash, now);
   Looked looked{query, hash, limit, slot, now, limit.shape, slot != nullptr ? slot->bucket : Bucket()};
-  if (core.HasQuota(limit)) {
-    const QuotaStanding quota = core.quotas->Look(hash, limit, now);
+  if (ways.HasQuota(limit)) {
+    const QuotaStanding quota = ways.quotas()->Look(hash, limit, now);
     if (query.cost > quota.left()) return query.cost > quota.amount ? now : quota.ends;
   }
   if (ways.Would(looked) || query.cost > looked.shape.depth / looked.shape.interval) return now;
@@ -53,7 +53,7 @@ void Lending::CountRefused(const Query& query, Cost times, LaneUse use, Instant 
   counters.throttled.Add(times);
   if (PenaltyLeft(core, limit, probe.hash, now) != Duration::zero()) {
     counters.penalized.Add(times);
-  } else if (core.HasQuota(limit) && IsSpent(core, query, probe.hash, limit, now)) {
+  } else if (ways.HasQuota(limit) && IsSpent(ways, query, probe.hash, limit, now)) {
     counters.over_quota.Add(times);
   } else {
     Query all = query;

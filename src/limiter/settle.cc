@@ -30,9 +30,9 @@ Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
   const Limit& limit = core.limit(*index);
   const Shape shape = ways.With(limit, [&](auto& way) { return way.ShapeOf(paid.tag, limit, now); });
   Asked asked{paid, hash, *index, limit, shard, slot, 0, now, shape};
-  if (core.HasQuota(limit)) {
-    actual > paid.cost ? (void)core.quotas->Take(paid.tag, hash, limit, actual - paid.cost, now)
-                       : core.quotas->GiveBack(hash, limit, paid.cost - actual, now);
+  if (ways.HasQuota(limit)) {
+    actual > paid.cost ? (void)ways.quotas()->Take(paid.tag, hash, limit, actual - paid.cost, now)
+                       : ways.quotas()->GiveBack(hash, limit, paid.cost - actual, now);
   }
   if (actual > paid.cost) {
     Charge(ways, asked, actual - paid.cost);

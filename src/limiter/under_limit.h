@@ -54,8 +54,8 @@ inline Verdict RefusePenalized(const Limit& limit, RuleCounters& counters) {
 }
 
 // Whether the tag's quota has less left than the query costs. REQUIRES: it has one; the caller has the tag's shard.
-inline bool IsSpent(const LimiterCore& core, const Query& query, std::uint64_t hash, const Limit& limit, Instant now) {
-  return query.cost > core.quotas->Look(hash, limit, now).left();
+inline bool IsSpent(const Ways& ways, const Query& query, std::uint64_t hash, const Limit& limit, Instant now) {
+  return query.cost > ways.quotas()->Look(hash, limit, now).left();
 }
 
 inline Verdict RefuseSpent(const Limit& limit, RuleCounters& counters) {
@@ -100,7 +100,7 @@ template <bool kWithQuota = false>
   bool near = bucket.IsNearLimit(asked.shape, asked.now);
   if constexpr (kWithQuota) {
     const QuotaStanding quota =
-        ways.core().quotas->Take(asked.query.tag, asked.hash, asked.limit, asked.query.cost, asked.now);
+        ways.quotas()->Take(asked.query.tag, asked.hash, asked.limit, asked.query.cost, asked.now);
     near = near || quota.left() < quota.amount / 5;
   }
   if (near) counters.near_limit.Add();

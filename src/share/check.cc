@@ -10,6 +10,10 @@ bool KnowsShare(Share share) {
   return share == Share::kLocal || Ways::Knows(share);
 }
 
+bool KnowsQuotas() {
+  return Ways::kCountsQuotas;
+}
+
 std::optional<Tokens> ExcessOf(Share share, const Rule& rule, const FleetTerms& fleet) {
   return Ways::Excess(share, rule, fleet);
 }

@@ -18,8 +18,9 @@ struct FleetTerms {
   Duration period;    // between reports
 };
 
-// Whether this program can share limits so.
+// Whether this program can share limits so, and count quotas.
 bool KnowsShare(Share share);
+bool KnowsQuotas();
 
 // The most that the hosts of a fleet serve of a tag beyond burst + rate x time before all have heard of it, if limits
 // were shared so; none if there is no bound or no such way.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -61,11 +62,8 @@ struct LimiterCore {
   Penalties penalties;    // an entry by the lock of its tag's shard
   std::unique_ptr<InFlight> in_flight;    // as among
   std::unique_ptr<Gauges> gauges;         // together with it
-  std::unique_ptr<Quotas> quotas;         // where somebody keeps them (QuotaSharing::Keep)
 
   Observed observed;
-
-  bool HasQuota(const Limit& limit) const { return limit.quota > 0 && quotas != nullptr; }
 
   // Makes room for what the rules in force need. Before the table is open, or with it locked.
   void MakeRoom();
@@ -220,6 +218,18 @@ class Way {
   void PeriodEnds(Instant) {}
   void Joined() {}
 
+  // ---- Quotas of rules: the owner's thread ----
+
+  // Whether the way counts them.
+  static constexpr bool kCountsQuotas = false;
+  // Where it does; null: nowhere as yet. Any thread, with a shard locked.
+  Quotas* quotas() const { return nullptr; }
+  // Counts them from now on in `region`, as Quotas. Once.
+  void KeepQuotas(std::span<std::byte>, const std::array<std::byte, 16>& /*boot_id*/, std::uint64_t /*fresh*/,
+                  const Quotas::Calendar&) {}
+  // Follows the clock: once a second.
+  void FollowCalendar() {}
+
   // ---- For people ----
 
   // The most that hosts together serve of a tag above burst + rate x time; none if there is no bound.
@@ -295,6 +305,20 @@ class WayList : private WayHolder<W>... {
   void SetHeard(bool heard) { (Get<W>().SetHeard(heard), ...); }
   Instant urgent_at() const { return std::min({Get<W>().urgent_at()...}); }
   bool ReportUrgent(Instant from, Instant now, Draft& out) { return (Get<W>().ReportUrgent(from, now, out) || ...); }
+
+  // The same of the way that counts quotas, if one does.
+  static constexpr bool kCountsQuotas = (W::kCountsQuotas || ...);
+  Quotas* quotas() const {
+    Quotas* found = nullptr;
+    (void)((found = Get<W>().quotas()) || ...);
+    return found;
+  }
+  bool HasQuota(const Limit& limit) const { return limit.quota > 0 && quotas() != nullptr; }
+  void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+                  const Quotas::Calendar& calendar) {
+    (Get<W>().KeepQuotas(region, boot_id, fresh, calendar), ...);
+  }
+  void FollowCalendar() { (Get<W>().FollowCalendar(), ...); }
 
  private:
   // The answer is built where the caller wants it: copies of one with optional parts cost more than what most ways do.

@@ -15,8 +15,8 @@ namespace dthrottle {
 using WaysInOrder = WayList<    //
     Forecasting,                // share/forecast/, before debit, because it has some of its limits where it watches
     Debits,                     // share/debit/
-    Division,                   // share/capacity/
-    QuotaSharing>;              // share/quota/: counts of quotas, no way of deciding
+    QuotaSharing,               // share/quota/: counts of quotas, no way of deciding
+    Division>;                  // share/capacity/
 
 class Ways final : public WaysInOrder {
  public:

@@ -23,8 +23,11 @@ LAYERS = [
 SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "rule"), ("penalty", "rule"), ("quota", "rule"), ("limiter", "config"), ("frontend", "io"), ("feature", "io"), ("carrier", "io"), ("tls", "io"),
             ("lab", "io"), ("integration", "client"), ("ctl", "client"), ("daemon", "plan")}
 
-# Features that go when their folder and the lines of a list that name it are deleted: only the list includes them.
+# Features that go when their folder and the lines of a list that name it are deleted: only the list includes them, and
+# names their class.
 LISTED = {"share/forecast": "share/ways.h", "share/quota": "share/ways.h"}
+# TODO(someday): owners judge by forecasts what their users have to hear, so the first goes with the second.
+LISTED_RESTS_ON = {("share/owners", "share/forecast")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(
@@ -47,14 +50,25 @@ def rank(folder):
     return next(i for i, layer in enumerate(LAYERS) if folder in layer)
 
 
+def listed_class(src, folder):
+    """The class of a listed folder, which stands in the list in front of the folder's name; None: the list has none."""
+    found = re.search(rf"\b(\w+)[,>;]+ *// {folder}/", (src / LISTED[folder]).read_text())
+    return found and found.group(1)
+
+
 def strangers(src):
-    """Includes of a listed folder by anybody but the folder itself and its list."""
+    """Uses of a listed folder by anybody but the folder itself and its list."""
     found = []
+    classes = {folder: listed_class(src, folder) for folder in LISTED}
     for path in sorted(src.rglob("*.[ch]*")):
-        name = str(path.relative_to(src))
+        name, text = str(path.relative_to(src)), path.read_text()
         for folder, by in LISTED.items():
-            if not name.startswith(folder + "/") and name != by and f'#include "{folder}/' in path.read_text():
+            if name.startswith(folder + "/") or name == by or (name.rpartition("/")[0], folder) in LISTED_RESTS_ON:
+                continue
+            if f'#include "{folder}/' in text:
                 found.append(f"{name} includes {folder}/")
+            if classes[folder] and re.search(rf"\b{classes[folder]}\b", re.sub("//.*", "", text)):
+                found.append(f"{name} names {classes[folder]}")
     return found
 
 
@@ -93,6 +107,7 @@ class Layers(unittest.TestCase):
         self.assertEqual(strangers(SRC), [])
         for folder, by in LISTED.items():
             self.assertIn(f'#include "{folder}/', (SRC / by).read_text())
+            self.assertTrue(listed_class(SRC, folder))
 
     def test_a_stranger_would_be_found(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +115,10 @@ class Layers(unittest.TestCase):
             for name in ("share/ways.h", "share/forecast/a.cc", "admin/admin.cc"):
                 (src / name).parent.mkdir(parents=True, exist_ok=True)
                 (src / name).write_text('#include "share/forecast/forecast.h"\n')
-            self.assertEqual(strangers(src), ["admin/admin.cc includes share/forecast/"])
+            with (src / "share/ways.h").open("a") as ways:
+                ways.write("    QuotaSharing>;    // share/quota/: counts\n")
+            (src / "admin/b.cc").write_text("ways.Get<QuotaSharing>();    // Forecasting\n")
+            self.assertEqual(strangers(src), ["admin/admin.cc includes share/forecast/", "admin/b.cc names QuotaSharing"])
 
     def test_a_fault_would_be_found(self):
         with tempfile.TemporaryDirectory() as folder:

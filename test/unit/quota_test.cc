@@ -15,6 +15,7 @@
 #include "config/load.h"
 #include "query/question.h"
 #include "share/debit/sharing.h"
+#include "share/quota/quota_sharing.h"
 #include "share/ways.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
@@ -42,7 +43,7 @@ struct Counter {
   void Open(std::byte boot) {
     std::array<std::byte, 16> id{};
     id[0] = boot;
-    host.limiter->ways().Get<QuotaSharing>().Keep(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, [this](const QuotaCalendar& c) {
+    host.limiter->ways().KeepQuotas(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, [this](const QuotaCalendar& c) {
       QuotaPeriods periods = PeriodsAt(c, date / 1s);
       periods.ends = now + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date);
       return periods;
@@ -57,12 +58,12 @@ struct Counter {
   void At(Instant to) {
     date += to - now;
     now = to;
-    host.limiter->ways().Get<QuotaSharing>().FollowCalendar();
+    host.limiter->ways().FollowCalendar();
   }
   // The clock is set.
   void SetDate(Duration to) {
     date = to;
-    host.limiter->ways().Get<QuotaSharing>().FollowCalendar();
+    host.limiter->ways().FollowCalendar();
   }
 
   int Serves(std::string_view tag, int times) {
@@ -71,7 +72,7 @@ struct Counter {
     return served;
   }
   QuotaStanding Standing(std::string_view tag) { return *Inspect(*host.limiter, {{tag, false}}, now).quota; }
-  Quotas& quotas() { return *host.limiter->ways().core().quotas; }
+  Quotas& quotas() { return *host.limiter->ways().quotas(); }
   const Limit& limit(std::string_view tag) { return host.limiter->rules().limit(*host.limiter->rules().Find(tag)); }
 
   bool Hear(std::string_view tag, const QuotaWord& word, std::uint32_t peer = 0) {

@@ -3,6 +3,7 @@
 #include "config/kinds.h"
 #include "config/sections.h"
 #include "quota/quotas.h"
+#include "share/check.h"
 
 namespace dthrottle {
 
@@ -34,6 +35,10 @@ void CheckQuotas(Findings& f) {
     const Rule& rule = s.rules[i];
     if (rule.quota == 0 || rule.mode == Mode::kOff) continue;
     any = true;
+    if (!KnowsQuotas()) {
+      f.Error(f.rules[i], fmt::format("rule \"{}\": quota = {}: quotas are not built into this program", rule.name,
+                                      rule.quota));
+    }
     if (rule.burst <= static_cast<double>(rule.quota)) continue;
     f.Warn(f.rules[i], fmt::format("rule \"{}\": quota = {} is less than burst = {}: the first burst spends it all",
                                    rule.name, rule.quota, FormatNumber(rule.burst)));

@@ -291,13 +291,14 @@ void Debits::HearPenalty(const Told& told, HeardPeer& peer, Instant until, Insta
 
 // As a penalty, of a tag that nothing is known of here.
 void Debits::HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now) {
-  auto& quotas = ways_.Get<QuotaSharing>();
-  const TagAt at{told.tag, told.hash, core_.limit(told.index), told.slot};
-  if (told.slot == nullptr && !quotas.Knows(at) && !heard.new_tags.Take(now)) {
+  const Limit& limit = core_.limit(told.index);
+  Quotas* const quotas = ways_.HasQuota(limit) ? ways_.quotas() : nullptr;
+  const bool known = told.slot != nullptr || (quotas != nullptr && quotas->Knows(told.hash));
+  if (!known && !heard.new_tags.Take(now)) {
     ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
     return;
   }
-  quotas.HearQuota(word, at, peer, now);
+  if (quotas != nullptr) quotas->Hear(told.tag, told.hash, limit, word, peer, now);
 }
 
 // ---- Places ----

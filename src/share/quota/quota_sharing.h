@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "quota/quotas.h"
@@ -25,21 +26,17 @@ class QuotaSharing final : public Way {
 
   QuotaSharing(LimiterCore& core, Ways& ways) : core_(core), ways_(ways) {}
 
-  // Counts the quotas of rules from now on, in `region`, as Quotas. Once, by the owner.
-  void Keep(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-            Quotas::Calendar calendar);
-  // Follows the clock: to be called once a second, by the owner.
+  static constexpr bool kCountsQuotas = true;
+  Quotas* quotas() const { return quotas_.get(); }
+  void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
+                  const Quotas::Calendar& calendar);
   void FollowCalendar();
-  QuotaCounts counts() const { return core_.quotas != nullptr ? core_.quotas->counts() : QuotaCounts(); }
 
   bool Has(const Limit&) const { return false; }
   bool Decide(Asked& asked) { return DecideAlone(asked); }
 
   void Adopted();
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
-  // A peer, by number, says so of a tag. With its shard locked.
-  bool Knows(const TagAt& at) const { return core_.HasQuota(at.limit) && core_.quotas->Knows(at.hash); }
-  void HearQuota(const QuotaWord& word, const TagAt& at, std::uint32_t peer, Instant now);
   Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
   void PeriodEnds(Instant now);
@@ -48,6 +45,7 @@ class QuotaSharing final : public Way {
  private:
   LimiterCore& core_;
   Ways& ways_;
+  std::unique_ptr<Quotas> quotas_;    // set while every shard of the table is locked, read while one is
   std::function<void()> wake_;
   Instant tell_at_{};        // not before
   Instant tell_all_at_{};    // with the end of a period after that
