@@ -138,8 +138,8 @@ TEST_CASE("own limit: rules that allow it no longer decide by their own numbers,
   };
   adopt(kRules);    // the same ones, which number limits anew
   CHECK(host.limiter->rules().FindOwn("edge|z=z|999/h").has_value());
-  CHECK_FALSE(host.Serves("edge|a=b|10/h", At(0)));
   CHECK(host.Level("edge|a=b|10/h", At(0)) == Approx(0).margin(1e-6));
+  CHECK_FALSE(host.Serves("edge|a=b|10/h", At(0)));
   std::string less(kRules);
   less.replace(less.find("1000"), 4, "9");
   adopt(less);
