@@ -231,7 +231,8 @@ bool IsSocketPath(const std::string& text);
 bool NoControls(const std::string& text);
 
 // A member of etcd's cluster.
-inline constexpr const char* kEtcdUrlsAllowed = "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends";
+inline constexpr const char* kEtcdUrlsAllowed =
+    "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends";
 bool IsEtcdUrl(const std::string& text);
 
 // The largest size of memory that a setting may ask for.

@@ -58,10 +58,11 @@ Result<void> OwnerList::Start() {
       auto kept = OwnerAddresses::Parse(*text);
       if (kept) list_ = std::move(*kept);
     }
-    file_.emplace(loop_, path, [this] { return list_->Text(); },
-                  [this, path](const std::string& trouble) {
-                    if (!trouble.empty()) log_.Warning("peers: the list of owners is not kept in {}: {}", path, trouble);
-                  });
+    file_.emplace(
+        loop_, path, [this] { return list_->Text(); },
+        [this, path](const std::string& trouble) {
+          if (!trouble.empty()) log_.Warning("peers: the list of owners is not kept in {}: {}", path, trouble);
+        });
   }
   Reload();
   uv_timer_start(

@@ -1,6 +1,6 @@
-// The list of owners where etcd has it (peers.etcd): reads it, enters this host if it is to own tags, and writes the next
-// list where that falls to this host (io/etcd_owners.h). It runs on the main loop, and the exchange goes on by the last
-// list while etcd does not answer.
+// The list of owners where etcd has it (peers.etcd): reads it, enters this host if it is to own tags, and writes the
+// next list where that falls to this host (io/etcd_owners.h). It runs on the main loop, and the exchange goes on by the
+// last list while etcd does not answer.
 //
 // Owners read four times a second. Other hosts hear of a list from owners, and read only its addresses: when they hear
 // of a list that they have not read, every 5 s while an owner is silent, and otherwise twice a minute.
@@ -45,7 +45,7 @@ class OwnerList {
   // The list that etcd had when it last said; none: nobody knows yet.
   const std::optional<OwnerAddresses>& list() const { return list_; }
 
-  bool registered() const;    // this host is entered among those that are to own tags
+  bool registered() const;                                // this host is entered among those that are to own tags
   std::uint64_t failures() const { return failures_; }    // answers that were no good or did not come
 
   void Close();
@@ -67,7 +67,7 @@ class OwnerList {
   EtcdOwners etcd_;
   HttpClient http_;
   uv_timer_t timer_;
-  std::unique_ptr<EtcdElector> entry_;     // of this host; null: it is not to own tags
+  std::unique_ptr<EtcdElector> entry_;                // of this host; null: it is not to own tags
   std::vector<std::unique_ptr<EtcdElector>> left_;    // entries that have been given up
   std::optional<KeptText> file_;
   std::optional<OwnerAddresses> list_;

@@ -21,7 +21,8 @@ PeerCeilings CeilingsOf(const Settings& settings);
 // Whom this host calls: addresses, or over NATS names. `list`: that of etcd; null: the settings have it.
 std::vector<std::string> Called(const Settings& settings, const OwnerAddresses* list);
 
-// The life begins anew, with a number of its own. The caller adds what it goes on with, and log, wake and tenants. Fails with a sentence for people, which names the setting.
+// The life begins anew, with a number of its own. The caller adds what it goes on with, and log, wake and tenants.
+// Fails with a sentence for people, which names the setting.
 Result<PeerThread::Options> MakePeerOptions(const Settings& settings, Limiter& limiter, Log& log,
                                             const OwnerAddresses* list, std::uint64_t seed);
 

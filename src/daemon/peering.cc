@@ -167,7 +167,9 @@ void Peering::StartOwnerList() {
 }
 
 // No host to share with is known.
-bool Peering::AwaitsList() const { return owner_list_ != nullptr && !owner_list_->list(); }
+bool Peering::AwaitsList() const {
+  return owner_list_ != nullptr && !owner_list_->list();
+}
 
 void Peering::OnOwnerList() {
   if (stopped_) return;

@@ -47,9 +47,10 @@ Result<OwnerAddresses> OwnerAddresses::Parse(std::string_view text) {
   const auto before = NamesIn(Member(json, "before"));
   const bool counted = owners.is_object() && !owners.empty() && owners.size() <= Owners::kMost;
   if (!counted || !before || number < 1 || number > static_cast<std::int64_t>(Owners::kNumberMost)) {
-    return Fail(fmt::format(R"(must be {{"number": 2, "owners": {{"web-1": "tcp://10.0.0.1:7314"}}, "before": []}}, with )"
-                            "1 to {} owners",
-                            Owners::kMost));
+    return Fail(
+        fmt::format(R"(must be {{"number": 2, "owners": {{"web-1": "tcp://10.0.0.1:7314"}}, "before": []}}, with )"
+                    "1 to {} owners",
+                    Owners::kMost));
   }
   OwnerAddresses list;
   std::vector<std::string> names;
@@ -87,7 +88,8 @@ bool EtcdOwners::OnRead(int status, std::string_view body, BootInstant now) {
   present_.clear();
   bool has_list = false;
   for (const Json& kv : Member(json, "kvs")) {
-    const std::string key = FromBase64(etcd::Text(Member(kv, "key"))), value = FromBase64(etcd::Text(Member(kv, "value")));
+    const std::string key = FromBase64(etcd::Text(Member(kv, "key"))),
+                      value = FromBase64(etcd::Text(Member(kv, "value")));
     if (key != key_) {
       if (!key.starts_with(key_ + '/')) continue;    // KEY-other lies between
       std::string name = key.substr(key_.size() + 1);
@@ -147,9 +149,9 @@ std::optional<EtcdRequest> EtcdOwners::Write(std::shared_ptr<const Owners> owner
   const std::string key = Base64(key_);
   const Json compare = {{"key", key}, {"target", "MOD"}, {"mod_revision", fmt::format("{}", revision_)}};
   const Json put = {{"key", key}, {"value", Base64(list.Text())}};
-  return EtcdRequest{"/v3/kv/txn", Json{{"compare", Json::array({compare})},
-                                        {"success", Json::array({Json{{"request_put", put}}})}}
-                                       .dump()};
+  return EtcdRequest{
+      "/v3/kv/txn",
+      Json{{"compare", Json::array({compare})}, {"success", Json::array({Json{{"request_put", put}}})}}.dump()};
 }
 
 EtcdOwners::Step EtcdOwners::Next(const View& view, bool candidate, BootInstant now) const {
@@ -163,15 +165,14 @@ EtcdOwners::Step EtcdOwners::Next(const View& view, bool candidate, BootInstant 
   const bool known = list_ && list_->owners->epoch() >= in_force->epoch();
   if (known && list_->owners->epoch() > in_force->epoch()) return {};    // it comes into force
   std::vector<std::string> wanted = Wanted(view, candidate);
-  const auto next = [&] {
-    return std::make_shared<const Owners>(wanted, in_force->number() + 1, in_force->names());
-  };
+  const auto next = [&] { return std::make_shared<const Owners>(wanted, in_force->number() + 1, in_force->names()); };
   if (!in_force->Find(name_)) {
     const bool takes_over = candidate && present_since_ && now >= *present_since_ + kGather && gone(view);
     return takes_over ? Step{Write(next()), {}} : Step{};
   }
   if (!known) return {Write(in_force), {}};    // etcd has lost it
-  if (wanted.empty() || wanted == in_force->names()) return {Write(in_force), {}};    // with other addresses, if they are
+  // With other addresses, if they are.
+  if (wanted.empty() || wanted == in_force->names()) return {Write(in_force), {}};
   const auto& proposed = view.proposed;
   const bool ready = proposed && proposed->number() == in_force->number() + 1 && proposed->names() == wanted;
   return ready ? Step{Write(proposed), {}} : Step{{}, std::move(wanted)};

@@ -45,7 +45,8 @@ struct OwnerAddresses {
 
 class EtcdOwners {
  public:
-  // The number 1 is for lists of settings, of which no host can say which is right. The first list of etcd has the next.
+  // The number 1 is for lists of settings, of which no host can say which is right. The first list of etcd has the
+  // next.
   static constexpr std::uint64_t kFirst = Owners::kFirst + 1;
   // How long the host that writes the first list waits for others to be there.
   static constexpr Duration kGather = std::chrono::seconds(3);
@@ -89,9 +90,9 @@ class EtcdOwners {
 
   const std::string key_, name_;
   std::optional<OwnerAddresses> list_;
-  std::int64_t revision_ = 0;                       // of what stands at the key; 0: nothing does
-  std::map<std::string, std::string> present_;      // hosts that are to own tags, with their addresses
-  std::optional<BootInstant> present_since_;        // this host is among them
+  std::int64_t revision_ = 0;                     // of what stands at the key; 0: nothing does
+  std::map<std::string, std::string> present_;    // hosts that are to own tags, with their addresses
+  std::optional<BootInstant> present_since_;      // this host is among them
   std::string trouble_;
 };
 

@@ -49,8 +49,9 @@ SimWorkers::~SimWorkers() {
 
 std::optional<bool> SimWorkers::Decide(std::size_t worker, std::string_view tag, Instant now) {
   Worker& w = *workers_[worker];
-  const auto verdict = dthrottle_page_decide(w.page.data(), w.counts.data(), static_cast<std::uint32_t>(w.counts.size()),
-                                             w.HashOf(tag), now.time_since_epoch().count());
+  const auto verdict =
+      dthrottle_page_decide(w.page.data(), w.counts.data(), static_cast<std::uint32_t>(w.counts.size()), w.HashOf(tag),
+                            now.time_since_epoch().count());
   if (verdict == DTHROTTLE_PAGE_ASK) return std::nullopt;
   ++decided_;
   return verdict == DTHROTTLE_PAGE_SERVE;

@@ -1,5 +1,5 @@
-// The workers of one host that decide by themselves what they have asked before (protocol/page.md): the shipped entries,
-// and pages that are memory of the simulator. A query that a page does not decide is asked, and the tag noted.
+// The workers of one host that decide by themselves what they have asked before (protocol/page.md): the shipped
+// entries, and pages that are memory of the simulator. A query that a page does not decide is asked, and the tag noted.
 //
 // They live as long as their daemon. What a worker still decides in the second after its daemon was killed is left out.
 #pragma once

@@ -81,12 +81,13 @@ TEST_CASE("the text of a list says its number, its owners and those before") {
   CHECK(*again == list);
   CHECK(again->owners->before() == Names{"a"});
   CHECK(again->Connect() == Names{kA + "#a"});
-  for (const char* bad : {"", "7", "[]", R"({"number":7,"before":[]})", R"({"number":7,"owners":{},"before":[]})",
-                          R"({"number":0,"owners":{"a":""},"before":[]})", R"({"number":7,"owners":{"a":1},"before":[]})",
-                          R"({"number":7,"owners":{"a":""},"before":"a"})", R"({"number":7,"owners":{"a":""},"before":[1]})",
-                          R"({"number":7,"owners":{"a":"srv://_a.b"},"before":[]})",
-                          R"({"number":7,"owners":{"a":"tcp://127.0.0.1:1#x"},"before":[]})",
-                          R"({"number":7,"owners":{"a b":""},"before":[]})"}) {
+  for (const char* bad :
+       {"", "7", "[]", R"({"number":7,"before":[]})", R"({"number":7,"owners":{},"before":[]})",
+        R"({"number":0,"owners":{"a":""},"before":[]})", R"({"number":7,"owners":{"a":1},"before":[]})",
+        R"({"number":7,"owners":{"a":""},"before":"a"})", R"({"number":7,"owners":{"a":""},"before":[1]})",
+        R"({"number":7,"owners":{"a":"srv://_a.b"},"before":[]})",
+        R"({"number":7,"owners":{"a":"tcp://127.0.0.1:1#x"},"before":[]})",
+        R"({"number":7,"owners":{"a b":""},"before":[]})"}) {
     CAPTURE(bad);
     CHECK_FALSE(OwnerAddresses::Parse(bad));
   }
@@ -108,7 +109,8 @@ TEST_CASE("the first list has whoever is there after a moment") {
   REQUIRE(late.write);
   CHECK(store.Txn(*step.write));
   CHECK_FALSE(store.Txn(*late.write));    // read before that
-  CHECK(store.Get("k") == R"({"before":[],"number":2,"owners":{"a":"tcp://127.0.0.1:1000","b":"tcp://127.0.0.1:2000"}})");
+  CHECK(store.Get("k") ==
+        R"({"before":[],"number":2,"owners":{"a":"tcp://127.0.0.1:1000","b":"tcp://127.0.0.1:2000"}})");
   CHECK_FALSE(ReadAndNext(b, store, {}, true, kBegin + 11s).write);
   REQUIRE(b.list());
   CHECK(b.list()->owners->number() == EtcdOwners::kFirst);

@@ -60,19 +60,22 @@ Section PeersSection() {
               "that were counted; reload the other hosts too, so that they know the addresses and begin with that "
               "list.",
               IsHostName)),
-          TextList<S>("etcd", kEtcdUrlsAllowed, MEMBER(S, peers.etcd),
-                      "With spread = \"owners\": members of etcd's cluster, version 3.4 or later, that has the list of owners "
-                      "with their addresses, in place of *owners* and *connect*. Hosts with *owner* enter themselves; one "
-                      "that is lost is taken out, and the others take over its tags. Without etcd the list stays as it is.",
-                      IsEtcdUrl),
-          Text<S>("etcd_key", "\"dthrottle/owners\"", "text of 1 to 180 bytes, without / at its end", MEMBER(S, peers.etcd_key),
+          TextList<S>(
+              "etcd", kEtcdUrlsAllowed, MEMBER(S, peers.etcd),
+              "With spread = \"owners\": members of etcd's cluster, version 3.4 or later, that has the list of owners "
+              "with their addresses, in place of *owners* and *connect*. Hosts with *owner* enter themselves; one "
+              "that is lost is taken out, and the others take over its tags. Without etcd the list stays as it is.",
+              IsEtcdUrl),
+          Text<S>("etcd_key", "\"dthrottle/owners\"", "text of 1 to 180 bytes, without / at its end",
+                  MEMBER(S, peers.etcd_key),
                   "The key of the list there. Hosts that are to own tags have theirs below it: KEY/NAME.",
                   [](const std::string& text) {
                     return !text.empty() && text.size() <= 180 && NoControls(text) && !text.ends_with('/');
                   }),
-          DurationKey<S>("etcd_ttl", "\"5s\"", 3s, 1h, MEMBER(S, peers.etcd_ttl),
-                         "How long an owner stays one without news from it, in whole seconds. One that is lost is replaced "
-                         "within this and a second. A restart that takes less changes nothing."),
+          DurationKey<S>(
+              "etcd_ttl", "\"5s\"", 3s, 1h, MEMBER(S, peers.etcd_ttl),
+              "How long an owner stays one without news from it, in whole seconds. One that is lost is replaced "
+              "within this and a second. A restart that takes less changes nothing."),
           Text<S>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", MEMBER(S, peers.etcd_ca_file),
                   "Certificates of the authorities that etcd's own is checked by, for https.", IsPath),
           Text<S>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none",
@@ -80,32 +83,38 @@ Section PeersSection() {
                   IsPath),
           Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.etcd_key_file),
                   "Its private key.", IsPath),
-          Reloads(Flag<S>("owner", "false", MEMBER(S, peers.owner),
-                          "Whether this host is to own tags, by the list of *etcd*. A reload with false hands its tags over; "
-                          "stop it when owners_giving is 0.")),
+          Reloads(Flag<S>(
+              "owner", "false", MEMBER(S, peers.owner),
+              "Whether this host is to own tags, by the list of *etcd*. A reload with false hands its tags over; "
+              "stop it when owners_giving is 0.")),
           Text<S>("advertise", "\"\"", "an address such as \"tcp://10.0.0.2:7314\", or \"\" for that of bind",
                   MEMBER(S, peers.advertise), "Where the other hosts reach this one, as *etcd* tells them.",
                   [](const std::string& text) {
                     const auto entry = ParsePeerEntry(text);
-                    return text.empty() || (entry && entry->kind != PeerEntry::Kind::kService && entry->key_name.empty());
+                    return text.empty() ||
+                           (entry && entry->kind != PeerEntry::Kind::kService && entry->key_name.empty());
                   }),
           Choice<S, PeerTransport>(
               "transport", "\"zeromq\"", MEMBER(S, peers.transport),
-              "What reports and levels travel over: connections between hosts, or servers of NATS, to which each host has "
+              "What reports and levels travel over: connections between hosts, or servers of NATS, to which each host "
+              "has "
               "one connection, so that no host opens a port and none has a list of addresses. NATS needs spread = "
               "\"owners\" and the module dthrottle-nats.so. Without a server hosts go on by the last levels."),
-          TextList<S>("nats", "a list of servers such as \"nats://127.0.0.1:4222\" or \"tls://nats-1.example.org:4222\"",
-                      MEMBER(S, peers.nats),
-                      "With transport = \"nats\": the servers, of which a host uses one, and another if that is gone; a "
-                      "cluster tells of its others. Anything but loopback needs tls://, and *nats_credentials* or "
-                      "*nats_certificate*.",
-                      [](const std::string& text) { return ParseNatsServer(text).has_value(); }),
-          Text<S>("nats_subject", "\"dthrottle\"", "1 to 64 letters, digits and \"_-\", with dots between", MEMBER(S, peers.nats_subject),
+          TextList<S>(
+              "nats", "a list of servers such as \"nats://127.0.0.1:4222\" or \"tls://nats-1.example.org:4222\"",
+              MEMBER(S, peers.nats),
+              "With transport = \"nats\": the servers, of which a host uses one, and another if that is gone; a "
+              "cluster tells of its others. Anything but loopback needs tls://, and *nats_credentials* or "
+              "*nats_certificate*.",
+              [](const std::string& text) { return ParseNatsServer(text).has_value(); }),
+          Text<S>("nats_subject", "\"dthrottle\"", "1 to 64 letters, digits and \"_-\", with dots between",
+                  MEMBER(S, peers.nats_subject),
                   "What subjects begin with. Fleets on the same servers have different ones.", IsSubjectPrefix),
-          Text<S>("nats_credentials", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_credentials),
-                  "What this host proves itself to the server by, in a file that nobody else may read: the seed of an nkey "
-                  "(SU...), a line user:password, or a user's JWT with its seed as nsc writes it.",
-                  IsPath),
+          Text<S>(
+              "nats_credentials", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_credentials),
+              "What this host proves itself to the server by, in a file that nobody else may read: the seed of an nkey "
+              "(SU...), a line user:password, or a user's JWT with its seed as nsc writes it.",
+              IsPath),
           Text<S>("nats_ca", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_ca),
                   "Certificates of who signs the servers' (PEM). Required for tls://.", IsPath),
           Text<S>("nats_certificate", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.nats_certificate),
@@ -162,16 +171,18 @@ void WarnOfMesh(Findings& f) {
   const double hosts = HostsOf(f.settings()), frames = (hosts - 1) / Seconds(peers.period);
   const double core = frames * (kFrameSeconds + kTagsAssumed * kEntrySeconds);
   if (core <= kCoreMost) return;
-  f.Warn("", fmt::format("peers.spread = \"all\" with {:g} hosts: each of them hears {:.0f} frames a second, which take "
-                         "{:.1f} % of a core where hosts share {:g} tags a period; with \"owners\" it hears what its own tags "
-                         "need",
-                     hosts, frames, 100 * core, kTagsAssumed));
+  f.Warn("", fmt::format(
+                 "peers.spread = \"all\" with {:g} hosts: each of them hears {:.0f} frames a second, which take "
+                 "{:.1f} % of a core where hosts share {:g} tags a period; with \"owners\" it hears what its own tags "
+                 "need",
+                 hosts, frames, 100 * core, kTagsAssumed));
 }
 
 void CheckSpread(Findings& f) {
   const auto& peers = f.settings().peers;
   if (peers.spread == PeerSpread::kAll) {
-    for (const auto& [key, given] : {std::pair("owners", !peers.owners.empty()), std::pair("etcd", !peers.etcd.empty())}) {
+    for (const auto& [key, given] :
+         {std::pair("owners", !peers.owners.empty()), std::pair("etcd", !peers.etcd.empty())}) {
       if (given) f.Error("", fmt::format("peers.{} with peers.spread = \"all\": must be \"owners\"", key));
     }
     return peers.enabled() ? WarnOfMesh(f) : void();
@@ -192,7 +203,8 @@ bool IsAnyAddress(const Endpoint& e) {
 void CheckEtcd(Findings& f) {
   const auto& peers = f.settings().peers;
   if (peers.etcd.empty()) {
-    if (peers.owner) f.Error("", "peers.owner with peers.etcd = []: must be false, since peers.owners says who owns tags");
+    if (peers.owner)
+      f.Error("", "peers.owner with peers.etcd = []: must be false, since peers.owners says who owns tags");
     return;
   }
   if (!peers.owners.empty() || !peers.connect.empty()) {
@@ -246,17 +258,20 @@ void CheckNats(Findings& f) {
   if (peers.nats.empty()) f.Error("", "peers.nats is []: must name a server with peers.transport = \"nats\"");
   if (peers.spread != PeerSpread::kOwners) {
     const double deliveries = kMeshHosts * kMeshHosts / Seconds(peers.period);
-    f.Error("", fmt::format("peers.transport = \"nats\" with peers.spread = \"all\": must be \"owners\", because each "
-                            "report to everybody is a delivery for each pair of hosts: {:g} hosts need {:.0f} a second, {:.0f} % "
-                            "of a server's core, and twice as many hosts four times that",
-                            kMeshHosts, deliveries, 100 * deliveries * kDeliverySeconds));
+    f.Error("",
+            fmt::format(
+                "peers.transport = \"nats\" with peers.spread = \"all\": must be \"owners\", because each "
+                "report to everybody is a delivery for each pair of hosts: {:g} hosts need {:.0f} a second, {:.0f} % "
+                "of a server's core, and twice as many hosts four times that",
+                kMeshHosts, deliveries, 100 * deliveries * kDeliverySeconds));
   }
   if (!peers.connect.empty()) {
     f.Error("", "peers.connect with peers.transport = \"nats\": must be [], because hosts connect to peers.nats");
   }
   if (!peers.key_file.empty() || !peers.authorized_keys.empty()) {
-    f.Error("", "peers.key_file or authorized_keys with peers.transport = \"nats\": must be \"\", because the server's "
-                "permissions bind what a host says to it");
+    f.Error("",
+            "peers.key_file or authorized_keys with peers.transport = \"nats\": must be \"\", because the server's "
+            "permissions bind what a host says to it");
   }
   CheckNatsFiles(f);
 }
