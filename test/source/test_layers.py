@@ -26,7 +26,7 @@ SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "
 # Features that go when their folder and the lines of a list that name it are deleted: only the list includes them, and
 # names their class.
 LISTED = {"share/forecast": "share/ways.h", "share/quota": "share/ways.h"}
-# TODO(someday): owners judge by forecasts what their users have to hear, so the first goes with the second.
+# Owners judge by forecasts what their users have to hear.
 LISTED_RESTS_ON = {("share/owners", "share/forecast")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
