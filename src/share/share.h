@@ -131,6 +131,13 @@ struct TagAt {
   Tokens Level(Instant now) const { return (slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now); }
 };
 
+// What all hosts make of a tag until they report.
+struct Foretold {
+  Tokens level;         // less what peers are foretold to have served
+  double demand;        // of all hosts, tokens/s
+  OwnersWord to_peer;
+};
+
 struct Inspection;
 struct ShareStatus;
 class Ways;
@@ -195,6 +202,8 @@ class Way {
   std::optional<Instant> ReportedAt(std::uint64_t) { return std::nullopt; }
   // The level by what the owner said, all that others have served since as foretold; none: it has said nothing.
   std::optional<Tokens> LevelByOwner(std::uint64_t) const { return std::nullopt; }
+  // What is foretold of the tag, if it is watched; `peer`: to whom this host, its owner, says it.
+  std::optional<Foretold> ForetoldOf(const TagAt&, std::uint32_t /*peer*/, Instant) { return std::nullopt; }
   // What the tag's owner says of all other hosts; the bucket is as it says.
   void OwnerSaid(const OwnersWord&, const TagAt&, Instant) {}
   // This host owns the tag, and the bucket is what all hosts have made of it.

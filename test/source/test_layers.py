@@ -26,8 +26,6 @@ SIDEWAYS = {("rule", "bucket"), ("rule", "shed"), ("lease", "rule"), ("tally", "
 # Features that go when their folder and the lines of a list that name it are deleted: only the list includes them, and
 # names their class.
 LISTED = {"share/forecast": "share/ways.h", "share/quota": "share/ways.h"}
-# Owners judge by forecasts what their users have to hear.
-LISTED_RESTS_ON = {("share/owners", "share/forecast")}
 
 # What only io and the programs may use: sockets, loops, clocks, chance.
 WORLD = re.compile(
@@ -63,7 +61,7 @@ def strangers(src):
     for path in sorted(src.rglob("*.[ch]*")):
         name, text = str(path.relative_to(src)), path.read_text()
         for folder, by in LISTED.items():
-            if name.startswith(folder + "/") or name == by or (name.rpartition("/")[0], folder) in LISTED_RESTS_ON:
+            if name.startswith(folder + "/") or name == by:
                 continue
             if f'#include "{folder}/' in text:
                 found.append(f"{name} includes {folder}/")

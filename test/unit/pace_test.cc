@@ -1,5 +1,5 @@
 // The formulas of share = "forecast", one by one.
-#include "share/forecast/pace.h"
+#include "share/pace.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>

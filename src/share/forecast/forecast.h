@@ -1,7 +1,7 @@
 // What one host believes of one tag's bucket between reports: dead reckoning of the one bucket that all hosts share.
 //
 // Each host says now and then how fast the tag is asked for there (its demand), and earns the share p of that demand, p
-// being what the bucket can give divided by all demands (share/forecast/pace.h has the formulas). Every host runs this
+// being what the bucket can give divided by all demands (share/pace.h has the formulas). Every host runs this
 // same law on nearly the same bucket, so "my p times your demand" foretells what a peer serves, also while p changes;
 // when a report of the peer comes, what was foretold is taken back and what was served is charged. A host reports early
 // when it leaves what it let its peers foretell. Exactness in the long run does not rest on any of this: all hits come
@@ -27,8 +27,8 @@
 #include "base/tokens.h"
 #include "share/debit/word.h"
 #include "share/forecast/demand_meter.h"
-#include "share/forecast/pace.h"
-#include "share/forecast/report_budget.h"
+#include "share/pace.h"
+#include "share/report_budget.h"
 
 namespace dthrottle {
 

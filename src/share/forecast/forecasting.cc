@@ -19,9 +19,9 @@ constexpr double kWatchDrained = 0.5;
 constexpr int kCanWaitPeriods = 2;    // how long hits below the threshold wait
 constexpr int kPartsOfRound = 5;
 constexpr Duration kOwnerBelieved = std::chrono::seconds(10);    // where nobody asks
-// Active watches are looked at in rounds, a part of the places at a time. Parts follow each other so fast that no tag is
-// asked for more than this between two of them; a tag that is asked for less lets rounds pass, so that it costs what it
-// would cost alone.
+// Active watches are looked at in rounds, a part of the places at a time. Parts follow each other so fast that no tag
+// is asked for more than this between two of them; a tag that is asked for less lets rounds pass, so that it costs what
+// it would cost alone.
 constexpr Tokens kBetweenParts = 0.1;
 constexpr Duration kLookEveryMax = std::chrono::milliseconds(200);
 
@@ -53,16 +53,9 @@ void Forecasting::SetHeard(bool heard) {
   if (heard != heard_) core_.table->Exclusively([&] { heard_ = heard; });
 }
 
-Tokens Forecasting::UnheardMax(const Limit& limit) const {
-  return limit.max_unheard > 0 ? limit.max_unheard : UnheardMaxOf(limit.shape.burst(), core_.root_hosts);
-}
-
-Pace Forecasting::PaceOf(const Limit& limit) const {
-  return {limit.shape.rate(), limit.shape.burst(), UnheardMax(limit), core_.root_hosts, Seconds(period())};
-}
-
 std::optional<Tokens> Forecasting::Bound(const Limit& limit, std::span<const PeerAge> peers) const {
-  return ExcessBound({limit.shape.burst(), limit.shape.rate(), UnheardMax(limit), period(), Forecast::kHearing}, peers);
+  return ExcessBound(
+      {limit.shape.burst(), limit.shape.rate(), UnheardMaxOf(core_, limit), period(), Forecast::kHearing}, peers);
 }
 
 // ---- Queries ----
@@ -83,7 +76,7 @@ void Forecasting::WatchNew(const Asked& asked) {
   const Slot& slot = *asked.slot;
   const Tokens all = kWatchDrained * limit.shape.burst();
   if (slot.unreported.hits() <
-          std::min(all / (core_.root_hosts * core_.root_hosts), kWatchDrained * UnheardMax(limit)) &&
+          std::min(all / (core_.root_hosts * core_.root_hosts), kWatchDrained * UnheardMaxOf(core_, limit)) &&
       slot.bucket.Drained(limit.shape, asked.now) < kWatchDrained) {
     return;
   }
@@ -141,11 +134,12 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   return heed;
 }
 
-const Forecast* Forecasting::ForecastOf(const TagAt& at, Instant now) {
-  Watch* const watch = watches_ != nullptr && at.limit.forecast ? watches_->Find(at.hash) : nullptr;
-  if (watch == nullptr) return nullptr;
+std::optional<Foretold> Forecasting::ForetoldOf(const TagAt& at, std::uint32_t peer, Instant now) {
+  Watch* const watch = watches_->Find(at.hash);
+  if (watch == nullptr) return std::nullopt;
   Step(*watch, at, now);
-  return &watch->forecast;
+  const Forecast& forecast = watch->forecast;
+  return Foretold{forecast.level(), forecast.demand() + forecast.peers_demand(), forecast.WordFor(peer)};
 }
 
 std::optional<Instant> Forecasting::ReportedAt(std::uint64_t hash) {

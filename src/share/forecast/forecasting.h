@@ -16,6 +16,7 @@
 #include "base/counter.h"
 #include "share/debit/debits.h"
 #include "share/forecast/watches.h"
+#include "share/pace_of.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -49,9 +50,7 @@ class Forecasting final : public Way {
 
   // ---- Where hosts own tags (share/owners) ----
 
-  // The forecast of a tag, brought up to `now`; null if it is not watched. With its shard locked, and for as long.
-  const Forecast* ForecastOf(const TagAt& at, Instant now);
-  Pace PaceOf(const Limit& limit) const;
+  std::optional<Foretold> ForetoldOf(const TagAt& at, std::uint32_t peer, Instant now);
   std::optional<Instant> ReportedAt(std::uint64_t hash);
   std::optional<Tokens> LevelByOwner(std::uint64_t hash) const;
   void OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now);
@@ -62,7 +61,7 @@ class Forecasting final : public Way {
 
  private:
   Debits& debits() const;
-  Tokens UnheardMax(const Limit& limit) const;
+  Pace PaceOf(const Limit& limit) const { return dthrottle::PaceOf(core_, limit); }
   Duration period() const { return ToDuration(core_.window); }
 
   void Step(Watch& watch, const TagAt& at, Instant now);

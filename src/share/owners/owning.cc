@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "share/pace_of.h"
 #include "share/said_tag.h"
 
 namespace dthrottle {
@@ -22,6 +23,8 @@ constexpr double kMovedWithin = 0.25;        // s: a demand has moved if it make
 constexpr Duration kForgetEvery = 20ms;      // a part of the tags is looked through,
 constexpr std::size_t kForgetParts = 500;    // of so many
 
+constexpr std::uint32_t kNobody = UINT32_MAX;    // no peer
+
 std::uint64_t Thousandths(double number, std::uint64_t most) {
   return static_cast<std::uint64_t>(std::clamp(std::round(1000 * number), 0.0, static_cast<double>(most)));
 }
@@ -31,13 +34,10 @@ std::uint64_t Thousandths(double number, std::uint64_t most) {
 struct Owning::Look {
   const Limit& limit;
   const Slot* slot;
-  const Forecast* forecast;    // null: the tag is not watched
+  std::optional<Foretold> foretold;    // none: the tag is not watched
   Pace pace;
 
-  Tokens level(Instant now) const {
-    return forecast != nullptr ? forecast->level() : Bucket(bucket()).Level(limit.shape, now);
-  }
-  double demand() const { return forecast != nullptr ? forecast->demand() + forecast->peers_demand() : 0; }
+  Tokens level(Instant now) const { return foretold ? foretold->level : Bucket(bucket()).Level(limit.shape, now); }
   Bucket bucket() const { return slot != nullptr ? slot->bucket : Bucket(); }
 };
 
@@ -113,9 +113,9 @@ void Owning::Due(Owned&, User& user, std::uint64_t hash) {
   HostOf(user.peer).due.push_back(hash);
 }
 
-// Calls see(look) unless the tag has no limit any more.
+// Calls see(look) unless the tag has no limit any more. `peer`: to whom what is foretold is said.
 template <class See>
-bool Owning::LookAt(const Owned& owned, std::uint64_t hash, Instant now, See&& see) {
+bool Owning::LookAt(const Owned& owned, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see) {
   Table::Shard shard(table_, hash);
   const Tag said{owned.tag, owned.is_digest}, tag = TableTag(said);
   const LimiterCore& core = ways_.core();
@@ -123,8 +123,9 @@ bool Owning::LookAt(const Owned& owned, std::uint64_t hash, Instant now, See&& s
   const auto index = LimitOfSaid(*core.rules, slot, said);
   if (!index || !core.limit(*index).shared) return false;
   const Limit& limit = core.limit(*index);
-  Forecasting& forecasting = ways_.Get<Forecasting>();
-  see(Look{limit, slot, forecasting.ForecastOf({tag, hash, limit, slot}, now), forecasting.PaceOf(limit)});
+  const TagAt at{tag, hash, limit, slot};
+  see(Look{limit, slot, ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, peer, now); }),
+           PaceOf(core, limit)});
   return true;
 }
 
@@ -135,9 +136,9 @@ void Owning::Judge(std::uint64_t hash, Instant now) {
   Owned& owned = known->second;
   owned.changed = false;
   bool all = false, near = false;
-  LookAt(owned, hash, now, [&](const Look& look) {
+  LookAt(owned, hash, kNobody, now, [&](const Look& look) {
     const Tokens level = look.level(now);
-    if (look.forecast != nullptr) all = Strays(owned, look.pace, level, look.demand(), now);
+    if (look.foretold) all = Strays(owned, look.pace, level, look.foretold->demand, now);
     near = IsNear(owned, level, look.pace, now);
   });
   if (all) TellUsers(owned, hash, now);
@@ -223,11 +224,11 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
       User& user = UserOf(owned, peer);
       const bool others = owned.changes - user.answered > user.own;
       if (others) {
-        LookAt(owned, hash, now, [&](const Look& look) {
+        LookAt(owned, hash, peer, now, [&](const Look& look) {
           const auto left = std::chrono::ceil<std::chrono::microseconds>(look.bucket().UntilFull(now)).count();
           Besides said;
-          if (look.forecast != nullptr) {
-            const OwnersWord word = look.forecast->WordFor(peer);
+          if (look.foretold) {
+            const OwnersWord& word = look.foretold->to_peer;
             said.demand = Thousandths(word.demand, kDemandMax);
             said.back = Thousandths(look.bucket().Level(look.limit.shape, now) - word.level, kTokensBackMax);
           }
@@ -263,7 +264,7 @@ bool Owning::TellNear(Instant now) {
     const auto known = tags_.find(hash);
     if (known == tags_.end()) continue;
     bool added = false;
-    LookAt(known->second, hash, now, [&](const Look& look) {
+    LookAt(known->second, hash, kNobody, now, [&](const Look& look) {
       const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
       const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
       added = near_room_.Take(now) && item.entries.Add({known->second.tag, known->second.is_digest}, micros, 0);

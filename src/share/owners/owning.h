@@ -3,7 +3,7 @@
 // told to whom.
 //
 //  - Every report is answered, with the level of each tag in it that somebody else has changed.
-//  - The users of a watched tag foretell it by the law of share/forecast/pace.h. Where the truth leaves what they were
+//  - The users of a watched tag foretell it by the law of share/pace.h. Where the truth leaves what they were
 //    told by a threshold, all of them are told at once. The threshold follows what has been sent.
 //  - A tag that falls below half of its burst is told to everybody, because a client may move to any host.
 //
@@ -91,7 +91,7 @@ class Owning {
   void TellAt(Instant at) { tell_at_ = std::min(tell_at_, at); }
   void Due(Owned& owned, User& user, std::uint64_t hash);
   template <class See>
-  bool LookAt(const Owned& owned, std::uint64_t hash, Instant now, See&& see);
+  bool LookAt(const Owned& owned, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see);
   void Judge(std::uint64_t hash, Instant now);
   bool Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now);
   void TellUsers(Owned& owned, std::uint64_t hash, Instant now);

@@ -1,4 +1,4 @@
-#include "share/forecast/report_budget.h"
+#include "share/report_budget.h"
 
 #include <algorithm>
 #include <cmath>

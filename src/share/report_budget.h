@@ -3,7 +3,7 @@
 // where it has to be, so that the entries of the first periods are made up for.
 #pragma once
 
-#include "share/forecast/pace.h"
+#include "share/pace.h"
 
 namespace dthrottle {
 

@@ -1,4 +1,4 @@
-#include "share/forecast/pace.h"
+#include "share/pace.h"
 
 #include <algorithm>
 #include <cmath>
