@@ -17,6 +17,8 @@
 
 #include "base/allowance.h"
 #include "bus/exchange.h"
+#include "share/pace.h"
+#include "share/report_budget.h"
 #include "share/ways.h"
 
 namespace dthrottle {
