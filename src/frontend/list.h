@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/settings.h"
 #include "frontend/frontend.h"
 
 namespace dthrottle {

@@ -65,7 +65,9 @@ class Calls(ParallelTest):
             wait_until(lambda: all_hear(hosts), "they hear each other")
 
             def ask(client, requests, unit=HOUR, hits=1, **entries):
-                request = client.request(entries or {"plan": "gold"}, hits_addend=hits)
+                request = client.request(entries or {"plan": "gold"})
+                request.descriptors[0].hits_addend.SetInParent()    # where 0 means none
+                request.descriptors[0].hits_addend.value = hits
                 request.descriptors[0].limit.requests_per_unit = requests
                 request.descriptors[0].limit.unit = unit
                 answer = client.call(request, timeout=PATIENCE)

@@ -113,6 +113,20 @@ class Console(SystemTest):
         for shown in printed.splitlines():
             self.assertIn(re.sub(r" +", " ", masked(shown)), [re.sub(r" +", " ", a) for a in answer], answer)
 
+    @plays("planning.md", "[10/Oct/2000")
+    def test_a_log_of_questions(self, text):
+        directory = fresh_directory()
+        self.addCleanup(shutil.rmtree, directory)
+        (directory / "questions.log").write_text(text)
+        (directory / "dthrottled.toml").write_text("".join(
+            rule(name=name, match=f"{name}:*", burst=10, **more)
+            for name, more in (("user", {"delay": "1s"}), ("tenant", {}), ("calls", {"in_flight": 5}))))
+        answer = shell(f"{BUILD}/dthrottle-sim replay {directory}/questions.log --rules {directory}/dthrottled.toml")
+        self.assertIn(f"{len(text.splitlines())} lines", answer)
+        self.assertNotIn("unreadable", answer)
+        self.assertIn("asked     2\nrefused   0 ", answer)
+        self.assertIn("places    1: at most 1 at once, of calls:acme", answer)
+
     @plays("programs.md", "$ echo 'take")
     def test_a_question(self, text):
         ((command, printed),) = examples(text)
