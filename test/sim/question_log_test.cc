@@ -32,7 +32,11 @@ std::string Words(const LoggedQuestion& question) {
 
 TEST_CASE("a line of a log of questions is a date, a request and a line of the protocol") {
   QuestionReader reader = Reader();
-  const auto read = [&](std::string_view words) { return reader.Read(fmt::format("{} {}", kDate, words)).value(); };
+  std::string line;    // which views are of
+  const auto read = [&](std::string_view words) {
+    line = fmt::format("{} {}", kDate, words);
+    return reader.Read(line).value();
+  };
   const LoggedQuestion take = read("17 take wait=500 1 user:alice 3 tenant:ac\\x20me\r");
   CHECK((take.time_s == kDateS && take.does == Does::kAsk && take.verb == Verb::kTake && take.patience == 500ms));
   CHECK((take.request == "17" && Words(take) == "1 user:alice 3 tenant:ac me"));

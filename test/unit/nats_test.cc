@@ -53,7 +53,7 @@ TEST_CASE("what is not the seed of a user is told apart, and not repeated") {
 // The only problem of these settings of peers, or "" if there is none.
 std::string Problem(std::string_view peers) {
   const LoadedSettings loaded =
-      ParseSettings("[peers]\n" + std::string(peers) + "\n[[rule]]\nburst=10\nrate=1\nshare=\"forecast\"\n", "f");
+      ParseSettings("[peers]\n" + std::string(peers) + "\n[[rule]]\nburst=10\nrate=1\nshare=\"debit\"\n", "f");
   std::string all;
   for (const auto& p : loaded.problems) {
     if (p.severity == Problem::Severity::kError) all += p.message + "\n";
