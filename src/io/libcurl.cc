@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -11,9 +12,19 @@ namespace {
 
 constexpr const char* kFile = "libcurl.so.4";
 
+// OpenSSL cleans up at exit unless whoever begins with it says otherwise, and a module that uses it too may have threads
+// that go on until then (carrier/nats/module.cc). So it stays until the process is gone.
+void KeepOpenSsl(void* library) {
+  constexpr std::uint64_t kNoAtExit = 0x00080000;    // OPENSSL_INIT_NO_ATEXIT
+  using Init = int (*)(std::uint64_t, const void*);
+  const auto init = reinterpret_cast<Init>(::dlsym(library, "OPENSSL_init_crypto"));
+  if (init != nullptr) init(kNoAtExit, nullptr);    // a libcurl with another library has none
+}
+
 Result<LibCurl> OpenLibCurl() {
   void* const library = ::dlopen(kFile, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return Fail(::dlerror());
+  KeepOpenSsl(library);
   LibCurl curl{};
   std::string missing;
   const auto find = [&](auto& function, const char* name) {
