@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+
+#include "config/values.h"
 
 namespace dthrottle {
 
@@ -13,6 +16,11 @@ void Findings::Report(Problem::Severity severity, Place at, std::string message)
   } else {
     dropped_ += severity == Problem::Severity::kError;
   }
+}
+
+void Findings::WholeSeconds(std::string_view key, Duration value) {
+  if (value % std::chrono::seconds(1) == Duration::zero()) return;
+  Error(key, fmt::format("{} = \"{}\": must be whole seconds", key, FormatDuration(value)));
 }
 
 void Findings::Gives(const std::string& key, Place at, std::string shown) {

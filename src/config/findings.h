@@ -28,6 +28,9 @@ class Findings {
   void Warn(Place at, std::string message) { Report(Problem::Severity::kWarning, at, std::move(message)); }
   void Warn(std::string_view key, std::string message) { Warn(PlaceOf(key), std::move(message)); }
 
+  // Complains about a duration at the value of `key` that is no number of whole seconds.
+  void WholeSeconds(std::string_view key, Duration value);
+
   // Keeps where the value of a key stands, and how it reads.
   void Gives(const std::string& key, Place at, std::string shown);
   // A section or list has a value that is not allowed.

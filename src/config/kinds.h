@@ -235,6 +235,22 @@ inline constexpr const char* kEtcdUrlsAllowed =
     "a list of addresses such as \"http://10.0.0.1:2379\", without / at their ends";
 bool IsEtcdUrl(const std::string& text);
 
+// What a section has that asks etcd over https.
+template <class T>
+Key<T> EtcdCaFile(Member<T, std::string> member) {
+  return Text<T>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", member,
+                 "Certificates of the authorities that etcd's own is checked by, for https.", IsPath);
+}
+template <class T>
+Key<T> EtcdCertificateFile(Member<T, std::string> member) {
+  return Text<T>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none", member,
+                 "The certificate by which etcd knows this host, for https.", IsPath);
+}
+template <class T>
+Key<T> EtcdKeyFile(Member<T, std::string> member) {
+  return Text<T>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", member, "Its private key.", IsPath);
+}
+
 // The largest size of memory that a setting may ask for.
 inline constexpr std::uint64_t kMemoryBytesMax = std::uint64_t{1} << 40;
 

@@ -154,6 +154,11 @@ Result<PeerEntry> ParsePeerEntry(std::string_view text) {
   return entry;
 }
 
+bool IsPeerAddress(std::string_view text) {
+  const auto entry = ParsePeerEntry(text);
+  return entry && entry->kind != PeerEntry::Kind::kService && entry->key_name.empty();
+}
+
 Result<NatsServer> ParseNatsServer(std::string_view text) {
   NatsServer server;
   server.tls = text.starts_with("tls://");

@@ -43,6 +43,8 @@ struct PeerEntry {
   bool is_loopback() const;
 };
 Result<PeerEntry> ParsePeerEntry(std::string_view text);
+// One host alone, without the name of its key.
+bool IsPeerAddress(std::string_view text);
 
 // "nats://HOST:PORT" or "tls://HOST:PORT": a server of NATS.
 struct NatsServer {

@@ -104,13 +104,12 @@ void OwnerList::OnTick() {
   if (asking_ || (read_at_ && now < *read_at_ + Lasts(view) * spread_ / 100)) return;
   read_at_ = now;
   spread_ = 75 + static_cast<int>(prng_.Below(50));
-  const EtcdRequest request = etcd_.Read();
-  Ask(request, [this](const FetchedReply& reply) { OnRead(reply); });
+  Ask(etcd_.Read(), [this](const FetchedReply& reply) { OnRead(reply); });
 }
 
 void OwnerList::Ask(const EtcdRequest& request, std::function<void(const FetchedReply&)> on_reply) {
   asking_ = true;
-  http_.Post(settings_.peers.etcd[endpoint_ % settings_.peers.etcd.size()] + request.path, request.body, kPatience,
+  http_.Post(endpoint() + request.path, request.body, kPatience,
              [this, on_reply = std::move(on_reply)](const FetchedReply& reply) {
                asking_ = false;
                on_reply(reply);
@@ -119,10 +118,9 @@ void OwnerList::Ask(const EtcdRequest& request, std::function<void(const Fetched
 
 void OwnerList::OnRead(const FetchedReply& reply) {
   const BootInstant now = BootNow();
-  const std::string endpoint = settings_.peers.etcd[endpoint_ % settings_.peers.etcd.size()];
   if (reply.status == 0) etcd_.OnFailure(reply.body);
   const bool good = reply.status != 0 && etcd_.OnRead(reply.status, reply.body, now);
-  TellTrouble(good || etcd_.trouble().empty() ? etcd_.trouble() : fmt::format("{}: {}", endpoint, etcd_.trouble()));
+  TellTrouble(good || etcd_.trouble().empty() ? etcd_.trouble() : fmt::format("{}: {}", endpoint(), etcd_.trouble()));
   if (!good) {
     ++failures_, ++endpoint_;
     wants_ = false;

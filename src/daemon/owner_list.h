@@ -52,6 +52,7 @@ class OwnerList {
 
  private:
   void OnTick();
+  const std::string& endpoint() const { return settings_.peers.etcd[endpoint_ % settings_.peers.etcd.size()]; }
   Duration Lasts(const EtcdOwners::View& view) const;
   void Ask(const EtcdRequest& request, std::function<void(const FetchedReply&)> on_reply);
   void OnRead(const FetchedReply& reply);
@@ -71,7 +72,7 @@ class OwnerList {
   std::vector<std::unique_ptr<EtcdElector>> left_;    // entries that have been given up
   std::optional<KeptText> file_;
   std::optional<OwnerAddresses> list_;
-  std::size_t endpoint_ = 0;    // that is asked
+  std::size_t endpoint_ = 0;    // that is asked, in turns
   std::optional<BootInstant> read_at_;
   int spread_ = 100;                       // of the time until the next read, in percent
   std::uint64_t seen_ = 0;                 // epoch in force

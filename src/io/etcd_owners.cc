@@ -19,9 +19,7 @@ using namespace etcd;
 constexpr std::size_t kPresentMax = 256;    // hosts that are to own tags; those beyond are not looked at
 
 bool IsAddress(const std::string& text) {
-  if (text.empty()) return true;    // over NATS
-  const auto entry = ParsePeerEntry(text);
-  return entry && entry->kind != PeerEntry::Kind::kService && entry->key_name.empty();
+  return text.empty() || IsPeerAddress(text);    // empty: over NATS
 }
 
 // Names of hosts, each once.

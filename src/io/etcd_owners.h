@@ -74,7 +74,7 @@ class EtcdOwners {
   bool OnRead(int status, std::string_view body, BootInstant now);
   void OnFailure(std::string why) { trouble_ = std::move(why); }
 
-  // As of the last good read. `candidate`: this host is to own tags. REQUIRES: OnRead was true.
+  // Says what is to be done after the last read. `candidate`: this host is to own tags. REQUIRES: OnRead was true.
   Step Next(const View& view, bool candidate, BootInstant now) const;
 
   // The list that etcd has; none: it has none, or nobody knows. One that was known stays where what stands there cannot

@@ -140,15 +140,9 @@ std::string Percent(std::uint64_t part, std::uint64_t all) {
   return fmt::format("{:.2f} %", all == 0 ? 0.0 : 100 * static_cast<double>(part) / static_cast<double>(all));
 }
 
-std::string Joined(const std::vector<std::string>& texts) {
-  std::string joined;
-  for (const std::string& text : texts) joined += (joined.empty() ? "" : ", ") + text;
-  return joined;
-}
-
 std::string Names(std::vector<std::string> logs) {
   for (std::string& log : logs) log = InputName(log);
-  return Joined(logs);
+  return fmt::format("{}", fmt::join(logs, ", "));
 }
 
 std::string WaitsOf(const Waits& waits) {
@@ -194,7 +188,7 @@ void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
   const auto spread =
       std::find_if(kSpreads.begin(), kSpreads.end(), [&](const auto& s) { return s.second == options.replay.spread; });
   fmt::print("fleet     {} hosts, requests spread {}, period {}, tag {}\n", options.replay.hosts, spread->first,
-             FormatDuration(options.replay.settings.peers.period), Joined(options.tags));
+             FormatDuration(options.replay.settings.peers.period), fmt::join(options.tags, ", "));
   fmt::print("asked     {}\n", c.asked);
   fmt::print("refused   {} ({}); one bucket for all refuses {} ({})\n", c.refused, Percent(c.refused, c.asked),
              c.ideal_refused, Percent(c.ideal_refused, c.asked));

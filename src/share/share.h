@@ -202,7 +202,7 @@ class Way {
   std::optional<Instant> ReportedAt(std::uint64_t) { return std::nullopt; }
   // The level by what the owner said, all that others have served since as foretold; none: it has said nothing.
   std::optional<Tokens> LevelByOwner(std::uint64_t) const { return std::nullopt; }
-  // What is foretold of the tag, if it is watched; `peer`: to whom this host, its owner, says it.
+  // Says what is foretold of a tag that is watched; none: it is not. This host owns it, and tells `peer`.
   std::optional<Foretold> ForetoldOf(const TagAt&, std::uint32_t /*peer*/, Instant) { return std::nullopt; }
   // What the tag's owner says of all other hosts; the bucket is as it says.
   void OwnerSaid(const OwnersWord&, const TagAt&, Instant) {}

@@ -86,13 +86,9 @@ Section LeaseSection() {
                          "How long mastership lasts without news from the master, in whole seconds. A master that is "
                          "lost is replaced within this and a second; one that etcd does not answer stops granting a "
                          "second before it is over."),
-          Text<S>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", MEMBER(S, lease.etcd_ca_file),
-                  "Certificates of the authorities that etcd's own is checked by, for https.", IsPath),
-          Text<S>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none",
-                  MEMBER(S, lease.etcd_certificate_file), "The certificate by which etcd knows this host, for https.",
-                  IsPath),
-          Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, lease.etcd_key_file),
-                  "Its private key.", IsPath),
+          EtcdCaFile<S>(MEMBER(S, lease.etcd_ca_file)),
+          EtcdCertificateFile<S>(MEMBER(S, lease.etcd_certificate_file)),
+          EtcdKeyFile<S>(MEMBER(S, lease.etcd_key_file)),
           Text<S>("etcd_resources", "\"\"", "text of up to 255 bytes, or \"\" for none", MEMBER(S, lease.etcd_resources),
                   "A key of etcd whose value, up to 40 KiB, is the [[resource]] tables of all lease servers, in place of "
                   "those of this file. It is watched, and read every two seconds besides; a bad one changes nothing. "
@@ -160,10 +156,7 @@ void CheckLease(Findings& f) {
   if (lease.etcd.empty() && !f.wrong("lease")) {
     f.Error("lease.elector", "lease.etcd is []: must have an address with lease.elector = \"etcd\"");
   }
-  if (lease.etcd_ttl % std::chrono::seconds(1) != Duration::zero()) {
-    f.Error("lease.etcd_ttl",
-            fmt::format("lease.etcd_ttl = \"{}\": must be whole seconds", FormatDuration(lease.etcd_ttl)));
-  }
+  f.WholeSeconds("lease.etcd_ttl", lease.etcd_ttl);
 }
 
 }    // namespace dthrottle

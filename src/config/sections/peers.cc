@@ -76,29 +76,20 @@ Section PeersSection() {
               "etcd_ttl", "\"5s\"", 3s, 1h, MEMBER(S, peers.etcd_ttl),
               "How long an owner stays one without news from it, in whole seconds. One that is lost is replaced "
               "within this and a second. A restart that takes less changes nothing."),
-          Text<S>("etcd_ca_file", "\"\"", "an absolute path, or \"\" for the system's", MEMBER(S, peers.etcd_ca_file),
-                  "Certificates of the authorities that etcd's own is checked by, for https.", IsPath),
-          Text<S>("etcd_certificate_file", "\"\"", "an absolute path, or \"\" for none",
-                  MEMBER(S, peers.etcd_certificate_file), "The certificate by which etcd knows this host, for https.",
-                  IsPath),
-          Text<S>("etcd_key_file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.etcd_key_file),
-                  "Its private key.", IsPath),
+          EtcdCaFile<S>(MEMBER(S, peers.etcd_ca_file)),
+          EtcdCertificateFile<S>(MEMBER(S, peers.etcd_certificate_file)),
+          EtcdKeyFile<S>(MEMBER(S, peers.etcd_key_file)),
           Reloads(Flag<S>(
               "owner", "false", MEMBER(S, peers.owner),
               "Whether this host is to own tags, by the list of *etcd*. A reload with false hands its tags over; "
               "stop it when owners_giving is 0.")),
           Text<S>("advertise", "\"\"", "an address such as \"tcp://10.0.0.2:7314\", or \"\" for that of bind",
                   MEMBER(S, peers.advertise), "Where the other hosts reach this one, as *etcd* tells them.",
-                  [](const std::string& text) {
-                    const auto entry = ParsePeerEntry(text);
-                    return text.empty() ||
-                           (entry && entry->kind != PeerEntry::Kind::kService && entry->key_name.empty());
-                  }),
+                  [](const std::string& text) { return text.empty() || IsPeerAddress(text); }),
           Choice<S, PeerTransport>(
               "transport", "\"zeromq\"", MEMBER(S, peers.transport),
               "What reports and levels travel over: connections between hosts, or servers of NATS, to which each host "
-              "has "
-              "one connection, so that no host opens a port and none has a list of addresses. NATS needs spread = "
+              "has one connection, so that no host opens a port and none has a list of addresses. NATS needs spread = "
               "\"owners\" and the module dthrottle-nats.so. Without a server hosts go on by the last levels."),
           TextList<S>(
               "nats", "a list of servers such as \"nats://127.0.0.1:4222\" or \"tls://nats-1.example.org:4222\"",
@@ -210,9 +201,7 @@ void CheckEtcd(Findings& f) {
   if (!peers.owners.empty() || !peers.connect.empty()) {
     f.Error("", "peers.owners or peers.connect with peers.etcd: must be [], because etcd has the list");
   }
-  if (peers.etcd_ttl % std::chrono::seconds(1) != Duration::zero()) {
-    f.Error("", fmt::format("peers.etcd_ttl = \"{}\": must be whole seconds", FormatDuration(peers.etcd_ttl)));
-  }
+  f.WholeSeconds("peers.etcd_ttl", peers.etcd_ttl);
   if (peers.owner && peers.transport == PeerTransport::kZeroMq && peers.advertise.empty() && IsAnyAddress(peers.bind)) {
     f.Error("", fmt::format("peers.advertise is \"\" with peers.owner and peers.bind = \"{}\": must be an address that "
                             "other hosts reach",
