@@ -1,11 +1,8 @@
 #include "daemon/peering.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sysexits.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -13,21 +10,15 @@
 #include "base/check.h"
 #include "base/state.h"
 #include "capacity/indicator.h"
-#include "daemon/dividing_options.h"
 #include "daemon/peer_options.h"
 #include "io/clock.h"
 #include "io/files.h"
-#include "io/process.h"
-#include "io/signals.h"
-#include "rule/rulebook.h"
+#include "io/fresh.h"
 #include "share/ways.h"
 
 namespace dthrottle {
 
 namespace {
-
-// What a turn of the loop spends on peers before it looks at its applications again.
-constexpr Duration kBudget = std::chrono::microseconds(100);
 
 // For the last report, of a table however large.
 constexpr Duration kFarewell = std::chrono::milliseconds(500);
@@ -35,18 +26,7 @@ constexpr Duration kFarewell = std::chrono::milliseconds(500);
 // For what lies between the thread and the limiter when the thread has ended.
 constexpr Duration kDraining = std::chrono::seconds(2);
 
-constexpr std::uint32_t kKeptVersion = 1;
-
 constexpr std::uint64_t kRetryMs = 5000;    // before the ports are tried again
-
-// How often the peers are counted.
-constexpr Duration kCountEvery = std::chrono::seconds(1);
-
-std::uint64_t Random() {
-  std::uint64_t value;
-  FillRandom(std::as_writable_bytes(std::span(&value, 1)));
-  return value;
-}
 
 std::string By(const Settings& settings) {
   const auto& peers = settings.peers;
@@ -65,11 +45,13 @@ Peering::Peering(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Lo
       log_(log),
       tasks_(tasks),
       tenants_(std::move(tenants)),
-      prng_(Random()) {
-  const auto on_wake = [](uv_async_t* h) { static_cast<Peering*>(h->data)->StartWork(); };
-  DT_CHECK(uv_async_init(loop_, &wake_, on_wake) == 0 && uv_timer_init(loop_, &timer_) == 0 &&
-           uv_idle_init(loop_, &working_) == 0 && uv_timer_init(loop_, &retry_) == 0);
-  wake_.data = timer_.data = working_.data = retry_.data = this;
+      slices_(loop, {[this](Instant end) { return Turn(end); }, [this] { return session_->next(); }}) {
+  DT_CHECK(uv_timer_init(loop_, &retry_) == 0);
+  retry_.data = this;
+}
+
+Peering::~Peering() {
+  DT_CHECK(stopped_);
 }
 
 // Over-long tags go by a digest, which all hosts have to make in the same way. That everybody can make it costs little:
@@ -83,9 +65,9 @@ void Peering::Start(std::string_view kept, bool took_over) {
   std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
   limiter_.table().SetDigestKey(keys.digest);
   limiter_.ways().Get<Debits>().SetNewTagsMax(settings_.peers.max_new_tags);
-  LendReserve();
+  LendReserve(settings_, limiter_);
   if (!kept.empty()) TakeKept(kept);
-  limiter_.ways().WatchTags(settings_.peers.watched_tags, [this] { Wake(); });
+  limiter_.ways().WatchTags(settings_.peers.watched_tags, [this] { slices_.Wake(); });
   if (!settings_.peers.etcd.empty()) StartOwnerList();
   if (!took_over && !AwaitsList()) {
     if (auto opened = Open(); !opened) throw StartFailure{EX_UNAVAILABLE, opened.error().message};
@@ -97,7 +79,7 @@ void Peering::Start(std::string_view kept, bool took_over) {
 }
 
 void Peering::TakeKept(std::string_view kept) {
-  const bool readable = ReadState(kept, kKeptVersion, kept_);
+  const bool readable = ReadState(kept, PeerSession::kKeptVersion, kept_);
   const std::string& table = settings_.table.file;
   if (!readable || (!table.empty() && LastIncarnation(table) != kept_.start)) {
     log_.Warning("sharing begins anew: what was kept is of another version, or not of the last start");
@@ -121,42 +103,14 @@ void Peering::Return() {
       &retry_, [](uv_timer_t* t) { static_cast<Peering*>(t->data)->Return(); }, kRetryMs, 0);
 }
 
-// Until peers answer, this host uses only the reserve of divided limits, which no other host can hold.
-void Peering::LendReserve() {
-  const auto& capacity = settings_.capacity;
-  const std::size_t hosts = capacity.members.empty() ? settings_.peers.named() + 1 : capacity.members.size();
-  const double part = capacity.reserve / static_cast<double>(hosts);
-  limiter_.ways().Get<Division>().ChangeParts([&](PartTable& parts) {
-    parts.ForgetParts();
-    parts.Lend({part, part, Instant::max()});
-  });
-}
-
-// The limiter's half, to a thread that divides or does not.
-void Peering::Divide(bool begin) {
-  if (!begin) {
-    dividing_.reset();
-    LendReserve();
-  } else if (dividing_ == nullptr) {
-    dividing_ =
-        std::make_unique<Dividing>(limiter_.ways().Get<Division>(), thread_->to_capacity(), thread_->from_capacity(),
-                                   settings_.capacity.tags_max, settings_.capacity.interval, Now());
-  }
-  if (dividing_ != nullptr) dividing_->GoByReports(settings_.capacity.indicator == Reported().name());
-}
-
-Peering::~Peering() {
-  DT_CHECK(stopped_);
-}
-
 // ---- The list of owners, where etcd has it ----
 
 void Peering::StartOwnerList() {
   owner_list_ = std::make_unique<OwnerList>(
-      loop_, settings_, log_, NameOfHost(settings_), Prng(Random()),
+      loop_, settings_, log_, NameOfHost(settings_), FreshPrng(),
       OwnerList::Fleet{
-          .look = [this] { return thread_ != nullptr ? thread_->OwnersView() : EtcdOwners::View(); },
-          .propose = [this](std::vector<std::string> names) { thread_->SetOwners(std::move(names)); },
+          .look = [this] { return session_ ? session_->thread().OwnersView() : EtcdOwners::View(); },
+          .propose = [this](std::vector<std::string> names) { session_->thread().SetOwners(std::move(names)); },
           .on_list = [this] { OnOwnerList(); },
       });
   if (auto started = owner_list_->Start(); !started) {
@@ -173,9 +127,8 @@ bool Peering::AwaitsList() const {
 
 void Peering::OnOwnerList() {
   if (stopped_) return;
-  if (thread_ == nullptr) return tasks_.Post([this] { Return(); });
-  thread_->SetConnect(Called(settings_, ListOfOwners()));
-  thread_->ObeyOwners(owner_list_->list()->owners);
+  if (session_ == nullptr) return tasks_.Post([this] { Return(); });
+  session_->Obey(*owner_list_->list());
 }
 
 // Null: the settings have it, or there is none.
@@ -188,7 +141,7 @@ void Peering::Connect(PeerThread::Options& options) {
   options.exchange.life = kept_.exchange;
   options.capacity_life = kept_.capacity;
   options.tenants = tenants_;
-  options.wake = [this] { uv_async_send(&wake_); };
+  options.wake = [this] { slices_.Wake(); };
   options.log = [this](LogLevel level, std::string text) {
     tasks_.Post([this, level, text = std::move(text)] {
       if (level <= LogLevel::kWarning) {
@@ -202,7 +155,7 @@ void Peering::Connect(PeerThread::Options& options) {
 
 // Opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with nothing begun.
 Result<void> Peering::Open() {
-  auto options = MakePeerOptions(settings_, limiter_, log_, ListOfOwners(), Random());
+  auto options = MakePeerOptions(settings_, limiter_, log_, ListOfOwners(), FreshNumber());
   if (!options) return Fail(options.error().message);
   Connect(*options);
   const bool divides = options->capacity.has_value();
@@ -210,41 +163,15 @@ Result<void> Peering::Open() {
   const std::uint64_t start = options->exchange.incarnation;
   auto thread = std::make_unique<PeerThread>(std::move(*options));
   if (auto started = thread->Start(); !started) return Fail(started.error().message);
-  sharing_.reset();    // they use the rings of the thread before
-  dividing_.reset();
-  name_ = name;
-  thread_ = std::move(thread);
-  away_ = false;
-  GoOn(divides);
+  const bool resumed = thread->resumed();
+  session_.reset();    // there is one at a time
+  session_ = std::make_unique<PeerSession>(PeerSession::Host{limiter_, settings_, log_, name}, std::move(thread), divides,
+                                           Called(settings_, ListOfOwners()).size(), std::exchange(kept_, {}));
   kept_.start = start;
-  counted_at_ = Now();
-  log_.Notice("sharing limits as \"{}\" {}{}", name, By(settings_), thread_->resumed() ? ", where it left off" : "");
-  SetTimer();
+  away_ = false;
+  log_.Notice("sharing limits as \"{}\" {}{}", name, By(settings_), resumed ? ", where it left off" : "");
+  slices_.Start();
   return {};
-}
-
-// Shares and divides over the rings of a new thread, from what was kept of the one before.
-void Peering::GoOn(bool divides) {
-  KeptState kept = std::exchange(kept_, {});
-  const auto& peers = settings_.peers;
-  sharing_ = std::make_unique<Sharing>(limiter_.ways(), thread_->to_peers(), thread_->from_peers(),
-                                       Called(settings_, ListOfOwners()).size(), peers.period, prng_, Now());
-  sharing_->OwnedBy(thread_->owners_at_start(), name_);
-  owners_ = peers.owners;
-  Sharing::Kept sharing;
-  if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
-    sharing_->Resume(sharing, Now());
-  } else {
-    sharing_->HoldHits();
-  }
-  Dividing::Kept dividing;
-  if (divides && ReadState(kept.dividing, Dividing::kKeptVersion, dividing)) {
-    Divide(true);
-    dividing_->Resume(std::move(dividing), Now());
-  } else {
-    LendReserve();
-    Divide(divides);
-  }
 }
 
 void Peering::Reload(std::vector<std::string>& problems) {
@@ -258,207 +185,80 @@ void Peering::Reload(std::vector<std::string>& problems) {
     return;
   }
   if (owner_list_ != nullptr) owner_list_->Reload();
-  if (thread_ == nullptr) return;    // reads them when it starts
-  AuthorizedKeys authorized;
-  bool keys_good = true;
-  if (!settings.peers.authorized_keys.empty()) {
-    auto others = ReadAuthorizedKeys(settings.peers.authorized_keys);
-    keys_good = others.has_value();
-    if (others) {
-      authorized = *others;
-      for (const std::string& complaint : others->complaints) problems.push_back("peers.authorized_keys: " + complaint);
-      thread_->ReloadKeys(std::move(*others));
-    } else {
-      problems.push_back("peers.authorized_keys: warning: " + others.error().message + "; the keys stay as they were");
-    }
-  }
-  thread_->SetConnect(Called(settings_, ListOfOwners()));
-  ReloadOwners();
-  thread_->SetCeilings(CeilingsOf(settings));
-  limiter_.ways().Get<Debits>().SetNewTagsMax(settings.peers.max_new_tags);
-  if (!keys_good) return;
-  auto capacity = MakeCapacityOptions(settings, limiter_.rules(), authorized, name_);
-  if (!capacity) {
-    problems.push_back("warning: " + capacity.error().message + "; parts of limits are divided as before");
-    return;
-  }
-  const bool divides = capacity->has_value();
-  thread_->SetCapacity(std::move(*capacity));
-  Divide(divides);
+  if (session_ != nullptr) session_->Reload(ListOfOwners(), problems);    // or it reads them when it starts
 }
 
-void Peering::ReloadOwners() {
-  const auto& peers = settings_.peers;
-  if (peers.spread != PeerSpread::kOwners || owner_list_ != nullptr || peers.owners == owners_) return;
-  owners_ = peers.owners;
-  thread_->SetOwners(owners_);
-}
-
-// One entry of the settings may be a name with many hosts behind it, and one may be this host itself.
-void Peering::CountPeers(Instant now) {
-  if (now < counted_at_ + kCountEvery) return;
-  counted_at_ = now;
-  if (sharing_->told_hosts()) return;    // by owners, since this host does not see the others
-  std::size_t peers = 0;
-  for (const PeerStatus& peer : thread_->Peers()) {
-    peers += peer.state == PeerState::kUp || peer.state == PeerState::kSilent || peer.state == PeerState::kConnecting;
-  }
-  sharing_->SetPeers(peers);
-}
-
-void Peering::StartWork() {
-  if (stopped_ || away_ || uv_is_active(reinterpret_cast<uv_handle_t*>(&working_)) != 0) return;
-  uv_timer_stop(&timer_);
-  uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnWork(); });
-}
-
-void Peering::OnWork() {
-  const bool was_full = thread_->from_peers().full() || thread_->from_capacity().full();
-  const Instant end = Now() + kBudget;
-  for (Instant now = Now(); now < end; now = Now()) {
-    const bool more = sharing_->Work(now);
-    if ((dividing_ != nullptr && dividing_->Work(now)) || more) continue;
-    uv_idle_stop(&working_);
-    SetTimer();
-    break;
-  }
-  if (was_full || !thread_->to_peers().empty() || !thread_->to_capacity().empty()) thread_->Notify();
-  TellAccuracy();
-  const Instant now = Now();
-  if (leaving_ != nullptr && (!sharing_->reporting(now) || now >= leave_by_)) EndThread();
-}
-
-void Peering::TellAccuracy() {
-  for (const AccuracyNews& news : limiter_.ways().Get<Debits>().certificate().TakeNews()) {
-    const std::string& rule = limiter_.rules().rules()[news.rule].name;
-    if (news.began) {
-      log_.Warning("rule \"{}\": {:.1f} % over-admitted in the last minute, more than tolerance = {:g}: see stats",
-                   rule, news.over_percent, news.tolerance_percent);
-    } else {
-      log_.Notice("rule \"{}\": {:.1f} % over-admitted in the last minute, tolerance = {:g} holds again", rule,
-                  news.over_percent, news.tolerance_percent);
-    }
-  }
+bool Peering::Turn(Instant end) {
+  if (away_) return Drain(end);
+  const bool more = session_->Work(end);
+  if (leaving_ != nullptr && (!session_->reporting() || Now() >= leave_by_)) EndThread();
+  return more;
 }
 
 void Peering::Leave(std::function<void()> left) {
   if (away_) return left();
   leaving_ = std::move(left);
   leave_by_ = Now() + kFarewell;
-  sharing_->ReportNow(Now());
-  StartWork();
+  session_->ReportNow();
+  slices_.Start();
 }
 
 // Ending it takes a while, in which this thread has queries to answer.
 void Peering::EndThread() {
   away_ = true;
-  uv_idle_stop(&working_);
-  uv_timer_stop(&timer_);
-  const SignalsBlocked blocked;
-  ender_ = std::thread([this] {
-    thread_->Stop();
+  slices_.Stop();
+  session_->StopMeanwhile([this] {
     tasks_.Post([this] {
-      if (ender_.joinable()) ender_.join();
+      session_->Stop();
       if (stopped_) return;
       leave_by_ = Now() + kDraining;
-      uv_idle_start(&working_, [](uv_idle_t* h) { static_cast<Peering*>(h->data)->OnDraining(); });
+      slices_.Start();
     });
   });
 }
 
-// One slice of moving what lies between the thread that has ended and the limiter; true when that is nothing.
-bool Peering::Drain(Instant now) {
-  const bool dividing = dividing_ != nullptr && dividing_->Work(now);
-  const bool sharing = sharing_->Drain(now);
-  return thread_->Drain() && sharing && !dividing && thread_->from_peers().empty() && thread_->to_capacity().empty();
-}
-
-void Peering::OnDraining() {
-  const Instant end = Now() + kBudget;
-  bool drained = false;
-  for (Instant now = Now(); now < end && !drained; now = Now()) drained = Drain(now);
-  if (!drained && Now() < leave_by_) return;
-  uv_idle_stop(&working_);
-  if (drained) KeepAll();
+// After the thread has ended, until this host has left.
+bool Peering::Drain(Instant end) {
+  const bool drained = session_->Drain(end);
+  if (!drained && Now() < leave_by_) return true;
+  slices_.Stop();
+  if (drained) session_->Keep(kept_);
   std::exchange(leaving_, nullptr)();
-}
-
-void Peering::KeepAll() {
-  kept_.exchange = thread_->ExchangeLife();
-  kept_.capacity = thread_->CapacityLife();
-  kept_.sharing = WriteState(Sharing::kKeptVersion, sharing_->Keep());
-  kept_.dividing = dividing_ != nullptr ? WriteState(Dividing::kKeptVersion, dividing_->Keep()) : "";
+  return false;
 }
 
 void Peering::Keep(std::vector<HandedSection>& sections) const {
-  if (shares_) sections.push_back({"peers", -1, WriteState(kKeptVersion, kept_)});
-}
-
-void Peering::SetTimer() {
-  CountPeers(Now());
-  uv_update_time(loop_);
-  const Instant next = dividing_ != nullptr ? std::min(sharing_->next(), dividing_->next()) : sharing_->next();
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(next - Now()).count();
-  uv_timer_start(
-      &timer_, [](uv_timer_t* h) { static_cast<Peering*>(h->data)->StartWork(); },
-      static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 0)), 0);
+  if (shares_) sections.push_back({"peers", -1, WriteState(PeerSession::kKeptVersion, kept_)});
 }
 
 std::vector<PeerStatus> Peering::Peers() const {
-  return thread_ != nullptr ? thread_->Peers() : std::vector<PeerStatus>();
+  return session_ ? session_->thread().Peers() : std::vector<PeerStatus>();
 }
 
-PeerCounts Peering::Counts() const {
-  PeerCounts counts;
+void Peering::Count(ProcessCounts& counts) const {
   if (owner_list_ != nullptr) {
-    counts.owner_registered = owner_list_->registered();
-    counts.owners_etcd_failures = owner_list_->failures();
+    counts.peers.owner_registered = owner_list_->registered();
+    counts.peers.owners_etcd_failures = owner_list_->failures();
   }
-  if (thread_ == nullptr) return counts;
-  counts.exchange = thread_->Counts();
-  counts.thread = thread_->OwnCounts();
-  if (sharing_ != nullptr && sharing_->owning() != nullptr) counts.owning = sharing_->owning()->counts();
-  counts.capacity = thread_->CapacityCountsNow();
-  if (dividing_ != nullptr) {
-    counts.capacity_tags = dividing_->participants().size();
-    counts.capacity_crowded = dividing_->crowded();
-  }
-  for (const PeerStatus& peer : thread_->Peers()) {
-    counts.configured += peer.state != PeerState::kSelf;
-    counts.up += peer.state == PeerState::kUp;
-  }
-  return counts;
+  if (session_ != nullptr) session_->AddTo(counts.peers);
 }
 
 void Peering::Close() {
   if (std::exchange(stopped_, true)) return;
-  if (ender_.joinable()) ender_.join();
-  if (!away_) {
-    sharing_->ReportNow(Now());
-    const Instant end = Now() + kFarewell;
-    for (Instant now = Now(); now < end && sharing_->reporting(now); now = Now()) {
-      sharing_->Work(now);
-      thread_->Notify();
-    }
-  }
-  if (thread_ != nullptr) thread_->Stop();
-  if (!away_ || leaving_ != nullptr) {
-    const Instant end = Now() + kDraining;
-    bool drained = false;
-    for (Instant now = Now(); now < end && !drained; now = Now()) drained = Drain(now);
-    if (drained) KeepAll();
+  if (session_ != nullptr) {
+    if (!away_) session_->ReportAll(Now() + kFarewell);
+    session_->Stop();
+    if ((!away_ || leaving_ != nullptr) && session_->Drain(Now() + kDraining)) session_->Keep(kept_);
   }
   if (owner_list_ != nullptr) owner_list_->Close();
-  for (auto* handle : {reinterpret_cast<uv_handle_t*>(&wake_), reinterpret_cast<uv_handle_t*>(&timer_),
-                       reinterpret_cast<uv_handle_t*>(&working_), reinterpret_cast<uv_handle_t*>(&retry_)}) {
-    uv_close(handle, nullptr);
-  }
+  slices_.Close();
+  uv_close(reinterpret_cast<uv_handle_t*>(&retry_), nullptr);
 }
 
 std::optional<LeasePart> Peering::PartForLeases(std::string_view tag, const LeaseUse& use) {
   if (!shares_) return LeasePart{1, 1, Instant::max()};
-  if (dividing_ == nullptr) return std::nullopt;
-  return dividing_->Lease(tag, use, Now());
+  Dividing* const divided = dividing();
+  return divided != nullptr ? divided->Lease(tag, use, Now()) : std::nullopt;
 }
 
 Result<void> Peering::Indicate(const Tag& tag, double value) {
@@ -466,13 +266,13 @@ Result<void> Peering::Indicate(const Tag& tag, double value) {
     return Fail(fmt::format("capacity.indicator is \"{}\", and a value is taken only for \"reported\"",
                             settings_.capacity.indicator));
   }
-  if (dividing_ == nullptr) return Fail("this host divides nothing");
-  if (!dividing_->Indicate(tag, value, Now())) return Fail("no rule divides the tag, or capacity.tags_max take part");
+  if (dividing() == nullptr) return Fail("this host divides nothing");
+  if (!dividing()->Indicate(tag, value, Now())) return Fail("no rule divides the tag, or capacity.tags_max take part");
   return {};
 }
 
 bool Peering::LookAtCapacity(const std::function<void(CapacityExchange&)>& look) const {
-  return thread_ != nullptr && thread_->LookAtCapacity(look);
+  return session_ != nullptr && session_->thread().LookAtCapacity(look);
 }
 
 }    // namespace dthrottle
