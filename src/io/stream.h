@@ -3,8 +3,6 @@
 
 #include <uv.h>
 
-#include <cstdint>
-
 namespace dthrottle {
 
 union StreamHandle {
@@ -23,11 +21,5 @@ template <class T>
 T* Owner(const void* handle) {
   return static_cast<T*>(static_cast<const uv_handle_t*>(handle)->data);
 }
-
-// How often an engine of connections looks for those that are idle, in an idle timeout; and how it waits for the last
-// answers to leave when it closes.
-inline constexpr std::uint32_t kIdleTicks = 8;
-inline constexpr std::uint64_t kDrainTickMs = 10;
-inline constexpr unsigned kDrainTicksMax = 200;    // 2 s
 
 }    // namespace dthrottle

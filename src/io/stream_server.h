@@ -20,7 +20,10 @@
 #include "base/counter.h"
 #include "base/time.h"
 #include "io/handover.h"
+#include "io/idle_ticks.h"
+#include "io/outgoing.h"
 #include "io/stream.h"
+#include "io/turn_arena.h"
 
 namespace dthrottle {
 
@@ -46,7 +49,7 @@ class StreamServer {
   void Release();
 
   // Zero: no connection is closed for being idle.
-  void set_idle_timeout(Duration timeout);
+  void set_idle_timeout(Duration timeout) { idle_.SetTimeout(timeout); }
 
   // Answers what has arrived, closes every connection once all are silent, then calls `on_drained`; within 2 s or so
   // even if they are not. REQUIRES: Take is not called any more.
@@ -92,12 +95,12 @@ class StreamServer {
     friend class StreamServer;
     StreamHandle uv_;
     StreamServer* server_ = nullptr;
-    std::size_t index_ = 0;        // in connections_
-    std::vector<char> sending_;    // what the socket had no room for, with libuv
-    std::vector<char> unsent_;     // what comes behind it
-    uv_write_t write_;
-    std::uint32_t alive_at_ = 0;    // idle_ticks_
-    bool writing_ = false;
+    std::size_t index_ = 0;    // in connections_
+    Outgoing outgoing_{&uv_.stream, [](uv_stream_t* stream, int status) {
+                         auto& connection = *Owner<Connection>(stream);
+                         connection.server_->OnWritten(connection, status);
+                       }};
+    IdleTicks::Mark alive_at_ = 0;
     bool paused_ = false;    // its rest is read again before anything new
     bool waits_ = false;     // for GoOn
     bool at_end_ = false;    // nothing more is read
@@ -116,15 +119,10 @@ class StreamServer {
   // What keeps a connection from being idle: bytes of the client, or answers to it.
   enum class AliveBy { kBytes, kAnswers };
 
-  struct Sizes {
-    std::size_t read_bytes;
-    std::size_t rest_bytes_max;
-  };
+  using Sizes = TurnArena::Sizes;
   StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_timeout, AliveBy alive_by = AliveBy::kBytes);
   // REQUIRES: it is drained, Close() was called, and the loop has run since.
   ~StreamServer();
-  StreamServer(const StreamServer&) = delete;
-  StreamServer& operator=(const StreamServer&) = delete;
 
   virtual std::unique_ptr<Connection> MakeConnection() = 0;
 
@@ -149,42 +147,29 @@ class StreamServer {
  private:
   void Open(Connection& connection, int fd);
   void StartReading(Connection& connection);
-  char* PutRest(const Connection& connection);
   void OnRead(Connection& connection, ssize_t n, const char* data);
   Then Hear(Connection& connection, std::string_view bytes);
   void ReadAgain(Connection& connection);
   void OnTurnEnd();
   void Flush();
-  bool arena_is_full() const { return arena_used_ + sizes_.read_bytes + sizes_.rest_bytes_max > arena_.size(); }
-  void SendUnsent(Connection& connection);
   void OnWritten(Connection& connection, int status);
-  void HangUp(Connection& connection);
   void End(Connection& connection);
-  void StartIdleTimer();
-  void OnIdleTick();
-  void OnDrainTick();
 
-  uv_loop_t* loop_;
-  const Sizes sizes_;
   const AliveBy alive_by_;
-  Duration idle_tick_{};    // an eighth of the idle timeout; zero: there is none
+  IdleTicks idle_;
 
   uv_check_t turn_end_;
   uv_idle_t turn_again_;    // keeps the loop from waiting while again_ has something
-  uv_timer_t idle_timer_;
   uv_timer_t drain_timer_;
 
   std::vector<Connection*> connections_;
   StreamCounts counts_;
 
   // The turn: what has been read and not yet answered.
-  std::vector<char> arena_;    // from the first connection on
-  std::size_t arena_used_ = 0;
-  std::vector<Connection*> finishing_;    // to be closed once they are answered
-  std::vector<Connection*> pausing_;      // to be read again once they are answered
-  std::vector<Connection*> again_;        // to be read again in the next turn
+  TurnArena arena_;
+  std::vector<Connection*> stopped_;    // to be read again, or closed, once they are answered
+  std::vector<Connection*> again_;      // to be read again in the next turn
 
-  std::uint32_t idle_ticks_ = 0;
   std::function<void()> on_drained_;
   bool heard_ = false;    // since the last drain tick
   unsigned drain_ticks_ = 0;
