@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +13,10 @@
 #include "base/prng.h"
 #include "base/time.h"
 #include "bus/exchange.h"
-#include "share/debit/draft.h"
-#include "share/owners/owning.h"
+#include "share/debit/collecting.h"
+#include "share/debit/outlet.h"
+#include "share/debit/ownership.h"
+#include "share/debit/table_walk.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -38,7 +39,7 @@ class Sharing {
 
   // Makes the next report due now, with all hits. For a host that leaves.
   void ReportNow(Instant now);
-  bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
+  bool reporting(Instant now) const { return collecting_.running() || report_at_ <= now; }
 
   // Ends what is under way, for a host that leaves: hits that were collected are handed over, debits that have come are
   // merged, a snapshot that is given is broken off. True when nothing is left; to be called until then.
@@ -71,65 +72,39 @@ class Sharing {
   // A few hosts own the tags, and this may be one of them. Other lists of owners come with kOwners.
   void OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_view name);
   // How many hosts there are comes from owners.
-  bool told_hosts() const { return owners_ != nullptr && owning_ == nullptr; }
-  const Owning* owning() const { return owning_.get(); }    // null: it owns nothing
+  bool told_hosts() const { return ownership_.others_only(); }
+  const Owning* owning() const { return ownership_.owning(); }    // null: it owns nothing
 
   // How many other hosts there are.
   void SetPeers(std::size_t peers);
 
  private:
-  enum class Walk { kNone, kTable, kEnd };
-
-  std::uint64_t& reported_until() const;
-  bool Push(ToPeers& message, Instant now);
-  bool Push(ToPeers::Kind kind, Instant now);
-  bool PushHits(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
-  bool PushHits(Instant now) { return PushHits(hits_, ToPeers::Kind::kHits, to_, now); }
   void Hold(bool holding);
-  bool Collect(Instant now);
-  Instant UrgentAt() const;
-  bool CollectUrgent(Instant now);
-  bool PushUrgent(Instant now) { return PushHits(urgent_, ToPeers::Kind::kUrgent, urgent_to_, now); }
+  void EndPeriod(Instant now);
   bool MergeSome(Instant now);
+  bool Drop();
+  void Merge(std::size_t n, Instant now);
   void EndMerge(Instant now);
-  bool WalkSome(Instant now);
+  bool BeginSnapshot(Instant now);
   bool ChangeOwners(Instant now);
-  bool AddWalked(const Tag& tag, const Slot& slot, Instant now);
 
   Ways& ways_;
   Debits& debits_;
-  Table& table_;
-  ToPeersRing& to_peers_;
   FromPeersRing& from_peers_;
   std::size_t peers_;
-  Duration period_;
+  const Duration period_;
   Instant report_at_;
-  std::optional<Instant> retry_at_;    // the other side had no room
+  bool holding_ = false, leaving_ = false;
 
-  std::unique_ptr<Owning> owning_;
-  std::shared_ptr<const Owners> owners_;          // null: everybody hears everything
-  std::shared_ptr<const Owners> owners_before_;    // while this host hands over what it owned
-  std::string name_;
+  Outlet outlet_;
+  Ownership ownership_;
+  Collecting collecting_;
+  TableWalk walk_;    // for incoming_
+
+  FromPeers incoming_;    // the first merged_ of its entries are done
+  std::size_t merged_ = 0;
   std::vector<std::uint64_t> taken_;    // hashes of tags that this host has taken over lately
   Instant taken_at_{};
-
-  // Hits: of (from_, to_], going through the table while collecting_
-  bool collecting_ = false, holding_ = false, leaving_ = false;
-  Instant from_, to_;
-  Draft hits_, urgent_;
-  ToPeers outgoing_;
-  Instant urgent_to_;
-  Instant urgent_from_{};    // not before
-
-  // Debits and buckets: the first merged_ entries of incoming_ are done
-  FromPeers incoming_;
-  std::size_t merged_ = 0;
-
-  // A snapshot, while incoming_ asks for one
-  Walk walk_ = Walk::kNone;
-  std::size_t walk_cell_ = 0;
-  bool part_waits_ = false, part_more_ = false;
-  Instant part_at_;
 };
 
 }    // namespace dthrottle
