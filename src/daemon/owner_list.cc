@@ -1,7 +1,5 @@
 #include "daemon/owner_list.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -19,11 +17,6 @@ using namespace std::chrono_literals;
 constexpr std::uint64_t kTickMs = 100;
 constexpr Duration kPatience = 2s;    // for an answer
 constexpr Duration kReadOwner = 250ms, kReadUnknown = 1s, kReadSilent = 5s, kReadQuiet = 30s;
-
-HttpClient::Tls TlsOf(const Settings& settings) {
-  const auto& peers = settings.peers;
-  return {peers.etcd_ca_file, peers.etcd_certificate_file, peers.etcd_key_file};
-}
 
 bool IsList(std::string_view head) {
   return head.starts_with(R"({"before":)");
@@ -44,8 +37,8 @@ OwnerList::OwnerList(uv_loop_t* loop, const Settings& settings, Log& log, std::s
       name_(std::move(name)),
       prng_(prng),
       fleet_(std::move(fleet)),
-      etcd_(settings.peers.etcd_key, name_),
-      http_(loop, TlsOf(settings)) {
+      owners_(settings.peers.etcd_key, name_),
+      etcd_(loop, EtcdCluster::Of(settings.peers)) {
   DT_CHECK(uv_timer_init(loop_, &timer_) == 0);
   timer_.data = this;
 }
@@ -74,8 +67,8 @@ void OwnerList::Reload() {
   if (settings_.peers.owner == (entry_ != nullptr)) return;
   if (entry_ == nullptr) {
     entry_ = std::make_unique<EtcdElector>(
-        loop_, settings_.peers.etcd, TlsOf(settings_),
-        EtcdElection::Candidate{etcd_.own_key(), AddressOf(settings_), settings_.peers.etcd_ttl}, [] {});
+        loop_, EtcdCluster::Of(settings_.peers),
+        EtcdElection::Candidate{owners_.own_key(), AddressOf(settings_), settings_.peers.etcd_ttl}, [] {});
     return entry_->Campaign();
   }
   entry_->Resign([] {});
@@ -104,37 +97,36 @@ void OwnerList::OnTick() {
   if (asking_ || (read_at_ && now < *read_at_ + Lasts(view) * spread_ / 100)) return;
   read_at_ = now;
   spread_ = 75 + static_cast<int>(prng_.Below(50));
-  Ask(etcd_.Read(), [this](const FetchedReply& reply) { OnRead(reply); });
+  Ask(owners_.Read(), [this](const FetchedReply& reply) { OnRead(reply); });
 }
 
 void OwnerList::Ask(const EtcdRequest& request, std::function<void(const FetchedReply&)> on_reply) {
   asking_ = true;
-  http_.Post(endpoint() + request.path, request.body, kPatience,
-             [this, on_reply = std::move(on_reply)](const FetchedReply& reply) {
-               asking_ = false;
-               on_reply(reply);
-             });
+  etcd_.Post(request, kPatience, [this, on_reply = std::move(on_reply)](const FetchedReply& reply) {
+    asking_ = false;
+    on_reply(reply);
+  });
 }
 
 void OwnerList::OnRead(const FetchedReply& reply) {
   const BootInstant now = BootNow();
-  if (reply.status == 0) etcd_.OnFailure(reply.body);
-  const bool good = reply.status != 0 && etcd_.OnRead(reply.status, reply.body, now);
-  TellTrouble(good || etcd_.trouble().empty() ? etcd_.trouble() : fmt::format("{}: {}", endpoint(), etcd_.trouble()));
+  if (reply.status == 0) owners_.OnFailure(reply.body);
+  const bool good = reply.status != 0 && owners_.OnRead(reply.status, reply.body, now);
+  TellTrouble(good ? owners_.trouble() : etcd_.Of(owners_.trouble()));
   if (!good) {
-    ++failures_, ++endpoint_;
+    ++failures_;
     wants_ = false;
-    return;
+    return etcd_.AskNext();
   }
   TakeList();
-  EtcdOwners::Step step = etcd_.Next(fleet_.look(), settings_.peers.owner, now);
+  EtcdOwners::Step step = owners_.Next(fleet_.look(), settings_.peers.owner, now);
   wants_ = !step.want.empty();
   if (step.write) return Ask(*step.write, [this](const FetchedReply&) { read_at_.reset(); });
   if (wants_) fleet_.propose(std::move(step.want));
 }
 
 void OwnerList::TakeList() {
-  const auto& list = etcd_.list();
+  const auto& list = owners_.list();
   if (!list || (list_ && *list_ == *list)) return;
   if (list_ && list->owners->epoch() < list_->owners->epoch()) return;    // etcd has lost it
   list_ = list;
@@ -153,7 +145,7 @@ void OwnerList::TellTrouble(std::string trouble) {
 }
 
 void OwnerList::Close() {
-  http_.Close();
+  etcd_.Close();
   if (entry_ != nullptr) left_.push_back(std::move(entry_));
   for (const auto& entry : left_) entry->Close();
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);

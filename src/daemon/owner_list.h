@@ -17,9 +17,9 @@
 #include "base/prng.h"
 #include "base/result.h"
 #include "config/settings.h"
+#include "io/etcd_client.h"
 #include "io/etcd_elector.h"
 #include "io/etcd_owners.h"
-#include "io/http_client.h"
 #include "io/kept_text.h"
 #include "io/log.h"
 
@@ -52,7 +52,6 @@ class OwnerList {
 
  private:
   void OnTick();
-  const std::string& endpoint() const { return settings_.peers.etcd[endpoint_ % settings_.peers.etcd.size()]; }
   Duration Lasts(const EtcdOwners::View& view) const;
   void Ask(const EtcdRequest& request, std::function<void(const FetchedReply&)> on_reply);
   void OnRead(const FetchedReply& reply);
@@ -65,14 +64,13 @@ class OwnerList {
   const std::string name_;
   Prng prng_;
   const Fleet fleet_;
-  EtcdOwners etcd_;
-  HttpClient http_;
+  EtcdOwners owners_;
+  EtcdClient etcd_;
   uv_timer_t timer_;
   std::unique_ptr<EtcdElector> entry_;                // of this host; null: it is not to own tags
   std::vector<std::unique_ptr<EtcdElector>> left_;    // entries that have been given up
   std::optional<KeptText> file_;
   std::optional<OwnerAddresses> list_;
-  std::size_t endpoint_ = 0;    // that is asked, in turns
   std::optional<BootInstant> read_at_;
   int spread_ = 100;                       // of the time until the next read, in percent
   std::uint64_t seen_ = 0;                 // epoch in force

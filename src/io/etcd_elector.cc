@@ -1,8 +1,6 @@
 #include "io/etcd_elector.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
+#include <chrono>
 #include <tuple>
 #include <utility>
 
@@ -11,19 +9,11 @@
 
 namespace dthrottle {
 
-EtcdElector::EtcdElector(uv_loop_t* loop, std::vector<std::string> endpoints, HttpClient::Tls tls,
-                         EtcdElection::Candidate candidate, std::function<void()> on_change)
-    : endpoints_(std::move(endpoints)),
-      http_(loop, std::move(tls)),
-      election_(std::move(candidate)),
-      on_change_(std::move(on_change)) {
-  DT_CHECK(!endpoints_.empty() && uv_timer_init(loop, &timer_) == 0);
+EtcdElector::EtcdElector(uv_loop_t* loop, EtcdCluster cluster, EtcdElection::Candidate candidate,
+                         std::function<void()> on_change)
+    : etcd_(loop, std::move(cluster)), election_(std::move(candidate)), on_change_(std::move(on_change)) {
+  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
-}
-
-std::string EtcdElector::trouble() const {
-  if (election_.trouble().empty()) return {};
-  return fmt::format("{}: {}", endpoints_[endpoint_], election_.trouble());
 }
 
 void EtcdElector::Campaign() {
@@ -43,18 +33,17 @@ void EtcdElector::Step() {
 void EtcdElector::Ask(const EtcdRequest& request) {
   asking_ = true;
   const BootInstant sent = BootNow();
-  http_.Post(endpoints_[endpoint_] + request.path, request.body, election_.patience(),
-             [this, sent](const FetchedReply& reply) {
-               asking_ = false;
-               if (!campaigning_) return;
-               const BootInstant now = BootNow();
-               const bool answered = reply.status != 0;
-               if (!answered) election_.OnFailure(reply.body, now);
-               const bool good = answered && election_.OnAnswer(reply.status, reply.body, sent, now);
-               TellChanges();
-               if (!good) endpoint_ = (endpoint_ + 1) % endpoints_.size();
-               Step();
-             });
+  etcd_.Post(request, election_.patience(), [this, sent](const FetchedReply& reply) {
+    asking_ = false;
+    if (!campaigning_) return;
+    const BootInstant now = BootNow();
+    const bool answered = reply.status != 0;
+    if (!answered) election_.OnFailure(reply.body, now);
+    const bool good = answered && election_.OnAnswer(reply.status, reply.body, sent, now);
+    TellChanges();
+    if (!good) etcd_.AskNext();
+    Step();
+  });
 }
 
 void EtcdElector::TellChanges() {
@@ -72,13 +61,12 @@ void EtcdElector::Resign(std::function<void()> done) {
   uv_timer_stop(&timer_);
   const auto request = election_.Resign();
   if (!request) return done();
-  http_.Post(endpoints_[endpoint_] + request->path, request->body, election_.patience(),
-             [done = std::move(done)](const FetchedReply&) { done(); });
+  etcd_.Post(*request, election_.patience(), [done = std::move(done)](const FetchedReply&) { done(); });
 }
 
 void EtcdElector::Close() {
   campaigning_ = false;
-  http_.Close();
+  etcd_.Close();
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 

@@ -1,7 +1,5 @@
 #include "io/etcd_value.h"
 
-#include <fmt/format.h>
-
 #include <utility>
 
 #include "base/check.h"
@@ -18,13 +16,9 @@ constexpr Duration kWatchMax = std::chrono::minutes(1);    // then a new one beg
 
 }    // namespace
 
-EtcdValue::EtcdValue(uv_loop_t* loop, std::vector<std::string> endpoints, HttpClient::Tls tls, std::string key,
-                     OnValue on_value)
-    : endpoints_(std::move(endpoints)),
-      http_(loop, std::move(tls)),
-      key_(std::move(key)),
-      on_value_(std::move(on_value)) {
-  DT_CHECK(!endpoints_.empty() && uv_timer_init(loop, &timer_) == 0);
+EtcdValue::EtcdValue(uv_loop_t* loop, EtcdCluster cluster, std::string key, OnValue on_value)
+    : etcd_(loop, std::move(cluster)), key_(std::move(key)), on_value_(std::move(on_value)) {
+  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
 }
 
@@ -40,22 +34,19 @@ void EtcdValue::ReadSoon() {
 void EtcdValue::Read() {
   again_ = reading_;
   if (std::exchange(reading_, true)) return;
-  http_.Post(endpoints_[endpoint_] + "/v3/kv/range", etcd::Json{{"key", etcd::Base64(key_)}}.dump(), kAnswerPatience,
-             [this](const FetchedReply& reply) {
-               reading_ = false;
-               OnReply(reply);
-               if (again_) ReadSoon();
-             });
+  const EtcdRequest read{"/v3/kv/range", etcd::Json{{"key", etcd::Base64(key_)}}.dump()};
+  etcd_.Post(read, kAnswerPatience, [this](const FetchedReply& reply) {
+    reading_ = false;
+    OnReply(reply);
+    if (again_) ReadSoon();
+  });
 }
 
 void EtcdValue::OnReply(const FetchedReply& reply) {
   const etcd::Json json = etcd::Json::parse(reply.body, nullptr, false);
   const std::string trouble = reply.status == 0 ? reply.body : etcd::Trouble(reply.status, json);
-  trouble_ = trouble.empty() ? "" : fmt::format("{}: {}", endpoints_[endpoint_], trouble);
-  if (!trouble.empty()) {
-    endpoint_ = (endpoint_ + 1) % endpoints_.size();
-    return;
-  }
+  trouble_ = etcd_.Of(trouble);
+  if (!trouble.empty()) return etcd_.AskNext();
   heard_ = BootNow();
   if (!watching_ && (!watched_at_ || *heard_ - *watched_at_ >= kBetweenWatches)) Watch();
   const etcd::Json& kv = etcd::First(etcd::Member(json, "kvs"));
@@ -68,13 +59,12 @@ void EtcdValue::OnReply(const FetchedReply& reply) {
 void EtcdValue::Watch() {
   watching_ = true;
   watched_at_ = heard_;
-  http_.Listen(endpoints_[endpoint_] + "/v3/watch",
-               etcd::Json{{"create_request", {{"key", etcd::Base64(key_)}}}}.dump(), kWatchMax, [this] { ReadSoon(); },
-               [this](const FetchedReply&) { watching_ = false; });
+  const EtcdRequest watch{"/v3/watch", etcd::Json{{"create_request", {{"key", etcd::Base64(key_)}}}}.dump()};
+  etcd_.Listen(watch, kWatchMax, [this] { ReadSoon(); }, [this](const FetchedReply&) { watching_ = false; });
 }
 
 void EtcdValue::Close() {
-  http_.Close();
+  etcd_.Close();
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 

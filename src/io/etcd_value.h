@@ -1,5 +1,5 @@
 // The value of one key of etcd as it is now: read when a watch says that it has changed, and every two seconds. One read
-// at a time, from the member that answered last or, after a failure, from the next one.
+// at a time.
 //
 // A watch says nothing as long as nothing changes, so it may hang unnoticed: the reads prove that etcd is there, and what
 // they say is what counts. What a watch says is only that there is a reason to read.
@@ -10,10 +10,9 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "base/time.h"
-#include "io/http_client.h"
+#include "io/etcd_client.h"
 
 namespace dthrottle {
 
@@ -25,13 +24,12 @@ class EtcdValue {
   // Gets the value when it has been read for the first time, and when it is another one. nullopt: there is no such key.
   using OnValue = std::function<void(const std::optional<std::string>& value)>;
 
-  // Endpoints such as "http://10.0.0.1:2379", one at least.
-  EtcdValue(uv_loop_t* loop, std::vector<std::string> endpoints, HttpClient::Tls tls, std::string key, OnValue on_value);
+  EtcdValue(uv_loop_t* loop, EtcdCluster cluster, std::string key, OnValue on_value);
 
   void Start();
   // When etcd last said what the value is; none: never.
   std::optional<BootInstant> heard() const { return heard_; }
-  // Why the last read failed, with the endpoint; empty: it did not.
+  // Why the last read failed, with the member; empty: it did not.
   const std::string& trouble() const { return trouble_; }
   void Close();
 
@@ -42,9 +40,7 @@ class EtcdValue {
   void Watch();
 
   uv_timer_t timer_;
-  const std::vector<std::string> endpoints_;
-  std::size_t endpoint_ = 0;    // that is asked
-  HttpClient http_;
+  EtcdClient etcd_;
   const std::string key_;
   const OnValue on_value_;
   std::optional<BootInstant> heard_;

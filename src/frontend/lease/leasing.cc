@@ -64,8 +64,7 @@ std::unique_ptr<Elector> Leasing::MakeElector(const std::string& address) {
     case LeaseElector::kEtcd:
       break;
   }
-  return std::make_unique<EtcdElector>(loop_, s.etcd,
-                                       HttpClient::Tls{s.etcd_ca_file, s.etcd_certificate_file, s.etcd_key_file},
+  return std::make_unique<EtcdElector>(loop_, EtcdCluster::Of(s),
                                        EtcdElection::Candidate{s.etcd_key, address, s.etcd_ttl}, [this] { OnTick(); });
 }
 

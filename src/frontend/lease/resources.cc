@@ -14,9 +14,8 @@ LeaseResources::LeaseResources(uv_loop_t* loop, const Settings& settings, Log& l
     : settings_(settings), log_(log), on_change_(std::move(on_change)) {
   const auto& s = settings.lease;
   if (s.etcd_resources.empty()) return;
-  etcd_ = std::make_unique<EtcdValue>(loop, s.etcd,
-                                      HttpClient::Tls{s.etcd_ca_file, s.etcd_certificate_file, s.etcd_key_file},
-                                      s.etcd_resources, [this](const auto& text) { OnValue(text); });
+  etcd_ = std::make_unique<EtcdValue>(loop, EtcdCluster::Of(s), s.etcd_resources,
+                                      [this](const auto& text) { OnValue(text); });
 }
 
 void LeaseResources::Start() {
