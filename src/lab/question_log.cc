@@ -124,16 +124,16 @@ Result<void> QuestionReader::ReadWords(std::string_view verb, std::string_view w
     question.ttl = *ttl;
   } else if (verb == "enter") {
     question.verb = Verb::kEnter;
-    if (std::string_view rest = words; NextWord(rest).starts_with(kLasts)) {
-      const auto lasts = ReadLasts(NextWord(words).substr(kLasts.size()));
+    if (const auto value = TakeNamed(words, kLasts)) {
+      const auto lasts = ReadLasts(*value);
       if (!lasts) return tl::unexpected(lasts.error());
       question.ttl = *lasts;
     }
   } else if (verb != "take") {
     return Fail(fmt::format("\"{}\": must be take, enter, hold, commit, release or give, behind a request's name",
                             Shown(verb)));
-  } else if (std::string_view rest = words; NextWord(rest).starts_with(kWait)) {
-    const auto patience = Milliseconds(kWait, NextWord(words).substr(kWait.size()));
+  } else if (const auto value = TakeNamed(words, kWait)) {
+    const auto patience = Milliseconds(kWait, *value);
     if (!patience) return tl::unexpected(patience.error());
     question.patience = *patience;
   }

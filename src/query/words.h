@@ -8,6 +8,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -27,6 +28,22 @@ inline bool TakeWord(std::string_view& line, std::string_view word) {
   if (NextWord(rest) != word) return false;
   line = rest;
   return true;
+}
+
+// Takes the next word off a line where one blank stands between two; empty: nothing stands before that.
+inline std::string_view NextField(std::string_view& line) {
+  const std::string_view word = line.substr(0, line.find(' '));
+  line.remove_prefix(std::min(word.size() + 1, line.size()));
+  return word;
+}
+
+// Takes "NAME=VALUE" off a line if it is the next word, where `name` ends with the =; returns the value.
+inline std::optional<std::string_view> TakeNamed(std::string_view& line, std::string_view name) {
+  std::string_view rest = line;
+  const std::string_view word = NextWord(rest);
+  if (!word.starts_with(name)) return std::nullopt;
+  line = rest;
+  return word.substr(name.size());
 }
 
 // False: the word is no number, or not one that fits.

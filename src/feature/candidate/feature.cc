@@ -15,17 +15,16 @@
 #include "feature/candidate/changes.h"
 #include "io/clock.h"
 #include "io/signals.h"
+#include "query/words.h"
 #include "share/ways.h"
 
 namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kTagsShown = 10;
+using commands::ErrorAnswer;
 
-Extension::Json ErrorOf(std::string_view why) {
-  return {{"error", why}};
-}
+constexpr std::size_t kTagsShown = 10;
 
 // "10%" as 0.1; 0: it is none.
 double ReadShare(std::string_view text) {
@@ -33,12 +32,6 @@ double ReadShare(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), percent);
   const bool read = error == std::errc() && std::string_view(end, text.data() + text.size()) == "%";
   return read && percent >= 0.1 && percent <= 100 ? percent / 100 : 0;
-}
-
-std::string_view TakeWord(std::string_view& line) {
-  const std::string_view word = line.substr(0, line.find(' '));
-  line.remove_prefix(std::min(word.size() + 1, line.size()));
-  return word;
 }
 
 Extension::Json Row(Extension::Json row, const Differences& its) {
@@ -124,9 +117,9 @@ struct CandidateFeature::Loading {
 
 void CandidateFeature::Load(std::string_view share, std::string path, std::function<void(Json)> reply) {
   const double of = ReadShare(share);
-  if (of == 0) return reply(ErrorOf("--of must be a share of all tags from 0.1% to 100%, such as 10%"));
-  if (!path.starts_with('/')) return reply(ErrorOf("candidate start SHARE FILE, with the whole path of the file"));
-  if (std::exchange(loading_, true)) return reply(ErrorOf("another file is being read"));
+  if (of == 0) return reply(ErrorAnswer("--of must be a share of all tags from 0.1% to 100%, such as 10%"));
+  if (!path.starts_with('/')) return reply(ErrorAnswer("candidate start SHARE FILE, with the whole path of the file"));
+  if (std::exchange(loading_, true)) return reply(ErrorAnswer("another file is being read"));
   auto work = std::make_unique<Loading>();
   work->feature = this, work->path = std::move(path), work->share = of, work->reply = std::move(reply);
   work->hosts = host_.admin.limiter().ways().core().peers + 1;
@@ -143,8 +136,8 @@ void CandidateFeature::Load(std::string_view share, std::string path, std::funct
 
 void CandidateFeature::OnLoaded(Loading& loaded) {
   loading_ = false;
-  if (!started_) return loaded.reply(ErrorOf("the daemon is stopping"));
-  if (!loaded.complaint.empty()) return loaded.reply(ErrorOf(loaded.complaint));
+  if (!started_) return loaded.reply(ErrorAnswer("the daemon is stopping"));
+  if (!loaded.complaint.empty()) return loaded.reply(ErrorAnswer(loaded.complaint));
   EndComparison();
   file_ = loaded.path, share_ = loaded.share, rules_ = loaded.rules, comparison_ = loaded.comparison;
   copying_ = true;
@@ -198,7 +191,7 @@ void CandidateFeature::Stop(const std::function<void(Json)>& reply) {
 }
 
 void CandidateFeature::PutInForceHere(const std::function<void(Json)>& reply) {
-  if (comparison_ == nullptr) return reply(ErrorOf("there is no candidate"));
+  if (comparison_ == nullptr) return reply(ErrorAnswer("there is no candidate"));
   here_ = rules_, here_file_ = file_;
   EndComparison();
   host_.amend([this, reply] { reply(Show(Now())); });
@@ -217,14 +210,14 @@ bool CandidateFeature::Changes(std::string_view argument) const {
 
 void CandidateFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant now) {
   if (argument.empty()) return reply(Show(now));
-  const std::string_view verb = TakeWord(argument);
+  const std::string_view verb = NextField(argument);
   if (verb == "stop" && argument.empty()) return Stop(reply);
   if (verb == "changes" && argument.empty()) return reply(ToLimits());
   if (verb == "here" && argument.empty()) return PutInForceHere(reply);
-  if (verb != "start") return reply(ErrorOf("candidate start, candidate stop, candidate changes or candidate here"));
-  const std::string_view share = TakeWord(argument);
+  if (verb != "start") return reply(ErrorAnswer("candidate start, candidate stop, candidate changes or candidate here"));
+  const std::string_view share = NextField(argument);
   const auto path = UnescapeTag(argument);
-  if (!path) return reply(ErrorOf("FILE: " + path.error().message));
+  if (!path) return reply(ErrorAnswer("FILE: " + path.error().message));
   Load(share, *path, std::move(reply));
 }
 
@@ -263,12 +256,12 @@ Extension::Json CandidateFeature::ShowComparison(Instant now) const {
 
 // Lines "tag|rule BURST RATE NAME", which limit set takes; an error says what no limit can.
 Extension::Json CandidateFeature::ToLimits() const {
-  if (comparison_ == nullptr) return ErrorOf("there is no candidate");
+  if (comparison_ == nullptr) return ErrorAnswer("there is no candidate");
   const dthrottle::Changes changes = ChangesTo(*rules_, host_.admin.limiter().rules());
   if (!changes.others.empty()) {
     std::string why = "this is more than other limits, which is all that can be set on all hosts at once:";
     for (const std::string& other : changes.others) why += '\n' + other;
-    return ErrorOf(why + "\nPut the file in the place of the settings of every host and reload, or try it on this host "
+    return ErrorAnswer(why + "\nPut the file in the place of the settings of every host and reload, or try it on this host "
                          "with candidate promote --here.");
   }
   Json lines = Json::array();

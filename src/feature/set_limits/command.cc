@@ -5,23 +5,23 @@
 #include <utility>
 
 #include "admin/admin.h"
+#include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "config/values.h"
 #include "feature/set_limits/feature.h"
 #include "io/clock.h"
 #include "limiter/limiter.h"
+#include "query/words.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
 
 namespace {
 
+using commands::ErrorAnswer;
+
 std::string SpanText(Duration span) {
   return FormatDuration(std::chrono::floor<std::chrono::seconds>(span));
-}
-
-Extension::Json ErrorOf(std::string_view why) {
-  return {{"error", why}};
 }
 
 Result<LimitOf> ReadOf(std::string_view word) {
@@ -43,28 +43,28 @@ bool SetLimitsFeature::Changes(std::string_view argument) const {
 void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant) {
   if (argument.empty() || argument == "list") return reply(List());
   const auto set = [&](const Result<SignedLimit>& limit) {
-    if (!limit) return reply(ErrorOf(limit.error().message));
-    if (const auto accepted = Accept(*limit); !accepted) return reply(ErrorOf(accepted.error().message));
+    if (!limit) return reply(ErrorAnswer(limit.error().message));
+    if (const auto accepted = Accept(*limit); !accepted) return reply(ErrorAnswer(accepted.error().message));
     {
       const std::lock_guard lock(mutex_);
       spreading_.TakeNews();
     }
     PutInForce([this, limit = *limit, reply] { reply(Describe(limit)); });
   };
-  const std::string_view verb = TakeLimitWord(argument);
+  const std::string_view verb = NextField(argument);
   if (verb == "put") return set(ParseSigned(argument));
-  if (verb != "set" && verb != "clear") return reply(ErrorOf("limit list, limit set, limit clear or limit put"));
-  const auto of = ReadOf(TakeLimitWord(argument));
-  if (!of) return reply(ErrorOf(of.error().message));
+  if (verb != "set" && verb != "clear") return reply(ErrorAnswer("limit list, limit set, limit clear or limit put"));
+  const auto of = ReadOf(NextField(argument));
+  if (!of) return reply(ErrorAnswer(of.error().message));
   std::string_view burst, rate, time;
-  if (verb == "set") burst = TakeLimitWord(argument), rate = TakeLimitWord(argument), time = TakeLimitWord(argument);
+  if (verb == "set") burst = NextField(argument), rate = NextField(argument), time = NextField(argument);
   if (verb == "set" && (burst.empty() || rate.empty() || time.empty())) {
-    return reply(ErrorOf("limit set tag|rule BURST RATE TIME NAME, with \"-\" for TIME if it has none"));
+    return reply(ErrorAnswer("limit set tag|rule BURST RATE TIME NAME, with \"-\" for TIME if it has none"));
   }
   const auto name = UnescapeTag(argument);
-  if (!name) return reply(ErrorOf(name.error().message));
+  if (!name) return reply(ErrorAnswer(name.error().message));
   const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, WallClock());
-  if (!asked) return reply(ErrorOf(asked.error().message));
+  if (!asked) return reply(ErrorAnswer(asked.error().message));
   set(Authorized(*asked, false));
 }
 

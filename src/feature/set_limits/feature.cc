@@ -11,6 +11,7 @@
 #include "config/values.h"
 #include "io/clock.h"
 #include "io/files.h"
+#include "io/fresh.h"
 #include "io/keys.h"
 
 namespace dthrottle {
@@ -20,12 +21,6 @@ namespace {
 constexpr std::size_t kTokenBytesMin = 16;
 constexpr Duration kWriteEvery = std::chrono::hours(24);    // so that the file says when this host was there
 constexpr Duration kLookEvery = std::chrono::seconds(10);    // at the wall clock, which may be set
-
-std::uint64_t FreshSeed() {
-  std::uint64_t seed = 0;
-  FillRandom(std::as_writable_bytes(std::span(&seed, 1)));
-  return seed;
-}
 
 std::string_view Complaint(SetLimits::Outcome outcome) {
   switch (outcome) {
@@ -46,7 +41,7 @@ std::string_view Complaint(SetLimits::Outcome outcome) {
 
 }    // namespace
 
-SetLimitsFeature::SetLimitsFeature(const FeatureHost& host) : host_(host), spreading_(set_, {}, Prng(FreshSeed())) {}
+SetLimitsFeature::SetLimitsFeature(const FeatureHost& host) : host_(host), spreading_(set_, {}, FreshPrng()) {}
 
 // ---- Start and settings ----
 

@@ -12,6 +12,7 @@
 #include "base/tag.h"
 #include "bucket/bucket.h"
 #include "config/values.h"
+#include "query/words.h"
 
 namespace dthrottle {
 
@@ -71,13 +72,6 @@ OperatorSecret SecretOf(const Seed& seed) {
 
 }    // namespace
 
-std::string_view TakeLimitWord(std::string_view& line) {
-  const std::size_t end = std::min(line.find(' '), line.size());
-  const std::string_view word = line.substr(0, end);
-  line.remove_prefix(std::min(end + 1, line.size()));
-  return word;
-}
-
 std::string TextOf(const SetLimit& limit) {
   const std::string numbers = limit.clears ? "- -" : fmt::format("{} {}", limit.burst, limit.rate);
   return fmt::format("{}{} {} {} {} {}", kBegin, MicrosecondsOf(limit.stamp), MicrosecondsOf(limit.until), Name(limit.of), numbers,
@@ -89,13 +83,13 @@ Result<SetLimit> ParseLimit(std::string_view text) {
   if (!text.starts_with(kBegin)) return Fail(fmt::format("must begin with \"{}\"", kBegin));
   text.remove_prefix(kBegin.size());
   SetLimit limit;
-  if (!ReadDate(TakeLimitWord(text), limit.stamp) || !ReadDate(TakeLimitWord(text), limit.until)) {
+  if (!ReadDate(NextField(text), limit.stamp) || !ReadDate(NextField(text), limit.until)) {
     return Fail("the dates must be microseconds since 1970");
   }
-  const std::string_view of = TakeLimitWord(text);
+  const std::string_view of = NextField(text);
   limit.of = of == Name(LimitOf::kRule) ? LimitOf::kRule : LimitOf::kTag;
   if (of != Name(limit.of)) return Fail("must be of a tag or of a rule");
-  const std::string_view burst = TakeLimitWord(text), rate = TakeLimitWord(text);
+  const std::string_view burst = NextField(text), rate = NextField(text);
   limit.clears = burst == "-" && rate == "-";
   if (!limit.clears) {
     if (!Read(burst, limit.burst) || !(limit.burst >= kBurstMin && limit.burst <= kBurstMax)) {
@@ -145,7 +139,7 @@ std::string SignedLimit::Line() const {
 Result<SignedLimit> ParseSigned(std::string_view line) {
   if (line.size() > kLimitLineBytesMax) return Fail(fmt::format("must be at most {} bytes", kLimitLineBytesMax));
   SignedLimit read;
-  read.key = TakeLimitWord(line), read.signature = TakeLimitWord(line);
+  read.key = NextField(line), read.signature = NextField(line);
   PublicKey key;
   Signature signature;
   if (read.key == "-" && read.signature == "-") {

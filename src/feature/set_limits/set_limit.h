@@ -53,9 +53,6 @@ struct SignedLimit {
   std::string Line() const;
 };
 
-// The next word of a line of limits, taken off it with the blank behind it. Empty: there is none.
-std::string_view TakeLimitWord(std::string_view& line);
-
 // Takes a line apart; says nothing about its signature.
 Result<SignedLimit> ParseSigned(std::string_view line);
 

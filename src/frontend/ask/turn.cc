@@ -21,14 +21,10 @@ constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWa
 
 // Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
 bool TakeWait(std::string_view& line, Duration& wait) {
-  std::string_view rest = line;
-  std::string_view word = NextWord(rest);
-  if (!word.starts_with(kWait)) return true;
-  word.remove_prefix(kWait.size());
+  const auto value = TakeNamed(line, kWait);
   std::uint32_t ms = 0;
-  if (!ParseNumber(word, ms)) return false;
-  wait = std::chrono::milliseconds(ms);
-  line = rest;
+  if (value && !ParseNumber(*value, ms)) return false;
+  if (value) wait = std::chrono::milliseconds(ms);
   return true;
 }
 
