@@ -33,9 +33,50 @@ constexpr std::string_view kCapacityStem = kCapacityFramePrefix.substr(0, 3);   
 constexpr std::uint64_t kCapacityIncarnationsMax = std::uint64_t{1} << 47;       // the exchange has 48 bits for them
 constexpr std::size_t kStateFileBytesMax = kCapacityStateBytesMax + 64;
 
+// Says which list of owners is in force where that is another one, or where the settings have come to name others.
+class OwnersNews {
+ public:
+  explicit OwnersNews(std::shared_ptr<const Owners> at_start) : at_start_(std::move(at_start)) {}
+
+  const std::shared_ptr<const Owners>& at_start() const { return at_start_; }
+
+  void Tell(const PeerThread::Options& options, const std::shared_ptr<const Owners>& owners, bool now_differs) {
+    const bool differs = std::exchange(differed_, now_differs) && now_differs;    // for longer than a change takes
+    if (owners == said_ && differs == differs_said_) return;
+    said_ = owners;
+    differs_said_ = differs;
+    Say(options, differs ? LogLevel::kWarning : LogLevel::kNotice, "list {} of owners is in force: {}{}",
+        owners->number(), fmt::join(owners->names(), ", "),
+        differs ? "; peers.owners of this host names others" : "");
+  }
+
+ private:
+  const std::shared_ptr<const Owners> at_start_;
+  std::shared_ptr<const Owners> said_ = at_start_;
+  bool differed_ = false, differs_said_ = false;
+};
+
 }    // namespace
 
 struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport {
+  // What the other side wants to be different.
+  struct Mail {
+    std::optional<AuthorizedKeys> authorized;
+    std::optional<std::vector<std::string>> connect;
+    std::optional<std::vector<std::string>> owners;
+    std::shared_ptr<const Owners> list;
+    std::optional<PeerCeilings> ceilings;
+    std::optional<std::optional<CapacityOptions>> capacity;
+  };
+  // What it may see.
+  struct Copy {
+    std::vector<PeerStatus> peers;
+    ExchangeCounts exchange;
+    EtcdOwners::View owners;
+    PeerThreadCounts thread;
+    CapacityCounts capacity;
+  };
+
   explicit Impl(Options o)
       : options(std::move(o)),
         to_peers(options.ring_items),
@@ -73,8 +114,9 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   // The thread
   void Run();
   void Wake() { eventfd_write(wake_fd, 1); }
+  void Post(const std::function<void(Mail&)>& write);
   void TakeMail();
-  void SayOwners(const ExchangeCounts& exchange_counts);
+  void TakeKeys(AuthorizedKeys authorized);
   bool OnTenantFrame(LinkId link, const Route& route, std::string_view frame);
   void Watch();
 
@@ -83,9 +125,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   FromPeersRing from_peers;
 
   Exchange exchange;
-  const std::shared_ptr<const Owners> owners_at_start = exchange.owners();
-  std::shared_ptr<const Owners> owners_said = owners_at_start;
-  bool differed = false, differs_said = false;
+  OwnersNews owners_news{exchange.owners()};
   mutable std::mutex capacity_mutex;    // others only look
   std::unique_ptr<CapacityExchange> capacity;
   DividingRings rings{kCapacityRingItems};
@@ -99,19 +139,9 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   const int wake_fd;
   std::atomic<bool> stopping{false};
 
-  // The mailbox, and the copy for people.
-  std::mutex mutex;
-  std::optional<AuthorizedKeys> new_authorized;
-  std::optional<std::vector<std::string>> new_connect;
-  std::optional<std::vector<std::string>> new_owners;
-  std::shared_ptr<const Owners> new_list;
-  std::optional<PeerCeilings> new_ceilings;
-  std::optional<std::optional<CapacityOptions>> new_capacity;
-  std::vector<PeerStatus> peers_copy;
-  ExchangeCounts exchange_copy;
-  EtcdOwners::View owners_copy;
-  PeerThreadCounts counts_copy;
-  CapacityCounts capacity_copy;
+  std::mutex mutex;    // of both
+  Mail mail;
+  Copy copy;
 };
 
 // ---- Capacity ----
@@ -202,58 +232,48 @@ bool PeerThread::Impl::OnTenantFrame(LinkId link, const Route& route, std::strin
   return false;
 }
 
-void PeerThread::Impl::TakeMail() {
-  std::optional<AuthorizedKeys> authorized;
-  std::optional<std::vector<std::string>> connect;
-  std::optional<std::vector<std::string>> owners;
-  std::shared_ptr<const Owners> list;
-  std::optional<PeerCeilings> ceilings;
-  std::optional<std::optional<CapacityOptions>> divide;
+void PeerThread::Impl::Post(const std::function<void(Mail&)>& write) {
   {
     const std::lock_guard lock(mutex);
-    authorized.swap(new_authorized);
-    connect.swap(new_connect);
-    owners.swap(new_owners);
-    list.swap(new_list);
-    ceilings.swap(new_ceilings);
-    divide.swap(new_capacity);
+    write(mail);
   }
-  if (divide) {
-    const std::lock_guard lock(capacity_mutex);
-    options.capacity = std::move(*divide);
-    StartCapacity();
-  }
-  if (connect) carrier->SetConnect(*connect, now);
-  if (owners) exchange.SetOwners(std::move(*owners));
-  if (list) exchange.ObeyOwners(std::move(list));
-  if (ceilings) exchange.SetCeilings(*ceilings);
-  if (!authorized || !options.keys) return;
-  const bool removed =
-      std::any_of(options.authorized.names.begin(), options.authorized.names.end(), [&](const auto& old) {
-        const std::string* const name = authorized->NameOf(old.first);
-        return name == nullptr || *name != old.second;
-      });
-  options.authorized = std::move(*authorized);
-  carrier->OnKeys(removed, now);
+  Wake();
 }
 
-// Says which list of owners is in force where that is another one, or where the settings have come to name others.
-void PeerThread::Impl::SayOwners(const ExchangeCounts& exchange_counts) {
-  const bool now_differs = exchange_counts.owners_differ != 0;
-  const bool differs = std::exchange(differed, now_differs) && now_differs;    // for longer than a change takes
-  if (exchange.owners() == owners_said && differs == differs_said) return;
-  owners_said = exchange.owners();
-  differs_said = differs;
-  Say(options, differs ? LogLevel::kWarning : LogLevel::kNotice, "list {} of owners is in force: {}{}",
-      owners_said->number(), fmt::join(owners_said->names(), ", "),
-      differs ? "; peers.owners of this host names others" : "");
+void PeerThread::Impl::TakeMail() {
+  Mail taken;
+  {
+    const std::lock_guard lock(mutex);
+    std::swap(taken, mail);
+  }
+  if (taken.capacity) {
+    const std::lock_guard lock(capacity_mutex);
+    options.capacity = std::move(*taken.capacity);
+    StartCapacity();
+  }
+  if (taken.connect) carrier->SetConnect(*taken.connect, now);
+  if (taken.owners) exchange.SetOwners(std::move(*taken.owners));
+  if (taken.list) exchange.ObeyOwners(std::move(taken.list));
+  if (taken.ceilings) exchange.SetCeilings(*taken.ceilings);
+  if (taken.authorized) TakeKeys(std::move(*taken.authorized));
+}
+
+void PeerThread::Impl::TakeKeys(AuthorizedKeys authorized) {
+  if (!options.keys) return;
+  const bool removed =
+      std::any_of(options.authorized.names.begin(), options.authorized.names.end(), [&](const auto& old) {
+        const std::string* const name = authorized.NameOf(old.first);
+        return name == nullptr || *name != old.second;
+      });
+  options.authorized = std::move(authorized);
+  carrier->OnKeys(removed, now);
 }
 
 // Looks at how the links are doing, and copies it for the other threads.
 void PeerThread::Impl::Watch() {
   const ExchangeCounts exchange_counts = exchange.Counts();
   copied = now;
-  SayOwners(exchange_counts);
+  owners_news.Tell(options, exchange.owners(), exchange_counts.owners_differ != 0);
   std::vector<PeerStatus> peers = exchange.Peers(now);
   carrier->Watch(peers, exchange_counts, now);
   EtcdOwners::View owners{exchange.owners(), exchange.proposed(), {}};
@@ -265,13 +285,10 @@ void PeerThread::Impl::Watch() {
     if (peer.state == PeerState::kUp && owners.in_force && owners.in_force->Find(peer.name)) owners.up.push_back(peer.name);
     if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
   }
-  const CapacityCounts capacity_counts = capacity ? capacity->Counts(now) : CapacityCounts();
+  Copy looked{std::move(peers), exchange_counts, std::move(owners), counts,
+              capacity ? capacity->Counts(now) : CapacityCounts()};
   const std::lock_guard lock(mutex);
-  peers_copy = std::move(peers);
-  exchange_copy = exchange_counts;
-  owners_copy = std::move(owners);
-  counts_copy = counts;
-  capacity_copy = capacity_counts;
+  copy = std::move(looked);
 }
 
 // ---- The other side ----
@@ -334,55 +351,31 @@ void PeerThread::Notify() {
 }
 
 void PeerThread::ReloadKeys(AuthorizedKeys authorized) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->new_authorized = std::move(authorized);
-  }
-  Notify();
+  impl_->Post([&](Impl::Mail& mail) { mail.authorized = std::move(authorized); });
 }
 
 void PeerThread::SetConnect(std::vector<std::string> connect) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->new_connect = std::move(connect);
-  }
-  Notify();
+  impl_->Post([&](Impl::Mail& mail) { mail.connect = std::move(connect); });
 }
 
 void PeerThread::SetOwners(std::vector<std::string> names) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->new_owners = std::move(names);
-  }
-  Notify();
+  impl_->Post([&](Impl::Mail& mail) { mail.owners = std::move(names); });
 }
 
 void PeerThread::ObeyOwners(std::shared_ptr<const Owners> list) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->new_list = std::move(list);
-  }
-  Notify();
-}
-
-std::shared_ptr<const Owners> PeerThread::owners_at_start() const {
-  return impl_->owners_at_start;
+  impl_->Post([&](Impl::Mail& mail) { mail.list = std::move(list); });
 }
 
 void PeerThread::SetCeilings(const PeerCeilings& ceilings) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->new_ceilings = ceilings;
-  }
-  Notify();
+  impl_->Post([&](Impl::Mail& mail) { mail.ceilings = ceilings; });
 }
 
 void PeerThread::SetCapacity(std::optional<CapacityOptions> capacity) {
-  {
-    const std::lock_guard lock(impl_->mutex);
-    impl_->new_capacity = std::move(capacity);
-  }
-  Notify();
+  impl_->Post([&](Impl::Mail& mail) { mail.capacity = std::move(capacity); });
+}
+
+std::shared_ptr<const Owners> PeerThread::owners_at_start() const {
+  return impl_->owners_news.at_start();
 }
 
 ToCapacityRing& PeerThread::to_capacity() {
@@ -404,29 +397,29 @@ bool PeerThread::LookAtCapacity(const std::function<void(CapacityExchange&)>& lo
   return true;
 }
 
-CapacityCounts PeerThread::CapacityCountsNow() const {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->capacity_copy;
-}
-
 std::vector<PeerStatus> PeerThread::Peers() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->peers_copy;
+  return impl_->copy.peers;
 }
 
 ExchangeCounts PeerThread::Counts() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->exchange_copy;
+  return impl_->copy.exchange;
 }
 
 EtcdOwners::View PeerThread::OwnersView() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->owners_copy;
+  return impl_->copy.owners;
 }
 
 PeerThreadCounts PeerThread::OwnCounts() const {
   const std::lock_guard lock(impl_->mutex);
-  return impl_->counts_copy;
+  return impl_->copy.thread;
+}
+
+CapacityCounts PeerThread::CapacityCountsNow() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->copy.capacity;
 }
 
 }    // namespace dthrottle
