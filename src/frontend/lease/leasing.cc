@@ -18,7 +18,6 @@ namespace {
 
 constexpr std::uint64_t kTickMs = 1000;
 constexpr std::size_t kHoldersShown = 1000;
-constexpr Duration kAskEvery = std::chrono::milliseconds(900);    // the parent, at most: the next tick may
 
 lease::ServerOptions Options(const Settings& settings, std::uint64_t seed) {
   lease::ServerOptions options;
@@ -49,7 +48,7 @@ Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint6
       socket_(loop, server_, settings.lease.idle_timeout, [this](BootInstant now) { Follow(now); }) {
   DT_CHECK(uv_timer_init(loop, &tick_) == 0);
   tick_.data = this;
-  if (!settings.lease.parent.empty()) parent_ = std::make_unique<LeaseParent>(loop, settings.lease.parent);
+  if (!settings.lease.parent.empty()) borrowing_.emplace(loop, server_, log, settings.lease.parent);
 }
 
 std::unique_ptr<Elector> Leasing::MakeElector(const std::string& address) {
@@ -120,45 +119,7 @@ void Leasing::OnTick() {
   server_.Expire(now);
   SayElection();
   HoldParts(now);
-  AskParent(now);
-}
-
-// ---- The parent ----
-
-void Leasing::AskParent(BootInstant now) {
-  if (parent_ == nullptr || parent_->busy() || now < ask_at_ || server_.NextAsk() > now) return;
-  std::vector<lease::ParentRequest> requests = server_.AskParent(now);
-  if (requests.empty()) return;
-  ask_at_ = now + kAskEvery;
-  ++parent_asks_;
-  std::string lines;
-  for (const lease::ParentRequest& request : requests) lines += ParentLine(server_.id(), request, now);
-  const std::size_t count = requests.size();
-  parent_->Ask(std::move(lines), count,
-               [this, now, asked = std::move(requests)](const auto& answers) { HearParent(asked, now, answers); });
-}
-
-void Leasing::HearParent(const std::vector<lease::ParentRequest>& asked, BootInstant at,
-                         const Result<std::vector<std::string>>& answers) {
-  const BootInstant now = BootNow();
-  std::string trouble = answers ? std::string() : answers.error().message;
-  for (std::size_t i = 0; answers && i < asked.size(); ++i) {
-    if (const auto grant = ReadParentAnswer((*answers)[i], at)) {
-      server_.HearParent(asked[i].resource, *grant, now);
-      heard_ = now;
-    } else {
-      trouble = fmt::format("{} {} for {}", parent_->address(), grant.error().message, asked[i].resource);
-    }
-  }
-  if (!answers) server_.AskParentAgain(now);
-  parent_failures_ += !trouble.empty();
-  if (trouble == parent_trouble_) return;
-  if (trouble.empty()) {
-    log_.Notice("leases: the parent {} grants", parent_->address());
-  } else {
-    log_.Warning("leases: the parent {}", trouble);
-  }
-  parent_trouble_ = std::move(trouble);
+  if (borrowing_) borrowing_->AskIfDue(now);
 }
 
 void Leasing::SayElection() {
@@ -213,7 +174,7 @@ void Leasing::Close() {
   uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
   if (elector_ != nullptr) elector_->Close();
   resources_.Close();
-  if (parent_ != nullptr) parent_->Close();
+  if (borrowing_) borrowing_->Close();
   socket_.Close();
 }
 
@@ -234,9 +195,7 @@ LeaseStatus Leasing::Status(std::string_view resource) {
   if (status.trouble.empty()) status.trouble = resources_.trouble();
   status.node = server_.id();
   status.level = settings_.lease.level;
-  if (parent_ != nullptr) status.parent = parent_->address();
-  status.parent_trouble = parent_trouble_;
-  if (heard_.has_value()) status.parent_heard = now - *heard_;
+  if (borrowing_) borrowing_->AddTo(status);
   status.resources = server_.Resources(now);
   if (!resource.empty()) status.holders = server_.Holders(resource, kHoldersShown);
   return status;
@@ -247,8 +206,7 @@ LeaseCounts Leasing::Counts() const {
   counts.lines = socket_.lines();
   counts.master = elector_ != nullptr && elector_->state().IsMaster(BootNow());
   counts.terms = terms_;
-  counts.parent_asks = parent_asks_;
-  counts.parent_failures = parent_failures_;
+  if (borrowing_) borrowing_->AddTo(counts);
   counts.server = server_.counts();
   return counts;
 }

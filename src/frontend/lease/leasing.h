@@ -9,12 +9,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "admin/snapshot.h"
 #include "base/result.h"
 #include "config/settings.h"
-#include "frontend/lease/parent.h"
+#include "frontend/lease/borrowing.h"
 #include "frontend/lease/resources.h"
 #include "frontend/lease/socket.h"
 #include "io/elector.h"
@@ -70,9 +69,6 @@ class Leasing {
 
  private:
   void HoldParts(BootInstant now);
-  void AskParent(BootInstant now);
-  void HearParent(const std::vector<lease::ParentRequest>& asked, BootInstant at,
-                  const Result<std::vector<std::string>>& answers);
   void OnTick();
   void SayElection();
   std::unique_ptr<Elector> MakeElector(const std::string& address);
@@ -86,11 +82,7 @@ class Leasing {
   std::unique_ptr<Elector> elector_;    // from the first Campaign on
   LeaseSocket socket_;
   PartOf part_of_;
-  std::unique_ptr<LeaseParent> parent_;    // null for a root
-  BootInstant ask_at_{};                   // when the parent may be asked again
-  std::optional<BootInstant> heard_;       // when it answered last
-  std::string parent_trouble_;
-  std::uint64_t parent_asks_ = 0, parent_failures_ = 0;
+  std::optional<Borrowing> borrowing_;    // none for a root
   std::uint64_t terms_ = 0;     // times that this host became master
   std::string without_part_;    // the resource that the last complaint was about
   std::string said_;            // the last message about the election
