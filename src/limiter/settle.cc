@@ -19,6 +19,12 @@ void Charge(Ways& ways, Asked& asked, Cost tokens) {
   if (asked.limit.shared && core.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
 }
 
+// What comes back of a tag once, also of one that nothing holds, does so again.
+void TellBack(Ways& ways, Asked& asked, Cost tokens) {
+  asked.shard.TakeBack(asked.slot, tokens);
+  ways.Get<Debits>().MayComeBack(asked.hash, asked.now);
+}
+
 Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
   LimiterCore& core = ways.core();
   const std::uint64_t hash = core.table->Hash(paid.tag);
@@ -38,7 +44,7 @@ Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
     Charge(ways, asked, actual - paid.cost);
   } else if (slot != nullptr) {
     slot->bucket.Credit(shape, paid.cost - actual);
-    if (limit.shared && core.window != 0) shard.TakeBack(slot, paid.cost - actual);
+    if (limit.shared && core.window != 0) TellBack(ways, asked, paid.cost - actual);
   }
   return {shape, asked.bucket(), *index};
 }

@@ -126,6 +126,21 @@ class Holds(SystemTest):
                 wait_until(lambda: there.ask("peek 0 a") == "OK 800", "the peer has heard of what came back")
                 self.assertEqual(b.stats()["returns_disbelieved"], 0)
 
+    def test_peers_hear_of_a_refund_where_the_tag_was_refunded_before(self):
+        with Fleet(rule(name="all", burst=1000, share="debit"), period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):
+            wait_all_hear([a, b])
+            with Asker(("127.0.0.1", ask_port(a))) as here, Asker(("127.0.0.1", ask_port(b))) as there:
+                here.ask("take 400 a")
+                wait_until(lambda: there.ask("peek 0 a") == "OK 600", "the peer has heard of the hits")
+                self.assertEqual(here.ask("refund 100 a"), "OK")
+                wait_until(lambda: b.stats()["returns_disbelieved"] == 100, "the peer has heard of the refund")
+                self.assertEqual((here.ask("peek 0 a"), there.ask("peek 0 a")), ("OK 700", "OK 600"))
+                here.ask("take 400 a")
+                wait_until(lambda: there.ask("peek 0 a") == "OK 200", "the peer has heard of the other hits")
+                self.assertEqual(here.ask("refund 300 a"), "OK")
+                wait_until(lambda: there.ask("peek 0 a") == "OK 500", "the peer has heard of the other refund")
+                self.assertEqual(b.stats()["returns_disbelieved"], 100)
+
 
 class Places(SystemTest):
     def test_all_places_of_a_killed_holder_are_free_at_once(self):

@@ -150,8 +150,8 @@ class Debits final : public Way {
   // Says something of a tag without hits; false: there is no room. A limit of this host alone is nobody else's.
   bool AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
 
-  // Something holds tokens of the tag (hold/holds.h): peers are told of its hits that they may come back. With its
-  // shard locked, any thread.
+  // Something holds tokens of the tag (hold/holds.h), or has given some back: peers are told of its hits that they may
+  // come back. With its shard locked, any thread.
   void MayComeBack(std::uint64_t hash, Instant now);
 
   // The most that a tag can owe, in ticks.
