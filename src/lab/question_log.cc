@@ -17,6 +17,7 @@ namespace {
 using Does = LoggedQuestion::Does;
 
 constexpr std::string_view kWait = "wait=", kLasts = "lasts=";
+constexpr std::string_view kVerbs = "take, peek, enter, hold, commit, release, give or refund";
 constexpr std::size_t kDateEnds = 27;    // "[10/Oct/2000:13:55:36 -0700"
 constexpr std::uint32_t kMillisecondsMax = 31 * 86'400'000u;    // more than settings let anything last
 
@@ -36,6 +37,11 @@ Result<Duration> ReadLasts(std::string_view word) {
   const auto lasts = ParseDuration(word);
   if (lasts && *lasts <= std::chrono::milliseconds(kMillisecondsMax)) return std::max(*lasts, Duration(1));
   return Fail(fmt::format("{}{}: must be a duration such as 350ms or 0.350s", kLasts, Shown(word)));
+}
+
+// What the answer is to say beside the verdict.
+void PassOverTell(std::string_view& words) {
+  if (!TakeWord(words, "tell=limit")) TakeWord(words, "tell=all");
 }
 
 Result<Cost> ReadTokens(std::string_view word) {
@@ -101,7 +107,7 @@ Result<LoggedQuestion> QuestionReader::ReadQuestion(std::string_view line) {
   }
   if (request != "-") question.request = request;
   if (auto read = ReadWords(verb, words, question); !read) return tl::unexpected(read.error());
-  if (question.request.empty() && verb != "take" && (verb != "enter" || question.ttl == Duration(0))) {
+  if (question.request.empty() && verb != "take" && verb != "peek" && (verb != "enter" || question.ttl == Duration(0))) {
     return Fail(fmt::format("{} needs the name of its request, not -", verb));
   }
   question.tags = std::span(tags_).first(named_);
@@ -117,11 +123,22 @@ Result<void> QuestionReader::ReadWords(std::string_view verb, std::string_view w
     question.does = verb == "give" ? Does::kGive : Does::kRelease;
     return NextWord(words).empty() ? Result<void>() : Fail(fmt::format("nothing may follow {}", verb));
   }
+  if (verb == "refund") {
+    question.does = Does::kRefund;
+    return ReadTags(words);
+  }
+  if (verb == "take" || verb == "peek" || verb == "enter" || verb == "hold") return ReadAsked(verb, words, question);
+  return Fail(fmt::format("\"{}\": must be {}, behind a request's name", Shown(verb), kVerbs));
+}
+
+Result<void> QuestionReader::ReadAsked(std::string_view verb, std::string_view words, LoggedQuestion& question) {
   if (verb == "hold") {
+    PassOverTell(words);
     const auto ttl = Milliseconds("TTL ", NextWord(words));
     if (!ttl) return tl::unexpected(ttl.error());
     question.verb = Verb::kHold;
     question.ttl = *ttl;
+    TakeWord(words, "here");
   } else if (verb == "enter") {
     question.verb = Verb::kEnter;
     if (const auto value = TakeNamed(words, kLasts)) {
@@ -129,14 +146,15 @@ Result<void> QuestionReader::ReadWords(std::string_view verb, std::string_view w
       if (!lasts) return tl::unexpected(lasts.error());
       question.ttl = *lasts;
     }
-  } else if (verb != "take") {
-    return Fail(fmt::format("\"{}\": must be take, enter, hold, commit, release or give, behind a request's name",
-                            Shown(verb)));
-  } else if (const auto value = TakeNamed(words, kWait)) {
-    const auto patience = Milliseconds(kWait, *value);
-    if (!patience) return tl::unexpected(patience.error());
-    question.patience = *patience;
+  } else {
+    if (verb == "peek") question.does = Does::kPeek;
+    if (const auto value = TakeNamed(words, kWait)) {
+      const auto patience = Milliseconds(kWait, *value);
+      if (!patience) return tl::unexpected(patience.error());
+      question.patience = *patience;
+    }
   }
+  if (verb != "hold") PassOverTell(words);
   return ReadTags(words);
 }
 

@@ -3,6 +3,7 @@
 // A line of a web server's access log (access_log.h) is a question about the tags that templates make of it. A line of
 // another application has a date as in an access log, a word that names the request or "-", and a line of
 // protocol/ask.md. `commit` and `release` have no ID and `give` has no tags: they are about all that the request has.
+// What an answer is to tell is passed over, and so is `here`.
 //
 //     [10/Oct/2000:13:55:36 -0700] 17 take wait=500 1 user:alice 3 tenant:acme
 //     [10/Oct/2000:13:55:36 -0700] 18 hold 60000 500 tenant:acme
@@ -28,7 +29,7 @@
 namespace dthrottle::lab {
 
 struct LoggedQuestion {
-  enum class Does : std::uint8_t { kAsk, kCommit, kRelease, kGive };
+  enum class Does : std::uint8_t { kAsk, kPeek, kCommit, kRelease, kGive, kRefund };
   struct Tag {
     std::string_view name;
     Cost cost = 1;
@@ -64,6 +65,7 @@ class QuestionReader {
   Result<LoggedQuestion> ReadAccess(std::string_view line);
   Result<LoggedQuestion> ReadQuestion(std::string_view line);
   Result<void> ReadWords(std::string_view verb, std::string_view words, LoggedQuestion& question);
+  Result<void> ReadAsked(std::string_view verb, std::string_view words, LoggedQuestion& question);
   Result<void> ReadTags(std::string_view words);
   Result<void> ReadActual(std::string_view words);
   void Add(std::size_t name, Cost cost);

@@ -146,7 +146,7 @@ void Replay::SetDate() {
 void Replay::AskPending() {
   ExpireHolds();
   std::size_t index = 0;
-  pending_.ForEach([&](const LoggedQuestion& question) { Ask(question, index++, pending_.size()); });
+  pending_.ForEach([&](const LoggedQuestion& question) { Do(question, index++, pending_.size()); });
   pending_.Clear();
 }
 
@@ -165,19 +165,40 @@ void Replay::CloseSecond() {
 
 // ---- Questions ----
 
-void Replay::Ask(const LoggedQuestion& question, std::size_t index, std::size_t count) {
+void Replay::Do(const LoggedQuestion& question, std::size_t index, std::size_t count) {
   Run(second_begins_ + kSecond / static_cast<Duration::rep>(count) * static_cast<Duration::rep>(index));
-  if (question.does != LoggedQuestion::Does::kAsk) {
-    hosts_.requests.Return(question);
-    one_.requests.Return(question);
-    return;
+  using enum LoggedQuestion::Does;
+  switch (question.does) {
+    case kPeek:
+      ++counts_.peeked;
+      return;
+    case kAsk:
+      Read(question);
+      return Ask(question);
+    case kRefund: {
+      Read(question);
+      const auto named = std::span(queries_).first(question.tags.size());
+      hosts_.requests.Refund(question, named);
+      return one_.requests.Refund(question, named);
+    }
+    case kCommit:
+    case kRelease:
+    case kGive:
+      hosts_.requests.Return(question);
+      return one_.requests.Return(question);
   }
-  // Over-long tags are throttled under their digest, as everywhere.
+}
+
+// Over-long tags are throttled under their digest, as everywhere.
+void Replay::Read(const LoggedQuestion& question) {
   named_.Clear();
   for (std::size_t i = 0; i < question.tags.size(); ++i) {
     queries_[i] = named_.Read(question.tags[i].name, question.tags[i].cost, DigestKey{});
     limits_[i] = LimitOf(*rules_, queries_[i]);
   }
+}
+
+void Replay::Ask(const LoggedQuestion& question) {
   const Answer answer = AskOn(hosts_, HostFor(question), question), ideal = AskOn(one_, 0, question);
   CountAsked(question.tags.size());
   if (!ideal.served) {
@@ -187,11 +208,11 @@ void Replay::Ask(const LoggedQuestion& question, std::size_t index, std::size_t 
   if (!answer.served) CountRefused(question, answer);
 }
 
-// A question about one tag and one token, as most logs have them, is asked as a query, which costs less.
+// A question about one tag and one token of no request, as most logs have them, is asked as a query, which costs less.
 Replay::Answer Replay::AskOn(Side& side, std::uint32_t host, const LoggedQuestion& question) {
   const std::span queries = std::span(queries_).first(question.tags.size());
   const bool one = queries.size() == 1 && queries[0].cost == 1 && !(limits_[0] && rules_->limit(*limits_[0]).derives);
-  if (one && question.verb == Verb::kTake && question.patience == Duration(0)) {
+  if (one && question.verb == Verb::kTake && question.patience == Duration(0) && question.request.empty()) {
     return {.served = side.fleet.AskOnly(host, queries[0]), .limit = limits_[0]};
   }
   questions_.Clear();
@@ -201,6 +222,7 @@ Replay::Answer Replay::AskOn(Side& side, std::uint32_t host, const LoggedQuestio
   const std::span standings = std::span(all).first(queries.size());
   const dthrottle::Outcome outcome = side.fleet.AskOnly(host, questions_, standings);
   if (outcome.verdict != Verdict::kServe) {
+    side.requests.Refused(question);
     const bool never = !outcome.busy && outcome.wait == dthrottle::Outcome::kNever;
     return {false, outcome.tag, standings[outcome.tag].limit, outcome.busy, never};
   }

@@ -159,6 +159,7 @@ void PrintWaits(const Replay& replay) {
 }
 
 void PrintRequests(const Requests::Counts& fleet, const Requests::Counts& ideal) {
+  if (fleet.refunded > 0) fmt::print("refunded  {} tokens\n", fleet.refunded);
   if (fleet.holds + ideal.holds > 0) {
     fmt::print("holds     {}: {} committed, {} released, {} expired; {} tokens came back, {} were used beyond them\n",
                fleet.holds, fleet.committed, fleet.released, fleet.expired, fleet.returned, fleet.exceeded);
@@ -190,6 +191,7 @@ void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
   fmt::print("fleet     {} hosts, requests spread {}, period {}, tag {}\n", options.replay.hosts, spread->first,
              FormatDuration(options.replay.settings.peers.period), fmt::join(options.tags, ", "));
   fmt::print("asked     {}\n", c.asked);
+  if (c.peeked > 0) fmt::print("          {} peeked, which counts for nothing\n", c.peeked);
   fmt::print("refused   {} ({}); one bucket for all refuses {} ({})\n", c.refused, Percent(c.refused, c.asked),
              c.ideal_refused, Percent(c.ideal_refused, c.asked));
   if (c.busy > 0) fmt::print("          {} found no place\n", c.busy);

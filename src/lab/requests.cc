@@ -28,7 +28,7 @@ std::optional<std::uint32_t> Requests::HostOf(std::string_view request) const {
 
 void Requests::Took(const LoggedQuestion& question, std::span<const Query> queries,
                     std::span<const Standing> standings, std::uint32_t host, std::int64_t time_s) {
-  if (question.verb == Verb::kTake) return;
+  if (question.verb == Verb::kTake) return Spent(question, host);
   if (tags_ + queries.size() > kTagsMax) {
     ++counts_.crowded;
     return;
@@ -48,6 +48,32 @@ void Requests::Took(const LoggedQuestion& question, std::span<const Query> queri
 
 void Requests::EraseIfEmpty(All::iterator it) {
   if (it->second.held.empty() && it->second.places.empty()) all_.erase(it);
+}
+
+// ---- What comes back of what was spent ----
+
+void Requests::Spent(const LoggedQuestion& question, std::uint32_t host) {
+  if (question.request.empty()) return;
+  const auto [it, fresh] = paid_.insert_or_assign(std::string(question.request), host);
+  if (!fresh) return;
+  paid_order_.push_back(it->first);
+  if (paid_order_.size() <= kPaidMax) return;
+  paid_.erase(paid_order_.front());
+  paid_order_.pop_front();
+}
+
+void Requests::Refused(const LoggedQuestion& question) {
+  if (question.verb != Verb::kTake || question.request.empty()) return;
+  if (const auto it = paid_.find(question.request); it != paid_.end()) it->second.reset();
+}
+
+void Requests::Refund(const LoggedQuestion& question, std::span<const Query> queries) {
+  const auto it = paid_.find(question.request);
+  if (it == paid_.end() || !it->second) return;
+  for (const Query& query : queries) {
+    fleet_.host(*it->second).Settles(query, 0, fleet_.now());
+    counts_.refunded += query.cost;
+  }
 }
 
 // ---- Holds ----

@@ -51,7 +51,22 @@ TEST_CASE("a line of a log of questions is a date, a request and a line of the p
   const LoggedQuestion commit = read("x commit 371 9");
   CHECK((commit.does == Does::kCommit && commit.tags.size() == 2 && commit.tags[1].cost == 9));
   CHECK(read("x release").does == Does::kRelease);
+  const LoggedQuestion refund = read("x refund 2 a 3 b");
+  CHECK((refund.does == Does::kRefund && Words(refund) == "2 a 3 b"));
+  CHECK(read("- peek wait=5 1 t").does == Does::kPeek);
   CHECK(read("x give").does == Does::kGive);
+}
+
+TEST_CASE("what an answer is to tell changes no question") {
+  QuestionReader reader = Reader();
+  const auto read = [&](std::string_view words) {
+    return Words(reader.Read(fmt::format("{} x {}", kDate, words)).value());
+  };
+  CHECK(read("take tell=limit 1 t") == "1 t");
+  CHECK(read("take wait=5 tell=all 1 t") == "1 t");
+  CHECK(read("enter tell=all 1 t") == "1 t");
+  CHECK(read("hold tell=limit 60000 here 5 t") == "5 t");
+  CHECK_FALSE(reader.Read(fmt::format("{} x take tell=more 1 t", kDate)).has_value());
 }
 
 TEST_CASE("a tag that is named twice pays the sum of both costs") {
@@ -67,8 +82,10 @@ TEST_CASE("a line that is no question says what it should be") {
     return words;
   }();
   const std::pair<std::string, std::string> lines[] = {
-      {"x", "\"\": must be take, enter, hold, commit, release or give, behind a request's name"},
-      {"x steal 1 t", "\"steal\": must be take, enter, hold"},
+      {"x", "\"\": must be take, peek, enter, hold, commit, release, give or refund, behind a request's name"},
+      {"x steal 1 t", "\"steal\": must be take, peek, enter, hold"},
+      {"x refund", "COST TAG [COST TAG]... must follow"},
+      {"- refund 1 t", "refund needs the name of its request, not -"},
       {"x take", "COST TAG [COST TAG]... must follow"},
       {"x take 1", "no tag behind the last cost"},
       {"x take -1 t", "cost -1: must be a whole number of tokens from 0 to 4294967295"},

@@ -263,6 +263,43 @@ TEST_CASE("a hold is settled by its request, by its time, or by the next one of 
   CHECK(replay.ideal_requests().holds == 5);
 }
 
+TEST_CASE("a request gives back what it has spent, and not what it was refused") {
+  for (const std::uint32_t hosts : {1u, 3u}) {
+    CAPTURE(hosts);
+    ReplayOptions options = Options("[[rule]]\nname = \"logins\"\nburst = 5\nrate = 0.001\n", hosts);
+    options.spread = ReplayOptions::Spread::kRoundRobin;
+    Replay replay(options);
+    // Peers believe a host that it gives back what they have heard of where it has given back before.
+    for (std::uint32_t i = 0; i < hosts; ++i) {
+      replay.Take(Asks(0, fmt::format("{} take 1 t", i)));
+      replay.Take(Asks(0, fmt::format("{} refund 1 t", i)));
+    }
+    replay.Take(Asks(0, "a take 4 t"));
+    replay.Take(Asks(1, "b peek 5 t"));
+    replay.Take(Asks(30, "b take 2 t"));      // refused: 1 is left
+    replay.Take(Asks(31, "b refund 2 t"));    // so nothing comes back
+    replay.Take(Asks(32, "a refund 3 t"));
+    replay.Take(Asks(60, "c take 4 t"));
+    replay.Take(Asks(90, "c take 1 t"));
+    replay.Take(Asks(91, "c refund 4 t"));    // of the latest that was refused
+    replay.Take(Asks(120, "- take 1 t"));
+    replay.Take(Asks(121, "d refund 4 t"));    // has spent nothing
+    replay.Finish();
+    CHECK((replay.counts().unreadable == 0 && replay.counts().peeked == 1 && replay.counts().asked == hosts + 5));
+    CHECK((replay.counts().refused == 3 && replay.counts().ideal_refused == 3));
+    CHECK((replay.requests().refunded == hosts + 3 && replay.ideal_requests().refunded == hosts + 3));
+  }
+}
+
+TEST_CASE("refunds of the requests before the latest 400,000 are passed over") {
+  Replay replay(Options("[[rule]]\nname = \"logins\"\nburst = 1000000\nrate = 1000\nshare = \"local\"\n", 1));
+  for (std::size_t i = 0; i <= Requests::kPaidMax; ++i) replay.Take(Asks(0, fmt::format("r{} take 1 t", i)));
+  replay.Take(Asks(1, "r0 refund 1 t"));
+  replay.Take(Asks(1, "r1 refund 1 t"));
+  replay.Finish();
+  CHECK((replay.counts().refused == 0 && replay.requests().refunded == 1));
+}
+
 TEST_CASE("places are taken until their requests give them back") {
   Replay replay(Options("[[rule]]\nname = \"calls\"\nburst = 1000\nrate = 1000\nin_flight = 3\n", 2));
   for (int i = 0; i < 5; ++i) replay.Take(Asks(0, fmt::format("r{} enter 1 t", i)));

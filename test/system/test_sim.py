@@ -15,6 +15,7 @@ import time
 
 from common import SystemTest, report
 from daemon import DTHROTTLED, ROOT, SANITIZED, fresh_directory, wait_until
+from webserver import Apache, Nginx
 
 SIM = DTHROTTLED.parent / "dthrottle-sim"
 EXAMPLE = ROOT / "conf/examples/fleet.toml"
@@ -229,6 +230,42 @@ class Sim(SystemTest):
         self.assertIn(r"ip:10./\x1b[2J", out)
         self.assertEqual(re.findall(r"[^\n\x20-\x7e]", out), [])
 
+    def test_logs_of_questions_that_web_servers_write_by_the_manual_are_replayed(self):
+        manual = (ROOT / "man/dthrottle-sim.1").read_text()
+        nginx, apache = re.search(r"# nginx\n(log_format question .*?;)\n# Apache\n(LogFormat .*?)\n", manual, re.S).groups()
+        log = self.directory / "questions.log"
+        servers = {
+            "nginx": lambda: Nginx("", http=f"{nginx} access_log {log} question;", main="", shown="$status"),
+            "apache": lambda: Apache(f"{apache}\nCustomLog {log} question", mpm="event"),
+        }
+        rules = """
+            [[rule]]
+            match = "ip:*"
+            burst = 4
+            rate = "1/h"
+            in_flight = 100
+            [[rule]]
+            match = "site:*"
+            burst = 2
+            rate = "1/h"
+        """
+        for name, server in servers.items():
+            with self.subTest(name):
+                log.unlink(missing_ok=True)
+                self.directory.chmod(0o755)
+                with server() as running:
+                    for host in ("a", "a", "a", "b", "b", "c"):
+                        running.get(host=host)
+                    wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 6, "all are in the log")
+                out = self.replay(log, "--hosts", 1, rules=rules)
+                # The third request of site a is refused by the site, and the last one by the address.
+                self.assertRegex(out, r"(?m)^asked +6$")
+                self.assertRegex(out, r"(?m)^refused +2 ")
+                self.assertRegex(out, r"(?m)^site:a +1 ")
+                self.assertRegex(out, r"(?m)^ip:127\.0\.0\.1 +1 ")
+                self.assertRegex(out, r"(?m)^places +4: ")
+                self.assertNotIn("unreadable", out)
+
     def test_a_log_of_questions_says_what_waits_holds_and_takes_places(self):
         def asks(second, words):
             return f"[10/Oct/2000:13:55:{second:02} +0000] {words}\n"
@@ -278,16 +315,19 @@ class Sim(SystemTest):
             *(asks(20, f"c{i} enter 1 calls:acme") for i in range(3)),
             asks(21, "c0 give"), asks(22, "- enter lasts=0.5s 1 calls:acme"), asks(23, "c3 enter 1 calls:acme"),
             asks(30, "h1 hold 60000 100 model:a"), asks(31, "h1 commit 60"), asks(32, "h2 hold 60000 40 model:a"),
-            asks(33, "h3 hold 60000 50 model:a"), asks(34, "h2 release"), asks(35, "h4 hold 5000 101 model:a")]))
+            asks(33, "h3 hold 60000 50 model:a"), asks(34, "h2 release"), asks(35, "h4 hold 5000 101 model:a"),
+            asks(40, "t take 10 model:a"), asks(41, "t refund 10 model:a"), asks(42, "- peek 1 model:a")]))
         out = self.ran("replay", first, second, "--rules", self.write("rules.toml", rules), "--hosts", 1)
-        self.assertIn("25 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:35Z\n", out)
-        self.assertIn("first.log:13: \"tkae\": must be take, enter, hold, commit, release or give, ", out)
+        self.assertIn("28 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:42Z\n", out)
+        self.assertIn("first.log:13: \"tkae\": must be take, peek, enter, hold, commit, release, give or refund, ", out)
         self.assertRegex(out, r"(?m)^refused +7 ")
         self.assertRegex(out, r"(?m)^waited +2 \(median 6\d\d\.\d ms, p99 1333\.3 ms, longest 1333\.3 ms\)$")
         self.assertRegex(out, r"(?m)^holds +2: 1 committed, 1 released, 0 expired; 80 tokens came back, 0 ")
         self.assertRegex(out, r"(?m)^places +4: at most 2 at once, of calls:acme; with one bucket for all 2$")
+        self.assertIn("\nrefunded  10 tokens\n", out)
+        self.assertIn("\n          1 peeked, which counts for nothing\n", out)
         self.assertIn("\n          1 found no place\n          1 cost more than a bucket or a quota holds\n", out)
-        for rule, asked, refused in (("nets", 9, 3), ("addresses", 9, 0), ("users", 5, 1), ("calls", 5, 1), ("models", 4, 2)):
+        for rule, asked, refused in (("nets", 9, 3), ("addresses", 9, 0), ("users", 5, 1), ("calls", 5, 1), ("models", 5, 2)):
             self.assertRegex(out, rf"(?m)^{rule} +{asked} +{refused} +{refused}  ")
         self.assertRegex(out, r"(?m)^ip:10\.0\.0\.0/24 +3 .* nets$")
 
