@@ -23,6 +23,7 @@ void Charge(Ways& ways, Asked& asked, Cost tokens) {
 void TellBack(Ways& ways, Asked& asked, Cost tokens) {
   asked.shard.TakeBack(asked.slot, tokens);
   ways.Get<Debits>().MayComeBack(asked.hash, asked.now);
+  ways.With(asked.limit, [&](auto& way) { way.CameBack(asked, tokens); });
 }
 
 Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {

@@ -1,8 +1,11 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <numeric>
+#include <vector>
 
+#include "base/prng.h"
 #include "config/load.h"
 #include "lab/replay.h"
 
@@ -289,6 +292,32 @@ TEST_CASE("a request gives back what it has spent, and not what it was refused")
     CHECK((replay.counts().refused == 3 && replay.counts().ideal_refused == 3));
     CHECK((replay.requests().refunded == hosts + 3 && replay.ideal_requests().refunded == hosts + 3));
   }
+}
+
+TEST_CASE("what is refunded soon counts at no host, however hosts share") {
+  const auto [share, hosts] = GENERATE(table<const char*, std::uint32_t>(
+      {{"debit", 4}, {"debit", 24}, {"forecast", 4}, {"forecast", 24}}));
+  CAPTURE(share, hosts);
+  Replay replay(Options(fmt::format("[peers]\nperiod = \"2s\"\n[[rule]]\nname = \"logins\"\nburst = 100\nrate = 10\n"
+                                    "share = \"{}\"\n", share), hosts));
+  // 50 a second for 100 s, of which all but 7.5 come back within 3 s.
+  Prng prng(1);
+  std::array<std::vector<int>, 104> back;
+  int request = 0;
+  for (int second = 0; second < 104; ++second) {
+    for (int i = 0; second < 100 && i < 50; ++i) {
+      replay.Take(Asks(second, fmt::format("{} take 1 t", ++request)));
+      if (prng.Below(100) < 85) back[static_cast<std::size_t>(second) + prng.Below(4)].push_back(request);
+    }
+    for (const int its : back[static_cast<std::size_t>(second)]) {
+      replay.Take(Asks(second, fmt::format("{} refund 1 t", its)));
+    }
+  }
+  replay.Finish();
+  CHECK((replay.counts().unreadable == 0 && replay.counts().asked == 5000));
+  CHECK(replay.counts().ideal_refused <= 10);
+  CHECK(replay.counts().refused <= replay.counts().ideal_refused + 50);    // of 5,000
+  CHECK(replay.requests().refunded >= 4000);
 }
 
 TEST_CASE("refunds of the requests before the latest 400,000 are passed over") {

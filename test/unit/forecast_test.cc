@@ -56,6 +56,25 @@ TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
   CHECK(Drive(f, 200, 2, 4, 3) == Approx(50).margin(15));
 }
 
+TEST_CASE("what comes back is not announced as demand, and is in the level at once") {
+  Forecast f(50, 0, At(0)), keeps(50, 0, At(0));
+  for (int i = 1; i <= 300; ++i) {
+    const Instant now = At(i / 100.0);
+    for (Forecast* each : {&f, &keeps}) {
+      if (each->Stale(now)) each->Step(50, kPace, now);
+      each->Took(1);
+    }
+    if (i % 5 != 0) f.CameBack(1, kPace);    // so a fifth is used
+  }
+  CHECK(keeps.announces(kPace) == Approx(100).epsilon(0.1));
+  CHECK(f.announces(kPace) == Approx(20).epsilon(0.3));
+  const Tokens level = f.level();
+  f.CameBack(7, kPace);
+  CHECK(f.level() == Approx(level + 7));
+  f.PeerGaveBack(5, kPace);
+  CHECK(f.level() == Approx(level + 12));
+}
+
 TEST_CASE("a peer that is not heard any more loses its demand, and nothing that it served") {
   Forecast f(50, 0, At(0));
   f.Step(50, kPace, At(0.5));

@@ -152,7 +152,10 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
       return;
     }
     if (!only_hits) {
-      if (const std::uint64_t back = entries.back(entry); back != 0) return HearBack(told, peer, back, terms);
+      if (const std::uint64_t back = entries.back(entry); back != 0) {
+        HearBack(told, peer, back, terms, now);
+        if (!entries.demand(entry)) return;
+      }
     }
     if (told.slot == nullptr && entry.value != 0 && !heard.new_tags.Take(now)) {
       ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
@@ -166,7 +169,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
     if (only_hits) return;
     if (const std::uint64_t may = entries.returnable(entry); may != 0) {
-      HearReturnable(told, peer, std::min(may, hits), now);
+      returnable_hits_.Told(told.hash, peer, std::min(may, hits), now);
     }
   });
   HearAmong(now);
@@ -193,47 +196,16 @@ void Debits::HearAmong(Instant now) {
 
 // ---- What comes back ----
 
-namespace {
-
-// The bits that choose the shard stay the tag's.
-std::uint64_t KeyOf(std::uint64_t hash, std::uint32_t peer) {
-  return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15 >> 8;
-}
-
-}    // namespace
-
-void Debits::MayComeBack(std::uint64_t hash, Instant now) {
-  std::size_t at = held_.Find(hash);
-  if (at == held_.kNone) {
-    at = held_.RoomFor(hash, [&](std::size_t place) { return std::optional(held_[place]); });
-    if (at == held_.kNone) return;
-    held_.Put(at, hash);
-  }
-  held_[at] = now;
-}
-
-void Debits::HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now) {
-  const std::uint64_t key = KeyOf(told.hash, peer);
-  std::size_t at = returnable_.Find(key);
-  if (at == returnable_.kNone) {
-    at = returnable_.RoomFor(key, [&](std::size_t place) { return std::optional(returnable_[place].told); });
-    if (at == returnable_.kNone) return;
-    returnable_.Put(at, key);
-    returnable_[at] = {};
-  }
-  returnable_[at].tokens += hits;
-  returnable_[at].told = now;
-}
-
-void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms) {
-  const std::size_t at = returnable_.Find(KeyOf(told.hash, peer));
-  const std::uint64_t may = at != returnable_.kNone ? returnable_[at].tokens : 0;
-  const auto credited = static_cast<Cost>(std::min({back, may, std::uint64_t{std::numeric_limits<Cost>::max()}}));
+void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms,
+                      Instant now) {
+  const std::uint64_t most = std::min<std::uint64_t>(back, std::numeric_limits<Cost>::max());
+  const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
   counts_.returned += credited;
   counts_.returns_disbelieved += back - credited;
-  if (credited == 0) return;
-  if ((returnable_[at].tokens -= credited) == 0) returnable_.Remove(at);
-  if (told.slot != nullptr) told.slot->bucket.Credit(terms.limit->shape, credited);
+  if (credited == 0 || told.slot == nullptr) return;
+  told.slot->bucket.Credit(terms.limit->shape, credited);
+  const TagAt its{told.tag, told.hash, *terms.limit, told.slot};
+  ways_.With(*terms.limit, [&](auto& way) { way.PeerGaveBack(its, credited, now); });
 }
 
 // ---- Penalties ----
@@ -494,7 +466,7 @@ bool Debits::AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, con
 
 bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const {
   const std::size_t before = out.entries.size();
-  const bool returnable = held_.used() > 0 && held_.Find(core_.table->Hash(tag)) != held_.kNone;
+  const bool returnable = returnable_tags_.any() && returnable_tags_.Has(core_.table->Hash(tag));
   if (!returnable && !said.demand && said.back == 0 && !tag.is_digest) {    // as most are
     if (!out.entries.Add(tag, said.value, 0)) return false;
   } else {
@@ -511,11 +483,11 @@ bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks b
 bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out) {
   const Limit& limit = core_.limit(slot.limit);
   if (!limit.shared || !slot.unreported.any()) return true;
+  const auto reported = ways_.With(limit, [&](auto& way) { return way.Report(tag, slot, waste, from, to, out); });
+  if (reported.has_value()) return *reported;
   if (const std::uint32_t back = slot.unreported.back(); back != 0) {
     return AddSaid(tag, slot.limit, {0, {}, back}, ToTicks(to), out);
   }
-  const auto reported = ways_.With(limit, [&](auto& way) { return way.Report(tag, slot, waste, from, to, out); });
-  if (reported.has_value()) return *reported;
   const Ticks began = std::max(waste.Since(ToTicks(to)), ToTicks(from));
   if (!AddSaid(tag, slot.limit, {slot.unreported.hits(), {}}, began, out)) return false;
   if (certificate_.tags() == 0) return true;

@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "base/allowance.h"
-#include "base/side_table.h"
 #include "base/told_table.h"
 #include "bus/account.h"
 #include "bus/entries.h"
 #include "bus/peer_ceilings.h"
 #include "share/accuracy/certificate.h"
 #include "share/debit/draft.h"
+#include "share/debit/returnable.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -152,7 +152,7 @@ class Debits final : public Way {
 
   // Something holds tokens of the tag (hold/holds.h), or has given some back: peers are told of its hits that they may
   // come back. With its shard locked, any thread.
-  void MayComeBack(std::uint64_t hash, Instant now);
+  void MayComeBack(std::uint64_t hash, Instant now) { returnable_tags_.Note(hash, now); }
 
   // The most that a tag can owe, in ticks.
   Ticks MaxDebt(const Limit& limit) const;
@@ -189,11 +189,6 @@ class Debits final : public Way {
     DebitTotals* totals = nullptr;
     std::uint64_t hits_max = 0;    // of one entry
   };
-  // Hits that a peer was charged for and said may come back: no peer gives back more than it has taken.
-  struct Returnable {
-    std::uint64_t tokens = 0;
-    Instant told{};
-  };
   struct HeardPeer {
     Allowance new_tags, penalties;
     PeerMergeCounts counts;
@@ -215,8 +210,7 @@ class Debits final : public Way {
   };
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
-  void HearReturnable(const Told& told, std::uint32_t peer, std::uint64_t hits, Instant now);
-  void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms);
+  void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
   bool TellPlaces(Instant now, Draft& out);
   bool TellWaits(Instant from, Instant now, Draft& out);
   void HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to, Instant now);
@@ -240,14 +234,13 @@ class Debits final : public Way {
   bool AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides, Entries& out) const;
   std::uint64_t HeardOf(std::size_t counter) const;
 
-  static constexpr std::size_t kReturnables = 2048, kReturnableWays = 8;
   static constexpr std::size_t kWaiting = 7 * 64, kWaitingWays = 7;    // others wait for the report of the period
 
   LimiterCore& core_;
   Ways& ways_;
   MergeCounts counts_;
-  SideTable<Instant, kReturnableWays> held_{kReturnables};               // when the tag was held last
-  SideTable<Returnable, kReturnableWays> returnable_{kReturnables};      // by tag and peer
+  ReturnableTags returnable_tags_;
+  ReturnableHits returnable_hits_;
   std::vector<HeardPeer> heard_peers_;    // by number
   std::uint64_t new_tags_max_ = PeerCeilings().new_tags;
   std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter

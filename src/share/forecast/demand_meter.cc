@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/math.h"
 
@@ -31,6 +32,7 @@ double Deviance(double count, double mean) {
 // Chance is in the number of queries, so what is likely is asked of counts: tokens divided by the cost.
 bool DemandMeter::Step(double dt, double memory, Tokens cost, Instant asked_by, Instant now) {
   seen_ += (asked_ / dt - seen_) * dt / (memory + dt);
+  returned_ += (std::exchange(back_, 0) / dt - returned_) * dt / (memory + dt);
   const bool any = asked_ > 0;
   if (any) {
     asked_at_ = std::min(now, asked_by);

@@ -76,11 +76,12 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   unheard_max_ = pace.unheard_max;
   budget_.Step(pace, dt);
   SetThreshold(pace);
-  const double seen = meter_.seen(), change = seen - announced_, since = Seconds(now - said_at_);
+  const double change = meter_.seen() - announced_, since = Seconds(now - said_at_);
+  const double variance = usual_cost_ * std::max(meter_.noise(), announced_) / (2 * pace.demand_memory());
   const bool foretelling = announced_ + peers_demand_ > 0;
   moved_ =
       (foretelling && std::abs(change) * kMovedWithin >= kMoved * threshold_ &&
-       Square(change) > Square(kMovedNoise) * usual_cost_ * std::max(seen, announced_) / (2 * pace.demand_memory())) ||
+       Square(change) > Square(kMovedNoise) * variance) ||
       (announced_ > 0 && since >= kRefresh * pace.period);
 }
 
@@ -210,6 +211,19 @@ Tokens Forecast::Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const
   const Tokens paid = std::min({word.hits, most, wasted_, pace.rate * std::max(Seconds(full_at_ - word.when), 0.0)});
   wasted_ -= paid;
   return paid;
+}
+
+void Forecast::CameBack(Tokens tokens, const Pace& pace) {
+  Charge();
+  level_ += tokens;
+  unheard_ -= tokens;
+  credit_ = std::max(credit_, std::min(credit_ + tokens, usual_cost_ * pace.CreditMax(share_ >= 1)));
+  meter_.CameBack(tokens);
+}
+
+void Forecast::PeerGaveBack(Tokens tokens, const Pace& pace) {
+  level_ += tokens;
+  SetShare(pace);
 }
 
 OwnersWord Forecast::WordFor(std::uint32_t peer) const {

@@ -67,6 +67,8 @@ class Forecast {
   Instant stepped() const { return stepped_; }
   // It was refused, or served without being recorded.
   void Missed(Cost cost) { meter_.Asked(cost); }
+  // So much of what was served here before was not used. What peers are to expect of this host is what is used.
+  void CameBack(Tokens tokens, const Pace& pace);
 
   // ---- Reporting ----
 
@@ -94,6 +96,9 @@ class Forecast {
   // A peer said something. Its hits are charged so that refill pays for them that the bucket has wasted since they
   // happened, and pays once. REQUIRES: Step was called for `now`, word.when <= now.
   Heed Heard(const PeerWord& word, const Pace& pace, Instant now);
+
+  // So much of what a peer has served was not used.
+  void PeerGaveBack(Tokens tokens, const Pace& pace);
 
   // Looks whether one of the peers, in turns, has not been heard for so long that its demand means nothing any more.
   void ForgetSilent(Duration since, Instant now);

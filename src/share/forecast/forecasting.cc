@@ -106,6 +106,14 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   look_at_ = std::min(look_at_, now + look_every_);
 }
 
+// Peers hear of it with the next report, which may be due now because less was served than they foretell.
+void Forecasting::CameBack(Asked& asked, Cost tokens) {
+  Watch* const watch = core_.window != 0 ? watches_->Find(asked.hash) : nullptr;
+  if (watch == nullptr) return;
+  watch->forecast.CameBack(tokens, PaceOf(asked.limit));
+  if (watch->forecast.Due()) Note(*watch);
+}
+
 // ---- What peers say ----
 
 Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
@@ -132,6 +140,13 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
     debits().certificate().Drained(at.hash, at.tag, TagLookOf(core_, at.limit, forecast.level()), 0, 0, now);
   }
   return heed;
+}
+
+void Forecasting::PeerGaveBack(const TagAt& at, Cost tokens, Instant now) {
+  Watch* const watch = watches_->Find(at.hash);
+  if (watch == nullptr) return;
+  Step(*watch, at, now);
+  watch->forecast.PeerGaveBack(tokens, PaceOf(at.limit));
 }
 
 std::optional<Foretold> Forecasting::ForetoldOf(const TagAt& at, std::uint32_t peer, Instant now) {
@@ -186,18 +201,18 @@ std::optional<bool> Forecasting::Report(const Tag& tag, const Slot& slot, const 
                                         Draft& out) {
   Watch* const watch = watches_->Find(core_.table->Hash(tag));
   if (watch == nullptr) return std::nullopt;
-  return ReportHits(*watch, slot.limit, slot.unreported.hits(), &waste, from, to, out);
+  return ReportHits(*watch, slot.limit, slot.unreported, &waste, from, to, out);
 }
 
 // Hits of a tag that is watched wait for longer than a report's interval, so they carry their own beginning: their
 // first hit, or that of the burst that followed a rest. False, and nothing has changed, if there is no room.
-bool Forecasting::ReportHits(Watch& watch, LimitIndex index, Tokens hits, const Waste* waste, Instant from, Instant to,
-                             Draft& out) {
+bool Forecasting::ReportHits(Watch& watch, LimitIndex index, Unreported hits, const Waste* waste, Instant from,
+                             Instant to, Draft& out) {
   const Limit& limit = core_.limit(index);
   Ticks began = ToTicks(watch.forecast.began().value_or(from));
   if (waste != nullptr) began = std::max(began, waste->Since(ToTicks(to)));
   const Pace pace = PaceOf(limit);
-  Debits::Said said{static_cast<std::uint64_t>(hits), {}};
+  Debits::Said said{hits.hits(), {}, hits.back()};
   said.demand = static_cast<std::uint64_t>(std::llround(1000 * watch.forecast.announces(pace)));
   if (!debits().AddSaid(watch.kept.tag(), index, said, began, out)) return false;
   watch.forecast.Report(pace, to);
@@ -231,7 +246,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
   if (!forecast.Active()) watches_->SetActive(watch, false);
   watches_->SetTurn(watch->place, {forecast.Active() ? Instant::max() : Instant::min(), Duration::max()});
   LookAgain(*watch, now);
-  const std::uint32_t hits = slot != nullptr ? slot->unreported.hits() : 0;
+  const Unreported hits = slot != nullptr ? slot->unreported : Unreported();
   if (!forecast.Due()) return true;
   if (!forecast.MayReport(now)) {
     Note(*watch);
@@ -241,7 +256,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
     Note(*watch);
     return false;
   }
-  if (hits != 0) shard.TakeUnreported(slot);
+  if (hits.any()) shard.TakeUnreported(slot);
   return true;
 }
 

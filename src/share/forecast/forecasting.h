@@ -35,11 +35,13 @@ class Forecasting final : public Way {
   bool Decide(Asked& asked);
   bool MayLend(std::uint64_t hash) const { return core_.window == 0 || watches_->Find(hash) == nullptr; }
   void Spent(Asked& asked, Cost tokens);
+  void CameBack(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
 
   Heed Hear(const PeerWord& word, const TagAt& at, Instant now);
+  void PeerGaveBack(const TagAt& at, Cost tokens, Instant now);
   // Until peers hear, and without peers, this way does what "debit" does.
   void SetHeard(bool heard);
   bool CanWait(const Tag& tag, Instant now);
@@ -78,7 +80,7 @@ class Forecasting final : public Way {
   }
   void NoteNow(Watch& watch);
   void LookAgain(const Watch& watch, Instant now);
-  bool ReportHits(Watch& watch, LimitIndex limit, Tokens hits, const Waste* waste, Instant from, Instant to,
+  bool ReportHits(Watch& watch, LimitIndex limit, Unreported hits, const Waste* waste, Instant from, Instant to,
                   Draft& out);
   bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
 

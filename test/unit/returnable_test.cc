@@ -1,0 +1,71 @@
+#include <catch2/catch.hpp>
+
+#include <vector>
+
+#include "base/prng.h"
+#include "share/debit/returnable.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+Instant At(Duration after) {
+  return Instant(1h + after);
+}
+
+TEST_CASE("of the hits of a peer no more comes back than was said to") {
+  ReturnableHits hits;
+  CHECK(hits.TakeBack(7, 0, 5) == 0);
+  hits.Told(7, 0, 5, At(0s));
+  hits.Told(7, 0, 3, At(1s));
+  CHECK(hits.TakeBack(7, 1, 5) == 0);    // another peer
+  CHECK(hits.TakeBack(8, 0, 5) == 0);    // another tag
+  CHECK(hits.TakeBack(7, 0, 6) == 6);
+  CHECK(hits.TakeBack(7, 0, 6) == 2);
+  CHECK(hits.TakeBack(7, 0, 6) == 0);
+}
+
+TEST_CASE("a thousand peers give back what they took of the same few tags") {
+  Prng prng(1);
+  ReturnableHits hits;
+  for (int i = 0; i < 20; ++i) {
+    const std::uint64_t tag = prng.Next();
+    for (std::uint32_t peer = 0; peer < 1000; ++peer) hits.Told(tag, peer, 10, At(0s));
+    std::uint64_t back = 0;
+    for (std::uint32_t peer = 0; peer < 1000; ++peer) back += hits.TakeBack(tag, peer, 10);
+    CHECK(back == 10'000);
+  }
+}
+
+TEST_CASE("pairs that were told of longest ago make room for those that are told of now") {
+  Prng prng(2);
+  ReturnableHits hits;
+  constexpr std::uint32_t kPeers = 100;
+  std::vector<std::uint64_t> tags(2000);
+  for (std::uint64_t& tag : tags) tag = prng.Next();
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    for (std::uint32_t peer = 0; peer < kPeers; ++peer) hits.Told(tags[i], peer, 1, At(i * 1ms));
+  }
+  const auto back = [&](std::size_t i) {
+    std::uint64_t sum = 0;
+    for (std::uint32_t peer = 0; peer < kPeers; ++peer) sum += hits.TakeBack(tags[i], peer, 1);
+    return sum;
+  };
+  CHECK(back(0) <= kPeers / 10);                  // of 200,000 pairs, among the first
+  CHECK(back(tags.size() - 1) == kPeers);
+}
+
+TEST_CASE("a tag of which something came back is noted, and of very many the latest") {
+  Prng prng(3);
+  ReturnableTags tags;
+  CHECK_FALSE(tags.any());
+  std::vector<std::uint64_t> all(100'000);
+  for (std::size_t i = 0; i < all.size(); ++i) tags.Note(all[i] = prng.Next(), At(i * 1ms));
+  CHECK(tags.any());
+  CHECK(tags.Has(all.back()));
+  CHECK_FALSE(tags.Has(all.front()));
+}
+
+}    // namespace
+}    // namespace dthrottle
