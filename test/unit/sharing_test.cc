@@ -275,6 +275,19 @@ TEST_CASE("hits are too old when their interval is, and stand for no time before
   CHECK(a.limiter().ways().Get<Debits>().counts().expired == 20);
 }
 
+TEST_CASE("hits of peers count where a bucket takes months to fill, however many hosts there are") {
+  for (const std::size_t peers : {1, 99, 4095}) {
+    CAPTURE(peers);
+    Sharer a(Rule(1e6, 0.1), peers, 1s);
+    a.RunAt(At(0));
+    ToPeers hits;
+    hits.from = At(0), hits.to = At(1);
+    hits.entries.Add({"C", false}, 20, 0);
+    a.Hear(hits, At(1));
+    CHECK(a.Level("C", At(1)) == Approx(1e6 - 20).margin(0.2));
+  }
+}
+
 TEST_CASE("the README's two hosts") {
   Sharer a(Rule(10, 1), 1, 5s), b(Rule(10, 1), 1, 5s);
   for (Sharer* host : {&a, &b}) {

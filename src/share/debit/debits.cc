@@ -41,10 +41,12 @@ void Debits::ShareWith(std::size_t peers, Duration period) {
 }
 
 // A peer can take a bucket into debt by what it may itself have served; so much, for all of them, is the most that is
-// ever owed.
+// ever owed. Where a bucket takes months to fill, many hosts make more than can be counted.
 Ticks Debits::MaxDebt(const Limit& limit) const {
+  constexpr Ticks kMost = std::numeric_limits<Ticks>::max() / 4;
   if (limit.max_debt >= 0) return limit.max_debt;
-  return static_cast<Ticks>(core_.peers + 1) * (AtOnce(limit) + core_.window);
+  const auto hosts = static_cast<Ticks>(core_.peers + 1);
+  return hosts * std::min(AtOnce(limit) + core_.window, kMost / hosts);
 }
 
 // Three periods, or the time in which a bucket refills twice, but from 10 s to 300 s.
