@@ -295,7 +295,7 @@ void Fleet::Tell(std::uint32_t host, TagNumber tag, const Question& question, st
 
 void Fleet::SetOwners(std::uint32_t host, const std::vector<std::string>& owners) {
   hosts_[host]->SetOwners(std::make_shared<const Owners>(owners), now());
-  Work(host);
+  Wake(host);
 }
 
 void Fleet::Send(const Parcel& parcel) {

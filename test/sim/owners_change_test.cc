@@ -180,6 +180,76 @@ ExchangeCounts SumOf(lab::Fleet& fleet, std::size_t hosts) {
   return sum;
 }
 
+// Hosts that own nothing come and go, each for a moment in every round, while owners join and leave. Queries go to any
+// host that is there; to one that goes for good, or that is about to be killed, as long as `asked_until_killed` says.
+struct Churn {
+  static constexpr std::uint32_t kHosts = 100, kOwnersMost = 12;
+  static constexpr Duration kRound = 14s, kQuiet = 3s;    // before a host is killed: two periods, and the way
+
+  Churn(std::size_t rounds, bool asked_until_killed)
+      : fleet(FleetWith(kHosts, 2), 1), end(10s + static_cast<Duration::rep>(rounds) * kRound) {
+    for (std::size_t round = 0; round < rounds; ++round) {
+      const lab::WorldTime from = After(10s + static_cast<Duration::rep>(round) * kRound);
+      for (std::uint32_t host = kOwnersMost; host < kHosts; ++host) {
+        const lab::WorldTime kill = from + kQuiet + Within(6s);
+        const Duration away = 100ms + Within(4s);
+        fleet.At(asked_until_killed ? kill : kill - kQuiet, [this, host] { asked[host] = false; });
+        fleet.Inject({{.kind = lab::Fault::Kind::kKill, .at = kill, .lasts = away, .host = host}});
+        fleet.At(kill + away + 1ms, [this, host] { asked[host] = true; });
+        ++came;
+      }
+      for (int change = 0; change < 4; ++change) {
+        owners = Changed(owners, kOwnersMost, prng);
+        for (std::uint32_t host = 0; host < kHosts; ++host) {
+          fleet.At(from + change * 3s + Within(1s), [this, host, list = owners] { fleet.SetOwners(host, list); });
+        }
+        ++came;
+      }
+    }
+    fleet.At(After(5s), [this] { Ask(); });
+    fleet.Run(After(end + 20s));
+  }
+
+  Duration Within(Duration most) {
+    return Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(most.count()))));
+  }
+
+  // Two hundred queries a second, of 40 tags.
+  void Ask() {
+    const auto host = static_cast<std::uint32_t>(prng.Below(kHosts));
+    if (asked[host]) served += fleet.Ask(host, "client" + std::to_string(prng.Below(40)));
+    if (fleet.now() < After(end)) fleet.At(fleet.now() + 5ms, [this] { Ask(); });
+  }
+
+  Prng prng{5};
+  lab::Fleet fleet;
+  Duration end;
+  Names owners = OwnerNames(2);
+  std::vector<bool> asked = std::vector<bool>(kHosts, true);
+  std::size_t came = 0, served = 0;
+};
+
+TEST_CASE("no hit is lost or counted twice while hosts come and go a thousand times, and owners as well") {
+  const std::size_t rounds = kSanitized ? 1 : 11;
+  Churn churn(rounds, false);
+  CHECK(InForce(churn.fleet, churn.owners, Churn::kHosts));
+  CHECK(churn.came > 90 * rounds);
+  CHECK(churn.served > 1000 * rounds);
+  const Errors errors = ErrorsOf(churn.fleet, churn.owners);
+  CHECK(errors.doubled < 0.5);
+  CHECK(errors.lost < 0.5);
+}
+
+// A kill -9 loses the ring, and so what was on its way: a little of what one host serves in the time of a report.
+TEST_CASE("hosts that are killed while they serve cost what was on its way, and no hit counts twice") {
+  const std::size_t rounds = kSanitized ? 1 : 11;
+  Churn churn(rounds, true);
+  CHECK(InForce(churn.fleet, churn.owners, Churn::kHosts));
+  const Errors errors = ErrorsOf(churn.fleet, churn.owners);
+  CHECK(errors.doubled < 0.5);
+  CHECK(errors.lost < 0.2 * static_cast<double>(churn.came));
+}
+
 TEST_CASE("of two owners that are told of other lists at once the one proposes its list after the other") {
   const auto apart = GENERATE(0ms, 3ms, 10ms, 25ms, 60ms, 150ms);
   const bool reversed = GENERATE(false, true);
