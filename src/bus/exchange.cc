@@ -13,6 +13,7 @@
 #include "bus/membership.h"
 #include "bus/owners/changing.h"
 #include "bus/owners/levels.h"
+#include "bus/owners/recovering.h"
 #include "bus/owners/streams.h"
 #include "bus/owners/two_way.h"
 
@@ -160,7 +161,9 @@ struct Exchange::State {
       if (link->peer != nullptr) next = std::min(next, hearing.AskToRepeat(*link->peer, now));
     }
     ForgetCallers(now);
-    core.PassAt(std::min({next, joining.Pass(now), giving.Pass(now), changing.Pass(now), members.CountStrangers(now)}));
+    next = std::min({next, joining.Pass(now), giving.Pass(now), changing.Pass(now), members.CountStrangers(now)});
+    if (!joining.joining()) next = std::min(next, recovering.Pass(now));
+    core.PassAt(next);
   }
 
   static bool IsCaller(const Peer& peer) { return TwoWay::IsCaller(peer.link->status.link); }
@@ -216,6 +219,7 @@ struct Exchange::State {
   Streams streams{core};
   Levels levels{core, members, streams};
   Joining joining;
+  Recovering recovering{core, members};
   Changing changing{core, members, streams, joining};
   Hearing hearing{core, members, joining};
   Giving giving{core, members, streams};
@@ -323,7 +327,9 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
   const LinkId id = at.status.link;
   if (in.kind == MessageKind::kRefusal) {
     // A host of another version cannot read the number of what it refuses.
-    if (in.snapshot != 0 && in.snapshot != link->hello) return s.joining.OnRefusal(*link, now);
+    if (in.snapshot != 0 && in.snapshot != link->hello) {
+      return s.recovering.OnRefusal(*link, now) ? void() : s.joining.OnRefusal(*link, now);
+    }
     if (link->awaiting) s.members.Refuse(*link, in.text);    // else it refuses something that is over
     return;
   }
@@ -350,9 +356,9 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
     case MessageKind::kGone:
       return s.hearing.OnGone(*link->peer);
     case MessageKind::kSnapshot:
-      return s.joining.OnPart(id, *link->peer, frame, now);
+      return s.recovering.OnPart(id, *link->peer, now) ? void() : s.joining.OnPart(id, *link->peer, frame, now);
     case MessageKind::kSnapshotEnd:
-      return s.joining.OnEnd(id, now);
+      return s.recovering.OnEnd(id, now) ? void() : s.joining.OnEnd(id, now);
     case MessageKind::kLevels:
     case MessageKind::kNear:
       return s.levels.OnLevels(*link->peer, frame.size(), now);
@@ -439,6 +445,7 @@ bool Exchange::joining() const {
 Instant Exchange::Tick(Instant now) {
   State& s = *state_;
   const bool more = s.MoveItems(now);
+  s.recovering.AskNext(now);
   if (s.core.next_pass() <= now) s.Pass(now);
   if (more) return now;
   return s.waiting() ? now + kBackloggedTick : s.core.next_pass();

@@ -1,4 +1,7 @@
 // Giving a snapshot: to one peer at a time. The limiter walks its table; positions say which reports are in it.
+//
+// Owners get what they own, and are not refused because another one is first: after a change of their list all of them
+// ask every host at once. Owners that ask during a walk share the next one.
 #pragma once
 
 #include <optional>
@@ -25,24 +28,35 @@ class Giving {
   Instant Pass(Instant now);
 
  private:
-  struct Given {
+  struct Asker {
     Route route;
     std::string host;
-    std::uint64_t id;        // of who asked
+    std::uint64_t id;    // of its request
+    std::vector<Position> positions{};
+    std::uint64_t parts = 0;
+    // What an owner owns, until that fills a frame, as of `at`.
+    Entries its{};
+    Instant at{};
+  };
+  struct Given {
     std::uint64_t number;    // between us and the limiter
     Instant deadline;
-    std::vector<Position> positions;
-    std::uint64_t parts = 0;
+    std::vector<Asker> askers;    // several only if they are owners
   };
 
   bool repairing(Instant now) const;
   bool WaitsForRepairs(Instant now);
-  Entries ForAsker(const std::string& host, Entries entries) const;
+  void Begin(std::vector<Asker> askers, Instant now);
+  void Gather(Asker& asker, std::size_t owner, const ToPeers& part);
+  void SayPart(Asker& asker, Instant at, Entries entries);
+  void SayEnd(Asker& asker, Instant now);
+  void End(Instant now);
 
   ExchangeCore& core_;
   const Membership& members_;
   Streams& streams_;
   std::optional<Given> given_;
+  std::vector<Asker> waiting_;    // owners, for the next walk
   std::uint64_t begun_ = 0;
   Instant waiting_since_{}, waited_{};    // for repairs, while requests come
 };

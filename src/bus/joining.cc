@@ -19,7 +19,6 @@ constexpr Duration kDonorBusy = 250ms;      // before the next is asked
 constexpr int kFailuresMax = 3;
 constexpr Duration kLossSnapshotEvery = 1min;
 constexpr Duration kRefusedSnapshot = 5s;    // before it is asked for again, other than to join
-constexpr Duration kRefusedOwner = 250ms;    // the same, by an owner: others ask the same host for their tags at once
 
 }    // namespace
 
@@ -62,8 +61,8 @@ void Joining::Start(Peer& peer) {
     if (!peer.audit.known()) members_.Hasten(*peer.link);
     return;
   }
-  // An owner takes over what each host has made of its last word meanwhile, and the lowest level counts.
-  peer.owes_snapshot = core_.OwnsTags() && !all && peer.welcome_sequence > 0;
+  // An owner takes over what each host has made of its last word meanwhile.
+  if (core_.OwnsTags() && !all && peer.welcome_sequence > 0) peer.AskForLevels();
   peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1);
   behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
 }
@@ -73,10 +72,10 @@ Instant Joining::Pass(Instant now) {
   return std::min(next, Join(now));
 }
 
-// Where frames were lost for good, and not to join.
+// Where frames were lost for good, and not to join. An owner asks all hosts (owners/recovering.h).
 Instant Joining::AskForLost(Instant now) {
   Instant next = ExchangeCore::kNever;
-  if (joining_ || taking_ || arrived_) return next;
+  if (joining_ || taking_ || arrived_ || core_.OwnsTags()) return next;
   for (const auto& link : members_.links()) {
     Peer* const peer = link->peer;
     if (peer == nullptr || taking_) continue;
@@ -182,7 +181,7 @@ void Joining::OnEnd(LinkId link, Instant now) {
 void Joining::OnRefusal(Link& link, Instant now) {
   if (!Taken(link.status.link)) return;
   Fail(now + kDonorBusy);
-  if (link.peer != nullptr) link.peer->next_snapshot = now + (core_.OwnsTags() ? kRefusedOwner : kRefusedSnapshot);
+  if (link.peer != nullptr) link.peer->next_snapshot = now + kRefusedSnapshot;
 }
 
 void Joining::Finish() {

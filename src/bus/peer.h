@@ -79,8 +79,9 @@ struct Peer {
 
   Instant next_ask{};    // to repeat
 
-  bool owes_snapshot = false;    // what it published was lost
+  bool owes_snapshot = false;    // what it published was lost, or this host does not know the levels of what it owns
   Instant next_snapshot{};
+  int snapshots_failed = 0;      // one after the other, of those that an owner has asked for
 
   std::uint64_t settled_epoch = 0;                // of the owners whose change it has done its part of,
   Instant settled_at{};                           // as it said then
@@ -100,6 +101,12 @@ struct Peer {
           self.welcome_sequence, self.welcome_hits, self.welcome_told, self.audit, self.has_all, self.claim, self.alive,
           self.owes_snapshot, self.next_snapshot, self.heard_epoch, self.welcome_epoch);
     state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
+  }
+
+  // This host does not know the levels of what it owns, and that one is to say them.
+  void AskForLevels() {
+    owes_snapshot = true;
+    next_snapshot = {};
   }
 
   Instant silent_at() const { return alive + kSilentPeriods * period; }

@@ -180,8 +180,8 @@ ExchangeCounts SumOf(lab::Fleet& fleet, std::size_t hosts) {
   return sum;
 }
 
-// Hosts that own nothing come and go, each for a moment in every round, while owners join and leave. Queries go to any
-// host that is there; to one that goes for good, or that is about to be killed, as long as `asked_until_killed` says.
+// Hosts that own nothing come and go, each for a moment in every round, while owners join and leave. Queries go to hosts
+// that are there, and to one that is about to be killed only if `asked_until_killed`.
 struct Churn {
   static constexpr std::uint32_t kHosts = 100, kOwnersMost = 12;
   static constexpr Duration kRound = 14s, kQuiet = 3s;    // before a host is killed: two periods, and the way

@@ -370,7 +370,7 @@ void Changing::SayTaken(const Peer& peer, std::uint64_t parts, Instant now) {
 
 void Changing::GoOnWithout() {
   core_.to_limiter.Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
-  members_.ForEach([](Peer& peer) { peer.owes_snapshot = true; });
+  members_.ForEach([](Peer& peer) { peer.AskForLevels(); });
 }
 
 void Changing::Miss(const std::string& owner) {
@@ -397,21 +397,20 @@ Instant Changing::AskForTags(Instant now) {
     next = std::min(next, taking.ask_at);
   }
   for (const std::string& owner : gone) Miss(owner);
-  if (taking_.empty()) TakenAll(now);
+  if (taking_.empty()) TakenAll();
   return next;
 }
 
 // Where tags did not come from their owner, the lowest level that any host claims counts. And where this is not the
 // first life that owns them by this list, what hosts have told the life before counts as heard.
-void Changing::TakenAll(Instant now) {
+void Changing::TakenAll() {
   core_.awaits_tags = false;
   core_.counts_from_first = goes_on_ || !missed_;
   core_.to_limiter.Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
   for (const auto& link : members_.links()) {
     Peer* const peer = link->peer;
     if (peer == nullptr || !missed_) continue;
-    peer->owes_snapshot = true;
-    peer->next_snapshot = now;
+    peer->AskForLevels();
     if (core_.counts_from_first || peer->welcome_epoch != core_.epoch()) continue;
     peer->Follow(peer->welcome_incarnation, peer->welcome_sequence + 1);
     peer->heard_epoch = core_.epoch();

@@ -102,7 +102,7 @@ class Changing {
   Instant AskToClose(Instant now);
   void Miss(const std::string& owner);
   void MissIfBeyond(const Peer& peer);
-  void TakenAll(Instant now);
+  void TakenAll();
   void SayTaken(const Peer& peer, std::uint64_t parts, Instant now);
 
   ExchangeCore& core_;

@@ -55,4 +55,12 @@ std::size_t Owners::Of(const Tag& tag) const {
   return static_cast<std::size_t>(highest - owners_.begin());
 }
 
+Entries Owners::PartOf(std::size_t owner, const Entries& all) const {
+  Entries part;
+  for (const Entry& e : all.list()) {
+    if (const Tag tag = all.tag(e); Of(tag) == owner) part.Add(tag, e.value, 0);
+  }
+  return part;
+}
+
 }    // namespace dthrottle

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/tag.h"
+#include "bus/entries.h"
 
 namespace dthrottle {
 
@@ -37,6 +38,8 @@ class Owners {
 
   // The owner of a tag, below size(). What follows the digest of an over-long tag does not count.
   std::size_t Of(const Tag& tag) const;
+  // The bucket states of one owner's tags.
+  Entries PartOf(std::size_t owner, const Entries& all) const;
 
   std::uint64_t epoch() const { return epoch_; }    // equal for equal numbers and lists only; never 0
   std::uint64_t number() const { return NumberOf(epoch_); }
