@@ -317,6 +317,20 @@ TEST_CASE("places are taken for as long as they last, and never more than there 
   CHECK((killed.places > 30 && killed.places_over == 0));
 }
 
+TEST_CASE("places that are given back and taken again all the time are there where hosts divide them") {
+  for (const int rate : {8, 40}) {    // some are in flight at once, of 60
+    CAPTURE(rate);
+    const Measures m = Simulate(File(fmt::format("[fleet]\nhosts = 4\nduration = \"1m\"\n[peers]\nperiod = \"1s\"\n"
+                                                 "[[rule]]\nburst = 1000\nrate = 1000\nshare = \"capacity\"\n"
+                                                 "in_flight = 60\n[[workload]]\nrate = {}\ntakes = \"place\"\n"
+                                                 "lasts = \"1s\"\n", rate)),
+                                std::nullopt, 1)
+                           .measures;
+    CHECK(m.places_over == 0);
+    CHECK(m.served > 0.85 * m.asked);
+  }
+}
+
 TEST_CASE("a question about several tags is served all or nothing, as by one bucket for each of them") {
   const char* const load =
       "[[rule]]\nmatch = \"user*\"\nburst = 5\nrate = 2\n[[rule]]\nmatch = \"tenant*\"\nburst = 20\nrate = 10\n"

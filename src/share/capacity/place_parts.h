@@ -3,7 +3,8 @@
 // A place may be taken for as long as it likes, so the part behind it must not move. It is leased out of this host's
 // part as lease servers do (Dividing::Lease): what is taken is pinned, and so is some room for what may come; only what
 // the exchange has confirmed to be pinned is taken. So a tag that this host has not had lately begins with what its
-// reserve has room for, and more follows within a round or two.
+// reserve has room for, and more follows within a round or two. What was wanted lately stays pinned, because places that
+// are given back and taken again within a second would be waited for each time.
 //
 // Where this host's lease ends, because nobody hears it, others inherit its part. Shortly before, what it has taken
 // beyond its reserve is over, and is taken back from those who hold it.
@@ -82,6 +83,8 @@ class PlaceParts {
  private:
   // A tag is remembered for so long after it was wanted last.
   static constexpr Duration kRemembered = std::chrono::seconds(60);
+  // The most that was wanted counts until the second of such times ends.
+  static constexpr Duration kLately = std::chrono::seconds(5);
 
   struct Part {
     KeptTag tag;
@@ -89,6 +92,18 @@ class PlaceParts {
     Instant until{};
     std::uint32_t wanted = 0;    // since Uses
     Instant wanted_at{};
+    std::uint32_t peak = 0, peak_before = 0;    // the most wants since turned_at, and in the time before
+    Instant turned_at{};
+
+    std::uint32_t Lately(std::uint32_t wants, Instant now) {
+      if (now - turned_at >= kLately) {
+        peak_before = now - turned_at < 2 * kLately ? peak : 0;
+        peak = 0;
+        turned_at = now;
+      }
+      peak = std::max(peak, wants);
+      return std::max(peak, peak_before);
+    }
   };
   using Tags = SideTable<Part, 8>;
 
@@ -111,7 +126,7 @@ std::vector<PlaceParts::Use> PlaceParts::Uses(Lock&& lock, const InFlight& in_fl
     }
     if (taken > 0) part.wanted_at = now;
     const std::uint32_t room = 1 + taken / 4;
-    const std::uint32_t wants = taken + std::max(wanted, room);
+    const std::uint32_t wants = part.Lately(taken + std::max(wanted, room), now);
     part.most = std::min(part.most, std::max(taken, wants));
     uses.push_back({hash, part.tag, std::max(taken, part.most), wants});
   }
