@@ -77,7 +77,9 @@ struct Peer {
 };
 
 TEST_CASE("places: those of all hosts together count, and come back as they are given back") {
-  Peer a(kJobs), b(kJobs), c(kJobs);
+  const std::string jobs = kJobs + std::string(GENERATE("share=\"debit\"\n", "share=\"forecast\"\n"));
+  CAPTURE(jobs);
+  Peer a(jobs), b(jobs), c(jobs);
   CHECK(a.Enters("job", kNow));
   CHECK(a.Enters("job", kNow));
   CHECK(a.woken == 1);

@@ -240,11 +240,10 @@ const std::vector<Key<Rule>>& RuleKeys() {
                  "How many questions of [ask] about a tag may be in progress at once: each *enter* has a place of the "
                  "tag until it gives it back or its connection ends, whatever becomes of the program. Whatever else is "
                  "asked about the tag takes no place and is refused while all are taken. Under share = \"local\" these "
-                 "are the places of each host; under \"debit\" those of all hosts together, which hear of each other's "
-                 "within 50 ms and give the places of a host that died back after three periods, or a second if that is "
-                 "longer; under \"capacity\" hosts divide them as they divide the rate, and never have more together, "
-                 "and [[resource]] with source = \"capacity\" leases nothing of such a tag. \"forecast\" has none. 0: any "
-                 "number."),
+                 "are the places of each host; under \"debit\" and \"forecast\" those of all hosts together, which hear "
+                 "of each other's within 50 ms and give the places of a host that died back after three periods, or a second if "
+                 "that is longer; under \"capacity\" hosts divide them as they divide the rate, and never have more "
+                 "together, and [[resource]] with source = \"capacity\" leases nothing of such a tag. 0: any number."),
       Flag<R>("fail_closed", "false", MEMBER(R, fail_closed),
               "Whether clients are to refuse tags of the rule while the daemon does not answer. It is told by the line "
               "absent of [ask]: a client that has asked it once knows what to do when the daemon is gone. The modules for "
@@ -319,11 +318,6 @@ void CheckRules(Findings& f) {
     if (!KnowsShare(rule.share)) {
       f.Error(f.rules[i],
               fmt::format("rule \"{}\": share = \"{}\" is not built into this program", rule.name, Name(rule.share)));
-    }
-    if (rule.in_flight > 0 && s.peers.enabled() && rule.share == Share::kForecast) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": in_flight = {} with share = \"{}\": must be \"local\", \"debit\" or "
-                                      "\"capacity\"",
-                                      rule.name, rule.in_flight, Name(rule.share)));
     }
     if (rule.delay != Duration::zero() && rule.share != Share::kLocal && rule.share != Share::kDebit) {
       f.Error(f.rules[i], fmt::format("rule \"{}\": delay = \"{}\" with share = \"{}\": must be \"local\" or \"debit\"",
