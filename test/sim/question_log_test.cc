@@ -145,7 +145,8 @@ TEST_CASE("a list of questions gives back what was added") {
     seen.push_back(fmt::format("{}|{}|{}|{}", question.request, question.patience.count() + question.ttl.count(),
                                static_cast<int>(question.does), Words(question)));
   });
-  CHECK(seen == std::vector<std::string>{"r1|5000000|0|1 a 2 bb", "|0|0|3 ccc", "r2|7000000|0|4 dddd", "r2|0|1|1  2 "});
+  const std::string commit = fmt::format("r2|0|{}|1  2 ", static_cast<int>(Does::kCommit));
+  CHECK(seen == std::vector<std::string>{"r1|5000000|0|1 a 2 bb", "|0|0|3 ccc", "r2|7000000|0|4 dddd", commit});
   CHECK((list.size() == 4 && list.bytes() > 20));
   list.Clear();
   CHECK((list.size() == 0 && list.bytes() == 0));
