@@ -15,8 +15,19 @@ from daemon import DTHROTTLECTL, PATIENCE, Daemon, fresh_directory, run, wait_un
 
 BURST = 20_000    # of the limits whose hits are counted: many, and yet no part of a token comes back within a minute
 
-_ports_given = set()
-_ports_lock = threading.Lock()
+# Sockets by whose names tests that run at once tell each other which ports they have, open as long as this one runs.
+_claims = []
+
+
+def _claim(port):
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0dthrottle-test-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    return True
 
 
 def free_port_pair():
@@ -24,16 +35,14 @@ def free_port_pair():
     chance = random.SystemRandom()
     for _ in range(1000):
         port = chance.randrange(10_000, 32_000, 2)
-        with _ports_lock, contextlib.ExitStack() as stack:
-            if port in _ports_given:
-                continue
+        with contextlib.ExitStack() as stack:
             try:
                 for number in (port, port + 1):
                     stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
             except OSError:
                 continue
-            _ports_given.add(port)
-            return port
+            if _claim(port):
+                return port
     raise AssertionError("no two free ports side by side")
 
 
