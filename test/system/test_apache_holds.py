@@ -118,12 +118,17 @@ class WithoutThread(HoldTest):
             self.assertGreater(time.monotonic() - begin, 4)
 
     def test_the_server_tells_whom_it_waits_for(self):
-        more = "Timeout 2\n<Location /server-status>\nDthrottle Off\nSetHandler server-status\n</Location>"
+        more = ("Timeout 2\nKeepAliveTimeout 1\n"
+                "<Location /server-status>\nDthrottle Off\nSetHandler server-status\n</Location>")
         with open_ask_daemon(HELD_FOR_GOOD) as daemon, Apache(settings(daemon, more), modules=("status",)) as server, \
                 contextlib.ExitStack() as leave:
             self.hold(server, daemon, leave, ["a0", "a1"])
             page = server.get("/server-status?auto").body.decode()
             self.assertIn(f"\nBusyWorkers: 1\nGracefulWorkers: 0\nIdleWorkers: {THREADS - 1}\n", page)
+            # The server counts anew when the time of some connection is over, such as of one that is kept and asks no more.
+            kept = leave.enter_context(server.connect())
+            kept.sendall(get("", "/server-status"))
+            receive(kept, 1)
             wait_until(lambda: "\nConnsAsyncWaitIO: 2\n" in server.get("/server-status?auto").body.decode(), "both show")
 
 
