@@ -94,6 +94,18 @@ class SideTable {
     return chosen;
   }
 
+  // The place of the entry, which is a new one if there was none; kNone if there is no room for it.
+  template <class Worth>
+  std::size_t FindOrPut(std::uint64_t hash, Worth&& worth) {
+    std::size_t place = Find(hash);
+    if (place != kNone) return place;
+    place = RoomFor(hash, worth);
+    if (place == kNone) return kNone;
+    Put(place, hash);
+    entries_[place] = Entry();
+    return place;
+  }
+
   // The entry at the place has that hash from now on. REQUIRES: RoomFor(hash) gave the place.
   void Put(std::size_t place, std::uint64_t hash) {
     const bool was = HashAt(place) != 0;

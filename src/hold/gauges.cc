@@ -80,16 +80,11 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
   }
   if (peer >= peers_.load(std::memory_order_relaxed)) peers_.store(peer + 1, std::memory_order_relaxed);
   const std::uint64_t key = KeyOf(hash, peer);
-  std::size_t its = heard_.Find(key);
+  const auto over = [&](std::size_t place) { return heard_[place].until <= now ? std::optional(0) : std::nullopt; };
+  const std::size_t its = heard_.FindOrPut(key, over);
   if (its == Heards::kNone) {
-    its = heard_.RoomFor(key, [&](std::size_t place) {
-      return heard_[place].until <= now ? std::optional(0) : std::nullopt;
-    });
-    if (its == Heards::kNone) {
-      crowded_.fetch_add(1, std::memory_order_relaxed);
-      return false;
-    }
-    heard_.Put(its, key);
+    crowded_.fetch_add(1, std::memory_order_relaxed);
+    return false;
   }
   heard_[its] = {places, until};
   if (places == 0) heard_.Remove(its);

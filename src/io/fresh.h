@@ -10,16 +10,14 @@
 
 namespace dthrottle {
 
-inline Prng FreshPrng() {
-  std::uint64_t seed;
-  FillRandom(std::as_writable_bytes(std::span(&seed, 1)));
-  return Prng(seed);
-}
-
 inline std::uint64_t FreshNumber() {
   std::uint64_t number = 0;
   FillRandom(std::as_writable_bytes(std::span(&number, 1)));
   return number;
+}
+
+inline Prng FreshPrng() {
+  return Prng(FreshNumber());
 }
 
 inline TableKeys FreshTableKeys() {

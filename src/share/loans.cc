@@ -65,13 +65,8 @@ Loan* Loans::Of(std::uint64_t hash) const {
 
 bool Loans::Join(std::uint64_t hash, Loan& loan) {
   if (table_ == nullptr) return false;
-  std::size_t place = table_->Find(hash);
-  if (place == table_->kNone) {
-    place = table_->RoomFor(hash, [](std::size_t) { return std::optional<int>(); });
-    if (place == table_->kNone) return false;
-    (*table_)[place] = nullptr;
-    table_->Put(place, hash);
-  }
+  const std::size_t place = table_->FindOrPut(hash, [](std::size_t) { return std::optional<int>(); });
+  if (place == table_->kNone) return false;
   loan.next = std::exchange((*table_)[place], &loan);
   return true;
 }

@@ -21,13 +21,9 @@ class Owed {
 
   // The bucket is in debt because of what has been charged.
   void Note(std::uint64_t hash, const Bucket& bucket, Instant now) {
-    std::size_t at = table_.Find(hash);
-    if (at == table_.kNone) {
-      at = table_.RoomFor(hash, [&](std::size_t place) { return std::optional(table_[place].UntilFull(now)); });
-      if (at == table_.kNone) return;
-      table_.Put(at, hash);
-    }
-    table_[at] = bucket;
+    const auto least = [&](std::size_t place) { return std::optional(table_[place].UntilFull(now)); };
+    const std::size_t at = table_.FindOrPut(hash, least);
+    if (at != table_.kNone) table_[at] = bucket;
   }
 
   // The bucket without debt that is not owed.

@@ -1,8 +1,8 @@
 // What may come back of hits that peers have been told of: a hold takes tokens that its settlement may give back, and
 // what an application refunds may have been reported before.
 //
-// A host says of which tags hits may come back; its peers count how many it has said so of, and believe it that these
-// come back and no more.
+// A host says of which tags hits may come back. Its peers count these hits, and believe it that so many come back and
+// no more.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,13 @@
 
 namespace dthrottle {
 
-// The tags of this host, the latest of them. By the lock of a tag's shard.
+// The latest tags of this host whose hits may come back. The lock of a tag's shard guards it.
 class ReturnableTags {
  public:
   // Something holds tokens of the tag, or has given some back.
   void Note(std::uint64_t hash, Instant now) {
-    std::size_t at = noted_.Find(hash);
-    if (at == noted_.kNone) {
-      at = noted_.RoomFor(hash, [&](std::size_t place) { return std::optional(noted_[place]); });
-      if (at == noted_.kNone) return;
-      noted_.Put(at, hash);
-    }
-    noted_[at] = now;
+    const std::size_t at = noted_.FindOrPut(hash, [&](std::size_t place) { return std::optional(noted_[place]); });
+    if (at != noted_.kNone) noted_[at] = now;
   }
   bool any() const { return noted_.used() > 0; }
   bool Has(std::uint64_t hash) const { return noted_.Find(hash) != noted_.kNone; }
@@ -38,19 +33,14 @@ class ReturnableTags {
   SideTable<Instant, kWays> noted_{kTags};    // when last
 };
 
-// What peers have said so of, by tag and peer, the latest of it. For one thread.
+// How many hits of a tag each peer has said to be such, of the latest pairs of tag and peer. For one thread.
 class ReturnableHits {
  public:
   void Told(std::uint64_t hash, std::uint32_t peer, std::uint64_t hits, Instant now) {
     if (told_ == nullptr) told_ = std::make_unique<Table>(kPairs);
-    const std::uint64_t key = KeyOf(hash, peer);
-    std::size_t at = told_->Find(key);
-    if (at == told_->kNone) {
-      at = told_->RoomFor(key, [&](std::size_t place) { return std::optional((*told_)[place].at); });
-      if (at == told_->kNone) return;
-      told_->Put(at, key);
-      (*told_)[at] = {};
-    }
+    const auto told_at = [&](std::size_t place) { return std::optional((*told_)[place].at); };
+    const std::size_t at = told_->FindOrPut(KeyOf(hash, peer), told_at);
+    if (at == Table::kNone) return;
     (*told_)[at].hits += hits;
     (*told_)[at].at = now;
   }
