@@ -81,7 +81,7 @@ struct Peer {
 
   bool owes_snapshot = false;    // what it published was lost, or this host does not know the levels of what it owns
   Instant next_snapshot{};
-  int snapshots_failed = 0;      // one after the other, of those that an owner has asked for
+  int snapshots_failed = 0;    // one after the other, of those that an owner has asked for
 
   std::uint64_t settled_epoch = 0;                // of the owners whose change it has done its part of,
   Instant settled_at{};                           // as it said then

@@ -34,10 +34,7 @@ void LendReserve(const Settings& settings, Limiter& limiter) {
 
 PeerSession::PeerSession(Host host, std::unique_ptr<PeerThread> thread, bool divides, std::size_t peers,
                          const Kept& kept)
-    : host_(std::move(host)),
-      thread_(std::move(thread)),
-      owners_(host_.settings.peers.owners),
-      counted_at_(Now()) {
+    : host_(std::move(host)), thread_(std::move(thread)), owners_(host_.settings.peers.owners), counted_at_(Now()) {
   Prng prng = FreshPrng();
   sharing_ = std::make_unique<Sharing>(host_.limiter.ways(), thread_->to_peers(), thread_->from_peers(), peers,
                                        host_.settings.peers.period, prng, Now());
@@ -102,10 +99,10 @@ void PeerSession::TellAccuracy() {
     const std::string& rule = host_.limiter.rules().rules()[news.rule].name;
     if (news.began) {
       host_.log.Warning("rule \"{}\": {:.1f} % over-admitted in the last minute, more than tolerance = {:g}: see stats",
-                   rule, news.over_percent, news.tolerance_percent);
+                        rule, news.over_percent, news.tolerance_percent);
     } else {
       host_.log.Notice("rule \"{}\": {:.1f} % over-admitted in the last minute, tolerance = {:g} holds again", rule,
-                  news.over_percent, news.tolerance_percent);
+                       news.over_percent, news.tolerance_percent);
     }
   }
 }
@@ -199,7 +196,8 @@ bool PeerSession::Drain(Instant end) {
   for (Instant now = Now(); now < end && !drained; now = Now()) {
     const bool dividing = dividing_ != nullptr && dividing_->Work(now);
     const bool sharing = sharing_->Drain(now);
-    drained = thread_->Drain() && sharing && !dividing && thread_->from_peers().empty() && thread_->to_capacity().empty();
+    drained =
+        thread_->Drain() && sharing && !dividing && thread_->from_peers().empty() && thread_->to_capacity().empty();
   }
   return drained;
 }

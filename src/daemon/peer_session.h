@@ -62,7 +62,7 @@ class PeerSession {
   // When there is something to do even if nothing arrives.
   Instant next() const;
 
-  // Follows the settings, and adds a line for each that it cannot follow. `list`: of owners, where etcd has it, or null.
+  // Follows the settings, and adds a line for each that it cannot follow. `list` of owners: null where etcd has none.
   void Reload(const OwnerAddresses* list, std::vector<std::string>& problems);
   void Obey(const OwnerAddresses& list);
 

@@ -165,8 +165,8 @@ Result<void> Peering::Open() {
   if (auto started = thread->Start(); !started) return Fail(started.error().message);
   const bool resumed = thread->resumed();
   session_.reset();    // there is one at a time
-  session_ = std::make_unique<PeerSession>(PeerSession::Host{limiter_, settings_, log_, name}, std::move(thread), divides,
-                                           Called(settings_, ListOfOwners()).size(), std::exchange(kept_, {}));
+  session_ = std::make_unique<PeerSession>(PeerSession::Host{limiter_, settings_, log_, name}, std::move(thread),
+                                           divides, Called(settings_, ListOfOwners()).size(), std::exchange(kept_, {}));
   kept_.start = start;
   away_ = false;
   log_.Notice("sharing limits as \"{}\" {}{}", name, By(settings_), resumed ? ", where it left off" : "");

@@ -1,5 +1,5 @@
-// The daemon's part in a fleet: when this host is among its peers (daemon/peer_session.h), what it goes on with there, and
-// who owns tags.
+// The daemon's part in a fleet: when this host is among its peers (daemon/peer_session.h), what it goes on with there,
+// and who owns tags.
 #pragma once
 
 #include <uv.h>

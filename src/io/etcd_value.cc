@@ -60,7 +60,8 @@ void EtcdValue::Watch() {
   watching_ = true;
   watched_at_ = heard_;
   const EtcdRequest watch{"/v3/watch", etcd::Json{{"create_request", {{"key", etcd::Base64(key_)}}}}.dump()};
-  etcd_.Listen(watch, kWatchMax, [this] { ReadSoon(); }, [this](const FetchedReply&) { watching_ = false; });
+  etcd_.Listen(
+      watch, kWatchMax, [this] { ReadSoon(); }, [this](const FetchedReply&) { watching_ = false; });
 }
 
 void EtcdValue::Close() {

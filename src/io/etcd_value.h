@@ -1,8 +1,8 @@
-// The value of one key of etcd as it is now: read when a watch says that it has changed, and every two seconds. One read
-// at a time.
+// The value of one key of etcd as it is now: read when a watch says that it has changed, and every two seconds. One
+// read at a time.
 //
-// A watch says nothing as long as nothing changes, so it may hang unnoticed: the reads prove that etcd is there, and what
-// they say is what counts. What a watch says is only that there is a reason to read.
+// A watch says nothing as long as nothing changes, so it may hang unnoticed: the reads prove that etcd is there, and
+// what they say is what counts. What a watch says is only that there is a reason to read.
 #pragma once
 
 #include <uv.h>

@@ -38,7 +38,8 @@ IdleTicks::Mark IdleTicks::Before(Duration silent) const {
 }
 
 void IdleTicks::Close() {
-  if (auto* const handle = reinterpret_cast<uv_handle_t*>(&timer_); uv_is_closing(handle) == 0) uv_close(handle, nullptr);
+  auto* const handle = reinterpret_cast<uv_handle_t*>(&timer_);
+  if (uv_is_closing(handle) == 0) uv_close(handle, nullptr);
 }
 
 }    // namespace dthrottle

@@ -1,5 +1,5 @@
-// Tells which connections are idle by counting ticks, a few in an idle timeout, so that no byte that arrives costs a look at
-// a clock.
+// Tells which connections are idle by counting ticks, a few in an idle timeout, so that no byte that arrives costs a
+// look at a clock.
 #pragma once
 
 #include <uv.h>

@@ -46,8 +46,7 @@ class OwnersNews {
     said_ = owners;
     differs_said_ = differs;
     Say(options, differs ? LogLevel::kWarning : LogLevel::kNotice, "list {} of owners is in force: {}{}",
-        owners->number(), fmt::join(owners->names(), ", "),
-        differs ? "; peers.owners of this host names others" : "");
+        owners->number(), fmt::join(owners->names(), ", "), differs ? "; peers.owners of this host names others" : "");
   }
 
  private:

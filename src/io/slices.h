@@ -1,5 +1,5 @@
-// Work on a loop in slices: some 100 us of it a turn, so that applications are answered between. It goes on while there is
-// more, when it is next due, and when somebody wakes it.
+// Work on a loop in slices: some 100 us of it a turn, so that applications are answered between. It goes on while there
+// is more, when it is next due, and when somebody wakes it.
 #pragma once
 
 #include <uv.h>
@@ -41,8 +41,8 @@ class Slices {
   uv_loop_t* const loop_;
   const Work work_;
   uv_async_t wake_;
-  uv_timer_t timer_;      // the work is due
-  uv_idle_t working_;     // while there is more to do
+  uv_timer_t timer_;     // the work is due
+  uv_idle_t working_;    // while there is more to do
   bool stopped_ = true;
   bool closed_ = false;
 };

@@ -39,7 +39,7 @@ Result<Duration> ReadLasts(std::string_view word) {
   return Fail(fmt::format("{}{}: must be a duration such as 350ms or 0.350s", kLasts, Shown(word)));
 }
 
-// What the answer is to say beside the verdict.
+// `tell=` changes the answer and not the question.
 void PassOverTell(std::string_view& words) {
   if (!TakeWord(words, "tell=limit")) TakeWord(words, "tell=all");
 }
@@ -107,7 +107,8 @@ Result<LoggedQuestion> QuestionReader::ReadQuestion(std::string_view line) {
   }
   if (request != "-") question.request = request;
   if (auto read = ReadWords(verb, words, question); !read) return tl::unexpected(read.error());
-  if (question.request.empty() && verb != "take" && verb != "peek" && (verb != "enter" || question.ttl == Duration(0))) {
+  if (question.request.empty() && verb != "take" && verb != "peek" &&
+      (verb != "enter" || question.ttl == Duration(0))) {
     return Fail(fmt::format("{} needs the name of its request, not -", verb));
   }
   question.tags = std::span(tags_).first(named_);

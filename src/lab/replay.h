@@ -68,7 +68,7 @@ class Replay {
     std::uint64_t lines = 0, unreadable = 0, late = 0;    // late: earlier than a line before
     std::int64_t late_s_max = 0;                          // by how much
     std::uint64_t asked = 0, refused = 0, ideal_refused = 0;    // questions
-    std::uint64_t peeked = 0;    // questions that only look, which count for nothing
+    std::uint64_t peeked = 0;                                   // questions that only look, which count for nothing
     std::uint64_t busy = 0, never = 0;    // refused for want of a place, and because they cost more than a bucket holds
     std::uint64_t evicted = 0;            // buckets that tables had no room for, before they were full
     std::int64_t first_s = 0, last_s = 0;

@@ -23,7 +23,7 @@ namespace dthrottle::lab {
 
 class Requests {
  public:
-  static constexpr std::size_t kTagsMax = 400'000;     // of holds and places, at once
+  static constexpr std::size_t kTagsMax = 400'000;    // of holds and places, at once
   static constexpr std::size_t kPaidMax = 400'000;    // requests that have spent something, the latest
 
   // The fleet must outlive it.
@@ -93,7 +93,8 @@ class Requests {
   All all_;
   std::set<std::pair<std::int64_t, std::string>> ends_;    // of holds, by their requests
   std::set<std::pair<WorldTime, std::string>> leaving_;         // requests that end by themselves
-  std::map<std::string, std::optional<std::uint32_t>, std::less<>> paid_;    // where the latest `take` was served
+  // By request, the host that served its latest `take`; none: it was refused.
+  std::map<std::string, std::optional<std::uint32_t>, std::less<>> paid_;
   std::deque<std::string> paid_order_;                          // its keys, the oldest first
   std::uint64_t entered_ = 0;                                   // such requests
   std::map<std::string, std::uint32_t, std::less<>> places_;    // taken now, by the bytes of the tag

@@ -19,7 +19,7 @@ void Charge(Ways& ways, Asked& asked, Cost tokens) {
   if (asked.limit.shared && core.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
 }
 
-// What comes back of a tag once, also of one that nothing holds, does so again.
+// Peers hear of what has come back. From now on hits of the tag may come back, also if nothing holds it.
 void TellBack(Ways& ways, Asked& asked, Cost tokens) {
   asked.shard.TakeBack(asked.slot, tokens);
   ways.Get<Debits>().MayComeBack(asked.hash, asked.now);

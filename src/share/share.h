@@ -160,7 +160,7 @@ class Way {
 
   // What a hold has cost beyond what it held has been charged to the bucket.
   void Charged(Asked&) {}
-  // So many tokens of hits before have come back to the bucket.
+  // Tokens that were spent before have come back to the bucket.
   void CameBack(Asked&, Cost) {}
 
   // Whether tokens of the tag's bucket may be lent (loans.h): it alone decides, in the shape that the limit has.
@@ -199,7 +199,7 @@ class Way {
 
   // The instant as of which hits that a peer reports are charged to the tag's bucket.
   Heed Hear(const PeerWord& word, const TagAt&, Instant) { return Heed::AsStated(word); }
-  // So many tokens of its hits have come back to the bucket.
+  // A peer has given back tokens that it had spent, and they are in the bucket.
   void PeerGaveBack(const TagAt&, Cost, Instant) {}
   // Until when hits of the tag have been reported; none: until the latest report of all. Where a host owns the tag, its
   // word counts once it contains them. With the shard locked, as the next.

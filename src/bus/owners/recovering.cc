@@ -11,12 +11,12 @@ using namespace std::chrono_literals;
 
 constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t>::max();
 
-constexpr Duration kPatience = 1s;        // between two signs of life
+constexpr Duration kPatience = 1s;    // between two signs of life
 constexpr Duration kSnapshotMax = 1min;
-constexpr Duration kAgain = 250ms;        // after a failure, twice as long after each further one
-constexpr int kAgainMax = 5;              // times twice
-constexpr Duration kAskedEvery = 1min;    // where all has come, and more is lost
-constexpr double kUsualOf = 8;            // hosts that make up what is usual
+constexpr Duration kAgain = 250ms;         // after a failure, twice as long after each further one
+constexpr int kAgainMax = 5;               // times twice
+constexpr Duration kAskedEvery = 1min;     // where all has come, and more is lost
+constexpr double kUsualOf = 8;             // hosts that make up what is usual
 constexpr std::size_t kBacklogMax = 64;    // items that wait for the limiter
 
 }    // namespace

@@ -66,8 +66,8 @@ class Recovering {
   ExchangeCore& core_;
   Membership& members_;
   std::map<LinkId, Asked> asked_;
-  std::size_t places_ = 0;    // taken
-  std::vector<LinkId> due_;    // to be asked, from the last on
+  std::size_t places_ = 0;                              // taken
+  std::vector<LinkId> due_;                             // to be asked, from the last on
   Allowance room_{kEntriesASecond, kEntriesASecond};    // for entries
   double usual_ = kEntriesASecond / 32;                 // entries of a host, lately
 };

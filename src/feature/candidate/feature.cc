@@ -214,7 +214,9 @@ void CandidateFeature::Run(std::string_view argument, std::function<void(Json)> 
   if (verb == "stop" && argument.empty()) return Stop(reply);
   if (verb == "changes" && argument.empty()) return reply(ToLimits());
   if (verb == "here" && argument.empty()) return PutInForceHere(reply);
-  if (verb != "start") return reply(ErrorAnswer("candidate start, candidate stop, candidate changes or candidate here"));
+  if (verb != "start") {
+    return reply(ErrorAnswer("candidate start, candidate stop, candidate changes or candidate here"));
+  }
   const std::string_view share = NextField(argument);
   const auto path = UnescapeTag(argument);
   if (!path) return reply(ErrorAnswer("FILE: " + path.error().message));
@@ -261,8 +263,9 @@ Extension::Json CandidateFeature::ToLimits() const {
   if (!changes.others.empty()) {
     std::string why = "this is more than other limits, which is all that can be set on all hosts at once:";
     for (const std::string& other : changes.others) why += '\n' + other;
-    return ErrorAnswer(why + "\nPut the file in the place of the settings of every host and reload, or try it on this host "
-                         "with candidate promote --here.");
+    return ErrorAnswer(why +
+                       "\nPut the file in the place of the settings of every host and reload, or try it on this host "
+                       "with candidate promote --here.");
   }
   Json lines = Json::array();
   for (const dthrottle::Changes::OfLimit& its : changes.limits) {

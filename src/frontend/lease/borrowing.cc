@@ -29,7 +29,7 @@ void Borrowing::AskIfDue(BootInstant now) {
   for (const lease::ParentRequest& request : requests) lines += ParentLine(server_.id(), request, now);
   const std::size_t count = requests.size();
   parent_.Ask(std::move(lines), count,
-               [this, now, asked = std::move(requests)](const auto& answers) { Hear(asked, now, answers); });
+              [this, now, asked = std::move(requests)](const auto& answers) { Hear(asked, now, answers); });
 }
 
 void Borrowing::Hear(const std::vector<lease::ParentRequest>& asked, BootInstant at,

@@ -3,8 +3,8 @@
 // A place may be taken for as long as it likes, so the part behind it must not move. It is leased out of this host's
 // part as lease servers do (Dividing::Lease): what is taken is pinned, and so is some room for what may come; only what
 // the exchange has confirmed to be pinned is taken. So a tag that this host has not had lately begins with what its
-// reserve has room for, and more follows within a round or two. What was wanted lately stays pinned, because places that
-// are given back and taken again within a second would be waited for each time.
+// reserve has room for, and more follows within a round or two. What was wanted lately stays pinned: otherwise places
+// that are given back and taken again within a second would be waited for each time.
 //
 // Where this host's lease ends, because nobody hears it, others inherit its part. Shortly before, what it has taken
 // beyond its reserve is over, and is taken back from those who hold it.
@@ -83,7 +83,7 @@ class PlaceParts {
  private:
   // A tag is remembered for so long after it was wanted last.
   static constexpr Duration kRemembered = std::chrono::seconds(60);
-  // The most that was wanted counts until the second of such times ends.
+  // The most that was wanted counts for so long, and for up to twice as long.
   static constexpr Duration kLately = std::chrono::seconds(5);
 
   struct Part {
@@ -95,6 +95,7 @@ class PlaceParts {
     std::uint32_t peak = 0, peak_before = 0;    // the most wants since turned_at, and in the time before
     Instant turned_at{};
 
+    // The most that was wanted lately, `wants` now included.
     std::uint32_t Lately(std::uint32_t wants, Instant now) {
       if (now - turned_at >= kLately) {
         peak_before = now - turned_at < 2 * kLately ? peak : 0;

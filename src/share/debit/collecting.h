@@ -1,5 +1,5 @@
-// Collects hits that no report has carried and hands them over, a slice at a time: all of them at the end of a period, and
-// between two reports those of tags that cannot wait.
+// Collects hits that no report has carried and hands them over, a slice at a time: all of them at the end of a period,
+// and between two reports those of tags that cannot wait.
 #pragma once
 
 #include <algorithm>

@@ -198,8 +198,7 @@ void Debits::HearAmong(Instant now) {
 
 // ---- What comes back ----
 
-void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms,
-                      Instant now) {
+void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now) {
   const std::uint64_t most = std::min<std::uint64_t>(back, std::numeric_limits<Cost>::max());
   const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
   counts_.returned += credited;

@@ -1,5 +1,5 @@
-// A walk through the whole table in slices, for a host that wants a snapshot or for the new owners of tags. A part has one
-// instant for all of its buckets, so it is handed over as it is after each slice.
+// A walk through the whole table in slices, for a host that wants a snapshot or for the new owners of tags. A part has
+// one instant for all of its buckets, so it is handed over as it is after each slice.
 #pragma once
 
 #include <cstddef>

@@ -18,15 +18,16 @@ class DemandMeter {
   explicit DemandMeter(Instant now) : asked_at_(now), block_at_(now) {}
 
   void Asked(Tokens tokens) { asked_ += tokens; }
-  // So much of what was asked for before is not used after all.
+  // Tokens that were asked for before are not used after all.
   void CameBack(Tokens tokens) { back_ += tokens; }
   // Tokens were asked for since the step before, which was `dt` seconds ago, the latest of them by `asked_by`. `memory`
   // is the time constant of the mean in seconds, `cost` what a query asks for. Returns whether any were.
   bool Step(double dt, double memory, Tokens cost, Instant asked_by, Instant now);
 
-  // tokens/s: what is asked for and used, and what makes a mean of it noisy.
+  // What is asked for and used, in tokens/s.
   double seen() const { return std::max(seen_ - returned_, 0.0); }
-  double noise() const { return seen_ + returned_; }
+  // What is asked for and what comes back together, on which the noise of that mean depends.
+  double moved() const { return seen_ + returned_; }
 
  private:
   Tokens asked_ = 0, back_ = 0;    // since the step before

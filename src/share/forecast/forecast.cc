@@ -77,12 +77,11 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   budget_.Step(pace, dt);
   SetThreshold(pace);
   const double change = meter_.seen() - announced_, since = Seconds(now - said_at_);
-  const double variance = usual_cost_ * std::max(meter_.noise(), announced_) / (2 * pace.demand_memory());
+  const double variance = usual_cost_ * std::max(meter_.moved(), announced_) / (2 * pace.demand_memory());
   const bool foretelling = announced_ + peers_demand_ > 0;
-  moved_ =
-      (foretelling && std::abs(change) * kMovedWithin >= kMoved * threshold_ &&
-       Square(change) > Square(kMovedNoise) * variance) ||
-      (announced_ > 0 && since >= kRefresh * pace.period);
+  moved_ = (foretelling && std::abs(change) * kMovedWithin >= kMoved * threshold_ &&
+            Square(change) > Square(kMovedNoise) * variance) ||
+           (announced_ > 0 && since >= kRefresh * pace.period);
 }
 
 void Forecast::SetShare(const Pace& pace) {

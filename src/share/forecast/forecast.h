@@ -67,7 +67,7 @@ class Forecast {
   Instant stepped() const { return stepped_; }
   // It was refused, or served without being recorded.
   void Missed(Cost cost) { meter_.Asked(cost); }
-  // So much of what was served here before was not used. What peers are to expect of this host is what is used.
+  // Tokens that were served here before have come back. Peers are to expect of this host only what is used.
   void CameBack(Tokens tokens, const Pace& pace);
 
   // ---- Reporting ----
@@ -97,7 +97,7 @@ class Forecast {
   // happened, and pays once. REQUIRES: Step was called for `now`, word.when <= now.
   Heed Heard(const PeerWord& word, const Pace& pace, Instant now);
 
-  // So much of what a peer has served was not used.
+  // Tokens that a peer has served have come back.
   void PeerGaveBack(Tokens tokens, const Pace& pace);
 
   // Looks whether one of the peers, in turns, has not been heard for so long that its demand means nothing any more.
