@@ -114,7 +114,8 @@ class Owners(ParallelTest):
             wait_until(lambda: all(asker.level(tag) < BURST // 2 for tag in tags), "owners tell the levels", PATIENCE)
             for tag in tags:
                 served = BURST // 2 + 1 + asker.served(tag, BURST)
-                self.assertGreaterEqual(served, BURST * 0.9)    # the forecast keeps a twentieth back
+                # While hosts are rationed a tenth is kept back, besides what others are foretold to serve: a token.
+                self.assertGreaterEqual(served, BURST * 0.9 - 1)
                 self.assertLessEqual(served, BURST + 1)
 
     def test_an_owner_that_is_removed_under_load_costs_no_hit(self):
