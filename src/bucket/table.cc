@@ -50,9 +50,10 @@ Slot* Table::Locked::Find(const Tag& tag, Instant now) {
   Group& first = table_.group(table_.Primary(hash_));
   table_.Refresh(first, shard_, now);
   const std::uint16_t fingerprint = Fingerprint(hash_);
+  const std::size_t other = table_.Secondary(hash_);
+  Group& second = table_.group(other);
   // A copy that a kill has left in the second group goes before the first can be forgotten.
-  Group& second = table_.group(table_.Secondary(hash_));
-  if (!table_.right_groups_.empty()) table_.Refresh(second, shard_, now);
+  if (!table_.right_groups_.empty() && !table_.IsRight(other)) table_.Refresh(second, shard_, now);
   Slot* slot = table_.FindIn(first, fingerprint, tag);
   if (slot != nullptr || first.spilled == 0) return slot;
   table_.Refresh(second, shard_, now);
