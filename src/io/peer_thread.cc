@@ -23,7 +23,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Duration kCopyEvery = milliseconds(100);
+constexpr Duration kCopyEvery = milliseconds(100), kCopyManyEvery = milliseconds(250);
+constexpr std::size_t kManyPeers = 64;
 constexpr Duration kTurnEvery = milliseconds(250);    // at least, so that the copy is never old
 constexpr Duration kBackloggedTurn = milliseconds(5);
 
@@ -130,6 +131,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   DividingRings rings{kCapacityRingItems};
   std::vector<LinkId> up;    // links to peers that hear, when that was looked at last
   std::map<std::string, LinkId, std::less<>> by_name;    // links, by what their hosts are called
+  std::size_t links = 0;    // then
   Instant now{}, copied{};
   PeerThreadCounts counts;
   std::unique_ptr<Carrier> carrier;
@@ -200,7 +202,7 @@ void PeerThread::Impl::Run() {
     next = std::min(next, TickCapacity());
     for (Tenant* const tenant : options.tenants) next = std::min(next, tenant->Tick(up, exchange.wire(), now));
     if ((!from_peers.empty() || !rings.from_capacity.empty()) && options.wake) options.wake();
-    if (now - copied >= kCopyEvery) Watch();
+    if (now - copied >= (links < kManyPeers ? kCopyEvery : kCopyManyEvery)) Watch();
     carrier->Wait(next, wake_fd);
     now = Now();
     eventfd_t value;
@@ -276,6 +278,7 @@ void PeerThread::Impl::Watch() {
   std::vector<PeerStatus> peers = exchange.Peers(now);
   carrier->Watch(peers, exchange_counts, now);
   EtcdOwners::View owners{exchange.owners(), exchange.proposed(), {}};
+  links = peers.size();
   up.clear();
   by_name.clear();
   for (const PeerStatus& peer : peers) {

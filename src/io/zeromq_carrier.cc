@@ -1,6 +1,7 @@
 #include "io/zeromq_carrier.h"
 
 #include <malloc.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,11 @@ constexpr int kLingerMs = 200;
 constexpr double kGatherFromBytes = 1 << 20;    // a second
 constexpr Duration kGatherMax = milliseconds(50);
 constexpr int kGatherPart = 50;
+// A small frame costs little more than the wake for it. Where hosts are many, some are read at a time, and so short a
+// pause holds for everything that hosts say.
+constexpr std::size_t kGatherFromPeers = 64;
+constexpr double kGatherFromFrames = 250;    // a second
+constexpr Duration kGatherFrames = milliseconds(5);
 
 // What one connection may bring without a whole message coming out: all that may wait and one message under way, twice,
 // since a frame that arrives in small pieces counts for more than its length (io/library_receive).
@@ -91,6 +97,7 @@ Instant ZeroMqCarrier::Tick(Instant now) {
 }
 
 void ZeroMqCarrier::Wait(Instant until, int wake_fd) {
+  if (gather_ <= kGatherFrames && hear_at_ > Now()) return Pause(std::min(until, hear_at_), wake_fd);
   const std::vector<pollfd> lookups = resolver_.Descriptors();
   items_.assign(kFixed + lookups.size(), {});
   items_[kWake] = {nullptr, wake_fd, ZMQ_POLLIN, 0};
@@ -109,6 +116,14 @@ void ZeroMqCarrier::Wait(Instant until, int wake_fd) {
   if (room && !hear) until = std::min(until, hear_at_);
   const auto wait = std::chrono::ceil<milliseconds>(std::max(until - Now(), Duration(0)));
   if (zmq_poll(items_.data(), static_cast<int>(items_.size()), static_cast<long>(wait.count())) <= 0) items_.clear();
+}
+
+// zmq_poll makes some three system calls a socket.
+void ZeroMqCarrier::Pause(Instant until, int wake_fd) {
+  items_.clear();
+  const auto wait = std::chrono::ceil<milliseconds>(std::max(until - Now(), Duration(0)));
+  pollfd item{wake_fd, POLLIN, 0};
+  ::poll(&item, 1, static_cast<int>(wait.count()));
 }
 
 void ZeroMqCarrier::Read(Instant now) {
@@ -146,17 +161,24 @@ void ZeroMqCarrier::ReadAnswers(Instant now) {
 }
 
 void ZeroMqCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts& counts, Instant now) {
-  const double bytes = static_cast<double>(counts.received_bytes - gathered_bytes_);
-  gather_ = bytes >= kGatherFromBytes * Seconds(now - copied_)
-                ? std::min(kGatherMax, options_.exchange.period / kGatherPart)
-                : Duration();
-  gathered_bytes_ = counts.received_bytes;
-  copied_ = now;
+  SetGather(peers.size(), counts, now);
   if (links_.keeps()) links_.Reconcile(resolver_, now);
   links_.Watch(peers, now);
   WatchEndless(now);
   counts_.lookups = resolver_.counts().lookups;
   counts_.lookups_failed = resolver_.counts().failed;
+}
+
+void ZeroMqCarrier::SetGather(std::size_t peers, const ExchangeCounts& counts, Instant now) {
+  const double passed = Seconds(now - copied_);
+  const double bytes = static_cast<double>(counts.received_bytes - gathered_bytes_);
+  const double frames = static_cast<double>(counts.received - gathered_frames_);
+  gather_ = {};
+  if (peers >= kGatherFromPeers && frames >= kGatherFromFrames * passed) gather_ = kGatherFrames;
+  if (bytes >= kGatherFromBytes * passed) gather_ = std::min(kGatherMax, options_.exchange.period / kGatherPart);
+  gathered_bytes_ = counts.received_bytes;
+  gathered_frames_ = counts.received;
+  copied_ = now;
 }
 
 void ZeroMqCarrier::WatchEndless(Instant now) {

@@ -43,8 +43,10 @@ class ZeroMqCarrier final : public Carrier {
  private:
   enum { kWake, kRequests, kAnswers, kConnections, kZap, kFixed };    // places in items_; names being looked up follow
 
+  void Pause(Instant until, int wake_fd);
   void ReadRequests();
   void ReadAnswers(Instant now);
+  void SetGather(std::size_t peers, const ExchangeCounts& counts, Instant now);
   void WatchEndless(Instant now);
 
   const PeerThread::Options& options_;
@@ -59,7 +61,8 @@ class ZeroMqCarrier final : public Carrier {
   Instant trim_at_ = Instant::max();    // when to give freed memory back
   Instant hear_at_{};                   // when to take the next reports off the wire
   Duration gather_{};                   // how long to let them gather
-  std::uint64_t gathered_bytes_ = 0;    // of ExchangeCounts::received_bytes, when `gather_` was decided on
+  // Of ExchangeCounts, when `gather_` was decided on.
+  std::uint64_t gathered_bytes_ = 0, gathered_frames_ = 0;
 };
 
 }    // namespace dthrottle
