@@ -25,7 +25,7 @@ constexpr std::int32_t Signed(std::uint32_t n) {
 
 template <class Key>
 Intervals<Key>::Intervals(std::span<const Interval> intervals) {
-  if (!intervals.empty()) whole_ = Divide(intervals, NetworkMap::kNone);
+  if (!intervals.empty()) whole_ = Divide(intervals, kNowhere);
 }
 
 // The slots are as many that a line has a quarter to half of the starts that it has room for, if they are spread evenly.
@@ -105,13 +105,11 @@ inline std::size_t Intervals<Key>::Passed(const Line& line, std::uint32_t at) {
 }
 
 template <class Key>
-std::uint16_t Intervals<Key>::Find(Key key) const {
-  if (lines_.empty()) return NetworkMap::kNone;
+inline std::uint16_t Intervals<Key>::Find(Key key) const {
   const Division* division = &whole_;
   while (true) {
     if (key < division->base) return division->before;
-    const Key from_base = key - division->base;
-    const Key slot = from_base >> division->shift;
+    const Key from_base = key - division->base, slot = from_base >> division->shift;
     if (slot >= division->slots) return division->after;
     const Line& line = lines_[division->first + static_cast<std::size_t>(slot)];
     if (!line.divided) {
@@ -202,14 +200,10 @@ NetworkMap::NetworkMap(std::vector<MappedNetwork> networks) {
   v6_longer_ = v6_longer.Finish();
 }
 
-std::optional<std::uint16_t> NetworkMap::Find(const IpAddress& address) const {
-  std::uint16_t value = kNone;
-  if (!address.is_v6) {
-    value = v4_.Find(KeyOf<std::uint32_t>(address));
-  } else if (value = v6_longer_.Find(KeyOf<Wide>(address)); value == kNone) {
-    value = v6_.Find(KeyOf<std::uint64_t>(address));
-  }
-  return value != kNone ? std::optional(value) : std::nullopt;
+std::uint16_t NetworkMap::Find(const IpAddress& address) const {
+  if (!address.is_v6) return v4_.Find(KeyOf<std::uint32_t>(address));
+  const std::uint16_t value = v6_longer_.empty() ? kNone : v6_longer_.Find(KeyOf<Wide>(address));
+  return value != kNone ? value : v6_.Find(KeyOf<std::uint64_t>(address));
 }
 
 }    // namespace dthrottle

@@ -11,7 +11,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,6 +27,8 @@ namespace network_map_detail {
 
 __extension__ using Wide = unsigned __int128;
 
+constexpr std::uint16_t kNowhere = 0xffff;
+
 // Key: an unsigned integer.
 template <class Key>
 class Intervals {
@@ -39,8 +40,9 @@ class Intervals {
   Intervals() = default;
   // REQUIRES: the starts ascend.
   explicit Intervals(std::span<const Interval> intervals);
-  // The value of the interval that `key` is in, or NetworkMap::kNone if it is before the first.
+  // The value of the interval that `key` is in, or kNowhere if it is before the first.
   std::uint16_t Find(Key key) const;
+  bool empty() const { return lines_.empty(); }
 
  private:
   static constexpr std::size_t kMost = sizeof(Key) <= sizeof(std::uint64_t) ? 10 : 8;    // starts in a line
@@ -69,7 +71,7 @@ class Intervals {
   Division Divide(std::span<const Interval> intervals, std::uint16_t before);
   Line MakeLine(std::span<const Interval> its, Key base, unsigned shift, std::uint16_t before);
 
-  Division whole_{};
+  Division whole_{0, 0, 0, 0, kNowhere, kNowhere};
   std::vector<Line> lines_;
 };
 
@@ -77,14 +79,15 @@ class Intervals {
 
 class NetworkMap {
  public:
-  static constexpr std::uint16_t kNone = 0xffff;
+  static constexpr std::uint16_t kNone = network_map_detail::kNowhere;
   static constexpr std::size_t kNetworksMax = std::size_t{1} << 22;
 
   // Where a network is listed twice, the first listing counts. REQUIRES: at most kNetworksMax.
   explicit NetworkMap(std::vector<MappedNetwork> networks);
 
-  // The value of the longest network that contains the address; none if no network does.
-  std::optional<std::uint16_t> Find(const IpAddress& address) const;
+  // The value of the longest network that contains the address; kNone if no network does. It is no std::optional: to
+  // make one is a branch, which waits for the line of the address and with it all look-ups that come next.
+  std::uint16_t Find(const IpAddress& address) const;
 
  private:
   network_map_detail::Intervals<std::uint32_t> v4_;

@@ -195,7 +195,8 @@ std::optional<LimitIndex> Rulebook::FirstRule(Matcher&& matches) const {
 std::optional<LimitIndex> Rulebook::RuleIn(const Pattern& pattern, TagText tag) {
   if (pattern.networks == nullptr) return pattern.rule;
   const auto address = tag.whole ? ParseAddress(tag.bytes.substr(pattern.head)) : std::nullopt;
-  return address.has_value() ? pattern.networks->Find(*address) : std::nullopt;
+  const std::uint16_t rule = address.has_value() ? pattern.networks->Find(*address) : NetworkMap::kNone;
+  return rule != NetworkMap::kNone ? std::optional<LimitIndex>(rule) : std::nullopt;
 }
 
 std::optional<LimitIndex> Rulebook::RuleOf(std::string_view tag) const {

@@ -61,14 +61,14 @@ TEST_CASE("networks: an IPv6 address is written as the system writes it") {
 }
 
 // Looks at every network.
-std::optional<std::uint16_t> Slowly(const std::vector<MappedNetwork>& networks, const IpAddress& address) {
+std::uint16_t Slowly(const std::vector<MappedNetwork>& networks, const IpAddress& address) {
   const MappedNetwork* longest = nullptr;
   for (const MappedNetwork& its : networks) {
     const auto& [network, bits] = its.network;
     if (network.is_v6 != address.is_v6 || address.Prefix(bits) != network) continue;
     if (longest == nullptr || bits > longest->network.bits) longest = &its;
   }
-  return longest != nullptr ? std::optional(longest->value) : std::nullopt;
+  return longest != nullptr ? longest->value : NetworkMap::kNone;
 }
 
 TEST_CASE("networks: the map finds what looking at every network finds") {
@@ -95,6 +95,20 @@ TEST_CASE("networks: the map finds what looking at every network finds") {
   for (int i = 0; i < 5000; ++i) {
     const IpAddress address = random();
     REQUIRE(map.Find(address) == Slowly(networks, address));
+  }
+}
+
+TEST_CASE("networks: the map finds the first address, the last, and nothing before and between") {
+  for (const bool is_v6 : {false, true}) {
+    const unsigned bits = is_v6 ? 64 : 32;
+    const auto at = [&](std::uint64_t number) { return IpAddress{is_v6, number << (64 - bits), 0}; };
+    const std::uint64_t last = ~std::uint64_t{0} >> (64 - bits);
+    const NetworkMap map({{{at(5), bits}, 1}, {{at(last), bits}, 2}});
+    CHECK(map.Find(at(5)) == 1);
+    CHECK(map.Find(at(last)) == 2);
+    for (const std::uint64_t number : {std::uint64_t{0}, std::uint64_t{4}, std::uint64_t{6}, last - 1}) {
+      CHECK(map.Find(at(number)) == NetworkMap::kNone);
+    }
   }
 }
 
