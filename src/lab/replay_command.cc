@@ -188,7 +188,9 @@ void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
   if (c.late > 0) fmt::print("          {} earlier than a line before, by up to {} s\n", c.late, c.late_s_max);
   const auto spread =
       std::find_if(kSpreads.begin(), kSpreads.end(), [&](const auto& s) { return s.second == options.replay.spread; });
-  fmt::print("fleet     {} hosts, requests spread {}, period {}, tag {}\n", options.replay.hosts, spread->first,
+  const std::uint32_t owners = OwnersOf(options.replay);
+  fmt::print("fleet     {} hosts{}, requests spread {}, period {}, tag {}\n", options.replay.hosts,
+             owners > 0 ? fmt::format(", {} of which own all tags", owners) : "", spread->first,
              FormatDuration(options.replay.settings.peers.period), fmt::join(options.tags, ", "));
   fmt::print("asked     {}\n", c.asked);
   if (c.peeked > 0) fmt::print("          {} peeked, which counts for nothing\n", c.peeked);

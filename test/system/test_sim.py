@@ -190,6 +190,17 @@ class Sim(SystemTest):
         self.assertEqual([int(row["refused"]) for row in rows], [0] * 3 + [1] * 7 + [0] + [1] * 9)
         self.assertEqual((rows[0]["time"], rows[0]["unix_time"]), ("2000-10-10T13:55:00Z", "971186100"))
 
+    def test_replay_has_as_many_owners_as_the_settings_name(self):
+        log = self.write("access.log", "".join(line(second) for second in range(60)))
+        owners = '[peers]\nname = "a"\nperiod = "1s"\nconnect = ["tcp://127.0.0.1:1"]\nspread = "owners"\n'
+        for names, hosts, said in (('"a", "b"', 8, ", 2 of which own all tags"), ('"a", "b"', 1, ", 1 of which own")):
+            with self.subTest(hosts=hosts):
+                out = self.replay(log, "--hosts", hosts, rules=RULES + owners + f"owners = [{names}]\n")
+                self.assertIn(f"fleet     {hosts} hosts{said}", out)
+                refused, ideal = (int(n) for n in re.search(r"refused +(\d+) .* one bucket for all refuses (\d+) ", out).groups())
+                self.assertEqual(ideal, 52)    # 3 at once, and 5 at 10 s more
+                self.assertGreaterEqual(refused, 45)    # each of 8 hosts would serve 3 for itself
+
     def test_compressed_logs_and_standard_input_say_the_same(self):
         text = "".join(line(second, f"10.0.0.{second % 3}") for second in range(100))
         plain = self.write("a.log", text)
