@@ -25,24 +25,22 @@ void TopTags::Turn(Instant now) {
 void TopTags::Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Instant now) {
   Turn(now);
   auto& [keys, entries] = current_;
-  std::size_t least = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i].hash == hash && entries[i].is_digest == tag.is_digest && entries[i].tag == tag.bytes) {
-      keys[i].count += weight;
-      return;
-    }
-    if (keys[i].count < keys[least].count) least = i;
+    if (keys[i].hash != hash || entries[i].is_digest != tag.is_digest || entries[i].tag != tag.bytes) continue;
+    keys[i].count += weight;
+    return;
   }
   if (keys.size() < kEntries) {
     keys.push_back({hash, weight});
     entries.push_back({std::string(tag.bytes), tag.is_digest, 0, 0});
     return;
   }
-  TopEntry& e = entries[least];
+  Key& least = *std::ranges::min_element(keys, {}, &Key::count);
+  TopEntry& e = entries[static_cast<std::size_t>(&least - keys.data())];
   e.tag.assign(tag.bytes);
   e.is_digest = tag.is_digest;
-  e.error = keys[least].count;
-  keys[least] = {hash, keys[least].count + weight};
+  e.error = least.count;
+  least = {hash, least.count + weight};
 }
 
 void TopTags::AddTo(TopSums& sums, Instant now) const {
