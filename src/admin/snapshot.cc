@@ -156,6 +156,10 @@ constexpr Count kCounts[] = {
      AT(process.peers.exchange.owners_missed)},
     {"owners_dropped", "", "Frames of reports given up, because the owner that may have counted them is gone.",
      AT(process.peers.exchange.owners_dropped)},
+    {"owners_lost_hits", "",
+     "Hits that this host had taken out of its buckets to tell owners when it was killed, and that no owner had said to "
+     "have counted: some of them may have been.",
+     AT(process.peers.exchange.owners_lost_hits)},
     {"reports_other_owners", "", "Frames not counted because they were cut by another list; their hosts cut them anew.",
      AT(process.peers.exchange.other_owners)},
     {"owners_callers", "", "Hosts that call this owner of tags.", AT(process.peers.exchange.callers), kGauge},

@@ -2,6 +2,9 @@
 // taken out of its buckets for them. The words lie beside the table, where kill -9 leaves them, so the next life can
 // say what the one before had told, and each peer knows what of it never came.
 //
+// Where owners have the tags each hears a part of it. Then the words say how many of the hits an owner has counted, and
+// the next life knows by itself what may not have come.
+//
 // Hits are counted before they leave their bucket, and frames before they leave the host: a kill in between makes
 // something count as lost that came, or is told again; never the other way.
 #pragma once
@@ -33,6 +36,14 @@ class Account {
   // Begins to count, unless a life before has. `number` is never used again.
   void Open(std::uint64_t number) const {
     if (Read(kNumber) == 0) Write(kNumber, number);
+    Write(kIsOwners, 0);
+  }
+  // Begins to count what owners have counted. Returns the hits that lives before had taken and no owner had counted.
+  std::uint64_t OpenToOwners() const {
+    const std::uint64_t hits = Read(kHits), counted = Read(kIsOwners) != 0 ? Read(kCounted) : hits;
+    Write(kCounted, hits);
+    Write(kIsOwners, 1);
+    return hits > counted ? hits - counted : 0;
   }
 
   Told told() const { return {Read(kNumber), Read(kFrames), Read(kHits)}; }
@@ -40,9 +51,10 @@ class Account {
   // Each of these is for one thread, which may be another for each.
   void TookHits(std::uint64_t hits) const { Write(kHits, Read(kHits) + hits); }
   void PublishedFrame() const { Write(kFrames, Read(kFrames) + 1); }
+  void OwnerCounted(std::uint64_t hits) const { Write(kCounted, Read(kCounted) + hits); }
 
  private:
-  enum Word { kNumber, kHits, kFrames };
+  enum Word { kNumber, kHits, kFrames, kIsOwners, kCounted };
 
   std::uint64_t Read(Word word) const { return Atomic(word).load(std::memory_order_relaxed); }
   void Write(Word word, std::uint64_t value) const { Atomic(word).store(value, std::memory_order_release); }

@@ -24,7 +24,7 @@ constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
 constexpr std::size_t kBacklogMax = 512;    // items of all peers that wait for the limiter
 constexpr Duration kCallerMax = std::chrono::seconds(100);    // callers say hello every 30 s
 constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
-constexpr std::uint32_t kLifeVersion = 5;
+constexpr std::uint32_t kLifeVersion = 6;
 
 }    // namespace
 
@@ -239,6 +239,7 @@ Exchange::Exchange(Options options, ToPeersRing& from_limiter, FromPeersRing& to
     if (state_->Resume(life)) return;
   }
   make(options.incarnation);
+  state_->core.BeginAccount();
 }
 
 Exchange::~Exchange() = default;

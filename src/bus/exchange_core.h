@@ -123,6 +123,15 @@ class ExchangeCore {
   // Into `in`, of a frame that was decoded before.
   bool DecodeAgain(std::string_view frame) { return codec_->Decode(frame, in) == DecodeFault::kNone; }
 
+  // A life that is no other's continuation begins to count.
+  void BeginAccount() {
+    if (owners != nullptr && options.account) counts.owners_lost_hits = options.account->OpenToOwners();
+  }
+  // Hits of this host that nobody has to hear of any more.
+  void OwnerCounted(std::uint64_t hits) const {
+    if (hits != 0 && options.account) options.account->OwnerCounted(hits);
+  }
+
   bool OwnsTags() const { return owners != nullptr && owners->Find(options.name); }
   std::uint64_t epoch() const { return owners != nullptr ? owners->epoch() : 0; }
 

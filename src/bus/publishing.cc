@@ -54,14 +54,15 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   m.owners = epoch_;
   m.entries = std::move(item.entries);
   core_.counts.published_entries += m.entries.size();
-  hits_published_ += HitsOf(m.entries);
+  const std::uint64_t hits = HitsOf(m.entries);
+  hits_published_ += hits;
   Frame frame = core_.Encoded();
   ++core_.counts.published;
   core_.counts.published_bytes += frame->size();
   if (core_.options.account) core_.options.account->PublishedFrame();
   if (core_.owners) {
-    uncounted_.push_back({ring_.next(), item.to});
-    while (uncounted_.front().sequence < ring_.low()) uncounted_.pop_front();
+    uncounted_.push_back({ring_.next(), hits, item.to});
+    ForgetUncounted(ring_.low());    // an owner that misses them counts them as lost
   }
   ring_.Append(frame);
   std::erase_if(subscribers_, [&](const auto& one) {
@@ -113,21 +114,28 @@ void Publishing::Forget(const std::string& name) {
 
 std::optional<Instant> Publishing::Counted(std::uint64_t sequence) {
   if (sequence >= ring_.next()) return std::nullopt;
-  std::optional<Instant> until;
-  for (; !uncounted_.empty() && uncounted_.front().sequence <= sequence; uncounted_.pop_front()) {
-    until = std::max(until.value_or(counted_until_), uncounted_.front().to);
+  for (const Uncounted& frame : uncounted_) {
+    if (frame.sequence > sequence) break;
+    counted_until_ = std::max(counted_until_, frame.to);
   }
+  ForgetUncounted(sequence + 1);
   ring_.ForgetUntil(sequence);
-  if (until) counted_until_ = *until;
   return counted_until_;
 }
 
-FrameRing Publishing::Reopen(std::uint64_t epoch) {
+void Publishing::ForgetUncounted(std::uint64_t below) {
+  for (; !uncounted_.empty() && uncounted_.front().sequence < below; uncounted_.pop_front()) {
+    core_.OwnerCounted(uncounted_.front().hits);
+  }
+}
+
+Publishing::Kept Publishing::Reopen(std::uint64_t epoch) {
   DT_CHECK(!hits_);
   epoch_ = epoch;
-  uncounted_.clear();
+  std::uint64_t hits = 0;
+  for (const Uncounted& frame : std::exchange(uncounted_, {})) hits += frame.hits;
   hits_published_ = 0;
-  return std::exchange(ring_, FrameRing(core_.options.ring_bytes));
+  return {std::exchange(ring_, FrameRing(core_.options.ring_bytes)), hits};
 }
 
 void Publishing::TakeSubscribers(Publishing& from, const std::string& name) {

@@ -38,9 +38,13 @@ class Publishing {
   // Publishes hits that have been published elsewhere, where nobody counted them, as of the same interval.
   void PublishAgain(ToPeers& item, Instant now) { Publish(item, false, now); }
 
+  struct Kept {
+    FrameRing frames;
+    std::uint64_t hits;    // in those that are not counted
+  };
   // Another stream takes the place of this one, to the same subscribers; frames begin with 1 again. Returns those that
   // were kept, with the number of the first.
-  FrameRing Reopen(std::uint64_t epoch);
+  Kept Reopen(std::uint64_t epoch);
   std::uint64_t epoch() const { return epoch_; }
   // Every frame has been counted.
   bool all_counted() const { return ring_.size() == 0 && !hits_; }
@@ -57,7 +61,7 @@ class Publishing {
 
   // Over a restart. REQUIRES: Flush() has been called.
   static void Fields(auto& state, auto& self) {
-    state(self.ring_, self.hits_published_, self.told_before_, self.epoch_);
+    state(self.ring_, self.uncounted_, self.hits_published_, self.told_before_, self.epoch_);
   }
 
  private:
@@ -72,16 +76,19 @@ class Publishing {
   void Forget(const std::string& name);
   void Publish(ToPeers& item, bool last, Instant now);
   void PublishHits(bool last, Instant now);
+  void ForgetUncounted(std::uint64_t below);
 
-  struct Untold {
-    std::uint64_t sequence;
-    Instant to;
+  struct Uncounted {
+    std::uint64_t sequence = 0, hits = 0;
+    Instant to{};
+
+    static void Fields(auto& state, auto& self) { state(self.sequence, self.hits, self.to); }
   };
 
   ExchangeCore& core_;
   std::uint64_t epoch_;
   FrameRing ring_;
-  std::deque<Untold> uncounted_;    // of a stream that an owner counts
+  std::deque<Uncounted> uncounted_;    // frames of a stream that an owner counts
   Instant counted_until_{};         // hits in frames that it has counted
   std::uint64_t hits_published_ = 0;
   Told told_before_;

@@ -1,6 +1,7 @@
 """Daemons of which three own all tags: the others connect to these alone, and have one bucket with each other."""
 
 import shutil
+import signal
 import time
 
 from common import ParallelTest
@@ -80,6 +81,38 @@ class Owners(ParallelTest):
                 return all(other.served(tag, 1) == 1 or True for tag in tags) and all(
                     other.level(tag) <= BURST // 2 + 2 for tag in tags)
             wait_until(known, "hosts know through the owner what was served while it was away", PATIENCE)
+
+    def test_a_host_that_is_killed_says_how_many_hits_no_owner_has_counted(self):
+        with Fleet(PLENTY, hosts=3, owners=1, period="500ms") as hosts:
+            wait_up(hosts, owners=1)
+            owner, _, host = hosts
+
+            def lost_by_kill():
+                host.crash()
+                host.start()
+                return host.stats()["owners_lost_hits"]
+
+            owner.crash()
+            self.assertEqual(host.served("client", 30), 30)
+            wait_until(lambda: host.stats()["history_bytes"] > 0, "they are told", PATIENCE)
+            time.sleep(1)    # for the last of them
+            lives = host.log.count(" ready: ")
+            host.signal(signal.SIGUSR2)    # the next program has the ledger, too
+            wait_until(lambda: host.log.count(" ready: ") > lives, "the program has taken over", PATIENCE)
+            self.assertEqual(host.stats()["owners_lost_hits"], 0)
+            owner.start()
+            wait_until(lambda: owner.level("client") < 20_000 - 29, "the owner has counted them", PATIENCE)
+            time.sleep(1)    # and said so
+            self.assertEqual(lost_by_kill(), 0)
+
+            wait_up(hosts, owners=1)
+            owner.crash()
+            self.assertEqual(host.served("client", 20), 20)
+            time.sleep(1.5)
+            self.assertEqual(lost_by_kill(), 20)
+            self.assertEqual(lost_by_kill(), 0)    # each is said once
+            owner.start()
+            wait_up(hosts, owners=1)
 
     def test_a_host_that_joins_is_known_by_what_it_serves(self):
         with owned() as hosts:

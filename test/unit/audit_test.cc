@@ -54,6 +54,22 @@ TEST_CASE("what a welcome says before all of it has come is not counted again wh
   CHECK(audit.End({7, 108, 1075}, 8).hits == 5);
 }
 
+TEST_CASE("a life knows what lives before it had taken and no owner had counted, and counts it once") {
+  std::array<std::uint64_t, Account::kWords> words{};
+  const Account account{Account::Words(words)};
+  account.Open(7);
+  account.TookHits(1000);    // which peers were told
+  CHECK(account.OpenToOwners() == 0);
+  account.TookHits(50);
+  account.OwnerCounted(30);
+  CHECK(account.OpenToOwners() == 20);
+  CHECK(account.OpenToOwners() == 0);
+  account.TookHits(5);
+  account.Open(7);    // peers know by themselves what they miss
+  CHECK(account.OpenToOwners() == 0);
+  CHECK(account.told() == Told{7, 0, 1055});
+}
+
 TEST_CASE("over an upgrade it is known which frames came before a welcome says how much there was") {
   Audit audit;
   audit.Begin({7, 100, 1000}, 5, std::nullopt);

@@ -53,8 +53,9 @@ void Streams::FromLimiter(ToPeers& item, Instant now) {
     ToPeers part = TakePart(item, i);
     if (item.kind != ToPeers::Kind::kPeriodEnd && part.entries.empty()) continue;
     const auto stream = streams_.find(owners_->name(i));
-    if (stream == streams_.end()) continue;    // it is this host's own
-    if (stream->second.closing) {
+    if (stream == streams_.end()) {    // it is this host's own
+      core_.OwnerCounted(HitsOf(part.entries));
+    } else if (stream->second.closing) {
       Wait(stream->second, std::move(part));
     } else {
       stream->second.publishing->FromLimiter(part, now);
@@ -66,6 +67,7 @@ void Streams::Wait(Stream& stream, ToPeers&& part) {
   if (part.entries.empty()) return;
   if (stream.waiting.size() >= Stream::kWaitingMax) {
     ++core_.counts.owners_dropped;
+    core_.OwnerCounted(HitsOf(stream.waiting.front().entries));
     stream.waiting.pop_front();
   }
   stream.waiting.push_back(std::move(part));
@@ -107,8 +109,9 @@ void Streams::Close(std::string_view owner, std::uint64_t counted, const std::ve
   Stream& its = stream->second;
   its.closing = false;
   its.counted_by = 0;
-  const FrameRing frames = its.publishing->Reopen(owners_->epoch());
-  CutAnew(frames, counted, missing, now);
+  const Publishing::Kept kept = its.publishing->Reopen(owners_->epoch());
+  const std::uint64_t again = CutAnew(kept.frames, counted, missing, now);
+  core_.OwnerCounted(kept.hits > again ? kept.hits - again : 0);
   std::deque<ToPeers> waiting = std::exchange(its.waiting, {});
   if (!owners_->Find(owner)) End(stream);
   for (ToPeers& part : waiting) {    // cut by a list that may be over, too
@@ -124,8 +127,10 @@ void Streams::GiveUp(std::string_view owner, Instant now) {
   Close(owner, ~std::uint64_t{0}, {}, now);
 }
 
-void Streams::CutAnew(const FrameRing& frames, std::uint64_t counted, const std::vector<SequenceRange>& missing,
-                      Instant now) {
+// Returns how many hits those are.
+std::uint64_t Streams::CutAnew(const FrameRing& frames, std::uint64_t counted,
+                               const std::vector<SequenceRange>& missing, Instant now) {
+  std::uint64_t hits = 0;
   for (std::uint64_t sequence = frames.low(); sequence < frames.next(); ++sequence) {
     const auto in = [&](const SequenceRange& range) { return range.first <= sequence && sequence <= range.last; };
     if (sequence <= counted && std::none_of(missing.begin(), missing.end(), in)) continue;
@@ -135,8 +140,10 @@ void Streams::CutAnew(const FrameRing& frames, std::uint64_t counted, const std:
     part.from = core_.in.from;
     part.to = core_.in.to;
     part.entries = std::exchange(core_.in.entries, {});
+    hits += HitsOf(part.entries);
     Again(part, now);
   }
+  return hits;
 }
 
 // Hits that no owner has counted, of an interval that is over.
@@ -146,6 +153,7 @@ void Streams::Again(ToPeers& item, Instant now) {
     ToPeers part = TakePart(item, i);
     if (part.entries.empty()) continue;
     if (const auto stream = streams_.find(owners_->name(i)); stream == streams_.end()) {
+      core_.OwnerCounted(HitsOf(part.entries));
       own_.push_back({FromPeers::Kind::kOwnDebits, part.from, part.to, 0, std::move(part.entries)});
     } else if (stream->second.closing) {
       Wait(stream->second, std::move(part));

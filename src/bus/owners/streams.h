@@ -103,7 +103,8 @@ class Streams {
   void End(std::map<std::string, Stream, std::less<>>::iterator stream);
   void Wait(Stream& stream, ToPeers&& part);
   void Again(ToPeers& item, Instant now);
-  void CutAnew(const FrameRing& frames, std::uint64_t counted, const std::vector<SequenceRange>& missing, Instant now);
+  std::uint64_t CutAnew(const FrameRing& frames, std::uint64_t counted, const std::vector<SequenceRange>& missing,
+                        Instant now);
 
   ExchangeCore& core_;
   std::shared_ptr<const Owners> owners_;                  // by which reports are cut
