@@ -22,8 +22,9 @@ constexpr Tokens kCreditPlenty = 2, kCreditRationed = 1, kCreditOfAll = 4;    //
 constexpr Tokens kCreditRare = 3;
 constexpr double kCreditOfBurst = 0.3, kRareFrom = 1, kRareUntil = 4;
 
-constexpr double kTargetNoise = 0.12;                    // of root_hosts thresholds
-constexpr double kTargetMin = 0.02, kTargetMax = 0.1;    // of the burst
+constexpr double kTargetNoise = 0.12;    // of root_hosts thresholds
+// Of the burst; the first of root_hosts too, because what few hosts have not heard of each other is less.
+constexpr double kTargetLeast = 0.006, kTargetLeastMax = 0.0225, kTargetMax = 0.1;
 constexpr double kThresholdOfBurst = 0.5;
 
 // U, unless a rule says otherwise: 2 sqrt(N) bursts on all hosts together, as much as their chance differences are.
@@ -50,7 +51,7 @@ Tokens Pace::CreditMax(bool plenty) const {
 }
 
 Tokens Pace::Target(Tokens delta) const {
-  const double least = kTargetMin * (1 + 1 / root_hosts);
+  const double least = std::min(kTargetLeast * root_hosts, kTargetLeastMax);
   return std::clamp(kTargetNoise * root_hosts * delta, least * burst, kTargetMax * burst);
 }
 
