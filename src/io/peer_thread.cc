@@ -131,7 +131,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   DividingRings rings{kCapacityRingItems};
   std::vector<LinkId> up;    // links to peers that hear, when that was looked at last
   std::map<std::string, LinkId, std::less<>> by_name;    // links, by what their hosts are called
-  std::size_t links = 0;    // then
+  std::size_t links = 0;                                 // then
   Instant now{}, copied{};
   PeerThreadCounts counts;
   std::unique_ptr<Carrier> carrier;
