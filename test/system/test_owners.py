@@ -87,28 +87,32 @@ class Owners(ParallelTest):
             wait_up(hosts, owners=1)
             owner, _, host = hosts
 
+            def tell(hits):
+                entries = host.stats()["reports_sent_entries"]
+                self.assertEqual(host.served("client", hits), hits)
+                wait_until(lambda: host.stats()["reports_sent_entries"] > entries, "they are told", PATIENCE)
+                frames = host.stats()["reports_sent"]
+                wait_until(lambda: host.stats()["reports_sent"] >= frames + 2, "all of them are", PATIENCE)
+
             def lost_by_kill():
                 host.crash()
                 host.start()
                 return host.stats()["owners_lost_hits"]
 
             owner.crash()
-            self.assertEqual(host.served("client", 30), 30)
-            wait_until(lambda: host.stats()["history_bytes"] > 0, "they are told", PATIENCE)
-            time.sleep(1)    # for the last of them
+            tell(30)
             lives = host.log.count(" ready: ")
             host.signal(signal.SIGUSR2)    # the next program has the ledger, too
             wait_until(lambda: host.log.count(" ready: ") > lives, "the program has taken over", PATIENCE)
             self.assertEqual(host.stats()["owners_lost_hits"], 0)
             owner.start()
             wait_until(lambda: owner.level("client") < 20_000 - 29, "the owner has counted them", PATIENCE)
-            time.sleep(1)    # and said so
+            wait_until(lambda: host.stats()["history_bytes"] == 0, "and has said so", PATIENCE)
             self.assertEqual(lost_by_kill(), 0)
 
             wait_up(hosts, owners=1)
             owner.crash()
-            self.assertEqual(host.served("client", 20), 20)
-            time.sleep(1.5)
+            tell(20)
             self.assertEqual(lost_by_kill(), 20)
             self.assertEqual(lost_by_kill(), 0)    # each is said once
             owner.start()
