@@ -97,6 +97,7 @@ class Owners(ParallelTest):
             def lost_by_kill():
                 host.crash()
                 host.start()
+                wait_until(lambda: host.stats()["owners_list"] > 0, "the exchange has begun", PATIENCE)
                 return host.stats()["owners_lost_hits"]
 
             owner.crash()
