@@ -154,7 +154,7 @@ Section PeersSection() {
 
 namespace {
 
-// What a host costs that hears everything, as measured with up to 1,000 peers: for each frame, and for each tag in it.
+// What a host costs that hears everything, as measured with 500 to 1,000 peers: for each frame, and for each tag in it.
 constexpr double kFrameSeconds = 40e-6, kEntrySeconds = 66e-9, kTagsAssumed = 1000, kCoreMost = 0.05;
 
 void WarnOfMesh(Findings& f) {
