@@ -2,8 +2,8 @@
 // taken out of its buckets for them. The words lie beside the table, where kill -9 leaves them, so the next life can
 // say what the one before had told, and each peer knows what of it never came.
 //
-// Where owners have the tags each hears a part of it. Then the words say how many of the hits an owner has counted, and
-// the next life knows by itself what may not have come.
+// Where owners have the tags, each of them hears a part of the hits. The words then say how many of all an owner has
+// counted, and the next life knows by itself how many may not have come.
 //
 // Hits are counted before they leave their bucket, and frames before they leave the host: a kill in between makes
 // something count as lost that came, or is told again; never the other way.

@@ -170,7 +170,7 @@ struct ExchangeCounts {
   std::uint64_t owners_giving = 0;     // owners that have yet to get tags that this host owned, now
   std::uint64_t owners_missed = 0;     // owners of the list before that were not waited for any longer
   std::uint64_t owners_dropped = 0;    // frames that were given up with an owner that has gone
-  // Hits of lives of this host that were killed, which no owner had said to have counted.
+  // Hits that this host had taken out of its buckets when it was killed, and no owner had said that it counted them.
   std::uint64_t owners_lost_hits = 0;
   std::uint64_t implausible = 0;    // frames of a peer that say what cannot be: an incarnation, an instant, a position
   std::uint64_t excess = 0;         // requests turned down because they came too fast

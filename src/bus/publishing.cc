@@ -62,7 +62,7 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   if (core_.options.account) core_.options.account->PublishedFrame();
   if (core_.owners) {
     uncounted_.push_back({ring_.next(), hits, item.to});
-    ForgetUncounted(ring_.low());    // an owner that misses them counts them as lost
+    while (uncounted_.front().sequence < ring_.low()) TakeUncounted();    // owners count what they miss
   }
   ring_.Append(frame);
   std::erase_if(subscribers_, [&](const auto& one) {
@@ -114,19 +114,18 @@ void Publishing::Forget(const std::string& name) {
 
 std::optional<Instant> Publishing::Counted(std::uint64_t sequence) {
   if (sequence >= ring_.next()) return std::nullopt;
-  for (const Uncounted& frame : uncounted_) {
-    if (frame.sequence > sequence) break;
-    counted_until_ = std::max(counted_until_, frame.to);
+  while (!uncounted_.empty() && uncounted_.front().sequence <= sequence) {
+    counted_until_ = std::max(counted_until_, TakeUncounted().to);
   }
-  ForgetUncounted(sequence + 1);
   ring_.ForgetUntil(sequence);
   return counted_until_;
 }
 
-void Publishing::ForgetUncounted(std::uint64_t below) {
-  for (; !uncounted_.empty() && uncounted_.front().sequence < below; uncounted_.pop_front()) {
-    core_.OwnerCounted(uncounted_.front().hits);
-  }
+Publishing::Uncounted Publishing::TakeUncounted() {
+  const Uncounted frame = uncounted_.front();
+  uncounted_.pop_front();
+  core_.OwnerCounted(frame.hits);
+  return frame;
 }
 
 Publishing::Kept Publishing::Reopen(std::uint64_t epoch) {

@@ -76,7 +76,6 @@ class Publishing {
   void Forget(const std::string& name);
   void Publish(ToPeers& item, bool last, Instant now);
   void PublishHits(bool last, Instant now);
-  void ForgetUncounted(std::uint64_t below);
 
   struct Uncounted {
     std::uint64_t sequence = 0, hits = 0;
@@ -84,6 +83,7 @@ class Publishing {
 
     static void Fields(auto& state, auto& self) { state(self.sequence, self.hits, self.to); }
   };
+  Uncounted TakeUncounted();    // the first, which is over
 
   ExchangeCore& core_;
   std::uint64_t epoch_;

@@ -131,8 +131,7 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   DividingRings rings{kCapacityRingItems};
   std::vector<LinkId> up;    // links to peers that hear, when that was looked at last
   std::map<std::string, LinkId, std::less<>> by_name;    // links, by what their hosts are called
-  std::size_t links = 0;                                 // then
-  Instant now{}, copied{};
+  Instant now{}, copy_at{};
   PeerThreadCounts counts;
   std::unique_ptr<Carrier> carrier;
 
@@ -202,7 +201,7 @@ void PeerThread::Impl::Run() {
     next = std::min(next, TickCapacity());
     for (Tenant* const tenant : options.tenants) next = std::min(next, tenant->Tick(up, exchange.wire(), now));
     if ((!from_peers.empty() || !rings.from_capacity.empty()) && options.wake) options.wake();
-    if (now - copied >= (links < kManyPeers ? kCopyEvery : kCopyManyEvery)) Watch();
+    if (now >= copy_at) Watch();
     carrier->Wait(next, wake_fd);
     now = Now();
     eventfd_t value;
@@ -273,12 +272,11 @@ void PeerThread::Impl::TakeKeys(AuthorizedKeys authorized) {
 // Looks at how the links are doing, and copies it for the other threads.
 void PeerThread::Impl::Watch() {
   const ExchangeCounts exchange_counts = exchange.Counts();
-  copied = now;
   owners_news.Tell(options, exchange.owners(), exchange_counts.owners_differ != 0);
   std::vector<PeerStatus> peers = exchange.Peers(now);
   carrier->Watch(peers, exchange_counts, now);
   EtcdOwners::View owners{exchange.owners(), exchange.proposed(), {}};
-  links = peers.size();
+  copy_at = now + (peers.size() < kManyPeers ? kCopyEvery : kCopyManyEvery);
   up.clear();
   by_name.clear();
   for (const PeerStatus& peer : peers) {

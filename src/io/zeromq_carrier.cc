@@ -23,8 +23,8 @@ constexpr int kLingerMs = 200;
 constexpr double kGatherFromBytes = 1 << 20;    // a second
 constexpr Duration kGatherMax = milliseconds(50);
 constexpr int kGatherPart = 50;
-// A small frame costs little more than the wake for it. Where hosts are many, some are read at a time, and so short a
-// pause holds for everything that hosts say.
+// The wake for a small frame is most of what it costs. Where hosts are many, frames are read some at a time. This pause
+// is short enough for everything that hosts say to wait for it.
 constexpr std::size_t kGatherFromPeers = 64;
 constexpr double kGatherFromFrames = 250;    // a second
 constexpr Duration kGatherFrames = milliseconds(5);

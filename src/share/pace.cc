@@ -23,7 +23,7 @@ constexpr Tokens kCreditRare = 3;
 constexpr double kCreditOfBurst = 0.3, kRareFrom = 1, kRareUntil = 4;
 
 constexpr double kTargetNoise = 0.12;    // of root_hosts thresholds
-// Of the burst; the first of root_hosts too, because what few hosts have not heard of each other is less.
+// Parts of the burst. The least grows with root_hosts: few hosts have less that they have not heard of each other.
 constexpr double kTargetLeast = 0.006, kTargetLeastMax = 0.0225, kTargetMax = 0.1;
 constexpr double kThresholdOfBurst = 0.5;
 

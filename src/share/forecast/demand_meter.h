@@ -24,9 +24,9 @@ class DemandMeter {
   // is the time constant of the mean in seconds, `cost` what a query asks for. Returns whether any were.
   bool Step(double dt, double memory, Tokens cost, Instant asked_by, Instant now);
 
-  // What is asked for and used, in tokens/s.
+  // The demand that is used, in tokens/s.
   double seen() const { return std::max(seen_ - returned_, 0.0); }
-  // What is asked for and what comes back together, on which the noise of that mean depends.
+  // Demand and returns together, in tokens/s. The noise of seen() depends on them.
   double moved() const { return seen_ + returned_; }
 
  private:
