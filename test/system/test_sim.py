@@ -192,12 +192,13 @@ class Sim(SystemTest):
 
     def test_replay_has_as_many_owners_as_the_settings_name(self):
         log = self.write("access.log", "".join(line(second) for second in range(60)))
-        owners = '[peers]\nname = "a"\nperiod = "1s"\nconnect = ["tcp://127.0.0.1:1"]\nspread = "owners"\n'
-        for names, hosts, said in (('"a", "b"', 8, ", 2 of which own all tags"), ('"a", "b"', 1, ", 1 of which own")):
+        peers = ('[peers]\nname = "a"\nperiod = "1s"\nconnect = ["tcp://127.0.0.1:1"]\n'
+                 'spread = "owners"\nowners = ["a", "b"]\n')
+        for hosts, owners in ((8, 2), (1, 1)):
             with self.subTest(hosts=hosts):
-                out = self.replay(log, "--hosts", hosts, rules=RULES + owners + f"owners = [{names}]\n")
-                self.assertIn(f"fleet     {hosts} hosts{said}", out)
-                refused, ideal = (int(n) for n in re.search(r"refused +(\d+) .* one bucket for all refuses (\d+) ", out).groups())
+                out = self.replay(log, "--hosts", hosts, rules=RULES + peers)
+                self.assertIn(f"fleet     {hosts} hosts, {owners} of which own all tags", out)
+                refused, ideal = map(int, re.search(r"refused +(\d+) .* one bucket for all refuses (\d+) ", out).groups())
                 self.assertEqual(ideal, 52)    # 3 at once, and 5 at 10 s more
                 self.assertGreaterEqual(refused, 45)    # each of 8 hosts would serve 3 for itself
 
