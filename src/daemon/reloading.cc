@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -125,6 +127,9 @@ void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
   if (loaded->reads) Say(outcome);
   reloading_ = false;
   for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
+  if (!outcome.in_force) {    // amendments do not wait for a better file
+    std::ranges::move(std::exchange(amending_, {}), std::back_inserter(amends_asked_));
+  }
   for (const auto& done : std::exchange(amending_, {})) done();
   StartNext();
   host_.idle();

@@ -92,6 +92,18 @@ class OneHost(ParallelTest):
             self.assertEqual(burst(daemon, "C"), 3)
             wait_until(lambda: burst(daemon, "C") == 10, "what the settings say holds again")
 
+    def test_a_limit_that_is_set_while_a_bad_file_is_read_is_in_force(self):
+        with Daemon(rule(burst=10)) as daemon:
+            overrides = "".join(f'[[override]]\ntag = "t{n}"\nburst = 5\nrate = 1\n' for n in range(20000))
+            daemon.settings_path.write_text(overrides + "[[rule]]\nburst = 0\nrate = 1\n")
+            with contextlib.ExitStack() as stack:
+                admins = [stack.enter_context(daemon.connect_admin()) for _ in range(3)]
+                for admin in admins[:2]:    # the second waits for the first, and the limit with it
+                    admin.sendall(b"reload\n")
+                admins[2].sendall(b"limit set tag 3 0.001 - C\n")
+                self.assertIn(b"burst = 0", b"".join(admin.recv(4096) for admin in admins))
+            wait_until(lambda: burst(daemon, "C") == 3, "the limit that was set holds")
+
     def test_a_file_that_is_somebody_else_s_stops_the_start_and_stays(self):
         directory = fresh_directory()
         foreign = directory / "notes"

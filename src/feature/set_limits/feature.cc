@@ -61,6 +61,7 @@ void SetLimitsFeature::Prepare() {
   for (const std::string& left_out : set_.TakeFile(*text, spreading_.keys(), WallClock())) {
     host_.log.Warning("{}: {}", path_, left_out);
   }
+  ends_at_ = set_.NextEnd(WallClock());
 }
 
 // Reads keys and the token. What is bad is told, and then nobody has it.
@@ -186,6 +187,10 @@ void SetLimitsFeature::OnNews() {
 }
 
 void SetLimitsFeature::PutInForce(std::function<void()> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_at_ = set_.NextEnd(WallClock());    // before Amends looks at the clock, so that no end falls between
+  }
   SetTimer();
   host_.amend([this, done = std::move(done)]() mutable { Write(std::move(done)); });
 }
@@ -207,12 +212,8 @@ void SetLimitsFeature::OnTimer() {
 
 void SetLimitsFeature::SetTimer() {
   if (!started_) return;
-  const Duration wall = WallClock();
-  {
-    const std::lock_guard lock(mutex_);
-    ends_at_ = set_.NextEnd(wall);
-  }
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::min(kLookEvery, ends_at_ - wall)).count();
+  const Duration left = ends_at_ - WallClock();
+  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::min(kLookEvery, left)).count();
   uv_timer_start(
       &timer_, [](uv_timer_t* t) { static_cast<SetLimitsFeature*>(t->data)->OnTimer(); },
       static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 1)), 0);

@@ -66,7 +66,8 @@ class SetLimitsFeature final : public Feature, private Tenant {
   std::optional<KeptText> file_;
   uv_timer_t timer_{};
   bool started_ = false;
-  Duration ends_at_{}, written_at_{};    // since 1970: the next limit; the file
+  Duration ends_at_ = Duration::max();    // since 1970: the next of the limits that are in force
+  Duration written_at_{};                 // since 1970: the file
   std::uint64_t unsaved_ = 0;
 };
 
