@@ -90,7 +90,7 @@ bool AreOwners(const Message& m) {
 bool IsPermitted(const Message& m) {
   const bool is_report = m.kind == MessageKind::kReport;
   return m.kind >= MessageKind::kReport && m.kind <= MessageKind::kTaken && IsHostName(m.sender) &&
-         m.text.size() <= kTextBytesMax && IsInstant(m.to) &&
+         m.text.size() <= kTextBytesMax && (m.site.empty() || IsHostName(m.site)) && IsInstant(m.to) &&
          (!is_report || (IsInstant(m.from) && m.from <= m.to)) &&    //
          m.period >= Duration() && m.period <= kPeriodMax && m.ranges.size() <= kRangesMax &&
          (m.ranges.empty() || m.kind == MessageKind::kRepeat || m.kind == MessageKind::kClosed) &&
@@ -98,8 +98,7 @@ bool IsPermitted(const Message& m) {
          (m.positions.empty() || m.kind == MessageKind::kSnapshotEnd) && m.positions.size() <= kPositionsMax &&
          std::all_of(m.positions.begin(), m.positions.end(), [](const Position& p) { return IsHostName(p.sender); }) &&
          AreOwners(m) && (m.entries.empty() || HasEntries(m.kind)) &&
-         (m.entries.besides() == 0 || is_report || m.kind == MessageKind::kLevels) &&
-         BesidesFit(m.kind, m.entries);
+         (m.entries.besides() == 0 || is_report || m.kind == MessageKind::kLevels) && BesidesFit(m.kind, m.entries);
 }
 
 bool IsPermitted(MessageKind kind, const Entry& e, bool with_besides) {
@@ -140,6 +139,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("last", m.last, {});
   field("number", m.snapshot, {kHello, kWelcome, kSnapshotWanted, kSnapshot, kSnapshotEnd});
   field("text", m.text, {kHello, kWelcome, kRefusal});
+  field("site", m.site, {});
   field("hits", m.hits, {});
   field("owners", m.owners, {});
   field("stream", m.stream, {kClosed});

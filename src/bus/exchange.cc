@@ -24,7 +24,7 @@ constexpr Duration kBackloggedTick = std::chrono::milliseconds(1);
 constexpr std::size_t kBacklogMax = 512;    // items of all peers that wait for the limiter
 constexpr Duration kCallerMax = std::chrono::seconds(100);    // callers say hello every 30 s
 constexpr int kItemsPerTick = 64;           // of the limiter, before the wire is looked at again
-constexpr std::uint32_t kLifeVersion = 6;
+constexpr std::uint32_t kLifeVersion = 7;
 
 }    // namespace
 
@@ -428,6 +428,7 @@ void Exchange::HearRequest(const Route& route, Instant now) {
     return;
   }
   if (kind == MessageKind::kRepeat) return s.streams.For(peer->name).OnRepeat(route, *peer, now);
+  if (!s.core.options.site.empty()) return s.core.Refuse(route, "sites give no snapshots", in.snapshot, now);
   s.giving.OnWanted(route, *peer, now);
 }
 

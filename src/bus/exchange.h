@@ -55,6 +55,7 @@ struct ToPeers {
   Entries entries;
   std::uint32_t peer = 0;       // of levels
   std::uint64_t counted = 0;    // likewise
+  std::uint64_t hosts = 0;      // of a site's hits: its hosts; of levels: in other sites
 };
 
 // What the limiter gets.
@@ -77,9 +78,9 @@ struct FromPeers {
   Instant from{}, to{};
   std::uint64_t snapshot = 0;
   Entries entries;
-  std::uint32_t peer = 0;    // of debits: a number for who served them, as small as can be
+  std::uint32_t peer = 0;       // of debits: a number for who served them, as small as can be; between sites the site
   std::uint64_t counted = 0;    // of debits for an owner: every report of the peer up to it has been handed over
-  std::uint64_t hosts = 0;      // of levels: in the fleet; 0: not said
+  std::uint64_t hosts = 0;      // of levels: in the fleet; of debits between sites: in that site; 0: not said
   std::shared_ptr<const Owners> owners{};
   bool awaits_tags = false;    // of owners
 };
@@ -198,6 +199,10 @@ class Exchange {
     bool owners_registered = false;    // a register decides on lists: what is proposed is in force when it says so
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
+    // Between sites: that of this host, and the others, which are the peers' numbers. Who comes anew hears what others
+    // still keep, in place of a snapshot. Empty: within a site.
+    std::string site = {};
+    std::vector<std::string> other_sites = {};
     // None: one of its own. Exchanges of one thread can have one together.
     std::shared_ptr<Codec> codec = nullptr;
     std::string life = {};      // of Life(): goes on with it, under its incarnation, if it can

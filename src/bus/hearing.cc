@@ -159,6 +159,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   if (in.entries.empty() && !owned) return;
   FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};
   if (owned) item.counted = peer.heard->counted();
+  item.hosts = in.hosts;
   core_.to_limiter.Push(std::move(item));
 }
 

@@ -53,13 +53,17 @@ void Joining::Stop() {
 void Joining::Start(Peer& peer) {
   if (peer.heard || joining_) return;
   peer.heard_epoch = peer.welcome_epoch;
-  const bool all = core_.counts_from_first || (core_.options.fresh_table && !part_merged_ && peer.has_all);
+  const bool fresh = core_.options.fresh_table && !part_merged_;
+  const bool all = core_.counts_from_first || (fresh && peer.welcome_low == 1);
   const bool unlikely = peer.welcome_sequence == kLastSequence;
   if (peer.claim) {    // the snapshot has what is before; a life that the donor has not heard is news from its first
                        // frame
     peer.Follow(peer.welcome_incarnation, 1);
     if (!peer.audit.known()) members_.Hasten(*peer.link);
     return;
+  }
+  if (between_sites() && fresh && !unlikely) {    // what is left of it, at its time
+    return peer.Follow(peer.welcome_incarnation, std::max<std::uint64_t>(peer.welcome_low, 1));
   }
   // An owner takes over what each host has made of its last word meanwhile.
   if (core_.OwnsTags() && !all && peer.welcome_sequence > 0) peer.AskForLevels();
@@ -75,7 +79,7 @@ Instant Joining::Pass(Instant now) {
 // Where frames were lost for good, and not to join. An owner asks all hosts (owners/recovering.h).
 Instant Joining::AskForLost(Instant now) {
   Instant next = ExchangeCore::kNever;
-  if (joining_ || taking_ || arrived_ || core_.OwnsTags()) return next;
+  if (joining_ || taking_ || arrived_ || core_.OwnsTags() || between_sites()) return next;
   for (const auto& link : members_.links()) {
     Peer* const peer = link->peer;
     if (peer == nullptr || taking_) continue;

@@ -16,7 +16,8 @@ namespace dthrottle {
 
 class Joining {
  public:
-  Joining(ExchangeCore& core, Membership& members, Instant now) : core_(core), members_(members), born_(now) {}
+  Joining(ExchangeCore& core, Membership& members, Instant now)
+      : core_(core), members_(members), born_(now), joined_(between_sites()), told_(between_sites()) {}
 
   // The first link is a reason to join.
   void OnLink(Instant now);
@@ -66,6 +67,7 @@ class Joining {
     Instant at;    // by our clock
   };
 
+  bool between_sites() const { return !core_.options.site.empty(); }    // there are no snapshots then
   bool Taken(LinkId link) const { return taking_ && taking_->donor == link && taking_->id == core_.in.snapshot; }
   Duration JoinMax() const;
   void TellJoined();
@@ -80,7 +82,8 @@ class Joining {
   ExchangeCore& core_;
   Membership& members_;
   const Instant born_;
-  bool joining_ = false, joined_ = false, told_ = false;
+  bool joining_ = false;
+  bool joined_, told_;
   Instant began_{}, next_donor_{};
   int failures_ = 0;
   bool part_merged_ = false;    // of a snapshot, complete or not

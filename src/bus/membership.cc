@@ -133,6 +133,7 @@ void Membership::SayHello(Link& link, std::uint64_t published, Instant now) {
   m.period = core_.options.period;
   m.text = core_.options.version;
   m.owners = core_.epoch();
+  m.site = core_.options.site;
   // A hello said again keeps its number: where the way there and back takes longer than the time between two hellos,
   // a number of its own for each would make every answer one to an earlier hello.
   if (!link.awaiting) link.hello = core_.prng.Next() | 1;
@@ -152,6 +153,23 @@ bool Membership::FitsOurs(std::uint64_t epoch) const {
   return epoch != 0 && ours != 0 && !both_first;
 }
 
+// The number of another site; none: it is not among ours.
+std::optional<std::uint32_t> Membership::SiteOf(std::string_view site) const {
+  const auto& sites = core_.options.other_sites;
+  const auto it = std::find(sites.begin(), sites.end(), site);
+  return it == sites.end() ? std::nullopt : std::optional(static_cast<std::uint32_t>(it - sites.begin()));
+}
+
+// Why the sender of the hello or welcome that has come cannot be a peer; null: it can.
+const char* Membership::ComplaintAboutSite() const {
+  const std::string& ours = core_.options.site;
+  const std::string& its = core_.in.site;
+  if (ours.empty()) return its.empty() ? nullptr : "this is an address for hosts of one site: see sites.connect";
+  if (its.empty()) return "this is an address for other sites: see peers.connect";
+  if (its == ours) return core_.in.sender == core_.options.name ? nullptr : "your site is also mine";
+  return SiteOf(its) ? nullptr : "your site is not among sites.others";
+}
+
 bool Membership::OnHello(const Route& route, const Published& published, Instant now) {
   const Message& in = core_.in;
   if (in.sender == core_.options.name && in.incarnation != core_.options.incarnation) {
@@ -160,6 +178,10 @@ bool Membership::OnHello(const Route& route, const Published& published, Instant
   }
   if (!FitsOurs(in.owners)) {
     core_.Refuse(route, "your peers.spread or peers.owners differ from mine", in.snapshot, now);
+    return false;
+  }
+  if (const char* const complaint = ComplaintAboutSite()) {
+    core_.Refuse(route, complaint, in.snapshot, now);
     return false;
   }
   Message& m = core_.Begin(MessageKind::kWelcome, now);
@@ -171,6 +193,7 @@ bool Membership::OnHello(const Route& route, const Published& published, Instant
   m.text = core_.options.version;
   m.snapshot = in.snapshot;
   m.owners = published.epoch;
+  m.site = core_.options.site;
   core_.transport.Answer(route, core_.Encoded());
   if (in.sender == core_.options.name) return false;
   if (Linked(in.sender) != nullptr) return true;
@@ -206,7 +229,12 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
     link.status.name = in.sender;
     return nullptr;
   }
+  if (const char* const complaint = ComplaintAboutSite()) {
+    Refuse(link, complaint);
+    return nullptr;
+  }
   Peer& peer = FindOrAdd(in.sender);
+  if (const auto site = SiteOf(in.site)) peer.number = *site;
   Bind(link, peer, now);
   unknown_.erase(in.sender);
   link.status.name = in.sender;
@@ -219,7 +247,7 @@ Peer* Membership::OnWelcome(Link& link, Instant now) {
     peer.welcome_sequence = in.sequence;
     peer.welcome_hits = in.hits;
     peer.welcome_told = in.told;
-    peer.has_all = in.ring_low == 1;
+    peer.welcome_low = in.ring_low;
   }
   if (!peer.heard || peer.incarnation == in.incarnation) peer.clock.Add(in.to, now);
   core_.PassSoon();

@@ -60,6 +60,7 @@ class Membership {
   // True if the sender is welcome: another host, with a name of its own.
   bool OnHello(const Route& route, const Published& published, Instant now);
   bool FitsOurs(std::uint64_t epoch) const;
+  std::optional<std::uint32_t> SiteOf(std::string_view site) const;
   // Returns the host if the link leads to one, null otherwise.
   Peer* OnWelcome(Link& link, Instant now);
 
@@ -109,6 +110,7 @@ class Membership {
   void Bind(Link& link, Peer& peer, Instant now);
   void Unbind(Link& link);
   void HastenConnecting();
+  const char* ComplaintAboutSite() const;
   // Sets the state of a link that has answered.
   void Answered(Link& link, PeerState state);
 

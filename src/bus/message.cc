@@ -12,6 +12,7 @@ void Message::Clear() {
   told = {};
   last = false;
   text.clear();
+  site.clear();
   ranges.clear();
   names.list.clear();
   before.list.clear();

@@ -83,9 +83,10 @@ struct Message {
   std::uint64_t snapshot = 0;    // number chosen by who asks for a snapshot, or says hello; the answer repeats it
   std::uint64_t owners = 0;      // Owners::epoch: of the sender; of a report: by which it was cut; 0: all hear all
   std::uint64_t stream = 0;      // owners, closed: the epoch of a stream of reports
-  std::uint64_t hosts = 0;       // levels: of the fleet, as the sender counts them
+  std::uint64_t hosts = 0;       // levels: of the fleet, as the sender counts them; report of a site: of that
   std::uint64_t parts = 0;       // handover; 0: there is none
   std::string text;              // hello, welcome: the program's version; refusal: why
+  std::string site;              // hello, welcome, between sites: the sender's
   std::vector<SequenceRange> ranges;    // repeat; closed: what was missed
   HostNames names, before;              // owners: of the list, and of the one before
   std::vector<Position> positions;      // snapshot end

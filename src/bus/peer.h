@@ -65,7 +65,7 @@ struct Peer {
   std::uint64_t welcome_sequence = 0;       // published when it said so first
   std::uint64_t welcome_hits = 0;           // in that
   Told welcome_told;                        // by the lives before
-  bool has_all = false;                     // of that, still
+  std::uint64_t welcome_low = 0;            // the oldest of that which it kept then
   std::uint64_t welcome_epoch = 0;          // of the owners by which its reports to this host were cut then
 
   // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
@@ -98,8 +98,8 @@ struct Peer {
   // Without its link, which comes anew, and without allowances, which begin full.
   static void Fields(auto& state, auto& self) {
     state(self.name, self.number, self.period, self.clock, self.incarnation, self.heard, self.welcome_incarnation,
-          self.welcome_sequence, self.welcome_hits, self.welcome_told, self.audit, self.has_all, self.claim, self.alive,
-          self.owes_snapshot, self.next_snapshot, self.heard_epoch, self.welcome_epoch);
+          self.welcome_sequence, self.welcome_hits, self.welcome_told, self.audit, self.welcome_low, self.claim,
+          self.alive, self.owes_snapshot, self.next_snapshot, self.heard_epoch, self.welcome_epoch);
     state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
   }
 

@@ -52,6 +52,7 @@ void Publishing::Publish(ToPeers& item, bool last, Instant now) {
   m.period = core_.options.period;
   m.last = last;
   m.owners = epoch_;
+  m.hosts = item.hosts;
   m.entries = std::move(item.entries);
   core_.counts.published_entries += m.entries.size();
   const std::uint64_t hits = HitsOf(m.entries);

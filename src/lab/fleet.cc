@@ -18,8 +18,22 @@ HostOptions HostOptionsOf(const FleetOptions& options) {
   result.rules = options.rules;
   result.period = options.period;
   result.codec = std::make_shared<Codec>();
+  result.sites = options.lanes.sites;
+  result.site_period = options.site_period != Duration() ? options.site_period : options.period;
+  result.site_part = options.site_part;
+  result.all_owners = std::make_shared<const std::vector<std::string>>(options.owners);
   if (!options.owners.empty()) result.owners = std::make_shared<const Owners>(options.owners);
   return result;
+}
+
+// The owners of a host's own site.
+std::shared_ptr<const Owners> OwnersFor(std::uint32_t host, const FleetOptions& options) {
+  std::vector<std::string> ours;
+  const auto site = [&](std::uint32_t its) { return SiteOf(its, options.hosts, options.lanes.sites); };
+  for (const std::string& owner : options.owners) {
+    if (site(HostNumber(owner)) == site(host)) ours.push_back(owner);
+  }
+  return std::make_shared<const Owners>(std::move(ours));
 }
 
 Rift RiftOf(const Fault& fault, std::uint32_t hosts) {
@@ -65,10 +79,11 @@ Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
       wall_(options.wall),
       ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts, wall_),
       stays_(*this, ledger_, options.hosts) {
-  const HostOptions host_options = HostOptionsOf(options);
+  HostOptions host_options = HostOptionsOf(options);
   Surroundings& surroundings = *this;
   for (std::uint32_t i = 0; i < options.hosts; ++i) {
     const HostClock clock = RandomClock(options.clock_offset_max, std::int64_t{options.drift_ppm_max} * 1000, prng());
+    if (options.lanes.sites > 1) host_options.owners = OwnersFor(i, options);
     hosts_.push_back(std::make_unique<SimHost>(i, host_options, clock, surroundings, Prng(prng().Next())));
     const WorldTime chance = After(Uniform(options.started_within, prng()));
     At(options.starts.empty() ? chance : options.starts.at(i), [this, i] { Start(i, false); });

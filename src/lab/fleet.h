@@ -32,6 +32,9 @@ struct FleetOptions {
   std::shared_ptr<const Rulebook> rules;
   std::shared_ptr<const Rulebook> ideal_rules{};    // what one bucket for all goes by; null: the same rules
   std::vector<std::string> owners{};    // hosts that own all tags, by HostName; none: everybody hears everything
+  // Sites, each with those of the owners that are its hosts, as lanes.sites says; and what they tell each other.
+  Duration site_period{};    // 0: as the period
+  double site_part = 1;
   Duration period = std::chrono::seconds(5);
   LaneOptions lanes;
   Duration clock_offset_max = std::chrono::hours(28);

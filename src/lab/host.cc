@@ -31,6 +31,18 @@ std::uint32_t NumberIn(std::string_view digits) {
   return number;
 }
 
+std::string SiteName(std::uint32_t site) {
+  return "site-" + std::to_string(site);
+}
+
+std::vector<std::string> OtherSites(std::uint32_t site, std::uint32_t sites) {
+  std::vector<std::string> others;
+  for (std::uint32_t other = 0; other < sites; ++other) {
+    if (other != site) others.push_back(SiteName(other));
+  }
+  return others;
+}
+
 HostOptions WithCodec(HostOptions options) {
   if (options.codec == nullptr) options.codec = std::make_shared<Codec>();
   return options;
@@ -61,6 +73,24 @@ Instant SimHost::Halves::Work(Instant now) {
   return std::min(next, dividing.next());
 }
 
+SimHost::Abroad::Abroad(SimHost& host, Life& life, Instant now)
+    : to_sites(host.options_.hand_over_max),
+      from_sites(host.options_.hand_over_max),
+      exchange({.name = HostName(host.number_),
+                .incarnation = host.lives_,
+                .version = "simulated",
+                .period = host.options_.site_period,
+                .ring_bytes = host.options_.ring_bytes,
+                .ceilings = {},
+                .identities_proven = true,
+                .fresh_table = life.fresh_table,
+                .site = SiteName(host.SiteOf(host.number_)),
+                .other_sites = OtherSites(host.SiteOf(host.number_), host.options_.sites),
+                .codec = host.options_.codec},
+               to_sites, from_sites, host, Prng(host.prng_.Next()), now),
+      sharing(life.limiter.ways(), to_sites, from_sites,
+              {host.options_.site_period, host.options_.sites - 1, host.options_.site_part}, host.prng_, now) {}
+
 SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
     : from_limiter(options.hand_over_max),
       to_exchange(options.hand_over_max),
@@ -88,6 +118,9 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
   sharing.HoldHits();
   if (options.workers > 0) {
     workers = std::make_unique<SimWorkers>(limiter, options.workers, options.page_entries, host.prng_);
+  }
+  if (options.sites > 1 && options.owners->Find(HostName(host.number_))) {
+    abroad = std::make_unique<Abroad>(host, *this, now);
   }
   if (!options.capacity) return;
   // Until others are heard: what nobody can have been given.
@@ -141,11 +174,14 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   if (quotas_) CountQuotas();
   for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
     if (CallsFor(options_.owners.get(), peer)) life_->exchange.AddLink(peer, HostName(peer), local);
+    if (life_->abroad != nullptr && IsAbroad(peer) && IsOwner(peer)) {
+      life_->abroad->exchange.AddLink(peer, HostName(peer), local);
+    }
   }
 }
 
 bool SimHost::CallsFor(const Owners* owners, std::uint32_t peer) const {
-  return peer != number_ && (owners == nullptr || owners->Find(HostName(peer)));
+  return peer != number_ && !IsAbroad(peer) && (owners == nullptr || owners->Find(HostName(peer)));
 }
 
 void SimHost::SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime now) {
@@ -189,7 +225,18 @@ void SimHost::FollowCalendar(WorldTime now) {
 }
 
 void SimHost::Connected(std::uint32_t peer, WorldTime now) {
-  if (running()) life_->exchange.OnConnected(peer, clock_.Local(now));
+  if (!running()) return;
+  if (Exchange* const exchange = ExchangeWith(peer)) exchange->OnConnected(peer, clock_.Local(now));
+}
+
+bool SimHost::IsOwner(std::uint32_t host) const {
+  return std::ranges::find(*options_.all_owners, HostName(host)) != options_.all_owners->end();
+}
+
+// Null: hosts of other sites are nothing to this one.
+Exchange* SimHost::ExchangeWith(std::uint32_t peer) const {
+  if (!IsAbroad(peer)) return &life_->exchange;
+  return life_->abroad != nullptr ? &life_->abroad->exchange : nullptr;
 }
 
 void SimHost::Kill() {
@@ -232,6 +279,7 @@ WorldTime SimHost::Work(WorldTime now) {
     const bool backlogged = life.exchange.backlogged(), urgent = life.sharing.next() <= local;
     more = hits || (debits && (backlogged || urgent)) || (!inbox_.empty() && !backlogged);
   }
+  if (life.abroad != nullptr) wake = std::min(wake, WorkAbroad(local));
   wake = std::min(wake, life.sharing.next());
   if (life.workers != nullptr) wake = std::min(wake, life.workers->Look(local));
   if (life.division != nullptr) wake = std::min(wake, life.division->Work(local));
@@ -239,6 +287,23 @@ WorldTime SimHost::Work(WorldTime now) {
   if (quotas_) next = std::min(next, looked_ + kLooksAtDate);
   // A loop's timers are no finer than this, and it must not stand still.
   return std::max(next, now + std::chrono::microseconds(10));
+}
+
+Instant SimHost::WorkAbroad(Instant now) {
+  Abroad& abroad = *life_->abroad;
+  Instant next;
+  do {
+    next = abroad.exchange.Tick(now);
+    while (abroad.sharing.Work(now)) next = abroad.exchange.Tick(now);
+  } while (!abroad.to_sites.empty() || !abroad.from_sites.empty());
+  bool all = true;
+  std::vector<bool> heard(options_.sites - 1);
+  for (const PeerStatus& peer : abroad.exchange.Peers(now)) {
+    if (peer.number && peer.state == PeerState::kUp) heard[*peer.number] = true;
+  }
+  for (const bool one : heard) all = all && one;
+  abroad.sharing.SetHeard(all);
+  return std::min(next, abroad.sharing.next());
 }
 
 // From the exchange's ring to the limiter's. Returns whether any moved.
@@ -272,7 +337,9 @@ bool SimHost::PassHits() {
 }
 
 void SimHost::Take(const Parcel& parcel, Instant now) {
-  Exchange& exchange = life_->exchange;
+  Exchange* const with = ExchangeWith(parcel.from);
+  if (with == nullptr) return;
+  Exchange& exchange = *with;
   switch (parcel.channel) {
     case Channel::kPublished:
       return exchange.OnAnswer(parcel.from, *parcel.frame, *parcel.decoded, now);

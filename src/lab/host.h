@@ -16,6 +16,7 @@
 #include "bus/exchange.h"
 #include "lab/clock.h"
 #include "lab/events.h"
+#include "lab/network.h"
 #include "lab/workers.h"
 #include "limiter/limiter.h"
 #include "quota/quotas.h"
@@ -23,6 +24,7 @@
 #include "share/capacity/dividing.h"
 #include "share/debit/sharing.h"
 #include "share/inspection.h"
+#include "share/sites/site_sharing.h"
 #include "share/ways.h"
 
 namespace dthrottle::lab {
@@ -36,6 +38,10 @@ struct HostOptions {
   std::size_t held_bytes = std::size_t{32} << 20;
   std::size_t watched_tags = 4096;
   std::shared_ptr<const Owners> owners{};    // by the names of hosts; none: everybody hears everything
+  std::uint32_t sites = 1;                   // as lab::SiteOf; owners are those of the host's site
+  std::shared_ptr<const std::vector<std::string>> all_owners{};    // of all sites
+  Duration site_period{};                                          // between reports to other sites
+  double site_part = 1;                                            // of a limit, while another site is not heard
   std::optional<CapacitySettings> capacity{};    // members are the hosts; none: nothing is divided
   std::size_t hand_over_max = 64;                // items in each ring between limiter and exchange
   std::shared_ptr<Codec> codec{};                // of all hosts together; null: each has its own
@@ -115,8 +121,12 @@ class SimHost final : private Transport, private CapacityTransport {
   std::uint64_t decided_by_workers() const { return decided_before_ + DecidedNow(); }
   const Sharing& sharing() const { return life_->sharing; }
   const Exchange& exchange() const { return life_->exchange; }
+  const Exchange* exchange_abroad() const { return life_->abroad != nullptr ? &life_->abroad->exchange : nullptr; }
+  const SiteSharing* site_sharing() const { return life_->abroad != nullptr ? &life_->abroad->sharing : nullptr; }
 
  private:
+  struct Life;
+
   // Both halves of dividing limits.
   struct Halves {
     Halves(SimHost& host, Division& division, const CapacitySettings& settings, Instant now);
@@ -125,6 +135,16 @@ class SimHost final : private Transport, private CapacityTransport {
     DividingRings rings;
     CapacityExchange exchange;
     Dividing dividing;
+  };
+
+  // Both halves of telling other sites.
+  struct Abroad {
+    Abroad(SimHost& host, Life& life, Instant now);
+
+    ToPeersRing to_sites;
+    FromPeersRing from_sites;
+    Exchange exchange;
+    SiteSharing sharing;
   };
 
   // One process.
@@ -140,6 +160,7 @@ class SimHost final : private Transport, private CapacityTransport {
     Sharing sharing;
     Exchange exchange;
     std::unique_ptr<Halves> division;    // none: nothing is divided
+    std::unique_ptr<Abroad> abroad;      // none: there is one site, or this host owns nothing
   };
 
   class Memory {
@@ -170,6 +191,11 @@ class SimHost final : private Transport, private CapacityTransport {
   bool PassDebits();
   bool PassHits();
   void Take(const Parcel& parcel, Instant now);
+  std::uint32_t SiteOf(std::uint32_t host) const { return lab::SiteOf(host, options_.hosts, options_.sites); }
+  bool IsAbroad(std::uint32_t peer) const { return SiteOf(peer) != SiteOf(number_); }
+  bool IsOwner(std::uint32_t host) const;
+  Exchange* ExchangeWith(std::uint32_t peer) const;
+  Instant WorkAbroad(Instant now);
   void CountQuotas();
   Inspection Look(std::string_view tag, Instant now);
   std::uint64_t DecidedNow() const {

@@ -10,6 +10,12 @@ namespace dthrottle::lab {
 Network::Network(std::size_t hosts, const LaneOptions& options, EventQueue& events, Prng prng)
     : hosts_(hosts), options_(options), lanes_(hosts * hosts), events_(events), prng_(prng) {}
 
+Duration Network::DelayOf(const Parcel& parcel) const {
+  const auto site = [&](std::uint32_t host) { return SiteOf(host, hosts_, options_.sites); };
+  const bool same = options_.sites == 1 || site(parcel.from) == site(parcel.to);
+  return options_.delay + (same ? Duration(0) : options_.between_sites);
+}
+
 void Network::Send(Parcel parcel, WorldTime now) {
   ++counts_.sent;
   counts_.bytes += parcel.frame->size();
@@ -23,7 +29,7 @@ void Network::Send(Parcel parcel, WorldTime now) {
     const int copies = Happens(options_.duplication, prng_) ? 2 : 1;
     counts_.repeated += static_cast<std::uint64_t>(copies - 1);
     for (int i = 0; i < copies; ++i) {
-      WorldTime at = now + options_.delay + Uniform(options_.jitter, prng_);
+      WorldTime at = now + DelayOf(parcel) + Uniform(options_.jitter, prng_);
       if (Happens(options_.overtaken, prng_)) at += Uniform(options_.held_up, prng_);
       events_.Push(at, {Event::Kind::kParcel, parcel});
     }
@@ -44,7 +50,7 @@ void Network::Send(Parcel parcel, WorldTime now) {
 
 void Network::Arrive(Lane& lane, Parcel parcel, WorldTime sent) {
   WorldTime& last = lane.last[static_cast<std::size_t>(parcel.channel)];
-  last = std::max(last, sent + options_.delay + Uniform(options_.jitter, prng_));
+  last = std::max(last, sent + DelayOf(parcel) + Uniform(options_.jitter, prng_));
   events_.Push(last, {Event::Kind::kParcel, std::move(parcel)});
 }
 

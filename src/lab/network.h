@@ -20,6 +20,8 @@ namespace dthrottle::lab {
 struct LaneOptions {
   Duration delay = std::chrono::milliseconds(1);
   Duration jitter{};    // up to so much more
+  std::uint32_t sites = 1;     // of the hosts, as SiteOf
+  Duration between_sites{};    // so much more
 
   // Lossy lanes.
   bool lossy = false;
@@ -39,6 +41,11 @@ struct NetworkCounts {
   std::uint64_t lost = 0;               // at random, in cuts, with connections
   std::uint64_t repeated = 0;
 };
+
+// Hosts of a site have numbers in a row.
+inline std::uint32_t SiteOf(std::uint32_t host, std::size_t hosts, std::uint32_t sites) {
+  return static_cast<std::uint32_t>(std::uint64_t{host} * sites / hosts);
+}
 
 class Network {
  public:
@@ -72,6 +79,7 @@ class Network {
   };
 
   std::size_t Index(std::uint32_t from, std::uint32_t to) const { return std::size_t{from} * hosts_ + to; }
+  Duration DelayOf(const Parcel& parcel) const;
   void Arrive(Lane& lane, Parcel parcel, WorldTime at);
   void Resume(std::uint32_t from, std::uint32_t to, bool alive, WorldTime now);
 

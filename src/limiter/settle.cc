@@ -13,7 +13,7 @@ void Charge(Ways& ways, Asked& asked, Cost tokens) {
   Waste unrecorded;
   Waste& waste = asked.slot != nullptr ? asked.shard.waste(asked.slot) : unrecorded;
   asked.bucket().Debit(asked.shape, tokens, asked.now, ways.Get<Debits>().MaxDebt(asked.limit), asked.now, waste,
-                       core.window);
+                       core.waste_window);
   asked.Keep();
   ways.With(asked.limit, [&](auto& way) { way.Charged(asked); });
   if (asked.limit.shared && core.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);

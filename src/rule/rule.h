@@ -39,6 +39,13 @@ enum class Among {
 };
 DT_NAMES(Among, "first", "ratio", "level")
 
+// What a site goes on with while another one is not heard (share/sites).
+enum class CutOff {
+  kFull,    // the whole limit
+  kPart,    // its own part of it
+};
+DT_NAMES(CutOff, "full", "part")
+
 // Networks whose addresses a rule is for.
 struct RuleNetworks {
   std::vector<std::string> given;    // as settings name them
@@ -89,6 +96,7 @@ struct Rule {
   QuotaCalendar calendar;               // of the quota
   std::vector<Derivation> also;         // tags that are charged with one of the rule's
   Among among = Among::kFirst;          // the tags that are charged with one of the rule's
+  CutOff cut_off = CutOff::kFull;
   double weight = 1;                    // of the rule's tags, where one that they are charged to is divided by level
   static constexpr std::size_t kAlsoMax = 8;
 };

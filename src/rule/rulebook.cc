@@ -42,6 +42,7 @@ Limit MakeLimit(const Shape& shape, std::uint32_t index, const Rule* rule, Mode 
     limit.max_unheard = rule->max_unheard.value_or(0);
     if (mode != Mode::kOff) limit.in_flight = rule->in_flight;
     limit.among = rule->among;
+    limit.keeps_part = rule->cut_off == CutOff::kPart;
     limit.weight = rule->weight;
     if (rule->shed && mode != Mode::kOff) limit.shed_priority = static_cast<std::uint8_t>(rule->shed_priority);
   }

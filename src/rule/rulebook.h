@@ -44,6 +44,7 @@ struct Limit {
   Duration delay{};                            // most that a question waits for its tokens
   Among among = Among::kFirst;                 // how it is divided among the tags that are charged with it
   bool penalizes = false;                      // tags that it refuses too often (Rule::penalty)
+  bool keeps_part = false;                     // while another site is not heard (Rule::cut_off)
   bool whole = false;                          // a query is a question: it derives, or has a quota
   bool plain = false;                          // none of: mode off, places, penalties, whole
   std::uint16_t calendar = 0;                  // of the quota, index into calendars()

@@ -13,6 +13,7 @@
 
 #include "bus/entries.h"
 #include "query/question.h"
+#include "share/debit/word.h"
 
 namespace dthrottle {
 
@@ -54,9 +55,9 @@ class Observer {
 
   // ---- On the owner's thread ----
 
-  // Entries [first, first + n) of what a peer served in (from, to], of any tags.
+  // Entries [first, first + n) of what the speaker served in (from, to], of any tags.
   virtual void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
-                     std::uint32_t peer, Instant now) = 0;
+                     const Speaker& speaker, Instant now) = 0;
 };
 
 // The observer of a limiter, if it has one.

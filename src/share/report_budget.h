@@ -7,6 +7,9 @@
 
 namespace dthrottle {
 
+// A demand has moved if it makes a threshold of tokens in so long, in seconds.
+inline constexpr double kMovedWithin = 0.25;
+
 class ReportBudget {
  public:
   ReportBudget();

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -44,6 +45,9 @@
 
 namespace dthrottle {
 
+class Ownership;
+class SiteSums;
+
 // What the limiter and its ways of sharing work on together.
 struct LimiterCore {
   explicit LimiterCore(std::size_t lanes) : tally(lanes) {}
@@ -53,8 +57,10 @@ struct LimiterCore {
   // Changed only while every shard of the table is locked, read while one is.
   std::shared_ptr<const Rulebook> rules;
   std::size_t peers = 0;    // other hosts
+  std::size_t abroad = 0;    // of them, in other sites, as an owner of tags knows; for the owner's thread
   double root_hosts = 1;    // square root of the number of all hosts
   Ticks window = 0;         // between reports; 0: there are none
+  Ticks waste_window = 0;    // the longest of those that come, as Waste::Rested takes it
   Tally tally;
   std::unique_ptr<Table> table;
   Loans loans;                         // of tags; those of a tag by the lock of its shard
@@ -62,6 +68,9 @@ struct LimiterCore {
   Penalties penalties;    // an entry by the lock of its tag's shard
   std::unique_ptr<InFlight> in_flight;    // as among
   std::unique_ptr<Gauges> gauges;         // together with it
+  // For the owner's thread. Null: this host has no peers; there is one site.
+  const Ownership* ownership = nullptr;
+  SiteSums* site_sums = nullptr;
 
   Observed observed;
 
@@ -131,11 +140,19 @@ struct TagAt {
   Tokens Level(Instant now) const { return (slot != nullptr ? slot->bucket : Bucket()).Level(limit.shape, now); }
 };
 
+inline constexpr std::uint32_t kNobody = UINT32_MAX;    // number of no peer
+
+// What is said beside an entry in thousandths, such as a demand.
+inline std::uint64_t Thousandths(double number, std::uint64_t most) {
+  return static_cast<std::uint64_t>(std::clamp(std::round(1000 * number), 0.0, static_cast<double>(most)));
+}
+
 // What all hosts make of a tag until they report.
 struct Foretold {
   Tokens level;         // less what peers are foretold to have served
   double demand;        // of all hosts, tokens/s
   OwnersWord to_peer;
+  double demand_here, earned;    // for other sites, as Forecast has them
 };
 
 struct Inspection;

@@ -14,7 +14,7 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
   m.sequence = item.counted;
   m.period = core_.options.period;
   m.entries = std::move(item.entries);
-  std::uint64_t hosts = 1;
+  std::uint64_t hosts = 1 + item.hosts;
   for (const auto& link : members_.links()) hosts += link->peer != nullptr;
   m.hosts = hosts;
   m.owners = core_.epoch();

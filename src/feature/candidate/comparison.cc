@@ -224,11 +224,11 @@ std::uint64_t Comparison::HitsOf(const Tag& tag, std::uint64_t hash, std::uint64
 }
 
 void Comparison::Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
-                       std::uint32_t peer, Instant now) {
+                       const Speaker& speaker, Instant now) {
   auto& debits = shadow_.ways().Get<Debits>();
   heard_.Clear();
   const auto debit = [&] {
-    if (!heard_.empty()) debits.Debit(heard_, 0, heard_.size(), from, to, now, peer);
+    if (!heard_.empty()) debits.Debit(heard_, 0, heard_.size(), from, to, now, speaker);
     heard_.Clear();
   };
   for (const Entry& entry : std::span(entries.list()).subspan(first, n)) {

@@ -98,7 +98,7 @@ class Comparison final : public Observer {
              std::size_t lane, Instant now) override;
   void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) override;
   void Settled(const Query& paid, Cost actual, Instant now) override;
-  void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, std::uint32_t peer,
+  void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, const Speaker& speaker,
              Instant now) override;
 
  private:

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "share/debit/word.h"
+#include "share/said_tag.h"
+#include "share/sites/site_sums.h"
 
 namespace dthrottle {
 
@@ -57,18 +59,30 @@ void Collecting::Begin(Instant now) {
 // then for the next walk through the table.
 bool Collecting::PushDraft(Draft& draft, ToPeers::Kind kind, Instant to, Instant now) {
   if (draft.entries.empty()) return true;
+  if (!outlet_.HasRoom(now)) return false;
   ToPeers message;
   message.kind = kind;
   message.from = draft.Stamp(from_, to, kReachPeriods * period_);
   message.to = to;
-  if (ownership_.owning() != nullptr && !outlet_.ring().full()) ownership_.owning()->NamedHere(draft.entries, now);
+  if (ownership_.owning() != nullptr) Owned(draft, now);
   message.entries = std::move(draft.entries);
-  if (!outlet_.Push(message, now)) {
-    draft.entries = std::move(message.entries);
-    return false;
-  }
   draft.Clear();
-  return true;
+  return outlet_.Push(message, now);
+}
+
+// What this host has served of tags that it owns is heard by nobody else on the way.
+void Collecting::Owned(const Draft& draft, Instant now) {
+  ownership_.owning()->NamedHere(draft.entries, now);
+  SiteSums* const sums = ways_.core().site_sums;
+  if (sums == nullptr) return;
+  for (std::size_t i = 0; i < draft.entries.size(); ++i) {
+    const Entry& e = draft.entries.list()[i];
+    const Tag tag = draft.entries.tag(e);
+    if (!ownership_.Owns(tag)) continue;
+    const std::uint64_t hash = table_.Hash(TableTag(tag));
+    sums->Add(hash, tag, e.value, draft.began[i]);
+    sums->TakeBack(hash, draft.entries.back(e));
+  }
 }
 
 // These hits happened until now, before the next report of all.

@@ -42,6 +42,7 @@ class Collecting {
  private:
   std::uint64_t& reported_until() const;
   bool PushDraft(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
+  void Owned(const Draft& draft, Instant now);
   bool PushHits(Instant now) { return PushDraft(hits_, ToPeers::Kind::kHits, to_, now); }
   bool PushUrgent(Instant now) { return PushDraft(urgent_, ToPeers::Kind::kUrgent, urgent_to_, now); }
 

@@ -9,6 +9,7 @@
 #include "share/accuracy/accuracy.h"
 #include "share/inspection.h"
 #include "share/said_tag.h"
+#include "share/sites/site_sums.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -36,8 +37,14 @@ void Debits::ShareWith(std::size_t peers, Duration period) {
     core_.peers = peers;
     core_.root_hosts = std::sqrt(static_cast<double>(peers + 1));
     core_.window = ToTicks(period);
+    core_.waste_window = std::max(core_.window, window_abroad_);
     certificate_.SetPeriod(period);
   });
+}
+
+void Debits::ShareAbroad(Duration period) {
+  window_abroad_ = ToTicks(period);
+  core_.table->Exclusively([&] { core_.waste_window = std::max(core_.window, window_abroad_); });
 }
 
 // A peer can take a bucket into debt by what it may itself have served; so much, for all of them, is the most that is
@@ -79,18 +86,21 @@ Debits::Terms Debits::TermsOf(LimitIndex index, Duration interval) {
   return {index, &limit, MaxDebt(limit), Horizon(limit), &totals_[core_.tally.counter(limit.rule)], hits_max};
 }
 
-Debits::HeardPeer& Debits::HeardPeerOf(std::uint32_t peer) {
-  while (heard_peers_.size() <= peer) {
-    heard_peers_.push_back({PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max()), {}});
+Debits::HeardPeer& Debits::HeardPeerOf(const Speaker& speaker) {
+  std::vector<HeardPeer>& heard = speaker.abroad ? heard_sites_ : heard_peers_;
+  while (heard.size() <= speaker.number) {
+    heard.push_back({PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max()), {}});
   }
-  return heard_peers_[peer];
+  return heard[speaker.number];
 }
 
 void Debits::SetNewTagsMax(std::uint64_t per_second) {
   new_tags_max_ = per_second;
-  for (HeardPeer& peer : heard_peers_) {
-    peer.new_tags = PeerCeilings::Room(new_tags_max_);
-    peer.penalties = PeerCeilings::Room(penalties_max());
+  for (auto* const heard : {&heard_peers_, &heard_sites_}) {
+    for (HeardPeer& peer : *heard) {
+      peer.new_tags = PeerCeilings::Room(new_tags_max_);
+      peer.penalties = PeerCeilings::Room(penalties_max());
+    }
   }
 }
 
@@ -134,10 +144,11 @@ Tokens Debits::DebtMade(const Bucket& before, const Bucket& bucket, const Terms&
 }
 
 void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
-                   std::uint32_t peer) {
+                   const Speaker& speaker) {
   const Duration phase = (to - from) / kPhases;
   Terms terms;    // of the entry before: most entries have the same limit
-  HeardPeer& heard = HeardPeerOf(peer);
+  const std::uint32_t peer = speaker.number;
+  HeardPeer& heard = HeardPeerOf(speaker);
   const bool only_hits = entries.besides() == 0;    // as in most frames
   ForEach(entries, first, n, now, [&](const Told& told) {
     if (!only_hits) {
@@ -163,11 +174,15 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
       ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
       return;
     }
-    const std::uint64_t hits = std::min(entry.value, terms.hits_max), beyond = entry.value - hits;
+    const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
     counts_.hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
     const double demand = only_hits ? 0 : static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
-    DebitOne(told, terms, {peer, static_cast<double>(hits), demand, began, std::min(to, now)}, now);
+    DebitOne(told, terms,
+             {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
+    if (core_.site_sums != nullptr && !speaker.abroad) {
+      core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
+    }
     if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
     if (only_hits) return;
     if (const std::uint64_t may = entries.returnable(entry); may != 0) {
@@ -203,6 +218,7 @@ void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, 
   const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
   counts_.returned += credited;
   counts_.returns_disbelieved += back - credited;
+  if (core_.site_sums != nullptr) core_.site_sums->TakeBack(told.hash, credited);
   if (credited == 0 || told.slot == nullptr) return;
   told.slot->bucket.Credit(terms.limit->shape, credited);
   const TagAt its{told.tag, told.hash, *terms.limit, told.slot};
@@ -329,13 +345,13 @@ void Debits::DebitOne(const Told& told, const Terms& terms, const PeerWord& word
   Bucket bucket = before;
   Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
   if (heed.paid.has_value()) {
-    bucket.DebitPaid(limit.shape, hits, *heed.paid, terms.max_debt, now, waste, core_.window);
+    bucket.DebitPaid(limit.shape, hits, *heed.paid, terms.max_debt, now, waste, core_.waste_window);
   } else {
-    bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, core_.window);
+    bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, core_.waste_window);
   }
   terms.totals->hits += hits;
   all_totals_.hits += hits;
-  const Slot* const slot = Store(told, bucket, waste, Source::Peer(word.peer), now);
+  const Slot* const slot = Store(told, bucket, waste, Source::Peer(word.abroad ? ~word.peer : word.peer), now);
   const bool drained = bucket.IsNearLimit(limit.shape, now);
   if (!drained && !certificate_.Knows(told.hash)) return;
   const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
@@ -440,7 +456,7 @@ void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, 
     Bucket bucket = told.slot != nullptr ? told.slot->bucket : Bucket();
     Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
     const Instant began = std::min(from + phase * told.entry.phase, now);
-    bucket.Debit(limit.shape, told.entry.value, began, MaxDebt(limit), now, waste, core_.window);
+    bucket.Debit(limit.shape, told.entry.value, began, MaxDebt(limit), now, waste, core_.waste_window);
     const Slot* const slot = Store(told, bucket, waste, Source::kPeer, now);
     ways_.With(limit, [&](auto& way) { way.OwnedHere({told.tag, told.hash, limit, slot}, now); });
   });

@@ -61,11 +61,10 @@ class Debits final : public Way {
   bool Has(const Limit& limit) const { return limit.shared; }
   [[gnu::always_inline]] bool Decide(Asked& asked) {
     const bool told = core_.window != 0;
-    const bool within =
-        told && asked.slot != nullptr
-            ? asked.slot->bucket.Take(asked.shape, asked.query.cost, asked.now, asked.shard.waste(asked.slot),
-                                      core_.window)
-            : asked.bucket().Take(asked.shape, asked.query.cost, asked.now);
+    const bool within = told && asked.slot != nullptr
+                            ? asked.slot->bucket.Take(asked.shape, asked.query.cost, asked.now,
+                                                      asked.shard.waste(asked.slot), core_.waste_window)
+                            : asked.bucket().Take(asked.shape, asked.query.cost, asked.now);
     if (!within) {
       Refuse(asked);
       return false;
@@ -95,9 +94,11 @@ class Debits final : public Way {
   // zero ends it.
   void ShareWith(std::size_t peers, Duration period);
 
-  // Debits entries [first, first + n) of what `peer` served in (from, to].
+  // Debits entries [first, first + n) of what the speaker served in (from, to].
   void Debit(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, Instant now,
-             std::uint32_t peer = 0);
+             const Speaker& speaker = {});
+  // Other sites report every `period`. As ShareWith.
+  void ShareAbroad(Duration period);
 
   // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
   // are dropped. For a thousandth of it a peer may say that a tag is penalized, or no longer: 100/s by default.
@@ -229,7 +230,7 @@ class Debits final : public Way {
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;
   std::uint64_t penalties_max() const { return std::max<std::uint64_t>(new_tags_max_ / 1000, 1); }
-  HeardPeer& HeardPeerOf(std::uint32_t peer);
+  HeardPeer& HeardPeerOf(const Speaker& speaker);
   Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
   bool AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides, Entries& out) const;
   std::uint64_t HeardOf(std::size_t counter) const;
@@ -241,7 +242,7 @@ class Debits final : public Way {
   MergeCounts counts_;
   ReturnableTags returnable_tags_;
   ReturnableHits returnable_hits_;
-  std::vector<HeardPeer> heard_peers_;    // by number
+  std::vector<HeardPeer> heard_peers_, heard_sites_;    // by number
   std::uint64_t new_tags_max_ = PeerCeilings().new_tags;
   std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter
   DebitTotals all_totals_;
@@ -249,6 +250,7 @@ class Debits final : public Way {
   std::vector<ChargedElsewhere> elsewhere_;    // of the entries that are being debited
   ToldTable<KeptTag, kWaitingWays> waiting_{kWaiting};    // tags with turns of which no peer has heard
   std::function<void()> wake_;
+  Ticks window_abroad_ = 0;    // between reports of other sites; 0: there are none
   Instant places_at_{};    // not before, peers are told of places
 };
 

@@ -18,6 +18,13 @@ class Outlet {
 
   ToPeersRing& ring() { return ring_; }
 
+  // Whether the next Push will find room; to be tried again soon if not.
+  bool HasRoom(Instant now) {
+    if (!ring_.full()) return true;
+    retry_at_ = now + kRetry;
+    return false;
+  }
+
   // Hands `message` over, which is empty then; false if there is no room now.
   bool Push(ToPeers& message, Instant now) {
     if (!ring_.TryPush(std::move(message))) {

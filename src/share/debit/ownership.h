@@ -35,6 +35,9 @@ class Ownership {
   Owning* owning() const { return owning_.get(); }
   bool others_only() const { return owners_ != nullptr && owning_ == nullptr; }
 
+  // This host owns the tag.
+  bool Owns(const Tag& tag) const { return owning_ != nullptr && IsOurs(*owners_, tag); }
+
   // By the list before the last Change this host owned the tag, and now another one does.
   bool IsGiven(const Tag& tag) const { return IsOurs(*before_, tag) && !IsOurs(*owners_, tag); }
 

@@ -23,6 +23,7 @@ Sharing::Sharing(Ways& ways, ToPeersRing& to_peers, FromPeersRing& from_peers, s
       ownership_(ways, to_peers),
       collecting_(ways, outlet_, ownership_, period, now),
       walk_(ways, outlet_, ownership_) {
+  ways_.core().ownership = &ownership_;
   debits_.ShareWith(peers, period);
   Hold(false);
   report_at_ = now + Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(period.count()))));
@@ -34,6 +35,7 @@ void Sharing::Hold(bool holding) {
 }
 
 Sharing::~Sharing() {
+  ways_.core().ownership = nullptr;
   ways_.SetHeard(false);
 }
 

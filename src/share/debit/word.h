@@ -12,11 +12,23 @@ namespace dthrottle {
 // How far back the hits of a report may have happened, in periods.
 inline constexpr int kReachPeriods = 3;
 
+// Who says that hits were served: a peer, or another site of all its hosts.
+struct Speaker {
+  Speaker(std::uint32_t peer = 0) : number(peer) {}
+
+  std::uint32_t number;
+  bool abroad = false;
+  std::uint64_t hosts = 1;
+  Duration period{};    // of its reports, if it is longer than this host's
+};
+
 struct PeerWord {
   std::uint32_t peer;    // its number
   Tokens hits;           // served in (when, to]
   double demand;         // announced, tokens/s
   Instant when, to;
+  bool abroad = false;    // another site says it of all its hosts, and `peer` is the site's number
+  Duration period{};      // of the peer's reports, if it is longer than this host's
 };
 
 // What the owner of a tag says of all other hosts.

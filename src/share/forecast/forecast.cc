@@ -13,7 +13,6 @@ namespace {
 // All found by simulation over the workloads of test/bench/accuracy_bench.cc, unless there is a reason beside them.
 constexpr double kDemandMin = 0.5;       // tokens/s; less is not announced
 constexpr double kMoved = 1;             // a demand has moved if it makes so many thresholds in kMovedWithin
-constexpr double kMovedWithin = 0.25;    // s
 constexpr double kMovedNoise = 3;        // and exceeds so many standard deviations of its measurement
 constexpr double kRefresh = 2;           // periods after which a demand is announced again (a peer forgets it after 3)
 constexpr double kTrust = 4;             // s in which the level follows the bucket's up
@@ -127,8 +126,10 @@ Heed Forecast::Heard(const PeerWord& word, const Pace& pace, Instant now) {
   Heed heed = Heed::AsStated(word);
   Charge();
   active_at_ = now;
-  if (peers_.size() <= word.peer) peers_.resize(word.peer + 1);
-  Peer& peer = peers_[word.peer];
+  std::vector<Peer>& all = word.abroad ? sites_ : peers_;
+  if (all.size() <= word.peer) all.resize(word.peer + 1);
+  Peer& peer = all[word.peer];
+  peer.period = word.period;
   // Hits beyond what was foretold are what made the peer report. They are new, so the pause before them does not pay
   // for them. A peer that announces nothing is asked for less than kDemandMin.
   const double waited = std::max(Seconds(word.to - std::max(peer.heard, word.when)), 0.0);
@@ -142,7 +143,7 @@ Heed Forecast::Heard(const PeerWord& word, const Pace& pace, Instant now) {
   const double believed = Believed(peer, word, pace);
   Place(peer, word, heed);
   heed.believed = believed >= word.demand;
-  Replace(peer, believed);
+  Replace(peer, believed, word.abroad);
   peer.heard = word.to;
   SetShare(pace);
   return heed;
@@ -191,14 +192,16 @@ void Forecast::Place(const Peer& peer, const PeerWord& word, Heed& heed) const {
 }
 
 // What was foretold of the peer until now is taken back; from now on it is to use `demand`.
-void Forecast::Replace(Peer& peer, double demand) {
+void Forecast::Replace(Peer& peer, double demand, bool abroad) {
   const Tokens foretold = peer.Foretold(earned_);
   level_ += foretold;
   foretold_ -= foretold;
   peers_demand_ += demand - peer.demand;
+  if (abroad) sites_demand_ += demand - peer.demand;
   peer.demand = demand;
   peer.since = earned_;
-  if (peers_demand_ < kDemandMin / 2) peers_demand_ = foretold_ = 0;    // what is left are errors of rounding
+  if (peers_demand_ < kDemandMin / 2)
+    peers_demand_ = sites_demand_ = foretold_ = 0;    // what is left are errors of rounding
 }
 
 // A bucket's own account of waste does not know when it was wasted: it pays for each peer's hits of the last moment out
@@ -247,7 +250,7 @@ void Forecast::OwnedHere(Tokens bucket, const Pace& pace) {
   unheard_ -= std::exchange(flying_, 0);
   level_ = bucket;
   foretold_ = 0;
-  if (owner_said_) peers_demand_ = 0;
+  if (owner_said_) peers_demand_ = sites_demand_ = 0;
   owner_said_.reset();
   SetShare(pace);
 }
@@ -259,11 +262,13 @@ void Forecast::ForgetOwner(Duration since, Instant now) {
 }
 
 void Forecast::ForgetSilent(Duration since, Instant now) {
-  if (peers_.empty()) return;
-  if (++look_ >= peers_.size()) look_ = 0;
-  Peer& peer = peers_[look_];
-  if (peer.demand == 0 || now - peer.heard < since) return;
-  Replace(peer, 0);
+  const std::size_t all = peers_.size() + sites_.size();
+  if (all == 0) return;
+  if (++look_ >= all) look_ = 0;
+  const bool abroad = look_ >= peers_.size();
+  Peer& peer = abroad ? sites_[look_ - peers_.size()] : peers_[look_];
+  if (peer.demand == 0 || now - peer.heard < std::max<Duration>(since, kBelievedPeriods * peer.period)) return;
+  Replace(peer, 0, abroad);
 }
 
 }    // namespace dthrottle

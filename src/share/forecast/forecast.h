@@ -113,6 +113,9 @@ class Forecast {
   // Nobody else owns it: the bucket is the fleet's, and peers will say what they ask for.
   void OwnedHere(Tokens bucket, const Pace& pace);
   bool hears_owner() const { return owner_said_.has_value(); }
+  // What all hosts of this site ask for, tokens/s, and the integral of p (s): other sites foretell the product.
+  double demand_here() const { return std::max(announced_ + peers_demand_ - sites_demand_, 0.0); }
+  double earned() const { return earned_; }
   // Whether what it said before is over, because nobody has asked here since and `since` has passed.
   void ForgetOwner(Duration since, Instant now);
 
@@ -139,6 +142,7 @@ class Forecast {
     Tokens hits = 0;
     double earned = 0;
     Tokens missing = 0;
+    Duration period{};    // of its reports; 0: as this host's
 
     Tokens Foretold(double earned_now) const { return demand * (earned_now - since); }
   };
@@ -153,7 +157,7 @@ class Forecast {
   }
   double Believed(Peer& peer, const PeerWord& word, const Pace& pace) const;
   void Place(const Peer& peer, const PeerWord& word, Heed& heed) const;
-  void Replace(Peer& peer, double demand);
+  void Replace(Peer& peer, double demand, bool abroad);
   Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
   Tokens deviation() const { return unheard_ + served_ - flying_; }
@@ -211,7 +215,8 @@ class Forecast {
   Tokens wasted_ = 0;
   Instant full_at_;
 
-  std::vector<Peer> peers_;    // by number
+  std::vector<Peer> peers_, sites_;      // by number
+  double sites_demand_ = 0;              // of peers_demand_
   std::optional<Instant> owner_said_;    // latest
   std::uint32_t look_ = 0;     // of ForgetSilent
 };

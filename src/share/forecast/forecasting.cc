@@ -154,7 +154,8 @@ std::optional<Foretold> Forecasting::ForetoldOf(const TagAt& at, std::uint32_t p
   if (watch == nullptr) return std::nullopt;
   Step(*watch, at, now);
   const Forecast& forecast = watch->forecast;
-  return Foretold{forecast.level(), forecast.demand() + forecast.peers_demand(), forecast.WordFor(peer)};
+  return Foretold{forecast.level(), forecast.demand() + forecast.peers_demand(), forecast.WordFor(peer),
+                  forecast.demand_here(), forecast.earned()};
 }
 
 std::optional<Instant> Forecasting::ReportedAt(std::uint64_t hash) {

@@ -19,15 +19,8 @@ constexpr Duration kNearGap = 50ms;          // between two frames to everybody
 constexpr int kNearPeriods = 3;              // a tag that stays near its limit is told again
 constexpr double kNearOfBurst = 0.5, kNearStep = 0.1;
 constexpr double kPushesOfPeriod = 4;        // in the long run, of one tag
-constexpr double kMovedWithin = 0.25;        // s: a demand has moved if it makes a threshold of tokens in so long
 constexpr Duration kForgetEvery = 20ms;      // a part of the tags is looked through,
 constexpr std::size_t kForgetParts = 500;    // of so many
-
-constexpr std::uint32_t kNobody = UINT32_MAX;    // no peer
-
-std::uint64_t Thousandths(double number, std::uint64_t most) {
-  return static_cast<std::uint64_t>(std::clamp(std::round(1000 * number), 0.0, static_cast<double>(most)));
-}
 
 }    // namespace
 
@@ -45,10 +38,12 @@ struct Owning::Look {
 
 void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant now) {
   for (std::size_t i = first; i < first + n; ++i) {
-    const Tag tag = entries.tag(entries.list()[i]);
+    const Entry& entry = entries.list()[i];
+    const Tag tag = entries.tag(entry);
     const std::uint64_t hash = table_.Hash(TableTag(tag));
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
+    if (owned->changes == 0) owned->changes = UsedBefore(*owned, hash, entry.value, now);
     User& user = UserOf(*owned, peer);
     user.named = now;
     ++user.own;
@@ -62,6 +57,17 @@ void Owning::Counted(std::uint32_t peer, std::uint64_t counted, Instant now) {
   host.counted = counted;
   host.answer = true;
   TellAt(std::max(now, host.told_at + kHostGap));
+}
+
+void Owning::NamedAbroad(const Entries& entries, Instant now) {
+  for (const Entry& e : entries.list()) {
+    const Tag tag = entries.tag(e);
+    const std::uint64_t hash = table_.Hash(TableTag(tag));
+    Owned* const owned = OwnedOf(tag, hash);
+    if (owned == nullptr) continue;
+    owned->abroad_at = now;
+    Change(*owned, hash, now);
+  }
 }
 
 void Owning::NamedHere(const Entries& entries, Instant now) {
@@ -82,6 +88,17 @@ Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash) {
   owned.tag = tag.bytes;
   owned.is_digest = tag.is_digest;
   return &owned;
+}
+
+// Whether more is missing in the bucket than these hits: this host's own, or those of hosts that no longer use the tag.
+bool Owning::UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now) {
+  constexpr Tokens kRounding = 1e-3;
+  bool before = false;
+  LookAt(owned, hash, kNobody, now, [&](const Look& look) {
+    const Shape& shape = look.limit.shape;
+    before = shape.burst() - look.bucket().Level(shape, now) > static_cast<double>(hits) + kRounding;
+  });
+  return before;
 }
 
 Owning::User& Owning::UserOf(Owned& owned, std::uint32_t peer) {
@@ -215,6 +232,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
   levels.to = now;
   levels.peer = peer;
   levels.counted = host.counted;
+  levels.hosts = ways_.core().abroad;
   bool full = false;
   while (!host.due.empty() && !full) {
     const std::uint64_t hash = host.due.back();
@@ -260,6 +278,7 @@ bool Owning::TellNear(Instant now) {
   ToPeers item;
   item.kind = ToPeers::Kind::kNear;
   item.to = now;
+  item.hosts = ways_.core().abroad;
   for (const std::uint64_t hash : std::exchange(near_, {})) {
     const auto known = tags_.find(hash);
     if (known == tags_.end()) continue;
@@ -287,7 +306,7 @@ void Owning::ForgetSome(Instant now) {
     for (auto it = tags_.begin(forget_bucket_); it != tags_.end(forget_bucket_); ++it) {
       Owned& owned = it->second;
       std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
-      if (owned.users.empty() && !owned.changed) unused.push_back(it->first);
+      if (owned.users.empty() && !owned.changed && now - owned.abroad_at > kUserMax) unused.push_back(it->first);
     }
     ++forget_bucket_;
   }

@@ -41,6 +41,8 @@ class Owning {
 
   // A report of that host has been charged: its entries [first, first + n).
   void Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant now);
+  // Other sites have said so.
+  void NamedAbroad(const Entries& entries, Instant now);
   // All of it, and every report of the host up to `counted`.
   void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
   // This host itself has charged hits, which its own report says.
@@ -68,6 +70,7 @@ class Owning {
     bool is_digest = false, changed = false, told = false;
     std::uint64_t changes = 0;
     std::vector<User> users;    // in the order of their numbers
+    Instant abroad_at{};        // named by another site
     // What users of a watched tag were told last, brought up to told_at.
     Tokens level = 0;
     double demand = 0;
@@ -87,6 +90,7 @@ class Owning {
   struct Look;
 
   Owned* OwnedOf(const Tag& tag, std::uint64_t hash);
+  bool UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now);
   User& UserOf(Owned& owned, std::uint32_t peer);
   Host& HostOf(std::uint32_t peer);
   void Change(Owned& owned, std::uint64_t hash, Instant now);

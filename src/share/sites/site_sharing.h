@@ -1,0 +1,114 @@
+// The limiter's half of what sites tell each other (protocol/sites.md). Within a site a few hosts own the tags, and the
+// owner's bucket is the level of its tag. An owner tells the other sites each period what all hosts of its site have
+// served of its tags, and how much they ask for; to the owner of the tag there this site is one more host, which it
+// debits and foretells. So the levels of all sites follow each other, and hosts know of other sites by their owners.
+//
+// A tag that is watched is told early where other sites foretell it wrongly, as hosts do (share/owners/owning.h).
+//
+// While another site is not heard, limits go on as before, each site with the whole limit; or, where their rule says
+// so (Limit::keeps_part), this site assumes that the others use as much as goes with its own part. Nothing else
+// changes: what is assumed is charged as what is heard.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/prng.h"
+#include "base/time.h"
+#include "bus/exchange.h"
+#include "share/debit/draft.h"
+#include "share/debit/outlet.h"
+#include "share/debit/ownership.h"
+#include "share/sites/site_counts.h"
+#include "share/sites/site_sums.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+class SiteSharing {
+ public:
+  struct Options {
+    Duration period{};         // of reports to other sites
+    std::size_t others = 1;    // sites
+    double part = 1;           // of limits, while another site is not heard
+  };
+
+  // All but the options must outlive it.
+  SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_sites, const Options& options, Prng& prng,
+              Instant now);
+  ~SiteSharing();
+
+  // As Sharing.
+  bool Work(Instant now);
+  Instant next() const;
+  void ReportNow(Instant now) { report_at_ = now; }
+  bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
+
+  // Whether every other site is heard.
+  void SetHeard(bool all) { all_heard_ = all; }
+  // What the next program or start goes on with.
+  struct Kept {
+    Instant from{};
+    std::vector<SiteSums::Sum> sums{};
+
+    static void Fields(auto& state, auto& self) { state(self.from, self.sums); }
+  };
+  static constexpr std::uint32_t kKeptVersion = 1;    // for ReadState
+  Kept Keep() const;
+  void Resume(const Kept& kept, Instant now);
+
+  SiteCounts counts() const;
+
+ private:
+  // A tag's limit and bucket, while its shard is locked.
+  struct Look {
+    const Limit& limit;
+    Pace pace;
+    std::optional<Foretold> foretold;    // none: the tag is not watched
+  };
+  template <class See>
+  bool LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant now, See&& see);
+
+  bool Merge(Instant now);
+  void MergeSome(Instant now);
+  bool IsAssumed(const Tag& said, Instant to) const;
+  void Begin(Instant now);
+  bool CollectSome(Instant now);
+  bool Judge(Instant now);
+  bool Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now);
+  bool Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now);
+  bool Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
+  void Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hits, double demand);
+  void ChargeAssumed(Instant now);
+  void CountHosts();
+  bool Owns(const Tag& said) const;
+  void Moved(const Entries& entries, Instant now);
+
+  Ways& ways_;
+  Debits& debits_;
+  Table& table_;
+  FromPeersRing& from_sites_;
+  const Options options_;
+  SiteSums sums_;
+  Outlet outlet_;
+
+  Instant from_, to_, report_at_;    // hits of (from_, to_] are collected
+  bool collecting_ = false;
+  std::vector<std::uint64_t> round_;    // tags that have yet to be told in this period
+  Draft draft_, urgent_;
+  Instant judge_at_{};    // not before
+
+  FromPeers incoming_;    // the first merged_ of its entries are done
+  std::size_t merged_ = 0;
+  std::vector<std::uint64_t> hosts_;    // by site
+
+  bool all_heard_ = true;
+  Entries assumed_;
+  double assumed_rest_ = 0;                     // of a token
+  Instant assumed_from_{}, assumed_until_{};    // the latest time in which something was assumed
+  SiteCounts counts_;
+};
+
+}    // namespace dthrottle

@@ -1,0 +1,94 @@
+// What the hosts of this site have served of the tags that this host owns, and other sites have not been told
+// (share/sites/site_sharing.h tells them). For one thread, as Sharing.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/tag.h"
+#include "base/time.h"
+#include "bucket/ticks.h"
+#include "share/report_budget.h"
+
+namespace dthrottle {
+
+class SiteSums {
+ public:
+  static constexpr std::size_t kTagsMax = std::size_t{1} << 20;
+
+  struct Sum {
+    std::string tag;    // as hosts say it (share/said_tag.h)
+    bool is_digest = false;
+    std::uint64_t hits = 0;    // not told
+    Ticks began = 0;           // when the first of them was served
+    bool changed = false;      // since it was looked at
+    bool assumed = false;      // that other sites ask for it, while they are not heard
+    // What other sites foretell of it: this demand, from when the integral of p was so much (share/forecast).
+    double demand = 0, earned = 0;
+    ReportBudget budget{};
+    Instant budget_at{};
+
+    Tag said() const { return {tag, is_digest}; }
+
+    // Over a restart.
+    static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.hits, self.began); }
+  };
+
+  // The tag of that hash was named with hits since `began`, maybe none.
+  void Add(std::uint64_t hash, const Tag& said, std::uint64_t hits, Ticks began) {
+    auto known = sums_.find(hash);
+    if (known == sums_.end()) {
+      if (sums_.size() >= kTagsMax) {
+        crowded_ += hits;
+        return;
+      }
+      known = sums_.try_emplace(hash).first;
+      known->second.tag = said.bytes;
+      known->second.is_digest = said.is_digest;
+      order_.push_back(hash);
+    }
+    Sum& sum = known->second;
+    if (hits != 0) sum.began = sum.hits == 0 ? began : std::min(sum.began, began);
+    sum.hits += hits;
+    if (!std::exchange(sum.changed, true)) changed_.push_back(hash);
+  }
+
+  // So many of its tokens have come back; those that other sites have been told of do not come back there.
+  void TakeBack(std::uint64_t hash, std::uint64_t tokens) {
+    if (tokens == 0) return;
+    const auto known = sums_.find(hash);
+    if (known != sums_.end()) known->second.hits -= std::min(known->second.hits, tokens);
+  }
+
+  Sum* Find(std::uint64_t hash) {
+    const auto known = sums_.find(hash);
+    return known != sums_.end() ? &known->second : nullptr;
+  }
+  void Forget(std::uint64_t hash) { sums_.erase(hash); }
+  template <class Do>
+  void ForEach(Do&& each) const {
+    for (const auto& [hash, sum] : sums_) each(sum);
+  }
+
+  // Hashes of all tags; those of tags that stay are to be put back by Keep.
+  std::vector<std::uint64_t> TakeAll() { return std::exchange(order_, {}); }
+  void Keep(std::uint64_t hash) { order_.push_back(hash); }
+  // Hashes of tags that were named since.
+  std::vector<std::uint64_t> TakeChanged() { return std::exchange(changed_, {}); }
+  bool any_changed() const { return !changed_.empty(); }
+
+  std::size_t size() const { return sums_.size(); }
+  std::uint64_t crowded() const { return crowded_; }    // hits of tags for which there was no room
+
+ private:
+  std::unordered_map<std::uint64_t, Sum> sums_;    // by hash
+  std::vector<std::uint64_t> order_, changed_;     // hashes; of each sum once, and of those that are `changed`
+  std::uint64_t crowded_ = 0;
+};
+
+}    // namespace dthrottle
