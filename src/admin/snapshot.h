@@ -22,6 +22,7 @@
 #include "share/debit/debits.h"
 #include "share/inspection.h"
 #include "share/owners/owning.h"
+#include "share/sites/site_counts.h"
 #include "shed/curve.h"
 #include "shed/signal.h"
 #include "tally/tally.h"
@@ -199,6 +200,14 @@ struct LeaseStatus {
   std::vector<lease::HolderStatus> holders;    // of the resource that was asked for
 };
 
+// What passes between this host and other sites.
+struct SitesCounts {
+  std::size_t others = 0, heard = 0;    // sites, now
+  SiteCounts sharing;
+  std::uint64_t missed = 0, repaired = 0, lost = 0, lost_hits = 0;    // as ExchangeCounts
+  std::uint64_t sent_bytes = 0, received_bytes = 0;
+};
+
 // What only the skin of the daemon can count.
 struct ProcessCounts : SocketCounts {
   Duration uptime{};
@@ -227,6 +236,7 @@ struct ProcessCounts : SocketCounts {
   SpopCounts spop;
   PageCounts page;
   SetLimitCounts set_limits;
+  SitesCounts sites;
   CandidateCounts candidate;
   EnvoyCounts envoy;
   ShedCounts shed;

@@ -24,12 +24,10 @@ constexpr std::string_view kRuntimeDir = "/run/dthrottle";
 }    // namespace
 
 const std::vector<Section>& Sections() {
-  static const std::vector<Section> sections = {QuerySection(), AdminSection(),    TableSection(),
-                                                PeersSection(), CapacitySection(), ShedSection(),
-                                                RespSection(),  AskSection(),      HoldSection(), QuotaSection(),
-                                                PageSection(),  SpopSection(),     EnvoySection(),
-                                                LeaseSection(), TlsSection(),      OperatorSection(),
-                                                ProcessSection()};
+  static const std::vector<Section> sections = {
+      QuerySection(), AdminSection(), TableSection(), PeersSection(), SitesSection(),    CapacitySection(),
+      ShedSection(),  RespSection(),  AskSection(),   HoldSection(),  QuotaSection(),    PageSection(),
+      SpopSection(),  EnvoySection(), LeaseSection(), TlsSection(),   OperatorSection(), ProcessSection()};
   return sections;
 }
 

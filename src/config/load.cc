@@ -113,6 +113,7 @@ class Loader {
     CheckTlsFiles(findings_);
     CheckRules(findings_);
     CheckOwned(findings_);
+    CheckSites(findings_);
     CheckQuotas(findings_);
     CheckAlso(findings_);
     CheckShares(findings_);

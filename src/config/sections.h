@@ -10,6 +10,7 @@ Section QuerySection();
 Section AdminSection();
 Section TableSection();
 Section PeersSection();
+Section SitesSection();
 Section CapacitySection();
 Section ShedSection();
 Section RespSection();
@@ -31,6 +32,7 @@ void TakeNetworks(std::vector<Rule>& rules, const FileReader& read, Findings& fi
 // What no key can know by itself: whether values that are right fit each other.
 void CheckPeers(Findings& findings);
 void CheckOwned(Findings& findings);    // rules, where a few hosts own all tags
+void CheckSites(Findings& findings);
 void CheckLease(Findings& findings);
 void CheckTlsFiles(Findings& findings);
 void CheckRules(Findings& findings);

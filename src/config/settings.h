@@ -109,6 +109,17 @@ struct Settings {
     std::size_t named() const { return called().size(); }    // hosts
   } peers;
   struct {
+    std::string name;                    // of this host's site; empty: there is one site
+    std::vector<std::string> others;     // names of the other sites
+    Endpoint bind;                       // numeric
+    std::vector<std::string> connect;    // as ParsePeerEntry
+    Duration period{};
+    std::string key_file, authorized_keys;    // empty: no encryption
+    double part = 0;                          // of limits, while another site is not heard; 0: not said
+
+    bool enabled() const { return !name.empty(); }
+  } sites;
+  struct {
     Duration interval{}, lease{};
     std::vector<std::string> members;    // empty: whose keys are authorized
     CapacityGraph graph{};

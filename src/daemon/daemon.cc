@@ -51,13 +51,13 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                                             const LeaseUse& use) { return running_->peering->PartForLeases(tag, use); },
                   .leases = running_->leases},
       front_ends_(MakeFrontEnds(front_host_)),
-      features_(MakeFeatures({.loop = &loop_,
-                              .tasks = *tasks_,
-                              .admin = *running_,
-                              .log = log_,
-                              .amend = [this](std::function<void()> done) {
-                                running_->reloading->Amend(std::move(done));
-                              }})),
+      features_(
+          MakeFeatures({.loop = &loop_,
+                        .tasks = *tasks_,
+                        .admin = *running_,
+                        .log = log_,
+                        .handed = handed_,
+                        .amend = [this](std::function<void()> done) { running_->reloading->Amend(std::move(done)); }})),
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
   orders_.emplace(&loop_, service_,
                   Orders::Takers{.stop = [this](int signal) { Stop(signal); },

@@ -31,6 +31,7 @@ struct FeatureHost {
   TaskQueue& tasks;    // of the main thread
   AdminHost& admin;    // settings, limiter and what commands need
   Log& log;
+  Handover& handed;    // what the program or the start before has left
   // Makes amendments anew and puts them in force; then calls `done`.
   std::function<void(std::function<void()> done)> amend;
 };

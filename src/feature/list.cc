@@ -2,6 +2,7 @@
 
 #include "feature/candidate/feature.h"
 #include "feature/set_limits/feature.h"
+#include "feature/sites/feature.h"
 
 namespace dthrottle {
 
@@ -9,6 +10,7 @@ std::vector<std::unique_ptr<Feature>> MakeFeatures([[maybe_unused]] const Featur
   std::vector<std::unique_ptr<Feature>> all;
   all.push_back(std::make_unique<CandidateFeature>(host));    // limits that are set hold on top of its rules
   all.push_back(std::make_unique<SetLimitsFeature>(host));
+  all.push_back(std::make_unique<SitesFeature>(host));
   return all;
 }
 

@@ -213,8 +213,9 @@ TEST_CASE("a section that is unknown is an error") {
   const auto problems = Problems("[tabel]\nmemory = \"1MiB\"\n");
   REQUIRE(problems.size() == 1);
   CHECK(problems[0] ==
-        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [capacity], [shed], "
-        "[resp], [ask], [hold], [quota], [page], [spop], [envoy], [lease], [tls], [operator], [process], [[rule]], [[override]], "
+        "f:1:1: error: unknown key tabel; must be one of [query], [admin], [table], [peers], [sites], [capacity], "
+        "[shed], [resp], [ask], [hold], [quota], [page], [spop], [envoy], [lease], [tls], [operator], [process], "
+        "[[rule]], [[override]], "
         "[[resource]]");
 }
 

@@ -167,6 +167,11 @@ const std::vector<Key<Rule>>& RuleKeys() {
           "these it is who asks first. The limit holds in any case. Under share = \"debit\" and \"forecast\" it is what "
           "all hosts serve that is divided, by \"level\" only; the tags that are charged with it must be shared so too, "
           "because hosts hear of each other's by their reports."),
+      Choice<R, CutOff>(
+          "cut_off", "\"full\"", MEMBER(R, cut_off),
+          "What the hosts of a site go on with while another of *sites.others* is not heard: \"full\", the whole limit, "
+          "so that clients are served as before and all sites together may serve a limit each; or \"part\", the site's "
+          "*sites.part* of it, so that the limit holds over all sites and a client of one site gets less."),
       Weight<R>("1", MEMBER(R, weight),
                 "How much of a tag that they are charged with, and that is divided by *among* = \"level\", tags of the "
                 "rule get against others, where all ask for more: one of weight 2 gets twice what one of weight 1 gets."),

@@ -1,0 +1,295 @@
+#include "feature/sites/feature.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "admin/admin.h"
+#include "admin/escape.h"
+#include "base/check.h"
+#include "base/state.h"
+#include "config/values.h"
+#include "io/clock.h"
+#include "io/files.h"
+#include "io/fresh.h"
+#include "io/process.h"
+#include "limiter/limiter.h"
+
+namespace dthrottle {
+
+namespace {
+
+constexpr Duration kWatchEvery = std::chrono::milliseconds(250);
+constexpr Duration kFarewell = std::chrono::milliseconds(500);
+constexpr std::uint64_t kRetryMs = 5000;
+
+Result<void> TakeKeys(const Settings& settings, PeerThread::Options& options) {
+  if (settings.sites.key_file.empty()) return {};
+  auto keys = ReadKeyFile(settings.sites.key_file);
+  if (!keys) return Fail("sites.key_file: " + keys.error().message);
+  auto others = ReadAuthorizedKeys(settings.sites.authorized_keys);
+  if (!others) return Fail("sites.authorized_keys: " + others.error().message);
+  options.keys = std::move(*keys);
+  options.authorized = std::move(*others);
+  return {};
+}
+
+// Of its own, so that the number of the start among peers says what it said.
+std::string StemOf(const Settings& settings) {
+  return settings.table.file.empty() ? "" : settings.table.file + ".sites";
+}
+
+}    // namespace
+
+SitesFeature::Session::Session(std::unique_ptr<PeerThread> started, Ways& ways, const SiteSharing::Options& options,
+                               Prng& prng)
+    : thread(std::move(started)), sharing(ways, thread->to_peers(), thread->from_peers(), options, prng, Now()) {}
+
+std::string SitesFeature::Session::Sums() const {
+  return WriteState(SiteSharing::kKeptVersion, sharing.Keep());
+}
+
+// ---- Start ----
+
+bool SitesFeature::wanted() const {
+  return host_.admin.settings().sites.enabled();
+}
+
+void SitesFeature::Start() {
+  const HandedSection left = host_.handed.Take(kSection);
+  if (!wanted()) return;
+  if (!left.bytes.empty() && !ReadState(left.bytes, kKeptVersion, kept_)) {
+    host_.log.Warning("sites: reports begin anew: what was kept is of another version");
+    kept_ = {};
+  }
+  heard_at_.assign(host_.admin.settings().sites.others.size(), Now());
+  slices_.emplace(host_.loop, Slices::Work{[this](Instant end) { return Turn(end); },
+                                           [this] { return std::min(session_->sharing.next(), watch_at_); }});
+  DT_CHECK(uv_timer_init(host_.loop, &retry_) == 0);
+  retry_.data = this;
+  const bool took_over = host_.handed.held_at != Instant();
+  if (took_over) return host_.tasks.Post([this] { Return(); });
+  if (auto opened = Open(); !opened) throw StartFailure{EX_UNAVAILABLE, opened.error().message};
+}
+
+// For a daemon that answers already: it does not end because of this.
+void SitesFeature::Return() {
+  if (!wanted() || closed_ || !away_) return;
+  const auto opened = Open();
+  if (opened) return;
+  host_.log.Error("{}; trying again", opened.error().message);
+  uv_timer_start(
+      &retry_, [](uv_timer_t* t) { static_cast<SitesFeature*>(t->data)->Return(); }, kRetryMs, 0);
+}
+
+Result<PeerThread::Options> SitesFeature::MakeOptions() const {
+  const Settings& settings = host_.admin.settings();
+  const std::string stem = StemOf(settings);
+  if (auto usable = CheckIncarnation(stem); !usable) return Fail(usable.error().message);
+  PeerThread::Options options;
+  if (auto taken = TakeKeys(settings, options); !taken) return Fail(taken.error().message);
+  const auto& peers = settings.peers;
+  options.bind = settings.sites.bind;
+  options.connect = settings.sites.connect;
+  options.resolver.every = peers.resolve_interval;
+  options.resolver.servers = peers.name_servers;
+  options.seed = FreshNumber();
+  Exchange::Options& exchange = options.exchange;
+  exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
+  exchange.incarnation = NextIncarnation(stem, std::chrono::microseconds(1), std::uint64_t{1} << 62);
+  exchange.version = DTHROTTLE_VERSION;
+  exchange.period = settings.sites.period;
+  exchange.ring_bytes = peers.history;
+  exchange.ceilings = {peers.max_frames, peers.max_entries, peers.max_hits, peers.max_new_tags};
+  exchange.identities_proven = options.keys.has_value();
+  exchange.fresh_table = !host_.admin.limiter().discarded().empty();
+  exchange.site = settings.sites.name;
+  exchange.other_sites = settings.sites.others;
+  exchange.life = kept_.exchange;
+  return options;
+}
+
+// Opens the port and begins to report, or goes on where it has left. The reason if it cannot, with nothing begun.
+Result<void> SitesFeature::Open() {
+  const Settings& settings = host_.admin.settings();
+  auto options = MakeOptions();
+  if (!options) return Fail(options.error().message);
+  options->wake = [this] { slices_->Wake(); };
+  options->log = [this](LogLevel level, std::string text) {
+    host_.tasks.Post([this, level, text = std::move(text)] { host_.log.Say(level, "sites: " + text); });
+  };
+  auto thread = std::make_unique<PeerThread>(std::move(*options));
+  if (auto started = thread->Start(); !started) return Fail("sites: " + started.error().message);
+  Prng prng = FreshPrng();
+  const bool resumed = thread->resumed();
+  const SiteSharing::Options sharing{settings.sites.period, settings.sites.others.size(),
+                                     settings.sites.part > 0 ? settings.sites.part : 1};
+  if (session_ != nullptr) kept_.sharing = session_->Sums();
+  session_.reset();    // there is one at a time
+  session_ = std::make_unique<Session>(std::move(thread), host_.admin.limiter().ways(), sharing, prng);
+  SiteSharing::Kept kept;
+  if (ReadState(kept_.sharing, SiteSharing::kKeptVersion, kept)) session_->sharing.Resume(kept, Now());
+  kept_ = {};
+  away_ = false;
+  host_.log.Notice("telling other sites as site \"{}\" on {}, {}{}", settings.sites.name,
+                   FormatBind(settings.sites.bind),
+                   settings.sites.key_file.empty() ? "on this host only: no keys" : "with keys",
+                   resumed ? ", where it left off" : "");
+  slices_->Start();
+  return {};
+}
+
+// ---- Work ----
+
+bool SitesFeature::Turn(Instant end) {
+  if (away_) return false;
+  const bool was_full = session_->thread->from_peers().full();
+  bool more = true;
+  Instant now = Now();
+  for (; more && now < end; now = Now()) more = session_->sharing.Work(now);
+  if (now >= watch_at_) Watch(now);
+  if (was_full || !session_->thread->to_peers().empty()) session_->thread->Notify();
+  return more;
+}
+
+// A site is heard as long as one of its hosts is.
+void SitesFeature::Watch(Instant now) {
+  watch_at_ = now + kWatchEvery;
+  for (const PeerStatus& peer : session_->thread->Peers()) {
+    if (peer.state == PeerState::kUp && peer.number && *peer.number < heard_at_.size()) heard_at_[*peer.number] = now;
+  }
+  session_->sharing.SetHeard(std::ranges::all_of(heard_at_, [&](Instant at) { return at == now; }));
+}
+
+std::vector<std::optional<Duration>> SitesFeature::Unheard(Instant now) const {
+  std::vector<std::optional<Duration>> unheard;
+  for (const Instant at : heard_at_) {
+    const Duration since = now - at;
+    unheard.push_back(since > 2 * kWatchEvery ? std::optional(since) : std::nullopt);
+  }
+  return unheard;
+}
+
+void SitesFeature::Reload(std::vector<std::string>& problems) {
+  const Settings& settings = host_.admin.settings();
+  if (!slices_ && wanted()) problems.push_back("warning: sites.name: other sites are told from the next start on");
+  if (session_ == nullptr || away_) return;
+  session_->thread->SetConnect(settings.sites.connect);
+  session_->thread->SetCeilings(
+      {settings.peers.max_frames, settings.peers.max_entries, settings.peers.max_hits, settings.peers.max_new_tags});
+  if (settings.sites.authorized_keys.empty()) return;
+  auto read = ReadAuthorizedKeys(settings.sites.authorized_keys);
+  if (read) return session_->thread->ReloadKeys(std::move(*read));
+  problems.push_back("sites.authorized_keys: warning: " + read.error().message + "; the keys stay as they were");
+}
+
+// ---- The end ----
+
+// Ends the thread, with all that it has heard handed over; what is not told yet is kept.
+void SitesFeature::End() {
+  Session& session = *session_;
+  session.thread->Stop();
+  for (const Instant end = Now() + kFarewell; Now() < end;) {
+    const bool more = session.sharing.Work(Now());
+    if (session.thread->Drain() && !more && session.thread->from_peers().empty()) break;
+  }
+  kept_.exchange = session.thread->ExchangeLife();
+}
+
+void SitesFeature::Leave(std::function<void()> done) {
+  if (!std::exchange(away_, true)) {
+    slices_->Stop();
+    End();
+  }
+  done();
+}
+
+void SitesFeature::Keep(std::vector<HandedSection>& sections) const {
+  if (session_ == nullptr) return;
+  const Kept kept{kept_.exchange, session_->Sums()};
+  sections.push_back({kSection, -1, WriteState(kKeptVersion, kept)});
+}
+
+void SitesFeature::Close() {
+  if (!slices_ || std::exchange(closed_, true)) return;
+  if (!std::exchange(away_, true)) {
+    SiteSharing& sharing = session_->sharing;
+    sharing.ReportNow(Now());
+    for (const Instant end = Now() + kFarewell; Now() < end && sharing.reporting(Now());) {
+      sharing.Work(Now());
+      session_->thread->Notify();
+    }
+    End();
+  }
+  slices_->Close();
+  uv_close(reinterpret_cast<uv_handle_t*>(&retry_), nullptr);
+}
+
+// ---- For people ----
+
+Extension::Command SitesFeature::command() const {
+  return {"sites", "", "the other sites, and the hosts there that this one talks to"};
+}
+
+void SitesFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant now) {
+  if (!argument.empty()) return reply({{"error", "sites takes no argument"}});
+  const auto& sites = host_.admin.settings().sites;
+  Json rows = Json::array();
+  if (session_ == nullptr) return reply(rows);
+  const auto unheard = Unheard(now);
+  const auto escaped = [](const std::string& text) { return text.empty() ? Json() : Json(EscapeTag(text)); };
+  const auto seconds = [](Duration time) { return Json(std::round(1000 * Seconds(time)) / 1000); };
+  for (const PeerStatus& p : session_->thread->Peers()) {
+    const bool known = p.number && *p.number < sites.others.size();
+    const bool heard = p.last_heard >= Duration::zero();
+    rows.push_back({{"site", known ? Json(sites.others[*p.number]) : Json()},
+                    {"address", EscapeTag(p.address)},
+                    {"name", escaped(p.name)},
+                    {"state", Name(p.state)},
+                    {"heard_s_ago", heard ? seconds(p.last_heard) : Json()},
+                    {"age_s", heard ? seconds(p.age) : Json()},
+                    {"reports", p.reports},
+                    {"missed", p.missed},
+                    {"lost", p.lost},
+                    {"version", escaped(p.version)},
+                    {"note", escaped(p.reason)}});
+  }
+  for (std::size_t i = 0; i < unheard.size(); ++i) {
+    if (!unheard[i]) continue;
+    rows.push_back({{"site", sites.others[i]},
+                    {"state", "not heard"},
+                    {"note", fmt::format("for {:.0f} s; limits go on as their cut_off says", Seconds(*unheard[i]))}});
+  }
+  reply(std::move(rows));
+}
+
+void SitesFeature::Why(std::string_view, LimitIndex index, const std::function<void(std::string)>& say) const {
+  if (session_ == nullptr) return;
+  const auto& sites = host_.admin.settings().sites;
+  const Limit& limit = host_.admin.limiter().rules().limit(index);
+  if (!limit.shared) return;
+  const auto unheard = Unheard(Now());
+  for (std::size_t i = 0; i < unheard.size(); ++i) {
+    if (!unheard[i]) continue;
+    const std::string with = limit.keeps_part ? fmt::format("{:g} of the limit", sites.part) : "the whole limit";
+    say(fmt::format("Site {} has not been heard for {:.0f} s: this site goes on with {}.", sites.others[i],
+                    Seconds(*unheard[i]), with));
+  }
+}
+
+void SitesFeature::Count(ProcessCounts& counts) const {
+  if (session_ == nullptr) return;
+  SitesCounts& sites = counts.sites;
+  sites.sharing = session_->sharing.counts();
+  const ExchangeCounts exchange = session_->thread->Counts();
+  sites.others = heard_at_.size();
+  for (const auto& unheard : Unheard(Now())) sites.heard += !unheard;
+  sites.lost = exchange.lost, sites.lost_hits = exchange.lost_hits;
+  sites.sent_bytes = exchange.published_bytes, sites.received_bytes = exchange.received_bytes;
+  sites.missed = exchange.missed, sites.repaired = exchange.repaired;
+}
+
+}    // namespace dthrottle
