@@ -24,7 +24,7 @@ _dthrottlectl() {
     '')
       mapfile -t COMPREPLY < <(compgen -W '-s --socket -j --json --timeout -h --help -V --version
         help stats metrics show why top penalties refusals rules peers shed capacity indicate leases config forgive reload upgrade lease
-        keygen limit candidate' -- "$word") ;;
+        keygen limit candidate sites' -- "$word") ;;
     lease)
       mapfile -t COMPREPLY < <(compgen -W '-S --servers -c --client -m --mode -p --priority -t --timeout -h --help' \
         -- "$word") ;;

@@ -199,8 +199,8 @@ class Exchange {
     bool owners_registered = false;    // a register decides on lists: what is proposed is in force when it says so
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said
-    // Between sites: that of this host, and the others, which are the peers' numbers. Who comes anew hears what others
-    // still keep, in place of a snapshot. Empty: within a site.
+    // Between sites: that of this host, and the others, which are the peers' numbers. A host that comes anew hears what
+    // others still keep, in place of a snapshot. Empty: within a site.
     std::string site = {};
     std::vector<std::string> other_sites = {};
     // None: one of its own. Exchanges of one thread can have one together.

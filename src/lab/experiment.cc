@@ -88,6 +88,8 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.owners = file.settings.peers.owners;
   options.period = file.settings.peers.period;
   options.lanes = file.network;
+  options.site_period = file.settings.sites.period;
+  options.site_part = file.settings.sites.part > 0 ? file.settings.sites.part : 1;
   options.drift_ppm_max = file.fleet.drift_ppm;
   options.host.table_bytes = TableBytes(file);
   options.host.quota_bytes = QuotaBytes(file);

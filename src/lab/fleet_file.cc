@@ -92,6 +92,11 @@ std::vector<Key<FleetFile>> NetworkTable() {
   using F = FleetFile;
   return {
       DurationKey<F>("delay", "\"1ms\"", 0s, 1min, MEMBER(F, network.delay), "From one host to another."),
+      Integer<F>("sites", "1", 1, 16, MEMBER(F, network.sites),
+                 "How many sites the hosts are in: with 2 and 6 hosts, host-0 to host-2 are in one. Each has those of "
+                 "*peers.owners* that are its hosts, and tells the others as *sites.period* and *sites.part* say."),
+      DurationKey<F>("between_sites", "\"0s\"", 0s, 1min, MEMBER(F, network.between_sites),
+                     "From one site to another takes so much longer."),
       DurationKey<F>("jitter", "\"0s\"", 0s, 1min, MEMBER(F, network.jitter), "Up to so much more, by chance."),
       Number<F>(
           "loss", "0", 0, 1, MEMBER(F, network.loss),
@@ -276,9 +281,28 @@ class FleetReader {
       Error(0, fmt::format("peers.owners has \"{}\": must be hosts of the fleet, \"host-0\" to \"host-{}\"", owner,
                            file.fleet.hosts - 1));
     }
+    CheckSites();
     if (const auto fits = CheckCapacity(settings, file.fleet.hosts); !fits) Error(0, fits.error().message);
     if (std::string note = CapacityNote(settings); !note.empty()) {
       loaded_.problems.push_back({Problem::Severity::kWarning, std::string(name_), 0, 0, std::move(note)});
+    }
+  }
+
+  void CheckSites() {
+    const FleetFile& file = loaded_.file;
+    const std::uint32_t sites = file.network.sites;
+    if (sites == 1) return;
+    const Settings& settings = file.settings;
+    std::vector<bool> owned(sites);
+    for (const std::string& owner : settings.peers.owners) {
+      if (IsHostOf(owner, file.fleet.hosts)) owned[SiteOf(HostNumber(owner), file.fleet.hosts, sites)] = true;
+    }
+    if (!std::ranges::all_of(owned, [](bool any) { return any; })) {
+      Error(0, fmt::format("network.sites = {}: peers.owners must have a host of each", sites));
+    }
+    if (settings.sites.period < settings.peers.period || settings.sites.period > 3 * settings.peers.period) {
+      Error(0, fmt::format("sites.period = \"{}\" with peers.period = \"{}\": must be from one to 3 of it",
+                           FormatDuration(settings.sites.period), FormatDuration(settings.peers.period)));
     }
   }
 

@@ -240,7 +240,8 @@ TEST_CASE("every key means what its default says, and the manual has both") {
 }
 
 TEST_CASE("the examples that we ship are accepted without a warning") {
-  for (const char* const name : {"fleet.toml", "fleet-delay.toml", "fleet-hold.toml", "fleet-quota.toml"}) {
+  for (const char* const name :
+       {"fleet.toml", "fleet-delay.toml", "fleet-hold.toml", "fleet-quota.toml", "fleet-sites.toml"}) {
     CAPTURE(name);
     std::ifstream example(std::string(DTHROTTLE_SOURCE "/conf/examples/") + name);
     const std::string text{std::istreambuf_iterator<char>(example), {}};

@@ -14,7 +14,7 @@ from common import SystemTest
 from daemon import PATIENCE, SANITIZED, AskDaemon, Daemon, override, receive_all, rule, wait_until
 
 COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "penalties", "refusals", "rules", "peers", "shed", "capacity",
-            "indicate", "leases", "config", "forgive", "reload", "upgrade", "candidate", "limit")
+            "indicate", "leases", "config", "forgive", "reload", "upgrade", "candidate", "limit", "sites")
 COMMAND_BYTES_MAX = 64 * 1024
 
 

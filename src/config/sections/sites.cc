@@ -59,7 +59,7 @@ void CheckSites(Findings& f) {
   const auto& sites = s.sites;
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     if (s.rules[i].cut_off != CutOff::kPart) continue;
-    if (!sites.enabled()) {
+    if (!sites.enabled() && !f.fleet()) {
       f.Warn(f.rules[i],
              fmt::format("rule \"{}\": cut_off = \"part\" without sites.name: there is one site", s.rules[i].name));
     } else if (sites.part < kPartMin) {

@@ -37,7 +37,7 @@ Result<void> TakeKeys(const Settings& settings, PeerThread::Options& options) {
   return {};
 }
 
-// Of its own, so that the number of the start among peers says what it said.
+// Sites have a file of their own, so that the number of the start among peers says what it said.
 std::string StemOf(const Settings& settings) {
   return settings.table.file.empty() ? "" : settings.table.file + ".sites";
 }

@@ -12,7 +12,7 @@ namespace dthrottle {
 // How far back the hits of a report may have happened, in periods.
 inline constexpr int kReachPeriods = 3;
 
-// Who says that hits were served: a peer, or another site of all its hosts.
+// The party that says that hits were served: a peer, or another site of all its hosts.
 struct Speaker {
   Speaker(std::uint32_t peer = 0) : number(peer) {}
 

@@ -267,7 +267,9 @@ void Forecast::ForgetSilent(Duration since, Instant now) {
   if (++look_ >= all) look_ = 0;
   const bool abroad = look_ >= peers_.size();
   Peer& peer = abroad ? sites_[look_ - peers_.size()] : peers_[look_];
-  if (peer.demand == 0 || now - peer.heard < std::max<Duration>(since, kBelievedPeriods * peer.period)) return;
+  // A site is believed until something is assumed in its place (share/sites).
+  const Duration believed = abroad ? std::max<Duration>(since, (kBelievedPeriods + 1) * peer.period) : since;
+  if (peer.demand == 0 || now - peer.heard < believed) return;
   Replace(peer, 0, abroad);
 }
 
