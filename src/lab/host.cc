@@ -296,13 +296,11 @@ Instant SimHost::WorkAbroad(Instant now) {
     next = abroad.exchange.Tick(now);
     while (abroad.sharing.Work(now)) next = abroad.exchange.Tick(now);
   } while (!abroad.to_sites.empty() || !abroad.from_sites.empty());
-  bool all = true;
   std::vector<bool> heard(options_.sites - 1);
   for (const PeerStatus& peer : abroad.exchange.Peers(now)) {
     if (peer.number && peer.state == PeerState::kUp) heard[*peer.number] = true;
   }
-  for (const bool one : heard) all = all && one;
-  abroad.sharing.SetHeard(all);
+  abroad.sharing.SetHeard({}, std::ranges::all_of(heard, [](bool one) { return one; }));
   return std::min(next, abroad.sharing.next());
 }
 

@@ -71,6 +71,7 @@ struct LimiterCore {
   // For the owner's thread. Null: this host has no peers; there is one site.
   const Ownership* ownership = nullptr;
   SiteSums* site_sums = nullptr;
+  std::vector<PeerAge> sites;    // the other sites, as their reports show them
 
   Observed observed;
 

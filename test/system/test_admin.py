@@ -230,13 +230,15 @@ class Overviews(SystemTest):
             daemon.ask(["C"] * 20)
             types = {"help": list, "stats": dict, "metrics": str, "show C": dict, "why C": dict, "top": dict,
                      "top 5": dict, "penalties": list, "refusals": list, "rules": list, "peers": list, "shed": dict,
-                     "capacity": dict, "leases": dict, "config": str, "forgive C": dict, "limit list": list, "candidate": dict, "reload": dict,
+                     "capacity": dict, "leases": dict, "config": str, "forgive C": dict, "limit list": list, "candidate": dict,
+                     "sites": list, "reload": dict,
                      "upgrade": dict}
             self.assertEqual({command.split()[0] for command in types}, set(COMMANDS) - {"indicate"})    # nothing is divided
             for command, kind in types.items():
                 answer = daemon.admin_json(command)
                 self.assertIs(type(answer), kind, command)
-                self.assertEqual(bool(answer), command not in ("peers", "penalties", "limit list"), command)    # nobody else here
+                self.assertEqual(bool(answer), command not in ("peers", "sites", "penalties", "limit list"),
+                                     command)    # nobody else here
                 if kind is dict:
                     self.assertNotIn("error", answer)
 

@@ -11,6 +11,7 @@
 #include "admin/escape.h"
 #include "base/check.h"
 #include "base/state.h"
+#include "bus/peer.h"
 #include "config/values.h"
 #include "io/clock.h"
 #include "io/files.h"
@@ -158,10 +159,18 @@ bool SitesFeature::Turn(Instant end) {
 // A site is heard as long as one of its hosts is.
 void SitesFeature::Watch(Instant now) {
   watch_at_ = now + kWatchEvery;
+  std::vector<PeerAge> ages(heard_at_.size());
   for (const PeerStatus& peer : session_->thread->Peers()) {
-    if (peer.state == PeerState::kUp && peer.number && *peer.number < heard_at_.size()) heard_at_[*peer.number] = now;
+    if (peer.state != PeerState::kUp || !peer.number || *peer.number >= heard_at_.size()) continue;
+    heard_at_[*peer.number] = now;
+    PeerAge& age = ages[*peer.number];    // the owner of a tag may be the latest of them
+    age = {std::max(age.heard_ago, peer.last_heard), std::max(age.delay, peer.age)};
   }
-  session_->sharing.SetHeard(std::ranges::all_of(heard_at_, [&](Instant at) { return at == now; }));
+  const Duration missed_after = Peer::kSilentPeriods * host_.admin.settings().sites.period;
+  for (std::size_t site = 0; site < ages.size(); ++site) {
+    if (heard_at_[site] != now) ages[site].heard_ago = now - heard_at_[site] + missed_after;
+  }
+  session_->sharing.SetHeard(std::move(ages), std::ranges::all_of(heard_at_, [&](Instant at) { return at == now; }));
 }
 
 std::vector<std::optional<Duration>> SitesFeature::Unheard(Instant now) const {

@@ -9,6 +9,7 @@
 #include "share/accuracy/accuracy.h"
 #include "share/inspection.h"
 #include "share/said_tag.h"
+#include "share/sites/site_bound.h"
 #include "share/sites/site_sums.h"
 #include "share/ways.h"
 
@@ -556,7 +557,8 @@ void Debits::Reassigned(std::size_t counter) {
 }
 
 std::optional<Tokens> Debits::Bound(const Limit& limit, std::span<const PeerAge> peers) const {
-  return ExcessBound({limit.shape.burst(), limit.shape.rate(), std::nullopt, ToDuration(core_.window)}, peers);
+  return ExcessBound({limit.shape.burst(), limit.shape.rate(), std::nullopt, ToDuration(core_.window)}, peers) +
+         ExcessOfSites(core_, limit);
 }
 
 void Debits::Certify(Instant now) {

@@ -7,6 +7,7 @@
 
 #include "share/accuracy/accuracy.h"
 #include "share/inspection.h"
+#include "share/sites/site_bound.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -55,7 +56,9 @@ void Forecasting::SetHeard(bool heard) {
 
 std::optional<Tokens> Forecasting::Bound(const Limit& limit, std::span<const PeerAge> peers) const {
   return ExcessBound(
-      {limit.shape.burst(), limit.shape.rate(), UnheardMaxOf(core_, limit), period(), Forecast::kHearing}, peers);
+             {limit.shape.burst(), limit.shape.rate(), UnheardMaxOf(core_, limit), period(), Forecast::kHearing},
+             peers) +
+         ExcessOfSites(core_, limit);
 }
 
 // ---- Queries ----

@@ -40,6 +40,7 @@ SiteSharing::SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_
 SiteSharing::~SiteSharing() {
   ways_.core().site_sums = nullptr;
   ways_.core().abroad = 0;
+  ways_.core().sites.clear();
 }
 
 bool SiteSharing::Owns(const Tag& said) const {

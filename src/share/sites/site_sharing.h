@@ -46,8 +46,13 @@ class SiteSharing {
   void ReportNow(Instant now) { report_at_ = now; }
   bool reporting(Instant now) const { return collecting_ || report_at_ <= now; }
 
-  // Whether every other site is heard.
-  void SetHeard(bool all) { all_heard_ = all; }
+  // A site is missed when its hosts have not been heard for so many of its periods, and one more.
+  static constexpr int kMissedPeriods = 4;
+  // How late the other sites are, and whether all of them are heard.
+  void SetHeard(std::vector<PeerAge> sites, bool all) {
+    ways_.core().sites = std::move(sites);
+    all_heard_ = all;
+  }
   // What the next program or start goes on with.
   struct Kept {
     Instant from{};

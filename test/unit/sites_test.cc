@@ -1,0 +1,196 @@
+// What an owner of tags tells other sites, and makes of what they say (protocol/sites.md). Fleets of several sites are
+// in test/sim/sites_test.cc.
+#include "share/sites/site_sharing.h"
+
+#include <catch2/catch.hpp>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/prng.h"
+#include "share/debit/sharing.h"
+#include "share/sites/site_bound.h"
+#include "share/ways.h"
+#include "test/support/host.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Instant kBegin = FromNanoseconds(1'000'000'000);
+
+// ---- Sums ----
+
+TEST_CASE("sums of a site are what was served and has not come back, and no more tags than there is room for") {
+  SiteSums sums;
+  sums.Add(1, {"a", false}, 5, 100);
+  sums.Add(1, {"a", false}, 2, 50);
+  sums.Add(2, {"b", false}, 0, 70);
+  CHECK(sums.Find(1)->hits == 7);
+  CHECK(sums.Find(1)->began == 50);
+  CHECK(sums.Find(2)->hits == 0);
+  CHECK(sums.TakeChanged() == std::vector<std::uint64_t>{1, 2});
+  CHECK_FALSE(sums.any_changed());
+  sums.TakeBack(1, 3);
+  CHECK(sums.Find(1)->hits == 4);
+  sums.TakeBack(1, 9);    // more than is left to be told
+  CHECK(sums.Find(1)->hits == 0);
+  sums.TakeBack(3, 1);
+  CHECK(sums.Find(3) == nullptr);
+  for (std::uint64_t hash = 3; sums.size() < SiteSums::kTagsMax; ++hash) sums.Add(hash, {"c", false}, 1, 0);
+  sums.Add(~std::uint64_t{0}, {"d", false}, 6, 0);
+  CHECK(sums.crowded() == 6);
+  CHECK(sums.size() == SiteSums::kTagsMax);
+}
+
+// ---- An owner ----
+
+// It owns all tags of its site, has one host beside it, number 7, and two other sites.
+class Owner {
+ public:
+  explicit Owner(const std::string& more = "", double part = 1)
+      : host_("[[rule]]\nname = \"r\"\nburst = 100\nrate = 1\n" + more),
+        sharing_(host_.limiter->ways(), to_peers_, from_peers_, 1, 1s, prng_, kBegin),
+        sites_(host_.limiter->ways(), to_sites_, from_sites_, {1s, 2, part}, prng_, kBegin) {
+    sharing_.OwnedBy(std::make_shared<const Owners>(std::vector<std::string>{"me"}), "me");
+  }
+
+  void RunAt(Instant now) {
+    while (sharing_.Work(now) || sites_.Work(now)) continue;
+    for (ToPeers item; to_peers_.TryPop(item);) continue;
+  }
+  void Hear(const std::string& tag, std::uint64_t hits, Instant now) {
+    Push(from_peers_, {FromPeers::Kind::kDebits, now - 1s, now, 0, {}, 7}, tag, hits);
+    RunAt(now);
+  }
+  void HearSite(std::uint32_t site, const std::string& tag, std::uint64_t hits, std::uint64_t hosts, Instant now,
+                Duration late = {}) {
+    FromPeers item{FromPeers::Kind::kDebits, now - late - 1s, now - late, 0, {}, site};
+    item.hosts = hosts;
+    Push(from_sites_, std::move(item), tag, hits);
+    RunAt(now);
+  }
+  // By tag, in all frames since; and hosts of this site by the last of them.
+  std::map<std::string, std::uint64_t> Told() {
+    std::map<std::string, std::uint64_t> told;
+    for (ToPeers item; to_sites_.TryPop(item);) {
+      for (const Entry& e : item.entries.list()) told[std::string(item.entries.tag(e).bytes)] += e.value;
+      if (!item.entries.empty()) hosts_told_ = item.hosts;
+    }
+    return told;
+  }
+
+  std::uint64_t hosts_told() const { return hosts_told_; }
+  testing::Host& host() { return host_; }
+  SiteSharing& sites() { return sites_; }
+  LimiterCore& core() { return host_.limiter->ways().core(); }
+
+ private:
+  static void Push(FromPeersRing& ring, FromPeers item, const std::string& tag, std::uint64_t hits) {
+    REQUIRE(item.entries.Add({tag, false}, hits, 0));
+    REQUIRE(ring.TryPush(std::move(item)));
+  }
+
+  Prng prng_{1};
+  ToPeersRing to_peers_{64}, to_sites_{64};
+  FromPeersRing from_peers_{64}, from_sites_{64};
+  testing::Host host_;
+  Sharing sharing_;
+  SiteSharing sites_;
+  std::uint64_t hosts_told_ = 0;
+};
+
+using Told = std::map<std::string, std::uint64_t>;
+
+TEST_CASE("an owner tells other sites what its hosts and itself have served, once") {
+  Owner owner;
+  owner.RunAt(kBegin + 1s);
+  owner.Hear("a", 5, kBegin + 1100ms);
+  owner.Hear("a", 2, kBegin + 1200ms);
+  for (int i = 0; i < 3; ++i) CHECK(owner.host().Serves("b", kBegin + 1300ms));
+  owner.RunAt(kBegin + 2300ms);
+  owner.RunAt(kBegin + 3400ms);
+  CHECK(owner.Told() == Told{{"a", 7}, {"b", 3}});
+  CHECK(owner.hosts_told() == 1);
+  owner.RunAt(kBegin + 5s);
+  CHECK(owner.Told().empty());
+  CHECK(owner.sites().counts().tags == 0);
+}
+
+TEST_CASE("what other sites say is charged, and not told again") {
+  Owner owner;
+  owner.HearSite(0, "a", 10, 1, kBegin + 1s);
+  owner.HearSite(1, "a", 20, 1, kBegin + 1s);
+  CHECK(owner.host().Level("a", kBegin + 1s) == Approx(70).margin(1.1));
+  owner.RunAt(kBegin + 3s);
+  CHECK(owner.Told().empty());
+  CHECK(owner.sites().counts().heard == 2);
+}
+
+TEST_CASE("a site cannot have served more than all of its hosts can") {
+  const auto level = [](std::uint64_t hosts) {
+    Owner owner;
+    owner.HearSite(0, "a", kHitsMax, hosts, kBegin + 1s);
+    CHECK(owner.host().limiter->ways().Get<Debits>().counts().hits_disbelieved > 0);
+    return owner.host().Level("a", kBegin + 1s);
+  };
+  const double one = level(1), ten = level(10);
+  CHECK(one > -110);    // a burst and the refill of the interval, and what is owed at most
+  CHECK(ten < one);
+}
+
+TEST_CASE("with a part of a half, a site that is not heard is taken to serve as much as this one") {
+  Owner owner("cut_off = \"part\"\n", 0.5), full("", 0.5);
+  for (Owner* const one : {&owner, &full}) {
+    one->sites().SetHeard({}, false);
+    one->RunAt(kBegin + 1s);
+    one->Hear("a", 20, kBegin + 1100ms);
+    one->RunAt(kBegin + 2200ms);
+    one->RunAt(kBegin + 3300ms);
+  }
+  CHECK(owner.host().Level("a", kBegin + 3300ms) == Approx(60).margin(4));    // with refill
+  CHECK(full.host().Level("a", kBegin + 3300ms) == Approx(80).margin(4));
+  CHECK(owner.sites().counts().assumed == 20);
+  CHECK(full.sites().counts().assumed == 0);
+  // What the site says afterwards of that time is not charged as well.
+  for (Owner* const one : {&owner, &full}) one->HearSite(0, "a", 15, 1, kBegin + 3300ms, 1300ms);
+  CHECK(owner.host().Level("a", kBegin + 3300ms) == Approx(60).margin(4));
+  CHECK(full.host().Level("a", kBegin + 3300ms) == Approx(65).margin(4));
+}
+
+TEST_CASE("what was not told yet goes over to the next program") {
+  Owner before, after;
+  before.RunAt(kBegin + 1s);
+  before.Hear("a", 5, kBegin + 1100ms);
+  const SiteSharing::Kept kept = before.sites().Keep();
+  REQUIRE(kept.sums.size() == 1);
+  after.sites().Resume(kept, kBegin + 1200ms);
+  after.RunAt(kBegin + 3s);
+  CHECK(after.Told() == Told{{"a", 5}});
+  SiteSharing::Kept bad = kept;
+  bad.sums[0].tag.assign(300, 'x');
+  after.sites().Resume(bad, kBegin + 3s);
+  after.RunAt(kBegin + 5s);
+  CHECK(after.Told().empty());
+}
+
+TEST_CASE("the bound of a limit says what other sites may serve") {
+  Owner full, part("cut_off = \"part\"\n", 0.5);
+  const auto bound = [](Owner& owner) { return ExcessOfSites(owner.core(), owner.core().limit(0)); };
+  const auto heard = [&](Duration ago) {
+    for (Owner* const one : {&full, &part}) one->sites().SetHeard({{ago, 50ms}, {0s, 50ms}}, false);
+  };
+  heard(0s);
+  CHECK(bound(full) == Approx(2 * (100 + 1.05)));
+  CHECK(bound(part) == Approx(2 * (100 + 1.05)));
+  heard(60s);
+  CHECK(bound(full) == Approx(100 + 60.05 + 100 + 1.05));
+  CHECK(bound(part) == Approx(100 + 4.05 + 100 + 1.05));
+}
+
+}    // namespace
+}    // namespace dthrottle
