@@ -63,6 +63,7 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
     });
   };
   const bool of_levels = kind == MessageKind::kLevels;
+  if (kind == MessageKind::kNear && entries.besides() != entries.penalties().size()) return false;
   if (of_levels && entries.besides() != entries.demands().size() + entries.backs().size()) return false;
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
          fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
@@ -70,8 +71,9 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
          fit(entries.quotas()[1], 0, kQuotaPeriodMax) && fit(entries.quotas()[2], 0, kQuotaTokensMax) &&
          fit(entries.quotas()[3], 0, kQuotaTokensMax) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
-           return e.value != 0 || of_levels || entries.demand(e).has_value() || entries.back(e) != 0 ||
-                  entries.penalty(e).has_value() || entries.places(e).has_value() || entries.quota(e).has_value();
+           return e.value != 0 || of_levels || kind == MessageKind::kNear || entries.demand(e).has_value() ||
+                  entries.back(e) != 0 || entries.penalty(e).has_value() || entries.places(e).has_value() ||
+                  entries.quota(e).has_value();
          });
 }
 
@@ -98,7 +100,8 @@ bool IsPermitted(const Message& m) {
          (m.positions.empty() || m.kind == MessageKind::kSnapshotEnd) && m.positions.size() <= kPositionsMax &&
          std::all_of(m.positions.begin(), m.positions.end(), [](const Position& p) { return IsHostName(p.sender); }) &&
          AreOwners(m) && (m.entries.empty() || HasEntries(m.kind)) &&
-         (m.entries.besides() == 0 || is_report || m.kind == MessageKind::kLevels) && BesidesFit(m.kind, m.entries);
+         (m.entries.besides() == 0 || is_report || m.kind == MessageKind::kLevels || m.kind == MessageKind::kNear) &&
+         BesidesFit(m.kind, m.entries);
 }
 
 bool IsPermitted(MessageKind kind, const Entry& e, bool with_besides) {

@@ -179,6 +179,7 @@ struct Exchange::State {
     if (Link* const known = members.Find(id)) {
       if (!fresh && (known->peer == nullptr || known->peer->welcome_incarnation == core.in.incarnation)) return;
       known->awaiting = false;
+      if (known->peer != nullptr) known->peer->came = 0;    // something may have been lost on the way
       return members.Hasten(*known);
     }
     Link& link = members.Add(id, "calls", core.options.identities_proven ? name : "");
@@ -192,6 +193,12 @@ struct Exchange::State {
     if (const LinkId caller = two_way.Find(sender, route); caller != 0) return members.Find(caller);
     Peer* const peer = members.Linked(sender);
     return peer != nullptr && !IsCaller(*peer) ? peer->link : nullptr;
+  }
+
+  // What the life before of that host knew, beside levels, it has to be told again.
+  void TellCame(Peer& peer) {
+    if (!core.OwnsTags() || std::exchange(peer.came, core.in.incarnation) == core.in.incarnation) return;
+    core.to_limiter.Push({FromPeers::Kind::kHostCame, {}, {}, 0, {}, peer.number});
   }
 
   // A caller to which a link of the settings leads now is reached by that.
@@ -259,6 +266,7 @@ void Exchange::OnConnected(LinkId id, Instant) {
   Link* const link = state_->members.Find(id);
   if (link == nullptr) return;
   link->awaiting = false;    // an answer to what was said on the connection before may be of a life that is over
+  if (link->peer != nullptr) link->peer->came = 0;
   state_->members.Hasten(*link);
 }
 
@@ -343,6 +351,7 @@ void Exchange::HearDecoded(Link& at, std::string_view frame, Instant now) {
     if (Peer* const peer = s.members.OnWelcome(*link, now)) {
       s.joining.Start(*peer);
       s.hearing.OnWelcome(*peer);
+      s.TellCame(*peer);
     }
     return;
   }

@@ -44,8 +44,8 @@ struct ToPeers {
     kSnapshotEnd,
     kLevels,    // this host owns the tags: bucket states as of `to` for the host `peer`, of which all reports until
                 // `counted` are contained. Beside an entry: the demand of others, and what is foretold of them
-    kNear,      // tags that are near their limit, for everybody
-    kOwners,          // whatever comes behind it is cut by the owners that were said last
+    kNear,      // tags that are near their limit, or penalized, for everybody; with `to_one`, for the host `peer`
+    kOwners,    // whatever comes behind it is cut by the owners that were said last
     kHandoverPart,    // entries: bucket states as of `to` of tags that this host owned by the list before
     kHandoverEnd,
   };
@@ -54,6 +54,7 @@ struct ToPeers {
   std::uint64_t snapshot = 0;    // as in the FromPeers that asked
   Entries entries;
   std::uint32_t peer = 0;       // of levels
+  bool to_one = false;
   std::uint64_t counted = 0;    // likewise
   std::uint64_t hosts = 0;      // of a site's hits: its hosts; of levels: in other sites
 };
@@ -72,6 +73,7 @@ struct FromPeers {
                         // until kJoined if this host awaits tags
     kHandover,          // entries: bucket states, as of `to`, of tags that this host owns now
     kOwnDebits,         // entries: hits of this host itself, which nobody has counted
+    kHostCame,          // this host owns tags, and `peer` has come, or come back
     kJoined,            // the buckets to begin with have come, or will not; from now on hits can be reported
   };
   Kind kind = Kind::kNone;

@@ -77,6 +77,8 @@ struct Peer {
   };
   std::optional<Claim> claim;
 
+  std::uint64_t came = 0;    // the life of which the limiter has been told that it came, where this host owns tags
+
   Instant next_ask{};    // to repeat
 
   bool owes_snapshot = false;    // what it published was lost, or this host does not know the levels of what it owns

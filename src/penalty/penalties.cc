@@ -1,6 +1,7 @@
 #include "penalty/penalties.h"
 
 #include <algorithm>
+#include <chrono>
 
 namespace dthrottle {
 
@@ -117,6 +118,18 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
   its.heard = its.heard || !was_in_force;
   Add(heard_);
   return true;
+}
+
+void Penalties::PassOn(std::uint64_t hash, Duration known, Instant now) {
+  constexpr Duration kSame = std::chrono::milliseconds(10), kAgain = std::chrono::seconds(1);
+  const std::size_t at = table_->Find(hash);
+  if (at == Table::kNone) return;
+  PenaltyAt& its = (*table_)[at];
+  const Duration left = std::max(its.until - now, Duration::zero());
+  const bool news = left > known + kSame || known > left + kSame;
+  if (!news && now < its.passed_at + kAgain) return;
+  its.passed_at = now;
+  SetUntold(at);
 }
 
 bool Penalties::Lift(std::uint64_t hash, Instant now) {

@@ -38,6 +38,7 @@ struct PenaltyAt {
   Instant until{};
   Duration length{};    // of the whole penalty
   bool heard = false;   // a peer said so
+  Instant passed_at{};    // by an owner of tags, to all other hosts
 };
 
 class Penalties {
@@ -62,6 +63,10 @@ class Penalties {
   // A peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. False: there
   // is no room.
   bool Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now);
+
+  // An owner of tags has heard of it from one host, and tells all others: what is new, and again at most once a second.
+  // `known`: what Left said before.
+  void PassOn(std::uint64_t hash, Duration known, Instant now);
 
   // Ends the penalty, and forgets refusals that were counted. Peers are told of the former. False: there was none.
   bool Lift(std::uint64_t hash, Instant now);

@@ -30,8 +30,8 @@ inline bool Same(const Entries& a, const Entries& b) {
 inline bool Same(const Message& a, const Message& b) {
   return a.kind == b.kind && a.sender == b.sender && a.incarnation == b.incarnation && a.sequence == b.sequence &&
          a.ring_low == b.ring_low && a.from == b.from && a.to == b.to && a.period == b.period && a.last == b.last &&
-         a.snapshot == b.snapshot && a.text == b.text && a.ranges == b.ranges && a.positions == b.positions &&
-         Same(a.entries, b.entries);
+         a.snapshot == b.snapshot && a.text == b.text && a.site == b.site && a.hosts == b.hosts &&
+         a.ranges == b.ranges && a.positions == b.positions && Same(a.entries, b.entries);
 }
 
 // Every promise of message.h and entries.h, each asked for by itself.
@@ -45,7 +45,8 @@ inline bool IsSound(const Message& m) {
   };
   const bool is_report = m.kind == MessageKind::kReport, is_snapshot = m.kind == MessageKind::kSnapshot;
   const int kind = static_cast<int>(m.kind);
-  bool sound = kind >= 1 && kind <= 9 && is_name(m.sender) && m.text.size() <= 256;
+  bool sound =
+      kind >= 1 && kind <= 9 && is_name(m.sender) && m.text.size() <= 256 && (m.site.empty() || is_name(m.site));
   sound = sound && is_instant(m.to) && is_instant(m.from) && (is_report ? m.from <= m.to : m.from == Instant());
   sound = sound && m.period.count() >= 0 && m.period.count() <= 86'400'000'000'000;
   sound = sound && m.ranges.size() <= (m.kind == MessageKind::kRepeat ? kRangesMax : 0);
@@ -145,6 +146,8 @@ inline Message RandomMessage(MessageKind kind, Prng& prng) {
   m.last = prng.Below(2) == 0;
   m.snapshot = number();
   m.text = RandomBytes(RandomUpTo(kTextBytesMax, prng), prng);
+  m.hosts = number();
+  if (prng.Below(2) == 0) m.site = RandomName(prng);
   if (kind == MessageKind::kRepeat) {
     for (std::uint64_t n = RandomUpTo(kRangesMax, prng); n > 0; --n) {
       const std::uint64_t a = number(), b = number();

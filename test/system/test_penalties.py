@@ -5,7 +5,7 @@ import unittest
 
 from common import SystemTest, report
 from daemon import rule, wait_until
-from fleet import Fleet, wait_all_hear
+from fleet import Fleet, wait_all_hear, wait_owners_hear
 
 LOGIN = rule(name="login", match="login:*", burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})
 
@@ -18,23 +18,31 @@ class Penalties(SystemTest):
     def test_a_penalty_is_known_on_all_hosts_at_once_until_it_is_forgiven(self):
         with Fleet(LOGIN, hosts=8, period="5s") as hosts:
             wait_all_hear(hosts)
-            began = time.monotonic()
-            hosts[0].ask(["login:mallory"] * 8)
-            wait_until(lambda: all(penalized(host) for host in hosts), "all hosts know the penalty")
-            took = time.monotonic() - began
-            report(f"a penalty is known on 8 hosts after {took * 1000:.0f} ms, asked one after the other")
-            for host in hosts[1:]:
-                self.assertEqual(penalized(host), {"login:mallory": "peer"})
-                self.assertEqual(host.ask(["login:mallory", "login:alice"]), ["NO", "OK"])
-            self.assertIn("penalized", "".join(hosts[1].admin_json("why login:mallory")["steps"]))
+            self._check(hosts)
 
-            hosts[2].kill()
-            hosts[2].start()
-            wait_until(lambda: penalized(hosts[2]), "a host that was killed hears of it again")
-            hosts[4].restart()
-            self.assertTrue(penalized(hosts[4]), "an orderly restart keeps it")
-            hosts[3].admin("forgive login:mallory")
-            wait_until(lambda: not any(penalized(host) for host in hosts), "it is forgiven everywhere")
+    def test_owners_tell_everybody_of_it(self):
+        with Fleet(LOGIN, hosts=8, owners=2, period="500ms") as hosts:
+            wait_owners_hear(hosts, 2)
+            self._check(hosts[::-1])    # begins at a host that owns nothing
+
+    def _check(self, hosts):
+        began = time.monotonic()
+        hosts[0].ask(["login:mallory"] * 8)
+        wait_until(lambda: all(penalized(host) for host in hosts), "all hosts know the penalty")
+        took = time.monotonic() - began
+        report(f"a penalty is known on 8 hosts after {took * 1000:.0f} ms, asked one after the other")
+        for host in hosts[1:]:
+            self.assertEqual(penalized(host), {"login:mallory": "peer"})
+            self.assertEqual(host.ask(["login:mallory", "login:alice"]), ["NO", "OK"])
+        self.assertIn("penalized", "".join(hosts[1].admin_json("why login:mallory")["steps"]))
+
+        hosts[2].kill()
+        hosts[2].start()
+        wait_until(lambda: penalized(hosts[2]), "a host that was killed hears of it again")
+        hosts[4].restart()
+        self.assertTrue(penalized(hosts[4]), "an orderly restart keeps it")
+        hosts[3].admin("forgive login:mallory")
+        wait_until(lambda: not any(penalized(host) for host in hosts), "it is forgiven everywhere")
 
 
 if __name__ == "__main__":

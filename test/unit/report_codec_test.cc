@@ -520,6 +520,12 @@ TEST_CASE("a penalty is of an entry that is there, needs no hits, and lasts a we
   CHECK(FaultOf(report("\1" + Varint(kPenaltyMsMax + 1))) == DecodeFault::kContent);
   CHECK(FaultOf(report("\0\7"s)) == DecodeFault::kContent);    // b has neither hits nor a penalty
   CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);     // of a third
+  Message near;                                                // an owner tells everybody of one
+  near.kind = MessageKind::kNear;
+  near.sender = "owner-1";
+  REQUIRE(near.entries.Add({"a", false}, 0, 0, {.penalty = 7}));
+  REQUIRE(codec.Decode(Encoded(near), m) == DecodeFault::kNone);
+  CHECK(m.entries.penalty(m.entries.list()[0]) == 7);
 }
 
 TEST_CASE("places are of an entry that is there, need no hits, and have a bound") {

@@ -8,8 +8,9 @@ namespace dthrottle {
 
 void Levels::FromLimiter(ToPeers& item, Instant) {
   const bool near = item.kind == ToPeers::Kind::kNear;
-  const Peer* const peer = near ? nullptr : members_.Numbered(item.peer);
-  if (!near && peer == nullptr) return;    // it has gone
+  const bool to_one = !near || item.to_one;
+  const Peer* const peer = to_one ? members_.Numbered(item.peer) : nullptr;
+  if (to_one && peer == nullptr) return;    // it has gone
   Message& m = core_.Begin(near ? MessageKind::kNear : MessageKind::kLevels, item.to);
   m.sequence = item.counted;
   m.period = core_.options.period;
@@ -24,7 +25,7 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
     ++core_.counts.levels_sent;
     core_.counts.levels_bytes += frame->size();
   };
-  if (!near) return send(*peer->link);
+  if (to_one) return send(*peer->link);
   for (const auto& link : members_.links()) {
     if (link->peer != nullptr) send(*link);
   }

@@ -276,7 +276,6 @@ void CheckOwned(Findings& f) {
     const char* const what = rule.share == Share::kCapacity ? "share = \"capacity\""
                              : rule.in_flight > 0           ? "in_flight"
                              : rule.quota > 0               ? "quota"
-                             : rule.penalty.after > 0       ? "penalty.after"
                              : rule.among != Among::kFirst  ? "among"
                                                             : nullptr;
     if (what == nullptr) continue;

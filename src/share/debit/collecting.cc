@@ -72,7 +72,12 @@ bool Collecting::PushDraft(Draft& draft, ToPeers::Kind kind, Instant to, Instant
 
 // What this host has served of tags that it owns is heard by nobody else on the way.
 void Collecting::Owned(const Draft& draft, Instant now) {
-  ownership_.owning()->NamedHere(draft.entries, now);
+  Owning& owning = *ownership_.owning();
+  owning.NamedHere(draft.entries, now);
+  for (const Beside& penalty : draft.entries.penalties()) {
+    const Tag tag = draft.entries.tag(draft.entries.list()[penalty.entry]);
+    if (ownership_.Owns(tag)) owning.Penalized(tag, penalty.number, now);
+  }
   SiteSums* const sums = ways_.core().site_sums;
   if (sums == nullptr) return;
   for (std::size_t i = 0; i < draft.entries.size(); ++i) {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "share/accuracy/accuracy.h"
+#include "share/debit/ownership.h"
 #include "share/inspection.h"
 #include "share/said_tag.h"
 #include "share/sites/site_bound.h"
@@ -274,7 +275,10 @@ void Debits::HearPenalty(const Told& told, HeardPeer& peer, Instant until, Insta
     ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
     return;
   }
+  const bool owned = core_.ownership != nullptr && core_.ownership->Owns(told.tag);
+  const Duration known = owned ? core_.penalties.Left(told.hash, now) : Duration::zero();
   core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
+  if (owned) core_.penalties.PassOn(told.hash, known, now);
 }
 
 // ---- Quotas ----
@@ -463,8 +467,13 @@ void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, 
   });
 }
 
-void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
+void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now,
+                      std::uint32_t owner) {
+  HeardPeer& heard = HeardPeerOf(owner);
   ForEach(entries, first, n, now, [&](const Told& told) {
+    if (const auto left = entries.penalty(told.entry)) {
+      return HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
+    }
     const auto named = ways_.With(core_.limit(told.index), [&](auto& way) { return way.ReportedAt(told.hash); });
     if (!named || now - *named > kUserFor) MergeOne(told, at, now);
   });

@@ -33,6 +33,7 @@ class Ownership {
 
   // Null: this host owns nothing.
   Owning* owning() const { return owning_.get(); }
+  bool some_own() const { return owners_ != nullptr; }    // hosts do not hear everything
   bool others_only() const { return owners_ != nullptr && owning_ == nullptr; }
 
   // This host owns the tag.

@@ -149,6 +149,9 @@ bool Sharing::MergeSome(Instant now) {
       return Drop();
     case FromPeers::Kind::kOwners:
       return ChangeOwners(now);
+    case FromPeers::Kind::kHostCame:
+      if (ownership_.owning() != nullptr) ownership_.owning()->TellPenaltiesTo(incoming_.peer, ownership_, now);
+      return Drop();
     case FromPeers::Kind::kSnapshotWanted:
       return leaving_ ? Drop() : BeginSnapshot(now);    // another host can give it
     default:
@@ -185,7 +188,7 @@ bool Sharing::BeginSnapshot(Instant now) {
   if (!collecting_.Push(now)) return true;
   if (!outlet_.Push(ToPeers::Kind::kSnapshotBegin, {}, now, incoming_.snapshot)) return true;
   walk_.BeginSnapshot(incoming_.snapshot);
-  debits_.TellPenaltiesAgain(now);
+  if (!ownership_.some_own()) debits_.TellPenaltiesAgain(now);    // or owners tell them
   debits_.TellPlacesAgain();
   ways_.Each([](auto& way) { way.Joined(); });
   return true;
@@ -204,7 +207,7 @@ void Sharing::Merge(std::size_t n, Instant now) {
       if (merged_ == 0) std::sort(taken_.begin(), taken_.end());
       return debits_.DebitOwn(in.entries, merged_, n, in.from, in.to, taken_, now);
     case FromPeers::Kind::kNear:
-      return debits_.HearNear(in.entries, merged_, n, in.to, now);
+      return debits_.HearNear(in.entries, merged_, n, in.to, now, in.peer);
     case FromPeers::Kind::kDebits:
       debits_.Debit(in.entries, merged_, n, in.from, in.to, now, in.peer);
       if (const auto observer = ways_.core().observed.observer()) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,8 @@
 #include "share/ways.h"
 
 namespace dthrottle {
+
+class Ownership;
 
 struct OwningCounts {
   std::uint64_t tags = 0;         // that hosts use, now
@@ -47,6 +50,12 @@ class Owning {
   void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
   // This host itself has charged hits, which its own report says.
   void NamedHere(const Entries& entries, Instant now);
+
+  // A tag of this host is penalized for so many milliseconds, or no longer: everybody is told.
+  void Penalized(const Tag& said, std::uint64_t left, Instant now);
+
+  // A host has come, which is to know of penalties of tags that this host owns.
+  void TellPenaltiesTo(std::uint32_t peer, const Ownership& ownership, Instant now);
 
   // Keeps only tags that the host of that name owns.
   void KeepOwned(const Owners& owners, std::string_view name);
@@ -104,6 +113,7 @@ class Owning {
   bool IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const;
   bool TellHost(std::uint32_t peer, Host& host, Instant now);
   bool TellNear(Instant now);
+  bool TellPenalties(Instant now);
   void ForgetSome(Instant now);
 
   Ways& ways_;
@@ -115,6 +125,17 @@ class Owning {
   std::vector<std::uint64_t> changed_, near_;
   std::size_t forget_bucket_ = 0;    // the next to look through
   Allowance near_room_{kEntriesMax, kEntriesMax}, near_frames_{4, 40};    // entries and frames a second
+  // Penalties that have just begun or been lifted are told twice more, since frames may be lost.
+  struct Again {
+    KeptTag said;
+    Instant until, at;
+  };
+  void SayPenalty(const Tag& said, Duration left, Instant now);
+
+  std::deque<Again> again_;
+  Instant again_at_{};    // to look at them
+  Entries penalized_;     // as a frame of near says it
+  Instant penalized_at_{}, penalties_told_at_{};
   Instant tell_at_ = Instant::max(), near_at_{}, forget_at_{};
   OwningCounts counts_;
 };
