@@ -120,7 +120,7 @@ class Debits final : public Way {
   void DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
                 const std::vector<std::uint64_t>& taken, Instant now);
   // Likewise where tags are near their limit, which is for hosts that have not named them lately.
-  // Of penalties too, which everybody is told of.
+  // It hears of penalties too, of which everybody is told.
   void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now, std::uint32_t owner);
 
   // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
