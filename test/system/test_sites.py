@@ -6,7 +6,7 @@ import time
 
 from common import ParallelTest
 from daemon import PATIENCE, Daemon, rule, wait_until
-from fleet import Fleet, Ledger, Traffic, free_port_pair, make_keys, settle_owners, wait_owners_hear
+from fleet import Fleet, Ledger, Traffic, free_port_pair, make_keys, settle_owners, wait_owners_hear, wrong_at_owners
 from test_owners import BURST as CLIENTS
 from test_owners import check_settings
 from test_upgrade import upgrade
@@ -138,6 +138,26 @@ class TwoSites(ParallelTest):
                 host.signal(signal.SIGCONT)
             settle(ledger, sites)
             wait_until(lambda: here[0].stats()["sites_heard"] == 1, "it is heard again", PATIENCE)
+
+    def test_hits_that_an_owner_had_not_told_when_it_was_killed_are_counted(self):
+        with Sites(PLENTY) as sites:
+            ledger = Ledger(BURST)
+            here, there = sites
+            lost = kills = 0
+            while kills < 4 or (lost == 0 and kills < 20):    # chance has it whether something is untold
+                kills += 1
+                for turn in range(12):
+                    ledger.serve(here[0], f"client-{turn}", 3)
+                    time.sleep(0.05)
+                here[0].crash()
+                here[0].start()
+                wait_until(lambda: hears_all(here[0]), "it hears the other site again", PATIENCE)
+                lost += here[0].stats()["sites_untold_hits"]
+
+            def missing():
+                return sum(min(those) for those in wrong_at_owners(ledger, there[:OWNERS]).values())
+            wait_until(lambda: abs(missing() - lost) < 0.5, lambda: f"{missing()} are missing, {lost} counted", PATIENCE)
+            self.assertGreater(lost, 0)
 
     def test_without_the_other_site_a_limit_goes_on_with_its_part_where_the_rule_says_so(self):
         limit = 'cut_off = "part"\n'

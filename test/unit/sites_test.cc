@@ -26,7 +26,8 @@ constexpr Instant kBegin = FromNanoseconds(1'000'000'000);
 // ---- Sums ----
 
 TEST_CASE("sums of a site are what was served and has not come back, and no more tags than there is room for") {
-  SiteSums sums;
+  std::uint64_t untold = 0;
+  SiteSums sums(untold);
   sums.Add(1, {"a", false}, 5, 100);
   sums.Add(1, {"a", false}, 2, 50);
   sums.Add(2, {"b", false}, 0, 70);
@@ -37,6 +38,7 @@ TEST_CASE("sums of a site are what was served and has not come back, and no more
   CHECK_FALSE(sums.any_changed());
   sums.TakeBack(1, 3);
   CHECK(sums.Find(1)->hits == 4);
+  CHECK(untold == 4);
   sums.TakeBack(1, 9);    // more than is left to be told
   CHECK(sums.Find(1)->hits == 0);
   sums.TakeBack(3, 1);
@@ -176,6 +178,23 @@ TEST_CASE("what was not told yet goes over to the next program") {
   after.sites().Resume(bad, kBegin + 3s);
   after.RunAt(kBegin + 5s);
   CHECK(after.Told().empty());
+}
+
+TEST_CASE("what was not told when a host was killed is counted") {
+  std::uint64_t untold = 0;
+  {
+    SiteSums killed(untold);
+    killed.Add(1, {"a", false}, 5, 0);
+    killed.Add(2, {"b", false}, 4, 0);
+    killed.Told(*killed.Find(1), 5);
+  }
+  SiteSums next(untold);
+  CHECK(next.lost() == 4);
+  CHECK(untold == 0);
+  next.Recovered(3);
+  CHECK(next.lost() == 1);
+  next.Recovered(3);
+  CHECK(next.lost() == 0);
 }
 
 TEST_CASE("the bound of a limit says what other sites may serve") {

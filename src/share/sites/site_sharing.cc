@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kEntriesPerSlice = 256;
 constexpr Duration kJudgeEvery = 20ms;          // tags that were named are looked at together
 constexpr std::uint64_t kHostsMax = 1 << 16;    // of one site
+constexpr std::size_t kUntoldWord = 6;          // of those beside the table, behind bus/account.h
 
 }    // namespace
 
@@ -26,6 +27,7 @@ SiteSharing::SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_
       table_(*ways.core().table),
       from_sites_(from_sites),
       options_(options),
+      sums_(table_.words()[kUntoldWord]),
       outlet_(to_sites),
       from_(now),
       to_(now),
@@ -213,12 +215,12 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
     if (!room) return;
     draft.began.push_back(hits != 0 ? sum.began : ToTicks(now));
     ++counts_.told;
-    sum.hits -= hits;
+    sums_.Told(sum, hits);
     sum.demand = demand;
     sum.earned = look.foretold ? look.foretold->earned : 0;
     if (look.limit.keeps_part && (!all_heard_ || sum.assumed)) Assume(look, sum, hits, demand);
   });
-  if (!limited) sum.hits = 0, sum.demand = 0;
+  if (!limited) sums_.Told(sum, sum.hits), sum.demand = 0;
   return room;
 }
 
@@ -283,6 +285,7 @@ void SiteSharing::Resume(const Kept& kept, Instant now) {
     const std::size_t least = sum.is_digest ? kDigestBytes : 1;
     if (sum.tag.size() < least || sum.tag.size() > kTagBytesMax) continue;
     sums_.Add(table_.Hash(TableTag(sum.said())), sum.said(), std::min(sum.hits, kHitsMax), sum.began);
+    sums_.Recovered(sum.hits);
   }
 }
 
@@ -290,6 +293,7 @@ SiteCounts SiteSharing::counts() const {
   SiteCounts counts = counts_;
   counts.tags = sums_.size();
   counts.crowded = sums_.crowded();
+  counts.untold = sums_.lost();
   return counts;
 }
 

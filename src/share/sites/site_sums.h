@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,6 +21,9 @@ namespace dthrottle {
 class SiteSums {
  public:
   static constexpr std::size_t kTagsMax = std::size_t{1} << 20;
+
+  // `untold` lies beside the table: how many hits are in the sums. So a life knows what the one before had not told.
+  explicit SiteSums(std::uint64_t& untold) : untold_(untold), lost_(untold_.exchange(0)) {}
 
   struct Sum {
     std::string tag;    // as hosts say it (share/said_tag.h)
@@ -55,6 +59,7 @@ class SiteSums {
     Sum& sum = known->second;
     if (hits != 0) sum.began = sum.hits == 0 ? began : std::min(sum.began, began);
     sum.hits += hits;
+    untold_ += hits;
     if (!std::exchange(sum.changed, true)) changed_.push_back(hash);
   }
 
@@ -62,8 +67,18 @@ class SiteSums {
   void TakeBack(std::uint64_t hash, std::uint64_t tokens) {
     if (tokens == 0) return;
     const auto known = sums_.find(hash);
-    if (known != sums_.end()) known->second.hits -= std::min(known->second.hits, tokens);
+    if (known != sums_.end()) Told(known->second, std::min(known->second.hits, tokens));
   }
+
+  // So many of the sum's hits are told. REQUIRES: it has them.
+  void Told(Sum& sum, std::uint64_t hits) {
+    sum.hits -= hits;
+    untold_ -= hits;
+  }
+
+  // So many hits of the life before are in these sums.
+  void Recovered(std::uint64_t hits) { lost_ -= std::min(lost_, hits); }
+  std::uint64_t lost() const { return lost_; }    // that it had not told when it was killed
 
   Sum* Find(std::uint64_t hash) {
     const auto known = sums_.find(hash);
@@ -89,6 +104,8 @@ class SiteSums {
   std::unordered_map<std::uint64_t, Sum> sums_;    // by hash
   std::vector<std::uint64_t> order_, changed_;     // hashes; of each sum once, and of those that are `changed`
   std::uint64_t crowded_ = 0;
+  std::atomic_ref<std::uint64_t> untold_;
+  std::uint64_t lost_;
 };
 
 }    // namespace dthrottle
