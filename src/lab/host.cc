@@ -99,7 +99,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
       limiter(host.memory_.bytes(), std::array<std::byte, 16>{}, TableKeys{{host.number_, 1}, {}}, options.rules, 1,
               now),
       fresh_table(!limiter.discarded().empty() || host.lives_ == 1),
-      sharing(limiter.ways(), from_limiter, to_limiter, options.hosts - 1, options.period, host.prng_, now),
+      sharing(limiter.ways(), from_limiter, to_limiter, host.HostsHere() - 1, options.period, host.prng_, now),
       exchange({.name = HostName(host.number_),
                 .incarnation = host.lives_,
                 .version = "simulated",
@@ -229,6 +229,12 @@ void SimHost::Connected(std::uint32_t peer, WorldTime now) {
   if (Exchange* const exchange = ExchangeWith(peer)) exchange->OnConnected(peer, clock_.Local(now));
 }
 
+std::size_t SimHost::HostsHere() const {
+  std::size_t here = 0;
+  for (std::uint32_t host = 0; host < options_.hosts; ++host) here += !IsAbroad(host);
+  return here;
+}
+
 bool SimHost::IsOwner(std::uint32_t host) const {
   return std::ranges::find(*options_.all_owners, HostName(host)) != options_.all_owners->end();
 }
@@ -300,6 +306,7 @@ Instant SimHost::WorkAbroad(Instant now) {
   for (const PeerStatus& peer : abroad.exchange.Peers(now)) {
     if (peer.number && peer.state == PeerState::kUp) heard[*peer.number] = true;
   }
+  life_->sharing.SetPeers(HostsHere() - 1);
   abroad.sharing.SetHeard({}, std::ranges::all_of(heard, [](bool one) { return one; }));
   return std::min(next, abroad.sharing.next());
 }

@@ -193,6 +193,7 @@ class SimHost final : private Transport, private CapacityTransport {
   void Take(const Parcel& parcel, Instant now);
   std::uint32_t SiteOf(std::uint32_t host) const { return lab::SiteOf(host, options_.hosts, options_.sites); }
   bool IsAbroad(std::uint32_t peer) const { return SiteOf(peer) != SiteOf(number_); }
+  std::size_t HostsHere() const;    // of this host's site
   bool IsOwner(std::uint32_t host) const;
   Exchange* ExchangeWith(std::uint32_t peer) const;
   Instant WorkAbroad(Instant now);

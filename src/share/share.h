@@ -57,7 +57,8 @@ struct LimiterCore {
   // Changed only while every shard of the table is locked, read while one is.
   std::shared_ptr<const Rulebook> rules;
   std::size_t peers = 0;    // other hosts
-  std::size_t abroad = 0;    // of them, in other sites, as an owner of tags knows; for the owner's thread
+  // As an owner of tags knows them, for the owner's thread: hosts of this site, this one included, and of other sites.
+  std::size_t here = 1, abroad = 0;
   double root_hosts = 1;    // square root of the number of all hosts
   Ticks window = 0;         // between reports; 0: there are none
   Ticks waste_window = 0;    // the longest of those that come, as Waste::Rested takes it

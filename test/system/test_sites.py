@@ -83,6 +83,8 @@ class TwoSites(ParallelTest):
             for host in hosts[:OWNERS]:
                 stats = host.stats()
                 self.assertEqual((stats["sites"], stats["sites_heard"], stats["sites_lost"]), (1, 1, 0))
+                wait_until(lambda: {row["hosts"] for row in host.admin_json("sites")} == {HOSTS},
+                           lambda: f"it knows the size of the other site: {host.admin_json('sites')}", PATIENCE)
             self.assertGreater(sum(host.stats()["sites_heard_entries"] for host in hosts[:OWNERS]), 6)
 
     def test_each_site_counts_what_the_other_serves_once(self):

@@ -117,7 +117,7 @@ TEST_CASE("an owner tells other sites what its hosts and itself have served, onc
   owner.RunAt(kBegin + 2300ms);
   owner.RunAt(kBegin + 3400ms);
   CHECK(owner.Told() == Told{{"a", 7}, {"b", 3}});
-  CHECK(owner.hosts_told() == 1);
+  CHECK(owner.hosts_told() == 2);
   owner.RunAt(kBegin + 5s);
   CHECK(owner.Told().empty());
   CHECK(owner.sites().counts().tags == 0);

@@ -260,6 +260,7 @@ void SitesFeature::Run(std::string_view argument, std::function<void(Json)> repl
                     {"state", Name(p.state)},
                     {"heard_s_ago", heard ? seconds(p.last_heard) : Json()},
                     {"age_s", heard ? seconds(p.age) : Json()},
+                    {"hosts", known && heard ? Json(session_->sharing.hosts_of(*p.number)) : Json()},
                     {"reports", p.reports},
                     {"missed", p.missed},
                     {"lost", p.lost},

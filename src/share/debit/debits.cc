@@ -456,11 +456,15 @@ void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, 
                       const std::vector<std::uint64_t>& taken, Instant now) {
   const Duration phase = (to - from) / kPhases;
   ForEach(entries, first, n, now, [&](const Told& told) {
-    if (told.entry.value == 0 || !std::binary_search(taken.begin(), taken.end(), told.hash)) return;
+    if (told.entry.value == 0) return;
+    const Instant began = std::min(from + phase * told.entry.phase, now);
+    if (core_.site_sums != nullptr) {
+      core_.site_sums->Add(told.hash, entries.tag(told.entry), told.entry.value, ToTicks(began));
+    }
+    if (!std::binary_search(taken.begin(), taken.end(), told.hash)) return;
     const Limit& limit = core_.limit(told.index);
     Bucket bucket = told.slot != nullptr ? told.slot->bucket : Bucket();
     Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
-    const Instant began = std::min(from + phase * told.entry.phase, now);
     bucket.Debit(limit.shape, told.entry.value, began, MaxDebt(limit), now, waste, core_.waste_window);
     const Slot* const slot = Store(told, bucket, waste, Source::kPeer, now);
     ways_.With(limit, [&](auto& way) { way.OwnedHere({told.tag, told.hash, limit, slot}, now); });

@@ -24,6 +24,7 @@ Sharing::Sharing(Ways& ways, ToPeersRing& to_peers, FromPeersRing& from_peers, s
       collecting_(ways, outlet_, ownership_, period, now),
       walk_(ways, outlet_, ownership_) {
   ways_.core().ownership = &ownership_;
+  ways_.core().here = peers + 1;
   debits_.ShareWith(peers, period);
   Hold(false);
   report_at_ = now + Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(period.count()))));
@@ -93,6 +94,8 @@ void Sharing::OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_v
 }
 
 void Sharing::SetPeers(std::size_t peers) {
+  ways_.core().here = peers + 1;
+  peers += ways_.core().abroad;
   if (peers == peers_) return;
   peers_ = peers;
   debits_.ShareWith(peers, period_);

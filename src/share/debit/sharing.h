@@ -75,7 +75,7 @@ class Sharing {
   bool told_hosts() const { return ownership_.others_only(); }
   const Owning* owning() const { return ownership_.owning(); }    // null: it owns nothing
 
-  // How many other hosts there are.
+  // How many other hosts there are in this site.
   void SetPeers(std::size_t peers);
 
  private:

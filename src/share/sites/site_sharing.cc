@@ -78,6 +78,7 @@ bool SiteSharing::Work(Instant now) {
 // ---- What other sites say ----
 
 bool SiteSharing::Merge(Instant now) {
+  if (ways_.core().ownership == nullptr) return false;    // it is not known yet who owns what
   if (incoming_.kind == FromPeers::Kind::kNone) {
     if (!from_sites_.TryPop(incoming_)) return false;
     merged_ = 0;
@@ -231,7 +232,7 @@ bool SiteSharing::Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now
   message.kind = kind;
   message.from = draft.Stamp(from_, to, kReachPeriods * options_.period);
   message.to = to;
-  message.hosts = ways_.core().peers + 1 - std::min(ways_.core().peers, ways_.core().abroad);
+  message.hosts = ways_.core().here;
   message.entries = std::move(draft.entries);
   draft.Clear();
   return outlet_.Push(message, now);

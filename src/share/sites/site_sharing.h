@@ -65,6 +65,8 @@ class SiteSharing {
   void Resume(const Kept& kept, Instant now);
 
   SiteCounts counts() const;
+  // Hosts of that site, by what it says last. REQUIRES: below Options::others.
+  std::uint64_t hosts_of(std::uint32_t site) const { return hosts_[site]; }
 
  private:
   // A tag's limit and bucket, while its shard is locked.
