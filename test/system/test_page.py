@@ -229,9 +229,12 @@ class LivePage(SystemTest):
                 "lost": 0, "lost_hits": 0, "cut": None, "version": "0.1.0", "note": None}
         live.update(host="web-1", peers=[{**peer, "name": f"web-{i}"} for i in range(2, 65)])
         live["peers"].append({**peer, "name": "web-1", "state": "self"})
+        live["stats"].update(owners=3, sites=2, sites_heard=1)
         with stub(page_text, headers["Content-Security-Policy"], lambda: live, past) as origin:
             page = self.open(origin, width=390)
             page.wait('document.querySelectorAll("#chart polygon").length > 0', "the chart is there")
+            self.assertEqual(page.run('document.getElementById("peers-about").textContent'),
+                             "63 of 63 up, 3 own the tags, 1 of 2 other sites heard")
             points = page.run('document.querySelector("#chart polygon").points.numberOfItems')
             self.assertGreaterEqual(points, 2 * n)
             self.assertEqual(page.run('document.getElementById("chart-about").textContent'), "the last 15 min")
