@@ -216,7 +216,7 @@ void Sharing::Merge(std::size_t n, Instant now) {
       if (const auto observer = ways_.core().observed.observer()) {
         observer->Heard(in.entries, merged_, n, in.from, in.to, in.peer, now);
       }
-      if (owning() != nullptr) ownership_.owning()->Named(in.entries, merged_, n, in.peer, now);
+      if (owning() != nullptr) ownership_.owning()->Named(in.entries, merged_, n, in.peer, in.to, now);
       return;
     default:
       return debits_.Merge(in.entries, merged_, n, in.to, now);

@@ -16,6 +16,7 @@ using namespace std::chrono_literals;
 constexpr Duration kUserMax = 10s;           // a host that has not named a tag for so long does not use it
 constexpr Duration kTellEvery = 5ms;         // changes are gathered for so long
 constexpr Duration kHostGap = 20ms;          // between two frames to one host
+constexpr Duration kOnItsWay = 100ms;        // a level, to a host
 constexpr Duration kNearGap = 50ms;          // between two frames to everybody
 constexpr int kNearPeriods = 3;              // a tag that stays near its limit is told again
 constexpr Duration kPenaltyAgain = 1s, kPenaltyLast = 8s, kAgainEvery = 250ms;
@@ -39,7 +40,9 @@ struct Owning::Look {
 
 // ---- What hosts say ----
 
-void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant now) {
+// A host passes over a level while a report of the tag is on its way, since the answer to that has one as well.
+void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant to,
+                   Instant now) {
   for (std::size_t i = first; i < first + n; ++i) {
     const Entry& entry = entries.list()[i];
     const Tag tag = entries.tag(entry);
@@ -49,6 +52,7 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     if (owned->changes == 0) owned->changes = UsedBefore(*owned, hash, entry.value, now);
     User& user = UserOf(*owned, peer);
     user.named = now;
+    user.again = user.again || to <= user.told + kOnItsWay;
     ++user.own;
     Due(*owned, user, hash);
     Change(*owned, hash, now);
@@ -109,7 +113,7 @@ Owning::User& Owning::UserOf(Owned& owned, std::uint32_t peer) {
                                    [](const User& user, std::uint32_t number) { return user.peer < number; });
   if (at != owned.users.end() && at->peer == peer) return *at;
   // It has heard nothing of the tag, which others may have used before.
-  return *owned.users.insert(at, User{peer, false, 0, 0, {}});
+  return *owned.users.insert(at, User{peer, false, false, 0, 0, {}, {}});
 }
 
 Owning::Host& Owning::HostOf(std::uint32_t peer) {
@@ -244,7 +248,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
     if (known != tags_.end()) {
       Owned& owned = known->second;
       User& user = UserOf(owned, peer);
-      const bool others = owned.changes - user.answered > user.own;
+      const bool others = owned.changes - user.answered > user.own || user.again;
       if (others) {
         LookAt(owned, hash, peer, now, [&](const Look& look) {
           const auto left = std::chrono::ceil<std::chrono::microseconds>(look.bucket().UntilFull(now)).count();
@@ -258,7 +262,8 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
         });
       }
       if (full) break;
-      user.due = false;
+      user.due = user.again = false;
+      if (others) user.told = now;
       user.answered = owned.changes;
       user.own = 0;
       counts_.told += others;

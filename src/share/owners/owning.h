@@ -42,8 +42,8 @@ class Owning {
   // Both must outlive it.
   Owning(Ways& ways, ToPeersRing& to_peers) : ways_(ways), table_(*ways.core().table), to_peers_(to_peers) {}
 
-  // A report of that host has been charged: its entries [first, first + n).
-  void Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant now);
+  // A report of that host on hits until `to` has been charged: its entries [first, first + n).
+  void Named(const Entries& entries, std::size_t first, std::size_t n, std::uint32_t peer, Instant to, Instant now);
   // Other sites have said so.
   void NamedAbroad(const Entries& entries, Instant now);
   // All of it, and every report of the host up to `counted`.
@@ -70,9 +70,10 @@ class Owning {
   struct User {
     std::uint32_t peer;
     bool due;                  // is to be told
+    bool again;                // also if nothing is new: it may have passed over what it was told
     std::uint64_t answered;    // changes of the tag when it was told last
     std::uint64_t own;         // of the changes since, made by itself
-    Instant named;
+    Instant named, told;
   };
   struct Owned {
     std::string tag;
