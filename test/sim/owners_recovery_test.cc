@@ -105,7 +105,7 @@ TEST_CASE("levels that are lost on the way to an owner that was killed are asked
   const Recovery lossy = Measure({.hosts = kSanitized ? 40u : 150u, .loss = 0.05});
   CAPTURE(lossy.all, lossy.most);
   CHECK(lossy.most > 0);
-  CHECK(lossy.most < 3);
+  CHECK(lossy.most < 4);    // a hello that is lost is said again after a second or so
   CHECK(lossy.all > 0);
   CHECK(lossy.all < 8);
 }

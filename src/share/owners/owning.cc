@@ -113,7 +113,7 @@ Owning::User& Owning::UserOf(Owned& owned, std::uint32_t peer) {
                                    [](const User& user, std::uint32_t number) { return user.peer < number; });
   if (at != owned.users.end() && at->peer == peer) return *at;
   // It has heard nothing of the tag, which others may have used before.
-  return *owned.users.insert(at, User{peer, false, false, 0, 0, {}, {}});
+  return *owned.users.insert(at, User{peer, false, false, 0, 0, {}, Instant::min()});
 }
 
 Owning::Host& Owning::HostOf(std::uint32_t peer) {
