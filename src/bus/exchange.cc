@@ -195,7 +195,7 @@ struct Exchange::State {
     return peer != nullptr && !IsCaller(*peer) ? peer->link : nullptr;
   }
 
-  // What the life before of that host knew, beside levels, it has to be told again.
+  // The host has to be told again what its life before knew beside levels.
   void TellCame(Peer& peer) {
     if (!core.OwnsTags() || std::exchange(peer.came, core.in.incarnation) == core.in.incarnation) return;
     core.to_limiter.Push({FromPeers::Kind::kHostCame, {}, {}, 0, {}, peer.number});

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "bus/peer_ceilings.h"
 #include "config/settings.h"
 #include "io/etcd_owners.h"
 #include "io/log.h"
@@ -15,9 +14,6 @@
 
 namespace dthrottle {
 
-// What the others call this host.
-std::string NameOfHost(const Settings& settings);
-PeerCeilings CeilingsOf(const Settings& settings);
 // Whom this host calls: addresses, or over NATS names. `list`: that of etcd; null: the settings have it.
 std::vector<std::string> Called(const Settings& settings, const OwnerAddresses* list);
 

@@ -10,6 +10,7 @@
 #include "daemon/peer_options.h"
 #include "io/clock.h"
 #include "io/fresh.h"
+#include "io/peer_settings.h"
 #include "io/signals.h"
 #include "rule/rulebook.h"
 #include "share/ways.h"
@@ -111,11 +112,12 @@ void PeerSession::TellAccuracy() {
 
 void PeerSession::Reload(const OwnerAddresses* list, std::vector<std::string>& problems) {
   const Settings& settings = host_.settings;
-  const auto authorized = ReloadKeys(problems);
+  const auto& peers = settings.peers;
+  const auto authorized = ReloadKeys({"peers", peers.key_file, peers.authorized_keys}, *thread_, problems);
   thread_->SetConnect(Called(settings, list));
   if (list == nullptr) ReloadOwners();
   thread_->SetCeilings(CeilingsOf(settings));
-  host_.limiter.ways().Get<Debits>().SetNewTagsMax(settings.peers.max_new_tags);
+  host_.limiter.ways().Get<Debits>().SetNewTagsMax(peers.max_new_tags);
   if (!authorized) return;
   auto capacity = MakeCapacityOptions(settings, host_.limiter.rules(), *authorized, host_.name);
   if (!capacity) {
@@ -125,20 +127,6 @@ void PeerSession::Reload(const OwnerAddresses* list, std::vector<std::string>& p
   const bool divides = capacity->has_value();
   thread_->SetCapacity(std::move(*capacity));
   Divide(divides);
-}
-
-// None: the file is no good.
-std::optional<AuthorizedKeys> PeerSession::ReloadKeys(std::vector<std::string>& problems) {
-  const std::string& path = host_.settings.peers.authorized_keys;
-  if (path.empty()) return AuthorizedKeys();
-  auto read = ReadAuthorizedKeys(path);
-  if (!read) {
-    problems.push_back("peers.authorized_keys: warning: " + read.error().message + "; the keys stay as they were");
-    return std::nullopt;
-  }
-  for (const std::string& complaint : read->complaints) problems.push_back("peers.authorized_keys: " + complaint);
-  thread_->ReloadKeys(*read);
-  return std::move(*read);
 }
 
 void PeerSession::ReloadOwners() {

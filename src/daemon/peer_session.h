@@ -85,7 +85,6 @@ class PeerSession {
 
  private:
   void Divide(bool begin);
-  std::optional<AuthorizedKeys> ReloadKeys(std::vector<std::string>& problems);
   void ReloadOwners();
   void CountPeers(Instant now);
   void TellAccuracy();

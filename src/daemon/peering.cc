@@ -14,6 +14,7 @@
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/fresh.h"
+#include "io/peer_settings.h"
 #include "share/ways.h"
 
 namespace dthrottle {

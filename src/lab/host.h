@@ -121,8 +121,6 @@ class SimHost final : private Transport, private CapacityTransport {
   std::uint64_t decided_by_workers() const { return decided_before_ + DecidedNow(); }
   const Sharing& sharing() const { return life_->sharing; }
   const Exchange& exchange() const { return life_->exchange; }
-  const Exchange* exchange_abroad() const { return life_->abroad != nullptr ? &life_->abroad->exchange : nullptr; }
-  const SiteSharing* site_sharing() const { return life_->abroad != nullptr ? &life_->abroad->sharing : nullptr; }
 
  private:
   struct Life;

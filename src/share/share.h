@@ -144,7 +144,7 @@ struct TagAt {
 
 inline constexpr std::uint32_t kNobody = UINT32_MAX;    // number of no peer
 
-// What is said beside an entry in thousandths, such as a demand.
+// A number that stands beside an entry, such as a demand, is said in thousandths.
 inline std::uint64_t Thousandths(double number, std::uint64_t most) {
   return static_cast<std::uint64_t>(std::clamp(std::round(1000 * number), 0.0, static_cast<double>(most)));
 }

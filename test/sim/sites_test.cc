@@ -167,7 +167,8 @@ TEST_CASE("an owner that is killed leaves at most the hits of one period and of 
 
 // ---- While a site is not heard ----
 
-// What is served while two sites do not hear each other, of what one limit gives; and what is served afterwards.
+// Two sites do not hear each other for a while. Returns what they serve meanwhile, as a part of what one limit gives,
+// and what they serve afterwards.
 std::pair<double, double> ServedApart(const std::string& rule, double part) {
   lab::FleetOptions options = Sites(2, rule);
   options.site_part = part;

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "admin/admin.h"
+#include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "base/check.h"
 #include "base/state.h"
@@ -16,7 +16,7 @@
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/fresh.h"
-#include "io/process.h"
+#include "io/peer_settings.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -27,15 +27,8 @@ constexpr Duration kWatchEvery = std::chrono::milliseconds(250);
 constexpr Duration kFarewell = std::chrono::milliseconds(500);
 constexpr std::uint64_t kRetryMs = 5000;
 
-Result<void> TakeKeys(const Settings& settings, PeerThread::Options& options) {
-  if (settings.sites.key_file.empty()) return {};
-  auto keys = ReadKeyFile(settings.sites.key_file);
-  if (!keys) return Fail("sites.key_file: " + keys.error().message);
-  auto others = ReadAuthorizedKeys(settings.sites.authorized_keys);
-  if (!others) return Fail("sites.authorized_keys: " + others.error().message);
-  options.keys = std::move(*keys);
-  options.authorized = std::move(*others);
-  return {};
+KeySettings KeysOf(const Settings& settings) {
+  return {"sites", settings.sites.key_file, settings.sites.authorized_keys};
 }
 
 // Sites have a file of their own, so that the number of the start among peers says what it said.
@@ -90,21 +83,13 @@ Result<PeerThread::Options> SitesFeature::MakeOptions() const {
   const Settings& settings = host_.admin.settings();
   const std::string stem = StemOf(settings);
   if (auto usable = CheckIncarnation(stem); !usable) return Fail(usable.error().message);
-  PeerThread::Options options;
-  if (auto taken = TakeKeys(settings, options); !taken) return Fail(taken.error().message);
-  const auto& peers = settings.peers;
+  PeerThread::Options options = CommonOptions(settings, FreshNumber());
+  if (auto taken = TakeKeys(KeysOf(settings), options, host_.log); !taken) return Fail(taken.error().message);
   options.bind = settings.sites.bind;
   options.connect = settings.sites.connect;
-  options.resolver.every = peers.resolve_interval;
-  options.resolver.servers = peers.name_servers;
-  options.seed = FreshNumber();
   Exchange::Options& exchange = options.exchange;
-  exchange.name = peers.name.empty() ? NameOfMachine() : peers.name;
   exchange.incarnation = NextIncarnation(stem, std::chrono::microseconds(1), std::uint64_t{1} << 62);
-  exchange.version = DTHROTTLE_VERSION;
   exchange.period = settings.sites.period;
-  exchange.ring_bytes = peers.history;
-  exchange.ceilings = {peers.max_frames, peers.max_entries, peers.max_hits, peers.max_new_tags};
   exchange.identities_proven = options.keys.has_value();
   exchange.fresh_table = !host_.admin.limiter().discarded().empty();
   exchange.site = settings.sites.name;
@@ -187,12 +172,8 @@ void SitesFeature::Reload(std::vector<std::string>& problems) {
   if (!slices_ && wanted()) problems.push_back("warning: sites.name: other sites are told from the next start on");
   if (session_ == nullptr || away_) return;
   session_->thread->SetConnect(settings.sites.connect);
-  session_->thread->SetCeilings(
-      {settings.peers.max_frames, settings.peers.max_entries, settings.peers.max_hits, settings.peers.max_new_tags});
-  if (settings.sites.authorized_keys.empty()) return;
-  auto read = ReadAuthorizedKeys(settings.sites.authorized_keys);
-  if (read) return session_->thread->ReloadKeys(std::move(*read));
-  problems.push_back("sites.authorized_keys: warning: " + read.error().message + "; the keys stay as they were");
+  session_->thread->SetCeilings(CeilingsOf(settings));
+  ReloadKeys(KeysOf(settings), *session_->thread, problems);
 }
 
 // ---- The end ----
@@ -249,23 +230,22 @@ void SitesFeature::Run(std::string_view argument, std::function<void(Json)> repl
   Json rows = Json::array();
   if (session_ == nullptr) return reply(rows);
   const auto unheard = Unheard(now);
-  const auto escaped = [](const std::string& text) { return text.empty() ? Json() : Json(EscapeTag(text)); };
-  const auto seconds = [](Duration time) { return Json(std::round(1000 * Seconds(time)) / 1000); };
+  using commands::Escaped, commands::Rounded;
   for (const PeerStatus& p : session_->thread->Peers()) {
     const bool known = p.number && *p.number < sites.others.size();
     const bool heard = p.last_heard >= Duration::zero();
     rows.push_back({{"site", known ? Json(sites.others[*p.number]) : Json()},
                     {"address", EscapeTag(p.address)},
-                    {"name", escaped(p.name)},
+                    {"name", Escaped(p.name)},
                     {"state", Name(p.state)},
-                    {"heard_s_ago", heard ? seconds(p.last_heard) : Json()},
-                    {"age_s", heard ? seconds(p.age) : Json()},
+                    {"heard_s_ago", heard ? Json(Rounded(Seconds(p.last_heard))) : Json()},
+                    {"age_s", heard ? Json(Rounded(Seconds(p.age))) : Json()},
                     {"hosts", known && heard ? Json(session_->sharing.hosts_of(*p.number)) : Json()},
                     {"reports", p.reports},
                     {"missed", p.missed},
                     {"lost", p.lost},
-                    {"version", escaped(p.version)},
-                    {"note", escaped(p.reason)}});
+                    {"version", Escaped(p.version)},
+                    {"note", Escaped(p.reason)}});
   }
   for (std::size_t i = 0; i < unheard.size(); ++i) {
     if (!unheard[i]) continue;
