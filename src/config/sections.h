@@ -44,6 +44,18 @@ void CheckShed(Findings& findings);
 void CheckCapacity(Findings& findings);
 void CheckResources(Findings& findings);
 
+// Where hosts listen and call, and their keys, by the section that says so; `whom` another host could speak for.
+struct HostSockets {
+  std::string_view section, whom;
+  const Endpoint& bind;
+  const std::vector<std::string>& connect;
+  const std::string &key_file, &authorized_keys;
+};
+void CheckHostKeys(Findings& findings, const HostSockets& sockets);
+
+// Why the period between sites does not fit that within a site; empty: it does.
+std::string ComplaintAboutSitePeriod(const Settings& settings);
+
 // Hosts that share limits, as far as the addresses tell: this one may be among them or not.
 double HostsOf(const Settings& settings);
 

@@ -7,8 +7,9 @@
 #include <memory>
 #include <set>
 
-#include "io/files.h"
 #include "config/kinds.h"
+#include "config/sections.h"
+#include "io/files.h"
 #include "lab/access_log.h"
 #include "lab/dividing_hosts.h"
 #include "query/question.h"
@@ -300,10 +301,7 @@ class FleetReader {
     if (!std::ranges::all_of(owned, [](bool any) { return any; })) {
       Error(0, fmt::format("network.sites = {}: peers.owners must have a host of each", sites));
     }
-    if (settings.sites.period < settings.peers.period || settings.sites.period > 3 * settings.peers.period) {
-      Error(0, fmt::format("sites.period = \"{}\" with peers.period = \"{}\": must be from one to 3 of it",
-                           FormatDuration(settings.sites.period), FormatDuration(settings.peers.period)));
-    }
+    if (const std::string complaint = ComplaintAboutSitePeriod(settings); !complaint.empty()) Error(0, complaint);
   }
 
   void CheckWorkloads() {

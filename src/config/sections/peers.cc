@@ -285,6 +285,23 @@ void CheckOwned(Findings& f) {
   }
 }
 
+void CheckHostKeys(Findings& f, const HostSockets& s) {
+  if (s.key_file.empty() != s.authorized_keys.empty()) {
+    f.Error("", fmt::format("one of {0}.key_file and {0}.authorized_keys is \"\": must be both or neither", s.section));
+  }
+  if (!s.key_file.empty()) return;
+  const auto complain = [&](std::string_view key, const std::string& address) {
+    f.Error("",
+            fmt::format("{0}.{1} = \"{2}\" is not loopback: must have {0}.key_file and {0}.authorized_keys with it, "
+                        "or anybody could speak for a {3}",
+                        s.section, key, address, s.whom));
+  };
+  if (s.bind.enabled() && !IsLoopback(s.bind)) complain("bind", FormatBind(s.bind));
+  for (const std::string& entry : s.connect) {
+    if (!ParsePeerEntry(entry)->is_loopback()) complain("connect", entry);
+  }
+}
+
 void CheckPeers(Findings& f) {
   const auto& peers = f.settings().peers;
   CheckSpread(f);
@@ -294,19 +311,7 @@ void CheckPeers(Findings& f) {
   if (!peers.bind.enabled()) {
     f.Error("", "peers.bind is \"\": must be an address, since peers.connect names other hosts");
   }
-  if (peers.key_file.empty() != peers.authorized_keys.empty()) {
-    f.Error("", "one of peers.key_file and peers.authorized_keys is \"\": must be both or neither");
-  }
-  if (!peers.key_file.empty()) return;
-  const auto complain = [&](std::string_view key, const std::string& address) {
-    f.Error("", fmt::format("peers.{} = \"{}\" is not loopback: must have peers.key_file and peers.authorized_keys "
-                            "with it, or anybody could speak for a peer",
-                            key, address));
-  };
-  if (peers.bind.enabled() && !IsLoopback(peers.bind)) complain("bind", FormatBind(peers.bind));
-  for (const std::string& entry : peers.connect) {
-    if (!ParsePeerEntry(entry)->is_loopback()) complain("connect", entry);
-  }
+  CheckHostKeys(f, {"peers", "peer", peers.bind, peers.connect, peers.key_file, peers.authorized_keys});
 }
 
 double HostsOf(const Settings& settings) {

@@ -1,5 +1,4 @@
 // The section [sites] of the settings.
-#include <algorithm>
 #include <set>
 
 #include "base/host_name.h"
@@ -54,6 +53,12 @@ Section SitesSection() {
       }};
 }
 
+std::string ComplaintAboutSitePeriod(const Settings& s) {
+  if (s.sites.period >= s.peers.period && s.sites.period <= kPeriodsMax * s.peers.period) return "";
+  return fmt::format("sites.period = \"{}\" with peers.period = \"{}\": must be from one to {} of it",
+                     FormatDuration(s.sites.period), FormatDuration(s.peers.period), kPeriodsMax);
+}
+
 void CheckSites(Findings& f) {
   const Settings& s = f.settings();
   const auto& sites = s.sites;
@@ -81,26 +86,10 @@ void CheckSites(Findings& f) {
     f.Error("",
             "sites.name with peers.spread = \"all\": must be \"owners\", because owners say what their site serves");
   }
-  if (sites.period < s.peers.period || sites.period > kPeriodsMax * s.peers.period) {
-    f.Error("", fmt::format("sites.period = \"{}\" with peers.period = \"{}\": must be from one to {} of it",
-                            FormatDuration(sites.period), FormatDuration(s.peers.period), kPeriodsMax));
-  }
+  if (const std::string complaint = ComplaintAboutSitePeriod(s); !complaint.empty()) f.Error("", complaint);
   if (!sites.bind.enabled())
     f.Error("", "sites.bind is \"\": must be an address, since sites.name says there are others");
-  if (sites.key_file.empty() != sites.authorized_keys.empty()) {
-    f.Error("", "one of sites.key_file and sites.authorized_keys is \"\": must be both or neither");
-  }
-  if (!sites.key_file.empty()) return;
-  const auto complain = [&](std::string_view key, const std::string& address) {
-    f.Error("",
-            fmt::format("sites.{} = \"{}\" is not loopback: must have sites.key_file and sites.authorized_keys with "
-                        "it, or anybody could speak for a site",
-                        key, address));
-  };
-  if (sites.bind.enabled() && !IsLoopback(sites.bind)) complain("bind", FormatBind(sites.bind));
-  for (const std::string& entry : sites.connect) {
-    if (!ParsePeerEntry(entry)->is_loopback()) complain("connect", entry);
-  }
+  CheckHostKeys(f, {"sites", "site", sites.bind, sites.connect, sites.key_file, sites.authorized_keys});
 }
 
 }    // namespace dthrottle
