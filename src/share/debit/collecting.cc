@@ -76,7 +76,7 @@ void Collecting::Owned(const Draft& draft, Instant now) {
   owning.NamedHere(draft.entries, now);
   for (const Beside& penalty : draft.entries.penalties()) {
     const Tag tag = draft.entries.tag(draft.entries.list()[penalty.entry]);
-    if (ownership_.Owns(tag)) owning.Penalized(tag, penalty.number, now);
+    if (ownership_.Owns(tag)) owning.penalties().Began(tag, penalty.number, now);
   }
   SiteSums* const sums = ways_.core().site_sums;
   if (sums == nullptr) return;

@@ -153,7 +153,7 @@ bool Sharing::MergeSome(Instant now) {
     case FromPeers::Kind::kOwners:
       return ChangeOwners(now);
     case FromPeers::Kind::kHostCame:
-      if (ownership_.owning() != nullptr) ownership_.owning()->TellPenaltiesTo(incoming_.peer, ownership_, now);
+      if (ownership_.owning() != nullptr) ownership_.owning()->penalties().TellTo(incoming_.peer, ownership_, now);
       return Drop();
     case FromPeers::Kind::kSnapshotWanted:
       return leaving_ ? Drop() : BeginSnapshot(now);    // another host can give it

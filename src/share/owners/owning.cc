@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "share/debit/ownership.h"
 #include "share/pace_of.h"
 #include "share/said_tag.h"
 
@@ -19,8 +18,6 @@ constexpr Duration kHostGap = 20ms;          // between two frames to one host
 constexpr Duration kOnItsWay = 100ms;        // a level, to a host
 constexpr Duration kNearGap = 50ms;          // between two frames to everybody
 constexpr int kNearPeriods = 3;              // a tag that stays near its limit is told again
-constexpr Duration kPenaltyAgain = 1s, kPenaltyLast = 8s, kAgainEvery = 250ms;
-constexpr std::size_t kAgainMax = 8192;    // penalties that are to be told again
 constexpr double kNearOfBurst = 0.5, kNearStep = 0.1;
 constexpr double kPushesOfPeriod = 4;        // in the long run, of one tag
 constexpr Duration kForgetEvery = 20ms;      // a part of the tags is looked through,
@@ -225,7 +222,7 @@ bool Owning::Tell(Instant now) {
       room = TellHost(peer, host, now);
     }
   }
-  room = TellPenalties(now) && room;
+  room = penalties_.Tell(now) && room;
   room = room && TellNear(now);
   ForgetSome(now);
   if (!room) TellAt(now + kTellEvery);
@@ -297,85 +294,11 @@ bool Owning::TellNear(Instant now) {
       const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
       added = near_room_.Take(now) && item.entries.Add({known->second.tag, known->second.is_digest}, micros, 0);
     });
-    counts_.near += added, counts_.near_cut += !added;
+    counts_.near.told += added, counts_.near.cut += !added;
   }
   near_at_ = now;
   if (!item.entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(std::move(item));
   return true;
-}
-
-void Owning::Penalized(const Tag& said, std::uint64_t left, Instant now) {
-  const auto lasts = std::chrono::milliseconds(left);
-  SayPenalty(said, lasts, now);
-  for (const Duration later : {kPenaltyAgain, kPenaltyLast}) {
-    if (again_.size() >= kAgainMax) again_.pop_front();
-    again_.push_back({KeptTag(said), now + lasts, now + later});
-  }
-}
-
-void Owning::SayPenalty(const Tag& said, Duration left, Instant now) {
-  const bool first = penalized_.empty();
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(left, Duration::zero())).count();
-  const Besides beside{.penalty = static_cast<std::uint64_t>(ms)};
-  const bool added = near_room_.Take(now) && penalized_.Add(said, 0, 0, beside);
-  counts_.near += added, counts_.near_cut += !added;
-  if (!added || !first) return;
-  penalized_at_ = now;
-  TellAt(std::max(now, penalties_told_at_ + kHostGap));
-}
-
-bool Owning::TellPenalties(Instant now) {
-  if (now >= again_at_) {
-    std::erase_if(again_, [&](const Again& its) {
-      if (its.at <= now) SayPenalty(its.said.tag(), its.until - now, now);
-      return its.at <= now;
-    });
-    again_at_ = now + kAgainEvery;
-  }
-  if (!again_.empty()) TellAt(again_at_);
-  if (penalized_.empty()) return true;
-  if (now < penalties_told_at_ + kHostGap) {
-    TellAt(penalties_told_at_ + kHostGap);
-    return true;
-  }
-  if (to_peers_.full()) return false;
-  penalties_told_at_ = now;
-  ToPeers item;
-  item.kind = ToPeers::Kind::kNear;
-  item.to = penalized_at_;    // from when on they last so long
-  item.hosts = ways_.core().abroad;
-  item.entries = std::exchange(penalized_, {});
-  to_peers_.TryPush(std::move(item));
-  return true;
-}
-
-void Owning::TellPenaltiesTo(std::uint32_t peer, const Ownership& ownership, Instant now) {
-  LimiterCore& core = ways_.core();
-  std::vector<PenaltyAt> ours;
-  core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) {
-    if (ownership.Owns(its.tag.tag())) ours.push_back(its);
-  });
-  Draft draft;
-  const auto push = [&] {
-    ToPeers item;
-    item.kind = ToPeers::Kind::kNear;
-    item.to = now;
-    item.peer = peer;
-    item.to_one = true;
-    item.hosts = core.abroad;
-    item.entries = std::exchange(draft.entries, {});
-    if (!item.entries.empty()) to_peers_.TryPush(std::move(item));
-  };
-  for (const PenaltyAt& its : ours) {
-    const Tag tag = its.tag.tag();
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(its.until - now).count();
-    const Besides said{.penalty = static_cast<std::uint64_t>(left)};
-    Table::Shard shard(table_, table_.Hash(tag));
-    if (ways_.Get<Debits>().AddBeside(tag, said, shard, now, draft)) continue;
-    push();
-    static_cast<void>(ways_.Get<Debits>().AddBeside(tag, said, shard, now, draft));
-  }
-  push();
 }
 
 // Tags that no host has named for a while. A part of them at a time.

@@ -10,28 +10,26 @@
 // A user is a host that has named the tag in the last 10 s. For one thread, as Sharing.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/allowance.h"
 #include "bus/exchange.h"
+#include "share/owners/penalty_telling.h"
 #include "share/pace.h"
 #include "share/report_budget.h"
 #include "share/ways.h"
 
 namespace dthrottle {
 
-class Ownership;
-
 struct OwningCounts {
   std::uint64_t tags = 0;         // that hosts use, now
   std::uint64_t pushes = 0;       // times that all users of a tag were told
   std::uint64_t told = 0;         // entries, to one host each
-  std::uint64_t near = 0;         // tags told to everybody
-  std::uint64_t near_cut = 0;     // and not told, because there were too many
+  NearCounts near;
   std::uint64_t crowded = 0;      // reports of tags that had no room here: their hosts hear nothing of each other
 };
 
@@ -51,17 +49,13 @@ class Owning {
   // This host itself has charged hits, which its own report says.
   void NamedHere(const Entries& entries, Instant now);
 
-  // A tag of this host is penalized for so many milliseconds, or no longer: everybody is told.
-  void Penalized(const Tag& said, std::uint64_t left, Instant now);
-
-  // A host has come, which is to know of penalties of tags that this host owns.
-  void TellPenaltiesTo(std::uint32_t peer, const Ownership& ownership, Instant now);
+  PenaltyTelling& penalties() { return penalties_; }
 
   // Keeps only tags that the host of that name owns.
   void KeepOwned(const Owners& owners, std::string_view name);
 
   // When to call Tell, which hands over what is due; true if there is more.
-  Instant next() const { return tell_at_; }
+  Instant next() const { return std::min(tell_at_, penalties_.next()); }
   bool Tell(Instant now);
 
   OwningCounts counts() const;
@@ -114,7 +108,6 @@ class Owning {
   bool IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const;
   bool TellHost(std::uint32_t peer, Host& host, Instant now);
   bool TellNear(Instant now);
-  bool TellPenalties(Instant now);
   void ForgetSome(Instant now);
 
   Ways& ways_;
@@ -126,19 +119,9 @@ class Owning {
   std::vector<std::uint64_t> changed_, near_;
   std::size_t forget_bucket_ = 0;    // the next to look through
   Allowance near_room_{kEntriesMax, kEntriesMax}, near_frames_{4, 40};    // entries and frames a second
-  // Penalties that have just begun or been lifted are told twice more, since frames may be lost.
-  struct Again {
-    KeptTag said;
-    Instant until, at;
-  };
-  void SayPenalty(const Tag& said, Duration left, Instant now);
-
-  std::deque<Again> again_;
-  Instant again_at_{};    // to look at them
-  Entries penalized_;     // as a frame of near says it
-  Instant penalized_at_{}, penalties_told_at_{};
   Instant tell_at_ = Instant::max(), near_at_{}, forget_at_{};
   OwningCounts counts_;
+  PenaltyTelling penalties_{ways_, to_peers_, near_room_, counts_.near};
 };
 
 }    // namespace dthrottle

@@ -1,0 +1,101 @@
+#include "share/owners/penalty_telling.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "share/debit/ownership.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kGap = 20ms;    // between two frames
+constexpr Duration kRetry = 5ms;
+constexpr Duration kAgain = 1s, kLast = 8s, kAgainEvery = 250ms;
+constexpr std::size_t kAgainMax = 8192;    // penalties that are to be told again
+
+std::uint64_t Milliseconds(Duration left) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(left, Duration::zero())).count();
+  return static_cast<std::uint64_t>(ms);
+}
+
+}    // namespace
+
+void PenaltyTelling::Began(const Tag& said, std::uint64_t left, Instant now) {
+  const auto lasts = std::chrono::milliseconds(left);
+  Say(said, lasts, now);
+  for (const Duration later : {kAgain, kLast}) {
+    if (again_.size() >= kAgainMax) again_.pop_front();
+    again_.push_back({KeptTag(said), now + lasts, now + later});
+  }
+}
+
+void PenaltyTelling::Say(const Tag& said, Duration left, Instant now) {
+  const bool first = said_.empty();
+  const bool added = room_.Take(now) && said_.Add(said, 0, 0, {.penalty = Milliseconds(left)});
+  counts_.told += added, counts_.cut += !added;
+  if (!added || !first) return;
+  said_at_ = now;
+  due_at_ = std::max(now, told_at_ + kGap);
+}
+
+bool PenaltyTelling::Tell(Instant now) {
+  if (now >= again_at_) {
+    std::erase_if(again_, [&](const Again& its) {
+      if (its.at <= now) Say(its.said.tag(), its.until - now, now);
+      return its.at <= now;
+    });
+    again_at_ = now + kAgainEvery;
+  }
+  if (now < due_at_) return true;
+  if (to_peers_.full()) {
+    due_at_ = now + kRetry;
+    return false;
+  }
+  due_at_ = Instant::max();
+  told_at_ = now;
+  ToPeers item;
+  item.kind = ToPeers::Kind::kNear;
+  item.to = said_at_;    // from when on they last so long
+  item.hosts = ways_.core().abroad;
+  item.entries = std::exchange(said_, {});
+  to_peers_.TryPush(std::move(item));
+  return true;
+}
+
+void PenaltyTelling::TellTo(std::uint32_t peer, const Ownership& ownership, Instant now) {
+  LimiterCore& core = ways_.core();
+  Debits& debits = ways_.Get<Debits>();
+  std::vector<PenaltyAt> ours;
+  core.penalties.ForEach(core.ShardLock(), now, [&](const PenaltyAt& its) {
+    if (ownership.Owns(its.tag.tag())) ours.push_back(its);
+  });
+  Draft draft;
+  const auto push = [&] {
+    if (draft.entries.empty()) return;
+    ToPeers item;
+    item.kind = ToPeers::Kind::kNear;
+    item.to = now;
+    item.peer = peer;
+    item.to_one = true;
+    item.hosts = core.abroad;
+    item.entries = std::move(draft.entries);
+    draft.Clear();
+    to_peers_.TryPush(std::move(item));
+  };
+  for (const PenaltyAt& its : ours) {
+    const Tag tag = its.tag.tag();
+    const auto add = [&] {
+      Table::Shard shard(*core.table, core.table->Hash(tag));
+      return debits.AddBeside(tag, {.penalty = Milliseconds(its.until - now)}, shard, now, draft);
+    };
+    if (add()) continue;
+    push();
+    static_cast<void>(add());    // a frame has room for one
+  }
+  push();
+}
+
+}    // namespace dthrottle
