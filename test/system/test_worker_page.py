@@ -236,7 +236,10 @@ class WorkerPages(SystemTest):
                 return daemon.stats()["page_served"] > 500
             wait_until(local, "the application serves by its page")
             self.assertRegex(daemon.admin("why C"), r"Workers have \d+ of its tokens on loan")
-            wait_until(lambda: daemon.stats()["served"] == served, "all are counted")
+            counted = lambda: daemon.stats()["served"]
+            wait_until(lambda: counted() >= served, lambda: f"{served} were served, and {counted()} are counted")
+            # A ticket that is taken while the daemon lowers `allowed` is counted, and its worker asks (protocol/page.md).
+            self.assertLessEqual(counted(), served + 3)
             self.assertEqual(daemon.stats()["page_clamped"], 0)
             self.assertIn("C", daemon.admin("top"))
 
