@@ -115,17 +115,16 @@ class Bucket {
   }
 
   // Gives back `tokens`; beyond full they are lost.
-  void Credit(const Shape& shape, Cost tokens) { full_at_ = std::max(full_at_ - Price(shape, tokens), kLongAgo); }
+  void Credit(const Shape& shape, Cost tokens) { Credit(Price(shape, tokens)); }
+  void Credit(Ticks ticks) { full_at_ = std::max(full_at_ - ticks, kLongAgo); }
 
   // Spends `tokens` without asking. The level falls below zero if there are fewer: refill pays for them first.
   void Charge(const Shape& shape, Cost tokens, Instant now) {
     full_at_ = std::max(full_at_, ToTicks(now)) + Price(shape, tokens);
   }
 
-  // Has room for `tokens` that somebody else has of it: the level is at most burst - tokens.
-  void LeaveRoom(const Shape& shape, Cost tokens, Instant now) {
-    full_at_ = std::max(full_at_, ToTicks(now) + Price(shape, tokens));
-  }
+  // Has room for tokens that somebody else has of it, which cost so many ticks: it is that far from full.
+  void LeaveRoom(Ticks ticks, Instant now) { full_at_ = std::max(full_at_, ToTicks(now) + ticks); }
 
   // Tokens now; negative means debt.
   [[nodiscard]] Tokens Level(const Shape& shape, Instant now) const {

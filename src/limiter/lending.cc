@@ -22,6 +22,23 @@ void ForEachLoan(Loan* first, Use&& use) {
   for (Loan* loan = first; loan != nullptr; loan = loan->next) use(*loan);
 }
 
+// This host's part of the limit, as the shape has it.
+double PartNow(const Asked& asked) {
+  return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
+}
+
+// How many of the limit's tokens so many of this host's were when they were lent.
+Tokens Worth(const Loan& loan, Cost tokens) {
+  return tokens / loan.part;
+}
+
+// Takes back what is not spent. Returns how much that is, and adds to `spent`.
+Cost TakeBack(Asked& asked, Loan& loan, Cost& spent) {
+  const Cost back = loan.Recall(spent);
+  asked.bucket().Credit(TicksOf(Worth(loan, back), asked.limit.shape));
+  return back;
+}
+
 void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
   if (spent == 0) return;
   LimiterCore& core = ways.core();
@@ -62,7 +79,7 @@ class Dealing {
       alone ? Give(loan, left) : ForEachLoan(first_, [&](Loan& its) {
         if (its.uses > 0) Give(its, left--);
       });
-      Say(loan, alone, bucket().ServesAt(asked_.shape, 1, asked_.now));
+      Say(loan, alone, MayRefuse() ? bucket().ServesAt(asked_.shape, 1, asked_.now) : asked_.now);
     }
   }
 
@@ -89,19 +106,21 @@ class Dealing {
 
   bool MayLend() const {
     const Limit& limit = asked_.limit;
-    return limit.plain && limit.mode == Mode::kEnforce && asked_.shape.depth >= ToTicks(kFillsMin) &&
-           shedder_.probability(limit.shed_priority) == 0 &&
-           ways_.With(limit, [&](auto& way) { return way.MayLend(asked_.hash); });
+    return limit.mode == Mode::kEnforce && !limit.whole && limit.in_flight == 0 &&
+           PenaltyLeft(ways_.core(), limit, asked_.hash, asked_.now) == Duration::zero() &&
+           asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0 &&
+           ways_.With(limit, [&](auto& way) { return way.MayLend(asked_.hash, asked_.now); });
   }
+  // A penalty begins by refusals that are asked for.
+  bool MayRefuse() const { return !asked_.limit.penalizes; }
 
   // Where tokens are short, a worker that does not use them has none.
   void TakeFromIdle() {
     Cost back = 0, spent = 0;
     ForEachLoan(first_, [&](Loan& its) {
       if (its.uses > 0 || !its.Idle(kHold, asked_.now)) return;
-      if (bucket().WholeTokens(asked_.shape, asked_.now) + back < takers_) back += its.Recall(spent);
+      if (bucket().WholeTokens(asked_.shape, asked_.now) < takers_) back += TakeBack(asked_, its, spent);
     });
-    bucket().Credit(asked_.shape, back);
     CountSpent(ways_, asked_, lane_, spent);
     out_ -= back + spent;
   }
@@ -117,7 +136,7 @@ class Dealing {
     if (there > 0) {
       const auto part = static_cast<Cost>(std::max<std::int64_t>(there / (takers + 1), 1));
       Lend(loan, std::min(loan.want - loan.out, part), asked_.now);
-    } else if (loan.out == 0 && room > 0) {
+    } else if (loan.out == 0 && room > 0 && MayRefuse()) {
       Reserve(loan, static_cast<Cost>(room));
     }
   }
@@ -137,7 +156,8 @@ class Dealing {
       bucket().Charge(asked_.shape, tokens, asked_.now);
     }
     asked_.Keep();
-    loan.Lend(tokens, due, asked_.now);
+    ways_.With(asked_.limit, [&](auto& way) { return way.Charged(asked_), true; });
+    loan.Lend(tokens, PartNow(asked_), due, asked_.now);
     out_ += tokens;
   }
 
@@ -159,32 +179,35 @@ class Dealing {
 
 Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
   Loan* const first = ways.core().loans.Of(asked.hash);
-  const Cost out = Loans::Out(first);
+  ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
+  Tokens out = 0;
+  ForEachLoan(first, [&](const Loan& loan) { out += Worth(loan, loan.out); });
   if (out == 0) return 0;
-  asked.bucket().LeaveRoom(asked.shape, out, asked.now);
+  asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
   asked.Keep();
   Cost spent = 0;
-  ForEachLoan(first, [&](Loan& loan) { spent += loan.Settle(); });
+  ForEachLoan(first, [&](Loan& loan) {
+    spent += loan.Settle();
+    if (loan.part != PartNow(asked)) TakeBack(asked, loan, spent);
+  });
   CountSpent(ways, asked, lane, spent);
-  return out - spent;
+  return Loans::Out(first);
 }
 
 void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
   if (SettleLoans(ways, asked, lane) == 0) return;
-  Cost back = 0, spent = 0;
+  Cost spent = 0;
   ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) {
     if (!loan.Idle(kHold, asked.now)) return;
-    if (asked.bucket().WholeTokens(asked.shape, asked.now) + back < asked.query.cost) back += loan.Recall(spent);
+    if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(asked, loan, spent);
   });
-  asked.bucket().Credit(asked.shape, back);
   CountSpent(ways, asked, lane, spent);
 }
 
 void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
   SettleLoans(ways, asked, lane);
-  Cost back = 0, spent = 0;
-  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { back += loan.Recall(spent); });
-  asked.bucket().Credit(asked.shape, back);
+  Cost spent = 0;
+  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { TakeBack(asked, loan, spent); });
   CountSpent(ways, asked, lane, spent);
 }
 
@@ -232,7 +255,7 @@ void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
     const Limit& limit = core.limit(*index);
     Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
     SettleLoans(ways, asked, lane);
-    asked.bucket().Credit(asked.shape, loan.Recall(spent));
+    TakeBack(asked, loan, spent);
     CountSpent(ways, asked, lane, spent);
   } else {
     loan.Recall(spent);

@@ -37,8 +37,9 @@ Cost Loan::Recall(Cost& spent) {
   return std::exchange(out, 0);
 }
 
-void Loan::Lend(Cost tokens, Instant from, Instant now) {
+void Loan::Lend(Cost tokens, double under, Instant from, Instant now) {
   out += tokens;
+  part = under;
   due = from;
   lent_at = now;
 }

@@ -4,8 +4,11 @@
 // and counts as served then; what it has not spent can be taken back at any time. So the sum is right whatever a worker
 // does: it spends what it was lent, or says that it did.
 //
-// A bucket with tokens out fills up to `burst` less these (Bucket::LeaveRoom), before tickets are read. Otherwise it would
-// fill up while they are out, and both could be spent at once.
+// A bucket with tokens out fills up to `burst` less these (Bucket::LeaveRoom), before tickets are read. Otherwise it
+// would fill up while they are out, and both could be spent at once.
+//
+// A token costs what it did when it was lent. Where hosts divide a limit and this host's part of it has changed since,
+// tokens that are not spent come back at that price, and others are lent under the new part.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +27,15 @@ namespace dthrottle {
 struct Loan {
   static constexpr Cost kWantMin = 16, kWantMax = 4096;
   static constexpr std::uint32_t kStray = 1024;    // tickets beyond what is lent; more are no accident
+  static constexpr Duration kLast =
+      std::chrono::milliseconds(1600);    // tokens of a page that nobody looks at end by then
 
   dthrottle_page_entry* entry = nullptr;
   const dthrottle_page_count* count = nullptr;
   std::uint64_t name = 0;      // of the tag, in the page
   std::uint32_t settled = 0;   // tickets below this one are accounted for; `settled + out` is what the page allows
   Cost out = 0;                // tokens that are lent and not known to be spent
+  double part = 1;             // of the limit, this host's, when they were lent
   Cost want = kWantMin;        // tokens to be lent at once
   std::uint32_t seen = 0;      // of Decided, as of the last time that it was dealt
   std::uint32_t uses = 0;      // between that and the time before
@@ -48,8 +54,8 @@ struct Loan {
   Cost Settle();
   // Takes back what is not spent. Returns how much that is, and adds to `spent`.
   Cost Recall(Cost& spent);
-  // Lends more. REQUIRES: they are charged.
-  void Lend(Cost tokens, Instant from, Instant now);
+  // Lends more. REQUIRES: they are charged, and what is lent already was under the same part.
+  void Lend(Cost tokens, double under, Instant from, Instant now);
   // Tells the worker: what is lent, and until when the tag is refused when that is spent.
   void Say(Instant until, Instant now);
 

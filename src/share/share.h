@@ -182,8 +182,10 @@ class Way {
   // Tokens that were spent before have come back to the bucket.
   void CameBack(Asked&, Cost) {}
 
-  // Whether tokens of the tag's bucket may be lent (loans.h): it alone decides, in the shape that the limit has.
-  bool MayLend(std::uint64_t) const { return true; }
+  // Sets the shape and the bucket that Decide would ask, before tokens are lent or come back.
+  void Prepare(Asked&) {}
+  // Whether tokens of the tag's bucket may be lent (loans.h): it alone decides, in that shape.
+  bool MayLend(std::uint64_t, Instant) const { return true; }
   // So many tokens that were lent have been spent.
   void Spent(Asked&, Cost) {}
 

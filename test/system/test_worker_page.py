@@ -1,6 +1,7 @@
 """Pages of workers against the daemon itself: what libdthrottle decides without asking, and what a worker can do to it."""
 
 import array
+import contextlib
 import ctypes
 import ctypes.util
 import fcntl
@@ -12,9 +13,11 @@ import socket
 import struct
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 from common import SystemTest
 from daemon import PATIENCE, Daemon, rule, wait_until
+from fleet import Fleet, wait_settled
 from test_client import Application
 
 PAGES = {"entries": 64}
@@ -242,6 +245,31 @@ class WorkerPages(SystemTest):
             self.assertLessEqual(counted(), served + 3)
             self.assertEqual(daemon.stats()["page_clamped"], 0)
             self.assertIn("C", daemon.admin("top"))
+
+    def test_workers_of_hosts_that_divide_a_limit_serve_no_more_than_it(self):
+        rate = burst = 600
+        with contextlib.ExitStack() as stack:
+            names = ["a", "b", "c"]
+            hosts = stack.enter_context(Fleet(rule(burst=burst, rate=rate, share="capacity"), hosts=3, names=names,
+                                              period="500ms", capacity={"members": names}, page=PAGES))
+            wait_settled(hosts)
+            applications = [stack.enter_context(self.application(host)) for host in hosts]
+            served, begin = [0, 0, 0], time.monotonic()
+
+            def ask(i):
+                while time.monotonic() < begin + 6:
+                    served[i] += applications[i].verdicts(b"api", 50 // (i + 1)).count("serve")
+                    time.sleep(0.02)
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(ask, range(3)))
+            self.assertLessEqual(sum(served), burst + rate * (time.monotonic() - begin) + 3)
+            self.assertGreater(sum(served), 0.8 * rate * 6)
+            for host in hosts:
+                self.assertGreater(host.stats()["page_served"], 0)
+                self.assertEqual(host.stats()["page_clamped"], 0)
+            counted = lambda: sum(host.stats()["served"] for host in hosts)
+            wait_until(lambda: counted() >= sum(served), lambda: f"{served} were served, and {counted()} are counted")
+            self.assertLessEqual(counted(), sum(served) + 9)
 
     def test_workers_and_a_daemon_that_are_killed_serve_no_token_twice(self):
         """A burst that does not refill: all that applications serve of it is at most the burst, whoever is killed."""

@@ -311,6 +311,10 @@ TEST_CASE("tokens that lie unused with a worker are there for who asks, and go b
   CHECK(worker.entries.live() == 0);
 }
 
+void HavePart(Host& host, double part, Instant until = Instant::max()) {
+  host.limiter->ways().Get<Division>().ChangeParts([&](PartTable& parts) { parts.Lend({part, 0.01, until}); });
+}
+
 // Several workers ask for a few tags in turns, some by the page and some not; each serve is held against a bucket that
 // is charged when it happens.
 struct Ledger {
@@ -318,14 +322,18 @@ struct Ledger {
   double burst = 0, rate = 0, lost = 0;
 };
 
-Ledger RunWorkers(std::uint64_t seed, std::size_t decisions, double load, Duration hop) {
+// `share`: of the rule; `part`: this host's, where the limit is divided.
+Ledger RunWorkers(std::uint64_t seed, std::size_t decisions, double load, Duration hop,
+                  const std::string& share = "local", double part = 1) {
   Prng prng(seed);
   const auto burst = static_cast<double>(1 + prng.Below(60));
   const double rate = 5 + static_cast<double>(prng.Below(prng.Below(3) == 0 ? 3000 : 300));
-  const std::string rule = "[[rule]]\nname=\"all\"\nburst=" + std::to_string(burst) + "\nrate=" + std::to_string(rate);
+  const std::string rule = "[[rule]]\nname=\"all\"\nburst=" + std::to_string(burst / part) +
+                           "\nrate=" + std::to_string(rate / part) + "\nshare=\"" + share + "\"";
   constexpr std::size_t kWorkers = 4, kTags = 3;
-  const Shape shape = Shape::From(burst, rate);
+  const Shape shape = PartOf(Shape::From(burst / part, rate / part), part);
   LendingHost host(rule);
+  HavePart(host, part);
   std::array<Bucket, kTags> strict, central;
   Ledger ledger;
   ledger.burst = burst, ledger.rate = rate;
@@ -382,6 +390,103 @@ TEST_CASE("workers that decide by their pages never serve more than one bucket w
   CHECK(all.decided >= 1'000'000);
   CHECK(all.lost < 0.002 * static_cast<double>(all.wished));
   CHECK(lent.asked < lent.decided / 4);
+}
+
+TEST_CASE("workers serve this host's part of a divided limit") {
+  Ledger all;
+  std::uint64_t seed = 100;
+  for (const double load : {0.3, 0.9, 1.2, 2.0, 5.0}) {
+    for (const Duration hop : {Duration(0), Duration(500ms)}) {
+      for (const double part : {0.5, 0.07}) {
+        const Ledger its = RunWorkers(++seed, 17'000, load, hop, "capacity", part);
+        CAPTURE(seed, load, hop.count(), part, its.burst, its.rate, its.asked);
+        CHECK(its.violations == 0);
+        CHECK(its.lost < 0.02 * static_cast<double>(its.wished));
+        all.lost += its.lost;
+        all.decided += its.decided, all.wished += its.wished, all.asked += its.asked;
+      }
+    }
+  }
+  CAPTURE(all.decided, all.wished, all.lost, all.asked);
+  CHECK(all.lost < 0.002 * static_cast<double>(all.wished));
+  CHECK(all.asked < all.decided / 3);
+}
+
+TEST_CASE("what workers spend and refuse is demand for a divided limit") {
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=100\nshare=\"capacity\"");
+  auto& division = host.limiter->ways().Get<Division>();
+  HavePart(host, 0.5);
+  const CapacityKey key = division.KeyOf({"C", false}, host.limiter->rules().limit(0));
+  division.ChangeParts([&](PartTable& parts) {
+    parts.Reset(10, {1, 2});
+    parts.Add(key);
+  });
+  Worker worker(host);
+  std::uint64_t asked = 0;
+  for (Instant now = At(1s), look = now; now < At(11s); now += 5ms) {
+    if (now >= look) worker.entries.Look(now), look = now + 100ms;
+    worker.Serves("C", now);
+    ++asked;
+  }
+  worker.entries.Recall(At(11s));
+  CHECK(worker.asked < asked / 4);
+  division.ChangeParts([&](PartTable& parts) { CHECK(parts.Find(key)->arrivals == asked); });
+}
+
+TEST_CASE("tokens come back at the price at which they were lent when the part changes") {
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nshare=\"capacity\"");
+  Host asking("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nshare=\"capacity\"");
+  Prng prng(8);
+  Worker worker(host);
+  Instant now = At(1s);
+  const auto both_have = [&](double part) {
+    HavePart(host, part);
+    HavePart(asking, part);
+    worker.entries.Look(now += 1us);
+  };
+  for (int round = 0; round < 200; ++round) {
+    both_have(0.05 + static_cast<double>(prng.Below(1'000'003)) / 1'111'111);
+    for (std::uint64_t i = prng.Below(8); i > 0; --i) {
+      const bool serves = worker.Serves("C", now);
+      REQUIRE(serves == asking.Serves("C", now));
+    }
+    if (prng.Below(20) > 0) continue;
+    Forgive(*host.limiter, {{"C", false}}, now);
+    Forgive(*asking.limiter, {{"C", false}}, now);
+  }
+  CHECK(worker.asked < 700);
+  both_have(0.5);
+  worker.entries.Recall(now);
+  CHECK(host.Level("C", now) == Approx(asking.Level("C", now)).margin(0.01));
+}
+
+TEST_CASE("a host lends no token of a part that others may have before the token ends") {
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nshare=\"capacity\"");
+  Worker worker(host);
+  HavePart(host, 1, At(10s));
+  worker.Serves("C", At(8s));
+  worker.Serves("C", At(8s));
+  CHECK(worker.Decide("C", At(8s)) == DTHROTTLE_PAGE_SERVE);
+  worker.entries.Look(At(8500ms));
+  CHECK(worker.Decide("C", At(8500ms)) == DTHROTTLE_PAGE_ASK);
+  CHECK(host.Level("C", At(8500ms)) == Approx(97).margin(0.1));
+}
+
+TEST_CASE("tokens are lent while no penalty is in force, refusals are asked for, and a penalty takes tokens back") {
+  LendingHost host(
+      "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\n"
+      "penalty = { after = 3, within = \"1m\", lasts = \"1m\" }");
+  Worker worker(host), other(host);
+  for (int i = 0; i < 100; ++i) CHECK(worker.Serves("C", At(1s)));
+  CHECK(worker.asked < 10);
+  for (int i = 0; i < 2; ++i) CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(worker.Serves("C", At(1s)));
+  CHECK(worker.Refuses("C", At(1s)));
+  for (int i = 0; i < 2; ++i) other.Serves("D", At(1s));
+  CHECK(other.Decide("D", At(1s)) == DTHROTTLE_PAGE_SERVE);
+  Penalize(*host.limiter, {{"D", false}}, At(60s), At(1s));
+  other.entries.Look(At(1100ms));
+  CHECK(other.Refuses("D", At(1100ms)));
 }
 
 TEST_CASE("a worker that scribbles over its counts gains no token, and others are served as if it asked") {
@@ -478,7 +583,8 @@ TEST_CASE("forgive takes back what is lent at once, and other rules with the nex
   CHECK(host.Level("C", At(1s)) == 100);
   for (const char* rules : {"[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nmode=\"shadow\"", "",
                             "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nin_flight=5",
-                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nshare=\"capacity\""}) {
+                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nquota=1000\nper=\"day\"",
+                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nalso=[\"before /\"]"}) {
     CAPTURE(rules);
     worker.Serves("C", At(1s));
     worker.Serves("C", At(1s));

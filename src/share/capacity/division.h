@@ -29,7 +29,10 @@ class Division final : public Way {
   bool Has(const Limit& limit) const { return limit.divided; }
   bool Decide(Asked& asked);
   void Charged(Asked& asked);
-  bool MayLend(std::uint64_t) const { return false; }
+  void Prepare(Asked& asked);
+  // Nobody else has this host's part before the tokens end, whatever becomes of the host.
+  bool MayLend(std::uint64_t, Instant now) const { return now + Loan::kLast <= parts_.lent().until; }
+  void Spent(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
@@ -80,13 +83,14 @@ class Division final : public Way {
   PartTable::Entry* EntryOf(const Tag& tag, const Limit& limit) {
     return parts_.size() > 0 ? parts_.Find(KeyOf(tag, limit)) : nullptr;
   }
-  PartTable::Entry* Arrived(const Asked& asked);
+  PartTable::Entry* Arrived(const Asked& asked, Cost tokens);
   void Note(const Asked& asked) {
     notes_[asked.lane]->Note(asked.query.tag, asked.hash, asked.index, asked.now);
   }
   Shape ShapeOf(const PartTable::Entry* entry, const Limit& limit, Instant now) const {
     return PartOf(limit.shape, parts_.PartNow(entry, now));
   }
+  void Prepare(Asked& asked, const PartTable::Entry* entry);
 
   LimiterCore& core_;
   PartTable parts_;
@@ -96,20 +100,28 @@ class Division final : public Way {
   std::function<void(std::uint64_t, std::uint32_t)> over_;
 };
 
-// The entry of a tag that is asked.
-inline PartTable::Entry* Division::Arrived(const Asked& asked) {
+// The entry of a tag of which so many tokens are asked for.
+inline PartTable::Entry* Division::Arrived(const Asked& asked, Cost tokens) {
   PartTable::Entry* const entry = EntryOf(asked.query.tag, asked.limit);
   if (entry != nullptr) {
-    entry->CountArrivals(asked.query.cost);
+    entry->CountArrivals(tokens);
     if (!entry->named) Note(asked);
   }
   return entry;
 }
 
-inline bool Division::Decide(Asked& asked) {
-  PartTable::Entry* const entry = Arrived(asked);
+inline void Division::Prepare(Asked& asked, const PartTable::Entry* entry) {
   asked.shape = ShapeOf(entry, asked.limit, asked.now);
   if (asked.slot != nullptr) asked.slot->bucket = owed_.Honest(asked.hash, asked.slot->bucket, asked.shape, asked.now);
+}
+
+inline void Division::Prepare(Asked& asked) {
+  Prepare(asked, EntryOf(asked.query.tag, asked.limit));
+}
+
+inline bool Division::Decide(Asked& asked) {
+  PartTable::Entry* const entry = Arrived(asked, asked.query.cost);
+  Prepare(asked, entry);
   const bool within = DecideAlone(asked);
   if (!within && entry == nullptr) Note(asked);
   return within;
@@ -119,8 +131,12 @@ inline void Division::Charged(Asked& asked) {
   if (asked.bucket().Debt(asked.shape, asked.now) > 0) owed_.Note(asked.hash, asked.bucket(), asked.now);
 }
 
+inline void Division::Spent(Asked& asked, Cost tokens) {
+  Arrived(asked, tokens);
+}
+
 inline void Division::Refuse(Asked& asked) {
-  if (Arrived(asked) == nullptr) Note(asked);
+  if (Arrived(asked, asked.query.cost) == nullptr) Note(asked);
   asked.Refused();
 }
 

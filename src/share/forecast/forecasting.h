@@ -33,7 +33,7 @@ class Forecasting final : public Way {
 
   bool Has(const Limit& limit) const { return watches_ != nullptr && limit.forecast; }
   bool Decide(Asked& asked);
-  bool MayLend(std::uint64_t hash) const { return core_.window == 0 || watches_->Find(hash) == nullptr; }
+  bool MayLend(std::uint64_t hash, Instant) const { return core_.window == 0 || watches_->Find(hash) == nullptr; }
   void Spent(Asked& asked, Cost tokens);
   void CameBack(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
