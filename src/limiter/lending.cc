@@ -126,7 +126,7 @@ class Dealing {
   }
 
   // Half of the burst is never lent, so that the bucket has room while tokens lie with workers.
-  std::int64_t Room() const { return asked_.shape.depth / asked_.shape.interval / 2 - out_; }
+  std::int64_t Room() const { return Loans::Room(asked_.shape, out_); }
 
   // A worker has its part of the tokens that are there. One more part is left for those that ask.
   void Give(Loan& loan, Cost takers) {
@@ -182,6 +182,8 @@ Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
   ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
   Tokens out = 0;
   ForEachLoan(first, [&](const Loan& loan) { out += Worth(loan, loan.out); });
+  const Cost strays = ways.core().loans.Strays(asked.shape, asked.now);
+  if (strays > 0 && asked.slot != nullptr) asked.bucket().LeaveRoom(TicksOf(strays, asked.shape), asked.now);
   if (out == 0) return 0;
   asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
   asked.Keep();
@@ -211,9 +213,9 @@ void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
   CountSpent(ways, asked, lane, spent);
 }
 
-void Lending::Enable() {
+void Lending::Enable(Instant strays) {
   LimiterCore& core = limiter_.ways().core();
-  core.table->Exclusively([&] { core.loans.Enable(); });
+  core.table->Exclusively([&] { core.loans.Enable(strays); });
 }
 
 bool Lending::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Instant now) {

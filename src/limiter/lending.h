@@ -21,8 +21,9 @@ class Lending {
   // The limiter must outlive this object.
   explicit Lending(Limiter& limiter) : limiter_(limiter) {}
 
-  // From now on tokens may be lent. Until then workers are only told of refusals.
-  void Enable();
+  // From now on tokens may be lent. Before, workers are only told of refusals. Until `strays` workers may have tokens
+  // of the table's buckets that another process lent, and did not take back because it was killed.
+  void Enable(Instant strays = Instant::min());
 
   // The rest is for any thread, as Limiter::Answer.
 

@@ -54,8 +54,19 @@ void Loan::Say(Instant until, Instant now) {
   dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(rounded, then));
 }
 
-void Loans::Enable() {
+void Loans::Enable(Instant strays) {
   if (table_ == nullptr) table_ = std::make_unique<SideTable<Loan*, kWays>>(kTags);
+  strays_end_ = strays;
+  strays_ = true;    // until somebody looks
+}
+
+Cost Loans::Strays(const Shape& shape, Instant now) {
+  if (!strays_.load(std::memory_order_relaxed)) return 0;
+  if (now >= strays_end_) {
+    strays_.store(false, std::memory_order_relaxed);
+    return 0;
+  }
+  return static_cast<Cost>(std::clamp<std::int64_t>(Room(shape, 0), 0, UINT32_MAX));
 }
 
 Loan* Loans::Of(std::uint64_t hash) const {

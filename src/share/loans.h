@@ -20,6 +20,7 @@
 #include "base/time.h"
 #include "base/tokens.h"
 #include "base/worker_page.h"
+#include "bucket/bucket.h"
 
 namespace dthrottle {
 
@@ -68,10 +69,15 @@ struct Loan {
 // All of them, by the hash of their tag. With the tag's shard locked.
 class Loans {
  public:
-  // Takes memory, once; before, nothing is lent. With the table locked.
-  void Enable();
+  // Takes memory, once; before, nothing is lent. Until `strays` workers may have tokens that a process lent which was
+  // killed. With the table locked.
+  void Enable(Instant strays);
 
-  bool any() const { return table_ != nullptr && table_->used() > 0; }
+  bool any() const { return table_ != nullptr && (table_->used() > 0 || strays_.load(std::memory_order_relaxed)); }
+  // Tokens that may be out without a loan: half of a bucket, which is what Room says of one of which nothing is lent.
+  Cost Strays(const Shape& shape, Instant now);
+  // Tokens of a bucket that may be lent, if so many are.
+  static std::int64_t Room(const Shape& shape, Cost out) { return shape.depth / shape.interval / 2 - out; }
   // The first of the tag, or null.
   Loan* Of(std::uint64_t hash) const;
   // False: there is no room.
@@ -91,6 +97,8 @@ class Loans {
   static constexpr std::size_t kTags = 65536, kWays = 8;
 
   std::unique_ptr<SideTable<Loan*, kWays>> table_;
+  Instant strays_end_{};
+  std::atomic<bool> strays_{false};
   std::atomic<std::uint64_t> spent_{0};
 };
 

@@ -489,6 +489,47 @@ TEST_CASE("tokens are lent while no penalty is in force, refusals are asked for,
   CHECK(other.Refuses("D", At(1100ms)));
 }
 
+TEST_CASE("the daemon behind one that was killed serves no token that a worker may have of it") {
+  const std::string rules = "[[rule]]\nname=\"all\"\nburst=100\nrate=100";
+  const Shape shape = Shape::From(100, 100);
+  for (const bool asks_first : {false, true}) {
+    LendingHost host(rules);
+    Bucket strict;
+    Worker worker(host);
+    std::size_t violations = 0, served = 0, by_page = 0;
+    const auto count = [&](bool serves, Instant now) {
+      served += serves;
+      violations += serves && !strict.Take(shape, 1, now);
+      return serves;
+    };
+    Instant now = At(1s), look = now;
+    for (; now < At(3s); now += 15ms) {
+      if (now >= look) worker.entries.Look(now), look = now + 100ms;
+      count(worker.Serves("C", now), now);
+    }
+    worker.entries.Abandon();
+    host.Start(testing::Rules(rules), now);
+    host.lending().Enable(now + Loan::kLast);
+    const Instant then = now;
+    const auto ask = [&](Duration since) {
+      for (now = then + since; count(host.Serves("C", now), now);) continue;
+    };
+    const auto look_up = [&](Duration since) {
+      for (now = then + since; count(worker.Decide("C", now) == DTHROTTLE_PAGE_SERVE, now);) ++by_page;
+    };
+    if (asks_first) ask(300ms);
+    look_up(400ms);
+    ask(500ms);
+    for (Duration since = 600ms; since < 1700ms; since += 50ms) ask(since);
+    look_up(1700ms);
+    ask(2600ms);
+    CAPTURE(asks_first, by_page, served);
+    CHECK(by_page > 0);
+    CHECK(violations == 0);
+    CHECK(strict.Level(shape, now) <= 50);    // which is the least that a killed daemon costs: nobody knows what is out
+  }
+}
+
 TEST_CASE("a worker that scribbles over its counts gains no token, and others are served as if it asked") {
   LendingHost host("[[rule]]\nname=\"all\"\nburst=50\nrate=100.0");
   Worker scribbler(host), honest(host);

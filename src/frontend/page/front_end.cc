@@ -1,6 +1,7 @@
 #include "frontend/page/front_end.h"
 
 #include "admin/admin.h"
+#include "io/clock.h"
 
 namespace dthrottle {
 
@@ -11,8 +12,12 @@ FrontEnd::Room PageFrontEnd::room() const {
 
 void PageFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
+  const bool recalled = !host_.handed.Take(kSection).bytes.empty();
   server_.emplace(host_.loop, host_.admin.limiter(),
-                  PageServer::Options{settings.page.entries, settings.query.max_tag_bytes}, host_.log);
+                  PageServer::Options{.entries = settings.page.entries,
+                                      .tag_bytes_max = settings.query.max_tag_bytes,
+                                      .strays = recalled ? Instant::min() : Now() + Loan::kLast},
+                  host_.log);
 }
 
 void PageFrontEnd::Count(ProcessCounts& counts) const {

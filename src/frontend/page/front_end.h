@@ -19,12 +19,15 @@ class PageFrontEnd final : public FrontEnd {
   void TakeUp(const HandedConnection& connection) override { server_->Take(connection.fd); }
   std::size_t connections() const override { return server_->connections(); }
   void Count(ProcessCounts& counts) const override;
+  void Keep(std::vector<HandedSection>& sections) const override { sections.push_back({kSection, -1, "recalled"}); }
   void Hold(Handover&) override { server_->Recall(); }
   void Release() override {}
   void Drain(std::function<void()> done) override;
   void Close() override { server_->Close(); }
 
  private:
+  static constexpr const char* kSection = "pages";    // of one that has taken its pages back
+
   FrontEndHost& host_;
   std::optional<PageServer> server_;    // from Start on
 };

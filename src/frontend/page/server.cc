@@ -49,7 +49,7 @@ PageServer::PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options
       log_(log) {
   uv_timer_init(loop, &timer_);
   timer_.data = this;
-  lending_.Enable();
+  lending_.Enable(options.strays);
 }
 
 PageServer::~PageServer() {

@@ -24,6 +24,7 @@ class PageServer {
   struct Options {
     std::uint32_t entries;          // of a page; rounded up to a power of two, and to a set at least
     std::size_t tag_bytes_max;
+    Instant strays = Instant::min();    // as Lending::Enable
   };
 
   // Uses lane 0 of the limiter on its thread. What it refers to must outlive it.
