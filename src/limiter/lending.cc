@@ -182,8 +182,7 @@ Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
   ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
   Tokens out = 0;
   ForEachLoan(first, [&](const Loan& loan) { out += Worth(loan, loan.out); });
-  const Cost strays = ways.core().loans.Strays(asked.shape, asked.now);
-  if (strays > 0 && asked.slot != nullptr) asked.bucket().LeaveRoom(TicksOf(strays, asked.shape), asked.now);
+  if (asked.slot != nullptr) ways.core().loans.LeaveRoomForStrays(asked.bucket(), asked.shape, asked.now);
   if (out == 0) return 0;
   asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
   asked.Keep();

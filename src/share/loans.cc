@@ -60,13 +60,14 @@ void Loans::Enable(Instant strays) {
   strays_ = true;    // until somebody looks
 }
 
-Cost Loans::Strays(const Shape& shape, Instant now) {
-  if (!strays_.load(std::memory_order_relaxed)) return 0;
-  if (now >= strays_end_) {
-    strays_.store(false, std::memory_order_relaxed);
-    return 0;
-  }
-  return static_cast<Cost>(std::clamp<std::int64_t>(Room(shape, 0), 0, UINT32_MAX));
+// They are charged. So a bucket has too much of its own only by what it has gained since the other process was killed,
+// and only where it is more than half full.
+void Loans::LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) {
+  if (!strays_.load(std::memory_order_relaxed)) return;
+  if (now >= strays_end_) return strays_.store(false, std::memory_order_relaxed);
+  const Instant killed = strays_end_ - 2 * Loan::kLast;    // at the earliest; what was lent before has ended
+  const Ticks had = ToTicks(bucket.UntilFull(now) + (now - killed));
+  bucket.LeaveRoom(std::min(had, Room(shape, 0) * shape.interval), now);
 }
 
 Loan* Loans::Of(std::uint64_t hash) const {

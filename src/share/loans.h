@@ -74,8 +74,9 @@ class Loans {
   void Enable(Instant strays);
 
   bool any() const { return table_ != nullptr && (table_->used() > 0 || strays_.load(std::memory_order_relaxed)); }
-  // Tokens that may be out without a loan: half of a bucket, which is what Room says of one of which nothing is lent.
-  Cost Strays(const Shape& shape, Instant now);
+  // A bucket of the table does not fill up beside tokens that may be out without a loan, of which nobody knows how
+  // many.
+  void LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now);
   // Tokens of a bucket that may be lent, if so many are.
   static std::int64_t Room(const Shape& shape, Cost out) { return shape.depth / shape.interval / 2 - out; }
   // The first of the tag, or null.

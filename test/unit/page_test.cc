@@ -77,6 +77,7 @@ struct LendingHost : Host {
   explicit LendingHost(std::string_view toml, std::size_t lanes = 1) : Host(toml, lanes) { lending().Enable(); }
 };
 
+constexpr auto kSlow = "[[rule]]\nburst=100\nrate=\"1/h\"";
 constexpr auto kRule = "[[rule]]\nname=\"all\"\nburst=3\nrate=2.0\n";
 
 void Adopt(Host& host, const char* rules) {
@@ -528,6 +529,21 @@ TEST_CASE("the daemon behind one that was killed serves no token that a worker m
     CHECK(violations == 0);
     CHECK(strict.Level(shape, now) <= 50);    // which is the least that a killed daemon costs: nobody knows what is out
   }
+}
+
+TEST_CASE("a killed daemon costs a limit that hardly refills only what is lent") {
+  LendingHost host(kSlow);
+  Worker worker(host);
+  for (int i = 0; i < 10; ++i) CHECK(worker.Serves("C", At(1s)));
+  const auto level = host.Level("C", At(1s));
+  worker.entries.Abandon();
+  host.Start(testing::Rules(kSlow), At(1100ms));
+  host.lending().Enable(At(1100ms) + Loan::kLast);
+  std::size_t served = 0;
+  for (Instant now = At(1100ms); now < At(3s); now += 10ms) served += host.Serves("C", now);
+  CHECK(served >= static_cast<std::size_t>(level) - 1);
+  CHECK(served <= static_cast<std::size_t>(level));
+  CHECK(served > 60);
 }
 
 TEST_CASE("a worker that scribbles over its counts gains no token, and others are served as if it asked") {

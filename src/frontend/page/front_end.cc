@@ -12,8 +12,9 @@ FrontEnd::Room PageFrontEnd::room() const {
 
 void PageFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
-  const bool recalled = !host_.handed.Take(kSection).bytes.empty();
-  server_.emplace(host_.loop, host_.admin.limiter(),
+  Limiter& limiter = host_.admin.limiter();
+  const bool recalled = !host_.handed.Take(kSection).bytes.empty() || !limiter.discarded().empty();
+  server_.emplace(host_.loop, limiter,
                   PageServer::Options{.entries = settings.page.entries,
                                       .tag_bytes_max = settings.query.max_tag_bytes,
                                       .strays = recalled ? Instant::min() : Now() + Loan::kLast},
