@@ -1,12 +1,12 @@
 'use strict'
-// What ask_lines.c does, with the Node package.
+// What ask_lines.c does, with the Node package. `pages` is the addon that looks into pages.
 
 const readline = require('readline')
 const { Throttle } = require('../../src/integration/node')
 
 const REASONS = [undefined, 'limit', 'never', 'shed', 'busy']
-const [address, deadline, mode] = process.argv.slice(2)
-const throttle = new Throttle({ query: address, questions: address, deadlineMs: Number(deadline) })
+const [address, deadline, mode, pages = false] = process.argv.slice(2)
+const throttle = new Throttle({ query: address, questions: address, deadlineMs: Number(deadline), pages })
 
 const decode = (text) => Buffer.from(text.replace(/%(..)/g, (_, hex) => String.fromCharCode(parseInt(hex, 16))), 'latin1')
 

@@ -1,4 +1,4 @@
-"""Pages of workers against the daemon itself: what libdthrottle decides without asking, and what a worker can do to it."""
+"""Pages of workers against the daemon itself: what they decide without asking, and what a worker can do to it."""
 
 import array
 import contextlib
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from common import SystemTest
 from daemon import PATIENCE, Daemon, rule, wait_until
 from fleet import Fleet, wait_settled
-from test_client import Application
+from test_client import Asking
 
 PAGES = {"entries": 64}
 HELLO = struct.Struct("<QqII")
@@ -74,9 +74,11 @@ def spend(daemon, tag):
     wait_until(lambda: daemon.ask([tag]) == ["NO"], "the tag is refused")
 
 
-class WorkerPages(SystemTest):
-    def application(self, daemon):
-        return Application(f"unix:{daemon.query_path}")
+class WorkerPages(Asking):
+    """By libdthrottle; test_node_pages.py has another program."""
+
+    def worker(self, daemon):
+        return self.application(f"unix:{daemon.query_path}")
 
     def fetch(self, daemon, application, tag=b"C"):
         """Is refused until the application does that by itself."""
@@ -86,7 +88,7 @@ class WorkerPages(SystemTest):
         wait_until(local, "the application has a page")
 
     def test_who_is_refused_again_is_refused_without_asking_and_counted_like_others(self):
-        with Daemon(rule(burst=2), page=PAGES) as daemon, self.application(daemon) as application:
+        with Daemon(rule(burst=2), page=PAGES) as daemon, self.worker(daemon) as application:
             self.assertEqual(application.verdicts(b"C", 3), ["serve", "serve", "throttle"])
             self.fetch(daemon, application)
             refused = daemon.stats()["throttled"]
@@ -99,8 +101,18 @@ class WorkerPages(SystemTest):
             self.assertEqual(stats["page_clamped"], 0)
             self.assertIn("C", daemon.admin("top"))
 
+    def test_a_tag_is_told_of_when_it_is_refused_once(self):
+        with Daemon(rule(burst=1, rate=0.001), page=PAGES) as daemon, self.worker(daemon) as application:
+            application.ask(b"C")
+            self.fetch(daemon, application)
+            notes, tags = daemon.stats()["page_notes"], ["D", "E", "F", "G"]
+            for tag in tags:
+                spend(daemon, tag)
+                self.assertEqual(application.ask(tag.encode())[0], "throttle")
+            wait_until(lambda: daemon.stats()["page_notes"] == notes + len(tags), "each is told of")
+
     def test_forgive_and_a_reload_are_followed(self):
-        with Daemon(rule(name="all", burst=1), page=PAGES) as daemon, self.application(daemon) as application:
+        with Daemon(rule(name="all", burst=1), page=PAGES) as daemon, self.worker(daemon) as application:
             application.ask(b"C")
             self.fetch(daemon, application)
             daemon.admin("forgive C")
@@ -111,7 +123,7 @@ class WorkerPages(SystemTest):
             wait_until(lambda: application.ask(b"C")[0] == "serve", "the tag is served")
 
     def test_a_token_that_comes_back_is_served_to_the_instant(self):
-        with Daemon(rule(burst=1, rate=20), page=PAGES) as daemon, self.application(daemon) as application:
+        with Daemon(rule(burst=1, rate=20), page=PAGES) as daemon, self.worker(daemon) as application:
             begin = time.monotonic()
             served, asked = 0, 0
             while time.monotonic() < begin + 1.5:
@@ -123,7 +135,7 @@ class WorkerPages(SystemTest):
             self.assertEqual(daemon.stats()["served"], served)
 
     def test_an_application_outlives_a_kill_an_upgrade_and_a_stop_of_the_daemon(self):
-        with Daemon(rule(burst=2), page=PAGES) as daemon, self.application(daemon) as application:
+        with Daemon(rule(burst=2), page=PAGES) as daemon, self.worker(daemon) as application:
             for end in (daemon.kill, daemon.stop):
                 application.verdicts(b"C", 3)
                 self.fetch(daemon, application)
@@ -140,10 +152,111 @@ class WorkerPages(SystemTest):
             self.assertGreater(before, 0)
 
     def test_without_the_setting_there_is_no_socket(self):
-        with Daemon(rule(burst=1)) as daemon, self.application(daemon) as application:
+        with Daemon(rule(burst=1)) as daemon, self.worker(daemon) as application:
             self.assertFalse(os.path.exists(daemon.query_path + ".page"))
             self.assertEqual(application.verdicts(b"C", 5), ["serve"] + ["throttle"] * 4)
 
+    def test_workers_that_are_killed_leave_nothing_and_those_too_many_ask_as_ever(self):
+        with Daemon(rule(burst=1), page={**PAGES, "max_connections": 8}) as daemon:
+            self.assertEqual(daemon.ask(["C"]), ["OK"])
+            for _ in range(20):
+                with self.worker(daemon) as application:
+                    self.fetch(daemon, application)
+                    application._process.send_signal(signal.SIGKILL)
+                    self.assertEqual(application._process.wait(PATIENCE), -signal.SIGKILL)
+                    application._process.wait = lambda *_: 0
+            wait_until(lambda: daemon.stats()["page_connections"] == 0, "their pages are gone")
+            self.assertEqual(daemon.stats()["page_entries"], 0)
+            workers = [PageWorker(daemon) for _ in range(8)]
+            with self.worker(daemon) as application:
+                self.assertEqual(set(application.verdicts(b"C", 20)), {"throttle"})
+                wait_until(lambda: daemon.stats()["page_connections_rejected"] > 0, "one is turned away")
+            for worker in workers:
+                worker.__exit__()
+
+    def test_where_descriptors_or_memory_files_are_short_all_is_asked(self):
+        with Daemon(rule(burst=1), page=PAGES, open_files=64) as daemon, self.worker(daemon) as application:
+            self.assertEqual(application.verdicts(b"C", 50), ["serve"] + ["throttle"] * 49)
+
+    def test_who_asks_again_is_served_without_asking_and_counted_like_others(self):
+        with Daemon(rule(burst=10_000, rate=10_000), page=PAGES) as daemon, self.worker(daemon) as application:
+            served = 0
+            def local():
+                nonlocal served
+                served += application.verdicts(b"C", 50).count("serve")
+                return daemon.stats()["page_served"] > 500
+            wait_until(local, "the application serves by its page")
+            self.assertRegex(daemon.admin("why C"), r"Workers have \d+ of its tokens on loan")
+            counted = lambda: daemon.stats()["served"]
+            wait_until(lambda: counted() >= served, lambda: f"{served} were served, and {counted()} are counted")
+            # A ticket that is taken while the daemon lowers `allowed` is counted, and its worker asks (protocol/page.md).
+            self.assertLessEqual(counted(), served + 3)
+            self.assertEqual(daemon.stats()["page_clamped"], 0)
+            self.assertIn("C", daemon.admin("top"))
+
+    def test_workers_of_hosts_that_divide_a_limit_serve_no_more_than_it(self):
+        rate = burst = 600
+        with contextlib.ExitStack() as stack:
+            names = ["a", "b", "c"]
+            hosts = stack.enter_context(Fleet(rule(burst=burst, rate=rate, share="capacity"), hosts=3, names=names,
+                                              period="500ms", capacity={"members": names}, page=PAGES))
+            wait_settled(hosts)
+            applications = [stack.enter_context(self.application(host)) for host in hosts]
+            served, begin = [0, 0, 0], time.monotonic()
+
+            def ask(i):
+                while time.monotonic() < begin + 6:
+                    served[i] += applications[i].verdicts(b"api", 50 // (i + 1)).count("serve")
+                    time.sleep(0.02)
+            with ThreadPoolExecutor(3) as pool:
+                list(pool.map(ask, range(3)))
+            self.assertLessEqual(sum(served), burst + rate * (time.monotonic() - begin) + 3)
+            self.assertGreater(sum(served), 0.8 * rate * 6)
+            for host in hosts:
+                self.assertGreater(host.stats()["page_served"], 0)
+                self.assertEqual(host.stats()["page_clamped"], 0)
+            counted = lambda: sum(host.stats()["served"] for host in hosts)
+            wait_until(lambda: counted() >= sum(served), lambda: f"{served} were served, and {counted()} are counted")
+            self.assertLessEqual(counted(), sum(served) + 9)
+
+    def test_workers_and_a_daemon_that_are_killed_serve_no_token_twice(self):
+        """A burst that does not refill: all that applications serve of it is at most the burst, whoever is killed."""
+        burst, tags, served = 400, [b"a", b"b", b"c"], dict.fromkeys((b"a", b"b", b"c"), 0)
+        with Daemon(rule(burst=burst, rate=0.0001), page=PAGES) as daemon:
+            for turn in range(12):
+                with self.worker(daemon) as application:
+                    for tag in tags:
+                        served[tag] += application.verdicts(tag, 23).count("serve")
+                    if turn == 6:
+                        daemon.kill()
+                        served[b"a"] += sum(application.ask(b"a")[0] == "serve" for _ in range(3))
+                        daemon.start()
+                    application._process.send_signal(signal.SIGKILL)
+                    self.assertEqual(application._process.wait(PATIENCE), -signal.SIGKILL)
+                    application._process.wait = lambda *_: 0
+            wait_until(lambda: daemon.stats()["page_connections"] == 0, "their pages are gone")
+            self.assertGreater(daemon.stats()["page_served"], 0)
+            for tag in tags:
+                left = 0
+                while daemon.ask([tag.decode()]) == ["OK"]:
+                    left += 1
+                self.assertLessEqual(served[tag] + left, burst)
+                self.assertGreater(served[tag] + left, burst - 250)    # what was lent when the daemon was killed
+
+    def test_a_worker_that_was_stopped_for_long_serves_no_token_that_was_taken_back(self):
+        with Daemon(rule(burst=100, rate=0.0001), page=PAGES) as daemon, self.worker(daemon) as application:
+            served = application.verdicts(b"C", 10).count("serve")
+            application._process.send_signal(signal.SIGSTOP)
+            left = 0
+            deadline = time.monotonic() + PATIENCE
+            while served + left < 100 and time.monotonic() < deadline:
+                left += daemon.ask(["C"]) == ["OK"]
+            application._process.send_signal(signal.SIGCONT)
+            self.assertEqual(served + left, 100)
+            self.assertEqual(set(application.verdicts(b"C", 100)), {"throttle"})
+
+
+class Pages(SystemTest):
     def test_a_daemon_that_stands_still_is_asked_again_within_a_second_or_so(self):
         with Daemon(rule(burst=1), page=PAGES) as daemon, PageWorker(daemon) as worker:
             spend(daemon, "C")
@@ -207,105 +320,6 @@ class WorkerPages(SystemTest):
             wait_until(lambda: daemon.stats()["page_clamped"] > 0, "claims are seen through")
             self.assertLess(daemon.stats()["page_refused"], 1e7 * (2 + time.monotonic() - begin))
             self.assertEqual(daemon.ask(["fresh"]), ["OK"])
-
-    def test_workers_that_are_killed_leave_nothing_and_those_too_many_ask_as_ever(self):
-        with Daemon(rule(burst=1), page={**PAGES, "max_connections": 8}) as daemon:
-            self.assertEqual(daemon.ask(["C"]), ["OK"])
-            for _ in range(20):
-                with self.application(daemon) as application:
-                    self.fetch(daemon, application)
-                    application._process.send_signal(signal.SIGKILL)
-                    self.assertEqual(application._process.wait(PATIENCE), -signal.SIGKILL)
-                    application._process.wait = lambda *_: 0
-            wait_until(lambda: daemon.stats()["page_connections"] == 0, "their pages are gone")
-            self.assertEqual(daemon.stats()["page_entries"], 0)
-            workers = [PageWorker(daemon) for _ in range(8)]
-            with self.application(daemon) as application:
-                self.assertEqual(set(application.verdicts(b"C", 20)), {"throttle"})
-                wait_until(lambda: daemon.stats()["page_connections_rejected"] > 0, "one is turned away")
-            for worker in workers:
-                worker.__exit__()
-
-    def test_where_descriptors_or_memory_files_are_short_all_is_asked(self):
-        with Daemon(rule(burst=1), page=PAGES, open_files=64) as daemon, self.application(daemon) as application:
-            self.assertEqual(application.verdicts(b"C", 50), ["serve"] + ["throttle"] * 49)
-
-    def test_who_asks_again_is_served_without_asking_and_counted_like_others(self):
-        with Daemon(rule(burst=10_000, rate=10_000), page=PAGES) as daemon, self.application(daemon) as application:
-            served = 0
-            def local():
-                nonlocal served
-                served += application.verdicts(b"C", 50).count("serve")
-                return daemon.stats()["page_served"] > 500
-            wait_until(local, "the application serves by its page")
-            self.assertRegex(daemon.admin("why C"), r"Workers have \d+ of its tokens on loan")
-            counted = lambda: daemon.stats()["served"]
-            wait_until(lambda: counted() >= served, lambda: f"{served} were served, and {counted()} are counted")
-            # A ticket that is taken while the daemon lowers `allowed` is counted, and its worker asks (protocol/page.md).
-            self.assertLessEqual(counted(), served + 3)
-            self.assertEqual(daemon.stats()["page_clamped"], 0)
-            self.assertIn("C", daemon.admin("top"))
-
-    def test_workers_of_hosts_that_divide_a_limit_serve_no_more_than_it(self):
-        rate = burst = 600
-        with contextlib.ExitStack() as stack:
-            names = ["a", "b", "c"]
-            hosts = stack.enter_context(Fleet(rule(burst=burst, rate=rate, share="capacity"), hosts=3, names=names,
-                                              period="500ms", capacity={"members": names}, page=PAGES))
-            wait_settled(hosts)
-            applications = [stack.enter_context(self.application(host)) for host in hosts]
-            served, begin = [0, 0, 0], time.monotonic()
-
-            def ask(i):
-                while time.monotonic() < begin + 6:
-                    served[i] += applications[i].verdicts(b"api", 50 // (i + 1)).count("serve")
-                    time.sleep(0.02)
-            with ThreadPoolExecutor(3) as pool:
-                list(pool.map(ask, range(3)))
-            self.assertLessEqual(sum(served), burst + rate * (time.monotonic() - begin) + 3)
-            self.assertGreater(sum(served), 0.8 * rate * 6)
-            for host in hosts:
-                self.assertGreater(host.stats()["page_served"], 0)
-                self.assertEqual(host.stats()["page_clamped"], 0)
-            counted = lambda: sum(host.stats()["served"] for host in hosts)
-            wait_until(lambda: counted() >= sum(served), lambda: f"{served} were served, and {counted()} are counted")
-            self.assertLessEqual(counted(), sum(served) + 9)
-
-    def test_workers_and_a_daemon_that_are_killed_serve_no_token_twice(self):
-        """A burst that does not refill: all that applications serve of it is at most the burst, whoever is killed."""
-        burst, tags, served = 400, [b"a", b"b", b"c"], dict.fromkeys((b"a", b"b", b"c"), 0)
-        with Daemon(rule(burst=burst, rate=0.0001), page=PAGES) as daemon:
-            for turn in range(12):
-                with self.application(daemon) as application:
-                    for tag in tags:
-                        served[tag] += application.verdicts(tag, 23).count("serve")
-                    if turn == 6:
-                        daemon.kill()
-                        served[b"a"] += sum(application.ask(b"a")[0] == "serve" for _ in range(3))
-                        daemon.start()
-                    application._process.send_signal(signal.SIGKILL)
-                    self.assertEqual(application._process.wait(PATIENCE), -signal.SIGKILL)
-                    application._process.wait = lambda *_: 0
-            wait_until(lambda: daemon.stats()["page_connections"] == 0, "their pages are gone")
-            self.assertGreater(daemon.stats()["page_served"], 0)
-            for tag in tags:
-                left = 0
-                while daemon.ask([tag.decode()]) == ["OK"]:
-                    left += 1
-                self.assertLessEqual(served[tag] + left, burst)
-                self.assertGreater(served[tag] + left, burst - 250)    # what was lent when the daemon was killed
-
-    def test_a_worker_that_was_stopped_for_long_serves_no_token_that_was_taken_back(self):
-        with Daemon(rule(burst=100, rate=0.0001), page=PAGES) as daemon, self.application(daemon) as application:
-            served = application.verdicts(b"C", 10).count("serve")
-            application._process.send_signal(signal.SIGSTOP)
-            left = 0
-            deadline = time.monotonic() + PATIENCE
-            while served + left < 100 and time.monotonic() < deadline:
-                left += daemon.ask(["C"]) == ["OK"]
-            application._process.send_signal(signal.SIGCONT)
-            self.assertEqual(served + left, 100)
-            self.assertEqual(set(application.verdicts(b"C", 100)), {"throttle"})
 
     def test_a_worker_that_claims_to_have_spent_all_takes_no_more_than_it_was_lent(self):
         with Daemon(rule(burst=1000, rate=0.0001), page=PAGES) as daemon, PageWorker(daemon) as worker:

@@ -118,4 +118,4 @@ class Channel {
   }
 }
 
-module.exports = { Channel }
+module.exports = { Channel, parse }

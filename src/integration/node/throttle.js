@@ -2,7 +2,8 @@
 const {
   Question, absence, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement, tagLine
 } = require('./answers')
-const { Channel } = require('./channel')
+const { Channel, parse } = require('./channel')
+const { Pages } = require('./pages')
 
 const DEFAULTS = {
   query: 'unix:/run/dthrottle/query.sock',
@@ -10,35 +11,44 @@ const DEFAULTS = {
   deadlineMs: 20, // of a call, unless it names another one
   failOpen: true,
   backoffMinMs: 10,
-  backoffMaxMs: 5000
+  backoffMaxMs: 5000,
+  pages: undefined // path of the addon that looks into pages; undefined: the installed one, if any; false: none
 }
 
-// Asks at `query` for one tag and at `questions` for several. It behaves as libdthrottle does: a deadline over each call,
-// serving when nobody answers (or refusing, with failOpen: false), a pause after a failure that doubles with each further
-// one. Nothing rejects. An answer has `verdict`: "serve", "throttle" or, where nobody has decided, "timed out",
-// "unreachable", "bad answer", "backing off" or "bad question"; and `serve`, whether the client is to be served. That of a
-// question has more, see askQuestion.
+// Asks at `query` for one tag and at `questions` for several. With the addon for pages it decides without asking what
+// the daemon lets this thread decide (protocol/page.md); such a call takes no turn of the event loop.
+//
+// It behaves as libdthrottle does: a deadline over each call, serving when nobody answers (or refusing, with failOpen:
+// false), a pause after a failure that doubles with each further one. Nothing rejects. An answer has `verdict`:
+// "serve", "throttle" or, where nobody has decided, "timed out", "unreachable", "bad answer", "backing off" or "bad
+// question"; and `serve`, whether the client is to be served. That of a question has more, see askQuestion.
 class Throttle {
   #options
   #query
   #questions
+  #pages
 
   constructor (options = {}) {
     this.#options = { ...DEFAULTS, ...options }
     this.#query = new Channel(this.#options.query, this.#options)
     this.#questions = new Channel(this.#options.questions, this.#options)
+    this.#pages = new Pages(parse(this.#options.query).path, this.#options.pages)
   }
 
   // Spends a token of the tag, a string or a Buffer. LF anywhere in it and CR at its end are sent as "_".
-  async ask (tag, deadlineMs) {
-    return (await this.askBatch([tag], deadlineMs))[0]
+  async ask (tag, deadlineMs = this.#options.deadlineMs) {
+    return this.#decide(tag, deadlineMs) || (await this.#askDaemon([tag], deadlineMs))[0]
   }
 
   // An answer for each tag.
   async askBatch (tags, deadlineMs = this.#options.deadlineMs) {
-    if (tags.length === 0) return []
-    const { read, failure } = await this.#query.exchange(tags.map(tagLine).join(''), tags.map(() => readVerdict), deadlineMs)
-    return tags.map((_, i) => this.#answer(read[i], failure))
+    const decided = [] // the first tags, in order, as far as the page says something
+    for (const tag of tags) {
+      const answer = this.#decide(tag, deadlineMs)
+      if (answer === undefined) break
+      decided.push(answer)
+    }
+    return decided.concat(await this.#askDaemon(tags.slice(decided.length), deadlineMs))
   }
 
   // Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or an object or
@@ -95,6 +105,21 @@ class Throttle {
   close () {
     this.#query.close()
     this.#questions.close()
+    this.#pages.close()
+  }
+
+  // undefined: the page says nothing.
+  #decide (tag, deadlineMs) {
+    const said = deadlineMs > 0 ? this.#pages.decide(tag) : undefined
+    return said && this.#answer(said)
+  }
+
+  async #askDaemon (tags, deadlineMs) {
+    if (tags.length === 0) return []
+    const lines = tags.map(tagLine).join('')
+    const { read, failure } = await this.#query.exchange(lines, tags.map(() => readVerdict), deadlineMs)
+    read.forEach((said, i) => this.#pages.answered(tags[i], said))
+    return tags.map((_, i) => this.#answer(read[i], failure))
   }
 
   async #question (verb, tags, deadlineMs, more) {
