@@ -5,7 +5,8 @@ daemon_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libc
   cppzmq-dev libmsgpack-cxx-dev libc-ares-dev libcurl4-openssl-dev libeigen3-dev libspectra-dev zlib1g-dev
   libabsl-dev catch2)
 build_packages=("${daemon_packages[@]}" libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libssl-dev libnats-dev nginx-dev apache2-dev libnftables-dev)
+  libssl-dev libnats-dev nginx-dev apache2-dev libnftables-dev
+  libnode-dev)
 run_packages=(netcat-openbsd tzdata)
 package_packages=(debhelper dpkg-dev lintian)
 test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd tzdata mandoc systemd util-linux iproute2
@@ -22,12 +23,19 @@ as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
+# Whether the package is installed, or another one that has what it is wanted for: NodeSource's nodejs brings the
+# headers of libnode-dev, which cannot be installed beside it.
+has_package() {
+  dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed' ||
+    { [ "$1" = libnode-dev ] && [ -e /usr/include/node/node_api.h ]; }
+}
+
 # Installs those of the given packages that are not there, and starts none of them. Asks nothing; needs root only if
 # something is missing.
 install_missing() {
   local package missing=() policy=/usr/sbin/policy-rc.d ours=
   for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+    has_package "$package" || missing+=("$package")
   done
   [ ${#missing[@]} -gt 0 ] || return 0
   echo "installing ${missing[*]}"

@@ -146,6 +146,15 @@ class Package(SystemTest):
         depends = subprocess.run(["dpkg-deb", "--field", self.deb, "Depends"], capture_output=True, text=True).stdout
         self.assertNotIn("nats", depends)
 
+    def test_the_library_brings_the_addon_for_node_to_where_node_looks_for_it(self):
+        [library] = self.deb.parent.glob("libdthrottle0_*.deb")
+        listed = subprocess.run(["dpkg-deb", "--contents", library], capture_output=True, text=True, check=True).stdout
+        looks = subprocess.run(["node", "-p", "require('./src/integration/node/pages').INSTALLED"], cwd=ROOT,
+                               capture_output=True, text=True, check=True).stdout
+        self.assertIn(f".{looks}", listed)
+        depends = subprocess.run(["dpkg-deb", "--field", library, "Depends"], capture_output=True, text=True).stdout
+        self.assertNotIn("node", depends)
+
     def test_the_exporter_to_the_packet_filter_is_a_package_of_its_own(self):
         [nft] = self.deb.parent.glob("dthrottle-nft_*.deb")
         listed = subprocess.run(["dpkg-deb", "--contents", nft], capture_output=True, text=True, check=True).stdout
