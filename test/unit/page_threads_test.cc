@@ -82,7 +82,7 @@ TEST_CASE("of a million loans that are recalled while two threads spend them, no
   for (int i = 0; i < 1'000'000 || (i < 20'000'000 && few()); ++i) {
     const std::size_t tag = prng.Below(2);
     loan.name = dthrottle_page_name(tag == 0 ? kOne : kOther);
-    loan.Lend(static_cast<Cost>(1 + prng.Below(4)), now, now);
+    loan.Lend(static_cast<Cost>(1 + prng.Below(4)), 1, now, now);
     loan.Say(now, now);
     // Now and then the machine has to let the others work.
     const std::uint64_t patience = prng.Below(5000) == 0 ? 20'000 : prng.Below(100);
