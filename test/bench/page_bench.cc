@@ -218,11 +218,12 @@ void MeasureShare(const Traffic& traffic) {
   host.lending().Enable();
   std::vector<std::unique_ptr<Worker>> workers;
   for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(host.lending()));
-  std::vector<Instant> refused_at(traffic.tags * kWorkers, Instant::min());
+  std::vector<Instant> refused_at(traffic.tags * kWorkers, Instant::min()), decided_at = refused_at;
   std::vector<Bucket> strict(traffic.tags), central(traffic.tags);
   Lost lost(traffic.tags);
   Prng prng(9);
-  std::uint64_t all = 0, local = 0, refused = 0, again = 0, again_local = 0, notes = 0, over = 0, wished = 0;
+  std::uint64_t all = 0, local = 0, refused = 0, again = 0, again_local = 0, pairs = 0, pairs_local = 0, notes = 0,
+                over = 0, wished = 0;
   Duration look{}, second = warm;
   for (Duration t{}; t < traffic.end; t += Duration(10'000)) {
     const Instant now = FromNanoseconds(0) + t;
@@ -248,7 +249,10 @@ void MeasureShare(const Traffic& traffic) {
     Instant& last = refused_at[tag * kWorkers + w];
     const bool repeated = no && last != Instant::min() && now - last < std::chrono::seconds(1);
     if (no) last = now;
+    const Instant before = std::exchange(decided_at[tag * kWorkers + w], now);
+    const bool pair = before != Instant::min() && now - before < std::chrono::seconds(1);
     if (t < warm) continue;
+    pairs += pair, pairs_local += pair && by_page;
     all += 1, local += by_page, refused += no, again += repeated, again_local += repeated && by_page;
     wished += would;
     lost.served[tag] += !no, lost.wished[tag] += would;
@@ -264,12 +268,14 @@ void MeasureShare(const Traffic& traffic) {
   const auto percent = [](auto part, std::uint64_t whole) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));
   };
-  std::printf("%zu tags of rate %.1f/s, offered %gx%s: by the page %.1f %% of all, %.1f %% of refusals repeated within 1 s; "
-              "notes %.1f %%; over %llu of %.0f, under %.3f %% in %.0f s, the worst tag %.2f %%, second by second %.2f %%\n",
-              traffic.tags, rate, traffic.load, traffic.hop == Duration::zero() ? "" : ", hopping", percent(local, all),
-              percent(again_local, again), percent(notes, all), static_cast<unsigned long long>(over),
-              Seconds(traffic.end) * kDecisions, percent(lost.sum, wished), Seconds(traffic.end - warm), lost.worst,
-              percent(lost.by_second, wished));
+  std::printf(
+      "%zu tags of rate %.1f/s, offered %gx%s: by the page %.1f %% of all, %.1f %% of what its worker decided within "
+      "1 s before, %.1f %% of refusals repeated so; notes %.1f %%; over %llu of %.0f, under %.3f %% in %.0f s, the "
+      "worst tag %.2f %%, second by second %.2f %%\n",
+      traffic.tags, rate, traffic.load, traffic.hop == Duration::zero() ? "" : ", hopping", percent(local, all),
+      percent(pairs_local, pairs), percent(again_local, again), percent(notes, all),
+      static_cast<unsigned long long>(over), Seconds(traffic.end) * kDecisions, percent(lost.sum, wished),
+      Seconds(traffic.end - warm), lost.worst, percent(lost.by_second, wished));
 }
 
 }    // namespace
