@@ -307,8 +307,8 @@ TEST_CASE("tokens that lie unused with a worker are there for who asks, and go b
   worker.Serves("D", At(2s));
   CHECK(host.Level("D", At(2s)) < 8);
   worker.entries.Look(At(2100ms));
-  worker.entries.Look(At(2400ms));
-  CHECK(host.Level("D", At(2400ms)) == Approx(8).margin(0.01));
+  worker.entries.Look(At(2800ms));
+  CHECK(host.Level("D", At(2800ms)) == Approx(8).margin(0.01));
   CHECK(worker.entries.live() == 0);
 }
 
