@@ -7,7 +7,9 @@ import ctypes.util
 import fcntl
 import mmap
 import os
+import pathlib
 import random
+import re
 import signal
 import socket
 import struct
@@ -16,7 +18,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from common import SystemTest
-from daemon import PATIENCE, Daemon, rule, wait_until
+from daemon import PATIENCE, SANITIZED, Daemon, rule, wait_until
 from fleet import Fleet, wait_settled
 from test_client import Asking
 
@@ -320,6 +322,28 @@ class Pages(SystemTest):
             wait_until(lambda: daemon.stats()["page_clamped"] > 0, "claims are seen through")
             self.assertLess(daemon.stats()["page_refused"], 1e7 * (2 + time.monotonic() - begin))
             self.assertEqual(daemon.ask(["fresh"]), ["OK"])
+
+    def test_workers_that_ask_nothing_wake_nobody_and_take_little_memory(self):
+        def of_daemon(daemon, *keys):
+            status = (pathlib.Path("/proc") / str(daemon.pid) / "status").read_text()
+            return sum(int(re.search(rf"^{key}:\s+(\d+)", status, re.M)[1]) for key in keys)
+
+        def woken(daemon, seconds=2):
+            before = of_daemon(daemon, "voluntary_ctxt_switches")
+            time.sleep(seconds)
+            return of_daemon(daemon, "voluntary_ctxt_switches") - before
+
+        workers = 800    # sockets, of which many systems give a process 1,024
+        with Daemon(rule(burst=1), page={"entries": 2048, "max_connections": 2 * workers}) as daemon, \
+                contextlib.ExitStack() as stack:
+            alone, kib = woken(daemon), of_daemon(daemon, "RssAnon", "RssShmem")
+            for _ in range(workers):
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                sock.connect(daemon.query_path + ".page")
+            wait_until(lambda: daemon.stats()["page_connections"] == workers, "all have a page")
+            self.assertLess(woken(daemon), 1.5 * alone + 20)
+            if not SANITIZED:
+                self.assertLess(of_daemon(daemon, "RssAnon", "RssShmem") - kib, workers * 128)
 
     def test_a_worker_that_claims_to_have_spent_all_takes_no_more_than_it_was_lent(self):
         with Daemon(rule(burst=1000, rate=0.0001), page=PAGES) as daemon, PageWorker(daemon) as worker:
