@@ -178,11 +178,14 @@ class Dealing {
 }    // namespace
 
 Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
-  Loan* const first = ways.core().loans.Of(asked.hash);
+  Loans& loans = ways.core().loans;
+  Loan* const first = loans.Of(asked.hash);
+  const bool strays = asked.slot != nullptr && loans.AnyStrays(asked.now);
+  if (first == nullptr && !strays) return 0;
   ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
+  if (strays) loans.LeaveRoomForStrays(asked.bucket(), asked.shape, asked.now);
   Tokens out = 0;
   ForEachLoan(first, [&](const Loan& loan) { out += Worth(loan, loan.out); });
-  if (asked.slot != nullptr) ways.core().loans.LeaveRoomForStrays(asked.bucket(), asked.shape, asked.now);
   if (out == 0) return 0;
   asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
   asked.Keep();

@@ -60,11 +60,15 @@ void Loans::Enable(Instant strays) {
   strays_ = true;    // until somebody looks
 }
 
+bool Loans::AnyStrays(Instant now) {
+  if (!strays_.load(std::memory_order_relaxed)) return false;
+  if (now >= strays_end_) strays_.store(false, std::memory_order_relaxed);
+  return now < strays_end_;
+}
+
 // They are charged. So a bucket has too much of its own only by what it has gained since the other process was killed,
 // and only where it is more than half full.
-void Loans::LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) {
-  if (!strays_.load(std::memory_order_relaxed)) return;
-  if (now >= strays_end_) return strays_.store(false, std::memory_order_relaxed);
+void Loans::LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) const {
   const Instant killed = strays_end_ - 2 * Loan::kLast;    // at the earliest; what was lent before has ended
   const Ticks had = ToTicks(bucket.UntilFull(now) + (now - killed));
   bucket.LeaveRoom(std::min(had, Room(shape, 0) * shape.interval), now);

@@ -74,9 +74,10 @@ class Loans {
   void Enable(Instant strays);
 
   bool any() const { return table_ != nullptr && (table_->used() > 0 || strays_.load(std::memory_order_relaxed)); }
-  // A bucket of the table does not fill up beside tokens that may be out without a loan, of which nobody knows how
-  // many.
-  void LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now);
+  // Whether tokens may be out without a loan. Nobody knows how many, and a bucket of the table does not fill up beside
+  // them.
+  bool AnyStrays(Instant now);
+  void LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) const;
   // Tokens of a bucket that may be lent, if so many are.
   static std::int64_t Room(const Shape& shape, Cost out) { return shape.depth / shape.interval / 2 - out; }
   // The first of the tag, or null.
