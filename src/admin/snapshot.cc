@@ -348,7 +348,7 @@ constexpr Count kCounts[] = {
     {"sites_passed", "", "Entries of other sites about tags of other owners.", AT(process.sites.sharing.passed)},
     {"sites_assumed", "", "Tokens that sites were taken to have served while they were not heard (cut_off).",
      AT(process.sites.sharing.assumed)},
-    {"sites_untold_hits", "", "Hits that the life before had told no other site when it was killed.",
+    {"sites_untold_hits", "", "Hits that the life before had told no other site when it was killed, or only just.",
      AT(process.sites.sharing.untold)},
     {"sites_crowded", "", "Hits that no other site hears of, because more than 1048576 tags are in use.",
      AT(process.sites.sharing.crowded)},

@@ -158,8 +158,10 @@ class TwoSites(ParallelTest):
 
             def missing():
                 return sum(min(those) for those in wrong_at_owners(ledger, there[:OWNERS]).values())
-            wait_until(lambda: abs(missing() - lost) < 0.5, lambda: f"{missing()} are missing, {lost} counted", PATIENCE)
+            # What was told just before a kill may have got there, and counts all the same.
+            wait_until(lambda: missing() < lost + 0.5, lambda: f"{missing()} are missing, {lost} counted", PATIENCE)
             self.assertGreater(lost, 0)
+            self.assertLessEqual(lost, 36 * kills)
 
     def test_without_the_other_site_a_limit_goes_on_with_its_part_where_the_rule_says_so(self):
         limit = 'cut_off = "part"\n'

@@ -180,17 +180,24 @@ TEST_CASE("what was not told yet goes over to the next program") {
   CHECK(after.Told().empty());
 }
 
-TEST_CASE("what was not told when a host was killed is counted") {
+TEST_CASE("what was not told when a host was killed is counted, or was told so late that it may not have left") {
+  const Instant now = FromNanoseconds(1'000'000'000);
   std::uint64_t untold = 0;
   {
     SiteSums killed(untold);
     killed.Add(1, {"a", false}, 5, 0);
     killed.Add(2, {"b", false}, 4, 0);
-    killed.Told(*killed.Find(1), 5);
+    killed.Told(*killed.Find(1), 5, now);
+    killed.Told(*killed.Find(2), 1, now + 1ms);
+    CHECK(killed.on_the_way() == 6);
+    CHECK(killed.leaves_at() == now + SiteSums::kOnTheWay);
+    killed.Leave(killed.leaves_at());
+    CHECK(killed.on_the_way() == 1);
   }
   SiteSums next(untold);
   CHECK(next.lost() == 4);
   CHECK(untold == 0);
+  CHECK(next.leaves_at() == Instant::max());
   next.Recovered(3);
   CHECK(next.lost() == 1);
   next.Recovered(3);

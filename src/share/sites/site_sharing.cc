@@ -62,11 +62,13 @@ void SiteSharing::CountHosts() {
 
 Instant SiteSharing::next() const {
   if (outlet_.retry_at()) return *outlet_.retry_at();
-  return std::min(report_at_, sums_.any_changed() || !urgent_.entries.empty() ? judge_at_ : Instant::max());
+  const bool judges = sums_.any_changed() || !urgent_.entries.empty();
+  return std::min({report_at_, sums_.leaves_at(), judges ? judge_at_ : Instant::max()});
 }
 
 bool SiteSharing::Work(Instant now) {
   outlet_.Retry();
+  sums_.Leave(now);
   if (now >= report_at_ && !collecting_) Begin(now);
   bool more = false;
   if (now >= judge_at_) more = Judge(now);
@@ -216,12 +218,12 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
     if (!room) return;
     draft.began.push_back(hits != 0 ? sum.began : ToTicks(now));
     ++counts_.told;
-    sums_.Told(sum, hits);
+    sums_.Told(sum, hits, now);
     sum.demand = demand;
     sum.earned = look.foretold ? look.foretold->earned : 0;
     if (look.limit.keeps_part && (!all_heard_ || sum.assumed)) Assume(look, sum, hits, demand);
   });
-  if (!limited) sums_.Told(sum, sum.hits), sum.demand = 0;
+  if (!limited) sums_.Drop(sum, sum.hits), sum.demand = 0;
   return room;
 }
 
@@ -273,7 +275,7 @@ void SiteSharing::ChargeAssumed(Instant now) {
 // ---- Over a restart ----
 
 SiteSharing::Kept SiteSharing::Keep() const {
-  Kept kept{from_};
+  Kept kept{from_, sums_.on_the_way()};
   sums_.ForEach([&](const SiteSums::Sum& sum) {
     if (sum.hits != 0) kept.sums.push_back(sum);
   });
@@ -282,6 +284,7 @@ SiteSharing::Kept SiteSharing::Keep() const {
 
 void SiteSharing::Resume(const Kept& kept, Instant now) {
   from_ = std::min(kept.from, now);
+  sums_.Recovered(kept.on_the_way);
   for (const SiteSums::Sum& sum : kept.sums) {
     const std::size_t least = sum.is_digest ? kDigestBytes : 1;
     if (sum.tag.size() < least || sum.tag.size() > kTagBytesMax) continue;
