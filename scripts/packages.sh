@@ -5,8 +5,7 @@ daemon_packages=(gcc g++ meson ninja-build pkg-config libuv1-dev libfmt-dev libc
   cppzmq-dev libmsgpack-cxx-dev libc-ares-dev libcurl4-openssl-dev libeigen3-dev libspectra-dev zlib1g-dev
   libabsl-dev catch2)
 build_packages=("${daemon_packages[@]}" libgrpc++-dev libprotobuf-dev protobuf-compiler protobuf-compiler-grpc
-  libssl-dev libnats-dev nginx-dev apache2-dev libnftables-dev
-  libnode-dev)
+  libssl-dev libnats-dev nginx-dev apache2-dev libnftables-dev libnode-dev)
 run_packages=(netcat-openbsd tzdata)
 package_packages=(debhelper dpkg-dev lintian)
 test_packages=("${package_packages[@]}" zsh python3 netcat-openbsd tzdata mandoc systemd util-linux iproute2

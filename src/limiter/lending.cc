@@ -27,7 +27,7 @@ double PartNow(const Asked& asked) {
   return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
 }
 
-// How many of the limit's tokens so many of this host's were when they were lent.
+// What tokens cost when they were lent, in tokens of the whole limit.
 Tokens Worth(const Loan& loan, Cost tokens) {
   return tokens / loan.part;
 }

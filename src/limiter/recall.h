@@ -7,7 +7,8 @@
 
 namespace dthrottle {
 
-// Counts what workers have spent of the tag since the last time. Returns what they have not. With the tag's shard locked.
+// Counts what workers have spent of the tag since the last time. Returns what they have not. Where some have tokens,
+// the shape of `asked` is then that of the bucket on this host. With the tag's shard locked.
 Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane);
 
 // The same before the bucket is asked. If it has less than the cost, tokens that lie unused with a worker come back.

@@ -28,8 +28,7 @@ namespace dthrottle {
 struct Loan {
   static constexpr Cost kWantMin = 16, kWantMax = 4096;
   static constexpr std::uint32_t kStray = 1024;    // tickets beyond what is lent; more are no accident
-  static constexpr Duration kLast =
-      std::chrono::milliseconds(1600);    // tokens of a page that nobody looks at end by then
+  static constexpr Duration kLast = std::chrono::milliseconds(1600);    // the longest that a page says anything
 
   dthrottle_page_entry* entry = nullptr;
   const dthrottle_page_count* count = nullptr;
@@ -78,7 +77,7 @@ class Loans {
   // them.
   bool AnyStrays(Instant now);
   void LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) const;
-  // Tokens of a bucket that may be lent, if so many are.
+  // How many tokens more of a bucket may be lent, where so many are.
   static std::int64_t Room(const Shape& shape, Cost out) { return shape.depth / shape.interval / 2 - out; }
   // The first of the tag, or null.
   Loan* Of(std::uint64_t hash) const;

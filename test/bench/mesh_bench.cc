@@ -9,8 +9,6 @@
 // is given, and the receiver the others: on one core they would wash its caches out, which peers elsewhere do not.
 // Medians are of the seconds.
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -200,7 +198,6 @@ class Receiver {
  public:
   Receiver(const Options& options, const std::vector<Introduction>& peers)
       : region_(MapRegion(options)),
-        wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         limiter_(region_.bytes(), {}, {{1, 2}, {}}, Rules(), 1, Now()),
         thread_(ThreadOptions(options, peers)),
         sharing_(limiter_.ways(), thread_.to_peers(), thread_.from_peers(), options.peers, kPeriod, prng_, Now()) {}
@@ -216,11 +213,7 @@ class Receiver {
     for (Instant now = Now(); now < end; now = Now()) {
       if (sharing_.Work(now)) continue;
       thread_.Notify();
-      const Duration wait = std::clamp<Duration>(std::min(sharing_.next(), end) - Now(), 0s, 1s);
-      pollfd woken{wake_fd_, POLLIN, 0};
-      ::poll(&woken, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count()));
-      eventfd_t value;
-      ::eventfd_read(wake_fd_, &value);
+      wake_.Sleep(std::min(sharing_.next(), end));
     }
   }
 
@@ -256,12 +249,12 @@ class Receiver {
     }
     if (options.curve) o.keys = GenerateKeyPair();
     o.exchange.identities_proven = options.curve;
-    o.wake = [fd = wake_fd_] { ::eventfd_write(fd, 1); };
+    o.wake = wake_.call();
     return o;
   }
 
   MappedRegion region_;
-  const int wake_fd_;
+  Wake wake_;
   Prng prng_{1};
   Limiter limiter_;
   PeerThread thread_;
@@ -277,20 +270,10 @@ int Measure(const Options& options, const std::vector<Introduction>& peers) {
   if (up < options.peers) std::printf("NOTE: only %zu of %zu peers came up\n", up, options.peers);
   receiver.RunUntil(Now() + kWarmUp);
 
-  const Instant begun = Now();
-  const Usage before = Usage::Read();
   const ExchangeCounts counts_before = receiver.counts();
   const std::uint64_t merged_before = receiver.merged();
-  Usage last = before;
-  std::vector<double> percent;
-  for (int i = 0; i < options.seconds; ++i) {
-    const Instant from = Now();
-    receiver.RunUntil(begun + 1s * (i + 1));
-    const Usage usage = Usage::Read();
-    percent.push_back(100 * (usage.total - last.total) / Seconds(Now() - from));
-    last = usage;
-  }
-  const double seconds = Seconds(Now() - begun);
+  const Spent spent = Spent::While(options.seconds, [&](Instant end) { receiver.RunUntil(end); });
+  const double seconds = spent.seconds;
   const ExchangeCounts counts = receiver.counts();
   const auto a_second = [&](std::uint64_t after, std::uint64_t earlier) {
     return static_cast<double>(after - earlier) / seconds;
@@ -300,18 +283,13 @@ int Measure(const Options& options, const std::vector<Introduction>& peers) {
   const double wanted = static_cast<double>(options.peers * options.tags) / Seconds(kPeriod);
   std::printf("%zu peers, %zu tags a second each, %.0f s%s\n", options.peers, options.tags, seconds,
               options.curve ? ", CURVE" : "");
-  std::printf("CPU        %.1f %% of a core (%.1f..%.1f), goal for 1 M entries/s: below %.0f %%\n", Median(percent),
-              *std::min_element(percent.begin(), percent.end()), *std::max_element(percent.begin(), percent.end()),
-              kGoalPercent);
-  for (const auto& [name, used] : last.by_thread) {
-    const auto earlier = before.by_thread.find(name);
-    const double spent = used - (earlier == before.by_thread.end() ? 0 : earlier->second);
-    std::printf("  %-17s %.1f %%\n", name.c_str(), 100 * spent / seconds);
-  }
+  std::printf("CPU        %.1f %% of a core (%.1f..%.1f), goal for 1 M entries/s: below %.0f %%\n",
+              Median(spent.percent), spent.least(), spent.most(), kGoalPercent);
+  spent.PrintThreads();
   std::printf("received   %.0f entries/s in %.0f frames, %.2f MB/s; %.0f merged/s; %.1f ns of CPU an entry%s\n",
               entries, a_second(counts.received, counts_before.received),
               a_second(counts.received_bytes, counts_before.received_bytes) / 1e6, merged,
-              1e9 * (last.total - before.total) / seconds / entries,
+              1e9 * (spent.after.total - spent.before.total) / seconds / entries,
               merged < 0.98 * wanted ? "  NOTE: fewer than were to be sent" : "");
   std::printf("frames     %lu missed, %lu lost, %lu dropped for a backlog, %lu junk\n",
               counts.missed - counts_before.missed, counts.lost - counts_before.lost,
@@ -320,8 +298,8 @@ int Measure(const Options& options, const std::vector<Introduction>& peers) {
   ::getrusage(RUSAGE_SELF, &most);
   const std::size_t table_kb = std::max(Table::kRegionBytesMin, options.peers * options.tags * kBytesPerTag) / 1024;
   std::printf("memory     %ld MiB, %ld at most, %+ld KiB since the warm-up; %zu MiB of it are the table, of %lu tags\n",
-              last.resident_kb / 1024, most.ru_maxrss / 1024, last.resident_kb - before.resident_kb, table_kb / 1024,
-              receiver.recorded());
+              spent.after.resident_kb / 1024, most.ru_maxrss / 1024, spent.after.resident_kb - spent.before.resident_kb,
+              table_kb / 1024, receiver.recorded());
   return up == options.peers ? 0 : 1;
 }
 

@@ -10,8 +10,6 @@
 // hosts; a host takes some 25 descriptors here, and the others a core for 250 hosts or so.
 #include <arpa/inet.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -91,12 +89,10 @@ class Node {
         name_(std::move(name)),
         asks_(asks),
         region_(*MappedRegion::Open("", Table::kRegionBytesMin, nullptr)),
-        wake_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         limiter_(region_.bytes(), {}, {{1, 2}, {}}, plan.rules, 1, Now()),
         thread_(ThreadOptions(port)) {
-    limiter_.ways().WatchTags(10'000, [this] { ::eventfd_write(wake_fd_, 1); });
+    limiter_.ways().WatchTags(10'000, wake_.call());
   }
-  ~Node() { ::close(wake_fd_); }
 
   void Start() {
     const Result<void> started = thread_.Start();
@@ -123,22 +119,11 @@ class Node {
   void RunUntil(Instant end) {
     for (Instant now = Now(); now < end; now = Now()) {
       const Instant next = asks_ ? std::min(Turn(now), now + kSlice) : Turn(now);
-      const Duration wait = std::clamp<Duration>(std::min(next, end) - Now(), 0s, 1s);
-      pollfd woken{wake_fd_, POLLIN, 0};
-      ::poll(&woken, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(wait).count()));
-      eventfd_t value;
-      ::eventfd_read(wake_fd_, &value);
+      wake_.Sleep(std::min(next, end));
     }
   }
 
-  std::size_t PeersUp() const {
-    const auto all = thread_.Peers();
-    return static_cast<std::size_t>(
-        std::count_if(all.begin(), all.end(), [](const PeerStatus& p) { return p.state == PeerState::kUp; }));
-  }
   ExchangeCounts counts() const { return thread_.Counts(); }
-  std::uint64_t asked() const { return asked_; }
-  std::uint64_t merged() const { return limiter_.ways().Get<Debits>().counts().entries; }
 
  private:
   PeerThread::Options ThreadOptions(std::uint16_t port) {
@@ -154,7 +139,7 @@ class Node {
     o.exchange.fresh_table = true;
     o.exchange.account = limiter_.ways().Get<Debits>().account();
     o.exchange.owners = std::make_shared<const Owners>(plan_.owners);
-    o.wake = [fd = wake_fd_] { ::eventfd_write(fd, 1); };
+    o.wake = wake_.call();
     return o;
   }
 
@@ -174,7 +159,7 @@ class Node {
   const std::string name_;
   const bool asks_;
   MappedRegion region_;
-  const int wake_fd_;
+  Wake wake_;
   Prng prng_{static_cast<std::uint64_t>(::getpid()) ^ reinterpret_cast<std::uintptr_t>(this)};
   Limiter limiter_;
   PeerThread thread_;
@@ -207,32 +192,17 @@ void Measure(const char* what, const char* goal, Node& node, std::size_t callers
   const auto hears = [&] { return node.counts().received > 0; };
   while (!hears() && Now() < patience) node.RunUntil(Now() + 100ms);
   node.RunUntil(Now() + kWarmUp);
-  const Instant begun = Now();
-  const Usage before = Usage::Read();
   const ExchangeCounts earlier = node.counts();
-  Usage last = before;
-  std::vector<double> percent;
-  for (int i = 0; i < options.seconds; ++i) {
-    const Instant from = Now();
-    node.RunUntil(begun + 1s * (i + 1));
-    const Usage usage = Usage::Read();
-    percent.push_back(100 * (usage.total - last.total) / Seconds(Now() - from));
-    last = usage;
-  }
-  const double seconds = Seconds(Now() - begun);
+  const Spent spent = Spent::While(options.seconds, [&](Instant end) { node.RunUntil(end); });
   const ExchangeCounts counts = node.counts();
   const auto a_second = [&](std::uint64_t ExchangeCounts::*count) {
-    return static_cast<double>(counts.*count - earlier.*count) / seconds;
+    return static_cast<double>(counts.*count - earlier.*count) / spent.seconds;
   };
-  std::printf("%-6s CPU %.2f %% of a core (%.2f..%.2f), %.1f kB/s; goal %s; %zu connections\n", what, Median(percent),
-              *std::min_element(percent.begin(), percent.end()), *std::max_element(percent.begin(), percent.end()),
+  std::printf("%-6s CPU %.2f %% of a core (%.2f..%.2f), %.1f kB/s; goal %s; %zu connections\n", what,
+              Median(spent.percent), spent.least(), spent.most(),
               (a_second(&ExchangeCounts::received_bytes) + a_second(&ExchangeCounts::published_bytes)) / 1e3, goal,
               connections);
-  for (const auto& [name, used] : last.by_thread) {
-    const auto then = before.by_thread.find(name);
-    std::printf("  %-17s %.2f %%\n", name.c_str(),
-                100 * (used - (then == before.by_thread.end() ? 0 : then->second)) / seconds);
-  }
+  spent.PrintThreads();
   std::printf("  in    %.0f frames, %.0f entries a second, %lu missed, %lu lost, %lu dropped for a backlog, %lu junk\n",
               a_second(&ExchangeCounts::received), a_second(&ExchangeCounts::received_entries),
               counts.missed - earlier.missed, counts.lost - earlier.lost, counts.overflow - earlier.overflow,

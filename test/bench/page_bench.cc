@@ -233,8 +233,9 @@ void MeasureShare(const Traffic& traffic) {
     }
     const double chance = static_cast<double>(prng.Next() >> 11) * 0x1p-53 * sum;
     const auto tag = static_cast<std::size_t>(std::lower_bound(sums.begin(), sums.end(), chance) - sums.begin());
-    const std::size_t turn = traffic.hop == Duration::zero() ? 0 : tag + static_cast<std::size_t>(t / traffic.hop);
-    const std::size_t w = turn == 0 ? prng.Below(kWorkers) : turn * 5 % kWorkers;
+    const bool hops = traffic.hop != Duration::zero();
+    const std::size_t w =
+        hops ? (tag + static_cast<std::size_t>(t / traffic.hop)) * 5 % kWorkers : prng.Below(kWorkers);
     Worker& worker = *workers[w];
     const std::string name = "203.0.113." + std::to_string(tag);
     const auto says = worker.Decide(name, now.time_since_epoch().count());

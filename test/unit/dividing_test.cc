@@ -10,6 +10,7 @@
 #include "share/capacity/part_table.h"
 #include "share/ways.h"
 #include "test/support/host.h"
+#include "test/support/parts.h"
 
 namespace dthrottle {
 namespace {
@@ -28,10 +29,6 @@ int Served(Host& host, std::string_view tag, int queries, Instant now) {
   int served = 0;
   for (int i = 0; i < queries; ++i) served += host.Serves(tag, now);
   return served;
-}
-
-void Lend(Host& host, double usual, double reserve = 0.01, Instant until = Instant::max()) {
-  host.limiter->ways().Get<Division>().ChangeParts([&](PartTable& parts) { parts.Lend({usual, reserve, until}); });
 }
 
 CapacityKey KeyOf(Host& host, std::string_view tag) {
@@ -91,7 +88,7 @@ TEST_CASE("a table of parts finds what was added and not removed") {
 TEST_CASE("a divided limit serves the usual part, and the reserve once nothing is lent") {
   Host host(kDivided);
   CHECK(Served(host, "login:a", 200, kNow) == 100);    // without others, all of it
-  Lend(host, 0.25, 0.1, kNow + 10s);
+  testing::LendParts(host, 0.25, 0.1, kNow + 10s);
   CHECK(Served(host, "login:b", 200, kNow) == 25);
   CHECK(Served(host, "login:b", 200, kNow + 1s) == 25);
   CHECK(Served(host, "other", 200, kNow) == 10);    // under a rule that is not divided
@@ -101,7 +98,7 @@ TEST_CASE("a divided limit serves the usual part, and the reserve once nothing i
 
 TEST_CASE("a part below a token serves one at a time") {
   Host host("[[rule]]\nburst=4\nrate=4\nshare=\"capacity\"\n");
-  Lend(host, 0.05);
+  testing::LendParts(host, 0.05);
   CHECK(Served(host, "a", 10, kNow) == 1);
   CHECK(Served(host, "a", 10, kNow + 4900ms) == 0);
   CHECK(Served(host, "a", 10, kNow + 5s) == 1);
@@ -113,7 +110,7 @@ TEST_CASE("a part below a token serves one at a time") {
 
 TEST_CASE("what is spent stays spent when the part changes") {
   Host host(kDivided);
-  Lend(host, 0.25);
+  testing::LendParts(host, 0.25);
   CHECK(Served(host, "login:a", 200, kNow) == 25);
   SetPart(host, "login:a", 0.75);
   CHECK(Served(host, "login:a", 200, kNow) == 0);
@@ -169,10 +166,10 @@ TEST_CASE("hits under a divided limit are not reported") {
 
 TEST_CASE("what a restart finds is not more than the part of then") {
   Host host(kDivided);
-  Lend(host, 0.5);
+  testing::LendParts(host, 0.5);
   CHECK(Served(host, "login:a", 200, kNow) == 50);
   host.Start(Rules(kDivided), kNow);
-  Lend(host, 0.025, 0.025);
+  testing::LendParts(host, 0.025, 0.025);
   CHECK(Served(host, "login:a", 200, kNow) == 0);
   CHECK(Served(host, "login:a", 200, kNow + 1s) == 2);
 }

@@ -15,6 +15,7 @@
 #include "share/ways.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
+#include "test/support/parts.h"
 
 namespace dthrottle {
 namespace {
@@ -312,10 +313,6 @@ TEST_CASE("tokens that lie unused with a worker are there for who asks, and go b
   CHECK(worker.entries.live() == 0);
 }
 
-void HavePart(Host& host, double part, Instant until = Instant::max()) {
-  host.limiter->ways().Get<Division>().ChangeParts([&](PartTable& parts) { parts.Lend({part, 0.01, until}); });
-}
-
 // Several workers ask for a few tags in turns, some by the page and some not; each serve is held against a bucket that
 // is charged when it happens.
 struct Ledger {
@@ -334,7 +331,7 @@ Ledger RunWorkers(std::uint64_t seed, std::size_t decisions, double load, Durati
   constexpr std::size_t kWorkers = 4, kTags = 3;
   const Shape shape = PartOf(Shape::From(burst / part, rate / part), part);
   LendingHost host(rule);
-  HavePart(host, part);
+  testing::LendParts(host, part);
   std::array<Bucket, kTags> strict, central;
   Ledger ledger;
   ledger.burst = burst, ledger.rate = rate;
@@ -416,7 +413,7 @@ TEST_CASE("workers serve this host's part of a divided limit") {
 TEST_CASE("what workers spend and refuse is demand for a divided limit") {
   LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=100\nshare=\"capacity\"");
   auto& division = host.limiter->ways().Get<Division>();
-  HavePart(host, 0.5);
+  testing::LendParts(host, 0.5);
   const CapacityKey key = division.KeyOf({"C", false}, host.limiter->rules().limit(0));
   division.ChangeParts([&](PartTable& parts) {
     parts.Reset(10, {1, 2});
@@ -441,8 +438,8 @@ TEST_CASE("tokens come back at the price at which they were lent when the part c
   Worker worker(host);
   Instant now = At(1s);
   const auto both_have = [&](double part) {
-    HavePart(host, part);
-    HavePart(asking, part);
+    testing::LendParts(host, part);
+    testing::LendParts(asking, part);
     worker.entries.Look(now += 1us);
   };
   for (int round = 0; round < 200; ++round) {
@@ -464,7 +461,7 @@ TEST_CASE("tokens come back at the price at which they were lent when the part c
 TEST_CASE("a host lends no token of a part that others may have before the token ends") {
   LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nshare=\"capacity\"");
   Worker worker(host);
-  HavePart(host, 1, At(10s));
+  testing::LendParts(host, 1, 0.01, At(10s));
   worker.Serves("C", At(8s));
   worker.Serves("C", At(8s));
   CHECK(worker.Decide("C", At(8s)) == DTHROTTLE_PAGE_SERVE);

@@ -13,11 +13,11 @@ FrontEnd::Room PageFrontEnd::room() const {
 void PageFrontEnd::Start() {
   const Settings& settings = host_.admin.settings();
   Limiter& limiter = host_.admin.limiter();
-  const bool recalled = !host_.handed.Take(kSection).bytes.empty() || !limiter.discarded().empty();
+  const bool none_out = !host_.handed.Take(kSection).bytes.empty() || !limiter.discarded().empty();
   server_.emplace(host_.loop, limiter,
                   PageServer::Options{.entries = settings.page.entries,
                                       .tag_bytes_max = settings.query.max_tag_bytes,
-                                      .strays = recalled ? Instant::min() : Now() + Loan::kLast},
+                                      .strays = none_out ? Instant::min() : Now() + Loan::kLast},
                   host_.log);
 }
 
