@@ -2,25 +2,33 @@
 
 #define DTHROTTLE_US_PER_S 1000000
 
+typedef struct dthrottle_asking_s dthrottle_asking_t;
+
 /* What is known of a request, which asks once, whatever becomes of it. */
 typedef struct {
   ngx_http_request_t* request;
   dthrottle_daemon_t* daemon; /* NULL: not asked */
-  struct dthrottle_pending question;
-  enum dthrottle_verdict verdict;
-  dthrottle_answer answer; /* by the ask protocol */
-  dthrottle_tag* tags;
-  size_t tag_count;
-  const char* line; /* that is sent, without its LF */
-  size_t line_bytes;
+  dthrottle_asking_t* asking; /* NULL: the page of this worker has decided */
   enum dthrottle_fate fate;
-  uint64_t took_us;
-  ngx_event_t timer; /* of a request that is held */
-  int64_t until;     /* it goes on then */
   unsigned waiting : 1; /* for the answer, or because it is held */
   unsigned held : 1;
   unsigned applied : 1; /* the fate has had its effect */
+  size_t tag_count;
+  dthrottle_tag tags[]; /* room for those of the location */
 } dthrottle_ctx_t;
+
+/* A request that sends its question to the daemon. */
+struct dthrottle_asking_s {
+  dthrottle_ctx_t* ctx;
+  struct dthrottle_pending question;
+  enum dthrottle_verdict verdict;
+  dthrottle_answer answer; /* by the ask protocol */
+  const char* line;        /* that is sent, without its LF */
+  size_t line_bytes;
+  uint64_t took_us;
+  ngx_event_t timer; /* of a request that is held */
+  int64_t until;     /* it goes on then */
+};
 
 /* ---- Waiting ---- */
 
@@ -36,49 +44,51 @@ static void resume(dthrottle_ctx_t* ctx) {
   ngx_http_run_posted_requests(c);
 }
 
-static void set_hold_timer(dthrottle_ctx_t* ctx, int64_t left) {
-  ngx_add_timer(&ctx->timer, (ngx_msec_t)((left + DTHROTTLE_NS_PER_MS - 1) / DTHROTTLE_NS_PER_MS));
+static void set_hold_timer(dthrottle_asking_t* asking, int64_t left) {
+  ngx_add_timer(&asking->timer, (ngx_msec_t)((left + DTHROTTLE_NS_PER_MS - 1) / DTHROTTLE_NS_PER_MS));
 }
 
 /* The clock of nginx's timers is coarse: one may fire some milliseconds early. */
 static void end_hold(ngx_event_t* timer) {
-  dthrottle_ctx_t* ctx = timer->data;
-  const int64_t left = ctx->until - ngx_dthrottle_now_ns();
+  dthrottle_asking_t* asking = timer->data;
+  const int64_t left = asking->until - ngx_dthrottle_now_ns();
   if (left > 0) {
-    set_hold_timer(ctx, left);
+    set_hold_timer(asking, left);
     return;
   }
-  ctx->held = 0;
-  resume(ctx);
+  asking->ctx->held = 0;
+  resume(asking->ctx);
 }
 
 /* Holds a request until it is its turn. */
-static void hold(dthrottle_ctx_t* ctx) {
-  const int64_t delay = ctx->answer.delay_us * DTHROTTLE_NS_PER_US;
-  ctx->held = 1;
-  ctx->until = ngx_dthrottle_now_ns() + delay;
-  ctx->timer.handler = end_hold;
-  ctx->timer.data = ctx;
-  ctx->timer.log = ctx->request->connection->log;
-  set_hold_timer(ctx, delay);
+static void hold(dthrottle_asking_t* asking) {
+  const int64_t delay = asking->answer.delay_us * DTHROTTLE_NS_PER_US;
+  asking->ctx->held = 1;
+  asking->until = ngx_dthrottle_now_ns() + delay;
+  asking->timer.handler = end_hold;
+  asking->timer.data = asking;
+  asking->timer.log = asking->ctx->request->connection->log;
+  set_hold_timer(asking, delay);
 }
 
-static void take_outcome(dthrottle_ctx_t* ctx) {
-  ctx->took_us = (uint64_t)(ngx_dthrottle_now_ns() - ctx->question.begin) / DTHROTTLE_NS_PER_US;
-  ctx->fate = dthrottle_fate_of(ctx->question.outcome == DTHROTTLE_SERVE ? ctx->verdict : ctx->question.outcome,
-                                &ctx->answer);
-  if (ctx->question.outcome == DTHROTTLE_SERVE) {
-    dthrottle_pages_answered(&ctx->daemon->pages, ctx->line, ctx->line_bytes, ctx->fate == DTHROTTLE_FATE_THROTTLED);
+static void take_outcome(dthrottle_asking_t* asking) {
+  dthrottle_ctx_t* ctx = asking->ctx;
+  const enum dthrottle_verdict outcome = asking->question.outcome;
+  asking->took_us = (uint64_t)(ngx_dthrottle_now_ns() - asking->question.begin) / DTHROTTLE_NS_PER_US;
+  ctx->fate = dthrottle_fate_of(outcome == DTHROTTLE_SERVE ? asking->verdict : outcome, &asking->answer);
+  if (outcome == DTHROTTLE_SERVE) {
+    dthrottle_pages_answered(&ctx->daemon->pages, asking->line, asking->line_bytes,
+                             ctx->fate == DTHROTTLE_FATE_THROTTLED);
   }
 }
 
 void ngx_dthrottle_go_on(struct dthrottle_pending* question) {
-  dthrottle_ctx_t* ctx = (dthrottle_ctx_t*)((u_char*)question - offsetof(dthrottle_ctx_t, question));
-  take_outcome(ctx);
-  if (ctx->fate == DTHROTTLE_FATE_DELAYED) {
-    hold(ctx);
+  dthrottle_asking_t* asking = (dthrottle_asking_t*)((u_char*)question - offsetof(dthrottle_asking_t, question));
+  take_outcome(asking);
+  if (asking->ctx->fate == DTHROTTLE_FATE_DELAYED) {
+    hold(asking);
   } else {
-    resume(ctx);
+    resume(asking->ctx);
   }
 }
 
@@ -86,57 +96,54 @@ void ngx_dthrottle_go_on(struct dthrottle_pending* question) {
 static void end_request(void* data) {
   dthrottle_ctx_t* ctx = data;
   char line[DTHROTTLE_SETTLEMENT_BYTES];
+  uint64_t slot;
   if (!ctx->waiting) return;
   if (!ctx->held) {
-    ngx_dthrottle_daemon_forget(ctx->daemon, &ctx->question);
+    ngx_dthrottle_daemon_forget(ctx->daemon, &ctx->asking->question);
     return;
   }
-  ngx_del_timer(&ctx->timer);
-  if (ctx->answer.hold == 0) return;
-  ngx_dthrottle_daemon_tell(ctx->daemon, line, dthrottle_write_settlement(ctx->answer.hold, NULL, 0, line));
+  ngx_del_timer(&ctx->asking->timer);
+  slot = ctx->asking->answer.hold;
+  if (slot == 0) return;
+  ngx_dthrottle_daemon_tell(ctx->daemon, line, dthrottle_write_settlement(slot, NULL, 0, line));
 }
 
 /* ---- Asking ---- */
 
-/* A tag is one line without blanks, whatever clients put into it. */
-static ngx_int_t dthrottle_make_tag(ngx_http_request_t* r, dthrottle_tag_conf_t* conf, dthrottle_tag* tag) {
-  ngx_str_t value;
-  u_char* text;
-  size_t i;
-  if (ngx_http_complex_value(r, &conf->text, &value) != NGX_OK) return NGX_ERROR;
-  tag->bytes = ngx_min(value.len, DTHROTTLE_TAG_BYTES_MAX);
-  tag->cost = conf->cost;
-  text = ngx_pnalloc(r->pool, tag->bytes);
-  if (text == NULL) return NGX_ERROR;
-  for (i = 0; i < tag->bytes; i++) {
-    const u_char byte = value.data[i];
-    text[i] = byte <= ' ' || byte == 0x7f ? '_' : byte;
+void ngx_dthrottle_clean_tag(ngx_str_t* tag) {
+  u_char *at = tag->data, *end;
+  tag->len = ngx_min(tag->len, DTHROTTLE_TAG_BYTES_MAX);
+  for (end = at + tag->len; at != end; at++) {
+    if (*at <= ' ' || *at == 0x7f) *at = '_';
   }
-  tag->text = (const char*)text;
-  return NGX_OK;
 }
 
-/* Tags without a byte are not asked for. */
+/* Tags without a byte are not asked for. A text with variables is a copy of this request's own. */
 static ngx_int_t dthrottle_make_tags(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
   dthrottle_tag_conf_t* tags = conf->tags->elts;
   ngx_uint_t i;
-  ctx->tags = ngx_palloc(ctx->request->pool, conf->tags->nelts * sizeof(dthrottle_tag));
-  if (ctx->tags == NULL) return NGX_ERROR;
   for (i = 0; i < conf->tags->nelts; i++) {
     dthrottle_tag* tag = &ctx->tags[ctx->tag_count];
-    if (dthrottle_make_tag(ctx->request, &tags[i], tag) != NGX_OK) return NGX_ERROR;
+    ngx_str_t text;
+    if (ngx_http_complex_value(ctx->request, &tags[i].text, &text) != NGX_OK) return NGX_ERROR;
+    if (tags[i].text.lengths != NULL) ngx_dthrottle_clean_tag(&text);
+    tag->text = (const char*)text.data;
+    tag->bytes = text.len;
+    tag->cost = tags[i].cost;
+    tag->reserved = 0;
     if (tag->bytes > 0) ctx->tag_count++;
   }
   return NGX_OK;
 }
 
 /* The line that asks: a tag, or a question about all of them. */
-static ngx_int_t dthrottle_make_line(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+static ngx_int_t dthrottle_make_line(dthrottle_asking_t* asking, dthrottle_loc_conf_t* conf) {
+  dthrottle_ctx_t* ctx = asking->ctx;
   dthrottle_question question;
   char* line;
   if (conf->ask == NULL) {
-    ctx->line = ctx->tags[0].text;
-    ctx->line_bytes = ctx->tags[0].bytes;
+    asking->line = ctx->tags[0].text;
+    asking->line_bytes = ctx->tags[0].bytes;
     return NGX_OK;
   }
   ngx_memzero(&question, sizeof(question));
@@ -146,45 +153,54 @@ static ngx_int_t dthrottle_make_line(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t*
   question.wait_ms = conf->shadow ? 0 : (unsigned)conf->delay;
   line = ngx_pnalloc(ctx->request->pool, dthrottle_question_room(&question));
   if (line == NULL) return NGX_ERROR;
-  ctx->line_bytes = dthrottle_write_question(&question, line);
-  ctx->line = line;
+  asking->line_bytes = dthrottle_write_question(&question, line);
+  asking->line = line;
   return NGX_OK;
 }
 
 /* Sends the question on its way, or says why not. */
-static void ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+static ngx_int_t ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  dthrottle_asking_t* asking = ngx_pcalloc(ctx->request->pool, sizeof(*asking));
+  if (asking == NULL) return NGX_ERROR;
+  asking->ctx = ctx;
+  ctx->asking = asking;
+  if (dthrottle_make_line(asking, conf) != NGX_OK) return NGX_ERROR;
+  asking->question.tags = &asking->line;
+  asking->question.tag_bytes = &asking->line_bytes;
+  asking->question.count = 1;
+  asking->question.verdicts = &asking->verdict;
+  asking->question.answer = &asking->answer;
+  switch (ngx_dthrottle_daemon_ask(ctx->daemon, &asking->question, conf->timeout)) {
+    case DTHROTTLE_PAUSED:
+      ctx->fate = DTHROTTLE_FATE_BACKOFF;
+      break;
+    case DTHROTTLE_FULL:
+      ctx->fate = DTHROTTLE_FATE_FULL;
+      break;
+    case DTHROTTLE_ASKED:
+      ctx->waiting = !asking->question.back;
+      if (asking->question.back) take_outcome(asking);
+      break;
+  }
+  return NGX_OK;
+}
+
+/* The page of this worker decides, or the daemon is asked. Only queries are on a page. */
+static ngx_int_t dthrottle_decide(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
+  const int64_t now = (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS;
   ctx->daemon = conf->ask != NULL ? conf->ask : conf->server;
-  switch (dthrottle_pages_decide(&ctx->daemon->pages, ctx->line, ctx->line_bytes,
-                                 (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS)) {
+  if (conf->ask != NULL) return ask(ctx, conf);
+  switch (dthrottle_pages_decide(&ctx->daemon->pages, ctx->tags[0].text, ctx->tags[0].bytes, now)) {
     case DTHROTTLE_PAGE_SERVE:
       ctx->fate = DTHROTTLE_FATE_SERVED;
-      return;
+      return NGX_OK;
     case DTHROTTLE_PAGE_REFUSE:
       ctx->fate = DTHROTTLE_FATE_THROTTLED;
-      return;
+      return NGX_OK;
     case DTHROTTLE_PAGE_ASK:
       break;
   }
-  ctx->question.tags = &ctx->line;
-  ctx->question.tag_bytes = &ctx->line_bytes;
-  ctx->question.count = 1;
-  ctx->question.verdicts = &ctx->verdict;
-  ctx->question.answer = &ctx->answer;
-  switch (ngx_dthrottle_daemon_ask(ctx->daemon, &ctx->question, conf->timeout)) {
-    case DTHROTTLE_PAUSED:
-      ctx->fate = DTHROTTLE_FATE_BACKOFF;
-      return;
-    case DTHROTTLE_FULL:
-      ctx->fate = DTHROTTLE_FATE_FULL;
-      return;
-    case DTHROTTLE_ASKED:
-      break;
-  }
-  if (ctx->question.back) {
-    take_outcome(ctx);
-    return;
-  }
-  ctx->waiting = 1;
+  return ask(ctx, conf);
 }
 
 /* ---- The phase ---- */
@@ -200,8 +216,8 @@ static dthrottle_ctx_t* dthrottle_get_ctx(ngx_http_request_t* r) {
   return NULL;
 }
 
-static dthrottle_ctx_t* dthrottle_new_ctx(ngx_http_request_t* r) {
-  ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(r->pool, sizeof(dthrottle_ctx_t));
+static dthrottle_ctx_t* dthrottle_new_ctx(ngx_http_request_t* r, size_t tags) {
+  ngx_pool_cleanup_t* cleanup = ngx_pool_cleanup_add(r->pool, sizeof(dthrottle_ctx_t) + tags * sizeof(dthrottle_tag));
   dthrottle_ctx_t* ctx;
   if (cleanup == NULL) return NULL;
   ctx = cleanup->data;
@@ -229,8 +245,9 @@ static ngx_int_t dthrottle_add_field(ngx_http_request_t* r, const struct dthrott
 /* They stay with the request through error_page, whatever makes the body. */
 static ngx_int_t dthrottle_add_fields(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf, ngx_flag_t refused) {
   struct dthrottle_field fields[DTHROTTLE_FIELDS_MAX];
-  const size_t count = dthrottle_make_fields(&ctx->answer, refused, (enum dthrottle_fields)conf->fields, fields);
-  size_t i;
+  const enum dthrottle_fields style = (enum dthrottle_fields)conf->fields;
+  size_t i, count = 0;
+  if (ctx->asking != NULL) count = dthrottle_make_fields(&ctx->asking->answer, refused, style, fields);
   for (i = 0; i < count; i++) {
     if (dthrottle_add_field(ctx->request, &fields[i]) != NGX_OK) return NGX_ERROR;
   }
@@ -250,7 +267,7 @@ static ngx_int_t dthrottle_apply(ngx_http_request_t* r, dthrottle_ctx_t* ctx, dt
   if (closed) return NGX_HTTP_SERVICE_UNAVAILABLE;
   if (!throttled) return NGX_DECLINED;
   {
-    const dthrottle_tag* tag = &ctx->tags[ctx->answer.refused];
+    const dthrottle_tag* tag = &ctx->tags[ctx->asking != NULL ? ctx->asking->answer.refused : 0];
     const ngx_str_t text = {tag->bytes, (u_char*)tag->text};
     ngx_log_error(conf->log_level, r->connection->log, 0, "%s by dthrottle, tag \"%V\"",
                   conf->shadow ? "would be throttled" : "throttled", &text);
@@ -278,12 +295,9 @@ ngx_int_t ngx_dthrottle_handle(ngx_http_request_t* r) {
   if (ctx != NULL && ctx->waiting) return NGX_AGAIN;
   if (ctx != NULL) return ctx->applied ? NGX_DECLINED : dthrottle_apply(r, ctx, conf);
 
-  ctx = dthrottle_new_ctx(r);
+  ctx = dthrottle_new_ctx(r, conf->tags->nelts);
   if (ctx == NULL || dthrottle_make_tags(ctx, conf) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
-  if (ctx->tag_count > 0) {
-    if (dthrottle_make_line(ctx, conf) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
-    ask(ctx, conf);
-  }
+  if (ctx->tag_count > 0 && dthrottle_decide(ctx, conf) != NGX_OK) return NGX_HTTP_INTERNAL_SERVER_ERROR;
   return ctx->waiting ? dthrottle_wait(r) : dthrottle_apply(r, ctx, conf);
 }
 
@@ -326,7 +340,7 @@ static ngx_int_t dthrottle_time_variable(ngx_http_request_t* r, ngx_http_variabl
     v->not_found = 1;
     return NGX_OK;
   }
-  return dthrottle_set_seconds(r, v, ctx->took_us);
+  return dthrottle_set_seconds(r, v, ctx->asking != NULL ? ctx->asking->took_us : 0);
 }
 
 static ngx_int_t dthrottle_delay_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
@@ -336,7 +350,7 @@ static ngx_int_t dthrottle_delay_variable(ngx_http_request_t* r, ngx_http_variab
     v->not_found = 1;
     return NGX_OK;
   }
-  return dthrottle_set_seconds(r, v, (uint64_t)ctx->answer.delay_us);
+  return dthrottle_set_seconds(r, v, ctx->asking != NULL ? (uint64_t)ctx->asking->answer.delay_us : 0);
 }
 
 enum { RETRY_AFTER, LIMIT, REMAINING, RULE };
@@ -344,7 +358,7 @@ enum { RETRY_AFTER, LIMIT, REMAINING, RULE };
 /* What the answer says of a limit; not found where it says nothing. */
 static ngx_int_t dthrottle_limit_variable(ngx_http_request_t* r, ngx_http_variable_value_t* v, uintptr_t data) {
   dthrottle_ctx_t* ctx = dthrottle_get_ctx(r->main);
-  const dthrottle_answer* answer = ctx != NULL ? &ctx->answer : NULL;
+  const dthrottle_answer* answer = ctx != NULL && ctx->asking != NULL ? &ctx->asking->answer : NULL;
   if (answer != NULL && data == RETRY_AFTER && dthrottle_retry_after(answer) > 0) {
     return dthrottle_set_number(r, v, dthrottle_retry_after(answer));
   }

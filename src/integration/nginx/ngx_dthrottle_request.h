@@ -32,6 +32,9 @@ typedef struct {
 
 extern ngx_module_t ngx_http_dthrottle_module;
 
+/* A tag is one line without blanks, whatever clients put into it. */
+void ngx_dthrottle_clean_tag(ngx_str_t* tag);
+
 /* The handler of the preaccess phase. */
 ngx_int_t ngx_dthrottle_handle(ngx_http_request_t* r);
 

@@ -89,7 +89,9 @@ static dthrottle_tag_conf_t* dthrottle_push_tag(ngx_conf_t* cf, ngx_array_t** ta
   compile.value = text;
   compile.complex_value = &tag->text;
   tag->cost = 1;
-  return ngx_http_compile_complex_value(&compile) == NGX_OK ? tag : NULL;
+  if (ngx_http_compile_complex_value(&compile) != NGX_OK) return NULL;
+  if (tag->text.lengths == NULL) ngx_dthrottle_clean_tag(&tag->text.value);
+  return tag;
 }
 
 /* dthrottle_tag TEXT [cost=N], once for each tag */
