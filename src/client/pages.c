@@ -19,7 +19,7 @@ static const int64_t PAUSE_MIN_NS = 1000000000, PAUSE_MAX_NS = 60 * (int64_t)100
 
 enum {
   FETCHED_MAX = 1000, /* each leaves addresses behind, though no memory */
-  ASKED_TAGS = 1024,  /* remembered as asked for lately; a power of two */
+  ASKED_TAGS = 4096,  /* remembered as asked for lately; a power of two */
 };
 
 struct dthrottle_page_view {

@@ -16,6 +16,7 @@ constexpr Duration kReserveAhead = 200ms;  // no token is lent that is due later
 constexpr Duration kReserveFor = 100ms;    // what is due in so long is divided at once
 constexpr Duration kFillsMin = 50ms;       // a bucket that fills faster would be full while its tokens lie with workers
 constexpr Duration kAhead = 1s;            // nothing is said of what is later
+constexpr double kContended = 1.5;         // times its rate that a tag is asked for
 
 template <class Use>
 void ForEachLoan(Loan* first, Use&& use) {
@@ -25,6 +26,12 @@ void ForEachLoan(Loan* first, Use&& use) {
 // This host's part of the limit, as the shape has it.
 double PartNow(const Asked& asked) {
   return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
+}
+
+// Whether the tag is asked for more often than it can be served. Then tokens are spent soon wherever they lie, and a
+// worker that has none may refuse though another one has some.
+bool IsContended(const LentTag& tag, const Asked& asked) {
+  return tag.demand() > kContended * asked.shape.rate();
 }
 
 // What tokens cost when they were lent, in tokens of the whole limit.
@@ -60,15 +67,23 @@ void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
 class Dealing {
  public:
   Dealing(Ways& ways, const Shedder& shedder, Asked& asked, Lane& lane)
-      : ways_(ways), shedder_(shedder), asked_(asked), lane_(lane), first_(ways.core().loans.Of(asked.hash)) {}
+      : ways_(ways),
+        shedder_(shedder),
+        asked_(asked),
+        lane_(lane),
+        tag_(ways.core().loans.Find(asked.hash)),
+        first_(tag_ != nullptr ? tag_->first : nullptr) {}
 
   void Deal(Loan& loan, bool alone) {
     out_ = SettleLoans(ways_, asked_, lane_);
     loan.uses = loan.Decided() - loan.seen;
+    std::uint32_t uses = 0;
     ForEachLoan(first_, [&](Loan& its) {
       its.uses = its.Decided() - its.seen;
+      uses += its.uses;
       takers_ += alone || its.uses > 0;
     });
+    contended_ = Contended(alone, uses);
     if (!MayLend() || IsOverdrawn()) {
       RecallLoans(ways_, asked_, lane_);
       Say(loan, alone,
@@ -79,12 +94,21 @@ class Dealing {
       alone ? Give(loan, left) : ForEachLoan(first_, [&](Loan& its) {
         if (its.uses > 0) Give(its, left--);
       });
-      Say(loan, alone, MayRefuse() ? bucket().ServesAt(asked_.shape, 1, asked_.now) : asked_.now);
+      const bool refuses = MayRefuse() && (contended_ || out_ == 0);
+      Say(loan, alone, refuses ? bucket().ServesAt(asked_.shape, 1, asked_.now) : asked_.now);
     }
   }
 
  private:
   Bucket& bucket() { return asked_.bucket(); }
+  bool Contended(bool alone, std::uint32_t uses) {
+    if (tag_ == nullptr) return true;    // there was no room for the loan, so it lends nothing
+    if (!alone) {
+      tag_->Count(uses);
+      tag_->Measure(asked_.now);
+    }
+    return IsContended(*tag_, asked_);
+  }
   // Peers took what is lent: the bucket owes more than tokens that are not due yet.
   bool IsOverdrawn() {
     Cost not_due = 0;
@@ -136,7 +160,7 @@ class Dealing {
     if (there > 0) {
       const auto part = static_cast<Cost>(std::max<std::int64_t>(there / (takers + 1), 1));
       Lend(loan, std::min(loan.want - loan.out, part), asked_.now);
-    } else if (loan.out == 0 && room > 0 && MayRefuse()) {
+    } else if (loan.out == 0 && room > 0 && contended_ && MayRefuse()) {
       Reserve(loan, static_cast<Cost>(room));
     }
   }
@@ -171,8 +195,10 @@ class Dealing {
   const Shedder& shedder_;
   Asked& asked_;
   Lane& lane_;
+  LentTag* const tag_;
   Loan* const first_;
   Cost out_ = 0, takers_ = 0;
+  bool contended_ = true;
 };
 
 }    // namespace
@@ -199,10 +225,13 @@ Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
 }
 
 void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
+  LentTag* const tag = ways.core().loans.Find(asked.hash);
+  if (tag != nullptr) tag->Count(asked.query.cost);
   if (SettleLoans(ways, asked, lane) == 0) return;
+  const bool contended = IsContended(*tag, asked);
   Cost spent = 0;
-  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) {
-    if (!loan.Idle(kHold, asked.now)) return;
+  ForEachLoan(tag->first, [&](Loan& loan) {
+    if (contended ? !loan.Idle(kHold, asked.now) : loan.out == 0) return;
     if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(asked, loan, spent);
   });
   CountSpent(ways, asked, lane, spent);

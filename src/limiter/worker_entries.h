@@ -25,7 +25,7 @@ namespace dthrottle {
 class WorkerEntries {
  public:
   static constexpr double kPlausible = 1e7;
-  static constexpr Duration kIdle = std::chrono::milliseconds(700);    // tokens that lie unused for so long go back
+  static constexpr Duration kIdle = std::chrono::milliseconds(900);    // tokens that lie unused for so long go back
   static constexpr std::uint32_t kBlindMax = 16;    // times a worker asks though its page has tokens for it
 
   // `page` and `counts` are of `entries` entries, zero but for the key, and outlive this object with the limiter that

@@ -54,8 +54,16 @@ void Loan::Say(Instant until, Instant now) {
   dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(rounded, then));
 }
 
+void LentTag::Measure(Instant now) {
+  const double time = Seconds(now - measured_at_);
+  if (time <= 0) return;
+  const auto wanted = static_cast<double>(std::exchange(wanted_, 0));
+  demand_ += std::min(time / kOver, 1.0) * (wanted / time - demand_);
+  measured_at_ = now;
+}
+
 void Loans::Enable(Instant strays) {
-  if (table_ == nullptr) table_ = std::make_unique<SideTable<Loan*, kWays>>(kTags);
+  if (table_ == nullptr) table_ = std::make_unique<SideTable<LentTag, kWays>>(kTags);
   strays_end_ = strays;
   strays_ = true;    // until somebody looks
 }
@@ -74,26 +82,28 @@ void Loans::LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) 
   bucket.LeaveRoom(std::min(had, Room(shape, 0) * shape.interval), now);
 }
 
-Loan* Loans::Of(std::uint64_t hash) const {
+LentTag* Loans::Find(std::uint64_t hash) const {
   if (table_ == nullptr) return nullptr;
   const std::size_t place = table_->Find(hash);
-  return place != table_->kNone ? (*table_)[place] : nullptr;
+  return place != table_->kNone ? &(*table_)[place] : nullptr;
 }
 
 bool Loans::Join(std::uint64_t hash, Loan& loan) {
   if (table_ == nullptr) return false;
   const std::size_t place = table_->FindOrPut(hash, [](std::size_t) { return std::optional<int>(); });
   if (place == table_->kNone) return false;
-  loan.next = std::exchange((*table_)[place], &loan);
+  loan.next = std::exchange((*table_)[place].first, &loan);
   return true;
 }
 
 void Loans::Leave(std::uint64_t hash, Loan& loan) {
   const std::size_t place = table_->Find(hash);
-  Loan** at = &(*table_)[place];
+  LentTag& tag = (*table_)[place];
+  Loan** at = &tag.first;
   while (*at != &loan) at = &(*at)->next;
   *at = std::exchange(loan.next, nullptr);
-  if ((*table_)[place] == nullptr) table_->Remove(place);
+  tag.Count(loan.Decided() - loan.seen);
+  if (tag.first == nullptr) table_->Remove(place);
 }
 
 }    // namespace dthrottle

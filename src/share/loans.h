@@ -65,6 +65,26 @@ struct Loan {
   bool Idle(Duration time, Instant now) const { return out > 0 && std::max(lent_at, due) + time <= now; }
 };
 
+// What is lent of one tag.
+class LentTag {
+ public:
+  Loan* first = nullptr;
+
+  // So many tokens were wanted, of workers' pages or by asking.
+  void Count(std::uint64_t tokens) { wanted_ += tokens; }
+  // Takes what was counted since the last time.
+  void Measure(Instant now);
+  // Tokens a second that were wanted lately; 0 until it was measured twice.
+  double demand() const { return demand_; }
+
+ private:
+  static constexpr double kOver = 0.5;    // s
+
+  std::uint64_t wanted_ = 0;
+  double demand_ = 0;
+  Instant measured_at_{};
+};
+
 // All of them, by the hash of their tag. With the tag's shard locked.
 class Loans {
  public:
@@ -79,8 +99,13 @@ class Loans {
   void LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) const;
   // How many tokens more of a bucket may be lent, where so many are.
   static std::int64_t Room(const Shape& shape, Cost out) { return shape.depth / shape.interval / 2 - out; }
-  // The first of the tag, or null.
-  Loan* Of(std::uint64_t hash) const;
+  // What is lent of the tag; null: nothing is.
+  LentTag* Find(std::uint64_t hash) const;
+  // The first of its loans, or null.
+  Loan* Of(std::uint64_t hash) const {
+    const LentTag* const tag = Find(hash);
+    return tag != nullptr ? tag->first : nullptr;
+  }
   // False: there is no room.
   bool Join(std::uint64_t hash, Loan& loan);
   void Leave(std::uint64_t hash, Loan& loan);
@@ -97,7 +122,7 @@ class Loans {
  private:
   static constexpr std::size_t kTags = 65536, kWays = 8;
 
-  std::unique_ptr<SideTable<Loan*, kWays>> table_;
+  std::unique_ptr<SideTable<LentTag, kWays>> table_;
   Instant strays_end_{};
   std::atomic<bool> strays_{false};
   std::atomic<std::uint64_t> spent_{0};

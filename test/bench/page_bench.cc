@@ -67,7 +67,7 @@ struct Worker {
 
   PageMemory memory;
   std::vector<dthrottle_page_count> counts;
-  std::array<std::uint32_t, 1024> asked{};
+  std::array<std::uint32_t, 4096> asked{};
   WorkerEntries entries;
 };
 
@@ -188,9 +188,10 @@ struct Lost {
       before[i] = lost;
     }
   }
-  // At the end a tag has so many tokens more than its one bucket: they are not lost.
-  void Left(std::size_t tag, double more) {
-    const double lost = static_cast<double>(wished[tag]) - static_cast<double>(served[tag]) - more;
+  // A tag had so many tokens more than its one bucket when it began, and has so many more at the end: they are not
+  // lost.
+  void Left(std::size_t tag, double had, double more) {
+    const double lost = had + static_cast<double>(wished[tag]) - static_cast<double>(served[tag]) - more;
     sum += lost;
     if (wished[tag] >= 1000) worst = std::max(worst, 100 * lost / wished[tag]);
   }
@@ -211,7 +212,7 @@ void MeasureShare(const Traffic& traffic) {
   for (std::size_t i = 0; i < traffic.tags; ++i) {
     offered[i] = kDecisions * std::pow(static_cast<double>(i + 1), -1.1) / sum;
   }
-  const double rate = RateFor(offered, traffic.load);
+  const double rate = std::stod(std::to_string(RateFor(offered, traffic.load)));    // as settings have it
   const double burst = std::max(10.0, std::ceil(rate / 4));    // a quarter of a second
   const Shape shape = Shape::From(burst, rate);
   testing::Host host("[[rule]]\nburst=" + std::to_string(burst) + "\nrate=" + std::to_string(rate), 1, std::size_t{64} << 20);
@@ -221,6 +222,16 @@ void MeasureShare(const Traffic& traffic) {
   std::vector<Instant> refused_at(traffic.tags * kWorkers, Instant::min()), decided_at = refused_at;
   std::vector<Bucket> strict(traffic.tags), central(traffic.tags);
   Lost lost(traffic.tags);
+  const auto more_than_one_bucket = [&](Instant now) {
+    std::vector<double> more(traffic.tags);
+    for (auto& worker : workers) worker->entries.Recall(now);
+    for (std::size_t i = 0; i < traffic.tags; ++i) {
+      const double level = host.Level("203.0.113." + std::to_string(i), now);
+      more[i] = std::max(std::min(level, burst) - central[i].Level(shape, now), 0.0);
+    }
+    return more;
+  };
+  std::vector<double> had;
   Prng prng(9);
   std::uint64_t all = 0, local = 0, refused = 0, again = 0, again_local = 0, pairs = 0, pairs_local = 0, notes = 0,
                 over = 0, wished = 0;
@@ -253,6 +264,7 @@ void MeasureShare(const Traffic& traffic) {
     const Instant before = std::exchange(decided_at[tag * kWorkers + w], now);
     const bool pair = before != Instant::min() && now - before < std::chrono::seconds(1);
     if (t < warm) continue;
+    if (had.empty()) had = more_than_one_bucket(now);
     pairs += pair, pairs_local += pair && by_page;
     all += 1, local += by_page, refused += no, again += repeated, again_local += repeated && by_page;
     wished += would;
@@ -260,11 +272,9 @@ void MeasureShare(const Traffic& traffic) {
     if (t >= second) lost.Second(), second += std::chrono::seconds(1);
   }
   const Instant end = FromNanoseconds(0) + traffic.end;
-  for (auto& worker : workers) worker->entries.Recall(end);
+  const std::vector<double> more = more_than_one_bucket(end);
   for (std::size_t i = 0; i < traffic.tags; ++i) {
-    if (lost.wished[i] == 0) continue;
-    const double level = host.Level("203.0.113." + std::to_string(i), end);
-    lost.Left(i, std::max(std::min(level, burst) - central[i].Level(shape, end), 0.0));
+    if (lost.wished[i] > 0) lost.Left(i, had[i], more[i]);
   }
   const auto percent = [](auto part, std::uint64_t whole) {
     return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<std::uint64_t>(whole, 1));

@@ -300,17 +300,42 @@ TEST_CASE("tokens that lie unused with a worker are there for who asks, and go b
   const auto level = host.Level("C", At(1s));
   CHECK(level < 8);
   std::size_t served = 2;
-  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1010ms));    // within 20 ms they stay
-  CHECK(served == 2 + static_cast<std::size_t>(level));
-  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1030ms));
+  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1s));
   CHECK(served == 10);
   worker.Serves("D", At(2s));
   worker.Serves("D", At(2s));
   CHECK(host.Level("D", At(2s)) < 8);
   worker.entries.Look(At(2100ms));
   worker.entries.Look(At(2800ms));
-  CHECK(host.Level("D", At(2800ms)) == Approx(8).margin(0.01));
+  CHECK(host.Level("D", At(2800ms)) < 8);
+  worker.entries.Look(At(2900ms));
+  CHECK(host.Level("D", At(2900ms)) == Approx(8).margin(0.01));
   CHECK(worker.entries.live() == 0);
+}
+
+TEST_CASE("a tag that is asked for about as often as it may be is not refused because its tokens are elsewhere") {
+  constexpr std::size_t kWorkers = 8;
+  const Shape shape = Shape::From(10, 20);
+  LendingHost host("[[rule]]\nburst=10\nrate=20");
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (std::size_t i = 0; i < kWorkers; ++i) workers.push_back(std::make_unique<Worker>(host));
+  Bucket central, strict;
+  Prng prng(3);
+  std::uint64_t wished = 0, served = 0, asked = 0;
+  Instant now = At(1s), look = now;
+  for (int i = 0; i < 60'000; ++i) {
+    now += Duration(prng.Below(100'000'000));    // 20 a second
+    for (; look <= now; look += 100ms) {
+      for (auto& worker : workers) worker->entries.Look(look);
+    }
+    wished += central.Take(shape, 1, now);
+    if (!workers[prng.Below(kWorkers)]->Serves("C", now)) continue;
+    served += 1;
+    CHECK(strict.Take(shape, 1, now));
+  }
+  for (auto& worker : workers) asked += worker->asked, worker->entries.Recall(now);
+  CHECK(wished - served < wished / 200);
+  CHECK(asked < 45'000);
 }
 
 // Several workers ask for a few tags in turns, some by the page and some not; each serve is held against a bucket that
@@ -386,8 +411,8 @@ TEST_CASE("workers that decide by their pages never serve more than one bucket w
   }
   CAPTURE(all.decided, all.served, all.wished, all.lost, lent.asked, lent.decided);
   CHECK(all.decided >= 1'000'000);
-  CHECK(all.lost < 0.002 * static_cast<double>(all.wished));
-  CHECK(lent.asked < lent.decided / 4);
+  CHECK(all.lost < 0.001 * static_cast<double>(all.wished));
+  CHECK(lent.asked < lent.decided / 3);
 }
 
 TEST_CASE("workers serve this host's part of a divided limit") {
@@ -407,7 +432,7 @@ TEST_CASE("workers serve this host's part of a divided limit") {
   }
   CAPTURE(all.decided, all.wished, all.lost, all.asked);
   CHECK(all.lost < 0.002 * static_cast<double>(all.wished));
-  CHECK(all.asked < all.decided / 3);
+  CHECK(all.asked < all.decided / 2);
 }
 
 TEST_CASE("what workers spend and refuse is demand for a divided limit") {
