@@ -112,6 +112,9 @@ class Verdicts(NginxTest):
                 self.assertEqual(server.statuses(3, "/a%0ab%0dc%20d%7f"), [200, 200, 429])
                 self.assertEqual(daemon.admin_json("show /a_b_c_d_")["verdict"], "NO")
                 self.assertEqual(daemon.stats()["served"], 2)
+                for place in range(18):    # in a word of eight bytes, between two and behind them; nothing else is mapped
+                    paths = [f"/{'x' * place}{byte}{'x' * (17 - place)}" for byte in ("%01", "%20", "%7f", "%21", "%ff")]
+                    self.assertEqual([server.statuses(1, path)[0] for path in paths], [200, 200, 429, 200, 200])
 
     def test_a_long_tag_does_not_evade_its_limit(self):
         with open_daemon(rule(burst=1)) as daemon, Nginx(module_settings(daemon)) as server:

@@ -110,10 +110,21 @@ static void end_request(void* data) {
 
 /* ---- Asking ---- */
 
+/* Whether one of eight bytes is a blank, a control character or DEL. */
+static ngx_flag_t has_odd_byte(const u_char* at) {
+  const uint64_t each = UINT64_C(0x0101010101010101);
+  uint64_t bytes, del;
+  ngx_memcpy(&bytes, at, sizeof(bytes));
+  del = bytes ^ each * 0x7f;
+  return ((((bytes - each * 0x21) & ~bytes) | ((del - each) & ~del)) & each * 0x80) != 0;
+}
+
 void ngx_dthrottle_clean_tag(ngx_str_t* tag) {
   u_char *at = tag->data, *end;
   tag->len = ngx_min(tag->len, DTHROTTLE_TAG_BYTES_MAX);
-  for (end = at + tag->len; at != end; at++) {
+  end = at + tag->len;
+  while (end - at >= 8 && !has_odd_byte(at)) at += 8;
+  for (; at != end; at++) {
     if (*at <= ' ' || *at == 0x7f) *at = '_';
   }
 }
