@@ -63,17 +63,21 @@ void SimWorkers::Answered(std::size_t worker, std::string_view tag, bool refused
   const std::uint32_t one_in = w.page.front().head.note_one_in;
   if (one_in > 1 && w.answers++ % one_in != 0) return;
   w.entries.Note(tag, now);
-  if (w.entries.live() > 0) look_at_ = std::min(look_at_, now + kLookEvery);
+  if (w.entries.live() > 0) look_at_ = std::min(look_at_, now + WorkerEntries::kLookEvery);
 }
 
 Instant SimWorkers::Look(Instant now) {
-  if (now < look_at_) return look_at_;
-  std::size_t live = 0;
+  const bool looks = now >= look_at_;
+  if (!looks && now < settle_at_) return std::min(look_at_, settle_at_);
+  bool live = false, settles = false;
   for (const auto& worker : workers_) {
-    worker->entries.Look(now);
-    live += worker->entries.live();
+    looks ? worker->entries.Look(now) : worker->entries.Settle(now);
+    live |= worker->entries.live() > 0;
+    settles |= worker->entries.settles();
   }
-  return look_at_ = live > 0 ? now + kLookEvery : Instant::max();
+  if (looks) look_at_ = live ? now + WorkerEntries::kLookEvery : Instant::max();
+  settle_at_ = settles ? now + WorkerEntries::kSettleEvery : Instant::max();
+  return std::min(look_at_, settle_at_);
 }
 
 }    // namespace dthrottle::lab

@@ -18,8 +18,6 @@ namespace dthrottle::lab {
 
 class SimWorkers {
  public:
-  static constexpr Duration kLookEvery = std::chrono::milliseconds(100);    // as the daemon's
-
   // `entries`: of each page, a power of two, at least DTHROTTLE_PAGE_WAYS. The limiter outlives this object.
   SimWorkers(Limiter& limiter, std::size_t workers, std::uint32_t entries, Prng& prng);
   // Tokens that workers have are lost with it, as with a daemon that is killed.
@@ -41,7 +39,7 @@ class SimWorkers {
   struct Worker;
 
   std::vector<std::unique_ptr<Worker>> workers_;
-  Instant look_at_ = Instant::max();
+  Instant look_at_ = Instant::max(), settle_at_ = Instant::max();
   std::uint64_t decided_ = 0;
 };
 

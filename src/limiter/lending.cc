@@ -13,10 +13,11 @@ using namespace std::chrono_literals;
 
 constexpr Duration kHold = 20ms;           // tokens stay with a worker for so long at least, lest two workers take turns
 constexpr Duration kReserveAhead = 200ms;  // no token is lent that is due later
-constexpr Duration kReserveFor = 100ms;    // what is due in so long is divided at once
+constexpr Duration kReserveFor = 100ms;    // until the next look: what is due by then is divided at once
 constexpr Duration kFillsMin = 50ms;       // a bucket that fills faster would be full while its tokens lie with workers
 constexpr Duration kAhead = 1s;            // nothing is said of what is later
-constexpr double kContended = 1.5;         // times its rate that a tag is asked for
+// Times its rate that a tag is asked for: below the first it is hardly ever refused, above the second it is contended.
+constexpr double kNearLimit = 0.8, kContended = 1.5;
 
 template <class Use>
 void ForEachLoan(Loan* first, Use&& use) {
@@ -84,6 +85,7 @@ class Dealing {
       takers_ += alone || its.uses > 0;
     });
     contended_ = Contended(alone, uses);
+    if (!alone) loan.fills = MayFill();
     if (!MayLend() || IsOverdrawn()) {
       RecallLoans(ways_, asked_, lane_);
       Say(loan, alone,
@@ -108,6 +110,13 @@ class Dealing {
       tag_->Measure(asked_.now);
     }
     return IsContended(*tag_, asked_);
+  }
+  // Whether the tag is asked for about as often as it may be, and the bucket may be full at the next look.
+  bool MayFill() {
+    if (out_ == 0 || contended_ || tag_->demand() < kNearLimit * asked_.shape.rate()) return false;
+    const double soon = Seconds(kReserveFor) * asked_.shape.rate();
+    const Tokens tokens = bucket().Level(asked_.shape, asked_.now) + out_ + soon;
+    return tokens * static_cast<double>(asked_.shape.interval) >= static_cast<double>(asked_.shape.depth);
   }
   // Peers took what is lent: the bucket owes more than tokens that are not due yet.
   bool IsOverdrawn() {
@@ -273,6 +282,20 @@ bool Lending::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Inst
   const bool idle = loan.Idle(kHold, now);
   dealing.Deal(loan, alone);
   return alone && idle && loan.settled == tickets;
+}
+
+void Lending::Settle(const Query& query, LaneUse use, Instant now) {
+  Ways& ways = limiter_.ways();
+  LimiterCore& core = ways.core();
+  const Table::Probe probe = core.table->Aim(query.tag);
+  Table::Shard shard(*core.table, probe.hash);
+  Slot* const slot = shard.Find(query.tag, probe, now);
+  const auto index = LimitOf(*core.rules, query, slot);
+  if (!index.has_value()) return;
+  Lane& lane = core.tally.lane(use.number);
+  const Limit& limit = core.limit(*index);
+  Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
+  SettleLoans(ways, asked, lane);
 }
 
 void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {

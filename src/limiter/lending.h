@@ -32,6 +32,8 @@ class Lending {
   // though tokens lay there. REQUIRES: the loan's entry, count and name are set, and it has been with no other tag since
   // the last Return.
   bool Deal(const Query& query, Loan& loan, bool alone, LaneUse lane, Instant now);
+  // Counts what is spent of the tag by now, and makes room for it in the bucket. Changes no entry.
+  void Settle(const Query& query, LaneUse lane, Instant now);
   // Takes back what is not spent. The entry is its owner's again.
   void Return(const Query& query, Loan& loan, LaneUse lane, Instant now);
 

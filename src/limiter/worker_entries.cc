@@ -106,8 +106,10 @@ void WorkerEntries::Free(std::uint32_t place, Instant now) {
 }
 
 void WorkerEntries::Look(Instant now) {
+  filling_.clear();
   for (std::size_t i = 0; i < live_.size();) {
     if (LookAt(live_[i], now)) {
+      if (kept_[live_[i]].loan.fills) filling_.push_back(live_[i]);
       ++i;
       continue;
     }
@@ -118,6 +120,12 @@ void WorkerEntries::Look(Instant now) {
   PaceNotes(now);
 }
 
+void WorkerEntries::Settle(Instant now) {
+  for (const std::uint32_t place : filling_) {
+    if (!kept_[place].tag.empty() && kept_[place].loan.fills) lending_.Settle(QueryOf(kept_[place]), kUse, now);
+  }
+}
+
 // False: the page has nothing to say of the tag any more.
 bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
   Kept& kept = kept_[place];
@@ -125,6 +133,7 @@ bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
   if (times > 0) kept.used_at = now;
   kept.uses = std::min(kept.uses / 2, ~times) + times;
   // Another worker's look may have dealt already, for all.
+  kept.loan.fills = false;
   if (kept.loan.dealt_at != now) lending_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
   return kept.loan.Speaks(now) && (!kept.loan.lends || kept.used_at + kIdle > now);
 }
@@ -132,6 +141,7 @@ bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
 void WorkerEntries::Recall(Instant now) {
   for (const std::uint32_t place : live_) Free(place, now);
   live_.clear();
+  filling_.clear();
 }
 
 // A worker whose notes are not worth it, because few of the tags come again, tells of fewer.

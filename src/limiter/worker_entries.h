@@ -24,6 +24,7 @@ namespace dthrottle {
 
 class WorkerEntries {
  public:
+  static constexpr Duration kLookEvery = std::chrono::milliseconds(100), kSettleEvery = std::chrono::milliseconds(25);
   static constexpr double kPlausible = 1e7;
   static constexpr Duration kIdle = std::chrono::milliseconds(900);    // tokens that lie unused for so long go back
   static constexpr std::uint32_t kBlindMax = 16;    // times a worker asks though its page has tokens for it
@@ -39,8 +40,13 @@ class WorkerEntries {
   // The worker has asked for the tag, and would like to have it in its page.
   void Note(std::string_view tag, Instant now);
 
-  // Takes the counts, and makes every entry say what the limiter says now.
+  // Takes the counts, and makes every entry say what the limiter says now. Each kLookEvery.
   void Look(Instant now);
+
+  // Counts what is spent of tags near their limit whose bucket is about to be full: tokens that are not known to be
+  // spent take room in it, and it would lose refill. Each kSettleEvery between two looks, if there are any.
+  void Settle(Instant now);
+  bool settles() const { return !filling_.empty(); }
 
   // Takes all entries away.
   void Recall(Instant now);
@@ -76,6 +82,7 @@ class WorkerEntries {
   Lending lending_;
   std::vector<Kept> kept_;               // of each entry, from the first note on
   std::vector<std::uint32_t> live_;      // places of entries
+  std::vector<std::uint32_t> filling_;    // those whose bucket is about to be full
   Allowance plausible_{kPlausible, kPlausible};
   std::uint64_t refused_ = 0, clamped_ = 0, decided_ = 0;    // decided: served or refused, as the worker says
   std::uint32_t blind_ = 0;

@@ -43,6 +43,7 @@ struct Loan {
   // The thread that deals remembers what the entry says: until when it refuses without tokens, and whether it has some.
   Instant says_until{};
   bool lends = false;
+  bool fills = false;    // the bucket may fill up before the next look, and lose what its clients are refused later
   Instant dealt_at{};
   bool listed = false;         // among Loans
   bool trusted = true;         // the worker looks into its page before it asks

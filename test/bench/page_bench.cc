@@ -235,12 +235,16 @@ void MeasureShare(const Traffic& traffic) {
   Prng prng(9);
   std::uint64_t all = 0, local = 0, refused = 0, again = 0, again_local = 0, pairs = 0, pairs_local = 0, notes = 0,
                 over = 0, wished = 0;
-  Duration look{}, second = warm;
+  Duration look{}, settle{}, second = warm;
   for (Duration t{}; t < traffic.end; t += Duration(10'000)) {
     const Instant now = FromNanoseconds(0) + t;
     if (t >= look) {
       for (auto& worker : workers) worker->entries.Look(now);
-      look += std::chrono::milliseconds(100);
+      look += WorkerEntries::kLookEvery;
+      settle = t + WorkerEntries::kSettleEvery;
+    } else if (t >= settle) {
+      for (auto& worker : workers) worker->entries.Settle(now);
+      settle += WorkerEntries::kSettleEvery;
     }
     const double chance = static_cast<double>(prng.Next() >> 11) * 0x1p-53 * sum;
     const auto tag = static_cast<std::size_t>(std::lower_bound(sums.begin(), sums.end(), chance) - sums.begin());

@@ -103,9 +103,8 @@ bool PageServer::Hear(Worker& worker, Instant now) {
   ++ended_.notes;
   worker.entries.Note(tag, now);
   if (worker.entries.live() > 0 && !uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_))) {
-    constexpr auto kEveryMs = static_cast<std::uint64_t>(kLookEvery / std::chrono::milliseconds(1));
-    const auto on_timer = [](uv_timer_t* timer) { static_cast<PageServer*>(timer->data)->OnTimer(); };
-    uv_timer_start(&timer_, on_timer, kEveryMs, kEveryMs);
+    look_at_ = now + WorkerEntries::kLookEvery;
+    StartTimer(WorkerEntries::kLookEvery);
   }
   return true;
 }
@@ -136,16 +135,33 @@ void PageServer::Close() {
 
 // ---- Entries ----
 
+void PageServer::StartTimer(Duration after) {
+  const auto on_timer = [](uv_timer_t* timer) { static_cast<PageServer*>(timer->data)->OnTimer(); };
+  uv_timer_start(&timer_, on_timer,
+                 static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(after).count()), 0);
+}
+
 void PageServer::OnTimer() {
   const Instant now = Now();
+  if (now >= look_at_) {
+    Look(now);
+    look_at_ = now + WorkerEntries::kLookEvery;
+  } else {
+    for (Worker* const worker : workers_) worker->entries.Settle(now);
+  }
+  const auto any = [&](auto&& says) { return std::ranges::any_of(workers_, says); };
+  if (!any([](const Worker* worker) { return worker->entries.live() > 0; })) return;
+  const bool settles = any([](const Worker* worker) { return worker->entries.settles(); });
+  StartTimer(settles ? std::min(WorkerEntries::kSettleEvery, look_at_ - now) : look_at_ - now);
+}
+
+void PageServer::Look(Instant now) {
   std::size_t looks = 0;
   for (std::size_t i = 0; i < workers_.size() && looks < kLooksPerTurn; ++i) {
     WorkerEntries& entries = workers_[next_++ % workers_.size()]->entries;
     looks += entries.live();
     entries.Look(now);
   }
-  const auto says_nothing = [](const Worker* worker) { return worker->entries.live() == 0; };
-  if (std::all_of(workers_.begin(), workers_.end(), says_nothing)) uv_timer_stop(&timer_);
 }
 
 PageCounts PageServer::counts() const {

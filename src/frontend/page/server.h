@@ -19,8 +19,6 @@ namespace dthrottle {
 
 class PageServer {
  public:
-  static constexpr Duration kLookEvery = std::chrono::milliseconds(100);
-
   struct Options {
     std::uint32_t entries;          // of a page; rounded up to a power of two, and to a set at least
     std::size_t tag_bytes_max;
@@ -50,7 +48,9 @@ class PageServer {
 
   void OnReadable(Worker& worker);
   bool Hear(Worker& worker, Instant now);
+  void StartTimer(Duration after);
   void OnTimer();
+  void Look(Instant now);
   void End(Worker& worker);
 
   uv_loop_t* const loop_;
@@ -61,6 +61,7 @@ class PageServer {
   uv_timer_t timer_;
   std::vector<Worker*> workers_;
   std::size_t next_ = 0;    // worker whose entries are looked at first
+  Instant look_at_{};
   PageCounts ended_;        // of connections that have ended, and what counts for all
 };
 
