@@ -18,6 +18,8 @@ constexpr Duration kFillsMin = 50ms;       // a bucket that fills faster would b
 constexpr Duration kAhead = 1s;            // nothing is said of what is later
 // Times its rate that a tag is asked for: below the first it is hardly ever refused, above the second it is contended.
 constexpr double kNearLimit = 0.8, kContended = 1.5;
+constexpr double kPlenty = 0.75;    // of its burst; a tag that had less for kPlentyFor is contended
+constexpr Duration kPlentyFor = 20s;
 
 template <class Use>
 void ForEachLoan(Loan* first, Use&& use) {
@@ -29,10 +31,16 @@ double PartNow(const Asked& asked) {
   return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
 }
 
-// Whether the tag is asked for more often than it can be served. Then tokens are spent soon wherever they lie, and a
-// worker that has none may refuse though another one has some.
+// Whether the tag is asked for more often than it can be served: then tokens are spent soon wherever they lie, and a
+// worker that has none may refuse though another one has some. A tag whose bucket is never nearly full is so too, since
+// what is refused by mistake is served later.
 bool IsContended(const LentTag& tag, const Asked& asked) {
-  return tag.demand() > kContended * asked.shape.rate();
+  return tag.demand() > kContended * asked.shape.rate() || tag.plenty_at + kPlentyFor < asked.now;
+}
+
+// With what is lent, `out`.
+void SeePlenty(LentTag& tag, Asked& asked, Cost out) {
+  if (asked.bucket().Level(asked.shape, asked.now) + out >= kPlenty * asked.shape.burst()) tag.plenty_at = asked.now;
 }
 
 // What tokens cost when they were lent, in tokens of the whole limit.
@@ -105,6 +113,7 @@ class Dealing {
   Bucket& bucket() { return asked_.bucket(); }
   bool Contended(bool alone, std::uint32_t uses) {
     if (tag_ == nullptr) return true;    // there was no room for the loan, so it lends nothing
+    SeePlenty(*tag_, asked_, out_);
     if (!alone) {
       tag_->Count(uses);
       tag_->Measure(asked_.now);
@@ -235,8 +244,11 @@ Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
 
 void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
   LentTag* const tag = ways.core().loans.Find(asked.hash);
-  if (tag != nullptr) tag->Count(asked.query.cost);
-  if (SettleLoans(ways, asked, lane) == 0) return;
+  const Cost out = SettleLoans(ways, asked, lane);
+  if (tag == nullptr) return;
+  tag->Count(asked.query.cost);
+  SeePlenty(*tag, asked, out);
+  if (out == 0) return;
   const bool contended = IsContended(*tag, asked);
   Cost spent = 0;
   ForEachLoan(tag->first, [&](Loan& loan) {

@@ -90,7 +90,8 @@ LentTag* Loans::Find(std::uint64_t hash) const {
 
 bool Loans::Join(std::uint64_t hash, Loan& loan) {
   if (table_ == nullptr) return false;
-  const std::size_t place = table_->FindOrPut(hash, [](std::size_t) { return std::optional<int>(); });
+  const std::size_t place = table_->FindOrPut(
+      hash, [&](std::size_t its) { return (*table_)[its].first == nullptr ? std::optional(0) : std::nullopt; });
   if (place == table_->kNone) return false;
   loan.next = std::exchange((*table_)[place].first, &loan);
   return true;
@@ -103,7 +104,6 @@ void Loans::Leave(std::uint64_t hash, Loan& loan) {
   while (*at != &loan) at = &(*at)->next;
   *at = std::exchange(loan.next, nullptr);
   tag.Count(loan.Decided() - loan.seen);
-  if (tag.first == nullptr) table_->Remove(place);
 }
 
 }    // namespace dthrottle
