@@ -38,7 +38,7 @@ bool IsContended(const LentTag& tag, const Asked& asked) {
   return tag.demand() > kContended * asked.shape.rate() || tag.plenty_at + kPlentyFor < asked.now;
 }
 
-// With what is lent, `out`.
+// Remembers when the bucket is nearly full, with what is lent.
 void SeePlenty(LentTag& tag, Asked& asked, Cost out) {
   if (asked.bucket().Level(asked.shape, asked.now) + out >= kPlenty * asked.shape.burst()) tag.plenty_at = asked.now;
 }
@@ -72,6 +72,27 @@ void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
   }
 }
 
+// SettleLoans for one who knows the first loan of the tag.
+Cost Settle(Ways& ways, Asked& asked, Lane& lane, Loan* first) {
+  Loans& loans = ways.core().loans;
+  const bool strays = asked.slot != nullptr && loans.AnyStrays(asked.now);
+  if (first == nullptr && !strays) return 0;
+  ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
+  if (strays) loans.LeaveRoomForStrays(asked.bucket(), asked.shape, asked.now);
+  Tokens out = 0;
+  ForEachLoan(first, [&](const Loan& loan) { out += Worth(loan, loan.out); });
+  if (out == 0) return 0;
+  asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
+  asked.Keep();
+  Cost spent = 0;
+  ForEachLoan(first, [&](Loan& loan) {
+    spent += loan.Settle();
+    if (loan.part != PartNow(asked)) TakeBack(asked, loan, spent);
+  });
+  CountSpent(ways, asked, lane, spent);
+  return Loans::Out(first);
+}
+
 // Settles and lends the tokens of one tag, for the length of one call.
 class Dealing {
  public:
@@ -84,7 +105,7 @@ class Dealing {
         first_(tag_ != nullptr ? tag_->first : nullptr) {}
 
   void Deal(Loan& loan, bool alone) {
-    out_ = SettleLoans(ways_, asked_, lane_);
+    out_ = Settle(ways_, asked_, lane_, first_);
     loan.uses = loan.Decided() - loan.seen;
     std::uint32_t uses = 0;
     ForEachLoan(first_, [&](Loan& its) {
@@ -111,6 +132,7 @@ class Dealing {
 
  private:
   Bucket& bucket() { return asked_.bucket(); }
+  // A look measures the demand, to which workers have added these uses.
   bool Contended(bool alone, std::uint32_t uses) {
     if (tag_ == nullptr) return true;    // there was no room for the loan, so it lends nothing
     SeePlenty(*tag_, asked_, out_);
@@ -123,9 +145,8 @@ class Dealing {
   // Whether the tag is asked for about as often as it may be, and the bucket may be full at the next look.
   bool MayFill() {
     if (out_ == 0 || contended_ || tag_->demand() < kNearLimit * asked_.shape.rate()) return false;
-    const double soon = Seconds(kReserveFor) * asked_.shape.rate();
-    const Tokens tokens = bucket().Level(asked_.shape, asked_.now) + out_ + soon;
-    return tokens * static_cast<double>(asked_.shape.interval) >= static_cast<double>(asked_.shape.depth);
+    const Tokens soon = Seconds(kReserveFor) * asked_.shape.rate();
+    return bucket().Level(asked_.shape, asked_.now) + out_ + soon >= asked_.shape.burst();
   }
   // Peers took what is lent: the bucket owes more than tokens that are not due yet.
   bool IsOverdrawn() {
@@ -222,29 +243,12 @@ class Dealing {
 }    // namespace
 
 Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
-  Loans& loans = ways.core().loans;
-  Loan* const first = loans.Of(asked.hash);
-  const bool strays = asked.slot != nullptr && loans.AnyStrays(asked.now);
-  if (first == nullptr && !strays) return 0;
-  ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
-  if (strays) loans.LeaveRoomForStrays(asked.bucket(), asked.shape, asked.now);
-  Tokens out = 0;
-  ForEachLoan(first, [&](const Loan& loan) { out += Worth(loan, loan.out); });
-  if (out == 0) return 0;
-  asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
-  asked.Keep();
-  Cost spent = 0;
-  ForEachLoan(first, [&](Loan& loan) {
-    spent += loan.Settle();
-    if (loan.part != PartNow(asked)) TakeBack(asked, loan, spent);
-  });
-  CountSpent(ways, asked, lane, spent);
-  return Loans::Out(first);
+  return Settle(ways, asked, lane, ways.core().loans.Of(asked.hash));
 }
 
 void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
   LentTag* const tag = ways.core().loans.Find(asked.hash);
-  const Cost out = SettleLoans(ways, asked, lane);
+  const Cost out = Settle(ways, asked, lane, tag != nullptr ? tag->first : nullptr);
   if (tag == nullptr) return;
   tag->Count(asked.query.cost);
   SeePlenty(*tag, asked, out);

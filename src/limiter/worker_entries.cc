@@ -132,8 +132,8 @@ bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
   const std::uint32_t times = TakeCount(place, now);
   if (times > 0) kept.used_at = now;
   kept.uses = std::min(kept.uses / 2, ~times) + times;
-  // Another worker's look may have dealt already, for all.
   kept.loan.fills = false;
+  // Another worker's look may have dealt already, for all.
   if (kept.loan.dealt_at != now) lending_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
   return kept.loan.Speaks(now) && (!kept.loan.lends || kept.used_at + kIdle > now);
 }

@@ -66,11 +66,12 @@ struct Loan {
   bool Idle(Duration time, Instant now) const { return out > 0 && std::max(lent_at, due) + time <= now; }
 };
 
-// What is lent of one tag. It is remembered for some time when nothing is lent any more.
+// The loans of one tag, and how much it is asked for. That is remembered after the last loan, until its place is
+// needed.
 class LentTag {
  public:
   Loan* first = nullptr;
-  Instant plenty_at{};    // when the bucket was nearly full for the last time, with what is lent
+  Instant plenty_at = Instant::min();    // when the bucket was nearly full for the last time, with what is lent
 
   // So many tokens were wanted, of workers' pages or by asking.
   void Count(std::uint64_t tokens) { wanted_ += tokens; }
@@ -101,7 +102,7 @@ class Loans {
   void LeaveRoomForStrays(Bucket& bucket, const Shape& shape, Instant now) const;
   // How many tokens more of a bucket may be lent, where so many are.
   static std::int64_t Room(const Shape& shape, Cost out) { return shape.depth / shape.interval / 2 - out; }
-  // What is lent of the tag, or was lately; null: nothing.
+  // The tag's loans, or the memory of them. Null: there is neither.
   LentTag* Find(std::uint64_t hash) const;
   // The first of its loans, or null.
   Loan* Of(std::uint64_t hash) const {

@@ -313,6 +313,21 @@ TEST_CASE("tokens that lie unused with a worker are there for who asks, and go b
   CHECK(worker.entries.live() == 0);
 }
 
+TEST_CASE("tokens of a tag that is contended stay with a worker for 20 ms") {
+  LendingHost host("[[rule]]\nburst=20\nrate=\"1/h\"");
+  Worker worker(host), other(host);
+  for (int i = 0; i < 10; ++i) host.Serves("C", At(1s));    // the bucket is not nearly full, and never was
+  worker.Serves("C", At(1s));
+  worker.Serves("C", At(1s));
+  const auto level = host.Level("C", At(1s));
+  CHECK(level < 8);
+  std::size_t served = 2;
+  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1010ms));
+  CHECK(served == 2 + static_cast<std::size_t>(level));
+  for (int i = 0; i < 20; ++i) served += host.Serves("C", At(1030ms));
+  CHECK(served == 10);
+}
+
 TEST_CASE("a tag that is asked for about as often as it may be is not refused because its tokens are elsewhere") {
   struct Case {
     double burst, rate, load, lost, asked;    // the last two at most, of what one bucket serves and of all
@@ -418,7 +433,7 @@ TEST_CASE("workers that decide by their pages never serve more than one bucket w
   CAPTURE(all.decided, all.served, all.wished, all.lost, lent.asked, lent.decided);
   CHECK(all.decided >= 1'000'000);
   CHECK(all.lost < 0.001 * static_cast<double>(all.wished));
-  CHECK(lent.asked < lent.decided / 3);
+  CHECK(lent.asked < lent.decided * 27 / 100);
 }
 
 TEST_CASE("workers serve this host's part of a divided limit") {
@@ -438,7 +453,7 @@ TEST_CASE("workers serve this host's part of a divided limit") {
   }
   CAPTURE(all.decided, all.wished, all.lost, all.asked);
   CHECK(all.lost < 0.002 * static_cast<double>(all.wished));
-  CHECK(all.asked < all.decided / 2);
+  CHECK(all.asked < all.decided * 38 / 100);
 }
 
 TEST_CASE("what workers spend and refuse is demand for a divided limit") {

@@ -149,10 +149,13 @@ void PageServer::OnTimer() {
   } else {
     for (Worker* const worker : workers_) worker->entries.Settle(now);
   }
-  const auto any = [&](auto&& says) { return std::ranges::any_of(workers_, says); };
-  if (!any([](const Worker* worker) { return worker->entries.live() > 0; })) return;
-  const bool settles = any([](const Worker* worker) { return worker->entries.settles(); });
-  StartTimer(settles ? std::min(WorkerEntries::kSettleEvery, look_at_ - now) : look_at_ - now);
+  bool live = false, settles = false;
+  for (const Worker* const worker : workers_) {
+    live |= worker->entries.live() > 0;
+    settles |= worker->entries.settles();
+  }
+  const Duration left = look_at_ - now;
+  if (live) StartTimer(settles ? std::min(WorkerEntries::kSettleEvery, left) : left);
 }
 
 void PageServer::Look(Instant now) {

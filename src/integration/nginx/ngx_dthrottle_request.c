@@ -198,10 +198,10 @@ static ngx_int_t ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
 
 /* The page of this worker decides, or the daemon is asked. Only queries are on a page. */
 static ngx_int_t dthrottle_decide(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
-  const int64_t now = (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS;
   ctx->daemon = conf->ask != NULL ? conf->ask : conf->server;
   if (conf->ask != NULL) return ask(ctx, conf);
-  switch (dthrottle_pages_decide(&ctx->daemon->pages, ctx->tags[0].text, ctx->tags[0].bytes, now)) {
+  switch (dthrottle_pages_decide(&ctx->daemon->pages, ctx->tags[0].text, ctx->tags[0].bytes,
+                                 (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS)) {
     case DTHROTTLE_PAGE_SERVE:
       ctx->fate = DTHROTTLE_FATE_SERVED;
       return NGX_OK;
