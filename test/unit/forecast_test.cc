@@ -1,7 +1,10 @@
 #include "share/forecast/forecast.h"
 
+#include <algorithm>
+#include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <vector>
 
 #include "base/prng.h"
 #include "share/forecast/watches.h"
@@ -248,6 +251,45 @@ TEST_CASE("watches have bounds, and the one that rests longest makes room") {
   watches.Remove(watches.Find(hash(100)));
   CHECK(watches.Find(hash(100)) == nullptr);
   CHECK(watches.used() == Watches::kWays - 1);
+}
+
+TEST_CASE("what was noted is found by its word until that is taken, and again if it was not looked at") {
+  Watches watches(8192);
+  REQUIRE(watches.words() == 128);
+  std::vector<Watch*> added;
+  for (const std::uint64_t set : {0, 9, 1023}) {    // eight places each
+    Watch* const watch = watches.Add(set << 54 | 1, {"tag", false}, 1, 0, 2s, At(0));
+    REQUIRE(watch != nullptr);
+    added.push_back(watch);
+  }
+  std::vector<std::size_t> words;
+  for (const Watch* watch : added) words.push_back(watch->place / Watches::kWordPlaces);
+  std::sort(words.begin(), words.end());
+  REQUIRE(std::adjacent_find(words.begin(), words.end()) == words.end());
+  CHECK(watches.NextWord(0) == watches.words());
+  for (const Watch* watch : added) watches.Note(watch);
+  CHECK(watches.NextWord(0) == words[0]);
+  CHECK(watches.NextWord(words[0] + 1) == words[1]);
+  CHECK(watches.NextWord(words[1] + 1) == words[2]);
+  CHECK(watches.NextWord(words[2] + 1) == watches.words());
+
+  const std::uint64_t due = watches.TakeWord(words[1]);
+  CHECK(std::popcount(due) == 1);
+  CHECK(watches.NextWord(words[0] + 1) == words[2]);
+  watches.NoteWord(words[1]);    // there was no room to look at it
+  CHECK(watches.NextWord(words[0] + 1) == words[1]);
+  CHECK(watches.TakeWord(words[1]) == due);
+  watches.TakeDue(words[1] * Watches::kWordPlaces + static_cast<std::size_t>(std::countr_zero(due)));
+  CHECK(watches.TakeWord(words[1]) == 0);
+
+  CHECK_FALSE(watches.any_active());
+  watches.SetActive(added[0], true);
+  watches.SetActive(added[0], true);
+  watches.SetActive(added[1], true);
+  watches.SetActive(added[0], false);
+  CHECK(watches.any_active());
+  watches.Remove(added[1]);
+  CHECK_FALSE(watches.any_active());
 }
 
 // ---- With a limiter ----

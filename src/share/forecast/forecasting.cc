@@ -268,39 +268,53 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
 bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
   if (watches_ == nullptr) return false;
   noted_.store(false, std::memory_order_relaxed);
-  bool room = true, active = false;
-  const std::size_t places = watches_->places();
+  const std::size_t places = watches_->places(), words = watches_->words();
   const bool turn = look_at_ < now + kUrgentEvery;    // there is no next call before that
   const std::size_t end = next_place_ + (turn ? (places + kPartsOfRound - 1) / kPartsOfRound : 0);
-  for (std::size_t begin = 0; begin < places && room; begin += Watches::kWordPlaces) {
-    const std::size_t word = begin / Watches::kWordPlaces;
-    const std::uint64_t in_turns = watches_->ActiveOf(word), due = watches_->DueOf(word);
-    active = active || in_turns != 0;
-    std::uint64_t part = in_turns & Between(next_place_, end, begin) & ~due;
-    if (part != 0) {
-      const Watches::Turn& soonest = watches_->Soonest(word, part);
-      if (soonest.from > now) {
-        round_every_ = std::min(round_every_, soonest.every);
-        part = 0;
-      }
-    }
-    for (std::uint64_t left = due | part; left != 0 && room; left &= left - 1) {
-      const auto bit = static_cast<std::size_t>(std::countr_zero(left));
-      const Watches::Turn& its = watches_->turn(begin + bit);
-      if ((due >> bit & 1) == 0 && its.from > now) {
-        round_every_ = std::min(round_every_, its.every);
-        continue;
-      }
-      watches_->TakeDue(begin + bit);
-      if (const std::uint64_t hash = watches_->HashAt(begin + bit); hash != 0) room = LookAt(hash, from, now, out);
-    }
+  const std::size_t first = turn ? next_place_ / Watches::kWordPlaces : words;    // of the words whose turn it is
+  const std::size_t last = (std::min(end, places) + Watches::kWordPlaces - 1) / Watches::kWordPlaces;
+  bool room = true;
+  for (std::size_t word = 0; room; ++word) {
+    word = std::min(watches_->NextWord(word), word < last ? std::max(word, first) : words);
+    if (word == words) break;
+    room = LookAtWord(word, {next_place_, end}, from, now, out);
   }
   if (turn) {
     next_place_ = end < places ? end : 0;
     if (next_place_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
-    look_at_ = active || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
+    look_at_ = watches_->any_active() || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
   }
   return !room;
+}
+
+// At what is due in it, and what has its turn among `places`. Returns whether there is room for more.
+bool Forecasting::LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from,
+                             Instant now, Draft& out) {
+  const std::size_t begin = word * Watches::kWordPlaces;
+  const std::uint64_t due = watches_->TakeWord(word);
+  std::uint64_t part = watches_->ActiveOf(word) & Between(places.first, places.second, begin) & ~due;
+  if (part != 0) {
+    const Watches::Turn& soonest = watches_->Soonest(word, part);
+    if (soonest.from > now) {
+      round_every_ = std::min(round_every_, soonest.every);
+      part = 0;
+    }
+  }
+  for (std::uint64_t left = due | part; left != 0; left &= left - 1) {
+    const auto bit = static_cast<std::size_t>(std::countr_zero(left));
+    const Watches::Turn& its = watches_->turn(begin + bit);
+    if ((due >> bit & 1) == 0 && its.from > now) {
+      round_every_ = std::min(round_every_, its.every);
+      continue;
+    }
+    watches_->TakeDue(begin + bit);
+    const std::uint64_t hash = watches_->HashAt(begin + bit);
+    if (hash != 0 && !LookAt(hash, from, now, out)) {
+      watches_->NoteWord(word);
+      return false;
+    }
+  }
+  return true;
 }
 
 // ---- For people ----

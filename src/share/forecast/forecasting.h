@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/counter.h"
@@ -84,6 +85,8 @@ class Forecasting final : public Way {
   void NoteNow(Watch& watch);
   void LookAgain(const Watch& watch, Instant now);
   bool ReportHits(Watch& watch, LimitIndex limit, Unreported hits, const Waste* waste, Instant from, Instant to,
+                  Draft& out);
+  bool LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from, Instant now,
                   Draft& out);
   bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
 

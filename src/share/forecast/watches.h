@@ -41,6 +41,7 @@ class Watches {
   explicit Watches(std::size_t tags)
       : watches_(tags),
         due_(watches_.places() / kWordPlaces),
+        due_words_((due_.size() + kWordPlaces - 1) / kWordPlaces),
         active_(watches_.places() / kWordPlaces),
         turns_(watches_.places()),
         soonest_(watches_.places() / kWordPlaces) {}
@@ -61,27 +62,51 @@ class Watches {
       return nullptr;
     }
     watches_[place] = Watch{Forecast(level, unreported, now), place, KeptTag(tag)};
-    Set(active_, place, false);
+    SetActive(&*watches_[place], false);
     watches_.Put(place, hash);
     return &*watches_[place];
   }
   void Remove(Watch* watch) {
     const std::size_t place = watch->place;
-    Set(active_, place, false);
+    SetActive(watch, false);
     watches_.Remove(place);
     watches_[place].reset();
   }
 
   // The watch is due. Any thread, with the lock of its shard.
-  void Note(const Watch* watch) { Set(due_, watch->place, true); }
+  void Note(const Watch* watch) {
+    if (Set(due_, watch->place, true)) NoteWord(watch->place / kWordPlaces);
+  }
   // Whether it is to be looked at again and again. Likewise.
-  void SetActive(const Watch* watch, bool active) { Set(active_, watch->place, active); }
+  void SetActive(const Watch* watch, bool active) {
+    if (!Set(active_, watch->place, active)) return;
+    active_places_.fetch_add(active ? 1 : -1, std::memory_order_relaxed);
+  }
 
   // ---- For one thread that goes through all, without a lock ----
 
   std::size_t places() const { return watches_.places(); }
-  // The places that were noted since they were taken, of the word'th kWordPlaces.
-  std::uint64_t DueOf(std::size_t word) const { return due_[word].load(std::memory_order_relaxed); }
+  std::size_t words() const { return due_.size(); }
+  bool any_active() const { return active_places_.load(std::memory_order_relaxed) > 0; }
+  // The first word from there on that was noted since it was taken; words(): none.
+  std::size_t NextWord(std::size_t from) const {
+    std::uint64_t mask = ~std::uint64_t{0} << from % kWordPlaces;
+    for (std::size_t i = from / kWordPlaces; i < due_words_.size(); ++i, mask = ~std::uint64_t{0}) {
+      const std::uint64_t noted = due_words_[i].load(std::memory_order_relaxed) & mask;
+      if (noted != 0) return i * kWordPlaces + static_cast<std::size_t>(std::countr_zero(noted));
+    }
+    return words();
+  }
+  // The places that were noted since they were taken, of the word'th kWordPlaces. The word is taken before it is read,
+  // so what is noted meanwhile is found later if not now.
+  std::uint64_t TakeWord(std::size_t word) {
+    due_words_[word / kWordPlaces].fetch_and(~(std::uint64_t{1} << word % kWordPlaces), std::memory_order_acquire);
+    return due_[word].load(std::memory_order_relaxed);
+  }
+  // Places of it were not taken.
+  void NoteWord(std::size_t word) {
+    due_words_[word / kWordPlaces].fetch_or(std::uint64_t{1} << word % kWordPlaces, std::memory_order_release);
+  }
   std::uint64_t ActiveOf(std::size_t word) const { return active_[word].load(std::memory_order_relaxed); }
   const Turn& turn(std::size_t place) const { return turns_[place]; }
   void SetTurn(std::size_t place, const Turn& turn) {
@@ -112,19 +137,21 @@ class Watches {
   using Bits = std::vector<std::atomic<std::uint64_t>>;    // one for each place
   static_assert(SideTable<std::optional<Watch>, kWays>::kSetsMin * kWays % kWordPlaces == 0);
 
-  static void Set(Bits& bits, std::size_t place, bool value) {
+  // Returns whether it was otherwise.
+  static bool Set(Bits& bits, std::size_t place, bool value) {
     std::atomic<std::uint64_t>& word = bits[place / kWordPlaces];
     const std::uint64_t bit = std::uint64_t{1} << place % kWordPlaces;
-    if (((word.load(std::memory_order_relaxed) & bit) != 0) == value) return;
-    if (value) {
-      word.fetch_or(bit, std::memory_order_relaxed);
-    } else {
-      word.fetch_and(~bit, std::memory_order_relaxed);
-    }
+    if (((word.load(std::memory_order_relaxed) & bit) != 0) == value) return false;
+    const std::uint64_t before =
+        value ? word.fetch_or(bit, std::memory_order_relaxed) : word.fetch_and(~bit, std::memory_order_relaxed);
+    return ((before & bit) != 0) != value;
   }
 
   SideTable<std::optional<Watch>, kWays> watches_;
-  Bits due_, active_;
+  Bits due_;
+  Bits due_words_;    // one bit for each word of due_
+  Bits active_;
+  std::atomic<std::int64_t> active_places_{0};
   std::vector<Turn> turns_;    // by place
   struct OfWord {
     std::uint64_t of = 0;    // places; none: nothing is known
