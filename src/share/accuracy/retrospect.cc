@@ -44,13 +44,11 @@ Tokens Retrospect::Spread(Tokens tokens, Instant from, Instant to, float Bin::*k
   const double density = to > from ? tokens / Seconds(to - from) : 0;
   const Tokens late = from < open ? density * Seconds(open - from) : 0;
   Tokens left = tokens - late;
-  Instant begin = std::max(from, open);
+  Tokens part = density * Seconds(Instant(width_ * (bin + 1)) - std::max(from, open));    // of the first
   for (; bin < last; ++bin) {
-    const Instant end(width_ * (bin + 1));
-    const Tokens part = density * Seconds(end - begin);
     At(bin).*kind += static_cast<float>(part);
     left -= part;
-    begin = end;
+    part = density * Seconds(width_);
   }
   At(last).*kind += static_cast<float>(left);
   last_ = std::max(last_, last);
