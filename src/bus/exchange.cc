@@ -300,6 +300,10 @@ std::shared_ptr<const Owners> Exchange::owners() const {
   return state_->core.owners;
 }
 
+void Exchange::Expect(std::span<const LinkId> links) const {
+  state_->members.links().Prefetch(links);
+}
+
 void Exchange::OnAnswer(LinkId link, std::string_view frame, Instant now) {
   Hear(link, frame, nullptr, now);
 }
@@ -496,6 +500,10 @@ std::vector<PeerStatus> Exchange::Peers(Instant now) const {
     status.sequence = peer->heard ? peer->heard->next() - 1 : 0;
   }
   return all;
+}
+
+std::size_t Exchange::links() const {
+  return state_->members.links().size();
 }
 
 ExchangeCounts Exchange::Counts() const {

@@ -242,6 +242,8 @@ class Exchange {
 
   // ---- From the wire. Frames may be anything. ----
 
+  // Frames by these links are about to be heard, in one go: what that needs is brought from memory.
+  void Expect(std::span<const LinkId> links) const;
   // On a link that this host opened: reports, and answers to requests. Whatever it says is said by the host there.
   void OnAnswer(LinkId link, std::string_view frame, Instant now);
   // The same of a frame that a codec has taken apart for several exchanges.
@@ -271,6 +273,7 @@ class Exchange {
   // ---- For people ----
 
   std::vector<PeerStatus> Peers(Instant now) const;
+  std::size_t links() const;
   ExchangeCounts Counts() const;
   bool joining() const;    // waits for a snapshot; reports are held back
 

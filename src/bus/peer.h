@@ -44,8 +44,15 @@ struct Link {
 };
 
 // A host by its name. It outlives its link, so a host that moves to another address stays the same host. Hosts that
-// only a snapshot has named are kept in the same way.
+// only a snapshot has named are kept in the same way. What every report needs comes first.
 struct Peer {
+  // What its reports may still say.
+  struct Room {
+    Allowance entries, hits;
+    std::uint64_t asked_max;    // frames in one request to repeat
+    bool above = false;         // something was left for later since the last one
+  };
+
   static constexpr Duration kPeriodMin = std::chrono::milliseconds(10), kPeriodMax = std::chrono::hours(1);
   static constexpr int kSilentPeriods = 3;
   static constexpr Duration kSlack = std::chrono::milliseconds(20);    // of clocks
@@ -60,6 +67,7 @@ struct Peer {
   std::uint32_t number = 0;        // no other peer has it now
   ClockOffset clock;
   std::string name;
+  std::optional<Room> room;    // none: nothing has been said yet
 
   std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
   std::uint64_t welcome_sequence = 0;       // published when it said so first
@@ -89,13 +97,6 @@ struct Peer {
   Instant settled_at{};                           // as it said then
   Allowance lists{2, 4};                          // of owners, in answer to frames that were cut by another list
   Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
-  // What its reports may still say; none: nothing has been said yet.
-  struct Room {
-    Allowance entries, hits;
-    std::uint64_t asked_max;    // frames in one request to repeat
-    bool above = false;         // something was left for later since the last one
-  };
-  std::optional<Room> room;
 
   // Without its link, which comes anew, and without allowances, which begin full.
   static void Fields(auto& state, auto& self) {

@@ -18,17 +18,6 @@ using std::chrono::seconds;
 
 constexpr int kLingerMs = 200;
 
-// Reports that come in fast are heard some at a time: caches that have grown cold between two frames are half of what a
-// frame costs. Not when they are few, nor for longer than a part of the period.
-constexpr double kGatherFromBytes = 1 << 20;    // a second
-constexpr Duration kGatherMax = milliseconds(50);
-constexpr int kGatherPart = 50;
-// The wake for a small frame is most of what it costs. Where hosts are many, frames are read some at a time. This pause
-// is short enough for everything that hosts say to wait for it.
-constexpr std::size_t kGatherFromPeers = 64;
-constexpr double kGatherFromFrames = 250;    // a second
-constexpr Duration kGatherFrames = milliseconds(5);
-
 // What one connection may bring without a whole message coming out: all that may wait and one message under way, twice,
 // since a frame that arrives in small pieces counts for more than its length (io/library_receive).
 constexpr std::size_t kIncompleteBytesMax = 2 * (kWaitingMax + 1) * std::size_t{kWireBytesMax};
@@ -97,7 +86,8 @@ Instant ZeroMqCarrier::Tick(Instant now) {
 }
 
 void ZeroMqCarrier::Wait(Instant until, int wake_fd) {
-  if (gather_ <= kGatherFrames && hear_at_ > Now()) return Pause(std::min(until, hear_at_), wake_fd);
+  const Instant hear_at = gathering_.until();
+  if (gathering_.of_all() && hear_at > Now()) return Pause(std::min(until, hear_at), wake_fd);
   const std::vector<pollfd> lookups = resolver_.Descriptors();
   items_.assign(kFixed + lookups.size(), {});
   items_[kWake] = {nullptr, wake_fd, ZMQ_POLLIN, 0};
@@ -106,14 +96,14 @@ void ZeroMqCarrier::Wait(Instant until, int wake_fd) {
     items_[place] = wanted && socket.handle() != nullptr ? zmq::pollitem_t{socket.handle(), 0, ZMQ_POLLIN, 0}
                                                          : zmq::pollitem_t{nullptr, wake_fd, 0, 0};
   };
-  const bool room = !host_.listener.backlogged(), hear = room && Now() >= hear_at_;
+  const bool room = !host_.listener.backlogged(), hear = room && Now() >= hear_at;
   // To an owner, reports come as requests.
   watch(kRequests, server_.requests().socket, room || host_.exchange.owners() == nullptr);
   watch(kAnswers, links_.answers().socket, hear);
   watch(kConnections, links_.connections(), true);
   watch(kZap, server_.zap(), true);
   for (std::size_t i = 0; i < lookups.size(); ++i) items_[kFixed + i] = ItemOf(lookups[i]);
-  if (room && !hear) until = std::min(until, hear_at_);
+  if (room && !hear) until = std::min(until, hear_at);
   const auto wait = std::chrono::ceil<milliseconds>(std::max(until - Now(), Duration(0)));
   if (zmq_poll(items_.data(), static_cast<int>(items_.size()), static_cast<long>(wait.count())) <= 0) items_.clear();
 }
@@ -157,28 +147,16 @@ void ZeroMqCarrier::ReadAnswers(Instant now) {
     }
     if (host_.listener.backlogged()) return;
   }
-  if (parts > 0) hear_at_ = now + gather_;    // all of it
+  if (parts > 0) gathering_.Begin(now);
 }
 
 void ZeroMqCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts& counts, Instant now) {
-  SetGather(peers.size(), counts, now);
+  gathering_.Look(peers.size(), options_.exchange.period, counts, now);
   if (links_.keeps()) links_.Reconcile(resolver_, now);
   links_.Watch(peers, now);
   WatchEndless(now);
   counts_.lookups = resolver_.counts().lookups;
   counts_.lookups_failed = resolver_.counts().failed;
-}
-
-void ZeroMqCarrier::SetGather(std::size_t peers, const ExchangeCounts& counts, Instant now) {
-  const double passed = Seconds(now - copied_);
-  const double bytes = static_cast<double>(counts.received_bytes - gathered_bytes_);
-  const double frames = static_cast<double>(counts.received - gathered_frames_);
-  gather_ = {};
-  if (peers >= kGatherFromPeers && frames >= kGatherFromFrames * passed) gather_ = kGatherFrames;
-  if (bytes >= kGatherFromBytes * passed) gather_ = std::min(kGatherMax, options_.exchange.period / kGatherPart);
-  gathered_bytes_ = counts.received_bytes;
-  gathered_frames_ = counts.received;
-  copied_ = now;
 }
 
 void ZeroMqCarrier::WatchEndless(Instant now) {

@@ -14,6 +14,7 @@
 // subscriber by a count for each.
 #pragma once
 
+#include "bus/gathering.h"
 #include "io/carrier.h"
 #include "io/peer_links.h"
 #include "io/peer_server.h"
@@ -46,7 +47,6 @@ class ZeroMqCarrier final : public Carrier {
   void Pause(Instant until, int wake_fd);
   void ReadRequests();
   void ReadAnswers(Instant now);
-  void SetGather(std::size_t peers, const ExchangeCounts& counts, Instant now);
   void WatchEndless(Instant now);
 
   const PeerThread::Options& options_;
@@ -57,12 +57,8 @@ class ZeroMqCarrier final : public Carrier {
   PeerServer server_;
   PeerLinks links_;
   std::vector<zmq::pollitem_t> items_;
-  Instant copied_{};
   Instant trim_at_ = Instant::max();    // when to give freed memory back
-  Instant hear_at_{};                   // when to take the next reports off the wire
-  Duration gather_{};                   // how long to let them gather
-  // Of ExchangeCounts, when `gather_` was decided on.
-  std::uint64_t gathered_bytes_ = 0, gathered_frames_ = 0;
+  Gathering gathering_;                 // of reports on the wire
 };
 
 }    // namespace dthrottle

@@ -205,7 +205,7 @@ void Fleet::Deliver(Parcel parcel) {
     return;
   }
   network().CountArrival();
-  Wake(to);
+  if (host.Reads(now())) Wake(to);
 }
 
 void Fleet::Work(std::uint32_t host) {

@@ -14,6 +14,7 @@
 
 #include "base/prng.h"
 #include "bus/exchange.h"
+#include "bus/gathering.h"
 #include "lab/clock.h"
 #include "lab/events.h"
 #include "lab/network.h"
@@ -94,6 +95,8 @@ class SimHost final : private Transport, private CapacityTransport {
 
   // False if the frame found the queue full.
   bool Receive(Parcel parcel);
+  // False while all that has come is to gather. REQUIRES: running().
+  bool Reads(WorldTime now) const { return Reads(clock_.Local(now)); }
 
   // Moves everything that can move; returns when it wants to be called next. REQUIRES: answers().
   WorldTime Work(WorldTime now);
@@ -157,6 +160,8 @@ class SimHost final : private Transport, private CapacityTransport {
     bool fresh_table;
     Sharing sharing;
     Exchange exchange;
+    Gathering gathering;                 // of reports
+    Instant look_at{};                   // at how fast they come
     std::unique_ptr<Halves> division;    // none: nothing is divided
     std::unique_ptr<Abroad> abroad;      // none: there is one site, or this host owns nothing
   };
@@ -177,6 +182,11 @@ class SimHost final : private Transport, private CapacityTransport {
     std::span<std::byte> bytes_;
   };
 
+  std::size_t waiting() const { return requests_.size() + reports_.size(); }
+  bool Gathers(Instant now) const { return now < life_->gathering.until() && waiting() < options_.inbox_max; }
+  bool Reads(Instant now) const;
+  void Read(Instant now);
+  void ReadAll(std::deque<Parcel>& from, Instant now);
   void RemoveLinks(Instant now);
   bool CallsFor(const Owners* owners, std::uint32_t peer) const;
   bool Publish(const Route& route, const Frame& frame) override;
@@ -217,8 +227,9 @@ class SimHost final : private Transport, private CapacityTransport {
   std::vector<std::uint32_t> leaving_links_;    // which the settings no longer name
   int pauses_ = 0;
   bool woken_ = false;
-  std::deque<Parcel> inbox_;
-  Frame published_;    // the latest
+  std::deque<Parcel> requests_, reports_;     // that have come; what is not a request is with the reports
+  std::vector<LinkId> links_;                 // by which they have come
+  Frame published_;                           // the latest
   std::shared_ptr<const Decoded> decoded_;    // of it
 };
 

@@ -245,6 +245,27 @@ TEST_CASE("loss, repetition, a restart and a long partition leave at most a hund
   }
 }
 
+// Moments in which a host of so many, which hear each other every 100 ms, reads reports; in a second, by milliseconds.
+int Readings(std::size_t hosts) {
+  FleetOptions options{.hosts = hosts, .rules = OneRule(1000, 1000), .period = 100ms, .lanes = {}, .started_within = 100ms};
+  Fleet fleet(options, 1);
+  fleet.Run(After(3s));
+  int moments = 0;
+  std::uint64_t before = fleet.host(0).exchange().Counts().received;
+  for (int ms = 1; ms <= 1000; ++ms) {
+    fleet.Run(After(3s + std::chrono::milliseconds(ms)));
+    const std::uint64_t received = fleet.host(0).exchange().Counts().received;
+    moments += received != before;
+    before = received;
+  }
+  return moments;
+}
+
+TEST_CASE("hosts of a large fleet read reports some at a time, as daemons do") {
+  CHECK(Readings(40) >= 250);    // 390 reports
+  CHECK(Readings(80) <= 200);    // 790
+}
+
 TEST_CASE("after any one fault that has healed nothing is lost or counted twice, and all hosts agree") {
   for (const std::uint64_t seed : Seeds(60)) {
     Prng prng(seed);

@@ -1,0 +1,50 @@
+// How long a host lets frames of its peers gather before it reads them.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.h"
+#include "bus/exchange.h"
+
+namespace dthrottle {
+
+// Frames that come in fast are read some at a time. The wake for a small frame is most of what that costs, and caches
+// that have grown cold between two large ones are half of what these cost.
+class Gathering {
+ public:
+  // Few frames are read as they come, as are those of few peers.
+  static constexpr std::size_t kFromPeers = 64;
+  static constexpr double kFromFrames = 250, kFromBytes = 1 << 20;    // a second
+  // A pause of `kShort` is short enough for everything that hosts say to wait for it; a longer one, which is never more
+  // than that part of the period, is for reports alone.
+  static constexpr Duration kShort = std::chrono::milliseconds(5), kLong = std::chrono::milliseconds(50);
+  static constexpr int kPart = 50;
+
+  // Goes by what has been received since the last call.
+  void Look(std::size_t peers, Duration period, const ExchangeCounts& counts, Instant now) {
+    const double passed = Seconds(now - looked_);
+    const auto bytes = static_cast<double>(counts.received_bytes - bytes_);
+    const auto frames = static_cast<double>(counts.received - frames_);
+    pause_ = {};
+    if (peers >= kFromPeers && frames >= kFromFrames * passed) pause_ = kShort;
+    if (bytes >= kFromBytes * passed) pause_ = std::min(kLong, period / kPart);
+    bytes_ = counts.received_bytes, frames_ = counts.received, looked_ = now;
+  }
+
+  // All frames that were there have been read.
+  void Begin(Instant now) { until_ = now + pause_; }
+
+  Instant until() const { return until_; }
+  // Everything waits for it.
+  bool of_all() const { return pause_ <= kShort; }
+
+ private:
+  Duration pause_{};
+  Instant until_{}, looked_{};
+  std::uint64_t bytes_ = 0, frames_ = 0;    // of ExchangeCounts, when it was looked
+};
+
+}    // namespace dthrottle
