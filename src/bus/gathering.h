@@ -11,15 +11,15 @@
 
 namespace dthrottle {
 
-// Frames that come in fast are read some at a time. The wake for a small frame is most of what that costs, and caches
-// that have grown cold between two large ones are half of what these cost.
+// Frames that come in fast are read some at a time. The wake is most of what a small frame costs, and caches that have
+// grown cold are half of what a large one costs.
 class Gathering {
  public:
   // Few frames are read as they come, as are those of few peers.
   static constexpr std::size_t kFromPeers = 64;
   static constexpr double kFromFrames = 250, kFromBytes = 1 << 20;    // a second
-  // A pause of `kShort` is short enough for everything that hosts say to wait for it; a longer one, which is never more
-  // than that part of the period, is for reports alone.
+  // Everything that hosts say may wait for a pause of `kShort`. Only reports wait for a longer one, which is at most
+  // one kPart-th of the period.
   static constexpr Duration kShort = std::chrono::milliseconds(5), kLong = std::chrono::milliseconds(50);
   static constexpr int kPart = 50;
 

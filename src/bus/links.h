@@ -57,7 +57,7 @@ class Links {
   auto end() const { return links_.end(); }
 
  private:
-  // GCC takes a function that does nothing but this for one without an effect, hence the assembler.
+  // The assembler keeps calls of this: GCC takes a function that only prefetches for one without an effect.
   static void PrefetchBegin(const void* what) {
     constexpr std::size_t kLine = 64, kLines = 6;
     for (std::size_t i = 0; i < kLines; ++i) __builtin_prefetch(static_cast<const char*>(what) + i * kLine);

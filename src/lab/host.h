@@ -95,7 +95,7 @@ class SimHost final : private Transport, private CapacityTransport {
 
   // False if the frame found the queue full.
   bool Receive(Parcel parcel);
-  // False while all that has come is to gather. REQUIRES: running().
+  // Whether a frame has come that is to be read now; others gather until it wants to be called. REQUIRES: running().
   bool Reads(WorldTime now) const { return Reads(clock_.Local(now)); }
 
   // Moves everything that can move; returns when it wants to be called next. REQUIRES: answers().

@@ -247,7 +247,8 @@ TEST_CASE("loss, repetition, a restart and a long partition leave at most a hund
 
 // Moments in which a host of so many, which hear each other every 100 ms, reads reports; in a second, by milliseconds.
 int Readings(std::size_t hosts) {
-  FleetOptions options{.hosts = hosts, .rules = OneRule(1000, 1000), .period = 100ms, .lanes = {}, .started_within = 100ms};
+  FleetOptions options{
+      .hosts = hosts, .rules = OneRule(1000, 1000), .period = 100ms, .lanes = {}, .started_within = 100ms};
   Fleet fleet(options, 1);
   fleet.Run(After(3s));
   int moments = 0;

@@ -287,7 +287,8 @@ bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
   return !room;
 }
 
-// At what is due in it, and what has its turn among `places`. Returns whether there is room for more.
+// Looks at what is due in the word, and at those of `places` (from, end) whose turn it is. Returns whether there is
+// room for more.
 bool Forecasting::LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from,
                              Instant now, Draft& out) {
   const std::size_t begin = word * Watches::kWordPlaces;

@@ -88,7 +88,7 @@ class Watches {
   std::size_t places() const { return watches_.places(); }
   std::size_t words() const { return due_.size(); }
   bool any_active() const { return active_places_.load(std::memory_order_relaxed) > 0; }
-  // The first word from there on that was noted since it was taken; words(): none.
+  // The first word at or behind `from` that was noted since it was taken; words(): there is none.
   std::size_t NextWord(std::size_t from) const {
     std::uint64_t mask = ~std::uint64_t{0} << from % kWordPlaces;
     for (std::size_t i = from / kWordPlaces; i < due_words_.size(); ++i, mask = ~std::uint64_t{0}) {
@@ -103,7 +103,7 @@ class Watches {
     due_words_[word / kWordPlaces].fetch_and(~(std::uint64_t{1} << word % kWordPlaces), std::memory_order_acquire);
     return due_[word].load(std::memory_order_relaxed);
   }
-  // Places of it were not taken.
+  // The word has places that are due: a new one, or some that were left when it was taken.
   void NoteWord(std::size_t word) {
     due_words_[word / kWordPlaces].fetch_or(std::uint64_t{1} << word % kWordPlaces, std::memory_order_release);
   }
@@ -137,7 +137,7 @@ class Watches {
   using Bits = std::vector<std::atomic<std::uint64_t>>;    // one for each place
   static_assert(SideTable<std::optional<Watch>, kWays>::kSetsMin * kWays % kWordPlaces == 0);
 
-  // Returns whether it was otherwise.
+  // Returns whether this changed it.
   static bool Set(Bits& bits, std::size_t place, bool value) {
     std::atomic<std::uint64_t>& word = bits[place / kWordPlaces];
     const std::uint64_t bit = std::uint64_t{1} << place % kWordPlaces;
