@@ -5,6 +5,8 @@
 // Where owners have the tags, each of them hears a part of the hits. The words then say how many of all an owner has
 // counted, and the next life knows by itself how many may not have come.
 //
+// What other sites are told has an account of its own beside it, of hits alone.
+//
 // Hits are counted before they leave their bucket, and frames before they leave the host: a kill in between makes
 // something count as lost that came, or is told again; never the other way.
 #pragma once
@@ -32,11 +34,17 @@ class Account {
 
   // All words are 0 where no host has counted yet. They must outlive it.
   explicit Account(Words words) : words_(words) {}
+  // Of what other sites are told.
+  static Account ToSites(Words words) {
+    Account account(words);
+    account.to_sites_ = true;
+    return account;
+  }
 
   // Begins to count, unless a life before has. `number` is never used again.
   void Open(std::uint64_t number) const {
     if (Read(kNumber) == 0) Write(kNumber, number);
-    Write(kIsOwners, 0);
+    if (!to_sites_) Write(kIsOwners, 0);
   }
   // Begins to count what owners have counted. Returns the hits that lives before had taken and no owner had counted.
   std::uint64_t OpenToOwners() const {
@@ -46,21 +54,25 @@ class Account {
     return hits > counted ? hits - counted : 0;
   }
 
-  Told told() const { return {Read(kNumber), Read(kFrames), Read(kHits)}; }
+  Told told() const { return {Read(kNumber), to_sites_ ? 0 : Read(kFrames), Read(hits())}; }
 
   // Each of these is for one thread, which may be another for each.
-  void TookHits(std::uint64_t hits) const { Write(kHits, Read(kHits) + hits); }
-  void PublishedFrame() const { Write(kFrames, Read(kFrames) + 1); }
+  void TookHits(std::uint64_t its) const { Write(hits(), Read(hits()) + its); }
+  void PublishedFrame() const {
+    if (!to_sites_) Write(kFrames, Read(kFrames) + 1);
+  }
   void OwnerCounted(std::uint64_t hits) const { Write(kCounted, Read(kCounted) + hits); }
 
  private:
-  enum Word { kNumber, kHits, kFrames, kIsOwners, kCounted };
+  enum Word { kNumber, kHits, kFrames, kIsOwners, kCounted, kHitsToSites };
 
+  Word hits() const { return to_sites_ ? kHitsToSites : kHits; }
   std::uint64_t Read(Word word) const { return Atomic(word).load(std::memory_order_relaxed); }
   void Write(Word word, std::uint64_t value) const { Atomic(word).store(value, std::memory_order_release); }
   std::atomic_ref<std::uint64_t> Atomic(Word word) const { return std::atomic_ref(words_[word]); }
 
   Words words_;
+  bool to_sites_ = false;
 };
 
 }    // namespace dthrottle

@@ -83,6 +83,7 @@ SimHost::Abroad::Abroad(SimHost& host, Life& life, Instant now)
                 .period = host.options_.site_period,
                 .ring_bytes = host.options_.ring_bytes,
                 .ceilings = {},
+                .account = life.limiter.ways().Get<Debits>().account_to_sites(),
                 .identities_proven = true,
                 .fresh_table = life.fresh_table,
                 .site = SiteName(host.SiteOf(host.number_)),

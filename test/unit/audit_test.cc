@@ -70,6 +70,20 @@ TEST_CASE("a life knows what lives before it had taken and no owner had counted,
   CHECK(account.told() == Told{7, 0, 1055});
 }
 
+TEST_CASE("what other sites are told has an account of its own, of hits alone") {
+  std::array<std::uint64_t, Account::kWords> words{};
+  const Account within{Account::Words(words)}, to_sites = Account::ToSites(words);
+  within.TookHits(5);
+  CHECK(within.OpenToOwners() == 0);
+  within.TookHits(4);
+  to_sites.Open(9);
+  to_sites.TookHits(3);
+  to_sites.PublishedFrame();
+  CHECK(to_sites.told() == Told{9, 0, 3});
+  CHECK(within.told() == Told{9, 0, 9});
+  CHECK(within.OpenToOwners() == 4);    // it is still one of owners
+}
+
 TEST_CASE("over an upgrade it is known which frames came before a welcome says how much there was") {
   Audit audit;
   audit.Begin({7, 100, 1000}, 5, std::nullopt);
@@ -93,6 +107,17 @@ struct Killed : testing::ExchangeFleet {
   explicit Killed(std::uint64_t seed) : ExchangeFleet(seed) {
     for (std::size_t i = 0; i < words.size(); ++i) {
       Add(std::string(1, static_cast<char>('a' + i))).options.account = Account(words[i]);
+    }
+  }
+  // Each is the only owner of its site.
+  void BeSites() {
+    const std::vector<std::string> sites{"fra", "ams", "lon"};
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      Exchange::Options& options = hosts[i]->options;
+      options.account = Account::ToSites(words[i]);
+      options.site = sites[i];
+      options.other_sites = sites;
+      std::erase(options.other_sites, sites[i]);
     }
   }
   testing::ExchangeHost& a() { return *hosts[0]; }
@@ -126,6 +151,7 @@ TEST_CASE("in a storm of kills every hit is heard or counted as lost, at each ot
   for (std::uint64_t seed = 1; seed <= testing::Fewer(60); ++seed) {
     INFO("seed " << seed);
     Killed net(seed);
+    if (seed % 2 == 0) net.BeSites();
     net.a().options.ring_bytes = seed % 3 == 0 ? 600 : 64 << 20;
     net.Mesh();
     net.Run(2s);

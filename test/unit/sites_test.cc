@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,8 +27,9 @@ constexpr Instant kBegin = FromNanoseconds(1'000'000'000);
 // ---- Sums ----
 
 TEST_CASE("sums of a site are what was served and has not come back, and no more tags than there is room for") {
+  std::array<std::uint64_t, Account::kWords> words{};
   std::uint64_t untold = 0;
-  SiteSums sums(untold);
+  SiteSums sums(untold, Account::ToSites(words));
   sums.Add(1, {"a", false}, 5, 100);
   sums.Add(1, {"a", false}, 2, 50);
   sums.Add(2, {"b", false}, 0, 70);
@@ -180,25 +182,25 @@ TEST_CASE("what was not told yet goes over to the next program") {
   CHECK(after.Told().empty());
 }
 
-TEST_CASE("what was not told when a host was killed is counted, or was told so late that it may not have left") {
-  const Instant now = FromNanoseconds(1'000'000'000);
+TEST_CASE("when a host was killed, it counts what it had not told, and what it had is in its account") {
+  std::array<std::uint64_t, Account::kWords> words{};
+  const Account told = Account::ToSites(words);
+  told.Open(7);
   std::uint64_t untold = 0;
   {
-    SiteSums killed(untold);
+    SiteSums killed(untold, told);
     killed.Add(1, {"a", false}, 5, 0);
     killed.Add(2, {"b", false}, 4, 0);
-    killed.Told(*killed.Find(1), 5, now);
-    killed.Told(*killed.Find(2), 1, now + 1ms);
-    CHECK(killed.on_the_way() == 6);
-    CHECK(killed.leaves_at() == now + SiteSums::kOnTheWay);
-    killed.Leave(killed.leaves_at());
-    CHECK(killed.on_the_way() == 1);
+    killed.Told(*killed.Find(1), 5);
+    killed.Told(*killed.Find(2), 1);
+    killed.Drop(*killed.Find(2), 1);
+    CHECK(untold == 2);
   }
-  SiteSums next(untold);
-  CHECK(next.lost() == 4);
+  CHECK(told.told() == dthrottle::Told{7, 0, 6});
+  SiteSums next(untold, told);
+  CHECK(next.lost() == 2);
   CHECK(untold == 0);
-  CHECK(next.leaves_at() == Instant::max());
-  next.Recovered(3);
+  next.Recovered(1);
   CHECK(next.lost() == 1);
   next.Recovered(3);
   CHECK(next.lost() == 0);

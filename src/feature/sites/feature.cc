@@ -90,6 +90,7 @@ Result<PeerThread::Options> SitesFeature::MakeOptions() const {
   Exchange::Options& exchange = options.exchange;
   exchange.incarnation = NextIncarnation(stem, std::chrono::microseconds(1), std::uint64_t{1} << 62);
   exchange.period = settings.sites.period;
+  exchange.account = host_.admin.limiter().ways().Get<Debits>().account_to_sites();
   exchange.identities_proven = options.keys.has_value();
   exchange.fresh_table = !host_.admin.limiter().discarded().empty();
   exchange.site = settings.sites.name;

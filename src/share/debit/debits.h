@@ -164,6 +164,7 @@ class Debits final : public Way {
 
   // What left the buckets for reports; it is kept beside the table.
   Account account() const { return Account(core_.table->words()); }
+  Account account_to_sites() const { return Account::ToSites(core_.table->words()); }
 
   // ---- Counts ----
 

@@ -27,7 +27,7 @@ SiteSharing::SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_
       table_(*ways.core().table),
       from_sites_(from_sites),
       options_(options),
-      sums_(table_.words()[kUntoldWord]),
+      sums_(table_.words()[kUntoldWord], debits_.account_to_sites()),
       outlet_(to_sites),
       from_(now),
       to_(now),
@@ -63,12 +63,11 @@ void SiteSharing::CountHosts() {
 Instant SiteSharing::next() const {
   if (outlet_.retry_at()) return *outlet_.retry_at();
   const bool judges = sums_.any_changed() || !urgent_.entries.empty();
-  return std::min({report_at_, sums_.leaves_at(), judges ? judge_at_ : Instant::max()});
+  return judges ? std::min(report_at_, judge_at_) : report_at_;
 }
 
 bool SiteSharing::Work(Instant now) {
   outlet_.Retry();
-  sums_.Leave(now);
   if (now >= report_at_ && !collecting_) Begin(now);
   bool more = false;
   if (now >= judge_at_) more = Judge(now);
@@ -218,7 +217,7 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
     if (!room) return;
     draft.began.push_back(hits != 0 ? sum.began : ToTicks(now));
     ++counts_.told;
-    sums_.Told(sum, hits, now);
+    sums_.Told(sum, hits);
     sum.demand = demand;
     sum.earned = look.foretold ? look.foretold->earned : 0;
     if (look.limit.keeps_part && (!all_heard_ || sum.assumed)) Assume(look, sum, hits, demand);
@@ -275,7 +274,7 @@ void SiteSharing::ChargeAssumed(Instant now) {
 // ---- Over a restart ----
 
 SiteSharing::Kept SiteSharing::Keep() const {
-  Kept kept{from_, sums_.on_the_way()};
+  Kept kept{from_};
   sums_.ForEach([&](const SiteSums::Sum& sum) {
     if (sum.hits != 0) kept.sums.push_back(sum);
   });
@@ -284,7 +283,6 @@ SiteSharing::Kept SiteSharing::Keep() const {
 
 void SiteSharing::Resume(const Kept& kept, Instant now) {
   from_ = std::min(kept.from, now);
-  sums_.Recovered(kept.on_the_way);
   for (const SiteSums::Sum& sum : kept.sums) {
     const std::size_t least = sum.is_digest ? kDigestBytes : 1;
     if (sum.tag.size() < least || sum.tag.size() > kTagBytesMax) continue;

@@ -56,12 +56,11 @@ class SiteSharing {
   // What the next program or start goes on with.
   struct Kept {
     Instant from{};
-    std::uint64_t on_the_way = 0;    // hits
     std::vector<SiteSums::Sum> sums{};
 
-    static void Fields(auto& state, auto& self) { state(self.from, self.on_the_way, self.sums); }
+    static void Fields(auto& state, auto& self) { state(self.from, self.sums); }
   };
-  static constexpr std::uint32_t kKeptVersion = 2;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 3;    // for ReadState
   Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 

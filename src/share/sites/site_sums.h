@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "bucket/ticks.h"
+#include "bus/account.h"
 #include "share/report_budget.h"
 
 namespace dthrottle {
@@ -22,11 +22,10 @@ namespace dthrottle {
 class SiteSums {
  public:
   static constexpr std::size_t kTagsMax = std::size_t{1} << 20;
-  static constexpr Duration kOnTheWay = std::chrono::milliseconds(100);    // from a sum onto the wire, at most
 
-  // `untold` lies beside the table: how many hits are in the sums, or were until just now. So a life knows what the one
-  // before had not told.
-  explicit SiteSums(std::uint64_t& untold) : untold_(untold), lost_(untold_.exchange(0)) {}
+  // Both lie beside the table. `untold`: how many hits are in the sums, so a life knows what the one before had not
+  // told. `told`: how many have left them, so other sites know what of it never came.
+  SiteSums(std::uint64_t& untold, Account told) : untold_(untold), told_(told), lost_(untold_.exchange(0)) {}
 
   struct Sum {
     std::string tag;    // as hosts say it (share/said_tag.h)
@@ -73,29 +72,18 @@ class SiteSums {
     if (known != sums_.end()) Drop(known->second, std::min(known->second.hits, tokens));
   }
 
-  // So many of the sum's hits are told from now on. A kill can still keep them from leaving. REQUIRES: it has them.
-  void Told(Sum& sum, std::uint64_t hits, Instant now) {
-    sum.hits -= hits;
-    if (on_the_way_.empty() || on_the_way_.back().since != now) on_the_way_.push_back({now, 0});
-    on_the_way_.back().hits += hits;
+  // So many of the sum's hits are told from now on. REQUIRES: it has them.
+  void Told(Sum& sum, std::uint64_t hits) {
+    told_.TookHits(hits);
+    Drop(sum, hits);
   }
   // Nobody is told of so many of them. REQUIRES: it has them.
   void Drop(Sum& sum, std::uint64_t hits) {
     sum.hits -= hits;
     untold_ -= hits;
   }
-  // What was told has left by now. To be called at leaves_at(), or later.
-  void Leave(Instant now) {
-    for (; !on_the_way_.empty() && leaves_at() <= now; on_the_way_.pop_front()) untold_ -= on_the_way_.front().hits;
-  }
-  Instant leaves_at() const { return on_the_way_.empty() ? Instant::max() : on_the_way_.front().since + kOnTheWay; }
-  std::uint64_t on_the_way() const {
-    std::uint64_t hits = 0;
-    for (const Parcel& parcel : on_the_way_) hits += parcel.hits;
-    return hits;
-  }
 
-  // So many hits of the life before are in these sums, or it had told them in good time.
+  // So many hits of the life before are in these sums.
   void Recovered(std::uint64_t hits) { lost_ -= std::min(lost_, hits); }
   std::uint64_t lost() const { return lost_; }    // that it had not told when it was killed
 
@@ -120,16 +108,11 @@ class SiteSums {
   std::uint64_t crowded() const { return crowded_; }    // hits of tags for which there was no room
 
  private:
-  struct Parcel {
-    Instant since;
-    std::uint64_t hits;
-  };
-
   std::unordered_map<std::uint64_t, Sum> sums_;    // by hash
   std::vector<std::uint64_t> order_, changed_;     // hashes; of each sum once, and of those that are `changed`
   std::uint64_t crowded_ = 0;
-  std::deque<Parcel> on_the_way_;
   std::atomic_ref<std::uint64_t> untold_;
+  Account told_;
   std::uint64_t lost_;
 };
 
