@@ -43,6 +43,34 @@ TEST_CASE("bursts are held by owners") {
   CHECK(a.under < 8);
 }
 
+TEST_CASE("a tag far from its limit is reported once a period, and near it as soon as that matters") {
+  const auto reports = [](double rate) {    // a host and second
+    lab::FleetOptions options;
+    options.hosts = 32;
+    options.owners = {"host-0", "host-1"};
+    options.period = 1s;
+    options.rules = Rules("[[rule]]\nname=\"default\"\nburst=128\nrate=128\nshare=\"forecast\"\n");
+    lab::Fleet fleet(options, 1);
+    lab::Workload workload{.rate = rate, .poisson = true};
+    workload.tags = 100;
+    workload.until = After(30s);
+    fleet.Add(workload);
+    const auto published = [&] {
+      std::uint64_t frames = 0;
+      for (std::uint32_t host = 2; host < 32; ++host) frames += fleet.host(host).exchange().Counts().published;
+      return static_cast<double>(frames);
+    };
+    fleet.Run(After(20s));
+    const double before = published();
+    fleet.Run(After(30s));
+    return (published() - before) / 30 / 10;
+  };
+  const double far = reports(100 * 32), near = reports(100 * 192);    // 0.25 and 1.5 of each tag's rate
+  CAPTURE(far, near);
+  CHECK(far < 10);
+  CHECK(near > 20);
+}
+
 TEST_CASE("a client within its rate is served by a fleet with owners as by one bucket") {
   for (const std::size_t hosts : {4, 64, 256}) {
     if (kSanitized && hosts > 64) continue;

@@ -141,6 +141,24 @@ TEST_CASE("a report is due when reality leaves what peers foretell, and demand t
   CHECK(f.announces(kPace) < 50);
 }
 
+TEST_CASE("far from a limit that an owner keeps, all hosts together keep no more to themselves than is left") {
+  constexpr Pace kFleet{.rate = 1000, .burst = 1000, .unheard_max = 100, .root_hosts = 10, .period = 1};
+  const auto taken_until_due = [&](Tokens level, bool owned) {
+    Forecast f(level, 0, At(0));
+    f.Step(level, kFleet, At(1));
+    if (owned) f.OwnerSaid(level, 0, {0, level}, kFleet, At(1));
+    f.Report(kFleet, At(1));
+    int taken = 0;
+    for (f.Step(level, kFleet, At(1.1)); !f.Due() && f.Admits(1); ++taken) f.Took(1);
+    CHECK(f.far() == (owned && level >= 500));
+    return taken;
+  };
+  CHECK(taken_until_due(1000, true) == 9);
+  CHECK(taken_until_due(600, true) == 6);    // 5.4 tokens each
+  CHECK(taken_until_due(450, true) <= 2);
+  CHECK(taken_until_due(1000, false) <= 2);
+}
+
 TEST_CASE("reports of a tag are spaced by a threshold: one a period, and those that found it are made up for") {
   Forecast f(1e9, 0, At(0));
   Prng prng(1);

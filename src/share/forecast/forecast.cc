@@ -18,6 +18,12 @@ constexpr double kRefresh = 2;           // periods after which a demand is anno
 constexpr double kTrust = 4;             // s in which the level follows the bucket's up
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
 
+// A tag that an owner keeps is far from its limit while this part of its burst is left, and all hosts together may keep
+// that part of the level to themselves: by simulation nothing is lost by it. Fewer tokens a host would spare hardly any
+// frames.
+constexpr double kFarLeft = 0.5, kFarKept = 0.9;
+constexpr Tokens kFarKeptMin = 3;
+
 // A demand counts in full if hits bear out this part of it.
 constexpr double kBorneOut = 0.8;
 constexpr double kCostMax = 0.5;         // of the rate, without any hits
@@ -80,7 +86,7 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   const bool foretelling = announced_ + peers_demand_ > 0;
   moved_ = (foretelling && std::abs(change) * kMovedWithin >= kMoved * threshold_ &&
             Square(change) > Square(kMovedNoise) * variance) ||
-           (announced_ > 0 && since >= kRefresh * pace.period);
+           (announced_ > 0 && since >= (far_ ? kBelievedPeriods : kRefresh) * pace.period);
 }
 
 void Forecast::SetShare(const Pace& pace) {
@@ -93,7 +99,9 @@ void Forecast::SetShare(const Pace& pace) {
 
 // A report is due one query before U is reached, or that query would have to wait for it.
 void Forecast::SetThreshold(const Pace& pace) {
-  threshold_ = budget_.Threshold(pace);
+  const Tokens kept = kFarKept * level_ / pace.hosts();
+  far_ = owner_said_ && level_ >= kFarLeft * pace.burst && kept >= kFarKeptMin;
+  threshold_ = std::max(budget_.Threshold(pace), far_ ? kept : 0);
   due_from_ = std::min(threshold_, std::max(pace.unheard_max - std::max(cost_, usual_cost_), 1.0)) + flying_;
 }
 
@@ -116,7 +124,7 @@ void Forecast::Report(const Pace& pace, Instant now) {
   unheard_ = flying_;
   usual_cost_ = std::exchange(cost_, 1);
   SetThreshold(pace);
-  delta_ = threshold_;
+  delta_ = budget_.Threshold(pace);
   flown_at_ = said_at_ = now;
   moved_ = held_ = taking_ = false;
   SetShare(pace);

@@ -75,6 +75,9 @@ class Forecast {
   // Whether peers should hear of this host now, rather than with the next period's report.
   bool Due() const { return held_ || moved_ || Strays(); }
 
+  // An owner says that so much is left that only news of many tokens matter before the period is over.
+  bool far() const { return far_; }
+
   // Whether a report would not follow the one before too closely.
   bool MayReport(Instant now) const { return now - said_at_ >= kReportGap; }
 
@@ -203,9 +206,10 @@ class Forecast {
   // Reports
   DemandMeter meter_;
   ReportBudget budget_;
-  Tokens delta_ = 1;    // threshold after the latest report
+  Tokens delta_ = 1;    // threshold after the latest report, of a tag that is not far from its limit
   Tokens threshold_ = 1;
   Tokens due_from_ = 1;    // what unheard_ is when a report is due: the threshold, or one query before U is reached
+  bool far_ = false;       // from the limit
   bool moved_ = false;     // demand has, or its announcement is about to be forgotten
   bool held_ = false;      // a query was refused because of U
   bool taking_;            // something since the latest report

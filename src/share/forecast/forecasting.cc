@@ -100,7 +100,8 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   if (!forecast.Active()) return;
   watches_->SetActive(&watch, true);
   const std::chrono::duration<double> part(kBetweenParts / (forecast.demand() + forecast.peers_demand()));
-  const Duration every = std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
+  const Duration every =
+      forecast.far() ? kLookEveryMax : std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
   // Each part may come earlier by kUrgentEvery.
   const Duration least = (kPartsOfRound - 1) * (std::min(every, kLookEveryMax) - kUrgentEvery);
   watches_->SetTurn(watch.place, {std::min(watches_->turn(watch.place).from, now + least), every});
@@ -198,7 +199,7 @@ void Forecasting::OwnedHere(const TagAt& at, Instant now) {
 
 bool Forecasting::CanWait(const Tag& tag, Instant now) {
   const Watch* watch = watches_->Find(core_.table->Hash(tag));
-  return watch != nullptr && now - watch->forecast.reported_at() < kCanWaitPeriods * period();
+  return watch != nullptr && !watch->forecast.far() && now - watch->forecast.reported_at() < kCanWaitPeriods * period();
 }
 
 std::optional<bool> Forecasting::Report(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to,
