@@ -34,7 +34,7 @@ class Account {
 
   // All words are 0 where no host has counted yet. They must outlive it.
   explicit Account(Words words) : words_(words) {}
-  // Of what other sites are told.
+  // The account of what other sites are told.
   static Account ToSites(Words words) {
     Account account(words);
     account.to_sites_ = true;

@@ -27,6 +27,12 @@ constexpr double kTargetNoise = 0.12;    // of root_hosts thresholds
 constexpr double kTargetLeast = 0.006, kTargetLeastMax = 0.0225, kTargetMax = 0.1;
 constexpr double kThresholdOfBurst = 0.5;
 
+// A tag is far from its limit while this part of its burst is left. All hosts together may keep that part of the level
+// to themselves: by simulation nothing is lost by it. Fewer tokens a host would spare hardly any frames.
+constexpr double kFarLeft = 0.5, kFarKept = 0.9;
+constexpr Tokens kFarKeptMin = 3;
+constexpr double kFarNews = 0.05;    // of the burst
+
 // U, unless a rule says otherwise: 2 sqrt(N) bursts on all hosts together, as much as their chance differences are.
 // With fewer than 4 a report would be due after each query, and every other one would wait for it.
 constexpr double kUnheardOfBurst = 2;
@@ -57,6 +63,15 @@ Tokens Pace::Target(Tokens delta) const {
 
 Tokens Pace::ThresholdMax() const {
   return std::max(kThresholdOfBurst * burst, kThresholdMin);
+}
+
+Tokens Pace::FarKept(Tokens level) const {
+  const Tokens kept = kFarKept * level / hosts();
+  return level >= kFarLeft * burst && kept >= kFarKeptMin ? kept : 0;
+}
+
+Tokens Pace::FarNews() const {
+  return kFarNews * burst;
 }
 
 // What a host serves leaves what is foretold by the root of its number, by chance; so it strays as far as the threshold

@@ -18,12 +18,6 @@ constexpr double kRefresh = 2;           // periods after which a demand is anno
 constexpr double kTrust = 4;             // s in which the level follows the bucket's up
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
 
-// A tag that an owner keeps is far from its limit while this part of its burst is left, and all hosts together may keep
-// that part of the level to themselves: by simulation nothing is lost by it. Fewer tokens a host would spare hardly any
-// frames.
-constexpr double kFarLeft = 0.5, kFarKept = 0.9;
-constexpr Tokens kFarKeptMin = 3;
-
 // A demand counts in full if hits bear out this part of it.
 constexpr double kBorneOut = 0.8;
 constexpr double kCostMax = 0.5;         // of the rate, without any hits
@@ -99,9 +93,9 @@ void Forecast::SetShare(const Pace& pace) {
 
 // A report is due one query before U is reached, or that query would have to wait for it.
 void Forecast::SetThreshold(const Pace& pace) {
-  const Tokens kept = kFarKept * level_ / pace.hosts();
-  far_ = owner_said_ && level_ >= kFarLeft * pace.burst && kept >= kFarKeptMin;
-  threshold_ = std::max(budget_.Threshold(pace), far_ ? kept : 0);
+  const Tokens kept = owner_said_ ? pace.FarKept(level_) : 0;
+  far_ = kept > 0;
+  threshold_ = std::max(budget_.Threshold(pace), kept);
   due_from_ = std::min(threshold_, std::max(pace.unheard_max - std::max(cost_, usual_cost_), 1.0)) + flying_;
 }
 
