@@ -54,10 +54,10 @@ class Account {
     return hits > counted ? hits - counted : 0;
   }
 
-  Told told() const { return {Read(kNumber), to_sites_ ? 0 : Read(kFrames), Read(hits())}; }
+  Told told() const { return {Read(kNumber), to_sites_ ? 0 : Read(kFrames), Read(hits_word())}; }
 
   // Each of these is for one thread, which may be another for each.
-  void TookHits(std::uint64_t its) const { Write(hits(), Read(hits()) + its); }
+  void TookHits(std::uint64_t hits) const { Write(hits_word(), Read(hits_word()) + hits); }
   void PublishedFrame() const {
     if (!to_sites_) Write(kFrames, Read(kFrames) + 1);
   }
@@ -66,7 +66,7 @@ class Account {
  private:
   enum Word { kNumber, kHits, kFrames, kIsOwners, kCounted, kHitsToSites };
 
-  Word hits() const { return to_sites_ ? kHitsToSites : kHits; }
+  Word hits_word() const { return to_sites_ ? kHitsToSites : kHits; }
   std::uint64_t Read(Word word) const { return Atomic(word).load(std::memory_order_relaxed); }
   void Write(Word word, std::uint64_t value) const { Atomic(word).store(value, std::memory_order_release); }
   std::atomic_ref<std::uint64_t> Atomic(Word word) const { return std::atomic_ref(words_[word]); }

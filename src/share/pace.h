@@ -31,10 +31,10 @@ struct Pace {
   Tokens Target(Tokens delta) const;
   // The most that a host keeps to itself before it reports.
   Tokens ThresholdMax() const;
-  // The same of a tag that an owner keeps (share/owners), while that says that so much is left; 0: the tag is not far
-  // from its limit, and only ThresholdMax bounds it.
+  // The most that a host keeps to itself of a tag that is far from its limit, because its owner (share/owners) says
+  // that `level` is left; 0: it is not far.
   Tokens FarKept(Tokens level) const;
-  // How wrong hosts may be about the level meanwhile.
+  // An owner pushes no smaller change of such a level.
   Tokens FarNews() const;
   // About how many entries a second a host sends of a tag that is asked for at its rate.
   double EntriesAtRate() const;

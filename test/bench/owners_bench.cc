@@ -265,6 +265,7 @@ int main(int argc, char** argv) {
         Measure("owner", "10 %, 2500 kB/s", owner, options.hosts, options.hosts, options);
       });
 
+  // Owners count as hosts in what is each one's part of a limit.
   Plan all(kOtherHosts + 1 + options.owners, options.owners, options.tags, options.load);
   std::vector<std::size_t> owners(options.owners);
   for (std::size_t i = 0; i < owners.size(); ++i) owners[i] = i, all.ports.push_back(FreePort());

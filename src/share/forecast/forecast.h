@@ -75,7 +75,7 @@ class Forecast {
   // Whether peers should hear of this host now, rather than with the next period's report.
   bool Due() const { return held_ || moved_ || Strays(); }
 
-  // An owner says that so much is left that only news of many tokens matter before the period is over.
+  // The tag's owner says that it is far from its limit (Pace::FarKept), so most news waits until the period is over.
   bool far() const { return far_; }
 
   // Whether a report would not follow the one before too closely.

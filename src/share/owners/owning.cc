@@ -178,7 +178,7 @@ bool Owning::Strays(Owned& owned, const Pace& pace, Tokens level, double demand,
     owned.level = std::min(owned.level + pace.rate * dt - foretold, pace.burst);
     owned.told_at = now;
   }
-  const bool far = pace.FarKept(level) > 0 && pace.FarKept(owned.level) > 0;
+  const bool far = pace.FarKept(std::min(level, owned.level)) > 0;
   const Tokens threshold = std::max(owned.budget.Threshold(often), far ? pace.FarNews() : 0);
   const bool strays = std::abs(level - owned.level) >= threshold ||
                       std::abs(demand - owned.demand) * kMovedWithin >= threshold;
