@@ -9,11 +9,20 @@
 // in their first one too. `spilled` is believed: a kill leaves it right or one too large.
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 #include "bucket/table_lookup.h"
 
 namespace dthrottle {
+namespace {
+
+// What is zero is not written: memory that nobody has ever written to takes no room.
+void Zero(std::span<std::byte> bytes) {
+  if (std::ranges::any_of(bytes, [](std::byte b) { return b != std::byte{}; })) std::ranges::fill(bytes, std::byte{});
+}
+
+}    // namespace
 
 // ---- Opening ----
 
@@ -113,8 +122,8 @@ void Table::PutRight(Group& g, std::size_t shard, Instant now) {
   const std::size_t in_shard = IndexOf(&g) % groups_per_shard_;
   right_groups_[shard * words_per_shard_ + in_shard / 64] |= std::uint64_t{1} << in_shard % 64;
   if (cleared_) {
-    std::memset(static_cast<void*>(&g), 0, offsetof(Group, cells));
-    g.generation = generation_;
+    Zero({reinterpret_cast<std::byte*>(&g), offsetof(Group, cells)});
+    if (g.generation != generation_) g.generation = generation_;
   } else {
     shards_[shard].counts.dropped += DropTorn(g);
     shards_[shard].counts.dropped += DropImpossible(g, now);

@@ -1,10 +1,7 @@
 // Floods at full size, through a table of 64 MiB: fifty million distinct tags while a hundred are in debt and were
 // refused; and floods of a rule at the speed of an attack, in virtual time, with a kill in their midst.
 #include <fmt/format.h>
-#include <unistd.h>
 #include <catch2/catch.hpp>
-
-#include <fstream>
 
 #include "bucket/table_lookup.h"
 #include "limiter/retention.h"
@@ -12,25 +9,20 @@
 #include "tally/tally.h"
 #include "test/support/debit.h"
 #include "test/support/host.h"
+#include "test/support/resident.h"
 #include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
 
 using testing::kSanitized;
+using testing::ResidentBytes;
 
 constexpr std::size_t kFlood = kSanitized ? 2'000'000 : 50'000'000;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kDebtors = 100;
 constexpr Instant kNow = FromNanoseconds(1'000'000'000);
-
-std::size_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  std::size_t size, resident;
-  statm >> size >> resident;
-  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-}
 
 TEST_CASE("fifty million fresh tags forgive no tag that was refused, and take no memory") {
   testing::Host host("[[rule]]\nname=\"default\"\nburst=10\nrate=1\n", 1, 64 * kMiB);

@@ -1,16 +1,19 @@
 #include "bucket/table_lookup.h"
 
 #include <catch2/catch.hpp>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/prng.h"
 #include "test/support/debit.h"
+#include "test/support/resident.h"
 #include "test/support/sanitized.h"
 
 namespace dthrottle {
@@ -660,6 +663,25 @@ TEST_CASE("a table of any size opens at once, and its groups are put right when 
   CHECK(f.table().counts().tags == before.tags);
   CHECK(f.table().counts().cells_used == before.cells_used);
   CHECK(f.table().counts().dropped == 0);
+}
+
+TEST_CASE("memory that was never written to takes no room when a table is opened in it") {
+  constexpr std::size_t kBytes = std::size_t{32} << 20;
+  void* const mapped = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(mapped != MAP_FAILED);
+  const std::span region(static_cast<std::byte*>(mapped), kBytes);
+  OneShape policy;
+  const std::size_t before = testing::ResidentBytes();
+  {
+    const Table::Opened opened = Table::Open(region, TableIdentity{}, kKeys, false, policy, kNow);
+    CHECK_FALSE(opened.table->reshaping());    // all of it has been looked at
+    CHECK(testing::ResidentBytes() - before < kBytes / 8);
+  }
+  std::ranges::fill(region, std::byte{0x55});    // what is there can be read as anything
+  const Table::Opened opened = Table::Open(region, TableIdentity{}, kKeys, false, policy, kNow);
+  CHECK(testing::ResidentBytes() - before >= kBytes);
+  CHECK(opened.table->counts().tags == 0);
+  ::munmap(mapped, kBytes);
 }
 
 TEST_CASE("hits that wait for a report in groups that Open has left are reported when these are put right") {
