@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <utility>
@@ -39,20 +40,25 @@ struct Event {
   Parcel parcel;
 };
 
-// A binary heap of small keys; events themselves stay where they are put.
+// A binary heap of small keys; events themselves stay where they are put. A frame that goes to many at one instant is
+// one event, until it is popped for each of them.
 class EventQueue {
  public:
   void Push(WorldTime at, Event event) {
-    std::uint32_t place;
-    if (free_.empty()) {
-      place = static_cast<std::uint32_t>(events_.size());
-      events_.push_back(std::move(event));
-    } else {
-      place = free_.back();
-      free_.pop_back();
-      events_[place] = std::move(event);
+    if (JoinsLast(at, event)) {
+      events_[last_].others.push_back({event.parcel.to, event.parcel.connection});
+      return;
     }
-    heap_.push_back({at, pushed_++, place});
+    if (free_.empty()) {
+      last_ = static_cast<std::uint32_t>(events_.size());
+      events_.emplace_back();
+    } else {
+      last_ = free_.back();
+      free_.pop_back();
+    }
+    events_[last_].event = std::move(event);
+    last_at_ = at;
+    heap_.push_back({at, pushed_++, last_});
     std::push_heap(heap_.begin(), heap_.end(), Later);
   }
 
@@ -61,26 +67,58 @@ class EventQueue {
 
   // REQUIRES: !empty().
   Event Pop() {
+    const std::uint32_t place = heap_.front().place;
+    Foreseen& first = events_[place];
+    if (first.gone < first.others.size()) {
+      Event event = first.event;
+      const Receiver& other = first.others[first.gone++];
+      first.event.parcel.to = other.host, first.event.parcel.connection = other.connection;
+      return event;
+    }
     std::pop_heap(heap_.begin(), heap_.end(), Later);
-    const std::uint32_t place = heap_.back().place;
     heap_.pop_back();
     free_.push_back(place);
-    return std::move(events_[place]);
+    if (place == last_) last_ = kNone;
+    first.others.clear();
+    first.gone = 0;
+    return std::move(first.event);
   }
 
  private:
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
   struct Key {
     WorldTime at;
     std::uint64_t order;
     std::uint32_t place;
   };
+  struct Receiver {
+    std::uint32_t host, connection;
+  };
+  struct Foreseen {
+    Event event;
+    std::vector<Receiver> others{};    // of the frame, behind the one that the event has
+    std::size_t gone = 0;              // of them
+  };
 
   static bool Later(const Key& a, const Key& b) { return a.at != b.at ? a.at > b.at : a.order > b.order; }
 
+  // Nothing else happens between the latest event and this one, which differ by their receivers only.
+  bool JoinsLast(WorldTime at, const Event& event) const {
+    if (last_ == kNone || last_at_ != at || event.kind != Event::Kind::kParcel || event.parcel.frame == nullptr) {
+      return false;
+    }
+    const Event& last = events_[last_].event;
+    return last.kind == event.kind && last.parcel.frame == event.parcel.frame &&
+           last.parcel.channel == event.parcel.channel && last.parcel.from == event.parcel.from;
+  }
+
   std::vector<Key> heap_;
-  std::vector<Event> events_;
+  std::deque<Foreseen> events_;    // by place
   std::vector<std::uint32_t> free_;
   std::uint64_t pushed_ = 0;
+  std::uint32_t last_ = kNone;    // the latest that was pushed, if it is not over
+  WorldTime last_at_{};
 };
 
 }    // namespace dthrottle::lab

@@ -51,6 +51,47 @@ TEST_CASE("events happen in order, and those of one instant as they were foresee
   CHECK(queue.empty());
 }
 
+TEST_CASE("a frame to many hosts arrives at each of them in its turn, whatever happens at the same moment") {
+  struct Expected {
+    WorldTime at;
+    std::size_t order;
+    std::uint32_t from, to, connection;
+  };
+  EventQueue queue;
+  Prng prng(3);
+  std::vector<Expected> expected;
+  std::size_t popped = 0;
+  const auto push = [&](WorldTime at, const Parcel& parcel) {
+    queue.Push(at, {Event::Kind::kParcel, parcel});
+    expected.push_back({at, expected.size(), parcel.from, parcel.to, parcel.connection});
+  };
+  const auto pop = [&] {
+    const auto next = std::ranges::min_element(expected.begin() + static_cast<std::ptrdiff_t>(popped), expected.end(),
+                                               {}, [](const Expected& e) { return std::pair(e.at, e.order); });
+    std::iter_swap(expected.begin() + static_cast<std::ptrdiff_t>(popped), next);
+    const Expected& first = expected[popped++];
+    REQUIRE(queue.next() == first.at);
+    const Parcel parcel = queue.Pop().parcel;
+    REQUIRE(std::tuple(parcel.from, parcel.to, parcel.connection) == std::tuple(first.from, first.to, first.connection));
+    return first.at;
+  };
+  WorldTime now{};
+  for (int round = 0; round < 300; ++round) {
+    Parcel parcel{.from = static_cast<std::uint32_t>(round)};
+    if (prng.Below(4) != 0) parcel.frame = std::make_shared<const std::string>("frame");
+    const std::uint64_t hosts = 1 + prng.Below(8);
+    for (std::uint64_t to = 0; to < hosts; ++to) {
+      parcel.to = static_cast<std::uint32_t>(to), parcel.connection = static_cast<std::uint32_t>(prng.Below(3));
+      const bool apart = prng.Below(8) == 0;
+      push(now + Duration(apart ? prng.Below(3) : 1), parcel);
+      if (prng.Below(8) == 0) push(now + Duration(1), {.from = 1000, .to = parcel.to});    // of somebody else
+      if (prng.Below(4) == 0) now = pop();
+    }
+  }
+  while (popped < expected.size()) pop();
+  CHECK(queue.empty());
+}
+
 // ---- Workloads ----
 
 std::vector<Arrival> Arrivals(const Workload& workload, std::size_t hosts = 4, std::uint64_t seed = 1) {
