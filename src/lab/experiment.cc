@@ -63,6 +63,12 @@ std::size_t QuotaBytes(const FleetFile& file) {
   return std::min<std::size_t>(file.settings.quota.memory, Quotas::RegionBytes(slots));
 }
 
+// As many as the file says, or what is plenty for its tags.
+std::size_t WatchedTags(const FleetFile& file) {
+  constexpr std::size_t kLeast = 512, kPlaces = 8;    // for a tag
+  return std::min<std::size_t>(file.settings.peers.watched_tags, kLeast + kPlaces * TagsOf(file));
+}
+
 // Runs from now until just before `end`, and tells again and again which part of all time until `last` is over. Returns
 // when it was not to go on; `end` if that was never.
 WorldTime RunInParts(Fleet& fleet, WorldTime end, WorldTime last, const std::function<bool(double part)>& go_on) {
@@ -94,7 +100,7 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.host.table_bytes = TableBytes(file);
   options.host.quota_bytes = QuotaBytes(file);
   options.host.quota_file = !file.settings.quota.file.empty();
-  options.host.watched_tags = file.settings.peers.watched_tags;
+  options.host.watched_tags = WatchedTags(file);
   options.host.workers = file.fleet.workers;
   options.host.page_entries = std::bit_ceil(std::max<std::uint32_t>(file.settings.page.entries, DTHROTTLE_PAGE_WAYS));
   options.host.capacity = CapacityOf(file.settings, *options.rules, file.fleet.hosts);

@@ -156,7 +156,7 @@ void Fleet::Start(std::uint32_t host, bool keep_table) {
   for (std::uint32_t other = 0; anew && other < size(); ++other) {
     if (other != host) hosts_[other]->Connected(host, now());
   }
-  Wake(host);
+  WakeAt(host, now());
 }
 
 void Fleet::Kill(std::uint32_t host) {

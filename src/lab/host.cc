@@ -32,6 +32,13 @@ std::uint32_t NumberIn(std::string_view digits) {
   return number;
 }
 
+// In the order of the numbers, in which hosts that start at one moment call: the last is behind all others.
+Route RouteTo(std::uint32_t host) {
+  constexpr std::size_t kDigits = 6;
+  const std::string number = std::to_string(host);
+  return Route(kDigits - std::min(kDigits, number.size()), '0') + number;
+}
+
 std::string SiteName(std::uint32_t site) {
   return "site-" + std::to_string(site);
 }
@@ -174,12 +181,17 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   const Instant local = clock_.Local(now);
   life_ = std::make_unique<Life>(*this, options_, local);
   if (quotas_) CountQuotas();
+}
+
+// Its first act, when all hosts that start at this moment are there to hear it.
+void SimHost::AddLinks(Instant now) {
   for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
-    if (CallsFor(options_.owners.get(), peer)) life_->exchange.AddLink(peer, HostName(peer), local);
+    if (CallsFor(options_.owners.get(), peer)) life_->exchange.AddLink(peer, HostName(peer), now);
     if (life_->abroad != nullptr && IsAbroad(peer) && IsOwner(peer)) {
-      life_->abroad->exchange.AddLink(peer, HostName(peer), local);
+      life_->abroad->exchange.AddLink(peer, HostName(peer), now);
     }
   }
+  life_->linked = true;
 }
 
 bool SimHost::CallsFor(const Owners* owners, std::uint32_t peer) const {
@@ -297,6 +309,7 @@ WorldTime SimHost::Work(WorldTime now) {
   DT_CHECK(answers());
   const Instant local = clock_.Local(now);
   Life& life = *life_;
+  if (!life.linked) AddLinks(local);
   if (quotas_ && now - looked_ >= kLooksAtDate) FollowCalendar(now);
   Instant wake;
   for (bool more = true; more;) {
@@ -380,7 +393,7 @@ void SimHost::Take(const Parcel& parcel, Instant now) {
     case Channel::kPublished:
       return exchange.OnAnswer(parcel.from, *parcel.frame, *parcel.decoded, now);
     case Channel::kRequest:
-      return exchange.OnRequest(std::to_string(parcel.from), HostName(parcel.from), *parcel.frame, now);
+      return exchange.OnRequest(RouteTo(parcel.from), HostName(parcel.from), *parcel.frame, now);
     case Channel::kAnswer:
       return exchange.OnAnswer(parcel.from, *parcel.frame, now);
     case Channel::kCapacity:

@@ -158,6 +158,7 @@ class SimHost final : private Transport, private CapacityTransport {
     Limiter limiter;
     std::unique_ptr<SimWorkers> workers;    // null: all is asked
     bool fresh_table;
+    bool linked = false;
     Sharing sharing;
     Exchange exchange;
     Gathering gathering;                 // of reports
@@ -187,6 +188,7 @@ class SimHost final : private Transport, private CapacityTransport {
   bool Reads(Instant now) const;
   void Read(Instant now);
   void ReadAll(std::deque<Parcel>& from, Instant now);
+  void AddLinks(Instant now);
   void RemoveLinks(Instant now);
   bool CallsFor(const Owners* owners, std::uint32_t peer) const;
   bool Publish(const Route& route, const Frame& frame) override;
