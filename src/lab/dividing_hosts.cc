@@ -47,11 +47,11 @@ std::string CapacityNote(const Settings& settings) {
       settings.capacity.degree);
 }
 
-Duration TimeToMeet(const Settings& settings, Duration connecting, bool divides) {
+Duration TimeToMeet(const Settings& settings, bool divides) {
   // A generation of capacity begins when a lease is over that others might have had.
   constexpr int kLeases = 3;
   const Duration reports = 2 * settings.peers.period + std::chrono::seconds(1);
-  return connecting + (divides ? std::max(reports, kLeases * settings.capacity.lease) : reports);
+  return divides ? std::max<Duration>(reports, kLeases * settings.capacity.lease) : reports;
 }
 
 }    // namespace dthrottle::lab

@@ -21,7 +21,7 @@ Result<void> CheckCapacity(const Settings& settings, std::size_t hosts);
 // What is simulated otherwise than it says there, a sentence for people; empty: nothing.
 std::string CapacityNote(const Settings& settings);
 
-// From the start until every host knows the others, where connections take up to `connecting`.
-Duration TimeToMeet(const Settings& settings, Duration connecting, bool divides);
+// From the start until every host knows the others, where all are connected from the beginning.
+Duration TimeToMeet(const Settings& settings, bool divides);
 
 }    // namespace dthrottle::lab

@@ -105,7 +105,7 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.host.page_entries = std::bit_ceil(std::max<std::uint32_t>(file.settings.page.entries, DTHROTTLE_PAGE_WAYS));
   options.host.capacity = CapacityOf(file.settings, *options.rules, file.fleet.hosts);
   const bool divides = options.host.capacity.has_value();
-  const WorldTime begin = After(TimeToMeet(file.settings, file.network.reconnecting, divides));
+  const WorldTime begin = After(TimeToMeet(file.settings, divides));
   const Duration later = begin.time_since_epoch();
   options.wall.begins = file.fleet.date - later;
   Fleet fleet(options, seed);

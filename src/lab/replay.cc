@@ -87,8 +87,8 @@ Replay::Replay(const ReplayOptions& options)
       one_(OptionsOf(options, 1, rules_), options.seed),
       prng_(options.seed),
       idle_max_(IdleMax(options.settings, *rules_, options.hosts)),
-      second_begins_(After(TimeToMeet(options.settings, LaneOptions().reconnecting,
-                                      CapacityOf(options.settings, *rules_, options.hosts).has_value()))),
+      second_begins_(After(
+          TimeToMeet(options.settings, CapacityOf(options.settings, *rules_, options.hosts).has_value()))),
       reader_(options.question),
       named_(options.settings.query.max_tag_bytes) {
   Run(second_begins_ - Duration(1));

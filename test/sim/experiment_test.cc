@@ -45,7 +45,7 @@ TEST_CASE("runs on several threads are those of one, and an early end leaves wha
   // In the middle of the third run, and when the first has asked for half of its time.
   const Series three = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.5; }});
   CHECK(three.runs.size() == 2);
-  const Series none = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.15; }});
+  const Series none = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.14; }});
   REQUIRE(none.runs.size() == 1);
   CHECK_FALSE(none.runs[0].whole);
   CHECK(none.runs[0].seconds.size() == 3);

@@ -120,7 +120,7 @@ inline Accuracy MeasureAccuracy(const AccuracyOptions& options, std::uint64_t se
   constexpr Duration kSample = 10ms;
   const bool divided = options.scheme == Scheme::kCapacity;
   const Settings defaults = ParseSettings("", "").settings;
-  const Duration joined = divided ? lab::TimeToMeet(defaults, 10s, true) : 10s;
+  const Duration joined = divided ? 10s + lab::TimeToMeet(defaults, true) : 10s;
   std::string rules = "[[rule]]\nname=\"default\"\n";
   const std::string ideal_rules = fmt::format("{}burst={}\nrate={}\n", rules, options.burst, options.rate);
   if (options.scheme == Scheme::kSplit) {
