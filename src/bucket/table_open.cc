@@ -17,7 +17,7 @@
 namespace dthrottle {
 namespace {
 
-// What is zero is not written: memory that nobody has ever written to takes no room.
+// Writes nothing where all is zero, so that memory that is fresh from the system stays untouched.
 void Zero(std::span<std::byte> bytes) {
   if (std::ranges::any_of(bytes, [](std::byte b) { return b != std::byte{}; })) std::ranges::fill(bytes, std::byte{});
 }

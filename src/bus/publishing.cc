@@ -79,10 +79,7 @@ void Publishing::PublishHits(bool last, Instant now) {
 }
 
 void Publishing::Subscribe(const Route& route, const std::string& name, Instant now) {
-  const auto place = [&] {
-    const bool last = subscribers_.empty() || subscribers_.back().route < route;
-    return last ? subscribers_.end() : std::ranges::lower_bound(subscribers_, route, {}, &Subscriber::route);
-  };
+  const auto place = [&] { return std::ranges::lower_bound(subscribers_, route, {}, &Subscriber::route); };
   if (const auto known = place(); known != subscribers_.end() && known->route == route) {
     known->hello = now;
     if (known->name == name) return;

@@ -40,8 +40,8 @@ struct Event {
   Parcel parcel;
 };
 
-// A binary heap of small keys; events themselves stay where they are put. A frame that goes to many at one instant is
-// one event, until it is popped for each of them.
+// A binary heap of small keys; events themselves stay where they are put. A frame that arrives at many hosts at one
+// instant is kept once, and popped for each of them.
 class EventQueue {
  public:
   void Push(WorldTime at, Event event) {
@@ -103,7 +103,7 @@ class EventQueue {
 
   static bool Later(const Key& a, const Key& b) { return a.at != b.at ? a.at > b.at : a.order > b.order; }
 
-  // Nothing else happens between the latest event and this one, which differ by their receivers only.
+  // This event differs from the latest by its receiver only, and follows it at once.
   bool JoinsLast(WorldTime at, const Event& event) const {
     if (last_ == kNone || last_at_ != at || event.kind != Event::Kind::kParcel || event.parcel.frame == nullptr) {
       return false;

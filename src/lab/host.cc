@@ -1,5 +1,6 @@
 #include "lab/host.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -32,11 +33,10 @@ std::uint32_t NumberIn(std::string_view digits) {
   return number;
 }
 
-// In the order of the numbers, in which hosts that start at one moment call: the last is behind all others.
+// Routes are in the order of the hosts. Hosts that start at one moment call in that order, so each subscribes behind all
+// before it.
 Route RouteTo(std::uint32_t host) {
-  constexpr std::size_t kDigits = 6;
-  const std::string number = std::to_string(host);
-  return Route(kDigits - std::min(kDigits, number.size()), '0') + number;
+  return fmt::format("{:06}", host);
 }
 
 std::string SiteName(std::uint32_t site) {
@@ -183,7 +183,7 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   if (quotas_) CountQuotas();
 }
 
-// Its first act, when all hosts that start at this moment are there to hear it.
+// The first Work calls the others, because by then all hosts that start at the same moment can hear it.
 void SimHost::AddLinks(Instant now) {
   for (std::uint32_t peer = 0; peer < options_.hosts; ++peer) {
     if (CallsFor(options_.owners.get(), peer)) life_->exchange.AddLink(peer, HostName(peer), now);

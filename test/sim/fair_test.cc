@@ -54,8 +54,8 @@ std::string RulesOf(const Case& its) {
 }
 
 Shares Measure(const Case& its, std::uint64_t seed) {
-  // Hosts meet before anybody asks. In a fleet that starts under load the host of a hog may foretell too little of the
-  // others for as long as the load lasts, and then gives the hog up to 12 times its share.
+  // Hosts meet before anybody asks. In a fleet that starts under load the host of a hog may believe for 80 s and more that
+  // the bucket holds more than the others believe, and then the hog has up to 12 times its share.
   constexpr Duration kMet = 2s, kWarm = 40s, kLasts = 40s;
   lab::FleetOptions options;
   options.hosts = its.hosts, options.rules = Rules(RulesOf(its)), options.period = its.period;

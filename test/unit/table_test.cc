@@ -678,9 +678,11 @@ TEST_CASE("memory that was never written to takes no room when a table is opened
     CHECK(testing::ResidentBytes() - before < kBytes / 8);
   }
   std::ranges::fill(region, std::byte{0x55});    // what is there can be read as anything
-  const Table::Opened opened = Table::Open(region, TableIdentity{}, kKeys, false, policy, kNow);
-  CHECK(testing::ResidentBytes() - before >= kBytes);
-  CHECK(opened.table->counts().tags == 0);
+  {
+    const Table::Opened opened = Table::Open(region, TableIdentity{}, kKeys, false, policy, kNow);
+    CHECK(testing::ResidentBytes() - before >= kBytes);
+    CHECK(opened.table->counts().tags == 0);
+  }
   ::munmap(mapped, kBytes);
 }
 
