@@ -250,11 +250,13 @@ class WorkerPages(Asking):
             served = application.verdicts(b"C", 10).count("serve")
             application._process.send_signal(signal.SIGSTOP)
             left = 0
-            deadline = time.monotonic() + PATIENCE
-            while served + left < 100 and time.monotonic() < deadline:
+            def spent():
+                nonlocal left
                 left += daemon.ask(["C"]) == ["OK"]
+                return daemon.stats()["served"] >= 100
+            wait_until(spent, lambda: f"all is spent: {served} by the worker, then {left}")
             application._process.send_signal(signal.SIGCONT)
-            self.assertEqual(served + left, 100)
+            self.assertIn(100 - served - left, range(4))    # lost tickets, as above
             self.assertEqual(set(application.verdicts(b"C", 100)), {"throttle"})
 
 
