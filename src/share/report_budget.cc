@@ -11,8 +11,11 @@ namespace {
 // damping is 0.7.
 constexpr double kPerEntry = 0.2, kToStay = kPerEntry * kPerEntry;
 constexpr double kSavedMin = -30, kSavedMax = 4;    // entries
-constexpr double kSavedFirst = -2.5;                // what a tag begins with, at the least threshold
-constexpr double kBaseMin = kPerEntry * kSavedFirst;
+constexpr double kSavedFirst = -2.5;                // what a tag begins with
+// Entries sent too many for which the threshold stays at its least: a client that asks host after host is known on all
+// of them before it has had its burst twice.
+constexpr double kSavedFree = -7.5;
+constexpr double kBaseMin = kPerEntry * kSavedFree;
 
 }    // namespace
 
