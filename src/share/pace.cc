@@ -27,9 +27,10 @@ constexpr double kTargetNoise = 0.12;    // of root_hosts thresholds
 constexpr double kTargetLeast = 0.006, kTargetLeastMax = 0.0225, kTargetMax = 0.1;
 constexpr double kThresholdOfBurst = 0.5;
 
-// A tag is far from its limit while this part of its burst is left. All hosts together may keep that part of the level
-// to themselves: by simulation nothing is lost by it. Fewer tokens a host would spare hardly any frames.
-constexpr double kFarLeft = 0.5, kFarKept = 0.9;
+// All hosts together may keep this part of the level to themselves: by simulation nothing is lost by it.
+constexpr double kKept = 0.9;
+// A tag is far from its limit while this part of its burst is left. Fewer tokens a host would spare hardly any frames.
+constexpr double kFarLeft = 0.5;
 constexpr Tokens kFarKeptMin = 3;
 constexpr double kFarNews = 0.05;    // of the burst
 
@@ -65,8 +66,12 @@ Tokens Pace::ThresholdMax() const {
   return std::max(kThresholdOfBurst * burst, kThresholdMin);
 }
 
+Tokens Pace::Kept(Tokens level) const {
+  return kKept * level / hosts();
+}
+
 Tokens Pace::FarKept(Tokens level) const {
-  const Tokens kept = kFarKept * level / hosts();
+  const Tokens kept = Kept(level);
   return level >= kFarLeft * burst && kept >= kFarKeptMin ? kept : 0;
 }
 

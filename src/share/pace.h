@@ -31,6 +31,8 @@ struct Pace {
   Tokens Target(Tokens delta) const;
   // The most that a host keeps to itself before it reports.
   Tokens ThresholdMax() const;
+  // What a host may keep to itself, so that all hosts together keep nearly the whole level, and no more.
+  Tokens Kept(Tokens level) const;
   // The most that a host keeps to itself of a tag that is far from its limit, because its owner (share/owners) says
   // that `level` is left; 0: it is not far.
   Tokens FarKept(Tokens level) const;

@@ -350,6 +350,47 @@ TEST_CASE("a tag whose hits matter is reported at once, with its demand, and its
   CHECK(second.list()[0].value == 10);
 }
 
+TEST_CASE("hits of a tag that is asked for seldom wait, until a peer tells at once of hits of its own") {
+  Fixture f("share=\"forecast\"\n");
+  const auto hear = [&](std::uint64_t hits, Instant now) {
+    Entries said;
+    said.Add({"t", false}, hits, 0);
+    f.host.limiter->ways().Get<Debits>().Debit(said, 0, 1, now - 10ms, now, now, 7);
+  };
+  CHECK(f.Ask(18, At(1)) == 18);    // four such hosts would leave a few tokens of 100
+  hear(10, At(1.01));               // no more than a report at the end of a period says
+  CHECK(f.woken == 0);
+  CHECK(f.Urgent(At(1.02)).empty());
+  hear(17, At(1.03));
+  CHECK(f.woken == 1);
+  const Entries told = f.Urgent(At(1.04));
+  REQUIRE(told.size() == 1);
+  CHECK(told.list()[0].value == 18);
+}
+
+TEST_CASE("a tag that rests is watched until a peer tells of a hit, if nothing of it is unreported") {
+  Fixture f("share=\"forecast\"\n");
+  const auto watched = [&] { return f.host.limiter->ways().Status().watched.tags; };
+  const auto hear = [&](Instant now) {
+    Entries said;
+    said.Add({"t", false}, 1, 0);
+    f.host.limiter->ways().Get<Debits>().Debit(said, 0, 1, now - 10ms, now, now, 7);
+  };
+  f.Ask(60, At(1));
+  Instant now = At(1.01);
+  f.Urgent(now);
+  hear(now);
+  CHECK(watched() == 1);
+  while (f.host.limiter->ways().urgent_at() != Instant::max()) f.Urgent(now += 200ms);
+  CHECK(f.Ask(1, now += 10s) == 1);
+  hear(now += 10s);
+  CHECK(watched() == 1);
+  CHECK(f.Urgent(now).size() == 1);
+  CHECK(watched() == 1);
+  hear(now += 10s);
+  CHECK(watched() == 0);
+}
+
 TEST_CASE("plain debit watches nothing") {
   Fixture f("");
   CHECK(f.Ask(100, At(1)) == 100);

@@ -14,8 +14,6 @@ namespace dthrottle {
 
 namespace {
 
-// A tag is watched when half of its burst would be gone if all hosts had served what this one has not reported yet;
-// when half of U has been served; or when half of the burst is gone.
 constexpr double kWatchDrained = 0.5;
 constexpr int kCanWaitPeriods = 2;    // how long hits below the threshold wait
 constexpr int kPartsOfRound = 5;
@@ -33,6 +31,16 @@ std::uint64_t Between(std::size_t first, std::size_t end, std::size_t begin) {
     return bits >= Watches::kWordPlaces ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
   };
   return below(end) & ~below(first);
+}
+
+// Whether peers should hear at once that a host has served so much of a tag: its bucket would be nearly empty if all
+// hosts had; half of U has been served; or half of the burst is gone.
+bool Matters(const Pace& pace, Tokens hits, Tokens level) {
+  return level <= kWatchDrained * pace.burst || hits >= std::min(pace.Kept(level), kWatchDrained * pace.unheard_max);
+}
+
+Tokens UnreportedOf(const TagAt& at) {
+  return at.slot != nullptr ? at.slot->unreported.hits() : 0;
 }
 
 }    // namespace
@@ -75,17 +83,22 @@ void Forecasting::Step(Watch& watch, const TagAt& at, Instant now) {
 
 // Watches the tag of a slot from now on, if it has come that far.
 void Forecasting::WatchNew(const Asked& asked) {
-  const Limit& limit = asked.limit;
   const Slot& slot = *asked.slot;
-  const Tokens all = kWatchDrained * limit.shape.burst();
-  if (slot.unreported.hits() <
-          std::min(all / (core_.root_hosts * core_.root_hosts), kWatchDrained * UnheardMaxOf(core_, limit)) &&
-      slot.bucket.Drained(limit.shape, asked.now) < kWatchDrained) {
-    return;
-  }
-  Watch* const watch = watches_->Add(asked.hash, asked.query.tag, slot.bucket.Level(limit.shape, asked.now),
-                                     slot.unreported.hits(), 2 * period(), asked.now);
+  const Tokens level = slot.bucket.Level(asked.limit.shape, asked.now), hits = slot.unreported.hits();
+  if (!Matters(PaceOf(asked.limit), hits, level)) return;
+  Watch* const watch = watches_->Add(asked.hash, asked.query.tag, level, hits, rests(), asked.now);
   if (watch != nullptr) Note(*watch);
+}
+
+// Watches a tag that a peer tells of, if the peer asks for it all the time; or if the peer was asked so often that it
+// told at once, and this host has hits to add.
+Watch* Forecasting::WatchHeard(const PeerWord& word, const TagAt& at, Instant now) {
+  const Tokens level = at.Level(now), hits = UnreportedOf(at);
+  const bool adds = word.demand <= 0 && hits > 0 && Matters(PaceOf(at.limit), word.hits, level);
+  if (!heard_ || (word.demand <= 0 && !adds)) return nullptr;
+  Watch* const watch = watches_->Add(at.hash, at.tag, level, hits, rests(), now);
+  if (watch != nullptr && adds) Note(*watch);
+  return watch;
 }
 
 void Forecasting::NoteNow(Watch& watch) {
@@ -125,12 +138,13 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   unheeded.refused = 0;
   unheeded.told_at_once = true;
   Watch* watch = watches_->Find(at.hash);
-  if (watch == nullptr) {
-    if (word.demand <= 0 || !heard_) return unheeded;
-    watch = watches_->Add(at.hash, at.tag, at.Level(now), at.slot != nullptr ? at.slot->unreported.hits() : 0,
-                          2 * period(), now);
-    if (watch == nullptr) return unheeded;
+  // A tag that rests costs no more than one that was never watched.
+  if (watch != nullptr && word.demand <= 0 && UnreportedOf(at) == 0 && watch->forecast.Idle(rests(), now)) {
+    watches_->Remove(watch);
+    watch = nullptr;
   }
+  if (watch == nullptr) watch = WatchHeard(word, at, now);
+  if (watch == nullptr) return unheeded;
   Forecast& forecast = watch->forecast;
   const Pace pace = PaceOf(at.limit);
   Step(*watch, at, now);
@@ -177,13 +191,11 @@ void Forecasting::OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now
   Watch* watch = watches_->Find(at.hash);
   if (watch == nullptr) {
     if (word.demand <= 0 || !heard_) return;
-    watch = watches_->Add(at.hash, at.tag, at.Level(now), at.slot != nullptr ? at.slot->unreported.hits() : 0,
-                          2 * period(), now);
+    watch = watches_->Add(at.hash, at.tag, at.Level(now), UnreportedOf(at), rests(), now);
     if (watch == nullptr) return;
   }
   Step(*watch, at, now);
-  const Tokens unreported = at.slot != nullptr ? at.slot->unreported.hits() : 0;
-  watch->forecast.OwnerSaid(at.Level(now), unreported, word, PaceOf(at.limit), now);
+  watch->forecast.OwnerSaid(at.Level(now), UnreportedOf(at), word, PaceOf(at.limit), now);
   LookAgain(*watch, now);
 }
 

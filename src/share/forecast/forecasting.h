@@ -69,6 +69,7 @@ class Forecasting final : public Way {
   Debits& debits() const;
   Pace PaceOf(const Limit& limit) const { return dthrottle::PaceOf(core_, limit); }
   Duration period() const { return ToDuration(core_.window); }
+  Duration rests() const { return 2 * period(); }    // a watch that makes room for another
 
   void Step(Watch& watch, const TagAt& at, Instant now);
   void Renew(Watch& watch, const TagAt& at, Instant now) {
@@ -79,6 +80,7 @@ class Forecasting final : public Way {
   // False: the query is to be refused, tokens or not.
   bool Foresees(Watch& watch, const Asked& asked);
   void WatchNew(const Asked& asked);
+  Watch* WatchHeard(const PeerWord& word, const TagAt& at, Instant now);
   void Note(Watch& watch) {
     if (!watch.noted) NoteNow(watch);
   }
