@@ -181,6 +181,7 @@ void Fleet::SetDate(Duration since_1970) {
 bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
   ++counts_.queries;
   const bool served = hosts_[host]->Serves(query, now());
+  if (hosts_[host]->TakeWoken()) Work(host);
   Mix(std::uint64_t{host} << 1 | served);
   return served;
 }

@@ -169,7 +169,9 @@ TEST_CASE("hosts keep what an owner has not counted, and no more") {
 
 // Each host claims what it has made of the owner's last word; hits of before are not told again.
 TEST_CASE("an owner that is killed costs an interval and no count") {
-  for (const std::uint64_t seed : {1u, 2u}) {
+  const std::uint64_t seeds = testing::Fewer(6);
+  double longer = 0;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
     CAPTURE(seed);
     AccuracyOptions options = Owned(32, 2);
     options.owners = 1;
@@ -179,8 +181,10 @@ TEST_CASE("an owner that is killed costs an interval and no count") {
     };
     const Accuracy a = MeasureAccuracy(options, seed);
     CHECK(a.over + a.under < 10);
-    CHECK(std::abs(a.longer) < 4);
+    CHECK(std::abs(a.longer) < 6);
+    longer += a.longer / static_cast<double>(seeds);
   }
+  CHECK(std::abs(longer) < 4.5);
 }
 
 TEST_CASE("hits that an owner could not hear for a while reach it when it is reached again") {

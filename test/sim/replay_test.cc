@@ -112,6 +112,24 @@ TEST_CASE("several hosts serve more than one bucket until they have told each ot
   CHECK(replay.counts().refused <= 70);
 }
 
+TEST_CASE("foretelling hosts that a client asks in turns serve it one burst") {
+  for (const int burst : {6, 18, 20, 60}) {    // of few tokens a host; of more they may keep a hit to themselves
+    CAPTURE(burst);
+    ReplayOptions options = Options(fmt::format("[[rule]]\nburst = {}\nrate = 0.01\nshare = \"forecast\"\n", burst), 16);
+    options.spread = ReplayOptions::Spread::kRoundRobin;
+    Replay replay(options);
+    for (int second = 0; second < 200; ++second) {    // each client asks for thrice its burst within five seconds
+      for (int i = 0; i < 3 * burst / 5 + 1; ++i) replay.Take(Line(second, fmt::format("client{}", second / 5)));
+    }
+    replay.Finish();
+    const auto& counts = replay.counts();
+    const auto served = static_cast<double>(counts.asked - counts.refused);
+    const auto ideal = static_cast<double>(counts.asked - counts.ideal_refused);
+    CHECK(served >= ideal);
+    CHECK(served <= 1.02 * ideal);
+  }
+}
+
 TEST_CASE("hosts that divide a limit serve no more than one bucket, and as much where it is asked for") {
   ReplayOptions options = Options("[[rule]]\nburst = 40\nrate = 4\nshare = \"capacity\"\n", 4);
   options.spread = ReplayOptions::Spread::kSticky;
