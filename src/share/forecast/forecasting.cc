@@ -93,9 +93,11 @@ void Forecasting::WatchNew(const Asked& asked) {
 // Watches a tag that a peer tells of, if the peer asks for it all the time; or if the peer was asked so often that it
 // told at once, and this host has hits to add.
 Watch* Forecasting::WatchHeard(const PeerWord& word, const TagAt& at, Instant now) {
-  const Tokens level = at.Level(now), hits = UnreportedOf(at);
-  const bool adds = word.demand <= 0 && hits > 0 && Matters(PaceOf(at.limit), word.hits, level);
-  if (!heard_ || (word.demand <= 0 && !adds)) return nullptr;
+  const Tokens hits = UnreportedOf(at);
+  if (!heard_ || (word.demand <= 0 && hits == 0)) return nullptr;
+  const Tokens level = at.Level(now);
+  const bool adds = word.demand <= 0;
+  if (adds && !Matters(PaceOf(at.limit), word.hits, level)) return nullptr;
   Watch* const watch = watches_->Add(at.hash, at.tag, level, hits, rests(), now);
   if (watch != nullptr && adds) Note(*watch);
   return watch;
