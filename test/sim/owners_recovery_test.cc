@@ -102,12 +102,19 @@ TEST_CASE("an owner that was killed and wiped has the levels of all hosts soon, 
 }
 
 TEST_CASE("levels that are lost on the way to an owner that was killed are asked for again") {
-  const Recovery lossy = Measure({.hosts = kSanitized ? 40u : 150u, .loss = 0.05});
-  CAPTURE(lossy.all, lossy.most);
-  CHECK(lossy.most > 0);
-  CHECK(lossy.most < 4);    // a hello that is lost is said again after a second or so
-  CHECK(lossy.all > 0);
-  CHECK(lossy.all < 8);
+  // What is lost twice is asked for again after the 10 s that snapshots are apart.
+  const std::uint64_t seeds = Fewer(6);
+  double all = 0;
+  for (std::uint64_t seed = 1; seed <= seeds; ++seed) {
+    const Recovery lossy = Measure({.hosts = kSanitized ? 40u : 150u, .loss = 0.05, .seed = seed});
+    CAPTURE(seed, lossy.all, lossy.most);
+    CHECK(lossy.most > 0);
+    CHECK(lossy.most < 4);    // a hello that is lost is said again after a second or so
+    CHECK(lossy.all > 0);
+    CHECK(lossy.all < 15);
+    all += lossy.all / static_cast<double>(seeds);
+  }
+  CHECK(all < 9);
 }
 
 TEST_CASE("an owner that was killed and wiped has the levels of a thousand hosts within three seconds", "[.][long]") {

@@ -48,6 +48,17 @@ TEST_CASE("what is foretold of a peer is taken from the level, and given back wh
   CHECK(f.peers_demand() == 40);
 }
 
+TEST_CASE("a level that is too high follows the bucket down, less what is foretold") {
+  Forecast f(50, 0, At(0));
+  f.Heard({3, 0, 40, At(0), At(0)}, kPace, At(0));
+  for (int i = 1; i <= 40; ++i) {    // the bucket holds 40 when 20 of its tokens are foretold to be gone
+    f.Step(40, kPace, At(i / 2.0));
+    if (i < 40) f.Heard({3, 20, 40, At((i - 1) / 2.0), At(i / 2.0)}, kPace, At(i / 2.0));
+  }
+  CHECK(f.level() < 39);    // capped at what the bucket holds it would be 40
+  CHECK(f.level() > 20);
+}
+
 TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
   Forecast f(2, 0, At(0));
   Drive(f, 200, 0, 2, 2);
@@ -218,9 +229,9 @@ TEST_CASE("what is announced because of a query counts its cost as one token") {
 TEST_CASE("below the rate a level is believed higher than estimated, and at twice the rate it is not") {
   const auto served_at_zero = [](double demand) {
     Forecast f(0, 0, At(0));
-    for (int i = 1; i <= 4; ++i) {    // borne out, so that it counts
-      f.Step(0, kPace, At(i));
-      f.Heard({1, demand, demand, At(i - 1), At(i)}, kPace, At(i));
+    for (int i = 1; i <= 40; ++i) {    // borne out, so that it counts
+      f.Step(demand / 10, kPace, At(i / 10.0));
+      f.Heard({1, demand / 10, demand, At((i - 1) / 10.0), At(i / 10.0)}, kPace, At(i / 10.0));
     }
     f.Step(0, kPace, At(4.1));
     return f.Admits(1);

@@ -15,7 +15,7 @@ constexpr double kDemandMin = 0.5;       // tokens/s; less is not announced
 constexpr double kMoved = 1;             // a demand has moved if it makes so many thresholds in kMovedWithin
 constexpr double kMovedNoise = 3;        // and exceeds so many standard deviations of its measurement
 constexpr double kRefresh = 2;           // periods after which a demand is announced again (a peer forgets it after 3)
-constexpr double kTrust = 4;             // s in which the level follows the bucket's up
+constexpr double kTrust = 4;             // s in which the level follows the bucket's
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
 
 // A demand counts in full if hits bear out this part of it.
@@ -69,6 +69,10 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   // is right, and the first to know of a pardon.
   const Tokens missed = bucket - foretold_ - level_;
   if (missed > 0) level_ += missed * (bucket >= pace.burst ? 1 : dt / (kTrust + dt));
+  // A level that is too high follows it too, or two hosts that heard of the first hits at different times never agree. A
+  // bucket of which more is foretold than it holds has wasted refill, and says nothing.
+  const Tokens beyond = -missed - std::clamp(wasted_, 0.0, std::max(foretold_, 0.0));
+  if (beyond > 0 && foretold_ < pace.burst) level_ -= beyond * dt / (kTrust + dt);
   if (now - said_at_ >= kSomeHear) demand_ = announced_;
   SetShare(pace);
 
