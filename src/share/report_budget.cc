@@ -12,8 +12,8 @@ namespace {
 constexpr double kPerEntry = 0.2, kToStay = kPerEntry * kPerEntry;
 constexpr double kSavedMin = -30, kSavedMax = 4;    // entries
 constexpr double kSavedFirst = -2.5;                // what a tag begins with
-// Entries sent too many for which the threshold stays at its least: a client that asks host after host is known on all
-// of them before it has had its burst twice.
+// The threshold stays at its least until so many entries too many were sent. Until then every host hears of each hit,
+// so a client that asks host after host has its burst once.
 constexpr double kSavedFree = -7.5;
 constexpr double kBaseMin = kPerEntry * kSavedFree;
 

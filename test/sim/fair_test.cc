@@ -129,7 +129,7 @@ TEST_CASE("a hog on one host takes nothing from tags on the others, and weights 
   }
 }
 
-// Hosts hear late of the first hits there, each of others, and do not know the same bucket.
+// There each host hears late of the first hits, so that no two hosts know the same bucket.
 TEST_CASE("a hog on one host comes down to nearly its share in a fleet that starts under load") {
   const Demand hog{"hog", 1, 1000, 1, Workload::Spread::kSticky};
   for (std::uint64_t seed = 1; seed <= Fewer(5); ++seed) {

@@ -69,9 +69,9 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   // is right, and the first to know of a pardon.
   const Tokens missed = bucket - foretold_ - level_;
   if (missed > 0) level_ += missed * (bucket >= pace.burst ? 1 : dt / (kTrust + dt));
-  // A level that is too high follows it too, or two hosts that heard of the first hits at different times never agree. A
-  // bucket of which more is foretold than it holds has wasted refill, and says nothing.
-  const Tokens beyond = -missed - std::clamp(wasted_, 0.0, std::max(foretold_, 0.0));
+  // A level that is too high follows the bucket too. Two hosts that heard of the first hits at different times would
+  // never agree otherwise. The bucket says nothing where peers are foretold to have served a burst: it wastes refill.
+  const Tokens beyond = -missed - std::min(wasted_, std::max(foretold_, 0.0));
   if (beyond > 0 && foretold_ < pace.burst) level_ -= beyond * dt / (kTrust + dt);
   if (now - said_at_ >= kSomeHear) demand_ = announced_;
   SetShare(pace);

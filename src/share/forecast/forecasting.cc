@@ -140,7 +140,7 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   unheeded.refused = 0;
   unheeded.told_at_once = true;
   Watch* watch = watches_->Find(at.hash);
-  // A tag that rests costs no more than one that was never watched.
+  // A watch that rests ends, so its tag costs no more than one that was never watched.
   if (watch != nullptr && word.demand <= 0 && UnreportedOf(at) == 0 && watch->forecast.Idle(rests(), now)) {
     watches_->Remove(watch);
     watch = nullptr;
