@@ -79,6 +79,10 @@ Tokens Pace::FarNews() const {
   return kFarNews * burst;
 }
 
+bool Pace::NearlyFull(Tokens level) const {
+  return burst - level <= std::min(FarNews(), rate * period);
+}
+
 // What a host serves leaves what is foretold by the root of its number, by chance; so it strays as far as the threshold
 // after the square of that. Reports at the end of a period and reports due to chance are independent, and each spares
 // some of the others.

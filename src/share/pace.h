@@ -38,6 +38,8 @@ struct Pace {
   Tokens FarKept(Tokens level) const;
   // An owner pushes no smaller change of such a level.
   Tokens FarNews() const;
+  // It lacks less than that, and is full within a period.
+  bool NearlyFull(Tokens level) const;
   // About how many entries a second a host sends of a tag that is asked for at its rate.
   double EntriesAtRate() const;
 };

@@ -402,6 +402,49 @@ TEST_CASE("a tag that rests is watched until a peer tells of a hit, if nothing o
   CHECK(watched() == 0);
 }
 
+TEST_CASE("a watch ends with a report of few hits while the tag's owner says that its bucket is nearly full") {
+  Fixture f("share=\"forecast\"\n");
+  Ways& ways = f.host.limiter->ways();
+  const auto watched = [&] { return ways.Status().watched.tags; };
+  const auto owner_says = [&](std::uint64_t micros, std::uint64_t demand, Instant now) {
+    Entries said;
+    said.Add({"t", false}, micros, 0, {.demand = 1000 * demand});
+    ways.Get<Debits>().Adopt(said, 0, 1, now, now, now, now);
+  };
+  // Hits of the report, and its demand.
+  const auto report = [&](Instant now) {
+    Draft out;
+    Table::Shard shard(*ways.core().table, ways.core().table->Hash({"t"}));
+    Slot* const slot = shard.Find({"t"}, now);
+    ways.Get<Debits>().AddHits({"t"}, *slot, shard.waste(slot), now - 1s, now, out);
+    shard.TakeUnreported(slot);
+    const Entry& entry = out.entries.list().at(0);
+    return std::pair(entry.value, out.entries.demand(entry).value_or(0));
+  };
+  f.Ask(60, At(1));
+  f.Urgent(At(1.01));
+  CHECK(watched() == 1);
+  f.Ask(1, At(3));
+  report(At(3));
+  CHECK(watched() == 1);    // no owner has said so
+  owner_says(500'000, 10, At(4));
+  f.Ask(1, At(4));
+  report(At(4));
+  CHECK(watched() == 1);
+  owner_says(0, 10, At(5));
+  f.Ask(12, At(5));
+  report(At(5));
+  CHECK(watched() == 1);
+  owner_says(0, 10, At(6));
+  f.Ask(3, At(6));
+  CHECK(report(At(6)) == std::pair<std::uint64_t, std::uint64_t>(3, 0));
+  CHECK(watched() == 0);
+  owner_says(0, 10, At(6.1));
+  CHECK(watched() == 0);
+  owner_says(500'000, 10, At(6.2));
+  CHECK(watched() == 1);
+}
+
 TEST_CASE("plain debit watches nothing") {
   Fixture f("");
   CHECK(f.Ask(100, At(1)) == 100);

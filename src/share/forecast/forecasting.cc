@@ -39,6 +39,11 @@ bool Matters(const Pace& pace, Tokens hits, Tokens level) {
   return level <= kWatchDrained * pace.burst || hits >= std::min(pace.Kept(level), kWatchDrained * pace.unheard_max);
 }
 
+// An owner tells of a nearly full bucket only as it becomes less full, so until then there is nothing to foretell.
+bool CanRest(const Forecast& forecast, const Pace& pace, Tokens hits) {
+  return forecast.hears_owner() && pace.NearlyFull(forecast.level()) && hits < pace.FarKept(pace.burst) / 2;
+}
+
 Tokens UnreportedOf(const TagAt& at) {
   return at.slot != nullptr ? at.slot->unreported.hits() : 0;
 }
@@ -192,7 +197,7 @@ void Forecasting::OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now
   if (watches_ == nullptr || !at.limit.forecast) return;
   Watch* watch = watches_->Find(at.hash);
   if (watch == nullptr) {
-    if (word.demand <= 0 || !heard_) return;
+    if (word.demand <= 0 || !heard_ || PaceOf(at.limit).NearlyFull(word.level)) return;
     watch = watches_->Add(at.hash, at.tag, at.Level(now), UnreportedOf(at), rests(), now);
     if (watch == nullptr) return;
   }
@@ -220,6 +225,10 @@ std::optional<bool> Forecasting::Report(const Tag& tag, const Slot& slot, const 
                                         Draft& out) {
   Watch* const watch = watches_->Find(core_.table->Hash(tag));
   if (watch == nullptr) return std::nullopt;
+  if (CanRest(watch->forecast, PaceOf(core_.limit(LimitIndex{slot.limit})), slot.unreported.hits())) {
+    watches_->Remove(watch);
+    return std::nullopt;
+  }
   return ReportHits(*watch, slot.limit, slot.unreported, &waste, from, to, out);
 }
 

@@ -31,6 +31,8 @@ struct Owning::Look {
   std::optional<Foretold> foretold;    // none: the tag is not watched
   Pace pace;
 
+  // A host that has heard nothing lower believes in a full bucket at most, so it is not far wrong.
+  bool nearly_full(Instant now) const { return !foretold && pace.NearlyFull(level(now)); }
   Tokens level(Instant now) const { return foretold ? foretold->level : Bucket(bucket()).Level(limit.shape, now); }
   Bucket bucket() const { return slot != nullptr ? slot->bucket : Bucket(); }
 };
@@ -51,7 +53,7 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     user.named = now;
     user.again = user.again || to <= user.told + kOnItsWay;
     ++user.own;
-    Due(*owned, user, hash);
+    if (!owned->nearly_full || user.lower) Due(*owned, user, hash);
     Change(*owned, hash, now);
   }
 }
@@ -106,11 +108,18 @@ bool Owning::UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hi
 }
 
 Owning::User& Owning::UserOf(Owned& owned, std::uint32_t peer) {
-  const auto at = std::lower_bound(owned.users.begin(), owned.users.end(), peer,
+  // Numbers are dense and ascend, so where most hosts use a tag it is just before the place of its own number.
+  const auto begin = owned.users.begin();
+  auto last = begin + static_cast<std::ptrdiff_t>(std::min<std::size_t>(owned.users.size(), peer)), first = last;
+  for (std::ptrdiff_t step = 1; first != begin && (first - 1)->peer >= peer; step *= 2) {
+    last = first - 1;
+    first -= std::min(step, first - begin);
+  }
+  const auto at = std::lower_bound(first, last, peer,
                                    [](const User& user, std::uint32_t number) { return user.peer < number; });
   if (at != owned.users.end() && at->peer == peer) return *at;
   // It has heard nothing of the tag, which others may have used before.
-  return *owned.users.insert(at, User{peer, false, false, 0, 0, {}, Instant::min()});
+  return *owned.users.insert(at, User{peer, false, false, false, 0, 0, {}, Instant::min()});
 }
 
 Owning::Host& Owning::HostOf(std::uint32_t peer) {
@@ -157,8 +166,10 @@ void Owning::Judge(std::uint64_t hash, Instant now) {
   Owned& owned = known->second;
   owned.changed = false;
   bool all = false, near = false;
+  owned.nearly_full = false;
   LookAt(owned, hash, kNobody, now, [&](const Look& look) {
     const Tokens level = look.level(now);
+    owned.nearly_full = look.nearly_full(now);
     if (look.foretold) all = Strays(owned, look.pace, level, look.foretold->demand, now);
     near = IsNear(owned, level, look.pace, now);
   });
@@ -257,6 +268,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
             said.back = Thousandths(look.bucket().Level(look.limit.shape, now) - word.level, kTokensBackMax);
           }
           full = !levels.entries.Add({owned.tag, owned.is_digest}, static_cast<std::uint64_t>(left), 0, said);
+          user.lower = !look.nearly_full(now);
         });
       }
       if (full) break;

@@ -2,7 +2,8 @@
 // its ordinary buckets, so they are the state of the fleet. This remembers which hosts use which tag, and what is to be
 // told to whom.
 //
-//  - Every report is answered, with the level of each tag in it that somebody else has changed.
+//  - Every report is answered, with the level of each tag in it that somebody else has changed, unless the bucket is
+//    nearly full and the host believes so.
 //  - The users of a watched tag foretell it by the law of share/pace.h. Where the truth leaves what they were
 //    told by a threshold, all of them are told at once. The threshold follows what has been sent.
 //  - A tag that falls below half of its burst is told to everybody, because a client may move to any host.
@@ -65,6 +66,7 @@ class Owning {
     std::uint32_t peer;
     bool due;                  // is to be told
     bool again;                // also if nothing is new: it may have passed over what it was told
+    bool lower;                // was told last that the bucket is not nearly full
     std::uint64_t answered;    // changes of the tag when it was told last
     std::uint64_t own;         // of the changes since, made by itself
     Instant named, told;
@@ -72,6 +74,7 @@ class Owning {
   struct Owned {
     std::string tag;
     bool is_digest = false, changed = false, told = false;
+    bool nearly_full = false;    // nor is it watched, when it was looked at last
     std::uint64_t changes = 0;
     std::vector<User> users;    // in the order of their numbers
     Instant abroad_at{};        // named by another site
