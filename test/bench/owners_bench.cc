@@ -6,8 +6,9 @@
 // Every host asks for each of the same tags once a second, LOAD times what their limit allows. Everything is what the
 // daemon has for it: PeerThread, Limiter, Sharing, over real connections without keys. The others are another process,
 // whose CPU time does not count, on the last of the cores. First an owner is measured, with all hosts, each of which
-// asks for its part of the tags only; then a host, with all owners and three more hosts. The goals are those of 1,000
-// hosts; a host takes some 25 descriptors here, and the others a core for 250 hosts or so.
+// asks for its part of the tags only; then a host, with all owners and three more hosts, and beside it what the same
+// questions cost it where nothing is shared. The goals are those of 1,000 hosts; a host takes some 25 descriptors here,
+// and the others a core for 250 hosts or so.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
@@ -120,6 +121,14 @@ class Node {
     for (Instant now = Now(); now < end; now = Now()) {
       const Instant next = asks_ ? std::min(Turn(now), now + kSlice) : Turn(now);
       wake_.Sleep(std::min(next, end));
+    }
+  }
+
+  // As one that is in no fleet.
+  void OnlyAskUntil(Instant end) {
+    for (Instant now = Now(); now < end; now = Now()) {
+      Ask(now);
+      wake_.Sleep(std::min(now + kSlice, end));
     }
   }
 
@@ -273,6 +282,10 @@ int main(int argc, char** argv) {
       [&] {
         Node host(all, "host.example", FreePort(), true);
         Measure("host", "0.5 %, 50 kB/s", host, 0, options.owners, options);
+        const Spent asking = Spent::While(options.seconds, [&](Instant end) { host.OnlyAskUntil(end); });
+        std::printf("its questions alone, without a fleet\n");
+        asking.PrintThreads();
+        std::fflush(stdout);
       });
   return 0;
 }
