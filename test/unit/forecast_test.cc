@@ -489,6 +489,31 @@ TEST_CASE("a peer that announces the largest demand and serves nothing stops no 
   CHECK(f.host.limiter->ways().Get<Debits>().counts().disbelieved == 4);
 }
 
+TEST_CASE("a few early reports go at once, and more gather, the longer the more hosts hear them") {
+  for (const std::size_t hosts : {3, 60, 400}) {
+    CAPTURE(hosts);
+    Fixture f("share=\"forecast\"\n");
+    Ways& ways = f.host.limiter->ways();
+    ways.Get<Debits>().ShareWith(hosts - 1, 1s);
+    int frames = 0;
+    std::uint64_t told = 0, served = 0;
+    for (int i = 0; i < 400; ++i) {    // another tag every 5 ms becomes busy
+      const Instant now = At(1 + 0.005 * i);
+      for (int hit = 0; hit < 60; ++hit) served += f.host.Serves("t" + std::to_string(i), now);
+      if (ways.urgent_at() > now) continue;
+      const Entries entries = f.Urgent(now);
+      frames += !entries.empty();
+      for (const Entry& e : entries.list()) told += e.value;
+    }
+    const Entries rest = f.Urgent(At(3.25));
+    for (const Entry& e : rest.list()) told += e.value;
+    CHECK(told == served);
+    CHECK(ways.urgent_at() > At(3.25));
+    const double most = std::min(400., 20 + 2 * std::max(4., 600. / static_cast<double>(hosts)));
+    CHECK(std::abs(frames - most) <= 2);
+  }
+}
+
 TEST_CASE("what there is no room for in one frame is in the next ones") {
   Fixture f("share=\"forecast\"\n");
   for (int tag = 0; tag < 1500; ++tag) {

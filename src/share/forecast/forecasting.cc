@@ -24,6 +24,11 @@ constexpr Duration kOwnerBelieved = std::chrono::seconds(10);    // where nobody
 constexpr Tokens kBetweenParts = 0.1;
 constexpr Duration kLookEveryMax = std::chrono::milliseconds(200);
 
+// Each tag reports early about once a period, so where many do, their reports gather: of all hosts together one hears no
+// more than this a second in the long run, some 5 % of a core, but of each so many.
+constexpr double kEarlyHeard = 600, kEarlyOfHost = 4;
+constexpr double kEarlyAtOnce = 20;
+
 // The bits of [first, end) in the word that begins with place `begin`.
 std::uint64_t Between(std::size_t first, std::size_t end, std::size_t begin) {
   const auto below = [&](std::size_t place) {
@@ -290,7 +295,8 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
 
 // Reports watches that were noted at once, and active ones in turns.
 bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
-  if (watches_ == nullptr) return false;
+  if (watches_ == nullptr || now < early_from_) return false;
+  const std::size_t before = out.entries.size();
   noted_.store(false, std::memory_order_relaxed);
   const std::size_t places = watches_->places(), words = watches_->words();
   const bool turn = look_at_ < now + kUrgentEvery;    // there is no next call before that
@@ -303,12 +309,20 @@ bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
     if (word == words) break;
     room = LookAtWord(word, {next_place_, end}, from, now, out);
   }
+  if (out.entries.size() > before) SpaceEarly(now);
   if (turn) {
     next_place_ = end < places ? end : 0;
     if (next_place_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
     look_at_ = watches_->any_active() || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
   }
   return !room;
+}
+
+void Forecasting::SpaceEarly(Instant now) {
+  const double hosts = core_.root_hosts * core_.root_hosts;
+  const std::chrono::duration<double> every(1 / std::max(kEarlyHeard / hosts, kEarlyOfHost));
+  early_until_ = std::max(early_until_, now) + std::chrono::duration_cast<Duration>(every);
+  early_from_ = early_until_ - std::chrono::duration_cast<Duration>(kEarlyAtOnce * every);
 }
 
 // Looks at what is due in the word, and at those of `places` (from, end) whose turn it is. Returns whether there is

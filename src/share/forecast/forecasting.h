@@ -51,7 +51,9 @@ class Forecasting final : public Way {
   bool CanWait(const Tag& tag, Instant now);
   std::optional<bool> Report(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to,
                              Draft& out);
-  Instant urgent_at() const { return noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_; }
+  Instant urgent_at() const {
+    return std::max(early_from_, noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_);
+  }
   bool ReportUrgent(Instant from, Instant now, Draft& out);
 
   // ---- Where hosts own tags (share/owners) ----
@@ -91,6 +93,7 @@ class Forecasting final : public Way {
   bool LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from, Instant now,
                   Draft& out);
   bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
+  void SpaceEarly(Instant now);
 
   LimiterCore& core_;
   Ways& ways_;
@@ -108,6 +111,8 @@ class Forecasting final : public Way {
   Instant look_at_ = Instant::max();
   Duration look_every_ = Duration::max(), round_every_ = Duration::max();
   std::size_t next_place_ = 0;
+  // Early reports: all until then are paid for, and the next one may leave from then on.
+  Instant early_until_{}, early_from_ = Instant::min();
 };
 
 inline bool Forecasting::Foresees(Watch& watch, const Asked& asked) {
