@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/math.h"
 #include "share/accuracy/accuracy.h"
 #include "share/inspection.h"
 #include "share/sites/site_bound.h"
@@ -16,18 +17,11 @@ namespace {
 
 constexpr double kWatchDrained = 0.5;
 constexpr int kCanWaitPeriods = 2;    // how long hits below the threshold wait
-constexpr int kPartsOfRound = 5;
 constexpr Duration kOwnerBelieved = std::chrono::seconds(10);    // where nobody asks
 // Active watches are looked at in rounds, a part of the places at a time. Parts follow each other so fast that no tag
 // is asked for more than this between two of them; a tag that is asked for less lets rounds pass, so that it costs what
 // it would cost alone.
 constexpr Tokens kBetweenParts = 0.1;
-constexpr Duration kLookEveryMax = std::chrono::milliseconds(200);
-
-// Each tag reports early about once a period, so where many do, their reports gather: of all hosts together one hears no
-// more than this a second in the long run, some 5 % of a core, but of each so many.
-constexpr double kEarlyHeard = 600, kEarlyOfHost = 4;
-constexpr double kEarlyAtOnce = 20;
 
 // The bits of [first, end) in the word that begins with place `begin`.
 std::uint64_t Between(std::size_t first, std::size_t end, std::size_t begin) {
@@ -126,13 +120,11 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   watches_->SetActive(&watch, true);
   const std::chrono::duration<double> part(kBetweenParts / (forecast.demand() + forecast.peers_demand()));
   const Duration every =
-      forecast.far() ? kLookEveryMax : std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
+      forecast.far() ? Rounds::kEveryMax : std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
   // Each part may come earlier by kUrgentEvery.
-  const Duration least = (kPartsOfRound - 1) * (std::min(every, kLookEveryMax) - kUrgentEvery);
+  const Duration least = (Rounds::kParts - 1) * (std::min(every, Rounds::kEveryMax) - kUrgentEvery);
   watches_->SetTurn(watch.place, {std::min(watches_->turn(watch.place).from, now + least), every});
-  round_every_ = std::min(round_every_, every);
-  look_every_ = std::min(look_every_, round_every_);
-  look_at_ = std::min(look_at_, now + look_every_);
+  rounds_.Hasten(every, now);
 }
 
 // Peers hear of it with the next report, which may be due now because less was served than they foretell.
@@ -295,37 +287,28 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
 
 // Reports watches that were noted at once, and active ones in turns.
 bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
-  if (watches_ == nullptr || now < early_from_) return false;
-  const std::size_t before = out.entries.size();
+  if (watches_ == nullptr || now < spacing_.from()) return false;
+  const std::size_t before = out.entries.size(), places = watches_->places(), words = watches_->words();
   noted_.store(false, std::memory_order_relaxed);
-  const std::size_t places = watches_->places(), words = watches_->words();
-  const bool turn = look_at_ < now + kUrgentEvery;    // there is no next call before that
-  const std::size_t end = next_place_ + (turn ? (places + kPartsOfRound - 1) / kPartsOfRound : 0);
-  const std::size_t first = turn ? next_place_ / Watches::kWordPlaces : words;    // of the words whose turn it is
-  const std::size_t last = (std::min(end, places) + Watches::kWordPlaces - 1) / Watches::kWordPlaces;
+  const bool turn = rounds_.at() < now + kUrgentEvery;    // there is no next call before that
+  const auto part = turn ? rounds_.Part(places) : std::pair(places, places);
+  const std::size_t first = part.first / Watches::kWordPlaces;    // of the words whose turn it is
+  const std::size_t last = (part.second + Watches::kWordPlaces - 1) / Watches::kWordPlaces;
   bool room = true;
   for (std::size_t word = 0; room; ++word) {
     word = std::min(watches_->NextWord(word), word < last ? std::max(word, first) : words);
     if (word == words) break;
-    room = LookAtWord(word, {next_place_, end}, from, now, out);
+    room = LookAtWord(word, part, from, now, out);
   }
-  if (out.entries.size() > before) SpaceEarly(now);
   if (turn) {
-    next_place_ = end < places ? end : 0;
-    if (next_place_ == 0) look_every_ = std::exchange(round_every_, Duration::max());
-    look_at_ = watches_->any_active() || !room ? now + std::min(look_every_, kLookEveryMax) : Instant::max();
+    rounds_.Passed(part.second, places);
+    rounds_.GoOn(watches_->any_active() || !room, now);
   }
+  if (out.entries.size() > before) spacing_.Left(Square(core_.root_hosts), now);
   return !room;
 }
 
-void Forecasting::SpaceEarly(Instant now) {
-  const double hosts = core_.root_hosts * core_.root_hosts;
-  const std::chrono::duration<double> every(1 / std::max(kEarlyHeard / hosts, kEarlyOfHost));
-  early_until_ = std::max(early_until_, now) + std::chrono::duration_cast<Duration>(every);
-  early_from_ = early_until_ - std::chrono::duration_cast<Duration>(kEarlyAtOnce * every);
-}
-
-// Looks at what is due in the word, and at those of `places` (from, end) whose turn it is. Returns whether there is
+// Looks at what is due in the word, and at those of `places` [first, second) whose turn it is. Returns whether there is
 // room for more.
 bool Forecasting::LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from,
                              Instant now, Draft& out) {
@@ -335,7 +318,7 @@ bool Forecasting::LookAtWord(std::size_t word, const std::pair<std::size_t, std:
   if (part != 0) {
     const Watches::Turn& soonest = watches_->Soonest(word, part);
     if (soonest.from > now) {
-      round_every_ = std::min(round_every_, soonest.every);
+      rounds_.Expect(soonest.every);
       part = 0;
     }
   }
@@ -343,7 +326,7 @@ bool Forecasting::LookAtWord(std::size_t word, const std::pair<std::size_t, std:
     const auto bit = static_cast<std::size_t>(std::countr_zero(left));
     const Watches::Turn& its = watches_->turn(begin + bit);
     if ((due >> bit & 1) == 0 && its.from > now) {
-      round_every_ = std::min(round_every_, its.every);
+      rounds_.Expect(its.every);
       continue;
     }
     watches_->TakeDue(begin + bit);

@@ -16,6 +16,7 @@
 
 #include "base/counter.h"
 #include "share/debit/debits.h"
+#include "share/forecast/rounds.h"
 #include "share/forecast/watches.h"
 #include "share/pace_of.h"
 #include "share/share.h"
@@ -52,7 +53,7 @@ class Forecasting final : public Way {
   std::optional<bool> Report(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to,
                              Draft& out);
   Instant urgent_at() const {
-    return std::max(early_from_, noted_.load(std::memory_order_relaxed) ? Instant::min() : look_at_);
+    return std::max(spacing_.from(), noted_.load(std::memory_order_relaxed) ? Instant::min() : rounds_.at());
   }
   bool ReportUrgent(Instant from, Instant now, Draft& out);
 
@@ -93,7 +94,6 @@ class Forecasting final : public Way {
   bool LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from, Instant now,
                   Draft& out);
   bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
-  void SpaceEarly(Instant now);
 
   LimiterCore& core_;
   Ways& ways_;
@@ -106,13 +106,8 @@ class Forecasting final : public Way {
   };
   std::vector<PerLane> lanes_;
 
-  // Rounds of ReportUrgent: when the next part is due, how long it follows the one before, and what follows in the next
-  // round.
-  Instant look_at_ = Instant::max();
-  Duration look_every_ = Duration::max(), round_every_ = Duration::max();
-  std::size_t next_place_ = 0;
-  // Early reports: all until then are paid for, and the next one may leave from then on.
-  Instant early_until_{}, early_from_ = Instant::min();
+  Rounds rounds_;
+  EarlySpacing spacing_;
 };
 
 inline bool Forecasting::Foresees(Watch& watch, const Asked& asked) {
