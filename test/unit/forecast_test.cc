@@ -509,7 +509,7 @@ TEST_CASE("a few early reports go at once, and more gather, the longer the more 
     for (const Entry& e : rest.list()) told += e.value;
     CHECK(told == served);
     CHECK(ways.urgent_at() > At(3.25));
-    const double most = std::min(400., 20 + 2 * std::max(4., 600. / static_cast<double>(hosts)));
+    const double most = std::min(400., 20 + 2 * std::max(4., 1500. / static_cast<double>(hosts)));
     CHECK(std::abs(frames - most) <= 2);
   }
 }

@@ -59,7 +59,7 @@ class EarlySpacing {
   }
 
  private:
-  static constexpr double kHeard = 600, kOfHost = 4, kAtOnce = 20;
+  static constexpr double kHeard = 1500, kOfHost = 4, kAtOnce = 20;
 
   Instant until_{}, from_ = Instant::min();    // the time until then is spent by those that have left
 };
