@@ -38,7 +38,7 @@ struct Pace {
   Tokens FarKept(Tokens level) const;
   // An owner pushes no smaller change of such a level.
   Tokens FarNews() const;
-  // It lacks less than that, and is full within a period.
+  // Whether the bucket lacks no more than that, and no more than flows in during a period.
   bool NearlyFull(Tokens level) const;
   // About how many entries a second a host sends of a tag that is asked for at its rate.
   double EntriesAtRate() const;

@@ -124,7 +124,7 @@ class Node {
     }
   }
 
-  // As one that is in no fleet.
+  // Asks as a host does that is in no fleet.
   void OnlyAskUntil(Instant end) {
     for (Instant now = Now(); now < end; now = Now()) {
       Ask(now);

@@ -63,7 +63,7 @@ TEST_CASE("a tag whose bucket is nearly full is left out of answers, until it is
   owner.Hears(0, 1, 0, At(1));                    // not looked at yet
   CHECK(owner.Hears(1, 10, 0, At(2)) == 0);
   CHECK(owner.Hears(0, 40, 0, At(3)) == 0);       // a twentieth is missing now, and refilled at once
-  CHECK(owner.Hears(1, 300, 0, At(4)) == 0);      // as it was when the report came
+  CHECK(owner.Hears(1, 300, 0, At(4)) == 0);      // it was so when the report came
   CHECK(owner.Hears(0, 1, 0, At(4.01)) == 1);
   CHECK(owner.Hears(1, 1, 0, At(10)) == 1);
   CHECK(owner.Hears(0, 1, 0, At(11)) == 1);       // it is full again, which the host may not believe

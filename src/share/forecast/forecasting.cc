@@ -38,9 +38,9 @@ bool Matters(const Pace& pace, Tokens hits, Tokens level) {
   return level <= kWatchDrained * pace.burst || hits >= std::min(pace.Kept(level), kWatchDrained * pace.unheard_max);
 }
 
-// An owner tells of a nearly full bucket only as it becomes less full, so until then there is nothing to foretell.
+// An owner tells of a nearly full bucket again when it is less full, and until then there is nothing to foretell.
 bool CanRest(const Forecast& forecast, const Pace& pace, Tokens hits) {
-  return forecast.hears_owner() && pace.NearlyFull(forecast.level()) && hits < pace.FarKept(pace.burst) / 2;
+  return pace.NearlyFull(forecast.level()) && hits < pace.FarKept(pace.burst) / 2;
 }
 
 Tokens UnreportedOf(const TagAt& at) {
@@ -222,7 +222,8 @@ std::optional<bool> Forecasting::Report(const Tag& tag, const Slot& slot, const 
                                         Draft& out) {
   Watch* const watch = watches_->Find(core_.table->Hash(tag));
   if (watch == nullptr) return std::nullopt;
-  if (CanRest(watch->forecast, PaceOf(core_.limit(LimitIndex{slot.limit})), slot.unreported.hits())) {
+  const Forecast& forecast = watch->forecast;
+  if (forecast.hears_owner() && CanRest(forecast, PaceOf(core_.limit(slot.limit)), slot.unreported.hits())) {
     watches_->Remove(watch);
     return std::nullopt;
   }

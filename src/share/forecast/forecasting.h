@@ -16,6 +16,7 @@
 
 #include "base/counter.h"
 #include "share/debit/debits.h"
+#include "share/forecast/early_spacing.h"
 #include "share/forecast/rounds.h"
 #include "share/forecast/watches.h"
 #include "share/pace_of.h"

@@ -108,7 +108,7 @@ bool Owning::UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hi
 }
 
 Owning::User& Owning::UserOf(Owned& owned, std::uint32_t peer) {
-  // Numbers are dense and ascend, so where most hosts use a tag it is just before the place of its own number.
+  // Numbers are dense and ascend, so where most hosts use a tag, a user's place is its number or a little less.
   const auto begin = owned.users.begin();
   auto last = begin + static_cast<std::ptrdiff_t>(std::min<std::size_t>(owned.users.size(), peer)), first = last;
   for (std::ptrdiff_t step = 1; first != begin && (first - 1)->peer >= peer; step *= 2) {
@@ -165,8 +165,8 @@ void Owning::Judge(std::uint64_t hash, Instant now) {
   if (known == tags_.end()) return;
   Owned& owned = known->second;
   owned.changed = false;
-  bool all = false, near = false;
   owned.nearly_full = false;
+  bool all = false, near = false;
   LookAt(owned, hash, kNobody, now, [&](const Look& look) {
     const Tokens level = look.level(now);
     owned.nearly_full = look.nearly_full(now);

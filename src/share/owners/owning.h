@@ -66,7 +66,7 @@ class Owning {
     std::uint32_t peer;
     bool due;                  // is to be told
     bool again;                // also if nothing is new: it may have passed over what it was told
-    bool lower;                // was told last that the bucket is not nearly full
+    bool lower;                // it was told last that the bucket is not nearly full
     std::uint64_t answered;    // changes of the tag when it was told last
     std::uint64_t own;         // of the changes since, made by itself
     Instant named, told;
@@ -74,7 +74,7 @@ class Owning {
   struct Owned {
     std::string tag;
     bool is_digest = false, changed = false, told = false;
-    bool nearly_full = false;    // nor is it watched, when it was looked at last
+    bool nearly_full = false;    // and not watched, as of the last look
     std::uint64_t changes = 0;
     std::vector<User> users;    // in the order of their numbers
     Instant abroad_at{};        // named by another site
