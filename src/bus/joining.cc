@@ -1,15 +1,12 @@
 #include "bus/joining.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace dthrottle {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t>::max();
 
 constexpr Duration kJoinMin = 10s;          // or two periods: how long a snapshot may take to begin with
 constexpr int kJoinArrivingMax = 6;         // times that, while parts arrive

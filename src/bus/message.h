@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,8 @@ inline constexpr std::uint64_t kHitsMax = std::uint64_t{1} << 40;            // 
 inline constexpr std::uint64_t kMicrosecondsMax = std::uint64_t{1} << 52;    // of one entry of a snapshot
 inline constexpr Duration kSinceOriginMax{std::int64_t{1} << 62};            // of an instant, before or after
 inline constexpr Duration kPeriodMax = std::chrono::hours(24);
+// Nothing that is sent has it, because what comes behind has a number too.
+inline constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t>::max();
 
 // Frames begin with these bytes, the last of which is the major version.
 inline constexpr std::string_view kFramePrefix = "DTR\2";

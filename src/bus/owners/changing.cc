@@ -20,8 +20,8 @@ constexpr Duration kPatienceMost = 30s;          // where it answers, and gives 
 // An owner promises another one not to propose a list for so long. The other one relies on that for half of it.
 constexpr Duration kPromise = 1s;
 constexpr std::size_t kPartsAtOnce = 64;
-constexpr std::uint64_t kTakenEvery = 32;     // parts
-constexpr std::size_t kBacklogMax = 64;       // items that wait for the limiter
+constexpr std::uint64_t kTakenEvery = 32;          // parts
+constexpr std::size_t kChangeBacklogMax = 64;    // items that wait for the limiter
 
 Frame ListFrame(ExchangeCore& core, std::uint64_t stream, bool settled, Instant now) {
   Message& m = core.Begin(MessageKind::kOwners, now);
@@ -339,7 +339,7 @@ void Changing::OnTaken(const Peer& peer, Instant now) {
 void Changing::OnHandover(Peer& peer, Instant now) {
   Message& in = core_.in;
   const auto from = taking_.find(peer.name);
-  if (in.owners != core_.epoch() || from == taking_.end() || core_.to_limiter.size() >= kBacklogMax) return;
+  if (in.owners != core_.epoch() || from == taking_.end() || core_.to_limiter.size() >= kChangeBacklogMax) return;
   if (in.parts == 0) return Miss(peer.name);    // another life of this host has them
   if (in.sequence != from->second.parts + 1) return;
   for (const Entry& e : in.entries.list()) {

@@ -1,7 +1,6 @@
 #include "bus/owners/recovering.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace dthrottle {
@@ -9,15 +8,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kLastSequence = std::numeric_limits<std::uint64_t>::max();
-
-constexpr Duration kPatience = 1s;    // between two signs of life
+constexpr Duration kSilentMax = 1s;    // between two signs of life
 constexpr Duration kSnapshotMax = 1min;
-constexpr Duration kAgain = 250ms;         // after a failure, twice as long after each further one
-constexpr int kAgainMax = 5;               // times twice
-constexpr Duration kAskedEvery = 1min;     // where all has come, and more is lost
-constexpr double kUsualOf = 8;             // hosts that make up what is usual
-constexpr std::size_t kBacklogMax = 64;    // items that wait for the limiter
+constexpr Duration kAgain = 250ms;                // after a failure, twice as long after each further one
+constexpr int kAgainMax = 5;                      // times twice
+constexpr Duration kAskedEvery = 1min;            // where all has come, and more is lost
+constexpr double kUsualOf = 8;                    // hosts that make up what is usual
+constexpr std::size_t kRecoverBacklogMax = 64;    // items that wait for the limiter
 
 }    // namespace
 
@@ -63,7 +60,7 @@ Instant Recovering::Pass(Instant now) {
 }
 
 void Recovering::AskNext(Instant now) {
-  while (!due_.empty() && places_ < kAtOnce && core_.to_limiter.size() < kBacklogMax &&
+  while (!due_.empty() && places_ < kAtOnce && core_.to_limiter.size() < kRecoverBacklogMax &&
          room_.Left(now) > static_cast<double>(places_) * usual_) {
     const LinkId link = due_.back();
     due_.pop_back();
@@ -74,7 +71,7 @@ void Recovering::AskNext(Instant now) {
 void Recovering::Ask(LinkId link, Instant now) {
   const Link* const donor = members_.Find(link);
   if (donor == nullptr || DueOf(*donor, now) > now) return;
-  const Asked asked{core_.prng.Next() | 1, now + kPlaceMax, now + kPatience, now + kSnapshotMax};
+  const Asked asked{core_.prng.Next() | 1, now + kPlaceMax, now + kSilentMax, now + kSnapshotMax};
   asked_.emplace(link, asked);
   ++places_;
   core_.Begin(MessageKind::kSnapshotWanted, now).snapshot = asked.id;
@@ -95,7 +92,7 @@ bool Recovering::OnPart(LinkId link, const Peer& donor, Instant now) {
   Asked& asked = its->second;
   if (in.sequence == 0 || in.sequence == kLastSequence) return ++core_.counts.junk, true;
   if (!asked.parts.Add(in.sequence, now).fresh) return true;
-  asked.deadline = std::min(now + kPatience, asked.end);
+  asked.deadline = std::min(now + kSilentMax, asked.end);
   asked.entries += in.entries.size();
   room_.Spend(static_cast<double>(in.entries.size()));
   if (asked.entries > kEntriesOfHost) {
@@ -119,7 +116,7 @@ bool Recovering::OnEnd(LinkId link, Instant now) {
   if (its == asked_.end()) return false;
   if (its->second.count) return true;
   its->second.count = core_.in.sequence;
-  its->second.deadline = std::min(now + kPatience, its->second.end);    // for parts that the end has overtaken
+  its->second.deadline = std::min(now + kSilentMax, its->second.end);    // for parts that the end has overtaken
   Finish(its, now);
   return true;
 }
