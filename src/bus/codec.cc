@@ -67,13 +67,13 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
   if (of_levels && entries.besides() != entries.demands().size() + entries.backs().size()) return false;
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
          fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
-         fit(entries.places(), 0, kPlacesMax) && fit(entries.quotas()[0], 0, kQuotaCounterMax) &&
-         fit(entries.quotas()[1], 0, kQuotaPeriodMax) && fit(entries.quotas()[2], 0, kQuotaTokensMax) &&
-         fit(entries.quotas()[3], 0, kQuotaTokensMax) &&
+         fit(entries.places(), 0, kPlacesMax) && fit(entries.refusals(), 1, kRefusalsMax) &&
+         fit(entries.quotas()[0], 0, kQuotaCounterMax) && fit(entries.quotas()[1], 0, kQuotaPeriodMax) &&
+         fit(entries.quotas()[2], 0, kQuotaTokensMax) && fit(entries.quotas()[3], 0, kQuotaTokensMax) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
            return e.value != 0 || of_levels || kind == MessageKind::kNear || entries.demand(e).has_value() ||
                   entries.back(e) != 0 || entries.penalty(e).has_value() || entries.places(e).has_value() ||
-                  entries.quota(e).has_value();
+                  entries.quota(e).has_value() || entries.refusals(e) != 0;
          });
 }
 
@@ -121,7 +121,7 @@ struct Body {
   std::uint64_t count = 0;       // of entries
   std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
   bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
-  PackedBytes columns, demands, returnables, backs, penalties, places;
+  PackedBytes columns, demands, returnables, backs, penalties, places, refusals;
   std::array<PackedBytes, 4> quotas;    // as Entries::QuotaColumns
 };
 
@@ -163,6 +163,7 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field(m.kind == kLevels ? "foretold" : "back", body.backs, {});
   field("penalties", body.penalties, {});
   field("places", body.places, {});
+  field("refusals", body.refusals, {});
   field("quota-of", body.quotas[0], {});
   field("quota-in", body.quotas[1], {});
   field("quota", body.quotas[2], {});
@@ -244,7 +245,7 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::array<std::string, 9> besides;            // that are being put together
+  std::array<std::string, 10> besides;           // that are being put together
   PackReader values;                             // of the frame that is being read
 
   struct Columns {
@@ -313,7 +314,8 @@ struct Codec::Contexts {
     bool ok = read(body.returnables, [](Rare& r) -> auto& { return r.returnables; }) &&
               read(body.backs, [](Rare& r) -> auto& { return r.backs; }) &&
               read(body.penalties, [](Rare& r) -> auto& { return r.penalties; }) &&
-              read(body.places, [](Rare& r) -> auto& { return r.places; });
+              read(body.places, [](Rare& r) -> auto& { return r.places; }) &&
+              read(body.refusals, [](Rare& r) -> auto& { return r.refusals; });
     for (std::size_t i = 0; i < body.quotas.size(); ++i) {
       ok = ok && read(body.quotas[i], [i](Rare& r) -> auto& { return r.quotas[i]; });
     }
@@ -446,8 +448,9 @@ void Codec::Encode(const Message& m, std::string& frame) {
   body.backs.view = Contexts::LayOut(m.entries.backs(), besides[2]);
   body.penalties.view = Contexts::LayOut(m.entries.penalties(), besides[3]);
   body.places.view = Contexts::LayOut(m.entries.places(), besides[4]);
+  body.refusals.view = Contexts::LayOut(m.entries.refusals(), besides[5]);
   for (std::size_t i = 0; i < body.quotas.size(); ++i) {
-    body.quotas[i].view = Contexts::LayOut(m.entries.quotas()[i], besides[5 + i]);
+    body.quotas[i].view = Contexts::LayOut(m.entries.quotas()[i], besides[6 + i]);
   }
   FieldCounter counter;
   FieldsOf(counter, m, body);

@@ -1,7 +1,7 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot. In a
 // report some also say how fast the tag is asked for, which is what forecasts are made of, some what comes back of hits
-// that were told before, some that the tag is penalized, some how many of its places are taken, and some what has been
-// counted of its quota.
+// that were told before, some that the tag is penalized or how often it was refused, some how many of its places are
+// taken, and some what has been counted of its quota.
 #pragma once
 
 #include <algorithm>
@@ -39,6 +39,7 @@ inline constexpr std::uint64_t kPlacesMax = 1'000'000;    // of a tag
 inline constexpr std::uint64_t kQuotaTokensMax = std::uint64_t{1} << 40, kQuotaPeriodMax = std::uint64_t{1} << 40;
 inline constexpr std::uint64_t kQuotaCounterMax = (std::uint64_t{1} << 56) - 1;
 inline constexpr std::uint64_t kPenaltyMsMax = std::uint64_t{7} * 24 * 3600 * 1000;
+inline constexpr std::uint64_t kRefusalsMax = 1'000'000;    // of a tag
 static_assert(kEntriesBytesMax <= std::numeric_limits<decltype(Entry::tag_at)>::max());
 
 // A number that only some entries have.
@@ -55,6 +56,7 @@ struct Besides {
   std::optional<std::uint64_t> penalty{};   // the tag is refused for so many milliseconds more; 0: no longer
   std::optional<std::uint64_t> places{};    // of the tag that are taken at the sender
   std::optional<QuotaWord> quota{};
+  std::uint64_t refusals = 0;               // of the tag, which may come to a penalty
 };
 
 class Entries {
@@ -64,7 +66,7 @@ class Entries {
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase) { return AddBare(tag, value, phase, besides_); }
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said) {
     const std::size_t besides = besides_ + said.demand.has_value() + (said.returnable != 0) + (said.back != 0) +
-                                said.penalty.has_value() + said.places.has_value() +
+                                said.penalty.has_value() + said.places.has_value() + (said.refusals != 0) +
                                 (said.quota ? 3 + said.quota->back.has_value() : 0);
     if (!AddBare(tag, value, phase, besides)) return false;
     besides_ = besides;
@@ -74,6 +76,7 @@ class Entries {
     if (said.back != 0) rare_.Made().backs.push_back({entry, said.back});
     if (said.penalty) rare_.Made().penalties.push_back({entry, *said.penalty});
     if (said.places) rare_.Made().places.push_back({entry, *said.places});
+    if (said.refusals != 0) rare_.Made().refusals.push_back({entry, said.refusals});
     if (said.quota) AddQuota(entry, *said.quota);
     return true;
   }
@@ -91,6 +94,7 @@ class Entries {
   const std::vector<Beside>& backs() const { return rare_->backs; }
   const std::vector<Beside>& penalties() const { return rare_->penalties; }
   const std::vector<Beside>& places() const { return rare_->places; }
+  const std::vector<Beside>& refusals() const { return rare_->refusals; }
   // The numbers of a QuotaWord: counter, period, taken, back.
   using QuotaColumns = std::array<std::vector<Beside>, 4>;
   const QuotaColumns& quotas() const { return rare_->quotas; }
@@ -103,6 +107,7 @@ class Entries {
   std::uint64_t back(const Entry& e) const { return Find(backs(), e).value_or(0); }
   std::optional<std::uint64_t> penalty(const Entry& e) const { return Find(penalties(), e); }
   std::optional<std::uint64_t> places(const Entry& e) const { return Find(places(), e); }
+  std::uint64_t refusals(const Entry& e) const { return Find(refusals(), e).value_or(0); }
   std::optional<QuotaWord> quota(const Entry& e) const {
     if (!rare_.any()) return std::nullopt;
     const QuotaColumns& columns = quotas();
@@ -139,7 +144,8 @@ class Entries {
   void CountBesides() {
     besides_ = demands_.size();
     if (!rare_.any()) return;
-    besides_ += returnables().size() + backs().size() + penalties().size() + places().size();
+    besides_ += returnables().size() + backs().size() + penalties().size() + places().size() +
+                refusals().size();
     for (const auto& column : quotas()) besides_ += column.size();
   }
 
@@ -170,7 +176,7 @@ class Entries {
   std::vector<Entry> list_;
   std::vector<Beside> demands_;
   struct Rare {
-    std::vector<Beside> returnables, backs, penalties, places;
+    std::vector<Beside> returnables, backs, penalties, places, refusals;
     QuotaColumns quotas;
   };
   OnDemand<Rare> rare_;

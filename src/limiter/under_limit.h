@@ -93,7 +93,8 @@ template <bool kWithQuota = false>
   if (!within) {
     if (asked.limit.penalizes) [[unlikely]] {
       LimiterCore& core = ways.core();
-      core.penalties.Refused(asked.query.tag, asked.hash, core.rules->penalty(asked.limit), asked.now);
+      const std::size_t hosts = asked.limit.shared || asked.limit.divided ? core.peers + 1 : 1;
+      core.penalties.Refused(asked.query.tag, asked.hash, core.rules->penalty(asked.limit), hosts, asked.now);
     }
     return Refuse(asked.limit, Verdict::kThrottle, counters);
   }

@@ -16,7 +16,7 @@ void Add(std::atomic<std::uint64_t>& count) {
 void Penalties::Enable() {
   if (table_ != nullptr) return;
   table_ = std::make_unique<Table>(kTags);
-  strikes_ = std::make_unique<SideTable<Strikes, 8>>(kCounted);
+  strikes_.Enable();
 }
 
 Duration Penalties::Left(std::uint64_t hash, Instant now) const {
@@ -30,37 +30,29 @@ void Penalties::SetUntold(std::size_t place) {
 
 // ---- Refusals ----
 
-void Penalties::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
-  if (Count(hash, terms, now) >= terms.after) Begin(tag, hash, terms, now);
+void Penalties::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now) {
+  if (strikes_.Refused(tag, hash, terms, hosts, now) >= terms.after) Begin(tag, hash, terms, false, now);
 }
 
-// The refusals of the tag since the first that still counts, this one included.
-std::uint32_t Penalties::Count(std::uint64_t hash, const Penalty& terms, Instant now) {
-  std::size_t at = strikes_->Find(hash);
-  if (at == strikes_->kNone) {
-    at = strikes_->RoomFor(hash, [&](std::size_t place) {
-      const Strikes& its = (*strikes_)[place];
-      return std::optional(now - its.since >= terms.within ? 0 : its.refusals);
-    });
-    if (at == strikes_->kNone) return 1;
-    strikes_->Put(at, hash);
-    (*strikes_)[at] = {now, 0};
-  }
-  Strikes& its = (*strikes_)[at];
-  if (now - its.since >= terms.within) its = {now, 0};
-  const std::uint32_t refusals = ++its.refusals;
-  if (refusals >= terms.after) strikes_->Remove(at);
-  return refusals;
+bool Penalties::HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now) {
+  if (Left(hash, now) != Duration::zero()) return false;    // they were on the way when it began
+  return strikes_.Heard(hash, refusals, terms, now) >= terms.after;
+}
+
+void Penalties::BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
+  if (table_->Find(hash) == Table::kNone && HeardFillSet(hash, now)) return Add(crowded_);
+  Begin(tag, hash, terms, true, now);
 }
 
 // A penalty that has ended is remembered for as long again as it lasted, where the next one is twice as long.
-void Penalties::Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
+void Penalties::Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, bool heard, Instant now) {
+  strikes_.Forget(hash);
   const std::size_t at = PlaceOf(hash, now);
   if (at == Table::kNone) return;
   PenaltyAt& its = (*table_)[at];
   const bool in_a_row = terms.doubling && now < its.until + its.length;
   const Duration length = in_a_row ? std::min(2 * std::max(its.length, terms.lasts), kLongest) : terms.lasts;
-  its = {KeptTag(tag), now + length, length, false};
+  its = {KeptTag(tag), now + length, length, heard};
   Add(begun_);
   SetUntold(at);
 }
@@ -112,6 +104,7 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
   if (at == Table::kNone) return false;
   PenaltyAt& its = (*table_)[at];
   const bool was_in_force = its.until > now;
+  if (!was_in_force) strikes_.Forget(hash);
   its.until = std::min(until, now + (terms.doubling ? kLongest : terms.lasts));
   its.length = std::max(its.length, its.until - now);
   its.tag = KeptTag(tag);
@@ -134,7 +127,7 @@ void Penalties::PassOn(std::uint64_t hash, Duration known, Instant now) {
 
 bool Penalties::Lift(std::uint64_t hash, Instant now) {
   if (table_ == nullptr) return false;
-  if (const std::size_t at = strikes_->Find(hash); at != strikes_->kNone) strikes_->Remove(at);
+  strikes_.Forget(hash);
   const std::size_t at = table_->Find(hash);
   if (at == Table::kNone) return false;
   PenaltyAt& its = (*table_)[at];
@@ -149,7 +142,8 @@ bool Penalties::Lift(std::uint64_t hash, Instant now) {
 
 PenaltyCounts Penalties::counts() const {
   const auto read = [](const std::atomic<std::uint64_t>& count) { return count.load(std::memory_order_relaxed); };
-  return {table_ != nullptr ? table_->used() : 0, read(begun_), read(heard_), read(lifted_), read(crowded_)};
+  return {table_ != nullptr ? table_->used() : 0, read(begun_), read(heard_), read(lifted_), read(crowded_),
+          strikes_.heard(), strikes_.untold()};
 }
 
 }    // namespace dthrottle

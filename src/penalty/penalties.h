@@ -1,12 +1,15 @@
 // Penalties: a tag that was refused too often is refused at once, for a while and on all hosts.
 //
-// Refusals by the limit are counted from the first one on, for as long as the rule says; then the count begins anew. So
-// a tag is never penalized for fewer than `after` refusals within that time, and at the latest for twice as many. While
-// a penalty is in force its refusals count for nothing, so it ends when it was said to end.
+// Refusals by the limit are counted from the first one on, for as long as the rule says; then the count begins anew
+// (strikes.h). So a tag is never penalized for fewer than `after` refusals within that time, and at the latest for twice
+// as many. While a penalty is in force its refusals count for nothing, so it ends when it was said to end.
 //
-// Both tables are bounded. A flood of tags that are refused makes the counts coarser: those with the fewest refusals
-// make room. A penalty in force never makes room; where all places of a set are taken, the tag is refused by its limit
-// alone. What peers say takes three places of the seven of a set, so a peer that lies keeps no penalty of this host's out.
+// Peers' refusals count too. A penalty begins by a refusal of this host all the same, as the client asks one host or
+// another; only the owner of a tag begins one by what it hears.
+//
+// The table is bounded. A penalty in force never makes room; where all places of a set are taken, the tag is refused by
+// its limit alone. What peers say takes three places of the seven of a set, so a peer that lies keeps no penalty of this
+// host's out.
 #pragma once
 
 #include <array>
@@ -16,10 +19,10 @@
 #include <memory>
 #include <optional>
 
-#include "base/side_table.h"
 #include "base/tag.h"
 #include "base/time.h"
 #include "base/told_table.h"
+#include "penalty/strikes.h"
 #include "rule/rule.h"
 
 namespace dthrottle {
@@ -30,6 +33,8 @@ struct PenaltyCounts {
   std::uint64_t heard = 0;      // from peers
   std::uint64_t lifted = 0;     // before their time, by people here or elsewhere
   std::uint64_t crowded = 0;    // could not be kept for want of room
+  std::uint64_t refusals_heard = 0;     // of peers
+  std::uint64_t refusals_untold = 0;    // that no peer hears of, for want of room
 };
 
 // A tag that is penalized.
@@ -44,21 +49,24 @@ struct PenaltyAt {
 class Penalties {
  public:
   static constexpr std::size_t kTags = 7 * 2048;                    // that are penalized
-  static constexpr std::size_t kCounted = std::size_t{1} << 16;     // whose refusals are counted, about
   static constexpr Duration kLongest = std::chrono::hours(24 * 7);  // where penalties double
 
   // Takes memory, once. REQUIRES of all others: it has been called, or no limit has a penalty. With the table locked.
   void Enable();
   // Calls `wake`, from any thread, when peers are to be told something, once until TellSome. With the table locked.
-  void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
+  void SetWake(const std::function<void()>& wake) { wake_ = wake, strikes_.SetWake(wake); }
 
   // ---- With the shard of the tag locked, any thread ----
 
   // How long the tag is refused from now on; zero: it is not penalized.
   Duration Left(std::uint64_t hash, Instant now) const;
 
-  // The limit has refused the tag.
-  void Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
+  // The limit has refused the tag, and so many hosts share it.
+  void Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now);
+  // A peer says that it has, so often. True: with all others that is enough for a penalty, which has not begun.
+  bool HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now);
+  // Begins it by what peers said; such penalties have as little room as those that peers tell of.
+  void BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
 
   // A peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. False: there
   // is no room.
@@ -102,26 +110,25 @@ class Penalties {
     });
   }
 
+  // What peers hear of refusals.
+  Strikes& strikes() { return strikes_; }
+  const Strikes& strikes() const { return strikes_; }
+
   PenaltyCounts counts() const;
 
  private:
   static constexpr std::size_t kWays = 7, kHeardMax = 3;
 
   using Table = ToldTable<PenaltyAt, kWays>;
-  struct Strikes {
-    Instant since{};
-    std::uint32_t refusals = 0;
-  };
 
   const PenaltyAt& Its(std::size_t place) const { return (*table_)[place]; }
   void SetUntold(std::size_t place);
-  std::uint32_t Count(std::uint64_t hash, const Penalty& terms, Instant now);
-  void Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
+  void Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, bool heard, Instant now);
   std::size_t PlaceOf(std::uint64_t hash, Instant now);
   bool HeardFillSet(std::uint64_t hash, Instant now) const;
 
   std::unique_ptr<Table> table_;
-  std::unique_ptr<SideTable<Strikes, 8>> strikes_;
+  Strikes strikes_;
   std::function<void()> wake_;
   std::atomic<std::uint64_t> begun_{0}, heard_{0}, lifted_{0}, crowded_{0};
 };

@@ -23,7 +23,7 @@ inline bool Same(const Entries& a, const Entries& b) {
       a.list().begin(), a.list().end(), b.list().begin(), b.list().end(), [&](const Entry& x, const Entry& y) {
         return a.tag(x) == b.tag(y) && x.value == y.value && x.phase == y.phase && a.demand(x) == b.demand(y) &&
                a.returnable(x) == b.returnable(y) && a.back(x) == b.back(y) &&
-               a.penalty(x) == b.penalty(y) && a.places(x) == b.places(y);
+               a.penalty(x) == b.penalty(y) && a.places(x) == b.places(y) && a.refusals(x) == b.refusals(y);
       });
 }
 
@@ -57,14 +57,15 @@ inline bool IsSound(const Message& m) {
   Entries again;    // what has been read is what could have been added
   for (const Entry& e : m.entries.list()) {
     const bool says_more = m.entries.demand(e).has_value() || m.entries.back(e) != 0 ||
-                           m.entries.penalty(e).has_value() || m.entries.places(e).has_value();
+                           m.entries.penalty(e).has_value() || m.entries.places(e).has_value() ||
+                           m.entries.refusals(e) != 0;
     sound = sound && e.phase < 128 && e.value >= (is_report && !says_more ? 1 : 0) &&
             e.value <= (1ull << (is_report ? 40 : 52)) && m.entries.tag(e).bytes.size() == e.tag_bytes &&
             (!e.is_digest || e.tag_bytes >= 16);
     sound = sound && (is_report || !m.entries.demand(e)) && m.entries.demand(e).value_or(0) <= kDemandMax;
     sound = sound && again.Add(m.entries.tag(e), e.value, e.phase,
                                {m.entries.demand(e), m.entries.returnable(e), m.entries.back(e),
-                                m.entries.penalty(e), m.entries.places(e)});
+                                m.entries.penalty(e), m.entries.places(e), {}, m.entries.refusals(e)});
   }
   return sound && Same(again, m.entries);
 }
@@ -121,6 +122,8 @@ inline void AddRandomEntries(MessageKind kind, std::size_t n, Entries& entries, 
       if (!entries.Add({tag, is_digest}, 0, phase, {.penalty = RandomUpTo(kPenaltyMsMax, prng)})) return;
     } else if (is_report && prng.Below(16) == 0) {
       if (!entries.Add({tag, is_digest}, 0, phase, {.places = RandomUpTo(kPlacesMax, prng)})) return;
+    } else if (is_report && prng.Below(16) == 0) {
+      if (!entries.Add({tag, is_digest}, 0, phase, {.refusals = 1 + RandomUpTo(kRefusalsMax - 1, prng)})) return;
     } else if (!entries.Add({tag, is_digest}, value, phase)) {
       return;
     }

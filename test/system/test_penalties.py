@@ -9,6 +9,9 @@ from fleet import Fleet, wait_all_hear, wait_owners_hear
 
 LOGIN = rule(name="login", match="login:*", burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})
 
+AFTER = 24
+MANY = rule(name="login", match="login:*", burst=1, rate=0.01, **{"penalty.after": AFTER, "penalty.lasts": "1h"})
+
 
 def penalized(host):
     return {row["tag"]: row["from"] for row in host.admin_json("penalties")}
@@ -24,6 +27,28 @@ class Penalties(SystemTest):
         with Fleet(LOGIN, hosts=8, owners=2, period="500ms") as hosts:
             wait_owners_hear(hosts, 2)
             self._check(hosts[::-1])    # begins at a host that owns nothing
+
+    def test_a_client_that_goes_from_host_to_host_is_found_out(self):
+        with Fleet(MANY, hosts=8, period="5s") as hosts:
+            wait_all_hear(hosts)
+            self._go_round(hosts)
+
+    def test_owners_find_out_a_client_that_goes_from_host_to_host(self):
+        with Fleet(MANY, hosts=8, owners=2, period="500ms") as hosts:
+            wait_owners_hear(hosts, 2)
+            self._go_round(hosts)
+
+    def _go_round(self, hosts):
+        refused = 0
+        while not any(penalized(host) for host in hosts):
+            for host in hosts:
+                refused += host.ask(["login:mallory"]) == ["NO"]
+                time.sleep(0.02)    # hosts tell each other every 50 ms
+            self.assertLess(refused, 8 * AFTER, "nobody finds out")
+        report(f"a client that asks 8 hosts in turns is penalized after {refused} refusals, {AFTER} wanted")
+        self.assertGreaterEqual(refused, AFTER)
+        self.assertLess(refused, 2 * AFTER)
+        wait_until(lambda: all(penalized(host) for host in hosts), "all hosts know the penalty")
 
     def _check(self, hosts):
         began = time.monotonic()

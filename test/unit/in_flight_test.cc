@@ -91,7 +91,7 @@ TEST_CASE("places: those of all hosts together count, and come back as they are 
   CHECK(CountsOf(*b.host.limiter).in_flight.heard == 2);
 
   a.Give("job", 2);
-  CHECK(a.sharing.next() == kNow + Debits::kPlacesEvery);
+  CHECK(a.sharing.next() == kNow + BesideHits::kEvery);
   b.Hear(a.Says(kNow + 50ms), 0, kNow + 50ms);
   CHECK(b.EntersAll("job", kNow + 50ms) == 2);
   CHECK(CountsOf(*b.host.limiter).in_flight.heard == 1);

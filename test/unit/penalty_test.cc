@@ -9,6 +9,7 @@
 #include "limiter/inspect.h"
 #include "penalty/penalties.h"
 #include "query/question.h"
+#include "share/debit/ownership.h"
 #include "share/debit/sharing.h"
 #include "share/ways.h"
 #include "tally/tally.h"
@@ -74,11 +75,11 @@ TEST_CASE("penalty: no penalty is longer than a week, however often it doubles")
   const Penalty terms{1, 1min, 24h, true};
   Instant now = kNow;
   for (int i = 0; i < 70; ++i) {
-    penalties.Refused({"t"}, 7, terms, now);
+    penalties.Refused({"t"}, 7, terms, 1, now);
     CHECK(penalties.Left(7, now) <= Penalties::kLongest);
     now += penalties.Left(7, now);
   }
-  penalties.Refused({"t"}, 7, terms, now);
+  penalties.Refused({"t"}, 7, terms, 1, now);
   CHECK(penalties.Left(7, now) == Penalties::kLongest);
 }
 
@@ -160,8 +161,8 @@ TEST_CASE("penalty: a flood neither ends a penalty nor keeps a set from those th
   penalties.Enable();
   const Penalty terms{1, 1min, 10min, false};
   Prng prng(5);
-  penalties.Refused({"mine"}, 12345, terms, kNow);
-  for (int i = 0; i < 200'000; ++i) penalties.Refused({"theirs"}, prng.Next() | 1, terms, kNow + 1s);
+  penalties.Refused({"mine"}, 12345, terms, 1, kNow);
+  for (int i = 0; i < 200'000; ++i) penalties.Refused({"theirs"}, prng.Next() | 1, terms, 1, kNow + 1s);
   CHECK(penalties.Left(12345, kNow + 1s) == 10min - 1s);
   const PenaltyCounts counts = penalties.counts();
   CHECK(counts.crowded > 0);
@@ -177,7 +178,7 @@ TEST_CASE("penalty: what a peer says takes less than half of the places, and no 
   for (int i = 0; i < 200'000; ++i) penalties.Hear({"lie"}, prng.Next() | 1, terms, kNow + 240h, kNow);
   CHECK(penalties.counts().tags < Penalties::kTags / 2);
   std::uint64_t hash = prng.Next() | 1;
-  penalties.Refused({"mine"}, hash, terms, kNow);
+  penalties.Refused({"mine"}, hash, terms, 1, kNow);
   CHECK(penalties.Left(hash, kNow) == 10min);
   Penalties other;
   other.Enable();
@@ -223,7 +224,7 @@ struct Peer {
 TEST_CASE("penalty: peers are told at once and refuse from then on, and are told when it is forgiven") {
   Peer a(kLogins), b(kLogins);
   Refuse(a.host, "login:a", 3, kNow);
-  CHECK(a.woken == 1);
+  CHECK(a.woken >= 1);
   CHECK(a.sharing.next() <= kNow);
   const auto said = a.Said(kNow);
   REQUIRE(said.size() == 1);
@@ -262,6 +263,110 @@ TEST_CASE("penalty: a rule of each host alone, and one without a penalty here, h
   CHECK(b.host.limiter->ways().Get<Debits>().counts().unmatched == 1);
 }
 
+// ---- Refusals by other hosts ----
+
+constexpr const char* kMany =
+    "[[rule]]\nname=\"login\"\nmatch=\"login:*\"\nburst=1\nrate=0.1\n"
+    "penalty={ after = 40, within = \"1m\", lasts = \"1h\" }\n";
+
+// How often peers are told that a tag was refused.
+std::uint64_t RefusalsIn(const std::vector<ToPeers>& items) {
+  std::uint64_t sum = 0;
+  for (const ToPeers& item : items) {
+    for (const Beside& refusals : item.entries.refusals()) sum += refusals.number;
+  }
+  return sum;
+}
+
+TEST_CASE("penalty: refusals by all hosts count, and the next one anywhere begins it") {
+  Peer a(kMany), b(kMany);
+  Refuse(a.host, "login:a", 25, kNow);
+  b.Hear(a.Said(kNow + 50ms), kNow + 50ms);
+  Refuse(b.host, "login:a", 14, kNow + 60ms);
+  CHECK(Left(b.host, "login:a", kNow + 60ms) == 0s);
+  Refuse(b.host, "login:a", 1, kNow + 60ms);
+  CHECK(Left(b.host, "login:a", kNow + 60ms) == 1h);
+  CHECK(CountsOf(*a.host.limiter).penalties.begun == 0);
+}
+
+TEST_CASE("penalty: peers hear soon of a quarter of what is missing, of two hosts, and of the rest with the period") {
+  Peer a(kMany);
+  Refuse(a.host, "login:a", 7, kNow);
+  CHECK(a.woken == 0);
+  CHECK(RefusalsIn(a.Said(kNow + 1s)) == 0);
+  Refuse(a.host, "login:a", 1, kNow + 1s);    // 8, and 32 are missing
+  CHECK(a.woken == 1);
+  CHECK(RefusalsIn(a.Said(kNow + 1s)) == 8);
+  Refuse(a.host, "login:a", 3, kNow + 2s);
+  CHECK(RefusalsIn(a.Said(kNow + 2s)) == 0);
+  CHECK(RefusalsIn(a.Said(kNow + 7s)) == 3);
+  CHECK(RefusalsIn(a.Said(kNow + 20s)) == 0);
+}
+
+TEST_CASE("penalty: what peers say of refusals begins none by itself, and at an owner of tags takes less than half of the places") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{5, 1min, 10min, false};
+  CHECK_FALSE(penalties.HearRefusals(7, 4, terms, kNow));
+  CHECK(penalties.HearRefusals(7, 1'000'000, terms, kNow));
+  CHECK(penalties.Left(7, kNow) == 0s);
+  penalties.Refused({"t"}, 7, terms, 1, kNow);
+  CHECK(penalties.Left(7, kNow) == 10min);
+  penalties.BeginHeard({"t"}, 8, terms, kNow);
+  CHECK(penalties.Left(8, kNow) == 10min);
+  Prng prng(5);
+  for (int i = 0; i < 200'000; ++i) penalties.BeginHeard({"lie"}, prng.Next() | 1, terms, kNow);
+  CHECK(penalties.counts().tags < Penalties::kTags / 2);
+}
+
+TEST_CASE("penalty: refusals that were on the way when it began, and those told too long ago, count for nothing") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{5, 1min, 2min, false};
+  penalties.Hear({"t"}, 7, terms, kNow + 30s, kNow);
+  penalties.HearRefusals(7, 4, terms, kNow + 10s);
+  penalties.Refused({"t"}, 7, terms, 1, kNow + 31s);
+  CHECK(penalties.Left(7, kNow + 31s) == 0s);
+  penalties.HearRefusals(8, 4, terms, kNow);
+  penalties.Refused({"t"}, 8, terms, 1, kNow + 1min);
+  CHECK(penalties.Left(8, kNow + 1min) == 0s);
+}
+
+TEST_CASE("penalty: what peers say of refusals makes room for nothing, and leaves room for what is refused here") {
+  Penalties penalties;
+  penalties.Enable();
+  const Penalty terms{3, 1min, 10min, false};
+  Prng prng(5);
+  std::vector<std::uint64_t> mine(1000);
+  for (std::uint64_t& hash : mine) {
+    hash = prng.Next() | 1;
+    penalties.Refused({"mine"}, hash, terms, 1, kNow);
+  }
+  for (int i = 0; i < 1'000'000; ++i) penalties.HearRefusals(prng.Next() | 1, 2, terms, kNow);
+  const std::uint64_t fresh = prng.Next() | 1;
+  for (const std::uint64_t hash : {mine[0], mine[500], mine[999]}) {
+    penalties.Refused({"mine"}, hash, terms, 1, kNow);
+    penalties.Refused({"mine"}, hash, terms, 1, kNow);
+    CHECK(penalties.Left(hash, kNow) == 10min);
+  }
+  for (int i = 0; i < 3; ++i) penalties.Refused({"mine"}, fresh, terms, 1, kNow);
+  CHECK(penalties.Left(fresh, kNow) == 10min);
+}
+
+TEST_CASE("penalty: a flood of tags that are refused is told in so many entries a second, and counted beyond") {
+  Peer a(kMany);
+  std::vector<ToPeers> said;
+  std::size_t entries = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string tag = "login:" + std::to_string(i);
+    Refuse(a.host, tag, 8, kNow + i * 50us);
+    for (const ToPeers& item : a.Said(kNow + i * 50us)) entries += item.entries.refusals().size();
+  }
+  CHECK(entries >= 5000);
+  CHECK(entries <= 21 * 400);
+  CHECK(CountsOf(*a.host.limiter).penalties.refusals_untold > 0);
+}
+
 // ---- Settings ----
 
 std::string Problems(std::string_view toml) {
@@ -280,12 +385,12 @@ TEST_CASE("penalty: the settings are one table or four keys, and what is wrong i
   CHECK(Problems("[[rule]]\nburst=5\nrate=1\npenalty=3\n").find("unknown key rule.penalty;") != std::string::npos);
 }
 
-// Says of so many tags that they are penalized, as peer 0, in parts that a ring has room for.
-void Lie(Peer& host, int tags, Instant now) {
+// Says so of so many tags, as peer 0, in parts that a ring has room for.
+void Lie(Peer& host, int tags, Instant now, const Besides& lie = {.penalty = 600'000}) {
   for (int i = 0; i < tags;) {
     ToPeers lies;
     lies.from = lies.to = now;
-    for (; i < tags && lies.entries.Add({"login:" + std::to_string(i), false}, 0, 0, {.penalty = 600'000}); ++i) continue;
+    for (; i < tags && lies.entries.Add({"login:" + std::to_string(i), false}, 0, 0, lie); ++i) continue;
     host.Hear({lies}, now);
   }
 }
@@ -305,6 +410,21 @@ TEST_CASE("penalty: a peer that lies penalizes so many tags a second, and none o
   Lie(alone, 50, kNow);
   CHECK(CountsOf(*alone.host.limiter).penalties.heard == 0);
   CHECK(alone.host.Serves("login:7", kNow));
+}
+
+TEST_CASE("penalty: an owner begins one by what hosts say, and believes one host as little as about penalties") {
+  Peer owner(kLogins);
+  Ownership ownership(owner.host.limiter->ways(), owner.out);
+  ownership.Call("owner-1");
+  ownership.Change(std::make_shared<const Owners>(std::vector<std::string>{"owner-1"}));
+  owner.host.limiter->ways().core().ownership = &ownership;
+  Lie(owner, 1, kNow, {.refusals = 2});
+  CHECK(Left(owner.host, "login:0", kNow) == 0s);
+  Lie(owner, 1, kNow, {.refusals = 1});
+  CHECK(Left(owner.host, "login:0", kNow) == 60s);
+  Lie(owner, 5000, kNow, {.refusals = 3});
+  CHECK(CountsOf(*owner.host.limiter).penalties.begun <= 1000);
+  CHECK(owner.host.limiter->ways().Get<Debits>().counts_of(0).penalties_cut == 4000);
 }
 
 }    // namespace

@@ -528,6 +528,22 @@ TEST_CASE("a penalty is of an entry that is there, needs no hits, and lasts a we
   CHECK(m.entries.penalty(m.entries.list()[0]) == 7);
 }
 
+TEST_CASE("refusals are of an entry that is there, need no hits, and have a bound") {
+  using namespace std::string_literals;
+  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
+  const auto report = [&](std::string_view bytes) { return ReportOf(2, columns, {{"refusals", B(bytes)}}); };
+  Codec codec;
+  Message m;
+  REQUIRE(codec.Decode(report("\1\7"s), m) == DecodeFault::kNone);
+  CHECK(m.entries.refusals(m.entries.list()[0]) == 0);
+  CHECK(m.entries.refusals(m.entries.list()[1]) == 7);
+  CHECK(FaultOf(report("\1" + Varint(kRefusalsMax))) == DecodeFault::kNone);
+  CHECK(FaultOf(report("\1" + Varint(kRefusalsMax + 1))) == DecodeFault::kContent);
+  CHECK(FaultOf(report("\1\0"s)) == DecodeFault::kContent);    // none were refused
+  CHECK(FaultOf(report("\0\7"s)) == DecodeFault::kContent);    // b has neither hits nor refusals
+  CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);     // of a third
+}
+
 TEST_CASE("places are of an entry that is there, need no hits, and have a bound") {
   using namespace std::string_literals;
   const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none

@@ -195,9 +195,9 @@ const std::vector<Key<Rule>>& RuleKeys() {
       Integer<R>("penalty.after", "0", 0, 1'000'000, MEMBER(R, penalty.after),
                  "So many refusals by the limit, *penalty.within* of the first, and the tag is refused at once for as "
                  "long as *penalty.lasts*, whatever its bucket holds, on all hosts that share the limit. All four may be "
-                 "written as penalty = { after = 20, within = \"1m\", lasts = \"10m\" }. Each host counts what it refuses "
-                 "itself, so a client that is spread over ten hosts has to be refused up to ten times as often. In mode "
-                 "\"shadow\" penalties are kept, told and counted, and refuse nothing. 0: there are no penalties."),
+                 "written as penalty = { after = 20, within = \"1m\", lasts = \"10m\" }. Refusals by all of these hosts count; "
+                 "some may be heard of up to *peers.period* late. In mode \"shadow\" penalties are kept, told and counted, "
+                 "and refuse nothing. 0: there are no penalties."),
       DurationKey<R>("penalty.within", "\"1m\"", 1s, 24h, MEMBER(R, penalty.within),
                      "For how long refusals count, from the first one on. Then the count begins anew."),
       DurationKey<R>("penalty.lasts", "\"10m\"", 1s, 168h, MEMBER(R, penalty.lasts),

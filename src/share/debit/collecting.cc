@@ -51,7 +51,6 @@ std::uint64_t& Collecting::reported_until() const {
 void Collecting::Begin(Instant now) {
   running_ = true;
   to_ = now;
-  debits_.TellPlacesAgain();
   ways_.Each([&](auto& way) { way.PeriodEnds(now); });
 }
 

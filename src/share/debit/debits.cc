@@ -88,10 +88,11 @@ Debits::Terms Debits::TermsOf(LimitIndex index, Duration interval) {
   return {index, &limit, MaxDebt(limit), Horizon(limit), &totals_[core_.tally.counter(limit.rule)], hits_max};
 }
 
-Debits::HeardPeer& Debits::HeardPeerOf(const Speaker& speaker) {
+HeardPeer& Debits::HeardPeerOf(const Speaker& speaker) {
   std::vector<HeardPeer>& heard = speaker.abroad ? heard_sites_ : heard_peers_;
   while (heard.size() <= speaker.number) {
-    heard.push_back({PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max()), {}});
+    const auto number = static_cast<std::uint32_t>(heard.size());
+    heard.push_back({number, PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max())});
   }
   return heard[speaker.number];
 }
@@ -121,17 +122,13 @@ void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, I
     Slot* const slot = shard.Find(tag, probe, now);
     const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
     const auto concerns = [&](const Limit& limit) {
-      if (only_hits) return limit.shared;
-      if (entries.quota(entry).has_value()) return limit.quota > 0 && (limit.shared || limit.divided);
-      if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
-      if (!limit.shared && !limit.divided) return false;
-      return entries.penalty(entry).has_value() ? limit.penalizes : limit.shared;
+      return only_hits ? limit.shared : BesideHits::Concerns(entries, entry, limit);
     };
     if (!index.has_value() || !concerns(core_.limit(*index))) {
       ++counts_.unmatched;
       return;
     }
-    change(Told{entry, shard, tag, probe.hash, slot, *index});
+    change(ToldEntry{entry, shard, tag, probe.hash, slot, *index});
   });
 }
 
@@ -152,14 +149,8 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   const std::uint32_t peer = speaker.number;
   HeardPeer& heard = HeardPeerOf(speaker);
   const bool only_hits = entries.besides() == 0;    // as in most frames
-  ForEach(entries, first, n, now, [&](const Told& told) {
-    if (!only_hits) {
-      if (const auto left = entries.penalty(told.entry)) {
-        return HearPenalty(told, heard, to + std::chrono::milliseconds(*left), now);
-      }
-      if (const auto places = entries.places(told.entry)) return HearPlaces(told, peer, heard, *places, to, now);
-      if (const auto word = entries.quota(told.entry)) return HearQuota(told, *word, peer, heard, now);
-    }
+  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+    if (!only_hits && beside_.Hear(entries, told, heard, to, now)) return;
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {
@@ -197,7 +188,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
 // ---- Tags that are charged to a divided one ----
 
 // The peer has charged the divided tag as well, and says so in an entry of its own: this one says whose hits they were.
-void Debits::NoteAmong(const Told& told, const Limit& limit, std::uint64_t hits) {
+void Debits::NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits) {
   if (told.tag.is_digest) return;
   core_.rules->ForEachDerived(told.index, {told.tag.bytes}, [&](std::string_view divided) {
     elsewhere_.push_back({core_.table->Hash({divided}), told.hash, limit.weight, hits});
@@ -215,7 +206,7 @@ void Debits::HearAmong(Instant now) {
 
 // ---- What comes back ----
 
-void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now) {
+void Debits::HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now) {
   const std::uint64_t most = std::min<std::uint64_t>(back, std::numeric_limits<Cost>::max());
   const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
   counts_.returned += credited;
@@ -227,78 +218,19 @@ void Debits::HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, 
   ways_.With(*terms.limit, [&](auto& way) { way.PeerGaveBack(its, credited, now); });
 }
 
-// ---- Penalties ----
+// ---- What is told beside hits ----
 
 void Debits::WatchTags(std::size_t, const std::function<void()>& wake) {
   wake_ = wake;
-  core_.table->Exclusively([&] {
-    core_.penalties.SetWake(wake);
-    Adopted();
-  });
+  core_.table->Exclusively([&] { beside_.WatchTags(wake); });
 }
 
 Instant Debits::urgent_at() const {
-  if (core_.penalties.any_untold() || waiting_.any_untold()) return Instant::min();
-  return core_.gauges != nullptr && core_.gauges->any_untold() ? places_at_ : Instant::max();
+  return waiting_.any_untold() ? Instant::min() : beside_.urgent_at();
 }
 
 bool Debits::ReportUrgent(Instant from, Instant now, Draft& out) {
-  const bool more =
-      core_.penalties.TellSome(core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
-        const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-        return AddBeside(tag, {.penalty = static_cast<std::uint64_t>(ms)}, shard, now, out);
-      });
-  return more || TellPlaces(now, out) || TellWaits(from, now, out);
-}
-
-bool Debits::AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const {
-  const Slot* const slot = shard.Find(tag, now);
-  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
-                     : tag.is_digest ? std::nullopt
-                                     : core_.rules->Find(tag.bytes);
-  if (!index.has_value()) return true;
-  if (const Limit& limit = core_.limit(*index); !limit.shared && !limit.divided) return true;
-  const std::size_t before = out.entries.size();
-  if (!AddEntry(tag, *index, 0, said, out.entries)) return false;
-  if (out.entries.size() > before) out.began.push_back(ToTicks(now));
-  return true;
-}
-
-// A penalty of a tag without a bucket here is news of a new tag, of which a peer has so many.
-// One that ends a penalty counts too.
-void Debits::HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now) {
-  if (!peer.penalties.Take(now)) {
-    ++counts_.penalties_cut, ++peer.counts.penalties_cut;
-    return;
-  }
-  if (told.slot == nullptr && !peer.new_tags.Take(now)) {
-    ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
-    return;
-  }
-  const bool owned = core_.ownership != nullptr && core_.ownership->Owns(told.tag);
-  const Duration known = owned ? core_.penalties.Left(told.hash, now) : Duration::zero();
-  core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
-  if (owned) core_.penalties.PassOn(told.hash, known, now);
-}
-
-// ---- Quotas ----
-
-// As a penalty, of a tag that nothing is known of here.
-void Debits::HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now) {
-  const Limit& limit = core_.limit(told.index);
-  Quotas* const quotas = ways_.HasQuota(limit) ? ways_.quotas() : nullptr;
-  const bool known = told.slot != nullptr || (quotas != nullptr && quotas->Knows(told.hash));
-  if (!known && !heard.new_tags.Take(now)) {
-    ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
-    return;
-  }
-  if (quotas != nullptr) quotas->Hear(told.tag, told.hash, limit, word, peer, now);
-}
-
-// ---- Places ----
-
-void Debits::Adopted() {
-  if (core_.gauges != nullptr) core_.gauges->SetWake(wake_);
+  return beside_.ReportUrgent(now, out) || TellWaits(from, now, out);
 }
 
 std::uint32_t Debits::PlacesHere(std::uint64_t hash, const Limit& limit, Instant now) {
@@ -307,40 +239,8 @@ std::uint32_t Debits::PlacesHere(std::uint64_t hash, const Limit& limit, Instant
   return limit.in_flight - std::min(core_.gauges->Elsewhere(hash, now), limit.in_flight);
 }
 
-bool Debits::TellPlaces(Instant now, Draft& out) {
-  if (core_.gauges == nullptr || now < places_at_) return false;
-  places_at_ = now + kPlacesEvery;
-  return core_.gauges->TellSome(
-      core_.ShardLock(),
-      [&](const Tag& tag, std::uint64_t hash, Table::Shard& shard) -> std::optional<std::uint32_t> {
-        const std::uint32_t taken = core_.in_flight->taken(hash);
-        const bool added = AddBeside(tag, {.places = std::min<std::uint64_t>(taken, kPlacesMax)}, shard, now, out);
-        return added ? std::optional(taken) : std::nullopt;
-      });
-}
-
-void Debits::TellPlacesAgain() {
-  if (core_.gauges != nullptr) core_.gauges->TellAgain(core_.ShardLock());
-}
-
-// A peer is believed for three periods: so long its reports may be lost. It takes all places of a tag at most. A tag
-// that nothing is known of here is news of a new tag.
-void Debits::HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to,
-                        Instant now) {
-  const Limit& limit = core_.limit(told.index);
-  const Instant until =
-      std::min(to, now) + std::max<Duration>(kReachPeriods * ToDuration(core_.window), std::chrono::seconds(1));
-  if (until <= now) return;
-  if (told.slot == nullptr && places != 0 && !core_.gauges->Knows(told.hash) && !heard.new_tags.Take(now)) {
-    ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
-    return;
-  }
-  const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(places, limit.in_flight));
-  core_.gauges->Hear(told.tag, told.hash, peer, taken, until, now);
-}
-
 // Charges the bucket, and shows the certificate what came of it.
-void Debits::DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now) {
+void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now) {
   const Limit& limit = *terms.limit;
   const TagAt at{told.tag, told.hash, limit, told.slot};
   const Heed heed = ways_.With(limit, [&](auto& way) { return way.Hear(word, at, now); });
@@ -367,7 +267,7 @@ void Debits::DebitOne(const Told& told, const Terms& terms, const PeerWord& word
 }
 
 // Puts the bucket into the tag's slot, or into a new one if there is room. Returns the slot.
-Slot* Debits::Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now) {
+Slot* Debits::Store(const ToldEntry& told, const Bucket& bucket, const Waste& waste, Source source, Instant now) {
   Slot* slot = told.slot;
   if (slot != nullptr) {
     slot->bucket = bucket;
@@ -385,10 +285,10 @@ Slot* Debits::Store(const Told& told, const Bucket& bucket, const Waste& waste, 
 // A donor's word takes a bucket into debt by one host's part of the floor. Deeper debt, which several hosts have made
 // together, is forgiven to the host that joins, because a lie about it would last for as long.
 void Debits::Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
-  ForEach(entries, first, n, now, [&](const Told& told) { MergeOne(told, at, now); });
+  ForEach(entries, first, n, now, [&](const ToldEntry& told) { MergeOne(told, at, now); });
 }
 
-void Debits::MergeOne(const Told& told, Instant at, Instant now) {
+void Debits::MergeOne(const ToldEntry& told, Instant at, Instant now) {
   const Limit& limit = core_.limit(told.index);
   const Instant full_at = UntilFullAt(told.entry, at);
   const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
@@ -405,7 +305,7 @@ void Debits::MergeOne(const Told& told, Instant at, Instant now) {
 
 void Debits::Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted,
                    Instant reported, Instant now) {
-  ForEach(entries, first, n, now, [&](const Told& told) {
+  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
     const Limit& limit = core_.limit(told.index);
     const auto until = ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); });
     if (until.value_or(reported) > counted) return;    // hits are on their way, and the answer to them as well
@@ -415,7 +315,7 @@ void Debits::Adopt(const Entries& entries, std::size_t first, std::size_t n, Ins
 }
 
 // The bucket that the entry states, after so many hits.
-Bucket Debits::BucketOf(const Told& told, Instant at, std::uint64_t hits, Instant now) const {
+Bucket Debits::BucketOf(const ToldEntry& told, Instant at, std::uint64_t hits, Instant now) const {
   const Limit& limit = core_.limit(told.index);
   Bucket bucket;
   bucket.Merge(limit.shape, UntilFullAt(told.entry, at), hits, MaxDebt(limit), now);
@@ -423,13 +323,13 @@ Bucket Debits::BucketOf(const Told& told, Instant at, std::uint64_t hits, Instan
 }
 
 // Hits here that no report has carried yet, and what workers have been lent.
-std::uint64_t Debits::UntoldOf(const Told& told) const {
+std::uint64_t Debits::UntoldOf(const ToldEntry& told) const {
   const std::uint64_t hits = told.slot != nullptr ? told.slot->unreported.hits() : 0;
   return core_.loans.any() ? hits + Loans::Out(core_.loans.Of(told.hash)) : hits;
 }
 
 // The bucket is the owner's, after what it cannot know of.
-void Debits::AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now) {
+void Debits::AdoptOne(const ToldEntry& told, double demand, Tokens foretold, Instant at, Instant now) {
   const Limit& limit = core_.limit(told.index);
   const Tokens level = BucketOf(told, at, 0, now).Level(limit.shape, now);
   const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
@@ -443,7 +343,7 @@ void Debits::AdoptOne(const Told& told, double demand, Tokens foretold, Instant 
 
 void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at,
                       std::vector<std::uint64_t>& taken, Instant now) {
-  ForEach(entries, first, n, now, [&](const Told& told) {
+  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
     taken.push_back(told.hash);
     const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
     const Slot* const slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
@@ -455,7 +355,7 @@ void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, 
 void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
                       const std::vector<std::uint64_t>& taken, Instant now) {
   const Duration phase = (to - from) / kPhases;
-  ForEach(entries, first, n, now, [&](const Told& told) {
+  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
     if (told.entry.value == 0) return;
     const Instant began = std::min(from + phase * told.entry.phase, now);
     if (core_.site_sums != nullptr) {
@@ -474,9 +374,9 @@ void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, 
 void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now,
                       std::uint32_t owner) {
   HeardPeer& heard = HeardPeerOf(owner);
-  ForEach(entries, first, n, now, [&](const Told& told) {
+  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
     if (const auto left = entries.penalty(told.entry)) {
-      return HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
+      return beside_.HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
     }
     const auto named = ways_.With(core_.limit(told.index), [&](auto& way) { return way.ReportedAt(told.hash); });
     if (!named || now - *named > kUserFor) MergeOne(told, at, now);
@@ -485,16 +385,6 @@ void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, 
 
 // ---- The other way ----
 
-bool Debits::AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides,
-                      Entries& out) const {
-  if (!tag.is_digest) return out.Add(tag, value, 0, besides);
-  const std::size_t rule = core_.limit(limit).rule;
-  if (rule >= core_.rules->rules().size()) return true;
-  std::string named(tag.bytes);
-  named += core_.rules->rules()[rule].name;
-  return out.Add({named, true}, value, 0, besides);
-}
-
 bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const {
   const std::size_t before = out.entries.size();
   const bool returnable = returnable_tags_.any() && returnable_tags_.Has(core_.table->Hash(tag));
@@ -502,7 +392,7 @@ bool Debits::AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks b
     if (!out.entries.Add(tag, said.value, 0)) return false;
   } else {
     const Besides besides{.demand = said.demand, .returnable = returnable ? said.value : 0, .back = said.back};
-    if (!AddEntry(tag, limit, said.value, besides, out.entries)) return false;
+    if (!AddSaidTag(*core_.rules, tag, limit, said.value, besides, out.entries)) return false;
     if (out.entries.size() == before) return true;
   }
   out.began.push_back(began);
@@ -542,7 +432,7 @@ bool Debits::AddOwned(const Tag& tag, const Slot& slot, Instant now, Entries& ou
   if (!core_.limit(slot.limit).shared) return true;
   const auto left =
       std::chrono::ceil<std::chrono::microseconds>(KnownToPeers(tag, slot).UntilFull(now)).count();
-  return left == 0 || AddEntry(tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
+  return left == 0 || AddSaidTag(*core_.rules, tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }
 
 bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
@@ -555,7 +445,7 @@ bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& o
     const Tokens missing = limit.shape.burst() - *level - slot.unreported.hits();
     left = std::max<std::int64_t>(left, std::llround(1e6 * std::max(missing, 0.0) / limit.shape.rate()));
   }
-  return left == 0 || AddEntry(tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
+  return left == 0 || AddSaidTag(*core_.rules, tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }
 
 // ---- What is known ----

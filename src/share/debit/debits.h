@@ -10,14 +10,14 @@
 #include <optional>
 #include <vector>
 
-#include "base/allowance.h"
 #include "base/told_table.h"
 #include "bus/account.h"
-#include "bus/entries.h"
 #include "bus/peer_ceilings.h"
 #include "share/accuracy/certificate.h"
+#include "share/debit/beside_hits.h"
 #include "share/debit/draft.h"
 #include "share/debit/returnable.h"
+#include "share/debit/told_entry.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -26,28 +26,6 @@ namespace dthrottle {
 struct DebitTotals {
   std::uint64_t hits = 0;     // debited
   Tokens overadmitted = 0;    // of debt that they made: served elsewhere beyond the limit before all hosts knew
-};
-
-// What became of entries that peers sent.
-struct MergeCounts {
-  std::uint64_t entries = 0;              // all of them
-  std::uint64_t unmatched = 0;            // entries under no rule here, or under one that is not shared
-  std::uint64_t unrecorded = 0;           // entries without room in the table
-  std::uint64_t expired = 0;              // hits dropped because they were older than the horizon
-  std::uint64_t penalties_cut = 0;        // entries dropped because a peer told of too many penalties
-  std::uint64_t new_tags_cut = 0;         // entries dropped because a peer named too many tags that have no bucket here
-  std::uint64_t disbelieved = 0;          // demands that count for less than was announced: hits do not bear them out
-  std::uint64_t hits_disbelieved = 0;     // hits dropped because no host can have served so many under our limit
-  std::uint64_t returned = 0;            // tokens that came back from peers' holds
-  std::uint64_t returns_disbelieved = 0;    // tokens that peers give back and were not charged for, or not known to be
-  std::uint64_t debts_disbelieved = 0;    // buckets of snapshots that one host cannot have taken so far into debt
-};
-
-// The part of these counts that one peer made.
-struct PeerMergeCounts {
-  std::uint64_t new_tags_cut = 0;
-  std::uint64_t penalties_cut = 0;
-  std::uint64_t hits_disbelieved = 0;
 };
 
 class Debits final : public Way {
@@ -83,7 +61,7 @@ class Debits final : public Way {
   }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
   std::uint32_t PlacesHere(std::uint64_t hash, const Limit& limit, Instant now);
-  void Adopted();
+  void Adopted() { beside_.Adopted(); }
   void Reassigned(std::size_t counter);
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;
 
@@ -137,20 +115,15 @@ class Debits final : public Way {
   };
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
 
-  // Penalties that begin here are told at once, beside hits (penalty/penalties.h), and places that are taken and given
-  // back every kPlacesEvery (hold/gauges.h). So are hits of a tag whose queries wait for their turn: a peer that has not
+  // What is told beside hits. Hits of a tag whose queries wait for their turn are told at once too: a peer that has not
   // heard of a turn gives it too.
-  static constexpr Duration kPlacesEvery = std::chrono::milliseconds(50);
+  BesideHits& beside() { return beside_; }
+  const BesideHits& beside() const { return beside_; }
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
   Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
-  // Tells once more of which tags places are taken: once a period, and to a host that takes a snapshot.
-  void TellPlacesAgain();
-  // Tells all penalties once more, for a host that takes a snapshot.
-  void TellPenaltiesAgain(Instant now) { core_.penalties.TellAgain(core_.ShardLock(), now); }
-
-  // Says something of a tag without hits; false: there is no room. A limit of this host alone is nobody else's.
-  bool AddBeside(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
+  void PeriodEnds(Instant) { beside_.PeriodEnds(); }
+  void Joined() { beside_.Joined(); }
 
   // Something holds tokens of the tag (hold/holds.h), or has given some back: peers are told of its hits that they may
   // come back. With its shard locked, any thread.
@@ -192,19 +165,6 @@ class Debits final : public Way {
     DebitTotals* totals = nullptr;
     std::uint64_t hits_max = 0;    // of one entry
   };
-  struct HeardPeer {
-    Allowance new_tags, penalties;
-    PeerMergeCounts counts;
-  };
-  // An entry of a report and the bucket that it is about, with the shard locked.
-  struct Told {
-    const Entry& entry;
-    Table::Shard& shard;
-    Tag tag;
-    std::uint64_t hash;
-    Slot* slot;
-    LimitIndex index;
-  };
   // Hits of a tag that is charged to another one, which may be divided among such tags.
   struct ChargedElsewhere {
     std::uint64_t divided, member;    // hashes of the two
@@ -213,28 +173,23 @@ class Debits final : public Way {
   };
   template <class Change>
   void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
-  void HearBack(const Told& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
-  bool TellPlaces(Instant now, Draft& out);
+  void HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
   bool TellWaits(Instant from, Instant now, Draft& out);
-  void HearPlaces(const Told& told, std::uint32_t peer, HeardPeer& heard, std::uint64_t places, Instant to, Instant now);
-  void HearQuota(const Told& told, const QuotaWord& word, std::uint32_t peer, HeardPeer& heard, Instant now);
-  void HearPenalty(const Told& told, HeardPeer& peer, Instant until, Instant now);
-  void NoteAmong(const Told& told, const Limit& limit, std::uint64_t hits);
+  void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits);
   void HearAmong(Instant now);
-  void DebitOne(const Told& told, const Terms& terms, const PeerWord& word, Instant now);
-  void MergeOne(const Told& told, Instant at, Instant now);
-  Bucket BucketOf(const Told& told, Instant at, std::uint64_t hits, Instant now) const;
-  std::uint64_t UntoldOf(const Told& told) const;
+  void DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
+  void MergeOne(const ToldEntry& told, Instant at, Instant now);
+  Bucket BucketOf(const ToldEntry& told, Instant at, std::uint64_t hits, Instant now) const;
+  std::uint64_t UntoldOf(const ToldEntry& told) const;
   Bucket KnownToPeers(const Tag& tag, const Slot& slot) const;
-  void AdoptOne(const Told& told, double demand, Tokens foretold, Instant at, Instant now);
-  Slot* Store(const Told& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
+  void AdoptOne(const ToldEntry& told, double demand, Tokens foretold, Instant at, Instant now);
+  Slot* Store(const ToldEntry& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;
   std::uint64_t penalties_max() const { return std::max<std::uint64_t>(new_tags_max_ / 1000, 1); }
   HeardPeer& HeardPeerOf(const Speaker& speaker);
   Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
-  bool AddEntry(const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides, Entries& out) const;
   std::uint64_t HeardOf(std::size_t counter) const;
 
   static constexpr std::size_t kWaiting = 7 * 64, kWaitingWays = 7;    // others wait for the report of the period
@@ -242,6 +197,7 @@ class Debits final : public Way {
   LimiterCore& core_;
   Ways& ways_;
   MergeCounts counts_;
+  BesideHits beside_{core_, ways_, counts_};
   ReturnableTags returnable_tags_;
   ReturnableHits returnable_hits_;
   std::vector<HeardPeer> heard_peers_, heard_sites_;    // by number
@@ -253,7 +209,6 @@ class Debits final : public Way {
   ToldTable<KeptTag, kWaitingWays> waiting_{kWaiting};    // tags with turns of which no peer has heard
   std::function<void()> wake_;
   Ticks window_abroad_ = 0;    // between reports of other sites; 0: there are none
-  Instant places_at_{};    // not before, peers are told of places
 };
 
 }    // namespace dthrottle

@@ -191,8 +191,7 @@ bool Sharing::BeginSnapshot(Instant now) {
   if (!collecting_.Push(now)) return true;
   if (!outlet_.Push(ToPeers::Kind::kSnapshotBegin, {}, now, incoming_.snapshot)) return true;
   walk_.BeginSnapshot(incoming_.snapshot);
-  if (!ownership_.some_own()) debits_.TellPenaltiesAgain(now);    // or owners tell them
-  debits_.TellPlacesAgain();
+  if (!ownership_.some_own()) debits_.beside().TellPenaltiesAgain(now);    // or owners tell them
   ways_.Each([](auto& way) { way.Joined(); });
   return true;
 }

@@ -89,7 +89,7 @@ void PenaltyTelling::TellTo(std::uint32_t peer, const Ownership& ownership, Inst
     const Tag tag = its.tag.tag();
     const auto add = [&] {
       Table::Shard shard(*core.table, core.table->Hash(tag));
-      return debits.AddBeside(tag, {.penalty = Milliseconds(its.until - now)}, shard, now, draft);
+      return debits.beside().Add(tag, {.penalty = Milliseconds(its.until - now)}, shard, now, draft);
     };
     if (add()) continue;
     push();

@@ -43,7 +43,7 @@ bool QuotaSharing::ReportUrgent(Instant, Instant now, Draft& out) {
   if (quotas_ == nullptr || now < tell_at_) return false;
   const bool more = quotas_->TellSome(
       core_.ShardLock(), now, [&](const Tag& tag, const QuotaWord& word, Table::Shard& shard) {
-        return ways_.Get<Debits>().AddBeside(tag, {.quota = word}, shard, now, out);
+        return ways_.Get<Debits>().beside().Add(tag, {.quota = word}, shard, now, out);
       });
   if (!more) tell_at_ = now + kTellEvery;
   return more;

@@ -1,0 +1,70 @@
+#include "penalty/strikes.h"
+
+namespace dthrottle {
+
+void Strikes::Enable() {
+  counts_ = std::make_unique<SideTable<Count, 8>>(kCounted);
+  untold_ = std::make_unique<ToldTable<Untold, 7>>(kUntold);
+}
+
+// The count of the tag as of now; null: there is no room for it. `worth(count)` is as of SideTable::RoomFor, of a count
+// that is not over.
+template <class Worth>
+Strikes::Count* Strikes::CountOf(std::uint64_t hash, const Penalty& terms, Instant now, Worth&& worth) {
+  const auto is_over = [&](const Count& its) { return now - its.since >= terms.within; };
+  const std::size_t at = counts_->FindOrPut(hash, [&](std::size_t place) {
+    const Count& its = (*counts_)[place];
+    return is_over(its) ? std::optional<std::uint32_t>(0) : worth(its);
+  });
+  if (at == counts_->kNone) return nullptr;
+  Count& its = (*counts_)[at];
+  if (its.all() == 0 || is_over(its)) its = {.since = now};
+  return &its;
+}
+
+std::uint32_t Strikes::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts,
+                               Instant now) {
+  Count* const its = CountOf(hash, terms, now, [](const Count& other) { return std::optional(other.here); });
+  if (its == nullptr) return 1;
+  ++its->here;
+  if (hosts > 1 && its->all() < terms.after) Keep(tag, hash, terms, terms.after - its->all(), hosts, now);
+  return its->all();
+}
+
+// Remembers a refusal for peers.
+void Strikes::Keep(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::uint64_t missing, std::size_t hosts,
+                   Instant now) {
+  std::size_t at = untold_->Find(hash);
+  if (at == untold_->kNone) {
+    at = untold_->RoomFor(hash, [&](std::size_t place) {
+      const Instant until = (*untold_)[place].until;
+      return until <= now ? std::optional(until) : std::nullopt;
+    });
+    if (at == untold_->kNone) {
+      not_told_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    untold_->Put(at, hash);
+    untold_->SetTold(at);
+    (*untold_)[at] = {KeptTag(tag)};
+  }
+  Untold& its = (*untold_)[at];
+  if (its.until <= now) its.until = now + terms.within, its.refusals = 0;
+  ++its.refusals;
+  if (2 * hosts * its.refusals >= missing && untold_->SetUntold(at) && wake_) wake_();
+}
+
+std::uint32_t Strikes::Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now) {
+  Count* const its = CountOf(hash, terms, now, [](const Count&) { return std::optional<std::uint32_t>(); });
+  if (its == nullptr) return 0;
+  heard_.fetch_add(refusals, std::memory_order_relaxed);
+  its->elsewhere = static_cast<std::uint32_t>(std::min<std::uint64_t>(its->elsewhere + refusals, terms.after));
+  return its->all();
+}
+
+void Strikes::Forget(std::uint64_t hash) {
+  if (const std::size_t at = counts_->Find(hash); at != counts_->kNone) counts_->Remove(at);
+  if (const std::size_t at = untold_->Find(hash); at != untold_->kNone) untold_->Remove(at);
+}
+
+}    // namespace dthrottle

@@ -1,0 +1,101 @@
+// How often tags were refused lately, on all hosts that share their limit, which is what penalties come of; and what the
+// other hosts have not heard of that yet.
+//
+// The count of a tag begins with a refusal and lasts as long as its rule says; then it begins anew. A host tells the others
+// how often it has refused a tag: once a period, and soon if that is 1 / (2 x hosts) of what is missing to a penalty. So
+// all hosts together keep half of that to themselves at most, and a client that goes from host to host is found out as
+// one that stays is.
+//
+// All is bounded. A flood of tags that are refused makes counts coarser: tags that this host has refused least make
+// room. What peers say takes only what is free or over.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/side_table.h"
+#include "base/tag.h"
+#include "base/time.h"
+#include "base/told_table.h"
+#include "rule/rule.h"
+
+namespace dthrottle {
+
+class Strikes {
+ public:
+  static constexpr std::size_t kCounted = std::size_t{1} << 16;    // tags, about
+  static constexpr std::size_t kUntold = 7 * 256;                  // of which peers are to hear
+
+  // As Penalties::Enable and SetWake.
+  void Enable();
+  void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  // ---- With the shard of the tag locked, any thread ----
+
+  // This host has refused the tag, whose limit so many hosts share. Returns the refusals that count, this one included.
+  std::uint32_t Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now);
+  // A peer has, so often. Returns the same.
+  std::uint32_t Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now);
+  // The tag's count begins anew, and peers do not hear of what it was.
+  void Forget(std::uint64_t hash);
+
+  // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
+
+  // Something is to be told soon.
+  bool any_urgent() const { return untold_ != nullptr && untold_->any_untold(); }
+  // Calls tell(tag, refusals, locked) for up to `most` tags of which peers are to hear soon, until it returns false: there is
+  // no room now. False: there is more to tell, and no room.
+  template <class Lock, class Tell>
+  bool TellSome(Lock&& lock, std::size_t most, Instant now, Tell&& tell) {
+    if (untold_ == nullptr) return true;
+    bool room = true;
+    untold_->TellSome(lock, [&](std::size_t place, auto& locked) {
+      if (most == 0) return false;
+      const Untold& its = (*untold_)[place];
+      room = its.until <= now || tell(its.tag.tag(), its.refusals, locked);
+      if (!room) return false;
+      --most;
+      untold_->Remove(place);
+      return true;
+    });
+    return room;
+  }
+  // All that peers have not heard is to be told soon.
+  template <class Lock>
+  void TellRest(Lock&& lock) {
+    if (untold_ == nullptr || untold_->used() == 0) return;
+    untold_->ForEach(lock, [&](std::size_t place, auto&) { untold_->SetUntold(place); });
+  }
+
+  std::uint64_t heard() const { return heard_.load(std::memory_order_relaxed); }
+  std::uint64_t untold() const { return not_told_.load(std::memory_order_relaxed); }    // for want of room
+
+ private:
+  struct Count {
+    Instant since{};
+    std::uint32_t here = 0, elsewhere = 0;
+    std::uint32_t all() const { return here + elsewhere; }
+  };
+  struct Untold {
+    KeptTag tag;
+    Instant until{};    // the refusals count
+    std::uint32_t refusals = 0;
+  };
+
+  template <class Worth>
+  Count* CountOf(std::uint64_t hash, const Penalty& terms, Instant now, Worth&& worth);
+  void Keep(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::uint64_t missing, std::size_t hosts,
+            Instant now);
+
+  std::unique_ptr<SideTable<Count, 8>> counts_;
+  std::unique_ptr<ToldTable<Untold, 7>> untold_;
+  std::function<void()> wake_;
+  std::atomic<std::uint64_t> heard_{0}, not_told_{0};
+};
+
+}    // namespace dthrottle

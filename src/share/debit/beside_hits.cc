@@ -1,0 +1,169 @@
+#include "share/debit/beside_hits.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "share/debit/ownership.h"
+#include "share/said_tag.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+// ---- Telling ----
+
+void BesideHits::WatchTags(const std::function<void()>& wake) {
+  wake_ = wake;
+  core_.penalties.SetWake(wake);
+  Adopted();
+}
+
+void BesideHits::Adopted() {
+  if (core_.gauges != nullptr) core_.gauges->SetWake(wake_);
+}
+
+Instant BesideHits::urgent_at() const {
+  if (core_.penalties.any_untold()) return Instant::min();
+  const Instant places = core_.gauges != nullptr && core_.gauges->any_untold() ? places_at_ : Instant::max();
+  return core_.penalties.strikes().any_urgent() ? std::min(places, refusals_at_) : places;
+}
+
+bool BesideHits::ReportUrgent(Instant now, Draft& out) {
+  return TellPenalties(now, out) || TellRefusals(now, out) || TellPlaces(now, out);
+}
+
+bool BesideHits::TellPenalties(Instant now, Draft& out) {
+  return core_.penalties.TellSome(
+      core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
+        const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+        return Add(tag, {.penalty = static_cast<std::uint64_t>(ms)}, shard, now, out);
+      });
+}
+
+// A flood of tags that are refused costs peers no more than so much, however many hosts there are.
+bool BesideHits::TellRefusals(Instant now, Draft& out) {
+  constexpr std::size_t kMost = 800, kLeast = 4;    // by all hosts, and by each, every kEvery
+  Strikes& strikes = core_.penalties.strikes();
+  if (now < refusals_at_ || !strikes.any_urgent()) return false;
+  refusals_at_ = now + kEvery;
+  const std::size_t most = std::max(kMost / (core_.peers + 1), kLeast);
+  return !strikes.TellSome(core_.ShardLock(), most, now,
+                           [&](const Tag& tag, std::uint32_t refusals, Table::Shard& shard) {
+                             return Add(tag, {.refusals = refusals}, shard, now, out);
+                           });
+}
+
+bool BesideHits::TellPlaces(Instant now, Draft& out) {
+  if (core_.gauges == nullptr || now < places_at_) return false;
+  places_at_ = now + kEvery;
+  return core_.gauges->TellSome(
+      core_.ShardLock(),
+      [&](const Tag& tag, std::uint64_t hash, Table::Shard& shard) -> std::optional<std::uint32_t> {
+        const std::uint32_t taken = core_.in_flight->taken(hash);
+        const bool added = Add(tag, {.places = std::min<std::uint64_t>(taken, kPlacesMax)}, shard, now, out);
+        return added ? std::optional(taken) : std::nullopt;
+      });
+}
+
+void BesideHits::PeriodEnds() {
+  core_.penalties.strikes().TellRest(core_.ShardLock());
+  Joined();
+}
+
+void BesideHits::Joined() {
+  if (core_.gauges != nullptr) core_.gauges->TellAgain(core_.ShardLock());
+}
+
+bool BesideHits::Add(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const {
+  const Slot* const slot = shard.Find(tag, now);
+  const auto index = slot != nullptr ? std::optional(LimitIndex{slot->limit})
+                     : tag.is_digest ? std::nullopt
+                                     : core_.rules->Find(tag.bytes);
+  if (!index.has_value()) return true;
+  if (const Limit& limit = core_.limit(*index); !limit.shared && !limit.divided) return true;
+  const std::size_t before = out.entries.size();
+  if (!AddSaidTag(*core_.rules, tag, *index, 0, said, out.entries)) return false;
+  if (out.entries.size() > before) out.began.push_back(ToTicks(now));
+  return true;
+}
+
+// ---- Hearing ----
+
+bool BesideHits::Concerns(const Entries& entries, const Entry& entry, const Limit& limit) {
+  if (entries.quota(entry).has_value()) return limit.quota > 0 && (limit.shared || limit.divided);
+  if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
+  if (entries.penalty(entry).has_value() || entries.refusals(entry) != 0) {
+    return limit.penalizes && (limit.shared || limit.divided);
+  }
+  return limit.shared;
+}
+
+bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now) {
+  const Entry& entry = told.entry;
+  if (const auto left = entries.penalty(entry)) {
+    HearPenalty(told, peer, to + std::chrono::milliseconds(*left), now);
+  } else if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
+    HearRefusals(told, peer, refusals, now);
+  } else if (const auto places = entries.places(entry)) {
+    HearPlaces(told, peer, *places, to, now);
+  } else if (const auto word = entries.quota(entry)) {
+    HearQuota(told, peer, *word, now);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+bool BesideHits::Owns(const Tag& tag) const {
+  return core_.ownership != nullptr && core_.ownership->Owns(tag);
+}
+
+// The peer names a tag that is new here.
+bool BesideHits::MayName(HeardPeer& peer, Instant now) {
+  if (peer.new_tags.Take(now)) return true;
+  ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
+  return false;
+}
+
+// A word that ends a penalty counts too.
+bool BesideHits::MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now) {
+  if (peer.penalties.Take(now)) return told.slot != nullptr || MayName(peer, now);
+  ++counts_.penalties_cut, ++peer.counts.penalties_cut;
+  return false;
+}
+
+void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now) {
+  if (!MayPenalize(told, peer, now)) return;
+  const bool owned = Owns(told.tag);
+  const Duration known = owned ? core_.penalties.Left(told.hash, now) : Duration::zero();
+  core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
+  if (owned) core_.penalties.PassOn(told.hash, known, now);
+}
+
+// Only the owner of a tag begins a penalty by what it hears: another host may refuse the tag itself, once more.
+void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now) {
+  const Penalty& terms = core_.rules->penalty(core_.limit(told.index));
+  if (!core_.penalties.HearRefusals(told.hash, refusals, terms, now)) return;
+  if (Owns(told.tag) && MayPenalize(told, peer, now)) core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
+}
+
+// A peer is believed for three periods: so long its reports may be lost. It takes all places of a tag at most.
+void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_t places, Instant to, Instant now) {
+  const Limit& limit = core_.limit(told.index);
+  const Instant until =
+      std::min(to, now) + std::max<Duration>(kReachPeriods * ToDuration(core_.window), std::chrono::seconds(1));
+  if (until <= now) return;
+  const bool known = told.slot != nullptr || core_.gauges->Knows(told.hash);
+  if (!known && places != 0 && !MayName(peer, now)) return;
+  const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(places, limit.in_flight));
+  core_.gauges->Hear(told.tag, told.hash, peer.number, taken, until, now);
+}
+
+void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
+  const Limit& limit = core_.limit(told.index);
+  Quotas* const quotas = ways_.HasQuota(limit) ? ways_.quotas() : nullptr;
+  const bool known = told.slot != nullptr || (quotas != nullptr && quotas->Knows(told.hash));
+  if (!known && !MayName(peer, now)) return;
+  if (quotas != nullptr) quotas->Hear(told.tag, told.hash, limit, word, peer.number, now);
+}
+
+}    // namespace dthrottle

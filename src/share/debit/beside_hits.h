@@ -1,0 +1,67 @@
+// What hosts tell each other of a tag beside hits: that it is penalized, how often it was refused, how many of its places
+// are taken, and what was counted of its quota.
+//
+// A tag that nothing is known of here is news of a new tag, of which a peer may tell so many a second.
+#pragma once
+
+#include <functional>
+
+#include "share/debit/draft.h"
+#include "share/debit/told_entry.h"
+#include "share/share.h"
+
+namespace dthrottle {
+
+class BesideHits {
+ public:
+  // Penalties that begin here are told at once (penalty/penalties.h). Every kEvery come places that are taken and given
+  // back (hold/gauges.h), and refusals that may come to a penalty (penalty/strikes.h).
+  static constexpr Duration kEvery = std::chrono::milliseconds(50);
+
+  BesideHits(LimiterCore& core, Ways& ways, MergeCounts& counts) : core_(core), ways_(ways), counts_(counts) {}
+
+  // ---- Telling, as the functions of Way; the owner's thread ----
+
+  void WatchTags(const std::function<void()>& wake);
+  void Adopted();
+  Instant urgent_at() const;
+  bool ReportUrgent(Instant now, Draft& out);
+  // Tells of refusals that peers have not heard, and once more of which tags places are taken.
+  void PeriodEnds();
+  void Joined();
+  // Tells all penalties once more, for a host that takes a snapshot.
+  void TellPenaltiesAgain(Instant now) { core_.penalties.TellAgain(core_.ShardLock(), now); }
+
+  // Says something of a tag without hits; false: there is no room. A limit of this host alone is nobody else's.
+  bool Add(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
+
+  // ---- Hearing ----
+
+  // Whether a limit is concerned by the entry, which says something beside hits.
+  static bool Concerns(const Entries& entries, const Entry& entry, const Limit& limit);
+
+  // Takes what the entry of a report says, as of `to`. False: it says something of hits.
+  bool Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now);
+
+  // The peer says that the tag is penalized until then.
+  void HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now);
+
+ private:
+  bool TellPenalties(Instant now, Draft& out);
+  bool TellRefusals(Instant now, Draft& out);
+  bool TellPlaces(Instant now, Draft& out);
+  bool Owns(const Tag& tag) const;
+  bool MayName(HeardPeer& peer, Instant now);
+  bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
+  void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
+  void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_t places, Instant to, Instant now);
+  void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
+
+  LimiterCore& core_;
+  Ways& ways_;
+  MergeCounts& counts_;
+  std::function<void()> wake_;
+  Instant places_at_{}, refusals_at_{};    // not before, peers are told of them
+};
+
+}    // namespace dthrottle
