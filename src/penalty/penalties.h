@@ -1,8 +1,8 @@
 // Penalties: a tag that was refused too often is refused at once, for a while and on all hosts.
 //
 // Refusals by the limit are counted from the first one on, for as long as the rule says; then the count begins anew
-// (strikes.h). So a tag is never penalized for fewer than `after` refusals within that time, and at the latest for twice
-// as many. While a penalty is in force its refusals count for nothing, so it ends when it was said to end.
+// (strikes.h). So a tag is never penalized for fewer than `after` refusals within that time, and at the latest for
+// twice as many. While a penalty is in force its refusals count for nothing, so it ends when it was said to end.
 //
 // Peers' refusals count too. A penalty begins by a refusal of this host all the same, as the client asks one host or
 // another; only the owner of a tag begins one by what it hears.

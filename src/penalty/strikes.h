@@ -1,10 +1,10 @@
-// How often tags were refused lately, on all hosts that share their limit, which is what penalties come of; and what the
-// other hosts have not heard of that yet.
+// How often tags were refused lately, on all hosts that share their limit, which is what penalties come of; and what
+// the other hosts have not heard of that yet.
 //
-// The count of a tag begins with a refusal and lasts as long as its rule says; then it begins anew. A host tells the others
-// how often it has refused a tag: once a period, and soon if that is 1 / (2 x hosts) of what is missing to a penalty. So
-// all hosts together keep half of that to themselves at most, and a client that goes from host to host is found out as
-// one that stays is.
+// The count of a tag begins with a refusal and lasts as long as its rule says; then it begins anew. A host tells the
+// others how often it has refused a tag: once a period, and soon if that is 1 / (2 x hosts) of what is missing to a
+// penalty. So all hosts together keep half of that to themselves at most, and a client that goes from host to host is
+// found out as one that stays is.
 //
 // All is bounded. A flood of tags that are refused makes counts coarser: tags that this host has refused least make
 // room. What peers say takes only what is free or over.
@@ -48,8 +48,8 @@ class Strikes {
 
   // Something is to be told soon.
   bool any_urgent() const { return untold_ != nullptr && untold_->any_untold(); }
-  // Calls tell(tag, refusals, locked) for up to `most` tags of which peers are to hear soon, until it returns false: there is
-  // no room now. False: there is more to tell, and no room.
+  // Calls tell(tag, refusals, locked) for up to `most` tags of which peers are to hear soon, until it returns false:
+  // there is no room now. False: there is more to tell, and no room.
   template <class Lock, class Tell>
   bool TellSome(Lock&& lock, std::size_t most, Instant now, Tell&& tell) {
     if (untold_ == nullptr) return true;

@@ -23,10 +23,10 @@ inline std::optional<LimitIndex> LimitOfSaid(const Rulebook& rules, const Slot* 
   return said.is_digest ? rules.Named(said.bytes.substr(kDigestBytes)) : rules.Find(said.bytes);
 }
 
-// Adds an entry of the tag, whose limit this is; false: there is no room. The digest of a tag that has no rule is left out,
-// because nobody else would know it.
-inline bool AddSaidTag(const Rulebook& rules, const Tag& tag, LimitIndex limit, std::uint64_t value, const Besides& besides,
-                       Entries& out) {
+// Adds an entry of the tag, whose limit this is; false: there is no room. The digest of a tag that has no rule is left
+// out, because nobody else would know it.
+inline bool AddSaidTag(const Rulebook& rules, const Tag& tag, LimitIndex limit, std::uint64_t value,
+                       const Besides& besides, Entries& out) {
   if (!tag.is_digest) return out.Add(tag, value, 0, besides);
   const std::size_t rule = rules.limit(limit).rule;
   if (rule >= rules.rules().size()) return true;

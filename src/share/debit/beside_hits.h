@@ -1,5 +1,5 @@
-// What hosts tell each other of a tag beside hits: that it is penalized, how often it was refused, how many of its places
-// are taken, and what was counted of its quota.
+// What hosts tell each other of a tag beside hits: that it is penalized, how often it was refused, how many of its
+// places are taken, and what was counted of its quota.
 //
 // A tag that nothing is known of here is news of a new tag, of which a peer may tell so many a second.
 #pragma once
