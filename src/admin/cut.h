@@ -19,7 +19,7 @@ struct Cut {
 };
 
 inline PeerMergeCounts MergedOf(const Limiter& limiter, const PeerStatus& peer) {
-  return peer.number ? limiter.ways().Get<Debits>().counts_of(*peer.number) : PeerMergeCounts();
+  return peer.number ? limiter.ways().Get<Debits>().peers().counts_of(*peer.number) : PeerMergeCounts();
 }
 
 inline std::array<Cut, 5> CutOf(const Limiter& limiter, const PeerStatus& peer) {

@@ -524,7 +524,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.reshaping = limiter.reshaping();
   s.all = limiter.tally().GrandTotals();
   s.debits = limiter.ways().Get<Debits>().grand_totals();
-  s.merged = limiter.ways().Get<Debits>().counts();
+  s.merged = limiter.ways().Get<Debits>().peers().counts();
   s.watched = limiter.ways().Status().watched;
   const LimiterCounts counts = CountsOf(limiter);
   s.places = counts.in_flight;

@@ -117,7 +117,7 @@ void PeerSession::Reload(const OwnerAddresses* list, std::vector<std::string>& p
   thread_->SetConnect(Called(settings, list));
   if (list == nullptr) ReloadOwners();
   thread_->SetCeilings(CeilingsOf(settings));
-  host_.limiter.ways().Get<Debits>().SetNewTagsMax(peers.max_new_tags);
+  host_.limiter.ways().Get<Debits>().peers().SetNewTagsMax(peers.max_new_tags);
   if (!authorized) return;
   auto capacity = MakeCapacityOptions(settings, host_.limiter.rules(), *authorized, host_.name);
   if (!capacity) {

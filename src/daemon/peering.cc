@@ -65,7 +65,7 @@ void Peering::Start(std::string_view kept, bool took_over) {
   static_assert(kKey.size() == sizeof keys.digest);
   std::memcpy(keys.digest.data(), kKey.data(), kKey.size());
   limiter_.table().SetDigestKey(keys.digest);
-  limiter_.ways().Get<Debits>().SetNewTagsMax(settings_.peers.max_new_tags);
+  limiter_.ways().Get<Debits>().peers().SetNewTagsMax(settings_.peers.max_new_tags);
   LendReserve(settings_, limiter_);
   if (!kept.empty()) TakeKept(kept);
   limiter_.ways().WatchTags(settings_.peers.watched_tags, [this] { slices_.Wake(); });

@@ -12,7 +12,7 @@ void Charge(Ways& ways, Asked& asked, Cost tokens) {
   const LimiterCore& core = ways.core();
   Waste unrecorded;
   Waste& waste = asked.slot != nullptr ? asked.shard.waste(asked.slot) : unrecorded;
-  asked.bucket().Debit(asked.shape, tokens, asked.now, ways.Get<Debits>().MaxDebt(asked.limit), asked.now, waste,
+  asked.bucket().Debit(asked.shape, tokens, asked.now, ways.Get<Debits>().peers().MaxDebt(asked.limit), asked.now, waste,
                        core.waste_window);
   asked.Keep();
   ways.With(asked.limit, [&](auto& way) { way.Charged(asked); });

@@ -221,7 +221,7 @@ class Bench {
       }
       if (round >= 0) Add(figures, *host, decoding);
     }
-    DT_CHECK(host->limiter().ways().Get<Debits>().counts().unmatched == 0);
+    DT_CHECK(host->limiter().ways().Get<Debits>().peers().counts().unmatched == 0);
     DT_CHECK(host->limiter().table().counts().tags == tags_.size());
     figures.Print(name);
   }

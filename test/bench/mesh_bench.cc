@@ -223,7 +223,7 @@ class Receiver {
         std::count_if(all.begin(), all.end(), [](const PeerStatus& p) { return p.state == PeerState::kUp; }));
   }
   ExchangeCounts counts() const { return thread_.Counts(); }
-  std::uint64_t merged() const { return limiter_.ways().Get<Debits>().counts().entries; }
+  std::uint64_t merged() const { return limiter_.ways().Get<Debits>().peers().counts().entries; }
   std::uint64_t recorded() { return limiter_.table().counts().tags; }
 
  private:

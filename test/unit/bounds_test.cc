@@ -40,9 +40,9 @@ TEST_CASE("one entry charges no more than a host can have served, and the rest i
   victim.Debit(One("C", kHitsMax), kStart, kStart + 5s);
   constexpr std::uint64_t kMost = 10 + (5 + 5) + 1;    // a burst, the interval and a period, and a part of one
   CHECK(victim.charged() == kMost);
-  CHECK(victim.debits().counts().hits_disbelieved == kHitsMax - kMost);
-  CHECK(victim.debits().counts_of(1).hits_disbelieved == kHitsMax - kMost);
-  CHECK(victim.debits().counts_of(0).hits_disbelieved == 0);
+  CHECK(victim.debits().peers().counts().hits_disbelieved == kHitsMax - kMost);
+  CHECK(victim.debits().peers().counts_of(1).hits_disbelieved == kHitsMax - kMost);
+  CHECK(victim.debits().peers().counts_of(0).hits_disbelieved == 0);
   CHECK(victim.Level("C", kStart + 5s) == Approx(10 + 5.0 - kMost));
 }
 
@@ -76,7 +76,7 @@ class Greedy {
       while (sharing_->Work(now)) now += Below(1ms);
       Tell(victim, now);
     }
-    return victim.debits().counts().hits_disbelieved == 0 && victim.charged() > 0;
+    return victim.debits().peers().counts().hits_disbelieved == 0 && victim.charged() > 0;
   }
 
  private:
@@ -128,10 +128,10 @@ TEST_CASE(
 
 TEST_CASE("a peer names so many new tags a second, and other peers as many") {
   Victim victim;
-  victim.debits().SetNewTagsMax(10);    // 100 at once
+  victim.debits().peers().SetNewTagsMax(10);    // 100 at once
   const auto say = [&](std::uint32_t peer, int tags, Instant at) {
     for (int i = 0; i < tags; ++i) victim.Debit(One(fmt::format("{}-{}", peer, i), 1), at - 1s, at, peer);
-    return victim.debits().counts_of(peer).new_tags_cut;
+    return victim.debits().peers().counts_of(peer).new_tags_cut;
   };
   CHECK(say(1, 250, kStart) == 150);
   CHECK(say(2, 90, kStart) == 0);
@@ -139,7 +139,7 @@ TEST_CASE("a peer names so many new tags a second, and other peers as many") {
   CHECK(victim.Level("1-99", kStart + 100ms) < 9.5);
   CHECK(victim.Level("1-100", kStart + 100ms) == 10);
   CHECK(say(1, 250, kStart + 5s) == 150 + 100);    // 50 more by now
-  CHECK(victim.debits().counts().new_tags_cut == 250);
+  CHECK(victim.debits().peers().counts().new_tags_cut == 250);
 }
 
 TEST_CASE("a donor's word takes a bucket no deeper than one host can, and never up") {
@@ -148,8 +148,8 @@ TEST_CASE("a donor's word takes a bucket no deeper than one host can, and never 
   for (int i = 0; i < 9; ++i) REQUIRE(victim.Serves("drained", now));
   const auto merge = [&](std::string_view tag, std::uint64_t microseconds) {
     const Entries entries = One(tag, microseconds);
-    victim.debits().Merge(entries, 0, 1, now, now);
-    return victim.debits().counts().debts_disbelieved;
+    victim.debits().buckets().Merge(entries, 0, 1, now, now);
+    return victim.debits().peers().counts().debts_disbelieved;
   };
   CHECK(merge("honest", kMicrosecondsMax) == 1);
   CHECK(victim.Level("honest", now) == Approx(-(10 + 5)));

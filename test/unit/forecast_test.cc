@@ -409,7 +409,7 @@ TEST_CASE("a watch ends with a report of few hits while the tag's owner says tha
   const auto owner_says = [&](std::uint64_t micros, std::uint64_t demand, Instant now) {
     Entries said;
     said.Add({"t", false}, micros, 0, {.demand = 1000 * demand});
-    ways.Get<Debits>().Adopt(said, 0, 1, now, now, now, now);
+    ways.Get<Debits>().buckets().Adopt(said, 0, 1, now, now, now, now);
   };
   // Hits of the report, and its demand.
   const auto report = [&](Instant now) {
@@ -486,7 +486,7 @@ TEST_CASE("a peer that announces the largest demand and serves nothing stops no 
     f.Urgent(now += Duration(1s) / 60);
   }
   CHECK(served == 300);
-  CHECK(f.host.limiter->ways().Get<Debits>().counts().disbelieved == 4);
+  CHECK(f.host.limiter->ways().Get<Debits>().peers().counts().disbelieved == 4);
 }
 
 TEST_CASE("a few early reports go at once, and more gather, the longer the more hosts hear them") {

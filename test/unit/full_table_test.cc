@@ -206,7 +206,7 @@ TEST_CASE("a peer with a table full of debt makes this host forget nothing") {
   }
   hosts.debits().Debit(lies, 0, lies.size(), At(0), At(1), At(1));
   CHECK(hosts.limiter(0).table().counts().evicted == 0);
-  CHECK(hosts.debits().counts().unrecorded + hosts.limiter(0).table().counts().hearsay_forgotten >
+  CHECK(hosts.debits().peers().counts().unrecorded + hosts.limiter(0).table().counts().hearsay_forgotten >
         said - hosts.cells());
   std::size_t forgotten = 0;
   for (std::size_t i = 0; i < local; ++i) forgotten += hosts.Serves(0, fmt::format("slow:{}", i), 1);
@@ -225,7 +225,7 @@ TEST_CASE("a peer that floods the table with tags leaves no hit uncharged that o
     for (std::size_t i = 0; i < n; ++i) REQUIRE(entries.Add({fmt::format("{}-{}", name, begin + i), false}, 4, 0));
     hosts.debits().Debit(entries, 0, n, At(0), At(1), At(1), peer);
   };
-  hosts.debits().SetNewTagsMax(1'000'000);
+  hosts.debits().peers().SetNewTagsMax(1'000'000);
   constexpr std::size_t kHonest = 50;
   std::size_t n = 0;
   for (std::size_t flood = 0; flood < 8 * hosts.cells(); flood += 1000) {

@@ -283,16 +283,16 @@ TEST_CASE("hold: what peers have heard of and comes back is told once, and nobod
   CHECK(a.Report().empty());
   b.Hear(told);
   CHECK(b.Level("a") == Approx(629));
-  CHECK(b.debits().counts().returned == 129);
+  CHECK(b.debits().peers().counts().returned == 129);
 
   b.Hear(told, 7);    // another peer has taken nothing here
   CHECK(b.Level("a") == Approx(629));
-  CHECK(b.debits().counts().returns_disbelieved == 129);
+  CHECK(b.debits().peers().counts().returns_disbelieved == 129);
   Entries lie;
   REQUIRE(lie.Add({"a", false}, 0, 0, {.back = 1000}));
   b.Hear(lie);
   CHECK(b.Level("a") == Approx(1000));    // of the 500 that it was charged with, 371 were left
-  CHECK(b.debits().counts().returns_disbelieved == 129 + 629);
+  CHECK(b.debits().peers().counts().returns_disbelieved == 129 + 629);
 }
 
 }    // namespace

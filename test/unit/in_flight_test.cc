@@ -126,14 +126,14 @@ TEST_CASE("places: what a process took goes over to the next one, which tells of
 
 TEST_CASE("places: a peer that lies takes those of one limit for its lease, and names so many new tags") {
   Peer liar("[[rule]]\nname=\"job\"\nburst=1000\nrate=1000\nin_flight=1000000\n"), b(kJobs);
-  b.host.limiter->ways().Get<Debits>().SetNewTagsMax(10);
+  b.host.limiter->ways().Get<Debits>().peers().SetNewTagsMax(10);
   CHECK(liar.EntersAll("job", kNow) == 1000);
   b.Hear(liar.Says(kNow), 0, kNow);
   for (int i = 0; i < 2000; ++i) REQUIRE(liar.Enters("lie" + std::to_string(i), kNow + 1s));
   for (Instant now = kNow + 1s; now < kNow + 2s; now += 100ms) b.Hear(liar.Says(now), 0, now);
   CHECK_FALSE(b.Enters("job", kNow + 2s));
   CHECK(CountsOf(*b.host.limiter).in_flight.heard <= 1 + 10 * 10);
-  CHECK(b.host.limiter->ways().Get<Debits>().counts().new_tags_cut > 1000);
+  CHECK(b.host.limiter->ways().Get<Debits>().peers().counts().new_tags_cut > 1000);
 }
 
 TEST_CASE("places: a limit of each host alone is told to nobody") {

@@ -260,7 +260,7 @@ TEST_CASE("penalty: a rule of each host alone, and one without a penalty here, h
   Refuse(a.host, "login:a", 3, kNow);
   b.Hear(a.Said(kNow), kNow);
   CHECK(b.host.Serves("login:a", kNow));
-  CHECK(b.host.limiter->ways().Get<Debits>().counts().unmatched == 1);
+  CHECK(b.host.limiter->ways().Get<Debits>().peers().counts().unmatched == 1);
 }
 
 // ---- Refusals by other hosts ----
@@ -400,11 +400,11 @@ TEST_CASE("penalty: a peer that lies penalizes so many tags a second, and none o
   Debits& debits = victim.host.limiter->ways().Get<Debits>();
   Lie(victim, 5000, kNow);
   CHECK(CountsOf(*victim.host.limiter).penalties.heard <= 1000);    // ten seconds' worth
-  CHECK(debits.counts_of(0).penalties_cut == 4000);
+  CHECK(debits.peers().counts_of(0).penalties_cut == 4000);
   const std::uint64_t before = CountsOf(*victim.host.limiter).penalties.heard + CountsOf(*victim.host.limiter).penalties.crowded;
   Lie(victim, 5000, kNow + 1s);
   CHECK(CountsOf(*victim.host.limiter).penalties.heard + CountsOf(*victim.host.limiter).penalties.crowded <= before + 100);
-  CHECK(debits.counts().penalties_cut >= 4000 + 4900);
+  CHECK(debits.peers().counts().penalties_cut >= 4000 + 4900);
 
   Peer alone("[[rule]]\nname=\"login\"\nburst=2\nrate=1\nshare=\"local\"\npenalty={ after = 3 }\n");
   Lie(alone, 50, kNow);
@@ -424,7 +424,7 @@ TEST_CASE("penalty: an owner begins one by what hosts say, and believes one host
   CHECK(Left(owner.host, "login:0", kNow) == 60s);
   Lie(owner, 5000, kNow, {.refusals = 3});
   CHECK(CountsOf(*owner.host.limiter).penalties.begun <= 1000);
-  CHECK(owner.host.limiter->ways().Get<Debits>().counts_of(0).penalties_cut == 4000);
+  CHECK(owner.host.limiter->ways().Get<Debits>().peers().counts_of(0).penalties_cut == 4000);
 }
 
 }    // namespace

@@ -132,7 +132,7 @@ TEST_CASE("refused queries and rules that are not shared stay at home") {
   debits.from = debits.to = At(5);
   debits.entries.Add({"local", false}, 1, 0);
   a.Push(std::move(debits), At(5));
-  CHECK(a.limiter().ways().Get<Debits>().counts().unmatched == 1);
+  CHECK(a.limiter().ways().Get<Debits>().peers().counts().unmatched == 1);
 }
 
 TEST_CASE("what is shed is not a hit that peers hear of") {
@@ -260,7 +260,7 @@ TEST_CASE("turns count at other hosts however many wait") {
   a.RunAt(At(0.5));
   for (const ToPeers& told : a.Drain()) b.Hear(told, At(0.5));
   CHECK(b.Level("C", At(0.5)) == Approx(-80).margin(0.1));
-  CHECK(b.limiter().ways().Get<Debits>().counts().hits_disbelieved == 0);
+  CHECK(b.limiter().ways().Get<Debits>().peers().counts().hits_disbelieved == 0);
 }
 
 TEST_CASE("hits are too old when their interval is, and stand for no time before the horizon") {
@@ -272,7 +272,7 @@ TEST_CASE("hits are too old when their interval is, and stand for no time before
   a.Hear(hits, At(20));    // they began 20 s ago, and ended 5 s ago
   CHECK(a.Level("C", At(20)) == Approx(90));
   a.Hear(hits, At(26));
-  CHECK(a.limiter().ways().Get<Debits>().counts().expired == 20);
+  CHECK(a.limiter().ways().Get<Debits>().peers().counts().expired == 20);
 }
 
 TEST_CASE("hits of peers count where a bucket takes months to fill, however many hosts there are") {

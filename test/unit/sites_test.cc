@@ -139,7 +139,7 @@ TEST_CASE("a site cannot have served more than all of its hosts can") {
   const auto level = [](std::uint64_t hosts) {
     Owner owner;
     owner.HearSite(0, "a", kHitsMax, hosts, kBegin + 1s);
-    CHECK(owner.host().limiter->ways().Get<Debits>().counts().hits_disbelieved > 0);
+    CHECK(owner.host().limiter->ways().Get<Debits>().peers().counts().hits_disbelieved > 0);
     return owner.host().Level("a", kBegin + 1s);
   };
   const double one = level(1), ten = level(10);

@@ -88,15 +88,6 @@ bool BesideHits::Add(const Tag& tag, const Besides& said, Table::Shard& shard, I
 
 // ---- Hearing ----
 
-bool BesideHits::Concerns(const Entries& entries, const Entry& entry, const Limit& limit) {
-  if (entries.quota(entry).has_value()) return limit.quota > 0 && (limit.shared || limit.divided);
-  if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
-  if (entries.penalty(entry).has_value() || entries.refusals(entry) != 0) {
-    return limit.penalizes && (limit.shared || limit.divided);
-  }
-  return limit.shared;
-}
-
 bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now) {
   const Entry& entry = told.entry;
   if (const auto left = entries.penalty(entry)) {
@@ -120,14 +111,14 @@ bool BesideHits::Owns(const Tag& tag) const {
 // The peer names a tag that is new here.
 bool BesideHits::MayName(HeardPeer& peer, Instant now) {
   if (peer.new_tags.Take(now)) return true;
-  ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
+  ++peers_.counts().new_tags_cut, ++peer.counts.new_tags_cut;
   return false;
 }
 
 // A word that ends a penalty counts too.
 bool BesideHits::MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now) {
   if (peer.penalties.Take(now)) return told.slot != nullptr || MayName(peer, now);
-  ++counts_.penalties_cut, ++peer.counts.penalties_cut;
+  ++peers_.counts().penalties_cut, ++peer.counts.penalties_cut;
   return false;
 }
 

@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "share/debit/draft.h"
-#include "share/debit/told_entry.h"
+#include "share/debit/peer_entries.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -18,7 +18,7 @@ class BesideHits {
   // back (hold/gauges.h), and refusals that may come to a penalty (penalty/strikes.h).
   static constexpr Duration kEvery = std::chrono::milliseconds(50);
 
-  BesideHits(LimiterCore& core, Ways& ways, MergeCounts& counts) : core_(core), ways_(ways), counts_(counts) {}
+  BesideHits(LimiterCore& core, Ways& ways, PeerEntries& peers) : core_(core), ways_(ways), peers_(peers) {}
 
   // ---- Telling, as the functions of Way; the owner's thread ----
 
@@ -36,9 +36,6 @@ class BesideHits {
   bool Add(const Tag& tag, const Besides& said, Table::Shard& shard, Instant now, Draft& out) const;
 
   // ---- Hearing ----
-
-  // Whether a limit is concerned by the entry, which says something beside hits.
-  static bool Concerns(const Entries& entries, const Entry& entry, const Limit& limit);
 
   // Takes what the entry of a report says, as of `to`. False: it says something of hits.
   bool Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now);
@@ -59,7 +56,7 @@ class BesideHits {
 
   LimiterCore& core_;
   Ways& ways_;
-  MergeCounts& counts_;
+  PeerEntries& peers_;
   std::function<void()> wake_;
   Instant places_at_{}, refusals_at_{};    // not before, peers are told of them
 };

@@ -1,13 +1,10 @@
-// What peers say: hits that they served, and buckets as they have them.
 #include "share/debit/debits.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "base/check.h"
 #include "share/accuracy/accuracy.h"
-#include "share/debit/ownership.h"
 #include "share/inspection.h"
 #include "share/said_tag.h"
 #include "share/sites/site_bound.h"
@@ -15,24 +12,6 @@
 #include "share/ways.h"
 
 namespace dthrottle {
-
-namespace {
-
-// An owner tells a host of a watched tag for so long after the host has named it.
-constexpr Duration kUserFor = std::chrono::seconds(10);
-
-// When the bucket of an entry of a snapshot will be full.
-Instant UntilFullAt(const Entry& entry, Instant at) {
-  constexpr std::uint64_t kFarMicroseconds = std::uint64_t{1} << 47;    // four years, and no overflow in ticks
-  return at + std::chrono::microseconds(static_cast<std::int64_t>(std::min(entry.value, kFarMicroseconds)));
-}
-
-// The most that a bucket gives at one instant: its burst, and what queries wait for.
-Ticks AtOnce(const Limit& limit) {
-  return limit.shape.depth + ToTicks(limit.delay);
-}
-
-}    // namespace
 
 void Debits::ShareWith(std::size_t peers, Duration period) {
   core_.table->Exclusively([&] {
@@ -47,15 +26,6 @@ void Debits::ShareWith(std::size_t peers, Duration period) {
 void Debits::ShareAbroad(Duration period) {
   window_abroad_ = ToTicks(period);
   core_.table->Exclusively([&] { core_.waste_window = std::max(core_.window, window_abroad_); });
-}
-
-// A peer can take a bucket into debt by what it may itself have served; so much, for all of them, is the most that is
-// ever owed. Where a bucket takes months to fill, many hosts make more than can be counted.
-Ticks Debits::MaxDebt(const Limit& limit) const {
-  constexpr Ticks kMost = std::numeric_limits<Ticks>::max() / 4;
-  if (limit.max_debt >= 0) return limit.max_debt;
-  const auto hosts = static_cast<Ticks>(core_.peers + 1);
-  return hosts * std::min(AtOnce(limit) + core_.window, kMost / hosts);
 }
 
 // Three periods, or the time in which a bucket refills twice, but from 10 s to 300 s.
@@ -85,51 +55,7 @@ Ticks Debits::ServedMax(const Limit& limit, Duration interval) const {
 Debits::Terms Debits::TermsOf(LimitIndex index, Duration interval) {
   const Limit& limit = core_.limit(index);
   const auto hits_max = static_cast<std::uint64_t>(ServedMax(limit, interval) / limit.shape.interval + 1);
-  return {index, &limit, MaxDebt(limit), Horizon(limit), &totals_[core_.tally.counter(limit.rule)], hits_max};
-}
-
-HeardPeer& Debits::HeardPeerOf(const Speaker& speaker) {
-  std::vector<HeardPeer>& heard = speaker.abroad ? heard_sites_ : heard_peers_;
-  while (heard.size() <= speaker.number) {
-    const auto number = static_cast<std::uint32_t>(heard.size());
-    heard.push_back({number, PeerCeilings::Room(new_tags_max_), PeerCeilings::Room(penalties_max())});
-  }
-  return heard[speaker.number];
-}
-
-void Debits::SetNewTagsMax(std::uint64_t per_second) {
-  new_tags_max_ = per_second;
-  for (auto* const heard : {&heard_peers_, &heard_sites_}) {
-    for (HeardPeer& peer : *heard) {
-      peer.new_tags = PeerCeilings::Room(new_tags_max_);
-      peer.penalties = PeerCeilings::Room(penalties_max());
-    }
-  }
-}
-
-// Calls change(told) for each entry that a shared limit of ours is for.
-template <class Change>
-void Debits::ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change) {
-  DT_CHECK(first + n <= entries.size());
-  const Entry* const list = entries.list().data() + first;
-  counts_.entries += n;
-  const bool only_hits = entries.besides() == 0;
-  const auto tag_of = [&](std::size_t i) { return TableTag(entries.tag(list[i])); };
-  core_.table->ForEach(n, true, tag_of, [&](std::size_t i, const Table::Probe& probe) {
-    const Entry& entry = list[i];
-    const Tag tag = tag_of(i);
-    Table::Shard shard(*core_.table, probe.hash);
-    Slot* const slot = shard.Find(tag, probe, now);
-    const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
-    const auto concerns = [&](const Limit& limit) {
-      return only_hits ? limit.shared : BesideHits::Concerns(entries, entry, limit);
-    };
-    if (!index.has_value() || !concerns(core_.limit(*index))) {
-      ++counts_.unmatched;
-      return;
-    }
-    change(ToldEntry{entry, shard, tag, probe.hash, slot, *index});
-  });
+  return {index, &limit, peers_.MaxDebt(limit), Horizon(limit), &totals_[core_.tally.counter(limit.rule)], hits_max};
 }
 
 // What peers' hits made of debt in a bucket that had been `before`.
@@ -147,14 +73,14 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   const Duration phase = (to - from) / kPhases;
   Terms terms;    // of the entry before: most entries have the same limit
   const std::uint32_t peer = speaker.number;
-  HeardPeer& heard = HeardPeerOf(speaker);
+  HeardPeer& heard = peers_.Of(speaker);
   const bool only_hits = entries.besides() == 0;    // as in most frames
-  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
     if (!only_hits && beside_.Hear(entries, told, heard, to, now)) return;
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {
-      counts_.expired += entry.value;
+      peers_.counts().expired += entry.value;
       return;
     }
     if (!only_hits) {
@@ -164,11 +90,11 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
       }
     }
     if (told.slot == nullptr && entry.value != 0 && !heard.new_tags.Take(now)) {
-      ++counts_.new_tags_cut, ++heard.counts.new_tags_cut;
+      ++peers_.counts().new_tags_cut, ++heard.counts.new_tags_cut;
       return;
     }
     const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
-    counts_.hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
+    peers_.counts().hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
     const double demand = only_hits ? 0 : static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms,
@@ -209,8 +135,8 @@ void Debits::HearAmong(Instant now) {
 void Debits::HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now) {
   const std::uint64_t most = std::min<std::uint64_t>(back, std::numeric_limits<Cost>::max());
   const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
-  counts_.returned += credited;
-  counts_.returns_disbelieved += back - credited;
+  peers_.counts().returned += credited;
+  peers_.counts().returns_disbelieved += back - credited;
   if (core_.site_sums != nullptr) core_.site_sums->TakeBack(told.hash, credited);
   if (credited == 0 || told.slot == nullptr) return;
   told.slot->bucket.Credit(terms.limit->shape, credited);
@@ -256,7 +182,7 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   }
   terms.totals->hits += hits;
   all_totals_.hits += hits;
-  const Slot* const slot = Store(told, bucket, waste, Source::Peer(word.abroad ? ~word.peer : word.peer), now);
+  const Slot* const slot = peers_.Store(told, bucket, waste, Source::Peer(word.abroad ? ~word.peer : word.peer), now);
   const bool drained = bucket.IsNearLimit(limit.shape, now);
   if (!drained && !certificate_.Knows(told.hash)) return;
   const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
@@ -264,123 +190,6 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   if (certificate_.Served(told.hash, seen, now) || !drained || slot == nullptr) return;
   const TagLook look = TagLookOf(core_, limit, bucket.Level(limit.shape, now));
   certificate_.Drained(told.hash, told.tag, look, made, heed.told_at_once ? 0 : slot->unreported.hits(), now);
-}
-
-// Puts the bucket into the tag's slot, or into a new one if there is room. Returns the slot.
-Slot* Debits::Store(const ToldEntry& told, const Bucket& bucket, const Waste& waste, Source source, Instant now) {
-  Slot* slot = told.slot;
-  if (slot != nullptr) {
-    slot->bucket = bucket;
-  } else {
-    slot = told.shard.Insert(told.tag, bucket, told.index, source, now);
-  }
-  if (slot != nullptr) {
-    told.shard.waste(slot) = waste;
-  } else {
-    ++counts_.unrecorded;
-  }
-  return slot;
-}
-
-// A donor's word takes a bucket into debt by one host's part of the floor. Deeper debt, which several hosts have made
-// together, is forgiven to the host that joins, because a lie about it would last for as long.
-void Debits::Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
-  ForEach(entries, first, n, now, [&](const ToldEntry& told) { MergeOne(told, at, now); });
-}
-
-void Debits::MergeOne(const ToldEntry& told, Instant at, Instant now) {
-  const Limit& limit = core_.limit(told.index);
-  const Instant full_at = UntilFullAt(told.entry, at);
-  const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
-  Bucket bucket = before;
-  const Ticks debt_max = std::min(MaxDebt(limit), AtOnce(limit) + core_.window);
-  counts_.debts_disbelieved += ToTicks(full_at) - ToTicks(now) > limit.shape.depth + debt_max;
-  bucket.Merge(limit.shape, full_at, told.slot != nullptr ? told.slot->unreported.hits() : 0, debt_max, now);
-  if (bucket.UntilFull(now) == before.UntilFull(now)) return;
-  // As far as this host knows the bucket was not full lately, so late debits have no wasted refill to be paid from.
-  Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
-}
-
-// ---- What owners say ----
-
-void Debits::Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted,
-                   Instant reported, Instant now) {
-  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    const Limit& limit = core_.limit(told.index);
-    const auto until = ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); });
-    if (until.value_or(reported) > counted) return;    // hits are on their way, and the answer to them as well
-    const auto demand = static_cast<double>(entries.demand(told.entry).value_or(0)) / 1000;
-    AdoptOne(told, demand, static_cast<double>(entries.back(told.entry)) / 1000, at, now);
-  });
-}
-
-// The bucket that the entry states, after so many hits.
-Bucket Debits::BucketOf(const ToldEntry& told, Instant at, std::uint64_t hits, Instant now) const {
-  const Limit& limit = core_.limit(told.index);
-  Bucket bucket;
-  bucket.Merge(limit.shape, UntilFullAt(told.entry, at), hits, MaxDebt(limit), now);
-  return bucket;
-}
-
-// Hits here that no report has carried yet, and what workers have been lent.
-std::uint64_t Debits::UntoldOf(const ToldEntry& told) const {
-  const std::uint64_t hits = told.slot != nullptr ? told.slot->unreported.hits() : 0;
-  return core_.loans.any() ? hits + Loans::Out(core_.loans.Of(told.hash)) : hits;
-}
-
-// The bucket is the owner's, after what it cannot know of.
-void Debits::AdoptOne(const ToldEntry& told, double demand, Tokens foretold, Instant at, Instant now) {
-  const Limit& limit = core_.limit(told.index);
-  const Tokens level = BucketOf(told, at, 0, now).Level(limit.shape, now);
-  const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
-  Slot* slot = told.slot;
-  if (slot != nullptr || !bucket.IsFull(now)) {
-    slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
-  }
-  const TagAt seen{told.tag, told.hash, limit, slot};
-  ways_.With(limit, [&](auto& way) { way.OwnerSaid({demand, level - foretold}, seen, now); });
-}
-
-void Debits::TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at,
-                      std::vector<std::uint64_t>& taken, Instant now) {
-  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    taken.push_back(told.hash);
-    const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
-    const Slot* const slot = Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
-    ways_.With(core_.limit(told.index),
-               [&](auto& way) { way.OwnedHere({told.tag, told.hash, core_.limit(told.index), slot}, now); });
-  });
-}
-
-void Debits::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
-                      const std::vector<std::uint64_t>& taken, Instant now) {
-  const Duration phase = (to - from) / kPhases;
-  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    if (told.entry.value == 0) return;
-    const Instant began = std::min(from + phase * told.entry.phase, now);
-    if (core_.site_sums != nullptr) {
-      core_.site_sums->Add(told.hash, entries.tag(told.entry), told.entry.value, ToTicks(began));
-    }
-    if (!std::binary_search(taken.begin(), taken.end(), told.hash)) return;
-    const Limit& limit = core_.limit(told.index);
-    Bucket bucket = told.slot != nullptr ? told.slot->bucket : Bucket();
-    Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
-    bucket.Debit(limit.shape, told.entry.value, began, MaxDebt(limit), now, waste, core_.waste_window);
-    const Slot* const slot = Store(told, bucket, waste, Source::kPeer, now);
-    ways_.With(limit, [&](auto& way) { way.OwnedHere({told.tag, told.hash, limit, slot}, now); });
-  });
-}
-
-void Debits::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now,
-                      std::uint32_t owner) {
-  HeardPeer& heard = HeardPeerOf(owner);
-  ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    if (const auto left = entries.penalty(told.entry)) {
-      return beside_.HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
-    }
-    const auto named = ways_.With(core_.limit(told.index), [&](auto& way) { return way.ReportedAt(told.hash); });
-    if (!named || now - *named > kUserFor) MergeOne(told, at, now);
-  });
 }
 
 // ---- The other way ----
@@ -417,35 +226,6 @@ bool Debits::AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Insta
   const std::uint64_t hash = core_.table->Hash(tag);
   certificate_.Served(hash, {.hits = hits, .first = start, .from = start, .to = to, .here = true}, to);
   return true;
-}
-
-// The bucket as the peers know it: without the hits that no report has carried yet, and without what is lent.
-Bucket Debits::KnownToPeers(const Tag& tag, const Slot& slot) const {
-  const Limit& limit = core_.limit(slot.limit);
-  Bucket known = slot.bucket;
-  known.Credit(limit.shape, slot.unreported.hits());
-  if (core_.loans.any()) known.Credit(limit.shape, Loans::Out(core_.loans.Of(core_.table->Hash(tag))));
-  return known;
-}
-
-bool Debits::AddOwned(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
-  if (!core_.limit(slot.limit).shared) return true;
-  const auto left =
-      std::chrono::ceil<std::chrono::microseconds>(KnownToPeers(tag, slot).UntilFull(now)).count();
-  return left == 0 || AddSaidTag(*core_.rules, tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
-}
-
-bool Debits::AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const {
-  const Limit& limit = core_.limit(slot.limit);
-  if (!limit.shared) return true;
-  const Bucket known = KnownToPeers(tag, slot);
-  auto left = std::chrono::ceil<std::chrono::microseconds>(known.UntilFull(now)).count();
-  // What this host has made of an owner's word is nowhere else if the owner asks because it has lost it.
-  if (const auto level = ways_.With(limit, [&](auto& way) { return way.LevelByOwner(core_.table->Hash(tag)); })) {
-    const Tokens missing = limit.shape.burst() - *level - slot.unreported.hits();
-    left = std::max<std::int64_t>(left, std::llround(1e6 * std::max(missing, 0.0) / limit.shape.rate()));
-  }
-  return left == 0 || AddSaidTag(*core_.rules, tag, slot.limit, static_cast<std::uint64_t>(left), {}, out);
 }
 
 // ---- What is known ----

@@ -12,12 +12,11 @@
 
 #include "base/told_table.h"
 #include "bus/account.h"
-#include "bus/peer_ceilings.h"
 #include "share/accuracy/certificate.h"
 #include "share/debit/beside_hits.h"
 #include "share/debit/draft.h"
 #include "share/debit/returnable.h"
-#include "share/debit/told_entry.h"
+#include "share/debit/said_buckets.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -78,35 +77,9 @@ class Debits final : public Way {
   // Other sites report every `period`. As ShareWith.
   void ShareAbroad(Duration period);
 
-  // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
-  // are dropped. For a thousandth of it a peer may say that a tag is penalized, or no longer: 100/s by default.
-  void SetNewTagsMax(std::uint64_t per_second);
-
-  // Takes over entries [first, first + n) of a peer's buckets, as of `at`, where they are emptier than ours.
-  void Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now);
-
-  // Takes over entries [first, first + n) of what the owner of the tags has as of `at`, with everything that this host
-  // had reported until `counted`. All hits but those of watched tags were reported until `reported`.
-  void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
-             Instant now);
-  // This host owns the tags from now on: takes over entries [first, first + n) of what their owner had as of `at`,
-  // whatever is known here but hits that no report has carried yet. Adds the hashes of the tags to `taken`.
-  void TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, std::vector<std::uint64_t>& taken,
-                Instant now);
-  // And its own hits of (from, to] that the owner has not counted. Hits of a tag that is not among `taken`, which is
-  // sorted, are in the bucket already: its owner had nothing to say of it.
-  void DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
-                const std::vector<std::uint64_t>& taken, Instant now);
-  // Likewise where tags are near their limit, which is for hosts that have not named them lately.
-  // It hears of penalties too, of which everybody is told.
-  void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now, std::uint32_t owner);
-
-  // Hands hits of a slot over as an entry of a report on (from, to], or its bucket as one of a snapshot; false if there
-  // is no room. A limit that is not shared counts as handed over.
+  // Hands hits of a slot over as an entry of a report on (from, to]; false if there is no room. A limit that is not
+  // shared counts as handed over.
   bool AddHits(const Tag& tag, const Slot& slot, const Waste& waste, Instant from, Instant to, Draft& out);
-  bool AddBucket(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
-  // The bucket for who owns the tag from now on, likewise.
-  bool AddOwned(const Tag& tag, const Slot& slot, Instant now, Entries& out) const;
   // The same for a way that says itself what the entry says: hits, the demand that is announced, when the hits began.
   struct Said {
     std::uint64_t value;
@@ -118,7 +91,9 @@ class Debits final : public Way {
   // What is told beside hits. Hits of a tag whose queries wait for their turn are told at once too: a peer that has not
   // heard of a turn gives it too.
   BesideHits& beside() { return beside_; }
-  const BesideHits& beside() const { return beside_; }
+  SaidBuckets& buckets() { return buckets_; }
+  PeerEntries& peers() { return peers_; }
+  const PeerEntries& peers() const { return peers_; }
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
   Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
@@ -129,9 +104,6 @@ class Debits final : public Way {
   // come back. With its shard locked, any thread.
   void MayComeBack(std::uint64_t hash, Instant now) { returnable_tags_.Note(hash, now); }
 
-  // The most that a tag can owe, in ticks.
-  Ticks MaxDebt(const Limit& limit) const;
-
   // Brings the certificate up to date. Once a period.
   void Certify(Instant now);
 
@@ -141,12 +113,6 @@ class Debits final : public Way {
 
   // ---- Counts ----
 
-  const MergeCounts& counts() const { return counts_; }
-  void Disbelieved() { ++counts_.disbelieved; }    // a peer's demand
-  // All 0 for a number that nobody has.
-  PeerMergeCounts counts_of(std::uint32_t peer) const {
-    return peer < heard_peers_.size() ? heard_peers_[peer].counts : PeerMergeCounts();
-  }
   // By rule, which may also be Lane::kNoRule; and over everything that has a limit, since the start.
   DebitTotals totals(std::size_t rule) const { return totals_[core_.tally.CounterNamed(rule)]; }
   DebitTotals grand_totals() const { return all_totals_; }
@@ -171,24 +137,14 @@ class Debits final : public Way {
     double weight;
     std::uint64_t hits;
   };
-  template <class Change>
-  void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
   void HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
   bool TellWaits(Instant from, Instant now, Draft& out);
   void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits);
   void HearAmong(Instant now);
   void DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
-  void MergeOne(const ToldEntry& told, Instant at, Instant now);
-  Bucket BucketOf(const ToldEntry& told, Instant at, std::uint64_t hits, Instant now) const;
-  std::uint64_t UntoldOf(const ToldEntry& told) const;
-  Bucket KnownToPeers(const Tag& tag, const Slot& slot) const;
-  void AdoptOne(const ToldEntry& told, double demand, Tokens foretold, Instant at, Instant now);
-  Slot* Store(const ToldEntry& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;
   Ticks ServedMax(const Limit& limit, Duration interval) const;
-  std::uint64_t penalties_max() const { return std::max<std::uint64_t>(new_tags_max_ / 1000, 1); }
-  HeardPeer& HeardPeerOf(const Speaker& speaker);
   Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
   std::uint64_t HeardOf(std::size_t counter) const;
 
@@ -196,12 +152,11 @@ class Debits final : public Way {
 
   LimiterCore& core_;
   Ways& ways_;
-  MergeCounts counts_;
-  BesideHits beside_{core_, ways_, counts_};
+  PeerEntries peers_{core_};
+  BesideHits beside_{core_, ways_, peers_};
+  SaidBuckets buckets_{core_, ways_, peers_, beside_};
   ReturnableTags returnable_tags_;
   ReturnableHits returnable_hits_;
-  std::vector<HeardPeer> heard_peers_, heard_sites_;    // by number
-  std::uint64_t new_tags_max_ = PeerCeilings().new_tags;
   std::vector<DebitTotals> totals_ = std::vector<DebitTotals>(Lane::kCounters);    // by counter
   DebitTotals all_totals_;
   Certificate certificate_{Lane::kCounters};

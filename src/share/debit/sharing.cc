@@ -201,15 +201,15 @@ void Sharing::Merge(std::size_t n, Instant now) {
   const FromPeers& in = incoming_;
   switch (in.kind) {
     case FromPeers::Kind::kLevels:
-      return debits_.Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now);
+      return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now);
     case FromPeers::Kind::kHandover:
       taken_at_ = now;
-      return debits_.TakeOver(in.entries, merged_, n, in.to, taken_, now);
+      return debits_.buckets().TakeOver(in.entries, merged_, n, in.to, taken_, now);
     case FromPeers::Kind::kOwnDebits:
       if (merged_ == 0) std::sort(taken_.begin(), taken_.end());
-      return debits_.DebitOwn(in.entries, merged_, n, in.from, in.to, taken_, now);
+      return debits_.buckets().DebitOwn(in.entries, merged_, n, in.from, in.to, taken_, now);
     case FromPeers::Kind::kNear:
-      return debits_.HearNear(in.entries, merged_, n, in.to, now, in.peer);
+      return debits_.buckets().HearNear(in.entries, merged_, n, in.to, now, in.peer);
     case FromPeers::Kind::kDebits:
       debits_.Debit(in.entries, merged_, n, in.from, in.to, now, in.peer);
       if (const auto observer = ways_.core().observed.observer()) {
@@ -218,7 +218,7 @@ void Sharing::Merge(std::size_t n, Instant now) {
       if (owning() != nullptr) ownership_.owning()->Named(in.entries, merged_, n, in.peer, in.to, now);
       return;
     default:
-      return debits_.Merge(in.entries, merged_, n, in.to, now);
+      return debits_.buckets().Merge(in.entries, merged_, n, in.to, now);
   }
 }
 

@@ -22,8 +22,9 @@ void TableWalk::BreakOff() {
 }
 
 bool TableWalk::Visit(const Tag& tag, const Slot& slot, const Waste&) {
-  if (part_kind_ == ToPeers::Kind::kSnapshotPart) return debits_.AddBucket(tag, slot, part_.to, part_.entries);
-  return !ownership_.IsGiven(tag) || debits_.AddOwned(tag, slot, part_.to, part_.entries);
+  const SaidBuckets& buckets = debits_.buckets();
+  if (part_kind_ == ToPeers::Kind::kSnapshotPart) return buckets.AddBucket(tag, slot, part_.to, part_.entries);
+  return !ownership_.IsGiven(tag) || buckets.AddOwned(tag, slot, part_.to, part_.entries);
 }
 
 bool TableWalk::Go(Instant now) {

@@ -155,7 +155,7 @@ Heed Forecasting::Hear(const PeerWord& word, const TagAt& at, Instant now) {
   Heed heed = forecast.Heard(word, pace, now);
   heed.told_at_once = true;
   heed.refused = heed.refused.value_or(0);
-  if (!heed.believed) debits().Disbelieved();
+  if (!heed.believed) ++debits().peers().counts().disbelieved;
   LookAgain(*watch, now);
   // The bucket has not heard of what is foretold.
   if (forecast.level() < pace.burst / 5) {

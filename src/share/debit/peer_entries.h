@@ -1,0 +1,126 @@
+// Entries of peers' frames: the buckets that they are about, what each peer may still say, and what became of it.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/allowance.h"
+#include "base/check.h"
+#include "base/tag.h"
+#include "bucket/table_lookup.h"
+#include "bus/entries.h"
+#include "bus/peer_ceilings.h"
+#include "rule/rulebook.h"
+#include "share/debit/word.h"
+#include "share/said_tag.h"
+#include "share/share.h"
+
+namespace dthrottle {
+
+// What became of entries that peers sent.
+struct MergeCounts {
+  std::uint64_t entries = 0;                // all of them
+  std::uint64_t unmatched = 0;              // entries under no rule here, or under one that is not shared
+  std::uint64_t unrecorded = 0;             // entries without room in the table
+  std::uint64_t expired = 0;                // hits dropped because they were older than the horizon
+  std::uint64_t penalties_cut = 0;          // entries dropped because a peer told of too many penalties
+  std::uint64_t new_tags_cut = 0;           // entries dropped because a peer named too many tags without a bucket here
+  std::uint64_t disbelieved = 0;            // demands that count for less than was announced: hits do not bear them out
+  std::uint64_t hits_disbelieved = 0;       // hits dropped because no host can have served so many under our limit
+  std::uint64_t returned = 0;               // tokens that came back from peers' holds
+  std::uint64_t returns_disbelieved = 0;    // tokens that peers give back, for which they were not charged, it seems
+  std::uint64_t debts_disbelieved = 0;      // buckets of snapshots that one host cannot have taken so far into debt
+};
+
+// The part of these counts that one peer made.
+struct PeerMergeCounts {
+  std::uint64_t new_tags_cut = 0;
+  std::uint64_t penalties_cut = 0;
+  std::uint64_t hits_disbelieved = 0;
+};
+
+// What one peer may still say, and what it said beyond.
+struct HeardPeer {
+  std::uint32_t number;
+  Allowance new_tags, penalties;
+  PeerMergeCounts counts{};
+};
+
+// An entry and the bucket that it is about, with the shard locked.
+struct ToldEntry {
+  const Entry& entry;
+  Table::Shard& shard;
+  Tag tag;
+  std::uint64_t hash;
+  Slot* slot;
+  LimitIndex index;
+};
+
+// The most that a bucket gives at one instant: its burst, and what queries wait for.
+inline Ticks AtOnce(const Limit& limit) {
+  return limit.shape.depth + ToTicks(limit.delay);
+}
+
+class PeerEntries {
+ public:
+  explicit PeerEntries(LimiterCore& core) : core_(core) {}
+
+  // Calls change(told) for each of the entries [first, first + n) that a limit of ours is for which is not this host's
+  // alone.
+  template <class Change>
+  void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
+
+  // Puts the bucket into the tag's slot, or into a new one if there is room. Returns the slot.
+  Slot* Store(const ToldEntry& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
+
+  // The most that a tag can owe, in ticks.
+  Ticks MaxDebt(const Limit& limit) const;
+
+  HeardPeer& Of(const Speaker& speaker);
+  // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
+  // are dropped. For a thousandth of it a peer may say that a tag is penalized, or no longer: 100/s by default.
+  void SetNewTagsMax(std::uint64_t per_second);
+
+  MergeCounts& counts() { return counts_; }
+  const MergeCounts& counts() const { return counts_; }
+  // All 0 for a number that nobody has.
+  PeerMergeCounts counts_of(std::uint32_t peer) const {
+    return peer < heard_peers_.size() ? heard_peers_[peer].counts : PeerMergeCounts();
+  }
+
+ private:
+  static bool Concerns(const Entries& entries, const Entry& entry, const Limit& limit);
+  std::uint64_t penalties_max() const { return std::max<std::uint64_t>(new_tags_max_ / 1000, 1); }
+
+  LimiterCore& core_;
+  MergeCounts counts_;
+  std::vector<HeardPeer> heard_peers_, heard_sites_;    // by number
+  std::uint64_t new_tags_max_ = PeerCeilings().new_tags;
+};
+
+template <class Change>
+void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change) {
+  DT_CHECK(first + n <= entries.size());
+  const Entry* const list = entries.list().data() + first;
+  counts_.entries += n;
+  const bool only_hits = entries.besides() == 0;
+  const auto tag_of = [&](std::size_t i) { return TableTag(entries.tag(list[i])); };
+  core_.table->ForEach(n, true, tag_of, [&](std::size_t i, const Table::Probe& probe) {
+    const Entry& entry = list[i];
+    const Tag tag = tag_of(i);
+    Table::Shard shard(*core_.table, probe.hash);
+    Slot* const slot = shard.Find(tag, probe, now);
+    const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
+    const auto concerns = [&](const Limit& limit) {
+      return only_hits ? limit.shared : Concerns(entries, entry, limit);
+    };
+    if (!index.has_value() || !concerns(core_.limit(*index))) {
+      ++counts_.unmatched;
+      return;
+    }
+    change(ToldEntry{entry, shard, tag, probe.hash, slot, *index});
+  });
+}
+
+}    // namespace dthrottle
