@@ -87,7 +87,7 @@ inline void Table::Unlock(std::size_t shard) {
 
 // ---- Looking up ----
 
-inline Table::Probe Table::Seek(const Tag& tag) const {
+[[gnu::always_inline]] inline Table::Probe Table::Seek(const Tag& tag) const {
   const std::uint64_t hash = Hash(tag);
   return {hash, &group(Primary(hash)), -1};
 }

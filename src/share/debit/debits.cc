@@ -172,9 +172,11 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   const Heed heed = ways_.With(limit, [&](auto& way) { return way.Hear(word, at, now); });
   if (word.hits == 0) return;
   const auto hits = static_cast<std::uint64_t>(word.hits);
-  const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
-  Bucket bucket = before;
-  Waste waste = told.slot != nullptr ? told.shard.waste(told.slot) : Waste();
+  Bucket fresh;
+  Waste never;
+  Bucket& bucket = told.slot != nullptr ? told.slot->bucket : fresh;
+  Waste& waste = told.slot != nullptr ? told.shard.waste(told.slot) : never;
+  const Bucket before = bucket;
   if (heed.paid.has_value()) {
     bucket.DebitPaid(limit.shape, hits, *heed.paid, terms.max_debt, now, waste, core_.waste_window);
   } else {
@@ -182,7 +184,10 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   }
   terms.totals->hits += hits;
   all_totals_.hits += hits;
-  const Slot* const slot = peers_.Store(told, bucket, waste, Source::Peer(word.abroad ? ~word.peer : word.peer), now);
+  const Slot* slot = told.slot;
+  if (slot == nullptr) {
+    slot = peers_.Store(told, bucket, waste, Source::Peer(word.abroad ? ~word.peer : word.peer), now);
+  }
   const bool drained = bucket.IsNearLimit(limit.shape, now);
   if (!drained && !certificate_.Knows(told.hash)) return;
   const Tokens made = drained ? DebtMade(before, bucket, terms, now) : 0;
