@@ -181,8 +181,8 @@ class Cutter {
 NetworkMap::NetworkMap(std::vector<MappedNetwork> networks) {
   DT_CHECK(networks.size() <= kNetworksMax);
   std::ranges::stable_sort(networks, {}, &MappedNetwork::network);
-  const auto same = std::ranges::unique(networks, {}, &MappedNetwork::network);
-  networks.erase(same.begin(), same.end());
+  const auto same = [](const MappedNetwork& a, const MappedNetwork& b) { return a.network == b.network; };
+  networks.erase(std::unique(networks.begin(), networks.end(), same), networks.end());
   Cutter<std::uint32_t> v4;
   Cutter<std::uint64_t> v6;
   Cutter<Wide> v6_longer;
