@@ -88,12 +88,13 @@ class Debits final : public Way {
   };
   bool AddSaid(const Tag& tag, LimitIndex limit, const Said& said, Ticks began, Draft& out) const;
 
-  // What is told beside hits. Hits of a tag whose queries wait for their turn are told at once too: a peer that has not
-  // heard of a turn gives it too.
+  // What hosts tell each other beside hits, whole buckets that they state, and what each of them may say.
   BesideHits& beside() { return beside_; }
   SaidBuckets& buckets() { return buckets_; }
   PeerEntries& peers() { return peers_; }
   const PeerEntries& peers() const { return peers_; }
+
+  // Hits of a tag whose queries wait for their turn are told at once: a peer that has not heard of a turn gives it too.
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
   Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
