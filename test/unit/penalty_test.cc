@@ -319,7 +319,7 @@ TEST_CASE("penalty: what peers say of refusals begins none by itself, and at an 
   CHECK(penalties.counts().tags < Penalties::kTags / 2);
 }
 
-TEST_CASE("penalty: refusals that were on the way when it began, and those told too long ago, count for nothing") {
+TEST_CASE("penalty: refusals from before it began, and those told too long ago, count for nothing") {
   Penalties penalties;
   penalties.Enable();
   const Penalty terms{5, 1min, 2min, false};
@@ -330,6 +330,10 @@ TEST_CASE("penalty: refusals that were on the way when it began, and those told 
   penalties.HearRefusals(8, 4, terms, kNow);
   penalties.Refused({"t"}, 8, terms, 1, kNow + 1min);
   CHECK(penalties.Left(8, kNow + 1min) == 0s);
+  for (int i = 0; i < 4; ++i) penalties.Refused({"t"}, 9, terms, 1, kNow);
+  penalties.Hear({"t"}, 9, terms, kNow + 10s, kNow);    // a peer was the first to find out
+  penalties.Refused({"t"}, 9, terms, 1, kNow + 11s);
+  CHECK(penalties.Left(9, kNow + 11s) == 0s);
 }
 
 TEST_CASE("penalty: what peers say of refusals makes room for nothing, and leaves room for what is refused here") {
