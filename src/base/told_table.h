@@ -24,6 +24,16 @@ class ToldTable : public SideTable<Entry, kWays, UntoldWays> {
 
   // ---- With the set of the place locked ----
 
+  // As SideTable; of a new entry nothing is to be told.
+  template <class Worth>
+  std::size_t FindOrPut(std::uint64_t hash, Worth&& worth) {
+    const std::size_t known = this->Find(hash);
+    if (known != this->kNone) return known;
+    const std::size_t place = Base::FindOrPut(hash, worth);
+    if (place != this->kNone) SetTold(place);
+    return place;
+  }
+
   // True: nothing else was to be told.
   bool SetUntold(std::size_t place) {
     this->beside(place).bits.fetch_or(BitOf(place), std::memory_order_relaxed);

@@ -442,16 +442,15 @@ void Codec::Encode(const Message& m, std::string& frame) {
     body.count = m.entries.size();
     body.ipv4 = laid_out.with_addresses;
   }
-  auto& besides = contexts_->besides;
-  body.demands.view = Contexts::LayOut(m.entries.demands(), besides[0]);
-  body.returnables.view = Contexts::LayOut(m.entries.returnables(), besides[1]);
-  body.backs.view = Contexts::LayOut(m.entries.backs(), besides[2]);
-  body.penalties.view = Contexts::LayOut(m.entries.penalties(), besides[3]);
-  body.places.view = Contexts::LayOut(m.entries.places(), besides[4]);
-  body.refusals.view = Contexts::LayOut(m.entries.refusals(), besides[5]);
-  for (std::size_t i = 0; i < body.quotas.size(); ++i) {
-    body.quotas[i].view = Contexts::LayOut(m.entries.quotas()[i], besides[6 + i]);
-  }
+  auto bytes = contexts_->besides.begin();
+  const auto lay_out = [&](const std::vector<Beside>& column) { return Contexts::LayOut(column, *bytes++); };
+  body.demands.view = lay_out(m.entries.demands());
+  body.returnables.view = lay_out(m.entries.returnables());
+  body.backs.view = lay_out(m.entries.backs());
+  body.penalties.view = lay_out(m.entries.penalties());
+  body.places.view = lay_out(m.entries.places());
+  body.refusals.view = lay_out(m.entries.refusals());
+  for (std::size_t i = 0; i < body.quotas.size(); ++i) body.quotas[i].view = lay_out(m.entries.quotas()[i]);
   FieldCounter counter;
   FieldsOf(counter, m, body);
   frame.assign(kFramePrefix);

@@ -59,20 +59,11 @@ void Penalties::Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, 
 
 // The place of the tag's penalty, or a new one; kNone: there is no room.
 std::size_t Penalties::PlaceOf(std::uint64_t hash, Instant now) {
-  std::size_t at = table_->Find(hash);
-  if (at != Table::kNone) return at;
-  at = table_->RoomFor(hash, [&](std::size_t place) {
+  const std::size_t at = table_->FindOrPut(hash, [&](std::size_t place) {
     const Instant until = Its(place).until;
     return until <= now ? std::optional(until) : std::nullopt;
   });
-  if (at == Table::kNone) {
-    Add(crowded_);
-    return at;
-  }
-  table_->Put(at, hash);
-  table_->SetTold(at);
-  (*table_)[at].length = Duration::zero();
-  (*table_)[at].until = now;
+  if (at == Table::kNone) Add(crowded_);
   return at;
 }
 

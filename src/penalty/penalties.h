@@ -4,8 +4,8 @@
 // (strikes.h). So a tag is never penalized for fewer than `after` refusals within that time, and at the latest for
 // twice as many. While a penalty is in force its refusals count for nothing, so it ends when it was said to end.
 //
-// Peers' refusals count too. A penalty begins by a refusal of this host all the same, as the client asks one host or
-// another; only the owner of a tag begins one by what it hears.
+// Peers' refusals count too. A host begins a penalty only when it refuses the tag itself; the owner of a tag begins
+// one by what it hears as well.
 //
 // The table is bounded. A penalty in force never makes room; where all places of a set are taken, the tag is refused by
 // its limit alone. What peers say takes three places of the seven of a set, so a peer that lies keeps no penalty of this
@@ -53,7 +53,8 @@ class Penalties {
 
   // Takes memory, once. REQUIRES of all others: it has been called, or no limit has a penalty. With the table locked.
   void Enable();
-  // Calls `wake`, from any thread, when peers are to be told something, once until TellSome. With the table locked.
+  // Calls `wake`, from any thread, when peers are to be told of penalties, once until TellSome; and likewise of
+  // refusals. With the table locked.
   void SetWake(const std::function<void()>& wake) { wake_ = wake, strikes_.SetWake(wake); }
 
   // ---- With the shard of the tag locked, any thread ----

@@ -34,22 +34,16 @@ std::uint32_t Strikes::Refused(const Tag& tag, std::uint64_t hash, const Penalty
 // Remembers a refusal for peers.
 void Strikes::Keep(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::uint64_t missing, std::size_t hosts,
                    Instant now) {
-  std::size_t at = untold_->Find(hash);
+  const std::size_t at = untold_->FindOrPut(hash, [&](std::size_t place) {
+    const Instant until = (*untold_)[place].until;
+    return until <= now ? std::optional(until) : std::nullopt;
+  });
   if (at == untold_->kNone) {
-    at = untold_->RoomFor(hash, [&](std::size_t place) {
-      const Instant until = (*untold_)[place].until;
-      return until <= now ? std::optional(until) : std::nullopt;
-    });
-    if (at == untold_->kNone) {
-      not_told_.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
-    untold_->Put(at, hash);
-    untold_->SetTold(at);
-    (*untold_)[at] = {KeptTag(tag)};
+    not_told_.fetch_add(1, std::memory_order_relaxed);
+    return;
   }
   Untold& its = (*untold_)[at];
-  if (its.until <= now) its.until = now + terms.within, its.refusals = 0;
+  if (its.until <= now) its = {KeptTag(tag), now + terms.within, 0};
   ++its.refusals;
   if (2 * hosts * its.refusals >= missing && untold_->SetUntold(at) && wake_) wake_();
 }

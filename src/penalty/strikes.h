@@ -49,7 +49,7 @@ class Strikes {
   // Something is to be told soon.
   bool any_urgent() const { return untold_ != nullptr && untold_->any_untold(); }
   // Calls tell(tag, refusals, locked) for up to `most` tags of which peers are to hear soon, until it returns false:
-  // there is no room now. False: there is more to tell, and no room.
+  // there is no room now. Returns whether there was.
   template <class Lock, class Tell>
   bool TellSome(Lock&& lock, std::size_t most, Instant now, Tell&& tell) {
     if (untold_ == nullptr) return true;

@@ -1,5 +1,6 @@
 """Penalties: refused too often on one host, refused at once on all."""
 
+import contextlib
 import time
 import unittest
 
@@ -17,25 +18,35 @@ def penalized(host):
     return {row["tag"]: row["from"] for row in host.admin_json("penalties")}
 
 
+@contextlib.contextmanager
+def mesh(limit):
+    with Fleet(limit, hosts=8, period="5s") as hosts:
+        wait_all_hear(hosts)
+        yield hosts
+
+
+@contextlib.contextmanager
+def owned(limit):
+    with Fleet(limit, hosts=8, owners=2, period="500ms") as hosts:
+        wait_owners_hear(hosts, 2)
+        yield hosts
+
+
 class Penalties(SystemTest):
     def test_a_penalty_is_known_on_all_hosts_at_once_until_it_is_forgiven(self):
-        with Fleet(LOGIN, hosts=8, period="5s") as hosts:
-            wait_all_hear(hosts)
+        with mesh(LOGIN) as hosts:
             self._check(hosts)
 
     def test_owners_tell_everybody_of_it(self):
-        with Fleet(LOGIN, hosts=8, owners=2, period="500ms") as hosts:
-            wait_owners_hear(hosts, 2)
+        with owned(LOGIN) as hosts:
             self._check(hosts[::-1])    # begins at a host that owns nothing
 
     def test_a_client_that_goes_from_host_to_host_is_found_out(self):
-        with Fleet(MANY, hosts=8, period="5s") as hosts:
-            wait_all_hear(hosts)
+        with mesh(MANY) as hosts:
             self._go_round(hosts)
 
     def test_owners_find_out_a_client_that_goes_from_host_to_host(self):
-        with Fleet(MANY, hosts=8, owners=2, period="500ms") as hosts:
-            wait_owners_hear(hosts, 2)
+        with owned(MANY) as hosts:
             self._go_round(hosts)
 
     def _go_round(self, hosts):

@@ -224,7 +224,7 @@ struct Peer {
 TEST_CASE("penalty: peers are told at once and refuse from then on, and are told when it is forgiven") {
   Peer a(kLogins), b(kLogins);
   Refuse(a.host, "login:a", 3, kNow);
-  CHECK(a.woken >= 1);
+  CHECK(a.woken == 2);    // for refusals, and for the penalty
   CHECK(a.sharing.next() <= kNow);
   const auto said = a.Said(kNow);
   REQUIRE(said.size() == 1);
@@ -303,7 +303,7 @@ TEST_CASE("penalty: peers hear soon of a quarter of what is missing, of two host
   CHECK(RefusalsIn(a.Said(kNow + 20s)) == 0);
 }
 
-TEST_CASE("penalty: what peers say of refusals begins none by itself, and at an owner of tags takes less than half of the places") {
+TEST_CASE("penalty: what peers say of refusals begins none by itself, and takes less than half of the places") {
   Penalties penalties;
   penalties.Enable();
   const Penalty terms{5, 1min, 10min, false};

@@ -83,6 +83,12 @@ std::string ReportOf(std::uint64_t entries, std::string_view columns, const Map&
   return FrameOf(With(With(kReport, {{"count", U(entries)}, {"columns", B(columns)}}), fields));
 }
 
+// With two entries, "a" of 5 hits and "b" of none, and what stands beside them.
+std::string ReportOfTwo(const Map& fields) {
+  using namespace std::string_literals;
+  return ReportOf(2, "\1\1\0\0ab\5\0"s, fields);
+}
+
 std::string Varint(std::uint64_t v) {
   std::string bytes;
   for (; v >= 128; v >>= 7) bytes += static_cast<char>(v | 128);
@@ -462,8 +468,7 @@ TEST_CASE("entries are refused that no host sends") {
 
 TEST_CASE("demands are of entries that are there, in order, and let an entry be without hits") {
   using namespace std::string_literals;
-  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
-  const auto report = [&](std::string_view demands) { return ReportOf(2, columns, {{"demands", B(demands)}}); };
+  const auto report = [](std::string_view bytes) { return ReportOfTwo({{"demands", B(bytes)}}); };
   Codec codec;
   Message m;
   REQUIRE(codec.Decode(report("\1\7"), m) == DecodeFault::kNone);
@@ -484,9 +489,8 @@ TEST_CASE("demands are of entries that are there, in order, and let an entry be 
 
 TEST_CASE("what may come back and what comes back are of entries that are there, and the latter needs no hits") {
   using namespace std::string_literals;
-  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
-  const auto report = [&](const std::string& field, std::string_view bytes) {
-    return ReportOf(2, columns, {{"back", B("\1\7")}, {field, B(bytes)}});
+  const auto report = [](const std::string& field, std::string_view bytes) {
+    return ReportOfTwo({{"back", B("\1\7")}, {field, B(bytes)}});
   };
   Codec codec;
   Message m;
@@ -499,16 +503,15 @@ TEST_CASE("what may come back and what comes back are of entries that are there,
   CHECK(FaultOf(report("returnable", "\0"s + Varint(kTokensBackMax + 1))) == DecodeFault::kContent);
   CHECK(FaultOf(report("returnable", "\0\0"s)) == DecodeFault::kContent);
   CHECK(FaultOf(report("returnable", "\2\1")) == DecodeFault::kContent);    // of a third
-  CHECK(FaultOf(ReportOf(2, columns, {{"returnable", B("\1\1")}})) == DecodeFault::kContent);    // of no hits
-  CHECK(FaultOf(ReportOf(2, columns, {{"back", B("\0\7"s)}})) == DecodeFault::kContent);
+  CHECK(FaultOf(ReportOfTwo({{"returnable", B("\1\1")}})) == DecodeFault::kContent);    // of no hits
+  CHECK(FaultOf(ReportOfTwo({{"back", B("\0\7"s)}})) == DecodeFault::kContent);
   const Map snapshot = With(kSnapshot, {{"count", U(1)}, {"columns", B("\1\0x\5"s)}});
   CHECK(FaultOf(FrameOf(With(snapshot, {{"back", B("\0\7"s)}}))) == DecodeFault::kContent);
 }
 
 TEST_CASE("a penalty is of an entry that is there, needs no hits, and lasts a week at most") {
   using namespace std::string_literals;
-  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
-  const auto report = [&](std::string_view bytes) { return ReportOf(2, columns, {{"penalties", B(bytes)}}); };
+  const auto report = [](std::string_view bytes) { return ReportOfTwo({{"penalties", B(bytes)}}); };
   Codec codec;
   Message m;
   REQUIRE(codec.Decode(report("\1\7"s), m) == DecodeFault::kNone);
@@ -530,8 +533,7 @@ TEST_CASE("a penalty is of an entry that is there, needs no hits, and lasts a we
 
 TEST_CASE("refusals are of an entry that is there, need no hits, and have a bound") {
   using namespace std::string_literals;
-  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
-  const auto report = [&](std::string_view bytes) { return ReportOf(2, columns, {{"refusals", B(bytes)}}); };
+  const auto report = [](std::string_view bytes) { return ReportOfTwo({{"refusals", B(bytes)}}); };
   Codec codec;
   Message m;
   REQUIRE(codec.Decode(report("\1\7"s), m) == DecodeFault::kNone);
@@ -546,8 +548,7 @@ TEST_CASE("refusals are of an entry that is there, need no hits, and have a boun
 
 TEST_CASE("places are of an entry that is there, need no hits, and have a bound") {
   using namespace std::string_literals;
-  const std::string columns = "\1\1\0\0ab\5\0"s;    // a: 5 hits, b: none
-  const auto report = [&](std::string_view bytes) { return ReportOf(2, columns, {{"places", B(bytes)}}); };
+  const auto report = [](std::string_view bytes) { return ReportOfTwo({{"places", B(bytes)}}); };
   Codec codec;
   Message m;
   REQUIRE(codec.Decode(report("\1\7"s), m) == DecodeFault::kNone);

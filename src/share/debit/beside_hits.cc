@@ -66,10 +66,10 @@ bool BesideHits::TellPlaces(Instant now, Draft& out) {
 
 void BesideHits::PeriodEnds() {
   core_.penalties.strikes().TellRest(core_.ShardLock());
-  Joined();
+  TellPlacesAgain();
 }
 
-void BesideHits::Joined() {
+void BesideHits::TellPlacesAgain() {
   if (core_.gauges != nullptr) core_.gauges->TellAgain(core_.ShardLock());
 }
 
@@ -104,27 +104,16 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
   return true;
 }
 
-bool BesideHits::Owns(const Tag& tag) const {
-  return core_.ownership != nullptr && core_.ownership->Owns(tag);
-}
-
-// The peer names a tag that is new here.
-bool BesideHits::MayName(HeardPeer& peer, Instant now) {
-  if (peer.new_tags.Take(now)) return true;
-  ++peers_.counts().new_tags_cut, ++peer.counts.new_tags_cut;
-  return false;
-}
-
 // A word that ends a penalty counts too.
 bool BesideHits::MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now) {
-  if (peer.penalties.Take(now)) return told.slot != nullptr || MayName(peer, now);
+  if (peer.penalties.Take(now)) return told.slot != nullptr || peers_.MayName(peer, now);
   ++peers_.counts().penalties_cut, ++peer.counts.penalties_cut;
   return false;
 }
 
 void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now) {
   if (!MayPenalize(told, peer, now)) return;
-  const bool owned = Owns(told.tag);
+  const bool owned = OwnsHere(core_, told.tag);
   const Duration known = owned ? core_.penalties.Left(told.hash, now) : Duration::zero();
   core_.penalties.Hear(told.tag, told.hash, core_.rules->penalty(core_.limit(told.index)), until, now);
   if (owned) core_.penalties.PassOn(told.hash, known, now);
@@ -134,7 +123,8 @@ void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant unt
 void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now) {
   const Penalty& terms = core_.rules->penalty(core_.limit(told.index));
   if (!core_.penalties.HearRefusals(told.hash, refusals, terms, now)) return;
-  if (Owns(told.tag) && MayPenalize(told, peer, now)) core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
+  if (!OwnsHere(core_, told.tag) || !MayPenalize(told, peer, now)) return;
+  core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
 }
 
 // A peer is believed for three periods: so long its reports may be lost. It takes all places of a tag at most.
@@ -144,7 +134,7 @@ void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_
       std::min(to, now) + std::max<Duration>(kReachPeriods * ToDuration(core_.window), std::chrono::seconds(1));
   if (until <= now) return;
   const bool known = told.slot != nullptr || core_.gauges->Knows(told.hash);
-  if (!known && places != 0 && !MayName(peer, now)) return;
+  if (!known && places != 0 && !peers_.MayName(peer, now)) return;
   const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(places, limit.in_flight));
   core_.gauges->Hear(told.tag, told.hash, peer.number, taken, until, now);
 }
@@ -153,7 +143,7 @@ void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWo
   const Limit& limit = core_.limit(told.index);
   Quotas* const quotas = ways_.HasQuota(limit) ? ways_.quotas() : nullptr;
   const bool known = told.slot != nullptr || (quotas != nullptr && quotas->Knows(told.hash));
-  if (!known && !MayName(peer, now)) return;
+  if (!known && !peers_.MayName(peer, now)) return;
   if (quotas != nullptr) quotas->Hear(told.tag, told.hash, limit, word, peer.number, now);
 }
 

@@ -20,7 +20,7 @@ class BesideHits {
 
   BesideHits(LimiterCore& core, Ways& ways, PeerEntries& peers) : core_(core), ways_(ways), peers_(peers) {}
 
-  // ---- Telling, as the functions of Way; the owner's thread ----
+  // ---- Telling: what functions of Way with the same names do; the owner's thread ----
 
   void WatchTags(const std::function<void()>& wake);
   void Adopted();
@@ -28,7 +28,7 @@ class BesideHits {
   bool ReportUrgent(Instant now, Draft& out);
   // Tells of refusals that peers have not heard, and once more of which tags places are taken.
   void PeriodEnds();
-  void Joined();
+  void Joined() { TellPlacesAgain(); }
   // Tells all penalties once more, for a host that takes a snapshot.
   void TellPenaltiesAgain(Instant now) { core_.penalties.TellAgain(core_.ShardLock(), now); }
 
@@ -47,8 +47,7 @@ class BesideHits {
   bool TellPenalties(Instant now, Draft& out);
   bool TellRefusals(Instant now, Draft& out);
   bool TellPlaces(Instant now, Draft& out);
-  bool Owns(const Tag& tag) const;
-  bool MayName(HeardPeer& peer, Instant now);
+  void TellPlacesAgain();
   bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
   void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
   void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_t places, Instant to, Instant now);

@@ -89,10 +89,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
         if (!entries.demand(entry)) return;
       }
     }
-    if (told.slot == nullptr && entry.value != 0 && !heard.new_tags.Take(now)) {
-      ++peers_.counts().new_tags_cut, ++heard.counts.new_tags_cut;
-      return;
-    }
+    if (told.slot == nullptr && entry.value != 0 && !peers_.MayName(heard, now)) return;
     const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
     peers_.counts().hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);

@@ -52,4 +52,9 @@ class Ownership {
   std::unique_ptr<Owning> owning_;
 };
 
+// Whether this host owns the tag.
+inline bool OwnsHere(const LimiterCore& core, const Tag& tag) {
+  return core.ownership != nullptr && core.ownership->Owns(tag);
+}
+
 }    // namespace dthrottle

@@ -23,6 +23,12 @@ HeardPeer& PeerEntries::Of(const Speaker& speaker) {
   return heard[speaker.number];
 }
 
+bool PeerEntries::MayName(HeardPeer& peer, Instant now) {
+  if (peer.new_tags.Take(now)) return true;
+  ++counts_.new_tags_cut, ++peer.counts.new_tags_cut;
+  return false;
+}
+
 void PeerEntries::SetNewTagsMax(std::uint64_t per_second) {
   new_tags_max_ = per_second;
   for (auto* const heard : {&heard_peers_, &heard_sites_}) {

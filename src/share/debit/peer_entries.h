@@ -29,7 +29,7 @@ struct MergeCounts {
   std::uint64_t disbelieved = 0;            // demands that count for less than was announced: hits do not bear them out
   std::uint64_t hits_disbelieved = 0;       // hits dropped because no host can have served so many under our limit
   std::uint64_t returned = 0;               // tokens that came back from peers' holds
-  std::uint64_t returns_disbelieved = 0;    // tokens that peers give back, for which they were not charged, it seems
+  std::uint64_t returns_disbelieved = 0;    // tokens that peers give back beyond what was charged for them
   std::uint64_t debts_disbelieved = 0;      // buckets of snapshots that one host cannot have taken so far into debt
 };
 
@@ -78,6 +78,8 @@ class PeerEntries {
   Ticks MaxDebt(const Limit& limit) const;
 
   HeardPeer& Of(const Speaker& speaker);
+  // The peer names a tag that is new here. False, and counted: it has named too many.
+  bool MayName(HeardPeer& peer, Instant now);
   // From now on each peer may name this many tags a second that have no bucket here, on average over ten seconds; more
   // are dropped. For a thousandth of it a peer may say that a tag is penalized, or no longer: 100/s by default.
   void SetNewTagsMax(std::uint64_t per_second);
@@ -112,10 +114,9 @@ void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t
     Table::Shard shard(*core_.table, probe.hash);
     Slot* const slot = shard.Find(tag, probe, now);
     const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
-    const auto concerns = [&](const Limit& limit) {
-      return only_hits ? limit.shared : Concerns(entries, entry, limit);
-    };
-    if (!index.has_value() || !concerns(core_.limit(*index))) {
+    const bool concerned = index.has_value() && (only_hits ? core_.limit(*index).shared
+                                                           : Concerns(entries, entry, core_.limit(*index)));
+    if (!concerned) {
       ++counts_.unmatched;
       return;
     }

@@ -23,6 +23,9 @@ class SaidBuckets {
   // had reported until `counted`. All hits but those of watched tags were reported until `reported`.
   void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
              Instant now);
+  // Likewise where tags are near their limit, which is for hosts that have not named them lately.
+  // It hears of penalties too, of which everybody is told.
+  void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now, std::uint32_t owner);
   // This host owns the tags from now on: takes over entries [first, first + n) of what their owner had as of `at`,
   // whatever is known here but hits that no report has carried yet. Adds the hashes of the tags to `taken`.
   void TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at, std::vector<std::uint64_t>& taken,
@@ -31,9 +34,6 @@ class SaidBuckets {
   // sorted, are in the bucket already: its owner had nothing to say of it.
   void DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
                 const std::vector<std::uint64_t>& taken, Instant now);
-  // Likewise where tags are near their limit, which is for hosts that have not named them lately.
-  // It hears of penalties too, of which everybody is told.
-  void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now, std::uint32_t owner);
 
   // ---- Telling: with the shard of the tag locked ----
 

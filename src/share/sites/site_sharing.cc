@@ -45,11 +45,6 @@ SiteSharing::~SiteSharing() {
   ways_.core().sites.clear();
 }
 
-bool SiteSharing::Owns(const Tag& said) const {
-  const Ownership* const ownership = ways_.core().ownership;
-  return ownership != nullptr && ownership->Owns(said);
-}
-
 // Hosts of this site are to hear of it.
 void SiteSharing::Moved(const Entries& entries, Instant now) {
   const Ownership* const ownership = ways_.core().ownership;
@@ -96,7 +91,7 @@ void SiteSharing::MergeSome(Instant now) {
   for (; merged_ < end; ++merged_) {
     const Entry& e = incoming_.entries.list()[merged_];
     const Tag tag = incoming_.entries.tag(e);
-    if (!Owns(tag)) {
+    if (!OwnsHere(ways_.core(), tag)) {
       ++counts_.passed;
     } else if (!IsAssumed(tag, incoming_.to)) {
       ours.Add(tag, e.value, e.phase, {.demand = incoming_.entries.demand(e)});
@@ -192,7 +187,7 @@ bool SiteSharing::Judge(Instant now) {
 bool SiteSharing::Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
   bool strays = false;
   LookAt(hash, sum, now, [&](const Look& look) {
-    if (!look.foretold || !Owns(sum.said())) return;
+    if (!look.foretold || !OwnsHere(ways_.core(), sum.said())) return;
     if (sum.budget_at != Instant()) sum.budget.Step(look.pace, Seconds(now - sum.budget_at));
     sum.budget_at = now;
     const Tokens threshold = sum.budget.Threshold(look.pace);
@@ -208,7 +203,7 @@ bool SiteSharing::Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
 bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now) {
   bool room = true;
   const bool limited = LookAt(hash, sum, now, [&](const Look& look) {
-    const double demand = look.foretold && Owns(sum.said()) ? look.foretold->demand_here : 0;
+    const double demand = look.foretold && OwnsHere(ways_.core(), sum.said()) ? look.foretold->demand_here : 0;
     const std::uint64_t hits = std::min(sum.hits, kHitsMax);
     if (hits == 0 && demand == 0 && sum.demand == 0) return;
     Besides said;

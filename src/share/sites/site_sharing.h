@@ -90,7 +90,6 @@ class SiteSharing {
   void Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hits, double demand);
   void ChargeAssumed(Instant now);
   void CountHosts();
-  bool Owns(const Tag& said) const;
   void Moved(const Entries& entries, Instant now);
 
   Ways& ways_;
