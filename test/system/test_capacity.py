@@ -217,7 +217,7 @@ class Rates(SystemTest):
         n, rate, total = 8, 800, 1200
         surplus = (total - rate) / n                     # what each is throttled by in the end
         low, high = 75, 225
-        plan = run(BUILD / "dthrottle-plan", f"ring:{n}", "--gamma", "0.125", "--json")
+        plan = run(BUILD / "dthrottle-plan", f"ring:{n}", "--gamma", "0.125", "--no-weights", "--json")
         phi = json.loads(plan.stdout)["phi_cr"]
         # Jain's index of q is 1 / (1 + (deviation / mean)^2); deviations shrink by phi in a round.
         enough = surplus * math.sqrt(1 / 0.95 - 1)
