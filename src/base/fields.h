@@ -14,6 +14,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,19 @@ namespace dthrottle {
 struct PackedBytes {
   std::string_view view;
   friend bool operator==(const PackedBytes&, const PackedBytes&) = default;
+};
+
+// Kinds of messages, each a number below 64.
+template <class Kind>
+class Kinds {
+ public:
+  consteval Kinds(std::initializer_list<Kind> kinds) {
+    for (const Kind kind : kinds) bits_ |= std::uint64_t{1} << static_cast<unsigned>(kind);
+  }
+  bool has(Kind kind) const { return (bits_ >> static_cast<unsigned>(kind) & 1) != 0; }
+
+ private:
+  std::uint64_t bits_ = 0;
 };
 
 // Takes values off the front, those of an array one by one.
@@ -143,52 +157,66 @@ class FieldWriter {
 class FieldReader {
  public:
   // REQUIRES: `values` are those of a whole frame, and outlive this.
-  explicit FieldReader(const std::vector<PackValue>& values) : values_(values), ok_(IsMap(values)) {}
+  explicit FieldReader(const std::vector<PackValue>& values) : values_(values), ok_(TakeNames()) {}
 
   // The value is unspecified where a field is missing that must be there, or is of another type.
-  void Must(std::string_view name, auto& v) {
-    if (const std::size_t at = Find(name); at != 0) {
-      PackCursor cursor(values_, at);
-      ok_ &= GetField(cursor, v);
-    } else {
-      ok_ = false;
-    }
-  }
-  // Leaves the value alone where the field is missing.
-  void May(std::string_view name, auto& v) {
-    if (Find(name) != 0) Must(name, v);
+  void Must(std::string_view name, auto& v) { ok_ = ok_ && Get(Find(name), v); }
+  // Leaves the value alone where the field is missing. Inlined, so that the bit of a name is a constant.
+  [[gnu::always_inline]] void May(std::string_view name, auto& v) {
+    if ((names_ & BitOf(name)) != 0) GetIfThere(name, v);
   }
 
   // The frame is a map, its keys are texts and no two the same, nothing was missing and all was of its type.
   bool ok() const { return ok_; }
 
  private:
-  static bool IsMap(const std::vector<PackValue>& values) {
-    if (values.empty() || values[0].type != PackValue::Type::kMap) return false;
-    for (std::size_t key = 1; key < values.size(); key = values[key + 1].end) {
-      if (values[key].type != PackValue::Type::kText) return false;
-      for (std::size_t other = 1; other < key; other = values[other + 1].end) {
-        if (values[other].bytes == values[key].bytes) return false;
-      }
+  // A bit that names share with few others, so that most of those that are not there need no search.
+  static constexpr std::uint64_t BitOf(std::string_view name) {
+    if (name.empty()) return 1;
+    const auto first = static_cast<unsigned char>(name.front()), last = static_cast<unsigned char>(name.back());
+    return std::uint64_t{1} << (first + 7u * last + 31 * name.size()) % 64;
+  }
+
+  bool TakeNames() {
+    if (values_.empty() || values_[0].type != PackValue::Type::kMap) return false;
+    for (std::size_t key = 1; key < values_.size(); key = values_[key + 1].end) {
+      if (values_[key].type != PackValue::Type::kText) return false;
+      const std::string_view name = values_[key].bytes;
+      if ((names_ & BitOf(name)) != 0 && FindIn(1, key, name) != 0) return false;
+      names_ |= BitOf(name);
     }
     return true;
+  }
+
+  void GetIfThere(std::string_view name, auto& v) {
+    if (const std::size_t at = Find(name); at != 0) ok_ = ok_ && Get(at, v);
+  }
+
+  bool Get(std::size_t at, auto& v) const {
+    PackCursor cursor(values_, at);
+    return at != 0 && GetField(cursor, v);
   }
 
   // Number of the value under that name; 0: none. Fields mostly come in the order in which they are asked for.
   std::size_t Find(std::string_view name) {
     if (!ok_) return 0;
-    for (std::size_t pass = 0; pass < 2; ++pass) {
-      const std::size_t from = pass == 0 ? next_ : 1, to = pass == 0 ? values_.size() : next_;
-      for (std::size_t key = from; key < to; key = values_[key + 1].end) {
-        if (values_[key].bytes != name) continue;
-        next_ = key;
-        return key + 1;
-      }
+    std::size_t key = FindIn(next_, values_.size(), name);
+    if (key == 0) key = FindIn(1, next_, name);
+    if (key == 0) return 0;
+    next_ = key;
+    return key + 1;
+  }
+
+  // The key of that name in [from, to); 0: none.
+  std::size_t FindIn(std::size_t from, std::size_t to, std::string_view name) const {
+    for (std::size_t key = from; key < to; key = values_[key + 1].end) {
+      if (values_[key].bytes == name) return key;
     }
     return 0;
   }
 
   const std::vector<PackValue>& values_;
+  std::uint64_t names_ = 0;    // bits of all that are there
   bool ok_;
   std::size_t next_ = 1;    // where to look first: the key that was found last
 };

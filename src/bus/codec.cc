@@ -127,8 +127,8 @@ struct Body {
 
 // The fields of a frame, for writing and for reading (base/fields.h).
 void FieldsOf(auto& fields, auto& m, auto& body) {
-  const auto field = [&](std::string_view name, auto& v, std::initializer_list<MessageKind> kinds) {
-    std::find(kinds.begin(), kinds.end(), m.kind) != kinds.end() ? fields.Must(name, v) : fields.May(name, v);
+  const auto field = [&](std::string_view name, auto& v, Kinds<MessageKind> kinds) {
+    kinds.has(m.kind) ? fields.Must(name, v) : fields.May(name, v);
   };
   using enum MessageKind;
   fields.Must("kind", m.kind);

@@ -107,8 +107,8 @@ bool ReadItems(std::string_view bytes, CapacityMessage& m) {
 
 // The fields of a frame, for writing and for reading (base/fields.h).
 void FieldsOf(auto& fields, auto& m, auto& items) {
-  const auto field = [&](std::string_view name, auto& v, std::initializer_list<CapacityKind> kinds) {
-    std::find(kinds.begin(), kinds.end(), m.kind) != kinds.end() ? fields.Must(name, v) : fields.May(name, v);
+  const auto field = [&](std::string_view name, auto& v, Kinds<CapacityKind> kinds) {
+    kinds.has(m.kind) ? fields.Must(name, v) : fields.May(name, v);
   };
   using enum CapacityKind;
   fields.Must("kind", m.kind);
