@@ -151,6 +151,10 @@ Heed Forecast::Heard(const PeerWord& word, const Pace& pace, Instant now) {
   heed.believed = believed >= word.demand;
   Replace(peer, believed, word.abroad);
   peer.heard = word.to;
+  const std::chrono::duration<double> believed_for(kBelievedPeriods * pace.period);
+  if (peer.demand > 0) {
+    silent_from_ = std::min(silent_from_, word.to + std::chrono::duration_cast<Duration>(believed_for));
+  }
   SetShare(pace);
   return heed;
 }
@@ -267,16 +271,20 @@ void Forecast::ForgetOwner(Duration since, Instant now) {
   peers_demand_ = foretold_ = 0;
 }
 
-void Forecast::ForgetSilent(Duration since, Instant now) {
-  const std::size_t all = peers_.size() + sites_.size();
-  if (all == 0) return;
-  if (++look_ >= all) look_ = 0;
-  const bool abroad = look_ >= peers_.size();
-  Peer& peer = abroad ? sites_[look_ - peers_.size()] : peers_[look_];
-  // A site is believed until something is assumed in its place (share/sites).
-  const Duration believed = abroad ? std::max<Duration>(since, (kBelievedPeriods + 1) * peer.period) : since;
-  if (peer.demand == 0 || now - peer.heard < believed) return;
-  Replace(peer, 0, abroad);
+void Forecast::ForgetSilentNow(Duration since, Instant now) {
+  silent_from_ = Instant::max();
+  const auto look = [&](Peer& peer, bool abroad) {
+    if (peer.demand == 0) return;
+    // A site is believed until something is assumed in its place (share/sites).
+    const Duration believed = abroad ? std::max<Duration>(since, (kBelievedPeriods + 1) * peer.period) : since;
+    if (now - peer.heard < believed) {
+      silent_from_ = std::min(silent_from_, peer.heard + believed);
+    } else {
+      Replace(peer, 0, abroad);
+    }
+  };
+  for (Peer& peer : peers_) look(peer, false);
+  for (Peer& peer : sites_) look(peer, true);
 }
 
 }    // namespace dthrottle

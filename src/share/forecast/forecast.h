@@ -14,7 +14,8 @@
 // demand that a peer announces and does not bear out counts for the peer's part of the rate only, so a peer that lies
 // costs the others no more than its part.
 //
-// Knows neither tags nor peers' names nor clocks. All of it takes constant time.
+// Knows neither tags nor peers' names nor clocks. All of it takes constant time, but for a look at all peers once in some
+// two periods.
 #pragma once
 
 #include <algorithm>
@@ -103,8 +104,10 @@ class Forecast {
   // Tokens that a peer has served have come back.
   void PeerGaveBack(Tokens tokens, const Pace& pace);
 
-  // Looks whether one of the peers, in turns, has not been heard for so long that its demand means nothing any more.
-  void ForgetSilent(Duration since, Instant now);
+  // Forgets the demand of peers that have not been heard for so long that it means nothing any more.
+  void ForgetSilent(Duration since, Instant now) {
+    if (now >= silent_from_) ForgetSilentNow(since, now);
+  }
 
   // ---- Where a host owns the tag (share/owners) ----
 
@@ -161,6 +164,7 @@ class Forecast {
   double Believed(Peer& peer, const PeerWord& word, const Pace& pace) const;
   void Place(const Peer& peer, const PeerWord& word, Heed& heed) const;
   void Replace(Peer& peer, double demand, bool abroad);
+  void ForgetSilentNow(Duration since, Instant now);
   Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
   Tokens deviation() const { return unheard_ + served_ - flying_; }
@@ -222,7 +226,7 @@ class Forecast {
   std::vector<Peer> peers_, sites_;      // by number
   double sites_demand_ = 0;              // of peers_demand_
   std::optional<Instant> owner_said_;    // latest
-  std::uint32_t look_ = 0;     // of ForgetSilent
+  Instant silent_from_ = Instant::max();    // no peer's demand is to be forgotten before
 };
 
 }    // namespace dthrottle
