@@ -96,7 +96,7 @@ struct Peer {
   std::uint64_t settled_epoch = 0;                // of the owners whose change it has done its part of,
   Instant settled_at{};                           // as it said then
   Allowance lists{2, 4};                          // of owners, in answer to frames that were cut by another list
-  Allowance repeats{4, 16}, snapshots{0.1, 3};    // of its requests. A snapshot may fail twice at once
+  Allowance repeats{4, 16}, snapshots{0.1, 4};    // of its requests. A snapshot may fail three times at once
 
   // Without its link, which comes anew, and without allowances, which begin full.
   static void Fields(auto& state, auto& self) {
