@@ -123,7 +123,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .codec = options.codec},
                to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
-  limiter.ways().core().tally.lane(0).SampleNone();    // nobody asks here which tags are frequent
+  if (!options.counts_frequent_tags) limiter.ways().core().tally.lane(0).SampleNone();
   sharing.OwnedBy(options.owners, HostName(host.number_));
   sharing.HoldHits();
   if (options.workers > 0) {

@@ -50,6 +50,7 @@ struct HostOptions {
   bool quota_file = true;    // their counts outlive the process; else a host that starts hears of them from others
   std::size_t workers = 0;             // that decide by themselves what they have asked before
   std::uint32_t page_entries = 2048;    // of each; a power of two
+  bool counts_frequent_tags = true;
   std::size_t inbox_max = 1000;    // frames that wait for a host that is paused or behind; later ones are lost
 };
 

@@ -46,6 +46,7 @@ FleetOptions OptionsOf(const ReplayOptions& options, std::uint32_t hosts, std::s
   made.host.watched_tags = options.settings.peers.watched_tags;
   made.host.capacity = CapacityOf(options.settings, *made.rules, hosts);
   made.host.ring_bytes = kRingBytes;
+  made.host.counts_frequent_tags = false;    // a replay counts what is refused itself
   const std::size_t share = kTableBytesAll / (options.hosts + 1) / 4096 * 4096;
   made.host.quota_bytes = std::max(Quotas::RegionBytes(Quotas::kSlotsMin),
                                    std::min<std::size_t>(share, options.settings.quota.memory));
