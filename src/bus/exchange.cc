@@ -151,7 +151,7 @@ struct Exchange::State {
   void Pass(Instant now) {
     core.BeginPass(now);
     Instant next = ExchangeCore::kNever;
-    for (const auto& link : members.links()) {
+    for (const auto& [id, link] : members.links()) {
       Instant due = members.HelloDue(*link);
       if (due <= now) {
         members.SayHello(*link, published(link->status.name), now);
@@ -273,7 +273,7 @@ void Exchange::OnConnected(LinkId id, Instant) {
 void Exchange::SetCeilings(const PeerCeilings& ceilings) {
   State& s = *state_;
   s.core.ceilings = ceilings;
-  for (const auto& link : s.members.links()) {
+  for (const auto& [id, link] : s.members.links()) {
     link->frames.reset();
     if (link->peer != nullptr) link->peer->room.reset();
   }
@@ -482,7 +482,7 @@ std::vector<PeerStatus> Exchange::Peers(Instant now) const {
   const Links& links = state_->members.links();
   std::vector<PeerStatus> all;
   all.reserve(links.size());
-  for (const auto& link : links) {
+  for (const auto& [id, link] : links) {
     PeerStatus& status = all.emplace_back(link->status);
     status.last_heard = status.reports == 0 ? Duration(-1) : now - link->last_report;
     const Peer* const peer = link->peer;

@@ -40,7 +40,7 @@ void Joining::Stop() {
   joining_ = false;
   joined_ = true;
   TellJoined();
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     if (link->peer != nullptr) Start(*link->peer);
   }
 }
@@ -77,7 +77,7 @@ Instant Joining::Pass(Instant now) {
 Instant Joining::AskForLost(Instant now) {
   Instant next = ExchangeCore::kNever;
   if (joining_ || taking_ || arrived_ || core_.OwnsTags() || between_sites()) return next;
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     Peer* const peer = link->peer;
     if (peer == nullptr || taking_) continue;
     if (!peer->owes_snapshot && !(behind_ && now < peer->silent_at())) continue;
@@ -117,7 +117,7 @@ Instant Joining::Join(Instant now) {
 Instant Joining::AskDonor(Instant end, Instant now) {
   std::vector<Link*> best;
   bool best_published = false;
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     if (link->peer == nullptr) continue;
     const bool published = link->sequence > 0;
     if (published && !best_published) best.clear();

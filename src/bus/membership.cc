@@ -39,7 +39,7 @@ void Membership::Remove(LinkId id) {
 
 bool Membership::alone() const {
   return std::all_of(links_.begin(), links_.end(),
-                     [](const auto& link) { return link->status.state == PeerState::kSelf; });
+                     [](const auto& its) { return its.link->status.state == PeerState::kSelf; });
 }
 
 void Membership::Bind(Link& link, Peer& peer, Instant now) {
@@ -57,7 +57,7 @@ void Membership::Unbind(Link& link) {
   link.peer = nullptr;
   ++unlinked_;
   // Another address of the same host may take its place.
-  for (const auto& other : links_) {
+  for (const auto& [id, other] : links_) {
     if (other.get() != &link && other->status.name == link.status.name) other->hello_sent -= kHelloAgain;
   }
   core_.PassSoon();
@@ -122,7 +122,7 @@ void Membership::HastenConnecting() {
   if (connecting_ == 0) return;
   core_.PassSoon();
   if (std::exchange(all_hastened_, true)) return;
-  for (const auto& link : links_) {
+  for (const auto& [id, link] : links_) {
     if (link->status.state == PeerState::kConnecting) link->hastened = true;
   }
 }

@@ -129,7 +129,7 @@ TEST_CASE("links are found by their ids, in whatever order they come and go, and
     }
   }
   REQUIRE(links.size() == ids.size());
-  CHECK(std::ranges::equal(links, ids, {}, [](const auto& link) { return link->status.link; }));
+  CHECK(std::ranges::equal(links, ids, {}, [](const auto& its) { return its.link->status.link; }));
 }
 
 TEST_CASE("hosts greet each other and are up as long as reports arrive") {

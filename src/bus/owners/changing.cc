@@ -125,7 +125,7 @@ void Changing::Adopt(std::shared_ptr<const Owners> list, Instant now) {
   item.awaits_tags = core_.awaits_tags;
   core_.to_limiter.Push(std::move(item));
   if (!core_.OwnsTags() && !walking_) return;
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     if (link->peer != nullptr) SayOwners(core_, link->status.link, 0, now);
   }
 }
@@ -407,7 +407,7 @@ void Changing::TakenAll() {
   core_.awaits_tags = false;
   core_.counts_from_first = goes_on_ || !missed_;
   core_.to_limiter.Push({FromPeers::Kind::kJoined, {}, {}, 0, {}});
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     Peer* const peer = link->peer;
     if (peer == nullptr || !missed_) continue;
     peer->AskForLevels();

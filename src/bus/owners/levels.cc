@@ -16,7 +16,7 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
   m.period = core_.options.period;
   m.entries = std::move(item.entries);
   std::uint64_t hosts = 1 + item.hosts;
-  for (const auto& link : members_.links()) hosts += link->peer != nullptr;
+  for (const auto& [id, link] : members_.links()) hosts += link->peer != nullptr;
   m.hosts = hosts;
   m.owners = core_.epoch();
   const Frame frame = core_.Encoded();
@@ -26,7 +26,7 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
     core_.counts.levels_bytes += frame->size();
   };
   if (to_one) return send(*peer->link);
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     if (link->peer != nullptr) send(*link);
   }
 }

@@ -48,7 +48,7 @@ Instant Recovering::Pass(Instant now) {
   }
   due_.clear();
   if (!core_.OwnsTags()) return next;
-  for (const auto& link : members_.links()) {
+  for (const auto& [id, link] : members_.links()) {
     const Instant due = DueOf(*link, now);
     if (due <= now) due_.push_back(link->status.link);
     if (due > now) next = std::min(next, due);
