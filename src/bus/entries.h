@@ -100,6 +100,8 @@ class Entries {
   const QuotaColumns& quotas() const { return rare_->quotas; }
   // Numbers that stand beside hits.
   std::size_t besides() const { return besides_; }
+  // Whether some of them may be other than demands.
+  bool any_rare() const { return rare_.any(); }
 
   // None: the entry says nothing of it.
   std::optional<std::uint64_t> demand(const Entry& e) const { return Find(demands_, e); }

@@ -74,16 +74,16 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   Terms terms;    // of the entry before: most entries have the same limit
   const std::uint32_t peer = speaker.number;
   HeardPeer& heard = peers_.Of(speaker);
-  const bool only_hits = entries.besides() == 0;    // as in most frames
+  const bool rare = entries.any_rare();
   peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    if (!only_hits && beside_.Hear(entries, told, heard, to, now)) return;
+    if (rare && beside_.Hear(entries, told, heard, to, now)) return;
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {
       peers_.counts().expired += entry.value;
       return;
     }
-    if (!only_hits) {
+    if (rare) {
       if (const std::uint64_t back = entries.back(entry); back != 0) {
         HearBack(told, peer, back, terms, now);
         if (!entries.demand(entry)) return;
@@ -93,14 +93,14 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const std::uint64_t hits = std::min(entry.value, terms.hits_max * speaker.hosts), beyond = entry.value - hits;
     peers_.counts().hits_disbelieved += beyond, heard.counts.hits_disbelieved += beyond;
     const Instant began = std::clamp(from + phase * entry.phase, now - terms.horizon, now);
-    const double demand = only_hits ? 0 : static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
+    const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms,
              {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
     if (core_.site_sums != nullptr && !speaker.abroad) {
       core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
     }
     if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
-    if (only_hits) return;
+    if (!rare) return;
     if (const std::uint64_t may = entries.returnable(entry); may != 0) {
       returnable_hits_.Told(told.hash, peer, std::min(may, hits), now);
     }

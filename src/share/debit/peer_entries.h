@@ -106,7 +106,7 @@ void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t
   DT_CHECK(first + n <= entries.size());
   const Entry* const list = entries.list().data() + first;
   counts_.entries += n;
-  const bool only_hits = entries.besides() == 0;
+  const bool rare = entries.any_rare();
   const auto tag_of = [&](std::size_t i) { return TableTag(entries.tag(list[i])); };
   core_.table->ForEach(n, true, tag_of, [&](std::size_t i, const Table::Probe& probe) {
     const Entry& entry = list[i];
@@ -114,9 +114,8 @@ void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t
     Table::Shard shard(*core_.table, probe.hash);
     Slot* const slot = shard.Find(tag, probe, now);
     const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
-    const bool concerned = index.has_value() && (only_hits ? core_.limit(*index).shared
-                                                           : Concerns(entries, entry, core_.limit(*index)));
-    if (!concerned) {
+    const Limit* const limit = index ? &core_.limit(*index) : nullptr;
+    if (limit == nullptr || !(rare ? Concerns(entries, entry, *limit) : limit->shared)) {
       ++counts_.unmatched;
       return;
     }
