@@ -94,10 +94,10 @@ TEST_CASE("a peer that is not heard any more loses its demand, and nothing that 
   f.Step(50, kPace, At(0.5));
   f.Heard({1, 40, 80, At(0), At(0.5)}, kPace, At(0.5));
   f.Step(45, kPace, At(1));
-  f.ForgetSilent(3s, At(1));
+  f.ForgetSilent(kPace, At(1));
   CHECK(f.peers_demand() == 80);
   f.Step(45, kPace, At(3.6));
-  f.ForgetSilent(3s, At(3.6));
+  f.ForgetSilent(kPace, At(3.6));
   CHECK(f.peers_demand() == 0);
   CHECK_FALSE(f.Active());
 }
@@ -110,19 +110,31 @@ TEST_CASE("each peer loses its demand when it has not been heard for so long its
   };
   const auto demand_at = [&](double when) {
     f.Step(50, kPace, At(when));
-    f.ForgetSilent(3s, At(when));
+    f.ForgetSilent(kPace, At(when));
     return f.peers_demand();
   };
-  for (std::uint32_t peer = 0; peer < 8; ++peer) hear(peer, 10, 0.5 + 0.1 * peer);
+  for (std::uint32_t peer = 0; peer < 5; ++peer) hear(peer, 10, 0.5 + 0.2 * peer);
   hear(0, 10, 2);    // again
   hear(9, 5, 2.1);
-  CHECK(demand_at(3.45) == Approx(85));
-  for (std::uint32_t peer = 1; peer < 8; ++peer) {
-    CHECK(demand_at(3.45 + 0.1 * peer) == Approx(95 - 10 * peer));
-    CHECK(demand_at(3.55 + 0.1 * peer) == Approx(85 - 10 * peer));
+  for (std::uint32_t peer = 1; peer < 5; ++peer) {
+    CHECK(demand_at(3.4 + 0.2 * peer) == Approx(65 - 10 * peer));
+    CHECK(demand_at(3.59 + 0.2 * peer) == Approx(55 - 10 * peer));
   }
+  CHECK(demand_at(4.9) == Approx(15));
   CHECK(demand_at(5.05) == Approx(5));
   CHECK(demand_at(5.15) == 0);
+}
+
+TEST_CASE("what a peer said of its demand too long ago means nothing") {
+  Forecast f(50, 0, At(0));
+  f.Step(50, kPace, At(10));
+  f.Heard({1, 0, 40, At(6.9), At(6.9)}, kPace, At(10));
+  CHECK(f.peers_demand() == 0);
+  f.Heard({1, 0, 40, At(7.2), At(7.2)}, kPace, At(10));
+  CHECK(f.peers_demand() == 40);
+  f.Step(50, kPace, At(10.3));
+  f.ForgetSilent(kPace, At(10.3));
+  CHECK(f.peers_demand() == 0);
 }
 
 TEST_CASE("no more than U is served that peers can neither have foretold nor heard of") {

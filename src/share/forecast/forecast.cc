@@ -17,6 +17,7 @@ constexpr double kMovedNoise = 3;        // and exceeds so many standard deviati
 constexpr double kRefresh = 2;           // periods after which a demand is announced again (a peer forgets it after 3)
 constexpr double kTrust = 4;             // s in which the level follows the bucket's
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
+constexpr Duration kLookForSilent = std::chrono::milliseconds(100);    // or more, between looks at all peers
 
 // A demand counts in full if hits bear out this part of it.
 constexpr double kBorneOut = 0.8;
@@ -149,12 +150,10 @@ Heed Forecast::Heard(const PeerWord& word, const Pace& pace, Instant now) {
   const double believed = Believed(peer, word, pace);
   Place(peer, word, heed);
   heed.believed = believed >= word.demand;
-  Replace(peer, believed, word.abroad);
   peer.heard = word.to;
-  const std::chrono::duration<double> believed_for(kBelievedPeriods * pace.period);
-  if (peer.demand > 0) {
-    silent_from_ = std::min(silent_from_, word.to + std::chrono::duration_cast<Duration>(believed_for));
-  }
+  const Instant until = BelievedUntil(peer, word.abroad, pace);
+  Replace(peer, until > now ? believed : 0, word.abroad);
+  if (peer.demand > 0) silent_from_ = std::min(silent_from_, std::max(until, silent_looked_ + kLookForSilent));
   SetShare(pace);
   return heed;
 }
@@ -271,17 +270,22 @@ void Forecast::ForgetOwner(Duration since, Instant now) {
   peers_demand_ = foretold_ = 0;
 }
 
-void Forecast::ForgetSilentNow(Duration since, Instant now) {
+Instant Forecast::BelievedUntil(const Peer& peer, bool abroad, const Pace& pace) {
+  const std::chrono::duration<double> believed(kBelievedPeriods * pace.period);
+  const auto here = std::chrono::duration_cast<Duration>(believed);
+  // A site is believed until something is assumed in its place (share/sites).
+  return peer.heard + (abroad ? std::max<Duration>(here, (kBelievedPeriods + 1) * peer.period) : here);
+}
+
+// A peer may say something old again and again, and make nobody look at all peers each time.
+void Forecast::ForgetSilentNow(const Pace& pace, Instant now) {
+  silent_looked_ = now;
   silent_from_ = Instant::max();
   const auto look = [&](Peer& peer, bool abroad) {
     if (peer.demand == 0) return;
-    // A site is believed until something is assumed in its place (share/sites).
-    const Duration believed = abroad ? std::max<Duration>(since, (kBelievedPeriods + 1) * peer.period) : since;
-    if (now - peer.heard < believed) {
-      silent_from_ = std::min(silent_from_, peer.heard + believed);
-    } else {
-      Replace(peer, 0, abroad);
-    }
+    const Instant until = BelievedUntil(peer, abroad, pace);
+    if (until <= now) return Replace(peer, 0, abroad);
+    silent_from_ = std::min(silent_from_, std::max(until, now + kLookForSilent));
   };
   for (Peer& peer : peers_) look(peer, false);
   for (Peer& peer : sites_) look(peer, true);

@@ -14,8 +14,8 @@
 // demand that a peer announces and does not bear out counts for the peer's part of the rate only, so a peer that lies
 // costs the others no more than its part.
 //
-// Knows neither tags nor peers' names nor clocks. All of it takes constant time, but for a look at all peers once in some
-// two periods.
+// Knows neither tags nor peers' names nor clocks. All of it takes constant time, but for a look at all peers, as a rule
+// once in two periods.
 #pragma once
 
 #include <algorithm>
@@ -105,8 +105,8 @@ class Forecast {
   void PeerGaveBack(Tokens tokens, const Pace& pace);
 
   // Forgets the demand of peers that have not been heard for so long that it means nothing any more.
-  void ForgetSilent(Duration since, Instant now) {
-    if (now >= silent_from_) ForgetSilentNow(since, now);
+  void ForgetSilent(const Pace& pace, Instant now) {
+    if (now >= silent_from_) ForgetSilentNow(pace, now);
   }
 
   // ---- Where a host owns the tag (share/owners) ----
@@ -164,7 +164,8 @@ class Forecast {
   double Believed(Peer& peer, const PeerWord& word, const Pace& pace) const;
   void Place(const Peer& peer, const PeerWord& word, Heed& heed) const;
   void Replace(Peer& peer, double demand, bool abroad);
-  void ForgetSilentNow(Duration since, Instant now);
+  void ForgetSilentNow(const Pace& pace, Instant now);
+  static Instant BelievedUntil(const Peer& peer, bool abroad, const Pace& pace);
   Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
   Tokens deviation() const { return unheard_ + served_ - flying_; }
@@ -226,7 +227,8 @@ class Forecast {
   std::vector<Peer> peers_, sites_;      // by number
   double sites_demand_ = 0;              // of peers_demand_
   std::optional<Instant> owner_said_;    // latest
-  Instant silent_from_ = Instant::max();    // no peer's demand is to be forgotten before
+  Instant silent_from_ = Instant::max();    // no peer's demand is forgotten before
+  Instant silent_looked_{};                 // at all of them
 };
 
 }    // namespace dthrottle
