@@ -102,7 +102,7 @@ TEST_CASE("an owner that was killed and wiped has the levels of all hosts soon, 
 }
 
 TEST_CASE("levels that are lost on the way to an owner that was killed are asked for again") {
-  // A snapshot that gets lost three times comes late, because a peer may ask for one every 10 s only.
+  // A snapshot that gets lost again and again comes late: after the first few a peer may ask for one every 10 s only.
   const std::uint64_t seeds = Fewer(6);
   double all = 0;
   for (std::uint64_t seed = 1; seed <= seeds; ++seed) {

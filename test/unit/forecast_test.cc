@@ -94,10 +94,10 @@ TEST_CASE("a peer that is not heard any more loses its demand, and nothing that 
   f.Step(50, kPace, At(0.5));
   f.Heard({1, 40, 80, At(0), At(0.5)}, kPace, At(0.5));
   f.Step(45, kPace, At(1));
-  f.ForgetSilent(kPace, At(1));
+  f.ForgetSilent(1s, At(1));
   CHECK(f.peers_demand() == 80);
   f.Step(45, kPace, At(3.6));
-  f.ForgetSilent(kPace, At(3.6));
+  f.ForgetSilent(1s, At(3.6));
   CHECK(f.peers_demand() == 0);
   CHECK_FALSE(f.Active());
 }
@@ -110,7 +110,7 @@ TEST_CASE("each peer loses its demand when it has not been heard for so long its
   };
   const auto demand_at = [&](double when) {
     f.Step(50, kPace, At(when));
-    f.ForgetSilent(kPace, At(when));
+    f.ForgetSilent(1s, At(when));
     return f.peers_demand();
   };
   for (std::uint32_t peer = 0; peer < 5; ++peer) hear(peer, 10, 0.5 + 0.2 * peer);
@@ -133,7 +133,7 @@ TEST_CASE("what a peer said of its demand too long ago means nothing") {
   f.Heard({1, 0, 40, At(7.2), At(7.2)}, kPace, At(10));
   CHECK(f.peers_demand() == 40);
   f.Step(50, kPace, At(10.3));
-  f.ForgetSilent(kPace, At(10.3));
+  f.ForgetSilent(1s, At(10.3));
   CHECK(f.peers_demand() == 0);
 }
 

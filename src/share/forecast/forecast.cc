@@ -17,7 +17,7 @@ constexpr double kMovedNoise = 3;        // and exceeds so many standard deviati
 constexpr double kRefresh = 2;           // periods after which a demand is announced again (a peer forgets it after 3)
 constexpr double kTrust = 4;             // s in which the level follows the bucket's
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
-constexpr Duration kLookForSilent = std::chrono::milliseconds(100);    // or more, between looks at all peers
+constexpr Duration kLookForSilent = std::chrono::milliseconds(100);    // the least time between looks at all peers
 
 // A demand counts in full if hits bear out this part of it.
 constexpr double kBorneOut = 0.8;
@@ -151,9 +151,10 @@ Heed Forecast::Heard(const PeerWord& word, const Pace& pace, Instant now) {
   Place(peer, word, heed);
   heed.believed = believed >= word.demand;
   peer.heard = word.to;
-  const Instant until = BelievedUntil(peer, word.abroad, pace);
+  const auto period = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(pace.period));
+  const Instant until = BelievedUntil(peer, word.abroad, period);
   Replace(peer, until > now ? believed : 0, word.abroad);
-  if (peer.demand > 0) silent_from_ = std::min(silent_from_, std::max(until, silent_looked_ + kLookForSilent));
+  if (peer.demand > 0) silent_from_ = std::min(silent_from_, until);
   SetShare(pace);
   return heed;
 }
@@ -270,22 +271,22 @@ void Forecast::ForgetOwner(Duration since, Instant now) {
   peers_demand_ = foretold_ = 0;
 }
 
-Instant Forecast::BelievedUntil(const Peer& peer, bool abroad, const Pace& pace) {
-  const std::chrono::duration<double> believed(kBelievedPeriods * pace.period);
-  const auto here = std::chrono::duration_cast<Duration>(believed);
+Instant Forecast::BelievedUntil(const Peer& peer, bool abroad, Duration period) {
+  const Duration here = kBelievedPeriods * period;
   // A site is believed until something is assumed in its place (share/sites).
   return peer.heard + (abroad ? std::max<Duration>(here, (kBelievedPeriods + 1) * peer.period) : here);
 }
 
-// A peer may say something old again and again, and make nobody look at all peers each time.
-void Forecast::ForgetSilentNow(const Pace& pace, Instant now) {
-  silent_looked_ = now;
+// Looks are some time apart, so a peer that says old things again and again does not cause one each time.
+void Forecast::LookForSilent(Duration period, Instant now) {
+  if (now < looked_for_silent_ + kLookForSilent) return;
+  looked_for_silent_ = now;
   silent_from_ = Instant::max();
   const auto look = [&](Peer& peer, bool abroad) {
     if (peer.demand == 0) return;
-    const Instant until = BelievedUntil(peer, abroad, pace);
+    const Instant until = BelievedUntil(peer, abroad, period);
     if (until <= now) return Replace(peer, 0, abroad);
-    silent_from_ = std::min(silent_from_, std::max(until, now + kLookForSilent));
+    silent_from_ = std::min(silent_from_, until);
   };
   for (Peer& peer : peers_) look(peer, false);
   for (Peer& peer : sites_) look(peer, true);

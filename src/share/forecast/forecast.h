@@ -105,8 +105,9 @@ class Forecast {
   void PeerGaveBack(Tokens tokens, const Pace& pace);
 
   // Forgets the demand of peers that have not been heard for so long that it means nothing any more.
-  void ForgetSilent(const Pace& pace, Instant now) {
-    if (now >= silent_from_) ForgetSilentNow(pace, now);
+  // Hosts report every `period`.
+  void ForgetSilent(Duration period, Instant now) {
+    if (now >= silent_from_) LookForSilent(period, now);
   }
 
   // ---- Where a host owns the tag (share/owners) ----
@@ -164,8 +165,8 @@ class Forecast {
   double Believed(Peer& peer, const PeerWord& word, const Pace& pace) const;
   void Place(const Peer& peer, const PeerWord& word, Heed& heed) const;
   void Replace(Peer& peer, double demand, bool abroad);
-  void ForgetSilentNow(const Pace& pace, Instant now);
-  static Instant BelievedUntil(const Peer& peer, bool abroad, const Pace& pace);
+  void LookForSilent(Duration period, Instant now);
+  static Instant BelievedUntil(const Peer& peer, bool abroad, Duration period);
   Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
   Tokens deviation() const { return unheard_ + served_ - flying_; }
@@ -228,7 +229,7 @@ class Forecast {
   double sites_demand_ = 0;              // of peers_demand_
   std::optional<Instant> owner_said_;    // latest
   Instant silent_from_ = Instant::max();    // no peer's demand is forgotten before
-  Instant silent_looked_{};                 // at all of them
+  Instant looked_for_silent_{};             // at all of them
 };
 
 }    // namespace dthrottle

@@ -267,7 +267,7 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
   const Limit& limit = core_.limit(*index);
   Forecast& forecast = watch->forecast;
   Step(*watch, {tag, hash, limit, slot}, now);
-  forecast.ForgetSilent(PaceOf(limit), now);
+  forecast.ForgetSilent(period(), now);
   forecast.ForgetOwner(kOwnerBelieved, now);
   if (!forecast.Active()) watches_->SetActive(watch, false);
   watches_->SetTurn(watch->place, {forecast.Active() ? Instant::max() : Instant::min(), Duration::max()});
