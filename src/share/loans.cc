@@ -44,14 +44,14 @@ void Loan::Lend(Cost tokens, double under, Instant from, Instant now) {
   lent_at = now;
 }
 
-// The page rounds `due` up; an instant that has come already is said as one that has.
+// The page rounds `due` up, and an entry that has no tokens says nothing that is later than `until`. Tokens that are there
+// were so for a worker with an old clock too.
 void Loan::Say(Instant until, Instant now) {
   says_until = until;
   lends = out > 0;
   const std::int64_t then = ToNs(until), unit = DTHROTTLE_PAGE_UNIT_NS;
-  const std::int64_t from = out > 0 ? ToNs(std::max(due, now)) : then;
-  const std::int64_t rounded = out > 0 && due > now ? from : from / unit * unit;
-  dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(rounded, then));
+  const std::int64_t from = out == 0 ? then / unit * unit : ToNs(due > now ? due : now - kOldClock);
+  dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(from, then));
 }
 
 void LentTag::Measure(Instant now) {

@@ -29,6 +29,8 @@ struct Loan {
   static constexpr Cost kWantMin = 16, kWantMax = 4096;
   static constexpr std::uint32_t kStray = 1024;    // tickets beyond what is lent; more are no accident
   static constexpr Duration kLast = std::chrono::milliseconds(1600);    // the longest that a page says anything
+  // How old the time may be by which a worker looks. A web server looks at the clock once a turn, to the millisecond.
+  static constexpr Duration kOldClock = std::chrono::milliseconds(50);
 
   dthrottle_page_entry* entry = nullptr;
   const dthrottle_page_count* count = nullptr;

@@ -120,6 +120,18 @@ TEST_CASE("what the limiter says until when a tag is refused is exact") {
   }
 }
 
+TEST_CASE("a worker that looks at its clock once in a while is served what is lent") {
+  LendingHost host("[[rule]]\nburst=1000\nrate=100.0");
+  Worker worker(host);
+  for (int i = 0; i < 3; ++i) CHECK(worker.Asks("C", At(1s)));
+  for (Instant now = At(1s); now < At(2s); now += 100ms) {
+    CHECK(worker.Decide("C", now - 49ms) == DTHROTTLE_PAGE_SERVE);
+    CHECK(worker.Decide("C", now) == DTHROTTLE_PAGE_SERVE);
+    CHECK(worker.Decide("C", now + 50ms) == DTHROTTLE_PAGE_SERVE);
+    worker.entries.Look(now + 100ms);
+  }
+}
+
 TEST_CASE("a tag is refused without asking, and served at the instant at which it would be if it asked") {
   Host with(kRule), without(kRule);
   Worker worker(with);
