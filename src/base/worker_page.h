@@ -8,6 +8,7 @@
 #ifndef DTHROTTLE_WORKER_PAGE_H
 #define DTHROTTLE_WORKER_PAGE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +19,7 @@
 extern "C" {
 #endif
 
-/* The socket for pages has the path of the one for queries, and this behind it. */
+/* A socket for pages has the path of the one for queries or for questions, and this behind it. */
 #define DTHROTTLE_PAGE_SUFFIX ".page"
 #define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3245474150485444) /* "DTHPAGE2" */
 
@@ -146,44 +147,69 @@ static inline enum dthrottle_page_verdict dthrottle_page_says(uint64_t word, uin
   return since < length ? DTHROTTLE_PAGE_REFUSE : DTHROTTLE_PAGE_ASK;
 }
 
-/* What the entry at `at` says of the tag with that name, and counts it.
- *
- * Word and times are two words, and the daemon may write between two loads, even the same tag again after another one.
- * So times are kept XOR the name, and the word is read again behind them: a refusal is by the times of its own tag. The
- * ticket comes first and the word that allows it second, both in the one order of all threads, while the daemon lowers
- * `allowed` first and reads the tickets second: one of the two sees the other. Nobody gives a ticket back. */
-static inline enum dthrottle_page_verdict dthrottle_page_decide_at(const struct dthrottle_page_entry* at,
-                                                                   struct dthrottle_page_count* count, uint64_t name,
-                                                                   uint64_t word, uint64_t now) {
-  const uint64_t times = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
-  const uint32_t taken = __atomic_load_n(&count->taken, __ATOMIC_RELAXED);
-  const enum dthrottle_page_verdict says = dthrottle_page_says(word, times, taken, now);
-  if (says == DTHROTTLE_PAGE_ASK) return says;
-  if (says == DTHROTTLE_PAGE_REFUSE) {
-    word = __atomic_load_n(&at->word, __ATOMIC_ACQUIRE);
-    if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) return DTHROTTLE_PAGE_ASK;
-    __atomic_fetch_add(&count->refused, 1, __ATOMIC_RELAXED);
-    return says;
-  }
-  const uint32_t ticket = __atomic_fetch_add(&count->taken, 1, __ATOMIC_SEQ_CST);
-  word = __atomic_load_n(&at->word, __ATOMIC_SEQ_CST);
-  if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) return DTHROTTLE_PAGE_ASK;
-  const uint64_t again = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
-  return dthrottle_page_says(word, again, ticket, now) == DTHROTTLE_PAGE_SERVE ? DTHROTTLE_PAGE_SERVE
-                                                                               : DTHROTTLE_PAGE_ASK;
+static inline uint64_t dthrottle_page_units(int64_t ns) {
+  return (uint64_t)ns / (uint64_t)DTHROTTLE_PAGE_UNIT_NS;
 }
 
-/* What the page says of a tag with this hash at `now_ns` of CLOCK_MONOTONIC; it is counted. */
-static inline enum dthrottle_page_verdict dthrottle_page_decide(const struct dthrottle_page* page,
-                                                                struct dthrottle_page_count* counts, uint32_t entries,
-                                                                uint64_t hash, int64_t now_ns) {
+/* What the page says of a tag with this hash at `now_ns` of CLOCK_MONOTONIC; nothing is counted. Writes the number of
+ * the entry unless it is ASK.
+ *
+ * Word and times are two words, and the daemon may write between two loads, even the same tag again after another one.
+ * So times are kept XOR the name, and the word is read again behind them: they are the times of this tag. */
+static inline enum dthrottle_page_verdict dthrottle_page_peek(const struct dthrottle_page* page,
+                                                              const struct dthrottle_page_count* counts,
+                                                              uint32_t entries, uint64_t hash, int64_t now_ns,
+                                                              uint32_t* entry) {
   const uint64_t name = dthrottle_page_name(hash);
   const uint32_t first = dthrottle_page_set(hash, entries);
   for (uint32_t i = first; i < first + DTHROTTLE_PAGE_WAYS; i++) {
     const struct dthrottle_page_entry* const at = dthrottle_page_at(page, i);
     const uint64_t word = __atomic_load_n(&at->word, __ATOMIC_ACQUIRE);
     if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) continue;
-    return dthrottle_page_decide_at(at, &counts[i], name, word, (uint64_t)now_ns / (uint64_t)DTHROTTLE_PAGE_UNIT_NS);
+    const uint64_t times = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
+    const uint32_t taken = __atomic_load_n(&counts[i].taken, __ATOMIC_RELAXED);
+    const uint64_t again = __atomic_load_n(&at->word, __ATOMIC_ACQUIRE);
+    if ((again & ~DTHROTTLE_PAGE_ALLOWED) != name) break;
+    *entry = i;
+    return dthrottle_page_says(word, times, taken, dthrottle_page_units(now_ns));
+  }
+  return DTHROTTLE_PAGE_ASK;
+}
+
+/* Counts a query that the entry refuses. */
+static inline void dthrottle_page_refuse(struct dthrottle_page_count* count) {
+  __atomic_fetch_add(&count->refused, 1, __ATOMIC_RELAXED);
+}
+
+/* Takes a ticket of the tag with this hash, whose number of entry is known; false: it is good for nothing by now.
+ *
+ * The ticket comes first and the word that allows it second, both in the one order of all threads, while the daemon
+ * lowers `allowed` first and reads the tickets second: one of the two sees the other. Nobody gives a ticket back. */
+static inline bool dthrottle_page_take(const struct dthrottle_page* page, struct dthrottle_page_count* counts,
+                                       uint32_t entry, uint64_t hash, int64_t now_ns) {
+  const struct dthrottle_page_entry* const at = dthrottle_page_at(page, entry);
+  const uint64_t name = dthrottle_page_name(hash);
+  const uint32_t ticket = __atomic_fetch_add(&counts[entry].taken, 1, __ATOMIC_SEQ_CST);
+  const uint64_t word = __atomic_load_n(&at->word, __ATOMIC_SEQ_CST);
+  if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) return false;
+  const uint64_t times = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
+  return dthrottle_page_says(word, times, ticket, dthrottle_page_units(now_ns)) == DTHROTTLE_PAGE_SERVE;
+}
+
+/* What dthrottle_page_peek says, and it is counted. */
+static inline enum dthrottle_page_verdict dthrottle_page_decide(const struct dthrottle_page* page,
+                                                                struct dthrottle_page_count* counts, uint32_t entries,
+                                                                uint64_t hash, int64_t now_ns) {
+  uint32_t entry;
+  switch (dthrottle_page_peek(page, counts, entries, hash, now_ns, &entry)) {
+    case DTHROTTLE_PAGE_REFUSE:
+      dthrottle_page_refuse(&counts[entry]);
+      return DTHROTTLE_PAGE_REFUSE;
+    case DTHROTTLE_PAGE_SERVE:
+      if (dthrottle_page_take(page, counts, entry, hash, now_ns)) return DTHROTTLE_PAGE_SERVE;
+      break;
+    case DTHROTTLE_PAGE_ASK:
+      break;
   }
   return DTHROTTLE_PAGE_ASK;
 }

@@ -38,7 +38,7 @@ static const int64_t NS_PER_MS = 1000000, NS_PER_US = 1000;
 struct dthrottle {
   struct dthrottle *next, *previous; /* all handles, for fork */
   struct dthrottle_endpoint endpoint;
-  struct dthrottle_pages pages; /* what is refused without asking */
+  struct dthrottle_pages pages; /* what is decided without asking */
   pthread_mutex_t mutex;        /* guards what follows */
   pthread_cond_t freed;         /* a line is free again, or asking has failed */
   struct dthrottle_asker asker;
@@ -283,7 +283,7 @@ static dthrottle* open_handle(const char* address, const dthrottle_options* opti
     return NULL;
   }
   pthread_mutex_init(&handle->mutex, NULL);
-  dthrottle_pages_init(&handle->pages, asks_questions ? NULL : &handle->endpoint.address.any);
+  dthrottle_pages_init(&handle->pages, &handle->endpoint.address.any);
   dthrottle_init_condition(&handle->freed);
   pthread_mutex_lock(&handles_mutex);
   handle->next = handles;
@@ -380,18 +380,46 @@ static enum dthrottle_verdict sleep_on(dthrottle* handle, dthrottle_answer* answ
   return DTHROTTLE_THROTTLE;
 }
 
+/* Whether the page of this process may decide the question. */
+static bool may_be_local(const dthrottle* handle, const dthrottle_question* question, const dthrottle_answer* answer) {
+  return handle->answers != NULL && (answer == NULL || question->by_page != 0) && question->verb == DTHROTTLE_TAKE &&
+         question->wait_ms == 0 && question->sleeps == 0 && dthrottle_question_room(question) > 0;
+}
+
+static bool all_decided_by_page(const dthrottle* handle, const dthrottle_question* question,
+                                struct dthrottle_page_said* said, dthrottle_answer* answer,
+                                enum dthrottle_verdict* verdict) {
+  const enum dthrottle_page_verdict says =
+      dthrottle_pages_decide_question(&handle->pages, question->tags, question->count, 0, said);
+  if (says == DTHROTTLE_PAGE_ASK) return false;
+  *verdict = says == DTHROTTLE_PAGE_SERVE ? DTHROTTLE_SERVE : DTHROTTLE_THROTTLE;
+  if (answer != NULL) *answer = (dthrottle_answer){.reason = DTHROTTLE_REASON_NONE};
+  if (answer != NULL && says == DTHROTTLE_PAGE_REFUSE) {
+    answer->reason = DTHROTTLE_REASON_LIMIT;
+    answer->refused = said->refused;
+  }
+  return true;
+}
+
 enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, const dthrottle_question* question,
                                               dthrottle_answer* answer, int deadline_ms) {
   char line[DTHROTTLE_QUESTION_LINE_BYTES];
   dthrottle_answer heard = {.reason = DTHROTTLE_REASON_NONE};
   dthrottle_question asked = *question;
+  struct dthrottle_page_said said;
   enum dthrottle_verdict verdict = DTHROTTLE_BAD_QUESTION;
+  const bool local = may_be_local(handle, question, answer);
+  if (local && deadline_ms > 0 && all_decided_by_page(handle, question, &said, answer, &verdict)) return verdict;
   const int64_t deadline = dthrottle_now_ns() + deadline_ms * NS_PER_MS;
   if (asked.sleeps != 0 && deadline_ms > 0 && (asked.wait_ms == 0 || asked.wait_ms > (unsigned)deadline_ms)) {
     asked.wait_ms = (unsigned)deadline_ms;
   }
   if (dthrottle_question_room(&asked) > 0) {
     verdict = ask_line(handle, line, dthrottle_write_question(&asked, line), &heard, deadline_ms);
+  }
+  if (local && (verdict == DTHROTTLE_SERVE || verdict == DTHROTTLE_THROTTLE)) {
+    const size_t refused = verdict == DTHROTTLE_SERVE ? asked.count : heard.refused;
+    dthrottle_pages_answered_question(&handle->pages, asked.tags, asked.count, &said, refused);
   }
   if (asked.sleeps != 0 && asked.verb == DTHROTTLE_TAKE && heard.delay_us > 0) {
     verdict = sleep_on(handle, &heard, deadline);

@@ -106,7 +106,7 @@ typedef struct dthrottle_question {
   unsigned ttl_ms;           /* of HOLD: after so long all comes back that nobody has settled */
   unsigned wait_ms;          /* of TAKE and PEEK: waits so long rather than being refused, under rules with `delay` */
   unsigned sleeps;           /* not 0, of TAKE: the call returns when it is time to go on, within its deadline */
-  unsigned unused;           /* zero */
+  unsigned by_page;          /* not 0, of TAKE that does not wait: the page of this process may decide, see below */
   uint64_t reserved[2];      /* zero */
 } dthrottle_question;
 
@@ -151,6 +151,10 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, c
  * dthrottle_close; 0: they cannot be given back. With `sleeps` the call itself lasts until the caller may go on, and
  * `delay_us` says how long that was. Then it waits no longer than `wait_ms`, or if that is 0, than its deadline; where
  * a slot turns out to be later than the deadline, it is given back and the verdict is THROTTLE. */
+
+/* Where the daemon gives pages, a question with `by_page`, or without an answer, may be decided in this process: it is
+ * refused if one of its tags is refused, and served if each has a token there. The answer then says no more than
+ * `reason` and `refused`. */
 
 /* Settles a hold: each of its tags has cost `actual[0]`, or if `count` is their number, `actual[i]`. Less than was held
  * comes back, more is charged and may make debt. SERVE: the hold is settled, by this call or before; only the first

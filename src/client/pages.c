@@ -27,14 +27,15 @@ struct dthrottle_page_view {
   const struct dthrottle_page* page;
   struct dthrottle_page_count* counts;
   uint32_t entries;
+  int deciding;               /* a thread decides a question; another one asks the daemon */
   uint32_t asked[ASKED_TAGS]; /* a part of the hash of the last tag in each place */
 };
 
 /* ---- Looking ---- */
 
 /* NULL: there is no page, or it is another process's. */
-static const struct dthrottle_page_view* view_of(const struct dthrottle_pages* pages) {
-  const struct dthrottle_page_view* const view = __atomic_load_n(&pages->view, __ATOMIC_ACQUIRE);
+static struct dthrottle_page_view* view_of(const struct dthrottle_pages* pages) {
+  struct dthrottle_page_view* const view = __atomic_load_n(&pages->view, __ATOMIC_ACQUIRE);
   return view != NULL && __atomic_load_n(pages->own, __ATOMIC_RELAXED) != 0 ? view : NULL;
 }
 
@@ -45,6 +46,63 @@ enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages*
   const uint64_t hash = dthrottle_page_hash(view->page->head.key, tag, tag_bytes);
   return dthrottle_page_decide(view->page, view->counts, view->entries, hash,
                                now_ns != 0 ? now_ns : dthrottle_now_ns());
+}
+
+/* What the page says of the tags of a question. */
+struct looked {
+  int64_t now_ns;
+  size_t count;
+  uint64_t hashes[DTHROTTLE_TAGS_MAX];
+  uint32_t entries[DTHROTTLE_TAGS_MAX];
+};
+
+static bool is_named_before(const struct looked* looked, size_t tag) {
+  for (size_t i = 0; i < tag; i++) {
+    if (looked->hashes[i] == looked->hashes[tag]) return true;
+  }
+  return false;
+}
+
+/* Takes a ticket of each tag. Each had one a moment ago, and may have none only because the daemon takes tokens back
+ * just now; then the tickets of the tags before it are lost. */
+static enum dthrottle_page_verdict take_all(struct dthrottle_page_view* view, const struct looked* looked) {
+  for (size_t i = 0; i < looked->count; i++) {
+    if (!dthrottle_page_take(view->page, view->counts, looked->entries[i], looked->hashes[i], looked->now_ns)) {
+      return DTHROTTLE_PAGE_ASK;
+    }
+  }
+  return DTHROTTLE_PAGE_SERVE;
+}
+
+static enum dthrottle_page_verdict decide_all(struct dthrottle_page_view* view, const dthrottle_tag* tags, size_t count,
+                                              int64_t now_ns, struct dthrottle_page_said* said) {
+  struct looked looked = {.now_ns = now_ns, .count = count};
+  bool serves = true;
+  for (size_t i = 0; i < count; i++) {
+    looked.hashes[i] = dthrottle_page_hash(view->page->head.key, tags[i].text, tags[i].bytes);
+    const enum dthrottle_page_verdict says = dthrottle_page_peek(view->page, view->counts, view->entries,
+                                                                 looked.hashes[i], now_ns, &looked.entries[i]);
+    if (says == DTHROTTLE_PAGE_REFUSE && tags[i].cost > 0) {
+      dthrottle_page_refuse(&view->counts[looked.entries[i]]);
+      said->refused = i;
+      return DTHROTTLE_PAGE_REFUSE;
+    }
+    if (says == DTHROTTLE_PAGE_ASK) said->unknown |= UINT32_C(1) << i;
+    serves &= says == DTHROTTLE_PAGE_SERVE && tags[i].cost == 1 && !is_named_before(&looked, i);
+  }
+  return serves ? take_all(view, &looked) : DTHROTTLE_PAGE_ASK;
+}
+
+enum dthrottle_page_verdict dthrottle_pages_decide_question(const struct dthrottle_pages* pages,
+                                                            const dthrottle_tag* tags, size_t count, int64_t now_ns,
+                                                            struct dthrottle_page_said* said) {
+  struct dthrottle_page_view* const view = view_of(pages);
+  said->unknown = view == NULL ? UINT32_MAX : 0;
+  if (view == NULL || __atomic_exchange_n(&view->deciding, 1, __ATOMIC_ACQUIRE) != 0) return DTHROTTLE_PAGE_ASK;
+  const enum dthrottle_page_verdict says =
+      decide_all(view, tags, count, now_ns != 0 ? now_ns : dthrottle_now_ns(), said);
+  __atomic_store_n(&view->deciding, 0, __ATOMIC_RELEASE);
+  return says;
 }
 
 /* ---- Fetching; all with the mutex ---- */
@@ -210,6 +268,20 @@ void dthrottle_pages_answered(struct dthrottle_pages* pages, const char* tag, si
   if (pages->view != NULL && (asked_again(pages->view, tag, tag_bytes) || refused)) tell(pages, tag, tag_bytes, now);
   pthread_mutex_unlock(&pages->mutex);
   errno = error;
+}
+
+/* What is a word of a question in the same bytes, whatever else is in the line. */
+static bool is_word(const dthrottle_tag* tag) {
+  return memchr(tag->text, ' ', tag->bytes) == NULL && memchr(tag->text, '\\', tag->bytes) == NULL;
+}
+
+void dthrottle_pages_answered_question(struct dthrottle_pages* pages, const dthrottle_tag* tags, size_t count,
+                                       const struct dthrottle_page_said* said, size_t refused) {
+  for (size_t i = 0; i < count; i++) {
+    const bool decided = refused == count || refused == i;
+    if (!decided || (said->unknown >> i & 1) == 0 || !is_word(&tags[i])) continue;
+    dthrottle_pages_answered(pages, tags[i].text, tags[i].bytes, refused == i);
+  }
 }
 
 /* ---- Beginning and ending ---- */

@@ -15,6 +15,7 @@
 #include <sys/un.h>
 
 #include "base/worker_page.h"
+#include "dthrottle.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,7 +36,7 @@ struct dthrottle_pages {
   int64_t connected_at, retry_at, pause;
 };
 
-/* `address` is where queries are asked; NULL: there are no pages. REQUIRES: `pages` is zero. */
+/* `address` is where queries or questions are asked; NULL: there are no pages. REQUIRES: `pages` is zero. */
 void dthrottle_pages_init(struct dthrottle_pages* pages, const struct sockaddr* address);
 
 /* What the page says of the tag at `now_ns` of CLOCK_MONOTONIC; 0: now. It is decided by that, unless it is ASK. Any
@@ -46,6 +47,24 @@ enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages*
 /* The daemon has answered for the tag, which may get into the page by that: a tag that is refused at once, another one
  * when it is asked for again. Any thread; does nothing if another one is at it. errno stays. */
 void dthrottle_pages_answered(struct dthrottle_pages* pages, const char* tag, size_t tag_bytes, bool refused);
+
+/* What the page has said of a question about several tags. */
+struct dthrottle_page_said {
+  uint32_t unknown; /* a bit for each tag of which it said nothing */
+  size_t refused;   /* the place of the tag that refuses */
+};
+
+/* The same for a question about these tags: it is refused if one of them is, and nothing is spent, or each tag spends a
+ * token. A page serves no other cost. Any thread; ASK while another thread decides. REQUIRES: 0 < count <=
+ * DTHROTTLE_TAGS_MAX. */
+enum dthrottle_page_verdict dthrottle_pages_decide_question(const struct dthrottle_pages* pages,
+                                                            const dthrottle_tag* tags, size_t count, int64_t now_ns,
+                                                            struct dthrottle_page_said* said);
+
+/* The daemon has answered a question of which the page had `said` so much. `refused` is the place of the tag that
+ * refuses; `count`: it is served. As dthrottle_pages_answered. */
+void dthrottle_pages_answered_question(struct dthrottle_pages* pages, const dthrottle_tag* tags, size_t count,
+                                       const struct dthrottle_page_said* said, size_t refused);
 
 /* REQUIRES: nobody uses it any more. */
 void dthrottle_pages_close(struct dthrottle_pages* pages);

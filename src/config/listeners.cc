@@ -16,12 +16,11 @@ namespace {
 constexpr std::string_view kPageSuffix = DTHROTTLE_PAGE_SUFFIX;
 constexpr std::size_t kUnixPathBytesMax = 107;
 
-// Beside the socket for queries, so whoever may ask may have a page. A path that has no room for it has none.
-Endpoints PagesAt(const Settings& settings) {
-  const std::string& queries = settings.query.unix_path;
-  const std::size_t bytes = queries.size() + kPageSuffix.size();
-  if (settings.page.entries == 0 || queries.empty() || bytes > kUnixPathBytesMax) return {};
-  return {queries + std::string(kPageSuffix), settings.query.unix_mode, {}, false, true};
+// Beside a socket for queries or questions, so whoever may ask there may have a page. A path without room for it has none.
+Endpoints PagesAt(const Settings& settings, const std::string& path, std::uint32_t mode) {
+  const std::size_t bytes = path.size() + kPageSuffix.size();
+  if (settings.page.entries == 0 || path.empty() || bytes > kUnixPathBytesMax) return {};
+  return {path + std::string(kPageSuffix), mode, {}, false, true};
 }
 
 }    // namespace
@@ -58,7 +57,14 @@ std::span<const ListenerKeys> AllListeners() {
        [](const S& s) {
          return At{s.spop.unix_path, s.spop.unix_mode, s.spop.tcp};
        }},
-      {"page", "page.entries", "", "", PagesAt},
+      {"page", "page.entries", "", "",
+       [](const S& s) {
+         return PagesAt(s, s.query.unix_path, s.query.unix_mode);
+       }},
+      {"page-questions", "page.entries", "", "",
+       [](const S& s) {
+         return PagesAt(s, s.ask.unix_path, s.ask.unix_mode);
+       }},
       {"envoy", "", "envoy.tcp", "spend tokens",
        [](const S& s) {
          return At{"", 0, s.envoy.tcp, !s.tls.client_ca_file.empty()};

@@ -21,7 +21,7 @@ std::vector<std::unique_ptr<FrontEnd>> MakeFrontEnds(FrontEndHost& host) {
   all.push_back(std::make_unique<RespFrontEnd>(host));
   all.push_back(std::make_unique<AskFrontEnd>(host));
   all.push_back(std::make_unique<SpopFrontEnd>(host));
-  all.push_back(std::make_unique<PageFrontEnd>(host));
+  PageFrontEnd::AddBoth(host, all);
   auto lease = std::make_unique<LeaseFrontEnd>(host);
   all.push_back(std::make_unique<GrpcFrontEnd>(host, *lease));
   all.push_back(std::make_unique<TlsFrontEnd>(host, *lease));

@@ -94,7 +94,7 @@ static int64_t whole_seconds(int64_t ms) {
 }
 
 int64_t dthrottle_retry_after(const dthrottle_answer* answer) {
-  if (answer->reason != DTHROTTLE_REASON_LIMIT) return 0;
+  if (answer->reason != DTHROTTLE_REASON_LIMIT || answer->wait_ms == 0) return 0;
   const int64_t seconds = whole_seconds(answer->wait_ms);
   return seconds > 1 ? seconds : 1;
 }
@@ -153,7 +153,7 @@ size_t dthrottle_make_fields(const dthrottle_answer* answer, bool refused, enum 
     put_number(begin_field(fields, &count, "X-RateLimit-Remaining"), "", left);
     put_number(begin_field(fields, &count, "X-RateLimit-Reset"), "", next);
   }
-  if (retry > 0) put_number(begin_field(fields, &count, "Retry-After"), "", retry);
+  if (retry > 0 && style != DTHROTTLE_FIELDS_NONE) put_number(begin_field(fields, &count, "Retry-After"), "", retry);
   return count;
 }
 

@@ -84,7 +84,12 @@ void dthrottle_count_fate(struct dthrottle_counts* counts, enum dthrottle_fate f
 void dthrottle_count_failure(struct dthrottle_counts* counts, enum dthrottle_failure failure);
 
 /* Which header fields tell a client its limit. */
-enum dthrottle_fields { DTHROTTLE_FIELDS_OFF = 0, DTHROTTLE_FIELDS_DRAFT_10, DTHROTTLE_FIELDS_DRAFT_03 };
+enum dthrottle_fields {
+  DTHROTTLE_FIELDS_NONE = 0, /* then a question may be decided by a page, which knows nothing that they could say */
+  DTHROTTLE_FIELDS_OFF,      /* only Retry-After */
+  DTHROTTLE_FIELDS_DRAFT_10,
+  DTHROTTLE_FIELDS_DRAFT_03
+};
 
 enum {
   DTHROTTLE_FIELDS_MAX = 4,
@@ -98,7 +103,7 @@ struct dthrottle_field {
 };
 
 /* The fields of a response whose question had `tell_limit`, as /check states them (protocol/http.md); returns how many.
- * A refusal has Retry-After unless waiting does not help, whatever `style` is. */
+ * A refusal has Retry-After unless waiting does not help, whatever `style` is but NONE. */
 size_t dthrottle_make_fields(const dthrottle_answer* answer, bool refused, enum dthrottle_fields style,
                              struct dthrottle_field fields[DTHROTTLE_FIELDS_MAX]);
 

@@ -5,6 +5,7 @@
  *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
  *                                              %XX in a tag is a byte. "learn TAG..." prints what was learned of them
  *                                              in place of that: "serve" or "refuse"; "refund COST TAG..." gives back
+ *   ask_lines ADDRESS DEADLINE_MS by-page      as questions, but a page may decide
  *   ask_lines ADDRESS DEADLINE_MS waits        the same, but a question waits within the deadline rather than being
  *                                              refused, and the line ends with the microseconds that it waited and the
  *                                              instant at which it went on
@@ -76,7 +77,8 @@ static void print_answer(const dthrottle_answer* answer, size_t count) {
 
 int main(int argc, char** argv) {
   const int waits = argc == 4 && strcmp(argv[3], "waits") == 0;
-  const int questions = waits || (argc == 4 && strcmp(argv[3], "questions") == 0);
+  const int by_page = argc == 4 && strcmp(argv[3], "by-page") == 0;
+  const int questions = waits || by_page || (argc == 4 && strcmp(argv[3], "questions") == 0);
   if (argc != 3 && !questions) return 64;
   dthrottle* const handle = questions ? dthrottle_open_ask(argv[1], NULL) : dthrottle_open(argv[1], NULL);
   const int deadline_ms = atoi(argv[2]);
@@ -92,7 +94,7 @@ int main(int argc, char** argv) {
       continue;
     }
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];
-    dthrottle_question question = {.tags = tags, .sleeps = (unsigned)waits};
+    dthrottle_question question = {.tags = tags, .sleeps = (unsigned)waits, .by_page = (unsigned)by_page};
     dthrottle_answer answer;
     if (questions) question.count = split(line, tags);
     const double begin = now_us();

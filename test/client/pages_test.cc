@@ -11,6 +11,8 @@
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -95,12 +97,14 @@ class Daemon {
     REQUIRE(sendmsg(connection_, &message, 0) == sizeof hello);
   }
   void Greet() { Greet({DTHROTTLE_PAGE_MAGIC, NowNs(), kEntries, 0}, {page_fd, counts_fd}); }
-  void Refuse(const std::string& tag, std::int64_t until) { Say(tag, 0, until, until); }
-  void Lend(const std::string& tag, std::uint32_t allowed) { Say(tag, allowed, NowNs() - 1024, NowNs() - 1024); }
-  void Say(const std::string& tag, std::uint32_t allowed, std::int64_t due, std::int64_t next) {
+  void Refuse(const std::string& tag, std::int64_t until, std::uint32_t way = 0) { Say(tag, 0, until, until, way); }
+  void Lend(const std::string& tag, std::uint32_t allowed, std::uint32_t way = 0) {
+    Say(tag, allowed, NowNs() - 1024, NowNs() - 1024, way);
+  }
+  void Say(const std::string& tag, std::uint32_t allowed, std::int64_t due, std::int64_t next, std::uint32_t way = 0) {
     const auto hash = dthrottle_page_hash(page->head.key, tag.data(), tag.size());
-    dthrottle_page_put(dthrottle_page_at(page, dthrottle_page_set(hash, kEntries)), dthrottle_page_name(hash), allowed,
-                       dthrottle_page_times(due, next));
+    dthrottle_page_put(dthrottle_page_at(page, dthrottle_page_set(hash, kEntries) + way), dthrottle_page_name(hash),
+                       allowed, dthrottle_page_times(due, next));
   }
   std::string Note() {
     char text[512];
@@ -137,13 +141,26 @@ struct Pages : dthrottle_pages {
   bool Refuse(const std::string& tag) { return Decide(tag) == DTHROTTLE_PAGE_REFUSE; }
   void Refused(const std::string& tag) { dthrottle_pages_answered(this, tag.data(), tag.size(), true); }
   void Served(const std::string& tag) { dthrottle_pages_answered(this, tag.data(), tag.size(), false); }
+  // A question of these tags, of a token each.
+  dthrottle_page_verdict Decide(const std::vector<dthrottle_tag>& tags) {
+    return dthrottle_pages_decide_question(this, tags.data(), tags.size(), 0, &said);
+  }
+  void Answered(const std::vector<dthrottle_tag>& tags, std::size_t refused) {
+    dthrottle_pages_answered_question(this, tags.data(), tags.size(), &said, refused);
+  }
   void Fetch(Daemon& daemon) {
     Refused("C");
     REQUIRE(daemon.Accept());
     daemon.Greet();
     Refused("C");
   }
+
+  dthrottle_page_said said{};
 };
+
+dthrottle_tag Tag(const char* text, std::uint32_t cost = 1) {
+  return {text, std::strlen(text), cost, 0};
+}
 
 // What the child exits with.
 template <class Child>
@@ -219,6 +236,93 @@ TEST_CASE("before its token is due a tag is refused, and after the last one unti
   CHECK(at(299) == DTHROTTLE_PAGE_REFUSE);
   CHECK(at(301) == DTHROTTLE_PAGE_ASK);
   CHECK(at(-2500) == DTHROTTLE_PAGE_ASK);    // no entry says so far ahead
+}
+
+TEST_CASE("a question takes a ticket of each of its tags, or of none") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  daemon.Lend("C", 3, 0);
+  daemon.Lend("D", 1, 1);
+  CHECK(pages.Decide({Tag("C"), Tag("D")}) == DTHROTTLE_PAGE_SERVE);
+  CHECK(pages.Decide({Tag("C"), Tag("D")}) == DTHROTTLE_PAGE_ASK);    // the one token of D is spent
+  CHECK(pages.said.unknown == 2);
+  CHECK(pages.Decide({Tag("C"), Tag("E")}) == DTHROTTLE_PAGE_ASK);    // of which the page says nothing
+  daemon.Refuse("E", NowNs() + kSecond, 2);
+  CHECK(pages.Decide({Tag("C"), Tag("E")}) == DTHROTTLE_PAGE_REFUSE);
+  CHECK(pages.said.refused == 1);
+  CHECK(daemon.counts[0].taken == 1);
+  CHECK(daemon.counts[1].taken == 1);
+  CHECK(daemon.counts[2].refused == 1);
+}
+
+TEST_CASE("of a tag that costs another number of tokens than one a page refuses, and serves nothing") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  daemon.Lend("C", 100, 0);
+  daemon.Refuse("D", NowNs() + kSecond, 1);
+  CHECK(pages.Decide({Tag("C", 2)}) == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.Decide({Tag("C", 0)}) == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.Decide({Tag("C"), Tag("C")}) == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.said.unknown == 0);
+  CHECK(pages.Decide({Tag("C"), Tag("D", 2)}) == DTHROTTLE_PAGE_REFUSE);
+  CHECK(pages.Decide({Tag("C"), Tag("D", 0)}) == DTHROTTLE_PAGE_ASK);
+  CHECK(daemon.counts[0].taken == 0);
+}
+
+TEST_CASE("of a question's tags those are told of that the page said nothing of and that were decided") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  CHECK(daemon.Note() == "C");
+  daemon.Lend("D", 100, 1);
+  const std::vector<dthrottle_tag> tags = {Tag("C"), Tag("D"), Tag("E"), Tag("a b"), Tag("a\\b")};
+  for (const bool again : {false, true}) {
+    CHECK(pages.Decide(tags) == DTHROTTLE_PAGE_ASK);
+    pages.Answered(tags, tags.size());    // served
+    CHECK(daemon.Note() == "C");
+    if (again) CHECK(daemon.Note() == "E");
+    CHECK(daemon.Note().empty());
+  }
+  for (std::size_t i = 0; i < tags.size(); ++i) {
+    CAPTURE(i);
+    CHECK(pages.Decide(tags) == DTHROTTLE_PAGE_ASK);
+    pages.Answered(tags, i);
+    CHECK(daemon.Note() == (i == 0 ? "C" : i == 2 ? "E" : ""));
+    CHECK(daemon.Note().empty());
+  }
+}
+
+// D is lent few tokens again and again, so both threads go for the last one.
+TEST_CASE("of questions that threads decide at once no ticket of any tag is lost") {
+  Daemon daemon;
+  Pages pages(daemon);
+  pages.Fetch(daemon);
+  const std::int64_t now = NowNs();
+  std::atomic<bool> done{false};
+  std::atomic<std::uint32_t> served{0};
+  const auto spend = [&] {
+    dthrottle_page_said said{};
+    const dthrottle_tag tags[] = {Tag("C"), Tag("D")};
+    while (!done) {
+      served += dthrottle_pages_decide_question(&pages, tags, 2, now, &said) == DTHROTTLE_PAGE_SERVE;
+    }
+  };
+  std::thread one(spend), other(spend);
+  for (std::uint32_t tokens = 2000; tokens <= 2'000'000; tokens += 2000) {
+    daemon.Say("C", dthrottle_page_taken(&daemon.counts[0]) + 10'000, now - 1024, now - 1024, 0);
+    daemon.Say("D", tokens, now - 1024, now - 1024, 1);
+    for (int n = 0; n < 200 && dthrottle_page_taken(&daemon.counts[1]) < tokens; ++n) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+  done = true;
+  one.join();
+  other.join();
+  CHECK(served > 1000);
+  CHECK(daemon.counts[0].taken == served);
+  CHECK(daemon.counts[1].taken == served);
 }
 
 TEST_CASE("a tag that is served is told of when it is asked for again") {

@@ -35,9 +35,9 @@ def open_daemon(*limits, kind=Daemon, **sections):
         yield daemon
 
 
-def open_ask_daemon(*limits):
+def open_ask_daemon(*limits, **sections):
     """The same, and questions may be asked of it."""
-    return open_daemon(*limits, kind=AskDaemon, ask={"unix_mode": "0666"})
+    return open_daemon(*limits, kind=AskDaemon, ask={"unix_mode": "0666"}, **sections)
 
 
 @contextlib.contextmanager

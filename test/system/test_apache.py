@@ -177,6 +177,22 @@ class Questions(ApacheTest):
                 self.assertRegex(refused.fields["RateLimit"], r'^"login";r=0;t=\d+$')
                 self.assertTrue(100 - PATIENCE <= int(refused.fields["Retry-After"]) <= 100, refused.head)
 
+    def test_a_child_decides_questions_by_its_page_where_no_fields_are_wanted(self):
+        more = 'DthrottleTag "user:%{QUERY_STRING}"\nDthrottleTag "net:n"\nDthrottleHeaders none'
+        with open_ask_daemon(rule(name="users", match="user:*", burst=2), rule(name="nets", match="net:*", burst=1000),
+                             page={"entries": 64}) as daemon:
+            with Apache(self.settings(daemon, more)) as server:
+                self.assertEqual(server.statuses(2, "/?a"), [200, 200])
+
+                def by_page():
+                    self.assertEqual(server.statuses(20, "/?a"), [429] * 20)
+                    return daemon.stats()["page_refused"]
+                wait_until(by_page, "a child has a page")
+                self.assertNotIn("Retry-After", server.get("/?a").fields)
+                self.assertIn('throttled, tag "user:a"', server.log)
+            wait_until(lambda: daemon.stats()["page_connections"] == 0, "its pages are gone")
+            self.assertEqual(daemon.ask(["net:n"] * 1000).count("OK"), 998)
+
     def test_the_body_is_made_by_apache_and_the_fields_stay(self):
         more = r"""
           DthrottleTag "%{QUERY_STRING}"

@@ -238,6 +238,25 @@ class Questions(NginxTest):
                 self.assertEqual(shadow.status, 200)
                 self.assertNotIn("Retry-After", shadow.fields)
 
+    def test_a_worker_decides_questions_by_its_page_where_no_fields_are_wanted(self):
+        more = 'dthrottle_tag $arg_user; dthrottle_tag "net:$arg_net"; dthrottle_headers none;'
+        with open_ask_daemon(rule(name="users", match="a", burst=2), rule(name="nets", match="net:*", burst=1000),
+                             page={"entries": 64}) as daemon:
+            with Nginx(self.settings(daemon, more)) as server:
+                served = server.statuses(2, "/?user=a&net=n") + server.statuses(400, "/?net=n")
+                self.assertEqual(set(served), {200})
+                self.assertGreater(daemon.stats()["page_served"], 0)
+
+                def by_page():
+                    self.assertEqual(server.statuses(20, "/?user=a&net=n"), [429] * 20)
+                    return daemon.stats()["page_refused"]
+                wait_until(by_page, "a worker has a page")
+                self.assertNotIn("Retry-After", server.get("/?user=a&net=n").fields)
+                self.assertIn('throttled by dthrottle, tag "a"', server.log)
+            wait_until(lambda: daemon.stats()["page_connections"] == 0, "its page is gone")
+            left = daemon.ask(["net:n"] * 1000).count("OK")
+            self.assertIn(1000 - 402 - left, range(4))    # lost tickets, as in test_worker_page.py
+
     def test_the_tags_of_a_location_are_one_question_with_their_costs(self):
         more = 'dthrottle_tag "user:$arg_user"; dthrottle_tag "net:$arg_net" cost=2; dthrottle_tag $arg_more;'
         with open_ask_daemon(rule(name="users", match="user:*", burst=10, rate=0.001),

@@ -18,7 +18,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from common import SystemTest
-from daemon import PATIENCE, SANITIZED, Daemon, rule, wait_until
+from daemon import PATIENCE, SANITIZED, AskDaemon, Daemon, rule, wait_until
 from fleet import Fleet, wait_settled
 from test_client import Asking
 
@@ -258,6 +258,27 @@ class WorkerPages(Asking):
             application._process.send_signal(signal.SIGCONT)
             self.assertIn(100 - served - left, range(4))    # lost tickets, as above
             self.assertEqual(set(application.verdicts(b"C", 100)), {"throttle"})
+
+
+class QuestionPages(Asking):
+    def test_a_question_is_decided_without_asking_and_what_is_refused_pays_nothing(self):
+        """Three users of one network, and no bucket refills: what is left of each is its burst less what was served."""
+        rules = rule(name="user", match="user:*", burst=400) + rule(name="network", match="network:*", burst=1600)
+        users = ["user:a", "user:b", "user:c"]
+        with AskDaemon(rules, page=PAGES) as daemon:
+            with self.application(f"unix:{daemon.ask_path}", 30_000, "by-page") as application:
+                served = [application.verdicts(f"1 {user} 1 network:n".encode(), 1000).count("serve") for user in users]
+                asked = 3000 - sum(served)
+                wait_until(lambda: daemon.stats()["throttled"] >= asked, "all refusals are counted")
+            stats = wait_until(lambda: (its := daemon.stats())["page_connections"] == 0 and its, "its page is gone")
+            self.assertGreater(stats["page_served"], sum(served))    # each is two tags
+            self.assertGreater(stats["page_refused"], asked / 2)
+            self.assertEqual((stats["throttled"], stats["page_clamped"]), (asked, 0))
+            left = {tag: daemon.ask([tag] * 1600).count("OK") for tag in [*users, "network:n"]}
+            # A ticket that is taken while the daemon lowers `allowed` is lost (protocol/page.md).
+            self.assertIn(1600 - sum(served) - left["network:n"], range(4))
+            for user, times in zip(users, served):
+                self.assertIn(400 - times - left[user], range(4))
 
 
 class Pages(SystemTest):

@@ -5,6 +5,12 @@
 
 namespace dthrottle {
 
+void PageFrontEnd::AddBoth(FrontEndHost& host, std::vector<std::unique_ptr<FrontEnd>>& all) {
+  auto pages = std::make_unique<PageFrontEnd>(host);
+  all.push_back(std::make_unique<QuestionPageFrontEnd>(*pages));
+  all.push_back(std::move(pages));
+}
+
 FrontEnd::Room PageFrontEnd::room() const {
   const auto& section = host_.admin.settings().page;
   return {{section.entries > 0 ? section.max_connections : 0, 4}};

@@ -129,10 +129,11 @@ static struct daemon* daemon_of(const struct dir_conf* conf) {
   return conf->server != NULL ? conf->server : default_server;
 }
 
-static void ask(struct asking* asking, int timeout_ms, unsigned wait_ms) {
+/* A page knows nothing that header fields could say. */
+static void ask(struct asking* asking, int timeout_ms, unsigned wait_ms, bool tells) {
   dthrottle* const handle = asking->daemon->handle;
   const dthrottle_question question = {
-      .tags = asking->tags, .count = asking->tag_count, .tell_limit = 1, .wait_ms = wait_ms};
+      .tags = asking->tags, .count = asking->tag_count, .tell_limit = 1, .wait_ms = wait_ms, .by_page = !tells};
   asking->verdict = asking->daemon->asks_questions
                         ? dthrottle_ask_question(handle, &question, &asking->answer, timeout_ms)
                         : dthrottle_ask(handle, asking->tags[0].text, asking->tags[0].bytes, timeout_ms);
@@ -261,7 +262,7 @@ static int check_access(request_rec* r) {
   const bool shadow = conf->shadow == 1;
   const int timeout_ms = conf->timeout_ms != UNSET ? conf->timeout_ms : TIMEOUT_DEFAULT_MS;
   struct place* const place = take_place(r, conf, asking.daemon, timeout_ms);
-  ask(&asking, timeout_ms, place != NULL ? (unsigned)conf->delay_ms : 0);
+  ask(&asking, timeout_ms, place != NULL ? (unsigned)conf->delay_ms : 0, conf->fields != DTHROTTLE_FIELDS_NONE);
   const int error = errno;
   const apr_time_t took = apr_time_now() - begin;
   const bool stays = place == NULL || await_turn(r, place, &asking);
@@ -455,11 +456,12 @@ static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const c
 static const char* set_headers(cmd_parms* cmd, void* data, const char* text) {
   struct dir_conf* const conf = data;
   (void)cmd;
-  conf->fields = strcasecmp(text, "off") == 0        ? DTHROTTLE_FIELDS_OFF
+  conf->fields = strcasecmp(text, "none") == 0       ? DTHROTTLE_FIELDS_NONE
+                 : strcasecmp(text, "off") == 0      ? DTHROTTLE_FIELDS_OFF
                  : strcasecmp(text, "draft-10") == 0 ? DTHROTTLE_FIELDS_DRAFT_10
                  : strcasecmp(text, "draft-03") == 0 ? DTHROTTLE_FIELDS_DRAFT_03
                                                      : UNSET;
-  return conf->fields != UNSET ? NULL : "DthrottleHeaders must be off, draft-10 or draft-03";
+  return conf->fields != UNSET ? NULL : "DthrottleHeaders must be none, off, draft-10 or draft-03";
 }
 
 static const char* set_status(cmd_parms* cmd, void* data, const char* text) {

@@ -270,7 +270,7 @@ ngx_int_t ngx_dthrottle_daemon_init(ngx_conf_t* cf, dthrottle_daemon_t* daemon) 
   daemon->connections = ngx_pcalloc(cf->pool, count * sizeof(dthrottle_connection_t));
   if (daemon->connections == NULL || options.lines == NULL || options.buffers == NULL) return NGX_ERROR;
   dthrottle_asker_init(&daemon->asker, &options);
-  dthrottle_pages_init(&daemon->pages, daemon->asks_questions ? NULL : daemon->sockaddr);
+  dthrottle_pages_init(&daemon->pages, daemon->sockaddr);
   daemon->timer.handler = give_up;
   daemon->timer.data = daemon;
   for (i = 0; i < count; i++) {

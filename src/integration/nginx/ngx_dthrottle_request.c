@@ -13,6 +13,8 @@ typedef struct {
   unsigned waiting : 1; /* for the answer, or because it is held */
   unsigned held : 1;
   unsigned applied : 1; /* the fate has had its effect */
+  unsigned local : 1;   /* the page of this worker may decide */
+  struct dthrottle_page_said said; /* by the page, of several tags */
   size_t tag_count;
   dthrottle_tag tags[]; /* room for those of the location */
 } dthrottle_ctx_t;
@@ -29,6 +31,36 @@ struct dthrottle_asking_s {
   ngx_event_t timer; /* of a request that is held */
   int64_t until;     /* it goes on then */
 };
+
+/* ---- Pages ---- */
+
+/* A page knows neither what header fields say nor whose turn is when. */
+static ngx_flag_t is_local(const dthrottle_loc_conf_t* conf) {
+  return conf->ask == NULL || (conf->fields == DTHROTTLE_FIELDS_NONE && (conf->delay == 0 || conf->shadow));
+}
+
+static enum dthrottle_page_verdict page_says(dthrottle_ctx_t* ctx) {
+  const struct dthrottle_pages* pages = &ctx->daemon->pages;
+  const int64_t now = (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS;
+  if (!ctx->local) return DTHROTTLE_PAGE_ASK;
+  if (!ctx->daemon->asks_questions) {
+    return dthrottle_pages_decide(pages, ctx->tags[0].text, ctx->tags[0].bytes, now);
+  }
+  return dthrottle_pages_decide_question(pages, ctx->tags, ctx->tag_count, now, &ctx->said);
+}
+
+/* The daemon has answered. */
+static void tell_pages(dthrottle_ctx_t* ctx, const dthrottle_answer* answer) {
+  struct dthrottle_pages* pages = &ctx->daemon->pages;
+  const ngx_flag_t refused = ctx->fate == DTHROTTLE_FATE_THROTTLED;
+  if (!ctx->local) return;
+  if (!ctx->daemon->asks_questions) {
+    dthrottle_pages_answered(pages, ctx->tags[0].text, ctx->tags[0].bytes, refused);
+    return;
+  }
+  dthrottle_pages_answered_question(pages, ctx->tags, ctx->tag_count, &ctx->said,
+                                    refused ? answer->refused : ctx->tag_count);
+}
 
 /* ---- Waiting ---- */
 
@@ -76,10 +108,7 @@ static void take_outcome(dthrottle_asking_t* asking) {
   const enum dthrottle_verdict outcome = asking->question.outcome;
   asking->took_us = (uint64_t)(ngx_dthrottle_now_ns() - asking->question.begin) / DTHROTTLE_NS_PER_US;
   ctx->fate = dthrottle_fate_of(outcome == DTHROTTLE_SERVE ? asking->verdict : outcome, &asking->answer);
-  if (outcome == DTHROTTLE_SERVE) {
-    dthrottle_pages_answered(&ctx->daemon->pages, asking->line, asking->line_bytes,
-                             ctx->fate == DTHROTTLE_FATE_THROTTLED);
-  }
+  if (outcome == DTHROTTLE_SERVE) tell_pages(ctx, &asking->answer);
 }
 
 void ngx_dthrottle_go_on(struct dthrottle_pending* question) {
@@ -196,12 +225,11 @@ static ngx_int_t ask(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
   return NGX_OK;
 }
 
-/* The page of this worker decides, or the daemon is asked. Only queries are on a page. */
+/* The page of this worker decides, or the daemon is asked. */
 static ngx_int_t dthrottle_decide(dthrottle_ctx_t* ctx, dthrottle_loc_conf_t* conf) {
   ctx->daemon = conf->ask != NULL ? conf->ask : conf->server;
-  if (conf->ask != NULL) return ask(ctx, conf);
-  switch (dthrottle_pages_decide(&ctx->daemon->pages, ctx->tags[0].text, ctx->tags[0].bytes,
-                                 (int64_t)ngx_current_msec * DTHROTTLE_NS_PER_MS)) {
+  ctx->local = is_local(conf);
+  switch (page_says(ctx)) {
     case DTHROTTLE_PAGE_SERVE:
       ctx->fate = DTHROTTLE_FATE_SERVED;
       return NGX_OK;
@@ -278,7 +306,7 @@ static ngx_int_t dthrottle_apply(ngx_http_request_t* r, dthrottle_ctx_t* ctx, dt
   if (closed) return NGX_HTTP_SERVICE_UNAVAILABLE;
   if (!throttled) return NGX_DECLINED;
   {
-    const dthrottle_tag* tag = &ctx->tags[ctx->asking != NULL ? ctx->asking->answer.refused : 0];
+    const dthrottle_tag* tag = &ctx->tags[ctx->asking != NULL ? ctx->asking->answer.refused : ctx->said.refused];
     const ngx_str_t text = {tag->bytes, (u_char*)tag->text};
     ngx_log_error(conf->log_level, r->connection->log, 0, "%s by dthrottle, tag \"%V\"",
                   conf->shadow ? "would be throttled" : "throttled", &text);

@@ -235,6 +235,7 @@ static ngx_conf_enum_t dthrottle_log_levels[] = {
 };
 
 static ngx_conf_enum_t dthrottle_field_styles[] = {
+    {ngx_string("none"), DTHROTTLE_FIELDS_NONE},
     {ngx_string("off"), DTHROTTLE_FIELDS_OFF},
     {ngx_string("draft-10"), DTHROTTLE_FIELDS_DRAFT_10},
     {ngx_string("draft-03"), DTHROTTLE_FIELDS_DRAFT_03},
