@@ -64,6 +64,7 @@ void SimWorkers::Answered(std::size_t worker, std::string_view tag, bool refused
   if (one_in > 1 && w.answers++ % one_in != 0) return;
   w.entries.Note(tag, now);
   if (w.entries.live() > 0) look_at_ = std::min(look_at_, now + WorkerEntries::kLookEvery);
+  if (w.entries.settles()) settle_at_ = std::min(settle_at_, now + WorkerEntries::kSettleEvery);
 }
 
 Instant SimWorkers::Look(Instant now) {
@@ -71,7 +72,11 @@ Instant SimWorkers::Look(Instant now) {
   if (!looks && now < settle_at_) return std::min(look_at_, settle_at_);
   bool live = false, settles = false;
   for (const auto& worker : workers_) {
-    looks ? worker->entries.Look(now) : worker->entries.Settle(now);
+    if (looks) {
+      worker->entries.Look(now);
+    } else {
+      worker->entries.Settle(now);
+    }
     live |= worker->entries.live() > 0;
     settles |= worker->entries.settles();
   }

@@ -1,5 +1,7 @@
 #include "limiter/lending.h"
 
+#include <cmath>
+
 #include "limiter/limit_of.h"
 #include "limiter/recall.h"
 #include "limiter/shedder.h"
@@ -17,9 +19,9 @@ constexpr Duration kReserveFor = 100ms;    // until the next look: what is due b
 constexpr Duration kFillsMin = 50ms;       // a bucket that fills faster would be full while its tokens lie with workers
 constexpr Duration kAhead = 1s;            // nothing is said of what is later
 // Times its rate that a tag is asked for: below the first it is hardly ever refused, above the second it is contended.
-constexpr double kNearLimit = 0.8, kContended = 1.5;
-constexpr double kPlenty = 0.75;    // of its burst; a tag that had less for kPlentyFor is contended
-constexpr Duration kPlentyFor = 20s;
+constexpr double kSeldom = 0.5, kNearLimit = 0.8, kContended = 1.5, kCrowded = 3;
+constexpr double kVeryFew = 8, kFew = 11, kMany = 300;    // tokens in a bucket; what is spent unseen is much of few
+constexpr double kPlenty = 0.75;    // of its burst; a tag that had less for PlentyFor is contended
 
 template <class Use>
 void ForEachLoan(Loan* first, Use&& use) {
@@ -31,11 +33,24 @@ double PartNow(const Asked& asked) {
   return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
 }
 
+// What is measured where so many tokens a second are wanted, but for one time in forty.
+double Surely(double demand) {
+  return demand + 2 * std::sqrt(demand / LentTag::kMeasuredOver);
+}
+
+// A bucket that is asked for at its rate goes up and down by its burst in about burst^2 / rate, by chance. One of many
+// tokens seldom has them all again.
+Duration PlentyFor(const Shape& shape) {
+  const double burst = shape.burst(), by_chance = 2 * burst * burst / shape.rate();
+  const double seconds = burst < kMany ? std::clamp(by_chance, 20.0, 60.0) : 20;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
+
 // Whether the tag is asked for more often than it can be served: then tokens are spent soon wherever they lie, and a
 // worker that has none may refuse though another one has some. A tag whose bucket is never nearly full is so too, since
 // what is refused by mistake is served later.
 bool IsContended(const LentTag& tag, const Asked& asked) {
-  return tag.demand() > kContended * asked.shape.rate() || tag.plenty_at + kPlentyFor < asked.now;
+  return tag.demand() > Surely(kContended * asked.shape.rate()) || tag.plenty_at + PlentyFor(asked.shape) < asked.now;
 }
 
 // Remembers when the bucket is nearly full, with what is lent.
@@ -114,8 +129,7 @@ class Dealing {
       takers_ += alone || its.uses > 0;
     });
     contended_ = Contended(alone, uses);
-    if (!alone) loan.fills = MayFill();
-    if (!MayLend() || IsOverdrawn()) {
+    if (!MayLend() || IsOverdrawn() || WouldLose()) {
       RecallLoans(ways_, asked_, lane_);
       Say(loan, alone,
           dthrottle::RefusedUntil(ways_, asked_.query, asked_.hash, asked_.limit, asked_.slot, asked_.now));
@@ -128,6 +142,7 @@ class Dealing {
       const bool refuses = MayRefuse() && (contended_ || out_ == 0);
       Say(loan, alone, refuses ? bucket().ServesAt(asked_.shape, 1, asked_.now) : asked_.now);
     }
+    loan.fills = out_ > 0 && MayFill();
   }
 
  private:
@@ -136,17 +151,24 @@ class Dealing {
   bool Contended(bool alone, std::uint32_t uses) {
     if (tag_ == nullptr) return true;    // there was no room for the loan, so it lends nothing
     SeePlenty(*tag_, asked_, out_);
-    if (!alone) {
-      tag_->Count(uses);
-      tag_->Measure(asked_.now);
-    }
+    if (!alone) tag_->Count(uses);
+    if (!alone || tag_->measured_at() + kReserveFor <= asked_.now) tag_->Measure(asked_.now);
     return IsContended(*tag_, asked_);
   }
   // Whether the tag is asked for about as often as it may be, and the bucket may be full at the next look.
   bool MayFill() {
-    if (out_ == 0 || contended_ || tag_->demand() < kNearLimit * asked_.shape.rate()) return false;
+    if (tag_ == nullptr || tag_->demand() < kNearLimit * asked_.shape.rate()) return false;
     const Tokens soon = Seconds(kReserveFor) * asked_.shape.rate();
     return bucket().Level(asked_.shape, asked_.now) + out_ + soon >= asked_.shape.burst();
+  }
+  // Whether a thousandth or more would be lost of a bucket that holds few tokens: refill for which it has no room,
+  // because it is not known yet that tokens are spent.
+  bool WouldLose() {
+    const Tokens burst = asked_.shape.burst();
+    if (tag_ == nullptr || burst >= kFew) return false;
+    const double rate = asked_.shape.rate(), demand = tag_->demand();
+    const bool crowded = burst < kVeryFew ? demand > kCrowded * rate : demand > Surely(kContended * rate);
+    return !crowded && Surely(demand) > kSeldom * rate;
   }
   // Peers took what is lent: the bucket owes more than tokens that are not due yet.
   bool IsOverdrawn() {

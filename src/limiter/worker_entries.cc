@@ -34,7 +34,7 @@ void WorkerEntries::Note(std::string_view tag, Instant now) {
     kept.tag.empty() ? live_.push_back(place) : Free(place, now);
     Begin(place, tag, dthrottle_page_name(hash), now);
   }
-  Ask(kept, now);
+  Ask(place, now);
   if (kept.loan.Speaks(now)) return;
   Free(place, now);
   live_.erase(std::find(live_.rbegin(), live_.rend(), place).base() - 1);
@@ -56,9 +56,18 @@ void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64
 }
 
 // A worker that asks again and again though tokens lie in its page does not look there, and is lent no more.
-void WorkerEntries::Ask(Kept& kept, Instant now) {
+void WorkerEntries::Ask(std::uint32_t place, Instant now) {
+  Kept& kept = kept_[place];
   kept.loan.trusted = blind_ < kBlindMax;
   if (lending_.Deal(QueryOf(kept), kept.loan, true, kUse, now)) ++blind_;
+  SeeFilling(place);
+}
+
+void WorkerEntries::SeeFilling(std::uint32_t place) {
+  Kept& kept = kept_[place];
+  if (!kept.loan.fills || kept.filling) return;
+  kept.filling = true;
+  filling_.push_back(place);
 }
 
 // The entry of the tag, else one that is free, else the one that was used least.
@@ -106,11 +115,11 @@ void WorkerEntries::Free(std::uint32_t place, Instant now) {
 }
 
 void WorkerEntries::Look(Instant now) {
+  for (const std::uint32_t place : filling_) kept_[place].filling = false;
   filling_.clear();
   for (std::size_t i = 0; i < live_.size();) {
     if (LookAt(live_[i], now)) {
-      if (kept_[live_[i]].loan.fills) filling_.push_back(live_[i]);
-      ++i;
+      SeeFilling(live_[i++]);
       continue;
     }
     Free(live_[i], now);
@@ -120,10 +129,13 @@ void WorkerEntries::Look(Instant now) {
   PaceNotes(now);
 }
 
-void WorkerEntries::Settle(Instant now) {
-  for (const std::uint32_t place : filling_) {
-    if (!kept_[place].tag.empty() && kept_[place].loan.fills) lending_.Settle(QueryOf(kept_[place]), kUse, now);
+std::size_t WorkerEntries::Settle(Instant now, std::size_t most) {
+  const std::size_t count = std::min(most, filling_.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const Kept& kept = kept_[filling_[next_filling_++ % filling_.size()]];
+    if (!kept.tag.empty() && kept.loan.fills) lending_.Settle(QueryOf(kept), kUse, now);
   }
+  return count;
 }
 
 // False: the page has nothing to say of the tag any more.
@@ -141,6 +153,7 @@ bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
 void WorkerEntries::Recall(Instant now) {
   for (const std::uint32_t place : live_) Free(place, now);
   live_.clear();
+  for (const std::uint32_t place : filling_) kept_[place].filling = false;
   filling_.clear();
 }
 

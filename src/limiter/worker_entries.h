@@ -24,7 +24,7 @@ namespace dthrottle {
 
 class WorkerEntries {
  public:
-  static constexpr Duration kLookEvery = std::chrono::milliseconds(100), kSettleEvery = std::chrono::milliseconds(25);
+  static constexpr Duration kLookEvery = std::chrono::milliseconds(100), kSettleEvery = std::chrono::milliseconds(5);
   static constexpr double kPlausible = 1e7;
   static constexpr Duration kIdle = std::chrono::milliseconds(900);    // tokens that lie unused for so long go back
   static constexpr std::uint32_t kBlindMax = 16;    // times a worker asks though its page has tokens for it
@@ -44,8 +44,9 @@ class WorkerEntries {
   void Look(Instant now);
 
   // Counts what is spent of tags near their limit whose bucket is about to be full: tokens that are not known to be
-  // spent take room in it, and it would lose refill. Each kSettleEvery between two looks, if there are any.
-  void Settle(Instant now);
+  // spent take room in it, and it would lose refill. Each kSettleEvery between two looks, if there are any: of so many
+  // of them, in turn. Returns of how many.
+  std::size_t Settle(Instant now, std::size_t most = SIZE_MAX);
   bool settles() const { return !filling_.empty(); }
 
   // Takes all entries away.
@@ -64,16 +65,18 @@ class WorkerEntries {
     std::uint32_t refused = 0;       // of the counts, as they were taken last
     std::uint32_t decided = 0;
     std::uint32_t uses = 0;          // lately; halves with each look
+    bool filling = false;            // it is in filling_
     Instant used_at{};
   };
 
   Query QueryOf(const Kept& kept) const { return {{kept.tag, false}}; }
   std::uint32_t PlaceFor(std::uint64_t hash, std::string_view tag) const;
   void Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now);
-  void Ask(Kept& kept, Instant now);
+  void Ask(std::uint32_t place, Instant now);
   std::uint32_t TakeCount(std::uint32_t place, Instant now);
   bool LookAt(std::uint32_t place, Instant now);
   void Free(std::uint32_t place, Instant now);
+  void SeeFilling(std::uint32_t place);
   void PaceNotes(Instant now);
 
   dthrottle_page& page_;
@@ -82,7 +85,8 @@ class WorkerEntries {
   Lending lending_;
   std::vector<Kept> kept_;               // of each entry, from the first note on
   std::vector<std::uint32_t> live_;      // places of entries
-  std::vector<std::uint32_t> filling_;    // those whose bucket is about to be full
+  std::vector<std::uint32_t> filling_;    // those whose bucket is about to be full, since the last look
+  std::size_t next_filling_ = 0;          // to be settled first
   Allowance plausible_{kPlausible, kPlausible};
   std::uint64_t refused_ = 0, clamped_ = 0, decided_ = 0;    // decided: served or refused, as the worker says
   std::uint32_t blind_ = 0;

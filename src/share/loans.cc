@@ -51,7 +51,7 @@ void Loan::Say(Instant until, Instant now) {
   lends = out > 0;
   const std::int64_t then = ToNs(until), unit = DTHROTTLE_PAGE_UNIT_NS;
   const std::int64_t from = out == 0 ? then / unit * unit : ToNs(due > now ? due : now - kOldClock);
-  dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(from, then));
+  dthrottle_page_put(entry, name, settled + out, dthrottle_page_times(from, until > now ? then : from));
 }
 
 void LentTag::Measure(Instant now) {

@@ -79,11 +79,13 @@ class LentTag {
   void Count(std::uint64_t tokens) { wanted_ += tokens; }
   // Takes what was counted since the last time.
   void Measure(Instant now);
+  Instant measured_at() const { return measured_at_; }
   // Tokens a second that were wanted lately; 0 until it was measured twice.
   double demand() const { return demand_; }
+  static constexpr double kMeasuredOver = 1;    // s: what comes by chance is counted for about so long
 
  private:
-  static constexpr double kOver = 0.5;    // s
+  static constexpr double kOver = kMeasuredOver / 2;    // of an average that forgets
 
   std::uint64_t wanted_ = 0;
   double demand_ = 0;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t kNotesPerTurn = 64;      // of one worker
 constexpr std::size_t kLooksPerTurn = 4096;    // half a millisecond; the rest is looked at in the next turns
+constexpr std::size_t kSettlesPerTurn = 200;   // 40,000 a second, less than a hundredth of a core
 
 SipKey FreshKey() {
   SipKey key;
@@ -102,8 +103,12 @@ bool PageServer::Hear(Worker& worker, Instant now) {
   }
   ++ended_.notes;
   worker.entries.Note(tag, now);
-  if (worker.entries.live() > 0 && !uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_))) {
-    look_at_ = now + WorkerEntries::kLookEvery;
+  const bool active = uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_)) != 0;
+  if (worker.entries.live() > 0 && !active) look_at_ = now + WorkerEntries::kLookEvery;
+  if (worker.entries.settles() && !settles_) {
+    StartTimer(WorkerEntries::kSettleEvery);
+    settles_ = true;
+  } else if (worker.entries.live() > 0 && !active) {
     StartTimer(WorkerEntries::kLookEvery);
   }
   return true;
@@ -147,15 +152,16 @@ void PageServer::OnTimer() {
     Look(now);
     look_at_ = now + WorkerEntries::kLookEvery;
   } else {
-    for (Worker* const worker : workers_) worker->entries.Settle(now);
+    Settle(now);
   }
-  bool live = false, settles = false;
+  bool live = false;
+  settles_ = false;
   for (const Worker* const worker : workers_) {
     live |= worker->entries.live() > 0;
-    settles |= worker->entries.settles();
+    settles_ |= worker->entries.settles();
   }
   const Duration left = look_at_ - now;
-  if (live) StartTimer(settles ? std::min(WorkerEntries::kSettleEvery, left) : left);
+  if (live) StartTimer(settles_ ? std::min(WorkerEntries::kSettleEvery, left) : left);
 }
 
 void PageServer::Look(Instant now) {
@@ -164,6 +170,13 @@ void PageServer::Look(Instant now) {
     WorkerEntries& entries = workers_[next_++ % workers_.size()]->entries;
     looks += entries.live();
     entries.Look(now);
+  }
+}
+
+void PageServer::Settle(Instant now) {
+  std::size_t left = kSettlesPerTurn;
+  for (std::size_t i = 0; i < workers_.size() && left > 0; ++i) {
+    left -= workers_[next_settled_++ % workers_.size()]->entries.Settle(now, left);
   }
 }
 

@@ -51,6 +51,7 @@ class PageServer {
   void StartTimer(Duration after);
   void OnTimer();
   void Look(Instant now);
+  void Settle(Instant now);
   void End(Worker& worker);
 
   uv_loop_t* const loop_;
@@ -60,7 +61,9 @@ class PageServer {
   Log& log_;
   uv_timer_t timer_;
   std::vector<Worker*> workers_;
-  std::size_t next_ = 0;    // worker whose entries are looked at first
+  std::size_t next_ = 0;            // worker whose entries are looked at first
+  std::size_t next_settled_ = 0;    // and settled first
+  bool settles_ = false;            // there are entries to settle, so the timer runs for them
   Instant look_at_{};
   PageCounts ended_;        // of connections that have ended, and what counts for all
 };
