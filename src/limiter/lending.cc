@@ -22,6 +22,9 @@ constexpr Duration kAhead = 1s;            // nothing is said of what is later
 constexpr double kSeldom = 0.5, kNearLimit = 0.8, kContended = 1.5, kCrowded = 3;
 constexpr double kVeryFew = 8, kFew = 11, kMany = 300;    // tokens in a bucket; what is spent unseen is much of few
 constexpr double kPlenty = 0.75;    // of its burst; a tag that had less for PlentyFor is contended
+// So is one that had less for so long while it was surely asked for more often than so many times its rate.
+constexpr double kAbove = 1.05;
+constexpr Duration kAboveFor = 5s;
 
 template <class Use>
 void ForEachLoan(Loan* first, Use&& use) {
@@ -33,9 +36,9 @@ double PartNow(const Asked& asked) {
   return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
 }
 
-// What is measured where so many tokens a second are wanted, but for one time in forty.
-double Surely(double demand) {
-  return demand + 2 * std::sqrt(demand / LentTag::kMeasuredOver);
+// What is measured in so many seconds where so many tokens a second are wanted, but for one time in forty.
+double Surely(double demand, double seconds = LentTag::kLately) {
+  return demand + 2 * std::sqrt(demand / seconds);
 }
 
 // A bucket that is asked for at its rate goes up and down by its burst in about burst^2 / rate, by chance. One of many
@@ -50,7 +53,9 @@ Duration PlentyFor(const Shape& shape) {
 // worker that has none may refuse though another one has some. A tag whose bucket is never nearly full is so too, since
 // what is refused by mistake is served later.
 bool IsContended(const LentTag& tag, const Asked& asked) {
-  return tag.demand() > Surely(kContended * asked.shape.rate()) || tag.plenty_at + PlentyFor(asked.shape) < asked.now;
+  const double rate = asked.shape.rate();
+  return tag.demand() > Surely(kContended * rate) || tag.plenty_at + PlentyFor(asked.shape) < asked.now ||
+         (tag.demand_long() > Surely(kAbove * rate, LentTag::kLong) && tag.plenty_at + kAboveFor < asked.now);
 }
 
 // Remembers when the bucket is nearly full, with what is lent.

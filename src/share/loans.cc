@@ -58,7 +58,9 @@ void LentTag::Measure(Instant now) {
   const double time = Seconds(now - measured_at_);
   if (time <= 0) return;
   const auto wanted = static_cast<double>(std::exchange(wanted_, 0));
-  demand_ += std::min(time / kOver, 1.0) * (wanted / time - demand_);
+  // Averages that forget with half of that time count for so long.
+  demand_ += std::min(2 * time / kLately, 1.0) * (wanted / time - demand_);
+  demand_long_ += std::min(2 * time / kLong, 1.0) * (wanted / time - demand_long_);
   measured_at_ = now;
 }
 

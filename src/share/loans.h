@@ -80,15 +80,14 @@ class LentTag {
   // Takes what was counted since the last time.
   void Measure(Instant now);
   Instant measured_at() const { return measured_at_; }
-  // Tokens a second that were wanted lately; 0 until it was measured twice.
+  // Tokens a second that were wanted in the last kLately and kLong seconds or so; 0 until it was measured twice.
   double demand() const { return demand_; }
-  static constexpr double kMeasuredOver = 1;    // s: what comes by chance is counted for about so long
+  double demand_long() const { return demand_long_; }
+  static constexpr double kLately = 1, kLong = 10;
 
  private:
-  static constexpr double kOver = kMeasuredOver / 2;    // of an average that forgets
-
   std::uint64_t wanted_ = 0;
-  double demand_ = 0;
+  double demand_ = 0, demand_long_ = 0;
   Instant measured_at_{};
 };
 
