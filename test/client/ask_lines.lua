@@ -1,4 +1,4 @@
--- What ask_lines.c does, with the Lua package: ask_lines.lua LIBRARY ADDRESS DEADLINE_MS [questions]
+-- What ask_lines.c does, with the Lua package: ask_lines.lua LIBRARY ADDRESS DEADLINE_MS [questions | by-page]
 local folder = arg[0]:match("^(.*)/test/client/")
 package.path = folder .. "/src/integration/lua/?.lua;" .. package.path
 
@@ -52,6 +52,9 @@ for line in io.lines() do
   elseif verb == "commit" or verb == "release" then
     local hold = held[first] or 0xffffffffULL
     print((verb == "commit" and throttle:commit(hold, tonumber(rest)) or throttle:release(hold)) .. "/0/-")
+  elseif mode == "by-page" then
+    local begin = now_us()
+    print(("%s/%.0f"):format(throttle:ask_all(tags_of(line)).verdict, now_us() - begin))
   else
     local holds = verb == "hold"
     local tags = mode == "questions" and tags_of(holds and rest or line)

@@ -12,6 +12,7 @@ import unittest
 from urllib.parse import quote_from_bytes
 
 import test_client
+import test_worker_page
 from common import SystemTest, report
 from daemon import BUILD, ROOT, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
 from test_ask import AskDaemon
@@ -285,6 +286,10 @@ class Lua(Binding):
 
 
 class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):
+    pass
+
+
+class LuaPages(Lua, test_worker_page.QuestionPages):
     pass
 
 

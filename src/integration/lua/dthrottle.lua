@@ -16,7 +16,7 @@ typedef struct {
   int verb;
   const dthrottle_tag* tags;
   size_t count;
-  unsigned tell_limit, ttl_ms, wait_ms, sleeps, unused;
+  unsigned tell_limit, ttl_ms, wait_ms, sleeps, by_page;
   uint64_t reserved[2];
 } dthrottle_question;
 typedef struct {
@@ -137,6 +137,13 @@ end
 -- caller goes on after `delay_s` seconds (ngx.sleep). Until then release(hold) gives its tokens back.
 function Throttle:ask_question(tags, deadline_ms, wait_ms)
   return ask(self, TAKE, tags, deadline_ms, { wait_ms = wait_ms or 0 })
+end
+
+-- As ask_question for who wants only the verdict: where the daemon gives pages, this worker may decide by its own.
+function Throttle:ask_all(tags, deadline_ms)
+  local named, question = named_tags(tags), ffi.new("dthrottle_question")
+  question.tags, question.count = named, #tags
+  return self:decided(self.library.dthrottle_ask_question(self.questions, question, nil, deadline_ms or self.deadline_ms))
 end
 
 -- What ask_question would be told now. Nothing is spent.
