@@ -22,12 +22,12 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "base/time.h"
 #include "base/tokens.h"
 #include "share/debit/word.h"
 #include "share/forecast/demand_meter.h"
+#include "share/forecast/peers_demand.h"
 #include "share/pace.h"
 #include "share/report_budget.h"
 
@@ -92,7 +92,7 @@ class Forecast {
 
   // Nothing to foretell here or elsewhere, and nobody asked lately.
   bool Idle(Duration since, Instant now) const { return !Active() && now - active_at_ >= since; }
-  bool Active() const { return announced_ > 0 || peers_demand_ > 0; }
+  bool Active() const { return announced_ > 0 || peers_.demand() > 0; }
   Instant active_at() const { return active_at_; }
 
   // ---- Hearing ----
@@ -106,9 +106,7 @@ class Forecast {
 
   // Forgets the demand of peers that have not been heard for so long that it means nothing any more.
   // Hosts report every `period`.
-  void ForgetSilent(Duration period, Instant now) {
-    if (now >= silent_from_) LookForSilent(period, now);
-  }
+  void ForgetSilent(Duration period, Instant now) { level_ += peers_.ForgetSilent(period, now); }
 
   // ---- Where a host owns the tag (share/owners) ----
 
@@ -121,8 +119,8 @@ class Forecast {
   void OwnedHere(Tokens bucket, const Pace& pace);
   bool hears_owner() const { return owner_said_.has_value(); }
   // What all hosts of this site ask for, tokens/s, and the integral of p (s): other sites foretell the product.
-  double demand_here() const { return std::max(announced_ + peers_demand_ - sites_demand_, 0.0); }
-  double earned() const { return earned_; }
+  double demand_here() const { return std::max(announced_ + peers_.demand() - peers_.abroad(), 0.0); }
+  double earned() const { return peers_.earned(); }
   // Whether what it said before is over, because nobody has asked here since and `since` has passed.
   void ForgetOwner(Duration since, Instant now);
 
@@ -132,27 +130,13 @@ class Forecast {
   Tokens level() const { return level_ - served_; }        // of the one bucket, as this host believes
   double share() const { return share_; }                  // p
   double demand() const { return announced_; }             // tokens/s
-  double peers_demand() const { return peers_demand_; }    // as it counts, which may be less than announced
+  double peers_demand() const { return peers_.demand(); }    // as it counts, which may be less than announced
 
-  // The time after which a report has been heard by all, and by some. Where the wire is slower, U can be exceeded.
-  static constexpr Duration kHearing = std::chrono::milliseconds(20), kSomeHear = std::chrono::milliseconds(10);
+  static constexpr Duration kHearing = PeersDemand::kHearing, kSomeHear = PeersDemand::kSomeHear;
 
  private:
   static constexpr Duration kStep = std::chrono::milliseconds(1);
   static constexpr Duration kReportGap = std::chrono::milliseconds(5);
-
-  struct Peer {
-    double demand = 0;    // as it counts, tokens/s
-    double since = 0;     // earned_ when it said so
-    Instant heard{};      // end of the interval of its latest report
-    // What bears its demand out: hits and the p they were served at, both aged, and what was foretold and not served.
-    Tokens hits = 0;
-    double earned = 0;
-    Tokens missing = 0;
-    Duration period{};    // of its reports; 0: as this host's
-
-    Tokens Foretold(double earned_now) const { return demand * (earned_now - since); }
-  };
 
   bool IsTooMuchUnheard(Cost cost) const {
     const double tokens = cost, unheard = unheard_ + served_;
@@ -162,11 +146,6 @@ class Forecast {
     const double tokens = cost;
     return rationed_ ? credit_ - served_ >= std::min(tokens, 1.0) : level_ + margin_ - served_ >= tokens;
   }
-  double Believed(Peer& peer, const PeerWord& word, const Pace& pace) const;
-  void Place(const Peer& peer, const PeerWord& word, Heed& heed) const;
-  void Replace(Peer& peer, double demand, bool abroad);
-  void LookForSilent(Duration period, Instant now);
-  static Instant BelievedUntil(const Peer& peer, bool abroad, Duration period);
   Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
   Tokens deviation() const { return unheard_ + served_ - flying_; }
@@ -199,11 +178,8 @@ class Forecast {
   Tokens margin_ = 0;    // added to it wherever it decides
   Tokens credit_ = 1;    // earned and not used; below 0 is 0 unless rationed
   double share_ = 1;     // p: of each demand, what is served
-  double earned_ = 0;    // integral of p
   double demand_ = 0;    // announced, and heard
   double announced_ = 0;
-  double peers_demand_ = 0;
-  Tokens foretold_ = 0;      // to have been served by peers, and not reported yet
   bool rationed_ = false;    // p < 1, and somebody else asks too
   Tokens unheard_;           // served, and neither foretold nor heard
   Tokens unheard_max_ = 2;
@@ -225,11 +201,8 @@ class Forecast {
   Tokens wasted_ = 0;
   Instant full_at_;
 
-  std::vector<Peer> peers_, sites_;      // by number
-  double sites_demand_ = 0;              // of peers_demand_
+  PeersDemand peers_;
   std::optional<Instant> owner_said_;    // latest
-  Instant silent_from_ = Instant::max();    // no peer's demand is forgotten before
-  Instant looked_for_silent_{};             // at all of them
 };
 
 }    // namespace dthrottle
