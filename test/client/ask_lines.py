@@ -1,4 +1,5 @@
-"""What ask_lines.c does, with the Python package; "async" as the last word: in an event loop; "library" and its path: one tag by libdthrottle."""
+"""What ask_lines.c does, with the Python package; "async" as the last word: in an event loop; "library" and its path: one
+tag by libdthrottle, and with "by-page" all of several."""
 
 import asyncio
 import functools
@@ -60,6 +61,8 @@ def main(address, deadline_ms, *modes):
             ttl_ms, _, rest = rest.partition(" ")
             tags = question_of(rest.encode("latin-1"))
             answer = call(throttle.hold(tags, int(ttl_ms) / 1000))
+        elif "by-page" in modes:
+            answer = throttle.ask_all(question_of(line))
         elif "questions" in modes:
             tags = question_of(line)
             answer = call(throttle.ask_question(tags))

@@ -192,7 +192,7 @@ class PythonQuestions(Python, Holds, Waits, Learns, Refunds, SameBuckets, test_c
     pass
 
 
-class PythonLibraryClient(Python, UnderLoad, InFlight, test_client.Client):
+class PythonLibrary(Python):
     """One tag by libdthrottle."""
 
     @classmethod
@@ -203,6 +203,14 @@ class PythonLibraryClient(Python, UnderLoad, InFlight, test_client.Client):
 
     def application(self, address, deadline_ms=30_000, *mode):
         return super().application(address, deadline_ms, *mode, "library", BUILD / "src/client/libdthrottle.so")
+
+
+class PythonLibraryClient(PythonLibrary, UnderLoad, InFlight, test_client.Client):
+    pass
+
+
+class PythonLibraryPages(PythonLibrary, test_worker_page.QuestionPages):
+    pass
 
 
 class Asyncio(Python):
