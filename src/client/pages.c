@@ -272,7 +272,7 @@ void dthrottle_pages_answered(struct dthrottle_pages* pages, const char* tag, si
 
 /* What is a word of a question in the same bytes, whatever else is in the line. */
 static bool is_word(const dthrottle_tag* tag) {
-  return memchr(tag->text, ' ', tag->bytes) == NULL && memchr(tag->text, '\\', tag->bytes) == NULL;
+  return tag->bytes > 0 && memchr(tag->text, ' ', tag->bytes) == NULL && memchr(tag->text, '\\', tag->bytes) == NULL;
 }
 
 void dthrottle_pages_answered_question(struct dthrottle_pages* pages, const dthrottle_tag* tags, size_t count,
