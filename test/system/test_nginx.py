@@ -61,6 +61,13 @@ class Verdicts(NginxTest):
             daemon.admin("forgive a")
             wait_until(lambda: server.get("/?tag=a").status == 200, "the tag is served")
 
+    def test_workers_serve_everybody_within_the_limit_by_their_pages(self):
+        """Nginx looks at the clock once a turn, in milliseconds."""
+        with open_daemon(rule(burst=10_000, rate=10_000), page={"entries": 64}) as daemon:
+            with Nginx(module_settings(daemon)) as server:
+                self.assertEqual(server.statuses(1000, "/?tag=a"), [200] * 1000)
+                wait_until(lambda: daemon.stats()["page_served"] > 500, "most are served by the page")
+
     def test_settings_of_a_location_go_before_those_around_it(self):
         locations = """
           location /other { dthrottle_status 503; dthrottle_tag "other:$arg_tag"; try_files /index.html =404; }
