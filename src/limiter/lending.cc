@@ -22,8 +22,9 @@ constexpr Duration kAhead = 1s;            // nothing is said of what is later
 constexpr double kSeldom = 0.5, kNearLimit = 0.8, kContended = 1.5, kCrowded = 3;
 constexpr double kVeryFew = 8, kFew = 11, kMany = 300;    // tokens in a bucket; what is spent unseen is much of few
 constexpr double kPlenty = 0.75;    // of its burst; a tag that had less for PlentyFor is contended
-// So is one that had less for so long while it was surely asked for more often than so many times its rate.
-constexpr double kAbove = 1.05;
+// So is one that had less for so long while it was surely asked for more often than so many times its rate; a bucket of few
+// tokens is full by chance then, and the fewer the more often.
+constexpr double kAbove = 1.05, kAboveTokens = 3;
 constexpr Duration kAboveFor = 5s;
 
 template <class Use>
@@ -53,9 +54,9 @@ Duration PlentyFor(const Shape& shape) {
 // worker that has none may refuse though another one has some. A tag whose bucket is never nearly full is so too, since
 // what is refused by mistake is served later.
 bool IsContended(const LentTag& tag, const Asked& asked) {
-  const double rate = asked.shape.rate();
+  const double rate = asked.shape.rate(), above = std::max(kAbove, 1 + kAboveTokens / asked.shape.burst());
   return tag.demand() > Surely(kContended * rate) || tag.plenty_at + PlentyFor(asked.shape) < asked.now ||
-         (tag.demand_long() > Surely(kAbove * rate, LentTag::kLong) && tag.plenty_at + kAboveFor < asked.now);
+         (tag.demand_long() > Surely(above * rate, LentTag::kLong) && tag.plenty_at + kAboveFor < asked.now);
 }
 
 // Remembers when the bucket is nearly full, with what is lent.
@@ -160,9 +161,9 @@ class Dealing {
     if (!alone || tag_->measured_at() + kReserveFor <= asked_.now) tag_->Measure(asked_.now);
     return IsContended(*tag_, asked_);
   }
-  // Whether the tag is asked for about as often as it may be, and the bucket may be full at the next look.
+  // Whether the tag may be asked for about as often as it may be, and the bucket may be full at the next look.
   bool MayFill() {
-    if (tag_ == nullptr || tag_->demand() < kNearLimit * asked_.shape.rate()) return false;
+    if (tag_ == nullptr || Surely(tag_->demand()) < kNearLimit * asked_.shape.rate()) return false;
     const Tokens soon = Seconds(kReserveFor) * asked_.shape.rate();
     return bucket().Level(asked_.shape, asked_.now) + out_ + soon >= asked_.shape.burst();
   }

@@ -380,7 +380,7 @@ int main() {
     dthrottle::MeasureShare({2'000, load, 120s, 0s});
     if (load <= 2) dthrottle::MeasureShare({2'000, load, 120s, 500ms});
   }
-  for (const double burst : {5.0, 10.0, 20.0, 50.0, 100.0, 300.0, 1000.0}) {
+  for (const double burst : {5.0, 10.0, 11.0, 15.0, 20.0, 50.0, 100.0, 300.0, 1000.0}) {
     for (const double rate : {20.0, 100.0, 1000.0}) {
       if (burst >= rate / 20) dthrottle::MeasureNear(burst, rate);
     }
