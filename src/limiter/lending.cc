@@ -137,6 +137,7 @@ class Dealing {
     contended_ = Contended(alone, uses);
     if (!MayLend() || IsOverdrawn() || WouldLose()) {
       RecallLoans(ways_, asked_, lane_);
+      out_ = 0;
       Say(loan, alone,
           dthrottle::RefusedUntil(ways_, asked_.query, asked_.hash, asked_.limit, asked_.slot, asked_.now));
     } else {
@@ -161,7 +162,7 @@ class Dealing {
     if (!alone || tag_->measured_at() + kReserveFor <= asked_.now) tag_->Measure(asked_.now);
     return IsContended(*tag_, asked_);
   }
-  // Whether the tag may be asked for about as often as it may be, and the bucket may be full at the next look.
+  // Whether the tag may well be asked for at about its rate, and its bucket be full at the next look.
   bool MayFill() {
     if (tag_ == nullptr || Surely(tag_->demand()) < kNearLimit * asked_.shape.rate()) return false;
     const Tokens soon = Seconds(kReserveFor) * asked_.shape.rate();
