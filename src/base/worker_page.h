@@ -21,7 +21,7 @@ extern "C" {
 
 /* A socket for pages has the path of the one for queries or for questions, and this behind it. */
 #define DTHROTTLE_PAGE_SUFFIX ".page"
-#define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3245474150485444) /* "DTHPAGE2" */
+#define DTHROTTLE_PAGE_MAGIC UINT64_C(0x3345474150485444) /* "DTHPAGE3" */
 
 /* Instants in an entry have a unit of 1024 ns. What is further ahead than the first of these is no instant of an entry;
  * tokens may be taken for so long after `next` as the second says. */
@@ -34,6 +34,7 @@ enum {
   DTHROTTLE_PAGE_ENTRIES_MAX = 65536, /* a power of two */
   DTHROTTLE_PAGE_TAG_BYTES_MAX = 255,
   DTHROTTLE_PAGE_NOTE_ONE_IN_MAX = 64,
+  DTHROTTLE_PAGE_COST_MAX = 256, /* tokens that a page serves at once */
 };
 
 /* The first and only message of the daemon, with the descriptors of the page and of the counts. */
@@ -60,6 +61,8 @@ struct dthrottle_page_entry {
 struct dthrottle_page_count {
   uint32_t taken;   /* tickets; each is good for a token while it is below `allowed` */
   uint32_t refused; /* queries */
+  uint32_t more;    /* tickets beyond the first one of each query that was served */
+  uint32_t unused;
 };
 
 /* The head, and behind it the sets, of DTHROTTLE_PAGE_WAYS entries each. */
@@ -136,14 +139,16 @@ static inline uint64_t dthrottle_page_times(int64_t due_ns, int64_t next_ns) {
 
 enum dthrottle_page_verdict { DTHROTTLE_PAGE_ASK = 0, DTHROTTLE_PAGE_SERVE, DTHROTTLE_PAGE_REFUSE };
 
-/* What an entry says to the one who has taken so many tickets, or has this ticket. Before `due` it refuses. From then on
- * each ticket below `allowed` is served; if there is none, it refuses until `next`. `now` is in units. */
+/* What an entry says to the one who has taken so many tickets, or has this one and those behind it, and needs so many.
+ * Before `due` it refuses. From then on tickets below `allowed` are served; where there are too few, it refuses until
+ * `next`. `now` is in units. */
 static inline enum dthrottle_page_verdict dthrottle_page_says(uint64_t word, uint64_t times, uint32_t ticket,
-                                                              uint64_t now) {
+                                                              uint32_t cost, uint64_t now) {
   const int64_t length = (int64_t)(times & DTHROTTLE_PAGE_LENGTH);
   const int64_t since = (int64_t)((now << 20) - (times & ~DTHROTTLE_PAGE_LENGTH)) >> 20;
   if (since < 0) return since >= -DTHROTTLE_PAGE_AHEAD ? DTHROTTLE_PAGE_REFUSE : DTHROTTLE_PAGE_ASK;
-  if ((int16_t)(uint16_t)(word - ticket) > 0 && since < length + DTHROTTLE_PAGE_GRACE) return DTHROTTLE_PAGE_SERVE;
+  const bool enough = cost <= DTHROTTLE_PAGE_COST_MAX && (int16_t)(uint16_t)(word - ticket) >= (int)cost;
+  if (enough && since < length + DTHROTTLE_PAGE_GRACE) return DTHROTTLE_PAGE_SERVE;
   return since < length ? DTHROTTLE_PAGE_REFUSE : DTHROTTLE_PAGE_ASK;
 }
 
@@ -151,15 +156,15 @@ static inline uint64_t dthrottle_page_units(int64_t ns) {
   return (uint64_t)ns / (uint64_t)DTHROTTLE_PAGE_UNIT_NS;
 }
 
-/* What the page says of a tag with this hash at `now_ns` of CLOCK_MONOTONIC; nothing is counted. Writes the number of
- * the entry unless it is ASK.
+/* What the page says of a tag with this hash, which costs so many tokens, 1 at least, at `now_ns` of CLOCK_MONOTONIC;
+ * nothing is counted. Writes the number of the entry unless it is ASK.
  *
  * Word and times are two words, and the daemon may write between two loads, even the same tag again after another one.
  * So times are kept XOR the name, and the word is read again behind them: they are the times of this tag. */
 static inline enum dthrottle_page_verdict dthrottle_page_peek(const struct dthrottle_page* page,
                                                               const struct dthrottle_page_count* counts,
-                                                              uint32_t entries, uint64_t hash, int64_t now_ns,
-                                                              uint32_t* entry) {
+                                                              uint32_t entries, uint64_t hash, uint32_t cost,
+                                                              int64_t now_ns, uint32_t* entry) {
   const uint64_t name = dthrottle_page_name(hash);
   const uint32_t first = dthrottle_page_set(hash, entries);
   for (uint32_t i = first; i < first + DTHROTTLE_PAGE_WAYS; i++) {
@@ -171,7 +176,7 @@ static inline enum dthrottle_page_verdict dthrottle_page_peek(const struct dthro
     const uint64_t again = __atomic_load_n(&at->word, __ATOMIC_ACQUIRE);
     if ((again & ~DTHROTTLE_PAGE_ALLOWED) != name) break;
     *entry = i;
-    return dthrottle_page_says(word, times, taken, dthrottle_page_units(now_ns));
+    return dthrottle_page_says(word, times, taken, cost, dthrottle_page_units(now_ns));
   }
   return DTHROTTLE_PAGE_ASK;
 }
@@ -181,32 +186,35 @@ static inline void dthrottle_page_refuse(struct dthrottle_page_count* count) {
   __atomic_fetch_add(&count->refused, 1, __ATOMIC_RELAXED);
 }
 
-/* Takes a ticket of the tag with this hash, whose number of entry is known; false: it is good for nothing by now.
+/* Takes a ticket for each token of the tag with this hash, whose number of entry is known; false: they are good for
+ * nothing by now.
  *
- * The ticket comes first and the word that allows it second, both in the one order of all threads, while the daemon
+ * The tickets come first and the word that allows them second, both in the one order of all threads, while the daemon
  * lowers `allowed` first and reads the tickets second: one of the two sees the other. Nobody gives a ticket back. */
 static inline bool dthrottle_page_take(const struct dthrottle_page* page, struct dthrottle_page_count* counts,
-                                       uint32_t entry, uint64_t hash, int64_t now_ns) {
+                                       uint32_t entry, uint64_t hash, uint32_t cost, int64_t now_ns) {
   const struct dthrottle_page_entry* const at = dthrottle_page_at(page, entry);
   const uint64_t name = dthrottle_page_name(hash);
-  const uint32_t ticket = __atomic_fetch_add(&counts[entry].taken, 1, __ATOMIC_SEQ_CST);
+  const uint32_t ticket = __atomic_fetch_add(&counts[entry].taken, cost, __ATOMIC_SEQ_CST);
   const uint64_t word = __atomic_load_n(&at->word, __ATOMIC_SEQ_CST);
   if ((word & ~DTHROTTLE_PAGE_ALLOWED) != name) return false;
   const uint64_t times = __atomic_load_n(&at->times, __ATOMIC_ACQUIRE) ^ name;
-  return dthrottle_page_says(word, times, ticket, dthrottle_page_units(now_ns)) == DTHROTTLE_PAGE_SERVE;
+  if (dthrottle_page_says(word, times, ticket, cost, dthrottle_page_units(now_ns)) != DTHROTTLE_PAGE_SERVE) return false;
+  if (cost > 1) __atomic_fetch_add(&counts[entry].more, cost - 1, __ATOMIC_RELAXED);
+  return true;
 }
 
-/* What dthrottle_page_peek says, and it is counted. */
+/* What dthrottle_page_peek says of one token, and it is counted. */
 static inline enum dthrottle_page_verdict dthrottle_page_decide(const struct dthrottle_page* page,
                                                                 struct dthrottle_page_count* counts, uint32_t entries,
                                                                 uint64_t hash, int64_t now_ns) {
   uint32_t entry;
-  switch (dthrottle_page_peek(page, counts, entries, hash, now_ns, &entry)) {
+  switch (dthrottle_page_peek(page, counts, entries, hash, 1, now_ns, &entry)) {
     case DTHROTTLE_PAGE_REFUSE:
       dthrottle_page_refuse(&counts[entry]);
       return DTHROTTLE_PAGE_REFUSE;
     case DTHROTTLE_PAGE_SERVE:
-      if (dthrottle_page_take(page, counts, entry, hash, now_ns)) return DTHROTTLE_PAGE_SERVE;
+      if (dthrottle_page_take(page, counts, entry, hash, 1, now_ns)) return DTHROTTLE_PAGE_SERVE;
       break;
     case DTHROTTLE_PAGE_ASK:
       break;

@@ -153,7 +153,7 @@ DTHROTTLE_API enum dthrottle_verdict dthrottle_ask_question(dthrottle* handle, c
  * a slot turns out to be later than the deadline, it is given back and the verdict is THROTTLE. */
 
 /* Where the daemon gives pages, a question with `by_page`, or without an answer, may be decided in this process: it is
- * refused if one of its tags is refused, and served if each has a token there. The answer then says no more than
+ * refused if one of its tags is refused, and served if each has what it costs there. The answer then says no more than
  * `reason` and `refused`. */
 
 /* Settles a hold: each of its tags has cost `actual[0]`, or if `count` is their number, `actual[i]`. Less than was held

@@ -51,6 +51,7 @@ enum dthrottle_page_verdict dthrottle_pages_decide(const struct dthrottle_pages*
 /* What the page says of the tags of a question. */
 struct looked {
   int64_t now_ns;
+  const dthrottle_tag* tags;
   size_t count;
   uint64_t hashes[DTHROTTLE_TAGS_MAX];
   uint32_t entries[DTHROTTLE_TAGS_MAX];
@@ -63,11 +64,12 @@ static bool is_named_before(const struct looked* looked, size_t tag) {
   return false;
 }
 
-/* Takes a ticket of each tag. Each had one a moment ago, and may have none only because the daemon takes tokens back
+/* Takes what each tag costs. Each had that a moment ago, and may have less only because the daemon takes tokens back
  * just now; then the tickets of the tags before it are lost. */
 static enum dthrottle_page_verdict take_all(struct dthrottle_page_view* view, const struct looked* looked) {
   for (size_t i = 0; i < looked->count; i++) {
-    if (!dthrottle_page_take(view->page, view->counts, looked->entries[i], looked->hashes[i], looked->now_ns)) {
+    if (!dthrottle_page_take(view->page, view->counts, looked->entries[i], looked->hashes[i], looked->tags[i].cost,
+                             looked->now_ns)) {
       return DTHROTTLE_PAGE_ASK;
     }
   }
@@ -76,19 +78,19 @@ static enum dthrottle_page_verdict take_all(struct dthrottle_page_view* view, co
 
 static enum dthrottle_page_verdict decide_all(struct dthrottle_page_view* view, const dthrottle_tag* tags, size_t count,
                                               int64_t now_ns, struct dthrottle_page_said* said) {
-  struct looked looked = {.now_ns = now_ns, .count = count};
+  struct looked looked = {.now_ns = now_ns, .tags = tags, .count = count};
   bool serves = true;
   for (size_t i = 0; i < count; i++) {
     looked.hashes[i] = dthrottle_page_hash(view->page->head.key, tags[i].text, tags[i].bytes);
-    const enum dthrottle_page_verdict says = dthrottle_page_peek(view->page, view->counts, view->entries,
-                                                                 looked.hashes[i], now_ns, &looked.entries[i]);
+    const enum dthrottle_page_verdict says = dthrottle_page_peek(
+        view->page, view->counts, view->entries, looked.hashes[i], tags[i].cost, now_ns, &looked.entries[i]);
     if (says == DTHROTTLE_PAGE_REFUSE && tags[i].cost > 0) {
       dthrottle_page_refuse(&view->counts[looked.entries[i]]);
       said->refused = i;
       return DTHROTTLE_PAGE_REFUSE;
     }
     if (says == DTHROTTLE_PAGE_ASK) said->unknown |= UINT32_C(1) << i;
-    serves &= says == DTHROTTLE_PAGE_SERVE && tags[i].cost == 1 && !is_named_before(&looked, i);
+    serves &= says == DTHROTTLE_PAGE_SERVE && tags[i].cost > 0 && !is_named_before(&looked, i);
   }
   return serves ? take_all(view, &looked) : DTHROTTLE_PAGE_ASK;
 }

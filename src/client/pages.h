@@ -54,9 +54,9 @@ struct dthrottle_page_said {
   size_t refused;   /* the place of the tag that refuses */
 };
 
-/* The same for a question about these tags: it is refused if one of them is, and nothing is spent, or each tag spends a
- * token. A page serves no other cost. Any thread; ASK while another thread decides. REQUIRES: 0 < count <=
- * DTHROTTLE_TAGS_MAX. */
+/* The same for a question about these tags: it is refused if one of them is, and nothing is spent, or each tag spends
+ * what it costs, 1 to DTHROTTLE_PAGE_COST_MAX tokens. Any thread; ASK while another thread decides. REQUIRES: 0 < count
+ * <= DTHROTTLE_TAGS_MAX. */
 enum dthrottle_page_verdict dthrottle_pages_decide_question(const struct dthrottle_pages* pages,
                                                             const dthrottle_tag* tags, size_t count, int64_t now_ns,
                                                             struct dthrottle_page_said* said);

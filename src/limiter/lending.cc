@@ -70,26 +70,26 @@ Tokens Worth(const Loan& loan, Cost tokens) {
 }
 
 // Takes back what is not spent. Returns how much that is, and adds to `spent`.
-Cost TakeBack(Asked& asked, Loan& loan, Cost& spent) {
+Cost TakeBack(Asked& asked, Loan& loan, WorkerSpent& spent) {
   const Cost back = loan.Recall(spent);
   asked.bucket().Credit(TicksOf(Worth(loan, back), asked.limit.shape));
   return back;
 }
 
-void CountSpent(Ways& ways, Asked& asked, Lane& lane, Cost spent) {
-  if (spent == 0) return;
+void CountSpent(Ways& ways, Asked& asked, Lane& lane, const WorkerSpent& spent) {
+  if (spent.tokens == 0) return;
   LimiterCore& core = ways.core();
   RuleCounters& counters = lane.counters(core.tally.counter(asked.limit.rule));
-  counters.served.Add(spent);
-  if (asked.bucket().IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add(spent);
-  ways.With(asked.limit, [&](auto& way) { return way.Spent(asked, spent), true; });
-  lane.AddTimes(asked.query.tag, asked.hash, true, spent, asked.now);
-  core.loans.CountSpent(spent);
+  counters.served.Add(spent.queries);
+  if (asked.bucket().IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add(spent.queries);
+  ways.With(asked.limit, [&](auto& way) { return way.Spent(asked, spent.tokens), true; });
+  lane.AddTimes(asked.query.tag, asked.hash, true, spent.queries, asked.now);
+  core.loans.CountServed(spent.queries);
   if (!core.observed.sample().Has(asked.hash)) return;
   if (const auto observer = core.observed.observer()) {
     Query one = asked.query;
     one.cost = 1;
-    observer->Decided(one, true, spent, lane.number(), asked.now);
+    observer->Decided(one, true, spent.tokens, lane.number(), asked.now);
   }
 }
 
@@ -105,7 +105,7 @@ Cost Settle(Ways& ways, Asked& asked, Lane& lane, Loan* first) {
   if (out == 0) return 0;
   asked.bucket().LeaveRoom(TicksOf(out, asked.limit.shape), asked.now);
   asked.Keep();
-  Cost spent = 0;
+  WorkerSpent spent;
   ForEachLoan(first, [&](Loan& loan) {
     spent += loan.Settle();
     if (loan.part != PartNow(asked)) TakeBack(asked, loan, spent);
@@ -208,13 +208,14 @@ class Dealing {
 
   // Where tokens are short, a worker that does not use them has none.
   void TakeFromIdle() {
-    Cost back = 0, spent = 0;
+    Cost back = 0;
+    WorkerSpent spent;
     ForEachLoan(first_, [&](Loan& its) {
       if (its.uses > 0 || !its.Idle(kHold, asked_.now)) return;
       if (bucket().WholeTokens(asked_.shape, asked_.now) < takers_) back += TakeBack(asked_, its, spent);
     });
     CountSpent(ways_, asked_, lane_, spent);
-    out_ -= back + spent;
+    out_ -= back + spent.tokens;
   }
 
   // Half of the burst is never lent, so that the bucket has room while tokens lie with workers.
@@ -283,7 +284,7 @@ void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
   SeePlenty(*tag, asked, out);
   if (out == 0) return;
   const bool contended = IsContended(*tag, asked);
-  Cost spent = 0;
+  WorkerSpent spent;
   ForEachLoan(tag->first, [&](Loan& loan) {
     if (contended ? !loan.Idle(kHold, asked.now) : loan.out == 0) return;
     if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(asked, loan, spent);
@@ -293,7 +294,7 @@ void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
 
 void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
   SettleLoans(ways, asked, lane);
-  Cost spent = 0;
+  WorkerSpent spent;
   ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { TakeBack(asked, loan, spent); });
   CountSpent(ways, asked, lane, spent);
 }
@@ -314,9 +315,9 @@ bool Lending::Deal(const Query& query, Loan& loan, bool alone, LaneUse use, Inst
   Slot* const slot = shard.Find(query.tag, probe, now);
   const auto index = LimitOf(*core.rules, query, slot);
   if (!index.has_value()) {
-    Cost spent = 0;
+    WorkerSpent spent;
     loan.Recall(spent);
-    lane.counters(Lane::kUnmatched).served.Add(spent);
+    lane.counters(Lane::kUnmatched).served.Add(spent.queries);
     loan.Say(now, now);
     return false;
   }
@@ -351,7 +352,7 @@ void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
   const Table::Probe probe = core.table->Aim(query.tag);
   Table::Shard shard(*core.table, probe.hash);
   Slot* const slot = shard.Find(query.tag, probe, now);
-  Cost spent = 0;
+  WorkerSpent spent;
   if (const auto index = LimitOf(*core.rules, query, slot); index.has_value()) {
     const Limit& limit = core.limit(*index);
     Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
@@ -360,14 +361,14 @@ void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
     CountSpent(ways, asked, lane, spent);
   } else {
     loan.Recall(spent);
-    lane.counters(Lane::kUnmatched).served.Add(spent);
+    lane.counters(Lane::kUnmatched).served.Add(spent.queries);
   }
   core.loans.Leave(probe.hash, loan);
   loan.listed = false;
 }
 
-std::uint64_t Lending::spent() const {
-  return limiter_.ways().core().loans.spent();
+std::uint64_t Lending::served() const {
+  return limiter_.ways().core().loans.served();
 }
 
 }    // namespace dthrottle

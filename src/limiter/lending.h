@@ -43,7 +43,7 @@ class Lending {
   // So many queries of the tag were refused on that word, and nobody has asked. Limiter::Answer counts refusals so.
   void CountRefused(const Query& query, Cost times, LaneUse lane, Instant now);
 
-  std::uint64_t spent() const;    // tokens, by workers
+  std::uint64_t served() const;    // queries, by workers
 
  private:
   Limiter& limiter_;

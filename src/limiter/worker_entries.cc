@@ -42,13 +42,14 @@ void WorkerEntries::Note(std::string_view tag, Instant now) {
 
 void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now) {
   Kept& kept = kept_[place];
-  const std::uint32_t settled = kept.loan.settled;
+  const std::uint32_t settled = kept.loan.settled, more = kept.loan.more;
   kept.tag = tag;
   kept.loan = {};
   kept.loan.entry = dthrottle_page_at(&page_, place);
   kept.loan.count = &counts_[place];
   kept.loan.name = name;
   kept.loan.settled = settled;    // tickets go on
+  kept.loan.more = more;
   kept.refused = __atomic_load_n(&counts_[place].refused, __ATOMIC_RELAXED);
   kept.decided = kept.loan.seen = kept.loan.Decided();
   kept.uses = 1;

@@ -18,18 +18,26 @@ std::uint32_t Loan::Decided() const {
 }
 
 // A ticket that was taken too late for a token counts for the next one that is lent: its thread may look only then. So
-// each ticket is accounted for once, and in its order. A worker whose count is nonsense begins anew where it is.
-Cost Loan::Settle() {
+// each ticket is accounted for once, and in its order. A worker whose count is nonsense begins anew where it is. What it
+// says of the tickets beyond the first of a query may come later than these, and is no more than its word.
+WorkerSpent Loan::Settle() {
   const std::uint32_t taken = dthrottle_page_taken(count), tickets = taken - settled;
   const Cost spent = std::min(tickets, out);
   out -= spent;
   settled += spent;
-  if (tickets - spent > kStray) settled = taken;
-  return spent;
+  const std::uint32_t said = __atomic_load_n(&count->more, __ATOMIC_RELAXED);
+  if (tickets - spent > kStray) {
+    settled = taken;
+    more = said;
+    return {spent, spent};
+  }
+  const Cost beyond = std::min(said - more, spent);
+  more += beyond;
+  return {spent, spent - beyond};
 }
 
 // What was taken before `allowed` was lowered, and what was taken between that and now, counts as spent.
-Cost Loan::Recall(Cost& spent) {
+Cost Loan::Recall(WorkerSpent& spent) {
   spent += Settle();
   if (out == 0) return 0;
   dthrottle_page_lower(entry, name, settled);

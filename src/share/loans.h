@@ -24,6 +24,16 @@
 
 namespace dthrottle {
 
+// What workers have spent: queries that were served, and their tokens.
+struct WorkerSpent {
+  Cost tokens = 0, queries = 0;
+
+  WorkerSpent& operator+=(const WorkerSpent& other) {
+    tokens += other.tokens, queries += other.queries;
+    return *this;
+  }
+};
+
 // The entry of one tag in the page of one worker. While it is among Loans, it is guarded by the lock of its tag's shard.
 struct Loan {
   static constexpr Cost kWantMin = 16, kWantMax = 4096;
@@ -36,6 +46,7 @@ struct Loan {
   const dthrottle_page_count* count = nullptr;
   std::uint64_t name = 0;      // of the tag, in the page
   std::uint32_t settled = 0;   // tickets below this one are accounted for; `settled + out` is what the page allows
+  std::uint32_t more = 0;      // of these, beyond the first one of each query, as far as they were counted so
   Cost out = 0;                // tokens that are lent and not known to be spent
   double part = 1;             // of the limit, this host's, when they were lent
   Cost want = kWantMin;        // tokens to be lent at once
@@ -53,10 +64,10 @@ struct Loan {
 
   // How often the worker has decided by the entry, modulo 2^32. It is the worker's claim.
   std::uint32_t Decided() const;
-  // Tokens that were spent since the last time.
-  Cost Settle();
+  // What was spent since the last time.
+  WorkerSpent Settle();
   // Takes back what is not spent. Returns how much that is, and adds to `spent`.
-  Cost Recall(Cost& spent);
+  Cost Recall(WorkerSpent& spent);
   // Lends more. REQUIRES: they are charged, and what is lent already was under the same part.
   void Lend(Cost tokens, double under, Instant from, Instant now);
   // Tells the worker: what is lent, and until when the tag is refused when that is spent.
@@ -116,8 +127,8 @@ class Loans {
   bool Join(std::uint64_t hash, Loan& loan);
   void Leave(std::uint64_t hash, Loan& loan);
 
-  void CountSpent(std::uint64_t tokens) { spent_.fetch_add(tokens, std::memory_order_relaxed); }
-  std::uint64_t spent() const { return spent_.load(std::memory_order_relaxed); }    // ever
+  void CountServed(std::uint64_t queries) { served_.fetch_add(queries, std::memory_order_relaxed); }
+  std::uint64_t served() const { return served_.load(std::memory_order_relaxed); }    // queries, ever
 
   static Cost Out(const Loan* first) {
     std::uint64_t out = 0;
@@ -131,7 +142,7 @@ class Loans {
   std::unique_ptr<SideTable<LentTag, kWays>> table_;
   Instant strays_end_{};
   std::atomic<bool> strays_{false};
-  std::atomic<std::uint64_t> spent_{0};
+  std::atomic<std::uint64_t> served_{0};
 };
 
 }    // namespace dthrottle

@@ -256,19 +256,27 @@ TEST_CASE("a question takes a ticket of each of its tags, or of none") {
   CHECK(daemon.counts[2].refused == 1);
 }
 
-TEST_CASE("of a tag that costs another number of tokens than one a page refuses, and serves nothing") {
+TEST_CASE("a tag is served for what it costs, or for nothing") {
   Daemon daemon;
   Pages pages(daemon);
   pages.Fetch(daemon);
-  daemon.Lend("C", 100, 0);
+  daemon.Lend("C", 10, 0);
   daemon.Refuse("D", NowNs() + kSecond, 1);
-  CHECK(pages.Decide({Tag("C", 2)}) == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.Decide({Tag("C", 7)}) == DTHROTTLE_PAGE_SERVE);
+  CHECK(pages.Decide({Tag("C", 4)}) == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.Decide({Tag("C", 1)}) == DTHROTTLE_PAGE_SERVE);
+  CHECK(pages.Decide({Tag("C", 2)}) == DTHROTTLE_PAGE_SERVE);
+  CHECK(daemon.counts[0].taken == 10);
+  CHECK(daemon.counts[0].more == 7);    // three queries
+  daemon.Lend("C", 1000, 0);
   CHECK(pages.Decide({Tag("C", 0)}) == DTHROTTLE_PAGE_ASK);
+  CHECK(pages.Decide({Tag("C", 257)}) == DTHROTTLE_PAGE_ASK);
   CHECK(pages.Decide({Tag("C"), Tag("C")}) == DTHROTTLE_PAGE_ASK);
   CHECK(pages.said.unknown == 0);
   CHECK(pages.Decide({Tag("C"), Tag("D", 2)}) == DTHROTTLE_PAGE_REFUSE);
   CHECK(pages.Decide({Tag("C"), Tag("D", 0)}) == DTHROTTLE_PAGE_ASK);
-  CHECK(daemon.counts[0].taken == 0);
+  CHECK(daemon.counts[0].taken == 10);
+  CHECK(pages.Decide({Tag("C", 256)}) == DTHROTTLE_PAGE_SERVE);
 }
 
 TEST_CASE("of a question's tags those are told of that the page said nothing of and that were decided") {

@@ -24,7 +24,7 @@ from test_client import Asking
 
 PAGES = {"entries": 64}
 HELLO = struct.Struct("<QqII")
-MAGIC = 0x3245474150485444
+MAGIC = 0x3345474150485444
 HEAD_BYTES = 64
 
 
@@ -39,7 +39,7 @@ class PageWorker:
         self.magic, self.now_ns, self.entries, _ = HELLO.unpack(hello)
         self.page_fd, self.counts_fd = array.array("i", control[0][2])
         self.page = mmap.mmap(self.page_fd, HEAD_BYTES + 16 * self.entries, prot=mmap.PROT_READ)
-        self.counts = mmap.mmap(self.counts_fd, 8 * self.entries)
+        self.counts = mmap.mmap(self.counts_fd, 16 * self.entries)
 
     def note(self, tag):
         self.sock.send(tag)
@@ -58,7 +58,7 @@ class PageWorker:
 
     def taken(self):
         """Tickets and refusals of each entry."""
-        return list(struct.iter_unpack("<II", self.counts[:]))
+        return [(taken, refused) for taken, refused, _, _ in struct.iter_unpack("<4I", self.counts[:])]
 
     def __enter__(self):
         return self
@@ -279,6 +279,21 @@ class QuestionPages(Asking):
             self.assertIn(1600 - sum(served) - left["network:n"], range(4))
             for user, times in zip(users, served):
                 self.assertIn(400 - times - left[user], range(4))
+
+
+    def test_tags_of_a_question_pay_what_they_cost_and_it_counts_once(self):
+        rules = rule(name="user", match="user:*", burst=400) + rule(name="network", match="network:*", burst=1600)
+        with AskDaemon(rules, page=PAGES) as daemon:
+            with self.application(f"unix:{daemon.ask_path}", 30_000, "by-page") as application:
+                served = application.verdicts(b"3 user:a 2 network:n", 300).count("serve")
+            stats = wait_until(lambda: (its := daemon.stats())["page_connections"] == 0 and its, "its page is gone")
+            self.assertIn(served, range(130, 134))
+            self.assertGreater(stats["page_served"], served)    # each is two tags
+            # A question whose tickets are lost is asked then (protocol/page.md).
+            self.assertIn(stats["served"] - 2 * served, range(4))
+            left = {tag: daemon.ask([tag] * 1600).count("OK") for tag in ("user:a", "network:n")}
+            self.assertIn(400 - 3 * served - left["user:a"], range(0, 10, 3))
+            self.assertIn(1600 - 2 * served - left["network:n"], range(0, 7, 2))
 
 
 class Pages(SystemTest):

@@ -57,6 +57,14 @@ class Worker {
     const auto hash = dthrottle_page_hash(page().head.key, tag.data(), tag.size());
     return dthrottle_page_decide(&page(), counts_.data(), size_, hash, now.time_since_epoch().count());
   }
+  // By tokens that lie in its page.
+  bool Spends(std::string_view tag, std::uint32_t cost, Instant now) {
+    const auto hash = dthrottle_page_hash(page().head.key, tag.data(), tag.size());
+    const std::int64_t ns = now.time_since_epoch().count();
+    std::uint32_t entry;
+    return dthrottle_page_peek(&page(), counts_.data(), size_, hash, cost, ns, &entry) == DTHROTTLE_PAGE_SERVE &&
+           dthrottle_page_take(&page(), counts_.data(), entry, hash, cost, ns);
+  }
   bool Refuses(std::string_view tag, Instant now) { return Decide(tag, now) == DTHROTTLE_PAGE_REFUSE; }
 
   std::vector<dthrottle_page_count>& counts() { return counts_; }
@@ -261,7 +269,7 @@ TEST_CASE("a worker to which few tags come again tells of fewer refusals") {
 TEST_CASE("a count that wraps is a count") {
   Host host("[[rule]]\nburst=1\nrate=\"1/h\"");
   Worker worker(host);
-  for (auto& count : worker.counts()) count = {0, 0xfffffffe};
+  for (auto& count : worker.counts()) count.refused = 0xfffffffe;
   worker.Serves("C", At(1s));
   worker.Serves("C", At(1s));
   for (int i = 0; i < 5; ++i) CHECK(worker.Refuses("C", At(1s)));
@@ -286,7 +294,7 @@ TEST_CASE("a tag that is asked for again is served without asking, and all is co
     CHECK(worker.asked < 200);
   }
   CHECK(Served(host) == 5000);
-  CHECK(host.lending().spent() > 4800);
+  CHECK(host.lending().served() > 4800);
 }
 
 TEST_CASE("what is lent is charged at once, and what is not spent comes back when the worker goes") {
@@ -616,8 +624,9 @@ TEST_CASE("a worker that scribbles over its counts gains no token, and others ar
   for (int i = 0; i < 20'000; ++i) {
     const Instant now = At(1s) + i * 1ms;
     for (auto& count : scribbler.counts()) {
-      if (prng.Below(3) == 0) count = {static_cast<std::uint32_t>(prng.Next()), static_cast<std::uint32_t>(prng.Next())};
-      if (prng.Below(3) == 0) count = {0, 0};
+      const auto any = [&] { return static_cast<std::uint32_t>(prng.Next()); };
+      if (prng.Below(3) == 0) count = {any(), any(), any(), any()};
+      if (prng.Below(3) == 0) count = {};
     }
     if (i % 100 == 0) scribbler.entries.Look(now), honest.entries.Look(now);
     for (const char* tag : {"a", "b"}) {
@@ -644,6 +653,22 @@ TEST_CASE("a worker that asks and never looks into its page is soon lent no more
     served += blind.Asks("C", now);
   }
   CHECK(served >= 10'000);
+}
+
+TEST_CASE("a query of several tokens that a worker serves counts once, and its tokens are spent") {
+  LendingHost host("[[rule]]\nburst=1000\nrate=\"1/h\"");
+  Worker worker(host);
+  for (int i = 0; i < 3; ++i) CHECK(worker.Asks("C", At(1s)));
+  const double level = host.Level("C", At(1s));
+  CHECK(worker.Spends("C", 5, At(1s)));
+  CHECK(worker.Spends("C", 1, At(1s)));
+  CHECK(worker.Spends("C", 3, At(1s)));
+  worker.entries.Look(At(1100ms));
+  worker.entries.Recall(At(1100ms));
+  CHECK(Served(host) == 3 + 3);
+  CHECK(host.lending().served() == 3);
+  CHECK(host.Level("C", At(1100ms)) == Approx(1000 - 3 - 9).margin(0.01));
+  CHECK(level < 1000 - 3 - 9);    // what was lent and not spent has come back
 }
 
 TEST_CASE("hits are reported when they are spent, and only these") {

@@ -89,9 +89,9 @@ TEST_CASE("of a million loans that are recalled while two threads spend them, no
     for (std::uint64_t n = 1; n < patience && dthrottle_page_taken(loan.count) - loan.settled < loan.out; ++n) {
       if (n % 1000 == 0) std::this_thread::yield();
     }
-    Cost its_spent = 0;
+    WorkerSpent its_spent;
     loan.Recall(its_spent);
-    spent[tag] += its_spent;
+    spent[tag] += its_spent.tokens;
     if (prng.Below(2) == 0) dthrottle_page_clear(loan.entry);
     if (i % 1000 == 0) std::this_thread::yield();
   }
@@ -155,7 +155,7 @@ TEST_CASE("query threads and a worker together serve what the bucket has, and ea
   const std::uint64_t counted = host.limiter->tally().GrandTotals().served;
   CHECK(page_served > 100);
   CHECK(asked_served + page_served <= counted);
-  CHECK(host.lending().spent() == counted - asked_served);
+  CHECK(host.lending().served() == counted - asked_served);
   const double refill = Seconds(end - start) / 100, left = host.Level("C", end);
   CHECK(left >= static_cast<double>(kBurst) - static_cast<double>(counted) - 0.01);
   CHECK(left <= static_cast<double>(kBurst) - static_cast<double>(counted) + refill + 0.01);

@@ -182,7 +182,7 @@ void PageServer::Settle(Instant now) {
 
 PageCounts PageServer::counts() const {
   PageCounts counts = ended_;
-  counts.served = lending_.spent();
+  counts.served = lending_.served();
   for (const Worker* const worker : workers_) {
     counts.entries += worker->entries.live();
     counts.refused += worker->entries.refused();
