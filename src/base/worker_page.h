@@ -139,9 +139,8 @@ static inline uint64_t dthrottle_page_times(int64_t due_ns, int64_t next_ns) {
 
 enum dthrottle_page_verdict { DTHROTTLE_PAGE_ASK = 0, DTHROTTLE_PAGE_SERVE, DTHROTTLE_PAGE_REFUSE };
 
-/* What an entry says to the one who has taken so many tickets, or has this one and those behind it, and needs so many.
- * Before `due` it refuses. From then on tickets below `allowed` are served; where there are too few, it refuses until
- * `next`. `now` is in units. */
+/* What an entry says to a worker that needs `cost` tickets, of which `ticket` is the first. Before `due` it refuses. From
+ * then on it serves tickets below `allowed`; where there are too few, it refuses until `next`. `now` is in units. */
 static inline enum dthrottle_page_verdict dthrottle_page_says(uint64_t word, uint64_t times, uint32_t ticket,
                                                               uint32_t cost, uint64_t now) {
   const int64_t length = (int64_t)(times & DTHROTTLE_PAGE_LENGTH);

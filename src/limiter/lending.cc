@@ -37,7 +37,7 @@ double PartNow(const Asked& asked) {
   return static_cast<double>(asked.limit.shape.interval) / static_cast<double>(asked.shape.interval);
 }
 
-// What is measured in so many seconds where so many tokens a second are wanted, but for one time in forty.
+// The rate that `seconds` may show by chance where `demand` tokens a second are wanted. They show more one time in forty.
 double Surely(double demand, double seconds = LentTag::kLately) {
   return demand + 2 * std::sqrt(demand / seconds);
 }

@@ -325,8 +325,11 @@ One MeasureOne(double burst, double rate, double load, std::size_t workers, bool
     for (; turn <= now; turn += WorkerEntries::kSettleEvery) {
       const bool looks = turns++ % (WorkerEntries::kLookEvery / WorkerEntries::kSettleEvery) == 0;
       for (auto& worker : all) {
-        if (looks) worker->entries.Look(turn);
-        if (!looks) worker->entries.Settle(turn);
+        if (looks) {
+          worker->entries.Look(turn);
+        } else {
+          worker->entries.Settle(turn);
+        }
       }
     }
     const auto hop = static_cast<std::size_t>(now.time_since_epoch() / std::chrono::milliseconds(500));

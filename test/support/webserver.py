@@ -40,6 +40,14 @@ def open_ask_daemon(*limits, **sections):
     return open_daemon(*limits, kind=AskDaemon, ask={"unix_mode": "0666"}, **sections)
 
 
+def wait_refused_by_page(daemon, server, path):
+    """The server, which is to refuse this path always, does so by the page of a worker."""
+    def by_page():
+        assert server.statuses(20, path) == [429] * 20, f"{path} was served"
+        return daemon.stats()["page_refused"]
+    wait_until(by_page, "a worker has a page")
+
+
 @contextlib.contextmanager
 def stopped(daemon):
     """The daemon hangs: connections to it are accepted by the kernel, and nobody answers."""

@@ -7,7 +7,8 @@ import time
 
 from common import SystemTest
 from daemon import PATIENCE, fresh_directory, rule, wait_until
-from webserver import APACHE_MODULE, SLACK, Apache, Load, metrics, open_ask_daemon, open_daemon, stopped, waited
+from webserver import (APACHE_MODULE, SLACK, Apache, Load, metrics, open_ask_daemon, open_daemon,
+                       stopped, wait_refused_by_page, waited)
 
 TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 MPMS = ("event", "worker", "prefork")
@@ -183,11 +184,7 @@ class Questions(ApacheTest):
                              page={"entries": 64}) as daemon:
             with Apache(self.settings(daemon, more)) as server:
                 self.assertEqual(server.statuses(2, "/?a"), [200, 200])
-
-                def by_page():
-                    self.assertEqual(server.statuses(20, "/?a"), [429] * 20)
-                    return daemon.stats()["page_refused"]
-                wait_until(by_page, "a child has a page")
+                wait_refused_by_page(daemon, server, "/?a")
                 self.assertNotIn("Retry-After", server.get("/?a").fields)
                 self.assertIn('throttled, tag "user:a"', server.log)
             wait_until(lambda: daemon.stats()["page_connections"] == 0, "its pages are gone")

@@ -10,7 +10,8 @@ import time
 
 from common import SystemTest
 from daemon import PATIENCE, fresh_directory, rule, run, wait_until
-from webserver import NGINX_MODULE, SLACK, Load, Nginx, metrics, open_ask_daemon, open_daemon, stopped, waited
+from webserver import (NGINX_MODULE, SLACK, Load, Nginx, metrics, open_ask_daemon, open_daemon,
+                       stopped, wait_refused_by_page, waited)
 
 TIMEOUT_S = 0.1    # where the daemon hangs; elsewhere it has all the time it takes on a busy machine
 
@@ -50,11 +51,7 @@ class Verdicts(NginxTest):
     def test_workers_refuse_again_without_asking_where_the_daemon_gives_them_pages(self):
         with open_daemon(rule(burst=2), page={"entries": 64}) as daemon, Nginx(module_settings(daemon)) as server:
             self.assertEqual(server.statuses(2, "/?tag=a"), [200, 200])
-
-            def by_page():
-                self.assertEqual(server.statuses(20, "/?tag=a"), [429] * 20)
-                return daemon.stats()["page_refused"]
-            wait_until(by_page, "a worker has a page")
+            wait_refused_by_page(daemon, server, "/?tag=a")
             self.assertEqual(server.statuses(3, "/?tag=b"), [200, 200, 429])
             asked = sum(line[1] == "THROTTLED" for line in server.access(5))
             wait_until(lambda: daemon.stats()["throttled"] >= asked, "all are counted")
@@ -253,11 +250,7 @@ class Questions(NginxTest):
                 served = server.statuses(2, "/?user=a&net=n") + server.statuses(400, "/?net=n")
                 self.assertEqual(set(served), {200})
                 self.assertGreater(daemon.stats()["page_served"], 0)
-
-                def by_page():
-                    self.assertEqual(server.statuses(20, "/?user=a&net=n"), [429] * 20)
-                    return daemon.stats()["page_refused"]
-                wait_until(by_page, "a worker has a page")
+                wait_refused_by_page(daemon, server, "/?user=a&net=n")
                 self.assertNotIn("Retry-After", server.get("/?user=a&net=n").fields)
                 self.assertIn('throttled by dthrottle, tag "a"', server.log)
             wait_until(lambda: daemon.stats()["page_connections"] == 0, "its page is gone")

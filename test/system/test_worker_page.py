@@ -261,11 +261,12 @@ class WorkerPages(Asking):
 
 
 class QuestionPages(Asking):
+    RULES = rule(name="user", match="user:*", burst=400) + rule(name="network", match="network:*", burst=1600)
+
     def test_a_question_is_decided_without_asking_and_what_is_refused_pays_nothing(self):
         """Three users of one network, and no bucket refills: what is left of each is its burst less what was served."""
-        rules = rule(name="user", match="user:*", burst=400) + rule(name="network", match="network:*", burst=1600)
         users = ["user:a", "user:b", "user:c"]
-        with AskDaemon(rules, page=PAGES) as daemon:
+        with AskDaemon(self.RULES, page=PAGES) as daemon:
             with self.application(f"unix:{daemon.ask_path}", 30_000, "by-page") as application:
                 served = [application.verdicts(f"1 {user} 1 network:n".encode(), 1000).count("serve") for user in users]
                 asked = 3000 - sum(served)
@@ -280,10 +281,8 @@ class QuestionPages(Asking):
             for user, times in zip(users, served):
                 self.assertIn(400 - times - left[user], range(4))
 
-
     def test_tags_of_a_question_pay_what_they_cost_and_it_counts_once(self):
-        rules = rule(name="user", match="user:*", burst=400) + rule(name="network", match="network:*", burst=1600)
-        with AskDaemon(rules, page=PAGES) as daemon:
+        with AskDaemon(self.RULES, page=PAGES) as daemon:
             with self.application(f"unix:{daemon.ask_path}", 30_000, "by-page") as application:
                 served = application.verdicts(b"3 user:a 2 network:n", 300).count("serve")
             stats = wait_until(lambda: (its := daemon.stats())["page_connections"] == 0 and its, "its page is gone")

@@ -368,8 +368,11 @@ TEST_CASE("a tag that is asked for about as often as it may be is not refused be
       now += Duration(prng.Below(static_cast<std::uint64_t>(2e9 / (its.rate * its.load))));
       for (; look <= now; look += 5ms, ++turns) {
         for (auto& worker : workers) {
-          if (turns % 20 == 0) worker->entries.Look(look);
-          if (turns % 20 != 0) worker->entries.Settle(look);
+          if (turns % 20 == 0) {
+            worker->entries.Look(look);
+          } else {
+            worker->entries.Settle(look);
+          }
         }
       }
       wished += central.Take(shape, 1, now);

@@ -103,14 +103,9 @@ bool PageServer::Hear(Worker& worker, Instant now) {
   }
   ++ended_.notes;
   worker.entries.Note(tag, now);
-  const bool active = uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_)) != 0;
-  if (worker.entries.live() > 0 && !active) look_at_ = now + WorkerEntries::kLookEvery;
-  if (worker.entries.settles() && !settles_) {
-    StartTimer(WorkerEntries::kSettleEvery);
-    settles_ = true;
-  } else if (worker.entries.live() > 0 && !active) {
-    StartTimer(WorkerEntries::kLookEvery);
-  }
+  if (worker.entries.live() == 0) return true;
+  if (!uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_))) look_at_ = now + WorkerEntries::kLookEvery;
+  StartTimer(worker.entries.settles() ? WorkerEntries::kSettleEvery : WorkerEntries::kLookEvery);
   return true;
 }
 
@@ -140,10 +135,12 @@ void PageServer::Close() {
 
 // ---- Entries ----
 
+// Leaves a timer alone that fires sooner.
 void PageServer::StartTimer(Duration after) {
   const auto on_timer = [](uv_timer_t* timer) { static_cast<PageServer*>(timer->data)->OnTimer(); };
-  uv_timer_start(&timer_, on_timer,
-                 static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(after).count()), 0);
+  const auto ms = static_cast<std::uint64_t>(std::chrono::ceil<std::chrono::milliseconds>(after).count());
+  const bool active = uv_is_active(reinterpret_cast<uv_handle_t*>(&timer_)) != 0;
+  if (!active || uv_timer_get_due_in(&timer_) > ms) uv_timer_start(&timer_, on_timer, ms, 0);
 }
 
 void PageServer::OnTimer() {
@@ -154,14 +151,13 @@ void PageServer::OnTimer() {
   } else {
     Settle(now);
   }
-  bool live = false;
-  settles_ = false;
+  bool live = false, settles = false;
   for (const Worker* const worker : workers_) {
     live |= worker->entries.live() > 0;
-    settles_ |= worker->entries.settles();
+    settles |= worker->entries.settles();
   }
   const Duration left = look_at_ - now;
-  if (live) StartTimer(settles_ ? std::min(WorkerEntries::kSettleEvery, left) : left);
+  if (live) StartTimer(settles ? std::min(WorkerEntries::kSettleEvery, left) : left);
 }
 
 void PageServer::Look(Instant now) {

@@ -63,7 +63,6 @@ class PageServer {
   std::vector<Worker*> workers_;
   std::size_t next_ = 0;            // worker whose entries are looked at first
   std::size_t next_settled_ = 0;    // and settled first
-  bool settles_ = false;            // there are entries to settle, so the timer runs for them
   Instant look_at_{};
   PageCounts ended_;        // of connections that have ended, and what counts for all
 };

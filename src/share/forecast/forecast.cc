@@ -48,7 +48,7 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   // What was earned while there was plenty is kept, for a burst finds hosts that do not know of each other's demand.
   SettleCredit();
   credit_ = std::max(credit_, std::min(credit_ + demand_ * earned, usual_cost_ * pace.CreditMax(share_ >= 1)));
-  if (flying_ != 0 && now - flown_at_ >= kHearing) {
+  if (flying_ != 0 && now - flown_at_ >= PeersDemand::kHearing) {
     unheard_ -= flying_;
     flying_ = 0;
   }
@@ -61,7 +61,7 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   // never agree otherwise. The bucket says nothing where peers are foretold to have served a burst: it wastes refill.
   const Tokens beyond = -missed - std::min(wasted_, std::max(peers_.foretold(), 0.0));
   if (beyond > 0 && peers_.foretold() < pace.burst) level_ -= beyond * dt / (kTrust + dt);
-  if (now - said_at_ >= kSomeHear) demand_ = announced_;
+  if (now - said_at_ >= PeersDemand::kSomeHear) demand_ = announced_;
   SetShare(pace);
 
   unheard_max_ = pace.unheard_max;

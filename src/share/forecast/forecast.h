@@ -132,8 +132,6 @@ class Forecast {
   double demand() const { return announced_; }             // tokens/s
   double peers_demand() const { return peers_.demand(); }    // as it counts, which may be less than announced
 
-  static constexpr Duration kHearing = PeersDemand::kHearing, kSomeHear = PeersDemand::kSomeHear;
-
  private:
   static constexpr Duration kStep = std::chrono::milliseconds(1);
   static constexpr Duration kReportGap = std::chrono::milliseconds(5);

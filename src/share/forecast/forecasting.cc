@@ -68,7 +68,7 @@ void Forecasting::SetHeard(bool heard) {
 
 std::optional<Tokens> Forecasting::Bound(const Limit& limit, std::span<const PeerAge> peers) const {
   return ExcessBound(
-             {limit.shape.burst(), limit.shape.rate(), UnheardMaxOf(core_, limit), period(), Forecast::kHearing},
+             {limit.shape.burst(), limit.shape.rate(), UnheardMaxOf(core_, limit), period(), PeersDemand::kHearing},
              peers) +
          ExcessOfSites(core_, limit);
 }

@@ -72,20 +72,26 @@ def _word(tag: Tag, most: int) -> bytes:
     return word[:-1] + b"_" if word.endswith(b"\r") else word or b"_"
 
 
+def costs_of(tags, count):
+    """What each of so many tags costs: as a mapping says, else 1. None: a cost is no cost."""
+    costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * count
+    return costs if all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs) else None
+
+
 class Question:
     """One line of the ask protocol. `tags` are tags that cost 1 each, or a mapping of tags to costs. `ttl` in seconds is
     that of a hold; `wait`, for how many seconds it rather waits than being refused."""
 
     def __init__(self, verb, tags, ttl=None, wait=0.0):
         self.tags = list(tags)
-        costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * len(self.tags)
+        costs = costs_of(tags, len(self.tags))
         self.line = None    # it is none
         self.holds = ttl is not None
         if self.holds:
             verb = b"%s %d" % (verb, ttl * 1000)
         elif wait > 0:
             verb = b"%s wait=%d" % (verb, min(wait * 1000, COST_MAX))
-        if 1 <= len(self.tags) <= TAGS_MAX and all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs):
+        if 1 <= len(self.tags) <= TAGS_MAX and costs is not None:
             most = (QUESTION_LINE_BYTES - len(verb)) // len(self.tags) - _AROUND_BYTES
             self.words = [_word(tag, most) for tag in self.tags]
             self.line = b" ".join([verb, *(b"%d %s" % pair for pair in zip(costs, self.words))]) + b"\n"

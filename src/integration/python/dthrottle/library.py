@@ -11,10 +11,9 @@ own.
 
 import ctypes
 import os
-from collections.abc import Mapping
 
 from . import _endpoint
-from ._answers import COST_MAX, Verdict, to_bytes
+from ._answers import Verdict, costs_of, to_bytes
 from .throttle import Throttle
 
 _VERDICTS = list(Verdict)    # as dthrottle.h numbers them
@@ -84,8 +83,8 @@ class LibraryThrottle(Throttle):
     def ask_all(self, tags, deadline=None):
         """As ask_question for who wants only the verdict: the answer says nothing but `verdict` and `serve`."""
         texts = [to_bytes(tag) for tag in tags]
-        costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * len(texts)
-        if not all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs):
+        costs = costs_of(tags, len(texts))
+        if costs is None:
             return self._spoken.tags(1, [Verdict.BAD_QUESTION], None)[0]
         named = (_Tag * len(texts))(*(_Tag(text, len(text), cost) for text, cost in zip(texts, costs)))
         question = _Question(tags=named, count=len(texts))
