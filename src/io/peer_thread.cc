@@ -213,13 +213,17 @@ void PeerThread::Impl::Run() {
   exchange.Tick(Now());
 }
 
+// A frame may have been sent after the reading began, and a frame that comes before it was sent sets its sender's clock
+// back for minutes (bus/clock_offset.h).
 void PeerThread::Impl::OnRequest(const Route& route, std::string_view proven, std::string_view frame) {
+  now = Now();
   if (frame.starts_with(kCapacityStem)) return OnCapacityFrame(proven, frame);
   const bool nobody = options.exchange.identities_proven && proven.empty();
   if (nobody || !OnTenantFrame(0, route, frame)) exchange.OnRequest(route, proven, frame, now);
 }
 
 void PeerThread::Impl::OnAnswer(LinkId link, std::string_view frame) {
+  now = Now();
   if (!OnTenantFrame(link, {}, frame)) exchange.OnAnswer(link, frame, now);
 }
 
@@ -281,8 +285,10 @@ void PeerThread::Impl::Watch() {
   by_name.clear();
   for (const PeerStatus& peer : peers) {
     if (peer.link == 0) continue;
-    if (peer.state == PeerState::kUp) up.push_back(peer.link);
-    if (peer.state == PeerState::kUp && owners.in_force && owners.in_force->Find(peer.name)) owners.up.push_back(peer.name);
+    if (peer.state == PeerState::kUp) {
+      up.push_back(peer.link);
+      if (owners.in_force && owners.in_force->Find(peer.name)) owners.up.push_back(peer.name);
+    }
     if (!peer.name.empty() && peer.state != PeerState::kSelf) by_name[peer.name] = peer.link;
   }
   Copy looked{std::move(peers), exchange_counts, std::move(owners), counts,

@@ -22,7 +22,7 @@
 
 namespace dthrottle {
 
-class ZeroMqCarrier final : public Carrier {
+class ZeroMqCarrier : public Carrier {
  public:
   // `options` are the peer thread's, whose keys and addresses change.
   ZeroMqCarrier(const PeerThread::Options& options, const Host& host);

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -123,7 +124,7 @@ class Node {
     const Instant now = Now();
     for (FromPeers item; thread->from_peers().TryPop(item);) {
       if (item.kind == FromPeers::Kind::kDebits) {
-        for (const Entry& e : item.entries.list()) heard.insert(std::string(item.entries.tag(e).bytes));
+        for (const Entry& e : item.entries.list()) heard[std::string(item.entries.tag(e).bytes)] = item.to;
       } else if (item.kind == FromPeers::Kind::kSnapshotWanted) {
         for (const auto kind : {ToPeers::Kind::kSnapshotBegin, ToPeers::Kind::kSnapshotEnd}) {
           ToPeers part;
@@ -170,7 +171,7 @@ class Node {
   const std::uint16_t port;
   PeerThread::Options options;
   std::unique_ptr<PeerThread> thread;
-  std::set<std::string> heard;
+  std::map<std::string, Instant> heard;    // when the interval ended that a tag's last hit came in
 
  private:
   Instant from_{};

@@ -4,6 +4,7 @@
 
 #include "capacity/capacity_message.h"
 #include "capacity/topology.h"
+#include "io/zeromq_carrier.h"
 #include "test/io/net.h"
 
 namespace dthrottle {
@@ -103,6 +104,32 @@ TEST_CASE("hits travel both ways, and quickly") {
   CHECK(pair.Exchange("x"));
   CHECK(pair.a.thread->Counts().published > 0);
   WARN("up after " << Ms(up) << " ms");
+}
+
+// A thread that is held up between its look at the clock and the frames that it reads.
+class HeldUp final : public ZeroMqCarrier {
+ public:
+  using ZeroMqCarrier::ZeroMqCarrier;
+  void Read(Instant now) override {
+    std::this_thread::sleep_for(3 * Node::kPeriod);
+    ZeroMqCarrier::Read(now);
+  }
+};
+
+TEST_CASE("no hit is older than it is, for a host that is held up while it reads") {
+  Pair pair;
+  pair.a.options.carrier = [&](const Carrier::Host& host) {
+    return std::make_unique<HeldUp>(pair.a.options, host);
+  };
+  pair.Start();
+  REQUIRE(pair.Join());
+  for (int i = 0; i < 5; ++i) {
+    const std::string tag = "tag-" + std::to_string(i);
+    const Instant at = Now();
+    pair.b.Hit(tag);
+    REQUIRE(Until(pair.nodes(), [&] { return pair.a.heard.count(tag) == 1; }));
+    CHECK(pair.a.heard.at(tag) >= at);
+  }
 }
 
 TEST_CASE("a peer that restarts is heard again within seconds") {
