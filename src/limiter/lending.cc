@@ -198,13 +198,13 @@ class Dealing {
 
   bool MayLend() const {
     const Limit& limit = asked_.limit;
-    return limit.mode == Mode::kEnforce && !limit.whole && limit.in_flight == 0 &&
+    return limit.mode != Mode::kOff && !limit.whole && limit.in_flight == 0 &&
            PenaltyLeft(ways_.core(), limit, asked_.hash, asked_.now) == Duration::zero() &&
            asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0 &&
            ways_.With(limit, [&](auto& way) { return way.MayLend(asked_.hash, asked_.now); });
   }
-  // A penalty begins by refusals that are asked for.
-  bool MayRefuse() const { return !asked_.limit.penalizes; }
+  // A penalty begins by refusals that are asked for, and shadow mode serves those that it counts.
+  bool MayRefuse() const { return !asked_.limit.penalizes && asked_.limit.mode == Mode::kEnforce; }
 
   // Where tokens are short, a worker that does not use them has none.
   void TakeFromIdle() {

@@ -560,6 +560,23 @@ TEST_CASE("tokens are lent while no penalty is in force, refusals are asked for,
   CHECK(other.Refuses("D", At(1100ms)));
 }
 
+TEST_CASE("tokens are lent in shadow mode, and a query beyond them is asked, served and counted") {
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nmode=\"shadow\"");
+  Worker worker(host), other(host);
+  for (int i = 0; i < 100; ++i) CHECK((i % 2 == 0 ? worker : other).Serves("C", At(1s)));
+  CHECK(worker.asked + other.asked < 20);
+  worker.entries.Look(At(1100ms));
+  CHECK(Served(host) == 100);
+  CHECK(host.Level("C", At(1100ms)) < 0.1);
+  for (int i = 0; i < 50; ++i) {
+    CHECK(worker.Decide("C", At(1100ms)) == DTHROTTLE_PAGE_ASK);
+    CHECK(worker.Serves("C", At(1100ms)));
+    if (i % 10 == 0) worker.entries.Look(At(1100ms));
+  }
+  CHECK(host.limiter->tally().GrandTotals().shadowed == 50);
+  CHECK(Throttled(host) == 0);
+}
+
 TEST_CASE("the daemon behind one that was killed serves no token that a worker may have of it") {
   const std::string rules = "[[rule]]\nname=\"all\"\nburst=100\nrate=100";
   const Shape shape = Shape::From(100, 100);
@@ -725,8 +742,7 @@ TEST_CASE("forgive takes back what is lent at once, and other rules with the nex
   Forgive(*host.limiter, {{"C", false}}, At(1s));
   CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
   CHECK(host.Level("C", At(1s)) == 100);
-  for (const char* rules : {"[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nmode=\"shadow\"", "",
-                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nin_flight=5",
+  for (const char* rules : {"", "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nin_flight=5",
                             "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nquota=1000\nper=\"day\"",
                             "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nalso=[\"before /\"]"}) {
     CAPTURE(rules);
