@@ -213,8 +213,8 @@ void PeerThread::Impl::Run() {
   exchange.Tick(Now());
 }
 
-// A frame may have been sent after the reading began, and a frame that comes before it was sent sets its sender's clock
-// back for minutes (bus/clock_offset.h).
+// Looks at the clock for each frame, because a Read may take long. A frame that seemed to come before it was sent would
+// set its sender's clock back for minutes (bus/clock_offset.h).
 void PeerThread::Impl::OnRequest(const Route& route, std::string_view proven, std::string_view frame) {
   now = Now();
   if (frame.starts_with(kCapacityStem)) return OnCapacityFrame(proven, frame);

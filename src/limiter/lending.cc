@@ -203,7 +203,7 @@ class Dealing {
            asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0 &&
            ways_.With(limit, [&](auto& way) { return way.MayLend(asked_.hash, asked_.now); });
   }
-  // A penalty begins by refusals that are asked for, and shadow mode serves those that it counts.
+  // Refusals are asked for where they lead to a penalty, and in shadow mode, which serves them.
   bool MayRefuse() const { return !asked_.limit.penalizes && asked_.limit.mode == Mode::kEnforce; }
 
   // Where tokens are short, a worker that does not use them has none.

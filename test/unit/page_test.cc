@@ -742,7 +742,8 @@ TEST_CASE("forgive takes back what is lent at once, and other rules with the nex
   Forgive(*host.limiter, {{"C", false}}, At(1s));
   CHECK(worker.Decide("C", At(1s)) == DTHROTTLE_PAGE_ASK);
   CHECK(host.Level("C", At(1s)) == 100);
-  for (const char* rules : {"", "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nin_flight=5",
+  for (const char* rules : {"", "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nmode=\"off\"",
+                            "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nin_flight=5",
                             "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nquota=1000\nper=\"day\"",
                             "[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"\nalso=[\"before /\"]"}) {
     CAPTURE(rules);
