@@ -13,8 +13,8 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kDigestBytes = 16;
-constexpr std::size_t kMiddleBytes = 2 * kDigestBytes + 4;
+constexpr std::size_t kNameDigestBytes = 16;
+constexpr std::size_t kMiddleBytes = 2 * kNameDigestBytes + 4;
 
 }    // namespace
 
@@ -41,7 +41,7 @@ void TagMaker::Append(std::string_view text, bool is_key) {
 std::string TagMaker::Make(std::size_t bytes_max) && {
   if (name_.size() <= bytes_max) return std::move(name_);
   DT_CHECK(bytes_max >= 64);
-  std::array<unsigned char, kDigestBytes> digest;
+  std::array<unsigned char, kNameDigestBytes> digest;
   crypto_generichash(digest.data(), digest.size(), reinterpret_cast<const unsigned char*>(name_.data()), name_.size(),
                      nullptr, 0);
   std::string middle = "%%";

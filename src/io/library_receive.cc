@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kLibraryBufferBytes = 8192;       // of libzmq, for whatever is shorter
 constexpr std::string_view kInputThread = "ZMQbg/IO";    // what libzmq calls the threads that read
 
-struct Account {
+struct Intake {
   std::size_t bytes = 0;       // since a whole message was taken out
   std::uint64_t socket = 0;    // the kernel's number for it: a descriptor is used again
 };
@@ -28,7 +28,7 @@ struct Ledger {
   std::atomic<std::size_t> bytes_max{0};
   std::atomic<std::uint64_t> cut{0};
   std::mutex mutex;
-  std::unordered_map<int, Account> accounts;    // no more than there were descriptors at a time
+  std::unordered_map<int, Intake> intakes;    // no more than there were descriptors at a time
 };
 
 // The function that libraries call takes no argument of ours, so this cannot be anybody's member. It is never freed:
@@ -55,17 +55,17 @@ std::uint64_t NumberOfSocket(int fd) {
 
 bool IsBeyond(Ledger& ledger, int fd, std::size_t bytes_max) {
   const std::lock_guard lock(ledger.mutex);
-  Account& account = ledger.accounts[fd];
-  if (account.bytes == 0 || account.bytes > bytes_max) {    // only then it matters whose bytes they are
+  Intake& intake = ledger.intakes[fd];
+  if (intake.bytes == 0 || intake.bytes > bytes_max) {    // only then it matters whose bytes they are
     const std::uint64_t number = NumberOfSocket(fd);
-    if (account.socket != number) account = {0, number};
+    if (intake.socket != number) intake = {0, number};
   }
-  return account.bytes > bytes_max;
+  return intake.bytes > bytes_max;
 }
 
 void Charge(Ledger& ledger, int fd, std::size_t bytes) {
   const std::lock_guard lock(ledger.mutex);
-  if (const auto account = ledger.accounts.find(fd); account != ledger.accounts.end()) account->second.bytes += bytes;
+  if (const auto intake = ledger.intakes.find(fd); intake != ledger.intakes.end()) intake->second.bytes += bytes;
 }
 
 ssize_t CountedReceive(int fd, void* buffer, std::size_t size, int flags) {
@@ -97,7 +97,7 @@ void BoundLibraryReceives(std::size_t bytes_max) {
 void LibraryMessageTaken(int fd) {
   Ledger& ledger = TheLedger();
   const std::lock_guard lock(ledger.mutex);
-  if (const auto account = ledger.accounts.find(fd); account != ledger.accounts.end()) account->second.bytes = 0;
+  if (const auto intake = ledger.intakes.find(fd); intake != ledger.intakes.end()) intake->second.bytes = 0;
 }
 
 std::uint64_t LibraryReceivesCut() {

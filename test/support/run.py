@@ -23,8 +23,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 2400
 
-# System tests mostly wait, so some modules run at once: the longest first, and those alone that look at how long the
-# machine lets somebody wait.
+# Programs that only compute get the time that nobody else wants: system tests, and programs that wait for clocks, mostly
+# wait, and run beside them.
+COMPUTING = ["unit", "sim", "paper", "trace", "wire"]
+WAITING = ["client", "io", "thread"]
+
+# Some modules of system tests run at once: the longest first, and those alone that look at how long the machine lets
+# somebody wait.
 AT_ONCE = 3
 LONGEST = ["test_package", "test_capacity", "test_rolling", "test_election", "test_bindings", "test_frameworks",
            "test_faults", "test_peers", "test_hostile", "test_kill"]
@@ -54,8 +59,10 @@ def timed(job, *arguments):
     return time.monotonic() - begin, outcome
 
 
-def run(command):
-    """Exit status (None: it had to be ended) and output."""
+def run(command, idle=False):
+    """Exit status (None: it had to be ended) and output. An idle one leaves the processors to all others."""
+    if idle:
+        command = ["nice", "-n", "19", *command]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX, cwd=ROOT)
     except subprocess.TimeoutExpired as hung:
@@ -65,10 +72,10 @@ def run(command):
 
 # Each of these returns what Totals.add wants to know.
 
-def catch(program):
+def catch(program, idle=True):
     # Into a file, because children and libraries of a program under test say things of their own.
     with tempfile.NamedTemporaryFile(suffix=".xml") as results:
-        status, text = run([program, "--durations", "no", "--reporter", "junit", "--out", results.name])
+        status, text = run([program, "--durations", "no", "--reporter", "junit", "--out", results.name], idle)
         try:
             suites = ET.parse(results.name).getroot()
         except ET.ParseError:
@@ -101,7 +108,7 @@ def fuzz(program):
     expected = len(list(corpus.iterdir()))
     if corpus.name == "gateway" and not (program.parents[2] / "dthrottle-grpc").exists():
         return program.name, 0, 0, expected, f"SKIPPED {program.name}: this build is without gRPC\n"
-    status, text = run([program, corpus])
+    status, text = run([program, corpus], idle=True)
     cases = [line for line in text.splitlines() if (corpus / line).is_file() and line]
     failed = 0 if status == 0 and len(cases) == expected else 1
     return program.name, len(cases) - failed, failed, 0, text[-8000:] if failed else ""
@@ -119,21 +126,19 @@ def python_module(folder, module):
     print(passed, failed if result.testsRun or result.skipped else failed + 1, len(result.skipped))
 
 
-def python(totals, name, folder, but=()):
-    """Each module in a process of its own: one that dies is noticed, and takes no other with it."""
-    modules = sorted((file.stem for file in folder.glob("test_*.py") if file.stem not in but),
-                     key=lambda module: (LONGEST + [module]).index(module))
-    if not modules:
-        return totals.add(0, name, 0, 1)
-    command = [sys.executable, "-u", __file__, "--module", folder]
-    for at_once, chosen in ((AT_ONCE, [m for m in modules if m not in ALONE]), (1, [m for m in modules if m in ALONE])):
-        with concurrent.futures.ThreadPoolExecutor(at_once) as threads:
-            results = threads.map(lambda module: timed(run, [*command, module]), chosen)
-            for module, (seconds, (_, text)) in zip(chosen, results):
-                said, _, counts = text.rstrip("\n").rpartition("\n")
-                complete = re.fullmatch(r"\d+ \d+ \d+", counts) is not None
-                totals.add(seconds, f"{name}, {module}", *(map(int, counts.split()) if complete else (0, 1, 0)),
-                           said=(said if complete else text) + "\n")
+def modules_of(folder, but=()):
+    """The modules of tests in a folder, the longest first."""
+    return sorted((file.stem for file in folder.glob("test_*.py") if file.stem not in but),
+                  key=lambda module: (LONGEST + [module]).index(module))
+
+
+def python(name, folder, module):
+    """In a process of its own: one that dies is noticed, and takes no other with it."""
+    _, text = run([sys.executable, "-u", __file__, "--module", folder, module])
+    said, _, counts = text.rstrip("\n").rpartition("\n")
+    complete = re.fullmatch(r"\d+ \d+ \d+", counts) is not None
+    passed, failed, skipped = map(int, counts.split()) if complete else (0, 1, 0)
+    return f"{name}, {module}", passed, failed, skipped, (said if complete else text) + "\n"
 
 
 def main():
@@ -152,20 +157,33 @@ def main():
     kinds = args.only.split(",")
     totals = Totals(args.label, args.failures)
     print(f"{args.label}:", flush=True)
-    jobs = [(catch, build / "test" / f"{kind}_tests")
-            for kind in ("unit", "sim", "paper", "thread", "trace", "wire", "io", "client") if kind in kinds]
+    programs = build / "test"
+    computing = [(catch, programs / f"{kind}_tests") for kind in COMPUTING if kind in kinds]
     if "paper" in kinds:
-        jobs.append((needs, "csdp", "coinor-csdp", build / "test/paper_csdp_tests"))
+        computing.append((needs, "csdp", "coinor-csdp", programs / "paper_csdp_tests"))
     if "fuzz" in kinds:
-        jobs += [(fuzz, build / "test/fuzz" / f"fuzz_{corpus.name}")
-                 for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir())]
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as threads:
-        for seconds, outcome in threads.map(lambda job: timed(*job), jobs):
+        computing += [(fuzz, programs / "fuzz" / f"fuzz_{corpus.name}")
+                      for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir())]
+    waiting, alone = [], []
+    for kind, name, folder in (("system", "system tests", ROOT / "test/system"),
+                               ("python", "checks of the source", ROOT / "test/source")):
+        if kind not in kinds:
+            continue
+        modules = modules_of(folder, args.but.split(","))
+        if not modules:
+            totals.add(0, name, 0, 1)
+        waiting += [(python, name, folder, module) for module in modules if module not in ALONE]
+        alone += [(python, name, folder, module) for module in modules if module in ALONE]
+    waiting += [(catch, programs / f"{kind}_tests", False) for kind in WAITING if kind in kinds]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as idle, \
+         concurrent.futures.ThreadPoolExecutor(AT_ONCE) as threads:
+        jobs = [idle.submit(timed, *job) for job in computing] + [threads.submit(timed, *job) for job in waiting]
+        for job in concurrent.futures.as_completed(jobs):
+            seconds, outcome = job.result()
             totals.add(seconds, *outcome)
-    if "python" in kinds:
-        python(totals, "checks of the source", ROOT / "test/source")
-    if "system" in kinds:
-        python(totals, "system tests", ROOT / "test/system", [m for m in args.but.split(",") if m])
+    for job in alone:
+        seconds, outcome = timed(*job)
+        totals.add(seconds, *outcome)
     print(f"{args.label}: {totals.passed} passed, {totals.failed} failed, {totals.skipped} skipped", flush=True)
     return 1 if totals.failed else 0
 
