@@ -58,7 +58,7 @@ def strangers(src):
     """Uses of a listed folder by anybody but the folder itself and its list."""
     found = []
     classes = {folder: listed_class(src, folder) for folder in LISTED}
-    for path in sorted(src.rglob("*.[ch]*")):
+    for path in sorted(path for path in src.rglob("*") if path.suffix in (".h", ".hpp", ".c", ".cc")):
         name, text = str(path.relative_to(src)), path.read_text()
         for folder, by in LISTED.items():
             if name.startswith(folder + "/") or name == by:

@@ -165,8 +165,8 @@ def main():
         computing += [(fuzz, programs / "fuzz" / f"fuzz_{corpus.name}")
                       for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir())]
     waiting, alone = [], []
-    for kind, name, folder in (("system", "system tests", ROOT / "test/system"),
-                               ("python", "checks of the source", ROOT / "test/source")):
+    for kind, name, folder in (("python", "checks of the source", ROOT / "test/source"),
+                               ("system", "system tests", ROOT / "test/system")):
         if kind not in kinds:
             continue
         modules = modules_of(folder, args.but.split(","))
