@@ -131,7 +131,9 @@ class Signed(ParallelTest):
                 self.assertEqual(host.admin_json("limit list")[0]["by"], "alice")
                 if host is not a:
                     host.wait_log("audit: limit: alice has set dthrottle-limit 1 ")
-            line = (b.directory / "table.limits").read_text().splitlines()[1]
+            kept = b.directory / "table.limits"
+            wait_until(kept.exists, "a limit in force is kept too")
+            line = kept.read_text().splitlines()[1]
             self.assertEqual(signed_by(line), alice.line.split()[1])
             self.assertIsNone(signed_by(line.replace(" 5 ", " 6 ")))
             self.assertIn("the signature is not", a.admin("limit put " + line.replace(" 5 ", " 6 ")))
