@@ -72,15 +72,15 @@ get_promtool() {
 }
 
 # Configures a build directory, new or not, with the given meson options, and builds all of it, or only `targets`. A new
-# one has no debug information and compiles up to 16 sources of a library as one (meson's unity): that takes less than
-# half the time.
+# one has no debug information and compiles some sources of a library as one (meson's unity): that takes less than half
+# the time.
 build() {
   local dir=$1
   shift
   if [ -f "$dir/build.ninja" ]; then
     [ $# -eq 0 ] || meson configure "$dir" "$@" >/dev/null
   else
-    meson setup "$dir" -Dunity=on -Dunity_size=16 -Ddebug=false "$@" >/dev/null
+    meson setup "$dir" -Dunity=on -Ddebug=false "$@" >/dev/null
   fi
   ninja -C "$dir" --quiet ${targets:-}
 }

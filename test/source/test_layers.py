@@ -54,11 +54,15 @@ def listed_class(src, folder):
     return found and found.group(1)
 
 
+def sources(src):
+    return sorted(path for path in src.rglob("*") if path.suffix in (".h", ".hpp", ".c", ".cc"))
+
+
 def strangers(src):
     """Uses of a listed folder by anybody but the folder itself and its list."""
     found = []
     classes = {folder: listed_class(src, folder) for folder in LISTED}
-    for path in sorted(path for path in src.rglob("*") if path.suffix in (".h", ".hpp", ".c", ".cc")):
+    for path in sources(src):
         name, text = str(path.relative_to(src)), path.read_text()
         for folder, by in LISTED.items():
             if name.startswith(folder + "/") or name == by:
@@ -72,9 +76,7 @@ def strangers(src):
 
 def faults(src):
     found = []
-    for path in sorted(src.rglob("*")):
-        if path.suffix not in (".h", ".cc", ".c"):
-            continue
+    for path in sources(src):
         folder = path.relative_to(src).parts[0]
         text = path.read_text()
         for included in INCLUDE.findall(text):

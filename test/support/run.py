@@ -23,8 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 2400
 
-# Programs that only compute get the time that nobody else wants: system tests, and programs that wait for clocks, mostly
-# wait, and run beside them.
+# Programs that only compute run at the lowest priority, beside tests that mostly wait.
 COMPUTING = ["unit", "sim", "paper", "trace", "wire"]
 WAITING = ["client", "io", "thread"]
 

@@ -83,11 +83,12 @@ class Copy:
 
 
 def build_package():
-    """The .deb of dthrottle. Not optimized, nothing for debuggers: what is tested is the packaging. Others go first."""
+    """The .deb of dthrottle. Not optimized, nothing for debuggers: what is tested is the packaging."""
     begin = time.monotonic()
     environment = clean_environment(DEB_BUILD_OPTIONS="parallel=2 noopt noautodbgsym", DEB_CFLAGS_APPEND="-g0",
                                     DEB_CXXFLAGS_APPEND="-g0",
                                     DTHROTTLE_PACKAGE_DIR=str(BUILD / "package-test"))
+    # It computes for minutes, beside tests that look at clocks.
     done = subprocess.run(["nice", "-n", "19", ROOT / "scripts/package", "--lint"], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=BUILD_SECONDS_MAX,
                           env=environment)
