@@ -6,8 +6,11 @@
 
 namespace dthrottle {
 
+// No host counts under this. The owner of a tag says so of all hosts together (protocol/owners.md).
+inline constexpr std::uint64_t kAllHosts = 0;
+
 struct QuotaWord {
-  std::uint64_t counter = 0;    // names who counted, below 2^56: a host from one boot to the next
+  std::uint64_t counter = kAllHosts;    // names who counted, below 2^56: a host from one boot to the next
   std::uint64_t period = 0;     // in which, by when it began: seconds since 1970
   std::uint64_t taken = 0;      // tokens
   // So many of them came back. None: another host says so, and `taken` leaves out what came back.

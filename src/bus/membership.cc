@@ -47,6 +47,7 @@ void Membership::Bind(Link& link, Peer& peer, Instant now) {
   Unbind(link);
   link.peer = &peer;
   peer.link = &link;
+  peer.came = 0;    // what was said meanwhile has not reached it
   --unlinked_;
   peer.alive = now;
 }

@@ -15,6 +15,16 @@ void Increment(std::atomic<std::uint64_t>& count) {
   count.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Add(QuotaCount& sum, const QuotaCount& count) {
+  sum.taken += count.taken;
+  sum.back += count.back;
+}
+
+void Subtract(QuotaCount& sum, const QuotaCount& count) {
+  sum.taken -= count.taken;
+  sum.back -= count.back;
+}
+
 // Places of the table of tags: no more than half of the slots, so that a tag always finds one.
 std::size_t PlacesIn(std::size_t slots, std::size_t ways) {
   return std::bit_floor(slots / 2 / ways) * ways;
@@ -69,9 +79,12 @@ void Quotas::RestoreOthers(std::vector<Entry*>& by_slot) {
     ++others_used_;
     entry->slots.push_back(i);
     for (QuotaCount& count : std::span(slot.others.counts).first(slot.others.size)) {
-      entry->others.push_back({&count, kNobody});
-      entry->elsewhere += count.net();
+      entry->others.push_back({count.counter, &count, kNobody});
+      if (count.counter != kAllHosts) Add(entry->counted, count);
     }
+  }
+  for (Entry* const entry : by_slot) {
+    if (entry != nullptr) std::ranges::sort(entry->others, {}, &Other::counter);
   }
 }
 
@@ -84,10 +97,10 @@ void Quotas::Inherit() {
     QuotaSlot::OfTag& own = Own(entry);
     if (own.taken == 0) continue;
     if (Other* const other = OtherOf(entry, file_.counter_before())) {
-      entry.elsewhere -= other->count->net();
+      Subtract(entry.counted, *other->count);
       other->count->taken = std::max(other->count->taken, own.taken);
       other->count->back = std::max(other->count->back, own.back);
-      entry.elsewhere += other->count->net();
+      Add(entry.counted, *other->count);
     }
     own.back = 0;
     own.taken = 0;
@@ -160,6 +173,7 @@ void Quotas::BeginPeriod(Entry& entry, const Span& span) {
   file_.slot(entry.slot).until = span.next;
   std::atomic_ref(file_.slot(entry.slot).period).store(span.begin, std::memory_order_release);
   entry.told = 0;
+  entry.news = kNever;
 }
 
 void Quotas::FreeOthers(Entry& entry) {
@@ -167,14 +181,21 @@ void Quotas::FreeOthers(Entry& entry) {
   others_used_ -= entry.slots.size();
   entry.slots.clear();
   entry.others.clear();
-  entry.elsewhere = 0;
+  entry.counted = {};
 }
 
 // ---- Tags ----
 
+// What others have counted, by their counters or by the owner's word.
+std::uint64_t Quotas::Elsewhere(const Entry& entry) const {
+  const bool of_all = !entry.others.empty() && entry.others.front().counter == kAllHosts;
+  return std::max(entry.counted.net(), of_all ? entry.others.front().count->net() : 0);
+}
+
 std::uint64_t Quotas::Used(const Entry& entry) const {
   const QuotaSlot::OfTag& own = Own(entry);
-  return own.taken - own.back + entry.elsewhere - std::min(own.forgiven, entry.elsewhere);
+  const std::uint64_t elsewhere = Elsewhere(entry);
+  return own.taken - own.back + elsewhere - std::min(own.forgiven, elsewhere);
 }
 
 QuotaStanding Quotas::StandingOf(const Entry& entry, const Limit& limit, const Span& span) const {
@@ -212,6 +233,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const Span& span
   Entry& entry = tags_[at];
   entry.slot = *taken;
   entry.told = 0;
+  entry.news = kNever;
   return &entry;
 }
 
@@ -257,7 +279,7 @@ bool Quotas::Forgive(std::uint64_t hash, const Limit& limit, Instant now) {
   Roll(*entry, limit, now);
   QuotaSlot::OfTag& own = Own(*entry);
   const bool had = Used(*entry) > 0;
-  own.forgiven = entry->elsewhere;
+  own.forgiven = Elsewhere(*entry);
   own.back = own.taken;
   return had;
 }
@@ -267,33 +289,59 @@ bool Quotas::Forgive(std::uint64_t hash, const Limit& limit, Instant now) {
 bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
                   Instant now) {
   if (word.counter == file_.counter()) return true;
+  if (word.counter == kAllHosts) return Increment(disbelieved_), false;
+  Entry* const entry = InPeriod(tag, hash, limit, word.period, now);
+  if (entry == nullptr) return false;
+  Other* const other = OtherOf(*entry, word.counter);
+  if (other == nullptr) return Increment(crowded_), false;
+  // No host has served more than there is.
+  const std::uint64_t back = word.back.value_or(other->count->back);
+  const std::uint64_t taken = std::min(word.back ? word.taken : word.taken + back, back + limit.quota);
+  Subtract(entry->counted, *other->count);
+  other->count->taken = std::max(other->count->taken, taken);
+  if (word.back.has_value()) HearBack(*other, back, peer);
+  Add(entry->counted, *other->count);
+  Increment(heard_);
+  return true;
+}
+
+// By now this host has counted at least what the owner knows of it, so what others have counted is no less than this.
+bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, Instant now) {
+  if (word.counter != kAllHosts) return Increment(disbelieved_), false;
+  Entry* const entry = InPeriod(tag, hash, limit, word.period, now);
+  if (entry == nullptr) return false;
+  Other* const all = OtherOf(*entry, kAllHosts);
+  if (all == nullptr) return Increment(crowded_), false;
+  const QuotaSlot::OfTag& own = Own(*entry);
+  const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
+  QuotaCount& count = *all->count;
+  count.taken = std::max(count.taken, taken - std::min(own.taken, taken));
+  count.back = std::min(std::max(count.back, back - std::min(own.back, back)), count.taken);
+  Increment(heard_);
+  return true;
+}
+
+// The tag in the period of a word about it; null: it is over, or far away, or there is no room for the tag.
+Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period,
+                                Instant now) {
   const Span current = SpanNow(limit, now), next = SpanNext(limit);
-  const bool begins = word.period == next.begin && now >= current.ends - kEarly;
+  const bool begins = period == next.begin && now >= current.ends - kEarly;
   Entry* entry = Find(hash);
   if (entry != nullptr) Roll(*entry, limit, now);
   const std::uint64_t ours = entry != nullptr ? file_.slot(entry->slot).period : current.begin;
-  if (word.period < ours || (word.period != current.begin && word.period != ours && !begins)) {
+  if (period < ours || (period != current.begin && period != ours && !begins)) {
     Increment(other_period_);
-    return false;
+    return nullptr;
   }
   if (entry == nullptr) {
     entry = Make(tag, hash, begins ? next : current, [&](std::size_t place) {
       return IsOver(tags_[place], now) ? std::optional(0) : std::nullopt;
     });
   }
-  if (entry == nullptr) return Increment(crowded_), false;
-  if (word.period > file_.slot(entry->slot).period) BeginPeriod(*entry, next);
+  if (entry == nullptr) return Increment(crowded_), nullptr;
+  if (period > file_.slot(entry->slot).period) BeginPeriod(*entry, next);
   Roll(*entry, limit, now);
-  Other* const other = OtherOf(*entry, word.counter);
-  if (other == nullptr) return Increment(crowded_), false;
-  // No host has served more than there is.
-  const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
-  entry->elsewhere -= other->count->net();
-  other->count->taken = std::max(other->count->taken, taken);
-  if (word.back.has_value()) HearBack(*other, back, peer);
-  entry->elsewhere += other->count->net();
-  Increment(heard_);
-  return true;
+  return entry;
 }
 
 // One peer says of a counter what came back. Where two do, one of them lies, and none is believed.
@@ -309,8 +357,8 @@ void Quotas::HearBack(Other& other, std::uint64_t back, std::uint32_t peer) {
 
 // What another counter has counted of the tag, which may be nothing yet; null: there is no room.
 Quotas::Other* Quotas::OtherOf(Entry& entry, std::uint64_t counter) {
-  const auto known = std::ranges::find(entry.others, counter, [](const Other& other) { return other.count->counter; });
-  if (known != entry.others.end()) return &*known;
+  const auto at = std::ranges::lower_bound(entry.others, counter, {}, &Other::counter);
+  if (at != entry.others.end() && at->counter == counter) return &*at;
   if (entry.others.size() == kCountersMax) return nullptr;
   if (entry.slots.empty() || file_.slot(entry.slots.back()).others.size == QuotaSlot::kCounts) {
     if (others_used_ >= others_max_) return nullptr;
@@ -329,8 +377,47 @@ Quotas::Other* Quotas::OtherOf(Entry& entry, std::uint64_t counter) {
   QuotaCount& count = others.counts[others.size];
   count = {counter, 0, 0};
   std::atomic_ref(others.size).store(others.size + 1, std::memory_order_release);
-  entry.others.push_back({&count, kNobody});
-  return &entry.others.back();
+  return &*entry.others.insert(at, {counter, &count, kNobody});
+}
+
+// ---- Where a host owns tags ----
+
+std::uint64_t Quotas::LeftOfAll(const Entry& entry, const Limit& limit) const {
+  const QuotaSlot::OfTag& own = Own(entry);
+  return limit.quota - std::min(limit.quota, own.taken - own.back + entry.counted.net());
+}
+
+std::optional<QuotaWord> Quotas::OfAll(std::uint64_t hash, const Limit& limit, Instant now) {
+  Entry* const entry = Find(hash);
+  if (entry == nullptr) return std::nullopt;
+  Roll(*entry, limit, now);
+  QuotaCount sum = entry->counted;
+  sum.taken += Own(*entry).taken;
+  sum.back += Own(*entry).back;
+  if (sum.taken == 0) return std::nullopt;
+  sum.taken = std::min(sum.taken, QuotaFile::kCountMax);
+  return QuotaWord{kAllHosts, file_.slot(entry->slot).period, sum.taken, std::min(sum.back, sum.taken)};
+}
+
+bool Quotas::IsHalfUsed(std::uint64_t hash, const Limit& limit, Instant now) {
+  Entry* const entry = Find(hash);
+  if (entry == nullptr) return false;
+  Roll(*entry, limit, now);
+  return LeftOfAll(*entry, limit) <= limit.quota / 2;
+}
+
+bool Quotas::IsNews(std::uint64_t hash, const Limit& limit, Instant now) {
+  if (!IsHalfUsed(hash, limit, now)) return false;
+  Entry& entry = *Find(hash);
+  const std::uint64_t left = LeftOfAll(entry, limit);
+  if (left >= entry.news - entry.news / 4 && entry.news != kNever) return false;
+  entry.news = left;
+  return true;
+}
+
+std::optional<Tag> Quotas::TagOf(std::uint64_t hash) const {
+  const std::size_t at = tags_.Find(hash);
+  return at != Tags::kNone ? std::optional(file_.slot(tags_[at].slot).tag()) : std::nullopt;
 }
 
 QuotaCounts Quotas::counts() const {

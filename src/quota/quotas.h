@@ -10,6 +10,10 @@
 // begun begins it for a tag on all hosts that hear of it, at most a minute early, so clocks that differ give no tokens
 // twice. A clock that was wrong by more than a period leaves its counts to the period that it is set back to.
 //
+// Where a few hosts own the tags (protocol/owners.md), the owner of a tag hears every counter, and tells other hosts the
+// sum of all. A host takes from that what it has counted itself by then, so it never believes in more than there is.
+// Where it knows other counters as well, the larger sum counts.
+//
 // The table is bounded, and its contents are in a file (quota_file.h). Where it is full, the tag with the least use makes
 // room. What peers say makes room only among what has ended.
 #pragma once
@@ -55,7 +59,7 @@ struct QuotaCounts {
   std::uint64_t other_period = 0;    // that were of a period that is over, or far away
   std::uint64_t forgotten = 0;       // tags that made room before their period had ended
   std::uint64_t crowded = 0;         // words that there was no room for
-  std::uint64_t disbelieved = 0;     // words about what came back, by two hosts for one counter
+  std::uint64_t disbelieved = 0;     // words about what came back, by two hosts for one counter; of all, by no owner
 };
 
 class Quotas {
@@ -93,7 +97,21 @@ class Quotas {
   // A peer, by number, says so. False: it does not count.
   bool Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
             Instant now);
+  // The owner of the tag says so of all hosts. False: it does not count.
+  bool HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, Instant now);
   bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }
+
+  // What the owner of the tag says of all hosts. None: nothing is used.
+  std::optional<QuotaWord> OfAll(std::uint64_t hash, const Limit& limit, Instant now);
+  // Whether half of the quota is used or more.
+  bool IsHalfUsed(std::uint64_t hash, const Limit& limit, Instant now);
+  // Whether everybody is to hear of that, and then each time that a quarter of what was left is gone.
+  bool IsNews(std::uint64_t hash, const Limit& limit, Instant now);
+
+  // The places of tags, and the tag at one, whose shard is locked; none: there is no such tag.
+  std::size_t places() const { return tags_.places(); }
+  std::uint64_t HashAt(std::size_t place) const { return tags_.HashAt(place); }
+  std::optional<Tag> TagOf(std::uint64_t hash) const;
 
   // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
 
@@ -130,20 +148,23 @@ class Quotas {
 
  private:
   static constexpr std::size_t kWays = 7, kPlacesPerSlice = 512;
-  static constexpr std::size_t kCountersMax = 1024;    // of a tag
+  static constexpr std::size_t kCountersMax = 16384;    // of a tag
   static constexpr Duration kEarly = std::chrono::minutes(1);
   static constexpr std::uint32_t kNobody = UINT32_MAX, kDisputed = UINT32_MAX - 1;
+  static constexpr std::uint64_t kNever = UINT64_MAX;
 
   struct Other {
+    std::uint64_t counter;
     QuotaCount* count;    // in the file
     std::uint32_t peer;   // the one that says what came back
   };
   struct Entry {
     std::uint32_t slot = 0;
-    std::uint64_t elsewhere = 0;    // what others have counted in the period of the slot
-    std::uint64_t told = 0;         // the Version that peers know
-    std::vector<Other> others;
-    std::vector<std::uint32_t> slots;    // of what others have counted
+    QuotaCount counted{};                 // the sum of other counters, in the period of the slot
+    std::uint64_t told = 0;               // the Version that peers know
+    std::uint64_t news = kNever;          // what was left when everybody heard of it
+    std::vector<Other> others;            // by their counters, of which kAllHosts is the first
+    std::vector<std::uint32_t> slots;     // of what others have counted
   };
   // A period of a tag.
   struct Span {
@@ -157,7 +178,9 @@ class Quotas {
 
   QuotaSlot::OfTag& Own(const Entry& entry) const { return file_.slot(entry.slot).own; }
   std::uint64_t Version(const Entry& entry) const { return Own(entry).taken + Own(entry).back; }
+  std::uint64_t Elsewhere(const Entry& entry) const;
   std::uint64_t Used(const Entry& entry) const;
+  std::uint64_t LeftOfAll(const Entry& entry, const Limit& limit) const;
   Span SpanNow(const Limit& limit, Instant now) const;
   Span SpanNext(const Limit& limit) const;
   Span Roll(Entry& entry, const Limit& limit, Instant now);
@@ -167,6 +190,7 @@ class Quotas {
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const Span& span, WorthOf&& worth);
   Entry* Find(std::uint64_t hash);
+  Entry* InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period, Instant now);
   Other* OtherOf(Entry& entry, std::uint64_t counter);
   void HearBack(Other& other, std::uint64_t back, std::uint32_t peer);
   QuotaStanding StandingOf(const Entry& entry, const Limit& limit, const Span& span) const;
@@ -188,6 +212,7 @@ class Quotas {
     if (IsOver(entry, now)) return true;
     const QuotaSlot& slot = file_.slot(entry.slot);
     for (const Other& other : entry.others) {
+      if (other.counter == kAllHosts) continue;
       if (!tell(slot.tag(), QuotaWord{other.count->counter, slot.period, other.count->net(), {}}, locked)) return false;
     }
     return true;

@@ -125,10 +125,12 @@ constexpr std::string_view kOverMidnight =
     "[[workload]]\nrate = 10\narrivals = \"steady\"\n";
 
 TEST_CASE("a quota is what all hosts serve of a tag in a day, and as much again from midnight on") {
-  for (const char* share : {"debit", "forecast", "capacity"}) {
+  for (const char* share : {"debit", "forecast", "capacity", "owners"}) {
     CAPTURE(share);
+    const bool owners = share == std::string_view("owners");
     std::string text(kOverMidnight);
-    text.insert(text.find("[[workload]]"), fmt::format("share = \"{}\"\n", share));
+    text.insert(text.find("[[workload]]"), fmt::format("share = \"{}\"\n", owners ? "debit" : share));
+    if (owners) text.insert(text.find("[[rule]]"), "spread = \"owners\"\nowners = [\"host-0\", \"host-1\"]\n");
     const Outcome outcome = Simulate(File(text), std::nullopt, 1);
     const Measures& m = outcome.measures;
     std::printf("quota of 200 over 4 hosts, %s: %.0f served in two days, at most %.1f %% of it in one\n", share, m.served,
@@ -141,6 +143,29 @@ TEST_CASE("a quota is what all hosts serve of a tag in a day, and as much again 
     CHECK(m.served <= 400 + 2 * m.quota_over);
     for (std::size_t second = 22; second < 60; ++second) CHECK(outcome.seconds[second].served == 0);
     CHECK(outcome.seconds[60].served == 10);
+  }
+}
+
+// Each tag's quota is less than a host is asked for, and most hosts see a tag for the first time when it is spent.
+TEST_CASE("a quota is known on all hosts where owners keep it, though each asks for little") {
+  std::string text =
+      "[fleet]\nhosts = 64\nduration = \"60s\"\n[peers]\nperiod = \"1s\"\nspread = \"owners\"\n"
+      "owners = [\"host-0\", \"host-1\"]\n[[rule]]\nburst = 100\nrate = 100\nquota = 50\n"
+      "[[workload]]\nrate = 40\ntags = 20\n";
+  const Measures m = Simulate(File(text), std::nullopt, 1).measures;
+  CHECK(m.ideal == 20 * 50);
+  CHECK(m.quota >= 100);
+  CHECK(m.quota_over <= 2);
+
+  // Killed at a bad time, when little is left: hosts go on by the owners' last word, and hear from their next lives.
+  for (const char* host : {"0", "1"}) {
+    text += fmt::format("[[fault]]\nkind = \"kill\"\nhost = {}\nat = \"20s\"\nlasts = \"3s\"\n", host);
+  }
+  const Outcome killed = Simulate(File(text), std::nullopt, 1);
+  CHECK(killed.measures.quota < 140);
+  for (std::size_t second = 28; second < 60; ++second) {
+    CAPTURE(second);
+    CHECK(killed.seconds[second].served <= killed.seconds[second].ideal + 1);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "lab/fleet.h"
+#include "limiter/inspect.h"
 #include "test/support/accuracy.h"
 #include "test/support/sanitized.h"
 
@@ -79,6 +80,35 @@ TEST_CASE("an owner joins and another leaves, and each hit is counted once") {
     CHECK(InForce(fleet, other, 8));
     CHECK(WorstLevel(fleet, other) < 0.5);
     CHECK(fleet.ledger().told_twice() == 0);
+  }
+}
+
+// More than half of it is used, so every host hears of that, as far as a quarter of what is left.
+TEST_CASE("what was counted of a quota goes along when an owner joins and another leaves") {
+  for (const std::uint64_t seed : {1u, 2u, 3u}) {
+    CAPTURE(seed);
+    lab::FleetOptions options = FleetWith(8, 2);
+    options.rules = Rules("[[rule]]\nname=\"default\"\nburst=1000\nrate=1000\nquota=100\n");
+    lab::Fleet fleet(options, seed);
+    lab::Workload workload = ManyTags(10s, 50s, 80);    // some 80 of each tag
+    fleet.Add(workload);
+    ReloadAll(fleet, After(20s), {"host-0", "host-1", "host-5"}, 8, 300ms);
+    ReloadAll(fleet, After(35s), {"host-1", "host-5"}, 8, 300ms);
+    fleet.Run(After(60s));
+    std::size_t tags = 0;
+    for (const lab::Account& account : fleet.ledger().accounts()) {
+      CAPTURE(account.tag, account.spent_max);
+      if (account.spent_max < 60) continue;
+      ++tags;
+      CHECK(account.spent_max <= 101);
+      for (std::uint32_t i = 0; i < 8; ++i) {
+        lab::SimHost& host = fleet.host(i);
+        const QuotaStanding its = *Inspect(host.limiter(), {{account.tag, false}}, host.clock().Local(fleet.now())).quota;
+        CHECK(its.used <= account.spent_max);
+        CHECK(its.left() <= (100 - std::min<std::uint64_t>(account.spent_max, 100)) * 4 / 3 + 2);
+      }
+    }
+    CHECK(tags > 20);
   }
 }
 

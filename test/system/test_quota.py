@@ -6,8 +6,8 @@ import unittest
 
 from clocks import Date
 from common import SystemTest
-from daemon import DTHROTTLED, SANITIZED, clean_environment, rule, wait_until
-from fleet import Fleet, wait_all_hear
+from daemon import DTHROTTLED, PATIENCE, SANITIZED, clean_environment, rule, wait_until
+from fleet import Fleet, wait_all_hear, wait_owners_hear
 
 QUOTA = 50
 
@@ -20,17 +20,22 @@ def quota_file(host):
     return host.directory / "quotas"
 
 
+def counting(**options):
+    """A fleet that shares a quota."""
+    fleet = Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), **options)
+    for host in fleet.hosts:
+        host._sections["quota"] = {"file": str(quota_file(host)), "memory": "1MiB"}
+        host.write_settings(*host.limits)
+    return fleet
+
+
 @contextlib.contextmanager
 def two_hosts():
     """Hosts that share a quota, and the dates that they see."""
     with contextlib.ExitStack() as stack:
         dates = [stack.enter_context(Date()) for _ in range(2)]
-        fleet = Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s",
-                      wrappers={i: date.wrapper() for i, date in enumerate(dates)})
-        for host in fleet.hosts:
-            host._sections["quota"] = {"file": str(quota_file(host)), "memory": "1MiB"}
-            host.write_settings(*host.limits)
-        hosts = stack.enter_context(fleet)
+        hosts = stack.enter_context(
+            counting(period="1s", wrappers={i: date.wrapper() for i, date in enumerate(dates)}))
         wait_all_hear(hosts)
         yield hosts, dates
 
@@ -70,6 +75,28 @@ class Quotas(SystemTest):
             dates[0].jump("+0")
             wait_until(lambda: a.admin_json("show api:x")["quota_ends_in_s"] > 86400, "the clock of a has been set back")
             self.assertEqual(a.ask(["api:x"]), ["NO"])
+
+    def test_hosts_hear_of_a_quota_by_the_owner_of_the_tag(self):
+        with counting(hosts=6, owners=2, period="500ms") as hosts:
+            wait_owners_hear(hosts, 2)
+            one, other, late = hosts[3:]
+            for tag in ("api:x", "api:y", "api:z"):
+                self.assertEqual(one.served(tag, 30), 30)
+                for host in hosts:
+                    wait_until(lambda: used(host, tag) == 30, "a host that has not been asked knows", PATIENCE)
+                self.assertEqual(other.served(tag, 30), 20)
+                wait_until(lambda: all(used(host, tag) == QUOTA for host in hosts), "all know", PATIENCE)
+                self.assertEqual(late.ask([tag]), ["NO"])
+
+            for owner in hosts[:2]:
+                owner.crash(keep_table=False)
+                owner.start()
+            late.crash(keep_table=False)
+            quota_file(late).unlink()
+            late.start()
+            wait_owners_hear(hosts, 2)
+            for tag in ("api:x", "api:y", "api:z"):
+                wait_until(lambda: used(late, tag) == QUOTA, "a host that has lost its file hears the sum", PATIENCE)
 
     def test_a_file_that_is_another_programs_stops_the_start_and_stays_as_it_was(self):
         with two_hosts() as ((a, _), _dates):

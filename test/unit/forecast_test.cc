@@ -442,7 +442,7 @@ TEST_CASE("a watch ends with a report of few hits while the tag's owner says tha
   const auto owner_says = [&](std::uint64_t micros, std::uint64_t demand, Instant now) {
     Entries said;
     said.Add({"t", false}, micros, 0, {.demand = 1000 * demand});
-    ways.Get<Debits>().buckets().Adopt(said, 0, 1, now, now, now, now);
+    ways.Get<Debits>().buckets().Adopt(said, 0, 1, now, now, now, now, 0);
   };
   // Hits of the report, and its demand.
   const auto report = [&](Instant now) {

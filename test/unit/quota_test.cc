@@ -79,6 +79,15 @@ struct Counter {
     const std::uint64_t hash = host.limiter->table().Hash({tag, false});
     return quotas().Hear({tag, false}, hash, limit(tag), word, peer, now);
   }
+  bool HearOwner(std::string_view tag, const QuotaWord& word) {
+    return quotas().HearOwner({tag, false}, host.limiter->table().Hash({tag, false}), limit(tag), word, now);
+  }
+  std::optional<QuotaWord> OfAll(std::string_view tag) {
+    return quotas().OfAll(host.limiter->table().Hash({tag, false}), limit(tag), now);
+  }
+  bool IsNews(std::string_view tag) {
+    return quotas().IsNews(host.limiter->table().Hash({tag, false}), limit(tag), now);
+  }
   // All that is to be told, with what others have counted.
   std::vector<std::pair<std::string, QuotaWord>> Told() {
     std::vector<std::pair<std::string, QuotaWord>> told;
@@ -416,6 +425,90 @@ TEST_CASE("quota: a limit of each host alone is told to nobody") {
   Peer a(1, "[[rule]]\nname=\"api\"\nburst=1000\nrate=1000\nquota=10\nshare=\"local\"\n");
   CHECK(a.Serves("x", 20) == 10);
   CHECK(a.Says().empty());
+}
+
+// ---- Owners ----
+
+// The first host owns the tags: it hears the others, and they hear only it.
+TEST_CASE("quota: hosts that hear the owner's sum, late, twice and in any order, never count a token twice, and each once") {
+  constexpr int kHosts = 5;
+  constexpr const char* kMillion = "[[rule]]\nname=\"api\"\nburst=1000000\nrate=1000000\nquota=1000000\n";
+  Prng prng(23);
+  std::vector<std::unique_ptr<Counter>> hosts;
+  for (std::uint64_t i = 0; i < kHosts; ++i) hosts.push_back(std::make_unique<Counter>(kMillion, 1024, 1 + 100 * i));
+  Counter& owner = *hosts[0];
+  std::uint64_t served = 0, back = 0;
+  std::vector<std::pair<std::uint32_t, QuotaWord>> up;
+  std::vector<QuotaWord> down;
+  for (int step = 0; step < 4000; ++step) {
+    const auto who = static_cast<std::uint32_t>(prng.Below(kHosts));
+    Counter& host = *hosts[who];
+    if (prng.Below(2) == 0) served += static_cast<std::uint64_t>(host.Serves("t", 1 + static_cast<int>(prng.Below(5))));
+    if (prng.Below(10) == 0 && host.Serves("t", 1) == 1) {
+      ++served, ++back;
+      host.host.limiter->Settle({{"t", false}, 1}, 0, host.now);
+    }
+    if (prng.Below(10) == 0) {
+      for (const auto& [tag, word] : host.Told()) up.emplace_back(who, word);
+    }
+    if (!up.empty() && prng.Below(2) == 0) {
+      const auto& [from, word] = up[prng.Below(up.size())];
+      owner.Hear("t", word, from);
+    }
+    if (const auto word = owner.OfAll("t"); word && prng.Below(3) == 0) down.push_back(*word);
+    if (who != 0 && !down.empty() && prng.Below(2) == 0) host.HearOwner("t", down[prng.Below(down.size())]);
+    CHECK(host.Standing("t").used <= served);
+    if (prng.Below(200) == 0) host.Kill(std::byte{static_cast<unsigned char>(1 + prng.Below(3))});
+  }
+  REQUIRE(back > 100);
+  for (std::uint32_t i = 1; i < kHosts; ++i) {
+    for (const auto& [tag, word] : hosts[i]->Told()) owner.Hear(tag, word, i);
+  }
+  CHECK(owner.Standing("t").used == served - back);
+  for (std::uint32_t i = 1; i < kHosts; ++i) {
+    REQUIRE(hosts[i]->HearOwner("t", *owner.OfAll("t")));
+    CHECK(hosts[i]->Standing("t").used == served - back);
+  }
+}
+
+TEST_CASE("quota: a host that comes to own a tag knows at least what its owner said, and counts that once") {
+  Counter c;
+  CHECK(c.Serves("api:a", 2) == 2);
+  c.HearOwner("api:a", {kAllHosts, DayOf(c), 7, 0});
+  CHECK(c.Standing("api:a").used == 7);
+  c.Hear("api:a", {77, DayOf(c), 3, 0}, 0);
+  CHECK(c.Standing("api:a").used == 7);
+  CHECK(c.OfAll("api:a")->taken == 5);    // what it can show
+  c.Hear("api:a", {78, DayOf(c), 3, 0}, 1);
+  CHECK(c.Standing("api:a").used == 8);
+  c.Kill();
+  CHECK(c.Standing("api:a").used == 8);
+  CHECK(c.OfAll("api:a")->taken == 8);
+  for (const auto& [tag, word] : c.Told()) CHECK(word.counter != kAllHosts);
+}
+
+TEST_CASE("quota: nobody but the owner of a tag speaks of all hosts, and the owner of nothing else") {
+  Counter c;
+  CHECK_FALSE(c.Hear("api:a", {kAllHosts, DayOf(c), 9, 0}, 0));
+  CHECK_FALSE(c.HearOwner("api:a", {77, DayOf(c), 9, 0}));
+  CHECK(c.Serves("api:a", 30) == 10);
+  CHECK(CountsOf(*c.host.limiter).quotas.disbelieved == 2);
+  CHECK_FALSE(c.HearOwner("api:b", {kAllHosts, DayOf(c) + 86400, 9, 0}));
+  c.HearOwner("api:b", {kAllHosts, DayOf(c), 1u << 30, 0});
+  CHECK(c.Standing("api:b").used == 10);
+}
+
+TEST_CASE("quota: everybody hears that half is used, and of each quarter of what was left") {
+  Counter c("[[rule]]\nname=\"api\"\nburst=1000\nrate=1000\nquota=100\n");
+  std::vector<std::uint64_t> left;
+  for (int i = 0; i < 100; ++i) {
+    CHECK(c.Serves("x", 1) == 1);
+    if (c.IsNews("x")) left.push_back(c.Standing("x").left());
+  }
+  CHECK(left == std::vector<std::uint64_t>{50, 37, 27, 20, 14, 10, 7, 5, 3, 2, 1, 0});
+  c.At(kMidnight);
+  CHECK_FALSE(c.IsNews("x"));
+  CHECK_FALSE(c.OfAll("x"));
 }
 
 // ---- Settings ----

@@ -31,13 +31,16 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
   }
 }
 
-// An owner is believed about its own tags only.
+// An owner is believed about its own tags only. One that has just begun another life knows its hosts before they know
+// that: what it announces then counts as said when it comes.
 void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
   Message& in = core_.in;
   const auto* const owners = core_.owners.get();
   if (owners != nullptr && in.owners != owners->epoch()) return;    // by a list that is over here, or not known yet
   const auto which = owners != nullptr ? owners->Find(owner.name) : std::nullopt;
-  if (!which || (owner.welcome_incarnation != in.incarnation && owner.incarnation != in.incarnation)) {
+  const bool known = owner.welcome_incarnation == in.incarnation || owner.incarnation == in.incarnation;
+  const bool next = in.kind == MessageKind::kNear && in.incarnation > owner.welcome_incarnation;
+  if (!which || !(known || next)) {
     ++core_.counts.implausible;
     return;
   }
@@ -46,15 +49,18 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
     ++core_.counts.implausible;
     return;
   }
-  if (!owner.clock.Add(in.to, now)) ++core_.counts.implausible;
-  owner.alive = std::max(owner.alive, now);
-  if (in.period > Duration()) owner.SetPeriod(in.period);
-  owner.link->last_report = now;
-  owner.link->status.age = now - owner.clock.ToOurs(in.to, now);
+  Instant to = now;
+  if (known) {
+    if (!owner.clock.Add(in.to, now)) ++core_.counts.implausible;
+    to = owner.clock.ToOurs(in.to, now);
+    owner.alive = std::max(owner.alive, now);
+    if (in.period > Duration()) owner.SetPeriod(in.period);
+    owner.link->last_report = now;
+    owner.link->status.age = now - to;
+  }
   ++owner.link->status.reports, ++core_.counts.levels_heard;
   core_.counts.received_bytes += bytes;
   owner.link->status.entries += in.entries.size();
-  const Instant to = owner.clock.ToOurs(in.to, now);
   if (in.kind == MessageKind::kNear) {
     if (!in.entries.empty()) {
       core_.to_limiter.Push({FromPeers::Kind::kNear, to, to, 0, std::move(in.entries), owner.number});

@@ -140,11 +140,20 @@ void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_
 }
 
 void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
-  const Limit& limit = core_.limit(told.index);
-  Quotas* const quotas = ways_.HasQuota(limit) ? ways_.quotas() : nullptr;
+  Quotas* const quotas = QuotasFor(told, peer, now);
+  if (quotas != nullptr) quotas->Hear(told.tag, told.hash, core_.limit(told.index), word, peer.number, now);
+}
+
+void BesideHits::HearOwnersQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
+  Quotas* const quotas = QuotasFor(told, peer, now);
+  if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), word, now);
+}
+
+// Where the word counts; null: nowhere.
+Quotas* BesideHits::QuotasFor(const ToldEntry& told, HeardPeer& peer, Instant now) {
+  Quotas* const quotas = ways_.HasQuota(core_.limit(told.index)) ? ways_.quotas() : nullptr;
   const bool known = told.slot != nullptr || (quotas != nullptr && quotas->Knows(told.hash));
-  if (!known && !peers_.MayName(peer, now)) return;
-  if (quotas != nullptr) quotas->Hear(told.tag, told.hash, limit, word, peer.number, now);
+  return known || peers_.MayName(peer, now) ? quotas : nullptr;
 }
 
 }    // namespace dthrottle

@@ -40,6 +40,9 @@ class BesideHits {
   // Takes what the entry of a report says, as of `to`. False: it says something of hits.
   bool Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now);
 
+  // The peer, which owns the tag, says of all hosts what they have counted of its quota.
+  void HearOwnersQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
+
   // The peer says that the tag is penalized until then.
   void HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now);
 
@@ -52,6 +55,7 @@ class BesideHits {
   void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
   void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_t places, Instant to, Instant now);
   void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
+  Quotas* QuotasFor(const ToldEntry& told, HeardPeer& peer, Instant now);
 
   LimiterCore& core_;
   Ways& ways_;

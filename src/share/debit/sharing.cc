@@ -153,7 +153,10 @@ bool Sharing::MergeSome(Instant now) {
     case FromPeers::Kind::kOwners:
       return ChangeOwners(now);
     case FromPeers::Kind::kHostCame:
-      if (ownership_.owning() != nullptr) ownership_.owning()->penalties().TellTo(incoming_.peer, ownership_, now);
+      if (owning() != nullptr) {
+        ownership_.owning()->penalties().TellTo(incoming_.peer, ownership_, now);
+        ownership_.owning()->quotas().TellTo(incoming_.peer);
+      }
       return Drop();
     case FromPeers::Kind::kSnapshotWanted:
       return leaving_ ? Drop() : BeginSnapshot(now);    // another host can give it
@@ -181,6 +184,7 @@ bool Sharing::ChangeOwners(Instant now) {
   const bool gives = owning() != nullptr;
   if (incoming_.awaits_tags) Hold(true);
   ownership_.Change(incoming_.owners);
+  ways_.Each([](auto& way) { way.Joined(); });    // new owners are to know what is counted
   if (!gives) return Drop();
   walk_.BeginHandover();
   return true;
@@ -201,7 +205,7 @@ void Sharing::Merge(std::size_t n, Instant now) {
   const FromPeers& in = incoming_;
   switch (in.kind) {
     case FromPeers::Kind::kLevels:
-      return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now);
+      return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now, in.peer);
     case FromPeers::Kind::kHandover:
       taken_at_ = now;
       return debits_.buckets().TakeOver(in.entries, merged_, n, in.to, taken_, now);

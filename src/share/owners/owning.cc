@@ -46,6 +46,10 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     const Entry& entry = entries.list()[i];
     const Tag tag = entries.tag(entry);
     const std::uint64_t hash = table_.Hash(TableTag(tag));
+    if (entries.quota(entry).has_value()) {
+      QuotaCounted(hash, peer, now);
+      continue;
+    }
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
     if (owned->changes == 0) owned->changes = UsedBefore(*owned, hash, entry.value, now);
@@ -56,6 +60,11 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     if (!owned->nearly_full || user.lower) Due(*owned, user, hash);
     Change(*owned, hash, now);
   }
+}
+
+void Owning::QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now) {
+  quotas_.Counted(hash, peer, now);
+  if (quotas_.any_news()) TellAt(std::max(now, near_at_ + kNearGap));
 }
 
 void Owning::Counted(std::uint32_t peer, std::uint64_t counted, Instant now) {
@@ -234,7 +243,7 @@ bool Owning::Tell(Instant now) {
       room = TellHost(peer, host, now);
     }
   }
-  room = penalties_.Tell(now) && room;
+  room = penalties_.Tell(now) && quotas_.Tell(now) && room;
   room = room && TellNear(now);
   ForgetSome(now);
   if (!room) TellAt(now + kTellEvery);
@@ -280,15 +289,15 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
     }
     host.due.pop_back();
   }
-  host.answer = false;
+  host.answer = !quotas_.AddAnswers(peer, now, levels.entries);
   host.told_at = now;
-  if (!host.due.empty()) TellAt(now + kHostGap);
+  if (host.answer || !host.due.empty()) TellAt(now + kHostGap);
   to_peers_.TryPush(std::move(levels));
   return true;
 }
 
 bool Owning::TellNear(Instant now) {
-  if (near_.empty()) return true;
+  if (near_.empty() && !quotas_.any_news()) return true;
   if (now - near_at_ < kNearGap || near_frames_.Left(now) < 1) {
     TellAt(std::max(near_at_, now) + kNearGap);
     return true;
@@ -309,7 +318,9 @@ bool Owning::TellNear(Instant now) {
     });
     counts_.near.told += added, counts_.near.cut += !added;
   }
+  quotas_.AddNews(now, item.entries);
   near_at_ = now;
+  if (quotas_.any_news()) TellAt(now + kNearGap);
   if (!item.entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(std::move(item));
   return true;
 }

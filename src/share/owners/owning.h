@@ -20,6 +20,7 @@
 #include "base/allowance.h"
 #include "bus/exchange.h"
 #include "share/owners/penalty_telling.h"
+#include "share/owners/quota_telling.h"
 #include "share/pace.h"
 #include "share/report_budget.h"
 #include "share/ways.h"
@@ -47,16 +48,19 @@ class Owning {
   void NamedAbroad(const Entries& entries, Instant now);
   // All of it, and every report of the host up to `counted`.
   void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
+  // What is counted of the tag's quota has changed, by that host; kNobody: by this one.
+  void QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now);
   // This host itself has charged hits, which its own report says.
   void NamedHere(const Entries& entries, Instant now);
 
   PenaltyTelling& penalties() { return penalties_; }
+  QuotaTelling& quotas() { return quotas_; }
 
   // Keeps only tags that the host of that name owns.
   void KeepOwned(const Owners& owners, std::string_view name);
 
   // When to call Tell, which hands over what is due; true if there is more.
-  Instant next() const { return std::min(tell_at_, penalties_.next()); }
+  Instant next() const { return std::min({tell_at_, penalties_.next(), quotas_.next()}); }
   bool Tell(Instant now);
 
   OwningCounts counts() const;
@@ -125,6 +129,7 @@ class Owning {
   Instant tell_at_ = Instant::max(), near_at_{}, forget_at_{};
   OwningCounts counts_;
   PenaltyTelling penalties_{ways_, to_peers_, near_room_, counts_.near};
+  QuotaTelling quotas_{ways_, to_peers_, near_room_, counts_.near};
 };
 
 }    // namespace dthrottle

@@ -1,0 +1,99 @@
+#include "share/owners/quota_telling.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "share/debit/ownership.h"
+#include "share/said_tag.h"
+
+namespace dthrottle {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Duration kRetryAfter = 5ms;
+constexpr std::size_t kPlacesPerSlice = 512;
+constexpr std::size_t kAnswersMax = 4 * kEntriesMax;    // to one host; what is left out is answered next time
+
+}    // namespace
+
+// Calls see(quotas, tag, limit) if the tag is this host's to speak of, with its shard locked.
+template <class See>
+void QuotaTelling::LookAt(std::uint64_t hash, Instant now, See&& see) {
+  LimiterCore& core = ways_.core();
+  Quotas* const quotas = ways_.quotas();
+  if (quotas == nullptr) return;
+  Table::Shard shard(*core.table, hash);
+  const auto tag = quotas->TagOf(hash);
+  if (!tag || !OwnsHere(core, *tag)) return;
+  const Slot* const slot = shard.Find(*tag, now);
+  if (slot == nullptr && tag->is_digest) return;    // nobody knows its rule
+  const auto index = LimitOfSaid(*core.rules, slot, *tag);
+  if (index && core.limit(*index).quota > 0 && core.limit(*index).shared) see(*quotas, *tag, *index);
+}
+
+// Adds the word of all hosts about the tag, if so much is used; false: there is no room for it.
+bool QuotaTelling::Add(std::uint64_t hash, Which which, Instant now, Entries& out) {
+  const Rulebook& rules = *ways_.core().rules;
+  bool full = false;
+  LookAt(hash, now, [&](Quotas& quotas, const Tag& tag, LimitIndex index) {
+    const Limit& limit = rules.limit(index);
+    if (which == Which::kHalfUsed && !quotas.IsHalfUsed(hash, limit, now)) return;
+    const auto word = quotas.OfAll(hash, limit, now);
+    full = word && !AddSaidTag(rules, tag, index, 0, {.quota = word}, out);
+  });
+  return !full;
+}
+
+void QuotaTelling::Counted(std::uint64_t hash, std::uint32_t peer, Instant now) {
+  if (peer != kNobody) {
+    if (answers_.size() <= peer) answers_.resize(peer + 1);
+    if (answers_[peer].size() < kAnswersMax) answers_[peer].push_back(hash);
+  }
+  LookAt(hash, now, [&](Quotas& quotas, const Tag&, LimitIndex index) {
+    if (quotas.IsNews(hash, ways_.core().limit(index), now)) news_.push_back(hash);
+  });
+}
+
+bool QuotaTelling::AddAnswers(std::uint32_t peer, Instant now, Entries& out) {
+  if (peer >= answers_.size()) return true;
+  std::vector<std::uint64_t>& due = answers_[peer];
+  while (!due.empty() && Add(due.back(), Which::kUsed, now, out)) due.pop_back();
+  return due.empty();
+}
+
+void QuotaTelling::AddNews(Instant now, Entries& out) {
+  const std::size_t before = out.size();
+  while (!news_.empty() && room_.Take(now) && Add(news_.front(), Which::kUsed, now, out)) news_.pop_front();
+  counts_.told += out.size() - before;
+}
+
+bool QuotaTelling::Tell(Instant now) {
+  if (now < next()) return true;
+  if (to_peers_.full()) {
+    due_at_ = now + kRetryAfter;
+    return false;
+  }
+  ToPeers item;
+  const Quotas* const quotas = ways_.quotas();
+  const std::size_t places = quotas != nullptr ? quotas->places() : 0;
+  for (const std::size_t until = std::min(places, place_ + kPlacesPerSlice); place_ < until; ++place_) {
+    const std::uint64_t hash = quotas->HashAt(place_);
+    if (hash != 0 && !Add(hash, Which::kHalfUsed, now, item.entries)) break;
+  }
+  item.kind = ToPeers::Kind::kNear;
+  item.to = now;
+  item.peer = came_.front();
+  item.to_one = true;
+  item.hosts = ways_.core().abroad;
+  if (place_ >= places) {
+    place_ = 0;
+    came_.pop_front();
+  }
+  if (!item.entries.empty()) to_peers_.TryPush(std::move(item));
+  return true;
+}
+
+}    // namespace dthrottle
