@@ -63,11 +63,11 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
     });
   };
   const bool of_levels = kind == MessageKind::kLevels;
-  std::size_t of_quotas = 0;
-  for (const auto& column : entries.quotas()) of_quotas += column.size();
-  const std::size_t but_quotas = entries.besides() - of_quotas;
-  if (kind == MessageKind::kNear && but_quotas != entries.penalties().size()) return false;
-  if (of_levels && but_quotas != entries.demands().size() + entries.backs().size()) return false;
+  std::size_t of_all_hosts = entries.places().size();    // owners say so of quotas and places
+  for (const auto& column : entries.quotas()) of_all_hosts += column.size();
+  const std::size_t besides = entries.besides() - of_all_hosts;
+  if (kind == MessageKind::kNear && besides != entries.penalties().size()) return false;
+  if (of_levels && besides != entries.demands().size() + entries.backs().size()) return false;
   return fit(entries.demands(), 0, kDemandMax) && fit(entries.returnables(), 1, kTokensBackMax) &&
          fit(entries.backs(), 1, kTokensBackMax) && fit(entries.penalties(), 0, kPenaltyMsMax) &&
          fit(entries.places(), 0, kPlacesMax) && fit(entries.refusals(), 1, kRefusalsMax) &&

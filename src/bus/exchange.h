@@ -82,6 +82,8 @@ struct FromPeers {
   Entries entries;
   std::uint32_t peer = 0;       // of debits: a number for who served them, as small as can be; between sites the site
   std::uint64_t counted = 0;    // of debits for an owner: every report of the peer up to it has been handed over
+  std::uint32_t owner = 0;      // of levels: who says so, of the list in force, and in which life
+  std::uint64_t life = 0;
   std::uint64_t hosts = 0;      // of levels: in the fleet; of debits between sites: in that site; 0: not said
   std::shared_ptr<const Owners> owners{};
   bool awaits_tags = false;    // of owners

@@ -14,16 +14,20 @@ std::uint32_t Gauges::Elsewhere(std::uint64_t hash, Instant now) {
 void Gauges::Recount(Gauge& gauge, std::uint64_t hash, Instant now) {
   gauge.elsewhere = 0;
   gauge.recount_at = Instant::max();
-  for (std::uint32_t peer = 0; peer < peers_.load(std::memory_order_relaxed); ++peer) {
+  const auto count = [&](std::uint32_t peer) {
     const std::size_t at = heard_.Find(KeyOf(hash, peer));
-    if (at == Heards::kNone) continue;
-    if (heard_[at].until <= now) {
-      heard_.Remove(at);
-      continue;
-    }
+    if (at == Heards::kNone) return;
+    if (heard_[at].until <= now) return heard_.Remove(at);
     gauge.elsewhere += heard_[at].places;
     gauge.recount_at = std::min(gauge.recount_at, heard_[at].until);
-  }
+  };
+  for (std::uint32_t peer = 0; peer < peers_.load(std::memory_order_relaxed); ++peer) count(peer);
+  count(kOwner);
+}
+
+void Gauges::RemoveIfDone(std::size_t place) {
+  const Gauge& gauge = tags_[place];
+  if (!gauge.here && gauge.elsewhere == 0 && gauge.announced == 0 && !gauge.to_announce) tags_.Remove(place);
 }
 
 // ---- Here ----
@@ -78,7 +82,9 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
     }));
     if (at == Tags::kNone) return false;
   }
-  if (peer >= peers_.load(std::memory_order_relaxed)) peers_.store(peer + 1, std::memory_order_relaxed);
+  if (peer != kOwner && peer >= peers_.load(std::memory_order_relaxed)) {
+    peers_.store(peer + 1, std::memory_order_relaxed);
+  }
   const std::uint64_t key = KeyOf(hash, peer);
   const auto over = [&](std::size_t place) { return heard_[place].until <= now ? std::optional(0) : std::nullopt; };
   const std::size_t its = heard_.FindOrPut(key, over);
@@ -89,8 +95,33 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
   heard_[its] = {places, until};
   if (places == 0) heard_.Remove(its);
   Recount(tags_[at], hash, now);
-  if (tags_[at].elsewhere == 0 && !tags_[at].here) tags_.Remove(at);
+  RemoveIfDone(at);
   return true;
+}
+
+// ---- Where this host owns the tag ----
+
+std::optional<Tag> Gauges::TagOf(std::uint64_t hash) const {
+  const std::size_t at = tags_.Find(hash);
+  return at != Tags::kNone ? std::optional(tags_[at].tag.tag()) : std::nullopt;
+}
+
+std::uint32_t Gauges::OfPeer(std::uint64_t hash, std::uint32_t peer, Instant now) const {
+  const std::size_t at = heard_.Find(KeyOf(hash, peer));
+  return at != Heards::kNone && heard_[at].until > now ? heard_[at].places : 0;
+}
+
+std::uint32_t Gauges::announced(std::uint64_t hash) const {
+  const std::size_t at = tags_.Find(hash);
+  return at != Tags::kNone ? tags_[at].announced : 0;
+}
+
+void Gauges::Announced(std::uint64_t hash, std::uint32_t places) {
+  const std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone) return;
+  tags_[at].announced = places;
+  tags_[at].to_announce = false;
+  RemoveIfDone(at);
 }
 
 }    // namespace dthrottle

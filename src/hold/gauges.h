@@ -43,9 +43,26 @@ class Gauges {
   void Changed(std::uint64_t hash);
 
   bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }
+  // Whether some are taken here, or peers have been told so.
+  bool IsHere(std::uint64_t hash) const {
+    const std::size_t at = tags_.Find(hash);
+    return at != Tags::kNone && tags_[at].here;
+  }
 
   // A peer, by number, has taken `places` until then, unless it says something else before. False: there is no room.
   bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until, Instant now);
+  // The number of the tag's owner, which speaks of all hosts but this one (protocol/owners.md).
+  static constexpr std::uint32_t kOwner = UINT32_MAX;
+
+  // ---- The same, where this host owns the tag ----
+
+  std::optional<Tag> TagOf(std::uint64_t hash) const;
+  std::uint32_t OfPeer(std::uint64_t hash, std::uint32_t peer, Instant now) const;
+  // How many places are taken by all, as everybody has been told.
+  std::uint32_t announced(std::uint64_t hash) const;
+  // Everybody is to be told of another number; false: or was to be already. REQUIRES: the tag is known.
+  bool Announce(std::uint64_t hash) { return !std::exchange(tags_[tags_.Find(hash)].to_announce, true); }
+  void Announced(std::uint64_t hash, std::uint32_t places);
 
   // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
 
@@ -59,11 +76,16 @@ class Gauges {
       const std::optional<std::uint32_t> taken = tell(tags_[place].tag.tag(), tags_.HashAt(place), locked);
       if (!taken.has_value()) return false;
       tags_[place].here = *taken > 0;
-      if (*taken == 0 && tags_[place].elsewhere == 0) tags_.Remove(place);
+      RemoveIfDone(place);
       return true;
     });
   }
 
+  // Calls use(hash) for each tag.
+  template <class Lock, class Use>
+  void ForEach(Lock&& lock, Use&& use) {
+    tags_.ForEach(lock, [&](std::size_t place, auto&) { use(tags_.HashAt(place)); });
+  }
   // Calls use(tag, locked) for each tag of which something is taken here, or was when peers were told last.
   template <class Lock, class Use>
   void ForEachHere(Lock&& lock, Use&& use) {
@@ -88,6 +110,8 @@ class Gauges {
     bool here = false;              // something is taken here, or peers have been told so
     std::uint32_t elsewhere = 0;    // of which nothing runs out before recount_at
     Instant recount_at = Instant::min();
+    std::uint32_t announced = 0;    // where this host owns the tag
+    bool to_announce = false;
   };
   struct Heard {
     std::uint32_t places = 0;
@@ -103,6 +127,7 @@ class Gauges {
   std::size_t RoomHere(std::uint64_t hash) const;
   std::size_t PlaceOf(const Tag& tag, std::uint64_t hash, std::size_t room);
   void SetUntold(std::size_t place);
+  void RemoveIfDone(std::size_t place);
   void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
 
   Tags tags_{kTags};

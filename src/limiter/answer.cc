@@ -110,7 +110,7 @@ std::optional<Verdict> Limiter::DecideBefore(const Query& query, std::uint64_t h
     if (standing != nullptr) standing->penalty = left;
     return RefusePenalized(limit, counters);
   }
-  if (limit.in_flight != 0 && IsBusy(*ways_, hash, limit, now)) {
+  if (limit.in_flight != 0 && IsBusy(*ways_, query.tag, hash, limit, now)) {
     return RefuseBusy(*ways_, query, hash, limit, counters, now);
   }
   return std::nullopt;

@@ -213,16 +213,16 @@ void Deciding::LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing
   for (std::size_t i = tags.size(); i-- > 0;) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
-    ShowFree(*limit, tags[i].probe.hash, standings[i]);
-    if (IsBusy(ways_, tags[i].probe.hash, *limit, now_) && limit->mode != Mode::kShadow) {
+    ShowFree(*limit, tags[i], standings[i]);
+    if (IsBusy(ways_, tags[i].query->tag, tags[i].probe.hash, *limit, now_) && limit->mode != Mode::kShadow) {
       outcome = {.verdict = Verdict::kThrottle, .tag = i, .busy = true, .wait = kWaitMin};
     }
   }
 }
 
-void Deciding::ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const {
-  const std::uint32_t most = PlacesHere(ways_, hash, limit, now_);
-  standing.free = most - std::min(core_.in_flight->taken(hash), most);
+void Deciding::ShowFree(const Limit& limit, const NamedTagAt& at, Standing& standing) const {
+  const std::uint32_t most = PlacesHere(ways_, at.query->tag, at.probe.hash, limit, now_);
+  standing.free = most - std::min(core_.in_flight->taken(at.probe.hash), most);
 }
 
 // Only tags that the question names: its connection gives back places of no others.
@@ -232,7 +232,7 @@ void Deciding::Enter(std::span<const NamedTagAt> tags, std::span<Standing> stand
     if (limit == nullptr || limit->in_flight == 0) continue;
     standings[i].entered = core_.in_flight->Take(tags[i].probe.hash);
     if (limit->shared) core_.gauges->Changed(tags[i].query->tag, tags[i].probe.hash);
-    ShowFree(*limit, tags[i].probe.hash, standings[i]);
+    ShowFree(*limit, tags[i], standings[i]);
   }
 }
 
@@ -269,7 +269,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   if (ways_.HasQuota(limit) && IsSpent(ways_, *named.query, named.probe.hash, limit, now_)) [[unlikely]] {
     return RefuseSpent(limit, counters);
   }
-  if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.probe.hash, limit, now_))) {
+  if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.query->tag, named.probe.hash, limit, now_))) {
     return RefuseBusy(ways_, *named.query, named.probe.hash, limit, counters, now_);
   }
   Table::Locked cells(*core_.table, named.probe.hash);

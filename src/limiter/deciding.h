@@ -53,7 +53,7 @@ class Deciding {
   void LookAtQuotas(std::span<const NamedTagAt> tags, Outcome& outcome) const;
   void ShowQuotas(std::span<const NamedTagAt> tags, std::span<Standing> standings) const;
   void LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing> standings, Outcome& outcome) const;
-  void ShowFree(const Limit& limit, std::uint64_t hash, Standing& standing) const;
+  void ShowFree(const Limit& limit, const NamedTagAt& at, Standing& standing) const;
   void Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings);
   std::optional<std::size_t> Shed(std::span<const NamedTagAt> tags);
   bool IsCut(const NamedTagAt& named, const Shape& shape);

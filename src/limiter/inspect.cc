@@ -30,7 +30,7 @@ Inspection Inspect(Limiter& limiter, const Query& query, Instant now) {
   const Limit& limit = core.limit(*seen.limit);
   seen.lent = Loans::Out(core.loans.Of(hash));
   if (limit.in_flight != 0) {
-    seen.places = {core.in_flight->taken(hash), PlacesHere(ways, hash, limit, now)};
+    seen.places = {core.in_flight->taken(hash), PlacesHere(ways, query.tag, hash, limit, now)};
   }
   if (limit.among != Among::kFirst) seen.among = core.among->Of(hash, now);
   seen.penalty = PenaltyLeft(core, limit, hash, now);

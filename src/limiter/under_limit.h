@@ -34,11 +34,11 @@ inline Duration PenaltyLeft(const LimiterCore& core, const Limit& limit, std::ui
 }
 
 // How many places of the tag may be taken here, and whether all are. REQUIRES: the limit has some; as above.
-inline std::uint32_t PlacesHere(Ways& ways, std::uint64_t hash, const Limit& limit, Instant now) {
-  return ways.With(limit, [&](auto& way) { return way.PlacesHere(hash, limit, now); });
+inline std::uint32_t PlacesHere(Ways& ways, const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
+  return ways.With(limit, [&](auto& way) { return way.PlacesHere(tag, hash, limit, now); });
 }
-inline bool IsBusy(Ways& ways, std::uint64_t hash, const Limit& limit, Instant now) {
-  return !ways.core().in_flight->Has(hash, PlacesHere(ways, hash, limit, now));
+inline bool IsBusy(Ways& ways, const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
+  return !ways.core().in_flight->Has(hash, PlacesHere(ways, tag, hash, limit, now));
 }
 
 inline Verdict RefuseBusy(Ways& ways, const Query& query, std::uint64_t hash, const Limit& limit, RuleCounters& counters,

@@ -41,6 +41,7 @@
 #include "share/debit/word.h"
 #include "share/loans.h"
 #include "share/observer.h"
+#include "share/owners/silent_owners.h"
 #include "tally/tally.h"
 
 namespace dthrottle {
@@ -69,6 +70,7 @@ struct LimiterCore {
   Penalties penalties;    // an entry by the lock of its tag's shard
   std::unique_ptr<InFlight> in_flight;    // as among
   std::unique_ptr<Gauges> gauges;         // together with it
+  std::shared_ptr<const SilentOwners> silent_owners;    // as rules; null: all owners are heard
   // For the owner's thread. Null: this host has no peers; there is one site.
   const Ownership* ownership = nullptr;
   SiteSums* site_sums = nullptr;
@@ -201,7 +203,7 @@ class Way {
 
   Shape ShapeOf(const Tag&, const Limit& limit, Instant) const { return limit.shape; }
   // How many places of a tag may be taken on this host. REQUIRES: the limit has some.
-  std::uint32_t PlacesHere(std::uint64_t, const Limit& limit, Instant) { return limit.in_flight; }
+  std::uint32_t PlacesHere(const Tag&, std::uint64_t, const Limit& limit, Instant) { return limit.in_flight; }
   // One was wanted, and all of these were taken.
   void PlaceWanted(const Tag&, std::uint64_t, Instant) {}
   // Whether a bucket in the table can be under the limit; false: its bytes are not ours.

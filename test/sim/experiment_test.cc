@@ -342,6 +342,34 @@ TEST_CASE("places are taken for as long as they last, and never more than there 
   CHECK((killed.places > 30 && killed.places_over == 0));
 }
 
+TEST_CASE("places are those of all hosts where owners pass them on, nearly as where hosts hear each other") {
+  const auto run = [](std::string_view spread, const char* lasts, std::string_view fault) {
+    return Simulate(File(fmt::format("[fleet]\nhosts = 16\nduration = \"1m\"\n[peers]\nperiod = \"1s\"\n{}"
+                                     "[[rule]]\nburst = 1000\nrate = 1000\nshare = \"debit\"\nin_flight = 20\n"
+                                     "[[workload]]\nrate = 40\ntakes = \"place\"\nlasts = \"{}\"\n{}",
+                                     spread, lasts, fault)),
+                    std::nullopt, 1)
+        .measures;
+  };
+  constexpr const char* kOwners = "spread = \"owners\"\nowners = [\"host-0\", \"host-1\"]\n";
+  for (const char* lasts : {"200ms", "1s", "5s"}) {    // of 40 queries a second so many are in progress
+    CAPTURE(lasts);
+    const Measures mesh = run("", lasts, ""), owned = run(kOwners, lasts, "");
+    CHECK(owned.places >= std::min(mesh.places, 20.0));
+    CHECK(owned.places_over <= mesh.places_over + 3);
+    CHECK(owned.served > 0.85 * owned.ideal);
+    CHECK(owned.served < 1.15 * owned.ideal);
+  }
+  // Hosts that are killed, all owners too: each takes what was free as far as it knew, and then its part.
+  std::string kills;
+  for (const int host : {0, 1, 7}) {
+    kills += fmt::format("[[fault]]\nkind = \"kill\"\nhost = {}\nat = \"30s\"\nlasts = \"2s\"\n", host);
+  }
+  const Measures killed = run(kOwners, "5s", kills);
+  CHECK(killed.places > 17);
+  CHECK(killed.places_over <= 30);    // each of 16 hosts would take 20
+}
+
 TEST_CASE("places that are given back and taken again all the time are there where hosts divide them") {
   for (const int rate : {8, 40}) {    // some are in flight at once, of 60
     CAPTURE(rate);

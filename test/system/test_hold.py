@@ -10,7 +10,7 @@ import unittest
 
 from common import SystemTest, report
 from daemon import SANITIZED, rule, wait_until
-from fleet import Fleet, wait_all_hear
+from fleet import Fleet, wait_all_hear, wait_owners_hear
 from test_ask import Asker, AskDaemon, ask_port
 from test_upgrade import upgrade
 
@@ -184,35 +184,47 @@ class Places(SystemTest):
             self.assertEqual(daemon.ask(["job"]), ["OK"])
 
     def test_places_are_those_of_all_hosts_and_come_back_from_one_that_dies_after_its_lease(self):
-        period = 0.5    # seconds: a lease is three
-        with Fleet(rule(name="jobs", burst=1e6, rate=1e6, share="debit", in_flight=10), period="500ms", hosts=3,
-                   ask={"tcp": "127.0.0.1:0"}) as (a, b, c):
-            wait_all_hear([a, b, c])
-            askers = [Asker(("127.0.0.1", ask_port(daemon))) for daemon in (a, b, c)]
-            with contextlib.ExitStack() as stack:
-                here, there, third = [stack.enter_context(asker) for asker in askers]
-                began = time.monotonic()
-                for left in range(9, 3, -1):
-                    self.assertEqual(here.ask("enter 1 job"), f"OK {left}")
-                wait_until(lambda: there.ask("peek 1 job") == "OK 4", "a peer has heard of six places")
-                heard = time.monotonic() - began
-                self.assertEqual(there.ask("give job"), "OK 0")
-                for _ in range(4):
-                    self.assertTrue(there.ask("enter 1 job").startswith("OK "))
-                self.assertEqual(there.ask("enter 1 job"), "NO busy - 0 jobs job")
-                wait_until(lambda: third.ask("peek 1 job") == "NO busy - 0 jobs job", "all hosts have heard")
-                self.assertIn("for other hosts", "\n".join(c.admin_json("why job")["steps"]))
-                here.ask("give job job")
-                wait_until(lambda: third.ask("peek 1 job") == "OK 2", "two have come back")
-                time.sleep(2 * period)    # so what is told again counts for the rest of the lease
-                a.kill()
-                killed = time.monotonic()
-                self.assertEqual(third.ask("peek 1 job"), "OK 2")
-                wait_until(lambda: third.ask("peek 1 job") == "OK 6", "those of the dead host have come back")
-                back = time.monotonic() - killed
-                self.assertGreater(back, 2 * period - 0.1)
-            report(f"places heard of within {heard * 1e3:.0f} ms; of a killed host back after {back:.2f} s, "
-                   f"with periods of {period} s")
+        with self._sharing(hosts=3) as hosts:
+            wait_all_hear(hosts)
+            self._check_places(*hosts)
+
+    def test_hosts_hear_of_places_by_the_owner_of_the_tag(self):
+        with self._sharing(hosts=4, owners=1) as hosts:
+            wait_owners_hear(hosts, 1)
+            self._check_places(*hosts[1:])
+
+    PERIOD = 0.5    # seconds: a lease is three
+
+    def _sharing(self, **options):
+        return Fleet(rule(name="jobs", burst=1e6, rate=1e6, share="debit", in_flight=10), period=f"{self.PERIOD}s",
+                     ask={"tcp": "127.0.0.1:0"}, **options)
+
+    def _check_places(self, a, b, c):
+        askers = [Asker(("127.0.0.1", ask_port(daemon))) for daemon in (a, b, c)]
+        with contextlib.ExitStack() as stack:
+            here, there, third = [stack.enter_context(asker) for asker in askers]
+            began = time.monotonic()
+            for left in range(9, 3, -1):
+                self.assertEqual(here.ask("enter 1 job"), f"OK {left}")
+            wait_until(lambda: there.ask("peek 1 job") == "OK 4", "a peer has heard of six places")
+            heard = time.monotonic() - began
+            self.assertEqual(there.ask("give job"), "OK 0")
+            for _ in range(4):
+                self.assertTrue(there.ask("enter 1 job").startswith("OK "))
+            self.assertEqual(there.ask("enter 1 job"), "NO busy - 0 jobs job")
+            wait_until(lambda: third.ask("peek 1 job") == "NO busy - 0 jobs job", "all hosts have heard")
+            self.assertIn("for other hosts", "\n".join(c.admin_json("why job")["steps"]))
+            here.ask("give job job")
+            wait_until(lambda: third.ask("peek 1 job") == "OK 2", "two have come back")
+            time.sleep(2 * self.PERIOD)    # so what is told again counts for the rest of the lease
+            a.kill()
+            killed = time.monotonic()
+            self.assertEqual(third.ask("peek 1 job"), "OK 2")
+            wait_until(lambda: third.ask("peek 1 job") == "OK 6", "those of the dead host have come back")
+            back = time.monotonic() - killed
+            self.assertGreater(back, 2 * self.PERIOD - 0.1)
+        report(f"places heard of within {heard * 1e3:.0f} ms; of a killed host back after {back:.2f} s, "
+               f"with periods of {self.PERIOD} s")
 
     def test_a_host_that_nobody_hears_takes_back_the_places_that_others_will_have(self):
         with Fleet(rule(name="jobs", burst=1e6, rate=1e6, share="capacity", in_flight=20), period="250ms",

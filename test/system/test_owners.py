@@ -223,7 +223,7 @@ class Owners(ParallelTest):
                 ({"spread": "owners"}, LIMIT, "peers.owners has 0 names"),
                 ({"spread": "owners", "owners": ["a", "a"]}, LIMIT, "must be 1 to 64"),
                 ({"owners": ["a"]}, LIMIT, "must be \"owners\""),
-                ({"spread": "owners", "owners": ["a"]}, rule(share="debit", in_flight=5), "in_flight with peers.spread"),
+                ({"spread": "owners", "owners": ["a"]}, rule(share="capacity"), "share = \"capacity\" with peers.spread"),
                 ({"spread": "some"}, LIMIT, "one of \"all\", \"owners\"")):
             with self.subTest(says=says):
                 checked = check_settings(self, {"connect": ["tcp://127.0.0.1:7314"], **peers}, limit)

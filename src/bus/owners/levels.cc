@@ -61,11 +61,13 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
   ++owner.link->status.reports, ++core_.counts.levels_heard;
   core_.counts.received_bytes += bytes;
   owner.link->status.entries += in.entries.size();
+  FromPeers item{FromPeers::Kind::kNear, to, to, 0, {}, owner.number};
+  item.owner = static_cast<std::uint32_t>(*which);
+  item.life = in.incarnation;
   if (in.kind == MessageKind::kNear) {
-    if (!in.entries.empty()) {
-      core_.to_limiter.Push({FromPeers::Kind::kNear, to, to, 0, std::move(in.entries), owner.number});
-    }
-    return;
+    if (in.entries.empty()) return;
+    item.entries = std::move(in.entries);
+    return core_.to_limiter.Push(std::move(item));
   }
   Stream* const stream = streams_.Open(owner.name);
   if (stream == nullptr) return;    // what it has counted is of the stream before
@@ -75,7 +77,9 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
     ++core_.counts.implausible;
     return;
   }
-  FromPeers item{FromPeers::Kind::kLevels, *until, to, 0, std::move(in.entries), owner.number};
+  item.kind = FromPeers::Kind::kLevels;
+  item.from = *until;
+  item.entries = std::move(in.entries);
   item.hosts = in.hosts;
   core_.to_limiter.Push(std::move(item));
 }

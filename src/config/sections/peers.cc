@@ -273,18 +273,18 @@ void CheckOwned(Findings& f) {
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     if (rule.share == Share::kLocal || rule.mode == Mode::kOff) continue;
-    if (rule.quota > 0 && s.sites.enabled()) {
-      f.Error(f.rules[i], fmt::format("rule \"{}\": quota with sites.name = \"{}\": must be 0, because sites tell each "
-                                      "other levels only",
-                                      rule.name, s.sites.name));
+    for (const auto& [key, given] : {std::pair("quota", rule.quota > 0), std::pair("in_flight", rule.in_flight > 0)}) {
+      if (!given || !s.sites.enabled()) continue;
+      f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be 0, because sites tell each other "
+                                      "levels only",
+                                      rule.name, key, s.sites.name));
     }
     const char* const what = rule.share == Share::kCapacity ? "share = \"capacity\""
-                             : rule.in_flight > 0           ? "in_flight"
                              : rule.among != Among::kFirst  ? "among"
                                                             : nullptr;
     if (what == nullptr) continue;
     f.Error(f.rules[i], fmt::format("rule \"{}\": {} with peers.spread = \"owners\": must be \"all\", because owners "
-                                    "pass on levels, penalties and quotas only",
+                                    "do not pass that on",
                                     rule.name, what));
   }
 }

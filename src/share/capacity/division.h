@@ -36,7 +36,7 @@ class Division final : public Way {
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
-  std::uint32_t PlacesHere(std::uint64_t hash, const Limit& limit, Instant now) {
+  std::uint32_t PlacesHere(const Tag&, std::uint64_t hash, const Limit& limit, Instant now) {
     return place_parts_->Here(hash, ReservePlaces(limit), now);
   }
   void PlaceWanted(const Tag& tag, std::uint64_t hash, Instant now) { place_parts_->Wanted(tag, hash, now); }

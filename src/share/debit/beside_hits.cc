@@ -95,7 +95,7 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
   } else if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
     HearRefusals(told, peer, refusals, now);
   } else if (const auto places = entries.places(entry)) {
-    HearPlaces(told, peer, *places, to, now);
+    HearPlaces(told, peer, peer.number, *places, to, now);
   } else if (const auto word = entries.quota(entry)) {
     HearQuota(told, peer, *word, now);
   } else {
@@ -127,16 +127,19 @@ void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint6
   core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
 }
 
-// A peer is believed for three periods: so long its reports may be lost. It takes all places of a tag at most.
-void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_t places, Instant to, Instant now) {
+// A peer is believed for three periods: so long its reports may be lost. All places of a tag are taken at most.
+void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant to,
+                            Instant now) {
   const Limit& limit = core_.limit(told.index);
-  const Instant until =
-      std::min(to, now) + std::max<Duration>(kReachPeriods * ToDuration(core_.window), std::chrono::seconds(1));
+  const Duration period = ToDuration(core_.window);
+  const Duration believed = of == Gauges::kOwner ? OwnersHeard::Belief(period)
+                                                 : std::max<Duration>(kReachPeriods * period, std::chrono::seconds(1));
+  const Instant until = std::min(to, now) + believed;
   if (until <= now) return;
   const bool known = told.slot != nullptr || core_.gauges->Knows(told.hash);
   if (!known && places != 0 && !peers_.MayName(peer, now)) return;
   const auto taken = static_cast<std::uint32_t>(std::min<std::uint64_t>(places, limit.in_flight));
-  core_.gauges->Hear(told.tag, told.hash, peer.number, taken, until, now);
+  core_.gauges->Hear(told.tag, told.hash, of, taken, until, now);
 }
 
 void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
@@ -144,9 +147,18 @@ void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWo
   if (quotas != nullptr) quotas->Hear(told.tag, told.hash, core_.limit(told.index), word, peer.number, now);
 }
 
-void BesideHits::HearOwnersQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now) {
-  Quotas* const quotas = QuotasFor(told, peer, now);
-  if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), word, now);
+// A host that has places is told how many others have, and everybody how many are taken.
+bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardPeer& peer, bool everybody, Instant to,
+                           Instant now) {
+  if (const auto word = entries.quota(told.entry)) {
+    Quotas* const quotas = QuotasFor(told, peer, now);
+    if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, now);
+  } else if (const auto places = entries.places(told.entry)) {
+    if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, to, now);
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Where the word counts; null: nowhere.

@@ -40,8 +40,10 @@ class BesideHits {
   // Takes what the entry of a report says, as of `to`. False: it says something of hits.
   bool Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now);
 
-  // The peer, which owns the tag, says of all hosts what they have counted of its quota.
-  void HearOwnersQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
+  // Takes what the peer, which owns the tag, says of all hosts: what they have counted of its quota, or how many of its
+  // places they have; as of `to`, to this host or to everybody. False: it says something of a bucket.
+  bool HearOwner(const Entries& entries, const ToldEntry& told, HeardPeer& peer, bool everybody, Instant to,
+                 Instant now);
 
   // The peer says that the tag is penalized until then.
   void HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant until, Instant now);
@@ -53,7 +55,8 @@ class BesideHits {
   void TellPlacesAgain();
   bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
   void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
-  void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint64_t places, Instant to, Instant now);
+  void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant to,
+                  Instant now);
   void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
   Quotas* QuotasFor(const ToldEntry& told, HeardPeer& peer, Instant now);
 

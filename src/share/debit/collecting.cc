@@ -81,6 +81,10 @@ void Collecting::Owned(const Draft& draft, Instant now) {
     const Tag tag = draft.entries.tag(draft.entries.list()[quota.entry]);
     if (ownership_.Owns(tag)) owning.QuotaCounted(table_.Hash(TableTag(tag)), kNobody, now);
   }
+  for (const Beside& places : draft.entries.places()) {
+    const Tag tag = draft.entries.tag(draft.entries.list()[places.entry]);
+    if (ownership_.Owns(tag)) owning.PlacesChanged(table_.Hash(TableTag(tag)), kNobody, now);
+  }
   SiteSums* const sums = ways_.core().site_sums;
   if (sums == nullptr) return;
   for (std::size_t i = 0; i < draft.entries.size(); ++i) {

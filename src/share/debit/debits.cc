@@ -156,9 +156,13 @@ bool Debits::ReportUrgent(Instant from, Instant now, Draft& out) {
   return beside_.ReportUrgent(now, out) || TellWaits(from, now, out);
 }
 
-std::uint32_t Debits::PlacesHere(std::uint64_t hash, const Limit& limit, Instant now) {
+// While nobody can say what other hosts have taken, each has its equal part, and one place at least.
+std::uint32_t Debits::PlacesHere(const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
   if (core_.window == 0) return limit.in_flight;
   if (!core_.gauges->HasRoom(hash)) return 0;
+  if (core_.silent_owners != nullptr) {
+    if (const auto part = core_.silent_owners->Part(tag, limit.in_flight, core_.peers + 1)) return *part;
+  }
   return limit.in_flight - std::min(core_.gauges->Elsewhere(hash, now), limit.in_flight);
 }
 

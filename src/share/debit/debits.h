@@ -59,7 +59,7 @@ class Debits final : public Way {
     certificate_.Refused(asked.hash, asked.query.cost);
   }
   void Inspect(const TagAt& at, Inspection& seen, Instant now);
-  std::uint32_t PlacesHere(std::uint64_t hash, const Limit& limit, Instant now);
+  std::uint32_t PlacesHere(const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now);
   void Adopted() { beside_.Adopted(); }
   void Reassigned(std::size_t counter);
   std::optional<Tokens> Bound(const Limit& limit, std::span<const PeerAge> peers) const;

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "bus/owners/owners.h"
 #include "share/owners/owning.h"
+#include "share/owners/silent_owners.h"
+#include "share/said_tag.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -29,6 +32,20 @@ class Ownership {
     } else {
       owning_->KeepOwned(*owners_, name_);
     }
+    heard_.Change(owners_, owners_ != nullptr ? owners_->Find(name_) : std::nullopt);
+  }
+
+  // An owner, of the list, says something in that life.
+  void Heard(std::size_t owner, std::uint64_t life, Duration period, Instant now) {
+    if (heard_.Heard(owner, life, now)) JudgeSilent(period, now);
+  }
+  // At the end of each period of reports: which owners are silent.
+  void JudgeSilent(Duration period, Instant now) {
+    std::shared_ptr<const SilentOwners> silent = heard_.Silent(period, now);
+    LimiterCore& core = ways_.core();
+    const auto& known = core.silent_owners;
+    if (silent == nullptr ? known == nullptr : known != nullptr && *known == *silent) return;
+    core.table->Exclusively([&] { core.silent_owners = std::move(silent); });
   }
 
   // Null: this host owns nothing.
@@ -50,11 +67,22 @@ class Ownership {
   std::string name_;
   std::shared_ptr<const Owners> owners_, before_;
   std::unique_ptr<Owning> owning_;
+  OwnersHeard heard_;
 };
 
 // Whether this host owns the tag.
 inline bool OwnsHere(const LimiterCore& core, const Tag& tag) {
   return core.ownership != nullptr && core.ownership->Owns(tag);
+}
+
+// The limit of a tag that this host owns and others know, with its shard locked.
+inline std::optional<LimitIndex> LimitOfOwned(const LimiterCore& core, Table::Shard& shard, const Tag& tag,
+                                              Instant now) {
+  if (!OwnsHere(core, tag)) return std::nullopt;
+  const Slot* const slot = shard.Find(tag, now);
+  if (slot == nullptr && tag.is_digest) return std::nullopt;    // nobody knows its rule
+  const auto index = LimitOfSaid(*core.rules, slot, tag);
+  return index && core.limit(*index).shared ? index : std::nullopt;
 }
 
 }    // namespace dthrottle

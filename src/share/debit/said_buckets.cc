@@ -48,7 +48,7 @@ void SaidBuckets::Adopt(const Entries& entries, std::size_t first, std::size_t n
                         Instant reported, Instant now, std::uint32_t owner) {
   HeardPeer& heard = peers_.Of(owner);
   peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    if (const auto word = entries.quota(told.entry)) return beside_.HearOwnersQuota(told, heard, *word, now);
+    if (beside_.HearOwner(entries, told, heard, false, at, now)) return;
     const Limit& limit = core_.limit(told.index);
     const auto until = ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); });
     if (until.value_or(reported) > counted) return;    // hits are on their way, and the answer to them as well
@@ -122,7 +122,7 @@ void SaidBuckets::HearNear(const Entries& entries, std::size_t first, std::size_
     if (const auto left = entries.penalty(told.entry)) {
       return beside_.HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
     }
-    if (const auto word = entries.quota(told.entry)) return beside_.HearOwnersQuota(told, heard, *word, now);
+    if (beside_.HearOwner(entries, told, heard, true, at, now)) return;
     const auto named = ways_.With(core_.limit(told.index), [&](auto& way) { return way.ReportedAt(told.hash); });
     if (!named || now - *named > kUserFor) MergeOne(told, at, now);
   });

@@ -24,7 +24,7 @@ class SaidBuckets {
   void Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted, Instant reported,
              Instant now, std::uint32_t owner);
   // Likewise where tags are near their limit, which is for hosts that have not named them lately.
-  // It hears of penalties too, of which everybody is told. Both hear of quotas.
+  // It hears of penalties too, of which everybody is told. Both hear of quotas and places.
   void HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now, std::uint32_t owner);
   // This host owns the tags from now on: takes over entries [first, first + n) of what their owner had as of `at`,
   // whatever is known here but hits that no report has carried yet. Adds the hashes of the tags to `taken`.

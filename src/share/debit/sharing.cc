@@ -129,6 +129,7 @@ bool Sharing::Work(Instant now) {
 
 void Sharing::EndPeriod(Instant now) {
   debits_.Certify(now);
+  ownership_.JudgeSilent(period_, now);
   if (holding_) {
     ToPeers alive;
     alive.kind = ToPeers::Kind::kPeriodEnd;
@@ -136,6 +137,7 @@ void Sharing::EndPeriod(Instant now) {
     outlet_.ring().TryPush(std::move(alive));
   } else {
     if (!taken_.empty() && now > taken_at_ + kTakenFor) taken_ = {};
+    if (owning() != nullptr) ownership_.owning()->PeriodEnds(now);
     collecting_.Begin(now);
   }
   report_at_ += period_ * ((now - report_at_) / period_ + 1);    // a period that was slept through is not made up for
@@ -203,6 +205,8 @@ bool Sharing::BeginSnapshot(Instant now) {
 // The next `n` entries of incoming_.
 void Sharing::Merge(std::size_t n, Instant now) {
   const FromPeers& in = incoming_;
+  const bool of_owner = in.kind == FromPeers::Kind::kLevels || in.kind == FromPeers::Kind::kNear;
+  if (of_owner && merged_ == 0) ownership_.Heard(in.owner, in.life, period_, now);
   switch (in.kind) {
     case FromPeers::Kind::kLevels:
       return debits_.buckets().Adopt(in.entries, merged_, n, in.to, in.from, collecting_.until(), now, in.peer);

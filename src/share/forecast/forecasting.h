@@ -40,8 +40,8 @@ class Forecasting final : public Way {
   void Spent(Asked& asked, Cost tokens);
   void CameBack(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
-  std::uint32_t PlacesHere(std::uint64_t hash, const Limit& limit, Instant now) {
-    return debits().PlacesHere(hash, limit, now);
+  std::uint32_t PlacesHere(const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
+    return debits().PlacesHere(tag, hash, limit, now);
   }
   bool Would(Looked& looked);
   void Inspect(const TagAt& at, Inspection& seen, Instant now);

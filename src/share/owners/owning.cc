@@ -46,10 +46,7 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
     const Entry& entry = entries.list()[i];
     const Tag tag = entries.tag(entry);
     const std::uint64_t hash = table_.Hash(TableTag(tag));
-    if (entries.quota(entry).has_value()) {
-      QuotaCounted(hash, peer, now);
-      continue;
-    }
+    if (entries.any_rare() && NamedBeside(entries, entry, hash, peer, now)) continue;
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
     if (owned->changes == 0) owned->changes = UsedBefore(*owned, hash, entry.value, now);
@@ -62,9 +59,23 @@ void Owning::Named(const Entries& entries, std::size_t first, std::size_t n, std
   }
 }
 
+// Whether the entry says something that is not about its bucket.
+bool Owning::NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer,
+                         Instant now) {
+  if (entries.quota(entry)) {
+    QuotaCounted(hash, peer, now);
+  } else if (entries.places(entry)) {
+    if (Owned* const owned = OwnedOf(entries.tag(entry), hash)) UserOf(*owned, peer).named = now;
+    PlacesChanged(hash, peer, now);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 void Owning::QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now) {
   quotas_.Counted(hash, peer, now);
-  if (quotas_.any_news()) TellAt(std::max(now, near_at_ + kNearGap));
+  if (any_news()) TellAt(std::max(now, near_at_ + kNearGap));
 }
 
 void Owning::Counted(std::uint32_t peer, std::uint64_t counted, Instant now) {
@@ -217,6 +228,16 @@ void Owning::TellUsers(Owned& owned, std::uint64_t hash, Instant now) {
   for (User& user : owned.users) Due(owned, user, hash);
 }
 
+void Owning::TellPlaces(Instant now) {
+  for (const std::uint64_t hash : places_.Judge(now)) {
+    const auto known = tags_.find(hash);
+    if (known == tags_.end()) continue;
+    for (const User& user : known->second.users) {
+      if (now - user.named <= kUserMax) places_.Owe(user.peer, hash);
+    }
+  }
+}
+
 bool Owning::IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const {
   const auto [rate, burst] = std::pair(pace.rate, pace.burst);
   if (level >= kNearOfBurst * burst || owned.users.size() >= hosts_heard_) return false;
@@ -233,10 +254,11 @@ bool Owning::IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) c
 bool Owning::Tell(Instant now) {
   tell_at_ = Instant::max();
   for (const std::uint64_t hash : std::exchange(changed_, {})) Judge(hash, now);
+  if (now >= places_.next()) TellPlaces(now);
   bool room = true;
   for (std::uint32_t peer = 0; peer < hosts_.size() && room; ++peer) {
     Host& host = hosts_[peer];
-    if (!host.answer && host.due.empty()) continue;
+    if (!host.answer && host.due.empty() && !places_.owes(peer)) continue;
     if (now - host.told_at < kHostGap) {
       TellAt(host.told_at + kHostGap);
     } else {
@@ -289,7 +311,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
     }
     host.due.pop_back();
   }
-  host.answer = !quotas_.AddAnswers(peer, now, levels.entries);
+  host.answer = !quotas_.AddAnswers(peer, now, levels.entries) || !places_.AddAnswers(peer, now, levels.entries);
   host.told_at = now;
   if (host.answer || !host.due.empty()) TellAt(now + kHostGap);
   to_peers_.TryPush(std::move(levels));
@@ -297,7 +319,7 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
 }
 
 bool Owning::TellNear(Instant now) {
-  if (near_.empty() && !quotas_.any_news()) return true;
+  if (near_.empty() && !any_news()) return true;
   if (now - near_at_ < kNearGap || near_frames_.Left(now) < 1) {
     TellAt(std::max(near_at_, now) + kNearGap);
     return true;
@@ -319,8 +341,9 @@ bool Owning::TellNear(Instant now) {
     counts_.near.told += added, counts_.near.cut += !added;
   }
   quotas_.AddNews(now, item.entries);
+  places_.AddNews(now, item.entries);
   near_at_ = now;
-  if (quotas_.any_news()) TellAt(now + kNearGap);
+  if (any_news()) TellAt(now + kNearGap);
   if (!item.entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(std::move(item));
   return true;
 }

@@ -20,6 +20,7 @@
 #include "base/allowance.h"
 #include "bus/exchange.h"
 #include "share/owners/penalty_telling.h"
+#include "share/owners/place_telling.h"
 #include "share/owners/quota_telling.h"
 #include "share/pace.h"
 #include "share/report_budget.h"
@@ -48,19 +49,21 @@ class Owning {
   void NamedAbroad(const Entries& entries, Instant now);
   // All of it, and every report of the host up to `counted`.
   void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
-  // What is counted of the tag's quota has changed, by that host; kNobody: by this one.
+  // What that host has counted of the tag's quota has changed, or how many of its places it has; kNobody: this host.
   void QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now);
+  void PlacesChanged(std::uint64_t hash, std::uint32_t peer, Instant now) { places_.Changed(hash, peer, now); }
   // This host itself has charged hits, which its own report says.
   void NamedHere(const Entries& entries, Instant now);
 
   PenaltyTelling& penalties() { return penalties_; }
   QuotaTelling& quotas() { return quotas_; }
+  void PeriodEnds(Instant now) { places_.PeriodEnds(now); }
 
   // Keeps only tags that the host of that name owns.
   void KeepOwned(const Owners& owners, std::string_view name);
 
   // When to call Tell, which hands over what is due; true if there is more.
-  Instant next() const { return std::min({tell_at_, penalties_.next(), quotas_.next()}); }
+  Instant next() const { return std::min({tell_at_, penalties_.next(), quotas_.next(), places_.next()}); }
   bool Tell(Instant now);
 
   OwningCounts counts() const;
@@ -100,6 +103,8 @@ class Owning {
   // A tag's limit and bucket, while its shard is locked.
   struct Look;
 
+  bool any_news() const { return quotas_.any_news() || places_.any_news(); }
+  bool NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer, Instant now);
   Owned* OwnedOf(const Tag& tag, std::uint64_t hash);
   bool UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now);
   User& UserOf(Owned& owned, std::uint32_t peer);
@@ -111,6 +116,7 @@ class Owning {
   bool LookAt(const Owned& owned, std::uint64_t hash, std::uint32_t peer, Instant now, See&& see);
   void Judge(std::uint64_t hash, Instant now);
   bool Strays(Owned& owned, const Pace& pace, Tokens level, double demand, Instant now);
+  void TellPlaces(Instant now);
   void TellUsers(Owned& owned, std::uint64_t hash, Instant now);
   bool IsNear(Owned& owned, Tokens level, const Pace& pace, Instant now) const;
   bool TellHost(std::uint32_t peer, Host& host, Instant now);
@@ -130,6 +136,7 @@ class Owning {
   OwningCounts counts_;
   PenaltyTelling penalties_{ways_, to_peers_, near_room_, counts_.near};
   QuotaTelling quotas_{ways_, to_peers_, near_room_, counts_.near};
+  PlaceTelling places_{ways_, near_room_, counts_.near};
 };
 
 }    // namespace dthrottle

@@ -15,7 +15,6 @@ using namespace std::chrono_literals;
 
 constexpr Duration kRetryAfter = 5ms;
 constexpr std::size_t kPlacesPerSlice = 512;
-constexpr std::size_t kAnswersMax = 4 * kEntriesMax;    // to one host; what is left out is answered next time
 
 }    // namespace
 
@@ -27,11 +26,8 @@ void QuotaTelling::LookAt(std::uint64_t hash, Instant now, See&& see) {
   if (quotas == nullptr) return;
   Table::Shard shard(*core.table, hash);
   const auto tag = quotas->TagOf(hash);
-  if (!tag || !OwnsHere(core, *tag)) return;
-  const Slot* const slot = shard.Find(*tag, now);
-  if (slot == nullptr && tag->is_digest) return;    // nobody knows its rule
-  const auto index = LimitOfSaid(*core.rules, slot, *tag);
-  if (index && core.limit(*index).quota > 0 && core.limit(*index).shared) see(*quotas, *tag, *index);
+  const auto index = tag ? LimitOfOwned(core, shard, *tag, now) : std::nullopt;
+  if (index && core.limit(*index).quota > 0) see(*quotas, *tag, *index);
 }
 
 // Adds the word of all hosts about the tag, if so much is used; false: there is no room for it.
@@ -48,20 +44,14 @@ bool QuotaTelling::Add(std::uint64_t hash, Which which, Instant now, Entries& ou
 }
 
 void QuotaTelling::Counted(std::uint64_t hash, std::uint32_t peer, Instant now) {
-  if (peer != kNobody) {
-    if (answers_.size() <= peer) answers_.resize(peer + 1);
-    if (answers_[peer].size() < kAnswersMax) answers_[peer].push_back(hash);
-  }
+  if (peer != kNobody) answers_.Owe(peer, hash);
   LookAt(hash, now, [&](Quotas& quotas, const Tag&, LimitIndex index) {
     if (quotas.IsNews(hash, ways_.core().limit(index), now)) news_.push_back(hash);
   });
 }
 
 bool QuotaTelling::AddAnswers(std::uint32_t peer, Instant now, Entries& out) {
-  if (peer >= answers_.size()) return true;
-  std::vector<std::uint64_t>& due = answers_[peer];
-  while (!due.empty() && Add(due.back(), Which::kUsed, now, out)) due.pop_back();
-  return due.empty();
+  return answers_.Give(peer, [&](std::uint64_t hash) { return Add(hash, Which::kUsed, now, out); });
 }
 
 void QuotaTelling::AddNews(Instant now, Entries& out) {

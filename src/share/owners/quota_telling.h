@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <vector>
 
 #include "base/allowance.h"
 #include "bus/exchange.h"
+#include "share/owners/owed_words.h"
 #include "share/owners/penalty_telling.h"
 #include "share/ways.h"
 
@@ -48,7 +48,7 @@ class QuotaTelling {
   ToPeersRing& to_peers_;
   Allowance& room_;
   NearCounts& counts_;
-  std::vector<std::vector<std::uint64_t>> answers_;    // tags by their hashes, by the numbers of hosts
+  OwedWords answers_;
   std::deque<std::uint64_t> news_;
   std::deque<std::uint32_t> came_;    // the first is being told
   std::size_t place_ = 0;             // of the quotas, where that goes on
