@@ -1,9 +1,11 @@
-# What ask_lines.c does, with the Ruby package.
+# What ask_lines.c does, with the Ruby package; "library" and its path: one tag by libdthrottle, and with "by-page" all of
+# several.
 require_relative "../../src/integration/ruby/lib/dthrottle"
 
 REASONS = [nil, :limit, :never, :shed, :busy].freeze
-address, deadline, mode = ARGV
-throttle = Dthrottle::Throttle.new(query: address, questions: address, deadline: deadline.to_i / 1000.0)
+address, deadline, *modes = ARGV
+given = { query: address, questions: address, deadline: deadline.to_i / 1000.0 }
+throttle = modes.include?("library") ? Dthrottle::LibraryThrottle.new(library: modes.last, **given) : Dthrottle::Throttle.new(**given)
 $stdout.sync = true
 
 def tags_of(line)
@@ -32,10 +34,11 @@ $stdin.binmode.each_line do |line|
     next
   end
   holds, waits = %w[hold wait].map { |word| verb == word }
-  tags = tags_of(holds || waits ? words.join(" ") : line) if mode == "questions"
+  tags = tags_of(holds || waits ? words.join(" ") : line) if modes.include?("questions")
   before = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond)
   answer = if holds then throttle.hold(tags, first.to_i / 1000.0)
            elsif waits then throttle.ask_question(tags, deadline.to_i / 1000.0, first.to_i / 1000.0)
+           elsif modes.include?("by-page") then throttle.ask_all(tags_of(line))
            else tags ? throttle.ask_question(tags) : throttle.ask(line.chomp("\n"))
            end
   took = Process.clock_gettime(Process::CLOCK_MONOTONIC, :microsecond) - before

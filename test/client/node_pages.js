@@ -6,7 +6,7 @@ const assert = require('assert')
 const fs = require('fs')
 const { setTimeout: sleep } = require('timers/promises')
 const { Worker, isMainThread, workerData } = require('worker_threads')
-const { Throttle } = require('../../src/integration/node')
+const { ExpressStore, Throttle } = require('../../src/integration/node')
 
 const [name, address, addon] = process.argv.slice(2)
 const { open } = require(addon)
@@ -50,6 +50,25 @@ const cases = {
         assert.equal(page.decide(tag), 0, String(tag).slice(0, 5))
       }
     }
+  },
+
+  // A store that asks for verdicts alone, as express-rate-limit calls it.
+  async store () {
+    const options = { query: address, deadlineMs: PATIENCE_MS, pages: addon, verdictOnly: true }
+    const store = new ExpressStore(options)
+    store.init({ limit: 1, windowMs: 60000 })
+    const hit = async () => (await store.increment('C')).totalHits
+    assert.equal(await hit(), 1)
+    for (let i = 0; i < 50; i++, await sleep(2)) assert.equal(await hit(), 2)
+    const late = (await store.increment('C')).resetTime - Date.now()
+    assert(late > 0 && late <= 60000)
+    const nobody = { query: 'unix:/nonexistent', verdictOnly: true, pages: false }
+    const raises = new ExpressStore({ ...nobody, onFailure: 'raise' })
+    raises.init({ limit: 1, windowMs: 60000 })
+    await assert.rejects(raises.increment('C'))
+    const refuses = new ExpressStore({ ...nobody, onFailure: 'refuse' })
+    refuses.init({ limit: 1, windowMs: 60000 })
+    assert.equal((await refuses.increment('C')).totalHits, 2)
   },
 
   async arguments () {

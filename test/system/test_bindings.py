@@ -192,7 +192,7 @@ class PythonQuestions(Python, Holds, Waits, Learns, Refunds, SameBuckets, test_c
     pass
 
 
-class PythonLibrary(Python):
+class ByLibrary:
     """One tag by libdthrottle."""
 
     @classmethod
@@ -203,6 +203,10 @@ class PythonLibrary(Python):
 
     def application(self, address, deadline_ms=30_000, *mode):
         return super().application(address, deadline_ms, *mode, "library", BUILD / "src/client/libdthrottle.so")
+
+
+class PythonLibrary(ByLibrary, Python):
+    pass
 
 
 class PythonLibraryClient(PythonLibrary, UnderLoad, InFlight, test_client.Client):
@@ -249,6 +253,18 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
 
 
 class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
+    pass
+
+
+class RubyLibrary(ByLibrary, Ruby):
+    pass
+
+
+class RubyLibraryClient(RubyLibrary, UnderLoad, InFlight, test_client.Client):
+    pass
+
+
+class RubyLibraryPages(RubyLibrary, test_worker_page.QuestionPages):
     pass
 
 

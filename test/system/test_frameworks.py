@@ -11,7 +11,7 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import PATIENCE, ROOT, clean_environment, rule, run, wait_until
+from daemon import BUILD, PATIENCE, ROOT, SANITIZED, clean_environment, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_ask import AskDaemon, ask_port
 
@@ -149,6 +149,31 @@ def crowd(workers):
     return sum(served), time.monotonic() - begin
 
 
+class ByLibrary:
+    """Hits by libdthrottle, and so by the page of the worker."""
+
+    library = BUILD / "src/client/libdthrottle.so.0"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        if SANITIZED:
+            raise unittest.SkipTest("the library is built with a sanitizer")
+
+    def test_a_limit_holds_and_the_worker_refuses_by_itself(self):
+        with AskDaemon(rule(name="limit", burst=3, rate=0.001), page={"entries": 64}) as daemon, \
+                self.worker(unix(daemon)) as worker:
+            self.assertEqual(worker.statuses(4), [200, 200, 200, 429])
+
+            def local():
+                self.assertEqual(worker.request()[0], 429)
+                return daemon.stats()["page_refused"] > 0
+            wait_until(local, "the worker refuses by itself")
+            self.assertEqual(worker.request("D")[0], 200)
+            daemon.kill()
+            self.assertEqual(worker.statuses(9, "E"), [200] * 9)
+
+
 class Limits(Framework):
     """By the package limits."""
 
@@ -164,6 +189,15 @@ class Limits(Framework):
 class FlaskLimiter(Limits, Claims, Crowd):
     app = "flask_app.py"
     shows = (Limits.python, "-c", "import flask_limiter")
+
+
+class FlaskLimiterByLibrary(ByLibrary, Limits, Claims):
+    app = FlaskLimiter.app
+    shows = FlaskLimiter.shows
+
+    def command(self, address, limit, deadline_s, on_failure):
+        python, app, uri, limit = super().command(address, limit, deadline_s, on_failure)
+        return [python, app, f"{uri}&library={self.library}", limit]
 
 
 class Slowapi(Limits, Claims, Crowd):
@@ -247,8 +281,17 @@ class FastifyRateLimit(Node, Claims, Crowd):
     shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")
 
 
-class RackAttack(Framework, Claims, Crowd):
+class Rack(Framework):
     shows = ("ruby", "-e", "require 'rack/attack'")
 
     def command(self, address, limit, deadline_s, on_failure):
         return ["ruby", APPS / "rack_app.rb", address, str(limit), str(deadline_s), on_failure]
+
+
+class RackAttack(Rack, Claims, Crowd):
+    pass
+
+
+class RackAttackByLibrary(ByLibrary, Rack, Claims):
+    def command(self, address, limit, deadline_s, on_failure):
+        return [*super().command(address, limit, deadline_s, on_failure), self.library]

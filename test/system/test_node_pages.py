@@ -52,6 +52,11 @@ class Addon(NodePages, SystemTest):
         stats = self.play_unix("tags")
         self.assertEqual(stats["page_strange"], 0, "no other tag is told")
 
+    def test_a_store_that_asks_for_verdicts_alone_decides_by_the_page(self):
+        stats = self.play_unix("store")
+        self.assertGreater(stats["page_refused"], 4)
+        self.assertEqual(stats["served"], 1)
+
     def test_no_argument_does_any_harm(self):
         self.play_unix("arguments")
 

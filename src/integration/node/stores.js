@@ -4,7 +4,8 @@
 // numbers of the application are for its headers.
 //
 // They take the options of Throttle (or a `throttle` to share) and onFailure, when nobody answers in time: "serve" (the
-// default), "refuse", or "raise", which leaves it to the framework.
+// default), "refuse", or "raise", which leaves it to the framework. With verdictOnly a hit that costs 1 asks whether it is
+// served and nothing else, and so by the page of this thread, where there is one: what is left is not known then.
 
 const { Throttle } = require('./throttle')
 
@@ -16,16 +17,18 @@ function warnOnce (tag) {
 }
 
 class Asker {
-  constructor ({ throttle, onFailure = 'serve', ...options } = {}) {
+  constructor ({ throttle, onFailure = 'serve', verdictOnly = false, ...options } = {}) {
     if (!['serve', 'refuse', 'raise'].includes(onFailure)) throw new Error('onFailure is "serve", "refuse" or "raise"')
     this.throttle = throttle || new Throttle({ ...options, failOpen: onFailure === 'serve' })
     this.raises = onFailure === 'raise'
+    this.verdictOnly = verdictOnly
   }
 
   // What a framework that counts hits wants to know: `hits` in the window, above the limit for a refusal, and after how
   // many milliseconds the client is served again or has all its tokens back. Where the limit is not known, hits are 1 for
   // what is served.
   async count (verb, tag, cost, limit, windowMs) {
+    if (this.verdictOnly && verb === 'askQuestion' && cost === 1) return this.#hit(tag, limit, windowMs)
     const answer = await this.throttle[verb](new Map([[tag, cost]]))
     const [left] = answer.left
     if (this.raises && left === undefined) throw new Error(`dthrottled: ${answer.verdict}`)
@@ -33,6 +36,14 @@ class Asker {
     if (!answer.serve) return { hits: (limit ?? Number.MAX_SAFE_INTEGER - 1) + 1, left: 0, resetMs: answer.waitMs || windowMs }
     const hits = limit !== undefined && Number.isFinite(left) ? Math.max(0, limit - left) : 0
     return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1) }
+  }
+
+  // As count. A client that is refused has a token after this time at the latest, unless it is in debt.
+  async #hit (tag, limit, windowMs) {
+    const { serve, verdict } = await this.throttle.ask(tag)
+    if (this.raises && verdict !== 'serve' && verdict !== 'throttle') throw new Error(`dthrottled: ${verdict}`)
+    const most = limit ?? Number.MAX_SAFE_INTEGER - 1
+    return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs: windowMs / (limit || 1) }
   }
 
   // Where nobody answers the hits stay counted, and only onFailure "raise" tells.

@@ -22,6 +22,9 @@ limits is served, and said once in a warning.
 "dthrottle:///path" is another socket for questions, "dthrottle://127.0.0.1:7316" a TCP address. Options, behind "?" or as
 storage_options: `deadline` in seconds (0.02) and `on_failure`, when nobody answers in time: "serve" (the default),
 "refuse", or "raise", which leaves it to the framework. "async+dthrottle://" is for limits.aio.
+
+`library=libdthrottle.so.0` decides hits by that library, and so hot keys and repeated refusals in the worker itself
+(dthrottle.library says what that needs). incr() says then only whether a hit is within the limit.
 """
 
 import logging
@@ -35,6 +38,7 @@ from limits.storage import MovingWindowSupport, Storage
 from ._answers import Verdict
 from ._endpoint import DEFAULT_ASK
 from .aio import AsyncThrottle
+from .library import LibraryThrottle
 from .throttle import Throttle
 
 _log = logging.getLogger("dthrottle")
@@ -48,18 +52,21 @@ class Unanswered(ConnectionError):
 class _Questions:
     """What both storages ask, and what they make of the answers."""
 
-    throttle_type = Throttle
-
-    def _open(self, uri, deadline="0.02", on_failure="serve"):
+    def _open(self, throttle_type, uri, options):
+        """`options` are those that there are, with their values by default."""
         parts = urlsplit(uri)
-        given = {"deadline": deadline, "on_failure": on_failure, **dict(parse_qsl(parts.query))}
-        if given["on_failure"] not in ("serve", "refuse", "raise") or set(given) != {"deadline", "on_failure"}:
-            raise ValueError(f'{uri}: there are deadline, in seconds, and on_failure: "serve", "refuse" or "raise"')
+        given = {**options, **dict(parse_qsl(parts.query))}
+        if given["on_failure"] not in ("serve", "refuse", "raise") or set(given) != set(options):
+            raise ValueError(f'{uri}: there are {", ".join(options)}; on_failure is "serve", "refuse" or "raise"')
         address = f"tcp:{parts.netloc}" if parts.netloc else f"unix:{parts.path}" if parts.path else DEFAULT_ASK
         self._raises = given["on_failure"] == "raise"
         self._warned = False
-        self.throttle = self.throttle_type(questions=address, deadline=float(given["deadline"]),
-                                           fail_open=given["on_failure"] == "serve")
+        self._by_library = bool(given.get("library"))
+        more = {}
+        if self._by_library:
+            throttle_type, more = LibraryThrottle, {"library": given["library"]}
+        self.throttle = throttle_type(questions=address, deadline=float(given["deadline"]),
+                                      fail_open=given["on_failure"] == "serve", **more)
 
     @property
     def base_exceptions(self):
@@ -95,8 +102,8 @@ class _Questions:
         """What clear() gives back: no bucket is more than full."""
         return {key: self._limit_of(key)[0]}
 
-    def _given(self, verdict):
-        if self._raises and verdict is not Verdict.SERVE:
+    def _given(self, verdict, decided=(Verdict.SERVE,)):
+        if self._raises and verdict not in decided:
             raise Unanswered(f"dthrottled: {verdict.value}")
 
     @staticmethod
@@ -112,11 +119,17 @@ class _Questions:
 class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
     STORAGE_SCHEME = ["dthrottle"]
 
-    def __init__(self, uri, wrap_exceptions=False, deadline="0.02", on_failure="serve", **options):
+    def __init__(self, uri, wrap_exceptions=False, deadline="0.02", on_failure="serve", library="", **options):
         super().__init__(uri, **({"wrap_exceptions": wrap_exceptions} if wrap_exceptions else {}), **options)
-        self._open(uri, deadline, on_failure)
+        self._open(Throttle, uri, {"deadline": deadline, "on_failure": on_failure, "library": library})
+        self._asked = False
 
     def acquire_entry(self, key, limit, expiry, amount=1):
+        if self._by_library and self._asked:
+            answer = self.throttle.ask_all({key: amount})
+            self._given(answer.verdict, (Verdict.SERVE, Verdict.THROTTLE))
+            return answer.serve
+        self._asked = True    # whether a rule limits the key, the first answer says
         return self._decided(self.throttle.ask_question({key: amount})).serve
 
     def get_moving_window(self, key, limit, expiry):
@@ -124,7 +137,10 @@ class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
         return until - expiry, hits
 
     def incr(self, key, expiry, elastic_expiry=False, amount=1):
-        return self._count(self._decided(self.throttle.ask_question({key: amount})), self._limit_of(key)[0])
+        limit, _ = self._limit_of(key)
+        if self._by_library:
+            return 1 if self.acquire_entry(key, limit, expiry, amount) else limit + 1
+        return self._count(self._decided(self.throttle.ask_question({key: amount})), limit)
 
     def get(self, key):
         return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[1]
@@ -141,11 +157,10 @@ class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
 
 class AsyncDthrottleStorage(_Questions, limits.aio.storage.Storage, limits.aio.storage.MovingWindowSupport):
     STORAGE_SCHEME = ["async+dthrottle"]
-    throttle_type = AsyncThrottle
 
     def __init__(self, uri, wrap_exceptions=False, deadline="0.02", on_failure="serve", **options):
         super().__init__(uri, **({"wrap_exceptions": wrap_exceptions} if wrap_exceptions else {}), **options)
-        self._open(uri, deadline, on_failure)
+        self._open(AsyncThrottle, uri, {"deadline": deadline, "on_failure": on_failure})
 
     async def acquire_entry(self, key, limit, expiry, amount=1):
         return self._decided(await self.throttle.ask_question({key: amount})).serve

@@ -9,3 +9,7 @@
 require_relative "dthrottle/answers"
 require_relative "dthrottle/throttle"
 require_relative "dthrottle/rack_attack_store"
+
+module Dthrottle
+  autoload :LibraryThrottle, "#{__dir__}/dthrottle/library_throttle" # as it needs fiddle
+end

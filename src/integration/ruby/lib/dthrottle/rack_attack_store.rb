@@ -8,14 +8,16 @@ module Dthrottle
   # Rack::Attack tells a store neither limit nor period, so its count is 1 for what is served and REFUSED for what is not.
   #
   # It takes the options of Throttle (or a `throttle` to share); `on_failure`, when nobody answers in time: :serve (the
-  # default) or :refuse; and `others`, the store for fail2ban and allow2ban, which keep values.
+  # default) or :refuse; and `others`, the store for fail2ban and allow2ban, which keep values. With
+  # `library: "libdthrottle.so.0"` it decides by that library, and so hot tags and repeated refusals in the worker itself.
   class RackAttackStore
     REFUSED = 2**62
 
     def initialize(throttle: nil, on_failure: :serve, others: nil, **options)
       raise ArgumentError, "on_failure is :serve or :refuse" unless %i[serve refuse].include?(on_failure)
 
-      @throttle = throttle || Throttle.new(fail_open: on_failure == :serve, **options)
+      type = options.key?(:library) ? LibraryThrottle : Throttle
+      @throttle = throttle || type.new(fail_open: on_failure == :serve, **options)
       @others = others
     end
 
@@ -23,9 +25,7 @@ module Dthrottle
       return others.increment(key, amount, **options) if /(?:fail|allow)2ban:/.match?(key)
 
       tag = key.sub(/:\d+:/, ":") # the number of the window would make each window a fresh bucket
-      answer = @throttle.ask_question(tag => amount)
-      warn_once(tag) if answer.left.first == Float::INFINITY
-      answer.serve? ? 1 : REFUSED
+      decide(tag, amount).serve? ? 1 : REFUSED
     end
 
     %i[read write delete delete_matched].each do |name|
@@ -33,6 +33,16 @@ module Dthrottle
     end
 
     private
+
+    # Whether a rule limits tags, the first answer says.
+    def decide(tag, amount)
+      return @throttle.ask_all(tag => amount) if @by_verdict
+
+      @by_verdict = @throttle.respond_to?(:ask_all)
+      answer = @throttle.ask_question(tag => amount)
+      warn_once(tag) if answer.left.first == Float::INFINITY
+      answer
+    end
 
     def others
       @others or raise NotImplementedError, "dthrottled keeps no values: fail2ban, allow2ban and reset! need `others`"
