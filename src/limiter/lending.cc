@@ -1,6 +1,7 @@
 #include "limiter/lending.h"
 
 #include <cmath>
+#include <utility>
 
 #include "limiter/limit_of.h"
 #include "limiter/recall.h"
@@ -76,13 +77,13 @@ Cost TakeBack(Asked& asked, Loan& loan, WorkerSpent& spent) {
   return back;
 }
 
-void CountSpent(Ways& ways, Asked& asked, Lane& lane, const WorkerSpent& spent) {
+void CountSpent(Ways& ways, Asked& asked, Lane& lane, const WorkerSpent& spent, Instant since) {
   if (spent.tokens == 0) return;
   LimiterCore& core = ways.core();
   RuleCounters& counters = lane.counters(core.tally.counter(asked.limit.rule));
   counters.served.Add(spent.queries);
   if (asked.bucket().IsNearLimit(asked.shape, asked.now)) counters.near_limit.Add(spent.queries);
-  ways.With(asked.limit, [&](auto& way) { return way.Spent(asked, spent.tokens), true; });
+  ways.With(asked.limit, [&](auto& way) { return way.Spent(asked, spent.tokens, since), true; });
   lane.AddTimes(asked.query.tag, asked.hash, true, spent.queries, asked.now);
   core.loans.CountServed(spent.queries);
   if (!core.observed.sample().Has(asked.hash)) return;
@@ -93,9 +94,11 @@ void CountSpent(Ways& ways, Asked& asked, Lane& lane, const WorkerSpent& spent) 
   }
 }
 
-// SettleLoans for one who knows the first loan of the tag.
-Cost Settle(Ways& ways, Asked& asked, Lane& lane, Loan* first) {
+// SettleLoans for one who knows the loans of the tag.
+Cost Settle(Ways& ways, Asked& asked, Lane& lane, LentTag* tag) {
   Loans& loans = ways.core().loans;
+  Loan* const first = tag != nullptr ? tag->first : nullptr;
+  const Instant since = tag != nullptr ? std::exchange(tag->settled_at, asked.now) : asked.now;
   const bool strays = asked.slot != nullptr && loans.AnyStrays(asked.now);
   if (first == nullptr && !strays) return 0;
   ways.With(asked.limit, [&](auto& way) { return way.Prepare(asked), true; });
@@ -110,7 +113,7 @@ Cost Settle(Ways& ways, Asked& asked, Lane& lane, Loan* first) {
     spent += loan.Settle();
     if (loan.part != PartNow(asked)) TakeBack(asked, loan, spent);
   });
-  CountSpent(ways, asked, lane, spent);
+  CountSpent(ways, asked, lane, spent, since);
   return Loans::Out(first);
 }
 
@@ -126,7 +129,7 @@ class Dealing {
         first_(tag_ != nullptr ? tag_->first : nullptr) {}
 
   void Deal(Loan& loan, bool alone) {
-    out_ = Settle(ways_, asked_, lane_, first_);
+    out_ = Settle(ways_, asked_, lane_, tag_);
     loan.uses = loan.Decided() - loan.seen;
     std::uint32_t uses = 0;
     ForEachLoan(first_, [&](Loan& its) {
@@ -135,7 +138,8 @@ class Dealing {
       takers_ += alone || its.uses > 0;
     });
     contended_ = Contended(alone, uses);
-    if (!MayLend() || IsOverdrawn() || WouldLose()) {
+    most_ = MayLend();
+    if (most_ < 1 || IsOverdrawn() || WouldLose()) {
       RecallLoans(ways_, asked_, lane_);
       out_ = 0;
       Say(loan, alone,
@@ -196,12 +200,13 @@ class Dealing {
     loan.listed ? ForEachLoan(first_, say) : say(loan);
   }
 
-  bool MayLend() const {
+  // How many tokens may be out.
+  Tokens MayLend() const {
     const Limit& limit = asked_.limit;
-    return limit.mode != Mode::kOff && !limit.whole && limit.in_flight == 0 &&
-           PenaltyLeft(ways_.core(), limit, asked_.hash, asked_.now) == Duration::zero() &&
-           asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0 &&
-           ways_.With(limit, [&](auto& way) { return way.MayLend(asked_.hash, asked_.now); });
+    const bool may = limit.mode != Mode::kOff && !limit.whole && limit.in_flight == 0 &&
+                     PenaltyLeft(ways_.core(), limit, asked_.hash, asked_.now) == Duration::zero() &&
+                     asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0;
+    return may ? ways_.With(limit, [&](auto& way) { return way.MayLend(asked_); }) : 0;
   }
   // Refusals are asked for where they lead to a penalty, and in shadow mode, which serves them.
   bool MayRefuse() const { return !asked_.limit.penalizes && asked_.limit.mode == Mode::kEnforce; }
@@ -214,12 +219,15 @@ class Dealing {
       if (its.uses > 0 || !its.Idle(kHold, asked_.now)) return;
       if (bucket().WholeTokens(asked_.shape, asked_.now) < takers_) back += TakeBack(asked_, its, spent);
     });
-    CountSpent(ways_, asked_, lane_, spent);
+    CountSpent(ways_, asked_, lane_, spent, asked_.now);
     out_ -= back + spent.tokens;
   }
 
   // Half of the burst is never lent, so that the bucket has room while tokens lie with workers.
-  std::int64_t Room() const { return Loans::Room(asked_.shape, out_); }
+  std::int64_t Room() const {
+    const std::int64_t room = Loans::Room(asked_.shape, out_);
+    return most_ < static_cast<Tokens>(room) + out_ ? static_cast<std::int64_t>(most_) - out_ : room;
+  }
 
   // A worker has its part of the tokens that are there. One more part is left for those that ask.
   void Give(Loan& loan, Cost takers) {
@@ -267,18 +275,19 @@ class Dealing {
   LentTag* const tag_;
   Loan* const first_;
   Cost out_ = 0, takers_ = 0;
+  Tokens most_ = 0;
   bool contended_ = true;
 };
 
 }    // namespace
 
 Cost SettleLoans(Ways& ways, Asked& asked, Lane& lane) {
-  return Settle(ways, asked, lane, ways.core().loans.Of(asked.hash));
+  return Settle(ways, asked, lane, ways.core().loans.Find(asked.hash));
 }
 
 void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
   LentTag* const tag = ways.core().loans.Find(asked.hash);
-  const Cost out = Settle(ways, asked, lane, tag != nullptr ? tag->first : nullptr);
+  const Cost out = Settle(ways, asked, lane, tag);
   if (tag == nullptr) return;
   tag->Count(asked.query.cost);
   SeePlenty(*tag, asked, out);
@@ -289,14 +298,14 @@ void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
     if (contended ? !loan.Idle(kHold, asked.now) : loan.out == 0) return;
     if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(asked, loan, spent);
   });
-  CountSpent(ways, asked, lane, spent);
+  CountSpent(ways, asked, lane, spent, asked.now);
 }
 
 void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
   SettleLoans(ways, asked, lane);
   WorkerSpent spent;
   ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { TakeBack(asked, loan, spent); });
-  CountSpent(ways, asked, lane, spent);
+  CountSpent(ways, asked, lane, spent, asked.now);
 }
 
 void Lending::Enable(Instant strays) {
@@ -358,7 +367,7 @@ void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
     Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
     SettleLoans(ways, asked, lane);
     TakeBack(asked, loan, spent);
-    CountSpent(ways, asked, lane, spent);
+    CountSpent(ways, asked, lane, spent, asked.now);
   } else {
     loan.Recall(spent);
     lane.counters(Lane::kUnmatched).served.Add(spent.queries);

@@ -186,10 +186,11 @@ class Way {
 
   // Sets the shape and the bucket that Decide would ask, before tokens are lent or come back.
   void Prepare(Asked&) {}
-  // Whether tokens of the tag's bucket may be lent (loans.h): it alone decides, in that shape.
-  bool MayLend(std::uint64_t, Instant) const { return true; }
-  // So many tokens that were lent have been spent.
-  void Spent(Asked&, Cost) {}
+  // How many tokens of the tag's bucket may be lent (loans.h): so long it alone decides, in that shape.
+  static constexpr Tokens kLendAll = std::numeric_limits<Tokens>::infinity();
+  Tokens MayLend(const Asked&) { return kLendAll; }
+  // So many tokens that were lent have been spent since then.
+  void Spent(Asked&, Cost, Instant /*since*/) {}
 
   // What Decide has served waits for its turn.
   void Waits(Asked&) {}

@@ -86,6 +86,28 @@ TEST_CASE("workers of many hosts share a limit nearly as well as queries that ar
   CHECK(m.over + m.under < 2 * (all_asked.over + all_asked.under) + 2);
 }
 
+TEST_CASE("workers of hosts that foretell each other serve by themselves what is far from its limit, and refuse nobody") {
+  const auto with = [](int hosts, std::string_view spread, double rate, const char* workers) {
+    return Simulate(File(fmt::format("[fleet]\nhosts = {}\nduration = \"30s\"\n{}[peers]\nperiod = \"1s\"\n{}"
+                                     "[[rule]]\nburst = 1000\nrate = 1000\nshare = \"forecast\"\n"
+                                     "[[workload]]\nrate = {}\n",
+                                     hosts, workers, spread, rate)),
+                    std::nullopt, 1)
+        .measures;
+  };
+  constexpr const char* kWorkers = "workers = 4\n[page]\nentries = 64\n";
+  for (const int hosts : {4, 16}) {
+    for (const char* spread : {"", "spread = \"owners\"\nowners = [\"host-0\"]\n"}) {
+      CAPTURE(hosts, spread);
+      const Measures within = with(hosts, spread, 900, kWorkers);
+      CHECK(within.by_workers > (*spread == 0 ? 40 : 15));
+      CHECK(within.served > 0.9999 * within.ideal);
+      const Measures asked = with(hosts, spread, 1300, ""), above = with(hosts, spread, 1300, kWorkers);
+      CHECK(above.over + above.under < asked.over + asked.under + 1.5);    // by chance, from seed to seed
+    }
+  }
+}
+
 TEST_CASE("a host that is killed with its workers' tokens serves no more than the limit") {
   const FleetFile file = File(
       "[fleet]\nhosts = 2\nduration = \"30s\"\nworkers = 4\n[page]\nentries = 64\n[peers]\nperiod = \"1s\"\n"

@@ -716,6 +716,43 @@ TEST_CASE("hits are reported when they are spent, and only these") {
   CHECK(host.Level("C", At(1200ms)) == Approx(93).margin(0.01));
 }
 
+TEST_CASE("of a tag that is foretold no more is lent than a host may keep to itself, and nothing near the limit") {
+  constexpr double kHosts = 4;
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=1000\nrate=100\nshare=\"forecast\"");
+  Ways& ways = host.limiter->ways();
+  ways.Get<Debits>().ShareWith(3, 1s);
+  ways.WatchTags(64, [] {});
+  ways.SetHeard(true);
+  Worker worker(host);
+  const std::uint64_t hash = host.limiter->table().Hash({"C", false});
+  const auto out = [&] { return static_cast<double>(Loans::Out(ways.core().loans.Of(hash))); };
+  const auto untold = [&](Instant now) {
+    Table::Shard shard(host.limiter->table(), hash);
+    return static_cast<double>(shard.Find({"C", false}, now)->unreported.hits());
+  };
+  struct Report final : SlotVisitor {
+    bool Visit(const Tag&, const Slot&, const Waste&) override { return true; }
+  };
+  for (int i = 0; i < 300; ++i) CHECK(host.Serves("C", At(0s)));    // so many at once are watched
+  double most = 0;
+  for (Duration at = 10ms; at < 4s; at += 10ms) {
+    worker.Serves("C", At(at));
+    worker.entries.Look(At(at));
+    Report report;
+    while (at % 200ms == 0ms && host.limiter->table().TakeUnreported(1 << 20, report)) continue;
+    CHECK(Inspect(*host.limiter, {{"C", false}}, At(at)).watched);
+    CAPTURE(at.count(), out(), untold(At(at)));
+    CHECK(out() <= std::max(0.9 / kHosts * 1000 - untold(At(at)), 0.0) + 32);    // it was lent before the latest hits
+    most = std::max(most, out());
+  }
+  CHECK(most > 10);
+  Entries entries;
+  REQUIRE(entries.Add({"C", false}, 700, 0));
+  ways.Get<Debits>().Debit(entries, 0, 1, At(3900ms), At(4s), At(4s));
+  worker.entries.Look(At(4050ms));
+  CHECK(out() == 0);
+}
+
 TEST_CASE("what peers have served is not lent any more") {
   LendingHost host("[[rule]]\nburst=100\nrate=\"1/h\"\nshare=\"debit\"");
   auto& debits = host.limiter->ways().Get<Debits>();

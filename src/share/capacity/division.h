@@ -31,8 +31,8 @@ class Division final : public Way {
   void Charged(Asked& asked);
   void Prepare(Asked& asked);
   // Nobody else has this host's part before the tokens end, whatever becomes of the host.
-  bool MayLend(std::uint64_t, Instant now) const { return now + Loan::kLast <= parts_.lent().until; }
-  void Spent(Asked& asked, Cost tokens);
+  Tokens MayLend(const Asked& asked) { return asked.now + Loan::kLast <= parts_.lent().until ? kLendAll : 0; }
+  void Spent(Asked& asked, Cost tokens, Instant since);
   void Refuse(Asked& asked);
   bool Would(Looked& looked);
   Shape ShapeOf(const Tag& tag, const Limit& limit, Instant now);
@@ -131,7 +131,7 @@ inline void Division::Charged(Asked& asked) {
   if (asked.bucket().Debt(asked.shape, asked.now) > 0) owed_.Note(asked.hash, asked.bucket(), asked.now);
 }
 
-inline void Division::Spent(Asked& asked, Cost tokens) {
+inline void Division::Spent(Asked& asked, Cost tokens, Instant) {
   Arrived(asked, tokens);
 }
 

@@ -50,7 +50,7 @@ class Debits final : public Way {
     if (told && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, asked.query.cost);
     return true;
   }
-  void Spent(Asked& asked, Cost tokens) {
+  void Spent(Asked& asked, Cost tokens, Instant) {
     if (core_.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
   }
   void Waits(Asked& asked);

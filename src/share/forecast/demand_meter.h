@@ -18,6 +18,10 @@ class DemandMeter {
   explicit DemandMeter(Instant now) : asked_at_(now), block_at_(now) {}
 
   void Asked(Tokens tokens) { asked_ += tokens; }
+  // Some of these were asked for since `begin`, and nobody knew.
+  void AskedSince(Instant begin) { block_at_ = std::min(block_at_, begin); }
+  // Tokens may be asked for all the time, and nobody knows yet: silence says nothing.
+  void Awaits(Instant now) { asked_at_ = now; }
   // Tokens that were asked for before are not used after all.
   void CameBack(Tokens tokens) { back_ += tokens; }
   // Tokens were asked for since the step before, which was `dt` seconds ago, the latest of them by `asked_by`. `memory`

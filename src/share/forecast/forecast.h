@@ -63,6 +63,14 @@ class Forecast {
       SetCost(cost);
     return Overdue();
   }
+  // The same of tokens that workers have spent since then, and whether some of theirs may be spent without its knowledge.
+  bool Spent(Cost tokens, Instant since) {
+    bool due = false;
+    for (Cost i = 0; i < tokens; ++i) due = Took(1) || due;
+    meter_.AskedSince(since);
+    return due;
+  }
+  void Awaits(Instant now) { meter_.Awaits(now); }
   // What was served since the call before, all of it at about stepped(), if this is called before each Step.
   Tokens TakeServed() { return Charge(), std::exchange(fresh_, 0); }
   Instant stepped() const { return stepped_; }

@@ -82,7 +82,35 @@ void Forecasting::Step(Watch& watch, const TagAt& at, Instant now) {
     const Instant when = watch.forecast.stepped();
     certificate.Served(at.hash, {.hits = served, .first = when, .from = when, .to = when, .here = true}, now);
   }
-  watch.forecast.Step(at.Uncapped(now), PaceOf(at.limit), now);
+  const Tokens lent = LentOf(at.hash);
+  if (lent > 0) watch.forecast.Awaits(now);
+  watch.forecast.Step(at.Uncapped(now) + lent, PaceOf(at.limit), now);
+}
+
+// What workers have and are not known to have spent: it is in the bucket, and nowhere else.
+Tokens Forecasting::LentOf(std::uint64_t hash) const {
+  return core_.loans.any() ? Loans::Out(core_.loans.Of(hash)) : 0;
+}
+
+// The bucket wastes no refill unseen: it is about to leave room for what is lent.
+void Forecasting::Prepare(Asked& asked) {
+  if (core_.window == 0) return;
+  Watch* const watch = watches_->Find(asked.hash);
+  if (watch != nullptr) Step(*watch, {asked.query.tag, asked.hash, asked.limit, asked.slot}, asked.now);
+}
+
+// Peers hear late of what workers spend. They stand that where a tag is far from its limit, of as much as this host may
+// keep to itself.
+Tokens Forecasting::MayLend(const Asked& asked) {
+  if (core_.window == 0) return kLendAll;
+  Watch* const watch = watches_->Find(asked.hash);
+  if (watch == nullptr) return kLendAll;
+  const TagAt at{asked.query.tag, asked.hash, asked.limit, asked.slot};
+  Renew(*watch, at, asked.now);
+  const Tokens kept = PaceOf(asked.limit).FarKept(watch->forecast.level());
+  // Where a host owns the tag, hits wait for the end of the period in the same way. With half of that, 16 hosts serve a
+  // limit less exactly that is asked for at 1.3 times its rate.
+  return std::max(kept / (watch->forecast.hears_owner() ? 3 : 1) - UnreportedOf(at), 0.0);
 }
 
 // Watches the tag of a slot from now on, if it has come that far.
@@ -199,7 +227,7 @@ void Forecasting::OwnerSaid(const OwnersWord& word, const TagAt& at, Instant now
     if (watch == nullptr) return;
   }
   Step(*watch, at, now);
-  watch->forecast.OwnerSaid(at.Level(now), UnreportedOf(at), word, PaceOf(at.limit), now);
+  watch->forecast.OwnerSaid(at.Level(now) + LentOf(at.hash), UnreportedOf(at), word, PaceOf(at.limit), now);
   LookAgain(*watch, now);
 }
 
@@ -207,7 +235,7 @@ void Forecasting::OwnedHere(const TagAt& at, Instant now) {
   Watch* const watch = watches_ != nullptr ? watches_->Find(at.hash) : nullptr;
   if (watch == nullptr || !at.limit.forecast) return;
   Step(*watch, at, now);
-  watch->forecast.OwnedHere(at.Level(now), PaceOf(at.limit));
+  watch->forecast.OwnedHere(at.Level(now) + LentOf(at.hash), PaceOf(at.limit));
   LookAgain(*watch, now);
 }
 

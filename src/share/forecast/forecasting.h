@@ -36,8 +36,9 @@ class Forecasting final : public Way {
 
   bool Has(const Limit& limit) const { return watches_ != nullptr && limit.forecast; }
   bool Decide(Asked& asked);
-  bool MayLend(std::uint64_t hash, Instant) const { return core_.window == 0 || watches_->Find(hash) == nullptr; }
-  void Spent(Asked& asked, Cost tokens);
+  void Prepare(Asked& asked);
+  Tokens MayLend(const Asked& asked);
+  void Spent(Asked& asked, Cost tokens, Instant since);
   void CameBack(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
   std::uint32_t PlacesHere(const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
@@ -75,6 +76,7 @@ class Forecasting final : public Way {
   Duration period() const { return ToDuration(core_.window); }
   Duration rests() const { return 2 * period(); }    // a watch that makes room for another
 
+  Tokens LentOf(std::uint64_t hash) const;
   void Step(Watch& watch, const TagAt& at, Instant now);
   void Renew(Watch& watch, const TagAt& at, Instant now) {
     if (!watch.forecast.Stale(now)) return;
@@ -144,14 +146,12 @@ inline bool Forecasting::Decide(Asked& asked) {
   return within;
 }
 
-// A tag that is watched by now is lent no more, and what it has spent is told like the rest.
-inline void Forecasting::Spent(Asked& asked, Cost tokens) {
-  debits().Spent(asked, tokens);
+// What was spent is told like the rest.
+inline void Forecasting::Spent(Asked& asked, Cost tokens, Instant since) {
+  debits().Spent(asked, tokens, since);
   if (core_.window == 0 || asked.slot == nullptr) return;
   if (Watch* const watch = watches_->Find(asked.hash); watch != nullptr) {
-    bool due = false;
-    for (Cost i = 0; i < tokens; ++i) due = watch->forecast.Took(1) || due;
-    if (due) Note(*watch);
+    if (watch->forecast.Spent(tokens, since)) Note(*watch);
   } else {
     WatchNew(asked);
   }
