@@ -27,6 +27,7 @@ constexpr double kPlenty = 0.75;    // of its burst; a tag that had less for Ple
 // tokens is full by chance then, and the fewer the more often.
 constexpr double kAbove = 1.05, kAboveTokens = 3;
 constexpr Duration kAboveFor = 5s;
+constexpr std::uint64_t kOfQuota = 8;    // a part of a quota's rest may be lent
 
 template <class Use>
 void ForEachLoan(Loan* first, Use&& use) {
@@ -71,9 +72,10 @@ Tokens Worth(const Loan& loan, Cost tokens) {
 }
 
 // Takes back what is not spent. Returns how much that is, and adds to `spent`.
-Cost TakeBack(Asked& asked, Loan& loan, WorkerSpent& spent) {
+Cost TakeBack(Ways& ways, Asked& asked, Loan& loan, WorkerSpent& spent) {
   const Cost back = loan.Recall(spent);
   asked.bucket().Credit(TicksOf(Worth(loan, back), asked.limit.shape));
+  if (back > 0 && ways.HasQuota(asked.limit)) ways.quotas()->GiveBack(asked.hash, asked.limit, back, asked.now);
   return back;
 }
 
@@ -111,7 +113,7 @@ Cost Settle(Ways& ways, Asked& asked, Lane& lane, LentTag* tag) {
   WorkerSpent spent;
   ForEachLoan(first, [&](Loan& loan) {
     spent += loan.Settle();
-    if (loan.part != PartNow(asked)) TakeBack(asked, loan, spent);
+    if (loan.part != PartNow(asked)) TakeBack(ways, asked, loan, spent);
   });
   CountSpent(ways, asked, lane, spent, since);
   return Loans::Out(first);
@@ -203,10 +205,18 @@ class Dealing {
   // How many tokens may be out.
   Tokens MayLend() const {
     const Limit& limit = asked_.limit;
-    const bool may = limit.mode != Mode::kOff && !limit.whole && limit.in_flight == 0 &&
+    const bool may = limit.mode != Mode::kOff && !limit.derives && limit.in_flight == 0 &&
                      PenaltyLeft(ways_.core(), limit, asked_.hash, asked_.now) == Duration::zero() &&
                      asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0;
-    return may ? ways_.With(limit, [&](auto& way) { return way.MayLend(asked_); }) : 0;
+    return may ? std::min(ways_.With(limit, [&](auto& way) { return way.MayLend(asked_); }), OfQuota()) : 0;
+  }
+  // What is lent of a quota counts as used. It is a small part of what is left, so hardly any lies with a worker when
+  // another one is refused.
+  Tokens OfQuota() const {
+    if (asked_.limit.quota == 0) return Way::kLendAll;
+    if (ways_.quotas() == nullptr) return 0;
+    const std::uint64_t left = ways_.quotas()->Look(asked_.hash, asked_.limit, asked_.now).left();
+    return static_cast<Tokens>((left + out_) / kOfQuota);
   }
   // Refusals are asked for where they lead to a penalty, and in shadow mode, which serves them.
   bool MayRefuse() const { return !asked_.limit.penalizes && asked_.limit.mode == Mode::kEnforce; }
@@ -217,7 +227,7 @@ class Dealing {
     WorkerSpent spent;
     ForEachLoan(first_, [&](Loan& its) {
       if (its.uses > 0 || !its.Idle(kHold, asked_.now)) return;
-      if (bucket().WholeTokens(asked_.shape, asked_.now) < takers_) back += TakeBack(asked_, its, spent);
+      if (bucket().WholeTokens(asked_.shape, asked_.now) < takers_) back += TakeBack(ways_, asked_, its, spent);
     });
     CountSpent(ways_, asked_, lane_, spent, asked_.now);
     out_ -= back + spent.tokens;
@@ -258,6 +268,9 @@ class Dealing {
     }
     asked_.Keep();
     ways_.With(asked_.limit, [&](auto& way) { return way.Charged(asked_), true; });
+    if (ways_.HasQuota(asked_.limit)) {
+      ways_.quotas()->Take(asked_.query.tag, asked_.hash, asked_.limit, tokens, asked_.now);
+    }
     loan.Lend(tokens, PartNow(asked_), due, asked_.now);
     out_ += tokens;
   }
@@ -296,7 +309,7 @@ void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
   WorkerSpent spent;
   ForEachLoan(tag->first, [&](Loan& loan) {
     if (contended ? !loan.Idle(kHold, asked.now) : loan.out == 0) return;
-    if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(asked, loan, spent);
+    if (asked.bucket().WholeTokens(asked.shape, asked.now) < asked.query.cost) TakeBack(ways, asked, loan, spent);
   });
   CountSpent(ways, asked, lane, spent, asked.now);
 }
@@ -304,7 +317,7 @@ void CollectLoans(Ways& ways, Asked& asked, Lane& lane) {
 void RecallLoans(Ways& ways, Asked& asked, Lane& lane) {
   SettleLoans(ways, asked, lane);
   WorkerSpent spent;
-  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { TakeBack(asked, loan, spent); });
+  ForEachLoan(ways.core().loans.Of(asked.hash), [&](Loan& loan) { TakeBack(ways, asked, loan, spent); });
   CountSpent(ways, asked, lane, spent, asked.now);
 }
 
@@ -366,7 +379,7 @@ void Lending::Return(const Query& query, Loan& loan, LaneUse use, Instant now) {
     const Limit& limit = core.limit(*index);
     Asked asked{query, probe.hash, *index, limit, shard, slot, lane.number(), now, limit.shape};
     SettleLoans(ways, asked, lane);
-    TakeBack(asked, loan, spent);
+    TakeBack(ways, asked, loan, spent);
     CountSpent(ways, asked, lane, spent, asked.now);
   } else {
     loan.Recall(spent);

@@ -191,6 +191,21 @@ TEST_CASE("a quota is known on all hosts where owners keep it, though each asks 
   }
 }
 
+TEST_CASE("workers serve a quota by themselves, and hosts together no more than some thousandths beyond it") {
+  for (const char* spread : {"", "spread = \"owners\"\nowners = [\"host-0\"]\n"}) {
+    CAPTURE(spread);
+    const Measures m = Simulate(File(fmt::format("[fleet]\nhosts = 4\nduration = \"60s\"\nworkers = 4\n[page]\nentries = 64\n"
+                                                 "[peers]\nperiod = \"1s\"\n{}[[rule]]\nburst = 300\nrate = 1000\n"
+                                                 "share = \"debit\"\nquota = 5000\n[[workload]]\nrate = 300\n",
+                                                 spread)),
+                                std::nullopt, 1)
+                           .measures;
+    CHECK(m.by_workers > 90);
+    CHECK(m.served >= 5000);
+    CHECK(m.quota_over <= 15);
+  }
+}
+
 // As many hits as a rule of the same burst and rate would serve, at the same moments.
 TEST_CASE("hosts share a limit that a tag names itself as they share a rule's") {
   constexpr std::string_view kFleet =

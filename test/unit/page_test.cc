@@ -770,6 +770,42 @@ TEST_CASE("what peers have served is not lent any more") {
   CHECK(served == 10);
 }
 
+TEST_CASE("workers spend a quota to the token, mostly by their pages, and what is not spent is not used") {
+  constexpr std::uint64_t kQuota = 5000;
+  LendingHost host("[[rule]]\nname=\"all\"\nburst=200\nrate=1000\nquota=5000\nper=\"day\"");
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+  std::vector<Line> region(Quotas::RegionBytes(Quotas::kSlotsMin) / sizeof(Line));
+  Ways& ways = host.limiter->ways();
+  ways.KeepQuotas(std::as_writable_bytes(std::span(region)), {}, 1,
+                  [](const QuotaCalendar&) { return QuotaPeriods{0, 86400, 2 * 86400, At(24h)}; });
+  const auto used = [&](Instant now) { return Inspect(*host.limiter, {{"C", false}}, now).quota->used; };
+  std::uint64_t served = 0, asked = 0;
+  const auto run = [&](Duration from, std::uint64_t until) {
+    Worker one(host), other(host);
+    Prng prng(7);
+    Duration at = from;
+    for (; served < until && at < from + 30s; at += 2ms) {
+      served += (prng.Below(2) == 0 ? one : other).Serves("C", At(at));
+      if (at % 10ms == 0ms) one.entries.Look(At(at)), other.entries.Look(At(at));
+      REQUIRE(used(At(at)) <= kQuota);
+    }
+    asked += one.asked + other.asked;
+    for (Worker* const its : {&one, &other}) its->entries.Recall(At(at));
+    return at;
+  };
+  const Duration then = run(1s, kQuota / 2);
+  CHECK(used(At(then)) == served);    // both have gone, with what they had not spent
+  CHECK(served == kQuota / 2);
+  const Duration last = run(then, kQuota);
+  CHECK(served == kQuota);
+  CHECK(used(At(last)) == kQuota);
+  CHECK(asked < kQuota / 2);
+  Worker late(host);
+  for (int i = 0; i < 300; ++i) CHECK_FALSE(late.Serves("C", At(last + i * 10ms)));
+}
+
 TEST_CASE("forgive takes back what is lent at once, and other rules with the next look") {
   LendingHost host("[[rule]]\nname=\"all\"\nburst=100\nrate=\"1/h\"");
   Worker worker(host);
