@@ -85,7 +85,7 @@ class LentTag {
  public:
   Loan* first = nullptr;
   Instant plenty_at = Instant::min();    // when the bucket was nearly full for the last time, with what is lent
-  Instant settled_at = Instant::min();   // what was spent until then has been counted
+  Instant settled_at = Instant::min();    // what was spent until then has been counted
 
   // So many tokens were wanted, of workers' pages or by asking.
   void Count(std::uint64_t tokens) { wanted_ += tokens; }

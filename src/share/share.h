@@ -186,7 +186,7 @@ class Way {
 
   // Sets the shape and the bucket that Decide would ask, before tokens are lent or come back.
   void Prepare(Asked&) {}
-  // How many tokens of the tag's bucket may be lent (loans.h): so long it alone decides, in that shape.
+  // How many tokens of the tag's bucket may be out at once (loans.h): with so few out it alone decides, in that shape.
   static constexpr Tokens kLendAll = std::numeric_limits<Tokens>::infinity();
   Tokens MayLend(const Asked&) { return kLendAll; }
   // So many tokens that were lent have been spent since then.

@@ -63,13 +63,14 @@ class Forecast {
       SetCost(cost);
     return Overdue();
   }
-  // The same of tokens that workers have spent since then, and whether some of theirs may be spent without its knowledge.
+  // The same of tokens that workers have spent since then.
   bool Spent(Cost tokens, Instant since) {
     bool due = false;
     for (Cost i = 0; i < tokens; ++i) due = Took(1) || due;
     meter_.AskedSince(since);
     return due;
   }
+  // Workers may have spent some that nobody knows of yet.
   void Awaits(Instant now) { meter_.Awaits(now); }
   // What was served since the call before, all of it at about stepped(), if this is called before each Step.
   Tokens TakeServed() { return Charge(), std::exchange(fresh_, 0); }

@@ -75,7 +75,7 @@ class OwnersHeard {
   struct Each {
     Instant heard = Instant::max();    // it is given the time to answer once
     std::uint64_t life = 0;
-    std::optional<Instant> began{};    // the life, where this host has heard another one before
+    std::optional<Instant> began{};    // the life, where it does not know all hosts at first
   };
 
   std::shared_ptr<const Owners> owners_;
