@@ -93,7 +93,7 @@ class WithoutThread(HoldTest):
 
     def test_a_body_is_read_behind_the_wait_even_if_it_comes_during_it(self):
         more = "<Location />\nSetHandler reflector\n</Location>"
-        with open_ask_daemon(rule(burst=1, rate=1, delay="60s")) as daemon, \
+        with open_ask_daemon(rule(burst=1, rate=0.5, delay="60s")) as daemon, \
                 Apache(settings(daemon, more), modules=("reflector",)) as server, server.connect() as client:
             body = b"word " * 10_000
             head = f"POST /?a HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n".encode()
