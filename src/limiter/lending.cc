@@ -210,8 +210,8 @@ class Dealing {
                      asked_.shape.depth >= ToTicks(kFillsMin) && shedder_.probability(limit.shed_priority) == 0;
     return may ? std::min(ways_.With(limit, [&](auto& way) { return way.MayLend(asked_); }), OfQuota()) : 0;
   }
-  // What is lent of a quota counts as used. It is a small part of what is left, so hardly any lies with a worker when
-  // another one is refused.
+  // Tokens that are lent count as used of the quota. They are a small part of what is left, so hardly any lies with a
+  // worker when another one is refused.
   Tokens OfQuota() const {
     if (asked_.limit.quota == 0) return Way::kLendAll;
     if (ways_.quotas() == nullptr) return 0;
@@ -235,8 +235,8 @@ class Dealing {
 
   // Half of the burst is never lent, so that the bucket has room while tokens lie with workers.
   std::int64_t Room() const {
-    const std::int64_t room = Loans::Room(asked_.shape, out_);
-    return most_ < static_cast<Tokens>(room) + out_ ? static_cast<std::int64_t>(most_) - out_ : room;
+    const auto room = static_cast<Tokens>(Loans::Room(asked_.shape, out_));
+    return static_cast<std::int64_t>(std::min(room, most_ - out_));
   }
 
   // A worker has its part of the tokens that are there. One more part is left for those that ask.

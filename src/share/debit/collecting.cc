@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "share/debit/word.h"
 #include "share/said_tag.h"
@@ -73,25 +74,23 @@ bool Collecting::PushDraft(Draft& draft, ToPeers::Kind kind, Instant to, Instant
 void Collecting::Owned(const Draft& draft, Instant now) {
   Owning& owning = *ownership_.owning();
   owning.NamedHere(draft.entries, now);
-  for (const Beside& penalty : draft.entries.penalties()) {
-    const Tag tag = draft.entries.tag(draft.entries.list()[penalty.entry]);
-    if (ownership_.Owns(tag)) owning.penalties().Began(tag, penalty.number, now);
-  }
-  for (const Beside& quota : draft.entries.quotas()[0]) {
-    const Tag tag = draft.entries.tag(draft.entries.list()[quota.entry]);
-    if (ownership_.Owns(tag)) owning.QuotaCounted(table_.Hash(TableTag(tag)), kNobody, now);
-  }
-  for (const Beside& places : draft.entries.places()) {
-    const Tag tag = draft.entries.tag(draft.entries.list()[places.entry]);
-    if (ownership_.Owns(tag)) owning.PlacesChanged(table_.Hash(TableTag(tag)), kNobody, now);
-  }
+  const auto each = [&](const std::vector<Beside>& besides, auto&& use) {
+    for (const Beside& beside : besides) {
+      const Tag tag = draft.entries.tag(draft.entries.list()[beside.entry]);
+      if (ownership_.Owns(tag)) use(tag, beside.number);
+    }
+  };
+  const auto hash_of = [&](const Tag& tag) { return table_.Hash(TableTag(tag)); };
+  each(draft.entries.penalties(), [&](const Tag& tag, auto left) { owning.penalties().Began(tag, left, now); });
+  each(draft.entries.quotas()[0], [&](const Tag& tag, auto) { owning.QuotaCounted(hash_of(tag), kNobody, now); });
+  each(draft.entries.places(), [&](const Tag& tag, auto) { owning.PlacesChanged(hash_of(tag), kNobody); });
   SiteSums* const sums = ways_.core().site_sums;
   if (sums == nullptr) return;
   for (std::size_t i = 0; i < draft.entries.size(); ++i) {
     const Entry& e = draft.entries.list()[i];
     const Tag tag = draft.entries.tag(e);
     if (!ownership_.Owns(tag)) continue;
-    const std::uint64_t hash = table_.Hash(TableTag(tag));
+    const std::uint64_t hash = hash_of(tag);
     sums->Add(hash, tag, e.value, draft.began[i]);
     sums->TakeBack(hash, draft.entries.back(e));
   }

@@ -66,7 +66,7 @@ bool Owning::NamedBeside(const Entries& entries, const Entry& entry, std::uint64
     QuotaCounted(hash, peer, now);
   } else if (entries.places(entry)) {
     if (Owned* const owned = OwnedOf(entries.tag(entry), hash)) UserOf(*owned, peer).named = now;
-    PlacesChanged(hash, peer, now);
+    PlacesChanged(hash, peer);
   } else {
     return false;
   }
@@ -325,10 +325,7 @@ bool Owning::TellNear(Instant now) {
     return true;
   }
   if (to_peers_.full()) return false;
-  ToPeers item;
-  item.kind = ToPeers::Kind::kNear;
-  item.to = now;
-  item.hosts = ways_.core().abroad;
+  Entries entries;
   for (const std::uint64_t hash : std::exchange(near_, {})) {
     const auto known = tags_.find(hash);
     if (known == tags_.end()) continue;
@@ -336,15 +333,15 @@ bool Owning::TellNear(Instant now) {
     LookAt(known->second, hash, kNobody, now, [&](const Look& look) {
       const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
       const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
-      added = near_room_.Take(now) && item.entries.Add({known->second.tag, known->second.is_digest}, micros, 0);
+      added = near_room_.Take(now) && entries.Add({known->second.tag, known->second.is_digest}, micros, 0);
     });
     counts_.near.told += added, counts_.near.cut += !added;
   }
-  quotas_.AddNews(now, item.entries);
-  places_.AddNews(now, item.entries);
+  quotas_.AddNews(now, entries);
+  places_.AddNews(now, entries);
   near_at_ = now;
   if (any_news()) TellAt(now + kNearGap);
-  if (!item.entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(std::move(item));
+  if (!entries.empty() && near_frames_.Take(now)) to_peers_.TryPush(NearFrame(ways_.core(), std::move(entries), now));
   return true;
 }
 

@@ -51,7 +51,7 @@ class Owning {
   void Counted(std::uint32_t peer, std::uint64_t counted, Instant now);
   // What that host has counted of the tag's quota has changed, or how many of its places it has; kNobody: this host.
   void QuotaCounted(std::uint64_t hash, std::uint32_t peer, Instant now);
-  void PlacesChanged(std::uint64_t hash, std::uint32_t peer, Instant now) { places_.Changed(hash, peer, now); }
+  void PlacesChanged(std::uint64_t hash, std::uint32_t peer) { places_.Changed(hash, peer); }
   // This host itself has charged hits, which its own report says.
   void NamedHere(const Entries& entries, Instant now);
 

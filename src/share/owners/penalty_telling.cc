@@ -12,7 +12,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr Duration kGap = 20ms;    // between two frames
-constexpr Duration kRetry = 5ms;
 constexpr Duration kAgain = 1s, kLast = 8s, kAgainEvery = 250ms;
 constexpr std::size_t kAgainMax = 8192;    // penalties that are to be told again
 
@@ -51,17 +50,13 @@ bool PenaltyTelling::Tell(Instant now) {
   }
   if (now < due_at_) return true;
   if (to_peers_.full()) {
-    due_at_ = now + kRetry;
+    due_at_ = now + kNearRetry;
     return false;
   }
   due_at_ = Instant::max();
   told_at_ = now;
-  ToPeers item;
-  item.kind = ToPeers::Kind::kNear;
-  item.to = said_at_;    // from when on they last so long
-  item.hosts = ways_.core().abroad;
-  item.entries = std::exchange(said_, {});
-  to_peers_.TryPush(std::move(item));
+  // Penalties last as long as they say from the instant of the first on.
+  to_peers_.TryPush(NearFrame(ways_.core(), std::exchange(said_, {}), said_at_));
   return true;
 }
 
@@ -75,13 +70,7 @@ void PenaltyTelling::TellTo(std::uint32_t peer, const Ownership& ownership, Inst
   Draft draft;
   const auto push = [&] {
     if (draft.entries.empty()) return;
-    ToPeers item;
-    item.kind = ToPeers::Kind::kNear;
-    item.to = now;
-    item.peer = peer;
-    item.to_one = true;
-    item.hosts = core.abroad;
-    item.entries = std::move(draft.entries);
+    ToPeers item = NearFrame(core, std::move(draft.entries), now, peer);
     draft.Clear();
     to_peers_.TryPush(std::move(item));
   };

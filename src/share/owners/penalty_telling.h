@@ -9,17 +9,12 @@
 
 #include "base/allowance.h"
 #include "bus/exchange.h"
+#include "share/owners/near.h"
 #include "share/ways.h"
 
 namespace dthrottle {
 
 class Ownership;
-
-// Entries that everybody is told of: tags near their limit, and penalties.
-struct NearCounts {
-  std::uint64_t told = 0;
-  std::uint64_t cut = 0;    // and not told, because there were too many
-};
 
 class PenaltyTelling {
  public:

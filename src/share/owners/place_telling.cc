@@ -24,17 +24,22 @@ bool PlaceTelling::Add(std::uint64_t hash, std::uint32_t peer, Instant now, Entr
   const LimiterCore& core = ways_.core();
   bool full = false;
   LookAt(hash, now, [&](Gauges& gauges, const Tag& tag, LimitIndex index) {
-    const std::uint32_t all = core.in_flight->taken(hash) + gauges.Elsewhere(hash, now);
-    const std::uint64_t places = all - std::min(gauges.OfPeer(hash, peer, now), all);
+    const std::uint32_t all = Taken(gauges, hash, now);
+    const std::uint64_t places = peer == kNobody ? all : all - std::min(gauges.OfPeer(hash, peer, now), all);
     full = !AddSaidTag(*core.rules, tag, index, 0, {.places = std::min(places, kPlacesMax)}, out);
     if (!full && peer == kNobody) gauges.Announced(hash, all);
   });
   return !full;
 }
 
-void PlaceTelling::Changed(std::uint64_t hash, std::uint32_t peer, Instant now) {
+// By all hosts. Another owner may have spoken of the tag before; its word is about the same hosts.
+std::uint32_t PlaceTelling::Taken(Gauges& gauges, std::uint64_t hash, Instant now) const {
+  const std::uint32_t elsewhere = gauges.Elsewhere(hash, now);
+  return ways_.core().in_flight->taken(hash) + elsewhere - std::min(gauges.OfPeer(hash, Gauges::kOwner, now), elsewhere);
+}
+
+void PlaceTelling::Changed(std::uint64_t hash, std::uint32_t peer) {
   if (peer != kNobody) answers_.Owe(peer, hash);
-  if (changed_.empty()) judge_at_ = std::max(now, judge_at_);
   changed_.push_back(hash);
 }
 
@@ -42,14 +47,12 @@ void PlaceTelling::Changed(std::uint64_t hash, std::uint32_t peer, Instant now) 
 void PlaceTelling::PeriodEnds(Instant now) {
   LimiterCore& core = ways_.core();
   if (core.gauges == nullptr) return;
-  const bool first = changed_.empty();
   core.gauges->ForEach(core.ShardLock(), [&](std::uint64_t hash) { changed_.push_back(hash); });
   for (const std::uint64_t hash : changed_) {
     LookAt(hash, now, [&](Gauges& gauges, const Tag&, LimitIndex index) {
       if (gauges.announced(hash) * 2 >= core.limit(index).in_flight && gauges.Announce(hash)) news_.push_back(hash);
     });
   }
-  if (first) judge_at_ = std::max(now, judge_at_);
 }
 
 // Where less is left, fewer places are news.
@@ -59,7 +62,7 @@ std::vector<std::uint64_t> PlaceTelling::Judge(Instant now) {
   for (const std::uint64_t hash : std::exchange(changed_, {})) {
     LookAt(hash, now, [&](Gauges& gauges, const Tag&, LimitIndex index) {
       const std::uint32_t most = ways_.core().limit(index).in_flight, told = gauges.announced(hash);
-      const std::uint32_t all = ways_.core().in_flight->taken(hash) + gauges.Elsewhere(hash, now);
+      const std::uint32_t all = Taken(gauges, hash, now);
       const std::uint32_t step = std::max((most - std::min(all, most)) / 4, std::uint32_t{1});
       if (std::max(all, told) * 2 < most || std::max(all, told) - std::min(all, told) < step) return;
       news.push_back(hash);

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/allowance.h"
+#include "share/owners/near.h"
 #include "share/owners/owed_words.h"
-#include "share/owners/penalty_telling.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -21,7 +21,7 @@ class PlaceTelling {
   PlaceTelling(Ways& ways, Allowance& room, NearCounts& counts) : ways_(ways), room_(room), counts_(counts) {}
 
   // A host has said how many places of the tag it has; kNobody: this one has another number of them.
-  void Changed(std::uint64_t hash, std::uint32_t peer, Instant now);
+  void Changed(std::uint64_t hash, std::uint32_t peer);
   // A period of reports ends: what everybody is to know is said again.
   void PeriodEnds(Instant now);
 
@@ -40,6 +40,7 @@ class PlaceTelling {
  private:
   static constexpr Duration kJudgeEvery = std::chrono::milliseconds(20);
 
+  std::uint32_t Taken(Gauges& gauges, std::uint64_t hash, Instant now) const;
   template <class See>
   void LookAt(std::uint64_t hash, Instant now, See&& see);
   bool Add(std::uint64_t hash, std::uint32_t peer, Instant now, Entries& out);
@@ -49,7 +50,7 @@ class PlaceTelling {
   NearCounts& counts_;
   OwedWords answers_;
   std::vector<std::uint64_t> changed_;    // tags, by hash
-  Instant judge_at_{};
+  Instant judge_at_{};    // not before
   std::deque<std::uint64_t> news_;
 };
 

@@ -1,7 +1,6 @@
 #include "share/owners/quota_telling.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -9,14 +8,6 @@
 #include "share/said_tag.h"
 
 namespace dthrottle {
-namespace {
-
-using namespace std::chrono_literals;
-
-constexpr Duration kRetryAfter = 5ms;
-constexpr std::size_t kPlacesPerSlice = 512;
-
-}    // namespace
 
 // Calls see(quotas, tag, limit) if the tag is this host's to speak of, with its shard locked.
 template <class See>
@@ -63,26 +54,21 @@ void QuotaTelling::AddNews(Instant now, Entries& out) {
 bool QuotaTelling::Tell(Instant now) {
   if (now < next()) return true;
   if (to_peers_.full()) {
-    due_at_ = now + kRetryAfter;
+    due_at_ = now + kNearRetry;
     return false;
   }
-  ToPeers item;
+  Entries entries;
   const Quotas* const quotas = ways_.quotas();
   const std::size_t places = quotas != nullptr ? quotas->places() : 0;
   for (const std::size_t until = std::min(places, place_ + kPlacesPerSlice); place_ < until; ++place_) {
     const std::uint64_t hash = quotas->HashAt(place_);
-    if (hash != 0 && !Add(hash, Which::kHalfUsed, now, item.entries)) break;
+    if (hash != 0 && !Add(hash, Which::kHalfUsed, now, entries)) break;
   }
-  item.kind = ToPeers::Kind::kNear;
-  item.to = now;
-  item.peer = came_.front();
-  item.to_one = true;
-  item.hosts = ways_.core().abroad;
+  if (!entries.empty()) to_peers_.TryPush(NearFrame(ways_.core(), std::move(entries), now, came_.front()));
   if (place_ >= places) {
     place_ = 0;
     came_.pop_front();
   }
-  if (!item.entries.empty()) to_peers_.TryPush(std::move(item));
   return true;
 }
 

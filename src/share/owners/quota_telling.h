@@ -10,8 +10,8 @@
 
 #include "base/allowance.h"
 #include "bus/exchange.h"
+#include "share/owners/near.h"
 #include "share/owners/owed_words.h"
-#include "share/owners/penalty_telling.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -38,6 +38,7 @@ class QuotaTelling {
   bool Tell(Instant now);
 
  private:
+  static constexpr std::size_t kPlacesPerSlice = 512;
   enum class Which { kUsed, kHalfUsed };
 
   template <class See>

@@ -57,7 +57,7 @@ class OwnersHeard {
     return another;
   }
 
-  // As of the end of a period. Null: none are silent.
+  // Returns who is silent at the end of a period; null: nobody is.
   std::shared_ptr<const SilentOwners> Silent(Duration period, Instant now) {
     if (owners_ == nullptr) return nullptr;
     SilentOwners result{owners_, here_, {}};

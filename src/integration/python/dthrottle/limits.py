@@ -61,12 +61,10 @@ class _Questions:
         address = f"tcp:{parts.netloc}" if parts.netloc else f"unix:{parts.path}" if parts.path else DEFAULT_ASK
         self._raises = given["on_failure"] == "raise"
         self._warned = False
-        self._by_library = bool(given.get("library"))
-        more = {}
-        if self._by_library:
-            throttle_type, more = LibraryThrottle, {"library": given["library"]}
-        self.throttle = throttle_type(questions=address, deadline=float(given["deadline"]),
-                                      fail_open=given["on_failure"] == "serve", **more)
+        more = {"library": given["library"]} if given.get("library") else {}
+        self._by_library = bool(more)
+        self.throttle = (LibraryThrottle if more else throttle_type)(
+            questions=address, deadline=float(given["deadline"]), fail_open=given["on_failure"] == "serve", **more)
 
     @property
     def base_exceptions(self):

@@ -1,0 +1,36 @@
+// What an owner of tags tells every host, or one that has come: frames of the kind near (protocol/owners.md).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "bus/exchange.h"
+#include "share/share.h"
+
+namespace dthrottle {
+
+// Entries that everybody is told of.
+struct NearCounts {
+  std::uint64_t told = 0;
+  std::uint64_t cut = 0;    // and not told, because there were too many
+};
+
+// A full ring is tried again after so long.
+inline constexpr Duration kNearRetry = std::chrono::milliseconds(5);
+
+// The entries, as of that instant, for one host or for all.
+inline ToPeers NearFrame(const LimiterCore& core, Entries&& entries, Instant as_of,
+                         std::optional<std::uint32_t> peer = std::nullopt) {
+  ToPeers item;
+  item.kind = ToPeers::Kind::kNear;
+  item.to = as_of;
+  item.hosts = core.abroad;
+  item.peer = peer.value_or(0);
+  item.to_one = peer.has_value();
+  item.entries = std::move(entries);
+  return item;
+}
+
+}    // namespace dthrottle
