@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/math.h"
 
@@ -38,6 +39,10 @@ constexpr double kFarNews = 0.05;    // of the burst
 // With fewer than 4 a report would be due after each query, and every other one would wait for it.
 constexpr double kUnheardOfBurst = 2;
 constexpr Tokens kUnheardMin = 4;
+
+// A client that goes from host to host leaves demand behind that is believed for a while, so hosts are not rationed
+// until the level is low.
+constexpr double kRationedOfRelax = 0.33, kRationedOfBurst = 0.1;
 
 constexpr double kMarginNoise = 2;    // standard deviations of the demand that may be chance
 
@@ -118,6 +123,11 @@ Tokens Margin(const Pace& pace, const Outlook& outlook) {
 double ShareOf(const Pace& pace, double demand, Tokens level, Tokens target) {
   const double given = std::max(pace.rate + (level - target) / pace.relax(), 0.0);
   return demand > given ? given / demand : 1;
+}
+
+Tokens RationedBelow(const Pace& pace, double demand, Tokens target) {
+  if (pace.divided) return std::numeric_limits<Tokens>::infinity();
+  return target + std::max(kRationedOfRelax * pace.relax() * (demand - pace.rate), kRationedOfBurst * pace.burst);
 }
 
 // It has three parts: while there is plenty, p is 1 and the level falls; then the level goes to the target

@@ -57,6 +57,19 @@ TEST_CASE("a client within its rate is not refused by forecasts") {
   CHECK(a.entries <= 1);
 }
 
+// What it asked for at the host before is believed until that host has missed some nine queries.
+TEST_CASE("a client within its rate that goes from host to host is served") {
+  for (const Duration stays : {Duration(100ms), Duration(1s)}) {
+    for (const std::size_t hosts : {4, 16}) {
+      CAPTURE(hosts, Seconds(stays));
+      AccuracyOptions options{.hosts = hosts, .workload = Poisson(0.9)};
+      options.workload.spread = lab::Workload::Spread::kGroup;
+      options.workload.stays = stays;
+      CHECK(Mean(options).served > 98.5);
+    }
+  }
+}
+
 // `accuracy_bench --within` has the same for longer. Bursts of 100 and more are served as one bucket serves them.
 TEST_CASE("a client within its rate is served as one bucket serves it, at any burst and period") {
   for (const Duration period : {Duration(500ms), Duration(1s), Duration(4s)}) {

@@ -70,6 +70,20 @@ TEST_CASE("hosts that ask for more than there is earn shares of their demand") {
   CHECK(Drive(f, 200, 2, 4, 3) == Approx(50).margin(15));
 }
 
+TEST_CASE("hosts that ask for more than there is are not rationed while the level leaves time to hear of each other") {
+  const auto served = [](Tokens level) {
+    Forecast f(level, 0, At(0));
+    f.Heard({0, 0, 400, At(0), At(0)}, kPace, At(0));
+    for (int i = 0; i < 2; ++i) Drive(f, 100, i * 0.05, (i + 1) * 0.05, level), f.Report(kPace, At((i + 1) * 0.05));
+    int admitted = 0;
+    f.Step(level, kPace, At(0.12));
+    for (; admitted < 30 && f.Admits(1); ++admitted) f.Took(1);
+    return admitted;
+  };
+  CHECK(served(100) == 30);
+  CHECK(served(10) < 6);    // what it has earned
+}
+
 TEST_CASE("what comes back is not announced as demand, and is in the level at once") {
   Forecast f(50, 0, At(0)), keeps(50, 0, At(0));
   for (int i = 1; i <= 300; ++i) {
@@ -154,22 +168,51 @@ TEST_CASE("no more than U is served that peers can neither have foretold nor hea
   CHECK(burst(0.023) == 6);
 }
 
-TEST_CASE("a report is due one query before U is reached, whatever queries cost") {
+// Asks for so much at once, again and again, until a report is due; what was served.
+Tokens ServeUntilDue(Forecast& f, Cost cost, const Pace& pace, Instant from) {
+  Tokens served = 0;
+  Instant now = from;
+  for (f.Step(100, pace, now); f.Admits(cost) && !f.Due(); f.Step(100, pace, now += 1ms)) {
+    f.Took(cost);
+    served += cost;
+  }
+  return served;
+}
+
+TEST_CASE("a report is due one query before U is reached, whatever queries cost, and a first one at half of U") {
   Pace pace = kPace;
-  pace.unheard_max = 6;
+  pace.unheard_max = 12;
   for (const Cost cost : {1, 3}) {
     Forecast f(100, 0, At(0));
-    for (int i = 1; i <= 12; ++i) f.Report(pace, At(0));    // so the threshold is above U
-    Instant now = At(0.03);
-    Tokens served = 0;
-    for (f.Step(100, pace, now); f.Admits(cost) && !f.Due(); f.Step(100, pace, now += 1ms)) {
-      f.Took(cost);
-      served += cost;
-    }
-    CHECK(served == pace.unheard_max - cost);
+    for (int i = 1; i <= 20; ++i) f.Report(pace, At(0));    // so the threshold is above U
+    CHECK(ServeUntilDue(f, cost, pace, At(0.03)) == 6);
     CHECK(f.Admits(cost));
     CHECK_FALSE(f.held());
+    f.Report(pace, At(0.05));    // announces a demand
+    f.Step(100, pace, At(0.08));
+    REQUIRE(f.demand() > 0);
+    const Tokens foretold = f.demand() * 0.02, served = ServeUntilDue(f, cost, pace, At(0.08));
+    CHECK(served >= pace.unheard_max - cost);
+    CHECK(served <= pace.unheard_max + foretold);
   }
+}
+
+TEST_CASE("what was reported is heard some time after its own report, and not after the next one") {
+  Pace pace = kPace;
+  pace.unheard_max = 6;
+  Forecast f(100, 0, At(0));
+  const auto serve = [&](int queries, double t) {
+    f.Step(100, pace, At(t));
+    int served = 0;
+    for (; served < queries && f.Admits(1); ++served) f.Took(1);
+    f.Report(pace, At(t));
+    return served;
+  };
+  REQUIRE(serve(3, 0.001) == 3);
+  REQUIRE(serve(3, 0.011) == 3);
+  CHECK(serve(6, 0.02) == 0);     // both reports are on their way
+  CHECK(serve(6, 0.022) == 3);    // the second one is
+  CHECK(serve(6, 0.032) == 3);
 }
 
 TEST_CASE("a report is due when reality leaves what peers foretell, and demand that ceases is such a case") {

@@ -16,6 +16,7 @@ constexpr double kMovedNoise = 3;        // and exceeds so many standard deviati
 constexpr double kRefresh = 2;           // periods after which a demand is announced again (a peer forgets it after 3)
 constexpr double kTrust = 4;             // s in which the level follows the bucket's
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
+constexpr double kByOwner = 1.5;         // times: a level that hosts hear of twice as late is rationed earlier
 }    // namespace
 
 Forecast::Forecast(Tokens level, Tokens unreported, Instant now)
@@ -48,10 +49,7 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
   // What was earned while there was plenty is kept, for a burst finds hosts that do not know of each other's demand.
   SettleCredit();
   credit_ = std::max(credit_, std::min(credit_ + demand_ * earned, usual_cost_ * pace.CreditMax(share_ >= 1)));
-  if (flying_ != 0 && now - flown_at_ >= PeersDemand::kHearing) {
-    unheard_ -= flying_;
-    flying_ = 0;
-  }
+  unheard_ -= flying_.Land(now - PeersDemand::kHearing);
   level_ = std::min(level_ + pace.rate * dt - peers_.demand() * earned, bucket);
   // The bucket lets wasted refill pay for what was heard late, and errs for the client there; but it is what in the end
   // is right, and the first to know of a pardon.
@@ -80,15 +78,21 @@ void Forecast::SetShare(const Pace& pace) {
   margin_ = Margin(pace, {demand, peers_.foretold(), delta_, usual_cost_});
   share_ = ShareOf(pace, demand, level_ + margin_, pace.Target(delta_));
   SettleCredit();
-  rationed_ = share_ < 1 && demand_ > 0 && peers_.demand() > 0;
+  const double late = owner_said_ ? kByOwner : 1;
+  rationed_ = share_ < 1 && demand_ > 0 && peers_.demand() > 0 &&
+              level_ + margin_ < late * RationedBelow(pace, demand, pace.Target(delta_));
 }
 
-// A report is due one query before U is reached, or that query would have to wait for it.
+// A report is due one query before U is reached, or that query would have to wait for it. Peers foretell nothing of a
+// host that has announced nothing, so its first report is due at half of U: the other half is served while it is on its
+// way.
 void Forecast::SetThreshold(const Pace& pace) {
   const Tokens kept = owner_said_ ? pace.FarKept(level_) : 0;
   far_ = kept > 0;
   threshold_ = std::max(budget_.Threshold(pace), kept);
-  due_from_ = std::min(threshold_, std::max(pace.unheard_max - std::max(cost_, usual_cost_), 1.0)) + flying_;
+  Tokens unheard = pace.unheard_max - std::max(cost_, usual_cost_);
+  if (announced_ == 0) unheard = std::min(unheard, pace.unheard_max / 2);
+  due_from_ = std::min(threshold_, std::max(unheard, kThresholdMin)) + flying_.sum();
 }
 
 // A query that makes a report due has just raised the mean, by its cost divided by the memory, and peers use what is
@@ -106,12 +110,12 @@ void Forecast::Report(const Pace& pace, Instant now) {
   announced_ = announces(pace);
   budget_.Sent(pace, Strays());
   // What was reported shortly before may still be on its way too.
-  flying_ = std::max(unheard_, 0.0);
-  unheard_ = flying_;
+  unheard_ = std::max(unheard_, 0.0);
+  flying_.Leave(unheard_, now);
   usual_cost_ = std::exchange(cost_, 1);
   SetThreshold(pace);
   delta_ = budget_.Threshold(pace);
-  flown_at_ = said_at_ = now;
+  said_at_ = now;
   moved_ = held_ = taking_ = false;
   SetShare(pace);
 }
@@ -169,7 +173,7 @@ OwnersWord Forecast::WordFor(std::uint32_t peer) const {
 // Reports of this host that were on their way have come, so nothing is unheard but what was served since.
 void Forecast::OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& word, const Pace& pace, Instant now) {
   Charge();
-  unheard_ -= std::exchange(flying_, 0);
+  unheard_ -= flying_.LandAll();
   level_ = std::min(word.level - unreported, bucket);
   peers_.Assume(word.demand < PeersDemand::kMin / 2 ? 0 : word.demand, bucket - level_);
   owner_said_ = now;
@@ -178,7 +182,7 @@ void Forecast::OwnerSaid(Tokens bucket, Tokens unreported, const OwnersWord& wor
 
 void Forecast::OwnedHere(Tokens bucket, const Pace& pace) {
   Charge();
-  unheard_ -= std::exchange(flying_, 0);
+  unheard_ -= flying_.LandAll();
   level_ = bucket;
   peers_.Assume(peers_.demand(), 0);
   if (owner_said_) peers_.Forget();

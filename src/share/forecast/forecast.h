@@ -27,6 +27,7 @@
 #include "base/tokens.h"
 #include "share/debit/word.h"
 #include "share/forecast/demand_meter.h"
+#include "share/forecast/flights.h"
 #include "share/forecast/peers_demand.h"
 #include "share/pace.h"
 #include "share/report_budget.h"
@@ -155,7 +156,7 @@ class Forecast {
   }
   Tokens Pay(Tokens most, Tokens wasted_max, const PeerWord& word, const Pace& pace);
   // Tokens that this host has served beyond what its peers foretell; negative: short of it.
-  Tokens deviation() const { return unheard_ + served_ - flying_; }
+  Tokens deviation() const { return unheard_ + served_ - flying_.sum(); }
   bool Overdue() const { return unheard_ + served_ >= due_from_; }
   bool Strays() const { return Overdue() || deviation() <= -threshold_; }
 
@@ -187,22 +188,22 @@ class Forecast {
   double share_ = 1;     // p: of each demand, what is served
   double demand_ = 0;    // announced, and heard
   double announced_ = 0;
-  bool rationed_ = false;    // p < 1, and somebody else asks too
+  bool rationed_ = false;    // p < 1, the level is low, and somebody else asks too
   Tokens unheard_;           // served, and neither foretold nor heard
   Tokens unheard_max_ = 2;
-  Tokens flying_ = 0;    // of it, reported just now
+  Flights flying_;    // of it, reported just now
 
   // Reports
   DemandMeter meter_;
   ReportBudget budget_;
   Tokens delta_ = 1;    // threshold after the latest report, of a tag that is not far from its limit
   Tokens threshold_ = 1;
-  Tokens due_from_ = 1;    // what unheard_ is when a report is due: the threshold, or one query before U is reached
+  Tokens due_from_ = 1;    // what unheard_ is when a report is due
   bool far_ = false;       // from the limit
   bool moved_ = false;     // demand has, or its announcement is about to be forgotten
   bool held_ = false;      // a query was refused because of U
   bool taking_;            // something since the latest report
-  Instant said_at_, flown_at_{}, stepped_, active_at_;
+  Instant said_at_, stepped_, active_at_;
   std::optional<Instant> began_;
   // Refill that the bucket wasted and that has not paid for anything; and when it was full for the last time.
   Tokens wasted_ = 0;

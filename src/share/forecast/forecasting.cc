@@ -22,6 +22,8 @@ constexpr Duration kOwnerBelieved = std::chrono::seconds(10);    // where nobody
 // is asked for more than this between two of them; a tag that is asked for less lets rounds pass, so that it costs what
 // it would cost alone.
 constexpr Tokens kBetweenParts = 0.1;
+// The same of a tag that is far from its limit, where only the end of the demand at this host is news.
+constexpr Tokens kOwnBetweenParts = 2;
 
 // The bits of [first, end) in the word that begins with place `begin`.
 std::uint64_t Between(std::size_t first, std::size_t end, std::size_t begin) {
@@ -146,11 +148,12 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   const Forecast& forecast = watch.forecast;
   if (!forecast.Active()) return;
   watches_->SetActive(&watch, true);
-  const std::chrono::duration<double> part(kBetweenParts / (forecast.demand() + forecast.peers_demand()));
-  const Duration every =
-      forecast.far() ? Rounds::kEveryMax : std::max(std::chrono::duration_cast<Duration>(part), kUrgentEvery);
+  const double part = forecast.far() ? kOwnBetweenParts / forecast.demand()
+                                     : kBetweenParts / (forecast.demand() + forecast.peers_demand());    // s
+  const auto every = std::chrono::duration_cast<Duration>(
+      std::chrono::duration<double>(std::clamp(part, Seconds(kUrgentEvery), Seconds(Rounds::kEveryMax))));
   // Each part may come earlier by kUrgentEvery.
-  const Duration least = (Rounds::kParts - 1) * (std::min(every, Rounds::kEveryMax) - kUrgentEvery);
+  const Duration least = (Rounds::kParts - 1) * (every - kUrgentEvery);
   watches_->SetTurn(watch.place, {std::min(watches_->turn(watch.place).from, now + least), every});
   rounds_.Hasten(every, now);
 }
