@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "base/math.h"
 
@@ -126,7 +125,6 @@ double ShareOf(const Pace& pace, double demand, Tokens level, Tokens target) {
 }
 
 Tokens RationedBelow(const Pace& pace, double demand, Tokens target) {
-  if (pace.divided) return std::numeric_limits<Tokens>::infinity();
   return target + std::max(kRationedOfRelax * pace.relax() * (demand - pace.rate), kRationedOfBurst * pace.burst);
 }
 

@@ -16,7 +16,6 @@ struct Pace {
   Tokens unheard_max;    // U: most that a host serves that its peers can neither have foretold nor heard of
   double root_hosts;     // square root of the number of hosts, this one included
   double period;         // between reports; in the long run a tag takes one entry a period
-  bool divided = false;    // among tags (share/among)
 
   double hosts() const { return root_hosts * root_hosts; }
   // What one host may cost the others at all times, tokens/s: its part of the rate.
@@ -74,7 +73,7 @@ Tokens Margin(const Pace& pace, const Outlook& outlook);
 double ShareOf(const Pace& pace, double demand, Tokens level, Tokens target);
 
 // Hosts serve p of their demand while the level is below that. Above it they serve all of it, because there is time for
-// everybody to hear; not of a limit that is divided, where a host takes it that the others refuse as it does.
+// everybody to hear.
 Tokens RationedBelow(const Pace& pace, double demand, Tokens target);
 
 // The integral of p over the next `dt` seconds if nobody says anything new, from the share at its beginning.

@@ -13,7 +13,7 @@ inline Tokens UnheardMaxOf(const LimiterCore& core, const Limit& limit) {
 
 inline Pace PaceOf(const LimiterCore& core, const Limit& limit) {
   return {limit.shape.rate(), limit.shape.burst(), UnheardMaxOf(core, limit), core.root_hosts,
-          Seconds(ToDuration(core.window)), limit.among != Among::kFirst};
+          Seconds(ToDuration(core.window))};
 }
 
 }    // namespace dthrottle

@@ -108,8 +108,8 @@ TEST_CASE("where all ask for more than their share, a hog at a hundred times get
     const Shares shares = Measure({.share = share, .demands = {{"tag", 99, 14}, {"hog", 1, 1400}}}, 2);
     CAPTURE(share, shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
     CHECK(shares.mean.at("tag") > 0.95);
-    CHECK(shares.worst.at("tag") > 0.9);
-    CHECK(shares.mean.at("hog") < 1.2);
+    CHECK(shares.worst.at("tag") > 0.93);
+    CHECK(shares.mean.at("hog") < 1.1);
     CHECK(shares.used > 0.97);
     CHECK(shares.used < 1.01);
   }
@@ -123,7 +123,7 @@ TEST_CASE("a hog on one host takes nothing from tags on the others, and weights 
     CHECK(shares.worst.at("tag") > 0.95);
     CHECK(shares.mean.at("gold") > 0.95);    // four times what the hog gets
     CHECK(shares.mean.at("hog") > 0.9);
-    CHECK(shares.mean.at("hog") < 1.7);
+    CHECK(shares.mean.at("hog") < 1.3);
     CHECK(shares.used > 0.97);
     CHECK(shares.used < 1.01);
   }
@@ -132,18 +132,15 @@ TEST_CASE("a hog on one host takes nothing from tags on the others, and weights 
 // There each host hears late of the first hits, so that no two hosts know the same bucket.
 TEST_CASE("a hog on one host comes down to nearly its share in a fleet that starts under load") {
   const Demand hog{"hog", 1, 1000, 1, Workload::Spread::kSticky};
-  double hogs = 0;
   for (std::uint64_t seed = 1; seed <= Fewer(5); ++seed) {
     const Case its{.share = "forecast", .demands = {{"tag", 40, 9}, {"gold", 10, 70, 4}, hog}, .met = 0s};
     const Shares shares = Measure(its, seed);
     CAPTURE(seed, shares.used, shares.worst.at("tag"), shares.mean.at("gold"), shares.mean.at("hog"));
     CHECK(shares.worst.at("tag") > 0.95);
     CHECK(shares.mean.at("gold") > 0.95);
-    CHECK(shares.mean.at("hog") < 2.6);
+    CHECK(shares.mean.at("hog") < 1.8);
     CHECK(shares.used > 0.97);
-    hogs += shares.mean.at("hog") / static_cast<double>(Fewer(5));
   }
-  CHECK(hogs < 2);
 }
 
 TEST_CASE("fair shares hold where reports come every five seconds") {

@@ -72,9 +72,6 @@ TEST_CASE("the margin grows with what is not known and with what is spare, and i
 TEST_CASE("hosts are rationed near the limit, the earlier the more is asked for") {
   CHECK(RationedBelow(kPace, 110, 2) == Approx(12));    // a tenth of the burst
   CHECK(RationedBelow(kPace, 1000, 2) == Approx(2 + 0.33 * kPace.relax() * 900));
-  Pace divided = kPace;
-  divided.divided = true;
-  CHECK(std::isinf(RationedBelow(divided, 110, 2)));
 }
 
 TEST_CASE("what is earned is the integral of the share") {

@@ -11,6 +11,9 @@ namespace dthrottle {
 
 namespace {
 
+// What a tag may have of its level at once. With less it would lose what it did not ask for just now, and a tag that
+// always asks would have that; with twice as much, tags that come late find the bucket empty.
+constexpr double kAtOnce = 2;    // s
 constexpr Duration kMemoryMin = std::chrono::seconds(2);    // over which rates of several hosts are measured
 
 // The tokens that a bucket can give in a second: what it gains, and some of what it has beyond half its depth, or less
@@ -40,8 +43,8 @@ bool AmongTags::Would(const Charge& charge, const Shape& shape, Prng& prng, Inst
   if (charge.among == Among::kRatio) return !Sheds(1 - group.now.ratio, prng);
   const Member* const member = Find(group, charge.member);
   if (member == nullptr || member->most == kUncut) return true;
-  // At once a tag gets no more than a part of what the bucket holds.
-  return DebtAt(*member, now) < std::min(member->most, std::max(1.0, shape.burst() / 8));
+  // At once a tag gets no more than a part of what the bucket holds, either.
+  return DebtAt(*member, now) < std::min(kAtOnce * member->most, std::max(1.0, shape.burst() / 8));
 }
 
 AmongTags::Group* AmongTags::FindOrAdd(std::uint64_t divided, Instant now) {

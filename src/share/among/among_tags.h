@@ -12,10 +12,10 @@
 // lately (`here` of `here` and `there`): these parts sum to one whatever each host knows, so the tag's hits do, and no
 // host asks another.
 //
-// Departures from the paper, which gives each tag a number of requests for the whole cycle: a tag spends its level evenly
-// over the cycle, because the bucket may hold less than a cycle's tokens, and one that asked for nothing in the cycle
-// before is served, because its limit would be 0. Where there is enough nobody is cut, so what a tag did not ask for in
-// the last cycle is not lost (capacity/divide.h: `reserve`).
+// Departures from the paper, which gives each tag a number of requests for the whole cycle: a tag spends its level as
+// time passes, and some of it at once, because the bucket may hold less than a cycle's tokens. One that asked for nothing
+// in the cycle before is served, because its limit would be 0. Where there is enough nobody is cut, so what a tag did not
+// ask for in the last cycle is not lost (capacity/divide.h: `reserve`).
 #pragma once
 
 #include <array>
