@@ -15,40 +15,36 @@ class Flights {
  public:
   Tokens sum() const { return sum_; }
 
-  // A report leaves. With it all of `sum` is flying, which may be less than before because peers foretold some of it.
-  void Leave(Tokens sum, Instant now) {
-    if (flights_.back().tokens > 0) Join(flights_[kMost - 2], flights_.back());
+  // A report leaves, and `all` is flying with it. That may be less than before, because peers have foretold some of it.
+  void Leave(Tokens all, Instant now) {
+    const double kept = sum_ > all ? all / sum_ : 1;
+    for (Flight& flight : flights_) flight.tokens *= kept;
+    flights_[kMost - 2].tokens += flights_[kMost - 1].tokens;
     std::move_backward(flights_.begin(), flights_.end() - 1, flights_.end());
-    flights_.front() = {std::max(sum - sum_, 0.0), now};
-    for (std::size_t i = kMost; i-- > 0 && sum < sum_;) {
-      const Tokens less = std::min(sum_ - sum, flights_[i].tokens);
-      flights_[i].tokens -= less;
-      sum_ -= less;
-    }
-    sum_ = sum;
+    flights_.front() = {std::max(all - sum_, 0.0), now};
+    sum_ = all;
   }
 
   // Returns what has been heard: what left at `before` or earlier.
   Tokens Land(Instant before) {
     if (sum_ == 0) return 0;
-    Tokens landed = 0;
+    Tokens flying = 0;
     for (Flight& flight : flights_) {
-      if (flight.left <= before) landed += std::exchange(flight.tokens, 0);
+      if (flight.left <= before) flight.tokens = 0;
+      flying += flight.tokens;
     }
-    sum_ -= landed;
-    return landed;
+    return std::exchange(sum_, flying) - flying;
   }
   Tokens LandAll() { return Land(Instant::max()); }
 
  private:
-  // Reports are some 5 ms apart (Forecast::MayReport), and all have heard within 20.
+  // Reports are some 5 ms apart (Forecast::MayReport), and all have heard of them within 20. If there are more, the two
+  // that left first land together.
   static constexpr std::size_t kMost = 4;
   struct Flight {
     Tokens tokens = 0;
     Instant left{};
   };
-
-  static void Join(Flight& later, Flight& earlier) { later.tokens += std::exchange(earlier.tokens, 0); }
 
   Tokens sum_ = 0;
   std::array<Flight, kMost> flights_;    // the latest first
