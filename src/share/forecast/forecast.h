@@ -10,10 +10,10 @@
 // The law follows dead-reckoned shared buckets, with these departures. A host earns by the demand that it announced and
 // not by the one that it sees, so its peers foretell it exactly until it speaks. It needs what it has earned only while
 // the level is low (RationedBelow), because a client may have moved here whose demand elsewhere is still believed. What
-// was earned and not used is forgotten beyond a few tokens, or all hosts together would have a second burst. The believed
-// level counts with a margin where the tag is asked for less than its rate, because a wrong refusal is then likelier
-// than a right one. A demand that a peer announces and does not bear out counts for the peer's part of the rate only, so
-// a peer that lies costs the others no more than its part.
+// was earned and not used is forgotten beyond a few tokens, or all hosts together would have a second burst. The
+// believed level counts with a margin where the tag is asked for less than its rate, because a wrong refusal is then
+// likelier than a right one. A demand that a peer announces and does not bear out counts for the peer's part of the
+// rate only, so a peer that lies costs the others no more than its part.
 //
 // Knows neither tags nor peers' names nor clocks. All of it takes constant time, but for a look at all peers, as a rule
 // once in two periods.
