@@ -47,6 +47,9 @@ class Owners(ParallelTest):
                 served += host.served(tag, BURST // 2)
                 wait_until(lambda: min(owner.level(tag) for owner in owners) <= max(BURST - served, 0) + 1,
                            "its owner knows of them", PATIENCE)
+                if served >= BURST:
+                    wait_until(lambda: max(host.level(tag) for host in hosts) < BURST // 2,
+                               "all hosts are told of an empty bucket", PATIENCE)
                 time.sleep(0.3)    # down again
             self.assertGreaterEqual(served, BURST)
             self.assertLessEqual(served, BURST * 1.2)
