@@ -43,7 +43,7 @@ bool AmongTags::Would(const Charge& charge, const Shape& shape, Prng& prng, Inst
   if (charge.among == Among::kRatio) return !Sheds(1 - group.now.ratio, prng);
   const Member* const member = Find(group, charge.member);
   if (member == nullptr || member->most == kUncut) return true;
-  // At once a tag gets no more than a part of what the bucket holds, either.
+  // However much that is, a tag gets no more than a part of what the bucket holds.
   return DebtAt(*member, now) < std::min(kAtOnce * member->most, std::max(1.0, shape.burst() / 8));
 }
 

@@ -16,7 +16,7 @@ constexpr double kMovedNoise = 3;        // and exceeds so many standard deviati
 constexpr double kRefresh = 2;           // periods after which a demand is announced again (a peer forgets it after 3)
 constexpr double kTrust = 4;             // s in which the level follows the bucket's
 constexpr double kLinear = 0.005;        // s in which p is as good as constant
-constexpr double kByOwner = 1.5;         // times: a level that hosts hear of twice as late is rationed earlier
+constexpr double kByOwner = 1.5;         // times RationedBelow: hosts hear twice as late of a level that an owner keeps
 }    // namespace
 
 Forecast::Forecast(Tokens level, Tokens unreported, Instant now)
@@ -76,11 +76,11 @@ void Forecast::Step(Tokens bucket, const Pace& pace, Instant now) {
 void Forecast::SetShare(const Pace& pace) {
   const double demand = demand_ + peers_.demand();
   margin_ = Margin(pace, {demand, peers_.foretold(), delta_, usual_cost_});
-  share_ = ShareOf(pace, demand, level_ + margin_, pace.Target(delta_));
+  const Tokens level = level_ + margin_, target = pace.Target(delta_);
+  share_ = ShareOf(pace, demand, level, target);
   SettleCredit();
-  const double late = owner_said_ ? kByOwner : 1;
   rationed_ = share_ < 1 && demand_ > 0 && peers_.demand() > 0 &&
-              level_ + margin_ < late * RationedBelow(pace, demand, pace.Target(delta_));
+              level < (owner_said_ ? kByOwner : 1) * RationedBelow(pace, demand, target);
 }
 
 // A report is due one query before U is reached, or that query would have to wait for it. Peers foretell nothing of a
