@@ -37,5 +37,9 @@ constexpr Instant FromNanoseconds(Duration::rep ns) {
 constexpr double Seconds(Duration d) {
   return std::chrono::duration<double>(d).count();
 }
+// REQUIRES: no more than 292 years, and a number.
+constexpr Duration DurationOf(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+}
 
 }    // namespace dthrottle

@@ -28,12 +28,12 @@ Result<void> PacketFilter::Take(std::string_view penalties, Instant now) {
     const auto left = row.is_object() ? row.find("left_s") : row.end();
     if (row.is_object() && row.contains("mode") && row.at("mode") == "shadow") continue;    // it refuses nothing
     if (tag == row.end() || !tag->is_string() || left == row.end() || !left->is_number()) continue;
-    const std::chrono::duration<double> lasts(std::clamp(left->get<double>(), 0.0, kSecondsMax));
+    const Duration lasts = DurationOf(std::clamp(left->get<double>(), 0.0, kSecondsMax));
     const auto& text = tag->get_ref<const std::string&>();
     for (const std::string& prefix : prefixes_) {
       if (!text.starts_with(prefix)) continue;
       const auto network = ParseNetwork(std::string_view(text).substr(prefix.size()));
-      if (network.has_value()) networks.push_back({*network, now + std::chrono::duration_cast<Duration>(lasts)});
+      if (network.has_value()) networks.push_back({*network, now + lasts});
     }
   }
   Want(std::move(networks));

@@ -67,8 +67,7 @@ Duration IdleMax(const Settings& settings, const Rulebook& rules, std::uint32_t 
   for (const Rule& rule : rules.rules()) fill(rule.burst, rule.rate, rule.max_debt);
   for (const Override& o : rules.overrides()) fill(o.burst, o.rate, std::nullopt);
   if (rules.any_own()) longest = kIdleSecondsMax;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(std::min(longest, kIdleSecondsMax))) +
-         10 * settings.peers.period + 10s;
+  return DurationOf(std::min(longest, kIdleSecondsMax)) + 10 * settings.peers.period + 10s;
 }
 
 }    // namespace

@@ -49,7 +49,7 @@ double Surely(double demand, double seconds = LentTag::kLately) {
 Duration PlentyFor(const Shape& shape) {
   const double burst = shape.burst(), by_chance = 2 * burst * burst / shape.rate();
   const double seconds = burst < kMany ? std::clamp(by_chance, 20.0, 60.0) : 20;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return DurationOf(seconds);
 }
 
 // Whether the tag is asked for more often than it can be served: then tokens are spent soon wherever they lie, and a

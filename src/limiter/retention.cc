@@ -68,8 +68,7 @@ Retention::Totals Retention::totals(std::size_t rule) const {
 std::optional<Duration> Retention::of(std::size_t rule) const {
   const Counts& c = rules_[rule];
   if (c.evicted_per_s == 0) return std::nullopt;
-  const std::chrono::duration<double> seconds(std::max(c.tags, 1.0) / c.evicted_per_s);
-  return std::chrono::duration_cast<Duration>(std::min<std::chrono::duration<double>>(seconds, kLongest));
+  return DurationOf(std::min(std::max(c.tags, 1.0) / c.evicted_per_s, Seconds(kLongest)));
 }
 
 void Retention::Reassign(std::size_t rule) {

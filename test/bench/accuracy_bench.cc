@@ -105,7 +105,7 @@ int PrintWithin(int seeds, double load, Cost cost, double only_period_s) {
   std::vector<double> periods_s{0.5, 1, 4};
   if (only_period_s > 0) periods_s = {only_period_s};
   for (const double period_s : periods_s) {
-    const auto period = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(period_s));
+    const Duration period = DurationOf(period_s);
     for (const double burst : {10, 30, 100, 400}) {
       if (burst < 2 * cost) continue;
       fmt::print("\n{:6} s {:6}", Seconds(period), burst);

@@ -141,7 +141,7 @@ TEST_CASE("a small burst takes as many entries as the formula says that --check 
     const double root = std::sqrt(static_cast<double>(hosts));
     const Pace pace{kAccuracyRate, burst, UnheardMaxOf(burst, root), root, period_s};
     AccuracyOptions options{.hosts = hosts, .workload = Poisson(0.9), .burst = burst};
-    options.period = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(period_s));
+    options.period = DurationOf(period_s);
     options.lasts = period_s > 1 ? 120s : 60s;
     const Accuracy a = Mean(options);
     CAPTURE(hosts, burst, period_s, a.entries);

@@ -24,7 +24,7 @@ int FalseAlarms(double rate) {
     for (; next < ms * 1ms; asked_by = Instant(next)) {
       meter.Asked(1);
       const double uniform = 1 - static_cast<double>(prng.Next() >> 11) * 0x1p-53;
-      next += std::chrono::duration_cast<Duration>(std::chrono::duration<double>(-std::log(uniform) / rate));
+      next += DurationOf(-std::log(uniform) / rate);
     }
     meter.Step(0.001, 0.7, 1, asked_by, now);
     alarms += ms > 1000 && std::abs(meter.seen() - before) > before / 2;

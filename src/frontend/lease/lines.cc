@@ -181,7 +181,7 @@ void Get(const Turn& turn, std::span<const std::string_view> words) {
     if (!Parse(words[6], seconds) || !(seconds >= 0 && seconds <= kSecondsMax)) {
       return wrong("SECONDS", "a number of seconds", words[6]);
     }
-    claim.expiry = turn.now + Duration(static_cast<Duration::rep>(seconds * 1e9));
+    claim.expiry = turn.now + DurationOf(seconds);
   }
   if (claim.capacity > 0) request.has = claim;
   const auto grants = turn.server.GetCapacity(names[0], {&request, 1}, turn.now);
@@ -248,7 +248,7 @@ void ServeServer(const Turn& turn, std::span<const std::string_view> words) {
   if (!good) return Complain(turn.answers, kServerUsage);
   request.wants = bands;
   request.learning = words[4] == "1";
-  claim.expiry = turn.now + Duration(static_cast<Duration::rep>(seconds * 1e9));
+  claim.expiry = turn.now + DurationOf(seconds);
   if (claim.capacity > 0) request.has = claim;
   const auto grants = turn.server.GetServerCapacity(names[0], {&request, 1}, turn.now);
   if (!grants) return AnswerElsewhere(turn);
@@ -360,8 +360,8 @@ Result<Grant> ReadParentAnswer(std::string_view answer, BootInstant asked) {
       !ParseAmount(words[6], grant.share)) {
     return Fail(fmt::format("said \"{}\"", Printable(answer.substr(0, 2 * kShownBytes))));
   }
-  grant.lease.expiry = asked + Duration(static_cast<Duration::rep>(seconds * 1e9));
-  grant.lease.refresh_interval = Duration(static_cast<Duration::rep>(refresh * 1e9));
+  grant.lease.expiry = asked + DurationOf(seconds);
+  grant.lease.refresh_interval = DurationOf(refresh);
   return grant;
 }
 

@@ -17,9 +17,9 @@ class EarlySpacing {
 
   // A report has left for so many hosts, this one included.
   void Left(double hosts, Instant now) {
-    const std::chrono::duration<double> every(1 / std::max(kHeard / hosts, kOfHost));
-    until_ = std::max(until_, now) + std::chrono::duration_cast<Duration>(every);
-    from_ = until_ - std::chrono::duration_cast<Duration>(kAtOnce * every);
+    const double every = 1 / std::max(kHeard / hosts, kOfHost);    // s
+    until_ = std::max(until_, now) + DurationOf(every);
+    from_ = until_ - DurationOf(kAtOnce * every);
   }
 
  private:

@@ -150,8 +150,7 @@ void Forecasting::LookAgain(const Watch& watch, Instant now) {
   watches_->SetActive(&watch, true);
   const double part = forecast.far() ? kOwnBetweenParts / forecast.demand()
                                      : kBetweenParts / (forecast.demand() + forecast.peers_demand());    // s
-  const auto every = std::chrono::duration_cast<Duration>(
-      std::chrono::duration<double>(std::clamp(part, Seconds(kUrgentEvery), Seconds(Rounds::kEveryMax))));
+  const Duration every = DurationOf(std::clamp(part, Seconds(kUrgentEvery), Seconds(Rounds::kEveryMax)));
   // Each part may come earlier by kUrgentEvery.
   const Duration least = (Rounds::kParts - 1) * (every - kUrgentEvery);
   watches_->SetTurn(watch.place, {std::min(watches_->turn(watch.place).from, now + least), every});

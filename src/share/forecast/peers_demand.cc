@@ -33,7 +33,7 @@ Tokens PeersDemand::Hear(Peer& peer, const PeerWord& word, const Here& here, con
   Place(peer, word, heed);
   heed.believed = believed >= word.demand;
   peer.heard = word.to;
-  const auto period = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(pace.period));
+  const Duration period = DurationOf(pace.period);
   const Instant until = BelievedUntil(peer, word.abroad, period);
   const Tokens foretold = Replace(peer, until > now ? believed : 0, word.abroad);
   if (peer.demand > 0) silent_from_ = std::min(silent_from_, until);
@@ -71,9 +71,7 @@ void PeersDemand::Place(const Peer& peer, const PeerWord& word, Heed& heed) cons
   const double took = Seconds(word.to - word.when), passed = Seconds(word.to - peer.heard);
   const double share = passed > 0 ? std::clamp((earned_ - peer.since) / passed, kShareMin, 1.0) : 1;
   const Tokens others = word.hits - 1;
-  const auto lasts = [&](double demand) {
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(others / (share * demand)));
-  };
+  const auto lasts = [&](double demand) { return DurationOf(others / (share * demand)); };
   if (others > 0 && word.demand > kChanged * peer.demand && share * word.demand * took > others) {
     heed.hits_from = word.to - lasts(word.demand);
   } else if (others > 0 && peer.demand > kChanged * word.demand && share * peer.demand * took > others) {
