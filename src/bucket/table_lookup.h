@@ -117,25 +117,28 @@ inline void Table::Approach(Probe& probe, bool with_waste) const {
 
 // A prefetch waits for its address to be translated, and what a processor has under way meanwhile is less than the work
 // for one tag. So they are issued some at once, and the page walks overlap; too many at once, and they are dropped.
-// Not too far ahead either: directories lie 1 KiB apart, so that few of them fit into a first-level cache.
+// Not too far ahead either: directories lie 1 KiB apart, so that few of them fit into a first-level cache. Where there are
+// only a few, nothing comes between.
 template <class TagOf, class Use>
 inline void Table::ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const {
   constexpr std::size_t kAtOnce = 8, kNear = 2 * kAtOnce, kFar = 4 * kAtOnce, kRing = 64;
   static_assert(kRing >= kFar + kAtOnce && kRing % kAtOnce == 0);
   std::array<Probe, kRing> probes;
+  const bool few = n <= kAtOnce;
+  const std::size_t near = few ? 0 : kNear, far = few ? 0 : kFar;
   const auto batch = [&](std::size_t begin) {
     const std::size_t size = begin < n ? std::min(kAtOnce, n - begin) : 0;
     return std::span(probes).subspan(begin % kRing, size);
   };
-  for (std::size_t at = 0; at < n + kFar; at += kAtOnce) {
+  for (std::size_t at = 0; at < n + far; at += kAtOnce) {
     std::size_t i = at;
     for (Probe& probe : batch(at)) probe = Seek(tag_of(i++));
     for (const Probe& probe : batch(at)) __builtin_prefetch(probe.first->directory);
-    if (at < kFar - kNear) continue;
-    for (Probe& probe : batch(at - (kFar - kNear))) Approach(probe, with_waste);
-    if (at < kFar) continue;
-    i = at - kFar;
-    for (const Probe& probe : batch(at - kFar)) use(i++, probe);
+    if (at < far - near) continue;
+    for (Probe& probe : batch(at - (far - near))) Approach(probe, with_waste);
+    if (at < far) continue;
+    i = at - far;
+    for (const Probe& probe : batch(at - far)) use(i++, probe);
   }
 }
 

@@ -25,15 +25,6 @@ constexpr Tokens kBetweenParts = 0.1;
 // The same of a tag that is far from its limit, where only the end of the demand at this host is news.
 constexpr Tokens kOwnBetweenParts = 2;
 
-// The bits of [first, end) in the word that begins with place `begin`.
-std::uint64_t Between(std::size_t first, std::size_t end, std::size_t begin) {
-  const auto below = [&](std::size_t place) {
-    const std::size_t bits = std::max(place, begin) - begin;
-    return bits >= Watches::kWordPlaces ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
-  };
-  return below(end) & ~below(first);
-}
-
 // Whether peers should hear at once that a host has served so much of a tag: its bucket would be nearly empty if all
 // hosts had; half of U has been served; or half of the burst is gone.
 bool Matters(const Pace& pace, Tokens hits, Tokens level) {
@@ -277,7 +268,10 @@ bool Forecasting::ReportHits(Watch& watch, LimitIndex index, Unreported hits, co
 }
 
 // Reports the hits of one watch if that is urgent. False if there is no room.
-bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out) {
+bool Forecasting::LookAt(std::size_t place, Instant from, Instant now, Draft& out) {
+  watches_->TakeDue(place);
+  const std::uint64_t hash = watches_->HashAt(place);
+  if (hash == 0) return true;
   Table::Shard shard(*core_.table, hash);
   Watch* const watch = watches_->Find(hash);
   if (watch == nullptr) return true;
@@ -319,50 +313,48 @@ bool Forecasting::LookAt(std::uint64_t hash, Instant from, Instant now, Draft& o
 // Reports watches that were noted at once, and active ones in turns.
 bool Forecasting::ReportUrgent(Instant from, Instant now, Draft& out) {
   if (watches_ == nullptr || now < spacing_.from()) return false;
-  const std::size_t before = out.entries.size(), places = watches_->places(), words = watches_->words();
+  const std::size_t before = out.entries.size(), words = watches_->words();
   noted_.store(false, std::memory_order_relaxed);
-  const bool turn = rounds_.at() < now + kUrgentEvery;    // there is no next call before that
-  const auto part = turn ? rounds_.Part(places) : std::pair(places, places);
-  const std::size_t first = part.first / Watches::kWordPlaces;    // of the words whose turn it is
-  const std::size_t last = (part.second + Watches::kWordPlaces - 1) / Watches::kWordPlaces;
   bool room = true;
-  for (std::size_t word = 0; room; ++word) {
-    word = std::min(watches_->NextWord(word), word < last ? std::max(word, first) : words);
-    if (word == words) break;
-    room = LookAtWord(word, part, from, now, out);
+  for (std::size_t word = watches_->NextWord(0); room && word < words; word = watches_->NextWord(word + 1)) {
+    room = LookAtDue(word, from, now, out);
   }
-  if (turn) {
-    rounds_.Passed(part.second, places);
+  if (rounds_.at() < now + kUrgentEvery) {    // there is no next call before that
+    const auto [first, end] = rounds_.Part(words);
+    for (std::size_t word = first; room && word < end; ++word) {
+      if (watches_->ActiveOf(word) != 0) room = LookInTurn(word, from, now, out);
+    }
+    rounds_.Passed(end, words);
     rounds_.GoOn(watches_->any_active() || !room, now);
   }
   if (out.entries.size() > before) spacing_.Left(Square(core_.root_hosts), now);
   return !room;
 }
 
-// Looks at what is due in the word, and at those of `places` [first, second) whose turn it is. Returns whether there is
-// room for more.
-bool Forecasting::LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from,
-                             Instant now, Draft& out) {
-  const std::size_t begin = word * Watches::kWordPlaces;
-  const std::uint64_t due = watches_->TakeWord(word);
-  std::uint64_t part = watches_->ActiveOf(word) & Between(places.first, places.second, begin) & ~due;
-  if (part != 0) {
-    const Watches::Turn& soonest = watches_->Soonest(word, part);
-    if (soonest.from > now) {
-      rounds_.Expect(soonest.every);
-      part = 0;
-    }
+// Looks at what is due in the word. Returns whether there is room for more.
+bool Forecasting::LookAtDue(std::size_t word, Instant from, Instant now, Draft& out) {
+  for (std::uint64_t left = watches_->TakeWord(word); left != 0; left &= left - 1) {
+    if (LookAt(Watches::PlaceOf(word, left), from, now, out)) continue;
+    watches_->NoteWord(word);
+    return false;
   }
-  for (std::uint64_t left = due | part; left != 0; left &= left - 1) {
-    const auto bit = static_cast<std::size_t>(std::countr_zero(left));
-    const Watches::Turn& its = watches_->turn(begin + bit);
-    if ((due >> bit & 1) == 0 && its.from > now) {
+  return true;
+}
+
+// The same of those whose turn it is.
+bool Forecasting::LookInTurn(std::size_t word, Instant from, Instant now, Draft& out) {
+  const std::uint64_t active = watches_->ActiveOf(word);
+  const Watches::Turn& soonest = watches_->Soonest(word, active);
+  if (soonest.from > now) {
+    rounds_.Expect(soonest.every);
+    return true;
+  }
+  for (std::uint64_t left = active; left != 0; left &= left - 1) {
+    const std::size_t place = Watches::PlaceOf(word, left);
+    const Watches::Turn& its = watches_->turn(place);
+    if (its.from > now) {
       rounds_.Expect(its.every);
-      continue;
-    }
-    watches_->TakeDue(begin + bit);
-    const std::uint64_t hash = watches_->HashAt(begin + bit);
-    if (hash != 0 && !LookAt(hash, from, now, out)) {
+    } else if (!LookAt(place, from, now, out)) {
       watches_->NoteWord(word);
       return false;
     }

@@ -94,9 +94,9 @@ class Forecasting final : public Way {
   void LookAgain(const Watch& watch, Instant now);
   bool ReportHits(Watch& watch, LimitIndex limit, Unreported hits, const Waste* waste, Instant from, Instant to,
                   Draft& out);
-  bool LookAtWord(std::size_t word, const std::pair<std::size_t, std::size_t>& places, Instant from, Instant now,
-                  Draft& out);
-  bool LookAt(std::uint64_t hash, Instant from, Instant now, Draft& out);
+  bool LookAtDue(std::size_t word, Instant from, Instant now, Draft& out);
+  bool LookInTurn(std::size_t word, Instant from, Instant now, Draft& out);
+  bool LookAt(std::size_t place, Instant from, Instant now, Draft& out);
 
   LimiterCore& core_;
   Ways& ways_;

@@ -113,6 +113,10 @@ class Watches {
     turns_[place] = turn;
     soonest_[place / kWordPlaces].of = 0;
   }
+  // The place of the lowest of these bits of a word.
+  static std::size_t PlaceOf(std::size_t word, std::uint64_t bits) {
+    return word * kWordPlaces + static_cast<std::size_t>(std::countr_zero(bits));
+  }
   // The earliest `from` and the shortest `every` of these places of a word. Both are remembered for as long as none of
   // their turns changes and the same places are asked for, because most rounds find nothing to look at.
   const Turn& Soonest(std::size_t word, std::uint64_t places) {
@@ -121,7 +125,7 @@ class Watches {
     of = places;
     soonest = {Instant::max(), Duration::max()};
     for (std::uint64_t left = places; left != 0; left &= left - 1) {
-      const Turn& turn = turns_[word * kWordPlaces + static_cast<std::size_t>(std::countr_zero(left))];
+      const Turn& turn = turns_[PlaceOf(word, left)];
       soonest = {std::min(soonest.from, turn.from), std::min(soonest.every, turn.every)};
     }
     return soonest;
