@@ -15,6 +15,8 @@ struct QuotaWord {
   std::uint64_t taken = 0;      // tokens
   // So many of them came back. None: another host says so, and `taken` leaves out what came back.
   std::optional<std::uint64_t> back{};
+
+  friend bool operator==(const QuotaWord&, const QuotaWord&) = default;
 };
 
 }    // namespace dthrottle

@@ -63,8 +63,9 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
     });
   };
   const bool of_levels = kind == MessageKind::kLevels;
-  std::size_t of_all_hosts = entries.places().size();    // owners say so of quotas and places
+  std::size_t of_all_hosts = entries.places().size();    // owners say so of quotas, places and, to one host, of members
   for (const auto& column : entries.quotas()) of_all_hosts += column.size();
+  for (const auto& column : entries.members()) of_all_hosts += of_levels ? column.size() : 0;
   const std::size_t besides = entries.besides() - of_all_hosts;
   if (kind == MessageKind::kNear && besides != entries.penalties().size()) return false;
   if (of_levels && besides != entries.demands().size() + entries.backs().size()) return false;
@@ -73,10 +74,12 @@ bool BesidesFit(MessageKind kind, const Entries& entries) {
          fit(entries.places(), 0, kPlacesMax) && fit(entries.refusals(), 1, kRefusalsMax) &&
          fit(entries.quotas()[0], 0, kQuotaCounterMax) && fit(entries.quotas()[1], 0, kQuotaPeriodMax) &&
          fit(entries.quotas()[2], 0, kQuotaTokensMax) && fit(entries.quotas()[3], 0, kQuotaTokensMax) &&
+         fit(entries.members()[0], 0, MemberWord::kNameMax) && fit(entries.members()[1], 0, MemberWord::kMost) &&
+         fit(entries.members()[2], 0, MemberWord::kMost) && fit(entries.members()[3], 1, MemberWord::kMost) &&
          std::all_of(entries.list().begin(), entries.list().end(), [&](const Entry& e) {
            return e.value != 0 || of_levels || kind == MessageKind::kNear || entries.demand(e).has_value() ||
                   entries.back(e) != 0 || entries.penalty(e).has_value() || entries.places(e).has_value() ||
-                  entries.quota(e).has_value() || entries.refusals(e) != 0;
+                  entries.quota(e).has_value() || entries.member(e).has_value() || entries.refusals(e) != 0;
          });
 }
 
@@ -125,7 +128,7 @@ struct Body {
   std::uint64_t unpacked = 0;    // bytes of the columns before compression; 0: there is none
   bool ipv4 = false;             // a length of 0 is that of an address, which has four bytes
   PackedBytes columns, demands, returnables, backs, penalties, places, refusals;
-  std::array<PackedBytes, 4> quotas;    // as Entries::QuotaColumns
+  std::array<PackedBytes, 4> quotas, members;    // as Entries::WordColumns
 };
 
 // The fields of a frame, for writing and for reading (base/fields.h).
@@ -171,6 +174,10 @@ void FieldsOf(auto& fields, auto& m, auto& body) {
   field("quota-in", body.quotas[1], {});
   field("quota", body.quotas[2], {});
   field("quota-back", body.quotas[3], {});
+  field("member", body.members[0], {});
+  field("asked", body.members[1], {});
+  field("served", body.members[2], {});
+  field(m.kind == kLevels ? "level" : "weight", body.members[3], {});
   field("columns", body.columns, {});
 }
 
@@ -248,7 +255,7 @@ struct Codec::Contexts {
   std::array<char, kEntriesBytesMax> columns;
   std::array<char, kEntriesBytesMax> packed;
   std::array<char, kEntriesMax> text_lengths;    // of tags
-  std::array<std::string, 10> besides;           // that are being put together
+  std::array<std::string, 14> besides;           // that are being put together
   PackReader values;                             // of the frame that is being read
 
   struct Columns {
@@ -320,7 +327,8 @@ struct Codec::Contexts {
               read(body.places, [](Rare& r) -> auto& { return r.places; }) &&
               read(body.refusals, [](Rare& r) -> auto& { return r.refusals; });
     for (std::size_t i = 0; i < body.quotas.size(); ++i) {
-      ok = ok && read(body.quotas[i], [i](Rare& r) -> auto& { return r.quotas[i]; });
+      ok = ok && read(body.quotas[i], [i](Rare& r) -> auto& { return r.quotas[i]; }) &&
+           read(body.members[i], [i](Rare& r) -> auto& { return r.members[i]; });
     }
     return ok;
   }
@@ -453,7 +461,10 @@ void Codec::Encode(const Message& m, std::string& frame) {
   body.penalties.view = lay_out(m.entries.penalties());
   body.places.view = lay_out(m.entries.places());
   body.refusals.view = lay_out(m.entries.refusals());
-  for (std::size_t i = 0; i < body.quotas.size(); ++i) body.quotas[i].view = lay_out(m.entries.quotas()[i]);
+  for (std::size_t i = 0; i < body.quotas.size(); ++i) {
+    body.quotas[i].view = lay_out(m.entries.quotas()[i]);
+    body.members[i].view = lay_out(m.entries.members()[i]);
+  }
   FieldCounter counter;
   FieldsOf(counter, m, body);
   frame.assign(kFramePrefix);

@@ -1,7 +1,7 @@
 // Tags with a number each, in the amount that one frame carries: hits of a report, or bucket states of a snapshot. In a
 // report some also say how fast the tag is asked for, which is what forecasts are made of, some what comes back of hits
 // that were told before, some that the tag is penalized or how often it was refused, some how many of its places are
-// taken, and some what has been counted of its quota.
+// taken, some what has been counted of its quota, and some what one of its members has had of it.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/member_word.h"
 #include "base/on_demand.h"
 #include "base/quota_word.h"
 #include "base/tag.h"
@@ -56,6 +57,7 @@ struct Besides {
   std::optional<std::uint64_t> penalty{};   // the tag is refused for so many milliseconds more; 0: no longer
   std::optional<std::uint64_t> places{};    // of the tag that are taken at the sender
   std::optional<QuotaWord> quota{};
+  std::optional<MemberWord> member{};
   std::uint64_t refusals = 0;               // of the tag, which may come to a penalty
 };
 
@@ -67,7 +69,7 @@ class Entries {
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said) {
     const std::size_t besides = besides_ + said.demand.has_value() + (said.returnable != 0) + (said.back != 0) +
                                 said.penalty.has_value() + said.places.has_value() + (said.refusals != 0) +
-                                (said.quota ? 3 + said.quota->back.has_value() : 0);
+                                (said.quota ? 3 + said.quota->back.has_value() : 0) + (said.member ? 4 : 0);
     if (!AddBare(tag, value, phase, besides)) return false;
     besides_ = besides;
     const auto entry = static_cast<std::uint16_t>(list_.size() - 1);
@@ -78,6 +80,7 @@ class Entries {
     if (said.places) rare_.Made().places.push_back({entry, *said.places});
     if (said.refusals != 0) rare_.Made().refusals.push_back({entry, said.refusals});
     if (said.quota) AddQuota(entry, *said.quota);
+    if (said.member) AddMember(entry, *said.member);
     return true;
   }
 
@@ -95,9 +98,10 @@ class Entries {
   const std::vector<Beside>& penalties() const { return rare_->penalties; }
   const std::vector<Beside>& places() const { return rare_->places; }
   const std::vector<Beside>& refusals() const { return rare_->refusals; }
-  // The numbers of a QuotaWord: counter, period, taken, back.
-  using QuotaColumns = std::array<std::vector<Beside>, 4>;
-  const QuotaColumns& quotas() const { return rare_->quotas; }
+  // The numbers of a QuotaWord: counter, period, taken, back; and of a MemberWord: member, asked, served, fair.
+  using WordColumns = std::array<std::vector<Beside>, 4>;
+  const WordColumns& quotas() const { return rare_->quotas; }
+  const WordColumns& members() const { return rare_->members; }
   // Numbers that stand beside hits.
   std::size_t besides() const { return besides_; }
   // Whether some of them may be other than demands.
@@ -112,10 +116,18 @@ class Entries {
   std::uint64_t refusals(const Entry& e) const { return Find(refusals(), e).value_or(0); }
   std::optional<QuotaWord> quota(const Entry& e) const {
     if (!rare_.any()) return std::nullopt;
-    const QuotaColumns& columns = quotas();
+    const WordColumns& columns = quotas();
     const auto counter = Find(columns[0], e), period = Find(columns[1], e), taken = Find(columns[2], e);
     if (!counter || !period || !taken) return std::nullopt;
     return QuotaWord{*counter, *period, *taken, Find(columns[3], e)};
+  }
+  std::optional<MemberWord> member(const Entry& e) const {
+    if (!rare_.any()) return std::nullopt;
+    const WordColumns& columns = members();
+    const auto member = Find(columns[0], e), asked = Find(columns[1], e), served = Find(columns[2], e);
+    const auto fair = Find(columns[3], e);
+    if (!member || !asked || !served || !fair) return std::nullopt;
+    return MemberWord{*member, *asked, *served, *fair};
   }
   bool empty() const { return list_.empty(); }
   std::size_t size() const { return list_.size(); }
@@ -148,7 +160,9 @@ class Entries {
     if (!rare_.any()) return;
     besides_ += returnables().size() + backs().size() + penalties().size() + places().size() +
                 refusals().size();
-    for (const auto& column : quotas()) besides_ += column.size();
+    for (const WordColumns* const words : {&quotas(), &members()}) {
+      for (const auto& column : *words) besides_ += column.size();
+    }
   }
 
   std::optional<std::uint64_t> Find(const std::vector<Beside>& besides, const Entry& e) const {
@@ -160,11 +174,18 @@ class Entries {
   }
 
   void AddQuota(std::uint16_t entry, const QuotaWord& word) {
-    QuotaColumns& columns = rare_.Made().quotas;
+    WordColumns& columns = rare_.Made().quotas;
     columns[0].push_back({entry, word.counter});
     columns[1].push_back({entry, word.period});
     columns[2].push_back({entry, word.taken});
     if (word.back) columns[3].push_back({entry, *word.back});
+  }
+  void AddMember(std::uint16_t entry, const MemberWord& word) {
+    WordColumns& columns = rare_.Made().members;
+    columns[0].push_back({entry, word.member});
+    columns[1].push_back({entry, word.asked});
+    columns[2].push_back({entry, word.served});
+    columns[3].push_back({entry, word.fair});
   }
 
   // One byte of length, one of phase and kind, and the value as a varint.
@@ -179,7 +200,7 @@ class Entries {
   std::vector<Beside> demands_;
   struct Rare {
     std::vector<Beside> returnables, backs, penalties, places, refusals;
-    QuotaColumns quotas;
+    WordColumns quotas, members;
   };
   OnDemand<Rare> rare_;
   std::size_t besides_ = 0;

@@ -45,7 +45,7 @@ class Charged {
     std::copy(tag.begin(), tag.end(), bytes);
     queries_[size_] = {{{bytes, tag.size()}, false}, cost};
     tags_[size_] = {&queries_[size_], table.Aim(queries_[size_].tag)};
-    tags_[size_].member = tags_[because].probe.hash;
+    tags_[size_].member = &queries_[because].tag;
     tags_[size_].weight = weight;
     because_[size_] = because;
     ++size_;
@@ -71,15 +71,16 @@ std::int64_t LeftOf(const Standing& standing, Instant now) {
 
 // A charge of a tag that is divided among those that are charged to it.
 std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named, const LimiterCore& core) {
-  if (named.member == 0 || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
+  if (named.member == nullptr || named.limit == nullptr || named.limit->among == Among::kFirst) return std::nullopt;
   const bool with_others = named.limit->shared && core.window != 0;
-  return AmongTags::Charge{.divided = named.probe.hash,
-                           .member = named.member,
+  return AmongTags::Charge{.divided = {.tag = named.query->tag,
+                                       .hash = named.probe.hash,
+                                       .among = named.limit->among,
+                                       .hosts = with_others ? core.peers + 1 : 1,
+                                       .period = with_others ? ToDuration(core.window) : Duration()},
+                           .member = AmongTags::NameOf(*named.member),
                            .cost = named.query->cost,
-                           .among = named.limit->among,
-                           .weight = named.weight,
-                           .hosts = with_others ? core.peers + 1 : 1,
-                           .period = with_others ? ToDuration(core.window) : Duration()};
+                           .weight = named.weight};
 }
 
 }    // namespace
@@ -103,7 +104,7 @@ Verdict Deciding::Cut(Asked& asked, RuleCounters& counters) {
 void Deciding::CountAmong(const NamedTagAt& named, bool served, const Standing& standing) {
   const auto charge = DividedCharge(named, core_);
   if (!charge.has_value()) return;
-  const Tokens level = core_.among->IsDue(charge->divided, now_) ? BelievedLevel(named, standing) : 0;
+  const Tokens level = core_.among->IsDue(charge->divided.hash, now_) ? BelievedLevel(named, standing) : 0;
   core_.among->Count(*charge, served && !named.cut, standing.shape, level, now_);
 }
 

@@ -19,7 +19,7 @@ struct NamedTagAt {
   const Query* query;
   Table::Probe probe;
   const Limit* limit = nullptr;    // null: no bucket is asked
-  std::uint64_t member = 0;        // hash of the tag that it is charged with; 0: it is asked about itself
+  const Tag* member = nullptr;     // the tag that it is charged with; null: it is asked about itself
   double weight = 1;               // of that one
   bool cut = false;                // it is divided among its tags, and this one has had its part
 };

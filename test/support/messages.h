@@ -23,7 +23,8 @@ inline bool Same(const Entries& a, const Entries& b) {
       a.list().begin(), a.list().end(), b.list().begin(), b.list().end(), [&](const Entry& x, const Entry& y) {
         return a.tag(x) == b.tag(y) && x.value == y.value && x.phase == y.phase && a.demand(x) == b.demand(y) &&
                a.returnable(x) == b.returnable(y) && a.back(x) == b.back(y) &&
-               a.penalty(x) == b.penalty(y) && a.places(x) == b.places(y) && a.refusals(x) == b.refusals(y);
+               a.penalty(x) == b.penalty(y) && a.places(x) == b.places(y) && a.quota(x) == b.quota(y) &&
+               a.member(x) == b.member(y) && a.refusals(x) == b.refusals(y);
       });
 }
 
@@ -58,6 +59,7 @@ inline bool IsSound(const Message& m) {
   for (const Entry& e : m.entries.list()) {
     const bool says_more = m.entries.demand(e).has_value() || m.entries.back(e) != 0 ||
                            m.entries.penalty(e).has_value() || m.entries.places(e).has_value() ||
+                           m.entries.quota(e).has_value() || m.entries.member(e).has_value() ||
                            m.entries.refusals(e) != 0;
     sound = sound && e.phase < 128 && e.value >= (is_report && !says_more ? 1 : 0) &&
             e.value <= (1ull << (is_report ? 40 : 52)) && m.entries.tag(e).bytes.size() == e.tag_bytes &&
@@ -65,7 +67,8 @@ inline bool IsSound(const Message& m) {
     sound = sound && (is_report || !m.entries.demand(e)) && m.entries.demand(e).value_or(0) <= kDemandMax;
     sound = sound && again.Add(m.entries.tag(e), e.value, e.phase,
                                {m.entries.demand(e), m.entries.returnable(e), m.entries.back(e),
-                                m.entries.penalty(e), m.entries.places(e), {}, m.entries.refusals(e)});
+                                m.entries.penalty(e), m.entries.places(e), m.entries.quota(e), m.entries.member(e),
+                                m.entries.refusals(e)});
   }
   return sound && Same(again, m.entries);
 }
@@ -124,6 +127,15 @@ inline void AddRandomEntries(MessageKind kind, std::size_t n, Entries& entries, 
       if (!entries.Add({tag, is_digest}, 0, phase, {.places = RandomUpTo(kPlacesMax, prng)})) return;
     } else if (is_report && prng.Below(16) == 0) {
       if (!entries.Add({tag, is_digest}, 0, phase, {.refusals = 1 + RandomUpTo(kRefusalsMax - 1, prng)})) return;
+    } else if (is_report && prng.Below(16) == 0) {
+      QuotaWord word{RandomUpTo(kQuotaCounterMax, prng), RandomUpTo(kQuotaPeriodMax, prng),
+                     RandomUpTo(kQuotaTokensMax, prng)};
+      if (prng.Below(2) == 0) word.back = RandomUpTo(kQuotaTokensMax, prng);
+      if (!entries.Add({tag, is_digest}, 0, phase, {.quota = word})) return;
+    } else if (is_report && prng.Below(16) == 0) {
+      const auto number = [&] { return RandomUpTo(MemberWord::kMost - 1, prng); };
+      const MemberWord word{RandomUpTo(MemberWord::kNameMax, prng), number(), number(), 1 + number()};
+      if (!entries.Add({tag, is_digest}, 0, phase, {.member = word})) return;
     } else if (!entries.Add({tag, is_digest}, value, phase)) {
       return;
     }

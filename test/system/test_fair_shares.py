@@ -1,22 +1,22 @@
-"""A limit that two daemons share is divided among the tags that are charged with it."""
+"""A limit that daemons share is divided among the tags that are charged with it, also where one of them owns it."""
 
 import time
 
 from common import SystemTest
 from daemon import rule
-from fleet import Fleet, wait_all_hear
+from fleet import Fleet, wait_all_hear, wait_owners_hear
 
 RATE = 200
 
 
 class FairShares(SystemTest):
-    def test_a_hog_on_both_hosts_takes_nothing_of_what_others_ask_for(self):
-        for share in ("debit", "forecast"):
-            with self.subTest(share):
+    def test_a_hog_on_all_hosts_takes_nothing_of_what_others_ask_for(self):
+        for share, hosts, owners in (("debit", 2, 0), ("forecast", 2, 0), ("forecast", 3, 1)):
+            with self.subTest(share, owners=owners):
                 tenant = rule(name="tenant", match="acme", burst=RATE, rate=float(RATE), share=share, among="level")
                 user = rule(name="user", match="*/*", burst=100_000, rate=100_000.0, share=share, also=["before /"])
-                with Fleet(tenant + user, hosts=2, period="500ms", admin={"http": ""}) as hosts:
-                    wait_all_hear(hosts)
+                with Fleet(tenant + user, hosts=hosts, owners=owners, period="500ms", admin={"http": ""}) as hosts:
+                    wait_owners_hear(hosts, owners) if owners else wait_all_hear(hosts)
                     asked, served, hog = 0, 0, 0
                     begun = time.monotonic()
                     warm, ends = begun + 6, begun + 12

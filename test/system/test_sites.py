@@ -196,6 +196,7 @@ class Mistakes(ParallelTest):
             (owners, good, rule(), None),
             (owners, {**good, "part": 0.5}, part, None),
             (owners, good, part, "must be from 0.001 to 1"),
+            (owners, good, rule(share="debit", among="level"), "among with sites.name"),
             (owners, {}, part, "there is one site"),
             ({"period": "1s"}, good, rule(), 'must be "owners"'),
             (owners, {**good, "others": ["fra"]}, rule(), "without sites.name"),

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "capacity/divide.h"
 #include "limiter/inspect.h"
@@ -165,7 +168,8 @@ TEST_CASE("among: what peers serve of a user counts against its level here, and 
   AmongTags among;
   Prng prng(1);
   const Shape shape = Shape::From(100, 100);
-  AmongTags::Charge hog{.divided = 1, .member = 2, .cost = 1, .among = Among::kLevel, .hosts = 2, .period = 1s};
+  const Tag tenant{"acme", false};
+  AmongTags::Charge hog{.divided = {tenant, 1, Among::kLevel, 2, 1s}, .member = 2, .cost = 1};
   AmongTags::Charge small = hog;
   small.member = 3;
   // Here 400/s of the hog and 20/s of the other; the peer serves 35/s and 10/s. The limit is 100/s.
@@ -184,6 +188,123 @@ TEST_CASE("among: what peers serve of a user counts against its level here, and 
   CHECK(served[3] == asked[3]);
   CHECK(served[2] / 40 == Approx(35).epsilon(0.1));    // as much as the peer: 70/s of both are its level
   CHECK(among.Of(1, now).level == Approx(70).epsilon(0.05));
+}
+
+// Three hosts, the first of which owns the tag and is asked for nothing; each second they tell it, and it answers.
+class OwnedTenant {
+ public:
+  static constexpr double kRate = 100;
+
+  OwnedTenant() : charge_{.divided = {tag_, 1, Among::kLevel, 3, 1s}, .member = 0, .cost = 1} {}
+
+  // Asks the host for the member, if its turn has come.
+  void Ask(std::size_t host, std::uint64_t member, int per_second) {
+    if (ms_ % (1000 / per_second) != 0) return;
+    charge_.member = member;
+    const bool within = hosts_[host].Would(charge_, shape_, prng_, now());
+    hosts_[host].Count(charge_, within, shape_, shape_.burst() / 2, now());
+    served_[{host, member}] += within;
+  }
+  void Pass() {
+    if (++ms_ % 1000 != 0 || !connected) return;
+    for (std::size_t host = 1; host < hosts_.size(); ++host) {
+      std::vector<std::uint64_t> named;
+      const auto tell = [&](const Tag&, const MemberWord& word, int&) {
+        hosts_[0].HearPeer(charge_.divided, word, shape_, shape_.burst() / 2, now());
+        named.push_back(word.member);
+        return true;
+      };
+      CHECK_FALSE(hosts_[host].TellSome([](std::uint64_t) { return 0; }, now(), tell));
+      for (const std::uint64_t member : named) {
+        if (const auto word = hosts_[0].WordOf(1, member, now())) hosts_[host].HearOwner(1, *word, now());
+      }
+    }
+  }
+  Instant now() const { return FromNanoseconds(0) + ms_ * 1ms; }
+  AmongTags& host(std::size_t host) { return hosts_[host]; }
+  const Shape& shape() const { return shape_; }
+  const AmongTags::Divided& divided() const { return charge_.divided; }
+  // How many a second since this was asked.
+  double TakeServed(std::size_t host, std::uint64_t member, int seconds) {
+    return std::exchange(served_[{host, member}], 0) / seconds;
+  }
+
+  bool connected = true;
+
+ private:
+  const Tag tag_{"acme", false};
+  const Shape shape_ = Shape::From(kRate, kRate);
+  AmongTags::Charge charge_;
+  std::array<AmongTags, 3> hosts_;
+  Prng prng_{1};
+  int ms_ = 0;
+  std::map<std::pair<std::size_t, std::uint64_t>, double> served_;
+};
+
+TEST_CASE("among: the owner of a tag says how much of it each member may have on each host") {
+  OwnedTenant tenant;
+  for (int seconds = 0; seconds < 60; ++seconds) {
+    if (seconds == 20) tenant.TakeServed(1, 2, 1), tenant.TakeServed(2, 2, 1), tenant.TakeServed(2, 3, 1);
+    for (int ms = 0; ms < 1000; ++ms, tenant.Pass()) {
+      tenant.Ask(1, 2, 500);    // a hog, on two hosts
+      tenant.Ask(2, 2, 100);
+      tenant.Ask(2, 3, 20);     // a tag of one host
+    }
+  }
+  CHECK(tenant.host(0).Of(1, tenant.now()).level == Approx(80).epsilon(0.05));
+  CHECK(tenant.TakeServed(2, 3, 40) == Approx(20));
+  CHECK(tenant.TakeServed(1, 2, 40) + tenant.TakeServed(2, 2, 40) == Approx(80).epsilon(0.1));
+}
+
+TEST_CASE("among: hosts go on for a while by what a silent owner said, and then by what they know") {
+  OwnedTenant tenant;
+  const auto run = [&](int seconds) {
+    for (int ms = 0; ms < 1000 * seconds; ++ms, tenant.Pass()) {
+      tenant.Ask(1, 2, 500);
+      tenant.Ask(2, 2, 500);
+      tenant.Ask(2, 3, 20);
+    }
+  };
+  run(30);
+  tenant.connected = false;
+  tenant.TakeServed(1, 2, 1), tenant.TakeServed(2, 2, 1);
+  run(4);
+  CHECK(tenant.TakeServed(1, 2, 4) + tenant.TakeServed(2, 2, 4) == Approx(80).epsilon(0.15));
+  run(30);
+  tenant.TakeServed(1, 2, 1), tenant.TakeServed(2, 2, 1), tenant.TakeServed(2, 3, 1);
+  run(10);
+  CHECK(tenant.TakeServed(1, 2, 10) == Approx(100).epsilon(0.1));    // all that its bucket gives
+  CHECK(tenant.TakeServed(2, 2, 10) == Approx(80).epsilon(0.1));
+  CHECK(tenant.TakeServed(2, 3, 10) == Approx(20));
+}
+
+TEST_CASE("among: a peer that is said to be asked for everything is believed for a hundred times what it served") {
+  OwnedTenant tenant;
+  AmongTags& owner = tenant.host(0);
+  for (int seconds = 0; seconds < 20; ++seconds) {
+    for (int ms = 0; ms < 1000; ++ms, tenant.Pass()) tenant.Ask(1, 3, 200);
+    owner.HearPeer(tenant.divided(), {.member = 4, .asked = MemberWord::kMost, .fair = 1000}, tenant.shape(), 50,
+                   tenant.now());
+  }
+  const auto word = owner.WordOf(1, 4, tenant.now());
+  REQUIRE(word.has_value());
+  CHECK(word->asked <= 100'000);    // thousandths: 100 a second
+  CHECK(owner.Of(1, tenant.now()).level >= 50 * 0.95);    // the honest tag's part of two
+}
+
+TEST_CASE("among: members beyond what is measured, and words of tags that nobody divides here, change nothing") {
+  AmongTags among;
+  const Tag tag{"acme", false};
+  const Shape shape = Shape::From(100, 100);
+  const Instant now = FromNanoseconds(0) + 1s;
+  among.HearOwner(1, {.member = 2, .asked = 1, .served = 1, .fair = 1}, now);
+  CHECK_FALSE(among.WordOf(1, 2, now));
+  for (std::uint64_t member = 0; member < 1000; ++member) {
+    among.HearPeer({tag, 1, Among::kLevel, 3, 1s}, {.member = member, .asked = 1, .served = 1, .fair = 1000}, shape, 50,
+                   now);
+  }
+  CHECK(among.counts().crowded == 1000 - AmongTags::kMembersMax);
+  CHECK_FALSE(among.WordOf(1, 999, now));
 }
 
 }    // namespace

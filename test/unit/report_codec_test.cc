@@ -559,6 +559,26 @@ TEST_CASE("places are of an entry that is there, need no hits, and have a bound"
   CHECK(FaultOf(report("\2\7")) == DecodeFault::kContent);
 }
 
+TEST_CASE("a member is said whole, of an entry that is there, and within its bounds") {
+  using namespace std::string_literals;
+  const auto report = [](std::string_view member, std::string_view asked, std::string_view served,
+                         std::string_view weight) {
+    return ReportOfTwo({{"member", B(member)}, {"asked", B(asked)}, {"served", B(served)}, {"weight", B(weight)}});
+  };
+  const auto of_second = [](std::uint64_t number) { return "\1" + Varint(number); };
+  Codec codec;
+  Message m;
+  REQUIRE(codec.Decode(report("\1\7"s, "\1\3"s, "\1\2"s, of_second(1500)), m) == DecodeFault::kNone);
+  CHECK(m.entries.member(m.entries.list()[0]) == std::nullopt);
+  CHECK(m.entries.member(m.entries.list()[1]) == MemberWord{7, 3, 2, 1500});
+  CHECK(FaultOf(report(of_second(MemberWord::kNameMax), "\1\0"s, "\1\0"s, "\1\1")) == DecodeFault::kNone);
+  CHECK(FaultOf(report(of_second(MemberWord::kNameMax + 1), "\1\0"s, "\1\0"s, "\1\1")) == DecodeFault::kContent);
+  CHECK(FaultOf(report("\1\7", of_second(MemberWord::kMost + 1), "\1\2", "\1\1")) == DecodeFault::kContent);
+  CHECK(FaultOf(report("\1\7", "\1\3", "\1\2", "\1\0"s)) == DecodeFault::kContent);    // no weight
+  CHECK(FaultOf(report("\1\7", "\1\3", "\1\2", "")) == DecodeFault::kContent);    // a part, and no hits
+  CHECK(FaultOf(report("\2\7", "\2\3", "\2\2", "\2\1")) == DecodeFault::kContent);    // of a third
+}
+
 TEST_CASE("the text of an address is read back, and nothing else is taken for one") {
   Prng prng(1);
   for (int i = 0; i < 10'000; ++i) {

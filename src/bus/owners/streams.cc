@@ -29,8 +29,8 @@ void Streams::Cut(const Entries& all) {
   for (const Entry& e : all.list()) {
     Besides said;
     if (!only_hits) {
-      said = {all.demand(e), all.returnable(e), all.back(e), all.penalty(e), all.places(e), all.quota(e),
-              all.refusals(e)};
+      said = {all.demand(e), all.returnable(e), all.back(e), all.penalty(e),
+              all.places(e), all.quota(e),      all.member(e), all.refusals(e)};
     }
     const Tag tag = all.tag(e);
     parts_[owners_->Of(tag)].Add(tag, e.value, e.phase, said);

@@ -1,5 +1,6 @@
 // The section [peers] of the settings.
 #include <set>
+#include <tuple>
 
 #include "base/host_name.h"
 #include "bus/owners/owners.h"
@@ -273,19 +274,18 @@ void CheckOwned(Findings& f) {
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     if (rule.share == Share::kLocal || rule.mode == Mode::kOff) continue;
-    for (const auto& [key, given] : {std::pair("quota", rule.quota > 0), std::pair("in_flight", rule.in_flight > 0)}) {
+    for (const auto& [key, given, none] : {std::tuple("quota", rule.quota > 0, "0"),
+                                           std::tuple("in_flight", rule.in_flight > 0, "0"),
+                                           std::tuple("among", rule.among != Among::kFirst, "\"first\"")}) {
       if (!given || !s.sites.enabled()) continue;
-      f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be 0, because sites tell each other "
-                                      "levels only",
-                                      rule.name, key, s.sites.name));
+      f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be {}, because sites tell each "
+                                      "other levels only",
+                                      rule.name, key, s.sites.name, none));
     }
-    const char* const what = rule.share == Share::kCapacity ? "share = \"capacity\""
-                             : rule.among != Among::kFirst  ? "among"
-                                                            : nullptr;
-    if (what == nullptr) continue;
-    f.Error(f.rules[i], fmt::format("rule \"{}\": {} with peers.spread = \"owners\": must be \"all\", because owners "
-                                    "do not pass that on",
-                                    rule.name, what));
+    if (rule.share != Share::kCapacity) continue;
+    f.Error(f.rules[i], fmt::format("rule \"{}\": share = \"capacity\" with peers.spread = \"owners\": must be "
+                                    "\"all\", because owners do not pass that on",
+                                    rule.name));
   }
 }
 

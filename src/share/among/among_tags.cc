@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "base/siphash.h"
 #include "capacity/divide.h"
 #include "shed/curve.h"
 
@@ -14,7 +15,14 @@ namespace {
 // What a tag may have of its level at once. With less it would lose what it did not ask for just now, and a tag that
 // always asks would have that; with twice as much, tags that come late find the bucket empty.
 constexpr double kAtOnce = 2;    // s
+constexpr Tokens kFew = 3;     // of a part that an owner says, at least
+// How far a host goes by what it serves now, and not by what it served as of the owner's word. With more than half, all
+// hosts together swing about the level; with nothing, a host cannot follow a tag that has few queries.
+constexpr double kNow = 0.3;
 constexpr Duration kMemoryMin = std::chrono::seconds(2);    // over which rates of several hosts are measured
+constexpr double kGrantedMin = 0.01;    // of what is asked for; less is not believed
+constexpr double kThousandths = 1000;
+constexpr SipKey kMemberKey{0x616d6f6e672e7461, 0x67732e0000000001};    // known to all hosts
 
 // The tokens that a bucket can give in a second: what it gains, and some of what it has beyond half its depth, or less
 // what it has below: a quarter, and of one that hosts share as much less as they hear late of each other. So it comes to
@@ -25,6 +33,10 @@ Tokens Affordable(const Shape& shape, Tokens level, Duration memory) {
 }
 
 }    // namespace
+
+std::uint64_t AmongTags::NameOf(const Tag& member) {
+  return SipHash<1, 3>(kMemberKey, member.bytes) & MemberWord::kNameMax;
+}
 
 const AmongTags::Member* AmongTags::Find(const Group& group, std::uint64_t hash) {
   const auto* const end = group.hashes.begin() + group.size;
@@ -37,34 +49,34 @@ Tokens AmongTags::DebtAt(const Member& member, Instant now) {
 }
 
 bool AmongTags::Would(const Charge& charge, const Shape& shape, Prng& prng, Instant now) const {
-  const std::size_t place = groups_.Find(charge.divided);
+  const std::size_t place = groups_.Find(charge.divided.hash);
   if (place == groups_.kNone || IsOld(groups_[place], now)) return true;
   const Group& group = groups_[place];
-  if (charge.among == Among::kRatio) return !Sheds(1 - group.now.ratio, prng);
+  if (charge.divided.among == Among::kRatio) return !Sheds(1 - group.now.ratio, prng);
   const Member* const member = Find(group, charge.member);
   if (member == nullptr || member->most == kUncut) return true;
   // However much that is, a tag gets no more than a part of what the bucket holds.
-  return DebtAt(*member, now) < std::min(kAtOnce * member->most, std::max(1.0, shape.burst() / 8));
+  return DebtAt(*member, now) < std::min(AtOnce(group, *member, now), std::max(1.0, shape.burst() / 8));
 }
 
-AmongTags::Group* AmongTags::FindOrAdd(std::uint64_t divided, Instant now) {
-  std::size_t place = groups_.Find(divided);
+AmongTags::Group* AmongTags::FindOrAdd(const Divided& divided, Instant now) {
+  std::size_t place = groups_.Find(divided.hash);
   if (place != groups_.kNone) return &groups_[place];
-  place = groups_.RoomFor(divided, [&](std::size_t there) {
+  place = groups_.RoomFor(divided.hash, [&](std::size_t there) {
     const Group& group = groups_[there];
     return IsOld(group, now) ? std::optional(group.began) : std::nullopt;
   });
   if (place == groups_.kNone) return nullptr;
-  groups_.Put(place, divided);
+  groups_.Put(place, divided.hash);
+  groups_[place].tag = KeptTag(divided.tag);
   groups_[place].began = Instant::min();
   return &groups_[place];
 }
 
 AmongTags::Member* AmongTags::FindOrAdd(Group& group, std::uint64_t hash, double weight) {
-  if (const Member* const known = Find(group, hash)) {
-    Member* const member = const_cast<Member*>(known);
-    member->weight = weight;
-    return member;
+  if (Member* const known = Find(group, hash)) {
+    known->weight = weight;
+    return known;
   }
   if (group.size == kMembersMax) {
     crowded_.fetch_add(1, std::memory_order_relaxed);
@@ -73,39 +85,50 @@ AmongTags::Member* AmongTags::FindOrAdd(Group& group, std::uint64_t hash, double
   group.hashes[group.size] = hash;
   Member& member = group.members[group.size++] = Member();
   member.weight = weight;
+  member.told_at = group.began;
   if (group.memory == Duration()) member.most = weight * group.now.level;
   return &member;
 }
 
 bool AmongTags::IsDue(std::uint64_t divided, Instant now) const {
   const std::size_t place = groups_.Find(divided);
-  return place != groups_.kNone && now - groups_[place].began >= kCycle;
+  return place != groups_.kNone && now - groups_[place].began >= CycleOf(groups_[place]);
 }
 
-void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now) {
-  Group* const group = FindOrAdd(charge.divided, now);
+// The group of the tag, in a cycle that is not over. Null: there is no room.
+AmongTags::Group* AmongTags::Begin(const Divided& divided, const Shape& shape, Tokens level, Instant now) {
+  Group* const group = FindOrAdd(divided, now);
   if (group == nullptr) {
     crowded_.fetch_add(1, std::memory_order_relaxed);
-    return;
+    return nullptr;
   }
-  group->hosts = charge.hosts;
-  group->memory = charge.period == Duration() ? Duration() : std::max(kMemoryMin, 2 * charge.period);
+  group->hosts = divided.hosts;
+  group->memory = divided.period == Duration() ? Duration() : std::max(kMemoryMin, 2 * divided.period);
   if (group->began == Instant::min() || IsOld(*group, now)) {
     group->began = now;
     group->asked = 0;
     group->now = {};
+    group->owned = false;
+    group->said_at = Instant::min();
     group->size = 0;
-  } else if (now - group->began >= kCycle) {
-    Divide(*group, charge.among, Affordable(shape, level, group->memory), now);
+  } else if (now - group->began >= CycleOf(*group)) {
+    Divide(*group, divided.among, Affordable(shape, level, group->memory), now);
   }
+  return group;
+}
+
+void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now) {
+  Group* const group = Begin(charge.divided, shape, level, now);
+  if (group == nullptr) return;
   group->asked += charge.cost;
-  if (charge.among != Among::kLevel) return;
+  if (charge.divided.among != Among::kLevel) return;
   Member* const member = FindOrAdd(*group, charge.member, charge.weight);
   if (member == nullptr) return;
-  member->asked += charge.cost;
+  member->counted.asked += charge.cost, member->untold.asked += charge.cost;
   if (!served) return;
-  member->served += charge.cost;
+  member->counted.served += charge.cost, member->untold.served += charge.cost;
   member->debt = DebtAt(*member, now) + charge.cost, member->since = now;
+  member->dearest = std::max(member->dearest, charge.cost);
 }
 
 void AmongTags::Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits, Instant now) {
@@ -113,13 +136,80 @@ void AmongTags::Hear(std::uint64_t divided, std::uint64_t member, double weight,
   if (place == groups_.kNone || groups_[place].memory == Duration() || IsOld(groups_[place], now)) return;
   Group& group = groups_[place];
   Member* const its = FindOrAdd(group, member, weight);
-  if (its != nullptr) its->heard += static_cast<double>(hits);
+  if (its != nullptr) its->heard.served += static_cast<double>(hits);
+}
+
+// ---- Where a host owns the divided tag ----
+
+MemberWord AmongTags::WordAbout(std::uint64_t member, const Use& use, double times, double fair) {
+  const auto number = [](double value) {
+    return static_cast<std::uint64_t>(std::min(value, static_cast<double>(MemberWord::kMost)));
+  };
+  return {member, number(times * use.asked), number(times * use.served), number(std::max(kThousandths * fair, 1.0))};
+}
+
+// A peer that lies is believed for what the limit lets one host serve, and for a hundred times that.
+void AmongTags::HearPeer(const Divided& divided, const MemberWord& word, const Shape& shape, Tokens level,
+                         Instant now) {
+  Group* const group = Begin(divided, shape, level, now);
+  Member* const its =
+      group != nullptr ? FindOrAdd(*group, word.member, static_cast<double>(word.fair) / kThousandths) : nullptr;
+  if (its == nullptr) return;
+  group->owned = true;
+  const double served_max = shape.burst() + shape.rate() * Seconds(divided.period + kCycle);
+  const double served = std::min(static_cast<double>(word.served), served_max);
+  its->heard.served += served;
+  its->heard.asked += std::min(static_cast<double>(word.asked), (served + 1) / kGrantedMin);
+}
+
+std::optional<Tag> AmongTags::TagOf(std::uint64_t divided) const {
+  const std::size_t place = groups_.Find(divided);
+  return place != groups_.kNone ? std::optional(groups_[place].tag.tag()) : std::nullopt;
+}
+
+std::optional<MemberWord> AmongTags::WordOf(std::uint64_t divided, std::uint64_t member, Instant now) const {
+  const std::size_t place = groups_.Find(divided);
+  if (place == groups_.kNone || IsOld(groups_[place], now)) return std::nullopt;
+  const Group& group = groups_[place];
+  const Member* const its = Find(group, member);
+  if (its == nullptr || !group.owned) return std::nullopt;
+  return WordAbout(member, {its->request, its->here.served + its->there.served}, kThousandths, group.now.level);
+}
+
+void AmongTags::HearOwner(std::uint64_t divided, const MemberWord& word, Instant now) {
+  const std::size_t place = groups_.Find(divided);
+  if (place == groups_.kNone || groups_[place].memory == Duration() || IsOld(groups_[place], now)) return;
+  Group& group = groups_[place];
+  group.said_at = now;
+  group.now.level = word.fair == MemberWord::kMost ? kUncut : static_cast<double>(word.fair) / kThousandths;
+  Member* const its = Find(group, word.member);
+  if (its == nullptr) return;
+  its->request = std::max(static_cast<double>(word.asked) / kThousandths, its->here.asked);
+  its->all = static_cast<double>(word.served) / kThousandths, its->of_all = its->told_before;
+  Allow(group, *its, group.now.level, now);
+}
+
+// The owner answers by what it had been told before, and adds up meanwhile what is told now. A host that compared itself
+// as it is with all hosts as they were would take more, the more it has taken.
+void AmongTags::Told(const Group& group, Member& member, Instant now) {
+  const Duration passed = now - std::exchange(member.told_at, now);
+  const double kept = KeptOf(group, passed);
+  member.told_before = member.told;
+  if (passed > Duration()) member.told = kept * member.told + (1 - kept) * member.untold.served / Seconds(passed);
+  member.untold = {};
+}
+
+// ---- Levels ----
+
+// How much of a rate is left when it is measured anew after that time.
+double AmongTags::KeptOf(const Group& group, Duration passed) {
+  return group.memory == Duration() ? 0 : std::exp(-Seconds(passed) / Seconds(group.memory));
 }
 
 // Begins another cycle.
 void AmongTags::Divide(Group& group, Among among, Tokens enough, Instant now) {
   const double seconds = Seconds(now - group.began);
-  const double kept = group.memory == Duration() ? 0 : std::exp(-seconds / Seconds(group.memory));
+  const double kept = KeptOf(group, now - group.began);
   DividedAmong next;
   next.ratio = std::min(1.0, enough / (group.asked / seconds));
   if (among == Among::kLevel) next.level = LevelNow(group, enough, seconds, kept, now);
@@ -128,8 +218,8 @@ void AmongTags::Divide(Group& group, Among among, Tokens enough, Instant now) {
     if (group.members[i].idle()) continue;
     group.hashes[size] = group.hashes[i];
     Member& member = group.members[size++] = group.members[i];
-    member.asked = member.served = member.heard = 0;
-    member.most = MostHere(group, member, next.level);
+    member.counted = member.heard = {};
+    Allow(group, member, next.level, now);
   }
   group.size = size;
   group.now = next;
@@ -137,31 +227,51 @@ void AmongTags::Divide(Group& group, Among among, Tokens enough, Instant now) {
   group.began = now;
 }
 
-// Brings members up to date, and returns the level of a weight of 1. Members that were not listed keep their part of
-// what there is, together.
+// Brings members up to date, and returns the level of a weight of 1.
+double AmongTags::LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now) {
+  Measure(group, seconds, kept, now);
+  if (!IsSaid(group, now)) return LevelOfAll(group, enough, seconds);
+  for (Member& member : std::span(group.members).first(group.size)) {
+    member.request = std::max(member.request, member.here.asked);
+  }
+  return group.now.level;
+}
+
+void AmongTags::Measure(Group& group, double seconds, double kept, Instant now) {
+  const bool said = IsSaid(group, now);
+  for (Member& member : std::span(group.members).first(group.size)) {
+    const auto lately = [&](Use& use, const Use& counted) {
+      use.asked = kept * use.asked + (1 - kept) * counted.asked / seconds;
+      use.served = kept * use.served + (1 - kept) * counted.served / seconds;
+    };
+    lately(member.here, member.counted);
+    if (!said) lately(member.there, member.heard);
+  }
+}
+
+// Members that were not listed keep their part of what there is, together.
 //
 // Peers say what they have served, and what counts is what is asked of them: that is more by as much as is refused here,
-// of a tag that is cut, or of all others together, which the bucket refuses alike and of which one has few queries.
-double AmongTags::LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now) {
-  Tokens uncut_wanted = 0, uncut_here = 0;
-  for (Member& member : std::span(group.members).first(group.size)) {
-    const auto lately = [&](double before, Tokens counted) { return kept * before + (1 - kept) * counted / seconds; };
-    member.debt = DebtAt(member, now), member.since = now;
-    member.wanted = lately(member.wanted, member.asked), member.here = lately(member.here, member.served);
-    member.there = lately(member.there, member.heard);
-    if (member.most == kUncut) uncut_wanted += member.wanted, uncut_here += member.here;
+// of a tag that is cut, or of all others together, which the bucket refuses alike and of which one has few queries. To
+// an owner they say what is asked of them.
+double AmongTags::LevelOfAll(Group& group, Tokens enough, double seconds) {
+  Use uncut;
+  for (const Member& member : std::span(group.members).first(group.size)) {
+    if (member.most == kUncut) uncut.asked += member.here.asked, uncut.served += member.here.served;
   }
-  const auto granted = [](double here, double wanted) { return wanted > 0 ? std::clamp(here / wanted, 0.01, 1.0) : 1; };
-  const double uncut_granted = granted(uncut_here, uncut_wanted);
+  const auto granted = [](const Use& use) {
+    return use.asked > 0 ? std::clamp(use.served / use.asked, kGrantedMin, 1.0) : 1;
+  };
+  const double uncut_granted = granted(uncut);
   std::array<WeightedRequest, kMembersMax> requests;
   Tokens all = group.asked / seconds, listed = 0;    // tokens/s
   for (std::size_t i = 0; i < group.size; ++i) {
     Member& member = group.members[i];
-    const double its = member.most == kUncut ? uncut_granted : granted(member.here, member.wanted);
-    member.request = member.wanted + member.there / its;
+    const double its = member.most == kUncut ? uncut_granted : granted(member.here);
+    member.request = member.here.asked + (group.owned ? member.there.asked : member.there.served / its);
     requests[i] = {member.request, member.weight};
     listed += requests[i].request;
-    all += requests[i].request - member.asked / seconds;
+    all += requests[i].request - member.counted.asked / seconds;
   }
   if (listed <= 0) return kUncut;
   return LevelOf(std::span(requests).first(group.size), enough * (listed / std::max(all, listed)));
@@ -169,12 +279,30 @@ double AmongTags::LevelNow(Group& group, Tokens enough, double seconds, double k
 
 // A tag that asks all hosts together for no more than its level is served as it comes. A host that has served nothing of
 // one lately may serve a little of it, so that the tag can move there.
-double AmongTags::MostHere(const Group& group, const Member& member, double level) {
+double AmongTags::MostHere(const Group& group, const Member& member, double level, Instant now) {
   const double most = member.weight * level;
   if (group.memory == Duration()) return most;
   if (member.request <= most) return kUncut;
-  const double part = member.here / std::max(member.here + member.there, 1e-9);
+  const bool said = IsSaid(group, now);
+  const double here = said ? std::lerp(member.of_all, member.here.served, kNow) : member.here.served;
+  const double all = said ? std::max(member.all, here) : here + member.there.served;
+  const double part = here / std::max(all, 1e-9);
   return most * std::max(part, 0.25 / static_cast<double>(group.hosts));
+}
+
+// What the member may have of its level at once. Of a small one, of which hosts have less than a query a second each, a
+// host may serve some queries that come together.
+Tokens AmongTags::AtOnce(const Group& group, const Member& member, Instant now) {
+  const Tokens here = kAtOnce * member.most;
+  return IsSaid(group, now) ? std::max(here, std::min(kFew, kAtOnce * member.weight * group.now.level)) : here;
+}
+
+// The member's part is another one now. What it had at once of a much larger one does not count for long.
+void AmongTags::Allow(const Group& group, Member& member, double level, Instant now) {
+  member.debt = DebtAt(member, now), member.since = now;
+  member.most = MostHere(group, member, level, now);
+  if (member.most == kUncut) return;
+  member.debt = std::min(member.debt, AtOnce(group, member, now) + kAtOnce * member.most + member.dearest);
 }
 
 DividedAmong AmongTags::Of(std::uint64_t divided, Instant now) const {

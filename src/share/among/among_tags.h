@@ -12,12 +12,18 @@
 // lately (`here` of `here` and `there`): these parts sum to one whatever each host knows, so the tag's hits do, and no
 // host asks another.
 //
+// Where a host owns the tag that is divided (protocol/owners.md), the others do not hear of each other's tags. Each
+// tells the owner what its tags asked for and what it served of them. The owner finds the level as above, and says to
+// each what the tags that it named get on all hosts together. A host's part of a tag is what the host had served of it
+// as of that word.
+//
 // Departures from the paper, which gives each tag a number of requests for the whole cycle: a tag spends its level as
 // time passes, and some of it at once, because the bucket may hold less than a cycle's tokens. One that asked for nothing
 // in the cycle before is served, because its limit would be 0. Where there is enough nobody is cut, so what a tag did not
 // ask for in the last cycle is not lost (capacity/divide.h: `reserve`).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -25,9 +31,12 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 
+#include "base/member_word.h"
 #include "base/prng.h"
 #include "base/side_table.h"
+#include "base/tag.h"
 #include "base/time.h"
 #include "bucket/bucket.h"
 #include "rule/rule.h"
@@ -55,14 +64,23 @@ class AmongTags {
 
   AmongTags() : groups_(kTagsMax) {}
 
-  // A query of a tag that is charged to another one, which is divided.
-  struct Charge {
-    std::uint64_t divided, member;    // hashes of the two
-    Cost cost;
+  // What a tag that is charged to a divided one is called here, and between hosts.
+  static std::uint64_t NameOf(const Tag& member);
+
+  // The tag that is divided.
+  struct Divided {
+    const Tag& tag;
+    std::uint64_t hash;
     Among among;
-    double weight = 1;        // of the member, at kLevel
-    std::size_t hosts = 1;    // that share the limit of the divided tag by reports, at kLevel
+    std::size_t hosts = 1;    // that share its limit by reports, at kLevel
     Duration period{};        // of these reports
+  };
+  // A query of a tag that is charged to it.
+  struct Charge {
+    Divided divided;
+    std::uint64_t member;    // NameOf
+    Cost cost;
+    double weight = 1;    // of the member, at kLevel
   };
 
   // Whether the division lets the query through.
@@ -75,6 +93,42 @@ class AmongTags {
   void Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now);
   // A peer has served so many hits of the member. Nothing, where nobody asked for the divided tag here lately.
   void Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits, Instant now);
+
+  // ---- Where a host owns the divided tag, by kLevel ----
+
+  // The owner hears it of a peer. `shape` and `level` as of Count.
+  void HearPeer(const Divided& divided, const MemberWord& word, const Shape& shape, Tokens level, Instant now);
+  std::optional<Tag> TagOf(std::uint64_t divided) const;
+  // What the owner says of the member to hosts; none: it knows nothing of it.
+  std::optional<MemberWord> WordOf(std::uint64_t divided, std::uint64_t member, Instant now) const;
+  // The owner says it.
+  void HearOwner(std::uint64_t divided, const MemberWord& word, Instant now);
+
+  // Calls tell(tag, word, locked) for what the owner has not been told, until it returns false: there is no room now.
+  // True: there is more to tell. `lock(hash)` locks a shard. The owner's thread.
+  template <class Lock, class Tell>
+  bool TellSome(Lock&& lock, Instant now, Tell&& tell) {
+    for (; told_ < groups_.places(); ++told_) {
+      const std::uint64_t hash = groups_.HashAt(told_);
+      if (hash == 0) continue;
+      auto locked = lock(hash);
+      if (groups_.HashAt(told_) != hash) continue;
+      Group& group = groups_[told_];
+      for (std::size_t i = 0; i < group.size; ++i) {
+        Member& member = group.members[i];
+        if (member.untold.asked != 0 &&
+            !tell(group.tag.tag(), WordAbout(group.hashes[i], member.untold, 1, member.weight), locked)) {
+          return true;
+        }
+        Told(group, member, now);
+      }
+    }
+    told_ = 0;
+    return false;
+  }
+
+  // ---- For people ----
+
   void CountCut() { cut_.fetch_add(1, std::memory_order_relaxed); }
 
   DividedAmong Of(std::uint64_t divided, Instant now) const;
@@ -83,23 +137,37 @@ class AmongTags {
  private:
   static constexpr double kUncut = std::numeric_limits<double>::infinity();
 
+  // Tokens that were asked for and served, or how many a second.
+  struct Use {
+    double asked = 0, served = 0;
+  };
   struct Member {
     Tokens debt = 0;    // at `since`; it drains at `most`
     Instant since{};
-    Tokens asked = 0, served = 0, heard = 0;     // in this cycle: here, and what peers said they served
+    Cost dearest = 1;    // query that was served
+    Use counted, heard;    // in this cycle: here, and what peers said
+    Use untold;            // here, and the owner of the divided tag has not been told
+    double told = 0, told_before = 0;    // tokens/s served here: what it has been told, and had been the time before
+    Instant told_at{};
+    double all = 0, of_all = 0;    // tokens/s by the owner's word: served by all hosts, and of it here
     double weight = 1;
-    double most = kUncut;                        // tokens/s that are served here
-    double wanted = 0, here = 0, there = 0;      // tokens/s over `memory`: asked and served here, served by peers
-    double request = 0;                          // tokens/s that are asked of all hosts
+    double most = kUncut;    // tokens/s that are served here
+    Use here, there;         // tokens/s over `memory`; what peers are asked for is known to an owner only
+    double request = 0;      // tokens/s that are asked of all hosts
 
-    bool idle() const { return asked == 0 && debt == 0 && wanted + there < 1e-3; }
+    bool idle() const {
+      return counted.asked == 0 && debt == 0 && here.asked + there.served + there.asked < 1e-3;
+    }
   };
   struct Group {
+    KeptTag tag;
     Instant began{};     // this cycle
     Duration memory{};   // how long rates are measured over; 0: the cycle
     std::size_t hosts = 1;
     Tokens asked = 0;    // by all members in the cycle
     DividedAmong now;
+    bool owned = false;                   // peers say what they are asked for
+    Instant said_at = Instant::min();     // by the owner: the level
     std::size_t size = 0;
     std::array<std::uint64_t, kMembersMax> hashes;    // apart from members: a search reads no more than these
     std::array<Member, kMembersMax> members;
@@ -108,15 +176,33 @@ class AmongTags {
 
   // A group that nobody asked about for longer says nothing any more.
   static bool IsOld(const Group& group, Instant now) { return now - group.began >= 2 * kCycle + group.memory; }
+  // Each peer has told an owner what it is asked for once in that time.
+  static Duration CycleOf(const Group& group) { return group.owned ? std::max(kCycle, group.memory / 2) : kCycle; }
+  // The owner's word still counts.
+  static bool IsSaid(const Group& group, Instant now) {
+    return group.said_at != Instant::min() && now - group.said_at < 2 * (kCycle + group.memory);
+  }
+  static MemberWord WordAbout(std::uint64_t member, const Use& use, double times, double fair);
   static const Member* Find(const Group& group, std::uint64_t hash);
+  static Member* Find(Group& group, std::uint64_t hash) {
+    return const_cast<Member*>(Find(std::as_const(group), hash));
+  }
   static Tokens DebtAt(const Member& member, Instant now);
   static void Divide(Group& group, Among among, Tokens enough, Instant now);
   static double LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now);
-  static double MostHere(const Group& group, const Member& member, double level);
-  Group* FindOrAdd(std::uint64_t divided, Instant now);
+  static double LevelOfAll(Group& group, Tokens enough, double seconds);
+  static void Measure(Group& group, double seconds, double kept, Instant now);
+  static double KeptOf(const Group& group, Duration passed);
+  static void Told(const Group& group, Member& member, Instant now);
+  static double MostHere(const Group& group, const Member& member, double level, Instant now);
+  static Tokens AtOnce(const Group& group, const Member& member, Instant now);
+  static void Allow(const Group& group, Member& member, double level, Instant now);
+  Group* FindOrAdd(const Divided& divided, Instant now);
+  Group* Begin(const Divided& divided, const Shape& shape, Tokens level, Instant now);
   Member* FindOrAdd(Group& group, std::uint64_t hash, double weight);
 
   SideTable<Group, kWays> groups_;
+  std::size_t told_ = 0;    // places of which the owners have been told
   std::atomic<std::uint64_t> cut_{0}, crowded_{0};
 };
 

@@ -22,13 +22,13 @@ void BesideHits::Adopted() {
 }
 
 Instant BesideHits::urgent_at() const {
-  if (core_.penalties.any_untold()) return Instant::min();
+  if (core_.penalties.any_untold() || members_untold_) return Instant::min();
   const Instant places = core_.gauges != nullptr && core_.gauges->any_untold() ? places_at_ : Instant::max();
   return core_.penalties.strikes().any_urgent() ? std::min(places, refusals_at_) : places;
 }
 
 bool BesideHits::ReportUrgent(Instant now, Draft& out) {
-  return TellPenalties(now, out) || TellRefusals(now, out) || TellPlaces(now, out);
+  return TellPenalties(now, out) || TellRefusals(now, out) || TellPlaces(now, out) || TellMembers(now, out);
 }
 
 bool BesideHits::TellPenalties(Instant now, Draft& out) {
@@ -64,7 +64,17 @@ bool BesideHits::TellPlaces(Instant now, Draft& out) {
       });
 }
 
+bool BesideHits::TellMembers(Instant now, Draft& out) {
+  if (!members_untold_) return false;
+  members_untold_ = core_.among->TellSome(
+      core_.ShardLock(), now, [&](const Tag& tag, const MemberWord& word, Table::Shard& shard) {
+        return OwnsHere(core_, tag) || Add(tag, {.member = word}, shard, now, out);
+      });
+  return members_untold_;
+}
+
 void BesideHits::PeriodEnds() {
+  members_untold_ = core_.among != nullptr && SomeOwn(core_);
   core_.penalties.strikes().TellRest(core_.ShardLock());
   TellPlacesAgain();
 }
@@ -98,6 +108,8 @@ bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& 
     HearPlaces(told, peer, peer.number, *places, to, now);
   } else if (const auto word = entries.quota(entry)) {
     HearQuota(told, peer, *word, now);
+  } else if (const auto member = entries.member(entry)) {
+    HearMember(told, *member, now);
   } else {
     return false;
   }
@@ -147,6 +159,20 @@ void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWo
   if (quotas != nullptr) quotas->Hear(told.tag, told.hash, core_.limit(told.index), word, peer.number, now);
 }
 
+// The tag is divided here among its members, of which the peer has told one. While its bucket is full nobody is cut.
+void BesideHits::HearMember(const ToldEntry& told, const MemberWord& word, Instant now) {
+  if (told.slot == nullptr || !OwnsHere(core_, told.tag)) return;
+  const Limit& limit = core_.limit(told.index);
+  const TagAt at{told.tag, told.hash, limit, told.slot};
+  Tokens level = 0;
+  if (core_.among->IsDue(told.hash, now)) {
+    const auto foretold = ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, kNobody, now); });
+    level = foretold ? foretold->level : at.Level(now);
+  }
+  const AmongTags::Divided divided{told.tag, told.hash, limit.among, core_.peers + 1, ToDuration(core_.window)};
+  core_.among->HearPeer(divided, word, limit.shape, level, now);
+}
+
 // A host that has places is told how many others have, and everybody how many are taken.
 bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardPeer& peer, bool everybody, Instant to,
                            Instant now) {
@@ -155,6 +181,8 @@ bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardP
     if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, now);
   } else if (const auto places = entries.places(told.entry)) {
     if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, to, now);
+  } else if (const auto member = entries.member(told.entry)) {
+    core_.among->HearOwner(told.hash, *member, now);
   } else {
     return false;
   }

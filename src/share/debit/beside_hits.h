@@ -52,12 +52,14 @@ class BesideHits {
   bool TellPenalties(Instant now, Draft& out);
   bool TellRefusals(Instant now, Draft& out);
   bool TellPlaces(Instant now, Draft& out);
+  bool TellMembers(Instant now, Draft& out);
   void TellPlacesAgain();
   bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
   void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
   void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant to,
                   Instant now);
   void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
+  void HearMember(const ToldEntry& told, const MemberWord& word, Instant now);
   Quotas* QuotasFor(const ToldEntry& told, HeardPeer& peer, Instant now);
 
   LimiterCore& core_;
@@ -65,6 +67,7 @@ class BesideHits {
   PeerEntries& peers_;
   std::function<void()> wake_;
   Instant places_at_{}, refusals_at_{};    // not before, peers are told of them
+  bool members_untold_ = false;            // owners are to be told of them
 };
 
 }    // namespace dthrottle

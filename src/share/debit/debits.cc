@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "share/accuracy/accuracy.h"
+#include "share/debit/ownership.h"
 #include "share/inspection.h"
 #include "share/said_tag.h"
 #include "share/sites/site_bound.h"
@@ -111,10 +112,11 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
 // ---- Tags that are charged to a divided one ----
 
 // The peer has charged the divided tag as well, and says so in an entry of its own: this one says whose hits they were.
+// Owners of tags are told otherwise (beside_hits.h).
 void Debits::NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits) {
-  if (told.tag.is_digest) return;
+  if (told.tag.is_digest || SomeOwn(core_)) return;
   core_.rules->ForEachDerived(told.index, {told.tag.bytes}, [&](std::string_view divided) {
-    elsewhere_.push_back({core_.table->Hash({divided}), told.hash, limit.weight, hits});
+    elsewhere_.push_back({core_.table->Hash({divided}), AmongTags::NameOf(told.tag), limit.weight, hits});
   });
 }
 

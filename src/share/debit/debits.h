@@ -134,7 +134,7 @@ class Debits final : public Way {
   };
   // Hits of a tag that is charged to another one, which may be divided among such tags.
   struct ChargedElsewhere {
-    std::uint64_t divided, member;    // hashes of the two
+    std::uint64_t divided, member;    // hash of the one, name of the other
     double weight;
     std::uint64_t hits;
   };

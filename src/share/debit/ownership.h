@@ -70,6 +70,11 @@ class Ownership {
   OwnersHeard heard_;
 };
 
+// Whether a few hosts own the tags.
+inline bool SomeOwn(const LimiterCore& core) {
+  return core.ownership != nullptr && core.ownership->some_own();
+}
+
 // Whether this host owns the tag.
 inline bool OwnsHere(const LimiterCore& core, const Tag& tag) {
   return core.ownership != nullptr && core.ownership->Owns(tag);

@@ -43,6 +43,7 @@ void PeerEntries::SetNewTagsMax(std::uint64_t per_second) {
 bool PeerEntries::Concerns(const Entries& entries, const Entry& entry, const Limit& limit) {
   if (entries.quota(entry).has_value()) return limit.quota > 0 && (limit.shared || limit.divided);
   if (entries.places(entry).has_value()) return limit.shared && limit.in_flight != 0;
+  if (entries.member(entry).has_value()) return limit.shared && limit.among == Among::kLevel;
   if (entries.penalty(entry).has_value() || entries.refusals(entry) != 0) {
     return limit.penalizes && (limit.shared || limit.divided);
   }

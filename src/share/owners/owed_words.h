@@ -1,4 +1,4 @@
-// Tags of which hosts that have named them are to be told, by the numbers of hosts.
+// What hosts are to be told because they have named it, by the numbers of hosts: tags by their hashes, or other words.
 #pragma once
 
 #include <cstddef>
@@ -9,19 +9,20 @@
 
 namespace dthrottle {
 
+template <class Word = std::uint64_t>
 class OwedWords {
  public:
-  // The host is to be told of the tag of that hash, which it may be already.
-  void Owe(std::uint32_t peer, std::uint64_t hash) {
+  // The host is to be told of it, which it may be already.
+  void Owe(std::uint32_t peer, const Word& word) {
     if (due_.size() <= peer) due_.resize(peer + 1);
-    if (due_[peer].size() < kMost) due_[peer].push_back(hash);
+    if (due_[peer].size() < kMost) due_[peer].push_back(word);
   }
 
-  // Calls add(hash) for what the host is to be told, until that returns false: there is no room. Whether all found room.
+  // Calls add(word) for what the host is to be told, until that returns false: there is no room. Whether all found room.
   template <class Add>
   bool Give(std::uint32_t peer, Add&& add) {
     if (peer >= due_.size()) return true;
-    std::vector<std::uint64_t>& due = due_[peer];
+    std::vector<Word>& due = due_[peer];
     while (!due.empty() && add(due.back())) due.pop_back();
     return due.empty();
   }
@@ -31,7 +32,7 @@ class OwedWords {
  private:
   static constexpr std::size_t kMost = 4 * kEntriesMax;    // to one host; it names again what is left out
 
-  std::vector<std::vector<std::uint64_t>> due_;
+  std::vector<std::vector<Word>> due_;
 };
 
 }    // namespace dthrottle

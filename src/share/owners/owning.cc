@@ -67,6 +67,8 @@ bool Owning::NamedBeside(const Entries& entries, const Entry& entry, std::uint64
   } else if (entries.places(entry)) {
     if (Owned* const owned = OwnedOf(entries.tag(entry), hash)) UserOf(*owned, peer).named = now;
     PlacesChanged(hash, peer);
+  } else if (const auto word = entries.member(entry)) {
+    members_.Named(hash, word->member, peer);
   } else {
     return false;
   }
@@ -311,7 +313,8 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
     }
     host.due.pop_back();
   }
-  host.answer = !quotas_.AddAnswers(peer, now, levels.entries) || !places_.AddAnswers(peer, now, levels.entries);
+  host.answer = !quotas_.AddAnswers(peer, now, levels.entries) || !places_.AddAnswers(peer, now, levels.entries) ||
+                !members_.AddAnswers(peer, now, levels.entries);
   host.told_at = now;
   if (host.answer || !host.due.empty()) TellAt(now + kHostGap);
   to_peers_.TryPush(std::move(levels));

@@ -19,6 +19,7 @@
 
 #include "base/allowance.h"
 #include "bus/exchange.h"
+#include "share/owners/member_telling.h"
 #include "share/owners/penalty_telling.h"
 #include "share/owners/place_telling.h"
 #include "share/owners/quota_telling.h"
@@ -137,6 +138,7 @@ class Owning {
   PenaltyTelling penalties_{ways_, to_peers_, near_room_, counts_.near};
   QuotaTelling quotas_{ways_, to_peers_, near_room_, counts_.near};
   PlaceTelling places_{ways_, near_room_, counts_.near};
+  MemberTelling members_{ways_};
 };
 
 }    // namespace dthrottle

@@ -48,7 +48,7 @@ class PlaceTelling {
   Ways& ways_;
   Allowance& room_;
   NearCounts& counts_;
-  OwedWords answers_;
+  OwedWords<> answers_;
   std::vector<std::uint64_t> changed_;    // tags, by hash
   Instant judge_at_{};    // not before
   std::deque<std::uint64_t> news_;

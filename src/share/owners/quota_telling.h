@@ -49,7 +49,7 @@ class QuotaTelling {
   ToPeersRing& to_peers_;
   Allowance& room_;
   NearCounts& counts_;
-  OwedWords answers_;
+  OwedWords<> answers_;
   std::deque<std::uint64_t> news_;
   std::deque<std::uint32_t> came_;    // the first is being told
   std::size_t place_ = 0;             // of the quotas, where that goes on

@@ -1,0 +1,23 @@
+// What is said of one of the tags among which another tag is divided, its members, where a host owns that tag
+// (protocol/owners.md).
+#pragma once
+
+#include <cstdint>
+
+namespace dthrottle {
+
+// By a host, in tokens since it said so last; or by the owner, of all hosts, in thousandths of a token a second.
+struct MemberWord {
+  static constexpr std::uint64_t kNameMax = (std::uint64_t{1} << 56) - 1;
+  static constexpr std::uint64_t kMost = std::uint64_t{1} << 50;    // of all numbers
+
+  std::uint64_t member = 0;    // AmongTags::NameOf
+  std::uint64_t asked = 0, served = 0;
+  // A host says the member's weight, in thousandths; the owner the most that a weight of 1 may have, in thousandths of
+  // a token a second, or kMost: everybody has what he asks for.
+  std::uint64_t fair = 0;
+
+  friend bool operator==(const MemberWord&, const MemberWord&) = default;
+};
+
+}    // namespace dthrottle
