@@ -35,11 +35,11 @@ std::size_t PlacesIn(std::size_t slots, std::size_t ways) {
 // ---- The file ----
 
 Quotas::Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-               const Hash& hash, Calendar calendar)
+               const Hash& hash, QuotaCalendars::Calendar calendar)
     : file_(region, boot_id, fresh),
       tags_(PlacesIn(file_.slots(), kWays)),
       others_max_(file_.slots() - tags_.places()),
-      calendar_(std::move(calendar)) {
+      calendars_(std::move(calendar)) {
   DT_CHECK(file_.slots() >= kSlotsMin && tags_.places() < file_.slots());
   Restore(hash);
 }
@@ -109,51 +109,12 @@ void Quotas::Inherit() {
 
 // ---- Periods ----
 
-void Quotas::Adopt(const std::vector<QuotaCalendar>& calendars) {
-  calendars_ = calendars;
-  periods_.clear();
-  for (const QuotaCalendar& calendar : calendars_) periods_.push_back(calendar_(calendar));
-}
-
-// The clock is steered a little all the time: that the same period ends some milliseconds sooner is no news.
-bool Quotas::Differs() const {
-  constexpr Duration kSteered = std::chrono::milliseconds(10);
-  for (std::size_t i = 0; i < calendars_.size(); ++i) {
-    const QuotaPeriods& ours = periods_[i];
-    const QuotaPeriods is = calendar_(calendars_[i]);
-    if (is.begin != ours.begin || is.next != ours.next || is.after != ours.after) return true;
-    if (std::chrono::abs(is.ends - ours.ends) > kSteered) return true;
-  }
-  return false;
-}
-
-Quotas::Span Quotas::SpanNow(const Limit& limit, Instant now) const {
-  const QuotaPeriods& its = periods_[limit.calendar];
-  if (now >= its.ends) return SpanNext(limit);
-  return {its.begin, its.next, its.ends};
-}
-
-Quotas::Span Quotas::SpanNext(const Limit& limit) const {
-  const QuotaPeriods& its = periods_[limit.calendar];
-  Span span{its.next, its.after, its.ends};
-  span.ends += span.length();
-  return span;
-}
-
-// Whether the tag's period is over, by any of the calendars: all know which second it is.
-bool Quotas::IsOver(const Entry& entry, Instant now) const {
-  if (periods_.empty()) return false;
-  constexpr std::int64_t kFar = 1'000'000'000;    // the file may say anything
-  const auto after_next = static_cast<std::int64_t>(file_.slot(entry.slot).until - periods_.front().next);
-  return now >= periods_.front().ends + std::chrono::seconds(std::clamp(after_next, -kFar, kFar));
-}
-
 // Brings the tag into the period that it is in now, and returns that.
-Quotas::Span Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
+QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   QuotaSlot& slot = file_.slot(entry.slot);
-  Span span = SpanNow(limit, now);
+  QuotaSpan span = calendars_.Now(limit.calendar, now);
   if (slot.period > span.begin) {
-    if (const Span next = SpanNext(limit); slot.period == next.begin) return next;
+    if (const QuotaSpan next = calendars_.Next(limit.calendar); slot.period == next.begin) return next;
     for (const std::uint32_t others : entry.slots) file_.slot(others).period = span.begin;
     slot.until = span.next;
     slot.period = span.begin;
@@ -164,7 +125,7 @@ Quotas::Span Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
 }
 
 // The old period is over, so a kill after the first store takes nothing that anybody asks for.
-void Quotas::BeginPeriod(Entry& entry, const Span& span) {
+void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span) {
   FreeOthers(entry);
   QuotaSlot::OfTag& own = Own(entry);
   own.back = 0;
@@ -198,7 +159,7 @@ std::uint64_t Quotas::Used(const Entry& entry) const {
   return own.taken - own.back + elsewhere - std::min(own.forgiven, elsewhere);
 }
 
-QuotaStanding Quotas::StandingOf(const Entry& entry, const Limit& limit, const Span& span) const {
+QuotaStanding Quotas::StandingOf(const Entry& entry, const Limit& limit, const QuotaSpan& span) const {
   return {limit.quota, Used(entry), span.ends, span.length()};
 }
 
@@ -209,7 +170,7 @@ Quotas::Entry* Quotas::Find(std::uint64_t hash) {
 
 // Makes an entry, where the one that is worth least makes room; null: all stay.
 template <class WorthOf>
-Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const Span& span, WorthOf&& worth) {
+Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth) {
   const std::size_t at = tags_.RoomFor(hash, worth);
   if (at == Tags::kNone) return nullptr;
   if (tags_.HashAt(at) != 0) {
@@ -239,19 +200,19 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const Span& span
 
 QuotaStanding Quotas::Look(std::uint64_t hash, const Limit& limit, Instant now) {
   if (Entry* const entry = Find(hash)) return StandingOf(*entry, limit, Roll(*entry, limit, now));
-  const Span span = SpanNow(limit, now);
+  const QuotaSpan span = calendars_.Now(limit.calendar, now);
   return {limit.quota, 0, span.ends, span.length()};
 }
 
 QuotaStanding Quotas::Take(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now) {
   Entry* entry = Find(hash);
   if (entry == nullptr) {
-    entry = Make(tag, hash, SpanNow(limit, now), [&](std::size_t place) {
+    entry = Make(tag, hash, calendars_.Now(limit.calendar, now), [&](std::size_t place) {
       return std::optional(IsOver(tags_[place], now) ? 0 : Used(tags_[place]) + 1);
     });
   }
   if (entry == nullptr) return Look(hash, limit, now);
-  const Span span = Roll(*entry, limit, now);
+  const QuotaSpan span = Roll(*entry, limit, now);
   QuotaSlot::OfTag& own = Own(*entry);
   std::atomic_ref(own.taken).store(std::min(own.taken + tokens, QuotaFile::kCountMax), std::memory_order_relaxed);
   const QuotaStanding standing = StandingOf(*entry, limit, span);
@@ -324,7 +285,7 @@ bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, c
 // The tag in the period of a word about it; null: it is over, or far away, or there is no room for the tag.
 Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period,
                                 Instant now) {
-  const Span current = SpanNow(limit, now), next = SpanNext(limit);
+  const QuotaSpan current = calendars_.Now(limit.calendar, now), next = calendars_.Next(limit.calendar);
   const bool begins = period == next.begin && now >= current.ends - kEarly;
   Entry* entry = Find(hash);
   if (entry != nullptr) Roll(*entry, limit, now);

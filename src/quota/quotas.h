@@ -5,10 +5,9 @@
 // over all counters is exact once all have been heard. It is late by as much as reports are: a host tells of a tag at
 // once when it has served a quarter of its part of what is left, and else once a period of reports.
 //
-// When periods begin is the calendar's to say, for which somebody else looks at the clock and a time zone. A tag's period
-// never begins again: a clock that is set back finds it as it was. The first host whose clock says that a period has
-// begun begins it for a tag on all hosts that hear of it, at most a minute early, so clocks that differ give no tokens
-// twice. A clock that was wrong by more than a period leaves its counts to the period that it is set back to.
+// A tag's period never begins again: a clock that is set back finds it as it was. The first host whose clock says that a
+// period has begun begins it for a tag on all hosts that hear of it, at most a minute early, so clocks that differ give
+// no tokens twice. A clock that was wrong by more than a period leaves its counts to the period that it is set back to.
 //
 // Where a few hosts own the tags (protocol/owners.md), the owner of a tag hears every counter, and tells other hosts the
 // sum of all. A host takes from that what it has counted itself by then, so it never believes in more than there is.
@@ -32,17 +31,10 @@
 #include "base/time.h"
 #include "base/told_table.h"
 #include "quota/quota_file.h"
+#include "quota/quota_periods.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
-
-// The period that a calendar is in, and the two that follow, by when they begin: seconds since 1970.
-struct QuotaPeriods {
-  std::uint64_t begin = 0, next = 0, after = 0;
-  Instant ends{};    // when the next begins, by the clock of the core
-
-  friend bool operator==(const QuotaPeriods&, const QuotaPeriods&) = default;
-};
 
 // Where a tag's quota stands.
 struct QuotaStanding {
@@ -64,7 +56,6 @@ struct QuotaCounts {
 
 class Quotas {
  public:
-  using Calendar = std::function<QuotaPeriods(const QuotaCalendar&)>;
   using Hash = std::function<std::uint64_t(const Tag&)>;
 
   static constexpr std::size_t kSlotsMin = 1024;
@@ -72,11 +63,9 @@ class Quotas {
 
   // As QuotaFile. `hash` is that of the table of buckets. REQUIRES: the region has at least kSlotsMin slots.
   Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh, const Hash& hash,
-         Calendar calendar);
+         QuotaCalendars::Calendar calendar);
 
-  // With the table locked: other rules are in force, or the calendar says something else. Differs() tells whether it does.
-  void Adopt(const std::vector<QuotaCalendar>& calendars);
-  bool Differs() const;
+  QuotaCalendars& calendars() { return calendars_; }
   void SetWake(std::function<void()> wake) { wake_ = std::move(wake); }
   // Any thread.
   void SetHosts(std::size_t hosts) { hosts_.store(hosts, std::memory_order_relaxed); }
@@ -166,13 +155,6 @@ class Quotas {
     std::vector<Other> others;            // by their counters, of which kAllHosts is the first
     std::vector<std::uint32_t> slots;     // of what others have counted
   };
-  // A period of a tag.
-  struct Span {
-    std::uint64_t begin, next;
-    Instant ends;
-
-    Duration length() const { return std::chrono::seconds(static_cast<std::int64_t>(next - begin)); }
-  };
   using Tags = ToldTable<Entry, kWays>;
   using Count = std::atomic<std::uint64_t>;
 
@@ -181,19 +163,17 @@ class Quotas {
   std::uint64_t Elsewhere(const Entry& entry) const;
   std::uint64_t Used(const Entry& entry) const;
   std::uint64_t LeftOfAll(const Entry& entry, const Limit& limit) const;
-  Span SpanNow(const Limit& limit, Instant now) const;
-  Span SpanNext(const Limit& limit) const;
-  Span Roll(Entry& entry, const Limit& limit, Instant now);
-  void BeginPeriod(Entry& entry, const Span& span);
-  bool IsOver(const Entry& entry, Instant now) const;
+  QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
+  void BeginPeriod(Entry& entry, const QuotaSpan& span);
+  bool IsOver(const Entry& entry, Instant now) const { return calendars_.IsPast(file_.slot(entry.slot).until, now); }
   void FreeOthers(Entry& entry);
   template <class WorthOf>
-  Entry* Make(const Tag& tag, std::uint64_t hash, const Span& span, WorthOf&& worth);
+  Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth);
   Entry* Find(std::uint64_t hash);
   Entry* InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period, Instant now);
   Other* OtherOf(Entry& entry, std::uint64_t counter);
   void HearBack(Other& other, std::uint64_t back, std::uint32_t peer);
-  QuotaStanding StandingOf(const Entry& entry, const Limit& limit, const Span& span) const;
+  QuotaStanding StandingOf(const Entry& entry, const Limit& limit, const QuotaSpan& span) const;
   void TellSoon(const Entry& entry, std::uint64_t hash, const QuotaStanding& standing);
   void Restore(const Hash& hash);
   void RestoreOthers(std::vector<Entry*>& by_slot);
@@ -222,9 +202,7 @@ class Quotas {
   Tags tags_;
   const std::size_t others_max_;    // slots for what others have counted
   std::atomic<std::size_t> others_used_{0};
-  const Calendar calendar_;
-  std::vector<QuotaCalendar> calendars_;
-  std::vector<QuotaPeriods> periods_;    // by calendar
+  QuotaCalendars calendars_;
   std::atomic<std::size_t> hosts_{1};
   std::size_t walk_ = Tags::kNone;
   bool walk_all_ = false;

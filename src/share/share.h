@@ -263,7 +263,7 @@ class Way {
   Quotas* quotas() const { return nullptr; }
   // Counts them from now on in `region`, as Quotas. Once.
   void KeepQuotas(std::span<std::byte>, const std::array<std::byte, 16>& /*boot_id*/, std::uint64_t /*fresh*/,
-                  const Quotas::Calendar&) {}
+                  const QuotaCalendars::Calendar&) {}
   // Follows the clock: once a second.
   void FollowCalendar() {}
 
@@ -352,7 +352,7 @@ class WayList : private WayHolder<W>... {
   }
   bool HasQuota(const Limit& limit) const { return limit.quota > 0 && quotas() != nullptr; }
   void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                  const Quotas::Calendar& calendar) {
+                  const QuotaCalendars::Calendar& calendar) {
     (Get<W>().KeepQuotas(region, boot_id, fresh, calendar), ...);
   }
   void FollowCalendar() { (Get<W>().FollowCalendar(), ...); }

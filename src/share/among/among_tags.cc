@@ -290,8 +290,8 @@ double AmongTags::MostHere(const Group& group, const Member& member, double leve
   return most * std::max(part, 0.25 / static_cast<double>(group.hosts));
 }
 
-// What the member may have of its level at once. Of a small one, of which hosts have less than a query a second each, a
-// host may serve some queries that come together.
+// What the member may have of its level at once. Where hosts have less than a query a second of it each, a host may serve
+// some queries that come together.
 Tokens AmongTags::AtOnce(const Group& group, const Member& member, Instant now) {
   const Tokens here = kAtOnce * member.most;
   return IsSaid(group, now) ? std::max(here, std::min(kFew, kAtOnce * member.weight * group.now.level)) : here;

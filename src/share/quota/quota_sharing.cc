@@ -8,7 +8,7 @@
 namespace dthrottle {
 
 void QuotaSharing::KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                              const Quotas::Calendar& calendar) {
+                              const QuotaCalendars::Calendar& calendar) {
   const auto hash = [this](const Tag& tag) { return core_.table->Hash(tag); };
   auto quotas = std::make_unique<Quotas>(region, boot_id, fresh, hash, calendar);
   core_.table->Exclusively([&] {
@@ -18,8 +18,8 @@ void QuotaSharing::KeepQuotas(std::span<std::byte> region, const std::array<std:
 }
 
 void QuotaSharing::FollowCalendar() {
-  if (quotas_ == nullptr || !quotas_->Differs()) return;
-  core_.table->Exclusively([&] { quotas_->Adopt(core_.rules->calendars()); });
+  if (quotas_ == nullptr || !quotas_->calendars().Differs()) return;
+  core_.table->Exclusively([&] { quotas_->calendars().Adopt(core_.rules->calendars()); });
 }
 
 void QuotaSharing::WatchTags(std::size_t, const std::function<void()>& wake) {
@@ -29,7 +29,7 @@ void QuotaSharing::WatchTags(std::size_t, const std::function<void()>& wake) {
 
 void QuotaSharing::Adopted() {
   if (quotas_ == nullptr) return;
-  quotas_->Adopt(core_.rules->calendars());
+  quotas_->calendars().Adopt(core_.rules->calendars());
   quotas_->SetWake(wake_);
   quotas_->SetHosts(core_.peers + 1);
 }

@@ -29,7 +29,7 @@ class QuotaSharing final : public Way {
   static constexpr bool kCountsQuotas = true;
   Quotas* quotas() const { return quotas_.get(); }
   void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                  const Quotas::Calendar& calendar);
+                  const QuotaCalendars::Calendar& calendar);
   void FollowCalendar();
 
   bool Has(const Limit&) const { return false; }
