@@ -21,8 +21,7 @@
 namespace dthrottle::lab {
 
 constexpr std::string_view kHostStem = "host-";
-constexpr Duration kLooksAtDate = std::chrono::seconds(1);              // as the daemon does,
-constexpr Duration kLooksAtReports = std::chrono::milliseconds(250);    // also with many peers
+constexpr Duration kLooksAtDate = std::chrono::seconds(1);    // as the daemon does
 
 namespace {
 
@@ -121,7 +120,8 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .identities_proven = true,
                 .fresh_table = fresh_table,
                 .codec = options.codec},
-               to_exchange, from_exchange, host, Prng(host.prng_.Next()), now) {
+               to_exchange, from_exchange, host, Prng(host.prng_.Next()), now),
+      inbox(options.inbox_max, options.period) {
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
   if (!options.counts_frequent_tags) limiter.ways().core().tally.lane(0).SampleNone();
   sharing.OwnedBy(options.owners, HostName(host.number_));
@@ -265,45 +265,6 @@ void SimHost::Kill() {
   decided_before_ += DecidedNow();
   life_.reset();
   leaving_links_.clear();
-  requests_.clear();
-  reports_.clear();
-}
-
-bool SimHost::Receive(Parcel parcel) {
-  if (waiting() >= options_.inbox_max) return false;
-  (parcel.channel == Channel::kRequest ? requests_ : reports_).push_back(std::move(parcel));
-  return true;
-}
-
-bool SimHost::Reads(Instant now) const {
-  if (!Gathers(now)) return waiting() > 0;
-  return !life_->gathering.of_all() && !requests_.empty();
-}
-
-void SimHost::Read(Instant now) {
-  Life& life = *life_;
-  if (now >= life.look_at) {
-    life.gathering.Look(life.exchange.links(), options_.period, life.exchange.Counts(), now);
-    life.look_at = now + kLooksAtReports;
-  }
-  if (!Reads(now)) return;
-  ReadAll(requests_, now);
-  if (reports_.empty() || Gathers(now)) return;
-  ReadAll(reports_, now);
-  if (reports_.empty()) life.gathering.Begin(now);
-}
-
-void SimHost::ReadAll(std::deque<Parcel>& from, Instant now) {
-  if (from.size() > 1) {
-    links_.clear();
-    for (const Parcel& parcel : from) links_.push_back(parcel.from);
-    life_->exchange.Expect(links_);
-  }
-  while (!from.empty() && !life_->exchange.backlogged()) {
-    const Parcel parcel = std::move(from.front());
-    from.pop_front();
-    Take(parcel, now);
-  }
 }
 
 WorldTime SimHost::Work(WorldTime now) {
@@ -314,7 +275,7 @@ WorldTime SimHost::Work(WorldTime now) {
   if (quotas_ && now - looked_ >= kLooksAtDate) FollowCalendar(now);
   Instant wake;
   for (bool more = true; more;) {
-    Read(local);
+    life.inbox.Read(life.exchange, local, [&](const Parcel& parcel) { Take(parcel, local); });
     wake = life.exchange.Tick(local);
     RemoveLinks(local);
     bool debits = false, hits = false;
@@ -327,9 +288,9 @@ WorldTime SimHost::Work(WorldTime now) {
     while (life.sharing.Work(local) || pass()) continue;
     // There is more to do if the exchange was given hits, or has room again, or if what was heard is urgent.
     const bool backlogged = life.exchange.backlogged(), urgent = life.sharing.next() <= local;
-    more = hits || (debits && (backlogged || urgent)) || (Reads(local) && !backlogged);
+    more = hits || (debits && (backlogged || urgent)) || (life.inbox.IsDue(local) && !backlogged);
   }
-  if (Gathers(local)) wake = std::min(wake, life.gathering.until());
+  wake = std::min(wake, life.inbox.until(local));
   if (life.abroad != nullptr) wake = std::min(wake, WorkAbroad(local));
   wake = std::min(wake, life.sharing.next());
   if (life.workers != nullptr) wake = std::min(wake, life.workers->Look(local));

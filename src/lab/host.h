@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,9 +13,9 @@
 
 #include "base/prng.h"
 #include "bus/exchange.h"
-#include "bus/gathering.h"
 #include "lab/clock.h"
 #include "lab/events.h"
+#include "lab/inbox.h"
 #include "lab/network.h"
 #include "lab/workers.h"
 #include "limiter/limiter.h"
@@ -94,10 +93,10 @@ class SimHost final : private Transport, private CapacityTransport {
   std::uint32_t lives() const { return lives_; }
   const HostClock& clock() const { return clock_; }
 
-  // False if the frame found the queue full.
-  bool Receive(Parcel parcel);
-  // Whether a frame has come that is to be read now; others gather until it wants to be called. REQUIRES: running().
-  bool Reads(WorldTime now) const { return Reads(clock_.Local(now)); }
+  // REQUIRES of both: running(). False if the frame found the queue full.
+  bool Receive(Parcel parcel) { return life_->inbox.Add(std::move(parcel)); }
+  // Whether a frame has come that is to be read now; others gather until it wants to be called.
+  bool Reads(WorldTime now) const { return life_->inbox.IsDue(clock_.Local(now)); }
 
   // Moves everything that can move; returns when it wants to be called next. REQUIRES: answers().
   WorldTime Work(WorldTime now);
@@ -162,8 +161,7 @@ class SimHost final : private Transport, private CapacityTransport {
     bool linked = false;
     Sharing sharing;
     Exchange exchange;
-    Gathering gathering;                 // of reports
-    Instant look_at{};                   // at how fast they come
+    Inbox inbox;
     std::unique_ptr<Halves> division;    // none: nothing is divided
     std::unique_ptr<Abroad> abroad;      // none: there is one site, or this host owns nothing
   };
@@ -184,11 +182,6 @@ class SimHost final : private Transport, private CapacityTransport {
     std::span<std::byte> bytes_;
   };
 
-  std::size_t waiting() const { return requests_.size() + reports_.size(); }
-  bool Gathers(Instant now) const { return now < life_->gathering.until() && waiting() < options_.inbox_max; }
-  bool Reads(Instant now) const;
-  void Read(Instant now);
-  void ReadAll(std::deque<Parcel>& from, Instant now);
   void AddLinks(Instant now);
   void RemoveLinks(Instant now);
   bool CallsFor(const Owners* owners, std::uint32_t peer) const;
@@ -230,8 +223,6 @@ class SimHost final : private Transport, private CapacityTransport {
   std::vector<std::uint32_t> leaving_links_;    // which the settings no longer name
   int pauses_ = 0;
   bool woken_ = false;
-  std::deque<Parcel> requests_, reports_;     // that have come; what is not a request is with the reports
-  std::vector<LinkId> links_;                 // by which they have come
   Frame published_;                           // the latest
   std::shared_ptr<const Decoded> decoded_;    // of it
 };

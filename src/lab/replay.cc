@@ -271,24 +271,8 @@ void Replay::CountRefused(const LoggedQuestion& question, const Answer& answer) 
       if (rules_->Find(derived) == answer.limit) charged = derived;
     });
   }
-  NoteRefused(charged.empty() ? question.tags[answer.tag].name : charged, rule, answer.limit && rules_->is_override(*answer.limit));
-}
-
-void Replay::NoteRefused(std::string_view tag, std::size_t rule, bool override_) {
-  auto it = refused_.find(tag);
-  if (it == refused_.end()) {
-    if (refused_.size() >= kRefusedTagsMax) {
-      ++refused_untold_;
-      return;
-    }
-    it = refused_
-             .emplace(
-                 tag,
-                 TagCounts{.first_s = second_.time_s, .rule = static_cast<std::uint32_t>(rule), .override_ = override_})
-             .first;
-  }
-  ++it->second.refused;
-  it->second.last_s = second_.time_s;
+  const std::string_view tag = charged.empty() ? question.tags[answer.tag].name : std::string_view(charged);
+  refused_.Add(tag, rule, answer.limit && rules_->is_override(*answer.limit), second_.time_s);
 }
 
 // What a request has is at one host, to which its connection leads.
@@ -312,19 +296,6 @@ void Replay::Finish() {
   for (std::uint32_t i = 0; i < hosts_.fleet.size(); ++i) {
     counts_.evicted += hosts_.fleet.host(i).limiter().table().counts().evicted;
   }
-}
-
-std::vector<Replay::Refused> Replay::MostRefused(std::size_t count) const {
-  std::vector<Refused> all;
-  all.reserve(refused_.size());
-  for (const auto& [tag, c] : refused_) all.push_back({tag, c.refused, c.first_s, c.last_s, c.rule, c.override_});
-  count = std::min(count, all.size());
-  const auto more = [](const Refused& a, const Refused& b) {
-    return a.refused != b.refused ? a.refused > b.refused : a.tag < b.tag;
-  };
-  std::partial_sort(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count), all.end(), more);
-  all.resize(count);
-  return all;
 }
 
 }    // namespace dthrottle::lab

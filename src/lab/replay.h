@@ -16,12 +16,12 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "config/settings.h"
 #include "lab/fleet.h"
 #include "lab/question_log.h"
+#include "lab/refused_tags.h"
 #include "lab/requests.h"
 #include "lab/waits.h"
 #include "query/named_tag.h"
@@ -49,7 +49,6 @@ struct ReplaySecond {
 
 class Replay {
  public:
-  static constexpr std::size_t kRefusedTagsMax = 1'000'000;                 // of which figures are kept
   static constexpr std::size_t kPendingBytesMax = std::size_t{96} << 20;    // questions of one second
   static constexpr std::size_t kSamplesMax = 3;                             // unreadable lines that are kept
 
@@ -102,18 +101,8 @@ class Replay {
   // In the order of the rules; then overrides that no rule fits, and tags without a limit.
   const std::vector<RuleCounts>& rules() const { return rule_counts_; }
 
-  struct Refused {
-    std::string tag;
-    std::uint64_t refused = 0;
-    std::int64_t first_s = 0, last_s = 0;
-    std::size_t rule = 0;    // index into rules()
-    bool override_ = false;
-  };
-  // The most refused tags, most first.
-  std::vector<Refused> MostRefused(std::size_t count) const;
-  // Tags that were refused; at most kRefusedTagsMax.
-  std::size_t refused_tags() const { return refused_.size(); }
-  std::uint64_t refused_untold() const { return refused_untold_; }    // refusals of further tags
+  // Tags that were refused, and their rules by their index in rules().
+  const RefusedTags& refused() const { return refused_; }
 
  private:
   // A fleet, and what came of the questions to it.
@@ -144,7 +133,6 @@ class Replay {
   void CloseSecond();
   void SetDate();
   std::uint32_t HostFor(const LoggedQuestion& question);
-  void NoteRefused(std::string_view tag, std::size_t rule, bool override_);
 
   ReplayOptions options_;
   std::shared_ptr<const Rulebook> rules_;
@@ -169,17 +157,7 @@ class Replay {
   std::uint64_t log_lines_ = 0;
   std::vector<Unreadable> unreadable_;
   std::vector<RuleCounts> rule_counts_;
-  struct TagCounts {
-    std::uint64_t refused = 0;
-    std::int64_t first_s = 0, last_s = 0;
-    std::uint32_t rule = 0;
-    bool override_ = false;
-  };
-  struct TagHash : std::hash<std::string_view> {
-    using is_transparent = void;
-  };
-  std::unordered_map<std::string, TagCounts, TagHash, std::equal_to<>> refused_;
-  std::uint64_t refused_untold_ = 0;
+  RefusedTags refused_;
 };
 
 }    // namespace dthrottle::lab

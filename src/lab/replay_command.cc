@@ -214,19 +214,20 @@ void PrintRules(const Replay& replay) {
 }
 
 void PrintTags(const Replay& replay, std::size_t count) {
-  const std::vector<Replay::Refused> tags = replay.MostRefused(count);
+  const std::vector<RefusedTags::Named> tags = replay.refused().Most(count);
   if (tags.empty()) return;
   std::size_t width = 18;
-  for (const Replay::Refused& tag : tags) width = std::max(width, std::min<std::size_t>(EscapeTag(tag.tag).size(), 60));
+  for (const RefusedTags::Named& tag : tags) width = std::max(width, std::min<std::size_t>(EscapeTag(tag.tag).size(), 60));
   fmt::print("\n{:<{}} {:>10}  {:<20}  {:<20}  rule\n", "most refused", width, "refused", "first", "last");
-  for (const Replay::Refused& tag : tags) {
+  for (const RefusedTags::Named& tag : tags) {
     fmt::print("{:<{}} {:>10}  {:<20}  {:<20}  {}{}\n", EscapeTag(tag.tag).substr(0, 60), width, tag.refused,
                FormatTime(tag.first_s), FormatTime(tag.last_s), replay.rules()[tag.rule].name,
                tag.override_ ? ", override" : "");
   }
-  const std::size_t more = replay.refused_tags() - tags.size();
+  const std::size_t more = replay.refused().size() - tags.size();
   if (more > 0) fmt::print("and {} more tags\n", more);
-  if (replay.refused_untold() > 0) fmt::print("and {} refusals of tags beyond these\n", replay.refused_untold());
+  const std::uint64_t untold = replay.refused().untold();
+  if (untold > 0) fmt::print("and {} refusals of tags beyond these\n", untold);
 }
 
 int RunReplay(ReplayCommandOptions options) {

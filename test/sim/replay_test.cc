@@ -67,11 +67,11 @@ TEST_CASE("a log says who would have been refused, when and by which rule") {
   CHECK((replay.rules()[1].asked == 10 && replay.rules()[1].refused == 0));
   CHECK((replay.rules()[2].name == "(override)" && replay.rules()[2].refused == 9));
   CHECK((replay.rules()[3].name == "(no limit)" && replay.rules()[3].asked == 10));
-  const auto most = replay.MostRefused(2);
+  const auto most = replay.refused().Most(2);
   REQUIRE(most.size() == 2);
   CHECK((most[0].tag == "3" && most[0].refused == 9 && most[0].override_ && most[0].rule == 2));
   CHECK((most[1].tag == "10" && most[1].first_s == kBegin + 2 && most[1].last_s == kBegin + 9 && !most[1].override_));
-  CHECK(replay.refused_tags() == 3);
+  CHECK(replay.refused().size() == 3);
   REQUIRE(seconds.size() == 10);
   CHECK((seconds[0].time_s == kBegin && seconds[0].asked == 5 && seconds[0].refused == 1 - 1));
   CHECK((seconds[9].asked == 5 && seconds[9].refused == 3 && seconds[9].ideal_refused == 3));
@@ -229,7 +229,7 @@ TEST_CASE("a refusal names the tag and the rule that refuse, and the other tags 
   CHECK((replay.rules()[0].name == "nets" && replay.rules()[0].asked == 9 && replay.rules()[0].refused == 3));
   CHECK((replay.rules()[1].asked == 9 && replay.rules()[1].refused == 2));
   CHECK((replay.rules()[2].asked == 12 && replay.rules()[2].refused == 1 && replay.rules()[2].ideal_refused == 1));
-  const auto most = replay.MostRefused(3);
+  const auto most = replay.refused().Most(3);
   REQUIRE(most.size() == 3);
   CHECK((most[0].tag == "ip:10.0.0.0/24" && most[0].refused == 3 && most[0].rule == 0));
   CHECK((most[1].tag == "ip:10.0.0.1" && most[1].refused == 2 && most[1].rule == 1));
