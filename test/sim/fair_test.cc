@@ -188,6 +188,22 @@ TEST_CASE("fair shares hold where a few hosts own the tags") {
   }
 }
 
+TEST_CASE("a hog, or twenty of them, take nothing from 3,000 tags") {
+  for (const std::uint32_t owners : {0, 4}) {
+    for (const Demand& hogs : {Demand{"hog", 1, 1000}, Demand{"hog", 20, 100}}) {
+      Case its{.share = "forecast", .demands = {{"tag", 3000, 0.2}}, .owners = owners};
+      its.demands.push_back(hogs);
+      const Shares shares = Measure(its, 1);
+      CAPTURE(owners, shares.used, shares.mean.at("tag"), shares.mean.at("hog"), shares.worst.at("hog"));
+      CHECK(shares.mean.at("tag") > 0.99);
+      CHECK(shares.worst.at("hog") > 0.9);
+      CHECK(shares.mean.at("hog") < 1.05);
+      CHECK(shares.used > 0.97);
+      CHECK(shares.used < 1.01);
+    }
+  }
+}
+
 TEST_CASE("fair shares hold on 64 hosts whose tags eight of them own") {
   const Case its{
       .share = "forecast", .demands = {{"tag", 99, 8}, {"hog", 1, 1000}}, .hosts = 64, .owners = 8};

@@ -163,8 +163,8 @@ const std::vector<Key<Rule>>& RuleKeys() {
           "How what this host may serve of a tag of the rule is divided among the tags that are charged with it by *also* "
           "of their rules, when they ask for more: \"first\", who asks first; \"ratio\", each gets the same share of what "
           "it asks for; \"level\", each gets what it asks for up to the same level, so that only those that ask for most "
-          "are cut. What they ask for is measured once a second, of 512 such tags and 256 tags charged with each; beyond "
-          "these it is who asks first. The limit holds in any case. Under share = \"debit\" and \"forecast\" it is what "
+          "are cut. What they ask for is measured once a second, of 512 such tags and 4,096 tags charged with each, those "
+          "that ask for most; beyond these it is who asks first. The limit holds in any case. Under share = \"debit\" and \"forecast\" it is what "
           "all hosts serve that is divided, by \"level\" only; the tags that are charged with it must be shared so too, "
           "because hosts hear of each other's by their reports."),
       Choice<R, CutOff>(

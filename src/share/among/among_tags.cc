@@ -1,6 +1,7 @@
 #include "share/among/among_tags.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 
@@ -38,13 +39,7 @@ std::uint64_t AmongTags::NameOf(const Tag& member) {
   return SipHash<1, 3>(kMemberKey, member.bytes) & MemberWord::kNameMax;
 }
 
-const AmongTags::Member* AmongTags::Find(const Group& group, std::uint64_t hash) {
-  const auto* const end = group.hashes.begin() + group.size;
-  const auto* const at = std::find(group.hashes.begin(), end, hash);
-  return at != end ? &group.members[static_cast<std::size_t>(at - group.hashes.begin())] : nullptr;
-}
-
-Tokens AmongTags::DebtAt(const Member& member, Instant now) {
+Tokens AmongTags::DebtAt(const AmongMember& member, Instant now) {
   return member.debt == 0 ? 0 : std::max(0.0, member.debt - member.most * Seconds(now - member.since));
 }
 
@@ -53,7 +48,7 @@ bool AmongTags::Would(const Charge& charge, const Shape& shape, Prng& prng, Inst
   if (place == groups_.kNone || IsOld(groups_[place], now)) return true;
   const Group& group = groups_[place];
   if (charge.divided.among == Among::kRatio) return !Sheds(1 - group.now.ratio, prng);
-  const Member* const member = Find(group, charge.member);
+  const AmongMember* const member = members_.Find(group.hash, charge.member);
   if (member == nullptr || member->most == kUncut) return true;
   // However much that is, a tag gets no more than a part of what the bucket holds.
   return DebtAt(*member, now) < std::min(AtOnce(group, *member, now), std::max(1.0, shape.burst() / 8));
@@ -67,27 +62,30 @@ AmongTags::Group* AmongTags::FindOrAdd(const Divided& divided, Instant now) {
     return IsOld(group, now) ? std::optional(group.began) : std::nullopt;
   });
   if (place == groups_.kNone) return nullptr;
+  Group& group = groups_[place];
+  if (groups_.HashAt(place) != 0) members_.Clear(group.list, group.hash);
   groups_.Put(place, divided.hash);
-  groups_[place].tag = KeptTag(divided.tag);
-  groups_[place].began = Instant::min();
-  return &groups_[place];
+  group.tag = KeptTag(divided.tag);
+  group.hash = divided.hash;
+  group.began = Instant::min();
+  return &group;
 }
 
-AmongTags::Member* AmongTags::FindOrAdd(Group& group, std::uint64_t hash, double weight) {
-  if (Member* const known = Find(group, hash)) {
-    known->weight = weight;
-    return known;
+AmongMember* AmongTags::FindOrAdd(Group& group, std::uint64_t name, double weight, Instant now) {
+  AmongMember* member = members_.Find(group.hash, name);
+  if (member == nullptr) {
+    const auto added = members_.Add(group.list, group.hash, name, [&](std::uint64_t divided) {
+      const std::size_t place = groups_.Find(divided);
+      return place == groups_.kNone || IsOld(groups_[place], now);
+    });
+    member = added.member;
+    if (member == nullptr || added.replaces) crowded_.fetch_add(1, std::memory_order_relaxed);
+    if (member == nullptr) return nullptr;
+    member->told_at = group.began;
+    if (group.memory == Duration()) member->most = weight * group.now.level;
   }
-  if (group.size == kMembersMax) {
-    crowded_.fetch_add(1, std::memory_order_relaxed);
-    return nullptr;
-  }
-  group.hashes[group.size] = hash;
-  Member& member = group.members[group.size++] = Member();
-  member.weight = weight;
-  member.told_at = group.began;
-  if (group.memory == Duration()) member.most = weight * group.now.level;
-  return &member;
+  member->weight = weight;
+  return member;
 }
 
 bool AmongTags::IsDue(std::uint64_t divided, Instant now) const {
@@ -110,7 +108,7 @@ AmongTags::Group* AmongTags::Begin(const Divided& divided, const Shape& shape, T
     group->now = {};
     group->owned = false;
     group->said_at = Instant::min();
-    group->size = 0;
+    members_.Clear(group->list, group->hash);
   } else if (now - group->began >= CycleOf(*group)) {
     Divide(*group, divided.among, Affordable(shape, level, group->memory), now);
   }
@@ -122,7 +120,7 @@ void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tok
   if (group == nullptr) return;
   group->asked += charge.cost;
   if (charge.divided.among != Among::kLevel) return;
-  Member* const member = FindOrAdd(*group, charge.member, charge.weight);
+  AmongMember* const member = FindOrAdd(*group, charge.member, charge.weight, now);
   if (member == nullptr) return;
   member->counted.asked += charge.cost, member->untold.asked += charge.cost;
   if (!served) return;
@@ -135,13 +133,13 @@ void AmongTags::Hear(std::uint64_t divided, std::uint64_t member, double weight,
   const std::size_t place = groups_.Find(divided);
   if (place == groups_.kNone || groups_[place].memory == Duration() || IsOld(groups_[place], now)) return;
   Group& group = groups_[place];
-  Member* const its = FindOrAdd(group, member, weight);
+  AmongMember* const its = FindOrAdd(group, member, weight, now);
   if (its != nullptr) its->heard.served += static_cast<double>(hits);
 }
 
 // ---- Where a host owns the divided tag ----
 
-MemberWord AmongTags::WordAbout(std::uint64_t member, const Use& use, double times, double fair) {
+MemberWord AmongTags::WordAbout(std::uint64_t member, const MemberUse& use, double times, double fair) {
   const auto number = [](double value) {
     return static_cast<std::uint64_t>(std::min(value, static_cast<double>(MemberWord::kMost)));
   };
@@ -152,8 +150,8 @@ MemberWord AmongTags::WordAbout(std::uint64_t member, const Use& use, double tim
 void AmongTags::HearPeer(const Divided& divided, const MemberWord& word, const Shape& shape, Tokens level,
                          Instant now) {
   Group* const group = Begin(divided, shape, level, now);
-  Member* const its =
-      group != nullptr ? FindOrAdd(*group, word.member, static_cast<double>(word.fair) / kThousandths) : nullptr;
+  AmongMember* const its =
+      group != nullptr ? FindOrAdd(*group, word.member, static_cast<double>(word.fair) / kThousandths, now) : nullptr;
   if (its == nullptr) return;
   group->owned = true;
   const double served_max = shape.burst() + shape.rate() * Seconds(divided.period + kCycle);
@@ -171,7 +169,7 @@ std::optional<MemberWord> AmongTags::WordOf(std::uint64_t divided, std::uint64_t
   const std::size_t place = groups_.Find(divided);
   if (place == groups_.kNone || IsOld(groups_[place], now)) return std::nullopt;
   const Group& group = groups_[place];
-  const Member* const its = Find(group, member);
+  const AmongMember* const its = members_.Find(divided, member);
   if (its == nullptr || !group.owned) return std::nullopt;
   return WordAbout(member, {its->request, its->here.served + its->there.served}, kThousandths, group.now.level);
 }
@@ -182,7 +180,7 @@ void AmongTags::HearOwner(std::uint64_t divided, const MemberWord& word, Instant
   Group& group = groups_[place];
   group.said_at = now;
   group.now.level = word.fair == MemberWord::kMost ? kUncut : static_cast<double>(word.fair) / kThousandths;
-  Member* const its = Find(group, word.member);
+  AmongMember* const its = members_.Find(divided, word.member);
   if (its == nullptr) return;
   its->request = std::max(static_cast<double>(word.asked) / kThousandths, its->here.asked);
   its->all = static_cast<double>(word.served) / kThousandths, its->of_all = its->told_before;
@@ -191,7 +189,7 @@ void AmongTags::HearOwner(std::uint64_t divided, const MemberWord& word, Instant
 
 // The owner answers by what it had been told before, and adds up meanwhile what is told now. A host that compared itself
 // as it is with all hosts as they were would take more, the more it has taken.
-void AmongTags::Told(const Group& group, Member& member, Instant now) {
+void AmongTags::Told(const Group& group, AmongMember& member, Instant now) {
   const Duration passed = now - std::exchange(member.told_at, now);
   const double kept = KeptOf(group, passed);
   member.told_before = member.told;
@@ -213,15 +211,12 @@ void AmongTags::Divide(Group& group, Among among, Tokens enough, Instant now) {
   DividedAmong next;
   next.ratio = std::min(1.0, enough / (group.asked / seconds));
   if (among == Among::kLevel) next.level = LevelNow(group, enough, seconds, kept, now);
-  std::size_t size = 0;
-  for (std::size_t i = 0; i < group.size; ++i) {
-    if (group.members[i].idle()) continue;
-    group.hashes[size] = group.hashes[i];
-    Member& member = group.members[size++] = group.members[i];
+  members_.Retain(group.list, [&](AmongMember& member) {
+    if (member.idle()) return false;
     member.counted = member.heard = {};
     Allow(group, member, next.level, now);
-  }
-  group.size = size;
+    return true;
+  });
   group.now = next;
   group.asked = 0;
   group.began = now;
@@ -231,55 +226,55 @@ void AmongTags::Divide(Group& group, Among among, Tokens enough, Instant now) {
 double AmongTags::LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now) {
   Measure(group, seconds, kept, now);
   if (!IsSaid(group, now)) return LevelOfAll(group, enough, seconds);
-  for (Member& member : std::span(group.members).first(group.size)) {
-    member.request = std::max(member.request, member.here.asked);
-  }
+  members_.ForEach(group.list, [](AmongMember& its) { its.request = std::max(its.request, its.here.asked); });
   return group.now.level;
 }
 
 void AmongTags::Measure(Group& group, double seconds, double kept, Instant now) {
   const bool said = IsSaid(group, now);
-  for (Member& member : std::span(group.members).first(group.size)) {
-    const auto lately = [&](Use& use, const Use& counted) {
-      use.asked = kept * use.asked + (1 - kept) * counted.asked / seconds;
-      use.served = kept * use.served + (1 - kept) * counted.served / seconds;
-    };
+  const auto lately = [&](MemberUse& use, const MemberUse& counted) {
+    use.asked = kept * use.asked + (1 - kept) * counted.asked / seconds;
+    use.served = kept * use.served + (1 - kept) * counted.served / seconds;
+  };
+  members_.ForEach(group.list, [&](AmongMember& member) {
     lately(member.here, member.counted);
     if (!said) lately(member.there, member.heard);
-  }
+  });
 }
 
-// Members that were not listed keep their part of what there is, together.
+// Members that were not listed are those that asked for least. They count together, as many as would ask for no more than
+// the least of the others.
 //
 // Peers say what they have served, and what counts is what is asked of them: that is more by as much as is refused here,
 // of a tag that is cut, or of all others together, which the bucket refuses alike and of which one has few queries. To
 // an owner they say what is asked of them.
 double AmongTags::LevelOfAll(Group& group, Tokens enough, double seconds) {
-  Use uncut;
-  for (const Member& member : std::span(group.members).first(group.size)) {
+  MemberUse uncut;
+  members_.ForEach(group.list, [&](const AmongMember& member) {
     if (member.most == kUncut) uncut.asked += member.here.asked, uncut.served += member.here.served;
-  }
-  const auto granted = [](const Use& use) {
+  });
+  const auto granted = [](const MemberUse& use) {
     return use.asked > 0 ? std::clamp(use.served / use.asked, kGrantedMin, 1.0) : 1;
   };
   const double uncut_granted = granted(uncut);
-  std::array<WeightedRequest, kMembersMax> requests;
-  Tokens all = group.asked / seconds, listed = 0;    // tokens/s
-  for (std::size_t i = 0; i < group.size; ++i) {
-    Member& member = group.members[i];
+  std::array<WeightedRequest, AmongMembers::kMostOfOne + 1> requests;
+  std::size_t size = 0;
+  double unlisted = group.asked / seconds, least = kUncut;    // tokens/s
+  members_.ForEach(group.list, [&](AmongMember& member) {
     const double its = member.most == kUncut ? uncut_granted : granted(member.here);
     member.request = member.here.asked + (group.owned ? member.there.asked : member.there.served / its);
-    requests[i] = {member.request, member.weight};
-    listed += requests[i].request;
-    all += requests[i].request - member.counted.asked / seconds;
-  }
-  if (listed <= 0) return kUncut;
-  return LevelOf(std::span(requests).first(group.size), enough * (listed / std::max(all, listed)));
+    requests[size++] = {member.request, member.weight};
+    least = std::min(least, member.request / member.weight);
+    unlisted -= member.counted.asked / seconds;
+  });
+  if (size == 0) return kUncut;
+  if (unlisted > 0 && least > 0) requests[size++] = {unlisted, unlisted / least};
+  return LevelOf(std::span(requests).first(size), enough);
 }
 
 // A tag that asks all hosts together for no more than its level is served as it comes. A host that has served nothing of
 // one lately may serve a little of it, so that the tag can move there.
-double AmongTags::MostHere(const Group& group, const Member& member, double level, Instant now) {
+double AmongTags::MostHere(const Group& group, const AmongMember& member, double level, Instant now) {
   const double most = member.weight * level;
   if (group.memory == Duration()) return most;
   if (member.request <= most) return kUncut;
@@ -290,15 +285,15 @@ double AmongTags::MostHere(const Group& group, const Member& member, double leve
   return most * std::max(part, 0.25 / static_cast<double>(group.hosts));
 }
 
-// What the member may have of its level at once. Where hosts have less than a query a second of it each, a host may serve
-// some queries that come together.
-Tokens AmongTags::AtOnce(const Group& group, const Member& member, Instant now) {
+// What the member may have of its level at once. Where hosts have less than a query a second of it each, a host may
+// serve some queries that come together.
+Tokens AmongTags::AtOnce(const Group& group, const AmongMember& member, Instant now) {
   const Tokens here = kAtOnce * member.most;
   return IsSaid(group, now) ? std::max(here, std::min(kFew, kAtOnce * member.weight * group.now.level)) : here;
 }
 
 // The member's part is another one now. What it had at once of a much larger one does not count for long.
-void AmongTags::Allow(const Group& group, Member& member, double level, Instant now) {
+void AmongTags::Allow(const Group& group, AmongMember& member, double level, Instant now) {
   member.debt = DebtAt(member, now), member.since = now;
   member.most = MostHere(group, member, level, now);
   if (member.most == kUncut) return;

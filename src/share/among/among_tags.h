@@ -24,7 +24,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -40,6 +39,7 @@
 #include "base/time.h"
 #include "bucket/bucket.h"
 #include "rule/rule.h"
+#include "share/among/members.h"
 
 namespace dthrottle {
 
@@ -52,15 +52,14 @@ struct DividedAmong {
 struct AmongCounts {
   std::uint64_t divided = 0;    // tags that are divided among others, now
   std::uint64_t cut = 0;        // queries refused because their tag had its part
-  std::uint64_t crowded = 0;    // queries that no part was kept for, because too many tags asked
+  std::uint64_t crowded = 0;    // times that a tag had no part of its own any more, because too many asked
 };
 
 // Guarded by the lock of the shard of the tag that is divided, as every SideTable.
 class AmongTags {
  public:
   static constexpr Duration kCycle = std::chrono::seconds(1);
-  static constexpr std::size_t kTagsMax = 512;       // that are divided at once; others are served first come
-  static constexpr std::size_t kMembersMax = 256;    // of each, in one cycle; others are served first come
+  static constexpr std::size_t kTagsMax = 512;    // that are divided at once; others are served first come
 
   AmongTags() : groups_(kTagsMax) {}
 
@@ -114,14 +113,15 @@ class AmongTags {
       auto locked = lock(hash);
       if (groups_.HashAt(told_) != hash) continue;
       Group& group = groups_[told_];
-      for (std::size_t i = 0; i < group.size; ++i) {
-        Member& member = group.members[i];
+      const bool room = members_.ForEachWhile(group.list, [&](AmongMember& member) {
         if (member.untold.asked != 0 &&
-            !tell(group.tag.tag(), WordAbout(group.hashes[i], member.untold, 1, member.weight), locked)) {
-          return true;
+            !tell(group.tag.tag(), WordAbout(member.name, member.untold, 1, member.weight), locked)) {
+          return false;
         }
         Told(group, member, now);
-      }
+        return true;
+      });
+      if (!room) return true;
     }
     told_ = 0;
     return false;
@@ -135,32 +135,11 @@ class AmongTags {
   AmongCounts counts() const { return {groups_.used(), cut_.load(), crowded_.load()}; }
 
  private:
-  static constexpr double kUncut = std::numeric_limits<double>::infinity();
+  static constexpr double kUncut = AmongMember::kUncut;
 
-  // Tokens that were asked for and served, or how many a second.
-  struct Use {
-    double asked = 0, served = 0;
-  };
-  struct Member {
-    Tokens debt = 0;    // at `since`; it drains at `most`
-    Instant since{};
-    Cost dearest = 1;    // query that was served
-    Use counted, heard;    // in this cycle: here, and what peers said
-    Use untold;            // here, and the owner of the divided tag has not been told
-    double told = 0, told_before = 0;    // tokens/s served here: what it has been told, and had been the time before
-    Instant told_at{};
-    double all = 0, of_all = 0;    // tokens/s by the owner's word: served by all hosts, and of it here
-    double weight = 1;
-    double most = kUncut;    // tokens/s that are served here
-    Use here, there;         // tokens/s over `memory`; what peers are asked for is known to an owner only
-    double request = 0;      // tokens/s that are asked of all hosts
-
-    bool idle() const {
-      return counted.asked == 0 && debt == 0 && here.asked + there.served + there.asked < 1e-3;
-    }
-  };
   struct Group {
     KeptTag tag;
+    std::uint64_t hash = 0;
     Instant began{};     // this cycle
     Duration memory{};   // how long rates are measured over; 0: the cycle
     std::size_t hosts = 1;
@@ -168,9 +147,7 @@ class AmongTags {
     DividedAmong now;
     bool owned = false;                   // peers say what they are asked for
     Instant said_at = Instant::min();     // by the owner: the level
-    std::size_t size = 0;
-    std::array<std::uint64_t, kMembersMax> hashes;    // apart from members: a search reads no more than these
-    std::array<Member, kMembersMax> members;
+    AmongMembers::List list;
   };
   static constexpr std::size_t kWays = 8;
 
@@ -182,26 +159,23 @@ class AmongTags {
   static bool IsSaid(const Group& group, Instant now) {
     return group.said_at != Instant::min() && now - group.said_at < 2 * (kCycle + group.memory);
   }
-  static MemberWord WordAbout(std::uint64_t member, const Use& use, double times, double fair);
-  static const Member* Find(const Group& group, std::uint64_t hash);
-  static Member* Find(Group& group, std::uint64_t hash) {
-    return const_cast<Member*>(Find(std::as_const(group), hash));
-  }
-  static Tokens DebtAt(const Member& member, Instant now);
-  static void Divide(Group& group, Among among, Tokens enough, Instant now);
-  static double LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now);
-  static double LevelOfAll(Group& group, Tokens enough, double seconds);
-  static void Measure(Group& group, double seconds, double kept, Instant now);
+  static MemberWord WordAbout(std::uint64_t member, const MemberUse& use, double times, double fair);
+  static Tokens DebtAt(const AmongMember& member, Instant now);
+  void Divide(Group& group, Among among, Tokens enough, Instant now);
+  double LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now);
+  double LevelOfAll(Group& group, Tokens enough, double seconds);
+  void Measure(Group& group, double seconds, double kept, Instant now);
   static double KeptOf(const Group& group, Duration passed);
-  static void Told(const Group& group, Member& member, Instant now);
-  static double MostHere(const Group& group, const Member& member, double level, Instant now);
-  static Tokens AtOnce(const Group& group, const Member& member, Instant now);
-  static void Allow(const Group& group, Member& member, double level, Instant now);
+  static void Told(const Group& group, AmongMember& member, Instant now);
+  static double MostHere(const Group& group, const AmongMember& member, double level, Instant now);
+  static Tokens AtOnce(const Group& group, const AmongMember& member, Instant now);
+  static void Allow(const Group& group, AmongMember& member, double level, Instant now);
   Group* FindOrAdd(const Divided& divided, Instant now);
   Group* Begin(const Divided& divided, const Shape& shape, Tokens level, Instant now);
-  Member* FindOrAdd(Group& group, std::uint64_t hash, double weight);
+  AmongMember* FindOrAdd(Group& group, std::uint64_t name, double weight, Instant now);
 
   SideTable<Group, kWays> groups_;
+  AmongMembers members_;
   std::size_t told_ = 0;    // places of which the owners have been told
   std::atomic<std::uint64_t> cut_{0}, crowded_{0};
 };
