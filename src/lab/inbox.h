@@ -16,7 +16,7 @@ namespace dthrottle::lab {
 
 class Inbox {
  public:
-  // Of so many frames. Hosts report every `period`.
+  // Holds so many frames. Hosts report every `period`.
   Inbox(std::size_t most, Duration period) : most_(most), period_(period) {}
 
   // False: it is full.

@@ -48,7 +48,7 @@ class AmongMembers {
   static constexpr std::size_t kMost = std::size_t{1} << 18;    // of all divided tags
   static constexpr std::size_t kMostOfOne = 4096;
 
-  // Those of one divided tag.
+  // The members of one divided tag.
   class List {
    public:
     std::size_t size() const { return size_; }
