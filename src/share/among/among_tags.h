@@ -111,13 +111,12 @@ class AmongTags {
       const std::uint64_t hash = groups_.HashAt(told_);
       if (hash == 0) continue;
       auto locked = lock(hash);
-      if (groups_.HashAt(told_) != hash) continue;
+      if (groups_.HashAt(told_) != hash || IsOld(groups_[told_], now)) continue;
       Group& group = groups_[told_];
       const bool room = members_.ForEachWhile(group.list, [&](AmongMember& member) {
-        if (member.untold.asked != 0 &&
-            !tell(group.tag.tag(), WordAbout(member.name, member.untold, 1, member.weight), locked)) {
-          return false;
-        }
+        const bool any = member.untold.asked != 0;
+        if (!any && now - member.told_at < kCycle / 2) return true;    // told before there was no room
+        if (any && !tell(group.tag.tag(), WordAbout(member.name, member.untold, 1, member.weight), locked)) return false;
         Told(group, member, now);
         return true;
       });

@@ -4,7 +4,6 @@
 // them. When a set is full, the member that was asked for least makes room: who asks for much is always there.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -31,13 +30,13 @@ struct AmongMember {
   Cost dearest = 1;                // query that was served
   MemberUse counted{}, heard{};    // in this cycle: here, and what peers said
   MemberUse untold{};              // here, and the owner of the divided tag has not been told
-  double told = 0, told_before = 0;    // tokens/s served here: what it has been told, and had been the time before
-  Instant told_at{};
+  double told = 0, told_before = 0;    // tokens/s served here: what it has been told, and had been the time before,
+  Instant told_at{};                   // then
   double all = 0, of_all = 0;    // tokens/s by the owner's word: served by all hosts, and of it here
   double weight = 1;
-  double most = kUncut;      // tokens/s that are served here
+  double most = kUncut;         // tokens/s that are served here
   MemberUse here{}, there{};    // tokens/s over a while; what peers are asked for is known to an owner only
-  double request = 0;        // tokens/s that are asked of all hosts
+  double request = 0;           // tokens/s that are asked of all hosts
 
   double lately() const { return counted.asked + heard.served + heard.asked + here.asked + there.served + there.asked; }
   bool idle() const { return counted.asked == 0 && debt == 0 && lately() < 1e-3; }
@@ -50,10 +49,6 @@ class AmongMembers {
 
   // The members of one divided tag.
   class List {
-   public:
-    std::size_t size() const { return size_; }
-
-   private:
     friend class AmongMembers;
 
     std::uint32_t size_ = 0;
