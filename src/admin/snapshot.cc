@@ -321,7 +321,7 @@ constexpr Count kCounts[] = {
     {"among_cut", "", "Queries refused because their tag had its part of such a tag; among throttled too.",
      AT(among.cut)},
     {"among_crowded", "",
-     "Queries served first come because more than 512 tags were divided, or one among more than 256 in a second.",
+     "Times that a tag was served first come, because more than 512 were divided, or one among more than 4,096.",
      AT(among.crowded)},
     {"places", "", "Places that are taken now, under rules with in_flight.", AT(places.taken), kGauge},
     {"places_tags", "", "Tags of which places are taken now.", AT(places.tags), kGauge},

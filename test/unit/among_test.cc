@@ -256,6 +256,31 @@ TEST_CASE("among: the owner of a tag says how much of it each member may have on
   CHECK(tenant.TakeServed(1, 2, 40) + tenant.TakeServed(2, 2, 40) == Approx(80).epsilon(0.1));
 }
 
+TEST_CASE("among: where a frame has no room for all members, each is told once, some of them later") {
+  AmongTags among;
+  const Tag tag{"acme", false};
+  const Shape shape = Shape::From(100, 100);
+  Instant now = FromNanoseconds(0) + 1s;
+  AmongTags::Charge charge{.divided = {tag, 1, Among::kLevel, 3, 1s}, .member = 0, .cost = 2};
+  for (charge.member = 1; charge.member <= 10; ++charge.member) among.Count(charge, true, shape, 50, now);
+  now += 1s;
+  std::map<std::uint64_t, int> told;
+  for (int frames = 1; frames <= 3; ++frames, now += 5ms) {
+    int room = 4;
+    const auto tell = [&](const Tag&, const MemberWord& word, int&) {
+      if (room-- == 0) return false;
+      CHECK((word.asked == 2 && word.served == 2));
+      ++told[word.member];
+      return true;
+    };
+    CHECK(among.TellSome([](std::uint64_t) { return 0; }, now, tell) == (frames < 3));
+  }
+  CHECK(told.size() == 10);
+  for (const auto& [member, times] : told) CHECK(times == 1);
+  const auto none = [](const Tag&, const MemberWord&, int&) -> bool { FAIL("there is nothing new"); return true; };
+  CHECK_FALSE(among.TellSome([](std::uint64_t) { return 0; }, now + 1s, none));
+}
+
 TEST_CASE("among: hosts go on for a while by what a silent owner said, and then by what they know") {
   OwnedTenant tenant;
   const auto run = [&](int seconds) {

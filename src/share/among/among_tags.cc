@@ -242,8 +242,7 @@ void AmongTags::Measure(Group& group, double seconds, double kept, Instant now) 
   });
 }
 
-// Members that were not listed are those that asked for least. They count together, as many as would ask for no more than
-// the least of the others.
+// Members that were not listed count together, as so many as if each asked for what the listed ones do on average.
 //
 // Peers say what they have served, and what counts is what is asked of them: that is more by as much as is refused here,
 // of a tag that is cut, or of all others together, which the bucket refuses alike and of which one has few queries. To
@@ -259,16 +258,16 @@ double AmongTags::LevelOfAll(Group& group, Tokens enough, double seconds) {
   const double uncut_granted = granted(uncut);
   std::array<WeightedRequest, AmongMembers::kMostOfOne + 1> requests;
   std::size_t size = 0;
-  double unlisted = group.asked / seconds, least = kUncut;    // tokens/s
+  double listed = 0, weights = 0, unlisted = group.asked / seconds;    // tokens/s
   members_.ForEach(group.list, [&](AmongMember& member) {
     const double its = member.most == kUncut ? uncut_granted : granted(member.here);
     member.request = member.here.asked + (group.owned ? member.there.asked : member.there.served / its);
     requests[size++] = {member.request, member.weight};
-    least = std::min(least, member.request / member.weight);
+    listed += member.request, weights += member.weight;
     unlisted -= member.counted.asked / seconds;
   });
-  if (size == 0) return kUncut;
-  if (unlisted > 0 && least > 0) requests[size++] = {unlisted, unlisted / least};
+  if (listed <= 0) return kUncut;
+  if (unlisted > 0) requests[size++] = {unlisted, unlisted * weights / listed};
   return LevelOf(std::span(requests).first(size), enough);
 }
 

@@ -1,7 +1,7 @@
 // Tags that are charged to divided ones, their members, and what is counted of each. For AmongTags, which has the law.
 //
 // A bounded number, in sets that members of divided tags share whose shard is the same, so that shard's lock guards
-// them. When a set is full, the member that was asked for least makes room: who asks for much is always there.
+// them. When a set is full, the one of the same divided tag that was asked for least makes room.
 #pragma once
 
 #include <array>
