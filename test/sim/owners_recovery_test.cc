@@ -109,7 +109,8 @@ TEST_CASE("levels that are lost on the way to an owner that was killed are asked
     const Recovery lossy = Measure({.hosts = kSanitized ? 40u : 150u, .loss = 0.05, .seed = seed});
     CAPTURE(seed, lossy.all, lossy.most);
     CHECK(lossy.most > 0);
-    CHECK(lossy.most < 4);    // a hello that is lost is said again after a second or so
+    // A hello that is lost is said again after a second or so. All but four of forty hosts are nearly all of them.
+    CHECK(lossy.most < (kSanitized ? 8 : 4));
     CHECK(lossy.all > 0);
     CHECK(lossy.all < 15);
     all += lossy.all / static_cast<double>(seeds);
