@@ -1,4 +1,4 @@
-// What is said of one of the tags among which another tag is divided, its members, where a host owns that tag
+// Hosts and the owner of a divided tag tell each other of its members, the tags among which it is divided
 // (protocol/owners.md).
 #pragma once
 
@@ -13,8 +13,8 @@ struct MemberWord {
 
   std::uint64_t member = 0;    // AmongTags::NameOf
   std::uint64_t asked = 0, served = 0;
-  // A host says the member's weight, in thousandths; the owner the most that a weight of 1 may have, in thousandths of
-  // a token a second, or kMost: everybody has what he asks for.
+  // A host says the member's weight, in thousandths. The owner says the most that a weight of 1 may have, in thousandths
+  // of a token a second; kMost: nobody is cut.
   std::uint64_t fair = 0;
 
   friend bool operator==(const MemberWord&, const MemberWord&) = default;

@@ -117,8 +117,8 @@ inline void Table::Approach(Probe& probe, bool with_waste) const {
 
 // A prefetch waits for its address to be translated, and what a processor has under way meanwhile is less than the work
 // for one tag. So they are issued some at once, and the page walks overlap; too many at once, and they are dropped.
-// Not too far ahead either: directories lie 1 KiB apart, so that few of them fit into a first-level cache. Where there are
-// only a few, nothing comes between.
+// Not too far ahead either: directories lie 1 KiB apart, so that few of them fit into a first-level cache. A few tags have
+// no work between them to hide memory behind, and are looked up at once.
 template <class TagOf, class Use>
 inline void Table::ForEach(std::size_t n, bool with_waste, TagOf&& tag_of, Use&& use) const {
   constexpr std::size_t kAtOnce = 8, kNear = 2 * kAtOnce, kFar = 4 * kAtOnce, kRing = 64;

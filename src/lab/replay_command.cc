@@ -217,7 +217,7 @@ void PrintTags(const Replay& replay, std::size_t count) {
   const std::vector<RefusedTags::Named> tags = replay.refused().Most(count);
   if (tags.empty()) return;
   std::size_t width = 18;
-  for (const RefusedTags::Named& tag : tags) width = std::max(width, std::min<std::size_t>(EscapeTag(tag.tag).size(), 60));
+  for (const auto& tag : tags) width = std::max(width, std::min<std::size_t>(EscapeTag(tag.tag).size(), 60));
   fmt::print("\n{:<{}} {:>10}  {:<20}  {:<20}  rule\n", "most refused", width, "refused", "first", "last");
   for (const RefusedTags::Named& tag : tags) {
     fmt::print("{:<{}} {:>10}  {:<20}  {:<20}  {}{}\n", EscapeTag(tag.tag).substr(0, 60), width, tag.refused,

@@ -1,5 +1,7 @@
 #include "quota/quota_periods.h"
 
+#include <algorithm>
+
 namespace dthrottle {
 
 void QuotaCalendars::Adopt(const std::vector<QuotaCalendar>& calendars) {

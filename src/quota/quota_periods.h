@@ -2,7 +2,6 @@
 // clock and a time zone.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>

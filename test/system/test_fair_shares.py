@@ -16,7 +16,10 @@ class FairShares(SystemTest):
                 tenant = rule(name="tenant", match="acme", burst=RATE, rate=float(RATE), share=share, among="level")
                 user = rule(name="user", match="*/*", burst=100_000, rate=100_000.0, share=share, also=["before /"])
                 with Fleet(tenant + user, hosts=hosts, owners=owners, period="500ms", admin={"http": ""}) as hosts:
-                    wait_owners_hear(hosts, owners) if owners else wait_all_hear(hosts)
+                    if owners:
+                        wait_owners_hear(hosts, owners)
+                    else:
+                        wait_all_hear(hosts)
                     asked, served, hog = 0, 0, 0
                     begun = time.monotonic()
                     warm, ends = begun + 10, begun + 16    # a hog that begins is served first come for some seconds

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "base/siphash.h"
 #include "capacity/divide.h"
@@ -43,15 +44,25 @@ Tokens AmongTags::DebtAt(const AmongMember& member, Instant now) {
   return member.debt == 0 ? 0 : std::max(0.0, member.debt - member.most * Seconds(now - member.since));
 }
 
+const AmongTags::Group* AmongTags::Find(std::uint64_t divided, Instant now) const {
+  const std::size_t place = groups_.Find(divided);
+  return place != groups_.kNone && !IsOld(groups_[place], now) ? &groups_[place] : nullptr;
+}
+
+AmongTags::Group* AmongTags::FindShared(std::uint64_t divided, Instant now) {
+  const std::size_t place = groups_.Find(divided);
+  if (place == groups_.kNone || groups_[place].memory == Duration() || IsOld(groups_[place], now)) return nullptr;
+  return &groups_[place];
+}
+
 bool AmongTags::Would(const Charge& charge, const Shape& shape, Prng& prng, Instant now) const {
-  const std::size_t place = groups_.Find(charge.divided.hash);
-  if (place == groups_.kNone || IsOld(groups_[place], now)) return true;
-  const Group& group = groups_[place];
-  if (charge.divided.among == Among::kRatio) return !Sheds(1 - group.now.ratio, prng);
-  const AmongMember* const member = members_.Find(group.hash, charge.member);
+  const Group* const group = Find(charge.divided.hash, now);
+  if (group == nullptr) return true;
+  if (charge.divided.among == Among::kRatio) return !Sheds(1 - group->now.ratio, prng);
+  const AmongMember* const member = members_.Find(group->hash, charge.member);
   if (member == nullptr || member->most == kUncut) return true;
   // However much that is, a tag gets no more than a part of what the bucket holds.
-  return DebtAt(*member, now) < std::min(AtOnce(group, *member, now), std::max(1.0, shape.burst() / 8));
+  return DebtAt(*member, now) < std::min(AtOnce(*group, *member, now), std::max(1.0, shape.burst() / 8));
 }
 
 AmongTags::Group* AmongTags::FindOrAdd(const Divided& divided, Instant now) {
@@ -74,10 +85,8 @@ AmongTags::Group* AmongTags::FindOrAdd(const Divided& divided, Instant now) {
 AmongMember* AmongTags::FindOrAdd(Group& group, std::uint64_t name, double weight, Instant now) {
   AmongMember* member = members_.Find(group.hash, name);
   if (member == nullptr) {
-    const auto added = members_.Add(group.list, group.hash, name, [&](std::uint64_t divided) {
-      const std::size_t place = groups_.Find(divided);
-      return place == groups_.kNone || IsOld(groups_[place], now);
-    });
+    const auto is_old = [&](std::uint64_t divided) { return Find(divided, now) == nullptr; };
+    const auto added = members_.Add(group.list, group.hash, name, is_old);
     member = added.member;
     if (member == nullptr || added.replaces) crowded_.fetch_add(1, std::memory_order_relaxed);
     if (member == nullptr) return nullptr;
@@ -130,10 +139,8 @@ void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tok
 }
 
 void AmongTags::Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits, Instant now) {
-  const std::size_t place = groups_.Find(divided);
-  if (place == groups_.kNone || groups_[place].memory == Duration() || IsOld(groups_[place], now)) return;
-  Group& group = groups_[place];
-  AmongMember* const its = FindOrAdd(group, member, weight, now);
+  Group* const group = FindShared(divided, now);
+  AmongMember* const its = group != nullptr ? FindOrAdd(*group, member, weight, now) : nullptr;
   if (its != nullptr) its->heard.served += static_cast<double>(hits);
 }
 
@@ -146,7 +153,8 @@ MemberWord AmongTags::WordAbout(std::uint64_t member, const MemberUse& use, doub
   return {member, number(times * use.asked), number(times * use.served), number(std::max(kThousandths * fair, 1.0))};
 }
 
-// A peer that lies is believed for what the limit lets one host serve, and for a hundred times that.
+// What a peer has served counts for no more than the limit lets one host serve, because a peer may lie. What it was
+// asked for counts for no more than a hundred times that.
 void AmongTags::HearPeer(const Divided& divided, const MemberWord& word, const Shape& shape, Tokens level,
                          Instant now) {
   Group* const group = Begin(divided, shape, level, now);
@@ -166,25 +174,22 @@ std::optional<Tag> AmongTags::TagOf(std::uint64_t divided) const {
 }
 
 std::optional<MemberWord> AmongTags::WordOf(std::uint64_t divided, std::uint64_t member, Instant now) const {
-  const std::size_t place = groups_.Find(divided);
-  if (place == groups_.kNone || IsOld(groups_[place], now)) return std::nullopt;
-  const Group& group = groups_[place];
+  const Group* const group = Find(divided, now);
   const AmongMember* const its = members_.Find(divided, member);
-  if (its == nullptr || !group.owned) return std::nullopt;
-  return WordAbout(member, {its->request, its->here.served + its->there.served}, kThousandths, group.now.level);
+  if (group == nullptr || its == nullptr || !group->owned) return std::nullopt;
+  return WordAbout(member, {its->request, its->here.served + its->there.served}, kThousandths, group->now.level);
 }
 
 void AmongTags::HearOwner(std::uint64_t divided, const MemberWord& word, Instant now) {
-  const std::size_t place = groups_.Find(divided);
-  if (place == groups_.kNone || groups_[place].memory == Duration() || IsOld(groups_[place], now)) return;
-  Group& group = groups_[place];
-  group.said_at = now;
-  group.now.level = word.fair == MemberWord::kMost ? kUncut : static_cast<double>(word.fair) / kThousandths;
+  Group* const group = FindShared(divided, now);
+  if (group == nullptr) return;
+  group->said_at = now;
+  group->now.level = word.fair == MemberWord::kMost ? kUncut : static_cast<double>(word.fair) / kThousandths;
   AmongMember* const its = members_.Find(divided, word.member);
   if (its == nullptr) return;
   its->request = std::max(static_cast<double>(word.asked) / kThousandths, its->here.asked);
   its->all = static_cast<double>(word.served) / kThousandths, its->of_all = its->told_before;
-  Allow(group, *its, group.now.level, now);
+  Allow(*group, *its, group->now.level, now);
 }
 
 // The owner answers by what it had been told before, and adds up meanwhile what is told now. A host that compared itself
@@ -300,8 +305,8 @@ void AmongTags::Allow(const Group& group, AmongMember& member, double level, Ins
 }
 
 DividedAmong AmongTags::Of(std::uint64_t divided, Instant now) const {
-  const std::size_t place = groups_.Find(divided);
-  return place == groups_.kNone || IsOld(groups_[place], now) ? DividedAmong() : groups_[place].now;
+  const Group* const group = Find(divided, now);
+  return group != nullptr ? group->now : DividedAmong();
 }
 
 }    // namespace dthrottle

@@ -30,7 +30,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <utility>
 
 #include "base/member_word.h"
 #include "base/prng.h"
@@ -169,6 +168,10 @@ class AmongTags {
   static double MostHere(const Group& group, const AmongMember& member, double level, Instant now);
   static Tokens AtOnce(const Group& group, const AmongMember& member, Instant now);
   static void Allow(const Group& group, AmongMember& member, double level, Instant now);
+  // Null: the tag is not divided here, or nobody asks for it any more.
+  const Group* Find(std::uint64_t divided, Instant now) const;
+  // The same where hosts share its limit by reports.
+  Group* FindShared(std::uint64_t divided, Instant now);
   Group* FindOrAdd(const Divided& divided, Instant now);
   Group* Begin(const Divided& divided, const Shape& shape, Tokens level, Instant now);
   AmongMember* FindOrAdd(Group& group, std::uint64_t name, double weight, Instant now);

@@ -1,7 +1,7 @@
 // Tags that are charged to divided ones, their members, and what is counted of each. For AmongTags, which has the law.
 //
-// A bounded number, in sets that members of divided tags share whose shard is the same, so that shard's lock guards
-// them. When a set is full, the one of the same divided tag that was asked for least makes room.
+// Their number is bounded. Divided tags of one shard share the sets that their members are in, and that shard's lock
+// guards them. When a set is full, the member of the same divided tag that was asked for least makes room.
 #pragma once
 
 #include <array>
@@ -128,8 +128,10 @@ class AmongMembers {
 
  private:
   static constexpr std::size_t kWays = 8;
-  static constexpr unsigned kShardBits = 6;    // no more shards (SideTable::kSetsMin)
+  static constexpr unsigned kShardBits = 6;
+  static_assert(SideTable<AmongMember, kWays>::kSetsMin == std::size_t{1} << kShardBits);    // no fewer than shards
 
+  // In the sets of the divided tag's shard.
   static std::uint64_t KeyOf(std::uint64_t divided, std::uint64_t name) {
     const std::uint64_t mixed = (divided ^ name * 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
     const std::uint64_t key = divided >> (64 - kShardBits) << (64 - kShardBits) | (mixed ^ mixed >> 32) >> kShardBits;

@@ -1,5 +1,5 @@
 // What hosts tell each other of a tag beside hits: that it is penalized, how often it was refused, how many of its
-// places are taken, and what was counted of its quota.
+// places are taken, what was counted of its quota, and what its members had of it.
 //
 // A tag that nothing is known of here is news of a new tag, of which a peer may tell so many a second.
 #pragma once
@@ -26,7 +26,8 @@ class BesideHits {
   void Adopted();
   Instant urgent_at() const;
   bool ReportUrgent(Instant now, Draft& out);
-  // Tells of refusals that peers have not heard, and once more of which tags places are taken.
+  // Tells of refusals that peers have not heard, and once more of which tags places are taken. Owners are to be told of
+  // members.
   void PeriodEnds();
   void Joined() { TellPlacesAgain(); }
   // Tells all penalties once more, for a host that takes a snapshot.
