@@ -75,6 +75,7 @@ class Framer {
   }
 
   void KeepRest(std::string_view rest, const FramerLimits& limits) {
+    if (rest.empty()) return rest_.clear();
     const bool may_fit =
         rest.size() <= limits.tag_bytes_max || (rest.size() == limits.tag_bytes_max + 1 && rest.back() == '\r');
     if (over_long_ == nullptr && may_fit) {

@@ -5,6 +5,8 @@
 // `error`. Windows, and not a count since the start, because the question is who is being throttled now.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -34,23 +36,45 @@ class TopTags {
   static constexpr std::size_t kEntries = 256;
   static constexpr Duration kWindow = std::chrono::minutes(1);
 
-  TopTags();
-
   void Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight, Instant now);
 
   // Adds what both windows hold to `sums`, tag by tag.
   void AddTo(TopSums& sums, Instant now) const;
 
  private:
-  // What is looked through for each sample stands apart from the rest, which is four times as long.
-  struct Key {
-    std::uint64_t hash, count;
-  };
-  struct Window {
-    std::vector<Key> keys;
-    std::vector<TopEntry> entries;    // with the same indices; their counts are those of the keys
+  // The tags of a window: a heap, the least frequent first, and chains by hash to find a tag in it. A sample passes over
+  // a few places of the heap and of one chain, however many tags there are.
+  class Window {
+   public:
+    Window();
 
-    void Clear() { keys.clear(), entries.clear(); }
+    void Add(const Tag& tag, std::uint64_t hash, std::uint64_t weight);
+    void Clear();
+    void AddTo(TopSums& sums) const;
+
+   private:
+    using Index = std::uint16_t;
+    static constexpr Index kNone = kEntries;
+    struct Place {
+      std::uint64_t count;
+      Index entry;
+    };
+    struct Entry {
+      std::string tag;
+      std::uint64_t hash = 0, error = 0;
+      bool is_digest = false;
+      Index next = kNone;    // of the chain
+      Index place = 0;       // in the heap
+    };
+
+    Index& ChainOf(std::uint64_t hash) { return chains_[hash % chains_.size()]; }
+    void Put(std::size_t place, Place moved);
+    void Raise(std::size_t place, std::uint64_t weight);
+    void Unchain(Index entry);
+
+    std::array<Place, kEntries> heap_;    // a count of 0: no tag is there yet
+    std::array<Index, kEntries> chains_;
+    std::vector<Entry> entries_ = std::vector<Entry>(kEntries);
   };
 
   void Turn(Instant now);

@@ -3,8 +3,12 @@
 
 #include <catch2/catch.hpp>
 
+#include <cmath>
+#include <map>
+#include <string>
 
 #include "base/prng.h"
+#include "lab/sampling.h"
 #include "tally/tally.h"
 #include "test/support/host.h"
 
@@ -228,6 +232,35 @@ TEST_CASE("a heavy tag is found among a million strangers, and its error is stat
   CHECK(sums[0].tag == "heavy");
   CHECK(sums[0].count >= heavy);
   CHECK(sums[0].count - sums[0].error <= heavy);
+}
+
+TEST_CASE("counts of frequent tags add up to what was seen, and bound what was seen of each") {
+  TopTags top;
+  Prng prng(2);
+  std::map<std::string, std::uint64_t> seen;
+  std::uint64_t total = 0;
+  for (int i = 0; i < 50'000; ++i) {
+    const auto tag = static_cast<std::uint64_t>(std::pow(2000, lab::Uniform(prng)));    // the most frequent a ninth of all
+    const std::string name = std::to_string(tag);
+    const std::uint64_t weight = prng.Below(4);
+    top.Add({name, false}, tag * 256, weight, kNow);    // as many hashes as tags, all in few chains
+    seen[name] += weight;
+    total += weight;
+  }
+  TopSums sums;
+  top.AddTo(sums, kNow);
+  CHECK(sums.size() == TopTags::kEntries);
+  std::uint64_t counted = 0;
+  std::size_t wrong = 0;
+  for (const auto& [key, entry] : sums) {
+    counted += entry.count;
+    wrong += entry.count < seen[entry.tag] || entry.count - entry.error > seen[entry.tag];
+    seen.erase(entry.tag);
+  }
+  CHECK(counted == total);
+  CHECK(wrong == 0);
+  for (const auto& [name, weight] : seen) wrong += weight > total / TopTags::kEntries;
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("what was frequent is forgotten after two windows") {
