@@ -71,8 +71,8 @@ get_promtool() {
   rm -r "$from"
 }
 
-# Configures a build directory, new or not, with the given meson options, and builds all of it, or only `targets`. A new
-# one has no debug information and compiles some sources of a library as one (meson's unity): that takes less than half
+# Configures a build directory, new or not, with the given meson options, and builds all of it, or only `targets`, with as
+# many `jobs` at once. A new one has no debug information and compiles some sources of a library as one (meson's unity): that takes less than half
 # the time.
 build() {
   local dir=$1
@@ -82,5 +82,5 @@ build() {
   else
     meson setup "$dir" -Dunity=on -Ddebug=false "$@" >/dev/null
   fi
-  ninja -C "$dir" --quiet ${targets:-}
+  ninja -C "$dir" --quiet ${jobs:+-j "$jobs"} ${targets:-}
 }

@@ -1,6 +1,6 @@
 """Runs test programs and test modules of one build directory and counts single cases.
 
-    python3 test/support/run.py LABEL BUILD [--only unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system]
+    python3 test/support/run.py LABEL BUILD [--only unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system,alone]
 
 Prints a line a program with the seconds it took and, for each failure, what it said; ends with "LABEL: N passed, N
 failed, N skipped". A program that crashes, hangs or reports no case is a failure. The exit status is 1 if anything
@@ -23,12 +23,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS_MAX = 2400
 
-# Programs that only compute run at the lowest priority, beside tests that mostly wait.
+# Programs that only compute run at a low priority, beside tests that mostly wait; what is built meanwhile at a lower one.
 COMPUTING = ["unit", "sim", "paper", "trace", "wire"]
 WAITING = ["client", "io", "thread"]
 
-# Some modules of system tests run at once: the longest first, and those alone that look at how long the machine lets
-# somebody wait.
+# Some modules of system tests run at once: the longest first. Those that look at how long the machine lets somebody wait
+# are a kind of their own, "alone", one after the other when all others have ended.
 AT_ONCE = 3
 LONGEST = ["test_package", "test_capacity", "test_rolling", "test_election", "test_bindings", "test_frameworks",
            "test_faults", "test_peers", "test_hostile", "test_kill"]
@@ -61,7 +61,7 @@ def timed(job, *arguments):
 def run(command, idle=False):
     """Exit status (None: it had to be ended) and output. An idle one leaves the processors to all others."""
     if idle:
-        command = ["nice", "-n", "19", *command]
+        command = ["nice", "-n", "10", *command]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX, cwd=ROOT)
     except subprocess.TimeoutExpired as hung:
@@ -140,12 +140,19 @@ def python(name, folder, module):
     return f"{name}, {module}", passed, failed, skipped, (said if complete else text) + "\n"
 
 
+def modules(kind, but):
+    """Jobs for the modules of tests of this kind."""
+    name, folder = {"python": ("checks of the source", "source")}.get(kind, ("system tests", "system"))
+    return [(python, name, ROOT / "test" / folder, module) for module in modules_of(ROOT / "test" / folder, but)
+            if kind == "python" or (kind == "alone") == (module in ALONE)]
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--module", nargs=2, metavar=("FOLDER", "MODULE"), help="only this one, here and now")
     parser.add_argument("label", nargs="?")
     parser.add_argument("build", nargs="?", type=Path)
-    parser.add_argument("--only", default="unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system")
+    parser.add_argument("--only", default="unit,thread,trace,wire,io,client,sim,paper,fuzz,python,system,alone")
     parser.add_argument("--but", default="", help="modules of system tests that are left out")
     parser.add_argument("--failures", type=Path, help="a file that what failed is added to")
     args = parser.parse_args()
@@ -164,15 +171,13 @@ def main():
         computing += [(fuzz, programs / "fuzz" / f"fuzz_{corpus.name}")
                       for corpus in sorted((ROOT / "test/fuzz/corpus").iterdir())]
     waiting, alone = [], []
-    for kind, name, folder in (("python", "checks of the source", ROOT / "test/source"),
-                               ("system", "system tests", ROOT / "test/system")):
+    for kind, jobs in (("python", waiting), ("system", waiting), ("alone", alone)):
         if kind not in kinds:
             continue
-        modules = modules_of(folder, args.but.split(","))
-        if not modules:
-            totals.add(0, name, 0, 1)
-        waiting += [(python, name, folder, module) for module in modules if module not in ALONE]
-        alone += [(python, name, folder, module) for module in modules if module in ALONE]
+        found = modules(kind, args.but.split(","))
+        if not found:
+            totals.add(0, kind, 0, 1)
+        jobs += found
     waiting += [(catch, programs / f"{kind}_tests", False) for kind in WAITING if kind in kinds]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as idle, \
          concurrent.futures.ThreadPoolExecutor(AT_ONCE) as threads:
