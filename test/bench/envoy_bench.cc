@@ -42,12 +42,47 @@ class Constant final : public RateLimitService::CallbackService {
   }
 };
 
+// Assigns the same to every bucket of a report.
+class ConstantStream final
+    : public grpc::ServerBidiReactor<quota::RateLimitQuotaUsageReports, quota::RateLimitQuotaResponse> {
+ public:
+  ConstantStream() { StartRead(&reports_); }
+
+ private:
+  void OnReadDone(bool ok) override {
+    if (!ok) return Finish(grpc::Status::OK);
+    response_.Clear();
+    for (const auto& usage : reports_.bucket_quota_usages()) {
+      auto& action = *response_.add_bucket_action();
+      *action.mutable_bucket_id() = usage.bucket_id();
+      auto& assignment = *action.mutable_quota_assignment_action();
+      assignment.mutable_assignment_time_to_live()->set_seconds(60);
+      assignment.mutable_rate_limit_strategy()->mutable_token_bucket()->set_max_tokens(100);
+    }
+    StartWrite(&response_);
+  }
+  void OnWriteDone(bool ok) override { ok ? StartRead(&reports_) : Finish(grpc::Status::OK); }
+  void OnDone() override { delete this; }
+
+  quota::RateLimitQuotaUsageReports reports_;
+  quota::RateLimitQuotaResponse response_;
+};
+
+class ConstantQuotas final : public quota::RateLimitQuotaService::CallbackService {
+  grpc::ServerBidiReactor<quota::RateLimitQuotaUsageReports, quota::RateLimitQuotaResponse>* StreamRateLimitQuotas(
+      grpc::CallbackServerContext*) override {
+    return new ConstantStream;
+  }
+};
+
 int Serve() {
   Constant service;
+  ConstantQuotas quotas;
   int port = 0;
   grpc::ServerBuilder builder;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&service);
+  builder.RegisterService(&quotas);
   const auto server = builder.BuildAndStart();
   std::printf("%d\n", port);
   std::fflush(stdout);
