@@ -18,36 +18,9 @@ namespace {
 
 using Action = RateLimitQuotaResponse::BucketAction;
 
-constexpr Duration kShortest = std::chrono::milliseconds(500);    // between two reports that make a rate
 // Envoy takes over a new assignment only if other fields than this one differ (envoy.md), so it is always the same.
 constexpr std::int64_t kFillSeconds = 60;
 constexpr double kTokensMax = 4e9;
-
-// "quota CAPACITY SECONDS". False: there is no lease, and nothing is to be said.
-bool PutAssignment(std::string_view answer, Action& action) {
-  constexpr std::string_view kQuota = "quota ";
-  if (!answer.starts_with(kQuota)) return false;
-  double capacity = 0, seconds = 0;
-  const char* const end = answer.data() + answer.size();
-  const auto read = std::from_chars(answer.data() + kQuota.size(), end, capacity);
-  if (read.ec != std::errc() || read.ptr == end) return false;
-  if (std::from_chars(read.ptr + 1, end, seconds).ec != std::errc()) return false;
-  auto& assignment = *action.mutable_quota_assignment_action();
-  const auto ms = static_cast<std::int64_t>(seconds * 1000);
-  assignment.mutable_assignment_time_to_live()->set_seconds(ms / 1000);
-  assignment.mutable_assignment_time_to_live()->set_nanos(static_cast<std::int32_t>(ms % 1000) * 1'000'000);
-  auto& strategy = *assignment.mutable_rate_limit_strategy();
-  const double fill = std::floor(std::min(capacity * kFillSeconds + 1e-6, kTokensMax));
-  if (fill < 1) {
-    strategy.set_blanket_rule(envoy::service::rate_limit_quota::v3::RateLimitStrategy::DENY_ALL);
-    return true;
-  }
-  auto& bucket = *strategy.mutable_token_bucket();
-  bucket.set_max_tokens(static_cast<std::uint32_t>(std::max(1.0, std::floor(capacity))));
-  bucket.mutable_tokens_per_fill()->set_value(static_cast<std::uint32_t>(fill));
-  bucket.mutable_fill_interval()->set_seconds(kFillSeconds);
-  return true;
-}
 
 }    // namespace
 
@@ -57,6 +30,32 @@ std::string ResourceOf(std::string_view domain, const BucketId& id) {
   TagMaker tag(domain);
   for (const auto& [key, value] : entries) tag.Add(key, value);
   return std::move(tag).Make(lease::kNameBytesMax);
+}
+
+// "quota CAPACITY SECONDS". None: there is no lease, and nothing is to be said.
+std::optional<QuotaBuckets::Assignment> QuotaBuckets::AssignmentOf(std::string_view answer, Instant now) {
+  constexpr std::string_view kQuota = "quota ";
+  if (!answer.starts_with(kQuota)) return std::nullopt;
+  double capacity = 0, seconds = 0;
+  const char* const end = answer.data() + answer.size();
+  const auto read = std::from_chars(answer.data() + kQuota.size(), end, capacity);
+  if (read.ec != std::errc() || read.ptr == end) return std::nullopt;
+  if (std::from_chars(read.ptr + 1, end, seconds).ec != std::errc()) return std::nullopt;
+  return Assignment{capacity, now + DurationOf(seconds)};
+}
+
+void QuotaBuckets::Put(const Assignment& assignment, Instant now, Action& action) {
+  auto& assigned = *action.mutable_quota_assignment_action();
+  const auto ms = std::max<std::int64_t>((assignment.until - now) / std::chrono::milliseconds(1), 0);
+  assigned.mutable_assignment_time_to_live()->set_seconds(ms / 1000);
+  assigned.mutable_assignment_time_to_live()->set_nanos(static_cast<std::int32_t>(ms % 1000) * 1'000'000);
+  auto& strategy = *assigned.mutable_rate_limit_strategy();
+  const double fill = std::floor(std::min(assignment.capacity * kFillSeconds + 1e-6, kTokensMax));
+  if (fill < 1) return strategy.set_blanket_rule(envoy::service::rate_limit_quota::v3::RateLimitStrategy::DENY_ALL);
+  auto& bucket = *strategy.mutable_token_bucket();
+  bucket.set_max_tokens(static_cast<std::uint32_t>(std::max(1.0, std::floor(assignment.capacity))));
+  bucket.mutable_tokens_per_fill()->set_value(static_cast<std::uint32_t>(fill));
+  bucket.mutable_fill_interval()->set_seconds(kFillSeconds);
 }
 
 bool QuotaBuckets::Take(const RateLimitQuotaUsageReports& reports, Instant now) {
@@ -72,7 +71,7 @@ void QuotaBuckets::TakeOne(const RateLimitQuotaUsageReports::BucketQuotaUsage& u
   auto found = buckets_.find(resource);
   const bool is_new = found == buckets_.end();
   if (is_new && buckets_.size() == kBucketsMax) return;
-  if (is_new) found = buckets_.emplace(std::move(resource), Bucket{usage.bucket_id(), now, 0, now, -1, false}).first;
+  if (is_new) found = buckets_.emplace(std::move(resource), Bucket{.id = usage.bucket_id(), .since = now, .used = now}).first;
   Bucket& bucket = found->second;
   const std::uint64_t requests = usage.num_requests_allowed() + usage.num_requests_denied();
   bucket.requests += requests;
@@ -91,7 +90,7 @@ CallLines QuotaBuckets::Ask() {
     pending_.pop_front();
     at->second.pending = false;
     asked_.push_back(at);
-    if (now_ - at->second.used >= kAbandonAfter) continue;
+    if (IsIdle(at->second) || IsKnown(at->second)) continue;
     const double wants = at->second.wants;
     fmt::format_to(std::back_inserter(lines.text), "quota {} {} ", client_, at->first);
     wants < 0 ? void(lines.text += "-\n") : void(fmt::format_to(std::back_inserter(lines.text), "{}\n", wants));
@@ -103,16 +102,23 @@ CallLines QuotaBuckets::Ask() {
 void QuotaBuckets::Answered(const LineAnswers* answers, RateLimitQuotaResponse& response) {
   std::size_t line = 0;
   for (const auto at : std::exchange(asked_, {})) {
-    const bool abandoned = now_ - at->second.used >= kAbandonAfter;
+    Bucket& bucket = at->second;
     Action action;
+    const bool abandoned = IsIdle(bucket);
     if (abandoned) {
       action.mutable_abandon_action();
-    } else if (answers == nullptr || !PutAssignment((*answers)[line++], action)) {
-      continue;
+    } else {
+      if (!IsKnown(bucket)) {
+        if (answers == nullptr) continue;
+        bucket.assigned = AssignmentOf((*answers)[line++], now_);
+        bucket.assigned_at = now_;
+      }
+      if (!bucket.assigned) continue;
+      Put(*bucket.assigned, now_, action);
     }
-    *action.mutable_bucket_id() = at->second.id;
+    *action.mutable_bucket_id() = bucket.id;
     *response.add_bucket_action() = std::move(action);
-    if (abandoned && !at->second.pending) buckets_.erase(at);
+    if (abandoned && !bucket.pending) buckets_.erase(at);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,7 @@ class QuotaBuckets {
   static constexpr std::size_t kBucketsMax = 65'536;
   static constexpr std::size_t kLinesMax = 200;                       // of one call
   static constexpr Duration kAbandonAfter = std::chrono::minutes(1);    // without a request
+  static constexpr Duration kShortest = std::chrono::milliseconds(500);    // between two reports that make a rate
 
   // `client` is a name that no other Envoy has at the same time, as a word of a line.
   explicit QuotaBuckets(std::string client) : client_(std::move(client)) {}
@@ -48,6 +50,10 @@ class QuotaBuckets {
   std::size_t size() const { return buckets_.size(); }
 
  private:
+  struct Assignment {
+    double capacity = 0;    // per second
+    Instant until{};
+  };
   struct Bucket {
     BucketId id;
     Instant since{};              // the requests below came since then
@@ -55,10 +61,16 @@ class QuotaBuckets {
     Instant used{};               // when it last had a request
     double wants = -1;            // requests/s; below 0: nobody knows yet
     bool pending = false;
+    std::optional<Assignment> assigned = {};
+    Instant assigned_at{};
   };
   using Buckets = std::map<std::string, Bucket, std::less<>>;    // by resource
 
   void TakeOne(const RateLimitQuotaUsageReports::BucketQuotaUsage& usage, Instant now);
+  bool IsIdle(const Bucket& bucket) const { return now_ - bucket.used >= kAbandonAfter; }
+  bool IsKnown(const Bucket& bucket) const { return bucket.assigned && now_ - bucket.assigned_at < kShortest; }
+  static std::optional<Assignment> AssignmentOf(std::string_view answer, Instant now);
+  static void Put(const Assignment& assignment, Instant now, RateLimitQuotaResponse::BucketAction& action);
 
   const std::string client_;
   std::string domain_;

@@ -92,7 +92,7 @@ class Stream final : public grpc::ServerBidiReactor<RateLimitQuotaUsageReports, 
   void GoOn() {
     if (!buckets_.pending()) return StartRead(&reports_);
     CallLines lines = buckets_.Ask();
-    if (lines.count == 0) return Answered(nullptr);    // buckets to be abandoned, and nothing else
+    if (lines.count == 0) return Answered(nullptr);    // all of them are known, or to be abandoned
     const auto taken = channel_.Send(std::move(lines), [stream = shared_from_this()](const LineAnswers* answers) {
       answers == nullptr ? stream->Finish(Leaving()) : stream->Answered(answers);
     });

@@ -172,6 +172,26 @@ TEST_CASE("quotas: an equal assignment comes with every report, for its new time
   }
 }
 
+TEST_CASE("quotas: a report that comes too soon for a rate is answered by the lease that there is") {
+  Master master;
+  QuotaBuckets buckets("a");
+  master.Answer(buckets, Report({{"rule", "web"}}, 1));
+  master.now += 400ms;
+  REQUIRE(buckets.Take(Report({{"rule", "web"}}, 999), master.now));
+  REQUIRE(buckets.pending());
+  CHECK(buckets.Ask().count == 0);
+  RateLimitQuotaResponse known;
+  buckets.Answered(nullptr, known);
+  CHECK(PerMinute(known) == 6000);
+  const auto& left = Only(known).quota_assignment_action().assignment_time_to_live();
+  CHECK(left.seconds() == 14);
+  CHECK(left.nanos() == 600'000'000);
+  // Its requests are not forgotten.
+  master.now += 100ms;
+  REQUIRE(buckets.Take(Report({{"rule", "web"}}, 0), master.now));
+  CHECK(buckets.Ask().text == "quota a edge|rule=web 2000\n");
+}
+
 TEST_CASE("quotas: a bucket without requests keeps its part for a minute and is abandoned then, and its lease ends") {
   Master master;
   QuotaBuckets buckets("a");
