@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/prefetch.h"
 #include "bus/peer.h"
 
 namespace dthrottle {
@@ -29,10 +30,10 @@ class Links {
       const std::size_t count = std::min(ids.size(), links.size());
       for (std::size_t i = 0; i < count; ++i) {
         links[i] = Find(ids[i]);
-        if (links[i] != nullptr) PrefetchBegin<kLinkLines>(links[i]);
+        if (links[i] != nullptr) dthrottle::Prefetch<kLinkLines>(links[i]);
       }
       for (std::size_t i = 0; i < count; ++i) {
-        if (links[i] != nullptr && links[i]->peer != nullptr) PrefetchBegin<kPeerLines>(links[i]->peer);
+        if (links[i] != nullptr && links[i]->peer != nullptr) dthrottle::Prefetch<kPeerLines>(links[i]->peer);
       }
       ids = ids.subspan(count);
     }
@@ -63,14 +64,6 @@ class Links {
 
   // What a report needs of a link and of a peer, which they begin with.
   static constexpr std::size_t kLinkLines = 3, kPeerLines = 5;
-
-  // The assembler keeps calls of this: GCC takes a function that only prefetches for one without an effect.
-  template <std::size_t kLines>
-  static void PrefetchBegin(const void* what) {
-    constexpr std::size_t kLine = 64;
-    for (std::size_t i = 0; i < kLines; ++i) __builtin_prefetch(static_cast<const char*>(what) + i * kLine);
-    asm volatile("");
-  }
 
   // Where the id is, or would be. Ids are distinct, so it is no further from either end than its number is from the
   // number there: where few are missing between, hardly anything is left to search.

@@ -53,10 +53,19 @@ struct Peer {
     bool above = false;         // something was left for later since the last one
   };
 
+  // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
+  struct Claim {
+    std::uint64_t incarnation, next;
+    Instant at;    // when the snapshot was complete
+
+    static void Fields(auto& state, auto& self) { state(self.incarnation, self.next, self.at); }
+  };
+
   static constexpr Duration kPeriodMin = std::chrono::milliseconds(10), kPeriodMax = std::chrono::hours(1);
   static constexpr int kSilentPeriods = 3;
   static constexpr Duration kSlack = std::chrono::milliseconds(20);    // of clocks
 
+  // What every report needs comes first (links.h).
   Link* link = nullptr;
   Duration period = kPeriodMin;
   Instant alive{};                 // when a report or the first welcome came
@@ -66,8 +75,9 @@ struct Peer {
   std::uint64_t heard_epoch = 0;    // of the owners by which the reports that are heard were cut
   std::uint32_t number = 0;        // no other peer has it now
   ClockOffset clock;
-  std::string name;
+  std::optional<Claim> claim;
   std::optional<Room> room;    // none: nothing has been said yet
+  std::string name;
 
   std::uint64_t welcome_incarnation = 0;    // of its latest welcome; 0: none
   std::uint64_t welcome_sequence = 0;       // published when it said so first
@@ -75,15 +85,6 @@ struct Peer {
   Told welcome_told;                        // by the lives before
   std::uint64_t welcome_low = 0;            // the oldest of that which it kept then
   std::uint64_t welcome_epoch = 0;          // of the owners by which its reports to this host were cut then
-
-  // What the donor of a snapshot says to have heard of it, until the peer itself has shown that it is so, or is not.
-  struct Claim {
-    std::uint64_t incarnation, next;
-    Instant at;    // when the snapshot was complete
-
-    static void Fields(auto& state, auto& self) { state(self.incarnation, self.next, self.at); }
-  };
-  std::optional<Claim> claim;
 
   std::uint64_t came = 0;    // the life of which the limiter has been told that it came, where this host owns tags
 

@@ -62,6 +62,16 @@ class EventQueue {
     std::push_heap(heap_.begin(), heap_.end(), Later);
   }
 
+  // The host that the frame which was popped last comes to so many events later; kNobody: it comes to no other.
+  static constexpr std::uint32_t kNobody = ~std::uint32_t{0};
+  std::uint32_t Coming(std::size_t later) const {
+    if (heap_.empty()) return kNobody;
+    const Foreseen& first = events_[heap_.front().place];
+    if (first.gone == 0) return kNobody;    // nobody has had it yet
+    const std::size_t other = first.gone + later - 2;
+    return other < first.others.size() ? first.others[other].host : kNobody;
+  }
+
   bool empty() const { return heap_.empty(); }
   WorldTime next() const { return heap_.front().at; }
 

@@ -175,6 +175,7 @@ class Fleet final : public World, private Surroundings {
   Duration Date() const override { return wall_.Date(now()); }
 
   void Deliver(Parcel parcel) override;
+  void Expect(std::uint32_t host, std::size_t later) override { hosts_[host]->Expect(later); }
   void Wake(std::uint32_t host) override;
   void Arrive(std::uint32_t workload) override;
   void Await(std::uint32_t workload);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/prefetch.h"
 #include "base/prng.h"
 #include "bus/exchange.h"
 #include "lab/clock.h"
@@ -97,6 +98,14 @@ class SimHost final : private Transport, private CapacityTransport {
   bool Receive(Parcel parcel) { return life_->inbox.Add(std::move(parcel)); }
   // Whether a frame has come that is to be read now; others gather until it wants to be called.
   bool Reads(WorldTime now) const { return life_->inbox.IsDue(clock_.Local(now)); }
+  // Brings what these need from memory: what is `later` calls of this away.
+  void Expect(std::size_t later) const {
+    if (later == 3) {
+      Prefetch<1>(&clock_), Prefetch<1>(&life_), Prefetch<1>(&lives_);
+    } else if (running()) {
+      later == 2 ? Prefetch<4>(&life_->inbox) : life_->inbox.ExpectOne();
+    }
+  }
 
   // Moves everything that can move; returns when it wants to be called next. REQUIRES: answers().
   WorldTime Work(WorldTime now);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/prefetch.h"
 #include "bus/exchange.h"
 #include "bus/gathering.h"
 #include "lab/events.h"
@@ -46,6 +47,11 @@ class Inbox {
     if (reports_.empty() || Gathers(now)) return;
     ReadAll(reports_, exchange, take);
     if (reports_.empty()) gathering_.Begin(now);
+  }
+
+  // Brings what Add needs from memory.
+  void ExpectOne() const {
+    if (!reports_.empty()) Prefetch<2>(&reports_.back());
   }
 
  private:

@@ -32,7 +32,11 @@ void World::Run(WorldTime until) {
   while (!events_.empty() && events_.next() <= until) {
     now_ = events_.next();
     ++handled_;
-    Handle(events_.Pop());
+    Event event = events_.Pop();
+    for (std::size_t later : {3, 2, 1}) {
+      if (const std::uint32_t host = events_.Coming(later); host != EventQueue::kNobody) Expect(host, later);
+    }
+    Handle(std::move(event));
   }
   now_ = until;
 }

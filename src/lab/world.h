@@ -49,6 +49,8 @@ class World {
   virtual ~World() = default;
 
   virtual void Deliver(Parcel /*parcel*/) {}    // has arrived
+  // A frame comes to the host so many deliveries later: brings what that needs from memory, a step at a time.
+  virtual void Expect(std::uint32_t /*host*/, std::size_t /*later*/) {}
   virtual void Wake(std::uint32_t /*host*/) {}
   virtual void Arrive(std::uint32_t /*workload*/) {}    // its next query
 

@@ -60,7 +60,8 @@ TEST_CASE("a frame to many hosts arrives at each of them in its turn, whatever h
   EventQueue queue;
   Prng prng(3);
   std::vector<Expected> expected;
-  std::size_t popped = 0;
+  std::size_t popped = 0, foretold = 0;
+  std::map<std::size_t, std::uint32_t> coming;    // hosts that were foretold, by how many events are before
   const auto push = [&](WorldTime at, const Parcel& parcel) {
     queue.Push(at, {Event::Kind::kParcel, parcel});
     expected.push_back({at, expected.size(), parcel.from, parcel.to, parcel.connection});
@@ -73,6 +74,13 @@ TEST_CASE("a frame to many hosts arrives at each of them in its turn, whatever h
     REQUIRE(queue.next() == first.at);
     const Parcel parcel = queue.Pop().parcel;
     REQUIRE(std::tuple(parcel.from, parcel.to, parcel.connection) == std::tuple(first.from, first.to, first.connection));
+    if (const auto its = coming.find(popped); its != coming.end()) REQUIRE(its->second == parcel.to);
+    for (std::size_t later = 1; later <= 3; ++later) {
+      if (const std::uint32_t host = queue.Coming(later); host != EventQueue::kNobody) {
+        coming[popped + later] = host;
+        ++foretold;
+      }
+    }
     return first.at;
   };
   WorldTime now{};
@@ -90,6 +98,7 @@ TEST_CASE("a frame to many hosts arrives at each of them in its turn, whatever h
   }
   while (popped < expected.size()) pop();
   CHECK(queue.empty());
+  CHECK(foretold > 300);
 }
 
 // ---- Workloads ----
