@@ -8,6 +8,8 @@ namespace dthrottle {
 
 // No host counts under this. The owner of a tag says so of all hosts together (protocol/owners.md).
 inline constexpr std::uint64_t kAllHosts = 0;
+// Nor under those below this, by which sites tell each other what the hosts of each have counted (protocol/sites.md).
+inline constexpr std::uint64_t kHostCounters = std::uint64_t{1} << 32;
 
 struct QuotaWord {
   std::uint64_t counter = kAllHosts;    // names who counted, below 2^56: a host from one boot to the next
@@ -15,6 +17,8 @@ struct QuotaWord {
   std::uint64_t taken = 0;      // tokens
   // So many of them came back. None: another host says so, and `taken` leaves out what came back.
   std::optional<std::uint64_t> back{};
+
+  std::uint64_t net() const { return taken - back.value_or(0); }
 
   friend bool operator==(const QuotaWord&, const QuotaWord&) = default;
 };

@@ -97,7 +97,8 @@ SimHost::Abroad::Abroad(SimHost& host, Life& life, Instant now)
                 .codec = host.options_.codec},
                to_sites, from_sites, host, Prng(host.prng_.Next()), now),
       sharing(life.limiter.ways(), to_sites, from_sites,
-              {host.options_.site_period, host.options_.sites - 1, host.options_.site_part}, host.prng_, now) {}
+              {SiteName(host.SiteOf(host.number_)), host.options_.site_period, host.options_.sites - 1,
+               host.options_.site_part}, host.prng_, now) {}
 
 SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
     : from_limiter(options.hand_over_max),

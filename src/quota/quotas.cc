@@ -352,12 +352,25 @@ std::optional<QuotaWord> Quotas::OfAll(std::uint64_t hash, const Limit& limit, I
   Entry* const entry = Find(hash);
   if (entry == nullptr) return std::nullopt;
   Roll(*entry, limit, now);
+  return WordOf(*entry, kAllHosts, entry->counted);
+}
+
+std::optional<QuotaWord> Quotas::OfSite(std::uint64_t hash, const Limit& limit, std::uint64_t counter, Instant now) {
+  Entry* const entry = Find(hash);
+  if (entry == nullptr) return std::nullopt;
+  Roll(*entry, limit, now);
   QuotaCount sum = entry->counted;
-  sum.taken += Own(*entry).taken;
-  sum.back += Own(*entry).back;
-  if (sum.taken == 0) return std::nullopt;
-  sum.taken = std::min(sum.taken, QuotaFile::kCountMax);
-  return QuotaWord{kAllHosts, file_.slot(entry->slot).period, sum.taken, std::min(sum.back, sum.taken)};
+  for (const Other& other : entry->others) {
+    if (other.counter != kAllHosts && other.counter < kHostCounters) Subtract(sum, *other.count);
+  }
+  return WordOf(*entry, counter, sum);
+}
+
+// What this host and those of the sum have counted.
+std::optional<QuotaWord> Quotas::WordOf(const Entry& entry, std::uint64_t counter, QuotaCount sum) const {
+  const std::uint64_t taken = std::min(sum.taken + Own(entry).taken, QuotaFile::kCountMax);
+  if (taken == 0) return std::nullopt;
+  return QuotaWord{counter, file_.slot(entry.slot).period, taken, std::min(sum.back + Own(entry).back, taken)};
 }
 
 bool Quotas::IsHalfUsed(std::uint64_t hash, const Limit& limit, Instant now) {

@@ -92,6 +92,8 @@ class Quotas {
 
   // What the owner of the tag says of all hosts. None: nothing is used.
   std::optional<QuotaWord> OfAll(std::uint64_t hash, const Limit& limit, Instant now);
+  // The same of the hosts of this site, under its counter, for other sites.
+  std::optional<QuotaWord> OfSite(std::uint64_t hash, const Limit& limit, std::uint64_t counter, Instant now);
   // Whether half of the quota is used or more.
   bool IsHalfUsed(std::uint64_t hash, const Limit& limit, Instant now);
   // Whether everybody is to hear of that, and then each time that a quarter of what was left is gone.
@@ -163,6 +165,7 @@ class Quotas {
   std::uint64_t Elsewhere(const Entry& entry) const;
   std::uint64_t Used(const Entry& entry) const;
   std::uint64_t LeftOfAll(const Entry& entry, const Limit& limit) const;
+  std::optional<QuotaWord> WordOf(const Entry& entry, std::uint64_t counter, QuotaCount sum) const;
   QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
   void BeginPeriod(Entry& entry, const QuotaSpan& span);
   bool IsOver(const Entry& entry, Instant now) const { return calendars_.IsPast(file_.slot(entry.slot).until, now); }

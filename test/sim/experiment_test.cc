@@ -191,6 +191,38 @@ TEST_CASE("a quota is known on all hosts where owners keep it, though each asks 
   }
 }
 
+// Three sites that are 60 ms apart, with an owner each.
+std::string ThreeSites(std::string_view rule) {
+  return fmt::format("[fleet]\nhosts = 12\nduration = \"60s\"\n[network]\nsites = 3\nbetween_sites = \"60ms\"\n"
+                     "[peers]\nperiod = \"1s\"\nspread = \"owners\"\nowners = [\"host-0\", \"host-4\", \"host-8\"]\n"
+                     "[sites]\nperiod = \"3s\"\n[[rule]]\n{}\n",
+                     rule);
+}
+
+TEST_CASE("sites have one quota together, of many tags and of one that is asked for fast") {
+  const std::string many = ThreeSites("burst = 100\nrate = 100\nquota = 50") + "[[workload]]\nrate = 40\ntags = 20\n";
+  const Measures few = Simulate(File(many), std::nullopt, 1).measures;
+  CHECK(few.ideal == 20 * 50);
+  CHECK(few.quota >= 100);
+  CHECK(few.quota_over <= 3);
+  CHECK(few.served <= 20 * 50 + 20);
+  const std::string one = ThreeSites("burst = 300\nrate = 1000\nquota = 5000") + "[[workload]]\nrate = 300\n";
+  const Measures fast = Simulate(File(one), std::nullopt, 1).measures;
+  CHECK(fast.ideal == 5000);
+  CHECK(fast.served >= 5000);
+  CHECK(fast.quota_over <= 30);    // what is asked for in 100 ms
+}
+
+// The site that is cut off and the two others do not hear of each other for 20 s.
+TEST_CASE("what a site served of a quota while it was cut off is known to the others soon after") {
+  const std::string text = ThreeSites("burst = 300\nrate = 1000\nquota = 4000") +
+                           "[[workload]]\nrate = 100\n[[fault]]\nkind = \"split\"\nhost = 0\nsize = 4\n"
+                           "at = \"10s\"\nlasts = \"20s\"\n";
+  const Outcome outcome = Simulate(File(text), std::nullopt, 1);
+  CHECK(outcome.measures.ideal == 4000);
+  CHECK(outcome.measures.quota_over <= 10);
+}
+
 TEST_CASE("workers serve a quota by themselves, and hosts together no more than some thousandths beyond it") {
   for (const char* spread : {"", "spread = \"owners\"\nowners = [\"host-0\"]\n"}) {
     CAPTURE(spread);

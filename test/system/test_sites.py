@@ -15,6 +15,7 @@ SITES = ("fra", "ams")
 OWNERS = 2
 HOSTS = 3
 BURST = 20_000
+QUOTA = 40
 PLENTY = rule(burst=BURST, share="debit")
 PERIOD = "500ms"
 
@@ -106,6 +107,15 @@ class TwoSites(ParallelTest):
                     time.sleep(1)    # to the owner there, and down to its hosts
                 self.assertGreaterEqual(served, CLIENTS)
                 self.assertLessEqual(served, CLIENTS * 1.2)
+
+    def test_both_sites_have_one_quota_for_each_client(self):
+        with Sites(rule(burst=1000, rate=1000, quota=QUOTA, per="day")) as sites:
+            served = [0] * 4
+            for host in (sites[0][2], sites[1][2], sites[0][0], sites[1][1]):    # some of which own the tags
+                for n in range(4):
+                    served[n] += host.served(f"client-{n}", QUOTA // 2 + 1)
+                time.sleep(2)    # to the owner there, and down to its hosts
+            self.assertEqual(served, [QUOTA] * 4)
 
     def test_no_hit_is_lost_while_owners_are_upgraded_and_started_again(self):
         with Sites(PLENTY) as sites:

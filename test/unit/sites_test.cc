@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/quota_word.h"
+#include "quota/quotas.h"
 #include "share/debit/sharing.h"
 #include "share/sites/site_bound.h"
 #include "share/ways.h"
@@ -59,7 +61,7 @@ class Owner {
   explicit Owner(const std::string& more = "", double part = 1)
       : host_("[[rule]]\nname = \"r\"\nburst = 100\nrate = 1\n" + more),
         sharing_(host_.limiter->ways(), to_peers_, from_peers_, 1, 1s, prng_, kBegin),
-        sites_(host_.limiter->ways(), to_sites_, from_sites_, {1s, 2, part}, prng_, kBegin) {
+        sites_(host_.limiter->ways(), to_sites_, from_sites_, {"us", 1s, 2, part}, prng_, kBegin) {
     sharing_.OwnedBy(std::make_shared<const Owners>(std::vector<std::string>{"me"}), "me");
   }
 
@@ -70,6 +72,39 @@ class Owner {
   void Hear(const std::string& tag, std::uint64_t hits, Instant now) {
     Push(from_peers_, {FromPeers::Kind::kDebits, now - 1s, now, 0, {}, 7}, tag, hits);
     RunAt(now);
+  }
+  // Its rule has a quota.
+  void KeepQuotas() {
+    host_.limiter->ways().KeepQuotas(
+        std::as_writable_bytes(std::span(counted_)), {}, kHostCounters + 1,
+        [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; });
+  }
+  void HearQuota(const std::string& tag, const QuotaWord& word, Instant now) {
+    FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, 7};
+    REQUIRE(item.entries.Add({tag, false}, 0, 0, {.quota = word}));
+    REQUIRE(from_peers_.TryPush(std::move(item)));
+    RunAt(now);
+  }
+  void HearSiteQuota(std::uint32_t site, const std::string& tag, const QuotaWord& word, Instant now) {
+    FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, site};
+    REQUIRE(item.entries.Add({tag, false}, 0, 0, {.quota = word}));
+    REQUIRE(from_sites_.TryPush(std::move(item)));
+    RunAt(now);
+  }
+  std::uint64_t Used(const std::string& tag, Instant now) {
+    const Limiter& limiter = *host_.limiter;
+    const std::uint64_t hash = limiter.table().Hash({tag, false});
+    return host_.limiter->ways().quotas()->Look(hash, limiter.rules().limit(0), now).used;
+  }
+  // Words of quotas in all frames since.
+  std::vector<QuotaWord> QuotasTold() {
+    std::vector<QuotaWord> told;
+    for (ToPeers item; to_sites_.TryPop(item);) {
+      for (const Entry& e : item.entries.list()) {
+        if (const auto word = item.entries.quota(e)) told.push_back(*word);
+      }
+    }
+    return told;
   }
   void HearSite(std::uint32_t site, const std::string& tag, std::uint64_t hits, std::uint64_t hosts, Instant now,
                 Duration late = {}) {
@@ -99,7 +134,12 @@ class Owner {
     REQUIRE(ring.TryPush(std::move(item)));
   }
 
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
+
   Prng prng_{1};
+  std::vector<Line> counted_ = std::vector<Line>(Quotas::RegionBytes(Quotas::kSlotsMin) / sizeof(Line));
   ToPeersRing to_peers_{64}, to_sites_{64};
   FromPeersRing from_peers_{64}, from_sites_{64};
   testing::Host host_;
@@ -164,6 +204,50 @@ TEST_CASE("with a part of a half, a site that is not heard is taken to serve as 
   for (Owner* const one : {&owner, &full}) one->HearSite(0, "a", 15, 1, kBegin + 3300ms, 1300ms);
   CHECK(owner.host().Level("a", kBegin + 3300ms) == Approx(60).margin(4));
   CHECK(full.host().Level("a", kBegin + 3300ms) == Approx(65).margin(4));
+}
+
+TEST_CASE("of a quota other sites are told what all hosts of this one have counted, again and again") {
+  Owner owner("quota = 1000\nper = \"day\"\n");
+  owner.KeepQuotas();
+  owner.RunAt(kBegin + 1s);
+  for (int i = 0; i < 5; ++i) owner.host().Serves("a", kBegin + 1s);
+  owner.HearQuota("a", {kHostCounters + 7, 0, 20, 2}, kBegin + 1s);
+  owner.RunAt(kBegin + 3s);
+  std::vector<QuotaWord> told = owner.QuotasTold();
+  REQUIRE_FALSE(told.empty());
+  const QuotaWord word = told.back();
+  CHECK(word.counter != kAllHosts);
+  CHECK(word.counter < kHostCounters);
+  CHECK(word == QuotaWord{word.counter, 0, 25, 2});
+
+  // What another site has counted counts here, and is not told as this one's.
+  owner.HearSiteQuota(1, "a", {word.counter + 1, 0, 400, 30}, kBegin + 3s);
+  owner.HearSiteQuota(1, "a", {word.counter + 1, 0, 350, 30}, kBegin + 3s);    // late
+  CHECK(owner.Used("a", kBegin + 3s) == 23 + 370);
+  owner.HearSiteQuota(0, "a", {kHostCounters + 7, 0, 900, 0}, kBegin + 3s);    // no site counts under a host's number
+  CHECK(owner.Used("a", kBegin + 3s) == 23 + 370);
+  owner.RunAt(kBegin + 4s);
+  owner.QuotasTold();
+  for (int second = 5; second < 20; ++second) owner.RunAt(kBegin + second * 1s);
+  told = owner.QuotasTold();
+  CHECK(told.size() >= 1);
+  CHECK(told.size() <= 3);
+  for (const QuotaWord& again : told) CHECK(again == word);
+}
+
+TEST_CASE("of a quota other sites are told early where much of what is left is gone") {
+  Owner owner("quota = 1000\nper = \"day\"\n");
+  owner.KeepQuotas();
+  owner.RunAt(kBegin + 1s);
+  const auto told_within = [&](std::uint64_t taken, Instant now) {
+    owner.HearQuota("a", {kHostCounters + 7, 0, taken, 0}, now);
+    owner.RunAt(now + 25ms);
+    return owner.QuotasTold().size() == 1;
+  };
+  CHECK_FALSE(told_within(10, kBegin + 1100ms));
+  CHECK(told_within(100, kBegin + 1200ms));
+  CHECK_FALSE(told_within(160, kBegin + 1250ms));
+  CHECK(told_within(190, kBegin + 1300ms));
 }
 
 TEST_CASE("what was not told yet goes over to the next program") {

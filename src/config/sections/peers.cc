@@ -274,12 +274,11 @@ void CheckOwned(Findings& f) {
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
     if (rule.share == Share::kLocal || rule.mode == Mode::kOff) continue;
-    for (const auto& [key, given, none] : {std::tuple("quota", rule.quota > 0, "0"),
-                                           std::tuple("in_flight", rule.in_flight > 0, "0"),
+    for (const auto& [key, given, none] : {std::tuple("in_flight", rule.in_flight > 0, "0"),
                                            std::tuple("among", rule.among != Among::kFirst, "\"first\"")}) {
       if (!given || !s.sites.enabled()) continue;
       f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be {}, because sites tell each "
-                                      "other levels only",
+                                      "other levels and quotas only",
                                       rule.name, key, s.sites.name, none));
     }
     if (rule.share != Share::kCapacity) continue;

@@ -112,7 +112,7 @@ Result<void> SitesFeature::Open() {
   if (auto started = thread->Start(); !started) return Fail("sites: " + started.error().message);
   Prng prng = FreshPrng();
   const bool resumed = thread->resumed();
-  const SiteSharing::Options sharing{settings.sites.period, settings.sites.others.size(),
+  const SiteSharing::Options sharing{settings.sites.name, settings.sites.period, settings.sites.others.size(),
                                      settings.sites.part > 0 ? settings.sites.part : 1};
   if (session_ != nullptr) kept_.sharing = session_->Sums();
   session_.reset();    // there is one at a time

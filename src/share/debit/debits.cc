@@ -77,7 +77,12 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   HeardPeer& heard = peers_.Of(speaker);
   const bool rare = entries.any_rare();
   peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    if (rare && beside_.Hear(entries, told, heard, to, now)) return;
+    if (rare && beside_.Hear(entries, told, heard, to, now)) {
+      if (core_.site_sums != nullptr && !speaker.abroad && entries.quota(told.entry)) {
+        core_.site_sums->Counted(told.hash, entries.tag(told.entry));
+      }
+      return;
+    }
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);
     const Entry& entry = told.entry;
     if (now - to > terms.horizon) {

@@ -91,6 +91,10 @@ void Owning::NamedAbroad(const Entries& entries, Instant now) {
   for (const Entry& e : entries.list()) {
     const Tag tag = entries.tag(e);
     const std::uint64_t hash = table_.Hash(TableTag(tag));
+    if (entries.quota(e)) {
+      QuotaCounted(hash, kNobody, now);
+      continue;
+    }
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
     owned->abroad_at = now;

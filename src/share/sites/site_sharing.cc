@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/siphash.h"
 #include "share/pace_of.h"
 #include "share/said_tag.h"
 
@@ -16,7 +17,13 @@ using namespace std::chrono_literals;
 constexpr std::size_t kEntriesPerSlice = 256;
 constexpr Duration kJudgeEvery = 20ms;          // tags that were named are looked at together
 constexpr std::uint64_t kHostsMax = 1 << 16;    // of one site
+constexpr std::size_t kQuotasAgain = 64;        // places of quotas that are gone through each period
 constexpr std::size_t kUntoldWord = 6;          // of those beside the table, behind bus/account.h
+
+// A name of any length as a counter that no host has.
+std::uint64_t CounterOf(std::string_view site) {
+  return SipHash<2, 4>({}, site) % (kHostCounters - 1) + 1;
+}
 
 }    // namespace
 
@@ -27,6 +34,7 @@ SiteSharing::SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_
       table_(*ways.core().table),
       from_sites_(from_sites),
       options_(options),
+      counter_(CounterOf(options.name)),
       sums_(table_.words()[kUntoldWord], debits_.account_to_sites()),
       outlet_(to_sites),
       from_(now),
@@ -91,7 +99,9 @@ void SiteSharing::MergeSome(Instant now) {
   for (; merged_ < end; ++merged_) {
     const Entry& e = incoming_.entries.list()[merged_];
     const Tag tag = incoming_.entries.tag(e);
-    if (!OwnsHere(ways_.core(), tag)) {
+    if (const auto quota = incoming_.entries.quota(e)) {    // also where it may come to own the tag
+      if (quota->counter < kHostCounters) ours.Add(tag, 0, 0, {.quota = quota});
+    } else if (!OwnsHere(ways_.core(), tag)) {
       ++counts_.passed;
     } else if (!IsAssumed(tag, incoming_.to)) {
       ours.Add(tag, e.value, e.phase, {.demand = incoming_.entries.demand(e)});
@@ -142,6 +152,7 @@ bool SiteSharing::LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant n
 void SiteSharing::Begin(Instant now) {
   collecting_ = true;
   to_ = now;
+  RemindOfQuotas(now);
   round_ = sums_.TakeAll();
   report_at_ += options_.period * ((now - report_at_) / options_.period + 1);
 }
@@ -153,7 +164,7 @@ bool SiteSharing::CollectSome(Instant now) {
   while (!round_.empty() && left-- > 0 && !full) {
     const std::uint64_t hash = round_.back();
     SiteSums::Sum* const sum = sums_.Find(hash);
-    const bool used = sum != nullptr && (sum->hits != 0 || sum->demand != 0 || sum->changed);
+    const bool used = sum != nullptr && (sum->hits != 0 || sum->demand != 0 || sum->changed || sum->counted);
     if (used) full = !Tell(hash, *sum, draft_, now);
     if (full) break;
     round_.pop_back();
@@ -176,7 +187,8 @@ bool SiteSharing::Judge(Instant now) {
     SiteSums::Sum* const sum = sums_.Find(hash);
     if (sum == nullptr) continue;
     sum->changed = false;
-    if (!Strays(hash, *sum, now) || !Tell(hash, *sum, urgent_, now)) continue;
+    const bool early = Strays(hash, *sum, now) || IsPressing(hash, *sum, now);
+    if (!early || !Tell(hash, *sum, urgent_, now)) continue;
     ++counts_.told_early;
     if (assumed_.size() >= kEntriesPerSlice) ChargeAssumed(now);
   }
@@ -205,6 +217,8 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   const bool limited = LookAt(hash, sum, now, [&](const Look& look) {
     const double demand = look.foretold && OwnsHere(ways_.core(), sum.said()) ? look.foretold->demand_here : 0;
     const std::uint64_t hits = std::min(sum.hits, kHitsMax);
+    room = !sum.counted || TellQuota(hash, sum, look.limit, draft, now);
+    if (!room) return;
     if (hits == 0 && demand == 0 && sum.demand == 0) return;
     Besides said;
     if (demand != 0 || sum.demand != 0 || hits == 0) said.demand = Thousandths(demand, kDemandMax);
@@ -219,6 +233,54 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   });
   if (!limited) sums_.Drop(sum, sum.hits), sum.demand = 0;
   return room;
+}
+
+// ---- Quotas ----
+
+// Another site may have lost what it was told, or have begun anew: it is told of all of them in turn.
+void SiteSharing::RemindOfQuotas(Instant now) {
+  const Quotas* const quotas = ways_.quotas();
+  if (quotas == nullptr) return;
+  const LimiterCore& core = ways_.core();
+  for (std::size_t n = 0; n < std::min(kQuotasAgain, quotas->places()); ++n) {
+    const std::uint64_t hash = quotas->HashAt(quota_place_);
+    quota_place_ = (quota_place_ + 1) % quotas->places();
+    if (hash == 0) continue;
+    Table::Shard shard(table_, hash);
+    const auto tag = quotas->TagOf(hash);
+    const auto index = tag ? LimitOfOwned(core, shard, *tag, now) : std::nullopt;
+    Entries said;
+    if (!index || !AddSaidTag(*core.rules, *tag, *index, 0, {.demand = 0}, said) || said.empty()) continue;
+    sums_.Counted(hash, said.tag(said.list().front()));
+  }
+}
+
+// Whether this site has counted a quarter of its part of what is left, which other sites do not know.
+bool SiteSharing::IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, Instant now) {
+  bool presses = false;
+  if (!sum.counted) return presses;
+  LookAt(hash, sum, now, [&](const Look& look) {
+    if (!ways_.HasQuota(look.limit)) return;
+    const auto word = ways_.quotas()->OfSite(hash, look.limit, counter_, now);
+    if (!word) return;
+    const std::uint64_t told = sum.quota.period == word->period ? sum.quota.net() : 0;
+    const std::uint64_t untold = word->net() - std::min(told, word->net());
+    presses = untold > 0 && untold * 4 * (options_.others + 1) >= ways_.quotas()->Look(hash, look.limit, now).left();
+  });
+  return presses;
+}
+
+// With the tag's shard locked. False: there is no room.
+bool SiteSharing::TellQuota(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now) {
+  const auto word = ways_.HasQuota(limit) ? ways_.quotas()->OfSite(hash, limit, counter_, now) : std::nullopt;
+  if (word) {
+    if (!draft.entries.Add(sum.said(), 0, 0, {.quota = word})) return false;
+    draft.began.push_back(ToTicks(now));
+    ++counts_.told;
+    sum.quota = *word;
+  }
+  sum.counted = false;
+  return true;
 }
 
 bool SiteSharing::Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now) {

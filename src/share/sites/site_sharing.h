@@ -5,6 +5,9 @@
 //
 // A tag that is watched is told early where other sites foretell it wrongly, as hosts do (share/owners/owning.h).
 //
+// Of a tag with a quota an owner tells how much all hosts of its site have counted, in a word as hosts do (quota/quotas.h);
+// early where that is a quarter of this site's part of what is left.
+//
 // While another site is not heard, limits go on as before, each site with the whole limit; or, where their rule says
 // so (Limit::keeps_part), this site assumes that the others use as much as goes with its own part. Nothing else
 // changes: what is assumed is charged as what is heard.
@@ -30,6 +33,7 @@ namespace dthrottle {
 class SiteSharing {
  public:
   struct Options {
+    std::string name{};        // of this site
     Duration period{};         // of reports to other sites
     std::size_t others = 1;    // sites
     double part = 1;           // of limits, while another site is not heard
@@ -85,6 +89,9 @@ class SiteSharing {
   bool CollectSome(Instant now);
   bool Judge(Instant now);
   bool Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now);
+  void RemindOfQuotas(Instant now);
+  bool IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, Instant now);
+  bool TellQuota(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now);
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now);
   bool Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
   void Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hits, double demand);
@@ -97,6 +104,7 @@ class SiteSharing {
   Table& table_;
   FromPeersRing& from_sites_;
   const Options options_;
+  const std::uint64_t counter_;    // of quotas, of this site
   SiteSums sums_;
   Outlet outlet_;
 
@@ -105,6 +113,7 @@ class SiteSharing {
   std::vector<std::uint64_t> round_;    // tags that have yet to be told in this period
   Draft draft_, urgent_;
   Instant judge_at_{};    // not before
+  std::size_t quota_place_ = 0;    // of the quotas, where RemindOfQuotas goes on
 
   FromPeers incoming_;    // the first merged_ of its entries are done
   std::size_t merged_ = 0;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quota_word.h"
 #include "base/tag.h"
 #include "base/time.h"
 #include "bucket/ticks.h"
@@ -36,6 +37,8 @@ class SiteSums {
     bool assumed = false;      // that other sites ask for it, while they are not heard
     // What other sites foretell of it: this demand, from when the integral of p was so much (share/forecast).
     double demand = 0, earned = 0;
+    bool counted = false;     // of its quota, and other sites have not been told
+    QuotaWord quota{};        // that they were told last
     ReportBudget budget{};
     Instant budget_at{};
 
@@ -63,6 +66,12 @@ class SiteSums {
     sum.hits += hits;
     untold_ += hits;
     if (!std::exchange(sum.changed, true)) changed_.push_back(hash);
+  }
+
+  // More of its quota is used.
+  void Counted(std::uint64_t hash, const Tag& said) {
+    Add(hash, said, 0, 0);
+    if (Sum* const sum = Find(hash)) sum->counted = true;
   }
 
   // So many of its tokens have come back; those that other sites have been told of do not come back there.
