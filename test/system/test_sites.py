@@ -9,6 +9,7 @@ from daemon import PATIENCE, Daemon, rule, wait_until
 from fleet import Fleet, Ledger, Traffic, free_port_pair, make_keys, settle_owners, wait_owners_hear, wrong_at_owners
 from test_owners import BURST as CLIENTS
 from test_owners import check_settings
+from test_penalties import penalized
 from test_upgrade import upgrade
 
 SITES = ("fra", "ams")
@@ -116,6 +117,17 @@ class TwoSites(ParallelTest):
                     served[n] += host.served(f"client-{n}", QUOTA // 2 + 1)
                 time.sleep(2)    # to the owner there, and down to its hosts
             self.assertEqual(served, [QUOTA] * 4)
+
+    def test_a_penalty_is_in_force_at_both_sites_until_it_is_forgiven(self):
+        with Sites(rule(burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})) as (here, there):
+            everybody = [*here, *there]
+            here[-1].ask(["mallory"] * 20)
+            wait_until(lambda: all("mallory" in penalized(host) for host in everybody),
+                       lambda: f"all hosts know of it: {[penalized(host) for host in everybody]}", PATIENCE)
+            self.assertEqual(there[-1].ask(["mallory"]), ["NO"])
+            there[-1].admin("forgive mallory")
+            wait_until(lambda: not any(penalized(host) for host in everybody),
+                       lambda: f"it is forgiven everywhere: {[penalized(host) for host in everybody]}", PATIENCE)
 
     def test_no_hit_is_lost_while_owners_are_upgraded_and_started_again(self):
         with Sites(PLENTY) as sites:

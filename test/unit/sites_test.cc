@@ -13,6 +13,7 @@
 
 #include "base/prng.h"
 #include "base/quota_word.h"
+#include "limiter/inspect.h"
 #include "quota/quotas.h"
 #include "share/debit/sharing.h"
 #include "share/sites/site_bound.h"
@@ -86,8 +87,11 @@ class Owner {
     RunAt(now);
   }
   void HearSiteQuota(std::uint32_t site, const std::string& tag, const QuotaWord& word, Instant now) {
+    HearSiteSay(site, tag, {.quota = word}, now);
+  }
+  void HearSiteSay(std::uint32_t site, const std::string& tag, const Besides& said, Instant now) {
     FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, site};
-    REQUIRE(item.entries.Add({tag, false}, 0, 0, {.quota = word}));
+    REQUIRE(item.entries.Add({tag, false}, 0, 0, said));
     REQUIRE(from_sites_.TryPush(std::move(item)));
     RunAt(now);
   }
@@ -102,6 +106,16 @@ class Owner {
     for (ToPeers item; to_sites_.TryPop(item);) {
       for (const Entry& e : item.entries.list()) {
         if (const auto word = item.entries.quota(e)) told.push_back(*word);
+      }
+    }
+    return told;
+  }
+  // Penalties in all frames since, in milliseconds.
+  std::vector<std::uint64_t> PenaltiesTold() {
+    std::vector<std::uint64_t> told;
+    for (ToPeers item; to_sites_.TryPop(item);) {
+      for (const Entry& e : item.entries.list()) {
+        if (const auto left = item.entries.penalty(e)) told.push_back(*left);
       }
     }
     return told;
@@ -233,6 +247,26 @@ TEST_CASE("of a quota other sites are told what all hosts of this one have count
   CHECK(told.size() >= 1);
   CHECK(told.size() <= 3);
   for (const QuotaWord& again : told) CHECK(again == word);
+}
+
+TEST_CASE("a penalty that begins or is lifted is told other sites at once, and none that they have told") {
+  Owner owner("penalty = { after = 2, lasts = \"10m\" }\n");
+  owner.RunAt(kBegin + 1s);
+  for (int i = 0; i < 105; ++i) owner.host().Serves("a", kBegin + 1s);
+  owner.RunAt(kBegin + 1030ms);
+  owner.RunAt(kBegin + 1060ms);
+  CHECK(owner.PenaltiesTold() == std::vector<std::uint64_t>{599'970});
+  REQUIRE(Forgive(*owner.host().limiter, {{"a", false}}, kBegin + 1100ms));
+  owner.RunAt(kBegin + 1130ms);
+  owner.RunAt(kBegin + 1160ms);
+  CHECK(owner.PenaltiesTold() == std::vector<std::uint64_t>{0});
+
+  owner.HearSiteSay(1, "b", {.penalty = 60'000}, kBegin + 2s);
+  CHECK_FALSE(owner.host().Serves("b", kBegin + 2s));
+  owner.HearSiteSay(1, "b", {.penalty = 0}, kBegin + 3s);
+  CHECK(owner.host().Serves("b", kBegin + 3s));
+  for (int ms = 3000; ms < 6000; ms += 20) owner.RunAt(kBegin + ms * 1ms);
+  CHECK(owner.PenaltiesTold().empty());
 }
 
 TEST_CASE("of a quota other sites are told early where much of what is left is gone") {

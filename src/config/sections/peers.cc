@@ -277,8 +277,8 @@ void CheckOwned(Findings& f) {
     for (const auto& [key, given, none] : {std::tuple("in_flight", rule.in_flight > 0, "0"),
                                            std::tuple("among", rule.among != Among::kFirst, "\"first\"")}) {
       if (!given || !s.sites.enabled()) continue;
-      f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be {}, because sites tell each "
-                                      "other levels and quotas only",
+      f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be {}, because sites do not "
+                                      "pass that on",
                                       rule.name, key, s.sites.name, none));
     }
     if (rule.share != Share::kCapacity) continue;

@@ -94,6 +94,9 @@ void Collecting::Owned(const Draft& draft, Instant now) {
     sums->Add(hash, tag, e.value, draft.began[i]);
     sums->TakeBack(hash, draft.entries.back(e));
     if (draft.entries.quota(e)) sums->Counted(hash, tag);
+    if (const auto left = draft.entries.penalty(e)) {
+      sums->penalties().Began(hash, tag, now + std::chrono::milliseconds(*left), now);
+    }
   }
 }
 

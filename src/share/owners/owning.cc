@@ -95,6 +95,7 @@ void Owning::NamedAbroad(const Entries& entries, Instant now) {
       QuotaCounted(hash, kNobody, now);
       continue;
     }
+    if (entries.penalty(e)) continue;    // penalties say themselves that they have begun
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
     owned->abroad_at = now;

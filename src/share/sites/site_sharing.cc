@@ -65,7 +65,7 @@ void SiteSharing::CountHosts() {
 
 Instant SiteSharing::next() const {
   if (outlet_.retry_at()) return *outlet_.retry_at();
-  const bool judges = sums_.any_changed() || !urgent_.entries.empty();
+  const bool judges = sums_.any_changed() || sums_.penalties().any() || !urgent_.entries.empty();
   return judges ? std::min(report_at_, judge_at_) : report_at_;
 }
 
@@ -103,6 +103,10 @@ void SiteSharing::MergeSome(Instant now) {
       if (quota->counter < kHostCounters) ours.Add(tag, 0, 0, {.quota = quota});
     } else if (!OwnsHere(ways_.core(), tag)) {
       ++counts_.passed;
+    } else if (const auto left = incoming_.entries.penalty(e)) {
+      ours.Add(tag, 0, 0, {.penalty = left});
+      const Instant until = incoming_.to + std::chrono::milliseconds(*left);
+      sums_.penalties().Heard(table_.Hash(TableTag(tag)), until, now);
     } else if (!IsAssumed(tag, incoming_.to)) {
       ours.Add(tag, e.value, e.phase, {.demand = incoming_.entries.demand(e)});
     }
@@ -192,6 +196,7 @@ bool SiteSharing::Judge(Instant now) {
     ++counts_.told_early;
     if (assumed_.size() >= kEntriesPerSlice) ChargeAssumed(now);
   }
+  TellPenalties(now);
   ChargeAssumed(now);
   return !Push(urgent_, ToPeers::Kind::kUrgent, now, now);
 }
@@ -235,7 +240,7 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   return room;
 }
 
-// ---- Quotas ----
+// ---- Penalties and quotas ----
 
 // Another site may have lost what it was told, or have begun anew: it is told of all of them in turn.
 void SiteSharing::RemindOfQuotas(Instant now) {
@@ -253,6 +258,17 @@ void SiteSharing::RemindOfQuotas(Instant now) {
     if (!index || !AddSaidTag(*core.rules, *tag, *index, 0, {.demand = 0}, said) || said.empty()) continue;
     sums_.Counted(hash, said.tag(said.list().front()));
   }
+}
+
+// Adds as many as there is room for.
+void SiteSharing::TellPenalties(Instant now) {
+  sums_.penalties().TellAll([&](const Tag& said, Instant until) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::max(until - now, Duration::zero())).count();
+    if (!urgent_.entries.Add(said, 0, 0, {.penalty = static_cast<std::uint64_t>(left)})) return false;
+    urgent_.began.push_back(ToTicks(now));
+    ++counts_.told;
+    return true;
+  });
 }
 
 // Whether this site has counted a quarter of its part of what is left, which other sites do not know.

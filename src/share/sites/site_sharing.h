@@ -5,6 +5,8 @@
 //
 // A tag that is watched is told early where other sites foretell it wrongly, as hosts do (share/owners/owning.h).
 //
+// A penalty that begins or is lifted at one site is told to the others at once.
+//
 // Of a tag with a quota an owner tells how much all hosts of its site have counted, in a word as hosts do (quota/quotas.h);
 // early where that is a quarter of this site's part of what is left.
 //
@@ -89,6 +91,7 @@ class SiteSharing {
   bool CollectSome(Instant now);
   bool Judge(Instant now);
   bool Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now);
+  void TellPenalties(Instant now);
   void RemindOfQuotas(Instant now);
   bool IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, Instant now);
   bool TellQuota(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now);

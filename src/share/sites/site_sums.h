@@ -17,6 +17,7 @@
 #include "bucket/ticks.h"
 #include "bus/account.h"
 #include "share/report_budget.h"
+#include "share/sites/site_penalties.h"
 
 namespace dthrottle {
 
@@ -113,12 +114,16 @@ class SiteSums {
   std::vector<std::uint64_t> TakeChanged() { return std::exchange(changed_, {}); }
   bool any_changed() const { return !changed_.empty(); }
 
+  SitePenalties& penalties() { return penalties_; }
+  const SitePenalties& penalties() const { return penalties_; }
+
   std::size_t size() const { return sums_.size(); }
   std::uint64_t crowded() const { return crowded_; }    // hits of tags for which there was no room
 
  private:
   std::unordered_map<std::uint64_t, Sum> sums_;    // by hash
   std::vector<std::uint64_t> order_, changed_;     // hashes; of each sum once, and of those that are `changed`
+  SitePenalties penalties_;
   std::uint64_t crowded_ = 0;
   std::atomic_ref<std::uint64_t> untold_;
   Account told_;
