@@ -72,8 +72,8 @@ get_promtool() {
 }
 
 # Configures a build directory, new or not, with the given meson options, and builds all of it, or only `targets`, with as
-# many `jobs` at once. A new one has no debug information and compiles some sources of a library as one (meson's unity): that takes less than half
-# the time.
+# many `jobs` at once. A new one has no debug information and compiles some sources of a library as one (meson's unity):
+# that takes less than half the time.
 build() {
   local dir=$1
   shift

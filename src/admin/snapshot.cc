@@ -348,7 +348,7 @@ constexpr Count kCounts[] = {
      AT(process.sites.sharing.tags), kGauge},
     {"sites_told", "", "Entries told to other sites.", AT(process.sites.sharing.told)},
     {"sites_told_early", "", "Of them, before a period was over.", AT(process.sites.sharing.told_early)},
-    {"sites_heard_entries", "", "Entries of other sites about tags that this host owns.",
+    {"sites_heard_entries", "", "Entries of other sites about tags that this host owns, and about quotas.",
      AT(process.sites.sharing.heard)},
     {"sites_passed", "", "Entries of other sites about tags of other owners.", AT(process.sites.sharing.passed)},
     {"sites_assumed", "", "Tokens that sites were taken to have served while they were not heard (cut_off).",

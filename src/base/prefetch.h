@@ -5,8 +5,8 @@
 
 namespace dthrottle {
 
-// The first lines of what lies there. The assembler keeps calls of this: GCC takes a function that only prefetches for one
-// without an effect.
+// Asks for the first lines of what lies there. The empty statement of assembler keeps calls of this: GCC takes a function
+// that only prefetches for one without an effect.
 template <std::size_t kLines>
 void Prefetch(const void* what) {
   constexpr std::size_t kLine = 64;
