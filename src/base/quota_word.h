@@ -8,7 +8,7 @@ namespace dthrottle {
 
 // No host counts under this. The owner of a tag says so of all hosts together (protocol/owners.md).
 inline constexpr std::uint64_t kAllHosts = 0;
-// Nor under those below this, by which sites tell each other what the hosts of each have counted (protocol/sites.md).
+// Counters of hosts begin here. Sites use lower ones: each tells others what its hosts have counted (protocol/sites.md).
 inline constexpr std::uint64_t kHostCounters = std::uint64_t{1} << 32;
 
 struct QuotaWord {

@@ -59,7 +59,7 @@ def timed(job, *arguments):
 
 
 def run(command, idle=False):
-    """Exit status (None: it had to be ended) and output. An idle one leaves the processors to all others."""
+    """Exit status (None: it had to be ended) and output. An idle one has a low priority."""
     if idle:
         command = ["nice", "-n", "10", *command]
     try:

@@ -36,11 +36,10 @@ class SitePenalties {
   }
 
   bool any() const { return !untold_.empty(); }
-  // Calls tell(said, until) for each, until it is false.
+  // Calls tell(said, until) for each, until it is false: there is no room for the rest now.
   template <class Tell>
-  bool TellAll(Tell&& tell) {
+  void TellSome(Tell&& tell) {
     while (!untold_.empty() && tell(untold_.front().said.tag(), untold_.front().until)) untold_.pop_front();
-    return untold_.empty();
   }
 
  private:

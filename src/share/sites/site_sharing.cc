@@ -262,7 +262,7 @@ void SiteSharing::RemindOfQuotas(Instant now) {
 
 // Adds as many as there is room for.
 void SiteSharing::TellPenalties(Instant now) {
-  sums_.penalties().TellAll([&](const Tag& said, Instant until) {
+  sums_.penalties().TellSome([&](const Tag& said, Instant until) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::max(until - now, Duration::zero())).count();
     if (!urgent_.entries.Add(said, 0, 0, {.penalty = static_cast<std::uint64_t>(left)})) return false;
     urgent_.began.push_back(ToTicks(now));

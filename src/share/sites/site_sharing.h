@@ -7,8 +7,8 @@
 //
 // A penalty that begins or is lifted at one site is told to the others at once.
 //
-// Of a tag with a quota an owner tells how much all hosts of its site have counted, in a word as hosts do (quota/quotas.h);
-// early where that is a quarter of this site's part of what is left.
+// An owner also tells how much of a tag's quota all hosts of its site have counted, in a word as hosts do (quota/quotas.h).
+// It tells that early where other sites do not know of a quarter of this site's part of what is left.
 //
 // While another site is not heard, limits go on as before, each site with the whole limit; or, where their rule says
 // so (Limit::keeps_part), this site assumes that the others use as much as goes with its own part. Nothing else
