@@ -22,6 +22,7 @@ void Gauges::Recount(Gauge& gauge, std::uint64_t hash, Instant now) {
     gauge.recount_at = std::min(gauge.recount_at, heard_[at].until);
   };
   for (std::uint32_t peer = 0; peer < peers_.load(std::memory_order_relaxed); ++peer) count(peer);
+  for (std::uint32_t site = 0; site < sites_.load(std::memory_order_relaxed); ++site) count(Site(site));
   count(kOwner);
 }
 
@@ -72,6 +73,11 @@ void Gauges::Changed(std::uint64_t hash) {
 
 // ---- Peers ----
 
+// There are numbers up to this one.
+void Gauges::Know(std::atomic<std::uint32_t>& numbers, std::uint32_t number) {
+  if (number >= numbers.load(std::memory_order_relaxed)) numbers.store(number + 1, std::memory_order_relaxed);
+}
+
 bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until,
                   Instant now) {
   std::size_t at = tags_.Find(hash);
@@ -82,8 +88,10 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
     }));
     if (at == Tags::kNone) return false;
   }
-  if (peer != kOwner && peer >= peers_.load(std::memory_order_relaxed)) {
-    peers_.store(peer + 1, std::memory_order_relaxed);
+  if (peer < Site(0)) {
+    Know(peers_, peer);
+  } else if (peer != kOwner) {
+    Know(sites_, peer - Site(0));
   }
   const std::uint64_t key = KeyOf(hash, peer);
   const auto over = [&](std::size_t place) { return heard_[place].until <= now ? std::optional(0) : std::nullopt; };
@@ -109,6 +117,14 @@ std::optional<Tag> Gauges::TagOf(std::uint64_t hash) const {
 std::uint32_t Gauges::OfPeer(std::uint64_t hash, std::uint32_t peer, Instant now) const {
   const std::size_t at = heard_.Find(KeyOf(hash, peer));
   return at != Heards::kNone && heard_[at].until > now ? heard_[at].places : 0;
+}
+
+std::uint32_t Gauges::OfSites(std::uint64_t hash, Instant now) const {
+  std::uint32_t places = 0;
+  for (std::uint32_t site = 0; site < sites_.load(std::memory_order_relaxed); ++site) {
+    places += OfPeer(hash, Site(site), now);
+  }
+  return places;
 }
 
 std::uint32_t Gauges::announced(std::uint64_t hash) const {

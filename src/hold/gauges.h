@@ -51,13 +51,16 @@ class Gauges {
 
   // A peer, by number, has taken `places` until then, unless it says something else before. False: there is no room.
   bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until, Instant now);
-  // The number of the tag's owner, which speaks of all hosts but this one (protocol/owners.md).
-  static constexpr std::uint32_t kOwner = UINT32_MAX;
+  // Numbers of others that speak of several hosts: the tag's owner, of all but this one (protocol/owners.md), and other
+  // sites, each of its own (protocol/sites.md).
+  static constexpr std::uint32_t kOwner = UINT32_MAX, kSitesMax = 16;
+  static constexpr std::uint32_t Site(std::uint32_t number) { return kOwner - kSitesMax + number; }
 
   // ---- The same, where this host owns the tag ----
 
   std::optional<Tag> TagOf(std::uint64_t hash) const;
   std::uint32_t OfPeer(std::uint64_t hash, std::uint32_t peer, Instant now) const;
+  std::uint32_t OfSites(std::uint64_t hash, Instant now) const;
   // How many places are taken by all, as everybody has been told.
   std::uint32_t announced(std::uint64_t hash) const;
   // Everybody is to be told of another number; false: or was to be already. REQUIRES: the tag is known.
@@ -129,10 +132,11 @@ class Gauges {
   void SetUntold(std::size_t place);
   void RemoveIfDone(std::size_t place);
   void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
+  static void Know(std::atomic<std::uint32_t>& numbers, std::uint32_t number);
 
   Tags tags_{kTags};
   Heards heard_{kHeard};
-  std::atomic<std::uint32_t> peers_{0};    // one more than the highest number that was heard
+  std::atomic<std::uint32_t> peers_{0}, sites_{0};    // one more than the highest number that was heard
   std::atomic<std::uint64_t> crowded_{0};
   std::function<void()> wake_;
 };

@@ -77,7 +77,7 @@ std::optional<AmongTags::Charge> DividedCharge(const NamedTagAt& named, const Li
                                        .hash = named.probe.hash,
                                        .among = named.limit->among,
                                        .hosts = with_others ? core.peers + 1 : 1,
-                                       .period = with_others ? ToDuration(core.window) : Duration()},
+                                       .period = with_others ? ToDuration(core.waste_window) : Duration()},
                            .member = AmongTags::NameOf(*named.member),
                            .cost = named.query->cost,
                            .weight = named.weight};

@@ -37,6 +37,12 @@ struct PenaltyCounts {
   std::uint64_t refusals_untold = 0;    // that no peer hears of, for want of room
 };
 
+// How long a penalty still lasts, as hosts say it; 0: it is over.
+inline std::uint64_t PenaltyMilliseconds(Duration left) {
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(left, Duration::zero())).count();
+  return static_cast<std::uint64_t>(ms);
+}
+
 // A tag that is penalized.
 struct PenaltyAt {
   KeptTag tag;

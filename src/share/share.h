@@ -62,7 +62,7 @@ struct LimiterCore {
   std::size_t here = 1, abroad = 0;
   double root_hosts = 1;    // square root of the number of all hosts
   Ticks window = 0;         // between reports; 0: there are none
-  Ticks waste_window = 0;    // the longest of those that come, as Waste::Rested takes it
+  Ticks waste_window = 0;    // the longest between those that come, also of other sites
   Tally tally;
   std::unique_ptr<Table> table;
   Loans loans;                         // of tags; those of a tag by the lock of its shard

@@ -24,7 +24,9 @@ lab::FleetOptions ThreeSites() {
   lab::FleetOptions options;
   options.hosts = kHosts;
   options.owners = {"host-0", "host-2", "host-4"};
-  options.rules = Rules("[[rule]]\nname=\"default\"\nburst=1000000\nrate=0.1\nshare=\"forecast\"\ncut_off=\"part\"\n");
+  options.rules =
+      Rules("[[rule]]\nname=\"default\"\nburst=1000000\nrate=0.1\nshare=\"forecast\"\ncut_off=\"part\"\n"
+            "in_flight=50\namong=\"level\"\npenalty={after=1000000, lasts=\"1m\"}\n");
   options.period = options.site_period = 200ms;
   options.lanes = {.delay = 10ms, .sites = kSites, .between_sites = 20ms};
   options.started_within = 100ms;
@@ -50,11 +52,22 @@ Message Made(Input& input, const lab::Fleet& fleet) {
     m.ranges.push_back({first, std::max(first, input.Number())});
   }
   if (m.kind == MessageKind::kReport || m.kind == MessageKind::kSnapshot) {
-    const std::string tag = "lie-" + std::to_string(input.Byte() % 8);
-    const std::uint64_t hits = 1 + input.Number() % kHitsMax;
-    Besides said;
-    if (m.kind == MessageKind::kReport) said.demand = input.Number() % kDemandMax;
-    m.entries.Add({tag, false}, hits, 0, said);
+    const std::uint8_t what = input.Byte();
+    const std::string tag = "lie-" + std::to_string(what % 8);
+    const std::uint64_t number = input.Number(), hits = 1 + number % kHitsMax;
+    if (m.kind == MessageKind::kSnapshot) {
+      m.entries.Add({tag, false}, hits, 0);
+    } else if (what < 64) {
+      m.entries.Add({tag, false}, hits, 0, {.demand = input.Number() % kDemandMax});
+    } else if (what < 128) {
+      m.entries.Add({tag, false}, 0, 0, {.places = number % kPlacesMax});
+    } else if (what < 192) {
+      m.entries.Add({tag, false}, 0, 0, {.penalty = number % kPenaltyMsMax});
+    } else {
+      const std::uint64_t asked = input.Number() % MemberWord::kMost;
+      const MemberWord word{number & MemberWord::kNameMax, asked, asked / 2, 1 + number % 5000};
+      m.entries.Add({tag, false}, 0, 0, {.member = word});
+    }
   }
   return m;
 }

@@ -439,6 +439,30 @@ TEST_CASE("places are those of all hosts where owners pass them on, nearly as wh
   CHECK(killed.places_over <= 30);    // each of 16 hosts would take 20
 }
 
+// Where two sites do not hear each other for a minute each has 10 of 20 places, or all of them.
+TEST_CASE("places are those of all sites, and where they do not hear each other each keeps to its part") {
+  const auto run = [](const char* cut_off, std::string_view fault) {
+    return Simulate(File(fmt::format("[fleet]\nhosts = 12\nduration = \"2m\"\n[peers]\nperiod = \"1s\"\n"
+                                     "spread = \"owners\"\nowners = [\"host-0\", \"host-1\", \"host-6\", \"host-7\"]\n"
+                                     "[network]\nsites = 2\nbetween_sites = \"65ms\"\n"
+                                     "[sites]\nperiod = \"2s\"\npart = 0.5\n"
+                                     "[[rule]]\nburst = 1000\nrate = 1000\nshare = \"debit\"\nin_flight = 20\n"
+                                     "cut_off = \"{}\"\n[[workload]]\nrate = 40\ntakes = \"place\"\nlasts = \"1s\"\n{}",
+                                     cut_off, fault)),
+                    std::nullopt, 1)
+        .measures;
+  };
+  constexpr const char* kSplit = "[[fault]]\nkind = \"split\"\nhost = 0\nsize = 6\nat = \"40s\"\nlasts = \"60s\"\n";
+  const Measures together = run("full", ""), part = run("part", kSplit), full = run("full", kSplit);
+  for (const Measures& m : {together, part}) {
+    CHECK(m.places >= 20);
+    CHECK(m.places_over <= 6);
+    CHECK(m.served > 0.9 * m.ideal);
+    CHECK(m.served < 1.1 * m.ideal);
+  }
+  CHECK(full.places_over > 15);
+}
+
 TEST_CASE("places that are given back and taken again all the time are there where hosts divide them") {
   for (const int rate : {8, 40}) {    // some are in flight at once, of 60
     CAPTURE(rate);

@@ -33,7 +33,8 @@ struct Case {
   std::vector<Demand> demands;
   std::size_t hosts = 16;
   Duration met = 2s;    // before anybody asks
-  std::uint32_t owners = 0;    // of the tags; 0: a mesh
+  std::uint32_t owners = 0;    // of the tags, in each site; 0: a mesh
+  std::uint32_t sites = 1;
 };
 
 // What tags get of their max-min share.
@@ -59,7 +60,12 @@ Shares Measure(const Case& its, std::uint64_t seed) {
   constexpr Duration kWarm = 40s, kLasts = 40s;
   lab::FleetOptions options;
   options.hosts = its.hosts, options.rules = Rules(RulesOf(its)), options.period = its.period;
-  for (std::uint32_t i = 0; i < its.owners; ++i) options.owners.push_back(lab::HostName(i));
+  for (std::uint32_t site = 0; site < its.sites; ++site) {
+    const auto first = static_cast<std::uint32_t>(site * its.hosts / its.sites);
+    for (std::uint32_t i = 0; i < its.owners; ++i) options.owners.push_back(lab::HostName(first + i));
+  }
+  options.site_period = 2 * its.period;
+  options.lanes = {.sites = its.sites, .between_sites = 65ms};
   lab::Fleet fleet(options, seed);
   std::vector<WeightedRequest> requests;
   for (const Demand& demand : its.demands) {
@@ -104,6 +110,7 @@ struct Way {
   std::uint32_t owners;
 };
 constexpr Way kWays[] = {{"debit", 0}, {"debit", 4}, {"forecast", 0}, {"forecast", 4}};
+constexpr std::uint32_t kSites = 2;
 
 }    // namespace
 
@@ -141,6 +148,22 @@ TEST_CASE("a hog on one host takes nothing from tags on the others, and weights 
     CHECK(shares.mean.at("hog") > 0.9);
     CHECK(shares.mean.at("hog") < 1.3);
     CheckUsed(shares);
+  }
+}
+
+TEST_CASE("a hog takes nothing of what tags ask for within their share at another site, or at the same") {
+  for (const char* share : {"debit", "forecast"}) {
+    for (const auto spread : {Workload::Spread::kUniform, Workload::Spread::kSticky}) {
+      const Demand hog{"hog", 1, 1000, 1, spread};
+      const Shares shares = Measure(
+          {.share = share, .demands = {{"tag", 40, 9}, {"gold", 10, 70, 4}, hog}, .owners = 2, .sites = kSites}, 5);
+      CAPTURE(share, shares.used, shares.worst.at("tag"), shares.mean.at("gold"), shares.mean.at("hog"));
+      CHECK(shares.worst.at("tag") > 0.95);
+      CHECK(shares.mean.at("gold") > 0.95);
+      CHECK(shares.mean.at("hog") > 0.9);
+      CHECK(shares.mean.at("hog") < 1.3);
+      CheckUsed(shares);
+    }
   }
 }
 

@@ -7,6 +7,7 @@ import time
 from common import ParallelTest
 from daemon import PATIENCE, Daemon, rule, wait_until
 from fleet import Fleet, Ledger, Traffic, free_port_pair, make_keys, settle_owners, wait_owners_hear, wrong_at_owners
+from test_ask import Asker, ask_port
 from test_owners import BURST as CLIENTS
 from test_owners import check_settings
 from test_penalties import penalized
@@ -24,9 +25,9 @@ PERIOD = "500ms"
 class Sites(contextlib.ExitStack):
     """The hosts of both sites, a list each, of which the first own their site's tags."""
 
-    def __init__(self, *limits, keys=False, **sites):
+    def __init__(self, *limits, keys=False, host=(), **sites):
         super().__init__()
-        self.fleets = [Fleet(*limits, hosts=HOSTS, owners=OWNERS, period=PERIOD, keys=keys,
+        self.fleets = [Fleet(*limits, hosts=HOSTS, owners=OWNERS, period=PERIOD, keys=keys, **dict(host),
                              names=[f"{site}-{n}" for n in range(HOSTS)]) for site in SITES]
         for fleet in self.fleets:
             self.callback(fleet.close)
@@ -117,6 +118,26 @@ class TwoSites(ParallelTest):
                     served[n] += host.served(f"client-{n}", QUOTA // 2 + 1)
                 time.sleep(2)    # to the owner there, and down to its hosts
             self.assertEqual(served, [QUOTA] * 4)
+
+    def test_both_sites_have_the_same_places_until_one_has_been_gone_for_three_periods(self):
+        with Sites(rule(name="jobs", burst=1e6, rate=1e6, share="debit", in_flight=10),
+                   host={"ask": {"tcp": "127.0.0.1:0"}}) as sites, contextlib.ExitStack() as askers:
+            asker = [[askers.enter_context(Asker(("127.0.0.1", ask_port(host)))) for host in hosts] for hosts in sites]
+            everybody = [*asker[0], *asker[1]]
+            def says(answer, *askers):
+                return lambda: {one.ask("peek 1 job") for one in askers} == {answer}
+            wait_until(says("OK 10", *everybody), "owners know all hosts", PATIENCE)
+            for left in range(9, 3, -1):
+                self.assertEqual(asker[0][2].ask("enter 1 job"), f"OK {left}")
+            wait_until(says("OK 4", asker[1][2]), "the other site has heard of six places", PATIENCE)
+            for left in (3, 2, 1, 0):
+                self.assertEqual(asker[1][2].ask("enter 1 job"), f"OK {left}")
+            wait_until(says("NO busy - 0 jobs job", *everybody), "all places are taken everywhere", PATIENCE)
+            asker[0][2].ask("give job job")
+            wait_until(says("OK 2", asker[1][0]), "two have come back", PATIENCE)
+            for host in sites[0]:
+                host.kill()
+            wait_until(says("OK 6", asker[1][0]), "those of the dead site have come back", PATIENCE)
 
     def test_a_penalty_is_in_force_at_both_sites_until_it_is_forgiven(self):
         with Sites(rule(burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})) as (here, there):
@@ -218,7 +239,8 @@ class Mistakes(ParallelTest):
             (owners, good, rule(), None),
             (owners, {**good, "part": 0.5}, part, None),
             (owners, good, part, "must be from 0.001 to 1"),
-            (owners, good, rule(share="debit", among="level"), "among with sites.name"),
+            (owners, good, rule(share="debit", among="level", in_flight=5), None),
+            (owners, good, rule(share="capacity"), 'must be "all"'),
             (owners, {}, part, "there is one site"),
             ({"period": "1s"}, good, rule(), 'must be "owners"'),
             (owners, {**good, "others": ["fra"]}, rule(), "without sites.name"),

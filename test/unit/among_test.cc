@@ -210,7 +210,7 @@ class OwnedTenant {
     for (std::size_t host = 1; host < hosts_.size(); ++host) {
       std::vector<std::uint64_t> named;
       const auto tell = [&](const Tag&, const MemberWord& word, int&) {
-        hosts_[0].HearPeer(charge_.divided, word, shape_, shape_.burst() / 2, now());
+        hosts_[0].HearPeer(charge_.divided, word, Speaker(), shape_, shape_.burst() / 2, now());
         named.push_back(word.member);
         return true;
       };
@@ -308,8 +308,8 @@ TEST_CASE("among: a peer that is said to be asked for everything is believed for
   AmongTags& owner = tenant.host(0);
   for (int seconds = 0; seconds < 20; ++seconds) {
     for (int ms = 0; ms < 1000; ++ms, tenant.Pass()) tenant.Ask(1, 3, 200);
-    owner.HearPeer(tenant.divided(), {.member = 4, .asked = MemberWord::kMost, .fair = 1000}, tenant.shape(), 50,
-                   tenant.now());
+    owner.HearPeer(tenant.divided(), {.member = 4, .asked = MemberWord::kMost, .fair = 1000}, Speaker(), tenant.shape(),
+                   50, tenant.now());
   }
   const auto word = owner.WordOf(1, 4, tenant.now());
   REQUIRE(word.has_value());
@@ -325,8 +325,8 @@ TEST_CASE("among: members beyond what is measured are counted, and words of tags
   among.HearOwner(1, {.member = 2, .asked = 1, .served = 1, .fair = 1}, now);
   CHECK_FALSE(among.WordOf(1, 2, now));
   for (std::uint64_t member = 0; member < 3 * AmongMembers::kMostOfOne; ++member) {
-    among.HearPeer({tag, 1, Among::kLevel, 3, 1s}, {.member = member, .asked = 1, .served = 1, .fair = 1000}, shape, 50,
-                   now);
+    among.HearPeer({tag, 1, Among::kLevel, 3, 1s}, {.member = member, .asked = 1, .served = 1, .fair = 1000}, Speaker(),
+                   shape, 50, now);
   }
   CHECK(among.counts().crowded >= 2 * AmongMembers::kMostOfOne);
   CHECK_FALSE(among.WordOf(1, 3 * AmongMembers::kMostOfOne, now));

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "base/member_word.h"
 #include "base/quota_word.h"
 #include "limiter/inspect.h"
 #include "quota/quotas.h"
@@ -25,7 +27,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Instant kBegin = FromNanoseconds(1'000'000'000);
+constexpr Instant kBegin = FromNanoseconds(1'000'000'000), kKnowsAll = kBegin + 10s;
 
 // ---- Sums ----
 
@@ -74,25 +76,23 @@ class Owner {
     Push(from_peers_, {FromPeers::Kind::kDebits, now - 1s, now, 0, {}, 7}, tag, hits);
     RunAt(now);
   }
+  // It has heard its host for four periods, so it need not assume that there are places it does not know of.
+  void KnowAll() {
+    for (int second = 1; second <= 10; ++second) RunAt(kBegin + second * 1s);
+  }
   // Its rule has a quota.
   void KeepQuotas() {
     host_.limiter->ways().KeepQuotas(
         std::as_writable_bytes(std::span(counted_)), {}, kHostCounters + 1,
         [](const QuotaCalendar&) { return QuotaPeriods{0, 86'400, 2 * 86'400, kBegin + 24h}; });
   }
-  void HearQuota(const std::string& tag, const QuotaWord& word, Instant now) {
-    FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, 7};
-    REQUIRE(item.entries.Add({tag, false}, 0, 0, {.quota = word}));
-    REQUIRE(from_peers_.TryPush(std::move(item)));
+  // Its host says something of the tag beside hits; a site does.
+  void HearSay(const std::string& tag, const Besides& said, Instant now) {
+    PushSay(from_peers_, 7, tag, said, now);
     RunAt(now);
   }
-  void HearSiteQuota(std::uint32_t site, const std::string& tag, const QuotaWord& word, Instant now) {
-    HearSiteSay(site, tag, {.quota = word}, now);
-  }
   void HearSiteSay(std::uint32_t site, const std::string& tag, const Besides& said, Instant now) {
-    FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, site};
-    REQUIRE(item.entries.Add({tag, false}, 0, 0, said));
-    REQUIRE(from_sites_.TryPush(std::move(item)));
+    PushSay(from_sites_, site, tag, said, now);
     RunAt(now);
   }
   std::uint64_t Used(const std::string& tag, Instant now) {
@@ -100,25 +100,24 @@ class Owner {
     const std::uint64_t hash = limiter.table().Hash({tag, false});
     return host_.limiter->ways().quotas()->Look(hash, limiter.rules().limit(0), now).used;
   }
-  // Words of quotas in all frames since.
+  // What sites were told beside hits in all frames since. A penalty is in milliseconds.
   std::vector<QuotaWord> QuotasTold() {
-    std::vector<QuotaWord> told;
-    for (ToPeers item; to_sites_.TryPop(item);) {
-      for (const Entry& e : item.entries.list()) {
-        if (const auto word = item.entries.quota(e)) told.push_back(*word);
-      }
-    }
-    return told;
+    return AllTold<QuotaWord>([](const Entries& entries, const Entry& e) { return entries.quota(e); });
   }
-  // Penalties in all frames since, in milliseconds.
   std::vector<std::uint64_t> PenaltiesTold() {
-    std::vector<std::uint64_t> told;
-    for (ToPeers item; to_sites_.TryPop(item);) {
-      for (const Entry& e : item.entries.list()) {
-        if (const auto left = item.entries.penalty(e)) told.push_back(*left);
-      }
-    }
-    return told;
+    return AllTold<std::uint64_t>([](const Entries& entries, const Entry& e) { return entries.penalty(e); });
+  }
+  std::vector<std::uint64_t> PlacesTold() {
+    return AllTold<std::uint64_t>([](const Entries& entries, const Entry& e) { return entries.places(e); });
+  }
+  std::vector<MemberWord> MembersTold() {
+    return AllTold<MemberWord>([](const Entries& entries, const Entry& e) { return entries.member(e); });
+  }
+  // Places that may be taken on this host of the tag, whose rule has 20.
+  std::uint32_t PlacesHere(const std::string& tag, Instant now) {
+    const std::uint64_t hash = host_.limiter->table().Hash({tag, false});
+    const Table::Shard shard(*core().table, hash);
+    return host_.limiter->ways().Get<Debits>().PlacesHere({tag, false}, hash, core().limit(0), now);
   }
   void HearSite(std::uint32_t site, const std::string& tag, std::uint64_t hits, std::uint64_t hosts, Instant now,
                 Duration late = {}) {
@@ -143,6 +142,22 @@ class Owner {
   LimiterCore& core() { return host_.limiter->ways().core(); }
 
  private:
+  template <class Word, class Get>
+  std::vector<Word> AllTold(Get get) {
+    std::vector<Word> told;
+    for (ToPeers item; to_sites_.TryPop(item);) {
+      for (const Entry& e : item.entries.list()) {
+        if (const auto word = get(item.entries, e)) told.push_back(*word);
+      }
+    }
+    return told;
+  }
+  static void PushSay(FromPeersRing& ring, std::uint32_t from, const std::string& tag, const Besides& said,
+                      Instant now) {
+    FromPeers item{FromPeers::Kind::kDebits, now - 1s, now, 0, {}, from};
+    REQUIRE(item.entries.Add({tag, false}, 0, 0, said));
+    REQUIRE(ring.TryPush(std::move(item)));
+  }
   static void Push(FromPeersRing& ring, FromPeers item, const std::string& tag, std::uint64_t hits) {
     REQUIRE(item.entries.Add({tag, false}, hits, 0));
     REQUIRE(ring.TryPush(std::move(item)));
@@ -225,7 +240,7 @@ TEST_CASE("of a quota other sites are told what all hosts of this one have count
   owner.KeepQuotas();
   owner.RunAt(kBegin + 1s);
   for (int i = 0; i < 5; ++i) owner.host().Serves("a", kBegin + 1s);
-  owner.HearQuota("a", {kHostCounters + 7, 0, 20, 2}, kBegin + 1s);
+  owner.HearSay("a", {.quota = QuotaWord{kHostCounters + 7, 0, 20, 2}}, kBegin + 1s);
   owner.RunAt(kBegin + 3s);
   std::vector<QuotaWord> told = owner.QuotasTold();
   REQUIRE_FALSE(told.empty());
@@ -235,10 +250,11 @@ TEST_CASE("of a quota other sites are told what all hosts of this one have count
   CHECK(word == QuotaWord{word.counter, 0, 25, 2});
 
   // What another site has counted counts here, and is not told as this one's.
-  owner.HearSiteQuota(1, "a", {word.counter + 1, 0, 400, 30}, kBegin + 3s);
-  owner.HearSiteQuota(1, "a", {word.counter + 1, 0, 350, 30}, kBegin + 3s);    // late
+  owner.HearSiteSay(1, "a", {.quota = QuotaWord{word.counter + 1, 0, 400, 30}}, kBegin + 3s);
+  owner.HearSiteSay(1, "a", {.quota = QuotaWord{word.counter + 1, 0, 350, 30}}, kBegin + 3s);    // late
   CHECK(owner.Used("a", kBegin + 3s) == 23 + 370);
-  owner.HearSiteQuota(0, "a", {kHostCounters + 7, 0, 900, 0}, kBegin + 3s);    // no site counts under a host's number
+  // No site counts under a host's number.
+  owner.HearSiteSay(0, "a", {.quota = QuotaWord{kHostCounters + 7, 0, 900, 0}}, kBegin + 3s);
   CHECK(owner.Used("a", kBegin + 3s) == 23 + 370);
   owner.RunAt(kBegin + 4s);
   owner.QuotasTold();
@@ -247,6 +263,76 @@ TEST_CASE("of a quota other sites are told what all hosts of this one have count
   CHECK(told.size() >= 1);
   CHECK(told.size() <= 3);
   for (const QuotaWord& again : told) CHECK(again == word);
+}
+
+TEST_CASE("of places other sites are told how many all hosts of this one have, at once where few are left") {
+  Owner owner("in_flight = 20\n");
+  owner.KnowAll();
+  owner.RunAt(kKnowsAll + 1200ms);
+  owner.HearSay("a", {.places = 1}, kKnowsAll + 1300ms);
+  owner.RunAt(kKnowsAll + 1330ms);
+  CHECK(owner.PlacesTold().empty());    // one of 20 can wait for the period
+  owner.HearSay("a", {.places = 12}, kKnowsAll + 1400ms);
+  owner.RunAt(kKnowsAll + 1430ms);
+  CHECK(owner.PlacesTold() == std::vector<std::uint64_t>{12});
+  for (int ms = 1440; ms < 3300; ms += 20) owner.RunAt(kKnowsAll + ms * 1ms);
+  for (const std::uint64_t places : owner.PlacesTold()) CHECK(places == 12);    // again in each period
+
+  // What other sites have is gone from here, and is not told as this one's.
+  owner.HearSiteSay(0, "a", {.places = 3}, kKnowsAll + 3300ms);
+  owner.HearSiteSay(1, "a", {.places = 2}, kKnowsAll + 3300ms);
+  CHECK(owner.PlacesHere("a", kKnowsAll + 3300ms) == 3);
+  owner.HearSay("a", {.places = 14}, kKnowsAll + 3400ms);
+  owner.RunAt(kKnowsAll + 3430ms);
+  CHECK(owner.PlacesTold() == std::vector<std::uint64_t>{14});
+  owner.HearSay("a", {.places = 0}, kKnowsAll + 3500ms);
+  owner.RunAt(kKnowsAll + 3530ms);
+  CHECK(owner.PlacesTold() == std::vector<std::uint64_t>{0});
+  CHECK(owner.PlacesHere("a", kKnowsAll + 3600ms) == 15);
+  owner.RunAt(kKnowsAll + 6500ms);    // neither has said so again for three periods
+  CHECK(owner.PlacesHere("a", kKnowsAll + 6500ms) == 20);
+}
+
+TEST_CASE("while a site is not heard, this one keeps to its part of the places, as its rule says") {
+  for (const bool part : {false, true}) {
+    CAPTURE(part);
+    Owner owner(part ? "in_flight = 20\ncut_off = \"part\"\n" : "in_flight = 20\n", 0.4);
+    owner.KnowAll();
+    owner.HearSay("a", {.places = 3}, kKnowsAll + 1s);
+    owner.HearSiteSay(0, "a", {.places = 4}, kKnowsAll + 1s);
+    owner.sites().SetHeard({}, false);
+    owner.HearSay("a", {.places = 4}, kKnowsAll + 1100ms);
+    owner.RunAt(kKnowsAll + 1130ms);
+    CHECK(owner.PlacesHere("a", kKnowsAll + 1130ms) == (part ? 4 : 12));    // 8 of 20
+    for (int second = 2; second < 8; ++second) {
+      owner.HearSay("a", {.places = 4}, kKnowsAll + second * 1s);
+      owner.RunAt(kKnowsAll + second * 1s + 30ms);
+    }
+    CHECK(owner.PlacesHere("a", kKnowsAll + 7500ms) == (part ? 4 : 16));
+    owner.sites().SetHeard({}, true);
+    owner.HearSay("a", {.places = 4}, kKnowsAll + 8s);
+    owner.RunAt(kKnowsAll + 9s);
+    CHECK(owner.PlacesHere("a", kKnowsAll + 9s) == 16);
+  }
+}
+
+TEST_CASE("of a tag that is divided other sites are told what all hosts of this one had for each member, once") {
+  Owner owner("among = \"level\"\n[[rule]]\nname = \"m\"\nmatch = \"*/*\"\nburst = 1000\nrate = 1000\n"
+              "share = \"debit\"\nalso = [\"before /\"]\n");
+  owner.RunAt(kBegin + 1s);
+  CHECK(owner.host().Serves("a/1", kBegin + 1050ms));
+  owner.HearSay("a", {.member = MemberWord{77, 30, 20, 1000}}, kBegin + 1100ms);
+  owner.HearSay("a", {.member = MemberWord{77, 10, 10, 1000}}, kBegin + 1200ms);
+  owner.HearSiteSay(1, "a", {.member = MemberWord{77, 500, 100, 1000}}, kBegin + 1400ms);
+  owner.RunAt(kBegin + 2300ms);
+  owner.RunAt(kBegin + 2400ms);
+  std::vector<MemberWord> told = owner.MembersTold();
+  std::ranges::sort(told, {}, &MemberWord::asked);
+  REQUIRE(told.size() == 2);
+  CHECK((told[0].asked == 1 && told[0].served == 1));
+  CHECK((told[1].member == 77 && told[1].asked == 40 && told[1].served == 30 && told[1].fair == 1000));
+  for (int second = 3; second < 6; ++second) owner.RunAt(kBegin + second * 1s);
+  CHECK(owner.MembersTold().empty());
 }
 
 TEST_CASE("a penalty that begins or is lifted is told other sites at once, and none that they have told") {
@@ -274,7 +360,7 @@ TEST_CASE("of a quota other sites are told early where much of what is left is g
   owner.KeepQuotas();
   owner.RunAt(kBegin + 1s);
   const auto told_within = [&](std::uint64_t taken, Instant now) {
-    owner.HearQuota("a", {kHostCounters + 7, 0, taken, 0}, now);
+    owner.HearSay("a", {.quota = QuotaWord{kHostCounters + 7, 0, taken, 0}}, now);
     owner.RunAt(now + 25ms);
     return owner.QuotasTold().size() == 1;
   };

@@ -273,15 +273,7 @@ void CheckOwned(Findings& f) {
   if (s.peers.spread != PeerSpread::kOwners) return;
   for (std::size_t i = 0; i < s.rules.size(); ++i) {
     const Rule& rule = s.rules[i];
-    if (rule.share == Share::kLocal || rule.mode == Mode::kOff) continue;
-    for (const auto& [key, given, none] : {std::tuple("in_flight", rule.in_flight > 0, "0"),
-                                           std::tuple("among", rule.among != Among::kFirst, "\"first\"")}) {
-      if (!given || !s.sites.enabled()) continue;
-      f.Error(f.rules[i], fmt::format("rule \"{}\": {} with sites.name = \"{}\": must be {}, because sites do not "
-                                      "pass that on",
-                                      rule.name, key, s.sites.name, none));
-    }
-    if (rule.share != Share::kCapacity) continue;
+    if (rule.share != Share::kCapacity || rule.mode == Mode::kOff) continue;
     f.Error(f.rules[i], fmt::format("rule \"{}\": share = \"capacity\" with peers.spread = \"owners\": must be "
                                     "\"all\", because owners do not pass that on",
                                     rule.name));

@@ -171,7 +171,8 @@ const std::vector<Key<Rule>>& RuleKeys() {
           "cut_off", "\"full\"", MEMBER(R, cut_off),
           "What the hosts of a site go on with while another of *sites.others* is not heard: \"full\", the whole limit, "
           "so that clients are served as before and all sites together may serve a limit each; or \"part\", the site's "
-          "*sites.part* of it, so that the limit holds over all sites and a client of one site gets less."),
+          "*sites.part* of it, so that the limit holds over all sites and a client of one site gets less. Places of "
+          "*in_flight* are divided so too, and quotas are not."),
       Weight<R>("1", MEMBER(R, weight),
                 "How much of a tag that they are charged with, and that is divided by *among* = \"level\", tags of the "
                 "rule get against others, where all ask for more: one of weight 2 gets twice what one of weight 1 gets."),

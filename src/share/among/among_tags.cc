@@ -131,9 +131,11 @@ void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tok
   if (charge.divided.among != Among::kLevel) return;
   AmongMember* const member = FindOrAdd(*group, charge.member, charge.weight, now);
   if (member == nullptr) return;
-  member->counted.asked += charge.cost, member->untold.asked += charge.cost;
+  const auto cost = static_cast<double>(charge.cost);
+  for (MemberUse* const use : {&member->counted, &member->untold, &member->to_sites}) {
+    use->asked += cost, use->served += served ? cost : 0;
+  }
   if (!served) return;
-  member->counted.served += charge.cost, member->untold.served += charge.cost;
   member->debt = DebtAt(*member, now) + charge.cost, member->since = now;
   member->dearest = std::max(member->dearest, charge.cost);
 }
@@ -153,19 +155,20 @@ MemberWord AmongTags::WordAbout(std::uint64_t member, const MemberUse& use, doub
   return {member, number(times * use.asked), number(times * use.served), number(std::max(kThousandths * fair, 1.0))};
 }
 
-// What a peer has served counts for no more than the limit lets one host serve, because a peer may lie. What it was
-// asked for counts for no more than a hundred times that.
-void AmongTags::HearPeer(const Divided& divided, const MemberWord& word, const Shape& shape, Tokens level,
-                         Instant now) {
+// What a peer has served counts for no more than the limit lets one host serve, because a peer may lie; what a site
+// has, for as many hosts. What it was asked for counts for no more than a hundred times that.
+void AmongTags::HearPeer(const Divided& divided, const MemberWord& word, const Speaker& speaker, const Shape& shape,
+                         Tokens level, Instant now) {
   Group* const group = Begin(divided, shape, level, now);
   AmongMember* const its =
       group != nullptr ? FindOrAdd(*group, word.member, static_cast<double>(word.fair) / kThousandths, now) : nullptr;
   if (its == nullptr) return;
   group->owned = true;
   const double served_max = shape.burst() + shape.rate() * Seconds(divided.period + kCycle);
-  const double served = std::min(static_cast<double>(word.served), served_max);
-  its->heard.served += served;
-  its->heard.asked += std::min(static_cast<double>(word.asked), (served + 1) / kGrantedMin);
+  const double served = std::min(static_cast<double>(word.served), static_cast<double>(speaker.hosts) * served_max);
+  const double asked = std::min(static_cast<double>(word.asked), (served + 1) / kGrantedMin);
+  its->heard.served += served, its->heard.asked += asked;
+  if (!speaker.abroad) its->to_sites.served += served, its->to_sites.asked += asked;
 }
 
 std::optional<Tag> AmongTags::TagOf(std::uint64_t divided) const {

@@ -15,7 +15,7 @@
 // Where a host owns the tag that is divided (protocol/owners.md), the others do not hear of each other's tags. Each
 // tells the owner what its tags asked for and what it served of them. The owner finds the level as above, and says to
 // each what the tags that it named get on all hosts together. A host's part of a tag is what the host had served of it
-// as of that word.
+// as of that word. Owners of other sites (protocol/sites.md) tell it what all hosts of their site were asked for.
 //
 // Departures from the paper, which gives each tag a number of requests for the whole cycle: a tag spends its level as
 // time passes, and some of it at once, because the bucket may hold less than a cycle's tokens. One that asked for nothing
@@ -39,6 +39,7 @@
 #include "bucket/bucket.h"
 #include "rule/rule.h"
 #include "share/among/members.h"
+#include "share/debit/word.h"
 
 namespace dthrottle {
 
@@ -95,7 +96,8 @@ class AmongTags {
   // ---- Where a host owns the divided tag, by kLevel ----
 
   // The owner hears it of a peer. `shape` and `level` as of Count.
-  void HearPeer(const Divided& divided, const MemberWord& word, const Shape& shape, Tokens level, Instant now);
+  void HearPeer(const Divided& divided, const MemberWord& word, const Speaker& speaker, const Shape& shape,
+                Tokens level, Instant now);
   std::optional<Tag> TagOf(std::uint64_t divided) const;
   // What the owner says of the member to hosts; none: it knows nothing of it.
   std::optional<MemberWord> WordOf(std::uint64_t divided, std::uint64_t member, Instant now) const;
@@ -106,23 +108,23 @@ class AmongTags {
   // True: there is more to tell. `lock(hash)` locks a shard. The owner's thread.
   template <class Lock, class Tell>
   bool TellSome(Lock&& lock, Instant now, Tell&& tell) {
-    for (; told_ < groups_.places(); ++told_) {
-      const std::uint64_t hash = groups_.HashAt(told_);
-      if (hash == 0) continue;
-      auto locked = lock(hash);
-      if (groups_.HashAt(told_) != hash || IsOld(groups_[told_], now)) continue;
-      Group& group = groups_[told_];
-      const bool room = members_.ForEachWhile(group.list, [&](AmongMember& member) {
-        const bool any = member.untold.asked != 0;
-        if (!any && now - member.told_at < kCycle / 2) return true;    // told before there was no room
-        if (any && !tell(group.tag.tag(), WordAbout(member.name, member.untold, 1, member.weight), locked)) return false;
-        Told(group, member, now);
-        return true;
-      });
-      if (!room) return true;
-    }
-    told_ = 0;
-    return false;
+    return Walk(told_, lock, now, [&](Group& group, AmongMember& member, auto& locked) {
+      const bool any = member.untold.asked != 0;
+      if (!any && now - member.told_at < kCycle / 2) return true;    // told before there was no room
+      if (any && !tell(group.tag.tag(), WordAbout(member.name, member.untold, 1, member.weight), locked)) return false;
+      Told(group, member, now);
+      return true;
+    });
+  }
+  // The same for what other sites have not been told: of this host and of peers.
+  template <class Lock, class Tell>
+  bool TellSitesSome(Lock&& lock, Instant now, Tell&& tell) {
+    return Walk(told_sites_, lock, now, [&](Group& group, AmongMember& member, auto& locked) {
+      if (member.to_sites.asked == 0) return true;
+      if (!tell(group.tag.tag(), WordAbout(member.name, member.to_sites, 1, member.weight), locked)) return false;
+      member.to_sites = {};
+      return true;
+    });
   }
 
   // ---- For people ----
@@ -159,6 +161,21 @@ class AmongTags {
   }
   static MemberWord WordAbout(std::uint64_t member, const MemberUse& use, double times, double fair);
   static Tokens DebtAt(const AmongMember& member, Instant now);
+  // Calls each(group, member, locked) from that place on, until it returns false. True: there are more.
+  template <class Lock, class Each>
+  bool Walk(std::size_t& place, Lock&& lock, Instant now, Each&& each) {
+    for (; place < groups_.places(); ++place) {
+      const std::uint64_t hash = groups_.HashAt(place);
+      if (hash == 0) continue;
+      auto locked = lock(hash);
+      if (groups_.HashAt(place) != hash || IsOld(groups_[place], now)) continue;
+      Group& group = groups_[place];
+      const auto one = [&](AmongMember& member) { return each(group, member, locked); };
+      if (!members_.ForEachWhile(group.list, one)) return true;
+    }
+    place = 0;
+    return false;
+  }
   void Divide(Group& group, Among among, Tokens enough, Instant now);
   double LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now);
   double LevelOfAll(Group& group, Tokens enough, double seconds);
@@ -178,7 +195,7 @@ class AmongTags {
 
   SideTable<Group, kWays> groups_;
   AmongMembers members_;
-  std::size_t told_ = 0;    // places of which the owners have been told
+  std::size_t told_ = 0, told_sites_ = 0;    // places of which the owners, and other sites, have been told
   std::atomic<std::uint64_t> cut_{0}, crowded_{0};
 };
 

@@ -30,6 +30,7 @@ struct AmongMember {
   Cost dearest = 1;                // query that was served
   MemberUse counted{}, heard{};    // in this cycle: here, and what peers said
   MemberUse untold{};              // here, and the owner of the divided tag has not been told
+  MemberUse to_sites{};            // here and of peers, and other sites have not been told
   double told = 0, told_before = 0;    // tokens/s served here: what it has been told, and had been the time before,
   Instant told_at{};                   // then
   double all = 0, of_all = 0;    // tokens/s by the owner's word: served by all hosts, and of it here

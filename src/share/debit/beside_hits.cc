@@ -34,8 +34,7 @@ bool BesideHits::ReportUrgent(Instant now, Draft& out) {
 bool BesideHits::TellPenalties(Instant now, Draft& out) {
   return core_.penalties.TellSome(
       core_.ShardLock(), now, [&](const Tag& tag, Duration left, Table::Shard& shard) {
-        const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-        return Add(tag, {.penalty = static_cast<std::uint64_t>(ms)}, shard, now, out);
+        return Add(tag, {.penalty = PenaltyMilliseconds(left)}, shard, now, out);
       });
 }
 
@@ -98,18 +97,20 @@ bool BesideHits::Add(const Tag& tag, const Besides& said, Table::Shard& shard, I
 
 // ---- Hearing ----
 
-bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now) {
+bool BesideHits::Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, const Speaker& speaker,
+                      Instant to, Instant now) {
   const Entry& entry = told.entry;
   if (const auto left = entries.penalty(entry)) {
     HearPenalty(told, peer, to + std::chrono::milliseconds(*left), now);
   } else if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
     HearRefusals(told, peer, refusals, now);
   } else if (const auto places = entries.places(entry)) {
-    HearPlaces(told, peer, peer.number, *places, to, now);
+    const std::uint32_t of = speaker.abroad ? Gauges::Site(speaker.number) : speaker.number;
+    HearPlaces(told, peer, of, *places, std::min(to, now) + Belief(speaker), now);
   } else if (const auto word = entries.quota(entry)) {
     HearQuota(told, peer, *word, now);
   } else if (const auto member = entries.member(entry)) {
-    HearMember(told, *member, now);
+    HearMember(told, *member, speaker, now);
   } else {
     return false;
   }
@@ -139,14 +140,16 @@ void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint6
   core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
 }
 
-// A peer is believed for three periods: so long its reports may be lost. All places of a tag are taken at most.
-void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant to,
-                            Instant now) {
+// How long what it says of places counts: so long its reports may be lost.
+Duration BesideHits::Belief(const Speaker& speaker) const {
+  const Duration period = std::max(speaker.period, ToDuration(core_.window));
+  return std::max<Duration>(kReachPeriods * period, std::chrono::seconds(1));
+}
+
+// All places of a tag are taken at most.
+void BesideHits::HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places,
+                            Instant until, Instant now) {
   const Limit& limit = core_.limit(told.index);
-  const Duration period = ToDuration(core_.window);
-  const Duration believed = of == Gauges::kOwner ? OwnersHeard::Belief(period)
-                                                 : std::max<Duration>(kReachPeriods * period, std::chrono::seconds(1));
-  const Instant until = std::min(to, now) + believed;
   if (until <= now) return;
   const bool known = told.slot != nullptr || core_.gauges->Knows(told.hash);
   if (!known && places != 0 && !peers_.MayName(peer, now)) return;
@@ -160,7 +163,7 @@ void BesideHits::HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWo
 }
 
 // The tag is divided here among its members, of which the peer has told one. While its bucket is full nobody is cut.
-void BesideHits::HearMember(const ToldEntry& told, const MemberWord& word, Instant now) {
+void BesideHits::HearMember(const ToldEntry& told, const MemberWord& word, const Speaker& speaker, Instant now) {
   if (told.slot == nullptr || !OwnsHere(core_, told.tag)) return;
   const Limit& limit = core_.limit(told.index);
   const TagAt at{told.tag, told.hash, limit, told.slot};
@@ -169,8 +172,8 @@ void BesideHits::HearMember(const ToldEntry& told, const MemberWord& word, Insta
     const auto foretold = ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, kNobody, now); });
     level = foretold ? foretold->level : at.Level(now);
   }
-  const AmongTags::Divided divided{told.tag, told.hash, limit.among, core_.peers + 1, ToDuration(core_.window)};
-  core_.among->HearPeer(divided, word, limit.shape, level, now);
+  const AmongTags::Divided divided{told.tag, told.hash, limit.among, core_.peers + 1, ToDuration(core_.waste_window)};
+  core_.among->HearPeer(divided, word, speaker, limit.shape, level, now);
 }
 
 // A host that has places is told how many others have, and everybody how many are taken.
@@ -180,7 +183,8 @@ bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardP
     Quotas* const quotas = QuotasFor(told, peer, now);
     if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, now);
   } else if (const auto places = entries.places(told.entry)) {
-    if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, to, now);
+    const Instant until = std::min(to, now) + OwnersHeard::Belief(ToDuration(core_.window));
+    if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, until, now);
   } else if (const auto member = entries.member(told.entry)) {
     core_.among->HearOwner(told.hash, *member, now);
   } else {

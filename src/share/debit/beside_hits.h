@@ -39,7 +39,8 @@ class BesideHits {
   // ---- Hearing ----
 
   // Takes what the entry of a report says, as of `to`. False: it says something of hits.
-  bool Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, Instant to, Instant now);
+  bool Hear(const Entries& entries, const ToldEntry& told, HeardPeer& peer, const Speaker& speaker, Instant to,
+            Instant now);
 
   // Takes what the peer, which owns the tag, says of all hosts: what they have counted of its quota, or how many of its
   // places they have; as of `to`, to this host or to everybody. False: it says something of a bucket.
@@ -57,10 +58,11 @@ class BesideHits {
   void TellPlacesAgain();
   bool MayPenalize(const ToldEntry& told, HeardPeer& peer, Instant now);
   void HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now);
-  void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant to,
+  Duration Belief(const Speaker& speaker) const;
+  void HearPlaces(const ToldEntry& told, HeardPeer& peer, std::uint32_t of, std::uint64_t places, Instant until,
                   Instant now);
   void HearQuota(const ToldEntry& told, HeardPeer& peer, const QuotaWord& word, Instant now);
-  void HearMember(const ToldEntry& told, const MemberWord& word, Instant now);
+  void HearMember(const ToldEntry& told, const MemberWord& word, const Speaker& speaker, Instant now);
   Quotas* QuotasFor(const ToldEntry& told, HeardPeer& peer, Instant now);
 
   LimiterCore& core_;

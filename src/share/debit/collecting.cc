@@ -93,7 +93,7 @@ void Collecting::Owned(const Draft& draft, Instant now) {
     const std::uint64_t hash = hash_of(tag);
     sums->Add(hash, tag, e.value, draft.began[i]);
     sums->TakeBack(hash, draft.entries.back(e));
-    if (draft.entries.quota(e)) sums->Counted(hash, tag);
+    sums->Beside(hash, draft.entries, e);
     if (const auto left = draft.entries.penalty(e)) {
       sums->penalties().Began(hash, tag, now + std::chrono::milliseconds(*left), now);
     }

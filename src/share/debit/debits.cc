@@ -77,10 +77,8 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
   HeardPeer& heard = peers_.Of(speaker);
   const bool rare = entries.any_rare();
   peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
-    if (rare && beside_.Hear(entries, told, heard, to, now)) {
-      if (core_.site_sums != nullptr && !speaker.abroad && entries.quota(told.entry)) {
-        core_.site_sums->Counted(told.hash, entries.tag(told.entry));
-      }
+    if (rare && beside_.Hear(entries, told, heard, speaker, to, now)) {
+      if (core_.site_sums != nullptr && !speaker.abroad) core_.site_sums->Beside(told.hash, entries, told.entry);
       return;
     }
     if (told.index != terms.index) terms = TermsOf(told.index, to - from);

@@ -95,7 +95,9 @@ void Owning::NamedAbroad(const Entries& entries, Instant now) {
       QuotaCounted(hash, kNobody, now);
       continue;
     }
-    if (entries.penalty(e)) continue;    // penalties say themselves that they have begun
+    if (entries.places(e)) PlacesChanged(hash, kNobody);
+    // Penalties say themselves that they have begun, and of members a host is told as it asks.
+    if (entries.penalty(e) || entries.places(e) || entries.member(e)) continue;
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
     owned->abroad_at = now;

@@ -15,11 +15,6 @@ constexpr Duration kGap = 20ms;    // between two frames
 constexpr Duration kAgain = 1s, kLast = 8s, kAgainEvery = 250ms;
 constexpr std::size_t kAgainMax = 8192;    // penalties that are to be told again
 
-std::uint64_t Milliseconds(Duration left) {
-  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(std::max(left, Duration::zero())).count();
-  return static_cast<std::uint64_t>(ms);
-}
-
 }    // namespace
 
 void PenaltyTelling::Began(const Tag& said, std::uint64_t left, Instant now) {
@@ -33,7 +28,7 @@ void PenaltyTelling::Began(const Tag& said, std::uint64_t left, Instant now) {
 
 void PenaltyTelling::Say(const Tag& said, Duration left, Instant now) {
   const bool first = said_.empty();
-  const bool added = room_.Take(now) && said_.Add(said, 0, 0, {.penalty = Milliseconds(left)});
+  const bool added = room_.Take(now) && said_.Add(said, 0, 0, {.penalty = PenaltyMilliseconds(left)});
   counts_.told += added, counts_.cut += !added;
   if (!added || !first) return;
   said_at_ = now;
@@ -78,7 +73,7 @@ void PenaltyTelling::TellTo(std::uint32_t peer, const Ownership& ownership, Inst
     const Tag tag = its.tag.tag();
     const auto add = [&] {
       Table::Shard shard(*core.table, core.table->Hash(tag));
-      return debits.beside().Add(tag, {.penalty = Milliseconds(its.until - now)}, shard, now, draft);
+      return debits.beside().Add(tag, {.penalty = PenaltyMilliseconds(its.until - now)}, shard, now, draft);
     };
     if (add()) continue;
     push();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "share/debit/ownership.h"
+#include "share/owners/places_taken.h"
 #include "share/said_tag.h"
 
 namespace dthrottle {
@@ -24,18 +25,12 @@ bool PlaceTelling::Add(std::uint64_t hash, std::uint32_t peer, Instant now, Entr
   const LimiterCore& core = ways_.core();
   bool full = false;
   LookAt(hash, now, [&](Gauges& gauges, const Tag& tag, LimitIndex index) {
-    const std::uint32_t all = Taken(gauges, hash, now);
+    const std::uint32_t all = PlacesTakenOf(ways_.core(), hash, now).all();
     const std::uint64_t places = peer == kNobody ? all : all - std::min(gauges.OfPeer(hash, peer, now), all);
     full = !AddSaidTag(*core.rules, tag, index, 0, {.places = std::min(places, kPlacesMax)}, out);
     if (!full && peer == kNobody) gauges.Announced(hash, all);
   });
   return !full;
-}
-
-// By all hosts. Another owner may have spoken of the tag before; its word is about the same hosts.
-std::uint32_t PlaceTelling::Taken(Gauges& gauges, std::uint64_t hash, Instant now) const {
-  const std::uint32_t elsewhere = gauges.Elsewhere(hash, now);
-  return ways_.core().in_flight->taken(hash) + elsewhere - std::min(gauges.OfPeer(hash, Gauges::kOwner, now), elsewhere);
 }
 
 void PlaceTelling::Changed(std::uint64_t hash, std::uint32_t peer) {
@@ -62,7 +57,7 @@ std::vector<std::uint64_t> PlaceTelling::Judge(Instant now) {
   for (const std::uint64_t hash : std::exchange(changed_, {})) {
     LookAt(hash, now, [&](Gauges& gauges, const Tag&, LimitIndex index) {
       const std::uint32_t most = ways_.core().limit(index).in_flight, told = gauges.announced(hash);
-      const std::uint32_t all = Taken(gauges, hash, now);
+      const std::uint32_t all = PlacesTakenOf(ways_.core(), hash, now).all();
       const std::uint32_t step = std::max((most - std::min(all, most)) / 4, std::uint32_t{1});
       if (std::max(all, told) * 2 < most || std::max(all, told) - std::min(all, told) < step) return;
       news.push_back(hash);

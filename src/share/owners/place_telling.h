@@ -40,7 +40,6 @@ class PlaceTelling {
  private:
   static constexpr Duration kJudgeEvery = std::chrono::milliseconds(20);
 
-  std::uint32_t Taken(Gauges& gauges, std::uint64_t hash, Instant now) const;
   template <class See>
   void LookAt(std::uint64_t hash, Instant now, See&& see);
   bool Add(std::uint64_t hash, std::uint32_t peer, Instant now, Entries& out);

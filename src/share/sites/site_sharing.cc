@@ -5,7 +5,6 @@
 #include <numeric>
 #include <utility>
 
-#include "base/siphash.h"
 #include "share/pace_of.h"
 #include "share/said_tag.h"
 
@@ -17,13 +16,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kEntriesPerSlice = 256;
 constexpr Duration kJudgeEvery = 20ms;          // tags that were named are looked at together
 constexpr std::uint64_t kHostsMax = 1 << 16;    // of one site
-constexpr std::size_t kQuotasAgain = 64;        // places of quotas that are gone through each period
 constexpr std::size_t kUntoldWord = 6;          // of those beside the table, behind bus/account.h
-
-// A name of any length as a counter that no host has.
-std::uint64_t CounterOf(std::string_view site) {
-  return SipHash<2, 4>({}, site) % (kHostCounters - 1) + 1;
-}
 
 }    // namespace
 
@@ -34,8 +27,8 @@ SiteSharing::SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_
       table_(*ways.core().table),
       from_sites_(from_sites),
       options_(options),
-      counter_(CounterOf(options.name)),
       sums_(table_.words()[kUntoldWord], debits_.account_to_sites()),
+      words_(ways, sums_, options.name, options.others, counts_),
       outlet_(to_sites),
       from_(now),
       to_(now),
@@ -103,6 +96,10 @@ void SiteSharing::MergeSome(Instant now) {
       if (quota->counter < kHostCounters) ours.Add(tag, 0, 0, {.quota = quota});
     } else if (!OwnsHere(ways_.core(), tag)) {
       ++counts_.passed;
+    } else if (const auto places = incoming_.entries.places(e)) {
+      ours.Add(tag, 0, 0, {.places = places});
+    } else if (const auto member = incoming_.entries.member(e)) {
+      ours.Add(tag, 0, 0, {.member = member});
     } else if (const auto left = incoming_.entries.penalty(e)) {
       ours.Add(tag, 0, 0, {.penalty = left});
       const Instant until = incoming_.to + std::chrono::milliseconds(*left);
@@ -156,7 +153,7 @@ bool SiteSharing::LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant n
 void SiteSharing::Begin(Instant now) {
   collecting_ = true;
   to_ = now;
-  RemindOfQuotas(now);
+  words_.PeriodBegins(now);
   round_ = sums_.TakeAll();
   report_at_ += options_.period * ((now - report_at_) / options_.period + 1);
 }
@@ -168,15 +165,16 @@ bool SiteSharing::CollectSome(Instant now) {
   while (!round_.empty() && left-- > 0 && !full) {
     const std::uint64_t hash = round_.back();
     SiteSums::Sum* const sum = sums_.Find(hash);
-    const bool used = sum != nullptr && (sum->hits != 0 || sum->demand != 0 || sum->changed || sum->counted);
+    const bool used = sum != nullptr && sum->used();
     if (used) full = !Tell(hash, *sum, draft_, now);
     if (full) break;
     round_.pop_back();
     used ? sums_.Keep(hash) : sums_.Forget(hash);
   }
   ChargeAssumed(now);
+  full = full || (round_.empty() && words_.TellMembers(draft_, now));
   if ((full || round_.empty()) && !Push(draft_, ToPeers::Kind::kHits, to_, now)) return true;
-  if (!round_.empty()) return true;
+  if (full || !round_.empty()) return true;
   if (!outlet_.Push(ToPeers::Kind::kPeriodEnd, to_, now)) return true;
   from_ = to_;
   collecting_ = false;
@@ -191,28 +189,34 @@ bool SiteSharing::Judge(Instant now) {
     SiteSums::Sum* const sum = sums_.Find(hash);
     if (sum == nullptr) continue;
     sum->changed = false;
-    const bool early = Strays(hash, *sum, now) || IsPressing(hash, *sum, now);
-    if (!early || !Tell(hash, *sum, urgent_, now)) continue;
+    if (!IsNews(hash, *sum, now) || !Tell(hash, *sum, urgent_, now)) continue;
     ++counts_.told_early;
     if (assumed_.size() >= kEntriesPerSlice) ChargeAssumed(now);
   }
-  TellPenalties(now);
+  words_.TellPenalties(urgent_, now);
   ChargeAssumed(now);
   return !Push(urgent_, ToPeers::Kind::kUrgent, now, now);
 }
 
-bool SiteSharing::Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
-  bool strays = false;
+// While a site is not heard, what is assumed of places follows those that are taken here.
+bool SiteSharing::IsNews(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
+  bool news = false;
   LookAt(hash, sum, now, [&](const Look& look) {
-    if (!look.foretold || !OwnsHere(ways_.core(), sum.said())) return;
-    if (sum.budget_at != Instant()) sum.budget.Step(look.pace, Seconds(now - sum.budget_at));
-    sum.budget_at = now;
-    const Tokens threshold = sum.budget.Threshold(look.pace);
-    const Tokens foretold = sum.demand * (look.foretold->earned - sum.earned);
-    strays = std::abs(static_cast<double>(sum.hits) - foretold) >= threshold ||
-             std::abs(look.foretold->demand_here - sum.demand) * kMovedWithin >= threshold;
-    if (strays) sum.budget.Sent(look.pace, true);
+    const bool apart = sum.placed && IsApart(look.limit);
+    news = Strays(sum, look, now) || apart || words_.IsPressing(hash, sum, look.limit, now);
   });
+  return news;
+}
+
+bool SiteSharing::Strays(SiteSums::Sum& sum, const Look& look, Instant now) {
+  if (!look.foretold || !OwnsHere(ways_.core(), sum.said())) return false;
+  if (sum.budget_at != Instant()) sum.budget.Step(look.pace, Seconds(now - sum.budget_at));
+  sum.budget_at = now;
+  const Tokens threshold = sum.budget.Threshold(look.pace);
+  const Tokens foretold = sum.demand * (look.foretold->earned - sum.earned);
+  const bool strays = std::abs(static_cast<double>(sum.hits) - foretold) >= threshold ||
+                      std::abs(look.foretold->demand_here - sum.demand) * kMovedWithin >= threshold;
+  if (strays) sum.budget.Sent(look.pace, true);
   return strays;
 }
 
@@ -222,7 +226,8 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   const bool limited = LookAt(hash, sum, now, [&](const Look& look) {
     const double demand = look.foretold && OwnsHere(ways_.core(), sum.said()) ? look.foretold->demand_here : 0;
     const std::uint64_t hits = std::min(sum.hits, kHitsMax);
-    room = !sum.counted || TellQuota(hash, sum, look.limit, draft, now);
+    if (sum.placed && look.limit.keeps_part && look.limit.in_flight > 0) AssumePlaces(hash, sum, look.limit, now);
+    room = words_.Tell(hash, sum, look.limit, draft, now);
     if (!room) return;
     if (hits == 0 && demand == 0 && sum.demand == 0) return;
     Besides said;
@@ -238,65 +243,6 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   });
   if (!limited) sums_.Drop(sum, sum.hits), sum.demand = 0;
   return room;
-}
-
-// ---- Penalties and quotas ----
-
-// Another site may have lost what it was told, or have begun anew: it is told of all of them in turn.
-void SiteSharing::RemindOfQuotas(Instant now) {
-  const Quotas* const quotas = ways_.quotas();
-  if (quotas == nullptr) return;
-  const LimiterCore& core = ways_.core();
-  for (std::size_t n = 0; n < std::min(kQuotasAgain, quotas->places()); ++n) {
-    const std::uint64_t hash = quotas->HashAt(quota_place_);
-    quota_place_ = (quota_place_ + 1) % quotas->places();
-    if (hash == 0) continue;
-    Table::Shard shard(table_, hash);
-    const auto tag = quotas->TagOf(hash);
-    const auto index = tag ? LimitOfOwned(core, shard, *tag, now) : std::nullopt;
-    Entries said;
-    if (!index || !AddSaidTag(*core.rules, *tag, *index, 0, {.demand = 0}, said) || said.empty()) continue;
-    sums_.Counted(hash, said.tag(said.list().front()));
-  }
-}
-
-// Adds as many as there is room for.
-void SiteSharing::TellPenalties(Instant now) {
-  sums_.penalties().TellSome([&](const Tag& said, Instant until) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(std::max(until - now, Duration::zero())).count();
-    if (!urgent_.entries.Add(said, 0, 0, {.penalty = static_cast<std::uint64_t>(left)})) return false;
-    urgent_.began.push_back(ToTicks(now));
-    ++counts_.told;
-    return true;
-  });
-}
-
-// Whether this site has counted a quarter of its part of what is left, which other sites do not know.
-bool SiteSharing::IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, Instant now) {
-  bool presses = false;
-  if (!sum.counted) return presses;
-  LookAt(hash, sum, now, [&](const Look& look) {
-    if (!ways_.HasQuota(look.limit)) return;
-    const auto word = ways_.quotas()->OfSite(hash, look.limit, counter_, now);
-    if (!word) return;
-    const std::uint64_t told = sum.quota.period == word->period ? sum.quota.net() : 0;
-    const std::uint64_t untold = word->net() - std::min(told, word->net());
-    presses = untold > 0 && untold * 4 * (options_.others + 1) >= ways_.quotas()->Look(hash, look.limit, now).left();
-  });
-  return presses;
-}
-
-// With the tag's shard locked. False: there is no room.
-bool SiteSharing::TellQuota(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now) {
-  const auto word = ways_.HasQuota(limit) ? ways_.quotas()->OfSite(hash, limit, counter_, now) : std::nullopt;
-  if (word) {
-    if (!draft.entries.Add(sum.said(), 0, 0, {.quota = word})) return false;
-    draft.began.push_back(ToTicks(now));
-    ++counts_.told;
-    sum.quota = *word;
-  }
-  sum.counted = false;
-  return true;
 }
 
 bool SiteSharing::Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now) {
@@ -327,6 +273,12 @@ void SiteSharing::Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hit
   if (whole == 0 && !said.demand) return;
   assumed_.Add(sum.said(), static_cast<std::uint64_t>(whole), 0, said);
   counts_.assumed += static_cast<std::uint64_t>(whole);
+}
+
+// With a part f of the places too, the other sites have the rest.
+void SiteSharing::AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now) {
+  const std::uint64_t places = all_heard_ ? 0 : words_.PlacesAssumed(hash, limit, options_.part, now);
+  if (places != 0 || words_.PlacesAssumedBefore(hash, now) != 0) assumed_.Add(sum.said(), 0, 0, {.places = places});
 }
 
 void SiteSharing::ChargeAssumed(Instant now) {

@@ -5,10 +5,7 @@
 //
 // A tag that is watched is told early where other sites foretell it wrongly, as hosts do (share/owners/owning.h).
 //
-// A penalty that begins or is lifted at one site is told to the others at once.
-//
-// An owner also tells how much of a tag's quota all hosts of its site have counted, in a word as hosts do (quota/quotas.h).
-// It tells that early where other sites do not know of a quarter of this site's part of what is left.
+// What is told beside hits is in site_words.h.
 //
 // While another site is not heard, limits go on as before, each site with the whole limit; or, where their rule says
 // so (Limit::keeps_part), this site assumes that the others use as much as goes with its own part. Nothing else
@@ -28,6 +25,7 @@
 #include "share/debit/ownership.h"
 #include "share/sites/site_counts.h"
 #include "share/sites/site_sums.h"
+#include "share/sites/site_words.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -90,14 +88,13 @@ class SiteSharing {
   void Begin(Instant now);
   bool CollectSome(Instant now);
   bool Judge(Instant now);
-  bool Strays(std::uint64_t hash, SiteSums::Sum& sum, Instant now);
-  void TellPenalties(Instant now);
-  void RemindOfQuotas(Instant now);
-  bool IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, Instant now);
-  bool TellQuota(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now);
+  bool IsNews(std::uint64_t hash, SiteSums::Sum& sum, Instant now);
+  bool Strays(SiteSums::Sum& sum, const Look& look, Instant now);
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now);
   bool Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
+  bool IsApart(const Limit& limit) const { return limit.keeps_part && !all_heard_; }
   void Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hits, double demand);
+  void AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now);
   void ChargeAssumed(Instant now);
   void CountHosts();
   void Moved(const Entries& entries, Instant now);
@@ -107,8 +104,9 @@ class SiteSharing {
   Table& table_;
   FromPeersRing& from_sites_;
   const Options options_;
-  const std::uint64_t counter_;    // of quotas, of this site
   SiteSums sums_;
+  SiteCounts counts_;
+  SiteWords words_;
   Outlet outlet_;
 
   Instant from_, to_, report_at_;    // hits of (from_, to_] are collected
@@ -116,7 +114,6 @@ class SiteSharing {
   std::vector<std::uint64_t> round_;    // tags that have yet to be told in this period
   Draft draft_, urgent_;
   Instant judge_at_{};    // not before
-  std::size_t quota_place_ = 0;    // of the quotas, where RemindOfQuotas goes on
 
   FromPeers incoming_;    // the first merged_ of its entries are done
   std::size_t merged_ = 0;
@@ -126,7 +123,6 @@ class SiteSharing {
   Entries assumed_;
   double assumed_rest_ = 0;                     // of a token
   Instant assumed_from_{}, assumed_until_{};    // the latest time in which something was assumed
-  SiteCounts counts_;
 };
 
 }    // namespace dthrottle

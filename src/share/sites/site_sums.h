@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "bucket/ticks.h"
 #include "bus/account.h"
+#include "bus/entries.h"
 #include "share/report_budget.h"
 #include "share/sites/site_penalties.h"
 
@@ -38,12 +39,15 @@ class SiteSums {
     bool assumed = false;      // that other sites ask for it, while they are not heard
     // What other sites foretell of it: this demand, from when the integral of p was so much (share/forecast).
     double demand = 0, earned = 0;
-    bool counted = false;     // of its quota, and other sites have not been told
-    QuotaWord quota{};        // that they were told last
+    bool counted = false, placed = false;    // of its quota; or its places are others: other sites have not been told
+    QuotaWord quota{};                       // that they were told last
+    std::uint32_t places = 0;                // as they were told last
     ReportBudget budget{};
     Instant budget_at{};
 
     Tag said() const { return {tag, is_digest}; }
+    // Other sites are to be told of it, or foretell something.
+    bool used() const { return hits != 0 || demand != 0 || places != 0 || changed || counted || placed; }
 
     // Over a restart.
     static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.hits, self.began); }
@@ -73,6 +77,16 @@ class SiteSums {
   void Counted(std::uint64_t hash, const Tag& said) {
     Add(hash, said, 0, 0);
     if (Sum* const sum = Find(hash)) sum->counted = true;
+  }
+  // Some of its places are taken, or were.
+  void Placed(std::uint64_t hash, const Tag& said) {
+    Add(hash, said, 0, 0);
+    if (Sum* const sum = Find(hash)) sum->placed = true;
+  }
+  // A host of this site says so beside hits.
+  void Beside(std::uint64_t hash, const Entries& entries, const Entry& entry) {
+    if (entries.quota(entry)) Counted(hash, entries.tag(entry));
+    if (entries.places(entry)) Placed(hash, entries.tag(entry));
   }
 
   // So many of its tokens have come back; those that other sites have been told of do not come back there.

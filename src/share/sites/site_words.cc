@@ -1,0 +1,131 @@
+#include "share/sites/site_words.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/siphash.h"
+#include "share/debit/ownership.h"
+#include "share/owners/places_taken.h"
+#include "share/said_tag.h"
+
+namespace dthrottle {
+namespace {
+
+constexpr std::size_t kQuotasAgain = 64;    // places of quotas that are gone through each period
+
+// A name of any length as a counter that no host has.
+std::uint64_t CounterOf(std::string_view site) {
+  return SipHash<2, 4>({}, site) % (kHostCounters - 1) + 1;
+}
+
+// The tag as hosts say it, which `known` knows by its hash; empty: this host does not own it.
+template <class Known>
+Entries SaidOf(std::uint64_t hash, const Known& known, const LimiterCore& core, Instant now) {
+  Table::Shard shard(*core.table, hash);
+  Entries said;
+  const auto tag = known.TagOf(hash);
+  const auto index = tag ? LimitOfOwned(core, shard, *tag, now) : std::nullopt;
+  if (index) AddSaidTag(*core.rules, *tag, *index, 0, {.demand = 0}, said);
+  return said;
+}
+
+}    // namespace
+
+SiteWords::SiteWords(Ways& ways, SiteSums& sums, std::string_view site, std::size_t others, SiteCounts& counts)
+    : ways_(ways), sums_(sums), counter_(CounterOf(site)), others_(others), counts_(counts) {}
+
+bool SiteWords::Add(const Tag& said, const Besides& besides, Draft& draft, Instant now) {
+  if (!draft.entries.Add(said, 0, 0, besides)) return false;
+  draft.began.push_back(ToTicks(now));
+  ++counts_.told;
+  return true;
+}
+
+void SiteWords::PeriodBegins(Instant now) {
+  LimiterCore& core = ways_.core();
+  if (const Quotas* const quotas = ways_.quotas()) {
+    for (std::size_t n = 0; n < std::min(kQuotasAgain, quotas->places()); ++n) {
+      const std::uint64_t hash = quotas->HashAt(quota_place_);
+      quota_place_ = (quota_place_ + 1) % quotas->places();
+      if (hash == 0) continue;
+      const Entries said = SaidOf(hash, *quotas, core, now);
+      if (!said.empty()) sums_.Counted(hash, said.tag(said.list().front()));
+    }
+  }
+  if (core.gauges == nullptr) return;
+  std::vector<std::uint64_t> taken;
+  core.gauges->ForEach(core.ShardLock(), [&](std::uint64_t hash) { taken.push_back(hash); });
+  for (const std::uint64_t hash : taken) {
+    const Entries said = SaidOf(hash, *core.gauges, core, now);
+    if (!said.empty()) sums_.Placed(hash, said.tag(said.list().front()));
+  }
+}
+
+// ---- Of one tag ----
+
+bool SiteWords::IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now) const {
+  if (sum.counted && ways_.HasQuota(limit)) {
+    if (const auto word = ways_.quotas()->OfSite(hash, limit, counter_, now)) {
+      const std::uint64_t told = sum.quota.period == word->period ? sum.quota.net() : 0;
+      const std::uint64_t untold = word->net() - std::min(told, word->net());
+      if (IsNews(untold, ways_.quotas()->Look(hash, limit, now).left())) return true;
+    }
+  }
+  if (!sum.placed || limit.in_flight == 0) return false;
+  const PlacesTaken taken = PlacesTakenOf(ways_.core(), hash, now);
+  const std::uint32_t moved = std::max(taken.site, sum.places) - std::min(taken.site, sum.places);
+  return IsNews(moved, limit.in_flight - std::min(taken.all(), limit.in_flight));
+}
+
+bool SiteWords::Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now) {
+  if (sum.counted) {
+    const auto word = ways_.HasQuota(limit) ? ways_.quotas()->OfSite(hash, limit, counter_, now) : std::nullopt;
+    if (word && !Add(sum.said(), {.quota = word}, draft, now)) return false;
+    if (word) sum.quota = *word;
+    sum.counted = false;
+  }
+  if (sum.placed) {
+    const std::uint32_t taken = limit.in_flight > 0 ? PlacesTakenOf(ways_.core(), hash, now).site : 0;
+    const std::uint64_t said = std::min<std::uint64_t>(taken, kPlacesMax);
+    if ((taken != 0 || sum.places != 0) && !Add(sum.said(), {.places = said}, draft, now)) return false;
+    sum.places = taken;
+    sum.placed = false;
+  }
+  return true;
+}
+
+std::uint32_t SiteWords::PlacesAssumed(std::uint64_t hash, const Limit& limit, double part, Instant now) const {
+  const auto here = static_cast<std::uint32_t>(std::max(1.0, std::floor(part * limit.in_flight)));
+  const std::uint32_t said = PlacesTakenOf(ways_.core(), hash, now).abroad - PlacesAssumedBefore(hash, now);
+  return limit.in_flight - std::min(here + said, limit.in_flight);
+}
+
+std::uint32_t SiteWords::PlacesAssumedBefore(std::uint64_t hash, Instant now) const {
+  return ways_.core().gauges->OfPeer(hash, Gauges::Site(static_cast<std::uint32_t>(others_)), now);
+}
+
+// ---- Of any tags ----
+
+bool SiteWords::TellPenalties(Draft& draft, Instant now) {
+  sums_.penalties().TellSome([&](const Tag& said, Instant until) {
+    return Add(said, {.penalty = PenaltyMilliseconds(until - now)}, draft, now);
+  });
+  return sums_.penalties().any();
+}
+
+bool SiteWords::TellMembers(Draft& draft, Instant now) {
+  LimiterCore& core = ways_.core();
+  if (core.among == nullptr) return false;
+  return core.among->TellSitesSome(
+      core.ShardLock(), now, [&](const Tag& tag, const MemberWord& word, Table::Shard& shard) {
+        const auto index = LimitOfOwned(core, shard, tag, now);
+        if (!index || core.limit(*index).among != Among::kLevel) return true;
+        const std::size_t before = draft.entries.size();
+        if (!AddSaidTag(*core.rules, tag, *index, 0, {.member = word}, draft.entries)) return false;
+        if (draft.entries.size() > before) draft.began.push_back(ToTicks(now)), ++counts_.told;
+        return true;
+      });
+}
+
+}    // namespace dthrottle
