@@ -15,6 +15,7 @@
 
 #include "capacity/fairness.h"
 #include "lab/capacity_fleet.h"
+#include "test/support/sanitized.h"
 
 namespace dthrottle {
 namespace {
@@ -195,7 +196,7 @@ TEST_CASE("capacity: hosts that are upgraded one after another stay who they are
 }
 
 TEST_CASE("capacity: whatever happens the parts never sum to more than the whole, and to the whole afterwards") {
-  for (const std::uint64_t seed : Seeds(150)) {
+  for (const std::uint64_t seed : Seeds(testing::kSanitized ? 50 : 150)) {
     CAPTURE(seed);
     const CapacityFleet::Options o{.hosts = static_cast<std::uint32_t>(3 + seed % 6), .tags = 2};
     CapacityFleet fleet(o, seed);

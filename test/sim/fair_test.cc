@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <span>
 #include <string>
 
 #include "capacity/divide.h"
@@ -109,13 +110,17 @@ struct Way {
   const char* share;
   std::uint32_t owners;
 };
-constexpr Way kWays[] = {{"debit", 0}, {"debit", 4}, {"forecast", 0}, {"forecast", 4}};
+constexpr Way kWays[] = {{"debit", 4}, {"forecast", 0}, {"debit", 0}, {"forecast", 4}};
+// A sanitizer looks at lines, and all are in the last two.
+constexpr std::span<const Way> Ways() {
+  return std::span(kWays).subspan(kSanitized ? 2 : 0);
+}
 constexpr std::uint32_t kSites = 2;
 
 }    // namespace
 
 TEST_CASE("a hog at a hundred times takes nothing of what 99 tags ask for within their share, on 16 hosts") {
-  for (const auto& [share, owners] : kWays) {
+  for (const auto& [share, owners] : Ways()) {
     const Shares shares = Measure({.share = share, .demands = {{"tag", 99, 8}, {"hog", 1, 1000}}, .owners = owners}, 1);
     CAPTURE(share, owners, shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
     CHECK(shares.worst.at("tag") > 0.95);
@@ -125,7 +130,7 @@ TEST_CASE("a hog at a hundred times takes nothing of what 99 tags ask for within
 }
 
 TEST_CASE("where all ask for more than their share, a hog at a hundred times gets no more than the others") {
-  for (const auto& [share, owners] : kWays) {
+  for (const auto& [share, owners] : Ways()) {
     const Shares shares =
         Measure({.share = share, .demands = {{"tag", 99, 14}, {"hog", 1, 1400}}, .owners = owners}, 2);
     CAPTURE(share, owners, shares.used, shares.worst.at("tag"), shares.mean.at("tag"), shares.mean.at("hog"));
@@ -139,7 +144,7 @@ TEST_CASE("where all ask for more than their share, a hog at a hundred times get
 
 TEST_CASE("a hog on one host takes nothing from tags on the others, and weights count over all of them") {
   const Demand hog{"hog", 1, 1000, 1, Workload::Spread::kSticky};
-  for (const auto& [share, owners] : kWays) {
+  for (const auto& [share, owners] : Ways()) {
     const Shares shares =
         Measure({.share = share, .demands = {{"tag", 40, 9}, {"gold", 10, 70, 4}, hog}, .owners = owners}, 3);
     CAPTURE(share, owners, shares.used, shares.worst.at("tag"), shares.mean.at("gold"), shares.mean.at("hog"));
@@ -154,6 +159,7 @@ TEST_CASE("a hog on one host takes nothing from tags on the others, and weights 
 TEST_CASE("a hog takes nothing of what tags ask for within their share at another site, or at the same") {
   for (const char* share : {"debit", "forecast"}) {
     for (const auto spread : {Workload::Spread::kUniform, Workload::Spread::kSticky}) {
+      if (kSanitized && spread == Workload::Spread::kSticky) continue;
       const Demand hog{"hog", 1, 1000, 1, spread};
       const Shares shares = Measure(
           {.share = share, .demands = {{"tag", 40, 9}, {"gold", 10, 70, 4}, hog}, .owners = 2, .sites = kSites}, 5);
@@ -193,6 +199,7 @@ TEST_CASE("fair shares hold where reports come every five seconds") {
 
 TEST_CASE("a hog, or twenty of them, take nothing from 3,000 tags") {
   for (const std::uint32_t owners : {0, 4}) {
+    if (kSanitized && owners == 0) continue;
     for (const Demand& hogs : {Demand{"hog", 1, 1000}, Demand{"hog", 20, 100}}) {
       Case its{.share = "forecast", .demands = {{"tag", 3000, 0.2}}, .owners = owners};
       its.demands.push_back(hogs);
