@@ -6,7 +6,6 @@
 #include "limiter/deciding.h"
 #include "limiter/limit_of.h"
 #include "limiter/under_limit.h"
-#include "share/inspection.h"
 #include "share/ways.h"
 
 namespace dthrottle {
@@ -110,11 +109,10 @@ void Deciding::CountAmong(const NamedTagAt& named, bool served, const Standing& 
 
 // Hosts that forecast each other do not wait for reports.
 Tokens Deciding::BelievedLevel(const NamedTagAt& named, const Standing& standing) {
-  Inspection seen;
   const Tag& tag = named.query->tag;
   const Slot* const slot = Table::Locked(*core_.table, named.probe.hash).Find(tag, named.probe, now_);
-  ways_.With(*named.limit, [&](auto& way) { return way.Inspect({tag, named.probe.hash, *named.limit, slot}, seen, now_), true; });
-  return seen.foretold.has_value() ? seen.foretold->level : standing.bucket.Level(standing.shape, now_);
+  const auto foretold = ways_.ForetoldLevel({tag, named.probe.hash, *named.limit, slot}, now_);
+  return foretold.value_or(standing.bucket.Level(standing.shape, now_));
 }
 
 Verdict Limiter::DecideDerived(const Query& query, const Table::Probe& probe, LaneUse use, Prng& prng, Instant now,

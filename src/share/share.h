@@ -230,7 +230,7 @@ class Way {
   std::optional<Instant> ReportedAt(std::uint64_t) { return std::nullopt; }
   // The level by what the owner said, all that others have served since as foretold; none: it has said nothing.
   std::optional<Tokens> LevelByOwner(std::uint64_t) const { return std::nullopt; }
-  // Says what is foretold of a tag that is watched; none: it is not. This host owns it, and tells `peer`.
+  // Says what is foretold of a tag that is watched; none: it is not. Where this host owns it, it tells `peer`.
   std::optional<Foretold> ForetoldOf(const TagAt&, std::uint32_t /*peer*/, Instant) { return std::nullopt; }
   // What the tag's owner says of all other hosts; the bucket is as it says.
   void OwnerSaid(const OwnersWord&, const TagAt&, Instant) {}
@@ -326,6 +326,11 @@ class WayList : private WayHolder<W>... {
   template <class Ask>
   auto With(const Limit& limit, Ask&& ask) const {
     return AskIts<W...>(*this, limit, ask);
+  }
+  // The level of a tag that is watched, less what peers are foretold to have served.
+  std::optional<Tokens> ForetoldLevel(const TagAt& at, Instant now) {
+    const auto foretold = With(at.limit, [&](auto& way) { return way.ForetoldOf(at, kNobody, now); });
+    return foretold ? std::optional(foretold->level) : std::nullopt;
   }
   // Tells all of them.
   template <class Tell>

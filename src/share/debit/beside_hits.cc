@@ -167,11 +167,8 @@ void BesideHits::HearMember(const ToldEntry& told, const MemberWord& word, const
   if (told.slot == nullptr || !OwnsHere(core_, told.tag)) return;
   const Limit& limit = core_.limit(told.index);
   const TagAt at{told.tag, told.hash, limit, told.slot};
-  Tokens level = 0;
-  if (core_.among->IsDue(told.hash, now)) {
-    const auto foretold = ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, kNobody, now); });
-    level = foretold ? foretold->level : at.Level(now);
-  }
+  const bool due = core_.among->IsDue(told.hash, now);
+  const Tokens level = due ? ways_.ForetoldLevel(at, now).value_or(at.Level(now)) : 0;
   const AmongTags::Divided divided{told.tag, told.hash, limit.among, core_.peers + 1, ToDuration(core_.waste_window)};
   core_.among->HearPeer(divided, word, speaker, limit.shape, level, now);
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "share/pace_of.h"
@@ -14,46 +13,33 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kEntriesPerSlice = 256;
-constexpr Duration kJudgeEvery = 20ms;          // tags that were named are looked at together
-constexpr std::uint64_t kHostsMax = 1 << 16;    // of one site
-constexpr std::size_t kUntoldWord = 6;          // of those beside the table, behind bus/account.h
+constexpr Duration kJudgeEvery = 20ms;    // tags that were named are looked at together
+constexpr std::size_t kUntoldWord = 6;    // of those beside the table, behind bus/account.h
 
 }    // namespace
 
 SiteSharing::SiteSharing(Ways& ways, ToPeersRing& to_sites, FromPeersRing& from_sites, const Options& options,
                          Prng& prng, Instant now)
     : ways_(ways),
-      debits_(ways.Get<Debits>()),
       table_(*ways.core().table),
-      from_sites_(from_sites),
-      options_(options),
-      sums_(table_.words()[kUntoldWord], debits_.account_to_sites()),
+      period_(options.period),
+      sums_(table_.words()[kUntoldWord], ways.Get<Debits>().account_to_sites()),
       words_(ways, sums_, options.name, options.others, counts_),
+      apart_(ways, options.period, options.others, options.part, counts_),
+      hearing_(ways, from_sites, apart_, sums_.penalties(), options.period, options.others, counts_),
       outlet_(to_sites),
       from_(now),
       to_(now),
       report_at_(now +
-                 Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(options.period.count()))))),
-      hosts_(options.others, 1) {
+                 Duration(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(options.period.count()))))) {
   ways_.core().site_sums = &sums_;
-  debits_.ShareAbroad(options_.period);
-  CountHosts();
+  ways_.Get<Debits>().ShareAbroad(period_);
 }
 
 SiteSharing::~SiteSharing() {
   ways_.core().site_sums = nullptr;
   ways_.core().abroad = 0;
   ways_.core().sites.clear();
-}
-
-// Hosts of this site are to hear of it.
-void SiteSharing::Moved(const Entries& entries, Instant now) {
-  const Ownership* const ownership = ways_.core().ownership;
-  if (ownership != nullptr && ownership->owning() != nullptr) ownership->owning()->NamedAbroad(entries, now);
-}
-
-void SiteSharing::CountHosts() {
-  ways_.core().abroad = std::accumulate(hosts_.begin(), hosts_.end(), std::uint64_t{0});
 }
 
 Instant SiteSharing::next() const {
@@ -68,67 +54,8 @@ bool SiteSharing::Work(Instant now) {
   bool more = false;
   if (now >= judge_at_) more = Judge(now);
   if (collecting_) more = CollectSome(now) || more;
-  more = Merge(now) || more;
+  more = hearing_.Merge(now) || more;
   return more && !outlet_.retry_at();
-}
-
-// ---- What other sites say ----
-
-bool SiteSharing::Merge(Instant now) {
-  if (ways_.core().ownership == nullptr) return false;    // it is not known yet who owns what
-  if (incoming_.kind == FromPeers::Kind::kNone) {
-    if (!from_sites_.TryPop(incoming_)) return false;
-    merged_ = 0;
-  }
-  if (incoming_.kind == FromPeers::Kind::kDebits && incoming_.peer < hosts_.size()) MergeSome(now);
-  if (merged_ == incoming_.entries.size() || incoming_.kind != FromPeers::Kind::kDebits) incoming_ = FromPeers();
-  return incoming_.kind != FromPeers::Kind::kNone || !from_sites_.empty();
-}
-
-// Every owner of this site hears of all tags, and takes those that it owns.
-void SiteSharing::MergeSome(Instant now) {
-  Entries ours;
-  const std::size_t end = std::min(incoming_.entries.size(), merged_ + kEntriesPerSlice);
-  for (; merged_ < end; ++merged_) {
-    const Entry& e = incoming_.entries.list()[merged_];
-    const Tag tag = incoming_.entries.tag(e);
-    if (const auto quota = incoming_.entries.quota(e)) {    // also where it may come to own the tag
-      if (quota->counter < kHostCounters) ours.Add(tag, 0, 0, {.quota = quota});
-    } else if (!OwnsHere(ways_.core(), tag)) {
-      ++counts_.passed;
-    } else if (const auto places = incoming_.entries.places(e)) {
-      ours.Add(tag, 0, 0, {.places = places});
-    } else if (const auto member = incoming_.entries.member(e)) {
-      ours.Add(tag, 0, 0, {.member = member});
-    } else if (const auto left = incoming_.entries.penalty(e)) {
-      ours.Add(tag, 0, 0, {.penalty = left});
-      const Instant until = incoming_.to + std::chrono::milliseconds(*left);
-      sums_.penalties().Heard(table_.Hash(TableTag(tag)), until, now);
-    } else if (!IsAssumed(tag, incoming_.to)) {
-      ours.Add(tag, e.value, e.phase, {.demand = incoming_.entries.demand(e)});
-    }
-  }
-  counts_.heard += ours.size();
-  hosts_[incoming_.peer] = std::clamp<std::uint64_t>(incoming_.hosts, 1, kHostsMax);
-  if (ours.empty()) return;
-  Speaker site(incoming_.peer);
-  site.abroad = true;
-  site.hosts = hosts_[incoming_.peer];
-  site.period = options_.period;
-  debits_.Debit(ours, 0, ours.size(), incoming_.from, incoming_.to, now, site);
-  if (const auto observer = ways_.core().observed.observer()) {
-    observer->Heard(ours, 0, ours.size(), incoming_.from, incoming_.to, site, now);
-  }
-  CountHosts();
-  Moved(ours, now);
-}
-
-// What a site says late of a time in which something was assumed in its place.
-bool SiteSharing::IsAssumed(const Tag& said, Instant to) const {
-  if (to <= assumed_from_ || to > assumed_until_) return false;
-  const Rulebook& rules = *ways_.core().rules;
-  const auto index = LimitOfSaid(rules, nullptr, said);
-  return index && rules.limit(*index).keeps_part;
 }
 
 // ---- What other sites are told ----
@@ -144,7 +71,7 @@ bool SiteSharing::LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant n
   if (!index || !core.limit(*index).shared) return false;
   const Limit& limit = core.limit(*index);
   Pace pace = PaceOf(core, limit);
-  pace.period = Seconds(options_.period);
+  pace.period = Seconds(period_);
   const TagAt at{tag, hash, limit, slot};
   see(Look{limit, pace, ways_.With(limit, [&](auto& way) { return way.ForetoldOf(at, kNobody, now); })});
   return true;
@@ -155,7 +82,7 @@ void SiteSharing::Begin(Instant now) {
   to_ = now;
   words_.PeriodBegins(now);
   round_ = sums_.TakeAll();
-  report_at_ += options_.period * ((now - report_at_) / options_.period + 1);
+  report_at_ += period_ * ((now - report_at_) / period_ + 1);
 }
 
 // Whether there is more to do.
@@ -171,7 +98,7 @@ bool SiteSharing::CollectSome(Instant now) {
     round_.pop_back();
     used ? sums_.Keep(hash) : sums_.Forget(hash);
   }
-  ChargeAssumed(now);
+  apart_.Charge(from_, now);
   full = full || (round_.empty() && words_.TellMembers(draft_, now));
   if ((full || round_.empty()) && !Push(draft_, ToPeers::Kind::kHits, to_, now)) return true;
   if (full || !round_.empty()) return true;
@@ -191,10 +118,10 @@ bool SiteSharing::Judge(Instant now) {
     sum->changed = false;
     if (!IsNews(hash, *sum, now) || !Tell(hash, *sum, urgent_, now)) continue;
     ++counts_.told_early;
-    if (assumed_.size() >= kEntriesPerSlice) ChargeAssumed(now);
+    if (apart_.full()) apart_.Charge(from_, now);
   }
   words_.TellPenalties(urgent_, now);
-  ChargeAssumed(now);
+  apart_.Charge(from_, now);
   return !Push(urgent_, ToPeers::Kind::kUrgent, now, now);
 }
 
@@ -202,7 +129,7 @@ bool SiteSharing::Judge(Instant now) {
 bool SiteSharing::IsNews(std::uint64_t hash, SiteSums::Sum& sum, Instant now) {
   bool news = false;
   LookAt(hash, sum, now, [&](const Look& look) {
-    const bool apart = sum.placed && IsApart(look.limit);
+    const bool apart = sum.placed && apart_.Keeps(look.limit);
     news = Strays(sum, look, now) || apart || words_.IsPressing(hash, sum, look.limit, now);
   });
   return news;
@@ -226,7 +153,8 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
   const bool limited = LookAt(hash, sum, now, [&](const Look& look) {
     const double demand = look.foretold && OwnsHere(ways_.core(), sum.said()) ? look.foretold->demand_here : 0;
     const std::uint64_t hits = std::min(sum.hits, kHitsMax);
-    if (sum.placed && look.limit.keeps_part && look.limit.in_flight > 0) AssumePlaces(hash, sum, look.limit, now);
+    const bool keeps_part = look.limit.keeps_part;
+    if (sum.placed && keeps_part && look.limit.in_flight > 0) apart_.AssumePlaces(hash, sum, look.limit, now);
     room = words_.Tell(hash, sum, look.limit, draft, now);
     if (!room) return;
     if (hits == 0 && demand == 0 && sum.demand == 0) return;
@@ -239,7 +167,7 @@ bool SiteSharing::Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Ins
     sums_.Told(sum, hits);
     sum.demand = demand;
     sum.earned = look.foretold ? look.foretold->earned : 0;
-    if (look.limit.keeps_part && (!all_heard_ || sum.assumed)) Assume(look, sum, hits, demand);
+    if (keeps_part) apart_.Assume(sum, hits, look.foretold ? std::optional(demand) : std::nullopt);
   });
   if (!limited) sums_.Drop(sum, sum.hits), sum.demand = 0;
   return room;
@@ -250,50 +178,12 @@ bool SiteSharing::Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now
   if (!outlet_.HasRoom(now)) return false;
   ToPeers message;
   message.kind = kind;
-  message.from = draft.Stamp(from_, to, kReachPeriods * options_.period);
+  message.from = draft.Stamp(from_, to, kReachPeriods * period_);
   message.to = to;
   message.hosts = ways_.core().here;
   message.entries = std::move(draft.entries);
   draft.Clear();
   return outlet_.Push(message, now);
-}
-
-// ---- While a site is not heard ----
-
-// With a part f of the limit, what this site serves is f of all that is served. Once all are heard, they ask for
-// nothing beside what they say.
-void SiteSharing::Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hits, double demand) {
-  const double others = all_heard_ ? 0 : (1 - options_.part) / options_.part;
-  sum.assumed = !all_heard_ && look.foretold;
-  const double tokens = others * static_cast<double>(hits) + assumed_rest_;
-  const double whole = std::floor(tokens);
-  assumed_rest_ = tokens - whole;
-  Besides said;
-  if (look.foretold) said.demand = Thousandths(others * demand, kDemandMax);
-  if (whole == 0 && !said.demand) return;
-  assumed_.Add(sum.said(), static_cast<std::uint64_t>(whole), 0, said);
-  counts_.assumed += static_cast<std::uint64_t>(whole);
-}
-
-// With a part f of the places too, the other sites have the rest.
-void SiteSharing::AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now) {
-  const std::uint64_t places = all_heard_ ? 0 : words_.PlacesAssumed(hash, limit, options_.part, now);
-  if (places != 0 || words_.PlacesAssumedBefore(hash, now) != 0) assumed_.Add(sum.said(), 0, 0, {.places = places});
-}
-
-void SiteSharing::ChargeAssumed(Instant now) {
-  if (assumed_.empty()) return;
-  if (!all_heard_) {
-    if (now - assumed_until_ > kReachPeriods * options_.period) assumed_from_ = from_;
-    assumed_until_ = now;
-  }
-  Speaker others(static_cast<std::uint32_t>(options_.others));
-  others.abroad = true;
-  others.hosts = ways_.core().abroad;
-  others.period = options_.period;
-  debits_.Debit(assumed_, 0, assumed_.size(), std::min(from_, now), now, now, others);
-  Moved(assumed_, now);
-  assumed_.Clear();
 }
 
 // ---- Over a restart ----

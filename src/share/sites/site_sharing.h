@@ -5,11 +5,10 @@
 //
 // A tag that is watched is told early where other sites foretell it wrongly, as hosts do (share/owners/owning.h).
 //
-// What is told beside hits is in site_words.h.
+// This half collects and tells hits; site_words.h what is told beside them, and site_hearing.h hears the others.
 //
 // While another site is not heard, limits go on as before, each site with the whole limit; or, where their rule says
-// so (Limit::keeps_part), this site assumes that the others use as much as goes with its own part. Nothing else
-// changes: what is assumed is charged as what is heard.
+// so, this site assumes that the others use as much as goes with its own part (site_apart.h).
 #pragma once
 
 #include <cstddef>
@@ -23,7 +22,9 @@
 #include "share/debit/draft.h"
 #include "share/debit/outlet.h"
 #include "share/debit/ownership.h"
+#include "share/sites/site_apart.h"
 #include "share/sites/site_counts.h"
+#include "share/sites/site_hearing.h"
 #include "share/sites/site_sums.h"
 #include "share/sites/site_words.h"
 #include "share/ways.h"
@@ -55,7 +56,7 @@ class SiteSharing {
   // How late the other sites are, and whether all of them are heard.
   void SetHeard(std::vector<PeerAge> sites, bool all) {
     ways_.core().sites = std::move(sites);
-    all_heard_ = all;
+    apart_.SetHeard(all);
   }
   // What the next program or start goes on with.
   struct Kept {
@@ -70,7 +71,7 @@ class SiteSharing {
 
   SiteCounts counts() const;
   // Hosts of that site, by what it says last. REQUIRES: below Options::others.
-  std::uint64_t hosts_of(std::uint32_t site) const { return hosts_[site]; }
+  std::uint64_t hosts_of(std::uint32_t site) const { return hearing_.hosts_of(site); }
 
  private:
   // A tag's limit and bucket, while its shard is locked.
@@ -82,9 +83,6 @@ class SiteSharing {
   template <class See>
   bool LookAt(std::uint64_t hash, const SiteSums::Sum& sum, Instant now, See&& see);
 
-  bool Merge(Instant now);
-  void MergeSome(Instant now);
-  bool IsAssumed(const Tag& said, Instant to) const;
   void Begin(Instant now);
   bool CollectSome(Instant now);
   bool Judge(Instant now);
@@ -92,21 +90,15 @@ class SiteSharing {
   bool Strays(SiteSums::Sum& sum, const Look& look, Instant now);
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, Draft& draft, Instant now);
   bool Push(Draft& draft, ToPeers::Kind kind, Instant to, Instant now);
-  bool IsApart(const Limit& limit) const { return limit.keeps_part && !all_heard_; }
-  void Assume(const Look& look, SiteSums::Sum& sum, std::uint64_t hits, double demand);
-  void AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now);
-  void ChargeAssumed(Instant now);
-  void CountHosts();
-  void Moved(const Entries& entries, Instant now);
 
   Ways& ways_;
-  Debits& debits_;
   Table& table_;
-  FromPeersRing& from_sites_;
-  const Options options_;
+  const Duration period_;
   SiteSums sums_;
   SiteCounts counts_;
   SiteWords words_;
+  SitesApart apart_;
+  SiteHearing hearing_;
   Outlet outlet_;
 
   Instant from_, to_, report_at_;    // hits of (from_, to_] are collected
@@ -114,15 +106,6 @@ class SiteSharing {
   std::vector<std::uint64_t> round_;    // tags that have yet to be told in this period
   Draft draft_, urgent_;
   Instant judge_at_{};    // not before
-
-  FromPeers incoming_;    // the first merged_ of its entries are done
-  std::size_t merged_ = 0;
-  std::vector<std::uint64_t> hosts_;    // by site
-
-  bool all_heard_ = true;
-  Entries assumed_;
-  double assumed_rest_ = 0;                     // of a token
-  Instant assumed_from_{}, assumed_until_{};    // the latest time in which something was assumed
 };
 
 }    // namespace dthrottle

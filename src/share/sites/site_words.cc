@@ -1,7 +1,6 @@
 #include "share/sites/site_words.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "base/siphash.h"
@@ -93,16 +92,6 @@ bool SiteWords::Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit,
     sum.placed = false;
   }
   return true;
-}
-
-std::uint32_t SiteWords::PlacesAssumed(std::uint64_t hash, const Limit& limit, double part, Instant now) const {
-  const auto here = static_cast<std::uint32_t>(std::max(1.0, std::floor(part * limit.in_flight)));
-  const std::uint32_t said = PlacesTakenOf(ways_.core(), hash, now).abroad - PlacesAssumedBefore(hash, now);
-  return limit.in_flight - std::min(here + said, limit.in_flight);
-}
-
-std::uint32_t SiteWords::PlacesAssumedBefore(std::uint64_t hash, Instant now) const {
-  return ways_.core().gauges->OfPeer(hash, Gauges::Site(static_cast<std::uint32_t>(others_)), now);
 }
 
 // ---- Of any tags ----

@@ -30,10 +30,6 @@ class SiteWords {
   bool IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now) const;
   // Adds what has changed; false: there is no room.
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now);
-  // How many places other sites have beyond what they say, where this one keeps to `part` of them.
-  std::uint32_t PlacesAssumed(std::uint64_t hash, const Limit& limit, double part, Instant now) const;
-  // As it was said last.
-  std::uint32_t PlacesAssumedBefore(std::uint64_t hash, Instant now) const;
 
   // ---- Of any tags, as many as there is room for. True: there are more ----
 

@@ -1,0 +1,58 @@
+// What an owner assumes of other sites while one of them is not heard, under limits that keep a part f then
+// (Limit::keeps_part, protocol/sites.md): of all that is served this site serves f, and of all places it has f. What is
+// assumed is charged as what is heard. For one thread, as SiteSharing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.h"
+#include "bus/entries.h"
+#include "share/debit/word.h"
+#include "share/sites/site_counts.h"
+#include "share/sites/site_sums.h"
+#include "share/ways.h"
+
+namespace dthrottle {
+
+// Charges what another site says, or is taken to have served, and lets hosts of this site hear of it.
+void ChargeAbroad(Ways& ways, const Entries& said, const Speaker& site, Instant from, Instant to, Instant now);
+
+class SitesApart {
+ public:
+  // All must outlive it. There are so many others, which report every `period`; `part` is f.
+  SitesApart(Ways& ways, Duration period, std::size_t others, double part, SiteCounts& counts);
+
+  void SetHeard(bool all) { all_heard_ = all; }
+  bool Keeps(const Limit& limit) const { return limit.keeps_part && !all_heard_; }
+  // What a site says late of a time until then has been assumed already.
+  bool Covers(const Tag& said, Instant to) const;
+
+  // ---- Of a tag whose limit keeps a part, with its shard locked ----
+
+  // This site has served so many hits, and asks for so much; none: the tag is not watched.
+  void Assume(SiteSums::Sum& sum, std::uint64_t hits, std::optional<double> demand);
+  // Its places are others than before.
+  void AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now);
+
+  // As many as are charged at once.
+  bool full() const { return assumed_.size() >= kEntriesMost; }
+  // Charges what was assumed since, of hits from then on.
+  void Charge(Instant from, Instant now);
+
+ private:
+  static constexpr std::size_t kEntriesMost = 256;
+
+  Ways& ways_;
+  const Duration period_;
+  const std::uint32_t others_;
+  const double part_;
+  SiteCounts& counts_;
+
+  bool all_heard_ = true;
+  Entries assumed_;
+  double rest_ = 0;             // of a token
+  Instant from_{}, until_{};    // the latest time in which something was assumed
+};
+
+}    // namespace dthrottle
