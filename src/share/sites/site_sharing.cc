@@ -89,6 +89,7 @@ void SiteSharing::Begin(Instant now) {
 bool SiteSharing::CollectSome(Instant now) {
   std::size_t left = kEntriesPerSlice;
   bool full = false;
+  const bool reminds = words_.RemindSome(now);
   while (!round_.empty() && left-- > 0 && !full) {
     const std::uint64_t hash = round_.back();
     SiteSums::Sum* const sum = sums_.Find(hash);
@@ -101,7 +102,7 @@ bool SiteSharing::CollectSome(Instant now) {
   apart_.Charge(from_, now);
   full = full || (round_.empty() && words_.TellMembers(draft_, now));
   if ((full || round_.empty()) && !Push(draft_, ToPeers::Kind::kHits, to_, now)) return true;
-  if (full || !round_.empty()) return true;
+  if (full || reminds || !round_.empty()) return true;
   if (!outlet_.Push(ToPeers::Kind::kPeriodEnd, to_, now)) return true;
   from_ = to_;
   collecting_ = false;

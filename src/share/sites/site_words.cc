@@ -1,7 +1,6 @@
 #include "share/sites/site_words.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/siphash.h"
 #include "share/debit/ownership.h"
@@ -11,7 +10,8 @@
 namespace dthrottle {
 namespace {
 
-constexpr std::size_t kQuotasAgain = 64;    // places of quotas that are gone through each period
+constexpr std::size_t kQuotasAgain = 64;     // quotas that are gone through each period
+constexpr std::size_t kPlacesAgain = 256;    // tags of which places are taken, in a slice of work
 
 // A name of any length as a counter that no host has.
 std::uint64_t CounterOf(std::string_view site) {
@@ -53,12 +53,18 @@ void SiteWords::PeriodBegins(Instant now) {
     }
   }
   if (core.gauges == nullptr) return;
-  std::vector<std::uint64_t> taken;
-  core.gauges->ForEach(core.ShardLock(), [&](std::uint64_t hash) { taken.push_back(hash); });
-  for (const std::uint64_t hash : taken) {
+  core.gauges->ForEach(core.ShardLock(), [&](std::uint64_t hash) { reminded_.push_back(hash); });
+}
+
+bool SiteWords::RemindSome(Instant now) {
+  const LimiterCore& core = ways_.core();
+  for (std::size_t left = kPlacesAgain; left > 0 && !reminded_.empty(); --left) {
+    const std::uint64_t hash = reminded_.back();
+    reminded_.pop_back();
     const Entries said = SaidOf(hash, *core.gauges, core, now);
     if (!said.empty()) sums_.Placed(hash, said.tag(said.list().front()));
   }
+  return !reminded_.empty();
 }
 
 // ---- Of one tag ----

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "base/time.h"
 #include "share/debit/draft.h"
@@ -21,8 +22,10 @@ class SiteWords {
   SiteWords(Ways& ways, SiteSums& sums, std::string_view site, std::size_t others, SiteCounts& counts);
 
   // A period of reports to other sites begins: another site may have lost what it was told, or have begun anew. It is
-  // told again of some quotas, in turn, and of all places that are taken.
+  // told again of some quotas, in turn, and of all places that are taken: these are marked by RemindSome. True: there
+  // are more.
   void PeriodBegins(Instant now);
+  bool RemindSome(Instant now);
 
   // ---- Of one tag, with its shard locked ----
 
@@ -45,7 +48,8 @@ class SiteWords {
   const std::uint64_t counter_;    // of quotas, of this site
   const std::size_t others_;
   SiteCounts& counts_;
-  std::size_t quota_place_ = 0;    // of the quotas, where PeriodBegins goes on
+  std::size_t quota_place_ = 0;             // of the quotas, where PeriodBegins goes on
+  std::vector<std::uint64_t> reminded_;    // tags whose places are told again, and are not marked yet
 };
 
 }    // namespace dthrottle
