@@ -57,6 +57,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                         .admin = *running_,
                         .log = log_,
                         .handed = handed_,
+                        .tenants_of_sites = [this] { return TenantsOf(&Feature::tenant_of_sites); },
                         .amend = [this](std::function<void()> done) { running_->reloading->Amend(std::move(done)); }})),
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
   orders_.emplace(&loop_, service_,
@@ -134,6 +135,14 @@ std::vector<Amendment> Daemon::Amendments() const {
   return all;
 }
 
+std::vector<Tenant*> Daemon::TenantsOf(Tenant* (Feature::*which)()) const {
+  std::vector<Tenant*> all;
+  for (const auto& feature : features_) {
+    if (Tenant* const tenant = (feature.get()->*which)()) all.push_back(tenant);
+  }
+  return all;
+}
+
 // What an orderly end before this start has left. The file is removed, also when an upgrade has left the same.
 void Daemon::TakeKeptSections() {
   if (settings_.table.file.empty()) return;
@@ -181,15 +190,13 @@ void Daemon::MakeParts() {
     running_->holding.emplace(&loop_, *running_->table_limiter, settings_, left, front_host_.took_over());
     running_->list.push_back(&*running_->holding);
   }
-  std::vector<Tenant*> tenants;
   for (const auto& feature : features_) {
     feature->Start();
     running_->list.push_back(feature.get());
     running_->extension_list.push_back(feature.get());
-    if (Tenant* const tenant = feature->tenant()) tenants.push_back(tenant);
   }
-  running_->list.push_back(
-      &running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_, std::move(tenants)));
+  running_->list.push_back(&running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_,
+                                                      TenantsOf(&Feature::tenant)));
   running_->peering->Start(handed_.Take("peers").bytes, front_host_.took_over());
   running_->list.push_back(&running_->shedding.emplace(&loop_, *running_->table_limiter, settings_, log_));
   running_->shedding->Reload();

@@ -37,6 +37,7 @@ class Daemon {
   void MakeLimiter();
   void MakeParts();
   std::vector<Amendment> Amendments() const;
+  std::vector<Tenant*> TenantsOf(Tenant* (Feature::*which)()) const;
   void TakeKeptSections();
   void TakeHandedConnections();
   Handover Left() const;

@@ -32,6 +32,7 @@ struct FeatureHost {
   AdminHost& admin;    // settings, limiter and what commands need
   Log& log;
   Handover& handed;    // what the program or the start before has left
+  std::function<std::vector<Tenant*>()> tenants_of_sites;    // those of all features
   // Makes amendments anew and puts them in force; then calls `done`.
   std::function<void(std::function<void()> done)> amend;
 };
@@ -45,8 +46,9 @@ class Feature : public Part, public Extension {
   // What it makes of the rules now; empty: nothing.
   virtual Amendment Amends() const { return {}; }
 
-  // Its protocol between hosts; null: none. It lives as long as the feature.
+  // Its protocol between hosts, and between sites; null: none. They live as long as the feature.
   virtual Tenant* tenant() { return nullptr; }
+  virtual Tenant* tenant_of_sites() { return nullptr; }
 };
 
 }    // namespace dthrottle

@@ -11,6 +11,7 @@ from test_ask import Asker, ask_port
 from test_owners import BURST as CLIENTS
 from test_owners import check_settings
 from test_penalties import penalized
+from test_set_limits import Operator, burst
 from test_upgrade import upgrade
 
 SITES = ("fra", "ams")
@@ -138,6 +139,16 @@ class TwoSites(ParallelTest):
             for host in sites[0]:
                 host.kill()
             wait_until(says("OK 6", asker[1][0]), "those of the dead site have come back", PATIENCE)
+
+    def test_a_limit_that_is_set_at_one_site_is_in_force_at_both(self):
+        alice = Operator()
+        with Sites(rule(burst=100, share="debit"), host={"operator": {"keys": [alice.line]}}) as sites:
+            everybody = [*sites[0], *sites[1]]
+            self.assertEqual(alice.limit(sites[0][-1], "set", "bob", "5", "0.01").returncode, 0)
+            wait_until(lambda: {burst(host, "bob") for host in everybody} == {5}, "all hosts know it", PATIENCE)
+            self.assertEqual(sites[1][-1].served("bob", 9), 5)
+            self.assertEqual(alice.limit(sites[1][0], "clear", "bob").returncode, 0)
+            wait_until(lambda: {burst(host, "bob") for host in everybody} == {100}, "it is cleared", PATIENCE)
 
     def test_a_penalty_is_in_force_at_both_sites_until_it_is_forgiven(self):
         with Sites(rule(burst=5, **{"penalty.after": 3, "penalty.lasts": "1h"})) as (here, there):

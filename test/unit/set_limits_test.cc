@@ -227,6 +227,16 @@ class Fleet {
     }
   }
 
+  // In two sites of half of the hosts each; only the first of a site talks to that of the other.
+  void Separate() {
+    const std::size_t half = hosts_.size() / 2;
+    for (auto& host : hosts_) {
+      std::erase_if(host->links, [&](LinkId link) { return (link - 1 < half) != (host->index < half); });
+    }
+    hosts_.front()->abroad = {static_cast<LinkId>(half + 1)};
+    hosts_[half]->abroad = {1};
+  }
+
   void Run(Duration time) {
     const Instant end = now_ + time;
     for (; now_ < end; now_ += 1ms) {
@@ -238,7 +248,9 @@ class Fleet {
         if (to.up) to.next = now_;
       }
       for (auto& host : hosts_) {
-        if (host->up && host->next <= now_) host->next = host->spreading.Tick(host->links, *host, now_);
+        if (!host->up || host->next > now_) continue;
+        host->next = std::min(host->spreading.Tick(Spreading::kPeers, host->links, *host, now_),
+                              host->spreading.Tick(Spreading::kSites, host->abroad, *host, now_));
       }
     }
   }
@@ -283,7 +295,7 @@ class Fleet {
     const std::size_t index;
     SetLimits set;
     Spreading spreading;
-    std::vector<LinkId> links;
+    std::vector<LinkId> links, abroad{};
     Instant next;
     std::size_t from = 0;
     bool up = true;
@@ -313,6 +325,20 @@ class Fleet {
 };
 
 }    // namespace
+
+TEST_CASE("a set limit goes from site to site, and is told again where the other one was away") {
+  Fleet fleet(40, 39, 0.1, 8);
+  fleet.Separate();
+  fleet.Run(2s);
+  fleet.Set(35, TagLimit("x", 5, fleet.Wall()));
+  CHECK(fleet.UntilAllKnow("x", 5) <= 4s);
+  fleet.SetUp(20, false);
+  fleet.Set(7, TagLimit("x", 6, fleet.Wall()));
+  fleet.Run(5s);
+  CHECK(fleet.Knowing("x", 6) == 20);
+  fleet.SetUp(20, true);
+  CHECK(fleet.UntilAllKnow("x", 6) <= 5s);
+}
 
 TEST_CASE("a thousand hosts know a set limit within 3 seconds, though one frame in ten is lost") {
   Fleet fleet(1000, 999, 0.1, 7);

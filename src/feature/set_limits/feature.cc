@@ -135,21 +135,23 @@ Amendment SetLimitsFeature::Amends() const {
              std::vector<Rule>& rules, std::vector<Override>& overrides) { Amend(set, bytes_max, rules, overrides); };
 }
 
-// ---- The peer thread's ----
+// ---- The threads' of the connections ----
 
-std::string_view SetLimitsFeature::stem() const {
+std::string_view SetLimitsFeature::Teller::stem() const {
   return kLimitFramePrefix.substr(0, 3);
 }
 
-void SetLimitsFeature::OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Instant now) {
-  const std::lock_guard lock(mutex_);
-  spreading_.OnFrame(link, route, frame, wire, WallClock(), now);
-  if (spreading_.any_news()) host_.tasks.Post([this] { OnNews(); });
+void SetLimitsFeature::Teller::OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire,
+                                       Instant now) {
+  const std::lock_guard lock(feature_.mutex_);
+  Spreading& spreading = feature_.spreading_;
+  spreading.OnFrame(link, route, frame, wire, WallClock(), now);
+  if (spreading.any_news()) feature_.host_.tasks.Post([&feature = feature_] { feature.OnNews(); });
 }
 
-Instant SetLimitsFeature::Tick(std::span<const LinkId> peers, Transport& wire, Instant now) {
-  const std::lock_guard lock(mutex_);
-  return spreading_.Tick(peers, wire, now);
+Instant SetLimitsFeature::Teller::Tick(std::span<const LinkId> peers, Transport& wire, Instant now) {
+  const std::lock_guard lock(feature_.mutex_);
+  return feature_.spreading_.Tick(crowd_, peers, wire, now);
 }
 
 // ---- A limit that is set ----

@@ -1,5 +1,5 @@
 // Limits that operators set, as a part of the daemon: the command `limit` (command.cc), POST /limit (http.cc), the file
-// that keeps them, and their way to other hosts, which the peer thread goes.
+// that keeps them, and their way to other hosts and sites, which the threads of these connections go.
 #pragma once
 
 #include <uv.h>
@@ -18,14 +18,15 @@
 
 namespace dthrottle {
 
-class SetLimitsFeature final : public Feature, private Tenant {
+class SetLimitsFeature final : public Feature {
  public:
   explicit SetLimitsFeature(const FeatureHost& host);
 
   void Prepare() override;
   void Start() override;
   Amendment Amends() const override;
-  Tenant* tenant() override { return this; }
+  Tenant* tenant() override { return &to_peers_; }
+  Tenant* tenant_of_sites() override { return &to_sites_; }
 
   Command command() const override;
   bool Changes(std::string_view argument) const override;
@@ -38,10 +39,19 @@ class SetLimitsFeature final : public Feature, private Tenant {
   void Close() override;
 
  private:
-  // Tenant: called by the peer thread.
-  std::string_view stem() const override;
-  void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Instant now) override;
-  Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now) override;
+  // Called by the thread of the connections with that crowd.
+  class Teller final : public Tenant {
+   public:
+    Teller(SetLimitsFeature& feature, Spreading::Crowd crowd) : feature_(feature), crowd_(crowd) {}
+
+    std::string_view stem() const override;
+    void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Instant now) override;
+    Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now) override;
+
+   private:
+    SetLimitsFeature& feature_;
+    const Spreading::Crowd crowd_;
+  };
 
   Result<void> Accept(SignedLimit limit);
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
@@ -57,9 +67,10 @@ class SetLimitsFeature final : public Feature, private Tenant {
   void OnWritten(const std::string& trouble);
 
   const FeatureHost host_;
-  mutable std::mutex mutex_;    // for the next two: two threads use them
+  mutable std::mutex mutex_;    // for the next two: three threads use them
   SetLimits set_;
   Spreading spreading_;
+  Teller to_peers_{*this, Spreading::kPeers}, to_sites_{*this, Spreading::kSites};
   std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
   std::string token_;                        // who shows it may set limits over HTTP; empty: nobody
   std::string path_;                         // of the file that keeps them; empty: none does

@@ -26,7 +26,9 @@ void Spreading::SetKeys(OperatorKeys keys) {
 SetLimits::Outcome Spreading::Set(SignedLimit limit, Duration wall) {
   const SetLimits::Outcome outcome = set_.Put(limit, wall);
   if (outcome != SetLimits::Outcome::kTaken) return outcome;
-  if (!limit.local()) untold_.emplace_back(limit.limit.of, limit.limit.name);
+  for (Due& due : due_) {
+    if (!limit.local()) due.untold.emplace_back(limit.limit.of, limit.limit.name);
+  }
   news_.push_back(std::move(limit));
   return outcome;
 }
@@ -114,20 +116,21 @@ void Spreading::SendLimits(const std::vector<const SignedLimit*>& limits, Send&&
 
 // ---- To peers ----
 
-Instant Spreading::Tick(std::span<const LinkId> peers, Transport& wire, Instant now) {
+Instant Spreading::Tick(Crowd crowd, std::span<const LinkId> peers, Transport& wire, Instant now) {
+  Due& due = due_[crowd];
   if (peers.empty()) {
-    compared_ = false;
-    untold_.clear();    // who comes compares
+    due.compared = false;
+    due.untold.clear();    // who comes compares
     return now + kCompareEvery;
   }
-  if (!untold_.empty()) {
+  if (!due.untold.empty()) {
     std::vector<LinkId> told(peers.begin(), peers.end());
     for (std::size_t i = 0; i < std::min(kTold, told.size()); ++i) {
       std::swap(told[i], told[i + prng_.Below(told.size() - i)]);
     }
     told.resize(std::min(kTold, told.size()));
     std::vector<const SignedLimit*> limits;
-    for (const auto& [of, name] : std::exchange(untold_, {})) {
+    for (const auto& [of, name] : std::exchange(due.untold, {})) {
       if (const SignedLimit* const limit = set_.Find(of, name)) limits.push_back(limit);
     }
     SendLimits(limits, [&](const LimitMessage& message) {
@@ -135,15 +138,15 @@ Instant Spreading::Tick(std::span<const LinkId> peers, Transport& wire, Instant 
       for (const LinkId peer : told) wire.Ask(peer, frame);
     });
   }
-  if (!compared_ || now >= compare_at_) {
-    compared_ = true;
+  if (!due.compared || now >= due.compare_at) {
+    due.compared = true;
     // Somewhat apart, so that hosts that began together do not compare together.
-    compare_at_ = now + kCompareEvery * 3 / 4 + kCompareEvery * static_cast<std::int64_t>(prng_.Below(500)) / 1000;
+    due.compare_at = now + kCompareEvery * 3 / 4 + kCompareEvery * static_cast<std::int64_t>(prng_.Below(500)) / 1000;
     const SetLimits::Digest digest = set_.digest();
     const LimitMessage message{.kind = LimitMessageKind::kDigest, .count = digest.count, .sum = digest.sum};
     wire.Ask(peers[prng_.Below(peers.size())], std::make_shared<const std::string>(EncodeLimits(message)));
   }
-  return compare_at_;
+  return due.compare_at;
 }
 
 }    // namespace dthrottle

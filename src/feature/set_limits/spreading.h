@@ -1,8 +1,10 @@
 // How limits that operators have set reach every host, without sockets: a host passes what is new to some of its peers
 // at once, and compares what it knows with one of them every second. So all hosts know all of it although a host hears
 // only some, frames are lost, and hosts come and go; a host that joins gets the whole set.
+// An owner of tags tells other sites in the same way, a crowd of their own.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -20,7 +22,10 @@ namespace dthrottle {
 
 class Spreading {
  public:
-  static constexpr std::size_t kTold = 8;    // peers that hear of something new at once
+  // Hosts that a host talks to: those of its site, and, if it owns tags, owners of other sites.
+  enum Crowd : std::size_t { kPeers, kSites, kCrowds };
+
+  static constexpr std::size_t kTold = 8;    // of a crowd, that hear of something new at once
   static constexpr Duration kCompareEvery = std::chrono::seconds(1);
 
   // The set must outlive it.
@@ -36,8 +41,9 @@ class Spreading {
   // What a peer says; answers go by `route` if it is not empty, otherwise by `link`.
   void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Duration wall, Instant now);
 
-  // Tells and compares what is due; `peers` are links to hosts that hear. Returns when to be called next.
-  Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now);
+  // Tells the crowd and compares what is due; `peers` are links to hosts of it that hear. Returns when to be called
+  // next.
+  Instant Tick(Crowd crowd, std::span<const LinkId> peers, Transport& wire, Instant now);
 
   // The limits that were taken since the last call.
   std::vector<SignedLimit> TakeNews() { return std::exchange(news_, {}); }
@@ -47,6 +53,12 @@ class Spreading {
 
  private:
   struct Back;
+  // What one crowd is to hear.
+  struct Due {
+    std::vector<SetLimits::Name> untold{};
+    Instant compare_at{};
+    bool compared = false;    // with anybody, since the first of it is there
+  };
 
   void TakeLines(const std::vector<std::string>& lines, Duration wall, Instant now);
   bool TakeLine(std::string_view line, Duration wall, Instant now);
@@ -58,10 +70,8 @@ class Spreading {
   SetLimits& set_;
   OperatorKeys keys_;
   Prng prng_;
-  std::vector<SetLimits::Name> untold_;    // to peers
+  std::array<Due, kCrowds> due_;
   std::vector<SignedLimit> news_;
-  Instant compare_at_{};
-  bool compared_ = false;                  // with anybody, since the first peer is there
   Allowance checks_{200, 2000}, answers_{20, 40};    // signatures that are looked at, frames that are answered
   SetLimitCounts counts_;
 };

@@ -104,6 +104,7 @@ Result<void> SitesFeature::Open() {
   const Settings& settings = host_.admin.settings();
   auto options = MakeOptions();
   if (!options) return Fail(options.error().message);
+  options->tenants = host_.tenants_of_sites();
   options->wake = [this] { slices_->Wake(); };
   options->log = [this](LogLevel level, std::string text) {
     host_.tasks.Post([this, level, text = std::move(text)] { host_.log.Say(level, "sites: " + text); });

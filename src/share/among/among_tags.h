@@ -95,7 +95,7 @@ class AmongTags {
 
   // ---- Where a host owns the divided tag, by kLevel ----
 
-  // The owner hears it of a peer. `shape` and `level` as of Count.
+  // The owner hears it of a peer, or of another site. `shape` and `level` as of Count.
   void HearPeer(const Divided& divided, const MemberWord& word, const Speaker& speaker, const Shape& shape,
                 Tokens level, Instant now);
   std::optional<Tag> TagOf(std::uint64_t divided) const;
