@@ -161,6 +161,14 @@ class TwoSites(ParallelTest):
             wait_until(lambda: not any(penalized(host) for host in everybody),
                        lambda: f"it is forgiven everywhere: {[penalized(host) for host in everybody]}", PATIENCE)
 
+    def test_refusals_of_both_sites_together_come_to_a_penalty(self):
+        with Sites(rule(burst=5, rate=0.01, share="debit", **{"penalty.after": 30, "penalty.lasts": "1h"})) as (here, there):
+            self.assertEqual(here[-1].served("eve", 25), 5)
+            wait_until(lambda: there[-1].ask(["eve"]) == ["NO"], "the other site knows the level", PATIENCE)
+            there[-1].ask(["eve"] * 20)
+            wait_until(lambda: all("eve" in penalized(host) for host in [*here, *there]),
+                       lambda: f"all hosts know of it: {[penalized(host) for host in [*here, *there]]}", PATIENCE)
+
     def test_no_hit_is_lost_while_owners_are_upgraded_and_started_again(self):
         with Sites(PLENTY) as sites:
             ledger = Ledger(BURST)

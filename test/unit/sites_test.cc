@@ -107,6 +107,11 @@ class Owner {
   std::vector<std::uint64_t> PenaltiesTold() {
     return AllTold<std::uint64_t>([](const Entries& entries, const Entry& e) { return entries.penalty(e); });
   }
+  std::vector<std::uint64_t> RefusalsTold() {
+    return AllTold<std::uint64_t>([](const Entries& entries, const Entry& e) {
+      return entries.refusals(e) != 0 ? std::optional(entries.refusals(e)) : std::nullopt;
+    });
+  }
   std::vector<std::uint64_t> PlacesTold() {
     return AllTold<std::uint64_t>([](const Entries& entries, const Entry& e) { return entries.places(e); });
   }
@@ -353,6 +358,38 @@ TEST_CASE("a penalty that begins or is lifted is told other sites at once, and n
   CHECK(owner.host().Serves("b", kBegin + 3s));
   for (int ms = 3000; ms < 6000; ms += 20) owner.RunAt(kBegin + ms * 1ms);
   CHECK(owner.PenaltiesTold().empty());
+}
+
+TEST_CASE("refusals count at all sites, so a penalty begins where all together have refused so often") {
+  Owner owner("penalty = { after = 30, lasts = \"10m\" }\n");
+  owner.RunAt(kBegin + 1s);
+  owner.host().Serves("a", kBegin + 1s);
+  const auto told_at = [&](std::uint64_t refusals, Instant now) {
+    owner.HearSay("a", {.refusals = refusals}, now);
+    owner.RunAt(now + 25ms);
+    return owner.RefusalsTold();
+  };
+  CHECK(told_at(3, kBegin + 1200ms).empty());
+  CHECK(told_at(3, kBegin + 1300ms) == std::vector<std::uint64_t>{6});    // half of the part of one of three sites
+  CHECK(told_at(2, kBegin + 1400ms).empty());
+  owner.RunAt(kBegin + 2400ms);
+  owner.RunAt(kBegin + 2500ms);
+  CHECK(owner.RefusalsTold() == std::vector<std::uint64_t>{2});    // at the end of the period
+  CHECK(told_at(1, kBegin + 2600ms).empty());
+  owner.Hear("a", 20, kBegin + 2700ms);    // told early, for another reason
+  owner.RunAt(kBegin + 2730ms);
+  CHECK(owner.RefusalsTold().empty());
+  owner.RunAt(kBegin + 3600ms);
+  owner.RunAt(kBegin + 3700ms);
+  CHECK(owner.RefusalsTold().empty());    // too few
+
+  owner.HearSiteSay(1, "a", {.refusals = 20}, kBegin + 3800ms);
+  CHECK(owner.host().Serves("a", kBegin + 3810ms));
+  owner.HearSiteSay(0, "a", {.refusals = 1}, kBegin + 3820ms);
+  CHECK_FALSE(owner.host().Serves("a", kBegin + 3830ms));
+  owner.RunAt(kBegin + 3860ms);
+  owner.RunAt(kBegin + 3890ms);
+  CHECK(owner.PenaltiesTold().size() == 1);
 }
 
 TEST_CASE("of a quota other sites are told early where much of what is left is gone") {

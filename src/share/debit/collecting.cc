@@ -95,7 +95,7 @@ void Collecting::Owned(const Draft& draft, Instant now) {
     sums->TakeBack(hash, draft.entries.back(e));
     sums->Beside(hash, draft.entries, e);
     if (const auto left = draft.entries.penalty(e)) {
-      sums->penalties().Began(hash, tag, now + std::chrono::milliseconds(*left), now);
+      sums->Penalized(hash, tag, now + std::chrono::milliseconds(*left), now);
     }
   }
 }

@@ -97,7 +97,7 @@ void Owning::NamedAbroad(const Entries& entries, Instant now) {
     }
     if (entries.places(e)) PlacesChanged(hash, kNobody);
     // Penalties say themselves that they have begun, and of members a host is told as it asks.
-    if (entries.penalty(e) || entries.places(e) || entries.member(e)) continue;
+    if (entries.penalty(e) || entries.places(e) || entries.member(e) || entries.refusals(e) != 0) continue;
     Owned* const owned = OwnedOf(tag, hash);
     if (owned == nullptr) continue;
     owned->abroad_at = now;

@@ -70,6 +70,8 @@ void SiteHearing::Add(const Entry& entry, Entries& ours, Instant now) {
     ours.Add(tag, 0, 0, {.penalty = left});
     const Instant until = incoming_.to + std::chrono::milliseconds(*left);
     penalties_.Heard(ways_.core().table->Hash(TableTag(tag)), until, now);
+  } else if (const std::uint64_t refusals = all.refusals(entry); refusals != 0) {
+    ours.Add(tag, 0, 0, {.refusals = refusals});
   } else if (!apart_.Covers(tag, incoming_.to)) {
     ours.Add(tag, entry.value, entry.phase, {.demand = all.demand(entry)});
   }

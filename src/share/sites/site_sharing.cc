@@ -96,6 +96,7 @@ bool SiteSharing::CollectSome(Instant now) {
     const bool used = sum != nullptr && sum->used();
     if (used) full = !Tell(hash, *sum, draft_, now);
     if (full) break;
+    if (used) sum->refusals = 0;    // too few to be told
     round_.pop_back();
     used ? sums_.Keep(hash) : sums_.Forget(hash);
   }

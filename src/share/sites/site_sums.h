@@ -42,12 +42,15 @@ class SiteSums {
     bool counted = false, placed = false;    // of its quota; or its places are others: other sites have not been told
     QuotaWord quota{};                       // that they were told last
     std::uint32_t places = 0;                // as they were told last
+    std::uint64_t refusals = 0;              // by hosts of this site, not told
     ReportBudget budget{};
     Instant budget_at{};
 
     Tag said() const { return {tag, is_digest}; }
     // Other sites are to be told of it, or foretell something.
-    bool used() const { return hits != 0 || demand != 0 || places != 0 || changed || counted || placed; }
+    bool used() const {
+      return hits != 0 || demand != 0 || places != 0 || refusals != 0 || changed || counted || placed;
+    }
 
     // Over a restart.
     static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.hits, self.began); }
@@ -87,6 +90,15 @@ class SiteSums {
   void Beside(std::uint64_t hash, const Entries& entries, const Entry& entry) {
     if (entries.quota(entry)) Counted(hash, entries.tag(entry));
     if (entries.places(entry)) Placed(hash, entries.tag(entry));
+    if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
+      Add(hash, entries.tag(entry), 0, 0);
+      if (Sum* const sum = Find(hash)) sum->refusals += refusals;
+    }
+  }
+  // A penalty of the tag has begun, or was lifted: what it was refused before counts no more.
+  void Penalized(std::uint64_t hash, const Tag& said, Instant until, Instant now) {
+    penalties_.Began(hash, said, until, now);
+    if (Sum* const sum = Find(hash)) sum->refusals = 0;
   }
 
   // So many of its tokens have come back; those that other sites have been told of do not come back there.

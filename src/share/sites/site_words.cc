@@ -12,6 +12,8 @@ namespace {
 
 constexpr std::size_t kQuotasAgain = 64;     // quotas that are gone through each period
 constexpr std::size_t kPlacesAgain = 256;    // tags of which places are taken, in a slice of work
+// A flood of tags that are refused once each costs other sites nothing.
+constexpr std::uint64_t kRefusalsLeast = 2;
 
 // A name of any length as a counter that no host has.
 std::uint64_t CounterOf(std::string_view site) {
@@ -77,6 +79,7 @@ bool SiteWords::IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, const L
       if (IsNews(untold, ways_.quotas()->Look(hash, limit, now).left())) return true;
     }
   }
+  if (limit.penalizes && sum.refusals * 2 * (others_ + 1) >= ways_.core().rules->penalty(limit).after) return true;
   if (!sum.placed || limit.in_flight == 0) return false;
   const PlacesTaken taken = PlacesTakenOf(ways_.core(), hash, now);
   const std::uint32_t moved = std::max(taken.site, sum.places) - std::min(taken.site, sum.places);
@@ -89,6 +92,10 @@ bool SiteWords::Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit,
     if (word && !Add(sum.said(), {.quota = word}, draft, now)) return false;
     if (word) sum.quota = *word;
     sum.counted = false;
+  }
+  if (sum.refusals >= kRefusalsLeast && limit.penalizes) {
+    if (!Add(sum.said(), {.refusals = std::min(sum.refusals, kRefusalsMax)}, draft, now)) return false;
+    sum.refusals = 0;
   }
   if (sum.placed) {
     const std::uint32_t taken = limit.in_flight > 0 ? PlacesTakenOf(ways_.core(), hash, now).site : 0;

@@ -1,6 +1,6 @@
-// What an owner tells other sites of its tags beside hits (protocol/sites.md): penalties that begin or are lifted, what
-// all hosts of its site have counted of a quota and how many places they have, and what members of a divided tag had of
-// it. For one thread, as SiteSharing.
+// What an owner tells other sites of its tags beside hits (protocol/sites.md): penalties that begin or are lifted, how
+// often all hosts of its site have refused a tag, what they have counted of a quota, how many places they have, and what
+// members of a divided tag had of it. For one thread, as SiteSharing.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,8 @@ class SiteWords {
 
   // ---- Of one tag, with its shard locked ----
 
-  // Whether other sites are to be told early: what they do not know is a quarter of this site's part of what is left.
+  // Whether other sites are to be told early: what they do not know is a quarter of this site's part of what is left, or
+  // half of its part of the refusals that come to a penalty.
   bool IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now) const;
   // Adds what has changed; false: there is no room.
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now);
