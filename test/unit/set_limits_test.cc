@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
@@ -325,6 +326,24 @@ class Fleet {
 };
 
 }    // namespace
+
+TEST_CASE("a limit that is set while there is nobody to tell is kept for nobody, and found when hosts compare") {
+  struct Wire final : Transport {
+    void Ask(LinkId, const Frame& frame) override { said.push_back(frame); }
+    void Answer(const Route&, const Frame&) override {}
+    bool Publish(const Route&, const Frame&) override { return true; }
+    std::vector<Frame> said;
+  } wire;
+  SetLimits set;
+  Spreading spreading(set, Keys(), Prng(1));
+  for (int i = 0; i < 40; ++i) spreading.Set(Signed(TagLimit("x" + std::to_string(i), 5, kToday)), kToday);
+  spreading.Tick(Spreading::kSites, std::array<LinkId, 1>{1}, wire, Instant());
+  REQUIRE(wire.said.size() == 1);
+  LimitMessage message;
+  REQUIRE(DecodeLimits(*wire.said.front(), message));
+  CHECK(message.kind == LimitMessageKind::kDigest);
+  CHECK(message.count == 40);
+}
 
 TEST_CASE("a set limit goes from site to site, and is told again where the other one was away") {
   Fleet fleet(40, 39, 0.1, 8);

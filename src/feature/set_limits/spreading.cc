@@ -26,8 +26,8 @@ void Spreading::SetKeys(OperatorKeys keys) {
 SetLimits::Outcome Spreading::Set(SignedLimit limit, Duration wall) {
   const SetLimits::Outcome outcome = set_.Put(limit, wall);
   if (outcome != SetLimits::Outcome::kTaken) return outcome;
-  for (Due& due : due_) {
-    if (!limit.local()) due.untold.emplace_back(limit.limit.of, limit.limit.name);
+  for (Due& due : due_) {    // who comes compares
+    if (!limit.local() && due.compared) due.untold.emplace_back(limit.limit.of, limit.limit.name);
   }
   news_.push_back(std::move(limit));
   return outcome;
@@ -120,7 +120,7 @@ Instant Spreading::Tick(Crowd crowd, std::span<const LinkId> peers, Transport& w
   Due& due = due_[crowd];
   if (peers.empty()) {
     due.compared = false;
-    due.untold.clear();    // who comes compares
+    due.untold.clear();
     return now + kCompareEvery;
   }
   if (!due.untold.empty()) {
