@@ -4,6 +4,15 @@
 
 namespace dthrottle {
 
+namespace {
+
+// Makes it one more than the number at least. One thread does.
+void Exceed(std::atomic<std::uint32_t>& highest, std::uint32_t number) {
+  if (number >= highest.load(std::memory_order_relaxed)) highest.store(number + 1, std::memory_order_relaxed);
+}
+
+}    // namespace
+
 std::uint32_t Gauges::Elsewhere(std::uint64_t hash, Instant now) {
   const std::size_t at = tags_.Find(hash);
   if (at == Tags::kNone) return 0;
@@ -73,11 +82,6 @@ void Gauges::Changed(std::uint64_t hash) {
 
 // ---- Peers ----
 
-// There are numbers up to this one.
-void Gauges::Know(std::atomic<std::uint32_t>& numbers, std::uint32_t number) {
-  if (number >= numbers.load(std::memory_order_relaxed)) numbers.store(number + 1, std::memory_order_relaxed);
-}
-
 bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until,
                   Instant now) {
   std::size_t at = tags_.Find(hash);
@@ -89,9 +93,9 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
     if (at == Tags::kNone) return false;
   }
   if (peer < Site(0)) {
-    Know(peers_, peer);
+    Exceed(peers_, peer);
   } else if (peer != kOwner) {
-    Know(sites_, peer - Site(0));
+    Exceed(sites_, peer - Site(0));
   }
   const std::uint64_t key = KeyOf(hash, peer);
   const auto over = [&](std::size_t place) { return heard_[place].until <= now ? std::optional(0) : std::nullopt; };

@@ -51,8 +51,8 @@ class Gauges {
 
   // A peer, by number, has taken `places` until then, unless it says something else before. False: there is no room.
   bool Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::uint32_t places, Instant until, Instant now);
-  // Numbers of others that speak of several hosts: the tag's owner, of all but this one (protocol/owners.md), and other
-  // sites, each of its own (protocol/sites.md).
+  // Numbers of others that speak of several hosts: the tag's owner, of all but this one (protocol/owners.md), and up to
+  // 15 other sites, each of its own (protocol/sites.md); the number after theirs is of what is assumed of them.
   static constexpr std::uint32_t kOwner = UINT32_MAX, kSitesMax = 16;
   static constexpr std::uint32_t Site(std::uint32_t number) { return kOwner - kSitesMax + number; }
 
@@ -132,7 +132,6 @@ class Gauges {
   void SetUntold(std::size_t place);
   void RemoveIfDone(std::size_t place);
   void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
-  static void Know(std::atomic<std::uint32_t>& numbers, std::uint32_t number);
 
   Tags tags_{kTags};
   Heards heard_{kHeard};

@@ -61,6 +61,8 @@ Message Made(Input& input, const lab::Fleet& fleet) {
       m.entries.Add({tag, false}, hits, 0, {.demand = input.Number() % kDemandMax});
     } else if (what < 128) {
       m.entries.Add({tag, false}, 0, 0, {.places = number % kPlacesMax});
+    } else if (what < 160) {
+      m.entries.Add({tag, false}, 0, 0, {.refusals = 1 + number % kRefusalsMax});
     } else if (what < 192) {
       m.entries.Add({tag, false}, 0, 0, {.penalty = number % kPenaltyMsMax});
     } else {

@@ -11,6 +11,7 @@
 #include "lab/fleet.h"
 #include "test/support/host.h"
 #include "test/support/sanitized.h"
+#include "test/support/sites.h"
 
 namespace dthrottle::testing {
 namespace {
@@ -61,10 +62,7 @@ Shares Measure(const Case& its, std::uint64_t seed) {
   constexpr Duration kWarm = 40s, kLasts = 40s;
   lab::FleetOptions options;
   options.hosts = its.hosts, options.rules = Rules(RulesOf(its)), options.period = its.period;
-  for (std::uint32_t site = 0; site < its.sites; ++site) {
-    const auto first = static_cast<std::uint32_t>(site * its.hosts / its.sites);
-    for (std::uint32_t i = 0; i < its.owners; ++i) options.owners.push_back(lab::HostName(first + i));
-  }
+  options.owners = OwnersOfSites(its.hosts, its.sites, its.owners);
   options.site_period = 2 * its.period;
   options.lanes = {.sites = its.sites, .between_sites = 65ms};
   lab::Fleet fleet(options, seed);

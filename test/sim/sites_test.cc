@@ -5,6 +5,7 @@
 #include "lab/fleet.h"
 #include "test/support/accuracy.h"
 #include "test/support/sanitized.h"
+#include "test/support/sites.h"
 
 namespace dthrottle::testing {
 namespace {
@@ -13,17 +14,6 @@ using namespace std::chrono_literals;
 using lab::After;
 
 constexpr std::size_t kHosts = 12;
-
-// `owners` of each site's hosts own its tags.
-std::vector<std::string> OwnersOfSites(std::size_t hosts, std::uint32_t sites, std::size_t owners) {
-  std::vector<std::string> names;
-  for (std::uint32_t site = 0; site < sites; ++site) {
-    for (std::uint32_t i = 0; i < owners; ++i) {
-      names.push_back(lab::HostName(static_cast<std::uint32_t>(site * hosts / sites) + i));
-    }
-  }
-  return names;
-}
 
 lab::FleetOptions Sites(std::uint32_t sites, const std::string& rule, std::size_t hosts = kHosts) {
   lab::FleetOptions options;

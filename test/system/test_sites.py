@@ -162,7 +162,8 @@ class TwoSites(ParallelTest):
                        lambda: f"it is forgiven everywhere: {[penalized(host) for host in everybody]}", PATIENCE)
 
     def test_refusals_of_both_sites_together_come_to_a_penalty(self):
-        with Sites(rule(burst=5, rate=0.01, share="debit", **{"penalty.after": 30, "penalty.lasts": "1h"})) as (here, there):
+        limit = rule(burst=5, rate=0.01, share="debit", **{"penalty.after": 30, "penalty.lasts": "1h"})
+        with Sites(limit) as (here, there):
             self.assertEqual(here[-1].served("eve", 25), 5)
             wait_until(lambda: there[-1].ask(["eve"]) == ["NO"], "the other site knows the level", PATIENCE)
             there[-1].ask(["eve"] * 20)

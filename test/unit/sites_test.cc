@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/prng.h"
 #include "base/member_word.h"
+#include "base/prng.h"
 #include "base/quota_word.h"
 #include "limiter/inspect.h"
 #include "quota/quotas.h"

@@ -15,6 +15,11 @@ inline constexpr int kReachPeriods = 3;
 // The party that says that hits were served: a peer, or another site of all its hosts.
 struct Speaker {
   Speaker(std::uint32_t peer = 0) : number(peer) {}
+  static Speaker Site(std::uint32_t site, std::uint64_t hosts, Duration period) {
+    Speaker speaker(site);
+    speaker.abroad = true, speaker.hosts = hosts, speaker.period = period;
+    return speaker;
+  }
 
   std::uint32_t number;
   bool abroad = false;

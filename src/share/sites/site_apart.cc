@@ -57,10 +57,7 @@ void SitesApart::Charge(Instant from, Instant now) {
     if (now - until_ > kReachPeriods * period_) from_ = from;
     until_ = now;
   }
-  Speaker others(others_);
-  others.abroad = true;
-  others.hosts = ways_.core().abroad;
-  others.period = period_;
+  const Speaker others = Speaker::Site(others_, ways_.core().abroad, period_);
   ChargeAbroad(ways_, assumed_, others, std::min(from, now), now, now);
   assumed_.Clear();
 }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/time.h"
 #include "bus/entries.h"
@@ -25,7 +26,7 @@ class SitesApart {
 
   void SetHeard(bool all) { all_heard_ = all; }
   bool Keeps(const Limit& limit) const { return limit.keeps_part && !all_heard_; }
-  // What a site says late of a time until then has been assumed already.
+  // Whether the hits that a site says late, of a time until `to`, have been assumed already.
   bool Covers(const Tag& said, Instant to) const;
 
   // ---- Of a tag whose limit keeps a part, with its shard locked ----
@@ -35,9 +36,9 @@ class SitesApart {
   // Its places are others than before.
   void AssumePlaces(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now);
 
-  // As many as are charged at once.
+  // So much has been assumed that it is to be charged now.
   bool full() const { return assumed_.size() >= kEntriesMost; }
-  // Charges what was assumed since, of hits from then on.
+  // Charges what was assumed since the call before, as served in (from, now].
   void Charge(Instant from, Instant now);
 
  private:

@@ -44,10 +44,7 @@ void SiteHearing::MergeSome(Instant now) {
   hosts_[incoming_.peer] = std::clamp<std::uint64_t>(incoming_.hosts, 1, kHostsMax);
   if (ours.empty()) return;
   CountHosts();
-  Speaker site(incoming_.peer);
-  site.abroad = true;
-  site.hosts = hosts_[incoming_.peer];
-  site.period = period_;
+  const Speaker site = Speaker::Site(incoming_.peer, hosts_[incoming_.peer], period_);
   ChargeAbroad(ways_, ours, site, incoming_.from, incoming_.to, now);
   if (const auto observer = ways_.core().observed.observer()) {
     observer->Heard(ours, 0, ours.size(), incoming_.from, incoming_.to, site, now);

@@ -56,13 +56,13 @@ class SiteSums {
     static void Fields(auto& state, auto& self) { state(self.tag, self.is_digest, self.hits, self.began); }
   };
 
-  // The tag of that hash was named with hits since `began`, maybe none.
-  void Add(std::uint64_t hash, const Tag& said, std::uint64_t hits, Ticks began) {
+  // The tag of that hash was named with hits since `began`, maybe none. Null: there is no room for it.
+  Sum* Add(std::uint64_t hash, const Tag& said, std::uint64_t hits, Ticks began) {
     auto known = sums_.find(hash);
     if (known == sums_.end()) {
       if (sums_.size() >= kTagsMax) {
         crowded_ += hits;
-        return;
+        return nullptr;
       }
       known = sums_.try_emplace(hash).first;
       known->second.tag = said.bytes;
@@ -74,25 +74,23 @@ class SiteSums {
     sum.hits += hits;
     untold_ += hits;
     if (!std::exchange(sum.changed, true)) changed_.push_back(hash);
+    return &sum;
   }
 
   // More of its quota is used.
   void Counted(std::uint64_t hash, const Tag& said) {
-    Add(hash, said, 0, 0);
-    if (Sum* const sum = Find(hash)) sum->counted = true;
+    if (Sum* const sum = Add(hash, said, 0, 0)) sum->counted = true;
   }
   // Some of its places are taken, or were.
   void Placed(std::uint64_t hash, const Tag& said) {
-    Add(hash, said, 0, 0);
-    if (Sum* const sum = Find(hash)) sum->placed = true;
+    if (Sum* const sum = Add(hash, said, 0, 0)) sum->placed = true;
   }
   // A host of this site says so beside hits.
   void Beside(std::uint64_t hash, const Entries& entries, const Entry& entry) {
     if (entries.quota(entry)) Counted(hash, entries.tag(entry));
     if (entries.places(entry)) Placed(hash, entries.tag(entry));
     if (const std::uint64_t refusals = entries.refusals(entry); refusals != 0) {
-      Add(hash, entries.tag(entry), 0, 0);
-      if (Sum* const sum = Find(hash)) sum->refusals += refusals;
+      if (Sum* const sum = Add(hash, entries.tag(entry), 0, 0)) sum->refusals += refusals;
     }
   }
   // A penalty of the tag has begun, or was lifted: what it was refused before counts no more.

@@ -20,15 +20,15 @@ std::uint64_t CounterOf(std::string_view site) {
   return SipHash<2, 4>({}, site) % (kHostCounters - 1) + 1;
 }
 
-// The tag as hosts say it, which `known` knows by its hash; empty: this host does not own it.
-template <class Known>
-Entries SaidOf(std::uint64_t hash, const Known& known, const LimiterCore& core, Instant now) {
+// Calls use(said) with the tag that `known` knows by its hash, as hosts say it, if this host owns it.
+template <class Known, class Use>
+void IfOwned(std::uint64_t hash, const Known& known, const LimiterCore& core, Instant now, Use&& use) {
   Table::Shard shard(*core.table, hash);
   Entries said;
   const auto tag = known.TagOf(hash);
   const auto index = tag ? LimitOfOwned(core, shard, *tag, now) : std::nullopt;
   if (index) AddSaidTag(*core.rules, *tag, *index, 0, {.demand = 0}, said);
-  return said;
+  if (!said.empty()) use(said.tag(said.list().front()));
 }
 
 }    // namespace
@@ -50,8 +50,7 @@ void SiteWords::PeriodBegins(Instant now) {
       const std::uint64_t hash = quotas->HashAt(quota_place_);
       quota_place_ = (quota_place_ + 1) % quotas->places();
       if (hash == 0) continue;
-      const Entries said = SaidOf(hash, *quotas, core, now);
-      if (!said.empty()) sums_.Counted(hash, said.tag(said.list().front()));
+      IfOwned(hash, *quotas, core, now, [&](const Tag& said) { sums_.Counted(hash, said); });
     }
   }
   if (core.gauges == nullptr) return;
@@ -63,8 +62,7 @@ bool SiteWords::RemindSome(Instant now) {
   for (std::size_t left = kPlacesAgain; left > 0 && !reminded_.empty(); --left) {
     const std::uint64_t hash = reminded_.back();
     reminded_.pop_back();
-    const Entries said = SaidOf(hash, *core.gauges, core, now);
-    if (!said.empty()) sums_.Placed(hash, said.tag(said.list().front()));
+    IfOwned(hash, *core.gauges, core, now, [&](const Tag& said) { sums_.Placed(hash, said); });
   }
   return !reminded_.empty();
 }
@@ -119,15 +117,14 @@ bool SiteWords::TellPenalties(Draft& draft, Instant now) {
 bool SiteWords::TellMembers(Draft& draft, Instant now) {
   LimiterCore& core = ways_.core();
   if (core.among == nullptr) return false;
-  return core.among->TellSitesSome(
+  const BesideHits& beside = ways_.Get<Debits>().beside();
+  const std::size_t before = draft.entries.size();
+  const bool more = core.among->TellSitesSome(
       core.ShardLock(), now, [&](const Tag& tag, const MemberWord& word, Table::Shard& shard) {
-        const auto index = LimitOfOwned(core, shard, tag, now);
-        if (!index || core.limit(*index).among != Among::kLevel) return true;
-        const std::size_t before = draft.entries.size();
-        if (!AddSaidTag(*core.rules, tag, *index, 0, {.member = word}, draft.entries)) return false;
-        if (draft.entries.size() > before) draft.began.push_back(ToTicks(now)), ++counts_.told;
-        return true;
+        return !OwnsHere(core, tag) || beside.Add(tag, {.member = word}, shard, now, draft);
       });
+  counts_.told += draft.entries.size() - before;
+  return more;
 }
 
 }    // namespace dthrottle

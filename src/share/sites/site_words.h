@@ -1,6 +1,6 @@
 // What an owner tells other sites of its tags beside hits (protocol/sites.md): penalties that begin or are lifted, how
-// often all hosts of its site have refused a tag, what they have counted of a quota, how many places they have, and what
-// members of a divided tag had of it. For one thread, as SiteSharing.
+// often all hosts of its site have refused a tag, what they have counted of a quota, how many places they have, and
+// what members of a divided tag had of it. For one thread, as SiteSharing.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ class SiteWords {
   // All must outlive it. This site is called `site`, and there are so many others.
   SiteWords(Ways& ways, SiteSums& sums, std::string_view site, std::size_t others, SiteCounts& counts);
 
-  // A period of reports to other sites begins: another site may have lost what it was told, or have begun anew. It is
-  // told again of some quotas, in turn, and of all places that are taken: these are marked by RemindSome. True: there
-  // are more.
+  // A period of reports to other sites begins. Another site may have lost what it was told, or have begun anew, so it is
+  // told again of some quotas, in turn, and of all places that are taken.
   void PeriodBegins(Instant now);
+  // Marks some of these places. True: there are more.
   bool RemindSome(Instant now);
 
   // ---- Of one tag, with its shard locked ----
 
-  // Whether other sites are to be told early: what they do not know is a quarter of this site's part of what is left, or
-  // half of its part of the refusals that come to a penalty.
+  // Whether other sites are to be told early: what they do not know is a quarter of this site's part of what is left,
+  // or half of its part of the refusals that come to a penalty.
   bool IsPressing(std::uint64_t hash, const SiteSums::Sum& sum, const Limit& limit, Instant now) const;
   // Adds what has changed; false: there is no room.
   bool Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit, Draft& draft, Instant now);
