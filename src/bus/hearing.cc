@@ -156,7 +156,7 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   CountLost(peer, change.lost);
   peer.audit.Heard(in.sequence, HitsOf(in.entries));
   const bool owned = core_.owners != nullptr;    // every report of a host is answered
-  if (in.entries.empty() && !owned) return;
+  if (in.entries.empty() && !owned && in.hosts == 0) return;
   FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};
   if (owned) item.counted = peer.heard->counted();
   item.hosts = in.hosts;

@@ -241,8 +241,9 @@ class Fleet {
   void Run(Duration time) {
     const Instant end = now_ + time;
     for (; now_ < end; now_ += 1ms) {
-      for (; !wire_.empty() && wire_.top().at <= now_; wire_.pop()) {
-        const Flight& f = wire_.top();
+      while (!wire_.empty() && wire_.top().at <= now_) {
+        const Flight f = wire_.top();    // what is heard may put more on the wire
+        wire_.pop();
         Host& to = *hosts_[f.to];
         to.from = f.from;
         if (to.up) to.spreading.OnFrame(f.link, f.route, *f.frame, to, Wall(), now_);

@@ -131,12 +131,19 @@ class Owner {
     Push(from_sites_, std::move(item), tag, hits);
     RunAt(now);
   }
+  void HearIdleSite(std::uint32_t site, std::uint64_t hosts, Instant now) {
+    FromPeers item{FromPeers::Kind::kDebits, now, now, 0, {}, site};
+    item.hosts = hosts;
+    REQUIRE(from_sites_.TryPush(std::move(item)));
+    RunAt(now);
+  }
+  void SetHosts(std::size_t hosts) { sharing_.SetPeers(hosts - 1); }
   // By tag, in all frames since; and hosts of this site by the last of them.
   std::map<std::string, std::uint64_t> Told() {
     std::map<std::string, std::uint64_t> told;
     for (ToPeers item; to_sites_.TryPop(item);) {
       for (const Entry& e : item.entries.list()) told[std::string(item.entries.tag(e).bytes)] += e.value;
-      if (!item.entries.empty()) hosts_told_ = item.hosts;
+      if (item.kind != ToPeers::Kind::kUrgent) hosts_told_ = item.hosts;
     }
     return told;
   }
@@ -197,6 +204,20 @@ TEST_CASE("an owner tells other sites what its hosts and itself have served, onc
   owner.RunAt(kBegin + 5s);
   CHECK(owner.Told().empty());
   CHECK(owner.sites().counts().tags == 0);
+}
+
+TEST_CASE("sites that are idle know how many hosts each other has") {
+  Owner owner;
+  owner.SetHosts(4);
+  owner.RunAt(kBegin + 1s);
+  owner.RunAt(kBegin + 2300ms);
+  CHECK(owner.Told().empty());
+  CHECK(owner.hosts_told() == 4);
+  for (const std::uint64_t hosts : {7, 3}) {
+    owner.HearIdleSite(0, hosts, kBegin + 3s);
+    CHECK(owner.sites().hosts_of(0) == hosts);
+    CHECK(owner.core().abroad == hosts + 1);    // the other site is not heard
+  }
 }
 
 TEST_CASE("what other sites say is charged, and not told again") {

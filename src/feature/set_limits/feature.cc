@@ -113,14 +113,14 @@ void SetLimitsFeature::Start() {
     };
     file_.emplace(host_.loop, path_, text, [this](const std::string& trouble) { OnWritten(trouble); });
   }
-  if (!set_.entries().empty()) Write([] {});
+  if (Known() > 0) Write([] {});
   SetTimer();
 }
 
 void SetLimitsFeature::Reload(std::vector<std::string>& problems) {
-  const std::size_t before = set_.entries().size();
+  const std::size_t before = Known();
   TakeKeys(problems);
-  if (set_.entries().size() != before) PutInForce([] {});
+  if (Known() != before) PutInForce([] {});
 }
 
 void SetLimitsFeature::Close() {
@@ -207,7 +207,7 @@ void SetLimitsFeature::OnTimer() {
   if (wall >= ends_at_) {
     PutInForce([] {});
   } else {
-    if (wall >= written_at_ + kWriteEvery && !set_.entries().empty()) Write([] {});
+    if (wall >= written_at_ + kWriteEvery && Known() > 0) Write([] {});
     SetTimer();
   }
 }
@@ -229,6 +229,11 @@ void SetLimitsFeature::Write(std::function<void()> done) {
 void SetLimitsFeature::OnWritten(const std::string& trouble) {
   written_at_ = WallClock();
   if (!trouble.empty() && unsaved_++ == 0) host_.log.Warning("limits that are set are not kept: {}", trouble);
+}
+
+std::size_t SetLimitsFeature::Known() const {
+  const std::lock_guard lock(mutex_);
+  return set_.entries().size();
 }
 
 void SetLimitsFeature::Count(ProcessCounts& counts) const {

@@ -53,6 +53,7 @@ class SetLimitsFeature final : public Feature {
     const Spreading::Crowd crowd_;
   };
 
+  std::size_t Known() const;
   Result<void> Accept(SignedLimit limit);
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
   Json Describe(const SignedLimit& limit) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <utility>
 
 #include "share/debit/ownership.h"
 #include "share/said_tag.h"
@@ -41,9 +42,9 @@ void SiteHearing::MergeSome(Instant now) {
   const std::size_t end = std::min(incoming_.entries.size(), merged_ + kEntriesPerSlice);
   for (; merged_ < end; ++merged_) Add(incoming_.entries.list()[merged_], ours, now);
   counts_.heard += ours.size();
-  hosts_[incoming_.peer] = std::clamp<std::uint64_t>(incoming_.hosts, 1, kHostsMax);
+  const auto hosts = std::clamp<std::uint64_t>(incoming_.hosts, 1, kHostsMax);
+  if (std::exchange(hosts_[incoming_.peer], hosts) != hosts) CountHosts();
   if (ours.empty()) return;
-  CountHosts();
   const Speaker site = Speaker::Site(incoming_.peer, hosts_[incoming_.peer], period_);
   ChargeAbroad(ways_, ours, site, incoming_.from, incoming_.to, now);
   if (const auto observer = ways_.core().observed.observer()) {

@@ -104,7 +104,11 @@ bool SiteSharing::CollectSome(Instant now) {
   full = full || (round_.empty() && words_.TellMembers(draft_, now));
   if ((full || round_.empty()) && !Push(draft_, ToPeers::Kind::kHits, to_, now)) return true;
   if (full || reminds || !round_.empty()) return true;
-  if (!outlet_.Push(ToPeers::Kind::kPeriodEnd, to_, now)) return true;
+  ToPeers end;
+  end.kind = ToPeers::Kind::kPeriodEnd;
+  end.to = to_;
+  end.hosts = ways_.core().here;
+  if (!outlet_.Push(end, now)) return true;
   from_ = to_;
   collecting_ = false;
   return false;
