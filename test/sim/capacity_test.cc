@@ -1,38 +1,22 @@
 // Hosts and the parts of a capacity that they hold, over a network and hosts that misbehave: the parts never sum to
 // more than the whole, and when the trouble is over they sum to the whole again.
-//
-//   DTHROTTLE_SIM_SEED=n     that seed only
-//   DTHROTTLE_SIM_RUNS=n     so many runs of each property under chance; see scripts/simulate
-//   DTHROTTLE_SIM_FIRST=n    the first of their seeds; 1
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "capacity/fairness.h"
 #include "lab/capacity_fleet.h"
-#include "test/support/sanitized.h"
+#include "test/sim/seeds.h"
 
 namespace dthrottle {
 namespace {
 
 using lab::CapacityFleet;
-
-// `count` seeds; fewer where everything takes ten times as long.
-std::vector<std::uint64_t> Seeds(std::uint64_t count) {
-  if (const char* one = std::getenv("DTHROTTLE_SIM_SEED")) return {std::strtoull(one, nullptr, 10)};
-  if (const char* runs = std::getenv("DTHROTTLE_SIM_RUNS")) count = std::strtoull(runs, nullptr, 10);
-  if (std::getenv("DTHROTTLE_SANITIZED") != nullptr) count = (count + 9) / 10;
-  std::vector<std::uint64_t> seeds;
-  const char* first = std::getenv("DTHROTTLE_SIM_FIRST");
-  const std::uint64_t from = first == nullptr ? 1 : std::strtoull(first, nullptr, 10);
-  for (std::uint64_t i = 0; i < count; ++i) seeds.push_back(from + i);
-  return seeds;
-}
+using testing::Seeds;
 
 double Unit(Prng& prng) {
   return static_cast<double>(prng.Below(1'000'001)) / 1e6;

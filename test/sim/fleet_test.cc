@@ -1,17 +1,15 @@
 // Properties of a fleet: what must hold whatever the network and its hosts go through. Each runs under several seeds,
 // and whatever fails says under which.
-//
-//   DTHROTTLE_SIM_SEED=n    that seed only
-//   sim_tests "[long]"      the properties at full size; see scripts/simulate
+// sim_tests "[long]" has them at full size; see scripts/simulate and seeds.h.
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <string>
 
 #include "lab/fleet.h"
+#include "test/sim/seeds.h"
 #include "test/support/host.h"
 
 namespace dthrottle::lab {
@@ -19,18 +17,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool Sanitized() {
-  return std::getenv("DTHROTTLE_SANITIZED") != nullptr;
-}
-
-// `count` seeds; fewer where everything takes ten times as long.
-std::vector<std::uint64_t> Seeds(std::uint64_t count) {
-  if (const char* one = std::getenv("DTHROTTLE_SIM_SEED")) return {std::strtoull(one, nullptr, 10)};
-  if (Sanitized()) count = (count + 9) / 10;
-  std::vector<std::uint64_t> seeds;
-  for (std::uint64_t i = 1; i <= count; ++i) seeds.push_back(i);
-  return seeds;
-}
+using testing::kSanitized;
+using testing::Seeds;
 
 std::shared_ptr<const Rulebook> OneRule(Tokens burst, double rate) {
   return testing::Rules(fmt::format("[[rule]]\nname = \"default\"\nburst = {}\nrate = {}\n", burst, rate));
@@ -107,7 +95,7 @@ TEST_CASE("hosts that start together know each other at once, by one hello each 
 }
 
 TEST_CASE("a hundred hosts in one process agree") {
-  AgreeAmong(Sanitized() ? 20 : 100);
+  AgreeAmong(kSanitized ? 20 : 100);
 }
 
 TEST_CASE("a thousand hosts in one process agree", "[.][long]") {
@@ -137,7 +125,7 @@ TEST_CASE("whoever asks for more gets the rate of one bucket in the long run, wh
                  .started_within = period},
                 seed);
     fleet.Add(w);
-    const Duration length = Sanitized() ? 30min : 2h;
+    const Duration length = kSanitized ? 30min : 2h;
     fleet.Run(w.from + length);
     const Account& account = fleet.ledger().accounts().front();
     const double served = static_cast<double>(account.served), most = burst + rate * Seconds(length);
@@ -388,7 +376,7 @@ void EndureAll(std::uint32_t hosts, Duration length, std::uint64_t seeds) {
 }
 
 TEST_CASE("a morning of sixteen hosts among random faults breaks no property") {
-  EndureAll(16, Sanitized() ? 2h : 6h, 5);
+  EndureAll(16, kSanitized ? 1h : 6h, 5);
 }
 
 TEST_CASE("a day of sixteen hosts among random faults breaks no property", "[.][long]") {
