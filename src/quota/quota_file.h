@@ -28,6 +28,18 @@ struct QuotaCount {
   std::uint64_t counter = 0, taken = 0, back = 0;
 
   std::uint64_t net() const { return taken - back; }
+
+  // The tokens; it stays what it is of.
+  QuotaCount& operator+=(const QuotaCount& more) {
+    taken += more.taken;
+    back += more.back;
+    return *this;
+  }
+  QuotaCount& operator-=(const QuotaCount& less) {
+    taken -= less.taken;
+    back -= less.back;
+    return *this;
+  }
 };
 
 struct QuotaSlot {

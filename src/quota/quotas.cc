@@ -15,16 +15,6 @@ void Increment(std::atomic<std::uint64_t>& count) {
   count.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Add(QuotaCount& sum, const QuotaCount& count) {
-  sum.taken += count.taken;
-  sum.back += count.back;
-}
-
-void Subtract(QuotaCount& sum, const QuotaCount& count) {
-  sum.taken -= count.taken;
-  sum.back -= count.back;
-}
-
 // Places of the table of tags: no more than half of the slots, so that a tag always finds one.
 std::size_t PlacesIn(std::size_t slots, std::size_t ways) {
   return std::bit_floor(slots / 2 / ways) * ways;
@@ -38,7 +28,7 @@ Quotas::Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boo
                const Hash& hash, QuotaCalendars::Calendar calendar)
     : file_(region, boot_id, fresh),
       tags_(PlacesIn(file_.slots(), kWays)),
-      others_max_(file_.slots() - tags_.places()),
+      others_(file_, file_.slots() - tags_.places()),
       calendars_(std::move(calendar)) {
   DT_CHECK(file_.slots() >= kSlotsMin && tags_.places() < file_.slots());
   Restore(hash);
@@ -67,24 +57,16 @@ void Quotas::Restore(const Hash& hash) {
   file_.Begin();
 }
 
-void Quotas::RestoreOthers(std::vector<Entry*>& by_slot) {
+void Quotas::RestoreOthers(std::span<Entry* const> by_slot) {
   for (std::uint32_t i = 0; i < file_.slots(); ++i) {
-    QuotaSlot& slot = file_.slot(i);
+    const QuotaSlot& slot = file_.slot(i);
     if (slot.kind != QuotaSlot::kCounted) continue;
     Entry* const entry = by_slot[slot.others.tag];
-    if (entry == nullptr || file_.slot(entry->slot).period != slot.period || others_used_ >= others_max_) {
-      file_.Free(i);
-      continue;
-    }
-    ++others_used_;
-    entry->slots.push_back(i);
-    for (QuotaCount& count : std::span(slot.others.counts).first(slot.others.size)) {
-      entry->others.push_back({count.counter, &count, kNobody});
-      if (count.counter != kAllHosts) Add(entry->counted, count);
-    }
+    const bool ours = entry != nullptr && file_.slot(entry->slot).period == slot.period;
+    if (!ours || !others_.Restore(entry->others, i)) file_.Free(i);
   }
   for (Entry* const entry : by_slot) {
-    if (entry != nullptr) std::ranges::sort(entry->others, {}, &Other::counter);
+    if (entry != nullptr) entry->others.Sort();
   }
 }
 
@@ -96,12 +78,7 @@ void Quotas::Inherit() {
     Entry& entry = tags_[place];
     QuotaSlot::OfTag& own = Own(entry);
     if (own.taken == 0) continue;
-    if (Other* const other = OtherOf(entry, file_.counter_before())) {
-      Subtract(entry.counted, *other->count);
-      other->count->taken = std::max(other->count->taken, own.taken);
-      other->count->back = std::max(other->count->back, own.back);
-      Add(entry.counted, *other->count);
-    }
+    others_.Inherit(entry.others, entry.slot, file_.counter_before(), own);
     own.back = 0;
     own.taken = 0;
   }
@@ -115,7 +92,7 @@ QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
   QuotaSpan span = calendars_.Now(limit.calendar, now);
   if (slot.period > span.begin) {
     if (const QuotaSpan next = calendars_.Next(limit.calendar); slot.period == next.begin) return next;
-    for (const std::uint32_t others : entry.slots) file_.slot(others).period = span.begin;
+    others_.SetPeriod(entry.others, span.begin);
     slot.until = span.next;
     slot.period = span.begin;
   } else if (slot.period < span.begin) {
@@ -126,7 +103,7 @@ QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
 
 // The old period is over, so a kill after the first store takes nothing that anybody asks for.
 void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span) {
-  FreeOthers(entry);
+  others_.Free(entry.others);
   QuotaSlot::OfTag& own = Own(entry);
   own.back = 0;
   own.taken = 0;
@@ -137,25 +114,11 @@ void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span) {
   entry.news = kNever;
 }
 
-void Quotas::FreeOthers(Entry& entry) {
-  for (const std::uint32_t slot : entry.slots) file_.Free(slot);
-  others_used_ -= entry.slots.size();
-  entry.slots.clear();
-  entry.others.clear();
-  entry.counted = {};
-}
-
 // ---- Tags ----
-
-// What others have counted, by their counters or by the owner's word.
-std::uint64_t Quotas::Elsewhere(const Entry& entry) const {
-  const bool of_all = !entry.others.empty() && entry.others.front().counter == kAllHosts;
-  return std::max(entry.counted.net(), of_all ? entry.others.front().count->net() : 0);
-}
 
 std::uint64_t Quotas::Used(const Entry& entry) const {
   const QuotaSlot::OfTag& own = Own(entry);
-  const std::uint64_t elsewhere = Elsewhere(entry);
+  const std::uint64_t elsewhere = entry.others.net();
   return own.taken - own.back + elsewhere - std::min(own.forgiven, elsewhere);
 }
 
@@ -175,7 +138,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   if (at == Tags::kNone) return nullptr;
   if (tags_.HashAt(at) != 0) {
     if (worth(at).value_or(0) != 0) Increment(forgotten_);
-    FreeOthers(tags_[at]);
+    others_.Free(tags_[at].others);
     file_.Free(tags_[at].slot);
     tags_.Remove(at);
   }
@@ -240,7 +203,7 @@ bool Quotas::Forgive(std::uint64_t hash, const Limit& limit, Instant now) {
   Roll(*entry, limit, now);
   QuotaSlot::OfTag& own = Own(*entry);
   const bool had = Used(*entry) > 0;
-  own.forgiven = Elsewhere(*entry);
+  own.forgiven = entry->others.net();
   own.back = own.taken;
   return had;
 }
@@ -253,15 +216,7 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
   if (word.counter == kAllHosts) return Increment(disbelieved_), false;
   Entry* const entry = InPeriod(tag, hash, limit, word.period, now);
   if (entry == nullptr) return false;
-  Other* const other = OtherOf(*entry, word.counter);
-  if (other == nullptr) return Increment(crowded_), false;
-  // No host has served more than there is.
-  const std::uint64_t back = word.back.value_or(other->count->back);
-  const std::uint64_t taken = std::min(word.back ? word.taken : word.taken + back, back + limit.quota);
-  Subtract(entry->counted, *other->count);
-  other->count->taken = std::max(other->count->taken, taken);
-  if (word.back.has_value()) HearBack(*other, back, peer);
-  Add(entry->counted, *other->count);
+  if (!others_.Hear(entry->others, entry->slot, word, limit.quota, peer)) return Increment(crowded_), false;
   Increment(heard_);
   return true;
 }
@@ -271,13 +226,10 @@ bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, c
   if (word.counter != kAllHosts) return Increment(disbelieved_), false;
   Entry* const entry = InPeriod(tag, hash, limit, word.period, now);
   if (entry == nullptr) return false;
-  Other* const all = OtherOf(*entry, kAllHosts);
-  if (all == nullptr) return Increment(crowded_), false;
   const QuotaSlot::OfTag& own = Own(*entry);
   const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
-  QuotaCount& count = *all->count;
-  count.taken = std::max(count.taken, taken - std::min(own.taken, taken));
-  count.back = std::min(std::max(count.back, back - std::min(own.back, back)), count.taken);
+  const QuotaCount others{kAllHosts, taken - std::min(own.taken, taken), back - std::min(own.back, back)};
+  if (!others_.HearOwner(entry->others, entry->slot, others)) return Increment(crowded_), false;
   Increment(heard_);
   return true;
 }
@@ -305,65 +257,25 @@ Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit&
   return entry;
 }
 
-// One peer says of a counter what came back. Where two do, one of them lies, and none is believed.
-void Quotas::HearBack(Other& other, std::uint64_t back, std::uint32_t peer) {
-  if (other.peer == kNobody) other.peer = peer;
-  if (other.peer != peer && other.peer != kDisputed) {
-    other.peer = kDisputed;
-    Increment(disbelieved_);
-  }
-  QuotaCount& count = *other.count;
-  count.back = other.peer == kDisputed ? 0 : std::max(count.back, std::min(back, count.taken));
-}
-
-// What another counter has counted of the tag, which may be nothing yet; null: there is no room.
-Quotas::Other* Quotas::OtherOf(Entry& entry, std::uint64_t counter) {
-  const auto at = std::ranges::lower_bound(entry.others, counter, {}, &Other::counter);
-  if (at != entry.others.end() && at->counter == counter) return &*at;
-  if (entry.others.size() == kCountersMax) return nullptr;
-  if (entry.slots.empty() || file_.slot(entry.slots.back()).others.size == QuotaSlot::kCounts) {
-    if (others_used_ >= others_max_) return nullptr;
-    const auto taken = file_.Take();
-    if (!taken.has_value()) return nullptr;
-    ++others_used_;
-    QuotaSlot& slot = file_.slot(*taken);
-    slot.period = file_.slot(entry.slot).period;
-    slot.until = 0;
-    slot.others.tag = entry.slot;
-    slot.others.size = 0;
-    QuotaFile::SetKind(slot, QuotaSlot::kCounted);
-    entry.slots.push_back(*taken);
-  }
-  QuotaSlot::OfOthers& others = file_.slot(entry.slots.back()).others;
-  QuotaCount& count = others.counts[others.size];
-  count = {counter, 0, 0};
-  std::atomic_ref(others.size).store(others.size + 1, std::memory_order_release);
-  return &*entry.others.insert(at, {counter, &count, kNobody});
-}
-
 // ---- Where a host owns tags ----
 
 std::uint64_t Quotas::LeftOfAll(const Entry& entry, const Limit& limit) const {
   const QuotaSlot::OfTag& own = Own(entry);
-  return limit.quota - std::min(limit.quota, own.taken - own.back + entry.counted.net());
+  return limit.quota - std::min(limit.quota, own.taken - own.back + entry.others.sum().net());
 }
 
 std::optional<QuotaWord> Quotas::OfAll(std::uint64_t hash, const Limit& limit, Instant now) {
   Entry* const entry = Find(hash);
   if (entry == nullptr) return std::nullopt;
   Roll(*entry, limit, now);
-  return WordOf(*entry, kAllHosts, entry->counted);
+  return WordOf(*entry, kAllHosts, entry->others.sum());
 }
 
 std::optional<QuotaWord> Quotas::OfSite(std::uint64_t hash, const Limit& limit, std::uint64_t counter, Instant now) {
   Entry* const entry = Find(hash);
   if (entry == nullptr) return std::nullopt;
   Roll(*entry, limit, now);
-  QuotaCount sum = entry->counted;
-  for (const Other& other : entry->others) {
-    if (other.counter != kAllHosts && other.counter < kHostCounters) Subtract(sum, *other.count);
-  }
-  return WordOf(*entry, counter, sum);
+  return WordOf(*entry, counter, entry->others.OfHosts());
 }
 
 // What this host and those of the sum have counted.
@@ -396,7 +308,8 @@ std::optional<Tag> Quotas::TagOf(std::uint64_t hash) const {
 
 QuotaCounts Quotas::counts() const {
   const auto read = [](const Count& count) { return count.load(std::memory_order_relaxed); };
-  return {tags_.used(), read(heard_), read(other_period_), read(forgotten_), read(crowded_), read(disbelieved_)};
+  return {tags_.used(), read(heard_), read(other_period_), read(forgotten_), read(crowded_),
+          read(disbelieved_) + others_.disputed()};
 }
 
 }    // namespace dthrottle

@@ -31,6 +31,7 @@
 #include "base/time.h"
 #include "base/told_table.h"
 #include "quota/quota_file.h"
+#include "quota/quota_others.h"
 #include "quota/quota_periods.h"
 #include "rule/rulebook.h"
 
@@ -139,47 +140,34 @@ class Quotas {
 
  private:
   static constexpr std::size_t kWays = 7, kPlacesPerSlice = 512;
-  static constexpr std::size_t kCountersMax = 16384;    // of a tag
   static constexpr Duration kEarly = std::chrono::minutes(1);
-  static constexpr std::uint32_t kNobody = UINT32_MAX, kDisputed = UINT32_MAX - 1;
   static constexpr std::uint64_t kNever = UINT64_MAX;
 
-  struct Other {
-    std::uint64_t counter;
-    QuotaCount* count;    // in the file
-    std::uint32_t peer;   // the one that says what came back
-  };
   struct Entry {
     std::uint32_t slot = 0;
-    QuotaCount counted{};                 // the sum of other counters, in the period of the slot
-    std::uint64_t told = 0;               // the Version that peers know
-    std::uint64_t news = kNever;          // what was left when everybody heard of it
-    std::vector<Other> others;            // by their counters, of which kAllHosts is the first
-    std::vector<std::uint32_t> slots;     // of what others have counted
+    std::uint64_t told = 0;         // the Version that peers know
+    std::uint64_t news = kNever;    // what was left when everybody heard of it
+    QuotaOthers::OfTag others;      // in the period of the slot
   };
   using Tags = ToldTable<Entry, kWays>;
   using Count = std::atomic<std::uint64_t>;
 
   QuotaSlot::OfTag& Own(const Entry& entry) const { return file_.slot(entry.slot).own; }
   std::uint64_t Version(const Entry& entry) const { return Own(entry).taken + Own(entry).back; }
-  std::uint64_t Elsewhere(const Entry& entry) const;
   std::uint64_t Used(const Entry& entry) const;
   std::uint64_t LeftOfAll(const Entry& entry, const Limit& limit) const;
   std::optional<QuotaWord> WordOf(const Entry& entry, std::uint64_t counter, QuotaCount sum) const;
   QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
   void BeginPeriod(Entry& entry, const QuotaSpan& span);
   bool IsOver(const Entry& entry, Instant now) const { return calendars_.IsPast(file_.slot(entry.slot).until, now); }
-  void FreeOthers(Entry& entry);
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth);
   Entry* Find(std::uint64_t hash);
   Entry* InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period, Instant now);
-  Other* OtherOf(Entry& entry, std::uint64_t counter);
-  void HearBack(Other& other, std::uint64_t back, std::uint32_t peer);
   QuotaStanding StandingOf(const Entry& entry, const Limit& limit, const QuotaSpan& span) const;
   void TellSoon(const Entry& entry, std::uint64_t hash, const QuotaStanding& standing);
   void Restore(const Hash& hash);
-  void RestoreOthers(std::vector<Entry*>& by_slot);
+  void RestoreOthers(std::span<Entry* const> by_slot);
   void Inherit();
 
   template <class Locked, class Tell>
@@ -194,7 +182,7 @@ class Quotas {
   bool TellOthers(const Entry& entry, Locked& locked, Instant now, Tell&& tell) {
     if (IsOver(entry, now)) return true;
     const QuotaSlot& slot = file_.slot(entry.slot);
-    for (const Other& other : entry.others) {
+    for (const QuotaOthers::Other& other : entry.others.each()) {
       if (other.counter == kAllHosts) continue;
       if (!tell(slot.tag(), QuotaWord{other.count->counter, slot.period, other.count->net(), {}}, locked)) return false;
     }
@@ -203,8 +191,7 @@ class Quotas {
 
   QuotaFile file_;
   Tags tags_;
-  const std::size_t others_max_;    // slots for what others have counted
-  std::atomic<std::size_t> others_used_{0};
+  QuotaOthers others_;
   QuotaCalendars calendars_;
   std::atomic<std::size_t> hosts_{1};
   std::size_t walk_ = Tags::kNone;

@@ -1,0 +1,77 @@
+// What others have counted of tags with a quota (quotas.h): other hosts, other sites, and all hosts together by the word
+// of a tag's owner. It stands in slots of the file, 20 counts in each, which are taken and freed here. Calls are for one
+// tag, whose shard is locked; those for different tags may come from any threads.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/quota_word.h"
+#include "quota/quota_file.h"
+
+namespace dthrottle {
+
+class QuotaOthers {
+ public:
+  struct Other {
+    std::uint64_t counter;
+    QuotaCount* count;      // in the file
+    std::uint32_t peer;     // the one that says what came back
+  };
+  // Of one tag.
+  class OfTag {
+   public:
+    // Tokens, by their counters or by the owner's word.
+    std::uint64_t net() const;
+    // Of all counters, and of those of hosts alone, which are this site's.
+    const QuotaCount& sum() const { return sum_; }
+    QuotaCount OfHosts() const;
+    // By their counters, of which kAllHosts is the first.
+    const std::vector<Other>& each() const { return each_; }
+    // After the last of Restore.
+    void Sort();
+
+   private:
+    friend QuotaOthers;
+    QuotaCount sum_{};
+    std::vector<Other> each_;
+    std::vector<std::uint32_t> slots_;
+  };
+
+  QuotaOthers(QuotaFile& file, std::size_t slots_max) : file_(file), slots_max_(slots_max) {}
+
+  // A slot of the tag that the file had already; false: there are too many.
+  bool Restore(OfTag& of, std::uint32_t slot);
+
+  // What is said of a counter of the tag in slot `tag`: no host has served more than its `quota` of it. False: there is no
+  // room.
+  bool Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint64_t quota, std::uint32_t peer);
+  // What the owner says of all hosts but this one.
+  bool HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all);
+  // What this host has counted under a number that it has no longer, if there is room. A kill in the middle repeats it
+  // without harm.
+  void Inherit(OfTag& of, std::uint32_t tag, std::uint64_t counter, const QuotaSlot::OfTag& own);
+
+  // They are of the period that begins then.
+  void SetPeriod(const OfTag& of, std::uint64_t begin);
+  void Free(OfTag& of);
+
+  // Counters of which two hosts said what came back, so that none is believed.
+  std::uint64_t disputed() const { return disputed_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::size_t kCountersMax = 16384;    // of a tag
+  static constexpr std::uint32_t kNobody = UINT32_MAX, kDisputed = UINT32_MAX - 1;
+
+  Other* Find(OfTag& of, std::uint32_t tag, std::uint64_t counter);
+  bool AddSlot(OfTag& of, std::uint32_t tag);
+  void HearBack(Other& other, std::uint64_t back, std::uint32_t peer);
+
+  QuotaFile& file_;
+  const std::size_t slots_max_;
+  std::atomic<std::size_t> slots_used_{0};
+  std::atomic<std::uint64_t> disputed_{0};
+};
+
+}    // namespace dthrottle
