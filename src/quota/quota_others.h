@@ -19,12 +19,12 @@ class QuotaOthers {
     QuotaCount* count;      // in the file
     std::uint32_t peer;     // the one that says what came back
   };
-  // Of one tag.
+  // What is known of one tag.
   class OfTag {
    public:
     // Tokens, by their counters or by the owner's word.
     std::uint64_t net() const;
-    // Of all counters, and of those of hosts alone, which are this site's.
+    // The sum of all counters, and that of hosts alone, which are those of this site.
     const QuotaCount& sum() const { return sum_; }
     QuotaCount OfHosts() const;
     // By their counters, of which kAllHosts is the first.

@@ -379,6 +379,13 @@ TEST_CASE("quota: a flood of tags makes no heavy one forget, and what peers say 
   CHECK(CountsOf(*c.host.limiter).quotas.crowded > 1000);
 }
 
+TEST_CASE("quota: a peer that counts under ever more numbers leaves room for the tags of this host") {
+  Counter c(kRules, 1024);
+  for (std::uint64_t i = 0; i < 24'000; ++i) c.Hear(i % 2 == 0 ? "api:a" : "api:b", {kHostCounters + i, DayOf(c), 1, 0});
+  CHECK(CountsOf(*c.host.limiter).quotas.crowded > 1000);
+  for (int i = 0; i < 100; ++i) CHECK(c.Serves("api:" + std::to_string(i), 11) == 10);
+}
+
 struct Peer : Counter {
   explicit Peer(std::uint64_t number, const char* rules = kRules)
       : Counter(rules, 1024, number), sharing(host.limiter->ways(), out, in, 1, 5s, host.prng, kStart) {
