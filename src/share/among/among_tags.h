@@ -23,12 +23,10 @@
 // ask for in the last cycle is not lost (capacity/divide.h: `reserve`).
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 
 #include "base/member_word.h"
@@ -38,16 +36,11 @@
 #include "base/time.h"
 #include "bucket/bucket.h"
 #include "rule/rule.h"
+#include "share/among/group.h"
 #include "share/among/members.h"
 #include "share/debit/word.h"
 
 namespace dthrottle {
-
-// How one tag's limit is divided now.
-struct DividedAmong {
-  double ratio = 1;                                          // of what is asked for that can be served; 1: all
-  double level = std::numeric_limits<double>::infinity();    // tokens/s, the most that one tag gets; infinite: no tag is cut
-};
 
 struct AmongCounts {
   std::uint64_t divided = 0;    // tags that are divided among others, now
@@ -58,7 +51,7 @@ struct AmongCounts {
 // Guarded by the lock of the shard of the tag that is divided, as every SideTable.
 class AmongTags {
  public:
-  static constexpr Duration kCycle = std::chrono::seconds(1);
+  static constexpr Duration kCycle = AmongGroup::kCycle;
   static constexpr std::size_t kTagsMax = 512;    // that are divided at once; others are served first come
 
   AmongTags() : groups_(kTagsMax) {}
@@ -108,18 +101,18 @@ class AmongTags {
   // True: there is more to tell. `lock(hash)` locks a shard. The owner's thread.
   template <class Lock, class Tell>
   bool TellSome(Lock&& lock, Instant now, Tell&& tell) {
-    return Walk(told_, lock, now, [&](Group& group, AmongMember& member, auto& locked) {
+    return Walk(told_, lock, now, [&](AmongGroup& group, AmongMember& member, auto& locked) {
       const bool any = member.untold.asked != 0;
       if (!any && now - member.told_at < kCycle / 2) return true;    // told before there was no room
       if (any && !tell(group.tag.tag(), WordAbout(member.name, member.untold, 1, member.weight), locked)) return false;
-      Told(group, member, now);
+      group.Told(member, now);
       return true;
     });
   }
   // The same for what other sites have not been told: of this host and of peers.
   template <class Lock, class Tell>
   bool TellSitesSome(Lock&& lock, Instant now, Tell&& tell) {
-    return Walk(told_sites_, lock, now, [&](Group& group, AmongMember& member, auto& locked) {
+    return Walk(told_sites_, lock, now, [&](AmongGroup& group, AmongMember& member, auto& locked) {
       if (member.to_sites.asked == 0) return true;
       if (!tell(group.tag.tag(), WordAbout(member.name, member.to_sites, 1, member.weight), locked)) return false;
       member.to_sites = {};
@@ -136,31 +129,9 @@ class AmongTags {
 
  private:
   static constexpr double kUncut = AmongMember::kUncut;
-
-  struct Group {
-    KeptTag tag;
-    std::uint64_t hash = 0;
-    Instant began{};     // this cycle
-    Duration memory{};   // how long rates are measured over; 0: the cycle
-    std::size_t hosts = 1;
-    Tokens asked = 0;    // by all members in the cycle
-    DividedAmong now;
-    bool owned = false;                   // peers say what they are asked for
-    Instant said_at = Instant::min();     // by the owner: the level
-    AmongMembers::List list;
-  };
   static constexpr std::size_t kWays = 8;
 
-  // A group that nobody asked about for longer says nothing any more.
-  static bool IsOld(const Group& group, Instant now) { return now - group.began >= 2 * kCycle + group.memory; }
-  // Each peer has told an owner what it is asked for once in that time.
-  static Duration CycleOf(const Group& group) { return group.owned ? std::max(kCycle, group.memory / 2) : kCycle; }
-  // The owner's word still counts.
-  static bool IsSaid(const Group& group, Instant now) {
-    return group.said_at != Instant::min() && now - group.said_at < 2 * (kCycle + group.memory);
-  }
   static MemberWord WordAbout(std::uint64_t member, const MemberUse& use, double times, double fair);
-  static Tokens DebtAt(const AmongMember& member, Instant now);
   // Calls each(group, member, locked) from that place on, until it returns false. True: there are more.
   template <class Lock, class Each>
   bool Walk(std::size_t& place, Lock&& lock, Instant now, Each&& each) {
@@ -168,32 +139,23 @@ class AmongTags {
       const std::uint64_t hash = groups_.HashAt(place);
       if (hash == 0) continue;
       auto locked = lock(hash);
-      if (groups_.HashAt(place) != hash || IsOld(groups_[place], now)) continue;
-      Group& group = groups_[place];
+      if (groups_.HashAt(place) != hash || groups_[place].IsOld(now)) continue;
+      AmongGroup& group = groups_[place];
       const auto one = [&](AmongMember& member) { return each(group, member, locked); };
       if (!members_.ForEachWhile(group.list, one)) return true;
     }
     place = 0;
     return false;
   }
-  void Divide(Group& group, Among among, Tokens enough, Instant now);
-  double LevelNow(Group& group, Tokens enough, double seconds, double kept, Instant now);
-  double LevelOfAll(Group& group, Tokens enough, double seconds);
-  void Measure(Group& group, double seconds, double kept, Instant now);
-  static double KeptOf(const Group& group, Duration passed);
-  static void Told(const Group& group, AmongMember& member, Instant now);
-  static double MostHere(const Group& group, const AmongMember& member, double level, Instant now);
-  static Tokens AtOnce(const Group& group, const AmongMember& member, Instant now);
-  static void Allow(const Group& group, AmongMember& member, double level, Instant now);
   // Null: the tag is not divided here, or nobody asks for it any more.
-  const Group* Find(std::uint64_t divided, Instant now) const;
+  const AmongGroup* Find(std::uint64_t divided, Instant now) const;
   // The same where hosts share its limit by reports.
-  Group* FindShared(std::uint64_t divided, Instant now);
-  Group* FindOrAdd(const Divided& divided, Instant now);
-  Group* Begin(const Divided& divided, const Shape& shape, Tokens level, Instant now);
-  AmongMember* FindOrAdd(Group& group, std::uint64_t name, double weight, Instant now);
+  AmongGroup* FindShared(std::uint64_t divided, Instant now);
+  AmongGroup* FindOrAdd(const Divided& divided, Instant now);
+  AmongGroup* Begin(const Divided& divided, const Shape& shape, Tokens level, Instant now);
+  AmongMember* FindOrAdd(AmongGroup& group, std::uint64_t name, double weight, Instant now);
 
-  SideTable<Group, kWays> groups_;
+  SideTable<AmongGroup, kWays> groups_;
   AmongMembers members_;
   std::size_t told_ = 0, told_sites_ = 0;    // places of which the owners, and other sites, have been told
   std::atomic<std::uint64_t> cut_{0}, crowded_{0};

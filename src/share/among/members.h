@@ -4,6 +4,7 @@
 // guards them. When a set is full, the member of the same divided tag that was asked for least makes room.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -40,6 +41,7 @@ struct AmongMember {
   double request = 0;           // tokens/s that are asked of all hosts
 
   double lately() const { return counted.asked + heard.served + heard.asked + here.asked + there.served + there.asked; }
+  Tokens DebtAt(Instant now) const { return debt == 0 ? 0 : std::max(0.0, debt - most * Seconds(now - since)); }
   bool idle() const { return counted.asked == 0 && debt == 0 && lately() < 1e-3; }
 };
 
