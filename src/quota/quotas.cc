@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 

@@ -17,14 +17,13 @@
 // room. What peers say makes room only among what has ended.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "base/quota_word.h"
 #include "base/tag.h"
