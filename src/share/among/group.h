@@ -17,8 +17,9 @@ namespace dthrottle {
 
 // How one tag's limit is divided now.
 struct DividedAmong {
-  double ratio = 1;                                          // of what is asked for that can be served; 1: all
-  double level = std::numeric_limits<double>::infinity();    // tokens/s, the most that one tag gets; infinite: no tag is cut
+  double ratio = 1;    // of what is asked for that can be served; 1: all
+  // tokens/s, the most that one tag gets; infinite: no tag is cut.
+  double level = std::numeric_limits<double>::infinity();
 };
 
 struct AmongGroup {
