@@ -29,7 +29,7 @@ struct QuotaCount {
 
   std::uint64_t net() const { return taken - back; }
 
-  // The tokens; it stays what it is of.
+  // Tokens are added; the counter stays as it is.
   QuotaCount& operator+=(const QuotaCount& more) {
     taken += more.taken;
     back += more.back;

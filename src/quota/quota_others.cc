@@ -113,13 +113,7 @@ bool QuotaOthers::HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all)
 }
 
 void QuotaOthers::Inherit(OfTag& of, std::uint32_t tag, std::uint64_t counter, const QuotaSlot::OfTag& own) {
-  Other* const other = Find(of, tag, counter);
-  if (other == nullptr) return;
-  QuotaCount& count = *other->count;
-  of.sum_ -= count;
-  count.taken = std::max(count.taken, own.taken);
-  count.back = std::max(count.back, own.back);
-  of.sum_ += count;
+  Hear(of, tag, {counter, file_.slot(tag).period, own.taken, own.back}, QuotaFile::kCountMax, kNobody);
 }
 
 }    // namespace dthrottle

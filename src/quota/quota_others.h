@@ -16,10 +16,10 @@ class QuotaOthers {
  public:
   struct Other {
     std::uint64_t counter;
-    QuotaCount* count;      // in the file
-    std::uint32_t peer;     // the one that says what came back
+    QuotaCount* count;     // in the file
+    std::uint32_t peer;    // the one that says what came back
   };
-  // What is known of one tag.
+  // One tag's counts.
   class OfTag {
    public:
     // Tokens, by their counters or by the owner's word.
@@ -29,7 +29,7 @@ class QuotaOthers {
     QuotaCount OfHosts() const;
     // By their counters, of which kAllHosts is the first.
     const std::vector<Other>& each() const { return each_; }
-    // After the last of Restore.
+    // To be called when all slots of the tag are restored.
     void Sort();
 
    private:
@@ -41,19 +41,18 @@ class QuotaOthers {
 
   QuotaOthers(QuotaFile& file, std::size_t slots_max) : file_(file), slots_max_(slots_max) {}
 
-  // A slot of the tag that the file had already; false: there are too many.
+  // Takes over a slot that the file has of the tag. False: there are too many.
   bool Restore(OfTag& of, std::uint32_t slot);
 
-  // What is said of a counter of the tag in slot `tag`: no host has served more than its `quota` of it. False: there is no
-  // room.
+  // Takes a peer's word about one counter of the tag in slot `tag`. It counts for no more than the `quota`, because no
+  // host has served more. False: there is no room.
   bool Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std::uint64_t quota, std::uint32_t peer);
-  // What the owner says of all hosts but this one.
+  // The same of the owner's word about all hosts but this one.
   bool HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all);
-  // What this host has counted under a number that it has no longer, if there is room. A kill in the middle repeats it
-  // without harm.
+  // Keeps, if there is room, what this host has counted under a number that it has no longer.
   void Inherit(OfTag& of, std::uint32_t tag, std::uint64_t counter, const QuotaSlot::OfTag& own);
 
-  // They are of the period that begins then.
+  // Moves them to the period that begins then.
   void SetPeriod(const OfTag& of, std::uint64_t begin);
   void Free(OfTag& of);
 

@@ -44,15 +44,15 @@ struct AmongGroup {
   // The owner's word still counts.
   bool IsSaid(Instant now) const { return said_at != Instant::min() && now - said_at < 2 * (kCycle + memory); }
 
-  // The first cycle, without members.
+  // Begins the first cycle, without members.
   void Begin(AmongMembers& members, Instant now);
-  // Another cycle, in which members may have what the last one and the bucket, which has the shape and `level` tokens,
-  // allow.
+  // Begins another cycle. A member's part in it goes by what was asked in the last one, and by the bucket, which has
+  // the shape and `level` tokens.
   void Divide(AmongMembers& members, Among among, const Shape& shape, Tokens level, Instant now);
 
   // What the member may have of its level at once.
   Tokens AtOnce(const AmongMember& member, Instant now) const;
-  // The member's part is that of this level now.
+  // Gives the member its part of this level.
   void Allow(AmongMember& member, double level, Instant now) const;
   // The owner has been told what was untold of the member.
   void Told(AmongMember& member, Instant now) const;

@@ -45,7 +45,7 @@ void SiteHearing::MergeSome(Instant now) {
   const auto hosts = std::clamp<std::uint64_t>(incoming_.hosts, 1, kHostsMax);
   if (std::exchange(hosts_[incoming_.peer], hosts) != hosts) CountHosts();
   if (ours.empty()) return;
-  const Speaker site = Speaker::Site(incoming_.peer, hosts_[incoming_.peer], period_);
+  const Speaker site = Speaker::Site(incoming_.peer, hosts, period_);
   ChargeAbroad(ways_, ours, site, incoming_.from, incoming_.to, now);
   if (const auto observer = ways_.core().observed.observer()) {
     observer->Heard(ours, 0, ours.size(), incoming_.from, incoming_.to, site, now);
