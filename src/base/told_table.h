@@ -34,6 +34,7 @@ class ToldTable : public SideTable<Entry, kWays, UntoldWays> {
     return place;
   }
 
+  bool untold(std::size_t place) { return (this->beside(place).bits.load(std::memory_order_relaxed) & BitOf(place)) != 0; }
   // True: nothing else was to be told.
   bool SetUntold(std::size_t place) {
     this->beside(place).bits.fetch_or(BitOf(place), std::memory_order_relaxed);
@@ -62,7 +63,7 @@ class ToldTable : public SideTable<Entry, kWays, UntoldWays> {
   bool TellSome(Lock&& lock, Tell&& tell) {
     if (!any_.exchange(false, std::memory_order_relaxed)) return false;
     for (std::size_t place = 0; place < this->places(); ++place) {
-      if ((this->beside(place).bits.load(std::memory_order_relaxed) & BitOf(place)) == 0) continue;
+      if (!untold(place)) continue;
       const std::uint64_t hash = this->HashAt(place);
       if (hash == 0) continue;
       auto locked = lock(hash);

@@ -23,10 +23,6 @@ Duration WaitFor(const Looked& looked) {
   return std::max(looked.bucket.ServesAt(looked.shape, looked.query.cost, looked.now) - looked.now, kWaitMin);
 }
 
-// Two hosts that are asked at one instant give one turn twice, as each hears of the other's a moment later. Callers often
-// come back at their turn, and two with the same turn would meet for good. So each goes on up to so much later, by chance.
-constexpr Duration kApart = std::chrono::microseconds(500);
-
 // The shape of a bucket that is asked for tokens it has only later: deeper by what it gains until then. So the queue is
 // the bucket's debt, and the longest wait bounds it. A cost that the bucket never holds is not waited for.
 Shape Patient(const Shape& shape, Cost cost, Duration patience) {
@@ -38,12 +34,12 @@ Duration PatienceUnder(const Limit& limit, Duration patience) {
   return limit.mode == Mode::kEnforce ? std::min(patience, limit.delay) : Duration::zero();
 }
 
-// The wait, or a little more if no tag's limit forbids it.
-Duration Apart(Duration wait, Duration patience, std::span<const NamedTagAt> tags, Prng& prng) {
+// The wait, or up to `apart` more by chance, if no tag's limit forbids it.
+Duration Apart(Duration wait, Duration apart, Duration patience, std::span<const NamedTagAt> tags, Prng& prng) {
   for (const NamedTagAt& its : tags) {
     if (its.limit != nullptr) patience = PatienceUnder(*its.limit, patience);
   }
-  const Duration later(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(kApart.count()))));
+  const Duration later(static_cast<Duration::rep>(prng.Below(static_cast<std::uint64_t>(apart.count()))));
   return std::max(wait, std::min(wait + later, patience));
 }
 
@@ -132,13 +128,12 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
       outcome.wait = std::max(outcome.wait, core_.penalties.Left(refusing.probe.hash, now_));
     }
   } else {
+    apart_ = Duration::zero();
     for (std::size_t i = 0; i < tags.size(); ++i) decide(i);
     if (question.verb == Verb::kHold || outcome.wait != Duration::zero()) {
       for (const NamedTagAt& its : tags) ways_.Get<Debits>().MayComeBack(its.probe.hash, now_);
     }
-    if (outcome.wait != Duration::zero() && core_.window != 0 && core_.peers != 0) {
-      outcome.wait = Apart(outcome.wait, question.patience, tags, prng_);
-    }
+    if (apart_ != Duration::zero()) outcome.wait = Apart(outcome.wait, apart_, question.patience, tags, prng_);
     if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags.first(question.tags), standings);
   }
   if (core_.rules->any_quota()) ShowQuotas(tags, standings);
@@ -286,7 +281,9 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   standing.free = free;
   if (longest != Duration::zero()) {
     standing.shape = limit.shape;
-    if (verdict == Verdict::kServe) ways_.With(limit, [&](auto& way) { way.Waits(asked); });
+    if (verdict == Verdict::kServe) {
+      apart_ = std::max(apart_, ways_.With(limit, [&](auto& way) { return way.Waits(asked); }));
+    }
   }
   return verdict;
 }

@@ -69,6 +69,7 @@ class Deciding {
   Lane& lane_;
   Prng& prng_;
   const Instant now_;
+  Duration apart_{};    // up to how much later, by chance, the question goes on that waits for its turn
 };
 
 }    // namespace dthrottle

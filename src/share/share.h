@@ -192,8 +192,8 @@ class Way {
   // So many tokens that were lent have been spent since then.
   void Spent(Asked&, Cost, Instant /*since*/) {}
 
-  // What Decide has served waits for its turn.
-  void Waits(Asked&) {}
+  // What Decide has served waits for its turn. Up to how much later, by chance, it goes on.
+  Duration Waits(Asked&) { return Duration::zero(); }
 
   // Decide, where something else than the bucket says no.
   void Refuse(Asked& asked) { asked.Refused(); }

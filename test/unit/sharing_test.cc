@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -261,6 +263,60 @@ TEST_CASE("turns count at other hosts however many wait") {
   for (const ToPeers& told : a.Drain()) b.Hear(told, At(0.5));
   CHECK(b.Level("C", At(0.5)) == Approx(-80).margin(0.1));
   CHECK(b.limiter().ways().Get<Debits>().peers().counts().hits_disbelieved == 0);
+}
+
+// Two hosts hear of each other's turns `delay` later. Callers of each ask again when they may go on. Returns by how much
+// the turns of the last ten seconds of 15 are off their distance, sorted.
+std::vector<Duration> Spacing(double rate, Duration delay, std::size_t callers) {
+  const std::string rule = Rule(1, rate, "delay = \"10s\"\n");
+  std::array<Sharer, 2> hosts{Sharer(rule, 1, 1s), Sharer(rule, 1, 1s)};
+  struct Word {
+    Instant at;
+    ToPeers said;
+  };
+  std::array<std::deque<Word>, 2> words;    // on their way to each
+  std::array<std::vector<Instant>, 2> asks;
+  for (std::size_t i = 0; i < 2; ++i) {
+    hosts[i].host().prng = Prng(i + 1);
+    hosts[i].RunAt(At(0)), hosts[i].Drain();
+    asks[i].assign(callers, At(0.5));
+  }
+  std::vector<Instant> turns;
+  for (Instant now = At(0.5); now < At(15); now += 50us) {
+    for (std::size_t i = 0; i < 2; ++i) {
+      for (auto& heard = words[i]; !heard.empty() && heard.front().at <= now; heard.pop_front()) {
+        hosts[i].Hear(heard.front().said, now);
+      }
+      for (Instant& ask : asks[i]) {
+        if (ask > now) continue;
+        ask = now + Turn(hosts[i], "C", now);
+        if (ask >= At(5)) turns.push_back(ask);
+      }
+      if (hosts[i].next() <= now) hosts[i].RunAt(now);
+      for (ToPeers& said : hosts[i].Drain()) {
+        if (said.entries.size() != 0) words[1 - i].push_back({now + delay, std::move(said)});
+      }
+    }
+  }
+  std::ranges::sort(turns);
+  const Duration distance = At(1 / rate) - At(0);
+  std::vector<Duration> off;
+  for (std::size_t i = 1; i < turns.size(); ++i) off.push_back(abs(turns[i] - turns[i - 1] - distance));
+  std::ranges::sort(off);
+  return off;
+}
+
+TEST_CASE("hosts that gave one turn twice do not meet again, however long they take to hear of each other") {
+  for (const double rate : {20.0, 100.0}) {
+    for (const Duration delay : {Duration(300us), Duration(1ms), Duration(2ms)}) {
+      for (const std::size_t callers : {1u, 3u, 20u}) {
+        CAPTURE(rate, Seconds(delay), callers);
+        const std::vector<Duration> off = Spacing(rate, delay, callers);
+        CHECK(off[off.size() / 2] < 500us);
+        if (callers <= 3) CHECK(off[off.size() * 99 / 100] < 1ms);    // more of them take more rounds
+      }
+    }
+  }
 }
 
 TEST_CASE("hits are too old when their interval is, and stand for no time before the horizon") {

@@ -100,6 +100,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     const double demand = static_cast<double>(entries.demand(entry).value_or(0)) / 1000;
     DebitOne(told, terms,
              {peer, static_cast<double>(hits), demand, began, std::min(to, now), speaker.abroad, speaker.period}, now);
+    if (terms.limit->delay != Duration::zero() && hits != 0) turns_.Hear(told.hash, terms.limit->shape, now);
     if (core_.site_sums != nullptr && !speaker.abroad) {
       core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
     }
@@ -154,11 +155,21 @@ void Debits::WatchTags(std::size_t, const std::function<void()>& wake) {
 }
 
 Instant Debits::urgent_at() const {
-  return waiting_.any_untold() ? Instant::min() : beside_.urgent_at();
+  return turns_.any_untold() ? Instant::min() : beside_.urgent_at();
 }
 
 bool Debits::ReportUrgent(Instant from, Instant now, Draft& out) {
-  return beside_.ReportUrgent(now, out) || TellWaits(from, now, out);
+  return beside_.ReportUrgent(now, out) || TellTurns(from, now, out);
+}
+
+bool Debits::TellTurns(Instant from, Instant now, Draft& out) {
+  return turns_.TellSome(core_.ShardLock(), [&](const Tag& tag, Table::Shard& shard) {
+    Slot* const slot = shard.Find(tag, now);
+    if (slot == nullptr || !slot->unreported.any()) return true;
+    if (!AddHits(tag, *slot, shard.waste(slot), from, now, out)) return false;
+    shard.TakeUnreported(slot);
+    return true;
+  });
 }
 
 // While nobody can say what other hosts have taken, each has its equal part, and one place at least.

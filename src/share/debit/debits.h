@@ -10,13 +10,13 @@
 #include <optional>
 #include <vector>
 
-#include "base/told_table.h"
 #include "bus/account.h"
 #include "share/accuracy/certificate.h"
 #include "share/debit/beside_hits.h"
 #include "share/debit/draft.h"
 #include "share/debit/returnable.h"
 #include "share/debit/said_buckets.h"
+#include "share/debit/turns.h"
 #include "share/share.h"
 
 namespace dthrottle {
@@ -53,7 +53,11 @@ class Debits final : public Way {
   void Spent(Asked& asked, Cost tokens, Instant) {
     if (core_.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
   }
-  void Waits(Asked& asked);
+  Duration Waits(Asked& asked) {
+    if (core_.window == 0 || core_.peers == 0) return Duration::zero();
+    if (turns_.Give(asked.hash, asked.query.tag, asked.now) && wake_) wake_();
+    return turns_.Apart(asked.hash);
+  }
   void Refuse(Asked& asked) {
     asked.Refused();
     certificate_.Refused(asked.hash, asked.query.cost);
@@ -94,7 +98,7 @@ class Debits final : public Way {
   PeerEntries& peers() { return peers_; }
   const PeerEntries& peers() const { return peers_; }
 
-  // Hits of a tag whose queries wait for their turn are told at once: a peer that has not heard of a turn gives it too.
+  // Turns are told at once (turns.h), and what others say beside hits when its time has come (beside_hits.h).
   void WatchTags(std::size_t tags, const std::function<void()>& wake);
   Instant urgent_at() const;
   bool ReportUrgent(Instant from, Instant now, Draft& out);
@@ -139,7 +143,7 @@ class Debits final : public Way {
     std::uint64_t hits;
   };
   void HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
-  bool TellWaits(Instant from, Instant now, Draft& out);
+  bool TellTurns(Instant from, Instant now, Draft& out);
   void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits);
   void HearAmong(Instant now);
   void DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
@@ -148,8 +152,6 @@ class Debits final : public Way {
   Ticks ServedMax(const Limit& limit, Duration interval) const;
   Tokens DebtMade(const Bucket& before, const Bucket& bucket, const Terms& terms, Instant now);
   std::uint64_t HeardOf(std::size_t counter) const;
-
-  static constexpr std::size_t kWaiting = 7 * 64, kWaitingWays = 7;    // others wait for the report of the period
 
   LimiterCore& core_;
   Ways& ways_;
@@ -162,7 +164,7 @@ class Debits final : public Way {
   DebitTotals all_totals_;
   Certificate certificate_{Lane::kCounters};
   std::vector<ChargedElsewhere> elsewhere_;    // of the entries that are being debited
-  ToldTable<KeptTag, kWaitingWays> waiting_{kWaiting};    // tags with turns of which no peer has heard
+  Turns turns_;
   std::function<void()> wake_;
   Ticks window_abroad_ = 0;    // between reports of other sites; 0: there are none
 };
