@@ -30,9 +30,9 @@ _dthrottlectl() {
         -- "$word") ;;
     candidate)
       compopt -o filenames 2>/dev/null
-      mapfile -t COMPREPLY < <(compgen -W 'stop clear promote --of -k --key --here -h --help' -- "$word"; compgen -f -- "$word") ;;
+      mapfile -t COMPREPLY < <(compgen -W 'stop clear promote --of --for -k --key --here -h --help' -- "$word"; compgen -f -- "$word") ;;
     limit)
-      mapfile -t COMPREPLY < <(compgen -W 'list set clear keygen --rule --for -k --key -d --directory -h --help' -- "$word") ;;
+      mapfile -t COMPREPLY < <(compgen -W 'list set rules clear keygen --rule --clear --for -k --key -d --directory -h --help' -- "$word") ;;
     keygen)
       mapfile -t COMPREPLY < <(compgen -W '-d --directory -a --address -h --help' -- "$word") ;;
   esac

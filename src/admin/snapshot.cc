@@ -377,6 +377,8 @@ constexpr Count kCounts[] = {
      AT(process.set_limits.ahead)},
     {"set_limits_crowded", "", "Limits for which there was no room among a thousand.", AT(process.set_limits.crowded)},
     {"set_limits_excess", "", "Frames and limits that came too fast; they come again.", AT(process.set_limits.excess)},
+    {"set_rules_unusable", "", "Whether rules that an operator has set for all hosts cannot be used here.",
+     AT(process.set_limits.rules_unusable), kGauge},
     {"set_limits_unsaved", "", "Times that the file of set limits could not be written.",
      AT(process.set_limits.unsaved)},
     {"candidate_comparing", "", "1 while rules are tried beside those in force, 0 otherwise.",

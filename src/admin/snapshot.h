@@ -123,6 +123,7 @@ struct SetLimitCounts {
   std::uint64_t crowded = 0;     // without room
   std::uint64_t excess = 0;      // came too fast, and will come again
   std::uint64_t unsaved = 0;     // times that the file could not be written
+  bool rules_unusable = false;   // rules that are set for all hosts are not in force here
 };
 
 // What rules that are tried beside those in force are counted by; all 0 while none are.

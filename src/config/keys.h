@@ -72,6 +72,9 @@ std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded
 inline constexpr std::size_t kOverridesRendered = 100;
 std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides);
 
+// Rules and all overrides as TOML that ParseRules reads, without keys that have their default.
+std::string RenderRules(std::span<const Rule> rules, std::span<const Override> overrides);
+
 // conf/dthrottled.toml: every key with its meaning and default.
 std::string RenderExample();
 

@@ -64,10 +64,10 @@ class Loader {
     loaded_.file = file;
   }
 
-  // Reads nothing but [[resource]], into these settings.
-  Loader(std::string_view file, const Settings& settings) : only_resources_(true), findings_(loaded_, false) {
-    loaded_.settings = settings;
-    loaded_.settings.resources.clear();
+  // Reads nothing but these lists, into settings that have everything else.
+  Loader(std::string_view file, Settings settings, std::span<const std::string_view> lists, const FileReader& read)
+      : lists_(lists), read_(read), findings_(loaded_, false) {
+    loaded_.settings = std::move(settings);
     loaded_.file = file;
   }
 
@@ -104,13 +104,20 @@ class Loader {
       return;
     }
     for (const auto& [name, node] : root) Top(name.str(), node);
-    if (only_resources_) return CheckResources(findings_);
-    NameRules();
-    TakeNetworks(loaded_.settings.rules, read_, findings_);
+    if (Reads("resource")) CheckResources(findings_);
+    if (Reads("rule")) CheckRulesAndOverrides();
+    if (!lists_.empty()) return;
     CheckListeners(findings_);
     CheckPeers(findings_);
     CheckLease(findings_);
     CheckTlsFiles(findings_);
+  }
+
+  bool Reads(std::string_view list) const { return lists_.empty() || std::ranges::find(lists_, list) != lists_.end(); }
+
+  void CheckRulesAndOverrides() {
+    NameRules();
+    TakeNetworks(loaded_.settings.rules, read_, findings_);
     CheckRules(findings_);
     CheckOwned(findings_);
     CheckSites(findings_);
@@ -120,12 +127,12 @@ class Loader {
     CheckOverrides(findings_);
     CheckShed(findings_);
     CheckCapacity(findings_);
-    CheckResources(findings_);
   }
 
   void Top(std::string_view name, const toml::node& node) {
-    if (only_resources_ && name != "resource") {
-      return findings_.Error(PlaceOf(node), fmt::format("unknown key {}; must be [[resource]]", name));
+    if (!Reads(name) && !lists_.empty()) {
+      return findings_.Error(
+          PlaceOf(node), fmt::format("unknown key {}; must be [[{}]]", name, fmt::join(lists_, "]] or [[")));
     }
     if (name == "rule") {
       List(name, node, RuleKeys(), loaded_.settings.rules, findings_.rules, Rulebook::kRulesMax);
@@ -265,8 +272,8 @@ class Loader {
   }
 
   std::span<const FurtherTable> further_;
+  std::span<const std::string_view> lists_;    // that are read; empty: everything
   FileReader read_;
-  bool only_resources_ = false;
   LoadedSettings loaded_;
   Findings findings_;
 };
@@ -304,8 +311,16 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file, std::
   return Loader(file, runtime_dir, further, read).Load(text);
 }
 
-LoadedSettings ParseResources(std::string_view text, std::string_view file, const Settings& settings) {
-  return Loader(file, settings).Load(text);
+LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings) {
+  static constexpr std::string_view kLists[] = {"resource"};
+  settings.resources.clear();
+  return Loader(file, std::move(settings), kLists, {}).Load(text);
+}
+
+LoadedSettings ParseRules(std::string_view text, std::string_view file, Settings settings, const FileReader& read) {
+  static constexpr std::string_view kLists[] = {"rule", "override"};
+  settings.rules.clear(), settings.overrides.clear();
+  return Loader(file, std::move(settings), kLists, read).Load(text);
 }
 
 }    // namespace dthrottle

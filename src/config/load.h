@@ -75,6 +75,9 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file,
                              std::span<const FurtherTable> further = {}, const FileReader& read = {});
 
 // The [[resource]] of a text that has nothing else, for a daemon with these settings, whose own are left out.
-LoadedSettings ParseResources(std::string_view text, std::string_view file, const Settings& settings);
+LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings);
+
+// The same for [[rule]] and [[override]]. `read` is for files that rules name.
+LoadedSettings ParseRules(std::string_view text, std::string_view file, Settings settings, const FileReader& read);
 
 }    // namespace dthrottle

@@ -50,6 +50,20 @@ void RenderKeys(std::string& out, const std::vector<Key<T>>& keys, const T& targ
   }
 }
 
+// The keys that differ from what a T has without them.
+template <class T>
+void RenderGiven(std::string& out, std::string_view list, const std::vector<Key<T>>& keys, const T& target) {
+  const T nothing{};
+  out += fmt::format("[[{}]]\n", list);
+  for (const auto& key : keys) {
+    const Value value = key.get(target);
+    const bool is_default = !key.default_text.empty() && value == key.get(nothing);
+    if (!is_default && !std::holds_alternative<std::monostate>(value)) {
+      out += fmt::format("{} = {}\n", key.name, ToToml(value));
+    }
+  }
+}
+
 // Wraps `text` into comment lines.
 std::string Comment(std::string_view text) {
   std::string out, line = "#";
@@ -172,6 +186,13 @@ std::string RenderSettings(const Settings& settings, std::span<const Rule> rules
     out += "\n[[resource]]\n";
     RenderKeys(out, ResourceKeys(), resource);
   }
+  return out;
+}
+
+std::string RenderRules(std::span<const Rule> rules, std::span<const Override> overrides) {
+  std::string out;
+  for (const Rule& rule : rules) RenderGiven(out, "rule", RuleKeys(), rule);
+  for (const Override& its : overrides) RenderGiven(out, "override", OverrideKeys(), its);
   return out;
 }
 

@@ -90,7 +90,7 @@ int Main(int argc, char** argv) {
   app.footer(
       "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, "
       "shed [VALUE], capacity [TAG], leases [RESOURCE], config, forgive TAG, reload, upgrade; "
-      "or limit list|set|clear|keygen; or candidate [FILE|stop|promote]; "
+      "or limit list|set|rules|clear|keygen; or candidate [FILE|stop|promote]; "
       "or lease RESOURCE WANTS [-- COMMAND...]; or keygen NAME, which needs no daemon");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {

@@ -38,6 +38,21 @@ std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& b
   return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
 }
 
+namespace {
+
+// Whether parts of the daemon may have to follow, which look at no burst and no rate.
+bool DifferInMoreThanLimits(const Rulebook& rules, const Rulebook& in_force) {
+  if (rules.divided_fingerprint() != in_force.divided_fingerprint()) return true;
+  if (rules.any_quota() != in_force.any_quota()) return true;
+  return !std::ranges::equal(rules.rules(), in_force.rules(), [](const Rule& a, const Rule& b) {
+    return std::ranges::all_of(RuleKeys(), [&](const Key<Rule>& key) {
+      return key.name == "burst" || key.name == "rate" || key.get(a) == key.get(b);
+    });
+  });
+}
+
+}    // namespace
+
 Reloading::Reloading(Host host, std::shared_ptr<const Rulebook> base)
     : host_(std::move(host)), base_(std::move(base)), in_force_at_(Now()) {
   DT_CHECK(uv_timer_init(host_.loop, &working_) == 0);
@@ -152,10 +167,13 @@ void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
 void Reloading::AdoptAmended(std::shared_ptr<const Rulebook> rules) {
   const Rulebook& in_force = host_.limiter.rules();
   if (rules->fingerprint() == in_force.fingerprint()) return;
-  const bool divides_otherwise = rules->divided_fingerprint() != in_force.divided_fingerprint();
+  const bool follow = DifferInMoreThanLimits(*rules, in_force);
   host_.limiter.Adopt(std::move(rules));
-  std::vector<std::string> problems;
-  if (divides_otherwise) host_.follow(problems);
+  if (follow) {
+    std::vector<std::string> problems;
+    host_.follow(problems);
+    for (const std::string& problem : problems) host_.log.Warning("{}", problem);
+  }
   Work();
 }
 

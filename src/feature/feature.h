@@ -44,7 +44,7 @@ class Feature : public Part, public Extension {
   virtual void Start() {}
 
   // What it makes of the rules now; empty: nothing.
-  virtual Amendment Amends() const { return {}; }
+  virtual Amendment Amends() { return {}; }
 
   // Its protocol between hosts, and between sites; null: none. They live as long as the feature.
   virtual Tenant* tenant() { return nullptr; }

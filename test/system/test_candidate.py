@@ -69,12 +69,9 @@ class OneHost(ParallelTest):
             self.assertIn("candidate start, candidate stop", daemon.admin("candidate begin"))
             self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
 
-    def test_a_candidate_with_more_than_other_limits_is_put_in_force_on_one_host_only(self):
+    def test_a_candidate_is_put_in_force_on_one_host_only(self):
         with Daemon(rule(name="all", burst=10, rate=0.001)) as daemon:
             self.begin(daemon, rules(burst=3, rate=0.001, mode='"shadow"'))
-            done = ctl(daemon, "promote")
-            self.assertEqual(done.returncode, 1)
-            self.assertIn("The rule all has another mode.", done.stderr)
             self.assertEqual(daemon.served("C", 12), 10)
             self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
             self.assertEqual(daemon.admin_json("candidate")["state"], "in force here")
@@ -100,6 +97,46 @@ class Hosts(ParallelTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("2 limits set", done.stdout)
             wait_until(lambda: all((burst(host, "C"), burst(host, "-x y")) == (5, 7) for host in hosts), "all hosts have it")
+
+    def test_rules_that_come_go_and_match_otherwise_are_put_in_force_on_all_hosts_at_once(self):
+        alice = Operator()
+        text = ('[[rule]]\nname = "login"\nmatch = "login:*"\nburst = 3\nrate = 0.001\nquota = 4\nper = "day"\n'
+                '[[rule]]\nname = "rest"\nburst = 20\nrate = 0.001\nmode = "shadow"\n[[override]]\ntag = "-x"\nburst = 7\nrate = 1.0\n')
+        before, after = (10, 10, 10), (3, 20, 7)
+
+        def bursts(host):
+            return tuple(burst(host, tag) for tag in ("login:a", "C", "-x"))
+
+        with Fleet(rule(name="all", burst=10, rate=0.001), hosts=3, keys=True, operator={"keys": [alice.line]}) as hosts:
+            wait_all_hear(hosts)
+            a, b, c = hosts
+            ctl(a, written(text))
+            wait_until(lambda: compared(a), "it is compared")
+            self.assertIn("sign it with one of them", ctl(a, "promote").stderr)
+            done = ctl(a, "promote", "--key", alice.file)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("all rules set", done.stdout)
+            wait_until(lambda: all(bursts(host) == after for host in hosts), "all hosts have it")
+            self.assertEqual(a.admin_json("candidate"), {"state": "none"})
+            for host in hosts:
+                row, = host.admin_json("limit list")
+                self.assertEqual((row["of"], row["by"], row["hosts"], row["note"]), ("rules", "alice", "all", None))
+                self.assertTrue(any("alice has set the rules of all hosts" in step
+                                    for step in host.admin_json("why C")["steps"]))
+                self.assertEqual(host.served("rest", 30), 30)    # in shadow
+            self.assertEqual(b.served("login:a", 9), 3)
+            wait_until(lambda: b.admin_json("show login:a").get("quota_used") == 3, "the quota counts")
+            self.assertIn("limit rules --clear ends it", b.admin("reload"))
+            self.assertEqual(bursts(b), after)
+            b.kill()
+            b.start()
+            self.assertEqual(bursts(b), after)
+            self.assertEqual(alice.limit(c, "set", "C", "5", "1").returncode, 0)
+            wait_until(lambda: all(bursts(host) == (3, 5, 7) for host in hosts), "a limit holds on top of it")
+            self.assertEqual(alice.limit(c, "rules", "--clear").returncode, 0)
+            wait_until(lambda: all(bursts(host) == (10, 5, 10) for host in hosts), "the settings hold again")
+            self.assertEqual(alice.limit(b, "clear", "C").returncode, 0)
+            wait_until(lambda: all(bursts(host) == before for host in hosts), "as at first")
 
     def test_what_peers_report_is_charged_to_the_candidate_too(self):
         with Fleet(rule(name="all", burst=10, rate=0.001), hosts=2, period="250ms") as (a, b):

@@ -10,7 +10,7 @@ from daemon import BUILD, DTHROTTLECTL, DTHROTTLED, ROOT, Daemon, rule, run
 
 FOLDER = ROOT / "conf/completion"
 SIM = BUILD / "dthrottle-sim"
-LIMIT_VERBS = ("list", "set", "clear", "keygen")
+LIMIT_VERBS = ("list", "set", "rules", "clear", "keygen")
 OPTION = re.compile(r"(?<![\w-])-{1,2}[a-zA-Z][\w-]*")
 
 

@@ -220,18 +220,18 @@ class Operators(SystemTest):
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertEqual([row["name"] for row in daemon.admin_json("limit list")], ["login:partner-7"])
 
-    @plays("operating.md", "dthrottlectl candidate /etc", "dthrottlectl candidate promote")
-    def test_rules_are_tried_and_put_in_force(self, trying, promoting):
+    @plays("operating.md", "dthrottlectl candidate /etc", "dthrottlectl candidate promote", "dthrottlectl limit rules")
+    def test_rules_are_tried_and_put_in_force(self, trying, promoting, clearing):
         directory = fresh_directory()
         self.addCleanup(shutil.rmtree, directory)
-        (directory / "new.toml").write_text('[[rule]]\nname = "default"\nburst = 3\nrate = 1.0\n')
+        (directory / "new.toml").write_text('[[rule]]\nname = "all"\nburst = 3\nrate = 1.0\n')
         *begin, stop = trying.replace("/etc/dthrottle", str(directory)).splitlines()
         with Daemon(rule(name="default", burst=10, rate=1.0)) as daemon:
             environment = {"PATH": f"{BUILD}:{os.environ['PATH']}", "DTHROTTLECTL_SOCKET": daemon.admin_path}
-            for commands in (begin, [stop], [*begin, promoting.replace(" --key alice.operator", "")]):
-                done = run("bash", "-ec", "\n".join(commands), env=environment)
+            for commands, burst in ((begin, 10), ([stop], 10), ([*begin, promoting], 3), ([clearing], 10)):
+                done = run("bash", "-ec", "\n".join(commands).replace(" --key alice.operator", ""), env=environment)
                 self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(daemon.admin_json("show C")["burst"], 3)
+                self.assertEqual(daemon.admin_json("show C")["burst"], burst)
 
 
 class Settings(SystemTest):

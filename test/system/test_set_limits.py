@@ -86,6 +86,30 @@ class OneHost(ParallelTest):
             self.assertEqual(run(*ctl, "set", "--rule", "gone", "1", "1").returncode, 0)
             self.assertEqual(daemon.admin_json("limit list")[0]["note"], "no rule here has that name")
 
+    def test_rules_are_set_for_a_while_and_what_is_wrong_with_them_is_said(self):
+        with Daemon(rule(burst=10)) as daemon:
+            def set_rules(text, *words):
+                return subprocess.run([DTHROTTLECTL, "-s", daemon.admin_path, "limit", "rules", *words], input=text, text=True,
+                                      capture_output=True, timeout=60, check=False)
+
+            new = "[[rule]]\nburst = 3\nrate = 1.0\n"
+            for text, complaint in [
+                ("[[rule]]\nburst = 0\nrate = 1.0\n", "rules:2:9: error: rule.burst = 0: must be a number of tokens"),
+                ("[query]\nunix = ''\n", "unknown key query; must be [[rule]] or [[override]]"),
+                ('[[rule]]\nmatch_cidrs = "/nowhere"\nburst = 1\nrate = 1.0\n', "No such file"),
+                (new + "#" * 60000, "must be at most"),
+                ("", "a text that is not empty"),
+            ]:
+                with self.subTest(text[:40]):
+                    done = set_rules(text, "-")
+                    self.assertNotEqual(done.returncode, 0)
+                    self.assertIn(complaint, done.stderr)
+            self.assertEqual(set_rules("", "--clear", "x").returncode, EX_USAGE)
+            self.assertEqual(daemon.admin_json("limit list"), [])
+            self.assertEqual(set_rules(new, "-", "--for", "2s").returncode, 0)
+            self.assertEqual(burst(daemon, "C"), 3)
+            wait_until(lambda: burst(daemon, "C") == 10, "they have ended")
+
     def test_a_limit_ends_by_itself(self):
         with Daemon(rule(burst=10)) as daemon:
             daemon.admin("limit set tag 3 0.001 1s C")
@@ -158,6 +182,26 @@ class Signed(ParallelTest):
             b.kill()
             b.start()
             self.assertEqual(burst(b, "D"), 6)
+
+    def test_a_host_that_cannot_use_rules_says_so_and_keeps_those_of_its_settings(self):
+        alice = Operator()
+        networks = fresh_directory() / "networks"
+        networks.write_text("192.0.2.0/24\n")
+        with Fleet(rule(burst=10), hosts=2, operator={"keys": [alice.line]}) as (a, b):
+            wait_all_hear((a, b))
+            rules = f'[[rule]]\nmatch_cidrs = "{networks}"\nburst = 3\nrate = 1.0\n'.replace("\n", "\\x0a")
+            self.assertEqual(alice.limit(a, "rules", rules).returncode, 0)
+            wait_until(lambda: burst(b, "192.0.2.1") == 3, "both hosts have the rules")
+            b.kill()
+            networks.unlink()
+            b.start()
+            self.assertEqual((burst(a, "192.0.2.1"), burst(b, "192.0.2.1")), (3, 10))
+            b.wait_log("rules that are set for all hosts cannot be used here: rules:")
+            self.assertIn("No such file", b.admin_json("limit list")[0]["note"])
+            self.assertEqual((a.stats()["set_rules_unusable"], b.stats()["set_rules_unusable"]), (0, 1))
+            networks.write_text("192.0.2.0/24\n")
+            b.admin("reload")
+            self.assertEqual((burst(b, "192.0.2.1"), b.stats()["set_rules_unusable"]), (3, 0))
 
     def test_hosts_that_divide_a_limit_divide_its_new_rate(self):
         alice = Operator()

@@ -9,6 +9,7 @@
 #include "config/listeners.h"
 #include "config/load.h"
 #include "config/values.h"
+#include "rule/rulebook.h"
 
 namespace dthrottle {
 namespace {
@@ -46,6 +47,91 @@ TEST_CASE("resources of another text are checked like those of the file, and not
     CAPTURE(text);
     REQUIRE_FALSE(bad.ok());
     CHECK(Format(bad.problems.front()).find(complaint) != std::string::npos);
+  }
+}
+
+TEST_CASE("rules of another text are checked like those of the file, with the settings of the daemon") {
+  const std::string quota = "[[rule]]\nburst = 5\nrate = 1.0\nquota = 10\nper = \"day\"\n";
+  const Settings settings = ParseSettings("[quota]\nfile = \"/var/lib/q\"\n" + quota, "f").settings;
+  CHECK(ParseRules(quota, "rules", settings, {}).ok());
+  const LoadedSettings two = ParseRules(quota + "[[override]]\ntag = \"x\"\nburst = 2\nrate = 1.0\n", "rules", settings, {});
+  REQUIRE(two.ok());
+  CHECK(two.settings.rules.size() == 1);
+  CHECK(two.settings.overrides.size() == 1);
+  CHECK(two.settings.quota.file == "/var/lib/q");
+  for (const auto& [text, complaint] :
+       {std::pair<std::string, const char*>("[query]\nunix = \"\"\n",
+                                            "error: unknown key query; must be [[rule]] or [[override]]"),
+        {"[[rule]]\nburst = 0\nrate = 1.0\n", "rules:2:9: error: rule.burst = 0: must be"},
+        {"[[rule", "error: not TOML"}}) {
+    const LoadedSettings bad = ParseRules(text, "rules", settings, {});
+    CAPTURE(text);
+    REQUIRE_FALSE(bad.ok());
+    CHECK(Format(bad.problems.front()).find(complaint) != std::string::npos);
+  }
+  const LoadedSettings none = ParseRules(quota, "rules", DefaultSettings(), {});
+  CHECK(none.ok() == ParseSettings(quota, "f").ok());
+}
+
+TEST_CASE("rules that are written without their defaults read back as the same rules") {
+  const std::string text = R"([[rule]]
+match = "login:*"
+burst = 2.5
+rate = "60/m"
+mode = "shadow"
+delay = "500ms"
+penalty.after = 20
+penalty.within = "1m"
+penalty.lasts = "10m"
+penalty.doubling = true
+[[rule]]
+name = "nets"
+match_cidrs = ["192.0.2.0/24", "2001:db8::/32"]
+burst = 10
+rate = 1e-3
+share = "local"
+in_flight = 7
+fail_closed = true
+shed = true
+shed_priority = 2
+[[rule]]
+name = "quoted"
+match = "\"a\\*\tb"
+burst = 1e9
+rate = 1e6
+max_debt = 0
+horizon = "20s"
+tolerance = 5
+quota = 12
+per = "week"
+weight = 2.5
+[[rule]]
+burst = 1
+rate = 1.0
+share = "forecast"
+max_unheard = 3
+[[override]]
+tag = "login:bob"
+burst = 7
+rate = 0.25
+mode = "off"
+)";
+  const LoadedSettings first = ParseSettings(text, "f");
+  for (const Problem& p : first.problems) UNSCOPED_INFO(Format(p));
+  REQUIRE(first.ok());
+  const std::string written = RenderRules(first.settings.rules, first.settings.overrides);
+  CAPTURE(written);
+  CHECK(written.size() < text.size() + 100);
+  const LoadedSettings again = ParseRules(written, "rules", DefaultSettings(), {});
+  REQUIRE(again.ok());
+  CHECK(RenderRules(again.settings.rules, again.settings.overrides) == written);
+  CHECK(Rulebook(again.settings.rules, again.settings.overrides).fingerprint() ==
+        Rulebook(first.settings.rules, first.settings.overrides).fingerprint());
+  for (const auto& key : RuleKeys()) {
+    for (std::size_t i = 0; i < first.settings.rules.size(); ++i) {
+      CAPTURE(key.name, i);
+      CHECK(key.get(again.settings.rules[i]) == key.get(first.settings.rules[i]));
+    }
   }
 }
 

@@ -71,6 +71,37 @@ TEST_CASE("a set limit reads back from the line that it is passed on as") {
   CHECK(ParseSigned("- - " + TextOf(of_rule))->local());
 }
 
+SetLimit RulesOf(std::string toml, Duration stamp = kToday) {
+  return {.of = LimitOf::kRules, .name = toml, .clears = toml.empty(), .stamp = stamp};
+}
+
+TEST_CASE("rules are one line, of which there is one whatever they say") {
+  const SetLimit rules = RulesOf("[[rule]]\nburst = 1\nrate = 1.0\n");
+  CHECK(TextOf(rules) == "dthrottle-limit 1 1700000000000000 0 rules - - [[rule]]\\x0aburst = 1\\x0arate = 1.0\\x0a");
+  const auto read = ParseSigned(Signed(rules).Line());
+  REQUIRE(read);
+  CHECK(read->limit == rules);
+  CHECK(IsGenuine(*read));
+  const auto cleared = ParseSigned(Signed(RulesOf("", kToday + 1s)).Line());
+  REQUIRE(cleared);
+  CHECK(cleared->limit.clears);
+  CHECK_FALSE(ParseLimit("dthrottle-limit 1 5 0 rules 1 1 x"));
+  CHECK(ParseSigned(Signed(RulesOf(std::string(59'000, '#'))).Line()));
+  CHECK_FALSE(ParseSigned(Signed(RulesOf(std::string(60'000, '#'))).Line()));
+  CHECK_FALSE(ParseSigned(Signed(TagLimit("x", 1)).Line() + std::string(1400, 'x')));
+
+  SetLimits set;
+  CHECK(set.Put(Signed(rules), kToday) == SetLimits::Outcome::kTaken);
+  CHECK(set.Put(Signed(RulesOf("# other", kToday + 1us)), kToday) == SetLimits::Outcome::kTaken);
+  CHECK(set.entries().size() == 1);
+  CHECK(set.Put(Signed(rules), kToday) == SetLimits::Outcome::kOlder);
+  SetLimits kept;
+  CHECK(kept.TakeFile(set.File(kToday), Keys(), kToday).empty());
+  CHECK(kept.InForce(kToday) == set.InForce(kToday));
+  CHECK(set.Put(*cleared, kToday) == SetLimits::Outcome::kTaken);
+  CHECK(set.InForce(kToday + 2s).empty());
+}
+
 TEST_CASE("a set limit that is changed in one byte is not genuine") {
   const std::string line = Signed(TagLimit("login:bob", 10)).Line();
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -91,7 +122,7 @@ TEST_CASE("a set limit is refused with what is wrong with it") {
   CHECK(complaint("dthrottle-limit 1 5 0 tag nan 1 x") == "burst must be a number of tokens from 1 to 1e+09");
   CHECK(complaint("dthrottle-limit 1 5 0 tag 1 0 x") == "rate must be tokens a second from 1e-06 to 1e+09");
   CHECK(complaint("dthrottle-limit 1 5 0 tag 1e9 1 x") == "burst / rate must be at most 31622400 seconds, a leap year");
-  CHECK(complaint("dthrottle-limit 1 5 0 host 1 1 x") == "must be of a tag or of a rule");
+  CHECK(complaint("dthrottle-limit 1 5 0 host 1 1 x") == "a limit is of a tag or of a rule, or of all rules");
   CHECK(complaint("dthrottle-limit 1 -5 0 tag 1 1 x") == "the dates must be microseconds since 1970");
   CHECK(complaint("dthrottle-limit 1 5 0 tag 1 1 " + std::string(256, 'x')) == "the name must be at most 255 bytes");
   for (const char* other : {"dthrottle-limit 1 05 0 tag 1 1 x", "dthrottle-limit 1 5 0 tag 1.0 1 x",
@@ -163,7 +194,7 @@ TEST_CASE("a thousand limits fill the set, and only what has ended makes room") 
   CHECK(set.Put(Signed(TagLimit("x", 5)), kToday) == SetLimits::Outcome::kCrowded);
   set.Put(Signed(Clear("t7", kToday + 1s)), kToday + 1s);
   CHECK(set.Put(Signed(TagLimit("x", 5)), kToday + 1s) == SetLimits::Outcome::kTaken);
-  CHECK(set.Find(LimitOf::kTag, "t7") == nullptr);
+  CHECK(set.Find({LimitOf::kTag, "t7"}) == nullptr);
 }
 
 TEST_CASE("a file keeps the set for hosts whose keys allow it") {
@@ -265,6 +296,13 @@ class Fleet {
   std::size_t Knowing(std::string_view tag, double burst) const {
     return static_cast<std::size_t>(std::ranges::count_if(
         hosts_, [&](const auto& host) { return BurstOf(host->set, tag, Wall()) == burst; }));
+  }
+
+  std::size_t KnowingRules(std::string_view toml) const {
+    return static_cast<std::size_t>(std::ranges::count_if(hosts_, [&](const auto& host) {
+      const SignedLimit* const found = host->set.Find({LimitOf::kRules, ""});
+      return found != nullptr && found->limit.name == toml;
+    }));
   }
 
   // How long until all of them know it.
@@ -372,6 +410,25 @@ TEST_CASE("a thousand hosts know a set limit within 3 seconds, though one frame 
   fleet.Set(500, Clear("x", fleet.Wall()));
   fleet.Run(3s);
   CHECK(fleet.Knowing("x", 5) == 0);
+}
+
+TEST_CASE("long rules reach every host beside as many limits as there may be, and a host that comes later") {
+  Fleet fleet(16, 15, 0.1, 11);
+  fleet.Run(1s);
+  fleet.SetUp(4, false);
+  for (int i = 0; i < 999; ++i) fleet.Set(0, TagLimit(fmt::format("t{}", i), 5, fleet.Wall()));
+  const std::string rules(59'000, '#');
+  fleet.Set(1, RulesOf(rules, fleet.Wall()));
+  fleet.Run(15s);    // hosts look at 200 signatures a second
+  CHECK(fleet.KnowingRules(rules) == 15);
+  fleet.SetUp(4, true);
+  fleet.Run(10s);
+  CHECK(fleet.KnowingRules(rules) == 16);
+  CHECK(fleet.Knowing("t998", 5) == 16);
+  CHECK(fleet.counts(4).junk == 0);
+  fleet.Set(9, RulesOf("", fleet.Wall()));
+  fleet.Run(10s);
+  CHECK(fleet.KnowingRules(rules) == 0);
 }
 
 TEST_CASE("hosts of which each hears only three know what was set at any of them") {

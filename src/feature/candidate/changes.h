@@ -17,8 +17,7 @@ struct Changes {
     double rate;    // tokens/s
   };
   std::vector<OfLimit> limits;
-  std::vector<std::string> others;    // what no limit says, a sentence each, the first kOthersMax of them
-  static constexpr std::size_t kOthersMax = 20;
+  bool more = false;    // it changes something that no limit says
 };
 
 Changes ChangesTo(const Rulebook& candidate, const Rulebook& in_force);

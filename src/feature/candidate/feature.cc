@@ -10,6 +10,7 @@
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "base/check.h"
+#include "config/keys.h"
 #include "config/load.h"
 #include "config/values.h"
 #include "feature/candidate/changes.h"
@@ -58,7 +59,7 @@ void CandidateFeature::Close() {
   if (std::exchange(started_, false)) uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 
-Amendment CandidateFeature::Amends() const {
+Amendment CandidateFeature::Amends() {
   if (here_ == nullptr) return {};
   return [here = here_](std::vector<Rule>& rules, std::vector<Override>& overrides) {
     rules = here->rules();
@@ -225,7 +226,11 @@ void CandidateFeature::Run(std::string_view argument, std::function<void(Json)> 
 
 Extension::Json CandidateFeature::Show(Instant now) const {
   if (comparison_ != nullptr) return ShowComparison(now);
-  if (here_ != nullptr) return {{"state", "in force here"}, {"file", EscapeTag(here_file_)}};
+  if (here_ != nullptr) {
+    const auto name = [](const Rule& rule) -> const std::string& { return rule.name; };
+    const bool holds = std::ranges::equal(here_->rules(), host_.admin.limiter().rules().rules(), {}, name, name);
+    return {{"state", holds ? "in force here" : "behind rules of all hosts"}, {"file", EscapeTag(here_file_)}};
+  }
   return {{"state", "none"}};
 }
 
@@ -256,20 +261,18 @@ Extension::Json CandidateFeature::ShowComparison(Instant now) const {
   return answer;
 }
 
-// Lines "tag|rule BURST RATE NAME", which limit set takes; an error says what no limit can.
+// Lines "tag|rule BURST RATE NAME", which limit set takes; or one, "rules - - TEXT", for limit rules.
 Extension::Json CandidateFeature::ToLimits() const {
   if (comparison_ == nullptr) return ErrorAnswer("there is no candidate");
   const dthrottle::Changes changes = ChangesTo(*rules_, host_.admin.limiter().rules());
-  if (!changes.others.empty()) {
-    std::string why = "this is more than other limits, which is all that can be set on all hosts at once:";
-    for (const std::string& other : changes.others) why += '\n' + other;
-    return ErrorAnswer(why +
-                       "\nPut the file in the place of the settings of every host and reload, or try it on this host "
-                       "with candidate promote --here.");
-  }
   Json lines = Json::array();
-  for (const dthrottle::Changes::OfLimit& its : changes.limits) {
-    lines.push_back(fmt::format("{} {} {} {}", its.of_rule ? "rule" : "tag", its.burst, its.rate, EscapeTag(its.name)));
+  if (changes.more) {
+    lines.push_back("rules - - " + EscapeTag(RenderRules(rules_->rules(), rules_->overrides())));
+  } else {
+    for (const dthrottle::Changes::OfLimit& its : changes.limits) {
+      const char* const of = its.of_rule ? "rule" : "tag";
+      lines.push_back(fmt::format("{} {} {} {}", of, its.burst, its.rate, EscapeTag(its.name)));
+    }
   }
   return {{"limits", std::move(lines)}};
 }

@@ -20,7 +20,7 @@ class CandidateFeature final : public Feature {
   explicit CandidateFeature(const FeatureHost& host) : host_(host) {}
 
   void Start() override;
-  Amendment Amends() const override;
+  Amendment Amends() override;
 
   Command command() const override;
   bool Changes(std::string_view argument) const override;

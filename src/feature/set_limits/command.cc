@@ -24,16 +24,10 @@ std::string SpanText(Duration span) {
   return FormatDuration(std::chrono::floor<std::chrono::seconds>(span));
 }
 
-Result<LimitOf> ReadOf(std::string_view word) {
-  if (word == Name(LimitOf::kTag)) return LimitOf::kTag;
-  if (word == Name(LimitOf::kRule)) return LimitOf::kRule;
-  return Fail("a limit is set of a tag or of a rule");
-}
-
 }    // namespace
 
 Extension::Command SetLimitsFeature::command() const {
-  return {"limit", "VERB ...", "limits that operators set while daemons run: list, set, clear or put"};
+  return {"limit", "VERB ...", "limits that operators set while daemons run: list, set, rules, clear or put"};
 }
 
 bool SetLimitsFeature::Changes(std::string_view argument) const {
@@ -44,25 +38,27 @@ void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> 
   if (argument.empty() || argument == "list") return reply(List());
   const auto set = [&](const Result<SignedLimit>& limit) {
     if (!limit) return reply(ErrorAnswer(limit.error().message));
-    if (const auto accepted = Accept(*limit); !accepted) return reply(ErrorAnswer(accepted.error().message));
-    {
-      const std::lock_guard lock(mutex_);
-      spreading_.TakeNews();
-    }
-    PutInForce([this, limit = *limit, reply] { reply(Describe(limit)); });
+    const bool brings_rules = limit->limit.of == LimitOf::kRules && !limit->limit.clears;
+    brings_rules ? CheckAndSet(*limit, reply) : Set(*limit, reply);
   };
   const std::string_view verb = NextField(argument);
   if (verb == "put") return set(ParseSigned(argument));
-  if (verb != "set" && verb != "clear") return reply(ErrorAnswer("limit list, limit set, limit clear or limit put"));
-  const auto of = ReadOf(NextField(argument));
+  if (verb != "set" && verb != "rules" && verb != "clear") {
+    return reply(ErrorAnswer("limit list, limit set, limit rules, limit clear or limit put"));
+  }
+  const auto of = verb == "rules" ? LimitOf::kRules : LimitOfNamed(NextField(argument));
   if (!of) return reply(ErrorAnswer(of.error().message));
   std::string_view burst, rate, time;
-  if (verb == "set") burst = NextField(argument), rate = NextField(argument), time = NextField(argument);
-  if (verb == "set" && (burst.empty() || rate.empty() || time.empty())) {
+  if (verb == "set") burst = NextField(argument), rate = NextField(argument);
+  if (verb != "clear") time = NextField(argument);
+  if (verb == "set" && (*of == LimitOf::kRules || burst.empty() || rate.empty() || time.empty())) {
     return reply(ErrorAnswer("limit set tag|rule BURST RATE TIME NAME, with \"-\" for TIME if it has none"));
   }
   const auto name = UnescapeTag(argument);
   if (!name) return reply(ErrorAnswer(name.error().message));
+  if (verb == "rules" && name->empty()) {
+    return reply(ErrorAnswer("limit rules TIME TEXT, with \"-\" for TIME if it has none"));
+  }
   const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, WallClock());
   if (!asked) return reply(ErrorAnswer(asked.error().message));
   set(Authorized(*asked, false));
@@ -78,9 +74,10 @@ std::string SetLimitsFeature::By(const SignedLimit& limit) const {
 Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) const {
   const SetLimit& limit = signed_limit.limit;
   const Duration wall = WallClock();
-  Json answer = {{"of", Name(limit.of)}, {"name", EscapeTag(limit.name)}};
-  answer["burst"] = limit.clears ? Json() : Json(limit.burst);
-  answer["rate"] = limit.clears ? Json() : Json(limit.rate);
+  const bool of_rules = limit.of == LimitOf::kRules;
+  Json answer = {{"of", Name(limit.of)}, {"name", of_rules ? "" : EscapeTag(limit.name)}};
+  answer["burst"] = limit.clears || of_rules ? Json() : Json(limit.burst);
+  answer["rate"] = limit.clears || of_rules ? Json() : Json(limit.rate);
   answer["by"] = By(signed_limit);
   answer["set"] = SpanText(std::max(wall - limit.stamp, Duration())) + " ago";
   answer["ends"] = limit.clears || limit.until == Duration() ? "when it is cleared"
@@ -89,7 +86,10 @@ Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) cons
   answer["hosts"] = signed_limit.local() ? "this one" : "all";
   const Rulebook& rules = host_.admin.limiter().rules();
   const auto rule = limit.of == LimitOf::kRule ? rules.Named(limit.name) : std::nullopt;
-  if (limit.of == LimitOf::kRule && !rule) {
+  if (of_rules) {
+    const std::string why = Unusable();
+    answer["note"] = why.empty() ? Json() : Json(why);
+  } else if (limit.of == LimitOf::kRule && !rule) {
     answer["note"] = "no rule here has that name";
   } else if (const auto index = rule ? rule : rules.Find(limit.name); index && rules.limit(*index).divided) {
     answer["note"] = "hosts divide this limit: each has its part of the old rate until all have the new one";
@@ -114,6 +114,14 @@ Extension::Json SetLimitsFeature::List() const {
 }
 
 void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::function<void(std::string)>& say) const {
+  const Duration wall = WallClock();
+  const auto say_of = [&](const SignedLimit& its, std::string_view what) {
+    say(fmt::format("{} has set the {} {} ago, {}.", By(its), what,
+                    SpanText(std::max(wall - its.limit.stamp, Duration())),
+                    its.limit.until == Duration() ? std::string("until it is cleared")
+                                                  : fmt::format("for another {}", SpanText(its.limit.until - wall))));
+  };
+  if (const auto rules = RulesInForce(); rules && Unusable().empty()) say_of(*rules, "rules of all hosts");
   const Rulebook& rules = host_.admin.limiter().rules();
   const bool is_override = rules.is_override(index);
   const Limit& limit = rules.limit(index);
@@ -122,16 +130,10 @@ void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::fu
   std::optional<SignedLimit> set;
   {
     const std::lock_guard lock(mutex_);
-    const SignedLimit* const found = set_.Find(of, is_override ? tag : rules.rules()[limit.rule].name);
+    const SignedLimit* const found = set_.Find({of, is_override ? std::string(tag) : rules.rules()[limit.rule].name});
     if (found != nullptr) set = *found;
   }
-  const Duration wall = WallClock();
-  if (!set || !IsInForce(set->limit, wall)) return;
-  say(fmt::format("{} has set the limit of the {} {} ago, {}.", By(*set), Name(of),
-                  SpanText(std::max(wall - set->limit.stamp, Duration())),
-                  set->limit.until == Duration()
-                      ? std::string("until it is cleared")
-                      : fmt::format("for another {}", SpanText(set->limit.until - wall))));
+  if (set && IsInForce(set->limit, wall)) say_of(*set, fmt::format("limit of the {}", Name(of)));
 }
 
 }    // namespace dthrottle

@@ -19,9 +19,9 @@ namespace {
 // What the command line says.
 struct Words {
   std::string name, burst, rate, time, key_file, directory = ".";
-  bool of_rule = false;
+  bool of_rule = false, of_rules = false, clears = false;
 
-  LimitOf of() const { return of_rule ? LimitOf::kRule : LimitOf::kTag; }
+  LimitOf of() const { return of_rules ? LimitOf::kRules : of_rule ? LimitOf::kRule : LimitOf::kTag; }
 };
 
 int Complain(const std::string& message, int exit_code) {
@@ -44,10 +44,21 @@ int Keygen(const Words& words) {
   return EX_OK;
 }
 
+// What a command line or the standard input says, of which a line for the daemon holds less than this.
+Result<std::string> NameOf(const Words& words) {
+  if (!words.of_rules || words.name != "-") return UnescapeTag(words.name);
+  std::string text(kRulesLineBytesMax + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), stdin));
+  return text;
+}
+
 // A tag comes as the daemon shows it.
 int Set(const Words& words, const std::function<int(std::string)>& ask) {
-  const auto name = UnescapeTag(words.name);
-  if (!name) return Complain("TAG: " + name.error().message, EX_USAGE);
+  const auto name = NameOf(words);
+  if (!name) return Complain((words.of_rules ? "TEXT: " : "TAG: ") + name.error().message, EX_USAGE);
+  if (words.of_rules && words.clears != name->empty()) {
+    return Complain("limit rules takes a text that is not empty, or --clear", EX_USAGE);
+  }
   const auto limit = LimitAsked(words.of(), *name, words.burst, words.rate, words.time, WallClock());
   if (!limit) return Complain(limit.error().message, EX_USAGE);
   if (!words.key_file.empty()) {
@@ -59,8 +70,9 @@ int Set(const Words& words, const std::function<int(std::string)>& ask) {
   }
   const std::string escaped = EscapeTag(*name);
   if (limit->clears) return ask(fmt::format("limit clear {} {}\n", Name(limit->of), escaped));
-  return ask(fmt::format("limit set {} {} {} {} {}\n", Name(limit->of), words.burst, words.rate,
-                         words.time.empty() ? "-" : words.time, escaped));
+  const std::string time = words.time.empty() ? "-" : words.time;
+  if (words.of_rules) return ask(fmt::format("limit rules {} {}\n", time, escaped));
+  return ask(fmt::format("limit set {} {} {} {} {}\n", Name(limit->of), words.burst, words.rate, time, escaped));
 }
 
 }    // namespace
@@ -73,18 +85,29 @@ int RunLimit(std::vector<std::string> words, const std::function<int(std::string
   CLI::App* const set = app.add_subcommand("set", "Sets the limit of a tag or of a rule");
   CLI::App* const clear = app.add_subcommand("clear", "Puts what the settings say in force again");
   CLI::App* const keygen = app.add_subcommand("keygen", "Makes the key of an operator");
+  CLI::App* const rules =
+      app.add_subcommand("rules", "Sets all rules and overrides, in the place of those of the settings");
   for (CLI::App* const command : {set, clear}) {
     command->add_option("TAG", given.name, "The tag, or with --rule the name of the rule")->required();
     command->add_flag("--rule", given.of_rule, "Of a rule, for every tag that has no override");
+  }
+  rules->add_option("TEXT", given.name,
+                    "[[rule]] and [[override]] in TOML, with \\x0a for the end of a line; - reads them from the "
+                    "standard input as they are");
+  rules->add_flag("--clear", given.clears, "The rules of the settings hold again");
+  for (CLI::App* const command : {set, clear, rules}) {
     command->add_option("--key,-k", given.key_file, "The operator's key, to sign it with")->envname("DTHROTTLECTL_KEY");
   }
   set->add_option("BURST", given.burst, "Tokens")->required();
   set->add_option("RATE", given.rate, "Tokens a second, or text such as 60/m")->required();
-  set->add_option("--for", given.time, "How long it holds, such as 90s, 1h or 7d; otherwise until it is cleared");
+  for (CLI::App* const command : {set, rules}) {
+    command->add_option("--for", given.time, "How long it holds, such as 90s, 1h or 7d; otherwise until it is cleared");
+  }
   keygen->add_option("NAME", given.name, "The operator's name")->required();
   keygen->add_option("--directory,-d", given.directory, "Where the file NAME.operator goes")->capture_default_str();
   if (const auto status = ReadWords(app, std::move(words))) return *status;
   if (sodium_init() < 0) return Complain("no randomness", EX_OSERR);
+  given.of_rules = rules->parsed();
   if (list->parsed()) return ask("limit list\n");
   return keygen->parsed() ? Keygen(given) : Set(given, ask);
 }

@@ -115,24 +115,39 @@ void SetLimitsFeature::Start() {
   }
   if (Known() > 0) Write([] {});
   SetTimer();
+  if (const std::string why = Unusable(); !why.empty()) host_.log.Warning("{}", why);
 }
 
 void SetLimitsFeature::Reload(std::vector<std::string>& problems) {
   const std::size_t before = Known();
   TakeKeys(problems);
   if (Known() != before) PutInForce([] {});
+  if (const auto rules = RulesInForce()) {
+    problems.push_back(By(*rules) + " has set rules that hold in the place of those of the settings: limit rules "
+                                    "--clear ends it");
+  }
+  if (std::string why = Unusable(); !why.empty()) problems.push_back(std::move(why));
 }
 
 void SetLimitsFeature::Close() {
   if (std::exchange(started_, false)) uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 
-Amendment SetLimitsFeature::Amends() const {
+Amendment SetLimitsFeature::Amends() {
   const std::lock_guard lock(mutex_);
   std::vector<SetLimit> set = set_.InForce(WallClock());
+  unusable_.clear();
   if (set.empty()) return {};
-  return [set = std::move(set), bytes_max = std::size_t{host_.admin.settings().query.max_tag_bytes}](
-             std::vector<Rule>& rules, std::vector<Override>& overrides) { Amend(set, bytes_max, rules, overrides); };
+  const bool has_rules = std::ranges::any_of(set, [](const SetLimit& its) { return its.of == LimitOf::kRules; });
+  const auto& settings = host_.admin.settings();
+  return [this, set = std::move(set), bytes_max = std::size_t{settings.query.max_tag_bytes},
+          copy = has_rules ? std::make_shared<Settings>(settings) : nullptr](std::vector<Rule>& rules,
+                                                                             std::vector<Override>& overrides) {
+    for (const SetLimit& its : set) {
+      if (its.of == LimitOf::kRules) TakeRules(its, *copy, rules, overrides);
+    }
+    Amend(set, bytes_max, rules, overrides);
+  };
 }
 
 // ---- The threads' of the connections ----
@@ -183,7 +198,8 @@ void SetLimitsFeature::OnNews() {
   }
   if (news.empty() || !started_) return;
   for (const SignedLimit& limit : news) {
-    host_.admin.Audit(fmt::format("limit: {} has set {}", By(limit), TextOf(limit.limit)));
+    const std::string text = TextOf(limit.limit).substr(0, kLimitLineBytesMax);    // rules are longer
+    host_.admin.Audit(fmt::format("limit: {} has set {}", By(limit), text));
   }
   PutInForce([] {});
 }
@@ -194,7 +210,10 @@ void SetLimitsFeature::PutInForce(std::function<void()> done) {
     ends_at_ = set_.NextEnd(WallClock());    // before Amends looks at the clock, so that no end falls between
   }
   SetTimer();
-  host_.amend([this, done = std::move(done)]() mutable { Write(std::move(done)); });
+  host_.amend([this, done = std::move(done)]() mutable {
+    if (const std::string why = Unusable(); !why.empty()) host_.log.Warning("{}", why);
+    Write(std::move(done));
+  });
 }
 
 // Limits end by the wall clock.
@@ -242,6 +261,7 @@ void SetLimitsFeature::Count(ProcessCounts& counts) const {
   counts.set_limits.in_force = set_.InForce(WallClock()).size();
   counts.set_limits.known = set_.entries().size();
   counts.set_limits.unsaved = unsaved_;
+  counts.set_limits.rules_unusable = !unusable_.empty();
 }
 
 }    // namespace dthrottle

@@ -1,5 +1,6 @@
 // Limits that operators set, as a part of the daemon: the command `limit` (command.cc), POST /limit (http.cc), the file
-// that keeps them, and their way to other hosts and sites, which the threads of these connections go.
+// that keeps them, rules in the place of those of the settings (rules.cc), and the way of all this to other hosts and
+// sites, which the threads of these connections go.
 #pragma once
 
 #include <uv.h>
@@ -24,7 +25,7 @@ class SetLimitsFeature final : public Feature {
 
   void Prepare() override;
   void Start() override;
-  Amendment Amends() const override;
+  Amendment Amends() override;
   Tenant* tenant() override { return &to_peers_; }
   Tenant* tenant_of_sites() override { return &to_sites_; }
 
@@ -40,6 +41,7 @@ class SetLimitsFeature final : public Feature {
 
  private:
   // Called by the thread of the connections with that crowd.
+  struct Checking;
   class Teller final : public Tenant {
    public:
     Teller(SetLimitsFeature& feature, Spreading::Crowd crowd) : feature_(feature), crowd_(crowd) {}
@@ -55,6 +57,12 @@ class SetLimitsFeature final : public Feature {
 
   std::size_t Known() const;
   Result<void> Accept(SignedLimit limit);
+  void Set(SignedLimit limit, std::function<void(Json)> reply);
+  void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);
+  void TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
+                 std::vector<Override>& overrides);
+  std::optional<SignedLimit> RulesInForce() const;
+  std::string Unusable() const;
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
   Json Describe(const SignedLimit& limit) const;
   Json List() const;
@@ -68,9 +76,10 @@ class SetLimitsFeature final : public Feature {
   void OnWritten(const std::string& trouble);
 
   const FeatureHost host_;
-  mutable std::mutex mutex_;    // for the next two: three threads use them
+  mutable std::mutex mutex_;    // for the next three: four threads use them
   SetLimits set_;
   Spreading spreading_;
+  std::string unusable_;    // why the rules that are set are not those in force; empty: they are, or none are
   Teller to_peers_{*this, Spreading::kPeers}, to_sites_{*this, Spreading::kSites};
   std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
   std::string token_;                        // who shows it may set limits over HTTP; empty: nobody

@@ -19,7 +19,8 @@ static_assert(std::endian::native == std::endian::little);
 // The names of the kinds in frames, in the order of LimitMessageKind.
 constexpr std::array<std::string_view, 3> kKindNames = {"digest", "have", "limits"};
 
-static_assert(kLimitsPerFrame * (kLimitLineBytesMax + 3) + 256 <= kLimitFrameBytesMax);
+static_assert(kLimitLinesBytesMax + kLimitsPerFrame * 3 + 256 <= kLimitFrameBytesMax);
+static_assert(kRulesLineBytesMax <= kLimitLinesBytesMax && kLimitLineBytesMax <= kLimitLinesBytesMax);
 static_assert(kLimitHashesMax * sizeof(std::uint64_t) + 256 <= kLimitFrameBytesMax);
 
 void FieldsOf(auto& fields, auto& m, auto& hashes) {
@@ -53,7 +54,7 @@ static bool GetField(PackCursor& in, LimitLines& lines) {
   std::size_t n = 0;
   bool ok = in.Enter(kLimitsPerFrame, n);
   for (std::size_t i = 0; ok && i < n; ++i) {
-    ok = GetField(in, lines.emplace_back()) && lines.back().size() <= kLimitLineBytesMax;
+    ok = GetField(in, lines.emplace_back()) && lines.back().size() <= kRulesLineBytesMax;
   }
   return ok;
 }

@@ -10,7 +10,8 @@ namespace dthrottle {
 
 inline constexpr std::string_view kLimitFramePrefix = "DTL\1";    // the last byte is the major version
 inline constexpr std::size_t kLimitFrameBytesMax = 64 * 1024;
-inline constexpr std::size_t kLimitsPerFrame = 32;    // of the longest lines
+inline constexpr std::size_t kLimitsPerFrame = 32;
+inline constexpr std::size_t kLimitLinesBytesMax = 60'000;    // of all of them
 inline constexpr std::size_t kLimitHashesMax = 4096;
 
 enum class LimitMessageKind : std::uint8_t {
@@ -34,7 +35,7 @@ struct LimitMessage {
   friend bool operator==(const LimitMessage&, const LimitMessage&) = default;
 };
 
-// REQUIRES: at most kLimitHashesMax hashes and kLimitsPerFrame lines of at most kLimitLineBytesMax bytes.
+// REQUIRES: at most kLimitHashesMax hashes, and kLimitsPerFrame lines of at most kLimitLinesBytesMax bytes together.
 std::string EncodeLimits(const LimitMessage& message);
 
 // False: it is no such frame, or of another version; `message` is unspecified then. The lines may be anything.

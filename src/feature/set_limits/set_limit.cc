@@ -23,6 +23,8 @@ using std::chrono::microseconds;
 constexpr std::string_view kBegin = "dthrottle-limit 1 ";
 constexpr std::int64_t kMicrosecondsMax = std::int64_t{1} << 52;    // of a date; in the year 2112
 
+constexpr std::size_t kSignatureBytes = 44 + 1 + 88 + 1;    // of a line before its text, with the key
+
 using PublicKey = std::array<unsigned char, crypto_sign_PUBLICKEYBYTES>;
 using SecretKey = std::array<unsigned char, crypto_sign_SECRETKEYBYTES>;
 using Seed = std::array<unsigned char, crypto_sign_SEEDBYTES>;
@@ -73,9 +75,17 @@ OperatorSecret SecretOf(const Seed& seed) {
 }    // namespace
 
 std::string TextOf(const SetLimit& limit) {
-  const std::string numbers = limit.clears ? "- -" : fmt::format("{} {}", limit.burst, limit.rate);
+  const bool numberless = limit.clears || limit.of == LimitOf::kRules;
+  const std::string numbers = numberless ? "- -" : fmt::format("{} {}", limit.burst, limit.rate);
   return fmt::format("{}{} {} {} {} {}", kBegin, MicrosecondsOf(limit.stamp), MicrosecondsOf(limit.until), Name(limit.of), numbers,
                      EscapeTag(limit.name));
+}
+
+Result<LimitOf> LimitOfNamed(std::string_view word) {
+  for (const LimitOf of : {LimitOf::kTag, LimitOf::kRule, LimitOf::kRules}) {
+    if (word == Name(of)) return of;
+  }
+  return Fail("a limit is of a tag or of a rule, or of all rules");
 }
 
 Result<SetLimit> ParseLimit(std::string_view text) {
@@ -87,11 +97,17 @@ Result<SetLimit> ParseLimit(std::string_view text) {
     return Fail("the dates must be microseconds since 1970");
   }
   const std::string_view of = NextField(text);
-  limit.of = of == Name(LimitOf::kRule) ? LimitOf::kRule : LimitOf::kTag;
-  if (of != Name(limit.of)) return Fail("must be of a tag or of a rule");
+  const auto kind = LimitOfNamed(of);
+  if (!kind) return tl::unexpected(kind.error());
+  limit.of = *kind;
+  if (const std::size_t most = LineBytesMax(*kind) - kSignatureBytes; whole.size() > most) {
+    return Fail(fmt::format("{} bytes; must be at most {}", whole.size(), most));
+  }
   const std::string_view burst = NextField(text), rate = NextField(text);
-  limit.clears = burst == "-" && rate == "-";
-  if (!limit.clears) {
+  const bool numberless = burst == "-" && rate == "-";
+  if (limit.of == LimitOf::kRules && !numberless) return Fail("rules have burst and rate in their text");
+  limit.clears = limit.of == LimitOf::kRules ? text.empty() : numberless;
+  if (!numberless) {
     if (!Read(burst, limit.burst) || !(limit.burst >= kBurstMin && limit.burst <= kBurstMax)) {
       return Fail(fmt::format("burst must be a number of tokens from {:g} to {:g}", kBurstMin, kBurstMax));
     }
@@ -104,7 +120,9 @@ Result<SetLimit> ParseLimit(std::string_view text) {
   }
   auto name = UnescapeTag(text);
   if (!name) return Fail(name.error().message);
-  if (name->size() > kTagBytesMax) return Fail(fmt::format("the name must be at most {} bytes", kTagBytesMax));
+  if (limit.of != LimitOf::kRules && name->size() > kTagBytesMax) {
+    return Fail(fmt::format("the name must be at most {} bytes", kTagBytesMax));
+  }
   limit.name = std::move(*name);
   if (TextOf(limit) != whole) return Fail("must be written in the one way that there is");
   return limit;
@@ -112,9 +130,11 @@ Result<SetLimit> ParseLimit(std::string_view text) {
 
 Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view burst, std::string_view rate,
                             std::string_view time, Duration wall) {
-  SetLimit limit{.of = of, .name = std::string(name), .clears = burst.empty() && rate.empty()};
+  const bool of_rules = of == LimitOf::kRules;
+  SetLimit limit{.of = of, .name = std::string(name)};
+  limit.clears = of_rules ? name.empty() : burst.empty() && rate.empty();
   limit.stamp = std::chrono::floor<microseconds>(wall);
-  if (!limit.clears) {
+  if (!limit.clears && !of_rules) {
     if (!Read(burst, limit.burst)) return Fail("burst must be a number of tokens");
     if (const auto per_second = ParseRate(rate)) {
       limit.rate = *per_second;
@@ -137,7 +157,7 @@ std::string SignedLimit::Line() const {
 }
 
 Result<SignedLimit> ParseSigned(std::string_view line) {
-  if (line.size() > kLimitLineBytesMax) return Fail(fmt::format("must be at most {} bytes", kLimitLineBytesMax));
+  if (line.size() > kRulesLineBytesMax) return Fail(fmt::format("must be at most {} bytes", kRulesLineBytesMax));
   SignedLimit read;
   read.key = NextField(line), read.signature = NextField(line);
   PublicKey key;

@@ -1,5 +1,5 @@
-// A limit as an operator sets it while daemons run: one line of text with a signature, which every host can check and
-// pass on (protocol/limit.md).
+// A limit as an operator sets it while daemons run, or all rules at once: one line of text with a signature, which
+// every host can check and pass on (protocol/limit.md).
 //
 // The signed text carries dates of the wall clock, unlike anything else between hosts: a host that was off must be able
 // to judge it later, and nobody who only passes it on may make it younger.
@@ -16,12 +16,12 @@
 
 namespace dthrottle {
 
-enum class LimitOf : std::uint8_t { kTag, kRule };
-DT_NAMES(LimitOf, "tag", "rule")
+enum class LimitOf : std::uint8_t { kTag, kRule, kRules };
+DT_NAMES(LimitOf, "tag", "rule", "rules")
 
 struct SetLimit {
   LimitOf of{};
-  std::string name{};     // the tag's bytes, or the rule's name
+  std::string name{};     // the tag's bytes, or the rule's name; of kRules their TOML (ParseRules), empty if it clears
   bool clears = false;    // what settings say holds again; no burst and rate then
   Tokens burst = 0;
   double rate = 0;     // tokens/s
@@ -31,6 +31,13 @@ struct SetLimit {
 };
 
 inline constexpr std::size_t kLimitLineBytesMax = 1400;    // of a signed line; a name of 255 bytes takes up to 1020
+inline constexpr std::size_t kRulesLineBytesMax = 60'000;
+inline constexpr std::size_t LineBytesMax(LimitOf of) {
+  return of == LimitOf::kRules ? kRulesLineBytesMax : kLimitLineBytesMax;
+}
+
+// Fails on a word that is no name of one.
+Result<LimitOf> LimitOfNamed(std::string_view word);
 
 // The text that is signed. A limit has one text.
 std::string TextOf(const SetLimit& limit);
@@ -39,7 +46,7 @@ std::string TextOf(const SetLimit& limit);
 Result<SetLimit> ParseLimit(std::string_view text);
 
 // A limit as somebody asks for it at `wall`: `burst` a number, `rate` a number or text such as "60/m", `time` how long
-// it holds or empty. Without burst and rate it clears.
+// it holds or empty. Without burst and rate it clears; rules do if there are none.
 Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view burst, std::string_view rate,
                             std::string_view time, Duration wall);
 

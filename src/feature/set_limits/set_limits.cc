@@ -32,7 +32,7 @@ std::uint64_t HashOf(const SignedLimit& limit) {
 // ---- One limit ----
 
 SetLimits::Outcome SetLimits::Judge(const SignedLimit& limit, Duration wall) const {
-  if (const SignedLimit* const known = Find(limit.limit.of, limit.limit.name)) {
+  if (const SignedLimit* const known = Find(NameOf(limit.limit))) {
     if (known->limit == limit.limit && known->key == limit.key) return Outcome::kKnown;
     if (!IsNewer(limit, *known)) return Outcome::kOlder;
   }
@@ -42,7 +42,7 @@ SetLimits::Outcome SetLimits::Judge(const SignedLimit& limit, Duration wall) con
 
 SetLimits::Outcome SetLimits::Put(SignedLimit limit, Duration wall) {
   if (const Outcome outcome = Judge(limit, wall); outcome != Outcome::kTaken) return outcome;
-  const Name name(limit.limit.of, limit.limit.name);
+  const Name name = NameOf(limit.limit);
   const auto known = entries_.find(name);
   if (known != entries_.end()) {
     Drop(known);
@@ -54,8 +54,8 @@ SetLimits::Outcome SetLimits::Put(SignedLimit limit, Duration wall) {
   return Outcome::kTaken;
 }
 
-const SignedLimit* SetLimits::Find(LimitOf of, std::string_view name) const {
-  const auto found = entries_.find(Name(of, name));
+const SignedLimit* SetLimits::Find(const Name& name) const {
+  const auto found = entries_.find(name);
   return found != entries_.end() ? &found->second : nullptr;
 }
 
@@ -155,7 +155,10 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
 void Amend(const std::vector<SetLimit>& set, std::size_t tag_bytes_max, std::vector<Rule>& rules,
            std::vector<Override>& overrides) {
   std::unordered_map<std::string_view, const SetLimit*> of_rules, of_tags;
-  for (const SetLimit& limit : set) (limit.of == LimitOf::kRule ? of_rules : of_tags).emplace(limit.name, &limit);
+  for (const SetLimit& limit : set) {
+    if (limit.of == LimitOf::kRule) of_rules.emplace(limit.name, &limit);
+    if (limit.of == LimitOf::kTag) of_tags.emplace(limit.name, &limit);
+  }
   for (Rule& rule : rules) {
     const auto found = of_rules.find(rule.name);
     if (found != of_rules.end()) rule.burst = found->second->burst, rule.rate = found->second->rate;

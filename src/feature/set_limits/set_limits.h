@@ -40,8 +40,12 @@ class SetLimits {
     kCrowded,   // there are kMost others, none of which has ended
   };
 
-  using Name = std::pair<LimitOf, std::string>;
+  using Name = std::pair<LimitOf, std::string>;    // rules have no name, because there are no others
   using Entries = std::map<Name, SignedLimit>;
+
+  static Name NameOf(const SetLimit& limit) {
+    return {limit.of, limit.of == LimitOf::kRules ? std::string() : limit.name};
+  }
 
   // What Put would say, without the signature being looked at.
   Outcome Judge(const SignedLimit& limit, Duration wall) const;
@@ -53,7 +57,7 @@ class SetLimits {
 
   const Entries& entries() const { return entries_; }
   // Null: none is known.
-  const SignedLimit* Find(LimitOf of, std::string_view name) const;
+  const SignedLimit* Find(const Name& name) const;
 
   // The limits that hold now, local ones included.
   std::vector<SetLimit> InForce(Duration wall) const;
@@ -69,7 +73,7 @@ class SetLimits {
 
   // As a file: lines of text, the first of which says when it was written.
   static constexpr std::string_view kFileBegin = "dthrottle-limits 1 ";
-  static constexpr std::size_t kFileBytesMax = (kMost + 1) * (kLimitLineBytesMax + 1);
+  static constexpr std::size_t kFileBytesMax = (kMost + 1) * (kLimitLineBytesMax + 1) + kRulesLineBytesMax;
   static bool IsFile(std::string_view head) { return head.starts_with(kFileBegin); }
   std::string File(Duration wall) const;
 
@@ -92,8 +96,8 @@ class SetLimits {
 // A number for a limit that hosts agree on.
 std::uint64_t HashOf(const SignedLimit& limit);
 
-// Puts set limits into what settings say. A rule that there is not, and a tag longer than `tag_bytes_max`, change
-// nothing.
+// Puts set limits of tags and of single rules into what settings say. A rule that there is not, and a tag longer than
+// `tag_bytes_max`, change nothing.
 void Amend(const std::vector<SetLimit>& set, std::size_t tag_bytes_max, std::vector<Rule>& rules,
            std::vector<Override>& overrides);
 

@@ -27,7 +27,7 @@ SetLimits::Outcome Spreading::Set(SignedLimit limit, Duration wall) {
   const SetLimits::Outcome outcome = set_.Put(limit, wall);
   if (outcome != SetLimits::Outcome::kTaken) return outcome;
   for (Due& due : due_) {    // who comes compares
-    if (!limit.local() && due.compared) due.untold.emplace_back(limit.limit.of, limit.limit.name);
+    if (!limit.local() && due.compared) due.untold.push_back(SetLimits::NameOf(limit.limit));
   }
   news_.push_back(std::move(limit));
   return outcome;
@@ -104,14 +104,21 @@ LimitMessage Spreading::Have(bool answer) const {
 
 template <class Send>
 void Spreading::SendLimits(const std::vector<const SignedLimit*>& limits, Send&& send) {
-  for (std::size_t from = 0; from < limits.size(); from += kLimitsPerFrame) {
-    LimitMessage message{.kind = LimitMessageKind::kLimits};
-    for (std::size_t i = from; i < std::min(from + kLimitsPerFrame, limits.size()); ++i) {
-      message.lines.push_back(limits[i]->Line());
-    }
+  LimitMessage message{.kind = LimitMessageKind::kLimits};
+  std::size_t bytes = 0;
+  const auto end_frame = [&] {
+    if (message.lines.empty()) return;
     counts_.sent += message.lines.size();
     send(message);
+    message.lines.clear(), bytes = 0;
+  };
+  for (const SignedLimit* const limit : limits) {
+    std::string line = limit->Line();
+    if (message.lines.size() == kLimitsPerFrame || bytes + line.size() > kLimitLinesBytesMax) end_frame();
+    bytes += line.size();
+    message.lines.push_back(std::move(line));
   }
+  end_frame();
 }
 
 // ---- To peers ----
@@ -130,8 +137,8 @@ Instant Spreading::Tick(Crowd crowd, std::span<const LinkId> peers, Transport& w
     }
     told.resize(std::min(kTold, told.size()));
     std::vector<const SignedLimit*> limits;
-    for (const auto& [of, name] : std::exchange(due.untold, {})) {
-      if (const SignedLimit* const limit = set_.Find(of, name)) limits.push_back(limit);
+    for (const SetLimits::Name& name : std::exchange(due.untold, {})) {
+      if (const SignedLimit* const limit = set_.Find(name)) limits.push_back(limit);
     }
     SendLimits(limits, [&](const LimitMessage& message) {
       const Frame frame = std::make_shared<const std::string>(EncodeLimits(message));

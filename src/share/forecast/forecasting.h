@@ -39,7 +39,6 @@ class Forecasting final : public Way {
   void Prepare(Asked& asked);
   Tokens MayLend(const Asked& asked);
   void Spent(Asked& asked, Cost tokens, Instant since);
-  Duration Waits(Asked&) const { return core_.peers != 0 ? Turns::kApart : Duration::zero(); }
   void CameBack(Asked& asked, Cost tokens);
   void Refuse(Asked& asked);
   std::uint32_t PlacesHere(const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {

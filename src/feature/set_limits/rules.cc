@@ -1,0 +1,100 @@
+// Rules that an operator sets, which take the place of those of the settings.
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+#include "admin/admin.h"
+#include "admin/commands/commands.h"
+#include "base/check.h"
+#include "config/load.h"
+#include "feature/set_limits/feature.h"
+#include "io/clock.h"
+#include "io/files.h"
+#include "io/signals.h"
+
+namespace dthrottle {
+
+namespace {
+
+using commands::ErrorAnswer;
+
+// What is wrong with them under these settings, a line each; empty: nothing, and they are in `loaded`.
+std::string Read(const std::string& text, const Settings& settings, LoadedSettings& loaded) {
+  loaded = ParseRules(text, "rules", settings, ReadNamedFile);
+  std::string complaint;
+  for (const Problem& problem : loaded.problems) {
+    if (problem.severity != Problem::Severity::kError) continue;
+    complaint += (complaint.empty() ? "" : "\n") + Format(problem);
+  }
+  return complaint;
+}
+
+}    // namespace
+
+// On the thread that makes amendments. What cannot be used here leaves the rules of the settings in force.
+void SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
+                                 std::vector<Override>& overrides) {
+  LoadedSettings loaded;
+  if (const std::string complaint = Read(set.name, settings, loaded); !complaint.empty()) {
+    const std::lock_guard lock(mutex_);
+    unusable_ = "rules that are set for all hosts cannot be used here: " + complaint;
+    return;
+  }
+  rules = std::move(loaded.settings.rules);
+  overrides = std::move(loaded.settings.overrides);
+}
+
+std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
+  const std::lock_guard lock(mutex_);
+  const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
+  return found != nullptr && IsInForce(found->limit, WallClock()) ? std::optional(*found) : std::nullopt;
+}
+
+std::string SetLimitsFeature::Unusable() const {
+  const std::lock_guard lock(mutex_);
+  return unusable_;
+}
+
+// ---- Rules that are set here ----
+
+// What the thread pool reads, which may take files of networks.
+struct SetLimitsFeature::Checking {
+  SetLimitsFeature* feature;
+  uv_work_t request;
+  SignedLimit limit;
+  Settings settings;
+  std::function<void(Json)> reply;
+  std::string complaint;
+};
+
+// Rules that this host cannot use are told to nobody.
+void SetLimitsFeature::CheckAndSet(SignedLimit limit, std::function<void(Json)> reply) {
+  auto work = std::make_unique<Checking>(this, uv_work_t{}, std::move(limit), host_.admin.settings(), std::move(reply));
+  work->request.data = work.get();
+  const auto read = [](uv_work_t* request) {
+    auto& w = *static_cast<Checking*>(request->data);
+    LoadedSettings loaded;
+    w.complaint = Read(w.limit.limit.name, w.settings, loaded);
+  };
+  const auto done = [](uv_work_t* request, int) {
+    const std::unique_ptr<Checking> w(static_cast<Checking*>(request->data));
+    if (!w->feature->started_) return w->reply(ErrorAnswer("the daemon is stopping"));
+    if (!w->complaint.empty()) return w->reply(ErrorAnswer(w->complaint));
+    w->feature->Set(std::move(w->limit), std::move(w->reply));
+  };
+  const SignalsBlocked blocked;    // the pool's threads may begin here
+  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
+  work.release();    // `done` has it
+}
+
+void SetLimitsFeature::Set(SignedLimit limit, std::function<void(Json)> reply) {
+  if (const auto accepted = Accept(limit); !accepted) return reply(ErrorAnswer(accepted.error().message));
+  {
+    const std::lock_guard lock(mutex_);
+    spreading_.TakeNews();
+  }
+  PutInForce([this, limit = std::move(limit), reply = std::move(reply)] { reply(Describe(limit)); });
+}
+
+}    // namespace dthrottle
