@@ -165,9 +165,7 @@ void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
 
 // Hosts that divide limits begin anew with other rates, as after a reload.
 void Reloading::AdoptAmended(std::shared_ptr<const Rulebook> rules) {
-  const Rulebook& in_force = host_.limiter.rules();
-  if (rules->fingerprint() == in_force.fingerprint()) return;
-  const bool follow = DifferInMoreThanLimits(*rules, in_force);
+  const bool follow = DifferInMoreThanLimits(*rules, host_.limiter.rules());
   host_.limiter.Adopt(std::move(rules));
   if (follow) {
     std::vector<std::string> problems;

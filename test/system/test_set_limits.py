@@ -203,6 +203,21 @@ class Signed(ParallelTest):
             b.admin("reload")
             self.assertEqual((burst(b, "192.0.2.1"), b.stats()["set_rules_unusable"]), (3, 0))
 
+    def test_rules_that_differ_in_how_they_are_shared_alone_are_in_force(self):
+        alice = Operator()
+        with Fleet(rule(name="all", burst=10, rate=0.001), hosts=2, period="200ms", operator={"keys": [alice.line]}) as (a, b):
+            wait_all_hear((a, b))
+            for share, left in (("local", 10), ("debit", 0), ("forecast", 0)):
+                rules = f'[[rule]]\\x0aname = "all"\\x0aburst = 10\\x0arate = 0.001\\x0ashare = "{share}"'
+                self.assertEqual(alice.limit(a, "rules", rules).returncode, 0)
+                wait_until(lambda: f'share = "{share}"' in b.admin("config"), "both hosts have the rules")
+                self.assertEqual(a.served(share, 12), 10)
+                if left == 0:
+                    wait_until(lambda: b.admin_json(f"show {share}")["level"] < 1, "the other host has heard")
+                else:
+                    time.sleep(1)    # five periods
+                self.assertEqual(b.served(share, 12), left)
+
     def test_hosts_that_divide_a_limit_divide_its_new_rate(self):
         alice = Operator()
         with Fleet(rule(name="api", burst=100, rate=100.0, share="capacity"), hosts=2, keys=True,
