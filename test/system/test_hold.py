@@ -126,7 +126,7 @@ class Holds(SystemTest):
                 wait_until(lambda: there.ask("peek 0 a") == "OK 800", "the peer has heard of what came back")
                 self.assertEqual(b.stats()["returns_disbelieved"], 0)
 
-    def test_peers_hear_of_a_refund_where_the_tag_was_refunded_before(self):
+    def test_peers_hear_of_refunds_from_the_second_of_a_rule_on(self):
         with Fleet(rule(name="all", burst=1000, share="debit"), period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):
             wait_all_hear([a, b])
             with Asker(("127.0.0.1", ask_port(a))) as here, Asker(("127.0.0.1", ask_port(b))) as there:
@@ -139,6 +139,10 @@ class Holds(SystemTest):
                 wait_until(lambda: there.ask("peek 0 a") == "OK 200", "the peer has heard of the other hits")
                 self.assertEqual(here.ask("refund 300 a"), "OK")
                 wait_until(lambda: there.ask("peek 0 a") == "OK 500", "the peer has heard of the other refund")
+                here.ask("take 50 other")
+                wait_until(lambda: there.ask("peek 0 other") == "OK 950", "the peer has heard of a fresh tag")
+                self.assertEqual(here.ask("refund 20 other"), "OK")
+                wait_until(lambda: there.ask("peek 0 other") == "OK 970", "the peer has heard of its first refund")
                 self.assertEqual(b.stats()["returns_disbelieved"], 100)
 
 

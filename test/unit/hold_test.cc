@@ -295,5 +295,26 @@ TEST_CASE("hold: what peers have heard of and comes back is told once, and nobod
   CHECK(b.debits().peers().counts().returns_disbelieved == 129 + 629);
 }
 
+TEST_CASE("hold: from the first tokens of a rule that come back on, those of every tag may, and no more") {
+  Holding b;
+  b.debits().ShareWith(1, 1s);
+  const auto hear = [&](std::string_view tag, std::uint64_t hits, std::uint64_t back) {
+    Entries told;
+    REQUIRE(told.Add({tag, false}, hits, 0, {.back = back}));
+    b.Hear(told);
+  };
+  hear("a", 100, 0);
+  hear("a", 0, 10);
+  CHECK(b.Level("a") == Approx(900));    // nobody had said that hits of this rule might come back
+  hear("a", 100, 0);
+  hear("b", 50, 0);
+  hear("a", 0, 150);
+  hear("b", 0, 20);
+  CHECK(b.Level("a") == Approx(900));
+  CHECK(b.Level("b") == Approx(970));
+  CHECK(b.debits().peers().counts().returned == 120);
+  CHECK(b.debits().peers().counts().returns_disbelieved == 10 + 50);
+}
+
 }    // namespace
 }    // namespace dthrottle

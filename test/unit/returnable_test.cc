@@ -17,8 +17,8 @@ Instant At(Duration after) {
 TEST_CASE("of the hits of a peer no more comes back than was said to") {
   ReturnableHits hits;
   CHECK(hits.TakeBack(7, 0, 5) == 0);
-  hits.Told(7, 0, 5, At(0s));
-  hits.Told(7, 0, 3, At(1s));
+  hits.Told(7, 0, 5, true, At(0s));
+  hits.Told(7, 0, 3, true, At(1s));
   CHECK(hits.TakeBack(7, 1, 5) == 0);    // another peer
   CHECK(hits.TakeBack(8, 0, 5) == 0);    // another tag
   CHECK(hits.TakeBack(7, 0, 6) == 6);
@@ -31,7 +31,7 @@ TEST_CASE("a thousand peers give back what they took of the same few tags") {
   ReturnableHits hits;
   for (int i = 0; i < 20; ++i) {
     const std::uint64_t tag = prng.Next();
-    for (std::uint32_t peer = 0; peer < 1000; ++peer) hits.Told(tag, peer, 10, At(0s));
+    for (std::uint32_t peer = 0; peer < 1000; ++peer) hits.Told(tag, peer, 10, true, At(0s));
     std::uint64_t back = 0;
     for (std::uint32_t peer = 0; peer < 1000; ++peer) back += hits.TakeBack(tag, peer, 10);
     CHECK(back == 10'000);
@@ -45,7 +45,7 @@ TEST_CASE("pairs that were told of longest ago make room for those that are told
   std::vector<std::uint64_t> tags(2000);
   for (std::uint64_t& tag : tags) tag = prng.Next();
   for (std::size_t i = 0; i < tags.size(); ++i) {
-    for (std::uint32_t peer = 0; peer < kPeers; ++peer) hits.Told(tags[i], peer, 1, At(i * 1ms));
+    for (std::uint32_t peer = 0; peer < kPeers; ++peer) hits.Told(tags[i], peer, 1, true, At(i * 1ms));
   }
   const auto back = [&](std::size_t i) {
     std::uint64_t sum = 0;
@@ -54,6 +54,21 @@ TEST_CASE("pairs that were told of longest ago make room for those that are told
   };
   CHECK(back(0) <= kPeers / 10);                  // of 200,000 pairs, among the first
   CHECK(back(tags.size() - 1) == kPeers);
+}
+
+TEST_CASE("hits that nobody said to come back take no place of those that were said to") {
+  Prng prng(4);
+  ReturnableHits hits;
+  std::vector<std::uint64_t> said(1000), others(200'000);
+  for (std::uint64_t& tag : said) hits.Told(tag = prng.Next(), 1, 1, true, At(0s));
+  for (std::size_t i = 0; i < others.size(); ++i) hits.Told(others[i] = prng.Next(), 1, 1, false, At(1s + i * 1us));
+  std::uint64_t back = 0;
+  for (const std::uint64_t tag : said) back += hits.TakeBack(tag, 1, 1);
+  CHECK(back == said.size());
+  CHECK(hits.TakeBack(others.back(), 1, 1) == 1);
+  hits.Told(others.back(), 1, 2, false, At(2s));
+  hits.Told(others.back(), 1, 3, true, At(3s));
+  CHECK(hits.TakeBack(others.back(), 1, 9) == 5);
 }
 
 TEST_CASE("a tag of which something came back is noted, and of very many the latest") {

@@ -105,10 +105,9 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
       core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
     }
     if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
-    if (!rare) return;
-    if (const std::uint64_t may = entries.returnable(entry); may != 0) {
-      returnable_hits_.Told(told.hash, peer, std::min(may, hits), now);
-    }
+    const std::uint64_t said = rare ? std::min(entries.returnable(entry), hits) : 0;
+    const std::uint64_t may = terms.totals->some_back ? hits : said;
+    if (may != 0) returnable_hits_.Told(told.hash, peer, may, said != 0, now);
   });
   HearAmong(now);
 }
@@ -140,6 +139,7 @@ void Debits::HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t b
   const auto credited = static_cast<Cost>(returnable_hits_.TakeBack(told.hash, peer, most));
   peers_.counts().returned += credited;
   peers_.counts().returns_disbelieved += back - credited;
+  terms.totals->some_back = true;
   if (core_.site_sums != nullptr) core_.site_sums->TakeBack(told.hash, credited);
   if (credited == 0 || told.slot == nullptr) return;
   told.slot->bucket.Credit(terms.limit->shape, credited);

@@ -25,6 +25,7 @@ namespace dthrottle {
 struct DebitTotals {
   std::uint64_t hits = 0;     // debited
   Tokens overadmitted = 0;    // of debt that they made: served elsewhere beyond the limit before all hosts knew
+  bool some_back = false;     // came back, or was said to: any more of them may
 };
 
 class Debits final : public Way {

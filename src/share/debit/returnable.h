@@ -1,8 +1,8 @@
 // What may come back of hits that peers have been told of: a hold takes tokens that its settlement may give back, and
 // what an application refunds may have been reported before.
 //
-// A host says of which tags hits may come back. Its peers count these hits, and believe it that so many come back and
-// no more.
+// A host says of which tags hits may come back. Its peers count these hits, and all under a rule of which some came back,
+// and believe it that so many come back and no more.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/side_table.h"
 #include "base/time.h"
@@ -33,16 +34,21 @@ class ReturnableTags {
   SideTable<Instant, kWays> noted_{kTags};    // when last
 };
 
-// How many hits of a tag each peer has said to be such, of the latest pairs of tag and peer. For one thread.
+// How many hits of a tag each peer was charged for that may come back, of the latest pairs of tag and peer. For one
+// thread.
 class ReturnableHits {
  public:
-  void Told(std::uint64_t hash, std::uint32_t peer, std::uint64_t hits, Instant now) {
+  // `said`: by the peer. Others take no place of these.
+  void Told(std::uint64_t hash, std::uint32_t peer, std::uint64_t hits, bool said, Instant now) {
     if (told_ == nullptr) told_ = std::make_unique<Table>(kPairs);
-    const auto told_at = [&](std::size_t place) { return std::optional((*told_)[place].at); };
-    const std::size_t at = told_->FindOrPut(KeyOf(hash, peer), told_at);
+    const auto worth = [&](std::size_t place) {
+      const Hits& its = (*told_)[place];
+      return its.said && !said ? std::nullopt : std::optional(std::pair(its.said, its.at));
+    };
+    const std::size_t at = told_->FindOrPut(KeyOf(hash, peer), worth);
     if (at == Table::kNone) return;
-    (*told_)[at].hits += hits;
-    (*told_)[at].at = now;
+    Hits& its = (*told_)[at];
+    its = {its.hits + hits, now, its.said || said};
   }
 
   // So many are to come back. Returns how many are believed to.
@@ -61,6 +67,7 @@ class ReturnableHits {
   struct Hits {
     std::uint64_t hits = 0;
     Instant at{};
+    bool said = false;
   };
   using Table = SideTable<Hits, kWays>;
 
