@@ -34,7 +34,9 @@ class ToldTable : public SideTable<Entry, kWays, UntoldWays> {
     return place;
   }
 
-  bool untold(std::size_t place) { return (this->beside(place).bits.load(std::memory_order_relaxed) & BitOf(place)) != 0; }
+  bool untold(std::size_t place) {
+    return (this->beside(place).bits.load(std::memory_order_relaxed) & BitOf(place)) != 0;
+  }
   // True: nothing else was to be told.
   bool SetUntold(std::size_t place) {
     this->beside(place).bits.fetch_or(BitOf(place), std::memory_order_relaxed);

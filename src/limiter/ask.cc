@@ -282,7 +282,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   if (longest != Duration::zero()) {
     standing.shape = limit.shape;
     if (verdict == Verdict::kServe) {
-      apart_ = std::max(apart_, ways_.With(limit, [&](auto& way) { return way.Waits(asked); }));
+      apart_ = std::max(apart_, ways_.With(limit, [&](auto& way) { return way.Waits(asked, outcome.wait); }));
     }
   }
   return verdict;

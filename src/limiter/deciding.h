@@ -69,7 +69,7 @@ class Deciding {
   Lane& lane_;
   Prng& prng_;
   const Instant now_;
-  Duration apart_{};    // up to how much later, by chance, the question goes on that waits for its turn
+  Duration apart_{};    // up to how much longer by chance the question waits for its turn
 };
 
 }    // namespace dthrottle

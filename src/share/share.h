@@ -192,8 +192,8 @@ class Way {
   // So many tokens that were lent have been spent since then.
   void Spent(Asked&, Cost, Instant /*since*/) {}
 
-  // What Decide has served waits for its turn. Up to how much later, by chance, it goes on.
-  Duration Waits(Asked&) { return Duration::zero(); }
+  // What Decide has served waits so long for its turn. Returns up to how much longer by chance it is to wait.
+  Duration Waits(Asked&, Duration /*wait*/) { return Duration::zero(); }
 
   // Decide, where something else than the bucket says no.
   void Refuse(Asked& asked) { asked.Refused(); }

@@ -54,7 +54,8 @@ TEST_CASE("rules of another text are checked like those of the file, with the se
   const std::string quota = "[[rule]]\nburst = 5\nrate = 1.0\nquota = 10\nper = \"day\"\n";
   const Settings settings = ParseSettings("[quota]\nfile = \"/var/lib/q\"\n" + quota, "f").settings;
   CHECK(ParseRules(quota, "rules", settings, {}).ok());
-  const LoadedSettings two = ParseRules(quota + "[[override]]\ntag = \"x\"\nburst = 2\nrate = 1.0\n", "rules", settings, {});
+  const std::string other = "[[override]]\ntag = \"x\"\nburst = 2\nrate = 1.0\n";
+  const LoadedSettings two = ParseRules(quota + other, "rules", settings, {});
   REQUIRE(two.ok());
   CHECK(two.settings.rules.size() == 1);
   CHECK(two.settings.overrides.size() == 1);

@@ -54,9 +54,9 @@ class Debits final : public Way {
   void Spent(Asked& asked, Cost tokens, Instant) {
     if (core_.window != 0 && asked.slot != nullptr) asked.shard.AddUnreported(asked.slot, tokens);
   }
-  Duration Waits(Asked& asked) {
+  Duration Waits(Asked& asked, Duration wait) {
     if (core_.window == 0 || core_.peers == 0) return Duration::zero();
-    if (turns_.Give(asked.hash, asked.query.tag, asked.now) && wake_) wake_();
+    if (turns_.Give(asked.hash, asked.query.tag, wait, asked.now) && wake_) wake_();
     return turns_.Apart(asked.hash);
   }
   void Refuse(Asked& asked) {
