@@ -40,14 +40,12 @@ std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& b
 
 namespace {
 
-// Whether parts of the daemon may have to follow, which look at no burst and no rate.
-bool DifferInMoreThanLimits(const Rulebook& rules, const Rulebook& in_force) {
+// Parts of the daemon look at no burst and no rate, but where hosts divide them.
+bool PartsHaveToFollow(const Rulebook& rules, const Rulebook& in_force) {
   if (rules.divided_fingerprint() != in_force.divided_fingerprint()) return true;
   if (rules.any_quota() != in_force.any_quota()) return true;
   return !std::ranges::equal(rules.rules(), in_force.rules(), [](const Rule& a, const Rule& b) {
-    return std::ranges::all_of(RuleKeys(), [&](const Key<Rule>& key) {
-      return key.name == "burst" || key.name == "rate" || key.get(a) == key.get(b);
-    });
+    return !DifferInMoreThanLimits(RuleKeys(), a, b);
   });
 }
 
@@ -165,7 +163,7 @@ void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
 
 // Hosts that divide limits begin anew with other rates, as after a reload.
 void Reloading::AdoptAmended(std::shared_ptr<const Rulebook> rules) {
-  const bool follow = DifferInMoreThanLimits(*rules, host_.limiter.rules());
+  const bool follow = PartsHaveToFollow(*rules, host_.limiter.rules());
   host_.limiter.Adopt(std::move(rules));
   if (follow) {
     std::vector<std::string> problems;

@@ -99,12 +99,14 @@ class OneHost(ParallelTest):
                 ('[[rule]]\nmatch_cidrs = "/nowhere"\nburst = 1\nrate = 1.0\n', "No such file"),
                 (new + "#" * 60000, "must be at most"),
                 ("", "a text that is not empty"),
+                ("# nothing", "no [[rule]] and no [[override]]"),
             ]:
                 with self.subTest(text[:40]):
                     done = set_rules(text, "-")
                     self.assertNotEqual(done.returncode, 0)
                     self.assertIn(complaint, done.stderr)
             self.assertEqual(set_rules("", "--clear", "x").returncode, EX_USAGE)
+            self.assertIn("limit clear rules", daemon.admin("limit clear rules # nothing"))
             self.assertEqual(daemon.admin_json("limit list"), [])
             self.assertEqual(set_rules(new, "-", "--for", "2s").returncode, 0)
             self.assertEqual(burst(daemon, "C"), 3)

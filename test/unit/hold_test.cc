@@ -70,7 +70,7 @@ struct Holding {
     while (host.limiter->table().TakeUnreported(100, collector)) continue;
     return collector.draft.entries;
   }
-  void Hear(const Entries& entries, std::uint32_t peer = 0) {
+  void Hear(const Entries& entries, const Speaker& peer = 0) {
     debits().Debit(entries, 0, entries.size(), kNow - 1s, kNow, kNow, peer);
   }
   double Level(const std::string& tag) { return host.Level(tag, kNow); }
@@ -314,6 +314,11 @@ TEST_CASE("hold: from the first tokens of a rule that come back on, those of eve
   CHECK(b.Level("b") == Approx(970));
   CHECK(b.debits().peers().counts().returned == 120);
   CHECK(b.debits().peers().counts().returns_disbelieved == 10 + 50);
+
+  Entries abroad;
+  REQUIRE(abroad.Add({"b", false}, 0, 0, {.back = 30}));
+  b.Hear(abroad, Speaker::Site(0, 3, 5s));    // a site of the same number has taken nothing
+  CHECK(b.Level("b") == Approx(970));
 }
 
 }    // namespace

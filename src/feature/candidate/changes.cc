@@ -1,6 +1,5 @@
 #include "feature/candidate/changes.h"
 
-#include <algorithm>
 #include <unordered_map>
 
 #include "config/keys.h"
@@ -8,14 +7,6 @@
 namespace dthrottle {
 
 namespace {
-
-// Whether keys differ, but burst and rate.
-template <class T>
-bool DifferInMore(const std::vector<Key<T>>& keys, const T& a, const T& b) {
-  return std::ranges::any_of(keys, [&](const Key<T>& key) {
-    return key.name != "burst" && key.name != "rate" && key.get(a) != key.get(b);
-  });
-}
 
 template <class T>
 bool HasOtherLimit(const T& a, const T& b) {
@@ -26,7 +17,7 @@ void CompareRules(const std::vector<Rule>& candidate, const std::vector<Rule>& i
   changes.more = candidate.size() != in_force.size();
   for (std::size_t i = 0; i < candidate.size() && !changes.more; ++i) {
     const Rule &rule = candidate[i], &before = in_force[i];
-    changes.more = DifferInMore(RuleKeys(), rule, before);
+    changes.more = DifferInMoreThanLimits(RuleKeys(), rule, before);
     if (HasOtherLimit(rule, before)) changes.limits.push_back({true, rule.name, rule.burst, rule.rate});
   }
 }
@@ -38,7 +29,7 @@ void CompareOverrides(const std::vector<Override>& candidate, const std::vector<
     const auto found = before.find(its.tag);
     const Override nothing{its.tag, 0, 0, {}};
     const Override& other = found != before.end() ? *found->second : nothing;
-    if (DifferInMore(OverrideKeys(), its, other)) changes.more = true;
+    if (DifferInMoreThanLimits(OverrideKeys(), its, other)) changes.more = true;
     if (HasOtherLimit(its, other)) changes.limits.push_back({false, its.tag, its.burst, its.rate});
     if (found != before.end()) before.erase(found);
   }

@@ -56,8 +56,8 @@ void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> 
   }
   const auto name = UnescapeTag(argument);
   if (!name) return reply(ErrorAnswer(name.error().message));
-  if (verb == "rules" && name->empty()) {
-    return reply(ErrorAnswer("limit rules TIME TEXT, with \"-\" for TIME if it has none"));
+  if (*of == LimitOf::kRules && (verb == "clear") != name->empty()) {
+    return reply(ErrorAnswer("limit rules TIME TEXT, with \"-\" for TIME if it has none; or limit clear rules"));
   }
   const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, WallClock());
   if (!asked) return reply(ErrorAnswer(asked.error().message));

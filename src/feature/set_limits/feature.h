@@ -40,8 +40,8 @@ class SetLimitsFeature final : public Feature {
   void Close() override;
 
  private:
-  // Called by the thread of the connections with that crowd.
   struct Checking;
+  // Called by the thread of the connections with that crowd.
   class Teller final : public Tenant {
    public:
     Teller(SetLimitsFeature& feature, Spreading::Crowd crowd) : feature_(feature), crowd_(crowd) {}

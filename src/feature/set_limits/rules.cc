@@ -27,7 +27,8 @@ std::string Read(const std::string& text, const Settings& settings, LoadedSettin
     if (problem.severity != Problem::Severity::kError) continue;
     complaint += (complaint.empty() ? "" : "\n") + Format(problem);
   }
-  return complaint;
+  const bool none = loaded.settings.rules.empty() && loaded.settings.overrides.empty();
+  return complaint.empty() && none ? "rules: no [[rule]] and no [[override]]: every query would be served" : complaint;
 }
 
 }    // namespace

@@ -73,7 +73,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
                    const Speaker& speaker) {
   const Duration phase = (to - from) / kPhases;
   Terms terms;    // of the entry before: most entries have the same limit
-  const std::uint32_t peer = speaker.number;
+  const std::uint32_t peer = speaker.number, from_whom = speaker.abroad ? ~peer : peer;    // a site is no peer
   HeardPeer& heard = peers_.Of(speaker);
   const bool rare = entries.any_rare();
   peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
@@ -89,7 +89,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     }
     if (rare) {
       if (const std::uint64_t back = entries.back(entry); back != 0) {
-        HearBack(told, peer, back, terms, now);
+        HearBack(told, from_whom, back, terms, now);
         if (!entries.demand(entry)) return;
       }
     }
@@ -107,7 +107,7 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
     const std::uint64_t said = rare ? std::min(entries.returnable(entry), hits) : 0;
     const std::uint64_t may = terms.totals->some_back ? hits : said;
-    if (may != 0) returnable_hits_.Told(told.hash, peer, may, said != 0, now);
+    if (may != 0) returnable_hits_.Told(told.hash, from_whom, may, said != 0, now);
   });
   HearAmong(now);
 }
