@@ -108,7 +108,7 @@ class OneHost(ParallelTest):
             self.assertEqual(set_rules("", "--clear", "x").returncode, EX_USAGE)
             self.assertIn("limit clear rules", daemon.admin("limit clear rules # nothing"))
             self.assertEqual(daemon.admin_json("limit list"), [])
-            self.assertEqual(set_rules(new, "-", "--for", "2s").returncode, 0)
+            self.assertEqual(set_rules(new, "-", "--for", "5s").returncode, 0)
             self.assertEqual(burst(daemon, "C"), 3)
             wait_until(lambda: burst(daemon, "C") == 10, "they have ended")
 
