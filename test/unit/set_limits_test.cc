@@ -475,4 +475,9 @@ TEST_CASE("a peer that passes on what no operator has signed changes nothing, an
   CHECK(fleet.Knowing("x", 5) + fleet.Knowing("x", 6) == 0);
   hear(Signed(TagLimit("x", 5)).Line());
   CHECK(fleet.Knowing("x", 5) == 1);
+  forged = Signed(RulesOf(std::string(50'000, '#')));
+  forged.limit.name.back() = '!';
+  for (int i = 0; i < 3000; ++i) hear(forged.Line());
+  CHECK(fleet.counts(0).forged < 1100);    // reading and checking it are two of the 2,000 that are looked at at once
+  CHECK(fleet.counts(0).forged + fleet.counts(0).excess == 3001);
 }

@@ -58,8 +58,10 @@ void Spreading::TakeLines(const std::vector<std::string>& lines, Duration wall, 
   }
 }
 
-// False: nobody who passes on what operators have signed says that. The signature comes last, because it costs most.
+// False: nobody who passes on what operators have signed says that. The signature comes last, because it costs most, but
+// reading rules costs as much.
 bool Spreading::TakeLine(std::string_view line, Duration wall, Instant now) {
+  if (line.size() > kLimitLineBytesMax && !checks_.Take(now)) return ++counts_.excess, false;
   auto limit = ParseSigned(line);
   if (!limit || limit->local()) return ++counts_.junk, false;
   if (!keys_.contains(limit->key)) return ++counts_.strange, true;
