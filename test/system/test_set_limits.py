@@ -150,6 +150,7 @@ class Signed(ParallelTest):
             a, b, c = hosts
             refused = run(DTHROTTLECTL, "-s", a.admin_path, "limit", "set", "C", "5", "0.001")
             self.assertIn("sign it with one of them", refused.stderr)
+            self.assertIn("sign it with one of them", a.admin(f"limit put - - dthrottle-limit 1 1{'0' * 15} 0 tag 5 1 C"))
             self.assertIn("no operator has that key", eve.limit(a, "set", "C", "5", "0.001").stderr)
             self.assertEqual(alice.limit(a, "set", "C", "5", "0.001", "--for", "1h").returncode, 0)
             wait_until(lambda: all(burst(host, "C") == 5 for host in hosts), "all hosts know the limit")

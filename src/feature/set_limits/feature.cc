@@ -19,6 +19,7 @@ namespace dthrottle {
 namespace {
 
 constexpr std::size_t kTokenBytesMin = 16;
+constexpr const char* kUnsigned = "operator.keys are set: sign it with one of them (dthrottlectl limit --key FILE)";
 constexpr Duration kWriteEvery = std::chrono::hours(24);    // so that the file says when this host was there
 constexpr Duration kLookEvery = std::chrono::seconds(10);    // at the wall clock, which may be set
 
@@ -176,12 +177,12 @@ Result<SignedLimit> SetLimitsFeature::Authorized(const SetLimit& limit, bool wit
   if (with_own_key && own_key_) return Sign(limit, *own_key_);
   const std::lock_guard lock(mutex_);
   if (spreading_.keys().empty()) return SignedLimit{limit, {}, {}};
-  return Fail(with_own_key ? "operator.keys are set, and operator.http_key_file has none of them to sign with"
-                           : "operator.keys are set: sign it with one of them (dthrottlectl limit --key FILE)");
+  return Fail(with_own_key ? "operator.keys are set, and operator.http_key_file has none of them to sign with" : kUnsigned);
 }
 
 Result<void> SetLimitsFeature::Accept(SignedLimit limit) {
   const std::lock_guard lock(mutex_);
+  if (limit.local() && !spreading_.keys().empty()) return Fail(kUnsigned);
   if (!limit.local() && !spreading_.keys().contains(limit.key)) return Fail("no operator has that key: operator.keys");
   if (!limit.local() && !IsGenuine(limit)) return Fail("the signature is not that of the key");
   const std::string_view complaint = Complaint(spreading_.Set(std::move(limit), WallClock()));
