@@ -177,7 +177,8 @@ Result<SignedLimit> SetLimitsFeature::Authorized(const SetLimit& limit, bool wit
   if (with_own_key && own_key_) return Sign(limit, *own_key_);
   const std::lock_guard lock(mutex_);
   if (spreading_.keys().empty()) return SignedLimit{limit, {}, {}};
-  return Fail(with_own_key ? "operator.keys are set, and operator.http_key_file has none of them to sign with" : kUnsigned);
+  return Fail(with_own_key ? "operator.keys are set, and operator.http_key_file has none of them to sign with"
+                           : kUnsigned);
 }
 
 Result<void> SetLimitsFeature::Accept(SignedLimit limit) {
