@@ -130,7 +130,7 @@ class Loader {
   }
 
   void Top(std::string_view name, const toml::node& node) {
-    if (!Reads(name) && !lists_.empty()) {
+    if (!Reads(name)) {
       return findings_.Error(
           PlaceOf(node), fmt::format("unknown key {}; must be [[{}]]", name, fmt::join(lists_, "]] or [[")));
     }
@@ -283,6 +283,15 @@ class Loader {
 bool LoadedSettings::ok() const {
   return std::none_of(problems.begin(), problems.end(),
                       [](const Problem& p) { return p.severity == Problem::Severity::kError; });
+}
+
+std::string LoadedSettings::Errors() const {
+  std::string lines;
+  for (const Problem& problem : problems) {
+    if (problem.severity != Problem::Severity::kError) continue;
+    lines += (lines.empty() ? "" : "\n") + Format(problem);
+  }
+  return lines;
 }
 
 Problem LoadedSettings::ErrorAt(std::string_view section, std::string_view key, std::string_view complaint) const {

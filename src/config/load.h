@@ -36,6 +36,8 @@ struct LoadedSettings {
   std::map<std::string, Place, std::less<>> places;    // of values that the file gives, by "section.key"
 
   bool ok() const;
+  // Its errors, a line each; empty if ok().
+  std::string Errors() const;
 
   // An error in the value of such a key, which only its user can tell: "section.key = value: complaint".
   Problem ErrorAt(std::string_view section, std::string_view key, std::string_view complaint) const;

@@ -103,11 +103,7 @@ struct CandidateFeature::Loading {
     auto text = ReadFile(path, kSettingsBytesMax);
     if (!text) return void(complaint = text.error().message);
     LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
-    for (const Problem& problem : loaded.problems) {
-      if (problem.severity != Problem::Severity::kError) continue;
-      complaint += (complaint.empty() ? "" : "\n") + Format(problem);
-    }
-    if (!loaded.ok()) return;
+    if (!loaded.ok()) return void(complaint = loaded.Errors());
     rules = std::make_shared<Rulebook>(std::move(loaded.settings.rules), std::move(loaded.settings.overrides));
     Limiter& live = feature->host_.admin.limiter();
     auto memory = MappedRegion::Open("", Comparison::BytesFor(live.table().region_bytes(), share), Table::IsTable);

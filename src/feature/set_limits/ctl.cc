@@ -44,7 +44,8 @@ int Keygen(const Words& words) {
   return EX_OK;
 }
 
-// What a command line or the standard input says, of which a line for the daemon holds less than this.
+// The name or the rules, from the command line or the standard input. A text that is too long is cut where it is known
+// to be too long, and refused as such.
 Result<std::string> NameOf(const Words& words) {
   if (!words.of_rules || words.name != "-") return UnescapeTag(words.name);
   std::string text(kRulesLineBytesMax + 1, '\0');

@@ -19,16 +19,12 @@ namespace {
 
 using commands::ErrorAnswer;
 
-// What is wrong with them under these settings, a line each; empty: nothing, and they are in `loaded`.
+// Reads rules under these settings into `loaded`. Returns what is wrong with them, a line each; empty: nothing is.
 std::string Read(const std::string& text, const Settings& settings, LoadedSettings& loaded) {
   loaded = ParseRules(text, "rules", settings, ReadNamedFile);
-  std::string complaint;
-  for (const Problem& problem : loaded.problems) {
-    if (problem.severity != Problem::Severity::kError) continue;
-    complaint += (complaint.empty() ? "" : "\n") + Format(problem);
-  }
+  if (!loaded.ok()) return loaded.Errors();
   const bool none = loaded.settings.rules.empty() && loaded.settings.overrides.empty();
-  return complaint.empty() && none ? "rules: no [[rule]] and no [[override]]: every query would be served" : complaint;
+  return none ? "rules: no [[rule]] and no [[override]]: every query would be served" : "";
 }
 
 }    // namespace

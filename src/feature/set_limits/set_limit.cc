@@ -23,7 +23,7 @@ using std::chrono::microseconds;
 constexpr std::string_view kBegin = "dthrottle-limit 1 ";
 constexpr std::int64_t kMicrosecondsMax = std::int64_t{1} << 52;    // of a date; in the year 2112
 
-constexpr std::size_t kSignatureBytes = 44 + 1 + 88 + 1;    // of a line before its text, with the key
+constexpr std::size_t kSignatureBytes = 44 + 1 + 88 + 1;    // the key and the signature before the text of a line
 
 using PublicKey = std::array<unsigned char, crypto_sign_PUBLICKEYBYTES>;
 using SecretKey = std::array<unsigned char, crypto_sign_SECRETKEYBYTES>;
@@ -77,8 +77,8 @@ OperatorSecret SecretOf(const Seed& seed) {
 std::string TextOf(const SetLimit& limit) {
   const bool numberless = limit.clears || limit.of == LimitOf::kRules;
   const std::string numbers = numberless ? "- -" : fmt::format("{} {}", limit.burst, limit.rate);
-  return fmt::format("{}{} {} {} {} {}", kBegin, MicrosecondsOf(limit.stamp), MicrosecondsOf(limit.until), Name(limit.of), numbers,
-                     EscapeTag(limit.name));
+  return fmt::format("{}{} {} {} {} {}", kBegin, MicrosecondsOf(limit.stamp), MicrosecondsOf(limit.until),
+                     Name(limit.of), numbers, EscapeTag(limit.name));
 }
 
 Result<LimitOf> LimitOfNamed(std::string_view word) {
