@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/result.h"
 #include "gateway/channel.h"
 
 namespace dthrottle {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "bus/tenant.h"
+#include "config/settings.h"
 #include "feature/feature.h"
 #include "feature/set_limits/spreading.h"
 #include "io/kept_text.h"
