@@ -6,7 +6,6 @@
 
 #include <catch2/catch.hpp>
 
-#include "feature/candidate/changes.h"
 #include "share/ways.h"
 #include "test/support/host.h"
 
@@ -205,26 +204,4 @@ TEST_CASE("what one host cannot compare is said, and a divided limit is compared
   CHECK(compared->rules()[0].in_flight == 0);
   CHECK_FALSE(compared->any_quota());
   CHECK(NotCompared(*Rules(RuleOf(8, 8)), 0.1).empty());
-}
-
-TEST_CASE("what a candidate changes is limits that can be set, or more than that") {
-  const std::string rules = RuleOf(10, 1) + "[[override]]\ntag = \"x\"\nburst = 5\nrate = 2.0\n";
-  const auto in_force = Rules(rules);
-  CHECK(ChangesTo(*Rules(rules), *in_force).limits.empty());
-  const auto limits = ChangesTo(*Rules(RuleOf(20, 1) + "[[override]]\ntag = \"x\"\nburst = 5\nrate = 3.0\n"
-                                                       "[[override]]\ntag = \"y\"\nburst = 1\nrate = 1.0\n"),
-                                *in_force);
-  CHECK_FALSE(limits.more);
-  REQUIRE(limits.limits.size() == 3);
-  CHECK(limits.limits[0].of_rule);
-  CHECK(limits.limits[0].burst == 20);
-  CHECK(limits.limits[1].name == "x");
-  CHECK(limits.limits[1].rate == 3);
-  CHECK(limits.limits[2].name == "y");
-  const std::string override_x = rules.substr(rules.find("[[override]]"));
-  CHECK(ChangesTo(*Rules(RuleOf(10, 1, "mode = \"shadow\"") + override_x), *in_force).more);
-  CHECK(ChangesTo(*Rules(RuleOf(10, 1, "match = \"a*\"") + override_x), *in_force).more);
-  CHECK(ChangesTo(*Rules(RuleOf(10, 1)), *in_force).more);
-  CHECK(ChangesTo(*Rules(rules + "mode = \"off\"\n"), *in_force).more);
-  CHECK(ChangesTo(*Rules(rules + "[[rule]]\nname = \"b\"\nmatch = \"b\"\nburst = 1\nrate = 1.0\n"), *in_force).more);
 }

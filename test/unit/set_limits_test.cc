@@ -225,8 +225,10 @@ TEST_CASE("set limits change rules and overrides, and nothing else") {
   std::vector<Override> overrides = {{"partner", 100, 10, Mode::kShadow}};
   SetLimit of_rule = TagLimit("login", 4), of_none = TagLimit("gone", 4);
   of_rule.of = of_none.of = LimitOf::kRule;
-  Amend({of_rule, of_none, TagLimit("partner", 9), TagLimit("bob", 8), TagLimit(std::string(200, 'x'), 8)}, 100, rules,
-        overrides);
+  SetLimit old = TagLimit("old", 3), old_of_rule = TagLimit("default", 3);
+  old.stamp = old_of_rule.stamp = kToday - 1us, old_of_rule.of = LimitOf::kRule;
+  Amend({of_rule, of_none, TagLimit("partner", 9), TagLimit("bob", 8), TagLimit(std::string(200, 'x'), 8), old, old_of_rule},
+        kToday, 100, rules, overrides);
   CHECK(rules[0].burst == 4);
   CHECK(rules[0].rate == 2);
   CHECK(rules[1].burst == Rule().burst);

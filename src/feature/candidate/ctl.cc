@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
-#include <sstream>
 
 #include "admin/escape.h"
 #include "feature/command_line.h"
@@ -20,29 +19,18 @@ int Complain(const std::string& message, int exit_code) {
   return exit_code;
 }
 
-// Sets all rules at once, or each limit that differs if that is all, on all hosts whose operators have signed keys.
-// What was set before a limit fails stays set, and the same command goes on there.
+// Sets the rules of the candidate on all hosts whose operators have signed keys.
 int Promote(const std::vector<std::string>& options, const std::function<int(std::string)>& ask,
             const std::function<Result<std::string>(std::string)>& get,
             const std::function<int(std::vector<std::string>)>& run) {
-  const Result<std::string> answer = get("candidate changes\n");
+  const Result<std::string> answer = get("candidate rules\n");
   if (!answer) return Complain(answer.error().message, EX_UNAVAILABLE);
   if (answer->starts_with("error: ")) return fmt::print(stderr, "{}", *answer), kRefused;
-  std::istringstream lines(*answer);
-  std::size_t set = 0;
-  bool all = false;
-  for (std::string of, burst, rate, name; lines >> of >> burst >> rate && lines.get() == ' ' && std::getline(lines, name);
-       ++set) {
-    all = of == "rules";
-    std::vector<std::string> words = {"limit", all ? "rules" : "set"};
-    if (of == "rule") words.push_back("--rule");
-    words.insert(words.end(), options.begin(), options.end());
-    words.insert(words.end(), {"--", name});
-    if (!all) words.insert(words.end(), {burst, rate});
-    if (const int code = run(std::move(words)); code != EX_OK) return code;
-  }
-  all ? fmt::print("all rules set\n") : fmt::print("{} limits set; the rest of the rules is as it was\n", set);
-  return ask("candidate stop\n");
+  std::vector<std::string> words = {"limit", "rules"};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {"--", answer->substr(0, answer->find('\n'))});
+  const int code = run(std::move(words));
+  return code == EX_OK ? ask("candidate stop\n") : code;
 }
 
 }    // namespace
@@ -59,7 +47,7 @@ int RunCandidate(std::vector<std::string> words, const std::function<int(std::st
   app.add_option("--of", share, "Share of all tags that are compared, 0.1% to 100%")->capture_default_str();
   app.add_option("--key,-k", key_file, "promote: the operator's key, to sign it with")->envname("DTHROTTLECTL_KEY");
   app.add_option("--for", time, "promote: how long it holds, such as 1h; otherwise until it is cleared");
-  app.add_flag("--here", here, "promote: all of the rules, on this host alone, until stop or a restart");
+  app.add_flag("--here", here, "promote: on this host alone, until stop or a restart");
   if (const auto status = ReadWords(app, std::move(words))) return *status;
   if (what.empty()) return ask("candidate\n");
   if (what == "stop" || what == "clear") return ask("candidate stop\n");

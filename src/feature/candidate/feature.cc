@@ -13,7 +13,6 @@
 #include "config/keys.h"
 #include "config/load.h"
 #include "config/values.h"
-#include "feature/candidate/changes.h"
 #include "io/clock.h"
 #include "io/signals.h"
 #include "query/words.h"
@@ -197,22 +196,22 @@ void CandidateFeature::PutInForceHere(const std::function<void(Json)>& reply) {
 // ---- The command ----
 
 Extension::Command CandidateFeature::command() const {
-  return {"candidate", "VERB ...", "rules that are tried beside those in force: start, stop, changes or here; alone, "
+  return {"candidate", "VERB ...", "rules that are tried beside those in force: start, stop, rules or here; alone, "
                                    "what they would have done"};
 }
 
 bool CandidateFeature::Changes(std::string_view argument) const {
-  return !argument.empty() && argument != "changes";
+  return !argument.empty() && argument != "rules";
 }
 
 void CandidateFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant now) {
   if (argument.empty()) return reply(Show(now));
   const std::string_view verb = NextField(argument);
   if (verb == "stop" && argument.empty()) return Stop(reply);
-  if (verb == "changes" && argument.empty()) return reply(ToLimits());
+  if (verb == "rules" && argument.empty()) return reply(ShowRules());
   if (verb == "here" && argument.empty()) return PutInForceHere(reply);
   if (verb != "start") {
-    return reply(ErrorAnswer("candidate start, candidate stop, candidate changes or candidate here"));
+    return reply(ErrorAnswer("candidate start, candidate stop, candidate rules or candidate here"));
   }
   const std::string_view share = NextField(argument);
   const auto path = UnescapeTag(argument);
@@ -257,20 +256,10 @@ Extension::Json CandidateFeature::ShowComparison(Instant now) const {
   return answer;
 }
 
-// Lines "tag|rule BURST RATE NAME", which limit set takes; or one, "rules - - TEXT", for limit rules.
-Extension::Json CandidateFeature::ToLimits() const {
+// The rules of the candidate, as limit rules takes them.
+Extension::Json CandidateFeature::ShowRules() const {
   if (comparison_ == nullptr) return ErrorAnswer("there is no candidate");
-  const dthrottle::Changes changes = ChangesTo(*rules_, host_.admin.limiter().rules());
-  Json lines = Json::array();
-  if (changes.more) {
-    lines.push_back("rules - - " + EscapeTag(RenderRules(rules_->rules(), rules_->overrides())));
-  } else {
-    for (const dthrottle::Changes::OfLimit& its : changes.limits) {
-      const char* const of = its.of_rule ? "rule" : "tag";
-      lines.push_back(fmt::format("{} {} {} {}", of, its.burst, its.rate, EscapeTag(its.name)));
-    }
-  }
-  return {{"limits", std::move(lines)}};
+  return {{"rules", Json::array({EscapeTag(RenderRules(rules_->rules(), rules_->overrides()))})}};
 }
 
 }    // namespace dthrottle

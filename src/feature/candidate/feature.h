@@ -42,7 +42,7 @@ class CandidateFeature final : public Feature {
   void PutInForceHere(const std::function<void(Json)>& reply);
   Json Show(Instant now) const;
   Json ShowComparison(Instant now) const;
-  Json ToLimits() const;
+  Json ShowRules() const;
 
   const FeatureHost host_;
   uv_timer_t timer_{};

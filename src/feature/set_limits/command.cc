@@ -89,6 +89,8 @@ Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) cons
   if (of_rules) {
     const std::string why = Unusable();
     answer["note"] = why.empty() ? Json() : Json(why);
+  } else if (IsBehindRules(limit)) {
+    answer["note"] = "newer rules of all hosts hold";
   } else if (limit.of == LimitOf::kRule && !rule) {
     answer["note"] = "no rule here has that name";
   } else if (const auto index = rule ? rule : rules.Find(limit.name); index && rules.limit(*index).divided) {
@@ -133,7 +135,7 @@ void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::fu
     const SignedLimit* const found = set_.Find({of, is_override ? std::string(tag) : rules.rules()[limit.rule].name});
     if (found != nullptr) set = *found;
   }
-  if (set && IsInForce(set->limit, wall)) say_of(*set, fmt::format("limit of the {}", Name(of)));
+  if (set && IsInForce(set->limit, wall) && !IsBehindRules(set->limit)) say_of(*set, fmt::format("limit of the {}", Name(of)));
 }
 
 }    // namespace dthrottle

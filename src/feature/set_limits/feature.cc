@@ -144,10 +144,11 @@ Amendment SetLimitsFeature::Amends() {
   return [this, set = std::move(set), bytes_max = std::size_t{settings.query.max_tag_bytes},
           copy = has_rules ? std::make_shared<Settings>(settings) : nullptr](std::vector<Rule>& rules,
                                                                              std::vector<Override>& overrides) {
+    Duration since{};
     for (const SetLimit& its : set) {
-      if (its.of == LimitOf::kRules) TakeRules(its, *copy, rules, overrides);
+      if (its.of == LimitOf::kRules && TakeRules(its, *copy, rules, overrides)) since = its.stamp;
     }
-    Amend(set, bytes_max, rules, overrides);
+    Amend(set, since, bytes_max, rules, overrides);
   };
 }
 

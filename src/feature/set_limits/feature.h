@@ -60,8 +60,9 @@ class SetLimitsFeature final : public Feature {
   Result<void> Accept(SignedLimit limit);
   void Set(SignedLimit limit, std::function<void(Json)> reply);
   void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);
-  void TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
+  bool TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
                  std::vector<Override>& overrides);
+  bool IsBehindRules(const SetLimit& limit) const;
   std::optional<SignedLimit> RulesInForce() const;
   std::string Unusable() const;
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;

@@ -30,22 +30,29 @@ std::string Read(const std::string& text, const Settings& settings, LoadedSettin
 }    // namespace
 
 // On the thread that makes amendments. What cannot be used here leaves the rules of the settings in force.
-void SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
+bool SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
                                  std::vector<Override>& overrides) {
   LoadedSettings loaded;
   if (const std::string complaint = Read(set.name, settings, loaded); !complaint.empty()) {
     const std::lock_guard lock(mutex_);
     unusable_ = "rules that are set for all hosts cannot be used here: " + complaint;
-    return;
+    return false;
   }
   rules = std::move(loaded.settings.rules);
   overrides = std::move(loaded.settings.overrides);
+  return true;
 }
 
 std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
   const std::lock_guard lock(mutex_);
   const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
   return found != nullptr && IsInForce(found->limit, WallClock()) ? std::optional(*found) : std::nullopt;
+}
+
+// Whether rules of all hosts that were set later hold here, as they are.
+bool SetLimitsFeature::IsBehindRules(const SetLimit& limit) const {
+  const auto rules = RulesInForce();
+  return rules && limit.stamp < rules->limit.stamp && Unusable().empty();
 }
 
 std::string SetLimitsFeature::Unusable() const {

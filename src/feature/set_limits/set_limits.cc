@@ -152,10 +152,11 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
   return left_out;
 }
 
-void Amend(const std::vector<SetLimit>& set, std::size_t tag_bytes_max, std::vector<Rule>& rules,
+void Amend(const std::vector<SetLimit>& set, Duration since, std::size_t tag_bytes_max, std::vector<Rule>& rules,
            std::vector<Override>& overrides) {
   std::unordered_map<std::string_view, const SetLimit*> of_rules, of_tags;
   for (const SetLimit& limit : set) {
+    if (limit.stamp < since) continue;
     if (limit.of == LimitOf::kRule) of_rules.emplace(limit.name, &limit);
     if (limit.of == LimitOf::kTag) of_tags.emplace(limit.name, &limit);
   }

@@ -96,9 +96,9 @@ class SetLimits {
 // A number for a limit that hosts agree on.
 std::uint64_t HashOf(const SignedLimit& limit);
 
-// Puts set limits of tags and of single rules into what settings say. A rule that there is not, and a tag longer than
-// `tag_bytes_max`, change nothing.
-void Amend(const std::vector<SetLimit>& set, std::size_t tag_bytes_max, std::vector<Rule>& rules,
+// Puts limits of tags and of single rules that were set since `since` into what settings, or rules that were set then,
+// say. A rule that there is not, and a tag longer than `tag_bytes_max`, change nothing.
+void Amend(const std::vector<SetLimit>& set, Duration since, std::size_t tag_bytes_max, std::vector<Rule>& rules,
            std::vector<Override>& overrides);
 
 }    // namespace dthrottle
