@@ -14,19 +14,13 @@
 #include "share/accuracy/certificate.h"
 #include "share/debit/beside_hits.h"
 #include "share/debit/draft.h"
+#include "share/debit/merge_counts.h"
 #include "share/debit/returnable.h"
 #include "share/debit/said_buckets.h"
 #include "share/debit/turns.h"
 #include "share/share.h"
 
 namespace dthrottle {
-
-// What peers' hits did to the buckets of a rule.
-struct DebitTotals {
-  std::uint64_t hits = 0;     // debited
-  Tokens overadmitted = 0;    // of debt that they made: served elsewhere beyond the limit before all hosts knew
-  bool some_back = false;     // came back, or was said to: any more of them may
-};
 
 class Debits final : public Way {
  public:

@@ -7,15 +7,10 @@
 #include <utility>
 
 #include "bus/exchange.h"
+#include "share/owners/owning_counts.h"
 #include "share/share.h"
 
 namespace dthrottle {
-
-// Entries that everybody is told of.
-struct NearCounts {
-  std::uint64_t told = 0;
-  std::uint64_t cut = 0;    // and not told, because there were too many
-};
 
 // A full ring is tried again after so long.
 inline constexpr Duration kNearRetry = std::chrono::milliseconds(5);

@@ -20,6 +20,7 @@
 #include "base/allowance.h"
 #include "bus/exchange.h"
 #include "share/owners/member_telling.h"
+#include "share/owners/owning_counts.h"
 #include "share/owners/penalty_telling.h"
 #include "share/owners/place_telling.h"
 #include "share/owners/quota_telling.h"
@@ -28,14 +29,6 @@
 #include "share/ways.h"
 
 namespace dthrottle {
-
-struct OwningCounts {
-  std::uint64_t tags = 0;         // that hosts use, now
-  std::uint64_t pushes = 0;       // times that all users of a tag were told
-  std::uint64_t told = 0;         // entries, to one host each
-  NearCounts near;
-  std::uint64_t crowded = 0;      // reports of tags that had no room here: their hosts hear nothing of each other
-};
 
 class Owning {
  public:

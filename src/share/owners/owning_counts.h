@@ -1,0 +1,22 @@
+// What a host that owns tags counts.
+#pragma once
+
+#include <cstdint>
+
+namespace dthrottle {
+
+// Entries that everybody is told of.
+struct NearCounts {
+  std::uint64_t told = 0;
+  std::uint64_t cut = 0;    // and not told, because there were too many
+};
+
+struct OwningCounts {
+  std::uint64_t tags = 0;         // that hosts use, now
+  std::uint64_t pushes = 0;       // times that all users of a tag were told
+  std::uint64_t told = 0;         // entries, to one host each
+  NearCounts near;
+  std::uint64_t crowded = 0;      // reports of tags that had no room here: their hosts hear nothing of each other
+};
+
+}    // namespace dthrottle
