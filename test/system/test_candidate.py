@@ -102,6 +102,7 @@ class Hosts(ParallelTest):
                        "all hosts have it, and what was set before is behind it")
             notes = [row["note"] for row in hosts[2].admin_json("limit list")]
             self.assertEqual(notes, ["newer rules of all hosts hold"] * 2 + [None])
+            self.assertEqual(hosts[2].stats()["set_limits"], 1)
             self.assertFalse(any("limit of the" in step for step in hosts[2].admin_json("why C")["steps"]))
             self.assertEqual(alice.limit(hosts[1], "rules", "--clear").returncode, 0)
             wait_until(lambda: all((burst(host, "C"), burst(host, "D")) == (3, 4) for host in hosts), "they hold again")

@@ -261,7 +261,8 @@ std::size_t SetLimitsFeature::Known() const {
 void SetLimitsFeature::Count(ProcessCounts& counts) const {
   const std::lock_guard lock(mutex_);
   counts.set_limits = spreading_.counts();
-  counts.set_limits.in_force = set_.InForce(WallClock()).size();
+  const auto holds = [since = RulesSince()](const SetLimit& limit) { return limit.stamp >= since; };
+  counts.set_limits.in_force = static_cast<std::uint64_t>(std::ranges::count_if(set_.InForce(WallClock()), holds));
   counts.set_limits.known = set_.entries().size();
   counts.set_limits.unsaved = unsaved_;
   counts.set_limits.rules_unusable = !unusable_.empty();

@@ -62,7 +62,8 @@ class SetLimitsFeature final : public Feature {
   void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);
   bool TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
                  std::vector<Override>& overrides);
-  bool IsBehindRules(const SetLimit& limit) const;
+  Duration RulesSince() const;
+  bool IsBehindRules(const SetLimit& limit) const;    // newer rules hold here
   std::optional<SignedLimit> RulesInForce() const;
   std::string Unusable() const;
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;

@@ -49,10 +49,16 @@ std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
   return found != nullptr && IsInForce(found->limit, WallClock()) ? std::optional(*found) : std::nullopt;
 }
 
-// Whether rules of all hosts that were set later hold here, as they are.
+// When the rules were set that hold here in the place of those of the settings; 0: none do. REQUIRES: mutex_ is held.
+Duration SetLimitsFeature::RulesSince() const {
+  const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
+  const bool hold = found != nullptr && IsInForce(found->limit, WallClock()) && unusable_.empty();
+  return hold ? found->limit.stamp : Duration();
+}
+
 bool SetLimitsFeature::IsBehindRules(const SetLimit& limit) const {
-  const auto rules = RulesInForce();
-  return rules && limit.stamp < rules->limit.stamp && Unusable().empty();
+  const std::lock_guard lock(mutex_);
+  return limit.stamp < RulesSince();
 }
 
 std::string SetLimitsFeature::Unusable() const {
