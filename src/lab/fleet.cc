@@ -275,7 +275,7 @@ std::optional<Duration> Fleet::Ask(std::uint32_t host, const Question& question)
   bool served;
   if (baseline_) {
     served = std::ranges::all_of(tags, [&](TagNumber tag) {
-      return baseline_->Serves(host, tag, ledger_.account(tag).shape, cost, now());
+      return baseline_->Serves(host, tag, ledger_.account(tag).shape, question.cost, now());
     });
   } else if (tags.size() == 1 && patience == Duration(0) && !stay) {
     served = hosts_[host]->Serves(ledger_.account(tags[0]).tag, cost, now());

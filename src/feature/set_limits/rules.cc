@@ -80,7 +80,8 @@ struct SetLimitsFeature::Checking {
 
 // Rules that this host cannot use are told to nobody.
 void SetLimitsFeature::CheckAndSet(SignedLimit limit, std::function<void(Json)> reply) {
-  auto work = std::make_unique<Checking>(this, uv_work_t{}, std::move(limit), host_.admin.settings(), std::move(reply));
+  std::unique_ptr<Checking> work(
+      new Checking{this, uv_work_t{}, std::move(limit), host_.admin.settings(), std::move(reply), ""});
   work->request.data = work.get();
   const auto read = [](uv_work_t* request) {
     auto& w = *static_cast<Checking*>(request->data);
