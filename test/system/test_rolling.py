@@ -110,13 +110,14 @@ class Parts(SystemTest):
                 generation = hosts[0].admin_json("capacity")["generation"]
                 begin = time.monotonic()
                 served, seconds = [sum(demand.served())], [0]
-                for second in range((self.HOSTS + 1) * self.APART):
+                last = (self.HOSTS + 1) * self.APART - 1
+                for second in range(last + 1):
                     if second % self.APART == 0 and second // self.APART < self.HOSTS:
                         change(hosts[second // self.APART])
                     until = begin + second + 1 - time.monotonic()
-                    if until < 0:
+                    if until < 0 and second < last:
                         continue    # this second went by during the change: it is measured together with the next
-                    time.sleep(until)
+                    time.sleep(max(until, 0))
                     seconds.append(time.monotonic() - begin)
                     served.append(sum(demand.served()))
                 rates = [(after - before) / self.RATE / (end - start) for before, after, start, end
