@@ -98,7 +98,7 @@ class Hosts(ParallelTest):
             self.assertTrue(compared(hosts[0]))
             done = ctl(hosts[0], "promote", "--key", alice.file)
             self.assertEqual(done.returncode, 0, done.stderr)
-            wait_until(lambda: all(tuple(burst(host, tag) for tag in ("C", "D", "-x y")) == (5, 5, 7) for host in hosts),
+            wait_until(lambda: all([burst(host, tag) for tag in ("C", "D", "-x y")] == [5, 5, 7] for host in hosts),
                        "all hosts have it, and what was set before is behind it")
             notes = [row["note"] for row in hosts[2].admin_json("limit list")]
             self.assertEqual(notes, ["newer rules of all hosts hold"] * 2 + [None])

@@ -227,8 +227,9 @@ TEST_CASE("set limits change rules and overrides, and nothing else") {
   of_rule.of = of_none.of = LimitOf::kRule;
   SetLimit old = TagLimit("old", 3), old_of_rule = TagLimit("default", 3);
   old.stamp = old_of_rule.stamp = kToday - 1us, old_of_rule.of = LimitOf::kRule;
-  Amend({of_rule, of_none, TagLimit("partner", 9), TagLimit("bob", 8), TagLimit(std::string(200, 'x'), 8), old, old_of_rule},
-        kToday, 100, rules, overrides);
+  const SetLimit too_long = TagLimit(std::string(200, 'x'), 8);
+  Amend({of_rule, of_none, TagLimit("partner", 9), TagLimit("bob", 8), too_long, old, old_of_rule}, kToday, 100, rules,
+        overrides);
   CHECK(rules[0].burst == 4);
   CHECK(rules[0].rate == 2);
   CHECK(rules[1].burst == Rule().burst);

@@ -135,7 +135,8 @@ void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::fu
     const SignedLimit* const found = set_.Find({of, is_override ? std::string(tag) : rules.rules()[limit.rule].name});
     if (found != nullptr) set = *found;
   }
-  if (set && IsInForce(set->limit, wall) && !IsBehindRules(set->limit)) say_of(*set, fmt::format("limit of the {}", Name(of)));
+  const bool holds = set && IsInForce(set->limit, wall) && !IsBehindRules(set->limit);
+  if (holds) say_of(*set, fmt::format("limit of the {}", Name(of)));
 }
 
 }    // namespace dthrottle
