@@ -2,7 +2,6 @@
 // socket, conf/dthrottled.toml and the manual page.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -42,14 +41,6 @@ struct Section {
   std::string_view meaning;
   std::vector<Key<Settings>> keys;
 };
-
-// Whether any key of the two differs but burst and rate.
-template <class T>
-bool DifferInMoreThanLimits(const std::vector<Key<T>>& keys, const T& a, const T& b) {
-  return std::ranges::any_of(keys, [&](const Key<T>& key) {
-    return key.name != "burst" && key.name != "rate" && key.get(a) != key.get(b);
-  });
-}
 
 const std::vector<Section>& Sections();
 const std::vector<Key<Rule>>& RuleKeys();

@@ -40,12 +40,18 @@ std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& b
 
 namespace {
 
+bool DifferInMoreThanLimits(const Rule& a, const Rule& b) {
+  return std::ranges::any_of(RuleKeys(), [&](const Key<Rule>& key) {
+    return key.name != "burst" && key.name != "rate" && key.get(a) != key.get(b);
+  });
+}
+
 // Parts of the daemon look at no burst and no rate, but where hosts divide them.
 bool PartsHaveToFollow(const Rulebook& rules, const Rulebook& in_force) {
   if (rules.divided_fingerprint() != in_force.divided_fingerprint()) return true;
   if (rules.any_quota() != in_force.any_quota()) return true;
   return !std::ranges::equal(rules.rules(), in_force.rules(), [](const Rule& a, const Rule& b) {
-    return !DifferInMoreThanLimits(RuleKeys(), a, b);
+    return !DifferInMoreThanLimits(a, b);
   });
 }
 

@@ -12,7 +12,8 @@ bool Outgoing::Send(std::string_view bytes) {
     unsent_.insert(unsent_.end(), bytes.begin(), bytes.end());
     return true;
   }
-  uv_os_fd_t socket = -1;    // send() takes 2 % less of a query than uv_try_write(), which is write()
+  // uv_try_write() would call write(), with which a query costs 2 % more.
+  uv_os_fd_t socket = -1;
   uv_fileno(reinterpret_cast<uv_handle_t*>(stream_), &socket);
   const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent == static_cast<ssize_t>(bytes.size())) return true;

@@ -101,7 +101,7 @@ class Hosts(ParallelTest):
             wait_until(lambda: all([burst(host, tag) for tag in ("C", "D", "-x y")] == [5, 5, 7] for host in hosts),
                        "all hosts have it, and what was set before is behind it")
             notes = [row["note"] for row in hosts[2].admin_json("limit list")]
-            self.assertEqual(notes, ["newer rules of all hosts hold"] * 2 + [None])
+            self.assertEqual(notes, ["rules that were set later hold"] * 2 + [None])
             self.assertEqual(hosts[2].stats()["set_limits"], 1)
             self.assertFalse(any("limit of the" in step for step in hosts[2].admin_json("why C")["steps"]))
             self.assertEqual(alice.limit(hosts[1], "rules", "--clear").returncode, 0)

@@ -12,7 +12,6 @@
 #include "base/check.h"
 #include "config/keys.h"
 #include "config/load.h"
-#include "config/values.h"
 #include "io/clock.h"
 #include "io/signals.h"
 #include "query/words.h"

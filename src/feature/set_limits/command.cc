@@ -90,7 +90,7 @@ Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) cons
     const std::string why = Unusable();
     answer["note"] = why.empty() ? Json() : Json(why);
   } else if (IsBehindRules(limit)) {
-    answer["note"] = "newer rules of all hosts hold";
+    answer["note"] = "rules that were set later hold";
   } else if (limit.of == LimitOf::kRule && !rule) {
     answer["note"] = "no rule here has that name";
   } else if (const auto index = rule ? rule : rules.Find(limit.name); index && rules.limit(*index).divided) {

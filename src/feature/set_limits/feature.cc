@@ -261,8 +261,10 @@ std::size_t SetLimitsFeature::Known() const {
 void SetLimitsFeature::Count(ProcessCounts& counts) const {
   const std::lock_guard lock(mutex_);
   counts.set_limits = spreading_.counts();
-  const auto holds = [since = RulesSince()](const SetLimit& limit) { return limit.stamp >= since; };
-  counts.set_limits.in_force = static_cast<std::uint64_t>(std::ranges::count_if(set_.InForce(WallClock()), holds));
+  const auto holds = [wall = WallClock(), since = RulesSince()](const SetLimits::Entries::value_type& entry) {
+    return IsInForce(entry.second.limit, wall) && entry.second.limit.stamp >= since;
+  };
+  counts.set_limits.in_force = static_cast<std::uint64_t>(std::ranges::count_if(set_.entries(), holds));
   counts.set_limits.known = set_.entries().size();
   counts.set_limits.unsaved = unsaved_;
   counts.set_limits.rules_unusable = !unusable_.empty();

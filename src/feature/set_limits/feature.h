@@ -64,6 +64,9 @@ class SetLimitsFeature final : public Feature {
                  std::vector<Override>& overrides);
   Duration RulesSince() const;
   bool IsBehindRules(const SetLimit& limit) const;    // newer rules hold here
+  // REQUIRES of these two: mutex_ is held.
+  const SignedLimit* FindRulesInForce() const;    // null: none are
+
   std::optional<SignedLimit> RulesInForce() const;
   std::string Unusable() const;
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;

@@ -43,17 +43,21 @@ bool SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, 
   return true;
 }
 
-std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
-  const std::lock_guard lock(mutex_);
+const SignedLimit* SetLimitsFeature::FindRulesInForce() const {
   const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
-  return found != nullptr && IsInForce(found->limit, WallClock()) ? std::optional(*found) : std::nullopt;
+  return found != nullptr && IsInForce(found->limit, WallClock()) ? found : nullptr;
 }
 
-// When the rules were set that hold here in the place of those of the settings; 0: none do. REQUIRES: mutex_ is held.
+std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
+  const std::lock_guard lock(mutex_);
+  const SignedLimit* const found = FindRulesInForce();
+  return found != nullptr ? std::optional(*found) : std::nullopt;
+}
+
+// When the rules were set that hold here in the place of those of the settings; 0: none do.
 Duration SetLimitsFeature::RulesSince() const {
-  const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
-  const bool hold = found != nullptr && IsInForce(found->limit, WallClock()) && unusable_.empty();
-  return hold ? found->limit.stamp : Duration();
+  const SignedLimit* const found = FindRulesInForce();
+  return found != nullptr && unusable_.empty() ? found->limit.stamp : Duration();
 }
 
 bool SetLimitsFeature::IsBehindRules(const SetLimit& limit) const {

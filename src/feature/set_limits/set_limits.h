@@ -96,8 +96,8 @@ class SetLimits {
 // A number for a limit that hosts agree on.
 std::uint64_t HashOf(const SignedLimit& limit);
 
-// Puts limits of tags and of single rules that were set since `since` into what settings, or rules that were set then,
-// say. A rule that there is not, and a tag longer than `tag_bytes_max`, change nothing.
+// Puts limits of tags and of single rules into `rules` and `overrides`, which hold since `since`, or always if that is 0.
+// Older limits change nothing, nor do a rule that there is not and a tag longer than `tag_bytes_max`.
 void Amend(const std::vector<SetLimit>& set, Duration since, std::size_t tag_bytes_max, std::vector<Rule>& rules,
            std::vector<Override>& overrides);
 
