@@ -128,5 +128,6 @@ int Main(int argc, char** argv) {
 }    // namespace dthrottle
 
 int main(int argc, char** argv) {
+  dthrottle::OpenStandardDescriptors();
   return dthrottle::Main(argc, argv);
 }

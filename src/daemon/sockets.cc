@@ -201,9 +201,8 @@ void Sockets::OnCrowd(FrontEnd& front, const std::string& place, Places::Answer 
 
 void Sockets::KeepPlace(const HandedConnection& connection) {
   for (const Place& l : listening_) {
-    if (!l.key.starts_with(connection.front)) continue;
-    l.listener->places().Keep(connection.fd);
-    return;
+    if (l.front->key() != connection.front || !CameBy(connection.fd, l.listener->fd())) continue;
+    return l.listener->places().Keep(connection.fd);
   }
 }
 

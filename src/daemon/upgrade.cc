@@ -77,6 +77,9 @@ void Upgrade::GoOver() {
   if (asked_ != nullptr) std::exchange(asked_, nullptr)(program);
   Handover handover;
   for (FrontEnd* const front : host_.front_ends) front->Hold(handover);
+  if (const std::size_t closed = DropOversized(handover); closed > 0) {
+    host_.log.Warning("upgrade: {} connections hold too much to go over, and are closed", closed);
+  }
   handover.held_at = Now();
   Handover rest = host_.left();
   handover.listeners = std::move(rest.listeners);

@@ -25,11 +25,13 @@ constexpr std::string_view kMagic = "dthandov";
 constexpr std::size_t kHeaderBytes = 8 + 4 + 8;
 constexpr const char* kVariable = "DTHROTTLED_HANDOVER";
 
-// Bounds on what is believed. An address is the path of a socket or a number. Unsent answers are those of two reads.
+// Bounds on what is believed. An address is the path of a socket or a number. A connection that has all holds, all
+// places and as many waits as it may has a state of 4 MiB. Unsent answers are those of two reads.
 constexpr std::size_t kNameBytesMax = 256;
 constexpr std::size_t kUnreadBytesMax = 64 * 1024;
-constexpr std::size_t kStateBytesMax = std::size_t{1} << 20;
+constexpr std::size_t kStateBytesMax = std::size_t{16} << 20;
 constexpr std::size_t kUnsentBytesMax = std::size_t{64} << 20;
+constexpr std::size_t kConnectionsBytesMax = std::size_t{512} << 20;    // of all together
 constexpr std::size_t kSectionBytesMax = std::size_t{1} << 30;
 constexpr std::size_t kHandoverBytesMax = std::size_t{1} << 31;
 
@@ -142,6 +144,17 @@ HandedSection Handover::Take(std::string_view key) {
 
 // ---- As bytes ----
 
+std::size_t DropOversized(Handover& handover) {
+  std::size_t left = kConnectionsBytesMax;
+  return std::erase_if(handover.connections, [&left](const HandedConnection& c) {
+    const std::size_t bytes = c.unread.size() + c.state.size() + c.unsent.size();
+    const bool fits = c.unread.size() <= kUnreadBytesMax && c.state.size() <= kStateBytesMax &&
+                      c.unsent.size() <= kUnsentBytesMax && bytes <= left;
+    if (fits) left -= bytes;
+    return !fits;
+  });
+}
+
 std::string EncodeHandover(const Handover& handover) {
   Writer out;
   out.Count(handover.listeners.size());
@@ -223,10 +236,12 @@ void SetCloseOnExec(const Handover& handover, bool on) {
   }
 }
 
-bool IsStreamSocket(int fd, bool listening) {
+// Connections are streams. Sockets that give workers their pages listen for packets.
+bool IsSocket(int fd, bool listening) {
   int type = 0, accepts = 0;
   socklen_t size = sizeof type;
-  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) return false;
+  if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return false;
+  if (type != SOCK_STREAM && !(listening && type == SOCK_SEQPACKET)) return false;
   size = sizeof accepts;
   return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &accepts, &size) == 0 && (accepts != 0) == listening;
 }
@@ -304,8 +319,8 @@ Inheritance TakeInheritance() {
   taken.handover = std::move(*decoded);
   Handover& handover = taken.handover;
   if (!handover.whole) taken.complaint = "it is another version's: the connections are closed";
-  std::erase_if(handover.listeners, [](const HandedListener& l) { return !IsStreamSocket(l.fd, true); });
-  std::erase_if(handover.connections, [](const HandedConnection& c) { return !IsStreamSocket(c.fd, false); });
+  std::erase_if(handover.listeners, [](const HandedListener& l) { return !IsSocket(l.fd, true); });
+  std::erase_if(handover.connections, [](const HandedConnection& c) { return !IsSocket(c.fd, false); });
   CloseAllBut(handover);
   SetCloseOnExec(handover, true);
   return taken;

@@ -63,6 +63,10 @@ struct Handover {
   HandedSection Take(std::string_view key);
 };
 
+// Removes connections that have more of something than a program takes over, and returns how many: one that has must
+// not cost all others their place.
+std::size_t DropOversized(Handover& handover);
+
 std::string EncodeHandover(const Handover& handover);
 
 // Believes nothing but descriptors being what they are said to be. An error means that nothing of it can be used.

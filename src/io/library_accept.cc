@@ -11,6 +11,8 @@
 #include <mutex>
 #include <optional>
 
+#include "io/clock.h"
+
 namespace dthrottle {
 
 namespace {
@@ -61,7 +63,7 @@ int GuardedAccept(int fd, sockaddr* address, socklen_t* size, int flags) {
     errno = accepted >= 0 ? ECONNABORTED : error;
     return result;
   }
-  if (accepted < 0 || !guard.places || guard.places->Take(accepted) == Places::Answer::kTaken) return accepted;
+  if (accepted < 0 || !guard.places || guard.places->Take(accepted, Now()) == Places::Answer::kTaken) return accepted;
   return TurnAway(guard, accepted);
 }
 

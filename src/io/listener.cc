@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "config/values.h"
+#include "io/clock.h"
 
 namespace dthrottle {
 
@@ -121,6 +122,31 @@ std::string DescribeSocket(int fd) {
   return fmt::format("tcp:{}:{}", ::inet_ntop(AF_INET, &v4->sin_addr, text, sizeof text), ntohs(v4->sin_port));
 }
 
+bool CameBy(int connection, int listening) {
+  sockaddr_storage its{}, bound{};
+  socklen_t its_size = sizeof its, bound_size = sizeof bound;
+  if (::getsockname(connection, reinterpret_cast<sockaddr*>(&its), &its_size) != 0 ||
+      ::getsockname(listening, reinterpret_cast<sockaddr*>(&bound), &bound_size) != 0 ||
+      its.ss_family != bound.ss_family) {
+    return false;
+  }
+  // A socket that is bound to no address accepts at each.
+  const auto same = [](const auto& its_address, const auto& bound_address) {
+    constexpr std::decay_t<decltype(bound_address)> kAny{};
+    constexpr std::size_t kBytes = sizeof kAny;
+    return std::memcmp(&bound_address, &kAny, kBytes) == 0 || std::memcmp(&bound_address, &its_address, kBytes) == 0;
+  };
+  if (its.ss_family == AF_INET) {
+    const auto &a = reinterpret_cast<const sockaddr_in&>(its), &b = reinterpret_cast<const sockaddr_in&>(bound);
+    return a.sin_port == b.sin_port && same(a.sin_addr, b.sin_addr);
+  }
+  if (its.ss_family == AF_INET6) {
+    const auto &a = reinterpret_cast<const sockaddr_in6&>(its), &b = reinterpret_cast<const sockaddr_in6&>(bound);
+    return a.sin6_port == b.sin6_port && same(a.sin6_addr, b.sin6_addr);
+  }
+  return its_size == bound_size && std::memcmp(&its, &bound, its_size) == 0;
+}
+
 // The handles outlive the listener until libuv has let go of both.
 struct Listener::Handles {
   uv_poll_t poll;
@@ -176,7 +202,7 @@ void Listener::AcceptAll() {
 bool Listener::AcceptOne() {
   const int fd = Accept(fd_);
   if (fd >= 0) {
-    const Places::Answer answer = places_.Take(fd);
+    const Places::Answer answer = places_.Take(fd, Now());
     if (answer == Places::Answer::kTaken) {
       on_accept_(fd);
     } else {

@@ -36,6 +36,9 @@ SocketResult<int> ListenTcp(const Endpoint& endpoint);
 // "unix:/path" or "tcp:address:port", as it is bound.
 std::string DescribeSocket(int fd);
 
+// Whether a connection came by that listening socket, or by another that is bound to the same.
+bool CameBy(int connection, int listening);
+
 class Listener {
  public:
   // Takes what was accepted: a non-blocking descriptor that is now the callee's.

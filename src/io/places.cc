@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint32_t kPerSourceMin = 16;
 constexpr std::size_t kSweptAlways = 4;
 constexpr std::size_t kSweptWhenFull = 64;
+constexpr Duration kRoundEvery = std::chrono::milliseconds(500);    // 16,384 places take some 5 ms
 
 // 0: this is no socket.
 std::uint64_t CookieOf(int fd) {
@@ -71,18 +72,22 @@ Places::Source Places::SourceOf(int fd) {
   return source;
 }
 
-Places::Answer Places::Take(int fd) {
+Places::Answer Places::Take(int fd, Instant now) {
   const Source source = SourceOf(fd);
-  const auto held = [&] {
-    const auto found = by_source_.find(source);
-    return found == by_source_.end() ? 0 : found->second;
+  const auto answer = [&] {
+    const auto held = by_source_.find(source);
+    const bool source_full = held != by_source_.end() && held->second >= bounds_.per_source;
+    return entries_.size() >= bounds_.total ? Answer::kFull : source_full ? Answer::kSourceFull : Answer::kTaken;
   };
   Sweep(kSweptAlways);
-  if (entries_.size() >= bounds_.total || held() >= bounds_.per_source) Sweep(kSweptWhenFull);
-  if (entries_.size() >= bounds_.total) return Answer::kFull;
-  if (held() >= bounds_.per_source) return Answer::kSourceFull;
-  Add(fd, source);
-  return Answer::kTaken;
+  if (answer() != Answer::kTaken) Sweep(kSweptWhenFull);
+  if (answer() != Answer::kTaken && now >= next_round_) {
+    next_round_ = now + kRoundEvery;
+    Sweep(entries_.size());
+  }
+  const Answer given = answer();
+  if (given == Answer::kTaken) Add(fd, source);
+  return given;
 }
 
 void Places::Keep(int fd) {

@@ -3,10 +3,11 @@
 // A source is a TCP address (of IPv6 its /64, which one host has whole) or the user at the other end of a Unix socket.
 // Connections belong to servers, some of them libraries, that close them when they like and tell nobody. So nothing is
 // given back here: the kernel numbers every socket once (SO_COOKIE), and a descriptor that is gone or has another
-// number holds no place any more. A few are looked at with each connection, more when there seems to be no place.
+// number holds no place any more. A few are looked at with each connection, more when there seems to be no place, and all
+// of them now and then before one is turned away.
 //
-// What it costs: for a while a connection that has ended may count, so a source in a hurry gets a few places less than
-// its bound when it is at it.
+// What it costs: a connection that has ended may count for a while, so a source that is at its bound may be turned away
+// though some of its connections ended less than half a second ago.
 #pragma once
 
 #include <array>
@@ -14,6 +15,8 @@
 #include <cstdint>
 #include <map>
 #include <vector>
+
+#include "base/time.h"
 
 namespace dthrottle {
 
@@ -42,7 +45,7 @@ class Places {
   void set_bounds(PlaceBounds bounds) { bounds_ = bounds; }
 
   // Whether a connection that was accepted just now may stay. What may not is the caller's to close.
-  Answer Take(int fd);
+  Answer Take(int fd, Instant now);
 
   // A connection that another process let in: it counts, and stays.
   void Keep(int fd);
@@ -62,6 +65,7 @@ class Places {
   PlaceBounds bounds_;
   std::vector<Entry> entries_;
   std::size_t next_ = 0;    // to be looked at
+  Instant next_round_{};    // when all may be looked at again
   std::map<Source, std::uint32_t> by_source_;
 };
 

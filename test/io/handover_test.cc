@@ -96,8 +96,27 @@ TEST_CASE("what cannot have been meant is refused under any checksum") {
   CHECK(refused([](Handover& h) { h.sections[0].key = std::string(300, 'x'); }));
   CHECK(refused([](Handover& h) { h.connections[0].front = std::string(300, 'x'); }));
   CHECK(refused([](Handover& h) { h.connections[0].unread = std::string(65 * 1024, 'x'); }));
-  CHECK(refused([](Handover& h) { h.connections[0].state = std::string(2 << 20, 'x'); }));
+  CHECK(refused([](Handover& h) { h.connections[0].state = std::string(17 << 20, 'x'); }));
   CHECK(refused([](Handover& h) { h.listeners[0].address = std::string(300, 'x'); }));
+}
+
+TEST_CASE("a connection that holds too much is left behind, and costs no other its place") {
+  Handover h = Example();
+  const HandedConnection fine = h.connections[0];
+  h.connections.clear();
+  for (int i = 0; i < 70; ++i) {
+    h.connections.push_back(fine);
+    h.connections.back().fd = 100 + i;
+  }
+  h.connections[3].state = std::string(std::size_t{17} << 20, 'x');
+  h.connections[4].unread = std::string(65 * 1024, 'x');
+  h.connections[5].state = std::string(std::size_t{4} << 20, 'x');    // all holds, all places and all waits
+  CHECK(DropOversized(h) == 2);
+  REQUIRE(DecodeHandover(EncodeHandover(h)));
+  CHECK(DecodeHandover(EncodeHandover(h))->connections.size() == 68);
+  for (HandedConnection& c : h.connections) c.state = std::string(std::size_t{16} << 20, 'x');
+  CHECK(DropOversized(h) > 30);    // all together are too much
+  CHECK(h.connections.size() > 30);
 }
 
 TEST_CASE("a name with a slash is found from where the process started, links not followed") {

@@ -132,6 +132,22 @@ class Crowd(SystemTest):
                 self.assertTrue(self.ask_http(path).startswith(b"HTTP/1.1 204"))
             wait_until(lambda: daemon.stats()["connections_crowded"] > 100, "a part of the crowd is turned away")
 
+    def test_a_crowd_that_an_upgrade_takes_over_is_still_of_the_port_that_it_came_to(self):
+        with contextlib.ExitStack() as stack:
+            daemon = stack.enter_context(Daemon(rule(burst=1000), admin={"http": "127.0.0.1:0", "http_connections": 20}))
+            path = f"{daemon.directory}/http.sock"
+            daemon.stop()
+            daemon._sections["admin"]["http_unix"] = path
+            daemon.write_settings(rule(burst=1000))
+            daemon.start()
+            for lives in (2, 3):
+                self.crowd(stack, 40, socket.AF_INET, ("127.0.0.1", daemon.http_port))
+                wait_until(lambda: daemon.stats()["connections_crowded"] >= 20, "a part of the crowd is turned away")
+                daemon.admin("upgrade")
+                wait_until(lambda: daemon.log.count(" ready: ") == lives, "the program has taken over")
+                for _ in range(20):
+                    self.assertTrue(self.ask_http(path).startswith(b"HTTP/1.1 204"))
+
     def test_strangers_at_the_port_between_hosts_leave_queries_and_commands_their_descriptors(self):
         with contextlib.ExitStack() as stack:
             keys = stack.enter_context(Daemon(rule())).directory

@@ -15,10 +15,11 @@ import time
 import unittest
 
 from common import SystemTest, report
-from daemon import (DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, await_read, fresh_directory, lines_of, override,
+from daemon import (DTHROTTLECTL, DTHROTTLED, FIGURES, PATIENCE, SANITIZED, AskDaemon, Daemon, await_read, fresh_directory, lines_of, override,
                     pump, rule, run, settings_text, slowest_rate, wait_until)
 from fleet import BURST, Fleet, Ledger, wait_all_hear
 import leases
+from test_ask import Asker
 from test_service import Manager
 
 try:
@@ -401,6 +402,21 @@ class Connections(SystemTest):
                 answered += 1
             self.assertGreater(answered, 0)
 
+    def test_one_who_holds_much_does_not_cost_others_their_connections(self):
+        holds, at_once = 140_000, 50
+        with AskDaemon(rule(burst=PLENTY), table={"memory": "64MiB"},
+                       hold={"max_holds": 150_000, "max_ttl": "1h"}) as daemon, \
+                daemon.connect() as query, Asker(daemon.ask_path) as asker:
+            for _ in range(holds // at_once):
+                asker.sock.sendall(b"hold 3600000 here 0 job\n" * at_once)
+                for _ in range(at_once):
+                    self.assertTrue(asker.file.readline().startswith(b"OK "))
+            upgrade(daemon)
+            query.sendall(b"C\n")
+            self.assertEqual(query.recv(9), b"OK\n")
+            self.assertEqual(asker.ask("take 1 C"), f"OK {PLENTY - 2}")
+            self.assertEqual(daemon.stats()["holds"], holds)
+
     def test_connections_are_counted_and_bounded_as_before(self):
         with Daemon(rule(), query={"max_connections": 3}) as daemon, daemon.connect(), daemon.connect() as second:
             wait_until(lambda: daemon.stats()["connections"] == 2, "two are connected")
@@ -416,8 +432,8 @@ class Connections(SystemTest):
 
 class Sockets(SystemTest):
     def test_the_sockets_are_the_same_and_are_removed_at_the_end(self):
-        with Daemon(rule()) as daemon:
-            files = [daemon.query_path, daemon.admin_path]
+        with Daemon(rule(), page={"entries": 64}) as daemon:
+            files = [daemon.query_path, daemon.admin_path, daemon.query_path + ".page"]
             before = [os.stat(file).st_ino for file in files]
             port = daemon.tcp_port
             upgrade(daemon)
@@ -425,7 +441,7 @@ class Sockets(SystemTest):
             self.assertEqual([os.stat(file).st_ino for file in files], before)
             self.assertEqual(daemon.log.count(f"answering queries on tcp:127.0.0.1:{port}\n"), 3)
             daemon.stop()
-            self.assertEqual([os.path.exists(file) for file in files], [False, False])
+            self.assertEqual([os.path.exists(file) for file in files], [False, False, False])
 
     def test_a_socket_that_moves_in_the_settings_moves_and_its_connections_stay(self):
         with Daemon(rule(burst=5)) as daemon, daemon.connect() as sock:
@@ -453,6 +469,37 @@ class Sockets(SystemTest):
             daemon.write_settings(rule())
             upgrade(daemon)
             self.assertEqual(stat.S_IMODE(os.stat(daemon.query_path).st_mode), 0o666)
+
+
+class Descriptors(SystemTest):
+    def uptime(self, directory):
+        """None: nobody answers."""
+        said = run(DTHROTTLECTL, "-s", f"{directory}/admin", "stats")
+        return float(re.search(r"^uptime +(\S+)", said.stdout, re.M)[1]) if said.returncode == 0 else None
+
+    def test_a_daemon_started_without_standard_descriptors_upgrades_and_stops_as_others_do(self):
+        for closed in ("0<&-", "2>&-", "0<&- 1>&- 2>&-"):
+            with self.subTest(closed=closed):
+                directory = fresh_directory()
+                self.addCleanup(shutil.rmtree, directory)
+                file = directory / "dthrottled.toml"
+                file.write_text(settings_text(directory, rule(), query={"unix": f"{directory}/query"},
+                                              admin={"unix": f"{directory}/admin"}))
+                process = subprocess.Popen(["/bin/sh", "-c", f"exec '{DTHROTTLED}' -c '{file}' {closed}"],
+                                           stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                           stderr=subprocess.DEVNULL)
+                try:
+                    wait_until(lambda: (self.uptime(directory) or 0) > 0.5, "it has answered for a while")
+                    before = self.uptime(directory)
+                    self.assertEqual(run(DTHROTTLECTL, "-s", f"{directory}/admin", "upgrade").returncode, 0)
+                    wait_until(lambda: (self.uptime(directory) or before) < before, "another program answers")
+                    for fd in range(3):
+                        self.assertEqual(os.readlink(f"/proc/{process.pid}/fd/{fd}"), "/dev/null")
+                    process.terminate()
+                    self.assertEqual(process.wait(PATIENCE), 0)
+                finally:
+                    process.kill()
+                    process.wait()
 
 
 class Refused(SystemTest):
