@@ -60,7 +60,7 @@ std::string LineOf(std::string_view text, std::string_view word) {
 
 // Null for the members: those that the file names.
 Result<Graph> GraphFromFile(const std::string& path, const std::vector<std::string>* known_members) {
-  const auto text = ReadFile(path, plan::kGraphBytesMax);
+  const auto text = ReadRegularFile(path, plan::kGraphBytesMax);
   if (!text) return Fail("capacity.graph_file: " + text.error().message);
   const auto read = plan::ParseGraph(*text, path);
   if (!read) return Fail("capacity.graph_file: " + read.error().message);

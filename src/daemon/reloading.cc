@@ -103,7 +103,7 @@ void Reloading::Start(bool reads) {
     auto& w = *static_cast<Loaded*>(request->data);
     if (!w.reads) return void(w.rules = Amended(w.base, w.amendments));
     const Host& host = w.reloading->host_;
-    auto text = ReadFile(host.path, kSettingsBytesMax);
+    auto text = ReadRegularFile(host.path, kSettingsBytesMax);
     if (!text) {
       w.unreadable = text.error();
       return;

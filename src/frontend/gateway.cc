@@ -17,6 +17,7 @@
 #include "base/state.h"
 #include "io/clock.h"
 #include "io/descriptor.h"
+#include "io/files.h"
 #include "io/signals.h"
 
 namespace dthrottle {
@@ -111,6 +112,11 @@ Result<void> CheckGateway(const GatewayProgram& program, const std::vector<std::
     return Fail(fmt::format("{}: {} (package {})", path, std::strerror(errno), program.package));
   }
   if (tls.empty()) return {};
+  // The program would wait for a pipe, and say no more than that it took too long.
+  for (const std::string& file : tls) {
+    if (file.empty()) continue;
+    if (const auto begins = ReadRegularFile(file, 0); !begins) return Fail(begins.error().message);
+  }
   ChildCommand command;
   command.program = path;
   command.patience = kCheckMax;

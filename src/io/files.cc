@@ -153,6 +153,12 @@ FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t byt
   return ReadAll(path, file, bytes_max);
 }
 
+void OpenStandardDescriptors() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = ::open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) ::close(fd);
+}
+
 FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));
   if (file.get() < 0 && errno == ENOENT) return {};
@@ -163,16 +169,19 @@ FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours) {
 
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
   if (auto free = CheckStateFile(path, [](std::string_view) { return true; }); !free) return free;
-  const std::string fresh = path + ".new";
+  const std::size_t name = path.rfind('/') + 1;
+  const std::string fresh = fmt::format("{}.{}.dthrottle-new", path.substr(0, name), path.substr(name));
   ::unlink(fresh.c_str());    // of a process that was killed
   const Descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return Failed(fresh, "cannot open");
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-    return Failed(fresh, "cannot write");
+  FileResult<void> done;
+  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0) {
+    done = Failed(fresh, "cannot write");
+  } else if (::rename(fresh.c_str(), path.c_str()) != 0) {
+    done = Failed(path, "cannot replace");
   }
-  if (::fsync(file.get()) != 0) return Failed(fresh, "cannot write");
-  if (::rename(fresh.c_str(), path.c_str()) != 0) return Failed(path, "cannot replace");
-  return {};
+  if (!done) ::unlink(fresh.c_str());
+  return done;
 }
 
 Result<void> WriteOutput(const std::string& path, std::string_view text) {

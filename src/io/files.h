@@ -39,12 +39,17 @@ FileResult<std::string> ReadRegularFile(const std::string& path, std::size_t byt
 using IsOurs = bool (*)(std::string_view head);
 inline constexpr std::size_t kHeadBytes = 4096;
 
+// Opens /dev/null in the place of standard input, output or error that is closed: what is opened next would have that
+// place, and log lines would be written into it. To be called before anything is opened.
+void OpenStandardDescriptors();
+
 // Whether `path` may be written to as state of this program: there is nothing, or a regular file of this user, without
 // other names, that is empty or begins as `is_ours` expects. Anything else is somebody's by mistake, and stays whole.
 FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours);
 
 // Writes the file anew. A reader finds either the old text or the whole new one, also after the power has failed.
-// Permissions 0600. Replaces only a regular file of this user.
+// Permissions 0600. Replaces only a regular file of this user. The new text is put together in .NAME.dthrottle-new beside
+// it.
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text);
 
 // Writes a file anew, with the permissions that new files have: for output that somebody asked for.

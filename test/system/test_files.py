@@ -11,7 +11,7 @@ from common import SystemTest
 from daemon import DTHROTTLED, PATIENCE, Daemon, clean_environment, fresh_directory, lines_of, pump, rule, settings_text
 from fleet import free_port_pair, make_keys
 
-EX_UNAVAILABLE, EX_OSERR = 69, 71
+EX_UNAVAILABLE, EX_OSERR, EX_CONFIG = 69, 71, 78
 
 
 class Mistaken(SystemTest):
@@ -70,12 +70,56 @@ class Mistaken(SystemTest):
         self.assertEqual(done.returncode, EX_UNAVAILABLE, done.stderr.decode())
         self.assertIn(f"{path}: is not a regular file", done.stderr.decode())
 
+    def test_a_certificate_that_is_a_pipe_is_refused_at_once(self):
+        path = self.directory / "tls.crt"
+        os.mkfifo(path)
+        self.sections["lease"] = {"tls": "127.0.0.1:0"}
+        self.sections["tls"] = {"certificate_file": str(path), "key_file": str(path)}
+        done = self.start()
+        self.assertEqual(done.returncode, EX_CONFIG, done.stderr.decode())
+        self.assertIn(f"{path}: is a pipe", done.stderr.decode())
+
+    def test_a_draft_beside_a_file_of_state_stays_whole(self):
+        daemon = Daemon(rule(), **self.sections)
+        draft = daemon.directory / "table.incarnation.new"
+        draft.write_text("my draft\n")
+        with daemon:
+            self.assertTrue((daemon.directory / "table.incarnation").exists())
+            self.assertEqual(draft.read_text(), "my draft\n")
+
     def test_a_limit_of_file_sizes_is_an_error_and_not_a_death(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         done = self.start(preexec_fn=limit)
         self.assertEqual(done.returncode, EX_OSERR, done.stderr.decode())
         self.assertIn("table: cannot claim its space: File too large", done.stderr.decode())
+
+
+class PipesWhileItRuns(SystemTest):
+    """A file that is read in a running daemon and has become a pipe, which nobody writes into."""
+
+    def setUp(self):
+        port = free_port_pair()
+        peers = {"name": "own", "bind": f"tcp://127.0.0.1:{port}", "connect": [f"tcp://127.0.0.1:{port + 2}"]}
+        # It must leave as others do.
+        self.daemon = self.enterContext(Daemon(rule(burst=5), peers=peers, capacity={"members": ["other", "own"]}))
+        self.pipe = self.daemon.directory / "pipe"
+        os.mkfifo(self.pipe)
+
+    def tearDown(self):
+        self.assertEqual(self.daemon.ask(["C"]), ["OK"])
+
+    def test_the_settings(self):
+        os.replace(self.pipe, self.daemon.settings_path)
+        self.assertIn("is a pipe", self.daemon.admin("reload"))
+
+    def test_a_candidate(self):
+        self.assertIn("is a pipe", self.daemon.admin(f"candidate start 10% {self.pipe}"))
+
+    def test_the_graph(self):
+        self.daemon._sections["capacity"].update(graph="file", graph_file=str(self.pipe))
+        self.daemon.write_settings(rule(share="capacity"))
+        self.assertIn("is a pipe", self.daemon.admin("reload"))
 
 
 class GoneWhileInUse(SystemTest):

@@ -98,7 +98,7 @@ struct CandidateFeature::Loading {
   std::shared_ptr<Comparison> comparison;
 
   void Read() {
-    auto text = ReadFile(path, kSettingsBytesMax);
+    auto text = ReadRegularFile(path, kSettingsBytesMax);
     if (!text) return void(complaint = text.error().message);
     LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
     if (!loaded.ok()) return void(complaint = loaded.Errors());
