@@ -159,11 +159,14 @@ class FieldReader {
   // REQUIRES: `values` are those of a whole frame, and outlive this.
   explicit FieldReader(const std::vector<PackValue>& values) : values_(values), ok_(TakeNames()) {}
 
+  // Inlined, so that a name's bit and its comparison are made of constants.
+
   // The value is unspecified where a field is missing that must be there, or is of another type.
-  void Must(std::string_view name, auto& v) { ok_ = ok_ && Get(Find(name), v); }
-  // Leaves the value alone where the field is missing. Inlined, so that the bit of a name is a constant.
+  [[gnu::always_inline]] void Must(std::string_view name, auto& v) { ok_ = ok_ && Get(Find(name), v); }
+  // Leaves the value alone where the field is missing.
   [[gnu::always_inline]] void May(std::string_view name, auto& v) {
-    if ((names_ & BitOf(name)) != 0) GetIfThere(name, v);
+    if ((names_ & BitOf(name)) == 0) return;
+    if (const std::size_t at = Find(name); at != 0) ok_ = ok_ && Get(at, v);
   }
 
   // The frame is a map, its keys are texts and no two the same, nothing was missing and all was of its type.
@@ -188,23 +191,22 @@ class FieldReader {
     return true;
   }
 
-  void GetIfThere(std::string_view name, auto& v) {
-    if (const std::size_t at = Find(name); at != 0) ok_ = ok_ && Get(at, v);
-  }
-
   bool Get(std::size_t at, auto& v) const {
     PackCursor cursor(values_, at);
     return at != 0 && GetField(cursor, v);
   }
 
   // Number of the value under that name; 0: none. Fields mostly come in the order in which they are asked for.
-  std::size_t Find(std::string_view name) {
+  [[gnu::always_inline]] std::size_t Find(std::string_view name) {
     if (!ok_) return 0;
-    std::size_t key = FindIn(next_, values_.size(), name);
-    if (key == 0) key = FindIn(1, next_, name);
+    const std::size_t key = next_ < values_.size() && values_[next_].bytes == name ? next_ : FindElsewhere(name);
     if (key == 0) return 0;
-    next_ = key;
+    next_ = values_[key + 1].end;
     return key + 1;
+  }
+  [[gnu::noinline]] std::size_t FindElsewhere(std::string_view name) const {
+    const std::size_t key = FindIn(next_, values_.size(), name);
+    return key != 0 ? key : FindIn(1, next_, name);
   }
 
   // The key of that name in [from, to); 0: none.
@@ -218,7 +220,7 @@ class FieldReader {
   const std::vector<PackValue>& values_;
   std::uint64_t names_ = 0;    // bits of all that are there
   bool ok_;
-  std::size_t next_ = 1;    // where to look first: the key that was found last
+  std::size_t next_ = 1;    // where to look first: the key behind the one that was found last
 };
 
 }    // namespace dthrottle

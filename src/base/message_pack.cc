@@ -40,10 +40,10 @@ class Collector : public msgpack::null_visitor {
   bool end_map() { return Close(); }
 
  private:
-  bool Add(PackValue value) {
+  [[gnu::always_inline]] bool Add(PackValue value) {
     if (values_.size() == kPackValuesMax) return false;
+    value.end = static_cast<std::uint32_t>(values_.size()) + 1;
     values_.push_back(value);
-    values_.back().end = static_cast<std::uint32_t>(values_.size());
     return true;
   }
   bool Open(PackValue::Type type, std::uint32_t n) {

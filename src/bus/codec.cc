@@ -133,7 +133,7 @@ struct Body {
 
 // The fields of a frame, for writing and for reading (base/fields.h).
 void FieldsOf(auto& fields, auto& m, auto& body) {
-  const auto field = [&](std::string_view name, auto& v, Kinds<MessageKind> kinds) {
+  const auto field = [&](std::string_view name, auto& v, Kinds<MessageKind> kinds) __attribute__((always_inline)) {
     kinds.has(m.kind) ? fields.Must(name, v) : fields.May(name, v);
   };
   using enum MessageKind;
