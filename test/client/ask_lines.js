@@ -35,6 +35,13 @@ async function main () {
       console.log(`${verdict}/0/${(await throttle.ask('C', 0)).serve ? 'serve' : 'refuse'}`)
       continue
     }
+    if (verb === 'one') {
+      const answers = []
+      for (const tag of [decode(first).toString(), decode(first)]) answers.push(await throttle.askQuestion(tag))
+      const batch = await throttle.askBatch(decode(first).toString())
+      console.log(`${answers[1].verdict}/0/${answers.map(({ left }) => left[0]).join(' ')} ${batch.length}`)
+      continue
+    }
     if (verb === 'refund') {
       console.log(`${await throttle.refund(tagsOf([first, ...words].join(' ')))}/0/-`)
       continue

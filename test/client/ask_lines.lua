@@ -47,6 +47,10 @@ for line in io.lines() do
       tags[#tags + 1] = text:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
     end
     print(throttle:learn(tags) .. "/0/" .. (throttle:ask("C", 0).serve and "serve" or "refuse"))
+  elseif verb == "one" then
+    local tag = first:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+    local before, after = throttle:ask_question(tag), throttle:ask_question(tag)
+    print(("%s/0/%d %d %d"):format(after.verdict, before.left[1], after.left[1], #throttle:ask_batch(tag)))
   elseif verb == "refund" then
     print(throttle:refund(tags_of(first .. " " .. rest)) .. "/0/-")
   elseif verb == "commit" or verb == "release" then

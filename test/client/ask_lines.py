@@ -49,6 +49,13 @@ def main(address, deadline_ms, *modes):
             verdict = call(throttle.learn(*map(urllib.parse.unquote_to_bytes, rest.split())))
             print(f"{verdict.value}/0/{'serve' if call(throttle.ask('C', 0)) else 'refuse'}", flush=True)
             continue
+        if verb == "one":
+            tag = urllib.parse.unquote_to_bytes(rest.strip())
+            answers = [call(throttle.ask_question(text)) for text in (tag.decode(), tag)]
+            batch = call(throttle.ask_batch(tag))
+            left = " ".join(str(answer.left[0]) for answer in answers)
+            print(f"{answers[-1].verdict.value}/0/{left} {len(batch)}", flush=True)
+            continue
         if verb == "refund":
             verdict = call(throttle.refund(question_of(rest.encode("latin-1"))))
             print(f"{verdict.value}/0/-", flush=True)

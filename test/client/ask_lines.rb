@@ -24,6 +24,12 @@ $stdin.binmode.each_line do |line|
     puts "#{throttle.public_send(verb, first, *words.map(&:to_i)).to_s.tr('_', ' ')}/0/-"
     next
   end
+  if verb == "one"
+    answers = Array.new(2) { throttle.ask_question(first.gsub(/%(..)/n) { $1.hex.chr }) }
+    left = answers.map { |answer| answer.left[0] }.join(" ")
+    puts "#{answers.last.verdict}/0/#{left} #{throttle.ask_batch(first).size}"
+    next
+  end
   if verb == "refund"
     puts "#{throttle.refund(tags_of([first, *words].join(' '))).to_s.tr('_', ' ')}/0/-"
     next

@@ -159,6 +159,15 @@ class Refunds:
             self.assertIn(application.question(b"refund 1 C")[0], test_client.UNANSWERED)
 
 
+class OneTag:
+    """In Go the types say what a list is."""
+
+    def test_one_tag_may_stand_in_place_of_a_list(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            for tag in (b"C", b"login:bob", b"login:someone-with-a-long-name", b"a%20b"):
+                self.assertEqual(application.question(b"one " + tag), ("serve", ["9", "8", "1"]), tag)
+
+
 class SameBuckets:
     def test_a_tag_is_the_same_bucket_as_by_the_library(self):
         with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as ours, \
@@ -188,7 +197,7 @@ class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class PythonQuestions(Python, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
+class PythonQuestions(Python, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -226,7 +235,7 @@ class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class AsyncioQuestions(Asyncio, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
+class AsyncioQuestions(Asyncio, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -239,7 +248,7 @@ class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class NodeQuestions(Node, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
+class NodeQuestions(Node, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -252,7 +261,7 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
+class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -317,5 +326,5 @@ class LuaPages(Lua, test_worker_page.QuestionPages):
     pass
 
 
-class LuaQuestions(Lua, Holds, Learns, Refunds, SameBuckets, test_client.Questions):
+class LuaQuestions(Lua, Holds, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
     pass

@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import time
+import unittest
 
 from common import SystemTest
-from daemon import ROOT, Daemon, rule, wait_until
+from daemon import BUILD, ROOT, SANITIZED, Daemon, rule, wait_until
 from leases import LeaseDaemon, resource
 from test_ask import AskDaemon
 
@@ -18,6 +19,7 @@ sys.path.insert(0, str(ROOT / "src/integration/python"))
 
 import dthrottle    # noqa: E402  found on the path that was added above
 from dthrottle._holding import Holding, Lease    # noqa: E402
+from dthrottle.library import LibraryThrottle    # noqa: E402
 
 PATIENT = 30.0    # a deadline where the daemon does not hang
 
@@ -42,6 +44,29 @@ class Threads(SystemTest):
             said = [bool(answer) for answer in throttle.ask_batch(["a", "b", "a", b"c", "b"] * 1000)]
             self.assertEqual(said, [True, True, False, True, False] + 4995 * [False])
             self.assertEqual(throttle.ask_batch([]), [])
+
+    def test_one_tag_is_a_tag_whether_it_is_text_or_bytes(self):
+        with AskDaemon(rule(burst=100, rate=0.001)) as daemon, dthrottle.Throttle(
+                f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:
+            tag = "login:a-name-of-more-than-16-letters"
+            forms = (tag, tag.encode(), bytearray(tag.encode()), memoryview(tag.encode()))
+            for spent, form in enumerate(forms):
+                self.assertEqual(throttle.ask_question(form).left, (99 - spent,))
+                self.assertEqual(throttle.peek(form).left, (99 - spent,))
+            self.assertEqual(throttle.refund(tag), dthrottle.Verdict.SERVE)
+            self.assertEqual(throttle.hold(tag, ttl=60).left, (96,))
+            self.assertEqual(len(throttle.ask_batch(tag)), 1)
+            self.assertEqual(throttle.peek(tag).left, (95,))
+
+    @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
+    def test_one_tag_is_a_tag_to_the_library_too(self):
+        with AskDaemon(rule(burst=100, rate=0.001)) as daemon, LibraryThrottle(
+                f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}", deadline=PATIENT,
+                library=BUILD / "src/client/libdthrottle.so") as throttle:
+            self.assertTrue(throttle.ask_all("login:bob"))
+            self.assertTrue(throttle.ask_all(b"login:bob"))
+            self.assertEqual(len(throttle.ask_batch("login:bob")), 1)
+            self.assertEqual(throttle.peek("login:bob").left, (97,))
 
     def test_a_child_after_fork_has_connections_of_its_own(self):
         with Daemon(rule(burst=100)) as daemon, dthrottle.Throttle(f"unix:{daemon.query_path}", deadline=PATIENT) as throttle:

@@ -87,8 +87,16 @@ function Throttle:ask(tag, deadline_ms)
   return self:decided(self.library.dthrottle_ask(self.query, tag, #tag, deadline_ms or self.deadline_ms))
 end
 
+-- The tags that a caller names. One tag stands for a list of it.
+local function list_of(tags)
+  if type(tags) == "string" then return { tags } end
+  if #tags == 0 and next(tags) ~= nil then error("dthrottle: tags are a list: { { tag, cost }, ... }", 3) end
+  return tags
+end
+
 -- An answer for each tag of a list. They go out at once.
 function Throttle:ask_batch(tags, deadline_ms)
+  tags = list_of(tags)
   local texts, bytes, verdicts = ffi.new("const char*[?]", #tags), ffi.new("size_t[?]", #tags), ffi.new("int[?]", #tags)
   for i, tag in ipairs(tags) do
     texts[i - 1], bytes[i - 1] = tag, #tag
@@ -110,6 +118,7 @@ local function named_tags(tags)
 end
 
 local function ask(self, verb, tags, deadline_ms, times)
+  tags = list_of(tags)
   local named, answer = named_tags(tags), ffi.new("dthrottle_answer")
   local question = ffi.new("dthrottle_question", times)
   question.verb, question.tags, question.count = verb, named, #tags
@@ -130,9 +139,9 @@ local function ask(self, verb, tags, deadline_ms, times)
 end
 
 -- Either every tag has what it costs and pays, or no tag pays. `tags` is a list of 1 to 16 tags that cost 1, or pairs of a
--- tag and its cost: { "user:alice", { "tenant:acme", 3 } }. The answer says what is `left` of each tag, math.huge where
--- nothing limits it; and of a refusal its `reason` ("limit", "never", "shed", "busy"), the place of the tag that is `refused`, its
--- `rule`, and after how many milliseconds the same question may pass (`wait_ms`).
+-- tag and its cost: { "user:alice", { "tenant:acme", 3 } }; or one tag. The answer says what is `left` of each tag,
+-- math.huge where nothing limits it; and of a refusal its `reason` ("limit", "never", "shed", "busy"), the place of the
+-- tag that is `refused`, its `rule`, and after how many milliseconds the same question may pass (`wait_ms`).
 -- With `wait_ms` a question waits so long rather than being refused, under rules with `delay`: it is served, and the
 -- caller goes on after `delay_s` seconds (ngx.sleep). Until then release(hold) gives its tokens back.
 function Throttle:ask_question(tags, deadline_ms, wait_ms)
@@ -141,6 +150,7 @@ end
 
 -- As ask_question for who wants only the verdict: where the daemon gives pages, this worker may decide by its own.
 function Throttle:ask_all(tags, deadline_ms)
+  tags = list_of(tags)
   local named, question = named_tags(tags), ffi.new("dthrottle_question")
   question.tags, question.count = named, #tags
   return self:decided(self.library.dthrottle_ask_question(self.questions, question, nil, deadline_ms or self.deadline_ms))
@@ -174,6 +184,7 @@ end
 -- Gives back what turned out not to count; `tags` as for ask_question. Returns the verdict: "serve", it has come back. It may
 -- come back twice where a call that failed is repeated.
 function Throttle:refund(tags, deadline_ms)
+  tags = list_of(tags)
   return self:decided(self.library.dthrottle_refund(self.questions, named_tags(tags), #tags,
                                                     deadline_ms or self.deadline_ms)).verdict
 end
@@ -181,6 +192,7 @@ end
 -- Asks what the rules of these tags, a list, want while nobody answers (`fail_closed`), and does so from now on in place of
 -- `fail_open`. Returns the verdict: "serve", the daemon has said it; else nothing has changed.
 function Throttle:learn(tags, deadline_ms)
+  tags = list_of(tags)
   local refuse = ffi.new("int[1]")
   local verdict = self.library.dthrottle_learn(self.questions, named_tags(tags), #tags, refuse, deadline_ms or self.deadline_ms)
   if verdict == SERVE then self.fail_open = refuse[0] == 0 end

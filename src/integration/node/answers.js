@@ -15,6 +15,18 @@ const toBytes = (tag) => (Buffer.isBuffer(tag) ? tag : Buffer.from(String(tag)))
 
 const tagLine = (tag) => toBytes(tag).replace(/\n/g, '_').replace(/\r$/, '_') + '\n'
 
+const isTag = (tags) => typeof tags === 'string' || typeof tags === 'number' || Buffer.isBuffer(tags)
+
+// The tags of a batch. One tag stands for a list of it.
+const listOf = (tags) => isTag(tags) ? [tags] : tags
+
+// Tags and their costs.
+function pairsOf (tags) {
+  const list = listOf(tags)
+  if (Array.isArray(list)) return list.map((tag) => [tag, 1])
+  return tags instanceof Map ? [...tags] : Object.entries(tags)
+}
+
 // The answer to a tag, or undefined: it is none.
 const readVerdict = (line) => line === 'OK' ? { verdict: 'serve' } : line === 'NO' ? { verdict: 'throttle' } : undefined
 
@@ -31,11 +43,11 @@ function word (tag, most) {
 // Whole tokens, Infinity where nothing limits the tag, undefined: no number.
 const left = (word) => word === '-' ? Infinity : /^\d+$/.test(word) ? Number(word) : undefined
 
-// `tags` are tags that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they are no question.
-// `ttlMs` is that of a hold; `waitMs`, for how long the question rather waits than being refused.
+// `tags` are one tag or several that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they
+// are no question. `ttlMs` is that of a hold; `waitMs`, for how long the question rather waits than being refused.
 class Question {
   constructor (verb, tags, { ttlMs, waitMs = 0 } = {}) {
-    const pairs = Array.isArray(tags) ? tags.map((tag) => [tag, 1]) : tags instanceof Map ? [...tags] : Object.entries(tags)
+    const pairs = pairsOf(tags)
     const fits = ([, cost]) => Number.isInteger(cost) && cost >= 0 && cost <= COST_MAX
     if (pairs.length < 1 || pairs.length > TAGS_MAX || !pairs.every(fits)) return
     this.holds = ttlMs !== undefined
@@ -114,6 +126,6 @@ function readAbsence (line) {
 }
 
 module.exports = {
-  ANSWER_LINE_BYTES, Question, absence, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement,
-  tagLine
+  ANSWER_LINE_BYTES, Question, absence, listOf, readAbsence, readRefund, readSettlement, readVerdict, refund,
+  settlement, tagLine
 }

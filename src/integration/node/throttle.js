@@ -1,6 +1,6 @@
 'use strict'
 const {
-  Question, absence, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement, tagLine
+  Question, absence, listOf, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement, tagLine
 } = require('./answers')
 const { Channel, parse } = require('./channel')
 const { Pages } = require('./pages')
@@ -42,6 +42,7 @@ class Throttle {
 
   // An answer for each tag.
   async askBatch (tags, deadlineMs = this.#options.deadlineMs) {
+    tags = listOf(tags)
     const decided = [] // the first tags, in order, as far as the page says something
     for (const tag of tags) {
       const answer = this.#decide(tag, deadlineMs)
@@ -51,10 +52,10 @@ class Throttle {
     return decided.concat(await this.#askDaemon(tags.slice(decided.length), deadlineMs))
   }
 
-  // Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or an object or
-  // Map of tags to costs. The answer says what is `left` of each tag: whole tokens, Infinity where nothing limits it, null
-  // where it is not told; and of a refusal its `reason` ("limit", "never", "busy", "shed"), the tag that is `refused`, its `rule`,
-  // and after how many milliseconds the same question may pass (`waitMs`).
+  // Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or one such
+  // tag, or an object or Map of tags to costs. The answer says what is `left` of each tag: whole tokens, Infinity where
+  // nothing limits it, null where it is not told; and of a refusal its `reason` ("limit", "never", "busy", "shed"), the
+  // tag that is `refused`, its `rule`, and after how many milliseconds the same question may pass (`waitMs`).
   //
   // Under rules with `delay` the question rather waits for up to `waitMs` than being refused: it is served, and the caller
   // goes on after `delayMs` of the answer. Until then release(hold) gives the wait up, if the answer has a `hold`.

@@ -54,6 +54,11 @@ def to_bytes(tag: Tag) -> bytes:
     return tag.encode("utf-8", "surrogateescape") if isinstance(tag, str) else bytes(tag)
 
 
+def tags_of(tags) -> list:
+    """The tags that a caller names. One tag stands for a list of it."""
+    return [tags] if isinstance(tags, (str, bytes, bytearray, memoryview)) else list(tags)
+
+
 def tag_line(tag: Tag) -> bytes:
     line = to_bytes(tag).replace(b"\n", b"_")
     return (line[:-1] + b"_" if line.endswith(b"\r") else line) + b"\n"
@@ -79,11 +84,11 @@ def costs_of(tags, count):
 
 
 class Question:
-    """One line of the ask protocol. `tags` are tags that cost 1 each, or a mapping of tags to costs. `ttl` in seconds is
-    that of a hold; `wait`, for how many seconds it rather waits than being refused."""
+    """One line of the ask protocol. `tags` are one tag or several that cost 1 each, or a mapping of tags to costs.
+    `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than being refused."""
 
     def __init__(self, verb, tags, ttl=None, wait=0.0):
-        self.tags = list(tags)
+        self.tags = tags_of(tags)
         costs = costs_of(tags, len(self.tags))
         self.line = None    # it is none
         self.holds = ttl is not None
@@ -164,7 +169,7 @@ def read_refund(line: bytes):
 
 def absence(tags):
     """The line that asks what to do about the tags while nobody answers. None: they are no question."""
-    question = Question(b"absent", dict.fromkeys(tags, 0))
+    question = Question(b"absent", tags)
     return question.line and b" ".join([b"absent", *question.words]) + b"\n"
 
 

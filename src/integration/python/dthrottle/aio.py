@@ -7,7 +7,7 @@ import time
 
 from . import _endpoint
 from ._answers import (Question, Verdict, absence, read_absence, read_refund, read_settlement, refund, settlement,
-                       tag_line)
+                       tag_line, tags_of)
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
@@ -158,6 +158,7 @@ class AsyncThrottle:
         return (await self.ask_batch([tag], deadline))[0]
 
     async def ask_batch(self, tags, deadline=None):
+        tags = tags_of(tags)
         if not tags:
             return []
         read, failure = await self._query.exchange(b"".join(map(tag_line, tags)), [_VERDICTS.get] * len(tags),

@@ -13,7 +13,7 @@ import ctypes
 import os
 
 from . import _endpoint
-from ._answers import Verdict, costs_of, to_bytes
+from ._answers import Verdict, costs_of, tags_of, to_bytes
 from .throttle import Throttle
 
 _VERDICTS = list(Verdict)    # as dthrottle.h numbers them
@@ -73,7 +73,7 @@ class LibraryThrottle(Throttle):
         return self._spoken.tags(1, [_VERDICTS[verdict]], None)[0]
 
     def ask_batch(self, tags, deadline=None):
-        texts = [to_bytes(tag) for tag in tags]
+        texts = [to_bytes(tag) for tag in tags_of(tags)]
         count = len(texts)
         verdicts = (ctypes.c_int * count)()
         self._library.dthrottle_ask_batch(self._open(0), (ctypes.c_char_p * count)(*texts),
@@ -82,7 +82,7 @@ class LibraryThrottle(Throttle):
 
     def ask_all(self, tags, deadline=None):
         """As ask_question for who wants only the verdict: the answer says nothing but `verdict` and `serve`."""
-        texts = [to_bytes(tag) for tag in tags]
+        texts = [to_bytes(tag) for tag in tags_of(tags)]
         costs = costs_of(tags, len(texts))
         if costs is None:
             return self._spoken.tags(1, [Verdict.BAD_QUESTION], None)[0]

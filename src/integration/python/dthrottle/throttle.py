@@ -7,7 +7,7 @@ import weakref
 
 from . import _endpoint
 from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, read_absence, read_refund, read_settlement,
-                       refund, settlement, tag_line)
+                       refund, settlement, tag_line, tags_of)
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
@@ -189,6 +189,7 @@ class Throttle:
 
     def ask_batch(self, tags, deadline=None):
         """An answer for each tag. They go out at once, which costs little more than one."""
+        tags = tags_of(tags)
         if not tags:
             return []
         read, failure = self._query.exchange(b"".join(map(tag_line, tags)), [_VERDICTS.get] * len(tags),
@@ -196,9 +197,10 @@ class Throttle:
         return self._spoken.tags(len(tags), read, failure)
 
     def ask_question(self, tags, deadline=None, wait=0.0):
-        """Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or a
-        mapping of tags to costs. Under rules with `delay` it rather waits for up to `wait` seconds than being refused: it is
-        served, and the caller goes on after `delay` seconds of the answer. Until then release(answer.hold) gives it up."""
+        """Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or one
+        such tag, or a mapping of tags to costs. Under rules with `delay` it rather waits for up to `wait` seconds than
+        being refused: it is served, and the caller goes on after `delay` seconds of the answer. Until then
+        release(answer.hold) gives it up."""
         return self._question(b"take", tags, deadline, wait=wait)
 
     def peek(self, tags, deadline=None, wait=0.0):

@@ -18,6 +18,15 @@ module Dthrottle
     alias_method :serve?, :serve
   end
 
+  # The tags and their costs that a caller names. One tag stands for a list of it.
+  def self.costs_of(tags)
+    tags.is_a?(Hash) ? tags : list_of(tags).map { |tag| [tag, 1] }
+  end
+
+  def self.list_of(tags)
+    tags.is_a?(String) ? [tags] : tags
+  end
+
   # One line of the query protocol.
   class TagLine
     attr_reader :line
@@ -75,8 +84,9 @@ module Dthrottle
     end
   end
 
-  # One line of the ask protocol. `tags` are tags that cost 1 each, or a hash of tags to costs. `line` is nil where they
-  # are no question. `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than being refused.
+  # One line of the ask protocol. `tags` are one tag or several that cost 1 each, or a hash of tags to costs. `line` is
+  # nil where they are no question. `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than
+  # being refused.
   class Question
     attr_reader :line, :words
 
@@ -85,7 +95,7 @@ module Dthrottle
       if @holds then verb = "#{verb} #{(ttl * 1000).to_i}"
       elsif wait * 1000 >= 1 then verb = "#{verb} wait=#{[(wait * 1000).to_i, COSTS.last].min}"
       end
-      costs = tags.is_a?(Hash) ? tags : tags.map { |tag| [tag, 1] }
+      costs = Dthrottle.costs_of(tags)
       @tags = costs.map(&:first)
       return unless @tags.size.between?(1, TAGS_MAX) && costs.all? { |_, cost| cost.is_a?(Integer) && COSTS.cover?(cost) }
 

@@ -28,7 +28,7 @@ module Dthrottle
 
     # As ask_question, where only the verdict is wanted: the answer says nothing else.
     def ask_all(tags, deadline = @deadline)
-      costs = tags.is_a?(Hash) ? tags : tags.to_h { |tag| [tag, 1] }
+      costs = Dthrottle.costs_of(tags).to_h
       return answer(:bad_question, {}) unless costs.values.all? { |cost| COSTS.cover?(cost) && cost.is_a?(Integer) }
 
       texts = costs.keys.map { |tag| Fiddle::Pointer[tag.to_s.b] }

@@ -205,15 +205,17 @@ module Dthrottle
 
     # An answer for each tag. They go out at once.
     def ask_batch(tags, deadline = @deadline)
+      tags = Dthrottle.list_of(tags)
       return [] if tags.empty?
 
       read, failure = @query.exchange(tags.map { |tag| TagLine.new(tag) }, deadline)
       tags.each_index.map { |i| answer(*(read[i] || [failure, {}])) }
     end
 
-    # Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or a hash of
-    # tags to costs. Under rules with `delay` the question rather waits for up to `wait` seconds than being refused: it is
-    # served, and the caller goes on after `delay` seconds of the answer. Until then release(answer.hold) gives it up.
+    # Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or one such
+    # tag, or a hash of tags to costs. Under rules with `delay` the question rather waits for up to `wait` seconds than
+    # being refused: it is served, and the caller goes on after `delay` seconds of the answer. Until then
+    # release(answer.hold) gives it up.
     def ask_question(tags, deadline = @deadline, wait = 0)
       question("take", tags, deadline, wait: wait)
     end
