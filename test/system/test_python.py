@@ -58,6 +58,16 @@ class Threads(SystemTest):
             self.assertEqual(len(throttle.ask_batch(tag)), 1)
             self.assertEqual(throttle.peek(tag).left, (95,))
 
+    def test_what_is_neither_text_nor_bytes_is_no_tag(self):
+        with AskDaemon(rule(burst=100)) as daemon, dthrottle.Throttle(
+                f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:
+            for wrong in (42, None, 1.5, ("a",)):
+                for ask in (throttle.ask, throttle.learn, lambda tag: throttle.ask_batch(["a", tag]),
+                            lambda tag: throttle.ask_question([tag]), lambda tag: throttle.ask_question({tag: 1})):
+                    with self.assertRaisesRegex(TypeError, "a tag is str or bytes, not"):
+                        ask(wrong)
+            self.assertEqual(daemon.stats()["queries"], 0)
+
     @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
     def test_one_tag_is_a_tag_to_the_library_too(self):
         with AskDaemon(rule(burst=100, rate=0.001)) as daemon, LibraryThrottle(

@@ -10,7 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple, Optional, Union
 
-Tag = Union[str, bytes]
+Tag = Union[str, bytes, bytearray, memoryview]
+_BYTES = (bytes, bytearray, memoryview)
 
 QUESTION_LINE_BYTES = 8192
 ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
@@ -51,12 +52,17 @@ class Answer(NamedTuple):
 
 
 def to_bytes(tag: Tag) -> bytes:
-    return tag.encode("utf-8", "surrogateescape") if isinstance(tag, str) else bytes(tag)
+    """TypeError: it is no tag, such as a number, of which bytes() makes so many zeros."""
+    if isinstance(tag, str):
+        return tag.encode("utf-8", "surrogateescape")
+    if isinstance(tag, _BYTES):
+        return bytes(tag)
+    raise TypeError(f"a tag is str or bytes, not {type(tag).__name__}")
 
 
 def tags_of(tags) -> list:
     """The tags that a caller names. One tag stands for a list of it."""
-    return [tags] if isinstance(tags, (str, bytes, bytearray, memoryview)) else list(tags)
+    return [tags] if isinstance(tags, (str, *_BYTES)) else list(tags)
 
 
 def tag_line(tag: Tag) -> bytes:
