@@ -234,6 +234,28 @@ class Leases(SystemTest):
             with self.assertRaises(ValueError):
                 leases.rate("places")
 
+    def test_nobody_waits_for_what_is_closed(self):
+        with LeaseDaemon(ready("places", capacity=1)) as daemon, concurrent.futures.ThreadPoolExecutor(4) as threads:
+            for close_all in (False, True):
+                leases = dthrottle.Leases(daemon.lease_address)
+                self.addCleanup(leases.close)
+                places = leases.gauge("places", wants=1)
+                self.assertTrue(places.take(PATIENT))
+                waiting = [threads.submit(places.take, PATIENT) for _ in range(2)]
+                wait_until(lambda: places._holding.waiting == 2, "both wait")
+                (leases if close_all else places).close()
+                self.assertEqual([taken.result(PATIENT / 2) for taken in waiting], [False, False])
+                self.assertFalse(places.take())
+                with self.assertRaisesRegex(ValueError, "places is closed"), places.place():
+                    pass
+                if close_all:
+                    with self.assertRaisesRegex(ValueError, "these leases are closed"):
+                        leases.gauge("places")
+                else:
+                    places.release()
+                    self.assertTrue(leases.gauge("places", wants=1).take(PATIENT), "opened again")
+                    leases.close()
+
     def test_a_lease_lasts_until_it_expires_and_is_taken_again_when_the_server_is_back(self):
         short = ready(capacity=1000, lease_length="2s", refresh_interval="1s")
         with LeaseDaemon(short) as daemon, dthrottle.Leases(daemon.lease_address, retry=0.1) as leases:

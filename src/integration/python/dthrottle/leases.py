@@ -62,7 +62,7 @@ class _Resource:
 
     def take(self, timeout=None):
         """Takes one unit: waits for its turn at a rate, for a free place at a gauge, `timeout` seconds at most. False:
-        it was not to be had in time."""
+        it was not to be had in time, or the resource or its Leases are closed, also while this waits."""
         begin = time.monotonic()
         deadline = math.inf if timeout is None else begin + timeout
         holding = self._holding
@@ -70,7 +70,7 @@ class _Resource:
             holding.begin_wait(begin)
             taken = False
             try:
-                while not taken:
+                while not taken and self._openings > 0:
                     now, boot = time.monotonic(), _boot()
                     due = holding.take(boot)
                     taken = due is None
@@ -125,8 +125,13 @@ class _Resource:
     def close(self):
         """Ends one opening. With the last one the lease is released."""
         with self._leases._lock:
-            self._openings = max(0, self._openings - 1)
-            self._leases._work.notify()
+            self._end(1)
+
+    def _end(self, openings):
+        self._openings = max(0, self._openings - openings)
+        if self._openings == 0:
+            self._changed.notify_all()
+        self._leases._work.notify()
 
 
 class RateResource(_Resource):
@@ -152,8 +157,10 @@ class GaugeResource(_Resource):
 
     @contextlib.contextmanager
     def place(self, timeout=None):
-        """A place until the end of a `with` block. TimeoutError: there was none in time."""
+        """A place until the end of a `with` block. TimeoutError: there was none in time. ValueError: it is closed."""
         if not self.take(timeout):
+            if self._openings == 0:
+                raise ValueError(f"{self.name} is closed")
             raise TimeoutError(f"no place of {self.name} within {timeout} s")
         try:
             yield self
@@ -193,6 +200,8 @@ class Leases:
     def _open(self, kind, name, mode, wants, wants_max, priority):
         holding = Holding(kind.gauge, mode, wants, wants_max, time.monotonic(), _boot())
         with self._lock:
+            if self._closing:
+                raise ValueError("these leases are closed")
             resource = self._resources.get(name)
             if resource is None:
                 resource = self._resources[name] = kind(self, _name(name), holding, priority)
@@ -203,11 +212,12 @@ class Leases:
         return resource
 
     def close(self):
-        """Releases what is still leased, which takes `timeout` for each server at most."""
+        """Ends all openings and releases what is still leased, which takes `timeout` for each server at most. Nothing
+        can be taken or opened any more."""
         with self._lock:
             self._closing = True
             for resource in self._resources.values():
-                resource._openings = 0
+                resource._end(resource._openings)
             self._work.notify()
         self._thread.join()
 
