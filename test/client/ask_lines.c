@@ -4,7 +4,8 @@
  *   ask_lines ADDRESS DEADLINE_MS questions    a line is "COST TAG [COST TAG]...", and what the answer says is printed
  *                                              behind the microseconds: reason, refused, wait, rule, left of each tag;
  *                                              %XX in a tag is a byte. "learn TAG..." prints what was learned of them
- *                                              in place of that: "serve" or "refuse"; "refund COST TAG..." gives back
+ *                                              in place of that: "serve" or "refuse"; "refund COST TAG..." gives back;
+ *                                              "indicate VALUE TAG" reports
  *   ask_lines ADDRESS DEADLINE_MS by-page      as questions, but a page may decide
  *   ask_lines ADDRESS DEADLINE_MS waits        the same, but a question waits within the deadline rather than being
  *                                              refused, and the line ends with the microseconds that it waited and the
@@ -69,6 +70,17 @@ static void refund(dthrottle* handle, char* line, int deadline_ms) {
   fflush(stdout);
 }
 
+/* Takes "VALUE TAG". */
+static void indicate(dthrottle* handle, char* line, int deadline_ms) {
+  char* tag;
+  const double value = strtod(line, &tag);
+  tag = strtok(tag, " \n");
+  if (tag == NULL) exit(65);
+  const size_t bytes = decode(tag);
+  printf("%s/0/-\n", dthrottle_verdict_name(dthrottle_indicate(handle, tag, bytes, value, deadline_ms)));
+  fflush(stdout);
+}
+
 static void print_answer(const dthrottle_answer* answer, size_t count) {
   printf("/%d %zu %" PRId64 " %s", answer->reason, answer->refused, answer->wait_ms,
          answer->rule[0] != '\0' ? answer->rule : "-");
@@ -91,6 +103,10 @@ int main(int argc, char** argv) {
     }
     if (questions && strncmp(line, "refund ", 7) == 0) {
       refund(handle, line + 7, deadline_ms);
+      continue;
+    }
+    if (questions && strncmp(line, "indicate ", 9) == 0) {
+      indicate(handle, line + 9, deadline_ms);
       continue;
     }
     dthrottle_tag tags[DTHROTTLE_TAGS_MAX];

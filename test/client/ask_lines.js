@@ -35,6 +35,10 @@ async function main () {
       console.log(`${verdict}/0/${(await throttle.ask('C', 0)).serve ? 'serve' : 'refuse'}`)
       continue
     }
+    if (verb === 'indicate') {
+      console.log(`${await throttle.indicate(decode(words[0]), Number(first))}/0/-`)
+      continue
+    }
     if (verb === 'one') {
       const answers = []
       for (const tag of [decode(first).toString(), decode(first)]) answers.push(await throttle.askQuestion(tag))

@@ -47,6 +47,9 @@ for line in io.lines() do
       tags[#tags + 1] = text:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
     end
     print(throttle:learn(tags) .. "/0/" .. (throttle:ask("C", 0).serve and "serve" or "refuse"))
+  elseif verb == "indicate" then
+    local tag = rest:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
+    print(throttle:indicate(tag, tonumber(first)) .. "/0/-")
   elseif verb == "one" then
     local tag = first:gsub("%%(%x%x)", function(hex) return string.char(tonumber(hex, 16)) end)
     local before, after = throttle:ask_question(tag), throttle:ask_question(tag)

@@ -49,6 +49,10 @@ def main(address, deadline_ms, *modes):
             verdict = call(throttle.learn(*map(urllib.parse.unquote_to_bytes, rest.split())))
             print(f"{verdict.value}/0/{'serve' if call(throttle.ask('C', 0)) else 'refuse'}", flush=True)
             continue
+        if verb == "indicate":
+            value, tag = rest.split()
+            print(f"{call(throttle.indicate(urllib.parse.unquote_to_bytes(tag), float(value))).value}/0/-", flush=True)
+            continue
         if verb == "one":
             tag = urllib.parse.unquote_to_bytes(rest.strip())
             answers = [call(throttle.ask_question(text)) for text in (tag.decode(), tag)]

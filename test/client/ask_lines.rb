@@ -24,6 +24,11 @@ $stdin.binmode.each_line do |line|
     puts "#{throttle.public_send(verb, first, *words.map(&:to_i)).to_s.tr('_', ' ')}/0/-"
     next
   end
+  if verb == "indicate"
+    verdict = throttle.indicate(words.first.gsub(/%(..)/n) { $1.hex.chr }, first.to_f)
+    puts "#{verdict.to_s.tr('_', ' ')}/0/-"
+    next
+  end
   if verb == "one"
     answers = Array.new(2) { throttle.ask_question(first.gsub(/%(..)/n) { $1.hex.chr }) }
     left = answers.map { |answer| answer.left[0] }.join(" ")

@@ -3,18 +3,21 @@ bucket by each of them. One whose language is not installed is skipped."""
 
 import concurrent.futures
 import contextlib
+import math
 import shutil
 import signal
 import socket
 import threading
 import time
 import unittest
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote, quote_from_bytes
 
+import test_capacity
 import test_client
 import test_worker_page
 from common import SystemTest, report
 from daemon import BUILD, ROOT, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
+from fleet import wait_settled
 from test_ask import AskDaemon
 
 PROGRAMS = ROOT / "test/client"
@@ -159,6 +162,32 @@ class Refunds:
             self.assertIn(application.question(b"refund 1 C")[0], test_client.UNANSWERED)
 
 
+class Indicates:
+    def test_what_an_application_reports_counts(self):
+        fleet = test_capacity.fleet(200, hosts=2, indicator="reported", gain=0.005)
+        for host in fleet.hosts:
+            host.ask_path = f"{host.directory}/ask.sock"
+            host._sections["ask"] = {"unix": host.ask_path}
+            host.write_settings(*host.limits)
+        with fleet as hosts, self.asking(hosts[0]) as application:
+            wait_settled(hosts)
+            for value, tag in ((0.042, "api"), (1.5e-7, "api:a b"), (250_000, "a\\x20b"), (1e12, "x" * 200)):
+                def counts():
+                    self.assertEqual(application.question(f"indicate {value!r} {quote(tag)}".encode())[0], "serve")
+                    shown = hosts[0].admin_json("capacity " + tag.replace("\\", "\\\\")).get("indicator")
+                    return shown is not None and abs(shown - math.log(value)) < 1e-3
+                wait_until(counts, f"{value} of {tag} counts")
+
+    def test_what_is_no_report_is_not_taken(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            for wrong in ("0", "-1", "1.1e12", "nan", "inf"):
+                self.assertEqual(application.question(f"indicate {wrong} C".encode())[0], "bad question", wrong)
+            self.assertEqual(application.question(b"indicate 1 C")[0], "bad question", "nothing is divided")
+            self.assertEqual(application.question(b"1 C")[0], "serve", "the connection goes on")
+            daemon.kill()
+            self.assertIn(application.question(b"indicate 1 C")[0], test_client.UNANSWERED)
+
+
 class OneTag:
     """In Go the types say what a list is."""
 
@@ -184,7 +213,7 @@ class SameBuckets:
             self.assertEqual(application.question(b"1 C")[0], "serve")
 
 
-class Library(Learns, test_client.Asking):
+class Library(Learns, Refunds, Indicates, test_client.Asking):
     """libdthrottle itself."""
 
 
@@ -197,7 +226,7 @@ class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class PythonQuestions(Python, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
+class PythonQuestions(Python, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -235,7 +264,7 @@ class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class AsyncioQuestions(Asyncio, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
+class AsyncioQuestions(Asyncio, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -248,7 +277,7 @@ class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class NodeQuestions(Node, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
+class NodeQuestions(Node, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -261,7 +290,7 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
+class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -295,7 +324,7 @@ class GoClient(Go, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class GoQuestions(Go, Holds, Waits, Learns, Refunds, SameBuckets, test_client.Questions):
+class GoQuestions(Go, Holds, Waits, Learns, Refunds, Indicates, SameBuckets, test_client.Questions):
     pass
 
 
@@ -326,5 +355,5 @@ class LuaPages(Lua, test_worker_page.QuestionPages):
     pass
 
 
-class LuaQuestions(Lua, Holds, Learns, Refunds, OneTag, SameBuckets, test_client.Questions):
+class LuaQuestions(Lua, Holds, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass

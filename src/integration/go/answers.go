@@ -17,7 +17,8 @@ const (
 	questionLineBytes = 8192
 	answerLineBytes   = questionLineBytes + 512
 	tagsMax           = 16
-	aroundBytes       = 12 // of a cost, and the blanks in front of it and of its tag
+	indicatedMax      = 1e12 // as at the daemon
+	aroundBytes       = 12   // of a cost, and the blanks in front of it and of its tag
 )
 
 // A reader makes of a line what it says; false: it is no answer.
@@ -209,8 +210,18 @@ func readSettlement(line []byte) (Answer, bool) {
 	return Answer{Verdict: BadQuestion}, bytes.HasPrefix(line, []byte("NO ")) || bytes.HasPrefix(line, []byte("ERR "))
 }
 
-// What a refund gave back has come back.
-func readRefund(line []byte) (Answer, bool) {
+// The line that reports how the application does with this host's part of a tag. nil: the value is no such number.
+func indication(tag string, value float64) []byte {
+	if !(value > 0 && value <= indicatedMax) {
+		return nil
+	}
+	line := strconv.AppendFloat([]byte("indicate "), value, 'g', -1, 64)
+	line = append(line, ' ')
+	return append(append(line, word(tag, questionLineBytes-len(line))...), '\n')
+}
+
+// A refund or a report is taken, or the daemon says why not.
+func readTaken(line []byte) (Answer, bool) {
 	if string(line) == "OK" {
 		return Answer{Verdict: Serve}, true
 	}

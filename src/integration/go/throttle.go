@@ -179,10 +179,15 @@ func (c *Client) Release(ctx context.Context, hold string) Verdict {
 // is repeated.
 func (c *Client) Refund(ctx context.Context, tags ...Tag) Verdict {
 	line, _ := question("refund", tags, false)
-	if line == nil {
-		return BadQuestion
-	}
-	return c.exchange(ctx, c.questions, line, []reader{readRefund})[0].Verdict
+	return c.tell(ctx, line)
+}
+
+// Indicate reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12,
+// that falls when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s. Serve:
+// it is taken; BadQuestion: the value is no such number, the daemon does not go by reports (capacity.indicator), or it
+// divides no such tag.
+func (c *Client) Indicate(ctx context.Context, tag string, value float64) Verdict {
+	return c.tell(ctx, indication(tag, value))
 }
 
 // Learn asks what the rules of these tags want while nobody answers (fail_closed), and the client does so from now on in
@@ -214,6 +219,13 @@ func (c *Client) question(ctx context.Context, verb string, tags []Tag, holds bo
 		return c.decided(Answer{Verdict: BadQuestion})
 	}
 	return c.exchange(ctx, c.questions, line, []reader{read})[0]
+}
+
+func (c *Client) tell(ctx context.Context, line []byte) Verdict {
+	if line == nil {
+		return BadQuestion
+	}
+	return c.exchange(ctx, c.questions, line, []reader{readTaken})[0].Verdict
 }
 
 func (c *Client) exchange(ctx context.Context, channel *channel, data []byte, readers []reader) []Answer {

@@ -42,6 +42,7 @@ int dthrottle_commit(dthrottle* handle, uint64_t hold, const uint32_t* actual, s
 int dthrottle_release(dthrottle* handle, uint64_t hold, int deadline_ms);
 int dthrottle_refund(dthrottle* handle, const dthrottle_tag* tags, size_t count, int deadline_ms);
 int dthrottle_learn(dthrottle* handle, const dthrottle_tag* tags, size_t count, int* refuse, int deadline_ms);
+int dthrottle_indicate(dthrottle* handle, const char* tag, size_t tag_bytes, double value, int deadline_ms);
 const char* dthrottle_verdict_name(int verdict);
 void dthrottle_close(dthrottle* handle);
 ]]
@@ -187,6 +188,15 @@ function Throttle:refund(tags, deadline_ms)
   tags = list_of(tags)
   return self:decided(self.library.dthrottle_refund(self.questions, named_tags(tags), #tags,
                                                     deadline_ms or self.deadline_ms)).verdict
+end
+
+-- Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that falls
+-- when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s. Returns the
+-- verdict: "serve", it is taken; "bad question", `value` is no such number, the daemon does not go by reports
+-- (`capacity.indicator`), or it divides no such tag.
+function Throttle:indicate(tag, value, deadline_ms)
+  return self:decided(self.library.dthrottle_indicate(self.questions, tag, #tag, value,
+                                                      deadline_ms or self.deadline_ms)).verdict
 end
 
 -- Asks what the rules of these tags, a list, want while nobody answers (`fail_closed`), and does so from now on in place of

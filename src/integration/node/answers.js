@@ -9,6 +9,7 @@ const QUESTION_LINE_BYTES = 8192
 const ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
 const TAGS_MAX = 16
 const COST_MAX = 2 ** 32 - 1
+const INDICATED_MAX = 1e12 // as at the daemon
 const AROUND_BYTES = 12 // of a cost, and the blanks in front of it and of its tag
 
 const toBytes = (tag) => (Buffer.isBuffer(tag) ? tag : Buffer.from(String(tag))).toString('latin1')
@@ -108,7 +109,16 @@ const readSettlement = (line) => line.startsWith('OK ')
 // The line that gives back what tags have cost; undefined: they are no question.
 const refund = (tags) => new Question('refund', tags).line
 
-const readRefund = (line) => line === 'OK'
+// The line that reports how the application does with this host's part of a tag; undefined: `value` is no such number.
+function indication (tag, value) {
+  const number = Number(value)
+  if (!(number > 0 && number <= INDICATED_MAX)) return undefined
+  const begin = `indicate ${number} `
+  return begin + word(tag, QUESTION_LINE_BYTES - begin.length) + '\n'
+}
+
+// A refund or a report is taken, or the daemon says why not.
+const readTaken = (line) => line === 'OK'
   ? { verdict: 'serve' }
   : line.startsWith('ERR ') ? { verdict: 'bad question' } : undefined
 
@@ -126,6 +136,6 @@ function readAbsence (line) {
 }
 
 module.exports = {
-  ANSWER_LINE_BYTES, Question, absence, listOf, readAbsence, readRefund, readSettlement, readVerdict, refund,
+  ANSWER_LINE_BYTES, Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund,
   settlement, tagLine
 }

@@ -1,6 +1,7 @@
 'use strict'
 const {
-  Question, absence, listOf, readAbsence, readRefund, readSettlement, readVerdict, refund, settlement, tagLine
+  Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund, settlement,
+  tagLine
 } = require('./answers')
 const { Channel, parse } = require('./channel')
 const { Pages } = require('./pages')
@@ -89,8 +90,15 @@ class Throttle {
   // Gives back what tags have cost that turned out not to count; a bucket is never more than full. Not to be repeated: it
   // would be given back twice. Resolves to the verdict.
   async refund (tags, deadlineMs) {
-    const line = refund(tags)
-    return line === undefined ? 'bad question' : (await this.#ask(line, readRefund, deadlineMs)).verdict
+    return this.#tell(refund(tags), deadlineMs)
+  }
+
+  // Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that falls
+  // when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s. Resolves to the
+  // verdict: "serve", it is taken; "bad question", `value` is no such number, the daemon does not go by reports
+  // (`capacity.indicator`), or it divides no such tag.
+  async indicate (tag, value, deadlineMs) {
+    return this.#tell(indication(tag, value), deadlineMs)
   }
 
   // Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
@@ -127,6 +135,10 @@ class Throttle {
     const question = new Question(verb, tags, more)
     if (question.line === undefined) return this.#answer(undefined, 'bad question')
     return this.#ask(question.line, (line) => question.read(line), deadlineMs)
+  }
+
+  async #tell (line, deadlineMs) {
+    return line === undefined ? 'bad question' : (await this.#ask(line, readTaken, deadlineMs)).verdict
   }
 
   async #ask (line, reader, deadlineMs = this.#options.deadlineMs) {

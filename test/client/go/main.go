@@ -103,6 +103,12 @@ func main() {
 			fmt.Printf("%s/0/-\n", client.Refund(context.Background(), tagsOf(first+" "+rest)...))
 			continue
 		}
+		if verb == "indicate" {
+			value, _ := strconv.ParseFloat(first, 64)
+			tag, _ := url.PathUnescape(rest)
+			fmt.Printf("%s/0/-\n", client.Indicate(context.Background(), tag, value))
+			continue
+		}
 		if verb == "learn" {
 			fmt.Println(learn(client, first+" "+rest))
 			continue

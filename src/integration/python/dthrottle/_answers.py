@@ -17,6 +17,7 @@ QUESTION_LINE_BYTES = 8192
 ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
 TAGS_MAX = 16
 COST_MAX = 2**32 - 1
+INDICATED_MAX = 1e12    # as at the daemon
 _AROUND_BYTES = 12    # of a cost, and the blanks in front of it and of its tag
 _ESCAPES = (b"\\x20", b"\\x5c")
 
@@ -167,7 +168,16 @@ def refund(tags):
     return Question(b"refund", tags).line
 
 
-def read_refund(line: bytes):
+def indication(tag: Tag, value):
+    """The line that reports how the application does with its host's part of a tag. None: `value` is no such number."""
+    if not 0 < value <= INDICATED_MAX:
+        return None
+    begin = b"indicate %a " % float(value)
+    return begin + _word(tag, QUESTION_LINE_BYTES - len(begin)) + b"\n"
+
+
+def read_taken(line: bytes):
+    """A refund or a report is taken, or the daemon says why not."""
     if line == b"OK":
         return Verdict.SERVE, {}
     return (Verdict.BAD_QUESTION, {}) if line.startswith(b"ERR ") else None

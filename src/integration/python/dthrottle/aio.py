@@ -6,8 +6,8 @@ import contextlib
 import time
 
 from . import _endpoint
-from ._answers import (Question, Verdict, absence, read_absence, read_refund, read_settlement, refund, settlement,
-                       tag_line, tags_of)
+from ._answers import (Question, Verdict, absence, indication, read_absence, read_settlement, read_taken, refund,
+                       settlement, tag_line, tags_of)
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
@@ -183,8 +183,10 @@ class AsyncThrottle:
         return await self.commit(hold, deadline=deadline)
 
     async def refund(self, tags, deadline=None):
-        line = refund(tags)
-        return Verdict.BAD_QUESTION if line is None else (await self._exchange(line, read_refund, deadline)).verdict
+        return await self._tell(refund(tags), deadline)
+
+    async def indicate(self, tag, value, deadline=None):
+        return await self._tell(indication(tag, value), deadline)
 
     async def learn(self, *tags, deadline=None):
         line = absence(tags)
@@ -198,6 +200,9 @@ class AsyncThrottle:
         if question.line is None:
             return self._spoken.question([], Verdict.BAD_QUESTION)
         return await self._exchange(question.line, question.read, deadline)
+
+    async def _tell(self, line, deadline):
+        return Verdict.BAD_QUESTION if line is None else (await self._exchange(line, read_taken, deadline)).verdict
 
     async def _exchange(self, line, read, deadline):
         return self._spoken.question(*await self._questions.exchange(

@@ -6,8 +6,8 @@ import time
 import weakref
 
 from . import _endpoint
-from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, read_absence, read_refund, read_settlement,
-                       refund, settlement, tag_line, tags_of)
+from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, indication, read_absence,
+                       read_settlement, read_taken, refund, settlement, tag_line, tags_of)
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
@@ -227,8 +227,14 @@ class Throttle:
     def refund(self, tags, deadline=None):
         """Gives back what tags have cost that turned out not to count; a bucket is never more than full. Not to be repeated:
         it would be given back twice."""
-        line = refund(tags)
-        return Verdict.BAD_QUESTION if line is None else self._exchange(line, read_refund, deadline).verdict
+        return self._tell(refund(tags), deadline)
+
+    def indicate(self, tag, value, deadline=None):
+        """Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that
+        falls when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s.
+        Verdict.SERVE: it is taken; BAD_QUESTION: `value` is no such number, the daemon does not go by reports
+        (`capacity.indicator`), or it divides no such tag."""
+        return self._tell(indication(tag, value), deadline)
 
     def learn(self, *tags, deadline=None):
         """Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
@@ -244,6 +250,9 @@ class Throttle:
         if question.line is None:
             return self._spoken.question([], Verdict.BAD_QUESTION)
         return self._exchange(question.line, question.read, deadline)
+
+    def _tell(self, line, deadline):
+        return Verdict.BAD_QUESTION if line is None else self._exchange(line, read_taken, deadline).verdict
 
     def _exchange(self, line, read, deadline):
         return self._spoken.question(*self._questions.exchange(line, [read], self.deadline if deadline is None else deadline))

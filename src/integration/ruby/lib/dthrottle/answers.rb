@@ -7,6 +7,7 @@ module Dthrottle
   ANSWER_LINE_BYTES = QUESTION_LINE_BYTES + 512
   TAGS_MAX = 16
   COSTS = (0..2**32 - 1).freeze
+  INDICATED_MAX = 1e12 # as at the daemon
   AROUND_BYTES = 12 # of a cost, and the blanks in front of it and of its tag
 
   # `verdict` is :serve, :throttle or, where nobody has decided, :timed_out, :unreachable, :bad_answer, :backing_off or
@@ -25,6 +26,18 @@ module Dthrottle
 
   def self.list_of(tags)
     tags.is_a?(String) ? [tags] : tags
+  end
+
+  # A tag as a word of at most so many bytes.
+  def self.word(tag, most)
+    word = tag.to_s.b.gsub(/\\(?=x20|x5c)/n, "\\x5c".b) { "\\x5c".b }.gsub(" ", "\\x20".b) { "\\x20".b }.tr("\n", "_")
+    if word.bytesize > most # an escape is cut as a whole
+      pieces = word.byteslice(0, most + 4).scan(/\\x20|\\x5c|./mn)
+      word = "".b
+      pieces.each { |piece| word.bytesize + piece.bytesize <= most ? word << piece : break }
+    end
+    word = word.sub(/\r\z/n, "_")
+    word.empty? ? "_".b : word
   end
 
   # One line of the query protocol.
@@ -55,12 +68,25 @@ module Dthrottle
     end
   end
 
-  # The line that gives back what the tags cost. `line` is nil where they are no question.
-  class Refund
+  # The line of a refund or a report, which is taken, or the daemon says why not. `line` is nil where it is none.
+  class Told
     attr_reader :line
 
-    def initialize(tags)
-      @line = Question.new("refund", tags).line
+    # Gives back what the tags cost.
+    def self.refund(tags)
+      new(Question.new("refund", tags).line)
+    end
+
+    # Reports how the application does with this host's part of a tag.
+    def self.indication(tag, value)
+      return new(nil) unless value.positive? && value <= INDICATED_MAX
+
+      verb = "indicate #{Float(value)} ".b
+      new(verb + Dthrottle.word(tag, QUESTION_LINE_BYTES - verb.size) << "\n")
+    end
+
+    def initialize(line)
+      @line = line
     end
 
     def read(line)
@@ -85,8 +111,8 @@ module Dthrottle
   end
 
   # One line of the ask protocol. `tags` are one tag or several that cost 1 each, or a hash of tags to costs. `line` is
-  # nil where they are no question. `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits than
-  # being refused.
+  # nil where they are no question. `ttl` in seconds is that of a hold; `wait`, for how many seconds it rather waits
+  # than being refused.
   class Question
     attr_reader :line, :words
 
@@ -100,7 +126,7 @@ module Dthrottle
       return unless @tags.size.between?(1, TAGS_MAX) && costs.all? { |_, cost| cost.is_a?(Integer) && COSTS.cover?(cost) }
 
       most = (QUESTION_LINE_BYTES - verb.size) / @tags.size - AROUND_BYTES
-      @words = @tags.map { |tag| word(tag, most) }
+      @words = @tags.map { |tag| Dthrottle.word(tag, most) }
       @line = costs.each_with_index.inject(verb.b) { |line, ((_, cost), i)| line << " #{cost} ".b << @words[i] } << "\n"
     end
 
@@ -115,17 +141,6 @@ module Dthrottle
     end
 
     private
-
-    def word(tag, most)
-      word = tag.to_s.b.gsub(/\\(?=x20|x5c)/n, "\\x5c".b) { "\\x5c".b }.gsub(" ", "\\x20".b) { "\\x20".b }.tr("\n", "_")
-      if word.bytesize > most # an escape is cut as a whole
-        pieces = word.byteslice(0, most + 4).scan(/\\x20|\\x5c|./mn)
-        word = "".b
-        pieces.each { |piece| word.bytesize + piece.bytesize <= most ? word << piece : break }
-      end
-      word = word.sub(/\r\z/n, "_")
-      word.empty? ? "_".b : word
-    end
 
     # Whole tokens; nil: no number.
     def left(word)

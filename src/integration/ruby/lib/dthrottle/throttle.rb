@@ -246,8 +246,15 @@ module Dthrottle
     # Gives back what turned out not to count; `tags` as for ask_question. Returns the verdict: :serve, it has come back. It
     # may come back twice where a call that failed is repeated.
     def refund(tags, deadline = @deadline)
-      refund = Refund.new(tags)
-      refund.line.nil? ? :bad_question : exchange(refund, deadline).verdict
+      tell(Told.refund(tags), deadline)
+    end
+
+    # Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that
+    # falls when the part grows, such as its mean response time. Once a second or so; a report counts for 10 s. Returns
+    # the verdict: :serve, it is taken; :bad_question, `value` is no such number, the daemon does not go by reports
+    # (`capacity.indicator`), or it divides no such tag.
+    def indicate(tag, value, deadline = @deadline)
+      tell(Told.indication(tag, value), deadline)
     end
 
     # Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
@@ -271,6 +278,10 @@ module Dthrottle
     def question(verb, tags, deadline, **more)
       question = Question.new(verb, tags, **more)
       question.line.nil? ? answer(:bad_question, {}) : exchange(question, deadline)
+    end
+
+    def tell(told, deadline)
+      told.line.nil? ? :bad_question : exchange(told, deadline).verdict
     end
 
     def exchange(question, deadline)
