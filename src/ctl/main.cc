@@ -88,10 +88,11 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
   app.footer(
-      "Then a command and its argument: help, stats, metrics, show TAG, why TAG, top [N], rules, peers, "
-      "shed [VALUE], capacity [TAG], leases [RESOURCE], config, forgive TAG, reload, upgrade; "
-      "or limit list|set|rules|clear|keygen; or candidate [FILE|stop|promote]; "
-      "or lease RESOURCE WANTS [-- COMMAND...]; or keygen NAME, which needs no daemon");
+      "Then a command and its argument. The daemon knows:\n"
+      "  help, stats, metrics, show TAG, why TAG, top [N], penalties, refusals [N], rules, peers, sites,\n"
+      "  shed [VALUE], capacity [TAG], indicate VALUE TAG, leases [RESOURCE], config, forgive TAG, reload,\n"
+      "  upgrade, json COMMAND, candidate [FILE|stop|clear|promote], limit list|set|rules|clear\n"
+      "lease RESOURCE WANTS [-- PROGRAM...] asks lease servers; keygen NAME and limit keygen NAME ask nobody.");
   app.prefix_command();    // what follows the options is the daemon's, brackets and dashes included
   try {
     app.parse(argc, argv);

@@ -2,13 +2,14 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
 import time
 
 from common import SystemTest, report
-from daemon import DTHROTTLECTL, DTHROTTLED, FIGURES, Daemon, fresh_directory, rule, run, settings_text
+from daemon import DTHROTTLECTL, DTHROTTLED, FIGURES, ROOT, Daemon, fresh_directory, rule, run, settings_text
 
 EX_OK, EX_USAGE, EX_NOINPUT, EX_UNAVAILABLE, EX_CONFIG = 0, 64, 66, 69, 78
 REFUSED = 1    # dthrottlectl: the daemon answered, but did not do it
@@ -167,6 +168,17 @@ class Dthrottlectl(WithDirectory):
             self.assertEqual(json.loads(self.ctl(daemon, "--json", "show", "a tag").stdout)["burst"], 4)
             self.assertEqual(self.ctl(daemon, "forgive", "a tag").returncode, EX_OK)
             self.assertEqual(daemon.served("a tag", 5), 4)
+
+    def test_its_help_and_its_manual_have_every_command_of_the_daemon(self):
+        with Daemon(rule()) as daemon:
+            rows = [row["command"] for row in daemon.admin_json("help")]
+        shown = run(DTHROTTLECTL, "--help").stdout.partition("The daemon knows:")[2].partition("\nlease ")[0]
+        listed = [" ".join(entry.split()) for entry in shown.split(",") if entry.strip()]
+        self.assertEqual(sorted(entry.split()[0] for entry in listed), sorted(row.split()[0] for row in rows))
+        self.assertEqual({row for row in rows if "VERB" not in row} - {*listed}, set())
+        manual = (ROOT / "man/dthrottlectl.1").read_text()
+        described = set(re.findall(r"^\.It Ic (\w+)", manual, re.M))
+        self.assertEqual({row.split()[0] for row in rows} - {"json"} - described, set(), "json is --json there")
 
     def test_a_refusal_goes_to_standard_error_and_is_1(self):
         with Daemon(rule()) as daemon:
