@@ -31,13 +31,16 @@ void WorkerEntries::Note(std::string_view tag, Instant now) {
   if (kept.tag != tag) {
     // A tag that is served may be one of which there is nothing to say.
     if (!kept.tag.empty() && kept.uses > 0 && lending_.RefusedUntil({{tag, false}}, now) <= now) return;
-    kept.tag.empty() ? live_.push_back(place) : Free(place, now);
+    if (kept.tag.empty()) {
+      kept.live_at = static_cast<std::uint32_t>(live_.size());
+      live_.push_back(place);
+    } else {
+      Free(place, now);
+    }
     Begin(place, tag, dthrottle_page_name(hash), now);
   }
   Ask(place, now);
-  if (kept.loan.Speaks(now)) return;
-  Free(place, now);
-  live_.erase(std::find(live_.rbegin(), live_.rend(), place).base() - 1);
+  if (!kept.loan.Speaks(now)) End(place, now);
 }
 
 void WorkerEntries::Begin(std::uint32_t place, std::string_view tag, std::uint64_t name, Instant now) {
@@ -106,6 +109,14 @@ std::uint32_t WorkerEntries::TakeCount(std::uint32_t place, Instant now) {
   return decided;
 }
 
+void WorkerEntries::End(std::uint32_t place, Instant now) {
+  Free(place, now);
+  const std::uint32_t at = kept_[place].live_at, last = live_.back();
+  live_[at] = last;
+  kept_[last].live_at = at;
+  live_.pop_back();
+}
+
 // The counts are taken when no more comes.
 void WorkerEntries::Free(std::uint32_t place, Instant now) {
   Kept& kept = kept_[place];
@@ -115,19 +126,27 @@ void WorkerEntries::Free(std::uint32_t place, Instant now) {
   kept.tag.clear();
 }
 
-void WorkerEntries::Look(Instant now) {
-  for (const std::uint32_t place : filling_) kept_[place].filling = false;
-  filling_.clear();
-  for (std::size_t i = 0; i < live_.size();) {
-    if (LookAt(live_[i], now)) {
-      SeeFilling(live_[i++]);
+std::size_t WorkerEntries::Look(Instant now, std::size_t most) {
+  if (next_look_ == 0) ForgetFilling();
+  std::size_t looks = 0;
+  for (; next_look_ < live_.size() && looks < most; ++looks) {
+    const std::uint32_t place = live_[next_look_];
+    if (LookAt(place, now)) {
+      SeeFilling(place);
+      ++next_look_;
       continue;
     }
-    Free(live_[i], now);
-    live_[i] = live_.back();
-    live_.pop_back();
+    End(place, now);
   }
+  if (next_look_ < live_.size()) return looks;
+  next_look_ = 0;
   PaceNotes(now);
+  return looks;
+}
+
+void WorkerEntries::ForgetFilling() {
+  for (const std::uint32_t place : filling_) kept_[place].filling = false;
+  filling_.clear();
 }
 
 std::size_t WorkerEntries::Settle(Instant now, std::size_t most) {
@@ -147,15 +166,18 @@ bool WorkerEntries::LookAt(std::uint32_t place, Instant now) {
   kept.uses = std::min(kept.uses / 2, ~times) + times;
   kept.loan.fills = false;
   // Another worker's look may have dealt already, for all.
-  if (kept.loan.dealt_at != now) lending_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
+  if (kept.loan.dealt_at + kLookEvery / 2 <= now) lending_.Deal(QueryOf(kept), kept.loan, false, kUse, now);
   return kept.loan.Speaks(now) && (!kept.loan.lends || kept.used_at + kIdle > now);
 }
 
-void WorkerEntries::Recall(Instant now) {
-  for (const std::uint32_t place : live_) Free(place, now);
-  live_.clear();
-  for (const std::uint32_t place : filling_) kept_[place].filling = false;
-  filling_.clear();
+std::size_t WorkerEntries::Recall(Instant now, std::size_t most) {
+  ForgetFilling();
+  std::size_t recalled = 0;
+  for (; recalled < most && !live_.empty(); ++recalled) {
+    End(live_.back(), now);
+  }
+  next_look_ = 0;
+  return recalled;
 }
 
 // A worker whose notes are not worth it, because few of the tags come again, tells of fewer.

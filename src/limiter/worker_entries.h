@@ -40,8 +40,10 @@ class WorkerEntries {
   // The worker has asked for the tag, and would like to have it in its page.
   void Note(std::string_view tag, Instant now);
 
-  // Takes the counts, and makes every entry say what the limiter says now. Each kLookEvery.
-  void Look(Instant now);
+  // Takes the counts, and makes entries say what the limiter says now: of so many of them, in turn, to the end of the
+  // round. A round begins each kLookEvery. Returns of how many.
+  std::size_t Look(Instant now, std::size_t most = SIZE_MAX);
+  bool looking() const { return next_look_ > 0; }    // a round is not at its end
 
   // Counts what is spent of tags near their limit whose bucket is about to be full: tokens that are not known to be
   // spent take room in it, and it would lose refill. Each kSettleEvery between two looks, if there are any: of so many
@@ -49,8 +51,8 @@ class WorkerEntries {
   std::size_t Settle(Instant now, std::size_t most = SIZE_MAX);
   bool settles() const { return !filling_.empty(); }
 
-  // Takes all entries away.
-  void Recall(Instant now);
+  // Takes so many entries away, and returns how many.
+  std::size_t Recall(Instant now, std::size_t most = SIZE_MAX);
   // Forgets them, with the tokens that were lent: the limiter is used no more.
   void Abandon() { live_.clear(); }
 
@@ -65,6 +67,7 @@ class WorkerEntries {
     std::uint32_t refused = 0;       // of the counts, as they were taken last
     std::uint32_t decided = 0;
     std::uint32_t uses = 0;          // lately; halves with each look
+    std::uint32_t live_at = 0;       // where live_ has it
     bool filling = false;            // it is in filling_
     Instant used_at{};
   };
@@ -76,7 +79,9 @@ class WorkerEntries {
   std::uint32_t TakeCount(std::uint32_t place, Instant now);
   bool LookAt(std::uint32_t place, Instant now);
   void Free(std::uint32_t place, Instant now);
+  void End(std::uint32_t place, Instant now);
   void SeeFilling(std::uint32_t place);
+  void ForgetFilling();
   void PaceNotes(Instant now);
 
   dthrottle_page& page_;
@@ -85,6 +90,7 @@ class WorkerEntries {
   Lending lending_;
   std::vector<Kept> kept_;               // of each entry, from the first note on
   std::vector<std::uint32_t> live_;      // places of entries
+  std::size_t next_look_ = 0;             // of them, in this round
   std::vector<std::uint32_t> filling_;    // those whose bucket is about to be full, since the last look
   std::size_t next_filling_ = 0;          // to be settled first
   Allowance plausible_{kPlausible, kPlausible};

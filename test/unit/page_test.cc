@@ -176,6 +176,33 @@ TEST_CASE("an entry says at most a second ahead, and one that is not used ends b
   CHECK(worker.entries.live() == 0);
 }
 
+TEST_CASE("a round of looks may be made in parts, and comes to each entry once") {
+  Host host("[[rule]]\nburst=1\nrate=\"1/h\"");
+  Worker worker(host);
+  const std::vector<std::string> tags = {"a", "b", "c", "d", "e", "f", "g"};
+  for (const std::string& tag : tags) worker.Serves(tag, At(1s)), worker.Serves(tag, At(1s));
+  REQUIRE(worker.entries.live() == tags.size());
+  for (const std::string& tag : tags) CHECK(worker.Refuses(tag, At(1s)));
+  CHECK(worker.entries.Look(At(1100ms), 3) == 3);
+  CHECK(worker.entries.looking());
+  CHECK(worker.entries.Look(At(1105ms), 3) == 3);
+  CHECK(worker.entries.looking());
+  CHECK(worker.entries.Look(At(1110ms), 3) == 1);
+  CHECK_FALSE(worker.entries.looking());
+  CHECK(worker.entries.refused() == tags.size());
+  for (const std::string& tag : tags) CHECK(worker.Refuses(tag, At(2050ms)));    // each was prolonged
+  // Those that end meanwhile are missed by no other.
+  for (const std::string_view tag : {"a", "d"}) Forgive(*host.limiter, {{tag, false}}, At(2060ms));
+  std::size_t looks = 0;
+  do looks += worker.entries.Look(At(2100ms), 2);
+  while (worker.entries.looking());
+  CHECK(looks == tags.size());
+  for (const std::string_view tag : {"b", "c", "e", "f", "g"}) CHECK(worker.Refuses(tag, At(3000ms)));
+  CHECK(worker.entries.Recall(At(3s), 2) == 2);
+  CHECK(worker.entries.live() == tags.size() - 4);
+  CHECK(worker.entries.Recall(At(3s)) == tags.size() - 4);
+}
+
 TEST_CASE("forgive, other rules and a debit reach a page with the next look") {
   Host host("[[rule]]\nname=\"all\"\nburst=1\nrate=\"1/h\"");
   Worker worker(host);
@@ -513,7 +540,7 @@ TEST_CASE("tokens come back at the price at which they were lent when the part c
   const auto both_have = [&](double part) {
     testing::LendParts(host, part);
     testing::LendParts(asking, part);
-    worker.entries.Look(now += 1us);
+    worker.entries.Look(now += 100ms);
   };
   for (int round = 0; round < 200; ++round) {
     both_have(0.05 + static_cast<double>(prng.Below(1'000'003)) / 1'111'111);

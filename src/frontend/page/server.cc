@@ -17,9 +17,11 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kNotesPerTurn = 64;      // of one worker
-constexpr std::size_t kLooksPerTurn = 4096;    // half a millisecond; the rest is looked at in the next turns
-constexpr std::size_t kSettlesPerTurn = 200;   // 40,000 a second, less than a hundredth of a core
+// Bounds of a turn, for which queries wait. Turns are WorkerEntries::kSettleEvery apart, so 40,000 entries are looked at
+// each second, and 40,000 settled.
+constexpr std::size_t kNotesPerTurn = 64;    // of one worker
+constexpr std::size_t kLooksPerTurn = 200, kSettlesPerTurn = 200;
+constexpr std::size_t kRecallsPerTurn = 500;
 
 SipKey FreshKey() {
   SipKey key;
@@ -54,7 +56,7 @@ PageServer::PageServer(uv_loop_t* loop, Limiter& limiter, const Options& options
 }
 
 PageServer::~PageServer() {
-  DT_CHECK(workers_.empty());
+  DT_CHECK(workers_.empty() && leaving_.empty());
 }
 
 // ---- Connections ----
@@ -111,12 +113,27 @@ bool PageServer::Hear(Worker& worker, Instant now) {
 
 // What the page says ends with the connection: a child of the worker may have it still.
 void PageServer::End(Worker& worker) {
-  worker.entries.Recall(Now());
-  ended_.refused += worker.entries.refused();
-  ended_.clamped += worker.entries.clamped();
   workers_[worker.index] = workers_.back();
   workers_[worker.index]->index = worker.index;
   workers_.pop_back();
+  uv_poll_stop(&worker.poll);
+  leaving_.push_back(&worker);
+  StartTimer(Duration(0));
+}
+
+void PageServer::RecallLeaving(Instant now, std::size_t most) {
+  while (most > 0 && !leaving_.empty()) {
+    Worker& worker = *leaving_.front();
+    most -= worker.entries.Recall(now, most);
+    if (worker.entries.live() > 0) return;
+    leaving_.pop_front();
+    Forget(worker);
+  }
+}
+
+void PageServer::Forget(Worker& worker) {
+  ended_.refused += worker.entries.refused();
+  ended_.clamped += worker.entries.clamped();
   uv_close(reinterpret_cast<uv_handle_t*>(&worker.poll), [](uv_handle_t* handle) {
     const std::unique_ptr<Worker> its(static_cast<Worker*>(handle->data));
     ::close(its->fd);
@@ -125,6 +142,7 @@ void PageServer::End(Worker& worker) {
 
 void PageServer::Recall() {
   while (!workers_.empty()) End(*workers_.back());
+  RecallLeaving(Now(), SIZE_MAX);
   uv_timer_stop(&timer_);
 }
 
@@ -145,28 +163,33 @@ void PageServer::StartTimer(Duration after) {
 
 void PageServer::OnTimer() {
   const Instant now = Now();
-  if (now >= look_at_) {
-    Look(now);
+  RecallLeaving(now, kRecallsPerTurn);
+  if (to_look_at_ == 0 && now >= look_at_) {
+    to_look_at_ = workers_.size();
     look_at_ = now + WorkerEntries::kLookEvery;
-  } else {
-    Settle(now);
   }
-  bool live = false, settles = false;
+  const bool looking = Look(now);
+  Settle(now);
+  bool live = false, settles = looking || !leaving_.empty();
   for (const Worker* const worker : workers_) {
     live |= worker->entries.live() > 0;
     settles |= worker->entries.settles();
   }
-  const Duration left = look_at_ - now;
-  if (live) StartTimer(settles ? std::min(WorkerEntries::kSettleEvery, left) : left);
+  const Duration left = std::max(look_at_ - now, Duration(0));
+  if (settles) return StartTimer(looking ? WorkerEntries::kSettleEvery : std::min(WorkerEntries::kSettleEvery, left));
+  if (live) StartTimer(left);
 }
 
-void PageServer::Look(Instant now) {
-  std::size_t looks = 0;
-  for (std::size_t i = 0; i < workers_.size() && looks < kLooksPerTurn; ++i) {
-    WorkerEntries& entries = workers_[next_++ % workers_.size()]->entries;
-    looks += entries.live();
-    entries.Look(now);
+// True if the round is not at its end.
+bool PageServer::Look(Instant now) {
+  for (std::size_t left = kLooksPerTurn; left > 0 && to_look_at_ > 0 && !workers_.empty();) {
+    WorkerEntries& entries = workers_[next_ % workers_.size()]->entries;
+    left -= entries.Look(now, left);
+    if (entries.looking()) return true;
+    ++next_, --to_look_at_;
   }
+  if (workers_.empty()) to_look_at_ = 0;
+  return to_look_at_ > 0;
 }
 
 void PageServer::Settle(Instant now) {
@@ -179,11 +202,13 @@ void PageServer::Settle(Instant now) {
 PageCounts PageServer::counts() const {
   PageCounts counts = ended_;
   counts.served = lending_.served();
-  for (const Worker* const worker : workers_) {
+  const auto add = [&counts](const Worker* worker) {
     counts.entries += worker->entries.live();
     counts.refused += worker->entries.refused();
     counts.clamped += worker->entries.clamped();
-  }
+  };
+  std::for_each(workers_.begin(), workers_.end(), add);
+  std::for_each(leaving_.begin(), leaving_.end(), add);
   return counts;
 }
 

@@ -5,6 +5,7 @@
 #include <uv.h>
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -50,9 +51,11 @@ class PageServer {
   bool Hear(Worker& worker, Instant now);
   void StartTimer(Duration after);
   void OnTimer();
-  void Look(Instant now);
+  bool Look(Instant now);
   void Settle(Instant now);
   void End(Worker& worker);
+  void RecallLeaving(Instant now, std::size_t most);
+  void Forget(Worker& worker);
 
   uv_loop_t* const loop_;
   Lending lending_;
@@ -61,7 +64,9 @@ class PageServer {
   Log& log_;
   uv_timer_t timer_;
   std::vector<Worker*> workers_;
+  std::deque<Worker*> leaving_;     // whose connection has ended, and whose entries are taken away
   std::size_t next_ = 0;            // worker whose entries are looked at first
+  std::size_t to_look_at_ = 0;      // workers, in this round
   std::size_t next_settled_ = 0;    // and settled first
   Instant look_at_{};
   PageCounts ended_;        // of connections that have ended, and what counts for all
