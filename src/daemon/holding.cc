@@ -18,7 +18,7 @@ bool Holding::IsWanted(const Settings& settings) {
 Holding::Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left, bool took_over)
     : settings_(settings) {
   OpenRegion(left);
-  holds_.emplace([&](const Query& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); },
+  holds_.emplace([&](const Payment& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); },
                  region_->bytes(), settings.hold.max_holds, ReadBootId(), FreshNumber());
   holds_->SetTtlMax(settings.hold.max_ttl);
   if (!took_over) holds_->ReleaseBound(Now());

@@ -12,7 +12,8 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31'73'64'6c'6f'68'74'64;    // "dtholds1"
+constexpr std::uint64_t kMagic = 0x32'73'64'6c'6f'68'74'64;         // "dtholds2"
+constexpr std::uint64_t kAnyVersion = 0x00'ff'ff'ff'ff'ff'ff'ff;    // of it
 constexpr unsigned kIndexBits = 19;
 constexpr std::uint64_t kIndexMask = (1u << kIndexBits) - 1;
 constexpr std::uint64_t kFirstNumberMask = (std::uint64_t{1} << 43) - 1;    // leaves as many numbers again
@@ -39,7 +40,7 @@ struct HoldTable::Header {
 bool HoldTable::IsHoldTable(std::string_view head) {
   std::uint64_t magic = 0;
   std::memcpy(&magic, head.data(), std::min(head.size(), sizeof magic));
-  return magic == kMagic || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
+  return ((magic ^ kMagic) & kAnyVersion) == 0 || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
 }
 
 HoldTable::HoldTable(std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
@@ -117,7 +118,7 @@ std::size_t HoldTable::TakeRecord() {
   return index;
 }
 
-HoldId HoldTable::Add(std::span<const Query> paid, Instant until, bool bound) {
+HoldId HoldTable::Add(std::span<const Payment> paid, Instant until, bool bound) {
   DT_CHECK(open_ < holds_ && !paid.empty() && paid.size() <= kHoldTagsMax);
   const std::size_t index = TakeRecord();
   HoldRecord& r = record(index);
@@ -126,14 +127,18 @@ HoldId HoldTable::Add(std::span<const Query> paid, Instant until, bool bound) {
   r.tags = static_cast<std::uint16_t>(paid.size());
   r.bound = bound;
   r.until = until;
+  r.taken = {};
+  r.taken.at = paid[0].at;
   r.digests = 0;
   std::size_t at = 0;
   for (std::size_t i = 0; i < paid.size(); ++i) {
-    const std::string_view bytes = paid[i].tag.bytes;
+    const Query& query = paid[i].query;
+    const std::string_view bytes = query.tag.bytes;
     DT_CHECK(at + bytes.size() <= kHoldTagBytesMax && bytes.size() <= kTagBytesMax);
-    r.held[i] = paid[i].cost;
+    r.held[i] = query.cost;
+    r.taken.with[i] = paid[i].with.value_or(0);
     r.sizes[i] = static_cast<std::uint8_t>(bytes.size());
-    r.digests = static_cast<std::uint16_t>(r.digests | paid[i].tag.is_digest << i);
+    r.digests = static_cast<std::uint16_t>(r.digests | query.tag.is_digest << i);
     std::memcpy(r.bytes.data() + at, bytes.data(), bytes.size());
     at += bytes.size();
   }
@@ -148,6 +153,9 @@ void HoldTable::End(const HoldRecord& ended, HoldState state, std::span<const Co
   const std::size_t index = IndexOf(ended.id);
   HoldRecord& r = record(index);
   DT_CHECK(r.state == HoldState::kOpen && actual.size() == r.tags);
+  // A process that is killed here leaves no record, rather than one whose payments are something else.
+  Store(r.state, HoldState::kNone);
+  r.actual = {};
   std::copy(actual.begin(), actual.end(), r.actual.begin());
   Store(r.state, state);
   --open_;

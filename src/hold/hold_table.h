@@ -21,6 +21,7 @@
 
 #include "base/tag.h"
 #include "base/time.h"
+#include "hold/payment.h"
 
 namespace dthrottle {
 
@@ -32,6 +33,12 @@ inline constexpr std::size_t kHoldTagBytesMax = 340;    // of all tags of a hold
 
 enum class HoldState : std::uint32_t { kNone, kOpen, kCommitted, kReleased, kExpired };
 
+// As Payment has it, of an open hold.
+struct HoldTaken {
+  Instant at;
+  std::array<std::uint16_t, kHoldTagsMax> with;    // of each tag
+};
+
 struct HoldRecord {
   HoldId id;
   HoldState state;      // changed by HoldTable
@@ -39,10 +46,16 @@ struct HoldRecord {
   std::uint16_t bound;    // to a connection: it ends with the process that has that
   Instant until;
   std::array<Cost, kHoldTagsMax> held;      // what each tag has paid
-  std::array<Cost, kHoldTagsMax> actual;    // what it has cost in the end, once that is known
+  union {
+    HoldTaken taken;                            // while it is open
+    std::array<Cost, kHoldTagsMax> actual;      // what each tag has cost, once it has ended
+  };
   std::uint16_t digests;                    // a bit for each tag that is one
   std::array<std::uint8_t, kHoldTagsMax> sizes;
   std::array<char, kHoldTagBytesMax> bytes;    // of the tags, one behind the other
+
+  // What a tag of an open hold has paid. REQUIRES: the tag is that of ForEachTag.
+  Payment PaymentOf(std::size_t i, const Tag& tag) const { return {{tag, held[i]}, taken.at, taken.with[i]}; }
 
   // Calls use(i, tag) for each tag.
   template <class Use>
@@ -68,9 +81,9 @@ class HoldTable {
   HoldTable(std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
             std::uint64_t fresh);
 
-  // Records a hold. REQUIRES: open() < holds(); 1 to kHoldTagsMax queries, whose tags have at most kHoldTagBytesMax
-  // bytes.
-  HoldId Add(std::span<const Query> paid, Instant until, bool bound);
+  // Records a hold. REQUIRES: open() < holds(); 1 to kHoldTagsMax payments of one time, whose tags have at most
+  // kHoldTagBytesMax bytes.
+  HoldId Add(std::span<const Payment> paid, Instant until, bool bound);
 
   // The record of a hold; null: it is forgotten, or has never been.
   const HoldRecord* Find(HoldId id) const;

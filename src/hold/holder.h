@@ -15,7 +15,7 @@ struct Holder {
   std::map<std::uint64_t, std::uint32_t> places;    // how many, by the hash of their tag
   Waits waits;                                      // what it was told to wait for
 
-  static constexpr std::uint32_t kVersion = 3;    // for ReadState
+  static constexpr std::uint32_t kVersion = 4;    // for ReadState
   static void Fields(auto& state, auto& self) { state(self.holds, self.places, self.waits); }
 };
 

@@ -10,7 +10,7 @@ void Holds::ReleaseBound(Instant now) {
   });
 }
 
-HoldId Holds::Keep(std::span<const Query> paid, Holder* holder, Instant until) {
+HoldId Holds::Keep(std::span<const Payment> paid, Holder* holder, Instant until) {
   const Instant before = next();
   const HoldId id = table_.Add(paid, until, holder != nullptr);
   ++counts_.taken;
@@ -67,14 +67,15 @@ void Holds::Expire(Instant now) {
 }
 
 // `actual` is empty where nothing was used.
-void Holds::End(const HoldRecord& record, HoldState state, std::span<const Cost> actual, Instant now) {
+void Holds::End(const HoldRecord& ending, HoldState state, std::span<const Cost> actual, Instant now) {
   constexpr std::array<Cost, kHoldTagsMax> kNothing{};
-  if (actual.empty()) actual = std::span(kNothing).first(record.tags);
-  table_.End(record, state, actual);
+  if (actual.empty()) actual = std::span(kNothing).first(ending.tags);
+  const HoldRecord record = ending;    // as it was while it was open
+  table_.End(ending, state, actual);
   record.ForEachTag([&](std::size_t i, const Tag& tag) {
     const Cost held = record.held[i];
     (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
-    settle_({tag, held, nullptr}, actual[i], now);
+    settle_(record.PaymentOf(i, tag), actual[i], now);
   });
 }
 

@@ -34,8 +34,8 @@ struct HoldCounts {
 
 class Holds {
  public:
-  // Makes what a tag has paid, `paid.cost`, into what it has cost.
-  using Settle = std::function<void(const Query& paid, Cost actual, Instant now)>;
+  // Makes what a tag has paid into what it has cost.
+  using Settle = std::function<void(const Payment& paid, Cost actual, Instant now)>;
 
   // As HoldTable.
   Holds(Settle settle, std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
@@ -55,7 +55,7 @@ class Holds {
 
   // Keeps what `paid` has paid until then, or until `holder` is gone; null: it is bound to no connection. REQUIRES: as
   // HoldTable::Add.
-  HoldId Keep(std::span<const Query> paid, Holder* holder, Instant until);
+  HoldId Keep(std::span<const Payment> paid, Holder* holder, Instant until);
 
   // Settles a hold if it is open. `actual` is what each tag has cost, or one cost for each of them. Returns what became
   // of the hold, by this call or an earlier one; null: it is forgotten, or has never been, or has another number of

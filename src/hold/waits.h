@@ -12,6 +12,7 @@
 
 #include "base/tag.h"
 #include "base/time.h"
+#include "hold/payment.h"
 
 namespace dthrottle {
 
@@ -37,13 +38,13 @@ class Waits {
   }
 
   // A question has paid, and goes on at `until`. False: there is no room to keep it.
-  bool Add(WaitId id, std::span<const Query> paid, Instant until) {
+  bool Add(WaitId id, std::span<const Payment> paid, Instant until) {
     if (tags_ + paid.size() > kTagsMax) return false;
     tags_ += paid.size();
     Wait& wait = by_id_[id];
     wait.until = until;
-    for (const Query& query : paid) {
-      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes)});
+    for (const auto& [query, at, with] : paid) {
+      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes), at, with.value_or(0)});
     }
     return true;
   }
@@ -57,7 +58,7 @@ class Waits {
     by_id_.erase(its);
     tags_ -= wait.paid.size();
     if (wait.until <= now) return false;
-    for (const Paid& paid : wait.paid) back(Query{{paid.tag, paid.is_digest}, paid.cost});
+    for (const Paid& paid : wait.paid) back(Payment{{{paid.tag, paid.is_digest}, paid.cost}, paid.at, paid.with});
     return true;
   }
 
@@ -80,8 +81,12 @@ class Waits {
     Cost cost;
     bool is_digest;
     std::string tag;
+    Instant at;
+    std::uint16_t with;
 
-    static void Fields(auto& state, auto& self) { state(self.cost, self.is_digest, self.tag); }
+    static void Fields(auto& state, auto& self) {
+      state(self.cost, self.is_digest, self.tag, self.at, self.with);
+    }
   };
   struct Wait {
     Instant until;

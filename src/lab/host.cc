@@ -431,8 +431,8 @@ dthrottle::Outcome SimHost::Decides(const Questions& asked, std::span<Standing> 
   return outcome;
 }
 
-void SimHost::Settles(const Query& held, Cost used, WorldTime now) {
-  life_->limiter.Settle(held, used, clock_.Local(now));
+void SimHost::Settles(const Query& held, WorldTime since, Cost used, WorldTime now) {
+  life_->limiter.Settle({held, clock_.Local(since)}, used, clock_.Local(now));
 }
 
 Inspection SimHost::Look(std::string_view tag, Instant now) {

@@ -119,7 +119,7 @@ class SimHost final : private Transport, private CapacityTransport {
   // A single question, as it comes.
   dthrottle::Outcome Decides(const Questions& asked, std::span<Standing> standings, WorldTime now);
   // So many of the tokens that were held have been used.
-  void Settles(const Query& held, Cost used, WorldTime now);
+  void Settles(const Query& held, WorldTime since, Cost used, WorldTime now);
   // Whether a query has made something urgent since this was asked.
   bool TakeWoken() { return std::exchange(woken_, false); }
 

@@ -71,7 +71,7 @@ void Requests::Refund(const LoggedQuestion& question, std::span<const Query> que
   const auto it = paid_.find(question.request);
   if (it == paid_.end() || !it->second) return;
   for (const Query& query : queries) {
-    fleet_.host(*it->second).Settles(query, 0, fleet_.now());
+    fleet_.host(*it->second).Settles(query, fleet_.now(), 0, fleet_.now());
     counts_.refunded += query.cost;
   }
 }
@@ -90,6 +90,7 @@ void Requests::Hold(All::value_type& its, std::span<const Query> queries, std::i
   }
   tags_ += queries.size();
   request.until_s = until_s;
+  request.since = fleet_.now();
   ends_.emplace(until_s, name);
 }
 
@@ -98,7 +99,7 @@ void Requests::Settle(All::value_type& its, std::span<const LoggedQuestion::Tag>
   for (std::size_t i = 0; i < request.held.size(); ++i) {
     const Query held = request.held[i].query();
     const Cost used = actual[actual.size() == 1 ? 0 : i].cost;
-    fleet_.host(request.host).Settles(held, used, fleet_.now());
+    fleet_.host(request.host).Settles(held, request.since, used, fleet_.now());
     counts_.returned += held.cost - std::min(held.cost, used);
     counts_.exceeded += used - std::min(held.cost, used);
   }

@@ -76,6 +76,7 @@ class Requests {
   struct Request {
     std::uint32_t host = 0;
     std::int64_t until_s = 0;         // of the hold
+    WorldTime since{};                // of it
     std::vector<Tag> held, places;
   };
   using All = std::map<std::string, Request, std::less<>>;

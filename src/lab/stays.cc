@@ -17,7 +17,8 @@ constexpr Duration kAgain = 1s;    // until who cannot settle now tries again
 }    // namespace
 
 void Stays::Begin(Taken taken) {
-  const WorldTime ends = fleet_.now() + taken.wait + taken.stay.lasts;
+  taken.since = fleet_.now();
+  const WorldTime ends = taken.since + taken.wait + taken.stay.lasts;
   if (taken.ideal) {
     fleet_.At(ends, [this, taken] { ledger_.EndIdeal(taken.tags, taken.cost, taken.stay, fleet_.now()); });
   }
@@ -48,7 +49,7 @@ void Stays::EndHold(const Taken& taken, std::uint32_t table) {
   const Stay& stay = taken.stay;
   ++(stay.lost ? counts_.lost : counts_.settled);
   for (const TagNumber tag : taken.tags) {
-    host.Settles({{ledger_.account(tag).tag, false}, taken.cost}, stay.used, fleet_.now());
+    host.Settles({{ledger_.account(tag).tag, false}, taken.cost}, taken.since, stay.used, fleet_.now());
     ledger_.Settled(tag, taken.host, taken.cost, stay.used, fleet_.now());
     counts_.returned += taken.cost - std::min(taken.cost, stay.used);
     counts_.exceeded += stay.used - std::min(taken.cost, stay.used);

@@ -38,6 +38,7 @@ class Stays {
     Stay stay;
     bool served = false, ideal = false;    // by the fleet, by one bucket for all
     Duration wait{};                       // before it goes on
+    WorldTime since{};                     // of Begin
   };
   void Begin(Taken taken);
 

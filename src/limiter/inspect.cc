@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/siphash.h"
 #include "limiter/limit_of.h"
 #include "limiter/recall.h"
 #include "limiter/limiter.h"
@@ -93,6 +94,21 @@ std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query,
   if (!index.has_value()) return tags;
   core.rules->ForEachDerived(*index, TextOf(query), [&](std::string_view tag) { tags.emplace_back(tag); });
   return tags;
+}
+
+std::uint16_t MarkOf(std::span<const std::string> charged) {
+  if (charged.empty()) return 0;
+  std::uint64_t hash = 0;
+  for (const std::string& tag : charged) hash = SipHash<1, 3>({hash, tag.size()}, tag);
+  return static_cast<std::uint16_t>(hash | 1);
+}
+
+Payments PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now) {
+  Payments payments;
+  std::ranges::transform(queries, payments.begin(), [&](const Query& query) {
+    return Payment{query, now, MarkOf(ChargedWith(limiter, query, now))};
+  });
+  return payments;
 }
 
 LimiterCounts CountsOf(const Limiter& limiter) {

@@ -1,14 +1,19 @@
 // Looking inside a limiter, and changing single tags, for people, for metrics and for what is kept over a restart. All
-// but ChargedWith are for the thread that owns the limiter.
+// but what is said to be for any thread are for the one that owns the limiter.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/tag.h"
 #include "base/time.h"
 #include "hold/in_flight.h"
+#include "hold/payment.h"
 #include "penalty/penalties.h"
+#include "query/question.h"
 #include "quota/quotas.h"
 #include "share/among/among_tags.h"
 
@@ -22,6 +27,12 @@ Inspection Inspect(Limiter& limiter, const Query& query, Instant now);
 
 // The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
 std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query, Instant now);
+// Tells one such list from another, mostly. 0: nothing is charged with it.
+std::uint16_t MarkOf(std::span<const std::string> charged);
+
+// What queries that were served just now have paid. Any thread. REQUIRES: at most Questions::kTagsMax of them.
+using Payments = std::array<Payment, Questions::kTagsMax>;
+Payments PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now);
 
 // Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.
 bool Forgive(Limiter& limiter, const Query& query, Instant now);

@@ -26,7 +26,7 @@ void TellBack(Ways& ways, Asked& asked, Cost tokens) {
   ways.With(asked.limit, [&](auto& way) { way.CameBack(asked, tokens); });
 }
 
-Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
+Standing SettleOne(Ways& ways, const Query& paid, Instant taken, Cost actual, Instant now) {
   LimiterCore& core = ways.core();
   const std::uint64_t hash = core.table->Hash(paid.tag);
   Table::Shard shard(*core.table, hash);
@@ -39,7 +39,7 @@ Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
   Asked asked{paid, hash, *index, limit, shard, slot, 0, now, shape};
   if (ways.HasQuota(limit)) {
     actual > paid.cost ? (void)ways.quotas()->Take(paid.tag, hash, limit, actual - paid.cost, now)
-                       : ways.quotas()->GiveBack(hash, limit, paid.cost - actual, now);
+                       : ways.quotas()->GiveBack(hash, limit, paid.cost - actual, taken, now);
   }
   if (actual > paid.cost) {
     Charge(ways, asked, actual - paid.cost);
@@ -52,12 +52,16 @@ Standing SettleOne(Ways& ways, const Query& paid, Cost actual, Instant now) {
 
 }    // namespace
 
-Standing Limiter::Settle(const Query& paid, Cost actual, Instant now) {
-  if (core_->observed.sample().Has(core_->table->Hash(paid.tag))) {
+Standing Limiter::Settle(const Payment& paid, Cost actual, Instant now) {
+  const Query& query = paid.query;
+  if (core_->observed.sample().Has(core_->table->Hash(query.tag))) {
     if (const auto observer = core_->observed.observer()) observer->Settled(paid, actual, now);
   }
-  for (const std::string& tag : ChargedWith(*this, paid, now)) SettleOne(*ways_, {{tag, false}, paid.cost}, actual, now);
-  return SettleOne(*ways_, paid, actual, now);
+  const std::vector<std::string> charged = ChargedWith(*this, query, now);
+  if (!paid.with || paid.with == MarkOf(charged)) {
+    for (const std::string& tag : charged) SettleOne(*ways_, {{tag, false}, query.cost}, paid.at, actual, now);
+  }
+  return SettleOne(*ways_, query, paid.at, actual, now);
 }
 
 }    // namespace dthrottle

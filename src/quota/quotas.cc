@@ -189,10 +189,11 @@ void Quotas::TellSoon(const Entry& entry, std::uint64_t hash, const QuotaStandin
   if (tags_.SetUntold(tags_.Find(hash)) && wake_) wake_();
 }
 
-void Quotas::GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now) {
+void Quotas::GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant taken, Instant now) {
   Entry* const entry = Find(hash);
   if (entry == nullptr) return;
-  Roll(*entry, limit, now);
+  const QuotaSpan span = Roll(*entry, limit, now);
+  if (taken < span.ends - span.length()) return;
   QuotaSlot::OfTag& own = Own(*entry);
   own.back = std::min(own.back + tokens, own.taken);
 }

@@ -77,8 +77,8 @@ class Quotas {
   // The tag was served. Returns where it stands then.
   QuotaStanding Take(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now);
 
-  // So many come back, if they were taken here in this period.
-  void GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now);
+  // So many come back that were taken then, if that was here and in this period.
+  void GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant taken, Instant now);
 
   // The tag has used nothing yet, as far as this host is concerned. False: it had not.
   bool Forgive(std::uint64_t hash, const Limit& limit, Instant now);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "bus/entries.h"
+#include "hold/payment.h"
 #include "query/question.h"
 #include "share/debit/word.h"
 
@@ -51,7 +52,7 @@ class Observer {
   // locked.
   virtual void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) = 0;
   // As Limiter::Settle.
-  virtual void Settled(const Query& paid, Cost actual, Instant now) = 0;
+  virtual void Settled(const Payment& paid, Cost actual, Instant now) = 0;
 
   // ---- On the owner's thread ----
 

@@ -20,7 +20,7 @@ class AskHost {
   explicit AskHost(std::string_view toml, std::size_t tag_bytes_max = kTagBytesMax, std::size_t holds_max = 64)
       : host(toml),
         region(HoldTable::RegionBytes(holds_max) / sizeof(Line)),
-        holds([this](const Query& paid, Cost actual, Instant now) { host.limiter->Settle(paid, actual, now); },
+        holds([this](const Payment& paid, Cost actual, Instant now) { host.limiter->Settle(paid, actual, now); },
               std::as_writable_bytes(std::span(region)), holds_max, {}, kFirstHold),
         turn(*host.limiter, &holds, 0, Prng(1), tag_bytes_max) {}
 

@@ -182,7 +182,7 @@ TEST_CASE("questions are compared as one, and what a hold gives back comes back 
   CHECK(tried.All().queries == 2);
   CHECK(tried.All().newly_refused == 1);
   CHECK(tried.comparison->ByRule()[1].newly_refused == 1);
-  tried.host.limiter->Settle({{"b"}, 2}, 0, kStart);
+  tried.host.limiter->Settle({{{"b"}, 2}, kStart}, 0, kStart);
   CHECK(ask(2));
   CHECK(tried.All().newly_refused == 1);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/prng.h"
+#include "limiter/inspect.h"
 #include "share/debit/debits.h"
 #include "share/ways.h"
 #include "test/support/host.h"
@@ -33,7 +34,7 @@ struct Holding {
   }
 
   void Open(std::uint64_t fresh, std::byte boot = {}) {
-    holds.emplace([this](const Query& paid, Cost actual, Instant now) { host.limiter->Settle(paid, actual, now); },
+    holds.emplace([this](const Payment& paid, Cost actual, Instant now) { host.limiter->Settle(paid, actual, now); },
                   std::as_writable_bytes(std::span(region_)), max_, Boot(boot), fresh);
   }
   void Kill() {
@@ -45,8 +46,9 @@ struct Holding {
   HoldId Hold(const std::string& tag, Cost cost, Duration ttl = 1min, Holder* holder = nullptr) {
     REQUIRE(host.Serves(tag, kNow, cost));
     const Query paid{{tag, false}, cost};
+    const Payments payments = PaymentsOf(*host.limiter, {&paid, 1}, kNow);
     debits().MayComeBack(host.limiter->table().Hash(paid.tag), kNow);
-    return holds->Keep({&paid, 1}, holder, kNow + ttl);
+    return holds->Keep(std::span(payments).first(1), holder, kNow + ttl);
   }
   HoldState Commit(HoldId id, Cost actual, Instant now = kNow) {
     const HoldRecord* const record = holds->Commit(id, {&actual, 1}, now);
@@ -112,6 +114,31 @@ TEST_CASE("hold: debt has the floor that debts of peers have") {
   Holding h("[[rule]]\nname=\"all\"\nburst=1000\nrate=0.001\nmax_debt=50\n");
   CHECK(h.Commit(h.Hold("a", 1000), 0xffffffff) == HoldState::kCommitted);
   CHECK(h.Level("a") == Approx(-50));
+}
+
+TEST_CASE("hold: tags that rules charge by now, and did not when it was taken, get nothing back") {
+  const char* const with = "[[rule]]\nname=\"user\"\nmatch=\"*/*\"\nburst=100\nrate=0.001\nalso=[\"before /\"]\n"
+                           "[[rule]]\nname=\"tenant\"\nburst=10\nrate=0.001\n";
+  const char* const without = "[[rule]]\nname=\"user\"\nmatch=\"*/*\"\nburst=100\nrate=0.001\n"
+                              "[[rule]]\nname=\"tenant\"\nburst=10\nrate=0.001\n";
+  const auto adopt = [](Holding& h, const char* rules) {
+    h.host.limiter->Adopt(testing::Rules(rules));
+    while (h.host.limiter->Tick(kNow)) continue;
+  };
+  Holding paid(with);
+  const HoldId both = paid.Hold("acme/a", 4);
+  CHECK(paid.Level("acme") == 6);
+  paid.Kill();
+  CHECK(paid.Release(both) == HoldState::kReleased);
+  CHECK(paid.Level("acme") == 10);
+  Holding h(without);
+  const HoldId alone = h.Hold("acme/a", 4);
+  CHECK(h.Level("acme") == 10);
+  REQUIRE(h.host.Serves("acme", kNow, 6));
+  adopt(h, with);
+  CHECK(h.Release(alone) == HoldState::kReleased);
+  CHECK(h.Level("acme") == 4);
+  CHECK(h.Level("acme/a") == 100);
 }
 
 TEST_CASE("hold: an end without settlement gives everything back") {

@@ -193,11 +193,24 @@ TEST_CASE("quota: what is left is right to the token, for quotas and periods of 
 TEST_CASE("quota: tokens that come back are not used, and those that cost more are") {
   Counter c;
   CHECK(Ask(c, Verb::kHold, "api:a", 8, "other", 0).outcome.verdict == Verdict::kServe);
-  c.host.limiter->Settle({{"api:a", false}, 8}, 3, c.now);
+  c.host.limiter->Settle({{{"api:a", false}, 8}, c.now}, 3, c.now);
   CHECK(c.Standing("api:a").used == 3);
-  c.host.limiter->Settle({{"api:a", false}, 3}, 5, c.now);
+  c.host.limiter->Settle({{{"api:a", false}, 3}, c.now}, 5, c.now);
   CHECK(c.Standing("api:a").used == 5);
   CHECK(c.Serves("api:a", 30) == 5);
+}
+
+TEST_CASE("quota: what was taken in a period that is over gives the next one nothing") {
+  Counter c;
+  c.At(kMidnight - 10s);
+  const Instant taken = c.now;
+  CHECK(Ask(c, Verb::kHold, "api:a", 8, "other", 0).outcome.verdict == Verdict::kServe);
+  c.At(kMidnight + 10s);
+  CHECK(c.Serves("api:a", 9) == 9);
+  c.host.limiter->Settle({{{"api:a", false}, 8}, taken}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 9);
+  c.host.limiter->Settle({{{"api:a", false}, 5}, c.now}, 0, c.now);
+  CHECK(c.Standing("api:a").used == 4);
 }
 
 TEST_CASE("quota: in shadow mode it is counted and refuses nothing") {
@@ -453,7 +466,7 @@ TEST_CASE("quota: hosts that hear the owner's sum, late, twice and in any order,
     if (prng.Below(2) == 0) served += static_cast<std::uint64_t>(host.Serves("t", 1 + static_cast<int>(prng.Below(5))));
     if (prng.Below(10) == 0 && host.Serves("t", 1) == 1) {
       ++served, ++back;
-      host.host.limiter->Settle({{"t", false}, 1}, 0, host.now);
+      host.host.limiter->Settle({{{"t", false}, 1}, host.now}, 0, host.now);
     }
     if (prng.Below(10) == 0) {
       for (const auto& [tag, word] : host.Told()) up.emplace_back(who, word);

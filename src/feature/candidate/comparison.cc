@@ -169,8 +169,8 @@ void Comparison::Decided(const Query& query, bool served, Cost times, std::size_
 }
 
 // Also where the candidate had refused what is given back: by then nobody knows.
-void Comparison::Settled(const Query& paid, Cost actual, Instant now) {
-  shadow_.Settle(paid, actual, now);
+void Comparison::Settled(const Payment& paid, Cost actual, Instant now) {
+  shadow_.Settle({paid.query, paid.at}, actual, now);
 }
 
 void Comparison::Note(const Query& query, const Standing& standing, bool served, bool would_serve, LaneCounts& counts) {

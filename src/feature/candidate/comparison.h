@@ -97,7 +97,7 @@ class Comparison final : public Observer {
   void Asked(const Questions::Question& question, std::span<const Query> queries, const Outcome& outcome,
              std::size_t lane, Instant now) override;
   void Decided(const Query& query, bool served, Cost times, std::size_t lane, Instant now) override;
-  void Settled(const Query& paid, Cost actual, Instant now) override;
+  void Settled(const Payment& paid, Cost actual, Instant now) override;
   void Heard(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to, const Speaker& speaker,
              Instant now) override;
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "frontend/ask/turn.h"
+#include "limiter/inspect.h"
 #include "query/words.h"
 
 namespace dthrottle {
@@ -54,7 +55,8 @@ bool AskTurn::CanHold() {
 
 void AskTurn::AppendHeld(const Line& line, Instant now) {
   const auto paid = batches_[line.batch].asking.queries(line.question);
-  const HoldId id = holds_->Keep(paid, line.here ? line.holder : nullptr, now + line.ttl);
+  const Payments payments = PaymentsOf(limiter_, paid, now);
+  const HoldId id = holds_->Keep(std::span(payments).first(paid.size()), line.here ? line.holder : nullptr, now + line.ttl);
   fmt::format_to(std::back_inserter(answers_.text()), " {:x}", id);
 }
 

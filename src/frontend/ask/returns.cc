@@ -7,6 +7,7 @@
 
 #include "capacity/indicator.h"
 #include "limiter/asking.h"
+#include "limiter/inspect.h"
 #include "limiter/places.h"
 #include "query/words.h"
 
@@ -162,7 +163,8 @@ bool AskReturns::GivePlace(Holder& holder, const Tag& tag) {
 std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now) {
   holder.waits.DropOver(now, [&](WaitId id) { waiting_.erase(id); });
   const WaitId id = kWaitBit | next_wait_++;
-  if (!holder.waits.Add(id, paid, now + wait)) return std::nullopt;
+  const Payments payments = PaymentsOf(limiter_, paid, now);
+  if (!holder.waits.Add(id, std::span(payments).first(paid.size()), now + wait)) return std::nullopt;
   waiting_.emplace(id, &holder);
   return id;
 }
@@ -173,7 +175,7 @@ bool AskReturns::GiveUp(WaitId id, Instant now) {
   if (its == waiting_.end()) return false;
   Holder& holder = *its->second;
   waiting_.erase(its);
-  const bool given = holder.waits.Give(id, now, [&](const Query& paid) { limiter_.GiveBack(paid, now); });
+  const bool given = holder.waits.Give(id, now, [&](const Payment& paid) { limiter_.Settle(paid, 0, now); });
   given_up_ += given;
   return given;
 }

@@ -150,7 +150,7 @@ HttpReplies HttpService::Add(const HttpRequest& request) {
 void HttpService::GiveUp(std::span<Waits> paid, Instant now) {
   for (Waits& waits : paid) {
     for (const WaitId id : waits.ids()) {
-      waits.Give(id, now, [&](const Query& query) { host_.limiter().GiveBack(query, now); });
+      waits.Give(id, now, [&](const Payment& its) { host_.limiter().Settle(its, 0, now); });
     }
   }
 }
