@@ -289,7 +289,56 @@ class Rack(Framework):
 
 
 class RackAttack(Rack, Claims, Crowd):
-    pass
+    def test_a_client_that_names_itself_like_a_ban_is_limited_as_others(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/m")) as daemon, self.worker(unix(daemon)) as worker:
+            for client in ("fail2ban:bob", "allow2ban:count:bob"):
+                self.assertEqual(worker.statuses(4, client), [200, 200, 200, 429])
+
+
+KEYS = """
+require "dthrottle"
+class Others
+  def increment(key, amount, expires_in:) = key
+end
+address, *keys = ARGV
+module Rack
+  module Attack
+    def self.cache = Struct.new(:prefix).new(ENV["PREFIX"])
+  end
+end if ENV["PREFIX"]
+store = Dthrottle::RackAttackStore.new(questions: address, deadline: 30, others: Others.new)
+keys.each { |key| puts store.increment(key, 1, expires_in: 60) }
+begin
+  Dthrottle::RackAttackStore.new(questions: address).increment("#{ENV.fetch("PREFIX", "rack::attack")}:7:fail2ban:count:bob")
+rescue => error
+  puts error.message
+end
+"""
+
+
+class RackStore(Rack):
+    """Which keys are which tags: those that Rack::Attack and rate_limit of Rails make."""
+
+    shows = ("ruby", "-e", "")
+
+    def increments(self, tag, *keys, **env):
+        with AskDaemon(rule(name="one", match=tag, burst=1, rate=0.001), rule(burst=100)) as daemon:
+            done = run("ruby", "-I", ROOT / "src/integration/ruby/lib", "-e", KEYS, unix(daemon), *keys, env=env)
+        said = done.stdout.splitlines()
+        self.assertIn("dthrottled keeps no values", said.pop(), done.stderr)
+        return ["refused" if line == str(2**62) else line for line in said]
+
+    def test_only_the_window_of_rack_attack_is_no_part_of_the_tag(self):
+        self.assertEqual(self.increments("rack::attack:logins:17:a", "rack::attack:1:logins:17:a", "rack::attack:2:logins:17:a",
+                                         "rack::attack:2:logins:18:a"), ["1", "refused", "1"])
+        self.assertEqual(self.increments("rate-limit:sessions:17:a", "rate-limit:sessions:17:a", "rate-limit:sessions:18:a",
+                                         "rate-limit:sessions:17:a"), ["1", "1", "refused"])
+        self.assertEqual(self.increments("shop:logins:a", "shop:1:logins:a", "shop:2:logins:a", PREFIX="shop"), ["1", "refused"])
+
+    def test_the_other_store_counts_bans_and_nothing_that_clients_name(self):
+        ban, named = "rack::attack:1:fail2ban:count:a", "rack::attack:1:logins:rack::attack:1:fail2ban:count:a"
+        self.assertEqual(self.increments("*", ban, named, named, "fail2ban:count:a", "rate-limit:1:fail2ban:count:a"),
+                         [ban, "1", "refused", "1", "1"])
 
 
 class RackAttackByLibrary(ByLibrary, Rack, Claims):

@@ -22,10 +22,10 @@ module Dthrottle
     end
 
     def increment(key, amount = 1, **options)
-      return others.increment(key, amount, **options) if /(?:fail|allow)2ban:/.match?(key)
+      name = windowless(key)
+      return others.increment(key, amount, **options) if name&.start_with?("fail2ban:count:", "allow2ban:count:")
 
-      tag = key.sub(/:\d+:/, ":") # the number of the window would make each window a fresh bucket
-      decide(tag, amount).serve? ? 1 : REFUSED
+      decide(name ? "#{prefix}:#{name}" : key, amount).serve? ? 1 : REFUSED
     end
 
     %i[read write delete delete_matched].each do |name|
@@ -33,6 +33,20 @@ module Dthrottle
     end
 
     private
+
+    # What Rack::Attack counts, without its prefix and the number of the window, which would make each window a fresh
+    # bucket; nil where the key is not one of its own. Clients have a part in all that stands behind, so nothing is
+    # looked for there.
+    def windowless(key)
+      return unless key.start_with?("#{prefix}:")
+
+      window, _, name = key.delete_prefix("#{prefix}:").partition(":")
+      name if /\A\d+\z/.match?(window)
+    end
+
+    def prefix
+      defined?(::Rack::Attack) ? ::Rack::Attack.cache.prefix : "rack::attack"
+    end
 
     # Whether a rule limits tags, the first answer says.
     def decide(tag, amount)
@@ -45,7 +59,7 @@ module Dthrottle
     end
 
     def others
-      @others or raise NotImplementedError, "dthrottled keeps no values: fail2ban, allow2ban and reset! need `others`"
+      @others or raise "dthrottled keeps no values: fail2ban, allow2ban and reset! need `others`"
     end
 
     def warn_once(tag)
