@@ -233,6 +233,20 @@ except ConnectionError as error:
 """
 
 
+PENALIZED = """
+import asyncio, sys, time, limits, limits.aio.strategies, limits.strategies, dthrottle.limits
+from limits.storage import storage_from_string
+storage, item = storage_from_string(sys.argv[1]), limits.parse("3/minute")
+limiter = limits.strategies.FixedWindowRateLimiter(storage)
+print([limiter.hit(item, "C") for _ in range(4)], limiter.clear(item, "C"))
+for each in (limiter, limits.strategies.MovingWindowRateLimiter(storage)):
+    reset, remaining = each.get_window_stats(item, "C")
+    print(each.test(item, "C"), each.test(item, "D"), remaining, 590 < reset - time.time() <= 601)
+aio = storage_from_string("async+" + sys.argv[1])
+print(asyncio.run(limits.aio.strategies.MovingWindowRateLimiter(aio).test(item, "C")))
+"""
+
+
 class Storage(Limits):
     """What the frameworks above do not show."""
 
@@ -243,6 +257,12 @@ class Storage(Limits):
             done = run(self.python, "-c", STORAGE, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
         self.assertEqual(done.stdout.splitlines(), ["True", "[True, True, True, False] False True", "0 True",
                                                     "[True, True, True, False]", "False", "raised"], done.stderr)
+
+    def test_a_key_that_is_penalized_is_over_its_limit_whatever_its_bucket_holds(self):
+        with AskDaemon(rule(burst=3, rate="3/m", **{"penalty.after": 1, "penalty.lasts": "10m"})) as daemon:
+            done = run(self.python, "-c", PENALIZED, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
+        self.assertEqual(done.stdout.splitlines(), ["[True, True, True, False] None", "False True 0 True", "False True 0 True",
+                                                    "False"], done.stderr)
 
 
 class Node(Framework):

@@ -90,7 +90,7 @@ class _Questions:
         """(when a request will be served, or all tokens are back; hits in the window), from a peek for one token."""
         if not answer.left or answer.left[0] == math.inf:
             return math.ceil(time.time()), 0 if answer.serve else limit
-        hits = max(0, limit - answer.left[0])
+        hits = max(0 if answer.serve else limit, limit - answer.left[0])    # a penalty refuses beside a full bucket, too
         return math.ceil(time.time() + (hits * expiry / limit if answer.serve else answer.wait)), hits
 
     def reset(self):
