@@ -1,6 +1,6 @@
 'use strict'
-// A worker: node_app.js express|skips|flexible|fastify ADDRESS LIMIT DEADLINE_MS ON_FAILURE. A line of standard input is a client
-// that makes a request; the status and Retry-After of the response are printed, "-" for none.
+// A worker: node_app.js express|skips|fails|both|flexible|fastify ADDRESS LIMIT DEADLINE_MS ON_FAILURE. A line of standard
+// input is a client that makes a request; the status and Retry-After of the response are printed, "-" for none.
 
 const http = require('http')
 const readline = require('readline')
@@ -20,6 +20,12 @@ function express (options = {}) {
   }))
   app.get('/', (request, response) => response.status(request.headers.client === 'bad' ? 400 : 200).send('served'))
   return app.listen(0, '127.0.0.1')
+}
+
+const skipping = {
+  skips: () => express({ skipSuccessfulRequests: true }),
+  fails: () => express({ skipFailedRequests: true }),
+  both: () => express({ skipSuccessfulRequests: true, skipFailedRequests: true })
 }
 
 function flexible () {
@@ -50,7 +56,7 @@ function get (port, client) {
 }
 
 async function main () {
-  const server = await { express, skips: () => express({ skipSuccessfulRequests: true }), flexible, fastify }[framework]()
+  const server = await { express, flexible, fastify, ...skipping }[framework]()
   if (!server.listening) await new Promise((resolve) => server.once('listening', resolve))
   for await (const line of readline.createInterface({ input: process.stdin })) {
     const { statusCode, headers } = await get(server.address().port, line)

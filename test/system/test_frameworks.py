@@ -13,7 +13,7 @@ import unittest
 from common import SystemTest, report
 from daemon import BUILD, PATIENCE, ROOT, SANITIZED, clean_environment, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
-from test_ask import AskDaemon, ask_port
+from test_ask import AskDaemon, Asker, ask_port
 
 APPS = ROOT / "test/frameworks"
 WORKERS = 8
@@ -261,8 +261,8 @@ class Storage(Limits):
     def test_a_key_that_is_penalized_is_over_its_limit_whatever_its_bucket_holds(self):
         with AskDaemon(rule(burst=3, rate="3/m", **{"penalty.after": 1, "penalty.lasts": "10m"})) as daemon:
             done = run(self.python, "-c", PENALIZED, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
-        self.assertEqual(done.stdout.splitlines(), ["[True, True, True, False] None", "False True 0 True", "False True 0 True",
-                                                    "False"], done.stderr)
+        stands = "False True 0 True"
+        self.assertEqual(done.stdout.splitlines(), ["[True, True, True, False] None", stands, stands, "False"], done.stderr)
 
 
 class Node(Framework):
@@ -289,6 +289,85 @@ class ExpressSkips(Node):
         with AskDaemon(rule(name="limit", burst=3, rate="3/m")) as daemon, self.worker(unix(daemon)) as worker:
             self.assertEqual(worker.statuses(20), [200] * 20)
             self.assertEqual(worker.statuses(5, "bad"), [400] * 3 + [429] * 2)
+
+    def test_a_hit_comes_back_after_refusals_too(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/h")) as daemon, self.worker(unix(daemon)) as worker, \
+                Asker(daemon.ask_path) as asker:
+            asker.ask("take 3 express:C")
+            self.assertEqual(worker.statuses(20), [429] * 20)
+            asker.ask("refund 2 express:C")
+            self.assertEqual(worker.statuses(20), [200] * 20)
+
+
+class ExpressSkipsFailed(Node):
+    """With skipFailedRequests, under which a refusal is a failed request, too."""
+
+    app = "fails"
+    shows = ExpressRateLimit.shows
+
+    def test_a_refusal_gives_nothing_back(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/h")) as daemon, self.worker(unix(daemon)) as worker:
+            self.assertEqual(worker.statuses(20, "bad"), [400] * 20)
+            self.assertEqual(worker.statuses(50), [200] * 3 + [429] * 47)
+
+    def test_a_failed_request_comes_back_after_refusals_too(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/h")) as daemon, self.worker(unix(daemon)) as worker, \
+                Asker(daemon.ask_path) as asker:
+            asker.ask("take 3 express:bad")
+            self.assertEqual(worker.statuses(20, "bad"), [429] * 20)
+            asker.ask("refund 2 express:bad")
+            self.assertEqual(worker.statuses(20, "bad"), [400] * 20)
+
+
+class ExpressSkipsAll(Node):
+    app = "both"
+    shows = ExpressRateLimit.shows
+
+    def test_a_refusal_gives_nothing_back_and_all_else_does(self):
+        with AskDaemon(rule(name="limit", burst=3, rate="3/h")) as daemon, self.worker(unix(daemon)) as worker, \
+                Asker(daemon.ask_path) as asker:
+            self.assertEqual(worker.statuses(20), [200] * 20)
+            asker.ask("take 3 express:C")
+            self.assertEqual(worker.statuses(20), [429] * 20)
+            asker.ask("refund 2 express:C")
+            self.assertEqual(worker.statuses(20), [200] * 20)
+
+
+DECREMENTS = """
+const { ExpressStore } = require(process.argv[1] + '/src/integration/node')
+let refunds = 0
+const answers = {
+  throttle: { verdict: 'throttle', serve: false, left: [0], waitMs: 1 },
+  'timed out': { verdict: 'timed out', serve: true, left: [], waitMs: 0 }
+}
+const refund = async () => { refunds += 1; return 'serve' }
+async function refundsAfter (verdict, between = 0) {
+  refunds = 0
+  const store = new ExpressStore({ throttle: { askQuestion: async () => answers[verdict], refund } })
+  store.init({ limit: 3, windowMs: 1000, skipFailedRequests: true })
+  const { resetTime } = await store.increment('C')
+  for (let i = 0; i < between; i++) await store.increment(String(i))
+  await store.decrement('C')
+  const first = refunds
+  await store.decrement('C')
+  return [first, refunds, resetTime.getTime() > Date.now() + 500] // before that express-rate-limit decrements
+}
+(async () => {
+  console.log(await refundsAfter('throttle'), await refundsAfter('timed out'))
+  console.log(await refundsAfter('throttle', 9999), await refundsAfter('throttle', 10000))
+})()
+"""
+
+
+class ExpressDecrements(Node):
+    """Without a daemon and without express."""
+
+    shows = ("node", "-e", "")
+
+    def test_what_was_not_paid_is_not_given_back(self):
+        done = run("node", "-e", DECREMENTS, ROOT, env=self.env)
+        self.assertEqual(done.stdout.splitlines(),
+                         ["[ 0, 1, true ] [ 0, 1, true ]", "[ 0, 1, true ] [ 1, 2, true ]"], done.stderr)
 
 
 class RateLimiterFlexible(Node, Claims, Crowd):
@@ -329,7 +408,8 @@ end if ENV["PREFIX"]
 store = Dthrottle::RackAttackStore.new(questions: address, deadline: 30, others: Others.new)
 keys.each { |key| puts store.increment(key, 1, expires_in: 60) }
 begin
-  Dthrottle::RackAttackStore.new(questions: address).increment("#{ENV.fetch("PREFIX", "rack::attack")}:7:fail2ban:count:bob")
+  prefix = ENV.fetch("PREFIX", "rack::attack")
+  Dthrottle::RackAttackStore.new(questions: address).increment("#{prefix}:7:fail2ban:count:bob")
 rescue => error
   puts error.message
 end
@@ -349,11 +429,13 @@ class RackStore(Rack):
         return ["refused" if line == str(2**62) else line for line in said]
 
     def test_only_the_window_of_rack_attack_is_no_part_of_the_tag(self):
-        self.assertEqual(self.increments("rack::attack:logins:17:a", "rack::attack:1:logins:17:a", "rack::attack:2:logins:17:a",
-                                         "rack::attack:2:logins:18:a"), ["1", "refused", "1"])
-        self.assertEqual(self.increments("rate-limit:sessions:17:a", "rate-limit:sessions:17:a", "rate-limit:sessions:18:a",
-                                         "rate-limit:sessions:17:a"), ["1", "1", "refused"])
-        self.assertEqual(self.increments("shop:logins:a", "shop:1:logins:a", "shop:2:logins:a", PREFIX="shop"), ["1", "refused"])
+        for tag, keys, said, env in (
+                ("rack::attack:logins:17:a", ("rack::attack:1:logins:17:a", "rack::attack:2:logins:17:a",
+                                              "rack::attack:2:logins:18:a"), ["1", "refused", "1"], {}),
+                ("shop:logins:a", ("shop:1:logins:a", "shop:2:logins:a"), ["1", "refused"], {"PREFIX": "shop"}),
+                ("rate-limit:sessions:17:a", ("rate-limit:sessions:17:a", "rate-limit:sessions:18:a",
+                                              "rate-limit:sessions:17:a"), ["1", "1", "refused"], {})):
+            self.assertEqual(self.increments(tag, *keys, **env), said)
 
     def test_the_other_store_counts_bans_and_nothing_that_clients_name(self):
         ban, named = "rack::attack:1:fail2ban:count:a", "rack::attack:1:logins:rack::attack:1:fail2ban:count:a"

@@ -8,6 +8,9 @@
 // served and nothing else, and so by the page of this thread, where there is one: what is left is not known then.
 
 const { Throttle } = require('./throttle')
+const { Unpaid } = require('./unpaid')
+
+const DECREMENT_MS = 1000 // by then a response has gone, as a rule
 
 let warned = false
 
@@ -25,17 +28,19 @@ class Asker {
   }
 
   // What a framework that counts hits wants to know: `hits` in the window, above the limit for a refusal, and after how
-  // many milliseconds the client is served again or has all its tokens back. Where the limit is not known, hits are 1 for
-  // what is served.
+  // many milliseconds the client is served again or has all its tokens back; and whether the hit was `paid`. Where the
+  // limit is not known, hits are 1 for what is served.
   async count (verb, tag, cost, limit, windowMs) {
     if (this.verdictOnly && verb === 'askQuestion' && cost === 1) return this.#hit(tag, limit, windowMs)
     const answer = await this.throttle[verb](new Map([[tag, cost]]))
     const [left] = answer.left
     if (this.raises && left === undefined) throw new Error(`dthrottled: ${answer.verdict}`)
     if (left === Infinity) warnOnce(tag)
-    if (!answer.serve) return { hits: (limit ?? Number.MAX_SAFE_INTEGER - 1) + 1, left: 0, resetMs: answer.waitMs || windowMs }
+    const paid = answer.verdict === 'serve'
+    const most = limit ?? Number.MAX_SAFE_INTEGER - 1
+    if (!answer.serve) return { hits: most + 1, left: 0, resetMs: answer.waitMs || windowMs, paid }
     const hits = limit !== undefined && Number.isFinite(left) ? Math.max(0, limit - left) : 0
-    return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1) }
+    return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1), paid }
   }
 
   // As count. A client that is refused has a token after this time at the latest, unless it is in debt.
@@ -43,7 +48,8 @@ class Asker {
     const { serve, verdict } = await this.throttle.ask(tag)
     if (this.raises && verdict !== 'serve' && verdict !== 'throttle') throw new Error(`dthrottled: ${verdict}`)
     const most = limit ?? Number.MAX_SAFE_INTEGER - 1
-    return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs: windowMs / (limit || 1) }
+    const resetMs = windowMs / (limit || 1)
+    return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs, paid: verdict === 'serve' }
   }
 
   // Where nobody answers the hits stay counted, and only onFailure "raise" tells.
@@ -58,6 +64,7 @@ class ExpressStore {
   #asker
   #limit
   #windowMs
+  #unpaid // where responses to such requests decrement, as all failed ones do
 
   constructor ({ prefix = 'express:', ...options } = {}) {
     this.prefix = prefix
@@ -68,10 +75,16 @@ class ExpressStore {
   init (options) {
     this.#limit = typeof options.limit === 'function' ? undefined : options.limit
     this.#windowMs = options.windowMs
+    this.#unpaid = options.skipFailedRequests ? new Unpaid() : undefined
   }
 
   async increment (key) {
-    const { hits, resetMs } = await this.#asker.count('askQuestion', this.prefix + key, 1, this.#limit, this.#windowMs)
+    const tag = this.prefix + key
+    let { hits, resetMs, paid } = await this.#asker.count('askQuestion', tag, 1, this.#limit, this.#windowMs)
+    if (this.#unpaid && !paid) {
+      this.#unpaid.add(key, Math.max(resetMs, this.#windowMs))
+      resetMs = Math.max(resetMs, DECREMENT_MS) // express-rate-limit decrements until then only
+    }
     return { totalHits: Math.max(1, hits), resetTime: new Date(Date.now() + resetMs) }
   }
 
@@ -82,6 +95,7 @@ class ExpressStore {
 
   // Never rejects: express-rate-limit calls it when the response has gone, where nobody would catch that.
   async decrement (key) {
+    if (this.#unpaid?.take(key)) return
     await this.#asker.throttle.refund(new Map([[this.prefix + key, 1]]))
   }
 
