@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <span>
 
 #include "capacity/indicator.h"
@@ -17,6 +18,15 @@ namespace {
 
 bool IsWait(HoldId id) {
   return (id & kWaitBit) != 0;
+}
+
+// Tokens that the bucket has less than it holds, rounded up: so many were spent since it was full.
+Cost LackOf(const Standing& standing, Instant now) {
+  if (!standing.limited()) return 0;
+  const auto& [interval, depth] = standing.shape;
+  const Ticks debt = (standing.bucket.Debt(standing.shape, now) + interval - 1) / interval;
+  const Ticks lack = depth / interval - standing.bucket.WholeTokens(standing.shape, now) + debt;
+  return static_cast<Cost>(std::min<Ticks>(lack, std::numeric_limits<Cost>::max()));
 }
 
 }    // namespace
@@ -73,6 +83,10 @@ std::string AskReturns::ReadGift(std::string_view line, Line& read, AskTags& tag
 }
 
 std::string AskReturns::ReadRefund(std::string_view line, Line& read, AskTags& tags) {
+  if (TakeWord(line, "all")) {
+    read.kind = Kind::kRefundAll;
+    return ReadGift(line, read, tags);
+  }
   read.begin = named_.size();
   const auto wrong = [&](std::string what) {
     named_.resize(read.begin);
@@ -109,6 +123,7 @@ void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
   const Line& its = lines_[line];
   if (its.kind == Kind::kIndicate) return Indicate(its, out);
   if (its.kind == Kind::kRefund) return Refund(its, out, now);
+  if (its.kind == Kind::kRefundAll) return RefundAll(its, out, now);
   its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
 }
 
@@ -147,6 +162,16 @@ void AskReturns::Give(const Line& line, std::string& out) {
 
 void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
   for (std::size_t i = line.begin; i < line.end; ++i) limiter_.GiveBack(named_[i], now);
+  out += "OK";
+}
+
+void AskReturns::RefundAll(const Line& line, std::string& out, Instant now) {
+  for (std::size_t i = line.begin; i < line.end; ++i) {
+    Query& query = named_[i];
+    query.cost = 0;
+    query.cost = LackOf(limiter_.GiveBack(query, now), now);
+    if (query.cost > 0) limiter_.GiveBack(query, now);
+  }
   out += "OK";
 }
 

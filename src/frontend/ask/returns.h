@@ -65,14 +65,14 @@ class AskReturns {
   std::uint64_t over_long() const { return named_tags_.over_long(); }
 
  private:
-  enum class Kind : std::uint8_t { kCommit, kRelease, kGive, kRefund, kIndicate };
+  enum class Kind : std::uint8_t { kCommit, kRelease, kGive, kRefund, kRefundAll, kIndicate };
   struct Line {
     Kind kind;
     Holder* holder = nullptr;
     HoldId id = 0;
     std::size_t numbers = 0;    // of `actual`
     std::array<Cost, kHoldTagsMax> actual{};
-    std::size_t begin = 0, end = 0;    // kGive, kRefund, kIndicate: of named_
+    std::size_t begin = 0, end = 0;    // of named_, but for settlements
     double report = 0;                 // kIndicate
   };
 
@@ -84,6 +84,7 @@ class AskReturns {
   void Settle(const Line& line, std::string& out, Instant now);
   void Give(const Line& line, std::string& out);
   void Refund(const Line& line, std::string& out, Instant now);
+  void RefundAll(const Line& line, std::string& out, Instant now);
   bool GivePlace(Holder& holder, const Tag& tag);
   bool GiveUp(WaitId id, Instant now);
   void Indicate(const Line& line, std::string& out) const;
