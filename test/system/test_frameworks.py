@@ -247,6 +247,20 @@ print(asyncio.run(limits.aio.strategies.MovingWindowRateLimiter(aio).test(item, 
 """
 
 
+QUOTA = """
+import sys, time, limits, dthrottle.limits
+from limits.storage import storage_from_string
+from limits.strategies import FixedWindowRateLimiter
+storage = storage_from_string(sys.argv[1])
+limiter, item, served = FixedWindowRateLimiter(storage), limits.parse("3/minute"), 0
+for _ in range(30):
+    served += limiter.hit(item, "C")
+    time.sleep(0.01)
+    limiter.clear(item, "C")
+print(served)
+"""
+
+
 class Storage(Limits):
     """What the frameworks above do not show."""
 
@@ -261,8 +275,14 @@ class Storage(Limits):
     def test_a_key_that_is_penalized_is_over_its_limit_whatever_its_bucket_holds(self):
         with AskDaemon(rule(burst=3, rate="3/m", **{"penalty.after": 1, "penalty.lasts": "10m"})) as daemon:
             done = run(self.python, "-c", PENALIZED, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
-        stands = "False True 0 True"
-        self.assertEqual(done.stdout.splitlines(), ["[True, True, True, False] None", stands, stands, "False"], done.stderr)
+        said, stands = ["[True, True, True, False] None"], "False True 0 True"
+        self.assertEqual(done.stdout.splitlines(), said + [stands, stands, "False"], done.stderr)
+
+
+    def test_what_a_key_has_not_spent_since_its_bucket_was_full_stays_counted_in_its_quota(self):
+        with AskDaemon(rule(burst=3, rate=1000, quota=12)) as daemon:
+            done = run(self.python, "-c", QUOTA, f"dthrottle://{daemon.ask_path}?deadline=30", env=self.env)
+        self.assertEqual(done.stdout.splitlines(), ["12"], done.stderr)
 
 
 class Node(Framework):
@@ -370,9 +390,69 @@ class ExpressDecrements(Node):
                          ["[ 0, 1, true ] [ 0, 1, true ]", "[ 0, 1, true ] [ 1, 2, true ]"], done.stderr)
 
 
-class RateLimiterFlexible(Node, Claims, Crowd):
+RESETS = """
+const [root, questions, kind, ...keys] = process.argv.slice(1)
+const dthrottle = { questions, deadlineMs: 30000 }
+
+function express () {
+  const { ExpressStore } = require(root + '/src/integration/node')
+  const store = new ExpressStore(dthrottle)
+  store.init({ limit: () => 10, windowMs: 60000 })
+  return (key) => store.resetKey(key)
+}
+
+function flexible () {
+  const { RateLimiterDthrottle } = require(root + '/src/integration/node/flexible')
+  const limiter = new RateLimiterDthrottle({ points: 10, duration: 60, keyPrefix: 'flexible', dthrottle })
+  return (key) => limiter.delete(key)
+}
+
+(async () => {
+  const reset = { express, flexible }[kind]()
+  for (const key of keys) await reset(key)
+  process.exit(0)
+})()
+"""
+
+
+class Resets:
+    """A key that is reset gets back what it has spent since its bucket was full, and so does what is charged with it."""
+
+    def reset(self, daemon, *keys):
+        done = run("node", "-e", RESETS, ROOT, unix(daemon), self.app, *keys, env=self.env)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_a_reset_gives_its_network_back_what_the_key_has_spent_and_no_more(self):
+        limits = (rule(name="net", match=f"{self.app}:*/24", burst=8, rate=0.001),
+                  rule(name="key", match=f"{self.app}:*", burst=10, rate=0.001, also=["ipv4/24"]))
+        with AskDaemon(*limits) as daemon, Asker(daemon.ask_path) as asker:
+            asker.ask(f"take 4 {self.app}:10.0.0.1")
+            asker.ask(f"take 3 {self.app}:10.0.0.2")
+            self.reset(daemon, "10.0.0.9", "10.0.0.9")
+            self.assertEqual(asker.ask(f"peek 0 {self.app}:10.0.0.9"), "OK 1")
+            self.reset(daemon, "10.0.0.1", "10.0.0.1")
+            self.assertEqual(asker.ask(f"peek 0 {self.app}:10.0.0.1"), "OK 5")
+
+    def test_a_reset_of_a_full_bucket_gives_its_quota_nothing_back(self):
+        with AskDaemon(rule(burst=10, rate=1e6, quota=12)) as daemon, Asker(daemon.ask_path) as asker:
+            asker.ask(f"take 9 {self.app}:C")    # which is there again after 9 us
+            self.reset(daemon, "C")
+            self.assertEqual(asker.ask(f"peek 0 {self.app}:C"), "OK 3")
+
+
+class ExpressResets(Resets, Node):
+    app = "express"
+    shows = ("node", "-e", "")
+
+
+class FlexibleResets(Resets, Node):
     app = "flexible"
     shows = ("node", "-e", "require('rate-limiter-flexible')")
+
+
+class RateLimiterFlexible(Node, Claims, Crowd):
+    app = FlexibleResets.app
+    shows = FlexibleResets.shows
 
 
 class FastifyRateLimit(Node, Claims, Crowd):

@@ -109,6 +109,15 @@ const readSettlement = (line) => line.startsWith('OK ')
 // The line that gives back what tags have cost; undefined: they are no question.
 const refund = (tags) => new Question('refund', tags).line
 
+// A line that names tags without costs; undefined: they are no question.
+function naming (verb, tags) {
+  const { line, words } = new Question(verb, tags)
+  return line && [verb, ...words].join(' ') + '\n'
+}
+
+// The line that gives back all that tags have spent since their buckets were full.
+const refundAll = (tags) => naming('refund all', tags)
+
 // The line that reports how the application does with this host's part of a tag; undefined: `value` is no such number.
 function indication (tag, value) {
   const number = Number(value)
@@ -122,11 +131,8 @@ const readTaken = (line) => line === 'OK'
   ? { verdict: 'serve' }
   : line.startsWith('ERR ') ? { verdict: 'bad question' } : undefined
 
-// The line that asks what to do about the tags while nobody answers; undefined: they are no question.
-function absence (tags) {
-  const { line, words } = new Question('absent', tags)
-  return line && ['absent', ...words].join(' ') + '\n'
-}
+// The line that asks what to do about the tags while nobody answers.
+const absence = (tags) => naming('absent', tags)
 
 // Whether to serve meanwhile.
 function readAbsence (line) {
@@ -137,5 +143,5 @@ function readAbsence (line) {
 
 module.exports = {
   ANSWER_LINE_BYTES, Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund,
-  settlement, tagLine
+  refundAll, settlement, tagLine
 }

@@ -27,7 +27,7 @@ class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   }
 
   async _delete (rlKey) {
-    await this.asker.giveBack(rlKey, this.points)
+    await this.asker.giveAllBack(rlKey)
     return true
   }
 

@@ -54,7 +54,14 @@ class Asker {
 
   // Where nobody answers the hits stay counted, and only onFailure "raise" tells.
   async giveBack (tag, hits) {
-    const verdict = await this.throttle.refund(new Map([[tag, hits]]))
+    this.#given(await this.throttle.refund(new Map([[tag, hits]])))
+  }
+
+  async giveAllBack (tag) {
+    this.#given(await this.throttle.refundAll([tag]))
+  }
+
+  #given (verdict) {
     if (this.raises && verdict !== 'serve') throw new Error(`dthrottled: ${verdict}`)
   }
 }
@@ -99,10 +106,8 @@ class ExpressStore {
     await this.#asker.throttle.refund(new Map([[this.prefix + key, 1]]))
   }
 
-  // Where the limit is a function, nobody knows it here.
-  async resetKey (key) {
-    if (this.#limit === undefined) throw new Error('dthrottlectl forgive TAG fills a bucket')
-    await this.#asker.giveBack(this.prefix + key, this.#limit)
+  resetKey (key) {
+    return this.#asker.giveAllBack(this.prefix + key)
   }
 }
 

@@ -1,7 +1,7 @@
 'use strict'
 const {
-  Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund, settlement,
-  tagLine
+  Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund, refundAll,
+  settlement, tagLine
 } = require('./answers')
 const { Channel, parse } = require('./channel')
 const { Pages } = require('./pages')
@@ -91,6 +91,12 @@ class Throttle {
   // would be given back twice. Resolves to the verdict.
   async refund (tags, deadlineMs) {
     return this.#tell(refund(tags), deadlineMs)
+  }
+
+  // Gives back all that tags have spent since their buckets were full, also to what is charged with them. Resolves to the
+  // verdict.
+  async refundAll (tags, deadlineMs) {
+    return this.#tell(refundAll(tags), deadlineMs)
   }
 
   // Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that falls

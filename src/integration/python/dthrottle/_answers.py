@@ -168,6 +168,11 @@ def refund(tags):
     return Question(b"refund", tags).line
 
 
+def refund_all(tags):
+    """The line that gives back all that tags have spent since their buckets were full. None: they are no question."""
+    return _naming(b"refund all", tags)
+
+
 def indication(tag: Tag, value):
     """The line that reports how the application does with its host's part of a tag. None: `value` is no such number."""
     if not 0 < value <= INDICATED_MAX:
@@ -185,8 +190,7 @@ def read_taken(line: bytes):
 
 def absence(tags):
     """The line that asks what to do about the tags while nobody answers. None: they are no question."""
-    question = Question(b"absent", tags)
-    return question.line and b" ".join([b"absent", *question.words]) + b"\n"
+    return _naming(b"absent", tags)
 
 
 def read_absence(line: bytes):
@@ -194,6 +198,12 @@ def read_absence(line: bytes):
     if line.startswith(b"ERR "):
         return Verdict.BAD_QUESTION, None
     return {b"OK serve": (Verdict.SERVE, True), b"OK refuse": (Verdict.SERVE, False)}.get(line)
+
+
+def _naming(verb, tags):
+    """A line that names tags without costs."""
+    question = Question(verb, tags)
+    return question.line and b" ".join([verb, *question.words]) + b"\n"
 
 
 def _left(word: bytes):

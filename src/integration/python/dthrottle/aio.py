@@ -7,7 +7,7 @@ import time
 
 from . import _endpoint
 from ._answers import (Question, Verdict, absence, indication, read_absence, read_settlement, read_taken, refund,
-                       settlement, tag_line, tags_of)
+                       refund_all, settlement, tag_line, tags_of)
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
 
@@ -184,6 +184,9 @@ class AsyncThrottle:
 
     async def refund(self, tags, deadline=None):
         return await self._tell(refund(tags), deadline)
+
+    async def refund_all(self, tags, deadline=None):
+        return await self._tell(refund_all(tags), deadline)
 
     async def indicate(self, tag, value, deadline=None):
         return await self._tell(indication(tag, value), deadline)

@@ -15,9 +15,8 @@ key ends in it, and is used for headers:
     rate = "100/m"
 
 What differs from a storage that counts: tokens come back one by one, not all at the end of a window; a request that is
-refused costs nothing; fixed and moving windows are the same bucket; clear() fills the bucket of a key, and nothing resets
-all of them. A tag that no rule
-limits is served, and said once in a warning.
+refused costs nothing; fixed and moving windows are the same bucket; clear() gives back what a key has spent since its
+bucket was full, and nothing resets all of them. A tag that no rule limits is served, and said once in a warning.
 
 "dthrottle:///path" is another socket for questions, "dthrottle://127.0.0.1:7316" a TCP address. Options, behind "?" or as
 storage_options: `deadline` in seconds (0.02) and `on_failure`, when nobody answers in time: "serve" (the default),
@@ -96,10 +95,6 @@ class _Questions:
     def reset(self):
         raise NotImplementedError("dthrottlectl forgive TAG fills a bucket")
 
-    def _whole(self, key):
-        """What clear() gives back: no bucket is more than full."""
-        return {key: self._limit_of(key)[0]}
-
     def _given(self, verdict, decided=(Verdict.SERVE,)):
         if self._raises and verdict not in decided:
             raise Unanswered(f"dthrottled: {verdict.value}")
@@ -147,7 +142,7 @@ class DthrottleStorage(_Questions, Storage, MovingWindowSupport):
         return self._standing(self._decided(self.throttle.peek([key])), *self._limit_of(key))[0]
 
     def clear(self, key):
-        self._given(self.throttle.refund(self._whole(key)))
+        self._given(self.throttle.refund_all([key]))
 
     def check(self):
         return bool(self.throttle.peek({"check": 0}).left)
@@ -177,7 +172,7 @@ class AsyncDthrottleStorage(_Questions, limits.aio.storage.Storage, limits.aio.s
         return self._standing(self._decided(await self.throttle.peek([key])), *self._limit_of(key))[0]
 
     async def clear(self, key):
-        self._given(await self.throttle.refund(self._whole(key)))
+        self._given(await self.throttle.refund_all([key]))
 
     async def check(self):
         return bool((await self.throttle.peek({"check": 0})).left)

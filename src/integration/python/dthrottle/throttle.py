@@ -7,7 +7,7 @@ import weakref
 
 from . import _endpoint
 from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, indication, read_absence,
-                       read_settlement, read_taken, refund, settlement, tag_line, tags_of)
+                       read_settlement, read_taken, refund, refund_all, settlement, tag_line, tags_of)
 from ._pause import Pause
 
 _VERDICTS = {b"OK": Verdict.SERVE, b"NO": Verdict.THROTTLE}
@@ -228,6 +228,10 @@ class Throttle:
         """Gives back what tags have cost that turned out not to count; a bucket is never more than full. Not to be repeated:
         it would be given back twice."""
         return self._tell(refund(tags), deadline)
+
+    def refund_all(self, tags, deadline=None):
+        """Gives back all that tags have spent since their buckets were full, also to what is charged with them."""
+        return self._tell(refund_all(tags), deadline)
 
     def indicate(self, tag, value, deadline=None):
         """Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that
