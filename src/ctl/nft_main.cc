@@ -1,15 +1,24 @@
 // dthrottle-nft: keeps two sets of nftables equal to what the daemon penalizes. See man/dthrottle-nft.8.
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <linux/netfilter/nf_tables.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netlink.h>
 #include <nftables/libnftables.h>
 #include <poll.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sysexits.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <regex>
 
 #include "ctl/admin_call.h"
@@ -24,6 +33,44 @@ Instant Now() {
   return Instant(std::chrono::steady_clock::now().time_since_epoch());
 }
 
+// The number of the ruleset, which the kernel counts up with each change that somebody makes.
+class Generation {
+ public:
+  Generation() : socket_(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER)) {}
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+  ~Generation() { ::close(socket_); }
+
+  // Nothing if the kernel does not say.
+  std::optional<std::uint32_t> Read() const {
+    struct {
+      nlmsghdr head{.nlmsg_len = sizeof(nlmsghdr) + sizeof(nfgenmsg),
+                    .nlmsg_type = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN,
+                    .nlmsg_flags = NLM_F_REQUEST,
+                    .nlmsg_seq = 0,
+                    .nlmsg_pid = 0};
+      nfgenmsg family{.nfgen_family = AF_UNSPEC, .version = NFNETLINK_V0, .res_id = 0};
+    } request;
+    std::array<char, 512> answer;    // comes while the request is sent
+    if (::send(socket_, &request, sizeof request, 0) < 0) return std::nullopt;
+    const ssize_t received = ::recv(socket_, answer.data(), answer.size(), MSG_DONTWAIT);
+    for (std::size_t at = sizeof request; received > 0 && at + sizeof(nlattr) <= static_cast<std::size_t>(received);) {
+      nlattr attribute;
+      std::memcpy(&attribute, &answer[at], sizeof attribute);
+      std::uint32_t value;
+      if (attribute.nla_type == NFTA_GEN_ID && attribute.nla_len == sizeof attribute + sizeof value) {
+        std::memcpy(&value, &answer[at + sizeof attribute], sizeof value);
+        return ntohl(value);
+      }
+      at += std::max<std::size_t>(NLA_ALIGN(attribute.nla_len), sizeof attribute);
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const int socket_;
+};
+
 class Kernel {
  public:
   Kernel() : context_(nft_ctx_new(NFT_CTX_DEFAULT)) {
@@ -31,19 +78,55 @@ class Kernel {
     nft_ctx_buffer_error(context_.get());
   }
 
+  // Whether nobody has changed the ruleset since this was asked last, neither somebody else nor Run.
+  bool IsUnchanged() {
+    const auto is = generation_.Read();
+    const bool same = is.has_value() && is == seen_;
+    seen_ = is;
+    return same;
+  }
+
   // All commands are done, or none and it says why.
   Result<void> Run(const std::string& commands) {
     if (commands.empty() || nft_run_cmd_from_buffer(context_.get(), commands.c_str()) == 0) return {};
-    const std::string why = nft_ctx_get_error_buffer(context_.get());
-    return Fail(why.substr(0, why.find('\n')));
+    return Fail(Trouble());
+  }
+
+  // What this lists, as JSON.
+  Result<std::string> List(const std::string& command) {
+    nft_ctx_output_set_flags(context_.get(), NFT_CTX_OUTPUT_JSON);
+    const int failed = nft_run_cmd_from_buffer(context_.get(), command.c_str());
+    nft_ctx_output_set_flags(context_.get(), 0);
+    const std::string listed = nft_ctx_get_output_buffer(context_.get());
+    if (failed != 0) return Fail(Trouble());
+    return listed;
   }
 
  private:
+  std::string Trouble() {
+    const std::string why = nft_ctx_get_error_buffer(context_.get());
+    return why.substr(0, why.find('\n'));
+  }
+
   struct Free {
     void operator()(nft_ctx* context) const { nft_ctx_free(context); }
   };
-  std::unique_ptr<nft_ctx, Free> context_;
+  const std::unique_ptr<nft_ctx, Free> context_;
+  const Generation generation_;
+  std::optional<std::uint32_t> seen_;
 };
+
+// Whether it is known what the sets hold. After a change of the ruleset, by whomever, that is what nft lists.
+bool AreKnown(PacketFilter& filter, Kernel& kernel) {
+  if (kernel.IsUnchanged()) return true;
+  std::string listed;
+  for (const std::string& listing : filter.Listings()) {
+    const auto one = kernel.List(listing);
+    if (!one) return false;
+    listed += *one;
+  }
+  return filter.Found(listed, Now());
+}
 
 // One look at the daemon. An element that has just ended cannot be deleted, and then nothing is changed; so the sets
 // begin anew. `begun` is whether they have been made.
@@ -51,7 +134,7 @@ Result<void> Follow(const std::string& socket, PacketFilter& filter, Kernel& ker
   const auto answer = AskAdmin(socket, "json penalties\n", kPatience);
   if (!answer) return Fail(answer.error().message);
   if (auto taken = filter.Take(*answer, Now()); !taken) return taken;
-  if (begun && kernel.Run(filter.Changes(Now()))) return {};
+  if (begun && AreKnown(filter, kernel) && kernel.Run(filter.Changes(Now()))) return {};
   const auto done = kernel.Run(filter.Everything(Now()));
   begun = done.has_value();
   return done;

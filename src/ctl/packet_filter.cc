@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 namespace dthrottle {
 
@@ -12,6 +13,26 @@ namespace {
 
 constexpr std::string_view kSetOfV4 = "penalized4", kSetOfV6 = "penalized6";
 constexpr double kSecondsMax = 7 * 24 * 3600;
+
+std::string TextOf(const Network& network) {
+  std::array<char, kNetworkTextMax> text;
+  return std::string(WriteNetwork(network, text));
+}
+
+// The network of an element, and how many seconds it has left; it has none if it does not end.
+std::optional<std::pair<Network, std::optional<double>>> ReadElement(const nlohmann::json& element) try {
+  const bool ends = element.is_object() && element.contains("elem");
+  const auto& value = ends ? element.at("elem").at("val") : element;
+  const auto network =
+      value.is_string() ? ParseNetwork(value.get<std::string>())
+                        : ParseNetwork(fmt::format("{}/{}", value.at("prefix").at("addr").get<std::string>(),
+                                                   value.at("prefix").at("len").get<unsigned>()));
+  if (!network.has_value()) return std::nullopt;
+  if (!ends || !element.at("elem").contains("expires")) return std::pair(*network, std::optional<double>());
+  return std::pair(*network, std::optional(element.at("elem").at("expires").get<double>()));
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
+}
 
 bool Contains(const Network& wide, const Network& network) {
   return wide.address.is_v6 == network.address.is_v6 && network.address.Prefix(wide.bits) == wide.address;
@@ -48,8 +69,7 @@ void PacketFilter::Want(std::vector<std::pair<Network, Instant>> networks) {
   for (const auto& [network, until] : networks) {
     if ((wide != nullptr && Contains(*wide, network)) || wanted_.size() == kElementsMax) continue;
     wide = &network;
-    std::array<char, kNetworkTextMax> text;
-    wanted_[std::string(WriteNetwork(network, text))] = until;
+    wanted_[TextOf(network)] = until;
   }
 }
 
@@ -65,6 +85,35 @@ std::string PacketFilter::Added(const Elements& elements, Instant now) const {
     commands += fmt::format("add element {} {} {{ {} timeout {}s }}\n", table_, SetOf(network), network, left);
   }
   return commands;
+}
+
+std::array<std::string, 2> PacketFilter::Listings() const {
+  return {fmt::format("list set {} {}\n", table_, kSetOfV4), fmt::format("list set {} {}\n", table_, kSetOfV6)};
+}
+
+// nft leaves out part seconds. What has less than one left is still there.
+bool PacketFilter::Found(std::string_view listed, Instant now) {
+  Elements found;
+  std::size_t sets = 0;
+  for (std::size_t end; !listed.empty(); listed.remove_prefix(std::min(end + 1, listed.size()))) {
+    end = std::min(listed.find('\n'), listed.size());
+    const auto answer = nlohmann::json::parse(listed.substr(0, end), nullptr, false);
+    if (!answer.is_object() || !answer.contains("nftables")) return false;
+    for (const auto& item : answer.at("nftables")) {
+      if (!item.is_object() || !item.contains("set") || !item.at("set").is_object()) continue;
+      ++sets;
+      for (const auto& element : item.at("set").value("elem", nlohmann::json::array())) {
+        const auto read = ReadElement(element);
+        if (!read.has_value()) return false;
+        const auto& [network, left_s] = *read;
+        const double seconds = std::clamp(left_s.value_or(2 * kSecondsMax), 1.0, 2 * kSecondsMax);
+        found[TextOf(network)] = now + DurationOf(seconds);
+      }
+    }
+  }
+  if (sets != 2) return false;
+  there_ = std::move(found);
+  return true;
 }
 
 std::string PacketFilter::Changes(Instant now) {

@@ -1,9 +1,11 @@
 // Penalized addresses for the packet filter of the kernel: what the daemon lists becomes elements of two sets of nftables,
 // each with a timeout, so that packets of these addresses need not reach a web server at all.
 //
-// Without sockets and clocks: the list as JSON goes in, commands for nft come out.
+// Without sockets and clocks: the list as JSON goes in, commands for nft come out. Where somebody else may have changed
+// the sets, what nft says of them goes in too.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <string_view>
@@ -27,6 +29,12 @@ class PacketFilter {
 
   // The answer of the command `penalties`, as JSON.
   Result<void> Take(std::string_view penalties, Instant now);
+
+  // Each lists a set. They are two, because nft does not find the first set if one run lists both.
+  std::array<std::string, 2> Listings() const;
+  // The answers of nft to these, as JSON, a line each: from now on Changes() starts with what they say is there. On
+  // false it does not, because a set is not there or has an element of a kind that is never ours.
+  bool Found(std::string_view listed, Instant now);
 
   // What makes of what was there before what the answer says; empty: nothing has changed.
   std::string Changes(Instant now);

@@ -1,9 +1,11 @@
 """dthrottle-nft: what is penalized is in sets of the packet filter, in a network namespace of the test."""
 
+import contextlib
 import json
 import pathlib
 import shutil
 import subprocess
+import time
 import unittest
 
 from common import SystemTest
@@ -34,7 +36,7 @@ class Nft(SystemTest):
     def elements(self):
         listed = subprocess.run([*self.enter, "nft", "-j", "list", "ruleset"], capture_output=True, text=True, check=True)
         sets = [item["set"] for item in json.loads(listed.stdout)["nftables"] if "set" in item]
-        return {one["name"]: [e["elem"]["val"] for e in one.get("elem", [])] for one in sets}
+        return {one["name"]: [e["elem"]["val"] if "elem" in e else e for e in one.get("elem", [])] for one in sets}
 
     def test_sets_follow_penalties_and_their_end(self):
         with Daemon(LIMITS) as daemon:
@@ -51,6 +53,45 @@ class Nft(SystemTest):
                 self.assertEqual(program.wait(), 0)
                 self.assertEqual(program.stderr.read(), "")
         self.assertEqual(self.elements()["penalized6"], ["2001:db8::7"])    # until its timeout
+
+    @contextlib.contextmanager
+    def following(self, daemon, tags, wanted):
+        """Runs the program while the block does, which begins when these tags are penalized and the sets as wanted."""
+        command = [*self.enter, *ALONE, NFT, "--socket", daemon.admin_path, "--prefix", "ip:", "--every", "0.05"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as program:
+            try:
+                daemon.ask(tags * 2)
+                wait_until(lambda: self.elements() == wanted, "the penalized addresses are in the sets")
+                yield
+            finally:
+                program.terminate()
+            self.assertEqual((program.wait(), program.stderr.read()), (0, ""))
+
+    def test_sets_are_restored_when_somebody_else_has_changed_the_ruleset(self):
+        wanted = {"penalized4": ["192.0.2.7", "192.0.2.8"], "penalized6": ["2001:db8::7"]}
+        with Daemon(LIMITS) as daemon:
+            with self.following(daemon, ["ip:192.0.2.7", "ip:192.0.2.8", "ip:2001:db8::7"], wanted):
+                for change in ("flush ruleset", "delete set inet dthrottle penalized6",
+                               "delete element inet dthrottle penalized4 { 192.0.2.7 }",
+                               "flush set inet dthrottle penalized4",
+                               "add element inet dthrottle penalized4 { 198.51.100.7 }",
+                               "add element inet dthrottle penalized4 { 198.51.100.0/24 timeout 1h }",
+                               "add element inet dthrottle penalized4 { 198.51.100.1-198.51.100.5 }"):
+                    with self.subTest(change):
+                        subprocess.run([*self.enter, "nft", change], check=True)
+                        wait_until(lambda: self.elements() == wanted, "the sets are as before", 10)
+                daemon.admin("forgive ip:192.0.2.7")
+                wait_until(lambda: self.elements()["penalized4"] == ["192.0.2.8"], "penalties are followed as before")
+
+    def test_a_ruleset_that_holds_what_it_should_is_left_alone(self):
+        wanted = {"penalized4": ["192.0.2.7", "192.0.2.8"], "penalized6": ["2001:db8::7"]}
+        with Daemon(LIMITS) as daemon:
+            with self.following(daemon, ["ip:192.0.2.7", "ip:192.0.2.8", "ip:2001:db8::7"], wanted):
+                subprocess.run([*self.enter, "nft", "add table inet other"], check=True)
+                with subprocess.Popen([*self.enter, "nft", "monitor"], stdout=subprocess.PIPE, text=True) as watch:
+                    time.sleep(1)    # 20 looks
+                    watch.terminate()
+                    self.assertEqual(watch.stdout.read(), "")
 
     def test_a_daemon_that_is_not_there_is_said_once(self):
         done = subprocess.run([*self.enter, NFT, "--socket", "/nowhere", "--once"], capture_output=True, text=True)
