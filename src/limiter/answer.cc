@@ -45,6 +45,13 @@ class Shown {
   };
 };
 
+// Says how a bucket stands that was not asked.
+void ShowBucket(Ways& ways, Looked looked, Standing& standing) {
+  (void)ways.Would(looked);    // for the shape on this host
+  standing.shape = looked.shape;
+  standing.bucket = looked.bucket;
+}
+
 }    // namespace
 
 // Memory is the cost of a decision, so nobody waits for it: while one query is decided, the cells of those behind it
@@ -93,7 +100,13 @@ inline std::optional<Verdict> Limiter::Decide(const Query& query, const Table::P
   RuleCounters& counters = lane.counters(core.tally.counter(limit.rule));
   if (!limit.plain || shedder_->any()) [[unlikely]] {
     if (limit.whole) return std::nullopt;
-    if (const auto verdict = DecideBefore(query, probe.hash, limit, counters, prng, now, standing)) return verdict;
+    if (const auto verdict = DecideBefore(query, probe.hash, limit, counters, prng, now, standing)) {
+      if (standing != nullptr && limit.mode != Mode::kOff) {
+        const Bucket bucket = slot != nullptr ? slot->bucket : Bucket();
+        ShowBucket(*ways_, {query, probe.hash, limit, slot, now, limit.shape, bucket}, *standing);
+      }
+      return verdict;
+    }
   }
   Asked asked{query, probe.hash, index, limit, shard, slot, lane.number(), now, limit.shape};
   BeforeAsking(*ways_, asked, lane);

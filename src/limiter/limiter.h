@@ -43,7 +43,7 @@ struct RuleCounters;
 
 // Where a tag stands right after one of its queries was decided.
 struct Standing {
-  Shape shape{};    // interval 0: no bucket was asked
+  Shape shape{};    // interval 0: the tag has no limit, or one whose mode is off
   Bucket bucket{};
   std::optional<LimitIndex> limit{};    // the limit that applies, if one does
   std::optional<std::uint32_t> free{};    // places of it, if it has a number of them

@@ -95,6 +95,7 @@ template <bool kWithQuota = false>
       LimiterCore& core = ways.core();
       const std::size_t hosts = asked.limit.shared || asked.limit.divided ? core.peers + 1 : 1;
       core.penalties.Refused(asked.query.tag, asked.hash, core.rules->penalty(asked.limit), hosts, asked.now);
+      if (standing != nullptr) standing->penalty = core.penalties.Left(asked.hash, asked.now);
     }
     return Refuse(asked.limit, Verdict::kThrottle, counters);
   }

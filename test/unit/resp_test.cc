@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include "limiter/asking.h"
+#include "limiter/shedder.h"
 #include "share/ways.h"
 #include "test/support/resp.h"
 
@@ -193,6 +195,46 @@ TEST_CASE("resp: a key in debt is limited even for a peek, until it is out of de
   CHECK(Five(host.Send("cl.throttle k 4 1 1 1\n", kNow)) == "1 5 0 3 7");
   CHECK(Five(host.Send("cl.throttle k 4 1 1 -1\n", kNow)) == "0 5 0 -1 6");
   CHECK(Five(host.Send("cl.throttle k 4 1 1 0\n", kNow + 1s)) == "0 5 0 -1 5");
+}
+
+TEST_CASE("resp: a penalized key is told how long that lasts, also by the refusal that begins it") {
+  for (const char* also : {"", "quota=100\nper=\"hour\"\n"}) {
+    CAPTURE(also);
+    const std::string rule = "[[rule]]\nburst=2\nrate=1\npenalty={ after = 3, within = \"1m\", lasts = \"60s\" }\n";
+    RespHost host(rule + also);
+    for (const char* reply : {"0 2 1 -1 1", "0 2 0 -1 2", "1 2 0 1 2", "1 2 0 1 2", "1 2 0 60 2", "1 2 0 60 2"}) {
+      CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow)) == reply);
+    }
+    CHECK(Five(host.Send("cl.throttle k 9 1 1 2\n", kNow + 1500ms)) == "1 2 1 59 1");
+    CHECK(Five(host.Send("cl.throttle k 9 1 1 3\n", kNow + 3s)) == "1 2 2 -1 0");    // never
+    CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow + 60s)) == "0 2 1 -1 1");
+  }
+}
+
+TEST_CASE("resp: a penalty that ends before the key has its tokens is not what it waits for") {
+  RespHost host("[[rule]]\nburst=1\nrate=0.01\npenalty={ after = 1, lasts = \"60s\" }\n");
+  for (const char* reply : {"0 1 0 -1 100", "1 1 0 100 100", "1 1 0 100 100"}) {
+    CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow)) == reply);
+  }
+}
+
+TEST_CASE("resp: a penalty in shadow mode leaves the reply what it was") {
+  RespHost host("[[rule]]\nburst=1\nrate=1\nmode=\"shadow\"\npenalty={ after = 1, lasts = \"60s\" }\n");
+  for (int i = 0; i < 3; ++i) CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow)) == "0 1 0 -1 1");
+}
+
+TEST_CASE("resp: a key whose places are all taken, and one that is shed, are told of their bucket") {
+  RespHost host("[[rule]]\nburst=100\nrate=1\nin_flight=2\nshed=true\n");
+  Asking asking(*host.host.limiter, 0, Prng(1), kTagBytesMax);
+  for (int i = 0; i < 2; ++i) {
+    asking.Begin(Verb::kEnter);
+    REQUIRE(asking.Name("k", 1));
+  }
+  asking.Answer(kNow);
+  CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow)) == "1 100 98 1 2");
+  host.host.limiter->shedder().Shed(host.host.limiter->rules().shed_priorities(), ShedCurve(1, 2), 2);
+  CHECK(Five(host.Send("cl.throttle k 9 1 1\n", kNow)) == "1 100 98 1 2");
+  CHECK(Five(host.Send("cl.throttle other 9 1 1\n", kNow)) == "1 100 100 1 0");
 }
 
 TEST_CASE("resp: rates that do not divide and replies of less than a second are rounded up") {

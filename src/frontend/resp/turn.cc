@@ -63,9 +63,9 @@ Result<ThrottleRequest> ParseThrottle(RespArguments arguments) {
 }
 
 ThrottleReply MakeReply(const ThrottleRequest& request, bool served, const Standing& standing, Instant now) {
-  if (!standing.limited()) {    // nobody limits the key, or nobody has looked
+  if (!standing.limited()) {
     const std::int64_t limit = request.max_burst + 1;
-    return {!served, limit, served ? limit : 0, served ? -1 : 1, 0};
+    return {false, limit, limit, -1, 0};
   }
   const Shape& shape = standing.shape;
   const Bucket& bucket = standing.bucket;
@@ -73,7 +73,8 @@ ThrottleReply MakeReply(const ThrottleRequest& request, bool served, const Stand
   std::int64_t retry_after_s = -1;
   if (!served && request.quantity <= limit) {
     const Cost cost = ToCost(std::max<std::int64_t>(request.quantity, 0));
-    retry_after_s = std::max<std::int64_t>(WholeSeconds(standing.Until(cost, now)), 1);
+    const Duration wait = std::max(standing.Until(cost, now), standing.penalty);
+    retry_after_s = std::max<std::int64_t>(WholeSeconds(wait), 1);
   }
   return {!served, limit, bucket.WholeTokens(shape, now), retry_after_s, WholeSeconds(standing.UntilFull(now))};
 }
