@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::string_view kPageSuffix = DTHROTTLE_PAGE_SUFFIX;
 constexpr std::size_t kUnixPathBytesMax = 107;
+constexpr std::size_t kBytesMaxWithPages = kUnixPathBytesMax - kPageSuffix.size();
 
 // Beside a socket for queries or questions, so whoever may ask there may have a page. A path without room for it has none.
 Endpoints PagesAt(const Settings& settings, const std::string& path, std::uint32_t mode) {
-  const std::size_t bytes = path.size() + kPageSuffix.size();
-  if (settings.page.entries == 0 || path.empty() || bytes > kUnixPathBytesMax) return {};
+  if (settings.page.entries == 0 || path.empty() || path.size() > kBytesMaxWithPages) return {};
   return {path + std::string(kPageSuffix), mode, {}, false, true};
 }
 
@@ -94,6 +94,12 @@ Endpoints EndpointsOf(const Settings& settings, std::string_view name) {
 
 void CheckListeners(Findings& findings) {
   const Settings& settings = findings.settings();
+  using At = std::pair<const char*, std::string>;
+  for (const auto& [key, path] : {At("query.unix", settings.query.unix_path), At("ask.unix", settings.ask.unix_path)}) {
+    if (settings.page.entries == 0 || path.size() <= kBytesMaxWithPages) continue;
+    findings.Warn("page.entries", fmt::format("page.entries = {}: {} has more than {} bytes: no pages there",
+                                              settings.page.entries, key, kBytesMaxWithPages));
+  }
   if (settings.query.unix_path.empty() && !settings.query.tcp.enabled()) {
     findings.Error("", "query.unix and query.tcp are both \"\": must be one at least, or nobody can ask");
   }

@@ -748,6 +748,19 @@ TEST_CASE("certificates come with their keys, and TLS with certificates") {
   CHECK(problems[0] == "f:2:5: error: tls.certificate_file is \"\": must be a path with lease.tls = \"127.0.0.1:7\"");
 }
 
+TEST_CASE("a socket whose path has no room for the ending of pages is warned of where there are pages") {
+  using Strings = std::vector<std::string>;
+  const auto at = [](const char* section, std::size_t bytes) {
+    return fmt::format("[{}]\nunix=\"/{}\"\n", section, std::string(bytes - 1, 'x'));
+  };
+  CHECK(Problems("[page]\nentries=8\n" + at("query", 102) + at("ask", 101)).empty());
+  CHECK(Problems(at("query", 107) + at("ask", 106)).empty());
+  CHECK(Problems("[page]\nentries=8\n" + at("query", 103)) ==
+        Strings{"f:2:9: warning: page.entries = 8: query.unix has more than 102 bytes: no pages there"});
+  CHECK(Problems("[page]\nentries=8\n" + at("ask", 107)) ==
+        Strings{"f:2:9: warning: page.entries = 8: ask.unix has more than 102 bytes: no pages there"});
+}
+
 TEST_CASE("gRPC has an address of its own, which others can reach") {
   const auto said = [](const std::string& keys, const char* what) {
     const auto problems = Problems("[lease]\n" + keys);
