@@ -24,8 +24,10 @@ const Way kAll[] = {
     {"debit", Share::kDebit, ""},
     {"forecast", Share::kForecast, ""},
     {"capacity", Share::kCapacity, ""},
-    {"grd", BaselineKind::kGrd, "global random drop, for comparison; its frames are not counted", false},
-    {"fps", BaselineKind::kFps, "flow proportional share, for comparison; its frames are not counted", false},
+    {"grd", BaselineKind::kGrd,
+     "global random drop, for comparison; knows burst and rate alone; its frames are not counted", false},
+    {"fps", BaselineKind::kFps,
+     "flow proportional share, for comparison; knows burst and rate alone; its frames are not counted", false},
 };
 
 struct CompareOptions {

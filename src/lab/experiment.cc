@@ -46,11 +46,13 @@ std::shared_ptr<const Rulebook> RulesUnder(const FleetFile& file, std::optional<
   return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
 }
 
+// Tags that are asked for, and as many as may be charged with them.
 std::size_t TagsOf(const FleetFile& file) {
-  std::size_t tags = 0;
+  std::size_t tags = 0, charged = 0;
   for (const Workload& workload : file.workloads) tags += TagsOf(workload);
   for (const FleetFile::TraceFile& trace : file.traces) tags += trace.trace->tags.size();
-  return tags;
+  for (const Rule& rule : file.settings.rules) charged = std::max(charged, rule.also.size());
+  return tags * (1 + charged);
 }
 
 std::size_t TableBytes(const FleetFile& file) {

@@ -76,6 +76,7 @@ std::vector<Fault> RandomFaults(const FaultOptions& options, Prng& prng) {
 Fleet::Fleet(const FleetOptions& options, std::uint64_t seed)
     : World(options.hosts, options.lanes, seed),
       options_(options),
+      seed_(seed),
       wall_(options.wall),
       ledger_(options.ideal_rules ? options.ideal_rules : options.rules, options.hosts, wall_),
       stays_(*this, ledger_, options.hosts) {
@@ -176,6 +177,7 @@ void Fleet::SetDate(Duration since_1970) {
   for (const auto& host : hosts_) {
     if (host->running()) host->FollowCalendar(now());
   }
+  if (one_) one_->At(now()).FollowCalendar(now());
 }
 
 bool Fleet::AskOnly(std::uint32_t host, const Query& query) {
@@ -254,50 +256,73 @@ bool Fleet::Decide(std::uint32_t host, const Question& question) {
   const auto& [tags, cost, patience, stay] = question;
   const std::optional<Duration> wait = Ask(host, question);
   ++counts_.queries;
-  std::array<std::uint64_t, Questions::kTagsMax> ideal;    // before
-  for (std::size_t i = 0; i < tags.size(); ++i) ideal[i] = ledger_.account(tags[i]).ideal;
-  const bool served_ideally = ledger_.Asked(tags, cost, now(), baseline_ ? Duration(0) : patience,
-                                            !baseline_ && question.takes(Workload::Takes::kPlace));
+  // A baseline knows neither waits nor what is taken for a while, so one bucket for all is not asked for them.
+  const bool ideally = AskOf(one(), baseline_ ? Question{tags, cost} : question).has_value();
   const bool held = question.takes(Workload::Takes::kHold);
-  for (std::size_t i = 0; wait && i < tags.size(); ++i) ledger_.Served(tags[i], host, cost, now(), held);
+  for (const TagNumber tag : tags) {
+    ledger_.ForEachPaying(tag, [&](TagNumber pays) {
+      ledger_.Asked(pays, cost, ideally, now());
+      if (wait) ledger_.Served(pays, host, cost, now(), held);
+    });
+  }
   if (stay && !baseline_) {
     const Duration waits = wait.value_or(Duration(0));
-    stays_.Begin({host, {tags.begin(), tags.end()}, cost, *stay, wait.has_value(), served_ideally, waits});
+    stays_.Begin({host, {tags.begin(), tags.end()}, cost, *stay, wait.has_value(), ideally, waits});
   }
   if (hosts_[host]->TakeWoken()) Work(host);
-  for (std::size_t i = 0; i < tags.size(); ++i) Tell(host, tags[i], question, ideal[i], wait);
+  for (const TagNumber tag : tags) Tell(host, tag, question, ideally, wait);
   return wait.has_value();
 }
 
-// None: it is refused. A baseline knows no questions: there tags pay one by one, until one refuses, and for good.
-std::optional<Duration> Fleet::Ask(std::uint32_t host, const Question& question) {
-  const auto& [tags, cost, patience, stay] = question;
-  bool served;
-  if (baseline_) {
-    served = std::ranges::all_of(tags, [&](TagNumber tag) {
-      return baseline_->Serves(host, tag, ledger_.account(tag).shape, question.cost, now());
-    });
-  } else if (tags.size() == 1 && patience == Duration(0) && !stay) {
-    served = hosts_[host]->Serves(ledger_.account(tags[0]).tag, cost, now());
-  } else {
-    std::array<std::string_view, Questions::kTagsMax> names;
-    for (std::size_t i = 0; i < tags.size(); ++i) names[i] = ledger_.account(tags[i]).tag;
-    const Verb verb = question.takes(Workload::Takes::kHold)    ? Verb::kHold
-                      : question.takes(Workload::Takes::kPlace) ? Verb::kEnter
-                                                                : Verb::kTake;
-    return hosts_[host]->ServesWithin(patience, verb, std::span(names).first(tags.size()), cost, now());
+SimHost& Fleet::one() {
+  if (!one_) {
+    HostOptions options = HostOptionsOf(options_);
+    if (options_.ideal_rules) options.rules = options_.ideal_rules;
+    one_.emplace(options, wall_, Prng(seed_), now());
   }
-  return served ? std::optional(Duration(0)) : std::nullopt;
+  return one_->At(now());
 }
 
-void Fleet::Tell(std::uint32_t host, TagNumber tag, const Question& question, std::uint64_t ideal,
+// None: it is refused.
+std::optional<Duration> Fleet::Ask(std::uint32_t host, const Question& question) {
+  if (!baseline_) return AskOf(*hosts_[host], question);
+  return BaselineServes(host, question) ? std::optional(Duration(0)) : std::nullopt;
+}
+
+std::optional<Duration> Fleet::AskOf(SimHost& host, const Question& question) const {
+  const auto& [tags, cost, patience, stay] = question;
+  if (tags.size() == 1 && patience == Duration(0) && !stay) {
+    return host.Serves(ledger_.account(tags[0]).tag, cost, now()) ? std::optional(Duration(0)) : std::nullopt;
+  }
+  std::array<std::string_view, Questions::kTagsMax> names;
+  for (std::size_t i = 0; i < tags.size(); ++i) names[i] = ledger_.account(tags[i]).tag;
+  const Verb verb = question.takes(Workload::Takes::kHold)    ? Verb::kHold
+                    : question.takes(Workload::Takes::kPlace) ? Verb::kEnter
+                                                              : Verb::kTake;
+  return host.ServesWithin(patience, verb, std::span(names).first(tags.size()), cost, now());
+}
+
+// A baseline knows no questions: tags pay one by one, until one refuses, and for good.
+bool Fleet::BaselineServes(std::uint32_t host, const Question& question) {
+  bool served = true;
+  for (const TagNumber tag : question.tags) {
+    ledger_.ForEachPaying(tag, [&](TagNumber pays) {
+      const Account& account = ledger_.account(pays);
+      served = served && (account.exempt || baseline_->Serves(host, pays, account.shape, question.cost, now()));
+    });
+  }
+  return served;
+}
+
+void Fleet::Tell(std::uint32_t host, TagNumber tag, const Question& question, bool ideally,
                  std::optional<Duration> wait) {
   const Cost cost = question.cost;
-  const std::uint64_t ideal_now = ledger_.account(tag).ideal;
   Mix(std::uint64_t{host} << 33 | std::uint64_t{tag} << 1 | wait.has_value());
   if (watcher_) {
-    watcher_({now(), host, tag, cost, wait.has_value(), ideal_now != ideal, wait.value_or(Duration(0)),
-              question.takes(Workload::Takes::kHold)});
+    ledger_.ForEachPaying(tag, [&](TagNumber pays) {
+      watcher_({now(), host, pays, cost, wait.has_value(), ideally, wait.value_or(Duration(0)),
+                question.takes(Workload::Takes::kHold), pays != tag});
+    });
   }
   if (options_.sample == Duration::zero()) return;
   const auto index = static_cast<std::size_t>(now().time_since_epoch() / options_.sample);
@@ -306,7 +331,7 @@ void Fleet::Tell(std::uint32_t host, TagNumber tag, const Question& question, st
   }
   samples_[index].asked += cost;
   samples_[index].served += wait ? cost : 0;
-  samples_[index].ideal += ideal_now - ideal;
+  samples_[index].ideal += ideally ? cost : 0;
 }
 
 void Fleet::SetOwners(std::uint32_t host, const std::vector<std::string>& owners) {

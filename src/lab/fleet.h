@@ -20,6 +20,7 @@
 #include "lab/baseline.h"
 #include "lab/host.h"
 #include "lab/ledger.h"
+#include "lab/one_for_all.h"
 #include "lab/stays.h"
 #include "lab/trace.h"
 #include "lab/workload.h"
@@ -109,6 +110,7 @@ struct Decision {
   bool ideal_served = false;    // by one bucket for all
   Duration wait{};              // of what is served, before it goes on
   bool held = false;            // what of it is used is known later
+  bool charged = false;         // with a tag of the question, which does not name this one
 };
 
 // A host whose level of a tag is not what all hits together make of it.
@@ -150,6 +152,8 @@ class Fleet final : public World, private Surroundings {
   // ---- Looking ----
 
   SimHost& host(std::uint32_t number) { return *hosts_[number]; }
+  // One bucket for all, which has been asked everything but what AskOnly asks.
+  SimHost& one();
   const Ledger& ledger() const { return ledger_; }
   const StayCounts& stays() const { return stays_.counts(); }
   FleetCounts counts() const;
@@ -189,8 +193,9 @@ class Fleet final : public World, private Surroundings {
   };
   bool Decide(std::uint32_t host, const Question& question);
   std::optional<Duration> Ask(std::uint32_t host, const Question& question);
-  void Tell(std::uint32_t host, TagNumber tag, const Question& question, std::uint64_t ideal,
-            std::optional<Duration> wait);
+  std::optional<Duration> AskOf(SimHost& host, const Question& question) const;
+  bool BaselineServes(std::uint32_t host, const Question& question);
+  void Tell(std::uint32_t host, TagNumber tag, const Question& question, bool ideally, std::optional<Duration> wait);
   void TellBaseline(std::uint32_t host);
   void Work(std::uint32_t host);
   void Start(std::uint32_t host, bool keep_table);
@@ -198,10 +203,12 @@ class Fleet final : public World, private Surroundings {
   void Mix(std::uint64_t word);
 
   FleetOptions options_;
+  std::uint64_t seed_;
   WallClock wall_;
   Ledger ledger_;
   Stays stays_;
   std::vector<std::unique_ptr<SimHost>> hosts_;
+  std::optional<OneForAll> one_;    // from the first question on
   std::optional<Baseline> baseline_;
   std::deque<Running> workloads_;
   std::vector<Sample> samples_;

@@ -12,10 +12,6 @@ Ticks ToTicks(WorldTime t) {
   return t.time_since_epoch().count() * kTicksPerNanosecond;
 }
 
-Instant AsInstant(WorldTime t) {
-  return Instant(t.time_since_epoch());
-}
-
 }    // namespace
 
 Tokens Account::Level(WorldTime now) const {
@@ -40,8 +36,9 @@ TagNumber Ledger::Open(std::string_view tag) {
   Account& account = accounts_.emplace_back();
   account.tag = tag;
   account.shape = limit.shape;
-  account.shared = limit.rule < rules_->rules().size() && rules_->rules()[limit.rule].share != Share::kLocal;
-  account.delay = limit.delay;
+  account.exempt = limit.mode == Mode::kOff;
+  account.shared = !account.exempt && limit.rule < rules_->rules().size() &&
+                   rules_->rules()[limit.rule].share != Share::kLocal;
   account.in_flight = limit.in_flight;
   account.quota = limit.quota;
   account.calendar_ = limit.calendar;
@@ -50,6 +47,9 @@ TagNumber Ledger::Open(std::string_view tag) {
   account.debited_on.resize(hosts_);
   account.full_at_ = ToTicks(WorldTime{}) - account.shape.depth;
   numbers_.emplace(account.tag, number);
+  rules_->ForEachDerived(*index, {account.tag}, [&](std::string_view derived) {
+    if (rules_->Find(derived)) account.charged.push_back(Open(derived));
+  });
   return number;
 }
 
@@ -61,7 +61,7 @@ Account& Ledger::At(TagNumber tag, WorldTime now) {
   if (date < account.period_ends_) return account;
   const std::int64_t seconds = std::chrono::floor<std::chrono::seconds>(date).count();
   account.period_ends_ = std::chrono::seconds(PeriodsAt(rules_->calendars()[account.calendar_], seconds).next);
-  account.spent_ = account.ideal_spent_ = 0;
+  account.spent_ = 0;
   return account;
 }
 
@@ -70,47 +70,11 @@ void Account::Spend(std::uint64_t tokens) {
   spent_max = std::max(spent_max, spent_);
 }
 
-// Either all of the buckets pay, or none does. A tag that a question names twice is in `tags` once.
-bool Ledger::Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience, bool places) {
-  const auto take = [&](const Account& account, Bucket& bucket) {
-    const bool waits = static_cast<double>(cost) <= account.shape.burst();
-    const Duration wait = waits ? std::min(patience, account.delay) : Duration(0);
-    const Shape patient{account.shape.interval, account.shape.depth + wait.count() * kTicksPerNanosecond};
-    return bucket.Take(patient, cost, AsInstant(now));
-  };
-  bool all = true;
-  for (const TagNumber tag : tags) {
-    Account& account = At(tag, now);
-    if (account.asked == 0) account.asked_since_ = now;
-    account.asked += cost;
-    Bucket tried = account.one_for_all_;
-    const bool has_place = !places || account.in_flight == 0 || account.ideal_places_ < account.in_flight;
-    const bool has_quota = account.quota == 0 || account.ideal_spent_ + cost <= account.quota;
-    all = all && has_place && has_quota && take(account, tried);
-  }
-  for (const TagNumber tag : tags) {
-    Account& account = accounts_[tag];
-    if (!all || !take(account, account.one_for_all_)) continue;
-    account.ideal += cost;
-    account.ideal_spent_ += cost;
-    account.ideal_places_ += places;
-  }
-  return all;
-}
-
-void Ledger::EndIdeal(std::span<const TagNumber> tags, Cost cost, const Stay& stay, WorldTime now) {
-  for (const TagNumber tag : tags) {
-    Account& account = At(tag, now);
-    if (stay.takes == Workload::Takes::kPlace) {
-      --account.ideal_places_;
-    } else if (stay.used < cost) {
-      account.one_for_all_.Credit(account.shape, cost - stay.used);
-      account.ideal_spent_ -= std::min<std::uint64_t>(cost - stay.used, account.ideal_spent_);
-    } else {
-      account.one_for_all_.Charge(account.shape, stay.used - cost, AsInstant(now));
-      account.ideal_spent_ += stay.used - cost;
-    }
-  }
+void Ledger::Asked(TagNumber tag, Cost cost, bool ideally, WorldTime now) {
+  Account& account = accounts_[tag];
+  if (account.asked == 0) account.asked_since_ = now;
+  account.asked += cost;
+  if (ideally) account.ideal += cost;
 }
 
 void Ledger::Entered(TagNumber tag) {
@@ -133,6 +97,7 @@ void Ledger::Settled(TagNumber tag, std::uint32_t host, Cost cost, Cost used, Wo
 }
 
 void Account::Use(std::uint64_t tokens, WorldTime now) {
+  if (exempt) return;
   used_ += static_cast<double>(tokens);
   overused = std::max(overused, used_ / (shape.burst() + shape.rate() * Seconds(now - asked_since_)) - 1);
 }

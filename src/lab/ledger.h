@@ -1,14 +1,13 @@
 // What really happened, which nobody inside the simulation knows: every hit, wherever it was served, at its true time.
 //
-// The ledger answers three questions. What would one bucket have done that every query had gone to? What would a bucket
-// say that heard of every hit the moment it was served: the level that all hosts must show when all is quiet? And which
-// hits that were served elsewhere has a host not been told of, or been told of twice?
+// The ledger answers two questions. What would a bucket say that heard of every hit the moment it was served: the level
+// that all hosts must show when all is quiet? And which hits that were served elsewhere has a host not been told of, or
+// been told of twice? It keeps account of tags that queries name, and of those that are charged with them.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -17,7 +16,6 @@
 #include "bucket/bucket.h"
 #include "bus/entries.h"
 #include "lab/clock.h"
-#include "lab/workload.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle::lab {
@@ -29,7 +27,8 @@ struct Account {
   std::string tag;
   Shape shape{};
   bool shared = false;
-  Duration delay{};    // most that a query waits
+  bool exempt = false;    // has no limit: mode "off"
+  std::vector<TagNumber> charged{};    // with it, by Rule::also of its rule; those that have a limit
   std::uint64_t asked = 0, served = 0;       // tokens
   std::uint64_t gone = 0;                    // of them, with a table before a report could carry them
   std::uint64_t ideal = 0;                   // tokens that one bucket for all would have served
@@ -56,11 +55,9 @@ struct Account {
 
   void Spend(std::uint64_t tokens);
 
-  Bucket one_for_all_;
   std::uint16_t calendar_ = 0;
   Duration period_ends_{};    // of the quota, by the date
-  std::uint64_t spent_ = 0, ideal_spent_ = 0;    // in it
-  std::uint32_t ideal_places_ = 0;
+  std::uint64_t spent_ = 0;      // in it
   double used_ = 0;               // tokens that were not held, or were used of what was
   WorldTime asked_since_{};
   Ticks full_at_ = 0;         // with all hits that were served, also those that one bucket would have refused
@@ -76,9 +73,15 @@ class Ledger {
   // REQUIRES: the tag has a limit.
   TagNumber Open(std::string_view tag);
 
-  // A question about tags that cost so much each. `patience`: it rather waits so long than being refused; `places`: it
-  // takes a place of each. Returns whether one bucket for all would serve it.
-  bool Asked(std::span<const TagNumber> tags, Cost cost, WorldTime now, Duration patience = {}, bool places = false);
+  // Calls use(TagNumber) for the tag, then for each tag that is charged with it.
+  template <class Use>
+  void ForEachPaying(TagNumber tag, Use&& use) const {
+    use(tag);
+    for (const TagNumber charged : accounts_[tag].charged) use(charged);
+  }
+
+  // A query was to pay so much of the tag. `ideally`: one bucket for all has served it.
+  void Asked(TagNumber tag, Cost cost, bool ideally, WorldTime now);
   // `held`: what is used of it is known when it is settled.
   void Served(TagNumber tag, std::uint32_t host, Cost cost, WorldTime now, bool held = false);
 
@@ -86,8 +89,6 @@ class Ledger {
   void Settled(TagNumber tag, std::uint32_t host, Cost cost, Cost used, WorldTime now);
   void Entered(TagNumber tag);
   void Left(TagNumber tag) { --accounts_[tag].places; }
-  // What one bucket for all would have given for a while ends.
-  void EndIdeal(std::span<const TagNumber> tags, Cost cost, const Stay& stay, WorldTime now);
 
   void Reported(std::uint32_t host, const Entries& entries);
   void Debited(std::uint32_t host, const Entries& entries);

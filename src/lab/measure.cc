@@ -69,9 +69,23 @@ void Meter::Close(TagState& tag) {
   tag.served = tag.ideal = 0;
 }
 
+// What counts against burst + rate x time.
+void Meter::Spend(TagState& tag, const Decision& d) const {
+  const Account& account = fleet_.ledger().account(d.tag);
+  if (account.exempt) return;
+  const double refilled = account.shape.rate() * Seconds(d.at - tag.last);
+  const std::uint64_t used = d.held || !d.served ? 0 : d.cost;    // what comes back may be taken again: see overused
+  tag.excess = std::max(tag.excess - refilled, 0.0) + static_cast<double>(used);
+  tag.excess_max = std::max(tag.excess_max, tag.excess);
+  tag.wait_max = std::max(tag.wait_max, d.wait);
+  tag.last = d.at;
+}
+
 void Meter::Note(const Decision& d) {
   if (tags_.size() <= d.tag) tags_.resize(d.tag + 1);
   TagState& tag = tags_[d.tag];
+  Spend(tag, d);
+  if (d.charged) return;    // the question counts under the tags that it names
   const auto now = static_cast<std::size_t>((d.at - begin_) / std::chrono::seconds(1));
   if (tag.second != now) {
     Close(tag);
@@ -86,17 +100,10 @@ void Meter::Note(const Decision& d) {
   second.ideal += ideal;
   hosts_[d.host].asked += d.cost;
   hosts_[d.host].served += served;
-
-  const double refilled = fleet_.ledger().account(d.tag).shape.rate() * Seconds(d.at - tag.last);
-  const std::uint64_t used = d.held ? 0 : served;    // what comes back may be taken again: see overused
-  tag.excess = std::max(tag.excess - refilled, 0.0) + static_cast<double>(used);
-  tag.excess_max = std::max(tag.excess_max, tag.excess);
-  tag.wait_max = std::max(tag.wait_max, d.wait);
   if (d.wait > Duration(0)) {
     waited_ += d.cost;
     token_seconds_ += d.cost * Seconds(d.wait);
   }
-  tag.last = d.at;
   Hear(d.served, d.at, tag.refused_since, silence_);
   Hear(d.ideal_served, d.at, tag.ideal_refused_since, ideal_silence_);
 }

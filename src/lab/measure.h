@@ -72,6 +72,7 @@ class Meter {
   };
 
   void Close(TagState& tag);
+  void Spend(TagState& tag, const Decision& decision) const;
   void NoteAccounts(Measures& measures) const;
   Second& At(std::size_t second);
 

@@ -20,7 +20,7 @@ void Stays::Begin(Taken taken) {
   taken.since = fleet_.now();
   const WorldTime ends = taken.since + taken.wait + taken.stay.lasts;
   if (taken.ideal) {
-    fleet_.At(ends, [this, taken] { ledger_.EndIdeal(taken.tags, taken.cost, taken.stay, fleet_.now()); });
+    fleet_.At(ends, [this, taken] { EndIdeal(taken); });
   }
   if (!taken.served) return;
   const std::uint32_t host = taken.host;
@@ -37,6 +37,18 @@ void Stays::Begin(Taken taken) {
   fleet_.At(ends, [this, host, number] { EndPlace(host, number); });
 }
 
+void Stays::EndIdeal(const Taken& taken) {
+  SimHost& one = fleet_.one();
+  for (const TagNumber tag : taken.tags) {
+    const Tag named{ledger_.account(tag).tag, false};
+    if (taken.stay.takes == Workload::Takes::kPlace) {
+      GivePlaces(one.limiter(), one.limiter().table().Hash(named), 1);
+    } else {
+      one.Settles({named, taken.cost}, taken.since, taken.stay.used, fleet_.now());
+    }
+  }
+}
+
 // ---- Holds ----
 
 void Stays::EndHold(const Taken& taken, std::uint32_t table) {
@@ -50,7 +62,9 @@ void Stays::EndHold(const Taken& taken, std::uint32_t table) {
   ++(stay.lost ? counts_.lost : counts_.settled);
   for (const TagNumber tag : taken.tags) {
     host.Settles({{ledger_.account(tag).tag, false}, taken.cost}, taken.since, stay.used, fleet_.now());
-    ledger_.Settled(tag, taken.host, taken.cost, stay.used, fleet_.now());
+    ledger_.ForEachPaying(tag, [&](TagNumber pays) {
+      ledger_.Settled(pays, taken.host, taken.cost, stay.used, fleet_.now());
+    });
     counts_.returned += taken.cost - std::min(taken.cost, stay.used);
     counts_.exceeded += stay.used - std::min(taken.cost, stay.used);
   }

@@ -54,6 +54,7 @@ class Stays {
     std::map<std::uint64_t, Taken> places;    // that are taken, in their order
   };
 
+  void EndIdeal(const Taken& taken);
   void EndHold(const Taken& taken, std::uint32_t table);
   void EndPlace(std::uint32_t host, std::uint64_t number);
   void Give(std::uint32_t host, const Taken& taken);
