@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "client/dthrottle_lease.hpp"
+#include "io/number_option.h"
 #include "io/signals.h"
 
 namespace dthrottle {
@@ -207,7 +208,7 @@ int Parse(std::vector<std::string> words, Options& options) {
   const std::map<std::string, LeaseMode> modes = {
       {"pessimistic", DTHROTTLE_PESSIMISTIC}, {"optimistic", DTHROTTLE_OPTIMISTIC}, {"safe", DTHROTTLE_SAFE}};
   app.add_option("RESOURCE", options.resource, "What to lease")->required();
-  app.add_option("WANTS", options.wants, "How much, in units a second")->required()->check(CLI::Range(1e-6, 1e15));
+  app.add_option("WANTS", options.wants, "How much, in units a second")->required()->check(NumberFrom(1e-6, 1e15));
   app.add_option("COMMAND", options.command, "Behind --: a program and its arguments");
   app.add_option("--servers,-S", options.servers, "Lease servers, unix:/path or tcp:ADDRESS:PORT, with commas between")
       ->envname("DTHROTTLECTL_LEASE_SERVERS")
@@ -218,7 +219,7 @@ int Parse(std::vector<std::string> words, Options& options) {
       ->default_str("pessimistic");
   app.add_option("--priority,-p", options.priority, "Of the request")->capture_default_str();
   app.add_option("--timeout,-t", options.timeout_s, "Without COMMAND: seconds to wait for the lease")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(NumberFrom(0.001, 3600))
       ->capture_default_str();
   std::reverse(words.begin(), words.end());    // as the library wants them
   words.pop_back();

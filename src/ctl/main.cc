@@ -18,6 +18,7 @@
 #include "feature/command_line.h"
 #include "feature/set_limits/ctl.h"
 #include "io/keys.h"
+#include "io/number_option.h"
 
 namespace dthrottle {
 namespace {
@@ -84,7 +85,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--json,-j", as_json, "Print the answer as JSON");
   app.add_option("--timeout", timeout_s, "Seconds to wait for the answer")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(NumberFrom(0.001, 3600))
       ->capture_default_str();
   app.set_version_flag("--version,-V", "dthrottlectl " DTHROTTLE_VERSION);
   app.footer(

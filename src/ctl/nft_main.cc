@@ -23,6 +23,7 @@
 
 #include "ctl/admin_call.h"
 #include "ctl/packet_filter.h"
+#include "io/number_option.h"
 
 namespace dthrottle {
 namespace {
@@ -177,7 +178,7 @@ int Main(int argc, char** argv) {
   app.add_option("--prefix,-p", prefixes, "What stands before the address in a tag, such as ip:; may be given again")
       ->allow_extra_args(false);
   app.add_option("--every,-e", every_s, "Seconds between two looks at the daemon")
-      ->check(CLI::Range(0.05, 3600.0))
+      ->check(NumberFrom(0.05, 3600))
       ->capture_default_str();
   app.add_flag("--once", once, "Look once, and end");
   app.set_version_flag("--version,-V", "dthrottle-nft " DTHROTTLE_VERSION);

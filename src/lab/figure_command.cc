@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "config/values.h"
+#include "io/number_option.h"
 #include "io/progress.h"
 #include "lab/figure_render.h"
 #include "lab/figures.h"
@@ -122,17 +123,17 @@ void AddFigureCommand(CLI::App& app, int& status) {
   command->add_option("FIGURE", options->figures, fmt::format("Which; by itself all: {}", Names()));
   command->add_option("--output,-o", options->output, "The directory for files")->capture_default_str();
   command->add_option("--seed", make.seed, "Seed of what is up to chance")->capture_default_str();
-  command->add_option("--alpha", make.alpha, "Instead of the source's: of the filter")->check(CLI::Range(1e-9, 1.0));
-  command->add_option("--gain", make.gain, "Instead of the source's: eta or gamma")->check(CLI::Range(1e-9, 1e3));
+  command->add_option("--alpha", make.alpha, "Instead of the source's: of the filter")->check(NumberFrom(1e-9, 1));
+  command->add_option("--gain", make.gain, "Instead of the source's: eta or gamma")->check(NumberFrom(1e-9, 1e3));
   command->add_option("--load", make.load, "Instead of the source's: demand, as a part of the capacity")
-      ->check(CLI::Range(1e-3, 1e3));
+      ->check(NumberFrom(1e-3, 1e3));
   command->add_option("--nodes,-N", make.nodes, "Instead of the source's: limiters, or clients")
       ->check(CLI::Range(3, 1000));
   command->add_option("--rounds", make.rounds, "Instead of the source's: how far the x axis goes")
       ->check(CLI::Range(10, 10'000'000));
   command->add_flag("--network", options->network, "Let hosts run the exchange of the daemon over a network");
   command->add_option("--loss", options->loss, "With --network: part of the frames that get lost")
-      ->check(CLI::Range(0.0, 0.9))
+      ->check(NumberFrom(0, 0.9))
       ->capture_default_str();
   command->add_option("--delay", options->delay, "With --network: the longest delay of a frame")->capture_default_str();
   command->add_flag("--csv", options->csv, "Write the data of each figure to FIGURE.csv");

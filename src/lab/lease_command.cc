@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 
+#include "io/number_option.h"
 #include "io/picture.h"
 #include "io/progress.h"
 #include "lab/command.h"
@@ -135,7 +136,7 @@ void AddLeaseCommand(CLI::App& app, int& status) {
   command->add_option("--seed", options->seed, "of the first run");
   command->add_option("--seeds", options->seeds, "runs, each with the next seed")->check(CLI::Range(1, 100000));
   AddJobs(*command, options->jobs);
-  command->add_option("--minutes", options->minutes, "how long a run lasts")->check(CLI::Range(2.0, 10000.0));
+  command->add_option("--minutes", options->minutes, "how long a run lasts")->check(NumberFrom(2, 10000));
   command->add_option("--csv", options->csv, "a file for the samples of the first run, or - for standard output");
   command->add_option("--plot", options->picture, "an .svg or .png file for the same");
   command->add_option("--gnuplot", options->gnuplot, "the program that draws");

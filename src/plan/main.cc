@@ -12,6 +12,7 @@
 
 #include "config/load.h"
 #include "io/files.h"
+#include "io/number_option.h"
 #include "io/progress.h"
 #include "plan/input.h"
 #include "plan/model/model.h"
@@ -87,17 +88,17 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_option("GRAPH", options.graph, "A file of links or DOT, \"-\", or a graph by name such as ring:10");
   app.add_option("--settings", options.settings, "Instead: the settings of each host, dthrottled.toml");
   app.add_option("--gamma,-g", options.gamma, "The update cycle; by itself the fastest one")
-      ->check(CLI::Range(1e-9, 1e9));
+      ->check(NumberFrom(1e-9, 1e9));
   app.add_option("--sigma,-s", question.sigma, "Standard deviation of a node's change of requests in a cycle")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(NumberFrom(0, 1e9))
       ->capture_default_str();
   app.add_option("--variances", question.variances, "Instead, for Phi_ss: the variance of each node's change, in order")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 1e18));
+      ->check(NumberFrom(0, 1e18));
   app.add_option("--covariance", options.covariance, "Instead, for Phi_ss: a file with a row of covariances for each node");
   app.add_option("--limit", options.limit, "Sum of all limits, requests a cycle: foretell over-throttling")
-      ->check(CLI::Range(1e-9, 1e18));
-  app.add_option("--period", options.period_s, "Seconds a round takes")->check(CLI::Range(1e-6, 1e6));
+      ->check(NumberFrom(1e-9, 1e18));
+  app.add_option("--period", options.period_s, "Seconds a round takes")->check(NumberFrom(1e-6, 1e6));
   app.add_option("--rounds", options.rounds, "Rounds to simulate; 0: none; by itself about a second's worth")
       ->check(CLI::Range(std::int64_t{0}, static_cast<std::int64_t>(kRoundsMax)));
   app.add_option("--seed", options.seed, "Seed of the simulation")->capture_default_str();

@@ -281,6 +281,39 @@ class Model(SystemTest):
             command, _, said = example.partition("\n")
             self.assertEqual(plan(*command.split()).stdout, said)
 
+    def test_a_number_that_is_none_or_has_no_end_is_refused(self):
+        for command in (
+                "dst ring:4 -r 1,2,3,4 -x 1,1,1,1 -g X", "dst ring:4 -r 1,2,3,X -x 1,1,1,1 -g .1",
+                "dst ring:4 -r 1,2,3,4 -x X,1,1,1 -g .1", "divide --requests 2,1 --limit X",
+                "divide --requests X,1 --limit 2", "over-throttling --cycle 1,X:1,2", "gdrl ring:3 --demands .1,.2,.3 -C X",
+                "gdrl ring:3 --demands .1,.2,.3 -C 1 --part X", "gdrl ring:3 --demands .1,.2,.3 -C 1 --gain X",
+                "gdrl ring:3 --demands .1,.2,.3 -C 1 --filter X", "gdrl ring:3 --demands X,.2,.3 -C 1",
+                "gdrl ring:3 --demands .1,.2,.3 --start 1,X,1", "jain --values 1,X", "curve --low X --high 1",
+                "curve --low 1 --high X", "curve --low 0 --high 1 --at X", "debits --until X", "debits --until 5 --burst X",
+                "debits --until 5 --rate X", "debits --until 5 --reports 1,X", "debits --until 5 --delay X",
+                "debits --until 5 --requests X:0:1", "excess --hosts X", "excess --burst X", "excess --rate X",
+                "excess --period X", "excess --delay X", "excess --loss X", "leases -C X --clients a:1",
+                "grants -C X --requests a:1", "terms --decay X"):
+            for number in ("nan", "-nan", "inf", "1e999"):
+                arguments = command.replace("X", number).split()
+                done = plan("model", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (EX_USAGE, ""), arguments)
+                self.assertIn(f"\"{number}\": must be a finite number from ", done.stderr, arguments)
+        for arguments in (["-g", "nan"], ["-s", "nan"], ["--variances", "1,nan,1"], ["--limit", "nan"],
+                          ["--period", "inf"]):
+            done = plan("ring:3", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (EX_USAGE, ""), arguments)
+            self.assertIn(": must be a finite number from ", done.stderr)
+        done = plan("ring:3", "--gamma", "0")
+        self.assertIn("--gamma: \"0\": must be a finite number from 1e-09 to 1e+09\n", done.stderr)
+
+    def test_rounds_that_diverge_are_said_to(self):
+        for arguments in (["dst", "ring:4", "-r", "1,2,3,4", "-x", "1,1,1,1", "-g", "1e9", "--rounds", "100"],
+                          ["gdrl", "ring:3", "-l", ".1,.2,.3", "-C", "1", "--gain", "1e9", "--rounds", "100"]):
+            done = plan("model", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (EX_USAGE, ""), arguments)
+            self.assertRegex(done.stderr, r"round \d+: numbers have grown beyond all bounds")
+
     def test_what_cannot_be_is_named(self):
         for arguments, words in (
                 (["dst", "ring:3", "-r", "1,2", "-x", "1,2", "-g", "1"], "ring:3 has 3 nodes, and there are 2 numbers"),

@@ -379,6 +379,11 @@ class Sim(SystemTest):
                 (["run", "/"], EX_NOINPUT, "/"),
                 (["run", EXAMPLE, "--csv", "/no/dir/x"], EX_CANTCREAT, "/no/dir/x"),
                 (["compare", EXAMPLE, "--schemes", "magic"], EX_USAGE, "magic"),
+                *((["figure", figure, option, number], EX_USAGE, f"{option}: \"{number}\": must be a finite number from ")
+                  for number in ("nan", "inf")
+                  for figure, option in (("gdrl-3", "--alpha"), ("gdrl-3", "--gain"), ("dst-7", "--load"))),
+                (["figure", "gdrl-3", "--network", "--loss", "nan"], EX_USAGE, "must be a finite number from 0 to 0.9"),
+                (["lease", "--minutes", "nan"], EX_USAGE, "must be a finite number from 2 to 10000"),
                 (["replay", log], EX_USAGE, "--rules"),
                 (["replay", log, "--rules", bad], EX_CONFIG, "bad.toml:2:9: error: rule.burst = 0"),
                 (["replay", log, "--rules", "/no/rules"], EX_NOINPUT, "/no/rules"),

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "io/number_option.h"
 #include "plan/model/model.h"
 #include "shed/curve.h"
 
@@ -41,9 +42,11 @@ Result<Table> Curves(const CurveOptions& options) {
 void AddCurveModels(CLI::App& model, const Answer& answer) {
   CLI::App* curve = model.add_subcommand("curve", "Shedding: logistic, linear and step curves side by side");
   const auto options = std::make_shared<CurveOptions>();
-  curve->add_option("--low", options->low, "Where rejections begin")->required();
-  curve->add_option("--high", options->high, "From where all is rejected")->required();
-  curve->add_option("--at", options->at, "Points; by itself 21 of them from low to high")->delimiter(',');
+  curve->add_option("--low", options->low, "Where rejections begin")->check(AnyNumber())->required();
+  curve->add_option("--high", options->high, "From where all is rejected")->check(AnyNumber())->required();
+  curve->add_option("--at", options->at, "Points; by itself 21 of them from low to high")
+      ->delimiter(',')
+      ->check(AnyNumber());
   curve->callback([=] { answer(Curves(*options)); });
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bucket/bucket.h"
+#include "io/number_option.h"
 #include "plan/model/model.h"
 
 namespace dthrottle::plan {
@@ -127,10 +128,10 @@ Table Excess(const ExcessOptions& o) {
 void AddDebitModels(CLI::App& model, const Answer& answer) {
   CLI::App* debits = model.add_subcommand("debits", "DThrottle: buckets that debit what their peers report");
   const auto options = std::make_shared<DebitOptions>();
-  const auto rate = CLI::Range(1e-6, 1e9);
-  const auto seconds = CLI::Range(0.0, kSecondsMax);
+  const auto rate = NumberFrom(1e-6, 1e9);
+  const auto seconds = NumberFrom(0, kSecondsMax);
   debits->add_option("--hosts", options->hosts, "Hosts, 0 and on")->check(CLI::Range(1, 1000))->capture_default_str();
-  debits->add_option("--burst", options->burst, "Tokens")->check(CLI::Range(1.0, 1e9))->capture_default_str();
+  debits->add_option("--burst", options->burst, "Tokens")->check(NumberFrom(1, 1e9))->capture_default_str();
   debits->add_option("--rate", options->rate, "Tokens a second")->check(rate)->capture_default_str();
   debits->add_option("--reports", options->reports, "When all report, seconds")->delimiter(',')->check(seconds);
   debits->add_option("--delay", options->delay, "Until peers debit a report, seconds")->check(seconds);
@@ -142,12 +143,12 @@ void AddDebitModels(CLI::App& model, const Answer& answer) {
 
   CLI::App* excess = model.add_subcommand("excess", "DThrottle: how far hosts can exceed a limit together");
   const auto asked = std::make_shared<ExcessOptions>();
-  excess->add_option("--hosts", asked->hosts, "Hosts")->check(CLI::Range(1.0, 1e6))->capture_default_str();
-  excess->add_option("--burst", asked->burst, "Tokens")->check(CLI::Range(0.0, 1e9))->capture_default_str();
+  excess->add_option("--hosts", asked->hosts, "Hosts")->check(NumberFrom(1, 1e6))->capture_default_str();
+  excess->add_option("--burst", asked->burst, "Tokens")->check(NumberFrom(0, 1e9))->capture_default_str();
   excess->add_option("--rate", asked->rate, "Tokens a second")->check(rate)->capture_default_str();
   excess->add_option("--period", asked->period, "Between reports, seconds")->check(seconds)->capture_default_str();
   excess->add_option("--delay", asked->delay, "Until peers debit a report, seconds")->check(seconds);
-  excess->add_option("--loss", asked->loss, "Part of reports that is lost")->check(CLI::Range(0.0, 1.0));
+  excess->add_option("--loss", asked->loss, "Part of reports that is lost")->check(NumberFrom(0, 1));
   excess->callback([=] { answer(Excess(*asked)); });
 }
 

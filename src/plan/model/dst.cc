@@ -14,6 +14,7 @@
 #include "capacity/fairness.h"
 #include "capacity/indicator.h"
 #include "capacity/transfer.h"
+#include "io/number_option.h"
 #include "plan/model/model.h"
 #include "plan/plan.h"
 #include "plan/spectrum.h"
@@ -69,6 +70,7 @@ Result<Table> Dst(const DstOptions& options) {
   table.columns.push_back("sum");
   Values limits = options.limits;
   for (std::uint32_t k = 0;; ++k) {
+    if (const auto fine = CheckRound(limits, k); !fine) return tl::unexpected(fine.error());
     Values measures = limits;
     for (std::size_t i = 0; indicator != nullptr && i < limits.size(); ++i) {
       const Load load{options.demands[i], limits[i]};
@@ -128,9 +130,15 @@ void AddDstModels(CLI::App& model, const Answer& answer) {
   dst->add_option("--case", options->nodal_case, "1 throttled amount, 2 ratio, 3 logarithm, 4 allowed amount")
       ->check(CLI::Range(1, 4))
       ->capture_default_str();
-  dst->add_option("--demands,-r", options->demands, "r: requests a cycle, one a node")->delimiter(',')->required();
-  dst->add_option("--limits,-x", options->limits, "x(0): limits at first, one a node")->delimiter(',')->required();
-  dst->add_option("--gamma,-g", options->gamma, "The update cycle")->check(CLI::Range(0.0, 1e9))->required();
+  dst->add_option("--demands,-r", options->demands, "r: requests a cycle, one a node")
+      ->delimiter(',')
+      ->check(AnyNumber())
+      ->required();
+  dst->add_option("--limits,-x", options->limits, "x(0): limits at first, one a node")
+      ->delimiter(',')
+      ->check(AnyNumber())
+      ->required();
+  dst->add_option("--gamma,-g", options->gamma, "The update cycle")->check(NumberFrom(0, 1e9))->required();
   dst->add_option("--rounds", options->rounds, "Rounds")->check(CLI::Range(0, 1'000'000))->capture_default_str();
   dst->callback([=] { answer(Dst(*options)); });
 
@@ -140,8 +148,11 @@ void AddDstModels(CLI::App& model, const Answer& answer) {
   };
   CLI::App* divide = model.add_subcommand("divide", "DST: a node's limit among its applications, Algorithms 1 and 2");
   const auto division = std::make_shared<Division>();
-  divide->add_option("--requests", division->requests, "One an application")->delimiter(',')->required();
-  divide->add_option("--limit", division->limit, "Of the node")->check(CLI::Range(0.0, 1e18))->required();
+  divide->add_option("--requests", division->requests, "One an application")
+      ->delimiter(',')
+      ->check(AnyNumber())
+      ->required();
+  divide->add_option("--limit", division->limit, "Of the node")->check(NumberFrom(0, 1e18))->required();
   divide->callback([=] { answer(Divided(division->requests, division->limit)); });
 
   CLI::App* over = model.add_subcommand("over-throttling", "DST: how much less a fleet lets through than one limiter");

@@ -15,6 +15,7 @@
 #include "capacity/gain.h"
 #include "capacity/indicator.h"
 #include "capacity/transfer.h"
+#include "io/number_option.h"
 #include "plan/model/model.h"
 
 namespace dthrottle::plan {
@@ -66,6 +67,7 @@ class Limiters {
     if (!estimates_.empty()) table.columns.emplace_back("jain_measured");
     const std::size_t rounds = options_.pairs.empty() ? options_.rounds : options_.pairs.size();
     for (std::size_t round = 0;; ++round) {
+      if (const auto fine = CheckRound(shares_, round); !fine) return tl::unexpected(fine.error());
       const auto q = Measures(options_.demands, round), seen = Measures(Known(), round);
       if (!q || !seen) return tl::unexpected(q ? seen.error() : q.error());
       AddRow(table, round, *q, *seen);
@@ -170,31 +172,35 @@ void AddGdrlModels(CLI::App& model, const Answer& answer) {
       model.add_subcommand("gdrl", "GDRL: rounds of all links, of one at a time, or with filtered demands");
   const auto options = std::make_shared<GdrlOptions>();
   gdrl->add_option("GRAPH", options->graph, "A file of links or DOT, \"-\", or a graph by name")->required();
-  gdrl->add_option("--demands,-l", options->demands, "lambda: requests/s, one a node")->delimiter(',')->required();
+  gdrl->add_option("--demands,-l", options->demands, "lambda: requests/s, one a node")->delimiter(',')
+      ->check(AnyNumber())
+      ->required();
   gdrl->add_option("--capacity,-C", options->capacity, "Of all, in equal shares at first")
-      ->check(CLI::Range(1e-9, 1e18));
-  gdrl->add_option("--start", options->start, "Instead: shares at first, one a node")->delimiter(',');
+      ->check(NumberFrom(1e-9, 1e18));
+  gdrl->add_option("--start", options->start, "Instead: shares at first, one a node")
+      ->delimiter(',')
+      ->check(AnyNumber());
   std::vector<std::string> names{"spare-bandwidth"};
   for (const Indicator* indicator : Indicators()) names.emplace_back(indicator->name());
   gdrl->add_option("--indicator", options->indicator, "What is made equal")
       ->check(CLI::IsMember(names))
       ->capture_default_str();
   CLI::Option* gain = gdrl->add_option("--gain,-e", options->gain, "eta; by itself the bound (9), pairwise (17)");
-  gain->check(CLI::Range(1e-12, 1e9));
+  gain->check(NumberFrom(1e-12, 1e9));
   gdrl->add_option("--part", options->part, "Instead: the part of the bound to take")
-      ->check(CLI::Range(1e-9, 1e3))
+      ->check(NumberFrom(1e-9, 1e3))
       ->excludes(gain);
   gdrl->add_option("--rounds", options->rounds, "Rounds")->check(CLI::Range(0, 1'000'000))->capture_default_str();
   gdrl->add_option("--pairs", options->pairs, "One link a round: the numbers of these links, from 0")->delimiter(',');
   gdrl->add_option("--filter", options->alpha,
                    "alpha of the low-pass filter, which starts at 0; else demands are known")
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(NumberFrom(1e-9, 1));
   gdrl->add_option("--seed", options->seed, "Seed of the requests that the filter sees")->capture_default_str();
   gdrl->callback([=] { answer(Gdrl(*options)); });
 
   CLI::App* jain = model.add_subcommand("jain", "GDRL: Jain's index of numbers, and their spread");
   const auto values = std::make_shared<Values>();
-  jain->add_option("--values", *values, "Numbers")->delimiter(',')->required();
+  jain->add_option("--values", *values, "Numbers")->delimiter(',')->check(AnyNumber())->required();
   jain->callback([=] { answer(Fairness(*values)); });
 }
 

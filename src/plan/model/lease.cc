@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "io/number_option.h"
 #include "lease/server.h"
 #include "lease/share.h"
 #include "plan/model/model.h"
@@ -125,7 +126,7 @@ void AddLeaseModels(CLI::App& model, const Answer& answer) {
     double capacity = 0;
     std::vector<std::string> clients;
   };
-  const auto capacity = CLI::Range(0.0, lease::kCapacityMax);
+  const auto capacity = NumberFrom(0, lease::kCapacityMax);
   CLI::App* leases = model.add_subcommand("leases", "Doorman: a capacity among its clients, by each algorithm");
   const auto division = std::make_shared<Division>();
   leases->add_option("--capacity,-C", division->capacity, "Of the resource")->check(capacity)->required();
@@ -152,7 +153,7 @@ void AddLeaseModels(CLI::App& model, const Answer& answer) {
   terms->add_option("--lease-length", asked->length, "Seconds")->check(whole)->capture_default_str();
   terms->add_option("--refresh-interval", asked->refresh, "Seconds, at the root")->check(whole)->capture_default_str();
   terms->add_option("--decay", asked->decay, "Of the refresh interval, with each level")
-      ->check(CLI::Range(0.01, 1.0))
+      ->check(NumberFrom(0.01, 1))
       ->capture_default_str();
   terms->add_option("--parent-expiry", asked->parent, "When the server's own lease ends, seconds")->check(whole);
   terms->callback([=] { answer(Terms(*asked)); });

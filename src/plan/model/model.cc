@@ -4,11 +4,14 @@
 #include <sysexits.h>
 #include <CLI/CLI.hpp>
 
-#include <charconv>
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "io/number_option.h"
 #include "plan/input.h"
 
 namespace dthrottle::plan {
@@ -90,14 +93,16 @@ std::vector<std::string> Split(std::string_view text, char separator) {
 Result<Values> Numbers(std::string_view text, std::string_view what) {
   Values values;
   for (const std::string& part : Split(text, ',')) {
-    double value = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
-    if (error != std::errc() || end != part.data() + part.size() || !std::isfinite(value)) {
-      return Fail(fmt::format("{}: \"{}\" is no number", what, part));
-    }
-    values.push_back(value);
+    if (const std::string wrong = AnyNumber()(part); !wrong.empty()) return Fail(fmt::format("{}: {}", what, wrong));
+    values.push_back(std::strtod(part.c_str(), nullptr));
   }
   return values;
+}
+
+Result<void> CheckRound(const Values& values, std::size_t round) {
+  constexpr double kMost = 1e100;    // its square is a number
+  if (std::ranges::all_of(values, [](double value) { return std::abs(value) <= kMost; })) return {};
+  return Fail(fmt::format("round {}: numbers have grown beyond all bounds, because the gain is too large", round));
 }
 
 void AddColumns(Table& table, std::string_view prefix, const std::vector<std::string>& names) {

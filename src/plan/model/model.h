@@ -58,6 +58,8 @@ void AddLeaseModels(CLI::App& model, const Answer& answer);    // Doorman
 std::vector<std::string> Split(std::string_view text, char separator);
 // Numbers between commas; fails naming `what`.
 Result<Values> Numbers(std::string_view text, std::string_view what);
+// Fails where rounds have diverged so far that figures of these numbers would be none.
+Result<void> CheckRound(const Values& values, std::size_t round);
 // `prefix` before each name.
 void AddColumns(Table& table, std::string_view prefix, const std::vector<std::string>& names);
 // The graph, if there is a number a node, and if so many rounds of it are few enough for a table.
