@@ -18,6 +18,7 @@
 #include "plan/model/model.h"
 #include "plan/plan.h"
 #include "plan/render.h"
+#include "plan/spectrum.h"
 
 namespace dthrottle::plan {
 namespace {
@@ -58,7 +59,8 @@ Input ReadInput(Options& options) {
   return ReadGraph(options.graph);
 }
 
-// Numbers with blanks or commas between, a row for each node. It has to be symmetric, and no variance below 0.
+// Numbers with blanks or commas between, a row for each node. It has to be symmetric, and no variance below 0, also not
+// that of a sum of changes: no eigenvalue is.
 int ReadCovariance(Options& options) {
   constexpr std::size_t kBytesMax = std::size_t{64} << 20;
   if (options.covariance.empty()) return EX_OK;
@@ -79,6 +81,12 @@ int ReadCovariance(Options& options) {
       if (std::abs(here - there) > 1e-9 * std::max(1.0, std::abs(here))) return bad("must be symmetric");
     }
     if (covariance[i * n + i] < 0) return bad("no variance may be below 0");
+  }
+  if (n > kDenseNodesMax) return EX_OK;    // refused for its size, once there is a graph
+  constexpr double kRounding = 1e-9;       // of a file's digits, as a part of the largest eigenvalue
+  const std::vector<double> eigenvalues = Decompose(covariance, n).values;
+  if (eigenvalues.front() < -kRounding * eigenvalues.back()) {
+    return bad(fmt::format("is no covariance: its smallest eigenvalue is {:.6g}", eigenvalues.front()));
   }
   return EX_OK;
 }

@@ -13,7 +13,7 @@ from daemon import DTHROTTLED
 
 PLAN = DTHROTTLED.parent / "dthrottle-plan"
 CASES = Path(__file__).resolve().parents[1] / "paper" / "cases.jsonl"
-EX_OK, EX_USAGE = 0, 64
+EX_OK, EX_USAGE, EX_DATAERR = 0, 64, 65
 
 
 def plan(*arguments, text=None):
@@ -141,9 +141,13 @@ class Model(SystemTest):
                 found = json.loads(done.stdout)
                 self.near(found["phi_ss_of_covariance"], found[expected] if expected else 0, 1e-9)
             for text, words in (("1 2\n3 4\n", "symmetric"), ("1 2 3\n", "as many numbers"), ("1 x\n", "as many numbers"),
-                                ("-1", "below 0")):
+                                ("-1", "below 0"),
+                                ("1 50 0 0\n50 1 0 0\n0 0 1 0\n0 0 0 1\n",
+                                 "cov: is no covariance: its smallest eigenvalue is -49\n")):
                 path.write_text(text)
-                self.assertIn(words, plan("ring:4", "--covariance", path).stderr)
+                done = plan("ring:4", "--covariance", path)
+                self.assertEqual((done.returncode, done.stdout), (EX_DATAERR, ""))
+                self.assertIn(words, done.stderr)
 
     def test_golden_dst_phi_unstable(self):
         for case, _, _ in self.each("dst_phi_unstable", 1):
