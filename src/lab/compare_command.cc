@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 #include "lab/fleet_options.h"
 #include "lab/render.h"
@@ -48,10 +49,15 @@ int Compare(const CompareOptions& options) {
   std::optional<Progress> progress("dthrottle-sim");
   for (std::size_t i = 0; i < ways.size() && !Progress::stopped(); ++i) {
     const Effort effort = EffortOf(options.fleet, *progress, ways[i].name, i, ways.size());
-    schemes.push_back({std::string(ways[i].name), std::string(ways[i].note), SimulateAll(file, ways[i].as, effort)});
+    Series series = SimulateAll(file, ways[i].as, effort);
+    if (!series.whole()) break;    // a part of a run compares with nothing
+    std::string note(ways[i].note), missing = MissingRuns(file, series);
+    if (!missing.empty()) note += (note.empty() ? "" : "; ") + missing;
+    schemes.push_back({std::string(ways[i].name), std::move(note), std::move(series)});
   }
   const bool interrupted = Progress::stopped();
   progress.reset();
+  if (schemes.empty()) return UnlessInterrupted(EX_OK, interrupted);
   if (options.output.csv != "-" && options.output.measures != "-") {
     fmt::print("{}{}", RenderFleet(file, InputName(options.fleet.path)), RenderComparison(schemes));
   }

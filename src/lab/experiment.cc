@@ -71,14 +71,15 @@ std::size_t WatchedTags(const FleetFile& file) {
   return std::min<std::size_t>(file.settings.peers.watched_tags, kLeast + kPlaces * TagsOf(file));
 }
 
-// Runs from now until just before `end`, and tells again and again which part of all time until `last` is over. Returns
-// when it was not to go on; `end` if that was never.
-WorldTime RunInParts(Fleet& fleet, WorldTime end, WorldTime last, const std::function<bool(double part)>& go_on) {
+// Runs from `begin` until just before `end`, and tells again and again which part of all time until `last` is over.
+// Returns when it was not to go on, after whole seconds; `end` if that was never.
+WorldTime RunInParts(Fleet& fleet, WorldTime begin, WorldTime end, WorldTime last,
+                     const std::function<bool(double part)>& go_on) {
   constexpr int kParts = 200;
-  const WorldTime begin = fleet.now();
   for (int i = 1; i <= kParts; ++i) {
-    const WorldTime until = i == kParts ? end : begin + (end - begin) / kParts * i;
-    fleet.Run(until - Duration(1));
+    const auto whole = std::chrono::floor<std::chrono::seconds>((end - begin) / kParts * i);
+    const WorldTime until = i == kParts ? end : begin + whole;
+    fleet.Run(std::max(fleet.now(), until - Duration(1)));
     if (go_on && !go_on(Seconds(until.time_since_epoch()) / Seconds(last.time_since_epoch()))) return until;
   }
   return end;
@@ -125,10 +126,11 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
 
   Meter meter(fleet, begin);
   fleet.Watch([&meter](const Decision& decision) { meter.Note(decision); });
-  const bool met = RunInParts(fleet, begin, end, go_on) == begin;
+  const bool met = RunInParts(fleet, WorldTime{}, begin, end, go_on) == begin;
   const FleetCounts before = fleet.counts();
   Outcome outcome;
-  const Duration lasted = met ? RunInParts(fleet, end, end, go_on) - begin : Duration(0);
+  const Duration lasted = met ? RunInParts(fleet, begin, end, end, go_on) - begin : Duration(0);
+  outcome.lasted = lasted;
   outcome.whole = lasted == file.fleet.duration;
   FleetCounts counts = fleet.counts();
   counts.entries -= before.entries;
@@ -148,7 +150,7 @@ Series SimulateAll(const FleetFile& file, const SharedAs& as, const Effort& effo
   std::atomic<bool> going{true};
   std::vector<std::atomic<double>> parts(seeds);
   DoAll(seeds, effort.jobs, [&](std::size_t i) {
-    if (!going) return;
+    if (i > 0 && !going) return;    // there is a first one in any case
     runs[i] = Simulate(file, as, std::uint64_t{file.fleet.seed} + i, [&](double part) {
       parts[i] = part;
       double done = 0;

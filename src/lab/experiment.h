@@ -26,7 +26,8 @@ struct Outcome {
   Measures measures;
   std::vector<Second> seconds;
   std::uint64_t digest = 0;    // of everything sent and every verdict: equal for runs that were the same
-  bool whole = true;           // else it was ended early, and figures are of what was done
+  Duration lasted{};           // whole seconds, if it was ended early: figures are of what was done
+  bool whole = true;           // it was not
 };
 
 // One run. With a `share` every rule is shared that way; local is then the static split, an N-th of burst and rate for
@@ -39,6 +40,8 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
 struct Series {
   std::uint32_t first_seed = 1;
   std::vector<Outcome> runs;    // under the seeds from first_seed on
+
+  bool whole() const { return !runs.empty() && runs.front().whole; }    // its runs
 
   double Mean(double Measures::*value) const;
   double Deviation(double Measures::*value) const;    // of the runs; 0 for one

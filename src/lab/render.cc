@@ -18,25 +18,36 @@ std::string Value(const Series& series, const MeasureKind& kind) {
   return fmt::format("{:.{}f} +- {:.{}f}", mean, kind.decimals, series.Deviation(kind.value), kind.decimals);
 }
 
+// "seed 1", "seeds 1 to 4", and of how many.
+std::string Seeds(std::uint64_t first, std::uint64_t runs, std::uint64_t of) {
+  std::string out = runs == 1 ? fmt::format("seed {}", first) : fmt::format("seeds {} to {}", first, first + runs - 1);
+  return runs == of ? out : fmt::format("{}, {} of {}", out, runs, of);
+}
+
 std::string Plural(std::uint64_t n, std::string_view noun) {
   return fmt::format("{} {}{}", n, noun, n == 1 ? "" : "s");
 }
 
 }    // namespace
 
-std::string RenderFleet(const FleetFile& file, std::string_view name) {
-  std::string out = fmt::format("fleet          {}: {}, period {}, {}", name, Plural(file.fleet.hosts, "host"),
-                                FormatDuration(file.settings.peers.period), FormatDuration(file.fleet.duration));
-  if (file.fleet.seeds == 1) {
-    fmt::format_to(std::back_inserter(out), ", seed {}\n", file.fleet.seed);
-  } else {
-    fmt::format_to(std::back_inserter(out), ", seeds {} to {}: mean +- standard deviation\n", file.fleet.seed,
-                   std::uint64_t{file.fleet.seed} + file.fleet.seeds - 1);
+std::string RenderFleet(const FleetFile& file, std::string_view name, const Series* series) {
+  std::string out = fmt::format("fleet          {}: {}", name, Plural(file.fleet.hosts, "host"));
+  fmt::format_to(std::back_inserter(out), ", period {}, ", FormatDuration(file.settings.peers.period));
+  if (series != nullptr && !series->whole()) {
+    fmt::format_to(std::back_inserter(out), "{} of ", FormatDuration(series->runs.front().lasted));
   }
+  const std::uint64_t seeds = file.fleet.seeds, runs = series != nullptr ? series->runs.size() : seeds;
+  fmt::format_to(std::back_inserter(out), "{}, {}{}\n", FormatDuration(file.fleet.duration),
+                 Seeds(file.fleet.seed, runs, seeds), runs > 1 ? ": mean +- standard deviation" : "");
   const LaneOptions& network = file.network;
   fmt::format_to(std::back_inserter(out), "network        delay {}, jitter {}, loss {:g}, duplicate {:g}\n",
                  FormatDuration(network.delay), FormatDuration(network.jitter), network.loss, network.duplication);
   return out;
+}
+
+std::string MissingRuns(const FleetFile& file, const Series& series) {
+  const std::uint64_t seeds = file.fleet.seeds, runs = series.runs.size();
+  return runs == seeds ? "" : "only " + Seeds(file.fleet.seed, runs, seeds);
 }
 
 std::string RenderRun(const Series& series, std::size_t rows_max) {
@@ -105,6 +116,7 @@ std::string RenderMeasuresCsv(const std::vector<Scheme>& schemes) {
   for (const Scheme& scheme : schemes) {
     std::uint64_t seed = scheme.series.first_seed;
     for (const Outcome& run : scheme.series.runs) {
+      if (!run.whole) continue;
       fmt::format_to(std::back_inserter(out), "{},{}", CsvField(scheme.name), seed++);
       for (const MeasureKind& kind : MeasureKinds()) {
         fmt::format_to(std::back_inserter(out), ",{}", run.measures.*kind.value);

@@ -16,8 +16,10 @@ struct Scheme {
   Series series;
 };
 
-// What the fleet is, in a line or two.
-std::string RenderFleet(const FleetFile& file, std::string_view name);
+// What the fleet is, in a line or two, and how much of it has been run where `series` is what there is of it.
+std::string RenderFleet(const FleetFile& file, std::string_view name, const Series* series = nullptr);
+// What is missing of a comparison's runs; empty: nothing.
+std::string MissingRuns(const FleetFile& file, const Series& series);
 
 // Every measure with its meaning, then the first run second by second, at most so many rows.
 std::string RenderRun(const Series& series, std::size_t rows_max);
@@ -28,7 +30,7 @@ std::string RenderComparison(const std::vector<Scheme>& schemes);
 // A row for each second of each run.
 std::string RenderSecondsCsv(const std::vector<Scheme>& schemes);
 
-// A row for each run.
+// A row for each run that is whole.
 std::string RenderMeasuresCsv(const std::vector<Scheme>& schemes);
 
 // Tokens served and one bucket for all, over the seconds of the first run: one diagram a scheme, below each other.

@@ -28,7 +28,7 @@ int Run(const RunOptions& options) {
   const bool interrupted = Progress::stopped();
   progress.reset();
   if (options.output.csv != "-" && options.output.measures != "-") {
-    fmt::print("{}{}", RenderFleet(file, InputName(options.fleet.path)),
+    fmt::print("{}{}", RenderFleet(file, InputName(options.fleet.path), &schemes.front().series),
                RenderRun(schemes.front().series, options.rows));
   }
   return UnlessInterrupted(WriteOutputs(options.output, schemes), interrupted);

@@ -49,6 +49,16 @@ TEST_CASE("runs on several threads are those of one, and an early end leaves wha
   REQUIRE(none.runs.size() == 1);
   CHECK_FALSE(none.runs[0].whole);
   CHECK(none.runs[0].seconds.size() == 3);
+  CHECK(none.runs[0].lasted == 3s);
+  // What is printed says how much was reached, and no table of whole runs has a part of one.
+  CHECK(RenderFleet(file, "f") == RenderFleet(file, "f", &one));
+  CHECK(RenderFleet(file, "f", &one).starts_with("fleet          f: 2 hosts, period 1s, 5s, seeds 1 to 5: mean +- "));
+  CHECK(RenderFleet(file, "f", &three).starts_with("fleet          f: 2 hosts, period 1s, 5s, seeds 1 to 2, 2 of 5: "));
+  CHECK(RenderFleet(file, "f", &none).starts_with("fleet          f: 2 hosts, period 1s, 3s of 5s, seed 1, 1 of 5\n"));
+  CHECK((MissingRuns(file, one).empty() && MissingRuns(file, three) == "only seeds 1 to 2, 2 of 5"));
+  CHECK((three.whole() && !none.whole()));
+  const std::string rows = RenderMeasuresCsv({{"a", "", three}, {"b", "", none}});
+  CHECK((rows.find("\na,2,") != rows.npos && rows.find("\nb,") == rows.npos));
   // Before hosts have met nobody has asked.
   const Series early = SimulateAll(file, std::nullopt, {.go_on = [](double part) { return part < 0.05; }});
   REQUIRE(early.runs.size() == 1);

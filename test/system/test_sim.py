@@ -117,6 +117,31 @@ class Sim(SystemTest):
         self.assertIn("error: workload without rate; must be a number from", done.stderr)
         self.assertEqual(done.stdout, "")
 
+    def interrupted(self, *arguments):
+        """What is left of a simulation that would last for minutes."""
+        fleet = FLEET.replace("hosts = 4", "hosts = 64").replace('"10s"', '"10h"')
+        with subprocess.Popen([SIM, *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as process:
+            process.stdin.write(fleet)
+            process.stdin.close()
+            time.sleep(4)
+            process.send_signal(signal.SIGINT)
+            out, errors = process.stdout.read(), process.stderr.read()
+            self.assertEqual(process.wait(timeout=60), 130, errors)
+        self.assertIn("interrupted: what was not reached is left out", errors)
+        return out
+
+    def test_ctrl_c_leaves_a_part_of_a_run_that_is_said_to_be_one(self):
+        measures, seconds = self.directory / "measures", self.directory / "seconds"
+        out = self.interrupted("run", "-", "--measures", measures, "--csv", seconds)
+        reached = re.search(r"(?m)^fleet .*, period 1s, ((?:\d+[hms])+) of 10h, seed 1, 1 of 2$", out)[1]
+        reached = sum(int(n) * {"h": 3600, "m": 60, "s": 1}[unit] for n, unit in re.findall(r"(\d+)([hms])", reached))
+        self.assertEqual(self.rows(measures.read_text()), [])
+        self.assertEqual(len(self.rows(seconds.read_text())), reached)
+
+    def test_ctrl_c_leaves_no_part_of_a_run_in_a_comparison(self):
+        self.assertEqual(self.interrupted("compare", "-", "--jobs", 1), "")
+
     # ---- compare ----
 
     def test_compare_puts_schemes_side_by_side(self):
