@@ -34,6 +34,11 @@ std::optional<CapacitySettings> CapacityOf(const Settings& settings, const Ruleb
 }
 
 Result<void> CheckCapacity(const Settings& settings, std::size_t hosts) {
+  if (settings.capacity.indicator == "reported") {
+    return Fail(
+        "capacity.indicator = \"reported\": must be another one, because nobody reports here and parts would never "
+        "move");
+  }
   auto fits = CheckCapacitySettings(Make(settings, 1, hosts), HostName(0));
   if (!fits) return Fail("capacity: " + fits.error().message);
   return {};

@@ -94,7 +94,7 @@ Outcome Simulate(const FleetFile& file, const SharedAs& as, std::uint64_t seed,
   options.rules = RulesUnder(file, as.baseline ? Share::kLocal : as.share);
   options.ideal_rules = RulesUnder(file, std::nullopt);
   options.baseline = as.baseline;
-  options.owners = file.settings.peers.owners;
+  options.owners = OwnersOf(file);
   options.period = file.settings.peers.period;
   options.lanes = file.network;
   options.site_period = file.settings.sites.period;

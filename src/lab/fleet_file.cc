@@ -12,6 +12,7 @@
 #include "io/files.h"
 #include "lab/access_log.h"
 #include "lab/dividing_hosts.h"
+#include "lab/owning_hosts.h"
 #include "query/question.h"
 #include "rule/rulebook.h"
 
@@ -295,7 +296,7 @@ class FleetReader {
     if (sites == 1) return;
     const Settings& settings = file.settings;
     std::vector<bool> owned(sites);
-    for (const std::string& owner : settings.peers.owners) {
+    for (const std::string& owner : OwnersOf(file)) {
       if (IsHostOf(owner, file.fleet.hosts)) owned[SiteOf(HostNumber(owner), file.fleet.hosts, sites)] = true;
     }
     if (!std::ranges::all_of(owned, [](bool any) { return any; })) {
@@ -422,6 +423,12 @@ void List(std::string_view table, const std::vector<Key<T>>& keys, const T& buil
 bool LoadedFleet::ok() const {
   return std::none_of(problems.begin(), problems.end(),
                       [](const Problem& p) { return p.severity == Problem::Severity::kError; });
+}
+
+std::vector<std::string> OwnersOf(const FleetFile& file) {
+  const Settings& settings = file.settings;
+  if (!settings.peers.owners.empty()) return settings.peers.owners;
+  return FirstHosts(OwnersIn(settings), file.fleet.hosts, file.network.sites);
 }
 
 LoadedFleet ParseFleet(std::string_view text, std::string_view name) {

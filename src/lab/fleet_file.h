@@ -43,6 +43,10 @@ struct FleetFile {
   Settings settings;
 };
 
+// The hosts that own all tags: those that the settings name, or the first of each site where etcd would name them.
+// None: everybody hears everything.
+std::vector<std::string> OwnersOf(const FleetFile& file);
+
 struct LoadedFleet {
   FleetFile file;
   std::vector<Problem> problems;    // in the order of the file

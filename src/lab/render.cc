@@ -32,6 +32,9 @@ std::string Plural(std::uint64_t n, std::string_view noun) {
 
 std::string RenderFleet(const FleetFile& file, std::string_view name, const Series* series) {
   std::string out = fmt::format("fleet          {}: {}", name, Plural(file.fleet.hosts, "host"));
+  if (const std::size_t owners = OwnersOf(file).size(); owners > 0) {
+    fmt::format_to(std::back_inserter(out), ", {} of which own all tags", owners);
+  }
   fmt::format_to(std::back_inserter(out), ", period {}, ", FormatDuration(file.settings.peers.period));
   if (series != nullptr && !series->whole()) {
     fmt::format_to(std::back_inserter(out), "{} of ", FormatDuration(series->runs.front().lasted));

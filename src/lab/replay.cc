@@ -5,6 +5,7 @@
 
 #include "base/siphash.h"
 #include "lab/dividing_hosts.h"
+#include "lab/owning_hosts.h"
 #include "limiter/limit_of.h"
 #include "limiter/limiter.h"
 #include "rule/rulebook.h"
@@ -38,7 +39,7 @@ std::shared_ptr<const Rulebook> EnforcedRules(const Settings& settings) {
 FleetOptions OptionsOf(const ReplayOptions& options, std::uint32_t hosts, std::shared_ptr<const Rulebook> rules) {
   FleetOptions made;
   made.hosts = hosts;
-  for (std::uint32_t i = 0; hosts > 1 && i < OwnersOf(options); ++i) made.owners.push_back(HostName(i));
+  if (hosts > 1) made.owners = FirstHosts(OwnersIn(options.settings), hosts, 1);
   made.rules = std::move(rules);
   made.period = options.settings.peers.period;
   made.lanes.delay = options.delay;
@@ -71,14 +72,6 @@ Duration IdleMax(const Settings& settings, const Rulebook& rules, std::uint32_t 
 }
 
 }    // namespace
-
-std::uint32_t OwnersOf(const ReplayOptions& options) {
-  constexpr std::size_t kInEtcd = 3;
-  const auto& peers = options.settings.peers;
-  if (peers.spread != PeerSpread::kOwners) return 0;
-  const std::size_t owners = peers.owners.empty() ? kInEtcd : peers.owners.size();
-  return static_cast<std::uint32_t>(std::min<std::size_t>(owners, options.hosts));
-}
 
 Replay::Replay(const ReplayOptions& options)
     : options_(options),

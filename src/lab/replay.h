@@ -37,10 +37,6 @@ struct ReplayOptions {
   std::uint64_t seed = 1;
 };
 
-// How many of the hosts own all tags: as many as the settings name, or 3 where etcd knows them. 0: everybody hears
-// everything.
-std::uint32_t OwnersOf(const ReplayOptions& options);
-
 // The figures of one second of the log.
 struct ReplaySecond {
   std::int64_t time_s = 0;    // since 1970 UTC

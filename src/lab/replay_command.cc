@@ -16,6 +16,7 @@
 #include "lab/csv.h"
 #include "lab/dividing_hosts.h"
 #include "lab/log_file.h"
+#include "lab/owning_hosts.h"
 #include "lab/replay.h"
 
 namespace dthrottle::lab {
@@ -188,7 +189,7 @@ void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
   if (c.late > 0) fmt::print("          {} earlier than a line before, by up to {} s\n", c.late, c.late_s_max);
   const auto spread =
       std::find_if(kSpreads.begin(), kSpreads.end(), [&](const auto& s) { return s.second == options.replay.spread; });
-  const std::uint32_t owners = OwnersOf(options.replay);
+  const std::uint32_t owners = std::min(OwnersIn(options.replay.settings), options.replay.hosts);
   fmt::print("fleet     {} hosts{}, requests spread {}, period {}, tag {}\n", options.replay.hosts,
              owners > 0 ? fmt::format(", {} of which own all tags", owners) : "", spread->first,
              FormatDuration(options.replay.settings.peers.period), fmt::join(options.tags, ", "));
@@ -234,7 +235,9 @@ int RunReplay(ReplayCommandOptions options) {
   if (const int status = ReadQuestion(options, options.replay.question); status != EX_OK) return status;
   const Settings& settings = options.replay.settings;
   if (const int status = ReadRules(options, options.replay.settings); status != EX_OK) return status;
-  if (const auto fits = CheckCapacity(settings, options.replay.hosts); !fits) {
+  const bool divides =
+      std::ranges::any_of(settings.rules, [](const Rule& rule) { return rule.share == Share::kCapacity; });
+  if (const auto fits = CheckCapacity(settings, options.replay.hosts); divides && !fits) {
     return Complain(EX_CONFIG, options.rules + ": " + fits.error().message);
   }
   if (const std::string note = CapacityNote(settings); !note.empty()) Complain(EX_OK, options.rules + ": " + note);

@@ -334,6 +334,22 @@ TEST_CASE("one host is one bucket for all") {
   CHECK(m.frames == 0);
 }
 
+TEST_CASE("where etcd has the list of owners the first three hosts of each site own all tags") {
+  const std::string fleet = "[fleet]\nhosts = 8\nduration = \"10s\"\n[peers]\nperiod = \"1s\"\nspread = \"owners\"\n";
+  const std::string load = "[[rule]]\nburst = 100\nrate = 100\n[[workload]]\nrate = 200\n[sites]\nperiod = \"2s\"\n";
+  const auto run = [&](std::string_view owners, std::string_view more) {
+    return Simulate(File(fmt::format("{}{}\n{}{}", fleet, owners, load, more)), std::nullopt, 1).digest;
+  };
+  constexpr std::string_view kEtcd = "etcd = [\"http://etcd-1:2379\"]";
+  CHECK(run(kEtcd, "") == run("owners = [\"host-0\", \"host-1\", \"host-2\"]", ""));
+  CHECK(run(kEtcd, "[network]\nsites = 4\n") ==
+        run("owners = [\"host-0\", \"host-1\", \"host-2\", \"host-3\", \"host-4\", \"host-5\", \"host-6\", \"host-7\"]",
+            "[network]\nsites = 4\n"));
+  CHECK(run(kEtcd, "[network]\nsites = 2\n") ==
+        run("owners = [\"host-0\", \"host-1\", \"host-2\", \"host-4\", \"host-5\", \"host-6\"]",
+            "[network]\nsites = 2\n"));
+}
+
 // Whatever rules say, and whatever is asked: there is nobody whom the host has to hear of.
 TEST_CASE("one host is one bucket for all under every kind of rule") {
   struct {

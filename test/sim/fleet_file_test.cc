@@ -198,6 +198,9 @@ TEST_CASE("what no key can know by itself is checked together") {
         std::vector<std::string>{"f: warning: capacity.graph = \"list\" names hosts of its own: simulated as "
                                  "\"regular\" with capacity.degree = 4"});
   CHECK(Problems("[[rule]]\nburst = 9\nrate = 5\nshare = \"capacity\"\n[[workload]]\nrate = 3\n").empty());
+  CHECK(ProblemsWith("[capacity]\nindicator = \"reported\"\ngain = 0.1\n") ==
+        std::vector<std::string>{"f: error: capacity.indicator = \"reported\": must be another one, because nobody "
+                                 "reports here and parts would never move"});
   CHECK(Problems("[[rule]]\nburst = 1\nrate = 5\n[[workload]]\nrate = 3\n").at(0).starts_with("f:1:1: warning: rule"));
 }
 

@@ -117,6 +117,20 @@ class Sim(SystemTest):
         self.assertIn("error: workload without rate; must be a number from", done.stderr)
         self.assertEqual(done.stdout, "")
 
+    def test_owners_in_etcd_are_three_of_the_hosts_and_nobody_reports_an_indicator(self):
+        owners = FLEET.replace("[peers]", '[peers]\nspread = "owners"\netcd = ["http://etcd-1:2379"]')
+        self.assertIn(": 4 hosts, 3 of which own all tags, period 1s, 10s, seeds 1 to 2", self.ran("run", "-", text=owners))
+        done = sim("compare", "-", text=FLEET + '[capacity]\nindicator = "reported"\ngain = 0.1\n')
+        self.assertEqual((done.returncode, done.stdout), (EX_CONFIG, ""))
+        self.assertIn("capacity.indicator = \"reported\": must be another one, because nobody reports here", done.stderr)
+        log = self.write("log", line(0))
+        reported = RULES + '[capacity]\nindicator = "reported"\ngain = 0.1\n'
+        self.replay(log, rules=reported)
+        rules = self.write("divided.toml", reported.replace('rate = "6/m"', 'rate = "6/m"\nshare = "capacity"'))
+        done = sim("replay", log, "--rules", rules)
+        self.assertEqual(done.returncode, EX_CONFIG)
+        self.assertIn("capacity.indicator = \"reported\": must be another one", done.stderr)
+
     def interrupted(self, *arguments):
         """What is left of a simulation that would last for minutes."""
         fleet = FLEET.replace("hosts = 4", "hosts = 64").replace('"10s"', '"10h"')
