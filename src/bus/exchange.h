@@ -137,7 +137,7 @@ struct PeerStatus {
   std::string address;
   std::string name;         // empty until known
   std::string version;      // of its program
-  std::string reason;       // of kRefused
+  std::string reason;       // for people: why it is refused, or what else there is to say
   Duration last_heard{};    // ago; negative: never
   std::uint64_t incarnation = 0, sequence = 0;    // last heard
   std::uint64_t lost_hits = 0;                    // that it took out of its buckets and this host never heard of

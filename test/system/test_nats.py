@@ -143,6 +143,17 @@ class Nats(ParallelTest):
                 self.assertEqual([stat(host, name) for name in ("reports_lost", "nats_connects")], [0, 2])
             self.assertIn("is lost", hosts[-1].log)
 
+    def test_a_server_that_comes_after_its_hosts_is_no_trouble(self):
+        server = Server()
+        with contextlib.closing(contextlib.ExitStack()) as closing:
+            hosts = closing.enter_context(NatsFleet(LIMIT, urls=[server.url()], names=NAMES))
+            wait_until(lambda: all("No server" in " ".join(notes(host)) for host in hosts), "it is not there", PATIENCE)
+            closing.enter_context(server)
+            wait_up(hosts)
+            for host in hosts:
+                rows = [(row["address"], row["note"]) for row in host.admin_json("peers") if row["address"] == server.url()]
+                self.assertEqual(rows, [])
+
     def test_a_server_that_stands_still_holds_nobody_up(self):
         with Server() as server, NatsFleet(PLENTY, urls=[server.url()], names=NAMES) as hosts:
             wait_up(hosts)
@@ -189,6 +200,8 @@ class Nats(ParallelTest):
             with NatsFleet(LIMIT, urls=[server.url()], names=NAMES, credentials=credentials) as hosts:
                 wait_until(lambda: any("Permissions Violation for Publish" in note for note in notes(hosts[-1])),
                            "it says what is not allowed", PATIENCE)
+                row, = (row for row in hosts[-1].admin_json("peers") if "Permissions Violation" in (row["note"] or ""))
+                self.assertEqual((row["address"], row["state"]), (server.url(), "up"))
                 self.assertGreater(stat(hosts[-1], "nats_errors"), 0)
 
     def test_an_upgrade_and_a_restart_go_on_where_they_left_off(self):

@@ -117,6 +117,7 @@ void SetConnected(Shared& s, natsConnection* connection) {
   if (natsConnection_GetConnectedUrl(connection, url, sizeof url) != NATS_OK) return;    // it is gone again
   s.status.connected = true;
   s.status.server = url;
+  s.status.trouble.clear();    // it was of what came before
   ++s.status.connects;
   s.Wake();
 }

@@ -225,7 +225,9 @@ void NatsCarrier::Tell(const NatsStatus& status, Instant now) {
   const auto say = [&](LogLevel level, std::string text) {
     if (host_.log) host_.log(level, std::move(text));
   };
-  if (status.errors != told_.errors || (told_.connected && !status.connected)) troubled_ = now;
+  if (status.connects != told_.connects) troubled_ = Instant();
+  const bool worse = status.errors != told_.errors || (told_.connected && !status.connected);
+  if (worse && !status.trouble.empty()) troubled_ = now;
   if (status.connected && status.connects != told_.connects) {
     say(LogLevel::kNotice, "connected to " + status.server);
   } else if (told_.connected && !status.connected) {
@@ -244,7 +246,7 @@ void NatsCarrier::Watch(std::vector<PeerStatus>& peers, const ExchangeCounts&, I
   if (told_.connected && !troubled) return;
   PeerStatus server;
   server.address = told_.server.empty() ? options_.client.servers.front() : told_.server;
-  server.state = told_.connected ? PeerState::kRefused : PeerState::kConnecting;
+  server.state = told_.connected ? PeerState::kUp : PeerState::kConnecting;
   server.reason = told_.trouble.empty() ? "no server has answered yet" : told_.trouble;
   server.last_heard = Duration(-1);
   peers.push_back(std::move(server));
