@@ -23,6 +23,10 @@ Endpoints PagesAt(const Settings& settings, const std::string& path, std::uint32
   return {path + std::string(kPageSuffix), mode, {}, false, true};
 }
 
+Endpoints OfHosts(bool listens, const Endpoint& bind) {
+  return {"", 0, listens ? bind : Endpoint()};
+}
+
 }    // namespace
 
 std::span<const ListenerKeys> AllListeners() {
@@ -41,10 +45,8 @@ std::span<const ListenerKeys> AllListeners() {
        [](const S& s) {
          return At{s.admin.http_unix_path, s.admin.http_unix_mode, s.admin.http};
        }},
-      {"peers", "", "peers.bind", "",
-       [](const S& s) {
-         return At{"", 0, s.peers.listens() ? s.peers.bind : Endpoint()};
-       }},
+      {"peers", "", "peers.bind", "", [](const S& s) { return OfHosts(s.peers.listens(), s.peers.bind); }},
+      {"sites", "", "sites.bind", "", [](const S& s) { return OfHosts(s.sites.enabled(), s.sites.bind); }},
       {"resp", "resp.unix", "resp.tcp", "",
        [](const S& s) {
          return At{s.resp.unix_path, s.resp.unix_mode, s.resp.tcp};

@@ -106,11 +106,13 @@ class Loader {
     for (const auto& [name, node] : root) Top(name.str(), node);
     if (Reads("resource")) CheckResources(findings_);
     if (Reads("rule")) CheckRulesAndOverrides();
-    if (!lists_.empty()) return;
-    CheckListeners(findings_);
-    CheckPeers(findings_);
-    CheckLease(findings_);
-    CheckTlsFiles(findings_);
+    if (lists_.empty()) {
+      CheckListeners(findings_);
+      CheckPeers(findings_);
+      CheckLease(findings_);
+      CheckTlsFiles(findings_);
+    }
+    if (Reads("rule")) CheckAnyRule();
   }
 
   bool Reads(std::string_view list) const { return lists_.empty() || std::ranges::find(lists_, list) != lists_.end(); }
@@ -127,6 +129,14 @@ class Loader {
     CheckOverrides(findings_);
     CheckShed(findings_);
     CheckCapacity(findings_);
+  }
+
+  // A file with errors is told of those alone.
+  void CheckAnyRule() {
+    const Settings& s = loaded_.settings;
+    if (!s.rules.empty() || !s.overrides.empty() || findings_.fleet() || !loaded_.ok()) return;
+    if (lists_.empty()) return findings_.Warn("", "there is no [[rule]]: every query will be answered OK");
+    findings_.Error("", "no [[rule]] and no [[override]]: every query would be served");
   }
 
   void Top(std::string_view name, const toml::node& node) {

@@ -79,7 +79,7 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file,
 // The [[resource]] of a text that has nothing else, for a daemon with these settings, whose own are left out.
 LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings);
 
-// The same for [[rule]] and [[override]]. `read` is for files that rules name.
+// The same for [[rule]] and [[override]], of which there must be one. `read` is for files that rules name.
 LoadedSettings ParseRules(std::string_view text, std::string_view file, Settings settings, const FileReader& read);
 
 }    // namespace dthrottle

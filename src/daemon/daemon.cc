@@ -107,9 +107,6 @@ void Daemon::MakeLimiter() {
         std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
     rules = Amended(running_->base, Amendments());
   });
-  if (rules->rules().empty() && rules->overrides().empty()) {
-    log_.Warning("{}: there is no [[rule]]: every query will be answered OK", path_);
-  }
   running_->table_limiter =
       std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), FreshTableKeys(), std::move(rules),
                                 settings_.query.threads, running_->started, std::move(left.bytes));

@@ -11,7 +11,8 @@ import threading
 import time
 
 from common import SystemTest, report
-from daemon import FIGURES, PATIENCE, SANITIZED, Daemon, override, rule, settings_text, slowest_rate, wait_until
+from daemon import (DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, override, rule, run, settings_text, slowest_rate,
+                    wait_until)
 
 
 class Reload(SystemTest):
@@ -80,6 +81,15 @@ class Reload(SystemTest):
             self.assertIn("max_tag_bytes = 255", config)
             self.assertIn('idle_timeout = "7s"', config)
             self.assertEqual(daemon.served("ten bytes.", 9), 2)
+
+    def test_a_file_without_a_rule_is_warned_of_once_by_each_that_reads_it(self):
+        said = "there is no [[rule]]: every query will be answered OK"
+        with Daemon() as daemon:
+            daemon.wait_log(said)
+            self.assertEqual(daemon.log.count(said), 1)
+            self.assertEqual(daemon.admin("reload").count(said), 1)
+            checked = run(DTHROTTLED, "--check", daemon.settings_path)
+            self.assertEqual((checked.returncode, checked.stdout.count(said)), (0, 1))
 
     def test_reloads_that_come_faster_than_they_can_be_done_end_with_the_last_file(self):
         with Daemon(rule(burst=3)) as daemon:

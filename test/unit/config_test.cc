@@ -16,9 +16,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr std::string_view kNoRule = "f: warning: there is no [[rule]]: every query will be answered OK";
+
+// What is wrong with a part of a file, which need not have a rule.
 std::vector<std::string> Problems(std::string_view toml) {
   std::vector<std::string> lines;
   for (const Problem& p : ParseSettings(toml, "f").problems) lines.push_back(Format(p));
+  std::erase(lines, kNoRule);
   return lines;
 }
 
@@ -557,7 +561,9 @@ TEST_CASE("rendered settings read back as themselves") {
 TEST_CASE("peers beyond this host need keys") {
   const auto errors = [](const std::string& peers) {
     std::vector<std::string> texts;
-    for (const Problem& p : ParseSettings("[peers]\n" + peers, "f").problems) texts.push_back(p.message);
+    for (const Problem& p : ParseSettings("[peers]\n" + peers, "f").problems) {
+      if (p.severity == Problem::Severity::kError) texts.push_back(p.message);
+    }
     return texts;
   };
   CHECK(errors("connect=[\"tcp://127.0.0.1:1\", \"tcp://[::1]:2\", \"tcp://localhost:3\"]").empty());
@@ -657,8 +663,12 @@ TEST_CASE("no two sockets have one address, whichever protocols they speak") {
   CHECK(said("[admin]\nhttp_unix=\"/run/dthrottle/query.sock\"") ==
         "f:2:11: error: query.unix and admin.http_unix are both \"/run/dthrottle/query.sock\": must differ");
   CHECK(said("[lease]\ntcp=\"127.0.0.1:7314\"") == "0 problems");    // nothing listens for peers
+  CHECK(said("[lease]\ntcp=\"127.0.0.1:7315\"") == "0 problems");    // nor for other sites
   CHECK(said("[lease]\ntcp=\"127.0.0.1:7314\"\n[peers]\nconnect=[\"tcp://127.0.0.1:7324\"]") ==
         "f:2:5: error: peers.bind and lease.tcp are both \"127.0.0.1:7314\": must differ");
+  CHECK(said("[peers]\nspread=\"owners\"\nowners=[\"a\"]\nbind=\"tcp://127.0.0.1:7315\"\nconnect=[\"tcp://127.0.0.1:7324\"]\n"
+             "[sites]\nname=\"x\"\nothers=[\"y\"]") ==
+        "f: error: peers.bind and sites.bind are both \"127.0.0.1:7315\": must differ");
   CHECK(said("[query]\ntcp=\"127.0.0.1:0\"\n[resp]\ntcp=\"127.0.0.1:0\"") == "0 problems");
   for (const ListenerKeys& l : AllListeners()) {
     CAPTURE(l.name);
@@ -854,6 +864,25 @@ TEST_CASE("keys that only a start can change are kept and named") {
   CHECK(KeepStartKeys(running, loaded) == std::vector<std::string>{"query.threads"});
   CHECK(loaded.query.threads == 2);
   CHECK(loaded.query.max_connections == 7);
+}
+
+namespace {
+
+std::string Said(const LoadedSettings& loaded) {
+  std::string said;
+  for (const Problem& p : loaded.problems) said += Format(p) + "\n";
+  return said;
+}
+
+}    // namespace
+
+TEST_CASE("settings without a rule limit nobody, which is said once and of whole files only") {
+  const auto said = [](const std::string& toml) { return Said(ParseSettings(toml, "f")); };
+  CHECK(said("") == std::string(kNoRule) + "\n");
+  CHECK(said("[[override]]\ntag=\"a\"\nburst=1\nrate=1\n").empty());
+  CHECK(said("[query]\nthreads=0\n").find("[[rule]]") == std::string::npos);    // there is enough to say
+  CHECK(Said(ParseRules("", "f", DefaultSettings(), {})) ==
+        "f: error: no [[rule]] and no [[override]]: every query would be served\n");
 }
 
 }    // namespace

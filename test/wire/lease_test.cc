@@ -24,7 +24,7 @@ class LeaseHost {
  public:
   explicit LeaseHost(const Transcript& t) {
     const LoadedSettings loaded = ParseSettings(t.settings, "transcript");
-    for (const Problem& p : loaded.problems) FAIL(Format(p));
+    if (!loaded.ok()) FAIL(loaded.Errors());
     lease::ServerOptions options;
     options.min_request_interval = std::chrono::seconds(t.min_request_interval_s);
     server_ = std::make_unique<lease::LeaseServer>(options, *lease::Templates::Make(loaded.settings.resources));

@@ -22,9 +22,7 @@ using commands::ErrorAnswer;
 // Reads rules under these settings into `loaded`. Returns what is wrong with them, a line each; empty: nothing is.
 std::string Read(const std::string& text, const Settings& settings, LoadedSettings& loaded) {
   loaded = ParseRules(text, "rules", settings, ReadNamedFile);
-  if (!loaded.ok()) return loaded.Errors();
-  const bool none = loaded.settings.rules.empty() && loaded.settings.overrides.empty();
-  return none ? "rules: no [[rule]] and no [[override]]: every query would be served" : "";
+  return loaded.Errors();
 }
 
 }    // namespace
