@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "config/kinds.h"
 #include "config/sections.h"
@@ -34,10 +36,18 @@ const std::vector<Section>& Sections() {
 std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded) {
   std::vector<std::string> differed;
   for (const Section& section : Sections()) {
-    for (const auto& key : section.keys) {
-      if (key.reloads || key.get(running) == key.get(loaded)) continue;
+    std::vector<std::string_view> kept;    // of the section
+    const auto keep = [&](const Key<Settings>& key) {
+      if (key.get(running) == key.get(loaded)) return;
+      kept.push_back(key.name);
       differed.push_back(fmt::format("{}.{}", section.name, key.name));
       DT_CHECK(key.set(loaded, key.get(running)));
+    };
+    for (const auto& key : section.keys) {
+      if (!key.reloads) keep(key);
+    }
+    for (const auto& key : section.keys) {
+      if (std::ranges::find_first_of(key.reloads_unless, kept) != key.reloads_unless.end()) keep(key);
     }
   }
   return differed;

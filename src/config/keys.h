@@ -31,6 +31,9 @@ struct Key {
   std::function<bool(T&, const Value&)> set;    // false: not allowed; T is then unchanged
   std::function<Value(const T&)> get;
   bool reloads = false;    // of a section: a reload changes it; lists of tables are read anew as a whole
+  // Keys of its section that only a start changes, and without which a new value means something else: while one of
+  // them waits for a start, so does this one.
+  std::span<const std::string_view> reloads_unless{};
 };
 
 // The text of a file that settings name, at most kSettingsBytesMax bytes; or why it cannot be had.
@@ -64,7 +67,8 @@ inline constexpr std::string_view kResourceMeaning =
 // says so.
 Settings DefaultSettings(std::string_view runtime_dir = "/run/dthrottle");
 
-// Gives `loaded` the values of `running` for keys that only a start can change, and names those that differed.
+// Gives `loaded` the values of `running` for keys that only a start can change, and for those that go with them, and names
+// those that differed.
 std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded);
 
 // The settings in force, as a TOML file that would produce them. It has the first kOverridesRendered

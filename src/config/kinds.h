@@ -42,6 +42,13 @@ Key<T> Reloads(Key<T> key) {
   return key;
 }
 
+// The same, but not while one of these keys of its section waits for a start.
+template <class T>
+Key<T> ReloadsUnless(std::span<const std::string_view> start_keys, Key<T> key) {
+  key.reloads_unless = start_keys;
+  return Reloads(std::move(key));
+}
+
 // The same key, with other words for what is allowed.
 template <class T>
 Key<T> Allowing(std::string allowed, Key<T> key) {

@@ -4,6 +4,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "config/findings.h"
 #include "config/keys.h"
@@ -77,6 +78,13 @@ class Loader {
     return std::move(loaded_);
   }
 
+  LoadedSettings Reload(std::string_view text, const Settings& running) {
+    if (Readable(text)) Parse(text);
+    if (loaded_.ok()) KeepWhatRuns(running);
+    findings_.Finish();
+    return std::move(loaded_);
+  }
+
  private:
   bool Readable(std::string_view text) {
     if (text.size() > kSettingsBytesMax) {
@@ -104,6 +112,10 @@ class Loader {
       return;
     }
     for (const auto& [name, node] : root) Top(name.str(), node);
+    Check();
+  }
+
+  void Check() {
     if (Reads("resource")) CheckResources(findings_);
     if (Reads("rule")) CheckRulesAndOverrides();
     if (lists_.empty()) {
@@ -137,6 +149,20 @@ class Loader {
     if (!s.rules.empty() || !s.overrides.empty() || findings_.fleet() || !loaded_.ok()) return;
     if (lists_.empty()) return findings_.Warn("", "there is no [[rule]]: every query will be answered OK");
     findings_.Error("", "no [[rule]] and no [[override]]: every query would be served");
+  }
+
+  // The file by itself has no errors, and what it is warned of has been said.
+  void KeepWhatRuns(const Settings& running) {
+    const std::vector<std::string> kept = KeepStartKeys(running, loaded_.settings);
+    if (kept.empty()) return;
+    std::vector<Problem> of_file = std::exchange(loaded_.problems, {});
+    Check();
+    const std::vector<Problem> of_both = std::exchange(loaded_.problems, std::move(of_file));
+    for (const std::string& key : kept) findings_.Warn(key, key + " changes at the next start");
+    for (const Problem& problem : of_both) {
+      if (problem.severity != Problem::Severity::kError) continue;
+      findings_.Error({problem.line, problem.column}, "until the next start: " + problem.message);
+    }
   }
 
   void Top(std::string_view name, const toml::node& node) {
@@ -328,6 +354,11 @@ std::string Format(const Problem& p) {
 LoadedSettings ParseSettings(std::string_view text, std::string_view file, std::string_view runtime_dir,
                              std::span<const FurtherTable> further, const FileReader& read) {
   return Loader(file, runtime_dir, further, read).Load(text);
+}
+
+LoadedSettings ParseReload(std::string_view text, std::string_view file, std::string_view runtime_dir,
+                           const Settings& running, const FileReader& read) {
+  return Loader(file, runtime_dir, {}, read).Reload(text, running);
 }
 
 LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings) {

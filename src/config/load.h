@@ -76,6 +76,11 @@ LoadedSettings ParseSettings(std::string_view text, std::string_view file,
                              std::string_view runtime_dir = "/run/dthrottle",
                              std::span<const FurtherTable> further = {}, const FileReader& read = {});
 
+// The same for a daemon that runs with these settings and reads its file again. What only a start can change stays as it
+// runs, with a warning, and what comes of it is checked again: the file may hold together by itself alone.
+LoadedSettings ParseReload(std::string_view text, std::string_view file, std::string_view runtime_dir,
+                           const Settings& running, const FileReader& read);
+
 // The [[resource]] of a text that has nothing else, for a daemon with these settings, whose own are left out.
 LoadedSettings ParseResources(std::string_view text, std::string_view file, Settings settings);
 

@@ -24,6 +24,7 @@ struct Reloading::Loaded {
   std::optional<FileError> unreadable;
   LoadedSettings loaded;
   bool reads;                               // the file
+  Settings running;                         // if it does
   std::vector<Amendment> amendments;
   std::shared_ptr<const Rulebook> base;     // what the file says; null: it is bad
   std::shared_ptr<const Rulebook> rules;    // what comes of it
@@ -97,7 +98,11 @@ void Reloading::Start(bool reads) {
   work->request.data = work.get();
   work->reads = reads;
   work->amendments = host_.amendments();
-  if (!reads) work->base = base_;
+  if (reads) {
+    work->running = host_.settings;
+  } else {
+    work->base = base_;
+  }
   const auto read = [](uv_work_t* request) {
     YieldToQueries();
     auto& w = *static_cast<Loaded*>(request->data);
@@ -108,7 +113,7 @@ void Reloading::Start(bool reads) {
       w.unreadable = text.error();
       return;
     }
-    w.loaded = ParseSettings(*text, host.path, host.runtime_dir, {}, ReadNamedFile);
+    w.loaded = ParseReload(*text, host.path, host.runtime_dir, w.running, ReadNamedFile);
     if (!w.loaded.ok()) return;
     Settings& s = w.loaded.settings;
     w.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
@@ -157,9 +162,6 @@ void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
 void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
   outcome.in_force = true;
   if (!loaded.reads) return AdoptAmended(std::move(loaded.rules));
-  for (const std::string& key : KeepStartKeys(host_.settings, loaded.loaded.settings)) {
-    outcome.problems.push_back(fmt::format("{}: warning: {} changes at the next start", host_.path, key));
-  }
   host_.settings = std::move(loaded.loaded.settings);
   if (base_ != loaded.base) FreeElsewhere(std::exchange(base_, std::move(loaded.base)));
   host_.limiter.Adopt(std::move(loaded.rules));

@@ -37,7 +37,7 @@ void Upgrade::OnChecked(const ChildOutcome& outcome) {
   }
   host_.reloading.Ask([this](const ReloadOutcome& reloaded) {
     if (step_ != Step::kChecking) return;
-    if (!reloaded.in_force) host_.log.Warning("upgrade: only the new program can read the settings");
+    if (!reloaded.in_force) host_.log.Warning("upgrade: only the new program can use the settings");
     step_ = Step::kSettling;    // the reload calls Continue
   });
 }

@@ -13,6 +13,7 @@ import time
 from common import SystemTest, report
 from daemon import (DTHROTTLED, FIGURES, PATIENCE, SANITIZED, Daemon, override, rule, run, settings_text, slowest_rate,
                     wait_until)
+from fleet import Fleet, wait_all_hear
 
 
 class Reload(SystemTest):
@@ -81,6 +82,27 @@ class Reload(SystemTest):
             self.assertIn("max_tag_bytes = 255", config)
             self.assertIn('idle_timeout = "7s"', config)
             self.assertEqual(daemon.served("ten bytes.", 9), 2)
+
+    def test_a_host_of_a_mesh_that_reads_the_file_of_owners_goes_on_in_the_mesh(self):
+        with Fleet(rule(burst=9, rate=0.001), hosts=3) as hosts:
+            wait_all_hear(hosts)
+            a, b, c = hosts
+            a.reload(spread="owners", owners=["b"], connect=[b.address])
+            for key in ("spread", "owners", "connect"):
+                a.wait_log(f"peers.{key} changes at the next start")
+            self.assertEqual(a.admin("config").count(c.address), 1)
+            self.assertEqual(c.served("C", 9), 9)
+            wait_until(lambda: a.served("C", 1) == 0, "a still hears c")
+
+    def test_a_file_that_does_not_go_with_what_waits_for_a_start_is_refused(self):
+        owned = {"name": "a.test", "spread": "owners", "owners": ["a.test"], "connect": []}
+        with Daemon(rule(name="all", burst=3), peers=owned) as daemon:
+            daemon.settings_path.write_text(settings_text(daemon.directory, rule(name="all", burst=900, share="capacity")))
+            outcome = daemon.admin_json("reload")
+            self.assertFalse(outcome["reloaded"])
+            self.assertIn("peers.spread changes at the next start", " ".join(outcome["problems"]))
+            self.assertIn('until the next start: rule "all": share = "capacity"', " ".join(outcome["problems"]))
+            self.assertEqual(daemon.served("C", 9), 3)
 
     def test_a_file_without_a_rule_is_warned_of_once_by_each_that_reads_it(self):
         said = "there is no [[rule]]: every query will be answered OK"

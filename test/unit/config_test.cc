@@ -868,6 +868,13 @@ TEST_CASE("keys that only a start can change are kept and named") {
 
 namespace {
 
+constexpr std::string_view kMesh = "[peers]\nconnect=[\"tcp://127.0.0.1:1\", \"tcp://127.0.0.1:2\"]\n";
+
+// What a reload of the file says to a daemon that runs with the other one.
+LoadedSettings Reloaded(std::string_view running, const std::string& toml) {
+  return ParseReload(toml, "f", "/run/dthrottle", ParseSettings(running, "f").settings, {});
+}
+
 std::string Said(const LoadedSettings& loaded) {
   std::string said;
   for (const Problem& p : loaded.problems) said += Format(p) + "\n";
@@ -876,11 +883,47 @@ std::string Said(const LoadedSettings& loaded) {
 
 }    // namespace
 
+TEST_CASE("keys that mean something else without a key that waits for a start wait with it") {
+  const std::string rule = "[[rule]]\nburst=90\nrate=1\n";
+  const std::string owned = "[peers]\nspread=\"owners\"\nowners=[\"a\"]\nconnect=[\"tcp://127.0.0.1:1\"]\n";
+  LoadedSettings loaded = Reloaded(kMesh, owned + rule);
+  CHECK(loaded.ok());
+  CHECK(loaded.settings.peers.connect.size() == 2);
+  CHECK(loaded.settings.peers.owners.empty());
+  CHECK(Said(loaded) == "f:2:8: warning: peers.spread changes at the next start\n"
+                        "f:3:8: warning: peers.owners changes at the next start\n"
+                        "f:4:9: warning: peers.connect changes at the next start\n");
+  loaded = Reloaded(kMesh, "[peers]\nperiod=\"1s\"\nconnect=[\"tcp://127.0.0.1:1\"]\n" + rule);
+  CHECK(loaded.settings.peers.connect.size() == 1);
+  CHECK(Said(loaded) == "f:2:8: warning: peers.period changes at the next start\n");
+  const std::string sites = owned + "[sites]\nname=\"x\"\n";
+  loaded = Reloaded(sites + "others=[\"y\"]\nconnect=[\"tcp://127.0.0.1:3\"]\n",
+                    sites + "others=[\"z\"]\nconnect=[\"tcp://127.0.0.1:4\"]\n" + rule);
+  CHECK(loaded.settings.sites.connect == std::vector<std::string>{"tcp://127.0.0.1:3"});
+}
+
+TEST_CASE("a file that holds together alone, and not with what waits for the next start, is not taken") {
+  const std::string divided = "[[rule]]\nname=\"r\"\nburst=90\nrate=9\nshare=\"capacity\"\n";
+  const std::string owned = "[peers]\nspread=\"owners\"\nowners=[\"a\"]\nconnect=[\"tcp://127.0.0.1:1\"]\n";
+  const LoadedSettings loaded = Reloaded(owned, divided);
+  CHECK_FALSE(loaded.ok());
+  CHECK(Said(loaded).find("f: warning: peers.spread changes at the next start\n") != std::string::npos);
+  CHECK(Said(loaded).find("f:1:1: error: until the next start: rule \"r\": share = \"capacity\" with peers.spread = "
+                          "\"owners\": must be \"all\"") != std::string::npos);
+  const LoadedSettings secret = Reloaded(kMesh, "[peers]\nkey_file=\"/k\"\nauthorized_keys=\"/d\"\n"
+                                                "connect=[\"tcp://10.0.0.1:1\"]\n[[rule]]\nburst=90\nrate=1\n");
+  CHECK(secret.ok());
+  CHECK(secret.settings.peers.authorized_keys.empty());
+  CHECK(secret.settings.peers.connect.size() == 2);
+}
+
 TEST_CASE("settings without a rule limit nobody, which is said once and of whole files only") {
   const auto said = [](const std::string& toml) { return Said(ParseSettings(toml, "f")); };
   CHECK(said("") == std::string(kNoRule) + "\n");
   CHECK(said("[[override]]\ntag=\"a\"\nburst=1\nrate=1\n").empty());
   CHECK(said("[query]\nthreads=0\n").find("[[rule]]") == std::string::npos);    // there is enough to say
+  CHECK(Said(Reloaded("[query]\nthreads=2\n", "[query]\nthreads=3\n")) ==
+        std::string(kNoRule) + "\nf:2:9: warning: query.threads changes at the next start\n");
   CHECK(Said(ParseRules("", "f", DefaultSettings(), {})) ==
         "f: error: no [[rule]] and no [[override]]: every query would be served\n");
 }

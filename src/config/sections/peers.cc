@@ -12,6 +12,9 @@ namespace dthrottle {
 
 namespace {
 
+// What says whom connect and owners name, and how these are reached.
+constexpr std::string_view kWay[] = {"spread", "etcd", "transport", "key_file"};
+
 // Tokens of a subject, none of which is empty.
 bool IsSubjectPrefix(const std::string& text) {
   const bool dots = text.starts_with('.') || text.ends_with('.') || text.find("..") != std::string::npos;
@@ -37,7 +40,8 @@ Section PeersSection() {
                               "Where this host listens for the others, once there are any in *connect*. Anything but "
                               "loopback needs keys.",
                               ParseBind, FormatBind),
-          Reloads(
+          ReloadsUnless(
+              kWay,
               TextList<S>("connect",
                           "a list of addresses such as \"tcp://10.0.0.2:7314\", \"tcp://web2.example.org:7314#web2\" "
                           "or \"srv://_dthrottle._tcp.example.org\"",
@@ -45,7 +49,9 @@ Section PeersSection() {
                           "Where the other hosts' daemons listen. Names are looked up again and again, all their "
                           "addresses count, and the last good answer holds. A host's own address may be in the list "
                           "and is passed over, so one file serves a fleet. With keys, each address needs the name of "
-                          "its key: after a # here, or in its .pub file. Without entries this host limits alone.",
+                          "its key: after a # here, or in its .pub file. Without entries this host limits alone. "
+                          "*connect*, *owners*, *owner* and *authorized_keys* wait for the next start where *spread*, "
+                          "*etcd*, *transport* or *key_file* changes, which only a start can.",
                           [](const std::string& text) { return ParsePeerEntry(text).has_value(); })),
           Choice<S, PeerSpread>(
               "spread", "\"all\"", MEMBER(S, peers.spread),
@@ -53,7 +59,7 @@ Section PeersSection() {
               "tags only, which keep the levels for everybody, so that what a host costs follows its own tags and not "
               "the number of hosts. Then *connect* has the addresses of the owners alone, and they need none of the "
               "other hosts'."),
-          Reloads(TextList<S>(
+          ReloadsUnless(kWay, TextList<S>(
               "owners", "a list of up to 64 names of hosts, each once", MEMBER(S, peers.owners),
               "With spread = \"owners\": what the owners are called, the same on all hosts; 3 to 16 of them do. A host "
               "whose name is in the list owns a part of the tags. While one is away, hosts go on with its last word. A "
@@ -80,7 +86,7 @@ Section PeersSection() {
           EtcdCaFile<S>(MEMBER(S, peers.etcd_ca_file)),
           EtcdCertificateFile<S>(MEMBER(S, peers.etcd_certificate_file)),
           EtcdKeyFile<S>(MEMBER(S, peers.etcd_key_file)),
-          Reloads(Flag<S>(
+          ReloadsUnless(kWay, Flag<S>(
               "owner", "false", MEMBER(S, peers.owner),
               "Whether this host is to own tags, by the list of *etcd*. A reload with false hands its tags over; "
               "stop it when owners_giving is 0.")),
@@ -120,7 +126,7 @@ Section PeersSection() {
                   "The key pair of this host, which nobody else may read; dthrottlectl keygen makes one. Required "
                   "unless every address is loopback.",
                   IsPath),
-          Reloads(Text<S>(
+          ReloadsUnless(kWay, Text<S>(
               "authorized_keys", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, peers.authorized_keys),
               "The directory with the public key of every host that is heard, NAME.pub. A reload reads it again.",
               IsPath)),

@@ -11,6 +11,7 @@ namespace dthrottle {
 namespace {
 
 constexpr std::size_t kSitesMax = 15;    // beside this one
+constexpr std::string_view kWhich[] = {"name", "others"};
 constexpr double kPartMin = 0.001;
 constexpr int kPeriodsMax = 3;    // late hits are paid by refill that was wasted in so many (share/forecast)
 
@@ -35,9 +36,10 @@ Section SitesSection() {
                               "Where this host listens for owners of other sites, if there are any. Anything but "
                               "loopback needs keys.",
                               ParseBind, FormatBind),
-          Reloads(TextList<S>(
+          ReloadsUnless(kWhich, TextList<S>(
               "connect", "a list of addresses as in *peers.connect*", MEMBER(S, sites.connect),
-              "Where the owners of all other sites listen. All of them hear all, and each takes what is of its tags.",
+              "Where the owners of all other sites listen. All of them hear all, and each takes what is of its tags. "
+              "It waits for the next start where *name* or *others* changes.",
               [](const std::string& text) { return ParsePeerEntry(text).has_value(); })),
           DurationKey<S>("period", "\"5s\"", 100ms, 10min, MEMBER(S, sites.period),
                          "The time between two reports to other sites, from one *peers.period* to three. Tags that "
