@@ -11,6 +11,7 @@ import time
 from common import ParallelTest, SystemTest, report
 from daemon import DTHROTTLECTL, FIGURES, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
+from test_upgrade import upgrade
 
 EX_USAGE, EX_DATAERR = 64, 65
 TOKEN = "a token of 24 characters"
@@ -67,6 +68,20 @@ class OneHost(ParallelTest):
             self.assertEqual(run(*ctl, "clear", "login:bob").returncode, 0)
             self.assertEqual((burst(daemon, "login:bob"), burst(daemon, "login:eve")), (3, 3))
             self.assertEqual(daemon.stats()["set_limits"], 1)
+
+    def test_an_upgrade_keeps_limits_that_no_file_has_and_the_buckets_under_them(self):
+        for sections in ({"table": {"file": ""}}, {}):
+            with self.subTest(sections=sections), Daemon(rule(name="all", burst=10, rate=0.001), **sections) as daemon:
+                ctl = [DTHROTTLECTL, "-s", daemon.admin_path, "limit", "set"]
+                self.assertEqual(run(*ctl, "C", "6", "0.001").returncode, 0)
+                self.assertEqual(run(*ctl, "--rule", "all", "7", "0.001", "--for", "1h").returncode, 0)
+                self.assertEqual((daemon.served("C", 4), daemon.served("D", 4)), (4, 4))
+                upgrade(daemon)
+                self.assertEqual([row["burst"] for row in daemon.admin_json("limit list")], [6, 7])
+                self.assertEqual((daemon.served("C", 9), daemon.served("D", 9)), (2, 3))
+                daemon.stop()
+                daemon.start()
+                self.assertEqual(len(daemon.admin_json("limit list")), 0 if sections else 2)
 
     def test_what_is_wrong_with_a_limit_is_said(self):
         with Daemon(rule()) as daemon:

@@ -53,16 +53,29 @@ void SetLimitsFeature::Prepare() {
   for (const std::string& problem : problems) host_.log.Warning("{}", problem);
   path_ = settings.operators.limits_file;
   if (path_.empty() && !settings.table.file.empty()) path_ = settings.table.file + ".limits";
-  if (path_.empty()) return;
-  if (const auto usable = CheckStateFile(path_, SetLimits::IsFile); !usable) {
-    throw StartFailure{ExitCode(usable.error().code), "operator.limits_file: " + usable.error().message};
+  if (!path_.empty()) {
+    if (const auto usable = CheckStateFile(path_, SetLimits::IsFile); !usable) {
+      throw StartFailure{ExitCode(usable.error().code), "operator.limits_file: " + usable.error().message};
+    }
   }
-  const auto text = ReadRegularFile(path_, SetLimits::kFileBytesMax);
-  if (!text || text->empty()) return;
-  for (const std::string& left_out : set_.TakeFile(*text, spreading_.keys(), WallClock())) {
-    host_.log.Warning("{}: {}", path_, left_out);
+  const HandedSection left = host_.handed.Take(kSection);
+  if (host_.handed.held_at != Instant() && SetLimits::IsFile(left.bytes)) {
+    TakeFile(left.bytes, "limits of the program before");    // it may have been unable to write its file
+  } else if (const auto text = ReadRegularFile(path_, SetLimits::kFileBytesMax); text && !text->empty()) {
+    TakeFile(*text, path_);
+  }
+}
+
+void SetLimitsFeature::TakeFile(std::string_view text, std::string_view from) {
+  for (const std::string& left_out : set_.TakeFile(text, spreading_.keys(), WallClock())) {
+    host_.log.Warning("{}: {}", from, left_out);
   }
   ends_at_ = set_.NextEnd(WallClock());
+}
+
+void SetLimitsFeature::Keep(std::vector<HandedSection>& sections) const {
+  const std::lock_guard lock(mutex_);
+  if (!set_.entries().empty()) sections.push_back({kSection, -1, set_.File(WallClock())});
 }
 
 // Reads keys and the token. What is bad is told, and then nobody has it.

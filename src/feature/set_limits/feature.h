@@ -22,6 +22,8 @@ namespace dthrottle {
 
 class SetLimitsFeature final : public Feature {
  public:
+  static constexpr const char* kSection = "limits";    // of what a program leaves to the next: the file
+
   explicit SetLimitsFeature(const FeatureHost& host);
 
   void Prepare() override;
@@ -37,6 +39,7 @@ class SetLimitsFeature final : public Feature {
   Answer Post(const Posted& posted) override;
 
   void Reload(std::vector<std::string>& problems) override;
+  void Keep(std::vector<HandedSection>& sections) const override;
   void Count(ProcessCounts& counts) const override;
   void Close() override;
 
@@ -73,6 +76,7 @@ class SetLimitsFeature final : public Feature {
   Json Describe(const SignedLimit& limit) const;
   Json List() const;
   std::string By(const SignedLimit& limit) const;
+  void TakeFile(std::string_view text, std::string_view from);
   void TakeKeys(std::vector<std::string>& problems);
   void OnNews();
   void PutInForce(std::function<void()> done);
