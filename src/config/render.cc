@@ -34,8 +34,16 @@ std::string ToToml(const Value& value) {
     std::string operator()(double d) const { return FormatNumber(d); }
     std::string operator()(const std::string& s) const { return QuoteText(s); }
     std::string operator()(const std::vector<std::string>& list) const {
+      constexpr std::size_t kLineBytes = 1000;    // a reader takes lines of kSettingsLineBytesMax
       std::string out = "[";
-      for (const auto& s : list) out += (out.size() > 1 ? ", " : "") + QuoteText(s);
+      std::size_t line = 0;    // where it begins
+      for (const auto& s : list) {
+        if (out.size() > 1) out += ',';
+        const bool full = out.size() - line > kLineBytes;
+        if (full) line = out.size() + 1;
+        if (out.size() > 1) out += full ? '\n' : ' ';
+        out += QuoteText(s);
+      }
       return out + "]";
     }
   };

@@ -58,7 +58,8 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                         .log = log_,
                         .handed = handed_,
                         .tenants_of_sites = [this] { return TenantsOf(&Feature::tenant_of_sites); },
-                        .amend = [this](std::function<void()> done) { running_->reloading->Amend(std::move(done)); }})),
+                        .amend = [this](std::function<void()> done) { running_->reloading->Amend(std::move(done)); },
+                        .rules_since = [this] { return running_->rules_since; }})),
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
   orders_.emplace(&loop_, service_,
                   Orders::Takers{.stop = [this](int signal) { Stop(signal); },
@@ -101,14 +102,15 @@ void Daemon::MakeLimiter() {
   running_->memory.emplace(settings_, left);
   TakeKeptSections();
   for (const auto& feature : features_) feature->Prepare();
-  std::shared_ptr<const Rulebook> rules;
+  AmendedRules amended;
   Elsewhere([&] {
     running_->base =
         std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
-    rules = Amended(running_->base, Amendments());
+    amended = Amended(running_->base, Amendments());
   });
+  running_->rules_since = amended.since;
   running_->table_limiter =
-      std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), FreshTableKeys(), std::move(rules),
+      std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), FreshTableKeys(), std::move(amended.rules),
                                 settings_.query.threads, running_->started, std::move(left.bytes));
   const std::string size = FormatBytes(settings_.table.memory);
   if (settings_.table.file.empty()) {
@@ -157,6 +159,7 @@ void Daemon::MakeParts() {
                                               .path = path_,
                                               .runtime_dir = runtime_dir_,
                                               .settings = settings_,
+                                              .rules_since = running_->rules_since,
                                               .limiter = *running_->table_limiter,
                                               .service = service_,
                                               .log = log_,

@@ -27,16 +27,16 @@ struct Reloading::Loaded {
   Settings running;                         // if it does
   std::vector<Amendment> amendments;
   std::shared_ptr<const Rulebook> base;     // what the file says; null: it is bad
-  std::shared_ptr<const Rulebook> rules;    // what comes of it
+  AmendedRules amended;                     // what comes of it
 };
 
-std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& base,
-                                        const std::vector<Amendment>& amendments) {
-  if (amendments.empty()) return base;
+AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const std::vector<Amendment>& amendments) {
+  if (amendments.empty()) return {base};
   std::vector<Rule> rules = base->rules();
   std::vector<Override> overrides = base->overrides();
-  for (const Amendment& amend : amendments) amend(rules, overrides);
-  return std::make_shared<Rulebook>(std::move(rules), std::move(overrides));
+  Duration since{};
+  for (const Amendment& amend : amendments) amend(rules, overrides, since);
+  return {std::make_shared<Rulebook>(std::move(rules), std::move(overrides)), since};
 }
 
 namespace {
@@ -106,7 +106,7 @@ void Reloading::Start(bool reads) {
   const auto read = [](uv_work_t* request) {
     YieldToQueries();
     auto& w = *static_cast<Loaded*>(request->data);
-    if (!w.reads) return void(w.rules = Amended(w.base, w.amendments));
+    if (!w.reads) return void(w.amended = Amended(w.base, w.amendments));
     const Host& host = w.reloading->host_;
     auto text = ReadRegularFile(host.path, kSettingsBytesMax);
     if (!text) {
@@ -117,7 +117,7 @@ void Reloading::Start(bool reads) {
     if (!w.loaded.ok()) return;
     Settings& s = w.loaded.settings;
     w.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
-    w.rules = Amended(w.base, w.amendments);
+    w.amended = Amended(w.base, w.amendments);
   };
   const auto done = [](uv_work_t* request, int) {
     std::unique_ptr<Loaded> w(static_cast<Loaded*>(request->data));
@@ -131,7 +131,7 @@ void Reloading::Start(bool reads) {
 
 // The table can be rewritten for one set of rules at a time.
 void Reloading::OnLoaded(std::unique_ptr<Loaded> loaded) {
-  if (loaded->rules != nullptr && host_.limiter.reshaping()) {
+  if (loaded->amended.rules != nullptr && host_.limiter.reshaping()) {
     waiting_ = std::move(loaded);
   } else {
     PutInForce(std::move(loaded));
@@ -147,7 +147,7 @@ void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
   ReloadOutcome outcome;
   if (loaded->unreadable.has_value()) outcome.problems.push_back(loaded->unreadable->message);
   for (const Problem& problem : loaded->loaded.problems) outcome.problems.push_back(Format(problem));
-  if (loaded->rules != nullptr) Adopt(*loaded, outcome);
+  if (loaded->amended.rules != nullptr) Adopt(*loaded, outcome);
   if (loaded->reads) Say(outcome);
   reloading_ = false;
   for (const auto& answer : std::exchange(answering_, {})) answer(outcome);
@@ -161,18 +161,20 @@ void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
 
 void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
   outcome.in_force = true;
-  if (!loaded.reads) return AdoptAmended(std::move(loaded.rules));
+  if (!loaded.reads) return AdoptAmended(std::move(loaded.amended));
   host_.settings = std::move(loaded.loaded.settings);
   if (base_ != loaded.base) FreeElsewhere(std::exchange(base_, std::move(loaded.base)));
-  host_.limiter.Adopt(std::move(loaded.rules));
+  host_.limiter.Adopt(std::move(loaded.amended.rules));
+  host_.rules_since = loaded.amended.since;
   host_.follow(outcome.problems);
   Work();
 }
 
 // Hosts that divide limits begin anew with other rates, as after a reload.
-void Reloading::AdoptAmended(std::shared_ptr<const Rulebook> rules) {
-  const bool follow = PartsHaveToFollow(*rules, host_.limiter.rules());
-  host_.limiter.Adopt(std::move(rules));
+void Reloading::AdoptAmended(AmendedRules amended) {
+  const bool follow = PartsHaveToFollow(*amended.rules, host_.limiter.rules());
+  host_.limiter.Adopt(std::move(amended.rules));
+  host_.rules_since = amended.since;
   if (follow) {
     std::vector<std::string> problems;
     host_.follow(problems);

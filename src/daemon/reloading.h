@@ -18,8 +18,11 @@
 namespace dthrottle {
 
 // The rules of the file as amendments change them.
-std::shared_ptr<const Rulebook> Amended(const std::shared_ptr<const Rulebook>& base,
-                                        const std::vector<Amendment>& amendments);
+struct AmendedRules {
+  std::shared_ptr<const Rulebook> rules;
+  Duration since{};    // 1970: when they were set; 0: they are those of the file
+};
+AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const std::vector<Amendment>& amendments);
 
 class Reloading {
  public:
@@ -30,6 +33,7 @@ class Reloading {
     std::string path;           // the settings file
     std::string runtime_dir;
     Settings& settings;         // in force, without rules and overrides
+    Duration& rules_since;      // of the rules in force (AmendedRules)
     Limiter& limiter;
     const Service& service;
     Log& log;
@@ -71,7 +75,7 @@ class Reloading {
   void OnLoaded(std::unique_ptr<Loaded> loaded);
   void PutInForce(std::unique_ptr<Loaded> loaded);
   void Adopt(Loaded& loaded, ReloadOutcome& outcome);
-  void AdoptAmended(std::shared_ptr<const Rulebook> rules);
+  void AdoptAmended(AmendedRules amended);
   void Say(const ReloadOutcome& outcome);
   void OnWork();
   void FreeElsewhere(std::shared_ptr<const Rulebook> rules);

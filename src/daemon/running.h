@@ -27,6 +27,7 @@ struct Running final : AdminHost {
   Running(Settings in_force, const Log& log_of_all);
 
   Settings settings_in_force;    // without rules and overrides
+  Duration rules_since{};        // since 1970: when the rules in force were set; 0: they are those of the settings file
   const Log& log;
   const Instant started;
   const Duration started_since_1970;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "admin/extension.h"
+#include "base/time.h"
 #include "io/log.h"
 #include "io/part.h"
 #include "io/task_queue.h"
@@ -22,8 +23,9 @@ struct Override;
 struct Rule;
 class Tenant;
 
-// Changes rules and overrides that the settings file gives, before they are put in force. Any thread may call it.
-using Amendment = std::function<void(std::vector<Rule>&, std::vector<Override>&)>;
+// Changes rules and overrides that the settings file gives, before they are put in force. `since` is when they were set, since
+// 1970; 0: they are those of the file. Any thread may call it.
+using Amendment = std::function<void(std::vector<Rule>&, std::vector<Override>&, Duration& since)>;
 
 // What a feature needs of the daemon. The limiter exists from Start on.
 struct FeatureHost {
@@ -35,6 +37,7 @@ struct FeatureHost {
   std::function<std::vector<Tenant*>()> tenants_of_sites;    // those of all features
   // Makes amendments anew and puts them in force; then calls `done`.
   std::function<void(std::function<void()> done)> amend;
+  std::function<Duration()> rules_since;    // of the rules in force, as amendments have said
 };
 
 class Feature : public Part, public Extension {

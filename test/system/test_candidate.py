@@ -4,6 +4,7 @@ from common import ParallelTest
 from daemon import DTHROTTLECTL, Daemon, fresh_directory, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_set_limits import Operator
+from test_upgrade import upgrade
 
 
 def burst(host, tag):
@@ -80,6 +81,66 @@ class OneHost(ParallelTest):
             self.assertEqual(burst(daemon, "C"), 3)
             self.assertEqual(ctl(daemon, "stop").returncode, 0)
             self.assertEqual(burst(daemon, "C"), 10)
+
+    def test_an_upgrade_goes_on_with_what_is_in_force_here_and_a_start_does_not(self):
+        for table in ({}, {"file": ""}):
+            with self.subTest(table=table), Daemon(rule(name="all", burst=10, rate=0.001), table=table) as daemon:
+                self.begin(daemon, rules(burst=6, rate=0.001) + '[[override]]\ntag = "-x"\nburst = 7\nrate = 0.001\n')
+                self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+                self.assertEqual((daemon.served("C", 4), daemon.served("-x", 4)), (4, 4))
+                upgrade(daemon)
+                self.assertEqual(daemon.admin_json("candidate")["state"], "in force here")
+                self.assertNotIn("made under other rules", daemon.log)
+                self.assertEqual((daemon.served("C", 9), daemon.served("-x", 9)), (2, 3))
+                daemon.stop()
+                daemon.start()
+                self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+                self.assertEqual((burst(daemon, "C"), burst(daemon, "-x")), (10, 10))
+
+    def test_a_candidate_that_does_not_go_with_the_settings_of_this_host_is_not_put_in_force_here(self):
+        owned = {"name": "a.test", "spread": "owners", "owners": ["a.test"], "connect": []}
+        with Daemon(rule(name="all", burst=10, rate=0.001), peers=owned) as daemon:
+            self.begin(daemon, rules(burst=100, rate=50, share='"capacity"'))
+            done = ctl(daemon, "promote", "--here")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn('share = "capacity" with peers.spread = "owners": must be "all"', done.stderr)
+            self.assertTrue(compared(daemon))
+            self.assertEqual(burst(daemon, "C"), 10)
+
+    def test_what_is_in_force_here_takes_the_place_of_what_was_set_before_it(self):
+        def limit(*words):
+            self.assertNotIn("error: ", daemon.admin(" ".join(("limit", *words))))
+
+        def state():
+            return daemon.admin_json("candidate")["state"]
+
+        def set_rules(of_all):
+            limit("rules", "-", f'rule = [{{ name = "all", burst = {of_all}, rate = 0.001 }}]')
+
+        with Daemon(rule(name="all", burst=10, rate=0.001)) as daemon:
+            limit("set", "tag", "50", "0.001", "-", "C")
+            limit("set", "rule", "40", "0.001", "-", "all")
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (50, 40))
+            self.begin(daemon, rules(burst=6, rate=0.001))
+            self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (6, 6))
+            self.assertEqual({row["note"] for row in daemon.admin_json("limit list")}, {"rules that were set later hold"})
+            self.assertEqual(daemon.stats()["set_limits"], 0)
+            limit("set", "tag", "30", "0.001", "-", "D")
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D"), state()), (6, 30, "in force here"))
+            set_rules(5)
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D"), state()), (5, 5, "behind rules of all hosts"))
+            self.assertNotIn("candidate stop ends it", daemon.admin("reload"))
+            self.assertEqual(daemon.stats()["candidate_here"], 0)
+            self.begin(daemon, rules(burst=4, rate=0.001))
+            self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+            self.assertEqual((burst(daemon, "C"), state()), (4, "in force here"))
+            self.assertNotIn("has set the rules", daemon.admin("why C"))
+            self.assertNotIn("limit rules --clear ends it", daemon.admin("reload"))
+            self.assertEqual(ctl(daemon, "stop").returncode, 0)
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (5, 5))
+            limit("clear", "rules")
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (50, 30))
 
 
 class Hosts(ParallelTest):

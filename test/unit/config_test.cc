@@ -928,5 +928,18 @@ TEST_CASE("settings without a rule limit nobody, which is said once and of whole
         "f: error: no [[rule]] and no [[override]]: every query would be served\n");
 }
 
+TEST_CASE("a list of any length is written in lines that can be read") {
+  std::vector<std::string> networks;
+  for (int i = 0; i < 2000; ++i) networks.push_back(fmt::format("\"10.{}.{}.0/24\"", i / 250, i % 250));
+  const std::string text =
+      fmt::format("[[rule]]\nburst=90\nrate=1\nmatch_cidrs=[\n{}\n]\n", fmt::join(networks, ",\n"));
+  const LoadedSettings loaded = ParseRules(text, "f", DefaultSettings(), {});
+  REQUIRE(Said(loaded).empty());
+  const std::string written = RenderRules(loaded.settings.rules, {});
+  const LoadedSettings again = ParseRules(written, "f", DefaultSettings(), {});
+  CHECK(Said(again).empty());
+  CHECK(Rulebook(again.settings.rules, {}).fingerprint() == Rulebook(loaded.settings.rules, {}).fingerprint());
+}
+
 }    // namespace
 }    // namespace dthrottle

@@ -10,6 +10,7 @@
 #include "admin/commands/commands.h"
 #include "admin/escape.h"
 #include "base/check.h"
+#include "base/state.h"
 #include "config/keys.h"
 #include "config/load.h"
 #include "io/clock.h"
@@ -24,6 +25,8 @@ namespace {
 using commands::ErrorAnswer;
 
 constexpr std::size_t kTagsShown = 10;
+constexpr const char* kLabel = "candidate";    // of its rules, whose lines are not those of its file
+constexpr std::uint32_t kHereVersion = 1;    // of what is left to the next program
 
 // "10%" as 0.1; 0: it is none.
 double ReadShare(std::string_view text) {
@@ -46,6 +49,21 @@ Extension::Json Row(Extension::Json row, const Differences& its) {
 
 // ---- A part of the daemon ----
 
+// What an orderly end has left is passed over: a start takes the rules of its settings.
+void CandidateFeature::Prepare() {
+  const HandedSection left = host_.handed.Take(kSection);
+  if (host_.handed.held_at == Instant() || left.bytes.empty()) return;
+  Here here;
+  if (!ReadState(left.bytes, kHereVersion, here)) {
+    return host_.log.Warning("candidate: the rules that were in force on this host alone cannot be taken over");
+  }
+  here_ = std::make_shared<Here>(std::move(here));
+}
+
+void CandidateFeature::Keep(std::vector<HandedSection>& sections) const {
+  if (here_ != nullptr) sections.push_back({kSection, -1, WriteState(kHereVersion, *here_)});
+}
+
 void CandidateFeature::Start() {
   DT_CHECK(uv_timer_init(host_.loop, &timer_) == 0);
   timer_.data = this;
@@ -59,21 +77,29 @@ void CandidateFeature::Close() {
 
 Amendment CandidateFeature::Amends() {
   if (here_ == nullptr) return {};
-  return [here = here_](std::vector<Rule>& rules, std::vector<Override>& overrides) {
-    rules = here->rules();
-    overrides = here->overrides();
+  return [here = here_, &log = host_.log, settings = std::make_shared<Settings>(host_.admin.settings())](
+             std::vector<Rule>& rules, std::vector<Override>& overrides, Duration& since) {
+    LoadedSettings loaded = ParseRules(here->rules, kLabel, *settings, ReadNamedFile);
+    if (!loaded.ok()) return log.Warning("candidate: its rules are not in force here any more: {}", loaded.Errors());
+    rules = std::move(loaded.settings.rules);
+    overrides = std::move(loaded.settings.overrides);
+    since = here->since;
   };
 }
 
+bool CandidateFeature::HoldsHere() const {
+  return here_ != nullptr && here_->since == host_.rules_since();
+}
+
 void CandidateFeature::Reload(std::vector<std::string>& problems) {
-  if (here_ == nullptr) return;
+  if (!HoldsHere()) return;
   problems.push_back(fmt::format(
       "{}: warning: the rules in force are those of this file, by candidate promote --here: candidate stop ends it",
-      here_file_));
+      here_->file));
 }
 
 void CandidateFeature::Count(ProcessCounts& counts) const {
-  counts.candidate.here = here_ != nullptr;
+  counts.candidate.here = HoldsHere();
   if (comparison_ == nullptr) return;
   counts.candidate.comparing = true;
   Differences all;
@@ -185,11 +211,48 @@ void CandidateFeature::Stop(const std::function<void(Json)>& reply) {
   host_.amend([this, reply] { reply(Show(Now())); });
 }
 
-void CandidateFeature::PutInForceHere(const std::function<void(Json)>& reply) {
+// What the thread pool reads, because the rules have to go with the settings of this host, and not with those of their
+// file alone.
+struct CandidateFeature::Checking {
+  CandidateFeature* feature;
+  uv_work_t request;
+  std::shared_ptr<const Rulebook> rules;
+  Settings settings;
+  std::function<void(Json)> reply;
+  Here here;
+  std::string complaint;    // empty: none
+
+  void Read() {
+    here.rules = RenderRules(rules->rules(), rules->overrides());
+    complaint = ParseRules(here.rules, kLabel, settings, ReadNamedFile).Errors();
+  }
+};
+
+void CandidateFeature::PutInForceHere(std::function<void(Json)> reply) {
   if (comparison_ == nullptr) return reply(ErrorAnswer("there is no candidate"));
-  here_ = rules_, here_file_ = file_;
+  std::unique_ptr<Checking> work(
+      new Checking{this, {}, rules_, host_.admin.settings(), std::move(reply), {file_, {}, {}}, {}});
+  work->request.data = work.get();
+  const auto read = [](uv_work_t* request) { static_cast<Checking*>(request->data)->Read(); };
+  const auto done = [](uv_work_t* request, int) {
+    const std::unique_ptr<Checking> w(static_cast<Checking*>(request->data));
+    w->feature->OnChecked(*w);
+  };
+  const SignalsBlocked blocked;    // the pool's threads may begin here
+  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
+  work.release();    // `done` has it
+}
+
+void CandidateFeature::OnChecked(Checking& checking) {
+  if (!started_) return checking.reply(ErrorAnswer("the daemon is stopping"));
+  if (!checking.complaint.empty()) return checking.reply(ErrorAnswer(checking.complaint));
+  if (comparison_ == nullptr || rules_ != checking.rules) {
+    return checking.reply(ErrorAnswer("there is no such candidate any more"));
+  }
+  checking.here.since = WallClock();    // limits that were set before were not compared with it
+  here_ = std::make_shared<Here>(std::move(checking.here));
   EndComparison();
-  host_.amend([this, reply] { reply(Show(Now())); });
+  host_.amend([this, reply = std::move(checking.reply)] { reply(Show(Now())); });
 }
 
 // ---- The command ----
@@ -220,12 +283,12 @@ void CandidateFeature::Run(std::string_view argument, std::function<void(Json)> 
 
 Extension::Json CandidateFeature::Show(Instant now) const {
   if (comparison_ != nullptr) return ShowComparison(now);
-  if (here_ != nullptr) {
-    const auto name = [](const Rule& rule) -> const std::string& { return rule.name; };
-    const bool holds = std::ranges::equal(here_->rules(), host_.admin.limiter().rules().rules(), {}, name, name);
-    return {{"state", holds ? "in force here" : "behind rules of all hosts"}, {"file", EscapeTag(here_file_)}};
-  }
-  return {{"state", "none"}};
+  if (here_ == nullptr) return {{"state", "none"}};
+  const Duration since = host_.rules_since();
+  const char* const state = since == here_->since ? "in force here"
+                            : since > here_->since ? "behind rules of all hosts"
+                                                   : "cannot be used here";
+  return {{"state", state}, {"file", EscapeTag(here_->file)}};
 }
 
 Extension::Json CandidateFeature::ShowComparison(Instant now) const {

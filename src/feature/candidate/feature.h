@@ -17,8 +17,11 @@ namespace dthrottle {
 
 class CandidateFeature final : public Feature {
  public:
+  static constexpr const char* kSection = "candidate";    // of what a program leaves to the next: what is in force here
+
   explicit CandidateFeature(const FeatureHost& host) : host_(host) {}
 
+  void Prepare() override;
   void Start() override;
   Amendment Amends() override;
 
@@ -27,11 +30,22 @@ class CandidateFeature final : public Feature {
   void Run(std::string_view argument, std::function<void(Json)> reply, Instant now) override;
 
   void Reload(std::vector<std::string>& problems) override;
+  void Keep(std::vector<HandedSection>& sections) const override;
   void Count(ProcessCounts& counts) const override;
   void Close() override;
 
  private:
   struct Loading;
+  struct Checking;
+
+  // Rules that are in force on this host alone.
+  struct Here {
+    std::string file;     // that had them
+    std::string rules;    // as TOML that ParseRules reads
+    Duration since{};     // 1970
+
+    static void Fields(auto& state, auto& self) { state(self.file, self.rules, self.since); }
+  };
 
   void Load(std::string_view share, std::string path, std::function<void(Json)> reply);
   void OnLoaded(Loading& loaded);
@@ -39,7 +53,9 @@ class CandidateFeature final : public Feature {
   void SetTimer();
   void EndComparison();
   void Stop(const std::function<void(Json)>& reply);
-  void PutInForceHere(const std::function<void(Json)>& reply);
+  void PutInForceHere(std::function<void(Json)> reply);
+  void OnChecked(Checking& checking);
+  bool HoldsHere() const;
   Json Show(Instant now) const;
   Json ShowComparison(Instant now) const;
   Json ShowRules() const;
@@ -56,9 +72,7 @@ class CandidateFeature final : public Feature {
   bool copying_ = false;    // buckets, before anything is compared
   Instant began_{};         // comparing
 
-  // Rules that are in force here until somebody stops it; null: none.
-  std::shared_ptr<const Rulebook> here_;
-  std::string here_file_;
+  std::shared_ptr<const Here> here_;    // until somebody stops it, or this process ends; null: none
 };
 
 }    // namespace dthrottle

@@ -86,11 +86,13 @@ Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) cons
   answer["hosts"] = signed_limit.local() ? "this one" : "all";
   const Rulebook& rules = host_.admin.limiter().rules();
   const auto rule = limit.of == LimitOf::kRule ? rules.Named(limit.name) : std::nullopt;
-  if (of_rules) {
-    const std::string why = Unusable();
-    answer["note"] = why.empty() ? Json() : Json(why);
+  const std::string unusable = of_rules ? Unusable() : std::string();
+  if (!unusable.empty()) {
+    answer["note"] = unusable;
   } else if (IsBehindRules(limit)) {
     answer["note"] = "rules that were set later hold";
+  } else if (of_rules) {
+    answer["note"] = nullptr;
   } else if (limit.of == LimitOf::kRule && !rule) {
     answer["note"] = "no rule here has that name";
   } else if (const auto index = rule ? rule : rules.Find(limit.name); index && rules.limit(*index).divided) {
@@ -123,7 +125,7 @@ void SetLimitsFeature::Why(std::string_view tag, LimitIndex index, const std::fu
                     its.limit.until == Duration() ? std::string("until it is cleared")
                                                   : fmt::format("for another {}", SpanText(its.limit.until - wall))));
   };
-  if (const auto rules = RulesInForce(); rules && Unusable().empty()) say_of(*rules, "rules of all hosts");
+  if (const auto rules = RulesInForce(); rules) say_of(*rules, "rules of all hosts");
   const Rulebook& rules = host_.admin.limiter().rules();
   const bool is_override = rules.is_override(index);
   const Limit& limit = rules.limit(index);

@@ -156,10 +156,11 @@ Amendment SetLimitsFeature::Amends() {
   const auto& settings = host_.admin.settings();
   return [this, set = std::move(set), bytes_max = std::size_t{settings.query.max_tag_bytes},
           copy = has_rules ? std::make_shared<Settings>(settings) : nullptr](std::vector<Rule>& rules,
-                                                                             std::vector<Override>& overrides) {
-    Duration since{};
+                                                                             std::vector<Override>& overrides,
+                                                                             Duration& since) {
     for (const SetLimit& its : set) {
-      if (its.of == LimitOf::kRules && TakeRules(its, *copy, rules, overrides)) since = its.stamp;
+      if (its.of != LimitOf::kRules || its.stamp < since) continue;
+      if (TakeRules(its, *copy, rules, overrides)) since = its.stamp;
     }
     Amend(set, since, bytes_max, rules, overrides);
   };
@@ -274,7 +275,7 @@ std::size_t SetLimitsFeature::Known() const {
 void SetLimitsFeature::Count(ProcessCounts& counts) const {
   const std::lock_guard lock(mutex_);
   counts.set_limits = spreading_.counts();
-  const auto holds = [wall = WallClock(), since = RulesSince()](const SetLimits::Entries::value_type& entry) {
+  const auto holds = [wall = WallClock(), since = host_.rules_since()](const SetLimits::Entries::value_type& entry) {
     return IsInForce(entry.second.limit, wall) && entry.second.limit.stamp >= since;
   };
   counts.set_limits.in_force = static_cast<std::uint64_t>(std::ranges::count_if(set_.entries(), holds));

@@ -65,9 +65,8 @@ class SetLimitsFeature final : public Feature {
   void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);
   bool TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
                  std::vector<Override>& overrides);
-  Duration RulesSince() const;
   bool IsBehindRules(const SetLimit& limit) const;    // newer rules hold here
-  // REQUIRES of these two: mutex_ is held.
+  // REQUIRES: mutex_ is held.
   const SignedLimit* FindRulesInForce() const;    // null: none are
 
   std::optional<SignedLimit> RulesInForce() const;
@@ -76,8 +75,8 @@ class SetLimitsFeature final : public Feature {
   Json Describe(const SignedLimit& limit) const;
   Json List() const;
   std::string By(const SignedLimit& limit) const;
-  void TakeFile(std::string_view text, std::string_view from);
   void TakeKeys(std::vector<std::string>& problems);
+  void TakeFile(std::string_view text, std::string_view from);
   void OnNews();
   void PutInForce(std::function<void()> done);
   void OnTimer();

@@ -43,7 +43,7 @@ bool SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, 
 
 const SignedLimit* SetLimitsFeature::FindRulesInForce() const {
   const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
-  return found != nullptr && IsInForce(found->limit, WallClock()) ? found : nullptr;
+  return found != nullptr && found->limit.stamp == host_.rules_since() ? found : nullptr;
 }
 
 std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
@@ -52,15 +52,8 @@ std::optional<SignedLimit> SetLimitsFeature::RulesInForce() const {
   return found != nullptr ? std::optional(*found) : std::nullopt;
 }
 
-// When the rules were set that hold here in the place of those of the settings; 0: none do.
-Duration SetLimitsFeature::RulesSince() const {
-  const SignedLimit* const found = FindRulesInForce();
-  return found != nullptr && unusable_.empty() ? found->limit.stamp : Duration();
-}
-
 bool SetLimitsFeature::IsBehindRules(const SetLimit& limit) const {
-  const std::lock_guard lock(mutex_);
-  return limit.stamp < RulesSince();
+  return limit.stamp < host_.rules_since();
 }
 
 std::string SetLimitsFeature::Unusable() const {
