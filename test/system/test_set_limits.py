@@ -145,6 +145,25 @@ class OneHost(ParallelTest):
                 self.assertIn(b"burst = 0", b"".join(admin.recv(4096) for admin in admins))
             wait_until(lambda: burst(daemon, "C") == 3, "the limit that was set holds")
 
+    def test_limits_from_before_the_clock_went_back_hold_and_what_is_set_then_counts(self):
+        ahead = int((time.time() + 600) * 1e6)
+        daemon = Daemon(rule(name="all", burst=10))
+        kept = [f"- - dthrottle-limit 1 {ahead} 0 {what}" for what in ("tag 5 1 C", "tag 5 1 D", "rule 4 1 all")]
+        (daemon.directory / "table.limits").write_text(f"dthrottle-limits 1 {ahead}\n" + "\n".join(kept) + "\n")
+        with daemon:
+            def bursts():
+                return tuple(burst(daemon, tag) for tag in "CDE")
+            self.assertEqual(bursts(), (5, 5, 4))
+            for command in ("limit set tag 6 1 - C", "limit clear tag D"):
+                self.assertNotIn("error", daemon.admin(command))
+            self.assertEqual(bursts(), (6, 4, 4))
+            self.assertNotIn("error", daemon.admin("limit rules - [[rule]]\\x0aburst = 3\\x0arate = 1.0"))
+            self.assertEqual(bursts(), (3, 3, 3))    # whatever was set before is behind them
+            self.assertNotIn("error", daemon.admin("limit set tag 7 1 - E"))
+            daemon.kill()
+            daemon.start()
+            self.assertEqual(bursts(), (3, 3, 7))
+
     def test_a_file_that_is_somebody_else_s_stops_the_start_and_stays(self):
         directory = fresh_directory()
         foreign = directory / "notes"

@@ -179,11 +179,25 @@ TEST_CASE("what is cleared is remembered for 30 days, and then forgotten") {
   CHECK(set.Put(Signed(Clear("x", kToday + 1s)), kToday + SetLimits::kRemembered + 1s) == SetLimits::Outcome::kOver);
 }
 
-TEST_CASE("a limit from the future is not taken until its time is near") {
-  SetLimits set;
-  const SignedLimit ahead = Signed(TagLimit("x", 5, kToday + 6min));
-  CHECK(set.Put(ahead, kToday) == SetLimits::Outcome::kAhead);
-  CHECK(set.Put(ahead, kToday + 2min) == SetLimits::Outcome::kTaken);
+TEST_CASE("what was set before the clock went back is kept, and what is set then is newer") {
+  SetLimits set, again;
+  SetLimit of_rule = TagLimit("login", 4);
+  of_rule.of = LimitOf::kRule;
+  set.Put(Signed(TagLimit("x", 5)), kToday);
+  set.Put(Signed(of_rule), kToday);
+  const Duration back = 1h;    // after 1970
+  CHECK(again.TakeFile(set.File(kToday), Keys(), back).empty());
+  CHECK(again.digest() == set.digest());
+  CHECK(again.StampFor(LimitOf::kTag, "x", back) == kToday + 1us);
+  CHECK(again.StampFor(LimitOf::kTag, "y", back + 1ns) == back);
+  CHECK(again.StampFor(LimitOf::kRules, "", back) == kToday + 1us);
+  CHECK(again.Put(Signed(RulesOf("# all", kToday + 1us)), back) == SetLimits::Outcome::kTaken);
+  CHECK(again.StampFor(LimitOf::kTag, "y", back) == kToday + 2us);
+  CHECK(again.StampFor(LimitOf::kTag, "y", kToday + 1h) == kToday + 1h);
+
+  SetLimits after;    // the clock is right again, and the host was not away since 1970
+  CHECK(after.TakeFile(again.File(back), Keys(), kToday + 24h).empty());
+  CHECK(after.digest() == again.digest());
 }
 
 TEST_CASE("a thousand limits fill the set, and only what has ended makes room") {
@@ -476,6 +490,8 @@ TEST_CASE("a peer that passes on what no operator has signed changes nothing, an
   hear(Signed(TagLimit("x", 5, fleet.Wall() + 1h)).Line());
   CHECK(fleet.counts(0).ahead == 1);
   CHECK(fleet.Knowing("x", 5) + fleet.Knowing("x", 6) == 0);
+  hear(Signed(TagLimit("y", 5, fleet.Wall() + 4min)).Line());
+  CHECK(fleet.Knowing("y", 5) == 1);
   hear(Signed(TagLimit("x", 5)).Line());
   CHECK(fleet.Knowing("x", 5) == 1);
   forged = Signed(RulesOf(std::string(50'000, '#')));

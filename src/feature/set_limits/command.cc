@@ -42,7 +42,13 @@ void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> 
     brings_rules ? CheckAndSet(*limit, reply) : Set(*limit, reply);
   };
   const std::string_view verb = NextField(argument);
-  if (verb == "put") return set(ParseSigned(argument));
+  if (verb == "put") {
+    const auto limit = ParseSigned(argument);
+    if (limit && SetLimits::IsAhead(limit->limit, WallClock())) {
+      return reply(ErrorAnswer("its date lies more than 5 minutes ahead of this host's clock"));
+    }
+    return set(limit);
+  }
   if (verb != "set" && verb != "rules" && verb != "clear") {
     return reply(ErrorAnswer("limit list, limit set, limit rules, limit clear or limit put"));
   }
@@ -59,7 +65,7 @@ void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> 
   if (*of == LimitOf::kRules && (verb == "clear") != name->empty()) {
     return reply(ErrorAnswer("limit rules TIME TEXT, with \"-\" for TIME if it has none; or limit clear rules"));
   }
-  const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, WallClock());
+  const auto asked = LimitAsked(*of, *name, burst, rate, time == "-" ? "" : time, StampFor(*of, *name));
   if (!asked) return reply(ErrorAnswer(asked.error().message));
   set(Authorized(*asked, false));
 }

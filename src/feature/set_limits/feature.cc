@@ -32,8 +32,6 @@ std::string_view Complaint(SetLimits::Outcome outcome) {
       return "a newer limit is known here: see limit list, and the clock of the host where this one was signed";
     case SetLimits::Outcome::kOver:
       return "it has ended long ago";
-    case SetLimits::Outcome::kAhead:
-      return "its date lies more than 5 minutes ahead of this host's clock";
     case SetLimits::Outcome::kCrowded:
       return "1000 limits are set already: clear one";
   }
@@ -194,6 +192,11 @@ Result<SignedLimit> SetLimitsFeature::Authorized(const SetLimit& limit, bool wit
   if (spreading_.keys().empty()) return SignedLimit{limit, {}, {}};
   return Fail(with_own_key ? "operator.keys are set, and operator.http_key_file has none of them to sign with"
                            : kUnsigned);
+}
+
+Duration SetLimitsFeature::StampFor(LimitOf of, std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  return set_.StampFor(of, name, WallClock());
 }
 
 Result<void> SetLimitsFeature::Accept(SignedLimit limit) {

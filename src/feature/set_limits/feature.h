@@ -60,6 +60,7 @@ class SetLimitsFeature final : public Feature {
   };
 
   std::size_t Known() const;
+  Duration StampFor(LimitOf of, std::string_view name) const;
   Result<void> Accept(SignedLimit limit);
   void Set(SignedLimit limit, std::function<void(Json)> reply);
   void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);

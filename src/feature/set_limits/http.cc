@@ -2,7 +2,6 @@
 #include <sodium.h>
 
 #include "feature/set_limits/feature.h"
-#include "io/clock.h"
 
 namespace dthrottle {
 
@@ -27,8 +26,9 @@ Extension::Answer SetLimitsFeature::Post(const Posted& posted) {
   }
   const LimitOf of = rule != nullptr ? LimitOf::kRule : LimitOf::kTag;
   const std::string& name = rule != nullptr ? *rule : *tag;
-  const auto asked = clears ? LimitAsked(of, name, "", "", "", WallClock())
-                            : LimitAsked(of, name, given("burst"), given("rate"), given("for"), WallClock());
+  const Duration stamp = StampFor(of, name);
+  const auto asked = clears ? LimitAsked(of, name, "", "", "", stamp)
+                            : LimitAsked(of, name, given("burst"), given("rate"), given("for"), stamp);
   if (!asked) return {400, asked.error().message};
   const auto authorized = Authorized(*asked, true);
   if (!authorized) return {409, authorized.error().message};

@@ -21,8 +21,6 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::string_view kBegin = "dthrottle-limit 1 ";
-constexpr std::int64_t kMicrosecondsMax = std::int64_t{1} << 52;    // of a date; in the year 2112
-
 constexpr std::size_t kSignatureBytes = 44 + 1 + 88 + 1;    // the key and the signature before the text of a line
 
 using PublicKey = std::array<unsigned char, crypto_sign_PUBLICKEYBYTES>;
@@ -55,7 +53,7 @@ bool Read(std::string_view word, T& number) {
 
 bool ReadDate(std::string_view word, Duration& date) {
   std::int64_t count = 0;
-  if (!Read(word, count) || count < 0 || count > kMicrosecondsMax) return false;
+  if (!Read(word, count) || count < 0 || count > kDateMicrosecondsMax) return false;
   date = microseconds(count);
   return true;
 }
@@ -129,11 +127,11 @@ Result<SetLimit> ParseLimit(std::string_view text) {
 }
 
 Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view burst, std::string_view rate,
-                            std::string_view time, Duration wall) {
+                            std::string_view time, Duration stamp) {
   const bool of_rules = of == LimitOf::kRules;
   SetLimit limit{.of = of, .name = std::string(name)};
   limit.clears = of_rules ? name.empty() : burst.empty() && rate.empty();
-  limit.stamp = std::chrono::floor<microseconds>(wall);
+  limit.stamp = std::chrono::floor<microseconds>(stamp);
   if (!limit.clears && !of_rules) {
     if (!Read(burst, limit.burst)) return Fail("burst must be a number of tokens");
     if (const auto per_second = ParseRate(rate)) {

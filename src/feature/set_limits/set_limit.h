@@ -30,6 +30,7 @@ struct SetLimit {
   friend bool operator==(const SetLimit&, const SetLimit&) = default;
 };
 
+inline constexpr std::int64_t kDateMicrosecondsMax = std::int64_t{1} << 52;    // since 1970; in the year 2112
 inline constexpr std::size_t kLimitLineBytesMax = 1400;    // of a signed line; a name of 255 bytes takes up to 1020
 inline constexpr std::size_t kRulesLineBytesMax = 60'000;
 inline constexpr std::size_t LineBytesMax(LimitOf of) {
@@ -45,10 +46,10 @@ std::string TextOf(const SetLimit& limit);
 // Fails on anything that TextOf does not write, and on numbers that settings do not allow.
 Result<SetLimit> ParseLimit(std::string_view text);
 
-// A limit as somebody asks for it at `wall`: `burst` a number, `rate` a number or text such as "60/m", `time` how long
-// it holds or empty. Without burst and rate it clears; rules do if there are none.
+// A limit as somebody asks for it, set at `stamp`: `burst` a number, `rate` a number or text such as "60/m", `time` how
+// long it holds or empty. Without burst and rate it clears; rules do if there are none.
 Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view burst, std::string_view rate,
-                            std::string_view time, Duration wall);
+                            std::string_view time, Duration stamp);
 
 // A limit, and who has set it. A host's own operator may set limits without a key, for that host alone: `key` and
 // `signature` are empty.

@@ -36,7 +36,6 @@ SetLimits::Outcome SetLimits::Judge(const SignedLimit& limit, Duration wall) con
     if (known->limit == limit.limit && known->key == limit.key) return Outcome::kKnown;
     if (!IsNewer(limit, *known)) return Outcome::kOlder;
   }
-  if (limit.limit.stamp > wall + kAheadMax) return Outcome::kAhead;
   return ForgottenAt(limit.limit) <= wall ? Outcome::kOver : Outcome::kTaken;
 }
 
@@ -117,9 +116,20 @@ Duration SetLimits::NextEnd(Duration wall) const {
   return next;
 }
 
+Duration SetLimits::StampFor(LimitOf of, std::string_view name, Duration wall) const {
+  Duration stamp = std::chrono::floor<std::chrono::microseconds>(wall);
+  for (const auto& [known, its] : entries_) {
+    const bool is_same = known.first == of && known.second == name;
+    const bool is_replaced = is_same || of == LimitOf::kRules || known.first == LimitOf::kRules;
+    if (is_replaced) stamp = std::max(stamp, its.limit.stamp + std::chrono::microseconds(1));
+  }
+  return stamp;
+}
+
 std::string SetLimits::File(Duration wall) const {
+  const Duration written = std::max(wall, written_);
   std::string text =
-      fmt::format("{}{}\n", kFileBegin, std::chrono::duration_cast<std::chrono::microseconds>(wall).count());
+      fmt::format("{}{}\n", kFileBegin, std::chrono::duration_cast<std::chrono::microseconds>(written).count());
   for (const auto& [name, limit] : entries_) text += limit.Line() + '\n';
   return text;
 }
@@ -135,9 +145,11 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
   head.remove_prefix(std::min(kFileBegin.size(), head.size()));
   std::int64_t written_us = 0;
   std::from_chars(head.data(), head.data() + head.size(), written_us);
+  if (written_us < 0 || written_us > kDateMicrosecondsMax) written_us = 0;
   if (wall - std::chrono::microseconds(written_us) > kRemembered) {
     return {"this host was away for so long that limits may have been cleared meanwhile: peers have to tell them"};
   }
+  written_ = std::chrono::microseconds(written_us);
   std::vector<std::string> left_out;
   for (std::size_t number = 2; !text.empty(); ++number) {
     auto limit = ParseSigned(take_line());
@@ -145,8 +157,8 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
       left_out.push_back(fmt::format("line {}: {}", number, limit.error().message));
     } else if (!Allows(keys, *limit) || !(limit->local() || IsGenuine(*limit))) {
       left_out.push_back(fmt::format("line {}: no key of operator.keys has signed it", number));
-    } else {
-      Put(std::move(*limit), wall);
+    } else if (Put(std::move(*limit), wall) == Outcome::kCrowded) {
+      left_out.push_back(fmt::format("line {}: there are {} limits already", number, kMost));
     }
   }
   return left_out;

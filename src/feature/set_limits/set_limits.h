@@ -28,15 +28,15 @@ class SetLimits {
   static constexpr std::size_t kMost = 1000;
   // How long one that has ended is remembered. A host that was away for longer begins without what it knew.
   static constexpr Duration kRemembered = std::chrono::hours(24 * 30);
-  // How far the clock of the host where it was set may be ahead.
+  // How far the clock of another host may be ahead, where a limit was set.
   static constexpr Duration kAheadMax = std::chrono::minutes(5);
+  static bool IsAhead(const SetLimit& limit, Duration wall) { return limit.stamp > wall + kAheadMax; }
 
   enum class Outcome : std::uint8_t {
     kTaken,
     kKnown,     // this one is here already
     kOlder,     // a newer one is
     kOver,      // it has ended so long ago that it is forgotten
-    kAhead,     // its stamp lies in the future
     kCrowded,   // there are kMost others, none of which has ended
   };
 
@@ -47,7 +47,8 @@ class SetLimits {
     return {limit.of, limit.of == LimitOf::kRules ? std::string() : limit.name};
   }
 
-  // What Put would say, without the signature being looked at.
+  // What Put would say, without the signature being looked at. A stamp may lie in the future: this host's own file has
+  // such limits where its clock went back, and who takes those of others asks IsAhead.
   Outcome Judge(const SignedLimit& limit, Duration wall) const;
   // REQUIRES: the limit is genuine, or local.
   Outcome Put(SignedLimit limit, Duration wall);
@@ -58,6 +59,9 @@ class SetLimits {
   const Entries& entries() const { return entries_; }
   // Null: none is known.
   const SignedLimit* Find(const Name& name) const;
+
+  // The stamp of a limit that is set here at `wall`: newer than all that it replaces, also where the clock is behind.
+  Duration StampFor(LimitOf of, std::string_view name, Duration wall) const;
 
   // The limits that hold now, local ones included.
   std::vector<SetLimit> InForce(Duration wall) const;
@@ -71,7 +75,7 @@ class SetLimits {
   };
   Digest digest() const { return digest_; }
 
-  // As a file: lines of text, the first of which says when it was written.
+  // As a file: lines of text, the first of which says when it was written, never earlier than the file that was taken.
   static constexpr std::string_view kFileBegin = "dthrottle-limits 1 ";
   static constexpr std::size_t kFileBytesMax = (kMost + 1) * (kLimitLineBytesMax + 1) + kRulesLineBytesMax;
   static bool IsFile(std::string_view head) { return head.starts_with(kFileBegin); }
@@ -91,6 +95,7 @@ class SetLimits {
 
   Entries entries_;
   Digest digest_;
+  Duration written_{};    // what was taken, by its first line
 };
 
 // A number for a limit that hosts agree on.

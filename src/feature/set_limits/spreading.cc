@@ -65,14 +65,8 @@ bool Spreading::TakeLine(std::string_view line, Duration wall, Instant now) {
   auto limit = ParseSigned(line);
   if (!limit || limit->local()) return ++counts_.junk, false;
   if (!keys_.contains(limit->key)) return ++counts_.strange, true;
-  switch (set_.Judge(*limit, wall)) {
-    case SetLimits::Outcome::kAhead:
-      return ++counts_.ahead, true;
-    case SetLimits::Outcome::kTaken:
-      break;
-    default:
-      return true;
-  }
+  if (set_.Judge(*limit, wall) != SetLimits::Outcome::kTaken) return true;
+  if (SetLimits::IsAhead(limit->limit, wall)) return ++counts_.ahead, true;
   if (!checks_.Take(now)) return ++counts_.excess, false;
   if (!IsGenuine(*limit)) return ++counts_.forged, false;
   const SetLimits::Outcome outcome = Set(std::move(*limit), wall);
