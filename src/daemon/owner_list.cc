@@ -130,7 +130,7 @@ void OwnerList::TakeList() {
   if (!list || (list_ && *list_ == *list)) return;
   if (list_ && list->owners->epoch() < list_->owners->epoch()) return;    // etcd has lost it
   list_ = list;
-  if (file_) file_->Write([] {});
+  if (file_) file_->Write([](const std::string&) {});
   fleet_.on_list();
 }
 

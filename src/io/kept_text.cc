@@ -12,11 +12,11 @@ struct KeptText::Writing {
   KeptText* owner;
   uv_work_t request;
   std::string text;
-  std::vector<std::function<void()>> waiting;
+  std::vector<Done> waiting;
   std::string trouble;
 };
 
-void KeptText::Write(std::function<void()> done) {
+void KeptText::Write(Done done) {
   waiting_.push_back(std::move(done));
   if (!writing_) Begin();
 }
@@ -46,7 +46,7 @@ void KeptText::Ended(const Writing& writing) {
   writing_ = false;
   written_(writing.trouble);
   if (!waiting_.empty()) Begin();
-  for (const auto& done : writing.waiting) done();
+  for (const Done& done : writing.waiting) done(writing.trouble);
 }
 
 }    // namespace dthrottle

@@ -21,8 +21,11 @@ class KeptText {
   KeptText(const KeptText&) = delete;
   KeptText& operator=(const KeptText&) = delete;
 
+  // Waits for a writing, and hears of its trouble as `written` does.
+  using Done = std::function<void(const std::string& trouble)>;
+
   // Calls `done` when a writing has ended that began after this. This object outlives the loop's run.
-  void Write(std::function<void()> done);
+  void Write(Done done);
 
  private:
   struct Writing;
@@ -35,7 +38,7 @@ class KeptText {
   const std::function<std::string()> text_;
   const std::function<void(const std::string&)> written_;
   bool writing_ = false;
-  std::vector<std::function<void()>> waiting_;    // for the next writing
+  std::vector<Done> waiting_;    // for the next writing
 };
 
 }    // namespace dthrottle

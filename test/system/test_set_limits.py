@@ -164,6 +164,22 @@ class OneHost(ParallelTest):
             daemon.start()
             self.assertEqual(bursts(), (3, 3, 7))
 
+    def test_a_limit_that_cannot_be_kept_says_so(self):
+        directory = fresh_directory() / "kept"
+        directory.mkdir()
+        away = directory.with_name("away")
+        with Daemon(rule(burst=10), operator={"limits_file": f"{directory}/limits"}) as daemon:
+            for times in (1, 2):
+                directory.rename(away)
+                for _ in range(2):
+                    self.assertIn("not kept over a restart: ", daemon.admin_json("limit set tag 5 1 - C")["note"])
+                self.assertEqual(daemon.log.count("limits that are set are not kept: "), times)
+                self.assertIn("not kept over a restart: ", daemon.admin_json("limit clear tag C")["note"])
+                away.rename(directory)
+                self.assertIsNone(daemon.admin_json("limit set tag 5 1 - C")["note"])
+            self.assertEqual(burst(daemon, "C"), 5)
+            self.assertGreaterEqual(daemon.stats()["set_limits_unsaved"], 6)
+
     def test_a_file_that_is_somebody_else_s_stops_the_start_and_stays(self):
         directory = fresh_directory()
         foreign = directory / "notes"

@@ -125,7 +125,7 @@ void SetLimitsFeature::Start() {
     };
     file_.emplace(host_.loop, path_, text, [this](const std::string& trouble) { OnWritten(trouble); });
   }
-  if (Known() > 0) Write([] {});
+  if (Known() > 0) Write();
   SetTimer();
   if (const std::string why = Unusable(); !why.empty()) host_.log.Warning("{}", why);
 }
@@ -133,7 +133,7 @@ void SetLimitsFeature::Start() {
 void SetLimitsFeature::Reload(std::vector<std::string>& problems) {
   const std::size_t before = Known();
   TakeKeys(problems);
-  if (Known() != before) PutInForce([] {});
+  if (Known() != before) PutInForce();
   if (const auto rules = RulesInForce()) {
     problems.push_back(By(*rules) + " has set rules that hold in the place of those of the settings: limit rules "
                                     "--clear ends it");
@@ -221,10 +221,10 @@ void SetLimitsFeature::OnNews() {
     const std::string text = TextOf(limit.limit).substr(0, kLimitLineBytesMax);    // rules are longer
     host_.admin.Audit(fmt::format("limit: {} has set {}", By(limit), text));
   }
-  PutInForce([] {});
+  PutInForce();
 }
 
-void SetLimitsFeature::PutInForce(std::function<void()> done) {
+void SetLimitsFeature::PutInForce(KeptText::Done done) {
   {
     const std::lock_guard lock(mutex_);
     ends_at_ = set_.NextEnd(WallClock());    // before Amends looks at the clock, so that no end falls between
@@ -244,9 +244,9 @@ void SetLimitsFeature::OnTimer() {
     set_.Forget(wall);
   }
   if (wall >= ends_at_) {
-    PutInForce([] {});
+    PutInForce();
   } else {
-    if (wall >= written_at_ + kWriteEvery && Known() > 0) Write([] {});
+    if (wall >= written_at_ + kWriteEvery && Known() > 0) Write();
     SetTimer();
   }
 }
@@ -260,14 +260,17 @@ void SetLimitsFeature::SetTimer() {
       static_cast<std::uint64_t>(std::max<std::int64_t>(wait, 1)), 0);
 }
 
-void SetLimitsFeature::Write(std::function<void()> done) {
-  if (!file_ || !started_) return done();
+void SetLimitsFeature::Write(KeptText::Done done) {
+  if (!file_ || !started_) return done({});
   file_->Write(std::move(done));
 }
 
 void SetLimitsFeature::OnWritten(const std::string& trouble) {
-  written_at_ = WallClock();
-  if (!trouble.empty() && unsaved_++ == 0) host_.log.Warning("limits that are set are not kept: {}", trouble);
+  const bool was_kept = std::exchange(kept_, trouble.empty());
+  written_at_ = kept_ ? WallClock() : Duration();    // OnTimer tries again
+  if (kept_) return;
+  ++unsaved_;
+  if (was_kept) host_.log.Warning("limits that are set are not kept: {}", trouble);
 }
 
 std::size_t SetLimitsFeature::Known() const {

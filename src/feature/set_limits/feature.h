@@ -59,6 +59,7 @@ class SetLimitsFeature final : public Feature {
     const Spreading::Crowd crowd_;
   };
 
+  static void Nobody(const std::string&) {}    // waits
   std::size_t Known() const;
   Duration StampFor(LimitOf of, std::string_view name) const;
   Result<void> Accept(SignedLimit limit);
@@ -79,10 +80,10 @@ class SetLimitsFeature final : public Feature {
   void TakeKeys(std::vector<std::string>& problems);
   void TakeFile(std::string_view text, std::string_view from);
   void OnNews();
-  void PutInForce(std::function<void()> done);
+  void PutInForce(KeptText::Done done = Nobody);
   void OnTimer();
   void SetTimer();
-  void Write(std::function<void()> done);
+  void Write(KeptText::Done done = Nobody);
   void OnWritten(const std::string& trouble);
 
   const FeatureHost host_;
@@ -100,6 +101,7 @@ class SetLimitsFeature final : public Feature {
   Duration ends_at_ = Duration::max();    // since 1970: the next of the limits that are in force
   Duration written_at_{};                 // since 1970: the file
   std::uint64_t unsaved_ = 0;
+  bool kept_ = true;    // the last writing went well
 };
 
 }    // namespace dthrottle
