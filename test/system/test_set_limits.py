@@ -180,6 +180,12 @@ class OneHost(ParallelTest):
             self.assertEqual(burst(daemon, "C"), 5)
             self.assertGreaterEqual(daemon.stats()["set_limits_unsaved"], 6)
 
+    def test_a_limit_of_a_tag_that_no_query_can_have_says_so(self):
+        with Daemon(rule(), query={"max_tag_bytes": 32}) as daemon:
+            notes = [daemon.admin_json(f"limit set tag 5 1 - {'a' * size}")["note"] for size in (32, 33)]
+            self.assertEqual(notes, [None, "longer than query.max_tag_bytes: it never applies here"])
+            self.assertIsNone(daemon.admin_json(f"limit clear tag {'a' * 33}")["note"])
+
     def test_a_file_that_is_somebody_else_s_stops_the_start_and_stays(self):
         directory = fresh_directory()
         foreign = directory / "notes"

@@ -90,23 +90,31 @@ Extension::Json SetLimitsFeature::Describe(const SignedLimit& signed_limit) cons
                                                              : "in " + SpanText(std::max(limit.until - wall, Duration()));
   if (limit.clears) answer["ends"] = "cleared";
   answer["hosts"] = signed_limit.local() ? "this one" : "all";
-  const Rulebook& rules = host_.admin.limiter().rules();
-  const auto rule = limit.of == LimitOf::kRule ? rules.Named(limit.name) : std::nullopt;
-  const std::string unusable = of_rules ? Unusable() : std::string();
-  if (!unusable.empty()) {
-    answer["note"] = unusable;
-  } else if (IsBehindRules(limit)) {
-    answer["note"] = "rules that were set later hold";
-  } else if (of_rules) {
-    answer["note"] = nullptr;
-  } else if (limit.of == LimitOf::kRule && !rule) {
-    answer["note"] = "no rule here has that name";
-  } else if (const auto index = rule ? rule : rules.Find(limit.name); index && rules.limit(*index).divided) {
-    answer["note"] = "hosts divide this limit: each has its part of the old rate until all have the new one";
-  } else {
-    answer["note"] = nullptr;
-  }
+  const std::string note = NoteOn(limit);
+  answer["note"] = note.empty() ? Json() : Json(note);
   return answer;
+}
+
+// Why it changes nothing here, or not at once.
+std::string SetLimitsFeature::NoteOn(const SetLimit& limit) const {
+  const bool of_rules = limit.of == LimitOf::kRules;
+  if (const std::string why = of_rules ? Unusable() : ""; !why.empty()) return why;
+  if (IsBehindRules(limit)) return "rules that were set later hold";
+  if (of_rules) return "";
+  const Rulebook& rules = host_.admin.limiter().rules();
+  std::optional<LimitIndex> index;
+  if (limit.of == LimitOf::kRule) {
+    index = rules.Named(limit.name);
+    if (!index) return "no rule here has that name";
+  } else {
+    const bool fits = limit.name.size() <= host_.admin.settings().query.max_tag_bytes;
+    if (!limit.clears && !fits) return "longer than query.max_tag_bytes: it never applies here";
+    index = rules.Find(limit.name);
+    const bool has_place = rules.overrides().size() < Rulebook::kOverridesMax || (index && rules.is_override(*index));
+    if (!limit.clears && !has_place) return fmt::format("there are {} overrides already", Rulebook::kOverridesMax);
+  }
+  const bool is_divided = index && rules.limit(*index).divided;
+  return is_divided ? "hosts divide this limit: each has its part of the old rate until all have the new one" : "";
 }
 
 Extension::Json SetLimitsFeature::List() const {

@@ -75,6 +75,7 @@ class SetLimitsFeature final : public Feature {
   std::string Unusable() const;
   Result<SignedLimit> Authorized(const SetLimit& limit, bool with_own_key) const;
   Json Describe(const SignedLimit& limit) const;
+  std::string NoteOn(const SetLimit& limit) const;    // empty: none
   Json List() const;
   std::string By(const SignedLimit& limit) const;
   void TakeKeys(std::vector<std::string>& problems);
