@@ -103,12 +103,16 @@ void Daemon::MakeLimiter() {
   TakeKeptSections();
   for (const auto& feature : features_) feature->Prepare();
   AmendedRules amended;
+  const std::vector<Amendment> amendments = Amendments();
   Elsewhere([&] {
     running_->base =
         std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
-    amended = Amended(running_->base, Amendments());
+    amended = Amended(running_->base, settings_, amendments);
   });
   running_->rules_since = amended.since;
+  for (const Amendment& its : amendments) {
+    if (its.in_force) its.in_force();
+  }
   running_->table_limiter =
       std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), FreshTableKeys(), std::move(amended.rules),
                                 settings_.query.threads, running_->started, std::move(left.bytes));
@@ -128,9 +132,7 @@ void Daemon::MakeLimiter() {
 
 std::vector<Amendment> Daemon::Amendments() const {
   std::vector<Amendment> all;
-  for (const auto& feature : features_) {
-    if (Amendment amends = feature->Amends()) all.push_back(std::move(amends));
-  }
+  for (const auto& feature : features_) all.push_back(feature->Amends());
   return all;
 }
 

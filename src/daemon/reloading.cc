@@ -24,18 +24,21 @@ struct Reloading::Loaded {
   std::optional<FileError> unreadable;
   LoadedSettings loaded;
   bool reads;                               // the file
-  Settings running;                         // if it does
+  Settings running;                         // those in force, as long as this is under way
   std::vector<Amendment> amendments;
   std::shared_ptr<const Rulebook> base;     // what the file says; null: it is bad
   AmendedRules amended;                     // what comes of it
 };
 
-AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const std::vector<Amendment>& amendments) {
-  if (amendments.empty()) return {base};
+AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const Settings& settings,
+                     const std::vector<Amendment>& amendments) {
+  if (std::ranges::none_of(amendments, [](const Amendment& its) { return its.change != nullptr; })) return {base};
   std::vector<Rule> rules = base->rules();
   std::vector<Override> overrides = base->overrides();
   Duration since{};
-  for (const Amendment& amend : amendments) amend(rules, overrides, since);
+  for (const Amendment& its : amendments) {
+    if (its.change) its.change(settings, rules, overrides, since);
+  }
   return {std::make_shared<Rulebook>(std::move(rules), std::move(overrides)), since};
 }
 
@@ -97,16 +100,13 @@ void Reloading::Start(bool reads) {
   work->reloading = this;
   work->request.data = work.get();
   work->reads = reads;
+  work->running = host_.settings;
   work->amendments = host_.amendments();
-  if (reads) {
-    work->running = host_.settings;
-  } else {
-    work->base = base_;
-  }
+  if (!reads) work->base = base_;
   const auto read = [](uv_work_t* request) {
     YieldToQueries();
     auto& w = *static_cast<Loaded*>(request->data);
-    if (!w.reads) return void(w.amended = Amended(w.base, w.amendments));
+    if (!w.reads) return void(w.amended = Amended(w.base, w.running, w.amendments));
     const Host& host = w.reloading->host_;
     auto text = ReadRegularFile(host.path, kSettingsBytesMax);
     if (!text) {
@@ -117,7 +117,7 @@ void Reloading::Start(bool reads) {
     if (!w.loaded.ok()) return;
     Settings& s = w.loaded.settings;
     w.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
-    w.amended = Amended(w.base, w.amendments);
+    w.amended = Amended(w.base, s, w.amendments);
   };
   const auto done = [](uv_work_t* request, int) {
     std::unique_ptr<Loaded> w(static_cast<Loaded*>(request->data));
@@ -161,6 +161,9 @@ void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
 
 void Reloading::Adopt(Loaded& loaded, ReloadOutcome& outcome) {
   outcome.in_force = true;
+  for (const Amendment& its : loaded.amendments) {
+    if (its.in_force) its.in_force();
+  }
   if (!loaded.reads) return AdoptAmended(std::move(loaded.amended));
   host_.settings = std::move(loaded.loaded.settings);
   if (base_ != loaded.base) FreeElsewhere(std::exchange(base_, std::move(loaded.base)));

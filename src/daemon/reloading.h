@@ -17,12 +17,13 @@
 
 namespace dthrottle {
 
-// The rules of the file as amendments change them.
+// The rules of the file as amendments change them under these settings.
 struct AmendedRules {
   std::shared_ptr<const Rulebook> rules;
   Duration since{};    // 1970: when they were set; 0: they are those of the file
 };
-AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const std::vector<Amendment>& amendments);
+AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const Settings& settings,
+                     const std::vector<Amendment>& amendments);
 
 class Reloading {
  public:

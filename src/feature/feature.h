@@ -21,11 +21,17 @@ namespace dthrottle {
 class AdminHost;
 struct Override;
 struct Rule;
+struct Settings;
 class Tenant;
 
-// Changes rules and overrides that the settings file gives, before they are put in force. `since` is when they were set, since
-// 1970; 0: they are those of the file. Any thread may call it.
-using Amendment = std::function<void(std::vector<Rule>&, std::vector<Override>&, Duration& since)>;
+// Changes rules and overrides that the settings file gives, before they are put in force.
+struct Amendment {
+  // By the settings that come into force with them; null: changes nothing. `since` is when the rules were set, since 1970;
+  // 0: they are those of the file. Any thread may call it.
+  std::function<void(const Settings&, std::vector<Rule>&, std::vector<Override>&, Duration& since)> change;
+  // On the main thread, if what comes of it is put in force, before parts follow; may be null.
+  std::function<void()> in_force;
+};
 
 // What a feature needs of the daemon. The limiter exists from Start on.
 struct FeatureHost {
@@ -46,7 +52,7 @@ class Feature : public Part, public Extension {
   virtual void Prepare() {}
   virtual void Start() {}
 
-  // What it makes of the rules now; empty: nothing.
+  // What it makes of the rules now.
   virtual Amendment Amends() { return {}; }
 
   // Its protocol between hosts, and between sites; null: none. They live as long as the feature.

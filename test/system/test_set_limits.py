@@ -197,6 +197,45 @@ class OneHost(ParallelTest):
         self.assertIn("operator.limits_file", daemon.log)
 
 
+class Rules(ParallelTest):
+    def with_rules(self, toml, **sections):
+        """A daemon that begins with rules that an operator has set."""
+        stamp = int(time.time() * 1e6)
+        daemon = Daemon(rule(burst=10), **sections)
+        text = toml.replace("\n", "\\x0a")
+        (daemon.directory / "table.limits").write_text(
+            f"dthrottle-limits 1 {stamp}\n- - dthrottle-limit 1 {stamp} 0 rules - - {text}\n")
+        return daemon
+
+    def test_a_reload_judges_rules_of_all_hosts_by_the_settings_that_it_brings(self):
+        with self.with_rules('[[rule]]\nburst = 3\nrate = 1.0\nshare = "capacity"\n') as daemon:
+            good = daemon.settings_path.read_text()
+            for _ in range(2):
+                daemon.settings_path.write_text(good + '[capacity]\nindicator = "reported"\n')    # without a gain
+                answer = daemon.admin("reload")
+                self.assertIn("cannot be used here: rules: error: capacity.gain", answer)
+                self.assertNotIn("has set rules that hold", answer)
+                self.assertEqual((burst(daemon, "C"), daemon.stats()["set_rules_unusable"]), (10, 1))
+                daemon.settings_path.write_text(good)
+                answer = daemon.admin("reload")
+                self.assertIn("has set rules that hold", answer)
+                self.assertNotIn("cannot be used here", answer)
+                self.assertEqual((burst(daemon, "C"), daemon.stats()["set_rules_unusable"]), (3, 0))
+
+    def test_a_reload_that_fails_leaves_unusable_rules_unusable(self):
+        with self.with_rules('[[rule]]\nmatch_cidrs = "/nowhere"\nburst = 3\nrate = 1.0\n') as daemon:
+            settings = daemon.settings_path.read_text()
+            daemon.settings_path.write_text(settings + "[[rule]]\nburst = 0\nrate = 1\n")
+            self.assertIn("reloaded  false", daemon.admin("reload"))
+            self.assertEqual(daemon.stats()["set_rules_unusable"], 1)
+            self.assertIn("No such file", daemon.admin_json("limit list")[0]["note"])
+            self.assertFalse(any("has set the rules" in step for step in daemon.admin_json("why C")["steps"]))
+            daemon.settings_path.write_text(settings)
+            answer = daemon.admin("reload")
+            self.assertIn("cannot be used here", answer)
+            self.assertNotIn("has set rules that hold", answer)
+
+
 class Signed(ParallelTest):
     def test_with_keys_only_a_signed_limit_is_taken_and_all_hosts_know_it(self):
         alice, eve = Operator(), Operator("eve")

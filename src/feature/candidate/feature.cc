@@ -77,14 +77,15 @@ void CandidateFeature::Close() {
 
 Amendment CandidateFeature::Amends() {
   if (here_ == nullptr) return {};
-  return [here = here_, &log = host_.log, settings = std::make_shared<Settings>(host_.admin.settings())](
-             std::vector<Rule>& rules, std::vector<Override>& overrides, Duration& since) {
-    LoadedSettings loaded = ParseRules(here->rules, kLabel, *settings, ReadNamedFile);
+  const auto change = [here = here_, &log = host_.log](const Settings& settings, std::vector<Rule>& rules,
+                                                       std::vector<Override>& overrides, Duration& since) {
+    LoadedSettings loaded = ParseRules(here->rules, kLabel, settings, ReadNamedFile);
     if (!loaded.ok()) return log.Warning("candidate: its rules are not in force here any more: {}", loaded.Errors());
     rules = std::move(loaded.settings.rules);
     overrides = std::move(loaded.settings.overrides);
     since = here->since;
   };
+  return {change, {}};
 }
 
 bool CandidateFeature::HoldsHere() const {

@@ -134,11 +134,12 @@ void SetLimitsFeature::Reload(std::vector<std::string>& problems) {
   const std::size_t before = Known();
   TakeKeys(problems);
   if (Known() != before) PutInForce();
-  if (const auto rules = RulesInForce()) {
+  if (std::string why = Unusable(); !why.empty()) {
+    problems.push_back(std::move(why));
+  } else if (const auto rules = RulesInForce()) {
     problems.push_back(By(*rules) + " has set rules that hold in the place of those of the settings: limit rules "
                                     "--clear ends it");
   }
-  if (std::string why = Unusable(); !why.empty()) problems.push_back(std::move(why));
 }
 
 void SetLimitsFeature::Close() {
@@ -148,20 +149,21 @@ void SetLimitsFeature::Close() {
 Amendment SetLimitsFeature::Amends() {
   const std::lock_guard lock(mutex_);
   std::vector<SetLimit> set = set_.InForce(WallClock());
-  unusable_.clear();
   if (set.empty()) return {};
-  const bool has_rules = std::ranges::any_of(set, [](const SetLimit& its) { return its.of == LimitOf::kRules; });
-  const auto& settings = host_.admin.settings();
-  return [this, set = std::move(set), bytes_max = std::size_t{settings.query.max_tag_bytes},
-          copy = has_rules ? std::make_shared<Settings>(settings) : nullptr](std::vector<Rule>& rules,
-                                                                             std::vector<Override>& overrides,
-                                                                             Duration& since) {
+  auto verdict = std::make_shared<RulesVerdict>();
+  const auto change = [set = std::move(set), verdict](const Settings& settings, std::vector<Rule>& rules,
+                                                       std::vector<Override>& overrides, Duration& since) {
     for (const SetLimit& its : set) {
       if (its.of != LimitOf::kRules || its.stamp < since) continue;
-      if (TakeRules(its, *copy, rules, overrides)) since = its.stamp;
+      *verdict = {its.stamp, TakeRules(its, settings, rules, overrides)};
+      if (verdict->unusable.empty()) since = its.stamp;
     }
-    Amend(set, since, bytes_max, rules, overrides);
+    Amend(set, since, settings.query.max_tag_bytes, rules, overrides);
   };
+  return {change, [this, verdict] {
+            const std::lock_guard in_force_lock(mutex_);
+            verdict_ = *verdict;
+          }};
 }
 
 // ---- The threads' of the connections ----
@@ -287,7 +289,7 @@ void SetLimitsFeature::Count(ProcessCounts& counts) const {
   counts.set_limits.in_force = static_cast<std::uint64_t>(std::ranges::count_if(set_.entries(), holds));
   counts.set_limits.known = set_.entries().size();
   counts.set_limits.unsaved = unsaved_;
-  counts.set_limits.rules_unusable = !unusable_.empty();
+  counts.set_limits.rules_unusable = !WhyUnusable().empty();
 }
 
 }    // namespace dthrottle

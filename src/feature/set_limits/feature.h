@@ -45,6 +45,11 @@ class SetLimitsFeature final : public Feature {
 
  private:
   struct Checking;
+  // What came of rules that are set when rules were put in force.
+  struct RulesVerdict {
+    Duration stamp{};           // theirs
+    std::string unusable{};     // why those of the settings hold all the same; empty: they do not
+  };
   // Called by the thread of the connections with that crowd.
   class Teller final : public Tenant {
    public:
@@ -65,11 +70,12 @@ class SetLimitsFeature final : public Feature {
   Result<void> Accept(SignedLimit limit);
   void Set(SignedLimit limit, std::function<void(Json)> reply);
   void CheckAndSet(SignedLimit limit, std::function<void(Json)> reply);
-  bool TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
-                 std::vector<Override>& overrides);
+  static std::string TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
+                               std::vector<Override>& overrides);
   bool IsBehindRules(const SetLimit& limit) const;    // newer rules hold here
-  // REQUIRES: mutex_ is held.
+  // REQUIRES of these two: mutex_ is held.
   const SignedLimit* FindRulesInForce() const;    // null: none are
+  std::string WhyUnusable() const;                // empty: rules that are set are in force, or none are set
 
   std::optional<SignedLimit> RulesInForce() const;
   std::string Unusable() const;
@@ -91,7 +97,7 @@ class SetLimitsFeature final : public Feature {
   mutable std::mutex mutex_;    // for the next three: four threads use them
   SetLimits set_;
   Spreading spreading_;
-  std::string unusable_;    // why the rules that are set are not those in force; empty: they are, or none are
+  RulesVerdict verdict_;
   Teller to_peers_{*this, Spreading::kPeers}, to_sites_{*this, Spreading::kSites};
   std::optional<OperatorSecret> own_key_;    // signs what HTTP brings
   std::string token_;                        // who shows it may set limits over HTTP; empty: nobody

@@ -27,18 +27,16 @@ std::string Read(const std::string& text, const Settings& settings, LoadedSettin
 
 }    // namespace
 
-// On the thread that makes amendments. What cannot be used here leaves the rules of the settings in force.
-bool SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
-                                 std::vector<Override>& overrides) {
+// On the thread that makes amendments. What cannot be used here leaves the rules of the settings in force; returns why.
+std::string SetLimitsFeature::TakeRules(const SetLimit& set, const Settings& settings, std::vector<Rule>& rules,
+                                        std::vector<Override>& overrides) {
   LoadedSettings loaded;
   if (const std::string complaint = Read(set.name, settings, loaded); !complaint.empty()) {
-    const std::lock_guard lock(mutex_);
-    unusable_ = "rules that are set for all hosts cannot be used here: " + complaint;
-    return false;
+    return "rules that are set for all hosts cannot be used here: " + complaint;
   }
   rules = std::move(loaded.settings.rules);
   overrides = std::move(loaded.settings.overrides);
-  return true;
+  return "";
 }
 
 const SignedLimit* SetLimitsFeature::FindRulesInForce() const {
@@ -56,9 +54,15 @@ bool SetLimitsFeature::IsBehindRules(const SetLimit& limit) const {
   return limit.stamp < host_.rules_since();
 }
 
+std::string SetLimitsFeature::WhyUnusable() const {
+  const SignedLimit* const found = set_.Find({LimitOf::kRules, ""});
+  const bool judged = found != nullptr && found->limit.stamp == verdict_.stamp && IsInForce(found->limit, WallClock());
+  return judged ? verdict_.unusable : "";
+}
+
 std::string SetLimitsFeature::Unusable() const {
   const std::lock_guard lock(mutex_);
-  return unusable_;
+  return WhyUnusable();
 }
 
 // ---- Rules that are set here ----
