@@ -281,6 +281,29 @@ class Signed(ParallelTest):
             b.start()
             self.assertEqual(burst(b, "D"), 6)
 
+    def test_limits_of_an_operator_whose_key_goes_hold_again_when_it_is_back(self):
+        alice, eve = Operator(), Operator("eve")
+        with Daemon(rule(burst=10), operator={"keys": [alice.line]}) as daemon:
+            kept = daemon.directory / "table.limits"
+            for tag in ("C", "D"):
+                self.assertEqual(alice.limit(daemon, "set", tag, "5", "1").returncode, 0)
+            complaint = "operator.keys: warning: limits that do not hold because none of these keys has signed them: {};"
+            settings = daemon.settings_path.read_text()
+            daemon.settings_path.write_text(settings.replace(alice.line, eve.line))
+            self.assertIn(complaint.format(2), daemon.admin("reload"))
+            wait_until(lambda: burst(daemon, "C") == 10, "no operator has set it any more")
+            self.assertEqual(daemon.admin_json("limit list"), [])
+            self.assertEqual(eve.limit(daemon, "set", "D", "6", "1").returncode, 0)    # takes the place of alice's
+            daemon.restart()
+            self.assertIn(complaint.format(1), daemon.log)
+            self.assertEqual((burst(daemon, "C"), burst(daemon, "D")), (10, 6))
+            self.assertEqual(kept.read_text().count(" tag 5 1 "), 1)
+            daemon.settings_path.write_text(settings)
+            self.assertIn(complaint.format(1), daemon.admin("reload"))    # eve's
+            wait_until(lambda: burst(daemon, "C") == 5, "alice is an operator again")
+            self.assertEqual(burst(daemon, "D"), 10)
+            self.assertEqual(signed_by(kept.read_text().splitlines()[1]), alice.line.split()[1])
+
     def test_a_host_that_cannot_use_rules_says_so_and_keeps_those_of_its_settings(self):
         alice = Operator()
         networks = fresh_directory() / "networks"

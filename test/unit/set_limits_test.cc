@@ -219,8 +219,9 @@ TEST_CASE("a file keeps the set for hosts whose keys allow it") {
   CHECK(SetLimits::IsFile(file));
   CHECK(again.TakeFile(file, Keys(), kToday + 1h).empty());
   CHECK(again.digest() == set.digest());
-  CHECK(other.TakeFile(file, {}, kToday + 1h).size() == 2);
+  CHECK(other.TakeFile(file, {}, kToday + 1h).empty());
   CHECK(other.entries().empty());
+  CHECK(other.aside() == 2);
   CHECK(late.TakeFile(file, Keys(), kToday + SetLimits::kRemembered + 1h).size() == 1);
   CHECK(late.entries().empty());
   CHECK(late.TakeFile(file + "x\n", Keys(), kToday) == std::vector<std::string>{
@@ -230,7 +231,71 @@ TEST_CASE("a file keeps the set for hosts whose keys allow it") {
   CHECK(local.TakeFile(unsigned_file, {}, 5us).empty());
   CHECK(local.digest().count == 0);
   CHECK(local.InForce(5us).size() == 1);
-  CHECK(again.TakeFile(unsigned_file, Keys(), 5us).size() == 1);
+  CHECK(again.TakeFile(unsigned_file, Keys(), 5us).empty());
+  CHECK(BurstOf(again, "x", kToday) == 5);
+  CHECK(again.digest() == set.digest());
+  std::string forged = file;
+  forged.replace(forged.find(" tag 5 "), 7, " tag 6 ");
+  CHECK(other.TakeFile(forged, Keys(), kToday + 1h) == std::vector<std::string>{
+                                                           "line 2: the signature is not that of the key"});
+}
+
+TEST_CASE("limits whose key goes are set aside, and hold again if it is back within 30 days") {
+  const OperatorSecret bob = MakeOperatorSecret();
+  const OperatorKeys only_bob = {{bob.key, "bob"}};
+  SetLimits set;
+  for (const char* name : {"x", "y"}) set.Put(Signed(TagLimit(name, 5)), kToday);
+  CHECK_FALSE(set.Keep(Keys(), kToday));
+  CHECK(set.Keep(only_bob, kToday + 1h));
+  CHECK_FALSE(set.Keep(only_bob, kToday + 1h));
+  CHECK(set.entries().empty());
+  CHECK(set.digest() == SetLimits::Digest());
+  CHECK(set.aside() == 2);
+  CHECK(set.Put(Sign(Clear("y", kToday + 2h), bob), kToday + 2h) == SetLimits::Outcome::kTaken);
+  CHECK(set.aside() == 1);
+
+  SetLimits kept;
+  CHECK(kept.TakeFile(set.File(kToday + 2h), only_bob, kToday + 3h).empty());
+  CHECK(kept.File(kToday + 2h) == set.File(kToday + 2h));
+  CHECK(kept.Keep(Keys(), kToday + 4h));
+  CHECK(BurstOf(kept, "x", kToday + 4h) == 5);
+  CHECK_FALSE(BurstOf(kept, "y", kToday + 4h));
+  CHECK(kept.aside() == 1);    // that bob has cleared y
+
+  SetLimits with_alice, late;
+  const Duration over = kToday + 1h + SetLimits::kRemembered;
+  CHECK(with_alice.TakeFile(set.File(over - 1us), Keys(), over - 1us).empty());
+  CHECK(BurstOf(with_alice, "x", over) == 5);
+  CHECK(late.TakeFile(set.File(over), Keys(), over).empty());
+  CHECK(late.entries().empty());
+  CHECK_FALSE(set.Keep({{bob.key, "bob"}, {Alice().key, "alice"}}, over));
+}
+
+TEST_CASE("of limits that are set aside the newest of a tag counts, and a file has room for all of them") {
+  const OperatorSecret bob = MakeOperatorSecret();
+  const OperatorKeys only_bob = {{bob.key, "bob"}}, both = {{bob.key, "bob"}, {Alice().key, "alice"}};
+  SetLimits set;
+  set.Put(Signed(TagLimit("x", 5)), kToday);
+  set.Keep(only_bob, kToday);
+  set.Put(Sign(TagLimit("x", 6, kToday - 1us), bob), kToday);
+  CHECK(BurstOf(set, "x", kToday) == 6);
+  CHECK(set.Keep(both, kToday));
+  CHECK(BurstOf(set, "x", kToday) == 5);
+  CHECK(set.aside() == 0);
+
+  SetLimits full;
+  const auto fill = [&](const OperatorSecret& secret, char last) {
+    for (std::size_t i = 0; i < SetLimits::kMost; ++i) {
+      const std::string name = std::string(250, '\n') + fmt::format("{:04}", i) + last;
+      full.Put(Sign(TagLimit(name, 123456.78901234567), secret), kToday);
+    }
+  };
+  fill(Alice(), 'a');
+  full.Keep(only_bob, kToday);
+  fill(bob, 'b');
+  CHECK(full.aside() == SetLimits::kMost);
+  CHECK(full.entries().size() == SetLimits::kMost);
+  CHECK(full.File(kToday).size() <= SetLimits::kFileBytesMax);
 }
 
 TEST_CASE("set limits change rules and overrides, and nothing else") {

@@ -68,16 +68,26 @@ void SetLimitsFeature::TakeFile(std::string_view text, std::string_view from) {
   for (const std::string& left_out : set_.TakeFile(text, spreading_.keys(), WallClock())) {
     host_.log.Warning("{}: {}", from, left_out);
   }
+  if (const std::string aside = AsideComplaint(); !aside.empty()) host_.log.Warning("{}", aside);
   ends_at_ = set_.NextEnd(WallClock());
 }
 
 void SetLimitsFeature::Keep(std::vector<HandedSection>& sections) const {
   const std::lock_guard lock(mutex_);
-  if (!set_.entries().empty()) sections.push_back({kSection, -1, set_.File(WallClock())});
+  if (set_.entries().empty() && set_.aside() == 0) return;
+  sections.push_back({kSection, -1, set_.File(WallClock())});
 }
 
-// Reads keys and the token. What is bad is told, and then nobody has it.
-void SetLimitsFeature::TakeKeys(std::vector<std::string>& problems) {
+std::string SetLimitsFeature::AsideComplaint() const {
+  const std::lock_guard lock(mutex_);
+  const std::size_t n = set_.aside();
+  if (n == 0) return "";
+  return fmt::format("operator.keys: warning: limits that do not hold because none of these keys has signed them: {}; "
+                     "they are kept for 30 days, and hold again when the keys are as they were", n);
+}
+
+// Reads keys and the token. What is bad is told, and then nobody has it. False: the limits that hold are as before.
+bool SetLimitsFeature::TakeKeys(std::vector<std::string>& problems) {
   const auto& settings = host_.admin.settings().operators;
   OperatorKeys keys;
   for (const std::string& text : settings.keys) {
@@ -111,7 +121,7 @@ void SetLimitsFeature::TakeKeys(std::vector<std::string>& problems) {
     }
   }
   const std::lock_guard lock(mutex_);
-  spreading_.SetKeys(std::move(keys));
+  return spreading_.SetKeys(std::move(keys), WallClock());
 }
 
 void SetLimitsFeature::Start() {
@@ -125,15 +135,14 @@ void SetLimitsFeature::Start() {
     };
     file_.emplace(host_.loop, path_, text, [this](const std::string& trouble) { OnWritten(trouble); });
   }
-  if (Known() > 0) Write();
+  if (HasAny()) Write();
   SetTimer();
   if (const std::string why = Unusable(); !why.empty()) host_.log.Warning("{}", why);
 }
 
 void SetLimitsFeature::Reload(std::vector<std::string>& problems) {
-  const std::size_t before = Known();
-  TakeKeys(problems);
-  if (Known() != before) PutInForce();
+  if (TakeKeys(problems)) PutInForce();
+  if (std::string aside = AsideComplaint(); !aside.empty()) problems.push_back(std::move(aside));
   if (std::string why = Unusable(); !why.empty()) {
     problems.push_back(std::move(why));
   } else if (const auto rules = RulesInForce()) {
@@ -248,7 +257,7 @@ void SetLimitsFeature::OnTimer() {
   if (wall >= ends_at_) {
     PutInForce();
   } else {
-    if (wall >= written_at_ + kWriteEvery && Known() > 0) Write();
+    if (wall >= written_at_ + kWriteEvery && HasAny()) Write();
     SetTimer();
   }
 }
@@ -275,9 +284,9 @@ void SetLimitsFeature::OnWritten(const std::string& trouble) {
   if (was_kept) host_.log.Warning("limits that are set are not kept: {}", trouble);
 }
 
-std::size_t SetLimitsFeature::Known() const {
+bool SetLimitsFeature::HasAny() const {
   const std::lock_guard lock(mutex_);
-  return set_.entries().size();
+  return !set_.entries().empty() || set_.aside() > 0;
 }
 
 void SetLimitsFeature::Count(ProcessCounts& counts) const {

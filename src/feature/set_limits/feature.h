@@ -65,7 +65,7 @@ class SetLimitsFeature final : public Feature {
   };
 
   static void Nobody(const std::string&) {}    // waits
-  std::size_t Known() const;
+  bool HasAny() const;    // limits, whether they hold or not
   Duration StampFor(LimitOf of, std::string_view name) const;
   Result<void> Accept(SignedLimit limit);
   void Set(SignedLimit limit, std::function<void(Json)> reply);
@@ -84,8 +84,9 @@ class SetLimitsFeature final : public Feature {
   std::string NoteOn(const SetLimit& limit) const;    // empty: none
   Json List() const;
   std::string By(const SignedLimit& limit) const;
-  void TakeKeys(std::vector<std::string>& problems);
+  bool TakeKeys(std::vector<std::string>& problems);
   void TakeFile(std::string_view text, std::string_view from);
+  std::string AsideComplaint() const;    // empty: nothing is set aside
   void OnNews();
   void PutInForce(KeptText::Done done = Nobody);
   void OnTimer();

@@ -51,13 +51,6 @@ bool Read(std::string_view word, T& number) {
   return error == std::errc() && rest == word.data() + word.size();
 }
 
-bool ReadDate(std::string_view word, Duration& date) {
-  std::int64_t count = 0;
-  if (!Read(word, count) || count < 0 || count > kDateMicrosecondsMax) return false;
-  date = microseconds(count);
-  return true;
-}
-
 std::int64_t MicrosecondsOf(Duration date) {
   return std::chrono::duration_cast<microseconds>(date).count();
 }
@@ -77,6 +70,13 @@ std::string TextOf(const SetLimit& limit) {
   const std::string numbers = numberless ? "- -" : fmt::format("{} {}", limit.burst, limit.rate);
   return fmt::format("{}{} {} {} {} {}", kBegin, MicrosecondsOf(limit.stamp), MicrosecondsOf(limit.until),
                      Name(limit.of), numbers, EscapeTag(limit.name));
+}
+
+bool ReadDate(std::string_view word, Duration& date) {
+  std::int64_t count = 0;
+  if (!Read(word, count) || count < 0 || count > kDateMicrosecondsMax) return false;
+  date = microseconds(count);
+  return true;
 }
 
 Result<LimitOf> LimitOfNamed(std::string_view word) {

@@ -37,6 +37,9 @@ inline constexpr std::size_t LineBytesMax(LimitOf of) {
   return of == LimitOf::kRules ? kRulesLineBytesMax : kLimitLineBytesMax;
 }
 
+// A date as such texts have it: microseconds since 1970. False: `word` is none.
+bool ReadDate(std::string_view word, Duration& date);
+
 // Fails on a word that is no name of one.
 Result<LimitOf> LimitOfNamed(std::string_view word);
 

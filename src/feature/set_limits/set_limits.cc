@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "base/siphash.h"
+#include "query/words.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -48,6 +49,9 @@ SetLimits::Outcome SetLimits::Put(SignedLimit limit, Duration wall) {
   } else if (entries_.size() >= kMost && !MakeRoom(wall)) {
     return Outcome::kCrowded;
   }
+  if (const auto other = aside_.find(name); other != aside_.end() && IsNewer(limit, other->second.limit)) {
+    aside_.erase(other);
+  }
   Count(limit, true);
   entries_.emplace(name, std::move(limit));
   return Outcome::kTaken;
@@ -88,14 +92,40 @@ void SetLimits::Forget(Duration wall) {
     if (ForgottenAt(at->second.limit) <= wall) Drop(at);
     at = next;
   }
+  std::erase_if(aside_, [&](const auto& entry) {
+    return std::min(entry.second.since + kRemembered, ForgottenAt(entry.second.limit.limit)) <= wall;
+  });
 }
 
-void SetLimits::Keep(const OperatorKeys& keys) {
+void SetLimits::SetAside(SignedLimit limit, Duration since) {
+  const Name name = NameOf(limit.limit);
+  if (const SignedLimit* const known = Find(name); known != nullptr && !IsNewer(limit, *known)) return;
+  const auto other = aside_.find(name);
+  if (other != aside_.end() ? !IsNewer(limit, other->second.limit) : aside_.size() >= kMost) return;
+  aside_[name] = {std::move(limit), since};
+}
+
+bool SetLimits::Keep(const OperatorKeys& keys, Duration wall) {
+  Forget(wall);
+  bool changed = false;
+  std::vector<SignedLimit> back;
+  std::erase_if(aside_, [&](const auto& entry) {
+    const bool allowed = Allows(keys, entry.second.limit);
+    if (allowed) back.push_back(entry.second.limit);
+    return allowed;
+  });
   for (auto at = entries_.begin(); at != entries_.end();) {
     const auto next = std::next(at);
-    if (!Allows(keys, at->second)) Drop(at);
+    if (!Allows(keys, at->second)) {
+      SignedLimit limit = at->second;
+      Drop(at);
+      SetAside(std::move(limit), std::max(wall, written_));
+      changed = true;
+    }
     at = next;
   }
+  for (SignedLimit& limit : back) changed |= Put(std::move(limit), wall) == Outcome::kTaken;
+  return changed;
 }
 
 // ---- All of them ----
@@ -131,6 +161,10 @@ std::string SetLimits::File(Duration wall) const {
   std::string text =
       fmt::format("{}{}\n", kFileBegin, std::chrono::duration_cast<std::chrono::microseconds>(written).count());
   for (const auto& [name, limit] : entries_) text += limit.Line() + '\n';
+  for (const auto& [name, its] : aside_) {
+    const auto since = std::chrono::duration_cast<std::chrono::microseconds>(its.since).count();
+    text += fmt::format("{}{} {}\n", kAsideBegin, since, its.limit.Line());
+  }
   return text;
 }
 
@@ -152,15 +186,25 @@ std::vector<std::string> SetLimits::TakeFile(std::string_view text, const Operat
   written_ = std::chrono::microseconds(written_us);
   std::vector<std::string> left_out;
   for (std::size_t number = 2; !text.empty(); ++number) {
-    auto limit = ParseSigned(take_line());
+    std::string_view line = take_line();
+    Duration since = std::max(wall, written_);
+    const bool is_aside = line.starts_with(kAsideBegin);
+    if (is_aside) {
+      line.remove_prefix(kAsideBegin.size());
+      if (!ReadDate(NextField(line), since)) line = {};
+    }
+    auto limit = ParseSigned(line);
     if (!limit) {
       left_out.push_back(fmt::format("line {}: {}", number, limit.error().message));
-    } else if (!Allows(keys, *limit) || !(limit->local() || IsGenuine(*limit))) {
-      left_out.push_back(fmt::format("line {}: no key of operator.keys has signed it", number));
+    } else if (!limit->local() && !IsGenuine(*limit)) {
+      left_out.push_back(fmt::format("line {}: the signature is not that of the key", number));
+    } else if (is_aside || !Allows(keys, *limit)) {
+      SetAside(std::move(*limit), since);
     } else if (Put(std::move(*limit), wall) == Outcome::kCrowded) {
       left_out.push_back(fmt::format("line {}: there are {} limits already", number, kMost));
     }
   }
+  Keep(keys, wall);
   return left_out;
 }
 

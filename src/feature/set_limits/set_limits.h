@@ -77,23 +77,38 @@ class SetLimits {
 
   // As a file: lines of text, the first of which says when it was written, never earlier than the file that was taken.
   static constexpr std::string_view kFileBegin = "dthrottle-limits 1 ";
-  static constexpr std::size_t kFileBytesMax = (kMost + 1) * (kLimitLineBytesMax + 1) + kRulesLineBytesMax;
+  static constexpr std::string_view kAsideBegin = "aside ";    // of a line that is set aside, and then since when
+  static constexpr std::size_t kAsideBytesMax = kAsideBegin.size() + 17;
+  static constexpr std::size_t kFileBytesMax =
+      kLimitLineBytesMax + 2 * (kMost * (kAsideBytesMax + kLimitLineBytesMax + 1) + kRulesLineBytesMax);
   static bool IsFile(std::string_view head) { return head.starts_with(kFileBegin); }
   std::string File(Duration wall) const;
 
-  // Takes what a file says and `keys` allow; without keys, what was set without one. Returns what was left out and why,
-  // a line each.
+  // Takes what a file says and `keys` allow; without keys, what was set without one. The rest is set aside. Returns
+  // what was left out and why, a line each.
   std::vector<std::string> TakeFile(std::string_view text, const OperatorKeys& keys, Duration wall);
 
-  // Drops what these keys do not allow.
-  void Keep(const OperatorKeys& keys);
+  // Sets aside what these keys do not allow, and takes what is there and they do. False: nothing has changed.
+  bool Keep(const OperatorKeys& keys, Duration wall);
+
+  // How many limits are set aside: in the file, but out of force and told to nobody, because their key is not there.
+  // They are forgotten when a newer limit takes their place, and kRemembered later: by then hosts with that key may
+  // have forgotten that one was cleared.
+  std::size_t aside() const { return aside_.size(); }
 
  private:
   void Count(const SignedLimit& limit, bool comes);
   void Drop(Entries::iterator at);
+  void SetAside(SignedLimit limit, Duration since);
   bool MakeRoom(Duration wall);
 
+  struct Aside {
+    SignedLimit limit;
+    Duration since{};
+  };
+
   Entries entries_;
+  std::map<Name, Aside> aside_;
   Digest digest_;
   Duration written_{};    // what was taken, by its first line
 };

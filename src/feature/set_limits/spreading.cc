@@ -17,10 +17,10 @@ struct Spreading::Back {
   }
 };
 
-void Spreading::SetKeys(OperatorKeys keys) {
-  if (keys == keys_) return;
+bool Spreading::SetKeys(OperatorKeys keys, Duration wall) {
+  if (keys == keys_) return false;
   keys_ = std::move(keys);
-  set_.Keep(keys_);
+  return set_.Keep(keys_, wall);
 }
 
 SetLimits::Outcome Spreading::Set(SignedLimit limit, Duration wall) {

@@ -31,8 +31,8 @@ class Spreading {
   // The set must outlive it.
   Spreading(SetLimits& set, OperatorKeys keys, Prng prng) : set_(set), keys_(std::move(keys)), prng_(prng) {}
 
-  // The operators have other keys: what others have signed is dropped.
-  void SetKeys(OperatorKeys keys);
+  // The operators have other keys: what others have signed is set aside. False: that has changed nothing.
+  bool SetKeys(OperatorKeys keys, Duration wall);
   const OperatorKeys& keys() const { return keys_; }
 
   // Takes a limit as one that was set here. REQUIRES: it is genuine and under one of the keys, or local.
