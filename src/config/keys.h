@@ -79,6 +79,9 @@ std::string RenderSettings(const Settings& settings, std::span<const Rule> rules
 // Rules and all overrides as TOML that ParseRules reads, without keys that have their default.
 std::string RenderRules(std::span<const Rule> rules, std::span<const Override> overrides);
 
+// What such a text may take when it is escaped as a tag is, to be set for all hosts in one line (protocol/limit.md).
+inline constexpr std::size_t kRulesEscapedBytesMax = 59'800;
+
 // conf/dthrottled.toml: every key with its meaning and default.
 std::string RenderExample();
 

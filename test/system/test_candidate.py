@@ -70,6 +70,17 @@ class OneHost(ParallelTest):
             self.assertIn("candidate start, candidate stop", daemon.admin("candidate begin"))
             self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
 
+    def test_a_candidate_that_is_too_long_for_all_hosts_says_so(self):
+        with Daemon(rule(name="all", burst=10)) as daemon:
+            many = "".join(f'[[override]]\ntag = "t{n:04}"\nburst = 5\nrate = 1.0\n' for n in range(1100))
+            self.begin(daemon, rules(burst=4, rate=0.001) + many)
+            note, = daemon.admin_json("candidate")["notes"]
+            refused = ctl(daemon, "promote").stderr
+            self.assertRegex(refused, "the rules take [0-9]+ bytes")
+            too_many = refused.split(": ")[-1].removesuffix(" too many\n")
+            self.assertEqual(note, f"These rules are {too_many} bytes too long for promote without --here.")
+            self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+
     def test_a_candidate_is_put_in_force_on_one_host_only(self):
         with Daemon(rule(name="all", burst=10, rate=0.001)) as daemon:
             self.begin(daemon, rules(burst=3, rate=0.001, mode='"shadow"'))

@@ -112,7 +112,8 @@ class OneHost(ParallelTest):
                 ("[[rule]]\nburst = 0\nrate = 1.0\n", "rules:2:9: error: rule.burst = 0: must be a number of tokens"),
                 ("[query]\nunix = ''\n", "unknown key query; must be [[rule]] or [[override]]"),
                 ('[[rule]]\nmatch_cidrs = "/nowhere"\nburst = 1\nrate = 1.0\n', "No such file"),
-                (new + "#" * 60000, "must be at most"),
+                (new + "#" * 60000, "must be at most 59800"),
+                (new + "#\n" * 12000, "the rules take 60039 bytes"),
                 ("", "a text that is not empty"),
                 ("# nothing", "no [[rule]] and no [[override]]"),
             ]:

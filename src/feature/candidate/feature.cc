@@ -123,6 +123,7 @@ struct CandidateFeature::Loading {
   std::string complaint;    // empty: none
   std::shared_ptr<const Rulebook> rules;
   std::shared_ptr<Comparison> comparison;
+  std::size_t escaped_bytes = 0;    // of the rules
 
   void Read() {
     auto text = ReadRegularFile(path, kSettingsBytesMax);
@@ -130,6 +131,7 @@ struct CandidateFeature::Loading {
     LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
     if (!loaded.ok()) return void(complaint = loaded.Errors());
     rules = std::make_shared<Rulebook>(std::move(loaded.settings.rules), std::move(loaded.settings.overrides));
+    escaped_bytes = EscapeTag(RenderRules(rules->rules(), rules->overrides())).size();
     Limiter& live = feature->host_.admin.limiter();
     auto memory = MappedRegion::Open("", Comparison::BytesFor(live.table().region_bytes(), share), Table::IsTable);
     if (!memory) return void(complaint = "memory for the comparison: " + memory.error().message);
@@ -162,6 +164,7 @@ void CandidateFeature::OnLoaded(Loading& loaded) {
   if (!loaded.complaint.empty()) return loaded.reply(ErrorAnswer(loaded.complaint));
   EndComparison();
   file_ = loaded.path, share_ = loaded.share, rules_ = loaded.rules, comparison_ = loaded.comparison;
+  escaped_bytes_ = loaded.escaped_bytes;
   copying_ = true;
   began_ = Now();
   comparison_->FollowPeers();
@@ -316,6 +319,10 @@ Extension::Json CandidateFeature::ShowComparison(Instant now) const {
   answer["rules"] = std::move(rules);
   answer["tags"] = std::move(tags);
   answer["notes"] = NotCompared(*rules_, share_);
+  if (escaped_bytes_ > kRulesEscapedBytesMax) {
+    answer["notes"].push_back(fmt::format("These rules are {} bytes too long for promote without --here.",
+                                          escaped_bytes_ - kRulesEscapedBytesMax));
+  }
   return answer;
 }
 

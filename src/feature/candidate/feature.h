@@ -68,6 +68,7 @@ class CandidateFeature final : public Feature {
   std::string file_;
   double share_ = 0;
   std::shared_ptr<const Rulebook> rules_;    // as the file says
+  std::size_t escaped_bytes_ = 0;            // of them, as limit rules takes them
   std::shared_ptr<Comparison> comparison_;
   bool copying_ = false;    // buckets, before anything is compared
   Instant began_{};         // comparing

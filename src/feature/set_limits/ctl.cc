@@ -44,11 +44,11 @@ int Keygen(const Words& words) {
   return EX_OK;
 }
 
-// The name or the rules, from the command line or the standard input. A text that is too long is cut where it is known
-// to be too long, and refused as such.
+// The name or the rules, from the command line or the standard input. A text that is far too long is cut, and refused
+// as too long.
 Result<std::string> NameOf(const Words& words) {
   if (!words.of_rules || words.name != "-") return UnescapeTag(words.name);
-  std::string text(kRulesLineBytesMax + 1, '\0');
+  std::string text(std::size_t{1} << 20, '\0');
   text.resize(std::fread(text.data(), 1, text.size(), stdin));
   return text;
 }

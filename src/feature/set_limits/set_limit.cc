@@ -11,6 +11,7 @@
 #include "admin/escape.h"
 #include "base/tag.h"
 #include "bucket/bucket.h"
+#include "config/keys.h"
 #include "config/values.h"
 #include "query/words.h"
 
@@ -22,6 +23,8 @@ using std::chrono::microseconds;
 
 constexpr std::string_view kBegin = "dthrottle-limit 1 ";
 constexpr std::size_t kSignatureBytes = 44 + 1 + 88 + 1;    // the key and the signature before the text of a line
+constexpr std::size_t kRulesHeadBytes = kBegin.size() + 2 * (16 + 1) + std::string_view("rules - - ").size();
+static_assert(kSignatureBytes + kRulesHeadBytes + kRulesEscapedBytesMax <= kRulesLineBytesMax);
 
 using PublicKey = std::array<unsigned char, crypto_sign_PUBLICKEYBYTES>;
 using SecretKey = std::array<unsigned char, crypto_sign_SECRETKEYBYTES>;
@@ -132,6 +135,11 @@ Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view 
   SetLimit limit{.of = of, .name = std::string(name)};
   limit.clears = of_rules ? name.empty() : burst.empty() && rate.empty();
   limit.stamp = std::chrono::floor<microseconds>(stamp);
+  if (const std::size_t bytes = of_rules ? EscapeTag(name).size() : 0; bytes > kRulesEscapedBytesMax) {
+    return Fail(fmt::format("the rules take {} bytes, where the end of a line and every other byte that is not "
+                            "printable ASCII takes four, and a backslash two; must be at most {}: {} too many",
+                            bytes, kRulesEscapedBytesMax, bytes - kRulesEscapedBytesMax));
+  }
   if (!limit.clears && !of_rules) {
     if (!Read(burst, limit.burst)) return Fail("burst must be a number of tokens");
     if (const auto per_second = ParseRate(rate)) {
