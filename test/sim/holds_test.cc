@@ -65,7 +65,8 @@ Used HoldAndSettle(const char* share, std::size_t hosts, int each, Cost estimate
       ++held[host];
       const auto actual = static_cast<Cost>(fleet.prng().Below(actual_max + 1));
       fleet.At(now + Duration(fleet.prng().Below(2'000'000'000)), [&, host, actual] {
-        fleet.host(host).limiter().Settle({{kTag}, estimate}, actual, fleet.host(host).clock().Local(fleet.now()));
+        const Instant local = fleet.host(host).clock().Local(fleet.now());
+        fleet.host(host).limiter().Settle({{{kTag}, estimate}, local}, actual, local);
         used.tokens += actual;
         used.limit = kBurst + kRate * Seconds(fleet.now() - kFrom);
       });
