@@ -410,6 +410,27 @@ class Reported(SystemTest):
             # Hosts are asked one after the other, and a part that moves meanwhile is seen twice.
             wait_until(lambda: sum(parts(hosts)) <= 1 + 1e-6, "the parts sum to no more than the whole")
 
+    def test_an_application_that_falls_silent_leaves_its_part_to_the_others(self):
+        with fleet(200, hosts=4, interval=500, lease=10, indicator="reported", gain=0.02) as hosts:
+            wait_settled(hosts)
+            slow, others = hosts[3], hosts[:3]
+
+            def all_report(value):
+                for host in others:
+                    host.admin_json(f"indicate {value!r} {TAG}")
+
+            def slow_has_most():
+                all_report(0.05)
+                slow.admin_json(f"indicate 2.0 {TAG}")
+                return parts([slow])[0] > 0.6
+
+            def others_have_it():
+                all_report(0.2)
+                return sum(parts(others)) > 0.9
+
+            wait_until(slow_has_most, "the host whose application is slow has most", 2 * PATIENCE)
+            wait_until(others_have_it, "the others have what its application does not use any more", 2 * PATIENCE)
+
     def test_reports_come_by_command_http_the_ask_socket_and_libdthrottle(self):
         four = fleet(200, hosts=4, indicator="reported", gain=0.005)
         for host in four.hosts:

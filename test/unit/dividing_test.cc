@@ -229,6 +229,27 @@ TEST_CASE("a tag takes part once it is refused, with all that is asked for it") 
   CHECK(d.Told().begin()->second.demand == 0);
 }
 
+TEST_CASE("a report counts for ten seconds, and then for less and less") {
+  Divided d;
+  d.dividing.GoByReports(true);
+  const auto told_after = [&](Duration later) {
+    d.now = kNow + later;
+    d.Work(d.now);
+    const auto told = d.Told();
+    return told.empty() ? 0 : told.begin()->second.demand / told.begin()->second.capacity;
+  };
+  d.Ask("login:busy", 20, 2);
+  CHECK(told_after(1s) == 0);    // nobody has reported
+  REQUIRE(d.dividing.Indicate({"login:busy", false}, 0.5, kNow + 1s));
+  CHECK(told_after(2s) == Approx(0.5));
+  CHECK(told_after(10900ms) == Approx(0.5));
+  CHECK(told_after(12s) == Approx(0.5 / 2.718).epsilon(0.01));
+  CHECK(told_after(21s) == Approx(0.5 * 4.54e-5).epsilon(0.01));
+  CHECK(told_after(10min) > 0);    // it takes part, and wants less than any other
+  REQUIRE(d.dividing.Indicate({"login:busy", false}, 0.7, kNow + 10min));
+  CHECK(told_after(10min + 1s) == Approx(0.7));
+}
+
 TEST_CASE("shares come into force, and are forgotten under another serial") {
   Divided d;
   const CapacityKey a = KeyOf(d.host, "login:a"), b = KeyOf(d.host, "login:b");

@@ -78,7 +78,9 @@ Section CapacitySection() {
                           "has, which is also its spare bandwidth with the other sign; \"throttled-ratio\", the same "
                           "as a part of what is asked for; \"log-ratio\", the logarithm of demand over share; \"reported\", "
                           "what an application of each host reports with indicate (of the admin socket, HTTP, the ask "
-                          "socket or libdthrottle), a number above 0 that falls with the share, such as a response time. Each tag's is remembered for 10 s.",
+                          "socket or libdthrottle), a number above 0 that falls with the share, such as a response "
+                          "time. Each tag's counts for 10 s. A host that hears nothing more then gives its share away, "
+                          "within a minute or so; one that never heard anything keeps its equal share.",
                           [](const std::string& text) { return IsOneOf(kIndicators, text); })),
           Reloads(Gain(MEMBER(S, capacity.gain),
                        "The part of the difference between two neighbours' indicators that moves in a round. \"auto\" "

@@ -304,7 +304,11 @@ void Dividing::Hear(const TagShare& share) {
 
 // What the exchange is told of a tag: what is asked for or, in units in which the capacity is one, what was reported.
 double Dividing::Asked(const Participant& tag, Instant now) const {
-  if (by_reports_) return tag.reported > 0 && now - tag.reported_at < kReportLasts ? tag.reported * tag.capacity : 0;
+  if (by_reports_) {
+    constexpr double kFadedMost = 30;    // further off than what any two applications report
+    const double faded = Seconds(now - tag.reported_at - kReportLasts) / Seconds(kReportFades);
+    return tag.reported * tag.capacity * std::exp(-std::clamp(faded, 0.0, kFadedMost));
+  }
   const double asked = tag.demand.value() + tag.lease_wants * tag.capacity;
   return asked < kTold * tag.capacity ? 0 : asked;
 }

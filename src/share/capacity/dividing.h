@@ -81,7 +81,7 @@ class Dividing {
 
     static void Fields(auto& state, auto& self) {
       state(self.tag, self.is_digest, self.rule, self.capacity, self.demand, self.told, self.lease_wants, self.pinned,
-            self.pin, self.pin_told, self.pinned_until, self.confirmed, self.share);
+            self.pin, self.pin_told, self.pinned_until, self.confirmed, self.share, self.reported, self.reported_at);
     }
   };
 
@@ -99,7 +99,7 @@ class Dividing {
     // The limiter has these parts from now on, until an exchange says others or their lease is over.
     void PutInForce(Division& division, std::size_t tags_max) const;
   };
-  static constexpr std::uint32_t kKeptVersion = 1;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 2;    // for ReadState
   Kept Keep();
 
   // All arguments must outlive it.
@@ -121,9 +121,10 @@ class Dividing {
   // Whether hosts go by what applications report and not by demand.
   void GoByReports(bool reports) { by_reports_ = reports; }
   // How the application does with this host's part of the tag: any number above 0 that falls with the part. It counts
-  // for kReportLasts. False where no rule divides the tag, or there is no room.
+  // for kReportLasts. Then it falls, by a factor of e each kReportFades: an application that is gone needs no part, and
+  // the others get it. False where no rule divides the tag, or there is no room.
   bool Indicate(const Tag& tag, double value, Instant now);
-  static constexpr Duration kReportLasts = std::chrono::seconds(10);
+  static constexpr Duration kReportLasts = std::chrono::seconds(10), kReportFades = std::chrono::seconds(1);
   static constexpr Duration kPlacesEvery = std::chrono::milliseconds(100);
 
   // The tags that take part, and how often one could not because there were tags_max.
