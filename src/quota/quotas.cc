@@ -95,14 +95,16 @@ QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
     others_.SetPeriod(entry.others, span.begin);
     slot.until = span.next;
     slot.period = span.begin;
+    entry.begun = {};
   } else if (slot.period < span.begin) {
-    BeginPeriod(entry, span);
+    BeginPeriod(entry, span, now);
   }
   return span;
 }
 
 // The old period is over, so a kill after the first store takes nothing that anybody asks for.
-void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span) {
+void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
+  entry.begun = now;
   others_.Free(entry.others);
   QuotaSlot::OfTag& own = Own(entry);
   own.back = 0;
@@ -158,6 +160,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   entry.slot = *taken;
   entry.told = 0;
   entry.news = kNever;
+  entry.begun = {};
   return &entry;
 }
 
@@ -193,7 +196,7 @@ void Quotas::GiveBack(std::uint64_t hash, const Limit& limit, std::uint64_t toke
   Entry* const entry = Find(hash);
   if (entry == nullptr) return;
   const QuotaSpan span = Roll(*entry, limit, now);
-  if (taken < span.ends - span.length()) return;
+  if (taken < (entry->begun != Instant() ? entry->begun : span.ends - span.length())) return;
   QuotaSlot::OfTag& own = Own(*entry);
   own.back = std::min(own.back + tokens, own.taken);
 }
@@ -253,7 +256,7 @@ Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit&
     });
   }
   if (entry == nullptr) return Increment(crowded_), nullptr;
-  if (period > file_.slot(entry->slot).period) BeginPeriod(*entry, next);
+  if (period > file_.slot(entry->slot).period) BeginPeriod(*entry, next, now);
   Roll(*entry, limit, now);
   return entry;
 }

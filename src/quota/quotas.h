@@ -147,6 +147,7 @@ class Quotas {
     std::uint64_t told = 0;         // the Version that peers know
     std::uint64_t news = kNever;    // what was left when everybody heard of it
     QuotaOthers::OfTag others;      // in the period of the slot
+    Instant begun{};                // when that began here, which may be before its time; 0: not known
   };
   using Tags = ToldTable<Entry, kWays>;
   using Count = std::atomic<std::uint64_t>;
@@ -157,7 +158,7 @@ class Quotas {
   std::uint64_t LeftOfAll(const Entry& entry, const Limit& limit) const;
   std::optional<QuotaWord> WordOf(const Entry& entry, std::uint64_t counter, QuotaCount sum) const;
   QuotaSpan Roll(Entry& entry, const Limit& limit, Instant now);
-  void BeginPeriod(Entry& entry, const QuotaSpan& span);
+  void BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now);
   bool IsOver(const Entry& entry, Instant now) const { return calendars_.IsPast(file_.slot(entry.slot).until, now); }
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth);
