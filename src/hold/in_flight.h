@@ -37,10 +37,10 @@ class InFlight {
     return at == table_.kNone ? 0 : table_[at];
   }
 
-  // Whether one of `most` is free.
-  bool Has(std::uint64_t hash, std::uint32_t most) {
-    if (const std::size_t at = table_.Find(hash); at != table_.kNone) return table_[at] < most;
-    return most > 0 && RoomFor(hash) != table_.kNone;
+  // Whether `n` of `most` are free.
+  bool Has(std::uint64_t hash, std::uint32_t most, std::uint32_t n = 1) {
+    if (const std::size_t at = table_.Find(hash); at != table_.kNone) return std::uint64_t{table_[at]} + n <= most;
+    return most >= n && RoomFor(hash) != table_.kNone;
   }
 
   // Takes `n` places, however many are taken. False: there is no room for another tag.

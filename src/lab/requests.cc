@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "limiter/inspect.h"
 #include "limiter/places.h"
 #include "share/ways.h"
 
@@ -121,14 +122,21 @@ void Requests::Expire(std::int64_t time_s) {
 
 void Requests::Enter(Request& request, const LoggedQuestion& question, std::span<const Query> queries,
                      std::span<const Standing> standings) {
-  for (std::size_t i = 0; i < queries.size(); ++i) {
-    if (!standings[i].entered) continue;
-    const Tag& place = request.places.emplace_back(Tag{std::string(queries[i].tag.bytes), queries[i].tag.is_digest});
+  const auto take = [&](std::string bytes, bool is_digest, std::string_view name) {
+    const Tag& place = request.places.emplace_back(Tag{std::move(bytes), is_digest});
     ++tags_, ++counts_.places;
     const std::uint32_t taken = ++places_[place.bytes];
-    if (taken <= counts_.places_max) continue;
+    if (taken <= counts_.places_max) return;
     counts_.places_max = taken;
-    counts_.places_tag = question.tags[i].name;
+    counts_.places_tag = name;
+  };
+  SimHost& host = fleet_.host(request.host);
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const auto& [bytes, is_digest] = queries[i].tag;
+    if (standings[i].entered) take(std::string(bytes), is_digest, question.tags[i].name);
+    for (const std::string& with : PlacesWith(host.limiter(), queries[i], host.clock().Local(fleet_.now()))) {
+      take(with, false, with);
+    }
   }
 }
 

@@ -31,7 +31,7 @@ void Stays::Begin(Taken taken) {
     return;
   }
   ++counts_.places;
-  for (const TagNumber tag : taken.tags) ledger_.Entered(tag);
+  ForEachPaying(taken, [this](TagNumber tag) { ledger_.Entered(tag); });
   const std::uint64_t number = next_++;
   hosts_[host].places.emplace(number, std::move(taken));
   fleet_.At(ends, [this, host, number] { EndPlace(host, number); });
@@ -39,13 +39,9 @@ void Stays::Begin(Taken taken) {
 
 void Stays::EndIdeal(const Taken& taken) {
   SimHost& one = fleet_.one();
+  if (taken.stay.takes == Workload::Takes::kPlace) return GiveAll(one.limiter(), taken);
   for (const TagNumber tag : taken.tags) {
-    const Tag named{ledger_.account(tag).tag, false};
-    if (taken.stay.takes == Workload::Takes::kPlace) {
-      GivePlaces(one.limiter(), one.limiter().table().Hash(named), 1);
-    } else {
-      one.Settles({named, taken.cost}, taken.since, taken.stay.used, fleet_.now());
-    }
+    one.Settles({{ledger_.account(tag).tag, false}, taken.cost}, taken.since, taken.stay.used, fleet_.now());
   }
 }
 
@@ -84,11 +80,14 @@ void Stays::EndPlace(std::uint32_t number_of_host, std::uint64_t number) {
 }
 
 void Stays::Give(std::uint32_t host, const Taken& taken) {
-  Limiter& limiter = fleet_.host(host).limiter();
-  for (const TagNumber tag : taken.tags) {
+  GiveAll(fleet_.host(host).limiter(), taken);
+  ForEachPaying(taken, [this](TagNumber tag) { ledger_.Left(tag); });
+}
+
+void Stays::GiveAll(Limiter& limiter, const Taken& taken) const {
+  ForEachPaying(taken, [&](TagNumber tag) {
     GivePlaces(limiter, limiter.table().Hash({ledger_.account(tag).tag, false}), 1);
-    ledger_.Left(tag);
-  }
+  });
 }
 
 void Stays::TakeBack(std::uint32_t host, std::uint64_t hash, std::uint32_t places) {
@@ -96,7 +95,9 @@ void Stays::TakeBack(std::uint32_t host, std::uint64_t hash, std::uint32_t place
   const auto names = [&](TagNumber tag) { return table.Hash({ledger_.account(tag).tag, false}) == hash; };
   auto& all = hosts_[host].places;
   for (auto it = all.begin(); it != all.end() && places > 0;) {
-    if (std::ranges::none_of(it->second.tags, names)) {
+    bool named = false;
+    ForEachPaying(it->second, [&](TagNumber tag) { named |= names(tag); });
+    if (!named) {
       ++it;
       continue;
     }

@@ -12,6 +12,10 @@
 #include "lab/ledger.h"
 #include "lab/workload.h"
 
+namespace dthrottle {
+class Limiter;
+}
+
 namespace dthrottle::lab {
 
 class Fleet;
@@ -58,7 +62,13 @@ class Stays {
   void EndHold(const Taken& taken, std::uint32_t table);
   void EndPlace(std::uint32_t host, std::uint64_t number);
   void Give(std::uint32_t host, const Taken& taken);
+  void GiveAll(Limiter& limiter, const Taken& taken) const;
   void TakeBack(std::uint32_t host, std::uint64_t hash, std::uint32_t places);
+  // Calls use(tag) for each tag of it, and for each that is charged with one.
+  template <class Use>
+  void ForEachPaying(const Taken& taken, Use&& use) const {
+    for (const TagNumber tag : taken.tags) ledger_.ForEachPaying(tag, use);
+  }
 
   Fleet& fleet_;
   Ledger& ledger_;

@@ -134,7 +134,7 @@ Outcome Deciding::Decide(const Questions::Question& question, Outcome outcome, s
       for (const NamedTagAt& its : tags) ways_.Get<Debits>().MayComeBack(its.probe.hash, now_);
     }
     if (apart_ != Duration::zero()) outcome.wait = Apart(outcome.wait, apart_, question.patience, tags, prng_);
-    if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags.first(question.tags), standings);
+    if (question.verb == Verb::kEnter && core_.rules->any_in_flight()) Enter(tags, standings);
   }
   if (core_.rules->any_quota()) ShowQuotas(tags, standings);
   return outcome;
@@ -209,7 +209,7 @@ void Deciding::LookAtPlaces(std::span<const NamedTagAt> tags, std::span<Standing
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
     ShowFree(*limit, tags[i], standings[i]);
-    if (IsBusy(ways_, tags[i].query->tag, tags[i].probe.hash, *limit, now_) && limit->mode != Mode::kShadow) {
+    if (IsBusy(ways_, tags[i].query->tag, tags[i].probe.hash, *limit, now_, tags[i].times) && limit->mode != Mode::kShadow) {
       outcome = {.verdict = Verdict::kThrottle, .tag = i, .busy = true, .wait = kWaitMin};
     }
   }
@@ -220,12 +220,11 @@ void Deciding::ShowFree(const Limit& limit, const NamedTagAt& at, Standing& stan
   standing.free = most - std::min(core_.in_flight->taken(at.probe.hash), most);
 }
 
-// Only tags that the question names: its connection gives back places of no others.
 void Deciding::Enter(std::span<const NamedTagAt> tags, std::span<Standing> standings) {
   for (std::size_t i = 0; i < tags.size(); ++i) {
     const Limit* const limit = tags[i].limit;
     if (limit == nullptr || limit->in_flight == 0) continue;
-    standings[i].entered = core_.in_flight->Take(tags[i].probe.hash);
+    standings[i].entered = core_.in_flight->Take(tags[i].probe.hash, tags[i].times);
     if (limit->shared) core_.gauges->Changed(tags[i].query->tag, tags[i].probe.hash);
     ShowFree(*limit, tags[i], standings[i]);
   }
@@ -264,7 +263,7 @@ Verdict Deciding::DecideOne(const NamedTagAt& named, const Outcome& outcome, Dur
   if (ways_.HasQuota(limit) && IsSpent(ways_, *named.query, named.probe.hash, limit, now_)) [[unlikely]] {
     return RefuseSpent(limit, counters);
   }
-  if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.query->tag, named.probe.hash, limit, now_))) {
+  if (outcome.busy || (limit.in_flight != 0 && IsBusy(ways_, named.query->tag, named.probe.hash, limit, now_, named.times))) {
     return RefuseBusy(ways_, *named.query, named.probe.hash, limit, counters, now_);
   }
   Table::Locked cells(*core_.table, named.probe.hash);

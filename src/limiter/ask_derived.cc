@@ -36,6 +36,7 @@ class Charged {
     for (std::size_t i = 0; i < size_; ++i) {
       if (queries_[i].tag == Tag{tag, false}) {
         queries_[i].cost = Questions::Sum(queries_[i].cost, cost);
+        ++tags_[i].times;
         return;
       }
     }
@@ -154,6 +155,7 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
   std::copy_n(its.begin(), named.size(), standings.begin());
   for (std::size_t i = named.size(); i < tags.size(); ++i) {
     Standing& shown = standings[charged.because(i)];
+    if (its[i].free) shown.free = std::min(*its[i].free, shown.free.value_or(UINT32_MAX));
     if (LeftOf(its[i], now_) >= LeftOf(shown, now_)) continue;
     shown.shape = its[i].shape;
     shown.bucket = its[i].bucket;

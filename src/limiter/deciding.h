@@ -1,6 +1,7 @@
 // How questions are decided, for the length of one call. For the files of the limiter: ask.cc and ask_derived.cc.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -21,6 +22,7 @@ struct NamedTagAt {
   const Limit* limit = nullptr;    // null: no bucket is asked
   const Tag* member = nullptr;     // the tag that it is charged with; null: it is asked about itself
   double weight = 1;               // of that one
+  std::uint32_t times = 1;         // in the question: named, and charged with tags that are
   bool cut = false;                // it is divided among its tags, and this one has had its part
 };
 

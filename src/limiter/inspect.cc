@@ -96,6 +96,17 @@ std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query,
   return tags;
 }
 
+std::vector<std::string> PlacesWith(const Limiter& limiter, const Query& query, Instant now) {
+  const LimiterCore& core = limiter.ways().core();
+  if (core.in_flight == nullptr) return {};
+  std::vector<std::string> tags = ChargedWith(limiter, query, now);
+  std::erase_if(tags, [&](const std::string& tag) {
+    const auto limit = core.rules->Find(tag);
+    return !limit || core.limit(*limit).in_flight == 0;
+  });
+  return tags;
+}
+
 std::uint16_t MarkOf(std::span<const std::string> charged) {
   if (charged.empty()) return 0;
   std::uint64_t hash = 0;

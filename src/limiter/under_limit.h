@@ -37,8 +37,9 @@ inline Duration PenaltyLeft(const LimiterCore& core, const Limit& limit, std::ui
 inline std::uint32_t PlacesHere(Ways& ways, const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
   return ways.With(limit, [&](auto& way) { return way.PlacesHere(tag, hash, limit, now); });
 }
-inline bool IsBusy(Ways& ways, const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now) {
-  return !ways.core().in_flight->Has(hash, PlacesHere(ways, tag, hash, limit, now));
+inline bool IsBusy(Ways& ways, const Tag& tag, std::uint64_t hash, const Limit& limit, Instant now,
+                   std::uint32_t wanted = 1) {
+  return !ways.core().in_flight->Has(hash, PlacesHere(ways, tag, hash, limit, now), wanted);
 }
 
 inline Verdict RefuseBusy(Ways& ways, const Query& query, std::uint64_t hash, const Limit& limit, RuleCounters& counters,

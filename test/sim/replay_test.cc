@@ -363,6 +363,19 @@ TEST_CASE("places are taken until their requests give them back") {
   CHECK(replay.counts().busy == replay.counts().refused);
 }
 
+TEST_CASE("a place is taken, too, of what is charged with the tag") {
+  Replay replay(Options("[[rule]]\nname = \"tenants\"\nmatch = \"acme\"\nburst = 1000\nrate = 1000\nin_flight = 3\n"
+                        "[[rule]]\nname = \"users\"\nburst = 1000\nrate = 1000\nin_flight = 2\nalso = [\"before /\"]\n",
+                        1));
+  for (int i = 0; i < 5; ++i) replay.Take(Asks(0, fmt::format("r{} enter 1 acme/u{}", i, i)));
+  replay.Take(Asks(8, "r0 give"));
+  for (int i = 5; i < 7; ++i) replay.Take(Asks(9, fmt::format("r{} enter 1 acme/u{}", i, i)));
+  replay.Finish();
+  CHECK((replay.counts().refused == 3 && replay.counts().ideal_refused == 3));
+  CHECK(replay.counts().busy == 3);
+  CHECK((replay.requests().places_max == 3 && replay.requests().places_tag == "acme"));
+}
+
 TEST_CASE("places that a line takes for some time end with it") {
   Replay replay(Options("[[rule]]\nname = \"calls\"\nburst = 1000\nrate = 1000\nin_flight = 3\n", 1));
   // A request every 100 ms: three of 290 ms overlap, and of 350 ms four would.

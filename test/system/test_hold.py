@@ -159,6 +159,21 @@ class Places(SystemTest):
             self.assertEqual(daemon.stats()["places"], 0)
             report(f"10,000 places of a killed holder: free within {took * 1e3:.1f} ms")
 
+    def test_places_of_what_is_charged_with_a_tag_end_with_the_connection_and_go_over(self):
+        with AskDaemon(rule(name="tenants", match="acme", burst=1000, in_flight=3),
+                       rule(name="users", burst=1000, also=["before /"])) as daemon, Asker(daemon.ask_path) as asker:
+            with Asker(daemon.ask_path) as ending:
+                self.assertEqual(ending.ask("enter 1 acme/a 1 acme/b"), "OK 1 999")
+                self.assertEqual(asker.ask("enter 1 acme/c"), "OK 0")
+                self.assertEqual(asker.ask("enter 1 acme/d"), "NO busy - 0 tenants acme/d")
+                upgrade(daemon)
+                self.assertEqual(asker.ask("enter 1 acme/d"), "NO busy - 0 tenants acme/d")
+                self.assertEqual(asker.ask("give acme/d acme/c"), "OK 1")
+                self.assertEqual(asker.ask("enter 1 acme/d"), "OK 0")
+            wait_until(lambda: asker.ask("peek 0 acme/e") == "OK 2", "the other's places are free")
+            self.assertEqual(asker.ask("give acme/d"), "OK 1")
+            self.assertEqual(daemon.stats()["places"], 0)
+
     def test_no_kill_leaks_a_place(self):
         """Connections that end in the middle of whatever they do, by being closed as the kernel closes those of a killed
         process."""

@@ -61,11 +61,18 @@ void AskTurn::AppendHeld(const Line& line, Instant now) {
 }
 
 // The connection has the places that a question has taken.
-void AskTurn::KeepPlaces(const Line& line) {
+void AskTurn::KeepPlaces(const Line& line, Instant now) {
   const Asking& asking = batches_[line.batch].asking;
+  if (asking.verb(line.question) != Verb::kEnter) return;
   const auto queries = asking.queries(line.question);
+  Holder& holder = *line.holder;
   for (std::size_t i = 0; i < queries.size(); ++i) {
-    if (asking.tag(line.question, i).standing.entered) ++line.holder->places[limiter_.table().Hash(queries[i].tag)];
+    const std::uint64_t hash = limiter_.table().Hash(queries[i].tag);
+    const bool own = asking.tag(line.question, i).standing.entered;
+    const std::vector<std::string> with = PlacesWith(limiter_, queries[i], now);
+    if (own) ++holder.places[hash];
+    for (const std::string& tag : with) ++holder.places[limiter_.table().Hash({tag, false})];
+    if (own || !with.empty()) ++holder.entered[hash];
   }
 }
 

@@ -124,7 +124,7 @@ void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
   if (its.kind == Kind::kIndicate) return Indicate(its, out);
   if (its.kind == Kind::kRefund) return Refund(its, out, now);
   if (its.kind == Kind::kRefundAll) return RefundAll(its, out, now);
-  its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
+  its.kind == Kind::kGive ? Give(its, out, now) : Settle(its, out, now);
 }
 
 void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
@@ -153,11 +153,10 @@ void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
   }
 }
 
-void AskReturns::Give(const Line& line, std::string& out) {
+void AskReturns::Give(const Line& line, std::string& out, Instant now) {
   const auto named = std::span(named_).subspan(line.begin, line.end - line.begin);
   out += "OK ";
-  const auto give = [&](const Query& query) { return GivePlace(*line.holder, query.tag); };
-  AppendNumber(out, std::ranges::count_if(named, give));
+  AppendNumber(out, std::ranges::count_if(named, [&](const Query& query) { return Leave(*line.holder, query, now); }));
 }
 
 void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
@@ -175,14 +174,24 @@ void AskReturns::RefundAll(const Line& line, std::string& out, Instant now) {
   out += "OK";
 }
 
-// False: the connection has none.
-bool AskReturns::GivePlace(Holder& holder, const Tag& tag) {
-  const std::uint64_t hash = limiter_.table().Hash(tag);
+// The connection gives back what it has by one question about the tag. False: it has nothing.
+bool AskReturns::Leave(Holder& holder, const Query& query, Instant now) {
+  const std::uint64_t hash = limiter_.table().Hash(query.tag);
+  const auto entered = holder.entered.find(hash);
+  if (entered == holder.entered.end()) return false;
+  if (--entered->second == 0) holder.entered.erase(entered);
+  GivePlace(holder, hash);
+  for (const std::string& with : PlacesWith(limiter_, query, now)) {
+    GivePlace(holder, limiter_.table().Hash({with, false}));
+  }
+  return true;
+}
+
+void AskReturns::GivePlace(Holder& holder, std::uint64_t hash) {
   const auto its = holder.places.find(hash);
-  if (its == holder.places.end()) return false;
+  if (its == holder.places.end()) return;
   GivePlaces(limiter_, hash, 1);
   if (--its->second == 0) holder.places.erase(its);
-  return true;
 }
 
 std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now) {
@@ -223,6 +232,7 @@ void AskReturns::Leave(Holder& holder, Instant now) {
   if (holds_ != nullptr) holds_->Leave(holder, now);
   for (const auto& [hash, places] : holder.places) GivePlaces(limiter_, hash, places);
   holder.places.clear();
+  holder.entered.clear();
   for (const WaitId id : holder.waits.ids()) GiveUp(id, now);
 }
 

@@ -82,10 +82,11 @@ class AskReturns {
   std::string ReadRefund(std::string_view line, Line& read, AskTags& tags);
   std::string ReadReportLine(std::string_view line, Line& read, AskTags& tags);
   void Settle(const Line& line, std::string& out, Instant now);
-  void Give(const Line& line, std::string& out);
+  void Give(const Line& line, std::string& out, Instant now);
   void Refund(const Line& line, std::string& out, Instant now);
   void RefundAll(const Line& line, std::string& out, Instant now);
-  bool GivePlace(Holder& holder, const Tag& tag);
+  bool Leave(Holder& holder, const Query& query, Instant now);
+  void GivePlace(Holder& holder, std::uint64_t hash);
   bool GiveUp(WaitId id, Instant now);
   void Indicate(const Line& line, std::string& out) const;
 

@@ -167,7 +167,7 @@ void AskTurn::AppendOutcome(const Line& line, Instant now) {
   const bool waits = answer.AppendGranted();
   if (line.kind == Kind::kHold) AppendHeld(line, now);
   if (waits) AppendWaiting(line, now);
-  KeepPlaces(line);
+  KeepPlaces(line, now);
   answer.AppendServed(line.tells);
 }
 

@@ -87,7 +87,7 @@ class AskTurn {
   bool CanHold();
   bool FitsHold(const Asking& asking);
   void AppendHeld(const Line& line, Instant now);
-  void KeepPlaces(const Line& line);
+  void KeepPlaces(const Line& line, Instant now);
   void AppendWaiting(const Line& line, Instant now);
 
   Limiter& limiter_;
