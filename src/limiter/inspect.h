@@ -27,7 +27,7 @@ Inspection Inspect(Limiter& limiter, const Query& query, Instant now);
 
 // The tags that are charged with the tag (Rule::also), in the order of its rule. Any thread.
 std::vector<std::string> ChargedWith(const Limiter& limiter, const Query& query, Instant now);
-// Those of them that have places: a question that enters takes one of each with one of the tag itself.
+// The tags of ChargedWith that have places: a question that enters takes one of each.
 std::vector<std::string> PlacesWith(const Limiter& limiter, const Query& query, Instant now);
 // Tells one list of charged tags from another, mostly. 0: nothing is charged with it.
 std::uint16_t MarkOf(std::span<const std::string> charged);
