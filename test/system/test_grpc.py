@@ -312,7 +312,7 @@ class Tls(SystemTest):
             ours.sign("other")
             (ours.folder / "empty.pem").write_text("")
             for keys, said in (({"key_file": "other.key"}, "other.key: key values mismatch"),
-                               ({"certificate_file": "none.pem"}, "none.pem: No such file or directory"),
+                               ({"certificate_file": "none.pem"}, "none.pem: cannot open: No such file or directory"),
                                ({"client_ca_file": "empty.pem"}, "empty.pem: ")):
                 text = settings_text(ours.folder, lease={"grpc": "127.0.0.1:0"}, tls=ours.settings("host", **keys))
                 (ours.folder / "dthrottled.toml").write_text(text)
