@@ -303,7 +303,7 @@ class Signed(ParallelTest):
             self.assertIn(complaint.format(1), daemon.admin("reload"))    # eve's
             wait_until(lambda: burst(daemon, "C") == 5, "alice is an operator again")
             self.assertEqual(burst(daemon, "D"), 10)
-            self.assertEqual(signed_by(kept.read_text().splitlines()[1]), alice.line.split()[1])
+            wait_until(lambda: signed_by(kept.read_text().splitlines()[1]) == alice.line.split()[1], "the file follows")
 
     def test_a_host_that_cannot_use_rules_says_so_and_keeps_those_of_its_settings(self):
         alice = Operator()
