@@ -245,7 +245,8 @@ const std::vector<Key<Rule>>& RuleKeys() {
                   "time in which a bucket refills twice, whichever is longer, but at least 10 s and at most 300 s."))),
       Integer<R>("in_flight", "0", 0, 1'000'000, MEMBER(R, in_flight),
                  "How many questions of [ask] about a tag may be in progress at once: each *enter* has a place of the "
-                 "tag until it gives it back or its connection ends, whatever becomes of the program. Whatever else is "
+                 "tag, and of those that are charged with it (*also*), until it gives them back or its connection ends, "
+                 "whatever becomes of the program. Whatever else is "
                  "asked about the tag takes no place and is refused while all are taken. Under share = \"local\" these "
                  "are the places of each host; under \"debit\" and \"forecast\" those of all hosts together, which hear "
                  "of each other's within 50 ms and give the places of a host that died back after three periods, or a second if "
