@@ -1,5 +1,5 @@
-// Looking inside a limiter, and changing single tags, for people, for metrics and for what is kept over a restart. All
-// but what is said to be for any thread are for the one that owns the limiter.
+// Looking inside a limiter, and changing single tags, for people, for metrics and for what is kept over a restart. Where
+// nothing is said of threads, the one that owns the limiter calls.
 #pragma once
 
 #include <array>
