@@ -12,15 +12,13 @@
 #include "daemon/elsewhere.h"
 #include "io/clock.h"
 #include "io/files.h"
-#include "io/signals.h"
+#include "io/thread_pool.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
 
 // What the thread pool reads for a reload.
 struct Reloading::Loaded {
-  Reloading* reloading;
-  uv_work_t request;
   std::optional<FileError> unreadable;
   LoadedSettings loaded;
   bool reads;                               // the file
@@ -97,36 +95,27 @@ void Reloading::Start(bool reads) {
   reloading_ = true;
   if (reads) host_.service.Reloading(Now());
   auto work = std::make_unique<Loaded>();
-  work->reloading = this;
-  work->request.data = work.get();
   work->reads = reads;
   work->running = host_.settings;
   work->amendments = host_.amendments();
   if (!reads) work->base = base_;
-  const auto read = [](uv_work_t* request) {
+  const auto read = [this](std::unique_ptr<Loaded>& its) {
     YieldToQueries();
-    auto& w = *static_cast<Loaded*>(request->data);
+    Loaded& w = *its;
     if (!w.reads) return void(w.amended = Amended(w.base, w.running, w.amendments));
-    const Host& host = w.reloading->host_;
-    auto text = ReadRegularFile(host.path, kSettingsBytesMax);
+    auto text = ReadRegularFile(host_.path, kSettingsBytesMax);
     if (!text) {
       w.unreadable = text.error();
       return;
     }
-    w.loaded = ParseReload(*text, host.path, host.runtime_dir, w.running, ReadNamedFile);
+    w.loaded = ParseReload(*text, host_.path, host_.runtime_dir, w.running, ReadNamedFile);
     if (!w.loaded.ok()) return;
     Settings& s = w.loaded.settings;
     w.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
     w.amended = Amended(w.base, s, w.amendments);
   };
-  const auto done = [](uv_work_t* request, int) {
-    std::unique_ptr<Loaded> w(static_cast<Loaded*>(request->data));
-    Reloading& reloading = *w->reloading;
-    reloading.OnLoaded(std::move(w));
-  };
-  const SignalsBlocked blocked;    // the pool's threads may begin here
-  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
-  work.release();    // `done` has it
+  const auto done = [this](std::unique_ptr<Loaded>& its) { OnLoaded(std::move(its)); };
+  InThreadPool(host_.loop, std::move(work), read, done);
 }
 
 // The table can be rewritten for one set of rules at a time.
@@ -233,19 +222,12 @@ void Reloading::OnWork() {
 
 // Freeing 10^5 overrides takes milliseconds that no query should wait.
 void Reloading::FreeElsewhere(std::shared_ptr<const Rulebook> rules) {
-  struct Retired {
-    uv_work_t request;
-    std::shared_ptr<const Rulebook> rules;
-  };
-  auto* retired = new Retired{{}, std::move(rules)};
-  retired->request.data = retired;
-  const auto free = [](uv_work_t* r) {
+  using Retired = std::shared_ptr<const Rulebook>;
+  const auto free = [](Retired& its) {
     YieldToQueries();
-    static_cast<Retired*>(r->data)->rules.reset();
+    its.reset();
   };
-  const auto freed = [](uv_work_t* r, int) { delete static_cast<Retired*>(r->data); };
-  const SignalsBlocked blocked;
-  DT_CHECK(uv_queue_work(host_.loop, &retired->request, free, freed) == 0);
+  InThreadPool(host_.loop, std::move(rules), free, [](Retired&) {});
 }
 
 }    // namespace dthrottle

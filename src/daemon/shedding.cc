@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "config/values.h"
 #include "io/clock.h"
+#include "io/thread_pool.h"
 #include "limiter/shedder.h"
 #include "rule/rulebook.h"
 
@@ -15,8 +16,6 @@ namespace dthrottle {
 
 // What the thread pool does. It may come back when other settings are in force, and then counts for nothing.
 struct Shedding::Measurement {
-  Shedding* shedding;
-  uv_work_t request;
   ShedSignal signal;
   std::string cgroup;
   Result<GaugeReading> reading;
@@ -72,19 +71,12 @@ void Shedding::OnTimer() {
 }
 
 void Shedding::Measure() {
-  auto* measurement = new Measurement{this, {}, signal_, cgroup_, {}};
-  measurement->request.data = measurement;
-  const auto read = [](uv_work_t* request) {
-    auto& m = *static_cast<Measurement*>(request->data);
+  const auto read = [](Measurement& m) {
     const auto source = GaugeSource(m.signal, m.cgroup);
     m.reading = source ? ReadGauge(m.signal, *source) : tl::unexpected(source.error());
   };
-  const auto done = [](uv_work_t* request, int) {
-    const std::unique_ptr<Measurement> m(static_cast<Measurement*>(request->data));
-    m->shedding->OnMeasured(*m);
-  };
-  measuring_ = uv_queue_work(loop_, &measurement->request, read, done) == 0;
-  DT_CHECK(measuring_);
+  measuring_ = true;
+  InThreadPool(loop_, Measurement{signal_, cgroup_, {}}, read, [this](Measurement& m) { OnMeasured(m); });
 }
 
 void Shedding::OnMeasured(const Measurement& m) {

@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "io/libcurl.h"
-#include "io/signals.h"
+#include "io/thread_pool.h"
 
 namespace dthrottle {
 
@@ -39,28 +39,16 @@ struct HttpClient::Socket {
   curl_socket_t fd;
 };
 
-// A thread loads the library, as others wait for this loop.
-struct HttpClient::Loading {
-  uv_work_t request{};
-  HttpClient* client;
-  Result<const LibCurl*> loaded{nullptr};
-};
-
 HttpClient::HttpClient(uv_loop_t* loop, Tls tls) : loop_(loop), tls_(std::move(tls)), curl_(new Curl) {
   DT_CHECK(uv_timer_init(loop, &curl_->timer) == 0);
   curl_->timer.data = this;
-  auto* const loading = new Loading{.client = this};
-  loading->request.data = loading;
-  const auto load = [](uv_work_t* r) {
+  // A thread loads the library, as others wait for this loop.
+  using Loaded = Result<const LibCurl*>;
+  const auto load = [](Loaded& its) {
     setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
-    static_cast<Loading*>(r->data)->loaded = LoadLibCurl();
+    its = LoadLibCurl();
   };
-  const auto loaded = [](uv_work_t* r, int) {
-    const std::unique_ptr<Loading> done(static_cast<Loading*>(r->data));
-    done->client->OnLoaded(done->loaded);
-  };
-  const SignalsBlocked blocked;    // for the pool's threads
-  DT_CHECK(uv_queue_work(loop, &loading->request, load, loaded) == 0);
+  InThreadPool(loop, Loaded(nullptr), load, [this](Loaded& its) { OnLoaded(its); });
 }
 
 void HttpClient::OnLoaded(const Result<const LibCurl*>& loaded) {

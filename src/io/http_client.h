@@ -61,7 +61,6 @@ class HttpClient {
   struct Curl;    // keeps libcurl out of here
   struct Transfer;
   struct Socket;
-  struct Loading;
 
   void Begin(Request request);
   void OnLoaded(const Result<const LibCurl*>& loaded);

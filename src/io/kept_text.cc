@@ -1,16 +1,13 @@
 #include "io/kept_text.h"
 
-#include <memory>
+#include <utility>
 
-#include "base/check.h"
 #include "io/files.h"
-#include "io/signals.h"
+#include "io/thread_pool.h"
 
 namespace dthrottle {
 
 struct KeptText::Writing {
-  KeptText* owner;
-  uv_work_t request;
   std::string text;
   std::vector<Done> waiting;
   std::string trouble;
@@ -23,23 +20,11 @@ void KeptText::Write(Done done) {
 
 void KeptText::Begin() {
   writing_ = true;
-  auto work = std::make_unique<Writing>();
-  work->owner = this;
-  work->text = text_();
-  work->waiting = std::exchange(waiting_, {});
-  work->request.data = work.get();
-  const auto write = [](uv_work_t* request) {
-    auto& writing = *static_cast<Writing*>(request->data);
-    const auto written = ReplaceFile(writing.owner->path_, writing.text);
-    if (!written) writing.trouble = written.error().message;
+  const auto write = [this](Writing& its) {
+    const auto written = ReplaceFile(path_, its.text);
+    if (!written) its.trouble = written.error().message;
   };
-  const auto ended = [](uv_work_t* request, int) {
-    const std::unique_ptr<Writing> writing(static_cast<Writing*>(request->data));
-    writing->owner->Ended(*writing);
-  };
-  const SignalsBlocked blocked;    // the pool's threads may begin here
-  DT_CHECK(uv_queue_work(loop_, &work->request, write, ended) == 0);
-  work.release();    // `ended` has it
+  InThreadPool(loop_, Writing{text_(), std::exchange(waiting_, {}), ""}, write, [this](Writing& its) { Ended(its); });
 }
 
 void KeptText::Ended(const Writing& writing) {

@@ -14,7 +14,7 @@
 #include "config/keys.h"
 #include "config/load.h"
 #include "io/clock.h"
-#include "io/signals.h"
+#include "io/thread_pool.h"
 #include "query/words.h"
 #include "share/ways.h"
 
@@ -114,15 +114,14 @@ void CandidateFeature::Count(ProcessCounts& counts) const {
 
 // What the thread pool reads.
 struct CandidateFeature::Loading {
-  CandidateFeature* feature;
-  uv_work_t request;
+  Limiter& live;
   std::string path;
   double share;
   std::size_t hosts;
   std::function<void(Json)> reply;
-  std::string complaint;    // empty: none
-  std::shared_ptr<const Rulebook> rules;
-  std::shared_ptr<Comparison> comparison;
+  std::string complaint{};    // empty: none
+  std::shared_ptr<const Rulebook> rules{};
+  std::shared_ptr<Comparison> comparison{};
   std::size_t escaped_bytes = 0;    // of the rules
 
   void Read() {
@@ -132,7 +131,6 @@ struct CandidateFeature::Loading {
     if (!loaded.ok()) return void(complaint = loaded.Errors());
     rules = std::make_shared<Rulebook>(std::move(loaded.settings.rules), std::move(loaded.settings.overrides));
     escaped_bytes = EscapeTag(RenderRules(rules->rules(), rules->overrides())).size();
-    Limiter& live = feature->host_.admin.limiter();
     auto memory = MappedRegion::Open("", Comparison::BytesFor(live.table().region_bytes(), share), Table::IsTable);
     if (!memory) return void(complaint = "memory for the comparison: " + memory.error().message);
     comparison = std::make_shared<Comparison>(std::move(*memory), live, AsCompared(*rules, hosts), share, Now, Now());
@@ -144,18 +142,13 @@ void CandidateFeature::Load(std::string_view share, std::string path, std::funct
   if (of == 0) return reply(ErrorAnswer("--of must be a share of all tags from 0.1% to 100%, such as 10%"));
   if (!path.starts_with('/')) return reply(ErrorAnswer("candidate start SHARE FILE, with the whole path of the file"));
   if (std::exchange(loading_, true)) return reply(ErrorAnswer("another file is being read"));
-  auto work = std::make_unique<Loading>();
-  work->feature = this, work->path = std::move(path), work->share = of, work->reply = std::move(reply);
-  work->hosts = host_.admin.limiter().ways().core().peers + 1;
-  work->request.data = work.get();
-  const auto read = [](uv_work_t* request) { static_cast<Loading*>(request->data)->Read(); };
-  const auto done = [](uv_work_t* request, int) {
-    const std::unique_ptr<Loading> w(static_cast<Loading*>(request->data));
-    w->feature->OnLoaded(*w);
-  };
-  const SignalsBlocked blocked;    // the pool's threads may begin here
-  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
-  work.release();    // `done` has it
+  Loading loading{.live = host_.admin.limiter(),
+                  .path = std::move(path),
+                  .share = of,
+                  .hosts = host_.admin.limiter().ways().core().peers + 1,
+                  .reply = std::move(reply)};
+  InThreadPool(host_.loop, std::move(loading), [](Loading& its) { its.Read(); },
+               [this](Loading& its) { OnLoaded(its); });
 }
 
 void CandidateFeature::OnLoaded(Loading& loaded) {
@@ -197,16 +190,8 @@ void CandidateFeature::EndComparison() {
   if (comparison_ == nullptr) return;
   host_.admin.limiter().Observe(nullptr, {});
   uv_timer_stop(&timer_);
-  struct Freed {
-    uv_work_t request;
-    std::shared_ptr<Comparison> comparison;
-  };
-  auto* freed = new Freed{{}, std::exchange(comparison_, nullptr)};
-  freed->request.data = freed;
-  const SignalsBlocked blocked;
-  DT_CHECK(uv_queue_work(
-               host_.loop, &freed->request, [](uv_work_t* r) { static_cast<Freed*>(r->data)->comparison.reset(); },
-               [](uv_work_t* r, int) { delete static_cast<Freed*>(r->data); }) == 0);
+  using Freed = std::shared_ptr<Comparison>;
+  InThreadPool(host_.loop, std::exchange(comparison_, nullptr), [](Freed& its) { its.reset(); }, [](Freed&) {});
 }
 
 void CandidateFeature::Stop(const std::function<void(Json)>& reply) {
@@ -218,8 +203,6 @@ void CandidateFeature::Stop(const std::function<void(Json)>& reply) {
 // What the thread pool reads, because the rules have to go with the settings of this host, and not with those of their
 // file alone.
 struct CandidateFeature::Checking {
-  CandidateFeature* feature;
-  uv_work_t request;
   std::shared_ptr<const Rulebook> rules;
   Settings settings;
   std::function<void(Json)> reply;
@@ -234,17 +217,8 @@ struct CandidateFeature::Checking {
 
 void CandidateFeature::PutInForceHere(std::function<void(Json)> reply) {
   if (comparison_ == nullptr) return reply(ErrorAnswer("there is no candidate"));
-  std::unique_ptr<Checking> work(
-      new Checking{this, {}, rules_, host_.admin.settings(), std::move(reply), {file_, {}, {}}, {}});
-  work->request.data = work.get();
-  const auto read = [](uv_work_t* request) { static_cast<Checking*>(request->data)->Read(); };
-  const auto done = [](uv_work_t* request, int) {
-    const std::unique_ptr<Checking> w(static_cast<Checking*>(request->data));
-    w->feature->OnChecked(*w);
-  };
-  const SignalsBlocked blocked;    // the pool's threads may begin here
-  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
-  work.release();    // `done` has it
+  InThreadPool(host_.loop, Checking{rules_, host_.admin.settings(), std::move(reply), {file_, {}, {}}, {}},
+               [](Checking& its) { its.Read(); }, [this](Checking& its) { OnChecked(its); });
 }
 
 void CandidateFeature::OnChecked(Checking& checking) {

@@ -6,12 +6,11 @@
 
 #include "admin/admin.h"
 #include "admin/commands/commands.h"
-#include "base/check.h"
 #include "config/load.h"
 #include "feature/set_limits/feature.h"
 #include "io/clock.h"
 #include "io/files.h"
-#include "io/signals.h"
+#include "io/thread_pool.h"
 
 namespace dthrottle {
 
@@ -69,8 +68,6 @@ std::string SetLimitsFeature::Unusable() const {
 
 // What the thread pool reads, which may take files of networks.
 struct SetLimitsFeature::Checking {
-  SetLimitsFeature* feature;
-  uv_work_t request;
   SignedLimit limit;
   Settings settings;
   std::function<void(Json)> reply;
@@ -79,23 +76,16 @@ struct SetLimitsFeature::Checking {
 
 // Rules that this host cannot use are told to nobody.
 void SetLimitsFeature::CheckAndSet(SignedLimit limit, std::function<void(Json)> reply) {
-  std::unique_ptr<Checking> work(
-      new Checking{this, uv_work_t{}, std::move(limit), host_.admin.settings(), std::move(reply), ""});
-  work->request.data = work.get();
-  const auto read = [](uv_work_t* request) {
-    auto& w = *static_cast<Checking*>(request->data);
+  const auto read = [](Checking& its) {
     LoadedSettings loaded;
-    w.complaint = Read(w.limit.limit.name, w.settings, loaded);
+    its.complaint = Read(its.limit.limit.name, its.settings, loaded);
   };
-  const auto done = [](uv_work_t* request, int) {
-    const std::unique_ptr<Checking> w(static_cast<Checking*>(request->data));
-    if (!w->feature->started_) return w->reply(ErrorAnswer("the daemon is stopping"));
-    if (!w->complaint.empty()) return w->reply(ErrorAnswer(w->complaint));
-    w->feature->Set(std::move(w->limit), std::move(w->reply));
+  const auto done = [this](Checking& its) {
+    if (!started_) return its.reply(ErrorAnswer("the daemon is stopping"));
+    if (!its.complaint.empty()) return its.reply(ErrorAnswer(its.complaint));
+    Set(std::move(its.limit), std::move(its.reply));
   };
-  const SignalsBlocked blocked;    // the pool's threads may begin here
-  DT_CHECK(uv_queue_work(host_.loop, &work->request, read, done) == 0);
-  work.release();    // `done` has it
+  InThreadPool(host_.loop, Checking{std::move(limit), host_.admin.settings(), std::move(reply), ""}, read, done);
 }
 
 void SetLimitsFeature::Set(SignedLimit limit, std::function<void(Json)> reply) {
