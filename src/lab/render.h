@@ -18,7 +18,7 @@ struct Scheme {
 
 // What the fleet is, in a line or two, and how much of it has been run where `series` is what there is of it.
 std::string RenderFleet(const FleetFile& file, std::string_view name, const Series* series = nullptr);
-// What is missing of a comparison's runs; empty: nothing.
+// Says which runs of a comparison were not made; empty: all were.
 std::string MissingRuns(const FleetFile& file, const Series& series);
 
 // Every measure with its meaning, then the first run second by second, at most so many rows.

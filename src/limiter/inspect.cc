@@ -114,11 +114,10 @@ std::uint16_t MarkOf(std::span<const std::string> charged) {
   return static_cast<std::uint16_t>(hash | 1);
 }
 
-Payments PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now) {
-  Payments payments;
-  std::ranges::transform(queries, payments.begin(), [&](const Query& query) {
-    return Payment{query, now, MarkOf(ChargedWith(limiter, query, now))};
-  });
+std::vector<Payment> PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now) {
+  std::vector<Payment> payments;
+  payments.reserve(queries.size());
+  for (const Query& query : queries) payments.push_back({query, now, MarkOf(ChargedWith(limiter, query, now))});
   return payments;
 }
 

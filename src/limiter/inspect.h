@@ -2,7 +2,6 @@
 // nothing is said of threads, the one that owns the limiter calls.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -13,7 +12,6 @@
 #include "hold/in_flight.h"
 #include "hold/payment.h"
 #include "penalty/penalties.h"
-#include "query/question.h"
 #include "quota/quotas.h"
 #include "share/among/among_tags.h"
 
@@ -32,9 +30,8 @@ std::vector<std::string> PlacesWith(const Limiter& limiter, const Query& query, 
 // Tells one list of charged tags from another, mostly. 0: nothing is charged with it.
 std::uint16_t MarkOf(std::span<const std::string> charged);
 
-// What queries that were served just now have paid. Any thread. REQUIRES: at most Questions::kTagsMax of them.
-using Payments = std::array<Payment, Questions::kTagsMax>;
-Payments PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now);
+// What queries that were served just now have paid. Any thread.
+std::vector<Payment> PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now);
 
 // Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.
 bool Forgive(Limiter& limiter, const Query& query, Instant now);

@@ -50,7 +50,7 @@ TEST_CASE("runs on several threads are those of one, and an early end leaves wha
   CHECK_FALSE(none.runs[0].whole);
   CHECK(none.runs[0].seconds.size() == 3);
   CHECK(none.runs[0].lasted == 3s);
-  // What is printed says how much was reached, and no table of whole runs has a part of one.
+  // The output says how much was reached, and no table of whole runs has a part of one.
   CHECK(RenderFleet(file, "f") == RenderFleet(file, "f", &one));
   CHECK(RenderFleet(file, "f", &one).starts_with("fleet          f: 2 hosts, period 1s, 5s, seeds 1 to 5: mean +- "));
   CHECK(RenderFleet(file, "f", &three).starts_with("fleet          f: 2 hosts, period 1s, 5s, seeds 1 to 2, 2 of 5: "));

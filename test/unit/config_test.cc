@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view kNoRule = "f: warning: there is no [[rule]]: every query will be answered OK";
 
-// What is wrong with a part of a file, which need not have a rule.
+// The problems of a part of a file, which need not have a rule.
 std::vector<std::string> Problems(std::string_view toml) {
   std::vector<std::string> lines;
   for (const Problem& p : ParseSettings(toml, "f").problems) lines.push_back(Format(p));

@@ -46,9 +46,9 @@ struct Holding {
   HoldId Hold(const std::string& tag, Cost cost, Duration ttl = 1min, Holder* holder = nullptr) {
     REQUIRE(host.Serves(tag, kNow, cost));
     const Query paid{{tag, false}, cost};
-    const Payments payments = PaymentsOf(*host.limiter, {&paid, 1}, kNow);
+    const std::vector<Payment> payments = PaymentsOf(*host.limiter, {&paid, 1}, kNow);
     debits().MayComeBack(host.limiter->table().Hash(paid.tag), kNow);
-    return holds->Keep(std::span(payments).first(1), holder, kNow + ttl);
+    return holds->Keep(payments, holder, kNow + ttl);
   }
   HoldState Commit(HoldId id, Cost actual, Instant now = kNow) {
     const HoldRecord* const record = holds->Commit(id, {&actual, 1}, now);

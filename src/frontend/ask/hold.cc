@@ -55,8 +55,8 @@ bool AskTurn::CanHold() {
 
 void AskTurn::AppendHeld(const Line& line, Instant now) {
   const auto paid = batches_[line.batch].asking.queries(line.question);
-  const Payments payments = PaymentsOf(limiter_, paid, now);
-  const HoldId id = holds_->Keep(std::span(payments).first(paid.size()), line.here ? line.holder : nullptr, now + line.ttl);
+  Holder* const holder = line.here ? line.holder : nullptr;
+  const HoldId id = holds_->Keep(PaymentsOf(limiter_, paid, now), holder, now + line.ttl);
   fmt::format_to(std::back_inserter(answers_.text()), " {:x}", id);
 }
 

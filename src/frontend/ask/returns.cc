@@ -167,7 +167,7 @@ void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
 void AskReturns::RefundAll(const Line& line, std::string& out, Instant now) {
   for (std::size_t i = line.begin; i < line.end; ++i) {
     Query& query = named_[i];
-    query.cost = 0;
+    query.cost = 0;    // giving back nothing says where the tag stands
     query.cost = LackOf(limiter_.GiveBack(query, now), now);
     if (query.cost > 0) limiter_.GiveBack(query, now);
   }
@@ -197,8 +197,7 @@ void AskReturns::GivePlace(Holder& holder, std::uint64_t hash) {
 std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now) {
   holder.waits.DropOver(now, [&](WaitId id) { waiting_.erase(id); });
   const WaitId id = kWaitBit | next_wait_++;
-  const Payments payments = PaymentsOf(limiter_, paid, now);
-  if (!holder.waits.Add(id, std::span(payments).first(paid.size()), now + wait)) return std::nullopt;
+  if (!holder.waits.Add(id, PaymentsOf(limiter_, paid, now), now + wait)) return std::nullopt;
   waiting_.emplace(id, &holder);
   return id;
 }

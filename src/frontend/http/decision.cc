@@ -71,9 +71,7 @@ void HttpService::DecideRun(std::span<const Asked> run, Instant now) {
     HttpReply& reply = replies_.emplace_back(Render(decision, run[i].form));
     if (decision.wait == Duration::zero() || asking_.verb(i) != Verb::kTake) continue;
     reply.wait = decision.wait;
-    const std::span<const Query> queries = asking_.queries(i);
-    const Payments payments = PaymentsOf(host_.limiter(), queries, now);
-    reply.paid.Add(++waits_, std::span(payments).first(queries.size()), now + decision.wait);
+    reply.paid.Add(++waits_, PaymentsOf(host_.limiter(), asking_.queries(i), now), now + decision.wait);
   }
 }
 
