@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 
 namespace dthrottle {
 
@@ -36,6 +37,10 @@ constexpr Instant FromNanoseconds(Duration::rep ns) {
 }
 constexpr double Seconds(Duration d) {
   return std::chrono::duration<double>(d).count();
+}
+// Rounded up.
+constexpr std::int64_t WholeSeconds(Duration d) {
+  return std::chrono::ceil<std::chrono::seconds>(d).count();
 }
 // REQUIRES: no more than 292 years, and a number.
 constexpr Duration DurationOf(double seconds) {

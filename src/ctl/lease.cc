@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "client/dthrottle_lease.hpp"
+#include "feature/command_line.h"
 #include "io/number_option.h"
 #include "io/signals.h"
 
@@ -51,10 +52,6 @@ struct Options {
   double timeout_s = 5;
   std::vector<std::string> command;
 };
-
-void Complain(const std::string& message) {
-  fmt::print(stderr, "dthrottlectl: {}\n", message);
-}
 
 // A command that reads lines from a pipe.
 class Reader {
@@ -158,7 +155,7 @@ std::string WhyNothing(const dthrottle_lease_status& status) {
 void Await(RateResource& resource, bool& said) {
   while (stopped_by == 0 && !resource.WaitFor(200ms)) {
     const std::string why = said ? "" : WhyNothing(resource.Status());
-    if (!why.empty()) Complain(why);
+    if (!why.empty()) Complain(why, EX_OK);
     said = said || !why.empty();
   }
 }
@@ -188,8 +185,7 @@ int Print(const RateResource& resource, double timeout_s) {
     status = resource.Status();
   }
   if (status.leased == 0) {
-    Complain(status.trouble[0] != '\0' ? status.trouble : "no server answers in time");
-    return EX_UNAVAILABLE;
+    return Complain(status.trouble[0] != '\0' ? status.trouble : "no server answers in time", EX_UNAVAILABLE);
   }
   fmt::print(
       "capacity      {:.15g}\nexpires_in_s  {:.3f}\nrefresh_s     {:.3f}\nsafe          {:.15g}\ntoken         {}\n",
@@ -249,8 +245,7 @@ int RunLease(std::vector<std::string> words, const std::string& socket) {
     RateResource resource(leases, options.resource, of_resource);
     return options.command.empty() ? Print(resource, options.timeout_s) : PassLines(resource, options.command);
   } catch (const std::system_error& e) {
-    Complain(e.what());
-    return e.code() == std::errc::invalid_argument ? EX_USAGE : EX_OSERR;
+    return Complain(e.what(), e.code() == std::errc::invalid_argument ? EX_USAGE : EX_OSERR);
   }
 }
 

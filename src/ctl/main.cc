@@ -23,8 +23,6 @@
 namespace dthrottle {
 namespace {
 
-constexpr int kRefused = 1;    // the daemon answered, but did not do it
-
 // A tag comes as the daemon shows it; only what would break the line has to be escaped here.
 std::string Line(const std::vector<std::string>& words) {
   std::string line;
@@ -48,14 +46,13 @@ int Keygen(std::vector<std::string> words) {
   app.add_option("--directory,-d", directory, "Where the two files go")->capture_default_str();
   app.add_option("--address,-a", address, "Where the host listens, such as tcp://10.0.0.2:7314, for its .pub file");
   if (const auto status = ReadWords(app, std::move(words))) return *status;
-  const auto complain = [](const std::string& message) { fmt::print(stderr, "dthrottlectl: {}\n", message); };
   if (!IsHostName(name)) {
-    complain(fmt::format("\"{}\": must be a name of up to 64 letters, digits and \"_-.\"", EscapeTag(name)));
-    return EX_USAGE;
+    return Complain(fmt::format("\"{}\": must be a name of up to 64 letters, digits and \"_-.\"", EscapeTag(name)),
+                    EX_USAGE);
   }
   if (const auto bound = ParseBind(address); !bound) {
-    complain(fmt::format("\"{}\": must be a numeric address such as tcp://10.0.0.2:7314", EscapeTag(address)));
-    return EX_USAGE;
+    return Complain(fmt::format("\"{}\": must be a numeric address such as tcp://10.0.0.2:7314", EscapeTag(address)),
+                    EX_USAGE);
   }
   const KeyPair keys = GenerateKeyPair();
   const std::string path = directory + "/" + name;
@@ -65,10 +62,7 @@ int Keygen(std::vector<std::string> words) {
     written = WriteKeyFile(path + ".key", keys);
     if (!written) ::unlink((path + ".pub").c_str());
   }
-  if (!written) {
-    complain(written.error().message);
-    return EX_CANTCREAT;
-  }
+  if (!written) return Complain(written.error().message, EX_CANTCREAT);
   fmt::print(
       "{0}.key  for this host alone: peers.key_file\n{0}.pub  for the others: into their peers.authorized_keys\n",
       path);
@@ -108,10 +102,7 @@ int Main(int argc, char** argv) {
   const auto patience = std::chrono::milliseconds(static_cast<std::int64_t>(timeout_s * 1000));
   const auto ask = [&](const std::string& line) {
     const Result<std::string> answer = AskAdmin(socket, (as_json ? "json " : "") + line, patience);
-    if (!answer) {
-      fmt::print(stderr, "dthrottlectl: {}\n", answer.error().message);
-      return EX_UNAVAILABLE;
-    }
+    if (!answer) return Complain(answer.error().message, EX_UNAVAILABLE);
     const bool refused = IsRefusal(*answer);
     fmt::print(refused && !as_json ? stderr : stdout, "{}", *answer);
     return refused ? kRefused : EX_OK;

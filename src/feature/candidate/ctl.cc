@@ -12,13 +12,6 @@
 namespace dthrottle {
 namespace {
 
-constexpr int kRefused = 1;    // the daemon answered, but did not do it
-
-int Complain(const std::string& message, int exit_code) {
-  fmt::print(stderr, "dthrottlectl: {}\n", message);
-  return exit_code;
-}
-
 // Sets the rules of the candidate on all hosts whose operators have signed keys.
 int Promote(const std::vector<std::string>& options, const std::function<int(std::string)>& ask,
             const std::function<Result<std::string>(std::string)>& get,

@@ -5,7 +5,6 @@
 #include <sysexits.h>
 #include <CLI/CLI.hpp>
 
-
 #include "admin/escape.h"
 #include "base/host_name.h"
 #include "feature/command_line.h"
@@ -23,11 +22,6 @@ struct Words {
 
   LimitOf of() const { return of_rules ? LimitOf::kRules : of_rule ? LimitOf::kRule : LimitOf::kTag; }
 };
-
-int Complain(const std::string& message, int exit_code) {
-  fmt::print(stderr, "dthrottlectl: {}\n", message);
-  return exit_code;
-}
 
 int Keygen(const Words& words) {
   if (!IsHostName(words.name)) {

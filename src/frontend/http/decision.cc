@@ -22,10 +22,6 @@ constexpr std::string_view kQuotaExceeded = "https://iana.org/assignments/http-p
 constexpr std::string_view kShed = "shed";
 constexpr std::size_t kDecisionBytes = 120;    // of fields or body, as a rule
 
-std::int64_t WholeSeconds(Duration d) {
-  return std::chrono::ceil<std::chrono::seconds>(d).count();
-}
-
 // Without a fraction where there is none, to the microsecond where there is.
 void AppendNumber(std::string& out, double x) {
   const double rounded = std::round(x * 1e6) / 1e6;

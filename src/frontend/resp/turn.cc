@@ -39,10 +39,6 @@ Cost ToCost(std::int64_t quantity) {
   return static_cast<Cost>(std::min(magnitude, kMost));
 }
 
-std::int64_t WholeSeconds(Duration d) {
-  return std::chrono::ceil<std::chrono::seconds>(d).count();
-}
-
 }    // namespace
 
 Result<ThrottleRequest> ParseThrottle(RespArguments arguments) {

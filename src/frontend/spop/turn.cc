@@ -48,7 +48,7 @@ std::optional<Cost> CostOf(const SpopValue& value) {
 }
 
 // What HAPROXY-HELLO says.
-struct Hello {
+struct HaproxyHello {
   bool has_version = false, speaks_2 = false, has_capabilities = false, is_check = false;
   std::int64_t frame_bytes_max = 0;
 
@@ -98,7 +98,7 @@ void SpopTurn::OnFrame(SpopClient& client, const SpopFrame& frame) {
 }
 
 void SpopTurn::OnHello(SpopClient& client, std::string_view payload) {
-  Hello hello;
+  HaproxyHello hello;
   SpopCursor cursor(payload);
   while (!cursor.empty()) {
     const std::string_view name = cursor.Text();
