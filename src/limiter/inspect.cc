@@ -50,6 +50,9 @@ bool Forgive(Limiter& limiter, const Query& query, Instant now) {
   Slot* slot = shard.Find(query.tag, now);
   if (const auto index = LimitOf(*core.rules, query, slot); index.has_value()) {
     const Limit& limit = core.limit(*index);
+    if (!had && limit.penalizes) {
+      core.penalties.TellLifted(query.tag, hash, core.rules->penalty(limit), now);
+    }
     if (limiter.ways().HasQuota(limit)) had = limiter.ways().quotas()->Forgive(hash, limit, now) || had;
     Asked asked{query, hash, *index, limit, shard, slot, 0, now, limit.shape};
     if (core.loans.any()) RecallLoans(limiter.ways(), asked, core.tally.lane(0));

@@ -81,12 +81,17 @@ bool Penalties::HeardFillSet(std::uint64_t hash, Instant now) const {
 bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now) {
   const std::size_t known = table_->Find(hash);
   if (until <= now) {
-    if (known == Table::kNone || Its(known).until <= now) return true;
-    (*table_)[known].until = now;
-    Add(lifted_);
+    const bool in_force = known != Table::kNone && Its(known).until > now;
+    if (!in_force && HeardFillSet(hash, now)) return true;
+    const std::size_t at = known != Table::kNone ? known : PlaceOf(hash, now);
+    if (at == Table::kNone) return true;
+    PenaltyAt& its = (*table_)[at];
+    its.tag = KeptTag(tag);
+    End(its, in_force ? its.until : now + terms.lasts, now);
+    if (in_force) Add(lifted_);
     return true;
   }
-  if (known != Table::kNone && Its(known).until >= until) return true;
+  if (known != Table::kNone && (Its(known).until >= until || Its(known).Lifted(until, terms))) return true;
   if (known == Table::kNone && HeardFillSet(hash, now)) {
     Add(crowded_);
     return false;
@@ -98,6 +103,7 @@ bool Penalties::Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, I
   if (!was_in_force) strikes_.Forget(hash);
   its.until = std::min(until, now + (terms.doubling ? kLongest : terms.lasts));
   its.length = std::max(its.length, its.until - now);
+  its.lifted = its.would_end = Instant::min();
   its.tag = KeptTag(tag);
   its.heard = its.heard || !was_in_force;
   Add(heard_);
@@ -122,13 +128,30 @@ bool Penalties::Lift(std::uint64_t hash, Instant now) {
   const std::size_t at = table_->Find(hash);
   if (at == Table::kNone) return false;
   PenaltyAt& its = (*table_)[at];
-  const bool in_force = its.until > now;
-  its.until = std::min(its.until, now);
-  its.length = Duration::zero();
-  if (!in_force) return false;
+  if (its.until <= now) {
+    its.length = Duration::zero();
+    return false;
+  }
+  End(its, its.until, now);
   Add(lifted_);
   SetUntold(at);
   return true;
+}
+
+void Penalties::TellLifted(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {
+  const std::size_t at = PlaceOf(hash, now);
+  if (at == Table::kNone) return;
+  PenaltyAt& its = (*table_)[at];
+  its.tag = KeptTag(tag);
+  End(its, now + terms.lasts, now);
+  SetUntold(at);
+}
+
+// The next one is as long as the first again.
+void Penalties::End(PenaltyAt& its, Instant would_end, Instant now) {
+  its.until = std::min(its.until, now);
+  its.length = Duration::zero();
+  its.lifted = now, its.would_end = would_end;
 }
 
 PenaltyCounts Penalties::counts() const {

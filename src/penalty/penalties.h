@@ -50,6 +50,14 @@ struct PenaltyAt {
   Duration length{};    // of the whole penalty
   bool heard = false;   // a peer said so
   Instant passed_at{};    // by an owner of tags, to all other hosts
+  // When people lifted it, and when it would have ended: hosts that have not heard of that may tell of it still.
+  Instant lifted = Instant::min(), would_end = Instant::min();
+
+  // Whether a penalty that ends then is the one that was lifted, or began before.
+  bool Lifted(Instant ends, const Penalty& terms) const {
+    constexpr Duration kSame = std::chrono::seconds(1);
+    return ends - terms.lasts < lifted || (ends <= would_end + kSame && ends + kSame >= would_end);
+  }
 };
 
 class Penalties {
@@ -75,8 +83,8 @@ class Penalties {
   // Begins it by what peers said; such penalties have as little room as those that peers tell of.
   void BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
 
-  // A peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. False: there
-  // is no room.
+  // A peer says that the tag is penalized until then; an instant that is not after `now` lifts the penalty. One that was
+  // lifted here does not come back. False: there is no room.
   bool Hear(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant until, Instant now);
 
   // An owner of tags has heard of it from one host, and tells all others: what is new, and again at most once a second.
@@ -85,6 +93,8 @@ class Penalties {
 
   // Ends the penalty, and forgets refusals that were counted. Peers are told of the former. False: there was none.
   bool Lift(std::uint64_t hash, Instant now);
+  // Tells peers that it has ended, since they may know one that this host does not.
+  void TellLifted(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
 
   // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
 
@@ -108,12 +118,12 @@ class Penalties {
       return tell(Its(place).tag.tag(), std::max(Its(place).until - now, Duration::zero()), locked);
     });
   }
-  // Tells all that is in force once more, for a host that has just come.
+  // Tells all that is in force once more, and what was lifted, for a host that has just come.
   template <class Lock>
   void TellAgain(Lock&& lock, Instant now) {
     if (table_ == nullptr) return;
     table_->ForEach(lock, [&](std::size_t place, auto&) {
-      if (Its(place).until > now) SetUntold(place);
+      if (Its(place).until > now || Its(place).would_end > now) SetUntold(place);
     });
   }
 
@@ -132,6 +142,7 @@ class Penalties {
   void SetUntold(std::size_t place);
   void Begin(const Tag& tag, std::uint64_t hash, const Penalty& terms, bool heard, Instant now);
   std::size_t PlaceOf(std::uint64_t hash, Instant now);
+  void End(PenaltyAt& its, Instant would_end, Instant now);
   bool HeardFillSet(std::uint64_t hash, Instant now) const;
 
   std::unique_ptr<Table> table_;

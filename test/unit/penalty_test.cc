@@ -156,6 +156,39 @@ TEST_CASE("penalty: what people forgive ends at once, and begins no longer next 
   CHECK(Left(host, "login:a", kNow + 2s) == 60s);
 }
 
+TEST_CASE("penalty: what people lifted does not come back by a host that has not heard of it, and a new one counts") {
+  Penalties penalties;
+  penalties.Enable();
+  int wakes = 0;
+  penalties.SetWake([&] { ++wakes; });
+  const Penalty terms{1, 1min, 10min, false};
+  const auto hear = [&](Duration ends, Duration at) {
+    penalties.Hear({"t"}, 77, terms, kNow + ends, kNow + at);
+    return penalties.Left(77, kNow + at);
+  };
+  CHECK(hear(10min, 0s) == 10min);
+  CHECK(penalties.Lift(77, kNow + 1min));
+  CHECK(wakes == 1);
+  CHECK(hear(10min, 2min) == 0s);                    // a host that was away
+  CHECK(hear(10min + 3ms, 2min) == 0s);
+  CHECK(hear(12min, 2min) == 10min);                 // begun since
+  CHECK(hear(0s, 3min) == 0s);                       // a peer says that it was lifted
+  CHECK(hear(12min, 3min) == 0s);
+  penalties.TellLifted({"u"}, 78, terms, kNow + 1min);    // none is known here
+  penalties.Hear({"u"}, 78, terms, kNow + 9min, kNow + 2min);
+  CHECK(penalties.Left(78, kNow + 2min) == 0s);
+
+  std::vector<Duration> told;
+  const auto lock = [](std::uint64_t) { return 0; };
+  penalties.TellAgain(lock, kNow + 4min);
+  penalties.TellSome(lock, kNow + 4min, [&](const Tag&, Duration left, int) { return told.push_back(left), true; });
+  CHECK(told == std::vector<Duration>{0s, 0s});      // who comes hears of both
+  told.clear();
+  penalties.TellAgain(lock, kNow + 30min);
+  penalties.TellSome(lock, kNow + 30min, [&](const Tag&, Duration left, int) { return told.push_back(left), true; });
+  CHECK(told.empty());
+}
+
 TEST_CASE("penalty: a flood neither ends a penalty nor keeps a set from those that have one") {
   Penalties penalties;
   penalties.Enable();

@@ -187,6 +187,7 @@ bool Sharing::ChangeOwners(Instant now) {
   if (incoming_.awaits_tags) Hold(true);
   ownership_.Change(incoming_.owners);
   ways_.Each([](auto& way) { way.Joined(); });    // new owners are to know what is counted
+  debits_.beside().TellPenaltiesAgain(now);
   if (!gives) return Drop();
   walk_.BeginHandover();
   return true;
@@ -197,7 +198,7 @@ bool Sharing::BeginSnapshot(Instant now) {
   if (!collecting_.Push(now)) return true;
   if (!outlet_.Push(ToPeers::Kind::kSnapshotBegin, {}, now, incoming_.snapshot)) return true;
   walk_.BeginSnapshot(incoming_.snapshot);
-  if (!ownership_.some_own()) debits_.beside().TellPenaltiesAgain(now);    // or owners tell them
+  if (owning() == nullptr) debits_.beside().TellPenaltiesAgain(now);    // an owner tells who comes
   ways_.Each([](auto& way) { way.Joined(); });
   return true;
 }
