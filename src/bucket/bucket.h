@@ -49,6 +49,9 @@ struct Shape {
     return {interval, whole * interval + std::llround(part * static_cast<double>(interval))};
   }
 
+  // Whether a full bucket has as many tokens. Every bucket has one.
+  bool Holds(Cost cost) const { return cost <= 1 || cost <= depth / interval; }
+
   Tokens burst() const { return static_cast<double>(depth) / static_cast<double>(interval); }
   double rate() const { return 1e9 * kTicksPerNanosecond / static_cast<double>(interval); }    // tokens/s
 

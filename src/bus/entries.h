@@ -63,8 +63,8 @@ struct Besides {
 
 class Entries {
  public:
-  // False, and unchanged, if there is no room for it. REQUIRES: tag.bytes.size() <= 255, at least 16 of a digest,
-  // phase < kPhases.
+  // False, and unchanged, if there is no room for it. A number that peers would not take is said as the most that they
+  // do. REQUIRES: tag.bytes.size() <= 255, at least 16 of a digest, phase < kPhases.
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase) { return AddBare(tag, value, phase, besides_); }
   bool Add(const Tag& tag, std::uint64_t value, std::uint8_t phase, const Besides& said) {
     const std::size_t besides = besides_ + said.demand.has_value() + (said.returnable != 0) + (said.back != 0) +
@@ -73,12 +73,12 @@ class Entries {
     if (!AddBare(tag, value, phase, besides)) return false;
     besides_ = besides;
     const auto entry = static_cast<std::uint16_t>(list_.size() - 1);
-    if (said.demand) demands_.push_back({entry, *said.demand});
-    if (said.returnable != 0) rare_.Made().returnables.push_back({entry, said.returnable});
-    if (said.back != 0) rare_.Made().backs.push_back({entry, said.back});
-    if (said.penalty) rare_.Made().penalties.push_back({entry, *said.penalty});
-    if (said.places) rare_.Made().places.push_back({entry, *said.places});
-    if (said.refusals != 0) rare_.Made().refusals.push_back({entry, said.refusals});
+    if (said.demand) demands_.push_back({entry, std::min(*said.demand, kDemandMax)});
+    if (said.returnable != 0) rare_.Made().returnables.push_back({entry, std::min(said.returnable, kTokensBackMax)});
+    if (said.back != 0) rare_.Made().backs.push_back({entry, std::min(said.back, kTokensBackMax)});
+    if (said.penalty) rare_.Made().penalties.push_back({entry, std::min(*said.penalty, kPenaltyMsMax)});
+    if (said.places) rare_.Made().places.push_back({entry, std::min(*said.places, kPlacesMax)});
+    if (said.refusals != 0) rare_.Made().refusals.push_back({entry, std::min(said.refusals, kRefusalsMax)});
     if (said.quota) AddQuota(entry, *said.quota);
     if (said.member) AddMember(entry, *said.member);
     return true;
@@ -177,15 +177,15 @@ class Entries {
     WordColumns& columns = rare_.Made().quotas;
     columns[0].push_back({entry, word.counter});
     columns[1].push_back({entry, word.period});
-    columns[2].push_back({entry, word.taken});
-    if (word.back) columns[3].push_back({entry, *word.back});
+    columns[2].push_back({entry, std::min(word.taken, kQuotaTokensMax)});
+    if (word.back) columns[3].push_back({entry, std::min(*word.back, kQuotaTokensMax)});
   }
   void AddMember(std::uint16_t entry, const MemberWord& word) {
     WordColumns& columns = rare_.Made().members;
     columns[0].push_back({entry, word.member});
-    columns[1].push_back({entry, word.asked});
-    columns[2].push_back({entry, word.served});
-    columns[3].push_back({entry, word.fair});
+    columns[1].push_back({entry, std::min(word.asked, MemberWord::kMost)});
+    columns[2].push_back({entry, std::min(word.served, MemberWord::kMost)});
+    columns[3].push_back({entry, std::min(word.fair, MemberWord::kMost)});
   }
 
   // One byte of length, one of phase and kind, and the value as a varint.

@@ -19,14 +19,14 @@ namespace {
 constexpr Duration kWaitMin = std::chrono::milliseconds(1);
 
 Duration WaitFor(const Looked& looked) {
-  if (looked.query.cost > looked.shape.depth / looked.shape.interval) return Outcome::kNever;
+  if (!looked.shape.Holds(looked.query.cost)) return Outcome::kNever;
   return std::max(looked.bucket.ServesAt(looked.shape, looked.query.cost, looked.now) - looked.now, kWaitMin);
 }
 
 // The shape of a bucket that is asked for tokens it has only later: deeper by what it gains until then. So the queue is
 // the bucket's debt, and the longest wait bounds it. A cost that the bucket never holds is not waited for.
 Shape Patient(const Shape& shape, Cost cost, Duration patience) {
-  if (patience == Duration::zero() || cost > shape.depth / shape.interval) return shape;
+  if (patience == Duration::zero() || !shape.Holds(cost)) return shape;
   return {shape.interval, shape.depth + ToTicks(patience)};
 }
 

@@ -21,7 +21,7 @@ Instant RefusedUntil(Ways& ways, const Query& query, std::uint64_t hash, const L
     const QuotaStanding quota = ways.quotas()->Look(hash, limit, now);
     if (query.cost > quota.left()) return query.cost > quota.amount ? now : quota.ends;
   }
-  if (ways.Would(looked) || query.cost > looked.shape.depth / looked.shape.interval) return now;
+  if (ways.Would(looked) || !looked.shape.Holds(query.cost)) return now;
   return looked.bucket.ServesAt(looked.shape, query.cost, now);
 }
 

@@ -5,6 +5,7 @@
 #include <bit>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "base/prng.h"
@@ -243,6 +244,20 @@ TEST_CASE("a peer that announces the largest demand and serves nothing stops no 
   }
   CHECK(served == 300);
   CHECK(f.host.limiter->ways().Get<Debits>().peers().counts().disbelieved == 4);
+}
+
+TEST_CASE("a cost that the bucket never holds is no demand, and the largest demand can be told") {
+  Fixture f("share=\"forecast\"\n");
+  CHECK(f.Ask(25, At(1)) == 25);
+  const auto announced = [&](Instant now) {
+    const Entries said = f.Urgent(now);
+    REQUIRE(said.size() == 1);
+    return said.demand(said.list()[0]).value();
+  };
+  const std::uint64_t before = announced(At(1.02));
+  for (int i = 0; i < 3000; ++i) CHECK_FALSE(f.host.Serves("t", At(1.02), std::numeric_limits<Cost>::max()));
+  CHECK(f.Ask(20, At(1.03)) == 20);
+  CHECK(announced(At(1.04)) < before + 50'000);
 }
 
 TEST_CASE("a few early reports go at once, and more gather, the longer the more hosts hear them") {

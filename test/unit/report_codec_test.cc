@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <sstream>
 
@@ -136,6 +137,25 @@ TEST_CASE("the same message is the same bytes, whatever the codec did before") {
     used.Encode(m, frame);
     REQUIRE(frame == Encoded(m));
   }
+}
+
+TEST_CASE("a number that peers would not take is said as the most that they do") {
+  constexpr std::uint64_t kHuge = std::numeric_limits<std::uint64_t>::max();
+  Message m = Report();
+  REQUIRE(m.entries.Add({"tag"}, 1, 0, {.demand = kHuge, .returnable = kHuge, .back = kHuge, .penalty = kHuge,
+                                        .places = kHuge, .refusals = kHuge}));
+  REQUIRE(m.entries.Add({"quota"}, 1, 0, {.quota = QuotaWord{1, 1, kHuge, kHuge},
+                                          .member = MemberWord{1, kHuge, kHuge, kHuge}}));
+  Message back;
+  REQUIRE(Codec().Decode(Encoded(m), back) == DecodeFault::kNone);
+  const Entry& tag = back.entries.list().at(0);
+  const Entry& quota = back.entries.list().at(1);
+  CHECK(back.entries.demand(tag) == kDemandMax);
+  CHECK(back.entries.penalty(tag) == kPenaltyMsMax);
+  CHECK(back.entries.places(tag) == kPlacesMax);
+  CHECK(back.entries.refusals(tag) == kRefusalsMax);
+  CHECK(back.entries.quota(quota).value().taken == kQuotaTokensMax);
+  CHECK(back.entries.member(quota).value().fair == MemberWord::kMost);
 }
 
 TEST_CASE("a message that is read into again keeps its memory and nothing of what it said") {

@@ -260,7 +260,7 @@ bool Forecasting::ReportHits(Watch& watch, LimitIndex index, Unreported hits, co
   if (waste != nullptr) began = std::max(began, waste->Since(ToTicks(to)));
   const Pace pace = PaceOf(limit);
   Debits::Said said{hits.hits(), {}, hits.back()};
-  said.demand = static_cast<std::uint64_t>(std::llround(1000 * watch.forecast.announces(pace)));
+  said.demand = Thousandths(watch.forecast.announces(pace), kDemandMax);
   if (!debits().AddSaid(watch.kept.tag(), index, said, began, out)) return false;
   watch.forecast.Report(pace, to);
   LookAgain(watch, to);

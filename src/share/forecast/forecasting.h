@@ -85,6 +85,7 @@ class Forecasting final : public Way {
   }
   // False: the query is to be refused, tokens or not.
   bool Foresees(Watch& watch, const Asked& asked);
+  static void Missed(Watch& watch, const Asked& asked);
   void WatchNew(const Asked& asked);
   Watch* WatchHeard(const PeerWord& word, const TagAt& at, Instant now);
   void Note(Watch& watch) {
@@ -123,6 +124,11 @@ inline bool Forecasting::Foresees(Watch& watch, const Asked& asked) {
   return false;
 }
 
+// What the bucket never holds is no demand: no host will ever serve it.
+inline void Forecasting::Missed(Watch& watch, const Asked& asked) {
+  if (asked.limit.shape.Holds(asked.query.cost)) watch.forecast.Missed(asked.query.cost);
+}
+
 inline bool Forecasting::Decide(Asked& asked) {
   if (core_.window == 0) return debits().Decide(asked);
   Watch* const watch = watches_->Find(asked.hash);
@@ -133,13 +139,13 @@ inline bool Forecasting::Decide(Asked& asked) {
   }
   const Cost cost = asked.query.cost;
   if (!Foresees(*watch, asked)) {
-    watch->forecast.Missed(cost);
+    Missed(*watch, asked);
     debits().Refuse(asked);
     return false;
   }
   const bool within = debits().Decide(asked);
   if (!within || asked.slot == nullptr) {
-    watch->forecast.Missed(cost);
+    Missed(*watch, asked);
   } else if (watch->forecast.Took(cost)) {
     Note(*watch);
   }
@@ -159,7 +165,7 @@ inline void Forecasting::Spent(Asked& asked, Cost tokens, Instant since) {
 
 inline void Forecasting::Refuse(Asked& asked) {
   if (Watch* const watch = core_.window != 0 ? watches_->Find(asked.hash) : nullptr; watch != nullptr) {
-    watch->forecast.Missed(asked.query.cost);
+    Missed(*watch, asked);
   }
   debits().Refuse(asked);
 }
