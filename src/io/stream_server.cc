@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -38,6 +39,7 @@ StreamServer::StreamServer(uv_loop_t* loop, const Sizes& sizes, Duration idle_ti
                 return ends;
               });
             }),
+      read_bytes_(sizes.read_bytes),
       arena_(sizes) {
   DT_CHECK(uv_check_init(loop, &turn_end_) == 0 && uv_idle_init(loop, &turn_again_) == 0 &&
            uv_timer_init(loop, &drain_timer_) == 0);
@@ -130,8 +132,12 @@ void StreamServer::Release() {
 void StreamServer::StartReading(Connection& c) {
   const auto on_alloc = [](uv_handle_t* handle, std::size_t, uv_buf_t* buffer) {
     auto& connection = *Owner<Connection>(handle);
-    TurnArena& arena = connection.server_->arena_;
-    *buffer = uv_buf_init(arena.Put(connection.rest()), static_cast<unsigned>(arena.sizes().read_bytes));
+    StreamServer& server = *connection.server_;
+    if (connection.read_in_ == server.turn_) {    // libuv reads up to 32 times in a row
+      *buffer = uv_buf_init(nullptr, 0);
+      return;
+    }
+    *buffer = uv_buf_init(server.arena_.Put(connection.rest()), static_cast<unsigned>(server.read_bytes_));
   };
   const auto on_read = [](uv_stream_t* stream, ssize_t n, const uv_buf_t* buffer) {
     auto& connection = *Owner<Connection>(stream);
@@ -143,7 +149,7 @@ void StreamServer::StartReading(Connection& c) {
 // ---- The turn ----
 
 void StreamServer::OnRead(Connection& c, ssize_t n, const char* data) {
-  if (n == 0) return;    // nothing there after all
+  if (n == 0 || n == UV_ENOBUFS) return;    // nothing there after all, or more for the next turn
   if (n < 0) {
     Flush();    // it may have asked in this very turn
     if (c.closing_) return;
@@ -153,8 +159,10 @@ void StreamServer::OnRead(Connection& c, ssize_t n, const char* data) {
   heard_ = true;
   if (alive_by_ == AliveBy::kBytes) c.alive_at_ = idle_.now();
   const std::size_t rest = c.rest().size();
+  c.read_in_ = turn_;
+  full_reads_ += static_cast<std::size_t>(n) == read_bytes_;
   const Then then = Hear(c, {data - rest, rest + static_cast<std::size_t>(n)});
-  if (then == Then::kAnswer || arena_.full() || static_cast<std::size_t>(n) == arena_.sizes().read_bytes) Flush();
+  if (then == Then::kAnswer || arena_.full()) Flush();
 }
 
 // `bytes` are the next in the arena.
@@ -198,6 +206,10 @@ void StreamServer::OnTurnEnd() {
     uv_idle_stop(&turn_again_);
   }
   Flush();
+  ++turn_;
+  const std::size_t part = kTurnBytes / std::max<std::size_t>(full_reads_, 1);
+  read_bytes_ = std::clamp(part, kReadBytesMin, arena_.sizes().read_bytes);
+  full_reads_ = 0;
 }
 
 void StreamServer::Flush() {

@@ -3,9 +3,10 @@
 //
 // Reads land in one arena, where bytes stay in place until the turn of the loop ends. Then the protocol answers all that
 // has arrived, at one instant and with one write for each connection: memory is waited for once a batch, and a
-// pipelining client costs two system calls for as many questions as it likes. A client that does not read its answers is
-// not read from either, so one read is all that can wait for it. Hold() and TakeUp() carry connections over to another
-// program in the same process.
+// pipelining client costs two system calls for as many questions as it likes. A connection is read once a turn, and those
+// that send without end divide kTurnBytes among them, so the others wait for two short turns at most. A client that does
+// not read its answers is not read from either, so one read is all that can wait for it. Hold() and TakeUp() carry
+// connections over to another program in the same process.
 #pragma once
 
 #include <uv.h>
@@ -96,6 +97,7 @@ class StreamServer {
     StreamHandle uv_;
     StreamServer* server_ = nullptr;
     std::size_t index_ = 0;    // in connections_
+    std::uint64_t read_in_ = 0;    // which turn_
     Outgoing outgoing_{&uv_.stream, [](uv_stream_t* stream, int status) {
                          auto& connection = *Owner<Connection>(stream);
                          connection.server_->OnWritten(connection, status);
@@ -165,7 +167,14 @@ class StreamServer {
   std::vector<Connection*> connections_;
   StreamCounts counts_;
 
+  // What connections that send without end may read in one turn, all together: a millisecond or two of questions.
+  static constexpr std::size_t kTurnBytes = 64 * 1024;
+  static constexpr std::size_t kReadBytesMin = 256;    // of each
+
   // The turn: what has been read and not yet answered.
+  std::uint64_t turn_ = 1;
+  std::size_t read_bytes_;        // of one read, in this turn
+  std::size_t full_reads_ = 0;    // so far in this turn
   TurnArena arena_;
   std::vector<Connection*> stopped_;    // to be read again, or closed, once they are answered
   std::vector<Connection*> again_;      // to be read again in the next turn

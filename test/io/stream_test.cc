@@ -5,11 +5,16 @@
 
 #include <catch2/catch.hpp>
 
+#include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "io/idle_ticks.h"
 #include "io/outgoing.h"
 #include "io/stream.h"
+#include "io/stream_server.h"
 #include "io/turn_arena.h"
 
 namespace dthrottle {
@@ -135,6 +140,83 @@ TEST_CASE("bytes of a turn stay in place behind one another, and a full arena ha
   arena.Clear();
   CHECK(arena.empty());
   CHECK(arena.Put("abc") == first);
+}
+
+// Answers each line with itself, and knows how much a turn has brought.
+class Echo : public StreamServer {
+ public:
+  static constexpr std::size_t kReadBytes = 16 * 1024;
+  explicit Echo(uv_loop_t* loop) : StreamServer(loop, {kReadBytes, 64}, Duration::zero()) {}
+
+  std::size_t heard = 0;    // bytes since somebody set it to 0
+
+ private:
+  std::unique_ptr<Connection> MakeConnection() override { return std::make_unique<Line>(); }
+  Then OnBytes(Connection& connection, std::string_view bytes) override {
+    auto& line = static_cast<Line&>(connection);
+    heard += bytes.size();
+    const std::size_t end = bytes.rfind('\n') + 1;
+    line.Keep(bytes.substr(end));
+    answers_.emplace_back(&connection, bytes.substr(0, end));
+    return Then::kRead;
+  }
+  void Answer() override {
+    for (const auto& [connection, answer] : std::exchange(answers_, {})) Write(*connection, answer);
+  }
+
+  struct Line : Connection {
+    void Keep(std::string_view rest) { unread_ = rest; }
+  };
+  std::vector<std::pair<Connection*, std::string_view>> answers_;
+};
+
+TEST_CASE("connections that send without end divide a turn, and one that asks once waits for two") {
+  ::signal(SIGPIPE, SIG_IGN);
+  uv_loop_t loop;
+  REQUIRE(uv_loop_init(&loop) == 0);
+  {
+    Echo server(&loop);
+    std::vector<int> there;
+    for (int i = 0; i < 31; ++i) {
+      int fds[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) == 0);
+      server.Take(fds[0]);
+      there.push_back(fds[1]);
+    }
+    std::string flood;
+    while (flood.size() < 4096) flood += "many questions\n";
+    const auto pour = [&] {    // as much as all but the last take, and their answers away
+      std::string away(1 << 16, '\0');
+      for (std::size_t i = 0; i + 1 < there.size(); ++i) {
+        while (::send(there[i], flood.data(), flood.size(), 0) == static_cast<ssize_t>(flood.size())) continue;
+        while (::recv(there[i], away.data(), away.size(), 0) > 0) continue;
+      }
+    };
+    const auto turn = [&] {
+      server.heard = 0;
+      pour();
+      uv_run(&loop, UV_RUN_NOWAIT);
+      return server.heard;
+    };
+    CHECK(turn() <= 30 * (Echo::kReadBytes + 64));    // nobody has divided yet
+    for (int i = 0; i < 5; ++i) {
+      const std::size_t heard = turn();
+      CHECK(heard > 32 * 1024);
+      CHECK(heard <= 64 * 1024 + 30 * 64);
+    }
+    REQUIRE(::send(there.back(), "one\n", 4, 0) == 4);
+    turn(), turn();
+    char answer[8];
+    CHECK(::recv(there.back(), answer, sizeof answer, 0) == 4);
+    for (const int fd : there) ::close(fd);
+    bool drained = false;
+    server.Drain([&] { drained = true; });
+    for (int i = 0; !drained && i < 10'000; ++i) uv_run(&loop, UV_RUN_ONCE);
+    CHECK(drained);
+    server.Close();
+    while (uv_run(&loop, UV_RUN_NOWAIT) != 0) continue;
+  }
+  CHECK(uv_loop_close(&loop) == 0);
 }
 
 }    // namespace
