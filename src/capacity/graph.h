@@ -17,6 +17,8 @@ struct WeightedLink {
   std::uint32_t a = 0;
   std::uint32_t b = 0;
   double weight = 1;    // > 0, without a unit
+
+  friend bool operator==(const WeightedLink&, const WeightedLink&) = default;
 };
 
 class Graph {

@@ -1,26 +1,17 @@
 #include "daemon/dividing_options.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "capacity/witness.h"
-#include "config/values.h"
 #include "io/files.h"
 #include "limiter/dividing_settings.h"
-#include "plan/graph_reader.h"
+#include "plan/divided_graph.h"
 
 namespace dthrottle {
 
 namespace {
-
-void Tidy(std::vector<std::string>& names) {
-  std::sort(names.begin(), names.end());
-  names.erase(std::unique(names.begin(), names.end()), names.end());
-}
 
 std::vector<std::string> Members(const Settings& settings, const AuthorizedKeys& authorized, const std::string& name) {
   std::vector<std::string> members = settings.capacity.members;
@@ -28,70 +19,9 @@ std::vector<std::string> Members(const Settings& settings, const AuthorizedKeys&
     for (const auto& [other, key] : authorized.by_name) members.push_back(other);
     members.push_back(name);
   }
-  Tidy(members);
+  std::sort(members.begin(), members.end());
+  members.erase(std::unique(members.begin(), members.end()), members.end());
   return members;
-}
-
-Result<Graph> ListedGraph(const std::vector<std::string>& links, const std::vector<std::string>& members) {
-  std::vector<WeightedLink> found;
-  const auto place = [&](const std::string& name) {
-    const auto at = std::lower_bound(members.begin(), members.end(), name);
-    return at != members.end() && *at == name ? std::optional(static_cast<std::uint32_t>(at - members.begin()))
-                                              : std::nullopt;
-  };
-  for (const std::string& text : links) {
-    const CapacityLink link = ParseCapacityLink(text).value();
-    const auto a = place(link.a), b = place(link.b);
-    if (!a || !b) return Fail(fmt::format("capacity.links: \"{}\": {} is no member", text, a ? link.b : link.a));
-    found.push_back({*a, *b, link.weight});
-  }
-  auto graph = Graph::Make(static_cast<std::uint32_t>(members.size()), std::move(found));
-  if (!graph) return Fail("capacity.links: " + graph.error().message);
-  if (!graph->Connected()) return Fail("capacity.links: some members have no way to each other");
-  return graph;
-}
-
-// ":3", of the first line that has this word in it; nothing if there is none.
-std::string LineOf(std::string_view text, std::string_view word) {
-  const std::size_t at = text.find(word);
-  if (at == text.npos) return "";
-  return fmt::format(":{}", std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n') + 1);
-}
-
-// Null for the members: those that the file names.
-Result<Graph> GraphFromFile(const std::string& path, const std::vector<std::string>* known_members) {
-  const auto text = ReadRegularFile(path, plan::kGraphBytesMax);
-  if (!text) return Fail("capacity.graph_file: " + text.error().message);
-  const auto read = plan::ParseGraph(*text, path);
-  if (!read) return Fail("capacity.graph_file: " + read.error().message);
-  std::vector<std::string> members = known_members != nullptr ? *known_members : read->names;
-  Tidy(members);
-  std::vector<std::uint32_t> member;    // by node of the file
-  for (const std::string& name : read->names) {
-    const auto at = std::lower_bound(members.begin(), members.end(), name);
-    if (at == members.end() || *at != name) {
-      return Fail(fmt::format("capacity.graph_file: {}{}: \"{}\" is no member", path, LineOf(*text, name), name));
-    }
-    member.push_back(static_cast<std::uint32_t>(at - members.begin()));
-  }
-  std::vector<WeightedLink> links(read->graph.links().begin(), read->graph.links().end());
-  for (WeightedLink& link : links) link.a = member[link.a], link.b = member[link.b];
-  auto graph = Graph::Make(static_cast<std::uint32_t>(members.size()), std::move(links));
-  if (!graph) return Fail(fmt::format("capacity.graph_file: {}: {}", path, graph.error().message));
-  for (std::uint32_t i = 0; i < graph->size() && graph->size() > 1; ++i) {
-    if (graph->Degree(i) == 0) return Fail(fmt::format("capacity.graph_file: {}: {} has no link", path, members[i]));
-  }
-  if (!graph->Connected()) {
-    return Fail(fmt::format("capacity.graph_file: {}: some members have no way to each other", path));
-  }
-  return graph;
-}
-
-Result<Graph> MakeGraph(const Settings& settings, const std::vector<std::string>& members) {
-  const auto nodes = static_cast<std::uint32_t>(members.size());
-  if (auto graph = UnnamedGraph(settings, nodes)) return std::move(*graph);
-  if (settings.capacity.graph == CapacityGraph::kList) return ListedGraph(settings.capacity.links, members);
-  return GraphFromFile(settings.capacity.graph_file, &members);
 }
 
 }    // namespace
@@ -100,7 +30,7 @@ Result<std::optional<CapacityOptions>> MakeCapacityOptions(const Settings& setti
                                                            const AuthorizedKeys& authorized, const std::string& name) {
   if (rules.divided_fingerprint() == 0) return std::nullopt;
   std::vector<std::string> members = Members(settings, authorized, name);
-  auto graph = MakeGraph(settings, members);
+  auto graph = plan::DividedGraph(settings, members);
   if (!graph) return Fail(graph.error().message);
   CapacityOptions options;
   const std::string& file = settings.capacity.state_file;
@@ -113,14 +43,6 @@ Result<std::optional<CapacityOptions>> MakeCapacityOptions(const Settings& setti
   if (auto fits = CheckCapacitySettings(options.settings, name); !fits)
     return Fail("capacity: " + fits.error().message);
   return options;
-}
-
-Result<void> CheckGraphFile(const Settings& settings) {
-  const auto& from = settings.capacity;
-  if (from.graph != CapacityGraph::kFile || from.graph_file.empty()) return {};
-  const auto graph = GraphFromFile(from.graph_file, from.members.empty() ? nullptr : &from.members);
-  if (!graph) return Fail(graph.error().message);
-  return {};
 }
 
 }    // namespace dthrottle

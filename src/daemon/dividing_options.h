@@ -16,8 +16,4 @@ namespace dthrottle {
 Result<std::optional<CapacityOptions>> MakeCapacityOptions(const Settings& settings, const Rulebook& rules,
                                                            const AuthorizedKeys& authorized, const std::string& name);
 
-// Reads the file of `capacity.graph_file` if the graph is to come from there, and fails with what is wrong with it.
-// What it says is held against `capacity.members`; without them its own names are taken for the members.
-Result<void> CheckGraphFile(const Settings& settings);
-
 }    // namespace dthrottle

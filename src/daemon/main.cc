@@ -15,12 +15,12 @@
 #include "config/load.h"
 #include "daemon/confine.h"
 #include "daemon/daemon.h"
-#include "daemon/dividing_options.h"
 #include "daemon/elsewhere.h"
 #include "frontend/list.h"
 #include "io/files.h"
 #include "io/handover.h"
 #include "io/log.h"
+#include "plan/divided_graph.h"
 
 namespace dthrottle {
 namespace {
@@ -57,7 +57,7 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   if (const auto problem = WhyNoUser(loaded)) loaded.problems.push_back(*problem);
   if (const auto problem = takes_over ? WhyNoTakeover(loaded) : std::nullopt) loaded.problems.push_back(*problem);
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
-  const auto graph = CheckGraphFile(loaded.settings);
+  const auto graph = plan::CheckGraphFile(loaded.settings);
   if (!graph) fmt::print("{}: error: {}\n", path, graph.error().message);
   const auto served = CheckFrontEnds(loaded.settings);
   if (!served) fmt::print("{}: error: {}\n", path, served.error().message);

@@ -286,7 +286,7 @@ class FleetReader {
     CheckSites();
     if (const auto fits = CheckCapacity(settings, file.fleet.hosts); !fits) Error(0, fits.error().message);
     if (std::string note = CapacityNote(settings); !note.empty()) {
-      loaded_.problems.push_back({Problem::Severity::kWarning, std::string(name_), 0, 0, std::move(note)});
+      Add(Problem::Severity::kWarning, 0, std::move(note));
     }
   }
 
@@ -326,6 +326,7 @@ class FleetReader {
         Error(table->line, fmt::format("workload.until = \"{}\": must be more than workload.from = \"{}\"",
                                        FormatDuration(table->until), FormatDuration(table->from)));
       }
+      CheckBegin(table->line, "workload.from", table->from);
       if (w.group > file.fleet.hosts) {
         Error(table->line,
               fmt::format("workload.group = {}: must be at most fleet.hosts = {}", w.group, file.fleet.hosts));
@@ -395,12 +396,22 @@ class FleetReader {
       if (fault.size > hosts) {
         Error(table->line, fmt::format("fault.size = {}: must be at most fleet.hosts = {}", fault.size, hosts));
       }
+      CheckBegin(table->line, "fault.at", table->at);
     }
   }
 
-  void Error(std::uint32_t line, std::string message) {
-    loaded_.problems.push_back(
-        {Problem::Severity::kError, std::string(name_), line, line == 0 ? 0u : 1u, std::move(message)});
+  // What begins after the end of the run does nothing.
+  void CheckBegin(std::uint32_t line, std::string_view key, Duration begin) {
+    const Duration end = loaded_.file.fleet.duration;
+    if (begin < end) return;
+    Add(Problem::Severity::kWarning, line,
+        fmt::format("{} = \"{}\": never comes, since fleet.duration = \"{}\"", key, FormatDuration(begin),
+                    FormatDuration(end)));
+  }
+
+  void Error(std::uint32_t line, std::string message) { Add(Problem::Severity::kError, line, std::move(message)); }
+  void Add(Problem::Severity severity, std::uint32_t line, std::string message) {
+    loaded_.problems.push_back({severity, std::string(name_), line, line == 0 ? 0u : 1u, std::move(message)});
   }
 
   std::string_view name_;

@@ -114,9 +114,10 @@ void Meter::NoteAccounts(Measures& m) const {
   if (stays.held > 0) m.returned = 100 * static_cast<double>(stays.returned) / static_cast<double>(stays.held);
   for (const Account& account : fleet_.ledger().accounts()) {
     m.overused = std::max(m.overused, 100 * account.overused);
-    m.places = std::max(m.places, static_cast<double>(account.places_max));
-    if (account.places_max > account.in_flight) {
-      m.places_over = std::max(m.places_over, static_cast<double>(account.places_max - account.in_flight));
+    if (account.in_flight != 0) {
+      const auto taken = static_cast<double>(account.places_max);
+      m.places = std::max(m.places, taken);
+      m.places_over = std::max(m.places_over, taken - static_cast<double>(account.in_flight));
     }
     if (account.quota == 0) continue;
     const auto spent = static_cast<double>(account.spent_max), quota = static_cast<double>(account.quota);

@@ -77,6 +77,7 @@ double FastestCycle(const Ends& ends) {
 
 double Dispersion(const Spectrum& spectrum, double gamma, std::span<const double> variances) {
   DT_CHECK(variances.size() == spectrum.size());
+  if (!Stable(gamma, LambdaN(spectrum))) return kInfinity;
   const std::vector<double> c = Centrality(spectrum, gamma);
   return std::inner_product(c.begin(), c.end(), variances.begin(), 0.0) / (2 * gamma);
 }

@@ -377,13 +377,18 @@ Result<NamedGraph> ParseDot(std::string_view text, std::string_view file) {
   return DotParser(text, file).Parse();
 }
 
+std::string NameOf(const HostSettings& host) {
+  const std::string& name = host.settings.peers.name;
+  return name.empty() ? std::filesystem::path(host.file).stem().string() : name;
+}
+
 Result<NamedGraph> FleetGraph(std::span<const HostSettings> hosts) {
   Builder builder("settings");
   std::map<std::string, std::string, std::less<>> owner;    // "host:port" to the name of a host
   std::vector<std::string> names;
   for (const HostSettings& host : hosts) {
     const auto& peers = host.settings.peers;
-    names.push_back(peers.name.empty() ? std::filesystem::path(host.file).stem().string() : peers.name);
+    names.push_back(NameOf(host));
     if (std::ranges::count(names, names.back()) > 1) {
       return Fail(fmt::format("{}: another file has a host {} too; set peers.name", host.file, names.back()));
     }

@@ -55,7 +55,10 @@ struct HostSettings {
   Settings settings;
 };
 
-// The graph of a fleet's connections: a node a host, called peers.name or else by its file; a link of weight 1 if
+// peers.name, or else what its file is called.
+std::string NameOf(const HostSettings& host);
+
+// The graph of a fleet's connections: a node a host; a link of weight 1 if
 // either connects to the other. An address in peers.connect is the host that binds it, or the one whose name and port
 // it is. One that is nobody's becomes a node of its own, and a note.
 Result<NamedGraph> FleetGraph(std::span<const HostSettings> hosts);

@@ -14,6 +14,7 @@
 #include "io/files.h"
 #include "io/number_option.h"
 #include "io/progress.h"
+#include "plan/divided_graph.h"
 #include "plan/input.h"
 #include "plan/model/model.h"
 #include "plan/plan.h"
@@ -47,11 +48,17 @@ Input ReadSettings(Options& options) {
       for (const Problem& problem : loaded.problems) fmt::print(stderr, "{}\n", Format(problem));
       return {std::nullopt, "", EX_CONFIG};
     }
-    // One round a period, unless said otherwise.
-    if (!options.question.period_s) options.question.period_s = Seconds(loaded.settings.peers.period);
     hosts.push_back({path, std::move(loaded.settings)});
   }
-  return Take(FleetGraph(hosts), fmt::format("settings of {} hosts", hosts.size()), EX_CONFIG);
+  auto divided = DividedFleetGraph(hosts);
+  if (!divided) return Refused(EX_CONFIG, divided.error().message);
+  // One round an exchange, unless said otherwise.
+  const Settings& first = hosts.front().settings;
+  if (!options.question.period_s) {
+    options.question.period_s = Seconds(*divided ? first.capacity.interval : first.peers.period);
+  }
+  return Take(*divided ? Result<NamedGraph>(std::move(**divided)) : FleetGraph(hosts),
+              fmt::format("settings of {} hosts", hosts.size()), EX_CONFIG);
 }
 
 Input ReadInput(Options& options) {

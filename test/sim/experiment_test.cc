@@ -559,6 +559,18 @@ TEST_CASE("places are those of all sites, and where they do not hear each other 
   CHECK(full.places_over > 15);
 }
 
+TEST_CASE("a tag without in_flight has no places, though it is charged with others that have") {
+  const Measures m = Simulate(File("[fleet]\nhosts = 1\nduration = \"10s\"\n"
+                                   "[[rule]]\nmatch = \"acme/*\"\nburst = 1000\nrate = 1000\nin_flight = 50\n"
+                                   "also = [\"before /\"]\n[[rule]]\nmatch = \"acme\"\nburst = 1000\nrate = 1000\n"
+                                   "[[workload]]\ntag = \"acme/u\"\ntags = 3\nrate = 60\ntakes = \"place\"\n"
+                                   "lasts = \"1s\"\n"),
+                              std::nullopt, 1)
+                         .measures;
+  CHECK((m.places > 10 && m.places < 40));    // of one tag, not of all three
+  CHECK(m.places_over == 0);
+}
+
 TEST_CASE("places that are given back and taken again all the time are there where hosts divide them") {
   for (const int rate : {8, 40}) {    // some are in flight at once, of 60
     CAPTURE(rate);

@@ -151,6 +151,13 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
             "[fleet], [network], [[rule]], [[override]], [[resource]], [[workload]], [[trace]], [[fault]]") != std::string::npos);
 }
 
+TEST_CASE("what begins after the end of the run is warned of") {
+  CHECK(ProblemsWith("[[workload]]\nrate = 1\nfrom = \"2m\"\nuntil = \"3m\"\n")[0] ==
+        "f:7:1: warning: workload.from = \"2m\": never comes, since fleet.duration = \"1m\"");
+  CHECK(ProblemsWith("[[fault]]\nkind = \"kill\"\nat = \"1m\"\n")[0] ==
+        "f:7:1: warning: fault.at = \"1m\": never comes, since fleet.duration = \"1m\"");
+}
+
 TEST_CASE("a trace is taken for a fleet whose rules fit it, or the first line that is wrong is named") {
   FleetFile file = ParseFleet("[fleet]\nhosts = 3\n[[rule]]\nmatch = \"a*\"\nburst = 9\nrate = 1\n[[trace]]\nfile = \"t\"\n", "f").file;
   REQUIRE(file.traces.size() == 1);

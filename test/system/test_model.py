@@ -311,6 +311,14 @@ class Model(SystemTest):
         done = plan("ring:3", "--gamma", "0")
         self.assertIn("--gamma: \"0\": must be a finite number from 1e-09 to 1e+09\n", done.stderr)
 
+    def test_a_report_without_delay_debits_when_it_is_cut(self):
+        for delay, level in ((0, 7), (0.5, 6.5)):    # the refill of the time before is lost to a full bucket
+            answer = self.model("debits", "--until", 2, "--burst", 10, "--rate", 1, "--requests", "1:0:4", "--reports", 1,
+                                "--delay", delay)
+            self.assertEqual([answer.facts[f"level:{host}"] for host in (0, 1)], [7, level])
+        answer = self.model("debits", "--until", 2, "--reports", 1)
+        self.assertEqual(answer.rows, [])
+
     def test_rounds_that_diverge_are_said_to(self):
         for arguments in (["dst", "ring:4", "-r", "1,2,3,4", "-x", "1,1,1,1", "-g", "1e9", "--rounds", "100"],
                           ["gdrl", "ring:3", "-l", ".1,.2,.3", "-C", "1", "--gain", "1e9", "--rounds", "100"]):
@@ -330,7 +338,9 @@ class Model(SystemTest):
                 (["curve", "--low", "5", "--high", "5"], "--low must be below --high"),
                 (["leases", "-C", "9", "--clients", "a:x"], "NAME:WANTS:CLIENTS:PRIORITY is wanted"),
                 (["grants", "-C", "9", "--requests", "a"], "NAME:WANTS"),
-                (["debits", "--until", "5", "--requests", "1:2:3"], "hosts from 0 to 1"),
+                (["debits", "--until", "5", "--requests", "1:2:3"], "a host from 0 to 1"),
+                (["debits", "--until", "5", "--requests", "1:0.5:3"], "whole numbers of a host"),
+                (["leases", "-C", "9", "--clients", "a:1:1:1.5"], "the priority a whole number"),
                 (["over-throttling", "--cycle", "1,2:1"], "as many limits as requests"),
                 ([], "subcommand")):
             done = plan("model", *arguments)

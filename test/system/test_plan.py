@@ -198,6 +198,29 @@ class Plan(SystemTest):
         self.assertEqual(len(found["links"]), 4)
         self.assertEqual(found["seconds_to_settle"], 4 * found["rounds_to_settle"])
 
+    def test_settings_that_divide_a_capacity_have_its_graph_and_its_rounds(self):
+        def write(i, degree):
+            others = ", ".join(f'"tcp://127.0.0.1:{7000 + 2 * j}"' for j in range(6) if j != i)
+            path = self.directory / f"host-{i}.toml"
+            path.write_text(f'[peers]\nname = "host-{i}"\nbind = "tcp://127.0.0.1:{7000 + 2 * i}"\nconnect = [{others}]\n'
+                            f'[capacity]\ngraph = "regular"\ndegree = {degree}\ninterval = "250ms"\n'
+                            '[[rule]]\nburst = 10\nrate = 1.0\nshare = "capacity"\n')
+            return path
+        files = [write(i, 2) for i in range(6)]
+        found = self.quick("--settings", *files)
+        self.assertEqual([n["name"] for n in found["nodes"]], [f"host-{i}" for i in range(6)])
+        self.assertEqual(len(found["links"]), 6)    # 15 connections
+        self.assertEqual(found["seconds_to_settle"], 0.25 * found["rounds_to_settle"])
+        write(5, 3)
+        refused = plan("--settings", *files)
+        self.assertEqual(refused.returncode, EX_CONFIG)
+        self.assertIn("host-5.toml: divides over other links than", refused.stderr)
+
+    def test_variances_of_a_gain_that_is_too_large_are_infinite(self):
+        done = plan("ring:5", "--gamma", 5, "--rounds", 0, "--no-weights", "--suggest", 0, "--variances", "0,1,1,1,1")
+        self.assertEqual((done.returncode, done.stderr), (EX_OK, ""))
+        self.assertNotIn("nan", done.stdout)
+
 
 if __name__ == "__main__":
     import unittest

@@ -44,10 +44,11 @@ Result<std::vector<Requests>> Parse(const DebitOptions& options) {
       if (!number) return tl::unexpected(number.error());
       parts.push_back(number->front());
     }
-    if (parts.size() != 3 || !(parts[0] >= 0 && parts[0] <= kSecondsMax) ||
+    const auto whole = [](double x) { return x == std::trunc(x); };
+    if (parts.size() != 3 || !whole(parts[1]) || !whole(parts[2]) || !(parts[0] >= 0 && parts[0] <= kSecondsMax) ||
         !(parts[1] >= 0 && parts[1] < options.hosts) || !(parts[2] >= 0 && parts[2] <= 1e6)) {
       return Fail(
-          fmt::format("--requests {}: SECONDS:HOST:COUNT is wanted, hosts from 0 to {}", text, options.hosts - 1));
+          fmt::format("--requests {}: SECONDS:HOST:COUNT is wanted, whole numbers of a host from 0 to {} and of requests", text, options.hosts - 1));
     }
     all.push_back({parts[0], static_cast<std::uint32_t>(parts[1]), static_cast<std::uint32_t>(parts[2])});
   }
@@ -73,7 +74,7 @@ void Debit(std::vector<Host>& hosts, const Shape& shape, const std::vector<std::
 Result<Table> Debits(const DebitOptions& options) {
   const auto requests = Parse(options);
   if (!requests) return tl::unexpected(requests.error());
-  enum class What { kDebit, kCut, kRequests };    // in this order at one instant
+  enum class What { kCut, kDebit, kRequests };    // in this order at one instant
   std::vector<std::tuple<Instant, What, std::size_t>> events;
   for (std::size_t i = 0; i < requests->size(); ++i) events.emplace_back(At((*requests)[i].at), What::kRequests, i);
   for (std::size_t i = 0; i < options.reports.size(); ++i) {

@@ -39,11 +39,13 @@ Result<std::vector<Wish>> Parse(const std::vector<std::string>& texts) {
     const auto wants = Numbers(parts.size() > 1 ? parts[1] : "", text);
     const auto clients = Numbers(parts.size() > 2 ? parts[2] : "1", text);
     const auto priority = Numbers(parts.size() > 3 ? parts[3] : "0", text);
-    if (parts.size() > 4 || !priority || std::abs(priority->front()) > 1e9 || !wants || !clients || wants->front() < 0 || wants->front() > lease::kCapacityMax ||
-        clients->front() < 1 || clients->front() > 1e6) {
-      return Fail(fmt::format("{}: NAME:WANTS, NAME:WANTS:CLIENTS or NAME:WANTS:CLIENTS:PRIORITY is wanted", text));
+    if (parts.size() > 4 || !priority || std::abs(priority->front()) > 1e9 ||
+        priority->front() != std::trunc(priority->front()) || !wants || !clients || wants->front() < 0 ||
+        wants->front() > lease::kCapacityMax || clients->front() < 1 || clients->front() > 1e6) {
+      return Fail(fmt::format("{}: NAME:WANTS, NAME:WANTS:CLIENTS or NAME:WANTS:CLIENTS:PRIORITY is wanted, the priority a whole number",
+                              text));
     }
-    wishes.push_back({parts[0], wants->front(), clients->front(), std::trunc(priority->front())});
+    wishes.push_back({parts[0], wants->front(), clients->front(), priority->front()});
   }
   return wishes;
 }
