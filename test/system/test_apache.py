@@ -1,5 +1,6 @@
 """The Apache module in Debian's apache2: what the daemon says, and what comes of one that does not say anything."""
 
+import base64
 import contextlib
 import os
 import socket
@@ -138,6 +139,53 @@ class Verdicts(ApacheTest):
                 response = server.get("/?a")
                 self.assertEqual((response.status, response.body), (429, b"limited\n"))
                 self.assertEqual(daemon.stats()["throttled"], 1)
+
+    def test_what_an_internal_redirect_leads_to_is_asked_for(self):
+        """Only the page is throttled, and each of these gets there its own way."""
+        page = '<Location "/index.html">\nDthrottle On\n</Location>\n'
+        files = '<Files "index.html">\nDthrottle On\n</Files>\n'
+        missing = ("<Directory />\nRewriteEngine On\nRewriteCond %{REQUEST_FILENAME} !-f\n"
+                   "RewriteRule ^ /index.html [L]\n</Directory>")
+        chosen = "AddType text/html .html\n<Directory />\nOptions +MultiViews\n</Directory>"
+        for name, more, path in (("DirectoryIndex, a location", page, "/?a"), ("DirectoryIndex, a file", files, "/?a"),
+                                 ("RewriteRule", page + missing, "/nothing?a"),
+                                 ("FallbackResource", page + "FallbackResource /index.html", "/nothing?a"),
+                                 ("MultiViews", page + chosen, "/index?a"),
+                                 ("ErrorDocument", page + "ErrorDocument 404 /index.html?a", "/nothing")):
+            with self.subTest(name), open_daemon(rule(burst=2)) as daemon:
+                settings = module_settings(daemon, f"TypesConfig /dev/null\n{more}").replace("Dthrottle On\n", "", 1)
+                with Apache(settings, modules=("rewrite", "negotiation", "mime")) as server:
+                    self.assertEqual([server.get(path).body == b"served\n" for _ in range(4)], [True, True, False, False])
+                    self.assertEqual([line[1] for line in server.access(4)], ["SERVED"] * 2 + ["THROTTLED"] * 2)
+                    self.assertEqual((daemon.stats()["served"], daemon.stats()["throttled"]), (2, 2))
+                    # An error that leads to the page stays the status.
+                    self.assertEqual(server.get(path).status, 404 if name == "ErrorDocument" else 429)
+
+    def test_a_tag_may_be_the_user_whom_a_password_tells(self):
+        more = """
+          <Location />
+            DthrottleTag "%{REMOTE_USER}"
+            AuthType Basic
+            AuthName private
+            AuthBasicProvider anon
+            Anonymous ann bob
+            Require valid-user
+          </Location>"""
+        with open_daemon(rule(burst=2)) as daemon:
+            with Apache(module_settings(daemon, more),
+                        modules=("auth_basic", "authn_core", "authn_anon", "authz_user")) as server:
+                said = [server.get(fields=f"Authorization: Basic {base64.b64encode(user + b':a@b').decode()}\r\n").status
+                        for user in (b"ann", b"ann", b"ann", b"bob")]
+                self.assertEqual(said + server.statuses(3), [200, 200, 429, 200, 401, 401, 401])
+                self.assertEqual((daemon.stats()["served"], daemon.stats()["throttled"]), (3, 1))
+
+    def test_satisfy_any_passes_over_no_refusal(self):
+        more = 'DthrottleFailClosed On\n<Location "/">\nSatisfy Any\n</Location>'
+        with open_daemon(rule(burst=2)) as daemon:
+            with Apache(module_settings(daemon, more), modules=("access_compat",)) as server:
+                self.assertEqual(server.statuses(4, "/?a"), [200, 200, 429, 429])
+                daemon.kill()
+                self.assertEqual(server.statuses(2, "/?a"), [503, 503])
 
     def test_threads_share_connections_and_get_their_own_answers(self):
         with open_daemon(rule(burst=1, match="no*"), rule(burst=1_000_000)) as daemon:

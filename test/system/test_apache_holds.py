@@ -187,6 +187,17 @@ class ByThread(HoldTest):
                 self.assertEqual(said.stdout, "served\n2 200")
             self.assertGreaterEqual(time.monotonic() - begin, 2)
 
+    def test_what_an_internal_redirect_leads_to_waits_too(self):
+        """One that makes a new request (RewriteRule), and one that does not (DirectoryIndex)."""
+        more = ("Dthrottle Off\n<Location /index.html>\nDthrottle On\n</Location>\n<Directory />\nRewriteEngine On\n"
+                "RewriteRule nothing$ /index.html [L]\n</Directory>")
+        for path in ("/nothing?a", "/?a"):
+            with self.subTest(path), open_ask_daemon(rule(burst=1, rate=4, delay="60s")) as daemon, \
+                    Apache(settings(daemon, more), modules=("rewrite",)) as server:
+                begin = time.monotonic()
+                self.assertEqual([server.get(path).body for _ in range(4)], [b"served\n"] * 4)
+                self.assertGreaterEqual(time.monotonic() - begin, 0.75)
+
     def test_a_password_is_asked_for_at_the_turn(self):
         """Apache asks before the handler runs, so such a request is held before."""
         more = """

@@ -209,8 +209,9 @@ static apr_status_t clean_up(void* baton) {
 
 bool dthrottle_can_hold(request_rec* r) {
   conn_rec* const c = r->connection;
-  /* Only so does the core process the request in a way that it may be suspended. */
-  const bool async = held_max > 0 && c->master == NULL && c->cs != NULL && !c->clogging_input_filters;
+  /* Only so does the core process the request in a way that it may be suspended: not within an internal redirect. */
+  const bool async =
+      held_max > 0 && c->master == NULL && c->cs != NULL && !c->clogging_input_filters && r->prev == NULL;
   return async && find_connection(c)->inside && ap_auth_type(r) == NULL;
 }
 

@@ -22,8 +22,8 @@ struct dthrottle_hold;
 void dthrottle_register_holding(void);
 void dthrottle_begin_holding(int threads);
 
-/* Whether this request can be held so. Else only its thread can: another MPM, a stream of HTTP/2, or a request for which
- * Apache itself asks for a password, as it does that before the handler. */
+/* Whether this request can be held so. Else only its thread can: another MPM, a stream of HTTP/2, an internal redirect, or
+ * a request for which Apache itself asks for a password, as it does that before the handler. */
 bool dthrottle_can_hold(request_rec* r);
 
 /* Takes one of the places of this process for a request that can be held; NULL: none is left. */

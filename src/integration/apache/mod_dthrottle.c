@@ -249,10 +249,19 @@ static void set_fields(request_rec* r, const dthrottle_answer* answer, bool refu
   for (size_t i = 0; i < count; i++) apr_table_set(r->err_headers_out, fields[i].name, fields[i].value);
 }
 
-static int check_access(request_rec* r) {
+/* An internal redirect is part of the request that it comes from. */
+static bool was_asked(const request_rec* r) {
+  for (; r != NULL; r = r->prev) {
+    if (apr_table_get(r->notes, "dthrottle-status") != NULL) return true;
+  }
+  return false;
+}
+
+/* Runs before access is checked, so that `Satisfy Any` cannot pass over a refusal. It runs once more behind all that may
+ * have redirected the request within itself to where other settings hold, such as DirectoryIndex. */
+static int check_request(request_rec* r) {
   const struct dir_conf* const conf = ap_get_module_config(r->per_dir_config, &dthrottle_module);
-  /* A subrequest or an internal redirect is part of a request that has been asked for. */
-  if (conf->enable != 1 || r->main != NULL || r->prev != NULL) return DECLINED;
+  if (conf->enable != 1 || r->main != NULL || was_asked(r)) return DECLINED;
   struct asking asking = {.daemon = daemon_of(conf)};
   if (asking.daemon->handle == NULL) return DECLINED;
   make_tags(r, conf->tags, &asking);
@@ -548,7 +557,8 @@ static void register_hooks(apr_pool_t* pool) {
   ap_hook_post_config(end_settings, NULL, NULL, APR_HOOK_MIDDLE);
   ap_hook_child_init(begin_child, NULL, NULL, APR_HOOK_MIDDLE);
   dthrottle_register_holding();
-  ap_hook_access_checker(check_access, NULL, NULL, APR_HOOK_FIRST);
+  ap_hook_header_parser(check_request, NULL, NULL, APR_HOOK_LAST);
+  ap_hook_fixups(check_request, NULL, NULL, APR_HOOK_REALLY_LAST);
   ap_hook_handler(send_metrics, NULL, NULL, APR_HOOK_MIDDLE);
   APR_OPTIONAL_HOOK(ap, status_hook, add_status, NULL, NULL, APR_HOOK_MIDDLE);
 }
