@@ -198,6 +198,21 @@ class Verdicts(ApacheTest):
                 self.assertEqual({response.status for response in served.responses}, {200})
                 self.assertLessEqual(daemon.stats()["connections"], server.THREADS)
 
+    def test_a_condition_chooses_by_method(self):
+        more = "<If \"%{REQUEST_METHOD} == 'POST'\">\nDthrottle On\n</If>"
+        with open_daemon(rule(burst=1)) as daemon:
+            with Apache(module_settings(daemon, more).replace("Dthrottle On\n", "", 1)) as server:
+                self.assertEqual([server.get("/?a", method=method).status for method in ("POST", "POST", "GET")],
+                                 [200, 429, 200])
+
+    def test_a_section_for_some_methods_has_no_settings_as_they_would_be_for_all(self):
+        for setting in ("Dthrottle On", "DthrottleShadow On", "DthrottleFailClosed On", "DthrottleTag a",
+                        "DthrottleServer unix:/run/x", "DthrottleAsk unix:/run/x", "DthrottleHeaders off",
+                        "DthrottleStatus 429", "DthrottleTimeout 20", "DthrottleDelay 20"):
+            text = f"LoadModule dthrottle_module {APACHE_MODULE}\n<Location />\n<Limit POST>\n{setting}\n</Limit>\n</Location>"
+            with self.subTest(setting), self.assertRaisesRegex(AssertionError, "cannot occur within"), Apache(text):
+                pass
+
     def test_bad_settings_are_refused(self):
         load = f"LoadModule dthrottle_module {APACHE_MODULE}\n"
         for wrong in ("Dthrottle Maybe", "DthrottleStatus 200", "DthrottleStatus 429x", "DthrottleTimeout 0",

@@ -397,28 +397,15 @@ static void* merge_dir_conf(apr_pool_t* pool, void* base_conf, void* new_conf) {
   return conf;
 }
 
-static const char* set_enable(cmd_parms* cmd, void* data, int on) {
-  struct dir_conf* const conf = data;
-  (void)cmd;
-  conf->enable = on;
-  return NULL;
-}
-
-static const char* set_shadow(cmd_parms* cmd, void* data, int on) {
-  struct dir_conf* const conf = data;
-  (void)cmd;
-  conf->shadow = on;
-  return NULL;
-}
-
-static const char* set_fail_closed(cmd_parms* cmd, void* data, int on) {
-  struct dir_conf* const conf = data;
-  (void)cmd;
-  conf->fail_closed = on;
-  return NULL;
+/* A section for some methods, <Limit POST>, would set it for all. */
+static const char* set_flag(cmd_parms* cmd, void* data, int on) {
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
+  return misplaced != NULL ? misplaced : ap_set_flag_slot(cmd, data, on);
 }
 
 static const char* find_named(cmd_parms* cmd, const char* address, struct daemon** daemon, bool asks_questions) {
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
+  if (misplaced != NULL) return misplaced;
   dthrottle* const handle = dthrottle_open(address, NULL);
   if (handle == NULL) {
     return apr_pstrcat(cmd->pool, cmd->cmd->name, " must be unix:/path or tcp:ADDRESS:PORT with a numeric address",
@@ -449,8 +436,10 @@ static bool read_number(const char* text, int least, int most, int* number) {
 /* DthrottleTag EXPRESSION [cost=N], once for each tag */
 static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const char* cost) {
   struct dir_conf* const conf = data;
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
   const char* error = NULL;
   int tokens = 1;
+  if (misplaced != NULL) return misplaced;
   if (cost != NULL && (strncmp(cost, "cost=", 5) != 0 || !read_number(cost + 5, 0, INT32_MAX, &tokens))) {
     return "DthrottleTag takes an expression and cost=0 to 2147483647";
   }
@@ -464,7 +453,8 @@ static const char* set_tag(cmd_parms* cmd, void* data, const char* text, const c
 
 static const char* set_headers(cmd_parms* cmd, void* data, const char* text) {
   struct dir_conf* const conf = data;
-  (void)cmd;
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
+  if (misplaced != NULL) return misplaced;
   conf->fields = strcasecmp(text, "none") == 0       ? DTHROTTLE_FIELDS_NONE
                  : strcasecmp(text, "off") == 0      ? DTHROTTLE_FIELDS_OFF
                  : strcasecmp(text, "draft-10") == 0 ? DTHROTTLE_FIELDS_DRAFT_10
@@ -475,7 +465,8 @@ static const char* set_headers(cmd_parms* cmd, void* data, const char* text) {
 
 static const char* set_status(cmd_parms* cmd, void* data, const char* text) {
   struct dir_conf* const conf = data;
-  (void)cmd;
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
+  if (misplaced != NULL) return misplaced;
   return read_number(text, 400, 599, &conf->status) ? NULL : "DthrottleStatus must be between 400 and 599";
 }
 
@@ -489,12 +480,16 @@ static bool read_ms(cmd_parms* cmd, const char* text, int least, int most, int* 
 
 static const char* set_timeout(cmd_parms* cmd, void* data, const char* text) {
   struct dir_conf* const conf = data;
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
+  if (misplaced != NULL) return misplaced;
   if (read_ms(cmd, text, 1, TIMEOUT_MAX_MS, &conf->timeout_ms)) return NULL;
   return "DthrottleTimeout must be between 1 and 60000 milliseconds";
 }
 
 static const char* set_delay(cmd_parms* cmd, void* data, const char* text) {
   struct dir_conf* const conf = data;
+  const char* const misplaced = ap_check_cmd_context(cmd, NOT_IN_LIMIT);
+  if (misplaced != NULL) return misplaced;
   if (read_ms(cmd, text, 0, DELAY_MAX_MS, &conf->delay_ms)) return NULL;
   return "DthrottleDelay must be between 0 and 60000 milliseconds";
 }
@@ -503,11 +498,12 @@ static const char* set_delay(cmd_parms* cmd, void* data, const char* text) {
  * nor how long a request may take. */
 #define DTHROTTLE_SERVER (RSRC_CONF | ACCESS_CONF)
 #define DTHROTTLE_ANYWHERE (DTHROTTLE_SERVER | OR_LIMIT)
+#define FLAG(name) ((void*)APR_OFFSETOF(struct dir_conf, name))
 
 static const command_rec commands[] = {
-    AP_INIT_FLAG("Dthrottle", set_enable, NULL, DTHROTTLE_ANYWHERE, "On or Off: whether requests are asked for"),
-    AP_INIT_FLAG("DthrottleShadow", set_shadow, NULL, DTHROTTLE_ANYWHERE, "On: ask and log, but refuse nobody"),
-    AP_INIT_FLAG("DthrottleFailClosed", set_fail_closed, NULL, DTHROTTLE_ANYWHERE,
+    AP_INIT_FLAG("Dthrottle", set_flag, FLAG(enable), DTHROTTLE_ANYWHERE, "On or Off: whether requests are asked for"),
+    AP_INIT_FLAG("DthrottleShadow", set_flag, FLAG(shadow), DTHROTTLE_ANYWHERE, "On: ask and log, but refuse nobody"),
+    AP_INIT_FLAG("DthrottleFailClosed", set_flag, FLAG(fail_closed), DTHROTTLE_ANYWHERE,
                  "On: refuse with 503 what the daemon does not answer"),
     AP_INIT_TAKE1("DthrottleServer", set_server, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT"),
     AP_INIT_TAKE1("DthrottleAsk", set_ask, NULL, DTHROTTLE_SERVER, "unix:/path or tcp:ADDRESS:PORT of the ask socket"),
