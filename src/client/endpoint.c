@@ -38,16 +38,16 @@ void dthrottle_init_condition(pthread_cond_t* condition) {
   pthread_condattr_destroy(&monotonic);
 }
 
-/* Waits until one of `events` or an error. False: it is too late. */
+/* Waits until one of `events` or an error. False: nothing has happened by the deadline. It looks behind the deadline too:
+ * a thread that had to wait for a processor may find its answer. */
 static bool wait_for(int fd, short events, int64_t deadline) {
   for (;;) {
     const int64_t left = deadline - dthrottle_now_ns();
-    if (left <= 0) return false;
     struct pollfd p = {.fd = fd, .events = events};
-    const struct timespec timeout = dthrottle_timespec(left);
+    const struct timespec timeout = dthrottle_timespec(left > 0 ? left : 0);
     const int ready = ppoll(&p, 1, &timeout, NULL);
-    if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) return true; /* the next call on the socket says what it is */
+    if (ready == 0) return false;
+    if (ready > 0 || errno != EINTR) return true; /* the next call on the socket says what it is */
   }
 }
 

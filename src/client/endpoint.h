@@ -13,6 +13,10 @@
 
 #include "dthrottle.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct dthrottle_endpoint {
   union {
     struct sockaddr any;
@@ -46,10 +50,14 @@ struct dthrottle_talk {
 };
 
 /* Sends and reads at the same time: an end that only writes would wait for one that waits for it to read. SERVE,
- * TIMED_OUT, UNREACHABLE or BAD_ANSWER. */
+ * TIMED_OUT, UNREACHABLE or BAD_ANSWER. What has come by the time that it looks is heard, even if that is late. */
 enum dthrottle_verdict dthrottle_talk_on(int fd, const struct dthrottle_talk* talk, void* self, int64_t deadline);
 
 /* A condition whose waits end at instants of CLOCK_MONOTONIC. */
 void dthrottle_init_condition(pthread_cond_t* condition);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "client/dthrottle.h"
+#include "client/endpoint.h"
 
 namespace {
 
@@ -384,6 +385,28 @@ TEST_CASE("the deadline is for the whole batch, not for each byte of it") {
   CHECK(answered <= static_cast<size_t>(stopwatch.elapsed() / milliseconds(9)));
   for (size_t i = 0; i < tags.size(); i += i < 500 ? 1 : 1000)
     CHECK(verdicts[i] == (i < answered ? DTHROTTLE_THROTTLE : DTHROTTLE_TIMED_OUT));
+}
+
+TEST_CASE("an answer that is there is heard, however late its thread looks") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
+  dthrottle_talk talk{};
+  talk.output = [](void*, size_t* bytes) -> const char* {
+    *bytes = 0;
+    return nullptr;
+  };
+  talk.hear = [](void* heard, const char* data, size_t bytes) {
+    static_cast<std::string*>(heard)->append(data, bytes);
+    return DTHROTTLE_SERVE;
+  };
+  std::string heard;
+  const int64_t long_ago = dthrottle_now_ns() - 1'000'000'000;
+  CHECK(dthrottle_talk_on(ends[0], &talk, &heard, long_ago) == DTHROTTLE_TIMED_OUT);
+  Server::Say(ends[1], "NO\n");
+  CHECK(dthrottle_talk_on(ends[0], &talk, &heard, long_ago) == DTHROTTLE_SERVE);
+  CHECK(heard == "NO\n");
+  close(ends[0]);
+  close(ends[1]);
 }
 
 TEST_CASE("an answer that is late is not the answer to the next query") {

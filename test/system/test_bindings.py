@@ -294,6 +294,24 @@ class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, Indicates, OneTag, Same
     pass
 
 
+class RubyPackage(Ruby, SystemTest):
+    def said(self, script, *arguments):
+        """The words that a program with the package prints."""
+        done = run("ruby", "-I", ROOT / "src/integration/ruby/lib", "-rdthrottle", "-e", script, *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        return done.stdout.split()
+
+    def test_an_answer_that_is_there_is_heard_however_late_its_thread_looks(self):
+        self.assertEqual(self.said("""
+            ours, daemon = UNIXSocket.pair
+            channel, read = Dthrottle::Channel.new("unix:/nowhere", 0.01, 5), []
+            talk = -> { channel.send(:talk, ours, [Dthrottle::TagLine.new("C")], read, 0) }
+            begin; talk.call; rescue Dthrottle::Channel::Late; puts "late"; end
+            daemon.write("NO\n")
+            talk.call
+            puts read.flatten.first"""), ["late", "throttle"])
+
+
 class RubyLibrary(ByLibrary, Ruby):
     pass
 

@@ -5,6 +5,7 @@ import asyncio
 import concurrent.futures
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -18,8 +19,10 @@ from test_ask import AskDaemon
 sys.path.insert(0, str(ROOT / "src/integration/python"))
 
 import dthrottle    # noqa: E402  found on the path that was added above
+from dthrottle import _endpoint    # noqa: E402
 from dthrottle._holding import Holding, Lease    # noqa: E402
 from dthrottle.library import LibraryThrottle    # noqa: E402
+from dthrottle.throttle import Call    # noqa: E402
 
 PATIENT = 30.0    # a deadline where the daemon does not hang
 
@@ -77,6 +80,17 @@ class Threads(SystemTest):
             self.assertTrue(throttle.ask_all(b"login:bob"))
             self.assertEqual(len(throttle.ask_batch("login:bob")), 1)
             self.assertEqual(throttle.peek("login:bob").left, (97,))
+
+    def test_an_answer_that_is_there_is_heard_however_late_its_thread_looks(self):
+        ours, daemon = socket.socketpair()
+        with ours, daemon:
+            ours.setblocking(False)
+            call, long_ago = Call([lambda line: line]), time.monotonic() - 1
+            with self.assertRaises(TimeoutError):
+                _endpoint.talk(ours, b"C\n", call.hear, long_ago)
+            daemon.sendall(b"NO\n")
+            _endpoint.talk(ours, b"", call.hear, long_ago)
+            self.assertEqual(call.read, [b"NO"])
 
     def test_a_child_after_fork_has_connections_of_its_own(self):
         with Daemon(rule(burst=100)) as daemon, dthrottle.Throttle(f"unix:{daemon.query_path}", deadline=PATIENT) as throttle:

@@ -43,11 +43,11 @@ def parse(address, tls=None):
 
 
 def wait_for(sock, events, deadline):
-    """TimeoutError: nothing has happened in time."""
+    """TimeoutError: nothing has happened in time. It looks behind the deadline too: a thread that had to wait for others
+    may find its answer."""
     poll = select.poll()
     poll.register(sock, events)
-    left = deadline - time.monotonic()
-    if left <= 0 or not poll.poll(left * 1000):
+    if not poll.poll(max(0, deadline - time.monotonic()) * 1000):
         raise TimeoutError
 
 
