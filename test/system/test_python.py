@@ -71,6 +71,18 @@ class Threads(SystemTest):
                         ask(wrong)
             self.assertEqual(daemon.stats()["queries"], 0)
 
+    def test_half_a_surrogate_pair_is_a_tag_too(self):
+        """JSON may have one, from a client."""
+        with AskDaemon(rule(burst=3, rate=0.001)) as daemon, dthrottle.Throttle(
+                f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:
+            tag = "user:\ud800"
+            self.assertTrue(throttle.ask(tag))
+            self.assertEqual(throttle.ask_question([tag, "other"]).left, (1, 2))
+            self.assertEqual(throttle.ask_question(b"user:\xed\xa0\x80").left, (0,), "the same bytes")
+            self.assertEqual(throttle.ask_question(tag).refused, tag)
+            self.assertEqual(throttle.ask_question("\udcff").left, (2,))
+            self.assertEqual(throttle.ask_question(b"\xff").left, (1,), "what was no UTF-8 on its way into Python")
+
     @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
     def test_one_tag_is_a_tag_to_the_library_too(self):
         with AskDaemon(rule(burst=100, rate=0.001)) as daemon, LibraryThrottle(

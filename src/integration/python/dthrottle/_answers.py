@@ -55,7 +55,10 @@ class Answer(NamedTuple):
 def to_bytes(tag: Tag) -> bytes:
     """TypeError: it is no tag, such as a number, of which bytes() makes so many zeros."""
     if isinstance(tag, str):
-        return tag.encode("utf-8", "surrogateescape")
+        try:
+            return tag.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError:    # half a surrogate pair, which JSON may have
+            return tag.encode("utf-8", "surrogatepass")
     if isinstance(tag, _BYTES):
         return bytes(tag)
     raise TypeError(f"a tag is str or bytes, not {type(tag).__name__}")
