@@ -294,13 +294,15 @@ class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, Indicates, OneTag, Same
     pass
 
 
-class RubyPackage(Ruby, SystemTest):
+class RubyPrograms(Ruby, SystemTest):
     def said(self, script, *arguments):
         """The words that a program with the package prints."""
         done = run("ruby", "-I", ROOT / "src/integration/ruby/lib", "-rdthrottle", "-e", script, *arguments)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         return done.stdout.split()
 
+
+class RubyPackage(RubyPrograms):
     def test_an_answer_that_is_there_is_heard_however_late_its_thread_looks(self):
         self.assertEqual(self.said("""
             ours, daemon = UNIXSocket.pair
@@ -310,6 +312,29 @@ class RubyPackage(Ruby, SystemTest):
             daemon.write("NO\n")
             talk.call
             puts read.flatten.first"""), ["late", "throttle"])
+
+    def test_a_call_that_an_exception_ends_leaves_nothing_behind(self):
+        """Rack::Timeout ends the one call that finds out whether the daemon is back."""
+        with Daemon(rule(burst=1, rate=0.001)) as daemon:
+            self.assertEqual(self.said("""
+                require "timeout"
+                daemon = ARGV[1].to_i
+                throttle = Dthrottle::Throttle.new(query: ARGV[0], deadline: 30, backoff_max: 0.01)
+                2.times { puts throttle.ask("C").verdict }
+                Process.kill(:STOP, daemon)
+                puts throttle.ask("C", 0.05).verdict
+                sleep 0.02
+                begin
+                  Timeout.timeout(0.05) { throttle.ask("C") }
+                rescue Timeout::Error
+                  puts "ended"
+                ensure
+                  Process.kill(:CONT, daemon)
+                end
+                puts throttle.ask("C").verdict
+                puts ObjectSpace.each_object(Socket).count { |socket| !socket.closed? }""",
+                                       f"unix:{daemon.query_path}", daemon.process.pid),
+                             ["serve", "throttle", "timed_out", "ended", "throttle", "1"])
 
 
 class RubyLibrary(ByLibrary, Ruby):

@@ -64,10 +64,14 @@ module Dthrottle
       after_fork if @pid != Process.pid
       began = now
       read = []
-      return [[], :backing_off] unless @mutex.synchronize { @pause.begin(read, began) }
+      begin
+        return [[], :backing_off] unless @mutex.synchronize { @pause.begin(read, began) }
 
-      failure = attempt(questions, read, began + deadline)
-      @mutex.synchronize { failure ? @pause.failed(read, began, now) : @pause.answered(read) }
+        failure = attempt(questions, read, began + deadline)
+        @mutex.synchronize { failure ? @pause.failed(read, began, now) : @pause.answered(read) }
+      ensure # an exception from outside, such as that of Timeout: nothing is known of the daemon
+        @mutex.synchronize { @pause.forget(read) }
+      end
       [read, failure]
     end
 
@@ -127,19 +131,17 @@ module Dthrottle
     def on(socket, questions, read, deadline)
       socket ||= connect(deadline)
       talk(socket, questions, read, deadline)
-      @mutex.synchronize { @idle.push(socket) }
+      answered, socket = socket, nil
+      @mutex.synchronize { @idle.push(answered) }
       nil
     rescue Late
-      abandon(socket, :timed_out)
+      :timed_out
     rescue BadAnswer
-      abandon(socket, :bad_answer)
+      :bad_answer
     rescue SystemCallError, IOError
-      abandon(socket, :unreachable)
-    end
-
-    def abandon(socket, why)
+      :unreachable
+    ensure
       socket&.close
-      why
     end
 
     def connect(deadline)
@@ -151,10 +153,9 @@ module Dthrottle
         error = socket.getsockopt(Socket::SOL_SOCKET, Socket::SO_ERROR).int
         raise SystemCallError.new("connect", error) unless error.zero?
       end
-      socket
-    rescue Late, SystemCallError
-      socket&.close
-      raise
+      connected = socket
+    ensure
+      socket&.close unless connected
     end
 
     # It looks behind the deadline too: a thread that had to wait for others may find its answer.
