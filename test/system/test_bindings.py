@@ -345,6 +345,32 @@ class RubyLibraryClient(RubyLibrary, UnderLoad, InFlight, test_client.Client):
     pass
 
 
+class RubyLibraryPackage(ByLibrary, RubyPrograms):
+    def said_by_library(self, daemon, script):
+        return self.said("throttle = Dthrottle::LibraryThrottle.new(query: ARGV[0], questions: ARGV[1], library: ARGV[2], "
+                         f"deadline: 30)\n{script}", f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}",
+                         BUILD / "src/client/libdthrottle.so")
+
+    def test_a_tag_that_is_named_twice_pays_twice(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
+            self.assertEqual(self.said_by_library(daemon, """
+                puts throttle.ask_all(%w[d d]).verdict, throttle.peek("d").left
+                puts throttle.ask_all("d" => 3, "e" => 1).verdict, throttle.peek("d").left"""),
+                             ["serve", "8", "serve", "5"])
+
+    def test_a_deadline_below_a_millisecond_is_one(self):
+        with AskDaemon(rule(burst=1, rate=0.001)) as daemon:
+            self.assertEqual(self.said_by_library(daemon, """
+                puts throttle.ask("C").verdict, throttle.ask("C", 0).verdict
+                ending = Process.clock_gettime(Process::CLOCK_MONOTONIC) + 60
+                verdict = throttle.ask("C", 0.0005).verdict
+                while verdict != :throttle && Process.clock_gettime(Process::CLOCK_MONOTONIC) < ending
+                  sleep 0.003
+                  verdict = throttle.ask("C", 0.0005).verdict
+                end
+                puts verdict"""), ["serve", "timed_out", "throttle"])
+
+
 class RubyLibraryPages(RubyLibrary, test_worker_page.QuestionPages):
     pass
 

@@ -84,6 +84,14 @@ class Threads(SystemTest):
             self.assertEqual(throttle.ask_question(b"\xff").left, (1,), "what was no UTF-8 on its way into Python")
 
     @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
+    def test_a_deadline_below_a_millisecond_is_one(self):
+        with Daemon(rule(burst=1, rate=0.001)) as daemon, LibraryThrottle(
+                f"unix:{daemon.query_path}", deadline=PATIENT, library=BUILD / "src/client/libdthrottle.so") as throttle:
+            self.assertTrue(throttle.ask("C"))
+            self.assertIs(throttle.ask("C", deadline=0).verdict, dthrottle.Verdict.TIMED_OUT)
+            wait_until(lambda: throttle.ask("C", deadline=0.0005).verdict is dthrottle.Verdict.THROTTLE, "it is asked")
+
+    @unittest.skipIf(SANITIZED, "the library is built with a sanitizer")
     def test_one_tag_is_a_tag_to_the_library_too(self):
         with AskDaemon(rule(burst=100, rate=0.001)) as daemon, LibraryThrottle(
                 f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}", deadline=PATIENT,

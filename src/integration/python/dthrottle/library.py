@@ -10,6 +10,7 @@ own.
 """
 
 import ctypes
+import math
 import os
 
 from . import _endpoint
@@ -50,7 +51,8 @@ def _load(name):
 
 
 class LibraryThrottle(Throttle):
-    """As Throttle. `library` is the name or the path of libdthrottle. OSError if it cannot be loaded."""
+    """As Throttle. `library` is the name or the path of libdthrottle. OSError if it cannot be loaded. What it decides has a
+    deadline of whole milliseconds, rounded up."""
 
     def __init__(self, query=_endpoint.DEFAULT_QUERY, questions=_endpoint.DEFAULT_ASK, *, library="libdthrottle.so.0",
                  connections_max=16, backoff_min=0.01, backoff_max=5.0, **options):
@@ -92,7 +94,7 @@ class LibraryThrottle(Throttle):
         return self._spoken.tags(1, [_VERDICTS[verdict]], None)[0]
 
     def _ms(self, deadline):
-        return int(1000 * (self.deadline if deadline is None else deadline))
+        return math.ceil(1000 * (self.deadline if deadline is None else deadline))
 
     def _open(self, place):
         if not self._handles:

@@ -7,8 +7,8 @@ module Dthrottle
   #   throttle = Dthrottle::LibraryThrottle.new
   #
   # It needs the package libdthrottle0 and no compiler. `library` is its name or path. A call holds up its thread until the
-  # daemon answers, and fibers of that thread; other threads go on. It decides so by `ask` and `ask_all`; all else is a
-  # Throttle's own.
+  # daemon answers, and fibers of that thread; other threads go on. It decides so by `ask` and `ask_all`, whose deadline is
+  # rounded up to whole milliseconds; all else is a Throttle's own.
   class LibraryThrottle < Throttle
     VERDICTS = %i[serve throttle timed_out unreachable bad_answer backing_off bad_question].freeze # as in dthrottle.h
 
@@ -28,11 +28,11 @@ module Dthrottle
 
     # As ask_question, where only the verdict is wanted: the answer says nothing else.
     def ask_all(tags, deadline = @deadline)
-      costs = Dthrottle.costs_of(tags).to_h
-      return answer(:bad_question, {}) unless costs.values.all? { |cost| COSTS.cover?(cost) && cost.is_a?(Integer) }
+      costs = Dthrottle.costs_of(tags).to_a # a tag may be named twice
+      return answer(:bad_question, {}) unless costs.all? { |_, cost| COSTS.cover?(cost) && cost.is_a?(Integer) }
 
-      texts = costs.keys.map { |tag| Fiddle::Pointer[tag.to_s.b] }
-      named = Fiddle::Pointer[texts.zip(costs.values).map { |text, cost| [text.to_i, text.size, cost].pack("JJLx4") }.join]
+      texts = costs.map { |tag, _| Fiddle::Pointer[tag.to_s.b] }
+      named = Fiddle::Pointer[texts.zip(costs).map { |text, (_, cost)| [text.to_i, text.size, cost].pack("JJLx4") }.join]
       question = Fiddle::Pointer[[0, named.to_i, texts.size].pack("lx4JJx40")] # struct dthrottle_question
       answer(VERDICTS[@ask_question.call(@named, question, nil, milliseconds(deadline))], {})
     end
@@ -68,7 +68,7 @@ module Dthrottle
     end
 
     def milliseconds(seconds)
-      (1000 * seconds).to_i
+      (1000 * seconds).ceil
     end
   end
 end
