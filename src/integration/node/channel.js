@@ -36,9 +36,15 @@ class Channel {
     if (!this.#pause.begin(call, call.began)) return Promise.resolve({ read: [], failure: 'backing off' })
     return new Promise((resolve) => {
       call.resolve = resolve
-      call.timer = setTimeout(() => this.#giveUp(call), deadlineMs)
+      call.timer = setTimeout(() => this.#look(call), deadlineMs)
       this.#send(call)
     })
+  }
+
+  // The deadline has passed. A loop that was busy runs timers before it reads what has come, so the call ends behind the
+  // reads: the second ones, because a connection that has just been made has only written by the first.
+  #look (call, more = 1) {
+    call.last = setImmediate(() => more > 0 ? this.#look(call, more - 1) : this.#giveUp(call))
   }
 
   close (why = 'unreachable') {
@@ -85,6 +91,7 @@ class Channel {
 
   #settle (call, failure) {
     clearTimeout(call.timer)
+    clearImmediate(call.last)
     call.resolve({ read: call.read.slice(), failure })
     call.resolve = () => {}
     call.settled = true
