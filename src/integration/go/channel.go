@@ -54,8 +54,8 @@ func newChannel(address string, least, most time.Duration) (*channel, error) {
 }
 
 // What has been answered, in the order of the questions, and the verdict on the others.
-func (c *channel) exchange(ctx context.Context, data []byte, readers []reader) ([]Answer, Verdict) {
-	if ctx.Err() != nil {
+func (c *channel) exchange(ctx context.Context, deadline time.Duration, data []byte, readers []reader) ([]Answer, Verdict) {
+	if ctx.Err() != nil || deadline <= 0 {
 		return nil, TimedOut
 	}
 	call := &call{data: data, readers: readers, began: time.Now(), done: make(chan Verdict, 1)}
@@ -66,12 +66,15 @@ func (c *channel) exchange(ctx context.Context, data []byte, readers []reader) (
 	}
 	c.send(call)
 	c.mutex.Unlock()
+	late := time.NewTimer(deadline)
+	defer late.Stop()
 	select {
 	case verdict := <-call.done:
 		return call.read, verdict
+	case <-late.C:
 	case <-ctx.Done():
-		return c.giveUp(call, errors.Is(ctx.Err(), context.DeadlineExceeded))
 	}
+	return c.giveUp(call, deadline)
 }
 
 func (c *channel) close() {
@@ -152,19 +155,21 @@ func (c *channel) hear(line *line, text []byte) bool {
 
 // The functions below are called without it.
 
-func (c *channel) giveUp(call *call, late bool) ([]Answer, Verdict) {
+// A context may end sooner than any daemon answers. So it is the daemon's failure only where it owes an answer on the line for
+// the deadline, to this call or to one before it.
+func (c *channel) giveUp(call *call, deadline time.Duration) ([]Answer, Verdict) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
 	if call.settled {
 		return call.read, <-call.done
 	}
 	call.settled = true
-	if !late { // the caller has other reasons: nothing is known of the daemon
+	if time.Since(c.line.calls[0].began) < deadline {
 		c.pause.forget(call)
 		return call.read, TimedOut
 	}
 	c.pause.failed(call, time.Now())
-	if c.line != nil && (!c.line.connected || c.pause.failures > 1) {
+	if !c.line.connected || c.pause.failures > 1 {
 		c.end(c.line, TimedOut)
 	}
 	return call.read, TimedOut

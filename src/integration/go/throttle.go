@@ -70,7 +70,7 @@ type Tag struct {
 type Options struct {
 	Query      string        // "unix:/path" or "tcp:ADDRESS:PORT"; unix:/run/dthrottle/query.sock
 	Questions  string        // for several tags; unix:/run/dthrottle/ask.sock
-	Deadline   time.Duration // of a call whose context has none; 20 ms
+	Deadline   time.Duration // of a call, unless its context ends sooner; 20 ms
 	FailClosed bool          // refuse when nobody answers
 	BackoffMin time.Duration // 10 ms
 	BackoffMax time.Duration // 5 s
@@ -79,7 +79,7 @@ type Options struct {
 // A Client asks at two sockets of the daemon. Nothing is connected before it is asked.
 type Client struct {
 	deadline         time.Duration
-	failClosed       atomic.Bool
+	failClosed       *atomic.Bool
 	query, questions *channel
 }
 
@@ -100,7 +100,7 @@ func New(options Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client := &Client{deadline: options.Deadline, query: query, questions: questions}
+	client := &Client{deadline: options.Deadline, failClosed: new(atomic.Bool), query: query, questions: questions}
 	client.failClosed.Store(options.FailClosed)
 	return client, nil
 }
@@ -110,6 +110,13 @@ func setDefault[T comparable](value *T, otherwise T) {
 	if *value == zero {
 		*value = otherwise
 	}
+}
+
+// WithDeadline is the same client with another deadline for its calls.
+func (c *Client) WithDeadline(deadline time.Duration) *Client {
+	other := *c
+	other.deadline = deadline
+	return &other
 }
 
 // Ask spends a token of the tag. LF anywhere in it and CR at its end are sent as "_".
@@ -242,12 +249,7 @@ func (c *Client) exchange(ctx context.Context, channel *channel, data []byte, re
 }
 
 func (c *Client) talk(ctx context.Context, channel *channel, data []byte, readers []reader) ([]Answer, Verdict) {
-	if _, has := ctx.Deadline(); !has {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.deadline)
-		defer cancel()
-	}
-	return channel.exchange(ctx, data, readers)
+	return channel.exchange(ctx, c.deadline, data, readers)
 }
 
 func (c *Client) decided(answer Answer) Answer {

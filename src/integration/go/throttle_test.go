@@ -84,6 +84,58 @@ func TestACallThatItsContextEndsIsNoFailure(t *testing.T) {
 	}
 }
 
+func TestAContextThatEndsBeforeTheDeadlineIsNoFailure(t *testing.T) {
+	begin := make(chan struct{})
+	address, _ := serve(t, begin)
+	client, _ := New(Options{Query: address, Deadline: time.Minute})
+	for i := 0; i < 3; i++ {
+		if answer := askFor(client, time.Millisecond); answer.Verdict != TimedOut {
+			t.Error(answer)
+		}
+	}
+	close(begin)
+	if answer := client.Ask(context.Background(), "C"); answer.Verdict != Serve {
+		t.Error(answer, "after contexts that ended")
+	}
+}
+
+func TestADaemonThatHangsIsLeftAloneWhateverTheContexts(t *testing.T) {
+	for _, patience := range []time.Duration{time.Millisecond, time.Minute} {
+		address, _ := serve(t, make(chan struct{}))
+		client, _ := New(Options{Query: address, BackoffMin: time.Hour, BackoffMax: time.Hour})
+		begin, verdict := time.Now(), TimedOut
+		for verdict == TimedOut && time.Since(begin) < 30*time.Second {
+			verdict = askFor(client, patience).Verdict
+		}
+		if waited := time.Since(begin); verdict != BackingOff || waited > 30*time.Second {
+			t.Error(verdict, "after", waited, "with contexts of", patience)
+		}
+	}
+}
+
+func TestADeadlineOfItsOwnIsThatOfItsCallsOnly(t *testing.T) {
+	begin := make(chan struct{})
+	address, connections := serve(t, begin)
+	client, _ := New(Options{Query: address, Deadline: time.Hour})
+	if answer := client.WithDeadline(time.Millisecond).Ask(context.Background(), "C"); answer.Verdict != TimedOut {
+		t.Error(answer)
+	}
+	client, _ = New(Options{Query: address, Deadline: time.Nanosecond})
+	close(begin)
+	if answer := client.WithDeadline(time.Minute).Ask(context.Background(), "C"); answer.Verdict != Serve {
+		t.Error(answer)
+	}
+	if connections() != 2 {
+		t.Error(connections(), "connections")
+	}
+}
+
+func askFor(client *Client, patience time.Duration) Answer {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return client.Ask(ctx, "C")
+}
+
 func TestAnAddressThatIsNoneIsAnError(t *testing.T) {
 	for _, address := range []string{"", "unix:", "tcp:localhost:1", "tcp:1.2.3.4", "/path"} {
 		if _, err := newChannel(address, 1, 1); err == nil {
