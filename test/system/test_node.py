@@ -1,4 +1,5 @@
-"""What the Node package does beside answering as libdthrottle does (test_bindings.py): in a loop that is busy."""
+"""What the Node package does beside answering as libdthrottle does (test_bindings.py): in a loop that is busy,
+and when it is asked for what is no tag."""
 
 import test_bindings
 from common import SystemTest
@@ -22,9 +23,38 @@ function burn (ms) {
 })()
 """
 
+ODD = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const [query, questions] = process.argv.slice(2)
+const throttle = new Throttle({ query, questions, pages: false, deadlineMs: 30000 })
+const none = JSON.parse('{ "toString": 1 }')
+const calls = [
+  () => throttle.ask(none), () => throttle.ask(Object.create(null)), () => throttle.ask(undefined),
+  () => throttle.askBatch(['C', none]), () => throttle.askBatch(undefined), () => throttle.askQuestion(undefined),
+  () => throttle.askQuestion(null), () => throttle.askQuestion([none]), () => throttle.askQuestion(new Map([[none, 1]])),
+  () => throttle.peek([none]), () => throttle.hold(undefined, 1000), () => throttle.hold('C', 1n),
+  () => throttle.commit(none, 1), () => throttle.commit('x', none), () => throttle.refund(undefined),
+  () => throttle.refundAll(null), () => throttle.indicate('C', Symbol('x')), () => throttle.learn(undefined)
+]
+;(async () => {
+  for (const call of calls) {
+    const said = [await call()].flat().map((answer) => answer.verdict || answer)
+    console.log(said.join('/'))
+  }
+  throttle.close()
+})()
+"""
+
 
 class Node(test_bindings.Node, SystemTest):
     def test_a_busy_loop_hears_answers_that_have_come_by_the_deadline(self):
         with AskDaemon(rule(burst=2, rate=0.001)) as daemon:
             done = run("node", "-e", BUSY, ROOT, f"unix:{daemon.query_path}")
         self.assertEqual(done.stdout.split(), ["serve"] * 2 + ["throttle"] * 4, done.stderr)
+
+    def test_nothing_rejects_whatever_a_caller_names(self):
+        with AskDaemon(rule(burst=3, rate=0.001)) as daemon:
+            done = run("node", "-e", ODD, ROOT, f"unix:{daemon.query_path}", f"unix:{daemon.ask_path}")
+        bad = ["bad question"]
+        self.assertEqual(done.stdout.splitlines(),
+                         ["serve"] * 3 + ["serve/serve"] + bad * 3 + ["throttle"] * 3 + bad * 8, done.stderr)

@@ -12,7 +12,16 @@ const COST_MAX = 2 ** 32 - 1
 const INDICATED_MAX = 1e12 // as at the daemon
 const AROUND_BYTES = 12 // of a cost, and the blanks in front of it and of its tag
 
-const toBytes = (tag) => (Buffer.isBuffer(tag) ? tag : Buffer.from(String(tag))).toString('latin1')
+// A client may choose a tag that has no text, such as { toString: 1 } in JSON: such objects are one tag.
+function textOf (tag) {
+  try {
+    return String(tag)
+  } catch {
+    return Object.prototype.toString.call(tag)
+  }
+}
+
+const toBytes = (tag) => (Buffer.isBuffer(tag) ? tag : Buffer.from(textOf(tag))).toString('latin1')
 
 const tagLine = (tag) => toBytes(tag).replace(/\n/g, '_').replace(/\r$/, '_') + '\n'
 
@@ -25,7 +34,7 @@ const listOf = (tags) => isTag(tags) ? [tags] : tags
 function pairsOf (tags) {
   const list = listOf(tags)
   if (Array.isArray(list)) return list.map((tag) => [tag, 1])
-  return tags instanceof Map ? [...tags] : Object.entries(tags)
+  return tags instanceof Map ? [...tags] : Object.entries(tags ?? {})
 }
 
 // The answer to a tag, or undefined: it is none.
@@ -143,5 +152,5 @@ function readAbsence (line) {
 
 module.exports = {
   ANSWER_LINE_BYTES, Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund,
-  refundAll, settlement, tagLine
+  refundAll, settlement, tagLine, textOf
 }

@@ -3,13 +3,14 @@
 // descriptors nor map memory, so an addon does it (pages.c), which the package libdthrottle0 has.
 
 const { resolve } = require('path')
+const { textOf } = require('./answers')
 
 const MACHINES = { x64: 'x86_64', arm64: 'aarch64', ppc64: 'powerpc64le' } // those that Debian calls otherwise
 const INSTALLED = `/usr/lib/${MACHINES[process.arch] || process.arch}-linux-gnu/dthrottle/dthrottle-pages.node`
 const NONE = { decide: () => 0, answered () {}, close () {} } // all is asked
 const SAID = [undefined, { verdict: 'serve' }, { verdict: 'throttle' }]
 
-const toTag = (tag) => typeof tag === 'string' || Buffer.isBuffer(tag) ? tag : String(tag)
+const toTag = (tag) => typeof tag === 'string' || Buffer.isBuffer(tag) ? tag : textOf(tag)
 
 // `path` is that of the socket for queries; undefined: it is asked over TCP, so there are no pages. `file` is the
 // addon; undefined: the installed one, if it is there and can be loaded; false: none.

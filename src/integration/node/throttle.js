@@ -16,6 +16,15 @@ const DEFAULTS = {
   pages: undefined // path of the addon that looks into pages; undefined: the installed one, if any; false: none
 }
 
+// What `make` makes of what a caller has named; undefined: it cannot.
+function attempt (make) {
+  try {
+    return make()
+  } catch {
+    return undefined
+  }
+}
+
 // Asks at `query` for one tag and at `questions` for several. With the addon for pages it decides without asking what
 // the daemon lets this thread decide (protocol/page.md); such a call takes no turn of the event loop.
 //
@@ -44,6 +53,7 @@ class Throttle {
   // An answer for each tag.
   async askBatch (tags, deadlineMs = this.#options.deadlineMs) {
     tags = listOf(tags)
+    if (!Array.isArray(tags)) return [this.#answer(undefined, 'bad question')]
     const decided = [] // the first tags, in order, as far as the page says something
     for (const tag of tags) {
       const answer = this.#decide(tag, deadlineMs)
@@ -79,7 +89,7 @@ class Throttle {
   // held comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may be
   // repeated. Resolves to the verdict: "serve", it is settled; "bad question", the daemon does not know it.
   async commit (hold, actual, deadlineMs) {
-    return hold === undefined ? 'serve' : (await this.#ask(settlement(hold, [actual].flat()), readSettlement, deadlineMs)).verdict
+    return hold === undefined ? 'serve' : this.#tell(() => settlement(hold, [actual].flat()), deadlineMs, readSettlement)
   }
 
   // Settles a hold of which nothing was used, or gives up a wait.
@@ -90,13 +100,13 @@ class Throttle {
   // Gives back what tags have cost that turned out not to count; a bucket is never more than full. Not to be repeated: it
   // would be given back twice. Resolves to the verdict.
   async refund (tags, deadlineMs) {
-    return this.#tell(refund(tags), deadlineMs)
+    return this.#tell(() => refund(tags), deadlineMs)
   }
 
   // Gives back all that tags have spent since their buckets were full, also to what is charged with them. Resolves to the
   // verdict.
   async refundAll (tags, deadlineMs) {
-    return this.#tell(refundAll(tags), deadlineMs)
+    return this.#tell(() => refundAll(tags), deadlineMs)
   }
 
   // Reports how this application does with its host's part of a divided tag: a number above 0, at most 1e12, that falls
@@ -104,13 +114,13 @@ class Throttle {
   // verdict: "serve", it is taken; "bad question", `value` is no such number, the daemon does not go by reports
   // (`capacity.indicator`), or it divides no such tag.
   async indicate (tag, value, deadlineMs) {
-    return this.#tell(indication(tag, value), deadlineMs)
+    return this.#tell(() => indication(tag, value), deadlineMs)
   }
 
   // Asks what the rules of these tags want while nobody answers (`fail_closed`), and does so from now on in place of
   // `failOpen`. Resolves to the verdict: "serve", the daemon has said it; else nothing has changed.
   async learn (tags, deadlineMs = this.#options.deadlineMs) {
-    const line = absence(tags)
+    const line = attempt(() => absence(tags))
     if (line === undefined) return 'bad question'
     const { read: [said], failure } = await this.#questions.exchange(line, [readAbsence], deadlineMs)
     if (said?.failOpen !== undefined) this.#options.failOpen = said.failOpen
@@ -138,13 +148,14 @@ class Throttle {
   }
 
   async #question (verb, tags, deadlineMs, more) {
-    const question = new Question(verb, tags, more)
-    if (question.line === undefined) return this.#answer(undefined, 'bad question')
+    const question = attempt(() => new Question(verb, tags, more))
+    if (question?.line === undefined) return this.#answer(undefined, 'bad question')
     return this.#ask(question.line, (line) => question.read(line), deadlineMs)
   }
 
-  async #tell (line, deadlineMs) {
-    return line === undefined ? 'bad question' : (await this.#ask(line, readTaken, deadlineMs)).verdict
+  async #tell (make, deadlineMs, reader = readTaken) {
+    const line = attempt(make)
+    return line === undefined ? 'bad question' : (await this.#ask(line, reader, deadlineMs)).verdict
   }
 
   async #ask (line, reader, deadlineMs = this.#options.deadlineMs) {
