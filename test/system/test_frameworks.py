@@ -455,6 +455,44 @@ class RateLimiterFlexible(Node, Claims, Crowd):
     shows = FlexibleResets.shows
 
 
+FLEXIBLE = """
+const { RateLimiterDthrottle } = require(process.argv[1] + '/src/integration/node/flexible')
+const dthrottle = { questions: process.argv[2], deadlineMs: 30000 }
+const options = { points: 3, duration: 60, keyPrefix: 'flexible', dthrottle }
+const limiter = new RateLimiterDthrottle(options)
+const calls = [
+  () => new RateLimiterDthrottle({ ...options, blockDuration: 300 }),
+  () => limiter.consume('a'), () => limiter.penalty('a', 4), () => limiter.consume('a'), () => limiter.reward('a', 2),
+  () => limiter.consume('a'), () => limiter.reward('a', 2), () => limiter.consume('a'), () => limiter.penalty('a'),
+  () => limiter.consume('b', 1.5), () => limiter.consume('b', NaN), () => limiter.penalty('b', 0.5),
+  () => limiter.reward('b', 0.5), () => limiter.get('b')
+]
+;(async () => {
+  for (const call of calls) {
+    try {
+      console.log((await call()).remainingPoints)
+    } catch (refused) {
+      console.log(refused instanceof Error ? refused.message : 'refused')
+    }
+  }
+  process.exit(0)
+})()
+"""
+
+
+class FlexiblePenalties(Node):
+    shows = FlexibleResets.shows
+
+    def test_a_penalty_is_owed_and_what_the_daemon_cannot_do_is_an_error(self):
+        with AskDaemon(rule(burst=3, rate=0.001)) as daemon:
+            done = run("node", "-e", FLEXIBLE, ROOT, unix(daemon), env=self.env)
+        said = done.stdout.splitlines()
+        self.assertIn("blockDuration", said[0], done.stderr)
+        self.assertEqual(said[1:9], ["2", "0", "refused", "0", "refused", "2", "1", "0"], "it owed 2")
+        self.assertEqual([line.startswith("points are whole numbers") for line in said[9:]], [True] * 4 + [False])
+        self.assertEqual(said[13], "3")
+
+
 class FastifyRateLimit(Node, Claims, Crowd):
     app = "fastify"
     shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")

@@ -10,15 +10,23 @@ const RateLimiterStoreAbstract = require('rate-limiter-flexible/lib/RateLimiterS
 const { RateLimiterRes } = require('rate-limiter-flexible')
 const { Asker } = require('./stores')
 
+const NO_BLOCK = 'dthrottled has no block and no set: its rules decide'
+
+function whole (points) {
+  if (!Number.isInteger(points)) throw new Error(`points are whole numbers, not ${points}`)
+  return points
+}
+
 class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   constructor ({ dthrottle, ...options }) {
+    if (options.blockDuration > 0) throw new Error(`blockDuration: ${NO_BLOCK}`)
     super(options)
     this.asker = new Asker(dthrottle)
   }
 
   _upsert (rlKey, points, msDuration, forceExpire = false) {
-    if (forceExpire) throw new Error('dthrottled has no block and no set: its rules decide')
-    if (points < 0) return this.#reward(rlKey, -points)
+    if (forceExpire) throw new Error(NO_BLOCK)
+    if (whole(points) < 0) return this.#reward(rlKey, -points)
     return this.asker.count('askQuestion', rlKey, points, this.points, msDuration)
   }
 
@@ -29,6 +37,13 @@ class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   async _delete (rlKey) {
     await this.asker.giveAllBack(rlKey)
     return true
+  }
+
+  // A penalty is charged though the key has not so many points left, which no consume is.
+  async _penalty (key, points = 1) {
+    const rlKey = this.getKey(key)
+    await this.asker.charge(rlKey, whole(points))
+    return this._getRateLimiterRes(rlKey, points, await this._get(rlKey))
   }
 
   async #reward (rlKey, points) {

@@ -10,6 +10,7 @@
 const { Throttle } = require('./throttle')
 const { Unpaid } = require('./unpaid')
 
+const CHARGE_MS = 1000 // for which a hold lasts that is settled at once
 const DECREMENT_MS = 1000 // by then a response has gone, as a rule
 
 let warned = false
@@ -50,6 +51,13 @@ class Asker {
     const most = limit ?? Number.MAX_SAFE_INTEGER - 1
     const resetMs = windowMs / (limit || 1)
     return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs, paid: verdict === 'serve' }
+  }
+
+  // Charges hits and may make debt: a hold of nothing is settled at more. A tag in debt is refused that, and owes no more.
+  async charge (tag, hits) {
+    const { hold, verdict } = await this.throttle.hold(new Map([[tag, 0]]), CHARGE_MS)
+    if (verdict === 'bad question') throw new Error('dthrottled takes no hold, which a penalty needs')
+    if (verdict !== 'throttle') this.#given(hold === undefined ? verdict : await this.throttle.commit(hold, hits))
   }
 
   // Where nobody answers the hits stay counted, and only onFailure "raise" tells.
