@@ -133,8 +133,9 @@ HoldId HoldTable::Add(std::span<const Payment> paid, Instant until, bool bound) 
   std::size_t at = 0;
   for (std::size_t i = 0; i < paid.size(); ++i) {
     const Query& query = paid[i].query;
-    const std::string_view bytes = query.tag.bytes;
-    DT_CHECK(at + bytes.size() <= kHoldTagBytesMax && bytes.size() <= kTagBytesMax);
+    std::string_view bytes = query.tag.bytes;
+    DT_CHECK(bytes.size() <= kTagBytesMax);
+    if (at + bytes.size() > kHoldTagBytesMax) bytes = {};
     r.held[i] = query.cost;
     r.taken.with[i] = paid[i].with.value_or(0);
     r.sizes[i] = static_cast<std::uint8_t>(bytes.size());

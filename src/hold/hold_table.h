@@ -29,7 +29,7 @@ namespace dthrottle {
 using HoldId = std::uint64_t;
 
 inline constexpr std::size_t kHoldTagsMax = 16;
-inline constexpr std::size_t kHoldTagBytesMax = 340;    // of all tags of a hold together
+inline constexpr std::size_t kHoldTagBytesMax = 340;    // of the tags of a hold that its record has, together
 
 enum class HoldState : std::uint32_t { kNone, kOpen, kCommitted, kReleased, kExpired };
 
@@ -52,12 +52,12 @@ struct HoldRecord {
   };
   std::uint16_t digests;                    // a bit for each tag that is one
   std::array<std::uint8_t, kHoldTagsMax> sizes;
-  std::array<char, kHoldTagBytesMax> bytes;    // of the tags, one behind the other
+  std::array<char, kHoldTagBytesMax> bytes;    // of the tags, one behind the other; no bytes of one without room
 
   // What a tag of an open hold has paid. REQUIRES: the tag is that of ForEachTag.
   Payment PaymentOf(std::size_t i, const Tag& tag) const { return {{tag, held[i]}, taken.at, taken.with[i]}; }
 
-  // Calls use(i, tag) for each tag.
+  // Calls use(i, tag) for each tag; one for which there was no room has no bytes.
   template <class Use>
   void ForEachTag(Use&& use) const {
     for (std::size_t i = 0, at = 0; i < tags; at += sizes[i], ++i) {
@@ -81,8 +81,8 @@ class HoldTable {
   HoldTable(std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
             std::uint64_t fresh);
 
-  // Records a hold. REQUIRES: open() < holds(); 1 to kHoldTagsMax payments of one time, whose tags have at most
-  // kHoldTagBytesMax bytes.
+  // Records a hold, with as many of its tags, in order, as there is room for. REQUIRES: open() < holds(); 1 to
+  // kHoldTagsMax payments of one time.
   HoldId Add(std::span<const Payment> paid, Instant until, bool bound);
 
   // The record of a hold; null: it is forgotten, or has never been.

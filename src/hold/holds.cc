@@ -13,6 +13,7 @@ void Holds::ReleaseBound(Instant now) {
 HoldId Holds::Keep(std::span<const Payment> paid, Holder* holder, Instant until) {
   const Instant before = next();
   const HoldId id = table_.Add(paid, until, holder != nullptr);
+  KeepLong(id, paid);
   ++counts_.taken;
   if (holder != nullptr) {
     auto& holds = holder->holds;
@@ -21,6 +22,12 @@ HoldId Holds::Keep(std::span<const Payment> paid, Holder* holder, Instant until)
   }
   if (next() < before) wake_();
   return id;
+}
+
+void Holds::KeepLong(HoldId id, std::span<const Payment> paid) {
+  table_.Find(id)->ForEachTag([&](std::size_t i, const Tag& tag) {
+    if (tag.bytes.empty()) long_tags_[id].emplace_back(paid[i].query.tag);
+  });
 }
 
 std::size_t Holds::TagsOf(HoldId id) const {
@@ -72,7 +79,13 @@ void Holds::End(const HoldRecord& ending, HoldState state, std::span<const Cost>
   if (actual.empty()) actual = std::span(kNothing).first(ending.tags);
   const HoldRecord record = ending;    // as it was while it was open
   table_.End(ending, state, actual);
-  record.ForEachTag([&](std::size_t i, const Tag& tag) {
+  const auto kept = long_tags_.extract(record.id);
+  std::size_t used = 0;
+  record.ForEachTag([&](std::size_t i, Tag tag) {
+    if (tag.bytes.empty()) {
+      if (kept.empty()) return;    // another process took it: what was held stays spent
+      tag = kept.mapped()[used++].tag();
+    }
     const Cost held = record.held[i];
     (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
     settle_(record.PaymentOf(i, tag), actual[i], now);

@@ -7,14 +7,18 @@
 // was, as long as the hold is remembered (hold_table.h).
 //
 // A hold is marked as ended before its tokens move, and recorded after they were taken. A process killed in between
-// leaves tokens spent that nobody used; it never gives back twice.
+// leaves tokens spent that nobody used; it never gives back twice. So does one that is killed or replaced with the tags
+// of its open holds for which their records have no room: these are in memory only.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
+#include "base/tag.h"
 #include "hold/hold_table.h"
 #include "hold/holder.h"
 
@@ -80,10 +84,12 @@ class Holds {
   HoldCounts counts() const;
 
  private:
+  void KeepLong(HoldId id, std::span<const Payment> paid);
   void End(const HoldRecord& record, HoldState state, std::span<const Cost> actual, Instant now);
 
   const Settle settle_;
   HoldTable table_;
+  std::unordered_map<HoldId, std::vector<KeptTag>> long_tags_;    // of open holds: those that the record lacks, in order
   Duration ttl_max_ = std::chrono::minutes(10);
   HoldCounts counts_;
   std::function<void()> wake_ = [] {};

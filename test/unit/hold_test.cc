@@ -228,6 +228,28 @@ TEST_CASE("hold: holds and what became of them outlive a kill, and a boot ends t
   CHECK(h.holds->room() == 8);
 }
 
+TEST_CASE("hold: a tag that a record has no room for comes back, and keeps what it paid where the daemon was killed") {
+  Holding h;
+  const std::array<std::string, 3> tags = {std::string(200, 'a'), std::string(200, 'b'), "c"};
+  const auto hold = [&] {
+    std::vector<Query> paid;
+    for (const std::string& tag : tags) {
+      REQUIRE(h.host.Serves(tag, kNow, 100));
+      paid.push_back({{tag, false}, 100});
+    }
+    return h.holds->Keep(PaymentsOf(*h.host.limiter, paid, kNow), nullptr, kNow + 1min);
+  };
+  const auto levels = [&] { return std::array{h.Level(tags[0]), h.Level(tags[1]), h.Level(tags[2])}; };
+  CHECK(h.Commit(hold(), 130) == HoldState::kCommitted);
+  CHECK(levels() == std::array{870.0, 870.0, 870.0});
+  const HoldId killed = hold();
+  h.Kill();
+  CHECK(h.Release(killed) == HoldState::kReleased);
+  CHECK(levels() == std::array{870.0, 770.0, 870.0});
+  CHECK(h.Release(hold()) == HoldState::kReleased);
+  CHECK(levels() == std::array{870.0, 770.0, 870.0});
+}
+
 TEST_CASE("hold: a region full of anything is opened without harm") {
   Prng prng(7);
   for (int i = 0; i < 200; ++i) {

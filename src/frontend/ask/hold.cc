@@ -35,14 +35,6 @@ void AskTurn::OnHold(Line& held, std::string_view rest) {
   if (OnQuestion(held, Verb::kHold, rest)) ++holding_;
 }
 
-// Whether a record has room for the tags of the question that was read last.
-bool AskTurn::FitsHold(const Asking& asking) {
-  std::size_t bytes = 0;
-  for (const Query& query : asking.queries(asking.size() - 1)) bytes += query.tag.bytes.size();
-  return bytes <= kHoldTagBytesMax ||
-         Complain(fmt::format("the tags of a hold have at most {} bytes together", kHoldTagBytesMax));
-}
-
 // Whether there is room for another hold beside those of this turn. False: the answer says so.
 bool AskTurn::CanHold() {
   if (holds_ == nullptr) return Complain("holds are off: hold.max_holds is 0");

@@ -89,7 +89,7 @@ bool AskTurn::OnQuestion(Line& line, Verb verb, std::string_view rest) {
   Asking& asking = OpenBatch();
   const std::size_t tags = asking.tags();
   asking.Begin(verb, line.patience);
-  if (!Read(asking, rest) || (line.kind == Kind::kHold && !FitsHold(asking))) {
+  if (!Read(asking, rest)) {
     asking.Drop();
     return false;
   }

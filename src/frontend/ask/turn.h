@@ -85,7 +85,6 @@ class AskTurn {
   // hold.cc
   void OnHold(Line& line, std::string_view rest);
   bool CanHold();
-  bool FitsHold(const Asking& asking);
   void AppendHeld(const Line& line, Instant now);
   void KeepPlaces(const Line& line, Instant now);
   void AppendWaiting(const Line& line, Instant now);
