@@ -123,6 +123,25 @@ class Holds:
             self.assertEqual(application.question(b"release ffffffff")[0], "bad question")
 
 
+    def test_tags_of_a_hold_may_be_long(self):
+        tags = b" ".join(b"5 " + bytes([letter]) * 200 for letter in b"xyz")
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            verdict, said = application.question(b"hold 60000 5 C " + tags)
+            self.assertEqual((verdict, said[-5:-1]), ("serve", ["5"] * 4))
+            self.assertEqual(application.question(b"release " + said[-1].encode())[0], "serve")
+            self.assertEqual(application.question(b"5 C " + tags)[1][-4:], ["5"] * 4)
+
+
+class Costs:
+    def test_a_cost_beyond_all_that_can_be_asked_for_is_refused(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon, self.asking(daemon) as application:
+            for cost in (2**32, 2**32 + 1, 10**11):
+                self.assertEqual(application.question(b"%d C" % cost), ("throttle", ["2", "0", "0", "rule-1", "10"]), cost)
+                verdict, said = application.question(b"hold 60000 5 C")
+                self.assertEqual(application.question(b"commit " + said[-1].encode() + b" 5")[0], "serve")
+                self.assertEqual(application.question(b"refund %d C" % cost)[0], "serve")
+
+
 class Waits:
     def test_a_question_waits_rather_than_being_refused_and_can_give_up(self):
         with AskDaemon(rule(burst=1, rate=0.1, delay="60s")) as daemon, self.asking(daemon) as application:
@@ -226,7 +245,7 @@ class PythonClient(Python, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class PythonQuestions(Python, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
+class PythonQuestions(Python, Costs, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -264,7 +283,7 @@ class AsyncioClient(Asyncio, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class AsyncioQuestions(Asyncio, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
+class AsyncioQuestions(Asyncio, Costs, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -277,7 +296,7 @@ class NodeClient(Node, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class NodeQuestions(Node, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
+class NodeQuestions(Node, Costs, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -290,7 +309,7 @@ class RubyClient(Ruby, UnderLoad, InFlight, test_client.Client):
     pass
 
 
-class RubyQuestions(Ruby, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
+class RubyQuestions(Ruby, Costs, Holds, Waits, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass
 
 
@@ -424,5 +443,5 @@ class LuaPages(Lua, test_worker_page.QuestionPages):
     pass
 
 
-class LuaQuestions(Lua, Holds, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
+class LuaQuestions(Lua, Costs, Holds, Learns, Refunds, Indicates, OneTag, SameBuckets, test_client.Questions):
     pass

@@ -45,6 +45,15 @@ const calls = [
 })()
 """
 
+BAD = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const throttle = new Throttle({ questions: process.argv[2], pages: false, deadlineMs: 30000 })
+;(async () => {
+  for (const [ttl, cost] of [[3600000, 1], [1000, 0.5]]) console.log((await throttle.hold({ C: cost }, ttl)).error)
+  throttle.close()
+})()
+"""
+
 
 class Node(test_bindings.Node, SystemTest):
     def test_a_busy_loop_hears_answers_that_have_come_by_the_deadline(self):
@@ -58,3 +67,11 @@ class Node(test_bindings.Node, SystemTest):
         bad = ["bad question"]
         self.assertEqual(done.stdout.splitlines(),
                          ["serve"] * 3 + ["serve/serve"] + bad * 3 + ["throttle"] * 3 + bad * 8, done.stderr)
+
+    def test_a_bad_question_says_what_is_wrong_and_the_first_is_a_warning(self):
+        with AskDaemon(rule(burst=3)) as daemon:
+            done = run("node", "-e", BAD, ROOT, f"unix:{daemon.ask_path}")
+        ttl, cost = done.stdout.splitlines()
+        self.assertIn("hold.max_ttl", ttl)
+        self.assertIn("whole numbers", cost)
+        self.assertEqual((done.stderr.count("Warning:"), done.stderr.count(ttl)), (1, 1), done.stderr)

@@ -131,6 +131,16 @@ class Threads(SystemTest):
             self.assertEqual((bool(answer), answer.refused, answer.rule, answer.reason), (False, "net:1", "net", "limit"))
             self.assertEqual(throttle.peek({"user:a": 0}).left, (7,))
 
+    def test_a_bad_question_says_what_is_wrong_and_the_first_is_a_warning(self):
+        with AskDaemon(rule(burst=10)) as daemon, \
+                dthrottle.Throttle(questions=f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:
+            with self.assertWarnsRegex(RuntimeWarning, "hold.max_ttl") as warned:
+                self.assertIn("hold.max_ttl", throttle.hold("a", ttl=3600).error)
+                self.assertIn("whole numbers", throttle.ask_question({"a": 0.5}).error)
+            self.assertEqual(len(warned.warnings), 1)
+            self.assertEqual(warned.filename, __file__)
+            self.assertIsNone(throttle.ask_question("a").error)
+
     def test_a_question_may_wait_and_be_given_up(self):
         with AskDaemon(rule(burst=1, rate=0.1, delay="1m")) as daemon, \
                 dthrottle.Throttle(questions=f"unix:{daemon.ask_path}", deadline=PATIENT) as throttle:

@@ -112,7 +112,7 @@ func readAnswer(tags []Tag, words []string, holds bool, line []byte) (Answer, bo
 	case "NO":
 		return readRefused(tags, words, said[1:])
 	case "ERR":
-		return Answer{Verdict: BadQuestion}, true
+		return Answer{Verdict: BadQuestion, Error: strings.Join(said[1:], " ")}, true
 	}
 	return Answer{}, false
 }

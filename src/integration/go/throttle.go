@@ -58,6 +58,7 @@ type Answer struct {
 	Left    []int64       // whole tokens of each tag
 	Hold    string        // what a hold is called that is served, or a wait that can be given up
 	Delay   time.Duration // after which a caller that waits goes on
+	Error   string        // what is wrong with a bad question
 }
 
 // A Tag has its cost in tokens; 0 spends nothing and is refused only in debt.
@@ -223,7 +224,7 @@ func (c *Client) Close() {
 func (c *Client) question(ctx context.Context, verb string, tags []Tag, holds bool) Answer {
 	line, read := question(verb, tags, holds)
 	if line == nil {
-		return c.decided(Answer{Verdict: BadQuestion})
+		return c.decided(Answer{Verdict: BadQuestion, Error: "a question names 1 to 16 tags"})
 	}
 	return c.exchange(ctx, c.questions, line, []reader{read})[0]
 }

@@ -48,8 +48,9 @@ void dthrottle_close(dthrottle* handle);
 ]]
 
 local TAKE, PEEK, HOLD = 0, 1, 2
-local SERVE, THROTTLE = 0, 1
+local SERVE, THROTTLE, BAD_QUESTION = 0, 1, 6
 local TAGS_MAX = 16
+local COST_MAX = 4294967295
 local REASONS = { [1] = "limit", [2] = "never", [3] = "shed", [4] = "busy" }
 
 local Throttle = {}
@@ -83,6 +84,12 @@ function Throttle:decided(verdict)
   }
 end
 
+function Throttle:no_question()
+  local said = self:decided(BAD_QUESTION)
+  said.error, said.left = "costs are whole numbers from 0 on", {}
+  return said
+end
+
 -- Spends a token of the tag.
 function Throttle:ask(tag, deadline_ms)
   return self:decided(self.library.dthrottle_ask(self.query, tag, #tag, deadline_ms or self.deadline_ms))
@@ -108,11 +115,19 @@ function Throttle:ask_batch(tags, deadline_ms)
   return answers
 end
 
+-- What is beyond all that can be asked for is as much as no bucket holds; nil: it is no cost.
+local function cost_of(number)
+  if type(number) ~= "number" or number < 0 or number % 1 ~= 0 and number ~= math.huge then return nil end
+  return math.min(number, COST_MAX)
+end
+
+-- nil: a cost is none, and so the question is bad.
 local function named_tags(tags)
   local named = ffi.new("dthrottle_tag[?]", #tags)
   for i, tag in ipairs(tags) do
     local text, cost = tag, 1
-    if type(tag) == "table" then text, cost = tag[1], tag[2] end
+    if type(tag) == "table" then text, cost = tag[1], cost_of(tag[2]) end
+    if cost == nil then return nil end
     named[i - 1].text, named[i - 1].bytes, named[i - 1].cost = text, #text, cost
   end
   return named
@@ -121,6 +136,7 @@ end
 local function ask(self, verb, tags, deadline_ms, times)
   tags = list_of(tags)
   local named, answer = named_tags(tags), ffi.new("dthrottle_answer")
+  if named == nil then return self:no_question() end
   local question = ffi.new("dthrottle_question", times)
   question.verb, question.tags, question.count = verb, named, #tags
   local said = self:decided(self.library.dthrottle_ask_question(self.questions, question, answer,
@@ -153,6 +169,7 @@ end
 function Throttle:ask_all(tags, deadline_ms)
   tags = list_of(tags)
   local named, question = named_tags(tags), ffi.new("dthrottle_question")
+  if named == nil then return self:no_question() end
   question.tags, question.count = named, #tags
   return self:decided(self.library.dthrottle_ask_question(self.questions, question, nil, deadline_ms or self.deadline_ms))
 end
@@ -172,7 +189,10 @@ end
 -- comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may be
 -- repeated. Returns the verdict: "serve", it is settled; "bad question", the daemon does not know it.
 function Throttle:commit(hold, actual, deadline_ms)
-  local costs = type(actual) == "table" and actual or { actual }
+  local costs = {}
+  for i, cost in ipairs(type(actual) == "table" and actual or { actual }) do
+    costs[i] = math.min(math.max(0, cost), COST_MAX)
+  end
   return self:decided(self.library.dthrottle_commit(self.questions, hold or 0, ffi.new("uint32_t[?]", #costs, costs), #costs,
                                                     deadline_ms or self.deadline_ms)).verdict
 end
@@ -186,7 +206,9 @@ end
 -- come back twice where a call that failed is repeated.
 function Throttle:refund(tags, deadline_ms)
   tags = list_of(tags)
-  return self:decided(self.library.dthrottle_refund(self.questions, named_tags(tags), #tags,
+  local named = named_tags(tags)
+  if named == nil then return self:no_question().verdict end
+  return self:decided(self.library.dthrottle_refund(self.questions, named, #tags,
                                                     deadline_ms or self.deadline_ms)).verdict
 end
 

@@ -53,12 +53,19 @@ function word (tag, most) {
 // Whole tokens, Infinity where nothing limits the tag, undefined: no number.
 const left = (word) => word === '-' ? Infinity : /^\d+$/.test(word) ? Number(word) : undefined
 
+// What is beyond all that can be asked for is as much as no bucket holds.
+const atMost = (cost) => Math.min(cost, COST_MAX)
+
+const NO_QUESTION = {
+  verdict: 'bad question', error: 'a question names 1 to 16 tags, at costs that are whole numbers from 0 on'
+}
+
 // `tags` are one tag or several that cost 1 each, or an object or Map of tags to costs. `line` is undefined where they
 // are no question. `ttlMs` is that of a hold; `waitMs`, for how long the question rather waits than being refused.
 class Question {
   constructor (verb, tags, { ttlMs, waitMs = 0 } = {}) {
     const pairs = pairsOf(tags)
-    const fits = ([, cost]) => Number.isInteger(cost) && cost >= 0 && cost <= COST_MAX
+    const fits = ([, cost]) => Number.isInteger(cost) && cost >= 0
     if (pairs.length < 1 || pairs.length > TAGS_MAX || !pairs.every(fits)) return
     this.holds = ttlMs !== undefined
     if (this.holds) verb = `${verb} ${Math.floor(ttlMs)}`
@@ -66,7 +73,7 @@ class Question {
     const most = Math.floor((QUESTION_LINE_BYTES - verb.length) / pairs.length) - AROUND_BYTES
     this.tags = pairs.map(([tag]) => tag)
     this.words = this.tags.map((tag) => word(tag, most))
-    this.line = [verb, ...pairs.map(([, cost], i) => `${cost} ${this.words[i]}`)].join(' ') + '\n'
+    this.line = [verb, ...pairs.map(([, cost], i) => `${atMost(cost)} ${this.words[i]}`)].join(' ') + '\n'
   }
 
   // What the line says, or undefined: it is no answer to the question.
@@ -75,7 +82,7 @@ class Question {
     if (first === 'OK') return this.#served(words)
     if (first === 'WAIT') return this.#waiting(words)
     if (first === 'NO') return this.#refused(words)
-    return first === 'ERR' ? { verdict: 'bad question' } : undefined
+    return first === 'ERR' ? { verdict: 'bad question', error: line.slice(4) } : undefined
   }
 
   #waiting ([delay, hold, ...words]) {
@@ -108,7 +115,7 @@ class Question {
 }
 
 // The line that commits a hold at what its tags have cost, or releases it without.
-const settlement = (hold, actual) => [actual.length > 0 ? 'commit' : 'release', hold, ...actual].join(' ') + '\n'
+const settlement = (hold, actual) => [actual.length > 0 ? 'commit' : 'release', hold, ...actual.map(atMost)].join(' ') + '\n'
 
 // Settled, by this line or before; or the daemon does not know the hold.
 const readSettlement = (line) => line.startsWith('OK ')
@@ -151,6 +158,6 @@ function readAbsence (line) {
 }
 
 module.exports = {
-  ANSWER_LINE_BYTES, Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund,
-  refundAll, settlement, tagLine, textOf
+  ANSWER_LINE_BYTES, NO_QUESTION, Question, absence, indication, listOf, readAbsence, readSettlement, readTaken,
+  readVerdict, refund, refundAll, settlement, tagLine, textOf
 }

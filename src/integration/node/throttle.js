@@ -1,6 +1,6 @@
 'use strict'
 const {
-  Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund, refundAll,
+  NO_QUESTION, Question, absence, indication, listOf, readAbsence, readSettlement, readTaken, readVerdict, refund, refundAll,
   settlement, tagLine
 } = require('./answers')
 const { Channel, parse } = require('./channel')
@@ -37,6 +37,7 @@ class Throttle {
   #query
   #questions
   #pages
+  #warned = false // of a question that is none
 
   constructor (options = {}) {
     this.#options = { ...DEFAULTS, ...options }
@@ -66,7 +67,8 @@ class Throttle {
   // Either every tag has what it costs and pays, or no tag pays. `tags` are 1 to 16 tags that cost 1 each, or one such
   // tag, or an object or Map of tags to costs. The answer says what is `left` of each tag: whole tokens, Infinity where
   // nothing limits it, null where it is not told; and of a refusal its `reason` ("limit", "never", "busy", "shed"), the
-  // tag that is `refused`, its `rule`, and after how many milliseconds the same question may pass (`waitMs`).
+  // tag that is `refused`, its `rule`, and after how many milliseconds the same question may pass (`waitMs`);
+  // and of a bad question what is wrong with it (`error`), of which the first is a warning of the process, too.
   //
   // Under rules with `delay` the question rather waits for up to `waitMs` than being refused: it is served, and the caller
   // goes on after `delayMs` of the answer. Until then release(hold) gives the wait up, if the answer has a `hold`.
@@ -149,8 +151,14 @@ class Throttle {
 
   async #question (verb, tags, deadlineMs, more) {
     const question = attempt(() => new Question(verb, tags, more))
-    if (question?.line === undefined) return this.#answer(undefined, 'bad question')
-    return this.#ask(question.line, (line) => question.read(line), deadlineMs)
+    const answer = question?.line === undefined
+      ? this.#answer(NO_QUESTION)
+      : await this.#ask(question.line, (line) => question.read(line), deadlineMs)
+    if (answer.error !== undefined && !this.#warned) {
+      this.#warned = true
+      process.emitWarning(`dthrottle was asked what is no question: ${answer.error}`)
+    }
+    return answer
   }
 
   async #tell (make, deadlineMs, reader = readTaken) {

@@ -47,9 +47,14 @@ class Answer(NamedTuple):
     hold: Optional[str] = None       # what a hold is called that is served, or a wait that can be given up
     left: tuple = ()                 # whole tokens of each tag, math.inf where nothing limits it, None where it is not told
     delay: float = 0.0               # of a question with `wait` that is served: seconds after which to go on
+    error: Optional[str] = None      # what is wrong with a bad question
 
     def __bool__(self):
         return self.serve
+
+
+NO_QUESTION = (Verdict.BAD_QUESTION, {
+    "error": "a question names 1 to 16 tags, at costs that are whole numbers from 0 on"})
 
 
 def to_bytes(tag: Tag) -> bytes:
@@ -88,9 +93,10 @@ def _word(tag: Tag, most: int) -> bytes:
 
 
 def costs_of(tags, count):
-    """What each of so many tags costs: as a mapping says, else 1. None: a cost is no cost."""
+    """What each of so many tags costs: as a mapping says, else 1. None: a cost is no cost. One that is beyond all that
+    can be asked for is as much as no bucket holds."""
     costs = list(tags.values()) if isinstance(tags, Mapping) else [1] * count
-    return costs if all(isinstance(cost, int) and 0 <= cost <= COST_MAX for cost in costs) else None
+    return [min(cost, COST_MAX) for cost in costs] if all(isinstance(cost, int) and cost >= 0 for cost in costs) else None
 
 
 class Question:
@@ -120,7 +126,7 @@ class Question:
             return self._waiting(rest)
         if first == b"NO":
             return self._refused(rest)
-        return (Verdict.BAD_QUESTION, {}) if first == b"ERR" else None
+        return (Verdict.BAD_QUESTION, {"error": line[4:].decode(errors="replace")}) if first == b"ERR" else None
 
     def _waiting(self, words):
         if len(words) < 2 or not re.fullmatch(rb"\d+(\.\d{1,3})?", words[0]):

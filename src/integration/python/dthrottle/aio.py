@@ -6,7 +6,7 @@ import contextlib
 import time
 
 from . import _endpoint
-from ._answers import (Question, Verdict, absence, indication, read_absence, read_settlement, read_taken, refund,
+from ._answers import (NO_QUESTION, Question, Verdict, absence, indication, read_absence, read_settlement, read_taken, refund,
                        refund_all, settlement, tag_line, tags_of)
 from ._pause import Pause
 from .throttle import _VERDICTS, BadAnswer, Call, Spoken
@@ -201,7 +201,7 @@ class AsyncThrottle:
     async def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
         question = Question(verb, tags, ttl, wait)
         if question.line is None:
-            return self._spoken.question([], Verdict.BAD_QUESTION)
+            return self._spoken.question([NO_QUESTION], None)
         return await self._exchange(question.line, question.read, deadline)
 
     async def _tell(self, line, deadline):

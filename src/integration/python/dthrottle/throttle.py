@@ -3,10 +3,11 @@
 import os
 import threading
 import time
+import warnings
 import weakref
 
 from . import _endpoint
-from ._answers import (ANSWER_LINE_BYTES, Answer, Question, Verdict, absence, indication, read_absence,
+from ._answers import (ANSWER_LINE_BYTES, NO_QUESTION, Answer, Question, Verdict, absence, indication, read_absence,
                        read_settlement, read_taken, refund, refund_all, settlement, tag_line, tags_of)
 from ._pause import Pause
 
@@ -152,6 +153,7 @@ class Spoken:
 
     def __init__(self, fail_open):
         self._fail(fail_open)
+        self._warned = False
 
     def _fail(self, is_open):
         self._without = {verdict: Answer(verdict, verdict is Verdict.SERVE or
@@ -169,6 +171,9 @@ class Spoken:
     def question(self, read, failure):
         verdict, fields = read[0] if read else (failure, None)
         answer = self._without[verdict]
+        if fields and "error" in fields and not self._warned:
+            self._warned = True
+            warnings.warn(f"dthrottle was asked what is no question: {fields['error']}", RuntimeWarning, stacklevel=5)
         return Answer(verdict, answer.serve, **fields) if fields else answer
 
 
@@ -252,7 +257,7 @@ class Throttle:
     def _question(self, verb, tags, deadline, ttl=None, wait=0.0):
         question = Question(verb, tags, ttl, wait)
         if question.line is None:
-            return self._spoken.question([], Verdict.BAD_QUESTION)
+            return self._spoken.question([NO_QUESTION], None)
         return self._exchange(question.line, question.read, deadline)
 
     def _tell(self, line, deadline):

@@ -14,14 +14,22 @@ module Dthrottle
   # :bad_question. Questions alone tell the rest: `reason` of a refusal is :limit, :never (a tag costs more than its bucket
   # holds), :busy (all its places are taken) or :shed; `refused` is the tag, `rule` its rule; `wait` the seconds after which the same question may pass;
   # `left` the whole tokens of each tag, Float::INFINITY where nothing limits it, nil where it is not told; `hold` what a
-  # hold is called that is served, or a wait that can be given up; `delay` the seconds after which a caller that waits goes on.
-  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left, :hold, :delay) do
+  # hold is called that is served, or a wait that can be given up; `delay` the seconds after which a caller that waits goes
+  # on; `error` what is wrong with a bad question.
+  Answer = Struct.new(:verdict, :serve, :reason, :refused, :rule, :wait, :left, :hold, :delay, :error) do
     alias_method :serve?, :serve
   end
 
-  # The tags and their costs that a caller names. One tag stands for a list of it.
+  # The tags and their costs that a caller names. One tag stands for a list of it. A cost beyond all that can be asked for
+  # is as much as no bucket holds.
   def self.costs_of(tags)
-    tags.is_a?(Hash) ? tags : list_of(tags).map { |tag| [tag, 1] }
+    return list_of(tags).map { |tag| [tag, 1] } unless tags.is_a?(Hash)
+
+    tags.map { |tag, cost| [tag, at_most(cost)] }
+  end
+
+  def self.at_most(cost)
+    cost.is_a?(Integer) ? [cost, COSTS.last].min : cost
   end
 
   def self.list_of(tags)
@@ -39,6 +47,8 @@ module Dthrottle
     word = word.sub(/\r\z/n, "_")
     word.empty? ? "_".b : word
   end
+
+  NO_QUESTION = { error: "a question names 1 to 16 tags, at costs that are whole numbers from 0 on" }.freeze
 
   # One line of the query protocol.
   class TagLine
@@ -59,7 +69,7 @@ module Dthrottle
     attr_reader :line
 
     def initialize(hold, actual)
-      @line = [actual.empty? ? "release" : "commit", hold, *actual].join(" ").b << "\n"
+      @line = [actual.empty? ? "release" : "commit", hold, *actual.map { |cost| Dthrottle.at_most(cost) }].join(" ").b << "\n"
     end
 
     # Settled, by this line or before; or the daemon does not know the hold.
@@ -136,7 +146,7 @@ module Dthrottle
       when "OK" then served(words)
       when "WAIT" then waiting(*words)
       when "NO" then refused(*words)
-      when "ERR" then [:bad_question, {}]
+      when "ERR" then [:bad_question, { error: line[4..] }]
       end
     end
 

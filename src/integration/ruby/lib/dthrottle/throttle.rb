@@ -278,7 +278,10 @@ module Dthrottle
 
     def question(verb, tags, deadline, **more)
       question = Question.new(verb, tags, **more)
-      question.line.nil? ? answer(:bad_question, {}) : exchange(question, deadline)
+      said = question.line.nil? ? answer(:bad_question, NO_QUESTION) : exchange(question, deadline)
+      warn "dthrottle was asked what is no question: #{said.error}" if said.error && !@warned
+      @warned ||= !said.error.nil?
+      said
     end
 
     def tell(told, deadline)
@@ -293,7 +296,7 @@ module Dthrottle
     def answer(verdict, said)
       serve = verdict == :serve || (@fail_open && verdict != :throttle)
       Answer.new(verdict, serve, said[:reason], said[:refused], said[:rule], said[:wait] || 0.0, said[:left] || [],
-                 said[:hold], said[:delay] || 0.0)
+                 said[:hold], said[:delay] || 0.0, said[:error])
     end
   end
 end
