@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "config/calendar.h"
+#include "config/values.h"
 #include "io/clock.h"
 #include "io/fresh.h"
 #include "io/mapped_faults.h"
@@ -29,8 +30,8 @@ QuotaPeriods PeriodsNow(const QuotaCalendar& calendar) {
 
 }    // namespace
 
-Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left)
-    : settings_(settings), limiter_(limiter) {
+Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left)
+    : settings_(settings), limiter_(limiter), log_(log) {
   if (limiter_.rules().any_quota()) {
     if (const auto begun = Begin(left.fd); !begun) {
       throw StartFailure{ExitCode(begun.error().code), "quota.file: " + begun.error().message};
@@ -47,14 +48,32 @@ Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
 }
 
 FileResult<void> Counting::Begin(int left_fd) {
+  std::size_t left_out = 0;
+  const Fit fit = [&](std::span<std::byte> held, std::size_t bytes) {
+    left_out = QuotaFile::MoveInto(held, bytes);
+    return bytes;
+  };
   auto region =
-      MappedRegion::OpenOrAdopt(settings_.quota.file, settings_.quota.memory, QuotaFile::IsQuotaFile, left_fd);
+      MappedRegion::OpenOrAdopt(settings_.quota.file, settings_.quota.memory, QuotaFile::IsQuotaFile, left_fd, fit);
   if (!region) return tl::unexpected(region.error());
   if (auto claimed = region->ClaimRest([](Duration) { return true; }); !claimed) return claimed;
   region_.emplace(std::move(*region));
   WatchMappedFile(region_->bytes(), settings_.quota.file);
   limiter_.ways().KeepQuotas(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
+  SayResized(left_out);
   return {};
+}
+
+// `left_out` tags had no room in the file, and more may have none in the table of tags, which is half of that.
+void Counting::SayResized(std::size_t left_out) const {
+  const std::size_t before = region_->bytes_before();
+  const Quotas* const quotas = limiter_.ways().quotas();
+  if (before == 0 || before == region_->bytes().size() || quotas == nullptr) return;
+  const QuotaCounts counts = quotas->counts();
+  left_out += counts.forgotten;
+  log_.Say(left_out == 0 ? LogLevel::kNotice : LogLevel::kWarning,
+           fmt::format("quotas: {} in the place of {}: {} tags kept, {} had no room and begin anew",
+                       FormatBytes(settings_.quota.memory), FormatBytes(before), counts.tags, left_out));
 }
 
 void Counting::Reload(std::vector<std::string>& problems) {

@@ -10,6 +10,7 @@
 #include "config/settings.h"
 #include "io/files.h"
 #include "io/handover.h"
+#include "io/log.h"
 #include "io/part.h"
 #include "limiter/limiter.h"
 
@@ -21,7 +22,7 @@ class Counting final : public Part {
 
   // `left` is what the program before has left. All else must outlive it. Takes memory if a rule has a quota, from now
   // on or from a reload on. Throws StartFailure.
-  Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left);
+  Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left);
 
   void Reload(std::vector<std::string>& problems) override;
   void Keep(std::vector<HandedSection>& sections) const override;
@@ -29,9 +30,11 @@ class Counting final : public Part {
 
  private:
   FileResult<void> Begin(int left_fd);
+  void SayResized(std::size_t left_out) const;
 
   const Settings& settings_;
   Limiter& limiter_;
+  Log& log_;
   std::optional<MappedRegion> region_;
   uv_timer_t timer_;
 };

@@ -126,7 +126,10 @@ void Daemon::MakeLimiter() {
         running_->table_limiter->table().counts().tags, running_->table_limiter->table().counts().dropped,
         running_->table_limiter->reshaping() ? " in its first 64MiB; the rest is looked through between queries" : "");
   } else {
-    log_.Notice("table: {} in {}, new because {}", size, settings_.table.file, running_->table_limiter->discarded());
+    const std::size_t before = running_->memory->bytes_before();
+    const bool resized = before != 0 && before != settings_.table.memory;
+    log_.Notice("table: {} in {}, new because {}", size, settings_.table.file,
+                resized ? "its size was " + FormatBytes(before) : running_->table_limiter->discarded());
   }
 }
 
@@ -184,7 +187,7 @@ void Daemon::MakeParts() {
                                                      .log = log_,
                                                      .left = [this] { return Left(); }});
   running_->list.push_back(&sockets_);
-  running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_,
+  running_->list.push_back(&running_->counting.emplace(&loop_, *running_->table_limiter, settings_, log_,
                                                        handed_.Take(Counting::kSection)));
   running_->list.push_back(
       &running_->penalizing.emplace(*running_->table_limiter, handed_.Take(Penalizing::kSection).bytes));

@@ -32,7 +32,10 @@ Holding::Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, co
 void Holding::OpenRegion(const HandedSection& left) {
   const std::string path = settings_.table.file.empty() ? "" : settings_.table.file + ".holds";
   const std::size_t bytes = HoldTable::RegionBytes(settings_.hold.max_holds);
-  auto region = MappedRegion::OpenOrAdopt(path, bytes, HoldTable::IsHoldTable, left.fd);
+  const Fit fit = [](std::span<std::byte> held, std::size_t wanted) {
+    return std::max(wanted, HoldTable::BytesInUse(held, ReadBootId()));
+  };
+  auto region = MappedRegion::OpenOrAdopt(path, bytes, HoldTable::IsHoldTable, left.fd, fit);
   if (!region) throw StartFailure{ExitCode(region.error().code), "holds beside table.file: " + region.error().message};
   region_.emplace(std::move(*region));
   WatchMappedFile(region_->bytes(), path);

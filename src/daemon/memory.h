@@ -20,6 +20,7 @@ class TableMemory {
   ~TableMemory();
 
   std::span<std::byte> bytes() const { return region_->bytes(); }
+  std::size_t bytes_before() const { return region_->bytes_before(); }    // of the file; 0: it is new
 
   // What this leaves to the next program, with `notes` about the table.
   HandedSection Left(std::string notes) const { return {kSection, region_->nameless_fd(), std::move(notes)}; }

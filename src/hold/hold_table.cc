@@ -19,7 +19,9 @@ constexpr std::uint64_t kIndexMask = (1u << kIndexBits) - 1;
 constexpr std::uint64_t kFirstNumberMask = (std::uint64_t{1} << 43) - 1;    // leaves as many numbers again
 constexpr std::greater<> kEarliestFirst;
 
-static_assert(2 * HoldTable::kHoldsMax <= kIndexMask + 1);
+constexpr std::size_t kRecordsMax = 2 * HoldTable::kHoldsMax;
+
+static_assert(kRecordsMax <= kIndexMask + 1);
 
 std::size_t IndexOf(HoldId id) {
   return id & kIndexMask;
@@ -45,18 +47,32 @@ bool HoldTable::IsHoldTable(std::string_view head) {
 
 HoldTable::HoldTable(std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
                      std::uint64_t fresh)
-    : region_(region), holds_(holds), next_number_(fresh & kFirstNumberMask) {
+    : region_(region),
+      holds_(holds),
+      records_(std::min(region.size() / kRecordBytes - 1, kRecordsMax)),
+      next_number_(fresh & kFirstNumberMask) {
   static_assert(sizeof(HoldRecord) <= kRecordBytes && sizeof(Header) <= kRecordBytes);
   DT_CHECK(holds > 0 && holds <= kHoldsMax && region.size() >= RegionBytes(holds));
   auto& header = *reinterpret_cast<Header*>(region_.data());
-  if (header.magic != kMagic || header.holds != holds || header.boot_id != boot_id) {
+  if (header.magic != kMagic || header.boot_id != boot_id) {
     std::atomic_ref(header.magic).store(0, std::memory_order_release);
-    for (std::size_t i = 0; i < 2 * holds_; ++i) Store(record(i).state, HoldState::kNone);
-    header.holds = holds;
+    for (std::size_t i = 0; i < records_; ++i) Store(record(i).state, HoldState::kNone);
     header.boot_id = boot_id;
     std::atomic_ref(header.magic).store(kMagic, std::memory_order_release);
   }
+  header.holds = holds;
   Restore();
+}
+
+std::size_t HoldTable::BytesInUse(std::span<const std::byte> region, const std::array<std::byte, 16>& boot_id) {
+  const std::size_t records = std::min(region.size() / kRecordBytes, kRecordsMax + 1);
+  const auto& header = *reinterpret_cast<const Header*>(region.data());
+  if (records == 0 || header.magic != kMagic || header.boot_id != boot_id) return 0;
+  for (std::size_t i = records; i-- > 1;) {
+    const auto& record = *reinterpret_cast<const HoldRecord*>(region.data() + i * kRecordBytes);
+    if (record.state == HoldState::kOpen) return (i + 1) * kRecordBytes;
+  }
+  return 0;
 }
 
 HoldRecord& HoldTable::record(std::size_t index) const {
@@ -73,7 +89,7 @@ bool HoldTable::IsWhole(std::size_t index) const {
 
 void HoldTable::Restore() {
   std::vector<std::pair<HoldId, std::uint32_t>> ended;
-  for (std::size_t i = 2 * holds_; i-- > 0;) {
+  for (std::size_t i = records_; i-- > 0;) {
     if (!IsWhole(i)) {
       Store(record(i).state, HoldState::kNone);
       free_.push_back(static_cast<std::uint32_t>(i));
@@ -81,7 +97,6 @@ void HoldTable::Restore() {
     }
     const HoldRecord& r = record(i);
     next_number_ = std::max(next_number_, (r.id >> kIndexBits) + 1);
-    if (open_ == holds_ && r.state == HoldState::kOpen) Store(record(i).state, HoldState::kExpired);
     if (r.state != HoldState::kOpen) {
       ended.emplace_back(r.id, i);
     } else {
@@ -91,12 +106,12 @@ void HoldTable::Restore() {
   }
   std::sort(ended.begin(), ended.end());
   for (const auto& [id, index] : ended) ended_.push_back(index);
-  ends_.reserve(4 * holds_);
+  ends_.reserve(2 * records_);
   std::make_heap(ends_.begin(), ends_.end(), kEarliestFirst);
 }
 
 const HoldRecord* HoldTable::Find(HoldId id) const {
-  if (IndexOf(id) >= 2 * holds_) return nullptr;
+  if (IndexOf(id) >= records_) return nullptr;
   const HoldRecord& r = record(IndexOf(id));
   return r.state != HoldState::kNone && r.id == id ? &r : nullptr;
 }
@@ -166,7 +181,7 @@ void HoldTable::End(const HoldRecord& ended, HoldState state, std::span<const Co
 
 // Takes ends off the heap that are no open hold's: those in front, and all of them where they are many.
 void HoldTable::ForgetEnded() {
-  if (ends_.size() >= 4 * holds_) {
+  if (ends_.size() >= 2 * records_) {
     std::erase_if(ends_, [&](const auto& end) { return !IsOpen(end.second); });
     std::make_heap(ends_.begin(), ends_.end(), kEarliestFirst);
   }

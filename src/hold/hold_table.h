@@ -4,6 +4,9 @@
 // remembers what became of holds that have ended, so that a repeated settlement is answered as the first was: where no
 // record is free, the one that ended first is used anew. So as many as may be open, at least, are remembered.
 //
+// A record never moves, because its number says where it is. So a region for fewer holds keeps the records up to the last
+// open one, and while more are open than may be, none is added.
+//
 // Stores are ordered so that a process killed between any two of them leaves every record whole: the state is written
 // last, and a record that is being rewritten says so first. Which records are free, and when the next hold runs out,
 // is found when the region is opened.
@@ -75,9 +78,12 @@ class HoldTable {
   // Whether a file that begins so was written by this class, or holds nothing yet.
   static bool IsHoldTable(std::string_view head);
 
-  // Takes over what the region holds if it is of this boot and has room for as many holds; else begins anew, with
-  // numbers from `fresh` on, which is random. Records that cannot be ours are dropped. The region must outlive it.
-  // REQUIRES: the region is aligned to 64 bytes and has RegionBytes(holds) of them; 0 < holds <= kHoldsMax.
+  // The bytes that a region has to keep of what it holds, up to the last hold that is open in this boot.
+  static std::size_t BytesInUse(std::span<const std::byte> region, const std::array<std::byte, 16>& boot_id);
+
+  // Takes over what the region holds if it is of this boot; else begins anew, with numbers from `fresh` on, which is
+  // random. Records that cannot be ours are dropped. The region must outlive it. REQUIRES: the region is aligned to 64
+  // bytes and has RegionBytes(holds) of them, or more; 0 < holds <= kHoldsMax.
   HoldTable(std::span<std::byte> region, std::size_t holds, const std::array<std::byte, 16>& boot_id,
             std::uint64_t fresh);
 
@@ -93,7 +99,7 @@ class HoldTable {
   // record is of an open hold.
   void End(const HoldRecord& record, HoldState state, std::span<const Cost> actual);
 
-  std::size_t holds() const { return holds_; }    // that may be open at once
+  std::size_t holds() const { return holds_; }    // that may be open at once; fewer than open() after they were more
   std::size_t open() const { return open_; }
 
   // When the next open hold runs out; Instant::max(): there is none.
@@ -104,7 +110,7 @@ class HoldTable {
   // Calls use(record) for each open hold; it may end the hold.
   template <class Use>
   void ForEachOpen(Use&& use) {
-    for (std::size_t i = 0; i < 2 * holds_; ++i) {
+    for (std::size_t i = 0; i < records_; ++i) {
       if (record(i).state == HoldState::kOpen) use(record(i));
     }
   }
@@ -120,7 +126,7 @@ class HoldTable {
   void ForgetEnded();
 
   const std::span<std::byte> region_;
-  const std::size_t holds_;
+  const std::size_t holds_, records_;
   std::uint64_t next_number_ = 0;
   std::size_t open_ = 0;
   std::vector<std::uint32_t> free_;

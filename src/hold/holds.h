@@ -11,6 +11,7 @@
 // of its open holds for which their records have no room: these are in memory only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -54,7 +55,7 @@ class Holds {
   void ReleaseBound(Instant now);
 
   // How many more there is room for.
-  std::size_t room() const { return table_.holds() - table_.open(); }
+  std::size_t room() const { return table_.holds() - std::min(table_.open(), table_.holds()); }
   void CountFull() { ++counts_.full; }
 
   // Keeps what `paid` has paid until then, or until `holder` is gone; null: it is bound to no connection. REQUIRES: as

@@ -97,9 +97,15 @@ FileResult<struct stat> CheckOurs(const std::string& path, const Descriptor& fil
   return status;
 }
 
-// Gives the file its size, and claims the space of its first part at once: running out of it later would be a SIGBUS in
-// the middle of a query. False, with errno: there is not enough for all of it, of which it has `claimed` bytes already.
-bool ClaimFirst(const Descriptor& file, std::size_t bytes, std::uint64_t claimed) {
+// Gives a file of `held` bytes another size.
+bool Resize(const Descriptor& file, std::size_t held, std::size_t bytes) {
+  return held == bytes || ::ftruncate(file.get(), static_cast<off_t>(bytes)) == 0;
+}
+
+// Gives a file of `held` bytes its size, and claims the space of its first part at once: running out of it later would
+// be a SIGBUS in the middle of a query. False, with errno: there is not enough for all of it, of which it has `claimed`
+// bytes already, and the file is as it was. So it is made longer before its space is claimed, and shorter afterwards.
+bool ClaimFirst(const Descriptor& file, std::size_t held, std::size_t bytes, std::uint64_t claimed) {
   struct statvfs room {};
   if (::fstatvfs(file.get(), &room) != 0) return false;
   const bool is_bounded = room.f_blocks != 0;    // memory without a file system's size is not
@@ -107,9 +113,11 @@ bool ClaimFirst(const Descriptor& file, std::size_t bytes, std::uint64_t claimed
     errno = ENOSPC;
     return false;
   }
-  if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return false;
-  errno = ::posix_fallocate(file.get(), 0, static_cast<off_t>(std::min(bytes, kClaimedAtOnce)));
-  return errno == 0;
+  if (!Resize(file, held, std::max(held, bytes))) return false;
+  const int why = ::posix_fallocate(file.get(), 0, static_cast<off_t>(std::min(bytes, kClaimedAtOnce)));
+  const bool resized = Resize(file, std::max(held, bytes), why == 0 ? bytes : held);
+  if (why != 0) errno = why;
+  return why == 0 && resized;
 }
 
 // A shared mapping that begins where a huge page can, or MAP_FAILED.
@@ -244,12 +252,11 @@ void FillRandom(std::span<std::byte> out) {
   randombytes_buf(out.data(), out.size());
 }
 
-FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes, IsOurs is_ours) {
+FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t bytes, IsOurs is_ours, const Fit& fit) {
   if (path.empty()) {
     Descriptor memory(::memfd_create("dthrottle-table", MFD_CLOEXEC));
     if (memory.get() < 0) return Failed("memory", "cannot get any");
-    if (!ClaimFirst(memory, bytes, 0)) return Failed("memory", "cannot claim it");
-    return Map("", memory.Release(), bytes);
+    return Map("", memory.Release(), 0, bytes, fit);
   }
   Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600));
   if (file.get() < 0) return Failed(path, "cannot open");
@@ -257,51 +264,56 @@ FileResult<MappedRegion> MappedRegion::Open(const std::string& path, std::size_t
   if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return Failed(path, "another daemon holds it");
   const auto ours = CheckOurs(path, file, is_ours);
   if (!ours) return tl::unexpected(ours.error());
-  const struct stat& status = *ours;
-  if (status.st_size != static_cast<off_t>(bytes)) {
-    // Another size means another layout. Whatever the old one held, nothing of it may be taken for the new one.
-    if (::ftruncate(file.get(), 0) != 0) return Failed(path, "cannot truncate");
-  }
-  // A file that has all its space has been through this, and on a tmpfs that takes milliseconds, which queries would
-  // wait for in an upgrade.
-  constexpr off_t kBlockBytes = 512;
-  const bool same_size = status.st_size == static_cast<off_t>(bytes);
-  const off_t claimed = same_size ? status.st_blocks * kBlockBytes : 0;
-  if (claimed < static_cast<off_t>(bytes) && !ClaimFirst(file, bytes, static_cast<std::uint64_t>(claimed))) {
-    return Failed(path, "cannot claim its space");
-  }
-  return Map(path, file.Release(), bytes);
+  return Map(path, file.Release(), static_cast<std::size_t>(ours->st_size), bytes, fit);
 }
 
-FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes) {
+FileResult<MappedRegion> MappedRegion::Adopt(int fd, std::size_t bytes, const Fit& fit) {
   Descriptor memory(fd);
   struct stat status {};
   if (::fstat(fd, &status) != 0) return Failed("memory", "cannot stat");
-  if (!S_ISREG(status.st_mode) || status.st_size != static_cast<off_t>(bytes)) {
+  const auto held = static_cast<std::size_t>(status.st_size);
+  if (!S_ISREG(status.st_mode) || (held != bytes && !fit)) {
     errno = EINVAL;
     return Failed("memory", "has another size");
   }
-  return Map("", memory.Release(), bytes);
+  return Map("", memory.Release(), held, bytes, fit);
 }
 
 FileResult<MappedRegion> MappedRegion::OpenOrAdopt(const std::string& path, std::size_t bytes, IsOurs is_ours,
-                                                   int left) {
+                                                   int left, const Fit& fit) {
   if (left >= 0 && path.empty()) {
-    if (auto region = Adopt(left, bytes)) return region;
+    if (auto region = Adopt(left, bytes, fit)) return region;
   } else if (left >= 0) {
     ::close(left);
   }
-  return Open(path, bytes, is_ours);
+  return Open(path, bytes, is_ours, fit);
 }
 
-// Takes `fd` over, also if it fails.
-FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std::size_t bytes) {
+// Takes `fd` over, also if it fails, a file of `held` bytes.
+FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std::size_t held, std::size_t bytes,
+                                           const Fit& fit) {
   Descriptor file(fd);
+  const std::string name = path.empty() ? "memory" : path;
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) return Failed(name, "cannot stat");
+  if (fit && held != 0 && held != bytes) {
+    void* const all = ::mmap(nullptr, held, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (all == MAP_FAILED) return Failed(name, "cannot map");
+    bytes = fit({static_cast<std::byte*>(all), held}, bytes);
+    ::munmap(all, held);
+  }
+  // A file that has all its space has been through this, and on a tmpfs that takes milliseconds, which queries would
+  // wait for in an upgrade.
+  constexpr std::uint64_t kBlockBytes = 512;
+  const std::uint64_t claimed = static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes;
+  if ((held != bytes || claimed < bytes) && !ClaimFirst(file, held, bytes, claimed)) {
+    return Failed(name, "cannot claim its space");
+  }
   void* const address = MapAligned(fd, bytes);
-  if (address == MAP_FAILED) return Failed(path.empty() ? "memory" : path, "cannot map");
+  if (address == MAP_FAILED) return Failed(name, "cannot map");
   ::madvise(address, bytes, MADV_HUGEPAGE);    // a wish, which few hosts grant to files in memory
   ::madvise(address, bytes, MADV_DONTDUMP);    // it holds the hash key, and is large
-  return MappedRegion({static_cast<std::byte*>(address), bytes}, file.Release(), path.empty());
+  return MappedRegion({static_cast<std::byte*>(address), bytes}, held, file.Release(), path.empty());
 }
 
 FileResult<void> MappedRegion::ClaimRest(const Pause& pause) const {
@@ -333,7 +345,10 @@ bool MappedRegion::UseHugePages(const Pause& pause) const {
 }
 
 MappedRegion::MappedRegion(MappedRegion&& other) noexcept
-    : bytes_(std::exchange(other.bytes_, {})), fd_(std::exchange(other.fd_, -1)), nameless_(other.nameless_) {}
+    : bytes_(std::exchange(other.bytes_, {})),
+      bytes_before_(other.bytes_before_),
+      fd_(std::exchange(other.fd_, -1)),
+      nameless_(other.nameless_) {}
 
 MappedRegion::~MappedRegion() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());

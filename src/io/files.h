@@ -76,27 +76,37 @@ std::array<std::byte, 16> ReadBootId();
 // Bytes from the system's source of randomness.
 void FillRandom(std::span<std::byte> out);
 
+// What becomes of a file that has another size than its region is to have. It is shown all that the file holds, may move
+// that about, and returns how much of it the region begins with: `bytes`, or more. The rest is cut off, or is zeros.
+using Fit = std::function<std::size_t(std::span<std::byte> held, std::size_t bytes)>;
+
 // A region of memory that is a shared mapping of a file, which may be one in memory without a name. Unmaps; keeps a
 // file that has a name.
 class MappedRegion {
  public:
   // Makes or resizes the file to `bytes`, permissions 0600, and holds an exclusive lock on it: two daemons on one table
   // would both be right and together wrong. EWOULDBLOCK means that another holds it. A file that CheckStateFile refuses
-  // is an error and is not touched. An empty path: memory without a name.
-  static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes, IsOurs is_ours);
+  // is an error and is not touched. One that there is no room to make longer stays as it was. Without `fit` a file of
+  // another size keeps its beginning. An empty path: memory without a name.
+  static FileResult<MappedRegion> Open(const std::string& path, std::size_t bytes, IsOurs is_ours, const Fit& fit = {});
 
-  // Memory without a name that another process left open, which becomes this object's: an error if it has another size.
-  static FileResult<MappedRegion> Adopt(int fd, std::size_t bytes);
+  // Memory without a name that another process left open, which becomes this object's: an error if it has another size
+  // and there is no `fit`.
+  static FileResult<MappedRegion> Adopt(int fd, std::size_t bytes, const Fit& fit = {});
 
   // Adopts what a program before has left open, -1: nothing, where there is no path and it fits; else opens. Closes
   // `left` where it is not adopted.
-  static FileResult<MappedRegion> OpenOrAdopt(const std::string& path, std::size_t bytes, IsOurs is_ours, int left);
+  static FileResult<MappedRegion> OpenOrAdopt(const std::string& path, std::size_t bytes, IsOurs is_ours, int left,
+                                              const Fit& fit);
 
   MappedRegion(MappedRegion&& other) noexcept;
   MappedRegion& operator=(MappedRegion&&) = delete;
   ~MappedRegion();
 
   std::span<std::byte> bytes() const { return bytes_; }
+
+  // The size that the file or the memory had before; 0: it is new.
+  std::size_t bytes_before() const { return bytes_before_; }
 
   // What goes before each step of long work, told what the step before took. False ends the work.
   using Pause = std::function<bool(Duration took)>;
@@ -115,10 +125,13 @@ class MappedRegion {
   int nameless_fd() const { return nameless_ ? fd_ : -1; }
 
  private:
-  MappedRegion(std::span<std::byte> bytes, int fd, bool nameless) : bytes_(bytes), fd_(fd), nameless_(nameless) {}
-  static FileResult<MappedRegion> Map(const std::string& path, int fd, std::size_t bytes);
+  MappedRegion(std::span<std::byte> bytes, std::size_t bytes_before, int fd, bool nameless)
+      : bytes_(bytes), bytes_before_(bytes_before), fd_(fd), nameless_(nameless) {}
+  static FileResult<MappedRegion> Map(const std::string& path, int fd, std::size_t held, std::size_t bytes,
+                                      const Fit& fit);
 
   std::span<std::byte> bytes_;
+  std::size_t bytes_before_;
   int fd_;    // holds the lock, where there is a name; -1: moved from
   bool nameless_;
 };

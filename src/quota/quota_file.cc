@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 
@@ -54,8 +55,12 @@ void QuotaFile::Begin() {
   Store(header.magic, kMagic);
 }
 
+QuotaSlot& QuotaFile::SlotOf(std::span<std::byte> region, std::size_t i) {
+  return *reinterpret_cast<QuotaSlot*>(region.data() + (1 + i) * kSlotBytes);
+}
+
 QuotaSlot& QuotaFile::slot(std::size_t i) const {
-  return *reinterpret_cast<QuotaSlot*>(region_.data() + (1 + i) * kSlotBytes);
+  return SlotOf(region_, i);
 }
 
 // The region may hold anything, so every field is looked at.
@@ -69,6 +74,76 @@ bool QuotaFile::IsWhole(const QuotaSlot& s, std::size_t slots) {
   return std::all_of(counts.begin(), counts.begin() + s.others.size, [](const QuotaCount& count) {
     return count.counter <= kCounterMask && count.taken <= kCountMax && count.back <= count.taken;
   });
+}
+
+// The slots of a region while what is behind the first `fit` of them moves there.
+class QuotaFile::Moving {
+ public:
+  Moving(std::span<std::byte> region, std::size_t fit)
+      : region_(region), slots_(region.size() / kSlotBytes - 1), fit_(fit), now_at_(slots_, kGone) {
+    for (std::uint32_t i = 0; i < slots_; ++i) {
+      const QuotaSlot& slot = SlotOf(region_, i);
+      const bool is_whole = IsWhole(slot, slots_);
+      if (is_whole && slot.kind == QuotaSlot::kTag) {
+        now_at_[i] = i;
+      } else if (i < fit_) {
+        (is_whole ? of_others_ : free_).push_back(i);
+      }
+    }
+  }
+
+  // Returns those that there is no room for. Peers tell again of what others have counted, so that makes room for tags.
+  std::size_t MoveTags() {
+    std::size_t left = 0;
+    for (std::size_t i = fit_; i < slots_; ++i) {
+      if (now_at_[i] == kGone) continue;
+      std::vector<std::uint32_t>& from = free_.empty() ? of_others_ : free_;
+      now_at_[i] = from.empty() ? kGone : Place(SlotOf(region_, i), from);
+      left += now_at_[i] == kGone;
+    }
+    return left;
+  }
+
+  void MoveOthers() {
+    for (std::size_t i = 0; i < slots_; ++i) {
+      QuotaSlot& slot = SlotOf(region_, i);
+      if (slot.kind != QuotaSlot::kCounted || !IsWhole(slot, slots_)) continue;
+      const std::uint32_t tag = now_at_[slot.others.tag];
+      if (tag == kGone) {
+        SetKind(slot, QuotaSlot::kFree);
+      } else if (slot.others.tag = tag; i >= fit_ && !free_.empty()) {
+        const QuotaSlot its = slot;
+        SetKind(slot, QuotaSlot::kFree);    // a kill loses it, rather than that it counts twice
+        Place(its, free_);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::uint32_t kGone = UINT32_MAX;
+
+  std::uint32_t Place(QuotaSlot moved, std::vector<std::uint32_t>& places) {
+    const std::uint32_t to = places.back();
+    places.pop_back();
+    const QuotaSlot::Kind kind = std::exchange(moved.kind, QuotaSlot::kFree);
+    SetKind(SlotOf(region_, to), QuotaSlot::kFree);
+    SlotOf(region_, to) = moved;
+    SetKind(SlotOf(region_, to), kind);
+    return to;
+  }
+
+  const std::span<std::byte> region_;
+  const std::size_t slots_, fit_;
+  std::vector<std::uint32_t> now_at_;             // by slot: where its tag is; kGone: it has none
+  std::vector<std::uint32_t> free_, of_others_;    // of the first `fit`
+};
+
+std::size_t QuotaFile::MoveInto(std::span<std::byte> region, std::size_t bytes) {
+  if (region.size() <= bytes || reinterpret_cast<const Header*>(region.data())->magic != kMagic) return 0;
+  Moving moving(region, bytes / kSlotBytes - 1);
+  const std::size_t left = moving.MoveTags();
+  moving.MoveOthers();
+  return left;
 }
 
 std::optional<std::uint32_t> QuotaFile::Take() {

@@ -3,8 +3,8 @@
 // The region is a header and then slots of 512 bytes. A slot is free, or has a tag with what this host has counted of
 // it, or has what other counters have counted of a tag. Slots lie within pages, so a power failure tears none. Stores are
 // ordered so that a process killed between any two of them leaves every slot whole: the kind of a slot is written last.
-// Where slots are found is the memory of Quotas, which reads all of them when it begins. A file that is made longer or
-// shorter keeps the slots that it has room for.
+// Where slots are found is the memory of Quotas, which reads all of them when it begins. A file that is made longer keeps
+// all of them, and one that is made shorter those that it has room for, of tags first (MoveInto).
 //
 // A host counts under a number of its own, which it keeps until the next boot: what a power failure has taken from the
 // file peers still know, as the count of a number that is nobody's any more.
@@ -75,6 +75,10 @@ class QuotaFile {
   // Whether a file that begins so was written by this class, or holds nothing yet.
   static bool IsQuotaFile(std::string_view head);
 
+  // Moves what such a region holds into its first `bytes`, so that it can be cut off there. Returns the tags that there
+  // was no room for. Killed in the middle, it leaves what it had yet to move where it was.
+  static std::size_t MoveInto(std::span<std::byte> region, std::size_t bytes);
+
   // Takes over what the region holds. `fresh` is random. Slots that cannot be ours are free. The region must outlive it.
   // REQUIRES: the region is aligned to 64 bytes and has room for some slots.
   QuotaFile(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh);
@@ -95,7 +99,9 @@ class QuotaFile {
 
  private:
   struct Header;
+  class Moving;
   static bool IsWhole(const QuotaSlot& slot, std::size_t slots);
+  static QuotaSlot& SlotOf(std::span<std::byte> region, std::size_t i);
 
   const std::span<std::byte> region_;
   const std::array<std::byte, 16> boot_id_;

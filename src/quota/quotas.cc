@@ -40,10 +40,11 @@ void Quotas::Restore(const Hash& hash) {
     QuotaSlot& slot = file_.slot(i);
     if (slot.kind != QuotaSlot::kTag) continue;
     const std::uint64_t its_hash = hash(slot.tag());
-    const std::size_t at = tags_.Find(its_hash) != Tags::kNone
-                               ? Tags::kNone
-                               : tags_.RoomFor(its_hash, [](std::size_t) { return std::optional<int>(); });
-    if (at == Tags::kNone) {    // the region was larger
+    const bool is_twice = tags_.Find(its_hash) != Tags::kNone;    // a kill left it so while it moved
+    const std::size_t at =
+        is_twice ? Tags::kNone : tags_.RoomFor(its_hash, [](std::size_t) { return std::optional<int>(); });
+    if (at == Tags::kNone) {
+      if (!is_twice) Increment(forgotten_);    // the region was larger
       file_.Free(i);
       continue;
     }

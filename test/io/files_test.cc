@@ -87,6 +87,57 @@ TEST_CASE("a large region claims a part of its space at once, and the rest in st
   ::unlink(path.c_str());
 }
 
+TEST_CASE("a file of another size keeps its beginning, or what its owner moves there, and says how long it was") {
+  constexpr std::size_t kSmall = 8192, kLarge = 3 * kSmall;
+  const std::string path = "/dev/shm/dthrottle-resize-test-" + std::to_string(::getpid());
+  const IsOurs any = [](std::string_view) { return true; };
+  const auto open = [&](std::size_t bytes, const Fit& fit = {}) {
+    auto region = MappedRegion::Open(path, bytes, any, fit);
+    REQUIRE(region);
+    return *std::move(region);
+  };
+  {
+    const auto fresh = open(kSmall);
+    CHECK(fresh.bytes_before() == 0);
+    fresh.bytes()[kSmall - 1] = std::byte{1};
+  }
+  {
+    const auto longer = open(kLarge);
+    CHECK(longer.bytes_before() == kSmall);
+    CHECK(longer.bytes()[kSmall - 1] == std::byte{1});
+    CHECK(longer.bytes()[kSmall] == std::byte{0});
+    longer.bytes()[kLarge - 1] = std::byte{2};
+  }
+  {
+    const auto shorter = open(kSmall, [](std::span<std::byte> held, std::size_t bytes) {
+      held[0] = held[kLarge - 1];
+      return bytes;
+    });
+    CHECK(shorter.bytes().size() == kSmall);
+    CHECK(shorter.bytes()[0] == std::byte{2});
+  }
+  CHECK(open(4096, [](std::span<std::byte> held, std::size_t) { return held.size(); }).bytes().size() == kSmall);
+  ::unlink(path.c_str());
+}
+
+TEST_CASE("a file that there is no room to make longer stays as it was") {
+  const std::string path = "/dev/shm/dthrottle-room-test-" + std::to_string(::getpid());
+  const IsOurs any = [](std::string_view) { return true; };
+  {
+    const auto region = MappedRegion::Open(path, 4096, any);
+    REQUIRE(region);
+    region->bytes()[4095] = std::byte{1};
+  }
+  const auto refused = MappedRegion::Open(path, std::size_t{1} << 50, any);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("cannot claim its space") != std::string::npos);
+  CHECK(std::filesystem::file_size(path) == 4096);
+  const auto region = MappedRegion::Open(path, 4096, any);
+  REQUIRE(region);
+  CHECK(region->bytes()[4095] == std::byte{1});
+  ::unlink(path.c_str());
+}
+
 TEST_CASE("whoever waits for idle time is told to stop at once") {
   IdleTime idle;
   CHECK(idle.Await(std::chrono::milliseconds(1)));

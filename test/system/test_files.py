@@ -94,6 +94,23 @@ class Mistaken(SystemTest):
         self.assertEqual(done.returncode, EX_OSERR, done.stderr.decode())
         self.assertIn("table: cannot claim its space: File too large", done.stderr.decode())
 
+    def test_a_table_that_there_is_no_room_to_make_longer_stays_as_it_was(self):
+        with Daemon(rule(burst=5), table={"memory": "1MiB"}) as daemon:
+            self.assertEqual(daemon.served("C", 3), 3)
+            daemon.stop()
+            table = daemon.directory / "table"
+            before = table.read_bytes()
+            daemon._sections["table"]["memory"] = "8MiB"
+            daemon.write_settings(rule(burst=5))
+            done = subprocess.run([DTHROTTLED, "--config", daemon.settings_path], capture_output=True, timeout=PATIENCE,
+                                  env=clean_environment(),
+                                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20)))
+            self.assertEqual(done.returncode, EX_OSERR, done.stderr.decode())
+            self.assertEqual(table.read_bytes(), before)
+            daemon.start()
+            self.assertIn("new because its size was 1MiB", daemon.log)
+            self.assertEqual(daemon.served("C", 9), 5)
+
 
 class PipesWhileItRuns(SystemTest):
     """A file that is read in a running daemon and has become a pipe, which nobody writes into."""

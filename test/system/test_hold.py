@@ -113,6 +113,26 @@ class Holds(SystemTest):
             self.assertEqual(asker.ask(f"commit {number} 100"), "OK committed 100")
             self.assertEqual(asker.ask("give job:x"), "OK 1")
 
+    def test_holds_outlive_another_bound_of_their_number_by_a_restart_and_by_an_upgrade(self):
+        def bound(holds):
+            daemon._sections["hold"] = {"max_holds": holds}
+            daemon.write_settings(rule(name="all", burst=1000))
+
+        for restarts in (True, False):
+            with self.subTest(restarts=restarts), AskDaemon(rule(name="all", burst=1000), hold={"max_holds": 64}) as daemon:
+                with Asker(daemon.ask_path) as asker:
+                    numbers = [asker.ask("hold 600000 5 a").split()[1] for _ in range(50)]
+                for holds in (128, 8):
+                    bound(holds)
+                    daemon.restart() if restarts else upgrade(daemon)
+                    self.assertEqual(daemon.stats()["holds"], 50)
+                with Asker(daemon.ask_path) as asker:
+                    self.assertTrue(asker.ask("hold 600000 5 a").startswith("ERR "))
+                    for number in numbers:
+                        self.assertEqual(asker.ask(f"release {number}"), "OK released")
+                    self.assertEqual(asker.ask("hold 600000 5 a").split()[0], "OK")
+                self.assertAlmostEqual(level(daemon, "a"), 995, delta=0.9)
+
     def test_hosts_together_serve_no_more_than_the_limit_when_estimates_hold(self):
         """Two hosts hold until both are refused; what was not needed does not make them serve more than the limit."""
         with Fleet(rule(name="all", burst=1000, share="debit"), period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):

@@ -1,13 +1,15 @@
 """Quotas by calendar: over two hosts, over kills, a lost file and midnight."""
 
 import contextlib
+import re
 import subprocess
 import unittest
 
 from clocks import Date
 from common import SystemTest
-from daemon import DTHROTTLED, PATIENCE, SANITIZED, clean_environment, rule, wait_until
+from daemon import DTHROTTLED, PATIENCE, SANITIZED, Daemon, clean_environment, rule, wait_until
 from fleet import Fleet, wait_all_hear, wait_owners_hear
+from test_upgrade import upgrade
 
 QUOTA = 50
 
@@ -75,6 +77,40 @@ class Quotas(SystemTest):
             dates[0].jump("+0")
             wait_until(lambda: a.admin_json("show api:x")["quota_ends_in_s"] > 86400, "the clock of a has been set back")
             self.assertEqual(a.ask(["api:x"]), ["NO"])
+
+    def test_another_size_keeps_what_there_is_room_for_over_restarts_and_upgrades(self):
+        tags = [f"api:{i}" for i in range(60)]
+
+        def resize(memory):
+            daemon._sections["quota"]["memory"] = memory
+            daemon.write_settings(api)
+
+        api = rule(name="api", match="api:*", burst=1000, quota=10, per="month")
+        for kept in ("file", "memory"):
+            with self.subTest(kept), Daemon(api, quota={"memory": "2MiB"}) as daemon:
+                if kept == "file":
+                    daemon._sections["quota"]["file"] = str(quota_file(daemon))
+                    resize("2MiB")
+                    daemon.restart()
+                daemon.ask(tags * 3)
+                for memory in ("4MiB", "1MiB", "1025KiB"):
+                    for restarts in (True, False) if kept == "file" else (False,):
+                        resize(memory)
+                        daemon.restart() if restarts else upgrade(daemon)
+                        self.assertEqual({used(daemon, tag) for tag in tags}, {3}, memory)
+                        self.assertEqual(daemon.stats()["quota_tags"], 60)
+                    self.assertIn("60 tags kept, 0 had no room", daemon.log)
+                many = [f"api:many{i}" for i in range(1000)]
+                resize("4MiB")
+                upgrade(daemon)
+                daemon.ask(many)
+                known = daemon.stats()["quota_tags"]
+                resize("1MiB")
+                upgrade(daemon)
+                said = re.search(r"warning: quotas: 1MiB .*: (\d+) tags kept, (\d+) had no room", daemon.log)
+                tags_left, left_out = said.groups()
+                self.assertEqual(int(tags_left) + int(left_out), known)
+                self.assertEqual(daemon.stats()["quota_tags"], int(tags_left))
 
     def test_hosts_hear_of_a_quota_by_the_owner_of_the_tag(self):
         with counting(hosts=6, owners=2, period="500ms") as hosts:

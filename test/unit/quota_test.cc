@@ -54,6 +54,14 @@ struct Counter {
     host.Start(testing::Rules(rules_), now);
     Open(boot);
   }
+  // As at a start with room for so many slots. Returns the tags that there was no room for in the file.
+  std::size_t Resize(std::size_t slots) {
+    const std::size_t bytes = Quotas::RegionBytes(slots);
+    const std::size_t left_out = QuotaFile::MoveInto(std::as_writable_bytes(std::span(region_)), bytes);
+    region_.resize(bytes / sizeof(Line));
+    Kill();
+    return left_out;
+  }
   // Time goes on.
   void At(Instant to) {
     date += to - now;
@@ -295,6 +303,62 @@ TEST_CASE("quota: a boot loses nothing that peers know, and what they repeat cou
   Counter joins(kRules, 1024, 200);
   for (const auto& [tag, word] : b.Told()) joins.Hear(tag, word);
   CHECK(joins.Standing("api:a").used == 5);
+}
+
+TEST_CASE("quota: a file that is made longer or shorter keeps the tags that it has room for, with what others counted") {
+  Counter c(kRules, 4096);
+  const auto tag = [](int i) { return "api:" + std::to_string(i); };
+  for (int i = 0; i < 100; ++i) REQUIRE(c.Serves(tag(i), 1) == 1);
+  for (int i = 60; i < 100; ++i) REQUIRE(c.Hear(tag(i), {77, DayOf(c), 3, 0}));
+  for (const std::size_t slots : {16384, 1024, 4096}) {
+    CHECK(c.Resize(slots) == 0);
+    CHECK(c.quotas().counts().tags == 100);
+    CHECK(c.quotas().counts().forgotten == 0);
+    for (int i = 0; i < 100; ++i) CHECK(c.Standing(tag(i)).used == (i < 60 ? 1 : 4));
+  }
+  for (int i = 100; i < 1800; ++i) REQUIRE(c.Serves(tag(i), 1) == 1);
+  const std::size_t tags = c.quotas().counts().tags, left_out = c.Resize(1024);
+  const QuotaCounts counts = c.quotas().counts();
+  CHECK(left_out == tags - 1024);    // tags take the place of what others counted
+  CHECK(counts.tags + counts.forgotten == 1024);
+  CHECK(counts.tags > 400);
+}
+
+TEST_CASE("quota: what lies behind the end of a shorter file moves into it, to its tag") {
+  constexpr std::size_t kSlots = 64, kFit = 16, kTags = 10, kOthers = 6;
+  struct alignas(64) Region {
+    std::array<std::byte, (1 + kSlots) * QuotaFile::kSlotBytes> bytes{};
+  };
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    Prng prng(seed);
+    auto region = std::make_unique<Region>();
+    QuotaFile file(region->bytes, {}, 1);
+    std::vector<std::uint32_t> places(kSlots);
+    for (std::uint32_t i = 0; i < kSlots; ++i) std::swap(places[i] = i, places[prng.Below(i + 1)]);
+    for (std::uint32_t i = 0; i < kTags + kOthers; ++i) {
+      QuotaSlot& slot = file.slot(places[i]);
+      if (i < kTags) {
+        slot.own = {i + 1, 0, 0, 1, 0, {static_cast<char>('a' + i)}};
+      } else {
+        slot.others.tag = places[i - kTags], slot.others.size = 1, slot.others.counts[0] = {7, i - kTags + 100, 0};
+      }
+      QuotaFile::SetKind(slot, i < kTags ? QuotaSlot::kTag : QuotaSlot::kCounted);
+    }
+    CHECK(QuotaFile::MoveInto(region->bytes, (1 + kFit) * QuotaFile::kSlotBytes) == 0);
+    const QuotaFile after(std::span(region->bytes).first((1 + kFit) * QuotaFile::kSlotBytes), {}, 1);
+    std::map<std::string, std::uint64_t> own, others;
+    for (std::size_t i = 0; i < kFit; ++i) {
+      const QuotaSlot& slot = after.slot(i);
+      if (slot.kind == QuotaSlot::kTag) own[std::string(slot.tag().bytes)] += slot.own.taken;
+      if (slot.kind != QuotaSlot::kCounted) continue;
+      others[std::string(after.slot(slot.others.tag).tag().bytes)] += slot.others.counts[0].taken;
+    }
+    REQUIRE(own.size() == kTags);
+    REQUIRE(others.size() == kOthers);
+    for (std::uint32_t i = 0; i < kTags; ++i) CHECK(own[std::string(1, static_cast<char>('a' + i))] == i + 1);
+    for (std::uint32_t i = 0; i < kOthers; ++i) CHECK(others[std::string(1, static_cast<char>('a' + i))] == i + 100);
+  }
 }
 
 TEST_CASE("quota: a region of junk is taken over as one that holds nothing") {

@@ -24,7 +24,7 @@ Section QuotaSection() {
                       "The size of the file, or of the memory in its place. A tag takes 512 bytes, and as much again for "
                       "each 20 other hosts that have served it. Half of it is for what others have counted. Where it is "
                       "full the tags with the least use are forgotten, and counted in quota_forgotten. Another size "
-                      "keeps what there is room for."),
+                      "keeps what there is room for, and the log says how many tags had none."),
       }};
 }
 
