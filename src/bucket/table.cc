@@ -112,7 +112,7 @@ void Table::BringUpToDate(Group& g, std::size_t shard, Instant now) {
 void Table::RewriteGroup(Group& g, std::size_t shard, Instant now) {
   for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
     if (g.directory[i] < kFingerprintMin) continue;
-    if (!policy_->Reshape(g.TagAt(i), g.cells[i].slot, now)) Remove(g, i, shards_[shard]);
+    if (!policy_->Reshape(g.TagAt(i), g.cells[i].slot, WrittenFor::kRulesBefore, now)) Remove(g, i, shards_[shard]);
   }
   g.generation = generation_;
 }

@@ -34,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -131,6 +132,9 @@ class Source {
 
 inline constexpr Source Source::kQuery{true, kNoTeller}, Source::kPeer{false, kNoTeller};
 
+// The rules that a slot is written for. After a kill nobody knows some.
+enum class WrittenFor { kRulesInForce, kRulesBefore, kUnknown };
+
 // What the table has to ask about a slot. Called with the shard's lock held.
 class SlotPolicy {
  public:
@@ -138,9 +142,10 @@ class SlotPolicy {
   // A bucket with this merit (forget.h) is forgotten though it is not full.
   virtual void Forgot(const Slot&, unsigned earned) = 0;
   // Rewrites a slot of an earlier generation for the rules in force. False: forget it.
-  virtual bool Reshape(const Tag&, Slot&, Instant now) const = 0;
-  // Puts right what only the process that wrote the slot knew. False: it cannot be what we wrote.
-  virtual bool Restore(const Tag&, Slot&, Instant now) const = 0;
+  virtual bool Reshape(const Tag&, Slot&, WrittenFor, Instant now) const = 0;
+  // Puts right what only the process that wrote the slot knew, for rules that are known. False: it cannot be what we
+  // wrote.
+  virtual bool Restore(const Tag&, Slot&, WrittenFor, Instant now) const = 0;
 
  protected:
   ~SlotPolicy() = default;
@@ -169,15 +174,20 @@ class Table {
   static bool IsTable(std::string_view head);
 
   // Takes over what the region holds if it has our format and the given identity, dropping entries that are torn or
-  // impossible; otherwise clears it and starts with `fresh_keys`, which must be new: what is left of older entries is
-  // then noise. Beyond the first 64 MiB this is done to a group when it is touched, or by ReshapeSome. The region stays
-  // the caller's and must outlive the table, as must the policy. Only a `shared` table may be used by several threads.
+  // impossible. The same of a table under the rules `rules_before`, whose slots the policy rewrites. Any other is cleared
+  // and starts with `fresh_keys`, which must be new: what is left of older entries is then noise. Beyond the first 64 MiB
+  // this is done to a group when it is touched, or by ReshapeSome. The region stays the caller's and must outlive the
+  // table, as must the policy. Only a `shared` table may be used by several threads.
   // REQUIRES: the region is aligned to 64 bytes and has at least kRegionBytesMin.
   //
   // With the notes of the table that was in the region until now, and has not changed since, every entry is as it
   // should be, and the region is not read through. Notes of another table are ignored.
   static Opened Open(std::span<std::byte> region, const TableIdentity&, const TableKeys& fresh_keys, bool shared,
-                     SlotPolicy&, Instant now, std::string_view notes = {});
+                     SlotPolicy&, Instant now, std::string_view notes = {},
+                     std::optional<std::uint64_t> rules_before = {});
+
+  // The fingerprint of the rules that the table in a region is under; none: there is no table that Open would keep.
+  static std::optional<std::uint64_t> RulesOf(std::span<const std::byte> region);
 
   // What Open would have to read the region through for. REQUIRES: nobody else uses the table; !reshaping().
   std::string Notes() const;
@@ -321,6 +331,7 @@ class Table {
   bool IsRight(std::size_t group) const;
   void PutRight(Group&, std::size_t shard, Instant now);
   std::uint64_t DropTorn(Group&) const;
+  bool TakeOver(const Group&, const Tag& tag, Slot&, Instant now) const;
   bool IsAtHome(const Group&, const Tag& tag, std::uint64_t hash) const;
   std::uint64_t DropImpossible(Group&, Instant now);
 
@@ -367,6 +378,7 @@ class Table {
   std::uint8_t generation_ = 0;    // of groups whose slots are written for the rules in force
   std::uint16_t usable_ = 0;       // of groups that can be used as they are: generation_, or none's while Open's work
                                    // is not done
+  std::optional<std::uint8_t> generation_before_;    // of groups whose slots are written for the policy's rules before
   bool cleared_ = false;           // that work is to clear groups
   std::size_t reshape_next_;
   std::size_t words_per_shard_;                // of dirty_groups_

@@ -34,7 +34,8 @@ bool Table::IsTable(std::string_view head) {
 }
 
 Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& identity, const TableKeys& fresh_keys,
-                          bool shared, SlotPolicy& policy, Instant now, std::string_view notes) {
+                          bool shared, SlotPolicy& policy, Instant now, std::string_view notes,
+                          std::optional<std::uint64_t> rules_before) {
   Opened opened{std::unique_ptr<Table>(new Table(region, shared, policy)), {}};
   Table& table = *opened.table;
   const Header& found = table.header();
@@ -47,7 +48,7 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
     opened.discarded = "its size was another";
   } else if (found.identity.boot_id != identity.boot_id) {
     opened.discarded = "the host has booted since";
-  } else if (found.identity.rules != identity.rules) {
+  } else if (found.identity.rules != identity.rules && found.identity.rules != rules_before) {
     opened.discarded = "it was made under other rules";
   }
   if (!opened.discarded.empty()) table.Clear(identity, fresh_keys);
@@ -55,8 +56,20 @@ Table::Opened Table::Open(std::span<std::byte> region, const TableIdentity& iden
   table.tag_hash_key_ = table.header().keys.tag_hash;
   table.generation_ = static_cast<std::uint8_t>(table.header().generation);
   table.usable_ = table.generation_;
-  if (!opened.discarded.empty() || !table.TakeNotes(notes)) table.PutRightOnTouch(!opened.discarded.empty(), now);
+  const bool other_rules = found.identity.rules != identity.rules;
+  if (other_rules) {
+    table.generation_before_ = table.generation_;
+    table.StartGeneration(identity.rules);
+  }
+  const bool is_right = opened.discarded.empty() && !other_rules && table.TakeNotes(notes);
+  if (!is_right) table.PutRightOnTouch(!opened.discarded.empty(), now);
   return opened;
+}
+
+std::optional<std::uint64_t> Table::RulesOf(std::span<const std::byte> region) {
+  const Header& found = *reinterpret_cast<const Header*>(region.data());
+  if (found.magic != Header::kMagic || found.region_bytes != region.size()) return std::nullopt;
+  return found.identity.rules;
 }
 
 // The hash key tells one table from another. Behind it: tags and used cells of each shard, then the dirty groups.
@@ -157,6 +170,16 @@ bool Table::IsAtHome(const Group& g, const Tag& tag, std::uint64_t hash) const {
   return FindIn(primary, Fingerprint(hash), tag) == nullptr;
 }
 
+// A group may be two generations old, where a kill left it while it waited to be rewritten.
+bool Table::TakeOver(const Group& g, const Tag& tag, Slot& slot, Instant now) const {
+  if (g.generation != generation_) {
+    const WrittenFor rules = g.generation == generation_before_ ? WrittenFor::kRulesBefore : WrittenFor::kUnknown;
+    if (rules == WrittenFor::kRulesBefore && !policy_->Restore(tag, slot, rules, now)) return false;
+    if (!policy_->Reshape(tag, slot, rules, now)) return false;
+  }
+  return policy_->Restore(tag, slot, WrittenFor::kRulesInForce, now);
+}
+
 std::uint64_t Table::DropImpossible(Group& g, Instant now) {
   std::uint64_t dropped = 0;
   for (std::size_t i = 0; i < kCellsPerGroup; ++i) {
@@ -167,7 +190,7 @@ std::uint64_t Table::DropImpossible(Group& g, Instant now) {
     const std::uint64_t hash = Hash(tag);
     const std::size_t cells = CellsFor(tag.bytes.size());
     if (Fingerprint(hash) == value && FindIn(g, value, tag) == &slot && IsAtHome(g, tag, hash) &&
-        (g.generation == generation_ || policy_->Reshape(tag, slot, now)) && policy_->Restore(tag, slot, now)) {
+        TakeOver(g, tag, slot, now)) {
       ShardState& shard = shards_[ShardOf(hash)];
       ++shard.counts.tags;
       shard.counts.cells_used += cells;

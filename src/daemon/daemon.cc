@@ -103,11 +103,19 @@ void Daemon::MakeLimiter() {
   TakeKeptSections();
   for (const auto& feature : features_) feature->Prepare();
   AmendedRules amended;
+  std::shared_ptr<const Rulebook> before;
   const std::vector<Amendment> amendments = Amendments();
+  KeptRules& kept = running_->kept_rules.emplace(settings_.table.file);
+  if (const auto read = kept.Read(); !read) {
+    throw StartFailure{ExitCode(read.error().code), "rules beside table.file: " + read.error().message};
+  }
   Elsewhere([&] {
     running_->base =
         std::make_shared<Rulebook>(std::exchange(settings_.rules, {}), std::exchange(settings_.overrides, {}));
     amended = Amended(running_->base, settings_, amendments);
+    const std::uint64_t of_table = Table::RulesOf(running_->memory->bytes()).value_or(0);
+    if (of_table != amended.rules->fingerprint()) before = RulesOf(of_table);
+    KeepRules(kept, *amended.rules, *running_->base, of_table, log_);
   });
   running_->rules_since = amended.since;
   for (const Amendment& its : amendments) {
@@ -115,15 +123,26 @@ void Daemon::MakeLimiter() {
   }
   running_->table_limiter =
       std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), FreshTableKeys(), std::move(amended.rules),
-                                settings_.query.threads, running_->started, std::move(left.bytes));
+                                settings_.query.threads, running_->started, std::move(left.bytes), before);
+  SayTable(before != nullptr);
+}
+
+// The rules of a table that are not those that come into force now; null: they are not known.
+std::shared_ptr<const Rulebook> Daemon::RulesOf(std::uint64_t fingerprint) const {
+  if (fingerprint == running_->base->fingerprint()) return running_->base;
+  return running_->kept_rules->Find(fingerprint, *running_->base, settings_);
+}
+
+void Daemon::SayTable(bool other_rules) {
   const std::string size = FormatBytes(settings_.table.memory);
   if (settings_.table.file.empty()) {
     log_.Notice("table: {} of memory, {} tags kept, lost when this process ends", size,
                 running_->table_limiter->table().counts().tags);
   } else if (running_->table_limiter->discarded().empty()) {
     log_.Notice(
-        "table: {} in {}, {} tags kept, {} torn entries dropped{}", size, settings_.table.file,
+        "table: {} in {}, {} tags kept, {} torn entries dropped{}{}", size, settings_.table.file,
         running_->table_limiter->table().counts().tags, running_->table_limiter->table().counts().dropped,
+        other_rules ? ", rewritten because other limits are in force" : "",
         running_->table_limiter->reshaping() ? " in its first 64MiB; the rest is looked through between queries" : "");
   } else {
     const std::size_t before = running_->memory->bytes_before();
@@ -166,6 +185,7 @@ void Daemon::MakeParts() {
                                               .settings = settings_,
                                               .rules_since = running_->rules_since,
                                               .limiter = *running_->table_limiter,
+                                              .kept_rules = *running_->kept_rules,
                                               .service = service_,
                                               .log = log_,
                                               .follow =

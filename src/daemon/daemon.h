@@ -17,6 +17,7 @@
 
 namespace dthrottle {
 
+class Rulebook;
 struct Running;
 struct Settings;
 
@@ -35,6 +36,8 @@ class Daemon {
 
  private:
   void MakeLimiter();
+  std::shared_ptr<const Rulebook> RulesOf(std::uint64_t fingerprint) const;
+  void SayTable(bool other_rules);
   void MakeParts();
   std::vector<Amendment> Amendments() const;
   std::vector<Tenant*> TenantsOf(Tenant* (Feature::*which)()) const;

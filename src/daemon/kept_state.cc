@@ -42,6 +42,18 @@ std::string Checksum(std::string_view bytes) {
 
 }    // namespace
 
+std::string Sealed(std::string_view magic, std::string_view body) {
+  return std::string(magic).append(Checksum(body)).append(body);
+}
+
+std::optional<std::string_view> Unsealed(std::string_view magic, std::string_view text) {
+  if (!text.starts_with(magic)) return std::nullopt;
+  text.remove_prefix(magic.size());
+  if (text.size() < sizeof(XXH64_hash_t)) return std::nullopt;
+  const std::string_view sum = text.substr(0, sizeof(XXH64_hash_t)), body = text.substr(sum.size());
+  return Checksum(body) == sum ? std::optional(body) : std::nullopt;
+}
+
 std::string KeptStatePath(const std::string& table) {
   return table + ".state";
 }
@@ -49,8 +61,7 @@ std::string KeptStatePath(const std::string& table) {
 FileResult<void> WriteKeptState(const std::string& path, const std::vector<HandedSection>& sections) {
   KeptState kept{Boot(), Now(), {}};
   for (const HandedSection& section : sections) kept.sections.emplace_back(section.key, section.bytes);
-  const std::string body = WriteState(kVersion, kept);
-  return ReplaceFile(path, std::string(kMagic) + Checksum(body) + body);
+  return ReplaceFile(path, Sealed(kMagic, WriteState(kVersion, kept)));
 }
 
 FileResult<std::vector<HandedSection>> TakeKeptState(const std::string& path, std::string& complaint) {
@@ -66,12 +77,9 @@ FileResult<std::vector<HandedSection>> TakeKeptState(const std::string& path, st
     complaint = text.error().message;
     return sections;
   }
-  std::string_view bytes = *text;
   KeptState kept;
-  constexpr std::size_t kHead = kMagic.size() + sizeof(XXH64_hash_t);
-  if (bytes.size() < kHead || !bytes.starts_with(kMagic) ||
-      Checksum(bytes.substr(kHead)) != bytes.substr(kMagic.size(), sizeof(XXH64_hash_t)) ||
-      !ReadState(bytes.substr(kHead), kVersion, kept)) {
+  const auto body = Unsealed(kMagic, *text);
+  if (!body || !ReadState(*body, kVersion, kept)) {
     complaint = path + ": is damaged, or of another version: not used";
     return sections;
   }

@@ -4,7 +4,9 @@
 // which it was written and for an hour: its instants are of this boot's clocks.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -12,6 +14,11 @@
 #include "io/handover.h"
 
 namespace dthrottle {
+
+// A text of our own that was written whole: the magic, a checksum, and `body`. Unsealed returns the body; none: it is
+// another's, or damaged.
+std::string Sealed(std::string_view magic, std::string_view body);
+std::optional<std::string_view> Unsealed(std::string_view magic, std::string_view text);
 
 // Beside a table of this path.
 std::string KeptStatePath(const std::string& table);

@@ -23,6 +23,7 @@ struct Reloading::Loaded {
   LoadedSettings loaded;
   bool reads;                               // the file
   Settings running;                         // those in force, as long as this is under way
+  std::uint64_t rules_in_force;             // their fingerprint
   std::vector<Amendment> amendments;
   std::shared_ptr<const Rulebook> base;     // what the file says; null: it is bad
   AmendedRules amended;                     // what comes of it
@@ -38,6 +39,13 @@ AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const Settings
     if (its.change) its.change(settings, rules, overrides, since);
   }
   return {std::make_shared<Rulebook>(std::move(rules), std::move(overrides)), since};
+}
+
+void KeepRules(KeptRules& kept, const Rulebook& next, const Rulebook& base, std::uint64_t in_force, Log& log) {
+  if (const auto done = kept.Keep(next, base, in_force); !done) {
+    log.Warning("rules beside table.file: {}; a start that finds other limits in force forgets every bucket",
+                done.error().message);
+  }
 }
 
 namespace {
@@ -97,25 +105,30 @@ void Reloading::Start(bool reads) {
   auto work = std::make_unique<Loaded>();
   work->reads = reads;
   work->running = host_.settings;
+  work->rules_in_force = host_.limiter.rules().fingerprint();
   work->amendments = host_.amendments();
   if (!reads) work->base = base_;
   const auto read = [this](std::unique_ptr<Loaded>& its) {
     YieldToQueries();
-    Loaded& w = *its;
-    if (!w.reads) return void(w.amended = Amended(w.base, w.running, w.amendments));
-    auto text = ReadRegularFile(host_.path, kSettingsBytesMax);
-    if (!text) {
-      w.unreadable = text.error();
-      return;
-    }
-    w.loaded = ParseReload(*text, host_.path, host_.runtime_dir, w.running, ReadNamedFile);
-    if (!w.loaded.ok()) return;
-    Settings& s = w.loaded.settings;
-    w.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
-    w.amended = Amended(w.base, s, w.amendments);
+    if (its->reads) ReadSettings(*its);
+    if (its->base == nullptr) return;
+    its->amended = Amended(its->base, its->reads ? its->loaded.settings : its->running, its->amendments);
+    KeepRules(host_.kept_rules, *its->amended.rules, *its->base, its->rules_in_force, host_.log);
   };
   const auto done = [this](std::unique_ptr<Loaded>& its) { OnLoaded(std::move(its)); };
   InThreadPool(host_.loop, std::move(work), read, done);
+}
+
+void Reloading::ReadSettings(Loaded& its) const {
+  auto text = ReadRegularFile(host_.path, kSettingsBytesMax);
+  if (!text) {
+    its.unreadable = text.error();
+    return;
+  }
+  its.loaded = ParseReload(*text, host_.path, host_.runtime_dir, its.running, ReadNamedFile);
+  if (!its.loaded.ok()) return;
+  Settings& s = its.loaded.settings;
+  its.base = std::make_shared<Rulebook>(std::exchange(s.rules, {}), std::exchange(s.overrides, {}));
 }
 
 // The table can be rewritten for one set of rules at a time.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "admin/admin.h"
+#include "daemon/kept_rules.h"
 #include "feature/feature.h"
 #include "io/log.h"
 #include "io/service.h"
@@ -25,6 +26,9 @@ struct AmendedRules {
 AmendedRules Amended(const std::shared_ptr<const Rulebook>& base, const Settings& settings,
                      const std::vector<Amendment>& amendments);
 
+// Keeps rules that are about to be put in force (KeptRules::Keep), or warns of what comes of it that they are not.
+void KeepRules(KeptRules& kept, const Rulebook& next, const Rulebook& base, std::uint64_t in_force, Log& log);
+
 class Reloading {
  public:
   using Done = std::function<void(const ReloadOutcome&)>;
@@ -36,6 +40,7 @@ class Reloading {
     Settings& settings;         // in force, without rules and overrides
     Duration& rules_since;      // of the rules in force (AmendedRules)
     Limiter& limiter;
+    KeptRules& kept_rules;
     const Service& service;
     Log& log;
     std::function<void(std::vector<std::string>& problems)> follow;    // new settings are in force
@@ -73,6 +78,7 @@ class Reloading {
 
   void StartNext();
   void Start(bool reads);
+  void ReadSettings(Loaded& its) const;
   void OnLoaded(std::unique_ptr<Loaded> loaded);
   void PutInForce(std::unique_ptr<Loaded> loaded);
   void Adopt(Loaded& loaded, ReloadOutcome& outcome);

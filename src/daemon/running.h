@@ -10,6 +10,7 @@
 #include "admin/admin.h"
 #include "daemon/counting.h"
 #include "daemon/holding.h"
+#include "daemon/kept_rules.h"
 #include "daemon/memory.h"
 #include "daemon/peering.h"
 #include "daemon/penalizing.h"
@@ -34,6 +35,7 @@ struct Running final : AdminHost {
 
   // Set when they start. Nothing below is used before.
   std::optional<TableMemory> memory;
+  std::optional<KeptRules> kept_rules;
   std::unique_ptr<Limiter> table_limiter;
   std::optional<Counting> counting;
   std::optional<Penalizing> penalizing;

@@ -70,7 +70,7 @@ Claim BroughtLimits::ClaimOf(const Slot& slot, Instant now) const {
   return {0, Drained(slot, now) > 0.5};
 }
 
-bool BroughtLimits::Restore(const Tag&, Slot& slot, Instant now) const {
+bool BroughtLimits::Restore(const Tag&, Slot& slot, WrittenFor, Instant now) const {
   return slot.limit != 0 && Unpacked(slot.limit) < 0x1p62f && Unpacked(slot.limit) >= 1 && Drained(slot, now) <= 1;
 }
 

@@ -54,8 +54,8 @@ class BroughtLimits final : private SlotPolicy {
   static double Drained(const Slot&, Instant now);
   Claim ClaimOf(const Slot&, Instant now) const override;
   void Forgot(const Slot&, unsigned) override {}
-  bool Reshape(const Tag&, Slot&, Instant) const override { return true; }
-  bool Restore(const Tag&, Slot&, Instant now) const override;
+  bool Reshape(const Tag&, Slot&, WrittenFor, Instant) const override { return true; }
+  bool Restore(const Tag&, Slot&, WrittenFor, Instant now) const override;
 
   std::unique_ptr<Table> table_;
 };

@@ -8,7 +8,8 @@
 namespace dthrottle {
 
 Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
-                 std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes)
+                 std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes,
+                 std::shared_ptr<const Rulebook> before)
     : core_(std::make_unique<LimiterCore>(lanes)),
       ways_(std::make_unique<Ways>(*core_)),
       shedder_(std::make_unique<Shedder>()),
@@ -18,10 +19,13 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
   std::vector<std::size_t> counters =
       core_->tally.Assign(*core_->rules, [&](std::size_t counter) { Reassigned(counter); });
   core_->tally.Use(counters);
-  Table::Opened opened =
-      Table::Open(region, {boot_id, core_->rules->fingerprint()}, fresh_keys, lanes > 1, *this, now, notes);
+  previous_ = std::move(before);
+  const auto rules_before = previous_ != nullptr ? std::optional(previous_->fingerprint()) : std::nullopt;
+  Table::Opened opened = Table::Open(region, {boot_id, core_->rules->fingerprint()}, fresh_keys, lanes > 1, *this, now,
+                                     notes, rules_before);
   core_->table = std::move(opened.table);
   discarded_ = opened.discarded;
+  if (!reshaping()) retired_ = std::move(previous_);
   core_->MakeRoom();
   ways_->Each([](auto& way) { way.Adopted(); });
 }
@@ -73,19 +77,20 @@ void Limiter::Forgot(const Slot& slot, unsigned earned) {
 }
 
 // Limits that tags name themselves are numbered as a process meets them.
-bool Limiter::Restore(const Tag& tag, Slot& slot, Instant now) const {
-  if (slot.limit >= core_->rules->limits()) return false;
-  if (core_->rules->is_own(slot.limit)) {
-    const auto own = core_->rules->FindOwn(tag.bytes);
+bool Limiter::Restore(const Tag& tag, Slot& slot, WrittenFor written_for, Instant now) const {
+  const Rulebook& rules = written_for == WrittenFor::kRulesInForce ? *core_->rules : *previous_;
+  if (slot.limit >= rules.limits()) return false;
+  if (rules.is_own(slot.limit)) {
+    const auto own = rules.FindOwn(tag.bytes);
     if (tag.is_digest || !own.has_value()) return false;
     slot.limit = *own & kLimitIndexMax;
   }
-  const Limit& limit = core_->limit(slot.limit);
+  const Limit& limit = rules.limit(slot.limit);
   return ways_->With(limit, [&](const auto& way) { return way.Plausible(slot.bucket, limit, now); });
 }
 
-bool Limiter::Reshape(const Tag& tag, Slot& slot, Instant now) const {
-  const Limit* before = previous_ != nullptr ? &previous_->limit(slot.limit) : nullptr;
+bool Limiter::Reshape(const Tag& tag, Slot& slot, WrittenFor written_for, Instant now) const {
+  const Limit* before = written_for == WrittenFor::kRulesBefore ? &previous_->limit(slot.limit) : nullptr;
   std::optional<LimitIndex> found;
   if (!tag.is_digest) {
     found = core_->rules->Find(tag.bytes);

@@ -75,9 +75,11 @@ struct LaneUse {
 class Limiter final : private SlotPolicy {
  public:
   // Takes over or clears the table in `region` (see Table::Open), which must outlive the limiter. `boot_id` tells
-  // boots apart, `notes` are Table::Notes. REQUIRES: rules is not null, lanes > 0.
+  // boots apart, `notes` are Table::Notes. A table under the rules `before`, unless these are null, is kept too, and
+  // rewritten as by Adopt. REQUIRES: rules is not null, lanes > 0.
   Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, const TableKeys& fresh_keys,
-          std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes = {});
+          std::shared_ptr<const Rulebook> rules, std::size_t lanes, Instant now, std::string_view notes = {},
+          std::shared_ptr<const Rulebook> before = nullptr);
   ~Limiter();
 
   // Decides queries in order, as if each came alone: verdicts[i] answers queries[i]. If `standings` is not empty,
@@ -141,8 +143,8 @@ class Limiter final : private SlotPolicy {
  private:
   Claim ClaimOf(const Slot&, Instant now) const override;
   void Forgot(const Slot&, unsigned earned) override;
-  bool Reshape(const Tag&, Slot&, Instant now) const override;
-  bool Restore(const Tag&, Slot&, Instant now) const override;
+  bool Reshape(const Tag&, Slot&, WrittenFor, Instant now) const override;
+  bool Restore(const Tag&, Slot&, WrittenFor, Instant now) const override;
 
   std::optional<Verdict> Decide(const Query& query, const Table::Probe& probe, Lane& lane, Prng& prng, Instant now,
                                 Standing* standing);

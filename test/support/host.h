@@ -34,12 +34,12 @@ class Host {
     Start(Rules(toml), FromNanoseconds(0));
   }
 
-  // As after kill -9: another limiter on the same region.
-  void Start(std::shared_ptr<const Rulebook> rules, Instant now) {
+  // As after kill -9: another limiter on the same region. `before` are the rules of the table there, if those differ.
+  void Start(std::shared_ptr<const Rulebook> rules, Instant now, std::shared_ptr<const Rulebook> before = nullptr) {
     limiter.reset();
     const std::span<std::byte> region{reinterpret_cast<std::byte*>(memory_.data()), memory_.size() * sizeof(Line)};
     limiter = std::make_unique<Limiter>(region, std::array<std::byte, 16>{}, TableKeys{{3, 4}, {}}, std::move(rules),
-                                        lanes_, now);
+                                        lanes_, now, "", std::move(before));
   }
 
   bool Serves(std::string_view tag, Instant now, Cost cost = 1, std::size_t lane = 0) {

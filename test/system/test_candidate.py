@@ -1,7 +1,7 @@
 """Rules that are tried beside those in force, and then put in force."""
 
 from common import ParallelTest
-from daemon import DTHROTTLECTL, Daemon, fresh_directory, rule, run, wait_until
+from daemon import DTHROTTLECTL, Daemon, fresh_directory, override, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_set_limits import Operator
 from test_upgrade import upgrade
@@ -107,6 +107,18 @@ class OneHost(ParallelTest):
                 daemon.start()
                 self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
                 self.assertEqual((burst(daemon, "C"), burst(daemon, "-x")), (10, 10))
+
+    def test_a_start_after_a_kill_takes_the_rules_of_the_settings_and_keeps_every_bucket(self):
+        for end in (Daemon.kill, Daemon.stop):
+            with self.subTest(end=end.__name__), Daemon(rule(name="all", burst=10, rate=0.001), override("o")) as daemon:
+                self.begin(daemon, rules(burst=6, rate=0.001))
+                self.assertEqual(ctl(daemon, "promote", "--here").returncode, 0)
+                self.assertEqual((daemon.served("C", 4), daemon.served("o", 9)), (4, 6))
+                end(daemon)
+                daemon.start()
+                self.assertEqual(daemon.admin_json("candidate"), {"state": "none"})
+                self.assertEqual((burst(daemon, "C"), burst(daemon, "o")), (10, 10))
+                self.assertEqual((daemon.served("C", 12), daemon.served("o", 12)), (6, 4))
 
     def test_a_candidate_that_does_not_go_with_the_settings_of_this_host_is_not_put_in_force_here(self):
         owned = {"name": "a.test", "spread": "owners", "owners": ["a.test"], "connect": []}

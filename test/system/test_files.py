@@ -47,7 +47,7 @@ class Mistaken(SystemTest):
 
     def test_a_file_of_state_that_is_not_the_daemons_is_refused_at_once_and_stays_whole(self):
         for name in ("table", "table.incarnation", "table.capacity", "table.capacity.incarnation",
-                     "table.state"):
+                     "table.rules", "table.state"):
             for what, words in (("pipe", "is a pipe"), ("directory", "a directory"), ("diary", "not written by dthrottle"),
                                 ("link", "a hard link")):
                 with self.subTest(file=name, what=what):

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from common import ParallelTest, SystemTest, report
-from daemon import DTHROTTLECTL, FIGURES, SANITIZED, Daemon, fresh_directory, rule, run, wait_until
+from daemon import DTHROTTLECTL, FIGURES, SANITIZED, Daemon, fresh_directory, override, rule, run, wait_until
 from fleet import Fleet, wait_all_hear
 from test_upgrade import upgrade
 
@@ -133,6 +133,38 @@ class OneHost(ParallelTest):
             daemon.admin("limit set tag 3 0.001 1s C")
             self.assertEqual(burst(daemon, "C"), 3)
             wait_until(lambda: burst(daemon, "C") == 10, "what the settings say holds again")
+
+    def test_a_limit_that_ends_while_nobody_runs_costs_no_bucket(self):
+        rules = "limit rules 2s [[rule]]\\x0aname = \"all\"\\x0aburst = 20\\x0arate = 0.000001"
+        for command in (b"limit set tag 40 50 2s \\xff", "limit set rule 20 0.000001 2s all", rules):
+            for end in (Daemon.kill, Daemon.stop):
+                with self.subTest(command=command, end=end.__name__), \
+                        Daemon(rule(name="all", burst=10), override("x")) as daemon:
+                    self.assertNotIn("error", daemon.admin(command))
+                    tags = [f"t{n}" for n in range(200)]
+                    self.assertEqual(daemon.ask(tags * 7).count("OK"), 1400)
+                    end(daemon)
+                    time.sleep(2.1)
+                    daemon.start()
+                    self.assertIn(" tags kept, 0 torn entries dropped, rewritten because other limits", daemon.log)
+                    self.assertEqual(burst(daemon, "t0"), 10)
+                    self.assertEqual(daemon.ask(tags * 7).count("OK"), 600)
+                    daemon.restart()
+                    self.assertNotIn("rewritten", daemon.log)
+                    self.assertEqual(daemon.ask(tags).count("OK"), 0)
+
+    def test_a_kill_keeps_every_bucket_where_the_file_of_limits_could_not_be_written(self):
+        directory = fresh_directory() / "kept"
+        directory.mkdir()
+        with Daemon(rule(burst=10), operator={"limits_file": f"{directory}/limits"}) as daemon:
+            directory.rename(directory.with_name("away"))
+            self.assertIn("not kept over a restart: ", daemon.admin_json("limit set tag 5 1 - C")["note"])
+            self.assertIn("not kept over a restart: ", daemon.admin_json("limit set tag 6 1 - D")["note"])
+            self.assertEqual(daemon.served("other", 12), 10)
+            daemon.kill()
+            daemon.start()
+            self.assertEqual(burst(daemon, "C"), 10)
+            self.assertEqual(daemon.served("other", 12), 0)
 
     def test_a_limit_that_is_set_while_a_bad_file_is_read_is_in_force(self):
         with Daemon(rule(burst=10)) as daemon:

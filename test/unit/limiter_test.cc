@@ -179,6 +179,43 @@ TEST_CASE("a limiter killed in the middle of a reload gives no token away that i
   for (int i = 0; i < 3000; ++i) CHECK_FALSE(host.Serves("tag-" + std::to_string(i), kNow));
 }
 
+TEST_CASE("a start under other rules that knows those of its table rewrites every bucket, as a reload does") {
+  const std::string rule = "[[rule]]\nname=\"default\"\nburst=10\nrate=1\n";
+  const char* const kPartner = "[[override]]\ntag=\"p\"\nburst=40\nrate=0.001\n";
+  const bool large = GENERATE(false, true);    // then most of it is rewritten by Tick
+  Host host(rule + kPartner, 1, large ? std::size_t{80} << 20 : Table::kRegionBytesMin);
+  const std::string over_long(1000, 'x');
+  const auto name = [](int i) { return "tag-" + std::to_string(i); };
+  for (int i = 0; i < 1000; ++i) Served(host, name(i), i % 12, kNow);
+  Served(host, "p", 7, kNow);
+  Served(host, over_long, 4, kNow);
+  const std::size_t tags = host.limiter->table().counts().tags;
+  host.Start(Rules(rule), kNow, Rules(rule + kPartner));
+  CHECK(host.limiter->discarded().empty());
+  for (int i = 0; i < 500; ++i) CHECK(host.Level(name(i), kNow) == 10 - std::min(i % 12, 10));
+  while (host.limiter->Tick(kNow)) continue;
+  CHECK(host.limiter->table().counts().tags == tags);
+  CHECK(host.limiter->table().counts().dropped == 0);
+  for (int i = 0; i < 1000; ++i) CHECK(host.Level(name(i), kNow) == 10 - std::min(i % 12, 10));
+  CHECK(host.Level("p", kNow) == Approx(3).margin(1e-6));
+  CHECK(host.Level(over_long, kNow) == 6);
+  host.Start(Rules(rule), kNow);
+  CHECK(host.limiter->discarded().empty());
+  CHECK(host.Level("p", kNow) == Approx(3).margin(1e-6));
+}
+
+TEST_CASE("a start that is killed before it has rewritten its table gives no token away at the next") {
+  const std::string rule = "[[rule]]\nname=\"default\"\nburst=10\nrate=1\n";
+  const std::string other = rule + "[[override]]\ntag=\"p\"\nburst=40\nrate=1\n";
+  Host host(rule, 1, std::size_t{80} << 20);
+  for (int i = 0; i < 3000; ++i) Served(host, "tag-" + std::to_string(i), 10, kNow);
+  host.Start(Rules(other), kNow, Rules(rule));
+  host.Start(Rules(rule), kNow, Rules(other));
+  host.Start(Rules(other), kNow, Rules(rule));
+  CHECK(host.limiter->discarded().empty());
+  for (int i = 0; i < 3000; ++i) CHECK_FALSE(host.Serves("tag-" + std::to_string(i), kNow));
+}
+
 TEST_CASE("other rules at a start discard the table, and say so") {
   Host host(kDefault);
   Served(host, "a", 10, kNow);

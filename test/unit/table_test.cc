@@ -31,11 +31,11 @@ class OneShape final : public SlotPolicy {
     return {slot.limit, slot.bucket.Drained(kShape, now) > 0.5};
   }
   void Forgot(const Slot& slot, unsigned earned) override { ++forgotten[slot.limit][earned]; }
-  bool Reshape(const Tag&, Slot& slot, Instant) const override {
+  bool Reshape(const Tag&, Slot& slot, WrittenFor, Instant) const override {
     slot.limit = new_limit & kLimitIndexMax;
     return !forget;
   }
-  bool Restore(const Tag&, Slot& slot, Instant now) const override {
+  bool Restore(const Tag&, Slot& slot, WrittenFor, Instant now) const override {
     return slot.bucket.Drained(kShape, now) < 100 && slot.limit < 8;
   }
 
