@@ -174,7 +174,7 @@ struct Exchange::State {
     if (core.owners == nullptr) return;
     if (const Peer* const peer = members.Linked(name); peer != nullptr && !IsCaller(*peer)) return;
     bool fresh = false;
-    const LinkId id = two_way.Caller(name, route, fresh, now);
+    const LinkId id = two_way.Caller(name, route, core.in.incarnation, fresh, now);
     if (id == 0) return void(++core.counts.strangers);
     if (Link* const known = members.Find(id)) {
       if (!fresh && (known->peer == nullptr || known->peer->welcome_incarnation == core.in.incarnation)) return;
@@ -193,6 +193,12 @@ struct Exchange::State {
     if (const LinkId caller = two_way.Find(sender, route); caller != 0) return members.Find(caller);
     Peer* const peer = members.Linked(sender);
     return peer != nullptr && !IsCaller(*peer) ? peer->link : nullptr;
+  }
+
+  // The host that has this name now keeps it. Both are to know.
+  void RefuseNamesake(const Route& route, Instant now) {
+    if (Peer* const peer = members.Linked(core.in.sender)) peer->link->status.reason = "two hosts have its name";
+    core.Refuse(route, "another host has your name", core.in.snapshot, now);
   }
 
   // The host has to be told again what its life before knew beside levels.
@@ -428,6 +434,7 @@ void Exchange::HearRequest(const Route& route, Instant now) {
   if (kind == MessageKind::kHello) {
     const std::string sender = in.sender;
     const std::uint64_t owners = in.owners;
+    if (s.two_way.IsNamesake(sender, in.incarnation)) return s.RefuseNamesake(route, now);
     if (!s.members.OnHello(route, s.streams.For(sender).published(), now)) return;
     s.streams.For(sender).Subscribe(route, sender, now);
     s.LinkCaller(route, now);

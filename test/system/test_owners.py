@@ -70,6 +70,17 @@ class Owners(ParallelTest):
             wait_up(hosts)
             self._check_one_bucket(hosts[::-1], hosts[:OWNERS])
 
+    def test_of_two_hosts_with_one_name_one_is_refused_and_both_are_named(self):
+        with Fleet(LIMIT, hosts=4, owners=1, period="500ms", names=["a", "b", "c", "c"]) as hosts:
+            wait_until(lambda: sum("another host has your name" in host.log for host in hosts) == 1,
+                       "one of them is refused", 3 * PATIENCE)
+            refused = next(host for host in hosts[2:] if "another host has your name" in host.log)
+            other = hosts[2] if refused is hosts[3] else hosts[3]
+            wait_until(lambda: up(other) == ["a"], "the other one is a host", PATIENCE)
+            other.served("client", 10)
+            wait_until(lambda: hosts[1].level("client") <= BURST - 9, "its hits count", PATIENCE)
+            self.assertEqual(up(refused), [])
+
     def test_an_owner_that_is_killed_loses_no_hits_of_the_others(self):
         with owned() as hosts:
             wait_up(hosts)

@@ -6,6 +6,9 @@
 // link of the owner, and a link of the caller also as a route.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,14 +32,27 @@ class TwoWay final : public Transport {
 
   // The link that leads back to a caller, whose latest route this is; 0: there are too many callers. `fresh`: nothing
   // has been said by that route.
-  LinkId Caller(const std::string& name, const Route& route, bool& fresh, Instant now) {
+  LinkId Caller(const std::string& name, const Route& route, std::uint64_t life, bool& fresh, Instant now) {
     const auto known = links_.find(name);
     if (known == links_.end() && callers_.size() >= kCallersMax) return 0;
     const LinkId link = known != links_.end() ? known->second : (links_[name] = next_++);
     CallerNow& caller = callers_[link];
     fresh = caller.route != route;
-    caller = {name, route, now};
+    caller.name = name, caller.route = route, caller.called = now;
+    if (caller.life != life) {
+      caller.lives[caller.next_life++ % caller.lives.size()] = caller.life;
+      caller.life = life;
+    }
     return link;
+  }
+  // Whether a later life of the caller has called since: then two hosts call by one name, for a host that was started
+  // anew never speaks in a life before.
+  bool IsNamesake(std::string_view name, std::uint64_t life) const {
+    const auto known = links_.find(name);
+    if (known == links_.end()) return false;
+    const auto caller = callers_.find(known->second);
+    return caller != callers_.end() && caller->second.life != life &&
+           std::ranges::find(caller->second.lives, life) != caller->second.lives.end();
   }
   // The link of a caller that calls by that route; 0: it does not.
   LinkId Find(std::string_view name, const Route& route) const {
@@ -86,6 +102,9 @@ class TwoWay final : public Transport {
     std::string name;
     Route route;
     Instant called{};    // its latest hello
+    std::uint64_t life = 0;
+    std::array<std::uint64_t, 4> lives{};    // before, the latest of them
+    std::size_t next_life = 0;
   };
 
   static constexpr std::string_view kLinkRoute = "link ";    // no route of a transport begins so
