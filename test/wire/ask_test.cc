@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
+#include <string>
 
 #include "base/state.h"
 #include "share/debit/debits.h"
@@ -129,6 +130,30 @@ TEST_CASE("ask: a connection keeps a bounded number of waits") {
   CHECK(host.turn.counts().given_up == Waits::kTagsMax);
   CHECK(host.host.Level("0", kStart) == 0);
   CHECK(host.host.Level(std::to_string(kTags - 1), kStart) == -1);
+}
+
+TEST_CASE("ask: give gives back the places that were entered, whatever is charged with the tag by now") {
+  const std::string rules = "[[rule]]\nname=\"net\"\nmatch=\"*/24\"\nburst=100\nrate=1\nin_flight=1\n"
+                            "[[rule]]\nname=\"user\"\nmatch=\"ip:*\"\nburst=100\nrate=1\nin_flight=5\n";
+  const std::string with = rules + "also=[\"ipv4/24\"]\n";
+  AskHost host(with);
+  const auto reload = [&](const std::string& toml) {
+    host.host.limiter->Adopt(Rules(toml));
+    while (host.host.limiter->Tick(kStart)) continue;
+  };
+  CHECK(host.Send("enter 1 ip:10.0.0.1\n", kStart) == "OK 0\n");
+  reload(rules);
+  CHECK(host.Send("enter 1 ip:10.0.0.1\ngive ip:10.0.0.1 ip:10.0.0.1 ip:10.0.0.1\n", kStart) == "OK 3\nOK 2\n");
+  CHECK_FALSE(host.turn.returns().HasAny(host.holder, kStart));
+
+  CHECK(host.Send("enter 1 ip:10.0.0.1\n", kStart) == "OK 4\n");
+  reload(with);
+  CHECK(host.Send("enter 1 ip:10.0.0.2\ngive ip:10.0.0.1\nenter 1 ip:10.0.0.3\n", kStart) ==
+        "OK 0\nOK 1\nNO busy - 0 net ip:10.0.0.3\n");
+  Holder read;
+  REQUIRE(ReadState(WriteState(Holder::kVersion, host.holder), Holder::kVersion, read));
+  CHECK(read.places == host.holder.places);
+  CHECK(read.entered == host.holder.entered);
 }
 
 TEST_CASE("ask: what is under way of a line goes over to another process") {

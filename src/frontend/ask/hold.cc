@@ -3,6 +3,7 @@
 
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "frontend/ask/turn.h"
 #include "limiter/inspect.h"
@@ -60,11 +61,14 @@ void AskTurn::KeepPlaces(const Line& line, Instant now) {
   Holder& holder = *line.holder;
   for (std::size_t i = 0; i < queries.size(); ++i) {
     const std::uint64_t hash = limiter_.table().Hash(queries[i].tag);
-    const bool own = asking.tag(line.question, i).standing.entered;
-    const std::vector<std::string> with = PlacesWith(limiter_, queries[i], now);
-    if (own) ++holder.places[hash];
-    for (const std::string& tag : with) ++holder.places[limiter_.table().Hash({tag, false})];
-    if (own || !with.empty()) ++holder.entered[hash];
+    Entered entered{hash, {}};
+    if (asking.tag(line.question, i).standing.entered) entered.places.push_back(hash);
+    for (const std::string& with : PlacesWith(limiter_, queries[i], now)) {
+      entered.places.push_back(limiter_.table().Hash({with, false}));
+    }
+    if (entered.places.empty()) continue;
+    for (const std::uint64_t place : entered.places) ++holder.places[place];
+    ++holder.entered[std::move(entered)];
   }
 }
 

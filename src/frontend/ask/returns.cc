@@ -124,7 +124,7 @@ void AskReturns::Answer(std::size_t line, std::string& out, Instant now) {
   if (its.kind == Kind::kIndicate) return Indicate(its, out);
   if (its.kind == Kind::kRefund) return Refund(its, out, now);
   if (its.kind == Kind::kRefundAll) return RefundAll(its, out, now);
-  its.kind == Kind::kGive ? Give(its, out, now) : Settle(its, out, now);
+  its.kind == Kind::kGive ? Give(its, out) : Settle(its, out, now);
 }
 
 void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
@@ -153,10 +153,10 @@ void AskReturns::Settle(const Line& line, std::string& out, Instant now) {
   }
 }
 
-void AskReturns::Give(const Line& line, std::string& out, Instant now) {
+void AskReturns::Give(const Line& line, std::string& out) {
   const auto named = std::span(named_).subspan(line.begin, line.end - line.begin);
   out += "OK ";
-  AppendNumber(out, std::ranges::count_if(named, [&](const Query& query) { return Leave(*line.holder, query, now); }));
+  AppendNumber(out, std::ranges::count_if(named, [&](const Query& query) { return Leave(*line.holder, query); }));
 }
 
 void AskReturns::Refund(const Line& line, std::string& out, Instant now) {
@@ -175,15 +175,12 @@ void AskReturns::RefundAll(const Line& line, std::string& out, Instant now) {
 }
 
 // The connection gives back what it has by one question about the tag. False: it has nothing.
-bool AskReturns::Leave(Holder& holder, const Query& query, Instant now) {
+bool AskReturns::Leave(Holder& holder, const Query& query) {
   const std::uint64_t hash = limiter_.table().Hash(query.tag);
-  const auto entered = holder.entered.find(hash);
-  if (entered == holder.entered.end()) return false;
+  const auto entered = holder.entered.lower_bound({hash, {}});
+  if (entered == holder.entered.end() || entered->first.tag != hash) return false;
+  for (const std::uint64_t place : entered->first.places) GivePlace(holder, place);
   if (--entered->second == 0) holder.entered.erase(entered);
-  GivePlace(holder, hash);
-  for (const std::string& with : PlacesWith(limiter_, query, now)) {
-    GivePlace(holder, limiter_.table().Hash({with, false}));
-  }
   return true;
 }
 

@@ -82,10 +82,10 @@ class AskReturns {
   std::string ReadRefund(std::string_view line, Line& read, AskTags& tags);
   std::string ReadReportLine(std::string_view line, Line& read, AskTags& tags);
   void Settle(const Line& line, std::string& out, Instant now);
-  void Give(const Line& line, std::string& out, Instant now);
+  void Give(const Line& line, std::string& out);
   void Refund(const Line& line, std::string& out, Instant now);
   void RefundAll(const Line& line, std::string& out, Instant now);
-  bool Leave(Holder& holder, const Query& query, Instant now);
+  bool Leave(Holder& holder, const Query& query);
   void GivePlace(Holder& holder, std::uint64_t hash);
   bool GiveUp(WaitId id, Instant now);
   void Indicate(const Line& line, std::string& out) const;
