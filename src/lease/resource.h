@@ -36,6 +36,7 @@ DT_NAMES(Source, "settings", "capacity")
 
 inline constexpr double kUnlimited = -1;        // a safe capacity
 inline constexpr double kCapacityMax = 1e15;    // of anything; doubles are exact to 1/8 there
+inline constexpr std::uint64_t kClientsMax = 1'000'000'000;    // behind a server, in one band
 
 struct ResourceTemplate {
   std::string identifier_glob;

@@ -11,7 +11,6 @@ namespace dthrottle::lease {
 namespace {
 
 constexpr Duration kSoon = std::chrono::seconds(2);     // twice the default of min_request_interval
-constexpr std::uint64_t kClientsMax = 1'000'000'000;    // behind a server, in one band
 
 bool IsAmount(double amount) {
   return amount >= 0 && amount <= kCapacityMax;    // NaN is neither
@@ -371,18 +370,19 @@ std::vector<ParentRequest> LeaseServer::AskParent(BootInstant now) {
   Expire(now);
   for (const auto& [name, resource] : resources_) {
     const Store& store = resource->store;
+    const double has = std::min(store.has(), kCapacityMax);
     ParentRequest request{.resource = name,
-                          .outstanding = store.has(),
+                          .outstanding = has,
                           .wants = store.Aggregate(),
                           .has = {},
                           .learning = IsLearning(*resource, now)};
     const Held held = HeldBy(*resource, now);
     if (held.any && !held.safe) request.has = Claim{held.capacity, *held.expiry, resource->epoch};
     // What clients have by now is no part of a lease of ours, but they use it.
-    if (held.safe && store.has() > 0) request.has = Claim{store.has(), store.last_expiry(), resource->epoch};
+    if (held.safe && has > 0) request.has = Claim{has, store.last_expiry(), resource->epoch};
     // The parent may be new as well: then what clients have claimed here is claimed there.
-    if (request.learning && store.has() > held.capacity) {
-      request.has = Claim{store.has(), store.last_expiry(), resource->epoch};
+    if (request.learning && has > held.capacity) {
+      request.has = Claim{has, store.last_expiry(), resource->epoch};
     }
     resource->ask = now + RefreshInterval(*resource->how, options_.level - 1);
     requests.push_back(std::move(request));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "lease/resource.h"
+
 namespace dthrottle::lease {
 
 namespace {
@@ -13,6 +15,7 @@ Demand Together(std::span<const Band> bands) {
     demand.wants += band.wants;
     demand.weight += static_cast<double>(band.clients);
   }
+  demand.wants = std::min(demand.wants, kCapacityMax);
   demand.weight = std::max(demand.weight, 1.0);    // a server that waits for its first client
   return demand;
 }
@@ -108,6 +111,10 @@ std::vector<Band> Store::Aggregate() const {
       result.back().clients += band.clients;
       result.back().wants += band.wants;
     }
+  }
+  for (Band& band : result) {
+    band.clients = std::min(band.clients, kClientsMax);
+    band.wants = std::min(band.wants, kCapacityMax);
   }
   return result;
 }

@@ -67,7 +67,8 @@ class Store {
   std::size_t size() const { return by_expiry_.size(); }
   BootInstant last_expiry() const { return by_expiry_.empty() ? BootInstant() : by_expiry_.rbegin()->first; }
 
-  // What all want together, by priority; the least important are one band where there are more than kBandsMax.
+  // What all want together, by priority; the least important are one band where there are more than kBandsMax. A band
+  // that comes to more than a parent takes says as much as it takes.
   static constexpr std::size_t kBandsMax = Bands::kBandsMax;
   std::vector<Band> Aggregate() const;
 

@@ -341,6 +341,42 @@ TEST_CASE("lease tree: clients are asked for by priority, servers among them, th
   CHECK(wants.back() == Band{36, 38, 39});    // 0 to 36 and the one of -1
 }
 
+TEST_CASE("lease tree: a parent takes what a server asks, however much its clients want and claim together") {
+  Server child = Child(), root(kFair(1000)), top(kFair(1000));
+  child.BecomeMaster({.epoch = 7, .since = At(100s), .former = 5});    // it is learning
+  child.Ask("honest", 100, At(101s));
+  const Claim most{kCapacityMax, At(300s), 5};
+  for (const char* client : {"a", "b"}) child.Ask(client, kCapacityMax, At(101s), most);
+  const auto relay = [](Server& from, Server& to, const char* node, BootInstant now) {
+    const ParentRequest asked = from.AskParent(now).front();
+    const ServerResourceRequest request{"r", asked.outstanding, asked.wants, asked.has, asked.learning};
+    CHECK(asked.outstanding <= kCapacityMax);
+    const Grant grant = to.GetServerCapacity(node, {&request, 1}, now)->front();
+    from.HearParent("r", grant, now);
+    return grant.outcome;
+  };
+  CHECK(relay(child, root, "child", At(102s)) == Grant::Outcome::kLeased);
+  // And a server of servers, each with as many clients as a band may have.
+  Server middle = Child();
+  const Band bands[] = {{1, 1'000'000'000, kCapacityMax}, {0, 1'000'000'000, kCapacityMax}};
+  for (const char* server : {"a", "b"}) {
+    const ServerResourceRequest request{"r", 0, bands};
+    middle.GetServerCapacity(server, {&request, 1}, At(101s));
+  }
+  CHECK(middle.AskParent(At(101s)).front().wants ==
+        std::vector<Band>{{1, 1'000'000'000, kCapacityMax}, {0, 1'000'000'000, kCapacityMax}});
+  CHECK(relay(middle, top, "middle", At(102s)) == Grant::Outcome::kLeased);
+}
+
+TEST_CASE("lease tree: no grant is more than a child reads") {
+  Server unlimited({.identifier_glob = "*", .capacity = 1, .algorithm = Algorithm::kNone});
+  const Band bands[] = {{1, 1, kCapacityMax}, {0, 1, kCapacityMax}};
+  const ServerResourceRequest request{"r", 0, bands};
+  const Grant grant = unlimited.GetServerCapacity("child", {&request, 1}, At(100s))->front();
+  CHECK(grant.lease.capacity == kCapacityMax);
+  CHECK(grant.share == kCapacityMax);
+}
+
 TEST_CASE("lease tree: a server counts for as many as are behind it") {
   Server root(kFair(100));
   root.AskForMany("s", 3, 1000, At(100s));
