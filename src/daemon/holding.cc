@@ -1,14 +1,19 @@
 #include "daemon/holding.h"
 
-#include <algorithm>
+#include <cstddef>
 
-#include "base/check.h"
 #include "config/listeners.h"
 #include "io/clock.h"
 #include "io/fresh.h"
 #include "io/mapped_faults.h"
 
 namespace dthrottle {
+
+namespace {
+
+constexpr std::size_t kEndedPerLook = 16;    // at the clock
+
+}    // namespace
 
 bool Holding::IsWanted(const Settings& settings) {
   const auto at = EndpointsOf(settings, "ask");
@@ -18,14 +23,14 @@ bool Holding::IsWanted(const Settings& settings) {
 Holding::Holding(uv_loop_t* loop, Limiter& limiter, const Settings& settings, const HandedSection& left, bool took_over)
     : settings_(settings) {
   OpenRegion(left);
-  holds_.emplace([&](const Payment& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); },
-                 region_->bytes(), settings.hold.max_holds, ReadBootId(), FreshNumber());
+  holds_ = std::make_unique<Holds>(
+      [&](const Payment& paid, Cost actual, Instant now) { limiter.Settle(paid, actual, now); }, region_->bytes(),
+      settings.hold.max_holds, ReadBootId(), FreshNumber());
   holds_->SetTtlMax(settings.hold.max_ttl);
   if (!took_over) holds_->ReleaseBound(Now());
-  DT_CHECK(uv_timer_init(loop, &timer_) == 0);
-  timer_.data = this;
-  holds_->OnEarlier([this] { SetTimer(); });
-  SetTimer();
+  slices_.emplace(loop, Slices::Work{[this](Instant end) { return EndSome(end); }, [this] { return holds_->next(); }});
+  holds_->OnEarlier([this] { slices_->Wake(); });
+  slices_->Start();
 }
 
 // Beside the table, or without a name as it.
@@ -41,29 +46,25 @@ void Holding::OpenRegion(const HandedSection& left) {
   WatchMappedFile(region_->bytes(), path);
 }
 
-void Holding::OnTimer() {
-  holds_->Expire(Now());
-  SetTimer();
-}
-
-void Holding::SetTimer() {
-  if (holds_->next() == Instant::max()) return void(uv_timer_stop(&timer_));
-  uv_update_time(timer_.loop);
-  const auto wait = std::chrono::ceil<std::chrono::milliseconds>(std::max(holds_->next() - Now(), Duration()));
-  const auto on_timer = [](uv_timer_t* timer) { static_cast<Holding*>(timer->data)->OnTimer(); };
-  DT_CHECK(uv_timer_start(&timer_, on_timer, static_cast<std::uint64_t>(wait.count()), 0) == 0);
+// Works until `end`. True: there is more to do at once.
+bool Holding::EndSome(Instant end) {
+  bool more = true;
+  while (more && Now() < end) more = holds_->EndSome(Now(), kEndedPerLook);
+  return more;
 }
 
 void Holding::Reload(std::vector<std::string>&) {
   holds_->SetTtlMax(settings_.hold.max_ttl);
 }
 
+// The next program does not know whose connections have ended.
 void Holding::Keep(std::vector<HandedSection>& sections) const {
+  while (holds_->EndSome(Now(), kEndedPerLook)) continue;
   if (region_->nameless_fd() >= 0) sections.push_back({kSection, region_->nameless_fd(), {}});
 }
 
 void Holding::Close() {
-  uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
+  slices_->Close();
 }
 
 }    // namespace dthrottle

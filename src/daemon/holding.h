@@ -1,16 +1,20 @@
-// Holds as a part of the daemon: the memory of their records, and the timer that ends those whose time has come.
+// Holds as a part of the daemon: the memory of their records, and the work that ends those whose time has come or whose
+// connection has ended.
 #pragma once
 
 #include <uv.h>
 
+#include <memory>
 #include <optional>
 
 #include "admin/snapshot.h"
+#include "base/time.h"
 #include "config/settings.h"
 #include "hold/holds.h"
 #include "io/files.h"
 #include "io/handover.h"
 #include "io/part.h"
+#include "io/slices.h"
 #include "limiter/limiter.h"
 
 namespace dthrottle {
@@ -35,13 +39,12 @@ class Holding final : public Part {
 
  private:
   void OpenRegion(const HandedSection& left);
-  void OnTimer();
-  void SetTimer();
+  bool EndSome(Instant end);
 
   const Settings& settings_;
   std::optional<MappedRegion> region_;
-  std::optional<Holds> holds_;
-  uv_timer_t timer_;
+  std::unique_ptr<Holds> holds_;
+  std::optional<Slices> slices_;    // from the time on that nothing can fail
 };
 
 }    // namespace dthrottle

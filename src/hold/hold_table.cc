@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <functional>
 #include <numeric>
 
 #include "base/check.h"
@@ -17,7 +16,6 @@ constexpr std::uint64_t kAnyVersion = 0x00'ff'ff'ff'ff'ff'ff'ff;    // of it
 constexpr unsigned kIndexBits = 19;
 constexpr std::uint64_t kIndexMask = (1u << kIndexBits) - 1;
 constexpr std::uint64_t kFirstNumberMask = (std::uint64_t{1} << 43) - 1;    // leaves as many numbers again
-constexpr std::greater<> kEarliestFirst;
 
 constexpr std::size_t kRecordsMax = 2 * HoldTable::kHoldsMax;
 
@@ -101,13 +99,11 @@ void HoldTable::Restore() {
       ended.emplace_back(r.id, i);
     } else {
       ++open_;
-      ends_.emplace_back(r.until, r.id);
+      ends_.emplace(r.until, r.id);
     }
   }
   std::sort(ended.begin(), ended.end());
   for (const auto& [id, index] : ended) ended_.push_back(index);
-  ends_.reserve(2 * records_);
-  std::make_heap(ends_.begin(), ends_.end(), kEarliestFirst);
 }
 
 const HoldRecord* HoldTable::Find(HoldId id) const {
@@ -160,8 +156,7 @@ HoldId HoldTable::Add(std::span<const Payment> paid, Instant until, bool bound) 
   }
   Store(r.state, HoldState::kOpen);
   ++open_;
-  ends_.emplace_back(until, r.id);
-  std::push_heap(ends_.begin(), ends_.end(), kEarliestFirst);
+  ends_.emplace_hint(ends_.end(), until, r.id);    // mostly the last
   return r.id;
 }
 
@@ -176,23 +171,7 @@ void HoldTable::End(const HoldRecord& ended, HoldState state, std::span<const Co
   Store(r.state, state);
   --open_;
   ended_.push_back(static_cast<std::uint32_t>(index));
-  ForgetEnded();
-}
-
-// Takes ends off the heap that are no open hold's: those in front, and all of them where they are many.
-void HoldTable::ForgetEnded() {
-  if (ends_.size() >= 2 * records_) {
-    std::erase_if(ends_, [&](const auto& end) { return !IsOpen(end.second); });
-    std::make_heap(ends_.begin(), ends_.end(), kEarliestFirst);
-  }
-  while (!ends_.empty() && !IsOpen(ends_.front().second)) {
-    std::pop_heap(ends_.begin(), ends_.end(), kEarliestFirst);
-    ends_.pop_back();
-  }
-}
-
-const HoldRecord* HoldTable::RunOut(Instant now) {
-  return next() <= now ? Find(ends_.front().second) : nullptr;
+  ends_.erase({r.until, r.id});
 }
 
 }    // namespace dthrottle

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,9 +104,9 @@ class HoldTable {
   std::size_t open() const { return open_; }
 
   // When the next open hold runs out; Instant::max(): there is none.
-  Instant next() const { return ends_.empty() ? Instant::max() : ends_.front().first; }
-  // An open hold whose time has come; null: there is none.
-  const HoldRecord* RunOut(Instant now);
+  Instant next() const { return ends_.empty() ? Instant::max() : ends_.begin()->first; }
+  // That hold. REQUIRES: there is one.
+  HoldId first() const { return ends_.begin()->second; }
 
   // Calls use(record) for each open hold; it may end the hold.
   template <class Use>
@@ -123,15 +124,14 @@ class HoldTable {
   bool IsWhole(std::size_t index) const;
   void Restore();
   std::size_t TakeRecord();
-  void ForgetEnded();
 
   const std::span<std::byte> region_;
   const std::size_t holds_, records_;
   std::uint64_t next_number_ = 0;
   std::size_t open_ = 0;
   std::vector<std::uint32_t> free_;
-  std::deque<std::uint32_t> ended_;                     // the first was first
-  std::vector<std::pair<Instant, HoldId>> ends_;        // a heap, whose first is an open hold's
+  std::deque<std::uint32_t> ended_;                  // the first was first
+  std::set<std::pair<Instant, HoldId>> ends_;        // of open holds
 };
 
 }    // namespace dthrottle

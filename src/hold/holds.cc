@@ -35,8 +35,18 @@ std::size_t Holds::TagsOf(HoldId id) const {
   return record != nullptr ? record->tags : 0;
 }
 
-const HoldRecord* Holds::Commit(HoldId id, std::span<const Cost> actual, Instant now) {
+// The record of a hold, which ends now if its time has come; null: it is forgotten, or has never been.
+const HoldRecord* Holds::Look(HoldId id, Instant now) {
   const HoldRecord* const record = table_.Find(id);
+  if (record != nullptr && record->state == HoldState::kOpen && record->until <= now) {
+    ++counts_.expired;
+    End(*record, HoldState::kExpired, {}, now);
+  }
+  return record;
+}
+
+const HoldRecord* Holds::Commit(HoldId id, std::span<const Cost> actual, Instant now) {
+  const HoldRecord* const record = Look(id, now);
   if (record == nullptr || (actual.size() != 1 && actual.size() != record->tags)) {
     ++counts_.unknown;
     return nullptr;
@@ -54,7 +64,7 @@ const HoldRecord* Holds::Commit(HoldId id, std::span<const Cost> actual, Instant
 }
 
 const HoldRecord* Holds::Release(HoldId id, Instant now) {
-  const HoldRecord* const record = table_.Find(id);
+  const HoldRecord* const record = Look(id, now);
   if (record == nullptr) {
     ++counts_.unknown;
   } else if (record->state != HoldState::kOpen) {
@@ -66,11 +76,22 @@ const HoldRecord* Holds::Release(HoldId id, Instant now) {
   return record;
 }
 
-void Holds::Expire(Instant now) {
-  while (const HoldRecord* const record = table_.RunOut(now)) {
-    ++counts_.expired;
-    End(*record, HoldState::kExpired, {}, now);
+void Holds::Leave(Holder& holder) {
+  if (holder.holds.empty()) return;
+  const Instant before = next();
+  leaving_.push_back(std::exchange(holder.holds, {}));
+  if (next() < before) wake_();
+}
+
+bool Holds::EndSome(Instant now, std::size_t most) {
+  for (; most > 0 && table_.next() <= now; --most) Look(table_.first(), now);
+  for (; most > 0 && !leaving_.empty(); --most) {
+    std::vector<HoldId>& ids = leaving_.front();
+    if (table_.IsOpen(ids.back())) Release(ids.back(), now);
+    ids.pop_back();
+    if (ids.empty()) leaving_.pop_front();
   }
+  return next() <= now;
 }
 
 // `actual` is empty where nothing was used.
@@ -90,13 +111,6 @@ void Holds::End(const HoldRecord& ending, HoldState state, std::span<const Cost>
     (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
     settle_(record.PaymentOf(i, tag), actual[i], now);
   });
-}
-
-void Holds::Leave(Holder& holder, Instant now) {
-  for (const HoldId id : holder.holds) {
-    if (table_.IsOpen(id)) Release(id, now);
-  }
-  holder.holds.clear();
 }
 
 HoldCounts Holds::counts() const {

@@ -6,13 +6,18 @@
 // nobody settles was for work that nobody finished. Only the first settlement counts; all that follow are told what it
 // was, as long as the hold is remembered (hold_table.h).
 //
+// Many may end at one instant, when their time comes or a connection with 10^5 of them ends. So some end at a time.
+// Until then they keep their records and tokens, but what has run out can no longer be settled.
+//
 // A hold is marked as ended before its tokens move, and recorded after they were taken. A process killed in between
 // leaves tokens spent that nobody used; it never gives back twice. So does one that is killed or replaced with the tags
 // of its open holds for which their records have no room: these are in memory only.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <span>
 #include <unordered_map>
@@ -73,12 +78,14 @@ class Holds {
   // The number of tags of a hold; 0: it is not known.
   std::size_t TagsOf(HoldId id) const;
 
-  // Gives back what the holder holds.
-  void Leave(Holder& holder, Instant now);
+  // Gives back what the holder holds, by the next calls of EndSome.
+  void Leave(Holder& holder);
 
-  // Ends holds whose time has come.
-  void Expire(Instant now);
-  Instant next() const { return table_.next(); }
+  // Ends holds whose time has come, and those of holders that have left. Looks at `most` of them at most; true: there
+  // are more.
+  bool EndSome(Instant now, std::size_t most);
+  // When there is something to end; Instant(): now.
+  Instant next() const { return leaving_.empty() ? table_.next() : Instant(); }
   // Calls `wake` when next() has become earlier.
   void OnEarlier(std::function<void()> wake) { wake_ = std::move(wake); }
 
@@ -86,11 +93,13 @@ class Holds {
 
  private:
   void KeepLong(HoldId id, std::span<const Payment> paid);
+  const HoldRecord* Look(HoldId id, Instant now);
   void End(const HoldRecord& record, HoldState state, std::span<const Cost> actual, Instant now);
 
   const Settle settle_;
   HoldTable table_;
   std::unordered_map<HoldId, std::vector<KeptTag>> long_tags_;    // of open holds: those that the record lacks, in order
+  std::deque<std::vector<HoldId>> leaving_;    // of holders that have left; none is empty
   Duration ttl_max_ = std::chrono::minutes(10);
   HoldCounts counts_;
   std::function<void()> wake_ = [] {};

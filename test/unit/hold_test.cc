@@ -158,15 +158,18 @@ TEST_CASE("hold: an end without settlement gives everything back") {
   h.Hold("b", 20, 1s);
   h.Hold("c", 30, 3s, &holder);
   CHECK(h.holds->next() == kNow + 1s);
-  h.holds->Expire(kNow + 1s - 1ns);
+  CHECK_FALSE(h.holds->EndSome(kNow + 1s - 1ns, 8));
   CHECK(h.holds->counts().expired == 0);
-  h.holds->Expire(kNow + 1s);
+  CHECK_FALSE(h.holds->EndSome(kNow + 1s, 8));
   CHECK(h.Level("b") == 1000);
   CHECK(h.holds->next() == kNow + 2s);
-  h.holds->Leave(holder, kNow + 1s);
+  h.holds->Leave(holder);
+  CHECK(h.holds->next() == Instant());
+  CHECK_FALSE(h.holds->EndSome(kNow + 1s, 8));
+  CHECK(h.holds->next() == kNow + 2s);
   CHECK(h.Level("c") == 1000);
   CHECK(h.Level("a") == 990);
-  h.holds->Expire(kNow + 2s);
+  CHECK_FALSE(h.holds->EndSome(kNow + 2s, 8));
   CHECK(h.Level("a") == Approx(1000));
   CHECK(h.holds->next() == Instant::max());
 }
@@ -180,6 +183,39 @@ TEST_CASE("hold: whoever has to wake earlier is told") {
   CHECK(woken == 1);
   h.Hold("a", 1, 1s);
   CHECK(woken == 2);
+  Holder holder;
+  h.holds->Leave(holder);
+  CHECK(woken == 2);
+  h.Hold("a", 1, 3s, &holder);
+  h.holds->Leave(holder);
+  CHECK(woken == 3);
+}
+
+TEST_CASE("hold: where many end at once, some end at a time, and what has run out settles nothing") {
+  Holding h(kRules, 40);
+  Holder holder;
+  std::vector<HoldId> ids;
+  for (int i = 0; i < 20; ++i) ids.push_back(h.Hold("out", 10, 1s));
+  for (int i = 0; i < 20; ++i) h.Hold("left", 10, 1min, &holder);
+  h.holds->Leave(holder);
+  CHECK(holder.holds.empty());
+  const Instant now = kNow + 1s;
+  CHECK(h.holds->EndSome(now, 5));
+  CHECK(h.holds->counts().expired == 5);
+  CHECK(h.Commit(ids[19], 10, now) == HoldState::kExpired);
+  CHECK(h.Release(ids[18], now) == HoldState::kExpired);
+  CHECK(h.holds->counts().expired == 7);
+  CHECK(h.holds->counts().repeated == 2);
+  CHECK(h.Level("out") == Approx(870));
+  CHECK(h.holds->EndSome(now, 20));
+  CHECK(h.holds->counts().expired == 20);
+  CHECK(h.holds->counts().released == 7);
+  CHECK(h.holds->EndSome(now, 12));
+  CHECK_FALSE(h.holds->EndSome(now, 1));
+  CHECK(h.holds->counts().released == 20);
+  CHECK(h.Level("out") == 1000);
+  CHECK(h.Level("left") == 1000);
+  CHECK(h.holds->next() == Instant::max());
 }
 
 TEST_CASE("hold: settlements that come late or again change nothing and say what the first did") {
@@ -191,7 +227,7 @@ TEST_CASE("hold: settlements that come late or again change nothing and say what
   CHECK(h.holds->Commit(a, std::vector<Cost>{7}, kNow)->actual[0] == 100);
   CHECK(h.Level("a") == 900);
   const HoldId late = h.Hold("b", 500, 1s);
-  h.holds->Expire(kNow + 1s);
+  h.holds->EndSome(kNow + 1s, 8);
   CHECK(h.Commit(late, 100, kNow + 2s) == HoldState::kExpired);
   CHECK(h.Level("b") == 1000);
   CHECK(h.Commit(a + (HoldId{1} << 40), 1) == HoldState::kNone);

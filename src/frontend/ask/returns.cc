@@ -225,7 +225,7 @@ void AskReturns::Clear() {
 // ---- Connections ----
 
 void AskReturns::Leave(Holder& holder, Instant now) {
-  if (holds_ != nullptr) holds_->Leave(holder, now);
+  if (holds_ != nullptr) holds_->Leave(holder);
   for (const auto& [hash, places] : holder.places) GivePlaces(limiter_, hash, places);
   holder.places.clear();
   holder.entered.clear();

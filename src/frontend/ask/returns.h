@@ -53,7 +53,7 @@ class AskReturns {
   // it has paid, so it cannot be given back.
   std::optional<WaitId> KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now);
 
-  // Gives back all that a connection has.
+  // Gives back all that a connection has; of holds see Holds::Leave.
   void Leave(Holder& holder, Instant now);
   // A connection goes on with what it had in another process.
   void TakeUp(Holder& holder);

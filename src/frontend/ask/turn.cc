@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::string_view kUsage = "COST TAG must follow, once for each tag";
 constexpr std::string_view kVerbs = "take, peek, enter, give, refund, hold, commit, release, indicate or absent";
+constexpr std::size_t kEndedPerTurn = 64;    // holds
 constexpr std::string_view kTellLimit = "tell=limit", kTellAll = "tell=all", kWait = "wait=";
 
 // Takes "wait=MS" off a line if it is the next word. False: MS is no whole number.
@@ -141,7 +142,7 @@ void AskTurn::OnTooLong() {
 // ---- Answering ----
 
 void AskTurn::Answer(Instant now) {
-  if (holds_ != nullptr) holds_->Expire(now);
+  if (holds_ != nullptr) holds_->EndSome(now, kEndedPerTurn);
   for (const Line& line : lines_) {
     if (line.kind == Kind::kAnswered) {
       answers_.text().append(texts_, line.begin, line.end - line.begin);
