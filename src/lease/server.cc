@@ -10,6 +10,7 @@ namespace dthrottle::lease {
 
 namespace {
 
+constexpr std::size_t kDropsMost = 200;                // expired leases: half a millisecond
 constexpr Duration kSoon = std::chrono::seconds(2);     // twice the default of min_request_interval
 
 bool IsAmount(double amount) {
@@ -216,9 +217,15 @@ Grant LeaseServer::Answer(HolderKind kind, std::string_view id, const Asked& ask
     return {.outcome = why};
   }
   counts_.honoured += templates_.IsUnknown(resource->how);
-  Expire(*resource, now);
+  Expire(*resource, now, 1);
   Store& store = resource->store;
-  const std::optional<Store::Slot> known = store.Find(kind, id);
+  std::optional<Store::Slot> known = store.Find(kind, id);
+  if (known.has_value() && store.holder(*known).has.expiry <= now) {
+    store.Erase(kind, id);
+    --holders_;
+    ++counts_.expired;
+    known.reset();
+  }
   const bool learning = IsLearning(*resource, now);
   if (!known.has_value() && holders_ >= options_.clients_max) {
     ++counts_.full;
@@ -441,22 +448,30 @@ void LeaseServer::SetTemplates(Templates templates, BootInstant now) {
   }
 }
 
-void LeaseServer::Expire(Resource& resource, BootInstant now) {
-  const std::size_t expired = resource.store.Expire(now);
+// At one instant kDropsMost leases are dropped, or `least` more by this call. True: there are more.
+bool LeaseServer::Expire(Resource& resource, BootInstant now, std::size_t least) {
+  if (now != dropped_at_) dropped_then_ = 0;
+  dropped_at_ = now;
+  const std::size_t left = kDropsMost - std::min(kDropsMost, dropped_then_);
+  const std::size_t expired = resource.store.Expire(now, std::max(left, least));
+  dropped_then_ += expired;
   holders_ -= expired;
   counts_.expired += expired;
+  return resource.store.HasExpired(now);
 }
 
-void LeaseServer::Expire(BootInstant now) {
+bool LeaseServer::Expire(BootInstant now) {
+  bool more = false;
   for (auto it = resources_.begin(); it != resources_.end();) {
     Resource& resource = *it->second;
-    Expire(resource, now);
+    more |= Expire(resource, now);
     // Clients' leases end with ours, and they will be back for the safe capacity.
     const Duration kept = options_.falls_to_safe ? resource.how->lease_length : Duration::zero();
     const bool holds = resource.held.has_value() && resource.held->expiry + kept > now && resource.held->capacity > 0;
     const bool idle = resource.store.size() == 0 && !holds;
     it = idle ? resources_.erase(it) : std::next(it);
   }
+  return more;
 }
 
 std::vector<ResourceStatus> LeaseServer::Resources(BootInstant now) {

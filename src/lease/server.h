@@ -157,8 +157,10 @@ class LeaseServer {
   void SetTemplates(Templates templates, BootInstant now);
   const Templates& templates() const { return templates_; }
 
-  // Drops what has expired. Every request does so for the resource that it asks for.
-  void Expire(BootInstant now);
+  // Drops what has expired. Every request does so for the resource that it asks for. Where very many end together, some
+  // are dropped at a time, and true says that there are more. What is left counts as leased out until then, but its
+  // holder comes as a new one.
+  bool Expire(BootInstant now);
 
   std::vector<ResourceStatus> Resources(BootInstant now);
   // The holders of one resource, at most `most`, in the order in which their leases expire.
@@ -180,7 +182,7 @@ class LeaseServer {
   Grant Learned(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now);
   Grant Kept(const Resource& resource, Store::Slot slot, BootInstant now);
   Grant Divided(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now);
-  void Expire(Resource& resource, BootInstant now);
+  bool Expire(Resource& resource, BootInstant now, std::size_t least = 0);
 
   ServerOptions options_;
   Templates templates_;
@@ -190,6 +192,8 @@ class LeaseServer {
   std::string master_;
   std::map<std::string, std::unique_ptr<Resource>, std::less<>> resources_;
   std::size_t holders_ = 0;
+  BootInstant dropped_at_{};       // expired leases, last
+  std::size_t dropped_then_ = 0;
   ServerCounts counts_;
 };
 

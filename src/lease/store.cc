@@ -1,13 +1,14 @@
 #include "lease/store.h"
 
 #include <algorithm>
-#include <map>
 
 #include "lease/resource.h"
 
 namespace dthrottle::lease {
 
 namespace {
+
+__extension__ using Parts = unsigned __int128;
 
 Demand Together(std::span<const Band> bands) {
   Demand demand{0, 0};
@@ -18,6 +19,16 @@ Demand Together(std::span<const Band> bands) {
   demand.wants = std::min(demand.wants, kCapacityMax);
   demand.weight = std::max(demand.weight, 1.0);    // a server that waits for its first client
   return demand;
+}
+
+constexpr double kPartsOfOne = 1ull << 52;    // 10^7 bands of kCapacityMax come to less than 2^128 parts
+
+Parts PartsOf(double amount) {
+  return static_cast<Parts>(amount * kPartsOfOne);
+}
+
+double AmountOf(Parts parts) {
+  return static_cast<double>(parts) / kPartsOfOne;
 }
 
 }    // namespace
@@ -31,6 +42,8 @@ Store::Slot Store::Put(HolderKind kind, std::string_view id, std::span<const Ban
   const auto found = index(kind).find(id);
   if (found != index(kind).end()) {
     const Slot slot = found->second;
+    TakeOff(holders_[slot].wants);
+    AddUp(wants);
     holders_[slot].wants.assign(wants.begin(), wants.end());
     tree_.SetDemand(slot, Together(wants));
     if (bands_) bands_->Put(slot, wants);
@@ -46,6 +59,7 @@ Store::Slot Store::Put(HolderKind kind, std::string_view id, std::span<const Ban
   }
   holders_[slot] = {.id = std::string(id), .kind = kind, .wants = {wants.begin(), wants.end()}, .has = {}};
   index(kind).emplace(id, slot);
+  AddUp(wants);
   tree_.Insert(slot, Together(wants));
   if (bands_) bands_->Put(slot, wants);
   by_expiry_.emplace(BootInstant(), slot);    // until it is granted something
@@ -66,6 +80,7 @@ void Store::Drop(Slot slot) {
   Holder& holder = holders_[slot];
   by_expiry_.erase({holder.has.expiry, slot});
   tree_.Erase(slot);
+  TakeOff(holder.wants);
   if (bands_) bands_->Erase(slot);
   index(holder.kind).erase(index(holder.kind).find(std::string_view(holder.id)));
   holder = {};
@@ -87,36 +102,46 @@ bool Store::Erase(HolderKind kind, std::string_view id) {
   return true;
 }
 
-std::size_t Store::Expire(BootInstant now) {
+std::size_t Store::Expire(BootInstant now, std::size_t most) {
   std::size_t expired = 0;
-  for (; !by_expiry_.empty() && by_expiry_.begin()->first <= now; ++expired) Drop(by_expiry_.begin()->second);
+  for (; expired < most && HasExpired(now); ++expired) Drop(by_expiry_.begin()->second);
   return expired;
 }
 
+void Store::AddUp(std::span<const Band> wants) {
+  for (const Band& band : wants) {
+    for (Sum* const sum : {&sums_[band.priority], &all_}) {
+      ++sum->bands;
+      sum->clients += band.clients;
+      sum->wants += PartsOf(band.wants);
+    }
+  }
+}
+
+void Store::TakeOff(std::span<const Band> wants) {
+  for (const Band& band : wants) {
+    const auto its = sums_.find(band.priority);
+    for (Sum* const sum : {&its->second, &all_}) {
+      --sum->bands;
+      sum->clients -= band.clients;
+      sum->wants -= PartsOf(band.wants);
+    }
+    if (its->second.bands == 0) sums_.erase(its);
+  }
+}
+
 std::vector<Band> Store::Aggregate() const {
-  std::map<std::int64_t, Band, std::greater<>> bands;    // by priority, the highest first
-  for (const auto& [expiry, slot] : by_expiry_) {
-    for (const Band& band : holders_[slot].wants) {
-      Band& sum = bands[band.priority];
-      sum.clients += band.clients;
-      sum.wants += band.wants;
-    }
+  std::vector<Band> bands;
+  Sum left = all_;
+  for (const auto& [priority, its] : sums_) {
+    const bool last = bands.size() + 1 == kBandsMax;
+    const Sum& sum = last ? left : its;
+    bands.push_back({priority, std::min(sum.clients, kClientsMax), std::min(AmountOf(sum.wants), kCapacityMax)});
+    if (last) break;
+    left.clients -= its.clients;
+    left.wants -= its.wants;
   }
-  std::vector<Band> result;
-  for (auto& [priority, band] : bands) {
-    band.priority = priority;
-    if (result.size() < kBandsMax) {
-      result.push_back(band);
-    } else {
-      result.back().clients += band.clients;
-      result.back().wants += band.wants;
-    }
-  }
-  for (Band& band : result) {
-    band.clients = std::min(band.clients, kClientsMax);
-    band.wants = std::min(band.wants, kCapacityMax);
-  }
-  return result;
+  return bands;
 }
 
 }    // namespace dthrottle::lease

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -47,8 +49,10 @@ class Store {
   Slot Put(HolderKind kind, std::string_view id, std::span<const Band> wants);
   void Grant(Slot slot, const Lease& lease, BootInstant now);
   bool Erase(HolderKind kind, std::string_view id);
-  // Drops every lease that has expired by now. Returns their number.
-  std::size_t Expire(BootInstant now);
+  // Drops leases that have expired by now, at most so many. Returns their number.
+  std::size_t Expire(BootInstant now, std::size_t most);
+  // Whether some of those are left.
+  bool HasExpired(BootInstant now) const { return !by_expiry_.empty() && by_expiry_.begin()->first <= now; }
 
   const Holder& holder(Slot slot) const { return holders_[slot]; }
   // Whether kPriorityBand may be asked for; only then are holders kept by priority as well.
@@ -89,7 +93,17 @@ class Store {
   };
   using Index = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
 
+  // What is wanted with one priority, in whole parts: adding and taking away leaves no rounding behind.
+  struct Sum {
+    __extension__ using Parts = unsigned __int128;
+
+    std::uint64_t bands = 0, clients = 0;
+    Parts wants = 0;
+  };
+
   void Drop(Slot slot);
+  void AddUp(std::span<const Band> wants);
+  void TakeOff(std::span<const Band> wants);
   Index& index(HolderKind kind) { return slots_[static_cast<int>(kind)]; }
   const Index& index(HolderKind kind) const { return slots_[static_cast<int>(kind)]; }
 
@@ -98,6 +112,8 @@ class Store {
   std::vector<Slot> free_;
   DemandTree tree_;
   std::optional<Bands> bands_;
+  std::map<std::int64_t, Sum, std::greater<>> sums_;    // by priority, the highest first
+  Sum all_;                                             // of them
   Index slots_[2];
   std::set<std::pair<BootInstant, Slot>> by_expiry_;
 };

@@ -201,6 +201,35 @@ TEST_CASE("lease server: nothing is given twice: leases that are out count until
   }
 }
 
+TEST_CASE("lease server: leases that end together are dropped some at a time, and their holders come as new ones") {
+  Server server(kFair(1000));
+  const auto name = [](int i) { return "c" + std::to_string(i); };
+  for (int i = 0; i < 1000; ++i) server.Ask(name(i), 1, At(100s));
+  const BootInstant end = server.Holders("r", 1).front().has.expiry;
+  server.Expire(end - 1ns);
+  CHECK(server.counts().expired == 0);
+  server.Expire(end);
+  server.Expire(end);
+  CHECK(server.counts().expired == 200);
+  // Nothing of it is kept for who comes back, and each request drops one more.
+  const Grant back = server.Ask(name(999), 1, end);
+  CHECK(back.lease.capacity == 1);
+  CHECK(back.lease.expiry > end);
+  CHECK(server.counts().expired == 202);
+  for (int calls = 0; calls < 4; ++calls) server.Expire(end + 1ns * (calls + 1));
+  CHECK(server.counts().expired == 1000);
+  CHECK(server.Resources(end + 1s).front().holders == 1);
+  CHECK(server.has(end + 1s) == 1);
+}
+
+TEST_CASE("lease server: where leases have ended, there is room for as many clients") {
+  Server server(kFair(1000), {.id = "n", .clients_max = 500});
+  for (int i = 0; i < 500; ++i) server.Ask("old" + std::to_string(i), 1, At(100s));
+  const BootInstant end = server.Holders("r", 1).front().has.expiry;
+  for (int i = 0; i < 500; ++i) REQUIRE(server.Ask("new" + std::to_string(i), 1, end).leased());
+  CHECK(server.Resources(end).front().holders == 500);
+}
+
 TEST_CASE("lease server: a request within the minimum interval changes nothing") {
   Server server(kFair(100));
   server.Ask("a", 10, At(100s));
@@ -339,6 +368,14 @@ TEST_CASE("lease tree: clients are asked for by priority, servers among them, th
   CHECK(wants.front() == Band{99, 11, 6});
   CHECK(wants[1] == Band{98, 1, 1});
   CHECK(wants.back() == Band{36, 38, 39});    // 0 to 36 and the one of -1
+  const auto ask = [&](int i, double amount) {
+    const ResourceRequest request{.resource = "r", .priority = i % 4, .wants = amount};
+    child.GetCapacity("c" + std::to_string(i), {&request, 1}, At(110s));
+  };
+  for (int i = 0; i < 100; ++i) ask(i, i == 7 ? kCapacityMax : 0.25);
+  child.Expire(At(165s));    // the server has gone
+  CHECK(child.AskParent(At(165s))[0].wants ==
+        std::vector<Band>{{3, 25, kCapacityMax}, {2, 25, 6.25}, {1, 25, 6.25}, {0, 25, 6.25}});
 }
 
 TEST_CASE("lease tree: a parent takes what a server asks, however much its clients want and claim together") {

@@ -43,6 +43,7 @@ Leasing::Leasing(uv_loop_t* loop, const Settings& settings, Log& log, std::uint6
     : loop_(loop),
       settings_(settings),
       log_(log),
+      expiring_(loop, {[this](Instant) { return server_.Expire(BootNow()); }, [] { return Instant::max(); }}),
       resources_(loop, settings, log, [this] { server_.SetTemplates(resources_.Now(), BootNow()); }),
       server_(Options(settings, seed), resources_.Now()),
       socket_(loop, server_, settings.lease.idle_timeout, [this](BootInstant now) { Follow(now); }) {
@@ -84,6 +85,7 @@ void Leasing::Campaign(const std::string& address) {
   if (elector_ == nullptr) elector_ = MakeElector(address);
   elector_->Campaign();
   resources_.Start();
+  expiring_.Start();
   uv_timer_start(
       &tick_, [](uv_timer_t* t) { static_cast<Leasing*>(t->data)->OnTick(); }, 0, kTickMs);
 }
@@ -116,7 +118,7 @@ void Leasing::OnTick() {
   const BootInstant now = BootNow();
   Follow(now);
   resources_.Follow(now);
-  server_.Expire(now);
+  if (server_.Expire(now)) expiring_.Wake();
   SayElection();
   HoldParts(now);
   if (borrowing_) borrowing_->AskIfDue(now);
@@ -172,6 +174,7 @@ void Leasing::Leave(std::function<void()> done) {
 
 void Leasing::Close() {
   uv_close(reinterpret_cast<uv_handle_t*>(&tick_), nullptr);
+  expiring_.Close();
   if (elector_ != nullptr) elector_->Close();
   resources_.Close();
   if (borrowing_) borrowing_->Close();

@@ -18,6 +18,7 @@
 #include "frontend/lease/socket.h"
 #include "io/elector.h"
 #include "io/log.h"
+#include "io/slices.h"
 #include "lease/server.h"
 #include "share/capacity/dividing.h"
 
@@ -77,6 +78,7 @@ class Leasing {
   const Settings& settings_;
   Log& log_;
   uv_timer_t tick_;
+  Slices expiring_;    // leases that have ended together
   LeaseResources resources_;
   lease::LeaseServer server_;
   std::unique_ptr<Elector> elector_;    // from the first Campaign on
