@@ -1,6 +1,7 @@
 #include <sodium/crypto_shorthash_siphash24.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/parted_map.h"
 #include "base/prng.h"
 #include "base/side_table.h"
 #include "base/siphash.h"
@@ -86,6 +88,36 @@ TEST_CASE("a side table makes entries only in the sets that are used") {
     CHECK(made == 8);
   }
   CHECK(made == 0);
+}
+
+TEST_CASE("a map in parts has what was added, and never moves more than a small part of it") {
+  PartedMap<int> map;
+  Prng prng(1);
+  std::vector<std::uint64_t> hashes;
+  std::vector<std::size_t> buckets(map.kParts);
+  std::size_t moved_max = 0;
+  for (int step = 0; step < 1000; ++step) {
+    for (int i = 0; i < 256; ++i) map.Add(hashes.emplace_back(prng.Next())) = i;
+    std::size_t moved = 0;
+    for (std::size_t i = 0; i < map.kParts; ++i) {
+      const std::size_t before = std::exchange(buckets[i], map.part(i).bucket_count());
+      if (buckets[i] != before) moved += map.part(i).size();
+    }
+    if (step >= 100) moved_max = std::max(moved_max, moved);
+  }
+  CHECK(map.size() == hashes.size());
+  CHECK(moved_max < map.size() / 100);
+  std::size_t found = 0;
+  for (const std::uint64_t hash : hashes) found += map.Find(hash) != nullptr;
+  CHECK(found == hashes.size());
+  map.Erase(hashes[0]);
+  map.Erase(hashes[0]);
+  CHECK(map.Find(hashes[0]) == nullptr);
+  for (std::size_t i = 0; i < map.kParts; ++i) map.EraseIf(i, [](int entry) { return entry < 128; });
+  std::size_t left = 0;
+  map.ForEach([&](int entry) { left += entry >= 128; });
+  CHECK(map.size() == left);
+  CHECK(left == hashes.size() / 2);
 }
 
 TEST_CASE("a seed decides everything a generator says") {

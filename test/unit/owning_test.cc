@@ -2,7 +2,10 @@
 #include "share/owners/owning.h"
 
 #include <catch2/catch.hpp>
+#include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "share/debit/debits.h"
 #include "test/support/host.h"
@@ -25,17 +28,26 @@ class Owner {
     ways().SetHeard(true);
   }
 
-  // The host says so and is answered. Returns how many entries the answer has.
-  std::size_t Hears(std::uint32_t peer, std::uint64_t hits, double demand, Instant now) {
+  // The host says so.
+  void Names(std::uint32_t peer, std::uint64_t hits, double demand, Instant now) {
     Entries said;
     Besides besides;
     if (demand > 0) besides.demand = static_cast<std::uint64_t>(1000 * demand);
     said.Add({"t", false}, hits, 0, besides);
     ways().Get<Debits>().Debit(said, 0, 1, now - 10ms, now, now, peer);
     owning_.Named(said, 0, 1, peer, now, now);
+  }
+  // Returns how many entries the answer to what it has said has.
+  std::size_t Answers(std::uint32_t peer, Instant now) {
     owning_.Counted(peer, ++reports_, now);
     return Told(peer, now);
   }
+  std::size_t Hears(std::uint32_t peer, std::uint64_t hits, double demand, Instant now) {
+    Names(peer, hits, demand, now);
+    return Answers(peer, now);
+  }
+
+  Owning& owning() { return owning_; }
 
  private:
   Ways& ways() { return host_.limiter->ways(); }
@@ -70,6 +82,27 @@ TEST_CASE("a tag whose bucket is nearly full is left out of answers, until it is
   CHECK(owner.Hears(1, 1, 0, At(12)) == 0);
   CHECK(owner.Hears(0, 1, 0, At(13)) == 0);
   CHECK(owner.Hears(1, 1, 0, At(14)) == 0);
+}
+
+TEST_CASE("an owner tells nothing more of a tag that another host owns by now, until it is named again") {
+  Owner owner("burst=1000\nrate=1000\n");
+  const std::vector<std::string> names = {"a", "b"};
+  const auto keep = [&](std::uint64_t number, bool ours) {
+    const auto owners = std::make_shared<Owners>(names, number, std::vector<std::string>{"a"});
+    const std::size_t of = owners->Of({"t", false});
+    owner.owning().KeepOwned(owners, owners->name(ours ? of : 1 - of));
+  };
+  owner.Hears(0, 300, 0, At(1));
+  owner.Names(1, 300, 0, At(2));
+  keep(2, true);
+  CHECK(owner.Answers(1, At(2)) == 1);
+  owner.Names(1, 300, 0, At(3));
+  keep(3, false);
+  CHECK(owner.owning().counts().tags == 1);
+  CHECK(owner.Answers(1, At(3)) == 0);
+  CHECK(owner.owning().counts().tags == 0);
+  CHECK(owner.Hears(1, 300, 0, At(3.1)) == 1);
+  CHECK(owner.owning().counts().tags == 1);
 }
 
 TEST_CASE("a bucket that fills slowly is nearly full with no more missing than flows in during a period") {

@@ -30,7 +30,7 @@ class Ownership {
     } else if (owning_ == nullptr) {
       owning_ = std::make_unique<Owning>(ways_, to_peers_);
     } else {
-      owning_->KeepOwned(*owners_, name_);
+      owning_->KeepOwned(owners_, name_);
     }
     heard_.Change(owners_, owners_ != nullptr ? owners_->Find(name_) : std::nullopt);
   }

@@ -20,8 +20,8 @@ constexpr Duration kNearGap = 50ms;          // between two frames to everybody
 constexpr int kNearPeriods = 3;              // a tag that stays near its limit is told again
 constexpr double kNearOfBurst = 0.5, kNearStep = 0.1;
 constexpr double kPushesOfPeriod = 4;        // in the long run, of one tag
-constexpr Duration kForgetEvery = 20ms;      // a part of the tags is looked through,
-constexpr std::size_t kForgetParts = 500;    // of so many
+constexpr Duration kForgetEvery = 20ms;      // so many parts of the tags are looked through: all of them in 10 s
+constexpr std::size_t kForgetParts = 2;
 
 }    // namespace
 
@@ -109,17 +109,28 @@ void Owning::NamedHere(const Entries& entries, Instant now) {
   for (const Entry& e : entries.list()) {
     const Tag tag = entries.tag(e);
     const std::uint64_t hash = table_.Hash(TableTag(tag));
-    if (const auto known = tags_.find(hash); known != tags_.end()) Change(known->second, hash, now);
+    if (Owned* const known = Find(hash)) Change(*known, hash, now);
   }
 }
 
+// Null: the tag is not known, or another host owns it by now.
+Owning::Owned* Owning::Find(std::uint64_t hash) {
+  Owned* const known = tags_.Find(hash);
+  if (known == nullptr || known->list == list_) return known;
+  known->list = list_;
+  if (owners_->Of({known->tag, known->is_digest}) == ours_) return known;
+  tags_.Erase(hash);
+  return nullptr;
+}
+
 Owning::Owned* Owning::OwnedOf(const Tag& tag, std::uint64_t hash) {
-  if (const auto known = tags_.find(hash); known != tags_.end()) return &known->second;
+  if (Owned* const known = Find(hash)) return known;
   if (tags_.size() >= kTagsMax) {
     ++counts_.crowded;
     return nullptr;
   }
-  Owned& owned = tags_[hash];
+  Owned& owned = tags_.Add(hash);
+  owned.list = list_;
   owned.tag = tag.bytes;
   owned.is_digest = tag.is_digest;
   return &owned;
@@ -190,9 +201,9 @@ bool Owning::LookAt(const Owned& owned, std::uint64_t hash, std::uint32_t peer, 
 
 // Whether all users are to hear of the tag, or everybody.
 void Owning::Judge(std::uint64_t hash, Instant now) {
-  const auto known = tags_.find(hash);
-  if (known == tags_.end()) return;
-  Owned& owned = known->second;
+  Owned* const known = Find(hash);
+  if (known == nullptr) return;
+  Owned& owned = *known;
   owned.changed = false;
   owned.nearly_full = false;
   bool all = false, near = false;
@@ -239,9 +250,9 @@ void Owning::TellUsers(Owned& owned, std::uint64_t hash, Instant now) {
 
 void Owning::TellPlaces(Instant now) {
   for (const std::uint64_t hash : places_.Judge(now)) {
-    const auto known = tags_.find(hash);
-    if (known == tags_.end()) continue;
-    for (const User& user : known->second.users) {
+    const Owned* const known = Find(hash);
+    if (known == nullptr) continue;
+    for (const User& user : known->users) {
       if (now - user.named <= kUserMax) places_.Owe(user.peer, hash);
     }
   }
@@ -293,9 +304,8 @@ bool Owning::TellHost(std::uint32_t peer, Host& host, Instant now) {
   bool full = false;
   while (!host.due.empty() && !full) {
     const std::uint64_t hash = host.due.back();
-    const auto known = tags_.find(hash);
-    if (known != tags_.end()) {
-      Owned& owned = known->second;
+    if (Owned* const known = Find(hash)) {
+      Owned& owned = *known;
       User& user = UserOf(owned, peer);
       const bool others = owned.changes - user.answered > user.own || user.again;
       if (others) {
@@ -337,13 +347,13 @@ bool Owning::TellNear(Instant now) {
   if (to_peers_.full()) return false;
   Entries entries;
   for (const std::uint64_t hash : std::exchange(near_, {})) {
-    const auto known = tags_.find(hash);
-    if (known == tags_.end()) continue;
+    const Owned* const known = Find(hash);
+    if (known == nullptr) continue;
     bool added = false;
-    LookAt(known->second, hash, kNobody, now, [&](const Look& look) {
+    LookAt(*known, hash, kNobody, now, [&](const Look& look) {
       const double left = std::max((look.pace.burst - look.level(now)) / look.pace.rate, 0.0);
       const auto micros = static_cast<std::uint64_t>(std::min(left * 1e6, static_cast<double>(kMicrosecondsMax)));
-      added = near_room_.Take(now) && entries.Add({known->second.tag, known->second.is_digest}, micros, 0);
+      added = near_room_.Take(now) && entries.Add({known->tag, known->is_digest}, micros, 0);
     });
     counts_.near.told += added, counts_.near.cut += !added;
   }
@@ -359,24 +369,18 @@ bool Owning::TellNear(Instant now) {
 void Owning::ForgetSome(Instant now) {
   if (now < forget_at_) return;
   forget_at_ = now + kForgetEvery;
-  std::vector<std::uint64_t> unused;
-  const std::size_t buckets = tags_.bucket_count();
-  for (std::size_t left = buckets / kForgetParts + 1; left > 0; --left) {
-    if (forget_bucket_ >= buckets) forget_bucket_ = 0;
-    for (auto it = tags_.begin(forget_bucket_); it != tags_.end(forget_bucket_); ++it) {
-      Owned& owned = it->second;
+  for (std::size_t i = 0; i < kForgetParts; ++i, forget_part_ = (forget_part_ + 1) % tags_.kParts) {
+    tags_.EraseIf(forget_part_, [&](Owned& owned) {
       std::erase_if(owned.users, [&](const User& user) { return !user.due && now - user.named > kUserMax; });
-      if (owned.users.empty() && !owned.changed && now - owned.abroad_at > kUserMax) unused.push_back(it->first);
-    }
-    ++forget_bucket_;
+      return owned.users.empty() && !owned.changed && now - owned.abroad_at > kUserMax;
+    });
   }
-  for (const std::uint64_t hash : unused) tags_.erase(hash);
 }
 
-void Owning::KeepOwned(const Owners& owners, std::string_view name) {
-  const auto ours = owners.Find(name);
-  std::erase_if(tags_, [&](const auto& one) { return owners.Of({one.second.tag, one.second.is_digest}) != ours; });
-  forget_bucket_ = 0;
+void Owning::KeepOwned(std::shared_ptr<const Owners> owners, std::string_view name) {
+  owners_ = std::move(owners);
+  ours_ = owners_->Find(name);
+  ++list_;
 }
 
 OwningCounts Owning::counts() const {

@@ -13,11 +13,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
 #include "base/allowance.h"
+#include "base/parted_map.h"
 #include "bus/exchange.h"
 #include "share/owners/member_telling.h"
 #include "share/owners/owning_counts.h"
@@ -53,8 +56,9 @@ class Owning {
   QuotaTelling& quotas() { return quotas_; }
   void PeriodEnds(Instant now) { places_.PeriodEnds(now); }
 
-  // Keeps only tags that the host of that name owns.
-  void KeepOwned(const Owners& owners, std::string_view name);
+  // From now on only tags are kept that the host of that name owns. Each is looked at when it is next used; one
+  // that is not used any more is forgotten.
+  void KeepOwned(std::shared_ptr<const Owners> owners, std::string_view name);
 
   // When to call Tell, which hands over what is due; true if there is more.
   Instant next() const { return std::min({tell_at_, penalties_.next(), quotas_.next(), places_.next()}); }
@@ -76,6 +80,7 @@ class Owning {
     std::string tag;
     bool is_digest = false, changed = false, told = false;
     bool nearly_full = false;    // and not watched, as of the last look
+    std::uint32_t list = 0;      // of owners, by which this host owns it
     std::uint64_t changes = 0;
     std::vector<User> users;    // in the order of their numbers
     Instant abroad_at{};        // named by another site
@@ -99,6 +104,7 @@ class Owning {
 
   bool any_news() const { return quotas_.any_news() || places_.any_news(); }
   bool NamedBeside(const Entries& entries, const Entry& entry, std::uint64_t hash, std::uint32_t peer, Instant now);
+  Owned* Find(std::uint64_t hash);
   Owned* OwnedOf(const Tag& tag, std::uint64_t hash);
   bool UsedBefore(const Owned& owned, std::uint64_t hash, std::uint64_t hits, Instant now);
   User& UserOf(Owned& owned, std::uint32_t peer);
@@ -120,11 +126,14 @@ class Owning {
   Ways& ways_;
   Table& table_;
   ToPeersRing& to_peers_;
-  std::unordered_map<std::uint64_t, Owned> tags_;    // by hash
-  std::vector<Host> hosts_;                          // by number
+  PartedMap<Owned> tags_;
+  std::shared_ptr<const Owners> owners_;    // null: the first
+  std::optional<std::size_t> ours_;         // of them
+  std::uint32_t list_ = 0;                  // of owners
+  std::vector<Host> hosts_;                 // by number
   std::size_t hosts_heard_ = 0;
   std::vector<std::uint64_t> changed_, near_;
-  std::size_t forget_bucket_ = 0;    // the next to look through
+  std::size_t forget_part_ = 0;    // the next to look through
   Allowance near_room_{kEntriesMax, kEntriesMax}, near_frames_{4, 40};    // entries and frames a second
   Instant tell_at_ = Instant::max(), near_at_{}, forget_at_{};
   OwningCounts counts_;

@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/parted_map.h"
 #include "base/quota_word.h"
 #include "base/tag.h"
 #include "base/time.h"
@@ -58,18 +58,18 @@ class SiteSums {
 
   // The tag of that hash was named with hits since `began`, maybe none. Null: there is no room for it.
   Sum* Add(std::uint64_t hash, const Tag& said, std::uint64_t hits, Ticks began) {
-    auto known = sums_.find(hash);
-    if (known == sums_.end()) {
+    Sum* known = sums_.Find(hash);
+    if (known == nullptr) {
       if (sums_.size() >= kTagsMax) {
         crowded_ += hits;
         return nullptr;
       }
-      known = sums_.try_emplace(hash).first;
-      known->second.tag = said.bytes;
-      known->second.is_digest = said.is_digest;
+      known = &sums_.Add(hash);
+      known->tag = said.bytes;
+      known->is_digest = said.is_digest;
       order_.push_back(hash);
     }
-    Sum& sum = known->second;
+    Sum& sum = *known;
     if (hits != 0) sum.began = sum.hits == 0 ? began : std::min(sum.began, began);
     sum.hits += hits;
     untold_ += hits;
@@ -102,8 +102,7 @@ class SiteSums {
   // So many of its tokens have come back; those that other sites have been told of do not come back there.
   void TakeBack(std::uint64_t hash, std::uint64_t tokens) {
     if (tokens == 0) return;
-    const auto known = sums_.find(hash);
-    if (known != sums_.end()) Drop(known->second, std::min(known->second.hits, tokens));
+    if (Sum* const known = Find(hash)) Drop(*known, std::min(known->hits, tokens));
   }
 
   // So many of the sum's hits are told from now on. REQUIRES: it has them.
@@ -121,14 +120,11 @@ class SiteSums {
   void Recovered(std::uint64_t hits) { lost_ -= std::min(lost_, hits); }
   std::uint64_t lost() const { return lost_; }    // that it had not told when it was killed
 
-  Sum* Find(std::uint64_t hash) {
-    const auto known = sums_.find(hash);
-    return known != sums_.end() ? &known->second : nullptr;
-  }
-  void Forget(std::uint64_t hash) { sums_.erase(hash); }
+  Sum* Find(std::uint64_t hash) { return sums_.Find(hash); }
+  void Forget(std::uint64_t hash) { sums_.Erase(hash); }
   template <class Do>
   void ForEach(Do&& each) const {
-    for (const auto& [hash, sum] : sums_) each(sum);
+    sums_.ForEach(each);
   }
 
   // Hashes of all tags; those of tags that stay are to be put back by Keep.
@@ -145,7 +141,7 @@ class SiteSums {
   std::uint64_t crowded() const { return crowded_; }    // hits of tags for which there was no room
 
  private:
-  std::unordered_map<std::uint64_t, Sum> sums_;    // by hash
+  PartedMap<Sum> sums_;
   std::vector<std::uint64_t> order_, changed_;     // hashes; of each sum once, and of those that are `changed`
   SitePenalties penalties_;
   std::uint64_t crowded_ = 0;
