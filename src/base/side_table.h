@@ -73,6 +73,14 @@ class SideTable {
     const auto used = [](const auto& its) { return its.load(std::memory_order_relaxed) != 0; };
     return static_cast<std::size_t>(std::ranges::count_if(sets_[hash >> shift_].hashes, used));
   }
+  // The number of those for which is(entry).
+  template <class Is>
+  std::size_t CountNear(std::uint64_t hash, Is&& is) const {
+    const std::size_t first = FirstNear(hash);
+    std::size_t count = 0;
+    for (std::size_t place = first; place < first + kWays; ++place) count += HashAt(place) != 0 && is(entries_[place]);
+    return count;
+  }
 
   // A free place of the set; else that of the entry that is worth least, where the optional `worth(place)` is none for
   // an entry that stays; kNone if all stay. REQUIRES: Find(hash) is kNone.

@@ -20,19 +20,25 @@ std::uint32_t Gauges::Elsewhere(std::uint64_t hash, Instant now) {
   return tags_[at].elsewhere;
 }
 
+// Calls use(place) for what each of the others has said of the tag.
+template <class Use>
+void Gauges::ForEachHeard(std::uint64_t hash, Use&& use) {
+  const auto one = [&](std::uint32_t peer) {
+    if (const std::size_t at = heard_.Find(KeyOf(hash, peer)); at != Heards::kNone) use(at);
+  };
+  for (std::uint32_t peer = 0; peer < peers_.load(std::memory_order_relaxed); ++peer) one(peer);
+  for (std::uint32_t site = 0; site < sites_.load(std::memory_order_relaxed); ++site) one(Site(site));
+  one(kOwner);
+}
+
 void Gauges::Recount(Gauge& gauge, std::uint64_t hash, Instant now) {
   gauge.elsewhere = 0;
   gauge.recount_at = Instant::max();
-  const auto count = [&](std::uint32_t peer) {
-    const std::size_t at = heard_.Find(KeyOf(hash, peer));
-    if (at == Heards::kNone) return;
+  ForEachHeard(hash, [&](std::size_t at) {
     if (heard_[at].until <= now) return heard_.Remove(at);
     gauge.elsewhere += heard_[at].places;
     gauge.recount_at = std::min(gauge.recount_at, heard_[at].until);
-  };
-  for (std::uint32_t peer = 0; peer < peers_.load(std::memory_order_relaxed); ++peer) count(peer);
-  for (std::uint32_t site = 0; site < sites_.load(std::memory_order_relaxed); ++site) count(Site(site));
-  count(kOwner);
+  });
 }
 
 void Gauges::RemoveIfDone(std::size_t place) {
@@ -42,9 +48,29 @@ void Gauges::RemoveIfDone(std::size_t place) {
 
 // ---- Here ----
 
+// How many tags of its set take their places as those of the peer.
+std::size_t Gauges::OfPeerNear(std::uint64_t hash, std::uint32_t peer) const {
+  return tags_.CountNear(hash, [&](const Gauge& its) { return !its.here && its.by == peer; });
+}
+
+// The peer that has most of the set makes room first, by the tag of which least is taken.
 std::size_t Gauges::RoomHere(std::uint64_t hash) const {
-  return tags_.RoomFor(hash, [&](std::size_t place) {
-    return tags_[place].here ? std::nullopt : std::optional(tags_[place].elsewhere);
+  return tags_.RoomFor(hash, [&](std::size_t place) -> std::optional<Worth> {
+    const Gauge& its = tags_[place];
+    if (its.here) return std::nullopt;
+    return Worth(kWays - OfPeerNear(hash, its.by), its.elsewhere);
+  });
+}
+
+// The same for a tag that the peer names: one of a peer that has more of the set makes room.
+std::size_t Gauges::RoomElsewhere(std::uint64_t hash, std::uint32_t peer, Instant now) {
+  const std::size_t ours = OfPeerNear(hash, peer);
+  return tags_.RoomFor(hash, [&](std::size_t place) -> std::optional<Worth> {
+    const Gauge& its = tags_[place];
+    if (its.here) return std::nullopt;
+    if (Elsewhere(tags_.HashAt(place), now) == 0) return Worth(0, 0);
+    const std::size_t theirs = OfPeerNear(hash, its.by);
+    return theirs > ours + 1 ? std::optional(Worth(1 + kWays - theirs, its.elsewhere)) : std::nullopt;
   });
 }
 
@@ -57,6 +83,9 @@ std::size_t Gauges::PlaceOf(const Tag& tag, std::uint64_t hash, std::size_t room
   if (room == Tags::kNone) {
     crowded_.fetch_add(1, std::memory_order_relaxed);
     return room;
+  }
+  if (const std::uint64_t other = tags_.HashAt(room); other != 0) {
+    ForEachHeard(other, [&](std::size_t at) { heard_.Remove(at); });
   }
   tags_.Put(room, hash);
   tags_.SetTold(room);
@@ -87,11 +116,12 @@ bool Gauges::Hear(const Tag& tag, std::uint64_t hash, std::uint32_t peer, std::u
   std::size_t at = tags_.Find(hash);
   if (at == Tags::kNone && places == 0) return true;
   if (at == Tags::kNone) {
-    at = PlaceOf(tag, hash, tags_.RoomFor(hash, [&](std::size_t place) {
-      return !tags_[place].here && Elsewhere(tags_.HashAt(place), now) == 0 ? std::optional(0) : std::nullopt;
-    }));
+    at = PlaceOf(tag, hash, RoomElsewhere(hash, peer, now));
     if (at == Tags::kNone) return false;
+    tags_[at].by = peer;
   }
+  const std::size_t theirs = OfPeerNear(hash, tags_[at].by);
+  if (tags_[at].by == kNobody || theirs > OfPeerNear(hash, peer) + 1) tags_[at].by = peer;
   if (peer < Site(0)) {
     Exceed(peers_, peer);
   } else if (peer != kOwner) {

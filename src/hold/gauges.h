@@ -5,7 +5,8 @@
 // places back when its last word has run out, and not before.
 //
 // Both tables are bounded. A tag that is taken here makes room among those that only peers have taken; where all tags
-// of a set are taken here, another one has no place.
+// of a set are taken here, another one has no place. Peers share the places that are left: a tag of the one that has
+// most of a set makes room for the others'.
 #pragma once
 
 #include <atomic>
@@ -108,9 +109,12 @@ class Gauges {
  private:
   static constexpr std::size_t kWays = 7, kHeardWays = 8;
 
+  static constexpr std::uint32_t kNobody = kOwner - kSitesMax - 1;
+
   struct Gauge {
     KeptTag tag;
     bool here = false;              // something is taken here, or peers have been told so
+    std::uint32_t by = kNobody;     // else it takes its place as one of that peer
     std::uint32_t elsewhere = 0;    // of which nothing runs out before recount_at
     Instant recount_at = Instant::min();
     std::uint32_t announced = 0;    // where this host owns the tag
@@ -122,15 +126,20 @@ class Gauges {
   };
   using Tags = ToldTable<Gauge, kWays>;
   using Heards = SideTable<Heard, kHeardWays>;
+  using Worth = std::pair<std::size_t, std::uint32_t>;    // of a tag that makes room: the least goes
 
   // The bits that choose the shard stay the tag's.
   static std::uint64_t KeyOf(std::uint64_t hash, std::uint32_t peer) {
     return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15 >> 8;
   }
+  std::size_t OfPeerNear(std::uint64_t hash, std::uint32_t peer) const;
   std::size_t RoomHere(std::uint64_t hash) const;
+  std::size_t RoomElsewhere(std::uint64_t hash, std::uint32_t peer, Instant now);
   std::size_t PlaceOf(const Tag& tag, std::uint64_t hash, std::size_t room);
   void SetUntold(std::size_t place);
   void RemoveIfDone(std::size_t place);
+  template <class Use>
+  void ForEachHeard(std::uint64_t hash, Use&& use);
   void Recount(Gauge& gauge, std::uint64_t hash, Instant now);
 
   Tags tags_{kTags};

@@ -155,6 +155,27 @@ TEST_CASE("places: tags that peers took make room for those that are taken here"
   }
 }
 
+TEST_CASE("places: a peer that claims ever more tags leaves others, and this host, room for theirs") {
+  Gauges gauges;
+  Prng prng(4);
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, 1'000'000, kNow + 1s, kNow);
+  std::vector<std::uint64_t> theirs(2000);    // one in each set
+  for (std::uint64_t& hash : theirs) {
+    hash = prng.Next() | 1;
+    gauges.Hear({"theirs"}, hash, 1, 5, kNow + 1s, kNow);
+  }
+  for (int i = 0; i < 1000; ++i) gauges.Changed({"mine"}, prng.Next() | 1);
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, 1'000'000, kNow + 1s, kNow);
+  int known = 0;
+  for (const std::uint64_t hash : theirs) known += gauges.Elsewhere(hash, kNow) == 5;
+  CHECK(known > 1900);
+  for (const std::uint64_t hash : theirs) gauges.Hear({"theirs"}, hash, 0, 1, kNow + 1s, kNow);    // taken over
+  for (int i = 0; i < 200'000; ++i) gauges.Hear({"lie"}, prng.Next() | 1, 0, 1'000'000, kNow + 1s, kNow);
+  known = 0;
+  for (const std::uint64_t hash : theirs) known += gauges.Elsewhere(hash, kNow) == 6;
+  CHECK(known > 1900);
+}
+
 TEST_CASE("places: counts of several threads add up") {
   Host host("[[rule]]\nburst=1000000\nrate=1000\nin_flight=1000000\n", 4);
   constexpr int kThreads = 4, kEach = 20'000;
