@@ -86,13 +86,19 @@ bool QuotaOthers::Hear(OfTag& of, std::uint32_t tag, const QuotaWord& word, std:
   const std::uint64_t back = word.back.value_or(count.back);
   const std::uint64_t taken = std::min(word.back ? word.taken : word.taken + back, back + quota);
   of.sum_ -= count;
+  if (!word.back.has_value()) {
+    other->known = std::max(other->known, std::min(word.taken, quota));
+  } else if (other->peer == kNobody) {
+    other->known = std::max(other->known, count.net());
+  }
   count.taken = std::max(count.taken, taken);
   if (word.back.has_value()) HearBack(*other, back, peer);
   of.sum_ += count;
   return true;
 }
 
-// One peer says of a counter what came back. Where two do, one of them lies, and none is believed.
+// One peer says of a counter what came back. Where two do, one of them lies, and none is believed. The first one may lie
+// as well, of a host that is gone, or that has not spoken since this one began: so what is known without it stays.
 void QuotaOthers::HearBack(Other& other, std::uint64_t back, std::uint32_t peer) {
   if (other.peer == kNobody) other.peer = peer;
   if (other.peer != peer && other.peer != kDisputed) {
@@ -100,7 +106,7 @@ void QuotaOthers::HearBack(Other& other, std::uint64_t back, std::uint32_t peer)
     disputed_.fetch_add(1, std::memory_order_relaxed);
   }
   QuotaCount& count = *other.count;
-  count.back = other.peer == kDisputed ? 0 : std::max(count.back, std::min(back, count.taken));
+  count.back = other.peer == kDisputed ? 0 : std::max(count.back, std::min(back, count.taken - other.known));
 }
 
 bool QuotaOthers::HearOwner(OfTag& of, std::uint32_t tag, const QuotaCount& all) {

@@ -18,6 +18,7 @@ class QuotaOthers {
     std::uint64_t counter;
     QuotaCount* count;     // in the file
     std::uint32_t peer;    // the one that says what came back
+    std::uint64_t known = 0;    // tokens that others have told of, or the file: what that one cannot take back
   };
   // One tag's counts.
   class OfTag {

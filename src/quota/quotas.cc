@@ -51,6 +51,7 @@ void Quotas::Restore(const Hash& hash) {
     tags_.Put(at, its_hash);
     tags_.SetTold(at);
     tags_[at].slot = i;
+    if (slot.own.taken != 0) tags_[at].by = kHere;
     by_slot[i] = &tags_[at];
   }
   RestoreOthers(by_slot);
@@ -106,6 +107,7 @@ QuotaSpan Quotas::Roll(Entry& entry, const Limit& limit, Instant now) {
 // The old period is over, so a kill after the first store takes nothing that anybody asks for.
 void Quotas::BeginPeriod(Entry& entry, const QuotaSpan& span, Instant now) {
   entry.begun = now;
+  entry.by = kNobody;
   others_.Free(entry.others);
   QuotaSlot::OfTag& own = Own(entry);
   own.back = 0;
@@ -134,13 +136,36 @@ Quotas::Entry* Quotas::Find(std::uint64_t hash) {
   return at != Tags::kNone ? &tags_[at] : nullptr;
 }
 
+// How many tags of its set take their places as those of the peer.
+std::size_t Quotas::OfPeerNear(std::uint64_t hash, std::uint32_t peer) const {
+  return tags_.CountNear(hash, [&](const Entry& its) { return its.by == peer; });
+}
+
+// What a tag is worth where one is served here.
+std::optional<Quotas::Worth> Quotas::WorthHere(std::size_t place, Instant now) const {
+  const Entry& its = tags_[place];
+  if (IsOver(its, now)) return Worth(0, 0);
+  const bool crowds = its.by != kHere && OfPeerNear(tags_.HashAt(place), its.by) > kOfPeer;
+  return Worth(crowds ? 1 : 2, Used(its));
+}
+
+// The same where the peer names one. None: it stays.
+std::optional<Quotas::Worth> Quotas::WorthElsewhere(std::size_t place, std::uint32_t peer, Instant now) const {
+  const Entry& its = tags_[place];
+  if (IsOver(its, now)) return Worth(0, 0);
+  const std::uint64_t hash = tags_.HashAt(place);
+  const std::size_t theirs = its.by != kHere ? OfPeerNear(hash, its.by) : 0;
+  if (theirs <= OfPeerNear(hash, peer) + 1) return std::nullopt;
+  return Worth(1 + kWays - theirs, Used(its));
+}
+
 // Makes an entry, where the one that is worth least makes room; null: all stay.
 template <class WorthOf>
 Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth) {
   const std::size_t at = tags_.RoomFor(hash, worth);
   if (at == Tags::kNone) return nullptr;
   if (tags_.HashAt(at) != 0) {
-    if (worth(at).value_or(0) != 0) Increment(forgotten_);
+    if (worth(at) != Worth(0, 0)) Increment(forgotten_);
     others_.Free(tags_[at].others);
     file_.Free(tags_[at].slot);
     tags_.Remove(at);
@@ -162,6 +187,7 @@ Quotas::Entry* Quotas::Make(const Tag& tag, std::uint64_t hash, const QuotaSpan&
   entry.told = 0;
   entry.news = kNever;
   entry.begun = {};
+  entry.by = kNobody;
   return &entry;
 }
 
@@ -174,12 +200,12 @@ QuotaStanding Quotas::Look(std::uint64_t hash, const Limit& limit, Instant now) 
 QuotaStanding Quotas::Take(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t tokens, Instant now) {
   Entry* entry = Find(hash);
   if (entry == nullptr) {
-    entry = Make(tag, hash, calendars_.Now(limit.calendar, now), [&](std::size_t place) {
-      return std::optional(IsOver(tags_[place], now) ? 0 : Used(tags_[place]) + 1);
-    });
+    entry = Make(tag, hash, calendars_.Now(limit.calendar, now),
+                 [&](std::size_t place) { return WorthHere(place, now); });
   }
   if (entry == nullptr) return Look(hash, limit, now);
   const QuotaSpan span = Roll(*entry, limit, now);
+  entry->by = kHere;
   QuotaSlot::OfTag& own = Own(*entry);
   std::atomic_ref(own.taken).store(std::min(own.taken + tokens, QuotaFile::kCountMax), std::memory_order_relaxed);
   const QuotaStanding standing = StandingOf(*entry, limit, span);
@@ -219,7 +245,7 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
                   Instant now) {
   if (word.counter == file_.counter()) return true;
   if (word.counter == kAllHosts) return Increment(disbelieved_), false;
-  Entry* const entry = InPeriod(tag, hash, limit, word.period, now);
+  Entry* const entry = InPeriod(tag, hash, limit, word.period, peer, now);
   if (entry == nullptr) return false;
   if (!others_.Hear(entry->others, entry->slot, word, limit.quota, peer)) return Increment(crowded_), false;
   Increment(heard_);
@@ -227,9 +253,10 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
 }
 
 // By now this host has counted at least what the owner knows of it, so what others have counted is no less than this.
-bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, Instant now) {
+bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word,
+                       std::uint32_t peer, Instant now) {
   if (word.counter != kAllHosts) return Increment(disbelieved_), false;
-  Entry* const entry = InPeriod(tag, hash, limit, word.period, now);
+  Entry* const entry = InPeriod(tag, hash, limit, word.period, peer, now);
   if (entry == nullptr) return false;
   const QuotaSlot::OfTag& own = Own(*entry);
   const std::uint64_t back = word.back.value_or(0), taken = std::min(word.taken, back + limit.quota);
@@ -241,7 +268,7 @@ bool Quotas::HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, c
 
 // The tag in the period of a word about it; null: it is over, or far away, or there is no room for the tag.
 Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period,
-                                Instant now) {
+                                std::uint32_t peer, Instant now) {
   const QuotaSpan current = calendars_.Now(limit.calendar, now), next = calendars_.Next(limit.calendar);
   const bool begins = period == next.begin && now >= current.ends - kEarly;
   Entry* entry = Find(hash);
@@ -252,13 +279,15 @@ Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit&
     return nullptr;
   }
   if (entry == nullptr) {
-    entry = Make(tag, hash, begins ? next : current, [&](std::size_t place) {
-      return IsOver(tags_[place], now) ? std::optional(0) : std::nullopt;
-    });
+    entry = Make(tag, hash, begins ? next : current,
+                 [&](std::size_t place) { return WorthElsewhere(place, peer, now); });
   }
   if (entry == nullptr) return Increment(crowded_), nullptr;
   if (period > file_.slot(entry->slot).period) BeginPeriod(*entry, next, now);
   Roll(*entry, limit, now);
+  if (entry->by == kNobody || (entry->by != kHere && OfPeerNear(hash, entry->by) > OfPeerNear(hash, peer) + 1)) {
+    entry->by = peer;
+  }
   return entry;
 }
 

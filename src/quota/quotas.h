@@ -13,8 +13,10 @@
 // sum of all. A host takes from that what it has counted itself by then, so it never believes in more than there is.
 // Where it knows other counters as well, the larger sum counts.
 //
-// The table is bounded, and its contents are in a file (quota_file.h). Where it is full, the tag with the least use makes
-// room. What peers say makes room only among what has ended.
+// The table is bounded, and its contents are in a file (quota_file.h). Where a set of it is full, the tag with the least
+// use makes room. What peers say makes room only among what has ended. A peer may lie about use, so tags that it alone
+// names have kOfPeer places of a set and more only while nobody else wants them: one of a peer that has more there makes
+// room first, for a tag that is served here as for one of another peer.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +26,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "base/quota_word.h"
 #include "base/tag.h"
@@ -86,8 +89,9 @@ class Quotas {
   // A peer, by number, says so. False: it does not count.
   bool Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
             Instant now);
-  // The owner of the tag says so of all hosts. False: it does not count.
-  bool HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, Instant now);
+  // The owner of the tag, a peer as well, says so of all hosts. False: it does not count.
+  bool HearOwner(const Tag& tag, std::uint64_t hash, const Limit& limit, const QuotaWord& word, std::uint32_t peer,
+                 Instant now);
   bool Knows(std::uint64_t hash) const { return tags_.Find(hash) != Tags::kNone; }
 
   // What the owner of the tag says of all hosts. None: nothing is used.
@@ -141,6 +145,8 @@ class Quotas {
   static constexpr std::size_t kWays = 7, kPlacesPerSlice = 512;
   static constexpr Duration kEarly = std::chrono::minutes(1);
   static constexpr std::uint64_t kNever = UINT64_MAX;
+  static constexpr std::size_t kOfPeer = 2;    // places of a set
+  static constexpr std::uint32_t kHere = UINT32_MAX, kNobody = UINT32_MAX - 1;
 
   struct Entry {
     std::uint32_t slot = 0;
@@ -148,9 +154,11 @@ class Quotas {
     std::uint64_t news = kNever;    // what was left when everybody heard of it
     QuotaOthers::OfTag others;      // in the period of the slot
     Instant begun{};                // when that began here, which may be before its time; 0: not known
+    std::uint32_t by = kNobody;     // the peer that it takes its place as one of; kHere: it was served here in the period
   };
   using Tags = ToldTable<Entry, kWays>;
   using Count = std::atomic<std::uint64_t>;
+  using Worth = std::pair<std::size_t, std::uint64_t>;    // of a tag that makes room: the least goes; 0 of one that is over
 
   QuotaSlot::OfTag& Own(const Entry& entry) const { return file_.slot(entry.slot).own; }
   std::uint64_t Version(const Entry& entry) const { return Own(entry).taken + Own(entry).back; }
@@ -163,7 +171,11 @@ class Quotas {
   template <class WorthOf>
   Entry* Make(const Tag& tag, std::uint64_t hash, const QuotaSpan& span, WorthOf&& worth);
   Entry* Find(std::uint64_t hash);
-  Entry* InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period, Instant now);
+  std::size_t OfPeerNear(std::uint64_t hash, std::uint32_t peer) const;
+  std::optional<Worth> WorthHere(std::size_t place, Instant now) const;
+  std::optional<Worth> WorthElsewhere(std::size_t place, std::uint32_t peer, Instant now) const;
+  Entry* InPeriod(const Tag& tag, std::uint64_t hash, const Limit& limit, std::uint64_t period, std::uint32_t peer,
+                  Instant now);
   QuotaStanding StandingOf(const Entry& entry, const Limit& limit, const QuotaSpan& span) const;
   void TellSoon(const Entry& entry, std::uint64_t hash, const QuotaStanding& standing);
   void Restore(const Hash& hash);

@@ -88,7 +88,7 @@ struct Counter {
     return quotas().Hear({tag, false}, hash, limit(tag), word, peer, now);
   }
   bool HearOwner(std::string_view tag, const QuotaWord& word) {
-    return quotas().HearOwner({tag, false}, host.limiter->table().Hash({tag, false}), limit(tag), word, now);
+    return quotas().HearOwner({tag, false}, host.limiter->table().Hash({tag, false}), limit(tag), word, 0, now);
   }
   std::optional<QuotaWord> OfAll(std::string_view tag) {
     return quotas().OfAll(host.limiter->table().Hash({tag, false}), limit(tag), now);
@@ -445,6 +445,26 @@ TEST_CASE("quota: no peer takes back what another has counted, nor counts more t
   CHECK(c.Standing("api:c").used == 10);
 }
 
+TEST_CASE("quota: no peer takes back what was known before it spoke, by a file or by others, and its own host may go on") {
+  Counter c;
+  CHECK(c.Hear("api:a", {77, DayOf(c), 6, 0}, 0));
+  c.Kill();
+  c.Hear("api:a", {77, DayOf(c), 6, 6}, 1);
+  CHECK(c.Standing("api:a").used == 6);
+  c.Hear("api:b", {78, DayOf(c), 7, {}}, 0);    // of a host that is gone
+  c.Hear("api:b", {78, DayOf(c), 9, 9}, 1);
+  CHECK(c.Standing("api:b").used == 7);
+  c.Hear("api:c", {79, DayOf(c), 9, 9}, 1);
+  c.Hear("api:c", {79, DayOf(c), 7, {}}, 0);
+  c.Hear("api:c", {79, DayOf(c), 20, 20}, 1);
+  CHECK(c.Standing("api:c").used == 7);
+
+  CHECK(c.Hear("api:d", {80, DayOf(c), 6, 1}, 0));
+  c.Kill();
+  c.Hear("api:d", {80, DayOf(c), 8, 3}, 0);    // two more, of which two came back
+  CHECK(c.Standing("api:d").used == 5);
+}
+
 TEST_CASE("quota: a flood of tags makes no heavy one forget, and what peers say no tag of this host") {
   Counter c(kRules, 1024);
   CHECK(c.Serves("api:heavy", 10) == 10);
@@ -454,6 +474,30 @@ TEST_CASE("quota: a flood of tags makes no heavy one forget, and what peers say 
   for (std::uint64_t i = 0; i < 5000; ++i) c.Hear("api:lie" + std::to_string(i), {i, DayOf(c), 10, 0});
   CHECK(c.Serves("api:heavy", 1) == 0);
   CHECK(CountsOf(*c.host.limiter).quotas.crowded > 1000);
+}
+
+// 1,024 slots are 64 sets of 7 tags.
+TEST_CASE("quota: a peer that names ever more tags leaves this host and others room for theirs, also after it has gone") {
+  Counter c(kRules, 1024);
+  const auto lie = [&](const std::string& tag, int tags) {
+    for (int i = 0; i < tags; ++i) c.Hear(tag + std::to_string(i), {kHostCounters + 7, DayOf(c), 1000, 0}, 0);
+  };
+  lie("api:lie", 5000);
+  if (GENERATE(false, true)) c.Kill();
+  for (int i = 0; i < 50; ++i) c.Hear("api:theirs" + std::to_string(i), {kHostCounters + 8, DayOf(c), 6, 0}, 1);
+  std::map<std::string, int> served;
+  for (int round = 0; round < 13; ++round) {
+    for (int i = 0; i < 100; ++i) {
+      const std::string tag = "api:mine" + std::to_string(i);
+      served[tag] += c.Serves(tag, 1);
+    }
+    lie("api:more" + std::to_string(round), 500);
+  }
+  int exact = 0, theirs = 0;
+  for (const auto& [tag, times] : served) exact += times == 10;
+  for (int i = 0; i < 50; ++i) theirs += c.Standing("api:theirs" + std::to_string(i)).used >= 6;
+  CHECK(exact >= 90);
+  CHECK(theirs >= 35);
 }
 
 TEST_CASE("quota: a peer that counts under ever more numbers leaves room for the tags of this host") {

@@ -178,7 +178,7 @@ bool BesideHits::HearOwner(const Entries& entries, const ToldEntry& told, HeardP
                            Instant now) {
   if (const auto word = entries.quota(told.entry)) {
     Quotas* const quotas = QuotasFor(told, peer, now);
-    if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, now);
+    if (quotas != nullptr) quotas->HearOwner(told.tag, told.hash, core_.limit(told.index), *word, peer.number, now);
   } else if (const auto places = entries.places(told.entry)) {
     const Instant until = std::min(to, now) + OwnersHeard::Belief(ToDuration(core_.window));
     if (!everybody || !core_.gauges->IsHere(told.hash)) HearPlaces(told, peer, Gauges::kOwner, *places, until, now);
