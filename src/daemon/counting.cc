@@ -18,6 +18,8 @@ namespace {
 
 // A clock that is set, or steered, is followed within this time; when a period ends, the limiter knows in advance.
 constexpr std::uint64_t kLookMs = 1000;
+// More of counts is not kept beside the table at an orderly end.
+constexpr std::size_t kKeptBytesMax = std::size_t{1} << 28;
 
 // Both clocks are read as one: what lies between only makes a period end late.
 QuotaPeriods PeriodsNow(const QuotaCalendar& calendar) {
@@ -33,7 +35,7 @@ QuotaPeriods PeriodsNow(const QuotaCalendar& calendar) {
 Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left)
     : settings_(settings), limiter_(limiter), log_(log) {
   if (limiter_.rules().any_quota()) {
-    if (const auto begun = Begin(left.fd); !begun) {
+    if (const auto begun = Begin(left); !begun) {
       throw StartFailure{ExitCode(begun.error().code), "quota.file: " + begun.error().message};
     }
   } else if (left.fd >= 0) {
@@ -47,17 +49,18 @@ Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
   DT_CHECK(uv_timer_start(&timer_, on_timer, kLookMs, kLookMs) == 0);
 }
 
-FileResult<void> Counting::Begin(int left_fd) {
+FileResult<void> Counting::Begin(const HandedSection& left) {
   std::size_t left_out = 0;
   const Fit fit = [&](std::span<std::byte> held, std::size_t bytes) {
     left_out = QuotaFile::MoveInto(held, bytes);
     return bytes;
   };
   auto region =
-      MappedRegion::OpenOrAdopt(settings_.quota.file, settings_.quota.memory, QuotaFile::IsQuotaFile, left_fd, fit);
+      MappedRegion::OpenOrAdopt(settings_.quota.file, settings_.quota.memory, QuotaFile::IsQuotaFile, left.fd, fit);
   if (!region) return tl::unexpected(region.error());
   if (auto claimed = region->ClaimRest([](Duration) { return true; }); !claimed) return claimed;
   region_.emplace(std::move(*region));
+  if (region_->nameless_fd() >= 0 && !left.bytes.empty()) QuotaFile::Unpack(left.bytes, region_->bytes());
   WatchMappedFile(region_->bytes(), settings_.quota.file);
   limiter_.ways().KeepQuotas(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
   SayResized(left_out);
@@ -78,16 +81,21 @@ void Counting::SayResized(std::size_t left_out) const {
 
 void Counting::Reload(std::vector<std::string>& problems) {
   if (region_.has_value() || !limiter_.rules().any_quota()) return;
-  if (const auto begun = Begin(-1); !begun) {
+  if (const auto begun = Begin({}); !begun) {
     problems.push_back(fmt::format("quota.file: {}; quotas of rules are not counted", begun.error().message));
   }
 }
 
 void Counting::Keep(std::vector<HandedSection>& sections) const {
-  if (region_ && region_->nameless_fd() >= 0) sections.push_back({kSection, region_->nameless_fd(), {}});
+  if (!region_ || region_->nameless_fd() < 0) return;
+  HandedSection& left = sections.emplace_back(HandedSection{kSection, region_->nameless_fd(), {}});
+  if (!closed_) return;
+  left.bytes = QuotaFile::Pack(region_->bytes());
+  if (left.bytes.size() > kKeptBytesMax) left.bytes.clear();
 }
 
 void Counting::Close() {
+  closed_ = true;
   uv_close(reinterpret_cast<uv_handle_t*>(&timer_), nullptr);
 }
 

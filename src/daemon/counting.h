@@ -25,11 +25,12 @@ class Counting final : public Part {
   Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left);
 
   void Reload(std::vector<std::string>& problems) override;
+  // Without a file: the memory itself for an upgrade, and what is in it once this is closed.
   void Keep(std::vector<HandedSection>& sections) const override;
   void Close() override;
 
  private:
-  FileResult<void> Begin(int left_fd);
+  FileResult<void> Begin(const HandedSection& left);
   void SayResized(std::size_t left_out) const;
 
   const Settings& settings_;
@@ -37,6 +38,7 @@ class Counting final : public Part {
   Log& log_;
   std::optional<MappedRegion> region_;
   uv_timer_t timer_;
+  bool closed_ = false;
 };
 
 }    // namespace dthrottle

@@ -31,6 +31,20 @@ bool QuotaFile::IsQuotaFile(std::string_view head) {
   return magic == kMagic || std::all_of(head.begin(), head.end(), [](char c) { return c == 0; });
 }
 
+// Slots are taken from the first on, so what is used lies together.
+std::string QuotaFile::Pack(std::span<const std::byte> region) {
+  std::size_t slots = region.size() / kSlotBytes;
+  const auto is_free = [&](std::size_t i) {
+    return reinterpret_cast<const QuotaSlot*>(region.data() + i * kSlotBytes)->kind == QuotaSlot::kFree;
+  };
+  while (slots > 1 && is_free(slots - 1)) --slots;
+  return {reinterpret_cast<const char*>(region.data()), slots * kSlotBytes};
+}
+
+void QuotaFile::Unpack(std::string_view packed, std::span<std::byte> region) {
+  if (IsQuotaFile(packed)) std::memcpy(region.data(), packed.data(), std::min(packed.size(), region.size()));
+}
+
 QuotaFile::QuotaFile(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh)
     : region_(region), boot_id_(boot_id), slots_(region.size() / kSlotBytes - 1) {
   static_assert(sizeof(QuotaSlot) <= kSlotBytes && sizeof(Header) <= kSlotBytes);

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -78,6 +79,10 @@ class QuotaFile {
   // Moves what such a region holds into its first `bytes`, so that it can be cut off there. Returns the tags that there
   // was no room for. Killed in the middle, it leaves what it had yet to move where it was.
   static std::size_t MoveInto(std::span<std::byte> region, std::size_t bytes);
+
+  // What is to be kept of a region that is no file, and puts it into a fresh one, as far as that has room.
+  static std::string Pack(std::span<const std::byte> region);
+  static void Unpack(std::string_view packed, std::span<std::byte> region);
 
   // Takes over what the region holds. `fresh` is random. Slots that cannot be ours are free. The region must outlive it.
   // REQUIRES: the region is aligned to 64 bytes and has room for some slots.

@@ -112,6 +112,21 @@ class Quotas(SystemTest):
                 self.assertEqual(int(tags_left) + int(left_out), known)
                 self.assertEqual(daemon.stats()["quota_tags"], int(tags_left))
 
+    def test_counts_without_a_file_outlive_an_orderly_restart_beside_the_table(self):
+        with Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s") as (a, b):
+            wait_all_hear([a, b])
+            self.assertEqual(a.served("api:x", 10), 10)
+            wait_until(lambda: used(b) == 10, "b knows what a has served")
+            self.assertEqual(b.served("api:x", 15), 15)
+            wait_until(lambda: used(a) == 25, "a knows what b has served")
+            b.restart()
+            self.assertEqual(used(b), 25)
+            self.assertEqual(b.served("api:x", 5), 5)
+            wait_until(lambda: used(a) == 30, "b goes on under its number")
+            a.stop()
+            b.restart()
+            self.assertEqual(used(b), 30)
+
     def test_hosts_hear_of_a_quota_by_the_owner_of_the_tag(self):
         with counting(hosts=6, owners=2, period="500ms") as hosts:
             wait_owners_hear(hosts, 2)

@@ -649,7 +649,7 @@ TEST_CASE("quota: settings are checked, and a file that is none or is lost at a 
   };
   const std::string rule = "[[rule]]\nname=\"r\"\nburst=5\nrate=1\nshare=\"local\"\n";
   CHECK(problems(rule + "quota = 10\n[quota]\nfile=\"/var/lib/dthrottle/quotas\"\n").empty());
-  CHECK(problems(rule + "quota = 10\n").find("lost at a restart") != std::string::npos);
+  CHECK(problems(rule + "quota = 10\n").find("lost at a kill or a reboot") != std::string::npos);
   CHECK(problems(rule + "quota = 10\n[quota]\nfile=\"/run/q\"\n").find("lost at a reboot") != std::string::npos);
   CHECK(problems(rule + "quota = 4\n").find("quota = 4 is less than burst = 5") != std::string::npos);
   CHECK(problems(rule + "quota = -1\n").find("must be a whole number from 0 to 1000000000000") != std::string::npos);

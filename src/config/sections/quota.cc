@@ -17,8 +17,8 @@ Section QuotaSection() {
       {
           Text<S>("file", "\"\"", "an absolute path, or \"\" for none", MEMBER(S, quota.file),
                   "The file that keeps what has been counted, on a disk: it outlives a reboot. The daemon writes it in "
-                  "place. With \"\" counts outlive an upgrade only, and a host that starts hears from its peers what "
-                  "they know.",
+                  "place. With \"\" counts outlive an upgrade, and with table.file an orderly restart within the hour. A host "
+                  "that starts without them hears from its peers what they know.",
                   IsPath),
           BytesKey<S>("memory", "\"16MiB\"", kBytesMin, std::uint64_t{1} << 33, MEMBER(S, quota.memory),
                       "The size of the file, or of the memory in its place. A tag takes 512 bytes, and as much again for "
@@ -45,7 +45,7 @@ void CheckQuotas(Findings& f) {
   }
   if (!any || f.fleet()) return;
   if (s.quota.file.empty()) {
-    f.Warn("quota.file", "quota.file = \"\": what rules with a quota count is lost at a restart; name a file on a disk");
+    f.Warn("quota.file", "quota.file = \"\": what rules with a quota count is lost at a kill or a reboot; name a file on a disk");
   } else if (s.quota.file.starts_with("/run/") || s.quota.file.starts_with("/dev/shm/")) {
     f.Warn("quota.file", fmt::format("quota.file = {}: is lost at a reboot; name a file on a disk",
                                      Quote(Value(s.quota.file))));
