@@ -190,7 +190,8 @@ constexpr Count kCounts[] = {
     {"new_tags_cut", "", "Of them, dropped because a peer named more new tags than peers.max_new_tags.",
      AT(merged.new_tags_cut)},
     {"penalties_cut", "",
-     "Penalties of other hosts that were dropped, because one told of more than a thousandth of peers.max_new_tags.",
+     "Penalties of other hosts that were dropped, and refusals that count for half of one, because one told of more than a "
+     "thousandth of peers.max_new_tags.",
      AT(merged.penalties_cut)},
     {"merged_expired", "", "Hits of other hosts dropped because they were older than the horizon.", AT(merged.expired)},
     {"demands_disbelieved", "",

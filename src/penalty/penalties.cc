@@ -34,9 +34,10 @@ void Penalties::Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms
   if (strikes_.Refused(tag, hash, terms, hosts, now) >= terms.after) Begin(tag, hash, terms, false, now);
 }
 
-bool Penalties::HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now) {
+bool Penalties::HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
+                             const std::function<bool()>& may) {
   if (Left(hash, now) != Duration::zero()) return false;    // they were on the way when it began
-  return strikes_.Heard(hash, refusals, terms, now) >= terms.after;
+  return strikes_.Heard(hash, refusals, terms, now, may) >= terms.after;
 }
 
 void Penalties::BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now) {

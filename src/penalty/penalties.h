@@ -78,8 +78,10 @@ class Penalties {
 
   // The limit has refused the tag, and so many hosts share it.
   void Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now);
-  // A peer says that it has, so often. True: with all others that is enough for a penalty, which has not begun.
-  bool HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now);
+  // A peer says that it has, so often; `may` as for Strikes::Heard. True: with all others that is enough for a penalty,
+  // which has not begun.
+  bool HearRefusals(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
+                    const std::function<bool()>& may);
   // Begins it by what peers said; such penalties have as little room as those that peers tell of.
   void BeginHeard(const Tag& tag, std::uint64_t hash, const Penalty& terms, Instant now);
 

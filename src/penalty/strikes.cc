@@ -48,11 +48,15 @@ void Strikes::Keep(const Tag& tag, std::uint64_t hash, const Penalty& terms, std
   if (2 * hosts * its.refusals >= missing && untold_->SetUntold(at) && wake_) wake_();
 }
 
-std::uint32_t Strikes::Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now) {
+std::uint32_t Strikes::Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
+                             const std::function<bool()>& may) {
   Count* const its = CountOf(hash, terms, now, [](const Count&) { return std::optional<std::uint32_t>(); });
   if (its == nullptr) return 0;
   heard_.fetch_add(refusals, std::memory_order_relaxed);
-  its->elsewhere = static_cast<std::uint32_t>(std::min<std::uint64_t>(its->elsewhere + refusals, terms.after));
+  const std::uint32_t half = (terms.after - 1) / 2;
+  const auto all = static_cast<std::uint32_t>(std::min<std::uint64_t>(its->elsewhere + refusals, terms.after));
+  const bool counts = all <= half || all == its->elsewhere || may();
+  its->elsewhere = counts ? all : std::max(its->elsewhere, half);
   return its->all();
 }
 

@@ -7,7 +7,8 @@
 // found out as one that stays is.
 //
 // All is bounded. A flood of tags that are refused makes counts coarser: tags that this host has refused least make
-// room. What peers say takes only what is free or over.
+// room. What peers say takes only what is free or over. One that lies brings few tags beyond half of a penalty: the rest
+// they have to earn here.
 #pragma once
 
 #include <algorithm>
@@ -39,8 +40,10 @@ class Strikes {
 
   // This host has refused the tag, whose limit so many hosts share. Returns the refusals that count, this one included.
   std::uint32_t Refused(const Tag& tag, std::uint64_t hash, const Penalty& terms, std::size_t hosts, Instant now);
-  // A peer has, so often. Returns the same.
-  std::uint32_t Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now);
+  // A peer has, so often. Returns the same. Peers' refusals make up less than half of a penalty, but where `may()`: the
+  // peer may say more.
+  std::uint32_t Heard(std::uint64_t hash, std::uint64_t refusals, const Penalty& terms, Instant now,
+                      const std::function<bool()>& may);
   // The tag's count begins anew, and peers do not hear of what it was.
   void Forget(std::uint64_t hash);
 

@@ -43,13 +43,14 @@ class Liar:
         """Opens a connection to each."""
         self._do(do="join", hosts=[[host.name, host.address] for host in hosts])
 
-    def say(self, to, kind, *, asked=False, entries=(), demands=(), **fields):
+    def say(self, to, kind, *, asked=False, entries=(), demands=(), besides=None, **fields):
         """A frame to that host: as the answer on its link, or as a request on the liar's own connection (`asked`).
 
-        Fields that are not given are true ones. `entries` are (tag, value).
+        Fields that are not given are true ones. `entries` are (tag, value). `besides` are columns beside them, such as
+        {"refusals": [1, 2]}, of numbers for the first entries.
         """
         return self._do(do="say", to=to.name, kind=kind, asked=asked, entries=list(entries), demands=list(demands),
-                        fields=fields)
+                        besides=besides or {}, fields=fields)
 
     def flood(self, host, rate, fresh=False):
         """From now on so many entries a second to that host; 0 ends it. `fresh` tags are all different."""
@@ -115,7 +116,7 @@ class Speaker:
         self.out[name] = socket
         socket.send(self.frame(name, "hello", number=random.getrandbits(32)))
 
-    def frame(self, to, kind, entries=(), demands=(), **fields):
+    def frame(self, to, kind, entries=(), demands=(), besides=None, **fields):
         seq = self.seq.get(to, 0)
         true = {"kind": kind, "host": self.name, "life": self.life, "at": time.monotonic_ns()}
         if kind in ("report", "hello", "welcome"):
@@ -137,8 +138,9 @@ class Speaker:
             true["text"] = "0.1.0"
         if entries:
             true.update(count=len(entries), columns=columns(entries))
-        if demands:
-            true["demands"] = b"".join(varint(0) + varint(demand) for demand in demands)
+        for name, numbers in {"demands": demands, **(besides or {})}.items():
+            if numbers:
+                true[name] = b"".join(varint(0) + varint(number) for number in numbers)
         true.update(fields)
         body = b"DTR\2" + self.msgpack.packb(true)
         return body + self.xxh3(body, len(body)).to_bytes(8, "little")
@@ -190,7 +192,7 @@ class Speaker:
                 self.join(name, address)
         elif verb == "say":
             frame = self.frame(what["to"], what["kind"], entries=what["entries"], demands=what["demands"],
-                               **what["fields"])
+                               besides=what["besides"], **what["fields"])
             if what["asked"]:
                 self.out[what["to"]].send(frame)
             else:

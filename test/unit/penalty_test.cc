@@ -336,12 +336,14 @@ TEST_CASE("penalty: peers hear soon of a quarter of what is missing, of two host
   CHECK(RefusalsIn(a.Said(kNow + 20s)) == 0);
 }
 
+const auto kMay = [] { return true; };
+
 TEST_CASE("penalty: what peers say of refusals begins none by itself, and takes less than half of the places") {
   Penalties penalties;
   penalties.Enable();
   const Penalty terms{5, 1min, 10min, false};
-  CHECK_FALSE(penalties.HearRefusals(7, 4, terms, kNow));
-  CHECK(penalties.HearRefusals(7, 1'000'000, terms, kNow));
+  CHECK_FALSE(penalties.HearRefusals(7, 4, terms, kNow, kMay));
+  CHECK(penalties.HearRefusals(7, 1'000'000, terms, kNow, kMay));
   CHECK(penalties.Left(7, kNow) == 0s);
   penalties.Refused({"t"}, 7, terms, 1, kNow);
   CHECK(penalties.Left(7, kNow) == 10min);
@@ -357,10 +359,10 @@ TEST_CASE("penalty: refusals from before it began, and those told too long ago, 
   penalties.Enable();
   const Penalty terms{5, 1min, 2min, false};
   penalties.Hear({"t"}, 7, terms, kNow + 30s, kNow);
-  penalties.HearRefusals(7, 4, terms, kNow + 10s);
+  penalties.HearRefusals(7, 4, terms, kNow + 10s, kMay);
   penalties.Refused({"t"}, 7, terms, 1, kNow + 31s);
   CHECK(penalties.Left(7, kNow + 31s) == 0s);
-  penalties.HearRefusals(8, 4, terms, kNow);
+  penalties.HearRefusals(8, 4, terms, kNow, kMay);
   penalties.Refused({"t"}, 8, terms, 1, kNow + 1min);
   CHECK(penalties.Left(8, kNow + 1min) == 0s);
   for (int i = 0; i < 4; ++i) penalties.Refused({"t"}, 9, terms, 1, kNow);
@@ -379,7 +381,7 @@ TEST_CASE("penalty: what peers say of refusals makes room for nothing, and leave
     hash = prng.Next() | 1;
     penalties.Refused({"mine"}, hash, terms, 1, kNow);
   }
-  for (int i = 0; i < 1'000'000; ++i) penalties.HearRefusals(prng.Next() | 1, 2, terms, kNow);
+  for (int i = 0; i < 1'000'000; ++i) penalties.HearRefusals(prng.Next() | 1, 2, terms, kNow, kMay);
   const std::uint64_t fresh = prng.Next() | 1;
   for (const std::uint64_t hash : {mine[0], mine[500], mine[999]}) {
     penalties.Refused({"mine"}, hash, terms, 1, kNow);
@@ -449,6 +451,22 @@ TEST_CASE("penalty: a peer that lies penalizes so many tags a second, and none o
   CHECK(alone.host.Serves("login:7", kNow));
 }
 
+TEST_CASE("penalty: a peer that lies of refusals brings few tags beyond half of a penalty, and leaves others theirs") {
+  Peer victim(kMany);    // 40 refusals
+  Lie(victim, 5000, kNow, {.refusals = 1'000'000});
+  Debits& debits = victim.host.limiter->ways().Get<Debits>();
+  CHECK(debits.peers().counts_of(0).penalties_cut == 4000);
+  int penalized = 0;
+  for (int i = 0; i < 5000; ++i) {
+    Refuse(victim.host, "login:" + std::to_string(i), 1, kNow);
+    penalized += Left(victim.host, "login:" + std::to_string(i), kNow) != 0s;
+  }
+  CHECK(penalized <= 1000);    // ten seconds' worth
+  CHECK(penalized > 500);
+  Refuse(victim.host, "login:4999", 20, kNow);
+  CHECK(Left(victim.host, "login:4999", kNow) == 1h);
+}
+
 TEST_CASE("penalty: an owner begins one by what hosts say, and believes one host as little as about penalties") {
   Peer owner(kLogins);
   Ownership ownership(owner.host.limiter->ways(), owner.out);
@@ -461,7 +479,7 @@ TEST_CASE("penalty: an owner begins one by what hosts say, and believes one host
   CHECK(Left(owner.host, "login:0", kNow) == 60s);
   Lie(owner, 5000, kNow, {.refusals = 3});
   CHECK(CountsOf(*owner.host.limiter).penalties.begun <= 1000);
-  CHECK(owner.host.limiter->ways().Get<Debits>().peers().counts_of(0).penalties_cut == 4000);
+  CHECK(owner.host.limiter->ways().Get<Debits>().peers().counts_of(0).penalties_cut == 4001);    // two words went before
 }
 
 }    // namespace

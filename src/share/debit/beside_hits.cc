@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "share/debit/ownership.h"
 #include "share/said_tag.h"
@@ -132,12 +133,17 @@ void BesideHits::HearPenalty(const ToldEntry& told, HeardPeer& peer, Instant unt
   if (owned) core_.penalties.PassOn(told.hash, known, now);
 }
 
-// Only the owner of a tag begins a penalty by what it hears: another host may refuse the tag itself, once more.
+// Only the owner of a tag begins a penalty by what it hears: another host may refuse the tag itself, once more. Where a
+// peer's refusals are most of a penalty, they are bounded as its penalties are.
 void BesideHits::HearRefusals(const ToldEntry& told, HeardPeer& peer, std::uint64_t refusals, Instant now) {
   const Penalty& terms = core_.rules->penalty(core_.limit(told.index));
-  if (!core_.penalties.HearRefusals(told.hash, refusals, terms, now)) return;
-  if (!OwnsHere(core_, told.tag) || !MayPenalize(told, peer, now)) return;
-  core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
+  std::optional<bool> may;
+  const auto may_penalize = [&] {
+    if (!may.has_value()) may = MayPenalize(told, peer, now);
+    return *may;
+  };
+  if (!core_.penalties.HearRefusals(told.hash, refusals, terms, now, may_penalize)) return;
+  if (OwnsHere(core_, told.tag) && may_penalize()) core_.penalties.BeginHeard(told.tag, told.hash, terms, now);
 }
 
 // How long what it says of places counts: so long its reports may be lost.
