@@ -149,10 +149,11 @@ std::optional<Quotas::Worth> Quotas::WorthHere(std::size_t place, Instant now) c
   return Worth(crowds ? 1 : 2, Used(its));
 }
 
-// The same where the peer names one. None: it stays.
+// The same where the peer names one, or kNobody, by what a peer passes on. None: it stays.
 std::optional<Quotas::Worth> Quotas::WorthElsewhere(std::size_t place, std::uint32_t peer, Instant now) const {
   const Entry& its = tags_[place];
   if (IsOver(its, now)) return Worth(0, 0);
+  if (peer == kNobody) return std::nullopt;
   const std::uint64_t hash = tags_.HashAt(place);
   const std::size_t theirs = its.by != kHere ? OfPeerNear(hash, its.by) : 0;
   if (theirs <= OfPeerNear(hash, peer) + 1) return std::nullopt;
@@ -245,7 +246,8 @@ bool Quotas::Hear(const Tag& tag, std::uint64_t hash, const Limit& limit, const 
                   Instant now) {
   if (word.counter == file_.counter()) return true;
   if (word.counter == kAllHosts) return Increment(disbelieved_), false;
-  Entry* const entry = InPeriod(tag, hash, limit, word.period, peer, now);
+  // A tag takes its place as one of the peer that has counted it, not of those that pass that on.
+  Entry* const entry = InPeriod(tag, hash, limit, word.period, word.back.has_value() ? peer : kNobody, now);
   if (entry == nullptr) return false;
   if (!others_.Hear(entry->others, entry->slot, word, limit.quota, peer)) return Increment(crowded_), false;
   Increment(heard_);
@@ -285,9 +287,9 @@ Quotas::Entry* Quotas::InPeriod(const Tag& tag, std::uint64_t hash, const Limit&
   if (entry == nullptr) return Increment(crowded_), nullptr;
   if (period > file_.slot(entry->slot).period) BeginPeriod(*entry, next, now);
   Roll(*entry, limit, now);
-  if (entry->by == kNobody || (entry->by != kHere && OfPeerNear(hash, entry->by) > OfPeerNear(hash, peer) + 1)) {
-    entry->by = peer;
-  }
+  const bool others = entry->by != kHere && entry->by != kNobody;
+  if (entry->by == kNobody) entry->by = peer;
+  if (others && peer != kNobody && OfPeerNear(hash, entry->by) > OfPeerNear(hash, peer) + 1) entry->by = peer;
   return entry;
 }
 

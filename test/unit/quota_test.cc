@@ -484,6 +484,7 @@ TEST_CASE("quota: a peer that names ever more tags leaves this host and others r
   };
   lie("api:lie", 5000);
   if (GENERATE(false, true)) c.Kill();
+  for (int i = 0; i < 5000; ++i) c.Hear("api:lie" + std::to_string(i), {kHostCounters + 7, DayOf(c), 10, {}}, 1);    // passed on
   for (int i = 0; i < 50; ++i) c.Hear("api:theirs" + std::to_string(i), {kHostCounters + 8, DayOf(c), 6, 0}, 1);
   std::map<std::string, int> served;
   for (int round = 0; round < 13; ++round) {
