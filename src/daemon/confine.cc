@@ -11,7 +11,9 @@
 #include <utility>
 
 #include "io/call_filter.h"
+#include "io/files.h"
 #include "io/part.h"
+#include "query/words.h"
 
 namespace dthrottle {
 
@@ -82,6 +84,19 @@ void Confine(const Confinement& to, CallFilter filter, Log& log) {
   if (!filtered) {
     log.Warning("process.seccomp = \"{}\": {}; no filter of system calls", Name(filter), filtered.error().message);
   }
+}
+
+bool MapsEveryUser(std::string_view uid_map) {
+  if (uid_map.ends_with('\n')) uid_map.remove_suffix(1);
+  return NextWord(uid_map) == "0" && NextWord(uid_map) == "0" && NextWord(uid_map) == "4294967295" && uid_map.empty();
+}
+
+void WarnOfStrangers(Log& log) {
+  constexpr std::size_t kMapBytesMax = 4096;
+  const auto map = ReadFile("/proc/self/uid_map", kMapBytesMax);
+  if (!map || MapsEveryUser(*map)) return;
+  log.Warning("process: in a user namespace, where users of the host outside it count as one user: they share the "
+              "connections that process.source_share gives one user, and the audit cannot name them");
 }
 
 }    // namespace dthrottle

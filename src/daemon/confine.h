@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "config/load.h"
@@ -31,5 +32,11 @@ struct Confinement {
   std::vector<std::string> given;
 };
 void Confine(const Confinement& to, CallFilter filter, Log& log);
+
+// Whether a text such as /proc/self/uid_map says that every user of the host has its own number in this process.
+bool MapsEveryUser(std::string_view uid_map);
+
+// Warns if clients at Unix sockets cannot be told apart, since the process is in a namespace that lacks their users.
+void WarnOfStrangers(Log& log);
 
 }    // namespace dthrottle

@@ -89,6 +89,7 @@ void Daemon::Start() {
   std::vector<std::string> files = {settings_.table.file, settings_.operators.limits_file, settings_.quota.file};
   for (const auto& front : front_ends_) files.push_back(EndpointsOf(settings_, front->key()).unix_path);
   Confine({launch_.become, path_, runtime_dir_, std::move(files)}, settings_.process.seccomp, log_);
+  WarnOfStrangers(log_);
   MakeLimiter();
   sockets_.DividePlaces();
   MakeParts();

@@ -143,6 +143,17 @@ class BecomesUser(SystemTest):
 
 
 class User(SystemTest):
+    def test_a_namespace_without_the_users_of_the_host_is_warned_of(self):
+        warning = "in a user namespace, where users of the host outside it count as one user"
+        alone = ("unshare", "--user", "--map-root-user", "--")
+        if run(*alone, "true").returncode != 0:
+            self.skipTest("no user namespaces here")
+        for wrapper in ((), alone):
+            with self.subTest(wrapper), Daemon(rule(), wrapper=wrapper) as daemon:
+                self.assertEqual(warning in daemon.log, bool(wrapper))
+        unit = (ROOT / "conf/dthrottled.service").read_text()
+        self.assertIn("\nPrivateUsers=no\n", unit)
+
     def test_a_user_that_is_not_there_is_an_error_with_its_place(self):
         directory = fresh_directory()
         self.addCleanup(shutil.rmtree, directory)
