@@ -73,9 +73,10 @@ void Confine(const Confinement& to, CallFilter filter, Log& log) {
     if (const auto became = BecomeUser(user); !became) {
       throw StartFailure{EX_NOPERM, fmt::format("process.user = \"{}\": {}", user.name, became.error().message)};
     }
-    if (::access(to.path.c_str(), R_OK) != 0) {
+    for (const std::string& path : to.read_again) {
+      if (::access(path.c_str(), R_OK) == 0) continue;
       throw StartFailure{EX_NOPERM,
-                         fmt::format("{}: cannot be read again at a reload: {}", to.path, std::strerror(errno))};
+                         fmt::format("{}: cannot be read again at a reload: {}", path, std::strerror(errno))};
     }
     log.Notice("process: user {}, group {}", user.uid, user.gid);
   }

@@ -27,7 +27,7 @@ std::optional<Problem> WhyNoTakeover(const LoadedSettings& loaded);
 // open already. Throws StartFailure.
 struct Confinement {
   const std::optional<User>& user;
-  const std::string& path;    // of the settings, to be read again at a reload
+  std::vector<std::string> read_again;    // at a reload or an upgrade: the settings, and files that were read with them
   const std::string& runtime_dir;
   std::vector<std::string> given;
 };

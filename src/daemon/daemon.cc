@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -26,6 +27,15 @@ namespace {
 uv_loop_t* Opened(uv_loop_t& loop) {
   DT_CHECK(uv_loop_init(&loop) == 0);
   return &loop;
+}
+
+// What a start has read so far, and a reload reads again.
+std::vector<std::string> FilesReadAgain(const std::string& settings, std::span<const Rule> rules) {
+  std::vector<std::string> files = {settings};
+  for (const Rule& rule : rules) {
+    if (rule.networks && !rule.networks->file.empty()) files.push_back(rule.networks->file);
+  }
+  return files;
 }
 
 }    // namespace
@@ -88,7 +98,8 @@ void Daemon::Start() {
   if (launch_.become) sockets_.OpenTcp();
   std::vector<std::string> files = {settings_.table.file, settings_.operators.limits_file, settings_.quota.file};
   for (const auto& front : front_ends_) files.push_back(EndpointsOf(settings_, front->key()).unix_path);
-  Confine({launch_.become, path_, runtime_dir_, std::move(files)}, settings_.process.seccomp, log_);
+  Confine({launch_.become, FilesReadAgain(path_, settings_.rules), runtime_dir_, std::move(files)},
+          settings_.process.seccomp, log_);
   WarnOfStrangers(log_);
   MakeLimiter();
   sockets_.DividePlaces();

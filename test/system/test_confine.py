@@ -123,6 +123,22 @@ class BecomesUser(SystemTest):
         self.assertIn(f"{daemon.settings_path}: cannot be read again at a reload", done.stderr)
         self.assertIn("(as nobody, process.user)", done.stderr)
 
+    def test_a_list_of_networks_that_the_user_cannot_read_is_an_error_at_the_start(self):
+        daemon = Handed(rule())
+        self.addCleanup(shutil.rmtree, daemon.directory, ignore_errors=True)
+        networks = daemon.directory / "networks"
+        networks.write_text("192.0.2.0/24\n")
+        os.chmod(networks, 0o600)
+        listed = rule(match_cidrs=str(networks))
+        daemon.write_settings(listed)
+        done = run(DTHROTTLED, "--config", daemon.settings_path)
+        self.assertEqual(done.returncode, EX_NOPERM, done.stderr)
+        self.assertIn(f"{networks}: cannot be read again at a reload: Permission denied", done.stderr)
+        shutil.chown(networks, NOBODY)
+        with daemon:
+            daemon.hang_up()
+            self.assertEqual(daemon.stats()["reload_failures"], 0)
+
     def test_an_upgrade_keeps_the_user_that_there_is(self):
         with Daemon(rule()) as daemon:
             daemon._sections["process"] = {"user": NOBODY}

@@ -36,9 +36,9 @@ Section ProcessSection() {
               MEMBER(S, process.user),
               "The user that a daemon started as root becomes for good, with the groups of that user, before it reads "
               "anything from the network. Root opens the TCP sockets, whose ports may then be below 1024, but for "
-              "*peers.bind*. Everything else is opened as the user, who has to be able to read the settings and the "
-              "keys, and to write where the table and the Unix sockets are; root gives /run/dthrottle to the user. An "
-              "upgrade in place stays with the user that there is. For hosts without a service manager to do this.",
+              "*peers.bind*. Everything else is opened as the user, who has to be able to read the settings, the "
+              "files of *match_cidrs* and the keys, and to write where the table and the Unix sockets are; root gives "
+              "/run/dthrottle to the user. An upgrade in place stays with the user that there is. For hosts without a service manager to do this.",
               IsUserName),
           Choice<S, CallFilter>(
               "seccomp", "\"on\"", MEMBER(S, process.seccomp),
