@@ -105,16 +105,19 @@ void CheckListeners(Findings& findings) {
   if (settings.query.unix_path.empty() && !settings.query.tcp.enabled()) {
     findings.Error("", "query.unix and query.tcp are both \"\": must be one at least, or nobody can ask");
   }
-  const auto complain = [&](std::string_view one, std::string_view other, const std::string& address) {
-    findings.Error(other, fmt::format("{} and {} are both \"{}\": must differ", one, other, address));
+  const auto complain = [&](const ListenerKeys& a, const Endpoint& x, const ListenerKeys& b, const Endpoint& y) {
+    const std::string one = FormatEndpoint(x), other = FormatEndpoint(y);
+    findings.Error(
+        b.tcp_key, one == other
+                       ? fmt::format("{} and {} are both \"{}\": must differ", a.tcp_key, b.tcp_key, one)
+                       : fmt::format("{} = \"{}\" and {} = \"{}\" overlap: must differ", a.tcp_key, one, b.tcp_key, other));
   };
   const auto all = AllListeners();
   for (auto b = all.begin(); b != all.end(); ++b) {
     const Endpoints y = b->at(settings);
     for (auto a = all.begin(); a != b; ++a) {
       const Endpoints x = a->at(settings);
-      if (!x.unix_path.empty() && x.unix_path == y.unix_path) complain(a->unix_key, b->unix_key, x.unix_path);
-      if (x.tcp.enabled() && x.tcp.port != 0 && x.tcp == y.tcp) complain(a->tcp_key, b->tcp_key, FormatEndpoint(x.tcp));
+      if (Overlap(x.tcp, y.tcp)) complain(*a, x.tcp, *b, y.tcp);
     }
     if (b->strangers.empty() || y.knows_clients || !y.tcp.enabled() || IsLoopback(y.tcp)) continue;
     findings.Warn(b->tcp_key, fmt::format("{} = \"{}\" is not loopback: whoever reaches it may {}", b->tcp_key,

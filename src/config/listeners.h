@@ -33,7 +33,7 @@ std::span<const ListenerKeys> AllListeners();
 // Where the settings want the front end of that name to listen.
 Endpoints EndpointsOf(const Settings& settings, std::string_view name);
 
-// No two sockets have one address; applications find one at least.
+// No two TCP sockets have one address; applications find one socket at least.
 void CheckListeners(Findings& findings);
 
 }    // namespace dthrottle

@@ -9,6 +9,7 @@
 #include "config/findings.h"
 #include "config/keys.h"
 #include "config/listeners.h"
+#include "config/paths.h"
 #include "config/retired.h"
 #include "config/sections.h"
 #include "rule/rulebook.h"
@@ -120,6 +121,7 @@ class Loader {
     if (Reads("rule")) CheckRulesAndOverrides();
     if (lists_.empty()) {
       CheckListeners(findings_);
+      CheckPaths(findings_);
       CheckPeers(findings_);
       CheckLease(findings_);
       CheckTlsFiles(findings_);

@@ -120,6 +120,17 @@ bool IsLoopback(const Endpoint& e) {
   return e.host.starts_with("127.") || e.host == "::1";
 }
 
+bool Overlap(const Endpoint& a, const Endpoint& b) {
+  if (!a.enabled() || !b.enabled() || a.port == 0 || a.port != b.port) return false;
+  const auto address_of = [](const Endpoint& e) {
+    std::string bytes(e.host.find(':') != std::string::npos ? sizeof(in6_addr) : sizeof(in_addr), '\0');
+    inet_pton(bytes.size() == sizeof(in6_addr) ? AF_INET6 : AF_INET, e.host.c_str(), bytes.data());
+    return bytes;
+  };
+  const std::string x = address_of(a), y = address_of(b), any(x.size(), '\0');
+  return x.size() == y.size() && (x == y || x == any || y == any);
+}
+
 bool IsDnsName(std::string_view name) {
   const auto fits = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_'; };
   return !name.empty() && name.size() <= 253 && std::all_of(name.begin(), name.end(), fits) &&

@@ -29,6 +29,9 @@ Result<double> ParseRate(std::string_view text);
 Result<Endpoint> ParseEndpoint(std::string_view text);
 std::string FormatEndpoint(const Endpoint&);
 bool IsLoopback(const Endpoint&);
+// Whether no two sockets can listen there: a port at one address, or at one address and at all of its family. Port 0 is
+// any free one.
+bool Overlap(const Endpoint& a, const Endpoint& b);
 
 // Where other hosts listen: "tcp://HOST:PORT" or "srv://_service._proto.name", with "#NAME" behind it where the name of
 // the peer's key has to be told.

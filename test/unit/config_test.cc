@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -670,11 +671,44 @@ TEST_CASE("no two sockets have one address, whichever protocols they speak") {
              "[sites]\nname=\"x\"\nothers=[\"y\"]") ==
         "f: error: peers.bind and sites.bind are both \"127.0.0.1:7315\": must differ");
   CHECK(said("[query]\ntcp=\"127.0.0.1:0\"\n[resp]\ntcp=\"127.0.0.1:0\"") == "0 problems");
+  const auto is_said = [](const std::string& text, const std::string& problem) {
+    return std::ranges::count(Problems(text), problem) == 1;
+  };
+  CHECK(is_said("[query]\ntcp=\"[0:0::1]:7000\"\n[resp]\ntcp=\"[::1]:7000\"",
+                "f:4:5: error: query.tcp = \"[0:0::1]:7000\" and resp.tcp = \"[::1]:7000\" overlap: must differ"));
+  CHECK(is_said("[ask]\ntcp=\"0.0.0.0:7000\"\n[resp]\ntcp=\"127.0.0.1:7000\"",
+                "f:2:5: error: resp.tcp = \"127.0.0.1:7000\" and ask.tcp = \"0.0.0.0:7000\" overlap: must differ"));
+  CHECK(said("[resp]\ntcp=\"127.0.0.1:7000\"\n[ask]\ntcp=\"127.0.0.2:7000\"") == "0 problems");
+  CHECK(said("[query]\ntcp=\"[::1]:7000\"\n[resp]\ntcp=\"127.0.0.1:7000\"") == "0 problems");
   for (const ListenerKeys& l : AllListeners()) {
     CAPTURE(l.name);
     CHECK((l.unix_key.empty() || IsKey(l.unix_key)));
     CHECK((l.tcp_key.empty() || IsKey(l.tcp_key)));
   }
+}
+
+TEST_CASE("no two files or sockets that the daemon makes are one") {
+  const auto errors = [](const std::string& text) {
+    std::vector<std::string> found = Problems(text);
+    std::erase_if(found, [](const std::string& problem) { return problem.find(": error: ") == std::string::npos; });
+    return found;
+  };
+  using Errors = std::vector<std::string>;
+  CHECK(errors("[operator]\nlimits_file=\"/d/q\"\n[quota]\nfile=\"/d/q\"") ==
+        Errors{"f:4:6: error: operator.limits_file and quota.file are both \"/d/q\": must differ"});
+  CHECK(errors("[table]\nfile=\"/d/t\"\n[quota]\nfile=\"/d//./t\"") ==
+        Errors{"f:4:6: error: table.file and quota.file are both \"/d/t\": must differ"});
+  CHECK(errors("[table]\nfile=\"/d/s\"\n[admin]\nunix=\"/d/s\"") ==
+        Errors{"f:4:6: error: table.file and admin.unix are both \"/d/s\": must differ"});
+  CHECK(errors("[query]\nunix=\"/d/w.q\"\n[ask]\nunix=\"/d/..//d/w.q\"\n[page]\nentries=0").size() == 1);
+  for (const char* ending : {".limits", ".capacity", ".capacity.incarnation", ".incarnation", ".state", ".holds",
+                             ".owners", ".sites", ".resp"}) {
+    CHECK(errors(fmt::format("[table]\nfile=\"/d/t\"\n[quota]\nfile=\"/d/t{}\"", ending)) ==
+          Errors{fmt::format("f:4:6: error: table.file with {0} behind it and quota.file are both \"/d/t{0}\": must "
+                             "differ", ending)});
+  }
+  CHECK(errors("[table]\nfile=\"/d/t\"\n[operator]\nlimits_file=\"/d/l\"\n[quota]\nfile=\"/d/t.limits\"").empty());
+  CHECK(errors("[table]\nfile=\"\"\n[quota]\nfile=\"/d/.holds\"").empty());
 }
 
 TEST_CASE("leases are granted only where the settings say, and their election needs what it goes by") {
