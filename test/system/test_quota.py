@@ -51,7 +51,12 @@ class Quotas(SystemTest):
             self.assertEqual(b.served("api:x", 30), 20)
             wait_until(lambda: used(a) == QUOTA, "a knows what b has served")
             self.assertEqual(a.ask(["api:x"]), ["NO"])
-            self.assertIn("the answer is NO", "".join(a.admin_json("why api:x")["steps"]))
+            steps = "".join(a.admin_json("why api:x")["steps"])
+            self.assertIn("the answer is NO", steps)
+            self.assertNotIn("the next query is answered OK", steps)
+            shown = a.admin_json("show api:x")
+            self.assertEqual(shown["verdict"], "NO")
+            self.assertEqual(shown["served_again_in_s"], shown["quota_ends_in_s"])
             self.assertEqual(a.stats()["over_quota"], 1)
 
             a.kill()

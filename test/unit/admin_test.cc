@@ -115,6 +115,40 @@ TEST_CASE("why explains a verdict rule by rule") {
   CHECK(Has(daemon.Ask("why " + std::string(300, 'x')), "it goes by its digest"));
 }
 
+TEST_CASE("show and why know of tags that are charged with a tag, and how long they refuse it") {
+  FakeDaemon daemon;
+  daemon.host().limiter->Adopt(
+      testing::Rules("[[rule]]\nname=\"off\"\nmatch=\"off/*\"\nburst=1\nrate=1\nmode=\"off\"\nalso=[\"before /\"]\n"
+                     "[[rule]]\nname=\"user\"\nmatch=\"*/*\"\nburst=100\nrate=1\nalso=[\"before /\"]\n"
+                     "[[rule]]\nname=\"tenant\"\nburst=5\nrate=0.5\n"));
+  for (int i = 0; i < 5; ++i) daemon.host().Serves("acme/x", kNow);
+  CHECK_FALSE(daemon.host().Serves("acme/x", kNow));
+  const std::string shown = daemon.Ask("show acme/x"), why = daemon.Ask("why acme/x");
+  CHECK(Has(shown, "level              95\n"));
+  CHECK(Has(shown, "verdict            NO\n"));
+  CHECK(Has(shown, "served_again_in_s  2\n"));
+  CHECK(Has(why, "verdict  NO\n"));
+  CHECK(Has(why, "The level is 95.000 tokens, one or more: the bucket says OK.\n"));
+  CHECK(Has(why, "under rule \"tenant\", whose level is 0.000: that says NO for another 2.000 s.\n"));
+  for (int i = 0; i < 5; ++i) daemon.host().Serves("off", kNow);
+  CHECK(daemon.host().Serves("off/x", kNow));
+  CHECK(Has(daemon.Ask("show off/x"), "verdict            OK\nserved_again_in_s  0\n"));
+  CHECK_FALSE(Has(daemon.Ask("why off/x"), "It is charged with"));
+}
+
+TEST_CASE("show and why know how long a penalty refuses a tag") {
+  FakeDaemon daemon;
+  daemon.host().limiter->Adopt(testing::Rules(
+      "[[rule]]\nmatch=\"pen*\"\nburst=2\nrate=1\npenalty={ after = 2, lasts = \"10m\" }\n"
+      "[[rule]]\nmatch=\"shadow*\"\nburst=2\nrate=1\nmode=\"shadow\"\npenalty={ after = 2, lasts = \"10m\" }\n"));
+  for (int i = 0; i < 4; ++i) daemon.host().Serves("pen", kNow - 5s), daemon.host().Serves("shadow", kNow);
+  CHECK_FALSE(daemon.host().Serves("pen", kNow));
+  CHECK(Has(daemon.Ask("show pen"), "verdict            NO\nserved_again_in_s  595\n"));
+  CHECK(Has(daemon.Ask("show pen"), "penalty_s          595\n"));
+  CHECK(Has(daemon.Ask("why pen"), "The level is 2.000 tokens, one or more: the bucket says OK.\n"));
+  CHECK(Has(daemon.Ask("show shadow"), "verdict            OK\nserved_again_in_s  0\n"));
+}
+
 TEST_CASE("top lists the most throttled and the most served") {
   FakeDaemon daemon;
   for (int i = 0; i < 30; ++i) daemon.host().Serves("noisy\x1b", kNow);
@@ -170,7 +204,7 @@ TEST_CASE("shed shows the signal and what it does to each priority, and takes va
   CHECK(Has(daemon.Ask("json stats"), "\"shed_probability\":0.5,"));
   measure(200);
   for (int i = 0; i < 7; ++i) daemon.host().Serves("web", kNow);
-  CHECK(Has(daemon.Ask("show web"), "verdict            NO\n"));
+  CHECK(Has(daemon.Ask("show web"), "verdict            NO\nserved_again_in_s  -\n"));
   CHECK(Has(daemon.Ask("why web"), "verdict  NO\n"));
   CHECK(Has(daemon.Ask("why web"), "and now every query: "));
   CHECK(Has(daemon.Ask("show quiet"), "verdict            OK\n"));

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "admin/accuracy.h"
 #include "admin/commands/commands.h"
@@ -96,17 +100,13 @@ Json SharedFields(const Context& c, const Inspection& seen) {
   return fields;
 }
 
-// The state of a bucket, for `show` and `why` alike.
-Json BucketFields(const Inspection& seen, const Limit& limit, Instant now) {
-  const double level = seen.bucket.Level(seen.shape, now);
-  const bool serves = limit.mode == Mode::kOff || level >= 1;
-  const Instant again = seen.bucket.ServesAt(seen.shape, 1, now);
-  return {{"level", Rounded(level)},
-          {"debt", Rounded(std::max(0.0, -level))},
-          {"verdict", serves || limit.mode == Mode::kShadow ? "OK" : "NO"},
-          {"served_again_in_s", serves ? 0.0 : Rounded(Seconds(again - now))},
-          {"full_in_s", Rounded(Seconds(seen.bucket.UntilFull(now)))},
-          {"recorded", seen.recorded}};
+double LevelOf(const Inspection& seen, Instant now) {
+  return seen.bucket.Level(seen.shape, now);
+}
+
+// How long the bucket alone refuses a token.
+Duration BucketWait(const Inspection& seen, Instant now) {
+  return LevelOf(seen, now) >= 1 ? Duration::zero() : seen.bucket.ServesAt(seen.shape, 1, now) - now;
 }
 
 bool IsPenalized(const Inspection& seen) {
@@ -121,10 +121,52 @@ bool IsSpent(const Inspection& seen) {
   return seen.quota.has_value() && seen.quota->left() == 0;
 }
 
-// Where everything is shed, the tag is penalized, its quota is spent or all places are taken, the bucket has no say.
-Json FinalVerdict(const Json& of_bucket, const Inspection& seen, const Limit& limit, double rejection_probability) {
-  const bool refused = rejection_probability >= 1 || IsPenalized(seen) || IsSpent(seen) || IsBusy(seen);
-  return refused && limit.mode == Mode::kEnforce ? Json("NO") : of_bucket;
+// How a query would be answered now.
+struct Foreseen {
+  bool refused = false;
+  // Until it is served, if nobody asks meanwhile; none: no clock says.
+  std::optional<Duration> wait = Duration::zero();
+
+  const char* verdict() const { return refused ? "NO" : "OK"; }
+
+  // Adds what another tag that the query is charged to has to say.
+  void Also(const Foreseen& its) {
+    refused = refused || its.refused;
+    wait = wait && its.wait ? std::optional(std::max(*wait, *its.wait)) : std::nullopt;
+  }
+};
+
+// By what is known of one tag: its bucket, its penalty, its quota, its places, and how much the host sheds.
+Foreseen Foresee(const Context& c, const Inspection& seen, const Limit& limit) {
+  if (limit.mode != Mode::kEnforce) return {};
+  if (IsBusy(seen) || c.limiter().shedder().probability(limit.shed_priority) >= 1) return {true, std::nullopt};
+  const bool refused = LevelOf(seen, c.now) < 1 || IsPenalized(seen) || IsSpent(seen);
+  const Duration until_new = IsSpent(seen) ? seen.quota->ends - c.now : Duration::zero();
+  return {refused, std::max({BucketWait(seen, c.now), seen.penalty, until_new})};
+}
+
+struct ChargedTag {
+  std::string tag;
+  Inspection seen;
+};
+
+// The tags that are charged with a tag that is under this limit.
+std::vector<ChargedTag> Charged(const Context& c, const NamedTag& tag, const Limit& limit) {
+  std::vector<ChargedTag> all;
+  if (!limit.derives) return all;
+  for (std::string& charged : ChargedWith(c.limiter(), tag.query(), c.now)) {
+    Inspection seen = Inspect(c.limiter(), {{charged, false}}, c.now);
+    all.push_back({std::move(charged), std::move(seen)});
+  }
+  return all;
+}
+
+Foreseen ForeseeAll(const Context& c, std::span<const ChargedTag> charged) {
+  Foreseen all;
+  for (const ChargedTag& its : charged) {
+    if (its.seen.limit.has_value()) all.Also(Foresee(c, its.seen, c.rules().limit(*its.seen.limit)));
+  }
+  return all;
 }
 
 Json LimitFields(const Rulebook& rules, LimitIndex index) {
@@ -160,22 +202,26 @@ void WhyRule(const Context& c, const Inspection& seen, Say&& say) {
   }
 }
 
-// What the bucket says, unless it is not asked.
+// What the bucket says, unless it is not asked. `refused`: something says NO.
 template <class Say>
-void WhyLevel(const Inspection& seen, const Limit& limit, double shed, const Json& bucket, Say&& say) {
-  const double level = bucket["level"];
+void WhyLevel(const Context& c, const Inspection& seen, const Limit& limit, double shed, bool refused, Say&& say) {
+  const double level = LevelOf(seen, c.now);
+  const char* const serves = refused ? "the bucket says OK" : "the next query is answered OK";
   if (shed >= 1 && limit.mode == Mode::kEnforce) {
     // The bucket is not asked.
   } else if (limit.mode == Mode::kOff) {
     say("The mode is off: every query is answered OK and nothing is kept.");
   } else if (!seen.recorded) {
-    say("No bucket is recorded, which is the same as a full one: the next query is answered OK.");
+    say(fmt::format("No bucket is recorded, which is the same as a full one: {}.", serves));
   } else if (level >= 1) {
-    say(fmt::format("The level is {:.3f} tokens, one or more: the next query is answered OK.", level));
+    say(fmt::format("The level is {:.3f} tokens, one or more: {}.", level, serves));
   } else {
     say(fmt::format("The level is {:.3f} tokens, less than one: the limit says NO for another {:.3f} s.", level,
-                    bucket["served_again_in_s"].get<double>()));
-    if (limit.mode == Mode::kShadow) say("The mode is shadow: the query is counted and answered OK all the same.");
+                    Seconds(BucketWait(seen, c.now))));
+    if (limit.mode == Mode::kShadow) {
+      say(refused ? "The mode is shadow: this limit counts the query and does not refuse it."
+                  : "The mode is shadow: the query is counted and answered OK all the same.");
+    }
   }
 }
 
@@ -197,37 +243,33 @@ std::string WhyQuota(const Context& c, const Limit& limit, const QuotaStanding& 
                      Seconds(quota.ends - c.now));
 }
 
-// The tags that are charged with it; whether one of them refuses.
+// What a tag that is charged with another has to say.
+std::string WhyItself(const Context& c, const Inspection& seen, const Limit& limit) {
+  const bool enforces = limit.mode == Mode::kEnforce;
+  if (IsPenalized(seen)) {
+    return fmt::format(": it is penalized, refused for another {:.3f} s.", Seconds(seen.penalty));
+  }
+  if (IsSpent(seen)) return ". " + WhyQuota(c, limit, *seen.quota);
+  if (enforces && c.limiter().shedder().probability(limit.shed_priority) >= 1) return ": every query is shed.";
+  if (enforces && IsBusy(seen)) return ": all its places are taken.";
+  const bool refuses = enforces && LevelOf(seen, c.now) < 1;
+  std::string text = refuses ? fmt::format(": that says NO for another {:.3f} s.", Seconds(BucketWait(seen, c.now)))
+                             : std::string(": that says OK.");
+  if (seen.among.has_value()) text += " " + WhyAmong(limit, *seen.among);
+  return text;
+}
+
 template <class Say>
-bool WhyCharged(const Context& c, const NamedTag& tag, Say&& say) {
-  bool refuses = false;
-  for (const std::string& charged : ChargedWith(c.limiter(), tag.query(), c.now)) {
-    const Inspection seen = Inspect(c.limiter(), {{charged, false}}, c.now);
+void WhyCharged(const Context& c, std::span<const ChargedTag> charged, Say&& say) {
+  for (const auto& [tag, seen] : charged) {
     if (!seen.limit.has_value()) {
-      say(fmt::format("It is charged with {} too, which no rule limits.", EscapeTag(charged)));
+      say(fmt::format("It is charged with {} too, which no rule limits.", EscapeTag(tag)));
       continue;
     }
     const Limit& limit = c.rules().limit(*seen.limit);
-    const Json bucket = BucketFields(seen, limit, c.now);
-    const bool its_refuses = FinalVerdict(bucket["verdict"], seen, limit, 0) == "NO";
-    refuses = refuses || its_refuses;
-    std::string line = fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}",
-                                   EscapeTag(charged), RuleName(c.rules(), limit), bucket["level"].get<double>());
-    if (IsPenalized(seen)) {
-      line += fmt::format(": it is penalized, refused for another {:.3f} s.", Seconds(seen.penalty));
-      say(std::move(line));
-      continue;
-    }
-    if (IsSpent(seen)) {
-      say(std::move(line) + ". " + WhyQuota(c, limit, *seen.quota));
-      continue;
-    }
-    line += its_refuses ? fmt::format(": that says NO for another {:.3f} s.", bucket["served_again_in_s"].get<double>())
-                        : std::string(": that says OK.");
-    if (seen.among.has_value()) line += " " + WhyAmong(limit, *seen.among);
-    say(std::move(line));
+    say(fmt::format("It is charged with {} too, under rule \"{}\", whose level is {:.3f}{}", EscapeTag(tag),
+                    RuleName(c.rules(), limit), LevelOf(seen, c.now), WhyItself(c, seen, limit)));
   }
-  return refuses;
 }
 
 }    // namespace
@@ -247,8 +289,15 @@ Json Show(const Context& c) {
   const Limit& limit = c.rules().limit(*seen.limit);
   if (limit.divided) answer["part"] = Rounded(seen.part);
   const double shed = c.limiter().shedder().probability(limit.shed_priority);
-  answer.update(BucketFields(seen, limit, c.now));
-  answer["verdict"] = FinalVerdict(answer["verdict"], seen, limit, shed);
+  Foreseen next = Foresee(c, seen, limit);
+  next.Also(ForeseeAll(c, Charged(c, *tag, limit)));
+  const double level = LevelOf(seen, c.now);
+  answer.update({{"level", Rounded(level)},
+                 {"debt", Rounded(std::max(0.0, -level))},
+                 {"verdict", next.verdict()},
+                 {"served_again_in_s", next.wait ? Json(Rounded(Seconds(*next.wait))) : Json()},
+                 {"full_in_s", Rounded(Seconds(seen.bucket.UntilFull(c.now)))},
+                 {"recorded", seen.recorded}});
   if (seen.among.has_value()) answer["among_ratio"] = Rounded(seen.among->ratio);
   if (seen.quota.has_value()) {
     answer.update({{"quota", seen.quota->amount},
@@ -288,7 +337,6 @@ Json Why(const Context& c) {
   }
   const Limit& limit = rules.limit(*seen.limit);
   const Json limit_fields = LimitFields(rules, *seen.limit);
-  const Json bucket = BucketFields(seen, limit, c.now);
   say(fmt::format("The limit is burst {:g}, rate {:g}/s, mode {}.", limit_fields["burst"].get<double>(),
                   limit_fields["rate"].get<double>(), Name(limit.mode)));
   for (const Extension* const extension : c.host.extensions()) extension->Why(tag->bytes(), *seen.limit, say);
@@ -314,10 +362,13 @@ Json Why(const Context& c) {
   }
   if (seen.among.has_value()) say(WhyAmong(limit, *seen.among));
   if (seen.lent > 0) say(fmt::format("Workers have {} of its tokens on loan, which the bucket has paid.", seen.lent));
-  WhyLevel(seen, limit, shed, bucket, say);
-  const bool refuses = WhyCharged(c, *tag, say);
+  const std::vector<ChargedTag> charged = Charged(c, *tag, limit);
+  Foreseen next = Foresee(c, seen, limit);
+  next.Also(ForeseeAll(c, charged));
+  WhyLevel(c, seen, limit, shed, next.refused, say);
+  WhyCharged(c, charged, say);
   if (limit.mode != Mode::kOff) WhyShared(c, seen, say);
-  answer["verdict"] = refuses ? Json("NO") : FinalVerdict(bucket["verdict"], seen, limit, shed);
+  answer["verdict"] = next.verdict();
   answer["steps"] = steps;
   return answer;
 }
