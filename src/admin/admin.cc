@@ -80,49 +80,88 @@ Json ReloadAnswer(const ReloadOutcome& outcome) {
   return answer;
 }
 
+// A command line without its end, and how it is to be answered.
+struct CommandLine {
+  bool as_json = false;
+  std::string_view text;    // without "json "
+  std::string_view name;
+  bool has_blank = false;    // after the name
+  std::string_view argument;
+
+  explicit CommandLine(std::string_view line) {
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    as_json = line.starts_with("json ");
+    text = as_json ? line.substr(5) : line;
+    const std::size_t blank = std::min(text.find(' '), text.size());
+    name = text.substr(0, blank);
+    has_blank = blank < text.size();
+    argument = text.substr(std::min(blank + 1, text.size()));
+  }
+};
+
+using JsonReply = std::function<void(const Json&)>;
+
+void Run(const CommandLine& line, AdminHost& host, const JsonReply& reply, Instant now) {
+  for (const Command& command : kCommands) {
+    if (command.name != line.name) continue;
+    if (command.argument.empty() && !line.argument.empty()) {
+      return reply(ErrorAnswer(fmt::format("{} takes nothing after it", line.name)));
+    }
+    // A tag may be empty, but then the blank before it says that it was meant.
+    if (command.argument == "TAG" && !line.has_blank) {
+      return reply(ErrorAnswer(fmt::format("{} needs a TAG", line.name)));
+    }
+    if (command.run != nullptr) return reply(command.run({host, line.argument, now}));
+    if (line.name == "upgrade") {
+      return host.Upgrade([=](const Result<std::string>& program) {
+        reply(program ? Json{{"upgrading", true}, {"program", *program}} : ErrorAnswer(program.error().message));
+      });
+    }
+    return host.Reload([=](const ReloadOutcome& outcome) { reply(ReloadAnswer(outcome)); });
+  }
+  for (Extension* const extension : host.extensions()) {
+    if (extension->command().name == line.name) return extension->Run(line.argument, reply, now);
+  }
+  reply(ErrorAnswer(fmt::format("unknown command \"{}\"; try help", EscapeTag(line.name.substr(0, 64)))));
+}
+
+// What the audit says of a command; empty: it changes nothing.
+std::string ForAudit(const CommandLine& line, const AdminHost& host) {
+  for (const Extension* const extension : host.extensions()) {
+    if (extension->command().name != line.name) continue;
+    if (!extension->Changes(line.argument)) return "";
+    return fmt::format("{} {}", line.name, extension->Audited(line.argument));
+  }
+  const bool reports = line.name == "shed" && !line.argument.empty();
+  const bool changes = reports || line.name == "forgive" || line.name == "reload" || line.name == "upgrade";
+  return changes ? std::string(line.text) : "";
+}
+
+// Why an answer says that nothing was done; empty: it was.
+std::string WhyNot(const Json& answer) {
+  if (!answer.is_object()) return "";
+  const char* const member = answer.contains("error") ? "error" : answer.value("reloaded", true) ? nullptr : "note";
+  return member != nullptr ? answer[member].get<std::string>() : "";
+}
+
 }    // namespace
 
 void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now) {
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  const bool as_json = line.starts_with("json ");
-  if (as_json) line.remove_prefix(5);
-  const std::size_t blank = std::min(line.find(' '), line.size());
-  const std::string_view name = line.substr(0, blank);
-  const std::string_view argument = line.substr(std::min(blank + 1, line.size()));
-
-  for (const Command& command : kCommands) {
-    if (command.name != name) continue;
-    if (command.argument.empty() && !argument.empty()) {
-      return reply(Finish(ErrorAnswer(fmt::format("{} takes nothing after it", name)), as_json));
-    }
-    // A tag may be empty, but then the blank before it says that it was meant.
-    if (command.argument == "TAG" && blank == line.size()) {
-      return reply(Finish(ErrorAnswer(fmt::format("{} needs a TAG", name)), as_json));
-    }
-    if (command.run != nullptr) return reply(Finish(command.run({host, argument, now}), as_json));
-    if (name == "upgrade") {
-      return host.Upgrade([=](const Result<std::string>& program) {
-        reply(Finish(program ? Json{{"upgrading", true}, {"program", *program}} : ErrorAnswer(program.error().message),
-                     as_json));
-      });
-    }
-    return host.Reload([=](const ReloadOutcome& outcome) { reply(Finish(ReloadAnswer(outcome), as_json)); });
-  }
-  for (Extension* const extension : host.extensions()) {
-    if (extension->command().name != name) continue;
-    return extension->Run(argument, [=](const Json& answer) { reply(Finish(answer, as_json)); }, now);
-  }
-  reply(Finish(ErrorAnswer(fmt::format("unknown command \"{}\"; try help", EscapeTag(name.substr(0, 64)))), as_json));
+  const CommandLine command(line);
+  Run(command, host, [=](const Json& answer) { reply(Finish(answer, command.as_json)); }, now);
 }
 
-bool ChangesState(std::string_view line, const AdminHost& host) {
-  if (line.starts_with("json ")) line.remove_prefix(5);
-  const std::string_view name = line.substr(0, line.find_first_of(" \r"));
-  for (const Extension* const extension : host.extensions()) {
-    if (extension->command().name == name) return extension->Changes(line.substr(std::min(name.size() + 1, line.size())));
-  }
-  const bool reports = name == "shed" && line.size() > name.size() + 1;
-  return reports || name == "forgive" || name == "reload" || name == "upgrade";
+void RunAudited(std::string_view line, std::string_view who, AdminHost& host, const AdminReply& reply, Instant now) {
+  const CommandLine command(line);
+  std::string what = ForAudit(command, host);
+  if (what.empty()) return RunCommand(line, host, reply, now);
+  what = fmt::format("{}: {}{}", who, command.as_json ? "json " : "", EscapeRest(what));
+  const auto audited = [&host, reply, what = std::move(what), as_json = command.as_json](const Json& answer) {
+    const std::string why = WhyNot(answer);
+    host.Audit(why.empty() ? what : fmt::format("{}: refused: {}", what, EscapeRest(why)));
+    reply(Finish(answer, as_json));
+  };
+  Run(command, host, audited, now);
 }
 
 std::string CommandTooLong() {

@@ -72,8 +72,9 @@ using AdminReply = std::function<void(std::string)>;
 // `reload` and `upgrade` may do so later.
 void RunCommand(std::string_view line, AdminHost& host, const AdminReply& reply, Instant now);
 
-// Whether a command line changes anything, for the audit.
-bool ChangesState(std::string_view line, const AdminHost& host);
+// The same for `who`. With the answer the audit has a line if the command changes anything: who, what, and if it was
+// refused, why.
+void RunAudited(std::string_view line, std::string_view who, AdminHost& host, const AdminReply& reply, Instant now);
 
 // The answer to a line that is too long to be one.
 std::string CommandTooLong();

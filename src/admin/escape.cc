@@ -6,13 +6,15 @@
 
 namespace dthrottle {
 
-std::string EscapeTag(std::string_view bytes) {
+namespace {
+
+std::string Escape(std::string_view bytes, std::string_view backslash) {
   std::string out;
   out.reserve(bytes.size());
   for (const char c : bytes) {
     const auto byte = static_cast<unsigned char>(c);
     if (c == '\\') {
-      out += "\\\\";
+      out += backslash;
     } else if (byte < 0x20 || byte > 0x7e) {
       out += fmt::format("\\x{:02x}", byte);
     } else {
@@ -20,6 +22,16 @@ std::string EscapeTag(std::string_view bytes) {
     }
   }
   return out;
+}
+
+}    // namespace
+
+std::string EscapeTag(std::string_view bytes) {
+  return Escape(bytes, "\\\\");
+}
+
+std::string EscapeRest(std::string_view text) {
+  return Escape(text, "\\");
 }
 
 Result<std::string> UnescapeTag(std::string_view text) {

@@ -11,6 +11,9 @@ namespace dthrottle {
 
 std::string EscapeTag(std::string_view bytes);
 
+// The same of a text that is escaped as far as it has to be: backslashes stay.
+std::string EscapeRest(std::string_view text);
+
 // Fails on a backslash that begins neither \xNN nor \\. Bytes that would have been escaped may also stand raw.
 Result<std::string> UnescapeTag(std::string_view text);
 

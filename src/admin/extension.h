@@ -25,6 +25,9 @@ class Extension {
   // Whether the command changes anything with that argument, for the audit.
   virtual bool Changes(std::string_view argument) const = 0;
 
+  // What the audit says of the command with that argument, after its name.
+  virtual std::string Audited(std::string_view argument) const { return std::string(argument); }
+
   // Runs it and calls `reply` once, perhaps later. An error is {"error": why}.
   virtual void Run(std::string_view argument, std::function<void(Json)> reply, Instant now) = 0;
 

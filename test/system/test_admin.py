@@ -277,12 +277,14 @@ class Overviews(SystemTest):
     def test_the_audit_names_who_changed_what_and_nothing_else(self):
         for audits in (True, False):
             with self.subTest(audits), Daemon(rule(burst=1), admin={"audit": audits}) as daemon:
-                for command in ("stats", "show C", "shed", "forgive C\\x0a", "json reload"):
+                for command in ("stats", "show C", "shed", "forgive C\\x0a", "forgive \\q", "json reload"):
                     daemon.admin(command)
                 daemon.hang_up()
                 said = re.findall(r"audit: (.*)", daemon.log)
                 who = rf"user {os.getuid()}, process {os.getpid()}: "
-                self.assertEqual(said, [who + r"forgive C\\x0a", who + "json reload", "SIGHUP: reload"] if audits else [])
+                refused = r"forgive \q: refused: TAG: a backslash must begin \\ or \xNN"
+                self.assertEqual(said, [who + r"forgive C\x0a", who + refused, who + "json reload", "SIGHUP: reload"]
+                                 if audits else [])
 
     def test_top_names_the_most_throttled_and_the_most_served(self):
         with Daemon(rule(burst=10)) as daemon:

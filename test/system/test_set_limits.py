@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import http.client
 import os
+import re
 import subprocess
 import time
 
@@ -282,6 +283,9 @@ class Signed(ParallelTest):
             self.assertIn("no operator has that key", eve.limit(a, "set", "C", "5", "0.001").stderr)
             self.assertEqual(alice.limit(a, "set", "C", "5", "0.001", "--for", "1h").returncode, 0)
             wait_until(lambda: all(burst(host, "C") == 5 for host in hosts), "all hosts know the limit")
+            said = re.findall(r"audit: user \d+, process \d+: (.*)", a.log)
+            self.assertIn("limit put of alice: tag C, burst 5, rate 0.001/s, for 1h", said)
+            self.assertRegex("\n".join(said), r"put of \S{44}: tag C, burst 5, rate 0.001/s: refused: no operator has")
             for host in hosts:
                 self.assertEqual(host.admin_json("limit list")[0]["by"], "alice")
                 if host is not a:

@@ -285,6 +285,29 @@ TEST_CASE("config is the settings file in force") {
   CHECK(Has(text, "tag = \"vip\""));
 }
 
+TEST_CASE("the audit has what was done and what was refused, and why, with the answer") {
+  struct Audited final : testing::QuietDaemon {
+    Limiter& limiter() override { return *host.limiter; }
+    void Reload(std::function<void(const ReloadOutcome&)> done) override { reloaded = std::move(done); }
+    void Audit(std::string_view text) const override { said.emplace_back(text); }
+    Host host{"[[rule]]\nburst=3\nrate=0.5\n"};
+    std::function<void(const ReloadOutcome&)> reloaded;
+    mutable std::vector<std::string> said;
+  } daemon;
+  for (const char* line : {"stats", "show C", "shed", "forgive a\\x0ab\r", "forgive \x1b\\\\", "json forgive \\q",
+                           "shed 5", "upgrade", "reload"}) {
+    RunAudited(line, "me", daemon, [](const std::string&) {}, kNow);
+  }
+  const std::vector<std::string> before = {"me: forgive a\\x0ab", "me: forgive \\x1b\\\\",
+                                           "me: json forgive \\q: refused: TAG: a backslash must begin \\\\ or \\xNN",
+                                           "me: shed 5: refused: not wanted", "me: upgrade: refused: not now"};
+  CHECK(daemon.said == before);
+  daemon.reloaded({false, {"f:1:2: error: bad"}});
+  CHECK(daemon.said.back() == "me: reload: refused: the settings in force have not changed");
+  daemon.reloaded({true, {}});
+  CHECK(daemon.said.back() == "me: reload");
+}
+
 TEST_CASE("leases are shown with their master, and what strangers wrote is escaped") {
   FakeDaemon daemon;
   CHECK(Has(daemon.Ask("leases"),

@@ -34,6 +34,21 @@ bool SetLimitsFeature::Changes(std::string_view argument) const {
   return !argument.empty() && argument != "list";
 }
 
+// A signed line is long and says nothing to people.
+std::string SetLimitsFeature::Audited(std::string_view argument) const {
+  std::string_view rest = argument;
+  if (NextField(rest) != "put") return std::string(argument);
+  const auto put = ParseSigned(rest);
+  if (!put) return std::string(argument);
+  const SetLimit& limit = put->limit;
+  const bool of_rules = limit.of == LimitOf::kRules;
+  std::string what = of_rules ? "rules" : fmt::format("{} {}", Name(limit.of), EscapeTag(limit.name));
+  if (limit.clears) return fmt::format("put of {}: clear {}", By(*put), what);
+  if (!of_rules) what += fmt::format(", burst {:g}, rate {:g}/s", limit.burst, limit.rate);
+  const std::string span = limit.until == Duration() ? "" : ", for " + SpanText(limit.until - limit.stamp);
+  return fmt::format("put of {}: {}{}", By(*put), what, span);
+}
+
 void SetLimitsFeature::Run(std::string_view argument, std::function<void(Json)> reply, Instant) {
   if (argument.empty() || argument == "list") return reply(List());
   const auto set = [&](const Result<SignedLimit>& limit) {

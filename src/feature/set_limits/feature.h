@@ -34,6 +34,7 @@ class SetLimitsFeature final : public Feature {
 
   Command command() const override;
   bool Changes(std::string_view argument) const override;
+  std::string Audited(std::string_view argument) const override;
   void Run(std::string_view argument, std::function<void(Json)> reply, Instant now) override;
   void Why(std::string_view tag, LimitIndex limit, const std::function<void(std::string)>& say) const override;
   Answer Post(const Posted& posted) override;

@@ -1,11 +1,8 @@
 #include "frontend/admin/server.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <utility>
 
-#include "admin/escape.h"
 #include "io/clock.h"
 
 namespace dthrottle {
@@ -45,9 +42,8 @@ void AdminServer::Answer() {
       Write(*connection, CommandTooLong());
       continue;
     }
-    if (ChangesState(line, host_)) host_.Audit(fmt::format("{}: {}", connection->Peer(), EscapeTag(line)));
-    RunCommand(
-        line, host_,
+    RunAudited(
+        line, connection->Peer(), host_,
         [this, weak = std::weak_ptr(connection->here)](const std::string& text) {
           const auto here = weak.lock();
           if (here == nullptr) return;
