@@ -9,6 +9,7 @@
 #include "admin/extension.h"
 #include "admin/metrics.h"
 #include "config/keys.h"
+#include "config/values.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -22,7 +23,14 @@ Json Metrics(const Context& c) {
 }
 
 Json Config(const Context& c) {
-  return RenderSettings(c.host.settings(), c.rules().rules(), c.rules().overrides());
+  const std::span<const Override> overrides = c.rules().overrides();
+  std::string text = RenderSettings(c.host.settings(), c.rules().rules(), overrides);
+  for (const Override& its : overrides.first(std::min(overrides.size(), kOverridesRendered))) {
+    if (IsTagOfFile(its.tag)) continue;
+    text += fmt::format("\n# an override that no file can have, of the tag {}: burst = {}, rate = {}\n",
+                        EscapeTag(its.tag), FormatNumber(its.burst), FormatNumber(its.rate));
+  }
+  return text;
 }
 
 Json Help(const Context&);

@@ -72,9 +72,12 @@ Settings DefaultSettings(std::string_view runtime_dir = "/run/dthrottle");
 std::vector<std::string> KeepStartKeys(const Settings& running, Settings& loaded);
 
 // The settings in force, as a TOML file that would produce them. It has the first kOverridesRendered
-// overrides.
+// overrides,
+// without those of tags that no file can have.
 inline constexpr std::size_t kOverridesRendered = 100;
 std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides);
+// Whether a settings file can have an override of the tag. Operators may set limits of others.
+bool IsTagOfFile(std::string_view tag);
 
 // Rules and all overrides as TOML that ParseRules reads, without keys that have their default.
 std::string RenderRules(std::span<const Rule> rules, std::span<const Override> overrides);

@@ -26,6 +26,25 @@ std::string QuoteText(std::string_view text) {
   return out + '"';
 }
 
+// As RFC 3629 has it: in the shortest form, without surrogates.
+bool IsUtf8(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+    const unsigned first = byte(i);
+    const std::size_t more = first < 0x80 ? 0 : first >> 5 == 6 ? 1 : first >> 4 == 14 ? 2 : first >> 3 == 30 ? 3 : 4;
+    if (more == 4) return false;
+    std::uint32_t point = more == 0 ? first : first & (0x3f >> more);
+    for (std::size_t k = 1; k <= more; ++k) {
+      if (byte(i + k) >> 6 != 2) return false;
+      point = point << 6 | (byte(i + k) & 0x3f);
+    }
+    constexpr std::uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};
+    if (point < kLeast[more] || point > 0x10ffff || point >> 11 == 0x1b) return false;
+    i += more + 1;
+  }
+  return true;
+}
+
 std::string ToToml(const Value& value) {
   struct Visitor {
     std::string operator()(std::monostate) const { return ""; }
@@ -173,6 +192,13 @@ std::string Quote(const Value& value) {
   return text.substr(0, end) + "...";
 }
 
+bool IsTagOfFile(std::string_view tag) {
+  const auto& keys = OverrideKeys();
+  const auto key = std::ranges::find(keys, "tag", &Key<Override>::name);
+  Override probe;
+  return IsUtf8(tag) && key->set(probe, Value(std::string(tag)));
+}
+
 std::string RenderSettings(const Settings& settings, std::span<const Rule> rules, std::span<const Override> overrides) {
   std::string out;
   for (const Section& section : Sections()) {
@@ -184,6 +210,7 @@ std::string RenderSettings(const Settings& settings, std::span<const Rule> rules
     RenderKeys(out, RuleKeys(), rule);
   }
   for (const Override& o : overrides.first(std::min(overrides.size(), kOverridesRendered))) {
+    if (!IsTagOfFile(o.tag)) continue;
     out += "\n[[override]]\n";
     RenderKeys(out, OverrideKeys(), o);
   }

@@ -285,6 +285,26 @@ TEST_CASE("config is the settings file in force") {
   CHECK(Has(text, "tag = \"vip\""));
 }
 
+TEST_CASE("config shows an override that no file can have as a comment") {
+  for (const char* tag : {"\xff", "a\nb", "a\r", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "caf\xc3",
+                          "caf\xc3\xa9", "\xe2\x82\xac \xf0\x9f\x98\x80", "\x7f\"\\", "a\rb"}) {
+    CAPTURE(EscapeTag(tag));
+    FakeDaemon daemon;
+    daemon.host().limiter->Adopt(
+        std::make_shared<Rulebook>(std::vector<Rule>(), std::vector<Override>{{tag, 5, 0.5, {}, {}}}));
+    std::string text = daemon.Ask("config");
+    text.pop_back();
+    const LoadedSettings again = ParseSettings(text, "f");
+    CHECK(again.ok());
+    const bool is_there = again.settings.overrides.size() == 1 && again.settings.overrides[0].tag == tag;
+    CHECK(is_there == IsTagOfFile(tag));
+    CHECK(is_there != Has(text, "\n# an override that no file can have, of the tag " + EscapeTag(tag) +
+                                    ": burst = 5, rate = 0.5\n"));
+  }
+  CHECK(IsTagOfFile("caf\xc3\xa9"));
+  CHECK_FALSE(IsTagOfFile("\xed\xa0\x80"));
+}
+
 TEST_CASE("the audit has what was done and what was refused, and why, with the answer") {
   struct Audited final : testing::QuietDaemon {
     Limiter& limiter() override { return *host.limiter; }

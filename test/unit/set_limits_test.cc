@@ -136,6 +136,17 @@ TEST_CASE("a set limit is refused with what is wrong with it") {
 
 // ---- The set ----
 
+TEST_CASE("a limit of a tag that no settings file may have is not set, and can be cleared") {
+  const auto asked = [](LimitOf of, std::string_view name, bool clears) {
+    return LimitAsked(of, name, clears ? "" : "5", clears ? "" : "1", "", kToday).has_value();
+  };
+  for (const char* name : {"a\nb", "\n", "a\r"}) {
+    CHECK_FALSE(asked(LimitOf::kTag, name, false));
+    CHECK(asked(LimitOf::kTag, name, true));
+  }
+  for (const char* name : {"a\rb", "\xff", ""}) CHECK(asked(LimitOf::kTag, name, false));
+}
+
 TEST_CASE("of a tag the newest limit counts, and an old one that comes again changes nothing") {
   SetLimits set;
   const SignedLimit old = Signed(TagLimit("x", 5)), newer = Signed(TagLimit("x", 7, kToday + 1s));

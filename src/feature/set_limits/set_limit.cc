@@ -135,6 +135,9 @@ Result<SetLimit> LimitAsked(LimitOf of, std::string_view name, std::string_view 
   SetLimit limit{.of = of, .name = std::string(name)};
   limit.clears = of_rules ? name.empty() : burst.empty() && rate.empty();
   limit.stamp = std::chrono::floor<microseconds>(stamp);
+  if (of == LimitOf::kTag && !limit.clears && (name.find('\n') != std::string_view::npos || name.ends_with('\r'))) {
+    return Fail("the tag must be without LF and without CR at its end");
+  }
   if (const std::size_t bytes = of_rules ? EscapeTag(name).size() : 0; bytes > kRulesEscapedBytesMax) {
     return Fail(fmt::format("the rules take {} bytes, where the end of a line and every other byte that is not "
                             "printable ASCII takes four, and a backslash two; must be at most {}: {} too many",
