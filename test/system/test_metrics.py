@@ -239,6 +239,14 @@ class Views(SystemTest):
             if re.search(r"dthrottled_peer_(up|lost|lost_hits|cut|hits_disbelieved)(_total)?\b", expression):
                 self.assertIn("{{ $labels.peer }}", summary)
 
+    def test_the_alert_about_ceilings_names_a_setting_for_each(self):
+        ceilings = re.findall(r'\{"(\w+)",', (ROOT / "src/admin/cut.h").read_text())
+        self.assertIn("frames", ceilings)
+        settings = set(re.findall(r"(?m)^(max_\w+) =", (ROOT / "conf/dthrottled.toml").read_text()))
+        summary = next(text for text in self.alerts("summary") if "$labels.ceiling" in text)
+        for ceiling in ceilings:
+            self.assertTrue(f"max_{ceiling}" in settings or f"eq $labels.ceiling `{ceiling}`" in summary, ceiling)
+
     def test_what_matters_for_leases_shedding_capacity_and_redis_has_a_panel_and_an_alert(self):
         panels, alerts = "\n".join(self.expressions()), "\n".join(self.alerts("expr"))
         for counter in ("lease_shortfalls", "lease_full", "lease_parent_failures", "shed_failures", "shed_expired",

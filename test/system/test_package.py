@@ -247,6 +247,8 @@ class Package(SystemTest):
         user = copy.run("getent", "passwd", "dthrottle").split(":")
         self.assertEqual(user[6], "/usr/sbin/nologin\n")
         self.assertEqual(copy.run("stat", "-c", "%U:%G %a", "/run/dthrottle"), "dthrottle:dthrottle 755\n")
+        copy.run("install", "-d", "-o", "dthrottle", "/var/lib/dthrottle")    # as StateDirectory= of the unit does
+        copy.write("/var/lib/dthrottle/quotas", "")
         self.assertEqual(copy.run("dpkg-query", "-W", "-f", "${Conffiles}", "dthrottle").split()[0], SETTINGS)
         for unit in ("dthrottled.socket", "dthrottled-admin.socket"):
             self.assertFalse(copy.has(f"/etc/systemd/system/sockets.target.wants/{unit}"))
@@ -298,6 +300,7 @@ class Package(SystemTest):
         wait_until(lambda: not copy.has(f"/proc/{pid}/exe"), "the daemon has left")
         copy.run("dpkg", "--remove", "dthrottle")
         self.assertFalse(copy.has("/usr/sbin/dthrottled"))
-        self.assertTrue(copy.has(SETTINGS))
+        self.assertEqual([copy.has(path) for path in (SETTINGS, "/var/lib/dthrottle/quotas")], [True, True])
         copy.run("dpkg", "--purge", "dthrottle")
-        self.assertEqual([copy.has(path) for path in ("/etc/dthrottle", "/run/dthrottle")], [False, False])
+        left = [path for path in ("/etc/dthrottle", "/run/dthrottle", "/var/lib/dthrottle") if copy.has(path)]
+        self.assertEqual(left, [])
