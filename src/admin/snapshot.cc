@@ -154,7 +154,9 @@ constexpr Count kCounts[] = {
     {"owners_missed", "",
      "Owners by the list before that did not hand their tags over: the lowest level that any host knew counts instead.",
      AT(process.peers.exchange.owners_missed)},
-    {"owners_dropped", "", "Frames of reports given up, because the owner that may have counted them is gone.",
+    {"owners_dropped", "",
+     "Frames of reports given up, because the owner that may have counted them is gone, or its table: on an owner "
+     "those that hosts kept for it.",
      AT(process.peers.exchange.owners_dropped)},
     {"owners_lost_hits", "",
      "Hits that this host had taken out of its buckets to tell owners when it was killed, and that no owner had said to "

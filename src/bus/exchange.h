@@ -26,6 +26,7 @@
 #include "bus/account.h"
 #include "bus/codec.h"
 #include "bus/message.h"
+#include "bus/owners/counted_streams.h"
 #include "bus/owners/owners.h"
 #include "bus/peer_ceilings.h"
 
@@ -82,6 +83,7 @@ struct FromPeers {
   Entries entries;
   std::uint32_t peer = 0;       // of debits: a number for who served them, as small as can be; between sites the site
   std::uint64_t counted = 0;    // of debits for an owner: every report of the peer up to it has been handed over
+  std::uint64_t stream = 0;     // likewise: in which, for CountedStreams; 0: that is not to be noted
   std::uint32_t owner = 0;      // of levels: who says so, of the list in force, and in which life
   std::uint64_t life = 0;
   std::uint64_t hosts = 0;      // of levels: in the fleet; of debits between sites: in that site; 0: not said
@@ -174,7 +176,7 @@ struct ExchangeCounts {
   std::uint64_t owners_awaited = 0;    // owners of the list before, whose tags have not come yet, now
   std::uint64_t owners_giving = 0;     // owners that have yet to get tags that this host owned, now
   std::uint64_t owners_missed = 0;     // owners of the list before that were not waited for any longer
-  std::uint64_t owners_dropped = 0;    // frames that were given up with an owner that has gone
+  std::uint64_t owners_dropped = 0;    // frames that were given up with an owner that has gone, or with its table
   // Hits that this host had taken out of its buckets when it was killed, and no owner had said that it counted them.
   std::uint64_t owners_lost_hits = 0;
   std::uint64_t implausible = 0;    // frames of a peer that say what cannot be: an incarnation, an instant, a position
@@ -200,6 +202,7 @@ class Exchange {
     PeerCeilings ceilings;                  // of each peer
     std::optional<Account> account = {};    // none: begins with this exchange
     std::shared_ptr<const Owners> owners = nullptr;    // none: everybody hears everything
+    std::shared_ptr<const CountedStreams> counted = nullptr;    // none: the next life does not know
     bool owners_registered = false;    // a register decides on lists: what is proposed is in force when it says so
     bool identities_proven = false;         // requests come with an identity that must equal the sender's name
     bool fresh_table = true;    // false: the table was kept over a restart and holds what earlier reports said

@@ -66,6 +66,15 @@ class Heard {
     return change;
   }
 
+  // Sequences up to that one are known to exist, though none behind them has come. Returns how many are missing then.
+  std::uint64_t Expect(std::uint64_t last, Instant since) {
+    if (last < next_) return 0;
+    const std::uint64_t more = last + 1 - next_;
+    missing_.push_back({next_, last, since});
+    next_ = last + 1;
+    return more;
+  }
+
   // Waits no longer for what is missing below `low`; returns how many that were.
   std::uint64_t GiveUpBelow(std::uint64_t low) {
     std::uint64_t lost = 0;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bus/owners/changing.h"
+#include "bus/owners/recovering.h"
 
 namespace dthrottle {
 namespace {
@@ -123,7 +124,8 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   if (!IsOfOurOwners(peer, now) || !TakeIncarnation(peer)) return;
   if (peer.heard_epoch != in.owners) {    // a stream that begins
     peer.heard_epoch = in.owners;
-    peer.Follow(peer.incarnation, 1);
+    const bool welcomed = peer.welcome_epoch == in.owners && peer.welcome_incarnation == peer.incarnation;
+    if (!welcomed || !GoOnCounting(core_, peer)) peer.Follow(peer.incarnation, 1);
   }
   if (peer.clock.known() && peer.refutes_claim(in.sequence, peer.clock.ToOurs(in.to, now))) {
     ++counts.implausible;
@@ -159,6 +161,9 @@ void Hearing::Take(Peer& peer, std::size_t bytes, Instant now) {
   if (in.entries.empty() && !owned && in.hosts == 0) return;
   FromPeers item{FromPeers::Kind::kDebits, from, to, 0, std::move(in.entries), peer.number};
   if (owned) item.counted = peer.heard->counted();
+  if (core_.options.counted && core_.OwnsTags() && !(peer.owes_snapshot && peer.levels_count)) {
+    item.stream = core_.options.counted->NameOf(peer.name, peer.incarnation, peer.heard_epoch);
+  }
   item.hosts = in.hosts;
   core_.to_limiter.Push(std::move(item));
 }
@@ -222,7 +227,7 @@ void Hearing::OnGone(Peer& peer) {
       in.incarnation == peer.incarnation ? peer.heard->GiveUpBelow(in.ring_low) : peer.heard->GiveUp();
   CountLost(peer, lost);
   if (lost == 0 || joining_.joining()) return;
-  peer.owes_snapshot = true;
+  peer.owes_snapshot = peer.levels_count = true;
   core_.PassSoon();
 }
 

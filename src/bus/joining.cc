@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "bus/owners/recovering.h"
+
 namespace dthrottle {
 namespace {
 
@@ -23,6 +25,10 @@ constexpr Duration kRefusedSnapshot = 5s;    // before it is asked for again, ot
 
 void Joining::OnLink(Instant now) {
   if (joined_ || joining_) return;
+  if (knows_counted()) {    // hosts say the rest, and one host's levels would count some of it twice
+    joined_ = true;
+    return TellJoined();
+  }
   joining_ = true;
   began_ = now;
   failures_ = 0;
@@ -49,9 +55,11 @@ void Joining::Stop() {
 // restart, or that has part of a snapshot, has most of it and would debit it twice.
 void Joining::Start(Peer& peer) {
   if (peer.heard || joining_) return;
+  if (GoOnCounting(core_, peer)) return;
   peer.heard_epoch = peer.welcome_epoch;
   const bool fresh = core_.options.fresh_table && !part_merged_;
-  const bool all = core_.counts_from_first || (fresh && peer.welcome_low == 1);
+  // An owner that was killed wants all of a host of which it had counted nothing.
+  const bool all = core_.counts_from_first || ((fresh || knows_counted()) && peer.welcome_low == 1);
   const bool unlikely = peer.welcome_sequence == kLastSequence;
   if (peer.claim) {    // the snapshot has what is before; a life that the donor has not heard is news from its first
                        // frame
@@ -63,7 +71,10 @@ void Joining::Start(Peer& peer) {
     return peer.Follow(peer.welcome_incarnation, std::max<std::uint64_t>(peer.welcome_low, 1));
   }
   // An owner takes over what each host has made of its last word meanwhile.
-  if (core_.OwnsTags() && !all && peer.welcome_sequence > 0) peer.AskForLevels();
+  if (core_.OwnsTags() && !all && peer.welcome_sequence > 0) {
+    peer.AskForLevels();
+    CountUncounted(core_, peer);
+  }
   peer.Follow(peer.welcome_incarnation, all || unlikely ? 1 : peer.welcome_sequence + 1);
   behind_ |= !all && peer.welcome_sequence > 0 && core_.counts.snapshots_taken == 0;
 }

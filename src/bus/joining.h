@@ -68,6 +68,11 @@ class Joining {
   };
 
   bool between_sites() const { return !core_.options.site.empty(); }    // there are no snapshots then
+  // This host owned tags before, on this table, and knows what it had counted.
+  bool knows_counted() const {
+    const CountedStreams* const counted = core_.options.counted.get();
+    return counted != nullptr && counted->any_before() && core_.OwnsTags() && !core_.options.fresh_table;
+  }
   bool Taken(LinkId link) const { return taking_ && taking_->donor == link && taking_->id == core_.in.snapshot; }
   Duration JoinMax() const;
   void TellJoined();

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/allowance.h"
+#include "base/state.h"
 #include "base/time.h"
 #include "bus/audit.h"
 #include "bus/clock_offset.h"
@@ -91,6 +92,7 @@ struct Peer {
   Instant next_ask{};    // to repeat
 
   bool owes_snapshot = false;    // what it published was lost, or this host does not know the levels of what it owns
+  bool levels_count = true;      // of a snapshot; false: its frames say all, and it is for what they do not
   Instant next_snapshot{};
   int snapshots_failed = 0;    // one after the other, of those that an owner has asked for
 
@@ -101,15 +103,17 @@ struct Peer {
 
   // Without its link, which comes anew, and without allowances, which begin full.
   static void Fields(auto& state, auto& self) {
+    bool owes_levels = self.owes_snapshot && self.levels_count;
     state(self.name, self.number, self.period, self.clock, self.incarnation, self.heard, self.welcome_incarnation,
           self.welcome_sequence, self.welcome_hits, self.welcome_told, self.audit, self.welcome_low, self.claim,
-          self.alive, self.owes_snapshot, self.next_snapshot, self.heard_epoch, self.welcome_epoch);
+          self.alive, owes_levels, self.next_snapshot, self.heard_epoch, self.welcome_epoch);
+    if constexpr (kIsReading<decltype(state)>) self.owes_snapshot = owes_levels;
     state.Check(self.period >= kPeriodMin && self.period <= kPeriodMax);
   }
 
   // This host does not know the levels of what it owns, and that one is to say them.
   void AskForLevels() {
-    owes_snapshot = true;
+    owes_snapshot = levels_count = true;
     next_snapshot = {};
   }
 

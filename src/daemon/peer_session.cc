@@ -40,6 +40,7 @@ PeerSession::PeerSession(Host host, std::unique_ptr<PeerThread> thread, bool div
   sharing_ = std::make_unique<Sharing>(host_.limiter.ways(), thread_->to_peers(), thread_->from_peers(), peers,
                                        host_.settings.peers.period, prng, Now());
   sharing_->OwnedBy(thread_->owners_at_start(), host_.name);
+  sharing_->NoteIn(host_.counted);
   Sharing::Kept sharing;
   if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
     sharing_->Resume(sharing, Now());

@@ -47,6 +47,7 @@ class PeerSession {
     const Settings& settings;
     Log& log;
     std::string name;
+    std::shared_ptr<CountedStreams> counted{};    // null: nothing of that is kept
   };
 
   // Shares, and divides if the thread does, from what was `kept` of the session before. The thread has started. `peers`

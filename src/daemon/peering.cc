@@ -14,6 +14,7 @@
 #include "io/clock.h"
 #include "io/files.h"
 #include "io/fresh.h"
+#include "io/mapped_faults.h"
 #include "io/peer_settings.h"
 #include "share/ways.h"
 
@@ -154,11 +155,30 @@ void Peering::Connect(PeerThread::Options& options) {
   };
 }
 
+// What this host counts as an owner, as a kill leaves it; null: the table has no file, or this one cannot be had.
+std::shared_ptr<CountedStreams> Peering::Counted() {
+  if (settings_.table.file.empty()) return nullptr;
+  if (!counted_) {
+    const std::string path = settings_.table.file + ".counted";
+    auto region = MappedRegion::Open(path, 8 * CountedStreams::kWords, CountedStreams::IsOurs);
+    if (!region) {
+      log_.Warning("peers: {}; after a kill this host will not know what it had counted", region.error().message);
+      return nullptr;
+    }
+    counted_.emplace(std::move(*region));
+    WatchMappedFile(counted_->bytes(), path);
+  }
+  const CountedStreams::Words words(reinterpret_cast<std::uint64_t*>(counted_->bytes().data()), CountedStreams::kWords);
+  return std::make_shared<CountedStreams>(words, limiter_.table().keys().tag_hash);
+}
+
 // Opens the ports and begins to report, or goes on where it has left. The reason if it cannot, with nothing begun.
 Result<void> Peering::Open() {
   auto options = MakePeerOptions(settings_, limiter_, log_, ListOfOwners(), FreshNumber());
   if (!options) return Fail(options.error().message);
   Connect(*options);
+  const std::shared_ptr<CountedStreams> counted = options->exchange.owners != nullptr ? Counted() : nullptr;
+  options->exchange.counted = counted;
   const bool divides = options->capacity.has_value();
   const std::string name = options->exchange.name;
   const std::uint64_t start = options->exchange.incarnation;
@@ -166,8 +186,9 @@ Result<void> Peering::Open() {
   if (auto started = thread->Start(); !started) return Fail(started.error().message);
   const bool resumed = thread->resumed();
   session_.reset();    // there is one at a time
-  session_ = std::make_unique<PeerSession>(PeerSession::Host{limiter_, settings_, log_, name}, std::move(thread),
-                                           divides, Called(settings_, ListOfOwners()).size(), std::exchange(kept_, {}));
+  session_ = std::make_unique<PeerSession>(PeerSession::Host{limiter_, settings_, log_, name, counted},
+                                           std::move(thread), divides, Called(settings_, ListOfOwners()).size(),
+                                           std::exchange(kept_, {}));
   kept_.start = start;
   away_ = false;
   log_.Notice("sharing limits as \"{}\" {}{}", name, By(settings_), resumed ? ", where it left off" : "");

@@ -15,6 +15,7 @@
 #include "config/settings.h"
 #include "daemon/owner_list.h"
 #include "daemon/peer_session.h"
+#include "io/files.h"
 #include "io/log.h"
 #include "io/part.h"
 #include "io/slices.h"
@@ -66,6 +67,7 @@ class Peering final : public Part {
 
  private:
   void TakeKept(std::string_view kept);
+  std::shared_ptr<CountedStreams> Counted();
   Result<void> Open();
   void Connect(PeerThread::Options& options);
   bool Turn(Instant end);
@@ -83,6 +85,7 @@ class Peering final : public Part {
   TaskQueue& tasks_;
   const std::vector<Tenant*> tenants_;
   Slices slices_;
+  std::optional<MappedRegion> counted_;      // how far this host has counted others, as an owner; none before
   uv_timer_t retry_;                         // the ports could not be opened
   std::unique_ptr<PeerSession> session_;     // the last; null before the first
   std::unique_ptr<OwnerList> owner_list_;    // null: the settings have it, or there is none

@@ -108,6 +108,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
       limiter(host.memory_.bytes(), std::array<std::byte, 16>{}, TableKeys{{host.number_, 1}, {}}, options.rules, 1,
               now),
       fresh_table(!limiter.discarded().empty() || host.lives_ == 1),
+      counted(host.Counted(limiter.keys().tag_hash)),
       sharing(limiter.ways(), from_limiter, to_limiter, host.HostsHere() - 1, options.period, host.prng_, now),
       exchange({.name = HostName(host.number_),
                 .incarnation = host.lives_,
@@ -118,6 +119,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
                 .ceilings = {},
                 .account = limiter.ways().Get<Debits>().account(),
                 .owners = options.owners,
+                .counted = counted,
                 .identities_proven = true,
                 .fresh_table = fresh_table,
                 .codec = options.codec},
@@ -126,6 +128,7 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
   limiter.ways().WatchTags(options.watched_tags, [&host] { host.woken_ = true; });
   if (!options.counts_frequent_tags) limiter.ways().core().tally.lane(0).SampleNone();
   sharing.OwnedBy(options.owners, HostName(host.number_));
+  sharing.NoteIn(counted);
   sharing.HoldHits();
   if (options.workers > 0) {
     workers = std::make_unique<SimWorkers>(limiter, options.workers, options.page_entries, host.prng_);
@@ -175,6 +178,7 @@ void SimHost::Start(bool keep_table, WorldTime now) {
   if (!keep_table && lives_ > 0) {
     std::ranges::fill(memory_.bytes(), std::byte{});
     saved_.clear();
+    counted_.reset();
     ++boots_;
   }
   if (quotas_ && !options_.quota_file && lives_ > 0) std::ranges::fill(quotas_->bytes(), std::byte{});
@@ -233,6 +237,12 @@ void SimHost::CountQuotas() {
         periods.ends = clock_.Local(looked_ + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date));
         return periods;
       });
+}
+
+std::shared_ptr<CountedStreams> SimHost::Counted(const SipKey& key) {
+  if (options_.owners == nullptr || !options_.owners->Find(HostName(number_))) return nullptr;
+  if (counted_ == nullptr) counted_ = std::make_unique<std::array<std::uint64_t, CountedStreams::kWords>>();
+  return std::make_shared<CountedStreams>(*counted_, key);
 }
 
 void SimHost::FollowCalendar(WorldTime now) {

@@ -3,6 +3,7 @@
 // new one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -168,6 +169,7 @@ class SimHost final : private Transport, private CapacityTransport {
     std::unique_ptr<SimWorkers> workers;    // null: all is asked
     bool fresh_table;
     bool linked = false;
+    std::shared_ptr<CountedStreams> counted;
     Sharing sharing;
     Exchange exchange;
     Inbox inbox;
@@ -206,6 +208,7 @@ class SimHost final : private Transport, private CapacityTransport {
   void Take(const Parcel& parcel, Instant now);
   std::uint32_t SiteOf(std::uint32_t host) const { return lab::SiteOf(host, options_.hosts, options_.sites); }
   bool IsAbroad(std::uint32_t peer) const { return SiteOf(peer) != SiteOf(number_); }
+  std::shared_ptr<CountedStreams> Counted(const SipKey& key);
   std::size_t HostsHere() const;    // of this host's site
   bool IsOwner(std::uint32_t host) const;
   Exchange* ExchangeWith(std::uint32_t peer) const;
@@ -225,6 +228,7 @@ class SimHost final : private Transport, private CapacityTransport {
   std::unique_ptr<Life> life_;
   std::optional<Memory> quotas_;    // their file; none: no rule has one
   WorldTime looked_{};              // at the date, for when periods of quotas begin
+  std::unique_ptr<std::array<std::uint64_t, CountedStreams::kWords>> counted_;    // their file; null: owned nothing yet
   std::uint32_t boots_ = 0;
   std::string saved_;    // of the exchange of capacity, on disk
   std::uint32_t lives_ = 0;

@@ -85,18 +85,40 @@ class Owners(ParallelTest):
         with owned() as hosts:
             wait_up(hosts)
             tags = [f"client-{n}" for n in range(12)]
-            owner, one, other = hosts[0], hosts[4], hosts[5]
-            owner.crash(keep_table=True)
-            for tag in tags:
-                self.assertEqual(one.served(tag, BURST // 2), BURST // 2)
-            time.sleep(1)
-            owner.start()
-            wait_up(hosts)
+            owner, one, other, third = hosts[0], hosts[3], hosts[4], hosts[5]
+            served = dict.fromkeys(tags, 0)
+            for _ in range(2):
+                owner.crash(keep_table=True)
+                for tag in tags:
+                    for host in (one, other):
+                        served[tag] += host.served(tag, BURST // 6)
+                time.sleep(1)
+                owner.start()
+                wait_up(hosts)
 
-            def known():
-                return all(other.served(tag, 1) == 1 or True for tag in tags) and all(
-                    other.level(tag) <= BURST // 2 + 2 for tag in tags)
-            wait_until(known, "hosts know through the owner what was served while it was away", PATIENCE)
+                def known(host, tag):
+                    return host.level(tag) <= BURST - served[tag] + 1
+                wait_until(lambda: all(any(known(host, tag) for host in hosts[:OWNERS]) for tag in tags),
+                           "owners have counted what both hosts served while one of them was away", PATIENCE)
+                for tag in tags:
+                    served[tag] += third.served(tag, 1)
+                wait_until(lambda: all(known(third, tag) for tag in tags), "hosts know it through the owner", PATIENCE)
+            self.assertEqual([host.stats()["owners_dropped"] for host in hosts], [0] * HOSTS)
+            time.sleep(1)
+            for tag in tags:
+                self.assertGreaterEqual(min(host.level(tag) for host in hosts), BURST - served[tag] - 1)
+
+    def test_an_owner_that_comes_back_without_its_table_counts_what_is_lost(self):
+        with owned() as hosts:
+            wait_up(hosts)
+            hosts[0].crash(keep_table=False)
+            for host in hosts[3:]:
+                for tag in (f"client-{n}" for n in range(12)):
+                    host.served(tag, 2)
+            time.sleep(1.5)    # so that reports are published which nobody hears
+            hosts[0].start()
+            wait_until(lambda: hosts[0].stats()["owners_dropped"] >= HOSTS - 1, "it says how many frames are lost",
+                       PATIENCE)
 
     def test_a_host_that_is_killed_says_how_many_hits_no_owner_has_counted(self):
         with Fleet(PLENTY, hosts=3, owners=1, period="500ms") as hosts:

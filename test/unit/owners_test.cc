@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bus/codec.h"
+#include "bus/owners/counted_streams.h"
 #include "test/support/examples.h"
 
 namespace dthrottle {
@@ -140,6 +141,52 @@ TEST_CASE("the example of protocol/owners.md is what is sent") {
   std::string frame;
   codec.Encode(Levels(), frame);
   CHECK(testing::Hex(examples.at("Levels")) == testing::Hex(frame));
+}
+
+// ---- What an owner has counted ----
+
+struct CountedBytes {
+  std::vector<std::uint64_t> words = std::vector<std::uint64_t>(CountedStreams::kWords);
+  CountedStreams Life(std::uint64_t key = 1) {
+    return CountedStreams(CountedStreams::Words(words.data(), CountedStreams::kWords), {key, 2});
+  }
+};
+
+TEST_CASE("the next life knows how far each stream of reports was counted, and of other streams nothing") {
+  CountedBytes bytes;
+  CountedStreams first = bytes.Life();
+  CHECK_FALSE(first.any_before());
+  const std::uint64_t one = first.NameOf("a", 1, 7), other = first.NameOf("b", 1, 7);
+  first.Note(one, 4);
+  first.Note(other, 9);
+  first.Note(one, 5);
+  CHECK_FALSE(first.Before(one));
+  const CountedStreams next = bytes.Life();
+  CHECK(next.Before(one) == 5);
+  CHECK(next.Before(other) == 9);
+  CHECK_FALSE(next.Before(next.NameOf("a", 2, 7)));
+  CHECK_FALSE(next.Before(next.NameOf("a", 1, 8)));
+  const CountedStreams of_another_table = bytes.Life(3);
+  CHECK_FALSE(of_another_table.Before(of_another_table.NameOf("a", 1, 7)));
+}
+
+TEST_CASE("streams that were counted lately take the places of those that were not") {
+  CountedBytes bytes;
+  constexpr std::uint64_t kMany = 4 * CountedStreams::kSlots, kMost = CountedStreams::kSlots / 2;
+  CountedStreams first = bytes.Life();
+  for (std::uint64_t life = 1; life <= kMany; ++life) first.Note(first.NameOf("old", life, 1), life);
+  CountedStreams second = bytes.Life();
+  for (std::uint64_t life = 1; life <= kMost; ++life) second.Note(second.NameOf("new", life, 1), life);
+  const CountedStreams third = bytes.Life();
+  for (std::uint64_t life = 1; life <= kMost; ++life) REQUIRE(third.Before(third.NameOf("new", life, 1)) == life);
+}
+
+TEST_CASE("a file that no owner has written is not taken for one") {
+  CountedBytes bytes;
+  static_cast<void>(bytes.Life());
+  CHECK(CountedStreams::IsOurs({reinterpret_cast<const char*>(bytes.words.data()), 4096}));
+  CHECK(CountedStreams::IsOurs(std::string(4096, '\0')));
+  CHECK_FALSE(CountedStreams::IsOurs("[table]\nmemory = \"1GiB\"\n"));
 }
 
 }    // namespace

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "bus/owners/recovering.h"
 #include "bus/owners/two_way.h"
 
 namespace dthrottle {
@@ -402,7 +403,8 @@ Instant Changing::AskForTags(Instant now) {
 }
 
 // Where tags did not come from their owner, the lowest level that any host claims counts. And where this is not the
-// first life that owns them by this list, what hosts have told the life before counts as heard.
+// first life that owns them by this list, what hosts have told the life before counts as heard, unless this one knows
+// how far that had counted.
 void Changing::TakenAll() {
   core_.awaits_tags = false;
   core_.counts_from_first = goes_on_ || !missed_;
@@ -410,8 +412,11 @@ void Changing::TakenAll() {
   for (const auto& [id, link] : members_.links()) {
     Peer* const peer = link->peer;
     if (peer == nullptr || !missed_) continue;
+    const bool is_of_list = peer->welcome_epoch == core_.epoch();
+    if (is_of_list && GoOnCounting(core_, *peer)) continue;
     peer->AskForLevels();
-    if (core_.counts_from_first || peer->welcome_epoch != core_.epoch()) continue;
+    if (core_.counts_from_first || !is_of_list) continue;
+    CountUncounted(core_, *peer);
     peer->Follow(peer->welcome_incarnation, peer->welcome_sequence + 1);
     peer->heard_epoch = core_.epoch();
   }

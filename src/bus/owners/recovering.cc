@@ -18,6 +18,29 @@ constexpr std::size_t kRecoverBacklogMax = 64;    // items that wait for the lim
 
 }    // namespace
 
+bool GoOnCounting(ExchangeCore& core, Peer& peer) {
+  const CountedStreams* const counted = core.options.counted.get();
+  if (counted == nullptr || core.options.fresh_table || !core.OwnsTags()) return false;
+  const std::uint64_t life = peer.welcome_incarnation, last_said = peer.welcome_sequence;
+  const auto last = counted->Before(counted->NameOf(peer.name, life, peer.welcome_epoch));
+  if (!last || *last > last_said || last_said == kLastSequence) return false;
+  peer.claim.reset();
+  peer.Follow(life, *last + 1);
+  peer.heard_epoch = peer.welcome_epoch;
+  const std::uint64_t missed = peer.heard->Expect(last_said, Instant::min());    // asked for at once
+  peer.link->status.missed += missed, core.counts.missed += missed;
+  peer.AskForLevels();
+  peer.levels_count = false;
+  core.PassSoon();
+  return true;
+}
+
+void CountUncounted(ExchangeCore& core, const Peer& peer) {
+  if (peer.welcome_low <= peer.welcome_sequence) {
+    core.counts.owners_dropped += peer.welcome_sequence + 1 - std::max<std::uint64_t>(peer.welcome_low, 1);
+  }
+}
+
 Recovering::Its Recovering::Find(LinkId link) {
   const auto its = asked_.find(link);
   return its != asked_.end() && its->second.id == core_.in.snapshot ? its : asked_.end();
@@ -102,7 +125,7 @@ bool Recovering::OnPart(LinkId link, const Peer& donor, Instant now) {
   }
   // By another list that host may think that more is this owner's.
   const auto ours = core_.owners ? core_.owners->Find(core_.options.name) : std::nullopt;
-  Entries entries = ours ? core_.owners->PartOf(*ours, in.entries) : Entries();
+  Entries entries = ours && donor.levels_count ? core_.owners->PartOf(*ours, in.entries) : Entries();
   if (!entries.empty()) {
     const Instant at = donor.clock.ToOurs(in.to, now);
     core_.to_limiter.Push({FromPeers::Kind::kBuckets, at, at, 0, std::move(entries)});

@@ -23,6 +23,14 @@
 
 namespace dthrottle {
 
+// Follows the peer from the frame behind the last one that a life of this host before has counted, which the table
+// contains; it is to give a snapshot for the sake of what it tells then beside it. False: nobody knows that frame.
+// REQUIRES: the peer has been welcomed.
+bool GoOnCounting(ExchangeCore& core, Peer& peer);
+
+// Counts frames that the peer keeps for its owner, and that this host takes for heard.
+void CountUncounted(ExchangeCore& core, const Peer& peer);
+
 class Recovering {
  public:
   static constexpr std::size_t kAtOnce = 128;

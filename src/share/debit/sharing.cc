@@ -235,6 +235,7 @@ void Sharing::EndMerge(Instant now) {
   Owning* const owning = ownership_.owning();
   if (owning != nullptr && incoming_.kind == FromPeers::Kind::kOwnDebits) owning->NamedHere(incoming_.entries, now);
   if (owning != nullptr && incoming_.kind == FromPeers::Kind::kDebits) {
+    if (counted_ != nullptr && incoming_.stream != 0) counted_->Note(incoming_.stream, incoming_.counted);
     owning->Counted(incoming_.peer, incoming_.counted, now);
   }
   if (owning == nullptr && incoming_.kind == FromPeers::Kind::kLevels && incoming_.hosts > 1) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/prng.h"
@@ -71,6 +72,8 @@ class Sharing {
 
   // A few hosts own the tags, and this may be one of them. Other lists of owners come with kOwners.
   void OwnedBy(const std::shared_ptr<const Owners>& owners, std::string_view name);
+  // Notes there how far debits of hosts have been merged.
+  void NoteIn(std::shared_ptr<CountedStreams> counted) { counted_ = std::move(counted); }
   // How many hosts there are comes from owners.
   bool told_hosts() const { return ownership_.others_only(); }
   const Owning* owning() const { return ownership_.owning(); }    // null: it owns nothing
@@ -95,6 +98,7 @@ class Sharing {
   const Duration period_;
   Instant report_at_;
   bool holding_ = false, leaving_ = false;
+  std::shared_ptr<CountedStreams> counted_;    // null: nobody wants to know
 
   Outlet outlet_;
   Ownership ownership_;
