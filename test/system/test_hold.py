@@ -146,6 +146,26 @@ class Holds(SystemTest):
                 wait_until(lambda: there.ask("peek 0 a") == "OK 800", "the peer has heard of what came back")
                 self.assertEqual(b.stats()["returns_disbelieved"], 0)
 
+    def test_what_a_hold_gives_back_at_the_start_after_a_kill_stays_given_back(self):
+        with Fleet(rule(name="all", burst=1000, rate=0.001, share="debit"), period="200ms",
+                   ask={"tcp": "127.0.0.1:0"}) as (a, b):
+            wait_all_hear([a, b])
+            with Asker(("127.0.0.1", ask_port(a))) as here:
+                here.ask("hold 1500 500 expires")
+                number = here.ask("hold 600000 500 committed").split()[1]
+            for tag in ("expires", "committed"):
+                wait_until(lambda tag=tag: level(b, tag) < 501, "the peer has heard of the hold")
+            a.kill()
+            time.sleep(1.5)
+            a.start()
+            with Asker(("127.0.0.1", ask_port(a))) as here:
+                self.assertEqual(here.ask(f"commit {number} 100"), "OK committed 100")
+            wait_all_hear([a, b])
+            wait_until(lambda: level(b, "expires") > 999 and 899 < level(b, "committed") < 901,
+                       "the peer has heard of both")
+            self.assertGreater(level(a, "expires"), 999)
+            self.assertAlmostEqual(level(a, "committed"), 900, delta=1)
+
     def test_peers_hear_of_refunds_from_the_second_of_a_rule_on(self):
         with Fleet(rule(name="all", burst=1000, share="debit"), period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):
             wait_all_hear([a, b])

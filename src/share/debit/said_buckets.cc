@@ -24,19 +24,21 @@ Instant UntilFullAt(const Entry& entry, Instant at) {
 }    // namespace
 
 // A donor's word takes a bucket into debt by one host's part of the floor. Deeper debt, which several hosts have made
-// together, is forgiven to the host that joins, because a lie about it would last for as long.
+// together, is forgiven to the host that joins, because a lie about it would last for as long. Neither hits of this
+// host nor what came back here are in that word, as far as no report has told of them.
 void SaidBuckets::Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
   peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) { MergeOne(told, at, now); });
 }
 
 void SaidBuckets::MergeOne(const ToldEntry& told, Instant at, Instant now) {
   const Limit& limit = core_.limit(told.index);
-  const Instant full_at = UntilFullAt(told.entry, at);
+  const Unreported untold = told.slot != nullptr ? told.slot->unreported : Unreported();
+  const Instant full_at = UntilFullAt(told.entry, at) - ToDuration(TicksOf(untold.back(), limit.shape));
   const Bucket before = told.slot != nullptr ? told.slot->bucket : Bucket();
   Bucket bucket = before;
   const Ticks debt_max = std::min(peers_.MaxDebt(limit), AtOnce(limit) + core_.window);
   peers_.counts().debts_disbelieved += ToTicks(full_at) - ToTicks(now) > limit.shape.depth + debt_max;
-  bucket.Merge(limit.shape, full_at, told.slot != nullptr ? told.slot->unreported.hits() : 0, debt_max, now);
+  bucket.Merge(limit.shape, full_at, untold.hits(), debt_max, now);
   if (bucket.UntilFull(now) == before.UntilFull(now)) return;
   // As far as this host knows the bucket was not full lately, so late debits have no wasted refill to be paid from.
   peers_.Store(told, bucket, Waste::From(ToTicks(now) - 3 * core_.window), Source::kPeer, now);
