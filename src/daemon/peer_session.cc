@@ -44,7 +44,7 @@ PeerSession::PeerSession(Host host, std::unique_ptr<PeerThread> thread, bool div
   Sharing::Kept sharing;
   if (thread_->resumed() && ReadState(kept.sharing, Sharing::kKeptVersion, sharing)) {
     sharing_->Resume(sharing, Now());
-  } else {
+  } else if (!thread_->resumed()) {    // a thread that goes on has joined
     sharing_->HoldHits();
   }
   Dividing::Kept dividing;

@@ -166,6 +166,19 @@ class Holds(SystemTest):
             self.assertGreater(level(a, "expires"), 999)
             self.assertAlmostEqual(level(a, "committed"), 900, delta=1)
 
+    def test_what_comes_back_is_believed_by_a_peer_that_was_upgraded_or_restarted_since(self):
+        with Fleet(rule(name="all", burst=1000, rate=0.001, share="debit"), period="200ms",
+                   ask={"tcp": "127.0.0.1:0"}) as (a, b):
+            wait_all_hear([a, b])
+            with Asker(("127.0.0.1", ask_port(a))) as here:
+                for tag, changes in (("u", lambda: upgrade(b)), ("r", b.restart)):
+                    number = here.ask(f"hold 600000 500 {tag}").split()[1]
+                    wait_until(lambda tag=tag: level(b, tag) < 501, "the peer has heard of the hold")
+                    changes()
+                    self.assertEqual(here.ask(f"commit {number} 100"), "OK committed 100")
+                    wait_until(lambda tag=tag: level(b, tag) > 899, "the peer has heard of what came back")
+            self.assertEqual(b.stats()["returns_disbelieved"], 0)
+
     def test_peers_hear_of_refunds_from_the_second_of_a_rule_on(self):
         with Fleet(rule(name="all", burst=1000, share="debit"), period="200ms", ask={"tcp": "127.0.0.1:0"}) as (a, b):
             wait_all_hear([a, b])

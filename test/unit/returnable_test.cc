@@ -26,6 +26,17 @@ TEST_CASE("of the hits of a peer no more comes back than was said to") {
   CHECK(hits.TakeBack(7, 0, 6) == 0);
 }
 
+TEST_CASE("what may come back is known to the next program") {
+  ReturnableHits hits, next;
+  CHECK(hits.Keep().empty());
+  hits.Told(7, 0, 5, true, At(0s));
+  hits.Told(7, 1, 6, false, At(1s));
+  next.Resume(hits.Keep());
+  CHECK(next.Keep().size() == 2);
+  CHECK(next.TakeBack(7, 0, 9) == 5);
+  CHECK(next.TakeBack(7, 1, 9) == 6);
+}
+
 TEST_CASE("a thousand peers give back what they took of the same few tags") {
   Prng prng(1);
   ReturnableHits hits;

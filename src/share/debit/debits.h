@@ -90,6 +90,7 @@ class Debits final : public Way {
   // What hosts tell each other beside hits, whole buckets that they state, and what each of them may say.
   BesideHits& beside() { return beside_; }
   SaidBuckets& buckets() { return buckets_; }
+  ReturnableHits& returnable() { return returnable_hits_; }
   PeerEntries& peers() { return peers_; }
   const PeerEntries& peers() const { return peers_; }
 

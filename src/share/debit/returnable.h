@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/side_table.h"
 #include "base/time.h"
@@ -59,6 +60,32 @@ class ReturnableHits {
     const std::uint64_t believed = std::min(tokens, hits);
     if ((hits -= believed) == 0) told_->Remove(at);
     return believed;
+  }
+
+  // Over a restart, as long as peers keep their numbers.
+  struct Pair {
+    std::uint64_t key = 0, hits = 0;
+    Instant at{};
+    bool said = false;
+
+    static void Fields(auto& state, auto& self) { state(self.key, self.hits, self.at, self.said); }
+  };
+  std::vector<Pair> Keep() const {
+    std::vector<Pair> pairs;
+    for (std::size_t at = 0; told_ != nullptr && at < told_->places(); ++at) {
+      const std::uint64_t key = told_->HashAt(at);
+      if (key == 0) continue;
+      const Hits& its = (*told_)[at];
+      pairs.push_back({key, its.hits, its.at, its.said});
+    }
+    return pairs;
+  }
+  void Resume(const std::vector<Pair>& pairs) {
+    if (told_ == nullptr && !pairs.empty()) told_ = std::make_unique<Table>(kPairs);
+    for (const Pair& its : pairs) {
+      const std::size_t at = told_->FindOrPut(its.key, [](std::size_t) { return std::optional<bool>(); });
+      if (at != Table::kNone) (*told_)[at] = {its.hits, its.at, its.said};
+    }
   }
 
  private:

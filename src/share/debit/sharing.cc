@@ -65,7 +65,8 @@ bool Sharing::Drain(Instant now) {
 
 Sharing::Kept Sharing::Keep() const {
   LimiterCore& core = ways_.core();
-  Kept kept{collecting_.from(), report_at_, holding_};
+  Kept kept{.from = collecting_.from(), .report_at = report_at_, .holding = holding_};
+  kept.returnable = debits_.returnable().Keep();
   if (core.gauges != nullptr) {
     core.gauges->ForEachHere(core.ShardLock(), [&](const Tag& tag, std::size_t) {
       kept.in_flight.push_back({std::string(tag.bytes), tag.is_digest});
@@ -83,6 +84,7 @@ void Sharing::Resume(const Kept& kept, Instant now) {
     const Table::Shard shard(*core.table, hash);
     core.gauges->Changed(tag, hash);
   }
+  debits_.returnable().Resume(kept.returnable);
   collecting_.GoOnFrom(std::min(kept.from, now));
   report_at_ = std::clamp(kept.report_at, now, now + period_);
   Hold(kept.holding);

@@ -58,12 +58,13 @@ class Sharing {
     Instant report_at{};    // of the next report
     bool holding = false;
     std::vector<KeptTagOf> in_flight{};    // tags of which places are taken here
+    std::vector<ReturnableHits::Pair> returnable{};
 
     static void Fields(auto& state, auto& self) {
-      state(self.from, self.report_at, self.holding, self.in_flight);
+      state(self.from, self.report_at, self.holding, self.in_flight, self.returnable);
     }
   };
-  static constexpr std::uint32_t kKeptVersion = 4;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 5;    // for ReadState
   Kept Keep() const;
   void Resume(const Kept& kept, Instant now);
 
