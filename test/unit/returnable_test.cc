@@ -82,6 +82,19 @@ TEST_CASE("hits that nobody said to come back take no place of those that were s
   CHECK(hits.TakeBack(others.back(), 1, 9) == 5);
 }
 
+TEST_CASE("a peer that names ever new tags takes no place of what another peer has said, and has its own part") {
+  Prng prng(5);
+  ReturnableHits hits;
+  std::vector<std::uint64_t> said(1000), lies(400'000);
+  for (std::size_t i = 0; i < said.size(); ++i) hits.Told(said[i] = prng.Next(), 1, 1, i % 2 == 0, At(0s));
+  for (std::size_t i = 0; i < lies.size(); ++i) hits.Told(lies[i] = prng.Next(), 2, 1, true, At(1s + i * 1us));
+  std::uint64_t back = 0, lied = 0;
+  for (const std::uint64_t tag : said) back += hits.TakeBack(tag, 1, 1);
+  for (const std::uint64_t tag : lies) lied += hits.TakeBack(tag, 2, 1);
+  CHECK(back == said.size());
+  CHECK(lied > 60'000);    // of 65,536 places what the other does not use
+}
+
 TEST_CASE("a tag of which something came back is noted, and of very many the latest") {
   Prng prng(3);
   ReturnableTags tags;

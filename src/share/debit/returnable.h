@@ -2,7 +2,8 @@
 // what an application refunds may have been reported before.
 //
 // A host says of which tags hits may come back. Its peers count these hits, and all under a rule of which some came back,
-// and believe it that so many come back and no more.
+// and believe it that so many come back and no more. Peers share the room for that: in a full set a pair of the peer that
+// has most there gives way, so one that names ever new tags takes nothing of the others' parts.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,14 +44,16 @@ class ReturnableHits {
   // `said`: by the peer. Others take no place of these.
   void Told(std::uint64_t hash, std::uint32_t peer, std::uint64_t hits, bool said, Instant now) {
     if (told_ == nullptr) told_ = std::make_unique<Table>(kPairs);
+    const std::uint64_t key = KeyOf(hash, peer);
     const auto worth = [&](std::size_t place) {
       const Hits& its = (*told_)[place];
-      return its.said && !said ? std::nullopt : std::optional(std::pair(its.said, its.at));
+      const auto spare = -static_cast<std::ptrdiff_t>(PairsNear(key, its.peer) + (its.peer == peer));
+      return its.said && !said ? std::nullopt : std::optional(std::tuple(spare, its.said, its.at));
     };
-    const std::size_t at = told_->FindOrPut(KeyOf(hash, peer), worth);
+    const std::size_t at = told_->FindOrPut(key, worth);
     if (at == Table::kNone) return;
     Hits& its = (*told_)[at];
-    its = {its.hits + hits, now, its.said || said};
+    its = {its.hits + hits, now, peer, its.said || said};
   }
 
   // So many are to come back. Returns how many are believed to.
@@ -94,6 +98,7 @@ class ReturnableHits {
   struct Hits {
     std::uint64_t hits = 0;
     Instant at{};
+    std::uint32_t peer = 0;
     bool said = false;
   };
   using Table = SideTable<Hits, kWays>;
@@ -101,6 +106,15 @@ class ReturnableHits {
   // The pairs of a tag lie in sets of their own.
   static std::uint64_t KeyOf(std::uint64_t hash, std::uint32_t peer) {
     return hash ^ (std::uint64_t{peer} + 1) * 0x9e3779b97f4a7c15;
+  }
+
+  // How many pairs of the peer are in the set of the key.
+  std::size_t PairsNear(std::uint64_t key, std::uint32_t peer) const {
+    std::size_t pairs = 0;
+    for (std::size_t place = told_->FirstNear(key), way = 0; way < kWays; ++way, ++place) {
+      pairs += told_->HashAt(place) != 0 && (*told_)[place].peer == peer;
+    }
+    return pairs;
   }
 
   std::unique_ptr<Table> told_;    // from the first on
