@@ -14,7 +14,7 @@
 namespace dthrottle {
 
 struct Cut {
-  std::string_view ceiling;    // as its key in [peers], without "max_"
+  std::string_view ceiling;    // as its key in [peers], without "max_", or what the ceiling is for
   std::uint64_t much;          // in what that key counts
 };
 
@@ -22,12 +22,13 @@ inline PeerMergeCounts MergedOf(const Limiter& limiter, const PeerStatus& peer) 
   return peer.number ? limiter.ways().Get<Debits>().peers().counts_of(*peer.number) : PeerMergeCounts();
 }
 
-inline std::array<Cut, 5> CutOf(const Limiter& limiter, const PeerStatus& peer) {
+inline std::array<Cut, 6> CutOf(const Limiter& limiter, const PeerStatus& peer) {
   return {{{"frames", peer.cut.frames},
            {"entries", peer.cut.entries},
            {"hits", peer.cut.hits},
            {"new_tags", MergedOf(limiter, peer).new_tags_cut},
-           {"penalties", MergedOf(limiter, peer).penalties_cut}}};
+           {"penalties", MergedOf(limiter, peer).penalties_cut},
+           {"limits", peer.cut.limits}}};
 }
 
 }    // namespace dthrottle

@@ -258,7 +258,8 @@ constexpr Family kFamilies[] = {
      ByPeer<&PeerStatus::lost_hits>},
     {"dthrottled_peer_cut_total", kCounter, "peer ceiling",
      "How much of the peer's news was not taken when it came because it was above a ceiling: frames, entries, hits, "
-     "new_tags or penalties, as [peers] sets them. All but the last two is asked for again, and counts again if that is too soon.",
+     "new_tags or penalties, as [peers] sets them; or limits, frames about limits that operators set. What is above frames, "
+     "entries and hits is asked for again, and counts again if that is too soon.",
      [](const Scrape& s, Sink& sink) {
        for (const PeerStatus& p : s.peers) {
          for (const auto& [ceiling, cut] : CutOf(s.limiter, p)) sink.Add({p.address, ceiling}, double(cut));

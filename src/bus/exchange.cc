@@ -201,6 +201,20 @@ struct Exchange::State {
     core.Refuse(route, "another host has your name", core.in.snapshot, now);
   }
 
+  // The link, or without one that of the host of a proven name; null: there is none.
+  Link* LinkOf(LinkId id, std::string_view proven) {
+    if (id != 0) return members.Find(id);
+    Peer* const peer = proven.empty() ? nullptr : members.Linked(proven);
+    return peer != nullptr ? peer->link : nullptr;
+  }
+  // A frame of its host is below the ceiling; false, and counted: it is not.
+  bool TakesFrame(Link& link, Instant now) {
+    if (!link.frames) link.frames = PeerCeilings::Room(core.ceilings.frames);
+    if (link.frames->Take(now)) return true;
+    ++link.status.cut.frames, ++core.counts.cut;
+    return false;
+  }
+
   // The host has to be told again what its life before knew beside levels.
   void TellCame(Peer& peer) {
     if (!core.OwnsTags() || std::exchange(peer.came, core.in.incarnation) == core.in.incarnation) return;
@@ -236,6 +250,7 @@ struct Exchange::State {
   Changing changing{core, members, streams, joining};
   Hearing hearing{core, members, joining};
   Giving giving{core, members, streams};
+  std::optional<Allowance> unlinked_frames;    // of tenants, by hosts that no link leads to
   bool resumed = false;
 };
 
@@ -279,6 +294,7 @@ void Exchange::OnConnected(LinkId id, Instant) {
 void Exchange::SetCeilings(const PeerCeilings& ceilings) {
   State& s = *state_;
   s.core.ceilings = ceilings;
+  s.unlinked_frames.reset();
   for (const auto& [id, link] : s.members.links()) {
     link->frames.reset();
     if (link->peer != nullptr) link->peer->room.reset();
@@ -318,19 +334,34 @@ void Exchange::OnAnswer(LinkId link, std::string_view frame, const Decoded& deco
   Hear(link, frame, &decoded, now);
 }
 
+bool Exchange::Admits(LinkId id, std::string_view proven, Instant now) {
+  State& s = *state_;
+  if (Link* const link = s.LinkOf(id, proven)) return s.TakesFrame(*link, now);
+  if (id != 0) return false;    // removed meanwhile
+  if (!s.unlinked_frames) s.unlinked_frames = PeerCeilings::Room(s.core.ceilings.frames);
+  if (s.unlinked_frames->Take(now)) return true;
+  ++s.core.counts.cut;
+  return false;
+}
+
+void Exchange::TurnedDown(LinkId id, std::string_view proven) {
+  if (Link* const link = state_->LinkOf(id, proven)) ++link->status.cut.limits;
+}
+
+std::string_view Exchange::NameOf(LinkId id) const {
+  const Link* const link = state_->members.Find(id);
+  if (link == nullptr) return {};
+  return link->proven.empty() ? link->status.address : link->proven;
+}
+
 void Exchange::Hear(LinkId id, std::string_view frame, const Decoded* decoded, Instant now) {
   State& s = *state_;
-  ExchangeCounts& counts = s.core.counts;
   Link* const link = s.members.Find(id);
   if (link == nullptr) return;    // removed meanwhile
   // A snapshot is as many frames as the donor's table needs, and bounded by its own time.
-  if (!s.joining.TakesFrom(id)) {
-    if (!link->frames) link->frames = PeerCeilings::Room(s.core.ceilings.frames);
-    if (!link->frames->Take(now)) {
-      ++link->status.cut.frames, ++counts.cut;
-      if (link->peer != nullptr && link->peer->room) link->peer->room->above = true;
-      return;
-    }
+  if (!s.joining.TakesFrom(id) && !s.TakesFrame(*link, now)) {
+    if (link->peer != nullptr && link->peer->room) link->peer->room->above = true;
+    return;
   }
   const DecodeFault fault = s.core.Decode(frame, decoded);
   if (fault == DecodeFault::kVersion) s.members.Refuse(*link, "it speaks another version of the protocol");
@@ -418,11 +449,7 @@ void Exchange::OnRequest(const Route& route, std::string_view identity, std::str
   if (request) return HearRequest(route, now);
   Link* const link = s.LinkOf(in.sender, route);
   if (link == nullptr) return s.LinkCaller(route, now);    // it calls, and what it says now will be asked for again
-  if (!link->frames) link->frames = PeerCeilings::Room(s.core.ceilings.frames);
-  if (!s.joining.TakesFrom(link->status.link) && !link->frames->Take(now)) {
-    ++link->status.cut.frames, ++s.core.counts.cut;
-    return;
-  }
+  if (!s.joining.TakesFrom(link->status.link) && !s.TakesFrame(*link, now)) return;
   HearDecoded(*link, frame, now);
 }
 

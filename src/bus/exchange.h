@@ -249,6 +249,12 @@ class Exchange {
 
   // Frames by these links are about to be heard, in one go: what that needs is brought from memory.
   void Expect(std::span<const LinkId> links) const;
+  // A frame of another protocol has come by the link, or without one on a connection that proves this name. Returns whether
+  // it may be heard: it counts for the sender's ceiling. TurnedDown counts what that protocol turned down of it.
+  bool Admits(LinkId link, std::string_view proven, Instant now);
+  void TurnedDown(LinkId link, std::string_view proven);
+  // What the host behind a link is called, if its connection proves it, otherwise the address.
+  std::string_view NameOf(LinkId link) const;
   // On a link that this host opened: reports, and answers to requests. Whatever it says is said by the host there.
   void OnAnswer(LinkId link, std::string_view frame, Instant now);
   // The same of a frame that a codec has taken apart for several exchanges.

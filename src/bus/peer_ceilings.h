@@ -28,6 +28,7 @@ struct CutCounts {
   std::uint64_t frames = 0;     // unread
   std::uint64_t entries = 0;    // of frames above the ceiling for entries
   std::uint64_t hits = 0;       // of frames above the ceiling for hits
+  std::uint64_t limits = 0;     // frames of which a tenant has turned something down
 };
 
 }    // namespace dthrottle

@@ -117,7 +117,8 @@ struct PeerThread::Impl final : Transport, Carrier::Listener, CapacityTransport 
   void Post(const std::function<void(Mail&)>& write);
   void TakeMail();
   void TakeKeys(AuthorizedKeys authorized);
-  bool OnTenantFrame(LinkId link, const Route& route, std::string_view frame);
+  Tenant* TenantOf(std::string_view frame) const;
+  void OnTenantFrame(Tenant& tenant, const Tenant::Said& said, std::string_view proven);
   void Watch();
 
   Options options;    // the thread's own once it runs; keys and names change
@@ -219,21 +220,30 @@ void PeerThread::Impl::OnRequest(const Route& route, std::string_view proven, st
   now = Now();
   if (frame.starts_with(kCapacityStem)) return OnCapacityFrame(proven, frame);
   const bool nobody = options.exchange.identities_proven && proven.empty();
-  if (nobody || !OnTenantFrame(0, route, frame)) exchange.OnRequest(route, proven, frame, now);
+  if (Tenant* const tenant = nobody ? nullptr : TenantOf(frame)) {
+    return OnTenantFrame(*tenant, {0, route, proven, frame}, proven);
+  }
+  exchange.OnRequest(route, proven, frame, now);
 }
 
 void PeerThread::Impl::OnAnswer(LinkId link, std::string_view frame) {
   now = Now();
-  if (!OnTenantFrame(link, {}, frame)) exchange.OnAnswer(link, frame, now);
+  if (Tenant* const tenant = TenantOf(frame)) {
+    return OnTenantFrame(*tenant, {link, {}, exchange.NameOf(link), frame}, {});
+  }
+  exchange.OnAnswer(link, frame, now);
 }
 
-bool PeerThread::Impl::OnTenantFrame(LinkId link, const Route& route, std::string_view frame) {
-  for (Tenant* const tenant : options.tenants) {
-    if (!frame.starts_with(tenant->stem())) continue;
-    tenant->OnFrame(link, route, frame, exchange.wire(), now);
-    return true;
-  }
-  return false;
+// Null: the frame is the exchange's.
+Tenant* PeerThread::Impl::TenantOf(std::string_view frame) const {
+  const auto its = [&](const Tenant* tenant) { return frame.starts_with(tenant->stem()); };
+  const auto found = std::ranges::find_if(options.tenants, its);
+  return found != options.tenants.end() ? *found : nullptr;
+}
+
+void PeerThread::Impl::OnTenantFrame(Tenant& tenant, const Tenant::Said& said, std::string_view proven) {
+  if (!exchange.Admits(said.link, proven, now)) return;
+  if (!tenant.OnFrame(said, exchange.wire(), now)) exchange.TurnedDown(said.link, proven);
 }
 
 void PeerThread::Impl::Post(const std::function<void(Mail&)>& write) {

@@ -1277,6 +1277,28 @@ TEST_CASE("frames above the ceiling are not read, and asked for again") {
   CHECK(net.a_at_b().lost == 0);
 }
 
+TEST_CASE("frames of other protocols count for the ceiling of their sender, on whichever connection they come") {
+  PeerCeilings ceilings;
+  ceilings.frames = 20;
+  Ceiling net(ceilings);
+  Exchange& b = *net.b().exchange;
+  const auto liar = [&] { return net.b().Peer("c", net.now); };
+  const LinkId link = liar().link;
+  REQUIRE(link != 0);
+  int admitted = 0;
+  for (int i = 0; i < 300; ++i) admitted += b.Admits(link, "", net.now) + b.Admits(0, "c", net.now);
+  CHECK(admitted <= 200);    // ten seconds of it at once
+  CHECK(admitted >= 150);
+  CHECK(liar().cut.frames == 600u - static_cast<unsigned>(admitted));
+  CHECK(b.Admits(0, "a", net.now));
+  int unlinked = 0;
+  for (int i = 0; i < 300; ++i) unlinked += b.Admits(0, "nobody", net.now);
+  CHECK(unlinked == 200);
+  b.TurnedDown(link, "");
+  b.TurnedDown(0, "c");
+  CHECK(liar().cut.limits == 2);
+}
+
 TEST_CASE("a frame that is larger than all a ceiling gives at once still passes, and is owed") {
   PeerCeilings ceilings;
   ceilings.hits = 10;

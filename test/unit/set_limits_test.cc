@@ -370,7 +370,8 @@ class Fleet {
         wire_.pop();
         Host& to = *hosts_[f.to];
         to.from = f.from;
-        if (to.up) to.spreading.OnFrame(f.link, f.route, *f.frame, to, Wall(), now_);
+        const std::string from = std::to_string(f.from);
+        if (to.up) to.spreading.OnFrame({f.link, f.route, from, *f.frame}, to, Wall(), now_);
         if (to.up) to.next = now_;
       }
       for (auto& host : hosts_) {
@@ -408,8 +409,8 @@ class Fleet {
   void SetUp(std::size_t host, bool up) { hosts_[host]->up = up; }
   Duration Wall() const { return kToday + now_.time_since_epoch(); }
   const SetLimitCounts& counts(std::size_t host) const { return hosts_[host]->spreading.counts(); }
-  void Hear(std::size_t host, std::string_view frame) {
-    hosts_[host]->spreading.OnFrame(1, {}, frame, *hosts_[host], Wall(), now_);
+  bool Hear(std::size_t host, std::string_view frame, std::string_view from = "liar") {
+    return hosts_[host]->spreading.OnFrame({1, {}, from, frame}, *hosts_[host], Wall(), now_);
   }
   std::uint64_t frames() const { return frames_; }
 
@@ -575,4 +576,28 @@ TEST_CASE("a peer that passes on what no operator has signed changes nothing, an
   for (int i = 0; i < 3000; ++i) hear(forged.Line());
   CHECK(fleet.counts(0).forged < 1100);    // reading and checking it are two of the 2,000 that are looked at at once
   CHECK(fleet.counts(0).forged + fleet.counts(0).excess == 3001);
+}
+
+TEST_CASE("while a peer says as much as it can, limits that others pass on are taken, and the others are answered") {
+  Fleet fleet(3, 2, 0, 11);
+  const std::string stranger = Sign(RulesOf(std::string(3000, '#')), MakeOperatorSecret()).Line();
+  const auto limits = [](const std::string& line) {
+    return EncodeLimits({.kind = LimitMessageKind::kLimits, .lines = {line}});
+  };
+  for (int i = 0; i < 5000; ++i) CHECK(fleet.Hear(0, limits(stranger)));    // its key is looked at before anything else
+  CHECK(fleet.counts(0).strange == 5000);
+  SignedLimit forged = Signed(RulesOf(std::string(3000, '#')));
+  forged.limit.name.back() = '!';
+  const std::string lie = limits(forged.Line()), have = EncodeLimits({.kind = LimitMessageKind::kHave});
+  std::size_t refused = 0;
+  for (int second = 0; second < 3; ++second) {
+    for (int i = 0; i < 2000; ++i) {
+      for (std::size_t host = 0; host < 3; ++host) refused += !fleet.Hear(host, i % 2 == 0 ? lie : have);
+    }
+    if (second == 0) fleet.Set(1, TagLimit("x", 6, fleet.Wall()));
+    fleet.Run(1s);
+  }
+  CHECK(refused > 9000);
+  CHECK(fleet.Knowing("x", 6) == 3);
+  CHECK(fleet.Hear(0, have, "another"));
 }

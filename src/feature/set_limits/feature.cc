@@ -181,12 +181,12 @@ std::string_view SetLimitsFeature::Teller::stem() const {
   return kLimitFramePrefix.substr(0, 3);
 }
 
-void SetLimitsFeature::Teller::OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire,
-                                       Instant now) {
+bool SetLimitsFeature::Teller::OnFrame(const Said& said, Transport& wire, Instant now) {
   const std::lock_guard lock(feature_.mutex_);
   Spreading& spreading = feature_.spreading_;
-  spreading.OnFrame(link, route, frame, wire, WallClock(), now);
+  const bool whole = spreading.OnFrame(said, wire, WallClock(), now);
   if (spreading.any_news()) feature_.host_.tasks.Post([&feature = feature_] { feature.OnNews(); });
+  return whole;
 }
 
 Instant SetLimitsFeature::Teller::Tick(std::span<const LinkId> peers, Transport& wire, Instant now) {

@@ -57,7 +57,7 @@ class SetLimitsFeature final : public Feature {
     Teller(SetLimitsFeature& feature, Spreading::Crowd crowd) : feature_(feature), crowd_(crowd) {}
 
     std::string_view stem() const override;
-    void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Instant now) override;
+    bool OnFrame(const Said& said, Transport& wire, Instant now) override;
     Instant Tick(std::span<const LinkId> peers, Transport& wire, Instant now) override;
 
    private:

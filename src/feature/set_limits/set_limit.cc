@@ -165,6 +165,13 @@ std::string SignedLimit::Line() const {
   return fmt::format("{} {} {}", local() ? "-" : key, local() ? "-" : signature, TextOf(limit));
 }
 
+std::string_view KeyOf(std::string_view line) {
+  const std::string_view key = NextField(line), signature = NextField(line);
+  PublicKey public_key;
+  Signature of_it;
+  return FromBase64(key, public_key) && FromBase64(signature, of_it) ? key : std::string_view();
+}
+
 Result<SignedLimit> ParseSigned(std::string_view line) {
   if (line.size() > kRulesLineBytesMax) return Fail(fmt::format("must be at most {} bytes", kRulesLineBytesMax));
   SignedLimit read;

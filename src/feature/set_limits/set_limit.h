@@ -64,6 +64,9 @@ struct SignedLimit {
   std::string Line() const;
 };
 
+// The key of a line that begins with a key and a signature; empty: it does not. Costs the same however long the line is.
+std::string_view KeyOf(std::string_view line);
+
 // Takes a line apart; says nothing about its signature.
 Result<SignedLimit> ParseSigned(std::string_view line);
 

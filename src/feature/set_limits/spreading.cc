@@ -35,39 +35,52 @@ SetLimits::Outcome Spreading::Set(SignedLimit limit, Duration wall) {
 
 // ---- From a peer ----
 
-void Spreading::OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Duration wall,
-                        Instant now) {
+bool Spreading::OnFrame(const Tenant::Said& said, Transport& wire, Duration wall, Instant now) {
   LimitMessage message;
-  if (!DecodeLimits(frame, message)) return void(++counts_.junk);
-  const Back back{link, route, wire};
-  switch (message.kind) {
-    case LimitMessageKind::kDigest:
-      if (set_.digest() == SetLimits::Digest{message.count, message.sum}) return;
-      if (!answers_.Take(now)) return void(++counts_.excess);
-      return back.Say(Have(false));
-    case LimitMessageKind::kHave:
-      return AnswerHave(message, back, now);
-    case LimitMessageKind::kLimits:
-      return TakeLines(message.lines, wall, now);
+  if (!DecodeLimits(said.frame, message)) return ++counts_.junk, true;
+  const std::uint64_t excess = counts_.excess;
+  const Back back{said.link, said.route, wire};
+  Ear& ear = EarFor(said.from);
+  if (message.kind == LimitMessageKind::kLimits) {
+    TakeLines(message.lines, ear, wall, now);
+  } else if (message.kind == LimitMessageKind::kHave || set_.digest() != SetLimits::Digest{message.count, message.sum}) {
+    if (!ear.answers.Take(now)) {
+      ++counts_.excess;
+    } else if (message.kind == LimitMessageKind::kHave) {
+      AnswerHave(message, back);
+    } else {
+      back.Say(Have(false));
+    }
   }
+  return counts_.excess == excess;
 }
 
-void Spreading::TakeLines(const std::vector<std::string>& lines, Duration wall, Instant now) {
+// Names are those of links and of keys, so there are no more of them but by many reloads.
+Spreading::Ear& Spreading::EarFor(std::string_view sender) {
+  const auto known = ears_.find(sender);
+  if (known != ears_.end()) return known->second;
+  if (ears_.size() == kSendersMax) ears_.clear();
+  return ears_.emplace(sender, Ear()).first->second;
+}
+
+void Spreading::TakeLines(const std::vector<std::string>& lines, Ear& ear, Duration wall, Instant now) {
   for (const std::string& line : lines) {
-    if (!TakeLine(line, wall, now)) return;    // what else it says is not believed either
+    if (!TakeLine(line, ear, wall, now)) return;    // what else it says is not believed either
   }
 }
 
 // False: nobody who passes on what operators have signed says that. The signature comes last, because it costs most, but
 // reading rules costs as much.
-bool Spreading::TakeLine(std::string_view line, Duration wall, Instant now) {
-  if (line.size() > kLimitLineBytesMax && !checks_.Take(now)) return ++counts_.excess, false;
+bool Spreading::TakeLine(std::string_view line, Ear& ear, Duration wall, Instant now) {
+  const std::string_view key = KeyOf(line);
+  if (key.empty()) return ++counts_.junk, false;
+  if (!keys_.contains(key)) return ++counts_.strange, true;
+  if (line.size() > kLimitLineBytesMax && !ear.checks.Take(now)) return ++counts_.excess, false;
   auto limit = ParseSigned(line);
-  if (!limit || limit->local()) return ++counts_.junk, false;
-  if (!keys_.contains(limit->key)) return ++counts_.strange, true;
+  if (!limit) return ++counts_.junk, false;
   if (set_.Judge(*limit, wall) != SetLimits::Outcome::kTaken) return true;
   if (SetLimits::IsAhead(limit->limit, wall)) return ++counts_.ahead, true;
-  if (!checks_.Take(now)) return ++counts_.excess, false;
+  if (!ear.checks.Take(now)) return ++counts_.excess, false;
   if (!IsGenuine(*limit)) return ++counts_.forged, false;
   const SetLimits::Outcome outcome = Set(std::move(*limit), wall);
   counts_.taken += outcome == SetLimits::Outcome::kTaken;
@@ -75,8 +88,7 @@ bool Spreading::TakeLine(std::string_view line, Duration wall, Instant now) {
   return true;
 }
 
-void Spreading::AnswerHave(const LimitMessage& message, const Back& back, Instant now) {
-  if (!answers_.Take(now)) return void(++counts_.excess);
+void Spreading::AnswerHave(const LimitMessage& message, const Back& back) {
   const std::unordered_set<std::uint64_t> there(message.hashes.begin(), message.hashes.end());
   std::vector<const SignedLimit*> missing;
   std::size_t both = 0;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "base/allowance.h"
 #include "base/prng.h"
 #include "bus/exchange.h"
+#include "bus/tenant.h"
 #include "feature/set_limits/limit_message.h"
 #include "feature/set_limits/set_limits.h"
 
@@ -27,6 +29,7 @@ class Spreading {
 
   static constexpr std::size_t kTold = 8;    // of a crowd, that hear of something new at once
   static constexpr Duration kCompareEvery = std::chrono::seconds(1);
+  static constexpr std::size_t kSendersMax = 8192;    // with one more, all begin anew
 
   // The set must outlive it.
   Spreading(SetLimits& set, OperatorKeys keys, Prng prng) : set_(set), keys_(std::move(keys)), prng_(prng) {}
@@ -38,8 +41,8 @@ class Spreading {
   // Takes a limit as one that was set here. REQUIRES: it is genuine and under one of the keys, or local.
   SetLimits::Outcome Set(SignedLimit limit, Duration wall);
 
-  // What a peer says; answers go by `route` if it is not empty, otherwise by `link`.
-  void OnFrame(LinkId link, const Route& route, std::string_view frame, Transport& wire, Duration wall, Instant now);
+  // What a peer says. False: it says too much, and some of it was not looked at.
+  bool OnFrame(const Tenant::Said& said, Transport& wire, Duration wall, Instant now);
 
   // Tells the crowd and compares what is due; `peers` are links to hosts of it that hear. Returns when to be called
   // next.
@@ -60,9 +63,15 @@ class Spreading {
     bool compared = false;    // with anybody, since the first of it is there
   };
 
-  void TakeLines(const std::vector<std::string>& lines, Duration wall, Instant now);
-  bool TakeLine(std::string_view line, Duration wall, Instant now);
-  void AnswerHave(const LimitMessage& message, const Back& back, Instant now);
+  // What is looked at of one sender, so that none uses up the others' time: signatures, and frames that are answered.
+  struct Ear {
+    Allowance checks{200, 2000}, answers{20, 40};
+  };
+
+  Ear& EarFor(std::string_view sender);
+  void TakeLines(const std::vector<std::string>& lines, Ear& ear, Duration wall, Instant now);
+  bool TakeLine(std::string_view line, Ear& ear, Duration wall, Instant now);
+  void AnswerHave(const LimitMessage& message, const Back& back);
   LimitMessage Have(bool answer) const;
   template <class Send>
   void SendLimits(const std::vector<const SignedLimit*>& limits, Send&& send);
@@ -72,7 +81,7 @@ class Spreading {
   Prng prng_;
   std::array<Due, kCrowds> due_;
   std::vector<SignedLimit> news_;
-  Allowance checks_{200, 2000}, answers_{20, 40};    // signatures that are looked at, frames that are answered
+  std::map<std::string, Ear, std::less<>> ears_;    // by sender
   SetLimitCounts counts_;
 };
 

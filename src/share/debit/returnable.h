@@ -70,9 +70,10 @@ class ReturnableHits {
   struct Pair {
     std::uint64_t key = 0, hits = 0;
     Instant at{};
+    std::uint32_t peer = 0;
     bool said = false;
 
-    static void Fields(auto& state, auto& self) { state(self.key, self.hits, self.at, self.said); }
+    static void Fields(auto& state, auto& self) { state(self.key, self.hits, self.at, self.peer, self.said); }
   };
   std::vector<Pair> Keep() const {
     std::vector<Pair> pairs;
@@ -80,7 +81,7 @@ class ReturnableHits {
       const std::uint64_t key = told_->HashAt(at);
       if (key == 0) continue;
       const Hits& its = (*told_)[at];
-      pairs.push_back({key, its.hits, its.at, its.said});
+      pairs.push_back({key, its.hits, its.at, its.peer, its.said});
     }
     return pairs;
   }
@@ -88,7 +89,7 @@ class ReturnableHits {
     if (told_ == nullptr && !pairs.empty()) told_ = std::make_unique<Table>(kPairs);
     for (const Pair& its : pairs) {
       const std::size_t at = told_->FindOrPut(its.key, [](std::size_t) { return std::optional<bool>(); });
-      if (at != Table::kNone) (*told_)[at] = {its.hits, its.at, its.said};
+      if (at != Table::kNone) (*told_)[at] = {its.hits, its.at, its.peer, its.said};
     }
   }
 
