@@ -319,6 +319,11 @@ constexpr Count kCounts[] = {
     {"ask_waits_given_up", "", "Of them, those that gave up before they went on, and gave back what they had taken.",
      AT(process.ask.given_up)},
     {"ask_errors", "", "Lines that were neither a question nor a settlement.", AT(process.ask.errors)},
+    {"own_limits", "", "Limits that tags name themselves, under rules with max_own_limit, and that are in use.",
+     AT(own_limits), kGauge},
+    {"own_limits_crowded", "",
+     "Times that such a limit found no room among 3,072, since these rules are in force: the rule decided.",
+     AT(own_limits_crowded), kGauge},
     {"among_divided", "", "Tags that are divided now among those charged with them, under rules with among.",
      AT(among.divided), kGauge},
     {"among_cut", "", "Queries refused because their tag had its part of such a tag; among throttled too.",
@@ -538,6 +543,7 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   s.penalties = counts.penalties;
   s.quotas = counts.quotas;
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
+  s.own_limits = counts.own_limits, s.own_limits_crowded = counts.own_limits_crowded;
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();
   s.accuracy_crowded = certificate.crowded();

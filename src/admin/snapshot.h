@@ -257,6 +257,7 @@ struct Snapshot {
   WatchCounts watched;
   InFlightCounts places;
   AmongCounts among;
+  std::uint64_t own_limits = 0, own_limits_crowded = 0;
   PenaltyCounts penalties;
   QuotaCounts quotas;
   Deviation deviated;    // over all rules

@@ -238,6 +238,8 @@ void Daemon::MakeParts() {
   running_->list.push_back(&running_->shedding.emplace(&loop_, *running_->table_limiter, settings_, log_));
   running_->shedding->Reload();
   running_->list.push_back(&running_->retention_watch.emplace(&loop_, *running_->table_limiter, log_));
+  running_->list.push_back(
+      &running_->own_limits_watch.emplace(&loop_, *running_->table_limiter, *running_->reloading, log_));
   sockets_.Listen();
   for (FrontEnd* const front : sockets_.Listening()) {
     front->Start();

@@ -15,6 +15,7 @@
 #include "daemon/peering.h"
 #include "daemon/penalizing.h"
 #include "daemon/reloading.h"
+#include "daemon/own_limits_watch.h"
 #include "daemon/retention_watch.h"
 #include "daemon/shedding.h"
 #include "daemon/upgrade.h"
@@ -43,6 +44,7 @@ struct Running final : AdminHost {
   std::optional<Peering> peering;
   std::optional<Shedding> shedding;
   std::optional<RetentionWatch> retention_watch;
+  std::optional<OwnLimitsWatch> own_limits_watch;
   std::vector<std::unique_ptr<Part>> dismissed;    // of the program before
   std::vector<FrontEnd*> listening;                // front ends that have started
   std::vector<Part*> list;                         // all that have started, in order

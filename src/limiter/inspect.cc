@@ -129,6 +129,9 @@ LimiterCounts CountsOf(const Limiter& limiter) {
   LimiterCounts counts{.penalties = core.penalties.counts()};
   if (const Quotas* const quotas = limiter.ways().quotas()) counts.quotas = quotas->counts();
   if (core.among != nullptr) counts.among = core.among->counts();
+  if (const OwnLimits* const own = core.rules->own()) {
+    counts.own_limits = own->used(), counts.own_limits_crowded = own->crowded();
+  }
   if (core.in_flight != nullptr) {
     counts.in_flight = core.in_flight->counts();
     counts.in_flight.crowded += core.gauges->crowded();

@@ -51,6 +51,8 @@ void Penalize(Limiter& limiter, const Query& query, Instant until, Instant now);
 // What became of limits that are more than a bucket.
 struct LimiterCounts {
   AmongCounts among{};
+  std::uint64_t own_limits = 0;            // that tags name themselves, now
+  std::uint64_t own_limits_crowded = 0;    // times that one found no room, since the rules were put in force
   InFlightCounts in_flight{};
   PenaltyCounts penalties{};
   QuotaCounts quotas{};

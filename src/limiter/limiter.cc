@@ -76,12 +76,18 @@ void Limiter::Forgot(const Slot& slot, unsigned earned) {
   retention_->Forgot(core_->tally.counter(core_->limit(slot.limit).rule), earned >= merit::kRefused);
 }
 
+// The party that spoke of the tag, as far as the slot tells.
+static Source SourceOf(const Slot& slot) {
+  const Teller teller = slot.unreported.teller();
+  return teller == kNoTeller ? Source::kQuery : Source::Peer(teller - 1u);
+}
+
 // Limits that tags name themselves are numbered as a process meets them.
 bool Limiter::Restore(const Tag& tag, Slot& slot, WrittenFor written_for, Instant now) const {
   const Rulebook& rules = written_for == WrittenFor::kRulesInForce ? *core_->rules : *previous_;
   if (slot.limit >= rules.limits()) return false;
   if (rules.is_own(slot.limit)) {
-    const auto own = rules.FindOwn(tag.bytes);
+    const auto own = rules.FindOwn(tag.bytes, SourceOf(slot));
     if (tag.is_digest || !own.has_value()) return false;
     slot.limit = *own & kLimitIndexMax;
   }
@@ -92,8 +98,12 @@ bool Limiter::Restore(const Tag& tag, Slot& slot, WrittenFor written_for, Instan
 bool Limiter::Reshape(const Tag& tag, Slot& slot, WrittenFor written_for, Instant now) const {
   const Limit* before = written_for == WrittenFor::kRulesBefore ? &previous_->limit(slot.limit) : nullptr;
   std::optional<LimitIndex> found;
+  if (previous_ == core_->rules) {
+    if (!previous_->is_own(slot.limit) && (tag.is_digest || !ReadOwnLimit(tag.bytes))) return true;
+    if (!slot.unreported.any() && slot.bucket.IsFull(now)) return false;    // as good as none
+  }
   if (!tag.is_digest) {
-    found = core_->rules->Find(tag.bytes);
+    found = core_->rules->Find(tag.bytes, SourceOf(slot));
   } else if (before != nullptr && before->rule < previous_->rules().size()) {
     // The digest is all that is left of an over-long tag: it stays with the rule of the same name.
     found = core_->rules->Named(previous_->rules()[before->rule].name);

@@ -111,6 +111,9 @@ class Limiter final : private SlotPolicy {
   // when they are asked for. REQUIRES: !reshaping().
   void Adopt(std::shared_ptr<const Rulebook> rules);
   bool reshaping() const { return table().reshaping(); }
+  // Begins to free the places of limits that tags named themselves and no bucket needs (rule/own_limits.h), as Adopt does
+  // with the same rules. REQUIRES: !reshaping(), rules().any_own().
+  void RenewOwnLimits();
 
   // A slice of background work of some 100 us; returns whether there is more to do.
   bool Tick(Instant now);

@@ -22,6 +22,15 @@ void Limiter::Adopt(std::shared_ptr<const Rulebook> rules) {
   if (!reshaping()) retired_ = std::move(previous_);
 }
 
+void Limiter::RenewOwnLimits() {
+  LimiterCore& core = *core_;
+  core.table->Exclusively([&] {
+    previous_ = core.rules;
+    core.rules->own()->BeginAnew();
+    core.table->StartGeneration(core.rules->fingerprint());
+  });
+}
+
 void Limiter::Reassigned(std::size_t counter) {
   ways_->Each([&](auto& way) { way.Reassigned(counter); });
   retention_->Reassign(counter);
@@ -31,6 +40,10 @@ bool Limiter::Tick(Instant now) {
   constexpr std::size_t kGroupsPerSlice = 32;
   if (!reshaping()) return false;
   if (core_->table->ReshapeSome(kGroupsPerSlice, now)) return true;
+  if (previous_ == core_->rules) {
+    if (core_->rules->any_own()) core_->rules->own()->EndOld();
+    previous_.reset();
+  }
   retired_ = std::move(previous_);
   return false;
 }

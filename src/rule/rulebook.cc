@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/siphash.h"
+#include "bucket/table.h"
 #include "rule/network_map.h"
 
 namespace dthrottle {
@@ -217,19 +218,37 @@ std::optional<LimitIndex> Rulebook::RuleOf(std::string_view tag) const {
 
 std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
   if (const auto it = by_tag_.find(tag); it != by_tag_.end()) return it->second;
-  if (own_ != nullptr) {
-    if (const auto own = FindOwn(tag)) return own;
+  return Find(tag, Source::kQuery);
+}
+
+std::optional<LimitIndex> Rulebook::Find(std::string_view tag, Source source) const {
+  if (const auto own = AllowedOwn(tag)) {
+    const auto index = PlaceOf(*own, source);
+    if (index.has_value() || !source.is_query()) return index;
   }
   return RuleOf(tag);
 }
 
 std::optional<LimitIndex> Rulebook::FindOwn(std::string_view tag) const {
   const auto limit = own_ != nullptr ? ReadOwnLimit(tag) : std::nullopt;
+  return FindOwn(tag, Source::kQuery);
+}
+
+std::optional<LimitIndex> Rulebook::FindOwn(std::string_view tag, Source source) const {
+  const auto own = AllowedOwn(tag);
+  return own.has_value() ? PlaceOf(*own, source) : std::nullopt;
+}
+
+std::optional<Rulebook::Allowed> Rulebook::AllowedOwn(std::string_view tag) const {
   if (!limit.has_value() || !limit->can_be()) return std::nullopt;
   const auto rule = RuleOf(limit->tag);
   if (!rule.has_value() || limit->requests > rules_[*rule].max_own_limit) return std::nullopt;
   if (by_tag_.contains(tag) || by_tag_.contains(limit->tag)) return std::nullopt;
-  const auto place = own_->Find(*limit, rules_[*rule], limits_[*rule]);
+  return Allowed{*limit, *rule};
+}
+
+std::optional<LimitIndex> Rulebook::PlaceOf(const Allowed& own, Source source) const {
+  const auto place = own_->Find(own.limit, rules_[own.rule], limits_[own.rule], source);
   return place.has_value() ? std::optional(static_cast<LimitIndex>(first_own() + *place)) : std::nullopt;
 }
 

@@ -26,6 +26,7 @@
 namespace dthrottle {
 
 class NetworkMap;
+class Source;
 
 // One rule's or override's effect on a bucket.
 struct Limit {
@@ -67,10 +68,13 @@ class Rulebook {
 
   // The limit of a tag: its override, else its own, else the first rule that matches, else the default rule, else none.
   std::optional<LimitIndex> Find(std::string_view tag) const;
+  // The same of a tag that `source` has named. None too: it is a peer, and has named too many limits of tags' own.
+  std::optional<LimitIndex> Find(std::string_view tag, Source source) const;
 
   // The limit that the tag names itself. None: it names none, or the rule of the tag without it does not allow so much,
   // or that one has an override, or too many such limits are in use.
   std::optional<LimitIndex> FindOwn(std::string_view tag) const;
+  std::optional<LimitIndex> FindOwn(std::string_view tag, Source source) const;
 
   // As Find for an over-long tag, which no override can name, and which names no limit.
   std::optional<LimitIndex> Find(const OverLongTag& tag) const;
@@ -86,6 +90,8 @@ class Rulebook {
   bool any_own() const { return own_ != nullptr; }
 
   // Whether some limit has a quota, and the calendars of all.
+  // Their limits; null: there are none. They learn, so they are no part of what never changes.
+  OwnLimits* own() const { return own_.get(); }
   bool any_quota() const { return !calendars_.empty(); }
   const std::vector<QuotaCalendar>& calendars() const { return calendars_; }
 
@@ -166,6 +172,14 @@ class Rulebook {
 
   template <class Matcher>
   std::optional<LimitIndex> FirstRule(Matcher&& matches) const;
+  // A limit that a tag names, as the rule allows it.
+  struct Allowed {
+    OwnLimit limit;
+    LimitIndex rule;
+  };
+  std::optional<Allowed> AllowedOwn(std::string_view tag) const;
+  std::optional<LimitIndex> PlaceOf(const Allowed& own, Source source) const;
+
   void AddPattern(std::uint32_t rule, Networks& networks);
   static std::optional<LimitIndex> RuleIn(const Pattern& pattern, TagText tag);
   void IndexPatterns();

@@ -17,10 +17,12 @@ inline Tag TableTag(const Tag& said) {
   return said.is_digest ? Tag{said.bytes.substr(0, kDigestBytes), true} : said;
 }
 
-// The limit of the tag; `slot` is its slot, or null. None: it has no limit, or no rule here has that name.
-inline std::optional<LimitIndex> LimitOfSaid(const Rulebook& rules, const Slot* slot, const Tag& said) {
+// The limit of the tag; `slot` is its slot, or null. None: it has no limit, or no rule here has that name, or the peer
+// that says it has named too many limits of tags' own (rule/own_limits.h).
+inline std::optional<LimitIndex> LimitOfSaid(const Rulebook& rules, const Slot* slot, const Tag& said,
+                                             Source source = Source::kPeer) {
   if (slot != nullptr) return LimitIndex{slot->limit};
-  return said.is_digest ? rules.Named(said.bytes.substr(kDigestBytes)) : rules.Find(said.bytes);
+  return said.is_digest ? rules.Named(said.bytes.substr(kDigestBytes)) : rules.Find(said.bytes, source);
 }
 
 // Adds an entry of the tag, whose limit this is; false: there is no room. The digest of a tag that has no rule is left

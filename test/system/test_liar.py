@@ -152,6 +152,15 @@ class Forger(SystemTest):
             self.assertGreater(lied, (0.6 if FIGURES else 0.25) * honest)
             self.assertGreater(a.stats()["demands_disbelieved"], 0)
 
+    def test_limits_that_a_peer_names_leave_places_for_those_that_are_asked_for_here(self):
+        with fleet_with_liar(rule(burst=1000, rate=100.0, max_own_limit=100_000)) as (hosts, liar):
+            a = hosts[0]
+            for start in range(1, 4001, 1000):
+                liar.say(a, "report", entries=[(f"e|{i}/h", 1) for i in range(start, start + 1000)])
+            wait_until(lambda: a.stats()["own_limits_crowded"] > 0, "the peer has named all that it may")
+            self.assertEqual(a.served("y|10/h", 100), 10)
+            self.assertLess(a.stats()["own_limits"], 2000)
+
     def lies_about_snapshots(self, count):
         """A host that joins asks liars for a snapshot, which say that it has heard everything of the other already."""
         with fleet_with_liars(count, rule(burst=BURST)) as (hosts, liars):

@@ -1,7 +1,7 @@
 """Which limit applies to a tag, and what the modes do."""
 
 from common import SystemTest
-from daemon import Daemon, override, rule
+from daemon import Daemon, override, rule, wait_until
 
 
 class Rules(SystemTest):
@@ -45,6 +45,15 @@ class Rules(SystemTest):
             daemon.ask(["login:partner"] * 7 + ["login:x"] * 3)
             (row,) = daemon.admin_json("rules")
             self.assertEqual((row["served"], row["throttled"]), (5 + 2, 2 + 1))
+
+
+    def test_limits_that_tags_name_have_room_again_when_their_buckets_are_full(self):
+        with Daemon(rule(name="own", burst=1000, rate=100.0, max_own_limit=100_000)) as daemon:
+            daemon.ask([f"e|{i}/s" for i in range(1, 3501)])
+            self.assertGreater(daemon.stats()["own_limits_crowded"], 0)
+            wait_until(lambda: daemon.stats()["own_limits"] < 100, "full buckets need no limit")
+            self.assertEqual(daemon.served("y|9/m", 100), 9)
+            self.assertIn("limits that differ are in use, and their rules decided", daemon.log)
 
 
 class Modes(SystemTest):

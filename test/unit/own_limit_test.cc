@@ -5,6 +5,7 @@
 #include <string>
 
 #include "config/load.h"
+#include "bucket/table.h"
 #include "rule/own_limit.h"
 #include "rule/rulebook.h"
 #include "share/ways.h"
@@ -113,6 +114,68 @@ TEST_CASE("own limit: only so many differ at once, and the rule decides beyond t
   CHECK(own == OwnLimits::kMost);
   CHECK(NameOf(*rules, "another|1/s") == "r 1 1 own");
   CHECK(NameOf(*rules, fmt::format("t|{}/s", OwnLimits::kRoom)) == "r 2 1");
+}
+
+// Frees the places of limits that no bucket needs at `now`.
+void Renew(Host& host, Instant now) {
+  host.limiter->RenewOwnLimits();
+  while (host.limiter->Tick(now)) {
+  }
+}
+
+TEST_CASE("own limit: places of limits that no bucket needs are free again, and buckets keep theirs") {
+  Host host("[[rule]]\nname = \"r\"\nburst = 1000\nrate = 100\nmax_own_limit = 100000\n");
+  const OwnLimits& own = *host.limiter->rules().own();
+  CHECK(host.Serves("kept|10/h", At(0), 10));
+  for (int turn = 0; turn < 4; ++turn) {
+    const auto tag = [&](std::size_t i) { return fmt::format("e{}|{}/s", turn, i + 1); };
+    for (std::size_t i = 0; i < OwnLimits::kMost; ++i) host.Serves(tag(i), At(turn * 10));
+    CHECK(own.wants_room());
+    CHECK(own.used() == OwnLimits::kMost);
+    CHECK(own.crowded() > 0);
+    CHECK(host.Serves("late|7/m", At(turn * 10), 300));    // the rule decides
+    Renew(host, At(turn * 10 + 4));
+    CHECK(own.used() == (turn == 0 ? 1 : 2));    // and 9/m of the turns before
+    CHECK_FALSE(own.wants_room());
+    CHECK(host.Level("late|7/m", At(turn * 10 + 4)) == Approx(7));    // its bucket was full
+    CHECK_FALSE(host.Serves(fmt::format("y{}|9/m", turn), At(turn * 10 + 4), 10));
+    CHECK(host.Serves(fmt::format("y{}|9/m", turn), At(turn * 10 + 4), 9));
+    CHECK_FALSE(host.Serves("kept|10/h", At(turn * 10 + 4)));
+    Renew(host, At(turn * 10 + 9.5));
+    CHECK(own.used() == 2);
+    CHECK_FALSE(host.Serves("kept|10/h", At(turn * 10 + 9.5)));
+  }
+  CHECK(host.Level("kept|10/h", At(40)) == Approx(40.0 / 360).margin(1e-3));
+}
+
+TEST_CASE("own limit: while places are freed, limits that come have room beside those that are in use") {
+  Host host("[[rule]]\nname = \"r\"\nburst = 1000\nrate = 100\nmax_own_limit = 100000\n");
+  for (std::size_t i = 0; i < OwnLimits::kMost; ++i) host.Serves(fmt::format("e|{}/y", i + 1), At(0));
+  host.limiter->RenewOwnLimits();
+  CHECK_FALSE(host.limiter->rules().FindOwn("new|99999/s").has_value());
+  for (std::size_t i = 0; i < OwnLimits::kMost; i += 2) CHECK(host.limiter->rules().FindOwn(fmt::format("e|{}/y", i + 1)));
+  while (host.limiter->Tick(At(1))) {
+  }
+  CHECK(host.limiter->rules().own()->used() == OwnLimits::kMost);
+  for (std::size_t i = 0; i < OwnLimits::kMost; i += 100) {
+    CHECK(host.Level(fmt::format("e|{}/y", i + 1), At(1)) == Approx(double(i)).margin(0.01));
+  }
+}
+
+TEST_CASE("own limit: limits that peers name take part of the places, and one peer part of that") {
+  const auto rules = testing::Rules("[[rule]]\nname = \"r\"\nburst = 2\nrate = 1\nmax_own_limit = 100000\n");
+  const auto named = [&](Source source, std::size_t first) {
+    std::size_t found = 0;
+    for (std::size_t i = first; i < first + 5000; ++i) found += rules->Find(fmt::format("t|{}/s", i), source).has_value();
+    return found;
+  };
+  CHECK(named(Source::Peer(1), 1) == OwnLimits::kPeersMost / 2);
+  CHECK(rules->FindOwn("t|1/s").has_value());    // and is this host's from now on
+  CHECK(named(Source::Peer(1), 20'000) == 1);
+  CHECK(named(Source::Peer(2), 10'000) == OwnLimits::kPeersMost / 4);
+  CHECK(NameOf(*rules, "y|9/m") == "r 9 0.15 own");
+  CHECK(named(Source::kQuery, 30'000) == 5000);
+  CHECK(rules->own()->used() == OwnLimits::kMost);
 }
 
 TEST_CASE("own limit: a limiter's successor finds the buckets, though it numbers limits anew") {

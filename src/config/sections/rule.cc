@@ -155,6 +155,8 @@ const std::vector<Key<Rule>>& RuleKeys() {
                  "minute. Units are s, m, h, d, w, mo (30 days) and y (365 days). With each other limit it is another tag, "
                  "with a bucket of its own. The limit that a descriptor of Envoy brings along is such a limit; one that is "
                  "not allowed is counted in envoy_limits_refused and the rule decides. An override of *TAG* goes before. "
+                 "On a host 3,072 limits that differ can be in use at once; where one has no room the rule decides, and "
+                 "own_limits_crowded counts it. "
                  "What clients choose of such a tag must not have a | in it, or they choose their limit; what Envoy "
                  "sends has none. With 0 tags name no limits."),
       Also(),

@@ -73,10 +73,10 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
                    const Speaker& speaker) {
   const Duration phase = (to - from) / kPhases;
   Terms terms;    // of the entry before: most entries have the same limit
-  const std::uint32_t peer = speaker.number, from_whom = speaker.abroad ? ~peer : peer;    // a site is no peer
+  const std::uint32_t peer = speaker.number, from_whom = speaker.from_whom();
   HeardPeer& heard = peers_.Of(speaker);
   const bool rare = entries.any_rare();
-  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+  peers_.ForEach(entries, first, n, Source::Peer(from_whom), now, [&](const ToldEntry& told) {
     if (rare && beside_.Hear(entries, told, heard, speaker, to, now)) {
       if (core_.site_sums != nullptr && !speaker.abroad) core_.site_sums->Beside(told.hash, entries, told.entry);
       return;

@@ -45,10 +45,10 @@ class PeerEntries {
  public:
   explicit PeerEntries(LimiterCore& core) : core_(core) {}
 
-  // Calls change(told) for each of the entries [first, first + n) that a limit of ours is for which is not this host's
-  // alone.
+  // Calls change(told) for each of the entries [first, first + n) of `source` that a limit of ours is for which is not
+  // this host's alone.
   template <class Change>
-  void ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change);
+  void ForEach(const Entries& entries, std::size_t first, std::size_t n, Source source, Instant now, Change&& change);
 
   // Puts the bucket into the tag's slot, or into a new one if there is room. Returns the slot.
   Slot* Store(const ToldEntry& told, const Bucket& bucket, const Waste& waste, Source source, Instant now);
@@ -81,7 +81,8 @@ class PeerEntries {
 };
 
 template <class Change>
-void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t n, Instant now, Change&& change) {
+void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t n, Source source, Instant now,
+                          Change&& change) {
   DT_CHECK(first + n <= entries.size());
   const Entry* const list = entries.list().data() + first;
   counts_.entries += n;
@@ -92,7 +93,7 @@ void PeerEntries::ForEach(const Entries& entries, std::size_t first, std::size_t
     const Tag tag = tag_of(i);
     Table::Shard shard(*core_.table, probe.hash);
     Slot* const slot = shard.Find(tag, probe, now);
-    const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry));
+    const auto index = LimitOfSaid(*core_.rules, slot, entries.tag(entry), source);
     const Limit* const limit = index ? &core_.limit(*index) : nullptr;
     if (limit == nullptr || !(rare ? Concerns(entries, entry, *limit) : limit->shared)) {
       ++counts_.unmatched;

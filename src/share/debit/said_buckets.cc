@@ -27,7 +27,7 @@ Instant UntilFullAt(const Entry& entry, Instant at) {
 // together, is forgiven to the host that joins, because a lie about it would last for as long. Neither hits of this
 // host nor what came back here are in that word, as far as no report has told of them.
 void SaidBuckets::Merge(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now) {
-  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) { MergeOne(told, at, now); });
+  peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) { MergeOne(told, at, now); });
 }
 
 void SaidBuckets::MergeOne(const ToldEntry& told, Instant at, Instant now) {
@@ -49,7 +49,7 @@ void SaidBuckets::MergeOne(const ToldEntry& told, Instant at, Instant now) {
 void SaidBuckets::Adopt(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant counted,
                         Instant reported, Instant now, std::uint32_t owner) {
   HeardPeer& heard = peers_.Of(owner);
-  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+  peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (beside_.HearOwner(entries, told, heard, false, at, now)) return;
     const Limit& limit = core_.limit(told.index);
     const auto until = ways_.With(limit, [&](auto& way) { return way.ReportedAt(told.hash); });
@@ -88,7 +88,7 @@ void SaidBuckets::AdoptOne(const ToldEntry& told, double demand, Tokens foretold
 
 void SaidBuckets::TakeOver(const Entries& entries, std::size_t first, std::size_t n, Instant at,
                            std::vector<std::uint64_t>& taken, Instant now) {
-  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+  peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     taken.push_back(told.hash);
     const Bucket bucket = BucketOf(told, at, UntoldOf(told), now);
     const Waste waste = Waste::From(ToTicks(now) - 3 * core_.window);
@@ -101,7 +101,7 @@ void SaidBuckets::TakeOver(const Entries& entries, std::size_t first, std::size_
 void SaidBuckets::DebitOwn(const Entries& entries, std::size_t first, std::size_t n, Instant from, Instant to,
                            const std::vector<std::uint64_t>& taken, Instant now) {
   const Duration phase = (to - from) / kPhases;
-  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+  peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (told.entry.value == 0) return;
     const Instant began = std::min(from + phase * told.entry.phase, now);
     if (core_.site_sums != nullptr) {
@@ -120,7 +120,7 @@ void SaidBuckets::DebitOwn(const Entries& entries, std::size_t first, std::size_
 void SaidBuckets::HearNear(const Entries& entries, std::size_t first, std::size_t n, Instant at, Instant now,
                            std::uint32_t owner) {
   HeardPeer& heard = peers_.Of(owner);
-  peers_.ForEach(entries, first, n, now, [&](const ToldEntry& told) {
+  peers_.ForEach(entries, first, n, Source::kPeer, now, [&](const ToldEntry& told) {
     if (const auto left = entries.penalty(told.entry)) {
       return beside_.HearPenalty(told, heard, at + std::chrono::milliseconds(*left), now);
     }

@@ -21,6 +21,9 @@ struct Speaker {
     return speaker;
   }
 
+  // A number that no peer has if it is a site.
+  std::uint32_t from_whom() const { return abroad ? ~number : number; }
+
   std::uint32_t number;
   bool abroad = false;
   std::uint64_t hosts = 1;
