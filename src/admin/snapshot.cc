@@ -331,6 +331,9 @@ constexpr Count kCounts[] = {
     {"among_crowded", "",
      "Times that a tag was served first come, because more than 512 were divided, or one among more than 4,096.",
      AT(among.crowded)},
+    {"among_disbelieved", "",
+     "Tokens that peers said such a tag had of a divided one, beyond what their hits of that bear out.",
+     AT(among.disbelieved)},
     {"places", "", "Places that are taken now, under rules with in_flight.", AT(places.taken), kGauge},
     {"places_tags", "", "Tags of which places are taken now.", AT(places.tags), kGauge},
     {"places_entered", "", "Places that were taken.", AT(places.entered)},
@@ -540,10 +543,10 @@ Snapshot TakeSnapshot(Limiter& limiter, const ProcessCounts& process) {
   const LimiterCounts counts = CountsOf(limiter);
   s.places = counts.in_flight;
   s.among = counts.among;
+  s.own_limits = counts.own_limits, s.own_limits_crowded = counts.own_limits_crowded;
   s.penalties = counts.penalties;
   s.quotas = counts.quotas;
   const Certificate& certificate = limiter.ways().Get<Debits>().certificate();
-  s.own_limits = counts.own_limits, s.own_limits_crowded = counts.own_limits_crowded;
   s.deviated = certificate.ever();
   s.accuracy_tags = certificate.tags();
   s.accuracy_crowded = certificate.crowded();

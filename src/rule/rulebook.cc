@@ -156,6 +156,7 @@ Rulebook::Rulebook(std::vector<Rule> rules, std::vector<Override> overrides)
     limit.whole = limit.derives || limit.quota > 0;
     limit.plain = limit.mode != Mode::kOff && limit.in_flight == 0 && !limit.penalizes && !limit.whole;
     any_in_flight_ = any_in_flight_ || limit.in_flight > 0;
+    weight_max_ = std::max(weight_max_, limit.weight);
     any_among_ = any_among_ || limit.among != Among::kFirst;
     any_penalty_ = any_penalty_ || limit.penalizes;
     if (limit.shed_priority < kShedPriorities) shed_priorities_.set(limit.shed_priority);
@@ -217,11 +218,11 @@ std::optional<LimitIndex> Rulebook::RuleOf(std::string_view tag) const {
 }
 
 std::optional<LimitIndex> Rulebook::Find(std::string_view tag) const {
-  if (const auto it = by_tag_.find(tag); it != by_tag_.end()) return it->second;
   return Find(tag, Source::kQuery);
 }
 
 std::optional<LimitIndex> Rulebook::Find(std::string_view tag, Source source) const {
+  if (const auto it = by_tag_.find(tag); it != by_tag_.end()) return it->second;
   if (const auto own = AllowedOwn(tag)) {
     const auto index = PlaceOf(*own, source);
     if (index.has_value() || !source.is_query()) return index;
@@ -230,7 +231,6 @@ std::optional<LimitIndex> Rulebook::Find(std::string_view tag, Source source) co
 }
 
 std::optional<LimitIndex> Rulebook::FindOwn(std::string_view tag) const {
-  const auto limit = own_ != nullptr ? ReadOwnLimit(tag) : std::nullopt;
   return FindOwn(tag, Source::kQuery);
 }
 
@@ -240,6 +240,7 @@ std::optional<LimitIndex> Rulebook::FindOwn(std::string_view tag, Source source)
 }
 
 std::optional<Rulebook::Allowed> Rulebook::AllowedOwn(std::string_view tag) const {
+  const auto limit = own_ != nullptr ? ReadOwnLimit(tag) : std::nullopt;
   if (!limit.has_value() || !limit->can_be()) return std::nullopt;
   const auto rule = RuleOf(limit->tag);
   if (!rule.has_value() || limit->requests > rules_[*rule].max_own_limit) return std::nullopt;

@@ -83,15 +83,17 @@ class Rulebook {
   bool any_in_flight() const { return any_in_flight_; }
   // Whether some limit is divided among the tags that are charged with it.
   bool any_among() const { return any_among_; }
+  // The largest weight that a limit gives its tags.
+  double weight_max() const { return weight_max_; }
   // Whether some limit has penalties.
   bool any_penalty() const { return any_penalty_; }
 
   // Whether some rule lets tags name limits.
   bool any_own() const { return own_ != nullptr; }
-
-  // Whether some limit has a quota, and the calendars of all.
   // Their limits; null: there are none. They learn, so they are no part of what never changes.
   OwnLimits* own() const { return own_.get(); }
+
+  // Whether some limit has a quota, and the calendars of all.
   bool any_quota() const { return !calendars_.empty(); }
   const std::vector<QuotaCalendar>& calendars() const { return calendars_; }
 
@@ -170,8 +172,6 @@ class Rulebook {
     std::vector<std::uint64_t> bits_;
   };
 
-  template <class Matcher>
-  std::optional<LimitIndex> FirstRule(Matcher&& matches) const;
   // A limit that a tag names, as the rule allows it.
   struct Allowed {
     OwnLimit limit;
@@ -180,6 +180,8 @@ class Rulebook {
   std::optional<Allowed> AllowedOwn(std::string_view tag) const;
   std::optional<LimitIndex> PlaceOf(const Allowed& own, Source source) const;
 
+  template <class Matcher>
+  std::optional<LimitIndex> FirstRule(Matcher&& matches) const;
   void AddPattern(std::uint32_t rule, Networks& networks);
   static std::optional<LimitIndex> RuleIn(const Pattern& pattern, TagText tag);
   void IndexPatterns();
@@ -203,6 +205,7 @@ class Rulebook {
   std::vector<std::uint64_t> numbers_;    // by rule
   std::vector<QuotaCalendar> calendars_;
   bool any_in_flight_ = false, any_among_ = false, any_penalty_ = false;
+  double weight_max_ = 0;
   std::uint64_t fingerprint_ = 0;
   std::uint64_t divided_fingerprint_ = 0;
 };

@@ -152,6 +152,27 @@ class Forger(SystemTest):
             self.assertGreater(lied, (0.6 if FIGURES else 0.25) * honest)
             self.assertGreater(a.stats()["demands_disbelieved"], 0)
 
+    def test_invented_members_of_a_divided_tag_take_nothing_from_the_others(self):
+        tenant = rule(name="tenant", match="acme", burst=200, rate=200.0, among="level")
+        user = rule(name="user", match="*/*", burst=1000, rate=1000.0, also=["before /"])
+        with fleet_with_liar(tenant + user) as (hosts, liar):
+            asked = served = 0
+            begun = lied = time.monotonic()
+            while (now := time.monotonic()) < begun + 8:
+                if now > lied + 0.5:
+                    lied = now
+                    for host in hosts:
+                        liar.say(host, "report", entries=[(f"acme/f{i}", 100) for i in range(400)])
+                for host in hosts:
+                    got = sum(host.served(f"acme/user-{i}", 1) for i in range(4))
+                    host.served("acme/hog", 10)
+                    if now > begun + 4:
+                        asked, served = asked + 4, served + got
+                time.sleep(0.1)
+            report(f"while a peer tells of 400 members and no hit of their tag: {served} of {asked} served")
+            self.assertGreater(served, (0.95 if FIGURES else 0.5) * asked)
+            self.assertGreater(hosts[0].stats()["among_disbelieved"], 10_000)
+
     def test_limits_that_a_peer_names_leave_places_for_those_that_are_asked_for_here(self):
         with fleet_with_liar(rule(burst=1000, rate=100.0, max_own_limit=100_000)) as (hosts, liar):
             a = hosts[0]

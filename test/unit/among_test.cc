@@ -172,6 +172,7 @@ TEST_CASE("among: what peers serve of a user counts against its level here, and 
   AmongTags::Charge hog{.divided = {tenant, 1, Among::kLevel, 2, 1s}, .member = 2, .cost = 1};
   AmongTags::Charge small = hog;
   small.member = 3;
+  const Speaker peer(7);
   // Here 400/s of the hog and 20/s of the other; the peer serves 35/s and 10/s. The limit is 100/s.
   std::map<std::uint64_t, double> served, asked;
   Instant now = FromNanoseconds(0);
@@ -183,7 +184,9 @@ TEST_CASE("among: what peers serve of a user counts against its level here, and 
   for (int ms = 0; ms < 60'000; ++ms, now += 1ms) {
     if (ms % 5 == 0) ask(hog, ms >= 20'000), ask(hog, ms >= 20'000);
     if (ms % 50 == 0) ask(small, ms >= 20'000);
-    if (ms % 1000 == 0) among.Hear(1, 2, 1, 35, now), among.Hear(1, 3, 1, 10, now);
+    if (ms % 1000 != 0) continue;
+    among.HearHits(1, 45, peer, now);
+    among.Hear(1, 2, 1, 35, peer, now), among.Hear(1, 3, 1, 10, peer, now);
   }
   CHECK(served[3] == asked[3]);
   CHECK(served[2] / 40 == Approx(35).epsilon(0.1));    // as much as the peer: 70/s of both are its level
@@ -195,7 +198,7 @@ class OwnedTenant {
  public:
   static constexpr double kRate = 100;
 
-  OwnedTenant() : charge_{.divided = {tag_, 1, Among::kLevel, 3, 1s}, .member = 0, .cost = 1} {}
+  OwnedTenant() : charge_{.divided = {tag_, 1, Among::kLevel, 3, 1s, 1}, .member = 0, .cost = 1} {}
 
   // Asks the host for the member, if its turn has come.
   void Ask(std::size_t host, std::uint64_t member, int per_second) {
@@ -203,14 +206,16 @@ class OwnedTenant {
     charge_.member = member;
     const bool within = hosts_[host].Would(charge_, shape_, prng_, now());
     hosts_[host].Count(charge_, within, shape_, shape_.burst() / 2, now());
-    served_[{host, member}] += within;
+    served_[{host, member}] += within, hits_[host] += within;
   }
   void Pass() {
     if (++ms_ % 1000 != 0 || !connected) return;
     for (std::size_t host = 1; host < hosts_.size(); ++host) {
       std::vector<std::uint64_t> named;
+      const Speaker speaker(static_cast<std::uint32_t>(host));
+      hosts_[0].HearHits(1, std::exchange(hits_[host], 0), speaker, now());
       const auto tell = [&](const Tag&, const MemberWord& word, int&) {
-        hosts_[0].HearPeer(charge_.divided, word, Speaker(), shape_, shape_.burst() / 2, now());
+        hosts_[0].HearPeer(charge_.divided, word, speaker, shape_, shape_.burst() / 2, now());
         named.push_back(word.member);
         return true;
       };
@@ -236,6 +241,7 @@ class OwnedTenant {
   const Shape shape_ = Shape::From(kRate, kRate);
   AmongTags::Charge charge_;
   std::array<AmongTags, 3> hosts_;
+  std::array<std::uint64_t, 3> hits_{};    // that the owner has not heard of
   Prng prng_{1};
   int ms_ = 0;
   std::map<std::pair<std::size_t, std::uint64_t>, double> served_;
@@ -303,18 +309,89 @@ TEST_CASE("among: hosts go on for a while by what a silent owner said, and then 
   CHECK(tenant.TakeServed(2, 3, 10) == Approx(20));
 }
 
-TEST_CASE("among: a peer that is said to be asked for everything is believed for a hundred times what it served") {
+// What a tag is served of 40/s that it asks for, of 100/s, while each second peer 9 lies to the owner.
+double ServedBesideLies(const std::function<void(AmongTags& owner, const OwnedTenant& tenant)>& lie) {
   OwnedTenant tenant;
-  AmongTags& owner = tenant.host(0);
-  for (int seconds = 0; seconds < 20; ++seconds) {
-    for (int ms = 0; ms < 1000; ++ms, tenant.Pass()) tenant.Ask(1, 3, 200);
-    owner.HearPeer(tenant.divided(), {.member = 4, .asked = MemberWord::kMost, .fair = 1000}, Speaker(), tenant.shape(),
-                   50, tenant.now());
+  for (int seconds = 0; seconds < 30; ++seconds) {
+    if (seconds == 10) tenant.TakeServed(1, 3, 1);
+    for (int ms = 0; ms < 1000; ++ms, tenant.Pass()) tenant.Ask(1, 3, 40), tenant.Ask(2, 2, 500);
+    lie(tenant.host(0), tenant);
   }
-  const auto word = owner.WordOf(1, 4, tenant.now());
-  REQUIRE(word.has_value());
-  CHECK(word->asked <= 100'000);    // thousandths: 100 a second
-  CHECK(owner.Of(1, tenant.now()).level >= 50 * 0.95);    // the honest tag's part of two
+  return tenant.TakeServed(1, 3, 20);
+}
+
+constexpr std::uint64_t kMost = MemberWord::kMost;
+
+TEST_CASE("among: members of a peer that has served nothing take no more than its part, whatever it says of them") {
+  CHECK(ServedBesideLies([](AmongTags&, const OwnedTenant&) {}) == Approx(40));
+  for (const std::uint64_t served : {std::uint64_t{0}, kMost}) {
+    for (const std::uint64_t members : {1, 1000}) {
+      CAPTURE(served, members);
+      CHECK(ServedBesideLies([&](AmongTags& owner, const OwnedTenant& tenant) {
+              for (std::uint64_t i = 0; i < members; ++i) {
+                owner.HearPeer(tenant.divided(), {1000 + i, kMost, served, members == 1 ? kMost : 1000}, Speaker(9),
+                               tenant.shape(), 50, tenant.now());
+              }
+              if (served > 0) CHECK(owner.counts().disbelieved > kMost);
+            }) >= 33 * 0.95);    // two thirds are left to two of the same weight
+    }
+  }
+}
+
+TEST_CASE("among: members take what their peer has served of the divided tag, and as much once more") {
+  AmongPeerParts parts;
+  const AmongPeerParts::Bounds bounds{.rate = 10, .hits_max = 300, .lately = 2s};
+  const Instant now = FromNanoseconds(0) + 1s;
+  MemberUse sum;
+  const auto hear = [&](std::uint32_t peer, MemberUse said) {
+    const MemberUse use = parts.Believed(1, peer, said, bounds, now);
+    sum.asked += use.asked, sum.served += use.served;
+  };
+  parts.AddHits(1, 7, 100, bounds, now);
+  for (int i = 0; i < 50; ++i) hear(7, {1000, 40});
+  CHECK(sum.served == 100);
+  CHECK(sum.asked == Approx(200 + 20));
+  sum = {};
+  hear(8, {5, 5});    // of another peer, which reported no hits
+  CHECK(sum.served == 0);
+  CHECK(sum.asked == Approx(2.5));    // an eighth of what it has
+  parts.AddHits(1, 7, 1000, bounds, now);
+  sum = {};
+  hear(7, {1000, 1000});
+  CHECK(sum.served == 300);
+}
+
+TEST_CASE("among: a peer can give no member a weight above all weights here, nor make it less than others say") {
+  OwnedTenant tenant;
+  for (int seconds = 0; seconds < 30; ++seconds) {
+    if (seconds == 10) tenant.TakeServed(1, 3, 1);
+    for (int ms = 0; ms < 1000; ++ms, tenant.Pass()) tenant.Ask(1, 3, 200), tenant.Ask(2, 2, 200);
+    tenant.host(0).HearPeer(tenant.divided(), {2, 1, 0, kMost}, Speaker(9), tenant.shape(), 50, tenant.now());
+    tenant.host(0).HearPeer(tenant.divided(), {3, 1, 0, 1}, Speaker(9), tenant.shape(), 50, tenant.now());
+  }
+  CHECK(tenant.TakeServed(1, 3, 20) == Approx(50).epsilon(0.1));
+}
+
+TEST_CASE("among: in a mesh, members count as far as their peer has reported hits of the divided tag") {
+  AmongTags among;
+  Prng prng(1);
+  const Shape shape = Shape::From(100, 100);
+  const Tag tenant{"acme", false};
+  AmongTags::Charge user{.divided = {tenant, 1, Among::kLevel, 2, 1s}, .member = 3, .cost = 1};
+  Instant now = FromNanoseconds(0);
+  int served = 0;
+  for (int ms = 0; ms < 30'000; ++ms, now += 1ms) {
+    if (ms % 20 == 0) {
+      const bool within = among.Would(user, shape, prng, now);
+      among.Count(user, within, shape, 50, now);
+      served += within;
+    }
+    if (ms % 500 != 0) continue;
+    among.HearHits(1, 5, Speaker(9), now);
+    for (std::uint64_t lie = 0; lie < 400; ++lie) among.Hear(1, 1000 + lie, 1, 100, Speaker(9), now);
+  }
+  CHECK(served == 1500);
+  CHECK(among.counts().disbelieved > 0);
 }
 
 TEST_CASE("among: members beyond what is measured are counted, and words of tags that nobody divides here change nothing") {
@@ -324,9 +401,10 @@ TEST_CASE("among: members beyond what is measured are counted, and words of tags
   const Instant now = FromNanoseconds(0) + 1s;
   among.HearOwner(1, {.member = 2, .asked = 1, .served = 1, .fair = 1}, now);
   CHECK_FALSE(among.WordOf(1, 2, now));
+  const AmongTags::Divided divided{tag, 1, Among::kLevel, 3, 1s};
   for (std::uint64_t member = 0; member < 3 * AmongMembers::kMostOfOne; ++member) {
-    among.HearPeer({tag, 1, Among::kLevel, 3, 1s}, {.member = member, .asked = 1, .served = 1, .fair = 1000}, Speaker(),
-                   shape, 50, now);
+    among.HearHits(1, 1, Speaker(), now);
+    among.HearPeer(divided, {.member = member, .asked = 1, .served = 1, .fair = 1000}, Speaker(), shape, 50, now);
   }
   CHECK(among.counts().crowded >= 2 * AmongMembers::kMostOfOne);
   CHECK_FALSE(among.WordOf(1, 3 * AmongMembers::kMostOfOne, now));

@@ -67,8 +67,10 @@ AmongMember* AmongTags::FindOrAdd(AmongGroup& group, std::uint64_t name, double 
     if (member == nullptr) return nullptr;
     member->told_at = group.began;
     if (group.memory == Duration()) member->most = weight * group.current.level;
+    member->weight = weight;
   }
-  member->weight = weight;
+  member->weight = std::max(member->weight, weight);
+  member->weight_said = std::max(member->weight_said, weight);
   return member;
 }
 
@@ -85,6 +87,7 @@ AmongGroup* AmongTags::Begin(const Divided& divided, const Shape& shape, Tokens 
     return nullptr;
   }
   group->hosts = divided.hosts;
+  group->its_shape = shape;
   group->memory = divided.period == Duration() ? Duration() : std::max(kMemoryMin, 2 * divided.period);
   if (group->began == Instant::min() || group->IsOld(now)) {
     group->Begin(members_, now);
@@ -110,10 +113,35 @@ void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tok
   member->dearest = std::max(member->dearest, charge.cost);
 }
 
-void AmongTags::Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits, Instant now) {
+AmongPeerParts::Bounds AmongTags::BoundsOf(const AmongGroup& group, const Speaker& speaker) {
+  const auto hosts = static_cast<double>(speaker.hosts);
+  const double part = std::min(1.0, hosts / static_cast<double>(group.hosts));
+  const double rate = group.its_shape.rate();
+  const Tokens served_max = group.its_shape.burst() + rate * Seconds(group.memory + kCycle);
+  return {rate * part, hosts * served_max, group.memory};
+}
+
+// What counts of it. What it served and does not count is counted; an honest host is asked for more than it serves.
+MemberUse AmongTags::Believed(const AmongGroup& group, const Speaker& speaker, MemberUse said, Instant now) {
+  const MemberUse use = peers_.Believed(group.hash, speaker.from_whom(), said, BoundsOf(group, speaker), now);
+  disbelieved_.fetch_add(static_cast<std::uint64_t>(said.served - use.served), std::memory_order_relaxed);
+  return use;
+}
+
+void AmongTags::HearHits(std::uint64_t divided, std::uint64_t hits, const Speaker& speaker, Instant now) {
   AmongGroup* const group = FindShared(divided, now);
-  AmongMember* const its = group != nullptr ? FindOrAdd(*group, member, weight, now) : nullptr;
-  if (its != nullptr) its->heard.served += static_cast<double>(hits);
+  if (group == nullptr) return;
+  peers_.AddHits(divided, speaker.from_whom(), static_cast<double>(hits), BoundsOf(*group, speaker), now);
+}
+
+void AmongTags::Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits,
+                     const Speaker& speaker, Instant now) {
+  AmongGroup* const group = FindShared(divided, now);
+  if (group == nullptr) return;
+  const auto said = static_cast<double>(hits);
+  const double served = Believed(*group, speaker, {said, said}, now).served;
+  AmongMember* const its = served > 0 ? FindOrAdd(*group, member, weight, now) : nullptr;
+  if (its != nullptr) its->heard.served += served;
 }
 
 // ---- Where a host owns the divided tag ----
@@ -125,20 +153,19 @@ MemberWord AmongTags::WordAbout(std::uint64_t member, const MemberUse& use, doub
   return {member, number(times * use.asked), number(times * use.served), number(std::max(kThousandths * fair, 1.0))};
 }
 
-// What a peer has served counts for no more than the limit lets one host serve, because a peer may lie; what a site
-// has, for as many hosts. What it was asked for counts for no more than a hundred times that.
 void AmongTags::HearPeer(const Divided& divided, const MemberWord& word, const Speaker& speaker, const Shape& shape,
                          Tokens level, Instant now) {
   AmongGroup* const group = Begin(divided, shape, level, now);
-  AmongMember* const its =
-      group != nullptr ? FindOrAdd(*group, word.member, static_cast<double>(word.fair) / kThousandths, now) : nullptr;
-  if (its == nullptr) return;
+  if (group == nullptr) return;
   group->owned = true;
-  const double served_max = shape.burst() + shape.rate() * Seconds(divided.period + kCycle);
-  const double served = std::min(static_cast<double>(word.served), static_cast<double>(speaker.hosts) * served_max);
-  const double asked = std::min(static_cast<double>(word.asked), (served + 1) / AmongGroup::kGrantedMin);
-  its->heard.served += served, its->heard.asked += asked;
-  if (!speaker.abroad) its->to_sites.served += served, its->to_sites.asked += asked;
+  const MemberUse said{static_cast<double>(word.asked), static_cast<double>(word.served)};
+  const MemberUse use = Believed(*group, speaker, said, now);
+  if (use.asked <= 0) return;
+  const double weight = std::min(static_cast<double>(word.fair) / kThousandths, divided.weight_max);
+  AmongMember* const its = FindOrAdd(*group, word.member, weight, now);
+  if (its == nullptr) return;
+  its->heard.served += use.served, its->heard.asked += use.asked;
+  if (!speaker.abroad) its->to_sites.served += use.served, its->to_sites.asked += use.asked;
 }
 
 std::optional<Tag> AmongTags::TagOf(std::uint64_t divided) const {

@@ -37,6 +37,7 @@
 #include "rule/rule.h"
 #include "share/among/group.h"
 #include "share/among/members.h"
+#include "share/among/peer_parts.h"
 #include "share/debit/word.h"
 
 namespace dthrottle {
@@ -45,6 +46,7 @@ struct AmongCounts {
   std::uint64_t divided = 0;    // tags that are divided among others, now
   std::uint64_t cut = 0;        // queries refused because their tag had its part
   std::uint64_t crowded = 0;    // times that a tag had no part of its own any more, because too many asked
+  std::uint64_t disbelieved = 0;    // tokens that peers said members were served, and that did not count
 };
 
 // Guarded by the lock of the shard of the tag that is divided, as every SideTable.
@@ -65,6 +67,7 @@ class AmongTags {
     Among among;
     std::size_t hosts = 1;    // that share its limit by reports, at kLevel
     Duration period{};        // of these reports
+    double weight_max = 1;    // of any member, by the limits here
   };
   // A query of a tag that is charged to it.
   struct Charge {
@@ -82,8 +85,12 @@ class AmongTags {
   // The query was served, or it was refused by the division or by the bucket of the divided tag, which has the shape and
   // `level` tokens.
   void Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now);
-  // A peer has served so many hits of the member. Nothing, where nobody asked for the divided tag here lately.
-  void Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits, Instant now);
+  // A peer has served so many hits of the divided tag. What it says of members counts as far as these bear it out
+  // (peer_parts.h). Nothing, where nobody asked for the divided tag here lately; the next one too.
+  void HearHits(std::uint64_t divided, std::uint64_t hits, const Speaker& speaker, Instant now);
+  // The same of the member.
+  void Hear(std::uint64_t divided, std::uint64_t member, double weight, std::uint64_t hits, const Speaker& speaker,
+            Instant now);
 
   // ---- Where a host owns the divided tag, by kLevel ----
 
@@ -124,12 +131,14 @@ class AmongTags {
   void CountCut() { cut_.fetch_add(1, std::memory_order_relaxed); }
 
   DividedAmong Of(std::uint64_t divided, Instant now) const;
-  AmongCounts counts() const { return {groups_.used(), cut_.load(), crowded_.load()}; }
+  AmongCounts counts() const { return {groups_.used(), cut_.load(), crowded_.load(), disbelieved_.load()}; }
 
  private:
   static constexpr double kUncut = AmongMember::kUncut;
   static constexpr std::size_t kWays = 8;
 
+  static AmongPeerParts::Bounds BoundsOf(const AmongGroup& group, const Speaker& speaker);
+  MemberUse Believed(const AmongGroup& group, const Speaker& speaker, MemberUse said, Instant now);
   static MemberWord WordAbout(std::uint64_t member, const MemberUse& use, double times, double fair);
   // Calls each(group, member, locked) from that place on, until it returns false. True: there are more.
   template <class Lock, class Each>
@@ -156,8 +165,9 @@ class AmongTags {
 
   SideTable<AmongGroup, kWays> groups_;
   AmongMembers members_;
+  AmongPeerParts peers_;
   std::size_t told_ = 0, told_sites_ = 0;    // places of which the owners, and other sites, have been told
-  std::atomic<std::uint64_t> cut_{0}, crowded_{0};
+  std::atomic<std::uint64_t> cut_{0}, crowded_{0}, disbelieved_{0};
 };
 
 }    // namespace dthrottle

@@ -50,6 +50,7 @@ void AmongGroup::Divide(AmongMembers& members, Among among, const Shape& shape, 
   members.Retain(list, [&](AmongMember& member) {
     if (member.idle()) return false;
     member.counted = member.heard = {};
+    if (member.weight_said > 0) member.weight = std::exchange(member.weight_said, 0);
     Allow(member, next.level, now);
     return true;
   });

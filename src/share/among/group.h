@@ -29,6 +29,7 @@ struct AmongGroup {
   KeptTag tag;
   std::uint64_t hash = 0;
   Instant began{};         // this cycle
+  Shape its_shape{};       // of the tag's bucket
   Duration memory{};       // how long rates are measured over; 0: the cycle
   std::size_t hosts = 1;
   Tokens asked = 0;        // by all members in the cycle

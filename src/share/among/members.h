@@ -36,6 +36,7 @@ struct AmongMember {
   Instant told_at{};                   // then
   double all = 0, of_all = 0;    // tokens/s by the owner's word: served by all hosts, and of it here
   double weight = 1;
+  double weight_said = 0;       // the largest in this cycle; 0: none
   double most = kUncut;         // tokens/s that are served here
   MemberUse here{}, there{};    // tokens/s over a while; what peers are asked for is known to an owner only
   double request = 0;           // tokens/s that are asked of all hosts
@@ -120,6 +121,13 @@ class AmongMembers {
     }
     list.size_ = size;
   }
+  // A key for a name of the divided tag, in the sets of its shard.
+  static std::uint64_t KeyOf(std::uint64_t divided, std::uint64_t name) {
+    const std::uint64_t mixed = (divided ^ name * 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
+    const std::uint64_t key = divided >> (64 - kShardBits) << (64 - kShardBits) | (mixed ^ mixed >> 32) >> kShardBits;
+    return key != 0 ? key : 1;
+  }
+
   // Some may have made room for members of other tags, if nobody asked for this one any more.
   void Clear(List& list, std::uint64_t divided) {
     for (std::size_t i = 0; i < list.size_; ++i) {
@@ -133,13 +141,6 @@ class AmongMembers {
   static constexpr std::size_t kWays = 8;
   static constexpr unsigned kShardBits = 6;
   static_assert(SideTable<AmongMember, kWays>::kSetsMin == std::size_t{1} << kShardBits);    // no fewer than shards
-
-  // In the sets of the divided tag's shard.
-  static std::uint64_t KeyOf(std::uint64_t divided, std::uint64_t name) {
-    const std::uint64_t mixed = (divided ^ name * 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
-    const std::uint64_t key = divided >> (64 - kShardBits) << (64 - kShardBits) | (mixed ^ mixed >> 32) >> kShardBits;
-    return key != 0 ? key : 1;
-  }
 
   SideTable<AmongMember, kWays> members_;
 };

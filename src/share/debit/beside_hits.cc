@@ -175,7 +175,8 @@ void BesideHits::HearMember(const ToldEntry& told, const MemberWord& word, const
   const TagAt at{told.tag, told.hash, limit, told.slot};
   const bool due = core_.among->IsDue(told.hash, now);
   const Tokens level = due ? ways_.ForetoldLevel(at, now).value_or(at.Level(now)) : 0;
-  const AmongTags::Divided divided{told.tag, told.hash, limit.among, core_.peers + 1, ToDuration(core_.waste_window)};
+  const AmongTags::Divided divided{told.tag, told.hash, limit.among, core_.peers + 1, ToDuration(core_.waste_window),
+                                   core_.rules->weight_max()};
   core_.among->HearPeer(divided, word, speaker, limit.shape, level, now);
 }
 

@@ -104,30 +104,32 @@ void Debits::Debit(const Entries& entries, std::size_t first, std::size_t n, Ins
     if (core_.site_sums != nullptr && !speaker.abroad) {
       core_.site_sums->Add(told.hash, entries.tag(entry), hits, ToTicks(began));
     }
-    if (terms.limit->derives && core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits);
+    if (core_.among != nullptr && hits != 0) NoteAmong(told, *terms.limit, hits, speaker, now);
     const std::uint64_t said = rare ? std::min(entries.returnable(entry), hits) : 0;
     const std::uint64_t may = terms.totals->some_back ? hits : said;
     if (may != 0) returnable_hits_.Told(told.hash, from_whom, may, said != 0, now);
   });
-  HearAmong(now);
+  HearAmong(speaker, now);
 }
 
 // ---- Tags that are charged to a divided one ----
 
 // The peer has charged the divided tag as well, and says so in an entry of its own: this one says whose hits they were.
 // Owners of tags are told otherwise (beside_hits.h).
-void Debits::NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits) {
-  if (told.tag.is_digest || SomeOwn(core_)) return;
+void Debits::NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits, const Speaker& speaker,
+                       Instant now) {
+  if (limit.among == Among::kLevel) core_.among->HearHits(told.hash, hits, speaker, now);
+  if (!limit.derives || told.tag.is_digest || SomeOwn(core_)) return;
   core_.rules->ForEachDerived(told.index, {told.tag.bytes}, [&](std::string_view divided) {
     elsewhere_.push_back({core_.table->Hash({divided}), AmongTags::NameOf(told.tag), limit.weight, hits});
   });
 }
 
 // The shard of a divided tag cannot be locked beside that of the tag which is charged to it.
-void Debits::HearAmong(Instant now) {
+void Debits::HearAmong(const Speaker& speaker, Instant now) {
   for (const ChargedElsewhere& its : elsewhere_) {
     const Table::Shard shard(*core_.table, its.divided);
-    core_.among->Hear(its.divided, its.member, its.weight, its.hits, now);
+    core_.among->Hear(its.divided, its.member, its.weight, its.hits, speaker, now);
   }
   elsewhere_.clear();
 }

@@ -140,8 +140,8 @@ class Debits final : public Way {
   };
   void HearBack(const ToldEntry& told, std::uint32_t peer, std::uint64_t back, const Terms& terms, Instant now);
   bool TellTurns(Instant from, Instant now, Draft& out);
-  void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits);
-  void HearAmong(Instant now);
+  void NoteAmong(const ToldEntry& told, const Limit& limit, std::uint64_t hits, const Speaker& speaker, Instant now);
+  void HearAmong(const Speaker& speaker, Instant now);
   void DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord& word, Instant now);
   Terms TermsOf(LimitIndex index, Duration interval);
   Duration Horizon(const Limit& limit) const;
