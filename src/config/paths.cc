@@ -13,7 +13,8 @@ namespace dthrottle {
 namespace {
 
 constexpr std::string_view kIncarnation = ".incarnation";
-constexpr std::string_view kBesideTable[] = {kIncarnation, ".state", ".holds", ".owners", ".sites", ".resp"};
+constexpr std::string_view kBesideTable[] = {kIncarnation, ".state",   ".holds", ".rules",
+                                             ".counted",   ".owners",  ".sites", ".resp"};
 
 }    // namespace
 

@@ -228,6 +228,23 @@ class Forger(SystemTest):
 
 
 @unittest.skipUnless(AVAILABLE, WHY_NOT)
+class BesideHits(SystemTest):
+    def test_refusals_that_nobody_has_seen_penalize_few_tags_a_second(self):
+        logins = rule(burst=5, rate=0.1) + 'penalty = { after = 50, within = "1m", lasts = "10m" }\n'
+        with fleet_with_liar(logins) as (hosts, liar):
+            a = hosts[0]
+            tags = [f"user-{i}" for i in range(5000)]
+            begun = time.monotonic()
+            for start in range(0, len(tags), 1000):
+                lies = [(tag, 0) for tag in tags[start:start + 1000]]
+                liar.say(a, "report", entries=lies, besides={"refusals": [1_000_000] * 1000})
+            wait_until(lambda: a.stats()["penalties_cut"] > 3000, "refusals above the ceiling are cut")
+            took = time.monotonic() - begun
+            a.ask(tags * 6)    # each is refused once
+            self.assertLess(a.stats()["penalties_begun"], 1000 + 100 * (took + 1))
+
+
+@unittest.skipUnless(AVAILABLE, WHY_NOT)
 class Flood(SystemTest):
     RATE = 20_000 if SANITIZED else 200_000    # entries/s
     SECONDS = 3
