@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kEveryMs = 1000;
 constexpr Duration kRestMin = std::chrono::seconds(10);
 constexpr int kRestTimes = 9;    // as long as the table was gone through: it takes a tenth of the time at most
-constexpr Duration kWarnEvery = std::chrono::minutes(1);
+constexpr Duration kSayEvery = std::chrono::minutes(1);
 
 }    // namespace
 
@@ -33,7 +33,7 @@ void OwnLimitsWatch::OnTimer(Instant now) {
   if (own == nullptr) return;
   const std::uint64_t crowded = own->crowded();
   if (std::exchange(crowded_, crowded) < crowded && now >= quiet_until_) {
-    quiet_until_ = now + kWarnEvery;
+    quiet_until_ = now + kSayEvery;
     log_.Warning("max_own_limit: {} limits that differ are in use, and their rules decided where there was no room for one",
                  own->used());
   }

@@ -16,6 +16,7 @@ Limiter::Limiter(std::span<std::byte> region, const std::array<std::byte, 16>& b
       retention_(std::make_unique<Retention>(Lane::kCounters)) {
   DT_CHECK(rules != nullptr && lanes > 0);
   core_->rules = std::move(rules);
+  core_->began = now;
   std::vector<std::size_t> counters =
       core_->tally.Assign(*core_->rules, [&](std::size_t counter) { Reassigned(counter); });
   core_->tally.Use(counters);

@@ -63,6 +63,7 @@ struct LimiterCore {
   double root_hosts = 1;    // square root of the number of all hosts
   Ticks window = 0;         // between reports; 0: there are none
   Ticks waste_window = 0;    // the longest between those that come, also of other sites
+  Instant began{};           // of this process
   Tally tally;
   std::unique_ptr<Table> table;
   Loans loans;                         // of tags; those of a tag by the lock of its shard

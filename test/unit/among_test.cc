@@ -332,7 +332,7 @@ TEST_CASE("among: members of a peer that has served nothing take no more than it
                 owner.HearPeer(tenant.divided(), {1000 + i, kMost, served, members == 1 ? kMost : 1000}, Speaker(9),
                                tenant.shape(), 50, tenant.now());
               }
-              if (served > 0) CHECK(owner.counts().disbelieved > kMost);
+              if (served > 0) CHECK(owner.counts().disbelieved > kMost / 2);
             }) >= 33 * 0.95);    // two thirds are left to two of the same weight
     }
   }
@@ -347,14 +347,16 @@ TEST_CASE("among: members take what their peer has served of the divided tag, an
     const MemberUse use = parts.Believed(1, peer, said, bounds, now);
     sum.asked += use.asked, sum.served += use.served;
   };
+  hear(7, {300, 300});    // once for what it can have served before it was known
+  CHECK(sum.served == 300);
+  sum = {};
   parts.AddHits(1, 7, 100, bounds, now);
   for (int i = 0; i < 50; ++i) hear(7, {1000, 40});
   CHECK(sum.served == 100);
   CHECK(sum.asked == Approx(200 + 20));
   sum = {};
-  hear(8, {5, 5});    // of another peer, which reported no hits
+  hear(7, {5, 5});
   CHECK(sum.served == 0);
-  CHECK(sum.asked == Approx(2.5));    // an eighth of what it has
   parts.AddHits(1, 7, 1000, bounds, now);
   sum = {};
   hear(7, {1000, 1000});
@@ -384,13 +386,13 @@ TEST_CASE("among: in a mesh, members count as far as their peer has reported hit
     if (ms % 20 == 0) {
       const bool within = among.Would(user, shape, prng, now);
       among.Count(user, within, shape, 50, now);
-      served += within;
+      served += within && ms >= 10'000;
     }
     if (ms % 500 != 0) continue;
     among.HearHits(1, 5, Speaker(9), now);
     for (std::uint64_t lie = 0; lie < 400; ++lie) among.Hear(1, 1000 + lie, 1, 100, Speaker(9), now);
   }
-  CHECK(served == 1500);
+  CHECK(served == 1000);
   CHECK(among.counts().disbelieved > 0);
 }
 

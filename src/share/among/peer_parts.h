@@ -2,7 +2,7 @@
 // what one of them takes of the level is taken from the others.
 //
 // What all members of a peer were served counts no further than the hits of the divided tag that the peer reported, which
-// its bucket has paid. What they were asked for counts up to twice that, and beyond it, for all of them together, for the
+// its bucket has paid, and once for what one host can serve in some seconds. What they were asked for counts up to twice that, and beyond it, for all of them together, for the
 // peer's part of the rate. So much that honest members are cut by the level and not by this: one that gets its level is
 // counted with twice as much.
 #pragma once
@@ -57,7 +57,8 @@ class AmongPeerParts {
     Instant at{};
   };
 
-  // One that was not known has all of its spare.
+  // One that was not known has all that it can have: of a fleet that starts, hits of members may come before those of the
+  // divided tag.
   Part* FindOrAdd(std::uint64_t divided, std::uint32_t peer, const Bounds& bounds, Instant now) {
     const std::uint64_t key = AmongMembers::KeyOf(divided, peer);
     const bool known = parts_.Find(key) != parts_.kNone;
@@ -65,6 +66,7 @@ class AmongPeerParts {
     if (at == parts_.kNone) return nullptr;
     Part& part = parts_[at];
     const Duration passed = known ? std::clamp<Duration>(now - part.at, Duration(0), bounds.lately) : bounds.lately;
+    if (!known) part.hits = bounds.hits_max;
     part.spare = std::min(part.spare + bounds.rate * Seconds(passed), bounds.rate * Seconds(bounds.lately));
     part.at = now;
     return &part;
