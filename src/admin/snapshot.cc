@@ -342,6 +342,10 @@ constexpr Count kCounts[] = {
     {"places_crowded", "",
      "Of them, refused because places of too many tags were taken: 65536 or so here, 14336 or so over all hosts.",
      AT(places.crowded)},
+    {"places_taken_back", "",
+     "Places of connections that were closed because this host no longer has so many of a tag, under share = "
+     "\"capacity\": nobody heard it, hosts divided anew, or in_flight was lowered.",
+     AT(places.taken_back)},
     {"places_heard", "", "Tags and peers that have taken places of them, as peers say.", AT(places.heard), kGauge},
     {"penalties", "", "Tags that are penalized, or were so lately.", AT(penalties.tags), kGauge},
     {"penalties_begun", "", "Penalties that began on this host.", AT(penalties.begun)},

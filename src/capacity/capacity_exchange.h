@@ -54,9 +54,21 @@ struct CapacityStanding {
   Instant valid_until = Instant::min();
   Parts reserve = 0;
   Parts other = 0;    // of each tag that TakeShares has not named, reserve included
+
+  // How the whole is divided: what hosts move among them beyond their reserves, how many they are, and how many members
+  // take no part and have `aside` each. For what is counted in whole units.
+  Parts divided = 0, aside = 0;
+  std::uint64_t hosts = 0, absent = 0;
+
+  // After a change of generation: what has been taken for long out of the parts of before may be kept until then, and
+  // nothing may be taken so out of the new ones before the other instant, when nobody keeps anything any more.
+  Instant kept_until = Instant::min(), rests_until = Instant::min();
   friend bool operator==(const CapacityStanding&, const CapacityStanding&) = default;
 
-  static void Fields(auto& state, auto& self) { state(self.serial, self.valid_until, self.reserve, self.other); }
+  static void Fields(auto& state, auto& self) {
+    state(self.serial, self.valid_until, self.reserve, self.other, self.divided, self.aside, self.hosts, self.absent,
+          self.kept_until, self.rests_until);
+  }
 };
 
 // REQUIRES: an implementation does not call the exchange back from within.

@@ -63,6 +63,13 @@ Parts CapacityCore::OwnShare() const {
 void CapacityCore::UpdateStanding() {
   standing.reserve = generation.reserve;
   standing.other = generation.reserve + (generation.joined() ? SeatParts() : 0);
+  const std::size_t here = generation.participants.Count();
+  standing.hosts = here;
+  standing.absent = generation.joined() ? members.active().members.size() - here : 0;
+  standing.divided = here * generation.base;
+  standing.aside = generation.aside;
+  standing.kept_until = generation.kept_until;
+  standing.rests_until = generation.rests_until;
   standing.valid_until = !generation.running() ? Instant::min() : without.lease ? Instant::max() : life.leased_until;
 }
 

@@ -17,6 +17,7 @@
 namespace dthrottle {
 
 inline constexpr int kLostSeatPatience = 3;         // in times that it takes to call a life over
+inline constexpr int kRestLeases = 3;               // after a change of generation, what was taken for long is kept
 inline constexpr std::size_t kRecordsFactor = 2;    // of tags_max: ledgers with inherited ones; records of a client
 
 // The generation in force, and what was promised beyond it.
@@ -27,13 +28,17 @@ struct CapacityGeneration {
   Parts base = 0;                            // an equal share less the reserve
   Parts reserve = 0, aside = 0;              // reserves of members that take part, of the others
   MemberBits participants;
+  std::uint64_t former = 0;    // the latest that one of them was in before; 0: they have met for the first time
+  Instant promised_at = Instant::min();                             // acked
+  Instant kept_until = Instant::min(), rests_until = Instant::min();    // as in CapacityStanding
 
   bool joined() const { return number != 0; }
   bool frozen() const { return acked > number; }
   bool running() const { return joined() && !frozen(); }
 
   static void Fields(auto& state, auto& self) {
-    state(self.number, self.acked, self.entitled_to, self.base, self.reserve, self.aside, self.participants);
+    state(self.number, self.acked, self.entitled_to, self.base, self.reserve, self.aside, self.participants,
+          self.former, self.promised_at, self.kept_until, self.rests_until);
     state.Check(self.base <= kWhole && self.reserve <= kWhole && self.aside <= kWhole && self.number != 0);
   }
 };

@@ -47,6 +47,7 @@ CapacityMessage DivisionOf(const Attempt& attempt, const CapacityCore& core) {
   m.digest = core.members.wanted_digest();
   m.reserve = ReserveParts(core.members.wanted());
   m.aside = m.reserve;
+  for (const auto& [name, promised] : attempt.promised) m.former = std::max(m.former, promised.former);
   const std::size_t n = names.size(), here = attempt.promised.size();
   for (std::size_t i = 0; i < n; ++i) {
     if (attempt.promised.contains(names[i])) m.members.Add(i);
@@ -179,7 +180,7 @@ std::optional<CapacityMessage> CapacityGenerations::Coordinate(Instant now) {
   m.generation = attempt_->generation;
   m.digest = members_.wanted_digest();
   core_.SendAll(members_.wanted().members);
-  if (Promise(attempt_->generation)) attempt_->promised[members_.self()] = PromisedBy(core_, now);
+  if (Promise(attempt_->generation, now)) attempt_->promised[members_.self()] = PromisedBy(core_, now);
   return TryCommit(now);
 }
 
@@ -211,12 +212,13 @@ void CapacityGenerations::Begin(Instant now) {
   attempt_ = Attempt{((highest >> kGenerationBits) + 1) << kGenerationBits | whose, now, {}};
 }
 
-bool CapacityGenerations::Promise(std::uint64_t number) {
+bool CapacityGenerations::Promise(std::uint64_t number, Instant now) {
   if (number < core_.witness.promised() || number <= core_.generation.number || !IsAhead(core_, number)) return false;
   if (number == core_.witness.promised()) return core_.generation.acked == number;
   core_.witness.Promise(number);
   core_.Save();
   core_.generation.acked = core_.generation.entitled_to = number;
+  core_.generation.promised_at = now;
   core_.UpdateStanding();
   return true;
 }
@@ -229,7 +231,7 @@ void CapacityGenerations::OnPrepare(const CapacityPeer& p, const CapacityMessage
   if (!members_.Leads(p, now)) return;
   const std::uint64_t number = m.generation;
   const bool refuse = number < core_.witness.promised();
-  if (!refuse && !Promise(number)) return;
+  if (!refuse && !Promise(number, now)) return;
   CapacityMessage& reply = core_.Fresh(CapacityKind::kPromise);
   reply.generation = refuse ? core_.witness.promised() : number;
   reply.digest = members_.wanted_digest();
@@ -292,6 +294,7 @@ void CapacityGenerations::Enter(const CapacityMessage& m, Instant now) {
   rest_ = again ? std::min(2 * rest_, kRestFactor * SeatPatience()) : SeatPatience();
   members_.Adopt();
   core_.UseSettings();
+  const bool known = g.joined();
   g.number = m.generation;
   if (g.number > core_.witness.promised()) core_.witness.Promise(g.number);
   core_.witness.SetWhole(g.acked == g.number);
@@ -301,6 +304,7 @@ void CapacityGenerations::Enter(const CapacityMessage& m, Instant now) {
   g.reserve = m.reserve;
   g.aside = m.aside;
   g.participants = m.members;
+  Rest(m, known, now);
   core_.life.seats = MemberBits();
   const std::uint32_t self = members_.SelfNumber();
   if (std::exchange(g.entitled_to, 0) == g.number && g.participants.Has(self)) core_.life.seats.Add(self);
@@ -309,6 +313,18 @@ void CapacityGenerations::Enter(const CapacityMessage& m, Instant now) {
   joined_at_ = whole_at_ = well_at_ = now;
   ++core_.counts.resets;
   EncodeCommit();
+}
+
+// A promise that is in the generation was given before it began. So where every host keeps what it had for a time after
+// its own promise, and each takes nothing new for that time after it has joined, nobody has what another keeps, whatever
+// becomes of them meanwhile.
+void CapacityGenerations::Rest(const CapacityMessage& m, bool known, Instant now) {
+  CapacityGeneration& g = core_.generation;
+  g.former = m.former;
+  const bool rests = known || m.former != 0;
+  const bool counted = g.acked == g.number && g.participants.Has(members_.SelfNumber());
+  g.rests_until = rests ? now + kRestLeases * PatienceOf(members_.active()) : Instant::min();
+  g.kept_until = rests && counted ? g.promised_at + kRestLeases * members_.active().lease : Instant::min();
 }
 
 void CapacityGenerations::Resume(Instant now) {
@@ -330,6 +346,7 @@ void CapacityGenerations::EncodeCommit() {
   m.reserve = core_.generation.reserve;
   m.aside = core_.generation.aside;
   m.members = core_.generation.participants;
+  m.former = core_.generation.former;
   commit_ = core_.Encoded();
 }
 

@@ -53,9 +53,11 @@ class CapacityGenerations {
   // witnesses that are passed over do not count.
   bool AllWantIt(Instant now, const CapacityPeer* without = nullptr) const;
   void Begin(Instant now);
+  // How long what was taken in the generation before is kept. `known`: this host was in one. REQUIRES: m is in force.
+  void Rest(const CapacityMessage& m, bool known, Instant now);
   // This host's promise. False if it has given a later one, or an earlier life of it has given the same: what that did
   // with it is not known.
-  bool Promise(std::uint64_t number);
+  bool Promise(std::uint64_t number, Instant now);
   std::optional<CapacityMessage> TryCommit(Instant now);
   // True of a generation that an honest witness does not begin: without a promise of this host, which has a lease, or
   // which never promised it and is said to take part.

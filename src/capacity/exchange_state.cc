@@ -11,7 +11,7 @@
 namespace dthrottle {
 namespace {
 
-constexpr std::uint32_t kLifeVersion = 2;
+constexpr std::uint32_t kLifeVersion = 3;
 
 }    // namespace
 
@@ -223,6 +223,7 @@ void ExchangeState::NewLife() {
   ++core.counts.fenced;
   ++core.life.epoch;
   core.generation.entitled_to = 0;
+  core.generation.kept_until = Instant::min();
   core.life.seats = MemberBits();
   BeginLedgers();
 }

@@ -22,6 +22,7 @@ struct InFlightCounts {
   std::uint64_t entered = 0;    // taken since the start
   std::uint64_t busy = 0;       // refused because all were taken
   std::uint64_t crowded = 0;    // refused because places of too many tags were taken
+  std::uint64_t taken_back = 0;    // by closing connections, because this host's part of a limit has become smaller
   std::uint64_t heard = 0;      // tags and peers that have taken some of them
 };
 
@@ -66,10 +67,11 @@ class InFlight {
   }
 
   void CountBusy() { Add(busy_); }
+  void CountTakenBack(std::uint64_t n) { Add(taken_back_, n); }
 
   InFlightCounts counts() const {
     const std::uint64_t left = Read(left_), entered = Read(entered_);    // in this order, or less than none are taken
-    return {entered - left, table_.used(), entered, Read(busy_), Read(crowded_)};
+    return {entered - left, table_.used(), entered, Read(busy_), Read(crowded_), Read(taken_back_)};
   }
 
  private:
@@ -87,7 +89,7 @@ class InFlight {
   }
 
   Table table_;
-  Count entered_{0}, left_{0}, busy_{0}, crowded_{0};
+  Count entered_{0}, left_{0}, busy_{0}, crowded_{0}, taken_back_{0};
 };
 
 }    // namespace dthrottle

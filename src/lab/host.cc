@@ -144,6 +144,11 @@ SimHost::Life::Life(SimHost& host, const HostOptions& options, Instant now)
   division = std::make_unique<Halves>(host, parts_here, *options.capacity, now);
 }
 
+void SimHost::SetCapacity(const CapacitySettings& settings, WorldTime now) {
+  options_.capacity = settings;
+  if (running() && life_->division) life_->division->exchange.SetSettings(settings, clock_.Local(now));
+}
+
 // Zeroes, in huge pages if the kernel grants them: the tables of a fleet fit in no cache, and then most of what a
 // decision costs are translations of addresses.
 SimHost::Memory::Memory(std::size_t bytes) : mapped_bytes_(bytes + kHugePage) {

@@ -84,6 +84,8 @@ class SimHost final : private Transport, private CapacityTransport {
   void Connected(std::uint32_t peer, WorldTime now);
   // Its settings name other owners, to which it connects. What a reload does, and what the next life begins with.
   void SetOwners(const std::shared_ptr<const Owners>& owners, WorldTime now);
+  // Other settings of what is divided, with the same members.
+  void SetCapacity(const CapacitySettings& settings, WorldTime now);
   // As kill -9. REQUIRES: running().
   void Kill();
   void Pause() { ++pauses_; }

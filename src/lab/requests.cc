@@ -18,7 +18,7 @@ constexpr LoggedQuestion::Tag kNothing{{}, 0};    // is what a hold has used tha
 void Requests::Begin() {
   for (std::uint32_t host = 0; host < fleet_.size(); ++host) {
     fleet_.host(host).limiter().ways().Get<Division>().OnOver(
-        [this, host](std::uint64_t hash, std::uint32_t places) { TakeBack(host, hash, places); });
+        [this, host](const dthrottle::Tag&, std::uint64_t hash, std::uint32_t n) { TakeBack(host, hash, n); });
   }
 }
 

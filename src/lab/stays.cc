@@ -119,7 +119,7 @@ void Stays::Killed(std::uint32_t host) {
 void Stays::Started(std::uint32_t host, bool keep_table) {
   if (!keep_table) ++hosts_[host].tables;
   fleet_.host(host).limiter().ways().Get<Division>().OnOver(
-      [this, host](std::uint64_t hash, std::uint32_t places) { TakeBack(host, hash, places); });
+      [this, host](const Tag&, std::uint64_t hash, std::uint32_t places) { TakeBack(host, hash, places); });
 }
 
 }    // namespace dthrottle::lab

@@ -311,6 +311,67 @@ class Places(SystemTest):
                 self.assertEqual(asker.file.readline(), b"")
                 self.assertTrue(other.ask("peek 0 job").startswith(("OK", "NO busy")))
 
+    CAPACITY = {"interval": "100ms", "lease": "2s"}
+
+    def _dividing(self, places, names, rate=1e6):
+        return rule(name="jobs", burst=1e6, rate=rate, share="capacity", in_flight=places), {
+            "hosts": len(names), "names": names, "period": "250ms", "ask": {"tcp": "127.0.0.1:0"},
+            "capacity": self.CAPACITY | {"members": names}}
+
+    def test_hosts_with_less_than_a_place_each_have_it_in_turn(self):
+        limit, options = self._dividing(1, list("abcd"))
+        with Fleet(limit, **options) as hosts, contextlib.ExitStack() as stack:
+            askers = [stack.enter_context(Asker(("127.0.0.1", ask_port(host)))) for host in hosts]
+            served = [0] * len(askers)
+
+            def all_have_had_it():
+                for i, asker in enumerate(askers):
+                    if asker.ask("enter 1 job").startswith("OK"):
+                        for other in askers:
+                            self.assertTrue(other.ask("enter 1 job").startswith("NO busy"))
+                        served[i] += 1
+                        self.assertEqual(asker.ask("give job"), "OK 1")
+                return min(served) > 0
+
+            began = time.monotonic()
+            wait_until(all_have_had_it, "each host has had the place", 60)
+            report(f"one place among 4 hosts: each has had it after {time.monotonic() - began:.1f} s, {served} times")
+
+    def test_a_change_of_settings_keeps_the_places_that_there_still_are(self):
+        limit, options = self._dividing(12, list("abc"))
+        with Fleet(limit, **options) as hosts, contextlib.ExitStack() as stack:
+            a, b, c = hosts
+            first, asker, third = [stack.enter_context(Asker(("127.0.0.1", ask_port(host)))) for host in hosts]
+            places = lambda: b.admin_json("show job")["places"]
+            wait_until(lambda: asker.ask("enter 0 job").startswith("OK") and places() >= 11, "b has them", 30)
+
+            def for_a_while(what):
+                end = time.monotonic() + 9    # longer than places are kept by agreement
+                while time.monotonic() < end:
+                    had = sum(host.admin_json("show job")["places"] for host in hosts)
+                    for other in (first, third):
+                        other.ask("enter 0 job")
+                    self.assertLessEqual(had, 12, what)
+                    self.assertGreaterEqual(places(), 11, what)
+                    time.sleep(0.05)
+
+            for host in hosts:
+                host.limits = (self._dividing(12, list("abc"), rate=2e6)[0],)
+                host.reload()
+            for_a_while("another rate")
+            for host in hosts:
+                host._sections["capacity"]["members"] = list("abcd")
+                host.reload()
+            for_a_while("another member")
+            self.assertEqual(b.stats()["places_taken_back"], 0)
+            for host in hosts:
+                host.limits = (self._dividing(6, list("abcd"), rate=2e6)[0],)
+                host.reload()
+            wait_until(lambda: places() == 0, "what is above the new limit is taken back")
+            self.assertEqual(asker.file.readline(), b"")
+            self.assertGreaterEqual(b.stats()["places_taken_back"], 11)
+            self.assertRegex(b.log, "1[12] places of the tag job are taken back")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -316,6 +316,41 @@ TEST_CASE("what is leased out of a part is pinned first, and what is not confirm
   CHECK(d.Told().at(key).pinned == 0);
 }
 
+TEST_CASE("places go with parts beyond the reserve, whole ones only, and never sum to more than there are") {
+  // A standing of so many hosts that are there, of members that have a tenth of an equal share as reserve.
+  const auto standing = [](std::uint64_t members, std::uint64_t here) {
+    CapacityStanding s{.reserve = kWhole / 10 / members, .aside = kWhole / 10 / members};
+    s.hosts = here;
+    s.absent = members - here;
+    s.divided = (kWhole - members * s.reserve) / here * here;
+    return s;
+  };
+  const auto reserve = [](const CapacityStanding& s, std::uint32_t in_flight) {
+    return PlaceParts::Of(PartOfWhole(s.reserve), in_flight);
+  };
+  Prng prng(3);
+  for (int i = 0; i < 20'000; ++i) {
+    const std::uint64_t members = 1 + prng.Below(9), here = 1 + prng.Below(members);
+    const auto in_flight = static_cast<std::uint32_t>(1 + prng.Below(i % 2 == 0 ? 12 : 400));
+    CAPTURE(i, members, here, in_flight);
+    const CapacityStanding s = standing(members, here);
+    const PlaceUnits units(s, reserve(s, in_flight), in_flight);
+    // All parts beyond reserves are given out, at random.
+    Parts left = s.divided;
+    std::uint64_t sum = (members - here) * reserve(s, in_flight);
+    for (std::uint64_t host = 0; host < here; ++host) {
+      const Parts part = host + 1 == here || prng.Below(4) == 0 ? left : prng.Below(left + 1);
+      left -= part;
+      sum += units.Of(PartOfWhole(s.reserve + part));
+    }
+    REQUIRE(sum <= in_flight);
+    // One host can have all that the others do not keep.
+    REQUIRE(units.Of(PartOfWhole(s.reserve + s.divided)) == in_flight - (members - 1) * reserve(s, in_flight));
+    const auto places = static_cast<std::uint32_t>(prng.Below(units.reserve() + units.rest() + 1));
+    REQUIRE(units.Of(std::max(units.PartOf(places), PartOfWhole(s.reserve))) == std::max(places, units.reserve()));
+  }
+}
+
 TEST_CASE("what the next process goes on with: parts at once, and the demand of who takes part") {
   Divided d;
   const CapacityKey a = KeyOf(d.host, "login:a");

@@ -252,8 +252,9 @@ const std::vector<Key<Rule>>& RuleKeys() {
                  "asked about the tag takes no place and is refused while all are taken. Under share = \"local\" these "
                  "are the places of each host; under \"debit\" and \"forecast\" those of all hosts together, which hear "
                  "of each other's within 50 ms and give the places of a host that died back after three periods, or a second if "
-                 "that is longer; under \"capacity\" hosts divide them as they divide the rate, and never have more "
-                 "together, and [[resource]] with source = \"capacity\" leases nothing of such a tag. 0: any number."),
+                 "that is longer; under \"capacity\" hosts divide them as they divide the rate, in whole places, and "
+                 "never have more together; with fewer places than hosts they have them in turn; and "
+                 "[[resource]] with source = \"capacity\" leases nothing of such a tag. 0: any number."),
       Flag<R>("fail_closed", "false", MEMBER(R, fail_closed),
               "Whether clients are to refuse tags of the rule while the daemon does not answer. It is told by the line "
               "absent of [ask]: a client that has asked it once knows what to do when the daemon is gone. The modules for "

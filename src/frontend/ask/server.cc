@@ -56,7 +56,7 @@ AskServer::AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse la
   if (gateway != nullptr) turn_.TakeOnlyAllowedLimits();
 }
 
-void AskServer::TakeBack(std::uint64_t hash, std::uint32_t places) {
+std::uint32_t AskServer::TakeBack(std::uint64_t hash, std::uint32_t places) {
   std::uint32_t back = 0;
   EndIf([&](Connection& connection) {
     Holder& holder = static_cast<AskConnection&>(connection).holder;
@@ -66,6 +66,7 @@ void AskServer::TakeBack(std::uint64_t hash, std::uint32_t places) {
     turn_.returns().Leave(holder, Now());
     return true;
   });
+  return back;
 }
 
 std::unique_ptr<StreamServer::Connection> AskServer::MakeConnection() {

@@ -19,8 +19,8 @@ class AskServer final : public TurnServer<AskTurn> {
   AskServer(uv_loop_t* loop, Limiter& limiter, Holds* holds, LaneUse lane, Prng prng, std::size_t tag_bytes_max,
             Duration idle_timeout, GatewayCalls* gateway = nullptr, TakeReport take_report = nullptr);
 
-  // Ends connections until so many places of the tag with this hash have come back.
-  void TakeBack(std::uint64_t hash, std::uint32_t places);
+  // Ends connections until so many places of the tag with this hash have come back, perhaps more: returns how many.
+  std::uint32_t TakeBack(std::uint64_t hash, std::uint32_t places);
 
   // Connections that were closed because they began with an HTTP request.
   std::uint64_t spoke_http() const { return spoke_http_; }

@@ -21,6 +21,13 @@ void Division::Check(const Rule& rule, const FleetTerms& fleet, std::vector<std:
                                    "fits",
                                    rule.rate, hosts, rule.rate / hosts));
   }
+  if (rule.in_flight > 0 && rule.in_flight < hosts) {
+    warnings.push_back(
+        fmt::format("in_flight = {} among {} hosts is less than a place for each: under share = \"capacity\" hosts "
+                    "take turns of some rounds of capacity.interval with them; raise in_flight, or share = "
+                    "\"debit\" or \"forecast\"",
+                    rule.in_flight, hosts));
+  }
 }
 
 }    // namespace dthrottle

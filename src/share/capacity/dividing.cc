@@ -244,7 +244,7 @@ std::optional<LeasePart> Dividing::LeaseUnder(LimitIndex index, std::string_view
   p->tag = tag;
   p->rule = rules.rules()[limit.rule].name;
   p->capacity = rules.rate(index);
-  p->lease_wants = use.wants;
+  p->lease_wants = use.wants + use.urges;
   p->pinned_until = standing_.valid_until;
   // As much as is wanted, but no more than the share: neighbours wait for the rest. What is out stays pinned.
   const auto parts = [](double part) {
@@ -261,8 +261,7 @@ std::optional<LeasePart> Dividing::LeaseUnder(LimitIndex index, std::string_view
   return LeasePart{part, std::min(part, PartOfWhole(p->share)), standing_.valid_until};
 }
 
-// Places are leased out of parts as capacity is, every so often. What is taken beyond them has to be given back: this
-// host's lease is about to end, or hosts began anew.
+// Places are leased out of parts as capacity is, every so often.
 void Dividing::LeasePlaces(Instant now) {
   places_at_ = now + kPlacesEvery;
   PlaceParts* const places = division_.place_parts();
@@ -271,23 +270,45 @@ void Dividing::LeasePlaces(Instant now) {
   for (const PlaceParts::Use& use : places->Uses(core.ShardLock(), *core.in_flight, now)) {
     const Tag tag = use.tag.tag();
     const auto index = tag.is_digest ? std::nullopt : core.rules->Find(tag.bytes);
-    if (!index || !core.limit(*index).divided || core.limit(*index).in_flight == 0) continue;
-    const Limit& limit = core.limit(*index);
-    const double in_flight = limit.in_flight;
-    const auto part = LeaseUnder(*index, tag.bytes, {use.wants / in_flight, use.has / in_flight}, now);
-    // Before the first round nothing is valid: Instant::min().
-    const Instant valid_until = std::min(part->until, standing_.valid_until);
-    const Instant until = std::max(valid_until, Instant::min() + PlaceParts::kAhead) - PlaceParts::kAhead;
-    std::uint32_t over = 0;
-    {
-      const Table::Shard locked(*core.table, use.hash);
-      places->Lend(use.hash, PlaceParts::Of(part->share, limit.in_flight), until);
-      const std::uint32_t lent = now < until ? PlaceParts::Of(part->part, limit.in_flight) : 0;
-      const std::uint32_t may = std::max(lent, division_.ReservePlaces(limit));
-      over = std::max(core.in_flight->taken(use.hash), may) - may;
-    }
-    if (over > 0) division_.Over(use.hash, over);
+    if (index && core.limit(*index).divided && core.limit(*index).in_flight != 0) LeasePlaces(use, *index, now);
   }
+}
+
+// What is taken beyond the lease has to be given back: this host's lease is about to end, or hosts have divided anew
+// and this one has not got it back in time.
+void Dividing::LeasePlaces(const PlaceParts::Use& use, LimitIndex index, Instant now) {
+  PlaceParts& places = *division_.place_parts();
+  LimiterCore& core = division_.core();
+  const Limit& limit = core.limit(index);
+  const PlaceUnits units(standing_, division_.ReservePlaces(limit), limit.in_flight);
+  const bool rests = now < standing_.rests_until;
+  // While it rests a host asks for what it keeps, so that everybody can have it.
+  const std::uint32_t wants = std::min(rests ? use.has : use.wants, limit.in_flight);
+  double urges = 0;
+  if (!rests) {
+    const Table::Shard locked(*core.table, use.hash);
+    const bool has_none = use.has == 0 && places.Here(use.hash, units.reserve(), now) == 0;
+    urges = places.Urges(use.hash, has_none, interval_, now) / limit.in_flight;
+  }
+  const auto part = LeaseUnder(index, use.tag.tag().bytes, {units.PartOf(wants), units.PartOf(use.has), urges}, now);
+  const auto early = [](Instant until) {
+    return std::max(until, Instant::min() + PlaceParts::kAhead) - PlaceParts::kAhead;
+  };
+  // Before the first round nothing is valid: Instant::min().
+  const Instant until = early(std::min(part->until, standing_.valid_until));
+  const PlaceParts::Lent lent{units.Of(part->share), units.Of(part->part), until};
+  std::uint32_t over = 0;
+  {
+    const Table::Shard locked(*core.table, use.hash);
+    if (rests) {
+      places.Rest(use.hash, units, lent, early(standing_.kept_until), now);
+    } else if (standing_.valid_until != Instant::min()) {    // or it has promised another generation, and holds still
+      places.Lend(use.hash, units, lent, interval_, now);
+    }
+    const std::uint32_t may = places.May(use.hash, units.reserve(), now);
+    over = std::max(core.in_flight->taken(use.hash), may) - may;
+  }
+  if (over > 0) division_.Over(use.tag.tag(), use.hash, over);
 }
 
 // An answer to an older pin says nothing of what may be given away since.

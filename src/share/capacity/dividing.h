@@ -99,7 +99,7 @@ class Dividing {
     // The limiter has these parts from now on, until an exchange says others or their lease is over.
     void PutInForce(Division& division, std::size_t tags_max) const;
   };
-  static constexpr std::uint32_t kKeptVersion = 2;    // for ReadState
+  static constexpr std::uint32_t kKeptVersion = 3;    // for ReadState
   Kept Keep();
 
   // All arguments must outlive it.
@@ -141,6 +141,7 @@ class Dividing {
   bool Measure(Instant now);
   std::optional<LeasePart> LeaseUnder(LimitIndex limit, std::string_view tag, const LeaseUse& use, Instant now);
   void LeasePlaces(Instant now);
+  void LeasePlaces(const PlaceParts::Use& use, LimitIndex index, Instant now);
   double Asked(const Participant& participant, Instant now) const;
 
   Division& division_;

@@ -61,9 +61,10 @@ class Division final : public Way {
   bool TakeNoted(NotedTag& noted);
 
   // Calls `over`, on this thread, for tags of which so many places have to be given back by those who hold them.
-  void OnOver(std::function<void(std::uint64_t hash, std::uint32_t places)> over) { over_ = std::move(over); }
-  void Over(std::uint64_t hash, std::uint32_t places) const {
-    if (over_) over_(hash, places);
+  using OnOverCall = std::function<void(const Tag& tag, std::uint64_t hash, std::uint32_t places)>;
+  void OnOver(OnOverCall over) { over_ = std::move(over); }
+  void Over(const Tag& tag, std::uint64_t hash, std::uint32_t places) const {
+    if (over_) over_(tag, hash, places);
   }
   // Null: no rule has places.
   PlaceParts* place_parts() { return place_parts_.get(); }
@@ -97,7 +98,7 @@ class Division final : public Way {
   Owed owed_;
   std::vector<std::unique_ptr<Notes>> notes_;    // by lane
   std::unique_ptr<PlaceParts> place_parts_;      // as LimiterCore::in_flight
-  std::function<void(std::uint64_t, std::uint32_t)> over_;
+  OnOverCall over_;
 };
 
 // The entry of a tag of which so many tokens are asked for.

@@ -8,6 +8,7 @@ namespace dthrottle {
 struct LeaseUse {
   double wants = 0;
   double has = 0;    // leased out
+  double urges = 0;    // beyond `wants`, for neighbours to go by
 };
 
 struct LeasePart {

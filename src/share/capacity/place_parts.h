@@ -6,11 +6,17 @@
 // reserve has room for, and more follows within a round or two. What was wanted lately stays pinned: otherwise places
 // that are given back and taken again within a second would be waited for each time.
 //
+// Hosts of which each has less than a place would never have one. So a host that waits for its first place asks for more
+// the longer it waits, by a factor that is drawn anew each time: the others give it what they do not use. A host that got
+// places keeps one for a turn, long enough to be of use, and then gives it to a host that waits once it is free.
+//
 // Where this host's lease ends, because nobody hears it, others inherit its part. Shortly before, what it has taken
-// beyond its reserve is over, and is taken back from those who hold it.
+// beyond its reserve is over, and is taken back from those who hold it. When hosts divide anew each keeps what it had
+// for a while, and takes no other places (capacity/: CapacityStanding::kept_until).
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -20,7 +26,7 @@
 #include "base/tag.h"
 #include "base/time.h"
 #include "hold/in_flight.h"
-#include "share/capacity/lease_part.h"
+#include "share/capacity/place_units.h"
 
 namespace dthrottle {
 
@@ -54,7 +60,7 @@ class PlaceParts {
       tags_[at] = {.tag = KeptTag(tag)};
     }
     ++tags_[at].wanted;
-    tags_[at].wanted_at = now;
+    tags_[at].wanted_at = tags_[at].refused_at = now;
   }
 
   // ---- For the owner's thread, which locks the shard of a hash by `lock(hash)` ----
@@ -72,28 +78,55 @@ class PlaceParts {
   template <class Lock>
   std::vector<Use> Uses(Lock&& lock, const InFlight& in_flight, Instant now);
 
-  // So many may be taken here until then. With the shard locked.
-  void Lend(std::uint64_t hash, std::uint32_t most, Instant until) {
+  // ---- For the owner's thread, with the shard locked ----
+
+  struct Lent {
+    std::uint32_t most = 0;    // places that this host should have
+    std::uint32_t all = 0;     // that it has
+    Instant until{};
+  };
+  // So many may be taken here until then: `most`, or one of them more while it is this host's turn.
+  void Lend(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Duration interval, Instant now);
+  // Hosts divide anew: what may be taken here may be so until `kept_until`, and after that as much of it as is lent.
+  void Rest(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Instant kept_until, Instant now);
+  // How many of the places that are taken need not be given back; `reserve` at least.
+  std::uint32_t May(std::uint64_t hash, std::uint32_t reserve, Instant now) const {
     const std::size_t at = tags_.Find(hash);
-    if (at == Tags::kNone) return;
-    tags_[at].most = most;
-    tags_[at].until = until;
+    return at != Tags::kNone && now < tags_[at].until ? std::max(tags_[at].all, reserve) : reserve;
   }
+  // Places that are asked for beyond what is wanted, because this host has had none for a while.
+  double Urges(std::uint64_t hash, bool has_none, Duration interval, Instant now);
 
  private:
   // A tag is remembered for so long after it was wanted last.
   static constexpr Duration kRemembered = std::chrono::seconds(60);
   // The most that was wanted counts for so long, and for up to twice as long.
   static constexpr Duration kLately = std::chrono::seconds(5);
+  // A host that has refused nobody for so long waits for no place.
+  static constexpr Duration kAsksAgain = std::chrono::seconds(2);
+  // In rounds of the exchange: the least time of a turn, which may be twice as long, and that in which what a host that
+  // waits asks for at least doubles, so often at most. Then its factor is drawn anew every so often: neighbours of a
+  // host that waits may be those of another one, each with some of a place.
+  static constexpr int kTurn = 5, kDoubles = 4, kDoublings = 8, kDraws = 12;
 
   struct Part {
     KeptTag tag;
-    std::uint32_t most = 0;
+    std::uint32_t most = 0, all = 0;    // that may be taken; that are this host's, though neighbours wait for some
     Instant until{};
+    std::uint32_t reserve = 0, rest = 0;    // PlaceUnits when it was lent
+    std::uint32_t draws = 0;
+    Instant turn_ends{}, refused_at{}, drawn_at{};
+    Instant waits_since{};    // Instant(): it does not
     std::uint32_t wanted = 0;    // since Uses
     Instant wanted_at{};
     std::uint32_t peak = 0, peak_before = 0;    // the most wants since turned_at, and in the time before
     Instant turned_at{};
+
+    // The factor of this host and this draw, 1 to 2.
+    double Chance(std::uint64_t hash) const {
+      const std::uint64_t mixed = (hash ^ draws) * 0x9e3779b97f4a7c15;
+      return 1 + static_cast<double>(mixed >> 40) / static_cast<double>(1 << 24);
+    }
 
     // The most that was wanted lately, `wants` now included.
     std::uint32_t Lately(std::uint32_t wants, Instant now) {
@@ -132,6 +165,60 @@ std::vector<PlaceParts::Use> PlaceParts::Uses(Lock&& lock, const InFlight& in_fl
     uses.push_back({hash, part.tag, std::max(taken, part.most), wants});
   }
   return uses;
+}
+
+inline void PlaceParts::Lend(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Duration interval,
+                             Instant now) {
+  const std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone) return;
+  Part& part = tags_[at];
+  const bool had = now < part.until && part.most > part.reserve;
+  if (!had && lent.all > units.reserve()) {
+    ++part.draws;
+    part.turn_ends = now + Duration(static_cast<Duration::rep>(
+                               static_cast<double>(kTurn * interval.count()) * part.Chance(hash)));
+  }
+  part.reserve = units.reserve();
+  part.rest = units.rest();
+  part.all = lent.all;
+  part.most = now < part.turn_ends ? std::max(lent.most, std::min(lent.all, units.reserve() + 1)) : lent.most;
+  part.until = lent.until;
+}
+
+inline void PlaceParts::Rest(std::uint64_t hash, const PlaceUnits& units, const Lent& lent, Instant kept_until,
+                             Instant now) {
+  const std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone || now >= tags_[at].until) return;
+  Part& part = tags_[at];
+  std::uint64_t beyond = part.all - std::min(part.all, part.reserve);
+  if (units.rest() < part.rest) beyond = beyond * units.rest() / part.rest;
+  part.all = units.reserve() + static_cast<std::uint32_t>(beyond);
+  part.reserve = units.reserve();
+  part.rest = units.rest();
+  if (now + kAhead < kept_until) {
+    part.until = std::max(part.until, kept_until);
+  } else if (lent.until != Instant::min()) {    // or another generation is being agreed upon
+    part.all = std::min(part.all, lent.all);
+    part.until = lent.until;
+  }
+  part.most = part.all;
+}
+
+inline double PlaceParts::Urges(std::uint64_t hash, bool has_none, Duration interval, Instant now) {
+  const std::size_t at = tags_.Find(hash);
+  if (at == Tags::kNone) return 0;
+  Part& part = tags_[at];
+  if (!has_none || now - part.refused_at >= kAsksAgain) {
+    part.waits_since = Instant();
+    return 0;
+  }
+  if (part.waits_since == Instant()) part.waits_since = part.drawn_at = now;
+  if (now - part.drawn_at >= kDraws * interval) {
+    ++part.draws;
+    part.drawn_at = now;
+  }
+  const double doubles = Seconds(now - part.waits_since) / Seconds(kDoubles * interval);
+  return std::exp2(std::min<double>(doubles, kDoublings) * part.Chance(hash)) - 1;
 }
 
 }    // namespace dthrottle
