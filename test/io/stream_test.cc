@@ -143,7 +143,7 @@ TEST_CASE("bytes of a turn stay in place behind one another, and a full arena ha
 }
 
 // Answers each line with itself, and knows how much a turn has brought.
-class Echo : public StreamServer {
+class Echo final : public StreamServer {
  public:
   static constexpr std::size_t kReadBytes = 16 * 1024;
   explicit Echo(uv_loop_t* loop) : StreamServer(loop, {kReadBytes, 64}, Duration::zero()) {}

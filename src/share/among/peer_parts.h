@@ -2,9 +2,9 @@
 // what one of them takes of the level is taken from the others.
 //
 // What all members of a peer were served counts no further than the hits of the divided tag that the peer reported, which
-// its bucket has paid, and once for what one host can serve in some seconds. What they were asked for counts up to twice that, and beyond it, for all of them together, for the
-// peer's part of the rate. So much that honest members are cut by the level and not by this: one that gets its level is
-// counted with twice as much.
+// its bucket has paid, and once for what one host can serve in some seconds. What they were asked for counts up to twice
+// that, and beyond it, for all of them together, for the peer's part of the rate. So much that honest members are cut by the
+// level and not by this: one that gets its level is counted with twice as much.
 #pragma once
 
 #include <algorithm>
