@@ -153,9 +153,9 @@ TEST_CASE("what is wrong with a fleet file is said with its place, value and wha
 
 TEST_CASE("what begins after the end of the run is warned of") {
   CHECK(ProblemsWith("[[workload]]\nrate = 1\nfrom = \"2m\"\nuntil = \"3m\"\n")[0] ==
-        "f:7:1: warning: workload.from = \"2m\": never comes, since fleet.duration = \"1m\"");
+        "f:6:1: warning: workload.from = \"2m\": never comes, since fleet.duration = \"1m\"");
   CHECK(ProblemsWith("[[fault]]\nkind = \"kill\"\nat = \"1m\"\n")[0] ==
-        "f:7:1: warning: fault.at = \"1m\": never comes, since fleet.duration = \"1m\"");
+        "f:6:1: warning: fault.at = \"1m\": never comes, since fleet.duration = \"1m\"");
 }
 
 TEST_CASE("a trace is taken for a fleet whose rules fit it, or the first line that is wrong is named") {
