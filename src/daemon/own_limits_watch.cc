@@ -11,9 +11,9 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::uint64_t kEveryMs = 1000;
-constexpr Duration kRestMin = std::chrono::seconds(10);
-constexpr int kRestTimes = 9;    // as long as the table was gone through: it takes a tenth of the time at most
+constexpr std::uint64_t kLookEveryMs = 1000;
+constexpr Duration kRenewRest = std::chrono::seconds(10);
+constexpr int kRenewRestTimes = 9;    // as long as the table was gone through: it takes a tenth of the time at most
 constexpr Duration kSayEvery = std::chrono::minutes(1);
 
 }    // namespace
@@ -23,12 +23,12 @@ OwnLimitsWatch::OwnLimitsWatch(uv_loop_t* loop, Limiter& limiter, Reloading& rel
   DT_CHECK(uv_timer_init(loop, &timer_) == 0);
   timer_.data = this;
   const auto on_timer = [](uv_timer_t* timer) { static_cast<OwnLimitsWatch*>(timer->data)->OnTimer(Now()); };
-  DT_CHECK(uv_timer_start(&timer_, on_timer, kEveryMs, kEveryMs) == 0);
+  DT_CHECK(uv_timer_start(&timer_, on_timer, kLookEveryMs, kLookEveryMs) == 0);
 }
 
 void OwnLimitsWatch::OnTimer(Instant now) {
   if (limiter_.reshaping()) return;
-  if (std::exchange(renewing_, false)) not_before_ = now + std::max(kRestMin, kRestTimes * (now - renewed_at_));
+  if (std::exchange(renewing_, false)) not_before_ = now + std::max(kRenewRest, kRenewRestTimes * (now - renewed_at_));
   const OwnLimits* const own = limiter_.rules().own();
   if (own == nullptr) return;
   const std::uint64_t crowded = own->crowded();

@@ -84,7 +84,7 @@ bool OwnLimits::HasRoomFor(Source source) const {
 
 std::size_t OwnLimits::used() const {
   const std::lock_guard lock(mutex_);
-  return used_;
+  return used_ + unmoved_;
 }
 
 bool OwnLimits::wants_room() const {

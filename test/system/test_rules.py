@@ -49,11 +49,14 @@ class Rules(SystemTest):
 
     def test_limits_that_tags_name_have_room_again_when_their_buckets_are_full(self):
         with Daemon(rule(name="own", burst=1000, rate=100.0, max_own_limit=100_000)) as daemon:
-            daemon.ask([f"e|{i}/s" for i in range(1, 3501)])
-            self.assertGreater(daemon.stats()["own_limits_crowded"], 0)
-            wait_until(lambda: daemon.stats()["own_limits"] < 100, "full buckets need no limit")
+            def crowd():
+                daemon.ask([f"e|{i}/s" for i in range(1, 3501)])
+                return daemon.stats()["own_limits_crowded"] > 0
+
+            wait_until(crowd, "some limit found no room")
+            wait_until(lambda: daemon.stats()["own_limits"] < 2000, "full buckets need no limit")
             self.assertEqual(daemon.served("y|9/m", 100), 9)
-            self.assertIn("limits that differ are in use, and their rules decided", daemon.log)
+            daemon.wait_log("limits that differ are in use, and their rules decided")
 
 
 class Modes(SystemTest):
