@@ -313,9 +313,9 @@ class Model(SystemTest):
 
     def test_a_report_without_delay_debits_when_it_is_cut(self):
         for delay, level in ((0, 7), (0.5, 6.5)):    # the refill of the time before is lost to a full bucket
-            answer = self.model("debits", "--until", 2, "--burst", 10, "--rate", 1, "--requests", "1:0:4", "--reports", 1,
-                                "--delay", delay)
-            self.assertEqual([answer.facts[f"level:{host}"] for host in (0, 1)], [7, level])
+            answer = self.model("debits", "--until", 2, "--burst", 10, "--rate", 1, "--requests", "0.5:0:4",
+                                "--reports", 1, "--delay", delay)
+            self.assertEqual([answer.facts[f"level:{host}"] for host in (0, 1)], [7.5, level])
         answer = self.model("debits", "--until", 2, "--reports", 1)
         self.assertEqual(answer.rows, [])
 

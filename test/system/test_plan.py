@@ -199,12 +199,14 @@ class Plan(SystemTest):
         self.assertEqual(found["seconds_to_settle"], 4 * found["rounds_to_settle"])
 
     def test_settings_that_divide_a_capacity_have_its_graph_and_its_rounds(self):
+        members = json.dumps([f"host-{i}" for i in range(6)])
+
         def write(i, degree):
             others = ", ".join(f'"tcp://127.0.0.1:{7000 + 2 * j}"' for j in range(6) if j != i)
             path = self.directory / f"host-{i}.toml"
             path.write_text(f'[peers]\nname = "host-{i}"\nbind = "tcp://127.0.0.1:{7000 + 2 * i}"\nconnect = [{others}]\n'
-                            f'[capacity]\ngraph = "regular"\ndegree = {degree}\ninterval = "250ms"\n'
-                            '[[rule]]\nburst = 10\nrate = 1.0\nshare = "capacity"\n')
+                            f'[capacity]\nmembers = {members}\ngraph = "regular"\ndegree = {degree}\n'
+                            'interval = "250ms"\n[[rule]]\nburst = 100\nrate = 100.0\nshare = "capacity"\n')
             return path
         files = [write(i, 2) for i in range(6)]
         found = self.quick("--settings", *files)
