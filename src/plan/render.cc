@@ -207,12 +207,14 @@ std::string Script(const Plan& plan, const Spectrum& spectrum) {
   return fmt::format(
       "$curve << EOD\n{}EOD\n"
       "set multiplot layout 1,2\nset xlabel 'update cycle gamma'\nset xrange [0:{:.9g}]\nset grid\n"
-      "set ylabel 'Phi_cr (15)' noenhanced\nset yrange [0:1]\nset key below\n"
+      "set ylabel 'Phi_cr (15)' noenhanced\nset yrange [0:1]\nunset key\n"
+      "set title 'convergence factor, best cycle (27) dashed'\n"
       "set arrow 1 from {:.9g},graph 0 to {:.9g},graph 1 nohead dashtype 2\n"
-      "plot $curve using 1:2 with lines linewidth 2 title 'convergence factor, best cycle (27) dashed'\n"
+      "plot $curve using 1:2 with lines linewidth 2\n"
       "set ylabel 'Phi_ss (20)' noenhanced\nset autoscale y\nset logscale y\n"
+      "set title 'dispersion, best cycle (31) dashed'\n"
       "set arrow 1 from {:.9g},graph 0 to {:.9g},graph 1 nohead dashtype 2\n"
-      "plot $curve using 1:3 with lines linewidth 2 title 'dispersion, best cycle (31) dashed'\nunset multiplot\n",
+      "plot $curve using 1:3 with lines linewidth 2\nunset multiplot\n",
       points, plan.stable_below, plan.best.fastest_cycle, plan.best.fastest_cycle, plan.best.steadiest_cycle,
       plan.best.steadiest_cycle);
 }
