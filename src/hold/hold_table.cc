@@ -151,7 +151,7 @@ HoldId HoldTable::Add(std::span<const Payment> paid, Instant until, bool bound) 
     r.taken.with[i] = paid[i].with.value_or(0);
     r.sizes[i] = static_cast<std::uint8_t>(bytes.size());
     r.digests = static_cast<std::uint16_t>(r.digests | query.tag.is_digest << i);
-    std::memcpy(r.bytes.data() + at, bytes.data(), bytes.size());
+    bytes.copy(r.bytes.data() + at, bytes.size());
     at += bytes.size();
   }
   Store(r.state, HoldState::kOpen);
