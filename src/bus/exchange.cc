@@ -171,7 +171,7 @@ struct Exchange::State {
   // A host that says hello to an owner is linked by the route that it came by.
   void LinkCaller(const Route& route, Instant now) {
     const std::string name = core.in.sender;
-    if (core.owners == nullptr) return;
+    if (core.owners == nullptr || two_way.IsNamesake(name, core.in.incarnation)) return;
     if (const Peer* const peer = members.Linked(name); peer != nullptr && !IsCaller(*peer)) return;
     bool fresh = false;
     const LinkId id = two_way.Caller(name, route, core.in.incarnation, fresh, now);
