@@ -93,7 +93,7 @@ class Store {
   };
   using Index = std::unordered_map<std::string, Slot, Hash, std::equal_to<>>;
 
-  // What is wanted with one priority, in whole parts: adding and taking away leaves no rounding behind.
+  // The sum of wants with one priority. It counts in whole parts, so adding and taking away leave no rounding behind.
   struct Sum {
     __extension__ using Parts = unsigned __int128;
 

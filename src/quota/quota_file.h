@@ -80,7 +80,7 @@ class QuotaFile {
   // was no room for. Killed in the middle, it leaves what it had yet to move where it was.
   static std::size_t MoveInto(std::span<std::byte> region, std::size_t bytes);
 
-  // What is to be kept of a region that is no file, and puts it into a fresh one, as far as that has room.
+  // Pack returns the used slots of a region that is no file. Unpack puts them into a fresh one, as far as it has room.
   static std::string Pack(std::span<const std::byte> region);
   static void Unpack(std::string_view packed, std::span<std::byte> region);
 

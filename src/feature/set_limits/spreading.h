@@ -63,7 +63,8 @@ class Spreading {
     bool compared = false;    // with anybody, since the first of it is there
   };
 
-  // What is looked at of one sender, so that none uses up the others' time: signatures, and frames that are answered.
+  // Each sender has its own part of the signatures that are looked at and the frames that are answered, so none uses up
+  // the others' time.
   struct Ear {
     Allowance checks{200, 2000}, answers{20, 40};
   };

@@ -274,8 +274,8 @@ void Dividing::LeasePlaces(Instant now) {
   }
 }
 
-// What is taken beyond the lease has to be given back: this host's lease is about to end, or hosts have divided anew
-// and this one has not got it back in time.
+// Leases this host its places, and takes back those beyond: the lease before is about to end, or hosts have divided
+// anew and this one has not got as many again in time.
 void Dividing::LeasePlaces(const PlaceParts::Use& use, LimitIndex index, Instant now) {
   PlaceParts& places = *division_.place_parts();
   LimiterCore& core = division_.core();

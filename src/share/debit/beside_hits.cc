@@ -59,7 +59,7 @@ bool BesideHits::TellPlaces(Instant now, Draft& out) {
       core_.ShardLock(),
       [&](const Tag& tag, std::uint64_t hash, Table::Shard& shard) -> std::optional<std::uint32_t> {
         const std::uint32_t taken = core_.in_flight->taken(hash);
-        const bool added = Add(tag, {.places = std::min<std::uint64_t>(taken, kPlacesMax)}, shard, now, out);
+        const bool added = Add(tag, {.places = taken}, shard, now, out);
         return added ? std::optional(taken) : std::nullopt;
       });
 }

@@ -196,7 +196,7 @@ void Debits::DebitOne(const ToldEntry& told, const Terms& terms, const PeerWord&
   Bucket& bucket = told.slot != nullptr ? told.slot->bucket : fresh;
   Waste& waste = told.slot != nullptr ? told.shard.waste(told.slot) : never;
   const Bucket before = bucket;
-  if (word.when < core_.began) {    // this host spent nothing meanwhile: the refill of all that time may pay
+  if (word.when < core_.began) {    // this process has spent nothing since: all refill of that time may pay
     const Ticks window = std::max(core_.waste_window, ToTicks(now) - ToTicks(word.when));
     bucket.Debit(limit.shape, hits, word.when, terms.max_debt, now, waste, window);
   } else if (heed.paid.has_value()) {

@@ -27,7 +27,7 @@ bool PlaceTelling::Add(std::uint64_t hash, std::uint32_t peer, Instant now, Entr
   LookAt(hash, now, [&](Gauges& gauges, const Tag& tag, LimitIndex index) {
     const std::uint32_t all = PlacesTakenOf(ways_.core(), hash, now).all();
     const std::uint64_t places = peer == kNobody ? all : all - std::min(gauges.OfPeer(hash, peer, now), all);
-    full = !AddSaidTag(*core.rules, tag, index, 0, {.places = std::min(places, kPlacesMax)}, out);
+    full = !AddSaidTag(*core.rules, tag, index, 0, {.places = places}, out);
     if (!full && peer == kNobody) gauges.Announced(hash, all);
   });
   return !full;

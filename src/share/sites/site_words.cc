@@ -92,13 +92,12 @@ bool SiteWords::Tell(std::uint64_t hash, SiteSums::Sum& sum, const Limit& limit,
     sum.counted = false;
   }
   if (sum.refusals >= kRefusalsLeast && limit.penalizes) {
-    if (!Add(sum.said(), {.refusals = std::min(sum.refusals, kRefusalsMax)}, draft, now)) return false;
+    if (!Add(sum.said(), {.refusals = sum.refusals}, draft, now)) return false;
     sum.refusals = 0;
   }
   if (sum.placed) {
     const std::uint32_t taken = limit.in_flight > 0 ? PlacesTakenOf(ways_.core(), hash, now).site : 0;
-    const std::uint64_t said = std::min<std::uint64_t>(taken, kPlacesMax);
-    if ((taken != 0 || sum.places != 0) && !Add(sum.said(), {.places = said}, draft, now)) return false;
+    if ((taken != 0 || sum.places != 0) && !Add(sum.said(), {.places = taken}, draft, now)) return false;
     sum.places = taken;
     sum.placed = false;
   }
