@@ -66,7 +66,7 @@ class Commands(ParallelTest):
             begin = time.monotonic()
             self.assertLessEqual(hosts[0].served(TAG + "-early", 500), 400 * (1 + time.monotonic() - begin))
             wait_settled(hosts)
-            self.assertEqual(parts(hosts), [0.5, 0.5])
+            wait_until(lambda: parts(hosts) == [0.5, 0.5], "equal parts: a lease may end once more on a busy machine")
             said = divided(hosts[0])
             self.assertEqual([m["name"] for m in said["members"]], ["b"])
             self.assertEqual(said["usual"], 0.5)
