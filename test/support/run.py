@@ -29,7 +29,7 @@ WAITING = ["client", "io", "thread"]
 
 # Some modules of system tests run at once: the longest first. Those that look at how long the machine lets somebody wait
 # are a kind of their own, "alone", one after the other when all others have ended.
-AT_ONCE = 3
+AT_ONCE = 4
 LONGEST = ["test_package", "test_capacity", "test_rolling", "test_election", "test_bindings", "test_frameworks",
            "test_faults", "test_peers", "test_hostile", "test_kill"]
 ALONE = ["test_liar", "test_reload", "test_storm", "test_upgrade"]

@@ -100,9 +100,14 @@ class Owners(ParallelTest):
                     return host.level(tag) <= BURST - served[tag] + 1
                 wait_until(lambda: all(any(known(host, tag) for host in hosts[:OWNERS]) for tag in tags),
                            "owners have counted what both hosts served while one of them was away", PATIENCE)
-                for tag in tags:
-                    served[tag] += third.served(tag, 1)
-                wait_until(lambda: all(known(third, tag) for tag in tags), "hosts know it through the owner", PATIENCE)
+                # An answer that is slower than the next report is passed over; then the answer to the next hit says it.
+                for _ in range(5):
+                    for tag in (tag for tag in tags if not known(third, tag)):
+                        served[tag] += third.served(tag, 1)
+                    soon = time.monotonic() + 3
+                    while time.monotonic() < soon and not all(known(third, tag) for tag in tags):
+                        time.sleep(0.1)
+                self.assertTrue(all(known(third, tag) for tag in tags), "hosts know it through the owner")
             self.assertEqual([host.stats()["owners_dropped"] for host in hosts], [0] * HOSTS)
             wait_until(lambda: all(min(host.level(tag) for host in hosts) >= BURST - served[tag] - 1 for tag in tags),
                        "nobody believes that more was served", PATIENCE)
