@@ -390,6 +390,25 @@ class ExpressDecrements(Node):
                          ["[ 0, 1, true ] [ 0, 1, true ]", "[ 0, 1, true ] [ 1, 2, true ]"], done.stderr)
 
 
+class Stores(Node):
+    """Without their frameworks."""
+
+    shows = ("node", "-e", "")
+
+    def finds_no_fault(self, case, *arguments):
+        done = run("node", ROOT / "test/client/node_stores.js", case, *arguments, env=self.env)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def look_at(self, *frameworks):
+        with AskDaemon(rule(burst=3, rate=0.0001)) as daemon:
+            self.finds_no_fault("look", unix(daemon), *frameworks)
+
+
+class NodeStores(Stores):
+    def test_a_look_says_that_a_key_is_over_its_limit(self):
+        self.look_at("express", "fastify")
+
+
 RESETS = """
 const [root, questions, kind, ...keys] = process.argv.slice(1)
 const dthrottle = { questions, deadlineMs: 30000 }
@@ -448,6 +467,13 @@ class ExpressResets(Resets, Node):
 class FlexibleResets(Resets, Node):
     app = "flexible"
     shows = ("node", "-e", "require('rate-limiter-flexible')")
+
+
+class FlexibleStore(Stores):
+    shows = FlexibleResets.shows
+
+    def test_a_look_says_that_a_key_is_over_its_limit(self):
+        self.look_at("flexible")
 
 
 class RateLimiterFlexible(Node, Claims, Crowd):

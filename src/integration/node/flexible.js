@@ -31,7 +31,7 @@ class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   }
 
   _get (rlKey) {
-    return this.asker.count('peek', rlKey, 0, this.points, this.msDuration)
+    return this.asker.look(rlKey, this.points, this.msDuration)
   }
 
   async _delete (rlKey) {

@@ -53,6 +53,11 @@ class Asker {
     return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs, paid: verdict === 'serve' }
   }
 
+  // As count, of what a hit that costs 1 would be told now. Nothing is spent.
+  look (tag, limit, windowMs) {
+    return this.count('peek', tag, 1, limit, windowMs)
+  }
+
   // Charges hits and may make debt: a hold of nothing is settled at more. A tag in debt is refused that, and owes no more.
   async charge (tag, hits) {
     const { hold, verdict } = await this.throttle.hold(new Map([[tag, 0]]), CHARGE_MS)
@@ -104,7 +109,7 @@ class ExpressStore {
   }
 
   async get (key) {
-    const { hits, resetMs } = await this.#asker.count('peek', this.prefix + key, 0, this.#limit, this.#windowMs)
+    const { hits, resetMs } = await this.#asker.look(this.prefix + key, this.#limit, this.#windowMs)
     return { totalHits: hits, resetTime: new Date(Date.now() + resetMs) }
   }
 
@@ -129,20 +134,24 @@ function fastifyStore ({ prefix = 'fastify:', ...options } = {}) {
     }
 
     incr (key, callback, windowMs, max) {
-      this.#ask('askQuestion', 1, key, callback, windowMs, max)
+      this.#tell(asker.count('askQuestion', this.#tag(key), 1, max, windowMs), 1, callback)
     }
 
     read (key, callback, windowMs, max) {
-      this.#ask('peek', 0, key, callback, windowMs, max)
+      this.#tell(asker.look(this.#tag(key), max, windowMs), 0, callback)
     }
 
     child ({ routeInfo = {} }) {
       return new FastifyStore({}, `${routeInfo.method}${routeInfo.url}:`)
     }
 
-    #ask (verb, cost, key, callback, windowMs, max) {
-      asker.count(verb, prefix + this.place + key, cost, max, windowMs)
-        .then(({ hits, resetMs }) => callback(null, { current: Math.max(cost, hits), ttl: Math.ceil(resetMs) }), callback)
+    #tag (key) {
+      return prefix + this.place + key
+    }
+
+    #tell (counted, least, callback) {
+      counted.then(
+        ({ hits, resetMs }) => callback(null, { current: Math.max(least, hits), ttl: Math.ceil(resetMs) }), callback)
     }
   }
 }

@@ -1,0 +1,57 @@
+'use strict'
+// What test_frameworks.py wants to know of the stores for Node beside what their frameworks show:
+// node node_stores.js CASE [ARGUMENT...]. A case that finds a fault leaves with an exception.
+
+const assert = require('assert')
+const { ExpressStore, fastifyStore } = require('../../src/integration/node')
+
+const [name, ...args] = process.argv.slice(2)
+const LIMIT = 3
+const WINDOW_MS = 3600000
+
+function express (options) {
+  const store = new ExpressStore(options)
+  store.init({ limit: LIMIT, windowMs: WINDOW_MS })
+  return store
+}
+
+// A limiter of each framework, as that uses its store: what a `hit` and a `look` are told, in hits.
+const limiters = {
+  express (options) {
+    const store = express(options)
+    const hits = ({ totalHits }) => totalHits
+    return { hit: async () => hits(await store.increment('C')), look: async () => hits(await store.get('C')) }
+  },
+
+  fastify (options) {
+    const store = new (fastifyStore(options))()
+    const told = (verb) => new Promise((resolve, reject) => store[verb](
+      'C', (error, said) => error ? reject(error) : resolve(said.current), WINDOW_MS, LIMIT))
+    return { hit: () => told('incr'), look: () => told('read') }
+  },
+
+  flexible (dthrottle) {
+    const { RateLimiterDthrottle } = require('../../src/integration/node/flexible')
+    const limiter = new RateLimiterDthrottle({ points: LIMIT, duration: WINDOW_MS / 1000, dthrottle })
+    const hits = ({ consumedPoints }) => consumedPoints
+    return { hit: () => limiter.consume('C').then(hits, hits), look: async () => hits(await limiter.get('C')) }
+  }
+}
+
+const cases = {
+  async look (questions, ...frameworks) {
+    for (const framework of frameworks) {
+      const limiter = limiters[framework]({ questions, deadlineMs: 30000, prefix: framework })
+      assert.equal(await limiter.look(), 0)
+      for (const hits of [1, 2]) {
+        assert.equal(await limiter.hit(), hits)
+        assert.equal(await limiter.look(), hits)
+      }
+      assert.equal(await limiter.hit(), LIMIT)
+      for (let i = 0; i < 2; i++) assert.equal(await limiter.look(), LIMIT + 1)
+      assert.equal(await limiter.hit(), LIMIT + 1)
+    }
+  }
+}
+
+cases[name](...args).then(() => process.exit(0))
