@@ -51,6 +51,26 @@ const cases = {
       for (let i = 0; i < 2; i++) assert.equal(await limiter.look(), LIMIT + 1)
       assert.equal(await limiter.hit(), LIMIT + 1)
     }
+  },
+
+  // express-rate-limit gives nothing back after the reset, which is near where a bucket is full by then.
+  async reset () {
+    const served = { verdict: 'serve', serve: true, left: [LIMIT - 1], waitMs: 0 }
+    const refused = { verdict: 'throttle', serve: false, left: [0], waitMs: 9 }
+    const resetMs = async (answer, options, verdictOnly) => {
+      const ask = async () => answer
+      const store = new ExpressStore({ throttle: { ask, askQuestion: ask }, verdictOnly })
+      store.init({ limit: LIMIT, windowMs: WINDOW_MS, ...options })
+      return (await store.increment('C')).resetTime - Date.now()
+    }
+    for (const skips of [{ skipSuccessfulRequests: true }, { skipFailedRequests: true }]) {
+      const unknown = { ...skips, limit: () => LIMIT }
+      assert(await resetMs(served, unknown) > WINDOW_MS / 2)
+      assert(await resetMs(served, skips, true) > WINDOW_MS / 2)
+      assert(await resetMs(served, skips) < WINDOW_MS / 2)
+      assert(await resetMs(refused, unknown) < WINDOW_MS / 2)
+    }
+    assert(await resetMs(served, {}, true) < WINDOW_MS / 2)
   }
 }
 

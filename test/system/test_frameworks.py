@@ -408,6 +408,9 @@ class NodeStores(Stores):
     def test_a_look_says_that_a_key_is_over_its_limit(self):
         self.look_at("express", "fastify")
 
+    def test_what_does_not_count_comes_back_after_a_slow_response_too(self):
+        self.finds_no_fault("reset")
+
 
 RESETS = """
 const [root, questions, kind, ...keys] = process.argv.slice(1)

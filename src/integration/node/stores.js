@@ -85,6 +85,7 @@ class ExpressStore {
   #limit
   #windowMs
   #unpaid // where responses to such requests decrement, as all failed ones do
+  #paidMs // for which a response to a request that has paid may decrement at least
 
   constructor ({ prefix = 'express:', ...options } = {}) {
     this.prefix = prefix
@@ -96,14 +97,19 @@ class ExpressStore {
     this.#limit = typeof options.limit === 'function' ? undefined : options.limit
     this.#windowMs = options.windowMs
     this.#unpaid = options.skipFailedRequests ? new Unpaid() : undefined
+    const skips = options.skipFailedRequests || options.skipSuccessfulRequests
+    const knows = this.#limit !== undefined && !this.#asker.verdictOnly // how long it takes until all is back
+    this.#paidMs = skips && !knows ? this.#windowMs : 0
   }
 
   async increment (key) {
     const tag = this.prefix + key
     let { hits, resetMs, paid } = await this.#asker.count('askQuestion', tag, 1, this.#limit, this.#windowMs)
-    if (this.#unpaid && !paid) {
+    if (paid) {
+      resetMs = Math.max(resetMs, this.#paidMs) // express-rate-limit decrements until then only
+    } else if (this.#unpaid) {
       this.#unpaid.add(key, Math.max(resetMs, this.#windowMs))
-      resetMs = Math.max(resetMs, DECREMENT_MS) // express-rate-limit decrements until then only
+      resetMs = Math.max(resetMs, DECREMENT_MS)
     }
     return { totalHits: Math.max(1, hits), resetTime: new Date(Date.now() + resetMs) }
   }
