@@ -3,7 +3,7 @@
 // node node_stores.js CASE [ARGUMENT...]. A case that finds a fault leaves with an exception.
 
 const assert = require('assert')
-const { ExpressStore, fastifyStore } = require('../../src/integration/node')
+const { ExpressStore, Throttle, fastifyStore } = require('../../src/integration/node')
 
 const [name, ...args] = process.argv.slice(2)
 const LIMIT = 3
@@ -51,6 +51,24 @@ const cases = {
       for (let i = 0; i < 2; i++) assert.equal(await limiter.look(), LIMIT + 1)
       assert.equal(await limiter.hit(), LIMIT + 1)
     }
+  },
+
+  // Nobody answers. A store that is told nothing does as the throttle does that it shares or makes.
+  async failure () {
+    for (const failOpen of [true, false]) {
+      const options = { query: 'unix:/nonexistent', questions: 'unix:/nonexistent', pages: false, failOpen }
+      const serves = async (more) => await limiters.express({ ...options, ...more }).hit() <= LIMIT
+      for (const verdictOnly of [true, false]) {
+        for (const shared of [{}, { throttle: new Throttle(options) }]) {
+          const given = { ...shared, verdictOnly }
+          assert.equal(await serves(given), failOpen)
+          assert.equal(await serves({ ...given, onFailure: 'serve' }), true)
+          assert.equal(await serves({ ...given, onFailure: 'refuse' }), false)
+          await assert.rejects(serves({ ...given, onFailure: 'raise' }))
+        }
+      }
+    }
+    assert.throws(() => limiters.express({ onFailure: 'open' }))
   },
 
   // express-rate-limit gives nothing back after the reset, which is near where a bucket is full by then.

@@ -411,6 +411,9 @@ class NodeStores(Stores):
     def test_what_does_not_count_comes_back_after_a_slow_response_too(self):
         self.finds_no_fault("reset")
 
+    def test_a_store_does_what_it_was_told_while_nobody_answers(self):
+        self.finds_no_fault("failure")
+
 
 RESETS = """
 const [root, questions, kind, ...keys] = process.argv.slice(1)
@@ -541,6 +544,19 @@ class RackAttack(Rack, Claims, Crowd):
                 self.assertEqual(worker.statuses(4, client), [200, 200, 200, 429])
 
 
+FAILURES = """
+require "dthrottle"
+[true, false].each do |fail_open|
+  options = { questions: "unix:/nonexistent", fail_open: fail_open }
+  [options, { throttle: Dthrottle::Throttle.new(**options) }].each do |given|
+    puts [{}, { on_failure: :serve }, { on_failure: :refuse }].map { |more|
+      Dthrottle::RackAttackStore.new(**given, **more).increment("C") == 1
+    }.join(" ")
+  end
+end
+"""
+
+
 KEYS = """
 require "dthrottle"
 class Others
@@ -574,6 +590,10 @@ class RackStore(Rack):
         said = done.stdout.splitlines()
         self.assertIn("dthrottled keeps no values", said.pop(), done.stderr)
         return ["refused" if line == str(2**62) else line for line in said]
+
+    def test_a_store_does_what_it_was_told_while_nobody_answers(self):
+        done = run("ruby", "-I", ROOT / "src/integration/ruby/lib", "-e", FAILURES)
+        self.assertEqual(done.stdout.splitlines(), 2 * ["true true false"] + 2 * ["false true false"], done.stderr)
 
     def test_only_the_window_of_rack_attack_is_no_part_of_the_tag(self):
         for tag, keys, said, env in (

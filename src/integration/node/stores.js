@@ -3,9 +3,10 @@
 // daemon about one tag, a prefix and the framework's key, on the socket for questions: the daemon's rules decide, and the
 // numbers of the application are for its headers.
 //
-// They take the options of Throttle (or a `throttle` to share) and onFailure, when nobody answers in time: "serve" (the
-// default), "refuse", or "raise", which leaves it to the framework. With verdictOnly a hit that costs 1 asks whether it is
-// served and nothing else, and so by the page of this thread, where there is one: what is left is not known then.
+// They take the options of Throttle (or a `throttle` to share) and onFailure, when nobody answers in time: "serve",
+// "refuse", or "raise", which leaves it to the framework; without it the throttle decides (failOpen). With verdictOnly a
+// hit that costs 1 asks whether it is served and nothing else, and so by the page of this thread, where there is one:
+// what is left is not known then.
 
 const { Throttle } = require('./throttle')
 const { Unpaid } = require('./unpaid')
@@ -21,10 +22,12 @@ function warnOnce (tag) {
 }
 
 class Asker {
-  constructor ({ throttle, onFailure = 'serve', verdictOnly = false, ...options } = {}) {
-    if (!['serve', 'refuse', 'raise'].includes(onFailure)) throw new Error('onFailure is "serve", "refuse" or "raise"')
-    this.throttle = throttle || new Throttle({ ...options, failOpen: onFailure === 'serve' })
-    this.raises = onFailure === 'raise'
+  constructor ({ throttle, onFailure, verdictOnly = false, ...options } = {}) {
+    if (![undefined, 'serve', 'refuse', 'raise'].includes(onFailure)) {
+      throw new Error('onFailure is "serve", "refuse" or "raise"')
+    }
+    this.throttle = throttle || new Throttle(options)
+    this.onFailure = onFailure
     this.verdictOnly = verdictOnly
   }
 
@@ -35,22 +38,28 @@ class Asker {
     if (this.verdictOnly && verb === 'askQuestion' && cost === 1) return this.#hit(tag, limit, windowMs)
     const answer = await this.throttle[verb](new Map([[tag, cost]]))
     const [left] = answer.left
-    if (this.raises && left === undefined) throw new Error(`dthrottled: ${answer.verdict}`)
     if (left === Infinity) warnOnce(tag)
     const paid = answer.verdict === 'serve'
     const most = limit ?? Number.MAX_SAFE_INTEGER - 1
-    if (!answer.serve) return { hits: most + 1, left: 0, resetMs: answer.waitMs || windowMs, paid }
+    if (!this.#serves(answer)) return { hits: most + 1, left: 0, resetMs: answer.waitMs || windowMs, paid }
     const hits = limit !== undefined && Number.isFinite(left) ? Math.max(0, limit - left) : 0
     return { hits, left: Math.min(left ?? Infinity, limit ?? 0), resetMs: hits * windowMs / (limit || 1), paid }
   }
 
   // As count. A client that is refused has a token after this time at the latest, unless it is in debt.
   async #hit (tag, limit, windowMs) {
-    const { serve, verdict } = await this.throttle.ask(tag)
-    if (this.raises && verdict !== 'serve' && verdict !== 'throttle') throw new Error(`dthrottled: ${verdict}`)
+    const answer = await this.throttle.ask(tag)
+    const serve = this.#serves(answer)
     const most = limit ?? Number.MAX_SAFE_INTEGER - 1
     const resetMs = windowMs / (limit || 1)
-    return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs, paid: verdict === 'serve' }
+    return { hits: serve ? 1 : most + 1, left: serve ? most - 1 : 0, resetMs, paid: answer.verdict === 'serve' }
+  }
+
+  // Whether the client is served. Throws under onFailure "raise" where nobody has decided.
+  #serves ({ serve, verdict }) {
+    if (verdict === 'serve' || verdict === 'throttle' || this.onFailure === undefined) return serve
+    if (this.onFailure === 'raise') throw new Error(`dthrottled: ${verdict}`)
+    return this.onFailure === 'serve'
   }
 
   // As count, of what a hit that costs 1 would be told now. Nothing is spent.
@@ -75,7 +84,7 @@ class Asker {
   }
 
   #given (verdict) {
-    if (this.raises && verdict !== 'serve') throw new Error(`dthrottled: ${verdict}`)
+    if (this.onFailure === 'raise' && verdict !== 'serve') throw new Error(`dthrottled: ${verdict}`)
   }
 }
 

@@ -7,25 +7,26 @@ module Dthrottle
   # A throttle asks the daemon about one tag, rack::attack:NAME:WHO, on the socket for questions: the daemon's rules decide.
   # Rack::Attack tells a store neither limit nor period, so its count is 1 for what is served and REFUSED for what is not.
   #
-  # It takes the options of Throttle (or a `throttle` to share); `on_failure`, when nobody answers in time: :serve (the
-  # default) or :refuse; and `others`, the store for fail2ban and allow2ban, which keep values. With
-  # `library: "libdthrottle.so.0"` it decides by that library, and so hot tags and repeated refusals in the worker itself.
+  # It takes the options of Throttle (or a `throttle` to share); `on_failure`, when nobody answers in time: :serve or
+  # :refuse, and without it the throttle decides (`fail_open`); and `others`, the store for fail2ban and allow2ban, which
+  # keep values. With `library: "libdthrottle.so.0"` it decides by that library, and so hot tags and repeated refusals in
+  # the worker itself.
   class RackAttackStore
     REFUSED = 2**62
 
-    def initialize(throttle: nil, on_failure: :serve, others: nil, **options)
-      raise ArgumentError, "on_failure is :serve or :refuse" unless %i[serve refuse].include?(on_failure)
+    def initialize(throttle: nil, on_failure: nil, others: nil, **options)
+      raise ArgumentError, "on_failure is :serve or :refuse" unless [nil, :serve, :refuse].include?(on_failure)
 
       type = options.key?(:library) ? LibraryThrottle : Throttle
-      @throttle = throttle || type.new(fail_open: on_failure == :serve, **options)
-      @others = others
+      @throttle = throttle || type.new(**options)
+      @on_failure, @others = on_failure, others
     end
 
     def increment(key, amount = 1, **options)
       name = windowless(key)
       return others.increment(key, amount, **options) if name&.start_with?("fail2ban:count:", "allow2ban:count:")
 
-      decide(name ? "#{prefix}:#{name}" : key, amount).serve? ? 1 : REFUSED
+      serves?(decide(name ? "#{prefix}:#{name}" : key, amount)) ? 1 : REFUSED
     end
 
     %i[read write delete delete_matched].each do |name|
@@ -56,6 +57,11 @@ module Dthrottle
       answer = @throttle.ask_question(tag => amount)
       warn_once(tag) if answer.left.first == Float::INFINITY
       answer
+    end
+
+    def serves?(answer)
+      decided = %i[serve throttle].include?(answer.verdict)
+      decided || @on_failure.nil? ? answer.serve? : @on_failure == :serve
     end
 
     def others
