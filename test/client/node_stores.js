@@ -71,6 +71,39 @@ const cases = {
     assert.throws(() => limiters.express({ onFailure: 'open' }))
   },
 
+  // Which tags the limiters of fastify ask about.
+  async tags () {
+    const asked = new Set()
+    const askQuestion = async (tags) => {
+      for (const tag of tags.keys()) asked.add(tag)
+      return { verdict: 'serve', serve: true, left: [1], waitMs: 0 }
+    }
+    const app = require('fastify')()
+    const options = { max: LIMIT, keyGenerator: () => 'C' }
+    const store = fastifyStore({ throttle: { askQuestion } })
+    await app.register(require('@fastify/rate-limit'), { ...options, store })
+    const config = { rateLimit: options }
+    app.get('/all', () => 'served')
+    app.get('/one', { config }, () => 'served')
+    app.route({ method: ['PUT', 'GET'], url: '/both', config, handler: () => 'served' })
+    const checks = [undefined, options, { ...options, groupId: 'otp' }].map((own) => app.createRateLimit(own))
+    app.get('/check', { config: { rateLimit: false } }, async (request) => {
+      for (const check of checks) await check(request)
+    })
+    for (const [methods, url, ...tags] of [
+      [['GET', 'HEAD'], '/all', 'fastify:C'],
+      [['GET', 'HEAD'], '/one', 'fastify:GET/one:C'],
+      [['GET', 'HEAD', 'PUT'], '/both', 'fastify:PUT,GET/both:C'],
+      [['GET'], '/check', 'fastify:C', 'fastify:limiter:C', 'fastify:otp:C']
+    ]) {
+      for (const method of methods) {
+        asked.clear()
+        assert.equal((await app.inject({ method, url })).statusCode, 200)
+        assert.deepEqual([...asked], tags, `${method} ${url}`)
+      }
+    }
+  },
+
   // express-rate-limit gives nothing back after the reset, which is near where a bucket is full by then.
   async reset () {
     const served = { verdict: 'serve', serve: true, left: [LIMIT - 1], waitMs: 0 }

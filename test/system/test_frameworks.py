@@ -530,6 +530,13 @@ class FastifyRateLimit(Node, Claims, Crowd):
     shows = ("node", "-e", "require('fastify'); require('@fastify/rate-limit')")
 
 
+class FastifyStore(Stores):
+    shows = FastifyRateLimit.shows
+
+    def test_a_limiter_has_the_tag_of_its_route_or_its_group(self):
+        self.finds_no_fault("tags")
+
+
 class Rack(Framework):
     shows = ("ruby", "-e", "require 'rack/attack'")
 

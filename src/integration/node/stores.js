@@ -140,8 +140,20 @@ class ExpressStore {
 }
 
 // fastify.register(rateLimit, { store: fastifyStore() })
+//
+// A tag is the prefix and the key. A route with a limiter of its own has its methods and path in between,
+// "PUT,GET/path:", with GET for HEAD. A limiter that rateLimit() or createRateLimit() makes from options has its groupId
+// there, or "limiter".
 function fastifyStore ({ prefix = 'fastify:', ...options } = {}) {
   const asker = new Asker(options)
+  const methodsWithGet = new Map() // by path: fastify makes a route of its own for HEAD
+
+  function placeOf ({ method, url }) {
+    const methods = [...new Set([method].flat().map((each) => each === 'HEAD' ? 'GET' : each))].join()
+    if (method === 'HEAD') return (methodsWithGet.get(url) || methods) + url
+    if (method.includes('GET')) methodsWithGet.set(url, methods)
+    return methods + url
+  }
 
   return class FastifyStore {
     constructor (_options, place = '') {
@@ -156,8 +168,8 @@ function fastifyStore ({ prefix = 'fastify:', ...options } = {}) {
       this.#tell(asker.look(this.#tag(key), max, windowMs), 0, callback)
     }
 
-    child ({ routeInfo = {} }) {
-      return new FastifyStore({}, `${routeInfo.method}${routeInfo.url}:`)
+    child ({ routeInfo = {}, groupId = 'limiter' }) {
+      return new FastifyStore({}, `${routeInfo.method ? placeOf(routeInfo) : groupId}:`)
     }
 
     #tag (key) {
