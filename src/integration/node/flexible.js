@@ -19,7 +19,9 @@ function whole (points) {
 
 class RateLimiterDthrottle extends RateLimiterStoreAbstract {
   constructor ({ dthrottle, ...options }) {
-    if (options.blockDuration > 0) throw new Error(`blockDuration: ${NO_BLOCK}`)
+    for (const name of ['blockDuration', 'inMemoryBlockOnConsumed']) {
+      if (options[name] > 0) throw new Error(`${name}: ${NO_BLOCK}`)
+    }
     super(options)
     this.asker = new Asker(dthrottle)
   }
