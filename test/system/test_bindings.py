@@ -439,6 +439,22 @@ class LuaClient(Lua, UnderLoad, InFlight, test_client.Client):
     pass
 
 
+NO_COST = """
+package.path = arg[1] .. "/src/integration/lua/?.lua;" .. package.path
+local throttle = require("dthrottle").open { library = arg[2], questions = "unix:" .. arg[3], deadline_ms = 30000 }
+local tags = { "C", { "D" } }
+print(throttle:learn(tags), throttle:refund(tags), throttle:peek(tags).verdict, throttle:ask_all(tags).verdict)
+print(throttle:learn({ "C", { "D", 1 } }))
+"""
+
+
+class LuaPackage(Lua, SystemTest):
+    def test_a_pair_without_a_cost_is_a_bad_question(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
+            done = run("luajit", "-", ROOT, self.program[-1], daemon.ask_path, stdin=NO_COST.encode())
+        self.assertEqual(done.stdout.splitlines(), ["\t".join(4 * ["bad question"]), "serve"], done)
+
+
 class LuaPages(Lua, test_worker_page.QuestionPages):
     pass
 

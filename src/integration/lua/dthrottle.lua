@@ -225,8 +225,9 @@ end
 -- `fail_open`. Returns the verdict: "serve", the daemon has said it; else nothing has changed.
 function Throttle:learn(tags, deadline_ms)
   tags = list_of(tags)
-  local refuse = ffi.new("int[1]")
-  local verdict = self.library.dthrottle_learn(self.questions, named_tags(tags), #tags, refuse, deadline_ms or self.deadline_ms)
+  local named, refuse = named_tags(tags), ffi.new("int[1]")
+  if named == nil then return self:no_question().verdict end
+  local verdict = self.library.dthrottle_learn(self.questions, named, #tags, refuse, deadline_ms or self.deadline_ms)
   if verdict == SERVE then self.fail_open = refuse[0] == 0 end
   return self:decided(verdict).verdict
 end
