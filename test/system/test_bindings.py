@@ -355,6 +355,15 @@ class RubyPackage(RubyPrograms):
                                        f"unix:{daemon.query_path}", daemon.process.pid),
                              ["serve", "throttle", "timed_out", "ended", "throttle", "1"])
 
+    def test_a_hold_stands_that_is_committed_at_no_number(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
+            self.assertEqual(self.said("""
+                throttle = Dthrottle::Throttle.new(questions: ARGV[0], deadline: 30)
+                hold = throttle.hold("C", 60).hold
+                puts [nil, [nil], 0.5].map { |actual| throttle.commit(hold, actual) }, throttle.peek("C").left
+                puts throttle.commit(hold, [0]), throttle.peek("C").left""", f"unix:{daemon.ask_path}"),
+                             3 * ["bad_question"] + ["9", "serve", "10"])
+
 
 class RubyLibrary(ByLibrary, Ruby):
     pass

@@ -54,6 +54,17 @@ const throttle = new Throttle({ questions: process.argv[2], pages: false, deadli
 })()
 """
 
+NO_NUMBER = """
+const { Throttle } = require(process.argv[1] + '/src/integration/node')
+const throttle = new Throttle({ questions: process.argv[2], pages: false, deadlineMs: 30000 })
+;(async () => {
+  const { hold } = await throttle.hold('C', 60000)
+  for (const actual of [null, [null], undefined, 0.5]) console.log(await throttle.commit(hold, actual))
+  console.log((await throttle.peek('C')).left[0], await throttle.commit(hold, 0), (await throttle.peek('C')).left[0])
+  throttle.close()
+})()
+"""
+
 
 class Node(test_bindings.Node, SystemTest):
     def test_a_busy_loop_hears_answers_that_have_come_by_the_deadline(self):
@@ -75,3 +86,8 @@ class Node(test_bindings.Node, SystemTest):
         self.assertIn("hold.max_ttl", ttl)
         self.assertIn("whole numbers", cost)
         self.assertEqual((done.stderr.count("Warning:"), done.stderr.count(ttl)), (1, 1), done.stderr)
+
+    def test_a_hold_stands_that_is_committed_at_no_number(self):
+        with AskDaemon(rule(burst=10, rate=0.001)) as daemon:
+            done = run("node", "-e", NO_NUMBER, ROOT, f"unix:{daemon.ask_path}")
+        self.assertEqual(done.stdout.splitlines(), 4 * ["bad question"] + ["9 serve 10"], done.stderr)

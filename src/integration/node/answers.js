@@ -114,8 +114,9 @@ class Question {
   }
 }
 
-// The line that commits a hold at what its tags have cost, or releases it without.
-const settlement = (hold, actual) => [actual.length > 0 ? 'commit' : 'release', hold, ...actual.map(atMost)].join(' ') + '\n'
+// The line that commits a hold at what its tags have cost, or releases it without. null is no number, rather than 0.
+const settlement = (hold, actual) =>
+  [actual.length > 0 ? 'commit' : 'release', hold, ...actual.map((cost) => atMost(cost ?? NaN))].join(' ') + '\n'
 
 // Settled, by this line or before; or the daemon does not know the hold.
 const readSettlement = (line) => line.startsWith('OK ')

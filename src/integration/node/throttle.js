@@ -89,7 +89,8 @@ class Throttle {
 
   // Settles a hold: each of its tags has cost `actual`, a number, or an array of numbers for the tags in order. Less than was
   // held comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may be
-  // repeated. Resolves to the verdict: "serve", it is settled; "bad question", the daemon does not know it.
+  // repeated. Resolves to the verdict: "serve", it is settled; "bad question", the daemon does not know it, or a cost is no
+  // number.
   async commit (hold, actual, deadlineMs) {
     return hold === undefined ? 'serve' : this.#tell(() => settlement(hold, [actual].flat()), deadlineMs, readSettlement)
   }

@@ -64,11 +64,13 @@ module Dthrottle
     end
   end
 
-  # The line that commits a hold at what its tags have cost, or releases it without.
+  # The line that commits a hold at what its tags have cost, or releases it without. `line` is nil where a cost is.
   class Settlement
     attr_reader :line
 
     def initialize(hold, actual)
+      return if actual.include?(nil)
+
       @line = [actual.empty? ? "release" : "commit", hold, *actual.map { |cost| Dthrottle.at_most(cost) }].join(" ").b << "\n"
     end
 

@@ -234,9 +234,10 @@ module Dthrottle
 
     # Settles a hold: each of its tags has cost `actual`, a number, or an array of numbers for the tags in order. Less than
     # was held comes back, more is charged and may make debt. Only the first settlement counts, so a call that has failed may
-    # be repeated. Returns the verdict: :serve, it is settled; :bad_question, the daemon does not know it.
+    # be repeated. Returns the verdict: :serve, it is settled; :bad_question, the daemon does not know it, or a cost is
+    # no number.
     def commit(hold, actual, deadline = @deadline)
-      hold.nil? ? :serve : exchange(Settlement.new(hold, [*actual]), deadline).verdict
+      hold.nil? ? :serve : tell(Settlement.new(hold, actual.is_a?(Array) ? actual : [actual]), deadline)
     end
 
     # Settles a hold of which nothing was used, or gives up a wait.
