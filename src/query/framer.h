@@ -25,6 +25,9 @@ class Framer {
   // Bytes of an unfinished line; they must come again, first, in the next Read. At most tag_bytes_max + 1.
   std::string_view rest() const { return rest_; }
 
+  // The ends of an unfinished line of which no rest is kept; empty: there is none.
+  std::string ends() const { return over_long_ != nullptr ? over_long_->Ends() : std::string(); }
+
   // What it holds of an unfinished line, for another process to go on with: rest(), and the over-long reader as it
   // saves itself or nothing.
   struct State {

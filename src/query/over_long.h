@@ -24,6 +24,10 @@ class OverLongReader {
   // The next bytes of the tag, without its LF. A CR at the very end is not part of it, wherever the bytes were cut.
   void Read(std::string_view bytes);
 
+  // The first and the last bytes of what was read, at most kTagBytesMax of each, and a CR that may not be of the tag.
+  // They overlap where the tag is short.
+  std::string Ends() const { return head_ + tail_ + (holds_cr_ ? "\r" : ""); }
+
   // Ends the tag. The views of the result live as long as this object. Call once.
   OverLongTag Finish();
 

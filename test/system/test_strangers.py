@@ -77,6 +77,15 @@ class Browser(SystemTest):
                             self.assertEqual(after, before)
             self.assertEqual(daemon.stats()["connections_http"], 120, "each at the query, the ask and the lease port, twice")
 
+    def test_a_tag_that_reads_like_a_request_line_is_limited_as_any_other(self):
+        with Daemon(rule(burst=1)) as daemon:
+            for tag in (b"GET / HTTP/1.1", b"GET /" + b"x" * 9000 + b" HTTP/1.1", b"GET /" + b"y" * 9000):
+                with self.subTest(tag[:20]), socket.create_connection(("127.0.0.1", daemon.tcp_port), PATIENCE) as sock:
+                    sock.sendall(tag + b"\n" + tag + b"\n")
+                    sock.shutdown(socket.SHUT_WR)
+                    self.assertEqual(sock.makefile("rb").read(), b"OK\nNO\n")
+            self.assertEqual(daemon.stats()["connections_http"], 0)
+
     def send(self, port, payload, cuts):
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock, contextlib.suppress(OSError):
             step = len(payload) // cuts + 1

@@ -116,6 +116,21 @@ TEST_CASE("of an over-long tag both ends are kept") {
   CHECK(kept.tail == tag.substr(745));
 }
 
+TEST_CASE("both ends of an over-long line are known before it is whole, with a CR that may not be of the tag") {
+  const FramerLimits limits = Limits(255);
+  Framer framer;
+  Sink sink;
+  framer.Read("GET /", limits, sink);
+  CHECK(framer.ends().empty());    // all of it is rest
+  framer.Read("GET /" + std::string(600, 'x'), limits, sink);
+  framer.Read(" HTTP/1.1\r", limits, sink);
+  CHECK(framer.rest().empty());
+  CHECK(framer.ends().starts_with("GET /xxx"));
+  CHECK(framer.ends().ends_with("xxx HTTP/1.1\r"));
+  framer.Read("\n", limits, sink);
+  CHECK(framer.ends().empty());
+}
+
 TEST_CASE("answers are three bytes each") {
   const Verdict verdicts[] = {Verdict::kServe, Verdict::kThrottle, Verdict::kServe};
   char out[9];

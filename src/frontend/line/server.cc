@@ -64,10 +64,9 @@ StreamServer::Then LineServer::OnBytes(Connection& connection, std::string_view 
 // The lines of a browser's request would be queries that the author of a web page has chosen. A browser cannot reach
 // Unix sockets.
 bool LineServer::TurnedAway(LineConnection& c, std::string_view bytes) {
-  const bool whole = bytes.find('\n') != std::string_view::npos;
-  const bool cut = !whole && bytes.size() > limits_.tag_bytes_max;    // the framer keeps less than a longer line
-  c.is_new = !whole && !cut;
-  if (c.is_new || !BeginsWithHttp(bytes, cut)) return false;
+  const std::size_t lf = bytes.find('\n');
+  c.is_new = lf == std::string_view::npos;
+  if (c.is_new || !BeginsWithHttp(c.framer.ends().append(bytes.substr(0, lf)), false)) return false;
   counters_.spoke_http.Add();
   return true;
 }
