@@ -21,29 +21,19 @@ using lease::Claim;
 using lease::Grant;
 using lease::LeaseServer;
 
-constexpr std::size_t kWordsMax = 16;
 constexpr std::size_t kShownBytes = 40;    // of what is wrong
 constexpr double kSecondsMax = 366 * 86400.0;
 
-// The words between single blanks, or more; none if there are more than kWordsMax.
-struct Words {
-  std::array<std::string_view, kWordsMax> words;
-  std::size_t count = 0;
-
-  explicit Words(std::string_view line) {
-    while (true) {
-      const std::size_t begin = line.find_first_not_of(' ');
-      if (begin == std::string_view::npos) return;
-      const std::size_t end = std::min(line.find(' ', begin), line.size());
-      if (count == kWordsMax) {
-        count = 0;
-        return;
-      }
-      words[count++] = line.substr(begin, end - begin);
-      line.remove_prefix(end);
-    }
+// The words between single blanks, or more.
+std::vector<std::string_view> Words(std::string_view line) {
+  std::vector<std::string_view> words;
+  for (std::size_t begin; (begin = line.find_first_not_of(' ')) != std::string_view::npos;) {
+    const std::size_t end = std::min(line.find(' ', begin), line.size());
+    words.push_back(line.substr(begin, end - begin));
+    line.remove_prefix(end);
   }
-};
+  return words;
+}
 
 void Complain(std::string& answers, std::string_view what) {
   fmt::format_to(std::back_inserter(answers), "error {}\n", what);
@@ -257,11 +247,10 @@ void ServeServer(const Turn& turn, std::span<const std::string_view> words) {
 
 void Release(const Turn& turn, std::span<const std::string_view> words) {
   if (words.size() < 2) return Complain(turn.answers, "release CLIENT RESOURCE...");
-  std::array<std::string, kWordsMax> names;
-  std::array<std::string_view, kWordsMax> views;
-  for (std::size_t i = 0; i < words.size(); ++i) views[i] = names[i] = lease::FromWord(words[i]);
-  const std::span<const std::string_view> resources(views.data() + 1, words.size() - 1);
-  if (!turn.server.ReleaseCapacity(lease::HolderKind::kClient, views[0], resources, turn.now)) {
+  std::vector<std::string> names(words.size());
+  std::transform(words.begin(), words.end(), names.begin(), lease::FromWord);
+  const std::vector<std::string_view> resources(names.begin() + 1, names.end());
+  if (!turn.server.ReleaseCapacity(lease::HolderKind::kClient, names[0], resources, turn.now)) {
     return AnswerElsewhere(turn);
   }
   turn.answers += "released\n";
@@ -294,8 +283,8 @@ void Count(const Turn& turn, std::string_view line) {
 
 void AnswerLine(const Turn& turn, std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
-  const Words all(line);
-  const std::span<const std::string_view> words(all.words.data(), all.count);
+  const std::vector<std::string_view> all = Words(line);
+  const std::span<const std::string_view> words(all);
   if (words.empty()) return Complain(turn.answers, "get, release or discover");
   if (words[0] == "get") return Get(turn, words.subspan(1));
   if (words[0] == "server") return ServeServer(turn, words.subspan(1));
@@ -349,8 +338,7 @@ std::string ParentLine(std::string_view node, const lease::ParentRequest& reques
 }
 
 Result<Grant> ReadParentAnswer(std::string_view answer, BootInstant asked) {
-  const Words all(answer);
-  const std::span<const std::string_view> words(all.words.data(), all.count);
+  const std::vector<std::string_view> words = Words(answer);
   Grant grant{.outcome = Grant::Outcome::kLeased};
   double seconds = 0, refresh = 0;
   if (words.size() != 7 || words[0] != "lease" || !ParseAmount(words[1], grant.lease.capacity) ||
