@@ -160,6 +160,19 @@ class Decisions(SystemTest):
             self.assertEqual(re.findall(rb"HTTP/1.1 (\d+)", heard)[:3], [b"200", b"200", b"200"])
             self.assertGreater(json.loads(heard.split(b"\r\n\r\n")[2].split(b"\n")[0])["delay"], 0)
 
+    def test_of_answers_that_wait_on_one_connection_each_goes_out_in_its_own_turn(self):
+        with HttpDaemon(rule(name="slow", match="slow", burst=1, rate=0.02, delay="1m"),
+                        rule(burst=1, rate=4, delay="1m")) as daemon:
+            with daemon.connect_http() as session:
+                session.sendall(b"".join(f"GET /auth?tag={tag}&wait=60000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+                                         for tag in ("a", "a", "slow", "a", "slow", "a")))
+                heard = b""
+                while heard.count(b"204 No") < 4:
+                    heard += session.recv(1 << 16)
+                self.assertEqual(heard.count(b"204 No"), 4, "the fifth waits for 50 s, and the sixth behind it")
+                self.assertLess(daemon.admin_json("show slow")["level"], -0.5)
+            wait_until(lambda: daemon.admin_json("show slow")["level"] > -0.5, "it has been given back")
+
     def test_a_client_that_hangs_up_gives_back_what_its_answer_waits_for(self):
         with HttpDaemon(rule(burst=1, rate=0.02, delay="1m")) as daemon:
             self.assertEqual(daemon.get("/auth?tag=a")[0], 204)

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <iterator>
 #include <utility>
 
@@ -25,43 +26,46 @@ struct HttpServer::HttpConnection final : Connection {
   explicit HttpConnection(HttpServer& its) : server(its) {}
   ~HttpConnection() override {
     if (held.empty()) return;
-    server.held_.erase({until, this});
-    server.service_.GiveUp(paid, Now());
+    server.held_.erase({held.front().until, this});
+    const Instant now = Now();
+    for (Held& its : held) server.service_.GiveUp(its.paid, now);
   }
+
+  // A reply that waits, and those behind it up to the next one that does.
+  struct Held {
+    Instant until;
+    std::string replies;
+    Waits paid;    // until then: what its question has taken
+
+    static void Fields(auto& state, auto& self) { state(self.until, self.replies, self.paid); }
+  };
 
   // What goes over of replies that are held.
   struct State {
-    std::string held;
-    Instant until;
-    std::vector<Waits> paid;
+    std::deque<Held> held;
     bool ends;
 
-    static void Fields(auto& state, auto& self) { state(self.held, self.until, self.paid, self.ends); }
+    static void Fields(auto& state, auto& self) { state(self.held, self.ends); }
   };
-  static constexpr std::uint32_t kStateVersion = 1;
+  static constexpr std::uint32_t kStateVersion = 2;
 
-  std::string state() const override {
-    return held.empty() ? "" : WriteState(kStateVersion, State{held, until, paid, ends});
-  }
+  std::string state() const override { return held.empty() ? "" : WriteState(kStateVersion, State{held, ends}); }
   bool Restore(std::string_view rest, std::string_view bytes) override {
     State state;
-    if (!bytes.empty() && !ReadState(bytes, kStateVersion, state)) return false;
+    if (!bytes.empty() && (!ReadState(bytes, kStateVersion, state) || state.held.empty())) return false;
     unread_ = rest;
     if (bytes.empty()) return true;
-    paid = std::move(state.paid);
-    until = state.until;
+    held = std::move(state.held);
     ends = state.ends;
-    server.Delay(*this, state.held);
+    server.Delay(*this);
     return true;
   }
   bool waits_for_long() const override { return !held.empty(); }
 
   HttpServer& server;
   HttpReader reader;
-  std::string held;    // replies, the first of which is to wait; empty: none is
-  Instant until{};
-  std::vector<Waits> paid;    // until then: what their questions have taken
-  bool ends = false;          // with the next reply
+  std::deque<Held> held;    // by their instants; empty: no reply waits
+  bool ends = false;        // with the next reply
   using Connection::unread_;
 };
 
@@ -137,40 +141,38 @@ void HttpServer::Answer() {
 // A reply that is to wait holds those behind it.
 void HttpServer::AnswerSegment(HttpConnection& c, std::span<HttpReply> replies, std::span<const Asked> to) {
   const Instant now = Now();
-  const bool holds = !c.held.empty();
-  std::size_t at_once = holds ? 0 : std::string::npos;    // bytes
   out_.clear();
   for (std::size_t i = 0; i < replies.size(); ++i) {
     if (replies[i].wait > Duration::zero() && !stopping_) {
-      at_once = std::min(at_once, out_.size());
-      if (!holds) c.until = std::max(c.until, now + replies[i].wait);
-      c.paid.push_back(std::move(replies[i].paid));
+      const Instant before = c.held.empty() ? now : c.held.back().until;
+      c.held.push_back({std::max(before, now + replies[i].wait), {}, std::move(replies[i].paid)});
     }
-    AppendReply(replies[i], to[i]);
+    AppendReply(replies[i], to[i], c.held.empty() ? out_ : c.held.back().replies);
   }
-  at_once = std::min(at_once, out_.size());
-  Write(c, std::string_view(out_).substr(0, at_once));
-  if (at_once < out_.size()) return Delay(c, std::string_view(out_).substr(at_once));
+  Write(c, out_);
+  if (!c.held.empty()) return Delay(c);
   if (c.ends) Finish(c);
 }
 
 // ---- Replies that wait ----
 
-void HttpServer::Delay(HttpConnection& c, std::string_view replies) {
-  c.held += replies;
-  held_.emplace(c.until, &c);
+void HttpServer::Delay(HttpConnection& c) {
+  held_.emplace(c.held.front().until, &c);
   StartHoldTimer(Now());
 }
 
-void HttpServer::LetGo(HttpConnection& c) {
-  held_.erase({c.until, &c});
-  c.paid.clear();
-  Write(c, std::exchange(c.held, {}));
+// Sends what waits until `now` at most, and goes on with the connection if that is all.
+void HttpServer::LetGo(HttpConnection& c, Instant now) {
+  held_.erase({c.held.front().until, &c});
+  std::string due;
+  for (; !c.held.empty() && c.held.front().until <= now; c.held.pop_front()) due += c.held.front().replies;
+  Write(c, due);
+  if (!c.held.empty()) return void(held_.emplace(c.held.front().until, &c));
   c.ends ? Finish(c) : GoOn(c);
 }
 
 void HttpServer::LetGoDue(Instant now) {
-  while (!held_.empty() && held_.begin()->first <= now) LetGo(*held_.begin()->second);
+  while (!held_.empty() && held_.begin()->first <= now) LetGo(*held_.begin()->second, now);
   StartHoldTimer(now);
 }
 
@@ -188,23 +190,23 @@ void HttpServer::TellDate() {
   date_ = fmt::format("Date: {:%a, %d %b %Y %H:%M:%S} GMT\r\n", fmt::gmtime(static_cast<std::time_t>(second)));
 }
 
-void HttpServer::AppendReply(const HttpReply& reply, const Asked& to) {
-  Append(out_, "HTTP/1.1 ", reply.status, " ", HttpReason(reply.status), "\r\n", date_);
-  if (!reply.content_type.empty()) Append(out_, "Content-Type: ", reply.content_type, "\r\n");
-  Append(out_, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n", reply.fields);
-  if (reply.status != 204) Append(out_, "Content-Length: ", reply.body.size(), "\r\n");
+void HttpServer::AppendReply(const HttpReply& reply, const Asked& to, std::string& out) const {
+  Append(out, "HTTP/1.1 ", reply.status, " ", HttpReason(reply.status), "\r\n", date_);
+  if (!reply.content_type.empty()) Append(out, "Content-Type: ", reply.content_type, "\r\n");
+  Append(out, "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n", reply.fields);
+  if (reply.status != 204) Append(out, "Content-Length: ", reply.body.size(), "\r\n");
   if (to.last) {
-    Append(out_, "Connection: close\r\n");
+    Append(out, "Connection: close\r\n");
   } else if (!to.is_1_1) {
-    Append(out_, "Connection: keep-alive\r\n");
+    Append(out, "Connection: keep-alive\r\n");
   }
-  Append(out_, "\r\n");
-  if (!to.head) Append(out_, reply.body);
+  Append(out, "\r\n");
+  if (!to.head) Append(out, reply.body);
 }
 
 void HttpServer::Stop() {
   stopping_ = true;
-  while (!held_.empty()) LetGo(*held_.begin()->second);
+  while (!held_.empty()) LetGo(*held_.begin()->second, Instant::max());
   service_.Stop();
 }
 

@@ -53,9 +53,9 @@ class HttpServer final : public StreamServer {
   Then OnBytes(Connection& connection, std::string_view bytes) override;
   void Answer() override;
   void AnswerSegment(HttpConnection& connection, std::span<HttpReply> replies, std::span<const Asked> to);
-  void AppendReply(const HttpReply& reply, const Asked& to);
-  void Delay(HttpConnection& connection, std::string_view replies);
-  void LetGo(HttpConnection& connection);
+  void AppendReply(const HttpReply& reply, const Asked& to, std::string& out) const;
+  void Delay(HttpConnection& connection);
+  void LetGo(HttpConnection& connection, Instant now);
   void LetGoDue(Instant now);
   void StartHoldTimer(Instant now);
   void TellDate();
@@ -73,7 +73,7 @@ class HttpServer final : public StreamServer {
   std::vector<Asked> asked_;
   std::string out_;
 
-  std::set<std::pair<Instant, HttpConnection*>> held_;    // until when
+  std::set<std::pair<Instant, HttpConnection*>> held_;    // until when its first reply waits
   uv_timer_t hold_timer_;                                 // for the first of them
 
   std::int64_t date_second_ = -1;    // since 1970

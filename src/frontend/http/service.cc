@@ -147,11 +147,9 @@ HttpReplies HttpService::Add(const HttpRequest& request) {
                                                        : HttpReplies::kMayWait;
 }
 
-void HttpService::GiveUp(std::span<Waits> paid, Instant now) {
-  for (Waits& waits : paid) {
-    for (const WaitId id : waits.ids()) {
-      waits.Give(id, now, [&](const Payment& its) { host_.limiter().Settle(its, 0, now); });
-    }
+void HttpService::GiveUp(Waits& paid, Instant now) {
+  for (const WaitId id : paid.ids()) {
+    paid.Give(id, now, [&](const Payment& its) { host_.limiter().Settle(its, 0, now); });
   }
 }
 

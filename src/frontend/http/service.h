@@ -57,8 +57,8 @@ class HttpService {
   // The replies to what was taken since the last call, in order; they stay until the next call of anything here.
   std::span<HttpReply> Answer(Instant now);
 
-  // Gives back what replies have taken that are not going to be sent.
-  void GiveUp(std::span<Waits> paid, Instant now);
+  // Gives back what a reply has taken that is not going to be sent.
+  void GiveUp(Waits& paid, Instant now);
 
   // Takes a point of the history if one is due. To be called once a second or so.
   void Tick(Instant now);
