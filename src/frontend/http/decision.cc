@@ -48,7 +48,8 @@ struct HttpService::Decision {
   const Shape& shape() const { return nearest->standing.shape; }
   Duration until_full() const { return nearest->standing.UntilFull(now); }
 
-  // Until the same would be served, which nobody knows of a hot host; none: it costs more than the burst.
+  // Until the same would be served, which nobody knows of a hot host; none: it costs more than the burst, or all
+  // places are taken.
   std::optional<Duration> retry() const {
     if (allowed()) return Duration::zero();
     return refusal->why == kShed ? std::optional(Duration::zero()) : refusal->wait;
