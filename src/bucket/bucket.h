@@ -182,6 +182,16 @@ class Bucket {
     return result;
   }
 
+  // The same tokens left, as far as the other shape has room for them: what becomes of a bucket whose part of a limit
+  // is another one from now on. Room that comes with a larger part is empty.
+  [[nodiscard]] Bucket WithTokensOf(const Shape& from, const Shape& to, Instant now) const {
+    const double left = std::min(Level(from, now) * static_cast<double>(to.interval), static_cast<double>(to.depth));
+    const double spent = std::min(static_cast<double>(to.depth) - left, static_cast<double>(kFarTicks));
+    Bucket result;
+    result.full_at_ = ToTicks(now) + static_cast<Ticks>(std::ceil(spent));
+    return result;
+  }
+
   // As drained as it is, but with no debt: for a bucket whose former shape is unknown.
   [[nodiscard]] Bucket WithoutDebt(const Shape& shape, Instant now) const {
     Bucket result;

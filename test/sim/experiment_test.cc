@@ -656,6 +656,16 @@ TEST_CASE("hosts that divide a limit never exceed it, and have it where it is as
   }
 }
 
+// Capacity follows demand, and comes about when that has gone: the worst that demand can do.
+TEST_CASE("hosts that divide a limit never exceed it where demand jumps as fast as parts follow") {
+  const Outcome divided = Simulate(
+      File("[fleet]\nhosts = 4\nduration = \"60s\"\n[[rule]]\nburst = 40\nrate = 20\n"
+           "[[workload]]\nrate = 1000\nspread = \"group\"\ngroup = 2\nstays = \"1s\"\n"),
+      Share::kCapacity, 1);
+  CHECK(divided.measures.excess <= 1);
+  CHECK(divided.measures.served > 0.95 * divided.measures.ideal);
+}
+
 TEST_CASE("a fleet file may divide a limit, over its graph of neighbours") {
   const std::string fleet =
       "[fleet]\nhosts = 9\nduration = \"20s\"\n[[rule]]\nburst = 100\nrate = 100\nshare = \"capacity\"\n"

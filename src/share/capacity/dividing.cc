@@ -138,13 +138,19 @@ bool Dividing::Apply() {
     if (incoming_.standing) Adopt(*incoming_.standing);
   }
   const std::size_t end = std::min(applied_ + kTagsPerSlice, incoming_.shares.size());
-  for (std::size_t i = applied_; i < end; ++i) {
-    Join(incoming_.shares[i].key, now_);
-    Hear(incoming_.shares[i]);
+  std::vector<TagShare> nameless;    // nobody has asked for them here
+  for (; applied_ < end; ++applied_) {
+    const TagShare& share = incoming_.shares[applied_];
+    const Participant* const p = Join(share.key, now_);
+    Hear(share);
+    if (p == nullptr || p->capacity == 0) {
+      nameless.push_back(share);
+    } else {
+      division_.SetPart({p->tag, p->is_digest}, share.key, PartOfWhole(share.parts), now_);
+    }
   }
   division_.ChangeParts([&](PartTable& parts) {
-    for (; applied_ < end; ++applied_) {
-      const TagShare& share = incoming_.shares[applied_];
+    for (const TagShare& share : nameless) {
       if (PartTable::Entry* const entry = parts.Find(share.key)) entry->part = PartOfWhole(share.parts);
     }
   });
@@ -155,9 +161,12 @@ bool Dividing::Apply() {
 void Dividing::Adopt(const CapacityStanding& standing) {
   const bool anew = std::exchange(serial_, standing.serial) != standing.serial;
   standing_ = standing;
+  division_.ChangeParts([&](PartTable& parts) { parts.Lend(ToLent(standing)); });
+  if (!anew) return;
+  for (const auto& [key, p] : participants_) {
+    if (p.capacity > 0) division_.SetPart({p.tag, p.is_digest}, key, PartTable::kUsual, now_);
+  }
   division_.ChangeParts([&](PartTable& parts) {
-    parts.Lend(ToLent(standing));
-    if (!anew) return;
     parts.ForgetParts();
     std::erase_if(participants_, [&](const auto& one) {
       if (one.second.told > 0) return false;
@@ -165,7 +174,6 @@ void Dividing::Adopt(const CapacityStanding& standing) {
       return true;
     });
   });
-  if (!anew) return;
   for (auto& [key, p] : participants_) {
     p.told = std::numeric_limits<double>::infinity();    // it is told again
     p.confirmed = 0;

@@ -56,6 +56,10 @@ class Division final : public Way {
   }
   const PartTable& parts() const { return parts_; }
 
+  // From now on the tag has this part, or kUsual; it keeps its tokens, as far as the part has room for them. Nothing
+  // where the key has no entry.
+  void SetPart(const Tag& tag, const CapacityKey& key, double part, Instant now);
+
   // A tag under a divided limit that nobody has named yet: it has no entry and was refused, or it has one. Not all are
   // noted at once.
   bool TakeNoted(NotedTag& noted);

@@ -1,16 +1,16 @@
 // Which part of a limit's rate this host has, for limits that hosts divide among them (share = "capacity").
 //
 // A host with the part f of a rate refills f times as fast and holds f times the burst. In ticks that is an interval
-// 1/f times as long and the same depth: the instant at which a bucket is full, which is all that a slot keeps, means
-// the same under every part, and no slot is rewritten when capacity moves. Where f of the burst is less than a token,
-// the bucket holds one all the same, or nobody would ever be served; it is then as deep as an interval.
+// 1/f times as long and the same depth. Where f of the burst is less than a token, the bucket holds one all the same, or
+// nobody would ever be served; it is then as deep as an interval. A bucket keeps its tokens when its part becomes another
+// one (Division::SetPart): what a host has gathered under a small part buys no more under a large one.
 //
 // Most tags have the usual part, one of N hosts as a rule. A tag that takes part in the exchange of capacity has an
 // entry, under the key that all hosts have for the tag. All parts are lent until an instant (the lease of capacity/);
 // after it, the reserve is what is left.
 //
-// Threads: whoever reads holds the lock of one of the table's shards, as a decision does anyway; whoever writes holds
-// all of them. So queries pay for no lock of this.
+// Threads: to read takes the lock of one of the table's shards, which a decision holds anyway, and to write takes all of
+// them. So queries pay for no lock of this. The lock of its tag's shard is enough to write what an entry holds.
 #pragma once
 
 #include <array>
@@ -79,10 +79,13 @@ class PartTable {
   void Lend(const Lent& lent) { lent_ = lent; }
   const Lent& lent() const { return lent_; }
 
+  // What an entry's part comes to while parts are lent.
+  double PartWhileLent(double part) const { return part != kUsual ? part : lent_.usual; }
+
   // The part of a tag that has this entry, or none.
   double PartNow(const Entry* entry, Instant now) const {
     if (now >= lent_.until) return lent_.reserve;
-    return entry != nullptr && entry->part != kUsual ? entry->part : lent_.usual;
+    return PartWhileLent(entry != nullptr ? entry->part : kUsual);
   }
 
   std::size_t size() const { return entries_.has_value() ? entries_->used() : 0; }
