@@ -27,6 +27,7 @@ using Spread = ReplayOptions::Spread;
 constexpr std::uint64_t kLinesBetweenLooks = 4096;    // at how far it is, and whether it is to end
 constexpr std::size_t kCsvBytes = std::size_t{1} << 20;    // written at once
 constexpr std::uint32_t kReplayHostsMax = 256;
+constexpr std::int64_t kLateMax = 60;    // s, a request that was under way for longer is not to be expected
 
 const std::map<std::string, Spread> kSpreads = {
     {"random", Spread::kRandom}, {"sticky", Spread::kSticky}, {"round-robin", Spread::kRoundRobin}};
@@ -186,7 +187,10 @@ void PrintSummary(const ReplayCommandOptions& options, const Replay& replay) {
   for (const Replay::Unreadable& line : replay.unreadable()) {
     fmt::print("          {}:{}: {}: {}\n", EscapeTag(line.log), line.line, line.reason, EscapeTag(line.text));
   }
-  if (c.late > 0) fmt::print("          {} earlier than a line before, by up to {} s\n", c.late, c.late_s_max);
+  if (c.late > 0) {
+    fmt::print("          {} earlier than a line before, by up to {} s{}\n", c.late, c.late_s_max,
+               c.late_s_max > kLateMax ? ": these logs are not in order of time, so the figures are void" : "");
+  }
   const auto spread =
       std::find_if(kSpreads.begin(), kSpreads.end(), [&](const auto& s) { return s.second == options.replay.spread; });
   const std::uint32_t owners = std::min(OwnersIn(options.replay.settings), options.replay.hosts);

@@ -256,6 +256,13 @@ class Sim(SystemTest):
         out = self.ran("replay", first, second, "--rules", self.write("rules.toml", RULES))
         self.assertIn("20 lines, 2000-10-10T13:55:00Z to 2000-10-10T13:55:19Z\n", out)
 
+    def test_replay_says_that_logs_are_not_in_order_of_time(self):
+        def line(minute):
+            return f'10.0.0.1 - - [10/Oct/2000:13:{minute:02}:00 +0000] "GET / HTTP/1.1" 200 1\n'
+        for first, void in ((20, False), (21, False), (22, True)):
+            log = self.write("access.log", line(first) + line(20))
+            self.assertEqual("figures are void" in self.replay(log), void)
+
     def test_a_tag_is_what_its_template_says(self):
         log = self.write("access.log", "".join(line(0, path=f"/a?{i}") + line(0, path="/b") for i in range(5)))
         out = self.replay(log, "--tag", "%m %U", rules=RULES.replace("ip:10.*", "GET /a"))
