@@ -175,6 +175,16 @@ FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours) {
   return {};
 }
 
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  return true;
+}
+
 FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
   if (auto free = CheckStateFile(path, [](std::string_view) { return true; }); !free) return free;
   const std::size_t name = path.rfind('/') + 1;
@@ -183,7 +193,7 @@ FileResult<void> ReplaceFile(const std::string& path, std::string_view text) {
   const Descriptor file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (file.get() < 0) return Failed(fresh, "cannot open");
   FileResult<void> done;
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0) {
+  if (!WriteAll(file.get(), text) || ::fsync(file.get()) != 0) {
     done = Failed(fresh, "cannot write");
   } else if (::rename(fresh.c_str(), path.c_str()) != 0) {
     done = Failed(path, "cannot replace");

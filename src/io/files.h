@@ -47,6 +47,9 @@ void OpenStandardDescriptors();
 // other names, that is empty or begins as `is_ours` expects. Anything else is somebody's by mistake, and stays whole.
 FileResult<void> CheckStateFile(const std::string& path, IsOurs is_ours);
 
+// Writes all of it, in as many calls as that takes. False: errno says why the rest is not written.
+bool WriteAll(int fd, std::string_view bytes);
+
 // Writes the file anew. A reader finds either the old text or the whole new one, also after the power has failed.
 // Permissions 0600. Replaces only a regular file of this user. The new text is put together in .NAME.dthrottle-new beside
 // it.

@@ -279,14 +279,10 @@ Error BecomeProgram(const std::string& program, const std::vector<std::string>& 
   const std::string bytes = EncodeHandover(handover);
   const int fd = ::memfd_create("dthrottle-handover", MFD_CLOEXEC);
   if (fd < 0) return {fmt::format("cannot make a file in memory: {}", std::strerror(errno))};
-  for (std::size_t done = 0; done < bytes.size();) {
-    const ssize_t n = ::write(fd, bytes.data() + done, bytes.size() - done);
-    if (n <= 0) {
-      const int code = errno;
-      ::close(fd);
-      return {fmt::format("cannot write to memory: {}", std::strerror(code))};
-    }
-    done += static_cast<std::size_t>(n);
+  if (!WriteAll(fd, bytes)) {
+    const int code = errno;
+    ::close(fd);
+    return {fmt::format("cannot write to memory: {}", std::strerror(code))};
   }
   ::fcntl(fd, F_SETFD, 0);
   SetCloseOnExec(handover, false);

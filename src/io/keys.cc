@@ -90,9 +90,8 @@ Result<void> WriteNewFile(const std::string& path, unsigned mode, std::string_vi
   };
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
   if (fd < 0) return failed("cannot make the file");
-  const bool written = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
   Result<void> result;
-  if (!written) {
+  if (!WriteAll(fd, text) || ::fsync(fd) != 0) {
     result = failed("cannot write");
     ::unlink(path.c_str());
   }

@@ -1,9 +1,11 @@
 #include "io/files.h"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +17,7 @@
 #include <thread>
 
 #include "io/idle_time.h"
+#include "io/keys.h"
 
 namespace dthrottle {
 namespace {
@@ -252,6 +255,29 @@ TEST_CASE("files: state is replaced whole, also behind what a killed process lef
   REQUIRE(ReplaceFile(path, "second"));
   CHECK(TextOf(path) == "second");
   CHECK(TextOf(directory.path("other")) == "other");
+}
+
+TEST_CASE("files: one that cannot be written whole says why, and nothing of it stays") {
+  const Directory directory;
+  const std::string path = directory.path("state"), text(1000, 'x');
+  REQUIRE(ReplaceFile(path, "before"));
+  rlimit most{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &most) == 0);
+  const auto limited = [&](const auto& write) {
+    const auto signal = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit few{300, most.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &few) == 0);
+    const auto written = write();
+    ::setrlimit(RLIMIT_FSIZE, &most);
+    std::signal(SIGXFSZ, signal);
+    REQUIRE_FALSE(written);
+    return written.error().message;
+  };
+  CHECK(limited([&] { return ReplaceFile(path, text); }).ends_with(": cannot write: File too large"));
+  CHECK(limited([&] { return WriteNewFile(directory.path("key"), 0600, text); }).ends_with(
+      ": cannot write: File too large"));
+  CHECK(TextOf(path) == "before");
+  CHECK(std::distance(std::filesystem::directory_iterator(directory.name), std::filesystem::directory_iterator()) == 1);
 }
 
 TEST_CASE("files: a number of a start is one number and nothing else") {
