@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/check.h"
+
 namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kRegionsMax = 4;
+constexpr std::size_t kRegionsMax = 16;
 constexpr std::size_t kPathBytesMax = 511;
 
 // Written before `regions_watched` counts it, so that a handler sees whole entries only.
@@ -46,7 +48,7 @@ void OnBusError(int, siginfo_t* info, void*) {
 
 void WatchMappedFile(std::span<const std::byte> region, std::string_view path) {
   const std::size_t index = regions_watched.load(std::memory_order_relaxed);
-  if (index == kRegionsMax) return;
+  DT_CHECK(index < kRegionsMax);
   Watched& watched = regions[index];
   watched.begin = reinterpret_cast<std::uintptr_t>(region.data());
   watched.end = watched.begin + region.size();

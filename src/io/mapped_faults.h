@@ -11,7 +11,8 @@
 namespace dthrottle {
 
 // From now on SIGBUS inside `region`, which maps the file at `path` (empty: memory without a name), is explained on
-// standard error before the process dies of it. Bounded: the fifth region and later ones are not watched.
+// standard error before the process dies of it. REQUIRES: the process has named fewer than 16 regions so far, and this
+// one stays to its end.
 void WatchMappedFile(std::span<const std::byte> region, std::string_view path);
 
 }    // namespace dthrottle

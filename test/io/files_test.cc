@@ -2,9 +2,11 @@
 
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -15,9 +17,11 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "io/idle_time.h"
 #include "io/keys.h"
+#include "io/mapped_faults.h"
 
 namespace dthrottle {
 namespace {
@@ -278,6 +282,35 @@ TEST_CASE("files: one that cannot be written whole says why, and nothing of it s
       ": cannot write: File too large"));
   CHECK(TextOf(path) == "before");
   CHECK(std::distance(std::filesystem::directory_iterator(directory.name), std::filesystem::directory_iterator()) == 1);
+}
+
+// The files are watched in a process of their own, which dies of the last one.
+TEST_CASE("files: of all mapped files the one that was cut short is named") {
+  const Directory directory;
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const std::string last = directory.path("file-7");
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::dup2(ends[1], STDERR_FILENO);
+    std::vector<MappedRegion> regions;
+    for (int i = 0; i < 8; ++i) {
+      const std::string path = directory.path("file-") + std::to_string(i);
+      regions.push_back(*MappedRegion::Open(path, kHeadBytes, [](std::string_view) { return true; }));
+      WatchMappedFile(regions.back().bytes(), path);
+    }
+    if (::truncate(last.c_str(), 0) == 0) regions.back().bytes()[0] = std::byte{1};
+    ::_exit(0);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  char said[1000];
+  const ssize_t bytes = ::read(ends[0], said, sizeof said);
+  ::close(ends[0]), ::close(ends[1]);
+  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS));
+  CHECK(std::string(said, static_cast<std::size_t>(std::max<ssize_t>(bytes, 0))) ==
+        "dthrottled: " + last + ": was truncated, or its disk failed, while it was in use (SIGBUS); ending\n");
 }
 
 TEST_CASE("files: a number of a start is one number and nothing else") {
