@@ -1,6 +1,7 @@
 // Frames of HAProxy byte by byte, as HAProxy 2.6 sends them, and what the daemon makes of them.
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,12 @@ std::string Frame(char type, std::string_view ids_and_payload) {
          std::string(ids_and_payload);
 }
 
-const std::string kHello =
-    Frame(1, "\0\0"s + Text("supported-versions") + String("2.0") + Text("max-frame-size") + "\x03\xfc\xf0\x06"s +
-                 Text("capabilities") + String("pipelining,async") + Text("engine-id") + String("0123-4567"));
+std::string HelloOf(std::string_view frame_bytes_max) {
+  return Frame(1, "\0\0"s + Text("supported-versions") + String("2.0") + Text("max-frame-size") + "\x03" +
+                      std::string(frame_bytes_max) + Text("capabilities") + String("pipelining,async") +
+                      Text("engine-id") + String("0123-4567"));
+}
+const std::string kHello = HelloOf("\xfc\xf0\x06");
 const std::string kAgentHello = Frame(101, "\0\0"s + Text("version") + String("2.0") + Text("max-frame-size") +
                                                "\x03\xfc\xf0\x06"s + Text("capabilities") + String("pipelining"));
 const std::string kClient = "\x06\x0a\x00\x00\x07"s;    // 10.0.0.7
@@ -109,9 +113,9 @@ TEST_CASE("spop: the arguments of a message are tags of one question, and variab
   CHECK(host.Send(Notify(message)) == Ack(Set("deny", "\x01") + Set("left", Integer(2))));
   CHECK(host.Send(Notify(message)) == Ack(Set("deny", "\x01") + Set("left", Integer(1))));
   CHECK(host.Send(Notify(message)) ==
-        Ack(Set("deny", "\x11") + Set("why", String("limit")) + Set("tag", String("user:bob")) +
-            Set("rule", String("user")) + Set("wait", "\x04\xf0\x6e"s) + Set("retry", Integer(2)) +
-            Set("left", Integer(2))));
+        Ack(Set("deny", "\x11") + Set("why", String("limit")) + Set("wait", "\x04\xf0\x6e"s) +
+            Set("retry", Integer(2)) + Set("left", Integer(2)) + Set("rule", String("user")) +
+            Set("tag", String("user:bob"))));
   CHECK(host.Send(Notify(Message(2, Text("tag") + String("ip:10.0.0.7") + Text("peek") + "\x11"s))) ==
         Ack(Set("deny", "\x01") + Set("left", Integer(1))));    // which has not paid
   CHECK(host.turn.counts().questions == 4);
@@ -121,8 +125,8 @@ TEST_CASE("spop: the arguments of a message are tags of one question, and variab
 TEST_CASE("spop: what can never pass has no wait, and what nothing limits has nothing left") {
   Greeted host;
   CHECK(host.Send(Notify(Message(2, Text("ip") + kClient + Text("cost") + String("4")))) ==
-        Ack(Set("deny", "\x11") + Set("why", String("never")) + Set("tag", String("ip:10.0.0.7")) +
-            Set("rule", String("ip")) + Set("left", Integer(3))));
+        Ack(Set("deny", "\x11") + Set("why", String("never")) + Set("left", Integer(3)) +
+            Set("rule", String("ip")) + Set("tag", String("ip:10.0.0.7"))));
   CHECK(host.Send(Notify(Message(1, Text("tag") + String("free")))) == Ack(Set("deny", "\x01")));
 }
 
@@ -194,6 +198,25 @@ TEST_CASE("spop: frames are pipelined, and cut anywhere they are answered the sa
     SpopHost host(kRules);
     const std::string first = host.Send(frames.substr(0, cut));
     REQUIRE(first + host.Send(frames.substr(cut)) == replies);
+  }
+}
+
+TEST_CASE("spop: a refusal is no longer than the frames that were agreed, whatever tag and rule are called") {
+  for (const std::size_t rule : {1, 64}) {
+    SpopHost host("[[rule]]\nname=\"" + std::string(rule, 'r') + "\"\nburst=1000000\nrate=1\n");
+    host.Send(HelloOf("\xf0\x01"));    // 256 bytes
+    for (std::size_t tag = 1; tag < 230; ++tag) {
+      const std::string message =
+          Message(2, Text("tag") + String(std::string(tag, 'x')) + Text("cost") + String("1000000"));
+      host.Send(Notify(message, "\xff\xff\xff\xff\xff\x7f\x01"));
+      const std::string refusal = host.Send(Notify(message, "\xff\xff\xff\xff\xff\x7f\x01"));
+      CAPTURE(rule, tag, refusal);
+      REQUIRE(refusal.size() <= SpopReader::kLengthBytes + 256);
+      REQUIRE(refusal.find(Set("deny", "\x11")) != std::string::npos);
+      REQUIRE(refusal.find(Text("retry")) != std::string::npos);
+      REQUIRE(refusal.find(std::string(rule, 'r')) != std::string::npos);
+      REQUIRE(refusal.find(std::string(std::min<std::size_t>(tag, 49), 'x')) != std::string::npos);
+    }
   }
 }
 

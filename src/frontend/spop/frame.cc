@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+
 #include "base/append.h"
 
 namespace dthrottle {
@@ -200,6 +202,12 @@ void SpopWriter::SetText(std::string_view name, std::string_view value) {
   BeginSet(name);
   out_ += static_cast<char>(kString);
   Text(value);
+}
+
+std::size_t SpopWriter::RoomForText(std::string_view name, std::size_t bytes_max) const {
+  constexpr std::size_t kBeside = 3 + 1 + 1 + 2;    // the action, the length of the name, the type, that of the text
+  const std::size_t taken = out_.size() - begin_ - SpopReader::kLengthBytes + kBeside + name.size();
+  return bytes_max - std::min(bytes_max, taken);
 }
 
 }    // namespace dthrottle

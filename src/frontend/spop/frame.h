@@ -78,6 +78,7 @@ class SpopCursor {
 class SpopReader {
  public:
   static constexpr std::size_t kLengthBytes = 4;
+  static constexpr std::size_t kFrameBytesMin = 256;                         // HAProxy agrees to no smaller ones
   static constexpr std::size_t kFrameBytesMax = 16 * 1024 - kLengthBytes;    // as HAProxy's, without its length
 
   // Calls sink.OnFrame(SpopFrame) -> bool for each whole frame of `bytes`, which are those of rest() and what was read
@@ -123,6 +124,9 @@ class SpopWriter {
   void SetBool(std::string_view name, bool value);
   void SetInteger(std::string_view name, std::int64_t value);
   void SetText(std::string_view name, std::string_view value);
+
+  // How many bytes of text the variable may have at most if the frame is not to exceed `bytes_max`, without its length.
+  std::size_t RoomForText(std::string_view name, std::size_t bytes_max) const;
 
  private:
   void Text(std::string_view text);

@@ -1,26 +1,20 @@
 #include "frontend/spop/server.h"
 
 #include "base/prng.h"
+#include "base/state.h"
 #include "io/clock.h"
 
 namespace dthrottle {
-
-namespace {
-
-constexpr std::string_view kGreeted = "greeted";
-
-}    // namespace
 
 struct SpopServer::SpopConnection final : Connection {
   SpopReader reader;
   SpopClient client;
 
   std::string_view rest() const override { return reader.rest(); }
-  std::string state() const override { return std::string(client.greeted ? kGreeted : ""); }
+  std::string state() const override { return WriteState(SpopClient::kVersion, client); }
   bool Restore(std::string_view rest, std::string_view state) override {
     reader.PutBack(rest);
-    client.greeted = state == kGreeted;
-    return client.greeted || state.empty();
+    return ReadState(state, SpopClient::kVersion, client);
   }
 };
 

@@ -9,8 +9,6 @@ namespace dthrottle {
 
 namespace {
 
-constexpr std::size_t kFrameBytesMin = 256;    // HAProxy takes no smaller ones
-
 // Arguments with a meaning of their own; any other names a tag.
 constexpr std::string_view kTag = "tag", kCost = "cost", kPeek = "peek";
 
@@ -70,7 +68,7 @@ struct HaproxyHello {
     if (!has_version) return SpopStatus::kNoVersion;
     if (!speaks_2) return SpopStatus::kBadVersion;
     if (frame_bytes_max == 0) return SpopStatus::kNoFrameSize;
-    if (frame_bytes_max < static_cast<std::int64_t>(kFrameBytesMin)) return SpopStatus::kBadFrameSize;
+    if (frame_bytes_max < static_cast<std::int64_t>(SpopReader::kFrameBytesMin)) return SpopStatus::kBadFrameSize;
     return has_capabilities ? SpopStatus::kNormal : SpopStatus::kNoCapabilities;
   }
 };
@@ -91,7 +89,7 @@ void SpopTurn::OnFrame(SpopClient& client, const SpopFrame& frame) {
     case SpopType::kHaproxyDisconnect:
       return Dismiss(client, SpopStatus::kNormal);
     case SpopType::kNotify:
-      return client.greeted ? OnNotify(client, frame) : Dismiss(client, SpopStatus::kInvalid);
+      return client.frame_bytes_max > 0 ? OnNotify(client, frame) : Dismiss(client, SpopStatus::kInvalid);
     default:
       return;
   }
@@ -104,19 +102,19 @@ void SpopTurn::OnHello(SpopClient& client, std::string_view payload) {
     const std::string_view name = cursor.Text();
     hello.Take(name, cursor.Value());
   }
-  if (cursor.failed() || client.greeted) return Dismiss(client, SpopStatus::kInvalid);
+  if (cursor.failed() || client.frame_bytes_max > 0) return Dismiss(client, SpopStatus::kInvalid);
   if (const SpopStatus status = hello.status(); status != SpopStatus::kNormal) return Dismiss(client, status);
-  client.greeted = true;
+  const auto bytes_max = std::min<std::int64_t>(hello.frame_bytes_max, SpopReader::kFrameBytesMax);
+  client.frame_bytes_max = static_cast<std::size_t>(bytes_max);
   client.leaving = hello.is_check;
   const std::size_t begin = texts_.size();
   {
-    const auto size = std::min<std::int64_t>(hello.frame_bytes_max, SpopReader::kFrameBytesMax);
     SpopWriter frame(texts_, SpopType::kAgentHello, 0, 0);
     frame.Pair("version", "2.0");
-    frame.Pair("max-frame-size", static_cast<std::uint32_t>(size));
+    frame.Pair("max-frame-size", static_cast<std::uint32_t>(bytes_max));
     frame.Pair("capabilities", "pipelining");
   }
-  replies_.push_back({false, begin, texts_.size(), 0, 0});
+  replies_.push_back({false, begin, texts_.size(), 0, 0, 0});
 }
 
 void SpopTurn::Dismiss(SpopClient& client, SpopStatus status) {
@@ -128,7 +126,7 @@ void SpopTurn::Dismiss(SpopClient& client, SpopStatus status) {
     frame.Pair("status-code", static_cast<std::uint32_t>(status));
     frame.Pair("message", Reason(status));
   }
-  replies_.push_back({false, begin, texts_.size(), 0, 0});
+  replies_.push_back({false, begin, texts_.size(), 0, 0, 0});
 }
 
 void SpopTurn::OnNotify(SpopClient& client, const SpopFrame& frame) {
@@ -143,7 +141,7 @@ void SpopTurn::OnNotify(SpopClient& client, const SpopFrame& frame) {
     return Dismiss(client, SpopStatus::kInvalid);
   }
   counts_.questions += asking_.size() - begin;
-  replies_.push_back({true, begin, asking_.size(), frame.stream_id, frame.frame_id});
+  replies_.push_back({true, begin, asking_.size(), frame.stream_id, frame.frame_id, client.frame_bytes_max});
 }
 
 // Begins the message's question, unless it names no tag. False: what it asks for cannot be, and it is not asked.
@@ -211,17 +209,19 @@ void SpopTurn::AppendAck(const Reply& reply) {
     if (its.has_value()) left = std::min(left.value_or(*its), *its);
   }
   if (refusal.has_value()) {
-    const Asking::Tag tag = asking_.tag(shown, refusal->tag);
-    left = tag.left;
+    left = asking_.tag(shown, refusal->tag).left;
     ack.SetText("why", refusal->why);
-    ack.SetText("tag", tag.written.substr(0, kShownTagBytesMax));
-    ack.SetText("rule", tag.rule);
     if (refusal->wait.has_value()) {
       ack.SetInteger("wait", refusal->WaitMs(0));
       ack.SetInteger("retry", std::chrono::ceil<std::chrono::seconds>(*refusal->wait).count());
     }
   }
   if (left.has_value()) ack.SetInteger("left", *left);
+  if (!refusal.has_value()) return;
+  // HAProxy serves what is answered by too long a frame. All but the tag fits into the shortest that may be agreed.
+  const Asking::Tag tag = asking_.tag(shown, refusal->tag);
+  ack.SetText("rule", tag.rule);
+  ack.SetText("tag", tag.written.substr(0, std::min(kShownTagBytesMax, ack.RoomForText("tag", reply.bytes_max))));
 }
 
 void SpopTurn::Clear() {

@@ -19,8 +19,15 @@ namespace dthrottle {
 
 // What a connection is remembered by.
 struct SpopClient {
-  bool greeted = false;    // by HELLO
-  bool leaving = false;    // is closed once everything is answered
+  std::size_t frame_bytes_max = 0;    // as HELLO has agreed; 0: before it
+  bool leaving = false;               // is closed once everything is answered
+
+  static constexpr std::uint32_t kVersion = 1;    // for ReadState
+  static void Fields(auto& state, auto& self) {
+    state(self.frame_bytes_max);
+    state.Check(self.frame_bytes_max == 0 || (self.frame_bytes_max >= SpopReader::kFrameBytesMin &&
+                                              self.frame_bytes_max <= SpopReader::kFrameBytesMax));
+  }
 };
 
 class SpopTurn {
@@ -55,6 +62,7 @@ class SpopTurn {
     bool ack;
     std::size_t begin, end;
     std::uint64_t stream_id, frame_id;
+    std::size_t bytes_max;    // of the ACK
   };
 
   void OnHello(SpopClient& client, std::string_view payload);
