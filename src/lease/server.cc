@@ -66,7 +66,6 @@ void LeaseServer::BecomeMaster(const Mastership& mastership) {
   resources_.clear();
   holders_ = 0;
   mastership_ = mastership;
-  former_ = mastership.former;
   granting_ = true;
 }
 
@@ -79,7 +78,7 @@ void LeaseServer::Resign(std::string address) {
 
 namespace {
 
-constexpr std::uint32_t kKeptVersion = 1;
+constexpr std::uint32_t kKeptVersion = 2;
 
 struct KeptResource {
   std::string name;
@@ -101,11 +100,10 @@ struct KeptResource {
 
 struct KeptServer {
   Mastership mastership;
-  Epoch former = 0;
   std::vector<KeptResource> resources;
 
   static void Fields(auto& state, auto& self) {
-    state(self.mastership, self.former, self.resources);
+    state(self.mastership, self.resources);
     state.Check(self.mastership.epoch != 0);
   }
 };
@@ -114,7 +112,7 @@ struct KeptServer {
 
 std::string LeaseServer::Keep() const {
   if (!granting_) return {};
-  KeptServer kept{mastership_, former_, {}};
+  KeptServer kept{mastership_, {}};
   for (const auto& [name, r] : resources_) {
     KeptResource& resource =
         kept.resources.emplace_back(KeptResource{name, r->held, r->share, r->safe, r->epoch, r->ask, {}});
@@ -130,7 +128,6 @@ bool LeaseServer::Resume(std::string_view bytes) {
   KeptServer kept;
   if (!ReadState(bytes, kKeptVersion, kept)) return false;
   BecomeMaster(kept.mastership);
-  former_ = kept.former;
   Grant::Outcome why{};
   for (const KeptResource& k : kept.resources) {
     Resource* const resource = Find(k.name, k.ask, why);
@@ -195,12 +192,10 @@ double LeaseServer::EqualPart(std::string_view name, BootInstant now) const {
   return held.share / static_cast<double>(found->second->store.clients() + 1);
 }
 
-// Whether the lease was granted by this master or the one before it.
-bool LeaseServer::IsFormer(const Claim& claim) {
+// Whether the lease was granted by this master or the one before it, as far as anybody knows.
+bool LeaseServer::IsFormer(const Claim& claim) const {
   if (claim.epoch == 0 || claim.epoch > mastership_.epoch) return false;
-  if (claim.epoch == mastership_.epoch) return true;
-  if (mastership_.former == 0) former_ = std::max(former_, claim.epoch);
-  return claim.epoch == former_;
+  return claim.epoch == mastership_.epoch || mastership_.former == 0 || claim.epoch == mastership_.former;
 }
 
 // Doorman "Processing the GetCapacity RPC", steps 1 to 4.

@@ -50,8 +50,8 @@ struct Mastership {
   BootInstant since{};                       // when the election was won
   BootInstant until = BootInstant::max();    // from then on nothing is granted, unless it is extended
   // The epoch of the master before. Claims of another one are held to be no better than the safe capacity: such a
-  // client has missed a whole mastership, or knows no epochs. 0: unknown; then the highest epoch of any claim that is
-  // below ours is taken for it.
+  // client has missed a whole mastership, or knows no epochs. 0: unknown; then any epoch below ours may be its, since
+  // what one client claims says nothing about the claim of another.
   Epoch former = 0;
 
   static void Fields(auto& state, auto& self) { state(self.epoch, self.since, self.until, self.former); }
@@ -177,7 +177,7 @@ class LeaseServer {
   bool IsLearning(const Resource& resource, BootInstant now) const;
   double EqualPart(std::string_view resource, BootInstant now) const;
   double SafeCapacity(const Resource& resource, BootInstant now) const;
-  bool IsFormer(const Claim& claim);
+  bool IsFormer(const Claim& claim) const;
   Grant Answer(HolderKind kind, std::string_view id, const Asked& asked, BootInstant now);
   Grant Learned(const Resource& resource, Store::Slot slot, const Asked& asked, BootInstant now);
   Grant Kept(const Resource& resource, Store::Slot slot, BootInstant now);
@@ -188,7 +188,6 @@ class LeaseServer {
   Templates templates_;
   bool granting_ = false;
   Mastership mastership_;
-  Epoch former_ = 0;    // as told, or as claims have it
   std::string master_;
   std::map<std::string, std::unique_ptr<Resource>, std::less<>> resources_;
   std::size_t holders_ = 0;

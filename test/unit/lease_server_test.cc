@@ -156,11 +156,13 @@ TEST_CASE("lease server: a claim from before the last master counts for the safe
   CHECK(server.Ask("d", 80, At(1s), Claim{80, At(50s), 9}).lease.capacity == 25);    // of a master to come
   CHECK(server.counts().capped_claims == 3);
 
-  SECTION("where nobody knows the former master, it is the latest of whom there is a claim") {
+  SECTION("where nobody knows the former master, no client's claim takes from another one's") {
     server.BecomeMaster({.epoch = 7});
     CHECK(server.Ask("a", 80, At(1s), Claim{80, At(50s), 3}).lease.capacity == 80);
-    CHECK(server.Ask("b", 80, At(1s), Claim{80, At(50s), 5}).lease.capacity == 80);
-    CHECK(server.Ask("c", 80, At(1s), Claim{80, At(50s), 3}).lease.capacity == Approx(100.0 / 3));
+    CHECK(server.Ask("liar", 80, At(1s), Claim{80, At(50s), 6}).lease.capacity == 80);
+    CHECK(server.Ask("b", 80, At(1s), Claim{80, At(50s), 3}).lease.capacity == 80);
+    CHECK(server.Ask("c", 80, At(1s), Claim{80, At(50s), 0}).lease.capacity == 25);
+    CHECK(server.Ask("d", 80, At(1s), Claim{80, At(50s), 9}).lease.capacity == 20);
   }
 }
 
