@@ -100,7 +100,7 @@ using Frame = std::shared_ptr<const std::string>;
 // Names a peer's address to which this host connects.
 using LinkId = std::uint32_t;
 
-// Says where an answer goes; whatever the transport needs.
+// Says where an answer goes; whatever the transport needs, 255 bytes at most. A peer may have chosen it.
 using Route = std::string;
 
 // Frames may be lost on every way. REQUIRES: an implementation does not call the Exchange back from within.

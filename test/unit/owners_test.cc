@@ -4,11 +4,14 @@
 #include <catch2/catch.hpp>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "bus/codec.h"
+#include "bus/exchange.h"
 #include "bus/owners/counted_streams.h"
+#include "bus/owners/two_way.h"
 #include "test/support/examples.h"
 
 namespace dthrottle {
@@ -179,6 +182,27 @@ TEST_CASE("streams that were counted lately take the places of those that were n
   for (std::uint64_t life = 1; life <= kMost; ++life) second.Note(second.NameOf("new", life, 1), life);
   const CountedStreams third = bytes.Life();
   for (std::uint64_t life = 1; life <= kMost; ++life) REQUIRE(third.Before(third.NameOf("new", life, 1)) == life);
+}
+
+TEST_CASE("a route that a peer has chosen leads to that peer alone") {
+  struct Wire final : Transport {
+    void Ask(LinkId link, const Frame&) override { asked.push_back(link); }
+    void Answer(const Route& route, const Frame&) override { answered.push_back(route); }
+    bool Publish(const Route& route, const Frame&) override { return published.push_back(route), true; }
+    std::vector<LinkId> asked;
+    std::vector<Route> answered, published;
+  } wire;
+  TwoWay two_way(wire);
+  const Frame frame = std::make_shared<const std::string>("frame");
+  const std::vector<Route> chosen = {"link x", "link 5", "link 99999999999", "5", TwoWay::RouteOf(5).substr(0, 255)};
+  for (const Route& route : chosen) {
+    two_way.Answer(route, frame);
+    CHECK(two_way.Publish(route, frame));
+  }
+  CHECK((wire.answered == chosen && wire.published == chosen && wire.asked.empty()));
+  two_way.Answer(TwoWay::RouteOf(5), frame);
+  CHECK(two_way.Publish(TwoWay::RouteOf(7), frame));
+  CHECK(wire.asked == std::vector<LinkId>{5, 7});
 }
 
 TEST_CASE("a file that no owner has written is not taken for one") {

@@ -3,15 +3,18 @@
 // host, unasked, goes back on the connection that the host opened, as an answer does.
 //
 // The exchange knows links, by which it asks, and routes, by which it answers. Here a caller's route also serves as a
-// link of the owner, and a link of the caller also as a route.
+// link of the owner, and a link of the caller also as a route. Transports let a peer choose its own route, so a link's
+// is longer than any of theirs.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,7 +29,11 @@ class TwoWay final : public Transport {
   explicit TwoWay(Transport& wire) : wire_(wire) {}
 
   // The route that leads where the link does.
-  static Route RouteOf(LinkId link) { return std::string(kLinkRoute) + std::to_string(link); }
+  static Route RouteOf(LinkId link) {
+    Route route(kLinkRouteBytes, '\0');
+    std::memcpy(route.data(), &link, sizeof link);
+    return route;
+  }
 
   static bool IsCaller(LinkId link) { return link >= kFirst; }
 
@@ -88,12 +95,13 @@ class TwoWay final : public Transport {
     if (const auto caller = callers_.find(link); caller != callers_.end()) wire_.Answer(caller->second.route, frame);
   }
   void Answer(const Route& route, const Frame& frame) override {
-    if (!route.starts_with(kLinkRoute)) return wire_.Answer(route, frame);
-    Ask(LinkOf(route), frame);
+    const auto link = LinkOf(route);
+    link ? Ask(*link, frame) : wire_.Answer(route, frame);
   }
   bool Publish(const Route& route, const Frame& frame) override {
-    if (!route.starts_with(kLinkRoute)) return wire_.Publish(route, frame);
-    Ask(LinkOf(route), frame);
+    const auto link = LinkOf(route);
+    if (!link) return wire_.Publish(route, frame);
+    Ask(*link, frame);
     return true;
   }
 
@@ -107,11 +115,15 @@ class TwoWay final : public Transport {
     std::size_t next_life = 0;
   };
 
-  static constexpr std::string_view kLinkRoute = "link ";    // no route of a transport begins so
-  static constexpr LinkId kFirst = 1u << 31;                 // no link of the settings has such a number
+  static constexpr std::size_t kLinkRouteBytes = 256;
+  static constexpr LinkId kFirst = 1u << 31;    // no link of the settings has such a number
 
-  static LinkId LinkOf(const Route& route) {
-    return static_cast<LinkId>(std::stoul(route.substr(kLinkRoute.size())));
+  // None: the route is the transport's.
+  static std::optional<LinkId> LinkOf(const Route& route) {
+    if (route.size() != kLinkRouteBytes) return std::nullopt;
+    LinkId link = 0;
+    std::memcpy(&link, route.data(), sizeof link);
+    return link;
   }
 
   Transport& wire_;
