@@ -3,9 +3,11 @@
 
 #include <catch2/catch.hpp>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bus/codec.h"
@@ -16,6 +18,8 @@
 
 namespace dthrottle {
 namespace {
+
+using namespace std::chrono_literals;
 
 std::vector<std::string> Names(std::size_t n) {
   std::vector<std::string> names;
@@ -203,6 +207,107 @@ TEST_CASE("a route that a peer has chosen leads to that peer alone") {
   two_way.Answer(TwoWay::RouteOf(5), frame);
   CHECK(two_way.Publish(TwoWay::RouteOf(7), frame));
   CHECK(wire.asked == std::vector<LinkId>{5, 7});
+}
+
+// The exchange of one host, and owners that say to it what a test has them say.
+struct Hearer final : Transport {
+  using Kind = MessageKind;
+
+  explicit Hearer(std::string name) : owners(std::make_shared<const Owners>(Names(3))) {
+    Exchange::Options options;
+    options.name = std::move(name);
+    options.version = "1.0";
+    options.period = 1s;
+    options.owners = owners;
+    exchange = std::make_unique<Exchange>(options, to_peers, from_peers, *this, Prng(1), now);
+    for (std::size_t i = 0; i < owners->size(); ++i) {
+      if (owners->name(i) != options.name) exchange->AddLink(LinkOf(i), "owner " + std::to_string(i), now);
+    }
+    Run(10s);
+  }
+
+  static LinkId LinkOf(std::size_t owner) { return static_cast<LinkId>(owner + 1); }
+
+  Message Of(std::size_t owner, Kind kind) const {
+    Message m;
+    m.kind = kind;
+    m.sender = owners->name(owner);
+    m.incarnation = life;
+    m.period = 1s;
+    m.from = m.to = now;
+    m.owners = owners->epoch();
+    m.text = "1.0";
+    return m;
+  }
+  void Say(std::size_t owner, const Message& message) {
+    std::string frame;
+    codec.Encode(message, frame);
+    exchange->OnAnswer(LinkOf(owner), frame, now);
+  }
+  // Returns what the limiter hears of it.
+  std::uint64_t SayHosts(std::size_t owner, std::uint64_t hosts) {
+    Message m = Of(owner, Kind::kLevels);
+    m.hosts = hosts;
+    Say(owner, m);
+    FromPeers item;
+    while (from_peers.TryPop(item) && item.kind != FromPeers::Kind::kLevels) {
+    }
+    return item.hosts;
+  }
+  // All owners are in another life.
+  void Restart() {
+    ++life;
+    for (std::size_t i = 0; i < owners->size(); ++i) exchange->OnConnected(LinkOf(i), now);
+    Run(200ms);
+  }
+
+  // Owners answer each hello with a welcome.
+  void Run(Duration time) {
+    for (const Instant end = now + time; now < end; now += 50ms) {
+      exchange->Tick(now);
+      for (const auto& [link, hello] : std::exchange(hellos, {})) {
+        Message m = Of(link - 1, Kind::kWelcome);
+        m.snapshot = hello;
+        Say(link - 1, m);
+      }
+    }
+  }
+
+  void Ask(LinkId link, const Frame& frame) override {
+    Message m;
+    REQUIRE(codec.Decode(*frame, m) == DecodeFault::kNone);
+    if (m.kind == Kind::kHello) hellos[link] = m.snapshot;
+  }
+  void Answer(const Route&, const Frame&) override {}
+  bool Publish(const Route&, const Frame&) override { return true; }
+
+  Instant now = FromNanoseconds(100'000'000'000);
+  std::uint64_t life = 1;    // of all owners
+  Codec codec;
+  std::shared_ptr<const Owners> owners;
+  std::map<LinkId, std::uint64_t> hellos;
+  ToPeersRing to_peers{64};
+  FromPeersRing from_peers{64};
+  std::unique_ptr<Exchange> exchange;
+};
+
+TEST_CASE("how many hosts there are is the median of what owners say, and no number is beyond belief") {
+  Hearer host("web");
+  CHECK(host.SayHosts(0, 40) == 40);
+  CHECK(host.SayHosts(1, std::uint64_t{1} << 32) == 40);    // the lesser of two
+  CHECK(host.exchange->Counts().implausible == 1);
+  CHECK(host.SayHosts(2, 42) == 42);
+  CHECK(host.SayHosts(1, 1) == 40);
+  CHECK(host.SayHosts(0, 0) == 1);    // has not counted
+  CHECK(host.SayHosts(0, 41) == 41);
+  host.Restart();
+  CHECK(host.SayHosts(2, 2) == 41);    // does not know all hosts yet: it said 42
+  host.Run(4s);
+  CHECK(host.SayHosts(2, 43) == 43);    // the others are silent
+  CHECK(host.SayHosts(0, 44) == 41);    // what it said in the life before
+
+  Hearer alone("web");
+  CHECK(alone.SayHosts(1, std::uint64_t{1} << 40) == 65'536);
 }
 
 TEST_CASE("a file that no owner has written is not taken for one") {

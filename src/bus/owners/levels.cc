@@ -1,6 +1,8 @@
 #include "bus/owners/levels.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -29,6 +31,28 @@ void Levels::FromLimiter(ToPeers& item, Instant) {
   for (const auto& [id, link] : members_.links()) {
     if (link->peer != nullptr) send(*link);
   }
+}
+
+// How many hosts there are, now that an owner says so: the median of what owners say, the lesser one of two. So no
+// owner alone decides about the tags of others, unless it is the only one that speaks. One in a new life has not seen
+// all hosts yet, so what it said before stays for a while.
+std::uint64_t Levels::Hosts(std::size_t owner, Instant now) {
+  const Message& in = core_.in;
+  const Duration period = core_.options.period;
+  if (std::exchange(said_epoch_, core_.epoch()) != core_.epoch()) said_.assign(core_.owners->size(), {});
+  Said& its = said_[owner];
+  if (its.life != in.incarnation) its.began = its.life != 0 ? now : Instant();
+  its.life = in.incarnation, its.at = now;
+  core_.counts.implausible += in.hosts > kHostsMax;
+  if (its.hosts == 0 || now >= its.began + 4 * period) its.hosts = std::min(in.hosts, kHostsMax);
+  std::vector<std::uint64_t> heard;
+  for (const Said& said : said_) {
+    if (said.hosts != 0 && now - said.at <= 3 * period) heard.push_back(said.hosts);
+  }
+  if (heard.empty()) return 0;
+  const auto median = heard.begin() + static_cast<std::ptrdiff_t>((heard.size() - 1) / 2);
+  std::ranges::nth_element(heard, median);
+  return *median;
 }
 
 // An owner is believed about its own tags only. One that has just begun another life knows its hosts before they know
@@ -80,7 +104,7 @@ void Levels::OnLevels(Peer& owner, std::size_t bytes, Instant now) {
   item.kind = FromPeers::Kind::kLevels;
   item.from = *until;
   item.entries = std::move(in.entries);
-  item.hosts = in.hosts;
+  item.hosts = Hosts(*which, now);
   core_.to_limiter.Push(std::move(item));
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "bus/exchange_core.h"
 #include "bus/membership.h"
@@ -22,10 +24,24 @@ class Levels {
   // The levels that have come, of an owner.
   void OnLevels(Peer& owner, std::size_t bytes, Instant now);
 
+  static constexpr std::uint64_t kHostsMax = 1 << 16;    // of a fleet
+
  private:
+  // What an owner of the list has said of how many hosts there are.
+  struct Said {
+    std::uint64_t hosts = 0;    // 0: nothing
+    std::uint64_t life = 0;     // of the owner
+    Instant began{};            // that life, if another was heard before
+    Instant at{};               // when it said so last
+  };
+
+  std::uint64_t Hosts(std::size_t owner, Instant now);
+
   ExchangeCore& core_;
   Membership& members_;
   Streams& streams_;
+  std::vector<Said> said_;          // by the owners of a list
+  std::uint64_t said_epoch_ = 0;    // of that list
 };
 
 }    // namespace dthrottle

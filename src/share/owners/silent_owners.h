@@ -27,7 +27,7 @@ struct SilentOwners {
     const std::size_t owner = owners->Of(tag);
     if (!silent[owner]) return std::nullopt;
     if (owner == here) return 1;    // nor does it know how many hosts there are
-    return std::max(most / static_cast<std::uint32_t>(hosts), std::uint32_t{1});
+    return static_cast<std::uint32_t>(std::max<std::size_t>(most / hosts, 1));
   }
 
   bool operator==(const SilentOwners&) const = default;
