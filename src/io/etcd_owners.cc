@@ -44,11 +44,11 @@ Result<OwnerAddresses> OwnerAddresses::Parse(std::string_view text) {
   const std::int64_t number = Number(json, "number");
   const auto before = NamesIn(Member(json, "before"));
   const bool counted = owners.is_object() && !owners.empty() && owners.size() <= Owners::kMost;
-  if (!counted || !before || number < 1 || number > static_cast<std::int64_t>(Owners::kNumberMost)) {
+  if (!counted || !before || number < 1 || number >= static_cast<std::int64_t>(Owners::kNumberMost)) {
     return Fail(
         fmt::format(R"(must be {{"number": 2, "owners": {{"web-1": "tcp://10.0.0.1:7314"}}, "before": []}}, with )"
-                    "1 to {} owners",
-                    Owners::kMost));
+                    "a number below {} and 1 to {} owners",
+                    Owners::kNumberMost, Owners::kMost));
   }
   OwnerAddresses list;
   std::vector<std::string> names;
@@ -155,6 +155,7 @@ std::optional<EtcdRequest> EtcdOwners::Write(std::shared_ptr<const Owners> owner
 EtcdOwners::Step EtcdOwners::Next(const View& view, bool candidate, BootInstant now) const {
   if (!trouble_.empty()) return {};    // somebody has to look at what stands there
   const auto& in_force = view.in_force;
+  if (in_force != nullptr && in_force->number() == Owners::kNumberMost) return {};    // behind which there is none
   if (in_force == nullptr) {
     const bool gathered = candidate && present_since_ && now >= *present_since_ + kGather;
     if (list_ || !gathered) return {};

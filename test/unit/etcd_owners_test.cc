@@ -209,6 +209,17 @@ TEST_CASE("what etcd has lost is written again, and what is no list is left alon
   }
 }
 
+TEST_CASE("the last number is refused, for no list could follow") {
+  Store store;
+  EtcdOwners a("k", "a");
+  const auto last = List({"a", "b"}, Owners::kNumberMost);
+  store.Put("k/a", kA);
+  CHECK_FALSE(ReadAndNext(a, store, {last, nullptr, {"a"}}, true, kBegin).write);
+  store.Put("k", OwnerAddresses{last, {{"a", kA}, {"b", kB}}}.Text());
+  CHECK_FALSE(ReadAndNext(a, store, {List({"a"}, 5), nullptr, {}}, true, kBegin).write);
+  CHECK(a.trouble().find("a number below 1099511627775") != std::string::npos);
+}
+
 TEST_CASE("where no owner is left, hosts that are to own tags take over") {
   Store store;
   EtcdOwners d("k", "d");

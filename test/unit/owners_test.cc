@@ -213,7 +213,8 @@ TEST_CASE("a route that a peer has chosen leads to that peer alone") {
 struct Hearer final : Transport {
   using Kind = MessageKind;
 
-  explicit Hearer(std::string name) : owners(std::make_shared<const Owners>(Names(3))) {
+  explicit Hearer(std::string name, std::uint64_t number = Owners::kFirst)
+      : owners(std::make_shared<const Owners>(Names(3), number)) {
     Exchange::Options options;
     options.name = std::move(name);
     options.version = "1.0";
@@ -254,6 +255,17 @@ struct Hearer final : Transport {
     }
     return item.hosts;
   }
+  void SayList(std::size_t owner, std::uint64_t number) {
+    const Owners list(Names(2), number, Names(3));
+    Message m = Of(owner, Kind::kOwners);
+    m.owners = list.epoch();
+    m.names.list = list.names();
+    m.before.list = list.before();
+    m.last = true;
+    Say(owner, m);
+    Run(1s);
+  }
+
   // All owners are in another life.
   void Restart() {
     ++life;
@@ -308,6 +320,23 @@ TEST_CASE("how many hosts there are is the median of what owners say, and no num
 
   Hearer alone("web");
   CHECK(alone.SayHosts(1, std::uint64_t{1} << 40) == 65'536);
+}
+
+TEST_CASE("a list of owners far ahead of the one in force is not believed") {
+  constexpr std::uint64_t kAhead = std::uint64_t{1} << 20;
+  Hearer host("web");
+  for (const std::uint64_t number : {Owners::kNumberMost, 2 + kAhead}) host.SayList(1, number);
+  CHECK(host.exchange->owners()->number() == 1);
+  CHECK(host.exchange->Counts().implausible == 2);
+  host.SayList(1, 1 + kAhead);
+  CHECK(host.exchange->owners()->number() == 1 + kAhead);
+}
+
+TEST_CASE("behind the last number of a list of owners none is proposed") {
+  Hearer owner("owner-0", Owners::kNumberMost);
+  owner.exchange->SetOwners(Names(2));
+  owner.Run(30s);
+  CHECK(owner.exchange->owners()->names() == Names(3));
 }
 
 TEST_CASE("a file that no owner has written is not taken for one") {

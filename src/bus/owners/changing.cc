@@ -20,6 +20,9 @@ constexpr Duration kPatienceSilent = 800ms;      // where it was silent before t
 constexpr Duration kPatienceMost = 30s;          // where it answers, and gives nothing
 // An owner promises another one not to propose a list for so long. The other one relies on that for half of it.
 constexpr Duration kPromise = 1s;
+// How far ahead of the list in force a list of a peer may be: far more changes than a host misses, and far fewer than
+// it takes to come to the last number.
+constexpr std::uint64_t kListsAhead = std::uint64_t{1} << 20;
 constexpr std::size_t kPartsAtOnce = 64;
 constexpr std::uint64_t kTakenEvery = 32;          // parts
 constexpr std::size_t kChangeBacklogMax = 64;    // items that wait for the limiter
@@ -80,7 +83,9 @@ bool Changing::idle(Instant now) const {
   return !switching_ && !walking_ && taking_.empty() && (giving_.empty() || now >= adopted_at_ + kPatience);
 }
 
-bool Changing::proposes() const { return wants_ && names_others() && core_.OwnsTags(); }
+bool Changing::proposes() const {
+  return wants_ && names_others() && core_.OwnsTags() && core_.owners->number() < Owners::kNumberMost;
+}
 
 // Nobody of the owners in force and of those before has yet to do something, or is about to propose a list. They are
 // asked.
@@ -201,6 +206,7 @@ void Changing::OnOwners(const Link& link, Instant now) {
     if (link.peer->lists.Take(now)) SayOwners(core_, link.status.link, 0, now);
     return;
   }
+  if (Owners::NumberOf(in.owners) > core_.owners->number() + kListsAhead) return void(++core_.counts.implausible);
   if (in.last) link.peer->settled_epoch = in.owners, link.peer->settled_at = now;
   if (in.last && in.owners == core_.epoch()) giving_.erase(link.peer->name);
   if (in.owners == core_.epoch()) {
