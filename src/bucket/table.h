@@ -175,9 +175,10 @@ class Table {
 
   // Takes over what the region holds if it has our format and the given identity, dropping entries that are torn or
   // impossible. The same of a table under the rules `rules_before`, whose slots the policy rewrites. Any other is cleared
-  // and starts with `fresh_keys`, which must be new: what is left of older entries is then noise. Beyond the first 64 MiB
-  // this is done to a group when it is touched, or by ReshapeSome. The region stays the caller's and must outlive the
-  // table, as must the policy. Only a `shared` table may be used by several threads.
+  // and starts with `fresh_keys`. These are new, so that what is left of older entries is noise, or those of the table
+  // that an upgrade goes on from. Beyond the first 64 MiB this is done to a group when it is touched, or by ReshapeSome.
+  // The region stays the caller's and must outlive the table, as must the policy. Only a `shared` table may be used by
+  // several threads.
   // REQUIRES: the region is aligned to 64 bytes and has at least kRegionBytesMin.
   //
   // With the notes of the table that was in the region until now, and has not changed since, every entry is as it

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -27,6 +28,20 @@ namespace {
 uv_loop_t* Opened(uv_loop_t& loop) {
   DT_CHECK(uv_loop_init(&loop) == 0);
   return &loop;
+}
+
+constexpr const char* kKeysSection = "table keys";
+
+// Connections that an upgrade keeps name their places by hashes of tags, so these have to stay what they are also where
+// the next program starts a table afresh.
+HandedSection LeftKeys(const TableKeys& keys) {
+  return {kKeysSection, -1, std::string(reinterpret_cast<const char*>(&keys), sizeof keys)};
+}
+
+TableKeys KeysFrom(const HandedSection& left) {
+  TableKeys keys = FreshTableKeys();
+  if (left.bytes.size() == sizeof keys) std::memcpy(&keys, left.bytes.data(), sizeof keys);
+  return keys;
 }
 
 // What a start has read so far, and a reload reads again.
@@ -111,6 +126,7 @@ void Daemon::Start() {
 
 void Daemon::MakeLimiter() {
   HandedSection left = handed_.Take(TableMemory::kSection);
+  const TableKeys keys = KeysFrom(handed_.Take(kKeysSection));
   running_->memory.emplace(settings_, left);
   TakeKeptSections();
   for (const auto& feature : features_) feature->Prepare();
@@ -134,7 +150,7 @@ void Daemon::MakeLimiter() {
     if (its.in_force) its.in_force();
   }
   running_->table_limiter =
-      std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), FreshTableKeys(), std::move(amended.rules),
+      std::make_unique<Limiter>(running_->memory->bytes(), ReadBootId(), keys, std::move(amended.rules),
                                 settings_.query.threads, running_->started, std::move(left.bytes), before);
   SayTable(before != nullptr);
 }
@@ -292,6 +308,7 @@ Handover Daemon::Left() const {
   sockets_.HandOver(handover);
   for (const Part* const part : running_->list) part->Keep(handover.sections);
   handover.sections.push_back(running_->memory->Left(running_->table_limiter->Notes()));
+  handover.sections.push_back(LeftKeys(running_->table_limiter->table().keys()));
   return handover;
 }
 

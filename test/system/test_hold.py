@@ -227,6 +227,20 @@ class Places(SystemTest):
             self.assertEqual(asker.ask("give acme/d"), "OK 1")
             self.assertEqual(daemon.stats()["places"], 0)
 
+    def test_places_stay_taken_where_an_upgrade_starts_the_table_afresh(self):
+        jobs, tags = rule(name="jobs", burst=1000, in_flight=1), ("job", "j" * 300)
+        with AskDaemon(jobs) as daemon, Asker(daemon.ask_path) as a, Asker(daemon.ask_path) as b:
+            for tag in tags:
+                self.assertEqual(a.ask(f"enter 1 {tag}"), "OK 0")
+            daemon._sections["table"] = {"memory": "8MiB"}
+            daemon.write_settings(jobs)
+            upgrade(daemon)
+            daemon.wait_log("new because its size was 4MiB")
+            for tag in tags:
+                self.assertEqual(b.ask(f"enter 1 {tag}").split()[:2], ["NO", "busy"])
+                self.assertEqual(a.ask(f"give {tag}"), "OK 1")
+                self.assertEqual(b.ask(f"enter 1 {tag}"), "OK 0")
+
     def test_no_kill_leaks_a_place(self):
         """Connections that end in the middle of whatever they do, by being closed as the kernel closes those of a killed
         process."""
