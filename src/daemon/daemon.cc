@@ -244,8 +244,8 @@ void Daemon::MakeParts() {
     running_->list.push_back(&*running_->holding);
   }
   for (const auto& feature : features_) {
-    feature->Start();
     running_->list.push_back(feature.get());
+    feature->Start();
     running_->extension_list.push_back(feature.get());
   }
   running_->list.push_back(&running_->peering.emplace(&loop_, *running_->table_limiter, settings_, log_, *tasks_,

@@ -2,10 +2,11 @@
 
 import contextlib
 import signal
+import socket
 import time
 
 from common import ParallelTest
-from daemon import PATIENCE, Daemon, rule, wait_until
+from daemon import DTHROTTLED, PATIENCE, Daemon, rule, run, wait_until
 from fleet import Fleet, Ledger, Traffic, free_port_pair, make_keys, settle_owners, wait_owners_hear, wrong_at_owners
 from test_ask import Asker, ask_port
 from test_owners import BURST as CLIENTS
@@ -272,6 +273,21 @@ class Mistakes(ParallelTest):
                 done = check_settings(self, peers, limit, sites=sites)
                 self.assertEqual(done.returncode == 0, complaint in (None, "there is one site"), done.stderr)
                 self.assertIn(complaint or "", done.stderr + done.stdout)
+
+    def test_a_start_whose_address_for_other_sites_is_taken_ends(self):
+        address = f"tcp://127.0.0.1:{free_port_pair()}"
+        peers = {"name": "one", "bind": address, "connect": [address], "spread": "owners", "owners": ["one"],
+                 "period": PERIOD}
+        with socket.socket() as busy, Daemon(PLENTY) as daemon:
+            busy.bind(("127.0.0.1", 0))
+            busy.listen()
+            taken = f"tcp://127.0.0.1:{busy.getsockname()[1]}"
+            daemon.stop()
+            daemon._sections.update(peers=peers, sites={"name": "fra", "others": ["ams"], "bind": taken, "period": PERIOD})
+            daemon.write_settings(PLENTY)
+            failed = run(DTHROTTLED, "--config", daemon.settings_path)
+            self.assertEqual(failed.returncode, 69, failed.stderr)
+            self.assertIn(taken, failed.stderr)
 
     def test_a_host_of_the_same_site_is_turned_away_between_sites(self):
         port = free_port_pair()
