@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
 #include "base/check.h"
 #include "config/calendar.h"
 #include "config/values.h"
@@ -30,14 +35,35 @@ QuotaPeriods PeriodsNow(const QuotaCalendar& calendar) {
   return periods;
 }
 
+// Whether a file that is not there can be made.
+FileResult<void> CheckFolder(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (::access(path.c_str(), F_OK) == 0 || ::access(folder.c_str(), W_OK | X_OK) == 0) return {};
+  return tl::unexpected(FileError{errno, fmt::format("{}: cannot make it: {}", path, std::strerror(errno))});
+}
+
 }    // namespace
+
+std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, bool as_daemon) {
+  const Settings& s = loaded.settings;
+  const auto counts = [](const Rule& rule) { return rule.quota > 0 && rule.mode != Mode::kOff; };
+  if (s.quota.file.empty() || std::ranges::none_of(s.rules, counts)) return std::nullopt;
+  auto usable = CheckStateFile(s.quota.file, QuotaFile::IsQuotaFile);
+  if (usable) usable = CheckFolder(s.quota.file);
+  if (usable) return std::nullopt;
+  const int code = usable.error().code;
+  if (!as_daemon && (code == EACCES || code == EPERM)) return std::nullopt;
+  Problem problem = loaded.ErrorAt("quota", "file", usable.error().message);
+  if (!as_daemon && code == ENOENT) problem.severity = Problem::Severity::kWarning;
+  return problem;
+}
 
 Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left)
     : settings_(settings), limiter_(limiter), log_(log) {
   if (limiter_.rules().any_quota()) {
-    if (const auto begun = Begin(left); !begun) {
-      throw StartFailure{ExitCode(begun.error().code), "quota.file: " + begun.error().message};
-    }
+    auto opened = Open(settings, left);
+    if (!opened) throw StartFailure{ExitCode(opened.error().code), opened.error().message};
+    Begin(*std::move(opened));
   } else if (left.fd >= 0) {
     ::close(left.fd);
   }
@@ -49,22 +75,29 @@ Counting::Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, 
   DT_CHECK(uv_timer_start(&timer_, on_timer, kLookMs, kLookMs) == 0);
 }
 
-FileResult<void> Counting::Begin(const HandedSection& left) {
+FileResult<Counting::Opened> Counting::Open(const Settings& settings, const HandedSection& left) const {
   std::size_t left_out = 0;
   const Fit fit = [&](std::span<std::byte> held, std::size_t bytes) {
     left_out = QuotaFile::MoveInto(held, bytes);
     return bytes;
   };
-  auto region =
-      MappedRegion::OpenOrAdopt(settings_.quota.file, settings_.quota.memory, QuotaFile::IsQuotaFile, left.fd, fit);
-  if (!region) return tl::unexpected(region.error());
-  if (auto claimed = region->ClaimRest([](Duration) { return true; }); !claimed) return claimed;
-  region_.emplace(std::move(*region));
-  if (region_->nameless_fd() >= 0 && !left.bytes.empty()) QuotaFile::Unpack(left.bytes, region_->bytes());
+  const auto& [file, memory] = settings.quota;
+  auto region = MappedRegion::OpenOrAdopt(file, memory, QuotaFile::IsQuotaFile, left.fd, fit);
+  const auto claimed =
+      region ? region->ClaimRest([this](Duration) { return !closed_; }) : tl::unexpected(region.error());
+  if (closed_) return tl::unexpected(FileError{ECANCELED, "quota.file: the daemon is stopping"});
+  if (!claimed) return tl::unexpected(FileError{claimed.error().code, "quota.file: " + claimed.error().message});
+  if (region->nameless_fd() >= 0 && !left.bytes.empty()) QuotaFile::Unpack(left.bytes, region->bytes());
+  const auto hash = [this](const Tag& tag) { return limiter_.table().Hash(tag); };
+  auto quotas = std::make_unique<Quotas>(region->bytes(), ReadBootId(), FreshNumber(), hash, PeriodsNow);
+  return Opened{*std::move(region), std::move(quotas), left_out};
+}
+
+void Counting::Begin(Opened opened) {
+  region_.emplace(std::move(opened.region));
   WatchMappedFile(region_->bytes(), settings_.quota.file);
-  limiter_.ways().KeepQuotas(region_->bytes(), ReadBootId(), FreshNumber(), PeriodsNow);
-  SayResized(left_out);
-  return {};
+  limiter_.ways().KeepQuotas(std::move(opened.quotas));
+  SayResized(opened.left_out);
 }
 
 // `left_out` tags had no room in the file, and more may have none in the table of tags, which is half of that.
@@ -79,11 +112,16 @@ void Counting::SayResized(std::size_t left_out) const {
                        FormatBytes(settings_.quota.memory), FormatBytes(before), counts.tags, left_out));
 }
 
-void Counting::Reload(std::vector<std::string>& problems) {
-  if (region_.has_value() || !limiter_.rules().any_quota()) return;
-  if (const auto begun = Begin({}); !begun) {
-    problems.push_back(fmt::format("quota.file: {}; quotas of rules are not counted", begun.error().message));
-  }
+FileResult<void> Counting::Prepare(const Settings& settings, const Rulebook& rules) {
+  if (region_.has_value() || prepared_.has_value() || !rules.any_quota()) return {};
+  auto opened = Open(settings, {});
+  if (!opened) return tl::unexpected(opened.error());
+  prepared_.emplace(*std::move(opened));
+  return {};
+}
+
+void Counting::Reload(std::vector<std::string>&) {
+  if (prepared_.has_value()) Begin(*std::exchange(prepared_, std::nullopt));
 }
 
 void Counting::Keep(std::vector<HandedSection>& sections) const {

@@ -3,18 +3,26 @@
 
 #include <uv.h>
 
+#include <atomic>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "config/load.h"
 #include "config/settings.h"
 #include "io/files.h"
 #include "io/handover.h"
 #include "io/log.h"
 #include "io/part.h"
 #include "limiter/limiter.h"
+#include "quota/quotas.h"
 
 namespace dthrottle {
+
+// Why a start under these settings could not count quotas in their file, as far as that shows without a change to it.
+// `as_daemon`: the caller may do what the daemon may; else it may be another user, and folders may come with the start.
+std::optional<Problem> WhyNoQuotaFile(const LoadedSettings& loaded, bool as_daemon);
 
 class Counting final : public Part {
  public:
@@ -24,21 +32,34 @@ class Counting final : public Part {
   // on or from a reload on. Throws StartFailure.
   Counting(uv_loop_t* loop, Limiter& limiter, const Settings& settings, Log& log, const HandedSection& left);
 
+  // Gets ready to count for rules that come into force next under these settings, if nothing is counted yet. An error
+  // means that the file cannot be used. Takes a second a GiB: for a thread of the pool, one call at a time.
+  FileResult<void> Prepare(const Settings& settings, const Rulebook& rules);
+
   void Reload(std::vector<std::string>& problems) override;
   // Without a file: the memory itself for an upgrade, and what is in it once this is closed.
   void Keep(std::vector<HandedSection>& sections) const override;
   void Close() override;
 
  private:
-  FileResult<void> Begin(const HandedSection& left);
+  // Where quotas are counted, and what is counted there.
+  struct Opened {
+    MappedRegion region;
+    std::unique_ptr<Quotas> quotas;
+    std::size_t left_out;    // tags that the region had no room for
+  };
+
+  FileResult<Opened> Open(const Settings& settings, const HandedSection& left) const;
+  void Begin(Opened opened);
   void SayResized(std::size_t left_out) const;
 
   const Settings& settings_;
   Limiter& limiter_;
   Log& log_;
+  std::optional<Opened> prepared_;
   std::optional<MappedRegion> region_;
   uv_timer_t timer_;
-  bool closed_ = false;
+  std::atomic<bool> closed_{false};    // Prepare looks at it
 };
 
 }    // namespace dthrottle

@@ -216,6 +216,10 @@ void Daemon::MakeParts() {
                                               .kept_rules = *running_->kept_rules,
                                               .service = service_,
                                               .log = log_,
+                                              .prepare =
+                                                  [this](const Settings& settings, const Rulebook& rules) {
+                                                    return running_->counting->Prepare(settings, rules);
+                                                  },
                                               .follow =
                                                   [this](std::vector<std::string>& problems) {
                                                     for (Part* const part : running_->list) part->Reload(problems);

@@ -14,6 +14,7 @@
 #include "carrier/list.h"
 #include "config/load.h"
 #include "daemon/confine.h"
+#include "daemon/counting.h"
 #include "daemon/daemon.h"
 #include "daemon/elsewhere.h"
 #include "frontend/list.h"
@@ -56,6 +57,9 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
   LoadedSettings loaded = ParseSettings(*text, path, "/run/dthrottle", {}, ReadNamedFile);
   if (const auto problem = WhyNoUser(loaded)) loaded.problems.push_back(*problem);
   if (const auto problem = takes_over ? WhyNoTakeover(loaded) : std::nullopt) loaded.problems.push_back(*problem);
+  if (const auto problem = loaded.ok() ? WhyNoQuotaFile(loaded, takes_over) : std::nullopt) {
+    loaded.problems.push_back(*problem);
+  }
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
   const auto graph = plan::CheckGraphFile(loaded.settings);
   if (!graph) fmt::print("{}: error: {}\n", path, graph.error().message);

@@ -19,7 +19,7 @@ namespace dthrottle {
 
 // What the thread pool reads for a reload.
 struct Reloading::Loaded {
-  std::optional<FileError> unreadable;
+  std::optional<FileError> unusable;        // a file
   LoadedSettings loaded;
   bool reads;                               // the file
   Settings running;                         // those in force, as long as this is under way
@@ -108,21 +108,40 @@ void Reloading::Start(bool reads) {
   work->rules_in_force = host_.limiter.rules().fingerprint();
   work->amendments = host_.amendments();
   if (!reads) work->base = base_;
-  const auto read = [this](std::unique_ptr<Loaded>& its) {
-    YieldToQueries();
-    if (its->reads) ReadSettings(*its);
-    if (its->base == nullptr) return;
-    its->amended = Amended(its->base, its->reads ? its->loaded.settings : its->running, its->amendments);
-    KeepRules(host_.kept_rules, *its->amended.rules, *its->base, its->rules_in_force, host_.log);
-  };
+  const auto load = [this](std::unique_ptr<Loaded>& its) { Load(*its); };
   const auto done = [this](std::unique_ptr<Loaded>& its) { OnLoaded(std::move(its)); };
-  InThreadPool(host_.loop, std::move(work), read, done);
+  InThreadPool(host_.loop, std::move(work), load, done);
+}
+
+void Reloading::Load(Loaded& its) const {
+  YieldToQueries();
+  if (its.reads) ReadSettings(its);
+  if (its.base == nullptr) return;
+  its.amended = Amended(its.base, its.reads ? its.loaded.settings : its.running, its.amendments);
+  if (!IsPrepared(its)) {
+    its.amended = {};
+    return;
+  }
+  KeepRules(host_.kept_rules, *its.amended.rules, *its.base, its.rules_in_force, host_.log);
+}
+
+// A file of settings that cannot have what it needs is refused. Amendments are in force all the same: they hold on
+// other hosts too.
+bool Reloading::IsPrepared(Loaded& its) const {
+  const auto ready = host_.prepare(its.reads ? its.loaded.settings : its.running, *its.amended.rules);
+  if (ready) return true;
+  if (its.reads && its.base->any_quota()) {
+    its.unusable = ready.error();
+    return false;
+  }
+  host_.log.Warning("{}; quotas of rules are not counted", ready.error().message);
+  return true;
 }
 
 void Reloading::ReadSettings(Loaded& its) const {
   auto text = ReadRegularFile(host_.path, kSettingsBytesMax);
   if (!text) {
-    its.unreadable = text.error();
+    its.unusable = text.error();
     return;
   }
   its.loaded = ParseReload(*text, host_.path, host_.runtime_dir, its.running, ReadNamedFile);
@@ -147,7 +166,7 @@ void Reloading::PutInForce(std::unique_ptr<Loaded> loaded) {
     return;
   }
   ReloadOutcome outcome;
-  if (loaded->unreadable.has_value()) outcome.problems.push_back(loaded->unreadable->message);
+  if (loaded->unusable.has_value()) outcome.problems.push_back(loaded->unusable->message);
   for (const Problem& problem : loaded->loaded.problems) outcome.problems.push_back(Format(problem));
   if (loaded->amended.rules != nullptr) Adopt(*loaded, outcome);
   if (loaded->reads) Say(outcome);

@@ -12,6 +12,7 @@
 #include "admin/admin.h"
 #include "daemon/kept_rules.h"
 #include "feature/feature.h"
+#include "io/files.h"
 #include "io/log.h"
 #include "io/service.h"
 #include "rule/rulebook.h"
@@ -43,6 +44,8 @@ class Reloading {
     KeptRules& kept_rules;
     const Service& service;
     Log& log;
+    // What these rules need under these settings is got ready on a thread of the pool; an error: it cannot be had.
+    std::function<FileResult<void>(const Settings&, const Rulebook&)> prepare;
     std::function<void(std::vector<std::string>& problems)> follow;    // new settings are in force
     std::function<std::vector<Amendment>()> amendments;                // to what the file says, as they are now
     std::function<std::string()> status;                               // for the service manager
@@ -78,7 +81,9 @@ class Reloading {
 
   void StartNext();
   void Start(bool reads);
+  void Load(Loaded& its) const;
   void ReadSettings(Loaded& its) const;
+  bool IsPrepared(Loaded& its) const;
   void OnLoaded(std::unique_ptr<Loaded> loaded);
   void PutInForce(std::unique_ptr<Loaded> loaded);
   void Adopt(Loaded& loaded, ReloadOutcome& outcome);

@@ -64,8 +64,8 @@ std::string IncarnationPath(const std::string& stem) {
   return stem + ".incarnation";
 }
 
-tl::unexpected<FileError> Refused(const std::string& path, const char* why) {
-  return tl::unexpected(FileError{EINVAL, fmt::format("{}: {}; left as it is", path, why)});
+tl::unexpected<FileError> Refused(const std::string& path, const char* why, int code = EINVAL) {
+  return tl::unexpected(FileError{code, fmt::format("{}: {}; left as it is", path, why)});
 }
 
 // Null if it is a regular file.
@@ -79,7 +79,7 @@ FileResult<struct stat> CheckOwned(const std::string& path, const Descriptor& fi
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return Failed(path, "cannot stat");
   if (const char* what = WhatElse(status)) return Refused(path, what);
-  if (status.st_uid != ::geteuid()) return Refused(path, "belongs to another user");
+  if (status.st_uid != ::geteuid()) return Refused(path, "belongs to another user", EPERM);
   if (status.st_nlink > 1) return Refused(path, "has another name as well (a hard link)");
   return status;
 }

@@ -262,9 +262,8 @@ class Way {
   static constexpr bool kCountsQuotas = false;
   // Where it does; null: nowhere as yet. Any thread, with a shard locked.
   Quotas* quotas() const { return nullptr; }
-  // Counts them from now on in `region`, as Quotas. Once.
-  void KeepQuotas(std::span<std::byte>, const std::array<std::byte, 16>& /*boot_id*/, std::uint64_t /*fresh*/,
-                  const QuotaCalendars::Calendar&) {}
+  // Counts them there from now on. Once.
+  void KeepQuotas(std::unique_ptr<Quotas>&&) {}
   // Follows the clock: once a second.
   void FollowCalendar() {}
 
@@ -357,10 +356,7 @@ class WayList : private WayHolder<W>... {
     return found;
   }
   bool HasQuota(const Limit& limit) const { return limit.quota > 0 && quotas() != nullptr; }
-  void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                  const QuotaCalendars::Calendar& calendar) {
-    (Get<W>().KeepQuotas(region, boot_id, fresh, calendar), ...);
-  }
+  void KeepQuotas(std::unique_ptr<Quotas>&& quotas) { (Get<W>().KeepQuotas(std::move(quotas)), ...); }
   void FollowCalendar() { (Get<W>().FollowCalendar(), ...); }
 
  private:

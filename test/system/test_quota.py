@@ -2,12 +2,14 @@
 
 import contextlib
 import re
+import select
 import subprocess
+import time
 import unittest
 
 from clocks import Date
 from common import SystemTest
-from daemon import DTHROTTLED, PATIENCE, SANITIZED, Daemon, clean_environment, rule, wait_until
+from daemon import DTHROTTLED, PATIENCE, SANITIZED, Daemon, clean_environment, rule, run, wait_until
 from fleet import Fleet, wait_all_hear, wait_owners_hear
 from test_upgrade import upgrade
 
@@ -166,6 +168,51 @@ class Quotas(SystemTest):
             self.assertEqual(quota_file(a).read_text(), "dear diary\n")
             quota_file(a).unlink()
             a.start()
+
+
+EX_CONFIG = 78
+
+
+class FirstQuota(SystemTest):
+    """A reload that brings it."""
+
+    def test_it_is_refused_where_the_file_cannot_be_used(self):
+        with Daemon(rule(burst=100)) as daemon:
+            daemon._sections["quota"] = {"file": str(quota_file(daemon)), "memory": "1MiB"}
+            daemon.write_settings(rule(burst=100))
+            daemon.restart()
+            daemon.write_settings(rule(burst=50, quota=3))
+            for make in (lambda path: path.mkdir(), lambda path: path.write_text("dear diary\n")):
+                make(quota_file(daemon))
+                check = run(DTHROTTLED, "--check", daemon.settings_path)
+                self.assertEqual(check.returncode, EX_CONFIG, check.stdout)
+                self.assertIn("quota.file", check.stdout)
+                answer = daemon.admin_json("reload")
+                self.assertFalse(answer["reloaded"])
+                self.assertIn(f"quota.file: {quota_file(daemon)}", answer["problems"][0])
+                self.assertEqual(daemon.served("x", 60), 60, "the settings of before are in force")
+                daemon.admin("forgive x")
+                subprocess.run(["rm", "-r", quota_file(daemon)], check=True)
+            self.assertEqual(run(DTHROTTLED, "--check", daemon.settings_path).returncode, 0)
+            self.assertFalse(quota_file(daemon).exists(), "a check makes no file")
+            self.assertTrue(daemon.admin_json("reload")["reloaded"])
+            self.assertEqual(daemon.served("x", 20), 3)
+
+    def test_queries_are_answered_while_its_memory_is_taken(self):
+        many = rule(burst=1_000_000, rate=1_000_000)
+        with Daemon(many, quota={"memory": "256MiB"}) as daemon:
+            daemon.write_settings(many + "quota = 1000000\n")
+            with daemon.connect() as queries, daemon.admin_session() as admin:
+                begun = before = time.monotonic()
+                longest = 0
+                admin.send(b"reload\n")
+                while not select.select([admin.sock], [], [], 0)[0]:
+                    queries.sendall(b"x\n")
+                    self.assertEqual(queries.recv(16), b"OK\n")
+                    now = time.monotonic()
+                    longest, before = max(longest, now - before), now
+                self.assertIn("reloaded", admin.answer())
+                self.assertLess(longest, (before - begun) / 2, "no query waits for most of the reload")
 
 
 if __name__ == "__main__":

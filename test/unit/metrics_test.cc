@@ -204,8 +204,10 @@ TEST_CASE("every count of stats is a metric, or the sum of the series that it na
     std::byte bytes[64];
   };
   std::vector<Line> counted(Quotas::RegionBytes(Quotas::kSlotsMin) / sizeof(Line));
-  daemon.limiter().ways().KeepQuotas(std::as_writable_bytes(std::span(counted)), {}, 1,
-                              [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kNow + 1h}; });
+  daemon.limiter().ways().KeepQuotas(std::make_unique<Quotas>(
+      std::as_writable_bytes(std::span(counted)), std::array<std::byte, 16>(), 1,
+      [&](const Tag& tag) { return daemon.limiter().table().Hash(tag); },
+      [](const QuotaCalendar&) { return QuotaPeriods{1, 2, 3, kNow + 1h}; }));
   daemon.limiter().shedder().Shed(daemon.limiter().rules().shed_priorities(), ShedCurve(1, 2), 2);
   for (const char* tag : {"a1", "sh1", "hot1", "pen1", "quo1", "x", "other"}) {
     for (int i = 0; i < 9; ++i) daemon.host.Serves(tag, kNow);

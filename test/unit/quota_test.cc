@@ -43,11 +43,14 @@ struct Counter {
   void Open(std::byte boot) {
     std::array<std::byte, 16> id{};
     id[0] = boot;
-    host.limiter->ways().KeepQuotas(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, [this](const QuotaCalendar& c) {
+    const auto hash = [this](const Tag& tag) { return host.limiter->table().Hash(tag); };
+    const auto calendar = [this](const QuotaCalendar& c) {
       QuotaPeriods periods = PeriodsAt(c, date / 1s);
       periods.ends = now + (std::chrono::seconds(static_cast<std::int64_t>(periods.next)) - date);
       return periods;
-    });
+    };
+    host.limiter->ways().KeepQuotas(
+        std::make_unique<Quotas>(std::as_writable_bytes(std::span(region_)), id, number_++ * 1000, hash, calendar));
   }
   // As after kill -9, or after a boot.
   void Kill(std::byte boot = std::byte{1}) {

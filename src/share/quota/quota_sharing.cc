@@ -1,16 +1,12 @@
 #include "share/quota/quota_sharing.h"
 
-#include <memory>
 #include <utility>
 
 #include "share/ways.h"
 
 namespace dthrottle {
 
-void QuotaSharing::KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                              const QuotaCalendars::Calendar& calendar) {
-  const auto hash = [this](const Tag& tag) { return core_.table->Hash(tag); };
-  auto quotas = std::make_unique<Quotas>(region, boot_id, fresh, hash, calendar);
+void QuotaSharing::KeepQuotas(std::unique_ptr<Quotas>&& quotas) {
   core_.table->Exclusively([&] {
     quotas_ = std::move(quotas);
     Adopted();

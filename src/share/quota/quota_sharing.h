@@ -3,12 +3,8 @@
 // peers say and are told.
 #pragma once
 
-#include <array>
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 
 #include "quota/quotas.h"
 #include "share/share.h"
@@ -28,8 +24,7 @@ class QuotaSharing final : public Way {
 
   static constexpr bool kCountsQuotas = true;
   Quotas* quotas() const { return quotas_.get(); }
-  void KeepQuotas(std::span<std::byte> region, const std::array<std::byte, 16>& boot_id, std::uint64_t fresh,
-                  const QuotaCalendars::Calendar& calendar);
+  void KeepQuotas(std::unique_ptr<Quotas>&& quotas);
   void FollowCalendar();
 
   bool Has(const Limit&) const { return false; }
