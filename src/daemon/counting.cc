@@ -1,6 +1,7 @@
 #include "daemon/counting.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,6 +91,8 @@ FileResult<Counting::Opened> Counting::Open(const Settings& settings, const Hand
   if (region->nameless_fd() >= 0 && !left.bytes.empty()) QuotaFile::Unpack(left.bytes, region->bytes());
   const auto hash = [this](const Tag& tag) { return limiter_.table().Hash(tag); };
   auto quotas = std::make_unique<Quotas>(region->bytes(), ReadBootId(), FreshNumber(), hash, PeriodsNow);
+  // It stays in the file. Pages that were only looked at would have to be unmapped in the pause of an upgrade.
+  ::madvise(region->bytes().data(), region->bytes().size(), MADV_DONTNEED);
   return Opened{*std::move(region), std::move(quotas), left_out};
 }
 

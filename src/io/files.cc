@@ -316,17 +316,19 @@ FileResult<MappedRegion> MappedRegion::Map(const std::string& path, int fd, std:
   // wait for in an upgrade.
   constexpr std::uint64_t kBlockBytes = 512;
   const std::uint64_t claimed = static_cast<std::uint64_t>(status.st_blocks) * kBlockBytes;
-  if ((held != bytes || claimed < bytes) && !ClaimFirst(file, held, bytes, claimed)) {
+  const bool has_all = held == bytes && claimed >= bytes;
+  if (!has_all && !ClaimFirst(file, held, bytes, claimed)) {
     return Failed(name, "cannot claim its space");
   }
   void* const address = MapAligned(fd, bytes);
   if (address == MAP_FAILED) return Failed(name, "cannot map");
   ::madvise(address, bytes, MADV_HUGEPAGE);    // a wish, which few hosts grant to files in memory
   ::madvise(address, bytes, MADV_DONTDUMP);    // it holds the hash key, and is large
-  return MappedRegion({static_cast<std::byte*>(address), bytes}, held, file.Release(), path.empty());
+  return MappedRegion({static_cast<std::byte*>(address), bytes}, held, file.Release(), path.empty(), has_all);
 }
 
 FileResult<void> MappedRegion::ClaimRest(const Pause& pause) const {
+  if (claimed_) return {};
   Duration took{};
   for (std::size_t at = kClaimedAtOnce; at < bytes_.size() && pause(took); at += kClaimedInAStep) {
     const Instant begun = Now();
@@ -358,7 +360,8 @@ MappedRegion::MappedRegion(MappedRegion&& other) noexcept
     : bytes_(std::exchange(other.bytes_, {})),
       bytes_before_(other.bytes_before_),
       fd_(std::exchange(other.fd_, -1)),
-      nameless_(other.nameless_) {}
+      nameless_(other.nameless_),
+      claimed_(other.claimed_) {}
 
 MappedRegion::~MappedRegion() {
   if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());

@@ -116,7 +116,8 @@ class MappedRegion {
 
   // Claims the space that Open has left, which is all beyond the first 64 MiB. Open has seen that there is enough, but
   // somebody else may take it first: then a touch of what is not claimed ends the process (SIGBUS). Takes half a second
-  // a GiB beside the pauses, in steps of a tenth of a millisecond; for a thread of its own.
+  // a GiB beside the pauses, in steps of a tenth of a millisecond; for a thread of its own. Where Open has found all of
+  // it claimed there is nothing to do.
   FileResult<void> ClaimRest(const Pause& pause) const;
 
   // Puts the region into huge pages where the kernel can (Linux 6.1), whatever its settings for files in memory are: a
@@ -128,8 +129,8 @@ class MappedRegion {
   int nameless_fd() const { return nameless_ ? fd_ : -1; }
 
  private:
-  MappedRegion(std::span<std::byte> bytes, std::size_t bytes_before, int fd, bool nameless)
-      : bytes_(bytes), bytes_before_(bytes_before), fd_(fd), nameless_(nameless) {}
+  MappedRegion(std::span<std::byte> bytes, std::size_t bytes_before, int fd, bool nameless, bool claimed)
+      : bytes_(bytes), bytes_before_(bytes_before), fd_(fd), nameless_(nameless), claimed_(claimed) {}
   static FileResult<MappedRegion> Map(const std::string& path, int fd, std::size_t held, std::size_t bytes,
                                       const Fit& fit);
 
@@ -137,6 +138,7 @@ class MappedRegion {
   std::size_t bytes_before_;
   int fd_;    // holds the lock, where there is a name; -1: moved from
   bool nameless_;
+  bool claimed_;    // all of its space, before
 };
 
 }    // namespace dthrottle

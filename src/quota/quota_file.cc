@@ -23,7 +23,12 @@ struct QuotaFile::Header {
   std::uint64_t magic;    // stored last
   std::uint64_t counter;
   std::array<std::byte, 16> boot_id;
+  std::uint64_t used_end;    // one more than used_end(), in that boot; 0: a program that did not say
 };
+
+QuotaFile::Header& QuotaFile::header() const {
+  return *reinterpret_cast<Header*>(region_.data());
+}
 
 bool QuotaFile::IsQuotaFile(std::string_view head) {
   std::uint64_t magic = 0;
@@ -49,24 +54,29 @@ QuotaFile::QuotaFile(std::span<std::byte> region, const std::array<std::byte, 16
     : region_(region), boot_id_(boot_id), slots_(region.size() / kSlotBytes - 1) {
   static_assert(sizeof(QuotaSlot) <= kSlotBytes && sizeof(Header) <= kSlotBytes);
   DT_CHECK(region.size() >= 2 * kSlotBytes);
-  auto& header = *reinterpret_cast<Header*>(region_.data());
-  const bool known = header.magic == kMagic && header.counter <= kCounterMask;
-  counter_before_ = known ? header.counter : 0;
-  const bool same_boot = known && header.boot_id == boot_id && header.counter != 0;
-  counter_ = same_boot ? header.counter : std::max<std::uint64_t>(fresh & kCounterMask, 1);
-  for (std::size_t i = slots_; i-- > 0;) {
-    if (known && IsWhole(slot(i), slots_)) continue;
-    SetKind(slot(i), QuotaSlot::kFree);
-    free_.push_back(static_cast<std::uint32_t>(i));
+  const Header& its = header();
+  const bool known = its.magic == kMagic && its.counter <= kCounterMask;
+  counter_before_ = known ? its.counter : 0;
+  const bool same_boot = known && its.boot_id == boot_id && its.counter != 0;
+  counter_ = same_boot ? its.counter : std::max<std::uint64_t>(fresh & kCounterMask, 1);
+  const bool says = same_boot && its.used_end != 0;
+  for (std::size_t i = says ? std::min<std::size_t>(its.used_end - 1, slots_) : slots_; i-- > 0;) {
+    if (known && IsWhole(slot(i), slots_)) {
+      used_end_ = std::max(used_end_, i + 1);
+      continue;
+    }
+    if (slot(i).kind != QuotaSlot::kFree) SetKind(slot(i), QuotaSlot::kFree);
+    if (i < used_end_) free_.push_back(static_cast<std::uint32_t>(i));
   }
   if (!known) Begin();
 }
 
 void QuotaFile::Begin() {
-  auto& header = *reinterpret_cast<Header*>(region_.data());
-  Store(header.counter, counter_);
-  header.boot_id = boot_id_;
-  Store(header.magic, kMagic);
+  Header& its = header();
+  Store(its.used_end, used_end_ + 1);
+  Store(its.counter, counter_);
+  its.boot_id = boot_id_;
+  Store(its.magic, kMagic);
 }
 
 QuotaSlot& QuotaFile::SlotOf(std::span<std::byte> region, std::size_t i) {
@@ -162,10 +172,14 @@ std::size_t QuotaFile::MoveInto(std::span<std::byte> region, std::size_t bytes) 
 
 std::optional<std::uint32_t> QuotaFile::Take() {
   const std::lock_guard lock(mutex_);
-  if (free_.empty()) return std::nullopt;
-  const std::uint32_t slot = free_.back();
-  free_.pop_back();
-  return slot;
+  if (!free_.empty()) {
+    const std::uint32_t slot = free_.back();
+    free_.pop_back();
+    return slot;
+  }
+  if (used_end_ == slots_) return std::nullopt;
+  Store(header().used_end, used_end_ + 2);    // before the slot is used
+  return static_cast<std::uint32_t>(used_end_++);
 }
 
 void QuotaFile::Free(std::uint32_t freed) {

@@ -3,8 +3,10 @@
 // The region is a header and then slots of 512 bytes. A slot is free, or has a tag with what this host has counted of
 // it, or has what other counters have counted of a tag. Slots lie within pages, so a power failure tears none. Stores are
 // ordered so that a process killed between any two of them leaves every slot whole: the kind of a slot is written last.
-// Where slots are found is the memory of Quotas, which reads all of them when it begins. A file that is made longer keeps
-// all of them, and one that is made shorter those that it has room for, of tags first (MoveInto).
+// Where slots are found is the memory of Quotas, which reads those in use when it begins. Slots are taken from the first
+// on, and the header says how far that has come in this boot, so a large file with few tags begins at once. After a boot
+// all slots are read: a power failure may have taken the header's word alone. A file that is made longer keeps all slots,
+// and one that is made shorter those that it has room for, of tags first (MoveInto).
 //
 // A host counts under a number of its own, which it keeps until the next boot: what a power failure has taken from the
 // file peers still know, as the count of a number that is nobody's any more.
@@ -95,6 +97,8 @@ class QuotaFile {
   void Begin();
 
   std::size_t slots() const { return slots_; }
+  // All slots from this one on are free.
+  std::size_t used_end() const { return used_end_; }
   QuotaSlot& slot(std::size_t i) const;
 
   // A free slot; none: there is none. It is the caller's to fill, and to set its kind last. Any thread, both.
@@ -107,13 +111,15 @@ class QuotaFile {
   class Moving;
   static bool IsWhole(const QuotaSlot& slot, std::size_t slots);
   static QuotaSlot& SlotOf(std::span<std::byte> region, std::size_t i);
+  Header& header() const;
 
   const std::span<std::byte> region_;
   const std::array<std::byte, 16> boot_id_;
   const std::size_t slots_;
   std::uint64_t counter_ = 0, counter_before_ = 0;
   std::mutex mutex_;
-  std::vector<std::uint32_t> free_;
+  std::vector<std::uint32_t> free_;    // before used_end_
+  std::size_t used_end_ = 0;
 };
 
 }    // namespace dthrottle

@@ -35,8 +35,8 @@ Quotas::Quotas(std::span<std::byte> region, const std::array<std::byte, 16>& boo
 }
 
 void Quotas::Restore(const Hash& hash) {
-  std::vector<Entry*> by_slot(file_.slots());
-  for (std::uint32_t i = 0; i < file_.slots(); ++i) {
+  std::vector<Entry*> by_slot(file_.used_end());
+  for (std::uint32_t i = 0; i < by_slot.size(); ++i) {
     QuotaSlot& slot = file_.slot(i);
     if (slot.kind != QuotaSlot::kTag) continue;
     const std::uint64_t its_hash = hash(slot.tag());
@@ -60,10 +60,10 @@ void Quotas::Restore(const Hash& hash) {
 }
 
 void Quotas::RestoreOthers(std::span<Entry* const> by_slot) {
-  for (std::uint32_t i = 0; i < file_.slots(); ++i) {
+  for (std::uint32_t i = 0; i < by_slot.size(); ++i) {
     const QuotaSlot& slot = file_.slot(i);
     if (slot.kind != QuotaSlot::kCounted) continue;
-    Entry* const entry = by_slot[slot.others.tag];
+    Entry* const entry = slot.others.tag < by_slot.size() ? by_slot[slot.others.tag] : nullptr;
     const bool ours = entry != nullptr && file_.slot(entry->slot).period == slot.period;
     if (!ours || !others_.Restore(entry->others, i)) file_.Free(i);
   }

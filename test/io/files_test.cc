@@ -91,6 +91,10 @@ TEST_CASE("a large region claims a part of its space at once, and the rest in st
   CHECK(claimed() < kBytes);
   CHECK(region->ClaimRest([](Duration) { return true; }));
   CHECK(claimed() == kBytes);
+  { const MappedRegion closed = *std::move(region); }
+  const auto again = MappedRegion::Open(path, kBytes, [](std::string_view) { return true; });
+  REQUIRE(again);
+  CHECK(again->ClaimRest([](Duration) -> bool { throw "a step"; }));
   ::unlink(path.c_str());
 }
 

@@ -83,6 +83,10 @@ struct Counter {
     return served;
   }
   QuotaStanding Standing(std::string_view tag) { return *Inspect(*host.limiter, {{tag, false}}, now).quota; }
+  QuotaSlot& slot(std::size_t i) {
+    const auto bytes = std::as_writable_bytes(std::span(region_));
+    return *reinterpret_cast<QuotaSlot*>(bytes.data() + (1 + i) * QuotaFile::kSlotBytes);
+  }
   Quotas& quotas() { return *host.limiter->ways().quotas(); }
   const Limit& limit(std::string_view tag) { return host.limiter->rules().limit(*host.limiter->rules().Find(tag)); }
 
@@ -362,6 +366,29 @@ TEST_CASE("quota: what lies behind the end of a shorter file moves into it, to i
     for (std::uint32_t i = 0; i < kTags; ++i) CHECK(own[std::string(1, static_cast<char>('a' + i))] == i + 1);
     for (std::uint32_t i = 0; i < kOthers; ++i) CHECK(others[std::string(1, static_cast<char>('a' + i))] == i + 100);
   }
+}
+
+TEST_CASE("quota: slots that were never taken are read after a boot only, so a large region with few tags begins at once") {
+  Counter c(kRules, 4096);
+  CHECK(c.Serves("api:a", 3) == 3);
+  CHECK(c.Hear("api:a", {kHostCounters + 7, DayOf(c), 2, 0}));
+  QuotaSlot& stray = c.slot(4000);
+  stray.period = DayOf(c);
+  stray.own = {};
+  stray.own.taken = 4;
+  stray.own.size = 5;
+  std::copy_n("api:z", 5, stray.own.bytes.begin());
+  stray.kind = QuotaSlot::kTag;
+  c.Kill();
+  CHECK(c.Standing("api:a").used == 5);
+  CHECK(c.quotas().counts().tags == 1);
+  CHECK(c.Serves("api:b", 4) == 4);
+  c.Kill();
+  CHECK(c.Standing("api:a").used == 5);
+  CHECK(c.Standing("api:b").used == 4);
+  c.Kill(std::byte{2});
+  CHECK(c.quotas().counts().tags == 3);
+  CHECK(c.Standing("api:z").used == 4);
 }
 
 TEST_CASE("quota: a region of junk is taken over as one that holds nothing") {
