@@ -36,6 +36,11 @@ QuotaPeriods PeriodsNow(const QuotaCalendar& calendar) {
   return periods;
 }
 
+std::string Packed(std::span<const std::byte> region) {
+  std::string packed = QuotaFile::Pack(region);
+  return packed.size() <= kKeptBytesMax ? std::move(packed) : std::string();
+}
+
 // Whether a file that is not there can be made.
 FileResult<void> CheckFolder(const std::string& path) {
   const std::string folder = path.substr(0, path.rfind('/') + 1);
@@ -130,9 +135,13 @@ void Counting::Reload(std::vector<std::string>&) {
 void Counting::Keep(std::vector<HandedSection>& sections) const {
   if (!region_ || region_->nameless_fd() < 0) return;
   HandedSection& left = sections.emplace_back(HandedSection{kSection, region_->nameless_fd(), {}});
-  if (!closed_) return;
-  left.bytes = QuotaFile::Pack(region_->bytes());
-  if (left.bytes.size() > kKeptBytesMax) left.bytes.clear();
+  if (closed_) left.bytes = Packed(region_->bytes());
+}
+
+void Counting::Pack(HandedSection& left) {
+  const Fit as_it_is = [](std::span<std::byte> held, std::size_t) { return held.size(); };
+  const auto region = MappedRegion::Adopt(std::exchange(left.fd, -1), 0, as_it_is);
+  if (region) left.bytes = Packed(region->bytes());
 }
 
 void Counting::Close() {

@@ -36,6 +36,9 @@ class Counting final : public Part {
   // means that the file cannot be used. Takes a second a GiB: for a thread of the pool, one call at a time.
   FileResult<void> Prepare(const Settings& settings, const Rulebook& rules);
 
+  // Puts what is counted in the memory of a section that no Counting has taken into its bytes.
+  static void Pack(HandedSection& left);
+
   void Reload(std::vector<std::string>& problems) override;
   // Without a file: the memory itself for an upgrade, and what is in it once this is closed.
   void Keep(std::vector<HandedSection>& sections) const override;

@@ -86,6 +86,7 @@ Daemon::Daemon(std::string path, std::string runtime_dir, Settings settings, Lau
                         .amend = [this](std::function<void()> done) { running_->reloading->Amend(std::move(done)); },
                         .rules_since = [this] { return running_->rules_since; }})),
       sockets_(&loop_, front_ends_, settings_, log_, handed_) {
+  if (front_host_.took_over()) handed_at_ = handed_.held_at;
   orders_.emplace(&loop_, service_,
                   Orders::Takers{.stop = [this](int signal) { Stop(signal); },
                                  .reload =
@@ -202,7 +203,9 @@ void Daemon::TakeKeptSections() {
   if (front_host_.took_over()) return;
   if (!sections) throw StartFailure{ExitCode(sections.error().code), sections.error().message};
   if (!complaint.empty()) log_.Warning("{}", complaint);
-  handed_.sections = std::move(*sections);
+  if (sections->sections.empty()) return;
+  handed_at_ = sections->written;
+  handed_.sections = std::move(sections->sections);
 }
 
 // A part that cannot start throws, with the parts before it in the list.
@@ -347,13 +350,22 @@ void Daemon::OnDrained() {
   if (--draining_ > 0) return;
   if (!drains_last_) return Drain(true);
   Close();
-  std::vector<HandedSection> sections;
-  for (const Part* const part : running_->list) part->Keep(sections);
-  if (!settings_.table.file.empty() && !sections.empty()) {
-    const auto written = WriteKeptState(KeptStatePath(settings_.table.file), sections);
-    if (!written) log_.Warning("{}; the next start begins anew with its peers", written.error().message);
-  }
+  KeepSections(Now());
   log_.Notice("left");
+}
+
+// For the next start, once all parts are closed. Sections that no part has taken stay as they are, but for those about a
+// descriptor.
+void Daemon::KeepSections(Instant written) {
+  KeptSections kept{written, std::exchange(handed_.sections, {})};
+  for (HandedSection& left : kept.sections) {
+    if (left.key == Counting::kSection && left.fd >= 0) Counting::Pack(left);
+  }
+  std::erase_if(kept.sections, [](const HandedSection& left) { return left.fd >= 0; });
+  for (const Part* const part : running_->list) part->Keep(kept.sections);
+  if (settings_.table.file.empty() || kept.sections.empty()) return;
+  const auto done = WriteKeptState(KeptStatePath(settings_.table.file), kept);
+  if (!done) log_.Warning("{}; the next start begins anew with its peers", done.error().message);
 }
 
 void Daemon::Close() {
@@ -364,7 +376,10 @@ void Daemon::Close() {
 }
 
 Daemon::~Daemon() {
-  if (!stopping_) Close();    // it never ran
+  if (!stopping_) {    // it never ran
+    Close();
+    if (handed_at_) KeepSections(*handed_at_);
+  }
   uv_run(&loop_, UV_RUN_DEFAULT);
   DT_CHECK(uv_loop_close(&loop_) == 0);
 }

@@ -28,7 +28,8 @@ class Daemon {
   Daemon(std::string path, std::string runtime_dir, Settings settings, Launch launch, Handover handed, Log& log);
   ~Daemon();
 
-  // Opens the table and the sockets and starts the threads. Throws StartFailure, with nothing started.
+  // Opens the table and the sockets and starts the threads. Throws StartFailure; what the program before has left is then
+  // there for the next start.
   void Start();
 
   // Answers until SIGTERM or SIGINT. REQUIRES: Start() has returned. Call once.
@@ -48,10 +49,12 @@ class Daemon {
   void Drain(bool last);
   void OnDrained();
   void Close();
+  void KeepSections(Instant written);
 
   const std::string path_, runtime_dir_;
   const Launch launch_;
-  Handover handed_;    // what is not in use yet
+  Handover handed_;                     // what is not in use yet
+  std::optional<Instant> handed_at_;    // when that was left; none: nothing was
   Log& log_;
   const Service service_{};
   const std::unique_ptr<Running> running_;

@@ -58,35 +58,36 @@ std::string KeptStatePath(const std::string& table) {
   return table + ".state";
 }
 
-FileResult<void> WriteKeptState(const std::string& path, const std::vector<HandedSection>& sections) {
-  KeptState kept{Boot(), Now(), {}};
-  for (const HandedSection& section : sections) kept.sections.emplace_back(section.key, section.bytes);
-  return ReplaceFile(path, Sealed(kMagic, WriteState(kVersion, kept)));
+FileResult<void> WriteKeptState(const std::string& path, const KeptSections& kept) {
+  KeptState state{Boot(), kept.written, {}};
+  for (const HandedSection& section : kept.sections) state.sections.emplace_back(section.key, section.bytes);
+  return ReplaceFile(path, Sealed(kMagic, WriteState(kVersion, state)));
 }
 
-FileResult<std::vector<HandedSection>> TakeKeptState(const std::string& path, std::string& complaint) {
-  std::vector<HandedSection> sections;
+FileResult<KeptSections> TakeKeptState(const std::string& path, std::string& complaint) {
+  KeptSections kept;
   if (const auto ours = CheckStateFile(path, IsKeptState); !ours) return tl::unexpected(ours.error());
-  if (::access(path.c_str(), F_OK) != 0) return sections;
+  if (::access(path.c_str(), F_OK) != 0) return kept;
   const auto text = ReadRegularFile(path, kBytesMax);
   if (::unlink(path.c_str()) != 0) {
     complaint = path + ": cannot remove it, so it is not used: " + std::strerror(errno);
-    return sections;
+    return kept;
   }
   if (!text) {
     complaint = text.error().message;
-    return sections;
+    return kept;
   }
-  KeptState kept;
+  KeptState state;
   const auto body = Unsealed(kMagic, *text);
-  if (!body || !ReadState(*body, kVersion, kept)) {
+  if (!body || !ReadState(*body, kVersion, state)) {
     complaint = path + ": is damaged, or of another version: not used";
-    return sections;
+    return kept;
   }
-  const Duration age = Now() - kept.written;
-  if (kept.boot != Boot() || age < Duration() || age > kBelieved) return sections;
-  for (auto& [key, section] : kept.sections) sections.push_back({key, -1, std::move(section)});
-  return sections;
+  const Duration age = Now() - state.written;
+  if (state.boot != Boot() || age < Duration() || age > kBelieved) return kept;
+  kept.written = state.written;
+  for (auto& [key, section] : state.sections) kept.sections.push_back({key, -1, std::move(section)});
+  return kept;
 }
 
 }    // namespace dthrottle

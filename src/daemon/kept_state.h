@@ -1,7 +1,8 @@
 // What an orderly stop leaves to the next start: the sections that an upgrade hands over, in a file beside the table.
 //
 // Such state may be used once. So the file is removed before it is believed, and it is believed only in the boot in
-// which it was written and for an hour: its instants are of this boot's clocks.
+// which it was written and for an hour: its instants are of this boot's clocks. A start that fails writes it again as its
+// parts leave it, with the time of before.
 #pragma once
 
 #include <optional>
@@ -23,11 +24,16 @@ std::optional<std::string_view> Unsealed(std::string_view magic, std::string_vie
 // Beside a table of this path.
 std::string KeptStatePath(const std::string& table);
 
-// Replaces the file. Sections have no descriptors.
-FileResult<void> WriteKeptState(const std::string& path, const std::vector<HandedSection>& sections);
+struct KeptSections {
+  Instant written{};    // when they were kept first
+  std::vector<HandedSection> sections;
+};
+
+// Replaces the file. Descriptors of sections are not kept.
+FileResult<void> WriteKeptState(const std::string& path, const KeptSections& kept);
 
 // Removes the file, if there is one, and returns what it held; nothing if that may not be used, with the reason in
 // `complaint` where somebody should know it. An error means that something else is there (CheckStateFile).
-FileResult<std::vector<HandedSection>> TakeKeptState(const std::string& path, std::string& complaint);
+FileResult<KeptSections> TakeKeptState(const std::string& path, std::string& complaint);
 
 }    // namespace dthrottle

@@ -72,7 +72,10 @@ void Peering::Start(std::string_view kept, bool took_over) {
   limiter_.ways().WatchTags(settings_.peers.watched_tags, [this] { slices_.Wake(); });
   if (!settings_.peers.etcd.empty()) StartOwnerList();
   if (!took_over && !AwaitsList()) {
-    if (auto opened = Open(); !opened) throw StartFailure{EX_UNAVAILABLE, opened.error().message};
+    if (auto opened = Open(); !opened) {
+      kept_.start = LastIncarnation(settings_.table.file).value_or(0);    // the number of a start that told nobody
+      throw StartFailure{EX_UNAVAILABLE, opened.error().message};
+    }
     return;
   }
   // Queries that wait come first, but what they are served is to be reported.

@@ -3,6 +3,8 @@
 import contextlib
 import re
 import select
+import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -170,7 +172,7 @@ class Quotas(SystemTest):
             a.start()
 
 
-EX_CONFIG = 78
+EX_UNAVAILABLE, EX_CONFIG = 69, 78
 
 
 class FirstQuota(SystemTest):
@@ -213,6 +215,43 @@ class FirstQuota(SystemTest):
                     longest, before = max(longest, now - before), now
                 self.assertIn("reloaded", admin.answer())
                 self.assertLess(longest, (before - begun) / 2, "no query waits for most of the reload")
+
+
+class Failing(SystemTest):
+    """A start that fails leaves what it has found to the next one."""
+
+    def test_a_start_or_an_upgrade_that_fails_costs_no_counts_and_no_place_among_peers(self):
+        with Fleet(rule(name="api", match="api:*", burst=1000, quota=QUOTA), period="1s") as (a, b), \
+                socket.socket() as busy:
+            busy.bind(("127.0.0.1", 0))
+            busy.listen()
+            wait_all_hear([a, b])
+            self.assertEqual(a.served("api:x", 15), 15)
+            self.assertEqual(b.served("api:x", 10), 10)
+            wait_until(lambda: used(b) == 25, "b knows what a has served")
+            b.stop()
+            taken = f"127.0.0.1:{busy.getsockname()[1]}"
+            good = b.settings_path.read_text()
+            for bad in (good.replace('http = ""', f'http = "{taken}"'),
+                        good.replace(b.address, f"tcp://{taken}")):
+                self.assertNotEqual(bad, good)
+                b.settings_path.write_text(bad)
+                failed = run(DTHROTTLED, "--config", b.settings_path)
+                self.assertEqual(failed.returncode, EX_UNAVAILABLE, failed.stderr)
+            b.settings_path.write_text(good)
+            b.start()
+            self.assertIn("where it left off", b.log)
+            self.assertEqual(used(b), 25)
+            self.assertFalse((b.directory / "table.state").exists(), "it is used once")
+
+            b.settings_path.write_text(good.replace('http = ""', f'http = "{taken}"'))
+            b.signal(signal.SIGUSR2)
+            b.wait_exit(EX_UNAVAILABLE)
+            b.settings_path.write_text(good)
+            a.stop()
+            b.start()
+            self.assertIn("where it left off", b.log)
+            self.assertEqual(used(b), 25)
 
 
 if __name__ == "__main__":

@@ -200,8 +200,8 @@ void SitesFeature::Leave(std::function<void()> done) {
 }
 
 void SitesFeature::Keep(std::vector<HandedSection>& sections) const {
-  if (session_ == nullptr) return;
-  const Kept kept{kept_.exchange, session_->Sums()};
+  if (session_ == nullptr && kept_.exchange.empty()) return;
+  const Kept kept{kept_.exchange, session_ != nullptr ? session_->Sums() : kept_.sharing};
   sections.push_back({kSection, -1, WriteState(kKeptVersion, kept)});
 }
 
