@@ -524,7 +524,8 @@ constexpr Count kCounts[] = {
     {"last_reload_good", "", "0 while the last reload is one that was refused, otherwise 1.",
      AT(process.last_reload_good), kGauge, "dthrottled_config_last_reload_success"},
     {"config_age", "seconds", "For how long these settings have been in force.", AT(process.settings_age), kGauge},
-    {"log_suppressed", "", "Log messages held back because they came too fast.", AT(process.log_suppressed)},
+    {"log_suppressed", "", "Log messages held back because they came too fast, or lost because the log had no room.",
+     AT(process.log_suppressed)},
 };
 
 #undef AT

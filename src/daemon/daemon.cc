@@ -349,6 +349,7 @@ void Daemon::Drain(bool last) {
 void Daemon::OnDrained() {
   if (--draining_ > 0) return;
   if (!drains_last_) return Drain(true);
+  log_.WaitForRoom();
   Close();
   KeepSections(Now());
   log_.Notice("left");

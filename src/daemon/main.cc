@@ -101,6 +101,7 @@ int Serve(const std::string& path, Launch launch) {
     daemon.Start();
     daemon.Run();
   } catch (const StartFailure& failure) {
+    log.WaitForRoom();
     log.Error("{}{}", failure.message, launch.become ? " (as " + launch.become->name + ", process.user)" : "");
     return failure.exit_code;
   }

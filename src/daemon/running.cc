@@ -7,7 +7,7 @@
 
 namespace dthrottle {
 
-Running::Running(Settings in_force, const Log& log_of_all)
+Running::Running(Settings in_force, Log& log_of_all)
     : settings_in_force(std::move(in_force)), log(log_of_all), started(Now()), started_since_1970(WallClock()) {}
 
 void Running::Audit(std::string_view text) const {

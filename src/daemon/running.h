@@ -26,11 +26,11 @@ namespace dthrottle {
 
 struct Running final : AdminHost {
   // The log must outlive it.
-  Running(Settings in_force, const Log& log_of_all);
+  Running(Settings in_force, Log& log_of_all);
 
   Settings settings_in_force;    // without rules and overrides
   Duration rules_since{};        // since 1970: when the rules in force were set; 0: they are those of the settings file
-  const Log& log;
+  Log& log;
   const Instant started;
   const Duration started_since_1970;
 
