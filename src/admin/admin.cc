@@ -145,6 +145,9 @@ std::string ForAudit(const CommandLine& line, const AdminHost& host) {
   return changes ? std::string(line.text) : "";
 }
 
+// What the audit shows of a command, and of a reason. A tag of 255 bytes takes up to 1020.
+constexpr std::size_t kAuditedBytesMax = 1200;
+
 // Why an answer says that nothing was done; empty: it was.
 std::string WhyNot(const Json& answer) {
   if (!answer.is_object()) return "";
@@ -163,10 +166,11 @@ void RunAudited(std::string_view line, std::string_view who, AdminHost& host, co
   const CommandLine command(line);
   std::string what = ForAudit(command, host);
   if (what.empty()) return RunCommand(line, host, reply, now);
-  what = fmt::format("{}: {}{}", who, command.as_json ? "json " : "", EscapeRest(what));
-  const auto audited = [&host, reply, what = std::move(what), as_json = command.as_json](const Json& answer) {
+  const auto shown = [](std::string_view text) { return Shortened(EscapeRest(text), kAuditedBytesMax); };
+  what = fmt::format("{}: {}{}", who, command.as_json ? "json " : "", shown(what));
+  const auto audited = [&host, reply, shown, what = std::move(what), as_json = command.as_json](const Json& answer) {
     const std::string why = WhyNot(answer);
-    host.Audit(why.empty() ? what : fmt::format("{}: refused: {}", what, EscapeRest(why)));
+    host.Audit(why.empty() ? what : fmt::format("{}: refused: {}", what, shown(why)));
     reply(Finish(answer, as_json));
   };
   Run(command, host, audited, now);

@@ -58,6 +58,8 @@ class AdminHost {
   virtual void Upgrade(std::function<void(const Result<std::string>&)> done) = 0;
   // Somebody has changed something: who, and what, as a line for the log if admin.audit wants it.
   virtual void Audit(std::string_view /*text*/) const {}
+  // The same of what any user of this host can do: lines come at the log's pace, and those held back are counted.
+  virtual void AuditOfAnyone(std::string_view /*text*/) const {}
 
  protected:
   ~AdminHost() = default;

@@ -34,6 +34,10 @@ std::string EscapeRest(std::string_view text) {
   return Escape(text, "\\");
 }
 
+std::string Shortened(std::string_view text, std::size_t bytes_max) {
+  return std::string(text.substr(0, bytes_max)) + (text.size() > bytes_max ? "..." : "");
+}
+
 Result<std::string> UnescapeTag(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -14,6 +14,10 @@ void Running::Audit(std::string_view text) const {
   if (settings_in_force.admin.audit) log.Say(LogLevel::kNotice, fmt::format("audit: {}", text));
 }
 
+void Running::AuditOfAnyone(std::string_view text) const {
+  if (settings_in_force.admin.audit) log.Notice("audit: {}", text);
+}
+
 ProcessCounts Running::Counts() const {
   ProcessCounts counts;
   counts.started = started_since_1970;

@@ -71,6 +71,7 @@ struct Running final : AdminHost {
   void Reload(std::function<void(const ReloadOutcome&)> done) override { reloading->Ask(std::move(done)); }
   void Upgrade(std::function<void(const Result<std::string>&)> done) override { upgrade->Ask(std::move(done)); }
   void Audit(std::string_view text) const override;
+  void AuditOfAnyone(std::string_view text) const override;
 };
 
 }    // namespace dthrottle

@@ -326,6 +326,11 @@ TEST_CASE("the audit has what was done and what was refused, and why, with the a
   CHECK(daemon.said.back() == "me: reload: refused: the settings in force have not changed");
   daemon.reloaded({true, {}});
   CHECK(daemon.said.back() == "me: reload");
+  const std::string tag(5000, 'x');
+  RunAudited("forgive " + tag, "me", daemon, [](const std::string&) {}, kNow);
+  CHECK(daemon.said.back() == "me: " + ("forgive " + tag).substr(0, 1200) + "...");
+  RunAudited("forgive " + tag + "\\q", "me", daemon, [](const std::string&) {}, kNow);
+  CHECK(daemon.said.back().ends_with("...: refused: TAG: a backslash must begin \\\\ or \\xNN"));
 }
 
 TEST_CASE("leases are shown with their master, and what strangers wrote is escaped") {

@@ -25,6 +25,7 @@ class FakeDaemon final : public testing::QuietDaemon {
 
   Limiter& limiter() override { return *host_.limiter; }
   Settings& configure() { return settings_; }
+  void AuditOfAnyone(std::string_view text) const override { audited.emplace_back(text); }
 
   HttpReply Get(std::string_view target, Instant now = kNow) {
     HttpRequest request;
@@ -44,6 +45,7 @@ class FakeDaemon final : public testing::QuietDaemon {
 
  public:
   HttpService service{*this, Prng(1), "web-1"};
+  mutable std::vector<std::string> audited;
 };
 
 std::string Field(const HttpReply& reply, std::string_view name) {
@@ -260,6 +262,21 @@ TEST_CASE("what is wrong with a request spends nothing") {
   CHECK(daemon.limiter().tally().GrandTotals().served == 0);
   request.fetch_site = "same-origin";
   CHECK(daemon.Answer(request, kNow).status == 200);
+}
+
+TEST_CASE("the audit has the first bytes of a tag that anybody on this host forgives") {
+  FakeDaemon daemon("[[rule]]\nname=\"r\"\nburst=1\nrate=1\n");
+  daemon.configure().admin.http_forgives = true;
+  HttpRequest request;
+  request.method = "POST";
+  request.host = "localhost";
+  for (const std::string& tag : {std::string("a%0a"), std::string(5000, 'x')}) {
+    const std::string target = "/forgive?tag=" + tag;
+    request.target = target;
+    CHECK(daemon.Answer(request, kNow).status == 200);
+  }
+  CHECK(daemon.audited == std::vector<std::string>{"HTTP: forgive a\\x0a",
+                                                   "HTTP: forgive " + std::string(96, 'x') + "..."});
 }
 
 TEST_CASE("a page of another site is told by its Origin, where a browser says no more") {

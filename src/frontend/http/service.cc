@@ -15,6 +15,7 @@
 #include "frontend/http/page.h"
 #include "frontend/http/tag_fields.h"
 #include "query/named_tag.h"
+#include "tally/refusals.h"
 
 namespace dthrottle {
 
@@ -386,7 +387,9 @@ HttpReply HttpService::Why(const HttpTarget& target, Instant now) {
 
 HttpReply HttpService::Forgive(const HttpTarget& target, Instant now) {
   const std::string* const tag = target.Find("tag");
-  if (tag != nullptr) host_.Audit(fmt::format("HTTP: forgive {}", EscapeTag(*tag)));
+  if (tag != nullptr) {
+    host_.AuditOfAnyone(fmt::format("HTTP: forgive {}", EscapeTag(Shortened(*tag, Refusals::kTagBytes))));
+  }
   live_.clear();
   return AboutTag("forgive", target, now);
 }
