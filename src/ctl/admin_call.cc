@@ -14,6 +14,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr const char* kUnanswered =
+    "the daemon has closed the connection unanswered: its admin connections are all in use, or it leaves";
+
 // One end of a conversation that has to be over by a deadline.
 class Conversation {
  public:
@@ -41,6 +44,7 @@ class Conversation {
     while (!text.empty()) {
       if (const auto ready = Await(POLLOUT); !ready) return ready;
       const ssize_t n = ::send(fd_, text.data(), text.size(), MSG_NOSIGNAL);
+      if (n < 0 && errno == EPIPE) return Fail(kUnanswered);
       if (n < 0 && errno != EAGAIN && errno != EINTR) return Fail(std::strerror(errno));
       if (n > 0) text.remove_prefix(static_cast<std::size_t>(n));
     }
@@ -55,6 +59,7 @@ class Conversation {
       char chunk[64 * 1024];
       const ssize_t n = ::recv(fd_, chunk, sizeof chunk, 0);
       if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (answer.empty() && (n == 0 || errno == ECONNRESET)) return Fail(kUnanswered);
       if (n < 0) return Fail(std::strerror(errno));
       if (n == 0) return Fail("the daemon hung up in the middle of its answer");
       answer.append(chunk, static_cast<std::size_t>(n));

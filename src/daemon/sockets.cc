@@ -146,7 +146,7 @@ void Sockets::ListenOn(int fd, FrontEnd& front, const std::string& key, const st
   Place& added = listening_.emplace_back(Place{key, address, &front, nullptr});
   added.listener = std::make_unique<Listener>(
       loop_, fd, BoundsOf(added), [this, &front](int accepted) { OnConnection(front, accepted); }, failed,
-      [this, place, &front](Places::Answer answer) { OnCrowd(front, place, answer); });
+      [this, place, &front](int came, Places::Answer answer) { return OnCrowd(front, place, came, answer); });
 }
 
 // ---- Places ----
@@ -188,15 +188,23 @@ void Sockets::OnConnection(FrontEnd& front, int fd) {
   ::close(fd);
 }
 
-void Sockets::OnCrowd(FrontEnd& front, const std::string& place, Places::Answer answer) {
-  if (answer == Places::Answer::kSourceFull) {
+// A source makes room by itself first.
+bool Sockets::OnCrowd(FrontEnd& front, const std::string& place, int fd, Places::Answer answer) {
+  const bool source_full = answer == Places::Answer::kSourceFull;
+  if (front.MakeRoom([&](int other) { return Places::SameSource(other, fd); }) ||
+      (!source_full && front.MakeRoom([](int) { return true; }))) {
+    log_.Notice("{}: the connection that was idle longest is closed for another one", place);
+    return true;
+  }
+  if (source_full) {
     ++crowded_;
     log_.Warning("{}: one source has its part of the connections (process.source_share = {:g}): one more turned away",
                  place, settings_.process.source_share);
-    return;
+    return false;
   }
   front.CountRejected();
   log_.Warning("{}: all places are taken: one more turned away", place);
+  return false;
 }
 
 void Sockets::KeepPlace(const HandedConnection& connection) {

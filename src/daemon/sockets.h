@@ -75,7 +75,7 @@ class Sockets final : public Part {
   void CloseHanded();
   PlaceBounds BoundsOf(const Place& listening) const;
   void OnConnection(FrontEnd& front, int fd);
-  void OnCrowd(FrontEnd& front, const std::string& place, Places::Answer answer);
+  bool OnCrowd(FrontEnd& front, const std::string& place, int fd, Places::Answer answer);
 
   uv_loop_t* loop_;
   const FrontEnds& front_ends_;

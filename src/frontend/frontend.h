@@ -67,6 +67,10 @@ class FrontEnd : public Part {
   // Nothing below is called before.
   virtual void Start() = 0;
 
+  // A connection comes and finds no place. Closes one of those that `may_go`, by their descriptors, if nobody can miss
+  // it, and returns whether it has.
+  virtual bool MakeRoom(const std::function<bool(int fd)>& /*may_go*/) { return false; }
+
   // Serves a connected socket, which becomes this object's.
   virtual void Take(int fd) = 0;
 

@@ -202,13 +202,11 @@ void Listener::AcceptAll() {
 bool Listener::AcceptOne() {
   const int fd = Accept(fd_);
   if (fd >= 0) {
-    const Places::Answer answer = places_.Take(fd, Now());
-    if (answer == Places::Answer::kTaken) {
-      on_accept_(fd);
-    } else {
-      ::close(fd);
-      on_crowd_(answer);
-    }
+    Places::Answer answer;
+    do {
+      answer = places_.Take(fd, Now());
+    } while (answer != Places::Answer::kTaken && on_crowd_(fd, answer));
+    answer == Places::Answer::kTaken ? on_accept_(fd) : static_cast<void>(::close(fd));
     return true;
   }
   switch (errno) {

@@ -45,10 +45,10 @@ class Listener {
   using OnAccept = std::function<void(int fd)>;
   // Told the errno of a connection that could not be accepted.
   using OnFailure = std::function<void(int code)>;
-  // Told that a connection was closed at once, and why.
-  using OnCrowd = std::function<void(Places::Answer)>;
+  // Told that there is no place for a connection, and why. True: one was closed for it; false: it is closed itself.
+  using OnCrowd = std::function<bool(int fd, Places::Answer)>;
 
-  // Listens on `fd`, which becomes this object's. What is beyond the bounds is closed at once.
+  // Listens on `fd`, which becomes this object's.
   Listener(uv_loop_t* loop, int fd, PlaceBounds bounds, OnAccept on_accept, OnFailure on_failure, OnCrowd on_crowd);
   // Stops listening. The loop must run once more before it is closed.
   ~Listener();

@@ -47,6 +47,9 @@ class Places {
   // Whether a connection that was accepted just now may stay. What may not is the caller's to close.
   Answer Take(int fd, Instant now);
 
+  // Whether two connections are of one source.
+  static bool SameSource(int one, int other) { return SourceOf(one) == SourceOf(other); }
+
   // A connection that another process let in: it counts, and stays.
   void Keep(int fd);
 

@@ -19,13 +19,15 @@ constexpr unsigned kDrainTicksMax = 200;    // 2 s
 
 }    // namespace
 
+int StreamServer::Connection::fd() const {
+  uv_os_fd_t fd = -1;
+  return uv_fileno(&uv_.handle, &fd) == 0 ? fd : -1;
+}
+
 std::string StreamServer::Connection::Peer() const {
-  int fd = -1;
   ucred user{};
   socklen_t size = sizeof user;
-  if (uv_fileno(&uv_.handle, &fd) != 0 || ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &size) != 0) {
-    return "somebody";
-  }
+  if (::getsockopt(fd(), SOL_SOCKET, SO_PEERCRED, &user, &size) != 0) return "somebody";
   return fmt::format("user {}, process {}", user.uid, user.pid);
 }
 
@@ -110,9 +112,8 @@ void StreamServer::Hold(std::string_view front, std::vector<HandedConnection>& h
   for (Connection* c : connections_) {
     uv_read_stop(&c->uv_.stream);
     HandedConnection& h = handed.emplace_back();
-    uv_os_fd_t fd = -1;
-    DT_CHECK(uv_fileno(&c->uv_.handle, &fd) == 0);
-    h.fd = fd;
+    h.fd = c->fd();
+    DT_CHECK(h.fd >= 0);
     h.front = front;
     h.unread = c->rest();
     h.state = c->state();

@@ -86,6 +86,8 @@ class StreamServer {
 
     bool is_tcp() const { return uv_.handle.type == UV_TCP; }
 
+    int fd() const;    // -1: there is none any more
+
     // Says who is at the other end of a Unix socket: "user 1000, process 4711", or "somebody".
     std::string Peer() const;
 

@@ -1,5 +1,6 @@
 """The admin socket, as a person with netcat and a program with a socket meet it."""
 
+import contextlib
 import json
 import os
 import random
@@ -11,7 +12,8 @@ import time
 import unittest
 
 from common import SystemTest
-from daemon import PATIENCE, SANITIZED, AskDaemon, Daemon, override, receive_all, rule, wait_until
+from daemon import (DTHROTTLECTL, PATIENCE, SANITIZED, AskDaemon, Daemon, override, receive_all, rule, run,
+                    wait_until)
 
 COMMANDS = ("help", "stats", "metrics", "show", "why", "top", "penalties", "refusals", "rules", "peers", "shed", "capacity",
             "indicate", "leases", "config", "forgive", "reload", "upgrade", "candidate", "limit", "sites")
@@ -115,6 +117,21 @@ class Conversation(SystemTest):
             for sock in socks:
                 sock.close()
             wait_until(lambda: "uptime" in daemon.admin("stats"), "there is room again")
+
+    def test_the_connection_that_was_idle_longest_makes_room(self):
+        with Daemon(rule()) as daemon, daemon.admin_session() as busy, contextlib.ExitStack() as stack:
+            idle = [stack.enter_context(daemon.admin_session()) for _ in range(47)]    # with it a user's part of 64
+
+            def comes_in():
+                self.assertIn("help", busy.ask("help"))
+                done = run(DTHROTTLECTL, "-s", daemon.admin_path, "stats")
+                if done.returncode != 0:
+                    self.assertRegex(done.stderr, "closed the connection unanswered: its admin connections are all in use")
+                return done.returncode == 0
+            wait_until(comes_in, "there is room")
+            self.assertEqual(idle[0].sock.recv(1), b"")
+            self.assertIn("help", idle[1].ask("help"))
+            self.assertIn("help", busy.ask("help"))
 
 
 def receive_some(sock, count):

@@ -16,6 +16,7 @@ class AdminFrontEnd final : public StreamFrontEnd<AdminServer> {
   std::string_view doing() const override { return "taking commands"; }
   Room room() const override { return {{64, 2}}; }
   void Start() override { server_.emplace(host_.loop, host_.admin); }
+  bool MakeRoom(const std::function<bool(int fd)>& may_go) override { return server_->EndIdle(may_go); }
   void TakeUp(const HandedConnection& connection) override { ::close(connection.fd); }
   void Hold(Handover&) override {}
   void Release() override {}

@@ -7,8 +7,15 @@
 
 namespace dthrottle {
 
+namespace {
+
+constexpr Duration kIdleMin = std::chrono::seconds(5);
+
+}    // namespace
+
 // A command that answers later finds the connection by `here`, which ends with it.
 struct AdminServer::AdminConnection final : Connection {
+  Instant idle_since = Now();    // max: a command runs
   std::shared_ptr<AdminConnection*> here = std::make_shared<AdminConnection*>(this);
   using Connection::unread_;
 };
@@ -22,6 +29,7 @@ std::unique_ptr<StreamServer::Connection> AdminServer::MakeConnection() {
 
 StreamServer::Then AdminServer::OnBytes(Connection& connection, std::string_view bytes) {
   auto& c = static_cast<AdminConnection&>(connection);
+  c.idle_since = Now();
   const std::size_t end = std::min(bytes.find('\n'), bytes.size());
   if (end > kCommandBytesMax) {    // nobody knows where the next command begins
     asked_.push_back({&c, {}, true});
@@ -33,7 +41,21 @@ StreamServer::Then AdminServer::OnBytes(Connection& connection, std::string_view
   }
   asked_.push_back({&c, bytes.substr(0, end), false});
   c.unread_ = bytes.substr(end + 1);
+  c.idle_since = Instant::max();
   return Then::kWait;
+}
+
+bool AdminServer::EndIdle(const std::function<bool(int fd)>& may_go) {
+  const Instant now = Now();
+  const AdminConnection* longest = nullptr;
+  EndIf([&](Connection& connection) {
+    const auto& c = static_cast<AdminConnection&>(connection);
+    const bool is_idle = c.idle_since <= now - kIdleMin && may_go(c.fd());
+    if (is_idle && (longest == nullptr || c.idle_since < longest->idle_since)) longest = &c;
+    return false;
+  });
+  EndIf([&](const Connection& connection) { return &connection == longest; });
+  return longest != nullptr;
 }
 
 void AdminServer::Answer() {
@@ -47,6 +69,7 @@ void AdminServer::Answer() {
         [this, weak = std::weak_ptr(connection->here)](const std::string& text) {
           const auto here = weak.lock();
           if (here == nullptr) return;
+          (*here)->idle_since = Now();
           Write(**here, text);
           GoOn(**here);
         },

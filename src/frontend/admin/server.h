@@ -4,6 +4,7 @@
 
 #include <uv.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,10 @@ class AdminServer final : public StreamServer {
  public:
   // `host` must outlive it.
   AdminServer(uv_loop_t* loop, AdminHost& host);
+
+  // Ends the connection that has been idle longest, of those that `may_go`, by their descriptors. False: none has been
+  // idle for 5 s.
+  bool EndIdle(const std::function<bool(int fd)>& may_go);
 
  private:
   static constexpr std::size_t kReadBytes = 4096;
