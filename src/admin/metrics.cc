@@ -345,7 +345,10 @@ std::string RenderMetrics(AdminHost& host, Instant) {
 }
 
 std::string RenderMetricsManual() {
-  std::string out = ".Bl -tag -width Ds\n";
+  std::string out = fmt::format(
+      "No label has a tag in it, so an answer has at most {} KiB, and {} KiB more for each rule and {} KiB for each "
+      "peer.\n.Bl -tag -width Ds\n",
+      kMetricsBytes / 1024, kMetricsBytesPerRule / 1024, kMetricsBytesPerPeer / 1024);
   for (const Family& family : kFamilies) {
     out += fmt::format(".It Li {}\n{}\nLabels:\n.Em {} .", family.metric, SentencesByLine(family.meaning),
                        fmt::join(Words(family.labels), " , "));

@@ -21,14 +21,14 @@ namespace dthrottle {
 // To the letter: Prometheus 3 refuses an answer with another one.
 inline constexpr std::string_view kMetricsContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-inline constexpr std::size_t kMetricsBytes = 60 * 1024;
-inline constexpr std::size_t kMetricsBytesPerRule = 2048;
+inline constexpr std::size_t kMetricsBytes = 64 * 1024;
+inline constexpr std::size_t kMetricsBytesPerRule = 3072;
 inline constexpr std::size_t kMetricsBytesPerPeer = 6144;
 
 // All metrics. The owner's thread.
 std::string RenderMetrics(AdminHost& host, Instant now);
 
-// The metrics that are by rule or by peer, and the histograms, as a list for the manual, in mdoc.
+// For the manual, in mdoc: that bound, and a list of the metrics that are by rule or by peer, and of histograms.
 std::string RenderMetricsManual();
 
 }    // namespace dthrottle

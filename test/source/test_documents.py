@@ -62,6 +62,11 @@ class Documents(unittest.TestCase):
         done = run("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}", str(UNIT))
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_pages_state_one_bound_of_metrics(self):
+        said = r"at most (\d+) KiB, and (\d+) KiB more for each\s+rule\s+and (\d+) KiB for each peer"
+        bounds = [re.search(said, (ROOT / page).read_text()) for page in ("protocol/admin.md", "man/dthrottle-protocol.7")]
+        self.assertEqual(bounds[0].groups(), bounds[1].groups())
+
     def test_links_lead_somewhere(self):
         for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "protocol").glob("*.md")]:
             for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
