@@ -37,6 +37,13 @@ std::uint64_t RaiseDescriptorLimit() {
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
+// "dthrottled-admin.socket" as ".dthrottled.admin.socket."
+std::string InWords(std::string_view name) {
+  std::string words = fmt::format(".{}.", name);
+  std::replace(words.begin(), words.end(), '-', '.');
+  return words;
+}
+
 std::string SocketKey(const FrontEnd& front, std::string_view kind) {
   return fmt::format("{}.{}", front.key(), kind);
 }
@@ -46,9 +53,10 @@ std::string SocketKey(const FrontEnd& front, std::string_view kind) {
 Sockets::Sockets(uv_loop_t* loop, const FrontEnds& front_ends, const Settings& settings, Log& log, Handover& handed)
     : loop_(loop), front_ends_(front_ends), settings_(settings), log_(log), handed_(handed) {}
 
-// The name of a front end occurs in the name that a unit gives its socket. Sockets of other names are for queries.
+// The words of the name that a unit gives its socket name a front end. Sockets of other names are for queries.
 FrontEnd& Sockets::FrontOf(std::string_view name) const {
-  const auto named = [&](const auto& front) { return name.find(front->key()) != name.npos; };
+  const std::string words = InWords(name);
+  const auto named = [&](const auto& front) { return words.find(InWords(front->key())) != words.npos; };
   const auto queries = [](const auto& front) { return front->key() == kQueries; };
   auto found = std::find_if(front_ends_.begin(), front_ends_.end(), named);
   if (found == front_ends_.end()) found = std::find_if(front_ends_.begin(), front_ends_.end(), queries);

@@ -184,6 +184,12 @@ class Activation(SystemTest):
                     sock.shutdown(socket.SHUT_WR)
                     self.assertIn(b"verdict            NO", receive_all(sock))
 
+    def test_only_a_whole_word_of_a_name_says_what_a_socket_is_for(self):
+        with self.listening() as task, self.listening() as other, \
+                self.passing({"task.socket": task, "dthrottled-webpage.socket": other}, rule(burst=2)) as daemon:
+            self.assertEqual([self.ask(task, b"C"), self.ask(other, b"C")], [["OK"], ["OK"]])
+            self.assertNotIn("pages to workers", daemon.log)
+
     def test_whoever_connects_between_two_lives_is_answered_by_the_second(self):
         with contextlib.ExitStack() as stack:
             directory = stack.enter_context(Daemon(rule())).directory    # a place for the socket file
