@@ -21,6 +21,7 @@
 #include "io/files.h"
 #include "io/handover.h"
 #include "io/log.h"
+#include "io/peer_settings.h"
 #include "plan/divided_graph.h"
 
 namespace dthrottle {
@@ -61,13 +62,14 @@ int CheckOnly(const std::string& path, bool takes_over, std::uint32_t handover_v
     loaded.problems.push_back(*problem);
   }
   for (const Problem& problem : loaded.problems) fmt::print("{}\n", Format(problem));
-  const auto graph = plan::CheckGraphFile(loaded.settings);
-  if (!graph) fmt::print("{}: error: {}\n", path, graph.error().message);
-  const auto served = CheckFrontEnds(loaded.settings);
-  if (!served) fmt::print("{}: error: {}\n", path, served.error().message);
-  const auto carried = loaded.ok() ? CheckCarrier(loaded.settings) : Result<void>();
-  if (!carried) fmt::print("{}: error: {}\n", path, carried.error().message);
-  if (!loaded.ok() || !graph || !served || !carried) return EX_CONFIG;
+  bool good = loaded.ok();
+  for (const Result<void>& checked :
+       {plan::CheckGraphFile(loaded.settings), CheckFrontEnds(loaded.settings), CheckKeys(loaded.settings),
+        loaded.ok() ? CheckCarrier(loaded.settings) : Result<void>()}) {
+    if (!checked) fmt::print("{}: error: {}\n", path, checked.error().message);
+    good = good && checked;
+  }
+  if (!good) return EX_CONFIG;
   fmt::print("{}: ok, {} rules, {} overrides\n", path, loaded.settings.rules.size(), loaded.settings.overrides.size());
   return EX_OK;
 }

@@ -119,11 +119,11 @@ Result<void> WritePublicKeyFile(const std::string& path, std::string_view public
       fmt::format("public {}\n{}", public_key, address.empty() ? "" : fmt::format("address {}\n", address)));
 }
 
-Result<void> CheckSecretFile(const std::string& path) {
+Result<void> CheckSecretFile(const std::string& path, SecretOwner of) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return Fail(fmt::format("{}: {}", path, std::strerror(errno)));
   if (!S_ISREG(status.st_mode)) return Fail(fmt::format("{}: is not a regular file", path));
-  if (status.st_uid != 0 && status.st_uid != ::geteuid()) {
+  if (of == SecretOwner::kThisUser && status.st_uid != 0 && status.st_uid != ::geteuid()) {
     return Fail(fmt::format("{}: holds a secret and belongs to another user; chown it", path));
   }
   if ((status.st_mode & 077) != 0) {
@@ -140,8 +140,8 @@ Result<std::string> ReadSecret(const std::string& path) {
   return std::move(*text);
 }
 
-Result<KeyPair> ReadKeyFile(const std::string& path) {
-  if (const auto secret = CheckSecretFile(path); !secret) return tl::unexpected(secret.error());
+Result<KeyPair> ReadKeyFile(const std::string& path, SecretOwner of) {
+  if (const auto secret = CheckSecretFile(path, of); !secret) return tl::unexpected(secret.error());
   return ParseFile(path, ParseKeyFile);
 }
 

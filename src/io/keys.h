@@ -29,8 +29,11 @@ Result<void> WriteKeyFile(const std::string& path, const KeyPair& keys);
 // Makes a file for the other hosts' directories. `address` may be empty. Fails if it exists.
 Result<void> WritePublicKeyFile(const std::string& path, std::string_view public_key, std::string_view address);
 
-// Fails if anybody but this user, or root, could have read or written a file that holds a secret.
-Result<void> CheckSecretFile(const std::string& path);
+// Whose a file that holds a secret may be, beside root's. Root may look at one for the user that it belongs to.
+enum class SecretOwner { kThisUser, kAnyUser };
+
+// Fails if anybody but that user, or root, could have read or written a file that holds a secret.
+Result<void> CheckSecretFile(const std::string& path, SecretOwner of = SecretOwner::kThisUser);
 
 // The text of such a file.
 Result<std::string> ReadSecret(const std::string& path);
@@ -38,8 +41,8 @@ Result<std::string> ReadSecret(const std::string& path);
 // Makes a file with the permissions `mode`, on disk. Fails if it exists.
 Result<void> WriteNewFile(const std::string& path, unsigned mode, std::string_view text);
 
-// Fails if anybody but this user, or root, could have read or written the file, or if the keys are not a pair.
-Result<KeyPair> ReadKeyFile(const std::string& path);
+// Fails if anybody but that user, or root, could have read or written the file, or if the keys are not a pair.
+Result<KeyPair> ReadKeyFile(const std::string& path, SecretOwner of = SecretOwner::kThisUser);
 
 // What the files say, of any text. `path` is for messages, which never repeat what stands in the file.
 struct PublicKeyFile {

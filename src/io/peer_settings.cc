@@ -1,12 +1,37 @@
 #include "io/peer_settings.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <utility>
 
 #include "io/process.h"
 
 namespace dthrottle {
+
+namespace {
+
+struct HostKeys {
+  KeyPair own;
+  AuthorizedKeys others;
+};
+
+// REQUIRES: there are keys.
+Result<HostKeys> ReadKeys(const KeySettings& keys, SecretOwner of) {
+  auto own = ReadKeyFile(keys.key_file, of);
+  if (!own) return Fail(fmt::format("{}.key_file: {}", keys.section, own.error().message));
+  auto others = ReadAuthorizedKeys(keys.authorized_keys);
+  if (!others) return Fail(fmt::format("{}.authorized_keys: {}", keys.section, others.error().message));
+  return HostKeys{std::move(*own), std::move(*others)};
+}
+
+Result<void> CheckSection(const KeySettings& keys) {
+  if (keys.key_file.empty()) return {};
+  const auto read = ReadKeys(keys, ::geteuid() == 0 ? SecretOwner::kAnyUser : SecretOwner::kThisUser);
+  return read ? Result<void>() : Fail(read.error().message);
+}
+
+}    // namespace
 
 std::string NameOfHost(const Settings& settings) {
   return settings.peers.name.empty() ? NameOfMachine() : settings.peers.name;
@@ -30,14 +55,21 @@ PeerThread::Options CommonOptions(const Settings& settings, std::uint64_t seed) 
   return options;
 }
 
+Result<void> CheckKeys(const Settings& settings) {
+  const auto& peers = settings.peers;
+  const auto& sites = settings.sites;
+  if (peers.enabled()) {
+    if (auto good = CheckSection({"peers", peers.key_file, peers.authorized_keys}); !good) return good;
+  }
+  return sites.enabled() ? CheckSection({"sites", sites.key_file, sites.authorized_keys}) : Result<void>();
+}
+
 Result<void> TakeKeys(const KeySettings& keys, PeerThread::Options& options, Log& log) {
   if (keys.key_file.empty()) return {};
-  auto own = ReadKeyFile(keys.key_file);
-  if (!own) return Fail(fmt::format("{}.key_file: {}", keys.section, own.error().message));
-  auto others = ReadAuthorizedKeys(keys.authorized_keys);
-  if (!others) return Fail(fmt::format("{}.authorized_keys: {}", keys.section, others.error().message));
-  options.keys = std::move(*own);
-  options.authorized = std::move(*others);
+  auto read = ReadKeys(keys, SecretOwner::kThisUser);
+  if (!read) return Fail(read.error().message);
+  options.keys = std::move(read->own);
+  options.authorized = std::move(read->others);
   for (const std::string& complaint : options.authorized.complaints) {
     log.Say(LogLevel::kWarning, fmt::format("{}.authorized_keys: {}", keys.section, complaint));
   }

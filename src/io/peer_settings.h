@@ -27,6 +27,8 @@ struct KeySettings {
   const char* section;
   const std::string &key_file, &authorized_keys;
 };
+// Whether a start can read the keys of all sections, for --check, which root may run for the daemon's user.
+Result<void> CheckKeys(const Settings& settings);
 // Reads the keys into the options. Files that are passed over are logged.
 Result<void> TakeKeys(const KeySettings& keys, PeerThread::Options& options, Log& log);
 // Reads the public keys again, for the thread, and adds a line for each complaint. None: the directory is no good, and

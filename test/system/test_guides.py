@@ -242,6 +242,11 @@ class Settings(SystemTest):
         self.assertGreater(len(shown), 5)
         for page, text in shown:
             path = directory / "settings.toml"
+            for key, name in re.findall(r'^(key_file|authorized_keys) = "/etc/dthrottle/([^/"]*)"', text, re.M):
+                if key == "authorized_keys":
+                    (directory / name).mkdir(exist_ok=True)
+                elif name != "web-1.key":
+                    shutil.copy(directory / "web-1.key", directory / name)
             path.write_text(text.replace("/etc/dthrottle", str(directory)))
             done = run(DTHROTTLED, "--check", path)
             self.assertEqual(done.returncode, 0, f"{page}\n{text}\n{done.stdout}{done.stderr}")

@@ -395,10 +395,22 @@ class Keys(ParallelTest):
                 done = run(DTHROTTLED, "--config", a.settings_path)
                 self.assertEqual(done.returncode, EX_UNAVAILABLE, done.stderr)
                 self.assertRegex(done.stderr, rf"error: peers\.key_file: {key}: .*open to others.*{mode:04o}")
+                self.assertRegex(self.check(a, EX_CONFIG), rf"error: peers\.key_file: {key}: .*open to others.*{mode:04o}")
+            key.chmod(0o600)
+            self.assertIn(": ok, ", self.check(a, 0))
+            if os.geteuid() == 0:    # who checks for the daemon's user
+                os.chown(key, 65534, -1)
+                self.assertIn(": ok, ", self.check(a, 0))
             key.unlink()
             done = run(DTHROTTLED, "--config", a.settings_path)
             self.assertEqual(done.returncode, EX_UNAVAILABLE)
             self.assertRegex(done.stderr, rf"error: peers\.key_file: {key}: No such file")
+            self.assertRegex(self.check(a, EX_CONFIG), rf"error: peers\.key_file: {key}: No such file")
+
+    def check(self, host, code):
+        done = run(DTHROTTLED, "--check", host.settings_path)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
 
     def test_a_port_in_use_is_a_failure_to_start_that_names_it(self):
         with Fleet(rule(burst=BURST)) as (a, b):
