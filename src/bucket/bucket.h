@@ -173,11 +173,15 @@ class Bucket {
     return Duration((Spent(now) + kTicksPerNanosecond - 1) / kTicksPerNanosecond);
   }
 
-  // The same tokens spent, under another shape: what a reload does to a bucket.
+  // The same tokens spent, under another shape: what a reload does to a bucket. Tokens that it had and that the other
+  // shape has no room for make no debt: the level falls to zero, or stays the debt that it was.
   [[nodiscard]] Bucket Reshaped(const Shape& from, const Shape& to, Instant now) const {
     Bucket result;
-    const double tokens = static_cast<double>(Spent(now)) / static_cast<double>(from.interval);
-    const double spent = std::min(tokens * static_cast<double>(to.interval), static_cast<double>(kFarTicks));
+    const auto in_ticks = [&](Ticks of_from) {
+      return static_cast<double>(of_from) / static_cast<double>(from.interval) * static_cast<double>(to.interval);
+    };
+    const double empty = static_cast<double>(to.depth) + in_ticks(Debt(from, now));
+    const double spent = std::min({in_ticks(Spent(now)), empty, static_cast<double>(kFarTicks)});
     result.full_at_ = ToTicks(now) + static_cast<Ticks>(std::ceil(spent));
     return result;
   }

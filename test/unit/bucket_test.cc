@@ -152,7 +152,16 @@ TEST_CASE("another shape keeps the tokens that were spent") {
   REQUIRE(bucket.Take(kTenOne, 8, kStart));
   const Shape larger = Shape::From(100, 50);
   CHECK(bucket.Reshaped(kTenOne, larger, kStart).Level(larger, kStart) == Approx(92).margin(1e-6));
+  const Shape slower = Shape::From(9, 0.1);
+  CHECK(bucket.Reshaped(kTenOne, slower, kStart).Level(slower, kStart) == Approx(1).margin(1e-6));
+}
+
+TEST_CASE("a smaller shape makes no debt, and forgives none") {
   const Shape smaller = Shape::From(5, 0.1);
+  Bucket bucket;
+  REQUIRE(bucket.Take(kTenOne, 8, kStart));
+  CHECK(bucket.Reshaped(kTenOne, smaller, kStart).Level(smaller, kStart) == Approx(0).margin(1e-6));
+  testing::Debit(bucket, kTenOne, 5, kStart, 100, kStart);
   CHECK(bucket.Reshaped(kTenOne, smaller, kStart).Level(smaller, kStart) == Approx(-3).margin(1e-6));
 }
 

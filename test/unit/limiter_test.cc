@@ -116,6 +116,22 @@ TEST_CASE("a reload keeps the tokens that were spent") {
   CHECK(host.limiter->TakeRetired() != nullptr);
 }
 
+TEST_CASE("a tag that kept to a limit is served by a smaller one as soon as that has gained a token") {
+  const std::string small = "[[rule]]\nname=\"default\"\nburst=50\nrate=0.01\n";
+  const std::string large = small + "[[override]]\ntag=\"kept\"\nburst=500\nrate=100\n"
+                                    "[[override]]\ntag=\"owed\"\nburst=500\nrate=100\n";
+  for (const bool killed : {false, true}) {
+    Host host(large);
+    CHECK(Served(host, "kept", 450, kNow) == 450);
+    CHECK(Served(host, "owed", 500, kNow) == 500);
+    host.limiter->Settle({{{"owed"}, 1}, kNow}, 21, kNow);
+    killed ? host.Start(Rules(small), kNow, Rules(large)) : host.limiter->Adopt(Rules(small));
+    CHECK(host.Level("kept", kNow) == Approx(0).margin(1e-6));
+    CHECK(host.Level("owed", kNow) == Approx(-20).margin(1e-6));
+    CHECK(host.Serves("kept", kNow + 100s));
+  }
+}
+
 TEST_CASE("a reload to the same rules rewrites nothing") {
   Host host(kDefault);
   Served(host, "a", 8, kNow);
