@@ -26,7 +26,8 @@ void TellBack(Ways& ways, Asked& asked, Cost tokens) {
   ways.With(asked.limit, [&](auto& way) { way.CameBack(asked, tokens); });
 }
 
-Standing SettleOne(Ways& ways, const Query& paid, Instant taken, Cost actual, Instant now) {
+// `member` is the tag that the paid one is charged with; null: it was asked about itself.
+Standing SettleOne(Ways& ways, const Query& paid, const Tag* member, Instant taken, Cost actual, Instant now) {
   LimiterCore& core = ways.core();
   const std::uint64_t hash = core.table->Hash(paid.tag);
   Table::Shard shard(*core.table, hash);
@@ -40,6 +41,10 @@ Standing SettleOne(Ways& ways, const Query& paid, Instant taken, Cost actual, In
   if (ways.HasQuota(limit)) {
     actual > paid.cost ? (void)ways.quotas()->Take(paid.tag, hash, limit, actual - paid.cost, now)
                        : ways.quotas()->GiveBack(hash, limit, paid.cost - actual, taken, now);
+  }
+  if (member != nullptr && limit.among != Among::kFirst) {
+    const Tokens more = static_cast<Tokens>(actual) - static_cast<Tokens>(paid.cost);
+    core.among->Settle(hash, AmongTags::NameOf(*member), more, now);
   }
   if (actual > paid.cost) {
     Charge(ways, asked, actual - paid.cost);
@@ -59,9 +64,11 @@ Standing Limiter::Settle(const Payment& paid, Cost actual, Instant now) {
   }
   const std::vector<std::string> charged = ChargedWith(*this, query, now);
   if (!paid.with || paid.with == MarkOf(charged)) {
-    for (const std::string& tag : charged) SettleOne(*ways_, {{tag, false}, query.cost}, paid.at, actual, now);
+    for (const std::string& tag : charged) {
+      SettleOne(*ways_, {{tag, false}, query.cost}, &query.tag, paid.at, actual, now);
+    }
   }
-  return SettleOne(*ways_, query, paid.at, actual, now);
+  return SettleOne(*ways_, query, nullptr, paid.at, actual, now);
 }
 
 }    // namespace dthrottle

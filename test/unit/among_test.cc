@@ -133,6 +133,31 @@ TEST_CASE("among: the wrong way of sharing is an error") {
   CHECK_THROWS_WITH(Rules("[[rule]]\nburst=1\nrate=1\nweight=0\n"), Catch::Contains("rule.weight = 0: must be a number from 0.001"));
 }
 
+TEST_CASE("among: what was held and not used has not been asked for") {
+  for (const char* const among : {"level", "ratio"}) {
+    Tenant tenant(among);
+    int refused = 0;
+    for (int ms = 0; ms < 20'000; ms += 200) {
+      const Instant now = FromNanoseconds(0) + ms * 1ms;
+      const bool served = tenant.host().Serves("acme/a", now, 30);
+      if (served) tenant.host().limiter->Settle({{{"acme/a"}, 30}, now}, 10, now);
+      refused += !served;
+    }
+    CHECK(refused == 0);
+  }
+}
+
+TEST_CASE("among: what a call needed beyond its hold has been asked for") {
+  Tenant tenant("level");
+  Limiter& limiter = *tenant.host().limiter;
+  const auto at = [](int ms) { return FromNanoseconds(0) + ms * 1ms; };
+  for (int ms = 0; ms <= 1000; ms += 100) {
+    REQUIRE(tenant.host().Serves("acme/a", at(ms)));
+    limiter.Settle({{{"acme/a"}, 1}, at(ms)}, 14, at(ms));
+  }
+  CHECK(Inspect(limiter, {{"acme"}}, at(1000)).among->level < 140);
+}
+
 // ---- Weights ----
 
 TEST_CASE("among: a user of twice the weight gets twice as much, by its rule or by an override") {

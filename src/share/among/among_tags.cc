@@ -113,6 +113,18 @@ void AmongTags::Count(const Charge& charge, bool served, const Shape& shape, Tok
   member->dearest = std::max(member->dearest, charge.cost);
 }
 
+// What was counted in a cycle that is over stays as it was.
+void AmongTags::Settle(std::uint64_t divided, std::uint64_t member, Tokens more, Instant now) {
+  const auto add = [&](double& amount) { amount = std::max(0.0, amount + more); };
+  const std::size_t place = groups_.Find(divided);
+  if (place == groups_.kNone || groups_[place].IsOld(now)) return;
+  add(groups_[place].asked);
+  AmongMember* const its = members_.Find(divided, member);
+  if (its == nullptr) return;
+  for (MemberUse* const use : {&its->counted, &its->untold, &its->to_sites}) add(use->asked), add(use->served);
+  its->debt = std::max(0.0, its->DebtAt(now) + more), its->since = now;
+}
+
 AmongPeerParts::Bounds AmongTags::BoundsOf(const AmongGroup& group, const Speaker& speaker) {
   const auto hosts = static_cast<double>(speaker.hosts);
   const double part = std::min(1.0, hosts / static_cast<double>(group.hosts));

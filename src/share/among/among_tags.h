@@ -85,6 +85,8 @@ class AmongTags {
   // The query was served, or it was refused by the division or by the bucket of the divided tag, which has the shape and
   // `level` tokens.
   void Count(const Charge& charge, bool served, const Shape& shape, Tokens level, Instant now);
+  // A query of the member that was served has cost `more` tokens than Count was told; negative: less.
+  void Settle(std::uint64_t divided, std::uint64_t member, Tokens more, Instant now);
   // A peer has served so many hits of the divided tag. What it says of members counts as far as these bear it out
   // (peer_parts.h). Nothing, where nobody asked for the divided tag here lately; the next one too.
   void HearHits(std::uint64_t divided, std::uint64_t hits, const Speaker& speaker, Instant now);
