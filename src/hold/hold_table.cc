@@ -149,6 +149,8 @@ HoldId HoldTable::Add(std::span<const Payment> paid, Instant until, bool bound) 
     if (at + bytes.size() > kHoldTagBytesMax) bytes = {};
     r.held[i] = query.cost;
     r.taken.with[i] = paid[i].with.value_or(0);
+    r.taken.with_unpaid[i] = paid[i].with_unpaid;
+    r.taken.unpaid = static_cast<std::uint16_t>(r.taken.unpaid | paid[i].unpaid << i);
     r.sizes[i] = static_cast<std::uint8_t>(bytes.size());
     r.digests = static_cast<std::uint16_t>(r.digests | query.tag.is_digest << i);
     bytes.copy(r.bytes.data() + at, bytes.size());

@@ -40,7 +40,9 @@ enum class HoldState : std::uint32_t { kNone, kOpen, kCommitted, kReleased, kExp
 // As Payment has it, of an open hold.
 struct HoldTaken {
   Instant at;
-  std::array<std::uint16_t, kHoldTagsMax> with;    // of each tag
+  std::array<std::uint16_t, kHoldTagsMax> with;          // of each tag
+  std::array<std::uint8_t, kHoldTagsMax> with_unpaid;    // of each tag
+  std::uint16_t unpaid;                                  // a bit for each tag that is
 };
 
 struct HoldRecord {
@@ -59,7 +61,9 @@ struct HoldRecord {
   std::array<char, kHoldTagBytesMax> bytes;    // of the tags, one behind the other; no bytes of one without room
 
   // What a tag of an open hold has paid. REQUIRES: the tag is that of ForEachTag.
-  Payment PaymentOf(std::size_t i, const Tag& tag) const { return {{tag, held[i]}, taken.at, taken.with[i]}; }
+  Payment PaymentOf(std::size_t i, const Tag& tag) const {
+    return {{tag, held[i]}, taken.at, taken.with[i], (taken.unpaid >> i & 1) != 0, taken.with_unpaid[i]};
+  }
 
   // Calls use(i, tag) for each tag; one for which there was no room has no bytes.
   template <class Use>

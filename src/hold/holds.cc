@@ -107,9 +107,11 @@ void Holds::End(const HoldRecord& ending, HoldState state, std::span<const Cost>
       if (kept.empty()) return;    // another process took it: what was held stays spent
       tag = kept.mapped()[used++].tag();
     }
-    const Cost held = record.held[i];
-    (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
-    settle_(record.PaymentOf(i, tag), actual[i], now);
+    const Payment paid = record.PaymentOf(i, tag);
+    if (const Cost held = paid.query.cost; !paid.unpaid) {
+      (actual[i] < held ? counts_.returned : counts_.exceeded) += std::max(actual[i], held) - std::min(actual[i], held);
+    }
+    settle_(paid, actual[i], now);
   });
 }
 

@@ -43,8 +43,9 @@ class Waits {
     tags_ += paid.size();
     Wait& wait = by_id_[id];
     wait.until = until;
-    for (const auto& [query, at, with] : paid) {
-      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes), at, with.value_or(0)});
+    for (const auto& [query, at, with, unpaid, with_unpaid] : paid) {
+      wait.paid.push_back({query.cost, query.tag.is_digest, std::string(query.tag.bytes), at, with.value_or(0), unpaid,
+                           with_unpaid});
     }
     return true;
   }
@@ -58,7 +59,9 @@ class Waits {
     by_id_.erase(its);
     tags_ -= wait.paid.size();
     if (wait.until <= now) return false;
-    for (const Paid& paid : wait.paid) back(Payment{{{paid.tag, paid.is_digest}, paid.cost}, paid.at, paid.with});
+    for (const Paid& paid : wait.paid) {
+      back(Payment{{{paid.tag, paid.is_digest}, paid.cost}, paid.at, paid.with, paid.unpaid, paid.with_unpaid});
+    }
     return true;
   }
 
@@ -83,9 +86,11 @@ class Waits {
     std::string tag;
     Instant at;
     std::uint16_t with;
+    bool unpaid;
+    std::uint8_t with_unpaid;
 
     static void Fields(auto& state, auto& self) {
-      state(self.cost, self.is_digest, self.tag, self.at, self.with);
+      state(self.cost, self.is_digest, self.tag, self.at, self.with, self.unpaid, self.with_unpaid);
     }
   };
   struct Wait {

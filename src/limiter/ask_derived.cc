@@ -33,10 +33,12 @@ class Charged {
 
   // A tag that is charged with a named one. A tag that is charged already pays both costs.
   void Add(std::string_view tag, Cost cost, std::size_t because, double weight, const Table& table) {
+    auto& [charges, places] = with_[because];
     for (std::size_t i = 0; i < size_; ++i) {
       if (queries_[i].tag == Tag{tag, false}) {
         queries_[i].cost = Questions::Sum(queries_[i].cost, cost);
         ++tags_[i].times;
+        places[charges++] = static_cast<std::uint8_t>(i);
         return;
       }
     }
@@ -48,6 +50,7 @@ class Charged {
     tags_[size_].member = &queries_[because].tag;
     tags_[size_].weight = weight;
     because_[size_] = because;
+    places[charges++] = static_cast<std::uint8_t>(size_);
     ++size_;
   }
 
@@ -55,13 +58,27 @@ class Charged {
   std::size_t named() const { return named_; }
   // The named tag that a tag is charged with.
   std::size_t because(std::size_t i) const { return because_[i]; }
+  // As Payment has it, of a named tag.
+  std::uint8_t WithUnpaid(std::size_t named, std::span<const Standing> its) const {
+    const auto& [charges, places] = with_[named];
+    unsigned unpaid = 0;
+    for (std::size_t i = 0; i < charges; ++i) unpaid |= unsigned{!its[places[i]].paid} << i;
+    return static_cast<std::uint8_t>(unpaid);
+  }
 
  private:
+  static_assert(Rule::kAlsoMax <= 8 && kMax <= 256);
+  struct With {
+    std::size_t charges = 0;
+    std::array<std::uint8_t, Rule::kAlsoMax> places;    // of the tags charged with it, in the order of its rule
+  };
+
   const std::size_t named_;
   std::size_t size_ = 0;
   std::array<Query, kMax> queries_;
   std::array<NamedTagAt, kMax> tags_;
   std::array<std::size_t, kMax> because_;
+  std::array<With, kNamedMax> with_;
   std::array<std::array<char, kTagBytesMax>, kDerivedMax> bytes_;    // of derived tags; not set before they are
 };
 
@@ -101,11 +118,11 @@ Verdict Deciding::Cut(Asked& asked, RuleCounters& counters) {
   return Refuse(asked.limit, Verdict::kThrottle, counters);
 }
 
-void Deciding::CountAmong(const NamedTagAt& named, bool served, const Standing& standing) {
+void Deciding::CountAmong(const NamedTagAt& named, const Standing& standing) {
   const auto charge = DividedCharge(named, core_);
   if (!charge.has_value()) return;
   const Tokens level = core_.among->IsDue(charge->divided.hash, now_) ? BelievedLevel(named, standing) : 0;
-  core_.among->Count(*charge, served && !named.cut, standing.shape, level, now_);
+  core_.among->Count(*charge, standing.paid, standing.shape, level, now_);
 }
 
 // Hosts that forecast each other do not wait for reports.
@@ -153,6 +170,7 @@ Outcome Deciding::AskCharged(const Questions::Question& question, std::span<cons
   const Table::Shards locked(*core_.table, tags.size(), [&](std::size_t i) { return tags[i].probe.hash; });
   Outcome outcome = Decide(question, LookAtAll(question.patience, tags, its), tags, its);
   std::copy_n(its.begin(), named.size(), standings.begin());
+  for (std::size_t i = 0; i < named.size(); ++i) standings[i].with_unpaid = charged.WithUnpaid(i, its);
   for (std::size_t i = named.size(); i < tags.size(); ++i) {
     Standing& shown = standings[charged.because(i)];
     if (its[i].free) shown.free = std::min(*its[i].free, shown.free.value_or(UINT32_MAX));

@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "limiter/inspect.h"
 #include "rule/rulebook.h"
 
 namespace dthrottle {
@@ -78,6 +79,16 @@ std::optional<std::size_t> Asking::nearest(std::size_t question) const {
     least = *left;
   }
   return nearest;
+}
+
+std::vector<Payment> Asking::payments(std::size_t question) const {
+  std::vector<Payment> payments = PaymentsOf(limiter_, queries(question), now_);
+  for (std::size_t i = 0; i < payments.size(); ++i) {
+    const Standing& standing = standings_[questions_[question].first + i];
+    payments[i].unpaid = !standing.paid;
+    payments[i].with_unpaid = standing.with_unpaid;
+  }
+  return payments;
 }
 
 Duration Asking::Tag::UntilNext(Instant now) const {

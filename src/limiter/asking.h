@@ -11,6 +11,7 @@
 
 #include "base/prng.h"
 #include "base/result.h"
+#include "hold/payment.h"
 #include "limiter/limiter.h"
 #include "query/named_tag.h"
 #include "query/question.h"
@@ -72,6 +73,9 @@ class Asking {
   std::optional<Refusal> refusal(std::size_t question) const;    // none: it was served
   // What was served is to wait for so long before it goes on.
   Duration wait(std::size_t question) const { return outcomes_[question].wait; }
+
+  // What its tags have paid. REQUIRES: it was served.
+  std::vector<Payment> payments(std::size_t question) const;
 
   // The tag of the question that has least left, by its place; none: nothing limits any.
   std::optional<std::size_t> nearest(std::size_t question) const;

@@ -30,7 +30,7 @@ std::vector<std::string> PlacesWith(const Limiter& limiter, const Query& query, 
 // Tells one list of charged tags from another, mostly. 0: nothing is charged with it.
 std::uint16_t MarkOf(std::span<const std::string> charged);
 
-// What queries that were served just now have paid. Any thread.
+// What queries that were served just now have paid, if each did. Any thread.
 std::vector<Payment> PaymentsOf(const Limiter& limiter, std::span<const Query> queries, Instant now);
 
 // Forgets what the tag has spent or owes, and a penalty of it on all hosts. False if there was nothing.

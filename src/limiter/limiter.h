@@ -46,6 +46,8 @@ struct Standing {
   Shape shape{};    // interval 0: the tag has no limit, or one whose mode is off
   Bucket bucket{};
   std::optional<LimitIndex> limit{};    // the limit that applies, if one does
+  bool paid = false;                    // what the query costs; in mode shadow it is served also if the tag has less
+  std::uint8_t with_unpaid = 0;         // as Payment has it
   std::optional<std::uint32_t> free{};    // places of it, if it has a number of them
   bool entered = false;                   // a place was taken
   Duration penalty{};                     // for so long the tag is refused whatever its bucket holds

@@ -64,11 +64,12 @@ Standing Limiter::Settle(const Payment& paid, Cost actual, Instant now) {
   }
   const std::vector<std::string> charged = ChargedWith(*this, query, now);
   if (!paid.with || paid.with == MarkOf(charged)) {
-    for (const std::string& tag : charged) {
-      SettleOne(*ways_, {{tag, false}, query.cost}, &query.tag, paid.at, actual, now);
+    for (std::size_t i = 0; i < charged.size(); ++i) {
+      if ((paid.with_unpaid >> i & 1) != 0) continue;
+      SettleOne(*ways_, {{charged[i], false}, query.cost}, &query.tag, paid.at, actual, now);
     }
   }
-  return SettleOne(*ways_, query, nullptr, paid.at, actual, now);
+  return paid.unpaid ? Standing() : SettleOne(*ways_, query, nullptr, paid.at, actual, now);
 }
 
 }    // namespace dthrottle

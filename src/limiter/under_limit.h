@@ -90,7 +90,7 @@ template <bool kWithQuota = false>
                                                        Standing* standing) {
   const bool within = ways.Decide(asked);
   const Bucket& bucket = asked.bucket();
-  if (standing != nullptr) *standing = {asked.shape, bucket, asked.index};
+  if (standing != nullptr) *standing = {asked.shape, bucket, asked.index, within};
   if (!within) {
     if (asked.limit.penalizes) [[unlikely]] {
       LimiterCore& core = ways.core();

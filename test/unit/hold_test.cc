@@ -15,12 +15,14 @@
 #include "limiter/inspect.h"
 #include "share/debit/debits.h"
 #include "share/ways.h"
+#include "test/support/ask.h"
 #include "test/support/host.h"
 
 namespace dthrottle {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::AskHost;
 using testing::Host;
 
 constexpr Instant kNow = FromNanoseconds(5'000'000'000);
@@ -149,6 +151,39 @@ TEST_CASE("hold: tags that rules charge by now, and did not when it was taken, g
   CHECK(h.Release(alone) == HoldState::kReleased);
   CHECK(h.Level("acme") == 4);
   CHECK(h.Level("acme/a") == 100);
+}
+
+// In mode shadow a question passes also where a tag has not what it costs.
+TEST_CASE("hold: a tag that has paid nothing is not settled") {
+  AskHost h("[[rule]]\nmatch=\"tried\"\nburst=10\nrate=0.001\nmode=\"shadow\"\n");
+  CHECK(h.Send("hold 60000 8 tried\nhold 60000 8 tried\nhold 60000 8 tried\n") == "OK 80000 2\nOK 100001 2\nOK 180002 2\n");
+  CHECK(h.Send("commit 100001 1\nrelease 180002\npeek 0 tried\n") == "OK committed 1\nOK released\nOK 2\n");
+  CHECK(h.holds.counts().returned == 0);
+  CHECK(h.Send("commit 80000 3\npeek 0 tried\n") == "OK committed 3\nOK 7\n");
+}
+
+TEST_CASE("hold: of tags that are charged together those are settled that have paid") {
+  const std::string user = "[[rule]]\nmatch=\"*/*\"\nrate=0.001\nalso=[\"before /\"]\n";
+  const std::string tenant = "[[rule]]\nrate=0.001\n", shadow = "mode=\"shadow\"\nburst=10\n", large = "burst=100\n";
+  const char* const hold_twice = "hold 60000 8 acme/a\nhold 60000 8 acme/a\ncommit 100001 3\n";
+  AskHost tried_tenant(user + large + tenant + shadow);
+  tried_tenant.Send(hold_twice);
+  CHECK(tried_tenant.host.Level("acme/a", kNow) == Approx(89).margin(0.01));
+  CHECK(tried_tenant.host.Level("acme", kNow) == Approx(2).margin(0.01));
+  AskHost tried_user(user + shadow + tenant + large);
+  tried_user.Send(hold_twice);
+  CHECK(tried_user.host.Level("acme/a", kNow) == Approx(2).margin(0.01));
+  CHECK(tried_user.host.Level("acme", kNow) == Approx(89).margin(0.01));
+}
+
+TEST_CASE("hold: a wait that is given up gives back what its tags have paid") {
+  AskHost h("[[rule]]\nname=\"paced\"\nmatch=\"p\"\nburst=1\nrate=0.1\ndelay=\"50s\"\n"
+            "[[rule]]\nmatch=\"tried\"\nburst=10\nrate=0.001\nmode=\"shadow\"\n");
+  h.Send("take 1 p 10 tried\n");
+  const std::string waits = h.Send("take wait=60000 1 p 5 tried\n");
+  REQUIRE(waits.starts_with("WAIT 10000 "));
+  CHECK(h.Send("release " + waits.substr(11, 16) + "\n") == "OK released\n");
+  CHECK(h.Send("peek 0 tried\n") == "OK 0\n");
 }
 
 TEST_CASE("hold: an end without settlement gives everything back") {

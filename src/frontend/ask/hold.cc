@@ -47,9 +47,9 @@ bool AskTurn::CanHold() {
 // ---- Answering ----
 
 void AskTurn::AppendHeld(const Line& line, Instant now) {
-  const auto paid = batches_[line.batch].asking.queries(line.question);
+  const std::vector<Payment> paid = batches_[line.batch].asking.payments(line.question);
   Holder* const holder = line.here ? line.holder : nullptr;
-  const HoldId id = holds_->Keep(PaymentsOf(limiter_, paid, now), holder, now + line.ttl);
+  const HoldId id = holds_->Keep(paid, holder, now + line.ttl);
   fmt::format_to(std::back_inserter(answers_.text()), " {:x}", id);
 }
 
@@ -78,7 +78,7 @@ void AskTurn::AppendWaiting(const Line& line, Instant now) {
   std::optional<WaitId> id;
   if (asking.verb(line.question) == Verb::kTake) {
     ++counts_.waits;
-    id = returns_.KeepWait(*line.holder, asking.queries(line.question), asking.wait(line.question), now);
+    id = returns_.KeepWait(*line.holder, asking.payments(line.question), asking.wait(line.question), now);
   }
   auto out = std::back_inserter(answers_.text());
   id.has_value() ? fmt::format_to(out, " {:x}", *id) : fmt::format_to(out, " -");

@@ -8,7 +8,6 @@
 
 #include "capacity/indicator.h"
 #include "limiter/asking.h"
-#include "limiter/inspect.h"
 #include "limiter/places.h"
 #include "query/words.h"
 
@@ -191,10 +190,11 @@ void AskReturns::GivePlace(Holder& holder, std::uint64_t hash) {
   if (--its->second == 0) holder.places.erase(its);
 }
 
-std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now) {
+std::optional<WaitId> AskReturns::KeepWait(Holder& holder, std::span<const Payment> paid, Duration wait,
+                                           Instant now) {
   holder.waits.DropOver(now, [&](WaitId id) { waiting_.erase(id); });
   const WaitId id = kWaitBit | next_wait_++;
-  if (!holder.waits.Add(id, PaymentsOf(limiter_, paid, now), now + wait)) return std::nullopt;
+  if (!holder.waits.Add(id, paid, now + wait)) return std::nullopt;
   waiting_.emplace(id, &holder);
   return id;
 }

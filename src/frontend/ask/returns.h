@@ -51,7 +51,7 @@ class AskReturns {
 
   // The question of a connection has paid, and waits so long before it goes on. Nothing: there is no room to keep what
   // it has paid, so it cannot be given back.
-  std::optional<WaitId> KeepWait(Holder& holder, std::span<const Query> paid, Duration wait, Instant now);
+  std::optional<WaitId> KeepWait(Holder& holder, std::span<const Payment> paid, Duration wait, Instant now);
 
   // Gives back all that a connection has; of holds see Holds::Leave.
   void Leave(Holder& holder, Instant now);

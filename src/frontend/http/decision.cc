@@ -8,7 +8,6 @@
 #include "admin/escape.h"
 #include "base/append.h"
 #include "frontend/http/service.h"
-#include "limiter/inspect.h"
 
 namespace dthrottle {
 
@@ -68,7 +67,7 @@ void HttpService::DecideRun(std::span<const Asked> run, Instant now) {
     HttpReply& reply = replies_.emplace_back(Render(decision, run[i].form));
     if (decision.wait == Duration::zero() || asking_.verb(i) != Verb::kTake) continue;
     reply.wait = decision.wait;
-    reply.paid.Add(++waits_, PaymentsOf(host_.limiter(), asking_.queries(i), now), now + decision.wait);
+    reply.paid.Add(++waits_, asking_.payments(i), now + decision.wait);
   }
 }
 
